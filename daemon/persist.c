@@ -42,10 +42,10 @@ struct persist {
 	struct table *table;
 	struct native_part *part;
 	struct part_file *file;
-	struct const_state now; /* but for the epoch */
+	struct const_state now;	      /* but for the epoch */
 	struct part_derived *derived; /* [world] of the main parts */
-	atomic_uint next;	/* rank whose part nobody writes yet */
-	atomic_int failed;	/* the first part that was lost: its result, and err */
+	atomic_uint next;	      /* rank whose part nobody writes yet */
+	atomic_int failed;	      /* the first part that was lost: its result, and err */
 	int rc;
 	struct ckpt_err err;
 };
@@ -215,10 +215,11 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 	struct part_file *f = &p->file[i];
 	const struct snap_rank *from = &p->snap->rank[r];
 	struct part_attempt x = { .p = p };
-	const struct move_write how = {
-		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x,
-		.ret_derived = i == r ? &p->derived[r] : NULL
-	};
+	const struct move_write how = { .ops = p->d->opts.ops,
+					.engine = p->d->opts.engine,
+					.tick = persist_tick,
+					.arg = &x,
+					.ret_derived = i == r ? &p->derived[r] : NULL };
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;

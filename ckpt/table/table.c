@@ -711,15 +711,17 @@ void table_check_derived(const struct table *t, struct ckpt_errlist *ret_list)
 					 "%s: it is derived, so it must be BF16 or F16, not %s",
 					 LABEL(x), dtype_name(x->dtype));
 		else if (!y)
-			ckpt_errlist_add(ret_list,
-					 "%s: it is derived of \"%s\", which is not declared; .of is "
-					 "COMPONENT/NAME of the FP32 master",
-					 LABEL(x), x->of);
+			ckpt_errlist_add(
+				ret_list,
+				"%s: it is derived of \"%s\", which is not declared; .of is "
+				"COMPONENT/NAME of the FP32 master",
+				LABEL(x), x->of);
 		else if (y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED || y->cls == CKPT_SINK)
-			ckpt_errlist_add(ret_list,
-					 "%s: it is derived of %s, which must be F32 and saved as it "
-					 "is, but is %s of class %s",
-					 LABEL(x), x->of, dtype_name(y->dtype), class_name(y->cls));
+			ckpt_errlist_add(
+				ret_list,
+				"%s: it is derived of %s, which must be F32 and saved as it "
+				"is, but is %s of class %s",
+				LABEL(x), x->of, dtype_name(y->dtype), class_name(y->cls));
 		else if (operand_dims(t, x) || operand_dims(t, y))
 			ckpt_errlist_add(ret_list,
 					 "%s: it is derived of %s; neither of them may be partial",
@@ -802,8 +804,7 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
 	/* Of a file that is being read nobody knows yet where that is. */
-	if (p->flags && p->from &&
-	    (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
+	if (p->flags && p->from && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
 		return ckpt_error(
 			err, -EINVAL,
 			"%s: what a piece is derived of, at byte %llu, reaches beyond the %llu "

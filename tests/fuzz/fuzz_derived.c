@@ -20,20 +20,36 @@ static void derived_make(void)
 
 	handmade_begin(&p, "fuzz", 5, 1, 0);
 	handmade_table(&t, NULL);
-	m = handmade_tensor(&t, &(struct handmade_tensor){ .component = "o", .name = "w", .of = "",
-							   .dtype = CKPT_F32, .layout = TABLE_NONE,
-							   .ndim = 2, .shape = { 6, 4 } });
-	h = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m", .name = "h", .of = "o/w",
-							   .dtype = CKPT_BF16, .cls = CKPT_DERIVED,
-							   .layout = TABLE_NONE, .ndim = 2,
+	m = handmade_tensor(&t, &(struct handmade_tensor){ .component = "o",
+							   .name = "w",
+							   .of = "",
+							   .dtype = CKPT_F32,
+							   .layout = TABLE_NONE,
+							   .ndim = 2,
 							   .shape = { 6, 4 } });
-	f = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m", .name = "f", .of = "o/w",
-							   .dtype = CKPT_F16, .cls = CKPT_DERIVED,
-							   .layout = TABLE_NONE, .ndim = 2,
+	h = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m",
+							   .name = "h",
+							   .of = "o/w",
+							   .dtype = CKPT_BF16,
+							   .cls = CKPT_DERIVED,
+							   .layout = TABLE_NONE,
+							   .ndim = 2,
 							   .shape = { 6, 4 } });
-	other = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m", .name = "u", .of = "",
-							       .dtype = CKPT_U16, .layout = TABLE_NONE,
-							       .ndim = 2, .shape = { 2, 4 } });
+	f = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m",
+							   .name = "f",
+							   .of = "o/w",
+							   .dtype = CKPT_F16,
+							   .cls = CKPT_DERIVED,
+							   .layout = TABLE_NONE,
+							   .ndim = 2,
+							   .shape = { 6, 4 } });
+	other = handmade_tensor(&t, &(struct handmade_tensor){ .component = "m",
+							       .name = "u",
+							       .of = "",
+							       .dtype = CKPT_U16,
+							       .layout = TABLE_NONE,
+							       .ndim = 2,
+							       .shape = { 2, 4 } });
 	handmade_piece(&t, 0, m, 0, 0, origin, first);
 	handmade_piece(&t, 0, m, 1024, 0, at, second);
 	handmade_piece(&t, 0, h, 2 << 20, PIECE_DERIVED, origin, first);
@@ -79,7 +95,8 @@ static void derived_plan(void)
 		arena_free(&a);
 	}
 	assert(table_seal(&dst, NULL) == 0);
-	if (plan_make(&c->table, &dst, &(struct plan_opts){ .memory_blobs = true }, &p, NULL, &err) == 0) {
+	if (plan_make(&c->table, &dst, &(struct plan_opts){ .memory_blobs = true }, &p, NULL,
+		      &err) == 0) {
 		for (uint64_t i = 0; i < p.nop; i++) {
 			const struct format_file *f = &c->file[p.op[i].src_place];
 			struct plan_cursor at_row;

@@ -23,10 +23,10 @@ static int declare(struct rank *k, const char *component, const char *name, cons
 		   uint32_t dtype, uint32_t cls, const uint64_t *n, uint32_t nplace, void **ret)
 {
 	struct ckpt_local local = { 0 };
-	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = dtype, .cls = cls,
-				   .component = component, .name = name, .of = of, .ndim = 2,
-				   .shape = n, .local = &local, .nlocal = 1, .mesh = k->mesh_id,
-				   .nplace = nplace, .place = &shard);
+	struct ckpt_tensor t =
+		ROW(.size = sizeof t, .dtype = dtype, .cls = cls, .component = component,
+		    .name = name, .of = of, .ndim = 2, .shape = n, .local = &local, .nlocal = 1,
+		    .mesh = k->mesh_id, .nplace = nplace, .place = &shard);
 	uint32_t id;
 
 	MUST(!ckpt_alloc(k->c, 16 * NUMEL, &local.ptr, NULL));
@@ -96,7 +96,8 @@ static uint16_t *param;
 static void fill(uint64_t step)
 {
 	for (uint32_t i = 0; i < NUMEL; i++) {
-		uint32_t v = 0x3f800000 + (uint32_t)((i * UINT64_C(2654435761) + step * 977) % 0x400000);
+		uint32_t v =
+			0x3f800000 + (uint32_t)((i * UINT64_C(2654435761) + step * 977) % 0x400000);
 
 		v = (v & 0xffff0000) | 0x7000;
 		memcpy(&master[i], &v, 4);
