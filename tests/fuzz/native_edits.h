@@ -17,8 +17,9 @@ static struct memdir_file *target;
 static struct edits edits;
 static uint8_t *kept[MEMDIR_FILES_MAX]; /* what signing changes in any file is put back from here */
 
-static uint32_t native_tensor(struct table *t, const char *component, const char *of, uint32_t dtype,
-			      uint32_t cls, uint32_t layout, uint32_t made, uint32_t role)
+static uint32_t native_tensor(struct table *t, const char *component, const char *of,
+			      uint32_t dtype, uint32_t cls, uint32_t layout, uint32_t made,
+			      uint32_t role)
 {
 	const struct handmade_tensor x =
 		ROW(.component = component, .name = "w", .of = of, .dtype = dtype, .cls = cls,
@@ -35,8 +36,8 @@ static void native_checkpoint(void)
 	static const struct ckpt_note note = { "loss", 1.5 };
 	static const struct checkpoint_attr attr[2] = { { "git", "cafe" }, { "a", "" } };
 	static const uint64_t shape[2] = { 4, 3 }, origin[2];
-	struct table_average average = ROW(.name = "fast", .schedule = "every=1", .product = 0.5,
-					   .last_step = UINT64_MAX);
+	struct table_average average =
+		ROW(.name = "fast", .schedule = "every=1", .product = 0.5, .last_step = UINT64_MAX);
 	struct ckpt_err err;
 	struct table t;
 	uint32_t x;
