@@ -88,6 +88,8 @@ $(O)/%.o: %.c $(O)/flags | build/.deps-build
 	$(Q)$(CACHE) $(CC) $(CFLAGS) $(CFLAGS.$(basename $(notdir $<))) -c -o $@ $<
 CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
+CFLAGS.round_avx2 := -mavx2 -mf16c
+CFLAGS.round_avx512 := $(CFLAGS.hash_avx512)
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)

@@ -136,7 +136,9 @@ enum ckpt_class {
 	CKPT_STABLE,   /* changes only between ckpt_guard and ckpt_snapshot */
 	CKPT_VOLATILE, /* small, may change at any time: copied by value inside ckpt_snapshot */
 	CKPT_CONST,    /* never changes */
-	/* the BF16 rounding of the FP32 master named by .of; stored like STABLE in format v0 */
+	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has the
+	 * same shape and layout and may be declared later: where every element is that rounding, no
+	 * bytes are written; else it is stored like STABLE */
 	CKPT_DERIVED,
 	CKPT_SINK, /* only ever restored into, never saved */
 };
@@ -338,7 +340,8 @@ struct ckpt_tensor {
 	/* "model", "optim", ...; (component, name) is the key in every table and file */
 	const char *component;
 	const char *name; /* the fully qualified name */
-	/* the parameter this is the master, moment or image of; NULL: none */
+	/* COMPONENT/NAME of the parameter this is the master or moment of, of the master that it is
+	 * derived of; NULL: none */
 	const char *of;
 	uint32_t ndim;
 	uint32_t mesh; /* from ckpt_mesh; or CKPT_ALONE */

@@ -334,6 +334,10 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
 			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
 					rank);
+	for (uint32_t i = 0; i < d->table.npiece && rc == 0; i++)
+		if (d->table.piece[i].flags)
+			rc = ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
+					rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)

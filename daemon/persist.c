@@ -43,6 +43,7 @@ struct persist {
 	struct native_part *part;
 	struct part_file *file;
 	struct const_state now; /* but for the epoch */
+	struct part_derived *derived; /* [world] of the main parts */
 	atomic_uint next;	/* rank whose part nobody writes yet */
 	atomic_int failed;	/* the first part that was lost: its result, and err */
 	int rc;
@@ -215,7 +216,8 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 	const struct snap_rank *from = &p->snap->rank[r];
 	struct part_attempt x = { .p = p };
 	const struct move_write how = {
-		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x
+		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x,
+		.ret_derived = i == r ? &p->derived[r] : NULL
 	};
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
@@ -508,6 +510,7 @@ static void persist_end(struct persist *p)
 	free(p->table);
 	free(p->part);
 	free(p->file);
+	free(p->derived);
 	place_unref(p->place);
 	free(p);
 }
@@ -520,6 +523,38 @@ static void abort_run(struct task *t)
 	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
 }
 
+/* Derived tensors that are not the rounding of their masters: said once per epoch. */
+static void derived_say(struct persist *p)
+{
+	struct launch *l = p->snap->launch;
+	const struct part_derived *first = NULL;
+	char name[160], text[SHARED_TEXT];
+	uint64_t pieces = 0, elements = 0;
+	uint32_t rank = 0;
+
+	for (uint32_t r = 0; r < p->world; r++) {
+		if (p->derived[r].unequal && !first) {
+			first = &p->derived[r];
+			rank = r;
+		}
+		pieces += p->derived[r].unequal;
+		elements += p->derived[r].elements;
+	}
+	if (!first || l->derived_said == l->epoch + 1)
+		return;
+	l->derived_said = l->epoch + 1;
+	snprintf(text, sizeof text,
+		 "derived tensors are not the rounding of their masters, or NaN, in %" PRIu64
+		 " element%s; so they are written as they are, in %" PRIu64
+		 " piece%s: %s first, element %" PRIu64 " of rank %" PRIu32 "'s piece",
+		 elements, elements == 1 ? "" : "s", pieces, pieces == 1 ? "" : "s",
+		 table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
+		 first->element, rank);
+	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
+		 p->snap->job->name, p->snap->step, text);
+	job_error(p->snap->job, p->snap->step + 1, text);
+}
+
 static void commit_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
@@ -530,8 +565,10 @@ static void commit_done(struct daemon *d, struct task *t)
 	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
 	p->place->away |= p->away;
-	if (committed)
+	if (committed) {
 		launch_let_go(s->launch);
+		derived_say(p);
+	}
 	if (committed && s->launch == j->launch)
 		j->room.need_bytes = room_needed(p);
 	snap_written(s, p->rc, p->err.msg);
@@ -599,7 +636,8 @@ static struct persist *persist_new(struct snap *s, struct place *place)
 	p->table = calloc(2 * (size_t)s->world, sizeof *p->table);
 	p->part = calloc(2 * (size_t)s->world, sizeof *p->part);
 	p->file = calloc(2 * (size_t)s->world, sizeof *p->file);
-	if (!p->table || !p->part || !p->file) {
+	p->derived = calloc(s->world, sizeof *p->derived);
+	if (!p->table || !p->part || !p->file || !p->derived) {
 		p->world = 0;
 		persist_end(p);
 		return NULL;

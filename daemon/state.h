@@ -391,6 +391,7 @@ struct launch {
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
 	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
+	uint32_t derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
 };
 
 #define CONST_REV_NONE UINT32_MAX

@@ -109,6 +109,8 @@
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
+	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \
+	X(DERIVED_FLUSHES, move, "rounding keeps subnormal numbers") \
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \
 	X(SHORT_READ_ACCEPTED, move, "a file that ends inside its data is damage") \
 	X(MOVED_NOT_COUNTED, move, "a restore has moved as many bytes as its plan") \

@@ -19,7 +19,9 @@ static int count_pieces(const struct checkpoint *k, struct file_account *a)
 		if (p->place >= k->nfile)
 			continue;
 		a[p->place].pieces++;
-		a[p->place].piece_bytes += p->set.numel * t->tensor[p->tensor].elem_bytes;
+		if (!(p->flags & PIECE_DERIVED))
+			a[p->place].piece_bytes +=
+				p->set.numel * t->tensor[p->tensor].elem_bytes;
 		/* Pieces stand in the order of their tensors. */
 		a[p->place].tensors += last[p->place] != p->tensor + 1;
 		last[p->place] = p->tensor + 1;

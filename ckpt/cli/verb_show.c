@@ -251,6 +251,57 @@ static void put_totals(struct output *o, const struct table *t)
 	output_put(o, &f_tensors, cell_text(line));
 }
 
+/* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some all
+ * the same. Nothing where there are none. */
+static void put_derived(struct output *o, const struct table *t)
+{
+	static const struct column f_line = { NULL, "derived", false, FIT_LAST },
+				   f_spared = { "spared_bytes", NULL, true, FIT_WHOLE },
+				   f_stored = { "stored_bytes", NULL, true, FIT_WHOLE },
+				   f_pieces = { "stored_piece_count", NULL, true, FIT_WHOLE },
+				   f_first = { "stored_first", NULL, false, FIT_WHOLE },
+				   f_trusted = { "trusted_piece_count", NULL, true, FIT_WHOLE };
+	uint64_t spared = 0, stored = 0, pieces = 0, trusted = 0;
+	char line[LINE_BYTES], first[NAME_BYTES] = "", a[HUMAN_BYTES], b[HUMAN_BYTES];
+	bool any = false;
+
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		const struct table_tensor *x = &t->tensor[p->tensor];
+
+		if (x->cls != CKPT_DERIVED)
+			continue;
+		any = true;
+		trusted += p->flags & PIECE_TRUSTED ? 1 : 0;
+		if (p->flags & PIECE_DERIVED) {
+			spared += p->len;
+			continue;
+		}
+		if (!pieces++)
+			table_tensor_print(x, first, sizeof first);
+		stored += p->set.numel * x->elem_bytes;
+	}
+	if (!any)
+		return;
+	output_object(o, "derived");
+	output_put(o, &f_spared, cell_of(CELL_BYTES, spared));
+	output_put(o, &f_stored, cell_of(CELL_BYTES, stored));
+	output_put(o, &f_pieces, cell_of(CELL_COUNT, pieces));
+	output_put(o, &f_first, *first ? cell_text(first) : cell_none());
+	output_put(o, &f_trusted, cell_of(CELL_COUNT, trusted));
+	output_close(o);
+	human_bytes(spared, a);
+	human_bytes(stored, b);
+	if (pieces)
+		snprintf(line, sizeof line,
+			 "%s of derived tensors not stored; %s in %llu piece%s stored, for they are "
+			 "not the rounding of their masters: %.150s first",
+			 a, b, (unsigned long long)pieces, pieces == 1 ? "" : "s", first);
+	else
+		snprintf(line, sizeof line, "%s of derived tensors not stored", a);
+	output_put(o, &f_line, cell_text(line));
+}
+
 /* Returns an exit code. */
 static int put_summary(struct cli *c, const struct subject *s)
 {
@@ -273,6 +324,7 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_world(o, k);
 	put_parts(o, k);
 	put_totals(o, &k->table);
+	put_derived(o, &k->table);
 	put_notes(o, k);
 	put_attrs(o, k);
 	code = put_marks(c, s);
@@ -364,9 +416,21 @@ static uint64_t file_offset(const struct format_file *f, uint64_t off)
 
 static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t tensor)
 {
-	enum { COL_RANK, COL_INDEX, COL_BYTES, COL_FILE, COL_OFFSET, COL_RAW, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
+	enum {
+		COL_RANK,
+		COL_INDEX,
+		COL_BYTES,
+		COL_STORED,
+		COL_FILE,
+		COL_OFFSET,
+		COL_RAW,
+		COL_COUNT
+	};
+	/* Of what is derived, how much of it is in the file is not what it is large. */
+	const bool derived = k->table.tensor[tensor].cls == CKPT_DERIVED;
+	const struct column col[COL_COUNT] = {
 		[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
+		[COL_STORED] = { "stored_bytes", derived ? "STORED" : NULL, true, FIT_WHOLE },
 		[COL_INDEX] = { "index", "ELEMENTS", false, FIT_THEN },
 		[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
 		[COL_FILE] = { "file", "FILE", false, FIT_LAST },
@@ -381,6 +445,7 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
 		const struct table_piece *p = &t->piece[i];
 		const struct format_file *f = &k->file[p->place];
+		const bool none = p->flags & PIECE_DERIVED;
 		struct arena a = { 0 };
 		const struct indexset *set = shown_set(x, &p->set, &a);
 
@@ -388,8 +453,11 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
 		output_put(o, &col[COL_FILE], cell_text(f->name));
 		output_put(o, &col[COL_OFFSET],
-			   cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
+			   cell_unless(CELL_NUMBER, none ? UINT64_MAX : file_offset(f, p->off),
+				       UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
+		if (derived)
+			output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
 		if (set)
 			output_put(o, &col[COL_INDEX], cell_set(set, shown_shape(x, buf)));

@@ -326,7 +326,7 @@ static int ranks_make(struct stats *s, struct ranks *r)
 			if (!to)
 				continue;
 			to->pieces++;
-			to->wrote += bytes;
+			to->wrote += p->flags & PIECE_DERIVED ? 0 : bytes;
 			to->holds += x->layout == TABLE_NONE ? bytes : 0;
 		}
 	}

@@ -683,6 +683,22 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 	}
 }
 
+/* A derived tensor is owned as its master is (docs/FORMAT.md, Who owns what). */
+static const struct declared *owned_as(const ckpt *c, const struct declared *d)
+{
+	const char *slash = strchr(d->t.of, '/'); /* tensor_check: there is one */
+	size_t n = slash ? (size_t)(slash - d->t.of) : 0;
+
+	for (uint32_t i = 0; i < c->ntensor && d->t.cls == CKPT_DERIVED; i++) {
+		const struct declared *m = &c->tensor[i];
+
+		if (!m->dropped && m->t.dtype == CKPT_F32 && !strcmp(m->t.name, slash + 1) &&
+		    !strncmp(m->t.component, d->t.of, n) && !m->t.component[n])
+			return m;
+	}
+	return d;
+}
+
 /* Of a local: what is in it and owned. */
 static int local_sum(const struct declared *d, const struct part_of *p,
 		     const struct indexset *owned, struct arena *a, uint64_t *sum)
@@ -714,6 +730,7 @@ static int shares_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 	const struct layout l = {
 		.mesh = d->t.mesh, .mode = d->t.mode, .nplace = d->t.nplace, .place = d->t.place
 	};
+	const struct declared *as = owned_as(c, d);
 	uint32_t coord[CKPT_DIMS_MAX];
 	struct indexset owned;
 	struct arena a = { 0 };
@@ -721,8 +738,8 @@ static int shares_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 
 	if (!mesh_coord(m, c->rank, coord))
 		return 0;
-	rc = layout_owned(m, &l, d->t.ndim, d->t.shape, coord, dtype_bytes(d->t.dtype),
-			  d->t.component, d->t.name, &a, &owned);
+	rc = layout_owned(m, &l, d->t.ndim, d->t.shape, coord, dtype_bytes(as->t.dtype),
+			  as->t.component, as->t.name, &a, &owned);
 	for (uint32_t k = 0; rc == 0 && k < d->nlocal; k++)
 		rc = local_sum(d, &d->local[k], &owned, &a, sum);
 	arena_free(&a);
@@ -732,6 +749,7 @@ static int shares_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 static int boxes_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 {
 	const struct mesh *m = d->t.mesh == CKPT_ALONE ? NULL : &c->meshes.mesh[d->t.mesh];
+	const struct declared *as = owned_as(c, d);
 	uint32_t coord[CKPT_DIMS_MAX];
 	int rc = 0;
 
@@ -745,8 +763,8 @@ static int boxes_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 		rc = indexset_box(p->ndim, p->start, p->extent, &a, &box);
 		owned = box;
 		if (rc == 0 && m && box.numel)
-			rc = layout_owned_box(m, &box, d->t.shape, coord, dtype_bytes(d->t.dtype),
-					      d->t.component, d->t.name, &a, &owned);
+			rc = layout_owned_box(m, &box, d->t.shape, coord, dtype_bytes(as->t.dtype),
+					      as->t.component, as->t.name, &a, &owned);
 		if (rc == 0)
 			rc = local_sum(d, p, &owned, &a, sum);
 		arena_free(&a);

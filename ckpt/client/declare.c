@@ -253,6 +253,15 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	if (t->cls > CKPT_SINK || t->role > CKPT_COUNTER)
 		return ckpt_error(err, -EINVAL, "%s/%s: class %u or role %u is unknown",
 				  t->component, t->name, t->cls, t->role);
+	if (t->cls == CKPT_DERIVED && (!t->of || !strchr(t->of, '/')))
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: a derived tensor needs .of, COMPONENT/NAME of its FP32 "
+				  "master",
+				  t->component, t->name);
+	if (t->cls == CKPT_DERIVED && t->dtype != CKPT_BF16 && t->dtype != CKPT_F16)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: it is derived, so it must be BF16 or F16, not %s",
+				  t->component, t->name, dtype_name(t->dtype));
 	if (t->ndim > CKPT_DIMS_MAX || (t->ndim && !t->shape))
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: ndim is %u: it must be at most %d, and shape must be set",
@@ -721,6 +730,17 @@ static int add_blobs(ckpt *c, struct table *t, struct ckpt_err *err)
 	return rc;
 }
 
+static int derived_check(const struct table *t, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int rc;
+
+	table_check_derived(t, &list);
+	rc = ckpt_errlist_end(&list, err, "derived tensors need what they are derived of");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
 static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 {
 	int rc = 0;
@@ -737,7 +757,9 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 		rc = add_tensors(c, t, err);
 	if (rc == 0)
 		rc = add_blobs(c, t, err);
-	return rc == 0 ? table_seal(t, err) : rc;
+	if (rc == 0)
+		rc = table_seal(t, err);
+	return rc == 0 ? derived_check(t, err) : rc;
 }
 
 /* What canary.c needs of the declarations, which change while the helper draws. In the order in which

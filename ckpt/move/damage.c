@@ -10,11 +10,13 @@
 #include "ckpt/table/operand.h"
 #include <stdio.h>
 
+#define ROOM (1u << 31) /* above TABLE_PLACES_MAX */
+
 struct damage_range {
 	/* As it was found. kind NULL: settled, and of these only text counts */
 	const char *kind, *file, *tensor, *text;
 	uint64_t offset, length; /* of the file */
-	/* settled: raw bytes of a place */
+	/* settled: raw bytes of a place; with ROOM: of the room that derived pieces keep there */
 	uint32_t place;
 	uint64_t lo, hi;
 };
@@ -122,7 +124,8 @@ static void settle_bytes(struct damage *d, const struct checkpoint *k, struct at
 	}
 }
 
-/* All of a tensor that a fault names, and no place in it. */
+/* All of a tensor that a fault names, and no place in it. Of what
+ * is derived nothing is said against its bytes, for they are its master's as well. */
 static void settle_tensor(struct damage *d, const struct checkpoint *k,
 			  const struct damage_range *r)
 {
@@ -133,9 +136,12 @@ static void settle_tensor(struct damage *d, const struct checkpoint *k,
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		if (strcmp(table_tensor_print(&t->tensor[i], name, sizeof name), r->tensor) != 0)
 			continue;
-		for (uint32_t p = t->first[i]; p < t->first[i + 1]; p++)
-			settled_add(d, t->piece[p].place, t->piece[p].off,
-				    t->piece[p].off + t->piece[p].len, text);
+		for (uint32_t p = t->first[i]; p < t->first[i + 1]; p++) {
+			const struct table_piece *x = &t->piece[p];
+
+			settled_add(d, x->place | (x->flags & PIECE_DERIVED ? ROOM : 0), x->off,
+				    x->off + x->len, text);
+		}
 	}
 }
 
@@ -195,23 +201,23 @@ int damage_settle(struct damage *d, const struct checkpoint *k, struct ckpt_err 
 	return 0;
 }
 
-/* The range that the piece has bytes of; NULL: none. */
-static const struct damage_range *range_of(const struct damage *d, const struct table_piece *p)
+/* The range that has some of [lo, hi) of a place; NULL: none. */
+static const struct damage_range *range_of(const struct damage *d, uint32_t place, uint64_t lo,
+					   uint64_t hi)
 {
 	uint32_t low = 0, high = d->n;
 
-	while (low < high) { /* the first that ends behind the piece's begin */
+	while (low < high) { /* the first that ends behind lo */
 		uint32_t mid = low + (high - low) / 2;
 		const struct damage_range *r = &d->range[mid];
 
-		if (r->place < p->place || (r->place == p->place && r->hi <= p->off))
+		if (r->place < place || (r->place == place && r->hi <= lo))
 			low = mid + 1;
 		else
 			high = mid;
 	}
-	return low < d->n && d->range[low].place == p->place && d->range[low].lo < p->off + p->len
-		       ? &d->range[low]
-		       : NULL;
+	return low < d->n && d->range[low].place == place && d->range[low].lo < hi ? &d->range[low]
+										   : NULL;
 }
 
 bool damage_of(const struct damage *d, const struct table *t, uint32_t tensor, char *buf,
@@ -219,16 +225,21 @@ bool damage_of(const struct damage *d, const struct table *t, uint32_t tensor, c
 {
 	const struct table_tensor *x = &t->tensor[tensor];
 	uint32_t dims = operand_dims(t, x);
+	const struct damage_range *r = NULL;
 	uint64_t have = 0, want = x->numel;
 
-	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
-		const struct damage_range *r = range_of(d, &t->piece[i]);
+	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1] && !r; i++) {
+		const struct table_piece *p = &t->piece[i];
+		struct piece_bytes b = table_piece_bytes(t, p);
 
-		have += t->piece[i].set.numel;
-		if (r) {
-			snprintf(buf, bytes, "%s", r->text);
-			return true;
-		}
+		r = range_of(d, p->place, b.off, b.off + b.len);
+		if (!r && p->flags & PIECE_DERIVED)
+			r = range_of(d, p->place | ROOM, p->off, p->off + p->len);
+		have += p->set.numel;
+	}
+	if (r) {
+		snprintf(buf, bytes, "%s", r->text);
+		return true;
 	}
 	if (x->cls == CKPT_SINK)
 		return false;

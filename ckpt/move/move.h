@@ -86,6 +86,15 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 uint64_t move_window_bytes(uint64_t mem_limit);
 
 struct move_tap;
+
+/* What a writer found of tensors that are declared as derived of others. */
+struct part_derived {
+	uint64_t pieces, bytes;	    /* equal: not written */
+	uint64_t unequal, elements; /* pieces that are written, and elements because of which */
+	uint32_t tensor;	    /* of t, with the first unequal one; TABLE_NONE */
+	uint64_t element;	    /* its number in the piece, counted row-major */
+};
+
 struct move_write {
 	const struct io_ops *ops;
 	enum io_engine engine;
@@ -93,6 +102,7 @@ struct move_write {
 	uint32_t ntap;
 	move_tick_fn *tick; /* may be NULL */
 	void *arg;
+	struct part_derived *ret_derived; /* set where all went well; may be NULL */
 };
 
 /*
@@ -100,7 +110,8 @@ struct move_write {
  * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
  * change. Bytes between the pieces of a chunk are written as they are (keep them zero, so that
  * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
- * there. Sets the fingerprints of t's pieces (the only thing that it changes). Does not sync: the
+ * there. Sets the fingerprints of t's pieces and, where a derived tensor is bit by bit the rounding of its
+ * master, PIECE_DERIVED: its bytes are not written then. (Nothing else of t changes.) Does not sync: the
  * caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is aligned to 4
  * KiB. Fills all of *ret_part but name. After an error nothing is under
  * way.
@@ -108,7 +119,7 @@ struct move_write {
 int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
-/* Upper bound of the file's size, for fallocate. nsource: other parts that it names. */
+/* Upper bound of the file's size, for fallocate: as if nothing were derived. nsource: other parts that it names. */
 uint64_t move_part_bytes_max(const struct table *t, uint32_t nsource);
 
 /* Fingerprint of a piece whose elements lie row-major at p. */

@@ -103,8 +103,7 @@ static int op_mark(struct reading *k, const struct plan_op *op)
 			if (!plan_row_next(&c, &r))
 				break;
 			from = MAX(r.src_off, at);
-			to = r.elem ? r.src_off + (r.n - 1) * r.src_stride + r.elem
-				    : r.src_off + r.len;
+			to = r.src_off + plan_row_src_bytes(&r);
 		}
 		if ((to - 1) >> log2 >= n)
 			return ckpt_error(

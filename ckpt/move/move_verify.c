@@ -150,10 +150,11 @@ static void chunk_pieces(struct verifying *k, uint32_t file, uint64_t lo, uint64
 
 	for (uint32_t i = place_pieces_from(s, file, lo); i < s->first[file + 1]; i++) {
 		const struct table_piece *p = &s->t->piece[s->piece[i]];
+		struct piece_bytes b = table_piece_bytes(s->t, p);
 
-		if (p->off >= hi)
+		if (b.off >= hi)
 			break;
-		if (p->off + p->len <= lo)
+		if (b.off + b.len <= lo)
 			continue;
 		if (!raw || !piece_splits(s->t, p))
 			atomic_store_explicit(&k->spoilt[s->piece[i]], true, memory_order_relaxed);

@@ -12,31 +12,6 @@
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 #define BUFFERS 16u /* header, trailer, and chunks that are not full */
 
-/* Raw bytes from chunk i on that belong to chunks without a gap, up to MOVE_BLOCK. */
-static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t n)
-{
-	uint64_t bytes = c[i].raw_len;
-
-	while (bytes % CHUNK_BYTES == 0 && bytes < MOVE_BLOCK && ++i < n && c[i].raw_len)
-		bytes += c[i].raw_len;
-	return bytes;
-}
-
-static int data_write(struct part_writer *w, const uint8_t *raw, const struct table *t,
-		      struct ckpt_err *err)
-{
-	cleanup_free struct chunk *chunk = NULL;
-	uint64_t n, end, bytes;
-	int e = native_part_chunks(t, &chunk, &n, &end, err);
-
-	for (uint64_t i = 0; i < n && e == 0; i += MAX(div_up(bytes, CHUNK_BYTES), 1u)) {
-		bytes = chunk[i].raw_len ? block_bytes(chunk, i, n) : 0;
-		e = part_write(w, i << NATIVE_CHUNK_LOG2, raw + (i << NATIVE_CHUNK_LOG2), bytes,
-			       err);
-	}
-	return e;
-}
-
 int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err)
@@ -60,11 +35,15 @@ int move_write_part(const struct move_write *x, int fd, const void *raw, struct 
 		return e;
 	e = part_writer_open(io, fd, t, info, rank, NULL, &w, err);
 	if (e == 0)
-		e = data_write(w, raw, t, err);
+		e = part_write_raw(w, raw, err);
 	if (e == 0)
 		e = part_writer_finish(w, ret_part, err);
+	if (e == 0 && x->ret_derived)
+		*x->ret_derived = *part_writer_derived(w);
 	part_writer_close(w);
 	part_io_close(io);
+	for (uint32_t i = 0; i < t->npiece && e < 0; i++)
+		t->piece[i].flags = 0; /* move_part_bytes_max stays an upper bound */
 	return e;
 }
 

@@ -10,6 +10,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
+#include "ckpt/move/round.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 struct flight {
@@ -35,6 +36,12 @@ struct part_io {
 	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
 };
 
+/* A piece that is perhaps the rounding of another one. */
+struct derivative {
+	uint32_t master, piece; /* of t */
+	uint64_t unequal, fp;
+};
+
 struct part_writer {
 	struct part_io *io;
 	int fd;
@@ -47,6 +54,12 @@ struct part_writer {
 	uint64_t next;	 /* the chunk that is expected: no hole, or nchunk */
 	uint8_t *buffer; /* of chunk `next` where it has begun; NULL */
 	uint32_t fill;	 /* bytes in it */
+	const uint8_t *raw; /* part_write_raw's; else NULL */
+	/* The tensors that are derived are compared before the walk comes to chunk derived_at. */
+	uint64_t derived_at;
+	struct derivative *derivative; /* [nderivative] sorted by master */
+	uint32_t nderivative;
+	struct part_derived derived;
 	struct {
 		const uint8_t *p;
 		uint64_t off, len;
@@ -175,6 +188,122 @@ void part_io_close(struct part_io *io)
 	free(io);
 }
 
+/* --- what is derived --- */
+
+static int by_master(const void *va, const void *vb)
+{
+	const struct derivative *a = va, *b = vb;
+
+	if (a->master != b->master)
+		return a->master < b->master ? -1 : 1;
+	return (a->piece > b->piece) - (a->piece < b->piece);
+}
+
+/*
+ * The pieces that may be derived: those behind all of whose masters' bytes the first of their own
+ * chunks begins. In a table of native_part_table all of them.
+ */
+static int derivatives_find(struct part_writer *w)
+{
+	const struct table *t = w->t;
+	cleanup_free uint32_t *twin = calloc((size_t)t->npiece + 1, sizeof *twin);
+
+	w->derivative = calloc((size_t)t->npiece + 1, sizeof *w->derivative);
+	if (!w->derivative || !twin || native_twins(t, twin) < 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->npiece; i++)
+		if (twin[i] != TABLE_NONE)
+			w->derived_at = MIN(w->derived_at, t->piece[i].off >> NATIVE_CHUNK_LOG2);
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *m = twin[i] == TABLE_NONE ? NULL : &t->piece[twin[i]];
+
+		if (m && m->off + m->len <= w->derived_at << NATIVE_CHUNK_LOG2)
+			w->derivative[w->nderivative++] =
+				(struct derivative){ .master = twin[i], .piece = i };
+	}
+	qsort(w->derivative, w->nderivative, sizeof *w->derivative, by_master);
+	return 0;
+}
+
+static uint32_t derivatives_of(const struct part_writer *w, uint32_t master)
+{
+	uint32_t from = 0, to = w->nderivative;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (w->derivative[mid].master < master)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+/* Elements number [from, to) of a master, which lie at p, are in the cache. */
+static void derivative_compare(struct part_writer *w, struct derivative *d, uint64_t from,
+			       uint64_t to, const uint8_t *p)
+{
+	const struct table_piece *x = &w->t->piece[d->piece];
+	const uint8_t *have = w->raw + x->off + from * ROUND_TO_BYTES;
+	uint64_t first = 0, n = 0;
+
+	if (!MUTANT(DERIVED_UNCHECKED))
+		n = round_unequal(w->t->tensor[x->tensor].dtype, p, have, to - from, &first);
+	if (n && w->derived.tensor == TABLE_NONE) {
+		w->derived.tensor = x->tensor;
+		w->derived.element = from + first;
+	}
+	d->unequal += n;
+	if (!d->unequal)
+		d->fp += piece_fingerprint(w->t, x, from, to, have);
+}
+
+static void span_compare(struct part_writer *w, uint32_t master, const struct tap_span *s)
+{
+	const struct table_piece *m = &w->t->piece[master];
+	uint64_t lo = MAX(s->off, m->off), hi = MIN(s->off + s->len, m->off + m->len);
+
+	for (uint32_t k = derivatives_of(w, master);
+	     k < w->nderivative && w->derivative[k].master == master && lo < hi; k++)
+		derivative_compare(w, &w->derivative[k], (lo - m->off) / ROUND_FROM_BYTES,
+				   (hi - m->off) / ROUND_FROM_BYTES, s->p + (lo - s->off));
+}
+
+/* All masters have been seen: from here on the chunks are those of what is left. */
+static int derived_decide(struct part_writer *w, struct ckpt_err *err)
+{
+	struct chunk *chunk;
+	uint64_t n;
+	int e;
+
+	for (uint32_t k = 0; k < w->nderivative; k++) {
+		const struct derivative *d = &w->derivative[k];
+		struct table_piece *x = &w->t->piece[d->piece];
+
+		if (d->unequal) {
+			w->derived.unequal++;
+			w->derived.elements += d->unequal;
+			continue;
+		}
+		x->flags = PIECE_DERIVED;
+		x->from = w->t->piece[d->master].off;
+		x->fp = d->fp;
+		w->derived.pieces++;
+		w->derived.bytes += x->len;
+	}
+	e = native_part_chunks(w->t, &chunk, &n, &w->data_end, err);
+	if (e < 0)
+		return e;
+	for (uint64_t i = 0; i < w->derived_at; i++) {
+		assert(chunk[i].off == w->chunk[i].off && chunk[i].raw_len == w->chunk[i].raw_len);
+		chunk[i].raw_hash = w->chunk[i].raw_hash;
+	}
+	free(w->chunk);
+	w->chunk = chunk;
+	return 0;
+}
+
 /* --- sums --- */
 
 /* The tap that every part has. */
@@ -187,7 +316,11 @@ static void span_fingerprint(struct part_writer *w, const struct tap_span *s)
 
 		if (x->off >= end)
 			break;
+		if (x->flags & PIECE_DERIVED)
+			continue;
 		x->fp += piece_fingerprint_window(w->t, x, s->p, s->off, end);
+		if (w->nderivative && x->off < w->derived_at << NATIVE_CHUNK_LOG2)
+			span_compare(w, w->pieces.piece[k], s);
 	}
 }
 
@@ -325,6 +458,53 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	return e ? failed(w->io, err) : 0;
 }
 
+/* Raw bytes from chunk i on, before chunk `end`, that belong to chunks without a gap, up to MOVE_BLOCK. */
+static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t end)
+{
+	uint64_t bytes = c[i].raw_len;
+
+	while (bytes % CHUNK_BYTES == 0 && bytes < MOVE_BLOCK && ++i < end && c[i].raw_len)
+		bytes += c[i].raw_len;
+	return bytes;
+}
+
+static int chunks_write(struct part_writer *w, const uint8_t *raw, uint64_t end,
+			struct ckpt_err *err)
+{
+	int e = 0;
+
+	while (w->next < end && e == 0) {
+		uint64_t at = w->next << NATIVE_CHUNK_LOG2;
+
+		e = part_write(w, at, raw + at, block_bytes(w->chunk, w->next, end), err);
+	}
+	return e;
+}
+
+int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
+{
+	int e;
+
+	w->raw = raw;
+	w->derived_at = w->nchunk;
+	if (derivatives_find(w) < 0)
+		return ckpt_error(err, -ENOMEM, "out of memory for what is derived in a part");
+	e = chunks_write(w, raw, w->derived_at, err);
+	if (e == 0 && w->nderivative)
+		e = derived_decide(w, err);
+	if (e < 0)
+		return e;
+	/* What comes next may have become a hole. */
+	if (w->next < w->nchunk && !w->chunk[w->next].raw_len)
+		next_chunk(w);
+	return chunks_write(w, raw, w->nchunk, err);
+}
+
+const struct part_derived *part_writer_derived(const struct part_writer *w)
+{
+	return &w->derived;
+}
+
 /* --- what surrounds it --- */
 
 static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uint64_t off)
@@ -422,8 +602,11 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 static int writer_begin(struct part_writer *w, const struct part_state *from, struct ckpt_err *err)
 {
 	cleanup_free struct ck_head *head = malloc(sizeof *head);
-	int e = native_part_chunks(w->t, &w->chunk, &w->nchunk, &w->data_end, err);
+	int e;
 
+	for (uint32_t i = 0; i < w->t->npiece; i++) /* an earlier attempt may have set them */
+		w->t->piece[i].flags = 0;
+	e = native_part_chunks(w->t, &w->chunk, &w->nchunk, &w->data_end, err);
 	if (e < 0)
 		return e;
 	for (uint32_t i = 0; i < w->t->npiece; i++) {
@@ -464,6 +647,7 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
 	w->t = t;
 	w->info = info;
 	w->rank = rank;
+	w->derived.tensor = TABLE_NONE;
 	e = io->fail.code ? failed(io, err) : writer_begin(w, from, err);
 	if (e < 0) {
 		part_writer_close(w);
@@ -480,6 +664,7 @@ void part_writer_close(struct part_writer *w)
 	if (w->buffer)
 		w->io->buffer[w->io->nbuffer++] = w->buffer;
 	place_pieces_free(&w->pieces);
+	free(w->derivative);
 	free(w->chunk);
 	free(w);
 }

@@ -64,6 +64,14 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
  */
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err);
+/*
+ * All of a part that lies in memory whole, from a fresh writer: raw as move_write_part has it. What is
+ * derived in it is compared with its master on the way, and not written if every element is equal: then
+ * t's piece is DERIVED.
+ */
+int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err);
+/* After it. */
+const struct part_derived *part_writer_derived(const struct part_writer *w);
 /* Everything so far is in the file (not synced) and described; *ret lives as long as the writer,
  * until its next call. */
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err);

@@ -6,6 +6,9 @@
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
+#include "ckpt/move/round.h"
+
+#define ROUND_BLOCK 4096u /* elements that are rounded at a time: they stay in the L1 cache */
 
 static int by_place(const void *va, const void *vb, void *table)
 {
@@ -13,10 +16,12 @@ static int by_place(const void *va, const void *vb, void *table)
 	const struct table_piece *a = &((const struct table *)table)->piece[i],
 				 *b = &((const struct table *)table)->piece[j];
 
+	uint64_t x = table_piece_bytes(table, a).off, y = table_piece_bytes(table, b).off;
+
 	if (a->place != b->place)
 		return a->place < b->place ? -1 : 1;
-	if (a->off != b->off)
-		return a->off < b->off ? -1 : 1;
+	if (x != y)
+		return x < y ? -1 : 1;
 	return (i > j) - (i < j);
 }
 
@@ -41,9 +46,9 @@ int place_pieces_make(const struct table *t, struct place_pieces *ret)
 
 		p.first[place] = at;
 		for (; at < t->npiece && t->piece[p.piece[at]].place == place; at++) {
-			const struct table_piece *x = &t->piece[p.piece[at]];
+			struct piece_bytes x = table_piece_bytes(t, &t->piece[p.piece[at]]);
 
-			hi = MAX(hi, x->off + x->len);
+			hi = MAX(hi, x.off + x.len);
 			p.hi_max[at] = hi;
 		}
 	}
@@ -78,14 +83,18 @@ char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uin
 			 size_t bytes)
 {
 	const struct table_piece *low = NULL;
+	uint64_t low_off = 0;
 
 	*buf = 0;
 	for (uint32_t i = 0; i < t->npiece; i++) {
-		const struct table_piece *x = &t->piece[i];
+		const struct table_piece *p = &t->piece[i];
+		struct piece_bytes x = table_piece_bytes(t, p);
 
-		if (x->place == place && x->off < hi && x->off + x->len > lo &&
-		    (!low || x->off < low->off))
-			low = x;
+		if (p->place != place || x.off >= hi || x.off + x.len <= lo ||
+		    (low && x.off >= low_off))
+			continue;
+		low = p;
+		low_off = x.off;
 	}
 	return low ? table_tensor_print(&t->tensor[low->tensor], buf, bytes) : buf;
 }
@@ -100,7 +109,7 @@ char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t l
 	if (i == p->first[place + 1])
 		return buf;
 	x = &p->t->piece[p->piece[i]]; /* this one reaches above lo, or it would not be the first */
-	return x->off < hi ? table_tensor_print(&p->t->tensor[x->tensor], buf, bytes) : buf;
+	return table_piece_bytes(p->t, x).off < hi ? table_tensor_print(&p->t->tensor[x->tensor], buf, bytes) : buf;
 }
 
 /* --- fingerprints --- */
@@ -228,17 +237,38 @@ uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piec
 
 bool piece_splits(const struct table *t, const struct table_piece *piece)
 {
-	return !piece->stride && piece->off % t->tensor[piece->tensor].elem_bytes == 0;
+	struct piece_bytes b = table_piece_bytes(t, piece);
+
+	return !piece->stride && b.off % b.elem == 0;
+}
+
+/* Elements number [from, to) of a piece that is derived; at p are those that are rounded. */
+static uint64_t fingerprint_rounded(const struct table *t, const struct table_piece *piece,
+				    uint64_t from, uint64_t to, const uint8_t *p)
+{
+	uint32_t dtype = t->tensor[piece->tensor].dtype;
+	uint16_t narrow[ROUND_BLOCK];
+	uint64_t sum = 0;
+
+	for (uint64_t n; from < to; from += n, p += n * ROUND_FROM_BYTES) {
+		n = MIN(to - from, (uint64_t)ROUND_BLOCK);
+		round_f32(dtype, p, narrow, n);
+		sum += piece_fingerprint(t, piece, from, from + n, narrow);
+	}
+	return sum;
 }
 
 uint64_t piece_fingerprint_window(const struct table *t, const struct table_piece *piece,
 				  const void *window, uint64_t lo, uint64_t hi)
 {
-	uint32_t elem = t->tensor[piece->tensor].elem_bytes;
-	uint64_t from = MAX(lo, piece->off), to = MIN(hi, piece->off + piece->len);
+	struct piece_bytes b = table_piece_bytes(t, piece);
+	uint64_t from = MAX(lo, b.off), to = MIN(hi, b.off + b.len);
+	const uint8_t *p = (const uint8_t *)window + (from - lo);
 
 	if (from >= to)
 		return 0;
-	return piece_fingerprint(t, piece, (from - piece->off) / elem, (to - piece->off) / elem,
-				 (const uint8_t *)window + (from - lo));
+	from = (from - b.off) / b.elem;
+	to = (to - b.off) / b.elem;
+	return piece->flags & PIECE_DERIVED ? fingerprint_rounded(t, piece, from, to, p)
+					    : piece_fingerprint(t, piece, from, to, p);
 }

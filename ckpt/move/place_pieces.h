@@ -2,6 +2,7 @@
 /*
  * place_pieces.h - the pieces of a place in the order of their bytes, and fingerprints of parts of
  * them. For ckpt/move only: the writer and the verifier meet the bytes of a place chunk by chunk.
+ * A piece's bytes are those that table_piece_bytes says: a DERIVED one is met where its F32 elements lie.
  */
 #ifndef CKPT_MOVE_PLACE_PIECES_H
 #define CKPT_MOVE_PLACE_PIECES_H
@@ -9,7 +10,7 @@
 
 struct place_pieces {
 	const struct table *t;
-	uint32_t *piece; /* [npiece] sorted by (place, off) */
+	uint32_t *piece; /* [npiece] sorted by (place, where their bytes begin) */
 	uint64_t *
 		hi_max; /* [npiece] the highest end of this and all pieces before it in its place */
 	uint32_t *first; /* [nplace + 1] */

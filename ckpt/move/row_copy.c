@@ -6,6 +6,9 @@
 #include "ckpt/move/row_copy.h"
 #include "ckpt/base/copy.h"
 #include "ckpt/base/util.h"
+#include "ckpt/move/round.h"
+
+#define BLOCK 256u /* elements that are rounded on the way: they stay in the L1 cache */
 
 /* One loop per element size, so that each element is one load and one store. */
 #define STRIDED(bytes)                                               \
@@ -28,6 +31,26 @@ static void copy_strided(uint8_t *d, uint64_t dst_stride, const uint8_t *s, uint
 		memcpy(d, s, elem);
 }
 
+/* n elements of a row that is rounded: dense ones at once, others as many as a buffer takes. */
+static void round_strided(const struct plan_row *r, const uint8_t *s, uint8_t *d, uint64_t n)
+{
+	float wide[BLOCK];
+	uint16_t narrow[BLOCK];
+
+	if (r->src_stride == sizeof *wide && r->dst_stride == sizeof *narrow) {
+		round_f32(r->round, s, d, n);
+		return;
+	}
+	for (uint64_t at = 0, m; at < n; at += m) {
+		m = MIN(n - at, (uint64_t)BLOCK);
+		copy_strided((uint8_t *)wide, sizeof *wide, s + at * r->src_stride, r->src_stride,
+			     sizeof *wide, m);
+		round_f32(r->round, wide, narrow, m);
+		copy_strided(d + at * r->dst_stride, r->dst_stride, (const uint8_t *)narrow,
+			     sizeof *narrow, sizeof *narrow, m);
+	}
+}
+
 void row_copy(const struct plan_row *r, uint64_t from, uint64_t to, const void *src_base,
 	      void *dst_base)
 {
@@ -40,6 +63,11 @@ void row_copy(const struct plan_row *r, uint64_t from, uint64_t to, const void *
 		return;
 	}
 	i = from / r->elem;
+	if (r->round) {
+		round_strided(r, s + i * r->src_stride, d + i * r->dst_stride,
+			      (to - from) / r->elem);
+		return;
+	}
 	copy_strided(d + i * r->dst_stride, r->dst_stride, s + i * r->src_stride, r->src_stride,
 		     r->elem, (to - from) / r->elem);
 }
@@ -58,6 +86,25 @@ static uint64_t element_window(const struct plan_row *r, uint64_t i, const uint8
 	return to - from;
 }
 
+/* Whole elements alone: one that the window's bound cuts is in no window, and will be missed. */
+static uint64_t round_window(const struct plan_row *r, const uint8_t *window, uint64_t lo,
+			     uint64_t hi, uint8_t *dst_base)
+{
+	uint64_t step = r->src_stride, i = 0, n = r->n;
+
+	if (r->src_off + sizeof(float) > hi || (!step && r->src_off < lo))
+		return 0;
+	if (r->src_off < lo)
+		i = div_up(lo - r->src_off, step);
+	if (step)
+		n = MIN(n, (hi - sizeof(float) - r->src_off) / step + 1);
+	if (i >= n)
+		return 0;
+	round_strided(r, window + (r->src_off + i * r->src_stride - lo),
+		      dst_base + r->dst_off + i * r->dst_stride, n - i);
+	return (n - i) * r->elem;
+}
+
 uint64_t row_copy_window(const struct plan_row *r, const void *window, uint64_t lo, uint64_t hi,
 			 void *dst_base)
 {
@@ -73,6 +120,8 @@ uint64_t row_copy_window(const struct plan_row *r, const void *window, uint64_t 
 			    to - from);
 		return to - from;
 	}
+	if (r->round)
+		return round_window(r, w, lo, hi, dst_base);
 	if (r->src_off >= hi)
 		return 0;
 	if (!r->src_stride) {

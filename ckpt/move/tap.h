@@ -4,8 +4,8 @@
  * the cache once, and the sums, then every tap, see it there before it is written. The fingerprints
  * and scrub sums of a part are such a tap themselves (part_writer.c); averages are one, too.
  *
- * A tap sees, in the thread that writes the part, all bytes of its chunks in ascending order, in
- * spans that never cross the end of a chunk, zeros between pieces included. What it sees does not
+ * A tap sees, in the thread that writes the part, all bytes of its chunks (what is derived and not
+ * written is in none) in ascending order, in spans that never cross the end of a chunk, zeros between pieces included. What it sees does not
  * change any more and is what the file will hold, but nothing says yet that the file will be whole:
  * a part whose disk failed is written anew and seen anew from its beginning, so what a tap makes must
  * be made out of place and only be taken when the step is committed.

@@ -78,13 +78,13 @@ int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
 /* A row of single elements: from the first to the last one where that is cheap. */
 static int add_elements(struct reads *r, uint32_t place, const struct plan_row *row)
 {
+	uint32_t elem = plan_row_src_elem(row);
 	int e = 0;
 
-	if (row->src_stride <= r->gap + row->elem)
-		return add(r, place, row->src_off, (row->n - 1) * row->src_stride + row->elem,
-			   row->n * row->elem);
+	if (row->src_stride <= r->gap + elem)
+		return add(r, place, row->src_off, plan_row_src_bytes(row), row->n * elem);
 	for (uint64_t i = 0; i < row->n && !e; i++)
-		e = reads_add(r, place, row->src_off + i * row->src_stride, row->elem);
+		e = reads_add(r, place, row->src_off + i * row->src_stride, elem);
 	return e;
 }
 

@@ -30,6 +30,12 @@ static void mark(uint64_t *bits, uint64_t from, uint64_t to)
 		bits[i / 64] |= UINT64_C(1) << i % 64;
 }
 
+/* Of a tensor that is derived the F32 elements are read. */
+static uint64_t op_src_bytes(const struct plan_op *op)
+{
+	return op->round ? 2 * op->bytes : op->bytes;
+}
+
 /* Mark the chunks with bytes that the operation reads. */
 static void mark_op(const struct counting *c, const struct plan *p, const struct plan_op *op,
 		    uint64_t *bits)
@@ -45,7 +51,7 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 		return;
 	}
 	/* All of its bytes, or all in one chunk. */
-	if (op->bytes == op->src_hi - op->src_lo ||
+	if (op_src_bytes(op) == op->src_hi - op->src_lo ||
 	    op->src_lo >> f->chunk_log2 == (op->src_hi - 1) >> f->chunk_log2) {
 		mark(bits, first + (op->src_lo >> f->chunk_log2),
 		     first + ((op->src_hi - 1) >> f->chunk_log2) + 1);
@@ -54,7 +60,9 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 	plan_rows(p, op, &at);
 	while (plan_row_next(&at, &row)) {
 		/* Elements that lie apart, where the source is not row-major, are rows of their own. */
-		uint64_t n = row.elem ? row.n : 1, len = row.elem ? row.elem : row.len, end = 0;
+		bool apart = row.elem && row.src_stride != plan_row_src_elem(&row);
+		uint64_t n = apart ? row.n : 1, end = 0;
+		uint64_t len = apart ? plan_row_src_elem(&row) : plan_row_src_bytes(&row);
 
 		for (uint64_t i = 0; i < n; i++) {
 			uint64_t off = row.src_off + i * row.src_stride;
@@ -62,7 +70,7 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 			end = ((off + len - 1) >> f->chunk_log2) + 1;
 			mark(bits, first + (off >> f->chunk_log2), first + end);
 		}
-		if (ascend && row.len < UINT64_C(1) << f->chunk_log2)
+		if (ascend && plan_row_src_bytes(&row) < UINT64_C(1) << f->chunk_log2)
 			plan_rows_from(p, op, end << f->chunk_log2, &at);
 	}
 }
@@ -106,7 +114,7 @@ static void count_ops(struct counting *c, const struct plan *p, const struct pla
 
 		r->bytes += held ? op[i].bytes : 0;
 		if (!c->k->file[op[i].src_place].chunk)
-			r->read_bytes += op[i].bytes;
+			r->read_bytes += op_src_bytes(&op[i]);
 		mark_op(c, p, &op[i], c->bits + op[i].dst_place * c->words);
 	}
 }

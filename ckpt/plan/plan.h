@@ -20,6 +20,7 @@ struct plan_op {
 	uint32_t src_place, dst_place;
 	uint64_t bytes;
 	uint64_t src_lo, src_hi; /* the bytes of the source place that it touches lie in [lo, hi) */
+	uint32_t round; /* see plan_row */
 	/* Just these elements of what the two pieces share; NULL: all of them. */
 	const struct indexset *only;
 	/* Bit d: in dimension d both pieces hold the same indices, and all of them are taken. */
@@ -56,13 +57,26 @@ int plan_make(const struct table *src, const struct table *dst, const struct pla
 	      struct plan *ret_plan, struct ckpt_errlist *ret_list, struct ckpt_err *err);
 void plan_free(struct plan *p);
 
-/* A row: len bytes contiguous in both places; or, when elem != 0, n elements of elem bytes each
- * with byte strides (non-row-major memory), len = n * elem. */
+/*
+ * A row: len bytes contiguous in both places; or, when elem != 0, n elements of elem bytes each
+ * with byte strides (non-row-major memory), len = n * elem. When round != 0, a dtype, the source has F32
+ * elements in their place, which are to be rounded to it (a DERIVED piece); elem is not 0 then.
+ */
 struct plan_row {
 	uint64_t src_off, dst_off, len;
 	uint32_t elem; /* 0: contiguous */
+	uint32_t round;
 	uint64_t n, src_stride, dst_stride;
 };
+/* Bytes of an element of such a row in the source; and of all, from the first to the last. */
+static inline uint32_t plan_row_src_elem(const struct plan_row *r)
+{
+	return r->round ? (uint32_t)sizeof(float) : r->elem;
+}
+static inline uint64_t plan_row_src_bytes(const struct plan_row *r)
+{
+	return r->elem ? (r->n - 1) * r->src_stride + plan_row_src_elem(r) : r->len;
+}
 
 /* A dimension on the way; plan_rows.c's. */
 struct plan_dim {
@@ -82,8 +96,10 @@ struct plan_cursor {
 	const struct table_piece *src, *dst;
 	uint32_t nouter;    /* dimensions that are walked index by index */
 	uint32_t elem, one; /* one: bit d, dimension d is a single stretch */
+	uint32_t src_elem, dst_elem; /* bytes of an element in either place */
 	bool has_row, done; /* has_row: dimension nouter gives rows, one a stretch */
-	uint64_t unit;	    /* bytes of an index of the innermost walked dimension */
+	uint64_t unit;	    /* elements of an index of the innermost walked dimension */
+	uint64_t src_off;   /* of the source piece */
 	/* Behind the outer dimensions and that of the rows only the offsets are used. */
 	struct plan_dim dim[CKPT_DIMS_MAX + 1];
 };

@@ -239,12 +239,14 @@ static int op_make(const struct match *m, uint32_t src_piece, const struct table
 		   uint64_t *ret_numel)
 {
 	const struct table_piece *s = &m->src->piece[src_piece], *d = &dst->piece[dst_piece];
-	uint64_t elem = m->src->tensor[s->tensor].elem_bytes, step = 1, lo = 0, hi = 0, numel = 1;
+	const struct piece_bytes bytes = table_piece_bytes(m->src, s);
+	uint64_t step = 1, lo = 0, hi = 0, numel = 1;
 	struct plan_op op = { .src_piece = src_piece,
 			      .dst_piece = dst_piece,
 			      .src_place = s->place,
 			      .dst_place = d->place,
 			      .only = only };
+	const struct table_tensor *of = &m->src->tensor[s->tensor];
 
 	*ret_numel = 0;
 	for (uint32_t i = s->set.ndim; i-- > 0;) {
@@ -261,9 +263,10 @@ static int op_make(const struct match *m, uint32_t src_piece, const struct table
 		numel *= t.n;
 		step *= x->total;
 	}
-	op.bytes = numel * elem;
-	op.src_lo = s->off + lo * elem;
-	op.src_hi = s->off + (hi + 1) * elem;
+	op.bytes = numel * of->elem_bytes;
+	op.src_lo = bytes.off + lo * bytes.elem;
+	op.src_hi = bytes.off + (hi + 1) * bytes.elem;
+	op.round = s->flags & PIECE_DERIVED ? of->dtype : 0;
 	*ret_numel = numel;
 	return op_append(ops, &op);
 }

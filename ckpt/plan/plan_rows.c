@@ -88,53 +88,64 @@ static void outer_next(struct plan_cursor *c, uint32_t n)
 	c->done = true;
 }
 
-static void strides_fill(struct plan_cursor *c, uint64_t elem)
+static void strides_fill(struct plan_cursor *c)
 {
 	const struct table_piece *src = c->src, *dst = c->dst;
-	uint64_t src_step = elem, dst_step = elem;
+	uint64_t src_step = c->src_elem, dst_step = c->dst_elem;
 
 	for (uint32_t d = src->set.ndim; d-- > 0;) {
-		c->dim[d].src_stride = src->stride ? (uint64_t)src->stride[d] * elem : src_step;
-		c->dim[d].dst_stride = dst->stride ? (uint64_t)dst->stride[d] * elem : dst_step;
+		c->dim[d].src_stride = src->stride ? (uint64_t)src->stride[d] * c->src_elem
+						   : src_step;
+		c->dim[d].dst_stride = dst->stride ? (uint64_t)dst->stride[d] * c->dst_elem
+						   : dst_step;
 		src_step *= src->set.dim[d].total;
 		dst_step *= dst->set.dim[d].total;
 	}
 }
 
+/* Do the indices of dimension d follow upon each other in both places, as all inside them do? */
+static bool is_dense(const struct plan_cursor *c, uint32_t d)
+{
+	return c->dim[d].src_stride == c->unit * c->src_elem &&
+	       c->dim[d].dst_stride == c->unit * c->dst_elem;
+}
+
 void plan_rows(const struct plan *p, const struct plan_op *op, struct plan_cursor *c)
 {
 	const struct table_piece *src = &p->src->piece[op->src_piece];
+	const struct piece_bytes bytes = table_piece_bytes(p->src, src);
 	uint32_t n = src->set.ndim;
-	uint64_t elem = p->src->tensor[src->tensor].elem_bytes;
 
 	c->op = op;
 	c->src = src;
 	c->dst = &p->dst->piece[op->dst_piece];
-	c->unit = elem;
+	c->src_off = bytes.off;
+	c->src_elem = bytes.elem;
+	c->dst_elem = p->src->tensor[src->tensor].elem_bytes;
+	c->unit = 1;
 	c->elem = 0;
 	c->one = 0;
 	c->has_row = c->done = false;
-	strides_fill(c, elem);
+	strides_fill(c);
 	for (; n > 0 && is_whole(c, n - 1); n--) {
 		uint64_t total = src->set.dim[n - 1].total;
 
 		/* The stride of a single index is never stepped. */
-		if (total > 1 &&
-		    (c->dim[n - 1].src_stride != c->unit || c->dim[n - 1].dst_stride != c->unit))
+		if (total > 1 && !is_dense(c, n - 1))
 			break;
 		c->unit *= total;
 	}
 	c->nouter = n;
-	if (n > 0 && c->dim[n - 1].src_stride == c->unit && c->dim[n - 1].dst_stride == c->unit) {
+	if (n > 0 && is_dense(c, n - 1)) {
 		c->has_row = true;
-	} else if (n > 0 && c->unit == elem) {
+	} else if (n > 0 && c->unit == 1) {
 		c->has_row = true;
-		c->elem = (uint32_t)elem;
+		c->elem = c->dst_elem;
 	}
 	c->nouter -= c->has_row;
 	for (uint32_t d = 0; d < n; d++)
 		dim_init(c, d);
-	c->dim[0].src_at = src->off;
+	c->dim[0].src_at = c->src_off;
 	c->dim[0].dst_at = c->dst->off;
 	place_from(c, 0);
 }
@@ -184,7 +195,7 @@ static bool dim_seek(struct plan_cursor *c, uint32_t d, uint64_t pos, bool *ret_
 
 static void seek(struct plan_cursor *c, uint64_t src_off)
 {
-	uint64_t rest = src_off - c->src->off;
+	uint64_t rest = src_off - c->src_off;
 	uint32_t n = c->nouter + c->has_row;
 
 	for (uint32_t d = 0; d < n; rest %= c->dim[d++].src_stride) {
@@ -217,7 +228,7 @@ void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src
 		return;
 	/* It may lie in a gap behind a row. */
 	for (next = *c; plan_row_next(&next, &r); *c = next)
-		if (r.src_off + (r.elem ? (r.n - 1) * r.src_stride + r.elem : r.len) > src_off)
+		if (r.src_off + plan_row_src_bytes(&r) > src_off)
 			return;
 	c->done = true;
 }
@@ -226,26 +237,25 @@ bool plan_row_next(struct plan_cursor *c, struct plan_row *row)
 {
 	const struct stretch *s = &c->dim[c->nouter].cur;
 	uint32_t n = c->nouter;
+	uint64_t elements = c->unit;
 
 	if (c->done)
 		return false;
-	*row = (struct plan_row){ .src_off = c->dim[n].src_at,
-				  .dst_off = c->dim[n].dst_at,
-				  .len = c->unit };
-	if (!c->has_row) {
-		outer_next(c, n);
-		return true;
+	*row = (struct plan_row){ .src_off = c->dim[n].src_at, .dst_off = c->dim[n].dst_at };
+	if (c->has_row) {
+		row->src_off += s->x_pos * c->dim[n].src_stride;
+		row->dst_off += s->y_pos * c->dim[n].dst_stride;
+		elements *= s->len;
 	}
-	row->src_off += s->x_pos * c->dim[n].src_stride;
-	row->dst_off += s->y_pos * c->dim[n].dst_stride;
-	row->len = s->len * c->unit;
-	if (c->elem) {
-		row->elem = c->elem;
-		row->n = s->len;
-		row->src_stride = c->dim[n].src_stride;
-		row->dst_stride = c->dim[n].dst_stride;
+	row->len = elements * c->dst_elem;
+	if (c->elem || c->op->round) {
+		row->elem = c->dst_elem;
+		row->round = c->op->round;
+		row->n = elements;
+		row->src_stride = c->elem ? c->dim[n].src_stride : c->src_elem;
+		row->dst_stride = c->elem ? c->dim[n].dst_stride : c->dst_elem;
 	}
-	if ((c->one >> n & 1) || !dim_next(c, n))
+	if (!c->has_row || (c->one >> n & 1) || !dim_next(c, n))
 		outer_next(c, n);
 	return true;
 }

@@ -378,13 +378,14 @@ static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mes
 {
 	struct reshard *r = s->r;
 	struct reshard_op op = { .dst_tensor = dst_tensor };
-	const struct table_tensor *x;
+	const struct table_tensor *x, *as;
 	const struct layout *from;
 
 	op.src_tensor = src_of(r, dst_tensor, &s->list);
 	if (op.src_tensor >= UNMATCHED)
 		return 0;
 	x = &r->src->tensor[op.src_tensor];
+	as = table_owned_as(r->src, x);
 	from = x->layout == TABLE_NONE ? NULL : &r->src->layout[x->layout];
 
 	uint32_t to = r->dst->tensor[dst_tensor].layout;
@@ -392,7 +393,7 @@ static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mes
 			      .dst = to == TABLE_NONE ? to : r->dst_alike[to],
 			      .rank = to == TABLE_NONE ? 0 : s->rank,
 			      .ndim = x->ndim,
-			      .elem_bytes = x->elem_bytes,
+			      .elem_bytes = as->elem_bytes,
 			      .shape = x->shape };
 	struct facts f = { from ? &r->src->mesh[from->mesh] : NULL, mesh, from, layout, coord };
 	const struct answer *answer;
@@ -408,7 +409,7 @@ static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mes
 		op.src_rank = keeper(r->src, x);
 		return op.share.numel ? hand_out(s, &op) : 0;
 	}
-	holders_begin(&answer->h, from, x->component, x->name, r->opts.who, s->rank, &cursor);
+	holders_begin(&answer->h, from, as->component, as->name, r->opts.who, s->rank, &cursor);
 	while (!e && holders_next(&cursor, &h)) {
 		op.src_rank = h.rank;
 		op.operand = h.operand;
@@ -566,10 +567,10 @@ char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, cha
 static int tensor_owners(const struct table *t, uint32_t tensor, const uint32_t *alike,
 			 enum holders_who who, struct memo *m, reshard_owner_fn *fn, void *arg)
 {
-	const struct table_tensor *x = &t->tensor[tensor];
+	const struct table_tensor *x = &t->tensor[tensor], *as = table_owned_as(t, x);
 	const struct layout *l = &t->layout[x->layout];
-	struct question q = { alike[x->layout], TABLE_NONE,    TABLE_NONE,
-			      x->ndim,		x->elem_bytes, x->shape };
+	struct question q = { alike[x->layout], TABLE_NONE,     TABLE_NONE,
+			      x->ndim,		as->elem_bytes, x->shape };
 	struct facts f = { .src_mesh = &t->mesh[l->mesh], .src = l };
 	const struct answer *answer;
 	struct holders_cursor cursor;
@@ -578,7 +579,7 @@ static int tensor_owners(const struct table *t, uint32_t tensor, const uint32_t 
 
 	if (e)
 		return e;
-	holders_begin(&answer->h, l, x->component, x->name, who, 0, &cursor);
+	holders_begin(&answer->h, l, as->component, as->name, who, 0, &cursor);
 	while (!e && holders_next(&cursor, &h))
 		e = fn(arg, tensor, &h);
 	return e;

@@ -28,12 +28,13 @@ static bool is_owned(const struct table *t, const struct table_tensor *x,
 {
 	const struct layout *l = &t->layout[x->layout];
 	const struct mesh *m = &t->mesh[l->mesh];
+	const struct table_tensor *as = table_owned_as(t, x);
 	uint32_t coord[CKPT_DIMS_MAX];
 	struct arena a = { 0 };
 	struct indexset owned;
 	bool same = rank_map_coord(ranks, l->mesh, p->rank, coord) > 0 &&
-		    layout_owned(m, l, x->ndim, x->shape, coord, x->elem_bytes, x->component,
-				 x->name, &a, &owned) == 0 &&
+		    layout_owned(m, l, x->ndim, x->shape, coord, as->elem_bytes, as->component,
+				 as->name, &a, &owned) == 0 &&
 		    indexset_equal(&owned, &p->set);
 
 	arena_free(&a);

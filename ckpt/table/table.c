@@ -10,6 +10,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
+#include "ckpt/table/operand.h"
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -377,12 +378,39 @@ uint32_t table_find_key(const struct table *t, const char *key)
 	return table_find(t, component, slash + 1, TABLE_NONE);
 }
 
+static bool is_narrow(const struct table_tensor *x)
+{
+	return x->dtype == CKPT_BF16 || x->dtype == CKPT_F16;
+}
+
+uint32_t table_master(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t m = x->cls == CKPT_DERIVED && is_narrow(x) ? table_find_key(t, x->of) : TABLE_NONE;
+	const struct table_tensor *y = &t->tensor[m == TABLE_NONE ? 0 : m];
+
+	if (m == TABLE_NONE || y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED ||
+	    y->cls == CKPT_SINK || y->ndim != x->ndim ||
+	    memcmp(y->shape, x->shape, x->ndim * sizeof *x->shape) != 0 || operand_dims(t, x) ||
+	    operand_dims(t, y))
+		return TABLE_NONE;
+	return m;
+}
+
+const struct table_tensor *table_owned_as(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t m = x->made ? table_find_key(t, x->of) : TABLE_NONE;
+
+	if (m != TABLE_NONE)
+		x = &t->tensor[m];
+	m = table_master(t, x);
+	return m == TABLE_NONE ? x : &t->tensor[m];
+}
+
+/* A piece of 16-bit elements takes twice its bytes where they are F32. */
 struct piece_bytes table_piece_bytes(const struct table *t, const struct table_piece *p)
 {
 	if (p->flags & PIECE_DERIVED)
-		return (struct piece_bytes){ .off = p->from,
-					     .len = p->set.numel * sizeof(float),
-					     .elem = sizeof(float) };
+		return (struct piece_bytes){ .off = p->from, .len = 2 * p->len, .elem = 4 };
 	return (struct piece_bytes){ .off = p->off,
 				     .len = p->len,
 				     .elem = t->tensor[p->tensor].elem_bytes };
@@ -670,6 +698,44 @@ int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_
 	return 0;
 }
 
+void table_check_derived(const struct table *t, struct ckpt_errlist *ret_list)
+{
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i], *y;
+		uint32_t of = x->cls == CKPT_DERIVED ? table_find_key(t, x->of) : TABLE_NONE;
+
+		if (x->cls != CKPT_DERIVED)
+			continue;
+		y = of == TABLE_NONE ? NULL : &t->tensor[of];
+		if (!is_narrow(x))
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived, so it must be BF16 or F16, not %s",
+					 LABEL(x), dtype_name(x->dtype));
+		else if (!y)
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived of \"%s\", which is not declared; .of is "
+					 "COMPONENT/NAME of the FP32 master",
+					 LABEL(x), x->of);
+		else if (y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED || y->cls == CKPT_SINK)
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived of %s, which must be F32 and saved as it "
+					 "is, but is %s of class %s",
+					 LABEL(x), x->of, dtype_name(y->dtype), class_name(y->cls));
+		else if (operand_dims(t, x) || operand_dims(t, y))
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived of %s; neither of them may be partial",
+					 LABEL(x), x->of);
+		else if (table_master(t, x) == TABLE_NONE)
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived of %s, which has another shape",
+					 LABEL(x), x->of);
+		else if (x->layout != y->layout)
+			ckpt_errlist_add(ret_list,
+					 "%s: it is derived of %s, which has another layout",
+					 LABEL(x), x->of);
+	}
+}
+
 /* The bytes that a piece spans: its elements, or the strided box around them. */
 static int piece_span(const struct table_tensor *x, const struct table_piece *p, uint64_t *ret_len)
 {
@@ -704,11 +770,9 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 	at = &t->place[p->place];
 	if (p->flags & ~(uint32_t)(PIECE_DERIVED | PIECE_TRUSTED) || p->flags == PIECE_TRUSTED)
 		return ckpt_error(err, -EINVAL, "%s: unknown piece flags 0x%x", LABEL(x), p->flags);
-	if (p->flags && (x->cls != CKPT_DERIVED || !*x->of || p->stride))
-		return ckpt_error(
-			err, -EINVAL,
-			"%s: a derived piece of a tensor that is not derived, or with strides",
-			LABEL(x));
+	if (p->flags && !is_narrow(x))
+		return ckpt_error(err, -EINVAL, "%s: a derived piece of a tensor of %s", LABEL(x),
+				  dtype_name(x->dtype));
 	if (!p->fp_known && p->fp)
 		return ckpt_error(err, -EINVAL, "%s: a piece's fingerprint that is not known",
 				  LABEL(x));
@@ -738,6 +802,15 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
+	/* Of a file that is being read nobody knows yet where that is. */
+	if (p->flags && p->from &&
+	    (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: what a piece is derived of, at byte %llu, reaches beyond the %llu "
+			"bytes of %s",
+			LABEL(x), (unsigned long long)p->from, (unsigned long long)at->bytes,
+			at->name);
 	return 0;
 }
 

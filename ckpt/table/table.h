@@ -28,9 +28,10 @@
 
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
 enum {			  /* table_piece.flags */
-       /* No bytes of its own: its elements are those of the tensor `of`, rounded to nearest even (its twin:
-	 * a piece of that tensor with the same set, row-major, in the same place). off and len keep its room
-	 * in the raw space, which holds nothing. */
+       /* No bytes of its own: its elements are F32 ones from byte `from` of the place on, rounded to the
+	 * tensor's dtype, which is BF16 or F16 (in a file: those of its twin, a piece of the tensor `of` with
+	 * the same set, row-major, in the same place). off and len keep its room in the raw space, which
+	 * holds nothing; strides count elements, here as everywhere. */
        PIECE_DERIVED = 1,
        PIECE_TRUSTED = 2, /* with DERIVED: nobody compared it in this step */
 };
@@ -73,8 +74,7 @@ struct table_piece {
 					 * NULL: row-major */
 	uint64_t fp;	       /* 0 where it is not known */
 	bool fp_known;
-	uint64_t
-		from; /* DERIVED, of a file: the byte of the place where its twin's elements begin */
+	uint64_t from; /* DERIVED: the byte of the place where the elements that are rounded begin */
 };
 
 struct table_place {
@@ -159,8 +159,25 @@ uint32_t table_find_key(const struct table *t, const char *key);
 char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES]);
 
 /*
- * Where a piece's elements are read: a DERIVED one's at its twin's, as F32; every other one's at its own
- * bytes. bytes are those of the place; elem those of an element there.
+ * The tensor of which a tensor of class derived is the rounding: that of the key `of`, if it is F32, of
+ * the same shape, and neither derived nor a SINK, and if x is BF16 or F16 and neither has a pending
+ * reduction. TABLE_NONE: there is none, or x is of another class. x is one of t's tensors.
+ */
+uint32_t table_master(const struct table *t, const struct table_tensor *x);
+/*
+ * Which tensor's component, name and element size the ownership rule takes for x: a derived one's
+ * master, the tensor that a MADE one averages; else x itself. x is one of t's tensors.
+ */
+const struct table_tensor *table_owned_as(const struct table *t, const struct table_tensor *x);
+/*
+ * Of what a rank declares: every tensor of class derived has a master, with the same layout. All that
+ * do not are lines in the list.
+ */
+void table_check_derived(const struct table *t, struct ckpt_errlist *ret_list);
+
+/*
+ * Where a piece's elements are read: a DERIVED one's as F32 from `from` on; every other one's at its own
+ * bytes. off and len are bytes of the place; elem are those of an element there.
  */
 struct piece_bytes {
 	uint64_t off, len;

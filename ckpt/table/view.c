@@ -400,6 +400,8 @@ static int piece_cut(struct making *k, const struct table_piece *p, uint32_t ele
 	rc = list_move(k, -lo, &s.dim[d]);
 	*ret = *p;
 	ret->off += before * (uint64_t)s.stride[d] * elem;
+	if (p->flags & PIECE_DERIVED)
+		ret->from += before * (uint64_t)s.stride[d] * sizeof(float);
 	if (drop) {
 		s.ndim--;
 		memmove(&s.dim[d], &s.dim[d + 1], (s.ndim - d) * sizeof *s.dim);

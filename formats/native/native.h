@@ -97,10 +97,12 @@ struct native_info {
  * SINKs, and blobs that another rank owns, are left out. A per-rank
  * blob of a rank that the first mesh is too small for, as a checkpoint converted to fewer ranks has
  * them, belongs to that rank's number modulo the mesh's size.
+ * A tensor that is derived is owned as its master is (table_owned_as).
  * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
- * inside; big pieces on chunk bounds, small ones packed. The place's name is "rank R" and its size
- * the end of the last piece. Where the rank's pieces do not cover its share, or its boxes overlap,
- * or are on a mesh that does not have it: -EINVAL, every tensor named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
+ * inside, those of class derived behind all others; big pieces on chunk bounds, small ones packed. The
+ * place's name is "rank R" and its size the end of the last piece. Where the rank's pieces do not cover its
+ * share, or its boxes overlap, or are on a mesh that does not have it: -EINVAL, every tensor named in the
+ * list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
 int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
@@ -136,7 +138,8 @@ int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t
  * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a tensor
  * that is derived, the piece of the tensor `of` with the same elements in the same place; TABLE_NONE where
  * there is none, and of every other piece. Of a tensor that is BF16 or F16, with a master that is F32, of the
- * same shape, not derived itself, neither with a pending reduction; both pieces row-major. t is sealed.
+ * same shape, not derived itself, neither with a pending reduction (table_master); both pieces row-major, the
+ * master's on a multiple of 4 bytes. t is sealed.
  * -ENOMEM.
  */
 int native_twins(const struct table *t, uint32_t *ret_twin);

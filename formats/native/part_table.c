@@ -8,7 +8,6 @@
 #include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
-#include "ckpt/table/operand.h"
 #include <stdio.h>
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
@@ -30,10 +29,17 @@ struct build {
 	struct ckpt_err *err;
 };
 
-/* The order of the raw space: (component, dtype) groups by their first tensor. */
+/* The order of the raw space: (component, dtype) groups by their first tensor, and behind all others
+ * those of class derived. */
 struct order {
 	uint32_t tensor, group;
+	bool derived;
 };
+
+static bool is_derived(const struct table_tensor *x)
+{
+	return x->cls == CKPT_DERIVED;
+}
 
 static int by_group_key(const void *va, const void *vb, void *decl)
 {
@@ -44,6 +50,8 @@ static int by_group_key(const void *va, const void *vb, void *decl)
 
 	if (!r)
 		r = (x->dtype > y->dtype) - (x->dtype < y->dtype);
+	if (!r)
+		r = is_derived(x) - is_derived(y);
 	return r ? r : (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
@@ -51,6 +59,8 @@ static int by_group(const void *va, const void *vb)
 {
 	const struct order *a = va, *b = vb;
 
+	if (a->derived != b->derived)
+		return a->derived ? 1 : -1;
 	if (a->group != b->group)
 		return a->group < b->group ? -1 : 1;
 	return (a->tensor > b->tensor) - (a->tensor < b->tensor);
@@ -67,7 +77,9 @@ static void order_make(const struct table *decl, struct order *order)
 
 		if (i)
 			y = &decl->tensor[order[i - 1].tensor];
-		if (i && x->dtype == y->dtype && !strcmp(x->component, y->component))
+		order[i].derived = is_derived(x);
+		if (i && x->dtype == y->dtype && is_derived(x) == is_derived(y) &&
+		    !strcmp(x->component, y->component))
 			order[i].group = order[i - 1].group;
 		else
 			order[i].group = order[i].tensor;
@@ -127,6 +139,7 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 		  struct indexset *ret_share, struct indexset *ret_owned)
 {
 	const struct table *d = b->decl;
+	const struct table_tensor *as = table_owned_as(d, x);
 	const uint32_t *coord;
 	const struct layout *l;
 	int r;
@@ -143,8 +156,8 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	}
 	r = layout_share(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, a, ret_share);
 	if (!r)
-		r = layout_owned(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, x->elem_bytes,
-				 x->component, x->name, a, ret_owned);
+		r = layout_owned(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, as->elem_bytes,
+				 as->component, as->name, a, ret_owned);
 	return r;
 }
 
@@ -158,6 +171,7 @@ static bool is_const(const struct table_tensor *x)
 static int box_owned(struct build *b, const struct table_tensor *x, const struct indexset *box,
 		     struct arena *a, struct indexset *ret)
 {
+	const struct table_tensor *as = table_owned_as(b->decl, x);
 	const struct mesh *m;
 	const uint32_t *coord;
 	int r;
@@ -171,7 +185,8 @@ static int box_owned(struct build *b, const struct table_tensor *x, const struct
 		*ret = (struct indexset){ .ndim = x->ndim };
 		return 0;
 	}
-	r = layout_owned_box(m, box, x->shape, coord, x->elem_bytes, x->component, x->name, a, ret);
+	r = layout_owned_box(m, box, x->shape, coord, as->elem_bytes, as->component, as->name, a,
+			     ret);
 	if (MUTANT(BOXES_WRITTEN_BY_ALL))
 		*ret = *box;
 	return r;
@@ -618,27 +633,6 @@ static int by_first_element(const void *va, const void *vb, void *table)
 	return 0;
 }
 
-static bool has_partials(const struct table *t, const struct table_tensor *x)
-{
-	return operand_dims(t, x) != 0;
-}
-
-/* May x be the rounding of its master? The master's number; TABLE_NONE. */
-static uint32_t master_of(const struct table *t, const struct table_tensor *x)
-{
-	uint32_t m = x->cls == CKPT_DERIVED && (x->dtype == CKPT_BF16 || x->dtype == CKPT_F16)
-			     ? table_find_key(t, x->of)
-			     : TABLE_NONE;
-	const struct table_tensor *y = &t->tensor[m == TABLE_NONE ? 0 : m];
-
-	if (m == TABLE_NONE || y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED ||
-	    y->cls == CKPT_SINK || y->ndim != x->ndim ||
-	    memcmp(y->shape, x->shape, x->ndim * sizeof *x->shape) != 0 || has_partials(t, x) ||
-	    has_partials(t, y))
-		return TABLE_NONE;
-	return m;
-}
-
 /* The item whose piece begins where piece k does; TABLE_NONE. */
 static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32_t n, uint32_t k)
 {
@@ -663,7 +657,7 @@ static void twins_match(const struct table *t, uint32_t x, const uint32_t *item,
 		uint32_t hit = t->piece[k].stride ? TABLE_NONE : begins_alike(t, item, n, k);
 		const struct table_piece *p = hit == TABLE_NONE ? NULL : &t->piece[hit];
 
-		if (p && p->place == t->piece[k].place && !p->stride &&
+		if (p && p->place == t->piece[k].place && !p->stride && p->off % 4 == 0 &&
 		    !(p->flags & PIECE_DERIVED) && indexset_equal(&p->set, &t->piece[k].set))
 			twin[k] = hit;
 	}
@@ -676,9 +670,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin)
 	for (uint32_t i = 0; i < t->npiece; i++)
 		ret_twin[i] = TABLE_NONE;
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		uint32_t m = t->tensor[i].cls == CKPT_DERIVED ? master_of(t, &t->tensor[i])
-							      : TABLE_NONE,
-			 n;
+		uint32_t m = table_master(t, &t->tensor[i]), n;
 
 		if (m == TABLE_NONE || t->first[i] == t->first[i + 1])
 			continue;

@@ -9,6 +9,7 @@
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/part_writer.h"
+#include "ckpt/move/round.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,12 +33,24 @@ static uint64_t cpu_ns(void)
 	       ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * 1000;
 }
 
-/* One rank's part of tensors of equal sizes. */
-static void part_make(uint64_t bytes, uint32_t tensors, struct table *ret)
+/* Tensor i of a state: FP32 alone, or in turn a BF16 parameter, its master and two moments. */
+static const struct kind {
+	const char *component, *suffix;
+	uint32_t dtype, role, bytes;
+} plain = { "model", "", CKPT_F32, CKPT_PARAM, 4 }, mixed[] = {
+	{ "model", "", CKPT_BF16, CKPT_PARAM, 2 },
+	{ "optim", ".master", CKPT_F32, CKPT_MASTER, 4 },
+	{ "optim", ".exp_avg", CKPT_F32, CKPT_MOMENT1, 4 },
+	{ "optim", ".exp_avg_sq", CKPT_F32, CKPT_MOMENT2, 4 },
+};
+
+/* One rank's part of tensors of equal numbers of elements. cls: of the parameters. */
+static void part_make(uint64_t bytes, uint32_t tensors, bool is_mixed, uint32_t cls,
+		      struct table *ret)
 {
 	struct table_place mem = { .name = "memory", .bytes = bytes };
 	struct ckpt_errlist list = { .code = -EINVAL };
-	uint64_t words = bytes / tensors / 4, zero = 0;
+	uint64_t words = is_mixed ? bytes / tensors * 4 / 14 : bytes / tensors / 4, zero = 0, at = 0;
 	struct layout replicated = { 0 };
 	struct table decl = { 0 };
 	struct arena a = { 0 };
@@ -48,19 +61,23 @@ static void part_make(uint64_t bytes, uint32_t tensors, struct table *ret)
 	rc = rc ? rc : table_add_layout(&decl, &replicated, NULL, NULL);
 	rc = rc ? rc : table_add_place(&decl, &mem, NULL, NULL);
 	for (uint32_t i = 0; i < tensors && !rc; i++) {
-		char name[32];
-		struct table_tensor x = { .component = "model",
+		const struct kind *k = is_mixed ? &mixed[i % 4] : &plain;
+		char name[40], of[48];
+		struct table_tensor x = { .component = k->component,
 					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .role = CKPT_PARAM,
-					  .cls = CKPT_STABLE,
+					  .of = of,
+					  .dtype = k->dtype,
+					  .role = k->role,
+					  .cls = k->role == CKPT_PARAM ? cls : CKPT_STABLE,
 					  .rank = TABLE_NONE,
 					  .ndim = 1,
 					  .shape = &words };
-		struct table_piece p = { .off = i * words * 4 };
+		struct table_piece p = { .off = at };
 
-		snprintf(name, sizeof name, "tensor.%u", i);
+		at += words * k->bytes;
+		snprintf(name, sizeof name, "tensor.%u%s", is_mixed ? i / 4 : i, k->suffix);
+		snprintf(of, sizeof of, k->role == CKPT_PARAM ? "optim/%s.master" : "model/tensor.%.0s%u",
+			 name, i / 4);
 		rc = table_add_tensor(&decl, &x, &p.tensor, NULL);
 		rc = rc ? rc : indexset_box(1, &zero, &words, &a, &p.set);
 		rc = rc ? rc : table_add_piece(&decl, &p, NULL);
@@ -72,6 +89,26 @@ static void part_make(uint64_t bytes, uint32_t tensors, struct table *ret)
 	ckpt_errlist_free(&list);
 	table_free(&decl);
 	arena_free(&a);
+}
+
+/* Every BF16 parameter becomes the rounding of its master, of which none is a NaN. */
+static void round_masters(const struct table *t, uint8_t *raw)
+{
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		char key[TABLE_KEY_BYTES];
+		uint32_t *word, m;
+
+		if (t->tensor[p->tensor].dtype != CKPT_BF16)
+			continue;
+		m = table_find_key(t, t->tensor[p->tensor].of);
+		if (m == TABLE_NONE)
+			die("%s has no master", table_key(&t->tensor[p->tensor], key));
+		word = (uint32_t *)(void *)(raw + t->piece[t->first[m]].off);
+		for (uint64_t k = 0; k < p->set.numel; k++)
+			word[k] &= 0xbfffffff;
+		round_f32(CKPT_BF16, word, raw + p->off, p->set.numel);
+	}
 }
 
 static void write_check(const struct io_req *r)
@@ -128,7 +165,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	const struct native_info info = { .job = "write", .step = 1, .generation = 1, .world = 1 };
 	const struct move_write opts = { .ops = &io_ops_posix };
 	uint64_t whole, wall, cpu, seed = 1;
-	bool sums = !strcmp(how, "sums");
+	bool derived = !strcmp(how, "derived"), is_mixed = derived || !strcmp(how, "stored");
+	bool sums = is_mixed || !strcmp(how, "sums");
 	struct native_part part = { 0 };
 	struct io_queue *q = NULL;
 	struct ckpt_err e = { 0 };
@@ -138,7 +176,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	uint64_t *raw;
 	int fd, rc;
 
-	part_make(bytes, tensors ? tensors : LARGE, &t);
+	part_make(bytes, tensors ? tensors : LARGE, is_mixed, derived ? CKPT_DERIVED : CKPT_STABLE,
+		  &t);
 	whole = align_up(t.place[0].bytes, 4096);
 	raw = pages_new(whole);
 	if (!raw)
@@ -147,6 +186,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 		seed += UINT64_C(0x9e3779b97f4a7c15);
 		raw[i] = seed * (seed >> 32 | 1);
 	}
+	if (is_mixed)
+		round_masters(&t, (uint8_t *)raw);
 	snprintf(name, sizeof name, "%s/write.part", dir);
 	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
 	if (fd < 0 || fallocate(fd, 0, 0, (off_t)move_part_bytes_max(&t, 0)))
@@ -168,8 +209,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	rc = io_ops_posix.sync(NULL, fd);
 	if (rc)
 		die("%s cannot be synced: %s", name, strerror(-rc));
-	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\n", now_ns() - wall,
-	       cpu_ns() - cpu, whole);
+	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\nwritten %" PRIu64 "\n",
+	       now_ns() - wall, cpu_ns() - cpu, whole, sums ? part.file_bytes : whole);
 	if (!strcmp(how, "beside")) {
 		atomic_store(&reads_end, true);
 		pthread_join(reads, NULL);

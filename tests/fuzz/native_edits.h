@@ -97,12 +97,14 @@ static void native_checkpoint(void)
 	handmade_free(&k);
 }
 
-/* name: MANIFEST, or the number of a part. */
+static void (*native_make)(void) = native_checkpoint; /* makes dir */
+
+/* name: MANIFEST, or what the name of a part ends in. */
 static void native_start(const char *name)
 {
 	struct ck_tail *t;
 
-	native_checkpoint();
+	native_make();
 	for (uint32_t i = 0; i < dir.n; i++)
 		if (strstr(dir.file[i].name, name))
 			target = &dir.file[i];
@@ -124,7 +126,7 @@ static void native_start(const char *name)
 static void native_fault(void *arg, const struct format_fault *f)
 {
 	assert(f->kind && f->file && f->tensor && f->text && *f->text);
-	++*(uint64_t *)arg;
+	*(uint64_t *)arg += strcmp(f->kind, "padding") != 0; /* which fails no open */
 }
 
 static void native_use(const struct checkpoint *c)
@@ -151,12 +153,12 @@ static void native_use(const struct checkpoint *c)
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		const struct table_piece *p = &c->table.piece[i];
 
-		assert(p->len && p->off + p->len <= c->file[p->place].raw_bytes);
-		if (p->flags & PIECE_DERIVED) {
-			struct piece_bytes b = table_piece_bytes(&c->table, p);
+		struct piece_bytes b = table_piece_bytes(&c->table, p);
 
-			assert(b.off + b.len <= c->file[p->place].raw_bytes);
-		}
+		assert(p->len && p->off + p->len <= c->file[p->place].raw_bytes);
+		assert(b.len >= p->len && b.off + b.len <= c->file[p->place].raw_bytes);
+		if (p->flags & PIECE_DERIVED)
+			assert(!p->stride && b.off % 4 == 0 && b.elem == 4);
 		assert(p->rank == c->file[p->place].rank);
 	}
 }
@@ -194,7 +196,7 @@ static void native_try(void)
 	uint64_t faults = 0;
 	int r = format_native.open(&d, &c, native_fault, &faults, &err);
 
-	assert((r >= 0 || faults > 0) && (r < 0) == !c); /* padding is told, and is no obstacle */
+	assert((r < 0) == (faults > 0) && (r < 0) == !c);
 	assert(r == 0 || (err.code == r && *err.msg));
 	if (c)
 		native_use(c);

@@ -39,6 +39,7 @@ static const char usage[] =
 	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
 	"  --wait-ready           do not train before snapshots can be taken\n"
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
+	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
@@ -60,6 +61,7 @@ enum {
 	OPT_GUARD,
 	OPT_WAIT_READY,
 	OPT_LAYOUT,
+	OPT_DERIVED,
 	OPT_STEP_MS,
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
@@ -83,6 +85,7 @@ static const struct option option[] = {
 	{ "guard", required_argument, NULL, OPT_GUARD },
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
+	{ "derived", no_argument, NULL, OPT_DERIVED },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
@@ -272,6 +275,9 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		if (strcmp(value, "shards") && strcmp(value, "boxes"))
 			return refuse("--layout '%s': shards or boxes is needed", value);
 		a->layout = value[0] == 'b' ? LAYOUT_BOXES : LAYOUT_SHARDS;
+		return 0;
+	case OPT_DERIVED:
+		a->derived = true;
 		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);

@@ -129,7 +129,8 @@ static void random_piece(struct table *t)
 	}
 	if (p.fp_known)
 		p.fp = sample_mix(below(9));
-	if (x->cls == CKPT_DERIVED && *x->of && below(2))
+	if (x->cls == CKPT_DERIVED && *x->of && (x->dtype == CKPT_BF16 || x->dtype == CKPT_F16) &&
+	    below(2))
 		p.flags = PIECE_DERIVED | (below(2) ? PIECE_TRUSTED : 0);
 	p.off = below(1000);
 	if (!p.flags && below(2))

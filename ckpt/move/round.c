@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * round.c - see round.h. Called where a derived tensor is written (part_writer.c), read (row_copy.c)
+ * and verified (place_pieces.c). Invariant: the chosen instruction set changes speed only, never a
+ * bit.
+ */
+#include "ckpt/move/round.h"
+#include "ckpt/base/util.h"
+#include "ckpt/move/round_body.h"
+#include <errno.h>
+#include <stdatomic.h>
+
+#define COUNT_BLOCK 64u /* elements that are counted one by one where one is unequal */
+
+static uint64_t none(const uint8_t *x, uint8_t *ret, uint64_t n)
+{
+	(void)x, (void)ret, (void)n;
+	return 0;
+}
+
+static uint64_t none_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
+{
+	(void)x, (void)y, (void)n;
+	return 0;
+}
+
+const struct round_isa round_isa_scalar = { "scalar", none, none, none_equal, none_equal };
+static const struct round_isa *_Atomic chosen;
+
+#ifdef __x86_64__
+static bool has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+}
+
+static bool has_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
+static const struct round_isa *isa_find(const char *name)
+{
+#ifdef __x86_64__
+	if (has_avx512() && (!name || !strcmp(name, round_isa_avx512.name)))
+		return &round_isa_avx512;
+	if (has_avx2() && (!name || !strcmp(name, round_isa_avx2.name)))
+		return &round_isa_avx2;
+#endif
+	return !name || !strcmp(name, round_isa_scalar.name) ? &round_isa_scalar : NULL;
+}
+
+/* Two threads that come first at once choose the same. */
+static const struct round_isa *isa(void)
+{
+	const struct round_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+	if (__builtin_expect(!i, 0)) {
+		i = isa_find(NULL);
+		atomic_store_explicit(&chosen, i, memory_order_relaxed);
+	}
+	return i;
+}
+
+int round_force_isa(const char *name)
+{
+	const struct round_isa *i = isa_find(name);
+
+	if (!i)
+		return -EOPNOTSUPP;
+	atomic_store_explicit(&chosen, i, memory_order_relaxed);
+	return 0;
+}
+
+bool round_known(uint32_t dtype)
+{
+	return dtype == CKPT_BF16 || dtype == CKPT_F16;
+}
+
+static uint16_t round_one(uint32_t dtype, uint32_t v)
+{
+	return dtype == CKPT_BF16 ? round_bf16(v) : round_f16(v);
+}
+
+void round_f32(uint32_t dtype, const void *x, void *ret, uint64_t n)
+{
+	const uint8_t *from = x;
+	uint8_t *to = ret;
+	uint64_t i = MUTANT(DERIVED_FLUSHES) ? 0
+		     : dtype == CKPT_BF16    ? isa()->bf16(from, to, n)
+					     : isa()->f16(from, to, n);
+
+	assert(round_known(dtype));
+	for (; i < n; i++) {
+		uint16_t h = round_one(dtype, round_load(from + ROUND_FROM_BYTES * i));
+
+		memcpy(to + ROUND_TO_BYTES * i, &h, sizeof h);
+	}
+}
+
+/* One by one. */
+static uint64_t count_unequal(uint32_t dtype, const uint8_t *x, const uint8_t *y, uint64_t from,
+			      uint64_t to, uint64_t *ret_first)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = from; i < to; i++) {
+		uint32_t v = round_load(x + ROUND_FROM_BYTES * i);
+		uint16_t have;
+
+		memcpy(&have, y + ROUND_TO_BYTES * i, sizeof have);
+		/* Of a number that is none, no rounding is a NaN. */
+		if (have == round_one(dtype, v) && !round_is_nan(v))
+			continue;
+		if (!n++)
+			*ret_first = i;
+	}
+	return n;
+}
+
+uint64_t round_unequal(uint32_t dtype, const void *x, const void *y, uint64_t n,
+		       uint64_t *ret_first)
+{
+	uint64_t (*equal)(const uint8_t *, const uint8_t *, uint64_t) =
+		dtype == CKPT_BF16 ? isa()->bf16_equal : isa()->f16_equal;
+	const uint8_t *from = x, *have = y;
+	uint64_t sum = 0;
+
+	assert(round_known(dtype));
+	for (uint64_t i = 0, end, first = 0, found; i < n; i = end) {
+		if (!MUTANT(DERIVED_FLUSHES))
+			i += equal(from + ROUND_FROM_BYTES * i, have + ROUND_TO_BYTES * i, n - i);
+		end = MIN(i + COUNT_BLOCK, n);
+		found = count_unequal(dtype, from, have, i, end, &first);
+		if (found && !sum)
+			*ret_first = first;
+		sum += found;
+	}
+	return sum;
+}
