@@ -55,8 +55,7 @@ static uint64_t read_all(const uint8_t *b, uint64_t len)
 	uint64_t sum = 0;
 
 	if (container_decode(b, len, 0, &v, &err) < 0) {
-		assert(err.code == -EBADMSG || err.code == -EPROTO ||
-		       err.code == -EPROTONOSUPPORT);
+		assert(err.code == -EBADMSG || err.code == -EPROTO || err.code == -EPROTONOSUPPORT);
 		assert(err.msg[0] && strlen(err.msg) < sizeof err.msg);
 		return 0;
 	}

@@ -17,8 +17,9 @@ static struct memdir_file *target;
 static struct edits edits;
 static uint8_t *kept[MEMDIR_FILES_MAX]; /* what signing changes in any file is put back from here */
 
-static uint32_t native_tensor(struct table *t, const char *component, const char *of, uint32_t dtype,
-			      uint32_t cls, uint32_t layout, uint32_t made, uint32_t role)
+static uint32_t native_tensor(struct table *t, const char *component, const char *of,
+			      uint32_t dtype, uint32_t cls, uint32_t layout, uint32_t made,
+			      uint32_t role)
 {
 	const struct handmade_tensor x =
 		ROW(.component = component, .name = "w", .of = of, .dtype = dtype, .cls = cls,
@@ -35,8 +36,8 @@ static void native_checkpoint(void)
 	static const struct ckpt_note note = { "loss", 1.5 };
 	static const struct checkpoint_attr attr[2] = { { "git", "cafe" }, { "a", "" } };
 	static const uint64_t shape[2] = { 4, 3 }, origin[2];
-	struct table_average average = ROW(.name = "fast", .schedule = "every=1", .product = 0.5,
-					   .last_step = UINT64_MAX);
+	struct table_average average =
+		ROW(.name = "fast", .schedule = "every=1", .product = 0.5, .last_step = UINT64_MAX);
 	struct ckpt_err err;
 	struct table t;
 	uint32_t x;
@@ -98,7 +99,7 @@ static void native_checkpoint(void)
 
 static void (*native_make)(void) = native_checkpoint; /* makes dir */
 
-/* name: MANIFEST, or the number of a part. */
+/* name: MANIFEST, or what the name of a part ends in. */
 static void native_start(const char *name)
 {
 	struct ck_tail *t;
@@ -195,7 +196,7 @@ static void native_try(void)
 	uint64_t faults = 0;
 	int r = format_native.open(&d, &c, native_fault, &faults, &err);
 
-	assert((r >= 0 || faults > 0) && (r < 0) == !c); /* padding is told, and is no obstacle */
+	assert((r < 0) == (faults > 0) && (r < 0) == !c);
 	assert(r == 0 || (err.code == r && *err.msg));
 	if (c)
 		native_use(c);

@@ -174,6 +174,19 @@ TEST(every_number_has_the_meaning_that_is_written_down)
 		assert_string_equal(cell[1], class_name(n));
 	}
 	assert_int_equal(n, CKPT_SINK + 1);
+	for (n = 0; row("#### media", n, cell); n++) {
+		static const char *const media[] = {
+			"raw", "json", "text", "pickle", "torch", "npy"
+		};
+
+		assert_true(n < ARRAY_LEN(media));
+		assert_int_equal(strtoul(cell[0], NULL, 10), n);
+		assert_string_equal(cell[1], media[n]);
+	}
+	assert_int_equal(n, CKPT_MEDIA_NPY + 1);
+	assert_true(row("| bit of `incompat`", 0, cell));
+	assert_int_equal(UINT64_C(1) << strtoul(cell[0], NULL, 10), CONTAINER_V02);
+	assert_string_equal(cell[1], "V02");
 }
 
 TEST(every_section_has_the_number_and_record_that_is_written_down)
