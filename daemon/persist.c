@@ -38,14 +38,14 @@ struct persist {
 	uint64_t base; /* of the launch */
 	struct store_txn *txn;
 	uint32_t world;
-	/* [2 * world]: of rank r the main part is number r, the const one world + r, if it has one */
+	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has one */
 	struct table *table;
 	struct native_part *part;
 	struct part_file *file;
-	struct const_state now; /* but for the epoch */
+	struct const_state now;	      /* but for the epoch */
 	struct part_derived *derived; /* [world] of the main parts */
-	atomic_uint next;	/* rank whose part nobody writes yet */
-	atomic_int failed;	/* the first part that was lost: its result, and err */
+	atomic_uint next;	      /* rank whose part nobody writes yet */
+	atomic_int failed;	      /* the first part that was lost: its result, and err */
 	int rc;
 	struct ckpt_err err;
 };
@@ -84,8 +84,8 @@ static bool has_part(const struct persist *p, uint32_t i)
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen damage
- * since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen
+ * damage since they were written. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
@@ -215,10 +215,11 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 	struct part_file *f = &p->file[i];
 	const struct snap_rank *from = &p->snap->rank[r];
 	struct part_attempt x = { .p = p };
-	const struct move_write how = {
-		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x,
-		.ret_derived = i == r ? &p->derived[r] : NULL
-	};
+	const struct move_write how = { .ops = p->d->opts.ops,
+					.engine = p->d->opts.engine,
+					.tick = persist_tick,
+					.arg = &x,
+					.ret_derived = i == r ? &p->derived[r] : NULL };
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;
@@ -262,8 +263,8 @@ static int part_write(struct persist *p, uint32_t i, struct ckpt_err *err)
 	return rc;
 }
 
-/* Takes one rank after the other until none is left or one of their parts is lost. The main part is the
- * last one of a rank, because it names the other. */
+/* Takes one rank after the other until none is left or one of their parts is lost. The main part is
+ * the last one of a rank, because it names the other. */
 static void *parts_write(void *arg)
 {
 	struct persist *p = arg;
@@ -543,13 +544,14 @@ static void derived_say(struct persist *p)
 	if (!first || l->derived_said == l->epoch + 1)
 		return;
 	l->derived_said = l->epoch + 1;
-	snprintf(text, sizeof text,
-		 "%" PRIu64 " elements of derived tensors are not the rounding of their masters, or "
-		 "are NaN; so %" PRIu64 " pieces are written as they are: %s first, element %" PRIu64
-		 " of rank %" PRIu32 "'s piece",
-		 elements, pieces,
-		 table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
-		 first->element, rank);
+	snprintf(
+		text, sizeof text,
+		"%" PRIu64 " elements of derived tensors are not the rounding of their masters, or "
+		"are NaN; so %" PRIu64 " pieces are written as they are: %s first, element %" PRIu64
+		" of rank %" PRIu32 "'s piece",
+		elements, pieces,
+		table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
+		first->element, rank);
 	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
 		 p->snap->job->name, p->snap->step, text);
 	job_error(p->snap->job, p->snap->step + 1, text);
