@@ -146,11 +146,10 @@ static int const_link(struct persist *p, uint32_t r)
 
 	if (!const_may_link(p, r))
 		return 0;
-	rc = store_step_open(p->store, c->dir, &fd, &err);
-	if (rc == 0)
-		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
-	else if (rc != -ESTALE)
+	if (store_step_open(p->store, c->dir, &fd, &err) < 0)
 		rc = -EXDEV; /* removed, set aside, or cannot be read */
+	else
+		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
 	if (rc == -EXDEV) {
 		c->set = false;
 		log_line(&p->d->opts.log, LOG_NOTICE,
