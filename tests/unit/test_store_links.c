@@ -93,10 +93,10 @@ static struct prune_result prune(uint32_t last, bool dry, struct links *by)
 	return ret;
 }
 
-/* Of the store's rig: today's MANIFEST does not name the base, so bytes of a step are without it. */
+/* Its const part is one of its files, linked or not. */
 static uint64_t bytes_of(uint32_t i)
 {
-	uint64_t bytes = 0;
+	uint64_t bytes = saved[i].base.len;
 
 	for (uint32_t k = 0; k < CRASH_WORLD + 1; k++)
 		bytes += saved[i].file[k].len;
