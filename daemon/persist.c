@@ -543,14 +543,13 @@ static void derived_say(struct persist *p)
 	if (!first || l->derived_said == l->epoch + 1)
 		return;
 	l->derived_said = l->epoch + 1;
-	snprintf(
-		text, sizeof text,
-		"%" PRIu64 " elements of derived tensors are not the rounding of their masters, or "
-		"are NaN; so %" PRIu64 " pieces are written as they are: %s first, element %" PRIu64
-		" of rank %" PRIu32 "'s piece",
-		elements, pieces,
-		table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
-		first->element, rank);
+	snprintf(text, sizeof text,
+		 "derived tensors are not the rounding of their masters, or NaN, in %" PRIu64
+		 " element%s; so they are written as they are, in %" PRIu64
+		 " piece%s: %s first, element %" PRIu64 " of rank %" PRIu32 "'s piece",
+		 elements, elements == 1 ? "" : "s", pieces, pieces == 1 ? "" : "s",
+		 table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
+		 first->element, rank);
 	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
 		 p->snap->job->name, p->snap->step, text);
 	job_error(p->snap->job, p->snap->step + 1, text);

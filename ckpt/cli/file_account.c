@@ -20,8 +20,7 @@ static int count_pieces(const struct checkpoint *k, struct file_account *a)
 			continue;
 		a[p->place].pieces++;
 		if (!(p->flags & PIECE_DERIVED))
-			a[p->place].piece_bytes +=
-				p->set.numel * t->tensor[p->tensor].elem_bytes;
+			a[p->place].piece_bytes += p->set.numel * t->tensor[p->tensor].elem_bytes;
 		/* Pieces stand in the order of their tensors. */
 		a[p->place].tensors += last[p->place] != p->tensor + 1;
 		last[p->place] = p->tensor + 1;

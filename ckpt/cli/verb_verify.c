@@ -500,6 +500,21 @@ static void say_before(const struct one *x)
 			human_bytes(x->before_bytes, size));
 }
 
+/* Pieces that the writer did not compare with what they are derived of: no checksum tells whether they
+ * were equal. */
+static void say_trusted(const struct one *x)
+{
+	const struct table *t = x->s.ckpt ? &x->s.ckpt->table : NULL;
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; t && i < t->npiece; i++)
+		n += (t->piece[i].flags & PIECE_TRUSTED) != 0;
+	if (n)
+		cli_say(x->v->c, STYLE_DIM,
+			"  %llu piece%s of derived tensors: not compared with the master in this step",
+			(unsigned long long)n, n == 1 ? "" : "s");
+}
+
 static void say_one(const struct one *x, int rc)
 {
 	struct verify *v = x->v;
@@ -527,11 +542,12 @@ static void say_one(const struct one *x, int rc)
 			strcpy(what, "every byte checked");
 		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
 			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
-		say_before(x);
 		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 			say_fault(v, &v->fault[i]);
 		if (x->nodd)
 			cli_say(c, STYLE_DIM, "  No tensor lies there.");
+		say_before(x);
+		say_trusted(x);
 		if (x->mark == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);

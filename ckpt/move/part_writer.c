@@ -51,9 +51,9 @@ struct part_writer {
 	struct place_pieces pieces;
 	struct chunk *chunk; /* [nchunk] */
 	uint64_t nchunk, data_end;
-	uint64_t next;	 /* the chunk that is expected: no hole, or nchunk */
-	uint8_t *buffer; /* of chunk `next` where it has begun; NULL */
-	uint32_t fill;	 /* bytes in it */
+	uint64_t next;	    /* the chunk that is expected: no hole, or nchunk */
+	uint8_t *buffer;    /* of chunk `next` where it has begun; NULL */
+	uint32_t fill;	    /* bytes in it */
 	const uint8_t *raw; /* part_write_raw's; else NULL */
 	/* The tensors that are derived are compared before the walk comes to chunk derived_at. */
 	uint64_t derived_at;

@@ -109,7 +109,9 @@ char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t l
 	if (i == p->first[place + 1])
 		return buf;
 	x = &p->t->piece[p->piece[i]]; /* this one reaches above lo, or it would not be the first */
-	return table_piece_bytes(p->t, x).off < hi ? table_tensor_print(&p->t->tensor[x->tensor], buf, bytes) : buf;
+	return table_piece_bytes(p->t, x).off < hi
+		       ? table_tensor_print(&p->t->tensor[x->tensor], buf, bytes)
+		       : buf;
 }
 
 /* --- fingerprints --- */

@@ -9,6 +9,9 @@
 #include "ckpt/move/round_body.h"
 #include <errno.h>
 #include <stdatomic.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #define COUNT_BLOCK 64u /* elements that are counted one by one where one is unequal */
 
@@ -34,9 +37,17 @@ static bool has_avx512(void)
 	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }
 
+/* The compilers' names for features lack F16C. */
+static bool has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
 static bool has_avx2(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+	return __builtin_cpu_supports("avx2") && has_f16c();
 }
 #endif
 

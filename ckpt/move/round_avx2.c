@@ -53,9 +53,9 @@ static uint64_t f16(const uint8_t *x, uint8_t *ret, uint64_t n)
 	uint64_t i = 0;
 
 	for (; n - i >= LANES; i += LANES)
-		_mm_storeu_si128((__m128i *)(ret + 2 * i),
-				 _mm256_cvtps_ph(_mm256_loadu_ps((const float *)(x + 4 * i)),
-						 NEAREST));
+		_mm_storeu_si128(
+			(__m128i *)(ret + 2 * i),
+			_mm256_cvtps_ph(_mm256_loadu_ps((const float *)(x + 4 * i)), NEAREST));
 	return i;
 }
 
@@ -84,9 +84,9 @@ static uint64_t bf16_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 	uint64_t i = 0;
 
 	for (; n - i >= 2 * LANES; i += 2 * LANES) {
-		__m256i wrong = _mm256_or_si256(bf16_wrong(x + 4 * i, y + 2 * i),
-						bf16_wrong(x + 4 * (i + LANES),
-							   y + 2 * (i + LANES)));
+		__m256i wrong =
+			_mm256_or_si256(bf16_wrong(x + 4 * i, y + 2 * i),
+					bf16_wrong(x + 4 * (i + LANES), y + 2 * (i + LANES)));
 
 		if (!_mm256_testz_si256(wrong, wrong))
 			break;

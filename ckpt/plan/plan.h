@@ -20,7 +20,7 @@ struct plan_op {
 	uint32_t src_place, dst_place;
 	uint64_t bytes;
 	uint64_t src_lo, src_hi; /* the bytes of the source place that it touches lie in [lo, hi) */
-	uint32_t round; /* see plan_row */
+	uint32_t round;		 /* see plan_row */
 	/* Just these elements of what the two pieces share; NULL: all of them. */
 	const struct indexset *only;
 	/* Bit d: in dimension d both pieces hold the same indices, and all of them are taken. */
@@ -94,12 +94,12 @@ struct plan_dim {
 struct plan_cursor {
 	const struct plan_op *op;
 	const struct table_piece *src, *dst;
-	uint32_t nouter;    /* dimensions that are walked index by index */
-	uint32_t elem, one; /* one: bit d, dimension d is a single stretch */
+	uint32_t nouter;	     /* dimensions that are walked index by index */
+	uint32_t elem, one;	     /* one: bit d, dimension d is a single stretch */
 	uint32_t src_elem, dst_elem; /* bytes of an element in either place */
-	bool has_row, done; /* has_row: dimension nouter gives rows, one a stretch */
-	uint64_t unit;	    /* elements of an index of the innermost walked dimension */
-	uint64_t src_off;   /* of the source piece */
+	bool has_row, done;	     /* has_row: dimension nouter gives rows, one a stretch */
+	uint64_t unit;		     /* elements of an index of the innermost walked dimension */
+	uint64_t src_off;	     /* of the source piece */
 	/* Behind the outer dimensions and that of the rows only the offsets are used. */
 	struct plan_dim dim[CKPT_DIMS_MAX + 1];
 };

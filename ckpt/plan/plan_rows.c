@@ -94,10 +94,10 @@ static void strides_fill(struct plan_cursor *c)
 	uint64_t src_step = c->src_elem, dst_step = c->dst_elem;
 
 	for (uint32_t d = src->set.ndim; d-- > 0;) {
-		c->dim[d].src_stride = src->stride ? (uint64_t)src->stride[d] * c->src_elem
-						   : src_step;
-		c->dim[d].dst_stride = dst->stride ? (uint64_t)dst->stride[d] * c->dst_elem
-						   : dst_step;
+		c->dim[d].src_stride =
+			src->stride ? (uint64_t)src->stride[d] * c->src_elem : src_step;
+		c->dim[d].dst_stride =
+			dst->stride ? (uint64_t)dst->stride[d] * c->dst_elem : dst_step;
 		src_step *= src->set.dim[d].total;
 		dst_step *= dst->set.dim[d].total;
 	}

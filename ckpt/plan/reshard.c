@@ -569,7 +569,7 @@ static int tensor_owners(const struct table *t, uint32_t tensor, const uint32_t 
 {
 	const struct table_tensor *x = &t->tensor[tensor], *as = table_owned_as(t, x);
 	const struct layout *l = &t->layout[x->layout];
-	struct question q = { alike[x->layout], TABLE_NONE,     TABLE_NONE,
+	struct question q = { alike[x->layout], TABLE_NONE,	TABLE_NONE,
 			      x->ndim,		as->elem_bytes, x->shape };
 	struct facts f = { .src_mesh = &t->mesh[l->mesh], .src = l };
 	const struct answer *answer;

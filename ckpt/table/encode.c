@@ -884,8 +884,8 @@ static int dec_piece(struct dec *d, const struct ck_piece *rec)
 	r = table_put_piece(d->t, &p, d->err);
 	if (r < 0)
 		return r;
-	if (p.flags && (d->t->tensor[p.tensor].cls != CKPT_DERIVED || !*d->t->tensor[p.tensor].of ||
-			p.stride))
+	if (p.flags &&
+	    (d->t->tensor[p.tensor].cls != CKPT_DERIVED || !*d->t->tensor[p.tensor].of || p.stride))
 		return BAD(d, "a derived piece of a tensor that is not derived, or with strides");
 	if (d->t->piece[d->t->npiece - 1].len != le64_get(rec->raw_len))
 		return BAD(d, "it claims %llu bytes, but has %llu",

@@ -577,9 +577,10 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
 	    ends_in(x->name, ".carry") || !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
 	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
-		return ckpt_error(err, -EINVAL,
-				  "an average without a name, with one that ends in .carry or has a '/', or "
-				  "with unknown flags");
+		return ckpt_error(
+			err, -EINVAL,
+			"an average without a name, with one that ends in .carry or has a '/', or "
+			"with unknown flags");
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
@@ -710,15 +711,17 @@ void table_check_derived(const struct table *t, struct ckpt_errlist *ret_list)
 					 "%s: it is derived, so it must be BF16 or F16, not %s",
 					 LABEL(x), dtype_name(x->dtype));
 		else if (!y)
-			ckpt_errlist_add(ret_list,
-					 "%s: it is derived of \"%s\", which is not declared; .of is "
-					 "COMPONENT/NAME of the FP32 master",
-					 LABEL(x), x->of);
+			ckpt_errlist_add(
+				ret_list,
+				"%s: it is derived of \"%s\", which is not declared; .of is "
+				"COMPONENT/NAME of the FP32 master",
+				LABEL(x), x->of);
 		else if (y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED || y->cls == CKPT_SINK)
-			ckpt_errlist_add(ret_list,
-					 "%s: it is derived of %s, which must be F32 and saved as it "
-					 "is, but is %s of class %s",
-					 LABEL(x), x->of, dtype_name(y->dtype), class_name(y->cls));
+			ckpt_errlist_add(
+				ret_list,
+				"%s: it is derived of %s, which must be F32 and saved as it "
+				"is, but is %s of class %s",
+				LABEL(x), x->of, dtype_name(y->dtype), class_name(y->cls));
 		else if (operand_dims(t, x) || operand_dims(t, y))
 			ckpt_errlist_add(ret_list,
 					 "%s: it is derived of %s; neither of them may be partial",
@@ -800,7 +803,8 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
-	if (p->flags && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
+	/* Of a file that is being read nobody knows yet where that is. */
+	if (p->flags && p->from && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
 		return ckpt_error(
 			err, -EINVAL,
 			"%s: what a piece is derived of, at byte %llu, reaches beyond the %llu "
@@ -1162,8 +1166,8 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 			  const struct table_tensor *q)
 {
 	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
-	       p->flags == q->flags && layouts_agree(m, p, q) &&
-	       p->media == q->media && made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
+	       p->flags == q->flags && layouts_agree(m, p, q) && p->media == q->media &&
+	       made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 

@@ -55,7 +55,7 @@ struct table_tensor {
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
 	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say who holds what */
-	uint32_t rank;	/* owner of a per-rank blob; else TABLE_NONE */
+	uint32_t rank; /* owner of a per-rank blob; else TABLE_NONE */
 	uint32_t
 		made; /* 0: a rank declared it; n: record n - 1 of table.average says what made it */
 	uint32_t ndim;
@@ -74,7 +74,8 @@ struct table_piece {
 					 * NULL: row-major */
 	uint64_t fp;	       /* 0 where it is not known */
 	bool fp_known;
-	uint64_t from; /* DERIVED: the byte of the place where the elements that are rounded begin */
+	uint64_t
+		from; /* DERIVED: the byte of the place where the elements that are rounded begin */
 };
 
 struct table_place {

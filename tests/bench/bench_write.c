@@ -50,7 +50,8 @@ static void part_make(uint64_t bytes, uint32_t tensors, bool is_mixed, uint32_t 
 {
 	struct table_place mem = { .name = "memory", .bytes = bytes };
 	struct ckpt_errlist list = { .code = -EINVAL };
-	uint64_t words = is_mixed ? bytes / tensors * 4 / 14 : bytes / tensors / 4, zero = 0, at = 0;
+	uint64_t words = is_mixed ? bytes / tensors * 4 / 14 : bytes / tensors / 4, zero = 0,
+		 at = 0;
 	struct layout replicated = { 0 };
 	struct table decl = { 0 };
 	struct arena a = { 0 };
@@ -76,8 +77,9 @@ static void part_make(uint64_t bytes, uint32_t tensors, bool is_mixed, uint32_t 
 
 		at += words * k->bytes;
 		snprintf(name, sizeof name, "tensor.%u%s", is_mixed ? i / 4 : i, k->suffix);
-		snprintf(of, sizeof of, k->role == CKPT_PARAM ? "optim/%s.master" : "model/tensor.%.0s%u",
-			 name, i / 4);
+		snprintf(of, sizeof of,
+			 k->role == CKPT_PARAM ? "optim/%s.master" : "model/tensor.%.0s%u", name,
+			 i / 4);
 		rc = table_add_tensor(&decl, &x, &p.tensor, NULL);
 		rc = rc ? rc : indexset_box(1, &zero, &words, &a, &p.set);
 		rc = rc ? rc : table_add_piece(&decl, &p, NULL);

@@ -382,6 +382,7 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 	snprintf(name, sizeof name, "%s%s", t->name, suffix);
 	snprintf(of, sizeof of, role == CKPT_PARAM ? "optim/%s.master" : "model/%s", t->name);
 	struct ckpt_tensor d = {
+		.size = sizeof d,
 		.cls = role == CKPT_PARAM && k->args->derived ? CKPT_DERIVED : CKPT_STABLE,
 		.role = role,
 		.dtype = role == CKPT_PARAM ? CKPT_BF16 : CKPT_F32,

@@ -11,6 +11,7 @@
 #include "ckpt/move/damage.h"
 #include "ckpt/move/part_writer.h"
 #include "ckpt/table/operand.h"
+#include "tests/lib/handmade.h"
 #include "tests/unit/test_move_disk.h"
 
 UNIT(.setup = disk_setup, .teardown = disk_teardown);
@@ -101,7 +102,7 @@ static void tensor_make(struct state *s, uint32_t i, bool large)
 	snprintf(x->name, sizeof x->name, "%c%u", derived ? 'p' : 'm', i / 2);
 	if (!paired)
 		snprintf(x->name, sizeof x->name, "other%u", i);
-	x->dtype = derived ? (draw(&s->rng) % 3 ? CKPT_BF16 : CKPT_F16)
+	x->dtype = derived  ? (draw(&s->rng) % 3 ? CKPT_BF16 : CKPT_F16)
 		   : paired ? CKPT_F32
 			    : (uint32_t[]){ CKPT_F32, CKPT_BF16, CKPT_F16, CKPT_U8 }[i % 4];
 	x->cls = derived ? CKPT_DERIVED : CKPT_STABLE;
@@ -203,8 +204,9 @@ static struct layout layout_of(const struct mesh *m, const struct model_tensor *
 		bool tp = !strcmp(m->name[d], "tp"), fsdp = !strcmp(m->name[d], "fsdp");
 
 		if (fsdp || (tp && x->ndim > 1))
-			place[l.nplace++] = (struct ckpt_placement)ROW(
-				.how = CKPT_SHARD, .mesh_dim = d, .tensor_dim = tp, .split_factor = 1);
+			place[l.nplace++] =
+				(struct ckpt_placement)ROW(.how = CKPT_SHARD, .mesh_dim = d,
+							   .tensor_dim = tp, .split_factor = 1);
 	}
 	return l;
 }
@@ -225,10 +227,9 @@ static void rank_declare(struct ranks *j, const struct state *s, const struct me
 		const struct model_tensor *x = &s->x[i];
 		struct ckpt_placement at_place[CKPT_DIMS_MAX];
 		struct layout l = layout_of(m, x, at_place);
-		struct table_tensor y =
-			ROW(.component = x->component, .name = x->name, .of = x->of,
-			    .dtype = x->dtype, .cls = x->cls, .rank = TABLE_NONE, .ndim = x->ndim,
-			    .shape = x->shape);
+		struct table_tensor y = ROW(.component = x->component, .name = x->name, .of = x->of,
+					    .dtype = x->dtype, .cls = x->cls, .rank = TABLE_NONE,
+					    .ndim = x->ndim, .shape = x->shape);
 		struct table_piece p = { .rank = r, .off = at };
 		uint32_t coord[CKPT_DIMS_MAX];
 
@@ -413,9 +414,9 @@ static void ranks_write(struct ranks *j, struct disk *d)
 		snprintf(part[r].name, sizeof part[r].name, "w%04u-%08x-%03u.part", r, 1u, 0u);
 		fd = openat(d->fd, part[r].name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 		assert_true(fd >= 0);
-		assert_ok_err(move_write_part(&how, fd, j->raw[r], &j->part[r], &info, r, &part[r],
-					      &err),
-			      &err);
+		assert_ok_err(
+			move_write_part(&how, fd, j->raw[r], &j->part[r], &info, r, &part[r], &err),
+			&err);
 		assert_true(part[r].file_bytes <= most);
 		close(fd);
 	}
@@ -504,8 +505,7 @@ static void prints_check(const struct state *s, const struct checkpoint *c)
 		while (strcmp(s->x[n].name, x->name) != 0)
 			n++;
 		assert_true(x->fp_known);
-		assert_true(x->fp ==
-			    fingerprint(s->x[n].value, x->numel, x->elem_bytes, 0));
+		assert_true(x->fp == fingerprint(s->x[n].value, x->numel, x->elem_bytes, 0));
 	}
 }
 
@@ -701,12 +701,12 @@ TEST(damage_of_a_master_is_damage_of_what_is_derived_of_it)
 			bool bad = damage_of(&d, &c->table, i, why, sizeof why);
 
 			if (m != TABLE_NONE)
-				assert_int_equal(bad,
-						 damage_of(&d, &c->table, m, why, sizeof why));
+				assert_int_equal(bad, damage_of(&d, &c->table, m, why, sizeof why));
 			hit += bad;
 			spared += !bad;
 		}
-		assert_true(damage_of(&d, &c->table, c->table.piece[piece].tensor, why, sizeof why));
+		assert_true(
+			damage_of(&d, &c->table, c->table.piece[piece].tensor, why, sizeof why));
 		assert_true(hit >= 2 && spared >= 2);
 		damage_free(&d);
 		checkpoint_free(c);
@@ -744,4 +744,42 @@ TEST(a_fingerprint_of_a_derived_piece_that_is_wrong_is_found)
 	checkpoint_free(c);
 	ranks_free(&j);
 	state_free(&s);
+}
+
+/* Else one of its elements could lie in two chunks. */
+TEST(a_master_that_begins_inside_an_element_is_the_twin_of_nothing)
+{
+	static const uint64_t origin[1] = { 0 }, six[1] = { 6 };
+
+	for (uint64_t off = 0; off < 4; off += 2) {
+		const struct handmade_tensor master = ROW(.component = "o", .name = "w", .of = "",
+							  .dtype = CKPT_F32, .layout = TABLE_NONE,
+							  .ndim = 1, .shape = { 6 }),
+					     rounded =
+						     ROW(.component = "m", .name = "w", .of = "o/w",
+							 .dtype = CKPT_BF16, .cls = CKPT_DERIVED,
+							 .layout = TABLE_NONE, .ndim = 1,
+							 .shape = { 6 });
+		struct ckpt_err err = { 0 };
+		struct source_dir dir;
+		struct checkpoint *c;
+		struct handmade p;
+		struct table t;
+		uint32_t m, h;
+
+		handmade_begin(&p, "demo", 5, 1, 0);
+		handmade_table(&t, NULL);
+		m = handmade_tensor(&t, &master);
+		h = handmade_tensor(&t, &rounded);
+		handmade_piece(&t, 0, m, off, 0, origin, six);
+		handmade_piece(&t, 0, h, 1 << 20, PIECE_DERIVED, origin, six);
+		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+		assert_ok_err(handmade_commit(&p, &err), &err);
+		dir = memdir_source(&p.d);
+		assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), off ? -EPROTO : 0);
+		if (off)
+			assert_non_null(strstr(err.msg, "derived from nothing in this file"));
+		checkpoint_free(c);
+		handmade_free(&p);
+	}
 }

@@ -96,8 +96,8 @@ static void check(uint32_t dtype, const uint32_t *v, uint32_t n)
 
 			memcpy(&h, y + 1 + 2 * i, 2);
 			if (h != want)
-				print_message("%s: %08x becomes %04x, not %04x (type %u)\n", isas[k],
-					      v[i], h, want, dtype);
+				print_message("%s: %08x becomes %04x, not %04x (type %u)\n",
+					      isas[k], v[i], h, want, dtype);
 			assert_int_equal(h, want);
 			assert_true(round_unequal(dtype, &v[i], &h, 1, &first) == nan);
 			assert_true(first == (nan ? 0 : 77));
@@ -115,7 +115,8 @@ TEST(all_numbers_of_16_bits_and_what_lies_around_them_are_rounded_to_the_nearest
 			double low = value_of(types[t], h & 0x7fff);
 			double high = value_of(types[t], (h & 0x7fff) + 1);
 			/* Itself, and half the way to the next: a tie wherever F32 has that number. */
-			uint32_t at[2] = { bits_of((float)low), bits_of((float)((low + high) / 2)) };
+			uint32_t at[2] = { bits_of((float)low),
+					   bits_of((float)((low + high) / 2)) };
 
 			for (uint32_t i = 0; i < 2; i++)
 				for (uint32_t d = 0; d < 3; d++)

@@ -425,19 +425,22 @@ static void tiny_checkpoint(struct memdir *d)
 	tiny_part(d, &info, &const_role, "w0000-00000001-000.part", &k, &part[1]);
 	handmade_table(&t, "fsdp=1");
 	(void)handmade_layout(&t, "Shard(0)@fsdp");
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "model", .name = "w", .dtype = CKPT_F32,
-				       .role = CKPT_PARAM, .ndim = 2, .shape = { 3, 2 }));
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "model", .name = "w16", .of = "model/w",
-				       .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
-				       .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t,
+			      &(struct handmade_tensor)ROW(.component = "model", .name = "w",
+							   .dtype = CKPT_F32, .role = CKPT_PARAM,
+							   .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t,
+			      &(struct handmade_tensor)ROW(.component = "model", .name = "w16",
+							   .of = "model/w", .dtype = CKPT_BF16,
+							   .role = CKPT_PARAM, .cls = CKPT_DERIVED,
+							   .ndim = 2, .shape = { 3, 2 }));
 	(void)handmade_tensor(&t, &constant);
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "blob", .name = "rng", .dtype = CKPT_U8,
-				       .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
-				       .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE, .rank_ = 1,
-				       .ndim = 1, .shape = { 3 }));
+	(void)handmade_tensor(
+		&t,
+		&(struct handmade_tensor)ROW(.component = "blob", .name = "rng", .dtype = CKPT_U8,
+					     .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
+					     .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE,
+					     .rank_ = 1, .ndim = 1, .shape = { 3 }));
 	handmade_piece(&t, 0, 0, 0, 0, origin, w_box);
 	handmade_piece(&t, 0, 3, 1 << 20, 0, origin, &three);
 	handmade_piece(&t, 0, 1, 2 << 20, PIECE_DERIVED, origin, w_box);
