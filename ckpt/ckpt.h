@@ -135,7 +135,9 @@ enum ckpt_state { CKPT_STAGED = 1, CKPT_PERSISTED, CKPT_COMMITTED };
 enum ckpt_class {
 	CKPT_STABLE,   /* changes only between ckpt_guard and ckpt_snapshot */
 	CKPT_VOLATILE, /* small, may change at any time: copied by value inside ckpt_snapshot */
-	CKPT_CONST,    /* never changes */
+	/* the same bytes from ckpt_seal or ckpt_restore on: written once, then linked by the later
+	 * steps. Nobody checks that they stay the same */
+	CKPT_CONST,
 	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has the
 	 * same shape and layout and may be declared later: where every element is that rounding, no
 	 * bytes are written; else it is stored like STABLE */

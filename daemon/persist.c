@@ -38,7 +38,7 @@ struct persist {
 	uint64_t base; /* of the launch */
 	struct store_txn *txn;
 	uint32_t world;
-	/* [2 * world]: of rank r the main part is number r, the const one world + r, if it has one */
+	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has one */
 	struct table *table;
 	struct native_part *part;
 	struct part_file *file;
@@ -84,8 +84,8 @@ static bool has_part(const struct persist *p, uint32_t i)
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen damage
- * since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen
+ * damage since they were written. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
@@ -146,11 +146,10 @@ static int const_link(struct persist *p, uint32_t r)
 
 	if (!const_may_link(p, r))
 		return 0;
-	rc = store_step_open(p->store, c->dir, &fd, &err);
-	if (rc == 0)
-		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
-	else if (rc != -ESTALE)
+	if (store_step_open(p->store, c->dir, &fd, &err) < 0)
 		rc = -EXDEV; /* removed, set aside, or cannot be read */
+	else
+		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
 	if (rc == -EXDEV) {
 		c->set = false;
 		log_line(&p->d->opts.log, LOG_NOTICE,
@@ -263,8 +262,8 @@ static int part_write(struct persist *p, uint32_t i, struct ckpt_err *err)
 	return rc;
 }
 
-/* Takes one rank after the other until none is left or one of their parts is lost. The main part is the
- * last one of a rank, because it names the other. */
+/* Takes one rank after the other until none is left or one of their parts is lost. The main part is
+ * the last one of a rank, because it names the other. */
 static void *parts_write(void *arg)
 {
 	struct persist *p = arg;

@@ -135,8 +135,9 @@ struct decl {
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
-	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot, the const one's at
-	 * const_at, a multiple of 2 MiB. Both are empty where it has nothing that is const. */
+	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
+	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
+	 * const. */
 	struct table main, constant;
 	uint64_t const_at;
 	struct plan copy; /* table -> part */
@@ -169,8 +170,8 @@ char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
-/* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that the slot
- * holds. raw: the slot. */
+/* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
+ * the slot holds. raw: the slot. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -257,8 +258,8 @@ struct room {
 	uint64_t need_bytes; /* of the next step; 0: not known */
 };
 /*
- * A rank's const part in the newest step of the launch that has it, to be linked by the next one: a file that
- * this launch has synced itself. Of the task that writes.
+ * A rank's const part in the newest step of the launch that has it, to be linked by the next one: a
+ * file that this launch has synced itself. Of the task that writes.
  */
 struct const_part {
 	bool set;
@@ -424,7 +425,8 @@ struct snap {
 	uint64_t trigger;  /* the order that it fulfils; 0: none */
 	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
 	uint64_t write_ns; /* since when it is being written */
-	/* Raw bytes: to be written; written so far; in parts of older steps that it links. Worker's */
+	/* Raw bytes: to be written; written so far; in parts of older steps that it links. The
+	 * worker's */
 	_Atomic uint64_t total, written, linked;
 	/* launch.const_rev when it was marked; CONST_REV_NONE: not known, as it was taken over */
 	uint32_t const_rev;
@@ -581,7 +583,8 @@ struct daemon {
 	uint64_t idle_since, drain_until, began_ns;
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
-	/* Steps of any job that were found damaged: no const part that was written before is linked. */
+	/* Steps of any job that were found damaged: then no const part that was written before is
+	 * linked */
 	_Atomic uint32_t damages;
 	uint32_t new_max;	   /* connections that have said nothing yet */
 	bool deaf;		   /* no descriptor for who knocks: until the next tick */

@@ -108,11 +108,11 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
 
 /*
- * The same for one of several parts of the rank. MAIN lists every tensor, and has no pieces of tensors
- * of class const, which are in CONST: a part of kind PART_CONST, that lists only what it has pieces of (none: the
- * rank needs no such part). Each has a raw space of its own from byte 0 on. A blob is never in CONST, because its
- * length may change. WHOLE is everything in one main part. What a rank does not hold of
- * its share is found in WHOLE and MAIN.
+ * The same for one of several parts of the rank. MAIN lists every tensor, and has no pieces of
+ * tensors of class const, which are in CONST: a part of kind PART_CONST, that lists only what it has
+ * pieces of (none: the rank needs no such part). Each has a raw space of its own from byte 0 on. A
+ * blob is never in CONST, because its length may change. WHOLE is everything in one main part. What a
+ * rank does not hold of its share is found in WHOLE and MAIN.
  */
 enum native_share { NATIVE_WHOLE, NATIVE_MAIN, NATIVE_CONST };
 int native_part_table_of(const struct table *decl, uint32_t rank, enum native_share share,

@@ -43,8 +43,7 @@ struct job_opts {
 	uint64_t bytes; /* of the whole job, about */
 	uint32_t world;
 	uint32_t tensors; /* 0: the twelve layers */
-	uint32_t
-		frozen; /* percent of the bytes of `tensors` that are of class const: the first ones */
+	uint32_t frozen;  /* of `tensors`, percent of the bytes that are const */
 };
 
 /* Attach, allocate, declare; memory is touched but holds no state yet. Then, on each: job_seal. */

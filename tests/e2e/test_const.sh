@@ -52,6 +52,11 @@ check "three steps take less than one and a half of one" [ "$(used)" -lt $((3 * 
 "$ckptctl" show "$(step_dir 100)" >"$tmp/show.out"
 check "show says how much of it is shared" says "shared with older steps" "$tmp/show.out"
 
+# --- a MANIFEST that is lost ---
+rm "$(step_dir 90)/MANIFEST"
+check "repair makes a lost MANIFEST again, of parts that are linked too" "$ckptctl" repair --yes "$store/a"
+check "which names them" exits 0 "$ckptctl" verify --data "$(step_dir 90)"
+
 # --- another launch, another mesh ---
 base=$(base_of 100)
 check "another mesh goes on from it" lora --mesh fsdp=3 --steps 130 --step-ms 20 --resume disk

@@ -149,6 +149,20 @@ static void carry_out(const struct decl *d, const uint8_t *data, size_t size)
 			assert(now.piece[i].off + now.piece[i].len <= d->part.place[0].bytes);
 		table_free(&now);
 	}
+	for (uint32_t kind = PART_MAIN; kind <= PART_CONST; kind++) {
+		uint64_t at = kind == PART_CONST ? d->const_at : 0;
+
+		if (!decl_part(d, kind))
+			continue;
+		assert(at + decl_part(d, kind)->place[0].bytes <= d->raw_bytes);
+		assert((const uint8_t *)decl_part_raw(d, kind, slot) == slot + at);
+		if (decl_part_now(d, kind, slot, &now, NULL) < 0)
+			continue;
+		for (uint32_t i = 0; i < now.npiece; i++)
+			assert(kind == PART_MAIN ||
+			       now.tensor[now.piece[i].tensor].cls == CKPT_CONST);
+		table_free(&now);
+	}
 	free(slot);
 }
 

@@ -44,7 +44,7 @@ struct rank {
 	struct model_part grad[MODEL_TENSORS]; /* the rows that have them: only .grad is set */
 	uint16_t *gathered;		       /* shared */
 	struct model_batch batch;	       /* shared */
-	/* --frozen: this rank's rows of base.weight. Of (seed, global index); no step reads or writes it */
+	/* --frozen: this rank's rows of base.weight, a function of (seed, global index) */
 	uint64_t frozen_first, frozen_rows, frozen_all;
 	uint64_t *frozen;
 	void *state; /* where the parts' tensors lie, all but the gradients */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_const.c - tensors of class const lie in a part of their own, which is written once and linked by
- * the steps behind it; and everything that makes the daemon write it again. The library and the daemon
- * in one process; the only const tensor of the job is "table", which one rank writes.
+ * test_daemon_const.c - tensors of class const lie in a part of their own, which is written once and
+ * linked by the steps behind it; and everything that makes the daemon write it again. The library and
+ * the daemon in one process; the only const tensor of the job is "table", which one rank writes.
  */
 #include "ckpt/client/handle.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/store.h"
+#include "daemon/state.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <inttypes.h>
@@ -14,12 +15,23 @@
 #define OTHER 0x5a
 
 static struct io_faults disk;
+static _Atomic uint64_t free_bytes; /* that its file system says it has; 0: it says nothing */
 static struct plan_of_job P;
+
+static int d_space(void *ctx, int fd, struct io_space *ret)
+{
+	(void)ctx, (void)fd;
+	*ret = (struct io_space){ .free_bytes = atomic_load(&free_bytes),
+				  .total_bytes = atomic_load(&free_bytes) ? UINT64_C(1) << 40 : 0 };
+	return 0;
+}
 
 static int setup(void **state)
 {
 	(void)host_setup(state);
 	io_faults_init(&disk, &host_ops);
+	disk.ops.space = d_space;
+	atomic_store(&free_bytes, 0);
 	P = plan("job", "fsdp=1");
 	return 0;
 }
@@ -401,6 +413,34 @@ TEST(a_link_that_fails_otherwise_costs_this_step_and_no_later_one)
 	save_with(&K, 3, 0);
 	assert_linked(3, 1);
 	assert_all_whole(2);
+}
+
+TEST(what_is_linked_needs_no_room)
+{
+	const struct decl *d;
+
+	start_faulty();
+	rank_open(&K, &P, 0);
+	save_with(&K, 1, 0);
+	d = H.d->jobs->launch->member[0].decl;
+	assert_true(decl_bytes_max(d, true) > decl_bytes_max(d, false));
+	atomic_store(&free_bytes, KEEP_SPARE + decl_bytes_max(d, false));
+	save_with(&K, 2, 0);
+	assert_linked(2, 1);
+	atomic_fetch_sub(&free_bytes, 1);
+	mark_with(&K, 3, 0);
+	assert_int_equal(rank_wait(&K, 3, CKPT_COMMITTED), -ENOSPC);
+	/* In a new epoch it is to be written. */
+	atomic_store(&free_bytes, KEEP_SPARE + decl_bytes_max(d, true) - 1);
+	MUST_OF(&K, rank_tensor_declare(&K, RANK_SPECS - 1));
+	must_seal(&K);
+	mark_with(&K, 4, 0);
+	assert_int_equal(rank_wait(&K, 4, CKPT_COMMITTED), -ENOSPC);
+	d = H.d->jobs->launch->member[0].decl;
+	atomic_store(&free_bytes, KEEP_SPARE + decl_bytes_max(d, true));
+	must_guard(&K);
+	save_with(&K, 5, 0);
+	assert_fresh(5);
 }
 
 static void rename_step(uint64_t step, const char *to)
