@@ -391,7 +391,8 @@ int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt
 {
 	if (!is_zero(p, (size_t)bytes))
 		return ckpt_error(err, -EBADMSG,
-				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not zero",
+				  "padding at offset %" PRIu64 ", %" PRIu64
+				  " bytes: it is not zero",
 				  off, bytes);
 	return 0;
 }

@@ -507,7 +507,7 @@ void conversion_close(struct conversion *c)
 	if (!c)
 		return;
 	partial_close(&c->dir);
-	parts_free(&c->parts);
+	conversion_parts_free(&c->parts);
 	free(c->part);
 	free(c->j.part);
 	free(c->raw_number);
@@ -563,8 +563,9 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->n; i++)
 		c->fd[i] = -1;
 	for (uint32_t i = 0; i < c->n && !rc; i++)
-		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
-				   : parts_table(&c->parts, c->first + i, &c->table[i], err);
+		rc = cli_stopped()
+			     ? ckpt_error(err, -ECANCELED, "interrupted")
+			     : conversion_part_table(&c->parts, c->first + i, &c->table[i], err);
 	if (!rc)
 		rc = batch_table(c, err);
 	if (!rc)
@@ -747,7 +748,7 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
 				    &len, id, err);
 	/* They are on the disk; what opens it to see whether it is whole has them again. */
-	parts_free(&c->parts);
+	conversion_parts_free(&c->parts);
 	return rc ? rc : partial_put(&c->dir, NATIVE_MANIFEST, bytes, len, err);
 }
 

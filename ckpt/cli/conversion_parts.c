@@ -128,7 +128,8 @@ static struct table_piece *piece_of(const struct parts *p, uint32_t i, const str
 	return &p->all.piece[low];
 }
 
-int parts_table(const struct parts *p, uint32_t i, struct table *ret, struct ckpt_err *err)
+int conversion_part_table(const struct parts *p, uint32_t i, struct table *ret,
+			  struct ckpt_err *err)
 {
 	int rc = own_table(p->target, i, ret, err);
 
@@ -151,7 +152,7 @@ void parts_keep(struct parts *p, uint32_t i, const struct table *t)
 	}
 }
 
-void parts_free(struct parts *p)
+void conversion_parts_free(struct parts *p)
 {
 	table_free(&p->all);
 	free(p->room);

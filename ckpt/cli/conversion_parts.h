@@ -19,11 +19,12 @@ struct parts {
 };
 
 /* target: of target_make; must outlive it. -EINVAL: more ranks than a checkpoint has; -ECANCELED:
- * cli_stopped; -ENOMEM, -E2BIG. parts_free in any case. */
+ * cli_stopped; -ENOMEM, -E2BIG. conversion_parts_free in any case. */
 int parts_make(const struct table *target, struct parts *ret, struct ckpt_err *err);
 /* Part i's own table (native_part_table), with the fingerprints that all has. */
-int parts_table(const struct parts *p, uint32_t i, struct table *ret, struct ckpt_err *err);
+int conversion_part_table(const struct parts *p, uint32_t i, struct table *ret,
+			  struct ckpt_err *err);
 /* The reverse: all takes the fingerprints of part i's table. */
 void parts_keep(struct parts *p, uint32_t i, const struct table *t);
-void parts_free(struct parts *p);
+void conversion_parts_free(struct parts *p);
 #endif

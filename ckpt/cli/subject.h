@@ -48,6 +48,8 @@ int subject_damage(int rc);
 /* After subject_open failed: what can still be told. false: nothing. */
 bool subject_brief(const struct subject *s, struct subject_brief *ret);
 /* The next command where a store is not for this user to read. */
+#define CLI_HINT_UNSEEN \
+	"some files could not be looked at: it is not known how many bytes other steps share"
 #define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
 
 /* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on stderr,

@@ -11,6 +11,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/full_check.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/subject.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/store/prune.h"
 #include <fcntl.h>
@@ -207,6 +208,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.quarantined += r.quarantined;
 	p->sum.freed += r.freed;
 	p->sum.shared = links_kept_once(&p->links);
+	p->sum.unseen |= r.unseen;
 	p->sum.unverified |= r.unverified;
 	if (rc == -ECANCELED)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err, NULL));
@@ -295,6 +297,8 @@ static void sums(struct prune *p)
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because other steps share them",
 			human_bytes(r->shared, stay));
+	if (r->removed && r->unseen)
+		cli_hint(p->c, CLI_HINT_UNSEEN);
 	if (p->dry && r->removed && r->unverified)
 		cli_hint(p->c,
 			 "before that, every byte of the newest step is read and checked: it must "
@@ -318,6 +322,8 @@ static int verdict(struct prune *p)
 			cli_fail(c, -EBADMSG, &p->damage,
 				 "it is quarantined, and latest passes it over; ckptctl verify "
 				 "--data lists every fault, ckptctl repair looks again"));
+	if (!code && r->removed && r->unseen)
+		code = CLI_WARNINGS;
 	if (code || p->dry)
 		return code;
 	if (!r->removed && r->failed) {

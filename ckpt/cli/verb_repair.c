@@ -9,6 +9,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/full_check.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/subject.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/store/repair.h"
 #include <sys/random.h>
@@ -120,6 +121,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.left += r.left;
 	p->sum.freed += r.freed;
 	p->sum.shared += r.shared;
+	if (r.removed && r.unseen && !p->sum.unseen) {
+		p->sum.unseen = true;
+		p->code = cli_worse(p->code, CLI_WARNINGS);
+	}
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
 						      rc == -EPERM    ? MARKED_NEXT_OWNER
@@ -249,6 +254,8 @@ static void sums(struct repair *p)
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
 			human_bytes(r->shared, size));
+	if (r->unseen)
+		cli_hint(p->c, CLI_HINT_UNSEEN);
 }
 
 static int document(struct repair *p)

@@ -165,7 +165,10 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 	document(c, m, path, dry, left);
 	if (m->step.state != STORE_SET_ASIDE)
 		memory_say(c, m);
-	return CLI_OK;
+	if (!was.shared_unseen)
+		return CLI_OK;
+	cli_hint(c, CLI_HINT_UNSEEN);
+	return CLI_WARNINGS;
 }
 
 static int run(struct cli *c)

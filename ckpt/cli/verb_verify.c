@@ -542,12 +542,12 @@ static void say_one(const struct one *x, int rc)
 			strcpy(what, "every byte checked");
 		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
 			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
-		say_before(x);
 		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 			say_fault(v, &v->fault[i]);
 		if (x->nodd)
 			cli_say(c, STYLE_DIM, "  No tensor lies there.");
 		say_trusted(x);
+		say_before(x);
 		if (x->mark == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);

@@ -22,6 +22,7 @@ struct links {
 	uint32_t *slot;		/* [nslot] a hash table: 1 + index of a file; 0: free */
 	uint32_t *use;		/* [nuse] index of a file, in the order in which names were seen */
 	uint32_t nfile, nslot, nuse;
+	bool unseen; /* a name could not be looked at (store_bytes_stay), so the sums may be wrong */
 };
 
 /* A name of this file was seen. 0, also where it has no other name and is not taken note of; -ENOMEM. */

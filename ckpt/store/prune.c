@@ -24,8 +24,9 @@ static int name_see(void *arg, const char *name, unsigned char d_type)
 	struct names_seen *x = arg;
 	struct io_stat st;
 
-	if (store_is_ours(name, d_type) && io_stat_at(x->ops, x->fd, name, &st) == 0)
-		(void)links_add(x->links, &st); /* without memory: it counts as freed */
+	if (store_is_ours(name, d_type))
+		x->links->unseen |=
+			io_stat_at(x->ops, x->fd, name, &st) != 0 || links_add(x->links, &st) != 0;
 	return 0;
 }
 
@@ -36,9 +37,11 @@ uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *
 
 	*ret_first = links->nuse;
 	x.fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
-	if (x.fd < 0)
+	if (x.fd < 0) {
+		links->unseen = true;
 		return 0;
-	(void)s->ops->list(s->ops->ctx, x.fd, name_see, &x);
+	}
+	links->unseen |= s->ops->list(s->ops->ctx, x.fd, name_see, &x) != 0;
 	(void)s->ops->close(s->ops->ctx, x.fd);
 	return links_kept(links, *ret_first, links->nuse - *ret_first);
 }
@@ -479,6 +482,7 @@ static int prune(struct pruning *p)
 	remove_some(p, true);
 	remove_some(p, false);
 	p->ret->shared = links_kept_once(p->links);
+	p->ret->unseen = p->links->unseen;
 	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
 	for (uint32_t i = 0; i < p->n; i++) {
 		p->ret->kept += !p->row[i].remove && p->step[i].state != STORE_COLLECTING;
@@ -635,6 +639,8 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 	}
 	if (!r && ret)
 		ret->shared = MIN(store_bytes_stay(s, dir, &links, &first), ret->bytes);
+	if (!r && ret)
+		ret->shared_unseen = links.unseen;
 	if (!r)
 		r = remove_found(s, &x, dry, now_ns, ret_left, err);
 	links_free(&links);

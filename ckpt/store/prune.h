@@ -69,6 +69,7 @@ struct prune_result {
 	uint32_t quarantined;	/* found damaged by verify, by this call */
 	uint64_t freed;		/* bytes of files whose last name goes */
 	uint64_t shared; /* bytes of what was removed that stay, because other names lead to them */
+	bool unseen;	 /* some files could not be looked at: freed and shared may be wrong */
 	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry
 			  * run: one will be verified first) */
 	uint64_t newest; /* the step that stays in any case; UINT64_MAX: nothing is committed */

@@ -144,6 +144,7 @@ static int leftovers(struct repairing *x)
 	for (uint32_t i = 0; !r && i < n; i++)
 		leftover_tell(x, &l[i]);
 	x->ret->shared = links_kept_once(&links);
+	x->ret->unseen = links.unseen;
 	links_free(&links);
 	return r;
 }

@@ -51,6 +51,7 @@ struct repair_result {
 	uint32_t removed, released, rebuilt, left;
 	uint64_t freed;	 /* bytes of files whose last name has gone */
 	uint64_t shared; /* bytes of what was removed that stay, because steps share them */
+	bool unseen;	 /* some files could not be looked at: freed and shared may be wrong */
 };
 
 /* 0 also where some are left. -EINVAL: dir is no step directory; -ENOENT: there is none. */

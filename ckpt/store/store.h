@@ -142,6 +142,7 @@ struct store_step {
 	const struct ckpt_note *note;
 	uint32_t link_first, nlink; /* store_scan_parts: its names in links->use */
 	uint64_t shared; /* store_remove: of bytes, those that stay under other names (links.h) */
+	bool shared_unseen; /* ... and some could not be looked at: it may be wrong */
 };
 
 /*

@@ -550,15 +550,20 @@ static int dec_section(struct dec *d, const struct table_section *section, uint3
 	return 0;
 }
 
-/* NULL: no such string. The empty one is at 0 and nowhere else. */
-static const char *dec_string(const struct dec *d, le32 at)
+/* NULL: no such string, or a longer one. The empty one is at 0 and nowhere else. */
+static const char *dec_string_of(const struct dec *d, le32 at, uint64_t max)
 {
 	uint32_t i = le32_get(at);
 	const char *s = d->string + i;
 
 	if (i >= d->nstring || (i && !*s))
 		return NULL;
-	return memchr(s, 0, MIN(d->nstring - i, (uint64_t)CKPT_NAME_MAX + 1)) ? s : NULL;
+	return memchr(s, 0, MIN(d->nstring - i, max + 1)) ? s : NULL;
+}
+
+static const char *dec_string(const struct dec *d, le32 at)
+{
+	return dec_string_of(d, at, CKPT_NAME_MAX);
 }
 
 static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_left)
@@ -692,7 +697,7 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 	struct table_tensor x = {
 		.component = dec_string(d, rec->component),
 		.name = dec_string(d, rec->name),
-		.of = dec_string(d, rec->of),
+		.of = dec_string_of(d, rec->of, TABLE_KEY_BYTES - 1),
 		.dtype = le16_get(rec->dtype),
 		.role = rec->role,
 		.cls = rec->cls,

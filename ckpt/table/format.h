@@ -78,8 +78,8 @@ struct checkpoint {
 	uint32_t nforeign;
 	const char *foreign[CHECKPOINT_FOREIGN];
 	bool partial; /* some files are lost, and their pieces with them: open_partial */
-	bool newer; /* notes or attributes have a form that this program does not know: left out */
-	bool some;  /* some files are unread, and their pieces are missing: open_some */
+	bool newer;   /* notes or attributes make no sense to this program: left out */
+	bool some;    /* some files are unread, and their pieces are missing: open_some */
 };
 
 /*

@@ -499,10 +499,11 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	int r;
 
 	if (strlen(x->component) > CKPT_NAME_MAX || strlen(x->name) > CKPT_NAME_MAX ||
-	    strlen(x->of) > CKPT_NAME_MAX)
-		return ckpt_error(err, -ENAMETOOLONG,
-				  "%s: a component, name or 'of' is longer than %d bytes", LABEL(x),
-				  CKPT_NAME_MAX);
+	    strlen(x->of) >= TABLE_KEY_BYTES)
+		return ckpt_error(
+			err, -ENAMETOOLONG,
+			"%s: a component or name is longer than %d bytes, or 'of' than %d",
+			LABEL(x), CKPT_NAME_MAX, TABLE_KEY_BYTES - 1);
 	if (strchr(x->component, '/'))
 		return ckpt_error(err, -EINVAL, "%s: a component has no '/'", LABEL(x));
 	if (!dtype_bytes(x->dtype))

@@ -208,7 +208,8 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 /*
  * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
  * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main part
- * says how many there were, and which other parts its rank had: all must be there.
+ * says how many there were, and which other parts its rank had: all must be there. What looks like a part, and none
+ * names it, may be anything. A part with features in ro_compat is not described anew.
  * What MANIFEST alone knew (lineage, notes, attributes) is the caller's. Whoever makes it visible opens the
  * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
  */

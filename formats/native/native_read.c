@@ -940,7 +940,8 @@ static int derived_find(struct opening *o, const char *file, struct table *t)
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		struct table_piece *p = &t->piece[i];
 
-		if (!(p->flags & PIECE_DERIVED) || (twin[i] == TABLE_NONE && MUTANT(TWINS_NOT_SOUGHT)))
+		if (!(p->flags & PIECE_DERIVED) ||
+		    (twin[i] == TABLE_NONE && MUTANT(TWINS_NOT_SOUGHT)))
 			continue;
 		if (twin[i] != TABLE_NONE) {
 			p->from = t->piece[twin[i]].off;
@@ -1061,11 +1062,10 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		chunk[i] = chunk_decode(&rec[i]);
 		r = rec[i].flags && !chunk[i].raw_len
 			    ? ckpt_error(&err, -EPROTO, "a hole has flags")
-		    : rec[i].flags
-			    ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
-			    : native_chunk_check(&chunk[i], &need[i],
-						 raw_end - (i << NATIVE_CHUNK_LOG2),
-						 e->map.data_end, &at, &err);
+		    : rec[i].flags ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
+				   : native_chunk_check(&chunk[i], &need[i],
+							raw_end - (i << NATIVE_CHUNK_LOG2),
+							e->map.data_end, &at, &err);
 		if (!r)
 			continue;
 		fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", file, "",

@@ -19,7 +19,8 @@ struct rebuilding {
 		ntable; /* ntable: of table[], also where sources_check has thinned part[] */
 	struct native_part *source; /* [nsource] what the main parts name, without tables */
 	uint32_t nsource;
-	struct ckpt_err first_bad; /* of the files that are called like parts and are none; code 0: all are */
+	struct ckpt_err
+		first_bad; /* of the files that are called like parts and are none; code 0: all are */
 };
 
 /* --- one part --- */

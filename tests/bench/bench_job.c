@@ -100,11 +100,17 @@ static uint64_t small_words(const struct job_opts *o, uint32_t i)
 
 static void small_lay_out(struct placed *p, const struct job_opts *o)
 {
+	uint64_t all = 0, words = 0;
+
+	for (uint32_t i = 0; i < o->tensors; i++)
+		all += small_words(o, i);
 	for (uint32_t i = 0; i < o->tensors; i++) {
 		struct job_tensor *t = &p->r->tensor[i];
 
 		t->seed = mix(i + 1);
 		t->words = small_words(o, i);
+		t->frozen = words * 100 < all * o->frozen;
+		words += t->words;
 		t->word = p->r->mem ? (uint64_t *)(void *)((char *)p->r->mem + p->at) : NULL;
 		p->at += align_up(t->words * 8, 64);
 	}
@@ -121,6 +127,7 @@ static void small_declare(struct placed *p, uint32_t i)
 	snprintf(name, sizeof name, "experts.%u.weight", i);
 	struct ckpt_tensor t = {
 		.size = sizeof t,
+		.cls = p->r->tensor[i].frozen ? CKPT_CONST : CKPT_STABLE,
 		.role = CKPT_PARAM,
 		.dtype = CKPT_F32,
 		.component = "model",
@@ -245,7 +252,7 @@ void job_update(struct job_rank *r, uint64_t step)
 		struct job_tensor *t = &r->tensor[i];
 		uint64_t w = (STEP_EVERY - t->first % STEP_EVERY) % STEP_EVERY;
 
-		for (; t->word && w < t->words; w += STEP_EVERY)
+		for (; t->word && !t->frozen && w < t->words; w += STEP_EVERY)
 			t->word[w] = word_at(t, w, step);
 	}
 }
@@ -256,7 +263,7 @@ void job_check(const struct job_rank *r, uint64_t step)
 		const struct job_tensor *t = &r->tensor[i];
 
 		for (uint64_t w = 0; t->word && w < t->words; w++)
-			if (t->word[w] != word_at(t, w, step))
+			if (t->word[w] != word_at(t, w, t->frozen ? 0 : step))
 				die("tensor %u: 8 bytes at %" PRIu64
 				    " are not those of step %" PRIu64,
 				    i, (t->first + w) * 8, step);

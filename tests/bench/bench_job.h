@@ -17,6 +17,8 @@
 #define BENCH_JOB_H
 #include "ckpt/ckpt.h"
 
+#include <stdbool.h>
+
 #define JOB_LAYERS 12u
 #define JOB_LARGE (JOB_LAYERS * 8u) /* tensors, unless it is told how many */
 #define JOB_TENSORS_MAX 20000u
@@ -25,6 +27,7 @@ struct job_tensor {
 	uint64_t *word;	       /* local memory, NULL: the share is empty */
 	uint64_t first, words; /* global position of the first word; how many */
 	uint64_t seed;
+	bool frozen; /* its words stay those of step 0 */
 };
 
 struct job_rank {
@@ -40,6 +43,8 @@ struct job_opts {
 	uint64_t bytes; /* of the whole job, about */
 	uint32_t world;
 	uint32_t tensors; /* 0: the twelve layers */
+	uint32_t
+		frozen; /* percent of the bytes of `tensors` that are of class const: the first ones */
 };
 
 /* Attach, allocate, declare; memory is touched but holds no state yet. Then, on each: job_seal. */

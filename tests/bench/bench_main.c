@@ -4,7 +4,7 @@
  * which starts ckptd, runs fio in between, and makes the table.
  *
  *	stall SOCKET STORE BYTES SNAPSHOTS    what the training thread waits, and the daemon's copy
- *	save SOCKET STORE BYTES WORLD [TENSORS] one durable save for each line on stdin
+ *	save SOCKET STORE BYTES WORLD [TENSORS [FROZEN]] one durable save for each line on stdin
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
@@ -141,7 +141,7 @@ static void stall_step(struct job_rank *r, uint64_t step, uint64_t interval, boo
 
 static void stall(const char *socket, const char *store, uint64_t bytes, uint32_t snapshots)
 {
-	struct job_opts o = { socket, store, "stall", bytes, 1, 0 };
+	struct job_opts o = { socket, store, "stall", bytes, 1, 0, 0 };
 	struct ckpt_stats was = { .size = sizeof was }, is = was;
 	uint64_t interval = 0;
 	struct job_rank r;
@@ -326,7 +326,7 @@ static void restore(const struct job_opts *o, uint64_t step, pid_t daemon)
 
 static void steps(const char *socket, const char *store, uint64_t n)
 {
-	struct job_opts o = { socket, store, "steps", 1, 1, 0 };
+	struct job_opts o = { socket, store, "steps", 1, 1, 0, 0 };
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_PERSIST };
 	struct ckpt_err e = { 0 };
 	struct job_rank r;
@@ -395,13 +395,14 @@ static bool verb_is(const char *verb, int argc, char **argv, int n)
 
 int main(int argc, char **argv)
 {
-	if (verb_is("save", argc, argv, 5)) {
+	if (verb_is("save", argc, argv, 5) || verb_is("save", argc, argv, 6)) {
 		struct job_opts o = { argv[2],
 				      argv[3],
 				      "save",
 				      number(argv[4]),
 				      (uint32_t)number(argv[5]),
-				      (uint32_t)number(argv[6]) };
+				      (uint32_t)number(argv[6]),
+				      argc > 7 ? (uint32_t)number(argv[7]) : 0 };
 		struct team t = { .opts = &o };
 
 		run_team(&t, save_rank);
@@ -411,14 +412,14 @@ int main(int argc, char **argv)
 		stall(argv[2], argv[3], number(argv[4]), (uint32_t)number(argv[5]));
 	} else if (verb_is("save", argc, argv, 4)) {
 		struct job_opts o = {
-			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0
+			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0, 0
 		};
 		struct team t = { .opts = &o };
 
 		run_team(&t, save_rank);
 	} else if (verb_is("restore", argc, argv, 6)) {
 		struct job_opts o = {
-			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0
+			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0, 0
 		};
 
 		restore(&o, number(argv[6]), (pid_t)number(argv[7]));

@@ -65,6 +65,7 @@ daemon_cpu_ns() { # user and system time so far
 	awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e9 / hz }' "/proc/$daemon/stat"
 }
 
+daemon_written_bytes() { sed -n 's/^write_bytes: //p' "/proc/$daemon/io"; }
 daemon_read_bytes() { sed -n 's/^read_bytes: //p' "/proc/$daemon/io"; }
 
 # ---- samples: a file of numbers for each name ----
@@ -166,9 +167,9 @@ pair() { # I A B
 
 # ---- a durable save; a restore ----
 
-saver_start() { # STORE WORLD [TENSORS]
+saver_start() { # STORE WORLD [TENSORS [FROZEN]]
 	local line
-	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2" "${3:-0}"; }
+	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2" "${3:-0}" "${4:-0}"; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
 	read -r line <&"$saver_out" || true

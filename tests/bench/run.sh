@@ -81,6 +81,34 @@ daemon_stop
 row durable_save_small 0.9 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
 rm -rf "$work/small"
 
+# A frozen base of 95 %, as a LoRA has one, against the same state of which all may change: steps of one in
+# a row, then of the other, for the base is written with the first.
+lora() { # FROZEN: the samples of its steps become those of lora_FROZEN
+	local i written
+	daemon_start
+	saver_start "$work/lora" 1 240 "$1"
+	save_one
+	rm "$tmp"/save_*.n
+	written=$(daemon_written_bytes)
+	for ((i = 0; i < pairs; i++)); do
+		save_one
+	done
+	sample "lora_written_$1" "$(calc "($(daemon_written_bytes) - $written) / $pairs")"
+	sample "lora_bytes" "$(median save_bytes)"
+	calc "$(median save_parts) + $(median save_commit)" >>"$tmp/lora_time_$1.n"
+	echo >>"$tmp/lora_time_$1.n"
+	rm "$tmp"/save_*.n
+	saver_stop
+	daemon_stop
+	rm -rf "$work/lora"
+}
+for ((round = 0; round < 3; round++)); do
+	lora 95
+	lora 0
+done
+row lora_written 0.06 lower "$(calc "$(median lora_written_95) / 1e6")" "$(calc "$(median lora_bytes) / 1e6")" MB "$pairs"
+row lora_save 0.15 lower "$(calc "$(median lora_time_95) / 1e6")" "$(calc "$(median lora_time_0) / 1e6")" ms 3
+
 # What the sums cost: one part file with them and without.
 write_part() { # HOW
 	sleep "$rest"

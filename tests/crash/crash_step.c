@@ -15,7 +15,6 @@
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
-#define CRASH_BASE_BYTES 3000
 
 /* Those that are there: what a test that failed leaves goes when its process ends. */
 static struct {
@@ -76,7 +75,32 @@ void crash_step_free(struct crash_step *c)
 
 /* --- contents --- */
 
-static int model_declare(uint32_t rank, struct table *ret, struct arena *a, struct ckpt_err *err)
+/* A const tensor that the first rank alone has. */
+static int base_declare(const struct mesh *m, uint32_t mesh, uint32_t rank, struct table *ret,
+			struct arena *a, struct ckpt_err *err)
+{
+	struct table_place place =
+		ROW(.name = "base", .rank = rank, .bytes = CRASH_ELEMENTS * sizeof(float));
+	struct ckpt_placement only = { .how = CKPT_ONLY };
+	struct layout l = { .mesh = mesh, .nplace = 1, .place = &only };
+	struct table_piece piece = { .rank = rank };
+	struct table_tensor x =
+		ROW(.component = "model", .name = "base", .of = "", .dtype = CKPT_F32,
+		    .role = CKPT_PARAM, .cls = CKPT_CONST, .rank = TABLE_NONE, .ndim = 1,
+		    .shape = (const uint64_t[]){ CRASH_ELEMENTS });
+	int r = table_add_layout(ret, &l, &x.layout, err);
+
+	if (!r)
+		r = table_add_tensor(ret, &x, &piece.tensor, err);
+	if (!r)
+		r = table_add_place(ret, &place, &piece.place, err);
+	if (!r)
+		r = layout_share(m, &l, 1, x.shape, &rank, a, &piece.set);
+	return r ? r : table_add_piece(ret, &piece, err);
+}
+
+static int model_declare(uint32_t rank, bool base, struct table *ret, struct arena *a,
+			 struct ckpt_err *err)
 {
 	struct table_place place =
 		ROW(.name = "mem", .rank = rank, .bytes = CRASH_ELEMENTS * sizeof(float));
@@ -101,6 +125,8 @@ static int model_declare(uint32_t rank, struct table *ret, struct arena *a, stru
 		r = layout_share(&m, &l, 1, x.shape, &rank, a, &piece.set);
 	if (!r)
 		r = table_add_piece(ret, &piece, err);
+	if (!r && base)
+		r = base_declare(&m, l.mesh, rank, ret, a, err);
 	return r ? r : table_seal(ret, err);
 }
 
@@ -145,6 +171,7 @@ static int part_encode(const struct native_info *info, uint32_t rank, struct tab
 		return -ENOMEM;
 	memcpy(ret->bytes + data_end, tail, tail_len);
 	ret_part->rank = rank;
+	ret_part->kind = info->role ? info->role->kind : PART_MAIN;
 	ret_part->step = info->step;
 	ret_part->generation = info->generation;
 	native_part_uuid(info, rank, ret_part->uuid);
@@ -198,23 +225,103 @@ static int part_write(struct store_txn *x, const struct io_ops *ops, uint32_t ra
 	return store_part_finish(x, f->name, fd, f->len, ret_id, err);
 }
 
-static int parts_write(struct store *s, struct store_txn *x, struct native_info *info,
-		       struct native_part *part, struct crash_step *c, struct table *t,
-		       struct arena *a, struct ckpt_err *err)
+static struct native_info info_of(uint64_t step, uint64_t seq, uint64_t generation)
+{
+	struct native_info info = ROW(.job = CRASH_JOB, .step = step, .generation = generation,
+				      .wall_ns = 1700000000 * NS_PER_S + seq, .world = CRASH_WORLD);
+
+	memcpy(info.uuid, &step, sizeof step);
+	memcpy(info.uuid + 8, &seq, sizeof seq);
+	return info;
+}
+
+/* Its bytes follow from the step for which it was written. */
+static void base_encode(const struct table *decl, struct crash_step *c, struct native_part *part,
+			struct table *t, struct ckpt_err *err)
+{
+	const struct native_role role = { .kind = PART_CONST };
+	struct native_info info = info_of(c->base_step, c->base_seq, c->base_generation);
+	int r;
+
+	info.role = &role;
+	free(TAKE(c->base.bytes));
+	table_free(t);
+	r = native_part_table_of(decl, 0, NATIVE_CONST, t, NULL, err);
+	if (!r)
+		r = part_encode(&info, 0, t, part, &c->base, err);
+	assert(!r);
+}
+
+static int base_link(struct store *s, struct store_txn *x, const struct crash_step *from,
+		     struct crash_step *c, struct ckpt_err *err)
+{
+	char dir[STORE_DIR_MAX];
+	int fd, r;
+
+	store_name_step(from->step, dir);
+	r = store_step_open(s, dir, &fd, err);
+	if (r)
+		return r;
+	r = store_part_link(x, 0, fd, from->base.name, &from->base_id, c->base.name, err);
+	(void)s->ops->close(s->ops->ctx, fd);
+	c->base_id = from->base_id;
+	return r;
+}
+
+static int base_make(struct store *s, struct store_txn *x, const struct table *decl,
+		     const struct crash_step *from, struct crash_step *c, struct native_part *part,
+		     struct table *t, struct ckpt_err *err)
+{
+	int r = -EXDEV;
+
+	if (from) {
+		c->base_step = from->base_step;
+		c->base_seq = from->base_seq;
+		c->base_generation = from->base_generation;
+		base_encode(decl, c, part, t, err);
+		r = base_link(s, x, from, c, err);
+	}
+	if (r == -EXDEV) {
+		c->base_step = c->step;
+		c->base_seq = c->seq;
+		c->base_generation = c->generation;
+		base_encode(decl, c, part, t, err);
+		r = part_write(x, s->ops, 0, &c->base, &c->base_id, err);
+	}
+	memcpy(part->name, c->base.name, sizeof part->name);
+	return r;
+}
+
+/* part, t: [CRASH_WORLD + 1], the last is the const one, if there is one. */
+static int parts_write(struct store *s, struct store_txn *x, struct native_info *info, bool base,
+		       const struct crash_step *from, struct native_part *part,
+		       struct crash_step *c, struct table *t, struct arena *a, struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	int r = 0;
 
 	for (uint32_t rank = 0; !r && rank < CRASH_WORLD; rank++) {
+		struct native_role role = { .nsource = base && rank == 0,
+					    .source = &part[CRASH_WORLD] };
 		struct table decl = { .ntensor = 0 };
 
-		r = model_declare(rank, &decl, a, err);
-		if (!r)
-			r = native_part_table(&decl, rank, &t[rank], &list, err);
+		r = model_declare(rank, base, &decl, a, err);
+		assert(!r);
+		if (role.nsource)
+			r = base_make(s, x, &decl, from, c, &part[CRASH_WORLD], &t[CRASH_WORLD],
+				      err);
+		if (r) {
+			table_free(&decl);
+			break;
+		}
+		r = native_part_table_of(&decl, rank, base ? NATIVE_MAIN : NATIVE_WHOLE, &t[rank],
+					 &list, err);
+		info->role = &role;
 		if (!r)
 			r = part_encode(info, rank, &t[rank], &part[rank], &c->file[rank], err);
+		info->role = NULL;
 		table_free(&decl);
-		assert(!r); /* nothing so far has touched the disk */
+		assert(!r); /* it has not touched the disk */
 		for (uint32_t i = 0; i < CRASH_PART_TRIES; i++) {
 			r = part_write(x, s->ops, rank, &c->file[rank], NULL, err);
 			if (!r)
@@ -245,14 +352,14 @@ static void parent_look(const struct store *s, uint64_t rewind, struct native_li
 	}
 }
 
-static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
-		       struct store_txn **ret_txn, struct crash_step *ret, struct ckpt_err *err)
+static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind, bool base,
+		       const struct crash_step *from, struct store_txn **ret_txn,
+		       struct crash_step *ret, struct ckpt_err *err)
 {
-	struct native_info info = ROW(.job = CRASH_JOB, .step = step, .generation = s->generation,
-				      .wall_ns = 1700000000 * NS_PER_S + seq, .world = CRASH_WORLD);
+	struct native_info info = info_of(step, seq, s->generation);
 	struct native_lineage line = { .seq = seq, .parent_step = UINT64_MAX, .tool = "test" };
-	struct native_part part[CRASH_WORLD] = { 0 };
-	struct table t[CRASH_WORLD] = { 0 };
+	struct native_part part[CRASH_WORLD + 1] = { 0 };
+	struct table t[CRASH_WORLD + 1] = { 0 };
 	struct crash_file *m = &ret->file[CRASH_WORLD];
 	struct arena a = { 0 };
 	uint8_t id[16];
@@ -261,21 +368,20 @@ static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t re
 
 	parent_look(s, rewind, &line);
 	*ret = (struct crash_step){ .step = step, .seq = seq, .generation = s->generation };
-	memcpy(info.uuid, &step, sizeof step);
-	memcpy(info.uuid + 8, &seq, sizeof seq);
 	r = store_begin(s, step, ret_txn, err);
 	if (r)
 		return r;
-	r = parts_write(s, *ret_txn, &info, part, ret, t, &a, err);
+	r = parts_write(s, *ret_txn, &info, base, from, part, ret, t, &a, err);
 	if (r) {
 		store_abort(TAKE(*ret_txn));
 	} else {
-		r = native_manifest(&info, part, CRASH_WORLD, &line, &bytes, &m->len, id, err);
+		r = native_manifest(&info, part, CRASH_WORLD + base, &line, &bytes, &m->len, id,
+				    err);
 		assert(!r);
 		memcpy(m->name, "MANIFEST", 9);
 		m->bytes = bytes;
 	}
-	for (uint32_t i = 0; i < CRASH_WORLD; i++)
+	for (uint32_t i = 0; i <= CRASH_WORLD; i++)
 		table_free(&t[i]);
 	arena_free(&a);
 	return r;
@@ -284,58 +390,16 @@ static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t re
 int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
 		struct crash_step *ret, struct ckpt_err *err)
 {
-	return begin_after(s, step, seq, UINT64_MAX, ret_txn, ret, err);
-}
-
-/* The bytes that every step of a line shares. */
-static int base_write(struct store *s, struct store_txn *x, struct crash_step *c,
-		      struct ckpt_err *err)
-{
-	c->base.len = CRASH_BASE_BYTES;
-	c->base.bytes = calloc(1, CRASH_BASE_BYTES);
-	assert(c->base.bytes);
-	for (uint32_t i = 0; i < CRASH_BASE_BYTES; i++)
-		c->base.bytes[i] = (uint8_t)model_value(c->step, i);
-	return part_write(x, s->ops, 0, &c->base, &c->base_id, err);
-}
-
-static int base_link(struct store *s, struct store_txn *x, const struct crash_step *from,
-		     struct crash_step *c, struct ckpt_err *err)
-{
-	char dir[STORE_DIR_MAX];
-	int fd, r;
-
-	(void)snprintf(dir, sizeof dir, "step-%012" PRIu64, from->step);
-	r = store_step_open(s, dir, &fd, err);
-	if (r)
-		return r;
-	r = store_part_link(x, 0, fd, from->base.name, &from->base_id, c->base.name, err);
-	(void)s->ops->close(s->ops->ctx, fd);
-	if (r)
-		return r;
-	c->base_id = from->base_id;
-	c->base.len = from->base.len;
-	c->base.bytes = malloc(from->base.len);
-	assert(c->base.bytes);
-	memcpy(c->base.bytes, from->base.bytes, from->base.len);
-	return 0;
+	return begin_after(s, step, seq, UINT64_MAX, false, NULL, ret_txn, ret, err);
 }
 
 int crash_save_base(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 		    const struct crash_step *from, struct crash_step *ret, struct ckpt_err *err)
 {
 	struct store_txn *x;
-	int r = begin_after(s, step, seq, rewind, &x, ret, err);
+	int r = begin_after(s, step, seq, rewind, true, from, &x, ret, err);
 
-	if (r)
-		return r;
-	r = from ? base_link(s, x, from, ret, err) : -EXDEV;
-	if (r == -EXDEV)
-		r = base_write(s, x, ret, err);
-	if (!r)
-		return crash_commit(x, ret, rewind, err);
-	store_abort(x);
-	return r;
+	return r ? r : crash_commit(x, ret, rewind, err);
 }
 
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
@@ -350,7 +414,7 @@ int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 	       struct crash_step *ret, struct ckpt_err *err)
 {
 	struct store_txn *x;
-	int r = begin_after(s, step, seq, rewind, &x, ret, err);
+	int r = begin_after(s, step, seq, rewind, false, NULL, &x, ret, err);
 
 	return r ? r : crash_commit(x, ret, rewind, err);
 }

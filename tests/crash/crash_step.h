@@ -33,8 +33,10 @@ struct crash_file {
 struct crash_step {
 	uint64_t step, seq, generation;
 	struct crash_file file[CRASH_WORLD + 1];
-	struct crash_file base; /* a part that later steps link; no name: there is none */
+	struct crash_file
+		base; /* rank 0's const part, which later steps link; no name: there is none */
 	struct store_part_id base_id;
+	uint64_t base_step, base_seq, base_generation; /* for which it was written */
 };
 void crash_step_free(struct crash_step *c);
 
@@ -44,7 +46,7 @@ int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn *
 		struct crash_step *ret, struct ckpt_err *err);
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
 		 struct ckpt_err *err);
-/* The same with a base: written if `from` is NULL or its file cannot be linked, else linked to that of `from`,
+/* The same with a const part: written if `from` is NULL or its file cannot be linked, else linked to that of `from`,
  * which is a committed step. */
 int crash_save_base(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 		    const struct crash_step *from, struct crash_step *ret, struct ckpt_err *err);

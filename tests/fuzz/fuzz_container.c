@@ -38,6 +38,9 @@ static void repair(uint8_t *b, uint64_t len)
 
 	memcpy(h->magic, CONTAINER_HEAD_MAGIC, sizeof h->magic);
 	memcpy(t->magic, CONTAINER_TAIL_MAGIC, sizeof t->magic);
+	h->major = le16_of(CONTAINER_MAJOR);
+	h->minor = le16_of(CONTAINER_MINOR);
+	h->incompat = le64_of(CONTAINER_V02);
 	memcpy(t->uuid, h->uuid, sizeof t->uuid);
 	t->file_bytes = le64_of(len);
 	sections_reseal(b, len);
@@ -52,7 +55,7 @@ static uint64_t read_all(const uint8_t *b, uint64_t len)
 	uint64_t sum = 0;
 
 	if (container_decode(b, len, 0, &v, &err) < 0) {
-		assert(err.code == -EBADMSG || err.code == -EPROTONOSUPPORT);
+		assert(err.code == -EBADMSG || err.code == -EPROTO || err.code == -EPROTONOSUPPORT);
 		assert(err.msg[0] && strlen(err.msg) < sizeof err.msg);
 		return 0;
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_native_part.c - a changed part of a committed checkpoint, with wrong and with right
+/* fuzz_native_part.c - a changed main part of a committed checkpoint, with wrong and with right
  * checksums: it is refused with faults, or what it says holds together. */
 #include "tests/fuzz/native_edits.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	return native_one("w0000-00000001-000.part", data, size);
+	return native_one("-004.part", data, size);
 }

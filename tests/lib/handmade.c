@@ -25,8 +25,9 @@ uint16_t handmade_f16(uint32_t bits)
 	if (e > 15)
 		return (uint16_t)(sign | 0x7c00);
 	if (e >= -14)
-		return (uint16_t)(sign | rounded(((uint32_t)(e + 15) << 10) + (mantissa >> 13 & 0x3ff),
-						 mantissa & 0x1fff, 0x1000));
+		return (uint16_t)(sign |
+				  rounded(((uint32_t)(e + 15) << 10) + (mantissa >> 13 & 0x3ff),
+					  mantissa & 0x1fff, 0x1000));
 	shift = (uint32_t)(13 + (-14 - e));
 	if (shift > 25)
 		return (uint16_t)sign;
@@ -107,15 +108,16 @@ static void piece_fill(const struct table *t, const struct table_piece *p, uint8
 		free(list[d]);
 }
 
-void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world, uint32_t try)
+void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world,
+		    uint32_t try)
 {
 	uint64_t seed[2] = { step, try };
 	struct hash128 h = hash128(seed, sizeof seed);
 
-	*p = (struct handmade)ROW(
-		.info = ROW(.job = job, .step = step, .generation = 3, .world = world,
-			    .wall_ns = 1700000000000000000 + step),
-		.line = ROW(.seq = step, .parent_step = UINT64_MAX, .tool = "parts 1"));
+	*p = (struct handmade)
+		ROW(.info = ROW(.job = job, .step = step, .generation = 3, .world = world,
+				.wall_ns = 1700000000000000000 + step),
+		    .line = ROW(.seq = step, .parent_step = UINT64_MAX, .tool = "parts 1"));
 	memcpy(p->info.uuid, h.b, sizeof p->info.uuid);
 }
 
@@ -132,8 +134,7 @@ static void chunks_place(const struct handmade *p, const struct table *t, struct
 		at = align_up(at + p->gap, NATIVE_ALIGN);
 		chunk[i].off = at;
 		room = MIN(room, UINT64_C(1) << NATIVE_CHUNK_LOG2);
-		chunk[i].raw_len = (uint32_t)MIN(room,
-						 chunk[i].raw_len + p->longer);
+		chunk[i].raw_len = (uint32_t)MIN(room, chunk[i].raw_len + p->longer);
 		chunk[i].stored_len = chunk[i].raw_len;
 		at += chunk[i].raw_len;
 	}
@@ -192,11 +193,13 @@ static void part_write(struct handmade *p, uint32_t i, struct table *t)
 	free(raw);
 }
 
-uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group, struct table *t,
-		   const uint32_t *source, uint32_t nsource)
+uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group,
+		      struct table *t, const uint32_t *source, uint32_t nsource)
 {
 	struct native_part from[HANDMADE_PARTS_MAX], *part = &p->part[p->n];
-	struct native_role role = { .kind = kind, .group = group, .nsource = nsource, .source = from };
+	struct native_role role = {
+		.kind = kind, .group = group, .nsource = nsource, .source = from
+	};
 	uint64_t end = 0;
 
 	assert(p->n < HANDMADE_PARTS_MAX);
@@ -301,11 +304,11 @@ uint32_t handmade_layout(struct table *t, const char *placements)
 
 uint32_t handmade_tensor(struct table *t, const struct handmade_tensor *x)
 {
-	struct table_tensor y = ROW(.component = x->component, .name = x->name,
-				    .of = x->of ? x->of : "", .dtype = x->dtype, .cls = x->cls,
-				    .role = x->role, .layout = x->layout, .flags = x->flags,
-				    .media = x->media, .made = x->made, .rank = x->rank_ - 1,
-				    .ndim = x->ndim, .shape = x->shape);
+	struct table_tensor y =
+		ROW(.component = x->component, .name = x->name, .of = x->of ? x->of : "",
+		    .dtype = x->dtype, .cls = x->cls, .role = x->role, .layout = x->layout,
+		    .flags = x->flags, .media = x->media, .made = x->made, .rank = x->rank_ - 1,
+		    .ndim = x->ndim, .shape = x->shape);
 	struct ckpt_err err = { 0 };
 	uint32_t id;
 	int r = table_add_tensor(t, &y, &id, &err);
@@ -317,7 +320,7 @@ uint32_t handmade_tensor(struct table *t, const struct handmade_tensor *x)
 }
 
 void handmade_piece(struct table *t, uint32_t rank, uint32_t tensor, uint64_t off, uint32_t flags,
-		 const uint64_t *start, const uint64_t *extent)
+		    const uint64_t *start, const uint64_t *extent)
 {
 	struct table_piece p = { .tensor = tensor, .rank = rank, .off = off, .flags = flags };
 	struct ckpt_err err = { 0 };

@@ -24,12 +24,13 @@ struct handmade {
 };
 
 /* A step of a job; its uuid follows from both and from try. */
-void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world, uint32_t try);
+void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world,
+		    uint32_t try);
 /* The next part, with its data: its number. t: not sealed, with one place, whose size becomes the end of the last
  * piece; taken. Fingerprints are filled in, unless pieces say `fp` 1 and not known: these stay unknown. source: numbers of
  * parts that were added before. The name follows from rank, uuid and n. */
-uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group, struct table *t,
-		   const uint32_t *source, uint32_t nsource);
+uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group,
+		      struct table *t, const uint32_t *source, uint32_t nsource);
 /* Part i of an older step, as a hard link would bring it; its table stays there. */
 uint32_t handmade_link(struct handmade *p, const struct handmade *from, uint32_t i);
 /* MANIFEST. 0, or what native_manifest says. */
@@ -50,9 +51,10 @@ struct handmade_tensor {
 uint32_t handmade_tensor(struct table *t, const struct handmade_tensor *x);
 /* A piece that is a box, row-major. off: in the raw space. */
 void handmade_piece(struct table *t, uint32_t rank, uint32_t tensor, uint64_t off, uint32_t flags,
-		 const uint64_t *start, const uint64_t *extent);
+		    const uint64_t *start, const uint64_t *extent);
 /* The bytes of an element; of a derived tensor those of its master's, rounded. */
-void handmade_element(const struct table *t, const struct table_tensor *x, uint64_t g, uint8_t *ret);
+void handmade_element(const struct table *t, const struct table_tensor *x, uint64_t g,
+		      uint8_t *ret);
 /* F32 to nearest even; not for NaN. */
 uint16_t handmade_bf16(uint32_t bits);
 uint16_t handmade_f16(uint32_t bits);

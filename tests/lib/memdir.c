@@ -238,18 +238,29 @@ static struct ck_sect *memdir_row(struct memdir_file *f, uint32_t kind)
 	return NULL;
 }
 
+static bool memdir_has(const struct memdir_file *f, const struct ck_sect *s)
+{
+	uint64_t off = le64_get(s->off), len = le64_get(s->len);
+
+	return off <= f->len && len <= f->len - off;
+}
+
 /* Where f names a part of this name, among its sources or parts, the hash becomes this one. */
 static bool memdir_names(struct memdir_file *f, uint32_t kind, const char *name, struct hash128 h)
 {
 	const struct ck_sect *s = memdir_row(f, kind), *strings = memdir_row(f, CK_STRINGS);
-	struct ck_part *rec = memdir_section(f, kind);
-	const char *string = memdir_section(f, CK_STRINGS);
+	const char *string;
+	struct ck_part *rec;
 	bool found = false;
 
-	for (uint64_t i = 0; rec && strings && i < le64_get(s->len) / sizeof *rec; i++) {
-		uint32_t at = le32_get(rec[i].name);
+	if (!s || !strings || !memdir_has(f, s) || !memdir_has(f, strings))
+		return false;
+	rec = (struct ck_part *)(f->bytes + le64_get(s->off));
+	string = (const char *)f->bytes + le64_get(strings->off);
+	for (uint64_t i = 0; i < le64_get(s->len) / sizeof *rec; i++) {
+		uint64_t at = le32_get(rec[i].name), n = strlen(name) + 1;
 
-		if (at >= le64_get(strings->len) || strcmp(string + at, name) != 0)
+		if (at + n > le64_get(strings->len) || memcmp(string + at, name, n) != 0)
 			continue;
 		memcpy(rec[i].root, h.b, sizeof rec[i].root);
 		found = true;
@@ -268,7 +279,7 @@ void memdir_sign(struct memdir *d, struct memdir_file *f)
 	for (uint32_t i = 0; i < n && i < CONTAINER_SECT_MAX; i++) {
 		uint64_t off = le64_get(t->sect[i].off), len = le64_get(t->sect[i].len);
 
-		if (off > f->len || len > f->len - off)
+		if (!memdir_has(f, &t->sect[i]))
 			continue;
 		h = hash128(f->bytes + off, len);
 		memcpy(t->sect[i].hash, h.b, 16);
@@ -287,10 +298,7 @@ void memdir_sign(struct memdir *d, struct memdir_file *f)
 
 void *memdir_section(struct memdir_file *f, uint32_t kind)
 {
-	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+	const struct ck_sect *s = memdir_row(f, kind);
 
-	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		if (le32_get(t->sect[i].kind) == kind)
-			return f->bytes + le64_get(t->sect[i].off);
-	return NULL;
+	return s ? f->bytes + le64_get(s->off) : NULL;
 }

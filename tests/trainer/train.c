@@ -345,26 +345,32 @@ static uint32_t replicas_mesh(struct rank *k)
 	return mesh;
 }
 
+static void declare_one(struct rank *k, struct ckpt_tensor *d)
+{
+	struct ckpt_err e = { 0 };
+	uint32_t id;
+	int r;
+
+	d->size = sizeof *d;
+	r = ckpt_tensor_add(k->ckpt, d, &id, &e);
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
 /* Dimension 0 is cut by fsdp; dp is not named: it replicates. */
 static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, void *ptr)
 {
 	int fsdp = train_args_dim(k->args, "fsdp");
 	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { .ptr = ptr };
-	struct ckpt_err e = { 0 };
-	uint32_t id;
-	int r;
 
 	if (fsdp > 0)
 		shard.mesh_dim = (uint16_t)fsdp;
-	d->size = sizeof *d;
 	d->nplace = fsdp >= 0;
 	d->place = &shard;
 	d->nlocal = rows > 0;
 	d->local = &local;
-	r = ckpt_tensor_add(k->ckpt, d, &id, &e);
-	if (r < 0)
-		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	declare_one(k, d);
 }
 
 static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
@@ -387,23 +393,18 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 		.mesh = mesh,
 		.shape = t->dim,
 	};
-	struct ckpt_err e = { 0 };
 	struct boxes b;
-	uint32_t id;
-	int r;
 
-	if (k->args->layout != LAYOUT_BOXES) {
-		declare_cut(k, &d, k->part[tensor].rows, ptr);
+	if (k->args->layout == LAYOUT_BOXES) {
+		boxes_of(&k->part[tensor], t->dim[1],
+			 role == CKPT_PARAM ? sizeof(uint16_t) : sizeof(float), ptr, &b);
+		d.mode = CKPT_BOXES;
+		d.nlocal = b.n;
+		d.local = b.local;
+		declare_one(k, &d);
 		return;
 	}
-	boxes_of(&k->part[tensor], t->dim[1], role == CKPT_PARAM ? sizeof(uint16_t) : sizeof(float),
-		 ptr, &b);
-	d.mode = CKPT_BOXES;
-	d.nlocal = b.n;
-	d.local = b.local;
-	r = ckpt_tensor_add(k->ckpt, &d, &id, &e);
-	if (r < 0)
-		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	declare_cut(k, &d, k->part[tensor].rows, ptr);
 }
 
 static void declare_frozen(struct rank *k, uint32_t mesh)

@@ -836,14 +836,14 @@ TEST(test_many_parts_tell_their_tensors_once)
 	for (uint32_t i = 0; i < 3000; i += 7) {
 		struct table t, u;
 
-		assert_int_equal(parts_table(&p, i, &t, &err), 0);
+		assert_int_equal(conversion_part_table(&p, i, &t, &err), 0);
 		assert_true(move_part_bytes_max(&t, 0) == p.room[i]);
 		assert_true(t.place[0].bytes == p.all.place[i].bytes);
 		pieces += t.npiece;
 		for (uint32_t k = 0; k < t.npiece; k++)
 			t.piece[k].fp = UINT64_C(1) << 40 | (uint64_t)i << 16 | k;
 		parts_keep(&p, i, &t);
-		assert_int_equal(parts_table(&p, i, &u, &err), 0);
+		assert_int_equal(conversion_part_table(&p, i, &u, &err), 0);
 		for (uint32_t k = 0; k < t.npiece; k++) {
 			assert_true(u.piece[k].fp == t.piece[k].fp);
 			assert_true(indexset_equal(&u.piece[k].set, &t.piece[k].set));
@@ -854,7 +854,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 	for (uint32_t k = 0; k < p.all.npiece; k++)
 		pieces -= p.all.piece[k].rank % 7 == 0;
 	assert_int_equal(pieces, 0);
-	parts_free(&p);
+	conversion_parts_free(&p);
 }
 
 TEST(test_more_ranks_than_a_checkpoint_has_are_refused_at_once)

@@ -29,12 +29,13 @@ static void plain_part(struct handmade *p, uint32_t rank, uint32_t world, const 
 	handmade_table(&t, mesh);
 	k = handmade_layout(&t, "Shard(0)@fsdp");
 	(void)handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F32,
-				 .role = CKPT_PARAM, .layout = k, .ndim = 2, .shape = { 8, 3 }));
+				    .role = CKPT_PARAM, .layout = k, .ndim = 2, .shape = { 8, 3 }));
 	handmade_piece(&t, rank, 0, 0, 0, BOX(from, 0), BOX(rows, 3));
 	if (constant)
-		(void)handmade_tensor(&t, T(.component = "model", .name = "rope", .dtype = CKPT_BF16,
-					 .role = CKPT_BUFFER, .cls = CKPT_CONST, .layout = k,
-					 .ndim = 2, .shape = { 8, 5 }));
+		(void)handmade_tensor(&t,
+				      T(.component = "model", .name = "rope", .dtype = CKPT_BF16,
+					.role = CKPT_BUFFER, .cls = CKPT_CONST, .layout = k,
+					.ndim = 2, .shape = { 8, 5 }));
 	(void)handmade_add(p, rank, PART_MAIN, 0, &t, source, nsource);
 }
 
@@ -49,8 +50,8 @@ static void const_part(struct handmade *p, uint32_t rank, uint32_t world)
 	handmade_table(&t, mesh);
 	k = handmade_layout(&t, "Shard(0)@fsdp");
 	k = handmade_tensor(&t, T(.component = "model", .name = "rope", .dtype = CKPT_BF16,
-			       .role = CKPT_BUFFER, .cls = CKPT_CONST, .layout = k, .ndim = 2,
-			       .shape = { 8, 5 }));
+				  .role = CKPT_BUFFER, .cls = CKPT_CONST, .layout = k, .ndim = 2,
+				  .shape = { 8, 5 }));
 	handmade_piece(&t, rank, k, 0, 0, BOX(from, 0), BOX(rows, 5));
 	(void)handmade_add(p, rank, PART_CONST, 0, &t, NULL, 0);
 }
@@ -85,19 +86,21 @@ static void make_derived(struct handmade *p, struct handmade *from)
 	handmade_begin(p, "vectors", 10, 1, 0);
 	handmade_table(&t, "fsdp=1");
 	k = handmade_layout(&t, "Shard(0)@fsdp");
-	(void)handmade_tensor(&t, T(.component = "optim", .name = "w", .dtype = CKPT_F32,
-				 .role = CKPT_MASTER, .layout = k, .ndim = 2, .shape = { 8, 3 }));
+	(void)handmade_tensor(&t,
+			      T(.component = "optim", .name = "w", .dtype = CKPT_F32,
+				.role = CKPT_MASTER, .layout = k, .ndim = 2, .shape = { 8, 3 }));
 	(void)handmade_tensor(&t, T(.component = "model", .name = "w", .of = "optim/w",
-				 .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
-				 .layout = k, .ndim = 2, .shape = { 8, 3 }));
+				    .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
+				    .layout = k, .ndim = 2, .shape = { 8, 3 }));
 	(void)handmade_tensor(&t, T(.component = "half", .name = "w", .of = "optim/w",
-				 .dtype = CKPT_F16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
-				 .layout = k, .ndim = 2, .shape = { 8, 3 }));
+				    .dtype = CKPT_F16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
+				    .layout = k, .ndim = 2, .shape = { 8, 3 }));
 	for (uint32_t i = 0; i < 2; i++) {
 		handmade_piece(&t, 0, 0, 64 * i, 0, BOX(4 * i, 0), BOX(4, 3));
-		handmade_piece(&t, 0, 1, (1 << 20) + 64 * i, PIECE_DERIVED, BOX(4 * i, 0), BOX(4, 3));
+		handmade_piece(&t, 0, 1, (1 << 20) + 64 * i, PIECE_DERIVED, BOX(4 * i, 0),
+			       BOX(4, 3));
 		handmade_piece(&t, 0, 2, (2 << 20) + 64 * i,
-			    PIECE_DERIVED | (i ? PIECE_TRUSTED : 0), BOX(4 * i, 0), BOX(4, 3));
+			       PIECE_DERIVED | (i ? PIECE_TRUSTED : 0), BOX(4 * i, 0), BOX(4, 3));
 	}
 	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
@@ -113,13 +116,13 @@ static void make_explicit(struct handmade *p, struct handmade *from)
 
 		handmade_table(&t, "dp=2");
 		(void)handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_I16,
-					 .layout = TABLE_NONE, .ndim = 2, .shape = { 4, 6 }));
+					    .layout = TABLE_NONE, .ndim = 2, .shape = { 4, 6 }));
 		handmade_piece(&t, r, 0, 0, 0, r ? BOX(0, 2) : origin, r ? BOX(3, 4) : BOX(3, 2));
 		handmade_piece(&t, r, 0, 64, 0, BOX(3, 3 * r), BOX(1, 3));
 		b = handmade_tensor(&t, T(.component = "blob", .name = "rng", .dtype = CKPT_U8,
-				       .flags = TENSOR_BLOB, .media = CKPT_MEDIA_JSON,
-				       .layout = TABLE_NONE, .rank_ = r + 1, .ndim = 1,
-				       .shape = { 5 + r }));
+					  .flags = TENSOR_BLOB, .media = CKPT_MEDIA_JSON,
+					  .layout = TABLE_NONE, .rank_ = r + 1, .ndim = 1,
+					  .shape = { 5 + r }));
 		handmade_piece(&t, r, b, 1 << 20, 0, origin, BOX(5 + r));
 		(void)handmade_add(p, r, PART_MAIN, 0, &t, NULL, 0);
 	}
@@ -136,7 +139,7 @@ static void make_f4(struct handmade *p, struct handmade *from)
 	handmade_table(&t, "fsdp=1");
 	k = handmade_layout(&t, "Shard(0)@fsdp");
 	(void)handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F4,
-				 .role = CKPT_PARAM, .layout = k, .ndim = 2, .shape = { 4, 3 }));
+				    .role = CKPT_PARAM, .layout = k, .ndim = 2, .shape = { 4, 3 }));
 	handmade_piece(&t, 0, 0, 0, 0, origin, BOX(4, 3));
 	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
@@ -173,7 +176,8 @@ static const struct vector {
 	{ "derived", make_derived, NULL, NULL },
 	{ "explicit", make_explicit, NULL, NULL },
 	{ "f4", make_f4, NULL, NULL },
-	{ "coded", make_coded, code, "written by a newer version: header at offset 0: it needs features 0x2" },
+	{ "coded", make_coded, code,
+	  "written by a newer version: header at offset 0: it needs features 0x2" },
 };
 
 /* --- on disk --- */
@@ -199,8 +203,7 @@ static void update(const struct vector *v, struct handmade *p)
 		int fd = openat(d.fd, p->d.file[i].name, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 
 		assert_true(fd >= 0);
-		assert_int_equal(write(fd, p->d.file[i].bytes, p->d.file[i].len),
-				 p->d.file[i].len);
+		assert_int_equal(write(fd, p->d.file[i].bytes, p->d.file[i].len), p->d.file[i].len);
 		close(fd);
 	}
 	archive_of(v, archive);
@@ -227,9 +230,10 @@ static void compare(struct disk *d, struct handmade *p)
 		assert_int_equal(st.st_size, f->len);
 		assert_int_equal(io_pread_all(&io_ops_posix, fd, have, f->len, 0), 0);
 		if (memcmp(have, f->bytes, f->len) != 0)
-			fail_msg("%s is not what is made now: the format has changed, or its writer; "
-				 "CKPT_VECTORS_UPDATE=1 make unit-move_vectors, and say why",
-				 f->name);
+			fail_msg(
+				"%s is not what is made now: the format has changed, or its writer; "
+				"CKPT_VECTORS_UPDATE=1 make unit-move_vectors, and say why",
+				f->name);
 		free(have);
 		close(fd);
 	}

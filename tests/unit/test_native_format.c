@@ -174,6 +174,19 @@ TEST(every_number_has_the_meaning_that_is_written_down)
 		assert_string_equal(cell[1], class_name(n));
 	}
 	assert_int_equal(n, CKPT_SINK + 1);
+	for (n = 0; row("#### media", n, cell); n++) {
+		static const char *const media[] = {
+			"raw", "json", "text", "pickle", "torch", "npy"
+		};
+
+		assert_true(n < ARRAY_LEN(media));
+		assert_int_equal(strtoul(cell[0], NULL, 10), n);
+		assert_string_equal(cell[1], media[n]);
+	}
+	assert_int_equal(n, CKPT_MEDIA_NPY + 1);
+	assert_true(row("| bit of `incompat`", 0, cell));
+	assert_int_equal(UINT64_C(1) << strtoul(cell[0], NULL, 10), CONTAINER_V02);
+	assert_string_equal(cell[1], "V02");
 }
 
 TEST(every_section_has_the_number_and_record_that_is_written_down)
@@ -425,19 +438,22 @@ static void tiny_checkpoint(struct memdir *d)
 	tiny_part(d, &info, &const_role, "w0000-00000001-000.part", &k, &part[1]);
 	handmade_table(&t, "fsdp=1");
 	(void)handmade_layout(&t, "Shard(0)@fsdp");
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "model", .name = "w", .dtype = CKPT_F32,
-				       .role = CKPT_PARAM, .ndim = 2, .shape = { 3, 2 }));
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "model", .name = "w16", .of = "model/w",
-				       .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
-				       .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t,
+			      &(struct handmade_tensor)ROW(.component = "model", .name = "w",
+							   .dtype = CKPT_F32, .role = CKPT_PARAM,
+							   .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t,
+			      &(struct handmade_tensor)ROW(.component = "model", .name = "w16",
+							   .of = "model/w", .dtype = CKPT_BF16,
+							   .role = CKPT_PARAM, .cls = CKPT_DERIVED,
+							   .ndim = 2, .shape = { 3, 2 }));
 	(void)handmade_tensor(&t, &constant);
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				       .component = "blob", .name = "rng", .dtype = CKPT_U8,
-				       .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
-				       .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE, .rank_ = 1,
-				       .ndim = 1, .shape = { 3 }));
+	(void)handmade_tensor(
+		&t,
+		&(struct handmade_tensor)ROW(.component = "blob", .name = "rng", .dtype = CKPT_U8,
+					     .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
+					     .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE,
+					     .rank_ = 1, .ndim = 1, .shape = { 3 }));
 	handmade_piece(&t, 0, 0, 0, 0, origin, w_box);
 	handmade_piece(&t, 0, 3, 1 << 20, 0, origin, &three);
 	handmade_piece(&t, 0, 1, 2 << 20, PIECE_DERIVED, origin, w_box);

@@ -10,6 +10,7 @@
 #include "tests/lib/each_arena.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/unit.h"
 
 #define WORLD 3
@@ -313,6 +314,134 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 	table_free(&w.all);
 	for (uint32_t r = 0; r < WORLD; r++)
 		table_free(&w.t[r]);
+}
+
+/* --- parts of each kind --- */
+
+static struct handmade several; /* and its MANIFEST, as it should be */
+
+static int act_several_open(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&several.d);
+	struct checkpoint *c;
+	int r = format_native.open(&d, &c, NULL, arg, err);
+
+	assert_int_equal(r < 0, c == NULL);
+	if (c)
+		assert_true(c->nfile == 3 && c->nattr == 1 && c->table.naverage == 1);
+	checkpoint_free(c);
+	return r;
+}
+
+static int act_several_rebuild(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&several.d);
+	const struct memdir_file *m = memdir_find(&several.d, NATIVE_MANIFEST);
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_rebuild(&d, "demo", 12, &several.line, &bytes, &len, id, err);
+
+	(void)arg;
+	assert_int_equal(r < 0, bytes == NULL);
+	if (r == 0) {
+		assert_int_equal(len, m->len);
+		assert_memory_equal(bytes, m->bytes, len);
+	}
+	free(bytes);
+	return r;
+}
+
+static int act_several_tail(void *arg, struct ckpt_err *err)
+{
+	const struct native_role role = { .nsource = 2, .source = several.part };
+	struct native_info info = several.info;
+	struct hash128 root;
+	struct chunk *chunk;
+	uint64_t n, end, len;
+	void *bytes = NULL;
+	int r = native_part_chunks(&several.table[2], &chunk, &n, &end, err);
+
+	(void)arg;
+	if (r)
+		return r;
+	info.role = &role;
+	r = native_part_tail(&info, 0, &several.table[2], chunk, n, end, &bytes, &len, &root, err);
+	assert_int_equal(r < 0, bytes == NULL);
+	free(bytes);
+	free(chunk);
+	return r;
+}
+
+static int act_several_manifest(void *arg, struct ckpt_err *err)
+{
+	const struct memdir_file *m = memdir_find(&several.d, NATIVE_MANIFEST);
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_manifest(&several.info, several.part, 3, &several.line, &bytes, &len, id,
+				err);
+
+	(void)arg;
+	assert_int_equal(r < 0, bytes == NULL);
+	if (r == 0)
+		assert_memory_equal(bytes, m->bytes, m->len);
+	free(bytes);
+	return r;
+}
+
+TEST(parts_of_each_kind_are_read_and_made_or_there_is_no_memory)
+{
+	static const uint64_t origin[1], four[1] = { 4 };
+	static const struct checkpoint_attr attr = { "git", "cafe" };
+	const struct table_average average = { .name = "fast", .schedule = "every=1" };
+	const struct handmade_tensor constant =
+		ROW(.component = "m", .name = "c", .dtype = CKPT_F32, .cls = CKPT_CONST,
+		    .layout = TABLE_NONE, .ndim = 1, .shape = { 4 });
+	struct ckpt_err err;
+	struct table t;
+
+	handmade_begin(&several, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
+	handmade_piece(&t, 0, handmade_tensor(&t, &constant), 0, 0, origin, four);
+	(void)handmade_add(&several, 0, PART_CONST, 0, &t, NULL, 0);
+	handmade_table(&t, NULL);
+	assert_int_equal(table_add_average(&t, &average, NULL, NULL), 0);
+	handmade_piece(
+		&t, 0,
+		handmade_tensor(&t,
+				&(struct handmade_tensor)ROW(.component = "ema.fast", .name = "w",
+							     .of = "m/w", .dtype = CKPT_F32,
+							     .made = 1, .layout = TABLE_NONE,
+							     .ndim = 1, .shape = { 4 })),
+		0, 0, origin, four);
+	(void)handmade_add(&several, 0, PART_AVERAGE, 0, &t, NULL, 0);
+	handmade_table(&t, NULL);
+	(void)handmade_tensor(&t, &constant);
+	handmade_piece(
+		&t, 0,
+		handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "m", .name = "w",
+								 .dtype = CKPT_F32,
+								 .layout = TABLE_NONE, .ndim = 1,
+								 .shape = { 4 })),
+		0, 0, origin, four);
+	handmade_piece(
+		&t, 0,
+		handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "m", .name = "h",
+								 .of = "m/w", .dtype = CKPT_BF16,
+								 .cls = CKPT_DERIVED,
+								 .layout = TABLE_NONE, .ndim = 1,
+								 .shape = { 4 })),
+		1 << 20, PIECE_DERIVED, origin, four);
+	(void)handmade_add(&several, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0, 1 }, 2);
+	several.line.attr = &attr;
+	several.line.nattr = 1;
+	assert_ok_err(handmade_commit(&several, &err), &err);
+	without_memory(3, "open parts of each kind", act_several_open, NULL);
+	without_memory(3, "rebuild of parts of each kind", act_several_rebuild, NULL);
+	without_memory(3, "part_tail with sources", act_several_tail, NULL);
+	without_memory(3, "manifest of parts of each kind", act_several_manifest, NULL);
+	handmade_free(&several);
 }
 
 UNIT(.group_setup = setup, .group_teardown = teardown);

@@ -46,46 +46,51 @@ static int setup(void **state)
 	handmade_begin(&good, "demo", 12, 1, 0);
 	handmade_table(&t, "dp=1");
 	l = handmade_layout(&t, "Shard(0)@dp");
-	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "c",
-						       .dtype = CKPT_F32, .cls = CKPT_CONST,
-						       .layout = l, .ndim = 1, .shape = { 4 }));
+	k = handmade_tensor(&t,
+			    &(struct handmade_tensor)ROW(.component = "model", .name = "c",
+							 .dtype = CKPT_F32, .cls = CKPT_CONST,
+							 .layout = l, .ndim = 1, .shape = { 4 }));
 	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 4 });
 	(void)handmade_add(&good, 0, PART_CONST, 0, &t, NULL, 0);
 	handmade_table(&t, "dp=1");
 	l = handmade_layout(&t, "Shard(0)@dp");
 	assert_int_equal(table_add_average(&t, &average, NULL, NULL), 0);
-	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "ema.fast", .name = "w",
-						       .of = "model/w", .dtype = CKPT_F32,
-						       .role = CKPT_AVERAGE, .layout = l, .made = 1,
-						       .ndim = 2, .shape = { 8, 3 }));
+	k = handmade_tensor(&t,
+			    &(struct handmade_tensor)ROW(.component = "ema.fast", .name = "w",
+							 .of = "model/w", .dtype = CKPT_F32,
+							 .role = CKPT_AVERAGE, .layout = l,
+							 .made = 1, .ndim = 2, .shape = { 8, 3 }));
 	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
 	(void)handmade_add(&good, 0, PART_AVERAGE, 0, &t, NULL, 0);
 	handmade_table(&t, "dp=1");
 	l = handmade_layout(&t, "Shard(0)@dp");
 	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "w",
-						       .dtype = CKPT_F32, .layout = l, .ndim = 2,
-						       .shape = { 8, 3 }));
+							     .dtype = CKPT_F32, .layout = l,
+							     .ndim = 2, .shape = { 8, 3 }));
 	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
-	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				     .component = "model", .name = "h", .of = "model/w",
-				     .dtype = CKPT_BF16, .cls = CKPT_DERIVED, .layout = l,
-				     .ndim = 2, .shape = { 8, 3 }));
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "h",
+							     .of = "model/w", .dtype = CKPT_BF16,
+							     .cls = CKPT_DERIVED, .layout = l,
+							     .ndim = 2, .shape = { 8, 3 }));
 	handmade_piece(&t, 0, k, 2 << 20, PIECE_DERIVED, zero4, (uint64_t[]){ 8, 3 });
-	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "c",
-							 .dtype = CKPT_F32, .cls = CKPT_CONST,
-							 .layout = l, .ndim = 1, .shape = { 4 }));
-	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "s",
-						       .dtype = CKPT_F32, .layout = TABLE_NONE));
+	(void)handmade_tensor(&t,
+			      &(struct handmade_tensor)ROW(.component = "model", .name = "c",
+							   .dtype = CKPT_F32, .cls = CKPT_CONST,
+							   .layout = l, .ndim = 1, .shape = { 4 }));
+	k = handmade_tensor(&t,
+			    &(struct handmade_tensor)ROW(.component = "model", .name = "s",
+							 .dtype = CKPT_F32, .layout = TABLE_NONE));
 	handmade_piece(&t, 0, k, 128, 0, zero4, zero4);
-	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(
-				     .component = "blob", .name = "rng", .dtype = CKPT_U8,
-				     .flags = TENSOR_BLOB, .media = CKPT_MEDIA_JSON,
-				     .layout = TABLE_NONE, .rank_ = 1, .ndim = 1, .shape = { 5 }));
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "blob", .name = "rng",
+							     .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+							     .media = CKPT_MEDIA_JSON,
+							     .layout = TABLE_NONE, .rank_ = 1,
+							     .ndim = 1, .shape = { 5 }));
 	handmade_piece(&t, 0, k, 1 << 20, 0, zero4, (uint64_t[]){ 5 });
 	l = handmade_layout(&t, "Partial(sum, keep)@dp");
 	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "grad", .name = "g",
-						       .dtype = CKPT_F32, .layout = l, .ndim = 1,
-						       .shape = { 4 }));
+							     .dtype = CKPT_F32, .layout = l,
+							     .ndim = 1, .shape = { 4 }));
 	handmade_piece(&t, 0, k, 256, 0, zero4, (uint64_t[]){ 4 });
 	(void)handmade_add(&good, 0, PART_MAIN, 0, &t, both, 2);
 	good.line.note = &note;
@@ -124,9 +129,9 @@ static void on_fault(void *arg, const struct format_fault *f)
 static void expect(char verdict, const char *what)
 {
 	const int code = verdict == 'N' || verdict == 'O' ? -EPROTONOSUPPORT
-			 : verdict == 'B'		      ? -EPROTO
-			 : verdict == 'D'		      ? -EBADMSG
-							      : 0;
+			 : verdict == 'B'		  ? -EPROTO
+			 : verdict == 'D'		  ? -EBADMSG
+							  : 0;
 	struct source_dir dir = memdir_source(&bad);
 	struct told told = { 0 };
 	struct checkpoint *c;
@@ -136,8 +141,7 @@ static void expect(char verdict, const char *what)
 	if (r != code)
 		fail_msg("%s: %d, should be %c (%d): %s", what, r, verdict, code, err.msg);
 	/* Of what is damaged all is told, what is newer as well. */
-	if (verdict != 'D' &&
-	    (verdict == 'N') != !!strstr(err.msg, "written by a newer version"))
+	if (verdict != 'D' && (verdict == 'N') != !!strstr(err.msg, "written by a newer version"))
 		fail_msg("%s: %s", what, err.msg);
 	if (verdict == 'N' && (strstr(told.kinds, "malformed") || strstr(told.kinds, "mismatch") ||
 			       strstr(told.kinds, "checksum") || strstr(told.kinds, "coverage")))
@@ -167,10 +171,12 @@ struct field {
 	struct change change[5]; /* at least one of each field */
 };
 
-#define F(s, f, ...)                                                                     \
-	{                                                                                \
-		.name = #s "." #f, .off = offsetof(struct s, f),                         \
-		.bytes = sizeof(((struct s *)0)->f), .change = { __VA_ARGS__ }           \
+#define F(s, f, ...)                                             \
+	{                                                        \
+		.name = #s "." #f, .off = offsetof(struct s, f), \
+		.bytes = sizeof(((struct s *)0)->f), .change = { \
+			__VA_ARGS__                              \
+		}                                                \
 	}
 #define LAST UINT64_MAX
 #define NONE UINT32_MAX
@@ -576,9 +582,10 @@ static void section_add(struct memdir_file *f, uint32_t kind, uint32_t flags)
 	assert_non_null(f->bytes);
 	memset(f->bytes + len - CONTAINER_BLOCK, 0, CONTAINER_BLOCK);
 	memcpy(f->bytes + len - CONTAINER_BLOCK, "abcdefgh", 8);
-	t.sect[le32_get(t.nsect)] = (struct ck_sect)ROW(
-		.kind = le32_of(kind), .flags = le32_of(flags), .rec_bytes = le32_of(1),
-		.off = le64_of(len - CONTAINER_BLOCK), .len = le64_of(8), .count = le64_of(8));
+	t.sect[le32_get(t.nsect)] =
+		(struct ck_sect)ROW(.kind = le32_of(kind), .flags = le32_of(flags),
+				    .rec_bytes = le32_of(1), .off = le64_of(len - CONTAINER_BLOCK),
+				    .len = le64_of(8), .count = le64_of(8));
 	t.nsect = le32_of(le32_get(t.nsect) + 1);
 	f->len += CONTAINER_BLOCK;
 	t.file_bytes = le64_of(f->len);

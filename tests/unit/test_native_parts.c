@@ -108,9 +108,9 @@ static struct checkpoint *sound(struct handmade *p)
 	for (uint32_t i = 0; i < c->table.npiece; i++)
 		if (!c->table.piece[i].stride)
 			piece_check(p, c, &c->table.piece[i]);
-	assert_ok_err(native_rebuild(&dir, p->info.job, p->info.step, &p->line, &bytes, &len, id,
-				     &err),
-		      &err);
+	assert_ok_err(
+		native_rebuild(&dir, p->info.job, p->info.step, &p->line, &bytes, &len, id, &err),
+		&err);
 	/* But for when it was made, which parts of one step may differ in. */
 	assert_int_equal(len, m->len);
 	assert_memory_equal(bytes, m->bytes, len);
@@ -140,18 +140,19 @@ static void tables(uint32_t world, uint32_t rank, struct table *ret, struct tabl
 	snprintf(mesh, sizeof mesh, "fsdp=%u", world);
 	handmade_table(ret, mesh);
 	k = handmade_layout(ret, "Shard(0)@fsdp");
-	(void)handmade_tensor(ret, T(.component = "model", .name = "rope", .dtype = CKPT_F32,
-				  .cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
-	k = handmade_tensor(ret, T(.component = "model", .name = "w", .dtype = CKPT_F32, .layout = k,
-				.ndim = 2, .shape = { 12, 2 }));
+	(void)handmade_tensor(ret,
+			      T(.component = "model", .name = "rope", .dtype = CKPT_F32,
+				.cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
+	k = handmade_tensor(ret, T(.component = "model", .name = "w", .dtype = CKPT_F32,
+				   .layout = k, .ndim = 2, .shape = { 12, 2 }));
 	handmade_piece(ret, rank, k, 0, 0, BOX(from, 0), BOX(12 / world, 2));
 	if (!ret_const)
 		return;
 	handmade_table(ret_const, mesh);
 	k = handmade_layout(ret_const, "Shard(0)@fsdp");
 	k = handmade_tensor(ret_const,
-			 T(.component = "model", .name = "rope", .dtype = CKPT_F32,
-			   .cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
+			    T(.component = "model", .name = "rope", .dtype = CKPT_F32,
+			      .cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
 	handmade_piece(ret_const, rank, k, 64, 0, BOX(from, 0), BOX(12 / world, 5));
 }
 
@@ -258,8 +259,8 @@ TEST(of_several_parts_the_worst_is_told_first)
 	static const struct {
 		int what[2], code;
 	} is[] = {
-		{ { 'N', 'M' }, -EUCLEAN },	   { { 'M', 'N' }, -EUCLEAN },
-		{ { 'N', 'D' }, -EBADMSG },	   { { 'M', 'D' }, -EBADMSG },
+		{ { 'N', 'M' }, -EUCLEAN },	    { { 'M', 'N' }, -EUCLEAN },
+		{ { 'N', 'D' }, -EBADMSG },	    { { 'M', 'D' }, -EBADMSG },
 		{ { 'B', 'N' }, -EPROTONOSUPPORT }, { { 'N', 'B' }, -EPROTONOSUPPORT },
 		{ { 'B', 'M' }, -EUCLEAN },
 	};
@@ -317,17 +318,18 @@ TEST(the_layout_of_a_linked_tensor_that_is_pending_is_no_hint)
 		handmade_begin(&older, "demo", 10, 1, 0);
 		handmade_table(&t, "dp=1");
 		k = handmade_layout(&t, of[i].was);
-		k = handmade_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
-				       .cls = CKPT_CONST, .layout = k, .ndim = 1, .shape = { 4 }));
+		k = handmade_tensor(&t,
+				    T(.component = "m", .name = "g", .dtype = CKPT_F32,
+				      .cls = CKPT_CONST, .layout = k, .ndim = 1, .shape = { 4 }));
 		handmade_piece(&t, 0, k, 0, 0, origin, BOX(4));
 		(void)handmade_add(&older, 0, PART_CONST, 0, &t, NULL, 0);
 		handmade_begin(&p, "demo", 12, 1, 0);
 		(void)handmade_link(&p, &older, 0);
 		handmade_table(&t, "dp=1");
 		k = handmade_layout(&t, of[i].is);
-		(void)handmade_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
-					 .cls = CKPT_CONST, .layout = k, .ndim = 1,
-					 .shape = { 4 }));
+		(void)handmade_tensor(&t,
+				      T(.component = "m", .name = "g", .dtype = CKPT_F32,
+					.cls = CKPT_CONST, .layout = k, .ndim = 1, .shape = { 4 }));
 		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
 		if (of[i].words) {
 			assert_int_equal(handmade_commit(&p, &err), -EINVAL);
@@ -450,7 +452,8 @@ TEST(a_part_that_only_manifest_or_only_a_main_part_names_is_refused)
 	(void)handmade_link(&p, &older, 0);
 	(void)handmade_link(&p, &older, 1);
 	handmade_table(&t, "fsdp=1");
-	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 1, 0 }, 2); /* sorted by the writer */
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 1, 0 },
+			   2); /* sorted by the writer */
 	{
 		const struct ck_part *s = memdir_section(handmade_file(&p, 2), CK_SOURCES);
 
@@ -463,8 +466,17 @@ TEST(a_part_that_only_manifest_or_only_a_main_part_names_is_refused)
 
 /* --- derived --- */
 
-enum { TWIN, NO_MASTER, MASTER_IS_CUT_OTHERWISE, MASTER_HAS_STRIDES, MASTER_IS_DERIVED, NO_TWIN,
-       MASTER_OF_ANOTHER_SHAPE, MASTER_OF_ANOTHER_DTYPE, OTHER_PLACES };
+enum {
+	TWIN,
+	NO_MASTER,
+	MASTER_IS_CUT_OTHERWISE,
+	MASTER_HAS_STRIDES,
+	MASTER_IS_DERIVED,
+	NO_TWIN,
+	MASTER_OF_ANOTHER_SHAPE,
+	MASTER_OF_ANOTHER_DTYPE,
+	OTHER_PLACES
+};
 
 /* A tensor h of one rank, in two pieces with no bytes, of what `how` says. */
 static void derived_make(struct handmade *p, int how, uint32_t dtype, uint32_t trusted)
@@ -475,15 +487,15 @@ static void derived_make(struct handmade *p, int how, uint32_t dtype, uint32_t t
 	handmade_begin(p, "demo", 5, 1, 0);
 	handmade_table(&t, NULL);
 	m = handmade_tensor(&t, T(.component = "optim", .name = "w",
-			       .of = how == MASTER_IS_DERIVED ? "x/y" : "",
-			       .dtype = how == MASTER_OF_ANOTHER_DTYPE ? CKPT_I32 : CKPT_F32,
-			       .cls = how == MASTER_IS_DERIVED ? CKPT_DERIVED : CKPT_STABLE,
-			       .layout = TABLE_NONE, .ndim = 2,
-			       .shape = { 6, how == MASTER_OF_ANOTHER_SHAPE ? 8 : 4 }));
+				  .of = how == MASTER_IS_DERIVED ? "x/y" : "",
+				  .dtype = how == MASTER_OF_ANOTHER_DTYPE ? CKPT_I32 : CKPT_F32,
+				  .cls = how == MASTER_IS_DERIVED ? CKPT_DERIVED : CKPT_STABLE,
+				  .layout = TABLE_NONE, .ndim = 2,
+				  .shape = { 6, how == MASTER_OF_ANOTHER_SHAPE ? 8 : 4 }));
 	h = handmade_tensor(&t, T(.component = "model", .name = "w",
-			       .of = how == NO_MASTER ? "optim/z" : "optim/w", .dtype = dtype,
-			       .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
-			       .shape = { 6, 4 }));
+				  .of = how == NO_MASTER ? "optim/z" : "optim/w", .dtype = dtype,
+				  .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
+				  .shape = { 6, 4 }));
 	if (how == MASTER_IS_CUT_OTHERWISE) {
 		handmade_piece(&t, 0, m, 0, 0, origin, BOX(3, 4));
 		handmade_piece(&t, 0, m, 1024, 0, BOX(3, 0), BOX(3, 4));
@@ -558,17 +570,17 @@ TEST(a_twin_is_in_the_same_file)
 		handmade_begin(&p, "demo", 5, 1, 0);
 		handmade_table(&k, NULL);
 		m = handmade_tensor(&k, T(.component = "o", .name = "w", .dtype = CKPT_F32,
-				       .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
-				       .shape = { 6 }));
+					  .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
+					  .shape = { 6 }));
 		handmade_piece(&k, 0, m, 0, 0, origin, BOX(6));
 		(void)handmade_add(&p, 0, PART_CONST, 0, &k, NULL, 0);
 		handmade_table(&t, NULL);
 		(void)handmade_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
-					 .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
-					 .shape = { 6 }));
+					    .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
+					    .shape = { 6 }));
 		m = handmade_tensor(&t, T(.component = "m", .name = "w", .of = "o/w",
-				       .dtype = CKPT_BF16, .cls = CKPT_DERIVED,
-				       .layout = TABLE_NONE, .ndim = 1, .shape = { 6 }));
+					  .dtype = CKPT_BF16, .cls = CKPT_DERIVED,
+					  .layout = TABLE_NONE, .ndim = 1, .shape = { 6 }));
 		handmade_piece(&t, 0, m, 0, flags ? PIECE_DERIVED : 0, origin, BOX(6));
 		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
 		assert_ok_err(handmade_commit(&p, &err), &err);
@@ -599,16 +611,16 @@ TEST(twins_of_many_boxes_are_found_at_once)
 	assert_non_null(twin);
 	handmade_table(&t, NULL);
 	m = handmade_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
-			       .layout = TABLE_NONE, .ndim = 2, .shape = { N, 4 }));
+				  .layout = TABLE_NONE, .ndim = 2, .shape = { N, 4 }));
 	h = handmade_tensor(&t, T(.component = "m", .name = "w", .of = "o/w", .dtype = CKPT_BF16,
-			       .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
-			       .shape = { N, 4 }));
+				  .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
+				  .shape = { N, 4 }));
 	for (uint64_t i = 0; i < N; i++) {
 		uint64_t row = i * 7919 % N; /* in no order */
 
 		handmade_piece(&t, 0, m, i * 64, 0, BOX(row, 0), BOX(1, 4));
 		handmade_piece(&t, 0, h, (UINT64_C(1) << 30) + (N - i) * 64, PIECE_DERIVED,
-			    BOX(row, 0), BOX(1, 4));
+			       BOX(row, 0), BOX(1, 4));
 	}
 	assert_int_equal(table_seal(&t, NULL), 0);
 	begin = seconds();
@@ -636,8 +648,8 @@ static void averaged(struct table *t, uint32_t rank, const struct table_average 
 	assert_int_equal(table_add_average(t, x, NULL, NULL), 0);
 	k = handmade_layout(t, "Shard(0)@fsdp");
 	k = handmade_tensor(t, T(.component = "ema.fast", .name = "w", .of = "model/w",
-			      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1, .layout = k,
-			      .ndim = 2, .shape = { 12, 2 }));
+				 .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1, .layout = k,
+				 .ndim = 2, .shape = { 12, 2 }));
 	handmade_piece(t, rank, k, 0, 0, BOX(6 * rank, 0), BOX(6, 2));
 }
 
@@ -662,8 +674,9 @@ TEST(averages_of_ranks_are_united_and_mixed_where_they_differ)
 
 			handmade_table(&t, "fsdp=2");
 			k = handmade_layout(&t, "Shard(0)@fsdp");
-			k = handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F32,
-					       .layout = k, .ndim = 2, .shape = { 12, 2 }));
+			k = handmade_tensor(&t,
+					    T(.component = "model", .name = "w", .dtype = CKPT_F32,
+					      .layout = k, .ndim = 2, .shape = { 12, 2 }));
 			handmade_piece(&t, r, k, 0, 0, BOX(6 * r, 0), BOX(6, 2));
 			(void)handmade_add(&p, r, PART_MAIN, 0, &t, &r, 1);
 		}
@@ -706,17 +719,18 @@ TEST(a_tensor_in_a_part_that_is_not_for_it_is_refused)
 		handmade_table(&t, NULL);
 		if (is[i].made)
 			assert_int_equal(table_add_average(&t, &x, NULL, NULL), 0);
-		k = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
-				       .cls = is[i].cls, .made = is[i].made,
-				       .layout = TABLE_NONE, .ndim = 1,
-				       .shape = { is[i].piece ? 4 : 0 }));
+		k = handmade_tensor(&t,
+				    T(.component = "m", .name = "w", .dtype = CKPT_F32,
+				      .cls = is[i].cls, .made = is[i].made, .layout = TABLE_NONE,
+				      .ndim = 1, .shape = { is[i].piece ? 4 : 0 }));
 		handmade_piece(&t, 0, k, 0, 0, origin, BOX(is[i].piece ? 4 : 0));
 		(void)handmade_add(&p, 0, is[i].kind, 0, &t, NULL, 0);
 		handmade_table(&t, NULL);
 		if (is[i].kind == PART_CONST && !is[i].made)
-			(void)handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
-						 .cls = is[i].cls, .layout = TABLE_NONE, .ndim = 1,
-						 .shape = { is[i].piece ? 4 : 0 }));
+			(void)handmade_tensor(&t,
+					      T(.component = "m", .name = "w", .dtype = CKPT_F32,
+						.cls = is[i].cls, .layout = TABLE_NONE, .ndim = 1,
+						.shape = { is[i].piece ? 4 : 0 }));
 		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
 		assert_ok_err(handmade_commit(&p, &err), &err);
 		if (!is[i].words)
@@ -742,7 +756,7 @@ static int boxes(struct handmade *p, uint64_t from, uint64_t columns)
 			handmade_begin(p, "demo", 12, 2, 0);
 		handmade_table(&t, "dp=2");
 		k = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_BF16,
-				       .layout = TABLE_NONE, .ndim = 2, .shape = { 4, 10 }));
+					  .layout = TABLE_NONE, .ndim = 2, .shape = { 4, 10 }));
 		if (r == 0) {
 			handmade_piece(&t, 0, k, 0, 0, origin, BOX(4, 3));
 			handmade_piece(&t, 0, k, 64, 0, BOX(0, 3), BOX(1, 2));
@@ -764,7 +778,8 @@ TEST(boxes_that_no_layout_describes_hold_every_element_once)
 	/* A box that is not there, and one that is there twice; by the reader as by the writer. */
 	((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[1].indexset =
 		((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[0].indexset;
-	((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[1].raw_len = le64_of(24);
+	((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[1].raw_len =
+		le64_of(24);
 	memdir_sign(&p.d, handmade_file(&p, 0));
 	refused(&p, -EPROTO, "m/w");
 	handmade_free(&p);
@@ -784,8 +799,8 @@ static void one_blob(struct handmade *p, uint32_t media)
 	handmade_begin(p, "demo", 12, 1, 0);
 	handmade_table(&t, NULL);
 	k = handmade_tensor(&t, T(.component = "blob", .name = "rng", .dtype = CKPT_U8,
-			       .flags = TENSOR_BLOB, .media = media, .layout = TABLE_NONE,
-			       .ndim = 1, .shape = { 70 }));
+				  .flags = TENSOR_BLOB, .media = media, .layout = TABLE_NONE,
+				  .ndim = 1, .shape = { 70 }));
 	handmade_piece(&t, 0, k, 0, 0, origin, BOX(70));
 	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
@@ -883,8 +898,8 @@ TEST(a_fingerprint_that_is_not_known_is_compared_with_nothing)
 	handmade_table(&t, NULL);
 	for (uint32_t i = 0; i < 2; i++) {
 		k = handmade_tensor(&t, T(.component = "m", .name = i ? "known" : "half",
-				       .dtype = CKPT_F32, .layout = TABLE_NONE, .ndim = 1,
-				       .shape = { 8 }));
+					  .dtype = CKPT_F32, .layout = TABLE_NONE, .ndim = 1,
+					  .shape = { 8 }));
 		handmade_piece(&t, 0, k, 256 * i, 0, origin, BOX(4));
 		handmade_piece(&t, 0, k, 256 * i + 64, 0, BOX(4), BOX(4));
 	}
@@ -936,9 +951,9 @@ TEST(chunks_lie_anywhere_in_their_order_and_may_be_longer_than_their_pieces)
 			p.gap = gap[i];
 			p.longer = longer[l];
 			handmade_table(&t, NULL);
-			x = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
-					       .layout = TABLE_NONE, .ndim = 1,
-					       .shape = { 3000 }));
+			x = handmade_tensor(&t,
+					    T(.component = "m", .name = "w", .dtype = CKPT_F32,
+					      .layout = TABLE_NONE, .ndim = 1, .shape = { 3000 }));
 			for (uint64_t b = 0; b < 3; b++)
 				handmade_piece(&t, 0, x, b << 20, 0, BOX(1000 * b), BOX(1000));
 			(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
@@ -946,7 +961,8 @@ TEST(chunks_lie_anywhere_in_their_order_and_may_be_longer_than_their_pieces)
 			c = sound(&p);
 			assert_int_equal(c->file[0].chunk[0].raw_len,
 					 MIN(4000 + longer[l], UINT64_C(1) << 20));
-			assert_int_equal(c->file[0].chunk[2].raw_len, 4000); /* the raw space ends */
+			assert_int_equal(c->file[0].chunk[2].raw_len,
+					 4000); /* the raw space ends */
 			assert_int_equal(c->file[0].chunk[0].off, align_up(4096 + gap[i], 4096));
 			checkpoint_free(c);
 			/* Backwards, over each other, beyond the data, beyond the raw space: none of these. */

@@ -617,3 +617,69 @@ TEST(the_sample_is_the_same_model_on_every_mesh)
 		assert_false(sample_check(&s, 4, why, sizeof why));
 	}
 }
+
+TEST(an_average_has_a_name_and_two_of_one_that_differ_are_mixed)
+{
+	static const char *const wrong[] = { "", "a/b", ".carry", "fast.carry" };
+	struct table_average x =
+		ROW(.name = "fast", .schedule = "every=1", .updates = 3, .last_step = 9);
+	cleanup_table struct table t = { 0 }, u = { 0 };
+	struct ckpt_errlist l = { .code = -EPROTO };
+	struct ckpt_err err;
+	uint32_t id;
+
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+		x.name = wrong[i];
+		assert_int_equal(table_add_average(&t, &x, NULL, &err), -EINVAL);
+	}
+	x.name = "fast";
+	x.flags = 8;
+	assert_int_equal(table_add_average(&t, &x, NULL, &err), -EINVAL);
+	x.flags = 0;
+	assert_ok(table_add_average(&t, &x, &id, &err));
+	assert_ok(table_add_average(&t, &x, &id, &err)); /* found */
+	assert_int_equal(id, 0);
+	assert_int_equal(t.average[0].flags, 0);
+	x.rule = 1; /* another */
+	assert_ok(table_add_average(&t, &x, &id, &err));
+	assert_int_equal(id, 1);
+	x.updates++;
+	assert_ok(table_add_average(&t, &x, &id, &err));
+	assert_int_equal(id, 1);
+	assert_int_equal(t.average[1].flags, AVERAGE_MIXED);
+	assert_int_equal(t.average[1].updates, 3); /* the first one's */
+	x.rule = 0;
+	x.updates--;
+	x.flags = AVERAGE_MIXED; /* somebody else's were */
+	assert_ok(table_add_average(&t, &x, &id, &err));
+	assert_int_equal(t.average[0].flags, AVERAGE_MIXED);
+	/* One that the other does not have. */
+	x.name = "slow";
+	assert_ok(table_add_average(&u, &x, NULL, &err));
+	assert_int_equal(table_seal(&u, NULL), 0);
+	assert_ok(table_join(&t, &u, "MANIFEST", "a part", false, &l, &err));
+	assert_int_equal(l.n, 1);
+	assert_non_null(strstr(l.text, "average slow, rule 0: it is not in MANIFEST"));
+	ckpt_errlist_free(&l);
+}
+
+/* The longest component, '/', the longest name. */
+TEST(a_key_of_any_tensor_can_be_named)
+{
+	static char component[CKPT_NAME_MAX + 1], key[TABLE_KEY_BYTES + 1];
+	struct table_tensor x = ROW(.component = component, .name = component, .of = "",
+				    .dtype = CKPT_F32, .layout = TABLE_NONE, .rank = TABLE_NONE);
+	cleanup_table struct table t = { 0 };
+	uint32_t id;
+
+	memset(component, 'c', CKPT_NAME_MAX);
+	assert_ok(table_add_tensor(&t, &x, &id, NULL));
+	x.of = table_key(&t.tensor[id], key);
+	assert_int_equal(strlen(x.of), TABLE_KEY_BYTES - 1);
+	x.name = "w";
+	assert_ok(table_add_tensor(&t, &x, NULL, NULL));
+	assert_int_equal(table_find_key(&t, t.tensor[1].of), id);
+	memset(key, 'x', TABLE_KEY_BYTES);
+	x.name = "v";
+	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), -ENAMETOOLONG);
+}

@@ -660,3 +660,20 @@ TEST(boxes_are_a_layout_in_declarations_and_in_no_file)
 	assert_non_null(strstr(err.msg, "mode 4 is unknown"));
 	one_free(&o);
 }
+
+/* `of` may be as long as any key. */
+TEST(the_longest_key_comes_back)
+{
+	static char component[CKPT_NAME_MAX + 1], key[TABLE_KEY_BYTES];
+	struct table_tensor x = ROW(.component = component, .name = component, .of = "",
+				    .dtype = CKPT_F32, .layout = TABLE_NONE, .rank = TABLE_NONE);
+	cleanup_table struct table t = { 0 };
+
+	memset(component, 'c', CKPT_NAME_MAX);
+	assert_ok(table_add_tensor(&t, &x, NULL, NULL));
+	x.of = table_key(&t.tensor[0], key);
+	x.name = "w";
+	assert_ok(table_add_tensor(&t, &x, NULL, NULL));
+	assert_int_equal(table_seal(&t, NULL), 0);
+	round_trip(&t);
+}
