@@ -13,7 +13,7 @@
  *	struct ckpt_placement s0 = { .how = CKPT_SHARD, .mesh_dim = 0, .tensor_dim = 0 };
  *	struct ckpt_local at = { .ptr = w };
  *	struct ckpt_tensor t = { .size = sizeof t, .role = CKPT_MASTER, .dtype = CKPT_F32,
- *		.component = "optim", .name = "w.master", .of = "w", .ndim = 2, .mesh = mesh,
+ *		.component = "optim", .name = "w.master", .of = "model/w", .ndim = 2, .mesh = mesh,
  *		.nplace = 1, .nlocal = 1, .shape = shape, .place = &s0, .local = &at };
  *	ckpt_tensor_add(c, &t, &id, &e);
  *	ckpt_blob_add(c, "cursor", 0, &step, &len8, 8, &e);

@@ -243,10 +243,17 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 
 	if (rc == 0)
 		rc = name_check("tensor name", t->name, false, err);
-	if (rc == 0 && t->of)
-		rc = name_check("parameter name in .of", t->of, true, err);
 	if (rc < 0)
 		return rc;
+	if (strchr(t->component, '/'))
+		return ckpt_error(err, -EINVAL, "%s/%s: a component cannot have a '/'",
+				  t->component, t->name);
+	if (t->of && *t->of &&
+	    (!strchr(t->of, '/') || strnlen(t->of, TABLE_KEY_BYTES) == TABLE_KEY_BYTES))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s/%s: .of is \"%.60s\", but must be COMPONENT/NAME of another tensor",
+			t->component, t->name, t->of);
 	if (!dtype_bytes(t->dtype))
 		return ckpt_error(err, -EINVAL, "%s/%s: dtype %u is unknown; see enum ckpt_dtype",
 				  t->component, t->name, t->dtype);

@@ -22,6 +22,8 @@ static int by_place(const void *va, const void *vb, void *table)
 		return a->place < b->place ? -1 : 1;
 	if (x != y)
 		return x < y ? -1 : 1;
+	if (a->flags != b->flags) /* a master before what is derived of it */
+		return a->flags < b->flags ? -1 : 1;
 	return (i > j) - (i < j);
 }
 
@@ -91,7 +93,7 @@ char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uin
 		struct piece_bytes x = table_piece_bytes(t, p);
 
 		if (p->place != place || x.off >= hi || x.off + x.len <= lo ||
-		    (low && x.off >= low_off))
+		    (low && x.off >= low_off) || p->flags & PIECE_DERIVED)
 			continue;
 		low = p;
 		low_off = x.off;

@@ -643,10 +643,18 @@ static int taken_twice(struct making *k, const struct item *y)
 	return refuse(k, "there is already a tensor called %s", LABEL(y));
 }
 
-/* Names of parameters before and after. */
+/* Keys ("component/name") before and after. */
 struct new_name {
 	const char *was, *is;
 };
+
+/* NULL: there is no memory. */
+static const char *key_keep(struct making *k, const struct table_tensor *x)
+{
+	char key[TABLE_KEY_BYTES];
+
+	return arena_str(&k->t->arena, table_key(x, key));
+}
 
 static int new_name_compare(const void *a, const void *b)
 {
@@ -680,16 +688,21 @@ static int rename_items(struct making *k)
 
 	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
 		struct item *y = &k->all.item[i];
-		const char *was = y->x.name;
+		const char *was = NULL;
 
 		if (!takes(k, y, name, &m))
 			continue;
 		hit[nhit++] = i;
+		if (dst && !(y->x.flags & TENSOR_BLOB))
+			was = key_keep(k, &y->x);
 		rc = k->rule->verb == VIEW_TRANSPOSE ? turn(k, y) : 0;
 		if (!ends(rc) && dst)
 			rc = call(k, dst, &m, 0, &y->x, &y->x);
-		if (!ends(rc) && y->x.role == CKPT_PARAM)
-			of[nof++] = (struct new_name){ was, y->x.name };
+		if (!ends(rc) && dst && !(y->x.flags & TENSOR_BLOB)) {
+			of[nof] = (struct new_name){ was, key_keep(k, &y->x) };
+			rc = of[nof].was && of[nof].is ? rc : -ENOMEM;
+			nof++;
+		}
 	}
 	if (ends(rc) || !dst)
 		return ends(rc) ? rc : 0;

@@ -45,7 +45,7 @@
  * (parts of one layout); else none, but for PARTIALs, without which pieces mean something else
  * (parts that differ in them are refused). Its fingerprint and its pieces', where every element
  * keeps its row-major index (renamed, a single part, only dimensions of size 1 turned); else it is
- * not known. `of`: renamed and turned; it follows a parameter (CKPT_PARAM) that is renamed.
+ * not known. `of`: renamed and turned; it follows the tensor that it names where that is renamed.
  */
 #ifndef CKPT_TABLE_VIEW_H
 #define CKPT_TABLE_VIEW_H

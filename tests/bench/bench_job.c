@@ -171,8 +171,8 @@ static void declare(struct placed *p, const struct job_opts *o, uint32_t i)
 	char name[64], of[48];
 	uint32_t id;
 
-	snprintf(of, sizeof of, "layers.%u.%s", i / 8, bias ? "bias" : "weight");
-	snprintf(name, sizeof name, "%s%s", of, k->suffix);
+	snprintf(of, sizeof of, "model/layers.%u.%s", i / 8, bias ? "bias" : "weight");
+	snprintf(name, sizeof name, "%s%s", of + strlen("model/"), k->suffix);
 	struct ckpt_tensor t = {
 		.size = sizeof t,
 		.role = k->role,

@@ -39,7 +39,7 @@ const struct rank_spec rank_specs[RANK_SPECS] = {
 	  { 0, 48 },
 	  1 },
 	{ "model", "w", NULL, CKPT_BF16, CKPT_PARAM, CKPT_STABLE, OF_LIBRARY, 2, { 0, 48 }, 1 },
-	{ "optim", "w.exp_avg", "w", CKPT_F32, CKPT_MOMENT1, CKPT_STABLE, OWN, 2, { 0, 48 }, 1 },
+	{ "optim", "w.exp_avg", "model/w", CKPT_F32, CKPT_MOMENT1, CKPT_STABLE, OWN, 2, { 0, 48 }, 1 },
 	{ "model", "uneven", NULL, CKPT_F16, CKPT_PARAM, CKPT_STABLE, WITH_GAPS, 2, { 13, 9 }, 1 },
 	{ "model", "boxes", NULL, CKPT_F64, CKPT_PARAM, CKPT_STABLE, TWO_BOXES, 2, { 21, 6 }, 1 },
 	{ "model", "comb", NULL, CKPT_I32, CKPT_PARAM, CKPT_STABLE, OF_LIBRARY, 2, { 29, 3 }, 2 },

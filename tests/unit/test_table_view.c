@@ -308,20 +308,20 @@ TEST(what_still_says_what_the_pieces_are_stays)
 	static const struct given g[] = {
 		ROW(.component = "model", .name = "w", .role = CKPT_PARAM,
 		    .placements = "Shard(0)@fsdp, Replicate@tp", .ndim = 2, .shape = { 6, 4 }),
-		ROW(.component = "optim", .name = "w.m", .of = "w", .role = CKPT_MOMENT1,
+		ROW(.component = "optim", .name = "w.m", .of = "model/w", .role = CKPT_MOMENT1,
 		    .placements = "Shard(0)@fsdp, Partial(sum, keep)@tp", .ndim = 2,
 		    .shape = { 6, 1 }),
 	};
 
 	becomes(g, 2, "",
 		"model/w [6,4] Shard(0)@fsdp, Replicate@tp 100 \n"
-		"optim/w.m [6,1] Shard(0)@fsdp, Partial(sum, keep)@tp 101 w\n");
+		"optim/w.m [6,1] Shard(0)@fsdp, Partial(sum, keep)@tp 101 model/w\n");
 	becomes(g, 2, "rename model/w -> net/layer.w",
 		"net/layer.w [6,4] Shard(0)@fsdp, Replicate@tp 100 \n"
-		"optim/w.m [6,1] Shard(0)@fsdp, Partial(sum, keep)@tp 101 layer.w\n");
+		"optim/w.m [6,1] Shard(0)@fsdp, Partial(sum, keep)@tp 101 net/layer.w\n");
 	becomes(g, 2, "transpose */w* dims 1,0",
 		"model/w [4,6] Shard(1)@fsdp, Replicate@tp 0 \n"
-		"optim/w.m [1,6] Shard(1)@fsdp, Partial(sum, keep)@tp 101 w\n");
+		"optim/w.m [1,6] Shard(1)@fsdp, Partial(sum, keep)@tp 101 model/w\n");
 	becomes(g, 1, "split model/w dim 1 -> model/a model/b",
 		"model/a [6,2] Shard(0)@fsdp, Replicate@tp 0 \n"
 		"model/b [6,2] Shard(0)@fsdp, Replicate@tp 0 \n");
