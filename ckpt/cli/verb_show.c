@@ -44,7 +44,8 @@ FIELD(f_tensor_bytes, "tensor_bytes", NULL);
 FIELD(f_tensors, NULL, "tensors");
 FIELD(f_notes, NULL, "notes");
 FIELD(f_attrs, NULL, "attributes");
-FIELD(f_newer, "newer_left_out", "left out");
+FIELD(f_newer, "newer_left_out", NULL);
+FIELD(f_newer_said, NULL, "left out");
 FIELD(f_linked, "linked_bytes", NULL);
 FIELD(f_marks, NULL, "marks");
 
@@ -205,8 +206,9 @@ static void put_attrs(struct output *o, const struct checkpoint *k)
 	output_close(o);
 	if (k->nattr)
 		output_put(o, &f_attrs, cell_text(line));
+	output_put(o, &f_newer, cell_of(CELL_FLAG, k->newer));
 	if (k->newer)
-		output_put(o, &f_newer,
+		output_put(o, &f_newer_said,
 			   cell_text("notes or attributes that a newer version wrote"));
 }
 
@@ -457,8 +459,7 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 			   cell_unless(CELL_NUMBER, none ? UINT64_MAX : file_offset(f, p->off),
 				       UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
-		if (derived)
-			output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
+		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
 		if (set)
 			output_put(o, &col[COL_INDEX], cell_set(set, shown_shape(x, buf)));

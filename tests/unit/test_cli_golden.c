@@ -97,6 +97,10 @@ static int is_narrow(const char *path, const struct stat *st, int type, struct F
 TEST(nothing_is_wider_than_a_terminal)
 {
 	assert_int_equal(nftw("tests/golden", is_narrow, 16, FTW_PHYS), 0);
+	if (getenv("GOLDEN")) { /* they are being written: tests/cli/test_golden.sh looks at them later */
+		print_message("skipped: the golden files are being written\n");
+		skip();
+	}
 	assert_true(nfile > 100);
 	assert_int_equal(nwide, 0);
 }
