@@ -30,7 +30,7 @@ void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int 
 const struct rank_spec rank_specs[RANK_SPECS] = {
 	{ "optim",
 	  "w.master",
-	  "w",
+	  "model/w",
 	  CKPT_F32,
 	  CKPT_MASTER,
 	  CKPT_STABLE,
