@@ -146,7 +146,7 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 	if (r < 0)
 		return r;
 	if (want_kind && kind != want_kind)
-		return ckpt_error(err, -EBADMSG,
+		return ckpt_error(err, -EPROTO,
 				  "header at offset 0: this is a %s where a %s belongs",
 				  kind_name(kind), kind_name(want_kind));
 	*ret_info = (struct container_info){

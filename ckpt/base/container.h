@@ -19,8 +19,9 @@
  * trailer's uuid. compat and minor versions above ours: ignored. ro_compat: may be read.
  *
  * Results:
- *	-EBADMSG	damaged or truncated (a sum is wrong), or another file than the one asked for
- *	-EPROTO		the sums are right, and what is said contradicts itself
+ *	-EBADMSG	damaged or truncated: a sum is wrong
+ *	-EPROTO		the sums are right, and what is said contradicts itself, or is of another
+ *			kind of file
  *	-EPROTONOSUPPORT "written by a newer version": the sums are right, and a value, flag, feature or
  *			field that must be zero is one that this program does not know; or "format 0.0
  *			of ckptd 0.1": a version before 0.2 wrote it

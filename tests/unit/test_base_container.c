@@ -226,7 +226,7 @@ TEST(messages_name_the_offset_and_the_reason)
 	assert_int_equal(decode(f, CONTAINER_MANIFEST), -EBADMSG);
 	assert_string_equal(err.msg, "padding at offset 13192, 3192 bytes: it is not zero");
 	f.b[2 * BLOCK + 5000] ^= 1;
-	assert_int_equal(decode(f, CONTAINER_PART), -EBADMSG);
+	assert_int_equal(decode(f, CONTAINER_PART), -EPROTO);
 	assert_string_equal(err.msg, "header at offset 0: this is a manifest where a part belongs");
 	memset(f.b, 'x', BLOCK);
 	assert_refused(f, CONTAINER_MANIFEST, "header at offset 0: ");
