@@ -36,7 +36,7 @@ static int block_check(const void *block, const char *magic, const char *what, u
 					: "neither its checksum nor its first bytes are right: not "
 					  "a ckptd file, or truncated or damaged");
 	if (!known)
-		return ckpt_error(err, -EBADMSG,
+		return ckpt_error(err, -EPROTO,
 				  "%s at offset %" PRIu64 ": its first bytes are not "
 				  "those of a ckptd %s",
 				  what, off, what);

@@ -182,10 +182,10 @@ struct field {
 #define NONE UINT32_MAX
 
 static const struct field head[] = {
-	F(ck_head, magic, { IN_ALL, 'D', 0, 1 }),
+	F(ck_head, magic, { IN_ALL, 'B', 0, 1 }),
 	F(ck_head, major, { IN_ALL, 'V', 0, 1 }, { IN_ALL, 'V', 0, 0xffff }),
 	F(ck_head, minor, { IN_ALL, '=', 0, 7 }, { IN_ALL, 'O', 0, 0 }, { IN_ALL, 'O', 0, 1 }),
-	F(ck_head, kind, { IN_ALL, 'N', 0, 9 }, { IN_ALL, 'D', 0, CONTAINER_JOURNAL }),
+	F(ck_head, kind, { IN_ALL, 'N', 0, 9 }, { IN_ALL, 'B', 0, CONTAINER_JOURNAL }),
 	F(ck_head, incompat, { IN_ALL, 'V', 0, 3 }, { IN_ALL, 'V', 0, 5 },
 	  { IN_ALL, 'V', 0, (UINT64_C(1) << 63) + 1 }, { IN_ALL, 'O', 0, 0 }),
 	F(ck_head, ro_compat, { IN_MANIFEST, '=', 0, 1 }, { IN_PARTS, 'N', 0, 1 }),
@@ -211,7 +211,7 @@ static const struct field head[] = {
 };
 
 static const struct field tail[] = {
-	F(ck_tail, magic, { IN_ALL, 'D', 0, 1 }),
+	F(ck_tail, magic, { IN_ALL, 'B', 0, 1 }),
 	F(ck_tail, file_bytes, { IN_ALL, 'D', 0, 8192 }),
 	F(ck_tail, data_end, { IN_ALL, 'B', 0, 0 }, { IN_ALL, 'B', 0, UINT64_MAX }),
 	F(ck_tail, nsect, { IN_ALL, 'B', 0, 65 }),

@@ -432,7 +432,7 @@ TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 	must_fault(&D, -EBADMSG, "mismatch", D.file[0].name);
 	/* A part where MANIFEST belongs. */
 	file_exchange(memdir_find(&D, NATIVE_MANIFEST), &D.file[0]);
-	must_fault(&D, -EBADMSG, "malformed", NATIVE_MANIFEST);
+	must_fault(&D, -EPROTO, "malformed", NATIVE_MANIFEST);
 	free(keep.bytes);
 	memdir_clear(&other);
 }
