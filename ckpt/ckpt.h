@@ -104,7 +104,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define CKPT_ABI 2
-#define CKPT_VERSION "0.1.0"
+#define CKPT_VERSION "0.2.0"
 #define CKPT_LATEST UINT64_MAX /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
@@ -139,8 +139,9 @@ enum ckpt_class {
 	 * steps. Nobody checks that they stay the same */
 	CKPT_CONST,
 	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has the
-	 * same shape and layout and may be declared later: where every element is that rounding, no
-	 * bytes are written; else it is stored like STABLE */
+	 * same shape and layout (or boxes) and may be declared later: where every element is that
+	 * rounding, no bytes are written. Where one is not, and where the master is CONST or is held in
+	 * other boxes, it is stored like STABLE */
 	CKPT_DERIVED,
 	CKPT_SINK, /* only ever restored into, never saved */
 };

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # man_ckpt.awk - ckpt(3), made from the comments of ckpt/ckpt.h, which are the documentation. Called by docs/install.sh.
-#	awk -f docs/man_ckpt.awk -v version=0.1.0 -v date=2026-11-21 ckpt/ckpt.h ckpt/ckpt.h
+#	awk -f docs/man_ckpt.awk -v version=0.2.0 -v date=2026-11-21 ckpt/ckpt.h ckpt/ckpt.h
 # The header is read twice: the first time for the names of its functions, which NAME lists.
 # With -v names=1 only they are printed, a line each.
 function esc(s) {

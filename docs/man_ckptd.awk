@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # man_ckptd.awk - ckptd(8), made from what `ckptd --help` prints. Called by docs/install.sh.
-#	ckptd --help | awk -f docs/man_ckptd.awk -v version=0.1.0 -v date=2026-11-21
+#	ckptd --help | awk -f docs/man_ckptd.awk -v version=0.2.0 -v date=2026-11-21
 function esc(s) {
 	gsub(/\\/, "\\e", s)
 	gsub(/-/, "\\-", s)

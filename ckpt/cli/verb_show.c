@@ -297,9 +297,9 @@ static void put_derived(struct output *o, const struct table *t)
 	if (pieces)
 		snprintf(
 			line, sizeof line,
-			"%s of derived tensors not stored; %s in %llu piece%s stored, for they are "
-			"not the rounding of their masters: %.150s first",
-			a, b, (unsigned long long)pieces, pieces == 1 ? "" : "s", first);
+			"%s of derived tensors not stored; %s in %llu piece%s stored as %s: %.150s first",
+			a, b, (unsigned long long)pieces, pieces == 1 ? "" : "s",
+			pieces == 1 ? "it is" : "they are", first);
 	else
 		snprintf(line, sizeof line, "%s of derived tensors not stored", a);
 	output_put(o, &f_line, cell_text(line));

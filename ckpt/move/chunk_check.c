@@ -65,7 +65,8 @@ int chunk_known(const struct format_file *f, uint64_t i, struct ckpt_err *err)
 	const struct chunk c = file_chunk(f, i);
 
 	if (c.codec != CODEC_RAW)
-		return ckpt_newer(err, "%s: chunk %llu has codec %u", f->name, (unsigned long long)i, c.codec);
+		return ckpt_newer(err, "%s: chunk %llu has codec %u", f->name,
+				  (unsigned long long)i, c.codec);
 	if (c.stored_len != c.raw_len || c.raw_len > (uint64_t)1 << file_chunk_log2(f) ||
 	    c.off > (uint64_t)INT64_MAX - c.stored_len)
 		return ckpt_error(err, -EPROTO,

@@ -174,7 +174,7 @@ struct native_part {
 struct native_lineage {
 	uint64_t seq, parent_step; /* UINT64_MAX: none */
 	uint8_t parent_id[16];
-	const char *tool; /* "ckptd 0.1.0" */
+	const char *tool; /* "ckptd 0.2.0" */
 	uint32_t nnote;
 	const struct ckpt_note *note;
 	uint32_t nattr; /* in any order; keys are distinct */

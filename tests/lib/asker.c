@@ -32,8 +32,8 @@ uint32_t ask_answer(struct asker *k, void *ret, uint32_t bytes, int ret_fd[WIRE_
 	if (n == 0 || n == -ECONNRESET)
 		return 0;
 	MUST(n > 0 && head->seq == k->seq);
-	MUST(head->type == WIRE_WELCOME || head->type == WIRE_SEALED || head->type == WIRE_STEPS_ARE ||
-	     wire_answer_check(in, (uint32_t)n, nfd) == 0);
+	MUST(head->type == WIRE_WELCOME || head->type == WIRE_SEALED ||
+	     head->type == WIRE_STEPS_ARE || wire_answer_check(in, (uint32_t)n, nfd) == 0);
 	if (ret_fd)
 		memcpy(ret_fd, fd, sizeof fd);
 	else

@@ -484,7 +484,7 @@ void make_step(const char *root, const struct how *h)
 {
 	const struct ckpt_note note[] = { { "loss", rig_loss }, { "lr", 3e-4 } };
 	struct native_lineage lineage = ROW(.seq = h->seq, .parent_step = h->parent,
-					    .tool = "ckptd 0.1.0", .nnote = 2, .note = note);
+					    .tool = "ckptd 0.2.0", .nnote = 2, .note = note);
 	struct native_info info = ROW(.job = h->job, .step = h->step, .generation = 1,
 				      .wall_ns = WALL_NS + h->step * NS_PER_S);
 	struct native_part p[RANKS_MAX] = { 0 };
@@ -620,7 +620,7 @@ const char *make_made(const char *root, const char *job, uint64_t step, const st
 		      uint32_t n)
 {
 	struct native_lineage lineage =
-		ROW(.seq = 1, .parent_step = UINT64_MAX, .tool = "ckptd 0.1.0");
+		ROW(.seq = 1, .parent_step = UINT64_MAX, .tool = "ckptd 0.2.0");
 	struct native_info info =
 		ROW(.job = job, .step = step, .generation = 1, .wall_ns = WALL_NS, .world = 1);
 	struct table decl = { 0 }, table = { 0 };

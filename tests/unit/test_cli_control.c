@@ -178,7 +178,7 @@ static struct wire_report_job *report_make(uint32_t njob, uint32_t nrank)
 	*h = (struct wire_report_head)ROW(.magic = WIRE_MAGIC, .njob = njob, .nrank = njob * nrank,
 					  .nstep = njob, .now_ns = 100 * NS_PER_S,
 					  .wall_ns = WALL_NS, .began_ns = NS_PER_S, .pid = 77,
-					  .version = "ckptd 0.1.0");
+					  .version = "ckptd 0.2.0");
 	for (uint32_t i = 0; i < njob; i++) {
 		job[i] = (struct wire_report_job)ROW(.id = i + 1, .generation = 1,
 						     .launch = WIRE_READY, .world = nrank,

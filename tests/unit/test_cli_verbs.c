@@ -266,7 +266,7 @@ TEST(show_tells_a_program_everything)
 	assert_string_equal(string(j, "path"), path);
 	assert_json_has(
 		j,
-		"{'job':'alpha', 'step':30, 'seq':3, 'parent':20, 'world_size':4, 'mesh':'fsdp=4', 'format':'native', 'tool':'ckptd 0.1.0', 'created':'2023-11-14T22:13:50Z'}");
+		"{'job':'alpha', 'step':30, 'seq':3, 'parent':20, 'world_size':4, 'mesh':'fsdp=4', 'format':'native', 'tool':'ckptd 0.2.0', 'created':'2023-11-14T22:13:50Z'}");
 	assert_int_equal(strlen(string(j, "id")), 32);
 	assert_int_equal(count(j, "parts"), 4);
 	assert_true(json_real_value(json_object_get(member(j, "notes", JSON_OBJECT), "loss")) ==
