@@ -196,8 +196,8 @@ enum ckpt_media {
 	CKPT_MEDIA_TORCH,  /* torch.save */
 	CKPT_MEDIA_NPY,	   /* numpy.save */
 };
-/* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are: ckptctl show prints the
- * word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
+/* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are: ckptctl show prints
+ * the word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
 enum {
 	CKPT_PER_RANK = 1,
 	CKPT_JSON = CKPT_MEDIA_JSON << 8,
@@ -438,8 +438,8 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
- * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's are
- * stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's
+ * are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
  * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
