@@ -49,7 +49,7 @@
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 2
+#define WIRE_ABI 3 /* 3: declarations are tables of format 0.2 */
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
