@@ -226,7 +226,7 @@ TEST(a_daemon_that_is_none_is_said_to_be_none)
 		    [NO_MEMFD] = "another version", [UNSEALED] = "seals", [LONGER] = "bytes long",
 		    [NONSENSE] = "structure", [WRONG_JOB] = "malformed",
 		    [OLDER] = "of an older version", [NEWER] = "ckptd 9 speaks protocol ",
-		    [NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
+		    [NEWER_OK] = "speaks protocol 4, this ckptctl protocol 3",
 		    [UNENDED] = "malformed", [UNENDED_TOO] = "malformed");
 
 	for (enum manner m = RIGHT; m < MANNERS; m++) {

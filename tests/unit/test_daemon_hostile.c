@@ -385,7 +385,7 @@ TEST(descriptors_that_nobody_asked_for_are_closed)
 /* A newer or older library: it gets a sentence that it can read, and nothing else happens. */
 TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 {
-	static const uint16_t abi[] = { 0, 1, 3, UINT16_MAX };
+	static const uint16_t abi[] = { 0, 1, WIRE_ABI + 1, UINT16_MAX };
 	static const uint32_t bytes[] = { 16, 40, 8192, 20000 };
 
 	host_start(&H, NULL);
