@@ -76,6 +76,7 @@
 	X(KEEPER_UNCHECKED, store, "the step that a removal relies on is there") \
 	X(REMOVED_BEFORE_SYNC, store, "a step's name is gone for good before its first file") \
 	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \
+	X(PARTS_UNSEEN_PRUNED, store, "a step that lacks a part is not removed by a policy") \
 	X(PRUNED_NEWEST, store, "the newest committed step is never removed") \
 	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
 	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
