@@ -78,6 +78,7 @@
 	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \
 	X(PARTS_UNSEEN_PRUNED, store, "a step that lacks a part is not removed by a policy") \
 	X(PRUNED_NEWEST, store, "the newest committed step is never removed") \
+	X(FAULTY_UNSAID, store, "repair says which steps lack a part") \
 	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
 	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
 	X(REPAIR_NOT_SYNCED, store, "a new MANIFEST is synced before its rename") \
