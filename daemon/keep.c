@@ -233,6 +233,14 @@ static void prune_done(struct daemon *d, struct task *t)
 		job_error(j, 0, text);
 		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
 	}
+	if (x->got.faulty) {
+		char text[512];
+
+		snprintf(text, sizeof text, "%.400s: ckptctl verify --data lists every fault",
+			 x->got.fault.msg);
+		job_error(j, 0, text);
+		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+	}
 	if (x->rc < 0)
 		log_line(log, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING,
 			 "keep: job %s: older steps stay until the next commit: %s", j->name,

@@ -76,7 +76,9 @@
 	X(KEEPER_UNCHECKED, store, "the step that a removal relies on is there") \
 	X(REMOVED_BEFORE_SYNC, store, "a step's name is gone for good before its first file") \
 	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \
+	X(PARTS_UNSEEN_PRUNED, store, "a step that lacks a part is not removed by a policy") \
 	X(PRUNED_NEWEST, store, "the newest committed step is never removed") \
+	X(FAULTY_UNSAID, store, "repair says which steps lack a part") \
 	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
 	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
 	X(REPAIR_NOT_SYNCED, store, "a new MANIFEST is synced before its rename") \
@@ -99,6 +101,7 @@
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
+	X(NEWER_BY_SUMMARY, native, "a scan, too, calls nothing malformed that only a newer version knows") \
 	X(NEWER_IS_MALFORMED, native, "what only a newer version knows is told before what contradicts itself") \
 	X(OPTIONAL_REFUSED, native, "an optional section never keeps anybody from restoring") \
 	X(TWINS_NOT_SOUGHT, native, "a derived piece has its twin in the same file") \

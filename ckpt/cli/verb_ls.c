@@ -567,8 +567,10 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	struct output *o = l->c->o;
 	/* its MANIFEST was read, and is its own */
 	bool known = row->on_disk && x->world != 0 && x->code != -EUCLEAN,
-	     there = known || !row->on_disk; /* in memory: what the daemon knows of it */
-	uint64_t shared = row->on_disk ? links_shared(&l->links, x->link_first, x->nlink) : 0;
+	     there = known || !row->on_disk, /* in memory: what the daemon knows of it */
+		counted =
+			row->on_disk && x->state != STORE_COLLECTING; /* its parts were looked at */
+	uint64_t shared = counted ? links_shared(&l->links, x->link_first, x->nlink) : 0;
 	char path[4096 + STORE_DIR_MAX], note[1024];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
@@ -581,10 +583,9 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 			   ? cell_styled(cell_text(marked_state(x->state)), state_style(x->state))
 			   : cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
-	output_put(o, &col[COL_SHARED], row->on_disk ? cell_of(CELL_BYTES, shared) : cell_none());
+	output_put(o, &col[COL_SHARED], counted ? cell_of(CELL_BYTES, shared) : cell_none());
 	output_put(o, &col[COL_OWN],
-		   row->on_disk ? cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))
-				: cell_none());
+		   counted ? cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes)) : cell_none());
 	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
 	output_put(o, &col[COL_PARENT],
 		   known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());

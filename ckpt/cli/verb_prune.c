@@ -37,6 +37,9 @@ struct prune {
 	struct links links;	/* files that steps share, of all jobs */
 	const char *job, *path; /* the one that is looked at */
 	struct ckpt_err damage; /* the first that was found */
+	struct ckpt_err
+		fault; /* the first newest step that is not whole, and no sum of it is wrong */
+	char fault_path[4096 + STORE_DIR_MAX];
 	int code;
 };
 
@@ -206,6 +209,11 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	if (!p->sum.why.code)
 		p->sum.why = r.why;
 	p->sum.quarantined += r.quarantined;
+	p->sum.faulty += r.faulty;
+	if (r.faulty && !p->fault.code) {
+		ckpt_error(&p->fault, -EBADMSG, "job %s, %s", p->job, r.fault.msg);
+		snprintf(p->fault_path, sizeof p->fault_path, "%s/%s", abs_path, r.fault_dir);
+	}
 	p->sum.freed += r.freed;
 	p->sum.shared = links_kept_once(&p->links);
 	p->sum.unseen |= r.unseen;
@@ -322,6 +330,9 @@ static int verdict(struct prune *p)
 			cli_fail(c, -EBADMSG, &p->damage,
 				 "it is quarantined, and latest passes it over; ckptctl verify "
 				 "--data lists every fault, ckptctl repair looks again"));
+	if (r->faulty)
+		code = cli_worse(code, cli_fail(c, -EBADMSG, &p->fault, "ckptctl verify --data %s",
+						p->fault_path));
 	if (!code && r->removed && r->unseen)
 		code = CLI_WARNINGS;
 	if (code || p->dry)
@@ -463,7 +474,7 @@ static int run(struct cli *c)
 		if (!rc) {
 			rc = all_jobs(&p, where, &err);
 			/* They were shown: once more only what went otherwise. */
-			shown = p.sum.busy || p.sum.failed || p.sum.quarantined;
+			shown = p.sum.busy || p.sum.failed || p.sum.quarantined || p.sum.faulty;
 		}
 		rc = MIN(rc, 0);
 	}

@@ -515,6 +515,86 @@ static void say_trusted(const struct one *x)
 			(unsigned long long)n, n == 1 ? "" : "s");
 }
 
+/* --- what is wrong with other steps too --- */
+
+enum { SHARERS_SAID = 4 }; /* steps of a file, and files */
+
+/* "steps 10, 20 and 40 share this file", of a file that was seen with them. */
+static void say_sharers(const struct one *x, const char *file, const struct io_stat *at,
+			const struct links *links, const struct store_step *step, uint32_t n)
+{
+	char text[SHARERS_SAID * 24 + 32] = "";
+	uint64_t said[SHARERS_SAID];
+	uint32_t count = 0;
+	size_t used = 0;
+
+	for (uint32_t i = n; i-- > 0;) {
+		bool has = false;
+
+		for (uint32_t k = 0; k < step[i].nlink && !has; k++) {
+			const struct link_file *f =
+				&links->file[links->use[step[i].link_first + k]];
+
+			has = f->dev == at->dev && f->ino == at->ino;
+		}
+		if (has && count < SHARERS_SAID)
+			said[count] = step[i].step;
+		count += has;
+	}
+	if (count < 2) {
+		cli_say(x->v->c, STYLE_PLAIN, "  %s: %u other name%s elsewhere lead%s to this file",
+			file, at->nlink - 1, at->nlink == 2 ? "" : "s", at->nlink == 2 ? "s" : "");
+		return;
+	}
+	for (uint32_t i = 0; i < MIN(count, (uint32_t)SHARERS_SAID); i++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu",
+					 !i		  ? ""
+					 : i + 1 == count ? " and "
+							  : ", ",
+					 (unsigned long long)said[i]);
+	if (count > SHARERS_SAID)
+		snprintf(text + used, sizeof text - used, " and %u more", count - SHARERS_SAID);
+	cli_say(x->v->c, STYLE_PLAIN, "  %s: steps %s share this file%s", file, text,
+		at->nlink > count ? ", and it has names elsewhere" : "");
+}
+
+/* The steps of its job are looked at only now that it is damaged; with --all each of them says so itself. */
+static void say_shared(const struct one *x)
+{
+	struct verify *v = x->v;
+	uint64_t end = MIN(v->nfault, x->first + FAULTS_SAID);
+	cleanup_free struct store_step *step = NULL;
+	struct links links = { 0 };
+	struct ckpt_err err = { 0 };
+	struct marked m = { .s.job_fd = -1 };
+	bool looked = false;
+	uint32_t n = 0, nfile = 0;
+
+	for (uint64_t i = x->first; i < end && nfile < SHARERS_SAID && !v->c->value[OPT_ALL]; i++) {
+		const char *file = v->fault[i].file;
+		bool again = false;
+		struct io_stat st;
+
+		for (uint64_t k = x->first; k < i; k++)
+			again |= !strcmp(v->fault[k].file, file);
+		if (again || !*file || strchr(file, '/') ||
+		    io_stat_at(v->c->ops, x->s.ref.step_fd, file, &st) || st.nlink < 2)
+			continue;
+		if (!looked) {
+			if (marked_home(v->c->ops, &x->s.ref, &m, &err))
+				return;
+			looked = true;
+			if (store_scan_parts(&m.s, true, &links, &step, &n, &err))
+				n = 0;
+		}
+		say_sharers(x, file, &st, &links, step, n);
+		nfile++;
+	}
+	links_free(&links);
+	if (looked)
+		marked_close(&m);
+}
+
 static void say_one(const struct one *x, int rc)
 {
 	struct verify *v = x->v;
@@ -559,6 +639,7 @@ static void say_one(const struct one *x, int rc)
 	say_before(x);
 	for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 		say_fault(v, &v->fault[i]);
+	say_shared(x);
 	if (*foreign)
 		cli_say(c, STYLE_DIM, "  %s", foreign);
 	if (!x->s.ckpt && v->data)
@@ -715,6 +796,9 @@ static void verify_one(struct one *x, const char *why)
 	} else if (rc == -ECANCELED) {
 		interrupted(v);
 	} else {
+		if (x->at)
+			ckpt_error_prefix(&err, rc, "step %llu of %s", (unsigned long long)x->step,
+					  x->job);
 		v->code = cli_worse(v->code, subject_tell(v->c, rc, &err, x->s.ref.path));
 	}
 	subject_close(&x->s);

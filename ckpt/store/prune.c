@@ -255,7 +255,7 @@ static bool is_bad(const struct store_step *st, const struct store_mark *mark, u
 {
 	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED)
 		return false;
-	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st))
+	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st) || st->code == -EBADMSG)
 		return true;
 	for (uint32_t i = 0; i < n; i++)
 		if (mark[i].kind == MARK_BAD && store_mark_is(&mark[i], st))
@@ -279,7 +279,8 @@ static int look(struct pruning *p)
 	free(TAKE(p->row));
 	free(TAKE(p->mark));
 	free(TAKE(p->step));
-	r = store_scan(p->s, true, &p->step, &p->n, p->err);
+	r = p->o->bad ? store_scan_parts(p->s, true, NULL, &p->step, &p->n, p->err)
+		      : store_scan(p->s, true, &p->step, &p->n, p->err);
 	if (!r)
 		r = store_marks(p->s, &p->mark, &p->nmark, p->err);
 	if (r)
@@ -328,6 +329,28 @@ static void row_ask(struct pruning *p, uint32_t i)
 				       : "quarantined");
 }
 
+/* This call has found that it is damaged, though nobody will say so of it. As a scan with parts tells it. */
+static void step_fault(struct store_step *st, int code, bool lacks, const char *why)
+{
+	if (st->state == STORE_COMMITTED)
+		st->state = STORE_DAMAGED;
+	st->code = code;
+	st->lacks = lacks;
+	(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why);
+}
+
+/* One stat for each of its parts: what is damaged goes only if that was asked for. */
+static bool is_faulty(const struct pruning *p, struct store_step *st)
+{
+	struct store_step now;
+
+	if (MUTANT(PARTS_UNSEEN_PRUNED) || store_step_look_parts(p->s, st->dir, &now) ||
+	    !now.code || memcmp(now.id, st->id, sizeof now.id) != 0)
+		return false;
+	step_fault(st, now.code, now.lacks, now.why);
+	return true;
+}
+
 /* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
 static int decide(struct pruning *p, uint32_t *ret)
 {
@@ -345,6 +368,8 @@ static int decide(struct pruning *p, uint32_t *ret)
 		    (p->newest == p->n ||
 		     (!is_older(p->step, i, p->newest) && !is_aside(p, &p->step[i]))))
 			keep(p, i, "no newer step is committed");
+		else if (!p->o->bad && !is_aside(p, &p->step[i]) && is_faulty(p, &p->step[i]))
+			keep(p, i, "%s: %.120s", store_step_fault(&p->step[i]), p->step[i].why);
 		else
 			++*ret;
 	}
@@ -358,6 +383,17 @@ static void keep_all(struct pruning *p, const char *reason)
 			keep(p, i, "%s", reason);
 }
 
+/* The newest is not whole: told, and no mark of it. */
+static int newest_fault(struct pruning *p, const struct store_step *st)
+{
+	if (!p->ret->faulty++) {
+		(void)ckpt_error(&p->ret->fault, -EBADMSG, "step %" PRIu64 ": %s: %s", st->step,
+				 store_step_fault(st), st->why);
+		memcpy(p->ret->fault_dir, st->dir, sizeof st->dir);
+	}
+	return 1;
+}
+
 /* 1: it is found damaged, and no longer what it was: decide again. */
 static int verify(struct pruning *p)
 {
@@ -365,14 +401,16 @@ static int verify(struct pruning *p)
 	struct ckpt_err why = { .msg = "" };
 	int r = p->o->verify(p->o->arg, st, p->keeper.fd, &why);
 
-	if (r == -EBADMSG || r == -EPROTO || r == -EUCLEAN) {
+	if (r == -EPROTO || r == -EUCLEAN) {
+		step_fault(st, r == -EPROTO ? r : -EBADMSG, r == -EUCLEAN, why.msg);
+		return newest_fault(p, st);
+	}
+	if (r == -EBADMSG) {
 		p->ret->quarantined++;
 		st->state = STORE_QUARANTINED;
 		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
-		/* A sum is wrong, for everybody. Where that cannot be written, or is another fault, it counts
-		 * for this call. */
-		if (r == -EBADMSG)
-			(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
+		/* A sum is wrong, for everybody. Where that cannot be written it counts for this call. */
+		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
 		return 1;
 	}
 	if (r < 0) {
@@ -395,6 +433,8 @@ static int keeper_take(struct pruning *p)
 	bool verified = is_verified(st, p->mark, p->nmark) || MUTANT(PRUNED_UNVERIFIED);
 	int r;
 
+	if (!p->o->bad && is_faulty(p, st))
+		return newest_fault(p, st);
 	if (!verified && !p->o->verify && !p->o->dry) {
 		p->ret->unverified = true;
 		keep_all(p, "no newer step is verified");

@@ -22,6 +22,8 @@
  *	  asked for (set_aside, store_remove), any committed one will do
  *	a step that is misplaced, or that a newer version wrote, in the line or set aside; one that an
  *	  older version wrote (STORE_OLDER) only by store_remove, which is given its name
+ *	unless bad was asked for: a step that is damaged or quarantined, that lacks a part or has one of another
+ *	  length (one stat for each part of what would go, and of the newest)
  *	a directory that belongs to another user
  *	any file that the store did not make
  *
@@ -37,8 +39,8 @@
 
 /*
  * Check every byte of a step: the caller's, for the store cannot. step_fd: its directory, locked,
- * borrowed. 0: all is right. -EBADMSG, -EPROTO, -EUCLEAN: it is damaged, and err is the sentence that
- * the quarantine keeps. Else it could not be checked, which ends what asked for it.
+ * borrowed. 0: all is right. -EBADMSG: it is damaged, and err is the sentence that
+ * the quarantine keeps. -EPROTO, -EUCLEAN: it contradicts itself, or lacks a part, which no mark keeps. Else it could not be checked, which ends what asked for it.
  */
 typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
 			    struct ckpt_err *err);
@@ -67,7 +69,11 @@ struct prune_result {
 	uint32_t failed;	/* kept because they could not be removed: reason says why */
 	struct ckpt_err why;	/* of the first of these */
 	uint32_t quarantined;	/* found damaged by verify, by this call */
-	uint64_t freed;		/* bytes of files whose last name goes */
+	uint32_t faulty;       /* newest steps that this call found to lack a part, or to contradict
+				 * themselves: nothing relies on them, and no mark is made */
+	struct ckpt_err fault; /* of the first of these */
+	char fault_dir[STORE_DIR_MAX]; /* its entry */
+	uint64_t freed;		       /* bytes of files whose last name goes */
 	uint64_t shared; /* bytes of what was removed that stay, because other names lead to them */
 	bool unseen;	 /* some files could not be looked at: freed and shared may be wrong */
 	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry

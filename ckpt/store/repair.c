@@ -432,6 +432,39 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	return 0;
 }
 
+/* All of it but its data, as any reader would. */
+static int step_open(struct repairing *x, const struct store_step *st, struct ckpt_err *err)
+{
+	struct checkpoint *c = NULL;
+	struct source_dir dir;
+	int fd, r = store_step_open(x->s, st->dir, &fd, err);
+
+	if (r)
+		return r;
+	r = store_source_dir(x->s->ops, fd, &dir);
+	if (!r) {
+		r = format_native.open(&dir, &c, NULL, NULL, err);
+		store_source_dir_close(&dir);
+	}
+	checkpoint_free(c);
+	(void)x->s->ops->close(x->s->ops->ctx, fd);
+	return r;
+}
+
+/* Nobody has said that it is bad: but what is no file's damage nobody marks. */
+static void whole_check(struct repairing *x, struct store_step *st)
+{
+	struct ckpt_err why = { .msg = "" };
+	int r = MUTANT(FAULTY_UNSAID) ? 0 : step_open(x, st, &why);
+
+	if (!is_damage(r))
+		return;
+	for (char *p = why.msg; *p; p++)
+		*p = (char)(*p == '\n' ? ' ' : *p);
+	tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes,
+	     "%.300s: ckptctl verify --data lists every fault", why.msg);
+}
+
 static void misplaced_tell(struct repairing *x, const struct store_step *st)
 {
 	char dir[STORE_DIR_MAX];
@@ -519,6 +552,9 @@ static int steps_repair(struct repairing *x)
 			r = rebuild(x, st);
 		else if ((bad = quarantine_of(x, st)))
 			r = release(x, st, bad);
+		else if (st->state == STORE_COMMITTED ||
+			 (st->state == STORE_SET_ASIDE && !st->code))
+			whole_check(x, st);
 	}
 	if (!r && x->o->dir && !found)
 		r = ckpt_error(x->err, -ENOENT, "job %s: there is no %s", x->s->job, x->o->dir);

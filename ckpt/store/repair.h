@@ -17,6 +17,9 @@
  *    who knows why it is there. One whose MANIFEST is that of another step while its parts are this one's
  *    is mended like 3.
  *
+ * 5. Of the others all but the data is read, and what is found is said: a part that is missing, or what contradicts
+ *    itself, has no mark.
+ *
  * Nothing that was committed is removed. Steps are locked (shared) while they are worked on. A crash at
  * any point leaves what can be repaired again.
  */

@@ -378,7 +378,7 @@ static void aside_tell(const struct deciding *d, const struct store_step *st, st
 	uint64_t age = st->aside_ns ? elapsed_ns(st->aside_ns, d->ages_from) : 0;
 	char how_long[32], left[32];
 
-	if (st->state != STORE_SET_ASIDE || !retain_is_policy(d->p) || age >= stays ||
+	if (st->state != STORE_SET_ASIDE || !retain_is_policy(d->p) || age >= stays || st->older ||
 	    MUTANT(SET_ASIDE_EARLY))
 		return;
 	within_print(stays, how_long);
@@ -434,6 +434,8 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 		text_add(&t, ", of another version (rm removes it): %s", st->why);
 	else if (d->bad[i] && st->code == -EPROTONOSUPPORT)
 		text_add(&t, ", written by a newer version");
+	else if (d->bad[i] && store_step_has_id(st) && (st->lacks || st->code))
+		text_add(&t, ", %s: %s", store_step_fault(st), st->why);
 	else if (d->bad[i])
 		text_add(&t, st->state == STORE_DAMAGED || !store_step_has_id(st)
 				     ? ", damaged: see ckptctl repair"

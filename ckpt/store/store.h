@@ -128,6 +128,7 @@ struct store_step {
 	const char *format;
 	enum store_state state;
 	int code; /* 0, or the -errno with which its MANIFEST was looked at; -EUCLEAN: misplaced */
+	bool lacks; /* a scan with parts: one that MANIFEST names is missing, or no regular file */
 	bool older; /* OLDER, or SET_ASIDE and its MANIFEST is as that of OLDER */
 	char why[200]; /* DAMAGED, QUARANTINED, MISPLACED, NEWER, OLDER: what is wrong; SET_ASIDE: "" or the same */
 	struct store_said { /* by its MANIFEST; all zero where that cannot be read */

@@ -94,9 +94,11 @@ int store_step_refuse(const struct store_step *st, const char *where, struct ckp
 				  where, st->dir, st->why);
 	if (store_step_older(st))
 		return ckpt_error(err, -EPROTONOSUPPORT,
-				  "%.300s/%s has %.200s: use ckptd 0.1 to read it, or begin anew "
-				  "(ckpt_fresh sets it aside)",
-				  where, st->dir, st->why);
+				  "%.300s/%s has %.200s: use ckptd 0.1 to read it%s", where,
+				  st->dir, st->why,
+				  st->state == STORE_SET_ASIDE
+					  ? ""
+					  : ", or begin anew (ckpt_fresh sets it aside)");
 	if (!store_step_misplaced(st))
 		return 0;
 	store_name_step(st->said.step, home);

@@ -93,6 +93,10 @@ int store_aside_rename(const struct store *s, const char *from, char to[STORE_DI
 
 /* What a directory is now. 0, with state, id and all; -ENOENT. */
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
+/* The same with a stat for each part, and code and why as store_scan_parts tells them; the state stays. */
+int store_step_look_parts(const struct store *s, const char *dir, struct store_step *ret);
+/* What code and lacks are called, before why. */
+const char *store_step_fault(const struct store_step *st);
 /* Sum of its file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Its files' names, as removal has them, are added to links, from *ret_first on; returns how many of its bytes

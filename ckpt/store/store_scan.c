@@ -250,6 +250,7 @@ struct parts_check {
 	const struct store *s;
 	int fd;		     /* of the step's directory */
 	char why[200];	     /* the first fault; "": none */
+	bool lacks;	     /* it is that a part is missing, or no regular file */
 	struct links *links; /* NULL */
 	bool no_memory;
 };
@@ -271,6 +272,7 @@ static int parts_look(void *arg, const struct native_part *part)
 			       st.bytes, part->file_bytes);
 	else if (!r && x->links)
 		x->no_memory |= links_add(x->links, &st) != 0;
+	x->lacks = x->why[0] && r;
 	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
 }
 
@@ -383,6 +385,7 @@ static int step_read(const struct store *s, const struct store_name *name, bool 
 			return 1;	  /* being removed: its name went first */
 		if (!r && check.why[0]) { /* its state: parts_apply */
 			st->code = -EBADMSG;
+			st->lacks = check.lacks;
 			step_why(st, check.why);
 		}
 		if (!r || is_shortage(r))
@@ -703,7 +706,7 @@ void store_older_newest(const struct store *s, char ret_dir[STORE_DIR_MAX])
 		memcpy(ret_dir, st.dir, sizeof st.dir);
 }
 
-int store_step_look(const struct store *s, const char *dir, struct store_step *ret)
+static int step_look(const struct store *s, const char *dir, bool parts, struct store_step *ret)
 {
 	struct store_name name;
 	int r;
@@ -711,13 +714,30 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 	store_name_parse(dir, &name);
 	if (!(name.kind & (STORE_STEP | STORE_OLD)))
 		return -EINVAL;
-	r = step_read(s, &name, false, NULL, ret);
+	r = step_read(s, &name, parts, NULL, ret);
 	if (r == 0) {
 		notes_free(ret, 1);
 		ret->note = NULL;
 		ret->nnote = 0;
 	}
 	return r > 0 ? -ENOENT : r;
+}
+
+int store_step_look(const struct store *s, const char *dir, struct store_step *ret)
+{
+	return step_look(s, dir, false, ret);
+}
+
+int store_step_look_parts(const struct store *s, const char *dir, struct store_step *ret)
+{
+	return step_look(s, dir, true, ret);
+}
+
+const char *store_step_fault(const struct store_step *st)
+{
+	return st->lacks	     ? "it lacks a part"
+	       : st->code == -EPROTO ? "it contradicts itself"
+				     : "damaged";
 }
 
 /* The step that st continues, as far as it can be known without the line: UINT64_MAX: there is none. */

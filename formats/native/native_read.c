@@ -19,10 +19,12 @@ struct envelope;
 struct reader {
 	/* The file that is being read, once its sections are; what of it this program knows. Then what contradicts
 	 * itself may be what a newer version means. */
-	const struct envelope *now;
+	struct envelope *now;
 	uint64_t now_known;
-	bool now_newer;		/* that was told */
-	format_fault_fn *fault; /* may be NULL */
+	const struct source *now_src; /* NULL: all its sections are loaded */
+	bool now_newer;		      /* that was told */
+	bool no_memory;		      /* to look whether it is newer */
+	format_fault_fn *fault;	      /* may be NULL */
 	void *arg;
 	struct ckpt_errlist list; /* the same as sentences; .code: that of the first, or of the
 				   * first damage */
@@ -394,7 +396,7 @@ static int sections_pick(struct reader *rd, const struct source *src, const char
 	for (uint32_t i = 0; i < e->map.nsect; i++) {
 		const struct container_sect *s = &e->map.sect[i];
 
-		if (!in_mask(kinds, s->kind))
+		if (!in_mask(kinds, s->kind) || e->sect[i])
 			continue;
 		total += s->len; /* none is longer than the file */
 		if (total > NATIVE_META_BYTES_MAX) {
@@ -437,13 +439,22 @@ static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct t
 static bool newer_instead(struct reader *rd, const char *file)
 {
 	struct table_section section[CONTAINER_SECT_MAX];
-	const struct envelope *e = rd->now;
+	struct envelope *e = rd->now;
 	uint64_t off = 0;
 	struct ckpt_err err;
+	int r = 0;
 
 	if (!e || rd->now_newer || MUTANT(NEWER_IS_MALFORMED))
 		return rd->now_newer;
 	rd->now = NULL;
+	if (rd->now_src && !MUTANT(NEWER_BY_SUMMARY))
+		r = sections_pick(rd, rd->now_src, file, rd->now_known, e);
+	rd->now_src = NULL;
+	rd->no_memory |= r < 0;
+	if (r) { /* it is damaged, or cannot be read: told instead */
+		rd->now_newer = true;
+		return true;
+	}
 	rd->now_newer = kinds_check(rd, file, e, rd->now_known);
 	if (!rd->now_newer &&
 	    native_newer(section, sections_list(e, rd->now_known, section), &err) < 0) {
@@ -456,8 +467,9 @@ static bool newer_instead(struct reader *rd, const char *file)
 	return rd->now_newer;
 }
 
-static void file_begin(struct reader *rd, const struct envelope *e, uint64_t known)
+static void file_begin(struct reader *rd, struct envelope *e, uint64_t known)
 {
+	rd->now_src = NULL;
 	rd->now = e;
 	rd->now_known = known;
 	rd->now_newer = false;
@@ -1742,13 +1754,14 @@ int native_summary_parts(const struct source *manifest, native_part_fn *each, vo
 	if (!r)
 		r = kinds_check(&rd, NATIVE_MANIFEST, &m.env, MANIFEST_KINDS);
 	file_begin(&rd, &m.env, REQUIRED_KINDS);
+	rd.now_src = manifest;
 	if (!r)
 		r = declarations_read(&rd, &m.env, KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA),
 				      &c->table);
 	if (!r)
 		r = facts_read(&m);
 	file_end(&rd);
-	r = outcome(&rd, r, err);
+	r = outcome(&rd, rd.no_memory ? -ENOMEM : r, err);
 	if (!r && each)
 		(void)parts_each(&m, each, arg);
 	envelope_free(&m.env);

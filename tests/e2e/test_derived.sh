@@ -44,6 +44,10 @@ all_spared() { # JOB
 	"$ctl" show "$(newest "$1")" --json >"$tmp/show.json" && cat "$tmp/show.json"
 	grep -q '"stored_piece_count":0' "$tmp/show.json" && ! grep -q '"spared_bytes":0' "$tmp/show.json"
 }
+# Of a step whose derived tensors were checked and are the rounding of their masters nobody says anything else.
+not_slandered() { # STEP
+	"$ctl" show "$1" >"$tmp/show.out" && cat "$tmp/show.out" && ! grep -q "not the rounding" "$tmp/show.out"
+}
 # What a tensor is by cat, and after a conversion to another mesh.
 same_values() { # STEP OTHER
 	local name
@@ -95,6 +99,7 @@ done
 check "it is converted to another mesh" "$ctl" convert "$(newest derived)" "$tmp/converted" --mesh fsdp=3
 check "with the same bytes" same_values "$(newest stored)" "$tmp/converted"
 check "which is right" "$ctl" verify --data "$tmp/converted"
+check "show says nothing false of it" not_slandered "$tmp/converted"
 check "a run that derives them and is not killed" train whole --mesh fsdp=2 --derived
 check "restored on another mesh through a view, the bytes are the same" \
 	same_views "$(newest stored)" "$(newest whole)"

@@ -106,4 +106,23 @@ TEST(verify_reads_a_shared_part_once_and_its_verdict_counts_for_each)
 	RUN_IS(4, "verify", "--data", "-C", path_of("%s/two", store), "step:20");
 }
 
+TEST(verify_says_which_steps_share_what_is_damaged)
+{
+	const char *store = place("sharers"), *job = line(store, "one", 3);
+	char name[4096];
+
+	snprintf(name, sizeof name, "%s", part(step_path(job, 30), 0));
+	assert_int_equal(unlink(name), 0);
+	assert_int_equal(link(part(step_path(job, 20), 0), name), 0);
+	RUN_IS(4, "verify", "-C", job, "step:30");
+	assert_non_null(strstr(got.out, ": steps 20 and 30 share this file\n"));
+	RUN_IS(0, "verify", "-C", job, "step:20");
+	assert_null(strstr(got.out, "share"));
+	/* Another name, which is no step's here. */
+	assert_int_equal(link(part(step_path(job, 10), 0), path_of("%s/copy", top)), 0);
+	flip(part(step_path(job, 10), 0), 8192);
+	RUN_IS(4, "verify", "--data", "-C", job, "step:10");
+	assert_non_null(strstr(got.out, ": 1 other name elsewhere leads to this file\n"));
+}
+
 UNIT(.group_setup = make_top, .group_teardown = drop_all);

@@ -247,6 +247,48 @@ TEST(where_every_step_is_damaged_nothing_goes)
 		assert_true(there(job, i));
 }
 
+/* ls calls it damaged, and the help says that such a step stays without --bad. */
+TEST(a_step_that_lacks_a_part_stays_without_bad)
+{
+	const char *job = line(place("nopart"), "run", 3);
+
+	assert_int_equal(unlink(part(step_path(job, 20), 0)), 0);
+	RUN_IS(4, "verify", "--data", step_path(job, 20));
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
+	assert_true(there(job, 20));
+	assert_false(there(job, 10));
+	assert_non_null(strstr(got.out, "it lacks a part: part "));
+	RUN_IS(0, "prune", "--yes", "--bad", "--keep-last=1", job);
+	assert_false(there(job, 20));
+}
+
+/* Also where it was verified before: the older one, which is whole, stays. */
+TEST(a_newest_step_that_lost_a_part_after_it_was_verified_is_not_relied_on)
+{
+	const char *job = line(place("lostpart"), "run", 3);
+
+	RUN_IS(0, "verify", "--data", step_path(job, 30));
+	assert_int_equal(unlink(part(step_path(job, 30), 0)), 0);
+	RUN_IS(4, "prune", "--yes", "--keep-last=1", job);
+	assert_true(there(job, 30));
+	assert_true(there(job, 20));
+	assert_false(there(job, 10));
+}
+
+/* Nothing is marked for what is missing, so nothing says that it is: latest does not pass it over. */
+TEST(a_newest_step_that_lacks_a_part_is_not_said_to_be_quarantined)
+{
+	const char *job = line(place("newestnopart"), "run", 3);
+
+	assert_int_equal(unlink(part(step_path(job, 30), 0)), 0);
+	RUN_IS(4, "prune", "--yes", "--keep-last=1", job);
+	assert_non_null(strstr(got.err, "it lacks a part: part "));
+	assert_non_null(strstr(got.err, "ckptctl verify --data /"));
+	assert_null(strstr(got.out, "quarantined"));
+	assert_null(strstr(got.err, "quarantined"));
+	assert_null(strstr(got.err, "Bad message"));
+}
+
 TEST(bad_is_also_a_step_without_its_manifest)
 {
 	const char *job = line(place("nomanifest"), "run", 3);

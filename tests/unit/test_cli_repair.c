@@ -4,6 +4,7 @@
  * crash in the middle loses nothing is test_store_repair's.
  */
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/memdir.h"
 
 static json_t *repaired(int code)
 {
@@ -116,6 +117,67 @@ TEST(a_step_that_misses_a_part_is_left_and_said)
 	json_decref(j);
 	assert_true(there(job, 20));
 	SHOWN_IS(4, "repair", "--yes", job);
+}
+
+TEST(a_step_that_lacks_a_part_has_no_mark_and_is_said_all_the_same)
+{
+	const char *job = line(place("lacks"), "run", 2);
+	json_t *j;
+
+	assert_int_equal(unlink(part(step_path(job, 10), 0)), 0);
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(4);
+	assert_string_equal(action(j, 10), "leave");
+	assert_non_null(strstr(text_of(j, 10), "missing"));
+	assert_json_has(j, "{'left_count':1}");
+	json_decref(j);
+	SHOWN_IS(4, "repair", "--yes", "-C", job, "step:10");
+	RUN_IS(0, "repair", "-C", job, "step:20");
+}
+
+/* MANIFEST with a dtype of tomorrow, and with what no program can make sense of: all sums are right. */
+static void manifest_newer(const char *path, bool newer)
+{
+	static uint8_t bytes[1 << 20];
+	struct memdir d = { .n = 0 };
+	struct memdir_file *f;
+	FILE *file = fopen(path, "r+");
+	size_t n;
+
+	assert_non_null(file);
+	n = fread(bytes, 1, sizeof bytes, file);
+	f = memdir_add(&d, NATIVE_MANIFEST, bytes, n);
+	if (newer)
+		((struct ck_tensor *)memdir_section(f, CK_TENSORS))->dtype = le16_of(23);
+	((struct ck_part *)memdir_section(f, CK_PARTS))->writer = le32_of(7);
+	memdir_sign(&d, f);
+	rewind(file);
+	assert_int_equal(fwrite(f->bytes, 1, f->len, file), n);
+	assert_int_equal(fclose(file), 0);
+	memdir_clear(&d);
+}
+
+TEST(what_is_newer_and_contradicts_itself_is_not_replaced)
+{
+	const char *job = line(place("newer"), "run", 2), *manifest;
+	json_t *j;
+
+	manifest = path_of("%s/MANIFEST", step_path(job, 20));
+	manifest_newer(manifest, true);
+	RUN_IS(8, "show", "-C", job, "latest");
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(8);
+	assert_string_equal(action(j, 20), "leave");
+	assert_non_null(strstr(text_of(j, 20), "newer version"));
+	json_decref(j);
+	RUN_IS(8, "show", "-C", job, "latest");
+	/* What only contradicts itself is. */
+	job = line(place("nonsense"), "run", 2);
+	manifest_newer(path_of("%s/MANIFEST", step_path(job, 20)), false);
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(0);
+	assert_string_equal(action(j, 20), "rebuild");
+	json_decref(j);
 }
 
 TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
