@@ -364,8 +364,6 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	return 0;
 }
 
-/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
- * it is now (client/declare.c). */
 static uint64_t pieces_end(const struct table *t)
 {
 	uint64_t end = 0;
@@ -375,6 +373,8 @@ static uint64_t pieces_end(const struct table *t)
 	return end;
 }
 
+/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
+ * it is now (client/declare.c). */
 static int table_now(const struct table *t, const void *raw, struct table *ret,
 		     struct ckpt_err *err)
 {

@@ -102,7 +102,7 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 {
 	struct store_mark *mark = NULL;
 	uint32_t n = 0;
-	int rc = store_marks(p->store, &mark, &n, NULL);
+	int rc = store_marks_of(p->store, 1u << MARK_BAD, &mark, &n, NULL);
 
 	*ret = 0;
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
@@ -110,8 +110,6 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 		struct hash128 h;
 		uint64_t word;
 
-		if (mark[i].kind != MARK_BAD)
-			continue;
 		memcpy(key, &mark[i].step, 8);
 		memcpy(key + 8, mark[i].id8, sizeof mark->id8);
 		h = hash128(key, sizeof key);
