@@ -117,7 +117,7 @@ void launch_unref(struct launch *l)
 	}
 	free(l->member);
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
-		table_free(&l->constant[i].table);
+		const_part_free(&l->constant[i]);
 	free(l->constant);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);

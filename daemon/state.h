@@ -274,8 +274,22 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	/* What it holds, to be compared with later slots (constant.c) */
+	struct const_chunk { /* [nchunk], one per raw MiB */
+		struct hash128 sum;
+		uint32_t raw_len;
+		uint64_t right; /* the step whose slot had these bytes last */
+	} * chunk;
+	uint64_t nchunk, next; /* next: the one that is compared next */
+	struct const_word {
+		uint64_t off, was; /* in the raw space */
+		uint32_t piece, len;
+	} * word;
+	uint32_t nword;
+	uint64_t words_right; /* as right */
 };
 
+#define REFUSALS_MAX 16u
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
 	struct daemon *d;
@@ -391,7 +405,11 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
-	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
+	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
+	uint32_t const_said; /* the same of const tensors that have changed */
+	/* Why a link was refused, as far as the log knows: sums. The io threads' */
+	uint64_t refusal[REFUSALS_MAX];
+	uint32_t nrefusal;
 	uint32_t
 		derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
 };
@@ -496,6 +514,18 @@ void persist_rescue(struct snap *s, struct place *to);
 void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
 /* is it time to commit what is parked, or to give it up? */
 void persist_resume(struct snap *s);
+
+/* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
+/* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
+ * -ENOMEM: it cannot be compared later, so it must not be linked. */
+int const_part_take(struct const_part *c, const void *raw, uint64_t step);
+/* Some of the bytes of a later step's: TABLE_NONE: they are the same; else a tensor of c->table that is
+ * not, and in *ret_right the last step in which those bytes were seen to be right. */
+uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step,
+			    uint64_t *ret_right);
+void const_part_free(struct const_part *c);
+/* A link of this part was refused: is the reason one that the launch has not had? */
+bool const_refusal_new(struct launch *l, const char *part, const struct ckpt_err *err);
 
 void restore_ask(struct session *s, const struct wire_restore *m);
 void restore_try(struct launch *l);
