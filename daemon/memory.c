@@ -173,6 +173,8 @@ void decl_unref(struct decl *d)
 		segment_unref(d->seg[i]);
 	free(d->seg);
 	free(d->base);
+	free(d->boxes);
+	free(d->boxes_mesh);
 	if (d->rows_fd >= 0)
 		(void)close(d->rows_fd);
 	free(d);
@@ -342,7 +344,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
 		rc = decl_slot(d, &list, err);
-	if (rc == 0 && table_boxes_forget(&d->table) < 0)
+	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };

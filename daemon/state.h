@@ -147,6 +147,17 @@ struct decl {
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] references held */
 	const void **base;    /* [nseg] */
+	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
+	struct decl_boxes {
+		uint32_t tensor, mesh; /* of table; of boxes_mesh */
+		uint64_t sum;	       /* of the boxes */
+	} * boxes;		       /* [nboxes] */
+	uint32_t nboxes;
+	struct decl_mesh {
+		uint64_t sum;
+		bool has_rank;
+		char text[64];
+	} * boxes_mesh;
 };
 void segment_unref(struct segment *s);
 void slotmem_unref(struct slotmem *s);
@@ -166,6 +177,12 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
+/* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
+int boxes_note(struct decl *d);
+/* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
+ * tensors of all of them. Worker. */
+void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
+		   struct ckpt_errlist *ret_list);
 /* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
 int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
