@@ -117,7 +117,7 @@ void launch_unref(struct launch *l)
 	}
 	free(l->member);
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
-		table_free(&l->constant[i].table);
+		const_part_free(&l->constant[i]);
 	free(l->constant);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
@@ -977,6 +977,22 @@ struct cover {
 	struct ckpt_err err;
 };
 
+/* Lines, if the ranks together do not have every element once. Why comes before what follows from it. */
+static void cover_check(const struct cover *c, const struct table *all,
+			struct ckpt_errlist *ret_list)
+{
+	struct ckpt_errlist why = { .code = -EINVAL };
+
+	table_cover(all, ret_list);
+	if (ret_list->n)
+		boxes_compare(c->decl, c->n, all, &why);
+	if (why.n) {
+		ckpt_errlist_free(ret_list);
+		*ret_list = why;
+		table_cover(all, ret_list);
+	}
+}
+
 static void cover_run(struct task *t)
 {
 	struct cover *c = (struct cover *)t;
@@ -989,8 +1005,8 @@ static void cover_run(struct task *t)
 	}
 	if (c->rc == 0)
 		c->rc = table_seal(&all, &c->err);
-	if (c->rc == 0)
-		table_cover(&all, &list);
+	if (c->rc == 0 && list.n == 0)
+		cover_check(c, &all, &list);
 	if (list.n)
 		c->rc = ckpt_errlist_end(&list, &c->err,
 					 "the ranks do not declare complete tensors");

@@ -173,6 +173,8 @@ void decl_unref(struct decl *d)
 		segment_unref(d->seg[i]);
 	free(d->seg);
 	free(d->base);
+	free(d->boxes);
+	free(d->boxes_mesh);
 	if (d->rows_fd >= 0)
 		(void)close(d->rows_fd);
 	free(d);
@@ -342,7 +344,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
 		rc = decl_slot(d, &list, err);
-	if (rc == 0 && table_boxes_forget(&d->table) < 0)
+	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
@@ -364,8 +366,6 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	return 0;
 }
 
-/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
- * it is now (client/declare.c). */
 static uint64_t pieces_end(const struct table *t)
 {
 	uint64_t end = 0;
@@ -375,6 +375,8 @@ static uint64_t pieces_end(const struct table *t)
 	return end;
 }
 
+/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
+ * it is now (client/declare.c). */
 static int table_now(const struct table *t, const void *raw, struct table *ret,
 		     struct ckpt_err *err)
 {

@@ -19,8 +19,9 @@ const char ckptd_version[] = "ckptd " CKPT_VERSION;
 /* A part that is being written, or whose file is made and allocated already. */
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
-	int fd;	     /* -1: none yet */
-	bool linked; /* it is an older step's: there is nothing to write */
+	int fd;		     /* -1: none yet */
+	bool linked;	     /* it is an older step's: there is nothing to write */
+	struct chunk *chunk; /* of a const part that was written */
 	struct store_part_id id;
 };
 
@@ -43,6 +44,7 @@ struct persist {
 	struct native_part *part;
 	struct part_file *file;
 	struct const_state now;	      /* but for the epoch */
+	char changed[SHARED_TEXT];    /* const tensors are not what was written; "": no */
 	struct part_derived *derived; /* [world] of the main parts */
 	atomic_uint next;	      /* rank whose part nobody writes yet */
 	atomic_int failed;	      /* the first part that was lost: its result, and err */
@@ -102,7 +104,7 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 {
 	struct store_mark *mark = NULL;
 	uint32_t n = 0;
-	int rc = store_marks(p->store, &mark, &n, NULL);
+	int rc = store_marks_of(p->store, 1u << MARK_BAD, &mark, &n, NULL);
 
 	*ret = 0;
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
@@ -110,8 +112,6 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 		struct hash128 h;
 		uint64_t word;
 
-		if (mark[i].kind != MARK_BAD)
-			continue;
 		memcpy(key, &mark[i].step, 8);
 		memcpy(key + 8, mark[i].id8, sizeof mark->id8);
 		h = hash128(key, sizeof key);
@@ -120,6 +120,30 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 	}
 	free(mark);
 	return rc;
+}
+
+/* It is not what the older steps have: what the trainer has now is right, and is written. */
+static void const_compare(struct persist *p, uint32_t r)
+{
+	struct const_part *c = &p->snap->launch->constant[r];
+	const struct snap_rank *from = &p->snap->rank[r];
+	char name[160];
+	uint64_t right = 0;
+	uint32_t tensor = const_part_changed(
+		c, decl_part_raw(from->decl, PART_CONST, from->mem->base), p->info.step, &right);
+
+	if (tensor == TABLE_NONE)
+		return;
+	c->set = false;
+	if (!*p->changed)
+		snprintf(
+			p->changed, sizeof p->changed,
+			"const tensors have changed: %s of rank %" PRIu32
+			" was last seen right in step %" PRIu64
+			", so the steps between that one and this one may have an older value; "
+			"from this step on it is written as it is; declare it CKPT_STABLE, or seal "
+			"again when it changes",
+			table_tensor_print(&c->table.tensor[tensor], name, sizeof name), r, right);
 }
 
 /* Marks that cannot be read may say anything: then all is written. */
@@ -133,6 +157,9 @@ static void const_look(struct persist *p)
 		any |= has_part(p, p->world + r);
 	if (any && !p->rescue && bad_marks(p, &p->now.bad) < 0)
 		p->now.rev = CONST_REV_NONE;
+	for (uint32_t r = 0; r < p->world; r++)
+		if (has_part(p, p->world + r) && const_may_link(p, r))
+			const_compare(p, r);
 }
 
 /* 0: linked, or it is to be written. */
@@ -152,10 +179,12 @@ static int const_link(struct persist *p, uint32_t r)
 		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
 	if (rc == -EXDEV) {
 		c->set = false;
-		log_line(&p->d->opts.log, LOG_NOTICE,
-			 "persist: job %s step %" PRIu64
-			 ": the const part of rank %u is written again: %s",
-			 p->info.job, p->info.step, r, err.msg);
+		if (const_refusal_new(p->snap->launch, c->part.name, &err))
+			log_line(&p->d->opts.log, LOG_NOTICE,
+				 "persist: job %s step %" PRIu64
+				 ": the const part of rank %u is written again: %s (said once per "
+				 "launch)",
+				 p->info.job, p->info.step, r, err.msg);
 		return 0;
 	}
 	if (rc < 0) {
@@ -169,6 +198,25 @@ static int const_link(struct persist *p, uint32_t r)
 	return 0;
 }
 
+/* -ENOMEM: nobody can see whether it changes. */
+static int const_take(struct persist *p, uint32_t r)
+{
+	struct const_part *c = &p->snap->launch->constant[r];
+	const struct snap_rank *from = &p->snap->rank[r];
+	cleanup_free struct chunk *chunk = TAKE(p->file[p->world + r].chunk);
+
+	const_part_free(c);
+	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
+	c->table = p->table[p->world + r];
+	p->table[p->world + r] = (struct table){ 0 };
+	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
+	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
+		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
+						    .raw_len = chunk[i].raw_len };
+	return const_part_take(c, decl_part_raw(from->decl, PART_CONST, from->mem->base),
+			       p->info.step);
+}
+
 /* The step is committed: the next one finds them there. */
 static void const_remember(struct persist *p)
 {
@@ -176,12 +224,9 @@ static void const_remember(struct persist *p)
 		struct const_part *c = &p->snap->launch->constant[r];
 		uint32_t i = p->world + r;
 
-		if (!has_part(p, i))
+		if (!has_part(p, i) || (!p->file[i].linked && const_take(p, r) < 0))
 			continue;
 		if (!p->file[i].linked) {
-			table_free(&c->table);
-			c->table = p->table[i];
-			p->table[i] = (struct table){ 0 };
 			c->part = p->part[i];
 			c->part.table = &c->table;
 			c->id = p->file[i].id;
@@ -218,13 +263,15 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 					.engine = p->d->opts.engine,
 					.tick = persist_tick,
 					.arg = &x,
-					.ret_derived = i == r ? &p->derived[r] : NULL };
+					.ret_derived = i == r ? &p->derived[r] : NULL,
+					.ret_chunk = i == r ? NULL : &f->chunk };
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;
 
 	if (rc < 0)
 		return rc;
+	free(TAKE(f->chunk));
 	if (i == r && has_part(p, p->world + r) && !MUTANT(SOURCES_NOT_WRITTEN)) {
 		role.nsource = 1;
 		role.source = &p->part[p->world + r];
@@ -317,8 +364,10 @@ static int parts_reserve(struct persist *p)
 	uint32_t made = 0;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < 2 * p->world; i++)
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
+		free(p->file[i].chunk);
 		p->file[i] = (struct part_file){ .fd = -1 };
+	}
 	for (uint32_t i = 0; i < 2 * p->world && rc == 0; i++)
 		if (has_part(p, i))
 			rc = decl_part_now(p->snap->rank[rank_of(p, i)].decl, kind_of(p, i),
@@ -505,8 +554,10 @@ static void commit_run(struct task *t)
 
 static void persist_end(struct persist *p)
 {
-	for (uint32_t i = 0; i < 2 * p->world; i++)
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
 		table_free(&p->table[i]);
+		free(p->file[i].chunk);
+	}
 	free(p->table);
 	free(p->part);
 	free(p->file);
@@ -555,6 +606,19 @@ static void derived_say(struct persist *p)
 	job_error(p->snap->job, p->snap->step + 1, text);
 }
 
+/* Const tensors that have changed: said once per epoch, whatever becomes of the step. */
+static void changed_say(struct persist *p)
+{
+	struct launch *l = p->snap->launch;
+
+	if (!*p->changed || l->const_said == p->snap->epoch + 1)
+		return;
+	l->const_said = p->snap->epoch + 1;
+	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
+		 p->snap->job->name, p->snap->step, p->changed);
+	job_error(p->snap->job, p->snap->step + 1, p->changed);
+}
+
 static void commit_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
@@ -594,6 +658,7 @@ static void parts_done(struct daemon *d, struct task *t)
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 
+	changed_say(p);
 	if (p->rc == 0 && atomic_load(&d->stops) >= 1000) {
 		store_abort(TAKE(p->txn));
 		p->rc = -ECANCELED;

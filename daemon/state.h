@@ -147,6 +147,17 @@ struct decl {
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] references held */
 	const void **base;    /* [nseg] */
+	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
+	struct decl_boxes {
+		uint32_t tensor, mesh; /* of table; of boxes_mesh */
+		uint64_t sum;	       /* of the boxes */
+	} * boxes;		       /* [nboxes] */
+	uint32_t nboxes;
+	struct decl_mesh {
+		uint64_t sum;
+		bool has_rank;
+		char text[64];
+	} * boxes_mesh;
 };
 void segment_unref(struct segment *s);
 void slotmem_unref(struct slotmem *s);
@@ -166,6 +177,12 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
+/* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
+int boxes_note(struct decl *d);
+/* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
+ * tensors of all of them. Worker. */
+void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
+		   struct ckpt_errlist *ret_list);
 /* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
 int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
@@ -274,8 +291,22 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	/* What it holds, to be compared with later slots (constant.c) */
+	struct const_chunk { /* [nchunk], one per raw MiB */
+		struct hash128 sum;
+		uint32_t raw_len;
+		uint64_t right; /* the step whose slot had these bytes last */
+	} * chunk;
+	uint64_t nchunk, next; /* next: the one that is compared next */
+	struct const_word {
+		uint64_t off, was; /* in the raw space */
+		uint32_t piece, len;
+	} * word;
+	uint32_t nword;
+	uint64_t words_right; /* as right */
 };
 
+#define REFUSALS_MAX 16u
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
 	struct daemon *d;
@@ -391,7 +422,11 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
-	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
+	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
+	uint32_t const_said; /* the same of const tensors that have changed */
+	/* Why a link was refused, as far as the log knows: sums. The io threads' */
+	uint64_t refusal[REFUSALS_MAX];
+	uint32_t nrefusal;
 	uint32_t
 		derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
 };
@@ -496,6 +531,18 @@ void persist_rescue(struct snap *s, struct place *to);
 void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
 /* is it time to commit what is parked, or to give it up? */
 void persist_resume(struct snap *s);
+
+/* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
+/* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
+ * -ENOMEM: it cannot be compared later, so it must not be linked. */
+int const_part_take(struct const_part *c, const void *raw, uint64_t step);
+/* Some of the bytes of a later step's: TABLE_NONE: they are the same; else a tensor of c->table that is
+ * not, and in *ret_right the last step in which those bytes were seen to be right. */
+uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step,
+			    uint64_t *ret_right);
+void const_part_free(struct const_part *c);
+/* A link of this part was refused: is the reason one that the launch has not had? */
+bool const_refusal_new(struct launch *l, const char *part, const struct ckpt_err *err);
 
 void restore_ask(struct session *s, const struct wire_restore *m);
 void restore_try(struct launch *l);

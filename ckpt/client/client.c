@@ -176,6 +176,7 @@ static void handle_free(ckpt *c)
 	arena_free(&c->arena);
 	free(c->seg);
 	free(c->tensor);
+	free(c->named);
 	free(c->blob);
 	free(c->decl);
 	free(c->job);
@@ -687,16 +688,11 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 static const struct declared *owned_as(const ckpt *c, const struct declared *d)
 {
 	const char *slash = strchr(d->t.of, '/'); /* tensor_check: there is one */
-	size_t n = slash ? (size_t)(slash - d->t.of) : 0;
+	const struct declared *m = NULL;
 
-	for (uint32_t i = 0; i < c->ntensor && d->t.cls == CKPT_DERIVED; i++) {
-		const struct declared *m = &c->tensor[i];
-
-		if (!m->dropped && m->t.dtype == CKPT_F32 && !strcmp(m->t.name, slash + 1) &&
-		    !strncmp(m->t.component, d->t.of, n) && !m->t.component[n])
-			return m;
-	}
-	return d;
+	if (d->t.cls == CKPT_DERIVED)
+		m = named_find(c, d->t.of, (size_t)(slash - d->t.of), slash + 1);
+	return m && m->t.dtype == CKPT_F32 ? m : d;
 }
 
 /* Of a local: what is in it and owned. */

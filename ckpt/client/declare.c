@@ -375,6 +375,79 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, &ret->local, err);
 }
 
+/* --- which tensor has this name --- */
+static uint64_t fnv(uint64_t h, const char *s, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ (uint8_t)s[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+static uint32_t name_hash(const char *component, size_t bytes, const char *name)
+{
+	uint64_t h = fnv(UINT64_C(0xcbf29ce484222325), component, bytes);
+
+	h = fnv(h, name, strlen(name) + 1);
+	return (uint32_t)(h ^ h >> 32);
+}
+
+static bool is_named(const struct declared *d, const char *component, size_t bytes,
+		     const char *name)
+{
+	return !d->dropped && !strcmp(d->t.name, name) &&
+	       !strncmp(d->t.component, component, bytes) && !d->t.component[bytes];
+}
+
+/* A place is free, or has one more than a tensor's number; at most half of them are taken. One that was
+ * dropped keeps its place for those behind it, until another one takes it. */
+static void named_put(struct ckpt *c, uint32_t id)
+{
+	const struct ckpt_tensor *t = &c->tensor[id].t;
+	uint32_t mask = 2 * c->cap_tensor - 1;
+	uint32_t at = name_hash(t->component, strlen(t->component), t->name) & mask;
+
+	while (c->named[at] && !c->tensor[c->named[at] - 1].dropped)
+		at = (at + 1) & mask;
+	c->named[at] = id + 1;
+}
+
+const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
+				  const char *name)
+{
+	uint32_t mask = 2 * c->cap_tensor - 1;
+	uint32_t at = name_hash(component, bytes, name) & mask;
+
+	for (; c->cap_tensor && c->named[at]; at = (at + 1) & mask)
+		if (is_named(&c->tensor[c->named[at] - 1], component, bytes, name))
+			return &c->tensor[c->named[at] - 1];
+	return NULL;
+}
+
+/* Room for one more. */
+static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
+{
+	uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
+	struct declared *all;
+	uint32_t *named;
+
+	if (c->ntensor < c->cap_tensor)
+		return 0;
+	all = realloc(c->tensor, cap * sizeof *all);
+	if (!all)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	c->tensor = all;
+	named = calloc(2 * (size_t)cap, sizeof *named);
+	if (!named)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	free(c->named);
+	c->named = named;
+	c->cap_tensor = cap;
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		if (!c->tensor[i].dropped)
+			named_put(c, i);
+	return 0;
+}
+
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err)
 {
 	struct ckpt_tensor mine = { 0 };
@@ -387,22 +460,12 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		return rc;
 	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
-	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
-		if (!c->tensor[i].dropped && strcmp(c->tensor[i].t.name, mine.name) == 0 &&
-		    strcmp(c->tensor[i].t.component, mine.component) == 0)
-			rc = ckpt_error(
-				err, -EALREADY,
+	if (rc == 0 && named_find(c, mine.component, strlen(mine.component), mine.name))
+		rc = ckpt_error(err, -EALREADY,
 				"%s/%s is declared twice: drop the first, or use another name",
 				mine.component, mine.name);
-	if (rc == 0 && c->ntensor == c->cap_tensor) {
-		uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
-		struct declared *all = realloc(c->tensor, cap * sizeof *all);
-
-		if (!all)
-			return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-		c->tensor = all;
-		c->cap_tensor = cap;
-	}
+	if (rc == 0)
+		rc = tensors_reserve(c, err);
 	if (rc == 0) {
 		c->tensor[c->ntensor] = (struct declared){ 0 };
 		rc = tensor_take(c, &mine, &c->tensor[c->ntensor], err);
@@ -411,7 +474,7 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		return rc;
 	if (ret_id)
 		*ret_id = c->ntensor;
-	c->ntensor++;
+	named_put(c, c->ntensor++);
 	c->dirty = true;
 	return 0;
 }

@@ -177,7 +177,8 @@ struct ckpt {
 	struct arena arena;
 	struct table meshes; /* only its meshes are used */
 	struct declared *tensor;
-	uint32_t ntensor, cap_tensor;
+	uint32_t ntensor, cap_tensor; /* cap: a power of two */
+	uint32_t *named;	      /* [2 * cap_tensor] named_find's */
 	struct blob *blob;
 	uint32_t nblob;
 	bool dirty, sealed_once, private_memory;
@@ -263,6 +264,9 @@ void skips_count(ckpt *c, struct link *l, int why);
 void skips_carry(ckpt *c, struct link *l);
 void skips_log(ckpt *c); /* helper: once for each change */
 
+/* The tensor of this name that is declared and not dropped; NULL. The component has so many bytes. */
+const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
+				  const char *name);
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);
 /* Ends early when fill_quiesce asks for it. */

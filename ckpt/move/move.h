@@ -103,6 +103,8 @@ struct move_write {
 	move_tick_fn *tick; /* may be NULL */
 	void *arg;
 	struct part_derived *ret_derived; /* set where all went well; may be NULL */
+	/* The same: one per raw MiB, where they lie in the file and their sums; malloc'ed */
+	struct chunk **ret_chunk;
 };
 
 /*

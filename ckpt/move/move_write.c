@@ -40,6 +40,8 @@ int move_write_part(const struct move_write *x, int fd, const void *raw, struct 
 		e = part_writer_finish(w, ret_part, err);
 	if (e == 0 && x->ret_derived)
 		*x->ret_derived = *part_writer_derived(w);
+	if (e == 0 && x->ret_chunk)
+		*x->ret_chunk = part_writer_chunks(w);
 	part_writer_close(w);
 	part_io_close(io);
 	for (uint32_t i = 0; i < t->npiece && e < 0; i++)

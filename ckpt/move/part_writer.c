@@ -553,6 +553,11 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	return 0;
 }
 
+struct chunk *part_writer_chunks(struct part_writer *w)
+{
+	return TAKE(w->chunk);
+}
+
 /* --- to be continued --- */
 
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err)

@@ -77,5 +77,7 @@ const struct part_derived *part_writer_derived(const struct part_writer *w);
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err);
 /* Sections and trailer, after the last byte. Fills all of *ret_part but name. */
 int part_writer_finish(struct part_writer *w, struct native_part *ret_part, struct ckpt_err *err);
+/* After it: one per raw MiB, malloc'ed, the caller's from then on. */
+struct chunk *part_writer_chunks(struct part_writer *w);
 void part_writer_close(struct part_writer *w); /* NULL is fine */
 #endif

@@ -51,6 +51,9 @@ struct store_mark {
 /* All marks of a job, each once, in no order. *ret is malloc'ed. */
 int store_marks(const struct store *s, struct store_mark **ret, uint32_t *ret_n,
 		struct ckpt_err *err);
+/* Those of these kinds alone (bits 1 << kind): the files of the others are not opened. */
+int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **ret, uint32_t *ret_n,
+		   struct ckpt_err *err);
 /* Is it a mark of this very checkpoint? */
 bool store_mark_is(const struct store_mark *m, const struct store_step *st);
 /* False for a hold that has expired at this time. */

@@ -122,9 +122,6 @@ int store_home_check(const struct store *s, struct ckpt_err *err);
 
 /* --- marks (store_mark.c) --- */
 
-/* store_marks of these kinds only (bits 1 << kind). */
-int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **ret, uint32_t *ret_n,
-		   struct ckpt_err *err);
 /* The marks with exactly this step and id, of a checkpoint that is no more: as many as go. */
 void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
 /* "2026-11-21T19:30:00Z" */

@@ -583,6 +583,40 @@ TEST(a_rank_of_the_mesh_that_does_not_declare_its_boxes_leaves_a_gap_or_saves_th
 	assert_int_equal(refusals, 1);
 }
 
+TEST(ranks_of_one_mesh_that_declare_different_boxes_are_named)
+{
+	const uint32_t two = 2;
+	const char *why = "model/w: ranks 0 and 1 hold their boxes alike (mesh dp=2), but declare "
+			  "different ones\nmodel/w: element [";
+	uint32_t mesh;
+
+	ranks_attach("alike", 2);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_ok(ckpt_mesh(R[r].c, 1, (const char *const[]){ "dp" }, &two, NULL, &mesh,
+				    NULL));
+	/* By the rule each of the two boxes is saved by the rank that does not have it. */
+	assert_ok(ADD(&R[0], mesh, BOX(5, 5, 0, 6)));
+	assert_ok(ADD(&R[1], mesh, BOX(0, 5, 0, 6)));
+	refused(&R[1], ranks_seal(2), -EINVAL, why);
+	ranks_close(R, 2);
+}
+
+TEST(ranks_of_different_meshes_need_not_hold_the_same_boxes)
+{
+	const uint32_t one = 1;
+	uint32_t mesh;
+
+	ranks_attach("meshes", 2);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_ok(
+			ckpt_mesh(R[r].c, 1, (const char *const[]){ "dp" }, &one, &r, &mesh, NULL));
+	assert_ok(ADD(&R[0], mesh, BOX(0, 5, 0, 6)));
+	assert_ok(ADD(&R[1], mesh, BOX(6, 4, 0, 6)));
+	refused(&R[1], ranks_seal(2), -EINVAL, "model/w: element [5, 0] is in no piece");
+	assert_null(strstr(R[1].err.msg, "alike"));
+	ranks_close(R, 2);
+}
+
 TEST(what_makes_no_sense_is_refused_where_it_is_declared)
 {
 	const struct ckpt_local good = BOX(0, 10, 0, 6), far = BOX(0, 11, 0, 6),

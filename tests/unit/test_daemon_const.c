@@ -9,6 +9,7 @@
 #include "ckpt/store/store.h"
 #include "daemon/state.h"
 #include "tests/lib/host.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 #include <inttypes.h>
 
@@ -167,9 +168,9 @@ static void assert_fresh(uint64_t step)
 
 static void assert_all_whole(uint32_t n)
 {
-	uint64_t step[32];
+	uint64_t step[64];
 
-	assert_int_equal(host_committed(&H, "job", step, 32), n);
+	assert_int_equal(host_committed(&H, "job", step, 64), n);
 }
 
 /* --- written once --- */
@@ -304,6 +305,100 @@ TEST(a_daemon_that_takes_a_step_over_writes_it_again)
 	assert_all_whole(4);
 }
 
+/* --- a trainer that changes it all the same --- */
+#define WARNING "const tensors have changed: "
+
+TEST(a_const_tensor_that_changes_is_written_again_and_said_once_per_epoch)
+{
+	start();
+	rank_open(&K, &P, 0);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_with(&K, step, 0);
+	save_with(&K, 4, OTHER);
+	assert_linked(3, 1);
+	assert_fresh(4);
+	assert_int_equal(said_times(&daemon_said,
+				    WARNING "model/table of rank 0 was last seen right in step 3,"),
+			 1);
+	assert_non_null(strstr(H.d->jobs->tally.error, WARNING "model/table"));
+	assert_int_equal(H.d->jobs->tally.error_step, 4 + 1);
+	save_with(&K, 5, OTHER);
+	assert_linked(5, 4);
+	save_with(&K, 6, 0);
+	assert_fresh(6);
+	assert_int_equal(said_times(&daemon_said, WARNING), 1);
+	MUST_OF(&K, rank_tensor_declare(&K, RANK_SPECS - 1));
+	must_seal(&K);
+	save_with(&K, 7, 0);
+	save_with(&K, 8, OTHER);
+	assert_fresh(8);
+	assert_int_equal(said_times(&daemon_said, WARNING), 2);
+	go_on(&K, 5, CKPT_FROM_DISK | CKPT_LENIENT);
+	assert_true(table_is(&K, OTHER));
+	go_on(&K, 6, CKPT_FROM_DISK | CKPT_LENIENT);
+	assert_true(table_is(&K, 0));
+	go_on(&K, 8, CKPT_FROM_DISK | CKPT_LENIENT);
+	assert_true(table_is(&K, OTHER));
+	assert_all_whole(8);
+}
+
+TEST(a_step_that_fails_does_not_forget_that_it_has_changed)
+{
+	start_faulty();
+	rank_open(&K, &P, 0);
+	save_with(&K, 1, 0);
+	io_faults_fail(&disk, IO_ON_MUTATING, 1, -ENOSPC, true);
+	mark_with(&K, 2, OTHER);
+	assert_int_equal(rank_wait(&K, 2, CKPT_COMMITTED), -ENOSPC);
+	io_faults_count(&disk, IO_ON_ANY);
+	must_guard(&K);
+	assert_int_equal(said_times(&daemon_said, WARNING), 1);
+	save_with(&K, 3, OTHER);
+	assert_fresh(3);
+	go_on(&K, 3, CKPT_FROM_DISK);
+	assert_true(table_is(&K, OTHER));
+}
+
+#define FROZEN_MIB 5u
+
+/* A byte of many: the words may miss it, but its MiB has its turn. */
+TEST(one_byte_that_changes_is_seen_before_the_part_has_had_as_many_steps_as_mib)
+{
+	static const uint64_t bytes = FROZEN_MIB * MIB;
+	static const struct ckpt_placement whole = { .how = CKPT_REPLICATE };
+	struct ckpt_local local = { 0 };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .cls = CKPT_CONST, .dtype = CKPT_U8,
+				   .component = "frozen", .name = "w", .ndim = 1, .shape = &bytes,
+				   .nplace = 1, .place = &whole, .nlocal = 1, .local = &local);
+	uint64_t step = 2, since;
+	uint8_t *p;
+
+	start();
+	rank_open(&K, &P, 0);
+	MUST_OF(&K, ckpt_alloc(K.c, bytes, &local.ptr, &K.err));
+	t.mesh = K.mesh_id;
+	MUST_OF(&K, ckpt_tensor_add(K.c, &t, NULL, &K.err));
+	must_seal(&K);
+	p = local.ptr;
+	for (uint64_t i = 0; i < bytes; i++)
+		p[i] = (uint8_t)(i * 2654435761u >> 13);
+	for (uint64_t at = 0; at < bytes; at += bytes / 4 + 7) {
+		save_with(&K, step++, 0);
+		save_with(&K, step++, 0);
+		assert_linked(step - 1, step - 2);
+		p[at] ^= 1;
+		since = step - 1;
+		/* The part has what lies beside it, too. */
+		do {
+			save_with(&K, step++, 0);
+		} while (seen_in(step - 1).step != step - 1 && step - since < 3 * FROZEN_MIB);
+		assert_fresh(step - 1);
+		assert_true(step - 1 - since <= FROZEN_MIB + 2);
+	}
+	assert_int_equal(said_times(&daemon_said, WARNING "frozen/w of rank 0 was last seen"), 1);
+	assert_all_whole((uint32_t)(step - 2));
+}
+
 /* --- damage --- */
 static void damage(uint64_t step)
 {
@@ -391,6 +486,8 @@ TEST(where_the_file_system_refuses_links_each_step_writes_it)
 	for (uint32_t i = 0; i < ARRAY_LEN(refusal); i++) {
 		io_faults_fail(&disk, IO_ON_LINK, 1, refusal[i], true);
 		save_with(&K, ++step, 0);
+		assert_fresh(step);
+		save_with(&K, ++step, 0); /* what was said is not said again */
 		assert_fresh(step);
 	}
 	io_faults_count(&disk, IO_ON_ANY);
