@@ -113,8 +113,8 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		x64 = (x64 ^ (x64 >> 27)) * 0x94d049bb133111ebu;
 		raw[i] = x64 ^ (x64 >> 31);
 	}
-	r = store_part_create(txn, rank, move_part_bytes_max(&x->part, 0), &direct, x->file.name, &fd,
-			      err);
+	r = store_part_create(txn, rank, move_part_bytes_max(&x->part, 0), &direct, x->file.name,
+			      &fd, err);
 	if (r)
 		return r;
 	r = move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_AUTO }, fd,

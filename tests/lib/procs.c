@@ -259,8 +259,8 @@ static int life_tensor(struct life *l, uint32_t i, struct ckpt_err *e)
 	struct ckpt_tensor t =
 		ROW(.size = sizeof t, .role = i == WEIGHTS ? CKPT_PARAM : CKPT_MOMENT1,
 		    .dtype = CKPT_U64, .component = component_name[i], .name = tensor_name[i],
-		    .of = i == WEIGHTS ? NULL : "model/w", .ndim = 1, .mesh = l->mesh,
-		    .nplace = 1, .nlocal = 1, .shape = &shape, .place = &shard, .local = &local);
+		    .of = i == WEIGHTS ? NULL : "model/w", .ndim = 1, .mesh = l->mesh, .nplace = 1,
+		    .nlocal = 1, .shape = &shape, .place = &shard, .local = &local);
 
 	return ckpt_tensor_add(l->c, &t, NULL, e);
 }

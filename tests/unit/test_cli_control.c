@@ -73,15 +73,15 @@ static void answer(int sock, const struct wire_head *ask)
 			struct wire_head head;
 			int32_t code;
 			char text[64];
-		} r = { { WIRE_MAGIC, 3, WIRE_REFUSE, 16 + 4 + 24, seq },
+		} r = { { WIRE_MAGIC, WIRE_ABI + 1, WIRE_REFUSE, 16 + 4 + 24, seq },
 			-EPROTO,
-			"ckptd 9 speaks protocol 3, and what follows is not its text" };
+			"ckptd 9 speaks protocol 4, and what follows is not its text" };
 
 		assert_int_equal(send(sock, &r, r.head.bytes, MSG_NOSIGNAL), r.head.bytes);
 		return;
 	}
 	if (fake.manner == NEWER_OK) {
-		struct wire_head head = { WIRE_MAGIC, 3, WIRE_OK, sizeof head, seq };
+		struct wire_head head = { WIRE_MAGIC, WIRE_ABI + 1, WIRE_OK, sizeof head, seq };
 
 		assert_int_equal(send(sock, &head, sizeof head, MSG_NOSIGNAL), sizeof head);
 		return;

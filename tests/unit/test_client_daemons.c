@@ -136,9 +136,10 @@ static void refuse(int sock, const struct wire_head *ask, size_t len)
 
 	memset(r.text, '!', sizeof r.text);
 	memcpy(r.text, "ckptd speaks protocol 3", 23);
-	r.head = (struct wire_head)ROW(.magic = WIRE_MAGIC, .abi = WIRE_ABI + 1, .type = WIRE_REFUSE,
-				       .bytes = (uint32_t)(sizeof r.head + 4 + len),
-				       .seq = ask->seq);
+	r.head =
+		(struct wire_head)ROW(.magic = WIRE_MAGIC, .abi = WIRE_ABI + 1, .type = WIRE_REFUSE,
+				      .bytes = (uint32_t)(sizeof r.head + 4 + len),
+				      .seq = ask->seq);
 	r.code = -EPROTO;
 	(void)send(sock, &r, r.head.bytes, MSG_NOSIGNAL);
 }

@@ -134,10 +134,11 @@ static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *of
 	for (uint32_t i = 0; off && i < n; i++) {
 		if (!off[i])
 			continue;
-		x->chunk[i] = (struct chunk)
-			ROW(.off = off[i], .stored_len = FORGED_BYTES, .raw_len = FORGED_BYTES,
-			    .source = TABLE_NONE, .base = TABLE_NONE,
-			    .raw_hash = hash128(x->raw + i * FORGED_BYTES, FORGED_BYTES));
+		x->chunk[i] = (struct chunk)ROW(.off = off[i], .stored_len = FORGED_BYTES,
+						.raw_len = FORGED_BYTES, .source = TABLE_NONE,
+						.base = TABLE_NONE,
+						.raw_hash = hash128(x->raw + i * FORGED_BYTES,
+								    FORGED_BYTES));
 		x->file.data_end = MAX(x->file.data_end, off[i] + FORGED_BYTES);
 	}
 	if (off)
