@@ -462,7 +462,7 @@ static void whole_check(struct repairing *x, struct store_step *st)
 	for (char *p = why.msg; *p; p++)
 		*p = (char)(*p == '\n' ? ' ' : *p);
 	tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes,
-	     "%.300s: ckptctl verify --data lists every fault", why.msg);
+	     "%.300s; ckptctl verify --data lists every fault", why.msg);
 }
 
 static void misplaced_tell(struct repairing *x, const struct store_step *st)

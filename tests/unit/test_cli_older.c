@@ -63,6 +63,7 @@ TEST(each_verb_names_the_version_that_reads_them)
 		assert_says(got.err, "format 0.0 of ckptd 0.1; this program reads 0.2");
 	}
 	RUN_IS(8, "verify", "--all", "-C", store);
+	assert_says(got.err, "step 20 of demo: ");
 	SHOWN_IS(8, "show", "-C", store, "latest");
 	SHOWN_IS(8, "repair", "--yes", store);
 }
@@ -86,6 +87,12 @@ TEST(only_rm_with_a_name_removes_one)
 	assert_int_equal(access(step_at(store, 30), F_OK), -1);
 	assert_int_equal(
 		rename(step_at(store, 20), path_of("%s/demo/.old-000000000020-s0-t1", store)), 0);
+	RUN_IS(0, "prune", "-n", "--set-aside", "--keep-last=1", store);
+	assert_says(got.out, "of another version (rm removes it)");
+	assert_null(strstr(got.out, "stays for"));
+	RUN_IS(8, "rewind", "--yes", "-C", store, "step:20");
+	assert_says(got.err, "use ckptd 0.1");
+	assert_null(strstr(got.err, "ckpt_fresh"));
 	RUN_IS(11, "rm", "--yes", path_of("%s/demo/.old-000000000020-s0-t1", store)); /* tagged */
 	RUN_IS(0, "tag", "-C", store, "--delete", "best");
 	RUN_IS(0, "rm", "--yes", path_of("%s/demo/.old-000000000020-s0-t1", store));

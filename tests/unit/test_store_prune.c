@@ -215,11 +215,16 @@ TEST(no_more_than_what_is_asked_goes_the_oldest_first)
 TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 {
 	static const int damage[] = { -EBADMSG, -EPROTO, -EUCLEAN };
+	static const char *const said[] = { NULL, "it contradicts itself: ", "it lacks a part: " };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(damage); i++) {
 		verdict = damage[i];
 		pruned = prune(&last1);
-		assert_int_equal(pruned.quarantined, 1);
+		assert_int_equal(pruned.quarantined, damage[i] == -EBADMSG);
+		assert_int_equal(pruned.faulty, damage[i] != -EBADMSG);
+		assert_int_equal(pruned.fault.code, damage[i] == -EBADMSG ? 0 : -EBADMSG);
+		assert_true(said[i] == NULL ||
+			    (strstr(pruned.fault.msg, said[i]) && strstr(rows, said[i])));
 		assert_int_equal(pruned.removed, 3);
 		assert_int_equal(pruned.newest, 40);
 		assert_int_equal(nverified, 2);
