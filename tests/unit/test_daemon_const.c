@@ -246,13 +246,13 @@ TEST(a_new_epoch_writes_it_again)
 	save_with(&K, 2, 0);
 	MUST_OF(&K, rank_tensor_declare(&K, RANK_SPECS - 1));
 	must_seal(&K);
-	save_with(&K, 3, OTHER);
-	save_with(&K, 4, OTHER);
+	save_with(&K, 3, 0); /* the same bytes: what is compared before a link finds nothing */
+	save_with(&K, 4, 0);
 	assert_linked(2, 1);
 	assert_fresh(3);
 	assert_linked(4, 3);
 	go_on(&K, 4, CKPT_FROM_DISK | CKPT_LENIENT);
-	assert_true(table_is(&K, OTHER));
+	assert_true(table_is(&K, 0));
 }
 
 /* As a library may that does not refuse it: the daemon does not. */
@@ -271,9 +271,9 @@ TEST(a_restore_writes_it_again)
 	save_with(&K, 1, 0);
 	MUST_OF(&K, rank_tensor_declare(&K, RANK_SPECS - 1));
 	must_seal(&K);
-	save_with(&K, 2, OTHER);
-	save_with(&K, 3, OTHER);
-	/* It brings back what step 1 had, which lacks a tensor of now. */
+	save_with(&K, 2, 0);
+	save_with(&K, 3, 0);
+	/* It brings back what step 1 had, which lacks a tensor of now; and the same bytes. */
 	restore_late(&K, 1, CKPT_FROM_DISK | CKPT_LENIENT);
 	assert_true(table_is(&K, 0));
 	save_with(&K, 4, 0);

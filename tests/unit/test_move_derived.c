@@ -692,7 +692,7 @@ static void spoil_byte(const struct checkpoint *c, uint32_t i)
 	uint64_t chunk = b.off >> f->chunk_log2;
 	uint64_t off = f->chunk[chunk].off + (b.off - (chunk << f->chunk_log2));
 	int fd = openat(D.fd, f->name, O_RDWR | O_CLOEXEC);
-	uint8_t x;
+	uint8_t x = 0;
 
 	assert_true(fd >= 0 && pread(fd, &x, 1, (off_t)off) == 1);
 	x ^= 4;

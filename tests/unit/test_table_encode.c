@@ -280,7 +280,7 @@ static void round_trip(const struct table *t)
 {
 	for (int pieces = 0; pieces < 2; pieces++) {
 		struct table_section s[TABLE_SECTIONS_MAX], again[TABLE_SECTIONS_MAX];
-		cleanup_table struct table u = { 0 }, v = { 0 };
+		cleanup_table struct table u = { 0 };
 		struct ckpt_err err = { 0 };
 		cleanup_arena struct arena a = { 0 }, b = { 0 };
 		uint32_t n, m;
