@@ -403,12 +403,17 @@ static void manifest(const char *model)
 	part = calloc(info.world, sizeof *part);
 	if (!part)
 		die("out of memory");
-	for (uint32_t i = 0; i < t.ntensor; i++)
+	for (uint32_t i = 0; i < t.ntensor; i++) {
 		t.tensor[i].fp = random_below(&state, UINT64_MAX);
+		t.tensor[i].fp_known = true;
+	}
 	for (uint32_t i = 0; i < info.world; i++) {
 		struct native_part *p = &part[i];
 
 		p->rank = i;
+		p->step = info.step;
+		p->generation = info.generation;
+		native_part_uuid(&info, i, p->uuid);
 		p->file_bytes = 4096 + random_below(&state, 1 << 20) * 4096;
 		p->raw_bytes = p->file_bytes;
 		for (uint32_t k = 0; k < 16; k++)
