@@ -166,7 +166,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 {
 	const struct native_info info = { .job = "write", .step = 1, .generation = 1, .world = 1 };
 	const struct move_write opts = { .ops = &io_ops_posix };
-	uint64_t whole, wall, cpu, seed = 1;
+	uint64_t whole, wall, cpu, seed = 1,
+				   state = 0; /* state: without what lies between its tensors */
 	bool derived = !strcmp(how, "derived"), is_mixed = derived || !strcmp(how, "stored");
 	bool sums = is_mixed || !strcmp(how, "sums");
 	struct native_part part = { 0 };
@@ -181,6 +182,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	part_make(bytes, tensors ? tensors : LARGE, is_mixed, derived ? CKPT_DERIVED : CKPT_STABLE,
 		  &t);
 	whole = align_up(t.place[0].bytes, 4096);
+	for (uint32_t i = 0; i < t.npiece; i++)
+		state += t.piece[i].len;
 	raw = pages_new(whole);
 	if (!raw)
 		die("no memory for %" PRIu64 " bytes", whole);
@@ -211,8 +214,9 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	rc = io_ops_posix.sync(NULL, fd);
 	if (rc)
 		die("%s cannot be synced: %s", name, strerror(-rc));
-	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\nwritten %" PRIu64 "\n",
-	       now_ns() - wall, cpu_ns() - cpu, whole, sums ? part.file_bytes : whole);
+	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\nstate %" PRIu64
+	       "\nwritten %" PRIu64 "\n",
+	       now_ns() - wall, cpu_ns() - cpu, whole, state, sums ? part.file_bytes : whole);
 	if (!strcmp(how, "beside")) {
 		atomic_store(&reads_end, true);
 		pthread_join(reads, NULL);

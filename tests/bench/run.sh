@@ -134,7 +134,7 @@ for ((i = 0; i < pairs; i++)); do
 done
 row derived_cpu 1.1 lower "$(calc "$(median derived_cpu) / 1e6")" "$(calc "$(median stored_cpu) / 1e6")" ms "$pairs"
 row derived_wall null lower "$(calc "$(median derived_wall) / 1e6")" "$(calc "$(median stored_wall) / 1e6")" ms "$pairs"
-row derived_bytes 0.87 lower "$(calc "$(median derived_written) / 1e6")" "$(calc "$(median derived_bytes) / 1e6")" MB "$pairs"
+row derived_bytes 0.87 lower "$(calc "$(median derived_written) / 1e6")" "$(calc "$(median derived_state) / 1e6")" MB "$pairs"
 
 # System calls of the daemon for a save: what four of them make beyond what one makes.
 if command -v strace >/dev/null; then
