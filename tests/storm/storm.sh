@@ -38,6 +38,7 @@ declare -A said=()   # step -> 1, of steps that a daemon called committed
 declare -A doomed=() # step -> seq, of steps that may be set aside: the last run that restored went back to an earlier one,
 declare -A fated=()  # or the one before, whose commit may have been under way when the last one began
 declare -A heard=()  # log -> lines of it that were read
+went_back=           # the step that the last run restored, where one did
 
 cleanup() {
 	exec 2>/dev/null
@@ -133,6 +134,13 @@ inspect() {
 			continue
 		fi
 		[ -n "${seen[$step]:-}${said[$step]:-}" ] || continue
+		# Of the run before: ckptd wrote it when its directory was back, while a new run had gone back already.
+		if [ -z "${seen[$step]:-}" ] && [ "$step" -gt "${went_back:-$step}" ] &&
+			compgen -G "$store/$job/.old-$(printf %012d "$step")-*" >"$tmp/aside"; then
+			unset "said[$step]"
+			rewound=1
+			continue
+		fi
 		why+="step $step was committed and is not listed any more"$'\n'
 		bad=1
 	done
@@ -149,6 +157,7 @@ inspect() {
 # A run restored step FROM: when it commits, later steps that were there before may be set aside.
 goes_back() { # FROM
 	local step
+	went_back=$1
 	fated=()
 	for step in "${!doomed[@]}"; do
 		fated[$step]=${doomed[$step]}
