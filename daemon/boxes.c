@@ -119,7 +119,7 @@ void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all
 		total += decl[r]->nboxes;
 	noted = malloc(MAX(total, 1u) * sizeof *noted);
 	if (!noted)
-		return; /* the pieces are told all the same */
+		return; /* the caller reports the pieces themselves */
 	for (uint32_t r = 0; r < n; r++)
 		for (uint32_t i = 0; i < decl[r]->nboxes; i++) {
 			const struct decl_boxes *b = &decl[r]->boxes[i];

@@ -41,7 +41,7 @@ static struct const_word word_of(const struct table *t, uint32_t piece, uint64_t
 	return w;
 }
 
-/* Places are drawn: a regular change of the state misses no more of them than another one. */
+/* The words are at random places, so a change with a regular pattern is found as likely as any other. */
 static void words_take(struct const_part *c, const uint8_t *raw)
 {
 	const struct table *t = &c->table;

@@ -102,7 +102,7 @@ bool container_is_older(const void *head_block)
 	return le16_get(h->minor) < 2 || !(incompat & CONTAINER_V02);
 }
 
-/* What an older version wrote, or one that promises nothing to this one. Before any other field is looked at. */
+/* Refuses a file that an older or a newer version wrote, before any other field is looked at. */
 static int version_check(const struct ck_head *h, struct ckpt_err *err)
 {
 	uint64_t incompat = le64_get(h->incompat);
@@ -350,7 +350,8 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 	if (r < 0 && r != -EPROTONOSUPPORT)
 		return r;
 	map_fill(ret_map, t);
-	/* What is newer is told before what makes no sense; and its sections may be held against their sums. */
+	/* A trailer that a newer version wrote is called newer even if its table contradicts itself. If the
+	 * table is good, the caller can still compare the sections with their sums. */
 	bad = map_check(ret_map, r < 0 ? NULL : err);
 	if (bad < 0)
 		ret_map->file_bytes = 0;

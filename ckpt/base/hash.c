@@ -99,7 +99,7 @@ void hash128_begin(struct hash128_state *s)
 	hash_isa()->begin(s->of);
 }
 
-/* A processor does not guess beyond the end of a page: it is told what comes next. */
+/* The processor prefetches within a page only, so this asks for the bytes of the next ones. */
 static void ask_for(const uint8_t *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 64)

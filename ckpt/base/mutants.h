@@ -103,7 +103,7 @@
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
 	X(NEWER_BY_SUMMARY, native, "a scan, too, calls nothing malformed that only a newer version knows") \
-	X(NEWER_IS_MALFORMED, native, "what only a newer version knows is told before what contradicts itself") \
+	X(NEWER_IS_MALFORMED, native, "a file of a newer version is called newer, also if it contradicts itself") \
 	X(OPTIONAL_REFUSED, native, "an optional section never keeps anybody from restoring") \
 	X(TWINS_NOT_SOUGHT, native, "a derived piece has its twin in the same file") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \

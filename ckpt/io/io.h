@@ -96,8 +96,8 @@ static inline int io_find(const struct io_ops *ops, const char *path, struct io_
 	return ops->find ? ops->find(ops->ctx, path, ret) : -EOPNOTSUPP;
 }
 
-/* What a regular file is, by its name, a single component: one call, or an open. -ENOENT; -EISDIR, -EINVAL, -ELOOP
- * for what is none; ... Where its table has no stat, bytes alone are known. */
+/* Looks at a regular file by its name, which is one component. -ENOENT; -EISDIR, -EINVAL, -ELOOP: it is no
+ * regular file. If ops has no stat, it opens the file and fills only its length. */
 int io_stat_at(const struct io_ops *ops, int dirfd, const char *name, struct io_stat *ret);
 
 static inline void io_point(const struct io_ops *ops, const char *name)

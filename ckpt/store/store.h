@@ -315,8 +315,8 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
  * -ENOTUNIQ: several were, all listed. */
 int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
 			struct store_ref *ret, struct ckpt_err *err);
-/* The same, and a step of a number, an entry or a tag is also one that an older version wrote, which
- * cannot be read: for who removes it. */
+/* As store_resolve, but a number, an entry or a tag may also name a step that an older version wrote and
+ * that this one cannot read. For ckptctl rm. */
 int store_resolve_any(const struct io_ops *ops, const char *where, const char *name,
 		      struct store_ref *ret, struct ckpt_err *err);
 

@@ -95,7 +95,7 @@ struct format_fault {
 	uint64_t offset, length;
 };
 typedef void format_fault_fn(void *arg, const struct format_fault *fault);
-/* Is it no more than odd? Bytes that nothing uses are not zero: all that the checkpoint holds is right. */
+/* Is it a fault that harms nothing: bytes between chunks or sections that should be zero? */
 static inline bool format_fault_is_odd(const struct format_fault *f)
 {
 	return f->kind && !strcmp(f->kind, "padding");

@@ -158,7 +158,7 @@ void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
 		      struct piece_tree_cursor *ret)
 {
 	*ret = (struct piece_tree_cursor){ .tree = t, .set = set, .n = t->n ? 1 : 0 };
-	ret->todo[0] = (struct piece_tree_node){ 0, 0, t->n };
+	ret->pending[0] = (struct piece_tree_node){ 0, 0, t->n };
 }
 
 static bool bounds_meet(const struct piece_tree_cursor *c, uint32_t node)
@@ -196,7 +196,7 @@ bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret)
 		}
 		if (!c->n)
 			return false;
-		x = c->todo[--c->n];
+		x = c->pending[--c->n];
 		if (!bounds_meet(c, x.node))
 			continue;
 		if (x.to - x.from <= LEAF) {
@@ -205,7 +205,7 @@ bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret)
 			continue;
 		}
 		at = half(x.from, x.to);
-		c->todo[c->n++] = (struct piece_tree_node){ 2 * x.node + 2, at, x.to };
-		c->todo[c->n++] = (struct piece_tree_node){ 2 * x.node + 1, x.from, at };
+		c->pending[c->n++] = (struct piece_tree_node){ 2 * x.node + 2, at, x.to };
+		c->pending[c->n++] = (struct piece_tree_node){ 2 * x.node + 1, x.from, at };
 	}
 }

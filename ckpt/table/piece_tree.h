@@ -28,7 +28,7 @@ struct piece_tree_cursor {
 	uint32_t n, leaf, leaf_end;
 	struct piece_tree_node {
 		uint32_t node, from, to; /* of order */
-	} todo[PIECE_TREE_DEPTH + 2];
+	} pending[PIECE_TREE_DEPTH + 2];
 };
 
 /* None of the pieces is empty. -ENOMEM. */
@@ -36,8 +36,8 @@ int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
 		    struct piece_tree *ret);
 void piece_tree_free(struct piece_tree *t); /* a zeroed one is fine */
 
-/* The pieces whose bounds meet those of the set, which is not empty, each once, in an order that
- * depends on the pieces alone. *ret: index of the piece. False: there are no more. */
+/* Return one by one the pieces whose bounds meet those of the set, which must not be empty. The order does
+ * not depend on the set. *ret: index of the piece; false: there are no more. */
 void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
 		      struct piece_tree_cursor *ret);
 bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret);

@@ -237,8 +237,8 @@ extern const struct format format_native;
  * are decoded. table is empty but for meshes; nfile 0.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
-/* The same; and when all is right, each is told every part as MANIFEST has it (without a table), the main
- * ones first, until it returns something else than 0. */
+/* As native_summary. If MANIFEST is right, it then calls `each` for every part as MANIFEST has it (without a
+ * table), main parts first, until `each` returns another value than 0. */
 typedef int native_part_fn(void *arg, const struct native_part *part);
 int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
 			 struct checkpoint **ret, struct ckpt_err *err);
