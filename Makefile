@@ -27,8 +27,9 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=. -fPIC -fv
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base layout table io plan native safetensors store move device client daemon cli
+ROOMS    := base wire layout table io plan native safetensors store move device client daemon cli
 DIR.base := ckpt/base
+DIR.wire := ckpt/wire
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
 DIR.io := ckpt/io
@@ -42,6 +43,7 @@ DIR.client := ckpt/client
 DIR.daemon := daemon
 DIR.cli := ckpt/cli
 USES.base :=
+USES.wire := base
 USES.layout := base
 USES.table := layout base
 USES.io := base
@@ -51,12 +53,9 @@ USES.safetensors := table layout base
 USES.store := native table layout io base
 USES.move := native plan io table layout base
 USES.device := base
-USES.client := device table layout base
-USES.daemon := client move store native plan io table device layout base
-USES.cli := client move store safetensors native plan io table device layout base
-# Of a room named here, only these headers may be included: the daemon and the command speak the client's protocol and know nothing else of it.
-ONLY.daemon.client := wire.h shared.h
-ONLY.cli.client := wire.h
+USES.client := wire device table layout base
+USES.daemon := wire move store native plan io table device layout base
+USES.cli := wire move store safetensors native plan io table device layout base
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.io := -luring
 LIBS.cli := -ljansson -lm
@@ -135,7 +134,7 @@ uninstall:
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults client_daemons client_shared daemon_release move_memory native_memory
+APART    := cli_faults client_daemons daemon_release move_memory native_memory wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -148,11 +147,13 @@ $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
+# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
+BESIDE.daemon := $(O)/client.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
-$(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(ARCH.$(call unit_room,$(1)))
+$(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(UNIT_OBJ.$(1)) $(O)/tests.a $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
 unit-$(1): $(O)/unit/$(1)
 	$$< $$(CASE:%='%')
 endef
@@ -174,11 +175,11 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 # draws sanitizers scale down, or that look at times, in the variant V=mutant with no mistake chosen, because the mistakes need these
 # programs anyway; RELEASED ones as people get them (V=release). test_without.sh runs those of REDUCED where features of the kernel are
 # missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
-THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
+THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client% wire%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_restore
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
-	move_subset table_view client_canary client_shared daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
+	move_subset table_view wire_shared client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
 	layout_properties safetensors_write,$(UNIT))
 RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
@@ -256,10 +257,9 @@ build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
 
-# For tests/law: one line a room: its name, folder, archive, what it may use; one line an exception.
+# For tests/law: one line a room: its name, folder, what it may use.
 law-data:
 	@$(foreach r,$(ROOMS),echo "room $(r) $(DIR.$(r)) $(USES.$(r))";)
-	@$(foreach r,$(ROOMS),$(foreach s,$(ROOMS),$(if $(ONLY.$(r).$(s)),echo "only $(r) $(s) $(ONLY.$(r).$(s))";)))
 
 clean:
 	rm -rf build

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // commands.c - connections that look and give orders: STATUS, TRIGGER, DRAIN, FORGET of
-// client/wire.h. Called by session and loop; snap tells it when a step is over.
+// wire/wire.h. Called by session and loop; snap tells it when a step is over.
 // Invariant: no request waits, touches a file system, or costs more than a look at every rank;
 // whoever asks all the time gets the same report again.
 #include "daemon/state.h"

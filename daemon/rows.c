@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rows.c - a copy plan as rows (client/wire.h), for the library to see what goes where. Called when a
+// rows.c - a copy plan as rows (wire/wire.h), for the library to see what goes where. Called when a
 // declaration is taken. Invariant: a row names bytes that the plan copies, and none twice.
 #include "daemon/state.h"
 #include <inttypes.h>

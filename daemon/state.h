@@ -14,8 +14,8 @@
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
 #include "ckpt/base/thread.h"
-#include "ckpt/client/shared.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/shared.h"
+#include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/store/mark.h"
@@ -142,7 +142,7 @@ struct decl {
 	uint64_t const_at;
 	struct plan copy; /* table -> part */
 	uint64_t raw_bytes;
-	int rows_fd; /* of copy, for the library: client/wire.h; -1 none */
+	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] references held */

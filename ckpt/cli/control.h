@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - ckptctl's end of a control connection (client/wire.h): ask the daemon, check what it
+ * control.h - ckptctl's end of a control connection (wire/wire.h): ask the daemon, check what it
  * answers, find the job that is meant.
  */
 #ifndef CKPT_CLI_CONTROL_H
 #define CKPT_CLI_CONTROL_H
 #include "ckpt/cli/cli.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 
 #define CONTROL_ANSWER_NS (5 * NS_PER_S) /* what a daemon that lives may take to answer at once */
 #define CONTROL_LAST_NS NS_PER_S /* and one who has no time left waits no longer than this */

@@ -6,7 +6,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/doctor.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "ckpt/store/store.h"
 #include <fcntl.h>
 #include <inttypes.h>

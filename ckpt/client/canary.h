@@ -30,8 +30,8 @@
  */
 #ifndef CKPT_CLIENT_CANARY_H
 #define CKPT_CLIENT_CANARY_H
-#include "ckpt/client/shared.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/shared.h"
+#include "ckpt/wire/wire.h"
 #include <pthread.h>
 
 #define CANARY_WORDS 32u

@@ -15,8 +15,8 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/base/log.h"
 #include "ckpt/client/canary.h"
-#include "ckpt/client/shared.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/shared.h"
+#include "ckpt/wire/wire.h"
 #include "ckpt/table/table.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * daemon, a request to it, a report as arbitrary bytes, or changes (edits.h) to a report that is good.
  * What the checks let through is read whole: every string ends inside, every index is in range.
  */
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "tests/fuzz/edits.h"
 
 #define NJOB 2

@@ -6,7 +6,7 @@
  * they end, and they touch nothing outside the pages.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 
 /* The input again and again would hide what little it says: what it does not reach is zero. */
 static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)

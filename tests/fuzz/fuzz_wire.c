@@ -5,7 +5,7 @@
  * length; what wire_request_check lets through is safe to be read as its type; no descriptor is lost.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include <fcntl.h>
 #include <sys/socket.h>
 

@@ -6,7 +6,7 @@
 #ifndef TESTS_ASKER_H
 #define TESTS_ASKER_H
 #include "ckpt/base/util.h"
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "tests/lib/rank.h"
 #include <poll.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
  * test_cli_doctor.c - what the doctor finds, and what it makes of machines that this test does not
  * run on: verdicts are a pure function of facts, and facts can be made up.
  */
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "ckpt/cli/doctor.h"
 #include "ckpt/base/error.h"
 #include "tests/lib/cli_rig.h"

@@ -5,7 +5,7 @@
  * told, no signal comes, the sentence is logged once, and the library tries again.
  */
 #define REATTACH_OTHER_NS (250 * NS_PER_MS)
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 #undef SHARED_BEAT_DEAD_NS
 #define SHARED_BEAT_DEAD_NS (600 * NS_PER_MS)
 #include "ckpt/client/attach.c"

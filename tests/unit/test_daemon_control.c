@@ -5,7 +5,7 @@
  * the daemon's log.
  */
 #include "tests/lib/host.h"
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 #include "tests/lib/unit.h"
 #include <signal.h>
 #include <stdatomic.h>

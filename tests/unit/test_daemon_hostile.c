@@ -12,7 +12,7 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
 #include "ckpt/base/container.h"
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
 #include <dirent.h>

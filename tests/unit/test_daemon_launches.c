@@ -6,7 +6,7 @@
  */
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 #include "tests/lib/unit.h"
 
 #define LAUNCHES_MAX 3

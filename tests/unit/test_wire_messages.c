@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_wire.c - messages, their descriptors, and shared memory that comes from a peer. */
+/* test_wire_messages.c - messages, their descriptors, and shared memory that comes from a peer. */
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
 

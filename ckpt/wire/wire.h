@@ -44,8 +44,8 @@
  * back, and where the job's name in the store leads to another one now (it was moved, removed or replaced)
  * the daemon refuses with -EIO and the sentence: the rank trains on detached and asks again later.
  */
-#ifndef CKPT_CLIENT_WIRE_H
-#define CKPT_CLIENT_WIRE_H
+#ifndef CKPT_WIRE_WIRE_H
+#define CKPT_WIRE_WIRE_H
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u

@@ -3,7 +3,7 @@
 // guard, and by the daemon.
 // Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between
 // copied and torn.
-#include "ckpt/client/shared.h"
+#include "ckpt/wire/shared.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include <limits.h>
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 
-/* For tests/unit/test_client_shared.c, which includes this file: where its scheduler may turn to
+/* For tests/unit/test_wire_shared.c, which includes this file: where its scheduler may turn to
  * somebody else. */
 #ifdef SHARED_POINTS
 static void (*shared_point)(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_shared.c - the state machine of shared.h under random schedules: ranks that train and
+ * test_wire_shared.c - the state machine of shared.h under random schedules: ranks that train and
  * mark, copiers, and a daemon in miniature that obeys the rules of daemon/snap.c.
  *
  * Every trainer writes its step number into every word of its buffer, so a staged image that holds two
@@ -15,7 +15,7 @@
 #include <sched.h>
 #include <ucontext.h>
 #define SHARED_POINTS
-#include "ckpt/client/shared.c"
+#include "ckpt/wire/shared.c"
 #include "tests/lib/unit.h"
 
 #ifdef __SANITIZE_THREAD__

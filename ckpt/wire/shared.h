@@ -55,8 +55,8 @@
  * alone, and it looks at changed[] of all that it holds whenever it looks at the marks, which is before
  * it gives slots: so it looks before more than WIRE_SLOTS_MAX new ones can have been marked.
  */
-#ifndef CKPT_CLIENT_SHARED_H
-#define CKPT_CLIENT_SHARED_H
+#ifndef CKPT_WIRE_SHARED_H
+#define CKPT_WIRE_SHARED_H
 #include "ckpt/ckpt.h"
 #include <stdatomic.h>
 #include <stdbool.h>

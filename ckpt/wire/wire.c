@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire.c - messages and descriptors of wire.h; called by both ends. Invariant: a descriptor
 // that came in is either handed to the caller or closed.
-#include "ckpt/client/wire.h"
+#include "ckpt/wire/wire.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
