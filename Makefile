@@ -186,7 +186,7 @@ RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
 FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_ROOMS := cli daemon $(USES.cli)
+FUZZ_ROOMS := cli daemon client $(USES.cli)
 FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
 $(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(O)/tests.a $(FUZZ_ROOMS:%=$(O)/%.a)
 	@mkdir -p $(@D)
