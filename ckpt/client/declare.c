@@ -5,6 +5,7 @@
 // Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
@@ -373,18 +374,42 @@ static int share_take(ckpt *c, const struct ckpt_tensor *t, struct indexset *ret
 	return 0;
 }
 
-static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret,
+/* CKPT_TORCH_ORDER is of the declaration alone: from here on it is CKPT_CHUNK. */
+static int torch_order_take(const struct mesh *m, struct ckpt_tensor *t,
+			    struct ckpt_placement place[CKPT_DIMS_MAX], struct ckpt_err *err)
+{
+	struct ckpt_err why;
+	int rc = layout_torch_order(m, t->place, t->nplace, place, &t->nplace, &why);
+
+	t->place = place;
+	return rc < 0 ? ckpt_error(err, rc,
+				   "%s (CKPT_TORCH_ORDER reads split factors as an order, "
+				   "CKPT_CHUNK reads them literally)",
+				   why.msg)
+		      : 0;
+}
+
+static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
 	static const struct mesh alone = { .nrank = 1 };
+	struct ckpt_tensor mine = *given, *t = &mine;
 	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
-	const struct layout l = layout_of(t);
+	bool torch = t->mode == CKPT_TORCH_ORDER;
+	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct arena *a = &c->arena;
 	struct ckpt_err why;
-	int rc = layout_check(m, &l, t->ndim, &why);
+	struct layout l;
+	int rc;
 
+	if (torch)
+		t->mode = CKPT_CHUNK;
+	l = layout_of(t);
+	rc = layout_check(m, &l, t->ndim, &why);
 	if (rc == 0)
 		rc = layout_check_saved(m, &l, &why);
+	if (rc == 0 && torch && !MUTANT(TORCH_ORDER_LITERAL))
+		rc = torch_order_take(m, t, place, &why);
 	if (rc < 0)
 		return ckpt_error(err, rc, "%s/%s: %s", t->component, t->name, why.msg);
 	ret->t = *t;

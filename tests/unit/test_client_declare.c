@@ -185,4 +185,43 @@ TEST(what_is_copied_by_value_is_the_newest_seals)
 	assert_true(*(float *)((uint8_t *)c->seg[second->seg].base + second->off) == 3);
 }
 
+TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_placement)
+{
+	static const uint32_t dim[] = { 3, 2 }, rank[] = { 1, 2, 3, 4, 0, 5 };
+	static const uint64_t seven = 7;
+	struct ckpt_placement place[] = {
+		{ .how = CKPT_SHARD, .split_factor = 2 },
+		{ .how = CKPT_SHARD, .mesh_dim = 1 },
+	};
+	struct ckpt_local local = { .ptr = memory };
+	struct ckpt_tensor t =
+		ROW(.size = sizeof t, .dtype = CKPT_F32, .component = "model", .name = "w",
+		    .ndim = 1, .shape = &seven, .nplace = 2, .place = place, .nlocal = 1,
+		    .local = &local, .mode = CKPT_TORCH_ORDER);
+	const struct declared *d;
+	uint32_t id, world = c->world;
+
+	c->world = 6;
+	assert_int_equal(
+		ckpt_mesh(c, 2, (const char *const[]){ "dp", "tp" }, dim, rank, &t.mesh, &err), 0);
+	c->world = world;
+	place[0].split_factor = 3;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "model/w: placement 0 (mesh dimension \"dp\"): its split "
+					"factor 3"));
+	assert_non_null(strstr(err.msg, "CKPT_CHUNK reads them literally"));
+	place[0].split_factor = 2;
+	place[1].tensor_dim = 1;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "model/w: placement 1"));
+	place[1].tensor_dim = 0;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), 0);
+	d = &c->tensor[id];
+	assert_true(d->t.mode == CKPT_CHUNK && d->t.nplace == 2);
+	assert_true(d->t.place[0].mesh_dim == 1 && d->t.place[1].mesh_dim == 0);
+	assert_true(d->t.place[0].split_factor == 0 && d->t.place[1].split_factor == 0);
+	/* Rank 0 is at (2, 0): nothing is left of the rows of tp 0 (docs/LAYOUTS.md). */
+	assert_int_equal(d->share.numel, 0);
+}
+
 UNIT(.setup = setup, .teardown = teardown);
