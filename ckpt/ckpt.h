@@ -437,7 +437,9 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
- * daemon, the library makes it locally and shares it when it attaches. */
+ * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when the
+ * call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM: the host
+ * cannot give so much (/proc/meminfo, MemAvailable). */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
 /* Declare a tensor. The library copies all arrays, but not the memory that .local points to. After

@@ -55,7 +55,7 @@ static void snap_unlink(struct snap *s)
 		control_over(s, -ECANCELED, "the step was discarded");
 	rescue_lost(s, -ECANCELED, "the step was discarded");
 	for (uint32_t r = 0; r < s->world; r++) {
-		decl_unref(s->rank[r].decl);
+		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
 	}
 	free(s->rank);
@@ -187,8 +187,7 @@ static void trigger_again(const struct snap *s)
 		job_trigger(j, j->trigger_last);
 }
 
-/* May the launch's slots be handed out at all? */
-static bool gate_open(const struct launch *l)
+bool launch_gate_open(const struct launch *l)
 {
 	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until &&
 	       l == l->job->launch;
@@ -205,7 +204,7 @@ void snap_release(struct snap *s)
 		return;
 	}
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
-	if (s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
+	if (s->epoch == l->epoch && launch_gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
 		shared_gate_give(l->page, s->slot);
 		shared_event(l->page);
 	}
@@ -351,7 +350,7 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 		return;
 	}
 	r->copy = COPY_QUEUED;
-	r->decl = decl_ref(m->decl);
+	r->decl = decl_slot_ref(m->decl);
 	r->mem = slotmem_ref(m->slot[s->slot]);
 	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
 			    .snap = s,
@@ -408,7 +407,8 @@ static void ring_tickets(struct launch *l)
 			}
 	}
 	for (uint32_t i = 0; n && i < l->nslot; i++) /* what a void ticket took */
-		if (!(free_mask >> i & 1) && !snap_in_slot(l, i) && gate_open(l))
+		if (!(free_mask >> i & 1) && !(l->lent >> i & 1) && !snap_in_slot(l, i) &&
+		    launch_gate_open(l))
 			shared_gate_give(l->page, i);
 }
 
@@ -652,7 +652,7 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++)
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
-						 .decl = decl_ref(l->member[r].decl),
+						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
 	log_line(&l->job->d->opts.log, LOG_NOTICE,
 		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name,
@@ -731,6 +731,8 @@ void job_settle(struct job *j)
 		if (s->phase == PHASE_STAGED && is_superseded(s, now))
 			snap_release(s);
 	}
+	if (j->launch && j->launch->lent)
+		launch_lent(j->launch);
 	rescue_next(j);
 	write_next(j);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
@@ -900,5 +902,6 @@ void job_tick(struct job *j, uint64_t now)
 	if (j->launch)
 		launch_tick(j->launch, now);
 	place_tick(j, now);
+	spares_tick(j, now);
 	job_settle(j);
 }

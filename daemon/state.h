@@ -127,14 +127,24 @@ struct slotmem {
 	int fd;
 	void *base;
 	uint64_t bytes;
+	uint64_t ino; /* the memfd's: a slot that came back with its rank is mapped twice */
 	bool touched;
+	bool dirty; /* it was another launch's: what lies between the pieces is not zero */
 	struct reaper *reaper;
 };
+/*
+ * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is gone, so
+ * are the rank's segments and all that only a copy needs. What the slot holds can still be told by whoever
+ * has one by decl_slot_ref: a staged step of a launch that has ended keeps no memory but its slots.
+ */
 struct decl {
-	_Atomic uint32_t refs;
+	_Atomic uint32_t refs;	/* all of them together have one of: */
+	_Atomic uint32_t slots; /* decl_slot_ref */
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
+	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
 	 * const. */
@@ -165,12 +175,17 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
+/* Of what its slot holds (part, main, constant, raw_bytes), not of table, copy and the segments. */
+struct decl *decl_slot_ref(struct decl *d);
+void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
 int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
 /* takes fd */
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
+/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie. Worker. */
+int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
@@ -343,6 +358,7 @@ struct job {
 	} * bad;
 	uint32_t nbad;
 	struct room room;
+	struct spare *spares; /* slots of its launches that have ended (spare.c) */
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
@@ -358,8 +374,10 @@ struct adopt {
 };
 struct member {
 	uint32_t rank;
+	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
+	bool over;		   /* its process is dead, or has said that it is done */
 	bool touched;		   /* the slots of decl are in memory */
 	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
@@ -422,6 +440,9 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
+	/* Bit i: slot i of a rank holds a step of an older launch, too: it is not given to the gate
+	 * before that step is released (spare.c). */
+	uint32_t lent;
 	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
 	uint32_t const_said; /* the same of const tensors that have changed */
 	/* Why a link was refused, as far as the log knows: sums. The io threads' */
@@ -514,6 +535,8 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 void snap_release(struct snap *s);
 /* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
+/* May the launch's slots be handed out at all? */
+bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
@@ -558,6 +581,22 @@ void launch_start(struct launch *l, enum shared_start start);
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
 void waits_tick(struct launch *l, uint64_t now);
+
+/* --- slots of a launch that has ended, for the next one (spare.c) --- */
+#define SPARE_NS (60 * NS_PER_S) /* that a launch which follows may take */
+/* The launch ends: what slots its members have, before they are let go. */
+void spares_keep(struct launch *l);
+/*
+ * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a step of
+ * an older launch, with pieces in the same places.
+ */
+struct slotmem *spare_take(const struct launch *l, const struct member *m, const struct decl *d,
+			   bool held);
+void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
+void spares_tick(struct job *j, uint64_t now);
+/* Which slots of the launch still hold a step of an older one; what holds none any more is given to
+ * the gate. */
+void launch_lent(struct launch *l);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
 /* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
