@@ -144,6 +144,9 @@
 	X(TORN_STAGED, daemon, "a step of which one copy was given up is not staged") \
 	X(RELEASED_BEFORE_STAGED, daemon, "a staged step is released only when a newer one is staged") \
 	X(SLOT_NOT_GIVEN, daemon, "a slot that nobody needs goes back to the gate") \
+	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
+	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
+	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
