@@ -52,8 +52,7 @@ void job_free(struct job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	while (j->snaps) {
-		if (j->snaps->parked)
-			persist_drop(j->snaps);
+		j->snaps->pins = 0;
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
@@ -73,7 +72,7 @@ bool job_idle(const struct job *j)
 		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING ||
 		    (s->phase == PHASE_COLLECTING && s->tasks))
 			return false;
-	return !j->claiming;
+	return !j->claiming && !j->passing;
 }
 
 bool job_forgotten(struct job *j, uint64_t now)

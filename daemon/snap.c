@@ -6,6 +6,7 @@
 // staged; a slot goes back to the gate only when no task can touch it.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
+#include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -31,6 +32,7 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	passes_interrupt(l->job);
 	l->refs++;
 	l->job->snaps = s;
 	return s;
@@ -57,7 +59,10 @@ static void snap_unlink(struct snap *s)
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
+		slot_sums_unref(s->rank[r].sums);
 	}
+	if (s->job->before == s)
+		s->job->before = NULL;
 	free(s->rank);
 	launch_unref(s->launch);
 	free(s);
@@ -198,7 +203,7 @@ void snap_release(struct snap *s)
 {
 	struct launch *l = s->launch;
 
-	if (s->tasks && s->phase != PHASE_COLLECTING) {
+	if ((s->tasks || s->pins) && s->phase != PHASE_COLLECTING) {
 		s->phase = PHASE_STAGED;
 		s->dropped = true;
 		return;
@@ -679,16 +684,19 @@ void gate_close(struct launch *l)
 		shared_gate_take(l->page, i);
 }
 
+/* The oldest one that is guarded. One that is not does not hold up others: it is another launch's, or it is
+ * dropped when its launch is looked at next. */
 static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
 
-	if (j->writing)
-		return;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at))
+		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at) &&
+		    (snap_guarded(s) > 0 || MUTANT(PASS_UNGUARDED)))
 			due = s;
-	if (!due)
+	if (due)
+		passes_interrupt(j);
+	if (!due || j->writing || j->passing)
 		return;
 	due->phase = PHASE_WRITING;
 	j->writing = due;
@@ -710,7 +718,7 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 	const struct job *j = s->job;
 	bool kept = s->committed || s->rescued;
 
-	if (s->rescue || s->tasks)
+	if (s->rescue || s->tasks || s->pins || passes_wait(s))
 		return false;
 	if (s->dropped || s != newest_staged(j, s->launch->place))
 		return true;
@@ -724,8 +732,7 @@ void job_settle(struct job *j)
 
 	if (atomic_load(&j->d->stops) >= 1000)
 		return;
-	if (j->writing && j->writing->parked)
-		persist_resume(j->writing);
+	passes_let_go(j);
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED && is_superseded(s, now))
@@ -735,6 +742,7 @@ void job_settle(struct job *j)
 		launch_lent(j->launch);
 	rescue_next(j);
 	write_next(j);
+	passes_next(j);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
 		tell_staged(s);
 }
@@ -758,6 +766,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 	struct job *j = s->job;
 
 	j->writing = NULL;
+	j->d->busy_ns = now_ns();
 	tell_staged(s);
 	s->phase = PHASE_STAGED;
 	if (rc < 0 && snap_guarded(s) < 0) {

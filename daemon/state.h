@@ -9,7 +9,9 @@
  *	snap      one ticket that got a slot: who has copied, and what became of it
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
- * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
+ * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released. QUEUED ends
+ * when the step is guarded and nothing else of the job is walked; a walk that writes nothing leaves it
+ * STAGED.
  */
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
@@ -347,8 +349,11 @@ struct job {
 	struct launch *launch;		 /* the newest; NULL before the first */
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
-	struct snap *snaps;   /* of all launches, newest first */
-	struct snap *writing; /* at most one at a time */
+	struct snap *snaps;	 /* of all launches, newest first */
+	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct passing *passing; /* a walk that writes nothing; NULL */
+	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -460,6 +465,7 @@ struct snap_rank {
 	uint64_t unguarded; /* of its record */
 	struct decl *decl;
 	struct slotmem *mem;
+	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
 };
 struct snap {
 	struct launch *launch; /* reference */
@@ -472,12 +478,14 @@ struct snap {
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
-	/* copies and a rescue in flight: the slot is not given back before they end */
+	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
+	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
+	/* The passes that want it have seen it; one has failed, so it is not walked again but to be written */
+	bool passed, pass_failed;
 	/* rescue: it is to be written to another directory, or is. rescued: it is there */
 	bool rescue, rescued;
-	/* its parts are durable; to be committed once every rank is seen to guard */
-	struct persist *parked;
+	bool durable;	   /* WRITING: its parts are; MANIFEST is not there yet */
 	uint64_t trigger;  /* the order that it fulfils; 0: none */
 	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
 	uint64_t write_ns; /* since when it is being written */
@@ -548,12 +556,10 @@ void snap_written(struct snap *s, int rc, const char *text);
  * then on */
 int snap_guarded(struct snap *s);
 
+/* It is guarded: it is walked, and written behind the walk. */
 void persist_start(struct snap *s);
 /* Write it to another place, beside all that happens to it: rescue_written. */
 void persist_rescue(struct snap *s, struct place *to);
-void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
-/* is it time to commit what is parked, or to give it up? */
-void persist_resume(struct snap *s);
 
 /* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
 /* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
@@ -667,6 +673,7 @@ struct daemon {
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until, began_ns;
+	uint64_t busy_ns; /* when a trainer's step or a writing last had it do something */
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
 	/* Steps of any job that were found damaged: then no const part that was written before is

@@ -148,6 +148,9 @@
 	X(SLOT_TAKEN_WHILE_HELD, daemon, "a slot that a new launch took over is used when its step is released") \
 	X(SLOT_NOT_CLEANED, daemon, "old bytes between the pieces of a slot that was taken over are cleared") \
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
+	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
+	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
+	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
