@@ -439,7 +439,9 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
- * daemon, the library makes it locally and shares it when it attaches.
+ * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when the
+ * call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM: the host
+ * cannot give so much (/proc/meminfo, MemAvailable).
  * With CKPT_KEEP_MEMORY in ckpt_opts.flags it stays mapped until the process exits, with its contents:
  * use this if parameters may still be read or written after ckpt_detach. Nothing frees it earlier. Only
  * the mapping is kept: after ckpt_detach the daemon copies nothing from it, and releases it when it

@@ -257,7 +257,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 		to->flags |= WIRE_TO_WRITE;
 		break;
 	case PHASE_WRITING:
-		to->state = s->parked ? WIRE_PERSISTED : WIRE_WRITING;
+		to->state = s->durable ? WIRE_PERSISTED : WIRE_WRITING;
 		to->writing_ns = elapsed_ns(s->write_ns, now);
 		to->flags |= WIRE_TO_WRITE;
 		break;

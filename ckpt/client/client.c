@@ -437,8 +437,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 				c->socket, why.msg);
 	}
 	if (rc == 0) {
-		rc = fd[0] >= 0 ? wire_map(fd[0], r->blob_bytes, 0, &blobs, err)
-				: ckpt_error(err, -EPROTO, "the daemon's answer lacks the blobs");
+		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
 	if (rc == 0) {

@@ -33,6 +33,16 @@ static uint32_t segments_upto(const ckpt *c, const void *ptr)
 	return lo;
 }
 
+/* All of it is in memory, on huge pages where there are some, before the trainer has it: a full host is an
+ * error here, and no SIGBUS amid its training. */
+static int segment_commit(int fd, void *base, uint64_t bytes, struct ckpt_err *err)
+{
+	int rc = MUTANT(ALLOC_UNTOUCHED) ? 0 : pages_commit(fd, base, bytes);
+
+	return rc < 0 ? ckpt_error_errno(err, -rc, "no memory for %" PRIu64 " shared bytes", bytes)
+		      : 0;
+}
+
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err)
 {
 	uint64_t whole = align_up(bytes, PAGES_HUGE);
@@ -61,6 +71,13 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					whole);
 	}
+	/* What lies behind the bytes that were asked for is nobody's, and stays untouched. */
+	rc = segment_commit(fd, base, align_up(bytes, UINT64_C(4096)), err);
+	if (rc < 0) {
+		(void)munmap(base, whole);
+		(void)close(fd);
+		return rc;
+	}
 	at = segments_upto(c, base);
 	memmove(by_base + at + 1, by_base + at, (c->nseg - at) * sizeof *by_base);
 	by_base[at] = c->nseg;
@@ -81,6 +98,11 @@ static int segment_renew(struct seg *s, struct ckpt_err *err)
 				 s->bytes);
 	if (rc < 0)
 		return rc;
+	rc = segment_commit(fd, p, s->bytes, err);
+	if (rc < 0) {
+		munmap(p, s->bytes);
+		return rc;
+	}
 	memcpy(p, s->base, s->bytes);
 	if (mremap(p, s->bytes, s->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s->base) != s->base) {
 		rc = ckpt_error_errno(err, errno, "cannot exchange %" PRIu64 " bytes of memory",
