@@ -1044,18 +1044,67 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 	return a->rule == b->rule && !strcmp(a->name, b->name);
 }
 
-static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
-			    size_t bytes)
+static const struct mesh *mesh_of(const struct table *t, const struct table_tensor *x)
+{
+	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
+}
+
+/* Where two meshes of the same names and sizes first have another rank; none: UINT32_MAX. */
+static uint32_t ranks_differ(const struct mesh *m, const struct mesh *n)
+{
+	if (!m || !n || m->ndim != n->ndim || m->nrank != n->nrank)
+		return UINT32_MAX;
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (m->dim[d] != n->dim[d] || strcmp(m->name[d], n->name[d]) != 0)
+			return UINT32_MAX;
+	for (uint32_t i = 0; i < m->nrank; i++)
+		if (m->rank[i] != n->rank[i])
+			return i;
+	return UINT32_MAX;
+}
+
+#define RANK_RUNS_MAX 8u /* of a mesh in a message */
+
+/* " of ranks 0-3, 8, 7": in the order of the coordinates. Where there are too many of them, those from
+ * number `at` on. */
+static void out_ranks(struct out *o, const struct mesh *m, uint32_t at)
+{
+	uint32_t nrun = 1, n = 0;
+
+	for (uint32_t i = 1; i < m->nrank; i++)
+		nrun += m->rank[i] != m->rank[i - 1] + 1;
+	if (nrun <= RANK_RUNS_MAX)
+		at = 0;
+	out(o, at ? " of ranks ..., " : " of ranks ");
+	for (uint32_t i = at, to; i < m->nrank && n < RANK_RUNS_MAX; i = to, n++) {
+		for (to = i + 1; to < m->nrank && m->rank[to] == m->rank[to - 1] + 1;)
+			to++;
+		out(o, "%s%u", n ? ", " : "", m->rank[i]);
+		if (to - i > 1)
+			out(o, "-%u", m->rank[to - 1]);
+		if (n + 1 == RANK_RUNS_MAX && to < m->nrank)
+			out(o, ", ...");
+	}
+}
+
+/* differ: see ranks_differ. */
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x, uint32_t differ,
+			    char *buf, size_t bytes)
 {
 	struct out o = { .buf = buf, .bytes = bytes };
+	const struct mesh *m = mesh_of(t, x);
 	char layout[400], mesh[128];
 
 	*buf = 0;
-	if (x->layout == TABLE_NONE)
+	if (!m) {
 		out(&o, "boxes");
-	else
-		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
-		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+		return;
+	}
+	out(&o, "%s (mesh %s", table_layout_print(t, x->layout, layout, sizeof layout),
+	    mesh_print(m, mesh, sizeof mesh));
+	if (differ != UINT32_MAX)
+		out_ranks(&o, m, differ);
+	out(&o, ")");
 }
 
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
@@ -1063,7 +1112,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[560], b[560];
+	char label[LABEL_BYTES], a[800], b[800];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -1105,8 +1154,10 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		layout_and_mesh(x, p, a, sizeof a);
-		layout_and_mesh(y, q, b, sizeof b);
+		uint32_t differ = ranks_differ(mesh_of(x, p), mesh_of(y, q));
+
+		layout_and_mesh(x, p, differ, a, sizeof a);
+		layout_and_mesh(y, q, differ, b, sizeof b);
 		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
 				 y_who);
 	}
