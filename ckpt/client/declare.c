@@ -213,8 +213,10 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 	return 0;
 }
 
+/* room: for 3 numbers per dimension. */
 static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		      const struct ckpt_local *l, struct part_of *ret, struct ckpt_err *err)
+		      const struct ckpt_local *l, uint64_t *room, struct part_of *ret,
+		      struct ckpt_err *err)
 {
 	uint32_t elem = dtype_bytes(t->dtype);
 	uint64_t span, numel = 1;
@@ -222,13 +224,11 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 
 	*ret = (struct part_of){ .ptr = l->ptr,
 				 .ndim = t->ndim,
-				 .start = arena_array(&c->arena, t->ndim, 3 * sizeof *ret->start),
+				 .start = room,
+				 .extent = room + t->ndim,
+				 .stride = (int64_t *)(room + 2 * t->ndim),
 				 .dense = true,
 				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
-	if (!ret->start)
-		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	ret->extent = ret->start + t->ndim;
-	ret->stride = (int64_t *)(ret->extent + t->ndim);
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: a ckpt_local needs both start and extent, or neither",
@@ -271,21 +271,62 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 }
 
 static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		       const struct ckpt_local *l, uint32_t n, struct part_of **ret,
+		       const struct ckpt_local *l, uint32_t n, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	struct part_of *p = arena_array(&c->arena, n ? n : 1, sizeof *p);
-	int rc = p ? 0 : ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	size_t numbers = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + numbers * 8;
+	struct part_block *b = NULL;
+	uint64_t *room;
+	int rc = 0;
 
+	if (n < SIZE_MAX / each - 1)
+		b = calloc(1, sizeof *b + n * each);
+	if (!b)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	room = (uint64_t *)&b->part[n];
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = local_take(c, t, share, &l[i], &p[i], err);
+		rc = local_take(c, t, share, &l[i], room + i * numbers, &b->part[i], err);
 	if (rc == 0 && n == 0 && share->numel)
 		rc = ckpt_error(err, -EINVAL,
 				"%s/%s: this rank holds %" PRIu64
 				" elements by its layout, but nlocal is 0",
 				t->component, t->name, share->numel);
-	*ret = p;
-	return rc;
+	if (rc < 0) {
+		free(b);
+		return rc;
+	}
+	ret->block = b;
+	ret->local = b->part;
+	ret->nlocal = n;
+	return 0;
+}
+
+static void locals_retire(ckpt *c, struct declared *d)
+{
+	d->block->retired = c->retired;
+	c->retired = TAKE(d->block);
+	d->local = NULL;
+	d->nlocal = 0;
+}
+
+static void retired_free(ckpt *c)
+{
+	for (struct part_block *b = TAKE(c->retired), *next; b; b = next) {
+		next = b->retired;
+		free(b);
+	}
+}
+
+void declare_free(ckpt *c)
+{
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		free(c->tensor[i].block);
+	retired_free(c);
+	free(c->tensor);
+	free(c->tensor_names.slot);
+	free(c->by_value);
+	free(c->blob);
+	free(c->blob_names.slot);
 }
 
 static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_err *err)
@@ -447,8 +488,7 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared
 	rc = share_take(c, t, &ret->share, err);
 	if (rc < 0)
 		return rc;
-	ret->nlocal = t->nlocal;
-	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, &ret->local, err);
+	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, ret, err);
 }
 
 /* --- which tensor has this name --- */
@@ -564,7 +604,7 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
 		     struct ckpt_err *err)
 {
-	struct part_of *p;
+	struct declared to = { 0 };
 	int rc = client_check(c, err);
 
 	if (rc < 0)
@@ -576,10 +616,12 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 				  c->tensor[id].t.component, c->tensor[id].t.name);
 	fill_quiesce(c);
 	canary_off(&c->canary);
-	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &p, err);
+	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &to, err);
 	if (rc < 0)
 		return rc;
-	c->tensor[id].local = p;
+	locals_retire(c, &c->tensor[id]);
+	c->tensor[id].block = to.block;
+	c->tensor[id].local = to.local;
 	c->tensor[id].nlocal = nlocal;
 	c->dirty = true;
 	return 0;
@@ -596,6 +638,7 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	fill_quiesce(c);
 	canary_off(&c->canary);
 	c->tensor[id].dropped = true;
+	locals_retire(c, &c->tensor[id]);
 	c->dirty = true;
 	return 0;
 }
@@ -882,7 +925,6 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 		rc = segment_new(c, bytes, &seg, err);
 		if (rc < 0)
 			return rc;
-		c->seg[seg].copies = true;
 		c->shadow = seg;
 	}
 	for (uint32_t i = 0; i < c->ntensor; i++)
@@ -1059,8 +1101,11 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	struct arena a = { 0 };
 	uint32_t n = 0;
 	void *bytes;
-	int rc = shadow_lay_out(c, err);
+	int rc;
 
+	retired_free(c);
+	c->nby_value = 0;
+	rc = shadow_lay_out(c, err);
 	if (rc == 0)
 		rc = by_value_list(c, err);
 	if (rc == 0)

@@ -224,6 +224,34 @@ TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_place
 	assert_int_equal(d->share.numel, 0);
 }
 
+TEST(a_tensor_that_moves_at_each_step_needs_no_more_memory)
+{
+	const struct part_of *p = added_at(memory, CKPT_VOLATILE);
+	struct ckpt_local at = { .ptr = memory };
+	uint32_t id = c->ntensor - 1;
+	static float room[64];
+	size_t bytes = c->arena.total_bytes;
+
+	assert_ptr_equal(p, c->tensor[id].local);
+	for (uint32_t i = 0; i < 10000; i++) {
+		at.ptr = room + i % 8;
+		assert_int_equal(ckpt_tensor_move(c, id, &at, 1, &err), 0);
+		assert_ptr_equal(c->tensor[id].local->ptr, at.ptr);
+		if (i % 100)
+			continue;
+		assert_non_null(c->retired);
+		assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+		assert_null(c->retired);
+		assert_ptr_equal(c->by_value[0].part->ptr, at.ptr);
+	}
+	assert_int_equal(c->arena.total_bytes, bytes);
+	/* What cannot be leaves it where it is. */
+	at.ptr = NULL;
+	assert_int_equal(ckpt_tensor_move(c, id, &at, 1, &err), -EINVAL);
+	assert_int_equal(ckpt_tensor_move(c, id, NULL, 0, &err), -EINVAL);
+	assert_ptr_equal(c->tensor[id].local->ptr, room + 9999 % 8);
+}
+
 TEST(how_long_a_blob_is_is_read_once_for_a_snapshot)
 {
 	static char bytes[64] = "twenty bytes of text";
