@@ -857,15 +857,17 @@ static void adopt_staged(struct launch *l)
 		uint32_t i = adopt_lowest(l, &above);
 		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
+		uint32_t flags = a->flags;
 
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
 			all = MUTANT(ADOPTED_FROM_ONE) ||
 			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
+			flags |= b->flags & RECORD_NO_AVERAGE;
 		}
 		if (all)
-			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+			snap_adopt(l, i, a->step, flags, a->mark_ns);
 		a->bytes_held = false;
 	}
 	for (uint32_t r = 0; r < l->world; r++)

@@ -426,6 +426,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 		snap_tell(s, OUTCOME_COPYING, 0, NULL);
 	}
 	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
+	s->no_average |= rec->flags & RECORD_NO_AVERAGE;
 	if (r != 0)
 		return;
 	s->nnote = rec->nnote;
@@ -464,7 +465,11 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 		char text[128];
 
 		s->rank[m->rank].copy = COPY_TORN;
-		snprintf(text, sizeof text, "rank %u's guard ended the copy", m->rank);
+		snprintf(text, sizeof text,
+			 rec.flags & RECORD_NOT_COPIED
+				 ? "rank %u could not copy it: its ckpt_why says why"
+				 : "rank %u's guard ended the copy",
+			 m->rank);
 		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 	}
 	return true;
@@ -647,13 +652,15 @@ static void snap_staged(struct snap *s)
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
 {
 	struct snap *s =
-		snap_new(l, (struct ticket){ .slot = (uint8_t)slot, .flags = (uint8_t)flags });
+		snap_new(l, (struct ticket){ .slot = (uint8_t)slot,
+					     .flags = flags & (TICKET_PERSIST | TICKET_FINAL) });
 
 	if (!s)
 		return;
 	s->step = step;
 	s->step_known = true;
 	s->mark_ns = mark_ns;
+	s->no_average = flags & RECORD_NO_AVERAGE;
 	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++)
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,

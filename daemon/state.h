@@ -474,6 +474,7 @@ struct snap {
 	bool step_known, dropped, committed;
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
+	bool no_average;     /* CKPT_NO_EMA of any rank */
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;

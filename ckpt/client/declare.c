@@ -81,7 +81,7 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 	at = segments_upto(c, base);
 	memmove(by_base + at + 1, by_base + at, (c->nseg - at) * sizeof *by_base);
 	by_base[at] = c->nseg;
-	c->seg[c->nseg] = (struct seg){ base, whole, fd };
+	c->seg[c->nseg] = (struct seg){ .base = base, .bytes = whole, .fd = fd };
 	*ret_seg = c->nseg++;
 	return 0;
 }
@@ -676,6 +676,30 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
 	return 0;
 }
 
+int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err)
+{
+	int rc = client_check(c, err);
+	struct blob *b;
+	uint32_t at;
+
+	if (rc == 0)
+		rc = name_check("blob name", name, false, err);
+	if (rc < 0)
+		return rc;
+	at = c->nblob ? *blob_slot(c, name_hash("", 0, name), name) : 0;
+	if (!at)
+		return ckpt_error(err, -EINVAL,
+				  "there is no blob %s: declare it with ckpt_blob_add", name);
+	if (!cap || cap > GIB)
+		return ckpt_error(err, -EINVAL, "blob %s: cap must be 1 byte to 1 GiB", name);
+	b = &c->blob[at - 1];
+	if (b->cap == cap)
+		return 0;
+	b->cap = cap;
+	c->dirty = true;
+	return 0;
+}
+
 /* --- memory that the daemon cannot read in place --- */
 static void box_copy(uint8_t *to, const int64_t *to_stride, const uint8_t *from,
 		     const int64_t *from_stride, const uint64_t *extent, uint32_t ndim,
@@ -779,19 +803,30 @@ void shadow_drain(ckpt *c)
 	shadow_each(c, true, SHADOW_ALL);
 }
 
-int blobs_by_value(ckpt *c)
+const struct blob *blobs_look(ckpt *c)
+{
+	for (uint32_t i = 0; i < c->nblob; i++) {
+		struct blob *b = &c->blob[i];
+
+		b->now = *(const volatile uint64_t *)b->len;
+		if (b->now > b->cap && MUTANT(BLOB_CUT))
+			b->now = b->cap;
+		if (b->now > b->cap)
+			return b;
+	}
+	return NULL;
+}
+
+void blobs_by_value(ckpt *c)
 {
 	for (uint32_t i = 0; i < c->nblob; i++) {
 		const struct blob *b = &c->blob[i];
 		uint8_t *to = (uint8_t *)c->seg[c->shadow].base + b->off;
-		le64 len = le64_of(*b->len);
+		le64 len = le64_of(b->now);
 
-		if (*b->len > b->cap)
-			return -EINVAL;
 		memcpy(to, &len, sizeof len);
-		memcpy(to + BLOB_HEAD, b->ptr, *b->len);
+		memcpy(to + BLOB_HEAD, b->ptr, b->now);
 	}
-	return 0;
 }
 
 /* What shadow_fill copies at each snapshot, so that it need not look at what it does not copy. */
@@ -847,6 +882,7 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 		rc = segment_new(c, bytes, &seg, err);
 		if (rc < 0)
 			return rc;
+		c->seg[seg].copies = true;
 		c->shadow = seg;
 	}
 	for (uint32_t i = 0; i < c->ntensor; i++)

@@ -52,6 +52,7 @@ struct seg {
 	void *base;
 	uint64_t bytes;
 	int fd;
+	bool copies; /* of the library's own, not from ckpt_alloc */
 };
 
 struct part_of { /* one local box of a tensor, or a blob */
@@ -83,6 +84,7 @@ struct blob {
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
+	uint64_t now; /* *len as the snapshot that is being taken has read it */
 };
 
 /* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not valid
@@ -210,10 +212,14 @@ struct ckpt {
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
 	_Atomic int32_t marked;
 	_Atomic uint32_t skipped_why;
+	/* a snapshot found a blob too long, and none has gone well since; the helper is to log it */
+	_Atomic bool blob_long;
+	_Atomic bool blob_say;
 	pthread_mutex_t why_lock; /* protects: */
 	char unrestored_why[SHARED_TEXT];
-	uint32_t shadow;    /* segment of copies; UINT32_MAX none */
-	uint64_t last_step; /* 1 + newest that got a slot */
+	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
+	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
+	uint64_t last_step;	    /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;
 	uint32_t attempt;
@@ -291,6 +297,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err);
 void shadow_fill(ckpt *c, bool by_value);
 /* all private memory -> shadow, before a restore that may leave parts alone */
 void shadow_prepare(ckpt *c);
-void shadow_drain(ckpt *c);  /* shadow -> private memory, after a restore */
-int blobs_by_value(ckpt *c); /* -EINVAL: one is longer than its cap */
+void shadow_drain(ckpt *c); /* shadow -> private memory, after a restore */
+/* How long the blobs are now, read once for this snapshot. One that is longer than its room; NULL. */
+const struct blob *blobs_look(ckpt *c);
+void blobs_by_value(ckpt *c); /* as long as they were then */
 #endif

@@ -224,4 +224,25 @@ TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_place
 	assert_int_equal(d->share.numel, 0);
 }
 
+TEST(how_long_a_blob_is_is_read_once_for_a_snapshot)
+{
+	static char bytes[64] = "twenty bytes of text";
+	static uint64_t len = 20;
+	const uint8_t *copy;
+	le64 is;
+
+	assert_int_equal(ckpt_blob_add(c, "grows", 0, bytes, &len, 20, &err), 0);
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	copy = (uint8_t *)c->seg[c->shadow].base + c->blob[0].off;
+	assert_null(blobs_look(c));
+	len = 64; /* another thread of the trainer appends */
+	blobs_by_value(c);
+	memcpy(&is, copy, sizeof is);
+	assert_int_equal(le64_get(is), 20);
+	assert_memory_equal(copy + BLOB_HEAD, bytes, 20);
+	assert_int_equal(copy[BLOB_HEAD + 20], 0);
+	assert_ptr_equal(blobs_look(c), &c->blob[0]);
+	assert_int_equal(c->blob[0].now, 64);
+}
+
 UNIT(.setup = setup, .teardown = teardown);
