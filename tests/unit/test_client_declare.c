@@ -2,12 +2,14 @@
 /*
  * test_client_declare.c - which tensor has a name: of many, dropped and declared again. Without a daemon.
  */
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/row.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define MANY 100000u
@@ -100,6 +102,25 @@ TEST(of_a_hundred_thousand_each_is_found_at_once)
 	}
 	print_message("%.2f s\n", (double)(clock() - begun) / CLOCKS_PER_SEC);
 	assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < CEILING_S);
+}
+
+TEST(memory_of_ckpt_alloc_is_there_or_it_is_refused)
+{
+	const uint64_t bytes = 5 * MIB + 4096;
+	unsigned char in[5 * 256 + 1];
+	void *p, *q = NULL;
+
+	assert_int_equal(ckpt_alloc(c, bytes, &p, &err), 0);
+	assert_int_equal(mincore(p, bytes, in), 0);
+	for (uint32_t i = 0; i < sizeof in; i++)
+		assert_true(in[i] & 1);
+	for (uint64_t i = 0; i < bytes; i++)
+		assert_int_equal(((uint8_t *)p)[i], 0);
+	/* What would be overcommitted is refused, and nothing is lost. */
+	assert_int_equal(ckpt_alloc(c, pages_available() + MIB, &q, &err), -ENOMEM);
+	assert_non_null(strstr(err.msg, "no memory for"));
+	assert_int_equal(ckpt_alloc(c, 4096, &q, &err), 0);
+	memset(q, 1, 4096);
 }
 
 UNIT(.setup = setup, .teardown = teardown);
