@@ -306,21 +306,18 @@ static int derived_decide(struct part_writer *w, struct ckpt_err *err)
 
 /* --- sums --- */
 
-/* The tap that every part has. */
-static void span_fingerprint(struct part_writer *w, const struct tap_span *s)
+/* The masters in a span, which is in the cache, with what is derived of them. */
+static void span_derived(struct part_writer *w, const struct tap_span *s)
 {
-	uint64_t end = s->off + s->len;
+	uint64_t end = MIN(s->off + s->len, w->derived_at << NATIVE_CHUNK_LOG2);
 
 	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
-		struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
+		uint32_t i = w->pieces.piece[k];
 
-		if (x->off >= end)
+		if (w->t->piece[i].off >= end)
 			break;
-		if (x->flags & PIECE_DERIVED)
-			continue;
-		x->fp += piece_fingerprint_window(w->t, x, s->p, s->off, end);
-		if (w->nderivative && x->off < w->derived_at << NATIVE_CHUNK_LOG2)
-			span_compare(w, w->pieces.piece[k], s);
+		if (!(w->t->piece[i].flags & PIECE_DERIVED))
+			span_compare(w, i, s);
 	}
 }
 
@@ -339,8 +336,9 @@ static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
 		s.off = (i << NATIVE_CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
-		hash128_add(&sum, s.p, s.len);
-		span_fingerprint(w, &s);
+		place_pieces_sums(&w->pieces, w->t, s.p, s.off, s.off + s.len, &sum);
+		if (w->nderivative)
+			span_derived(w, &s);
 		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
 			e = io->tap[k].span(io->tap[k].ctx, &s);
 	}
