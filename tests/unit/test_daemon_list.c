@@ -3,13 +3,14 @@
  * test_daemon_list.c - ckpt_tensors: what a step holds, from memory and from disk, before anything is
  * declared; and ckpt_unmatched: what a restore did not match, by name. Each error of both.
  */
+#include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/table/encode.h"
 #include "formats/native/native.h"
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
-#include <sched.h>
 
 #define JOB "list"
 #define job(mesh, ...) plan(JOB, mesh, ##__VA_ARGS__)
@@ -252,25 +253,35 @@ TEST(nothing_is_held_for_who_has_looked)
 }
 
 /* --- which step --- */
-static void manifest_damage(uint64_t step)
+/* In its header, or where its tensors are, which nobody reads who only looks which steps there are. */
+static void manifest_damage(uint64_t step, bool tensors)
 {
 	cleanup_close int dir = host_step_fd(&H, JOB, step),
 			  fd = openat(dir, NATIVE_MANIFEST, O_RDWR | O_CLOEXEC);
-	uint8_t b = 0;
+	static _Alignas(8) uint8_t bytes[1 << 20];
+	ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+	off_t at = 100;
 
-	MUST(fd >= 0 && pread(fd, &b, 1, 100) == 1);
-	b ^= 1;
-	MUST(pwrite(fd, &b, 1, 100) == 1);
+	MUST(n > 0 && n < (ssize_t)sizeof bytes);
+	if (tensors) {
+		struct container_view v;
+		struct ckpt_err err;
+
+		MUST_OK(container_decode(bytes, (uint64_t)n, CONTAINER_MANIFEST, &v, &err), &err);
+		at = (off_t)container_map_find(&v.map, CK_TENSORS)->off + 9;
+	}
+	bytes[at] ^= 1;
+	MUST(pwrite(fd, &bytes[at], 1, at) == 1);
 }
 
-TEST(a_damaged_newest_step_is_passed_over_as_a_restore_does_it)
+static void passes_over(bool tensors)
 {
 	struct plan_of_job p = job("fsdp=1");
 	struct told x;
 
 	saves(&p, 1, 3);
 	host_restart(&H);
-	manifest_damage(3);
+	manifest_damage(3, tensors);
 	looks(&K, &p);
 	must_list(&K, CKPT_LATEST, 0, &x);
 	check_specs(&x, 2, 1, true);
@@ -282,10 +293,20 @@ TEST(a_damaged_newest_step_is_passed_over_as_a_restore_does_it)
 	check_specs(&x, 1, 1, true);
 	/* To look is not to mark. */
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 0);
-	manifest_damage(2);
-	manifest_damage(1);
+	manifest_damage(2, tensors);
+	manifest_damage(1, tensors);
 	assert_int_equal(list_of(&K, CKPT_LATEST, 0, &x), -EUCLEAN);
 	assert_true(strstr(K.err.msg, "step 3: ") && strstr(K.err.msg, "step 1: "));
+}
+
+TEST(a_damaged_newest_step_is_passed_over_as_a_restore_does_it)
+{
+	passes_over(false);
+}
+
+TEST(a_newest_step_whose_tensors_prove_damaged_is_passed_over_too)
+{
+	passes_over(true);
 }
 
 TEST(a_step_that_is_not_there_and_a_daemon_that_is_not)
