@@ -115,6 +115,7 @@ static void session_verdict(struct session *s, bool dead)
 	s->state = SESSION_GONE;
 	if (m && m->session == s) {
 		m->session = NULL;
+		m->over = dead;
 		launch_member_gone(l, m, dead && !s->said_bye);
 	}
 	session_free(s);

@@ -824,6 +824,16 @@ static void say_what_is_new(ckpt *c)
 		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
 	}
+	if (atomic_exchange(&c->blob_say, false)) {
+		char why[SHARED_TEXT];
+
+		pthread_mutex_lock(&c->why_lock);
+		memcpy(why, c->blob_why, sizeof why);
+		pthread_mutex_unlock(&c->why_lock);
+		log_line(&c->log, LOG_WARNING,
+			 "client: rank %u of job %s: snapshots are skipped: %s", c->rank, c->job,
+			 why);
+	}
 	if (!l)
 		return;
 	n = atomic_load(&l->job->waits.changes);

@@ -380,6 +380,7 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
+	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */
@@ -441,7 +442,8 @@ enum wire_step_state {
 	WIRE_FAILED,
 	WIRE_SKIPPED,
 };
-enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2 }; /* step.flags: it is in memory; it is to be written */
+/* step.flags: it is in memory; it is to be written; a rank marked it with CKPT_NO_EMA */
+enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2, WIRE_NO_AVERAGE = 4 };
 struct wire_report_step {
 	uint32_t job, state, flags;
 	int32_t code; /* TORN, FAILED: negative errno */
