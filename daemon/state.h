@@ -433,6 +433,14 @@ struct launch {
 		struct store_step *step;
 		bool *begun;
 	} retreat;
+	/* Of the newest restore that has compared a step with the declarations: what did not match. The
+	 * memfd that LISTED brings */
+	struct listed {
+		bool set;
+		int fd;
+		uint32_t where;
+		uint64_t step, bytes;
+	} tried;
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
@@ -579,11 +587,43 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
+ * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */
+struct restore;
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem);
+/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on disk;
+ * both are x's until the next choice. */
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err);
+/* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
+void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
 /* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
  * (START_CLEAR), or a rank says so (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
+
+/* --- what a step holds, what a restore did not match (list.c) --- */
+void list_ask(struct session *s, const struct wire_list *m);
+/* What plan_make says does not match: zero-initialised, freed by list_notes_free. */
+struct list_notes {
+	uint32_t n, cap;
+	struct list_note {
+		uint32_t tensor;
+		char *text; /* NULL: missing */
+	} * note;
+	bool failed; /* there was no memory to */
+};
+void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
+void list_notes_free(struct list_notes *n);
+/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory for it. */
+void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
+		    const char *only, struct listed *ret);
+void listed_free(struct listed *x);
+/* Does a restore of this component (NULL: all) concern the tensor? */
+bool list_asked(const struct table_tensor *x, const char *only);
 
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
