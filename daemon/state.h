@@ -338,7 +338,9 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {

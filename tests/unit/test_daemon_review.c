@@ -123,9 +123,9 @@ TEST(a_step_that_no_guard_followed_is_never_committed)
 
 	procs_start(&r, 1, finishing);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	/* Trusted so far, so it is staged and written; to wait for a later step is no guard. */
+	/* Trusted so far, so it is staged; to wait for a later step is no guard. */
 	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
-	assert_soon(stats(&r)->persisted == 2);
+	assert_soon(stats(&r)->staged == 2);
 	assert_true(tell(&r, later) < 0);
 	fill(&r, 1, 99);
 	assert_int_equal(mark_all(&r, 1, 3, CKPT_PERSIST), 0);
