@@ -236,8 +236,8 @@ TEST(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write)
 	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	atomic_store(&faults->no_space, 1);
 	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	guard_all(R, 2); /* nothing is written before */
 	assert_int_equal(wait_for(&R[0], 2, CKPT_COMMITTED), -ENOSPC);
-	guard_all(R, 2);
 	daemon_leave(D);
 	assert_disk("1");
 	/* The ranks still have it. */
