@@ -20,6 +20,7 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
@@ -393,6 +394,7 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */

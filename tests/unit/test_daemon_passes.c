@@ -233,6 +233,7 @@ TEST(a_pass_that_fails_fails_the_step)
 static void slots_with_a_pass(uint32_t slots, enum pass_wants how, uint32_t want_taken)
 {
 	uint64_t step, taken = 0;
+	bool early;
 
 	watched(how);
 	host_start(&H, NULL);
@@ -246,15 +247,15 @@ static void slots_with_a_pass(uint32_t slots, enum pass_wants how, uint32_t want
 	for (step = 3; step <= 5; step++) {
 		int rc = step_guarded(step, CKPT_STAGE_ONLY);
 
-		if (rc == CKPT_SKIPPED)
+		if (rc != 0 || !soon(rank_stats(&K).staged == step))
 			break;
-		assert_int_equal(rc, 0);
-		assert_soon(rank_stats(&K).staged == step);
 		taken++;
 	}
+	early = W_IS(W.ends > 1);
+	W_DO(W.closed =
+		     false); /* before anything is judged: the daemon waits for it when it is stopped */
 	assert_int_equal(taken, want_taken);
-	assert_false(W_IS(W.ends > 1));
-	W_DO(W.closed = false);
+	assert_false(early);
 	assert_soon(W_IS(W.ends == 2 + taken));
 	assert_soon(step_guarded(step + 1, CKPT_STAGE_ONLY) == 0);
 	assert_soon(W_IS(W.ends == 3 + taken));
