@@ -121,6 +121,7 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
+	lineage_forget(&l->known);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);

@@ -20,6 +20,7 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
@@ -353,7 +354,9 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -409,6 +412,7 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
