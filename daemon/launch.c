@@ -100,6 +100,7 @@ void launch_unref(struct launch *l)
 		return;
 	launch_let_go(l);
 	restore_free_retreat(l);
+	listed_free(&l->tried);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -120,6 +121,7 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
+	lineage_forget(&l->known);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);

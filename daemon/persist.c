@@ -486,20 +486,19 @@ static void write_run(struct task *t)
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
-static int line_find(struct persist *p, struct lineage *ret)
+static struct lineage_ask line_ask(const struct persist *p)
 {
 	const struct launch *l = p->snap->launch;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
 	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, atomic_load(&l->line));
-	struct lineage_ask ask = { .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
-				   .job = p->info.job,
-				   .step = p->info.step,
-				   .generation = p->info.generation,
-				   .continues = line ? line - 1 : UINT64_MAX,
-				   .seq_min = atomic_load(&l->seq),
-				   .again = l->again };
 
-	return lineage_scan(p->store, &ask, ret, &p->err);
+	return (struct lineage_ask){ .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
+				     .job = p->info.job,
+				     .step = p->info.step,
+				     .generation = p->info.generation,
+				     .continues = line ? line - 1 : UINT64_MAX,
+				     .seq_min = atomic_load(&l->seq),
+				     .again = l->again };
 }
 
 static int manifest_make(struct persist *p, const struct native_lineage *line, void **ret_bytes,
@@ -518,12 +517,15 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 
 static void commit_step(struct persist *p)
 {
+	const struct lineage_ask ask = line_ask(p);
+	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
 
-	p->rc = line_find(p, &at);
+	p->rc = p->rescue ? lineage_scan(p->store, &ask, &at, &p->err)
+			  : lineage_next(p->store, &ask, known, &at, NULL, &p->err);
 	if (p->rc == 0 && at.there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
@@ -542,6 +544,7 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		atomic_store(&p->snap->launch->seq, at.line.seq);
+		lineage_committed(p->store, &ask, &at, id, known);
 		const_remember(p);
 	}
 }

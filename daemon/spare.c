@@ -55,8 +55,8 @@ void spares_keep(struct launch *l)
 
 		/* A process that lives and has not said that it is done may still write. */
 		for (uint32_t i = 0; m->over && m->decl && i < l->nslot; i++) {
-			struct spare *x = m->slot[i] && m->slot[i]->touched ? calloc(1, sizeof *x)
-									    : NULL;
+			struct spare *x =
+				m->slot[i] && m->slot[i]->touched ? calloc(1, sizeof *x) : NULL;
 
 			if (!x)
 				continue;

@@ -20,6 +20,7 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
@@ -353,7 +354,9 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -409,6 +412,7 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
@@ -433,6 +437,14 @@ struct launch {
 		struct store_step *step;
 		bool *begun;
 	} retreat;
+	/* Of the newest restore that has compared a step with the declarations: what did not match. The
+	 * memfd that LISTED brings */
+	struct listed {
+		bool set;
+		int fd;
+		uint32_t where;
+		uint64_t step, bytes;
+	} tried;
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
@@ -579,11 +591,43 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
+ * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */
+struct restore;
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem);
+/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on disk;
+ * both are x's until the next choice. */
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err);
+/* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
+void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
 /* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
  * (START_CLEAR), or a rank says so (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
+
+/* --- what a step holds, what a restore did not match (list.c) --- */
+void list_ask(struct session *s, const struct wire_list *m);
+/* What plan_make says does not match: zero-initialised, freed by list_notes_free. */
+struct list_notes {
+	uint32_t n, cap;
+	struct list_note {
+		uint32_t tensor;
+		char *text; /* NULL: missing */
+	} * note;
+	bool failed; /* there was no memory to */
+};
+void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
+void list_notes_free(struct list_notes *n);
+/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory for it. */
+void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
+		    const char *only, struct listed *ret);
+void listed_free(struct listed *x);
+/* Does a restore of this component (NULL: all) concern the tensor? */
+bool list_asked(const struct table_tensor *x, const char *only);
 
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */

@@ -35,6 +35,7 @@
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
 	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(LINE_TRUSTED, store, "a line is read again when somebody else has changed the directory") \
 	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
