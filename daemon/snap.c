@@ -31,6 +31,8 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	if (l->whole && l->whole->epoch == l->epoch)
+		s->whole = whole_ref(l->whole);
 	l->refs++;
 	l->job->snaps = s;
 	return s;
@@ -59,6 +61,7 @@ static void snap_unlink(struct snap *s)
 		slotmem_unref(s->rank[r].mem);
 	}
 	free(s->rank);
+	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
 }
