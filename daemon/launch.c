@@ -52,8 +52,7 @@ void job_free(struct job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	while (j->snaps) {
-		if (j->snaps->parked)
-			persist_drop(j->snaps);
+		j->snaps->pins = 0;
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
@@ -73,7 +72,7 @@ bool job_idle(const struct job *j)
 		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING ||
 		    (s->phase == PHASE_COLLECTING && s->tasks))
 			return false;
-	return !j->claiming;
+	return !j->claiming && !j->passing;
 }
 
 bool job_forgotten(struct job *j, uint64_t now)
@@ -103,6 +102,7 @@ void launch_unref(struct launch *l)
 	restore_free_retreat(l);
 	agreed_free(l->agreed);
 	whole_unref(l->whole);
+	listed_free(&l->tried);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -123,6 +123,7 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
+	lineage_forget(&l->known);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -894,15 +895,17 @@ static void adopt_staged(struct launch *l)
 		uint32_t i = adopt_lowest(l, &above);
 		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
+		uint32_t flags = a->flags;
 
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
 			all = MUTANT(ADOPTED_FROM_ONE) ||
 			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
+			flags |= b->flags & RECORD_NO_AVERAGE;
 		}
 		if (all)
-			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+			snap_adopt(l, i, a->step, flags, a->mark_ns);
 		a->bytes_held = false;
 	}
 	for (uint32_t r = 0; r < l->world; r++)
