@@ -317,58 +317,6 @@ TEST(names_are_printed_without_control_characters)
 
 /* --- compare and merge --- */
 
-static void compared(uint32_t n, const uint32_t *x_rank, const uint32_t *y_rank, const char *text)
-{
-	static const char *const name[] = { "fsdp" };
-	static const struct ckpt_placement cut = { .how = CKPT_SHARD };
-	uint64_t shape = 5;
-	struct table_tensor p = tensor("w", 1, &shape);
-	cleanup_errlist struct ckpt_errlist l = { .code = -EINVAL };
-
-	for (uint32_t k = 0; k < 2; k++) {
-		struct table t[2] = { 0 };
-
-		for (uint32_t i = 0; i < 2; i++) {
-			struct mesh m = { .ndim = 1,
-					  .name = name,
-					  .dim = &n,
-					  .nrank = n,
-					  .rank = i == k ? x_rank : y_rank };
-			struct layout layout = { .nplace = 1, .place = &cut };
-
-			assert_int_equal(table_add_mesh(&t[i], &m, NULL, NULL), 0);
-			assert_int_equal(table_add_layout(&t[i], &layout, &p.layout, NULL), 0);
-			assert_int_equal(table_add_tensor(&t[i], &p, NULL, NULL), 0);
-		}
-		table_tensor_compare(&t[k], 0, "rank 0", &t[!k], 0, "rank 1", &l);
-		table_free(&t[0]);
-		table_free(&t[1]);
-	}
-	assert_int_equal(l.n, 2);
-	if (strncmp(l.text, text, strlen(text)) != 0)
-		fail_msg("it says: %s", l.text);
-}
-
-TEST(meshes_that_differ_in_their_ranks_alone_are_told_with_them)
-{
-	static const uint32_t plain[] = { 0, 1, 2, 3 }, other[] = { 0, 2, 1, 3 };
-	static uint32_t many[100], turned[100];
-
-	compared(4, plain, other,
-		 "model/w: layout Shard(0)@fsdp (mesh fsdp=4 of ranks 0-3) on rank 0, "
-		 "Shard(0)@fsdp (mesh fsdp=4 of ranks 0, 2, 1, 3) on rank 1\n");
-	/* Of many that are in no order, those from the first difference on. */
-	for (uint32_t i = 0; i < 100; i++)
-		many[i] = turned[i] = i ^ 1;
-	turned[70] = 70;
-	turned[71] = 71;
-	compared(
-		100, many, turned,
-		"model/w: layout Shard(0)@fsdp (mesh fsdp=100 of ranks ..., 71, 70, 73, 72, 75, "
-		"74, 77, 76, ...) on rank 0, Shard(0)@fsdp (mesh fsdp=100 of ranks ..., 70-71, 73, "
-		"72, 75, 74, 77, 76, 79, ...) on rank 1\n");
-}
-
 TEST(every_difference_of_two_declarations_is_told)
 {
 	uint64_t a[2] = { 4, 3 }, b[2] = { 4, 4 };
