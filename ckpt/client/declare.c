@@ -452,9 +452,33 @@ static int torch_order_take(const struct mesh *m, struct ckpt_tensor *t,
 		      : 0;
 }
 
+/* These bytes in the arena: where it has them already, those. */
+static void *bytes_keep(struct arena *a, const void *had, size_t had_bytes, const void *p,
+			size_t bytes)
+{
+	if (had && had_bytes == bytes && (!bytes || !memcmp(had, p, bytes)))
+		return (void *)(uintptr_t)had;
+	return arena_dup(a, p, bytes);
+}
+
+static char *str_keep(struct arena *a, const char *had, const char *s)
+{
+	return bytes_keep(a, had, had ? strlen(had) + 1 : 0, s, strlen(s) + 1);
+}
+
+/* Is the share of x that of y too? What both point to is in the arena, once. */
+static bool shares_equal(const struct ckpt_tensor *x, const struct ckpt_tensor *y)
+{
+	return x->shape == y->shape && x->place == y->place && x->ndim == y->ndim &&
+	       x->nplace == y->nplace && x->mesh == y->mesh && x->mode == y->mode;
+}
+
+/* ret has what a tensor of this name had that was dropped, if there was one: whoever drops and adds a tensor
+ * again and again takes no more memory by that. */
 static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
+	const struct ckpt_tensor had = ret->t;
 	static const struct mesh alone = { .nrank = 1 };
 	struct ckpt_tensor mine = *given, *t = &mine;
 	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
@@ -476,16 +500,20 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared
 	if (rc < 0)
 		return ckpt_error(err, rc, "%s/%s: %s", t->component, t->name, why.msg);
 	ret->t = *t;
-	ret->t.component = arena_str(a, t->component);
-	ret->t.name = arena_str(a, t->name);
-	ret->t.of = arena_str(a, t->of ? t->of : "");
-	ret->t.shape = arena_dup(a, t->shape, t->ndim * sizeof *t->shape);
-	ret->t.place = arena_dup(a, t->place, t->nplace * sizeof *t->place);
+	ret->t.component = str_keep(a, had.component, t->component);
+	ret->t.name = str_keep(a, had.name, t->name);
+	ret->t.of = str_keep(a, had.of, t->of ? t->of : "");
+	ret->t.shape = bytes_keep(a, had.shape, had.ndim * sizeof *had.shape, t->shape,
+				  t->ndim * sizeof *t->shape);
+	ret->t.place = bytes_keep(a, had.place, had.nplace * sizeof *had.place, t->place,
+				  t->nplace * sizeof *t->place);
 	ret->t.local = NULL;
 	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) ||
 	    (t->nplace && !ret->t.place))
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	rc = share_take(c, t, &ret->share, err);
+	rc = had.name && t->mode != CKPT_BOXES && shares_equal(&had, &ret->t)
+		     ? 0
+		     : share_take(c, t, &ret->share, err);
 	if (rc < 0)
 		return rc;
 	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, ret, err);
@@ -511,7 +539,7 @@ static uint32_t name_hash(const char *component, size_t bytes, const char *name)
 static bool is_named(const struct declared *d, uint32_t hash, const char *component, size_t bytes,
 		     const char *name)
 {
-	return !d->dropped && d->hash == hash && !strcmp(d->t.name, name) &&
+	return d->hash == hash && !strcmp(d->t.name, name) &&
 	       !strncmp(d->t.component, component, bytes) && !d->t.component[bytes];
 }
 
@@ -525,16 +553,25 @@ static void tensor_named(struct ckpt *c, uint32_t id)
 	x->slot[at] = id + 1;
 }
 
-const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
-				  const char *name)
+/* The tensor of this name, also one that was dropped, if another one has not taken its place. */
+static struct declared *named_ever(const ckpt *c, uint32_t hash, const char *component,
+				   size_t bytes, const char *name)
 {
 	const struct names *x = &c->tensor_names;
-	uint32_t hash = name_hash(component, bytes, name);
 
 	for (uint32_t at = hash & x->mask; x->slot && x->slot[at]; at = (at + 1) & x->mask)
 		if (is_named(&c->tensor[x->slot[at] - 1], hash, component, bytes, name))
 			return &c->tensor[x->slot[at] - 1];
 	return NULL;
+}
+
+const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
+				  const char *name)
+{
+	const struct declared *d =
+		named_ever(c, name_hash(component, bytes, name), component, bytes, name);
+
+	return d && !d->dropped ? d : NULL;
 }
 
 /* Empty, for as many as cap. */
@@ -572,7 +609,9 @@ static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err)
 {
 	struct ckpt_tensor mine = { 0 };
+	struct declared to = { 0 }, *had;
 	int rc = client_check(c, err);
+	uint32_t id;
 
 	if (rc < 0)
 		return rc;
@@ -581,22 +620,28 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		return rc;
 	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
-	if (rc == 0 && named_find(c, mine.component, strlen(mine.component), mine.name))
-		rc = ckpt_error(err, -EALREADY,
-				"%s/%s is declared twice: drop the first, or use another name",
-				mine.component, mine.name);
 	if (rc == 0)
 		rc = tensors_reserve(c, err);
-	if (rc == 0) {
-		c->tensor[c->ntensor] = (struct declared){ 0 };
-		rc = tensor_take(c, &mine, &c->tensor[c->ntensor], err);
-	}
 	if (rc < 0)
 		return rc;
+	to.hash = name_hash(mine.component, strlen(mine.component), mine.name);
+	had = named_ever(c, to.hash, mine.component, strlen(mine.component), mine.name);
+	if (had && !had->dropped)
+		return ckpt_error(err, -EALREADY,
+				  "%s/%s is declared twice: drop the first, or use another name",
+				  mine.component, mine.name);
+	if (had)
+		to = *had;
+	rc = tensor_take(c, &mine, &to, err);
+	if (rc < 0)
+		return rc;
+	to.dropped = false;
+	id = had ? (uint32_t)(had - c->tensor) : c->ntensor++;
+	c->tensor[id] = to;
+	if (!had)
+		tensor_named(c, id);
 	if (ret_id)
-		*ret_id = c->ntensor;
-	c->tensor[c->ntensor].hash = name_hash(mine.component, strlen(mine.component), mine.name);
-	tensor_named(c, c->ntensor++);
+		*ret_id = id;
 	c->dirty = true;
 	return 0;
 }

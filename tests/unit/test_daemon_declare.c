@@ -307,6 +307,8 @@ TEST(a_blob_of_all_ranks_has_one_room)
 	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 400, &R[1].err));
 	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "cursor", 401, &R[0].err));
 	assert_int_equal(rank_seal(&R[0], 0), CKPT_SKIPPED);
+	/* The daemon has this one: so it is the other one that is refused. */
+	assert_soon(atomic_load(&R[0].c->declared) == atomic_load(&R[0].c->epoch));
 	assert_int_equal(rank_seal(&R[1], PATIENCE), -EINVAL);
 	assert_non_null(strstr(R[1].err.msg, "blob/cursor: "));
 	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 401, &R[1].err));
