@@ -23,6 +23,7 @@
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/table/names.h"
 #include "daemon/daemon.h"
 
 #define COPY_THREADS_MAX 4
@@ -143,6 +144,7 @@ struct slotmem {
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
+	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
@@ -193,7 +195,8 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
@@ -212,7 +215,8 @@ void agreed_free(struct agreed *a);
 struct whole {
 	_Atomic uint32_t refs;
 	uint32_t epoch, world;
-	struct table table; /* no pieces, no places */
+	struct table table;  /* no pieces, no places */
+	struct names *names; /* its */
 	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
 	 * there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
@@ -445,6 +449,8 @@ struct launch {
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
 	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
+	uint32_t names_epoch;
 	/* Declarations are held against the others one after the other. agreed: NULL while one is */
 	struct agreed *agreed;
 	bool agreeing;
