@@ -37,7 +37,7 @@
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
  * trainer), *persisted* when this host's part is durable, *committed* when every part is durable
  * and the checkpoint is visible. A snapshot is *torn* if a guard ended its copy, and *skipped* if
- * no slot was free. Torn and skipped snapshots are counted and never written.
+ * no slot was free or a blob was too long. Torn and skipped snapshots are counted and never written.
  *
  * If the trainer changes the state after ckpt_snapshot and before ckpt_guard, a copy may hold old
  * and new values. The library and the daemon check for this. At each mark the library notes 32
@@ -120,7 +120,8 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	/* no free slot, or the slots are not ready yet: nothing was copied; continue */
+	/* no free slot, the slots are not ready yet, or a blob is longer than its room: nothing was
+	 * copied; continue */
 	CKPT_SKIPPED = 1,
 	CKPT_TORN = 2,	   /* the guard ended the copy, so training need not wait: continue */
 	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: continue */
@@ -240,12 +241,18 @@ enum ckpt_mode {
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
 	CKPT_UNFLATTEN_PAD,
+	/* Placements and split factors are torch's (DTensor, _StridedShard): one for each mesh
+	 * dimension, in the order of the mesh (a dimension that is left out replicates), and the split
+	 * factors say in which order the mesh dimensions cut. Use it for FSDP2 over tensor
+	 * parallelism. The library turns them into the order of the cuts, as in CKPT_CHUNK, and no file
+	 * has this mode. -EINVAL if the factors say no order: then they are literal (CKPT_CHUNK) */
+	CKPT_TORCH_ORDER,
 	/* No placements (nplace 0): this rank holds the boxes in .local, each with start and
 	 * extent, which must not overlap. With mesh CKPT_ALONE it holds them alone; with a mesh,
 	 * every rank of that mesh holds, and declares, the same boxes. The other ranks may hold
 	 * other boxes on other meshes, or none (nlocal 0). All ranks use this mode for the tensor,
-	 * and ckpt_seal checks that their boxes contain each element once. 3 is reserved */
-	CKPT_BOXES = 4,
+	 * and ckpt_seal checks that their boxes contain each element once */
+	CKPT_BOXES,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
@@ -258,7 +265,7 @@ enum ckpt_policy {
 };
 
 /* ckpt_opts.flags */
-enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4 };
+enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4, CKPT_KEEP_MEMORY = 8 };
 /* ckpt_mark.flags; without one, persist_every decides */
 enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
 /* ckpt_want.flags */
@@ -276,7 +283,7 @@ struct ckpt_opts {
 	 * after 10 minutes without trainers, and has no policy: a step stays until ckptctl prune,
 	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
 	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
-	 * ckptctl), and CKPTD_DISABLE=1 (stay detached) */
+	 * ckptctl), and CKPTD_DISABLE=1 (stay detached). KEEP_MEMORY: see ckpt_alloc */
 	uint32_t flags;
 	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
@@ -354,7 +361,8 @@ struct ckpt_tensor {
 	uint32_t mesh; /* from ckpt_mesh; or CKPT_ALONE */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape; /* [ndim] global */
-	/* [nplace] in order of application, which is the shard order */
+	/* [nplace] in order of application, which is the shard order; with CKPT_TORCH_ORDER in the
+	 * order of the mesh */
 	const struct ckpt_placement *place;
 	const struct ckpt_local *local; /* [nlocal]; 0 where this rank's share is empty */
 	uint32_t group;			/* guard group; 0 */
@@ -368,7 +376,8 @@ struct ckpt_note {
 
 struct ckpt_mark {
 	uint32_t size;
-	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step */
+	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step.
+	 * NO_EMA: no average of the weights takes this step in; one rank's flag is enough */
 	uint32_t flags;
 	void *stream;		      /* CUDA: the optimizer's stream; NULL for host memory */
 	uint64_t groups;	      /* 0: all */
@@ -430,7 +439,13 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
- * daemon, the library makes it locally and shares it when it attaches. */
+ * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when the
+ * call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM: the host
+ * cannot give so much (/proc/meminfo, MemAvailable).
+ * With CKPT_KEEP_MEMORY in ckpt_opts.flags it stays mapped until the process exits, with its contents:
+ * use this if parameters may still be read or written after ckpt_detach. Nothing frees it earlier. Only
+ * the mapping is kept: after ckpt_detach the daemon copies nothing from it, and releases it when it
+ * needs it no longer; a later handle treats it as any other memory of the process. */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
 /* Declare a tensor. The library copies all arrays, but not the memory that .local points to. After
@@ -441,12 +456,21 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 		     struct ckpt_err *err);
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
-/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
+/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
+ * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
  * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's
  * are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
  * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
+
+/* Other room for a blob: cap is 1 byte to 1 GiB. Call ckpt_seal on all ranks afterwards, as after
+ * ckpt_tensor_add; until then snapshots are skipped. -EINVAL: there is no blob of this name.
+ * If a blob is longer than its room at a snapshot, nothing is cut: ckpt_snapshot returns
+ * CKPT_SKIPPED, ckpt_why names the blob, its length and its room, and the next snapshot for which it
+ * fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if others
+ * have marked it before, it is torn for them. */
+int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
@@ -539,7 +563,8 @@ uint32_t ckpt_sizeof(const char *structure);
 
 /* Detach this rank. drain_ns 0: return at once; the daemon writes the staged steps. Otherwise wait
  * at most drain_ns until the newest step is committed. In addition it takes at most a second, and
- * the time of ckpt_guard. It always frees the handle, except in a child process. */
+ * the time of ckpt_guard. It always frees the handle, except in a child process; and it unmaps the
+ * memory from ckpt_alloc, unless CKPT_KEEP_MEMORY is set. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);

@@ -69,7 +69,7 @@ void restore_free_retreat(struct launch *l)
 static void restore_free(struct restore *x)
 {
 	for (uint32_t i = 0; i < x->nsrc; i++) {
-		decl_unref(x->src[i].decl);
+		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
 	}
 	for (uint32_t i = 0; i < x->ndst; i++)
@@ -917,7 +917,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
 	for (uint32_t r = 0; s && r < s->world; r++)
-		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl),
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),
 							.mem = slotmem_ref(s->rank[r].mem) };
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
@@ -1119,7 +1119,7 @@ void restore_steps(struct session *s)
 		    k->phase == PHASE_COLLECTING || k->dropped)
 			continue;
 		for (uint32_t r = 0; r < k->world; r++)
-			bytes += k->rank[r].decl->copy.bytes;
+			bytes += k->rank[r].decl->copy_bytes;
 		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
 	}
 	s->busy = true;

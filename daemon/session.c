@@ -115,6 +115,7 @@ static void session_verdict(struct session *s, bool dead)
 	s->state = SESSION_GONE;
 	if (m && m->session == s) {
 		m->session = NULL;
+		m->over = dead;
 		launch_member_gone(l, m, dead && !s->said_bye);
 	}
 	session_free(s);
@@ -331,10 +332,10 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 
 static void handle(struct session *s, const void *msg, int *fd)
 {
-	enum wire_type type = (enum wire_type)((const struct wire_head *)msg)->type;
+	uint32_t type = ((const struct wire_head *)msg)->type;
 
 	s->seq = ((const struct wire_head *)msg)->seq;
-	if (type >= WIRE_CONTROL && type <= WIRE_FORGET) {
+	if (wire_kind(type)->who == WIRE_CONTROLLER) {
 		control_request(s, msg, fd);
 		return;
 	}
@@ -375,22 +376,6 @@ static void handle(struct session *s, const void *msg, int *fd)
 	case WIRE_BYE:
 		s->said_bye = true;
 		session_ok(s);
-		break;
-	case WIRE_CONTROL:
-	case WIRE_STATUS:
-	case WIRE_TRIGGER:
-	case WIRE_DRAIN:
-	case WIRE_FORGET:
-	case WIRE_WELCOME:
-	case WIRE_REFUSE:
-	case WIRE_OK:
-	case WIRE_SEALED:
-	case WIRE_RESTORED:
-	case WIRE_STEPS_ARE:
-	case WIRE_STATUS_IS:
-	case WIRE_TRIGGERED:
-	case WIRE_DRAINED:
-	case WIRE_FORGOTTEN:
 		break;
 	}
 }

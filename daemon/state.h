@@ -9,7 +9,9 @@
  *	snap      one ticket that got a slot: who has copied, and what became of it
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
- * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
+ * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released. QUEUED ends
+ * when the step is guarded and nothing else of the job is walked; a walk that writes nothing leaves it
+ * STAGED.
  */
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
@@ -127,14 +129,24 @@ struct slotmem {
 	int fd;
 	void *base;
 	uint64_t bytes;
+	uint64_t ino; /* the memfd's: a slot that came back with its rank is mapped twice */
 	bool touched;
+	bool dirty; /* it was another launch's: what lies between the pieces is not zero */
 	struct reaper *reaper;
 };
+/*
+ * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is gone, so
+ * are the rank's segments and all that only a copy needs. What the slot holds can still be told by whoever
+ * has one by decl_slot_ref: a staged step of a launch that has ended keeps no memory but its slots.
+ */
 struct decl {
-	_Atomic uint32_t refs;
+	_Atomic uint32_t refs;	/* all of them together have one of: */
+	_Atomic uint32_t slots; /* decl_slot_ref */
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
+	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
 	 * const. */
@@ -165,12 +177,17 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
+/* Of what its slot holds (part, main, constant, raw_bytes), not of table, copy and the segments. */
+struct decl *decl_slot_ref(struct decl *d);
+void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
 int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
 /* takes fd */
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
+/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie. Worker. */
+int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
@@ -332,8 +349,11 @@ struct job {
 	struct launch *launch;		 /* the newest; NULL before the first */
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
-	struct snap *snaps;   /* of all launches, newest first */
-	struct snap *writing; /* at most one at a time */
+	struct snap *snaps;	 /* of all launches, newest first */
+	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct passing *passing; /* a walk that writes nothing; NULL */
+	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -343,6 +363,7 @@ struct job {
 	} * bad;
 	uint32_t nbad;
 	struct room room;
+	struct spare *spares; /* slots of its launches that have ended (spare.c) */
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
@@ -358,8 +379,10 @@ struct adopt {
 };
 struct member {
 	uint32_t rank;
+	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
+	bool over;		   /* its process is dead, or has said that it is done */
 	bool touched;		   /* the slots of decl are in memory */
 	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
@@ -422,6 +445,9 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
+	/* Bit i: slot i of a rank holds a step of an older launch, too: it is not given to the gate
+	 * before that step is released (spare.c). */
+	uint32_t lent;
 	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
 	uint32_t const_said; /* the same of const tensors that have changed */
 	/* Why a link was refused, as far as the log knows: sums. The io threads' */
@@ -439,6 +465,7 @@ struct snap_rank {
 	uint64_t unguarded; /* of its record */
 	struct decl *decl;
 	struct slotmem *mem;
+	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
 };
 struct snap {
 	struct launch *launch; /* reference */
@@ -447,16 +474,19 @@ struct snap {
 	bool step_known, dropped, committed;
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
+	bool no_average;     /* CKPT_NO_EMA of any rank */
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
-	/* copies and a rescue in flight: the slot is not given back before they end */
+	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
+	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
+	/* The passes that want it have seen it; one has failed, so it is not walked again but to be written */
+	bool passed, pass_failed;
 	/* rescue: it is to be written to another directory, or is. rescued: it is there */
 	bool rescue, rescued;
-	/* its parts are durable; to be committed once every rank is seen to guard */
-	struct persist *parked;
+	bool durable;	   /* WRITING: its parts are; MANIFEST is not there yet */
 	uint64_t trigger;  /* the order that it fulfils; 0: none */
 	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
 	uint64_t write_ns; /* since when it is being written */
@@ -514,6 +544,8 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 void snap_release(struct snap *s);
 /* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
+/* May the launch's slots be handed out at all? */
+bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
@@ -525,12 +557,10 @@ void snap_written(struct snap *s, int rc, const char *text);
  * then on */
 int snap_guarded(struct snap *s);
 
+/* It is guarded: it is walked, and written behind the walk. */
 void persist_start(struct snap *s);
 /* Write it to another place, beside all that happens to it: rescue_written. */
 void persist_rescue(struct snap *s, struct place *to);
-void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
-/* is it time to commit what is parked, or to give it up? */
-void persist_resume(struct snap *s);
 
 /* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
 /* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
@@ -558,6 +588,22 @@ void launch_start(struct launch *l, enum shared_start start);
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
 void waits_tick(struct launch *l, uint64_t now);
+
+/* --- slots of a launch that has ended, for the next one (spare.c) --- */
+#define SPARE_NS (60 * NS_PER_S) /* that a launch which follows may take */
+/* The launch ends: what slots its members have, before they are let go. */
+void spares_keep(struct launch *l);
+/*
+ * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a step of
+ * an older launch, with pieces in the same places.
+ */
+struct slotmem *spare_take(const struct launch *l, const struct member *m, const struct decl *d,
+			   bool held);
+void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
+void spares_tick(struct job *j, uint64_t now);
+/* Which slots of the launch still hold a step of an older one; what holds none any more is given to
+ * the gate. */
+void launch_lent(struct launch *l);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
 /* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
@@ -628,6 +674,7 @@ struct daemon {
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until, began_ns;
+	uint64_t busy_ns; /* when a trainer's step or a writing last had it do something */
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
 	/* Steps of any job that were found damaged: then no const part that was written before is

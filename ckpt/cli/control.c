@@ -181,7 +181,7 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 			"its version",
 			k->socket, head->abi, WIRE_ABI);
 	if (rc > 0 &&
-	    (wire_answer_check(in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq ||
+	    (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq ||
 	     (head->type != WIRE_REFUSE && (head->type != want || (uint32_t)rc != ret_bytes)))) {
 		wire_close_fds(got, ngot);
 		rc = -EPROTO;

@@ -486,7 +486,7 @@ static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t 
 		snprintf(f->daemon_said, sizeof f->daemon_said, "%.390s", said.msg);
 		return n;
 	}
-	if (n <= 0 || wire_answer_check(in, (uint32_t)n, nfd) < 0 || head->type != want ||
+	if (n <= 0 || wire_answer_check(type, in, (uint32_t)n, nfd) < 0 || head->type != want ||
 	    (uint32_t)n != ret_bytes) {
 		wire_close_fds(fd, nfd);
 		return -EPROTO;

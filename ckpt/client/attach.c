@@ -206,7 +206,8 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 	c->answered = true;
 	if (head->type == WIRE_REFUSE)
 		return wire_refusal(in, (uint32_t)rc, err);
-	if (head->type != want || head->bytes != buf_bytes) {
+	if (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0 || head->type != want ||
+	    head->bytes != buf_bytes) {
 		wire_close_fds(got, ngot);
 		c->answered = false;
 		return unanswered(c, type, -EPROTO, head, err);
@@ -391,8 +392,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 		      until - MIN(until, now), err);
 	if (rc < 0)
 		return rc;
-	rc = fd[2] >= 0 ? map_link(c, fd, err)
-			: ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
+	rc = map_link(c, fd, err);
 	if (rc < 0)
 		(void)ckpt_error_prefix(err, rc, "the daemon on %s (process %d)", c->socket,
 					(int)c->peer);
@@ -592,11 +592,6 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc < 0)
 		return rc;
-	if (sealed.nslot > WIRE_SLOTS_MAX || (got[sealed.nslot] < 0) != !sealed.nrow ||
-	    (sealed.nslot && got[sealed.nslot - 1] < 0)) {
-		wire_close_fds(got, WIRE_FDS_MAX);
-		return ckpt_error(err, -EPROTO, "the daemon's slots are incomplete");
-	}
 	pthread_mutex_lock(&c->mem);
 	if (atomic_load(&c->epoch) == m.epoch) /* else it is declared anew meanwhile */
 		unseen = canary_sealed(c, &sealed, got, &why);
@@ -828,6 +823,16 @@ static void say_what_is_new(ckpt *c)
 		(void)ckpt_why(c, &err);
 		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
+	}
+	if (atomic_exchange(&c->blob_say, false)) {
+		char why[SHARED_TEXT];
+
+		pthread_mutex_lock(&c->why_lock);
+		memcpy(why, c->blob_why, sizeof why);
+		pthread_mutex_unlock(&c->why_lock);
+		log_line(&c->log, LOG_WARNING,
+			 "client: rank %u of job %s: snapshots are skipped: %s", c->rank, c->job,
+			 why);
 	}
 	if (!l)
 		return;

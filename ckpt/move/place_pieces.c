@@ -293,12 +293,13 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 }
 
 void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint8_t *window,
-		       uint64_t lo, uint64_t hi, struct hash128_state *hash)
+		       uint64_t lo, uint64_t hi, struct hash128_state *hash, uint64_t *fp)
 {
 	uint64_t at = lo; /* hash has what is before it */
 
 	for (uint32_t k = place_pieces_from(p, 0, lo); k < p->first[1]; k++) {
-		struct table_piece *x = &t->piece[p->piece[k]];
+		uint32_t i = p->piece[k];
+		struct table_piece *x = &t->piece[i];
 		struct piece_bytes b;
 		uint64_t from, to;
 
@@ -314,8 +315,9 @@ void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint
 		assert(at <= from); /* no byte of a part belongs to two pieces */
 		if (at < from)
 			hash128_add(hash, window + (at - lo), from - at);
-		x->fp += piece_sums(t, x, (from - b.off) / b.elem, (to - b.off) / b.elem,
-				    window + (from - lo), hash);
+		*(fp ? &fp[i] : &x->fp) +=
+			piece_sums(t, x, (from - b.off) / b.elem, (to - b.off) / b.elem,
+				   window + (from - lo), hash);
 		at = to;
 	}
 	hash128_add(hash, window + (at - lo), hi - at);

@@ -170,79 +170,109 @@ static bool terminated(const char *s, size_t bytes)
 	return memchr(s, 0, bytes) != NULL;
 }
 
-int wire_request_check(const void *msg, uint32_t bytes, int nfd)
-{
-	const struct wire_head *head = msg;
-	static const struct {
-		uint32_t bytes;
-		int nfd;
-	} want[] = {
-		[WIRE_HELLO] = { sizeof(struct wire_hello), 1 },
-		[WIRE_SEGMENT] = { sizeof(struct wire_segment), 1 },
-		[WIRE_ADOPT] = { sizeof(struct wire_adopt), 1 },
-		[WIRE_DECLARE] = { sizeof(struct wire_declare), 1 },
-		[WIRE_RESTORE] = { sizeof(struct wire_restore), 0 },
-		[WIRE_STEPS] = { sizeof(struct wire_steps), 0 },
-		[WIRE_BYE] = { sizeof(struct wire_bye), 0 },
-		[WIRE_CONTROL] = { sizeof(struct wire_control), 0 },
-		[WIRE_STATUS] = { sizeof(struct wire_status), 0 },
-		[WIRE_TRIGGER] = { sizeof(struct wire_trigger), 0 },
-		[WIRE_DRAIN] = { sizeof(struct wire_drain), 0 }, /* WIRE_TO: 1 */
-		[WIRE_FORGET] = { sizeof(struct wire_forget), 0 },
-		[WIRE_FRESH] = { sizeof(struct wire_fresh), 0 },
-	};
-
-	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) ||
-	    want[head->type].bytes != bytes)
-		return -EPROTO;
-	if (head->type == WIRE_DRAIN) {
-		const struct wire_drain *d = msg;
-
-		return d->flags <= (WIRE_TO | WIRE_COPY) && d->flags != WIRE_COPY &&
-				       nfd == (int)(d->flags & WIRE_TO) && !d->pad &&
-				       (d->job || !nfd)
-			       ? 0
-			       : -EPROTO;
+#define REQUEST(X, NAME, WHO, FD, ...)                                                 \
+	{                                                                              \
+		WIRE_##X, WHO, sizeof(struct wire_##NAME), FD, FD, { __VA_ARGS__ }, #X \
 	}
-	if (want[head->type].nfd != nfd)
-		return -EPROTO;
-	if (head->type == WIRE_HELLO &&
-	    !terminated(((const struct wire_hello *)msg)->job, sizeof((struct wire_hello *)0)->job))
-		return -EPROTO;
-	if (head->type == WIRE_RESTORE && !terminated(((const struct wire_restore *)msg)->only,
-						      sizeof((struct wire_restore *)0)->only))
-		return -EPROTO;
-	return 0;
+#define ANSWER(X, NAME, FD_MIN, FD_MAX)                                                      \
+	{                                                                                    \
+		WIRE_##X, WIRE_DAEMON, sizeof(struct wire_##NAME), FD_MIN, FD_MAX, { 0 }, #X \
+	}
+static const struct wire_kind kinds[] = {
+	REQUEST(HELLO, hello, WIRE_RANK, 1, WIRE_WELCOME),
+	REQUEST(SEGMENT, segment, WIRE_RANK, 1, WIRE_OK),
+	REQUEST(ADOPT, adopt, WIRE_RANK, 1, WIRE_OK),
+	REQUEST(DECLARE, declare, WIRE_RANK, 1, WIRE_SEALED),
+	REQUEST(RESTORE, restore, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
+	REQUEST(LAND, land, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
+	REQUEST(LIST, list, WIRE_RANK, 0, WIRE_LISTED),
+	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
+	REQUEST(BYE, bye, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(FRESH, fresh, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(CONTROL, control, WIRE_CONTROLLER, 0, WIRE_OK),
+	REQUEST(STATUS, status, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
+	REQUEST(TRIGGER, trigger, WIRE_CONTROLLER, 0, WIRE_TRIGGERED),
+	/* WIRE_TO brings a directory */
+	{ WIRE_DRAIN, WIRE_CONTROLLER, sizeof(struct wire_drain), 0, 1, { WIRE_DRAINED }, "DRAIN" },
+	REQUEST(FORGET, forget, WIRE_CONTROLLER, 0, WIRE_FORGOTTEN),
+	ANSWER(WELCOME, welcome, 3, 3),
+	ANSWER(OK, ok, 0, 0),
+	ANSWER(SEALED, sealed, 2,
+	       WIRE_SLOTS_MAX + 1), /* each slot, and rows where there are some */
+	ANSWER(RESTORED, restored, 1, 1),
+	ANSWER(LANDED, landed, 0, 2), /* the first one brings both windows */
+	ANSWER(LISTED, listed, 1, 1),
+	ANSWER(STEPS_ARE, steps_are, 0, 0),
+	ANSWER(STATUS_IS, status_is, 1, 1),
+	ANSWER(TRIGGERED, triggered, 0, 0),
+	ANSWER(DRAINED, drained, 0, 0),
+	ANSWER(FORGOTTEN, forgotten, 0, 0),
+};
+
+const struct wire_kind *wire_kind(uint32_t type)
+{
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		if (kinds[i].type == type)
+			return &kinds[i];
+	return NULL;
 }
 
-int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
+/* Has it the size and the descriptors of its type? NULL: no, or there is no such type. */
+static const struct wire_kind *kind_check(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_head *head = msg;
-	static const struct {
-		uint32_t bytes;
-		int nfd;
-	} want[] = {
-		[WIRE_OK] = { sizeof(struct wire_ok), 0 },
-		[WIRE_STATUS_IS] = { sizeof(struct wire_status_is), 1 },
-		[WIRE_TRIGGERED] = { sizeof(struct wire_triggered), 0 },
-		[WIRE_DRAINED] = { sizeof(struct wire_drained), 0 },
-		[WIRE_FORGOTTEN] = { sizeof(struct wire_forgotten), 0 },
-	};
+	const struct wire_kind *k = bytes < sizeof *head ? NULL : wire_kind(head->type);
+
+	return k && k->bytes == bytes && nfd >= k->fd_min && nfd <= k->fd_max ? k : NULL;
+}
+
+static bool drain_fits(const struct wire_drain *d, int nfd)
+{
+	return d->flags <= (WIRE_TO | WIRE_COPY) && d->flags != WIRE_COPY &&
+	       nfd == (int)(d->flags & WIRE_TO) && !d->pad && (d->job || !nfd);
+}
+
+int wire_request_check(const void *msg, uint32_t bytes, int nfd)
+{
+	const struct wire_kind *k = kind_check(msg, bytes, nfd);
+	bool good = k && k->who != WIRE_DAEMON;
+
+	if (good && k->type == WIRE_DRAIN)
+		good = drain_fits(msg, nfd);
+	if (good && k->type == WIRE_HELLO)
+		good = terminated(((const struct wire_hello *)msg)->job,
+				  sizeof((struct wire_hello *)0)->job);
+	if (good && k->type == WIRE_RESTORE)
+		good = terminated(((const struct wire_restore *)msg)->only,
+				  sizeof((struct wire_restore *)0)->only);
+	return good ? 0 : -EPROTO;
+}
+
+static bool drained_fits(const struct wire_drained *d)
+{
+	return d->code <= 0 && (d->code < 0) == (d->failed > 0) &&
+	       terminated(d->text, sizeof d->text);
+}
+
+static bool sealed_fits(const struct wire_sealed *m, int nfd)
+{
+	return m->nslot <= WIRE_SLOTS_MAX && nfd == (int)m->nslot + (m->nrow > 0);
+}
+
+int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd)
+{
+	const struct wire_kind *asked = wire_kind(ask), *k;
+	bool good;
 
 	if (is_refusal(msg, bytes))
 		return nfd ? -EPROTO : 0;
-	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) || !want[head->type].bytes ||
-	    want[head->type].bytes != bytes || want[head->type].nfd != nfd)
-		return -EPROTO;
-	if (head->type == WIRE_DRAINED) {
-		const struct wire_drained *d = msg;
-
-		return d->code <= 0 && (d->code < 0) == (d->failed > 0) &&
-				       terminated(d->text, sizeof d->text)
-			       ? 0
-			       : -EPROTO;
-	}
-	return 0;
+	k = kind_check(msg, bytes, nfd);
+	good = k && asked && (k->type == asked->answer[0] || k->type == asked->answer[1]);
+	if (good && k->type == WIRE_DRAINED)
+		good = drained_fits(msg);
+	if (good && k->type == WIRE_SEALED)
+		good = sealed_fits(msg, nfd);
+	return good ? 0 : -EPROTO;
 }
 
 static bool inside(uint64_t at, const struct wire_row *r, uint64_t pitch, uint64_t bytes)
@@ -280,6 +310,9 @@ const char *wire_skip_text(uint32_t reason)
 			"before: use ckpt_alloc, or call ckpt_guard",
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
+		[WIRE_SKIP_BLOB] =
+			"a blob of a rank was longer than its room: that rank's ckpt_why "
+			"names it; use ckpt_blob_resize there",
 	};
 
 	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is unknown";

@@ -11,7 +11,9 @@
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
  *   ADOPT + memfd                      -> OK                                        | REFUSE
  *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
- *   RESTORE                            -> RESTORED + memfd of blobs                 | REFUSE
+ *   RESTORE                            -> RESTORED + memfd of blobs | LANDED        | REFUSE
+ *   LAND                               -> LANDED | RESTORED + memfd of blobs        | REFUSE
+ *   LIST                               -> LISTED + memfd of tensors                 | REFUSE
  *   STEPS                              -> STEPS_ARE                                 | REFUSE
  *   FRESH                              -> OK
  *   BYE                                -> OK
@@ -24,6 +26,16 @@
  *   TRIGGER                            -> TRIGGERED                                 | REFUSE
  *   DRAIN [+ directory]                -> DRAINED, when all is written or has failed | REFUSE
  *   FORGET                             -> FORGOTTEN                                 | REFUSE
+ *
+ * Memory that is not from ckpt_alloc is never mapped by the daemon. In a declaration it is one more place,
+ * behind the segments: its bytes are the process's address space. Of SEALED's rows the library carries out
+ * those of that place itself (WIRE_ROW_CLIENT), from memory to the slot. A restore writes it through two
+ * windows, which the daemon fills in turn: LANDED says what lies in one of them and where it belongs, the
+ * library carries it there, and LAND says that it has.
+ *
+ * A declaration of the same epoch and a higher rev differs from the one before it in three things at most:
+ * where memory lies, its strides, and how much room blobs have. It concerns its rank alone: no other rank
+ * seals again, and no snapshot is skipped that begins after SEALED has come.
  *
  * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of type
  * 33, int32_t code, text up to head.bytes}. Whoever gets a message with the right magic and another abi
@@ -49,7 +61,7 @@
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 3 /* 3: declarations are tables of format 0.2 */
+#define WIRE_ABI 4 /* 4: the library copies too; rev; LAND, LIST */
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -72,6 +84,8 @@ enum wire_type {
 	WIRE_DRAIN,
 	WIRE_FORGET,
 	WIRE_FRESH,
+	WIRE_LAND,
+	WIRE_LIST,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
@@ -82,7 +96,25 @@ enum wire_type {
 	WIRE_TRIGGERED,
 	WIRE_DRAINED,
 	WIRE_FORGOTTEN,
+	WIRE_LANDED,
+	WIRE_LISTED,
 };
+
+/*
+ * One row per message: both sides check what they get, and what they send, against it. A message has
+ * exactly `bytes`, and fd_min to fd_max descriptors. answer: what may answer a request, besides REFUSE,
+ * which may answer each of them and has any length.
+ */
+enum wire_who { WIRE_RANK = 1, WIRE_CONTROLLER, WIRE_DAEMON }; /* who sends it */
+struct wire_kind {
+	uint16_t type, who;
+	uint32_t bytes;
+	uint8_t fd_min, fd_max;
+	uint16_t answer[2]; /* 0: none */
+	const char *name;
+};
+/* NULL: there is no such message. */
+const struct wire_kind *wire_kind(uint32_t type);
 
 /* bytes: of the whole message */
 struct wire_head {
@@ -136,37 +168,40 @@ struct wire_adopt {
 	uint64_t bytes, step, mark_ns;
 };
 
-/* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
- * i. */
+/* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment i, and
+ * the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES long, its
+ * offsets are addresses. rev: 0 in each epoch's first declaration. */
+#define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {
 	struct wire_head head;
-	uint32_t epoch, pad;
+	uint32_t epoch, rev;
 	uint64_t bytes;
 };
-/* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. */
+/* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. Of the same epoch the
+ * slots may be those that the library has already. */
 struct wire_sealed {
 	struct wire_head head;
-	uint32_t epoch, nslot;
+	uint32_t epoch, rev, nslot, nrow;
 	uint64_t slot_bytes;
-	uint32_t nrow, pad;
 };
 
 /*
  * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both sides,
  * from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by dst_pitch.
- * Together they are all that this rank has to save, each byte once. Where that would be more than
- * WIRE_ROWS_MAX (tensors in memory of many short strides), it is a random part of them, by number.
+ * Together they are all that this rank has to save, each byte once. Rows of CLIENT are complete. Where
+ * the others would be more than WIRE_ROWS_MAX (tensors in memory of many short strides), they are a
+ * random part of them, by number: the daemon copies by its own plan, and the library only looks at some.
  */
 #define WIRE_ROWS_MAX (1u << 20) /* 64 MiB */
 enum {
-	/* 1: kept for rows that the library itself copies */
+	WIRE_ROW_CLIENT = 1, /* of the process's own memory: the library copies it */
 	WIRE_ROW_CONST = 2,
 	WIRE_ROW_DERIVED = 4,
 	WIRE_ROW_VALUE = 8, /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
 };
 struct wire_row {
 	uint32_t tensor, flags; /* tensor: its number in the declaration */
-	uint64_t src;		/* segment << 48 | offset in it */
+	uint64_t src;		/* segment << 48 | offset in it; CLIENT: the address */
 	uint64_t dst, width, rows, src_pitch, dst_pitch, zero;
 };
 #define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
@@ -188,6 +223,42 @@ struct wire_restored {
 	char id[40];
 	char passed[512]; /* as ckpt_got */
 };
+/*
+ * A restore into the process's own memory. LANDED: window `window` holds nrow x wire_row at its beginning
+ * (CLIENT, dst is the address, src the byte of the window), and what they carry behind them. With the
+ * first one of a restore come the memfds of both windows, of `bytes` each. The library answers each with
+ * LAND of the same round: code 0, or a negative errno where it could not write its memory; then the
+ * restore fails for every rank.
+ */
+struct wire_landed {
+	struct wire_head head;
+	uint32_t round, window, nrow, pad; /* round: 1, 2, ... of this restore */
+	uint64_t bytes;
+};
+struct wire_land {
+	struct wire_head head;
+	uint32_t round;
+	int32_t code;
+};
+
+/*
+ * What a restorable step holds. want: enum ckpt_want's flags; step: its number, or CKPT_LATEST. With
+ * WIRE_LIST_TRIED it is the step that the newest ckpt_restore of this launch has tried, whatever came of
+ * it. The memfd: a container (kind DECLARATION) with the sections of table/encode.h, without pieces; step,
+ * where: as ckpt_got.
+ */
+enum { WIRE_LIST_TRIED = 1u << 31 }; /* list.flags */
+struct wire_list {
+	struct wire_head head;
+	uint32_t flags, pad;
+	uint64_t step;
+};
+struct wire_listed {
+	struct wire_head head;
+	uint64_t step, bytes; /* bytes: of the memfd */
+	uint32_t where, pad;
+};
+
 /* The blob memfd: uint64_t n, then n x wire_blob, then names (zero-terminated) and bytes, at
  * offsets from the start. */
 struct wire_blob {
@@ -298,6 +369,7 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
+	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */
@@ -359,7 +431,8 @@ enum wire_step_state {
 	WIRE_FAILED,
 	WIRE_SKIPPED,
 };
-enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2 }; /* step.flags: it is in memory; it is to be written */
+/* step.flags: it is in memory; it is to be written; a rank marked it with CKPT_NO_EMA */
+enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2, WIRE_NO_AVERAGE = 4 };
 struct wire_report_step {
 	uint32_t job, state, flags;
 	int32_t code; /* TORN, FAILED: negative errno */
@@ -400,11 +473,11 @@ int wire_refuse_other(int sock, const struct wire_head *ask, const char *text);
 /* What a REFUSE of any abi says, `bytes` long: its code (-EPROTO where that is none) and text. */
 int wire_refusal(const void *msg, uint32_t bytes, struct ckpt_err *err);
 
-/* Does a request have exactly the size and number of descriptors of its type? 0 or -EPROTO. Pure:
- * fuzzed. */
+/* Is it a request, with exactly the size and number of descriptors of its type, and texts that end? 0 or
+ * -EPROTO. Pure: fuzzed. */
 int wire_request_check(const void *msg, uint32_t bytes, int nfd);
-/* The same of the answers that a control connection gets. */
-int wire_answer_check(const void *msg, uint32_t bytes, int nfd);
+/* The same of an answer, which must be one of those that a request of type `ask` may get. */
+int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd);
 
 /* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);

@@ -105,8 +105,11 @@ static void refusal(const void *msg, uint32_t bytes)
 static void answer(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_head *head = msg;
+	uint32_t ask = WIRE_CONTROL;
 
-	if (wire_answer_check(msg, bytes, nfd) < 0)
+	while (ask <= WIRE_FORGET && wire_answer_check(ask, msg, bytes, nfd) < 0)
+		ask++;
+	if (ask > WIRE_FORGET)
 		return;
 	assert(nfd == (head->type == WIRE_STATUS_IS));
 	if (head->type == WIRE_REFUSE)

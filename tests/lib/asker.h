@@ -15,7 +15,7 @@
 
 struct asker {
 	int sock;
-	uint32_t seq;
+	uint32_t seq, asked;	    /* asked: the newest request's type */
 	struct wire_refuse refused; /* the newest refusal */
 	void *map;
 	uint64_t bytes, inode; /* of the report */

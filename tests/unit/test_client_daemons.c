@@ -328,7 +328,7 @@ TEST(a_daemon_of_another_kind_is_refused_at_once_or_trained_without)
 	} wrong[] =
 		ROW({ CLOSES, "without an answer" }, { REFUSES, "protocol 3" },
 		    { REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
-		    { OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "incomplete" },
+		    { OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "unexpected answer" },
 		    { BELL_PIPE, "doorbell" }, { BELL_SOCKET, "doorbell" },
 		    { BELL_BLOCKS, "doorbell" }, { PAGE_SHORT, "bytes long" },
 		    { PAGE_UNSEALED, "seals" }, { PAGE_FILE, "seals" }, { PAGE_OTHERS, "pages" });

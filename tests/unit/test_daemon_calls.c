@@ -88,6 +88,7 @@ CALL(do_tensor_move)
 }
 GIVES(do_tensor_drop, ckpt_tensor_drop(c, 1u << 20))
 GIVES(do_blob_add, ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]))
+GIVES(do_blob_resize, ckpt_blob_resize(c, p[0], 8, p[1]))
 GIVES(do_average, ckpt_average(c, p[0], p[1], p[2]))
 GIVES(do_seal, ckpt_seal(c, 0, p[0]))
 GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
@@ -126,6 +127,7 @@ static const struct row {
 	{ "ckpt_tensor_move", do_tensor_move, "E-", true, { local, &err_ } },
 	{ "ckpt_tensor_drop", do_tensor_drop, "", true, { NULL } },
 	{ "ckpt_blob_add", do_blob_add, "EEE-", true, { GOOD("a blob"), memory, &length, &err_ } },
+	{ "ckpt_blob_resize", do_blob_resize, "E-", true, { GOOD("a blob"), &err_ } },
 	{ "ckpt_average", do_average, "---", true, { GOOD("fast"), GOOD("0.9"), &err_ } },
 	{ "ckpt_seal", do_seal, "-", true, { &err_ } },
 	{ "ckpt_snapshot", do_snapshot, "-", true, { &mark } },

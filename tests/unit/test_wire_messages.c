@@ -25,7 +25,8 @@ static const struct {
 	    { WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
 	    { WIRE_DRAIN, sizeof(struct wire_drain), 0 },
 	    { WIRE_FORGET, sizeof(struct wire_forget), 0 },
-	    { WIRE_FRESH, sizeof(struct wire_fresh), 0 });
+	    { WIRE_FRESH, sizeof(struct wire_fresh), 0 },
+	    { WIRE_LAND, sizeof(struct wire_land), 0 }, { WIRE_LIST, sizeof(struct wire_list), 0 });
 
 TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
@@ -47,7 +48,7 @@ TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 						 good ? 0 : -EPROTO);
 				passed += good;
 			}
-		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_FRESH);
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_LIST);
 	}
 	head->type = UINT16_MAX;
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
@@ -241,7 +242,8 @@ TEST(a_refusal_is_read_whatever_its_version_and_length)
 				n = wire_recv(sock[1], in, sizeof in, fd, &nfd);
 				assert_int_equal(n, MIN(bytes, sizeof in));
 				assert_int_equal(nfd, 0);
-				assert_int_equal(wire_answer_check(in, (uint32_t)n, 0), 0);
+				assert_int_equal(wire_answer_check(WIRE_BYE, in, (uint32_t)n, 0),
+						 0);
 				assert_int_equal(wire_refusal(in, (uint32_t)n, &err),
 						 i == 2 || i == 3 ? -EPROTO : -EAGAIN);
 				assert_int_equal(strspn(err.msg, "x"),
