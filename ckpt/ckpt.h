@@ -407,7 +407,8 @@ struct ckpt_got {
 	uint64_t step;
 	uint32_t world_saved; /* ranks of the job that wrote it */
 	/* the numbers of tensors that were filled; that were declared and are not in the checkpoint
-	 * (CKPT_LENIENT); that are in the checkpoint and were not declared */
+	 * (CKPT_LENIENT); that are in the checkpoint and were not declared. ckpt_unmatched has the names
+	 * of the last two */
 	uint32_t ntensor, nmissing, nunused;
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
@@ -518,6 +519,52 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 /* The restorable steps, newest first, at most n of them. Returns their number. -ETIMEDOUT after
  * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
+
+/* What ckpt_tensors and ckpt_unmatched tell of a tensor, or of a blob, whose component is "blob". All of
+ * it is the library's, and valid until the function returns. */
+enum ckpt_what {
+	CKPT_SAVED,    /* ckpt_tensors: the step has it */
+	CKPT_MISSING,  /* it is declared, and not in the step */
+	CKPT_UNUSED,   /* it is in the step, and no rank declares it */
+	CKPT_MISMATCH, /* it is in both, and what was saved does not fit what is declared */
+};
+struct ckpt_tensor_info {
+	uint32_t size, what; /* size: of this structure; what: enum ckpt_what */
+	/* of: "" where it belongs to no other tensor */
+	const char *component, *name, *of;
+	/* as saved; of a MISSING one as declared. The bytes of a blob are U8 in one dimension */
+	uint32_t dtype, role, cls, ndim;
+	const uint64_t *shape; /* [ndim] global */
+	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in, or was
+	 * looked for */
+	uint64_t numel, fp, step;
+	/* blob: 1 for a blob, media: its enum ckpt_media; rank: whose, of a blob per rank, else
+	 * UINT32_MAX */
+	uint32_t fp_known, blob, media, rank;
+	const char *text; /* MISMATCH: in words, by lines; else "" */
+};
+/* Less than 0 ends the call, which returns it. It may call other functions of this handle, but not
+ * ckpt_detach. */
+typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
+
+/* Tell what a restorable step holds, before anything is declared or after: fn is called for each tensor
+ * and blob, in no particular order. want as in ckpt_restore: with CKPT_LATEST it is the step that
+ * ckpt_restore would take now, and newer ones whose MANIFEST is damaged are skipped; with
+ * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN and deadline_ns
+ * mean nothing here. It is not collective and holds nothing: another step may be the newest, and this one
+ * removed, when it returns. To restore what was told, give ckpt_restore the .step that fn got.
+ * 0; what fn returned, if it is less than 0; -ENOENT: no such step, or none; -EUCLEAN, -EBADMSG,
+ * -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns; -ECONNRESET: no daemon is
+ * attached. */
+int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void *arg,
+		 struct ckpt_err *err);
+
+/* After ckpt_restore, also if it was a DRY_RUN or returned -EMEDIUMTYPE: tell one by one what did not
+ * match in the newest step that it compared with the declarations of all ranks: CKPT_MISSING,
+ * CKPT_UNUSED and CKPT_MISMATCH; of ckpt_want.only alone, and blobs never. If everything matched, fn is
+ * not called. 0; what fn returned, if it is less than 0; -ENOENT: the attached daemon has compared
+ * nothing for this launch; -ETIMEDOUT, -ECONNRESET as ckpt_tensors. */
+int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
 
 /* Fill every declared tensor from a checkpoint, on the present mesh, whatever mesh wrote it. Call
  * it on all ranks, after ckpt_seal and before the first snapshot. All ranks restore the same step:

@@ -207,6 +207,7 @@ static int const_take(struct persist *p, uint32_t r)
 	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
 	c->table = *passing_table(p->passing, p->world + r);
 	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
+	c->decl = decl_slot_ref(from->decl);
 	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
 	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
 		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
@@ -486,44 +487,59 @@ static void write_run(struct task *t)
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
-static int line_find(struct persist *p, struct lineage *ret)
+static struct lineage_ask line_ask(const struct persist *p)
 {
 	const struct launch *l = p->snap->launch;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
 	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, atomic_load(&l->line));
-	struct lineage_ask ask = { .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
-				   .job = p->info.job,
-				   .step = p->info.step,
-				   .generation = p->info.generation,
-				   .continues = line ? line - 1 : UINT64_MAX,
-				   .seq_min = atomic_load(&l->seq),
-				   .again = l->again };
 
-	return lineage_scan(p->store, &ask, ret, &p->err);
+	return (struct lineage_ask){ .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
+				     .job = p->info.job,
+				     .step = p->info.step,
+				     .generation = p->info.generation,
+				     .continues = line ? line - 1 : UINT64_MAX,
+				     .seq_min = atomic_load(&l->seq),
+				     .again = l->again };
 }
 
 static int manifest_make(struct persist *p, const struct native_lineage *line, void **ret_bytes,
 			 uint64_t *ret_len, uint8_t *ret_id)
 {
+	const struct whole *w = p->snap->whole;
 	cleanup_free struct native_part *part = calloc(2 * (size_t)p->world, sizeof *part);
+	cleanup_free const uint32_t **map = calloc(2 * (size_t)p->world, sizeof(uint32_t *));
+	cleanup_free uint32_t *map_n = calloc(2 * (size_t)p->world, sizeof *map_n);
+	struct native_whole whole = { .map = map, .map_n = map_n };
 	uint32_t n = 0;
 
-	if (!part)
+	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
-	for (uint32_t i = 0; i < 2 * p->world; i++)
-		if (has_part(p, i))
-			part[n++] = p->part[i];
-	return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id, &p->err);
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
+		if (!has_part(p, i))
+			continue;
+		map[n] = w ? w->map[i] : NULL;
+		map_n[n] = w ? w->map_n[i] : 0;
+		part[n++] = p->part[i];
+	}
+	if (!w)
+		return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id,
+				       &p->err);
+	whole.all = &w->table;
+	return native_manifest_whole(&p->info, &whole, part, n, line, ret_bytes, ret_len, ret_id,
+				     &p->err);
 }
 
 static void commit_step(struct persist *p)
 {
+	const struct lineage_ask ask = line_ask(p);
+	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
 
-	p->rc = line_find(p, &at);
+	p->rc = p->rescue ? lineage_scan(p->store, &ask, &at, &p->err)
+			  : lineage_next(p->store, &ask, known, &at, NULL, &p->err);
 	if (p->rc == 0 && at.there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
@@ -542,6 +558,7 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		atomic_store(&p->snap->launch->seq, at.line.seq);
+		lineage_committed(p->store, &ask, &at, id, known);
 		const_remember(p);
 	}
 }

@@ -368,6 +368,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 	case WIRE_STEPS:
 		restore_steps(s);
 		break;
+	case WIRE_LIST:
+		list_ask(s, msg);
+		break;
 	case WIRE_FRESH:
 		if (!MUTANT(FRESH_FORGOTTEN))
 			launch_start(s->launch, START_FRESH);

@@ -20,6 +20,7 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
@@ -145,7 +146,8 @@ struct decl {
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
-	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t
+		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
@@ -196,6 +198,30 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
+/* --- what all ranks declare (whole.c). Workers --- */
+/*
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
+ * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
+ * contradiction.
+ */
+struct agreed;
+int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
+	  struct ckpt_err *err);
+void agreed_free(struct agreed *a);
+/* The tensors of all parts as one table: made once in an epoch, used by every commit. */
+struct whole {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world;
+	struct table table; /* no pieces, no places */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
+	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	uint32_t **map, *map_n;
+	bool *own;
+};
+/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
+struct whole *whole_ref(struct whole *w);
+void whole_unref(struct whole *w); /* NULL is fine */
 /* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
@@ -205,7 +231,7 @@ int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. */
+ * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -308,6 +334,7 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
 	/* What it holds, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
@@ -353,7 +380,9 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -364,7 +393,7 @@ struct job {
 	uint32_t nbad;
 	struct room room;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
-	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
 	struct job *next;
@@ -409,11 +438,17 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	struct agreed *agreed;
+	bool agreeing;
+	struct declare *waiting; /* for their turn, oldest first */
 	struct pin {
 		bool set;
 		uint64_t want_step;
@@ -433,6 +468,14 @@ struct launch {
 		struct store_step *step;
 		bool *begun;
 	} retreat;
+	/* Of the newest restore that has compared a step with the declarations: what did not match. The
+	 * memfd that LISTED brings */
+	struct listed {
+		bool set;
+		int fd;
+		uint32_t where;
+		uint64_t step, bytes;
+	} tried;
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
@@ -499,6 +542,7 @@ struct snap {
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
+	struct whole *whole;	/* of its epoch: reference; NULL: every commit makes it anew */
 	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };
@@ -579,11 +623,43 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
+ * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */
+struct restore;
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem);
+/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on disk;
+ * both are x's until the next choice. */
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err);
+/* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
+void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
 /* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
  * (START_CLEAR), or a rank says so (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
+
+/* --- what a step holds, what a restore did not match (list.c) --- */
+void list_ask(struct session *s, const struct wire_list *m);
+/* What plan_make says does not match: zero-initialised, freed by list_notes_free. */
+struct list_notes {
+	uint32_t n, cap;
+	struct list_note {
+		uint32_t tensor;
+		char *text; /* NULL: missing */
+	} * note;
+	bool failed; /* there was no memory to */
+};
+void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
+void list_notes_free(struct list_notes *n);
+/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory for it. */
+void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
+		    const char *only, struct listed *ret);
+void listed_free(struct listed *x);
+/* Does a restore of this component (NULL: all) concern the tensor? */
+bool list_asked(const struct table_tensor *x, const char *only);
 
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */

@@ -143,7 +143,7 @@ static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *he
 {
 	pid_t closer = TAKE(c->closer);
 
-	c->late = rc == -ETIMEDOUT && type == WIRE_STEPS;
+	c->late = rc == -ETIMEDOUT && (type == WIRE_STEPS || type == WIRE_LIST);
 	if (!c->late)
 		shutdown(c->sock, SHUT_RDWR); /* the helper takes it from here */
 	if (rc == -ETIMEDOUT)

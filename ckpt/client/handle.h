@@ -251,12 +251,17 @@ void rpc_give(ckpt *c);
 /* CLOCK_MONOTONIC so long from now; never before now */
 uint64_t client_until(uint64_t ns);
 /* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS leaves
- * the connection as it is, and its answer is dropped when it comes; else the connection is ended, and
+ * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
+ * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection is ended, and
  * so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
+/* What LISTED's memfd says, to fn (list.c): all of it is the daemon's, or whoever's sits on its socket, so
+ * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
+ * NULL: all. -EPROTO: it contradicts itself. */
+int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
+	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);

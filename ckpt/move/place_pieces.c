@@ -298,8 +298,7 @@ void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint
 	uint64_t at = lo; /* hash has what is before it */
 
 	for (uint32_t k = place_pieces_from(p, 0, lo); k < p->first[1]; k++) {
-		uint32_t i = p->piece[k];
-		struct table_piece *x = &t->piece[i];
+		struct table_piece *x = &t->piece[p->piece[k]];
 		struct piece_bytes b;
 		uint64_t from, to;
 
@@ -315,7 +314,7 @@ void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint
 		assert(at <= from); /* no byte of a part belongs to two pieces */
 		if (at < from)
 			hash128_add(hash, window + (at - lo), from - at);
-		*(fp ? &fp[i] : &x->fp) +=
+		*(fp ? &fp[p->piece[k]] : &x->fp) +=
 			piece_sums(t, x, (from - b.off) / b.elem, (to - b.off) / b.elem,
 				   window + (from - lo), hash);
 		at = to;

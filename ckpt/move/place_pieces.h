@@ -45,8 +45,8 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 				  const void *window, uint64_t lo, uint64_t hi);
 
 /*
- * hash128_add of raw bytes [lo, hi) of place 0, which lie at window. fp: [npiece], or NULL, the
- * pieces' own: to each is added the sum of its piece's elements among them. Each byte is handed to both sums while it is in the nearest cache.
+ * hash128_add of raw bytes [lo, hi) of place 0, which lie at window, and to each piece's fp (fp: NULL,
+ * or [npiece], which takes them instead) the sum of its elements among them. Each byte is handed to both sums while it is in the nearest cache.
  * Derived pieces have no bytes of their own and get nothing.
  */
 void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint8_t *window,

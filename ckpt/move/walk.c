@@ -175,11 +175,12 @@ static void span_derived(struct walk *w, const struct walk_span *s)
 
 		if (w->t->piece[i].off >= end)
 			break;
-		span_compare(w, i, s);
+		if (!(w->t->piece[i].flags & PIECE_DERIVED))
+			span_compare(w, i, s);
 	}
 }
 
-/* All that is made of a chunk, in one pass. */
+/* All that is made of a chunk, in one pass. fp: as place_pieces_sums has it. */
 static int chunk_pass(struct walk *w, uint64_t i, const uint8_t *p, uint64_t *fp)
 {
 	struct chunk *c = &w->chunk[i];

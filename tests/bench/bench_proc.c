@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SEGMENTS_MAX 4096u
@@ -22,19 +23,12 @@ struct segments {
 
 uint64_t proc_cpu_ns(pid_t pid)
 {
-	unsigned long user, sys;
-	char path[64], line[512];
-	const char *p;
-	FILE *f;
+	struct timespec t;
+	clockid_t clock;
 
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	f = fopen(path, "r");
-	p = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-	if (!p ||
-	    sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2)
+	if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &t))
 		die("the processor time of %d cannot be read", (int)pid);
-	fclose(f);
-	return (user + sys) * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
 static bool line_read(const char *path, char *line, int bytes)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* User and system time so far, in steps of the kernel's clock. */
+/* User and system time of all its threads so far. */
 uint64_t proc_cpu_ns(pid_t pid);
 
 /* Of the threads that have this name: time on a processor, and time that they could run and had none. */

@@ -21,7 +21,7 @@ struct scale {
 	pid_t daemon;
 	pthread_barrier_t barrier;
 	pthread_mutex_t turn;
-	uint64_t anon, owner, sealing, sealed[RANKS_MAX];
+	uint64_t anon, owner, cpu, sealing, sealed[RANKS_MAX];
 };
 
 struct scale_rank {
@@ -102,6 +102,8 @@ static void save(struct scale *s, uint32_t rank, ckpt *c, uint64_t step)
 	uint64_t t;
 	int rc;
 
+	if (pthread_barrier_wait(&s->barrier) == PTHREAD_BARRIER_SERIAL_THREAD && step == 2)
+		s->cpu = proc_cpu_ns(s->daemon);
 	pthread_barrier_wait(&s->barrier);
 	pthread_mutex_lock(&s->turn);
 	t = now_ns();
@@ -148,6 +150,8 @@ static void *scale_run(void *arg)
 	    ckpt_alloc(c, bytes, &mem, &e) < 0)
 		die("%s", e.msg);
 	memset(mem, 0x5a, bytes);
+	if (pthread_barrier_wait(&s->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+		s->anon = proc_anon(s->daemon);
 	t = thread_cpu_ns();
 	declare(c, s, mesh, mem);
 	t = thread_cpu_ns() - t;
@@ -155,13 +159,15 @@ static void *scale_run(void *arg)
 	say("declare", t);
 	pthread_mutex_unlock(&s->turn);
 	seal(s, m->rank, c);
-	if (m->rank == 0) {
-		uint64_t anon = proc_anon(s->daemon);
-
-		say("heap", (anon > s->anon ? anon - s->anon : 0) / s->tensors / s->ranks);
-	}
 	for (uint64_t step = 1; step <= s->rounds + 1; step++)
 		save(s, m->rank, c, step);
+	if (pthread_barrier_wait(&s->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
+		uint64_t anon = proc_anon(s->daemon);
+
+		say("step_cpu", (proc_cpu_ns(s->daemon) - s->cpu) / s->rounds);
+		say("heap", (anon > s->anon ? anon - s->anon : 0) / s->tensors / s->ranks);
+	}
+	pthread_barrier_wait(&s->barrier);
 	ckpt_detach(c, 0);
 	return NULL;
 }
@@ -174,8 +180,7 @@ void bench_scale(const char *socket, const char *store, uint32_t tensors, uint32
 			   .tensors = tensors,
 			   .ranks = ranks,
 			   .rounds = rounds,
-			   .daemon = daemon,
-			   .anon = proc_anon(daemon) };
+			   .daemon = daemon };
 	struct scale_rank m[RANKS_MAX];
 	pthread_t thread[RANKS_MAX];
 

@@ -11,9 +11,11 @@
  *	declare          processor ns of one rank's thread for all its ckpt_tensor_add
  *	seal, seal_owner from the last rank's ckpt_seal to the last return; processor ns of the daemon's
  *	                 owner thread from the first rank's ckpt_seal on
- *	heap             bytes of private memory that the daemon has more than before the job, per tensor and rank
  *	snapshot         of each ckpt_snapshot, all ranks
  *	parts, commit    of each step: staged to persisted, persisted to committed
+ *	step_cpu         processor ns of the daemon for one of them
+ *	heap             bytes of private memory that the daemon has after them and had not before the
+ *	                 declarations, per tensor and rank
  */
 void bench_scale(const char *socket, const char *store, uint32_t tensors, uint32_t ranks,
 		 uint32_t rounds, pid_t daemon);

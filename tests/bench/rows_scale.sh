@@ -36,6 +36,7 @@ scale_part() { # NAME TENSORS RANKS
 	row "snapshot_$1" 15 lower "$(us "$1_snapshot")" 1 us "$(count "$1_snapshot")"
 	row "parts_$1" null lower "$(ms "$1_parts")" 1 ms "$(count "$1_parts")"
 	row "commit_$1" null lower "$(ms "$1_commit")" 1 ms "$(count "$1_commit")"
+	row "step_cpu_$1" null lower "$(ms "$1_step_cpu")" 1 ms 9
 	row "heap_$1" "$([ "$2" -lt 10000 ] && echo null || echo 300)" lower "$(median "$1_heap")" 1 B 1
 }
 agree_part() {
@@ -53,7 +54,7 @@ scale_rows() {
 	for thousands in 1 10 100; do
 		for ranks in 1 4 8; do
 			name=${thousands}k_$ranks
-			part "declare_$name seal_$name snapshot_$name parts_$name commit_$name heap_$name" \
+			part "declare_$name seal_$name snapshot_$name parts_$name commit_$name step_cpu_$name heap_$name" \
 				scale_part "$name" $((thousands * 1000)) $ranks
 		done
 	done

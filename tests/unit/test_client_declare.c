@@ -245,6 +245,8 @@ TEST(how_long_a_blob_is_is_read_once_for_a_snapshot)
 	assert_int_equal(copy[BLOB_HEAD + 20], 0);
 	assert_ptr_equal(blobs_look(c), &c->blob[0]);
 	assert_int_equal(c->blob[0].now, 64);
+}
+
 TEST(memory_of_ckpt_alloc_is_there_or_it_is_refused)
 {
 	const uint64_t bytes = 5 * MIB + 4096;
