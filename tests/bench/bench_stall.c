@@ -133,6 +133,7 @@ static void stall_step(struct job_rank *r, uint64_t step, uint64_t pause, bool i
 		die("step %" PRIu64 ": %s", step, strerror(-MIN(taken, copied)));
 	if (!counts)
 		return;
+	say("stall_all", in);
 	if (taken || copied) {
 		say(taken ? "skipped_step" : "torn_step", step);
 		return;

@@ -14,7 +14,8 @@
  * threads compute as there are cores. "idle": it sleeps.
  *	copy_memcpy, copy_stream   one copy of the state, in turn with the snapshots (busy: before them)
  *	cpu_memcpy, cpu_stream     processor time of these
- *	stall, time_to_staged      of each snapshot
+ *	stall_all                  of each snapshot, torn and skipped ones too
+ *	stall, time_to_staged      of each one that was staged
  *	copy_cpu, copy_wait        of the daemon's copying threads, all snapshots: on a core; waiting for one
  *	daemon_copy_bytes, daemon_copy   as ckpt_stats counts them
  *	memory, slots              at the end: of the trainer and the daemon; of two slots and the state

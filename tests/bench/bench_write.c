@@ -180,7 +180,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	uint64_t whole, wall, cpu, seed = 1,
 				   state = 0; /* state: without what lies between its tensors */
 	bool derived = !strcmp(how, "derived"), is_mixed = derived || !strcmp(how, "stored");
-	bool sink = !strcmp(how, "sink"), sums = is_mixed || sink || !strcmp(how, "sums");
+	bool two = !strcmp(how, "sink2"), sink = two || !strcmp(how, "sink"),
+	     sums = is_mixed || sink || !strcmp(how, "sums");
 	struct native_part part = { 0 };
 	struct io_queue *q = NULL;
 	struct ckpt_err e = { 0 };
@@ -219,6 +220,7 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	if (sink) {
 		ops.pwrite = sink_write;
 		opts.engine = IO_INLINE;
+		opts.nhelper = two;
 	}
 	wall = now_ns();
 	cpu = cpu_ns();

@@ -107,16 +107,18 @@ sums() { write_part sums; }
 raw() { write_part raw; }
 beside() { write_part beside; }
 sink() { write_part sink; }
+sink2() { write_part sink2; }
 sums_part() {
 	local i
 	for ((i = 0; i < pairs; i++)); do
 		pair "$i" sums raw
 		beside
-		sink
+		pair "$i" sink sink2
 	done
 	row sums_cpu 0.08 lower "$(calc "($(median sums_cpu) - $(median raw_cpu)) / 1e9")" "$(calc "$(median raw_bytes) / 1e9")" s/GB "$pairs"
 	row bus_wall null lower "$(calc "$(median beside_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
 	row sums_wall 1.03 lower "$(calc "$(median sums_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
+	row sums_second null higher "$(calc "$(median sink_wall) / 1e6")" "$(calc "$(median sink2_wall) / 1e6")" ms "$pairs"
 	row sums_sink null higher "$(calc "$(median sink_state) / $(median sink_wall)")" "$(calc "$(median raw_bytes) / $(median raw_wall)")" GB/s "$pairs"
 }
 
@@ -158,7 +160,7 @@ save_rows() {
 	part "durable_save_small" small_part
 	part "durable_save_fast" fast_part
 	part "lora_written lora_save" lora_part
-	part "sums_cpu bus_wall sums_wall sums_sink" sums_part
+	part "sums_cpu bus_wall sums_wall sums_sink sums_second" sums_part
 	part "derived_cpu derived_wall derived_bytes" derived_part
 	part "save_syscalls" calls_part
 }

@@ -40,8 +40,8 @@ stall_tail() { # LOAD: the slowest of many
 	stall_run "tail_$1" "$few_bytes" "$many_snapshots" "$1" alloc
 	local n name=stall_p99 share=staged_share_busy
 	[ "$1" = free ] || name=stall_p99_busy
-	n=$(count "tail_$1_stall")
-	row "$name" null lower "$(calc "$(quantile "tail_$1_stall" 0.99) / 1e3")" "$(calc "$(copy_ns "tail_$1") / 1e3")" us "$n"
+	n=$(count "tail_$1_stall_all")
+	row "$name" null lower "$(calc "$(quantile "tail_$1_stall_all" 0.99) / 1e3")" "$(calc "$(copy_ns "tail_$1") / 1e3")" us "$n"
 	[ "$1" = free ] || row "$share" null higher "$(median tail_busy_staged)" "$(median tail_busy_asked)" steps "$many_snapshots"
 }
 
