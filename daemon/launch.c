@@ -101,6 +101,7 @@ void launch_unref(struct launch *l)
 	launch_let_go(l);
 	restore_free_retreat(l);
 	listed_free(&l->tried);
+	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 

@@ -23,6 +23,7 @@
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
+#include "daemon/drift.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -145,7 +146,8 @@ struct decl {
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
-	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t
+		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
@@ -157,8 +159,9 @@ struct decl {
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
-	struct segment **seg; /* [nseg] references held */
-	const void **base;    /* [nseg] */
+	struct drift_decl *drift; /* drift.c's */
+	struct segment **seg;	  /* [nseg] references held */
+	const void **base;	  /* [nseg] */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -364,7 +367,7 @@ struct job {
 	uint32_t nbad;
 	struct room room;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
-	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
 	struct job *next;
@@ -449,6 +452,7 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
+	struct drift *drift;	     /* NULL: nothing to tell */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -469,8 +473,9 @@ struct launch {
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;	    /* 0: taken over from an earlier daemon */
-	uint64_t unguarded; /* of its record */
+	uint64_t mark;		  /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;	  /* of its record */
+	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
@@ -486,6 +491,7 @@ struct snap {
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
+	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
