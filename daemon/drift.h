@@ -30,8 +30,8 @@
  *
  * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it, so that
  * no sum is of memory that was being changed; a torn or unguarded step proves nothing and is not compared.
- * A thread of the work pool compares, the owner keeps what it finds. Equal sums of unequal blocks are 2^-32
- * of accidents at most, and none where one element differs.
+ * A thread of the work pool compares, the owner keeps what it finds. One bit that differs always changes the
+ * sum; ckpt/base/hash.h says what else a fingerprint tells apart.
  *
  * What is told, once for a tensor until its replicas are equal again: the newest step in which those blocks
  * were equal, the first in which they were not, the ranks by value, and where more of them have one value

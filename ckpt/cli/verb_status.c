@@ -784,8 +784,8 @@ const struct cli_verb verb_status = {
 		"the newest step in memory, which survives the trainer, and the newest step on disk, "
 		"which survives the host, with their ages: this is what you have if the job dies now. "
 		"It also shows the job's ranks, its speed, the step that is being written, how long "
-		"ckptd held the trainer, how many snapshots were skipped and why, errors, and a disk "
-		"that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
+		"ckptd held the trainer, how many snapshots were skipped and why, errors, replicas "
+		"that differ, and a disk that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
 		"the newest 64 steps.",
 	.example =
 		(const struct cli_example[]){
@@ -802,8 +802,8 @@ const struct cli_verb verb_status = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, or a disk "
-		"hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, its replicas "
+		"differ, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
 	.narg_max = 0,
 	.run = run,
