@@ -104,6 +104,7 @@ void launch_unref(struct launch *l)
 	whole_unref(l->whole);
 	names_unref(l->names);
 	listed_free(&l->tried);
+	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 

@@ -216,6 +216,7 @@ void decl_unref(struct decl *d)
 	free(TAKE(d->base));
 	free(TAKE(d->boxes));
 	free(TAKE(d->boxes_mesh));
+	drift_decl_free(TAKE(d->drift));
 	if (d->rows_fd >= 0)
 		(void)close(TAKE_FD(d->rows_fd));
 	decl_slot_unref(d);
@@ -443,6 +444,11 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = ckpt_errlist_end(&list, err, "the declaration of rank %u is inconsistent",
 				      rank);
 	ckpt_errlist_free(&list);
+	if (rc < 0) {
+		decl_unref(d);
+		return rc;
+	}
+	rc = drift_decl_make(d, err);
 	if (rc < 0) {
 		decl_unref(d);
 		return rc;

@@ -25,6 +25,7 @@
 #include "ckpt/store/prune.h"
 #include "ckpt/table/names.h"
 #include "daemon/daemon.h"
+#include "daemon/drift.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -161,8 +162,9 @@ struct decl {
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
-	struct segment **seg; /* [nseg] references held */
-	const void **base;    /* [nseg] */
+	struct drift_decl *drift; /* drift.c's */
+	struct segment **seg;	  /* [nseg] references held */
+	const void **base;	  /* [nseg] */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -490,6 +492,7 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
+	struct drift *drift;	     /* NULL: nothing to tell */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -510,8 +513,9 @@ struct launch {
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;	    /* 0: taken over from an earlier daemon */
-	uint64_t unguarded; /* of its record */
+	uint64_t mark;		  /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;	  /* of its record */
+	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
@@ -527,6 +531,7 @@ struct snap {
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
+	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
