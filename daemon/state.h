@@ -44,6 +44,7 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;
@@ -146,7 +147,8 @@ struct decl {
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
-	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t
+		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
@@ -367,7 +369,7 @@ struct job {
 	uint32_t nbad;
 	struct room room;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
-	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
 	struct job *next;
