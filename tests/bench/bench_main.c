@@ -328,6 +328,7 @@ static void steps(const char *socket, const char *store, uint64_t n)
 {
 	struct job_opts o = { socket, store, "steps", 1, 1, 0, 0 };
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_PERSIST };
+	struct ckpt_stats s = { .size = sizeof s };
 	struct ckpt_err e = { 0 };
 	struct job_rank r;
 
@@ -342,6 +343,11 @@ static void steps(const char *socket, const char *store, uint64_t n)
 			die("small step %" PRIu64 " was not committed: %s", i, e.msg);
 		say("small_commit", clock_ns() - t);
 		ckpt_guard(r.c, NULL);
+		ckpt_stats(r.c, &s);
+		say(i <= 100	  ? "phase_first"
+		    : i + 100 > n ? "phase_last"
+				  : "phase",
+		    s.committed_ns - s.persisted_ns);
 	}
 	job_close(&r);
 }

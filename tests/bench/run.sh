@@ -81,6 +81,20 @@ daemon_stop
 row durable_save_small 0.9 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
 rm -rf "$work/small"
 
+# Eight ranks with 2 MiB each: what their parts wait for, they wait for together.
+daemon_start
+saver_start "$work/ranks" 8 0 0 $((16 << 20))
+save_one
+rm "$tmp"/save_*.n
+for ((i = 0; i < pairs; i++)); do
+	save_one
+done
+saver_stop
+daemon_stop
+row save_8_ranks null lower "$(calc "$(median save_parts) / 1e6")" 1 ms "$pairs"
+rm -rf "$work/ranks"
+rm "$tmp"/save_*.n
+
 # A frozen base of 95 %, as a LoRA has one, against the same state of which all may change: steps of one in
 # a row, then of the other, for the base is written with the first.
 lora() { # FROZEN: the samples of its steps become those of lora_FROZEN
@@ -207,6 +221,8 @@ build/ckptbench steps "$socket" "$work/many" "$steps" >"$tmp/steps.out"
 samples steps <"$tmp/steps.out"
 daemon_stop
 row small_commit null lower "$(calc "$(median steps_small_commit) / 1e6")" 1 ms "$steps"
+row commit_1000 3 lower "$(calc "$(median steps_phase_last) / 1e6")" 1 ms 100
+row commit_growth 1.2 lower "$(calc "$(median steps_phase_last) / 1e6")" "$(calc "$(median steps_phase_first) / 1e6")" ms 100
 for ((i = 0; i < 5; i++)); do
 	build/ckptbench timed build/ckptctl ls "$work/many" 2>"$tmp/timed.out" >"$tmp/ls.out"
 	samples ls <"$tmp/timed.out"
