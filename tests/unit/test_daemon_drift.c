@@ -156,6 +156,8 @@ static void declare(struct job *j, struct one *k, uint32_t i)
 
 static void job_open(struct job *j, const char *mesh, uint32_t flags)
 {
+	int rc = 0;
+
 	*j = (struct job){ .world = rank_world(mesh) };
 	MUST(mesh_parse(mesh, &j->a, &j->mesh, NULL) == 0);
 	for (uint32_t r = 0; r < j->world; r++) {
@@ -184,9 +186,11 @@ static void job_open(struct job *j, const char *mesh, uint32_t flags)
 		local = (struct ckpt_local){ .ptr = k->rng };
 		t.mesh = k->mesh;
 		MUST_OF(k, ckpt_tensor_add(k->c, &t, NULL, &k->err));
-		MUST(ckpt_seal(k->c, 0, &k->err) >= 0);
+		rc = ckpt_seal(k->c, 0, &k->err);
+		rank_must(rc >= 0, "ckpt_seal", __FILE__, __LINE__, k->err.msg);
 	}
-	for (uint32_t r = 0; r + 1 < j->world; r++)
+	/* Whom the last answer found ready would declare anew. */
+	for (uint32_t r = 0; r < j->world - (rc == 0); r++)
 		MUST_OF(&j->k[r], ckpt_seal(j->k[r].c, PATIENCE, &j->k[r].err));
 	for (uint32_t r = 0; r < j->world; r++) /* so that one rank may wait for all */
 		MUST_BE(ckpt_guard(j->k[r].c, NULL), 0);
