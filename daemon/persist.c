@@ -534,6 +534,8 @@ static void commit_step(struct persist *p)
 	const struct lineage_ask ask = line_ask(p);
 	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
+	char health[DRIFT_TEXT];
+	const struct checkpoint_attr attr = { DRIFT_ATTR, health };
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
@@ -549,6 +551,11 @@ static void commit_step(struct persist *p)
 	at.line.tool = ckptd_version;
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
+	drift_text(p->snap->launch, health, sizeof health);
+	if (health[0]) {
+		at.line.nattr = 1;
+		at.line.attr = &attr;
+	}
 	if (p->rc == 0)
 		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)
