@@ -147,7 +147,7 @@ struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
 	struct names *names;	/* of its tables: a reference */
-	uint32_t epoch, rank;
+	uint32_t epoch, rev, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
 	uint64_t
@@ -296,6 +296,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
+/* The process of this rank is dead: no thread of it, and no device, writes to its slots. A slot may be
+ * used for something else only if this is so, or `copying` of its page does not name it. */
+bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
 void session_ok(struct session *s);
@@ -418,11 +421,12 @@ struct member {
 	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
-	bool over;		   /* its process is dead, or has said that it is done */
-	bool touched;		   /* the slots of decl are in memory */
-	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
+	bool over;    /* its process is dead, or has said that it is done: see member_dead */
+	bool touched; /* the slots of decl are in memory */
+	uint64_t touch_again_ns; /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
+	int pidfd; /* of a process that lived when its session ended; -1 */
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] by id */
 	uint64_t seg_bytes;   /* of all of them */
@@ -513,9 +517,11 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
+	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;		  /* 0: taken over from an earlier daemon */
-	uint64_t unguarded;	  /* of its record */
+	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
+	uint64_t mark;	       /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;    /* of its record */
 	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
@@ -603,6 +609,9 @@ void gate_close(struct launch *l);
 /* May the launch's slots be handed out at all? */
 bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
+/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
+ * copier writes to it. */
+void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 /* all members are gone: what is staged is to be written */
