@@ -10,7 +10,7 @@ save_part() {
 	saver_start "$work/one" 1
 	save_one # the first pair warms both sides up
 	fio_write
-	rm "$tmp"/save_*.n "$tmp/fio_write.n"
+	rm -f "$tmp"/save_*.n "$tmp/fio_write.n"
 	cpu=$(daemon_cpu_ns)
 	for ((i = 0; i < pairs; i++)); do
 		pair "$i" save_one fio_write
@@ -27,11 +27,10 @@ save_part() {
 # The same bytes in 10,000 tensors, most of them far smaller than a block.
 small_part() {
 	local i
-	rm -f "$tmp"/save_*.n "$tmp/fio_write.n"
 	daemon_start
 	saver_start "$work/small" 1 10000
 	save_one
-	rm "$tmp"/save_*.n "$tmp/fio_write.n"
+	rm -f "$tmp"/save_*.n "$tmp/fio_write.n"
 	for ((i = 0; i < pairs; i++)); do
 		pair "$i" save_one fio_write
 	done
@@ -43,17 +42,16 @@ small_part() {
 
 # To a disk that is faster than one core's sums: memory.
 fast_part() {
-	local i speed_fast
+	local i
 	fast=$(mktemp -d "${BENCH_FAST_DIR:-/dev/shm}/ckptbench.XXXXXX")
 	if ! dd if=/dev/zero of="$fast/try" bs=4096 count=1 oflag=direct 2>/dev/null; then
 		echo "durable_save_fast: skipped, $fast takes no direct writes; BENCH_FAST_DIR names a fast disk" >&2
 		return
 	fi
-	rm -f "$tmp"/save_*.n
 	daemon_start
 	saver_start "$fast/fast" 1
 	save_one
-	rm "$tmp"/save_*.n
+	rm -f "$tmp"/save_*.n
 	for ((i = 0; i < pairs; i++)); do
 		pair "$i" save_one fio_fast
 		fast_prune
@@ -73,7 +71,7 @@ lora() { # FROZEN: the samples of its steps become those of lora_FROZEN
 	daemon_start
 	saver_start "$work/lora" 1 4000 "$1"
 	save_one
-	rm "$tmp"/save_*.n
+	rm -f "$tmp"/save_*.n
 	written=$(daemon_written_bytes)
 	for ((i = 0; i < pairs; i++)); do
 		save_one
@@ -82,7 +80,7 @@ lora() { # FROZEN: the samples of its steps become those of lora_FROZEN
 	sample "lora_bytes" "$(median save_bytes)"
 	calc "$(median save_parts) + $(median save_commit)" >>"$tmp/lora_time_$1.n"
 	echo >>"$tmp/lora_time_$1.n"
-	rm "$tmp"/save_*.n
+	rm -f "$tmp"/save_*.n
 	saver_stop
 	daemon_stop
 	rm -rf "$work/lora"
@@ -155,10 +153,28 @@ calls_part() {
 	row save_syscalls null lower "$(calc "($(calls 4) - $(calls 1)) / 3")" "$(calc "$(median save_bytes) / 1e9")" /GB 3
 }
 
+# Eight ranks with 2 MiB each: what their parts wait for, they wait for together.
+ranks_part() {
+	local i
+	rm -f "$tmp"/save_*.n
+	daemon_start
+	saver_start "$work/ranks" 8 0 0 $((16 << 20))
+	save_one
+	rm "$tmp"/save_*.n
+	for ((i = 0; i < pairs; i++)); do
+		save_one
+	done
+	saver_stop
+	daemon_stop
+	row save_8_ranks null lower "$(calc "$(median save_parts) / 1e6")" 1 ms "$pairs"
+	rm -rf "$work/ranks"
+}
+
 save_rows() {
 	part "durable_save save_commit save_cpu" save_part
 	part "durable_save_small" small_part
 	part "durable_save_fast" fast_part
+	part "save_8_ranks" ranks_part
 	part "lora_written lora_save" lora_part
 	part "sums_cpu bus_wall sums_wall sums_sink sums_second" sums_part
 	part "derived_cpu derived_wall derived_bytes" derived_part
