@@ -26,6 +26,9 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .flags = t.flags,
 			    .epoch = l->epoch,
 			    .const_rev = l->const_rev,
+			    .base = l->base,
+			    .back = l->back,
+			    .turn = l->turn,
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -187,8 +190,7 @@ static void trigger_again(const struct snap *s)
 		job_trigger(j, j->trigger_last);
 }
 
-/* May the launch's slots be handed out at all? */
-static bool gate_open(const struct launch *l)
+bool gate_open(const struct launch *l)
 {
 	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until &&
 	       l == l->job->launch;
@@ -333,6 +335,8 @@ static void copy_done(struct daemon *d, struct task *t)
 	free(c);
 	snap_check(s);
 	job_settle(j);
+	if (j->launch && j->launch->awaits)
+		restore_try(j->launch);
 }
 
 static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark,
@@ -511,7 +515,7 @@ int snap_guarded(struct snap *s)
 
 	if (MUTANT(UNGUARDED_COMMITTED))
 		return 1;
-	if (s->unfit)
+	if (s->unfit || atomic_load(&s->left))
 		return -1;
 	for (uint32_t r = 0; r < s->world; r++) {
 		const struct member *m = &s->launch->member[r];
@@ -697,7 +701,7 @@ static void write_next(struct job *j)
 
 static void tell_staged(struct snap *s)
 {
-	if (s->phase == PHASE_COLLECTING || s->told)
+	if (s->phase == PHASE_COLLECTING || s->told || atomic_load(&s->left))
 		return;
 	s->told = true;
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
@@ -756,9 +760,15 @@ void snap_written(struct snap *s, int rc, const char *text)
 	struct job *j = s->job;
 
 	j->writing = NULL;
-	tell_staged(s);
+	if (!atomic_load(&s->left))
+		tell_staged(s);
 	s->phase = PHASE_STAGED;
-	if (rc < 0 && snap_guarded(s) < 0) {
+	if (atomic_load(&s->left)) {
+		log_line(&j->d->opts.log, LOG_NOTICE,
+			 "snap: job %s step %" PRIu64 " is left behind%s", j->name, s->step,
+			 rc == 0 ? ": it was committed, and the next commit sets it aside" : "");
+		snap_release(s);
+	} else if (rc < 0 && snap_guarded(s) < 0) {
 		snap_give_up(s);
 		snap_release(s);
 	} else if (rc == 0) {

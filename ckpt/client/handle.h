@@ -133,6 +133,7 @@ struct ckpt {
 	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
 	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
 	uint64_t base;	      /* (rpc) 1 + restored step */
+	uint64_t back;	      /* (rpc) as wire_hello.back */
 	uint64_t dev, ino;    /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
@@ -234,6 +235,10 @@ uint64_t client_until(uint64_t ns);
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
+/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came with it. */
+int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
+	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
+	    struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
@@ -257,6 +262,12 @@ void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or 
 bool due_now(ckpt *c, struct link *l);
 /* Its ticket has a slot and says that it is to be written. */
 void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
+
+/* The state is about to be overwritten by a restore: the newest snapshot ends as by a guard that waits for
+ * nothing, and no other is looked after any more. */
+void mark_end(ckpt *c);
+/* Steps that were marked are behind us: their numbers come again. */
+void due_back(ckpt *c);
 
 /* A snapshot was taken (why < 0), or skipped for that reason. l: may be NULL. */
 void skips_count(ckpt *c, struct link *l, int why);

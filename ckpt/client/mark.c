@@ -356,9 +356,9 @@ static bool unfinished(const struct shared_snap *s)
 	return state == SNAP_FILLING || state == SNAP_COPYING;
 }
 
-static void guard_wait(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t start)
+static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, uint64_t until)
 {
-	uint64_t until = start + guard_budget(c), now;
+	uint64_t now;
 
 	while (unfinished(s) && (now = now_ns()) < until) {
 		uint32_t seen;
@@ -407,7 +407,7 @@ static void guard_changed(ckpt *c)
 		return; /* full: it is awake */
 }
 
-static int guard(ckpt *c, struct link *l, uint64_t start)
+static int guard(ckpt *c, struct link *l, uint64_t until)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
 	uint64_t mark, at;
@@ -415,7 +415,7 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 	int rc = 0;
 
 	if (s && unfinished(s))
-		guard_wait(c, l, s, start);
+		guard_wait(l, c, s, until);
 	shared_tear(l->rank);
 	if (c->snap_link && c->snap_link != l)
 		/* its daemon may live, and we attached to another */
@@ -457,9 +457,20 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 	if (!l)
 		return bad;
 	start = now_ns();
-	rc = guard(c, l, start);
+	rc = guard(c, l, start + guard_budget(c));
 	stalled(c, start, false);
 	return bad ? bad : rc;
+}
+
+void mark_end(ckpt *c)
+{
+	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+
+	if (!l || !c->snapped)
+		return;
+	(void)guard(c, l, 0);
+	fill_quiesce(c);
+	canary_off(&c->canary);
 }
 
 /* --- watching --- */
