@@ -46,8 +46,6 @@ static void leave_behind(struct snap *s)
 	if (s->phase != PHASE_WRITING) {
 		s->phase = PHASE_STAGED;
 		snap_release(s);
-	} else if (s->parked) {
-		persist_resume(s);
 	}
 }
 
@@ -84,7 +82,7 @@ void back_go(struct launch *l, uint64_t step, uint64_t seq)
 	gate_close(l);
 	snaps_leave(l, step);
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if (gate_open(l) && !snap_in_slot(l, i))
+		if (launch_gate_open(l) && !(l->lent >> i & 1) && !snap_in_slot(l, i))
 			free_mask |= 1u << i;
 	shared_outcomes_forget(l->page, step);
 	shared_gate_back(l->page, step, free_mask);

@@ -208,13 +208,24 @@ static int files_tick(void *arg, uint64_t done)
 	return 0;
 }
 
+/* Of a place of the staged step: one rank's slot. */
+static bool mib_is_right(void *arg, uint32_t place, uint64_t i, const void *p)
+{
+	const struct restore *x = arg;
+
+	return !x->sums[place] || slot_sums_match(x->sums[place], i, p);
+}
+
 int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
 	      struct ckpt_err *err)
 {
 	int rc;
 
-	if (!x->f.saved)
-		return move_spread(p, (const void *const *)x->f.slot, base, NULL, err);
+	if (!x->f.saved) {
+		const struct move_spread how = { .right = mib_is_right, .arg = (void *)(uintptr_t)x };
+
+		return move_spread(p, (const void *const *)x->f.slot, base, &how, err);
+	}
 	rc = move_read(p, &x->f.files, base, files_tick, NULL, err);
 	*damaged |= stays_damaged(rc);
 	return rc;
@@ -222,8 +233,7 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 
 bool fill_asks(const struct restore *x, const struct table_tensor *t)
 {
-	return !(t->flags & TENSOR_BLOB) &&
-	       (!x->want.only[0] || strcmp(x->want.only, t->component) == 0);
+	return list_asked(t, x->want.only[0] ? x->want.only : NULL);
 }
 
 static bool has(const struct table *t, const struct table_tensor *x)
@@ -290,15 +300,16 @@ static int landings_make(struct restore *x)
 }
 
 /* Into segments. */
-static int fill_here(struct restore *x, const struct wanted *w, const struct plan *all,
-		     const struct plan_opts *opts)
+static int fill_here(struct restore *x, const struct wanted *w, const struct plan *all)
 {
+	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .lenient = x->want.flags & CKPT_LENIENT };
 	struct plan here = { 0 };
 	int rc;
 
 	if (!w->own)
 		return fill_move(x, all, w->base, &x->damaged, &x->err);
-	rc = plan_make(x->f.src, &w->here, opts, &here, NULL, &x->err);
+	rc = plan_make(x->f.src, &w->here, &opts, &here, NULL, &x->err);
 	if (rc == 0)
 		rc = fill_move(x, &here, w->base, &x->damaged, &x->err);
 	plan_free(&here);
@@ -312,13 +323,18 @@ static int fill(struct restore *x)
 	struct wanted w;
 	struct plan plan = { 0 };
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct list_notes notes = { 0 };
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
-				  .lenient = x->want.flags & CKPT_LENIENT };
+				  .lenient = x->want.flags & CKPT_LENIENT,
+				  .differs = list_differs,
+				  .differs_arg = &notes };
 	bool writes = !(x->want.flags & CKPT_DRY_RUN);
 	int rc = wanted_make(x, &w);
 
 	if (rc == 0) {
 		rc = plan_make(src, &w.all, &opts, &plan, &list, &x->err);
+		if (rc == 0 || list.n)
+			list_unmatched(&notes, src, &w.all, opts.only, &x->listed);
 		if (list.n)
 			rc = ckpt_errlist_end(&list, &x->err,
 					      "step %" PRIu64 " does not fit the declarations",
@@ -336,9 +352,10 @@ static int fill(struct restore *x)
 	if (rc == 0 && opts.lenient && writes)
 		rc = note_begun(x, src, &w.all);
 	if (rc == 0 && writes)
-		rc = fill_here(x, &w, &plan, &opts);
+		rc = fill_here(x, &w, &plan);
 	if (rc == 0)
 		rc = blobs_get(x);
+	list_notes_free(&notes);
 	ckpt_errlist_free(&list);
 	plan_free(&plan);
 	wanted_free(&w);
@@ -452,6 +469,7 @@ static int fill_from_disk(struct restore *x)
 		rc = fill(x);
 	if (rc == -EMEDIUMTYPE && lacks_parts(f->saved)) { /* the hint was wrong, or it does not fit */
 		files_close(f);
+		listed_free(&x->listed);
 		x->err = (struct ckpt_err){ 0 };
 		rc = files_open(x, false);
 		if (rc == 0)

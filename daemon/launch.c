@@ -5,6 +5,7 @@
 // before its first member is welcomed.
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/pages.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,12 +52,12 @@ void job_free(struct job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	while (j->snaps) {
-		if (j->snaps->parked)
-			persist_drop(j->snaps);
+		j->snaps->pins = 0;
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
 	rescue_free(j);
+	spares_drop(j, TABLE_NONE);
 	if (j->launch)
 		launch_unref(j->launch);
 	place_unref(j->place);
@@ -71,7 +72,7 @@ bool job_idle(const struct job *j)
 		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING ||
 		    (s->phase == PHASE_COLLECTING && s->tasks))
 			return false;
-	return !j->claiming;
+	return !j->claiming && !j->passing;
 }
 
 bool job_forgotten(struct job *j, uint64_t now)
@@ -99,6 +100,7 @@ void launch_unref(struct launch *l)
 		return;
 	launch_let_go(l);
 	restore_free_retreat(l);
+	listed_free(&l->tried);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -121,6 +123,7 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
+	lineage_forget(&l->known);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -257,6 +260,7 @@ static void welcome(struct session *s, struct launch *l)
 		m->page->rank = m->rank;
 	}
 	m->session = s;
+	m->uid = s->uid;
 	m->attached = true;
 	l->nattached++;
 	if (s->hello.back > l->back || (s->hello.back == l->back && s->hello.base > l->base)) {
@@ -692,6 +696,15 @@ static int agree_with_others(struct launch *l, const struct member *m, const str
 	return rc;
 }
 
+/* Does the rank bring slots along? */
+static bool adopts(const struct launch *l, const struct member *m)
+{
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (m->adopt[i].mem)
+			return true;
+	return false;
+}
+
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
@@ -703,6 +716,16 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 				  "%u slots of rank %u need %" PRIu64
 				  " bytes, but memory_max allows %" PRIu64,
 				  l->nslot, m->rank, all, m->session->hello.memory_max);
+	/* From the last slot on those that hold a step of the launch before, and one at least that holds
+	 * none: so the ranks' are the same ones. */
+	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
+		if (!(slot[i] = spare_take(l, m, decl, true)))
+			break;
+	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
+		if (!slot[i] && !adopts(l, m))
+			slot[i] = spare_take(l, m, decl, false);
+	}
+	spares_drop(l->job, m->rank); /* before more is asked of the host */
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
 		struct adopt *a = &m->adopt[i];
 
@@ -713,6 +736,8 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		} else {
 			a->step = UINT64_MAX;
 			slotmem_unref(TAKE(a->mem));
+			if (slot[i])
+				continue;
 			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
@@ -723,6 +748,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			m->slot[i] = slot[i];
 		slotmem_unref(old);
 	}
+	launch_lent(l);
 	return rc;
 }
 
@@ -839,15 +865,17 @@ static void adopt_staged(struct launch *l)
 		uint32_t i = adopt_lowest(l, &above);
 		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
+		uint32_t flags = a->flags;
 
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
 			all = MUTANT(ADOPTED_FROM_ONE) ||
 			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
+			flags |= b->flags & RECORD_NO_AVERAGE;
 		}
 		if (all)
-			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+			snap_adopt(l, i, a->step, flags, a->mark_ns);
 		a->bytes_held = false;
 	}
 	for (uint32_t r = 0; r < l->world; r++)
@@ -868,9 +896,10 @@ static void maybe_ready(struct launch *l)
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;
+	spares_drop(l->job, TABLE_NONE);
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
+		if (!snap_in_slot(l, i) && !(l->lent >> i & 1) && !l->job->d->drain_until)
 			shared_gate_give(l->page, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
@@ -887,22 +916,9 @@ struct touch {
 	struct member *m;
 	uint32_t epoch, n;
 	struct slotmem *slot[WIRE_SLOTS_MAX];
+	struct decl *decl;
 	int rc;
 };
-
-static uint64_t memory_available(void)
-{
-	char line[128];
-	uint64_t kib = UINT64_MAX / 1024;
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return kib * 1024;
-}
 
 static void touch_run(struct task *t)
 {
@@ -912,11 +928,14 @@ static void touch_run(struct task *t)
 	for (uint32_t i = 0; i < c->n; i++)
 		need += c->slot[i]->touched ? 0 : c->slot[i]->bytes;
 	/* An overcommitted host kills somebody at random; not starting is better. */
-	if (need && memory_available() < need + 64 * MIB)
+	if (need && pages_available() < need + 64 * MIB)
 		c->rc = -ENOMEM;
 	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
 		if (!c->slot[i]->touched)
 			c->rc = slotmem_touch(c->slot[i]);
+	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
+		if (c->slot[i]->dirty)
+			c->rc = slotmem_clean(c->slot[i], c->decl);
 }
 
 static void touch_done(struct daemon *d, struct task *t)
@@ -945,9 +964,12 @@ static void touch_done(struct daemon *d, struct task *t)
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
 				snap_release(s);
 		}
+		for (struct job *j = d->jobs; j; j = j->next)
+			spares_drop(j, TABLE_NONE);
 	}
 	for (uint32_t i = 0; i < c->n; i++)
 		slotmem_unref(c->slot[i]);
+	decl_slot_unref(c->decl);
 	free(c);
 	maybe_ready(l);
 	launch_unref(l);
@@ -966,7 +988,8 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->nslot };
+			     .n = l->nslot,
+			     .decl = decl_slot_ref(m->decl) };
 	for (uint32_t i = 0; i < l->nslot; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
@@ -1117,6 +1140,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 		if (l == l->job->launch)
 			l->job->trigger = 0;
 		snap_salvage(l);
+		spares_keep(l);
 		members_release(l);
 	}
 	job_settle(l->job);

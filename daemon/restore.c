@@ -37,18 +37,21 @@ static void restore_free(struct restore *x)
 {
 	fill_end(x); /* before what it points into */
 	for (uint32_t i = 0; i < x->nsrc; i++) {
-		decl_unref(x->src[i].decl);
+		slot_sums_unref(x->sums[i]);
+		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
 	}
 	for (uint32_t i = 0; i < x->ndst; i++)
 		decl_unref(x->dst[i]);
 	free(x->src);
+	free(x->sums);
 	free(x->dst);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
 	if (x->pin_fd >= 0)
 		(void)close(x->pin_fd);
 	retreat_free(&x->retreat);
+	listed_free(&x->listed);
 	free(x->bad);
 	launch_unref(x->l);
 	free(x);
@@ -498,6 +501,13 @@ static void fill_over(struct restore *x)
 	bool remembered = false;
 
 	l->restoring = false;
+	if (x->listed.set) {
+		listed_free(&l->tried);
+		x->listed.step = x->pin.step;
+		x->listed.where = x->pin.where;
+		l->tried = x->listed;
+		x->listed.set = false;
+	}
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
@@ -574,10 +584,11 @@ static void fill_start(struct launch *l, uint32_t round)
 	x = restore_new(l, &l->member[0].want, round);
 	if (x) {
 		x->src = calloc(s ? s->world : 1, sizeof *x->src);
+		x->sums = calloc(s ? s->world : 1, sizeof(struct slot_sums *));
 		x->dst = calloc(l->world, sizeof *x->dst);
 		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
-	if (!x || !x->src || !x->dst || !x->landing) {
+	if (!x || !x->src || !x->sums || !x->dst || !x->landing) {
 		if (x)
 			restore_free(x);
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
@@ -586,9 +597,11 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
-	for (uint32_t r = 0; s && r < s->world; r++)
-		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl),
+	for (uint32_t r = 0; s && r < s->world; r++) {
+		x->sums[r] = passes_sums(s, r);
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),
 							.mem = slotmem_ref(s->rank[r].mem) };
+	}
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
@@ -597,6 +610,72 @@ static void fill_start(struct launch *l, uint32_t round)
 		daemon_task(x->d, &x->d->work, &x->task);
 	else
 		device_task(l->place->device, LANE_ASK, &x->task);
+}
+
+static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)
+{
+	return ckpt_error(
+		err, -ENOENT,
+		want->step == CKPT_LATEST
+			? "job %s has nothing to restore%s: start at step 0, or check with ckptctl ls"
+			: "job %s does not have this step%s: see ckptctl ls",
+		j->name,
+		want->flags & CKPT_FROM_MEMORY ? " in memory"
+		: want->flags & CKPT_FROM_DISK ? " on disk"
+					       : "");
+}
+
+/* --- looking: what would be restored now? (list.c) --- */
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem)
+{
+	const struct snap *mem = memory_candidate(l, want);
+	struct retreat theirs = retreat_take(&l->retreat); /* of the round that runs */
+	struct restore *x = restore_new(l, want, 0);
+
+	l->retreat = theirs;
+	*ret_mem = mem;
+	if (x && mem) {
+		x->mem_known = true;
+		x->mem_step = mem->step;
+		x->mem_generation = mem->launch->generation;
+		x->mem_back = mem->back;
+	}
+	return x;
+}
+
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err)
+{
+	if (x->pin_fd >= 0)
+		(void)close(TAKE_FD(x->pin_fd));
+	choose_run(&x->task);
+	*ret = &x->pin;
+	*ret_fd = x->pin_fd;
+	if (x->rc < 0)
+		*err = x->err;
+	return x->rc == 0 && x->pin.none ? none_there(x->l->job, &x->want, err) : x->rc;
+}
+
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why)
+{
+	struct bad *p;
+
+	if (x->want.step != CKPT_LATEST || x->pin.where != 2 || !is_damage(why->code))
+		return false;
+	p = reallocarray(x->bad, x->nbad + 1, sizeof *p);
+	if (!p)
+		return false;
+	x->bad = p;
+	p = &x->bad[x->nbad++];
+	*p = (struct bad){ .step = x->pin.step, .where = 2 };
+	snprintf(p->why, sizeof p->why, "%.*s", (int)strcspn(why->msg, "\n"), why->msg);
+	return true;
+}
+
+void restore_look_end(struct restore *x)
+{
+	restore_free(x);
 }
 
 /* --- the round --- */
@@ -649,17 +728,9 @@ void restore_try(struct launch *l)
 		return;
 	}
 	if (l->pin[round % ROUNDS_MAX].none) {
-		struct restore x = { .round = round, .rc = -ENOENT, .blob_fd = -1 };
+		struct restore x = { .round = round, .blob_fd = -1 };
 
-		snprintf(
-			x.err.msg, sizeof x.err.msg,
-			first->want.step == CKPT_LATEST
-				? "job %s has nothing to restore%s: start at step 0, or check with ckptctl ls"
-				: "job %s does not have this step%s: see ckptctl ls",
-			l->job->name,
-			first->want.flags & CKPT_FROM_MEMORY ? " in memory"
-			: first->want.flags & CKPT_FROM_DISK ? " on disk"
-							     : "");
+		x.rc = none_there(l->job, &first->want, &x.err);
 		if (first->want.step == CKPT_LATEST &&
 		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK | CKPT_DRY_RUN)))
 			launch_start(l, START_CLEAR);

@@ -12,6 +12,7 @@
  */
 #ifndef DAEMON_RESTORE_H
 #define DAEMON_RESTORE_H
+#include "daemon/passes.h"
 #include "daemon/state.h"
 
 /* how long to wait for the other ranks when the caller does not say */
@@ -50,6 +51,7 @@ struct restore {
 	/* moving */
 	uint32_t nsrc, ndst;
 	struct snap_rank *src; /* [nsrc] references: the staged slots */
+	struct slot_sums **sums; /* [nsrc] references; NULL: nobody has summed that slot */
 	struct decl **dst;     /* [ndst] references */
 	struct filling f;
 	struct landing_source **landing; /* [ndst] NULL: the rank has no memory of its own */
@@ -58,6 +60,7 @@ struct restore {
 	int blob_fd;
 	bool gone;	  /* what was chosen: not damaged, and not there */
 	bool damaged;	  /* files of a step on disk, and so for the next reader too */
+	struct listed listed; /* what did not match */
 	bool overwritten; /* LENIENT would leave alone what a damaged step was written into */
 	char marked[256]; /* what became of the mark that says so */
 	int rc;

@@ -115,6 +115,7 @@ static void session_verdict(struct session *s, bool dead)
 	s->state = SESSION_GONE;
 	if (m && m->session == s) {
 		m->session = NULL;
+		m->over = dead;
 		launch_member_gone(l, m, dead && !s->said_bye);
 	}
 	session_free(s);
@@ -369,6 +370,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 		break;
 	case WIRE_STEPS:
 		restore_steps(s);
+		break;
+	case WIRE_LIST:
+		list_ask(s, msg);
 		break;
 	case WIRE_FRESH:
 		if (!MUTANT(FRESH_FORGOTTEN))

@@ -66,7 +66,7 @@ void restore_steps(struct session *s)
 		    k->phase == PHASE_COLLECTING || k->dropped)
 			continue;
 		for (uint32_t r = 0; r < k->world; r++)
-			bytes += k->rank[r].decl->copy.bytes;
+			bytes += k->rank[r].decl->copy_bytes + k->rank[r].decl->own_bytes;
 		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
 	}
 	s->busy = true;

@@ -161,7 +161,8 @@ static void handle_free(ckpt *c)
 		if (c->slot[i].bytes)
 			(void)close(c->slot[i].fd);
 	for (uint32_t i = 0; i < c->nseg; i++) {
-		munmap(c->seg[i].base, c->seg[i].bytes);
+		if (!(c->flags & CKPT_KEEP_MEMORY) || c->seg[i].copies)
+			munmap(c->seg[i].base, c->seg[i].bytes);
 		(void)close(c->seg[i].fd);
 	}
 	if (c->blobs)
@@ -175,9 +176,12 @@ static void handle_free(ckpt *c)
 	table_free(&c->meshes);
 	arena_free(&c->arena);
 	free(c->seg);
+	free(c->seg_by_base);
 	free(c->tensor);
-	free(c->named);
+	free(c->tensor_names.slot);
+	free(c->by_value);
 	free(c->blob);
+	free(c->blob_names.slot);
 	free(c->decl);
 	free(c->job);
 	free(c->store);
@@ -213,7 +217,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	rc = abi_take(ABI_OPTS, &o, opts, err);
 	if (rc == 0)
 		rc = abi_flags("ckpt_opts.flags", o.flags,
-			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV, err);
+			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY,
+			       err);
 	if (rc < 0)
 		return rc;
 	c = calloc(1, sizeof *c);

@@ -52,6 +52,7 @@ struct seg {
 	void *base;
 	uint64_t bytes;
 	int fd;
+	bool copies; /* of the library's own, not from ckpt_alloc */
 };
 
 struct part_of { /* one local box of a tensor, or a blob */
@@ -60,14 +61,15 @@ struct part_of { /* one local box of a tensor, or a blob */
 	uint64_t off; /* in the segment */
 	bool shadow;  /* the daemon sees a copy at seg, off */
 	uint32_t ndim;
-	uint64_t bytes; /* dense */
-	uint64_t start[CKPT_DIMS_MAX], extent[CKPT_DIMS_MAX];
-	int64_t stride[CKPT_DIMS_MAX]; /* elements */
-	bool dense, boxed;	       /* row-major; start and extent were given */
+	uint64_t bytes;		  /* dense */
+	uint64_t *start, *extent; /* [ndim] */
+	int64_t *stride;	  /* [ndim] elements */
+	bool dense, boxed;	  /* row-major; start and extent were given */
 };
 
 struct declared {
 	bool dropped;
+	uint32_t hash;	      /* of component and name */
 	struct ckpt_tensor t; /* strings and arrays are the arena's */
 	struct indexset share;
 	uint32_t nlocal;
@@ -76,11 +78,20 @@ struct declared {
 
 struct blob {
 	char *name;
+	uint32_t hash; /* of the name */
 	bool per_rank;
 	uint32_t media; /* enum ckpt_media */
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
+	uint64_t now; /* *len as the snapshot that is being taken has read it */
+};
+
+/* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not valid
+ * any more keeps its place for those behind it, until another element takes the place. */
+struct names {
+	uint32_t *slot;
+	uint32_t mask; /* slots - 1; at most half of them are taken */
 };
 
 /* When the next mark is to be written: due.c's. */
@@ -153,6 +164,7 @@ struct ckpt {
 	void *decl;
 	uint64_t decl_bytes; /* (mem) the sealed declaration, encoded, of epoch */
 	struct seg *seg;
+	uint32_t *seg_by_base;	 /* [nseg] numbers of segments, the lowest address first */
 	uint32_t nseg;		 /* (mem) */
 	uint32_t refused_epoch;	 /* (mem) the daemon has refused this one, */
 	struct ckpt_err refusal; /* (mem) for this reason */
@@ -179,9 +191,16 @@ struct ckpt {
 	struct table meshes; /* only its meshes are used */
 	struct declared *tensor;
 	uint32_t ntensor, cap_tensor; /* cap: a power of two */
-	uint32_t *named;	      /* [2 * cap_tensor] named_find's */
+	struct names tensor_names;
 	struct blob *blob;
-	uint32_t nblob;
+	uint32_t nblob, cap_blob;
+	struct names blob_names;
+	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
+	struct by_value {
+		const struct part_of *part;
+		uint32_t elem;
+	} * by_value;
+	uint32_t nby_value;
 	bool dirty, sealed_once, private_memory;
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	bool redeclare;
@@ -194,10 +213,14 @@ struct ckpt {
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
 	_Atomic int32_t marked;
 	_Atomic uint32_t skipped_why;
+	/* a snapshot found a blob too long, and none has gone well since; the helper is to log it */
+	_Atomic bool blob_long;
+	_Atomic bool blob_say;
 	pthread_mutex_t why_lock; /* protects: */
 	char unrestored_why[SHARED_TEXT];
-	uint32_t shadow;    /* segment of copies; UINT32_MAX none */
-	uint64_t last_step; /* 1 + newest that got a slot */
+	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
+	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
+	uint64_t last_step;	    /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;
 	uint32_t attempt;
@@ -229,8 +252,8 @@ void rpc_give(ckpt *c);
 /* CLOCK_MONOTONIC so long from now; never before now */
 uint64_t client_until(uint64_t ns);
 /* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS leaves
- * the connection as it is, and its answer is dropped when it comes; else the connection is ended, and
+ * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
+ * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection is ended, and
  * so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
@@ -239,6 +262,11 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
 	    struct ckpt_err *err);
+/* What LISTED's memfd says, to fn (list.c): all of it is the daemon's, or whoever's sits on its socket, so
+ * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
+ * NULL: all. -EPROTO: it contradicts itself. */
+int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
+	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
@@ -285,6 +313,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err);
 void shadow_fill(ckpt *c, bool by_value);
 /* all private memory -> shadow, before a restore that may leave parts alone */
 void shadow_prepare(ckpt *c);
-void shadow_drain(ckpt *c);  /* shadow -> private memory, after a restore */
-int blobs_by_value(ckpt *c); /* -EINVAL: one is longer than its cap */
+void shadow_drain(ckpt *c); /* shadow -> private memory, after a restore */
+/* How long the blobs are now, read once for this snapshot. One that is longer than its room; NULL. */
+const struct blob *blobs_look(ckpt *c);
+void blobs_by_value(ckpt *c); /* as long as they were then */
 #endif

@@ -164,7 +164,9 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 											  : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
-		if (free_mask) {
+		if (want & TICKET_REFUSE) {
+			t.flags = TICKET_REFUSED;
+		} else if (free_mask) {
 			t.slot = (uint8_t)__builtin_ctz(free_mask);
 			t.flags = (uint8_t)want;
 			free_mask &= free_mask - 1;

@@ -85,6 +85,14 @@ enum shared_start { START_CLEAR, START_UNASKED, START_FRESH };
 
 enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
 enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
+/* record.flags, besides the ticket's: no average is made of this step (CKPT_NO_EMA of this rank) */
+enum { RECORD_NO_AVERAGE = 4 };
+/* The same: this rank could copy nothing of the step, so its record is TORN from the beginning. */
+enum { RECORD_NOT_COPIED = 16 };
+/* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that asks
+ * thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If the step has
+ * a slot already, its ticket is returned, and a record that is TORN tells the daemon. */
+enum { TICKET_REFUSE = 4, TICKET_REFUSED = 1 };
 
 struct shared_note {
 	char key[48];
@@ -225,7 +233,7 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
  * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond the
- * newest one. want: ticket flags. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
+ * newest one. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
  * often this rank has marked this very step before; a step that was skipped or torn is marked again
  * by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,

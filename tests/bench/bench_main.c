@@ -361,10 +361,8 @@ static void hash(uint64_t bytes)
 			struct hash128_state hash;
 
 			hash128_begin(&hash);
-			for (uint64_t i = at; i < at + HASH_BLOCK; i += HASH_SPAN) {
-				hash128_add(&hash, p + i, HASH_SPAN);
-				sum += fingerprint(p + i, HASH_SPAN / 4, 4, i / 4);
-			}
+			for (uint64_t i = at; i < at + HASH_BLOCK; i += HASH_SPAN)
+				sum += hash128_add_elements(&hash, p + i, HASH_SPAN / 4, 4, i / 4);
 			sum += hash128_end(&hash).b[0];
 		}
 		__asm__ volatile("" : : "r"(sum) : "memory");
