@@ -66,19 +66,20 @@ static void snaps_leave(struct launch *l, uint64_t step)
 	}
 }
 
-void back_go(struct launch *l, uint64_t step, uint64_t seq)
+void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged)
 {
 	const struct snap *w = l->job->writing;
+	uint64_t on_disk = MAX(l->base, atomic_load(&l->line));
 	uint32_t free_mask = 0;
 
 	l->refs++;
-	l->base = step + 1;
+	/* What the disk has of its line ends where it did, then. */
+	l->base = staged ? MIN(step + 1, on_disk) : step + 1;
 	atomic_store(&l->line, MIN(atomic_load(&l->line), step + 1));
 	l->back = MAX(seq, atomic_load(&l->seq));
 	if (w && w->launch == l)
 		l->back += SEQ_GAP;
 	atomic_store(&l->seq, l->back);
-	l->turn++;
 	gate_close(l);
 	snaps_leave(l, step);
 	for (uint32_t i = 0; i < l->nslot; i++)

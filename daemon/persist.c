@@ -642,13 +642,14 @@ static void commit_done(struct daemon *d, struct task *t)
 	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
 	p->place->away |= p->away;
-	if (committed && s->turn == s->launch->turn)
-		atomic_store(&s->launch->line, p->info.step + 1);
 	if (committed) {
 		atomic_store(&s->launch->seq, MAX(p->seq, atomic_load(&s->launch->seq)));
-		if (s->turn == s->launch->turn)
-			launch_let_go(s->launch);
 		derived_say(p);
+	}
+	if (committed && !atomic_load(&s->left)) {
+		atomic_store(&s->launch->line,
+			     MAX(p->info.step + 1, atomic_load(&s->launch->line)));
+		launch_let_go(s->launch);
 	}
 	if (committed && s->launch == j->launch)
 		j->room.need_bytes = room_needed(p);

@@ -493,6 +493,15 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	return true;
 }
 
+static struct snap *snap_of_step(const struct launch *l, uint64_t step)
+{
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && s->step == step)
+			return s;
+	return NULL;
+}
+
 static void fill_over(struct restore *x)
 {
 	struct daemon *d = x->d;
@@ -511,7 +520,12 @@ static void fill_over(struct restore *x)
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
-			back_go(l, x->pin.step, x->pin.seq);
+			const struct snap *s = x->pin.where == 1 ? snap_of_step(l, x->pin.step)
+								 : NULL;
+
+			back_go(l, x->pin.step, x->pin.seq,
+				s && s->launch == l && !s->committed);
+			x->got.base = l->base;
 			x->got.back = l->back;
 			launch_start(l, START_CLEAR);
 		}
@@ -557,15 +571,6 @@ static void fill_done(struct daemon *d, struct task *t)
 	}
 	x->l->filling = x;
 	restore_landed(x);
-}
-
-static struct snap *snap_of_step(const struct launch *l, uint64_t step)
-{
-	for (struct snap *s = l->job->snaps; s; s = s->next)
-		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
-		    !s->dropped && s->step == step)
-			return s;
-	return NULL;
 }
 
 static void fill_start(struct launch *l, uint32_t round)

@@ -29,7 +29,6 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .const_rev = l->const_rev,
 			    .base = l->base,
 			    .back = l->back,
-			    .turn = l->turn,
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),

@@ -428,10 +428,9 @@ struct launch {
 	struct job *job;
 	struct place *place; /* where it commits, as long as it lives */
 	uint32_t refs;
-	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
-	/* How often it has restored, and wire_restored.back of the newest time */
-	uint64_t back;
-	uint32_t turn;
+	/* base: 1 + the step on disk from which its line goes on, as it has restored; 0: none */
+	uint64_t generation, token, base;
+	uint64_t back; /* as wire_restored */
 	bool awaits; /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
@@ -510,7 +509,6 @@ struct snap {
 	bool step_known, dropped, committed;
 	_Atomic bool left; /* the launch has gone back behind it: nobody is told of it any more */
 	uint64_t base, back; /* of the launch when it was marked */
-	uint32_t turn;	     /* the same */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
@@ -623,8 +621,9 @@ void restore_steps(struct session *s);
 bool back_marked(const struct launch *l);
 /* Do all its ranks wait in ckpt_restore, and has every copy ended? If not, restore_try comes again. */
 bool back_ready(struct launch *l);
-/* Its ranks have got this step, and seq is the highest number on disk. */
-void back_go(struct launch *l, uint64_t step, uint64_t seq);
+/* Its ranks have got this step, and seq is the highest number on disk. staged: it is a step of the launch that
+ * is in memory and not committed. */
+void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
 /* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
  * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */

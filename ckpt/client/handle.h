@@ -43,6 +43,8 @@ struct link {
 	struct shared_job *job;
 	struct shared_rank *rank;
 	int bell;
+	/* marks up to this one, of steps above that one, were left behind by a restore */
+	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
 	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
 	struct link *older;
@@ -143,8 +145,7 @@ struct ckpt {
 	bool on_helper;	      /* (rpc) the helper asks: it looks after its other work meanwhile */
 	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
 	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
-	uint64_t base;	      /* (rpc) 1 + restored step */
-	uint64_t back;	      /* (rpc) as wire_hello.back */
+	uint64_t base, back;  /* (rpc) as wire_hello */
 	uint64_t dev, ino;    /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
@@ -243,6 +244,11 @@ struct ckpt {
 		reattached, stall_log2_ns[40];
 };
 
+/* Was this snapshot left behind by a restore? */
+static inline bool link_left(const struct link *l, uint64_t mark, uint64_t step)
+{
+	return mark <= atomic_load(&l->left_mark) && step > atomic_load(&l->left_step);
+}
 int client_alive(const ckpt *c); /* 0; -EINVAL: there is none; -ECHILD */
 /* The same, with the sentence. */
 int client_check(const ckpt *c, struct ckpt_err *err);

@@ -554,6 +554,7 @@ static bool hopeful(const ckpt *c, uint64_t step)
 		uint64_t mark;
 
 		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) == 0 && r.step == step &&
+		    !link_left(l, mark, step) &&
 		    (state == SNAP_FILLING || state == SNAP_COPYING || state == SNAP_COPIED))
 			return true;
 	}

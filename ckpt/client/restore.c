@@ -77,7 +77,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		if (!(w->flags & CKPT_DRY_RUN)) {
 			/* before the agreement: should the daemon die meanwhile, the next one must
 			 * know */
-			c->base = r->step + 1;
+			c->base = r->base;
 			c->back = r->back;
 		}
 	}
@@ -148,6 +148,12 @@ static void passed_say(ckpt *c, const struct wire_restored *r)
 /* Steps count on from this one, whatever was marked before. */
 static void line_back(ckpt *c, uint64_t step)
 {
+	struct link *l = atomic_load(&c->link);
+
+	if (l) {
+		atomic_store(&l->left_step, step);
+		atomic_store(&l->left_mark, atomic_load(&l->rank->marks));
+	}
 	c->restored = true;
 	c->restored_step = step;
 	c->last_step = step + 1;
