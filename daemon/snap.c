@@ -34,6 +34,8 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	if (l->whole && l->whole->epoch == l->epoch)
+		s->whole = whole_ref(l->whole);
 	passes_interrupt(l->job);
 	l->refs++;
 	l->job->snaps = s;
@@ -66,6 +68,7 @@ static void snap_unlink(struct snap *s)
 	if (s->job->before == s)
 		s->job->before = NULL;
 	free(s->rank);
+	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
 }

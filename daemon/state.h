@@ -149,7 +149,8 @@ struct decl {
 	struct table table;
 	uint32_t own;	    /* that place; TABLE_NONE: none */
 	struct table part;  /* what its slot holds: one place */
-	uint64_t slot_sum;  /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t
+		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
@@ -201,6 +202,30 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
+/* --- what all ranks declare (whole.c). Workers --- */
+/*
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
+ * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
+ * contradiction.
+ */
+struct agreed;
+int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
+	  struct ckpt_err *err);
+void agreed_free(struct agreed *a);
+/* The tensors of all parts as one table: made once in an epoch, used by every commit. */
+struct whole {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world;
+	struct table table; /* no pieces, no places */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
+	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	uint32_t **map, *map_n;
+	bool *own;
+};
+/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
+struct whole *whole_ref(struct whole *w);
+void whole_unref(struct whole *w); /* NULL is fine */
 /* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
@@ -210,7 +235,7 @@ int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. */
+ * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -313,6 +338,7 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
 	/* What it holds, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
@@ -371,7 +397,7 @@ struct job {
 	uint32_t nbad;
 	struct room room;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
-	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
 	struct job *next;
@@ -441,6 +467,11 @@ struct launch {
 	bool restoring, covering;
 	struct restore *filling; /* whose windows are filled; NULL */
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	struct agreed *agreed;
+	bool agreeing;
+	struct declare *waiting; /* for their turn, oldest first */
 	struct pin {
 		bool set;
 		uint64_t want_step;
@@ -536,6 +567,7 @@ struct snap {
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
+	struct whole *whole;	/* of its epoch: reference; NULL: every commit makes it anew */
 	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };
