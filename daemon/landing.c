@@ -12,9 +12,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#ifndef LANDING_BYTES
 #define LANDING_BYTES (64 * MIB) /* of a window, its rows included */
-#endif
 #define ROWS_MAX (1u << 16) /* of one LANDED: 4 MiB */
 #define ROWS_MIN 1024u
 
@@ -40,7 +38,7 @@ static struct landing *landing_new(void)
 }
 
 /* As large as what can be in it, for most memory of small processes fits into less than a window. */
-static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece,
+static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece, uint64_t most,
 			struct ckpt_err *err)
 {
 	uint64_t data = own_bytes + own_bytes / 8 + 64 * KIB, rows, all;
@@ -51,7 +49,7 @@ static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece,
 	npiece = MIN(npiece, ROWS_MAX);
 	k->rows_max = MAX(ROWS_MIN, npiece);
 	rows = k->rows_max * sizeof(struct wire_row);
-	all = rows + MIN(data, LANDING_BYTES - rows);
+	all = rows + MIN(data, most - rows);
 	k->bytes = align_up(all, 4096);
 	for (uint32_t i = 0; i < 2 && rc == 0; i++) {
 		void *map = NULL;
@@ -408,7 +406,9 @@ static int window_run(struct landing_task *t)
 	struct landing_source *s = t->s;
 	struct landing_window *w = &s->window[t->window];
 	uint8_t *map;
-	int rc = landing_open(t->k, s->own.place[0].bytes, s->own.npiece, &t->err);
+	uint64_t most = t->x->d->opts.landing_bytes;
+	int rc = landing_open(t->k, s->own.place[0].bytes, s->own.npiece,
+			      most ? most : LANDING_BYTES, &t->err);
 
 	if (rc < 0)
 		return rc;
