@@ -108,6 +108,8 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
+		landing_free(m->landing);
+		free(m->owed);
 		for (uint32_t k = 0; k < m->nseg; k++)
 			segment_unref(m->seg[k]);
 		free(m->seg);
@@ -165,6 +167,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .generation = generation,
 			      .token = h->launch,
 			      .base = h->base,
+			      .back = h->back,
 			      .world = h->world,
 			      .nslot = h->nslot,
 			      .step_fd = -1,
@@ -268,8 +271,10 @@ static void welcome(struct session *s, struct launch *l)
 	m->uid = s->uid;
 	m->attached = true;
 	l->nattached++;
-	if (s->hello.base > l->base)
+	if (s->hello.back > l->back || (s->hello.back == l->back && s->hello.base > l->base)) {
 		l->base = s->hello.base;
+		l->back = s->hello.back;
+	}
 	if (s->hello.flags & WIRE_AFRESH)
 		launch_start(l, START_FRESH);
 	else if (s->hello.flags & WIRE_ASKED)
@@ -504,6 +509,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		if (old && old->generation == l->generation && old->place == l->place) {
 			atomic_store(&l->line, atomic_load(&old->line));
 			atomic_store(&l->seq, atomic_load(&old->seq));
+			l->back = MAX(l->back, old->back);
 		}
 		elsewhere_say(j, l);
 		if (c->there || job_stages(j, l))

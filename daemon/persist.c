@@ -39,7 +39,9 @@ struct persist {
 	_Atomic uint64_t *written, rescued; /* bytes: the snap's, or these */
 	struct daemon *d;
 	struct native_info info;
-	uint64_t base; /* of the launch */
+	uint64_t base, back; /* of the snap */
+	uint64_t line;	     /* of the launch, when this began */
+	uint64_t seq;	     /* the highest that is known; that of the step, once it is committed */
 	struct store_txn *txn;
 	uint32_t world;
 	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has one */
@@ -70,6 +72,7 @@ static int persist_tick(void *arg, uint64_t done)
 	worker_sign(p->worker);
 	atomic_fetch_add_explicit(p->written, done, memory_order_relaxed);
 	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
+	       atomic_load_explicit(&p->snap->left, memory_order_relaxed) ||
 	       atomic_load_explicit(&p->failed, memory_order_relaxed);
 }
 
@@ -567,14 +570,15 @@ static struct lineage_ask line_ask(const struct persist *p)
 {
 	const struct launch *l = p->snap->launch;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
-	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, atomic_load(&l->line));
+	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, p->line);
 
 	return (struct lineage_ask){ .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
 				     .job = p->info.job,
 				     .step = p->info.step,
 				     .generation = p->info.generation,
 				     .continues = line ? line - 1 : UINT64_MAX,
-				     .seq_min = atomic_load(&l->seq),
+				     .seq_min = p->seq,
+				     .left_seq = p->back,
 				     .again = l->again };
 }
 
@@ -621,7 +625,6 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && at.there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
-		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		return;
 	}
 	at.line.tool = ckptd_version;
@@ -639,8 +642,7 @@ static void commit_step(struct persist *p)
 	else
 		store_abort(TAKE(p->txn));
 	if (p->rc == 0 && !p->rescue) {
-		atomic_store(&p->snap->launch->line, p->info.step + 1);
-		atomic_store(&p->snap->launch->seq, at.line.seq);
+		p->seq = at.line.seq;
 		lineage_committed(p->store, &ask, &at, id, known);
 		const_remember(p);
 	}
@@ -738,8 +740,13 @@ static void commit_done(struct daemon *d, struct task *t)
 	s->phase_ns[2] = now_ns() - s->mark_ns;
 	p->place->away |= p->away;
 	if (committed) {
-		launch_let_go(s->launch);
+		atomic_store(&s->launch->seq, MAX(p->seq, atomic_load(&s->launch->seq)));
 		derived_say(p);
+	}
+	if (committed && !atomic_load(&s->left)) {
+		atomic_store(&s->launch->line,
+			     MAX(p->info.step + 1, atomic_load(&s->launch->line)));
+		launch_let_go(s->launch);
 	}
 	if (committed && s->launch == j->launch)
 		j->room.need_bytes = room_needed(p);
@@ -781,7 +788,10 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 	p->place = place_ref(place);
 	p->store = place->store;
 	p->d = s->job->d;
-	p->base = s->launch->base;
+	p->base = s->base;
+	p->back = s->back;
+	p->line = atomic_load(&s->launch->line);
+	p->seq = atomic_load(&s->launch->seq);
 	p->world = s->world;
 	p->written = &s->written;
 	p->rescue = rescue;

@@ -383,6 +383,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 	case WIRE_RESTORE:
 		restore_ask(s, msg);
 		break;
+	case WIRE_LAND:
+		restore_land(s, msg);
+		break;
 	case WIRE_STEPS:
 		restore_steps(s);
 		break;

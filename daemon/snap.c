@@ -28,6 +28,8 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .epoch = l->epoch,
 			    .const_rev = l->const_rev,
 			    .drift_turn = drift_turn(l),
+			    .base = l->base,
+			    .back = l->back,
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -391,6 +393,8 @@ static void copy_done(struct daemon *d, struct task *t)
 	free(c);
 	snap_check(s);
 	job_settle(j);
+	if (j->launch && j->launch->awaits)
+		restore_try(j->launch);
 }
 
 static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
@@ -607,7 +611,7 @@ int snap_guarded(struct snap *s)
 
 	if (MUTANT(UNGUARDED_COMMITTED))
 		return 1;
-	if (s->unfit)
+	if (s->unfit || atomic_load(&s->left))
 		return -1;
 	for (uint32_t r = 0; r < s->world; r++) {
 		const struct member *m = &s->launch->member[r];
@@ -806,7 +810,7 @@ static void write_next(struct job *j)
 
 static void tell_staged(struct snap *s)
 {
-	if (s->phase == PHASE_COLLECTING || s->told)
+	if (s->phase == PHASE_COLLECTING || s->told || atomic_load(&s->left))
 		return;
 	s->told = true;
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
@@ -878,9 +882,15 @@ void snap_written(struct snap *s, int rc, const char *text)
 
 	j->writing = NULL;
 	j->d->busy_ns = now_ns();
-	tell_staged(s);
+	if (!atomic_load(&s->left))
+		tell_staged(s);
 	s->phase = PHASE_STAGED;
-	if (rc < 0 && snap_guarded(s) < 0) {
+	if (atomic_load(&s->left)) {
+		log_line(&j->d->opts.log, LOG_NOTICE,
+			 "snap: job %s step %" PRIu64 " is left behind%s", j->name, s->step,
+			 rc == 0 ? ": it was committed, and the next commit sets it aside" : "");
+		snap_release(s);
+	} else if (rc < 0 && snap_guarded(s) < 0) {
 		snap_give_up(s);
 		snap_release(s);
 	} else if (rc == 0) {

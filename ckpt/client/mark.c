@@ -415,9 +415,9 @@ static bool orphaned(const ckpt *c, const struct link *l, const struct shared_sn
 	return link_up(c, now) != l && shared_snap_need(s, seq) & NEED_DAEMON;
 }
 
-static void guard_wait(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t start)
+static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, uint64_t until)
 {
-	uint64_t until = start + guard_budget(c), now;
+	uint64_t now;
 
 	while (unfinished(c, s) && (now = now_ns()) < until) {
 		uint32_t seen;
@@ -466,7 +466,7 @@ static void guard_changed(ckpt *c)
 		return; /* full: it is awake */
 }
 
-static int guard(ckpt *c, struct link *l, uint64_t start)
+static int guard(ckpt *c, struct link *l, uint64_t until)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
 	uint64_t mark, at;
@@ -474,7 +474,7 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 	int rc = 0;
 
 	if (s && unfinished(c, s))
-		guard_wait(c, l, s, start);
+		guard_wait(l, c, s, until);
 	/* (c): its device reads the state before it does what is queued from here on */
 	if (!s || c->guard == CKPT_NEVER || !shared_snap_ordered(s))
 		shared_tear(l->rank);
@@ -518,9 +518,20 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 	if (!l)
 		return bad;
 	start = now_ns();
-	rc = guard(c, l, start);
+	rc = guard(c, l, start + guard_budget(c));
 	stalled(c, start, false);
 	return bad ? bad : rc;
+}
+
+void mark_end(ckpt *c)
+{
+	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+
+	if (!l || !c->snapped)
+		return;
+	(void)guard(c, l, 0);
+	fill_quiesce(c);
+	canary_off(&c->canary);
 }
 
 /* --- watching --- */
@@ -575,7 +586,7 @@ static bool hopeful(const ckpt *c, uint64_t step)
 		uint64_t mark;
 
 		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) == 0 && r.step == step &&
-		    (state == SNAP_COPYING || state == SNAP_COPIED))
+		    !link_left(l, mark, step) && (state == SNAP_COPYING || state == SNAP_COPIED))
 			return true;
 	}
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);

@@ -219,6 +219,21 @@ void shared_gate_take(struct shared_job *job, uint32_t slot)
 	atomic_fetch_and_explicit(&job->gate, ~(UINT64_C(1) << (slot + 4)), memory_order_acq_rel);
 }
 
+void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask)
+{
+	struct ticket t = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
+
+	if (t.seq) {
+		t.tag = tag_of(step, (1u << ATTEMPT_BITS) - 1);
+		t.slot = SHARED_SKIP;
+		t.flags = 0;
+		atomic_store_explicit(&job->ticketed, step + 1, memory_order_release);
+	}
+	for (uint32_t i = 0; i < SHARED_PAST; i++)
+		atomic_store_explicit(&job->past[i], 0, memory_order_release);
+	atomic_store_explicit(&job->gate, gate_word(t, free_mask), memory_order_release);
+}
+
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
 			  uint32_t *ret_free)
 {
@@ -739,6 +754,25 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
 		if (state <= OUTCOME_COMMITTED && (int)state - OUTCOME_STAGED >= s - CKPT_STAGED &&
 		    atomic_load_explicit(&job->newest[s], memory_order_relaxed) < step + 1)
+			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
+	shared_event(job);
+}
+
+void shared_outcomes_forget(struct shared_job *job, uint64_t step)
+{
+	const uint64_t none = UINT64_MAX;
+
+	for (uint32_t i = 0; i < SHARED_OUTCOMES; i++) {
+		struct shared_outcome *o = &job->outcome[i];
+
+		if (o->step <= step || o->state == OUTCOME_NONE)
+			continue;
+		atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
+		words_store(&o->step, &none, sizeof none);
+		atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	}
+	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
+		if (atomic_load_explicit(&job->newest[s], memory_order_relaxed) > step + 1)
 			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
 	shared_event(job);
 }

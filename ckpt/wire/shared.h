@@ -345,6 +345,12 @@ void shared_gate_over(struct shared_job *job, uint32_t slot);
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot);
 void shared_gate_give(struct shared_job *job, uint32_t slot);
 void shared_gate_take(struct shared_job *job, uint32_t slot);
+/*
+ * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be before it is
+ * answered: tickets go on from there, the older ones are forgotten, and these slots are free. The sequence
+ * number stays, so no record is taken for another one.
+ */
+void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
  * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
  * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
@@ -366,6 +372,8 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
 			enum outcome_state state, int code, const uint64_t phase_ns[3],
 			const char *text);
+/* Of steps above this one nothing is known any more: their numbers come again. */
+void shared_outcomes_forget(struct shared_job *job, uint64_t step);
 /* A step that is told to be staged is to be written after all. */
 void shared_outcome_to_write(struct shared_job *job, uint64_t step);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
