@@ -436,13 +436,21 @@ static void alone_run(struct task *t)
 		passing_sum(x);
 }
 
+static bool has_sums(const struct snap *s)
+{
+	for (uint32_t r = 0; r < s->world; r++)
+		if (!s->rank[r].sums)
+			return false;
+	return true;
+}
+
 static void alone_done(struct daemon *d, struct task *t)
 {
 	struct passing *x = (struct passing *)t;
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool told = rc < 0 && rc != -ECANCELED && x->npass && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && x->npass && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;
@@ -452,7 +460,11 @@ static void alone_done(struct daemon *d, struct task *t)
 		log_line(&d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " failed: %s",
 			 j->name, s->step, x->err.msg);
 	}
+	idle = x->idle && rc == 0;
 	passing_end(x, rc);
+	if (idle && has_sums(s))
+		log_line(&d->opts.log, LOG_DEBUG,
+			 "passes: job %s step %" PRIu64 " has sums in memory", j->name, s->step);
 	job_settle(j);
 }
 
@@ -481,17 +493,10 @@ static bool is_quiet(const struct job *j)
 	       elapsed_ns(d->busy_ns, now_ns()) > PASSES_IDLE_NS;
 }
 
-static bool has_sums(const struct snap *s)
-{
-	for (uint32_t r = 0; r < s->world; r++)
-		if (!s->rank[r].sums)
-			return false;
-	return true;
-}
-
 void passes_next(struct job *j)
 {
 	struct snap *due = NULL, *newest = NULL;
+	int guarded;
 
 	if (j->writing || j->passing)
 		return;
@@ -500,8 +505,12 @@ void passes_next(struct job *j)
 			continue;
 		if (!newest || s->staged_at > newest->staged_at)
 			newest = s;
-		if (passes_wait(s) && (!due || s->staged_at < due->staged_at) &&
-		    (snap_guarded(s) > 0 || MUTANT(PASS_UNGUARDED)))
+		if (!passes_wait(s))
+			continue;
+		guarded = snap_guarded(s);
+		j->awaits_guard |= guarded == 0;
+		if ((guarded > 0 || MUTANT(PASS_UNGUARDED)) &&
+		    (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due)

@@ -33,6 +33,8 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	if (l->whole && l->whole->epoch == l->epoch)
+		s->whole = whole_ref(l->whole);
 	passes_interrupt(l->job);
 	l->refs++;
 	l->job->snaps = s;
@@ -66,6 +68,7 @@ static void snap_unlink(struct snap *s)
 	if (s->job->before == s)
 		s->job->before = NULL;
 	free(s->rank);
+	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
 }
@@ -713,10 +716,15 @@ static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
 
-	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at) &&
-		    (snap_guarded(s) > 0 || MUTANT(PASS_UNGUARDED)))
+	j->awaits_guard = false;
+	for (struct snap *s = j->snaps; s; s = s->next) {
+		int guarded = s->phase == PHASE_QUEUED ? snap_guarded(s) : -1;
+
+		j->awaits_guard |= guarded == 0;
+		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) &&
+		    (!due || s->staged_at < due->staged_at))
 			due = s;
+	}
 	if (due)
 		passes_interrupt(j);
 	if (!due || j->writing || j->passing)
@@ -734,6 +742,14 @@ static void tell_staged(struct snap *s)
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
 }
 
+static bool slot_is_free(const struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (!snap_in_slot(l, i))
+			return true;
+	return false;
+}
+
 /* Need a staged step be held no longer? Each place has its newest one: what was staged for another
  * directory does not replace it. */
 static bool is_superseded(const struct snap *s, uint64_t now)
@@ -745,6 +761,8 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 		return false;
 	if (s->dropped || s != newest_staged(j, s->launch->place))
 		return true;
+	if (s->pass_failed && !kept && !slot_is_free(s->launch))
+		return true; /* and the step before it is pinned: nothing would ever be marked again */
 	return kept && s->launch->state == LAUNCH_ENDED &&
 	       elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS;
 }

@@ -20,8 +20,10 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/table/names.h"
 #include "daemon/daemon.h"
 #include "daemon/drift.h"
 
@@ -44,6 +46,7 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;
@@ -143,6 +146,7 @@ struct slotmem {
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
+	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
@@ -194,11 +198,37 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
+/* --- what all ranks declare (whole.c). Workers --- */
+/*
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
+ * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
+ * contradiction.
+ */
+struct agreed;
+int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
+	  struct ckpt_err *err);
+void agreed_free(struct agreed *a);
+/* The tensors of all parts as one table: made once in an epoch, used by every commit. */
+struct whole {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world;
+	struct table table;  /* no pieces, no places */
+	struct names *names; /* its */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
+	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	uint32_t **map, *map_n;
+	bool *own;
+};
+/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
+struct whole *whole_ref(struct whole *w);
+void whole_unref(struct whole *w); /* NULL is fine */
 /* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
@@ -208,7 +238,7 @@ int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. */
+ * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -311,6 +341,7 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
 	/* What it holds, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
@@ -356,7 +387,9 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	uint64_t passed_at;	 /* staged_at of the newest step that passes have seen */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -412,11 +445,19 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
+	uint32_t names_epoch;
+	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	struct agreed *agreed;
+	bool agreeing;
+	struct declare *waiting; /* for their turn, oldest first */
 	struct pin {
 		bool set;
 		uint64_t want_step;
@@ -513,6 +554,7 @@ struct snap {
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
+	struct whole *whole;	/* of its epoch: reference; NULL: every commit makes it anew */
 	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };

@@ -35,6 +35,7 @@
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
 	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(LINE_TRUSTED, store, "a line is read again when somebody else has changed the directory") \
 	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
@@ -149,6 +150,8 @@
 	X(SLOT_TAKEN_WHILE_HELD, daemon, "a slot that a new launch took over is used when its step is released") \
 	X(SLOT_NOT_CLEANED, daemon, "old bytes between the pieces of a slot that was taken over are cleared") \
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
+	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
+	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \

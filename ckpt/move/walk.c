@@ -165,26 +165,22 @@ static int derived_decide(struct walk *w, struct ckpt_err *err)
 
 /* --- sums --- */
 
-/* What every walk makes. fp: [npiece], added to, or NULL: the pieces' own. */
-static void span_fingerprint(struct walk *w, const struct walk_span *s, uint64_t *fp)
+/* The masters in a span, which is in the cache, with what is derived of them. */
+static void span_derived(struct walk *w, const struct walk_span *s)
 {
-	uint64_t end = s->off + s->len;
+	uint64_t end = MIN(s->off + s->len, w->derived_at << NATIVE_CHUNK_LOG2);
 
 	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
 		uint32_t i = w->pieces.piece[k];
-		struct table_piece *x = &w->t->piece[i];
 
-		if (x->off >= end)
+		if (w->t->piece[i].off >= end)
 			break;
-		if (x->flags & PIECE_DERIVED)
-			continue;
-		*(fp ? &fp[i] : &x->fp) += piece_fingerprint_window(w->t, x, s->p, s->off, end);
-		if (w->nderivative && !w->decided && x->off < w->derived_at << NATIVE_CHUNK_LOG2)
+		if (!(w->t->piece[i].flags & PIECE_DERIVED))
 			span_compare(w, i, s);
 	}
 }
 
-/* All that is made of a chunk, in one pass. */
+/* All that is made of a chunk, in one pass. fp: as place_pieces_sums has it. */
 static int chunk_pass(struct walk *w, uint64_t i, const uint8_t *p, uint64_t *fp)
 {
 	struct chunk *c = &w->chunk[i];
@@ -198,8 +194,9 @@ static int chunk_pass(struct walk *w, uint64_t i, const uint8_t *p, uint64_t *fp
 		s.off = (i << NATIVE_CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, WALK_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
-		hash128_add(&sum, s.p, s.len);
-		span_fingerprint(w, &s, fp);
+		place_pieces_sums(&w->pieces, w->t, s.p, s.off, s.off + s.len, &sum, fp);
+		if (w->nderivative && !w->decided)
+			span_derived(w, &s);
 		for (uint32_t k = 0; k < w->npass && e >= 0; k++)
 			e = w->pass[k].span(w->pass[k].ctx, &s);
 	}
