@@ -264,6 +264,7 @@ fio_read() { sample "fio_$label" "$(fio_speed read)"; }
 # ---- the end ----
 
 bench_end() {
+	[ -s "$json" ] || fail "there is no row '$ROWS'; tests/bench/README.md has their names"
 	echo
 	if [ ${#missed[@]} -gt 0 ]; then
 		echo "missed: $(printf '%s; ' "${missed[@]}")" | sed 's/; $//'
