@@ -72,6 +72,7 @@
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
+ *	-EFAULT        memory that was declared is not mapped, or not writable (from ckpt_restore)
  *	-EPROTONOSUPPORT  another version wrote the step: it is not damaged, use that version
  *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
  *	               ckpt_restore (from ckpt_snapshot)
@@ -419,7 +420,9 @@ struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
 	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
-	uint64_t copy_bytes, copy_ns;	     /* by the daemon, for this rank */
+	/* what the daemon and the library have copied of this rank, and the time that each of them took,
+	 * added up: they copy at the same time, so a snapshot's copy may end sooner than that */
+	uint64_t copy_bytes, copy_ns;
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
 	/* of the last step that reached the state, from its first mark */
@@ -493,7 +496,7 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
  * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
  * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after
- * the first snapshot of a launch it does not begin again.
+ * the first snapshot of a launch it begins again only if a later ckpt_restore fails.
  * The daemon writes a snapshot only when it knows that the trainer did not change the state during
  * the copy: the snapshot is FINAL, or ckpt_guard, ckpt_wait for this same step, or ckpt_detach has
  * followed it. If another snapshot follows without a guard in between, the first is counted as
@@ -567,13 +570,21 @@ int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void
 int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
 
 /* Fill every declared tensor from a checkpoint, on the present mesh, whatever mesh wrote it. Call
- * it on all ranks, after ckpt_seal and before the first snapshot. All ranks restore the same step:
- * the first caller's choice holds for the launch. All declarations are checked before the first
- * byte is written. With CKPT_LATEST, if a step is damaged, it is quarantined and the next older one
+ * it on all ranks, after ckpt_seal. All ranks restore the same step: the first caller's choice holds
+ * for the launch. All declarations are checked before the first byte is written. Memory of ckpt_alloc
+ * is written by the daemon. Other memory is written here, from two windows of at most 64 MiB; if it is
+ * not mapped, or not writable, all ranks get -EFAULT and memory is undefined. With CKPT_LATEST, if a step is damaged, it is quarantined and the next older one
  * is restored in the same call, on all ranks; got.passed and the logs name each skipped step with
  * its reason. With CKPT_EXACT no older one is restored.
+ * It may be called again after snapshots, on all ranks: to go back when the state has gone wrong. It
+ * acts like a ckpt_guard that does not wait, so a copy that is not finished is torn. When it has
+ * succeeded, steps count on from the restored one, and the numbers above it may be marked again. The
+ * newer steps of this launch in memory are given up at once, and one that is being written is given
+ * up, too, if it is not about to be committed. What is on disk above the restored step is set aside by
+ * the first commit that follows; until then ckpt_restore finds it, unless a newer snapshot is staged.
+ * With DRY_RUN nothing changes.
  * -ENOENT: there is nothing to restore; with CKPT_LATEST training may start at step 0. After every
- * other error ckpt_snapshot returns -EUCLEAN. -EUCLEAN: there are steps, and none can be restored
+ * other error ckpt_snapshot returns -EUCLEAN, until a restore succeeds. -EUCLEAN: there are steps, and none can be restored
  * now (with EXACT: the newest cannot). -EBADMSG: the same, and memory is undefined, because a
  * damaged step was tried; with LENIENT also if a tensor that should stay as it is may have been
  * written from a damaged step. -EMEDIUMTYPE with all mismatches. -ETIMEDOUT: some ranks did not

@@ -29,6 +29,8 @@ struct daemon_opts {
 	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive the daemon */
 	const struct pass *pass; /* [npass] */
 	uint32_t npass;
+	/* Of each of the two windows through which a rank's own memory is restored, at least 128 KiB; 0: 64 MiB */
+	uint64_t landing_bytes;
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

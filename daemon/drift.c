@@ -11,7 +11,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define BLOCK_LOG2 12
+/* Elements of a block: of a large tensor so many that there are 128 blocks or more. Fewer and larger ones
+ * are read faster. */
+#define BLOCK_LOG2_MIN 15
+#define BLOCK_LOG2_MAX 18
 #define STOP_BYTES MIB
 
 /* --- what a rank can compare --- */
@@ -92,9 +95,18 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 	return ret->slot != TABLE_NONE;
 }
 
+static uint32_t block_log2(const struct table_tensor *x)
+{
+	uint32_t n = BLOCK_LOG2_MIN;
+
+	while (n < BLOCK_LOG2_MAX && x->numel >> (n + 1) >= DRIFT_TURNS)
+		n++;
+	return n;
+}
+
 static uint64_t blocks_of(const struct table_tensor *x)
 {
-	return div_up(x->numel, UINT64_C(1) << BLOCK_LOG2);
+	return div_up(x->numel, UINT64_C(1) << block_log2(x));
 }
 
 /* Of a tensor of one block. */
@@ -264,6 +276,7 @@ static bool tensor_sum(const struct decl *d, const struct drift_tensor *t, uint3
 	/* the first block of the turn */
 	uint64_t first = (turn + DRIFT_TURNS - t->id % DRIFT_TURNS) % DRIFT_TURNS,
 		 nblock = blocks_of(w.x);
+	uint32_t log2 = block_log2(w.x);
 
 	*ret_any = first < nblock;
 	for (uint32_t p = table->first[t->tensor]; p < table->first[t->tensor + 1]; p++) {
@@ -272,11 +285,11 @@ static bool tensor_sum(const struct decl *d, const struct drift_tensor *t, uint3
 		w.base = d->base[table->piece[p].place];
 		piece_begin(&w, &table->piece[p]);
 		piece_bounds(&w, &lo, &hi);
-		b = lo >> BLOCK_LOG2;
+		b = lo >> log2;
 		b += (first + DRIFT_TURNS - b % DRIFT_TURNS) % DRIFT_TURNS;
-		for (; b < nblock && b << BLOCK_LOG2 < hi; b += DRIFT_TURNS) {
-			w.lo = b << BLOCK_LOG2;
-			w.hi = MIN(w.x->numel, (b + 1) << BLOCK_LOG2);
+		for (; b < nblock && b << log2 < hi; b += DRIFT_TURNS) {
+			w.lo = b << log2;
+			w.hi = MIN(w.x->numel, (b + 1) << log2);
 			sum_walk(&w, 0, 0, 0);
 			if (w.bytes >= STOP_BYTES && (w.bytes = 0, stop(arg)))
 				return false;

@@ -16,11 +16,11 @@
  *	own memory	which the daemon does not map: the rank is not compared in the tensors that it has there
  * CONST and DERIVED tensors are compared like all others.
  *
- * When. Elements are numbered row-major in the whole tensor. Block b is 4096 of them, as in a fingerprint
- * (ckpt/base/hash.h). A step has a turn, 0 to 127, and of a tensor the blocks are summed whose b + hash of
+ * When. Elements are numbered row-major in the whole tensor. Block b is 2^15 of them, and up to
+ * 2^18 of a tensor that still has 128 blocks then. A step has a turn, 0 to 127, and of a tensor the blocks are summed whose b + hash of
  * the tensor's name is the turn, mod 128: every rank takes the same ones, and in 128 turns each is taken
  * once. A tensor of one block is so summed whole once in 128 turns, as many of them in each. The sum is the
- * fingerprint of the rank's elements in these blocks: additive, so it does not depend on the memory they lie in.
+ * fingerprint (ckpt/base/hash.h) of the rank's elements in these blocks: additive, so it does not depend on the memory they lie in.
  * The daemon gives out turns: the one that was compared longest ago, and no other one under way has. A
  * step that comes to nothing gives its turn back, so within 128 steps that are compared all is.
  *

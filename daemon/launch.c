@@ -108,6 +108,8 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
+		landing_free(m->landing);
+		free(m->owed);
 		for (uint32_t k = 0; k < m->nseg; k++)
 			segment_unref(m->seg[k]);
 		free(m->seg);
@@ -120,6 +122,8 @@ void launch_unref(struct launch *l)
 			munmap(m->page, sizeof *m->page);
 			(void)close(m->page_fd);
 		}
+		if (m->pidfd >= 0)
+			(void)close(m->pidfd);
 	}
 	free(l->member);
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
@@ -163,6 +167,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .generation = generation,
 			      .token = h->launch,
 			      .base = h->base,
+			      .back = h->back,
 			      .world = h->world,
 			      .nslot = h->nslot,
 			      .step_fd = -1,
@@ -184,8 +189,10 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	l->page->nslot = l->nslot;
 	l->page->generation = generation;
 	atomic_store(&l->page->beat_ns, now_ns());
-	for (uint32_t i = 0; i < l->world; i++)
+	for (uint32_t i = 0; i < l->world; i++) {
 		l->member[i].rank = i;
+		l->member[i].pidfd = -1;
+	}
 	daemon_watch(j->d, l->bell, (void *)((uintptr_t)l | WATCH_BELL), EPOLLIN);
 	*ret = l;
 	return 0;
@@ -264,8 +271,10 @@ static void welcome(struct session *s, struct launch *l)
 	m->uid = s->uid;
 	m->attached = true;
 	l->nattached++;
-	if (s->hello.base > l->base)
+	if (s->hello.back > l->back || (s->hello.back == l->back && s->hello.base > l->base)) {
 		l->base = s->hello.base;
+		l->back = s->hello.back;
+	}
 	if (s->hello.flags & WIRE_AFRESH)
 		launch_start(l, START_FRESH);
 	else if (s->hello.flags & WIRE_ASKED)
@@ -500,6 +509,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		if (old && old->generation == l->generation && old->place == l->place) {
 			atomic_store(&l->line, atomic_load(&old->line));
 			atomic_store(&l->seq, atomic_load(&old->seq));
+			l->back = MAX(l->back, old->back);
 		}
 		elsewhere_say(j, l);
 		if (c->there || job_stages(j, l))
@@ -646,7 +656,7 @@ struct declare {
 	struct launch *l;
 	void *bytes;
 	uint64_t len;
-	uint32_t epoch;
+	uint32_t epoch, rev;
 	uint32_t nseg;
 	struct segment **seg; /* the member's; it adds none while busy */
 	struct decl *decl;
@@ -737,6 +747,7 @@ static void declare_end(struct declare *c)
 		session_refuse(s, c->rc, c->err.msg);
 	} else if (!s->closed) {
 		struct wire_sealed w = { .epoch = c->epoch,
+					 .rev = c->rev,
 					 .nslot = l->nslot,
 					 .slot_bytes = c->decl->raw_bytes,
 					 .nrow = c->decl->nrow };
@@ -746,8 +757,10 @@ static void declare_end(struct declare *c)
 			fd[i] = m->slot[i]->fd;
 		if (w.nrow)
 			fd[nfd++] = c->decl->rows_fd;
+		launch_ring(l); /* what was marked before is copied by the rows of then */
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
+		m->decl->rev = c->rev;
 		m->touched = false;
 		if (l->covered_epoch == c->epoch) /* that was another declaration */
 			l->covered_epoch = 0;
@@ -870,6 +883,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->l->refs++;
 	c->len = m->bytes;
 	c->epoch = m->epoch;
+	c->rev = m->rev;
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
 	s->busy = true;
@@ -948,8 +962,8 @@ static void maybe_ready(struct launch *l)
 	spares_drop(l->job, TABLE_NONE);
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if (!snap_in_slot(l, i) && !(l->lent >> i & 1) && !l->job->d->drain_until)
-			shared_gate_give(l->page, i);
+		if (!snap_in_slot(l, i))
+			slot_give(l, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);

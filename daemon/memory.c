@@ -232,6 +232,17 @@ static int decl_rows(struct decl *d, struct ckpt_err *err)
 	return rc < 0 ? ckpt_error(err, rc, "no memory for a declaration") : 0;
 }
 
+/* What the library copies is no part of the daemon's plan any more. Operations are sorted by place, and
+ * that one is the last. */
+static void decl_leave_own(struct decl *d)
+{
+	struct plan *p = &d->copy;
+
+	while (p->nop && p->op[p->nop - 1].src_place == d->own)
+		d->own_bytes += p->op[--p->nop].bytes;
+	p->bytes -= d->own_bytes;
+}
+
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes)
 {
 	for (uint32_t i = 0; i < d->part.npiece; i++) {
@@ -273,8 +284,9 @@ static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg
 	d->base = calloc(n ? n : 1, sizeof(void *));
 	if (!d->seg || !d->base)
 		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
-	d->nseg = n;
-	for (uint32_t i = 0; i < n; i++) {
+	d->own = n && d->table.place[n - 1].bytes == WIRE_OWN_BYTES ? n - 1 : TABLE_NONE;
+	d->nseg = d->own == TABLE_NONE ? n : n - 1;
+	for (uint32_t i = 0; i < d->nseg; i++) {
 		const struct table_place *p = &d->table.place[i];
 
 		if (i >= nseg || !seg[i] || seg[i]->bytes < p->bytes)
@@ -448,6 +460,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		decl_unref(d);
 		return rc;
 	}
+	decl_leave_own(d);
 	rc = drift_decl_make(d, err);
 	if (rc < 0) {
 		decl_unref(d);

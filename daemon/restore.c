@@ -1,51 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - all ranks of a launch get one and the same step back. Called by session and
-// launch; choosing and moving run in the work pool.
+// restore.c - all ranks of a launch get one and the same step back: rounds and choosing. Called by
+// session and launch; choosing runs in the work pool.
 // Invariants: the first caller's choice is pinned for the round, also the choice "nothing";
 // everything is checked before the first byte is written; a failure is every rank's failure. A
 // round is one ckpt_restore of every rank; ranks count them alike. A choice of CKPT_LATEST that
 // proves damaged is given up for the next older one within the round, while all ranks wait; what
 // was passed over goes into the answer.
-#include "daemon/state.h"
+#include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/mman.h>
 
-/* how long to wait for the other ranks when the caller does not say */
-#define RESTORE_NS (60 * NS_PER_S)
 #define CHOICES_MAX 8 /* that may be removed under the choosing hand */
-
-struct restore {
-	struct task task;
-	struct launch *l; /* reference */
-	struct daemon *d;
-	struct wire_restore want;
-	uint32_t round;
-	/* choosing */
-	struct store *store;
-	bool mem_known;
-	uint64_t mem_step, mem_generation;
-	struct bad *bad; /* [nbad] */
-	uint32_t nbad;
-	struct pin pin;
-	int pin_fd;		/* of the step's directory: nobody removes it meanwhile; -1: none */
-	struct retreat retreat; /* the launch's, while it is chosen or moved */
-	/* moving */
-	uint32_t nsrc, ndst;
-	struct snap_rank *src; /* [nsrc] references: the staged slots */
-	struct decl **dst;     /* [ndst] references */
-	struct wire_restored got;
-	int blob_fd;
-	bool gone;	      /* what was chosen: not damaged, and not there */
-	bool damaged;	      /* files of a step on disk, and so for the next reader too */
-	bool overwritten;     /* LENIENT would leave alone what a damaged step was written into */
-	char marked[256];     /* what became of the mark that says so */
-	struct listed listed; /* what did not match */
-	int rc;
-	struct ckpt_err err;
-};
 
 static void retreat_free(struct retreat *r)
 {
@@ -69,13 +35,16 @@ void restore_free_retreat(struct launch *l)
 
 static void restore_free(struct restore *x)
 {
+	fill_end(x); /* before what it points into */
 	for (uint32_t i = 0; i < x->nsrc; i++) {
+		slot_sums_unref(x->sums[i]);
 		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
 	}
 	for (uint32_t i = 0; i < x->ndst; i++)
 		decl_unref(x->dst[i]);
 	free(x->src);
+	free(x->sums);
 	free(x->dst);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
@@ -89,21 +58,37 @@ static void restore_free(struct restore *x)
 }
 
 /* --- answers --- */
-static void answer_one(struct launch *l, struct member *m, const struct restore *x)
+static void answer_one(struct member *m, const struct restore *x)
 {
 	struct session *s = m->session;
+	bool out = m->landing && m->landing->out;
 
 	m->asked = false;
+	landing_free(TAKE(m->landing));
 	if (!s)
 		return;
-	if (x->rc < 0) {
+	if (out) { /* it does not listen: it hears of it when it has asked */
+		m->owed = malloc(sizeof *m->owed);
+		if (m->owed)
+			*m->owed = x->err;
+		if (m->owed)
+			m->owed->code = x->rc;
+	} else if (x->rc < 0) {
 		session_refuse(s, x->rc, x->err.msg);
 	} else {
 		struct wire_restored got = x->got;
 
 		session_reply(s, &got, WIRE_RESTORED, sizeof got, &x->blob_fd, 1);
 	}
-	(void)l;
+}
+
+static uint32_t lowest_round(const struct launch *l)
+{
+	uint32_t lowest = UINT32_MAX;
+
+	for (uint32_t r = 0; r < l->world; r++)
+		lowest = MIN(lowest, l->member[r].round);
+	return lowest;
 }
 
 static void answer_all(struct launch *l, const struct restore *x, bool round_over)
@@ -113,9 +98,11 @@ static void answer_all(struct launch *l, const struct restore *x, bool round_ove
 
 		if (!m->asked || m->round != x->round)
 			continue;
-		answer_one(l, m, x);
+		answer_one(m, x);
 		m->round += round_over;
 	}
+	if (lowest_round(l) > x->round) /* its place is for a later one */
+		l->pin[x->round % ROUNDS_MAX].set = false;
 }
 
 static void refuse_asked(struct launch *l, uint32_t round, int code, const char *text)
@@ -186,6 +173,15 @@ static bool is_newer(uint64_t generation, uint64_t step, uint64_t than_generatio
 	return generation != than_generation ? generation > than_generation : step > than_step;
 }
 
+/* Than what is in memory. What its launch has left behind when it went back is older, whatever its number. */
+static bool is_newer_on_disk(const struct restore *x, const struct store_step *s,
+			     uint64_t generation)
+{
+	if (generation == x->mem_generation && s->seq && s->seq <= x->mem_back)
+		return false;
+	return is_newer(generation, s->step, x->mem_generation, x->mem_step);
+}
+
 /* A line of what the choice passes over. */
 static void passed_add(struct pin *pin, uint64_t step, const char *place, const char *what,
 		       const char *why)
@@ -223,7 +219,7 @@ static void passed_list(struct restore *x, const struct store_step *step, uint32
 					      : s->generation;
 
 		if (is_good(x, s) ||
-		    (memory && !is_newer(generation, s->step, x->mem_generation, x->mem_step)))
+		    (memory && !is_newer_on_disk(x, s, generation)))
 			continue;
 		x->pin.npassed += !bad_at(x->bad, x->nbad, s->step, 1);
 		passed_add(&x->pin, s->step, "",
@@ -288,20 +284,21 @@ static int choose(struct restore *x)
 	x->pin = (struct pin){
 		.set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags
 	};
-	if (!(x->want.flags & CKPT_FROM_MEMORY))
+	if (!(x->want.flags & CKPT_FROM_MEMORY) || x->seq_unknown)
 		rc = choices(x, &step, &n);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < n; i++)
 		x->pin.seq = MAX(x->pin.seq, step[i].seq);
+	if (x->want.flags & CKPT_FROM_MEMORY)
+		n = 0;
 	for (uint32_t i = 0; i < n && !best; i++)
 		if (latest ? is_good(x, &step[i]) || is_last_word(&step[i])
 			   : step[i].step == x->want.step)
 			best = &step[i];
 	unknown = best && is_of_another_version(best); /* its launch */
 	memory = x->mem_known && (!best || (unknown ? x->mem_step >= best->step
-						    : !is_newer(best->generation, best->step,
-								x->mem_generation, x->mem_step)));
+						    : !is_newer_on_disk(x, best, best->generation)));
 	if (latest)
 		passed_list(x, step, n, best, memory);
 	if (latest && x->want.flags & CKPT_EXACT && x->pin.npassed)
@@ -331,19 +328,6 @@ static int choose(struct restore *x)
 	return rc;
 }
 
-/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one that
- * has gone since, set aside or removed. */
-static void gone_since(struct restore *x)
-{
-	char why[400];
-
-	if (x->rc != -ENOENT && x->rc != -ESTALE && x->rc != -EAGAIN)
-		return;
-	snprintf(why, sizeof why, "%.390s", x->err.msg);
-	x->rc = ckpt_error(&x->err, -EBADMSG,
-			   "the step to restore was removed: %s; call ckpt_restore again", why);
-}
-
 /* What was chosen may be removed or set aside before it is held: then another one is. */
 static void choose_run(struct task *t)
 {
@@ -356,7 +340,7 @@ static void choose_run(struct task *t)
 		x->rc = choose(x);
 	} while ((x->rc == -ENOENT || x->rc == -ESTALE || x->rc == -EAGAIN) &&
 		 ++tries < CHOICES_MAX);
-	gone_since(x);
+	fill_gone(x);
 }
 
 /* Of the launch's own directory: what was staged for another one is another store's. */
@@ -449,16 +433,20 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 	x->round = round;
 	x->store = l->place->store;
 	x->nbad = j->nbad;
-	x->pin_fd = x->blob_fd = -1;
+	x->pin_fd = x->blob_fd = x->f.step_fd = -1;
 	x->retreat = retreat_take(&l->retreat);
+	/* what an earlier daemon has committed of this launch */
+	x->seq_unknown = l->again && !atomic_load(&l->seq);
 	l->refs++;
 	return x;
 }
 
-static bool job_writes(const struct job *j)
+/* What may be the one that is wanted. */
+static bool job_writes(const struct job *j, uint64_t step)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING)
+		if ((s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING) && !s->dropped &&
+		    (step == CKPT_LATEST || step == s->step))
 			return true;
 	return false;
 }
@@ -470,7 +458,7 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
 	 * would go back further than need be. */
-	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && job_writes(l->job))
+	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && job_writes(l->job, want->step))
 		return;
 	x = restore_new(l, want, round);
 	if (!x) {
@@ -482,357 +470,13 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 		x->mem_known = true;
 		x->mem_step = mem->step;
 		x->mem_generation = mem->launch->generation;
+		x->mem_back = mem->back;
 	}
 	l->restoring = true;
 	device_task(l->place->device, LANE_ASK, &x->task);
 }
 
-/* --- moving --- */
-static int merge_memory(struct restore *x, struct table *ret, void **base)
-{
-	struct ckpt_errlist list = { .code = -EBADMSG };
-	int rc = 0;
-
-	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
-		struct table one;
-
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
-		if (rc < 0)
-			break;
-		rc = table_merge(ret, &one, NULL, &list, &x->err);
-		base[r] = x->src[r].mem->base;
-		table_free(&one);
-	}
-	if (rc == 0)
-		rc = table_seal(ret, &x->err);
-	if (list.n)
-		rc = ckpt_errlist_end(&list, &x->err, "the staged step is inconsistent");
-	ckpt_errlist_free(&list);
-	return rc;
-}
-
-static int merge_wanted(struct restore *x, struct table *ret, void ***ret_base)
-{
-	struct ckpt_errlist list = { .code = -EINVAL };
-	uint32_t nplace = 0, at = 0;
-	int rc = 0;
-
-	for (uint32_t r = 0; r < x->ndst; r++)
-		nplace += x->dst[r]->table.nplace;
-	*ret_base = calloc(nplace ? nplace : 1, sizeof(void *));
-	if (!*ret_base)
-		return ckpt_error(&x->err, -ENOMEM, "no memory to plan the restore");
-	for (uint32_t r = 0; r < x->ndst && rc == 0; r++) {
-		for (uint32_t i = 0; i < x->dst[r]->nseg; i++)
-			(*ret_base)[at++] = x->dst[r]->seg[i]->base;
-		rc = table_merge(ret, &x->dst[r]->table, NULL, &list, &x->err);
-	}
-	if (rc == 0)
-		rc = table_seal(ret, &x->err);
-	if (list.n)
-		rc = ckpt_errlist_end(&list, &x->err, "the ranks' declarations do not agree");
-	ckpt_errlist_free(&list);
-	return rc;
-}
-
-/* Blobs of every old rank into one memfd (wire.h). */
-static int blob_table(const struct table *src, struct table *ret, uint64_t first,
-		      uint64_t *ret_bytes, struct ckpt_err *err)
-{
-	uint64_t at = first;
-	int rc = 0;
-
-	*ret = (struct table){ 0 };
-	for (uint32_t i = 0; i < src->ntensor; i++)
-		if (src->tensor[i].flags & TENSOR_BLOB)
-			at += align_up(src->tensor[i].numel, 16);
-	*ret_bytes = at;
-	rc = table_add_place(
-		ret, &(struct table_place){ .name = "blobs", .rank = TABLE_NONE, .bytes = at },
-		NULL, err);
-	at = first;
-	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
-		struct table_tensor x = src->tensor[i];
-		uint64_t zero = 0;
-		struct arena a = { 0 };
-		struct table_piece p = { .rank = TABLE_NONE, .off = at };
-
-		if (!(x.flags & TENSOR_BLOB))
-			continue;
-		x.layout = TABLE_NONE;
-		rc = table_add_tensor(ret, &x, &p.tensor, err);
-		if (rc == 0)
-			rc = indexset_box(1, &zero, x.shape, &a, &p.set);
-		if (rc == 0)
-			rc = table_add_piece(ret, &p, err);
-		arena_free(&a);
-		at += align_up(x.numel, 16);
-	}
-	return rc == 0 ? table_seal(ret, err) : rc;
-}
-
-typedef int mover(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err);
-
-static int blobs_get(struct restore *x, const struct table *src, mover *move, void *arg)
-{
-	struct table t = { 0 };
-	struct plan plan = { 0 };
-	struct ckpt_errlist list = { .code = -EBADMSG };
-	struct plan_opts opts = { .memory_blobs = true };
-	uint64_t n = 0, names = 0, head, bytes = 0;
-	void *map = NULL;
-	int rc;
-
-	for (uint32_t i = 0; i < src->ntensor; i++)
-		if (src->tensor[i].flags & TENSOR_BLOB) {
-			n++;
-			names += strlen(src->tensor[i].name) + 1;
-		}
-	head = align_up(8 + n * sizeof(struct wire_blob) + names, 64);
-	rc = blob_table(src, &t, head, &bytes, &x->err);
-	if (rc == 0)
-		rc = wire_memfd("ckptd-blobs", bytes, &x->blob_fd, &x->err);
-	if (rc == 0)
-		rc = wire_map(x->blob_fd, bytes, 0, &map, &x->err);
-	if (rc == 0)
-		rc = plan_make(src, &t, &opts, &plan, &list, &x->err);
-	if (rc == 0)
-		rc = move(arg, &plan, &map, &x->err);
-	if (rc == 0) {
-		struct wire_blob *b = (struct wire_blob *)((uint8_t *)map + 8);
-		uint64_t name_at = 8 + n * sizeof *b;
-
-		memcpy(map, &n, sizeof n);
-		for (uint32_t i = 0; i < t.ntensor; i++, b++) {
-			size_t len = strlen(t.tensor[i].name) + 1;
-
-			*b = (struct wire_blob){ .name_at = name_at,
-						 .at = t.first[i] < t.first[i + 1]
-							       ? t.piece[t.first[i]].off
-							       : head,
-						 .len = t.tensor[i].numel,
-						 .rank = t.tensor[i].rank };
-			memcpy((uint8_t *)map + name_at, t.tensor[i].name, len);
-			name_at += len;
-		}
-		x->got.blob_bytes = bytes;
-	}
-	if (map)
-		munmap(map, bytes);
-	ckpt_errlist_free(&list);
-	plan_free(&plan);
-	table_free(&t);
-	return rc;
-}
-
-static int move_from_memory(void *arg, const struct plan *p, void *const *base,
-			    struct ckpt_err *err)
-{
-	int rc = move_copy(p, arg, base, NULL, NULL);
-
-	return rc < 0 ? ckpt_error(err, rc, "cannot copy from the staged step") : 0;
-}
-
-static bool is_damage(int rc)
-{
-	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
-}
-
-/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot be read is passed
- * over by this launch, and marked for nobody: it may be right for another version, or be there again. */
-static bool stays_damaged(int rc)
-{
-	return rc == -EBADMSG;
-}
-
-struct from_files {
-	struct move_files files;
-	bool damaged;
-};
-
-static int files_tick(void *arg, uint64_t done)
-{
-	(void)arg;
-	(void)done;
-	worker_sign(worker_me());
-	return 0;
-}
-
-static int move_from_files(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
-{
-	struct from_files *f = arg;
-	int rc = move_read(p, &f->files, base, files_tick, NULL, err);
-
-	f->damaged |= stays_damaged(rc);
-	return rc;
-}
-
-static bool is_asked(const struct restore *x, const struct table_tensor *t)
-{
-	return list_asked(t, x->want.only[0] ? x->want.only : NULL);
-}
-
-static bool has(const struct table *t, const struct table_tensor *x)
-{
-	return table_find(t, x->component, x->name, x->rank) != TABLE_NONE;
-}
-
-static uint32_t count_unused(const struct restore *x, const struct table *src,
-			     const struct table *dst)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < src->ntensor; i++)
-		n += is_asked(x, &src->tensor[i]) && !has(dst, &src->tensor[i]);
-	return n;
-}
-
-/* LENIENT leaves alone what a step lacks; but what a damaged one may have been written into is not as it
- * was. The ranks wait, so dst is the same table at every try. */
-static int check_left_alone(struct restore *x, const struct table *src, const struct table *dst)
-{
-	struct ckpt_errlist list = { .code = -EBADMSG };
-	char name[160];
-	int rc;
-
-	for (uint32_t i = 0; i < x->retreat.nbegun && i < dst->ntensor; i++)
-		if (x->retreat.begun[i] && !has(src, &dst->tensor[i]))
-			ckpt_errlist_add(&list, "%s",
-					 table_tensor_print(&dst->tensor[i], name, sizeof name));
-	x->overwritten = list.n > 0;
-	rc = ckpt_errlist_end(&list, &x->err,
-			      "step %" PRIu64
-			      " lacks tensors that may now hold data of a newer, damaged "
-			      "step, so they cannot stay as they are: set their values again, and "
-			      "restore step %" PRIu64,
-			      x->pin.step, x->pin.step);
-	ckpt_errlist_free(&list);
-	return rc;
-}
-
-/* From here on they may be written. */
-static int note_begun(struct restore *x, const struct table *src, const struct table *dst)
-{
-	struct retreat *r = &x->retreat;
-
-	if (!r->begun && !(r->begun = calloc(dst->ntensor + 1, sizeof *r->begun)))
-		return ckpt_error(&x->err, -ENOMEM, "no memory to restore");
-	r->nbegun = dst->ntensor;
-	for (uint32_t i = 0; i < dst->ntensor; i++)
-		r->begun[i] |= is_asked(x, &dst->tensor[i]) && has(src, &dst->tensor[i]);
-	return 0;
-}
-
-/* Check everything, then move everything. */
-static int fill(struct restore *x, const struct table *src, mover *move, void *arg)
-{
-	struct table dst = { 0 };
-	struct plan plan = { 0 };
-	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
-	struct list_notes notes = { 0 };
-	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
-				  .lenient = x->want.flags & CKPT_LENIENT,
-				  .differs = list_differs,
-				  .differs_arg = &notes };
-	bool writes = !(x->want.flags & CKPT_DRY_RUN);
-	void **base = NULL;
-	int rc = merge_wanted(x, &dst, &base);
-
-	if (rc == 0) {
-		rc = plan_make(src, &dst, &opts, &plan, &list, &x->err);
-		if (rc == 0 || list.n)
-			list_unmatched(&notes, src, &dst, opts.only, &x->listed);
-		if (list.n)
-			rc = ckpt_errlist_end(&list, &x->err,
-					      "step %" PRIu64 " does not fit the declarations",
-					      x->pin.step);
-	}
-	if (rc == 0)
-		rc = move_check(&plan, &x->err);
-	x->got.ntensor = plan.ntensor;
-	x->got.nmissing = plan.nmissing;
-	x->got.nunused = rc == 0 ? count_unused(x, src, &dst) : 0;
-	if (rc == 0 && opts.lenient && writes)
-		rc = check_left_alone(x, src, &dst);
-	if (rc == 0 && opts.lenient && writes)
-		rc = note_begun(x, src, &dst);
-	if (rc == 0 && writes)
-		rc = move(arg, &plan, base, &x->err);
-	if (rc == 0)
-		rc = blobs_get(x, src, move, arg);
-	list_notes_free(&notes);
-	ckpt_errlist_free(&list);
-	plan_free(&plan);
-	table_free(&dst);
-	free(base);
-	return rc;
-}
-
-static int fill_from_memory(struct restore *x)
-{
-	struct table src = { 0 };
-	void **base = calloc(x->nsrc, sizeof *base);
-	int rc = base ? merge_memory(x, &src, base)
-		      : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
-
-	if (rc == 0)
-		rc = fill(x, &src, move_from_memory, base);
-	x->got.world_saved = x->nsrc;
-	table_free(&src);
-	free(base);
-	return rc;
-}
-
-static int fill_from_disk(struct restore *x)
-{
-	const struct io_ops *ops = x->d->opts.ops;
-	struct source_dir dir;
-	struct checkpoint *saved = NULL;
-	struct from_files from = { .damaged = false };
-	cleanup_close int fd = -1;
-	int rc = store_step_open(x->store, x->pin.dir, &fd, &x->err);
-
-	if (rc == 0)
-		rc = store_source_dir(ops, fd, &dir);
-	if (rc < 0)
-		return rc;
-	rc = format_native.open(&dir, &saved, NULL, NULL, &x->err);
-	x->damaged = stays_damaged(rc);
-	if (rc == 0)
-		rc = store_step_same(x->pin.dir, x->pin.id, saved, &x->err);
-	if (rc == 0)
-		rc = move_open(ops, fd, saved, true, x->d->opts.engine, &from.files, &x->err);
-	if (rc == 0) {
-		rc = fill(x, &saved->table, move_from_files, &from);
-		x->damaged = from.damaged;
-		x->got.world_saved = saved->world;
-		snprintf(x->got.id, sizeof x->got.id, "%s", saved->id);
-		move_close(&from.files);
-	}
-	checkpoint_free(saved);
-	store_source_dir_close(&dir);
-	if (!x->damaged)
-		return rc;
-	atomic_fetch_add(&x->d->damages, 1);
-	keep_quarantine(x->store, x->pin.dir, x->err.msg, x->marked, sizeof x->marked);
-	return rc;
-}
-
-static void fill_run(struct task *t)
-{
-	struct restore *x = (struct restore *)t;
-
-	x->got.step = x->pin.step;
-	x->got.where = x->pin.where;
-	if (!MUTANT(PASSED_UNSAID)) {
-		x->got.npassed = x->pin.npassed;
-		memcpy(x->got.passed, x->pin.passed, sizeof x->got.passed);
-	}
-	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
-	x->gone = x->rc == -ENOENT || x->rc == -ESTALE;
-	gone_since(x);
-}
-
+/* --- filling --- */
 /* To the next older step, while all ranks wait. */
 static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 {
@@ -849,9 +493,18 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	return true;
 }
 
-static void fill_done(struct daemon *d, struct task *t)
+static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 {
-	struct restore *x = (struct restore *)t;
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && s->step == step)
+			return s;
+	return NULL;
+}
+
+static void fill_over(struct restore *x)
+{
+	struct daemon *d = x->d;
 	struct launch *l = x->l;
 	struct job *j = l->job;
 	bool remembered = false;
@@ -867,8 +520,13 @@ static void fill_done(struct daemon *d, struct task *t)
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
-			l->base = x->pin.step + 1;
-			atomic_store(&l->seq, MAX(x->pin.seq, atomic_load(&l->seq)));
+			const struct snap *s = x->pin.where == 1 ? snap_of_step(l, x->pin.step)
+								 : NULL;
+
+			back_go(l, x->pin.step, x->pin.seq,
+				s && s->launch == l && !s->committed);
+			x->got.base = l->base;
+			x->got.back = l->back;
 			launch_start(l, START_CLEAR);
 		}
 		log_line(&d->opts.log, LOG_NOTICE,
@@ -894,13 +552,25 @@ static void fill_done(struct daemon *d, struct task *t)
 	restore_free(x);
 }
 
-static struct snap *snap_of_step(const struct launch *l, uint64_t step)
+void restore_landed(struct restore *x)
 {
-	for (struct snap *s = l->job->snaps; s; s = s->next)
-		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
-		    !s->dropped && s->step == step)
-			return s;
-	return NULL;
+	if (!landing_go(x))
+		return;
+	x->l->filling = NULL;
+	fill_over(x);
+}
+
+static void fill_done(struct daemon *d, struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+
+	(void)d;
+	if (x->rc < 0 || !x->nlanding) {
+		fill_over(x);
+		return;
+	}
+	x->l->filling = x;
+	restore_landed(x);
 }
 
 static void fill_start(struct launch *l, uint32_t round)
@@ -919,9 +589,11 @@ static void fill_start(struct launch *l, uint32_t round)
 	x = restore_new(l, &l->member[0].want, round);
 	if (x) {
 		x->src = calloc(s ? s->world : 1, sizeof *x->src);
+		x->sums = calloc(s ? s->world : 1, sizeof(struct slot_sums *));
 		x->dst = calloc(l->world, sizeof *x->dst);
+		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
-	if (!x || !x->src || !x->dst) {
+	if (!x || !x->src || !x->sums || !x->dst || !x->landing) {
 		if (x)
 			restore_free(x);
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
@@ -930,9 +602,11 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
-	for (uint32_t r = 0; s && r < s->world; r++)
+	for (uint32_t r = 0; s && r < s->world; r++) {
+		x->sums[r] = passes_sums(s, r);
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),
 							.mem = slotmem_ref(s->rank[r].mem) };
+	}
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
@@ -970,6 +644,7 @@ struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 		x->mem_known = true;
 		x->mem_step = mem->step;
 		x->mem_generation = mem->launch->generation;
+		x->mem_back = mem->back;
 	}
 	return x;
 }
@@ -1029,6 +704,10 @@ void restore_try(struct launch *l)
 	struct pin *pin;
 	uint32_t all = 0, round;
 
+	if (l->filling) {
+		restore_landed(l->filling);
+		return;
+	}
 	if (l->restoring || atomic_load(&l->job->d->stops) >= 1000)
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
@@ -1042,6 +721,8 @@ void restore_try(struct launch *l)
 			     "a rank of this launch has ended: start all ranks again");
 		return;
 	}
+	if (!(first->want.flags & CKPT_DRY_RUN) && back_marked(l) && !back_ready(l))
+		return;
 	pin = &l->pin[round % ROUNDS_MAX];
 	if (pin->set &&
 	    (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
@@ -1062,7 +743,8 @@ void restore_try(struct launch *l)
 		return;
 	}
 	for (uint32_t r = 0; r < l->world; r++)
-		all += l->member[r].asked && l->member[r].round == round && l->member[r].decl;
+		all += (l->member[r].asked || MUTANT(GATE_RESET_EARLY)) &&
+		       l->member[r].round == round && l->member[r].decl;
 	if (all < l->world)
 		return;
 	if (!wants_agree(l, round))
@@ -1085,6 +767,8 @@ void restore_tick(struct launch *l, uint64_t now)
 	char text[512];
 	int n = 0;
 
+	if (l->filling)
+		landing_late(l->filling, now);
 	for (uint32_t r = 0; r < l->world; r++) {
 		const struct member *m = &l->member[r];
 		uint64_t wait = m->want.deadline_ns ? m->want.deadline_ns : RESTORE_NS;
@@ -1114,10 +798,10 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 			       me->asked ? "another restore is running" : "call ckpt_seal first");
 		return;
 	}
-	if (me->round >= ROUNDS_MAX) {
-		session_refuse(
-			s, -E2BIG,
-			"this launch has called ckpt_restore 64 times, which is the maximum");
+	if (me->round - lowest_round(s->launch) >= ROUNDS_MAX) {
+		session_refuse(s, -E2BIG,
+			       "this rank has called ckpt_restore 64 times more often than another "
+			       "one, which is the maximum: call it on all ranks");
 		return;
 	}
 	me->asked = true;
@@ -1126,74 +810,3 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 	restore_try(s->launch);
 }
 
-/* --- ckpt_steps --- */
-struct steps {
-	struct task task;
-	struct session *s;
-	struct store *store;
-	struct wire_steps_are are;
-	int rc;
-	struct ckpt_err err;
-};
-
-static void steps_run(struct task *t)
-{
-	struct steps *x = (struct steps *)t;
-	struct store_step *step = NULL;
-	uint32_t n = 0;
-
-	x->rc = store_scan(x->store, false, &step, &n, &x->err);
-	for (uint32_t i = 0; i < n && x->rc == 0; i++) {
-		struct ckpt_step *to = NULL;
-
-		if (step[i].state != STORE_COMMITTED)
-			continue;
-		for (uint32_t k = 0; k < x->are.n && !to; k++)
-			if (x->are.step[k].step == step[i].step)
-				to = &x->are.step[k];
-		if (!to && x->are.n < WIRE_STEPS_MAX)
-			to = &x->are.step[x->are.n++];
-		if (to)
-			*to = (struct ckpt_step){ step[i].step, step[i].bytes, to->where | 2, 1 };
-	}
-	free(step);
-}
-
-static void steps_done(struct daemon *d, struct task *t)
-{
-	struct steps *x = (struct steps *)t;
-
-	(void)d;
-	if (x->rc < 0)
-		session_refuse(x->s, x->rc, x->err.msg);
-	else
-		session_reply(x->s, &x->are, WIRE_STEPS_ARE, sizeof x->are, NULL, 0);
-	session_unbusy(x->s);
-	free(x);
-}
-
-void restore_steps(struct session *s)
-{
-	struct steps *x = calloc(1, sizeof *x);
-
-	if (!x) {
-		session_refuse(s, -ENOMEM, "no memory in the daemon");
-		return;
-	}
-	x->task = (struct task){ steps_run, steps_done, NULL };
-	x->s = s;
-	x->store = s->launch->place->store;
-	for (struct snap *k = s->launch->job->snaps; k && x->are.n < WIRE_STEPS_MAX; k = k->next) {
-		uint64_t bytes = 0;
-
-		if (!place_same(k->launch->place, s->launch->place) ||
-		    k->phase == PHASE_COLLECTING || k->dropped)
-			continue;
-		for (uint32_t r = 0; r < k->world; r++)
-			bytes += k->rank[r].decl->copy_bytes;
-		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
-	}
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(s->launch->place->device, LANE_ASK, &x->task);
-}

@@ -46,6 +46,7 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;
@@ -146,8 +147,11 @@ struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
 	struct names *names;	/* of its tables: a reference */
-	uint32_t epoch, rank;
-	struct table table; /* what the rank has: places are its segments */
+	uint32_t epoch, rev, rank;
+	/* What the rank has: places are its segments, and behind them, if it is used, the process's own memory,
+	 * which the daemon never sees */
+	struct table table;
+	uint32_t own;	    /* that place; TABLE_NONE: none */
 	struct table part;  /* what its slot holds: one place */
 	uint64_t
 		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
@@ -157,14 +161,15 @@ struct decl {
 	 * const. */
 	struct table main, constant;
 	uint64_t const_at;
-	struct plan copy; /* table -> part */
+	struct plan copy; /* table -> part, from the segments alone: what the daemon copies */
+	uint64_t own_bytes; /* that the library copies */
 	uint64_t raw_bytes;
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
 	struct drift_decl *drift; /* drift.c's */
 	struct segment **seg;	  /* [nseg] references held */
-	const void **base;	  /* [nseg] */
+	const void **base;	  /* [table.nplace]; NULL: the process's own memory */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -295,6 +300,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
+/* The process of this rank is dead: no thread of it, and no device, writes to its slots. A slot may be
+ * used for something else only if this is so, or `copying` of its page does not name it. */
+bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
 void session_ok(struct session *s);
@@ -412,16 +420,30 @@ struct adopt {
 	uint32_t epoch, flags;
 	bool bytes_held;
 };
+/* The two windows of a rank's ckpt_restore (landing.c). */
+struct landing {
+	int fd[2];	   /* -1: none yet */
+	uint8_t *map[2];   /* of `bytes`, rows first */
+	uint64_t bytes;	   /* 0: not made yet */
+	uint32_t rows_max; /* that there is room for */
+	uint32_t round;	   /* of the newest LANDED */
+	bool sent;	   /* the descriptors */
+	bool out;	   /* that LANDED is not answered: the window is the library's */
+	uint32_t out_window;
+	uint64_t out_ns; /* since then */
+	int code;	 /* what LAND said, if it could not be done */
+};
 struct member {
 	uint32_t rank;
 	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
-	bool over;		   /* its process is dead, or has said that it is done */
-	bool touched;		   /* the slots of decl are in memory */
-	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
+	bool over;    /* its process is dead, or has said that it is done: see member_dead */
+	bool touched; /* the slots of decl are in memory */
+	uint64_t touch_again_ns; /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
+	int pidfd; /* of a process that lived when its session ended; -1 */
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] by id */
 	uint64_t seg_bytes;   /* of all of them */
@@ -433,6 +455,8 @@ struct member {
 	bool asked;	/* waits in the present round */
 	struct wire_restore want;
 	uint64_t asked_ns;
+	struct landing *landing; /* NULL: nothing of its own memory is restored */
+	struct ckpt_err *owed;	 /* a restore that has failed: to be told when its LAND comes */
 };
 
 enum launch_state { LAUNCH_FORMING, LAUNCH_READY, LAUNCH_ENDED };
@@ -441,7 +465,10 @@ struct launch {
 	struct job *job;
 	struct place *place; /* where it commits, as long as it lives */
 	uint32_t refs;
-	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
+	/* base: 1 + the step on disk from which its line goes on, as it has restored; 0: none */
+	uint64_t generation, token, base;
+	uint64_t back; /* as wire_restored */
+	bool awaits; /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	struct lineage_known known; /* the task's that commits */
@@ -449,6 +476,7 @@ struct launch {
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
+	struct restore *filling; /* whose windows are filled; NULL */
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
 	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
 	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
@@ -512,9 +540,11 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
+	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;		  /* 0: taken over from an earlier daemon */
-	uint64_t unguarded;	  /* of its record */
+	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
+	uint64_t mark;	       /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;    /* of its record */
 	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
@@ -525,6 +555,8 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
+	_Atomic bool left; /* the launch has gone back behind it: nobody is told of it any more */
+	uint64_t base, back; /* of the launch when it was marked */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
@@ -602,6 +634,9 @@ void gate_close(struct launch *l);
 /* May the launch's slots be handed out at all? */
 bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
+/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
+ * copier writes to it. */
+void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 /* all members are gone: what is staged is to be written */
@@ -630,9 +665,18 @@ void const_part_free(struct const_part *c);
 bool const_refusal_new(struct launch *l, const char *part, const struct ckpt_err *err);
 
 void restore_ask(struct session *s, const struct wire_restore *m);
+void restore_land(struct session *s, const struct wire_land *m);
+void landing_free(struct landing *k); /* NULL is fine */
 void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
+/* --- going back after snapshots (back.c) --- */
+bool back_marked(const struct launch *l);
+/* Do all its ranks wait in ckpt_restore, and has every copy ended? If not, restore_try comes again. */
+bool back_ready(struct launch *l);
+/* Its ranks have got this step, and seq is the highest number on disk. staged: it is a step of the launch that
+ * is in memory and not committed. */
+void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
 /* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
  * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */

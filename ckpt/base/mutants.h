@@ -20,6 +20,11 @@
 	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
+	X(LANDING_WRITTEN_EARLY, daemon, "a window is the library's until its LAND comes") \
+	X(LANDING_FAULT_IGNORED, daemon, "memory that cannot be written fails a restore") \
+	X(LANDING_ANYWHERE, client, "what is landed goes to declared memory alone") \
+	X(SLOT_SUM_IGNORED, move, "a staged step whose sums are wrong is not restored") \
+	X(GATE_RESET_EARLY, daemon, "a restore after snapshots begins when every rank waits in it") \
 	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
 	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
@@ -39,6 +44,7 @@
 	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
+	X(LEFT_CONTINUED, store, "a launch that has gone back does not continue what it left behind") \
 	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
 	X(ASIDE_OLDEST_FIRST, store, "what is set aside is so from the newest back") \
 	X(CLOSE_ERROR_IGNORED, store, "a part whose close failed is given up") \
@@ -127,6 +133,13 @@
 	X(TEAR_BLIND, client, "a guard tears by compare-and-swap") \
 	X(TEAR_NEVER, client, "a guard tears a copy that has not ended") \
 	X(COPIED_BLIND, client, "a copy ends by compare-and-swap") \
+	X(COPIED_WITH_ONE, client, "a snapshot is copied when both of its copiers have ended") \
+	X(GUARD_IGNORES_DAEMON, client, "a guard that a device lets go does not leave the daemon's copier behind") \
+	X(TEAR_AFTER_ORDERED, client, "what a guard has let go is torn by no later one") \
+	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
+	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
+	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
 	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \

@@ -174,23 +174,22 @@ static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *he
 	return ckpt_error(err, -ECONNRESET, "the daemon on %s closed the connection", c->socket);
 }
 
-int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
-	     struct ckpt_err *err)
+int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
+	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
+	    struct ckpt_err *err)
 {
-	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
 	const struct link *watch = type == WIRE_HELLO ? NULL : atomic_load(&c->link);
 	uint64_t until = client_until(wait_ns);
-	int got[WIRE_FDS_MAX], ngot = 0, rc = 0;
+	int ngot = 0, rc = 0;
 
 	c->answered = c->sock < 0;
 	if (c->sock < 0)
 		return ckpt_error(err, -ECONNRESET, "not attached to a daemon (%s)", c->socket);
 	if (c->late) {
-		rc = answer(c, until, watch, in, got, &ngot);
+		rc = answer(c, until, watch, in, ret_fd, &ngot);
 		if (rc > 0) {
-			wire_close_fds(got, ngot);
+			wire_close_fds(ret_fd, ngot);
 			c->late = false;
 			rc = 0;
 		}
@@ -198,7 +197,7 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 	if (rc == 0)
 		rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
 	if (rc == 0)
-		rc = answer(c, until, watch, in, got, &ngot);
+		rc = answer(c, until, watch, in, ret_fd, &ngot);
 	else if (rc == -EPIPE)
 		rc = -ECONNRESET;
 	if (rc < 0)
@@ -206,18 +205,36 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 	c->answered = true;
 	if (head->type == WIRE_REFUSE)
 		return wire_refusal(in, (uint32_t)rc, err);
-	if (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0 || head->type != want ||
-	    head->bytes != buf_bytes) {
-		wire_close_fds(got, ngot);
+	if (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0) {
+		wire_close_fds(ret_fd, ngot);
 		c->answered = false;
 		return unanswered(c, type, -EPROTO, head, err);
 	}
 	c->closer = 0;
+	return head->type;
+}
+
+int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
+	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
+	     struct ckpt_err *err)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	int got[WIRE_FDS_MAX];
+	int rc = rpc_ask(c, msg, type, bytes, fd, nfd, in, got, wait_ns, err);
+
+	if (rc < 0)
+		return rc;
+	if (rc != (int)want || head->bytes != buf_bytes) {
+		wire_close_fds(got, WIRE_FDS_MAX);
+		c->answered = false;
+		return unanswered(c, type, -EPROTO, head, err);
+	}
 	memcpy(buf, in, buf_bytes);
 	if (ret_fd)
 		memcpy(ret_fd, got, sizeof got);
 	else
-		wire_close_fds(got, ngot);
+		wire_close_fds(got, WIRE_FDS_MAX);
 	return 0;
 }
 
@@ -381,6 +398,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 				.launch = launch_token(),
 				.memory_max = c->memory_max,
 				.base = c->base,
+				.back = c->back,
 				.dev = again ? c->dev : 0,
 				.ino = again ? c->ino : 0 };
 	struct wire_welcome w;
@@ -656,7 +674,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 				continue;
 			newest = mark;
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
-				shared_snap_closed(l->rank, mark, &r);
+				shared_snap_closed(l->rank, mark, &r) && !link_left(l, mark, r.step);
 			c->held[i].mark_ns = r.mark_ns;
 			c->held[i].epoch = r.epoch;
 			c->held[i].flags = r.flags;
@@ -710,7 +728,7 @@ static void link_lost(ckpt *c)
 	helper_takes_rpc(c);
 	atomic_store(&c->state, fenced ? LINK_FENCED : LINK_DOWN);
 	if (l) {
-		shared_tear(l->rank);
+		shared_tear_lost(l->rank);
 		remember_slots(c, l);
 	}
 	drop_socket(c);
@@ -872,8 +890,9 @@ static void fill_private(ckpt *c)
 	 * run again. */
 	atomic_store(&c->filling, 0);
 	shared_futex_wake(&c->filling);
-	if (shared_snap_move(s, mark, SNAP_FILLING, SNAP_COPYING) &&
-	    write(l->bell, &one, sizeof one) < 0)
+	shared_copying_clear(l->rank);
+	(void)shared_snap_hand(l->rank, s, mark); /* torn: the slot waits for this copier to stop */
+	if (write(l->bell, &one, sizeof one) < 0)
 		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
 }
 

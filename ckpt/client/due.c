@@ -151,3 +151,11 @@ void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq)
 
 	d->asked = (struct due_step){ step + 1, d->marks, l, ticket_seq };
 }
+
+void due_back(ckpt *c)
+{
+	struct due *d = &c->due;
+
+	d->newest = d->asked.step = d->staged.step = 0;
+	atomic_store_explicit(&d->stage_only, 0, memory_order_relaxed);
+}

@@ -43,6 +43,8 @@ struct link {
 	struct shared_job *job;
 	struct shared_rank *rank;
 	int bell;
+	/* marks up to this one, of steps above that one, were left behind by a restore */
+	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
 	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
 	struct link *older;
@@ -151,7 +153,7 @@ struct ckpt {
 	bool on_helper;	      /* (rpc) the helper asks: it looks after its other work meanwhile */
 	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
 	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
-	uint64_t base;	      /* (rpc) 1 + restored step */
+	uint64_t base, back;  /* (rpc) as wire_hello */
 	uint64_t dev, ino;    /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
@@ -179,6 +181,7 @@ struct ckpt {
 	_Atomic(struct link *) link;
 	_Atomic uint32_t state;	   /* enum link_state */
 	_Atomic uint32_t epoch;	   /* sealed; 0: none */
+	_Atomic uint32_t rev;	   /* of its newest declaration */
 	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
 	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
 
@@ -251,6 +254,11 @@ struct ckpt {
 		reattached, stall_log2_ns[40];
 };
 
+/* Was this snapshot left behind by a restore? */
+static inline bool link_left(const struct link *l, uint64_t mark, uint64_t step)
+{
+	return mark <= atomic_load(&l->left_mark) && step > atomic_load(&l->left_step);
+}
 int client_alive(const ckpt *c); /* 0; -EINVAL: there is none; -ECHILD */
 /* The same, with the sentence. */
 int client_check(const ckpt *c, struct ckpt_err *err);
@@ -266,6 +274,10 @@ uint64_t client_until(uint64_t ns);
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
+/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came with it. */
+int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
+	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
+	    struct ckpt_err *err);
 /* What LISTED's memfd says, to fn (list.c): all of it is the daemon's, or whoever's sits on its socket, so
  * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
  * NULL: all. -EPROTO: it contradicts itself. */
@@ -294,6 +306,12 @@ void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or 
 bool due_now(ckpt *c, struct link *l);
 /* Its ticket has a slot and says that it is to be written. */
 void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
+
+/* The state is about to be overwritten by a restore: the newest snapshot ends as by a guard that waits for
+ * nothing, and no other is looked after any more. */
+void mark_end(ckpt *c);
+/* Steps that were marked are behind us: their numbers come again. */
+void due_back(ckpt *c);
 
 /* A snapshot was taken (why < 0), or skipped for that reason. l: may be NULL. */
 void skips_count(ckpt *c, struct link *l, int why);

@@ -30,6 +30,22 @@ typedef int move_tick_fn(void *arg, uint64_t done);
 int move_copy(const struct plan *p, const void *const *src_base, void *const *dst_base,
 	      move_tick_fn *tick, void *arg);
 
+/*
+ * The same by several threads, each source byte being read once, however many destinations it has. Sources
+ * are row-major, and a row's elements do not lie across a MiB. -EBADMSG naming the tensor: `right` says no.
+ * After an error the destinations are undefined. What is made of operands is made by the calling thread,
+ * and without `right`.
+ */
+struct move_spread {
+	uint32_t nthread; /* 0: as many as there are processors */
+	/* Is MiB number i of the source place, which lies at p, what it was? Asked once for each, by any of the
+	 * threads, before its bytes go anywhere. NULL: nobody knows */
+	bool (*right)(void *arg, uint32_t place, uint64_t i, const void *p);
+	void *arg;
+};
+int move_spread(const struct plan *p, const void *const *src_base, void *const *dst_base,
+		const struct move_spread *x, struct ckpt_err *err);
+
 /* Can what the plan makes of operands be made? move_copy and move_read ask it themselves.
  * -EOPNOTSUPP naming the tensor: its elements have no such reduction. */
 int move_check(const struct plan *p, struct ckpt_err *err);

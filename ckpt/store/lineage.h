@@ -40,6 +40,8 @@ struct lineage_ask {
 	uint64_t generation; /* the launch */
 	uint64_t
 		continues; /* the newest step that it is known to continue; UINT64_MAX: none is known */
+	/* NEXT: this launch's own steps above `continues` with a number up to this one are left behind */
+	uint64_t left_seq;
 	uint64_t seq_min; /* the highest that is known to be given, though it may not be readable */
 	bool again;	  /* the launch was taken over: steps that cannot be read may be its own */
 };

@@ -133,7 +133,7 @@ struct wire_hello {
 	/* the same for all ranks of one launch: parent process and its start time; 0 unknown */
 	uint64_t launch;
 	uint64_t memory_max;
-	uint64_t base;	   /* 1 + the step that this launch restored; 0: none (yet) */
+	uint64_t base, back; /* as restored said them; 0: this launch has restored nothing yet */
 	uint64_t dev, ino; /* WIRE_REATTACH: as WELCOME said; else 0 */
 	char job[CKPT_JOB_MAX + 8];
 };
@@ -219,11 +219,18 @@ struct wire_restore {
 struct wire_restored {
 	struct wire_head head;
 	uint64_t step, blob_bytes;
+	/* 1 + the step on disk from which the line of this launch goes on. Of its own steps on disk those above
+	 * that one, with a sequence number up to `back`, are left behind. To be told to a daemon that takes
+	 * over. */
+	uint64_t base, back;
 	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
 	char passed[512]; /* as ckpt_got */
 };
 /*
+ * RESTORE may come after snapshots. When all ranks wait in it nobody can mark: the launch goes back to the
+ * restored step, the numbers above it are marked anew, and its first commit sets aside what lies there.
+ *
  * A restore into the process's own memory. LANDED: window `window` holds nrow x wire_row at its beginning
  * (CLIENT, dst is the address, src the byte of the window), and what they carry behind them. With the
  * first one of a restore come the memfds of both windows, of `bytes` each. The library answers each with

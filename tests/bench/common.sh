@@ -217,9 +217,9 @@ pair() { # I A B
 
 # ---- a durable save; a restore ----
 
-saver_start() { # STORE WORLD [TENSORS [FROZEN]]
+saver_start() { # STORE WORLD [TENSORS [FROZEN [BYTES]]]
 	local line
-	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2" "${3:-0}" "${4:-0}"; }
+	coproc saver { exec build/ckptbench save "$socket" "$1" "${5:-$bytes}" "$2" "${3:-0}" "${4:-0}"; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
 	read -r line <&"$saver_out" || true

@@ -153,10 +153,28 @@ calls_part() {
 	row save_syscalls null lower "$(calc "($(calls 4) - $(calls 1)) / 3")" "$(calc "$(median save_bytes) / 1e9")" /GB 3
 }
 
+# Eight ranks with 2 MiB each: what their parts wait for, they wait for together.
+ranks_part() {
+	local i
+	rm -f "$tmp"/save_*.n
+	daemon_start
+	saver_start "$work/ranks" 8 0 0 $((16 << 20))
+	save_one
+	rm "$tmp"/save_*.n
+	for ((i = 0; i < pairs; i++)); do
+		save_one
+	done
+	saver_stop
+	daemon_stop
+	row save_8_ranks null lower "$(calc "$(median save_parts) / 1e6")" 1 ms "$pairs"
+	rm -rf "$work/ranks"
+}
+
 save_rows() {
 	part "durable_save save_commit save_cpu" save_part
 	part "durable_save_small" small_part
 	part "durable_save_fast" fast_part
+	part "save_8_ranks" ranks_part
 	part "lora_written lora_save" lora_part
 	part "sums_cpu bus_wall sums_wall sums_sink sums_second" sums_part
 	part "derived_cpu derived_wall derived_bytes" derived_part

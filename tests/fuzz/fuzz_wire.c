@@ -5,7 +5,8 @@
  * length; what wire_request_check lets through is safe to be read as its type; no descriptor is lost.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/wire/wire.h"
+#include "ckpt/client/handle.h"
+#include "ckpt/client/landing.h"
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -41,6 +42,29 @@ static void rows(const uint8_t *data, size_t size)
 		assert(r.width <= 1 << 20 && r.dst <= (1 << 20) - r.width);
 		assert(r.rows == 1 || r.dst_pitch <= ((1 << 20) - r.width - r.dst) / (r.rows - 1));
 		assert(WIRE_ROW_OFF(r.src) + r.width <= segment[WIRE_ROW_SEGMENT(r.src)]);
+	}
+}
+
+/* A row that a daemon lands: all its lines lie in one span, and in the window. */
+static void landed(const uint8_t *data, size_t size)
+{
+	const struct landing_span span[] = { { 4096, 8192 }, { 1 << 20, 1 << 21 } };
+	struct wire_row r;
+
+	for (; size >= sizeof r; data += sizeof r, size -= sizeof r) {
+		uint64_t lines, room;
+
+		memcpy(&r, data, sizeof r);
+		r.flags = WIRE_ROW_CLIENT;
+		r.zero = 0;
+		if (landing_row_check(&r, span, 2, 1 << 20) < 0)
+			continue;
+		lines = r.rows - 1;
+		assert(r.rows && r.width && r.width <= 1 << 20 && r.src <= (1 << 20) - r.width);
+		assert(!lines || r.src_pitch <= ((1 << 20) - r.width - r.src) / lines);
+		room = (r.dst < 8192 ? 8192 : 1 << 21) - r.dst;
+		assert((r.dst >= 4096 && r.dst < 8192) || (r.dst >= 1 << 20 && r.dst < 1 << 21));
+		assert(r.width <= room && (!lines || r.dst_pitch <= (room - r.width) / lines));
 	}
 }
 
@@ -87,6 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int sock[2], fd[WIRE_FDS_MAX], nfd, n, sent;
 
 	rows(data, size);
+	landed(data, size);
 	if (size == 0 || size - 1 > WIRE_BYTES_MAX + 64)
 		return 0;
 	sent = data[0] % 17;

@@ -273,7 +273,6 @@ TEST(steps_grow_and_flags_are_known)
 	m.note = note;
 	m.nnote = 17;
 	assert_int_equal(ckpt_snapshot(K.c, 6, &m), -EINVAL);
-	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -EALREADY);
 	assert_int_equal(ckpt_wait(K.c, 99, CKPT_STAGED, SEC, &K.err), -ENOENT);
 	assert_int_equal(ckpt_wait(K.c, 5, 7, SEC, &K.err), -EINVAL);
 	assert_int_equal(ckpt_average(K.c, "fast", "x", &K.err), -EOPNOTSUPP);

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+// fill.c - from a staged step or its files to the memory of all ranks. Called by restore; runs in workers.
+// Invariants: all declarations are checked before the first byte is written; of the files only the parts
+// are opened that have something of what is wanted.
+#include "daemon/restore.h"
+#include "ckpt/base/mutant.h"
+#include "ckpt/plan/reshard.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+static int merge_memory(struct restore *x)
+{
+	struct ckpt_errlist list = { .code = -EBADMSG };
+	int rc = 0;
+
+	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
+		struct table one;
+
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
+		if (rc < 0)
+			break;
+		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);
+		x->f.slot[r] = x->src[r].mem->base;
+		table_free(&one);
+	}
+	if (rc == 0)
+		rc = table_seal(&x->f.memory, &x->err);
+	if (list.n)
+		rc = ckpt_errlist_end(&list, &x->err, "the staged step is inconsistent");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* A rank's table without what lies in its own memory. */
+static int leave_own(const struct decl *d, struct table *ret, struct ckpt_err *err)
+{
+	const struct table *t = &d->table;
+	int rc = 0;
+
+	*ret = table_borrow(t);
+	for (uint32_t i = 0; i < t->nplace && rc == 0; i++)
+		rc = table_add_place(ret, &t->place[i], NULL, err);
+	for (uint32_t i = 0; i < t->npiece && rc == 0; i++)
+		if (t->piece[i].place != d->own)
+			rc = table_put_piece(ret, &t->piece[i], err);
+	return rc == 0 ? table_seal(ret, err) : rc;
+}
+
+struct wanted {
+	struct table all, here; /* of all ranks; here: what lies in segments, if that is not all */
+	void **base;		/* of both, by place; NULL: the process's own memory */
+	bool own;
+};
+
+static void wanted_free(struct wanted *w)
+{
+	table_free(&w->all);
+	table_free(&w->here);
+	free(w->base);
+}
+
+static int wanted_add(struct wanted *w, const struct decl *d, struct ckpt_errlist *list,
+		      struct ckpt_err *err)
+{
+	struct table some = { 0 };
+	int rc = table_merge(&w->all, &d->table, NULL, list, err);
+
+	if (rc < 0 || !w->own)
+		return rc;
+	rc = leave_own(d, &some, err);
+	if (rc == 0)
+		rc = table_merge(&w->here, &some, NULL, list, err);
+	table_free(&some);
+	return rc;
+}
+
+static int wanted_make(struct restore *x, struct wanted *ret)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	uint32_t nplace = 0, at = 0;
+	int rc = 0;
+
+	*ret = (struct wanted){ 0 };
+	for (uint32_t r = 0; r < x->ndst; r++) {
+		nplace += x->dst[r]->table.nplace;
+		ret->own |= x->dst[r]->own != TABLE_NONE;
+	}
+	ret->base = calloc(nplace ? nplace : 1, sizeof *ret->base);
+	if (!ret->base)
+		return ckpt_error(&x->err, -ENOMEM, "no memory to plan the restore");
+	for (uint32_t r = 0; r < x->ndst && rc == 0; r++) {
+		for (uint32_t i = 0; i < x->dst[r]->table.nplace; i++)
+			ret->base[at++] = i < x->dst[r]->nseg ? x->dst[r]->seg[i]->base : NULL;
+		rc = wanted_add(ret, x->dst[r], &list, &x->err);
+	}
+	if (rc == 0)
+		rc = table_seal(&ret->all, &x->err);
+	if (rc == 0 && ret->own)
+		rc = table_seal(&ret->here, &x->err);
+	if (list.n)
+		rc = ckpt_errlist_end(&list, &x->err, "the ranks' declarations do not agree");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* Blobs of every old rank into one memfd (wire.h). */
+static int blob_table(const struct table *src, struct table *ret, uint64_t first,
+		      uint64_t *ret_bytes, struct ckpt_err *err)
+{
+	uint64_t at = first;
+	int rc = 0;
+
+	*ret = (struct table){ 0 };
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		if (src->tensor[i].flags & TENSOR_BLOB)
+			at += align_up(src->tensor[i].numel, 16);
+	*ret_bytes = at;
+	rc = table_add_place(
+		ret, &(struct table_place){ .name = "blobs", .rank = TABLE_NONE, .bytes = at },
+		NULL, err);
+	at = first;
+	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
+		struct table_tensor x = src->tensor[i];
+		uint64_t zero = 0;
+		struct arena a = { 0 };
+		struct table_piece p = { .rank = TABLE_NONE, .off = at };
+
+		if (!(x.flags & TENSOR_BLOB))
+			continue;
+		x.layout = TABLE_NONE;
+		rc = table_add_tensor(ret, &x, &p.tensor, err);
+		if (rc == 0)
+			rc = indexset_box(1, &zero, x.shape, &a, &p.set);
+		if (rc == 0)
+			rc = table_add_piece(ret, &p, err);
+		arena_free(&a);
+		at += align_up(x.numel, 16);
+	}
+	return rc == 0 ? table_seal(ret, err) : rc;
+}
+
+static int blobs_get(struct restore *x)
+{
+	const struct table *src = x->f.src;
+	struct table t = { 0 };
+	struct plan plan = { 0 };
+	struct ckpt_errlist list = { .code = -EBADMSG };
+	struct plan_opts opts = { .memory_blobs = true };
+	uint64_t n = 0, names = 0, head, bytes = 0;
+	void *map = NULL;
+	int rc;
+
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		if (src->tensor[i].flags & TENSOR_BLOB) {
+			n++;
+			names += strlen(src->tensor[i].name) + 1;
+		}
+	head = align_up(8 + n * sizeof(struct wire_blob) + names, 64);
+	rc = blob_table(src, &t, head, &bytes, &x->err);
+	if (rc == 0)
+		rc = wire_memfd("ckptd-blobs", bytes, &x->blob_fd, &x->err);
+	if (rc == 0)
+		rc = wire_map(x->blob_fd, bytes, 0, &map, &x->err);
+	if (rc == 0)
+		rc = plan_make(src, &t, &opts, &plan, &list, &x->err);
+	if (rc == 0)
+		rc = fill_move(x, &plan, &map, &x->damaged, &x->err);
+	if (rc == 0) {
+		struct wire_blob *b = (struct wire_blob *)((uint8_t *)map + 8);
+		uint64_t name_at = 8 + n * sizeof *b;
+
+		memcpy(map, &n, sizeof n);
+		for (uint32_t i = 0; i < t.ntensor; i++, b++) {
+			size_t len = strlen(t.tensor[i].name) + 1;
+
+			*b = (struct wire_blob){ .name_at = name_at,
+						 .at = t.first[i] < t.first[i + 1]
+							       ? t.piece[t.first[i]].off
+							       : head,
+						 .len = t.tensor[i].numel,
+						 .rank = t.tensor[i].rank };
+			memcpy((uint8_t *)map + name_at, t.tensor[i].name, len);
+			name_at += len;
+		}
+		x->got.blob_bytes = bytes;
+	}
+	if (map)
+		munmap(map, bytes);
+	ckpt_errlist_free(&list);
+	plan_free(&plan);
+	table_free(&t);
+	return rc;
+}
+
+/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot be read is passed
+ * over by this launch, and marked for nobody: it may be right for another version, or be there again. */
+static bool stays_damaged(int rc)
+{
+	return rc == -EBADMSG;
+}
+
+static int files_tick(void *arg, uint64_t done)
+{
+	(void)arg;
+	(void)done;
+	worker_sign(worker_me());
+	return 0;
+}
+
+/* Of a place of the staged step: one rank's slot. */
+static bool mib_is_right(void *arg, uint32_t place, uint64_t i, const void *p)
+{
+	const struct restore *x = arg;
+
+	return !x->sums[place] || slot_sums_match(x->sums[place], i, p);
+}
+
+int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
+	      struct ckpt_err *err)
+{
+	int rc;
+
+	if (!x->f.saved) {
+		const struct move_spread how = { .right = mib_is_right, .arg = (void *)(uintptr_t)x };
+
+		return move_spread(p, (const void *const *)x->f.slot, base, &how, err);
+	}
+	rc = move_read(p, &x->f.files, base, files_tick, NULL, err);
+	*damaged |= stays_damaged(rc);
+	return rc;
+}
+
+bool fill_asks(const struct restore *x, const struct table_tensor *t)
+{
+	return list_asked(t, x->want.only[0] ? x->want.only : NULL);
+}
+
+static bool has(const struct table *t, const struct table_tensor *x)
+{
+	return table_find(t, x->component, x->name, x->rank) != TABLE_NONE;
+}
+
+static uint32_t count_unused(const struct restore *x, const struct table *src,
+			     const struct table *dst)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		n += fill_asks(x, &src->tensor[i]) && !has(dst, &src->tensor[i]);
+	return n;
+}
+
+/* LENIENT leaves alone what a step lacks; but what a damaged one may have been written into is not as it
+ * was. The ranks wait, so dst is the same table at every try. */
+static int check_left_alone(struct restore *x, const struct table *src, const struct table *dst)
+{
+	struct ckpt_errlist list = { .code = -EBADMSG };
+	char name[160];
+	int rc;
+
+	for (uint32_t i = 0; i < x->retreat.nbegun && i < dst->ntensor; i++)
+		if (x->retreat.begun[i] && !has(src, &dst->tensor[i]))
+			ckpt_errlist_add(&list, "%s",
+					 table_tensor_print(&dst->tensor[i], name, sizeof name));
+	x->overwritten = list.n > 0;
+	rc = ckpt_errlist_end(&list, &x->err,
+			      "step %" PRIu64
+			      " lacks tensors that may now hold data of a newer, damaged "
+			      "step, so they cannot stay as they are: set their values again, and "
+			      "restore step %" PRIu64,
+			      x->pin.step, x->pin.step);
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* From here on they may be written. */
+static int note_begun(struct restore *x, const struct table *src, const struct table *dst)
+{
+	struct retreat *r = &x->retreat;
+
+	if (!r->begun && !(r->begun = calloc(dst->ntensor + 1, sizeof *r->begun)))
+		return ckpt_error(&x->err, -ENOMEM, "no memory to restore");
+	r->nbegun = dst->ntensor;
+	for (uint32_t i = 0; i < dst->ntensor; i++)
+		r->begun[i] |= fill_asks(x, &dst->tensor[i]) && has(src, &dst->tensor[i]);
+	return 0;
+}
+
+/* What the windows need of each rank that has memory of its own. */
+static int landings_make(struct restore *x)
+{
+	int rc = 0;
+
+	for (uint32_t r = 0; r < x->ndst && rc == 0; r++) {
+		rc = landing_make(x, r, &x->landing[r], &x->err);
+		x->nlanding += x->landing[r] != NULL;
+	}
+	return rc;
+}
+
+/* Into segments. */
+static int fill_here(struct restore *x, const struct wanted *w, const struct plan *all)
+{
+	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .lenient = x->want.flags & CKPT_LENIENT };
+	struct plan here = { 0 };
+	int rc;
+
+	if (!w->own)
+		return fill_move(x, all, w->base, &x->damaged, &x->err);
+	rc = plan_make(x->f.src, &w->here, &opts, &here, NULL, &x->err);
+	if (rc == 0)
+		rc = fill_move(x, &here, w->base, &x->damaged, &x->err);
+	plan_free(&here);
+	return rc;
+}
+
+/* Check everything, then move everything. */
+static int fill(struct restore *x)
+{
+	const struct table *src = x->f.src;
+	struct wanted w;
+	struct plan plan = { 0 };
+	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct list_notes notes = { 0 };
+	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .lenient = x->want.flags & CKPT_LENIENT,
+				  .differs = list_differs,
+				  .differs_arg = &notes };
+	bool writes = !(x->want.flags & CKPT_DRY_RUN);
+	int rc = wanted_make(x, &w);
+
+	if (rc == 0) {
+		rc = plan_make(src, &w.all, &opts, &plan, &list, &x->err);
+		if (rc == 0 || list.n)
+			list_unmatched(&notes, src, &w.all, opts.only, &x->listed);
+		if (list.n)
+			rc = ckpt_errlist_end(&list, &x->err,
+					      "step %" PRIu64 " does not fit the declarations",
+					      x->pin.step);
+	}
+	if (rc == 0)
+		rc = move_check(&plan, &x->err);
+	x->got.ntensor = plan.ntensor;
+	x->got.nmissing = plan.nmissing;
+	x->got.nunused = rc == 0 ? count_unused(x, src, &w.all) : 0;
+	if (rc == 0 && opts.lenient && writes)
+		rc = check_left_alone(x, src, &w.all);
+	if (rc == 0 && writes && w.own)
+		rc = landings_make(x);
+	if (rc == 0 && opts.lenient && writes)
+		rc = note_begun(x, src, &w.all);
+	if (rc == 0 && writes)
+		rc = fill_here(x, &w, &plan);
+	if (rc == 0)
+		rc = blobs_get(x);
+	list_notes_free(&notes);
+	ckpt_errlist_free(&list);
+	plan_free(&plan);
+	wanted_free(&w);
+	return rc;
+}
+
+static int fill_from_memory(struct restore *x)
+{
+	int rc;
+
+	x->f.slot = calloc(x->nsrc, sizeof *x->f.slot);
+	rc = x->f.slot ? merge_memory(x) : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
+	x->f.src = &x->f.memory;
+	x->got.world_saved = x->nsrc;
+	return rc == 0 ? fill(x) : rc;
+}
+
+/* --- which parts are needed --- */
+
+/* Of blobs every rank may read those of all. */
+static void choose_blobs(const struct checkpoint *k, bool *needed)
+{
+	for (uint32_t i = 0; i < k->table.ntensor; i++) {
+		const struct table_tensor *t = &k->table.tensor[i];
+
+		if (t->flags & TENSOR_BLOB)
+			needed[t->rank < k->world ? t->rank : 0] = true;
+	}
+}
+
+static bool all_of(const bool *needed, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (!needed[i])
+			return false;
+	return true;
+}
+
+/* Layouts are a hint: where they do not help, all parts are needed. */
+static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	const struct restore *x = arg;
+	const struct reshard_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+					   .lenient = true };
+	bool all = false;
+	int rc = 0;
+
+	choose_blobs(k, needed);
+	for (uint32_t r = 0; r < x->ndst && rc == 0 && !all && !all_of(needed, k->world); r++) {
+		struct reshard *plan = NULL;
+
+		rc = reshard_open(&k->table, &x->dst[r]->table, &opts, &plan, err);
+		if (rc == 0)
+			rc = reshard_ranks(plan, r, k->world, needed, &all, err);
+		reshard_close(plan);
+	}
+	if (rc || all)
+		memset(needed, true, k->world);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+static void files_close(struct filling *f)
+{
+	if (f->files_open)
+		move_close(&f->files);
+	f->files_open = false;
+	checkpoint_free(TAKE(f->saved));
+}
+
+static int files_open(struct restore *x, bool some)
+{
+	struct filling *f = &x->f;
+	int rc = some ? format_native.open_some(&f->dir, choose_parts, x, &f->saved, &x->err)
+		      : format_native.open(&f->dir, &f->saved, NULL, NULL, &x->err);
+
+	x->damaged = stays_damaged(rc);
+	if (rc == 0)
+		rc = store_step_same(x->pin.dir, x->pin.id, f->saved, &x->err);
+	if (rc == 0)
+		rc = move_open(x->d->opts.ops, f->step_fd, f->saved, true, x->d->opts.engine,
+			       &f->files, &x->err);
+	f->files_open = rc == 0;
+	if (rc == 0) {
+		f->src = &f->saved->table;
+		x->got.world_saved = f->saved->world;
+		snprintf(x->got.id, sizeof x->got.id, "%s", f->saved->id);
+	}
+	return rc;
+}
+
+static bool lacks_parts(const struct checkpoint *c)
+{
+	for (uint32_t i = 0; c && i < c->nfile; i++)
+		if (c->file[i].unread)
+			return true;
+	return false;
+}
+
+static int fill_from_disk(struct restore *x)
+{
+	struct filling *f = &x->f;
+	int rc = store_step_open(x->store, x->pin.dir, &f->step_fd, &x->err);
+
+	if (rc == 0)
+		rc = store_source_dir(x->d->opts.ops, f->step_fd, &f->dir);
+	if (rc < 0)
+		return rc;
+	f->dir_open = true;
+	rc = files_open(x, true);
+	if (rc == 0)
+		rc = fill(x);
+	if (rc == -EMEDIUMTYPE && lacks_parts(f->saved)) { /* the hint was wrong, or it does not fit */
+		files_close(f);
+		listed_free(&x->listed);
+		x->err = (struct ckpt_err){ 0 };
+		rc = files_open(x, false);
+		if (rc == 0)
+			rc = fill(x);
+	}
+	if (x->damaged)
+		fill_damaged(x, x->err.msg);
+	return rc;
+}
+
+void fill_damaged(struct restore *x, const char *why)
+{
+	atomic_fetch_add(&x->d->damages, 1);
+	keep_quarantine(x->store, x->pin.dir, why, x->marked, sizeof x->marked);
+}
+
+void fill_end(struct restore *x)
+{
+	struct filling *f = &x->f;
+
+	for (uint32_t r = 0; x->landing && r < x->ndst; r++)
+		landing_source_free(x->landing[r]);
+	free(TAKE(x->landing));
+	files_close(f);
+	if (f->dir_open)
+		store_source_dir_close(&f->dir);
+	f->dir_open = false;
+	if (f->step_fd >= 0)
+		(void)close(TAKE_FD(f->step_fd));
+	table_free(&f->memory);
+	free(TAKE(f->slot));
+}
+
+void fill_gone(struct restore *x)
+{
+	char why[400];
+
+	if (x->rc != -ENOENT && x->rc != -ESTALE && x->rc != -EAGAIN)
+		return;
+	snprintf(why, sizeof why, "%.390s", x->err.msg);
+	x->rc = ckpt_error(&x->err, -EBADMSG,
+			   "the step to restore was removed: %s; call ckpt_restore again", why);
+}
+
+void fill_run(struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+
+	x->got.step = x->pin.step;
+	x->got.where = x->pin.where;
+	if (!MUTANT(PASSED_UNSAID)) {
+		x->got.npassed = x->pin.npassed;
+		memcpy(x->got.passed, x->pin.passed, sizeof x->got.passed);
+	}
+	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
+	x->gone = x->rc == -ENOENT || x->rc == -ESTALE;
+	fill_gone(x);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * restore.h - one step for all ranks of a launch, between the files that give it back:
+ *
+ *	restore.c  rounds and choosing: which step, whose answer
+ *	fill.c     filling: tables, plan, checks, what goes straight into segments, blobs; in workers
+ *	landing.c  what goes through windows, into the processes' own memory
+ *	steps.c    ckpt_steps
+ *
+ * A struct restore is the owner's, but for the time in which a task of it runs: then it is that task's.
+ * Window tasks, of which several run at once, only read it.
+ */
+#ifndef DAEMON_RESTORE_H
+#define DAEMON_RESTORE_H
+#include "daemon/passes.h"
+#include "daemon/state.h"
+
+/* how long to wait for the other ranks when the caller does not say */
+#define RESTORE_NS (60 * NS_PER_S)
+
+/* Where the bytes come from, and where they go: made by the first task. */
+struct filling {
+	struct store *store;
+	int step_fd;
+	struct source_dir dir;
+	struct checkpoint *saved; /* NULL: from memory */
+	struct move_files files;
+	bool dir_open, files_open;
+	struct table memory; /* of the staged slots */
+	void **slot;	     /* [nsrc] their bytes */
+	const struct table *src;
+};
+
+struct restore {
+	struct task task;
+	struct launch *l; /* reference */
+	struct daemon *d;
+	struct wire_restore want;
+	uint32_t round;
+	/* choosing */
+	struct store *store;
+	bool mem_known;
+	uint64_t mem_step, mem_generation;
+	uint64_t mem_back; /* as snap.back, of that step */
+	bool seq_unknown;  /* how far its numbers go on disk */
+	struct bad *bad;   /* [nbad] */
+	uint32_t nbad;
+	struct pin pin;
+	int pin_fd;		/* of the step's directory: nobody removes it meanwhile; -1: none */
+	struct retreat retreat; /* the launch's, while it is chosen or moved */
+	/* moving */
+	uint32_t nsrc, ndst;
+	struct snap_rank *src; /* [nsrc] references: the staged slots */
+	struct slot_sums **sums; /* [nsrc] references; NULL: nobody has summed that slot */
+	struct decl **dst;     /* [ndst] references */
+	struct filling f;
+	struct landing_source **landing; /* [ndst] NULL: the rank has no memory of its own */
+	uint32_t nlanding, tasks;	 /* tasks: of windows, that run */
+	struct wire_restored got;
+	int blob_fd;
+	bool gone;	  /* what was chosen: not damaged, and not there */
+	bool damaged;	  /* files of a step on disk, and so for the next reader too */
+	struct listed listed; /* what did not match */
+	bool overwritten; /* LENIENT would leave alone what a damaged step was written into */
+	char marked[256]; /* what became of the mark that says so */
+	int rc;
+	struct ckpt_err err;
+};
+
+/* A step that does not read: is it its own fault, so that an older one is to be tried? */
+static inline bool is_damage(int rc)
+{
+	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
+}
+
+/* --- filling --- */
+/* Check all, then write what lies in segments, and make what the windows need. Worker. */
+void fill_run(struct task *t);
+/* Bytes of this plan, from the step to [dst place]. damaged: set where files are wrong. Any thread. */
+int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
+	      struct ckpt_err *err);
+/* The files of the step are damaged: a mark says so to whoever comes later. Worker. */
+void fill_damaged(struct restore *x, const char *why);
+void fill_end(struct restore *x);
+/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one that
+ * has gone since, set aside or removed. */
+void fill_gone(struct restore *x);
+bool fill_asks(const struct restore *x, const struct table_tensor *t);
+
+/* --- landing --- */
+/* What rank r wants in its own memory. NULL: nothing. Worker. */
+int landing_make(struct restore *x, uint32_t r, struct landing_source **ret, struct ckpt_err *err);
+void landing_source_free(struct landing_source *s);
+/* Fill windows that are free, send what is filled. True: all of it has landed, or it has failed (x->rc) and
+ * no task runs any more: then x is the caller's again. Owner. */
+bool landing_go(struct restore *x);
+/* A library that has not answered for too long fails it. */
+void landing_late(struct restore *x, uint64_t now);
+/* A window task has ended: as landing_go, then restore_landed. */
+void restore_landed(struct restore *x);
+#endif
