@@ -100,7 +100,11 @@ void launch_unref(struct launch *l)
 		return;
 	launch_let_go(l);
 	restore_free_retreat(l);
+	agreed_free(l->agreed);
+	whole_unref(l->whole);
+	names_unref(l->names);
 	listed_free(&l->tried);
+	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -646,6 +650,10 @@ struct declare {
 	uint32_t nseg;
 	struct segment **seg; /* the member's; it adds none while busy */
 	struct decl *decl;
+	struct decl **other;   /* [world] of the other ranks, in this epoch: references */
+	struct agreed *agreed; /* the launch's, for so long */
+	struct declare *next;
+	struct names *names; /* reference */
 	int rc;
 	struct ckpt_err err;
 };
@@ -654,40 +662,8 @@ static void declare_run(struct task *t)
 {
 	struct declare *d = (struct declare *)t;
 
-	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl,
-			  &d->err);
-}
-
-/* Every rank's idea of a tensor is compared with that of the first rank that declared it. */
-static int agree_with_others(struct launch *l, const struct member *m, const struct decl *mine,
-			     struct ckpt_err *err)
-{
-	struct ckpt_errlist list = { .code = -EINVAL };
-	char mine_who[32], other_who[32];
-	int rc;
-
-	snprintf(mine_who, sizeof mine_who, "rank %u", m->rank);
-	for (uint32_t r = 0; r < l->world && list.n == 0; r++) {
-		const struct decl *other = l->member[r].decl;
-
-		if (r == m->rank || !other || other->epoch != mine->epoch)
-			continue;
-		snprintf(other_who, sizeof other_who, "rank %u", r);
-		for (uint32_t i = 0; i < mine->table.ntensor; i++) {
-			const struct table_tensor *x = &mine->table.tensor[i];
-			uint32_t k = table_find(&other->table, x->component, x->name, x->rank);
-
-			if (k != TABLE_NONE)
-				table_tensor_compare(&mine->table, i, mine_who, &other->table, k,
-						     other_who, &list);
-		}
-	}
-	rc = ckpt_errlist_end(&list, err,
-			      "the ranks disagree about %" PRIu64
-			      " properties of tensors; nothing is sealed",
-			      list.n);
-	ckpt_errlist_free(&list);
-	return rc;
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, d->names,
+			  &d->decl, &d->err);
 }
 
 /* Does the rank bring slots along? */
@@ -749,19 +725,14 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 static void touch_start(struct launch *l, struct member *m);
 static void cover_start(struct launch *l);
 
-static void declare_done(struct daemon *d, struct task *t)
+static void declare_end(struct declare *c)
 {
-	struct declare *c = (struct declare *)t;
 	struct session *s = c->s;
 	struct launch *l = c->l;
 	struct member *m = s->member;
 
-	(void)d;
-	if (c->rc == 0 && !s->closed) {
-		c->rc = agree_with_others(l, m, c->decl, &c->err);
-		if (c->rc == 0)
-			c->rc = give_slots(l, m, c->decl, &c->err);
-	}
+	if (c->rc == 0 && !s->closed)
+		c->rc = give_slots(l, m, c->decl, &c->err);
 	if (c->rc < 0 && !s->closed) {
 		session_refuse(s, c->rc, c->err.msg);
 	} else if (!s->closed) {
@@ -778,6 +749,8 @@ static void declare_done(struct daemon *d, struct task *t)
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
+		if (l->covered_epoch == c->epoch) /* that was another declaration */
+			l->covered_epoch = 0;
 		judge(l, 0, NULL); /* a new declaration, a new judgement */
 		unready(l);
 		l->state = LAUNCH_FORMING;
@@ -787,10 +760,88 @@ static void declare_done(struct daemon *d, struct task *t)
 		cover_start(l);
 	}
 	decl_unref(c->decl);
+	names_unref(c->names);
 	munmap(c->bytes, c->len);
-	launch_unref(l);
 	free(c);
 	session_unbusy(s);
+}
+
+static void agree_next(struct launch *l);
+
+static void agree_run(struct task *t)
+{
+	struct declare *c = (struct declare *)t;
+
+	c->rc = agree(&c->agreed, c->decl, c->other, c->l->world, &c->err);
+}
+
+static void agree_done(struct daemon *d, struct task *t)
+{
+	struct declare *c = (struct declare *)t;
+	struct launch *l = c->l;
+
+	(void)d;
+	l->agreed = TAKE(c->agreed);
+	l->agreeing = false;
+	for (uint32_t r = 0; r < l->world; r++)
+		decl_unref(c->other[r]);
+	free(c->other);
+	declare_end(c);
+	agree_next(l);
+	launch_unref(l);
+}
+
+/* The next one that waits is held against all that were accepted. */
+static void agree_next(struct launch *l)
+{
+	struct declare *c = l->waiting;
+
+	if (l->agreeing || !c)
+		return;
+	l->waiting = c->next;
+	c->other = calloc(l->world, sizeof(struct decl *));
+	if (!c->other) {
+		c->rc = ckpt_error(&c->err, -ENOMEM, "no memory for a declaration");
+		declare_end(c);
+		agree_next(l);
+		launch_unref(l);
+		return;
+	}
+	for (uint32_t r = 0; r < l->world; r++)
+		if (r != c->decl->rank && l->member[r].decl && l->member[r].decl->epoch == c->epoch)
+			c->other[r] = decl_ref(l->member[r].decl);
+	c->agreed = TAKE(l->agreed);
+	c->task = (struct task){ agree_run, agree_done, NULL };
+	l->agreeing = true;
+	daemon_task(l->job->d, &l->job->d->work, &c->task);
+}
+
+static void declare_done(struct daemon *d, struct task *t)
+{
+	struct declare *c = (struct declare *)t, **last = &c->l->waiting;
+	struct launch *l = c->l;
+
+	(void)d;
+	if (c->rc < 0 || c->s->closed) {
+		declare_end(c);
+		launch_unref(l);
+		return;
+	}
+	while (*last)
+		last = &(*last)->next;
+	*last = c;
+	agree_next(l);
+}
+
+/* Those of the epoch: a reference, or NULL. */
+static struct names *launch_names(struct launch *l, uint32_t epoch)
+{
+	if (!l->names || l->names_epoch != epoch) {
+		names_unref(l->names);
+		l->names = names_new();
+		l->names_epoch = epoch;
+	}
+	return l->names ? names_ref(l->names) : NULL;
 }
 
 void launch_declare(struct session *s, const struct wire_declare *m, int fd)
@@ -798,14 +849,18 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	struct declare *c = calloc(1, sizeof *c);
 	struct ckpt_err err = { 0 };
 
-	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
+	if (c)
+		c->names = launch_names(s->launch, m->epoch);
+	if (!c || !c->names || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
 		session_refuse(
 			s,
-			err.code ? err.code
-			: c	 ? -EPROTO
-				 : -ENOMEM,
+			err.code	? err.code
+			: c && c->names ? -EPROTO
+					: -ENOMEM,
 			err.code ? err.msg
 				 : "the declaration is malformed, or ckptd has no memory for it");
+		if (c)
+			names_unref(c->names);
 		free(c);
 		return;
 	}
@@ -995,46 +1050,28 @@ struct cover {
 	struct launch *l;
 	uint32_t epoch, n;
 	struct decl **decl;
+	struct whole *whole;
 	uint64_t need; /* on disk */
 	int rc;
 	struct ckpt_err err;
 };
 
-/* Lines, if the ranks together do not have every element once. Why comes before what follows from it. */
-static void cover_check(const struct cover *c, const struct table *all,
-			struct ckpt_errlist *ret_list)
-{
-	struct ckpt_errlist why = { .code = -EINVAL };
-
-	table_cover(all, ret_list);
-	if (ret_list->n)
-		boxes_compare(c->decl, c->n, all, &why);
-	if (why.n) {
-		ckpt_errlist_free(ret_list);
-		*ret_list = why;
-		table_cover(all, ret_list);
-	}
-}
-
 static void cover_run(struct task *t)
 {
 	struct cover *c = (struct cover *)t;
-	struct ckpt_errlist list = { .code = -EINVAL };
-	struct table all = { 0 };
 
-	for (uint32_t r = 0; r < c->n && c->rc == 0; r++) {
+	for (uint32_t r = 0; r < c->n; r++)
 		c->need += decl_bytes_max(c->decl[r], true);
-		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
-	}
-	if (c->rc == 0)
-		c->rc = table_seal(&all, &c->err);
-	if (c->rc == 0 && list.n == 0)
-		cover_check(c, &all, &list);
-	if (list.n)
-		c->rc = ckpt_errlist_end(&list, &c->err,
-					 "the ranks do not declare complete tensors");
-	ckpt_errlist_free(&list);
-	table_free(&all);
+	c->rc = whole_make(c->decl, c->n, &c->whole, &c->err);
+}
+
+/* Of the declarations that the launch has? */
+static bool cover_is_new(const struct cover *c)
+{
+	for (uint32_t r = 0; r < c->n; r++)
+		if (c->l->member[r].decl != c->decl[r])
+			return false;
+	return true;
 }
 
 static void cover_done(struct daemon *d, struct task *t)
@@ -1044,7 +1081,7 @@ static void cover_done(struct daemon *d, struct task *t)
 	uint32_t epoch;
 
 	l->covering = false;
-	if (!all_declared(l, &epoch) || epoch != c->epoch) {
+	if (!all_declared(l, &epoch) || epoch != c->epoch || !cover_is_new(c)) {
 		cover_start(l);
 	} else if (c->rc < 0) {
 		judge(l, c->rc, c->err.msg);
@@ -1054,12 +1091,17 @@ static void cover_done(struct daemon *d, struct task *t)
 	} else {
 		judge(l, 0, NULL);
 		l->covered_epoch = epoch;
+		whole_unref(l->whole);
+		l->whole = TAKE(c->whole);
+		agreed_free(TAKE(l->agreed));
+		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
 		maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)
 		decl_unref(c->decl[r]);
+	whole_unref(c->whole);
 	free(c->decl);
 	free(c);
 	launch_unref(l);
@@ -1092,6 +1134,7 @@ static void cover_start(struct launch *l)
 /* Nobody is left: what snaps and tasks need they hold themselves. */
 static void members_release(struct launch *l)
 {
+	agreed_free(TAKE(l->agreed));
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
 

@@ -209,7 +209,7 @@ struct listing {
 static void listing_free(struct listing *x)
 {
 	for (uint32_t i = 0; i < x->nsrc; i++) {
-		decl_unref(x->src[i].decl);
+		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
 	}
 	free(x->src);
@@ -320,7 +320,7 @@ static struct listing *listing_new(struct session *s, const struct wire_list *m)
 		return NULL;
 	}
 	for (uint32_t r = 0; mem && r < mem->world; r++)
-		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(mem->rank[r].decl),
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(mem->rank[r].decl),
 							.mem = slotmem_ref(mem->rank[r].mem) };
 	return x;
 }

@@ -200,6 +200,7 @@ void decl_slot_unref(struct decl *d)
 	table_free(&d->constant);
 	table_free(&d->main);
 	table_free(&d->part);
+	names_unref(d->names);
 	free(d);
 }
 
@@ -215,6 +216,7 @@ void decl_unref(struct decl *d)
 	free(TAKE(d->base));
 	free(TAKE(d->boxes));
 	free(TAKE(d->boxes_mesh));
+	drift_decl_free(TAKE(d->drift));
 	if (d->rows_fd >= 0)
 		(void)close(TAKE_FD(d->rows_fd));
 	decl_slot_unref(d);
@@ -358,6 +360,29 @@ const struct table *decl_part(const struct decl *d, uint32_t kind)
 	return d->constant.npiece ? &d->main : &d->part;
 }
 
+static int pack(struct table *t, struct names *n)
+{
+	struct table packed;
+	int rc = t->sealed ? table_pack(t, n, &packed) : 0;
+
+	if (rc < 0 || !t->sealed)
+		return rc;
+	table_free(t);
+	*t = packed;
+	return 0;
+}
+
+/* Before anything points into its tables. */
+static int decl_pack(struct decl *d)
+{
+	struct table *const table[] = { &d->table, &d->part, &d->main, &d->constant };
+	int rc = 0;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(table) && rc == 0; i++)
+		rc = pack(table[i], d->names);
+	return rc;
+}
+
 static uint64_t slot_sum(const struct decl *d)
 {
 	struct hash128_state s;
@@ -377,7 +402,8 @@ static uint64_t slot_sum(const struct decl *d)
 }
 
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err)
 {
 	struct decl *d = calloc(1, sizeof *d);
 	struct ckpt_errlist list = { .code = -EINVAL };
@@ -386,6 +412,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	if (rc < 0)
 		return rc;
 	d->refs = d->slots = 1;
+	d->names = names_ref(names);
 	d->rows_fd = -1;
 	d->epoch = epoch;
 	d->rank = rank;
@@ -404,6 +431,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_slot(d, &list, err);
 	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	if (rc == 0 && decl_pack(d) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 
@@ -415,6 +444,11 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = ckpt_errlist_end(&list, err, "the declaration of rank %u is inconsistent",
 				      rank);
 	ckpt_errlist_free(&list);
+	if (rc < 0) {
+		decl_unref(d);
+		return rc;
+	}
+	rc = drift_decl_make(d, err);
 	if (rc < 0) {
 		decl_unref(d);
 		return rc;
@@ -436,47 +470,66 @@ static uint64_t pieces_end(const struct table *t)
 }
 
 /* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
- * it is now (client/declare.c). */
+ * it is now (client/declare.c). Its pieces: one, or none where it has no bytes. */
+static int blob_now(struct table *t, uint32_t i, const void *raw, struct arena *a)
+{
+	struct table_tensor *x = &t->tensor[i];
+	struct table_piece *p = &t->piece[t->first[i]];
+	const uint64_t zero = 0, head = 64;
+	uint64_t *shape;
+	le64 now;
+
+	if (t->first[i] == t->first[i + 1])
+		return 0;
+	shape = arena_alloc(a, sizeof *shape);
+	if (!shape)
+		return -ENOMEM;
+	memcpy(&now, (const uint8_t *)raw + p->off, sizeof now);
+	*shape = MIN(le64_get(now), x->shape[0] - head);
+	x->shape = shape;
+	x->numel = p->len = *shape;
+	p->off += head;
+	return indexset_box(1, &zero, shape, a, &p->set);
+}
+
+/* Without the pieces that have no bytes. */
+static void empty_leave(struct table *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0, k = 0; i < t->ntensor; i++) {
+		t->first[i] = n;
+		for (; k < t->npiece && t->piece[k].tensor == i; k++)
+			if (t->piece[k].len)
+				t->piece[n++] = t->piece[k];
+	}
+	t->first[t->ntensor] = t->npiece = n;
+}
+
+/* It needs t as long as it is there. */
 static int table_now(const struct table *t, const void *raw, struct table *ret,
 		     struct ckpt_err *err)
 {
-	int rc = slot_begin(t, t->place[0].bytes, ret, err);
+	bool empty = false;
+	int rc;
 
-	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++) {
-		struct table_tensor x = t->tensor[i];
-		uint64_t shape = x.ndim ? x.shape[0] : 0, cut = 0;
+	*ret = (struct table){ 0 };
+	rc = table_twin(t, ret);
 
-		if (x.flags & TENSOR_BLOB && t->first[i] < t->first[i + 1]) {
-			le64 now;
-
-			memcpy(&now, (const uint8_t *)raw + t->piece[t->first[i]].off, sizeof now);
-			cut = 64;
-			shape = MIN(le64_get(now), shape - cut);
-			x.shape = &shape;
+	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++)
+		if (t->tensor[i].flags & TENSOR_BLOB) {
+			rc = blob_now(ret, i, raw, &ret->arena);
+			empty |= !ret->tensor[i].numel;
 		}
-		rc = table_add_tensor(ret, &x, NULL, err);
-		for (uint32_t p = t->first[i]; p < t->first[i + 1] && rc == 0; p++) {
-			struct table_piece piece = t->piece[p];
-			struct arena a = { 0 };
-			uint64_t zero = 0;
-
-			if (cut) {
-				piece.off += cut;
-				rc = indexset_box(1, &zero, &shape, &a, &piece.set);
-			}
-			if (rc == 0)
-				rc = table_add_piece(ret, &piece, err);
-			arena_free(&a);
-		}
-	}
-	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
-	if (rc == 0)
-		ret->place[0].bytes = pieces_end(ret);
-	if (rc == 0)
-		rc = table_seal(ret, err);
-	if (rc < 0)
+	if (rc < 0) {
 		table_free(ret);
-	return rc;
+		return ckpt_error(err, rc, "no memory for the table of a slot");
+	}
+	if (empty)
+		empty_leave(ret);
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	ret->place[0].bytes = pieces_end(ret);
+	return 0;
 }
 
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)

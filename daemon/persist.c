@@ -213,6 +213,7 @@ static int const_take(struct persist *p, uint32_t r)
 	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
 	c->table = *passing_table(p->passing, p->world + r);
 	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
+	c->decl = decl_slot_ref(from->decl);
 	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
 	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
 		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
@@ -580,15 +581,28 @@ static struct lineage_ask line_ask(const struct persist *p)
 static int manifest_make(struct persist *p, const struct native_lineage *line, void **ret_bytes,
 			 uint64_t *ret_len, uint8_t *ret_id)
 {
+	const struct whole *w = p->snap->whole;
 	cleanup_free struct native_part *part = calloc(2 * (size_t)p->world, sizeof *part);
+	cleanup_free const uint32_t **map = calloc(2 * (size_t)p->world, sizeof(uint32_t *));
+	cleanup_free uint32_t *map_n = calloc(2 * (size_t)p->world, sizeof *map_n);
+	struct native_whole whole = { .map = map, .map_n = map_n };
 	uint32_t n = 0;
 
-	if (!part)
+	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
-	for (uint32_t i = 0; i < 2 * p->world; i++)
-		if (has_part(p, i))
-			part[n++] = p->part[i];
-	return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id, &p->err);
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
+		if (!has_part(p, i))
+			continue;
+		map[n] = w ? w->map[i] : NULL;
+		map_n[n] = w ? w->map_n[i] : 0;
+		part[n++] = p->part[i];
+	}
+	if (!w)
+		return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id,
+				       &p->err);
+	whole.all = &w->table;
+	return native_manifest_whole(&p->info, &whole, part, n, line, ret_bytes, ret_len, ret_id,
+				     &p->err);
 }
 
 static void commit_step(struct persist *p)
@@ -596,6 +610,8 @@ static void commit_step(struct persist *p)
 	const struct lineage_ask ask = line_ask(p);
 	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
+	char health[DRIFT_TEXT];
+	const struct checkpoint_attr attr = { DRIFT_ATTR, health };
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
@@ -611,6 +627,11 @@ static void commit_step(struct persist *p)
 	at.line.tool = ckptd_version;
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
+	drift_text(p->snap->launch, health, sizeof health);
+	if (health[0]) {
+		at.line.nattr = 1;
+		at.line.attr = &attr;
+	}
 	if (p->rc == 0)
 		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)

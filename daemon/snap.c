@@ -27,11 +27,14 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .flags = t.flags,
 			    .epoch = l->epoch,
 			    .const_rev = l->const_rev,
+			    .drift_turn = drift_turn(l),
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	if (l->whole && l->whole->epoch == l->epoch)
+		s->whole = whole_ref(l->whole);
 	passes_interrupt(l->job);
 	l->refs++;
 	l->job->snaps = s;
@@ -56,6 +59,7 @@ static void snap_unlink(struct snap *s)
 	if (s->drain)
 		control_over(s, -ECANCELED, "the step was discarded");
 	rescue_lost(s, -ECANCELED, "the step was discarded");
+	drift_look(s, true);
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -64,6 +68,7 @@ static void snap_unlink(struct snap *s)
 	if (s->job->before == s)
 		s->job->before = NULL;
 	free(s->rank);
+	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
 }
@@ -257,6 +262,8 @@ struct copy {
 	struct shared_snap *rec;
 	uint64_t mark, ns;
 	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
+	uint32_t turn;
+	struct drift_sums *drift;
 	int rc;
 };
 
@@ -267,6 +274,11 @@ static int copy_tick(void *arg, uint64_t done)
 
 	(void)done;
 	return shared_snap_state(c->rec, &seq) != SNAP_COPYING || seq != c->mark;
+}
+
+static int copy_stop(void *arg)
+{
+	return copy_tick(arg, 0);
 }
 
 static void copy_run(struct task *t)
@@ -284,6 +296,8 @@ static void copy_run(struct task *t)
 		c->rc = -ESTALE;
 		shared_why_set(c->rec, c->mark, c->changed_at);
 	}
+	if (c->rc == 0 && c->turn != DRIFT_NO_TURN)
+		c->drift = drift_sum(c->decl, c->turn, copy_stop, c);
 	if (c->rc == 0) {
 		if (!shared_snap_copied(c->page, c->rec, c->mark))
 			c->rc = -ECANCELED;
@@ -319,6 +333,7 @@ static void copy_done(struct daemon *d, struct task *t)
 	s->tasks--;
 	if (c->rc == 0 || MUTANT(TORN_STAGED)) {
 		r->copy = COPY_DONE;
+		r->drift = TAKE(c->drift);
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
 	} else if (c->changed_at != UINT64_MAX) {
@@ -332,6 +347,7 @@ static void copy_done(struct daemon *d, struct task *t)
 		snap_fail(s, OUTCOME_TORN, -ENOENT,
 			  s->launch->member[c->r].lost ? "a rank died during its copy" : text);
 	}
+	drift_sums_free(c->drift);
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
 	free(c);
@@ -365,6 +381,7 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 			    .page = m->page,
 			    .rec = rec,
 			    .mark = mark,
+			    .turn = s->drift_turn,
 			    .changed_at = UINT64_MAX };
 	s->tasks++;
 	daemon_task(s->job->d, &s->job->d->copy, &c->task);
@@ -594,6 +611,8 @@ void launch_ring(struct launch *l)
 		    snap_guarded(s) < 0 && s->phase != PHASE_WRITING) {
 			snap_give_up(s);
 			snap_release(s);
+		} else if (s->launch == l && s->phase != PHASE_COLLECTING) {
+			drift_look(s, false);
 		}
 	}
 	for (uint32_t r = 0; r < l->world; r++) {

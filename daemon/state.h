@@ -23,7 +23,9 @@
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/table/names.h"
 #include "daemon/daemon.h"
+#include "daemon/drift.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -144,6 +146,7 @@ struct slotmem {
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
+	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
@@ -160,8 +163,9 @@ struct decl {
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
-	struct segment **seg; /* [nseg] references held */
-	const void **base;    /* [nseg] */
+	struct drift_decl *drift; /* drift.c's */
+	struct segment **seg;	  /* [nseg] references held */
+	const void **base;	  /* [nseg] */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -194,11 +198,37 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
+/* --- what all ranks declare (whole.c). Workers --- */
+/*
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
+ * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
+ * contradiction.
+ */
+struct agreed;
+int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
+	  struct ckpt_err *err);
+void agreed_free(struct agreed *a);
+/* The tensors of all parts as one table: made once in an epoch, used by every commit. */
+struct whole {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world;
+	struct table table;  /* no pieces, no places */
+	struct names *names; /* its */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
+	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	uint32_t **map, *map_n;
+	bool *own;
+};
+/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
+struct whole *whole_ref(struct whole *w);
+void whole_unref(struct whole *w); /* NULL is fine */
 /* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
@@ -208,7 +238,7 @@ int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. */
+ * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -311,6 +341,7 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
 	/* What it holds, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
@@ -420,6 +451,13 @@ struct launch {
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
+	uint32_t names_epoch;
+	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	struct agreed *agreed;
+	bool agreeing;
+	struct declare *waiting; /* for their turn, oldest first */
 	struct pin {
 		bool set;
 		uint64_t want_step;
@@ -455,6 +493,7 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
+	struct drift *drift;	     /* NULL: nothing to tell */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -475,8 +514,9 @@ struct launch {
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;	    /* 0: taken over from an earlier daemon */
-	uint64_t unguarded; /* of its record */
+	uint64_t mark;		  /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;	  /* of its record */
+	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
@@ -492,6 +532,7 @@ struct snap {
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
+	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
@@ -513,6 +554,7 @@ struct snap {
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
+	struct whole *whole;	/* of its epoch: reference; NULL: every commit makes it anew */
 	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };

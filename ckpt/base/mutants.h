@@ -150,6 +150,8 @@
 	X(SLOT_TAKEN_WHILE_HELD, daemon, "a slot that a new launch took over is used when its step is released") \
 	X(SLOT_NOT_CLEANED, daemon, "old bytes between the pieces of a slot that was taken over are cleared") \
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
+	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
+	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
@@ -166,6 +168,10 @@
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
 	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \
+	X(DRIFT_UNCOMPARED, daemon, "replicas that differ are found") \
+	X(DRIFT_GROUPS_MIXED, daemon, "only ranks with the same elements are compared") \
+	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
+	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \

@@ -6,6 +6,7 @@
  * of their own.
  */
 #include "ckpt/table/table.h"
+#include "ckpt/table/names.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
@@ -957,6 +958,25 @@ struct table table_borrow(const struct table *x)
 	return t;
 }
 
+int table_twin(const struct table *x, struct table *ret)
+{
+	struct table t = *x;
+
+	assert(x->sealed);
+	t.arena = (struct arena){ 0 };
+	t.borrows = true;
+	t.tensor = arena_dup(&t.arena, x->tensor, x->ntensor * sizeof *x->tensor);
+	t.piece = arena_dup(&t.arena, x->piece, x->npiece * sizeof *x->piece);
+	t.place = arena_dup(&t.arena, x->place, x->nplace * sizeof *x->place);
+	t.first = arena_dup(&t.arena, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
+	if (!t.tensor || !t.piece || !t.place || !t.first) {
+		arena_free(&t.arena);
+		return -ENOMEM;
+	}
+	*ret = t;
+	return 0;
+}
+
 void table_reopen(struct table *t)
 {
 	assert(t->sealed && !t->npiece);
@@ -1044,18 +1064,47 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 	return a->rule == b->rule && !strcmp(a->name, b->name);
 }
 
-static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
-			    size_t bytes)
+#define RANKS_SHOWN 8u
+
+/* The ranks of a mesh; of a long one those around the first that is another one in the other mesh. */
+static void out_ranks(struct out *o, const struct mesh *m, const struct mesh *other)
+{
+	uint32_t at = 0, n = MIN(m->nrank, other->nrank), from, to;
+
+	while (at < n && m->rank[at] == other->rank[at])
+		at++;
+	from = m->nrank <= RANKS_SHOWN || at < RANKS_SHOWN / 2 ? 0 : at - RANKS_SHOWN / 2;
+	to = MIN(m->nrank, from + RANKS_SHOWN);
+	out(o, ", ranks %s", from ? "..., " : "");
+	for (uint32_t i = from; i < to; i++)
+		out(o, "%s%u", i > from ? ", " : "", m->rank[i]);
+	if (to < m->nrank)
+		out(o, ", ...");
+}
+
+static const struct mesh *mesh_of(const struct table *t, const struct table_tensor *x)
+{
+	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
+}
+
+/* other: the mesh that it is told apart from; NULL: there is none. */
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x,
+			    const struct mesh *other, char *buf, size_t bytes)
 {
 	struct out o = { .buf = buf, .bytes = bytes };
-	char layout[400], mesh[128];
+	const struct mesh *m = mesh_of(t, x);
+	char layout[400], mesh[128], mesh2[128];
 
 	*buf = 0;
-	if (x->layout == TABLE_NONE)
+	if (!m) {
 		out(&o, "boxes");
-	else
-		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
-		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+		return;
+	}
+	out(&o, "%s (mesh %s", table_layout_print(t, x->layout, layout, sizeof layout),
+	    mesh_print(m, mesh, sizeof mesh));
+	if (other && !mesh_equal(m, other) && !strcmp(mesh, mesh_print(other, mesh2, sizeof mesh2)))
+		out_ranks(&o, m, other);
+	out(&o, ")");
 }
 
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
@@ -1063,7 +1112,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[560], b[560];
+	char label[LABEL_BYTES], a[700], b[700];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -1105,8 +1154,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		layout_and_mesh(x, p, a, sizeof a);
-		layout_and_mesh(y, q, b, sizeof b);
+		layout_and_mesh(x, p, mesh_of(y, q), a, sizeof a);
+		layout_and_mesh(y, q, mesh_of(x, p), b, sizeof b);
 		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
 				 y_who);
 	}
@@ -1261,31 +1310,32 @@ static int merge_average(struct merging *m, const struct table_average *a, uint3
 	return r;
 }
 
-static int merge(struct merging *m, uint32_t *ret_place0)
+/* map: where y's tensors are in x then; without it its places and pieces come, too. */
+static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
 	cleanup_free uint32_t *layout = calloc((size_t)y->nlayout + 1, sizeof *layout);
-	cleanup_free uint32_t *tensor = calloc((size_t)y->ntensor + 1, sizeof *tensor);
+	cleanup_free uint32_t *tensor = map ? NULL : calloc((size_t)y->ntensor + 1, sizeof *tensor);
 	cleanup_free uint32_t *average = calloc((size_t)y->naverage + 1, sizeof *average);
 	uint32_t place0 = m->x->nplace;
 	uint64_t before = m->list->n;
 	int r;
 
-	if (!mesh || !layout || !tensor || !average)
+	if (!mesh || !layout || (!map && !tensor) || !average)
 		return ckpt_error(m->err, -ENOMEM, "out of memory while uniting two tables");
 	m->mesh = mesh;
 	m->layout = layout;
 	m->average = average;
-	m->tensor = tensor;
+	m->tensor = map ? map : tensor;
 	r = m->any_layout ? 0 : merge_hints(m->x, y, mesh, layout, m->err);
 	for (uint32_t i = 0; !r && i < y->naverage; i++)
 		r = merge_average(m, &y->average[i], &average[i]);
 	if (!r)
 		r = merge_tensors(m);
-	for (uint32_t i = 0; !r && i < y->nplace; i++)
+	for (uint32_t i = 0; !r && !map && i < y->nplace; i++)
 		r = table_add_place(m->x, &y->place[i], NULL, m->err);
-	if (!r && (!m->join || m->list->n == before))
+	if (!r && !map && (!m->join || m->list->n == before))
 		r = merge_pieces(m, place0);
 	if (!r && ret_place0)
 		*ret_place0 = place0;
@@ -1302,7 +1352,20 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, ret_place0);
+	return merge(&m, NULL, ret_place0);
+}
+
+int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
+			struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct merging m = { .x = x,
+			     .y = y,
+			     .x_who = who(x, "the first"),
+			     .y_who = who(y, "the other"),
+			     .list = ret_list,
+			     .err = err };
+
+	return merge(&m, ret_map, NULL);
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
@@ -1317,5 +1380,170 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, NULL);
+	return merge(&m, NULL, NULL);
+}
+
+/* --- packing --- */
+
+/* Field by field, so that equal ones are equal to the byte. */
+static int tensor_pack(struct names *n, const struct table_tensor *x, struct table_tensor *ret)
+{
+	memset(ret, 0, sizeof *ret);
+	ret->component = names_str(n, x->component);
+	ret->name = names_str(n, x->name);
+	ret->of = names_str(n, x->of);
+	ret->dtype = x->dtype;
+	ret->elem_bytes = x->elem_bytes;
+	ret->role = x->role;
+	ret->cls = x->cls;
+	ret->flags = x->flags;
+	ret->media = x->media;
+	ret->layout = x->layout;
+	ret->rank = x->rank;
+	ret->made = x->made;
+	ret->ndim = x->ndim;
+	ret->shape = names_bytes(n, x->shape, x->ndim * sizeof *x->shape);
+	ret->numel = x->numel;
+	ret->fp = x->fp;
+	ret->fp_known = x->fp_known;
+	return ret->component && ret->name && ret->of && ret->shape ? 0 : -ENOMEM;
+}
+
+static int index_pack(struct names *n, struct table *t)
+{
+	struct table keys = { .tensor = t->tensor };
+	struct table_index x;
+	int r = index_reserve(&keys, t->ntensor);
+
+	for (; !r && keys.ntensor < t->ntensor; keys.ntensor++) {
+		const struct table_tensor *y = &t->tensor[keys.ntensor];
+		uint32_t hash = key_hash(y->component, y->name, y->rank);
+		struct table_slot *s = index_slot(&keys, y->component, y->name, y->rank, hash);
+
+		*s = (struct table_slot){ hash, keys.ntensor + 1 };
+	}
+	t->index = NULL;
+	if (!r && keys.index) {
+		memset(&x, 0, sizeof x);
+		x.mask = keys.index->mask;
+		x.slot = (struct table_slot *)names_bytes(n, keys.index->slot,
+							  ((size_t)x.mask + 1) * sizeof *x.slot);
+		t->index = x.slot ? (struct table_index *)names_bytes(n, &x, sizeof x) : NULL;
+		r = t->index ? 0 : -ENOMEM;
+	}
+	arena_free(&keys.arena);
+	return r;
+}
+
+static int tensors_pack(struct names *n, const struct table *x, struct table *t)
+{
+	cleanup_free struct table_tensor *list = calloc((size_t)x->ntensor + 1, sizeof *list);
+	int r = list ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; !r && i < x->ntensor; i++)
+		r = tensor_pack(n, &x->tensor[i], &list[i]);
+	if (r < 0)
+		return r;
+	t->tensor = (struct table_tensor *)names_bytes(n, list, x->ntensor * sizeof *list);
+	t->first =
+		(uint32_t *)names_bytes(n, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
+	return t->tensor && t->first ? index_pack(n, t) : -ENOMEM;
+}
+
+static int set_pack(struct names *n, struct indexset *s)
+{
+	struct indices dim[CKPT_DIMS_MAX];
+
+	memset(dim, 0, sizeof dim);
+	for (uint32_t d = 0; d < s->ndim; d++) {
+		dim[d].n = s->dim[d].n;
+		dim[d].total = s->dim[d].total;
+		dim[d].run = names_bytes(n, s->dim[d].run, s->dim[d].n * sizeof *dim[d].run);
+		if (!dim[d].run)
+			return -ENOMEM;
+	}
+	s->dim = names_bytes(n, dim, s->ndim * sizeof *dim);
+	return s->dim ? 0 : -ENOMEM;
+}
+
+static int pieces_pack(struct names *n, const struct table *x, struct table *t)
+{
+	t->piece = arena_dup(&t->arena, x->piece, x->npiece * sizeof *x->piece);
+	for (uint32_t i = 0; t->piece && i < x->npiece; i++) {
+		struct table_piece *p = &t->piece[i];
+
+		if (set_pack(n, &p->set) < 0)
+			return -ENOMEM;
+		if (p->stride)
+			p->stride = names_bytes(n, p->stride, p->set.ndim * sizeof *p->stride);
+		if (x->piece[i].stride && !p->stride)
+			return -ENOMEM;
+	}
+	return t->piece ? 0 : -ENOMEM;
+}
+
+static int mesh_pack(struct names *n, struct mesh *m)
+{
+	const char *name[CKPT_DIMS_MAX];
+
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (!(name[d] = names_str(n, m->name[d])))
+			return -ENOMEM;
+	m->name = names_bytes(n, name, m->ndim * sizeof *name);
+	m->dim = names_bytes(n, m->dim, m->ndim * sizeof *m->dim);
+	m->rank = names_bytes(n, m->rank, m->nrank * sizeof *m->rank);
+	return m->name && m->dim && m->rank ? 0 : -ENOMEM;
+}
+
+static int hints_pack(struct names *n, const struct table *x, struct table *t)
+{
+	int r = 0;
+
+	t->mesh = arena_dup(&t->arena, x->mesh, x->nmesh * sizeof *x->mesh);
+	t->layout = arena_dup(&t->arena, x->layout, x->nlayout * sizeof *x->layout);
+	t->place = arena_dup(&t->arena, x->place, x->nplace * sizeof *x->place);
+	t->average = arena_dup(&t->arena, x->average, x->naverage * sizeof *x->average);
+	if (!t->mesh || !t->layout || !t->place || !t->average)
+		return -ENOMEM;
+	for (uint32_t i = 0; !r && i < x->nmesh; i++)
+		r = mesh_pack(n, &t->mesh[i]);
+	for (uint32_t i = 0; !r && i < x->nlayout; i++) {
+		struct layout *l = &t->layout[i];
+
+		l->place = names_bytes(n, l->place, l->nplace * sizeof *l->place);
+		r = l->place ? 0 : -ENOMEM;
+	}
+	for (uint32_t i = 0; !r && i < x->nplace; i++) {
+		t->place[i].name = names_str(n, x->place[i].name);
+		r = t->place[i].name ? 0 : -ENOMEM;
+	}
+	for (uint32_t i = 0; !r && i < x->naverage; i++) {
+		t->average[i].name = names_str(n, x->average[i].name);
+		t->average[i].schedule = names_str(n, x->average[i].schedule);
+		r = t->average[i].name && t->average[i].schedule ? 0 : -ENOMEM;
+	}
+	return r;
+}
+
+int table_pack(const struct table *x, struct names *n, struct table *ret)
+{
+	struct table t = *x;
+	int r;
+
+	assert(x->sealed);
+	t.arena = (struct arena){ 0 };
+	t.borrows = true;
+	memset(t.cap_, 0, sizeof t.cap_);
+	names_lock(n);
+	r = hints_pack(n, x, &t);
+	if (!r)
+		r = tensors_pack(n, x, &t);
+	if (!r)
+		r = pieces_pack(n, x, &t);
+	names_unlock(n);
+	if (r < 0)
+		arena_free(&t.arena);
+	else
+		*ret = t;
+	return r;
 }

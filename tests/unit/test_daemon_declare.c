@@ -300,6 +300,23 @@ TEST(a_room_that_cannot_be_is_refused)
 	ranks_close(R, 2);
 }
 
+TEST(a_blob_of_all_ranks_has_one_room)
+{
+	host_start(&H, NULL);
+	pair_open("rooms", false, 0);
+	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 400, &R[1].err));
+	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "cursor", 401, &R[0].err));
+	assert_int_equal(rank_seal(&R[0], 0), CKPT_SKIPPED);
+	/* The daemon has this one: so it is the other one that is refused. */
+	assert_soon(atomic_load(&R[0].c->declared) == atomic_load(&R[0].c->epoch));
+	assert_int_equal(rank_seal(&R[1], PATIENCE), -EINVAL);
+	assert_non_null(strstr(R[1].err.msg, "blob/cursor: "));
+	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 401, &R[1].err));
+	pair_seal();
+	staged_by_both(1, 0, 0);
+	ranks_close(R, 2);
+}
+
 /* --- the ticket of a rank that refuses --- */
 TEST(who_refuses_takes_no_slot_and_the_first_one_decides_for_all)
 {
