@@ -943,6 +943,7 @@ void job_drain(struct job *j)
 		shared_event(j->launch->page);
 		launch_ring(j->launch);
 	}
+	passes_interrupt(j);
 	queue_newest(j, NULL, NULL);
 	job_settle(j);
 }
