@@ -461,8 +461,8 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
  * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
- * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's
- * are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * how: CKPT_PER_RANK: each rank has its own, with any cap; without it they are the same on all ranks,
+ * with the same cap, and rank 0's are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
  * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);

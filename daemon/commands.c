@@ -141,6 +141,8 @@ static void put_trouble(const struct job *j, struct wire_report_job *to)
 
 	to->failing_wall_ns = j->failing.wall_ns;
 	snprintf(to->failing, sizeof to->failing, "%s", j->failing.text);
+	if (j->launch)
+		drift_text(j->launch, to->drift, sizeof to->drift);
 	if (!v)
 		return;
 	to->stuck_ns = device_stuck_ns(v, now_ns());

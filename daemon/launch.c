@@ -102,7 +102,9 @@ void launch_unref(struct launch *l)
 	restore_free_retreat(l);
 	agreed_free(l->agreed);
 	whole_unref(l->whole);
+	names_unref(l->names);
 	listed_free(&l->tried);
+	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -655,6 +657,7 @@ struct declare {
 	struct decl **other;   /* [world] of the other ranks, in this epoch: references */
 	struct agreed *agreed; /* the launch's, for so long */
 	struct declare *next;
+	struct names *names; /* reference */
 	int rc;
 	struct ckpt_err err;
 };
@@ -663,8 +666,8 @@ static void declare_run(struct task *t)
 {
 	struct declare *d = (struct declare *)t;
 
-	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl,
-			  &d->err);
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, d->names,
+			  &d->decl, &d->err);
 }
 
 /* Does the rank bring slots along? */
@@ -764,6 +767,7 @@ static void declare_end(struct declare *c)
 		cover_start(l);
 	}
 	decl_unref(c->decl);
+	names_unref(c->names);
 	munmap(c->bytes, c->len);
 	free(c);
 	session_unbusy(s);
@@ -836,19 +840,34 @@ static void declare_done(struct daemon *d, struct task *t)
 	agree_next(l);
 }
 
+/* Those of the epoch: a reference, or NULL. */
+static struct names *launch_names(struct launch *l, uint32_t epoch)
+{
+	if (!l->names || l->names_epoch != epoch) {
+		names_unref(l->names);
+		l->names = names_new();
+		l->names_epoch = epoch;
+	}
+	return l->names ? names_ref(l->names) : NULL;
+}
+
 void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 {
 	struct declare *c = calloc(1, sizeof *c);
 	struct ckpt_err err = { 0 };
 
-	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
+	if (c)
+		c->names = launch_names(s->launch, m->epoch);
+	if (!c || !c->names || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
 		session_refuse(
 			s,
-			err.code ? err.code
-			: c	 ? -EPROTO
-				 : -ENOMEM,
+			err.code	? err.code
+			: c && c->names ? -EPROTO
+					: -ENOMEM,
 			err.code ? err.msg
 				 : "the declaration is malformed, or ckptd has no memory for it");
+		if (c)
+			names_unref(c->names);
 		free(c);
 		return;
 	}
@@ -1083,6 +1102,7 @@ static void cover_done(struct daemon *d, struct task *t)
 		whole_unref(l->whole);
 		l->whole = TAKE(c->whole);
 		agreed_free(TAKE(l->agreed));
+		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
 		maybe_ready(l);

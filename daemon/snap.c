@@ -27,6 +27,7 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .flags = t.flags,
 			    .epoch = l->epoch,
 			    .const_rev = l->const_rev,
+			    .drift_turn = drift_turn(l),
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -58,6 +59,7 @@ static void snap_unlink(struct snap *s)
 	if (s->drain)
 		control_over(s, -ECANCELED, "the step was discarded");
 	rescue_lost(s, -ECANCELED, "the step was discarded");
+	drift_look(s, true);
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -282,7 +284,9 @@ struct copy {
 	struct shared_snap *rec;
 	uint64_t mark, ns;
 	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
-	int rc;		     /* 0: all that the daemon has to copy is copied */
+	uint32_t turn;
+	struct drift_sums *drift;
+	int rc; /* 0: all that the daemon has to copy is copied */
 };
 
 static int copy_tick(void *arg, uint64_t done)
@@ -293,6 +297,11 @@ static int copy_tick(void *arg, uint64_t done)
 	return !shared_snap_going(c->rec, c->mark);
 }
 
+static int copy_stop(void *arg)
+{
+	return copy_tick(arg, 0);
+}
+
 static void copy_run(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
@@ -301,6 +310,8 @@ static void copy_run(struct task *t)
 
 	c->rc = copy_tick(c, 0) ? -ECANCELED
 				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
+	if (c->rc == 0 && c->turn != DRIFT_NO_TURN)
+		c->drift = drift_sum(c->decl, c->turn, copy_stop, c);
 	if (c->rc == 0)
 		switch (shared_copy_end(c->page, c->rec, c->mark, NEED_DAEMON, to,
 					c->decl->raw_bytes, &c->changed_at)) {
@@ -365,6 +376,7 @@ static void copy_done(struct daemon *d, struct task *t)
 	s->tasks--;
 	s->rank[c->r].task = false;
 	if (c->rc == 0) {
+		s->rank[c->r].drift = TAKE(c->drift);
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
 		copy_look(s, c->r);
@@ -373,6 +385,7 @@ static void copy_done(struct daemon *d, struct task *t)
 	} else {
 		copy_torn(s, c->r, c->changed_at != UINT64_MAX, c->changed_at);
 	}
+	drift_sums_free(c->drift);
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
 	free(c);
@@ -399,6 +412,7 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 			    .page = s->launch->member[rank].page,
 			    .rec = rec,
 			    .mark = r->mark,
+			    .turn = s->drift_turn,
 			    .changed_at = UINT64_MAX };
 	r->task = true;
 	s->tasks++;
@@ -666,6 +680,8 @@ void launch_ring(struct launch *l)
 		    snap_guarded(s) < 0 && s->phase != PHASE_WRITING) {
 			snap_give_up(s);
 			snap_release(s);
+		} else if (s->launch == l && s->phase != PHASE_COLLECTING) {
+			drift_look(s, false);
 		}
 	}
 	for (uint32_t r = 0; r < l->world; r++) {

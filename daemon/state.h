@@ -23,7 +23,9 @@
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/table/names.h"
 #include "daemon/daemon.h"
+#include "daemon/drift.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -44,6 +46,7 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;
@@ -143,6 +146,7 @@ struct slotmem {
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
+	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rev, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
@@ -159,8 +163,9 @@ struct decl {
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
-	struct segment **seg; /* [nseg] references held */
-	const void **base;    /* [nseg] */
+	struct drift_decl *drift; /* drift.c's */
+	struct segment **seg;	  /* [nseg] references held */
+	const void **base;	  /* [nseg] */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -193,7 +198,8 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
@@ -212,7 +218,8 @@ void agreed_free(struct agreed *a);
 struct whole {
 	_Atomic uint32_t refs;
 	uint32_t epoch, world;
-	struct table table; /* no pieces, no places */
+	struct table table;  /* no pieces, no places */
+	struct names *names; /* its */
 	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
 	 * there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
@@ -450,6 +457,8 @@ struct launch {
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
 	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
+	uint32_t names_epoch;
 	/* Declarations are held against the others one after the other. agreed: NULL while one is */
 	struct agreed *agreed;
 	bool agreeing;
@@ -489,6 +498,7 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
+	struct drift *drift;	     /* NULL: nothing to tell */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -513,6 +523,7 @@ struct snap_rank {
 	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
 	uint64_t mark;	       /* 0: taken over from an earlier daemon */
 	uint64_t unguarded;    /* of its record */
+	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
@@ -528,6 +539,7 @@ struct snap {
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
+	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;

@@ -175,6 +175,10 @@
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
 	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \
+	X(DRIFT_UNCOMPARED, daemon, "replicas that differ are found") \
+	X(DRIFT_GROUPS_MIXED, daemon, "only ranks with the same elements are compared") \
+	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
+	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
