@@ -40,6 +40,7 @@ static const char usage[] =
 	"  --wait-ready           do not train before snapshots can be taken\n"
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
+	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
@@ -62,6 +63,7 @@ enum {
 	OPT_WAIT_READY,
 	OPT_LAYOUT,
 	OPT_DERIVED,
+	OPT_GO_BACK_EVERY,
 	OPT_STEP_MS,
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
@@ -86,6 +88,7 @@ static const struct option option[] = {
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
+	{ "go-back-every", required_argument, NULL, OPT_GO_BACK_EVERY },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
@@ -279,6 +282,8 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 	case OPT_DERIVED:
 		a->derived = true;
 		return 0;
+	case OPT_GO_BACK_EVERY:
+		return parse_number("go-back-every", value, 1, UINT64_MAX, &a->go_back_every);
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
 	case OPT_FROZEN:
