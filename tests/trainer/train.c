@@ -955,13 +955,51 @@ static void prepare_stats(struct rank *k)
 	ranks_barrier(k->ranks); /* the copy was alone on the machine */
 }
 
+/* As if the state had gone wrong: all ranks go on from the newest step that there is, which is returned; from
+ * this one, when there is none. */
+static uint64_t go_back(struct rank *k, uint64_t step)
+{
+	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
+	struct ckpt_got first = k->got;
+	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
+	struct ckpt_err e = { 0 };
+	int r;
+
+	for (;;) {
+		k->got.size = sizeof k->got;
+		r = ckpt_restore(k->ckpt, &want, &k->got, &e);
+		r = common_result(k, r, &e);
+		if (!gone(r) || left_until(deadline) == 0)
+			break;
+		nap(RETRY_MS * MS);
+		seal(k);
+	}
+	if (r < 0 && r != -ENOENT)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	if (r == 0) {
+		check_restored(k);
+		to = k->got.step;
+	}
+	if (k->ranks->me == 0)
+		printf("trainer: went back from step %" PRIu64 " to step %" PRIu64 "\n", step, to);
+	k->got = first;
+	ranks_barrier(k->ranks);
+	return to;
+}
+
 static void train(struct rank *k, uint64_t from)
 {
 	const struct train_args *a = k->args;
-	uint64_t begin = now_ns();
+	uint64_t begin = now_ns(), back = from + 1; /* the newest step that was gone back at */
 
 	for (uint64_t step = from + 1; step <= a->steps; step++) {
 		uint64_t end = now_ns() + a->step_ms * MS;
+
+		if (k->ckpt && a->go_back_every && step % a->go_back_every == 0 && step > back) {
+			back = step;
+			step = go_back(k, step - 1);
+			continue;
+		}
 
 		gather(k);
 		forward_backward(k, step);

@@ -42,6 +42,7 @@ static const char usage[] =
 	"  --memory WHERE         the state lies in memory of ckpt_alloc (alloc), of the trainer's own (own), or\n"
 	"                         every second tensor there (mixed) (alloc)\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
+	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
@@ -65,6 +66,7 @@ enum {
 	OPT_LAYOUT,
 	OPT_MEMORY,
 	OPT_DERIVED,
+	OPT_GO_BACK_EVERY,
 	OPT_STEP_MS,
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
@@ -90,6 +92,7 @@ static const struct option option[] = {
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "memory", required_argument, NULL, OPT_MEMORY },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
+	{ "go-back-every", required_argument, NULL, OPT_GO_BACK_EVERY },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
@@ -290,6 +293,8 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 	case OPT_DERIVED:
 		a->derived = true;
 		return 0;
+	case OPT_GO_BACK_EVERY:
+		return parse_number("go-back-every", value, 1, UINT64_MAX, &a->go_back_every);
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
 	case OPT_FROZEN:
