@@ -240,12 +240,18 @@ enum ckpt_mode {
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
 	CKPT_UNFLATTEN_PAD,
+	/* Placements and split factors are torch's (DTensor, _StridedShard): one for each mesh
+	 * dimension, in the order of the mesh (a dimension that is left out replicates), and the split
+	 * factors say in which order the mesh dimensions cut. Use it for FSDP2 over tensor
+	 * parallelism. The library turns them into the order of the cuts, as in CKPT_CHUNK, and no file
+	 * has this mode. -EINVAL if the factors say no order: then they are literal (CKPT_CHUNK) */
+	CKPT_TORCH_ORDER,
 	/* No placements (nplace 0): this rank holds the boxes in .local, each with start and
 	 * extent, which must not overlap. With mesh CKPT_ALONE it holds them alone; with a mesh,
 	 * every rank of that mesh holds, and declares, the same boxes. The other ranks may hold
 	 * other boxes on other meshes, or none (nlocal 0). All ranks use this mode for the tensor,
-	 * and ckpt_seal checks that their boxes contain each element once. 3 is reserved */
-	CKPT_BOXES = 4,
+	 * and ckpt_seal checks that their boxes contain each element once */
+	CKPT_BOXES,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
@@ -354,7 +360,8 @@ struct ckpt_tensor {
 	uint32_t mesh; /* from ckpt_mesh; or CKPT_ALONE */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape; /* [ndim] global */
-	/* [nplace] in order of application, which is the shard order */
+	/* [nplace] in order of application, which is the shard order; with CKPT_TORCH_ORDER in the
+	 * order of the mesh */
 	const struct ckpt_placement *place;
 	const struct ckpt_local *local; /* [nlocal]; 0 where this rank's share is empty */
 	uint32_t group;			/* guard group; 0 */

@@ -175,9 +175,12 @@ static void handle_free(ckpt *c)
 	table_free(&c->meshes);
 	arena_free(&c->arena);
 	free(c->seg);
+	free(c->seg_by_base);
 	free(c->tensor);
-	free(c->named);
+	free(c->tensor_names.slot);
+	free(c->by_value);
 	free(c->blob);
+	free(c->blob_names.slot);
 	free(c->decl);
 	free(c->job);
 	free(c->store);

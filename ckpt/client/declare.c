@@ -5,6 +5,7 @@
 // Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
@@ -16,16 +17,37 @@
 #include <sys/random.h>
 
 /* --- segments --- */
+/* The place in seg_by_base of the first segment above this address. */
+static uint32_t segments_upto(const ckpt *c, const void *ptr)
+{
+	uint32_t lo = 0, hi = c->nseg;
+
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if ((uintptr_t)c->seg[c->seg_by_base[mid]].base <= (uintptr_t)ptr)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err)
 {
 	uint64_t whole = align_up(bytes, PAGES_HUGE);
 	struct seg *seg = realloc(c->seg, (c->nseg + 1) * sizeof *seg);
+	uint32_t at, *by_base;
 	void *base;
 	int fd, rc;
 
 	if (!seg)
 		return ckpt_error(err, -ENOMEM, "no memory for a segment");
 	c->seg = seg;
+	by_base = realloc(c->seg_by_base, (c->nseg + 1) * sizeof *by_base);
+	if (!by_base)
+		return ckpt_error(err, -ENOMEM, "no memory for a segment");
+	c->seg_by_base = by_base;
 	if (c->nseg >= WIRE_SEGMENTS_MAX)
 		return ckpt_error(err, -E2BIG,
 				  "more than %u ckpt_alloc calls: allocate larger segments",
@@ -39,6 +61,9 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					whole);
 	}
+	at = segments_upto(c, base);
+	memmove(by_base + at + 1, by_base + at, (c->nseg - at) * sizeof *by_base);
+	by_base[at] = c->nseg;
 	c->seg[c->nseg] = (struct seg){ base, whole, fd };
 	*ret_seg = c->nseg++;
 	return 0;
@@ -86,17 +111,17 @@ int segments_renew(ckpt *c, struct ckpt_err *err)
 static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t *ret_seg,
 			 uint64_t *ret_off)
 {
-	for (uint32_t i = 0; i < c->nseg; i++) {
-		const uint8_t *base = c->seg[i].base, *p = ptr;
+	uint32_t above = segments_upto(c, ptr), i = above ? c->seg_by_base[above - 1] : c->shadow;
+	uint64_t off;
 
-		if (i != c->shadow && p >= base && p < base + c->seg[i].bytes &&
-		    span <= c->seg[i].bytes - (uint64_t)(p - base)) {
-			*ret_seg = i;
-			*ret_off = (uint64_t)(p - base);
-			return true;
-		}
-	}
-	return false;
+	if (i == c->shadow)
+		return false;
+	off = (uint64_t)((const uint8_t *)ptr - (const uint8_t *)c->seg[i].base);
+	if (off >= c->seg[i].bytes || span > c->seg[i].bytes - off)
+		return false;
+	*ret_seg = i;
+	*ret_off = off;
+	return true;
 }
 
 /* --- meshes --- */
@@ -175,8 +200,13 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 
 	*ret = (struct part_of){ .ptr = l->ptr,
 				 .ndim = t->ndim,
+				 .start = arena_array(&c->arena, t->ndim, 3 * sizeof *ret->start),
 				 .dense = true,
 				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
+	if (!ret->start)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	ret->extent = ret->start + t->ndim;
+	ret->stride = (int64_t *)(ret->extent + t->ndim);
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: a ckpt_local needs both start and extent, or neither",
@@ -344,18 +374,42 @@ static int share_take(ckpt *c, const struct ckpt_tensor *t, struct indexset *ret
 	return 0;
 }
 
-static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret,
+/* CKPT_TORCH_ORDER is of the declaration alone: from here on it is CKPT_CHUNK. */
+static int torch_order_take(const struct mesh *m, struct ckpt_tensor *t,
+			    struct ckpt_placement place[CKPT_DIMS_MAX], struct ckpt_err *err)
+{
+	struct ckpt_err why;
+	int rc = layout_torch_order(m, t->place, t->nplace, place, &t->nplace, &why);
+
+	t->place = place;
+	return rc < 0 ? ckpt_error(err, rc,
+				   "%s (CKPT_TORCH_ORDER reads split factors as an order, "
+				   "CKPT_CHUNK reads them literally)",
+				   why.msg)
+		      : 0;
+}
+
+static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
 	static const struct mesh alone = { .nrank = 1 };
+	struct ckpt_tensor mine = *given, *t = &mine;
 	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
-	const struct layout l = layout_of(t);
+	bool torch = t->mode == CKPT_TORCH_ORDER;
+	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct arena *a = &c->arena;
 	struct ckpt_err why;
-	int rc = layout_check(m, &l, t->ndim, &why);
+	struct layout l;
+	int rc;
 
+	if (torch)
+		t->mode = CKPT_CHUNK;
+	l = layout_of(t);
+	rc = layout_check(m, &l, t->ndim, &why);
 	if (rc == 0)
 		rc = layout_check_saved(m, &l, &why);
+	if (rc == 0 && torch && !MUTANT(TORCH_ORDER_LITERAL))
+		rc = torch_order_take(m, t, place, &why);
 	if (rc < 0)
 		return ckpt_error(err, rc, "%s/%s: %s", t->component, t->name, why.msg);
 	ret->t = *t;
@@ -383,6 +437,7 @@ static uint64_t fnv(uint64_t h, const char *s, size_t bytes)
 	return h;
 }
 
+/* Of a component (of a blob: none) and a name. */
 static uint32_t name_hash(const char *component, size_t bytes, const char *name)
 {
 	uint64_t h = fnv(UINT64_C(0xcbf29ce484222325), component, bytes);
@@ -391,36 +446,45 @@ static uint32_t name_hash(const char *component, size_t bytes, const char *name)
 	return (uint32_t)(h ^ h >> 32);
 }
 
-static bool is_named(const struct declared *d, const char *component, size_t bytes,
+static bool is_named(const struct declared *d, uint32_t hash, const char *component, size_t bytes,
 		     const char *name)
 {
-	return !d->dropped && !strcmp(d->t.name, name) &&
+	return !d->dropped && d->hash == hash && !strcmp(d->t.name, name) &&
 	       !strncmp(d->t.component, component, bytes) && !d->t.component[bytes];
 }
 
-/* A place is free, or has one more than a tensor's number; at most half of them are taken. One that was
- * dropped keeps its place for those behind it, until another one takes it. */
-static void named_put(struct ckpt *c, uint32_t id)
+static void tensor_named(struct ckpt *c, uint32_t id)
 {
-	const struct ckpt_tensor *t = &c->tensor[id].t;
-	uint32_t mask = 2 * c->cap_tensor - 1;
-	uint32_t at = name_hash(t->component, strlen(t->component), t->name) & mask;
+	const struct names *x = &c->tensor_names;
+	uint32_t at = c->tensor[id].hash & x->mask;
 
-	while (c->named[at] && !c->tensor[c->named[at] - 1].dropped)
-		at = (at + 1) & mask;
-	c->named[at] = id + 1;
+	while (x->slot[at] && !c->tensor[x->slot[at] - 1].dropped)
+		at = (at + 1) & x->mask;
+	x->slot[at] = id + 1;
 }
 
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name)
 {
-	uint32_t mask = 2 * c->cap_tensor - 1;
-	uint32_t at = name_hash(component, bytes, name) & mask;
+	const struct names *x = &c->tensor_names;
+	uint32_t hash = name_hash(component, bytes, name);
 
-	for (; c->cap_tensor && c->named[at]; at = (at + 1) & mask)
-		if (is_named(&c->tensor[c->named[at] - 1], component, bytes, name))
-			return &c->tensor[c->named[at] - 1];
+	for (uint32_t at = hash & x->mask; x->slot && x->slot[at]; at = (at + 1) & x->mask)
+		if (is_named(&c->tensor[x->slot[at] - 1], hash, component, bytes, name))
+			return &c->tensor[x->slot[at] - 1];
 	return NULL;
+}
+
+/* Empty, for as many as cap. */
+static int names_make(struct names *x, uint32_t cap)
+{
+	uint32_t *slot = calloc(2 * (size_t)cap, sizeof *slot);
+
+	if (!slot)
+		return -ENOMEM;
+	free(x->slot);
+	*x = (struct names){ slot, 2 * cap - 1 };
+	return 0;
 }
 
 /* Room for one more. */
@@ -428,23 +492,18 @@ static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
 {
 	uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
 	struct declared *all;
-	uint32_t *named;
 
 	if (c->ntensor < c->cap_tensor)
 		return 0;
 	all = realloc(c->tensor, cap * sizeof *all);
-	if (!all)
+	if (all)
+		c->tensor = all;
+	if (!all || names_make(&c->tensor_names, cap) < 0)
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	c->tensor = all;
-	named = calloc(2 * (size_t)cap, sizeof *named);
-	if (!named)
-		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	free(c->named);
-	c->named = named;
 	c->cap_tensor = cap;
 	for (uint32_t i = 0; i < c->ntensor; i++)
 		if (!c->tensor[i].dropped)
-			named_put(c, i);
+			tensor_named(c, i);
 	return 0;
 }
 
@@ -474,7 +533,8 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		return rc;
 	if (ret_id)
 		*ret_id = c->ntensor;
-	named_put(c, c->ntensor++);
+	c->tensor[c->ntensor].hash = name_hash(mine.component, strlen(mine.component), mine.name);
+	tensor_named(c, c->ntensor++);
 	c->dirty = true;
 	return 0;
 }
@@ -518,12 +578,45 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	return 0;
 }
 
+/* The slot of the blob of this name, or where it would be. */
+static uint32_t *blob_slot(const ckpt *c, uint32_t hash, const char *name)
+{
+	const struct names *x = &c->blob_names;
+	uint32_t at = hash & x->mask;
+
+	for (; x->slot[at]; at = (at + 1) & x->mask) {
+		const struct blob *b = &c->blob[x->slot[at] - 1];
+
+		if (b->hash == hash && strcmp(b->name, name) == 0)
+			break;
+	}
+	return &x->slot[at];
+}
+
+static int blobs_reserve(ckpt *c, struct ckpt_err *err)
+{
+	uint32_t cap = c->cap_blob ? c->cap_blob * 2 : 16;
+	struct blob *all;
+
+	if (c->nblob < c->cap_blob)
+		return 0;
+	all = realloc(c->blob, cap * sizeof *all);
+	if (all)
+		c->blob = all;
+	if (!all || names_make(&c->blob_names, cap) < 0)
+		return ckpt_error(err, -ENOMEM, "no memory for a blob");
+	c->cap_blob = cap;
+	for (uint32_t i = 0; i < c->nblob; i++)
+		*blob_slot(c, all[i].hash, all[i].name) = i + 1;
+	return 0;
+}
+
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err)
 {
-	uint32_t media = (uint32_t)how >> 8;
-	struct blob *all;
+	uint32_t media = (uint32_t)how >> 8, hash, *slot;
 	int rc = client_check(c, err);
+	char *mine;
 
 	if (rc == 0)
 		rc = name_check("blob name", name, false, err);
@@ -539,22 +632,24 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
 				  "blob %s: how is 0x%x; this version knows CKPT_PER_RANK with one "
 				  "of CKPT_JSON, TEXT, PICKLE, TORCH and NPY",
 				  name, (unsigned)how);
-	for (uint32_t i = 0; i < c->nblob; i++)
-		if (strcmp(c->blob[i].name, name) == 0)
-			return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
-	all = realloc(c->blob, (c->nblob + 1) * sizeof *all);
-	if (!all)
+	rc = blobs_reserve(c, err);
+	if (rc < 0)
+		return rc;
+	hash = name_hash("", 0, name);
+	slot = blob_slot(c, hash, name);
+	if (*slot)
+		return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
+	mine = arena_str(&c->arena, name);
+	if (!mine)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
-	c->blob = all;
-	c->blob[c->nblob] = (struct blob){ .name = arena_str(&c->arena, name),
-					   .per_rank = how & CKPT_PER_RANK,
-					   .media = media,
-					   .ptr = ptr,
-					   .len = len,
-					   .cap = cap };
-	if (!c->blob[c->nblob].name)
-		return ckpt_error(err, -ENOMEM, "no memory for a blob");
-	c->nblob++;
+	c->blob[c->nblob++] = (struct blob){ .name = mine,
+					     .hash = hash,
+					     .per_rank = how & CKPT_PER_RANK,
+					     .media = media,
+					     .ptr = ptr,
+					     .len = len,
+					     .cap = cap };
+	*slot = c->nblob;
 	c->dirty = true;
 	return 0;
 }
@@ -627,16 +722,15 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 		box_copy(shadow, dense, p->ptr, p->stride, p->extent, p->ndim, elem);
 }
 
-enum shadow_what { SHADOW_VOLATILE, SHADOW_OTHERS, SHADOW_ALL };
+enum shadow_what { SHADOW_OTHERS, SHADOW_ALL };
 
 static void shadow_each(ckpt *c, bool out, enum shadow_what what)
 {
 	for (uint32_t i = 0; i < c->ntensor; i++) {
 		const struct declared *t = &c->tensor[i];
 
-		if (t->dropped || (what != SHADOW_ALL &&
-				   ((t->t.cls == CKPT_VOLATILE) != (what == SHADOW_VOLATILE) ||
-				    t->t.cls == CKPT_SINK)))
+		if (t->dropped ||
+		    (what != SHADOW_ALL && (t->t.cls == CKPT_VOLATILE || t->t.cls == CKPT_SINK)))
 			continue;
 		for (uint32_t k = 0; k < t->nlocal; k++)
 			if (t->local[k].shadow && t->local[k].bytes)
@@ -646,7 +740,10 @@ static void shadow_each(ckpt *c, bool out, enum shadow_what what)
 
 void shadow_fill(ckpt *c, bool by_value)
 {
-	shadow_each(c, false, by_value ? SHADOW_VOLATILE : SHADOW_OTHERS);
+	if (!by_value)
+		shadow_each(c, false, SHADOW_OTHERS);
+	for (uint32_t i = 0; by_value && i < c->nby_value; i++)
+		shadow_one(c, c->by_value[i].part, c->by_value[i].elem, false);
 }
 
 void shadow_prepare(ckpt *c)
@@ -671,6 +768,32 @@ int blobs_by_value(ckpt *c)
 			return -EINVAL;
 		memcpy(to, &len, sizeof len);
 		memcpy(to + BLOB_HEAD, b->ptr, *b->len);
+	}
+	return 0;
+}
+
+/* What shadow_fill copies at each snapshot, so that it need not look at what it does not copy. */
+static int by_value_list(ckpt *c, struct ckpt_err *err)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		if (!c->tensor[i].dropped && c->tensor[i].t.cls == CKPT_VOLATILE)
+			n += c->tensor[i].nlocal;
+	free(c->by_value);
+	c->nby_value = 0;
+	c->by_value = calloc(n + 1, sizeof *c->by_value);
+	if (!c->by_value)
+		return ckpt_error(err, -ENOMEM, "no memory for the declarations");
+	for (uint32_t i = 0; i < c->ntensor; i++) {
+		const struct declared *d = &c->tensor[i];
+
+		if (d->dropped || d->t.cls != CKPT_VOLATILE)
+			continue;
+		for (uint32_t k = 0; k < d->nlocal; k++)
+			if (d->local[k].bytes)
+				c->by_value[c->nby_value++] =
+					(struct by_value){ &d->local[k], dtype_bytes(d->t.dtype) };
 	}
 	return 0;
 }
@@ -725,13 +848,11 @@ static int add_locals(ckpt *c, struct table *t, const struct declared *d, uint32
 					     .set = d->share,
 					     .off = p->off,
 					     .stride = p->shadow || p->dense ? NULL : p->stride };
-		struct arena a = { 0 };
 
 		if (p->boxed)
-			rc = indexset_box(p->ndim, p->start, p->extent, &a, &piece.set);
+			rc = indexset_box(p->ndim, p->start, p->extent, &t->arena, &piece.set);
 		if (rc == 0 && piece.set.numel)
-			rc = table_add_piece(t, &piece, err);
-		arena_free(&a);
+			rc = table_put_piece(t, &piece, err);
 	}
 	return rc;
 }
@@ -761,7 +882,7 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 		if (l.mesh != CKPT_ALONE)
 			rc = table_add_layout(t, &l, &x.layout, err);
 		if (rc == 0)
-			rc = table_add_tensor(t, &x, &id, err);
+			rc = table_put_tensor(t, &x, &id, err);
 		if (rc == 0)
 			rc = add_locals(c, t, d, id, err);
 	}
@@ -788,14 +909,12 @@ static int add_blobs(ckpt *c, struct table *t, struct ckpt_err *err)
 					  .ndim = 1,
 					  .shape = &bytes };
 		struct table_piece p = { .rank = c->rank, .place = c->shadow, .off = b->off };
-		struct arena a = { 0 };
 
-		rc = table_add_tensor(t, &x, &p.tensor, err);
+		rc = table_put_tensor(t, &x, &p.tensor, err);
 		if (rc == 0)
-			rc = indexset_box(1, &zero, &bytes, &a, &p.set);
+			rc = indexset_box(1, &zero, &bytes, &t->arena, &p.set);
 		if (rc == 0)
-			rc = table_add_piece(t, &p, err);
-		arena_free(&a);
+			rc = table_put_piece(t, &p, err);
 	}
 	return rc;
 }
@@ -811,9 +930,17 @@ static int derived_check(const struct table *t, struct ckpt_err *err)
 	return rc;
 }
 
+/* It goes before the declarations: their names, sets and strides are not copied. */
 static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 {
-	int rc = 0;
+	uint64_t npiece = c->nblob;
+	int rc;
+
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		npiece += c->tensor[i].nlocal;
+	rc = table_reserve(t, (uint64_t)c->ntensor + c->nblob, npiece);
+	if (rc < 0)
+		return ckpt_error(err, rc, "no memory for the declarations");
 
 	for (uint32_t i = 0; i < c->meshes.nmesh && rc == 0; i++)
 		rc = table_add_mesh(t, &c->meshes.mesh[i], NULL, err);
@@ -876,6 +1003,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	void *bytes;
 	int rc = shadow_lay_out(c, err);
 
+	if (rc == 0)
+		rc = by_value_list(c, err);
 	if (rc == 0)
 		rc = sources_make(c, err);
 	if (rc == 0)

@@ -60,14 +60,15 @@ struct part_of { /* one local box of a tensor, or a blob */
 	uint64_t off; /* in the segment */
 	bool shadow;  /* the daemon sees a copy at seg, off */
 	uint32_t ndim;
-	uint64_t bytes; /* dense */
-	uint64_t start[CKPT_DIMS_MAX], extent[CKPT_DIMS_MAX];
-	int64_t stride[CKPT_DIMS_MAX]; /* elements */
-	bool dense, boxed;	       /* row-major; start and extent were given */
+	uint64_t bytes;		  /* dense */
+	uint64_t *start, *extent; /* [ndim] */
+	int64_t *stride;	  /* [ndim] elements */
+	bool dense, boxed;	  /* row-major; start and extent were given */
 };
 
 struct declared {
 	bool dropped;
+	uint32_t hash;	      /* of component and name */
 	struct ckpt_tensor t; /* strings and arrays are the arena's */
 	struct indexset share;
 	uint32_t nlocal;
@@ -76,11 +77,19 @@ struct declared {
 
 struct blob {
 	char *name;
+	uint32_t hash; /* of the name */
 	bool per_rank;
 	uint32_t media; /* enum ckpt_media */
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
+};
+
+/* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not valid
+ * any more keeps its place for those behind it, until another element takes the place. */
+struct names {
+	uint32_t *slot;
+	uint32_t mask; /* slots - 1; at most half of them are taken */
 };
 
 /* When the next mark is to be written: due.c's. */
@@ -152,6 +161,7 @@ struct ckpt {
 	void *decl;
 	uint64_t decl_bytes; /* (mem) the sealed declaration, encoded, of epoch */
 	struct seg *seg;
+	uint32_t *seg_by_base;	 /* [nseg] numbers of segments, the lowest address first */
 	uint32_t nseg;		 /* (mem) */
 	uint32_t refused_epoch;	 /* (mem) the daemon has refused this one, */
 	struct ckpt_err refusal; /* (mem) for this reason */
@@ -178,9 +188,16 @@ struct ckpt {
 	struct table meshes; /* only its meshes are used */
 	struct declared *tensor;
 	uint32_t ntensor, cap_tensor; /* cap: a power of two */
-	uint32_t *named;	      /* [2 * cap_tensor] named_find's */
+	struct names tensor_names;
 	struct blob *blob;
-	uint32_t nblob;
+	uint32_t nblob, cap_blob;
+	struct names blob_names;
+	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
+	struct by_value {
+		const struct part_of *part;
+		uint32_t elem;
+	} * by_value;
+	uint32_t nby_value;
 	bool dirty, sealed_once, private_memory;
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	bool redeclare;

@@ -100,6 +100,14 @@ int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 		    struct ckpt_placement *ret_place, struct ckpt_err *err);
 int layout_strided_of(const struct mesh *m, const struct ckpt_placement *place,
 		      struct ckpt_placement *ret_place, struct ckpt_err *err);
+/*
+ * CKPT_TORCH_ORDER: the placements that layout_check takes with CKPT_CHUNK, in the order of the mesh. A mesh
+ * dimension that none of them names replicates. Out come placements for CKPT_CHUNK, at most m->ndim of them,
+ * without REPLICATE: so a layout that is written here and one that torch wrote compare equal. -EINVAL as
+ * layout_order_of.
+ */
+int layout_torch_order(const struct mesh *m, const struct ckpt_placement *place, uint32_t n,
+		       struct ckpt_placement *ret_place, uint32_t *ret_n, struct ckpt_err *err);
 
 /*
  * The coordinate of a rank, ret_coord[mesh.ndim]; false when the rank is not in the mesh.

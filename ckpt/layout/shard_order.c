@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shard_order.c - the order in which mesh dimensions cut a tensor dimension, and torch's split
- * factors that say the same. Called by those who read what torch prints, and who write it.
+ * factors that say the same. Called by those who read what torch prints, and who write it; and by the
+ * library, for CKPT_TORCH_ORDER.
  *
  * The rule (torch 2.15): the split factor of a mesh dimension is the product of the sizes of the
  * mesh dimensions that cut the same tensor dimension earlier and stand further right in the mesh.
@@ -93,6 +94,37 @@ int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 	for (uint32_t i = 0; i < m->ndim; i++)
 		if (place[i].how != CKPT_SHARD)
 			ret_place[n++] = place[i];
+	return 0;
+}
+
+int layout_torch_order(const struct mesh *m, const struct ckpt_placement *place, uint32_t n,
+		       struct ckpt_placement *ret_place, uint32_t *ret_n, struct ckpt_err *err)
+{
+	struct ckpt_placement all[CKPT_DIMS_MAX] = { 0 }, order[CKPT_DIMS_MAX];
+	int e;
+
+	for (uint32_t i = 0; i < m->ndim; i++)
+		all[i].mesh_dim = (uint16_t)i;
+	for (uint32_t i = 0; i < n; i++) {
+		e = check_place(m, &place[i], i, err);
+		if (e < 0)
+			return e;
+		if (i && place[i].mesh_dim <= place[i - 1].mesh_dim)
+			return ckpt_error(
+				err, -EINVAL,
+				"placement %u (mesh dimension \"%s\"): it stands behind \"%s\"; "
+				"torch's placements stand in the order of the mesh, one for each "
+				"of its dimensions",
+				i, m->name[place[i].mesh_dim], m->name[place[i - 1].mesh_dim]);
+		all[place[i].mesh_dim] = place[i];
+	}
+	e = layout_order_of(m, all, order, err);
+	if (e < 0)
+		return e;
+	*ret_n = 0;
+	for (uint32_t i = 0; i < m->ndim; i++)
+		if (order[i].how != CKPT_REPLICATE)
+			ret_place[(*ret_n)++] = order[i];
 	return 0;
 }
 

@@ -271,7 +271,7 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 {
 	enum { A = 3, B = 5, C = 7 };
 	static struct canary_private private[2];
-	static const uint64_t extent[3] = { A, B, C };
+	static uint64_t extent[3] = { A, B, C };
 	struct canary_sources sources = { .nprivate = 2, .private = private };
 	struct part_of part[2];
 	struct wire_row rows[2];
@@ -282,7 +282,7 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nrow = 2, .nsegment = 1, .shadow = 0,
 				      .slot_bytes = 4096, .row = rows, .segment = base,
 				      .sources = &sources, .rng = 5);
-	static const int64_t strides[2][3] = { { 200, 30, 3 }, { 80, 10, 1 } };
+	static int64_t strides[2][3] = { { 200, 30, 3 }, { 80, 10, 1 } };
 	bool low;
 
 	parts.slot[0] = image;
@@ -292,9 +292,8 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 				2;
 
 		part[i] = (struct part_of)ROW(.ptr = calloc(1, span), .shadow = true, .ndim = 3,
-					      .bytes = A * B * C * 2);
-		memcpy(part[i].extent, extent, sizeof extent);
-		memcpy(part[i].stride, strides[i], sizeof strides[i]);
+					      .bytes = A * B * C * 2, .extent = extent,
+					      .stride = strides[i]);
 		private[i] = (struct canary_private){ i * 1024ull, &part[i], 2 };
 		rows[i] = (struct wire_row)ROW(.src = i * 1024ull, .dst = i * 2048ull,
 					       .width = A * B * C * 2, .rows = 1);

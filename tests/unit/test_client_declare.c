@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_declare.c - which tensor has a name: of many, dropped and declared again. Without a daemon.
+ * test_client_declare.c - what a handle keeps of its declarations: which tensor and blob has a name, in
+ * which segment memory lies, what ckpt_snapshot copies by value. Without a daemon.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
@@ -100,6 +101,127 @@ TEST(of_a_hundred_thousand_each_is_found_at_once)
 	}
 	print_message("%.2f s\n", (double)(clock() - begun) / CLOCKS_PER_SEC);
 	assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < CEILING_S);
+}
+
+TEST(of_ten_thousand_blobs_each_name_is_taken_once)
+{
+	static const uint64_t len = 1;
+	char name[32];
+
+	for (uint32_t twice = 0; twice < 2; twice++)
+		for (uint32_t i = 0; i < 10000; i++) {
+			snprintf(name, sizeof name, "rng.%u", i);
+			assert_int_equal(ckpt_blob_add(c, name, 0, memory, &len, 8, &err),
+					 twice ? -EALREADY : 0);
+		}
+	assert_non_null(strstr(err.msg, "blob rng.9999 is declared twice"));
+	assert_int_equal(c->nblob, 10000);
+}
+
+static const struct part_of *added_at(void *ptr, uint32_t cls)
+{
+	static const struct ckpt_placement whole = { .how = CKPT_REPLICATE };
+	static uint64_t four = 4;
+	static uint32_t n;
+	char name[32];
+	struct ckpt_local local = { .ptr = ptr };
+	struct ckpt_tensor t =
+		ROW(.size = sizeof t, .dtype = CKPT_F32, .component = "at", .cls = cls,
+		    .name = name, .ndim = 1, .shape = &four, .mesh = mesh, .nplace = 1,
+		    .place = &whole, .nlocal = 1, .local = &local);
+	uint32_t id;
+
+	snprintf(name, sizeof name, "%u", n++);
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), 0);
+	return c->tensor[id].local;
+}
+
+TEST(memory_is_found_in_the_segment_that_has_all_of_it)
+{
+	enum { N = 40 };
+	static uint8_t *base[N];
+	const struct part_of *p;
+	uint64_t bytes;
+
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(ckpt_alloc(c, 100, (void **)&base[i], &err), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		bytes = c->seg[i].bytes;
+		for (uint64_t off = 0; off < bytes; off += bytes - 16) {
+			p = added_at(base[i] + off, CKPT_STABLE);
+			assert_false(p->shadow);
+			assert_int_equal(p->seg, i);
+			assert_int_equal(p->off, off);
+		}
+		/* its end is in the next segment, or in none */
+		assert_true(added_at(base[i] + bytes - 12, CKPT_STABLE)->shadow);
+	}
+	assert_true(added_at((void *)16, CKPT_STABLE)->shadow);
+	assert_true(added_at((void *)(UINTPTR_MAX - 64), CKPT_STABLE)->shadow);
+	/* The library's own copies are not the trainer's memory. */
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	assert_true(c->shadow < c->nseg);
+	assert_true(added_at(c->seg[c->shadow].base, CKPT_STABLE)->shadow);
+}
+
+TEST(what_is_copied_by_value_is_the_newest_seals)
+{
+	static float big[64];
+	const struct part_of *first, *second;
+
+	for (uint32_t i = 0; i < 8; i++)
+		(void)added_at(memory, i % 2 ? CKPT_STABLE : CKPT_SINK);
+	first = added_at(big, CKPT_VOLATILE);
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	assert_int_equal(c->nby_value, 1);
+	assert_ptr_equal(c->by_value[0].part, first);
+	second = added_at(big + 8, CKPT_VOLATILE);
+	assert_int_equal(ckpt_tensor_drop(c, c->ntensor - 2), 0);
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	assert_int_equal(c->nby_value, 1);
+	assert_ptr_equal(c->by_value[0].part, second);
+	big[8] = 3;
+	shadow_fill(c, true);
+	assert_true(*(float *)((uint8_t *)c->seg[second->seg].base + second->off) == 3);
+}
+
+TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_placement)
+{
+	static const uint32_t dim[] = { 3, 2 }, rank[] = { 1, 2, 3, 4, 0, 5 };
+	static const uint64_t seven = 7;
+	struct ckpt_placement place[] = {
+		{ .how = CKPT_SHARD, .split_factor = 2 },
+		{ .how = CKPT_SHARD, .mesh_dim = 1 },
+	};
+	struct ckpt_local local = { .ptr = memory };
+	struct ckpt_tensor t =
+		ROW(.size = sizeof t, .dtype = CKPT_F32, .component = "model", .name = "w",
+		    .ndim = 1, .shape = &seven, .nplace = 2, .place = place, .nlocal = 1,
+		    .local = &local, .mode = CKPT_TORCH_ORDER);
+	const struct declared *d;
+	uint32_t id, world = c->world;
+
+	c->world = 6;
+	assert_int_equal(
+		ckpt_mesh(c, 2, (const char *const[]){ "dp", "tp" }, dim, rank, &t.mesh, &err), 0);
+	c->world = world;
+	place[0].split_factor = 3;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "model/w: placement 0 (mesh dimension \"dp\"): its split "
+					"factor 3"));
+	assert_non_null(strstr(err.msg, "CKPT_CHUNK reads them literally"));
+	place[0].split_factor = 2;
+	place[1].tensor_dim = 1;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "model/w: placement 1"));
+	place[1].tensor_dim = 0;
+	assert_int_equal(ckpt_tensor_add(c, &t, &id, &err), 0);
+	d = &c->tensor[id];
+	assert_true(d->t.mode == CKPT_CHUNK && d->t.nplace == 2);
+	assert_true(d->t.place[0].mesh_dim == 1 && d->t.place[1].mesh_dim == 0);
+	assert_true(d->t.place[0].split_factor == 0 && d->t.place[1].split_factor == 0);
+	/* Rank 0 is at (2, 0): nothing is left of the rows of tp 0 (docs/LAYOUTS.md). */
+	assert_int_equal(d->share.numel, 0);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

@@ -21,6 +21,8 @@ static const char *const saved[] = {
 	"unflatten_pad: StridedShard(0, 3)@x, Shard(0)@y",
 	"Only(1)@x, Shard(1)@y",
 	"Replicate@x, Shard(1)@y",
+	"torch: _S(0, 2), S(0)", /* the same as the second one */
+	"torch: S(0), S(0)",
 };
 
 /* On x=3,y=1 or x=2,y=2; tensor i is loaded as number i + a shift. */
@@ -55,13 +57,21 @@ static uint64_t nth(const struct indices *x, uint64_t i)
 static void declare(struct rank *k, struct held *h, uint32_t i, const char *text)
 {
 	static const uint64_t shape[2] = { ROWS, COLS };
+	const bool torch = !strncmp(text, "torch: ", 7);
 	uint32_t coord[CKPT_DIMS_MAX];
-	struct layout l;
+	struct layout l, plain;
 	void *p = NULL;
 
-	MUST_OK(layout_parse(text, &k->mesh, &h->a, &l, &k->err), &k->err);
+	MUST_OK(layout_parse(text + (torch ? 7 : 0), &k->mesh, &h->a, &l, &k->err), &k->err);
+	plain = l;
+	if (torch) { /* without a split factor the order is that of the mesh */
+		MUST_OK(layout_parse(strstr(text, "_S") ? saved[1] : text + 7, &k->mesh, &h->a,
+				     &plain, &k->err),
+			&k->err);
+		l.mode = CKPT_TORCH_ORDER;
+	}
 	MUST(mesh_coord(&k->mesh, k->rank, coord));
-	MUST(!layout_share(&k->mesh, &l, 2, shape, coord, &h->a, &h->share[i]));
+	MUST(!layout_share(&k->mesh, &plain, 2, shape, coord, &h->a, &h->share[i]));
 	MUST(!ckpt_alloc(k->c, ROWS * COLS * 8, &p, NULL));
 	h->mem[i] = p;
 
@@ -139,7 +149,8 @@ TEST(every_layout_is_loaded_as_any_other_on_any_mesh)
 
 	H.opts.engine = IO_AUTO;
 	host_start(&H, NULL);
-	team_of(plan("layouts", "x=2,y=2"), save_nine, NULL);
+	/* x = 2 would not do: there torch's order and its literal reading are the same */
+	team_of(plan("layouts", "x=3,y=2"), save_nine, NULL);
 	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
 	for (uint32_t i = 0; i < ARRAY_LEN(loaded); i++) {
 		struct wish w = { flags[i % 2], i };

@@ -251,6 +251,81 @@ TEST(padded_unflattening_cuts_columns)
 	run_mode("unflatten_pad", CKPT_UNFLATTEN_PAD, 68);
 }
 
+/* As the library takes CKPT_TORCH_ORDER: checked with CKPT_CHUNK, then turned into an order. */
+static int order_taken(struct vector *v, struct ckpt_placement *place, struct ckpt_err *err)
+{
+	int e = mesh_check(&v->mesh, err);
+
+	if (e == 0)
+		e = layout_check(&v->mesh, &v->layout, v->ndim, err);
+	if (e == 0)
+		e = layout_torch_order(&v->mesh, v->place, v->layout.nplace, place,
+				       &v->layout.nplace, err);
+	v->layout.place = place;
+	return e;
+}
+
+TEST(torch_and_layout_share_agree_on_what_torch_prints_of_an_order)
+{
+	static struct vector v;
+	struct ckpt_placement place[CKPT_DIMS_MAX];
+	cleanup_free char *line = NULL;
+	size_t cap = 0;
+	uint32_t n = 0, refused = 0;
+	struct ckpt_err err = { 0 };
+	FILE *f = open_vectors("torch_order");
+
+	for (; getline(&line, &cap, f) > 0; n++) {
+		int e;
+
+		read_vector(&v, line);
+		e = order_taken(&v, place, &err);
+		if (strncmp(next_token, "E", 1) == 0) {
+			assert_true(e < 0 && strlen(err.msg) > 20);
+			refused++;
+			continue;
+		}
+		if (e < 0)
+			fail_msg("%s: %s", v.id, err.msg);
+		for (uint32_t i = 0; i < v.layout.nplace; i++) {
+			assert_int_not_equal(place[i].how, CKPT_REPLICATE);
+			assert_true(place[i].how != CKPT_SHARD || place[i].split_factor == 0);
+		}
+		expect_shares(&v);
+	}
+	fclose(f);
+	printf("%u cases, %u of them refused\n", n, refused);
+	assert_true(n >= 140 && refused >= 10);
+}
+
+TEST(a_mesh_dimension_that_torch_placements_leave_out_replicates)
+{
+	static const uint32_t dim[] = { 2, 3, 2 };
+	static const char *const name[] = { "dp", "fsdp", "tp" };
+	static const struct mesh m = { .ndim = 3, .dim = dim, .name = name };
+	struct ckpt_placement p[] = {
+		{ .how = CKPT_SHARD, .mesh_dim = 1, .split_factor = 2 },
+		{ .how = CKPT_SHARD, .mesh_dim = 2 },
+	};
+	struct ckpt_placement out[CKPT_DIMS_MAX], swapped[] = { p[1], p[0] },
+						  twice[] = { p[1], p[1] };
+	struct ckpt_err err;
+	uint32_t n;
+
+	assert_int_equal(layout_torch_order(&m, p, 2, out, &n, &err), 0);
+	assert_int_equal(n, 2);
+	assert_true(out[0].mesh_dim == 2 && out[1].mesh_dim == 1 && out[1].split_factor == 0);
+	assert_int_equal(layout_torch_order(&m, NULL, 0, out, &n, &err), 0);
+	assert_int_equal(n, 0);
+	assert_int_equal(layout_torch_order(&m, p, 1, out, &n, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "mesh dimension \"fsdp\"): its split factor 2"));
+	assert_int_equal(layout_torch_order(&m, swapped, 2, out, &n, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "\"fsdp\"): it stands behind \"tp\""));
+	assert_int_equal(layout_torch_order(&m, twice, 2, out, &n, &err), -EINVAL);
+	p[1].mesh_dim = 3;
+	assert_int_equal(layout_torch_order(&m, p, 2, out, &n, &err), -EINVAL);
+}
+
 /* A line of strided_order.txt, as placements in the order of the mesh. */
 static void read_strided(struct vector *v, char *line)
 {

@@ -19,6 +19,9 @@ strided_order.txt: NAME:LINE mesh_ndim sizes.. per mesh dimension (R | P | S ten
 split_factor); the order that these say: E (none), or n mesh_dim.., by tensor dimension and then the
 first applied first; 0, or 1 and the order that they are made of: n (mesh_dim tensor_dim)..
 
+torch_order.txt: the cases with "mode":"order", also the refused ones, with their placements in the order
+of the mesh and with their split factors, as torch prints them.
+
 owned.txt: the ownership rule v1 of ckpt/layout/layout.h, computed here by itself:
     NAME:LINE as above with ONLY as "O mesh_dim coordinate"; then elem_bytes component name; then as
     above with the number of elements owned between the coordinate and the dimensions.
@@ -147,6 +150,30 @@ def make_strided_order(source):
             print("strided_order:%d" % n, *head, *tail, file=o)
 
 
+def make_torch_order(source):
+    with open(os.path.join(HERE, "torch_order.txt"), "w") as o:
+        for name in ("fsdp", "order", "errors"):
+            with open(os.path.join(source, name + ".jsonl")) as f:
+                for n, line in enumerate(f, 1):
+                    c = json.loads(line)
+                    shape, mesh = c["shape"], c["mesh"]
+                    p = [placement(t, len(shape)) for t in c["placements"]]
+                    if c.get("mode") != "order" or "order" in c or None in p:
+                        continue
+                    if any(x < 0 for x in shape + mesh) or len(p) != len(mesh):
+                        continue
+                    ranks = c.get("ranks", list(range(math.prod(mesh))))
+                    places = [(x[0], m, *x[1:]) for m, x in enumerate(p)]
+                    out = [len(shape), *shape, len(mesh), *mesh, len(ranks), *ranks]
+                    out += [len(places), *itertools.chain(*places)]
+                    if isinstance(c["expect"], dict):
+                        out += ["E"]
+                    else:
+                        rows = zip(sorted(ranks), c["expect"])
+                        out += answer([(r, e["coord"], e["runs"]) for r, e in rows])
+                    print("%s:%d" % (name, n), *out, file=o)
+
+
 # ---- ownership, written from the rule's text and independent of the C code
 
 
@@ -256,4 +283,5 @@ for which in ("literal", "strided", "order", "ranks", "large", "errors", "fsdp")
 for which in ("flat", "unflatten_pad"):
     convert(sys.argv[1], "modes", which)
 make_strided_order(sys.argv[1])
+make_torch_order(sys.argv[1])
 make_owned()
