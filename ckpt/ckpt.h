@@ -416,7 +416,9 @@ struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
 	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
-	uint64_t copy_bytes, copy_ns;	     /* by the daemon, for this rank */
+	/* what the daemon and the library have copied of this rank, and the time that each of them took,
+	 * added up: they copy at the same time, so a snapshot's copy may end sooner than that */
+	uint64_t copy_bytes, copy_ns;
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
 	/* of the last step that reached the state, from its first mark */

@@ -114,6 +114,8 @@ void launch_unref(struct launch *l)
 			munmap(m->page, sizeof *m->page);
 			(void)close(m->page_fd);
 		}
+		if (m->pidfd >= 0)
+			(void)close(m->pidfd);
 	}
 	free(l->member);
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
@@ -177,8 +179,10 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	l->page->nslot = l->nslot;
 	l->page->generation = generation;
 	atomic_store(&l->page->beat_ns, now_ns());
-	for (uint32_t i = 0; i < l->world; i++)
+	for (uint32_t i = 0; i < l->world; i++) {
 		l->member[i].rank = i;
+		l->member[i].pidfd = -1;
+	}
 	daemon_watch(j->d, l->bell, (void *)((uintptr_t)l | WATCH_BELL), EPOLLIN);
 	*ret = l;
 	return 0;
@@ -638,7 +642,7 @@ struct declare {
 	struct launch *l;
 	void *bytes;
 	uint64_t len;
-	uint32_t epoch;
+	uint32_t epoch, rev;
 	uint32_t nseg;
 	struct segment **seg; /* the member's; it adds none while busy */
 	struct decl *decl;
@@ -740,6 +744,7 @@ static void declare_done(struct daemon *d, struct task *t)
 		session_refuse(s, c->rc, c->err.msg);
 	} else if (!s->closed) {
 		struct wire_sealed w = { .epoch = c->epoch,
+					 .rev = c->rev,
 					 .nslot = l->nslot,
 					 .slot_bytes = c->decl->raw_bytes,
 					 .nrow = c->decl->nrow };
@@ -749,8 +754,10 @@ static void declare_done(struct daemon *d, struct task *t)
 			fd[i] = m->slot[i]->fd;
 		if (w.nrow)
 			fd[nfd++] = c->decl->rows_fd;
+		launch_ring(l); /* what was marked before is copied by the rows of then */
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
+		m->decl->rev = c->rev;
 		m->touched = false;
 		judge(l, 0, NULL); /* a new declaration, a new judgement */
 		unready(l);
@@ -789,6 +796,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->l->refs++;
 	c->len = m->bytes;
 	c->epoch = m->epoch;
+	c->rev = m->rev;
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
 	s->busy = true;
@@ -864,8 +872,8 @@ static void maybe_ready(struct launch *l)
 	l->forming_ns = 0;
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
-			shared_gate_give(l->page, i);
+		if (!snap_in_slot(l, i))
+			slot_give(l, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);

@@ -132,7 +132,7 @@ struct slotmem {
 };
 struct decl {
 	_Atomic uint32_t refs;
-	uint32_t epoch, rank;
+	uint32_t epoch, rev, rank;
 	struct table table; /* what the rank has: places are its segments */
 	struct table part;  /* what its slot holds: one place */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
@@ -246,6 +246,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
+/* The process of this rank is dead: no thread of it, and no device, writes to its slots. A slot may be
+ * used for something else only if this is so, or `copying` of its page does not name it. */
+bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
 void session_ok(struct session *s);
@@ -364,6 +367,7 @@ struct member {
 	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
+	int pidfd; /* of a process that lived when its session ended; -1 */
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] by id */
 	uint64_t seg_bytes;   /* of all of them */
@@ -434,7 +438,9 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
+	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
+	bool task;
 	uint64_t mark;	    /* 0: taken over from an earlier daemon */
 	uint64_t unguarded; /* of its record */
 	struct decl *decl;
@@ -515,6 +521,9 @@ void snap_release(struct snap *s);
 /* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
+/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
+ * copier writes to it. */
+void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 /* all members are gone: what is staged is to be written */

@@ -126,6 +126,13 @@
 	X(TEAR_BLIND, client, "a guard tears by compare-and-swap") \
 	X(TEAR_NEVER, client, "a guard tears a copy that has not ended") \
 	X(COPIED_BLIND, client, "a copy ends by compare-and-swap") \
+	X(COPIED_WITH_ONE, client, "a snapshot is copied when both of its copiers have ended") \
+	X(GUARD_IGNORES_DAEMON, client, "a guard that a device lets go does not leave the daemon's copier behind") \
+	X(TEAR_AFTER_ORDERED, client, "what a guard has let go is torn by no later one") \
+	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
+	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
+	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
 	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \

@@ -169,6 +169,7 @@ struct ckpt {
 	_Atomic(struct link *) link;
 	_Atomic uint32_t state;	   /* enum link_state */
 	_Atomic uint32_t epoch;	   /* sealed; 0: none */
+	_Atomic uint32_t rev;	   /* of its newest declaration */
 	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
 	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
 

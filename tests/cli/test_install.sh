@@ -107,7 +107,7 @@ compile() { # TREE LIBDIR
 	flags=$(PKG_CONFIG_PATH=$1/$2/pkgconfig pkg-config --cflags --libs ckpt) || return 1
 	echo "$flags"
 	case $flags in
-	*"$root"*) echo "these are the sources, not what was installed"; return 1 ;;
+	*"$root"/* | *"$root ") echo "these are the sources, not what was installed"; return 1 ;;
 	esac
 	# shellcheck disable=SC2086 # flags are words
 	gcc -std=c17 -Wall -Wextra -Werror -o "$tmp/example" "$tmp/example.c" $flags
