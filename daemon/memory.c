@@ -183,11 +183,22 @@ void decl_unref(struct decl *d)
 static int decl_rows(struct decl *d, struct ckpt_err *err)
 {
 	cleanup_free struct wire_row *row = NULL;
-	int rc = rows_make(&d->copy, &row, &d->nrow);
+	int rc = rows_make(&d->copy, d->own, &row, &d->nrow, err);
 
 	if (rc == 0 && d->nrow)
 		return wire_memfd_of("ckptd-rows", row, d->nrow * sizeof *row, &d->rows_fd, err);
-	return rc < 0 ? ckpt_error(err, rc, "no memory for a declaration") : 0;
+	return rc;
+}
+
+/* What the library copies is no part of the daemon's plan any more. Operations are sorted by place, and
+ * that one is the last. */
+static void decl_leave_own(struct decl *d)
+{
+	struct plan *p = &d->copy;
+
+	while (p->nop && p->op[p->nop - 1].src_place == d->own)
+		d->own_bytes += p->op[--p->nop].bytes;
+	p->bytes -= d->own_bytes;
 }
 
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes)
@@ -231,8 +242,9 @@ static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg
 	d->base = calloc(n ? n : 1, sizeof(void *));
 	if (!d->seg || !d->base)
 		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
-	d->nseg = n;
-	for (uint32_t i = 0; i < n; i++) {
+	d->own = n && d->table.place[n - 1].bytes == WIRE_OWN_BYTES ? n - 1 : TABLE_NONE;
+	d->nseg = d->own == TABLE_NONE ? n : n - 1;
+	for (uint32_t i = 0; i < d->nseg; i++) {
 		const struct table_place *p = &d->table.place[i];
 
 		if (i >= nseg || !seg[i] || seg[i]->bytes < p->bytes)
@@ -318,7 +330,32 @@ const struct table *decl_part(const struct decl *d, uint32_t kind)
 	return d->constant.npiece ? &d->main : &d->part;
 }
 
-int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
+/* What is copied by value lies in a segment: nobody copies it later. */
+static int pieces_check(const struct decl *d, struct ckpt_err *err)
+{
+	const struct table *t = &d->table;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].flags & TENSOR_BLOB && t->tensor[i].numel < 64)
+			return ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
+					  d->rank);
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_tensor *x = &t->tensor[t->piece[i].tensor];
+
+		if (t->piece[i].flags)
+			return ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
+					  d->rank);
+		if (t->piece[i].place == d->own &&
+		    (x->cls == CKPT_VOLATILE || x->flags & TENSOR_BLOB))
+			return ckpt_error(err, -EPROTO,
+					  "rank %u declares memory of its own for %s/%s, which is "
+					  "copied by value",
+					  d->rank, x->component, x->name);
+	}
+	return 0;
+}
+
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
 {
 	struct decl *d = calloc(1, sizeof *d);
@@ -330,18 +367,13 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	d->refs = 1;
 	d->rows_fd = -1;
 	d->epoch = epoch;
+	d->rev = rev;
 	d->rank = rank;
 	rc = decl_decode(bytes, len, &d->table, err);
-	for (uint32_t i = 0; i < d->table.ntensor && rc == 0; i++)
-		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
-			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
-					rank);
-	for (uint32_t i = 0; i < d->table.npiece && rc == 0; i++)
-		if (d->table.piece[i].flags)
-			rc = ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
-					rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
+	if (rc == 0)
+		rc = pieces_check(d, err);
 	if (rc == 0)
 		rc = decl_slot(d, &list, err);
 	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
@@ -361,8 +393,54 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		decl_unref(d);
 		return rc;
 	}
+	decl_leave_own(d);
 	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	*ret = d;
+	return 0;
+}
+
+/* Dimensions of a blob are its room. */
+static bool tensor_same(const struct table *x, const struct table *y, uint32_t i)
+{
+	const struct table_tensor *a = &x->tensor[i], *b = &y->tensor[i];
+	struct ckpt_errlist list = { .code = -EINVAL };
+	bool same;
+
+	if (strcmp(a->component, b->component) != 0 || strcmp(a->name, b->name) != 0 ||
+	    a->rank != b->rank || a->flags != b->flags)
+		return false;
+	if (a->flags & TENSOR_BLOB)
+		return a->media == b->media;
+	table_tensor_compare(x, i, "then", y, i, "now", &list);
+	same = list.n == 0 && boxes_sum(x, i) == boxes_sum(y, i);
+	ckpt_errlist_free(&list);
+	return same;
+}
+
+int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err)
+{
+	const struct table *x = &old->table, *y = &now->table;
+	char name[TABLE_KEY_BYTES + 32];
+
+	for (uint32_t i = 0; i < MIN(x->ntensor, y->ntensor); i++)
+		if (!tensor_same(x, y, i))
+			return ckpt_error(err, -EINVAL,
+					  "%s: only its memory may be another one without a new "
+					  "ckpt_seal of every rank",
+					  table_tensor_print(&y->tensor[i], name, sizeof name));
+	if (x->ntensor != y->ntensor)
+		return ckpt_error(err, -EINVAL,
+				  "%u tensors were declared and now %u: that needs a new ckpt_seal "
+				  "of every rank",
+				  x->ntensor, y->ntensor);
+	for (uint32_t i = 0; i < MIN(old->nboxes, now->nboxes); i++)
+		if (old->boxes_mesh[old->boxes[i].mesh].sum !=
+		    now->boxes_mesh[now->boxes[i].mesh].sum)
+			return ckpt_error(err, -EINVAL,
+					  "%s: its mesh is another one: that needs a new ckpt_seal "
+					  "of every rank",
+					  table_tensor_print(&y->tensor[now->boxes[i].tensor], name,
+							     sizeof name));
 	return 0;
 }
 

@@ -521,8 +521,8 @@ static int merge_wanted(struct restore *x, struct table *ret, void ***ret_base)
 	if (!*ret_base)
 		return ckpt_error(&x->err, -ENOMEM, "no memory to plan the restore");
 	for (uint32_t r = 0; r < x->ndst && rc == 0; r++) {
-		for (uint32_t i = 0; i < x->dst[r]->nseg; i++)
-			(*ret_base)[at++] = x->dst[r]->seg[i]->base;
+		for (uint32_t i = 0; i < x->dst[r]->table.nplace; i++)
+			(*ret_base)[at++] = i < x->dst[r]->nseg ? x->dst[r]->seg[i]->base : NULL;
 		rc = table_merge(ret, &x->dst[r]->table, NULL, &list, &x->err);
 	}
 	if (rc == 0)
@@ -1041,6 +1041,10 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 	if (!me->decl || me->asked) {
 		session_refuse(s, -EPROTO,
 			       me->asked ? "another restore is running" : "call ckpt_seal first");
+		return;
+	}
+	if (me->decl->own != TABLE_NONE) {
+		session_refuse(s, -EPROTO, "ckptd cannot write to the process's own memory");
 		return;
 	}
 	if (me->round >= ROUNDS_MAX) {

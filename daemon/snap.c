@@ -328,9 +328,19 @@ static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool 
 static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 {
 	struct snap_rank *k = &s->rank[r];
-	char text[128];
+	char text[1280], name[1100];
 
 	k->copy = COPY_TORN;
+	if (changed && at & SHARED_WHY_GONE && k->decl) {
+		snprintf(
+			text, sizeof text,
+			"rank %u: tensor %s: its memory is no longer mapped: call ckpt_guard before "
+			"it is freed",
+			r, decl_name_at(k->decl, at & ~SHARED_WHY_GONE, name, sizeof name));
+		s->changed = true;
+		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		return;
+	}
 	if (changed) {
 		if (!s->dropped)
 			snap_changed(s, r, k->decl, true, at);

@@ -232,7 +232,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	struct shared_snap *s;
 	struct ticket t;
 	bool busy, low, over = false;
-	uint32_t n, changes;
+	uint32_t n, changes, need;
+	uint64_t seq;
 	int rc = mark_check(c, l, step, m);
 
 	if (rc < 0)
@@ -255,7 +256,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
-	if (c->dirty || !c->sealed_once || atomic_load(&c->declared) != atomic_load(&c->epoch)) {
+	if (c->dirty || c->moved || !c->sealed_once || !declared_now(c)) {
 		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
 	}
@@ -286,16 +287,17 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
 			&low);
 	shared_canary_write(s, c->canary.note, n);
-	if (t.flags & TICKET_FINAL)
-		fill_quiesce(c); /* of a snapshot that no guard followed */
-	busy = c->private_memory && atomic_load(&c->filling);
-	if (c->private_memory && !busy) {
-		shared_copying_set(l->rank, shared_snap_seq(l->rank), t.slot);
+	need = atomic_load_explicit(&c->need, memory_order_relaxed);
+	seq = shared_snap_seq(l->rank);
+	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
+		copier_quiesce(c); /* of a snapshot that no guard followed */
+	busy = need & NEED_CLIENT && !copier_idle(c);
+	if (need & NEED_CLIENT && !busy) {
+		shared_copying_set(l->rank, seq, t.slot);
 		over = shared_ticket_over(l->job, t);
 	}
 	if (!busy && !over) {
-		atomic_store(&c->fill_stop, 0);
-		shadow_fill(c, true);
+		shadow_fill(c);
 		rc = blobs_by_value(c);
 	}
 	if (rc < 0 || busy || over) {
@@ -305,15 +307,10 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 			shared_copying_clear(l->rank);
 		*ret_why = over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
 		rc = rc < 0 ? rc : CKPT_SKIPPED;
-	} else if (c->private_memory) {
-		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_CLIENT);
-		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
-		c->fill_link = l;
-		atomic_store(&c->filling, 1);
-		atomic_store(&c->fill, s);
-		helper_wake(c);
 	} else {
-		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_DAEMON);
+		shared_snap_publish(l->rank, s, SNAP_COPYING, need);
+		if (need & NEED_CLIENT)
+			copier_ask(c, l, s, seq, t.slot);
 	}
 	if (low && !atomic_exchange(&c->canary.wanted, 1))
 		helper_wake(c);
@@ -465,10 +462,6 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 		add(&c->torn, 1);
 		rc = CKPT_TORN;
 	}
-	/* Private memory is read by our own helper: the copy was given up, but it must be seen to
-	 * have stopped. */
-	if (rc && c->private_memory)
-		fill_quiesce(c);
 	shared_update(l->rank, changed && l == c->snap_link);
 	if (changed)
 		guard_changed(c);

@@ -206,7 +206,8 @@ struct wire_row {
 };
 #define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
 #define WIRE_ROW_OFF(src) ((src) & ((UINT64_C(1) << 48) - 1))
-/* Does it stay inside its segment (of so many bytes, each) and the slot? Pure: fuzzed. */
+/* Does it stay inside its segment (of so many bytes, each), or the address space, and the slot? Pure:
+ * fuzzed. Of CLIENT the library also checks that it has declared that memory for that tensor. */
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes);
 

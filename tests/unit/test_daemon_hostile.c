@@ -195,7 +195,7 @@ static void pretend(struct evil *e, uint64_t step)
 	struct shared_record rec =
 		ROW(.step = draw(&rng) % 9 ? step : number(),
 		    .mark_ns = draw(&rng) % 3 ? now_ns() : number(),
-		    .epoch = draw(&rng) % 9 ? 1 : (uint32_t)number(), .slot = (uint32_t)slot,
+		    .epoch = draw(&rng) % 9 ? 1 : (uint32_t)number(), .slot = (uint16_t)slot,
 		    .flags = TICKET_PERSIST | (draw(&rng) % 2 ? TICKET_FINAL : 0),
 		    .ticket_seq = (uint16_t)(seq ? seq : 1),
 		    .nnote = (uint16_t)(draw(&rng) % 4 ? draw(&rng) % 20 : number()),
