@@ -161,8 +161,8 @@ TEST(memory_is_found_in_the_segment_that_has_all_of_it)
 	/* The library's own copies are not the trainer's memory. */
 	(void)added_at((void *)16, CKPT_VOLATILE);
 	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
-	assert_true(c->own < c->nseg);
-	assert_true(added_at(c->seg[c->own].base, CKPT_STABLE)->own);
+	assert_true(c->shadow < c->nseg);
+	assert_true(added_at(c->seg[c->shadow].base, CKPT_STABLE)->own);
 }
 
 TEST(what_is_copied_by_value_is_the_newest_seals)
