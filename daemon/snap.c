@@ -331,6 +331,9 @@ static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 	char text[1280], name[1100];
 
 	k->copy = COPY_TORN;
+	if (!changed) /* the other copier may know why */
+		changed = shared_why_get(&s->launch->member[r].page->snap[k->mark % SHARED_SNAPS],
+					 k->mark, &at);
 	if (changed && at & SHARED_WHY_GONE && k->decl) {
 		snprintf(
 			text, sizeof text,
@@ -411,7 +414,7 @@ static void copy_look(struct snap *s, uint32_t r)
 	struct shared_rank *page = s->launch->member[r].page;
 	struct shared_snap *rec = &page->snap[k->mark % SHARED_SNAPS];
 	enum snap_state state;
-	uint64_t seq, at;
+	uint64_t seq;
 
 	if (k->copy != COPY_QUEUED || k->task)
 		return;
@@ -422,9 +425,7 @@ static void copy_look(struct snap *s, uint32_t r)
 	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
 		k->copy = COPY_DONE;
 	} else { /* or its record is another one's already */
-		bool changed = shared_why_get(rec, k->mark, &at);
-
-		copy_torn(s, r, changed, at);
+		copy_torn(s, r, false, 0);
 	}
 }
 

@@ -10,7 +10,8 @@
 #include <sys/uio.h>
 
 #define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of own memory that are read at once */
-_Static_assert(2 * CANARY_PROBES <= CANARY_SCRATCH, "their bytes fit");
+_Static_assert(2 * CANARY_WORDS_ALL <= CANARY_SCRATCH && 2 * CANARY_WORDS_ALL <= 1024,
+	       "their bytes fit, and one call takes them");
 _Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has room for all words");
 
 /* --- the map --- */
@@ -254,6 +255,30 @@ static uint64_t word_read(const uint8_t *from, uint32_t len)
 	return w;
 }
 
+static bool two_pages(const struct canary_place *p)
+{
+	return ((uintptr_t)(p->src + p->len - 1) ^ (uintptr_t)p->src) / CANARY_PAGE;
+}
+
+/* Own memory: before words are read, a system call shows that they are there. If not, the copier finds the
+ * same, and says which tensor it is. */
+static bool words_there(const struct canary *x)
+{
+	struct iovec probe[2 * CANARY_WORDS_ALL];
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < x->n; i++) {
+		const struct canary_place *p = &x->word[i];
+
+		if (!p->own)
+			continue;
+		probe[n++] = (struct iovec){ (void *)(uintptr_t)p->src, 1 };
+		if (two_pages(p))
+			probe[n++] = (struct iovec){ (void *)(uintptr_t)(p->src + p->len - 1), 1 };
+	}
+	return !n || pwritev(x->scratch_fd, probe, (int)n, 0) == (ssize_t)n;
+}
+
 uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low)
 {
 	struct canary_map *m;
@@ -273,6 +298,10 @@ uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_
 		*ret_low = m->nlive && ring_ahead(&m->word) < CANARY_WORDS_ALL;
 	}
 	map_leave(x);
+	if (!words_there(x)) {
+		x->n = 0;
+		x->armed = false;
+	}
 	for (uint32_t i = 0; i < x->n; i++)
 		x->note[i] = (struct shared_canary_word){
 			.off = x->word[i].dst | (uint64_t)x->word[i].len << 56,
@@ -341,7 +370,7 @@ static uint64_t place_compare(struct gather *g, const struct canary_place *p, co
 	if (g->n == CANARY_PROBES)
 		found = gather_compare(g);
 	probe_add(g, p->src);
-	if (((uintptr_t)last ^ (uintptr_t)p->src) / CANARY_PAGE)
+	if (two_pages(p))
 		probe_add(g, last);
 	g->word[g->n] = word;
 	g->at[g->n++] = *p;

@@ -118,65 +118,73 @@ static void both_copy(struct copier *x)
 		shared_futex_wait(&x->left, 1, LOOK_NS);
 }
 
-/* Why a snapshot is torn, for the daemon, which has the names: before the word says it. */
-static void copy_failed(ckpt *c, int rc)
-{
-	struct copier *x = &c->copier;
+/* What was asked for, and how it went. From the end of the last write on the trainer may ask for the next
+ * copy, so what is left to do is done by what is noted here. */
+struct asked {
+	struct link *link;
+	struct shared_snap *snap;
+	uint64_t seq, at;
+	int rc; /* of the copy; -ECANCELED: given up */
+};
 
-	if (rc == -EFAULT)
-		shared_why_set(x->snap, x->seq, atomic_load(&x->at) | SHARED_WHY_GONE);
-	else
+/* Why a snapshot is torn, for the daemon, which has the names: before the word says it. */
+static void copy_failed(const ckpt *c, const struct asked *a)
+{
+	if (a->rc == -EFAULT)
+		shared_why_set(a->snap, a->seq, a->at | SHARED_WHY_GONE);
+	else if (a->rc != -ECANCELED)
 		log_line(&c->log, LOG_ERROR,
 			 "client: rank %u of job %s: the library cannot copy memory: %s", c->rank,
-			 c->job, strerror(-rc));
-	shared_snap_drop(x->link->rank, x->snap, x->seq);
+			 c->job, strerror(-a->rc));
+	shared_snap_drop(a->link->rank, a->snap, a->seq);
 }
 
-static void copy_to_end(ckpt *c)
+static int copy_run(ckpt *c)
 {
 	struct copier *x = &c->copier;
 	struct shared_rank *r = x->link->rank;
-	const struct sealed_slot *slot = x->sealed->slot[x->slot];
-	uint64_t start = now_ns(), at;
-	int rc;
+	uint64_t start = now_ns();
 
+	x->sealed = c->sealed;
+	/* The slots of another daemon, or of other declarations, are not touched. */
+	if (!x->sealed || x->link != atomic_load(&c->link) || x->sealed->epoch != x->epoch ||
+	    x->sealed->rev != x->rev || x->slot >= x->sealed->nslot)
+		return -ECANCELED;
 	atomic_store(&x->next, 0);
 	atomic_store(&x->rc, 0);
 	both_copy(x);
-	rc = atomic_load(&x->rc);
-	if (rc < 0) {
-		copy_failed(c, rc);
-		return;
-	}
-	if (!goes_on(x))
-		return;
+	if (atomic_load(&x->rc) < 0 || !goes_on(x))
+		return atomic_load(&x->rc) ? atomic_load(&x->rc) : -ECANCELED;
 	atomic_fetch_add_explicit(&r->own_bytes, x->sealed->own_bytes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&r->own_ns, now_ns() - start, memory_order_relaxed);
-	(void)shared_copy_end(r, x->snap, x->seq, NEED_CLIENT, slot->at.base, slot->at.bytes, &at);
+	return 0;
 }
 
 void copier_help(ckpt *c)
 {
 	struct copier *x = &c->copier;
 	const uint64_t one = 1;
-	bool fits;
+	const struct sealed_slot *slot;
+	struct asked a;
+	uint64_t at;
 
 	if (!atomic_exchange(&x->asked, 0))
 		return;
-	x->sealed = c->sealed;
-	/* The slots of another daemon, or of other declarations, are not touched. */
-	fits = x->sealed && x->link == atomic_load(&c->link) && x->sealed->epoch == x->epoch &&
-	       x->sealed->rev == x->rev && x->slot < x->sealed->nslot;
-	if (fits)
-		copy_to_end(c);
-	else
-		shared_snap_drop(x->link->rank, x->snap, x->seq);
-	x->sealed = NULL;
-	shared_copying_clear(x->link->rank);
-	if (write(x->link->bell, &one, sizeof one) < 0 && errno != EAGAIN)
-		log_line(&c->log, LOG_DEBUG, "client: the doorbell is gone");
+	a = (struct asked){ .link = x->link, .snap = x->snap, .seq = x->seq };
+	a.rc = copy_run(c);
+	a.at = atomic_load(&x->at);
+	slot = a.rc == 0 ? c->sealed->slot[x->slot] : NULL;
+	/* Before the word says COPIED: the guard may return with that, and the next step be marked. */
+	shared_copying_clear(a.link->rank);
 	atomic_store(&x->busy, 0);
 	shared_futex_wake(&x->busy);
+	if (a.rc < 0)
+		copy_failed(c, &a);
+	else
+		(void)shared_copy_end(a.link->rank, a.snap, a.seq, NEED_CLIENT, slot->at.base,
+				      slot->at.bytes, &at);
+	if (write(a.link->bell, &one, sizeof one) < 0 && errno != EAGAIN)
+		log_line(&c->log, LOG_DEBUG, "client: the doorbell is gone");
 }
 
 /* --- the trainer's thread --- */
