@@ -178,7 +178,9 @@ static struct sealed_at unit_end(const struct sealed *s, struct sealed_at at)
 				at = (struct sealed_at){ at.row + 1, 0, 0 };
 			return at;
 		}
-		n = MAX(left / line, UINT64_C(1));
+		n = left / line;
+		if (n == 0)
+			return at;
 		n = MIN(r->rows - at.line, n);
 		at.line += n;
 		if (at.line == r->rows)
@@ -197,9 +199,9 @@ static int units_make(struct sealed *s)
 	struct sealed_at at = { 0 };
 	uint32_t cap = 0;
 
-	while (at.row < s->nrow && !(s->row[at.row].flags & WIRE_ROW_CLIENT))
-		at.row++;
 	for (s->nunit = 0;; s->nunit++) {
+		while (at.row < s->nrow && !(s->row[at.row].flags & WIRE_ROW_CLIENT))
+			at.row++;
 		if (s->nunit + 1 >= cap) {
 			struct sealed_at *more;
 
