@@ -9,11 +9,12 @@
 #include "ckpt/wire/shared.h"
 
 /* The input again and again would hide what little it says: what it does not reach is zero. */
-static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)
+static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes, size_t align)
 {
-	uint8_t *p = calloc(1, bytes); /* exactly, so that one byte beyond is seen */
+	uint8_t *p = aligned_alloc(align, bytes); /* exactly, so that one byte beyond is seen */
 
 	assert(p);
+	memset(p, 0, bytes);
 	if (from < size)
 		memcpy(p, data + from, MIN(size - from, bytes));
 	return p;
@@ -91,8 +92,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(&step, data, sizeof step);
 	/* The words that matter lie at the beginning of the job page and all over the rank page. */
-	job = page(data, size, 10, sizeof *job);
-	r = page(data, size, size / 2, sizeof *r);
+	job = page(data, size, 10, sizeof *job, _Alignof(struct shared_job));
+	r = page(data, size, size / 2, sizeof *r, _Alignof(struct shared_rank));
 	gate(job, (uint16_t)(data[8] | data[9] << 8));
 	rank(r);
 	outcomes(job, step);

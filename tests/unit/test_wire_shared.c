@@ -88,6 +88,7 @@ struct op {
 struct task {
 	struct snap *snap;
 	uint32_t rank, slot;
+	uint16_t seq;
 	uint64_t mark;
 	bool done;
 	int rc;
@@ -332,8 +333,10 @@ static void publish(uint32_t r, struct shared_snap *s, const struct shared_recor
 	for (uint32_t n = chance(6) ? 0 : chance(2000); n; n--)
 		point(); /* late */
 	if (W.has[r] & NEED_CLIENT && !busy) {
-		if (W.broken == GIVE_TO_LATE)
+		if (W.broken == GIVE_TO_LATE) {
 			over = shared_ticket_over(W.job, t);
+			point();
+		}
 		shared_copying_set(me, seq, t.slot);
 		if (W.broken != GIVE_TO_LATE)
 			over = shared_ticket_over(W.job, t);
@@ -422,7 +425,7 @@ static void trainer(uint32_t r)
 
 			if (where > 10)
 				mark(r, step);
-			for (uint32_t i = 0; i < where; i++)
+			for (uint32_t i = chance(2) ? where : where * 20; i; i--)
 				point();
 			if (where > 30) {
 				guard(r, false);
@@ -430,7 +433,7 @@ static void trainer(uint32_t r)
 			}
 			/* its socket ends; its other threads and its device go on for a while */
 			atomic_store(&W.socket_ended[r], true);
-			for (uint32_t i = chance(200); i; i--)
+			for (uint32_t i = chance(600); i; i--)
 				point();
 			atomic_store(&W.dead[r], true);
 			break;
@@ -454,14 +457,14 @@ static void trainer(uint32_t r)
 
 /* --- a rank's own copier, and its device --- */
 /* A slot may be written by whoever has a snapshot in it, and by nobody else. */
-static void slot_write(uint32_t r, const struct op *op, uint32_t i, uint64_t x)
+static void slot_write(uint32_t r, uint32_t slot, uint16_t seq, uint32_t i, uint64_t x)
 {
-	uint16_t over = atomic_load(&W.given_seq[op->slot]);
+	uint16_t over = atomic_load(&W.given_seq[slot]);
 
-	if (over && shared_seq_cmp(over, op->seq) >= 0)
-		wrong("a rank writes to a slot that is another step's by now");
+	if (over && shared_seq_cmp(over, seq) >= 0)
+		wrong("somebody writes to a slot that is another step's by now");
 	if (!atomic_load(&W.wrong))
-		W.slot[r][op->slot][i] = x;
+		W.slot[r][slot][i] = x;
 }
 
 static bool copier_dead(uint32_t r)
@@ -506,7 +509,7 @@ static void own_copy(uint32_t r, const struct op *op)
 		if (copier_dead(r))
 			return;
 		if (!stop)
-			slot_write(r, op, i, get(&W.buf[r][i]));
+			slot_write(r, op->slot, op->seq, i, get(&W.buf[r][i]));
 	}
 	if (copier_dead(r) || atomic_load(&W.wrong))
 		return;
@@ -545,7 +548,8 @@ static void device(uint32_t r)
 			return;
 		if (nlate && (W.broken != DONE_UNFENCED || chance(40) == 0)) {
 			for (uint32_t i = 0; i < 4; i++)
-				slot_write(r, &late, HALF + (uint32_t)late.step * 4 + i, word[i]);
+				slot_write(r, late.slot, late.seq,
+					   HALF + (uint32_t)late.step * 4 + i, word[i]);
 			nlate = 0;
 		}
 		if (n == atomic_load(&W.put[r]))
@@ -611,7 +615,7 @@ static void copier(void)
 				if (!shared_snap_going(s, t->mark) && W.broken != COPY_ONCE_TORN)
 					t->rc = -ECANCELED;
 			}
-			W.slot[t->rank][t->slot][i] = get(&W.buf[t->rank][i]);
+			slot_write(t->rank, t->slot, t->seq, i, get(&W.buf[t->rank][i]));
 		}
 		if (t->rc == 0)
 			shared_copy_end(W.rank[t->rank], s, t->mark, NEED_DAEMON,
@@ -737,7 +741,9 @@ static void task_new(struct snap *s, uint32_t r)
 {
 	struct task *t = calloc(1, sizeof *t);
 
-	*t = (struct task){ .snap = s, .rank = r, .slot = s->slot, .mark = s->rank[r].mark };
+	*t = (struct task){
+		.snap = s, .rank = r, .slot = s->slot, .seq = s->seq, .mark = s->rank[r].mark
+	};
 	s->rank[r].task = true;
 	s->tasks++;
 	push(W.todo, &W.ntodo, t);
@@ -1042,13 +1048,19 @@ static void run_end_check(void)
 		wrong("the final step was not staged though everybody waited for it");
 }
 
+static struct shared_rank *rank_new(void)
+{
+	struct shared_rank *r = aligned_alloc(_Alignof(struct shared_rank), sizeof *r);
+
+	memset(r, 0, sizeof *r);
+	return r;
+}
+
 static void run_start(void)
 {
 	W.job = calloc(1, sizeof *W.job);
 	for (uint32_t r = 0; r < W.world; r++)
-		W.rank[r] = aligned_alloc(4096, align_up(sizeof *W.rank[r], 4096));
-	for (uint32_t r = 0; r < W.world; r++)
-		memset(W.rank[r], 0, sizeof *W.rank[r]);
+		W.rank[r] = rank_new();
 	pthread_mutex_init(&W.lock, NULL);
 	for (uint32_t i = 0; i < W.nslot; i++)
 		shared_gate_give(W.job, i);
@@ -1396,7 +1408,7 @@ static enum copy_end copied(struct shared_rank *r, struct shared_snap *s, uint64
 
 TEST(a_late_copier_does_not_decide_for_a_newer_snapshot)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec = { .step = 1 }, got;
 	enum snap_state is;
 	uint64_t seq;
@@ -1437,7 +1449,7 @@ TEST(a_record_is_read_whole_or_not_at_all)
 	enum snap_state is;
 	uint64_t seq;
 
-	overtaken = calloc(1, sizeof *overtaken);
+	overtaken = rank_new();
 	shared_snap_write(shared_snap_next(overtaken), &rec);
 	shared_snap_publish(overtaken, &overtaken->snap[1], SNAP_COPYING, NEED_DAEMON);
 	assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec), 0);
@@ -1501,7 +1513,7 @@ TEST(a_final_mark_waits_for_a_slot_and_others_skip)
 
 TEST(a_snapshot_counts_when_its_rank_is_known_to_guard)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec[5] = { { 0 } };
 
 	for (uint64_t n = 1; n <= 4; n++) {
@@ -1554,7 +1566,7 @@ static void look_at_guard(void)
 
 TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec = { 0 };
 	uint64_t off;
 
@@ -1591,7 +1603,7 @@ TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 
 TEST(words_are_read_whole_compared_and_kept_inside_of_the_slot)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	static struct shared_canary got;
 	static const uint8_t slot[32] = { [8] = 1, 2, 3, [30] = 9, 9 };
 	struct shared_canary_word at[SHARED_CANARY_MAX] = {
