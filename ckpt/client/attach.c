@@ -908,6 +908,8 @@ static void *helper_run(void *arg)
 		if (atomic_load(&c->stop))
 			break;
 		copier_help(c);
+		copier_prepare(c);
+		copier_help(c); /* it may have been asked meanwhile */
 		canary_help(c);
 		skips_log(c);
 		say_what_is_new(c);

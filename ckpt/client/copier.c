@@ -3,6 +3,7 @@
 // Invariant: nothing writes to a slot while shared_rank.copying is 0 or names another snapshot.
 #include "ckpt/client/copier.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/thread.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
@@ -11,6 +12,7 @@
 
 #define BATCH 64 /* rows of one call */
 #define RANK_CORES 3
+#define PREPARE_STEP (16 * MIB)
 #define LOOK_NS (100 * NS_PER_MS)
 
 /* --- how many --- */
@@ -185,6 +187,26 @@ void copier_help(ckpt *c)
 				      slot->at.bytes, &at);
 	if (write(a.link->bell, &one, sizeof one) < 0 && errno != EAGAIN)
 		log_line(&c->log, LOG_DEBUG, "client: the doorbell is gone");
+}
+
+void copier_prepare(ckpt *c)
+{
+	const struct link *l = atomic_load(&c->link);
+	const struct sealed *s = c->sealed;
+
+	/* Not earlier: a touch would make small pages of them. */
+	if (!s || !s->own_bytes || !l || atomic_load(&l->job->ready_epoch) != s->epoch)
+		return;
+	for (uint32_t i = 0; i < s->nslot; i++) {
+		struct sealed_slot *x = s->slot[i];
+
+		while (x->prepared < x->at.bytes && !atomic_load(&c->copier.asked)) {
+			uint64_t n = MIN(x->at.bytes - x->prepared, PREPARE_STEP);
+
+			(void)pages_populate(x->at.base + x->prepared, n);
+			x->prepared += n;
+		}
+	}
 }
 
 /* --- the trainer's thread --- */

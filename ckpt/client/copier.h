@@ -59,6 +59,8 @@ bool copier_idle(const struct ckpt *c);
 void copier_ask(struct ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot);
 /* Carry out what was asked for, if anything was. */
 void copier_help(struct ckpt *c);
+/* Once the daemon has the slots in memory: map them before the first copy needs them. */
+void copier_prepare(struct ckpt *c);
 /* Give up the copy that is under way, if there is one, and wait for its end. */
 void copier_quiesce(struct ckpt *c);
 #endif

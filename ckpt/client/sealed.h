@@ -46,6 +46,7 @@ struct sealed_slot {
 	const struct device_ops *ops; /* that know it as a target; NULL: none */
 	struct device_handle *device;
 	struct device_target at;
+	uint64_t prepared; /* the helper's: so much of it is mapped for writing */
 };
 
 struct sealed_at { /* a place in the rows: byte `in` of a line */
