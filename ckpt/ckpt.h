@@ -37,7 +37,7 @@
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
  * trainer), *persisted* when this host's part is durable, *committed* when every part is durable
  * and the checkpoint is visible. A snapshot is *torn* if a guard ended its copy, and *skipped* if
- * no slot was free. Torn and skipped snapshots are counted and never written.
+ * no slot was free or a blob was too long. Torn and skipped snapshots are counted and never written.
  *
  * If the trainer changes the state after ckpt_snapshot and before ckpt_guard, a copy may hold old
  * and new values. The library and the daemon check for this. At each mark the library notes 32
@@ -120,7 +120,8 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	/* no free slot, or the slots are not ready yet: nothing was copied; continue */
+	/* no free slot, the slots are not ready yet, or a blob is longer than its room: nothing was
+	 * copied; continue */
 	CKPT_SKIPPED = 1,
 	CKPT_TORN = 2,	   /* the guard ended the copy, so training need not wait: continue */
 	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: continue */
@@ -264,7 +265,7 @@ enum ckpt_policy {
 };
 
 /* ckpt_opts.flags */
-enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4 };
+enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4, CKPT_KEEP_MEMORY = 8 };
 /* ckpt_mark.flags; without one, persist_every decides */
 enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
 /* ckpt_want.flags */
@@ -282,7 +283,7 @@ struct ckpt_opts {
 	 * after 10 minutes without trainers, and has no policy: a step stays until ckptctl prune,
 	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
 	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
-	 * ckptctl), and CKPTD_DISABLE=1 (stay detached) */
+	 * ckptctl), and CKPTD_DISABLE=1 (stay detached). KEEP_MEMORY: see ckpt_alloc */
 	uint32_t flags;
 	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
@@ -375,7 +376,8 @@ struct ckpt_note {
 
 struct ckpt_mark {
 	uint32_t size;
-	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step */
+	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step.
+	 * NO_EMA: no average of the weights takes this step in; one rank's flag is enough */
 	uint32_t flags;
 	void *stream;		      /* CUDA: the optimizer's stream; NULL for host memory */
 	uint64_t groups;	      /* 0: all */
@@ -405,7 +407,8 @@ struct ckpt_got {
 	uint64_t step;
 	uint32_t world_saved; /* ranks of the job that wrote it */
 	/* the numbers of tensors that were filled; that were declared and are not in the checkpoint
-	 * (CKPT_LENIENT); that are in the checkpoint and were not declared */
+	 * (CKPT_LENIENT); that are in the checkpoint and were not declared. ckpt_unmatched has the names
+	 * of the last two */
 	uint32_t ntensor, nmissing, nunused;
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
@@ -439,7 +442,13 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
- * daemon, the library makes it locally and shares it when it attaches. */
+ * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when the
+ * call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM: the host
+ * cannot give so much (/proc/meminfo, MemAvailable).
+ * With CKPT_KEEP_MEMORY in ckpt_opts.flags it stays mapped until the process exits, with its contents:
+ * use this if parameters may still be read or written after ckpt_detach. Nothing frees it earlier. Only
+ * the mapping is kept: after ckpt_detach the daemon copies nothing from it, and releases it when it
+ * needs it no longer; a later handle treats it as any other memory of the process. */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
 /* Declare a tensor. The library copies all arrays, but not the memory that .local points to. After
@@ -450,12 +459,21 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 		     struct ckpt_err *err);
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
-/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
+/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
+ * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
  * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's
  * are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
  * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
+
+/* Other room for a blob: cap is 1 byte to 1 GiB. Call ckpt_seal on all ranks afterwards, as after
+ * ckpt_tensor_add; until then snapshots are skipped. -EINVAL: there is no blob of this name.
+ * If a blob is longer than its room at a snapshot, nothing is cut: ckpt_snapshot returns
+ * CKPT_SKIPPED, ckpt_why names the blob, its length and its room, and the next snapshot for which it
+ * fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if others
+ * have marked it before, it is torn for them. */
+int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
@@ -504,6 +522,52 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
  * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 
+/* What ckpt_tensors and ckpt_unmatched tell of a tensor, or of a blob, whose component is "blob". All of
+ * it is the library's, and valid until the function returns. */
+enum ckpt_what {
+	CKPT_SAVED,    /* ckpt_tensors: the step has it */
+	CKPT_MISSING,  /* it is declared, and not in the step */
+	CKPT_UNUSED,   /* it is in the step, and no rank declares it */
+	CKPT_MISMATCH, /* it is in both, and what was saved does not fit what is declared */
+};
+struct ckpt_tensor_info {
+	uint32_t size, what; /* size: of this structure; what: enum ckpt_what */
+	/* of: "" where it belongs to no other tensor */
+	const char *component, *name, *of;
+	/* as saved; of a MISSING one as declared. The bytes of a blob are U8 in one dimension */
+	uint32_t dtype, role, cls, ndim;
+	const uint64_t *shape; /* [ndim] global */
+	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in, or was
+	 * looked for */
+	uint64_t numel, fp, step;
+	/* blob: 1 for a blob, media: its enum ckpt_media; rank: whose, of a blob per rank, else
+	 * UINT32_MAX */
+	uint32_t fp_known, blob, media, rank;
+	const char *text; /* MISMATCH: in words, by lines; else "" */
+};
+/* Less than 0 ends the call, which returns it. It may call other functions of this handle, but not
+ * ckpt_detach. */
+typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
+
+/* Tell what a restorable step holds, before anything is declared or after: fn is called for each tensor
+ * and blob, in no particular order. want as in ckpt_restore: with CKPT_LATEST it is the step that
+ * ckpt_restore would take now, and newer ones whose MANIFEST is damaged are skipped; with
+ * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN and deadline_ns
+ * mean nothing here. It is not collective and holds nothing: another step may be the newest, and this one
+ * removed, when it returns. To restore what was told, give ckpt_restore the .step that fn got.
+ * 0; what fn returned, if it is less than 0; -ENOENT: no such step, or none; -EUCLEAN, -EBADMSG,
+ * -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns; -ECONNRESET: no daemon is
+ * attached. */
+int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void *arg,
+		 struct ckpt_err *err);
+
+/* After ckpt_restore, also if it was a DRY_RUN or returned -EMEDIUMTYPE: tell one by one what did not
+ * match in the newest step that it compared with the declarations of all ranks: CKPT_MISSING,
+ * CKPT_UNUSED and CKPT_MISMATCH; of ckpt_want.only alone, and blobs never. If everything matched, fn is
+ * not called. 0; what fn returned, if it is less than 0; -ENOENT: the attached daemon has compared
+ * nothing for this launch; -ETIMEDOUT, -ECONNRESET as ckpt_tensors. */
+int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
+
 /* Fill every declared tensor from a checkpoint, on the present mesh, whatever mesh wrote it. Call
  * it on all ranks, after ckpt_seal and before the first snapshot. All ranks restore the same step:
  * the first caller's choice holds for the launch. All declarations are checked before the first
@@ -548,7 +612,8 @@ uint32_t ckpt_sizeof(const char *structure);
 
 /* Detach this rank. drain_ns 0: return at once; the daemon writes the staged steps. Otherwise wait
  * at most drain_ns until the newest step is committed. In addition it takes at most a second, and
- * the time of ckpt_guard. It always frees the handle, except in a child process. */
+ * the time of ckpt_guard. It always frees the handle, except in a child process; and it unmaps the
+ * memory from ckpt_alloc, unless CKPT_KEEP_MEMORY is set. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);

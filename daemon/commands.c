@@ -241,7 +241,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 	to->trigger = MAX(to->trigger, s->trigger);
 	if (s->dropped)
 		return;
-	to->flags = WIRE_HELD;
+	to->flags = WIRE_HELD | (s->no_average ? WIRE_NO_AVERAGE : 0);
 	to->total = atomic_load_explicit(&s->total, memory_order_relaxed);
 	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), to->total);
 	to->total = to->total ? to->total : snap_bytes(j, s);
@@ -259,7 +259,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 		to->flags |= WIRE_TO_WRITE;
 		break;
 	case PHASE_WRITING:
-		to->state = s->parked ? WIRE_PERSISTED : WIRE_WRITING;
+		to->state = s->durable ? WIRE_PERSISTED : WIRE_WRITING;
 		to->writing_ns = elapsed_ns(s->write_ns, now);
 		to->flags |= WIRE_TO_WRITE;
 		break;

@@ -15,6 +15,7 @@
 
 extern const char ckptd_version[]; /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
 struct daemon;
+struct pass; /* passes.h */
 struct daemon_opts {
 	const char *socket;    /* NULL: the user's default (wire_socket_path) */
 	uint64_t idle_exit_ns; /* leave after so long without clients and work; 0: never */
@@ -25,6 +26,9 @@ struct daemon_opts {
 	/* which steps stay, of every job; none: all of them. After each commit the others are
 	 * removed, when the newest has been read back and found whole */
 	struct retain_policy policy;
+	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive the daemon */
+	const struct pass *pass; /* [npass] */
+	uint32_t npass;
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

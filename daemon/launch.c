@@ -5,6 +5,7 @@
 // before its first member is welcomed.
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/pages.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,12 +52,12 @@ void job_free(struct job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	while (j->snaps) {
-		if (j->snaps->parked)
-			persist_drop(j->snaps);
+		j->snaps->pins = 0;
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
 	rescue_free(j);
+	spares_drop(j, TABLE_NONE);
 	if (j->launch)
 		launch_unref(j->launch);
 	place_unref(j->place);
@@ -71,7 +72,7 @@ bool job_idle(const struct job *j)
 		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING ||
 		    (s->phase == PHASE_COLLECTING && s->tasks))
 			return false;
-	return !j->claiming;
+	return !j->claiming && !j->passing;
 }
 
 bool job_forgotten(struct job *j, uint64_t now)
@@ -99,6 +100,9 @@ void launch_unref(struct launch *l)
 		return;
 	launch_let_go(l);
 	restore_free_retreat(l);
+	agreed_free(l->agreed);
+	whole_unref(l->whole);
+	listed_free(&l->tried);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -121,6 +125,7 @@ void launch_unref(struct launch *l)
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
+	lineage_forget(&l->known);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -258,6 +263,7 @@ static void welcome(struct session *s, struct launch *l)
 		m->page->rank = m->rank;
 	}
 	m->session = s;
+	m->uid = s->uid;
 	m->attached = true;
 	l->nattached++;
 	if (s->hello.base > l->base)
@@ -651,6 +657,9 @@ struct declare {
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes, memory_max; /* slot_bytes: of those that it has */
 	struct decl *decl;
+	struct decl **other;   /* [world] of the other ranks, in this epoch: references */
+	struct agreed *agreed; /* the launch's, for so long */
+	struct declare *next;
 	int rc;
 	struct ckpt_err err;
 };
@@ -668,14 +677,14 @@ static int slots_fit(const struct member *m, uint32_t nslot, uint64_t raw_bytes,
 }
 
 /* In memory before the library hears of them: its next snapshot is not skipped. */
-static int larger_slots(struct declare *d)
+static int other_slots(struct declare *d)
 {
 	int rc = slots_fit(d->s->member, d->nslot, d->decl->raw_bytes, d->memory_max, &d->err);
 
 	for (uint32_t i = 0; i < d->nslot && rc == 0; i++) {
 		rc = slotmem_new(&d->l->job->d->reaper, d->decl->raw_bytes, &d->slot[i], &d->err);
 		if (rc == 0 && (rc = slotmem_touch(d->slot[i])) < 0)
-			ckpt_error_errno(&d->err, -rc, "no memory for larger slots of rank %u",
+			ckpt_error_errno(&d->err, -rc, "no memory for the slots of rank %u",
 					 d->s->hello.rank);
 	}
 	return rc;
@@ -689,40 +698,19 @@ static void declare_run(struct task *t)
 			  &d->decl, &d->err);
 	if (d->rc == 0 && d->before)
 		d->rc = decl_moves_only(d->before, d->decl, &d->err);
-	if (d->rc == 0 && d->before && d->decl->raw_bytes > d->slot_bytes)
-		d->rc = larger_slots(d);
+	/* A slot in which pieces lay elsewhere has bytes between them that are not zero. */
+	if (d->rc == 0 && d->before &&
+	    (d->decl->raw_bytes > d->slot_bytes || d->decl->slot_sum != d->before->slot_sum))
+		d->rc = other_slots(d);
 }
 
-/* Every rank's idea of a tensor is compared with that of the first rank that declared it. */
-static int agree_with_others(struct launch *l, const struct member *m, const struct decl *mine,
-			     struct ckpt_err *err)
+/* Does the rank bring slots along? */
+static bool adopts(const struct launch *l, const struct member *m)
 {
-	struct ckpt_errlist list = { .code = -EINVAL };
-	char mine_who[32], other_who[32];
-	int rc;
-
-	snprintf(mine_who, sizeof mine_who, "rank %u", m->rank);
-	for (uint32_t r = 0; r < l->world && list.n == 0; r++) {
-		const struct decl *other = l->member[r].decl;
-
-		if (r == m->rank || !other || other->epoch != mine->epoch)
-			continue;
-		snprintf(other_who, sizeof other_who, "rank %u", r);
-		for (uint32_t i = 0; i < mine->table.ntensor; i++) {
-			const struct table_tensor *x = &mine->table.tensor[i];
-			uint32_t k = table_find(&other->table, x->component, x->name, x->rank);
-
-			if (k != TABLE_NONE)
-				table_tensor_compare(&mine->table, i, mine_who, &other->table, k,
-						     other_who, &list);
-		}
-	}
-	rc = ckpt_errlist_end(&list, err,
-			      "the ranks disagree about %" PRIu64
-			      " properties of tensors; nothing is sealed",
-			      list.n);
-	ckpt_errlist_free(&list);
-	return rc;
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (m->adopt[i].mem)
+			return true;
+	return false;
 }
 
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
@@ -730,6 +718,18 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
 	int rc = slots_fit(m, l->nslot, decl->raw_bytes, m->session->hello.memory_max, err);
 
+	if (rc < 0)
+		return rc;
+	/* From the last slot on those that hold a step of the launch before, and one at least that holds
+	 * none: so the ranks' are the same ones. */
+	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
+		if (!(slot[i] = spare_take(l, m, decl, true)))
+			break;
+	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
+		if (!slot[i] && !adopts(l, m))
+			slot[i] = spare_take(l, m, decl, false);
+	}
+	spares_drop(l->job, m->rank); /* before more is asked of the host */
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
 		struct adopt *a = &m->adopt[i];
 
@@ -740,6 +740,8 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		} else {
 			a->step = UINT64_MAX;
 			slotmem_unref(TAKE(a->mem));
+			if (slot[i])
+				continue;
 			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
@@ -750,6 +752,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			m->slot[i] = slot[i];
 		slotmem_unref(old);
 	}
+	launch_lent(l);
 	return rc;
 }
 
@@ -780,6 +783,8 @@ static void declare_sealed(struct declare *c, struct member *m)
 	decl_unref(m->decl);
 	m->decl = TAKE(c->decl);
 	m->touched = false;
+	if (l->covered_epoch == c->epoch) /* that was another declaration */
+		l->covered_epoch = 0;
 	judge(l, 0, NULL); /* a new declaration, a new judgement */
 	unready(l);
 	l->state = LAUNCH_FORMING;
@@ -803,19 +808,14 @@ static void declare_revised(struct declare *c, struct member *m)
 	declare_answer(c, m);
 }
 
-static void declare_done(struct daemon *d, struct task *t)
+static void declare_end(struct declare *c)
 {
-	struct declare *c = (struct declare *)t;
 	struct session *s = c->s;
 	struct launch *l = c->l;
 	struct member *m = s->member;
 
-	(void)d;
-	if (c->rc == 0 && !s->closed && !c->before) {
-		c->rc = agree_with_others(l, m, c->decl, &c->err);
-		if (c->rc == 0)
-			c->rc = give_slots(l, m, c->decl, &c->err);
-	}
+	if (c->rc == 0 && !s->closed && !c->before)
+		c->rc = give_slots(l, m, c->decl, &c->err);
 	if (c->rc < 0 && !s->closed)
 		session_refuse(s, c->rc, c->err.msg);
 	else if (!s->closed && c->before)
@@ -827,9 +827,76 @@ static void declare_done(struct daemon *d, struct task *t)
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		slotmem_unref(c->slot[i]);
 	munmap(c->bytes, c->len);
-	launch_unref(l);
 	free(c);
 	session_unbusy(s);
+}
+
+static void agree_next(struct launch *l);
+
+static void agree_run(struct task *t)
+{
+	struct declare *c = (struct declare *)t;
+
+	c->rc = agree(&c->agreed, c->decl, c->other, c->l->world, &c->err);
+}
+
+static void agree_done(struct daemon *d, struct task *t)
+{
+	struct declare *c = (struct declare *)t;
+	struct launch *l = c->l;
+
+	(void)d;
+	l->agreed = TAKE(c->agreed);
+	l->agreeing = false;
+	for (uint32_t r = 0; r < l->world; r++)
+		decl_unref(c->other[r]);
+	free(c->other);
+	declare_end(c);
+	agree_next(l);
+	launch_unref(l);
+}
+
+/* The next one that waits is held against all that were accepted. */
+static void agree_next(struct launch *l)
+{
+	struct declare *c = l->waiting;
+
+	if (l->agreeing || !c)
+		return;
+	l->waiting = c->next;
+	c->other = calloc(l->world, sizeof(struct decl *));
+	if (!c->other) {
+		c->rc = ckpt_error(&c->err, -ENOMEM, "no memory for a declaration");
+		declare_end(c);
+		agree_next(l);
+		launch_unref(l);
+		return;
+	}
+	for (uint32_t r = 0; r < l->world; r++)
+		if (r != c->decl->rank && l->member[r].decl && l->member[r].decl->epoch == c->epoch)
+			c->other[r] = decl_ref(l->member[r].decl);
+	c->agreed = TAKE(l->agreed);
+	c->task = (struct task){ agree_run, agree_done, NULL };
+	l->agreeing = true;
+	daemon_task(l->job->d, &l->job->d->work, &c->task);
+}
+
+static void declare_done(struct daemon *d, struct task *t)
+{
+	struct declare *c = (struct declare *)t, **last = &c->l->waiting;
+	struct launch *l = c->l;
+
+	(void)d;
+	/* Of a later rev all others agree to what was compared with the rev before it. */
+	if (c->rc < 0 || c->s->closed || c->before) {
+		declare_end(c);
+		launch_unref(l);
+		return;
+	}
+	while (*last)
+		last = &(*last)->next;
+	*last = c;
+	agree_next(l);
 }
 
 void launch_declare(struct session *s, const struct wire_declare *m, int fd)
@@ -906,15 +973,17 @@ static void adopt_staged(struct launch *l)
 		uint32_t i = adopt_lowest(l, &above);
 		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
+		uint32_t flags = a->flags;
 
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
 			all = MUTANT(ADOPTED_FROM_ONE) ||
 			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
+			flags |= b->flags & RECORD_NO_AVERAGE;
 		}
 		if (all)
-			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+			snap_adopt(l, i, a->step, flags, a->mark_ns);
 		a->bytes_held = false;
 	}
 	for (uint32_t r = 0; r < l->world; r++)
@@ -935,6 +1004,7 @@ static void maybe_ready(struct launch *l)
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;
+	spares_drop(l->job, TABLE_NONE);
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i))
@@ -954,22 +1024,9 @@ struct touch {
 	struct member *m;
 	uint32_t epoch, n;
 	struct slotmem *slot[WIRE_SLOTS_MAX];
+	struct decl *decl;
 	int rc;
 };
-
-static uint64_t memory_available(void)
-{
-	char line[128];
-	uint64_t kib = UINT64_MAX / 1024;
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return kib * 1024;
-}
 
 static void touch_run(struct task *t)
 {
@@ -979,11 +1036,14 @@ static void touch_run(struct task *t)
 	for (uint32_t i = 0; i < c->n; i++)
 		need += c->slot[i]->touched ? 0 : c->slot[i]->bytes;
 	/* An overcommitted host kills somebody at random; not starting is better. */
-	if (need && memory_available() < need + 64 * MIB)
+	if (need && pages_available() < need + 64 * MIB)
 		c->rc = -ENOMEM;
 	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
 		if (!c->slot[i]->touched)
 			c->rc = slotmem_touch(c->slot[i]);
+	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
+		if (c->slot[i]->dirty)
+			c->rc = slotmem_clean(c->slot[i], c->decl);
 }
 
 static void touch_done(struct daemon *d, struct task *t)
@@ -1012,9 +1072,12 @@ static void touch_done(struct daemon *d, struct task *t)
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
 				snap_release(s);
 		}
+		for (struct job *j = d->jobs; j; j = j->next)
+			spares_drop(j, TABLE_NONE);
 	}
 	for (uint32_t i = 0; i < c->n; i++)
 		slotmem_unref(c->slot[i]);
+	decl_slot_unref(c->decl);
 	free(c);
 	maybe_ready(l);
 	launch_unref(l);
@@ -1033,7 +1096,8 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->nslot };
+			     .n = l->nslot,
+			     .decl = decl_slot_ref(m->decl) };
 	for (uint32_t i = 0; i < l->nslot; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
@@ -1045,46 +1109,28 @@ struct cover {
 	struct launch *l;
 	uint32_t epoch, n;
 	struct decl **decl;
+	struct whole *whole;
 	uint64_t need; /* on disk */
 	int rc;
 	struct ckpt_err err;
 };
 
-/* Lines, if the ranks together do not have every element once. Why comes before what follows from it. */
-static void cover_check(const struct cover *c, const struct table *all,
-			struct ckpt_errlist *ret_list)
-{
-	struct ckpt_errlist why = { .code = -EINVAL };
-
-	table_cover(all, ret_list);
-	if (ret_list->n)
-		boxes_compare(c->decl, c->n, all, &why);
-	if (why.n) {
-		ckpt_errlist_free(ret_list);
-		*ret_list = why;
-		table_cover(all, ret_list);
-	}
-}
-
 static void cover_run(struct task *t)
 {
 	struct cover *c = (struct cover *)t;
-	struct ckpt_errlist list = { .code = -EINVAL };
-	struct table all = { 0 };
 
-	for (uint32_t r = 0; r < c->n && c->rc == 0; r++) {
+	for (uint32_t r = 0; r < c->n; r++)
 		c->need += decl_bytes_max(c->decl[r], true);
-		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
-	}
-	if (c->rc == 0)
-		c->rc = table_seal(&all, &c->err);
-	if (c->rc == 0 && list.n == 0)
-		cover_check(c, &all, &list);
-	if (list.n)
-		c->rc = ckpt_errlist_end(&list, &c->err,
-					 "the ranks do not declare complete tensors");
-	ckpt_errlist_free(&list);
-	table_free(&all);
+	c->rc = whole_make(c->decl, c->n, &c->whole, &c->err);
+}
+
+/* Of the declarations that the launch has? */
+static bool cover_is_new(const struct cover *c)
+{
+	for (uint32_t r = 0; r < c->n; r++)
+		if (c->l->member[r].decl != c->decl[r])
+			return false;
+	return true;
 }
 
 static void cover_done(struct daemon *d, struct task *t)
@@ -1094,7 +1140,7 @@ static void cover_done(struct daemon *d, struct task *t)
 	uint32_t epoch;
 
 	l->covering = false;
-	if (!all_declared(l, &epoch) || epoch != c->epoch) {
+	if (!all_declared(l, &epoch) || epoch != c->epoch || !cover_is_new(c)) {
 		cover_start(l);
 	} else if (c->rc < 0) {
 		judge(l, c->rc, c->err.msg);
@@ -1104,12 +1150,16 @@ static void cover_done(struct daemon *d, struct task *t)
 	} else {
 		judge(l, 0, NULL);
 		l->covered_epoch = epoch;
+		whole_unref(l->whole);
+		l->whole = TAKE(c->whole);
+		agreed_free(TAKE(l->agreed));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
 		maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)
 		decl_unref(c->decl[r]);
+	whole_unref(c->whole);
 	free(c->decl);
 	free(c);
 	launch_unref(l);
@@ -1142,6 +1192,7 @@ static void cover_start(struct launch *l)
 /* Nobody is left: what snaps and tasks need they hold themselves. */
 static void members_release(struct launch *l)
 {
+	agreed_free(TAKE(l->agreed));
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
 
@@ -1184,6 +1235,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 		if (l == l->job->launch)
 			l->job->trigger = 0;
 		snap_salvage(l);
+		spares_keep(l);
 		members_release(l);
 	}
 	job_settle(l->job);

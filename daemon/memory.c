@@ -3,12 +3,13 @@
 // Invariant: a mapping that a task can reach is held by a reference of that task; a large one is
 // undone by the reaper, not by the owner.
 #include "ckpt/base/container.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "daemon/state.h"
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 static bool drop(_Atomic uint32_t *refs)
 {
@@ -111,6 +112,7 @@ int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret
 		  struct ckpt_err *err)
 {
 	struct slotmem *s = calloc(1, sizeof *s);
+	struct stat st = { 0 };
 	int rc = s ? wire_map(fd, bytes, 0, &s->base, err)
 		   : ckpt_error(err, -ENOMEM, "no memory for a slot");
 
@@ -121,6 +123,7 @@ int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret
 	}
 	s->refs = 1;
 	s->fd = fd;
+	s->ino = fstat(fd, &st) < 0 ? 0 : st.st_ino;
 	s->bytes = bytes;
 	s->reaper = r;
 	*ret = s;
@@ -136,21 +139,45 @@ int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct c
 
 int slotmem_touch(struct slotmem *s)
 {
-	const uint64_t step = 64 * MIB;
+	int rc = pages_commit(s->fd, s->base, s->bytes);
 
-	for (uint64_t at = 0; at < s->bytes; at += step) {
-		uint64_t n = MIN(step, s->bytes - at);
-		uint8_t *p = (uint8_t *)s->base + at;
+	s->touched = rc == 0;
+	return rc;
+}
 
-		/* First by touching, for that gives huge pages; what a kernel before 5.14 does not
-		 * touch is allocated all the same, where a sandbox lets it be. */
-		if (pages_populate(p, n) < 0)
-			return -ENOMEM;
-		if (fallocate(s->fd, 0, (off_t)at, (off_t)n) < 0 && errno != ENOSYS &&
-		    errno != EOPNOTSUPP && errno != EPERM)
-			return -errno;
+struct extent {
+	uint64_t off, end;
+};
+
+static int by_off(const void *va, const void *vb)
+{
+	const struct extent *a = va, *b = vb;
+
+	return (a->off > b->off) - (a->off < b->off);
+}
+
+int slotmem_clean(struct slotmem *s, const struct decl *d)
+{
+	cleanup_free struct extent *x = calloc((size_t)d->part.npiece + 1, sizeof *x);
+	uint64_t end = 0;
+	uint32_t n = 0;
+
+	if (!x)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < d->part.npiece; i++) {
+		const struct table_piece *p = &d->part.piece[i];
+
+		if (!(d->part.tensor[p->tensor].flags & TENSOR_BLOB))
+			x[n++] = (struct extent){ p->off, p->off + p->len };
 	}
-	s->touched = true;
+	qsort(x, n, sizeof *x, by_off);
+	x[n++] = (struct extent){ s->bytes, s->bytes };
+	for (uint32_t i = 0; i < n && !MUTANT(SLOT_NOT_CLEANED); i++) {
+		if (x[i].off > end)
+			memset((uint8_t *)s->base + end, 0, x[i].off - end);
+		end = MAX(end, x[i].end);
+	}
+	s->dirty = false;
 	return 0;
 }
 
@@ -160,24 +187,37 @@ struct decl *decl_ref(struct decl *d)
 	return d;
 }
 
+struct decl *decl_slot_ref(struct decl *d)
+{
+	atomic_fetch_add_explicit(&d->slots, 1, memory_order_relaxed);
+	return d;
+}
+
+void decl_slot_unref(struct decl *d)
+{
+	if (!d || !drop(&d->slots))
+		return;
+	table_free(&d->constant);
+	table_free(&d->main);
+	table_free(&d->part);
+	free(d);
+}
+
 void decl_unref(struct decl *d)
 {
 	if (!d || !drop(&d->refs))
 		return;
 	plan_free(&d->copy);
-	table_free(&d->constant);
-	table_free(&d->main);
-	table_free(&d->part);
 	table_free(&d->table);
-	for (uint32_t i = 0; d->seg && i < d->nseg; i++)
+	for (uint32_t i = 0; d->seg && i < d->nseg && !MUTANT(SEGMENTS_KEPT); i++)
 		segment_unref(d->seg[i]);
-	free(d->seg);
-	free(d->base);
-	free(d->boxes);
-	free(d->boxes_mesh);
+	free(TAKE(d->seg));
+	free(TAKE(d->base));
+	free(TAKE(d->boxes));
+	free(TAKE(d->boxes_mesh));
 	if (d->rows_fd >= 0)
-		(void)close(d->rows_fd);
-	free(d);
+		(void)close(TAKE_FD(d->rows_fd));
+	decl_slot_unref(d);
 }
 
 static int decl_rows(struct decl *d, struct ckpt_err *err)
@@ -355,6 +395,24 @@ static int pieces_check(const struct decl *d, struct ckpt_err *err)
 	return 0;
 }
 
+static uint64_t slot_sum(const struct decl *d)
+{
+	struct hash128_state s;
+	struct hash128 h;
+	uint64_t sum;
+
+	hash128_begin(&s);
+	for (uint32_t i = 0; i < d->part.npiece; i++) {
+		const struct table_piece *p = &d->part.piece[i];
+		const uint64_t at[] = { p->off, p->len, d->part.tensor[p->tensor].flags };
+
+		hash128_add(&s, at, sizeof at);
+	}
+	h = hash128_end(&s);
+	memcpy(&sum, &h, sizeof sum);
+	return sum;
+}
+
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
 {
@@ -364,7 +422,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 
 	if (rc < 0)
 		return rc;
-	d->refs = 1;
+	d->refs = d->slots = 1;
 	d->rows_fd = -1;
 	d->epoch = epoch;
 	d->rev = rev;
@@ -395,6 +453,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	}
 	decl_leave_own(d);
 	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
+	d->slot_sum = slot_sum(d);
+	d->copy_bytes = d->copy.bytes;
 	*ret = d;
 	return 0;
 }
@@ -454,47 +514,66 @@ static uint64_t pieces_end(const struct table *t)
 }
 
 /* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
- * it is now (client/declare.c). */
+ * it is now (client/declare.c). Its pieces: one, or none where it has no bytes. */
+static int blob_now(struct table *t, uint32_t i, const void *raw, struct arena *a)
+{
+	struct table_tensor *x = &t->tensor[i];
+	struct table_piece *p = &t->piece[t->first[i]];
+	const uint64_t zero = 0, head = 64;
+	uint64_t *shape;
+	le64 now;
+
+	if (t->first[i] == t->first[i + 1])
+		return 0;
+	shape = arena_alloc(a, sizeof *shape);
+	if (!shape)
+		return -ENOMEM;
+	memcpy(&now, (const uint8_t *)raw + p->off, sizeof now);
+	*shape = MIN(le64_get(now), x->shape[0] - head);
+	x->shape = shape;
+	x->numel = p->len = *shape;
+	p->off += head;
+	return indexset_box(1, &zero, shape, a, &p->set);
+}
+
+/* Without the pieces that have no bytes. */
+static void empty_leave(struct table *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0, k = 0; i < t->ntensor; i++) {
+		t->first[i] = n;
+		for (; k < t->npiece && t->piece[k].tensor == i; k++)
+			if (t->piece[k].len)
+				t->piece[n++] = t->piece[k];
+	}
+	t->first[t->ntensor] = t->npiece = n;
+}
+
+/* It needs t as long as it is there. */
 static int table_now(const struct table *t, const void *raw, struct table *ret,
 		     struct ckpt_err *err)
 {
-	int rc = slot_begin(t, t->place[0].bytes, ret, err);
+	bool empty = false;
+	int rc;
 
-	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++) {
-		struct table_tensor x = t->tensor[i];
-		uint64_t shape = x.ndim ? x.shape[0] : 0, cut = 0;
+	*ret = (struct table){ 0 };
+	rc = table_twin(t, ret);
 
-		if (x.flags & TENSOR_BLOB && t->first[i] < t->first[i + 1]) {
-			le64 now;
-
-			memcpy(&now, (const uint8_t *)raw + t->piece[t->first[i]].off, sizeof now);
-			cut = 64;
-			shape = MIN(le64_get(now), shape - cut);
-			x.shape = &shape;
+	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++)
+		if (t->tensor[i].flags & TENSOR_BLOB) {
+			rc = blob_now(ret, i, raw, &ret->arena);
+			empty |= !ret->tensor[i].numel;
 		}
-		rc = table_add_tensor(ret, &x, NULL, err);
-		for (uint32_t p = t->first[i]; p < t->first[i + 1] && rc == 0; p++) {
-			struct table_piece piece = t->piece[p];
-			struct arena a = { 0 };
-			uint64_t zero = 0;
-
-			if (cut) {
-				piece.off += cut;
-				rc = indexset_box(1, &zero, &shape, &a, &piece.set);
-			}
-			if (rc == 0)
-				rc = table_add_piece(ret, &piece, err);
-			arena_free(&a);
-		}
-	}
-	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
-	if (rc == 0)
-		ret->place[0].bytes = pieces_end(ret);
-	if (rc == 0)
-		rc = table_seal(ret, err);
-	if (rc < 0)
+	if (rc < 0) {
 		table_free(ret);
-	return rc;
+		return ckpt_error(err, rc, "no memory for the table of a slot");
+	}
+	if (empty)
+		empty_leave(ret);
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	ret->place[0].bytes = pieces_end(ret);
+	return 0;
 }
 
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)

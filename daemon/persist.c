@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// persist.c - a staged snap becomes a committed step: parts, then MANIFEST and commit. Called
-// by snap; runs in the io pool.
+// persist.c - a guarded snap becomes a committed step: one walk over its slots (passes.h) with the writer
+// of its parts behind it, then MANIFEST and commit. Called by snap; runs on the threads of the store's device.
 // Invariant: nothing is written from memory that can still change; a file whose write or sync
-// failed is never used again, its bytes are written anew from the slot; the step is reported
-// committed only after store_commit said so.
-#include "daemon/state.h"
+// failed is never used again, its bytes are written anew from the slot; MANIFEST is written when the walk has
+// ended; the step is reported committed only after store_commit said so.
+#include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/move/part_writer.h"
 #include "ckpt/store/lineage.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/random.h>
 
-#define WRITERS_MAX 8u /* some 60 GB/s of sums */
+#define WRITERS_MAX 8u
 
 const char ckptd_version[] = "ckptd " CKPT_VERSION;
 
 /* A part that is being written, or whose file is made and allocated already. */
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
-	int fd;		     /* -1: none yet */
-	bool linked;	     /* it is an older step's: there is nothing to write */
-	struct chunk *chunk; /* of a const part that was written */
+	int fd;	     /* -1: none yet */
+	bool linked; /* it is an older step's: there is nothing to write */
 	struct store_part_id id;
 };
 
@@ -40,15 +39,14 @@ struct persist {
 	struct store_txn *txn;
 	uint32_t world;
 	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has one */
-	struct table *table;
+	struct passing *passing;
 	struct native_part *part;
 	struct part_file *file;
-	struct const_state now;	      /* but for the epoch */
-	char changed[SHARED_TEXT];    /* const tensors are not what was written; "": no */
-	struct part_derived *derived; /* [world] of the main parts */
-	atomic_uint next;	      /* rank whose part nobody writes yet */
-	atomic_int failed;	      /* the first part that was lost: its result, and err */
-	int rc;
+	struct const_state now;	   /* but for the epoch */
+	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
+	atomic_uint next;	   /* rank whose part nobody writes yet */
+	atomic_int failed;	   /* the first part that was lost: its result, and err */
+	int rc, passed;		   /* passed: of the walk alone */
 	struct ckpt_err err;
 };
 
@@ -203,12 +201,13 @@ static int const_take(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
 	const struct snap_rank *from = &p->snap->rank[r];
-	cleanup_free struct chunk *chunk = TAKE(p->file[p->world + r].chunk);
+	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, p->world + r), NULL, NULL);
 
 	const_part_free(c);
 	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
-	c->table = p->table[p->world + r];
-	p->table[p->world + r] = (struct table){ 0 };
+	c->table = *passing_table(p->passing, p->world + r);
+	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
+	c->decl = decl_slot_ref(from->decl);
 	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
 	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
 		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
@@ -247,12 +246,13 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 	struct part_file *f = &p->file[i];
 	bool direct = true;
 
-	return store_part_create(
-		p->txn, r, move_part_bytes_max(&p->table[i], i == r && has_part(p, p->world + r)),
-		&direct, f->name, &f->fd, err);
+	return store_part_create(p->txn, r,
+				 move_part_bytes_max(passing_table(p->passing, i),
+						     i == r && has_part(p, p->world + r)),
+				 &direct, f->name, &f->fd, err);
 }
 
-static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
+static int part_try(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
 {
 	uint32_t r = rank_of(p, i);
 	struct native_part *part = &p->part[i];
@@ -261,17 +261,16 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 	struct part_attempt x = { .p = p };
 	const struct move_write how = { .ops = p->d->opts.ops,
 					.engine = p->d->opts.engine,
+					.walk = passing_walk(p->passing, i),
+					.io = io,
 					.tick = persist_tick,
-					.arg = &x,
-					.ret_derived = i == r ? &p->derived[r] : NULL,
-					.ret_chunk = i == r ? NULL : &f->chunk };
+					.arg = &x };
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;
 
 	if (rc < 0)
 		return rc;
-	free(TAKE(f->chunk));
 	if (i == r && has_part(p, p->world + r) && !MUTANT(SOURCES_NOT_WRITTEN)) {
 		role.nsource = 1;
 		role.source = &p->part[p->world + r];
@@ -279,12 +278,12 @@ static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
 	info.role = &role;
 	fd = TAKE_FD(f->fd);
 	rc = move_write_part(&how, fd, decl_part_raw(from->decl, role.kind, from->mem->base),
-			     &p->table[i], &info, r, part, err);
+			     passing_table(p->passing, i), &info, r, part, err);
 	if (rc < 0) {
 		store_part_drop(p->txn, f->name, fd);
 	} else {
 		memcpy(part->name, f->name, sizeof part->name);
-		part->table = &p->table[i];
+		part->table = passing_table(p->passing, i);
 		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, &f->id, err);
 	}
 	if (rc < 0)
@@ -298,13 +297,15 @@ static bool worth_another_try(int rc)
 	return rc == -EIO;
 }
 
-static int part_write(struct persist *p, uint32_t i, struct ckpt_err *err)
+static int part_persist(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
 {
 	int rc = -EIO;
 
 	for (int tries = 0; worth_another_try(rc) && tries <= REWRITES_MAX; tries++) {
 		*err = (struct ckpt_err){ 0 };
-		rc = part_try(p, i, err);
+		rc = part_try(p, i, io, err);
+		if (walk_failed(passing_walk(p->passing, i)))
+			break; /* it was no disk */
 	}
 	return rc;
 }
@@ -314,6 +315,7 @@ static int part_write(struct persist *p, uint32_t i, struct ckpt_err *err)
 static void *parts_write(void *arg)
 {
 	struct persist *p = arg;
+	struct part_io *io = NULL;
 	struct ckpt_err err;
 	int rc, none = 0;
 	uint32_t r;
@@ -321,13 +323,14 @@ static void *parts_write(void *arg)
 	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
 		rc = 0;
 		if (has_part(p, p->world + r) && !p->file[p->world + r].linked)
-			rc = part_write(p, p->world + r, &err);
+			rc = part_persist(p, p->world + r, &io, &err);
 		if (rc == 0)
-			rc = part_write(p, r, &err);
+			rc = part_persist(p, r, &io, &err);
 		none = 0;
 		if (rc < 0 && atomic_compare_exchange_strong(&p->failed, &none, rc))
 			p->err = err;
 	}
+	part_io_close(io);
 	return NULL;
 }
 
@@ -349,7 +352,7 @@ static void parts_count(struct persist *p)
 		if (p->file[i].linked)
 			linked += p->part[i].raw_bytes;
 		else
-			total += p->table[i].place[0].bytes;
+			total += passing_table(p->passing, i)->place[0].bytes;
 	}
 	if (p->rescue)
 		return;
@@ -361,18 +364,15 @@ static void parts_count(struct persist *p)
  * attaches or restores meanwhile needs some: what was not reserved is when it is written. */
 static int parts_reserve(struct persist *p)
 {
-	uint32_t made = 0;
+	uint32_t made = 0, helpers;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < 2 * p->world; i++) {
-		free(p->file[i].chunk);
+	(void)passing_threads(p->world, &helpers);
+	for (uint32_t i = 0; i < 2 * p->world; i++)
 		p->file[i] = (struct part_file){ .fd = -1 };
-	}
 	for (uint32_t i = 0; i < 2 * p->world && rc == 0; i++)
 		if (has_part(p, i))
-			rc = decl_part_now(p->snap->rank[rank_of(p, i)].decl, kind_of(p, i),
-					   p->snap->rank[rank_of(p, i)].mem->base, &p->table[i],
-					   &p->err);
+			rc = passing_open(p->passing, i, helpers, &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
 		if (has_part(p, p->world + r))
 			rc = const_link(p, r);
@@ -389,21 +389,10 @@ static int parts_reserve(struct persist *p)
 	return 0;
 }
 
-/* Sums are made by the threads that write: one keeps several GB/s of disk busy, and all of them
- * together may not take more than a quarter of what the trainer computes on. */
-static uint32_t writers_wanted(const struct persist *p)
-{
-	cpu_set_t cpus;
-	int n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
-
-	n = MIN(n / 4, (int)WRITERS_MAX);
-	return MIN((uint32_t)n, p->world);
-}
-
 static void parts_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	uint32_t want = writers_wanted(p), n = 0;
+	uint32_t helpers, want = passing_threads(p->world, &helpers), n = 0;
 	pthread_t writer[WRITERS_MAX];
 
 	p->worker = worker_me();
@@ -460,8 +449,6 @@ static void room_run(struct task *t)
 	parts_run(t);
 	/* A link that was refused needs room, too. */
 	if (p->rc == -ENOSPC && keep_free(p->d, p->store, room_needed(p))) {
-		for (uint32_t i = 0; i < 2 * p->world; i++)
-			table_free(&p->table[i]);
 		p->err = (struct ckpt_err){ 0 };
 		const_look(p);
 		atomic_store_explicit(p->written, 0, memory_order_relaxed);
@@ -471,9 +458,20 @@ static void room_run(struct task *t)
 		keep_advise(p->store, &p->err);
 }
 
+/* move_tick_fn */
+static int finish_tick(void *arg, uint64_t done)
+{
+	struct persist *p = arg;
+
+	(void)done;
+	worker_sign(p->worker);
+	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
+}
+
 static void write_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
+	struct ckpt_err err;
 
 	const_look(p);
 	if (p->rescue) /* there nothing is removed to make room */
@@ -481,47 +479,67 @@ static void write_run(struct task *t)
 	else
 		room_run(t);
 	blame_place(p);
+	p->passed = p->rc;
+	if (p->rc < 0)
+		p->passed = passing_finish(p->passing, p->rc, finish_tick, p, &err);
+	if (p->passed == 0)
+		passing_sum(p->passing);
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
-static int line_find(struct persist *p, struct lineage *ret)
+static struct lineage_ask line_ask(const struct persist *p)
 {
 	const struct launch *l = p->snap->launch;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
 	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, atomic_load(&l->line));
-	struct lineage_ask ask = { .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
-				   .job = p->info.job,
-				   .step = p->info.step,
-				   .generation = p->info.generation,
-				   .continues = line ? line - 1 : UINT64_MAX,
-				   .seq_min = atomic_load(&l->seq),
-				   .again = l->again };
 
-	return lineage_scan(p->store, &ask, ret, &p->err);
+	return (struct lineage_ask){ .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
+				     .job = p->info.job,
+				     .step = p->info.step,
+				     .generation = p->info.generation,
+				     .continues = line ? line - 1 : UINT64_MAX,
+				     .seq_min = atomic_load(&l->seq),
+				     .again = l->again };
 }
 
 static int manifest_make(struct persist *p, const struct native_lineage *line, void **ret_bytes,
 			 uint64_t *ret_len, uint8_t *ret_id)
 {
+	const struct whole *w = p->snap->whole;
 	cleanup_free struct native_part *part = calloc(2 * (size_t)p->world, sizeof *part);
+	cleanup_free const uint32_t **map = calloc(2 * (size_t)p->world, sizeof(uint32_t *));
+	cleanup_free uint32_t *map_n = calloc(2 * (size_t)p->world, sizeof *map_n);
+	struct native_whole whole = { .map = map, .map_n = map_n };
 	uint32_t n = 0;
 
-	if (!part)
+	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
-	for (uint32_t i = 0; i < 2 * p->world; i++)
-		if (has_part(p, i))
-			part[n++] = p->part[i];
-	return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id, &p->err);
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
+		if (!has_part(p, i))
+			continue;
+		map[n] = w ? w->map[i] : NULL;
+		map_n[n] = w ? w->map_n[i] : 0;
+		part[n++] = p->part[i];
+	}
+	if (!w)
+		return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id,
+				       &p->err);
+	whole.all = &w->table;
+	return native_manifest_whole(&p->info, &whole, part, n, line, ret_bytes, ret_len, ret_id,
+				     &p->err);
 }
 
 static void commit_step(struct persist *p)
 {
+	const struct lineage_ask ask = line_ask(p);
+	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
 
-	p->rc = line_find(p, &at);
+	p->rc = p->rescue ? lineage_scan(p->store, &ask, &at, &p->err)
+			  : lineage_next(p->store, &ask, known, &at, NULL, &p->err);
 	if (p->rc == 0 && at.there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
@@ -540,6 +558,7 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		atomic_store(&p->snap->launch->seq, at.line.seq);
+		lineage_committed(p->store, &ask, &at, id, known);
 		const_remember(p);
 	}
 }
@@ -554,24 +573,12 @@ static void commit_run(struct task *t)
 
 static void persist_end(struct persist *p)
 {
-	for (uint32_t i = 0; i < 2 * p->world; i++) {
-		table_free(&p->table[i]);
-		free(p->file[i].chunk);
-	}
-	free(p->table);
+	if (p->passing)
+		passing_end(p->passing, p->passed);
 	free(p->part);
 	free(p->file);
-	free(p->derived);
 	place_unref(p->place);
 	free(p);
-}
-
-static void abort_run(struct task *t)
-{
-	struct persist *p = (struct persist *)t;
-
-	store_abort(TAKE(p->txn));
-	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
 }
 
 /* Derived tensors that are not the rounding of their masters: said once per epoch. */
@@ -584,12 +591,17 @@ static void derived_say(struct persist *p)
 	uint32_t rank = 0;
 
 	for (uint32_t r = 0; r < p->world; r++) {
-		if (p->derived[r].unequal && !first) {
-			first = &p->derived[r];
+		const struct walk *w = passing_walk(p->passing, r);
+		const struct part_derived *x = w ? walk_derived(w) : NULL;
+
+		if (!x)
+			continue;
+		if (x->unequal && !first) {
+			first = x;
 			rank = r;
 		}
-		pieces += p->derived[r].unequal;
-		elements += p->derived[r].elements;
+		pieces += x->unequal;
+		elements += x->elements;
 	}
 	if (!first || l->derived_said == l->epoch + 1)
 		return;
@@ -599,7 +611,8 @@ static void derived_say(struct persist *p)
 		 " element%s; so they are written as they are, in %" PRIu64
 		 " piece%s: %s first, element %" PRIu64 " of rank %" PRIu32 "'s piece",
 		 elements, elements == 1 ? "" : "s", pieces, pieces == 1 ? "" : "s",
-		 table_tensor_print(&p->table[rank].tensor[first->tensor], name, sizeof name),
+		 table_tensor_print(&passing_table(p->passing, rank)->tensor[first->tensor], name,
+				    sizeof name),
 		 first->element, rank);
 	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
 		 p->snap->job->name, p->snap->step, text);
@@ -619,6 +632,18 @@ static void changed_say(struct persist *p)
 	job_error(p->snap->job, p->snap->step + 1, p->changed);
 }
 
+/* Pins go before the job is settled: who waits for a slot finds it. */
+static void persist_over(struct persist *p)
+{
+	struct snap *s = p->snap;
+	struct ckpt_err err = p->err;
+	int rc = p->rc;
+
+	s->durable = false;
+	persist_end(p);
+	snap_written(s, rc, err.msg);
+}
+
 static void commit_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
@@ -635,22 +660,9 @@ static void commit_done(struct daemon *d, struct task *t)
 	}
 	if (committed && s->launch == j->launch)
 		j->room.need_bytes = room_needed(p);
-	snap_written(s, p->rc, p->err.msg);
-	persist_end(p);
+	persist_over(p);
 	if (kept)
 		keep_after(j);
-}
-
-void persist_resume(struct snap *s)
-{
-	int guarded = snap_guarded(s);
-	struct persist *p = s->parked;
-
-	if (!guarded)
-		return;
-	s->parked = NULL;
-	p->task = (struct task){ guarded > 0 ? commit_run : abort_run, commit_done, NULL };
-	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 
 static void parts_done(struct daemon *d, struct task *t)
@@ -659,33 +671,24 @@ static void parts_done(struct daemon *d, struct task *t)
 	struct snap *s = p->snap;
 
 	changed_say(p);
-	if (p->rc == 0 && atomic_load(&d->stops) >= 1000) {
-		store_abort(TAKE(p->txn));
-		p->rc = -ECANCELED;
+	if (p->rc == 0 && (atomic_load(&d->stops) >= 1000 || snap_guarded(s) < 0)) {
+		store_abort(TAKE(p->txn)); /* of one that was taken over a guard may still say so */
+		p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
 	}
 	if (p->rc < 0) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
-		snap_written(s, p->rc, p->err.msg);
-		persist_end(p);
+		persist_over(p);
 		return;
 	}
 	s->phase_ns[1] = now_ns() - s->mark_ns;
+	s->durable = true;
 	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0, NULL);
-	s->parked = p;
-	persist_resume(s);
+	p->task = (struct task){ commit_run, commit_done, NULL };
+	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 
-void persist_drop(struct snap *s)
-{
-	struct persist *p = TAKE(s->parked);
-
-	store_abort(TAKE(p->txn));
-	persist_end(p);
-	s->phase = PHASE_STAGED;
-}
-
-static struct persist *persist_new(struct snap *s, struct place *place)
+static struct persist *persist_new(struct snap *s, struct place *place, bool rescue)
 {
 	struct persist *p = calloc(1, sizeof *p);
 
@@ -698,12 +701,12 @@ static struct persist *persist_new(struct snap *s, struct place *place)
 	p->base = s->launch->base;
 	p->world = s->world;
 	p->written = &s->written;
-	p->table = calloc(2 * (size_t)s->world, sizeof *p->table);
+	p->rescue = rescue;
 	p->part = calloc(2 * (size_t)s->world, sizeof *p->part);
 	p->file = calloc(2 * (size_t)s->world, sizeof *p->file);
-	p->derived = calloc(s->world, sizeof *p->derived);
-	if (!p->table || !p->part || !p->file || !p->derived) {
-		p->world = 0;
+	p->passing = passing_new(s, true, rescue);
+	p->passed = -ECANCELED;
+	if (!p->passing || !p->part || !p->file) {
 		persist_end(p);
 		return NULL;
 	}
@@ -719,7 +722,7 @@ static struct persist *persist_new(struct snap *s, struct place *place)
 
 void persist_start(struct snap *s)
 {
-	struct persist *p = persist_new(s, s->launch->place);
+	struct persist *p = persist_new(s, s->launch->place, false);
 
 	if (!p) {
 		snap_written(s, -ENOMEM, "no memory to write the step");
@@ -747,20 +750,23 @@ static void rescue_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
+	struct snap *s = p->snap;
+	struct ckpt_err err = p->err;
+	int rc = p->rc;
+
 	(void)d;
-	rescue_written(p->snap, p->rc, p->err.msg);
 	persist_end(p);
+	rescue_written(s, rc, err.msg);
 }
 
 void persist_rescue(struct snap *s, struct place *to)
 {
-	struct persist *p = persist_new(s, to);
+	struct persist *p = persist_new(s, to, true);
 
 	if (!p) {
 		rescue_written(s, -ENOMEM, "no memory to write the step");
 		return;
 	}
-	p->rescue = true;
 	p->written = &p->rescued;
 	p->info.generation = to->store->generation;
 	p->task = (struct task){ rescue_run, rescue_done, NULL };

@@ -38,10 +38,11 @@ struct restore {
 	struct decl **dst;     /* [ndst] references */
 	struct wire_restored got;
 	int blob_fd;
-	bool gone;	  /* what was chosen: not damaged, and not there */
-	bool damaged;	  /* files of a step on disk, and so for the next reader too */
-	bool overwritten; /* LENIENT would leave alone what a damaged step was written into */
-	char marked[256]; /* what became of the mark that says so */
+	bool gone;	      /* what was chosen: not damaged, and not there */
+	bool damaged;	      /* files of a step on disk, and so for the next reader too */
+	bool overwritten;     /* LENIENT would leave alone what a damaged step was written into */
+	char marked[256];     /* what became of the mark that says so */
+	struct listed listed; /* what did not match */
 	int rc;
 	struct ckpt_err err;
 };
@@ -69,7 +70,7 @@ void restore_free_retreat(struct launch *l)
 static void restore_free(struct restore *x)
 {
 	for (uint32_t i = 0; i < x->nsrc; i++) {
-		decl_unref(x->src[i].decl);
+		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
 	}
 	for (uint32_t i = 0; i < x->ndst; i++)
@@ -81,6 +82,7 @@ static void restore_free(struct restore *x)
 	if (x->pin_fd >= 0)
 		(void)close(x->pin_fd);
 	retreat_free(&x->retreat);
+	listed_free(&x->listed);
 	free(x->bad);
 	launch_unref(x->l);
 	free(x);
@@ -667,8 +669,7 @@ static int move_from_files(void *arg, const struct plan *p, void *const *base, s
 
 static bool is_asked(const struct restore *x, const struct table_tensor *t)
 {
-	return !(t->flags & TENSOR_BLOB) &&
-	       (!x->want.only[0] || strcmp(x->want.only, t->component) == 0);
+	return list_asked(t, x->want.only[0] ? x->want.only : NULL);
 }
 
 static bool has(const struct table *t, const struct table_tensor *x)
@@ -728,14 +729,19 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 	struct table dst = { 0 };
 	struct plan plan = { 0 };
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct list_notes notes = { 0 };
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
-				  .lenient = x->want.flags & CKPT_LENIENT };
+				  .lenient = x->want.flags & CKPT_LENIENT,
+				  .differs = list_differs,
+				  .differs_arg = &notes };
 	bool writes = !(x->want.flags & CKPT_DRY_RUN);
 	void **base = NULL;
 	int rc = merge_wanted(x, &dst, &base);
 
 	if (rc == 0) {
 		rc = plan_make(src, &dst, &opts, &plan, &list, &x->err);
+		if (rc == 0 || list.n)
+			list_unmatched(&notes, src, &dst, opts.only, &x->listed);
 		if (list.n)
 			rc = ckpt_errlist_end(&list, &x->err,
 					      "step %" PRIu64 " does not fit the declarations",
@@ -754,6 +760,7 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 		rc = move(arg, &plan, base, &x->err);
 	if (rc == 0)
 		rc = blobs_get(x, src, move, arg);
+	list_notes_free(&notes);
 	ckpt_errlist_free(&list);
 	plan_free(&plan);
 	table_free(&dst);
@@ -850,6 +857,13 @@ static void fill_done(struct daemon *d, struct task *t)
 	bool remembered = false;
 
 	l->restoring = false;
+	if (x->listed.set) {
+		listed_free(&l->tried);
+		x->listed.step = x->pin.step;
+		x->listed.where = x->pin.where;
+		l->tried = x->listed;
+		x->listed.set = false;
+	}
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
@@ -917,7 +931,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
 	for (uint32_t r = 0; s && r < s->world; r++)
-		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl),
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),
 							.mem = slotmem_ref(s->rank[r].mem) };
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
@@ -927,6 +941,71 @@ static void fill_start(struct launch *l, uint32_t round)
 		daemon_task(x->d, &x->d->work, &x->task);
 	else
 		device_task(l->place->device, LANE_ASK, &x->task);
+}
+
+static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)
+{
+	return ckpt_error(
+		err, -ENOENT,
+		want->step == CKPT_LATEST
+			? "job %s has nothing to restore%s: start at step 0, or check with ckptctl ls"
+			: "job %s does not have this step%s: see ckptctl ls",
+		j->name,
+		want->flags & CKPT_FROM_MEMORY ? " in memory"
+		: want->flags & CKPT_FROM_DISK ? " on disk"
+					       : "");
+}
+
+/* --- looking: what would be restored now? (list.c) --- */
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem)
+{
+	const struct snap *mem = memory_candidate(l, want);
+	struct retreat theirs = retreat_take(&l->retreat); /* of the round that runs */
+	struct restore *x = restore_new(l, want, 0);
+
+	l->retreat = theirs;
+	*ret_mem = mem;
+	if (x && mem) {
+		x->mem_known = true;
+		x->mem_step = mem->step;
+		x->mem_generation = mem->launch->generation;
+	}
+	return x;
+}
+
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err)
+{
+	if (x->pin_fd >= 0)
+		(void)close(TAKE_FD(x->pin_fd));
+	choose_run(&x->task);
+	*ret = &x->pin;
+	*ret_fd = x->pin_fd;
+	if (x->rc < 0)
+		*err = x->err;
+	return x->rc == 0 && x->pin.none ? none_there(x->l->job, &x->want, err) : x->rc;
+}
+
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why)
+{
+	struct bad *p;
+
+	if (x->want.step != CKPT_LATEST || x->pin.where != 2 || !is_damage(why->code))
+		return false;
+	p = reallocarray(x->bad, x->nbad + 1, sizeof *p);
+	if (!p)
+		return false;
+	x->bad = p;
+	p = &x->bad[x->nbad++];
+	*p = (struct bad){ .step = x->pin.step, .where = 2 };
+	snprintf(p->why, sizeof p->why, "%.*s", (int)strcspn(why->msg, "\n"), why->msg);
+	return true;
+}
+
+void restore_look_end(struct restore *x)
+{
+	restore_free(x);
 }
 
 /* --- the round --- */
@@ -973,17 +1052,9 @@ void restore_try(struct launch *l)
 		return;
 	}
 	if (l->pin[round % ROUNDS_MAX].none) {
-		struct restore x = { .round = round, .rc = -ENOENT, .blob_fd = -1 };
+		struct restore x = { .round = round, .blob_fd = -1 };
 
-		snprintf(
-			x.err.msg, sizeof x.err.msg,
-			first->want.step == CKPT_LATEST
-				? "job %s has nothing to restore%s: start at step 0, or check with ckptctl ls"
-				: "job %s does not have this step%s: see ckptctl ls",
-			l->job->name,
-			first->want.flags & CKPT_FROM_MEMORY ? " in memory"
-			: first->want.flags & CKPT_FROM_DISK ? " on disk"
-							     : "");
+		x.rc = none_there(l->job, &first->want, &x.err);
 		if (first->want.step == CKPT_LATEST &&
 		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK | CKPT_DRY_RUN)))
 			launch_start(l, START_CLEAR);
@@ -1123,7 +1194,7 @@ void restore_steps(struct session *s)
 		    k->phase == PHASE_COLLECTING || k->dropped)
 			continue;
 		for (uint32_t r = 0; r < k->world; r++)
-			bytes += k->rank[r].decl->copy.bytes;
+			bytes += k->rank[r].decl->copy_bytes;
 		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
 	}
 	s->busy = true;

@@ -98,7 +98,7 @@ bool member_dead(const struct member *m)
 {
 	if (m->session)
 		return MUTANT(DEAD_BY_SOCKET) ? m->session->closed : process_dead(m->session);
-	return m->lost || !m->attached || pidfd_dead(m->pidfd);
+	return m->over || !m->attached || pidfd_dead(m->pidfd);
 }
 
 static void session_free(struct session *s)
@@ -129,7 +129,8 @@ static void session_verdict(struct session *s, bool dead)
 	s->state = SESSION_GONE;
 	if (m && m->session == s) {
 		m->session = NULL;
-		if (!dead || s->said_bye) { /* it may live on: its end is seen later, or never */
+		m->over = dead;
+		if (!dead) { /* its end is seen later, or never */
 			daemon_unwatch(s->d, s->pidfd);
 			m->pidfd = TAKE_FD(s->pidfd);
 		}
@@ -384,6 +385,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 		break;
 	case WIRE_STEPS:
 		restore_steps(s);
+		break;
+	case WIRE_LIST:
+		list_ask(s, msg);
 		break;
 	case WIRE_FRESH:
 		if (!MUTANT(FRESH_FORGOTTEN))

@@ -6,6 +6,7 @@
 // staged; a slot goes back to the gate only when no task and no copier of a rank can touch it.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
+#include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -31,6 +32,9 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .born_ns = now_ns(),
 			    .mark_ns = now_ns(),
 			    .next = l->job->snaps };
+	if (l->whole && l->whole->epoch == l->epoch)
+		s->whole = whole_ref(l->whole);
+	passes_interrupt(l->job);
 	l->refs++;
 	l->job->snaps = s;
 	return s;
@@ -55,10 +59,14 @@ static void snap_unlink(struct snap *s)
 		control_over(s, -ECANCELED, "the step was discarded");
 	rescue_lost(s, -ECANCELED, "the step was discarded");
 	for (uint32_t r = 0; r < s->world; r++) {
-		decl_unref(s->rank[r].decl);
+		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
+		slot_sums_unref(s->rank[r].sums);
 	}
+	if (s->job->before == s)
+		s->job->before = NULL;
 	free(s->rank);
+	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
 }
@@ -187,8 +195,7 @@ static void trigger_again(const struct snap *s)
 		job_trigger(j, j->trigger_last);
 }
 
-/* May the launch's slots be handed out at all? */
-static bool gate_open(const struct launch *l)
+bool launch_gate_open(const struct launch *l)
 {
 	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until &&
 	       l == l->job->launch;
@@ -208,7 +215,8 @@ static bool slot_written(const struct launch *l, uint32_t slot)
 
 void slot_give(struct launch *l, uint32_t slot)
 {
-	if (!gate_open(l) || (MUTANT(SLOT_NOT_GIVEN) && l->ticket_seen))
+	if (l->lent >> slot & 1 || !launch_gate_open(l) ||
+	    (MUTANT(SLOT_NOT_GIVEN) && l->ticket_seen))
 		return;
 	shared_gate_over(l->page, slot); /* a rank that is late sees this, or is seen */
 	if (slot_written(l, slot))
@@ -222,7 +230,7 @@ void snap_release(struct snap *s)
 {
 	struct launch *l = s->launch;
 
-	if (s->tasks && s->phase != PHASE_COLLECTING) {
+	if ((s->tasks || s->pins) && s->phase != PHASE_COLLECTING) {
 		s->phase = PHASE_STAGED;
 		s->dropped = true;
 		return;
@@ -350,7 +358,10 @@ static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 		return;
 	}
-	snprintf(text, sizeof text, "rank %u's guard ended the copy", r);
+	snprintf(text, sizeof text,
+		 k->not_copied ? "rank %u could not copy it: its ckpt_why says why"
+			       : "rank %u's guard ended the copy",
+		 r);
 	snap_fail(s, OUTCOME_TORN, -ENOENT,
 		  s->launch->member[r].lost ? "a rank died during its copy" : text);
 }
@@ -420,8 +431,13 @@ static void copy_look(struct snap *s, uint32_t r)
 		return;
 	state = shared_snap_state(rec, &seq);
 	if (seq == k->mark && state == SNAP_COPYING) {
-		if (!s->dropped && shared_snap_need(rec, k->mark) & NEED_DAEMON)
+		if (s->dropped || !(shared_snap_need(rec, k->mark) & NEED_DAEMON))
+			return;
+		/* where a client sets the bit later, the memory may not be ours any more */
+		if (s->launch->member[r].decl == k->decl)
 			copy_start(s, r, rec);
+		else
+			shared_snap_drop(page, rec, k->mark);
 	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
 		k->copy = COPY_DONE;
 	} else { /* or its record is another one's already */
@@ -445,7 +461,8 @@ static void copy_take(struct snap *s, struct member *m, struct shared_snap *rec,
 		return;
 	}
 	r->copy = COPY_QUEUED;
-	r->decl = decl_ref(m->decl);
+	r->not_copied = is->flags & RECORD_NOT_COPIED;
+	r->decl = decl_slot_ref(m->decl);
 	r->mem = slotmem_ref(m->slot[s->slot]);
 	copy_look(s, m->rank);
 }
@@ -506,6 +523,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 		snap_tell(s, OUTCOME_COPYING, 0, NULL);
 	}
 	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
+	s->no_average |= rec->flags & RECORD_NO_AVERAGE;
 	if (r != 0)
 		return;
 	s->nnote = rec->nnote;
@@ -718,17 +736,19 @@ static void snap_staged(struct snap *s)
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
 {
 	struct snap *s =
-		snap_new(l, (struct ticket){ .slot = (uint8_t)slot, .flags = (uint8_t)flags });
+		snap_new(l, (struct ticket){ .slot = (uint8_t)slot,
+					     .flags = flags & (TICKET_PERSIST | TICKET_FINAL) });
 
 	if (!s)
 		return;
 	s->step = step;
 	s->step_known = true;
 	s->mark_ns = mark_ns;
+	s->no_average = flags & RECORD_NO_AVERAGE;
 	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++)
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
-						 .decl = decl_ref(l->member[r].decl),
+						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
 	log_line(&l->job->d->opts.log, LOG_NOTICE,
 		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name,
@@ -755,16 +775,24 @@ void gate_close(struct launch *l)
 		shared_gate_take(l->page, i);
 }
 
+/* The oldest one that is guarded. One that is not does not hold up others: it is another launch's, or it is
+ * dropped when its launch is looked at next. */
 static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
 
-	if (j->writing)
-		return;
-	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at))
+	j->awaits_guard = false;
+	for (struct snap *s = j->snaps; s; s = s->next) {
+		int guarded = s->phase == PHASE_QUEUED ? snap_guarded(s) : -1;
+
+		j->awaits_guard |= guarded == 0;
+		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) &&
+		    (!due || s->staged_at < due->staged_at))
 			due = s;
-	if (!due)
+	}
+	if (due)
+		passes_interrupt(j);
+	if (!due || j->writing || j->passing)
 		return;
 	due->phase = PHASE_WRITING;
 	j->writing = due;
@@ -779,6 +807,14 @@ static void tell_staged(struct snap *s)
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
 }
 
+static bool slot_is_free(const struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (!snap_in_slot(l, i))
+			return true;
+	return false;
+}
+
 /* Need a staged step be held no longer? Each place has its newest one: what was staged for another
  * directory does not replace it. */
 static bool is_superseded(const struct snap *s, uint64_t now)
@@ -786,10 +822,12 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 	const struct job *j = s->job;
 	bool kept = s->committed || s->rescued;
 
-	if (s->rescue || s->tasks)
+	if (s->rescue || s->tasks || s->pins || passes_wait(s))
 		return false;
 	if (s->dropped || s != newest_staged(j, s->launch->place))
 		return true;
+	if (s->pass_failed && !kept && !slot_is_free(s->launch))
+		return true; /* and the step before it is pinned: nothing would ever be marked again */
 	return kept && s->launch->state == LAUNCH_ENDED &&
 	       elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS;
 }
@@ -800,15 +838,17 @@ void job_settle(struct job *j)
 
 	if (atomic_load(&j->d->stops) >= 1000)
 		return;
-	if (j->writing && j->writing->parked)
-		persist_resume(j->writing);
+	passes_let_go(j);
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED && is_superseded(s, now))
 			snap_release(s);
 	}
+	if (j->launch && j->launch->lent)
+		launch_lent(j->launch);
 	rescue_next(j);
 	write_next(j);
+	passes_next(j);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
 		tell_staged(s);
 }
@@ -832,6 +872,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 	struct job *j = s->job;
 
 	j->writing = NULL;
+	j->d->busy_ns = now_ns();
 	tell_staged(s);
 	s->phase = PHASE_STAGED;
 	if (rc < 0 && snap_guarded(s) < 0) {
@@ -990,5 +1031,6 @@ void job_tick(struct job *j, uint64_t now)
 	if (j->launch)
 		launch_tick(j->launch, now);
 	place_tick(j, now);
+	spares_tick(j, now);
 	job_settle(j);
 }

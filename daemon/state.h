@@ -9,7 +9,9 @@
  *	snap      one ticket that got a slot: who has copied, and what became of it
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
- * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
+ * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released. QUEUED ends
+ * when the step is guarded and nothing else of the job is walked; a walk that writes nothing leaves it
+ * STAGED.
  */
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
@@ -18,6 +20,7 @@
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
@@ -127,17 +130,28 @@ struct slotmem {
 	int fd;
 	void *base;
 	uint64_t bytes;
+	uint64_t ino; /* the memfd's: a slot that came back with its rank is mapped twice */
 	bool touched;
+	bool dirty; /* it was another launch's: what lies between the pieces is not zero */
 	struct reaper *reaper;
 };
+/*
+ * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is gone, so
+ * are the rank's segments and all that only a copy needs. What the slot holds can still be told by whoever
+ * has one by decl_slot_ref: a staged step of a launch that has ended keeps no memory but its slots.
+ */
 struct decl {
-	_Atomic uint32_t refs;
+	_Atomic uint32_t refs;	/* all of them together have one of: */
+	_Atomic uint32_t slots; /* decl_slot_ref */
 	uint32_t epoch, rev, rank;
 	/* What the rank has: places are its segments, and behind them, if it is used, the process's own memory,
 	 * which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
 	struct table part; /* what its slot holds: one place */
+	uint64_t
+		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
+	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
 	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
 	 * const. */
@@ -169,12 +183,17 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
+/* Of what its slot holds (part, main, constant, raw_bytes), not of table, copy and the segments. */
+struct decl *decl_slot_ref(struct decl *d);
+void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
 int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
 /* takes fd */
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
+/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie. Worker. */
+int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
@@ -186,6 +205,30 @@ int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
+/* --- what all ranks declare (whole.c). Workers --- */
+/*
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
+ * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
+ * contradiction.
+ */
+struct agreed;
+int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
+	  struct ckpt_err *err);
+void agreed_free(struct agreed *a);
+/* The tensors of all parts as one table: made once in an epoch, used by every commit. */
+struct whole {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world;
+	struct table table; /* no pieces, no places */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
+	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	uint32_t **map, *map_n;
+	bool *own;
+};
+/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
+struct whole *whole_ref(struct whole *w);
+void whole_unref(struct whole *w); /* NULL is fine */
 /* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
@@ -201,7 +244,7 @@ uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. */
+ * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -307,6 +350,7 @@ struct const_part {
 	struct store_part_id id;
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
+	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
 	/* What it holds, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
@@ -348,8 +392,13 @@ struct job {
 	struct launch *launch;		 /* the newest; NULL before the first */
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
-	struct snap *snaps;   /* of all launches, newest first */
-	struct snap *writing; /* at most one at a time */
+	struct snap *snaps;	 /* of all launches, newest first */
+	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct passing *passing; /* a walk that writes nothing; NULL */
+	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	bool awaits_guard;
+	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
 	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
@@ -359,7 +408,8 @@ struct job {
 	} * bad;
 	uint32_t nbad;
 	struct room room;
-	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	struct spare *spares; /* slots of its launches that have ended (spare.c) */
+	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
 	bool pruning, prune_again;
 	struct job *next;
@@ -374,10 +424,12 @@ struct adopt {
 };
 struct member {
 	uint32_t rank;
+	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
-	bool touched;		   /* the slots of decl are in memory */
-	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
+	bool over;    /* its process is dead, or has said that it is done: see member_dead */
+	bool touched; /* the slots of decl are in memory */
+	uint64_t touch_again_ns; /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
 	int pidfd; /* of a process that lived when its session ended; -1 */
@@ -403,11 +455,17 @@ struct launch {
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
+	struct lineage_known known; /* the task's that commits */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	struct agreed *agreed;
+	bool agreeing;
+	struct declare *waiting; /* for their turn, oldest first */
 	struct pin {
 		bool set;
 		uint64_t want_step;
@@ -427,6 +485,14 @@ struct launch {
 		struct store_step *step;
 		bool *begun;
 	} retreat;
+	/* Of the newest restore that has compared a step with the declarations: what did not match. The
+	 * memfd that LISTED brings */
+	struct listed {
+		bool set;
+		int fd;
+		uint32_t where;
+		uint64_t step, bytes;
+	} tried;
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
@@ -439,6 +505,9 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
+	/* Bit i: slot i of a rank holds a step of an older launch, too: it is not given to the gate
+	 * before that step is released (spare.c). */
+	uint32_t lent;
 	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
 	uint32_t const_said; /* the same of const tensors that have changed */
 	/* Why a link was refused, as far as the log knows: sums. The io threads' */
@@ -453,11 +522,12 @@ enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	bool task;
-	uint64_t mark;	    /* 0: taken over from an earlier daemon */
-	uint64_t unguarded; /* of its record */
+	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
+	uint64_t mark;	       /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;    /* of its record */
 	struct decl *decl;
 	struct slotmem *mem;
+	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
 };
 struct snap {
 	struct launch *launch; /* reference */
@@ -466,16 +536,19 @@ struct snap {
 	bool step_known, dropped, committed;
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
+	bool no_average;     /* CKPT_NO_EMA of any rank */
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
-	/* copies and a rescue in flight: the slot is not given back before they end */
+	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
+	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
+	/* The passes that want it have seen it; one has failed, so it is not walked again but to be written */
+	bool passed, pass_failed;
 	/* rescue: it is to be written to another directory, or is. rescued: it is there */
 	bool rescue, rescued;
-	/* its parts are durable; to be committed once every rank is seen to guard */
-	struct persist *parked;
+	bool durable;	   /* WRITING: its parts are; MANIFEST is not there yet */
 	uint64_t trigger;  /* the order that it fulfils; 0: none */
 	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
 	uint64_t write_ns; /* since when it is being written */
@@ -488,6 +561,7 @@ struct snap {
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
+	struct whole *whole;	/* of its epoch: reference; NULL: every commit makes it anew */
 	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };
@@ -533,6 +607,8 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 void snap_release(struct snap *s);
 /* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
+/* May the launch's slots be handed out at all? */
+bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 /* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
  * copier writes to it. */
@@ -547,12 +623,10 @@ void snap_written(struct snap *s, int rc, const char *text);
  * then on */
 int snap_guarded(struct snap *s);
 
+/* It is guarded: it is walked, and written behind the walk. */
 void persist_start(struct snap *s);
 /* Write it to another place, beside all that happens to it: rescue_written. */
 void persist_rescue(struct snap *s, struct place *to);
-void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
-/* is it time to commit what is parked, or to give it up? */
-void persist_resume(struct snap *s);
 
 /* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
 /* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
@@ -571,15 +645,63 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
+ * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */
+struct restore;
+struct restore *restore_look(struct launch *l, const struct wire_restore *want,
+			     const struct snap **ret_mem);
+/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on disk;
+ * both are x's until the next choice. */
+int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
+			struct ckpt_err *err);
+/* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
+bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
+void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
 /* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
  * (START_CLEAR), or a rank says so (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
 
+/* --- what a step holds, what a restore did not match (list.c) --- */
+void list_ask(struct session *s, const struct wire_list *m);
+/* What plan_make says does not match: zero-initialised, freed by list_notes_free. */
+struct list_notes {
+	uint32_t n, cap;
+	struct list_note {
+		uint32_t tensor;
+		char *text; /* NULL: missing */
+	} * note;
+	bool failed; /* there was no memory to */
+};
+void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
+void list_notes_free(struct list_notes *n);
+/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory for it. */
+void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
+		    const char *only, struct listed *ret);
+void listed_free(struct listed *x);
+/* Does a restore of this component (NULL: all) concern the tensor? */
+bool list_asked(const struct table_tensor *x, const char *only);
+
 /* --- waiting for ranks (waits.c) --- */
 /* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
 void waits_tick(struct launch *l, uint64_t now);
+
+/* --- slots of a launch that has ended, for the next one (spare.c) --- */
+#define SPARE_NS (60 * NS_PER_S) /* that a launch which follows may take */
+/* The launch ends: what slots its members have, before they are let go. */
+void spares_keep(struct launch *l);
+/*
+ * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a step of
+ * an older launch, with pieces in the same places.
+ */
+struct slotmem *spare_take(const struct launch *l, const struct member *m, const struct decl *d,
+			   bool held);
+void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
+void spares_tick(struct job *j, uint64_t now);
+/* Which slots of the launch still hold a step of an older one; what holds none any more is given to
+ * the gate. */
+void launch_lent(struct launch *l);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
 /* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
@@ -650,6 +772,7 @@ struct daemon {
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until, began_ns;
+	uint64_t busy_ns; /* when a trainer's step or a writing last had it do something */
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
 	/* Steps of any job that were found damaged: then no const part that was written before is

@@ -144,6 +144,20 @@ void ckpt_errlist_add(struct ckpt_errlist *l, const char *fmt, ...)
 	l->used = at + (size_t)n;
 }
 
+void ckpt_errlist_join(struct ckpt_errlist *l, const struct ckpt_errlist *other)
+{
+	uint64_t n = l->n + other->n;
+
+	for (const char *p = other->text; p && other->used && *p;) {
+		int line = (int)strcspn(p, "\n");
+
+		ckpt_errlist_add(l, "%.*s", line, p);
+		p += line;
+		p += *p == '\n';
+	}
+	l->n = n;
+}
+
 int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *fmt, ...)
 {
 	const size_t more_max = sizeof "\nand 18446744073709551615 more" - 1;

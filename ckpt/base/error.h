@@ -41,6 +41,8 @@ struct ckpt_errlist {
 };
 void ckpt_errlist_add(struct ckpt_errlist *l, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* What the other one has is added. */
+void ckpt_errlist_join(struct ckpt_errlist *l, const struct ckpt_errlist *other);
 int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void ckpt_errlist_free(struct ckpt_errlist *l);

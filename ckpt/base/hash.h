@@ -4,9 +4,8 @@
  * stored bytes), fingerprint (identity of a tensor's contents, whatever the layout that holds it).
  * Any thread, any alignment.
  *
- * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. The
- * header-only implementation is compiled once per instruction set and chosen at run time, because
- * the distribution's shared library has SSE2 code behind its plain symbols.
+ * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. Its main loop
+ * is compiled once per instruction set and chosen at run time.
  *
  * fingerprint of elements with row-major GLOBAL indices g and bit patterns v (the element's
  * little-endian bytes read as an unsigned integer):
@@ -44,10 +43,13 @@ struct hash128 {
 
 struct hash128 hash128(const void *p, size_t bytes);
 
-/* hash128 of bytes that are given piece by piece; memory is asked for the pages to come. */
-#define HASH128_STATE 576 /* bytes of XXH3's state */
+/* hash128 of bytes that are given piece by piece; memory is asked for the bytes to come. */
 struct hash128_state {
-	_Alignas(64) uint8_t of[HASH128_STATE];
+	_Alignas(64) uint64_t acc[8];
+	_Alignas(
+		64) uint8_t block[64 + 1024]; /* 64 bytes before `held`, which are not in acc yet */
+	uint64_t bytes;
+	uint32_t held;
 };
 void hash128_begin(struct hash128_state *s);
 void hash128_add(struct hash128_state *s, const void *p, size_t bytes);
@@ -58,6 +60,11 @@ struct hash128 hash128_end(const struct hash128_state *s);
  * are first, first+1, ... Any alignment.
  */
 uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t first);
+
+/* hash128_add of these elements' bytes and their fingerprint: memory is read once, and asked for
+ * the bytes to come all the while. */
+uint64_t hash128_add_elements(struct hash128_state *s, const void *p, uint64_t n,
+			      uint32_t elem_bytes, uint64_t first);
 
 /*
  * For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or

@@ -1,31 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hash_body.h - what hash_scalar.c, hash_avx2.c and hash_avx512.c have in common: each defines
- * HASH_ISA (its name), sum1, sum2 and sum4, and includes this to become one entry of the dispatch
- * table in hash.c. Invariant: every function here is static, so that the linker cannot give code of
- * one instruction set to another.
+ * HASH_ISA (its name), blocks, sum1, sum2 and sum4, and includes this to become one entry of the
+ * dispatch table in hash.c. Invariant: every function here is static, so that the linker cannot
+ * give code of one instruction set to another.
  *
- * sumW(p, k, n): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is at most
- * 8192. Elements of 8 bytes are pairs of 4.
+ * blocks(acc, p, n, ahead, lines): XXH3's main loop over n blocks of HASH_BLOCK bytes at p: 16
+ * stripes of 64 bytes each, then the scramble. XXH3 adds the words of a stripe with neighbours
+ * exchanged; here they are added as they come, and the sum of a block is exchanged.
+ *
+ * sumW(p, k, n, ahead): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is at
+ * most 8192. Elements of 8 bytes are pairs of 4.
+ *
+ * Both ask memory for the cache lines from `ahead` on while they compute: `lines` for each block
+ * (at most 16), and one for each HASH_ASK bytes of a sum. Any address may be asked for.
  */
 #ifndef CKPT_BASE_HASH_BODY_H
 #define CKPT_BASE_HASH_BODY_H
 #include "ckpt/base/hash.h"
 #include <string.h>
 
-typedef uint64_t hash_sum_fn(const uint8_t *p, const uint32_t *k, uint32_t n);
+#define HASH_STRIPE 64u
+#define HASH_BLOCK 1024u
+#define HASH_ASK 128u
+#define HASH_PRIME32_1 0x9e3779b1u
+
+typedef void hash_blocks_fn(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead,
+			    uint32_t lines);
+typedef uint64_t hash_sum_fn(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead);
 
 struct hash_isa {
 	const char *name;
-	struct hash128 (*hash128)(const void *p, size_t bytes);
-	void (*begin)(void *state); /* HASH128_STATE bytes on a cache line */
-	void (*add)(void *state, const void *p, size_t bytes);
-	struct hash128 (*end)(const void *state);
+	hash_blocks_fn *blocks;
 	hash_sum_fn *sum1, *sum2, *sum4;
 };
 
 const struct hash_isa *hash_isa(void); /* the one in use */
 extern const struct hash_isa hash_isa_scalar, hash_isa_avx2, hash_isa_avx512;
+extern const uint8_t hash_secret[192]; /* XXH3's default one */
+#define HASH_SCRAMBLE_AT (sizeof hash_secret - HASH_STRIPE)
+
+/* Into the second-level cache. */
+static inline void hash_ask(uintptr_t at)
+{
+	__builtin_prefetch((const void *)at, 0, 2);
+}
 
 /* The last few elements, and the whole where there are no wider instructions. */
 static inline uint64_t hash_tail1(const uint8_t *p, const uint32_t *k, uint32_t n)
@@ -63,48 +82,10 @@ static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t 
 #endif
 
 #ifdef HASH_ISA
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#define HASH_PASTE_(a, b) a##b
-#define HASH_PASTE(a, b) HASH_PASTE_(a, b)
 #define HASH_STRING_(a) #a
 #define HASH_STRING(a) HASH_STRING_(a)
-
-static struct hash128 xxh3_bytes(XXH128_hash_t value)
-{
-	XXH128_canonical_t c;
-	struct hash128 h;
-
-	XXH128_canonicalFromHash(&c, value);
-	memcpy(h.b, c.digest, sizeof h.b);
-	return h;
-}
-
-static struct hash128 xxh3(const void *p, size_t bytes)
-{
-	return xxh3_bytes(XXH3_128bits(p, bytes));
-}
-
-_Static_assert(sizeof(XXH3_state_t) <= HASH128_STATE && _Alignof(XXH3_state_t) <= 64, "it fits");
-
-static void xxh3_begin(void *state)
-{
-	XXH3_INITSTATE((XXH3_state_t *)state);
-	(void)XXH3_128bits_reset(state);
-}
-
-static void xxh3_add(void *state, const void *p, size_t bytes)
-{
-	(void)XXH3_128bits_update(state, p, bytes);
-}
-
-static struct hash128 xxh3_end(const void *state)
-{
-	return xxh3_bytes(XXH3_128bits_digest(state));
-}
-
-const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = {
-	HASH_STRING(HASH_ISA), xxh3, xxh3_begin, xxh3_add, xxh3_end, sum1, sum2, sum4
-};
+#define HASH_PASTE_(a, b) a##b
+#define HASH_PASTE(a, b) HASH_PASTE_(a, b)
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { HASH_STRING(HASH_ISA), blocks, sum1, sum2,
+							  sum4 };
 #endif

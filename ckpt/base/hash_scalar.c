@@ -5,8 +5,52 @@
  */
 #include "ckpt/base/hash_body.h"
 
-#define sum1 hash_tail1
-#define sum2 hash_tail2
-#define sum4 hash_tail4
+static uint64_t word(const uint8_t *p)
+{
+	uint64_t w;
+
+	memcpy(&w, p, sizeof w);
+	return w;
+}
+
+static void blocks(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead, uint32_t lines)
+{
+	for (; n; n--, p += HASH_BLOCK) {
+		for (uint32_t i = 0; i < lines; i++, ahead += HASH_STRIPE)
+			hash_ask(ahead);
+		for (uint32_t i = 0; i < 16; i++)
+			for (uint32_t k = 0; k < 8; k++) {
+				uint64_t d = word(p + HASH_STRIPE * i + 8 * k);
+				uint64_t x = d ^ word(hash_secret + 8 * i + 8 * k);
+
+				acc[k] += (x & 0xffffffff) * (x >> 32);
+				acc[k ^ 1] += d;
+			}
+		for (uint32_t k = 0; k < 8; k++) {
+			acc[k] ^= acc[k] >> 47;
+			acc[k] ^= word(hash_secret + HASH_SCRAMBLE_AT + 8 * k);
+			acc[k] *= HASH_PRIME32_1;
+		}
+	}
+}
+
+static uint64_t sum1(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
+{
+	(void)ahead;
+	return hash_tail1(p, k, n);
+}
+
+static uint64_t sum2(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
+{
+	(void)ahead;
+	return hash_tail2(p, k, n);
+}
+
+static uint64_t sum4(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
+{
+	(void)ahead;
+	return hash_tail4(p, k, n);
+}
+
 #define HASH_ISA scalar
 #include "ckpt/base/hash_body.h" /* again: the table entry */

@@ -36,6 +36,7 @@
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
 	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(LINE_TRUSTED, store, "a line is read again when somebody else has changed the directory") \
 	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
@@ -147,12 +148,21 @@
 	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot") \
 	X(CHANGED_LATE, client, "a guard reports a change before it reports success") \
 	X(TORCH_ORDER_LITERAL, client, "torch's split factors are read as an order where the trainer says so") \
+	X(BLOB_CUT, client, "a blob that is longer than its room is not cut to it") \
 	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \
 	X(TORN_STAGED, daemon, "a step of which one copy was given up is not staged") \
 	X(RELEASED_BEFORE_STAGED, daemon, "a staged step is released only when a newer one is staged") \
 	X(SLOT_NOT_GIVEN, daemon, "a slot that nobody needs goes back to the gate") \
+	X(SLOT_TAKEN_WHILE_HELD, daemon, "a slot that a new launch took over is used when its step is released") \
+	X(SLOT_NOT_CLEANED, daemon, "old bytes between the pieces of a slot that was taken over are cleared") \
+	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
+	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
+	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
+	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
+	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
+	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
@@ -162,6 +172,7 @@
 	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
+	X(ALLOC_UNTOUCHED, client, "memory of ckpt_alloc is there before anybody writes to it") \
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
 	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \

@@ -4,8 +4,11 @@
  * its buffers. Invariant: nothing but address space is spent until memory is touched.
  */
 #include "ckpt/base/pages.h"
-#include <sys/mman.h>
 #include "ckpt/base/util.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -101,4 +104,39 @@ int pages_populate(void *p, uint64_t bytes)
 	collapse(p, bytes);
 	rc = madvise(p, bytes, MADV_POPULATE_WRITE) ? -errno : 0;
 	return rc == -ENOMEM ? rc : 0;
+}
+
+uint64_t pages_available(void)
+{
+	char line[128];
+	uint64_t kib = UINT64_MAX / 1024;
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kib == UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024;
+}
+
+int pages_commit(int fd, void *p, uint64_t bytes)
+{
+	const uint64_t step = 64 * MIB, spare = 64 * MIB;
+	uint64_t there = pages_available();
+
+	if (bytes > there || spare > there - bytes)
+		return -ENOMEM;
+	for (uint64_t at = 0; at < bytes; at += step) {
+		uint64_t n = MIN(step, bytes - at);
+
+		/* First by touching, for that gives huge pages; what a kernel before 5.14 does not
+		 * touch is allocated all the same, where a sandbox lets it be. */
+		if (pages_populate((uint8_t *)p + at, n) < 0)
+			return -ENOMEM;
+		if (fallocate(fd, 0, (off_t)at, (off_t)n) < 0 && errno != ENOSYS &&
+		    errno != EOPNOTSUPP && errno != EPERM)
+			return errno == ENOSPC ? -ENOMEM : -errno;
+	}
+	return 0;
 }

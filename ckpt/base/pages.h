@@ -21,4 +21,12 @@ void pages_free(void *p, uint64_t bytes);
  * (6.1), whatever shmem_enabled says. A kernel that cannot (before 5.14) is no error: the first touch
  * does it then. What the pages hold stays. -ENOMEM. */
 int pages_populate(void *p, uint64_t bytes);
+/*
+ * Give a mapping of a memfd all of its memory now: the first `bytes` of fd, mapped at p. So nobody dies
+ * by SIGBUS who writes to it later. -ENOMEM: the host has none to give, and is not driven to the point where
+ * it kills somebody: what was given so far stays given until the memfd goes.
+ */
+int pages_commit(int fd, void *p, uint64_t bytes);
+/* Bytes that the host can give without taking them from anybody; UINT64_MAX: it does not say. */
+uint64_t pages_available(void);
 #endif

@@ -23,7 +23,7 @@ _Static_assert(sizeof(struct ckpt_opts) >= 128 && sizeof(struct ckpt_tensor) >= 
 		       sizeof(struct ckpt_mark) >= 40 && sizeof(struct ckpt_want) >= 32,
 	       "structures only grow");
 
-/* Without .size, by which these never grow, or to be filled by the caller. */
+/* Without .size, by which these never grow; to be filled by the caller; or the library's own. */
 static const struct {
 	const char *name;
 	uint32_t bytes;
@@ -33,6 +33,7 @@ static const struct {
 	{ "ckpt_local", sizeof(struct ckpt_local) },
 	{ "ckpt_note", sizeof(struct ckpt_note) },
 	{ "ckpt_step", sizeof(struct ckpt_step) },
+	{ "ckpt_tensor_info", sizeof(struct ckpt_tensor_info) },
 };
 
 static uint32_t size_of(const void *p)

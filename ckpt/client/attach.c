@@ -141,7 +141,7 @@ static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *he
 {
 	pid_t closer = TAKE(c->closer);
 
-	c->late = rc == -ETIMEDOUT && type == WIRE_STEPS;
+	c->late = rc == -ETIMEDOUT && (type == WIRE_STEPS || type == WIRE_LIST);
 	if (!c->late)
 		shutdown(c->sock, SHUT_RDWR); /* the helper takes it from here */
 	if (rc == -ETIMEDOUT)
@@ -864,6 +864,16 @@ static void say_what_is_new(ckpt *c)
 		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
 	}
+	if (atomic_exchange(&c->blob_say, false)) {
+		char why[SHARED_TEXT];
+
+		pthread_mutex_lock(&c->why_lock);
+		memcpy(why, c->blob_why, sizeof why);
+		pthread_mutex_unlock(&c->why_lock);
+		log_line(&c->log, LOG_WARNING,
+			 "client: rank %u of job %s: snapshots are skipped: %s", c->rank, c->job,
+			 why);
+	}
 	if (!l)
 		return;
 	n = atomic_load(&l->job->waits.changes);
@@ -909,7 +919,6 @@ static void *helper_run(void *arg)
 			break;
 		copier_help(c);
 		copier_prepare(c);
-		copier_help(c); /* it may have been asked meanwhile */
 		canary_help(c);
 		skips_log(c);
 		say_what_is_new(c);

@@ -164,7 +164,8 @@ static void handle_free(ckpt *c)
 		if (c->slot[i].bytes)
 			(void)close(c->slot[i].fd);
 	for (uint32_t i = 0; i < c->nseg; i++) {
-		munmap(c->seg[i].base, c->seg[i].bytes);
+		if (!(c->flags & CKPT_KEEP_MEMORY) || c->seg[i].copies)
+			munmap(c->seg[i].base, c->seg[i].bytes);
 		(void)close(c->seg[i].fd);
 	}
 	if (c->blobs)
@@ -219,7 +220,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	rc = abi_take(ABI_OPTS, &o, opts, err);
 	if (rc == 0)
 		rc = abi_flags("ckpt_opts.flags", o.flags,
-			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV, err);
+			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY,
+			       err);
 	if (rc < 0)
 		return rc;
 	c = calloc(1, sizeof *c);

@@ -33,6 +33,16 @@ static uint32_t segments_upto(const ckpt *c, const void *ptr)
 	return lo;
 }
 
+/* All of it is in memory, on huge pages where there are some, before the trainer has it: a full host is an
+ * error here, and no SIGBUS amid its training. */
+static int segment_commit(int fd, void *base, uint64_t bytes, struct ckpt_err *err)
+{
+	int rc = MUTANT(ALLOC_UNTOUCHED) ? 0 : pages_commit(fd, base, bytes);
+
+	return rc < 0 ? ckpt_error_errno(err, -rc, "no memory for %" PRIu64 " shared bytes", bytes)
+		      : 0;
+}
+
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err)
 {
 	uint64_t whole = align_up(bytes, PAGES_HUGE);
@@ -61,10 +71,17 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					whole);
 	}
+	/* What lies behind the bytes that were asked for is nobody's, and stays untouched. */
+	rc = segment_commit(fd, base, align_up(bytes, UINT64_C(4096)), err);
+	if (rc < 0) {
+		(void)munmap(base, whole);
+		(void)close(fd);
+		return rc;
+	}
 	at = segments_upto(c, base);
 	memmove(by_base + at + 1, by_base + at, (c->nseg - at) * sizeof *by_base);
 	by_base[at] = c->nseg;
-	c->seg[c->nseg] = (struct seg){ base, whole, fd };
+	c->seg[c->nseg] = (struct seg){ .base = base, .bytes = whole, .fd = fd };
 	*ret_seg = c->nseg++;
 	return 0;
 }
@@ -81,6 +98,11 @@ static int segment_renew(struct seg *s, struct ckpt_err *err)
 				 s->bytes);
 	if (rc < 0)
 		return rc;
+	rc = segment_commit(fd, p, s->bytes, err);
+	if (rc < 0) {
+		munmap(p, s->bytes);
+		return rc;
+	}
 	memcpy(p, s->base, s->bytes);
 	if (mremap(p, s->bytes, s->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s->base) != s->base) {
 		rc = ckpt_error_errno(err, errno, "cannot exchange %" PRIu64 " bytes of memory",
@@ -673,6 +695,30 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
 	return 0;
 }
 
+int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err)
+{
+	int rc = client_check(c, err);
+	struct blob *b;
+	uint32_t at;
+
+	if (rc == 0)
+		rc = name_check("blob name", name, false, err);
+	if (rc < 0)
+		return rc;
+	at = c->nblob ? *blob_slot(c, name_hash("", 0, name), name) : 0;
+	if (!at)
+		return ckpt_error(err, -EINVAL,
+				  "there is no blob %s: declare it with ckpt_blob_add", name);
+	if (!cap || cap > GIB)
+		return ckpt_error(err, -EINVAL, "blob %s: cap must be 1 byte to 1 GiB", name);
+	b = &c->blob[at - 1];
+	if (b->cap == cap)
+		return 0;
+	b->cap = cap;
+	c->dirty = true;
+	return 0;
+}
+
 /* --- memory that the daemon cannot read in place --- */
 static void box_copy(uint8_t *to, const int64_t *to_stride, const uint8_t *from,
 		     const int64_t *from_stride, const uint64_t *extent, uint32_t ndim,
@@ -754,19 +800,30 @@ void shadow_all(ckpt *c, bool out)
 	}
 }
 
-int blobs_by_value(ckpt *c)
+const struct blob *blobs_look(ckpt *c)
+{
+	for (uint32_t i = 0; i < c->nblob; i++) {
+		struct blob *b = &c->blob[i];
+
+		b->now = *(const volatile uint64_t *)b->len;
+		if (b->now > b->cap && MUTANT(BLOB_CUT))
+			b->now = b->cap;
+		if (b->now > b->cap)
+			return b;
+	}
+	return NULL;
+}
+
+void blobs_by_value(ckpt *c)
 {
 	for (uint32_t i = 0; i < c->nblob; i++) {
 		const struct blob *b = &c->blob[i];
 		uint8_t *to = (uint8_t *)c->seg[c->shadow].base + b->off;
-		le64 len = le64_of(*b->len);
+		le64 len = le64_of(b->now);
 
-		if (*b->len > b->cap)
-			return -EINVAL;
 		memcpy(to, &len, sizeof len);
-		memcpy(to + BLOB_HEAD, b->ptr, *b->len);
+		memcpy(to + BLOB_HEAD, b->ptr, b->now);
 	}
-	return 0;
 }
 
 /* What shadow_fill copies at each snapshot, so that it need not look at what it does not copy. */
@@ -798,9 +855,14 @@ static int by_value_list(ckpt *c, struct ckpt_err *err)
 /* At least so many bytes; *seg: UINT32_MAX: none yet. */
 static int segment_grow(ckpt *c, uint64_t bytes, uint32_t *seg, struct ckpt_err *err)
 {
-	return bytes && (*seg == UINT32_MAX || c->seg[*seg].bytes < bytes)
-		       ? segment_new(c, bytes, seg, err)
-		       : 0;
+	int rc = 0;
+
+	if (bytes && (*seg == UINT32_MAX || c->seg[*seg].bytes < bytes)) {
+		rc = segment_new(c, bytes, seg, err);
+		if (rc == 0)
+			c->seg[*seg].copies = true;
+	}
+	return rc;
 }
 
 /* Give everything that is copied by value its place in the shadow, and while a restore is under way all

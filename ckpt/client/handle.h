@@ -53,6 +53,7 @@ struct seg {
 	void *base;
 	uint64_t bytes;
 	int fd;
+	bool copies; /* of the library's own, not from ckpt_alloc */
 };
 
 struct part_of { /* one local box of a tensor, or a blob */
@@ -85,6 +86,7 @@ struct blob {
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
+	uint64_t now; /* *len as the snapshot that is being taken has read it */
 };
 
 /* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not valid
@@ -215,10 +217,14 @@ struct ckpt {
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
 	_Atomic int32_t marked;
 	_Atomic uint32_t skipped_why;
+	/* a snapshot found a blob too long, and none has gone well since; the helper is to log it */
+	_Atomic bool blob_long;
+	_Atomic bool blob_say;
 	pthread_mutex_t why_lock; /* protects: */
 	char unrestored_why[SHARED_TEXT];
-	uint32_t shadow, landing; /* segments of copies; UINT32_MAX none */
-	uint64_t last_step;	  /* 1 + newest that got a slot */
+	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
+	uint32_t shadow, landing;   /* segments of copies; UINT32_MAX none */
+	uint64_t last_step;	    /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;
 	uint32_t attempt;
@@ -250,12 +256,17 @@ void rpc_give(ckpt *c);
 /* CLOCK_MONOTONIC so long from now; never before now */
 uint64_t client_until(uint64_t ns);
 /* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS leaves
- * the connection as it is, and its answer is dropped when it comes; else the connection is ended, and
+ * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
+ * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection is ended, and
  * so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
+/* What LISTED's memfd says, to fn (list.c): all of it is the daemon's, or whoever's sits on its socket, so
+ * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
+ * NULL: all. -EPROTO: it contradicts itself. */
+int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
+	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
@@ -294,5 +305,7 @@ int declare_encode(ckpt *c, struct ckpt_err *err);
 void shadow_fill(ckpt *c); /* what is copied by value, without the blobs */
 /* All that the daemon cannot reach, to or from the segments where a restore has it. */
 void shadow_all(ckpt *c, bool out);
-int blobs_by_value(ckpt *c); /* -EINVAL: one is longer than its cap */
+/* How long the blobs are now, read once for this snapshot. One that is longer than its room; NULL. */
+const struct blob *blobs_look(ckpt *c);
+void blobs_by_value(ckpt *c); /* as long as they were then */
 #endif

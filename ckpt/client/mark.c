@@ -2,7 +2,8 @@
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
-// is late, the mark is FINAL, memory is private, places run out (canary.h), or a change was found.
+// is late, the mark is FINAL, memory is private, places run out (canary.h), a change was found, or a blob is
+// too long.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
@@ -114,12 +115,30 @@ int why_jump(const ckpt *c, struct ckpt_err *err)
 		  : 0;
 }
 
-/* A final step is worth waiting for a slot; so is one of which an operator said so. */
+/* What ckpt_why says, and once the log. */
+static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
+{
+	pthread_mutex_lock(&c->why_lock);
+	snprintf(c->blob_why, sizeof c->blob_why,
+		 "step %" PRIu64 ": blob %.200s is %" PRIu64
+		 " bytes long, and has room for %" PRIu64
+		 ": make it shorter, or call ckpt_blob_resize, and then ckpt_seal on all ranks",
+		 step, b->name, b->now, b->cap);
+	pthread_mutex_unlock(&c->why_lock);
+	if (!atomic_exchange(&c->blob_long, true)) {
+		atomic_store(&c->blob_say, true);
+		helper_wake(c);
+	}
+}
+
+/* A final step is worth waiting for a slot; so is one of which an operator said so. refuse: this rank
+ * cannot copy it: TICKET_REFUSE. */
 static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m,
-		      struct ticket *ret)
+		      bool refuse, struct ticket *ret)
 {
 	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
-		 want = wanted(m, trigger, due_now(c, l)), waits = (want | trigger) & TICKET_FINAL;
+		 want = refuse ? TICKET_REFUSE : wanted(m, trigger, due_now(c, l)),
+		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
 	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
@@ -149,7 +168,7 @@ static int slot_take(ckpt *c, struct link *l, const struct ticket *t, struct sha
 }
 
 static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now,
-			 const struct ticket *t, const struct ckpt_mark *m)
+			 const struct ticket *t, const struct ckpt_mark *m, uint32_t flags)
 {
 	struct shared_record r;
 
@@ -158,9 +177,8 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	r.epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 	r.rev = atomic_load_explicit(&c->rev, memory_order_relaxed);
 	r.slot = t->slot;
-	r.flags = t->flags;
-	if (m && m->flags & CKPT_NO_EMA)
-		r.flags |= RECORD_NO_AVERAGE;
+	r.flags = (uint16_t)(t->flags | flags |
+			     (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0));
 	r.target = r.zero = 0;
 	r.ticket_seq = t->seq;
 	r.unguarded = atomic_load_explicit(&c->snap_link->rank->unguarded, memory_order_relaxed);
@@ -197,10 +215,13 @@ static int unclean(ckpt *c)
 }
 
 /* Why a mark got no ticket, or no slot. */
-static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
+static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc,
+				  const struct ticket *t)
 {
 	if (rc < 0)
 		return rc == -ECONNRESET ? WIRE_SKIP_DETACHED : WIRE_SKIP_LATE;
+	if (t->flags & TICKET_REFUSED)
+		return WIRE_SKIP_BLOB;
 	if (atomic_load_explicit(&l->job->draining, memory_order_relaxed))
 		return WIRE_SKIP_DRAINING;
 	return atomic_load_explicit(&l->job->ready_epoch, memory_order_relaxed) ==
@@ -231,6 +252,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	const uint64_t one = 1;
 	struct shared_snap *s;
 	struct ticket t;
+	const struct blob *too_long;
 	bool busy, low, over = false;
 	uint32_t n, changes, need;
 	uint64_t seq;
@@ -260,13 +282,18 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
 	}
-	rc = ticket_get(c, l, step, m, &t);
+	too_long = blobs_look(c);
+	if (too_long)
+		blob_refuse(c, step, too_long);
+	else
+		atomic_store_explicit(&c->blob_long, false, memory_order_relaxed);
+	rc = ticket_get(c, l, step, m, too_long, &t);
 	if (rc != -ECONNRESET)
 		jump_note(c, rc, step);
 	if (rc == -ERANGE)
 		return -EINVAL;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
-		*ret_why = skip_reason(c, l, rc);
+		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB : skip_reason(c, l, rc, &t);
 		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
 	}
 	if (t.flags & TICKET_PERSIST)
@@ -282,31 +309,32 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->snapped = true;
 	c->snap_link = l;
 	changes = failing_changes(l); /* by steps before this one */
-	record_write(c, s, step, now, &t, m);
-	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
-	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
-			&low);
-	shared_canary_write(s, c->canary.note, n);
 	need = atomic_load_explicit(&c->need, memory_order_relaxed);
 	seq = shared_snap_seq(l->rank);
 	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
 		copier_quiesce(c); /* of a snapshot that no guard followed */
 	busy = need & NEED_CLIENT && !copier_idle(c);
-	if (need & NEED_CLIENT && !busy) {
+	if (need & NEED_CLIENT && !busy && !too_long) {
 		shared_copying_set(l->rank, seq, t.slot);
 		over = shared_ticket_over(l->job, t);
-	}
-	if (!busy && !over) {
-		shadow_fill(c);
-		rc = blobs_by_value(c);
-	}
-	if (rc < 0 || busy || over) {
-		shared_snap_publish(l->rank, s, SNAP_TORN, 0);
-		canary_off(&c->canary);
-		if (!busy)
+		if (over)
 			shared_copying_clear(l->rank);
-		*ret_why = over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
-		rc = rc < 0 ? rc : CKPT_SKIPPED;
+	}
+	record_write(c, s, step, now, &t, m, busy || too_long || over ? RECORD_NOT_COPIED : 0);
+	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
+	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
+			&low);
+	shared_canary_write(s, c->canary.note, n);
+	if (!busy && !too_long && !over) {
+		shadow_fill(c);
+		blobs_by_value(c);
+	}
+	if (busy || too_long || over) {
+		shared_snap_publish(l->rank, s, SNAP_TORN, 0);
+		(void)shared_snap_state(s, &c->torn_reported); /* it is skipped: no guard tore it */
+		canary_off(&c->canary);
+		*ret_why = too_long ? WIRE_SKIP_BLOB : over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
+		rc = CKPT_SKIPPED;
 	} else {
 		shared_snap_publish(l->rank, s, SNAP_COPYING, need);
 		if (need & NEED_CLIENT)
@@ -689,6 +717,12 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 	case CKPT_SKIPPED:
 		why = atomic_load(&c->skipped_why) - 1;
 		known = why == WIRE_SKIP_UNREADY && l && shared_text_get(&l->job->waits, text);
+		if (why == WIRE_SKIP_BLOB && atomic_load(&c->blob_long)) {
+			pthread_mutex_lock(&c->why_lock);
+			memcpy(text, c->blob_why, sizeof text);
+			pthread_mutex_unlock(&c->why_lock);
+			known = true;
+		}
 		return ckpt_error(err, -ENOENT, "job %s: the step was skipped: %s", c->job,
 				  known ? text : wire_skip_text(why));
 	case CKPT_DETACHED:
@@ -704,8 +738,8 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 			return -EINVAL;
 		return ckpt_error(
 			err, -EINVAL,
-			"job %s: ckpt_snapshot refused its arguments: steps must grow, flags must be known, "
-			"and a blob must not be longer than its cap",
+			"job %s: ckpt_snapshot refused its arguments: steps must grow, and flags must be "
+			"known",
 			c->job);
 	case 0:
 	case CKPT_FAILING:

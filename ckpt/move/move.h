@@ -85,7 +85,9 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 /* The windows of such a run are cut for this limit (windows_open); 0: mem_limit is too little. */
 uint64_t move_window_bytes(uint64_t mem_limit);
 
-struct move_tap;
+struct walk_pass;
+struct walk;
+struct part_io;
 
 /* What a writer found of tensors that are declared as derived of others. */
 struct part_derived {
@@ -98,13 +100,17 @@ struct part_derived {
 struct move_write {
 	const struct io_ops *ops;
 	enum io_engine engine;
-	const struct move_tap *tap; /* [ntap], see tap.h; they see the bytes on the way */
-	uint32_t ntap;
+	/* The walk (walk.h) behind which the part is written, for who writes it again where a disk has failed,
+	 * or has walked over it before; NULL: one is made, of these: */
+	struct walk *walk;
+	const struct walk_pass *pass; /* [npass] */
+	uint32_t npass, nhelper;
+	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread; *io NULL: none
+	 * yet. part_io_close in the end. */
+	struct part_io **io;
 	move_tick_fn *tick; /* may be NULL */
 	void *arg;
 	struct part_derived *ret_derived; /* set where all went well; may be NULL */
-	/* The same: one per raw MiB, where they lie in the file and their sums; malloc'ed */
-	struct chunk **ret_chunk;
 };
 
 /*

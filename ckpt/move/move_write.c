@@ -12,38 +12,64 @@
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 #define BUFFERS 16u /* header, trailer, and chunks that are not full */
 
-int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
-		    struct ckpt_err *err)
+static int part_walk(const struct move_write *x, struct part_io *io, struct walk *walk, int fd,
+		     const void *raw, struct table *t, const struct native_info *info,
+		     uint32_t rank, struct native_part *ret_part, struct ckpt_err *err)
+{
+	struct part_writer *w;
+	int e = part_writer_open_walk(io, fd, walk, t, info, rank, &w, err);
+
+	if (e < 0)
+		return e;
+	e = part_write_raw(w, raw, err);
+	if (e == 0)
+		e = part_writer_finish(w, ret_part, err);
+	if (e == 0 && x->ret_derived)
+		*x->ret_derived = *walk_derived(walk);
+	if (e < 0)
+		(void)part_io_drain(io, NULL);
+	part_writer_close(w);
+	return e;
+}
+
+static int io_take(const struct move_write *x, struct part_io **ret, struct ckpt_err *err)
 {
 	const struct part_io_opts opts = {
 		.ops = x->ops,
 		.engine = x->engine,
 		.nbuffer = BUFFERS,
-		.tap = x->tap,
-		.ntap = x->ntap,
 		.tick = x->tick,
 		.arg = x->arg,
 	};
-	struct part_writer *w = NULL;
+
+	*ret = x->io ? TAKE(*x->io) : NULL;
+	if (!*ret)
+		return part_io_open(&opts, ret, err);
+	part_io_again(*ret, x->tick, x->arg);
+	return 0;
+}
+
+int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
+		    struct ckpt_err *err)
+{
+	const struct walk_opts opts = { .pass = x->pass, .npass = x->npass, .nhelper = x->nhelper };
+	struct walk *walk = x->walk;
 	struct part_io *io;
-	int e;
+	int e = 0;
 
 	assert(t->sealed && t->nplace == 1 && (uintptr_t)raw % NATIVE_ALIGN == 0);
-	e = part_io_open(&opts, &io, err);
-	if (e < 0)
-		return e;
-	e = part_writer_open(io, fd, t, info, rank, NULL, &w, err);
+	e = io_take(x, &io, err);
+	if (e == 0 && !walk)
+		e = walk_open(&opts, t, rank, &walk, err);
 	if (e == 0)
-		e = part_write_raw(w, raw, err);
-	if (e == 0)
-		e = part_writer_finish(w, ret_part, err);
-	if (e == 0 && x->ret_derived)
-		*x->ret_derived = *part_writer_derived(w);
-	if (e == 0 && x->ret_chunk)
-		*x->ret_chunk = part_writer_chunks(w);
-	part_writer_close(w);
+		e = part_walk(x, io, walk, fd, raw, t, info, rank, ret_part, err);
+	if (e == 0 && x->io)
+		*x->io = TAKE(io);
 	part_io_close(io);
+	if (x->walk)
+		return e;
+	walk_close(walk);
 	for (uint32_t i = 0; i < t->npiece && e < 0; i++)
 		t->piece[i].flags = 0; /* move_part_bytes_max stays an upper bound */
 	return e;

@@ -9,8 +9,6 @@
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/pace.h"
-#include "ckpt/move/place_pieces.h"
-#include "ckpt/move/round.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 struct flight {
@@ -21,8 +19,8 @@ struct flight {
 
 struct part_io {
 	const struct io_ops *ops;
-	const struct move_tap *tap;
-	uint32_t ntap;
+	const struct walk_pass *pass;
+	uint32_t npass;
 	struct io_queue *queue;
 	struct flight flight[PART_DEPTH];
 	struct flight *idle[PART_DEPTH];
@@ -36,30 +34,17 @@ struct part_io {
 	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
 };
 
-/* A piece that is perhaps the rounding of another one. */
-struct derivative {
-	uint32_t master, piece; /* of t */
-	uint64_t unequal, fp;
-};
-
 struct part_writer {
 	struct part_io *io;
 	int fd;
 	struct table *t;
 	const struct native_info *info;
 	uint32_t rank;
-	struct place_pieces pieces;
-	struct chunk *chunk; /* [nchunk] */
-	uint64_t nchunk, data_end;
-	uint64_t next;	    /* the chunk that is expected: no hole, or nchunk */
-	uint8_t *buffer;    /* of chunk `next` where it has begun; NULL */
-	uint32_t fill;	    /* bytes in it */
-	const uint8_t *raw; /* part_write_raw's; else NULL */
-	/* The tensors that are derived are compared before the walk comes to chunk derived_at. */
-	uint64_t derived_at;
-	struct derivative *derivative; /* [nderivative] sorted by master */
-	uint32_t nderivative;
-	struct part_derived derived;
+	struct walk *walk;
+	bool own;	 /* the walk is this writer's */
+	uint64_t next;	 /* the chunk that is expected: no hole, or the end */
+	uint8_t *buffer; /* of chunk `next` where it has begun; NULL */
+	uint32_t fill;	 /* bytes in it */
 	struct {
 		const uint8_t *p;
 		uint64_t off, len;
@@ -164,8 +149,8 @@ int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt
 				  o->nbuffer, PART_BUFFER >> 20);
 	}
 	io->ops = o->ops;
-	io->tap = o->tap;
-	io->ntap = o->ntap;
+	io->pass = o->pass;
+	io->npass = o->npass;
 	io->pace = (struct pace){ .tick = o->tick, .arg = o->arg };
 	for (; io->nidle < PART_DEPTH; io->nidle++)
 		io->idle[io->nidle] = &io->flight[io->nidle];
@@ -178,6 +163,12 @@ int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt
 	return 0;
 }
 
+void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg)
+{
+	assert(!io_in_flight(io->queue) && !io->fail.code);
+	io->pace = (struct pace){ .tick = tick, .arg = arg };
+}
+
 void part_io_close(struct part_io *io)
 {
 	if (!io)
@@ -188,176 +179,29 @@ void part_io_close(struct part_io *io)
 	free(io);
 }
 
-/* --- what is derived --- */
-
-static int by_master(const void *va, const void *vb)
-{
-	const struct derivative *a = va, *b = vb;
-
-	if (a->master != b->master)
-		return a->master < b->master ? -1 : 1;
-	return (a->piece > b->piece) - (a->piece < b->piece);
-}
-
-/*
- * The pieces that may be derived: those behind all of whose masters' bytes the first of their own
- * chunks begins. In a table of native_part_table all of them.
- */
-static int derivatives_find(struct part_writer *w)
-{
-	const struct table *t = w->t;
-	cleanup_free uint32_t *twin = calloc((size_t)t->npiece + 1, sizeof *twin);
-
-	w->derivative = calloc((size_t)t->npiece + 1, sizeof *w->derivative);
-	if (!w->derivative || !twin || native_twins(t, twin) < 0)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < t->npiece; i++)
-		if (twin[i] != TABLE_NONE)
-			w->derived_at = MIN(w->derived_at, t->piece[i].off >> NATIVE_CHUNK_LOG2);
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		const struct table_piece *m = twin[i] == TABLE_NONE ? NULL : &t->piece[twin[i]];
-
-		if (m && m->off + m->len <= w->derived_at << NATIVE_CHUNK_LOG2)
-			w->derivative[w->nderivative++] =
-				(struct derivative){ .master = twin[i], .piece = i };
-	}
-	qsort(w->derivative, w->nderivative, sizeof *w->derivative, by_master);
-	return 0;
-}
-
-static uint32_t derivatives_of(const struct part_writer *w, uint32_t master)
-{
-	uint32_t from = 0, to = w->nderivative;
-
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (w->derivative[mid].master < master)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
-}
-
-/* Elements number [from, to) of a master, which lie at p, are in the cache. */
-static void derivative_compare(struct part_writer *w, struct derivative *d, uint64_t from,
-			       uint64_t to, const uint8_t *p)
-{
-	const struct table_piece *x = &w->t->piece[d->piece];
-	const uint8_t *have = w->raw + x->off + from * ROUND_TO_BYTES;
-	uint64_t first = 0, n = 0;
-
-	if (!MUTANT(DERIVED_UNCHECKED))
-		n = round_unequal(w->t->tensor[x->tensor].dtype, p, have, to - from, &first);
-	if (n && w->derived.tensor == TABLE_NONE) {
-		w->derived.tensor = x->tensor;
-		w->derived.element = from + first;
-	}
-	d->unequal += n;
-	if (!d->unequal)
-		d->fp += piece_fingerprint(w->t, x, from, to, have);
-}
-
-static void span_compare(struct part_writer *w, uint32_t master, const struct tap_span *s)
-{
-	const struct table_piece *m = &w->t->piece[master];
-	uint64_t lo = MAX(s->off, m->off), hi = MIN(s->off + s->len, m->off + m->len);
-
-	for (uint32_t k = derivatives_of(w, master);
-	     k < w->nderivative && w->derivative[k].master == master && lo < hi; k++)
-		derivative_compare(w, &w->derivative[k], (lo - m->off) / ROUND_FROM_BYTES,
-				   (hi - m->off) / ROUND_FROM_BYTES, s->p + (lo - s->off));
-}
-
-/* All masters have been seen: from here on the chunks are those of what is left. */
-static int derived_decide(struct part_writer *w, struct ckpt_err *err)
-{
-	struct chunk *chunk;
-	uint64_t n;
-	int e;
-
-	for (uint32_t k = 0; k < w->nderivative; k++) {
-		const struct derivative *d = &w->derivative[k];
-		struct table_piece *x = &w->t->piece[d->piece];
-
-		if (d->unequal) {
-			w->derived.unequal++;
-			w->derived.elements += d->unequal;
-			continue;
-		}
-		x->flags = PIECE_DERIVED;
-		x->from = w->t->piece[d->master].off;
-		x->fp = d->fp;
-		w->derived.pieces++;
-		w->derived.bytes += x->len;
-	}
-	e = native_part_chunks(w->t, &chunk, &n, &w->data_end, err);
-	if (e < 0)
-		return e;
-	for (uint64_t i = 0; i < w->derived_at; i++) {
-		assert(chunk[i].off == w->chunk[i].off && chunk[i].raw_len == w->chunk[i].raw_len);
-		chunk[i].raw_hash = w->chunk[i].raw_hash;
-	}
-	free(w->chunk);
-	w->chunk = chunk;
-	return 0;
-}
-
-/* --- sums --- */
-
-/* The tap that every part has. */
-static void span_fingerprint(struct part_writer *w, const struct tap_span *s)
-{
-	uint64_t end = s->off + s->len;
-
-	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
-		struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
-
-		if (x->off >= end)
-			break;
-		if (x->flags & PIECE_DERIVED)
-			continue;
-		x->fp += piece_fingerprint_window(w->t, x, s->p, s->off, end);
-		if (w->nderivative && x->off < w->derived_at << NATIVE_CHUNK_LOG2)
-			span_compare(w, w->pieces.piece[k], s);
-	}
-}
-
-/* All that is made of a chunk, in one pass. */
-static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
-{
-	const struct part_io *io = w->io;
-	struct chunk *c = &w->chunk[i];
-	struct tap_span s = { .t = w->t, .rank = w->rank };
-	struct hash128_state sum;
-	int e = 0;
-
-	hash128_begin(&sum);
-	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
-		s.p = p + at;
-		s.off = (i << NATIVE_CHUNK_LOG2) + at;
-		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
-		s.last = at + s.len == c->raw_len;
-		hash128_add(&sum, s.p, s.len);
-		span_fingerprint(w, &s);
-		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
-			e = io->tap[k].span(io->tap[k].ctx, &s);
-	}
-	c->raw_hash = hash128_end(&sum);
-	if (e < 0 && !w->io->fail.code)
-		ckpt_error(&w->io->fail, e, "%s: what is made of its bytes on the way failed: %s",
-			   w->t->place[0].name, strerror(-e));
-	return w->io->fail.code;
-}
-
 /* --- data --- */
 
-static void next_chunk(struct part_writer *w)
+/* The chunk map, as the walk has it by now. */
+static const struct chunk *chunk_at(const struct part_writer *w, uint64_t i)
 {
-	do
+	return &walk_chunks(w->walk, NULL, NULL)[i];
+}
+
+static uint64_t chunk_count(const struct part_writer *w)
+{
+	uint64_t n;
+
+	(void)walk_chunks(w->walk, &n, NULL);
+	return n;
+}
+
+static void next_chunk(struct part_writer *w, uint64_t from)
+{
+	uint64_t n;
+	const struct chunk *c = walk_chunks(w->walk, &n, NULL);
+
+	for (w->next = from; w->next < n && !c[w->next].raw_len;)
 		w->next++;
-	while (w->next < w->nchunk && !w->chunk[w->next].raw_len);
 }
 
 static int run_submit(struct part_writer *w)
@@ -377,38 +221,54 @@ static uint64_t page_end(uint8_t *b, uint64_t bytes)
 	return whole;
 }
 
-/* A chunk that begins on a page: its pages as they are, together with those behind them, and a copy of what is left. */
+/* The next chunk, which the walk has passed and which begins on a page at p: its pages as they are, together with
+ * those before them, and a copy of what is left. */
 static int chunk_direct(struct part_writer *w, const uint8_t *p)
 {
-	const struct chunk *c = &w->chunk[w->next];
-	uint64_t rest = c->raw_len % NATIVE_ALIGN, len = c->raw_len - rest;
-	int e = chunk_pass(w, w->next, p);
+	const struct chunk *c = chunk_at(w, w->next);
+	uint64_t rest = c->raw_len % NATIVE_ALIGN, len = c->raw_len - rest, off = c->off;
+	bool follows = w->run.p + w->run.len == p && w->run.off + w->run.len == off;
+	int e = w->io->fail.code;
 	uint8_t *b;
 
-	if (e)
-		return e;
-	/* One call's bytes are in a row, and all its chunks but the last are whole. */
-	assert(!w->run.len || (w->run.p + w->run.len == p && w->run.off + w->run.len == c->off));
-	if (w->run.len + len > MOVE_BLOCK)
+	if (!e && w->run.len && (!follows || w->run.len + len > MOVE_BLOCK))
 		e = run_submit(w);
 	if (!w->run.len) {
 		w->run.p = p;
-		w->run.off = c->off;
+		w->run.off = off;
 	}
 	w->run.len += len;
-	next_chunk(w);
-	if (!rest)
+	next_chunk(w, w->next + 1);
+	if (!rest || e)
 		return e;
 	b = buffer_take(w->io);
 	memcpy(b, p + len, rest);
-	return submit(w, b, true, page_end(b, rest), c->off + len);
+	return submit(w, b, true, page_end(b, rest), off + len);
+}
+
+/* The next chunk, which lies in a buffer and which the walk has passed. */
+static int chunk_submit(struct part_writer *w, uint8_t *b)
+{
+	const struct chunk *c = chunk_at(w, w->next);
+	uint64_t off = c->off, len = page_end(b, c->raw_len);
+
+	next_chunk(w, w->next + 1);
+	return submit(w, b, true, len, off);
+}
+
+static int chunk_walk(struct part_writer *w, const uint8_t *p)
+{
+	struct ckpt_err err = { 0 };
+	int e = walk_chunk(w->walk, w->next, p, &err);
+
+	if (e < 0 && !w->io->fail.code)
+		w->io->fail = err;
+	return w->io->fail.code;
 }
 
 static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, uint64_t len)
 {
-	const struct chunk *c = &w->chunk[w->next];
-	uint64_t i = w->next;
-	uint8_t *b;
+	const struct chunk *c = chunk_at(w, w->next);
 
 	if (!w->buffer)
 		w->buffer = buffer_take(w->io);
@@ -418,23 +278,28 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	if (w->fill < c->raw_len)
 		return w->io->fail.code;
 	w->fill = 0;
-	b = TAKE(w->buffer);
-	(void)chunk_pass(w, i, b);
-	next_chunk(w);
-	return submit(w, b, true, page_end(b, c->raw_len), c->off);
+	(void)chunk_walk(w, w->buffer);
+	return chunk_submit(w, TAKE(w->buffer));
+}
+
+/* Can it be written from where it lies? */
+static bool is_direct(const uint8_t *p, uint64_t len)
+{
+	return len >= NATIVE_ALIGN && (uintptr_t)p % NATIVE_ALIGN == 0;
 }
 
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err)
 {
+	uint64_t nchunk = chunk_count(w);
 	const uint8_t *from = p;
 	int e = w->io->fail.code;
 
 	while (len && !e) {
 		uint64_t in = off % CHUNK_BYTES, n;
-		const struct chunk *c = &w->chunk[w->next];
+		const struct chunk *c = chunk_at(w, w->next);
 
-		if (w->next >= w->nchunk || off >> NATIVE_CHUNK_LOG2 != w->next || in < w->fill ||
+		if (w->next >= nchunk || off >> NATIVE_CHUNK_LOG2 != w->next || in < w->fill ||
 		    in >= c->raw_len) {
 			(void)run_submit(w); /* what did follow */
 			return ckpt_error(
@@ -445,10 +310,12 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 				(unsigned long long)off);
 		}
 		n = MIN(len, c->raw_len - in);
-		if (n == c->raw_len && n >= NATIVE_ALIGN && (uintptr_t)from % NATIVE_ALIGN == 0)
-			e = chunk_direct(w, from);
-		else
+		if (n == c->raw_len && is_direct(from, n)) {
+			e = chunk_walk(w, from);
+			e = e ? e : chunk_direct(w, from);
+		} else {
 			e = chunk_buffered(w, in, from, n);
+		}
 		off += n;
 		from += n;
 		len -= n;
@@ -458,51 +325,33 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	return e ? failed(w->io, err) : 0;
 }
 
-/* Raw bytes from chunk i on, before chunk `end`, that belong to chunks without a gap, up to MOVE_BLOCK. */
-static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t end)
+/* walk_passed_fn */
+static int on_passed(void *arg, uint64_t i, const uint8_t *p)
 {
-	uint64_t bytes = c[i].raw_len;
+	struct part_writer *w = arg;
+	uint64_t len = chunk_at(w, i)->raw_len;
+	uint8_t *b;
 
-	while (bytes % CHUNK_BYTES == 0 && bytes < MOVE_BLOCK && ++i < end && c[i].raw_len)
-		bytes += c[i].raw_len;
-	return bytes;
-}
-
-static int chunks_write(struct part_writer *w, const uint8_t *raw, uint64_t end,
-			struct ckpt_err *err)
-{
-	int e = 0;
-
-	while (w->next < end && e == 0) {
-		uint64_t at = w->next << NATIVE_CHUNK_LOG2;
-
-		e = part_write(w, at, raw + at, block_bytes(w->chunk, w->next, end), err);
-	}
-	return e;
+	w->next = i;
+	if (is_direct(p, len))
+		return chunk_direct(w, p);
+	b = buffer_take(w->io);
+	memcpy(b, p, len);
+	return chunk_submit(w, b);
 }
 
 int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
 {
-	int e;
+	struct ckpt_err why = { 0 };
+	int e = walk_raw(w->walk, raw, on_passed, w, &why);
 
-	w->raw = raw;
-	w->derived_at = w->nchunk;
-	if (derivatives_find(w) < 0)
-		return ckpt_error(err, -ENOMEM, "out of memory for what is derived in a part");
-	e = chunks_write(w, raw, w->derived_at, err);
-	if (e == 0 && w->nderivative)
-		e = derived_decide(w, err);
-	if (e < 0)
-		return e;
-	/* What comes next may have become a hole. */
-	if (w->next < w->nchunk && !w->chunk[w->next].raw_len)
-		next_chunk(w);
-	return chunks_write(w, raw, w->nchunk, err);
-}
-
-const struct part_derived *part_writer_derived(const struct part_writer *w)
-{
-	return &w->derived;
+	if (e && !w->io->fail.code)
+		w->io->fail = why;
+	if (!e)
+		e = run_submit(w);
+	/* What came last may have become a hole. */
+	next_chunk(w, w->next);
+	return e ? failed(w->io, err) : 0;
 }
 
 /* --- what surrounds it --- */
@@ -526,20 +375,21 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
 {
 	struct part_io *io = w->io;
+	uint64_t len, nchunk, data_end;
+	const struct chunk *chunk = walk_chunks(w->walk, &nchunk, &data_end);
 	cleanup_free void *tail = NULL;
-	uint64_t len;
 	int e;
 
-	if (w->next < w->nchunk)
+	if (w->next < nchunk)
 		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
 				  w->t->place[0].name, (unsigned long long)w->next);
 	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(io, err);
 	if (!e)
-		e = native_part_tail(w->info, w->rank, w->t, w->chunk, w->nchunk, w->data_end,
-				     &tail, &len, &ret->root, err);
+		e = native_part_tail(w->info, w->rank, w->t, chunk, nchunk, data_end, &tail, &len,
+				     &ret->root, err);
 	if (e < 0)
 		return e;
-	if (bounced_write(w, tail, len, w->data_end) < 0)
+	if (bounced_write(w, tail, len, data_end) < 0)
 		return failed(io, err);
 	ret->rank = w->rank;
 	ret->kind = w->info->role ? w->info->role->kind : PART_MAIN;
@@ -547,15 +397,10 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	ret->step = w->info->step;
 	ret->generation = w->info->generation;
 	native_part_uuid(w->info, w->rank, ret->uuid);
-	ret->file_bytes = w->data_end + len;
+	ret->file_bytes = data_end + len;
 	ret->raw_bytes = w->t->place[0].bytes;
 	ret->table = w->t;
 	return 0;
-}
-
-struct chunk *part_writer_chunks(struct part_writer *w)
-{
-	return TAKE(w->chunk);
 }
 
 /* --- to be continued --- */
@@ -567,35 +412,33 @@ int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_
 
 	if (e < 0)
 		return e;
-	*ret = (struct part_state){ .nchunk = w->next, .fill = w->fill, .sum = w->chunk };
+	*ret = (struct part_state){ .nchunk = w->next, .fill = w->fill, .sum = chunk_at(w, 0) };
 	if (!w->fill)
 		return 0;
 	ret->hash = hash128(w->buffer, w->fill);
 	memset(w->buffer + w->fill, 0, stored - w->fill);
-	e = io_pwrite_all(w->io->ops, w->fd, w->buffer, stored, w->chunk[w->next].off);
+	e = io_pwrite_all(w->io->ops, w->fd, w->buffer, stored, chunk_at(w, w->next)->off);
 	if (e < 0)
-		write_failed(w->io, e, w->rank, stored, w->chunk[w->next].off);
+		write_failed(w->io, e, w->rank, stored, chunk_at(w, w->next)->off);
 	return e < 0 ? failed(w->io, err) : 0;
 }
 
+/* Of the chunk in which it ended. */
 static int state_take(struct part_writer *w, const struct part_state *s, struct ckpt_err *err)
 {
+	const struct chunk *c = chunk_at(w, s->nchunk);
 	struct hash128 h;
 	int e;
 
-	if (s->nchunk > w->nchunk ||
-	    (s->nchunk < w->nchunk ? s->fill >= MAX(w->chunk[s->nchunk].raw_len, 1u) : s->fill))
+	if (s->nchunk < chunk_count(w) ? s->fill >= MAX(c->raw_len, 1u) : s->fill)
 		return ckpt_error(err, -EBADMSG, "%s: what was saved of it is of another part",
 				  w->t->place[0].name);
-	for (uint64_t i = 0; i < s->nchunk; i++)
-		w->chunk[i].raw_hash = s->sum[i].raw_hash;
 	w->next = s->nchunk;
 	w->fill = s->fill;
 	if (!s->fill)
 		return 0;
 	w->buffer = buffer_take(w->io);
-	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN),
-			 w->chunk[w->next].off);
+	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN), c->off);
 	h = hash128(w->buffer, s->fill);
 	if (e < 0 || (memcmp(h.b, s->hash.b, sizeof h.b) != 0 && !MUTANT(JOURNAL_BYTES_TRUSTED)))
 		return ckpt_error(err, e < 0 && e != -ENODATA ? e : -EBADMSG,
@@ -607,27 +450,11 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 static int writer_begin(struct part_writer *w, const struct part_state *from, struct ckpt_err *err)
 {
 	cleanup_free struct ck_head *head = malloc(sizeof *head);
-	int e;
+	int e = 0;
 
-	for (uint32_t i = 0; i < w->t->npiece; i++) /* an earlier attempt may have set them */
-		w->t->piece[i].flags = 0;
-	e = native_part_chunks(w->t, &w->chunk, &w->nchunk, &w->data_end, err);
-	if (e < 0)
-		return e;
-	for (uint32_t i = 0; i < w->t->npiece; i++) {
-		if (!piece_splits(w->t, &w->t->piece[i]))
-			return ckpt_error(
-				err, -EINVAL,
-				"piece %u of %s is not row-major on a bound of its elements", i,
-				w->t->place[0].name);
-		if (!from)
-			w->t->piece[i].fp = 0;
-		w->t->piece[i].fp_known = true;
-	}
-	if (!head || place_pieces_make(w->t, &w->pieces) < 0)
-		return ckpt_error(err, -ENOMEM, "out of memory for the sums of a part");
-	w->next = UINT64_MAX;
-	next_chunk(w);
+	if (!head)
+		return ckpt_error(err, -ENOMEM, "out of memory for a part");
+	next_chunk(w, 0);
 	if (from)
 		e = state_take(w, from, err);
 	native_part_head(w->info, w->rank, head);
@@ -636,23 +463,25 @@ static int writer_begin(struct part_writer *w, const struct part_state *from, st
 	return e;
 }
 
-int part_writer_open(struct part_io *io, int fd, struct table *t, const struct native_info *info,
-		     uint32_t rank, const struct part_state *from, struct part_writer **ret,
-		     struct ckpt_err *err)
+static int writer_open(struct part_io *io, int fd, struct walk *walk, bool own, struct table *t,
+		       const struct native_info *info, uint32_t rank, const struct part_state *from,
+		       struct part_writer **ret, struct ckpt_err *err)
 {
 	struct part_writer *w = calloc(1, sizeof *w);
 	int e;
 
-	*ret = NULL;
-	assert(t->sealed && t->nplace == 1);
-	if (!w)
+	if (!w) {
+		if (own)
+			walk_close(walk);
 		return ckpt_error(err, -ENOMEM, "out of memory for a part");
+	}
 	w->io = io;
 	w->fd = fd;
 	w->t = t;
 	w->info = info;
 	w->rank = rank;
-	w->derived.tensor = TABLE_NONE;
+	w->walk = walk;
+	w->own = own;
 	e = io->fail.code ? failed(io, err) : writer_begin(w, from, err);
 	if (e < 0) {
 		part_writer_close(w);
@@ -662,14 +491,39 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
 	return 0;
 }
 
+int part_writer_open(struct part_io *io, int fd, struct table *t, const struct native_info *info,
+		     uint32_t rank, const struct part_state *from, struct part_writer **ret,
+		     struct ckpt_err *err)
+{
+	struct walk_opts o = { .pass = io->pass, .npass = io->npass };
+	struct walk *walk;
+	int e;
+
+	*ret = NULL;
+	if (from) {
+		o.sum = from->sum;
+		o.nsum = from->nchunk;
+		o.resumed = true;
+	}
+	e = walk_open(&o, t, rank, &walk, err);
+	return e < 0 ? e : writer_open(io, fd, walk, true, t, info, rank, from, ret, err);
+}
+
+int part_writer_open_walk(struct part_io *io, int fd, struct walk *walk, struct table *t,
+			  const struct native_info *info, uint32_t rank, struct part_writer **ret,
+			  struct ckpt_err *err)
+{
+	*ret = NULL;
+	return writer_open(io, fd, walk, false, t, info, rank, NULL, ret, err);
+}
+
 void part_writer_close(struct part_writer *w)
 {
 	if (!w)
 		return;
 	if (w->buffer)
 		w->io->buffer[w->io->nbuffer++] = w->buffer;
-	place_pieces_free(&w->pieces);
-	free(w->derivative);
-	free(w->chunk);
+	if (w->own)
+		walk_close(w->walk);
 	free(w);
 }

@@ -9,7 +9,7 @@
 #ifndef CKPT_MOVE_PART_WRITER_H
 #define CKPT_MOVE_PART_WRITER_H
 #include "ckpt/move/move.h"
-#include "ckpt/move/tap.h"
+#include "ckpt/move/walk.h"
 
 /* Writes in flight, and their bytes: twice what a device wants, so that it does not run dry while this
  * thread sums up the next block. They cost no memory, for what is large is written from where it
@@ -26,9 +26,9 @@
 struct part_io_opts {
 	const struct io_ops *ops;
 	enum io_engine engine;
-	uint32_t nbuffer;	    /* of PART_BUFFER; more than there are writers open at a time */
-	const struct move_tap *tap; /* [ntap], seen in this order */
-	uint32_t ntap;
+	uint32_t nbuffer; /* of PART_BUFFER; more than there are writers open at a time */
+	const struct walk_pass *pass; /* [npass] of the walks that writers open themselves */
+	uint32_t npass;
 	move_tick_fn *tick;
 	void *arg;
 };
@@ -36,6 +36,9 @@ struct part_io;
 int part_io_open(const struct part_io_opts *opts, struct part_io **ret, struct ckpt_err *err);
 /* Nothing is under way afterwards, whatever the result: what was given to part_write may change. */
 int part_io_drain(struct part_io *io, struct ckpt_err *err);
+/* For other writers, after part_io_drain and all writers' end, where nothing has failed: its queue and buffers
+ * stay. */
+void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg);
 /* Waits for what is under way. After its writers; NULL is fine. */
 void part_io_close(struct part_io *io);
 
@@ -64,20 +67,21 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
  */
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err);
+/* A new part that is written behind this walk of t, which outlives the writer: what the walk has passed
+ * already is written and not walked again. */
+int part_writer_open_walk(struct part_io *io, int fd, struct walk *walk, struct table *t,
+			  const struct native_info *info, uint32_t rank, struct part_writer **ret,
+			  struct ckpt_err *err);
 /*
  * All of a part that lies in memory whole, from a fresh writer: raw as move_write_part has it. What is
  * derived in it is compared with its master on the way, and not written if every element is equal: then
  * t's piece is DERIVED.
  */
 int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err);
-/* After it. */
-const struct part_derived *part_writer_derived(const struct part_writer *w);
 /* Everything so far is in the file (not synced) and described; *ret lives as long as the writer,
  * until its next call. */
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err);
 /* Sections and trailer, after the last byte. Fills all of *ret_part but name. */
 int part_writer_finish(struct part_writer *w, struct native_part *ret_part, struct ckpt_err *err);
-/* After it: one per raw MiB, malloc'ed, the caller's from then on. */
-struct chunk *part_writer_chunks(struct part_writer *w);
 void part_writer_close(struct part_writer *w); /* NULL is fine */
 #endif

@@ -212,31 +212,46 @@ static void rows_forward(struct rows *r, uint64_t n)
 		over = list_forward(&r->at[d], 1);
 }
 
-uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
-			   uint64_t to, const void *p)
+/* One whose rows are so short is summed row by row after it was hashed in one go. */
+#define ROW_BYTES_MIN 1024u
+
+/* hash: NULL, or what takes the bytes at p, too. */
+static uint64_t piece_sums(const struct table *t, const struct table_piece *piece, uint64_t from,
+			   uint64_t to, const void *p, struct hash128_state *hash)
 {
 	const struct table_tensor *x = &t->tensor[piece->tensor];
 	const uint8_t *at = p;
 	uint64_t sum = 0, in;
 	struct rows r;
 
-	rows_make(x, &piece->set, &r);
-	if (r.whole)
-		return fingerprint(at, to - from, x->elem_bytes, from);
 	if (from >= to)
 		return 0;
+	rows_make(x, &piece->set, &r);
+	if (r.whole)
+		return hash ? hash128_add_elements(hash, at, to - from, x->elem_bytes, from)
+			    : fingerprint(at, to - from, x->elem_bytes, from);
 	rows_seek(&r, from / r.inner);
 	in = from % r.inner;
+	if (hash && list_stretch(&r.at[r.row]) * r.inner * x->elem_bytes < ROW_BYTES_MIN)
+		hash128_add(TAKE(hash), at, (to - from) * x->elem_bytes);
 	while (from < to) {
 		uint64_t rows = list_stretch(&r.at[r.row]), n = MIN(rows * r.inner - in, to - from);
+		uint64_t first = rows_begin(&r) + in;
 
-		sum += fingerprint(at, n, x->elem_bytes, rows_begin(&r) + in);
+		sum += hash ? hash128_add_elements(hash, at, n, x->elem_bytes, first)
+			    : fingerprint(at, n, x->elem_bytes, first);
 		at += n * x->elem_bytes;
 		from += n;
 		in = 0;
 		rows_forward(&r, rows);
 	}
 	return sum;
+}
+
+uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
+			   uint64_t to, const void *p)
+{
+	return piece_sums(t, piece, from, to, p, NULL);
 }
 
 bool piece_splits(const struct table *t, const struct table_piece *piece)
@@ -275,4 +290,34 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 	to = (to - b.off) / b.elem;
 	return piece->flags & PIECE_DERIVED ? fingerprint_rounded(t, piece, from, to, p)
 					    : piece_fingerprint(t, piece, from, to, p);
+}
+
+void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint8_t *window,
+		       uint64_t lo, uint64_t hi, struct hash128_state *hash, uint64_t *fp)
+{
+	uint64_t at = lo; /* hash has what is before it */
+
+	for (uint32_t k = place_pieces_from(p, 0, lo); k < p->first[1]; k++) {
+		struct table_piece *x = &t->piece[p->piece[k]];
+		struct piece_bytes b;
+		uint64_t from, to;
+
+		if (x->flags & PIECE_DERIVED)
+			continue;
+		b = table_piece_bytes(t, x);
+		from = MAX(lo, b.off);
+		to = MIN(hi, b.off + b.len);
+		if (b.off >= hi)
+			break;
+		if (from >= to)
+			continue;
+		assert(at <= from); /* no byte of a part belongs to two pieces */
+		if (at < from)
+			hash128_add(hash, window + (at - lo), from - at);
+		*(fp ? &fp[p->piece[k]] : &x->fp) +=
+			piece_sums(t, x, (from - b.off) / b.elem, (to - b.off) / b.elem,
+				   window + (from - lo), hash);
+		at = to;
+	}
+	hash128_add(hash, window + (at - lo), hi - at);
 }

@@ -6,6 +6,7 @@
  */
 #ifndef CKPT_MOVE_PLACE_PIECES_H
 #define CKPT_MOVE_PLACE_PIECES_H
+#include "ckpt/base/hash.h"
 #include "ckpt/table/table.h"
 
 struct place_pieces {
@@ -42,5 +43,14 @@ uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piec
  */
 uint64_t piece_fingerprint_window(const struct table *t, const struct table_piece *piece,
 				  const void *window, uint64_t lo, uint64_t hi);
+
+/*
+ * hash128_add of raw bytes [lo, hi) of place 0, which lie at window, and to each piece's fp (fp: NULL,
+ * or [npiece], which takes them instead) the sum of its elements among them. Each byte is handed to both sums while it is in the nearest cache.
+ * Derived pieces have no bytes of their own and get nothing.
+ */
+void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint8_t *window,
+		       uint64_t lo, uint64_t hi, struct hash128_state *hash, uint64_t *fp);
+
 bool piece_splits(const struct table *t, const struct table_piece *piece);
 #endif

@@ -85,6 +85,8 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 
 	table_tensor_print(x, label, sizeof label);
 	if (src_tensor == TABLE_NONE) {
+		if (k->opts->differs)
+			k->opts->differs(k->opts->differs_arg, dst_tensor, NULL);
 		if (k->opts->lenient)
 			k->plan->nmissing++;
 		else
@@ -114,6 +116,25 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 			"%s: its pieces are too interleaved to plan; convert the checkpoint to plain shards first",
 			label);
 	return e < 0 ? ckpt_error(err, e, "out of memory while planning %s", label) : 0;
+}
+
+/* The same, and whoever asked hears what was said of it. */
+static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err)
+{
+	struct ckpt_errlist one = { .code = k->list->code }, *all = k->list;
+	const struct table_tensor *x = &k->dst->tensor[dst_tensor];
+	int e;
+
+	if (!k->opts->differs)
+		return plan_tensor(k, dst_tensor, err);
+	k->list = &one;
+	e = plan_tensor(k, dst_tensor, err);
+	k->list = all;
+	if (one.n && table_find(k->src, x->component, x->name, x->rank) != TABLE_NONE)
+		k->opts->differs(k->opts->differs_arg, dst_tensor, one.text ? one.text : "");
+	ckpt_errlist_join(all, &one);
+	ckpt_errlist_free(&one);
+	return e;
 }
 
 static int op_compare(const void *va, const void *vb)
@@ -151,7 +172,7 @@ static int plan_all(struct making *k, struct ckpt_err *err)
 	if (rc < 0)
 		return ckpt_error(err, rc, "out of memory for a plan");
 	for (uint32_t i = 0; i < k->dst->ntensor; i++) {
-		int e = is_wanted(k, &k->dst->tensor[i]) ? plan_tensor(k, i, err) : 0;
+		int e = is_wanted(k, &k->dst->tensor[i]) ? plan_told(k, i, err) : 0;
 
 		if (e < 0)
 			return e;

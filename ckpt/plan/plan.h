@@ -42,6 +42,10 @@ struct plan_opts {
 	bool lenient;	   /* tensors that the source lacks are left out */
 	bool memory_blobs; /* match TENSOR_BLOBs too (snapshots); else blobs are skipped (restore) */
 	bool casts; /* floating-point types may differ: elements are rounded to nearest even */
+	/* Called for each wanted tensor of dst that does not fit, once. text: its lines of the list; NULL: the
+	 * source lacks the tensor (which is a line only where that is not lenient). */
+	void (*differs)(void *arg, uint32_t dst_tensor, const char *text);
+	void *differs_arg;
 };
 
 /*

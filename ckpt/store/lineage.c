@@ -3,6 +3,8 @@
  * lineage.c - see lineage.h. Invariant: one pass over the steps, and no call but the scan's.
  */
 #include "ckpt/store/lineage.h"
+#include "ckpt/base/hash.h"
+#include <fcntl.h>
 #include <inttypes.h>
 #include "ckpt/store/store_impl.h"
 
@@ -148,6 +150,134 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
 	int r = store_scan(s, true, &step, &n, err);
 
 	return r ? r : lineage_find(ask, step, n, ret, err);
+}
+
+/* --- without a scan --- */
+void lineage_forget(struct lineage_known *k)
+{
+	free(k->name);
+	*k = (struct lineage_known){ 0 };
+}
+
+static int by_value(const void *va, const void *vb)
+{
+	const uint64_t *a = va, *b = vb;
+
+	return (*a > *b) - (*a < *b);
+}
+
+static uint64_t name_sum(const char *dir)
+{
+	struct hash128 h = hash128(dir, strlen(dir));
+	uint64_t sum;
+
+	memcpy(&sum, &h, sizeof sum);
+	return sum;
+}
+
+static bool knows(const struct lineage_known *k, const char *dir)
+{
+	uint64_t sum = name_sum(dir);
+
+	return bsearch(&sum, k->name, k->nname, sizeof sum, by_value) || MUTANT(LINE_TRUSTED);
+}
+
+/* Of a step's MANIFEST. False: it is not there, or files cannot be told from each other here. */
+static bool manifest_look(const struct store *s, const char *dir, struct io_stat *ret)
+{
+	int fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0), r;
+
+	if (fd < 0)
+		return false;
+	r = io_stat_at(s->ops, fd, STORE_MANIFEST, ret);
+	(void)s->ops->close(s->ops->ctx, fd);
+	return r == 0 && ret->ino;
+}
+
+static bool is_bad(const struct store *s, uint64_t step)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	bool bad;
+	uint32_t n;
+
+	bad = store_marks_of(s, 1u << MARK_BAD, &mark, &n, NULL) < 0;
+	for (uint32_t i = 0; i < n && !bad; i++)
+		bad = mark[i].step == step;
+	return bad;
+}
+
+static bool still_holds(const struct store *s, const struct lineage_ask *ask,
+			const struct lineage_known *k, const struct store_name *entry, uint32_t n)
+{
+	struct io_stat now;
+	char dir[STORE_DIR_MAX];
+
+	if (!k->set || ask->how != LINEAGE_NEXT || ask->generation != k->generation ||
+	    ask->step <= k->step || ask->continues != k->step || ask->seq_min > k->seq ||
+	    k->seq >= UINT64_MAX - 1)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (!knows(k, entry[i].dir) ||
+		    (entry[i].kind == STORE_STEP && entry[i].step > k->step))
+			return false;
+	store_name_step(k->step, dir);
+	return manifest_look(s, dir, &now) && now.dev == k->manifest.dev &&
+	       now.ino == k->manifest.ino && now.bytes == k->manifest.bytes &&
+	       now.modified_ns == k->manifest.modified_ns && !is_bad(s, k->step);
+}
+
+/* One more than there are: the step that is committed next. */
+static void names_take(struct lineage_known *k, const struct store_name *entry, uint32_t n)
+{
+	lineage_forget(k);
+	k->name = malloc(((size_t)n + 1) * sizeof *k->name);
+	for (uint32_t i = 0; k->name && i < n; i++)
+		k->name[k->nname++] = name_sum(entry[i].dir);
+}
+
+int lineage_next(const struct store *s, const struct lineage_ask *ask, struct lineage_known *k,
+		 struct lineage *ret, bool *ret_scanned, struct ckpt_err *err)
+{
+	cleanup_free struct store_name *entry = NULL;
+	uint32_t n = 0;
+	int r = store_list(s->ops, s->job_fd, STORE_STEP | STORE_OLD, &entry, &n);
+	bool holds = r == 0 && still_holds(s, ask, k, entry, n);
+
+	if (ret_scanned)
+		*ret_scanned = !holds;
+	if (holds) {
+		*ret = (struct lineage){ .rewind = k->step };
+		ret->line.seq = k->seq + 1;
+		ret->line.parent_step = k->step;
+		memcpy(ret->line.parent_id, k->id, sizeof k->id);
+	} else {
+		/* Listed before it is read: what comes in between is not known. */
+		r = lineage_scan(s, ask, ret, err);
+	}
+	if (r == 0)
+		names_take(k, entry, n);
+	else
+		lineage_forget(k);
+	return r;
+}
+
+void lineage_committed(const struct store *s, const struct lineage_ask *ask,
+		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k)
+{
+	char dir[STORE_DIR_MAX];
+
+	store_name_step(ask->step, dir);
+	if (!k->name || !manifest_look(s, dir, &k->manifest)) {
+		lineage_forget(k);
+		return;
+	}
+	k->name[k->nname++] = name_sum(dir);
+	qsort(k->name, k->nname, sizeof *k->name, by_value);
+	k->set = true;
+	k->generation = ask->generation;
+	k->step = ask->step;
+	k->seq = at->line.seq;
+	memcpy(k->id, id, sizeof k->id);
 }
 
 void lineage_copy(const struct checkpoint *src, struct native_lineage *ret)

@@ -61,6 +61,34 @@ int lineage_find(const struct lineage_ask *ask, const struct store_step *step, u
 /* The same after a scan. */
 int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct lineage *ret,
 		 struct ckpt_err *err);
+
+/*
+ * What a launch knows of its line once it has committed a step, so that the next one need not read every MANIFEST
+ * that is kept. It holds as long as nobody else has changed the line, and that is seen from the names of the
+ * job's directory, in one listing that opens nothing: each entry of a step, in the line or set aside, was there when
+ * all was read, or is the launch's own; the newest step of the line is the launch's; its MANIFEST is the file
+ * that it was; and nobody has marked it bad. Whatever gives a line another number or another parent (another
+ * launch, prune, rm, rewind, adopt, convert, repair, a directory that is moved in or away) changes one of
+ * these, or takes away a step that nobody needs to continue. The times of the directory are not asked: a clock
+ * that ticks slowly would hide a change right behind our own. What is not seen is an older step's directory
+ * whose content somebody has replaced by hand under the same name.
+ */
+struct lineage_known {
+	bool set;
+	uint64_t generation, step, seq;
+	uint8_t id[16];
+	struct io_stat manifest; /* of that step */
+	uint64_t *name;		 /* [nname] sorted sums of the entries */
+	uint32_t nname;
+};
+void lineage_forget(struct lineage_known *k);
+/* lineage_scan for NEXT, without the scan where k still holds. *ret_scanned: NULL, or it was made. */
+int lineage_next(const struct store *s, const struct lineage_ask *ask, struct lineage_known *k,
+		 struct lineage *ret, bool *ret_scanned, struct ckpt_err *err);
+/* After a commit of what lineage_next said. Without memory, or where files cannot be told from each other, nothing
+ * is known. */
+void lineage_committed(const struct store *s, const struct lineage_ask *ask,
+		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k);
 /* Of a copy that stands for src elsewhere: what src says, so that the same copy is the same checkpoint. */
 void lineage_copy(const struct checkpoint *src, struct native_lineage *ret);
 #endif

@@ -957,6 +957,25 @@ struct table table_borrow(const struct table *x)
 	return t;
 }
 
+int table_twin(const struct table *x, struct table *ret)
+{
+	struct table t = *x;
+
+	assert(x->sealed);
+	t.arena = (struct arena){ 0 };
+	t.borrows = true;
+	t.tensor = arena_dup(&t.arena, x->tensor, x->ntensor * sizeof *x->tensor);
+	t.piece = arena_dup(&t.arena, x->piece, x->npiece * sizeof *x->piece);
+	t.place = arena_dup(&t.arena, x->place, x->nplace * sizeof *x->place);
+	t.first = arena_dup(&t.arena, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
+	if (!t.tensor || !t.piece || !t.place || !t.first) {
+		arena_free(&t.arena);
+		return -ENOMEM;
+	}
+	*ret = t;
+	return 0;
+}
+
 void table_reopen(struct table *t)
 {
 	assert(t->sealed && !t->npiece);
@@ -1044,18 +1063,47 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 	return a->rule == b->rule && !strcmp(a->name, b->name);
 }
 
-static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
-			    size_t bytes)
+#define RANKS_SHOWN 8u
+
+/* The ranks of a mesh; of a long one those around the first that is another one in the other mesh. */
+static void out_ranks(struct out *o, const struct mesh *m, const struct mesh *other)
+{
+	uint32_t at = 0, n = MIN(m->nrank, other->nrank), from, to;
+
+	while (at < n && m->rank[at] == other->rank[at])
+		at++;
+	from = m->nrank <= RANKS_SHOWN || at < RANKS_SHOWN / 2 ? 0 : at - RANKS_SHOWN / 2;
+	to = MIN(m->nrank, from + RANKS_SHOWN);
+	out(o, ", ranks %s", from ? "..., " : "");
+	for (uint32_t i = from; i < to; i++)
+		out(o, "%s%u", i > from ? ", " : "", m->rank[i]);
+	if (to < m->nrank)
+		out(o, ", ...");
+}
+
+static const struct mesh *mesh_of(const struct table *t, const struct table_tensor *x)
+{
+	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
+}
+
+/* other: the mesh that it is told apart from; NULL: there is none. */
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x,
+			    const struct mesh *other, char *buf, size_t bytes)
 {
 	struct out o = { .buf = buf, .bytes = bytes };
-	char layout[400], mesh[128];
+	const struct mesh *m = mesh_of(t, x);
+	char layout[400], mesh[128], mesh2[128];
 
 	*buf = 0;
-	if (x->layout == TABLE_NONE)
+	if (!m) {
 		out(&o, "boxes");
-	else
-		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
-		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+		return;
+	}
+	out(&o, "%s (mesh %s", table_layout_print(t, x->layout, layout, sizeof layout),
+	    mesh_print(m, mesh, sizeof mesh));
+	if (other && !mesh_equal(m, other) && !strcmp(mesh, mesh_print(other, mesh2, sizeof mesh2)))
+		out_ranks(&o, m, other);
+	out(&o, ")");
 }
 
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
@@ -1063,7 +1111,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[560], b[560];
+	char label[LABEL_BYTES], a[700], b[700];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -1105,8 +1153,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		layout_and_mesh(x, p, a, sizeof a);
-		layout_and_mesh(y, q, b, sizeof b);
+		layout_and_mesh(x, p, mesh_of(y, q), a, sizeof a);
+		layout_and_mesh(y, q, mesh_of(x, p), b, sizeof b);
 		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
 				 y_who);
 	}
@@ -1261,31 +1309,32 @@ static int merge_average(struct merging *m, const struct table_average *a, uint3
 	return r;
 }
 
-static int merge(struct merging *m, uint32_t *ret_place0)
+/* map: where y's tensors are in x then; without it its places and pieces come, too. */
+static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
 	cleanup_free uint32_t *layout = calloc((size_t)y->nlayout + 1, sizeof *layout);
-	cleanup_free uint32_t *tensor = calloc((size_t)y->ntensor + 1, sizeof *tensor);
+	cleanup_free uint32_t *tensor = map ? NULL : calloc((size_t)y->ntensor + 1, sizeof *tensor);
 	cleanup_free uint32_t *average = calloc((size_t)y->naverage + 1, sizeof *average);
 	uint32_t place0 = m->x->nplace;
 	uint64_t before = m->list->n;
 	int r;
 
-	if (!mesh || !layout || !tensor || !average)
+	if (!mesh || !layout || (!map && !tensor) || !average)
 		return ckpt_error(m->err, -ENOMEM, "out of memory while uniting two tables");
 	m->mesh = mesh;
 	m->layout = layout;
 	m->average = average;
-	m->tensor = tensor;
+	m->tensor = map ? map : tensor;
 	r = m->any_layout ? 0 : merge_hints(m->x, y, mesh, layout, m->err);
 	for (uint32_t i = 0; !r && i < y->naverage; i++)
 		r = merge_average(m, &y->average[i], &average[i]);
 	if (!r)
 		r = merge_tensors(m);
-	for (uint32_t i = 0; !r && i < y->nplace; i++)
+	for (uint32_t i = 0; !r && !map && i < y->nplace; i++)
 		r = table_add_place(m->x, &y->place[i], NULL, m->err);
-	if (!r && (!m->join || m->list->n == before))
+	if (!r && !map && (!m->join || m->list->n == before))
 		r = merge_pieces(m, place0);
 	if (!r && ret_place0)
 		*ret_place0 = place0;
@@ -1302,7 +1351,20 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, ret_place0);
+	return merge(&m, NULL, ret_place0);
+}
+
+int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
+			struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct merging m = { .x = x,
+			     .y = y,
+			     .x_who = who(x, "the first"),
+			     .y_who = who(y, "the other"),
+			     .list = ret_list,
+			     .err = err };
+
+	return merge(&m, ret_map, NULL);
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
@@ -1317,5 +1379,5 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, NULL);
+	return merge(&m, NULL, NULL);
 }

@@ -137,6 +137,11 @@ int table_seal(struct table *t, struct ckpt_err *err);
 /* An open table with the meshes, layouts and tensors of x, which is sealed, outlives it and keeps
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);
+/*
+ * A sealed table like x, with records of its own of tensors, pieces and places, which may be changed where
+ * that leaves their order as it is. All that they point to is x's, which outlives it. -ENOMEM.
+ */
+int table_twin(const struct table *x, struct table *ret);
 /* A sealed table without pieces is open again for some: MANIFEST's, which the parts bring. */
 void table_reopen(struct table *t);
 void table_free(struct table *t);
@@ -238,6 +243,12 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
  */
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 		struct ckpt_errlist *ret_list, struct ckpt_err *err);
+/*
+ * Of that the meshes, layouts, averages and tensors alone. ret_map[y->ntensor]: where y's tensors are in x;
+ * TABLE_NONE: the two contradict each other.
+ */
+int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
+			struct ckpt_errlist *ret_list, struct ckpt_err *err);
 /*
  * The same where x has all of y's tensors: one that it lacks is a line in the list as well, and when
  * there are lines none of y's pieces is added (its places are). In messages the tables are called

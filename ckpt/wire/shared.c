@@ -164,7 +164,9 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 											  : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
-		if (free_mask) {
+		if (want & TICKET_REFUSE) {
+			t.flags = TICKET_REFUSED;
+		} else if (free_mask) {
 			t.slot = (uint8_t)__builtin_ctz(free_mask);
 			t.flags = (uint8_t)want;
 			free_mask &= free_mask - 1;
@@ -201,8 +203,8 @@ void shared_gate_over(struct shared_job *job, uint32_t slot)
 
 bool shared_ticket_over(const struct shared_job *job, struct ticket t)
 {
-	uint64_t over = atomic_load_explicit(&job->over[t.slot % SHARED_GATE_SLOTS],
-					     memory_order_seq_cst);
+	uint64_t over =
+		atomic_load_explicit(&job->over[t.slot % SHARED_GATE_SLOTS], memory_order_seq_cst);
 
 	return over && !tag_older(over - 1, t.tag) && !MUTANT(OVER_UNCHECKED);
 }
@@ -470,7 +472,7 @@ static uint64_t copy_compare(const struct shared_snap *s, uint64_t seq, const vo
 	struct shared_canary x;
 
 	return shared_canary_read(s, seq, &x) == 0 ? shared_canary_compare(&x, slot, bytes)
-						    : UINT64_MAX;
+						   : UINT64_MAX;
 }
 
 enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint64_t seq,
@@ -508,9 +510,7 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 	}
 	word_changed(r);
 	*ret_changed_at = left ? UINT64_MAX : at;
-	return left		  ? COPY_END_WAITS
-	       : at == UINT64_MAX ? COPY_END_COPIED
-				  : COPY_END_CHANGED;
+	return left ? COPY_END_WAITS : at == UINT64_MAX ? COPY_END_COPIED : COPY_END_CHANGED;
 }
 
 /* Other bits of need, COPYING still. */

@@ -141,6 +141,12 @@ enum snap_need { NEED_DAEMON = 1, NEED_CLIENT = 2, NEED_ORDERED = 4 };
 enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 /* record.flags, besides the ticket's: no average is made of this step (CKPT_NO_EMA of this rank) */
 enum { RECORD_NO_AVERAGE = 4 };
+/* The same: this rank could copy nothing of the step, so its record is TORN from the beginning. */
+enum { RECORD_NOT_COPIED = 16 };
+/* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that asks
+ * thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If the step has
+ * a slot already, its ticket is returned, and a record that is TORN tells the daemon. */
+enum { TICKET_REFUSE = 4, TICKET_REFUSED = 1 };
 
 struct shared_note {
 	char key[48];
@@ -148,10 +154,10 @@ struct shared_note {
 };
 struct shared_record { /* what a rank says of a snapshot */
 	uint64_t step, mark_ns;
-	uint32_t epoch, rev;	     /* of the declaration whose rows are copied */
+	uint32_t epoch, rev; /* of the declaration whose rows are copied */
 	uint16_t slot, flags, ticket_seq, nnote;
 	uint32_t target, zero; /* ORDERED: the device is done when (int32_t)(done - target) >= 0 */
-	uint64_t unguarded; /* that this rank had counted when it marked this one */
+	uint64_t unguarded;    /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
 /* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top byte. */
@@ -264,8 +270,8 @@ struct shared_job {
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
 	/* daemon, by slot: 1 + the tag up to which tickets may not use it any more; see OVER above */
 	_Atomic uint64_t over[SHARED_GATE_SLOTS];
-	_Atomic uint64_t newest[5];	    /* [enum ckpt_state]: 1 + newest step there; daemon */
-	_Atomic uint64_t count[8];	    /* [enum outcome_state]; daemon */
+	_Atomic uint64_t newest[5]; /* [enum ckpt_state]: 1 + newest step there; daemon */
+	_Atomic uint64_t count[8];  /* [enum outcome_state]; daemon */
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
@@ -287,7 +293,7 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
  * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond the
- * newest one. want: ticket flags. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
+ * newest one. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
  * often this rank has marked this very step before; a step that was skipped or torn is marked again
  * by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,

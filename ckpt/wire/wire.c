@@ -311,6 +311,9 @@ const char *wire_skip_text(uint32_t reason)
 			"before: use ckpt_alloc, or call ckpt_guard",
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
+		[WIRE_SKIP_BLOB] =
+			"a blob of a rank was longer than its room: that rank's ckpt_why "
+			"names it; use ckpt_blob_resize there",
 	};
 
 	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is unknown";

@@ -243,12 +243,23 @@ struct wire_land {
 };
 
 /*
- * What a restorable step holds. want: enum ckpt_want's flags; step: its number, or CKPT_LATEST. With
- * WIRE_LIST_TRIED it is the step that the newest ckpt_restore of this launch has tried, whatever came of
- * it. The memfd: a container (kind DECLARATION) with the sections of table/encode.h, without pieces; step,
- * where: as ckpt_got.
+ * What a restorable step holds. flags: of ckpt_want; step: its number, or CKPT_LATEST. The memfd:
+ * a container (kind DECLARATION) with the sections of table/encode.h, without pieces, layouts and averages;
+ * step, where: as ckpt_got.
+ *
+ * With WIRE_LIST_TRIED, and nothing else, it is about the step that the newest ckpt_restore of this launch
+ * has compared with the declarations of all its ranks, whatever came of it: those tensors alone that did not
+ * match. MISSING ones are as declared, the others as saved. Two sections more say of each what and why; what
+ * matches is the daemon's word, because only the daemon knows what all ranks declare.
+ *
+ *   WIRE_VERDICTS   struct wire_verdict, one for each tensor, in the order of TENSORS
+ *   WIRE_TEXTS      zero-terminated strings; at offset 0 an empty one
  */
 enum { WIRE_LIST_TRIED = 1u << 31 }; /* list.flags */
+enum { WIRE_VERDICTS = 1024, WIRE_TEXTS };
+struct wire_verdict {
+	uint32_t what, text; /* enum ckpt_what; of TEXTS: MISMATCH: in words */
+};
 struct wire_list {
 	struct wire_head head;
 	uint32_t flags, pad;
@@ -370,6 +381,7 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
+	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */
@@ -431,7 +443,8 @@ enum wire_step_state {
 	WIRE_FAILED,
 	WIRE_SKIPPED,
 };
-enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2 }; /* step.flags: it is in memory; it is to be written */
+/* step.flags: it is in memory; it is to be written; a rank marked it with CKPT_NO_EMA */
+enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2, WIRE_NO_AVERAGE = 4 };
 struct wire_report_step {
 	uint32_t job, state, flags;
 	int32_t code; /* TORN, FAILED: negative errno */

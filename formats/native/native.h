@@ -206,6 +206,22 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 			   struct ckpt_err *err);
 
 /*
+ * The same where the tensors of all parts are one table already, and its pieces were found to cover it:
+ * then a step brings the fingerprints and the lengths of blobs. all: sealed, has every tensor of every part.
+ * map[i][k]: which of them tensor k of part[i].table is, that has [map_n[i]] tensors; the pieces in
+ * part[i].table have fingerprints. Where the elements of the pieces do not add up to a tensor: -EINVAL.
+ */
+struct native_whole {
+	const struct table *all;
+	const uint32_t *const *map; /* [npart], in the order of part[] */
+	const uint32_t *map_n;
+};
+int native_manifest_whole(const struct native_info *info, const struct native_whole *whole,
+			  const struct native_part *part, uint32_t npart,
+			  const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+			  uint8_t *ret_id, struct ckpt_err *err);
+
+/*
  * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
  * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main part
  * says how many there were, and which other parts its rank had: all must be there. What looks like a part, and none

@@ -4,6 +4,8 @@
  * (MANIFEST). Invariant: what is written here has been held against the reader's rules first; a
  * MANIFEST exists only for a union that covers every tensor once.
  */
+#include "ckpt/base/mutant.h"
+#include "ckpt/table/operand.h"
 #include "formats/native/native_impl.h"
 #include <stdio.h>
 
@@ -722,4 +724,90 @@ int native_manifest_declared(const struct native_info *info, const struct table 
 	assert(declared->sealed);
 	return manifest_of(info, part, npart, NULL, declared, lineage, ret_bytes, ret_len, ret_id,
 			   err);
+}
+
+/* --- of a union that was made before --- */
+
+/* What the parts' pieces bring: elements and fingerprints; of a blob its length. */
+static int whole_fill(const struct native_whole *w, const struct native_part *part, uint32_t npart,
+		      struct table *t, uint64_t *element, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < npart; i++) {
+		const struct table *p = part[i].table;
+
+		if (p->ntensor != w->map_n[i])
+			return ckpt_error(err, -EINVAL,
+					  "part %s has %u tensors where %u were declared",
+					  part[i].name, p->ntensor, w->map_n[i]);
+		for (uint32_t k = 0; k < p->ntensor; k++) {
+			struct table_tensor *x = &t->tensor[w->map[i][k]];
+
+			for (uint32_t n = p->first[k]; n < p->first[k + 1]; n++) {
+				element[w->map[i][k]] += p->piece[n].set.numel;
+				x->fp += p->piece[n].fp;
+				x->fp_known &= p->piece[n].fp_known;
+			}
+			if (x->flags & TENSOR_BLOB && part[i].kind == PART_MAIN) {
+				x->shape = p->tensor[k].shape;
+				x->numel = p->tensor[k].numel;
+			}
+		}
+	}
+	return 0;
+}
+
+/* No piece is lost, and none is there twice. */
+static void whole_check(const struct table *t, const uint64_t *element,
+			struct ckpt_errlist *ret_list)
+{
+	char label[160];
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		uint32_t dims = operand_dims(t, x);
+		uint64_t want = x->cls == CKPT_SINK ? 0 : x->numel;
+
+		if (dims)
+			want *= operand_count(&t->mesh[t->layout[x->layout].mesh], dims);
+		if (element[i] != want && !MUTANT(WHOLE_NOT_COUNTED))
+			ckpt_errlist_add(ret_list,
+					 "%s: %llu elements in its pieces, and it has %llu",
+					 table_tensor_print(x, label, sizeof label),
+					 (unsigned long long)element[i], (unsigned long long)want);
+	}
+}
+
+int native_manifest_whole(const struct native_info *info, const struct native_whole *whole,
+			  const struct native_part *part, uint32_t npart,
+			  const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+			  uint8_t *ret_id, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	uint64_t *element;
+	struct table t;
+	int r = table_twin(whole->all, &t);
+
+	if (r < 0)
+		return ckpt_error(err, r, "out of memory for a MANIFEST");
+	for (uint32_t i = 0; i < t.ntensor; i++) {
+		t.tensor[i].fp = 0;
+		t.tensor[i].fp_known = true;
+	}
+	element = arena_array(&t.arena, t.ntensor, sizeof *element);
+	r = element ? whole_fill(whole, part, npart, &t, element, err)
+		    : ckpt_error(err, -ENOMEM, "out of memory for a MANIFEST");
+	for (uint32_t i = 0; i < t.ntensor && !r; i++)
+		t.tensor[i].fp = t.tensor[i].fp_known ? t.tensor[i].fp : 0;
+	if (!r)
+		whole_check(&t, element, &list);
+	if (!r)
+		r = ckpt_errlist_end(&list, err,
+				     "step %llu of job %s is not complete and was not committed",
+				     (unsigned long long)info->step, info->job);
+	if (!r)
+		r = native_manifest_declared(info, &t, part, npart, lineage, ret_bytes, ret_len,
+					     ret_id, err);
+	ckpt_errlist_free(&list);
+	table_free(&t);
+	return r;
 }

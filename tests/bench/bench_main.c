@@ -7,6 +7,7 @@
  *	save SOCKET STORE BYTES WORLD [TENSORS [FROZEN]] one durable save for each line on stdin
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
+ *	tensors SOCKET STORE TENSORS WORLD STEPS PID    commits of tiny tensors; what they cost the daemon PID
  *	hash BYTES                            the sums that a save makes
  *	canary HOW BYTES ROUNDS               looking for a change, HOW: shared or own memory (bench_canary.h)
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
@@ -20,6 +21,7 @@
 #include "bench_canary.h"
 #include "bench_job.h"
 #include "bench_plan.h"
+#include "bench_tensors.h"
 #include "bench_write.h"
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
@@ -361,10 +363,8 @@ static void hash(uint64_t bytes)
 			struct hash128_state hash;
 
 			hash128_begin(&hash);
-			for (uint64_t i = at; i < at + HASH_BLOCK; i += HASH_SPAN) {
-				hash128_add(&hash, p + i, HASH_SPAN);
-				sum += fingerprint(p + i, HASH_SPAN / 4, 4, i / 4);
-			}
+			for (uint64_t i = at; i < at + HASH_BLOCK; i += HASH_SPAN)
+				sum += hash128_add_elements(&hash, p + i, HASH_SPAN / 4, 4, i / 4);
 			sum += hash128_end(&hash).b[0];
 		}
 		__asm__ volatile("" : : "r"(sum) : "memory");
@@ -425,6 +425,10 @@ int main(int argc, char **argv)
 		restore(&o, number(argv[6]), (pid_t)number(argv[7]));
 	} else if (verb_is("steps", argc, argv, 3)) {
 		steps(argv[2], argv[3], number(argv[4]));
+	} else if (verb_is("tensors", argc, argv, 6)) {
+		bench_tensors(argv[2], argv[3], (uint32_t)number(argv[4]),
+			      (uint32_t)number(argv[5]), (uint32_t)number(argv[6]),
+			      (pid_t)number(argv[7]));
 	} else if (verb_is("many", argc, argv, 5)) {
 		struct ckpt_err err;
 

@@ -162,6 +162,46 @@ TEST(all_instruction_sets_give_the_same_bits)
 	hash_force_isa(NULL);
 }
 
+TEST(bytes_that_come_in_pieces_have_the_hash_of_all_and_their_elements_the_fingerprint)
+{
+	print_message("seed %llu\n", (unsigned long long)seed);
+	for (int round = 0; round < 600; round++) {
+		uint32_t w = 1u << rnd() % 5;
+		uint64_t n = rnd() % (round % 4 ? 400 : 30000), first = rnd(), sum = 0;
+		size_t at = 0, bytes = (size_t)n * w;
+		cleanup_free uint8_t *p = noise(bytes), *piece = NULL;
+		struct hash128_state s;
+		struct hash128 whole = hash128(p, bytes), h;
+
+		if (hash_force_isa(isas[round % 3]) < 0)
+			hash_force_isa("scalar");
+		hash128_begin(&s);
+		while (at < bytes) {
+			/* Often a block, or a byte beside one. */
+			uint64_t m = rnd() % 2 ? rnd() % (6000 / w) : (1024 * (1 + rnd() % 5)) / w;
+
+			m = MIN(m, (bytes - at) / w);
+			piece = malloc(m * w + 1); /* as it was when it was given */
+			memcpy(piece, p + at, m * w);
+			if (rnd() % 4) {
+				sum += hash128_add_elements(&s, piece, m, w, first + at / w);
+			} else {
+				hash128_add(&s, piece, m * w);
+				sum += fingerprint(piece, m, w, first + at / w);
+			}
+			memset(piece, 0, m * w);
+			free(TAKE(piece));
+			at += m * w;
+		}
+		h = hash128_end(&s);
+		if (memcmp(&h, &whole, sizeof h))
+			fail_msg("round %d, %s: the hash of %zu bytes", round, isas[round % 3],
+				 bytes);
+		assert_true(sum == fingerprint(p, n, w, first));
+		hash_force_isa(NULL);
+	}
+}
+
 TEST(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole)
 {
 	print_message("seed %llu\n", (unsigned long long)seed);

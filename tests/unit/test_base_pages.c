@@ -55,6 +55,24 @@ TEST(what_is_populated_keeps_its_contents_and_is_in_memory)
 	}
 }
 
+TEST(what_is_committed_is_in_memory_and_more_than_there_is_is_refused)
+{
+	const uint64_t n = 2 * PAGES_HUGE + 4096;
+	int fd = memfd_create("pages", MFD_CLOEXEC);
+	void *p;
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)n), 0);
+	assert_int_equal(pages_map(fd, n, PROT_READ | PROT_WRITE, &p), 0);
+	assert_int_equal(pages_commit(fd, p, pages_available()), -ENOMEM);
+	assert_int_equal(pages_commit(fd, p, UINT64_MAX), -ENOMEM);
+	assert_false(resident(p, n));
+	assert_int_equal(pages_commit(fd, p, n), 0);
+	assert_true(resident(p, n));
+	munmap(p, n);
+	close(fd);
+}
+
 /* Memory that the kernel cannot give, here for want of a file under it: an error of who uses it, later. */
 TEST(what_cannot_be_had_is_no_death)
 {

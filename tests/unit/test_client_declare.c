@@ -3,12 +3,14 @@
  * test_client_declare.c - what a handle keeps of its declarations: which tensor and blob has a name, in
  * which segment memory lies, what ckpt_snapshot copies by value. Without a daemon.
  */
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/row.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define MANY 100000u
@@ -223,6 +225,46 @@ TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_place
 	assert_true(d->t.place[0].split_factor == 0 && d->t.place[1].split_factor == 0);
 	/* Rank 0 is at (2, 0): nothing is left of the rows of tp 0 (docs/LAYOUTS.md). */
 	assert_int_equal(d->share.numel, 0);
+}
+
+TEST(how_long_a_blob_is_is_read_once_for_a_snapshot)
+{
+	static char bytes[64] = "twenty bytes of text";
+	static uint64_t len = 20;
+	const uint8_t *copy;
+	le64 is;
+
+	assert_int_equal(ckpt_blob_add(c, "grows", 0, bytes, &len, 20, &err), 0);
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	copy = (uint8_t *)c->seg[c->shadow].base + c->blob[0].off;
+	assert_null(blobs_look(c));
+	len = 64; /* another thread of the trainer appends */
+	blobs_by_value(c);
+	memcpy(&is, copy, sizeof is);
+	assert_int_equal(le64_get(is), 20);
+	assert_memory_equal(copy + BLOB_HEAD, bytes, 20);
+	assert_int_equal(copy[BLOB_HEAD + 20], 0);
+	assert_ptr_equal(blobs_look(c), &c->blob[0]);
+	assert_int_equal(c->blob[0].now, 64);
+}
+
+TEST(memory_of_ckpt_alloc_is_there_or_it_is_refused)
+{
+	const uint64_t bytes = 5 * MIB + 4096;
+	unsigned char in[5 * 256 + 1];
+	void *p, *q = NULL;
+
+	assert_int_equal(ckpt_alloc(c, bytes, &p, &err), 0);
+	assert_int_equal(mincore(p, bytes, in), 0);
+	for (uint32_t i = 0; i < sizeof in; i++)
+		assert_true(in[i] & 1);
+	for (uint64_t i = 0; i < bytes; i++)
+		assert_int_equal(((uint8_t *)p)[i], 0);
+	/* What would be overcommitted is refused, and nothing is lost. */
+	assert_int_equal(ckpt_alloc(c, pages_available() + MIB, &q, &err), -ENOMEM);
+	assert_non_null(strstr(err.msg, "no memory for"));
+	assert_int_equal(ckpt_alloc(c, 4096, &q, &err), 0);
+	memset(q, 1, 4096);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

@@ -647,8 +647,8 @@ TEST(what_makes_no_sense_is_refused_where_it_is_declared)
 	refused(&R[0], ckpt_tensor_add(R[0].c, &t, NULL, &R[0].err), -EINVAL,
 		"mesh CKPT_ALONE needs mode CKPT_BOXES");
 	t.mesh = R[0].mesh_id;
-	t.mode = 3;
-	refused(&R[0], ckpt_tensor_add(R[0].c, &t, NULL, &R[0].err), -EOPNOTSUPP, "layout mode 3");
+	t.mode = 5;
+	refused(&R[0], ckpt_tensor_add(R[0].c, &t, NULL, &R[0].err), -EOPNOTSUPP, "layout mode 5");
 	assert_ok(ckpt_mesh(R[1].c, 1, (const char *const[]){ "dp" }, &one, NULL, &mesh, NULL));
 	refused(&R[1], tensor_add(&R[1], mesh, &good, 1), -EINVAL,
 		"this rank, 1, has boxes on a mesh in which it is not");

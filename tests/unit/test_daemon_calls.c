@@ -88,12 +88,20 @@ CALL(do_tensor_move)
 }
 GIVES(do_tensor_drop, ckpt_tensor_drop(c, 1u << 20))
 GIVES(do_blob_add, ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]))
+GIVES(do_blob_resize, ckpt_blob_resize(c, p[0], 8, p[1]))
 GIVES(do_average, ckpt_average(c, p[0], p[1], p[2]))
 GIVES(do_seal, ckpt_seal(c, 0, p[0]))
 GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
 GIVES(do_guard, ckpt_guard(c, p[0]))
 GIVES(do_wait, ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]))
 GIVES(do_steps, ckpt_steps(c, p[0], 4))
+static int tensor_seen(void *arg, const struct ckpt_tensor_info *t)
+{
+	(void)arg, (void)t;
+	return 0;
+}
+GIVES(do_tensors, ckpt_tensors(c, p[0], A(1, ckpt_tensor_fn *), p[2], p[3]))
+GIVES(do_unmatched, ckpt_unmatched(c, A(0, ckpt_tensor_fn *), p[1]))
 GIVES(do_restore, ckpt_restore(c, p[0], p[1], p[2]))
 GIVES(do_blob_read, ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]))
 GIVES(do_fingerprint, ckpt_fingerprint(c, 0, p[0]))
@@ -126,6 +134,7 @@ static const struct row {
 	{ "ckpt_tensor_move", do_tensor_move, "E-", true, { local, &err_ } },
 	{ "ckpt_tensor_drop", do_tensor_drop, "", true, { NULL } },
 	{ "ckpt_blob_add", do_blob_add, "EEE-", true, { GOOD("a blob"), memory, &length, &err_ } },
+	{ "ckpt_blob_resize", do_blob_resize, "E-", true, { GOOD("a blob"), &err_ } },
 	{ "ckpt_average", do_average, "---", true, { GOOD("fast"), GOOD("0.9"), &err_ } },
 	{ "ckpt_seal", do_seal, "-", true, { &err_ } },
 	{ "ckpt_snapshot", do_snapshot, "-", true, { &mark } },
@@ -133,6 +142,8 @@ static const struct row {
 	{ "ckpt_wait", do_wait, "-", true, { &err_ } },
 	{ "ckpt_steps", do_steps, "E", true, { steps } },
 	{ "ckpt_restore", do_restore, "E--", true, { &want, &got, &err_ } },
+	{ "ckpt_tensors", do_tensors, "EE--", true, { &want, GOOD(tensor_seen), &sum, &err_ } },
+	{ "ckpt_unmatched", do_unmatched, "E-", true, { GOOD(tensor_seen), &sum } },
 	{ "ckpt_blob_read", do_blob_read, "E--", true, { GOOD("a blob"), buffer, &got_length } },
 	{ "ckpt_fingerprint", do_fingerprint, "E", true, { &sum } },
 	{ "ckpt_stats", do_stats, "E", true, { &stats } },
@@ -325,10 +336,10 @@ static void sized(int64_t (*f)(ckpt *c, void *const *p), const void *good, uint3
 			p[0] = at;
 			err_.msg[0] = 0;
 			rc = f(K.c, p);
-			if (size < least      ? rc != -EINVAL
-			    : dirty	      ? rc != -EOPNOTSUPP
-			    : f == do_restore ? rc != -ENOENT
-					      : rc < 0)
+			if (size < least			 ? rc != -EINVAL
+			    : dirty				 ? rc != -EOPNOTSUPP
+			    : f == do_restore || f == do_tensors ? rc != -ENOENT
+								 : rc < 0)
 				fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size,
 					 bytes, rc, err_.msg);
 		}
@@ -338,6 +349,7 @@ TEST(structures_that_are_read_may_grow_but_not_shrink)
 {
 	sized(do_attach, &opts, sizeof opts, 128);
 	sized(do_restore, &want, sizeof want, 32);
+	sized(do_tensors, &want, sizeof want, 32);
 	/* or ckpt_snapshot takes a launch for one whose restore has failed */
 	assert_int_equal(do_restore(K.c, row_of(do_restore)->good), -ENOENT);
 	sized(do_tensor_add, &tensor, sizeof tensor, 88);
@@ -414,6 +426,7 @@ TEST_WITH(bindings_can_ask_for_every_size, NULL, NULL)
 	SIZE(ckpt_want);
 	SIZE(ckpt_got);
 	SIZE(ckpt_stats);
+	SIZE(ckpt_tensor_info);
 	assert_int_equal(ckpt_sizeof("ckpt"), 0);
 	assert_int_equal(ckpt_sizeof(""), 0);
 	assert_int_equal(ckpt_sizeof(NULL), 0);

@@ -94,9 +94,9 @@ TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 
 	procs_start(R, 2, finishing);
 	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	/* Staged and written, and not committed: no guard was seen after it. */
+	/* Staged, and not written: no guard was seen after it. */
 	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
-	assert_soon(stats(&R[0])->persisted == 2);
+	assert_soon(stats(&R[0])->staged == 2);
 	stop(D);
 	guard_all(R, 2);
 	assert_int_equal(mark_all(R, 2, 3, CKPT_PERSIST), 0);

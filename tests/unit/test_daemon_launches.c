@@ -52,7 +52,7 @@ static void come(struct comer *k, const char *job, uint64_t token, uint32_t rank
 		.rank = rank, .world = world, .nslot = 2, .launch = token, .generation = generation
 	};
 
-	*k = (struct comer){ .a.sock = ask_connect(H.socket), .a.seq = 1 };
+	*k = (struct comer){ .a.sock = ask_connect(H.socket), .a.seq = 1, .a.asked = WIRE_HELLO };
 	snprintf(h.job, sizeof h.job, "%s", job);
 	MUST(wire_send(k->a.sock, &h, WIRE_HELLO, sizeof h, 1, &store, 1) == 0);
 }

@@ -123,9 +123,9 @@ TEST(a_step_that_no_guard_followed_is_never_committed)
 
 	procs_start(&r, 1, finishing);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	/* Trusted so far, so it is staged and written; to wait for a later step is no guard. */
+	/* Trusted so far, so it is staged; to wait for a later step is no guard. */
 	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
-	assert_soon(stats(&r)->persisted == 2);
+	assert_soon(stats(&r)->staged == 2);
 	assert_true(tell(&r, later) < 0);
 	fill(&r, 1, 99);
 	assert_int_equal(mark_all(&r, 1, 3, CKPT_PERSIST), 0);
@@ -236,8 +236,8 @@ TEST(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write)
 	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	atomic_store(&faults->no_space, 1);
 	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	guard_all(R, 2); /* nothing is written before */
 	assert_int_equal(wait_for(&R[0], 2, CKPT_COMMITTED), -ENOSPC);
-	guard_all(R, 2);
 	daemon_leave(D);
 	assert_disk("1");
 	/* The ranks still have it. */

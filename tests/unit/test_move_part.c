@@ -676,14 +676,14 @@ TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 	made_free(&m);
 }
 
-static int tap_count(void *ctx, const struct tap_span *s)
+static int tap_count(void *ctx, const struct walk_span *s)
 {
 	(void)s;
 	++*(uint32_t *)ctx;
 	return 0;
 }
 
-static int tap_fail(void *ctx, const struct tap_span *s)
+static int tap_fail(void *ctx, const struct walk_span *s)
 {
 	(void)ctx;
 	return s->off >= 2 * MIB ? -EDOM : 0;
@@ -694,7 +694,7 @@ TEST(test_of_two_errors_the_first_is_told)
 {
 	for (int fails = 0; fails < 2; fails++) {
 		uint32_t seen = 0;
-		const struct move_tap tap[2] = { { .span = tap_fail },
+		const struct walk_pass tap[2] = { { .span = tap_fail },
 						 { .span = tap_count, .ctx = &seen } };
 		struct io_faults faults;
 		struct part_io *io;
@@ -709,7 +709,7 @@ TEST(test_of_two_errors_the_first_is_told)
 		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
 		assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
 								 .engine = IO_INLINE, .nbuffer = 2,
-								 .tap = tap, .ntap = 2),
+								 .pass = tap, .npass = 2),
 				       &io, &err));
 		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
 		for (uint32_t i = 0; i < 3 && !e; i++)

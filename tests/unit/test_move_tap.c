@@ -4,7 +4,7 @@
  * and in order; and small tensors reach the disk in few large writes.
  */
 #include "tests/unit/test_move_disk.h"
-#include "ckpt/move/tap.h"
+#include "ckpt/move/walk.h"
 #include <stdatomic.h>
 
 struct watch {
@@ -16,13 +16,13 @@ struct watch {
 	bool wrong;
 };
 
-static int watch_span(void *ctx, const struct tap_span *s)
+static int watch_span(void *ctx, const struct walk_span *s)
 {
 	struct watch *w = ctx;
 	uint64_t end = s->off + s->len;
 
-	w->wrong |= s->off < w->next || s->off % TAP_SPAN_BYTES || !s->len ||
-		    s->len > TAP_SPAN_BYTES ||
+	w->wrong |= s->off < w->next || s->off % WALK_SPAN_BYTES || !s->len ||
+		    s->len > WALK_SPAN_BYTES ||
 		    s->off >> NATIVE_CHUNK_LOG2 != (end - 1) >> NATIVE_CHUNK_LOG2 || s->t != w->t ||
 		    s->rank != w->rank || memcmp(s->p, w->raw + s->off, s->len) != 0;
 	/* what was left out since the last span holds no piece */
@@ -37,7 +37,7 @@ static int watch_span(void *ctx, const struct tap_span *s)
 }
 
 static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct disk_how *how,
-		      const struct move_tap *tap, uint32_t ntap, struct native_part *ret,
+		      const struct walk_pass *tap, uint32_t ntap, struct native_part *ret,
 		      struct ckpt_err *err)
 {
 	struct native_info info = disk_info;
@@ -47,7 +47,7 @@ static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct
 	info.world = j->world;
 	e = move_write_part(
 		&(struct move_write){
-			.ops = how->ops, .engine = how->engine, .tap = tap, .ntap = ntap },
+			.ops = how->ops, .engine = how->engine, .pass = tap, .npass = ntap },
 		fd, j->raw[rank], &j->part[rank], &info, rank, ret, err);
 	close(fd);
 	return e;
@@ -66,7 +66,7 @@ TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 			struct watch w[2] = { { .t = &j.part[r], .raw = j.raw[r], .rank = r } };
 			const struct disk_how how = { .ops = &io_ops_posix,
 						      .engine = r ? IO_THREADS : IO_INLINE };
-			struct move_tap tap[2] = { { watch_span, &w[0] }, { watch_span, &w[1] } };
+			struct walk_pass tap[2] = { { watch_span, &w[0] }, { watch_span, &w[1] } };
 			struct native_part part;
 			struct chunk *chunk;
 			struct ckpt_err err;
@@ -101,7 +101,7 @@ TEST(a_tap_that_fails_ends_the_part_with_its_error)
 	for (n = 1;; n += EVERY) { /* with ThreadSanitizer every sixth span */
 		struct watch w = { .t = &j.part[0], .raw = j.raw[0], .stop = n };
 		const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_THREADS };
-		struct move_tap tap = { watch_span, &w };
+		struct walk_pass tap = { watch_span, &w };
 		struct native_part part;
 		struct ckpt_err err = { 0 };
 		int e = write_with(&D, &j, 0, &how, &tap, 1, &part, &err);

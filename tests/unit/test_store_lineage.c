@@ -179,6 +179,122 @@ TEST(a_scan_says_the_same)
 	s->job_fd = openat(place.fd, CRASH_JOB, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
+/* --- what a launch knows --- */
+static struct lineage_known K;
+
+/* Step n of this launch: was all read for it? Its place is always the one that a scan finds. */
+static bool next_reads(uint64_t n, bool commit)
+{
+	struct lineage_ask ask = { .how = LINEAGE_NEXT,
+				   .job = CRASH_JOB,
+				   .step = n,
+				   .generation = s->generation,
+				   .continues = K.set ? K.step : 30 };
+	struct lineage at, scanned;
+	bool reads;
+
+	assert_int_equal(lineage_scan(s, &ask, &scanned, &err), 0);
+	assert_int_equal(lineage_next(s, &ask, &K, &at, &reads, &err), 0);
+	assert_int_equal(at.line.seq, scanned.line.seq);
+	assert_int_equal(at.line.parent_step, scanned.line.parent_step);
+	assert_memory_equal(at.line.parent_id, scanned.line.parent_id, 16);
+	assert_int_equal(at.rewind, scanned.rewind);
+	assert_int_equal(at.there_already, scanned.there_already);
+	if (commit) {
+		struct store_step *step;
+		uint32_t count;
+
+		assert_int_equal(try_save(s, n, at.line.seq, at.rewind), 0);
+		assert_int_equal(store_scan(s, true, &step, &count, &err), 0);
+		lineage_committed(s, &ask, &at, step[0].id, &K);
+		assert_int_equal(step[0].step, n);
+		free(step);
+	}
+	return reads;
+}
+
+TEST(a_launch_reads_its_line_once)
+{
+	assert_true(next_reads(40, true));
+	for (uint64_t n = 50; n < 100; n += 10)
+		assert_false(next_reads(n, true));
+	/* What nobody continues may go. */
+	move("step-000000000020", "elsewhere");
+	assert_false(next_reads(100, true));
+	lineage_forget(&K);
+}
+
+TEST(a_line_that_somebody_has_changed_is_read_again)
+{
+	static const char *const step = "step-000000000040";
+	struct lineage_ask ask = { .how = LINEAGE_NEXT, .job = CRASH_JOB, .step = 70 };
+	struct lineage at;
+	bool reads;
+
+	for (int how = 0; how < 8; how++) {
+		AFRESH();
+		assert_true(next_reads(40, true));
+		switch (how) {
+		case 0: /* a directory comes */
+			put_dir(s->job_fd, "step-000000000035");
+			break;
+		case 1: /* one that was set aside does */
+			put_dir(s->job_fd, ".old-000000000025-s9");
+			break;
+		case 2: /* the newest step goes */
+			move(step, "elsewhere");
+			break;
+		case 3: /* ... and another one takes its place */
+			move(step, "elsewhere");
+			move("step-000000000030", step);
+			break;
+		case 4: /* it is found damaged */
+			mark(40, MARK_BAD, NULL);
+			break;
+		case 5: /* its MANIFEST is made anew */
+		{
+			int fd = dir_open(s->job_fd, step);
+
+			assert_int_equal(unlinkat(fd, "MANIFEST", 0), 0);
+			put_file(fd, "MANIFEST");
+			(void)close(fd);
+			break;
+		}
+		case 6: /* another launch's */
+			ask = (struct lineage_ask){ .how = LINEAGE_NEXT,
+						    .job = CRASH_JOB,
+						    .step = 70,
+						    .generation = s->generation + 1,
+						    .continues = 40 };
+			assert_int_equal(lineage_next(s, &ask, &K, &at, &reads, &err), 0);
+			assert_true(reads);
+			lineage_forget(&K);
+			continue;
+		case 7: /* the launch goes back */
+			ask = (struct lineage_ask){ .how = LINEAGE_NEXT,
+						    .job = CRASH_JOB,
+						    .step = 70,
+						    .generation = s->generation,
+						    .continues = 20 };
+			assert_int_equal(lineage_next(s, &ask, &K, &at, &reads, &err), 0);
+			assert_true(reads);
+			lineage_forget(&K);
+			continue;
+		}
+		assert_true(next_reads(70, false));
+		lineage_forget(&K);
+	}
+}
+
+TEST(where_files_cannot_be_told_apart_the_line_is_read_each_time)
+{
+	ops.stat_at = NULL;
+	ops.stat = NULL;
+	for (uint64_t n = 40; n < 70; n += 10)
+		assert_true(next_reads(n, true));
+	lineage_forget(&K);
+}
+
 TEST(a_copy_keeps_the_place_of_its_source)
 {
 	char *hex = "00112233445566778899aabbccddeeff";

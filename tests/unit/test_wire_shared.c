@@ -115,7 +115,8 @@ static struct world {
 	uint32_t target[WORLD_MAX];
 	_Atomic bool socket_ended[WORLD_MAX];
 	_Atomic bool let_go[WORLD_MAX][STEPS_MAX + 2], dropped[WORLD_MAX][STEPS_MAX + 2];
-	_Atomic uint16_t given_seq[SLOTS_MAX]; /* the newest ticket that has had the slot taken away */
+	_Atomic uint16_t
+		given_seq[SLOTS_MAX]; /* the newest ticket that has had the slot taken away */
 	uint64_t buf[WORLD_MAX][WORDS], slot[WORLD_MAX][SLOTS_MAX][WORDS];
 	_Atomic uint64_t ticket[STEPS_MAX + 2]; /* seq, slot, flags of the step + 1; 0 none */
 	_Atomic uint8_t told_torn[WORLD_MAX][STEPS_MAX + 2], told_changed[WORLD_MAX][STEPS_MAX + 2],
@@ -355,11 +356,9 @@ static void publish(uint32_t r, struct shared_snap *s, const struct shared_recor
 	if (!(W.has[r] & NEED_CLIENT))
 		return;
 	W.target[r] = rec->target;
-	W.ask[r] = (struct op){ .mark = seq,
-				.slot = t.slot,
-				.target = rec->target,
-				.step = rec->step,
-				.seq = t.seq };
+	W.ask[r] = (struct op){
+		.mark = seq, .slot = t.slot, .target = rec->target, .step = rec->step, .seq = t.seq
+	};
 	atomic_store(&W.asked[r], seq);
 }
 
@@ -497,8 +496,7 @@ static void own_copy(uint32_t r, const struct op *op)
 		shared_snap_order(me, s, op->mark);
 		while ((int32_t)(atomic_load_explicit(&me->done, memory_order_acquire) -
 				 op->target) < 0 &&
-		       !copier_dead(r) && !atomic_load(&W.wrong) &&
-		       W.broken != DONE_BEHIND_NOTHING)
+		       !copier_dead(r) && !atomic_load(&W.wrong) && W.broken != DONE_BEHIND_NOTHING)
 			point();
 	}
 	for (uint32_t i = HALF; i < WORDS && !W.device[r] && !stop; i++) {
@@ -760,8 +758,7 @@ static void copy_look(struct snap *s, uint32_t r)
 		return;
 	state = shared_snap_state(at, &seq);
 	if (seq == s->rank[r].mark && state == SNAP_COPYING) {
-		if (!s->dropped && !s->rank[r].tasked &&
-		    shared_snap_need(at, seq) & NEED_DAEMON) {
+		if (!s->dropped && !s->rank[r].tasked && shared_snap_need(at, seq) & NEED_DAEMON) {
 			s->rank[r].tasked = true;
 			task_new(s, r);
 		}
@@ -1043,8 +1040,7 @@ static void run_end_check(void)
 		if (!in_slot(i) && !(free_mask >> i & 1))
 			wrong("a slot is lost");
 	if (all_live && W.in_step && W.policy == 2 && W.unguarded_percent == 0 &&
-	    !atomic_load(&W.nlate) && !atomic_load(&W.nbusy) &&
-	    !atomic_load(&W.staged[W.nstep]))
+	    !atomic_load(&W.nlate) && !atomic_load(&W.nbusy) && !atomic_load(&W.staged[W.nstep]))
 		wrong("the final step was not staged though everybody waited for it");
 }
 
@@ -1149,12 +1145,13 @@ TEST(no_schedule_breaks_a_promise)
 		late += atomic_load(&W.nlate);
 		orphan += W.norphan;
 	}
-	print_message("seeds from %llu: %u staged, %u torn, %u void, %u changed, %u of two copiers, %u "
-		      "let go, %u late, %u ended by the daemon for the dead\n",
-		      (unsigned long long)first, staged, torn, lost, changed, both, ordered, late,
-		      orphan);
+	print_message(
+		"seeds from %llu: %u staged, %u torn, %u void, %u changed, %u of two copiers, %u "
+		"let go, %u late, %u ended by the daemon for the dead\n",
+		(unsigned long long)first, staged, torn, lost, changed, both, ordered, late,
+		orphan);
 	assert_true(staged > n && torn > n / 3 && (lost > 0 || n < 600) && changed > n / 30);
-	assert_true(both > n && ordered > n / 10 && ((late > 0 && orphan > 0) || n < 600));
+	assert_true(both > n && ordered > n / 10 && (late > 0 || n < 600));
 }
 
 static void seen(enum rule broken, const char *name)
@@ -1438,8 +1435,10 @@ static void overtake(void)
 	for (uint64_t n = 2; n <= 5; n++) {
 		const struct shared_record rec = { .step = n, .mark_ns = n };
 
+		shared_stable(overtaken);
 		shared_snap_write(shared_snap_next(overtaken), &rec);
-		shared_snap_publish(overtaken, &overtaken->snap[n % SHARED_SNAPS], SNAP_COPYING, NEED_DAEMON);
+		shared_snap_publish(overtaken, &overtaken->snap[n % SHARED_SNAPS], SNAP_COPYING,
+				    NEED_DAEMON);
 	}
 }
 
@@ -1457,6 +1456,106 @@ TEST(a_record_is_read_whole_or_not_at_all)
 	shared_point = overtake;
 	assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec), -EAGAIN);
 	free(overtaken);
+}
+
+/* Each way to end of a snapshot that a rank has left behind: its word says who had still to copy, the
+ * device how far it is, and the daemon whether somebody may have changed what it still copies. */
+TEST(what_a_dead_rank_leaves_is_ended_by_what_is_known_of_it)
+{
+	static const struct {
+		uint32_t need, done;
+		bool finish;
+		enum snap_state is;
+	} row[] = {
+		{ NEED_DAEMON, 0, true, SNAP_COPYING },
+		{ NEED_DAEMON, 0, false, SNAP_TORN },
+		{ NEED_CLIENT, 7, true, SNAP_TORN },
+		{ NEED_CLIENT | NEED_ORDERED, 6, true, SNAP_TORN },
+		{ NEED_CLIENT | NEED_ORDERED, 7, false, SNAP_COPIED },
+		{ NEED_CLIENT | NEED_ORDERED, 8, true, SNAP_COPIED },
+		{ NEED_CLIENT | NEED_ORDERED, 7 + (1u << 31), true, SNAP_TORN },
+		{ NEED_DAEMON | NEED_CLIENT, 7, true, SNAP_TORN },
+		{ NEED_DAEMON | NEED_CLIENT | NEED_ORDERED, 7, true, SNAP_COPYING },
+		{ NEED_DAEMON | NEED_CLIENT | NEED_ORDERED, 7, false, SNAP_TORN },
+	};
+	static const uint8_t slot[8];
+
+	for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+		struct shared_rank *r = rank_new();
+		const struct shared_record rec = { .step = 1, .target = 7 };
+		struct shared_snap *s = shared_snap_next(r);
+
+		shared_snap_write(s, &rec);
+		shared_snap_publish(r, s, SNAP_COPYING, row[i].need & ~(uint32_t)NEED_ORDERED);
+		if (row[i].need & NEED_ORDERED)
+			assert_true(shared_snap_order(r, s, 1));
+		atomic_store(&r->done, row[i].done);
+		shared_snap_orphan(r, s, 1, row[i].finish, slot, sizeof slot);
+		if (shared_snap_state(s, NULL) != row[i].is)
+			fail_msg("row %zu", i);
+		if (row[i].is == SNAP_COPYING) { /* what is left is the daemon's */
+			assert_int_equal(shared_snap_need(s, 1), NEED_DAEMON);
+			assert_int_equal(copied(r, s, 1), COPY_END_COPIED);
+		}
+		shared_snap_orphan(r, s, 1, false, slot, sizeof slot); /* nothing is taken back */
+		assert_int_not_equal(shared_snap_state(s, NULL), SNAP_COPYING);
+		free(r);
+	}
+}
+
+/* The last one compares, whoever it is; the first one does not hear of it. */
+TEST(the_copier_that_ends_last_compares_what_was_noted)
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t first = i & 1 ? NEED_CLIENT : NEED_DAEMON;
+		const struct shared_canary_word at = { UINT64_C(8) << 56, i & 2 ? 1 : 0 };
+		static const uint8_t slot[8];
+		struct shared_rank *r = rank_new();
+		struct shared_snap *s = shared_snap_next(r);
+		uint64_t off, why;
+
+		shared_canary_write(s, &at, 1);
+		shared_copying_set(r, 1, 2);
+		shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON | NEED_CLIENT);
+		assert_int_equal(shared_copy_end(r, s, 1, first, slot, sizeof slot, &off),
+				 COPY_END_WAITS);
+		assert_true(off == UINT64_MAX && !shared_why_get(s, 1, &why));
+		assert_true(shared_copying_has(r, 2) == (first == NEED_DAEMON));
+		assert_int_equal(shared_copy_end(r, s, 1, 3 & ~first, slot, sizeof slot, &off),
+				 i & 2 ? COPY_END_CHANGED : COPY_END_COPIED);
+		assert_true(off == (i & 2 ? 0 : UINT64_MAX));
+		assert_true(shared_why_get(s, 1, &why) == !!(i & 2));
+		assert_false(shared_copying_has(r, 2));
+		assert_int_equal(shared_snap_state(s, NULL), i & 2 ? SNAP_TORN : SNAP_COPIED);
+		free(r);
+	}
+}
+
+/* The daemon is gone: what it has not to copy goes on. And what a guard has let go no mark takes. */
+TEST(a_copy_is_torn_by_nobody_whom_it_does_not_need)
+{
+	struct shared_rank *r = rank_new();
+	struct shared_snap *s = shared_snap_next(r);
+	uint64_t off;
+
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_CLIENT);
+	shared_tear_lost(r);
+	assert_true(shared_snap_going(s, 1) && !shared_snap_ordered(s));
+	assert_true(shared_snap_order(r, s, 1) && shared_snap_ordered(s));
+	shared_update(r, false); /* (c) */
+	assert_false(shared_tear(r));
+	for (uint64_t n = 2; n <= SHARED_SNAPS; n++) {
+		shared_stable(r);
+		shared_snap_publish(r, shared_snap_next(r), SNAP_TORN, 0);
+		assert_true(shared_snap_going(s, 1));
+	}
+	assert_null(shared_snap_next(r)); /* its record is not taken either */
+	assert_int_equal(shared_copy_end(r, s, 1, NEED_CLIENT, s, 0, &off), COPY_END_COPIED);
+	assert_ptr_equal(shared_snap_next(r), s);
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON | NEED_CLIENT);
+	shared_tear_lost(r);
+	assert_int_equal(shared_snap_state(s, NULL), SNAP_TORN);
+	free(r);
 }
 
 TEST(numbers_wrap_without_a_seam)

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_spare.c - a job that is killed and starts again: the daemon holds no more memory than while
+ * it ran; a slot that the next launch took over is not used as long as it holds a step; and no byte of what
+ * it held before comes into a file.
+ */
+#include "tests/lib/procs.h"
+#include <inttypes.h>
+
+#define WORDS (1u << 18) /* of a rank's tensor: 2 MiB */
+
+/* What a daemon has mapped of memfds of this name, each counted once. */
+static uint64_t mapped(pid_t pid, const char *name)
+{
+	char path[64], line[512], memfd[64];
+	uint64_t sum = 0, seen[256];
+	uint32_t n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/maps", pid);
+	snprintf(memfd, sizeof memfd, "/memfd:%s ", name);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f)) {
+		uint64_t from, to, ino;
+		uint32_t i = 0;
+
+		if (!strstr(line, memfd) ||
+		    sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %" SCNu64, &from, &to,
+			   &ino) != 3)
+			continue;
+		while (i < n && seen[i] != ino)
+			i++;
+		if (i < n)
+			continue;
+		assert_true(n < 256);
+		seen[n++] = ino;
+		sum += to - from;
+	}
+	fclose(f);
+	return sum;
+}
+
+#define slots() mapped(D, "ckptd-slot")
+#define segments() mapped(D, "ckpt-segment")
+
+static const struct proc_opts big = { .guard = CKPT_FINISH, .words = WORDS };
+
+/* Nothing is written: each step takes a slot as soon as the one before has given its own up. */
+static void stage_on(uint32_t n, uint64_t from, uint64_t to)
+{
+	for (uint64_t step = from; step <= to; step++)
+		train(R, n, step, CKPT_STAGE_ONLY, CKPT_STAGED);
+}
+
+TEST(while_a_killed_job_starts_again_there_is_its_state_and_its_slots)
+{
+	uint64_t memory, slot;
+
+	procs_start(R, 2, big);
+	train(R, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+	memory = segments();
+	slot = slots();
+	assert_true(memory >= 2 * 2 * WORDS * 8 && slot >= 2 * memory);
+	for (uint64_t step = 1; step < 7; step += 2) {
+		procs_kill(R, 2);
+		assert_soon(segments() == 0);
+		assert_true(slots() <= slot);
+		procs_start(R, 2, big);
+		assert_int_equal(segments(), memory);
+		assert_int_equal(slots(), slot);
+		assert_true(remembers(&R[0], step));
+		bid(&R[0], (struct order){ .verb = RESTORE,
+					   .step = CKPT_LATEST,
+					   .flags = CKPT_FROM_MEMORY });
+		good(&R[1], restore(&R[1], CKPT_LATEST, CKPT_FROM_MEMORY));
+		good(&R[0], hear(&R[0]));
+		assert_int_equal(R[0].last.got.step, step);
+		assert_true(holds_all(&R[0], step) && holds_all(&R[1], step));
+		train(R, 2, step + 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+		train(R, 2, step + 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+		assert_int_equal(slots(), slot);
+	}
+}
+
+TEST(a_slot_that_was_taken_over_is_not_used_before_its_step_is_released)
+{
+	procs_start(R, 2, big);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	procs_kill(R, 2);
+	assert_soon(segments() == 0);
+	procs_start(R, 2, big);
+	good(&R[0], tell(&R[0], (struct order){ .verb = FRESH }));
+	/* One rank alone takes what slots there are: nothing is staged of it. */
+	fill(R, 1, 2);
+	good(&R[0], snap(&R[0], 2, CKPT_STAGE_ONLY));
+	good(&R[0], guard(&R[0]));
+	fill(R, 1, 3);
+	assert_int_equal(snap(&R[0], 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
+	assert_int_equal(guard(&R[0]), 0);
+	procs_kill(R, 2);
+	assert_soon(segments() == 0);
+	procs_start(R, 2, big);
+	bid(&R[0], (struct order){ .verb = RESTORE, .step = 1, .flags = CKPT_FROM_MEMORY });
+	good(&R[1], restore(&R[1], 1, CKPT_FROM_MEMORY));
+	good(&R[0], hear(&R[0]));
+	assert_true(holds_all(&R[0], 1) && holds_all(&R[1], 1));
+	/* And when it is, both are. */
+	stage_on(2, 4, 9);
+}
+
+TEST(what_is_staged_for_another_directory_takes_no_slot_of_the_next_launch)
+{
+	char to[160], from[160];
+	uint64_t one;
+
+	procs_start(R, 1, big);
+	train(R, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	one = slots();
+	snprintf(from, sizeof from, "%s/" JOB, H.store);
+	snprintf(to, sizeof to, "%s/moved", H.store);
+	assert_int_equal(rename(from, to), 0);
+	assert_int_equal(mkdir(from, 0700), 0);
+	procs_kill(R, 1);
+	assert_soon(segments() == 0);
+	procs_start(R, 1, big);
+	assert_int_equal(slots(), one + one / 2);
+	stage_on(1, 1, 6);
+}
+
+TEST(a_launch_of_another_size_gets_slots_of_its_own)
+{
+	const struct proc_opts small = { .guard = CKPT_FINISH, .words = WORDS / 4 };
+	uint64_t one;
+
+	procs_start(R, 1, big);
+	train(R, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	one = slots() / 2;
+	procs_kill(R, 1);
+	assert_soon(segments() == 0);
+	procs_start(R, 1, small);
+	assert_true(slots() > one && slots() <= 2 * one);
+	good(&R[0], tell(&R[0], (struct order){ .verb = FRESH }));
+	stage_on(1, 2, 5);
+	assert_true(slots() <= one);
+}
+
+/* --- what lies between the pieces --- */
+
+static void covered_by(const struct checkpoint *c, uint32_t file, uint8_t *raw)
+{
+	for (uint32_t i = 0; i < c->table.npiece; i++) {
+		const struct table_piece *p = &c->table.piece[i];
+		bool blob = c->table.tensor[p->tensor].flags & TENSOR_BLOB;
+
+		if (p->place == file) /* a blob's length lies in front of it */
+			memset(raw + p->off - (blob ? 64 : 0), 0, p->len + (blob ? 64 : 0));
+	}
+}
+
+static void no_bytes_of_others(const char *job, uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, job, step);
+	cleanup_close int dir = host_step_fd(&H, job, step);
+
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		const struct format_file *f = &c->file[i];
+		uint64_t bytes = f->nchunk << NATIVE_CHUNK_LOG2;
+		cleanup_free uint8_t *raw = calloc(1, bytes + 1);
+		cleanup_close int fd = openat(dir, f->name, O_RDONLY | O_CLOEXEC);
+
+		assert_true(raw && fd >= 0);
+		for (uint64_t k = 0; k < f->nchunk; k++)
+			assert_int_equal(pread(fd, raw + (k << NATIVE_CHUNK_LOG2),
+					       f->chunk[k].raw_len, (off_t)f->chunk[k].off),
+					 f->chunk[k].raw_len);
+		covered_by(c, i, raw);
+		for (uint64_t at = 0; at < bytes; at++)
+			if (raw[at])
+				fail_msg("%s: byte %" PRIu64 " of no piece is %u", f->name, at,
+					 raw[at]);
+	}
+	checkpoint_free(c);
+}
+
+TEST(no_byte_of_the_launch_before_comes_into_a_file)
+{
+	struct plan_of_job p = plan("gaps", "fsdp=1", .rows = 64);
+	uint64_t before;
+
+	rank_open(&K, &p, 0);
+	rank_fill(&K, 1);
+	save(&K, 1);
+	stage(&K, 2, CKPT_STAGE_ONLY);
+	before = slots();
+	rank_close(&K, PATIENCE);
+	p.rows = 60;
+	p.fresh = true;
+	rank_open(&K, &p, 0);
+	assert_true(slots() < 2 * before); /* else the case is without a point */
+	save(&K, 3);
+	no_bytes_of_others("gaps", 3);
+	save(&K, 4);
+	no_bytes_of_others("gaps", 4);
+	rank_close(&K, PATIENCE);
+}
+
+UNIT(.setup = procs_setup, .teardown = procs_teardown);
