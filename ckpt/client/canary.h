@@ -19,9 +19,9 @@
  * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is used
  * once; where the helper has not come by in time, the newest are used again. Snapshot and guard take
  * places, read and compare: no lock, no allocation. A snapshot wakes the helper, by a system call, when
- * the ring runs low, which is after 32 marks at the earliest. A guard makes one system call where memory is
- * not from ckpt_alloc: it writes one byte of each page that it will read to a scratch file. If the owner
- * has unmapped that page by mistake, the call says so, and the trainer does not crash.
+ * the ring runs low, which is after 32 marks at the earliest. Snapshot and guard make one system call each
+ * where memory is not from ckpt_alloc: it writes one byte of each page that they will read to a scratch
+ * file. If the owner has unmapped that page by mistake, the call says so, and the trainer does not crash.
  *
  * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper calls
  * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set `busy`,

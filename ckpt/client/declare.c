@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // declare.c - meshes, tensors and blobs of a handle: checked as they come, encoded as one table
-// at the seal, and the copies of memory that the daemon cannot reach. Called by client.c,
-// mark.c and the helper.
-// Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
+// at the seal, and what is copied by value. Called by client.c and mark.c.
+// Invariant: every piece that is encoded lies inside one segment, which the daemon reads, or in the process's
+// own memory, which the library alone reads.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"

@@ -2,7 +2,7 @@
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
-// is late, the mark is FINAL, memory is private, places run out (canary.h), a change was found, or a blob is
+// is late, the mark is FINAL, memory is the process's own, places run out (canary.h), a change was found, or a blob is
 // too long.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"

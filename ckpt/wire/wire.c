@@ -307,8 +307,8 @@ const char *wire_skip_text(uint32_t reason)
 			"ckpt_seal after the newest declaration",
 		[WIRE_SKIP_LATE] = "this rank marks steps for which the other ranks no longer wait",
 		[WIRE_SKIP_COPYING] =
-			"the library was still copying the private memory of the step "
-			"before: use ckpt_alloc, or call ckpt_guard",
+			"the library was still copying the memory of the step before: use "
+			"ckpt_alloc, or call ckpt_guard",
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =

@@ -378,7 +378,7 @@ enum wire_skip {
 	WIRE_SKIP_FULL,	    /* every slot holds a step that is being written, or the newest one */
 	WIRE_SKIP_UNREADY,  /* slots or declarations are not ready */
 	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
-	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
+	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
 	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
