@@ -659,6 +659,11 @@ struct declare {
 	uint32_t epoch, rev;
 	uint32_t nseg;
 	struct segment **seg; /* the member's; it adds none while busy */
+	/* Of a later rev: the one before it, and larger slots, in memory, where it needs them */
+	struct decl *before;
+	uint32_t nslot;
+	struct slotmem *slot[WIRE_SLOTS_MAX];
+	uint64_t slot_bytes, memory_max; /* slot_bytes: of those that it has */
 	struct decl *decl;
 	struct decl **other;   /* [world] of the other ranks, in this epoch: references */
 	struct agreed *agreed; /* the launch's, for so long */
@@ -668,12 +673,44 @@ struct declare {
 	struct ckpt_err err;
 };
 
+static int slots_fit(const struct member *m, uint32_t nslot, uint64_t raw_bytes,
+		     uint64_t memory_max, struct ckpt_err *err)
+{
+	uint64_t all = raw_bytes * nslot;
+
+	return memory_max && all > memory_max ? ckpt_error(err, -ENOMEM,
+							   "%u slots of rank %u need %" PRIu64
+							   " bytes, but memory_max allows %" PRIu64,
+							   nslot, m->rank, all, memory_max)
+					      : 0;
+}
+
+/* In memory before the library hears of them: its next snapshot is not skipped. */
+static int other_slots(struct declare *d)
+{
+	int rc = slots_fit(d->s->member, d->nslot, d->decl->raw_bytes, d->memory_max, &d->err);
+
+	for (uint32_t i = 0; i < d->nslot && rc == 0; i++) {
+		rc = slotmem_new(&d->l->job->d->reaper, d->decl->raw_bytes, &d->slot[i], &d->err);
+		if (rc == 0 && (rc = slotmem_touch(d->slot[i])) < 0)
+			ckpt_error_errno(&d->err, -rc, "no memory for the slots of rank %u",
+					 d->s->hello.rank);
+	}
+	return rc;
+}
+
 static void declare_run(struct task *t)
 {
 	struct declare *d = (struct declare *)t;
 
-	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, d->names,
-			  &d->decl, &d->err);
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->rev, d->s->hello.rank, d->seg, d->nseg,
+			  d->names, &d->decl, &d->err);
+	if (d->rc == 0 && d->before)
+		d->rc = decl_moves_only(d->before, d->decl, &d->err);
+	/* A slot in which pieces lay elsewhere has bytes between them that are not zero. */
+	if (d->rc == 0 && d->before &&
+	    (d->decl->raw_bytes > d->slot_bytes || d->decl->slot_sum != d->before->slot_sum))
+		d->rc = other_slots(d);
 }
 
 /* Does the rank bring slots along? */
@@ -688,14 +725,10 @@ static bool adopts(const struct launch *l, const struct member *m)
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
-	uint64_t all = decl->raw_bytes * l->nslot;
-	int rc = 0;
+	int rc = slots_fit(m, l->nslot, decl->raw_bytes, m->session->hello.memory_max, err);
 
-	if (m->session->hello.memory_max && all > m->session->hello.memory_max)
-		return ckpt_error(err, -ENOMEM,
-				  "%u slots of rank %u need %" PRIu64
-				  " bytes, but memory_max allows %" PRIu64,
-				  l->nslot, m->rank, all, m->session->hello.memory_max);
+	if (rc < 0)
+		return rc;
 	/* From the last slot on those that hold a step of the launch before, and one at least that holds
 	 * none: so the ranks' are the same ones. */
 	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
@@ -735,45 +768,74 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 static void touch_start(struct launch *l, struct member *m);
 static void cover_start(struct launch *l);
 
+static void declare_answer(const struct declare *c, const struct member *m)
+{
+	struct wire_sealed w = { .epoch = c->epoch,
+				 .rev = c->rev,
+				 .nslot = c->l->nslot,
+				 .slot_bytes = m->slot[0]->bytes,
+				 .nrow = m->decl->nrow };
+	int fd[WIRE_SLOTS_MAX + 1], nfd = (int)c->l->nslot;
+
+	for (uint32_t i = 0; i < c->l->nslot; i++)
+		fd[i] = m->slot[i]->fd;
+	if (w.nrow)
+		fd[nfd++] = m->decl->rows_fd;
+	session_reply(c->s, &w, WIRE_SEALED, sizeof w, fd, nfd);
+}
+
+static void declare_sealed(struct declare *c, struct member *m)
+{
+	struct launch *l = c->l;
+
+	launch_ring(l); /* what was marked before is copied by the rows of then */
+	decl_unref(m->decl);
+	m->decl = TAKE(c->decl);
+	m->touched = false;
+	if (l->covered_epoch == c->epoch) /* that was another declaration */
+		l->covered_epoch = 0;
+	judge(l, 0, NULL); /* a new declaration, a new judgement */
+	unready(l);
+	l->state = LAUNCH_FORMING;
+	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
+	declare_answer(c, m);
+	touch_start(l, m);
+	cover_start(l);
+}
+
+/* A later rev of this rank alone. What was marked before it is copied by the rows of then, into the slots of
+ * then: these snaps hold them. The rank marks nothing more before it has the answer. */
+static void declare_revised(struct declare *c, struct member *m)
+{
+	launch_ring(c->l);
+	decl_unref(m->decl);
+	m->decl = TAKE(c->decl);
+	for (uint32_t i = 0; i < c->nslot && c->slot[0]; i++) {
+		slotmem_unref(m->slot[i]);
+		m->slot[i] = TAKE(c->slot[i]);
+	}
+	declare_answer(c, m);
+}
+
 static void declare_end(struct declare *c)
 {
 	struct session *s = c->s;
 	struct launch *l = c->l;
 	struct member *m = s->member;
 
-	if (c->rc == 0 && !s->closed)
+	if (c->rc == 0 && !s->closed && !c->before)
 		c->rc = give_slots(l, m, c->decl, &c->err);
-	if (c->rc < 0 && !s->closed) {
+	if (c->rc < 0 && !s->closed)
 		session_refuse(s, c->rc, c->err.msg);
-	} else if (!s->closed) {
-		struct wire_sealed w = { .epoch = c->epoch,
-					 .rev = c->rev,
-					 .nslot = l->nslot,
-					 .slot_bytes = c->decl->raw_bytes,
-					 .nrow = c->decl->nrow };
-		int fd[WIRE_SLOTS_MAX + 1], nfd = (int)l->nslot;
-
-		for (uint32_t i = 0; i < l->nslot; i++)
-			fd[i] = m->slot[i]->fd;
-		if (w.nrow)
-			fd[nfd++] = c->decl->rows_fd;
-		launch_ring(l); /* what was marked before is copied by the rows of then */
-		decl_unref(m->decl);
-		m->decl = TAKE(c->decl);
-		m->decl->rev = c->rev;
-		m->touched = false;
-		if (l->covered_epoch == c->epoch) /* that was another declaration */
-			l->covered_epoch = 0;
-		judge(l, 0, NULL); /* a new declaration, a new judgement */
-		unready(l);
-		l->state = LAUNCH_FORMING;
-		l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
-		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, nfd);
-		touch_start(l, m);
-		cover_start(l);
-	}
+	else if (!s->closed && c->before)
+		declare_revised(c, m);
+	else if (!s->closed)
+		declare_sealed(c, m);
 	decl_unref(c->decl);
 	names_unref(c->names);
+	decl_unref(c->before);
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
+		slotmem_unref(c->slot[i]);
 	munmap(c->bytes, c->len);
 	free(c);
 	session_unbusy(s);
@@ -835,7 +897,8 @@ static void declare_done(struct daemon *d, struct task *t)
 	struct launch *l = c->l;
 
 	(void)d;
-	if (c->rc < 0 || c->s->closed) {
+	/* Of a later rev all others agree to what was compared with the rev before it. */
+	if (c->rc < 0 || c->s->closed || c->before) {
 		declare_end(c);
 		launch_unref(l);
 		return;
@@ -884,6 +947,13 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->len = m->bytes;
 	c->epoch = m->epoch;
 	c->rev = m->rev;
+	c->nslot = s->launch->nslot;
+	c->memory_max = s->hello.memory_max;
+	if (s->member->decl && s->member->decl->epoch == m->epoch &&
+	    s->member->decl->rev < m->rev) {
+		c->before = decl_ref(s->member->decl);
+		c->slot_bytes = s->member->slot[0]->bytes;
+	}
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
 	s->busy = true;

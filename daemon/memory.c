@@ -225,11 +225,11 @@ void decl_unref(struct decl *d)
 static int decl_rows(struct decl *d, struct ckpt_err *err)
 {
 	cleanup_free struct wire_row *row = NULL;
-	int rc = rows_make(&d->copy, &row, &d->nrow);
+	int rc = rows_make(&d->copy, d->own, &row, &d->nrow, err);
 
 	if (rc == 0 && d->nrow)
 		return wire_memfd_of("ckptd-rows", row, d->nrow * sizeof *row, &d->rows_fd, err);
-	return rc < 0 ? ckpt_error(err, rc, "no memory for a declaration") : 0;
+	return rc;
 }
 
 /* What the library copies is no part of the daemon's plan any more. Operations are sorted by place, and
@@ -395,6 +395,31 @@ static int decl_pack(struct decl *d)
 	return rc;
 }
 
+/* What is copied by value lies in a segment: nobody copies it later. */
+static int pieces_check(const struct decl *d, struct ckpt_err *err)
+{
+	const struct table *t = &d->table;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].flags & TENSOR_BLOB && t->tensor[i].numel < 64)
+			return ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
+					  d->rank);
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_tensor *x = &t->tensor[t->piece[i].tensor];
+
+		if (t->piece[i].flags)
+			return ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
+					  d->rank);
+		if (t->piece[i].place == d->own &&
+		    (x->cls == CKPT_VOLATILE || x->flags & TENSOR_BLOB))
+			return ckpt_error(err, -EPROTO,
+					  "rank %u declares memory of its own for %s/%s, which is "
+					  "copied by value",
+					  d->rank, x->component, x->name);
+	}
+	return 0;
+}
+
 static uint64_t slot_sum(const struct decl *d)
 {
 	struct hash128_state s;
@@ -413,7 +438,7 @@ static uint64_t slot_sum(const struct decl *d)
 	return sum;
 }
 
-int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err)
 {
@@ -427,18 +452,13 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	d->names = names_ref(names);
 	d->rows_fd = -1;
 	d->epoch = epoch;
+	d->rev = rev;
 	d->rank = rank;
 	rc = decl_decode(bytes, len, &d->table, err);
-	for (uint32_t i = 0; i < d->table.ntensor && rc == 0; i++)
-		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
-			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
-					rank);
-	for (uint32_t i = 0; i < d->table.npiece && rc == 0; i++)
-		if (d->table.piece[i].flags)
-			rc = ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
-					rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
+	if (rc == 0)
+		rc = pieces_check(d, err);
 	if (rc == 0)
 		rc = decl_slot(d, &list, err);
 	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
@@ -470,6 +490,51 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	d->slot_sum = slot_sum(d);
 	d->copy_bytes = d->copy.bytes;
 	*ret = d;
+	return 0;
+}
+
+/* Dimensions of a blob are its room. */
+static bool tensor_same(const struct table *x, const struct table *y, uint32_t i)
+{
+	const struct table_tensor *a = &x->tensor[i], *b = &y->tensor[i];
+	struct ckpt_errlist list = { .code = -EINVAL };
+	bool same;
+
+	if (strcmp(a->component, b->component) != 0 || strcmp(a->name, b->name) != 0 ||
+	    a->rank != b->rank || a->flags != b->flags)
+		return false;
+	if (a->flags & TENSOR_BLOB)
+		return a->media == b->media;
+	table_tensor_compare(x, i, "then", y, i, "now", &list);
+	same = list.n == 0 && boxes_sum(x, i) == boxes_sum(y, i);
+	ckpt_errlist_free(&list);
+	return same;
+}
+
+int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err)
+{
+	const struct table *x = &old->table, *y = &now->table;
+	char name[TABLE_KEY_BYTES + 32];
+
+	for (uint32_t i = 0; i < MIN(x->ntensor, y->ntensor); i++)
+		if (!tensor_same(x, y, i))
+			return ckpt_error(err, -EINVAL,
+					  "%s: only its memory may be another one without a new "
+					  "ckpt_seal of every rank",
+					  table_tensor_print(&y->tensor[i], name, sizeof name));
+	if (x->ntensor != y->ntensor)
+		return ckpt_error(err, -EINVAL,
+				  "%u tensors were declared and now %u: that needs a new ckpt_seal "
+				  "of every rank",
+				  x->ntensor, y->ntensor);
+	for (uint32_t i = 0; i < MIN(old->nboxes, now->nboxes); i++)
+		if (old->boxes_mesh[old->boxes[i].mesh].sum !=
+		    now->boxes_mesh[now->boxes[i].mesh].sum)
+			return ckpt_error(err, -EINVAL,
+					  "%s: its mesh is another one: that needs a new ckpt_seal "
+					  "of every rank",
+					  table_tensor_print(&y->tensor[now->boxes[i].tensor], name,
+							     sizeof name));
 	return 0;
 }
 

@@ -9,10 +9,12 @@
 #define ROWS_SPARE 16384u
 
 struct rows {
-	struct wire_row *row;
-	uint32_t n, max; /* max 0: they are counted, no more */
-	uint64_t seen;
+	struct wire_row *row; /* NULL: they are counted, no more */
+	uint32_t n, max;
+	uint64_t seen, own;  /* own: of the process's own memory; seen: of the others */
 	uint64_t keep_below; /* of a random number, where not all fit; UINT64_MAX: all are kept */
+	uint32_t most;	    /* the tensor with an operation that has the most rows of own memory, */
+	uint64_t most_rows; /* so many */
 };
 
 struct box_dim {
@@ -38,8 +40,18 @@ static uint64_t mix(uint64_t z)
 
 static void row_put(struct rows *x, const struct wire_row *r)
 {
-	uint64_t number = x->seen++;
+	uint64_t number;
 
+	if (!x->row) {
+		*(r->flags & WIRE_ROW_CLIENT ? &x->own : &x->seen) += 1;
+		return;
+	}
+	if (r->flags & WIRE_ROW_CLIENT) {
+		if (x->n < x->max)
+			x->row[x->n++] = *r;
+		return;
+	}
+	number = x->seen++;
 	if (x->n < x->max && (x->keep_below == UINT64_MAX || mix(number) < x->keep_below))
 		x->row[x->n++] = *r;
 }
@@ -85,8 +97,8 @@ static void box_put(struct rows *x, const struct box *b)
 	}
 	for (d = 0; d < n; d++)
 		number *= dim[d].n;
-	if (!x->max) {
-		x->seen += number;
+	if (!x->row) {
+		*(r.flags & WIRE_ROW_CLIENT ? &x->own : &x->seen) += number;
 		return;
 	}
 	r.rows = lines.n;
@@ -145,7 +157,8 @@ static void some_put(struct rows *x, const struct box *b)
 
 	plan_rows(b->p, b->op, &c);
 	while (plan_row_next(&c, &p)) {
-		r.src = (uint64_t)b->op->src_place << 48 | p.src_off;
+		r.src = (b->row.flags & WIRE_ROW_CLIENT ? 0 : (uint64_t)b->op->src_place << 48) |
+			p.src_off;
 		r.dst = p.dst_off;
 		r.width = p.elem ? p.elem : p.len;
 		r.rows = p.elem ? p.n : 1;
@@ -163,7 +176,7 @@ static void strides(const struct table_piece *p, uint32_t elem, uint64_t *ret)
 		ret[d] = p->stride ? (uint64_t)p->stride[d] * elem : step;
 }
 
-static void op_put(struct rows *x, const struct plan *p, const struct plan_op *op)
+static void op_put(struct rows *x, const struct plan *p, const struct plan_op *op, uint32_t own)
 {
 	const struct table_piece *src = &p->src->piece[op->src_piece],
 				 *dst = &p->dst->piece[op->dst_piece];
@@ -176,10 +189,11 @@ static void op_put(struct rows *x, const struct plan *p, const struct plan_op *o
 			 .elem = t->elem_bytes };
 
 	b.row.tensor = src->tensor;
-	b.row.flags = (t->cls == CKPT_CONST ? WIRE_ROW_CONST : 0u) |
+	b.row.flags = (op->src_place == own ? WIRE_ROW_CLIENT : 0u) |
+		      (t->cls == CKPT_CONST ? WIRE_ROW_CONST : 0u) |
 		      (t->cls == CKPT_DERIVED ? WIRE_ROW_DERIVED : 0u) |
 		      (t->cls == CKPT_VOLATILE || t->flags & TENSOR_BLOB ? WIRE_ROW_VALUE : 0u);
-	b.row.src = (uint64_t)op->src_place << 48 | src->off;
+	b.row.src = (op->src_place == own ? 0 : (uint64_t)op->src_place << 48) | src->off;
 	b.row.dst = dst->off;
 	strides(src, b.elem, b.src_stride);
 	strides(dst, b.elem, b.dst_stride);
@@ -189,30 +203,54 @@ static void op_put(struct rows *x, const struct plan *p, const struct plan_op *o
 		box_walk(x, &b, 0);
 }
 
-static void plan_put(struct rows *x, const struct plan *p)
+static void plan_put(struct rows *x, const struct plan *p, uint32_t own)
 {
 	x->seen = 0;
-	for (uint64_t i = 0; i < p->nop; i++)
-		op_put(x, p, &p->op[i]);
+	for (uint64_t i = 0; i < p->nop; i++) {
+		uint64_t before = x->own;
+
+		op_put(x, p, &p->op[i], own);
+		if (x->own - before <= x->most_rows)
+			continue;
+		x->most_rows = x->own - before;
+		x->most = p->src->piece[p->op[i].src_piece].tensor;
+	}
 }
 
-int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n)
+static int too_many(const struct rows *x, const struct plan *p, struct ckpt_err *err)
+{
+	char name[TABLE_KEY_BYTES + 32];
+
+	return ckpt_error(
+		err, -E2BIG,
+		"%s lies in memory of many short strides (%" PRIu64
+		" stretches; all tensors of this rank have %" PRIu64
+		", and %u are the maximum): use memory from ckpt_alloc for it, or a layout "
+		"in which neighbours of the tensor are neighbours in memory",
+		table_tensor_print(&p->src->tensor[x->most], name, sizeof name), x->most_rows,
+		x->own, ROWS_OWN_MAX);
+}
+
+int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_t *ret_n,
+	      struct ckpt_err *err)
 {
 	struct rows x = { .keep_below = UINT64_MAX };
 
-	plan_put(&x, p);
+	plan_put(&x, p, own);
 	*ret = NULL;
 	*ret_n = 0;
-	if (x.seen == 0)
+	if (x.own > ROWS_OWN_MAX)
+		return too_many(&x, p, err);
+	if (x.seen + x.own == 0)
 		return 0;
 	if (x.seen > WIRE_ROWS_MAX)
 		x.keep_below =
 			(uint64_t)((double)(WIRE_ROWS_MAX - ROWS_SPARE) / (double)x.seen * 0x1p64);
-	x.max = (uint32_t)MIN(x.seen, (uint64_t)WIRE_ROWS_MAX);
+	x.max = (uint32_t)(MIN(x.seen, (uint64_t)WIRE_ROWS_MAX) + x.own);
 	x.row = calloc(x.max, sizeof *x.row);
 	if (!x.row)
-		return -ENOMEM;
-	plan_put(&x, p);
+		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	plan_put(&x, p, own);
 	*ret = x.row;
 	*ret_n = x.n;
 	return 0;

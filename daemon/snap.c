@@ -349,9 +349,22 @@ static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool 
 static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 {
 	struct snap_rank *k = &s->rank[r];
-	char text[128];
+	char text[1280], name[1100];
 
 	k->copy = COPY_TORN;
+	if (!changed) /* the other copier may know why */
+		changed = shared_why_get(&s->launch->member[r].page->snap[k->mark % SHARED_SNAPS],
+					 k->mark, &at);
+	if (changed && at & SHARED_WHY_GONE && k->decl) {
+		snprintf(
+			text, sizeof text,
+			"rank %u: tensor %s: its memory is no longer mapped: call ckpt_guard before "
+			"it is freed",
+			r, decl_name_at(k->decl, at & ~SHARED_WHY_GONE, name, sizeof name));
+		s->changed = true;
+		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		return;
+	}
 	if (changed) {
 		if (!s->dropped)
 			snap_changed(s, r, k->decl, true, at);
@@ -430,7 +443,7 @@ static void copy_look(struct snap *s, uint32_t r)
 	struct shared_rank *page = s->launch->member[r].page;
 	struct shared_snap *rec = &page->snap[k->mark % SHARED_SNAPS];
 	enum snap_state state;
-	uint64_t seq, at;
+	uint64_t seq;
 
 	if (k->copy != COPY_QUEUED || k->task)
 		return;
@@ -446,9 +459,7 @@ static void copy_look(struct snap *s, uint32_t r)
 	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
 		k->copy = COPY_DONE;
 	} else { /* or its record is another one's already */
-		bool changed = shared_why_get(rec, k->mark, &at);
-
-		copy_torn(s, r, changed, at);
+		copy_torn(s, r, false, 0);
 	}
 }
 

@@ -151,8 +151,8 @@ struct decl {
 	/* What the rank has: places are its segments, and behind them, if it is used, the process's own memory,
 	 * which the daemon never sees */
 	struct table table;
-	uint32_t own;	    /* that place; TABLE_NONE: none */
-	struct table part;  /* what its slot holds: one place */
+	uint32_t own;	   /* that place; TABLE_NONE: none */
+	struct table part; /* what its slot holds: one place */
 	uint64_t
 		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
@@ -161,10 +161,10 @@ struct decl {
 	 * const. */
 	struct table main, constant;
 	uint64_t const_at;
-	struct plan copy; /* table -> part, from the segments alone: what the daemon copies */
+	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
 	uint64_t own_bytes; /* that the library copies */
 	uint64_t raw_bytes;
-	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
+	int rows_fd; /* of both, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
 	struct drift_decl *drift; /* drift.c's */
@@ -201,9 +201,12 @@ int slotmem_touch(struct slotmem *s); /* worker */
 int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
-int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
+/* Does a later rev of an epoch differ from the one before it in nothing but where memory lies, strides,
+ * and how much room blobs have? 0 or -EINVAL with the first tensor that does in more. Worker. */
+int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
@@ -237,8 +240,14 @@ void whole_unref(struct whole *w); /* NULL is fine */
  * tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
 		   struct ckpt_errlist *ret_list);
-/* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
-int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
+/* The rows of a plan, malloc'ed: all those from the place `own` (TABLE_NONE: there is none), and of the
+ * others at most WIRE_ROWS_MAX. -ENOMEM; -E2BIG: those from `own` would be more than ROWS_OWN_MAX: the
+ * sentence names the tensor that has the most. Worker. */
+#define ROWS_OWN_MAX (1u << 24) /* 1 GiB of rows */
+int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_t *ret_n,
+	      struct ckpt_err *err);
+/* A number for the elements that this rank's pieces of a tensor are, wherever they lie. */
+uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that

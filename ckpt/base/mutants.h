@@ -27,6 +27,7 @@
 	X(GATE_RESET_EARLY, daemon, "a restore after snapshots begins when every rank waits in it") \
 	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
 	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
+	X(FAULT_IGNORED, client, "memory that is gone tears its snapshot") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \

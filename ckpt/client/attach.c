@@ -78,8 +78,6 @@ uint64_t client_until(uint64_t ns)
 	return now + ns < now ? UINT64_MAX : now + ns;
 }
 
-static void fill_private(ckpt *c);
-
 /* One moment of waiting, for the socket (-1: none) too. The helper is woken, and does its other work. */
 static void wait_a_moment(ckpt *c, int sock, short events, uint64_t ns)
 {
@@ -90,7 +88,7 @@ static void wait_a_moment(ckpt *c, int sock, short events, uint64_t ns)
 	if (poll(p, 2, (int)(MIN(ns, NS_PER_S) / NS_PER_MS) + 1) <= 0 || !p[1].revents)
 		return;
 	if (read(c->wake, &n, sizeof n) == sizeof n)
-		fill_private(c);
+		copier_help(c);
 }
 
 /* watch: the pages of the daemon that is to answer; NULL before they came. */
@@ -581,65 +579,107 @@ static int send_segments(ckpt *c, struct ckpt_err *err)
 	}
 }
 
+/* What SEALED has brought is what is copied from now on. (rpc), the helper or before there is one. */
+static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, struct sources *sources,
+		       struct ckpt_err *err)
+{
+	cleanup_free uint64_t *bytes = NULL;
+	struct sealed *s = NULL;
+	struct ckpt_err why = { 0 };
+	uint32_t nseg;
+	int rc = 0, unseen;
+
+	pthread_mutex_lock(&c->mem);
+	nseg = c->nseg;
+	bytes = calloc((size_t)nseg + 1, sizeof *bytes);
+	for (uint32_t i = 0; bytes && i < nseg; i++)
+		bytes[i] = c->seg[i].bytes;
+	pthread_mutex_unlock(&c->mem);
+	rc = bytes ? sealed_make(m, fd, c->sealed, sources, c->copier.device, bytes, nseg, &s, err)
+		   : ckpt_error(err, -ENOMEM, "no memory for the slots");
+	sealed_unref(c->sealed);
+	c->sealed = s;
+	atomic_store(&c->need, !s || s->others || !s->own_bytes
+				       ? NEED_DAEMON | (s && s->own_bytes ? NEED_CLIENT : 0)
+				       : NEED_CLIENT);
+	pthread_mutex_lock(&c->mem);
+	unseen = atomic_load(&c->epoch) == m->epoch && atomic_load(&c->rev) == m->rev
+			 ? canary_sealed(c, s, &why)
+			 : 0; /* it is declared anew meanwhile */
+	pthread_mutex_unlock(&c->mem);
+	if (rc < 0 ||
+	    unseen < 0) /* the log is the trainer's code: no lock that it could want is held */
+		log_line(&c->log, LOG_WARNING,
+			 "client: rank %u of job %s: the library cannot check whether the state is "
+			 "changed before ckpt_guard: %s",
+			 c->rank, c->job, rc < 0 ? err->msg : why.msg);
+	/* Without the slots nobody copies the process's own memory. */
+	return sources->nspan ? rc : 0;
+}
+
 static int send_declaration(ckpt *c, struct ckpt_err *err)
 {
 	struct wire_declare m = { 0 };
 	struct wire_sealed sealed;
-	struct ckpt_err why = { 0 };
+	struct sources *sources;
 	cleanup_close int fd = -1;
-	int got[WIRE_FDS_MAX], rc, unseen = 0;
+	int got[WIRE_FDS_MAX], rc;
 
 	pthread_mutex_lock(&c->mem);
 	m.epoch = atomic_load(&c->epoch);
+	m.rev = atomic_load(&c->rev);
 	m.bytes = c->decl_bytes;
+	sources = c->decl ? sources_ref(c->sources) : NULL;
 	rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err) : 0;
 	pthread_mutex_unlock(&c->mem);
-	if (rc < 0)
-		return rc;
-	if (fd < 0) { /* it was refused, and the trainer has yet to correct it */
-		atomic_store(&c->declared, m.epoch);
-		return 0;
-	}
-	rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed, sizeof sealed,
-		      got, RPC_NS, err);
-	if (rc < 0 && c->answered && c->accepted != m.epoch) {
+	if (rc == 0 && fd >= 0)
+		rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed,
+			      sizeof sealed, got, RPC_NS, err);
+	if (rc < 0 && fd >= 0 && c->answered &&
+	    (c->accepted != m.epoch || c->accepted_rev != m.rev)) {
 		pthread_mutex_lock(&c->mem);
 		c->refused_epoch = m.epoch;
+		c->refused_rev = m.rev;
 		c->refusal = *err;
 		pthread_mutex_unlock(&c->mem);
 	}
+	if (rc == 0 && fd >= 0) {
+		rc = sealed_take(c, &sealed, got, sources, err);
+		if (sealed.nrow)
+			(void)close(TAKE_FD(got[sealed.nslot]));
+		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+			if (c->slot[i].bytes)
+				(void)close(c->slot[i].fd);
+			c->slot[i] = (struct slot){ got[i], got[i] >= 0 ? sealed.slot_bytes : 0 };
+		}
+	}
+	sources_unref(sources);
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&c->mem);
-	if (atomic_load(&c->epoch) == m.epoch) /* else it is declared anew meanwhile */
-		unseen = canary_sealed(c, &sealed, got, &why);
-	pthread_mutex_unlock(&c->mem);
-	if (unseen < 0) /* the log is the trainer's code: no lock that it could want is held */
-		log_line(&c->log, LOG_WARNING,
-			 "client: rank %u of job %s: the library cannot check whether the state is "
-			 "changed before ckpt_guard: %s",
-			 c->rank, c->job, why.msg);
-	if (sealed.nrow)
-		(void)close(TAKE_FD(got[sealed.nslot]));
-	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
-		if (c->slot[i].bytes)
-			(void)close(c->slot[i].fd);
-		c->slot[i] = (struct slot){ got[i], got[i] >= 0 ? sealed.slot_bytes : 0 };
+	if (fd >= 0) { /* else it was refused, and the trainer has yet to correct it */
+		c->accepted = m.epoch;
+		c->accepted_rev = m.rev;
 	}
-	c->accepted = m.epoch;
+	atomic_store(&c->declared_rev, m.rev);
 	atomic_store(&c->declared, m.epoch);
 	return 0;
 }
 
+bool declared_now(const ckpt *c)
+{
+	return atomic_load(&c->declared) == atomic_load(&c->epoch) &&
+	       atomic_load(&c->declared_rev) == atomic_load(&c->rev);
+}
+
 static bool to_declare(ckpt *c)
 {
-	uint32_t epoch = atomic_load(&c->epoch);
 	bool refused;
 
-	if (atomic_load(&c->declared) == epoch)
+	if (declared_now(c))
 		return false;
 	pthread_mutex_lock(&c->mem);
-	refused = c->refused_epoch == epoch;
+	refused = c->refused_epoch && c->refused_epoch == atomic_load(&c->epoch) &&
+		  c->refused_rev == atomic_load(&c->rev);
 	pthread_mutex_unlock(&c->mem);
 	return !refused;
 }
@@ -874,41 +914,6 @@ static void say_what_is_new(ckpt *c)
 			 "client: job %s: the daemon writes checkpoints again", c->job);
 }
 
-static void fill_private(ckpt *c)
-{
-	struct shared_snap *s = atomic_exchange(&c->fill, NULL);
-	const uint64_t one = 1;
-	const struct link *l;
-	uint64_t mark;
-
-	if (!s)
-		return;
-	l = c->fill_link;
-	mark = c->fill_mark;
-	shadow_fill(c, false);
-	/* Before the daemon may copy: the step can be staged, and the next one marked, before we
-	 * run again. */
-	atomic_store(&c->filling, 0);
-	shared_futex_wake(&c->filling);
-	shared_copying_clear(l->rank);
-	(void)shared_snap_hand(l->rank, s, mark); /* torn: the slot waits for this copier to stop */
-	if (write(l->bell, &one, sizeof one) < 0)
-		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
-}
-
-void fill_quiesce(ckpt *c)
-{
-	struct link *l = atomic_load(&c->link);
-
-	if (!atomic_load(&c->filling))
-		return;
-	if (l)
-		shared_tear(l->rank);
-	atomic_store(&c->fill_stop, 1);
-	while (atomic_load(&c->filling))
-		shared_futex_wait(&c->filling, 1, 100 * NS_PER_MS);
-}
-
 static void *helper_run(void *arg)
 {
 	ckpt *c = arg;
@@ -930,7 +935,8 @@ static void *helper_run(void *arg)
 			return NULL;
 		if (atomic_load(&c->stop))
 			break;
-		fill_private(c);
+		copier_help(c);
+		copier_prepare(c);
 		canary_help(c);
 		skips_log(c);
 		say_what_is_new(c);

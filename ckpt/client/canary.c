@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // canary.c - see canary.h: places, drawing, comparing. Called by mark.c and canary_link.c.
-// Invariant: nothing is read outside of what a row names, and of private memory nothing outside of its
+// Invariant: nothing is read outside of what a row names, and of own memory nothing outside of its
 // local's box; what a trainer that keeps to the rules has is never said to be changed.
 #include "ckpt/client/canary.h"
 #include "ckpt/base/util.h"
@@ -9,8 +9,9 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-#define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of private memory that are read at once */
-_Static_assert(2 * CANARY_PROBES <= CANARY_SCRATCH, "their bytes fit");
+#define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of own memory that are read at once */
+_Static_assert(2 * CANARY_WORDS_ALL <= CANARY_SCRATCH && 2 * CANARY_WORDS_ALL <= 1024,
+	       "their bytes fit, and one call takes them");
 _Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has room for all words");
 
 /* --- the map --- */
@@ -20,19 +21,9 @@ int canary_init(struct canary *x, uint32_t check)
 	return -pthread_mutex_init(&x->draw, NULL);
 }
 
-void canary_sources_free(struct canary_sources *s)
-{
-	if (!s)
-		return;
-	free(s->private);
-	free(s->name);
-	free(s);
-}
-
 void canary_destroy(struct canary *x)
 {
 	canary_replace(x, NULL);
-	canary_sources_free(TAKE(x->sources));
 	if (x->scratch_fd >= 0)
 		(void)close(x->scratch_fd);
 	pthread_mutex_destroy(&x->draw);
@@ -42,11 +33,7 @@ void canary_map_free(struct canary_map *m)
 {
 	if (!m)
 		return;
-	for (uint32_t i = 0; m->mapped && i < m->nslot; i++)
-		if (m->slot[i])
-			munmap((void *)(uintptr_t)m->slot[i], m->slot_bytes);
-	if (m->mapped && m->row)
-		munmap((void *)(uintptr_t)m->row, m->nrow * sizeof *m->row);
+	sealed_unref(m->sealed);
 	free(m->segment);
 	free(m->live);
 	free(m->upto);
@@ -57,14 +44,14 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 		    struct canary_map **ret)
 {
 	struct canary_map *m = malloc(sizeof *m);
-	uint32_t n = parts->nrow ? parts->nrow : 1;
+	uint32_t every = 1 + parts->nrow / (2 * WIRE_ROWS_MAX), n = parts->nrow / every + 1;
 	uint64_t bytes = 0;
 	int rc = 0;
 
 	if (!m)
 		return -ENOMEM;
 	*m = *parts;
-	m->mapped = false;
+	m->sealed = NULL;
 	m->live = calloc(n, sizeof *m->live);
 	m->upto = calloc(n, sizeof *m->upto);
 	m->segment = calloc(parts->nsegment ? parts->nsegment : 1, sizeof(uint8_t *));
@@ -76,7 +63,7 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 		const struct wire_row *r = &m->row[i];
 
 		rc = wire_row_check(r, segment_bytes, m->nsegment, m->slot_bytes);
-		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE))
+		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE) || i % every)
 			continue;
 		bytes += r->width * r->rows;
 		m->live[m->nlive] = i;
@@ -104,7 +91,7 @@ void canary_replace(struct canary *x, struct canary_map *m)
 	canary_map_free(old);
 }
 
-const struct canary_name *canary_name_at(const struct canary_map *m, uint64_t off)
+const struct source_name *canary_name_at(const struct canary_map *m, uint64_t off)
 {
 	for (uint32_t i = 0; m && i < m->nrow; i++) {
 		const struct wire_row *r = &m->row[i];
@@ -134,70 +121,21 @@ static uint64_t draw_byte(struct canary_map *m, uint32_t k, uint32_t n)
 	return (uint64_t)(part * m->upto[m->nlive - 1] >> 64);
 }
 
-/* Element number e of a box of private memory, row-major; *ret_more: so many follow it in memory too. */
-static const uint8_t *private_at(const struct part_of *p, uint32_t elem, uint64_t e,
-				 uint64_t *ret_more)
-{
-	uint64_t off = 0;
-
-	*ret_more = 0;
-	for (uint32_t d = p->ndim; d-- > 0; e /= p->extent[d]) {
-		uint64_t i = e % p->extent[d];
-
-		if (d + 1 == p->ndim && p->stride[d] == 1)
-			*ret_more = p->extent[d] - i - 1;
-		off += i * (uint64_t)p->stride[d];
-	}
-	return (const uint8_t *)p->ptr + off * elem;
-}
-
-/* What the shadow holds at this offset comes from there. */
-static bool private_find(const struct canary_sources *s, uint64_t off, struct canary_place *ret)
-{
-	uint32_t low = 0, high = s ? s->nprivate : 0;
-	const struct canary_private *x;
-	uint64_t in, more, run;
-
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-
-		if (s->private[mid].off <= off)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	if (low == 0)
-		return false;
-	x = &s->private[low - 1];
-	in = off - x->off;
-	if (in >= x->part->bytes)
-		return false;
-	if (x->part->dense) {
-		ret->src = (const uint8_t *)x->part->ptr + in;
-		run = x->part->bytes - in;
-	} else {
-		ret->src = private_at(x->part, x->elem, in / x->elem, &more) + in % x->elem;
-		run = more * x->elem + x->elem - in % x->elem;
-	}
-	ret->len = (uint32_t)MIN(run, (uint64_t)ret->len);
-	ret->own = true;
-	return true;
-}
-
 /* So many bytes of a row from this one of a line on, or as many as are contiguous. */
-static bool place_at(const struct canary_map *m, const struct wire_row *r, uint64_t line,
+static void place_at(const struct canary_map *m, const struct wire_row *r, uint64_t line,
 		     uint64_t in, uint64_t len, struct canary_place *ret)
 {
-	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
-	uint64_t off = WIRE_ROW_OFF(r->src) + line * r->src_pitch + in;
+	bool own = r->flags & WIRE_ROW_CLIENT;
+	const uint8_t *src = own ? (const uint8_t *)(uintptr_t)r->src
+				 : m->segment[WIRE_ROW_SEGMENT(r->src)] + WIRE_ROW_OFF(r->src);
 
-	*ret = (struct canary_place){ .src = m->segment[segment] + off,
+	*ret = (struct canary_place){ .src = src + line * r->src_pitch + in,
 				      .dst = r->dst + line * r->dst_pitch + in,
-				      .len = (uint32_t)MIN(len, r->width - in) };
-	return segment != m->shadow || private_find(m->sources, off, ret);
+				      .len = (uint32_t)MIN(len, r->width - in),
+				      .own = own };
 }
 
-/* Of private memory what lies in one page with that byte, which is at that address: so that one look
+/* Of own memory what lies in one page with that byte, which is at that address: so that one look
  * shows that it is there. */
 static void page_align(const struct canary_map *m, const struct wire_row *r, uint64_t line,
 		       uint64_t in, uintptr_t at, struct canary_place *ret)
@@ -205,13 +143,13 @@ static void page_align(const struct canary_map *m, const struct wire_row *r, uin
 	uint64_t back = MIN(in, at % CANARY_PAGE);
 	struct canary_place p;
 
-	if (place_at(m, r, line, in - back, CANARY_PAGE - (at - back) % CANARY_PAGE, &p) &&
-	    p.len > back)
+	place_at(m, r, line, in - back, CANARY_PAGE - (at - back) % CANARY_PAGE, &p);
+	if (p.len > back)
 		*ret = p;
 }
 
 /* A stretch of up to `unit` bytes around that byte. */
-static bool place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
+static void place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
 		       struct canary_place *ret)
 {
 	const struct wire_row *r;
@@ -231,13 +169,9 @@ static bool place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
 	line = byte / r->width;
 	in = byte % r->width;
 	from = in - in % unit;
-	/* In private memory a stretch may end before the byte that was drawn: then it begins there. */
-	if (!place_at(m, r, line, from, unit, ret) ||
-	    (from + ret->len <= in && !place_at(m, r, line, from = in, unit, ret)))
-		return false;
+	place_at(m, r, line, from, unit, ret);
 	if (ret->own && unit == CANARY_PAGE)
 		page_align(m, r, line, in, (uintptr_t)ret->src + (in - from), ret);
-	return true;
 }
 
 static void place_touch(const struct canary_map *m, const struct canary_place *p)
@@ -267,12 +201,12 @@ void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
 		struct canary_ring *r = word ? &m->word : &m->page;
 		uint32_t made = atomic_load_explicit(&r->made, memory_order_relaxed);
 
-		if (word && !place_draw(m, draw_byte(m, m->words++ % CANARY_WORDS, CANARY_WORDS),
-					sizeof(uint64_t), &p))
-			return; /* a row in the shadow that is nobody's: nothing is looked for */
-		if (!word && !place_draw(m, draw_byte(m, m->pages++ % CANARY_PAGES, CANARY_PAGES),
-					 CANARY_PAGE, &p))
-			return;
+		if (word)
+			place_draw(m, draw_byte(m, m->words++ % CANARY_WORDS, CANARY_WORDS),
+				   sizeof(uint64_t), &p);
+		else
+			place_draw(m, draw_byte(m, m->pages++ % CANARY_PAGES, CANARY_PAGES),
+				   CANARY_PAGE, &p);
 		if (!word)
 			place_touch(m, &p);
 		r->at[made % CANARY_RING] = p;
@@ -321,6 +255,30 @@ static uint64_t word_read(const uint8_t *from, uint32_t len)
 	return w;
 }
 
+static bool two_pages(const struct canary_place *p)
+{
+	return ((uintptr_t)(p->src + p->len - 1) ^ (uintptr_t)p->src) / CANARY_PAGE;
+}
+
+/* Own memory: before words are read, a system call shows that they are there. If not, the copier finds the
+ * same, and says which tensor it is. */
+static bool words_there(const struct canary *x)
+{
+	struct iovec probe[2 * CANARY_WORDS_ALL];
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < x->n; i++) {
+		const struct canary_place *p = &x->word[i];
+
+		if (!p->own)
+			continue;
+		probe[n++] = (struct iovec){ (void *)(uintptr_t)p->src, 1 };
+		if (two_pages(p))
+			probe[n++] = (struct iovec){ (void *)(uintptr_t)(p->src + p->len - 1), 1 };
+	}
+	return !n || pwritev(x->scratch_fd, probe, (int)n, 0) == (ssize_t)n;
+}
+
 uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low)
 {
 	struct canary_map *m;
@@ -340,6 +298,10 @@ uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_
 		*ret_low = m->nlive && ring_ahead(&m->word) < CANARY_WORDS_ALL;
 	}
 	map_leave(x);
+	if (!words_there(x)) {
+		x->n = 0;
+		x->armed = false;
+	}
 	for (uint32_t i = 0; i < x->n; i++)
 		x->note[i] = (struct shared_canary_word){
 			.off = x->word[i].dst | (uint64_t)x->word[i].len << 56,
@@ -408,7 +370,7 @@ static uint64_t place_compare(struct gather *g, const struct canary_place *p, co
 	if (g->n == CANARY_PROBES)
 		found = gather_compare(g);
 	probe_add(g, p->src);
-	if (((uintptr_t)last ^ (uintptr_t)p->src) / CANARY_PAGE)
+	if (two_pages(p))
 		probe_add(g, last);
 	g->word[g->n] = word;
 	g->at[g->n++] = *p;
@@ -448,8 +410,7 @@ static uint64_t all_compare(struct gather *g, const struct canary_map *m)
 
 		for (uint64_t line = 0; line < r->rows; line++)
 			for (uint64_t in = 0; in < r->width; in += p.len) {
-				if (!place_at(m, r, line, in, CANARY_PAGE, &p))
-					return CANARY_SAME;
+				place_at(m, r, line, in, CANARY_PAGE, &p);
 				found = place_compare(g, &p, NULL);
 				if (found != CANARY_SAME)
 					return found;

@@ -19,9 +19,9 @@
  * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is used
  * once; where the helper has not come by in time, the newest are used again. Snapshot and guard take
  * places, read and compare: no lock, no allocation. A snapshot wakes the helper, by a system call, when
- * the ring runs low, which is after 32 marks at the earliest. A guard makes one system call where memory is
- * not from ckpt_alloc: it writes one byte of each page that it will read to a scratch file. If the owner
- * has unmapped that page by mistake, the call says so, and the trainer does not crash.
+ * the ring runs low, which is after 32 marks at the earliest. Snapshot and guard make one system call each
+ * where memory is not from ckpt_alloc: it writes one byte of each page that they will read to a scratch
+ * file. If the owner has unmapped that page by mistake, the call says so, and the trainer does not crash.
  *
  * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper calls
  * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set `busy`,
@@ -30,6 +30,7 @@
  */
 #ifndef CKPT_CLIENT_CANARY_H
 #define CKPT_CLIENT_CANARY_H
+#include "ckpt/client/sealed.h"
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include <pthread.h>
@@ -42,8 +43,6 @@
 #define CANARY_AHEAD (CANARY_RING - CANARY_WORDS_ALL)
 
 #define CANARY_SCRATCH CANARY_PAGE
-
-struct part_of;
 
 /* Bytes that are contiguous in memory and in the slot. */
 struct canary_place {
@@ -58,30 +57,17 @@ struct canary_ring {
 	struct canary_place at[CANARY_RING];
 };
 
-/* Where private memory lies, and what tensors are called: of one declaration. */
-struct canary_sources {
-	uint32_t nprivate, nname;
-	struct canary_private {
-		uint64_t off; /* in the shadow; ascending */
-		const struct part_of *part;
-		uint32_t elem;
-	} * private;
-	struct canary_name {
-		const char *component, *name; /* of the handle's arena */
-	} * name;
-};
-
 /* What there is to look at, from one SEALED until the next. */
 struct canary_map {
 	uint64_t serial;
-	uint32_t epoch, nslot, nrow, nsegment, shadow; /* shadow: a segment, or UINT32_MAX */
+	uint32_t epoch, nslot, nrow, nsegment;
 	const uint8_t *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes;
 	const struct wire_row *row;
 	uint8_t **segment; /* [nsegment] */
-	const struct canary_sources *sources;
-	bool mapped;		    /* slots and rows are unmapped with it */
-	uint32_t nlive, *live;	    /* rows that can change */
+	const struct sources *sources;
+	struct sealed *sealed;	    /* a reference: the slots and rows are its; NULL in a test */
+	uint32_t nlive, *live;	    /* rows that can change; of very many some */
 	uint64_t *upto;		    /* [nlive] bytes of them up to the end of this one */
 	uint64_t rng, words, pages; /* words, pages: drawn so far */
 	struct canary_ring word, page;
@@ -89,12 +75,11 @@ struct canary_map {
 
 struct canary {
 	uint32_t check; /* as ckpt_opts.check */
-	int scratch_fd; /* -1: none. Bytes of private memory are written there, to see that it is there */
+	int scratch_fd; /* -1: none. Bytes of own memory are written there, to see that it is there */
 	_Atomic uint32_t busy, wanted; /* wanted: the helper has been woken for more places */
 	_Atomic(struct canary_map *) map;
 	pthread_mutex_t draw;
-	uint64_t serials;		/* (draw) */
-	struct canary_sources *sources; /* the newest declaration's */
+	uint64_t serials; /* (draw) */
 
 	/* the trainer's: the newest mark */
 	bool armed, all;
@@ -111,12 +96,11 @@ struct canary {
 
 #define CANARY_SAME UINT64_MAX
 
-void canary_sources_free(struct canary_sources *s);
 int canary_init(struct canary *x, uint32_t check);
 void canary_destroy(struct canary *x);
 
 /* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are the
- * caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, shadow, sources. */
+ * caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources, rng. */
 int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
 		    struct canary_map **ret);
 void canary_map_free(struct canary_map *m);
@@ -126,7 +110,7 @@ void canary_replace(struct canary *x, struct canary_map *m);
  * Under draw. */
 void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages);
 /* The name of what lies at this offset of the slot; NULL: not known. */
-const struct canary_name *canary_name_at(const struct canary_map *m, uint64_t off);
+const struct source_name *canary_name_at(const struct canary_map *m, uint64_t off);
 
 /* At a mark: the words that are noted, x->note[0..n). 0: there is no map, or nothing can change. True in
  * *ret_low: the helper should draw more. */
@@ -139,10 +123,11 @@ uint64_t canary_guard(struct canary *x);
 
 /* --- of a handle: canary_link.c --- */
 struct ckpt;
-/* New declarations are coming (mem): what the map needs of the old ones goes. */
+/* New declarations are coming (mem): the map goes. */
 void canary_undeclare(struct ckpt *c);
-/* SEALED of the present declarations came with these descriptors (rpc, mem): a new map. Without memory for it nothing is looked for. */
-int canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd, struct ckpt_err *err);
+/* SEALED of the present declarations has come (rpc, mem): a new map. Without memory for it nothing is looked
+ * for: the negative errno and the sentence. s may be NULL. */
+int canary_sealed(struct ckpt *c, struct sealed *s, struct ckpt_err *err);
 /* ckpt_seal is done: the first mark has places, before the helper has come by. */
 void canary_seal(struct ckpt *c);
 /* The helper: draw, log. */

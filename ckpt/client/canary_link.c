@@ -6,14 +6,12 @@
 #include "ckpt/client/handle.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 
 void canary_undeclare(struct ckpt *c)
 {
 	canary_off(&c->canary);
 	canary_replace(&c->canary, NULL);
-	canary_sources_free(TAKE(c->canary.sources));
 }
 
 static int scratch_make(struct canary *x, struct ckpt_err *err)
@@ -22,66 +20,44 @@ static int scratch_make(struct canary *x, struct ckpt_err *err)
 				  : wire_memfd("ckpt-scratch", CANARY_SCRATCH, &x->scratch_fd, err);
 }
 
-static int slots_look(const struct wire_sealed *m, const int *fd, struct canary_map *ret,
-		      struct ckpt_err *err)
+static int map_of(struct ckpt *c, struct sealed *s, struct canary_map **ret, struct ckpt_err *err)
 {
-	void *p;
-	int rc = 0;
-
-	for (uint32_t i = 0; i < m->nslot && rc == 0; i++, ret->nslot += rc == 0) {
-		rc = wire_look(fd[i], m->slot_bytes, &p, err);
-		if (rc == 0)
-			ret->slot[i] = p;
-	}
-	if (rc == 0)
-		rc = wire_map(fd[m->nslot], m->nrow * sizeof(struct wire_row), 1, &p, err);
-	if (rc == 0)
-		ret->row = p;
-	return rc;
-}
-
-static int map_of(struct ckpt *c, const struct wire_sealed *m, const int *fd,
-		  struct canary_map **ret, struct ckpt_err *err)
-{
-	struct canary_map parts = { .epoch = m->epoch,
-				    .nrow = m->nrow,
+	struct canary_map parts = { .epoch = s->epoch,
+				    .nslot = s->nslot,
+				    .nrow = s->nrow,
 				    .nsegment = c->nseg,
-				    .shadow = c->shadow,
-				    .slot_bytes = m->slot_bytes,
-				    .sources = c->canary.sources };
+				    .slot_bytes = s->slot_bytes,
+				    .row = s->row,
+				    .sources = s->sources };
 	cleanup_free uint8_t **base = calloc(c->nseg + 1, sizeof(uint8_t *));
 	cleanup_free uint64_t *bytes = calloc(c->nseg + 1, sizeof *bytes);
-	int rc = base && bytes ? slots_look(m, fd, &parts, err) : -ENOMEM;
+	int rc = base && bytes ? 0 : -ENOMEM;
 
 	if (getrandom(&parts.rng, sizeof parts.rng, GRND_NONBLOCK) < 0)
 		parts.rng = now_ns();
+	for (uint32_t i = 0; i < s->nslot; i++)
+		parts.slot[i] = s->slot[i]->at.base;
 	for (uint32_t i = 0; i < c->nseg && rc == 0; i++) {
 		base[i] = c->seg[i].base;
 		bytes[i] = c->seg[i].bytes;
 	}
 	parts.segment = base;
-	if (rc == 0 && parts.sources->nprivate)
+	if (rc == 0 && s->own_bytes)
 		rc = scratch_make(&c->canary, err);
 	if (rc == 0)
 		rc = canary_map_make(&parts, bytes, ret);
-	if (rc == 0) {
-		(*ret)->mapped = true;
-		return 0;
-	}
-	for (uint32_t i = 0; i < parts.nslot; i++)
-		munmap((void *)(uintptr_t)parts.slot[i], m->slot_bytes);
-	if (parts.row)
-		munmap((void *)(uintptr_t)parts.row, m->nrow * sizeof *parts.row);
+	if (rc == 0)
+		(*ret)->sealed = sealed_ref(s);
 	return rc;
 }
 
-int canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd, struct ckpt_err *err)
+int canary_sealed(struct ckpt *c, struct sealed *s, struct ckpt_err *err)
 {
 	struct canary_map *map = NULL;
 	int rc = 0;
 
-	if (m->nrow && c->canary.sources && c->canary.check != UINT32_MAX)
-		rc = map_of(c, m, fd, &map, err);
+	if (s && s->nrow && c->canary.check != UINT32_MAX)
+		rc = map_of(c, s, &map, err);
 	canary_replace(&c->canary, map);
 	return rc < 0 && !err->msg[0] ? ckpt_error_errno(err, -rc, "no map of the slots") : rc;
 }
@@ -120,24 +96,32 @@ void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
 static void found_log(struct ckpt *c)
 {
 	struct canary *x = &c->canary;
-	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire);
-	const struct canary_name *name;
+	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire),
+		 at = atomic_load_explicit(&x->found_at, memory_order_relaxed);
+	const struct source_name *name;
 	char what[256] = "its state";
 
 	if (!step)
 		return;
 	/* The log is the trainer's code: no lock is held around it. */
 	pthread_mutex_lock(&x->draw);
-	name = canary_name_at(atomic_load(&x->map),
-			      atomic_load_explicit(&x->found_at, memory_order_relaxed));
+	name = canary_name_at(atomic_load(&x->map), at & ~SHARED_WHY_GONE);
 	if (name)
 		snprintf(what, sizeof what, "%.100s/%.150s", name->component, name->name);
 	pthread_mutex_unlock(&x->draw);
-	log_line(
-		&c->log, LOG_WARNING,
-		"client: rank %u of job %s changed %s after ckpt_snapshot and before ckpt_guard: step "
-		"%" PRIu64 " is torn; call ckpt_guard before you modify the state",
-		c->rank, c->job, what, step - 1);
+	if (at & SHARED_WHY_GONE)
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: rank %u of job %s: step %" PRIu64
+			" is torn: tensor %s: its memory is no longer mapped: call ckpt_guard before "
+			"it is freed",
+			c->rank, c->job, step - 1, what);
+	else
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: rank %u of job %s changed %s after ckpt_snapshot and before ckpt_guard: step "
+			"%" PRIu64 " is torn; call ckpt_guard before you modify the state",
+			c->rank, c->job, what, step - 1);
 }
 
 void canary_help(struct ckpt *c)

@@ -149,6 +149,9 @@ static void handle_free(ckpt *c)
 {
 	helper_stop(c);
 	canary_destroy(&c->canary);
+	sealed_unref(c->sealed);
+	copier_close(c);
+	sources_unref(c->sources);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;
@@ -233,6 +236,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (rc == 0 && !disabled) {
 		rc = attach_outcome(c, connect_first(c, why), why);
 		if (rc == 0)
+			rc = copier_open(c, err);
+		if (rc == 0)
 			rc = helper_start(c, err);
 	}
 	if (rc < 0) {
@@ -252,7 +257,6 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
 		return rc;
 	if (!bytes || bytes > INT64_MAX / 2 || !ret)
 		return ckpt_error(err, -EINVAL, "%" PRIu64 " bytes cannot be allocated", bytes);
-	fill_quiesce(c);
 	pthread_mutex_lock(&c->mem);
 	rc = segment_new(c, bytes, &seg, err);
 	if (rc == 0) {
@@ -275,20 +279,25 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 
 /* --- seal --- */
 /* Encoded here, handed over by the helper: however long the daemon takes, only as long as the caller
- * says is it waited for. */
-static int seal_begin(ckpt *c, struct ckpt_err *err)
+ * says is it waited for. rev: of the same epoch, with memory elsewhere. */
+static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 {
 	int rc;
 
 	pthread_mutex_lock(&c->mem);
 	canary_undeclare(c);
 	rc = declare_encode(c, err);
-	if (rc == 0) {
+	if (rc == 0 && rev) {
+		atomic_fetch_add(&c->rev, 1);
+	} else if (rc == 0) {
+		atomic_store(&c->rev, 0);
 		atomic_fetch_add(&c->epoch, 1);
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 			atomic_store(&c->held[i].step, UINT64_MAX);
+	}
+	if (rc == 0) {
 		c->refused_epoch = 0;
-		c->dirty = false;
+		c->dirty = c->moved = false;
 		c->sealed_once = true;
 	}
 	pthread_mutex_unlock(&c->mem);
@@ -298,18 +307,23 @@ static int seal_begin(ckpt *c, struct ckpt_err *err)
 }
 
 /* Has the daemon refused what was declared? Then that epoch is the next one's again, as it is on ranks
- * whose declaration was good. */
+ * whose declaration was good. Of a later rev the epoch stays: the tensors are to be moved again, or all
+ * ranks are to seal. */
 static int seal_refused(ckpt *c, struct ckpt_err *err)
 {
 	uint32_t epoch = atomic_load(&c->epoch);
 	int rc = 0;
 
 	pthread_mutex_lock(&c->mem);
-	if (epoch && c->refused_epoch == epoch) {
+	if (epoch && c->refused_epoch == epoch && c->refused_rev == atomic_load(&c->rev)) {
 		rc = ckpt_error(err, c->refusal.code, "%s", c->refusal.msg);
-		atomic_store(&c->epoch, epoch - 1);
+		if (atomic_load(&c->rev)) {
+			c->moved = true;
+		} else {
+			atomic_store(&c->epoch, epoch - 1);
+			c->dirty = true;
+		}
 		c->refused_epoch = 0;
-		c->dirty = true;
 		c->decl_bytes = 0;
 		free(TAKE(c->decl));
 	}
@@ -328,7 +342,7 @@ static int seal_state(ckpt *c, const struct link *l, struct ckpt_err *err)
 	if (atomic_load(&c->state) == LINK_FENCED)
 		return ckpt_error(err, -ESTALE,
 				  "a newer launch of job %s has taken over: stop this one", c->job);
-	if (!l || atomic_load(&c->declared) != epoch)
+	if (!l || !declared_now(c))
 		return 1;
 	refused = atomic_load(&l->job->refused);
 	if (refused)
@@ -376,7 +390,7 @@ static int seal_wait(ckpt *c, uint64_t until, struct ckpt_err *err)
 		now = now_ns();
 		if (now >= until || !c->helper_runs)
 			return seal_unready(c, l, err);
-		if (l && atomic_load(&c->declared) == atomic_load(&c->epoch))
+		if (l && declared_now(c))
 			shared_futex_wait(&l->job->event, seen, MIN(until - now, 100 * NS_PER_MS));
 		else
 			shared_futex_wait(&c->changed, changed, MIN(until - now, 100 * NS_PER_MS));
@@ -391,9 +405,10 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 	if (rc < 0)
 		return rc;
 	until = client_until(wait_ns);
-	fill_quiesce(c);
-	if (c->dirty || !c->sealed_once || c->redeclare)
-		rc = seal_begin(c, err);
+	if (c->moved && !c->dirty && c->sealed_once)
+		rc = seal_begin(c, true, err);
+	else if (c->dirty || !c->sealed_once || c->redeclare)
+		rc = seal_begin(c, false, err);
 	c->redeclare = true;
 	if (rc < 0)
 		return rc;
@@ -629,7 +644,7 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
 	canary_off(&c->canary);	   /* its memory may have been given back */
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */
-	fill_quiesce(c);
+	copier_quiesce(c);
 	helper_stop(c);
 	atomic_store(&c->stop, 0);
 	if (c->sock >= 0) {

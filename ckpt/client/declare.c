@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // declare.c - meshes, tensors and blobs of a handle: checked as they come, encoded as one table
-// at the seal, and the copies of memory that the daemon cannot reach. Called by client.c,
-// mark.c and the helper.
-// Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
+// at the seal, and what is copied by value. Called by client.c and mark.c.
+// Invariant: every piece that is encoded lies inside one segment, which the daemon reads, or in the process's
+// own memory, which the library alone reads.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
@@ -265,8 +265,14 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 				  "%s/%s: the box has %" PRIu64
 				  " elements, but no memory (ptr is NULL)",
 				  t->component, t->name, numel);
-	ret->shadow =
-		t->cls == CKPT_VOLATILE || !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
+	ret->shadow = t->cls == CKPT_VOLATILE;
+	if (numel && (uintptr_t)l->ptr > WIRE_OWN_BYTES - MIN(span, WIRE_OWN_BYTES))
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: no memory of a process reaches from %p so far as its "
+				  "strides say",
+				  t->component, t->name, l->ptr);
+	ret->own = !ret->shadow && !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
+	ret->span = span;
 	return 0;
 }
 
@@ -618,7 +624,6 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	rc = abi_take(ABI_TENSOR, &mine, t, err);
 	if (rc < 0)
 		return rc;
-	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
 	if (rc == 0)
 		rc = tensors_reserve(c, err);
@@ -646,29 +651,43 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	return 0;
 }
 
+static bool boxes_equal(const struct part_of *x, const struct part_of *y, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (x[i].boxed != y[i].boxed ||
+		    memcmp(x[i].start, y[i].start, x[i].ndim * sizeof *x[i].start) != 0 ||
+		    memcmp(x[i].extent, y[i].extent, x[i].ndim * sizeof *x[i].extent) != 0)
+			return false;
+	return true;
+}
+
+/* With the same boxes it is the same declaration but for where memory lies: a rev of the epoch. */
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
 		     struct ckpt_err *err)
 {
-	struct declared to = { 0 };
+	struct declared *d, to = { 0 };
 	int rc = client_check(c, err);
 
 	if (rc < 0)
 		return rc;
 	if (id >= c->ntensor || c->tensor[id].dropped)
 		return ckpt_error(err, -EINVAL, "there is no tensor %u", id);
+	d = &c->tensor[id];
 	if (nlocal && !local)
-		return ckpt_error(err, -EINVAL, "%s/%s: nlocal has no array",
-				  c->tensor[id].t.component, c->tensor[id].t.name);
-	fill_quiesce(c);
+		return ckpt_error(err, -EINVAL, "%s/%s: nlocal has no array", d->t.component,
+				  d->t.name);
 	canary_off(&c->canary);
-	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &to, err);
+	rc = locals_take(c, &d->t, &d->share, local, nlocal, &to, err);
 	if (rc < 0)
 		return rc;
-	locals_retire(c, &c->tensor[id]);
-	c->tensor[id].block = to.block;
-	c->tensor[id].local = to.local;
-	c->tensor[id].nlocal = nlocal;
-	c->dirty = true;
+	if (nlocal == d->nlocal && boxes_equal(to.local, d->local, nlocal))
+		c->moved = true;
+	else
+		c->dirty = true;
+	locals_retire(c, d);
+	d->block = to.block;
+	d->local = to.local;
+	d->nlocal = nlocal;
 	return 0;
 }
 
@@ -680,7 +699,6 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 		return rc;
 	if (id >= c->ntensor || c->tensor[id].dropped)
 		return -EINVAL;
-	fill_quiesce(c);
 	canary_off(&c->canary);
 	c->tensor[id].dropped = true;
 	locals_retire(c, &c->tensor[id]);
@@ -842,11 +860,7 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 		uint8_t *to = out ? p->ptr : shadow;
 		const uint8_t *from = out ? shadow : p->ptr;
 
-		for (uint64_t at = 0, n; at < p->bytes && (out || !atomic_load(&c->fill_stop));
-		     at += n) {
-			n = MIN(p->bytes - at, MIB);
-			memcpy(to + at, from + at, n);
-		}
+		memcpy(to, from, p->bytes);
 		return;
 	}
 	dense_strides(p, dense);
@@ -856,39 +870,10 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 		box_copy(shadow, dense, p->ptr, p->stride, p->extent, p->ndim, elem);
 }
 
-enum shadow_what { SHADOW_OTHERS, SHADOW_ALL };
-
-static void shadow_each(ckpt *c, bool out, enum shadow_what what)
+void shadow_copy(ckpt *c, bool out)
 {
-	for (uint32_t i = 0; i < c->ntensor; i++) {
-		const struct declared *t = &c->tensor[i];
-
-		if (t->dropped ||
-		    (what != SHADOW_ALL && (t->t.cls == CKPT_VOLATILE || t->t.cls == CKPT_SINK)))
-			continue;
-		for (uint32_t k = 0; k < t->nlocal; k++)
-			if (t->local[k].shadow && t->local[k].bytes)
-				shadow_one(c, &t->local[k], dtype_bytes(t->t.dtype), out);
-	}
-}
-
-void shadow_fill(ckpt *c, bool by_value)
-{
-	if (!by_value)
-		shadow_each(c, false, SHADOW_OTHERS);
-	for (uint32_t i = 0; by_value && i < c->nby_value; i++)
-		shadow_one(c, c->by_value[i].part, c->by_value[i].elem, false);
-}
-
-void shadow_prepare(ckpt *c)
-{
-	atomic_store(&c->fill_stop, 0);
-	shadow_each(c, false, SHADOW_ALL);
-}
-
-void shadow_drain(ckpt *c)
-{
-	shadow_each(c, true, SHADOW_ALL);
+	for (uint32_t i = 0; i < c->nby_value; i++)
+		shadow_one(c, c->by_value[i].part, c->by_value[i].elem, out);
 }
 
 const struct blob *blobs_look(ckpt *c)
@@ -917,7 +902,7 @@ void blobs_by_value(ckpt *c)
 	}
 }
 
-/* What shadow_fill copies at each snapshot, so that it need not look at what it does not copy. */
+/* What shadow_copy copies at each snapshot, so that it need not look at what it does not copy. */
 static int by_value_list(ckpt *c, struct ckpt_err *err)
 {
 	uint32_t n = 0;
@@ -943,40 +928,41 @@ static int by_value_list(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
-/* Give every private local and every blob its place in the shadow. */
+/* At least so many bytes, and half as many again as before: a shadow that grows often takes few segments. */
+static int shadow_grow(ckpt *c, uint64_t bytes, struct ckpt_err *err)
+{
+	uint64_t had = c->shadow == UINT32_MAX ? 0 : c->seg[c->shadow].bytes;
+
+	return bytes <= had ? 0 : segment_new(c, MAX(bytes, had + had / 2), &c->shadow, err);
+}
+
+/* Give everything that is copied by value its place in the shadow. */
 static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 {
 	uint64_t bytes = 0;
-	uint32_t seg = c->shadow;
 	int rc;
 
-	c->private_memory = false;
+	c->own = 0;
 	for (uint32_t i = 0; i < c->ntensor; i++)
 		for (uint32_t k = 0; !c->tensor[i].dropped && k < c->tensor[i].nlocal; k++) {
 			struct part_of *p = &c->tensor[i].local[k];
 
+			c->own += p->own && p->bytes;
 			if (!p->shadow)
 				continue;
 			p->off = bytes;
 			bytes = align_up(bytes + p->bytes, 64);
-			c->private_memory |= c->tensor[i].t.cls != CKPT_VOLATILE &&
-					     c->tensor[i].t.cls != CKPT_SINK && p->bytes;
 		}
 	for (uint32_t i = 0; i < c->nblob; i++) {
 		c->blob[i].off = bytes;
 		bytes = align_up(bytes + BLOB_HEAD + c->blob[i].cap, 64);
 	}
-	if (bytes && (seg == UINT32_MAX || c->seg[seg].bytes < bytes)) {
-		rc = segment_new(c, bytes, &seg, err);
-		if (rc < 0)
-			return rc;
-		c->shadow = seg;
-	}
-	for (uint32_t i = 0; i < c->ntensor; i++)
+	rc = shadow_grow(c, bytes, err);
+	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
 		for (uint32_t k = 0; !c->tensor[i].dropped && k < c->tensor[i].nlocal; k++)
 			if (c->tensor[i].local[k].shadow)
-				c->tensor[i].local[k].seg = seg;
-	return 0;
+				c->tensor[i].local[k].seg = c->shadow;
+	return rc;
 }
 
 /* --- the table of this rank's memory --- */
@@ -989,10 +975,10 @@ static int add_locals(ckpt *c, struct table *t, const struct declared *d, uint32
 		const struct part_of *p = &d->local[k];
 		struct table_piece piece = { .tensor = id,
 					     .rank = c->rank,
-					     .place = p->seg,
+					     .place = p->own ? c->nseg : p->seg,
 					     .set = d->share,
-					     .off = p->off,
-					     .stride = p->shadow || p->dense ? NULL : p->stride };
+					     .off = p->own ? (uintptr_t)p->ptr : p->off,
+					     .stride = p->dense || p->shadow ? NULL : p->stride };
 
 		if (p->boxed)
 			rc = indexset_box(p->ndim, p->start, p->extent, &t->arena, &piece.set);
@@ -1095,6 +1081,12 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 							    .rank = c->rank,
 							    .bytes = c->seg[i].bytes },
 				     NULL, err);
+	if (rc == 0 && c->own)
+		rc = table_add_place(t,
+				     &(struct table_place){ .name = "memory",
+							    .rank = c->rank,
+							    .bytes = WIRE_OWN_BYTES },
+				     NULL, err);
 	if (rc == 0)
 		rc = add_tensors(c, t, err);
 	if (rc == 0)
@@ -1104,34 +1096,44 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	return rc == 0 ? derived_check(t, err) : rc;
 }
 
-/* What canary.c needs of the declarations, which change while the helper draws. In the order in which
- * shadow_lay_out and add_tensors go. */
+/* What sealed.c needs of the declarations, which change while the helper works. In the order in which
+ * add_tensors goes. */
 static int sources_make(ckpt *c, struct ckpt_err *err)
 {
-	struct canary_sources *s = calloc(1, sizeof *s);
-	uint32_t nlocal = 1;
+	struct sources *s = calloc(1, sizeof *s);
+	uint32_t nspan = 0;
 
 	for (uint32_t i = 0; i < c->ntensor; i++)
-		nlocal += c->tensor[i].nlocal;
-	c->canary.sources = s;
+		nspan += c->tensor[i].nlocal;
+	sources_unref(TAKE(c->sources));
+	c->sources = s;
 	if (s) {
-		s->private = calloc(nlocal, sizeof *s->private);
-		s->name = calloc(c->ntensor + 1, sizeof *s->name);
+		s->refs = 1;
+		s->name = calloc((size_t)c->ntensor + 1, sizeof *s->name);
+		s->span = calloc((size_t)nspan + 1, sizeof *s->span);
 	}
-	if (!s || !s->private || !s->name)
+	if (!s || !s->name || !s->span)
 		return ckpt_error(err, -ENOMEM, "no memory for the declarations");
+	nspan = 0;
 	for (uint32_t i = 0; i < c->ntensor; i++) {
 		const struct declared *t = &c->tensor[i];
+		struct source_name *x = &s->name[s->nname];
 
 		if (t->dropped)
 			continue;
-		s->name[s->nname++] = (struct canary_name){ t->t.component, t->t.name };
-		for (uint32_t k = 0; k < t->nlocal; k++)
-			if (t->local[k].shadow && t->local[k].bytes)
-				s->private[s->nprivate++] =
-					(struct canary_private){ t->local[k].off, &t->local[k],
-								 dtype_bytes(t->t.dtype) };
+		*x = (struct source_name){ t->t.component, t->t.name, nspan, 0 };
+		s->nname++;
+		for (uint32_t k = 0; k < t->nlocal; k++) {
+			uint64_t from = (uintptr_t)t->local[k].ptr;
+
+			if (t->local[k].own && t->local[k].bytes)
+				s->span[nspan + x->nspan++] =
+					(struct source_span){ from, from + t->local[k].span };
+		}
+		x->nspan = sources_merge(s->span + nspan, x->nspan);
+		nspan += x->nspan;
 	}
+	s->nspan = nspan;
 	return 0;
 }
 

@@ -3,7 +3,7 @@
  * handle.h - what a ckpt handle holds; the files of this room share it.
  *
  * Two threads use a handle: the trainer's, and the helper, which watches the daemon, declares,
- * attaches again after its death and copies private memory. `rpc` serialises requests and protects
+ * attaches again after its death and copies the process's own memory (copier.h). `rpc` serialises requests and protects
  * what is marked (rpc); who has it may wait for the daemon for long, so the trainer's thread takes it
  * with a deadline, and the helper goes on copying while it waits. `mem` protects what is marked (mem),
  * which the trainer's thread alone changes; it is held for a moment only. The pages of a connection
@@ -15,6 +15,7 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/base/log.h"
 #include "ckpt/client/canary.h"
+#include "ckpt/client/copier.h"
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/table/table.h"
@@ -61,9 +62,10 @@ struct part_of { /* one local box of a tensor, or a blob */
 	void *ptr;
 	uint32_t seg;
 	uint64_t off; /* in the segment */
-	bool shadow;  /* the daemon sees a copy at seg, off */
+	bool shadow;  /* copied by value: the daemon sees a copy at seg, off */
+	bool own; /* the process's own memory: the library alone reads and writes it */
 	uint32_t ndim;
-	uint64_t bytes;		  /* dense */
+	uint64_t bytes, span; /* bytes: dense; span: from the first to the last, by the strides */
 	uint64_t *start, *extent; /* [ndim] */
 	int64_t *stride;	  /* [ndim] elements */
 	bool dense, boxed;	  /* row-major; start and extent were given */
@@ -167,34 +169,34 @@ struct ckpt {
 		uint32_t epoch, flags;
 	} held[WIRE_SLOTS_MAX];
 	uint32_t nseg_sent; /* (rpc) */
-	uint32_t accepted;  /* (rpc) the newest epoch that a daemon took */
+	uint32_t accepted,
+		accepted_rev; /* (rpc) the newest epoch that a daemon took, its newest rev */
 
 	pthread_mutex_t mem;
 	void *decl;
 	uint64_t decl_bytes; /* (mem) the sealed declaration, encoded, of epoch */
 	struct seg *seg;
-	uint32_t *seg_by_base;	 /* [nseg] numbers of segments, the lowest address first */
-	uint32_t nseg;		 /* (mem) */
-	uint32_t refused_epoch;	 /* (mem) the daemon has refused this one, */
-	struct ckpt_err refusal; /* (mem) for this reason */
+	uint32_t *seg_by_base; /* [nseg] numbers of segments, the lowest address first */
+	uint32_t nseg;	       /* (mem) */
+	uint32_t refused_epoch, refused_rev; /* (mem) the daemon has refused this one, */
+	struct ckpt_err refusal;	     /* (mem) for this reason */
 
 	_Atomic(struct link *) link;
-	_Atomic uint32_t state;	   /* enum link_state */
-	_Atomic uint32_t epoch;	   /* sealed; 0: none */
-	_Atomic uint32_t rev;	   /* of its newest declaration */
-	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
-	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
+	_Atomic uint32_t state; /* enum link_state */
+	_Atomic uint32_t epoch; /* sealed; 0: none */
+	_Atomic uint32_t rev;	/* of its newest declaration */
+	/* What the daemon of `link` has taken: the rev first; epoch 0: none */
+	_Atomic uint32_t declared, declared_rev;
+	_Atomic uint32_t changed; /* futex: link, state or declared changed */
 
 	pthread_t helper;
 	bool helper_runs;
 	int wake; /* eventfd: the helper is to look */
 	_Atomic uint32_t stop;
-	_Atomic(struct shared_snap *) fill; /* private memory is to be copied for this record */
-	_Atomic uint32_t fill_stop;
-	/* futex: 1 from that request until the copy has ended */
-	_Atomic uint32_t filling;
-	uint64_t fill_mark;
-	struct link *fill_link;
+	struct copier copier;
+	struct sources *sources; /* (mem) the newest declaration's */
+	struct sealed *sealed;	 /* the helper's: of the newest SEALED; NULL */
+	_Atomic uint32_t need;	 /* enum snap_need: who copies what it has */
 
 	/* the trainer's thread alone */
 	struct arena arena;
@@ -212,7 +214,9 @@ struct ckpt {
 		uint32_t elem;
 	} * by_value;
 	uint32_t nby_value;
-	bool dirty, sealed_once, private_memory;
+	/* moved: only where memory lies has changed since the seal. */
+	bool dirty, moved, sealed_once;
+	uint32_t own; /* locals in the process's own memory */
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	bool redeclare;
 	_Atomic bool snapped, restored; /* written here, read by the helper */
@@ -230,7 +234,7 @@ struct ckpt {
 	pthread_mutex_t why_lock; /* protects: */
 	char unrestored_why[SHARED_TEXT];
 	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
-	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
+	uint32_t shadow;   /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;	    /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;
@@ -288,8 +292,6 @@ void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
 void helper_stop(ckpt *c);
 void helper_wake(ckpt *c);
-/* give up the copy of private memory that is under way, if any, and wait for its end */
-void fill_quiesce(ckpt *c);
 /* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and why */
 int why_jump(const ckpt *c, struct ckpt_err *err);
 void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
@@ -298,6 +300,8 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
  * goes into new segments, at the same addresses. */
 int segments_renew(ckpt *c, struct ckpt_err *err);
 bool beat_lost(const struct link *l, uint64_t now);
+/* Has the daemon what ckpt_seal has encoded last? */
+bool declared_now(const ckpt *c);
 /* Has it to be known first that starting over is meant? Two loads. l: NULL without a daemon. */
 bool client_unclean(const ckpt *c, const struct link *l);
 
@@ -325,12 +329,8 @@ const struct declared *named_find(const ckpt *c, const char *component, size_t b
 void declare_free(ckpt *c); /* at the end of the handle */
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);
-/* Ends early when fill_quiesce asks for it. */
-/* private memory -> shadow: by_value the volatile ones, else the others */
-void shadow_fill(ckpt *c, bool by_value);
-/* all private memory -> shadow, before a restore that may leave parts alone */
-void shadow_prepare(ckpt *c);
-void shadow_drain(ckpt *c); /* shadow -> private memory, after a restore */
+/* What is copied by value, without the blobs: to the shadow, or (out) from it. */
+void shadow_copy(ckpt *c, bool out);
 /* How long the blobs are now, read once for this snapshot. One that is longer than its room; NULL. */
 const struct blob *blobs_look(ckpt *c);
 void blobs_by_value(ckpt *c); /* as long as they were then */

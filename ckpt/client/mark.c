@@ -2,7 +2,7 @@
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
-// is late, the mark is FINAL, memory is private, places run out (canary.h), a change was found, or a blob is
+// is late, the mark is FINAL, memory is the process's own, places run out (canary.h), a change was found, or a blob is
 // too long.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -254,7 +254,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	struct ticket t;
 	const struct blob *too_long;
 	bool busy, low, over = false;
-	uint32_t n, changes;
+	uint32_t n, changes, need;
+	uint64_t seq;
 	int rc = mark_check(c, l, step, m);
 
 	if (rc < 0)
@@ -277,7 +278,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
-	if (c->dirty || !c->sealed_once || atomic_load(&c->declared) != atomic_load(&c->epoch)) {
+	if (c->dirty || c->moved || !c->sealed_once || !declared_now(c)) {
 		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
 	}
@@ -308,11 +309,13 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->snapped = true;
 	c->snap_link = l;
 	changes = failing_changes(l); /* by steps before this one */
-	if (t.flags & TICKET_FINAL)
-		fill_quiesce(c); /* of a snapshot that no guard followed */
-	busy = c->private_memory && atomic_load(&c->filling);
-	if (c->private_memory && !busy && !too_long) {
-		shared_copying_set(l->rank, shared_snap_seq(l->rank), t.slot);
+	need = atomic_load_explicit(&c->need, memory_order_relaxed);
+	seq = shared_snap_seq(l->rank);
+	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
+		copier_quiesce(c); /* of a snapshot that no guard followed */
+	busy = need & NEED_CLIENT && !copier_idle(c);
+	if (need & NEED_CLIENT && !busy && !too_long) {
+		shared_copying_set(l->rank, seq, t.slot);
 		over = shared_ticket_over(l->job, t);
 		if (over)
 			shared_copying_clear(l->rank);
@@ -323,8 +326,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 			&low);
 	shared_canary_write(s, c->canary.note, n);
 	if (!busy && !too_long && !over) {
-		atomic_store(&c->fill_stop, 0);
-		shadow_fill(c, true);
+		shadow_copy(c, false);
 		blobs_by_value(c);
 	}
 	if (busy || too_long || over) {
@@ -333,15 +335,10 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		canary_off(&c->canary);
 		*ret_why = too_long ? WIRE_SKIP_BLOB : over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
 		rc = CKPT_SKIPPED;
-	} else if (c->private_memory) {
-		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_CLIENT);
-		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
-		c->fill_link = l;
-		atomic_store(&c->filling, 1);
-		atomic_store(&c->fill, s);
-		helper_wake(c);
 	} else {
-		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_DAEMON);
+		shared_snap_publish(l->rank, s, SNAP_COPYING, need);
+		if (need & NEED_CLIENT)
+			copier_ask(c, l, s, seq, t.slot);
 	}
 	if (low && !atomic_exchange(&c->canary.wanted, 1))
 		helper_wake(c);
@@ -493,10 +490,6 @@ static int guard(ckpt *c, struct link *l, uint64_t until)
 		add(&c->torn, 1);
 		rc = CKPT_TORN;
 	}
-	/* Private memory is read by our own helper: the copy was given up, but it must be seen to
-	 * have stopped. */
-	if (rc && c->private_memory)
-		fill_quiesce(c);
 	shared_update(l->rank, changed && l == c->snap_link);
 	if (changed)
 		guard_changed(c);
@@ -530,7 +523,7 @@ void mark_end(ckpt *c)
 	if (!l || !c->snapped)
 		return;
 	(void)guard(c, l, 0);
-	fill_quiesce(c);
+	copier_quiesce(c);
 	canary_off(&c->canary);
 }
 

@@ -116,7 +116,7 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 		return ckpt_error(
 			err, -EINVAL,
 			"ckpt_want has both FROM_DISK and FROM_MEMORY, or .only is too long");
-	if (!c->sealed_once || c->dirty)
+	if (!c->sealed_once || c->dirty || c->moved)
 		return ckpt_error(err, -EINVAL, "call ckpt_seal before ckpt_restore");
 	return 0;
 }
@@ -186,7 +186,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	if (asked) {
 		if (!(w.flags & CKPT_DRY_RUN))
 			mark_end(c);
-		shadow_prepare(c);
+		shadow_copy(c, false);
 		atomic_store(&c->waits, true);
 		rc = restore_call(c, &w, &r, &why);
 		atomic_store(&c->waits, false);
@@ -202,7 +202,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	r.passed[sizeof r.passed - 1] = 0;
 	passed_say(c, &r);
 	if (!(w.flags & CKPT_DRY_RUN)) {
-		shadow_drain(c);
+		shadow_copy(c, true);
 		line_back(c, r.step);
 	}
 	if (ret) {

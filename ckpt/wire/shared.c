@@ -547,11 +547,6 @@ bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t se
 	return word_need_change(r, s, seq, 0, NEED_ORDERED);
 }
 
-bool shared_snap_hand(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
-{
-	return word_need_change(r, s, seq, NEED_CLIENT, NEED_DAEMON);
-}
-
 /* COPYING of this seq -> TORN. */
 static bool word_tear(struct shared_snap *s, uint64_t seq)
 {

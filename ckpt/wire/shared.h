@@ -320,9 +320,6 @@ bool shared_snap_ordered(const struct shared_snap *s);
 bool shared_tear(struct shared_rank *r);
 /* 7: the daemon is gone; what it still had to copy is torn. */
 void shared_tear_lost(struct shared_rank *r);
-/* Private memory that the library has copied to shared memory: CLIENT becomes DAEMON, who has it to copy
- * now. False: it is not COPYING any more. */
-bool shared_snap_hand(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* 6. False: it is not COPYING any more. */
 bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* `copying`. After it was set, and before anything is written to the slot: is the ticket over? */
@@ -405,6 +402,8 @@ int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_
 uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes);
 /* At which offset of the slot snapshot seq was found to be changed, before its state says so. */
 void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off);
+/* Besides an offset: what belongs there could not be copied, for its memory is not there any more. */
+#define SHARED_WHY_GONE (UINT64_C(1) << 46)
 bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off);
 /* The newest outcome of a step; false: none known. */
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret);

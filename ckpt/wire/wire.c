@@ -286,11 +286,12 @@ static bool inside(uint64_t at, const struct wire_row *r, uint64_t pitch, uint64
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes)
 {
+	bool own = r->flags & WIRE_ROW_CLIENT;
 	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
 
-	return r->rows && r->width && segment < nsegment && r->zero == 0 &&
-			       inside(WIRE_ROW_OFF(r->src), r, r->src_pitch,
-				      segment_bytes[segment]) &&
+	return r->rows && r->width && (own || segment < nsegment) && r->zero == 0 &&
+			       inside(own ? r->src : WIRE_ROW_OFF(r->src), r, r->src_pitch,
+				      own ? WIRE_OWN_BYTES : segment_bytes[segment]) &&
 			       inside(r->dst, r, r->dst_pitch, slot_bytes)
 		       ? 0
 		       : -EPROTO;
@@ -306,8 +307,8 @@ const char *wire_skip_text(uint32_t reason)
 			"ckpt_seal after the newest declaration",
 		[WIRE_SKIP_LATE] = "this rank marks steps for which the other ranks no longer wait",
 		[WIRE_SKIP_COPYING] =
-			"the library was still copying the private memory of the step "
-			"before: use ckpt_alloc, or call ckpt_guard",
+			"the library was still copying the memory of the step before: use "
+			"ckpt_alloc, or call ckpt_guard",
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =

@@ -206,7 +206,8 @@ struct wire_row {
 };
 #define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
 #define WIRE_ROW_OFF(src) ((src) & ((UINT64_C(1) << 48) - 1))
-/* Does it stay inside its segment (of so many bytes, each) and the slot? Pure: fuzzed. */
+/* Does it stay inside its segment (of so many bytes, each), or the address space, and the slot? Pure:
+ * fuzzed. Of CLIENT the library also checks that it has declared that memory for that tensor. */
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes);
 
@@ -384,7 +385,7 @@ enum wire_skip {
 	WIRE_SKIP_FULL,	    /* every slot holds a step that is being written, or the newest one */
 	WIRE_SKIP_UNREADY,  /* slots or declarations are not ready */
 	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
-	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
+	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
 	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */

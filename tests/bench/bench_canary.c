@@ -30,16 +30,13 @@ static uint8_t *shared(const char *name, uint64_t bytes)
 void bench_canary(uint64_t bytes, uint32_t rounds, int own)
 {
 	static struct canary x;
-	struct canary_private private = { 0 };
-	struct canary_sources sources = { .private = &private, .nprivate = own ? 1 : 0 };
-	struct part_of part = { .dense = true, .bytes = bytes };
+	static struct sources sources;
 	struct wire_row row[TENSORS];
 	uint8_t *state = shared("state", bytes), *slot = shared("slot", bytes);
 	struct canary_map parts = { .epoch = 1,
 				    .nslot = 1,
 				    .nrow = TENSORS,
 				    .nsegment = 1,
-				    .shadow = own ? 0 : UINT32_MAX,
 				    .slot = { slot },
 				    .slot_bytes = bytes,
 				    .row = row,
@@ -50,12 +47,11 @@ void bench_canary(uint64_t bytes, uint32_t rounds, int own)
 	struct ckpt_err e = { 0 };
 	bool low;
 
-	part.ptr = state;
-	private.part = &part;
-	private.elem = 4;
 	for (uint32_t i = 0; i < TENSORS; i++)
 		row[i] = (struct wire_row){ .tensor = i,
-					    .src = bytes / TENSORS * i,
+					    .flags = own ? WIRE_ROW_CLIENT : 0,
+					    .src = (own ? (uintptr_t)state : 0) +
+						   bytes / TENSORS * i,
 					    .dst = bytes / TENSORS * i,
 					    .width = bytes / TENSORS,
 					    .rows = 1 };

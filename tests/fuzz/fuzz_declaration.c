@@ -183,7 +183,7 @@ static void take(void *arg, const void *bytes, uint64_t len)
 	assert(seg && names);
 	*seg = (struct segment){ .refs = 1, .base = memory, .bytes = sent };
 	seg->refs = 2; /* ours stays: the memory is not to be unmapped */
-	if (decl_make(bytes, len, 1, 0, &seg, 1, names, &d, &err) == 0) {
+	if (decl_make(bytes, len, 1, 0, 0, &seg, 1, names, &d, &err) == 0) {
 		carry_out(d, in->data, in->size);
 		decl_unref(d);
 	} else {

@@ -38,12 +38,12 @@ static struct wire_row row[TENSORS];
 /* Tensors lie in memory and slot in other orders. */
 static int setup(void **state)
 {
-	static struct canary_sources none;
+	static struct sources none;
 	uint8_t *base[1];
 	const uint64_t bytes[1] = { STATE };
 	struct canary_map parts =
-		ROW(.epoch = 1, .nslot = 1, .nrow = TENSORS, .nsegment = 1, .shadow = UINT32_MAX,
-		    .slot_bytes = STATE, .row = row, .segment = base, .sources = &none);
+		ROW(.epoch = 1, .nslot = 1, .nrow = TENSORS, .nsegment = 1, .slot_bytes = STATE,
+		    .row = row, .segment = base, .sources = &none);
 
 	(void)state;
 	seed = draw_seed("client_canary");
@@ -265,23 +265,21 @@ TEST(places_are_drawn_evenly_and_used_once)
 }
 
 /* --- where it reads --- */
-/* A private local of 3 x 5 x 7 elements of 2 bytes with gaps everywhere: what lies in the gaps is not
+/* A local of the process's own memory, of 3 x 5 x 7 elements of 2 bytes with gaps everywhere: what lies in the gaps is not
  * there for ASan, and differs all the time. */
-TEST(private_memory_is_read_inside_of_its_box_alone)
+TEST(own_memory_is_read_inside_of_its_box_alone)
 {
 	enum { A = 3, B = 5, C = 7 };
-	static struct canary_private private[2];
-	static uint64_t extent[3] = { A, B, C };
-	struct canary_sources sources = { .nprivate = 2, .private = private };
-	struct part_of part[2];
-	struct wire_row rows[2];
+	static struct sources sources;
+	uint8_t *part[2];
+	struct wire_row rows[2 * A * B];
+	uint32_t nrow = 0;
 	struct canary x;
 	struct canary_map *m;
-	uint8_t *shadow = calloc(1, 4096), *image = calloc(1, 4096), *base[1] = { shadow };
+	uint8_t *image = calloc(1, 4096), *base[1] = { image };
 	const uint64_t bytes[1] = { 4096 };
-	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nrow = 2, .nsegment = 1, .shadow = 0,
-				      .slot_bytes = 4096, .row = rows, .segment = base,
-				      .sources = &sources, .rng = 5);
+	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nsegment = 1, .slot_bytes = 4096,
+				      .row = rows, .segment = base, .sources = &sources, .rng = 5);
 	static int64_t strides[2][3] = { { 200, 30, 3 }, { 80, 10, 1 } };
 	bool low;
 
@@ -291,25 +289,28 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 					   (C - 1) * strides[i][2] + 1) *
 				2;
 
-		part[i] = (struct part_of)ROW(.ptr = calloc(1, span), .shadow = true, .ndim = 3,
-					      .bytes = A * B * C * 2, .extent = extent,
-					      .stride = strides[i]);
-		private[i] = (struct canary_private){ i * 1024ull, &part[i], 2 };
-		rows[i] = (struct wire_row)ROW(.src = i * 1024ull, .dst = i * 2048ull,
-					       .width = A * B * C * 2, .rows = 1);
+		part[i] = calloc(1, span);
 		for (uint64_t e = 0; e < span; e++)
-			((uint8_t *)part[i].ptr)[e] = (uint8_t)draw(&seed);
+			part[i][e] = (uint8_t)draw(&seed);
 		for (uint64_t a = 0; a < A; a++)
-			for (uint64_t b = 0; b < B; b++)
+			for (uint64_t b = 0; b < B; b++) {
+				uint8_t *from = part[i] + (a * (uint64_t)strides[i][0] +
+							   b * (uint64_t)strides[i][1]) *
+								  2;
+				uint64_t dst = i * 2048 + (a * B + b) * C * 2, pitch;
+
+				pitch = (uint64_t)strides[i][2] * 2;
+				rows[nrow++] =
+					(struct wire_row)ROW(.flags = WIRE_ROW_CLIENT,
+							     .src = (uintptr_t)from, .dst = dst,
+							     .width = i ? C * 2 : 2,
+							     .rows = i ? 1 : C, .src_pitch = pitch,
+							     .dst_pitch = 2);
 				for (uint64_t k = 0; k < C; k++)
-					memcpy(image + rows[i].dst + ((a * B + b) * C + k) * 2,
-					       (uint8_t *)part[i].ptr +
-						       (a * (uint64_t)strides[i][0] +
-							b * (uint64_t)strides[i][1] +
-							k * (uint64_t)strides[i][2]) *
-							       2,
-					       2);
+					memcpy(image + dst + k * 2, from + k * pitch, 2);
+			}
 	}
+	parts.nrow = nrow;
 	assert_int_equal(canary_init(&x, 1), 0);
 	assert_int_equal(wire_memfd("scratch", CANARY_SCRATCH, &x.scratch_fd, NULL), 0);
 	assert_int_equal(canary_map_make(&parts, bytes, &m), 0);
@@ -318,10 +319,10 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 		uint32_t which = i % 2, n;
 		uint64_t e[3] = { draw_below(&seed, A), draw_below(&seed, B),
 				  draw_below(&seed, C) };
-		uint8_t *at = (uint8_t *)part[which].ptr + (e[0] * (uint64_t)strides[which][0] +
-							    e[1] * (uint64_t)strides[which][1] +
-							    e[2] * (uint64_t)strides[which][2]) *
-								   2;
+		uint8_t *at = part[which] + (e[0] * (uint64_t)strides[which][0] +
+					     e[1] * (uint64_t)strides[which][1] +
+					     e[2] * (uint64_t)strides[which][2]) *
+						    2;
 		struct shared_canary noted;
 
 		canary_draw(m, CANARY_WORDS_ALL, CANARY_PAGES);
@@ -337,21 +338,20 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 			assert_true(canary_guard(&x) != CANARY_SAME);
 			at[1] ^= 4;
 		} else {
-			((uint8_t *)part[which].ptr)[strides[which][0] * 2 - 2] ^= 4;
+			part[which][strides[which][0] * 2 - 2] ^= 4;
 			assert_true(canary_guard(&x) == CANARY_SAME);
 		}
 	}
 	canary_destroy(&x);
 	for (uint32_t i = 0; i < 2; i++)
-		free(part[i].ptr);
-	free(shadow);
+		free(part[i]);
 	free(image);
 }
 
 /* Rows of few bytes, of many lines, of what cannot change. */
 TEST(words_end_where_their_row_does)
 {
-	static struct canary_sources none;
+	static struct sources none;
 	uint8_t *from = calloc(1, 64), *to = calloc(1, 64), *base[1] = { from };
 	const uint64_t bytes[1] = { 64 };
 	struct wire_row rows[] = {
@@ -361,9 +361,9 @@ TEST(words_end_where_their_row_does)
 		{ .src = 16, .dst = 10, .width = 4, .rows = 1, .flags = WIRE_ROW_CONST },
 		{ .src = 16, .dst = 14, .width = 4, .rows = 1, .flags = WIRE_ROW_VALUE },
 	};
-	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nrow = ARRAY_LEN(rows),
-				      .nsegment = 1, .shadow = UINT32_MAX, .slot_bytes = 64,
-				      .row = rows, .segment = base, .sources = &none, .rng = 7);
+	struct canary_map parts =
+		ROW(.epoch = 1, .nslot = 1, .nrow = ARRAY_LEN(rows), .nsegment = 1,
+		    .slot_bytes = 64, .row = rows, .segment = base, .sources = &none, .rng = 7);
 	struct canary x;
 	struct canary_map *m;
 	bool low;

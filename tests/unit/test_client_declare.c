@@ -203,19 +203,20 @@ TEST(memory_is_found_in_the_segment_that_has_all_of_it)
 		bytes = c->seg[i].bytes;
 		for (uint64_t off = 0; off < bytes; off += bytes - 16) {
 			p = added_at(base[i] + off, CKPT_STABLE);
-			assert_false(p->shadow);
+			assert_false(p->own);
 			assert_int_equal(p->seg, i);
 			assert_int_equal(p->off, off);
 		}
 		/* its end is in the next segment, or in none */
-		assert_true(added_at(base[i] + bytes - 12, CKPT_STABLE)->shadow);
+		assert_true(added_at(base[i] + bytes - 12, CKPT_STABLE)->own);
 	}
-	assert_true(added_at((void *)16, CKPT_STABLE)->shadow);
-	assert_true(added_at((void *)(UINTPTR_MAX - 64), CKPT_STABLE)->shadow);
+	assert_true(added_at((void *)16, CKPT_STABLE)->own);
+	assert_true(added_at((void *)(WIRE_OWN_BYTES - 64), CKPT_STABLE)->own);
 	/* The library's own copies are not the trainer's memory. */
+	(void)added_at((void *)16, CKPT_VOLATILE);
 	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
 	assert_true(c->shadow < c->nseg);
-	assert_true(added_at(c->seg[c->shadow].base, CKPT_STABLE)->shadow);
+	assert_true(added_at(c->seg[c->shadow].base, CKPT_STABLE)->own);
 }
 
 TEST(what_is_copied_by_value_is_the_newest_seals)
@@ -235,7 +236,7 @@ TEST(what_is_copied_by_value_is_the_newest_seals)
 	assert_int_equal(c->nby_value, 1);
 	assert_ptr_equal(c->by_value[0].part, second);
 	big[8] = 3;
-	shadow_fill(c, true);
+	shadow_copy(c, false);
 	assert_true(*(float *)((uint8_t *)c->seg[second->seg].base + second->off) == 3);
 }
 
