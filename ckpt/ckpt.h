@@ -420,7 +420,9 @@ struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
 	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
-	uint64_t copy_bytes, copy_ns;	     /* by the daemon, for this rank */
+	/* what the daemon and the library have copied of this rank, and the time that each of them took,
+	 * added up: they copy at the same time, so a snapshot's copy may end sooner than that */
+	uint64_t copy_bytes, copy_ns;
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
 	/* of the last step that reached the state, from its first mark */
@@ -460,8 +462,8 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
  * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
- * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's
- * are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * how: CKPT_PER_RANK: each rank has its own, with any cap; without it they are the same on all ranks,
+ * with the same cap, and rank 0's are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
  * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);

@@ -6,6 +6,7 @@
 #include "daemon/daemon.h"
 #include <fcntl.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -217,6 +218,11 @@ int main(int argc, char **argv)
 		return 2;
 	if (!o.socket && getenv("CKPTD_SOCKET") && *getenv("CKPTD_SOCKET"))
 		o.socket = getenv("CKPTD_SOCKET");
+	/* What a declaration or a commit needed for a moment goes back to the host, and is not kept
+	 * for the next one by every thread that had a part in it. */
+	(void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
+	(void)mallopt(M_TRIM_THRESHOLD, 128 << 10);
+	(void)mallopt(M_ARENA_MAX, 2);
 	umask(077); /* nobody else's, and not less than ours, whatever the caller's was */
 	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
 		char cwd[256];

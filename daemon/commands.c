@@ -77,8 +77,10 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 		return;
 	if (marks && shared_snap_read(&p->snap[marks % SHARED_SNAPS], &seq, &state, &rec) == 0)
 		to->newest = rec.step + 1;
-	to->copy_bytes = atomic_load_explicit(&p->copy_bytes, memory_order_relaxed);
-	to->copy_ns = atomic_load_explicit(&p->copy_ns, memory_order_relaxed);
+	to->copy_bytes = atomic_load_explicit(&p->copy_bytes, memory_order_relaxed) +
+			 atomic_load_explicit(&p->own_bytes, memory_order_relaxed);
+	to->copy_ns = atomic_load_explicit(&p->copy_ns, memory_order_relaxed) +
+		      atomic_load_explicit(&p->own_ns, memory_order_relaxed);
 	to->stall_sum_ns = atomic_load_explicit(&p->stall_sum_ns, memory_order_relaxed);
 	to->stall_max_ns = atomic_load_explicit(&p->stall_max_ns, memory_order_relaxed);
 	to->stall_last_ns = atomic_load_explicit(&p->stall_last_ns, memory_order_relaxed);
@@ -139,6 +141,8 @@ static void put_trouble(const struct job *j, struct wire_report_job *to)
 
 	to->failing_wall_ns = j->failing.wall_ns;
 	snprintf(to->failing, sizeof to->failing, "%s", j->failing.text);
+	if (j->launch)
+		drift_text(j->launch, to->drift, sizeof to->drift);
 	if (!v)
 		return;
 	to->stuck_ns = device_stuck_ns(v, now_ns());

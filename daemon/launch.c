@@ -102,7 +102,9 @@ void launch_unref(struct launch *l)
 	restore_free_retreat(l);
 	agreed_free(l->agreed);
 	whole_unref(l->whole);
+	names_unref(l->names);
 	listed_free(&l->tried);
+	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -120,6 +122,8 @@ void launch_unref(struct launch *l)
 			munmap(m->page, sizeof *m->page);
 			(void)close(m->page_fd);
 		}
+		if (m->pidfd >= 0)
+			(void)close(m->pidfd);
 	}
 	free(l->member);
 	for (uint32_t i = 0; l->constant && i < l->world; i++)
@@ -185,8 +189,10 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	l->page->nslot = l->nslot;
 	l->page->generation = generation;
 	atomic_store(&l->page->beat_ns, now_ns());
-	for (uint32_t i = 0; i < l->world; i++)
+	for (uint32_t i = 0; i < l->world; i++) {
 		l->member[i].rank = i;
+		l->member[i].pidfd = -1;
+	}
 	daemon_watch(j->d, l->bell, (void *)((uintptr_t)l | WATCH_BELL), EPOLLIN);
 	*ret = l;
 	return 0;
@@ -650,13 +656,14 @@ struct declare {
 	struct launch *l;
 	void *bytes;
 	uint64_t len;
-	uint32_t epoch;
+	uint32_t epoch, rev;
 	uint32_t nseg;
 	struct segment **seg; /* the member's; it adds none while busy */
 	struct decl *decl;
 	struct decl **other;   /* [world] of the other ranks, in this epoch: references */
 	struct agreed *agreed; /* the launch's, for so long */
 	struct declare *next;
+	struct names *names; /* reference */
 	int rc;
 	struct ckpt_err err;
 };
@@ -665,8 +672,8 @@ static void declare_run(struct task *t)
 {
 	struct declare *d = (struct declare *)t;
 
-	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl,
-			  &d->err);
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, d->names,
+			  &d->decl, &d->err);
 }
 
 /* Does the rank bring slots along? */
@@ -740,6 +747,7 @@ static void declare_end(struct declare *c)
 		session_refuse(s, c->rc, c->err.msg);
 	} else if (!s->closed) {
 		struct wire_sealed w = { .epoch = c->epoch,
+					 .rev = c->rev,
 					 .nslot = l->nslot,
 					 .slot_bytes = c->decl->raw_bytes,
 					 .nrow = c->decl->nrow };
@@ -749,8 +757,10 @@ static void declare_end(struct declare *c)
 			fd[i] = m->slot[i]->fd;
 		if (w.nrow)
 			fd[nfd++] = c->decl->rows_fd;
+		launch_ring(l); /* what was marked before is copied by the rows of then */
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
+		m->decl->rev = c->rev;
 		m->touched = false;
 		if (l->covered_epoch == c->epoch) /* that was another declaration */
 			l->covered_epoch = 0;
@@ -763,6 +773,7 @@ static void declare_end(struct declare *c)
 		cover_start(l);
 	}
 	decl_unref(c->decl);
+	names_unref(c->names);
 	munmap(c->bytes, c->len);
 	free(c);
 	session_unbusy(s);
@@ -835,19 +846,34 @@ static void declare_done(struct daemon *d, struct task *t)
 	agree_next(l);
 }
 
+/* Those of the epoch: a reference, or NULL. */
+static struct names *launch_names(struct launch *l, uint32_t epoch)
+{
+	if (!l->names || l->names_epoch != epoch) {
+		names_unref(l->names);
+		l->names = names_new();
+		l->names_epoch = epoch;
+	}
+	return l->names ? names_ref(l->names) : NULL;
+}
+
 void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 {
 	struct declare *c = calloc(1, sizeof *c);
 	struct ckpt_err err = { 0 };
 
-	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
+	if (c)
+		c->names = launch_names(s->launch, m->epoch);
+	if (!c || !c->names || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
 		session_refuse(
 			s,
-			err.code ? err.code
-			: c	 ? -EPROTO
-				 : -ENOMEM,
+			err.code	? err.code
+			: c && c->names ? -EPROTO
+					: -ENOMEM,
 			err.code ? err.msg
 				 : "the declaration is malformed, or ckptd has no memory for it");
+		if (c)
+			names_unref(c->names);
 		free(c);
 		return;
 	}
@@ -857,6 +883,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->l->refs++;
 	c->len = m->bytes;
 	c->epoch = m->epoch;
+	c->rev = m->rev;
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
 	s->busy = true;
@@ -935,8 +962,8 @@ static void maybe_ready(struct launch *l)
 	spares_drop(l->job, TABLE_NONE);
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if (!snap_in_slot(l, i) && !(l->lent >> i & 1) && !l->job->d->drain_until)
-			shared_gate_give(l->page, i);
+		if (!snap_in_slot(l, i))
+			slot_give(l, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
@@ -1081,6 +1108,7 @@ static void cover_done(struct daemon *d, struct task *t)
 		whole_unref(l->whole);
 		l->whole = TAKE(c->whole);
 		agreed_free(TAKE(l->agreed));
+		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
 		maybe_ready(l);

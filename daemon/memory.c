@@ -200,6 +200,7 @@ void decl_slot_unref(struct decl *d)
 	table_free(&d->constant);
 	table_free(&d->main);
 	table_free(&d->part);
+	names_unref(d->names);
 	free(d);
 }
 
@@ -215,6 +216,7 @@ void decl_unref(struct decl *d)
 	free(TAKE(d->base));
 	free(TAKE(d->boxes));
 	free(TAKE(d->boxes_mesh));
+	drift_decl_free(TAKE(d->drift));
 	if (d->rows_fd >= 0)
 		(void)close(TAKE_FD(d->rows_fd));
 	decl_slot_unref(d);
@@ -370,6 +372,29 @@ const struct table *decl_part(const struct decl *d, uint32_t kind)
 	return d->constant.npiece ? &d->main : &d->part;
 }
 
+static int pack(struct table *t, struct names *n)
+{
+	struct table packed;
+	int rc = t->sealed ? table_pack(t, n, &packed) : 0;
+
+	if (rc < 0 || !t->sealed)
+		return rc;
+	table_free(t);
+	*t = packed;
+	return 0;
+}
+
+/* Before anything points into its tables. */
+static int decl_pack(struct decl *d)
+{
+	struct table *const table[] = { &d->table, &d->part, &d->main, &d->constant };
+	int rc = 0;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(table) && rc == 0; i++)
+		rc = pack(table[i], d->names);
+	return rc;
+}
+
 static uint64_t slot_sum(const struct decl *d)
 {
 	struct hash128_state s;
@@ -389,7 +414,8 @@ static uint64_t slot_sum(const struct decl *d)
 }
 
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err)
 {
 	struct decl *d = calloc(1, sizeof *d);
 	struct ckpt_errlist list = { .code = -EINVAL };
@@ -398,6 +424,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	if (rc < 0)
 		return rc;
 	d->refs = d->slots = 1;
+	d->names = names_ref(names);
 	d->rows_fd = -1;
 	d->epoch = epoch;
 	d->rank = rank;
@@ -416,6 +443,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_slot(d, &list, err);
 	if (rc == 0 && (boxes_note(d) < 0 || table_boxes_forget(&d->table) < 0))
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	if (rc == 0 && decl_pack(d) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 
@@ -432,6 +461,11 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		return rc;
 	}
 	decl_leave_own(d);
+	rc = drift_decl_make(d, err);
+	if (rc < 0) {
+		decl_unref(d);
+		return rc;
+	}
 	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	d->slot_sum = slot_sum(d);
 	d->copy_bytes = d->copy.bytes;

@@ -13,14 +13,18 @@
 #include <sys/random.h>
 
 #define WRITERS_MAX 8u
+/* Threads that wait for files to be synced, several at a time: of many small parts each waits some ms, in which the
+ * next one is written. They are no load. */
+#define SYNCERS_MAX 7u
 
 const char ckptd_version[] = "ckptd " CKPT_VERSION;
 
 /* A part that is being written, or whose file is made and allocated already. */
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
-	int fd;	     /* -1: none yet */
-	bool linked; /* it is an older step's: there is nothing to write */
+	int fd;	       /* -1: none yet, or it is finished */
+	uint64_t done; /* bytes that were written to it */
+	bool linked;   /* it is an older step's: there is nothing to write */
 	struct store_part_id id;
 };
 
@@ -47,8 +51,10 @@ struct persist {
 	struct const_state now;	   /* but for the epoch */
 	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
 	atomic_uint next;	   /* rank whose part nobody writes yet */
-	atomic_int failed;	   /* the first part that was lost: its result, and err */
-	int rc, passed;		   /* passed: of the walk alone */
+	struct queue
+		written_parts; /* struct part_file: to be synced; item NULL: each writer does that */
+	atomic_int failed;     /* the first part that was lost: its result, and err */
+	int rc, passed;	       /* passed: of the walk alone */
 	struct ckpt_err err;
 };
 
@@ -255,7 +261,8 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 				 &direct, f->name, &f->fd, err);
 }
 
-static int part_try(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
+/* Its bytes, not synced yet. */
+static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
 {
 	uint32_t r = rank_of(p, i);
 	struct native_part *part = &p->part[i];
@@ -270,7 +277,7 @@ static int part_try(struct persist *p, uint32_t i, struct part_io **io, struct c
 					.arg = &x };
 	struct native_role role = { .kind = kind_of(p, i) };
 	struct native_info info = p->info;
-	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;
+	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0;
 
 	if (rc < 0)
 		return rc;
@@ -279,60 +286,107 @@ static int part_try(struct persist *p, uint32_t i, struct part_io **io, struct c
 		role.source = &p->part[p->world + r];
 	}
 	info.role = &role;
-	fd = TAKE_FD(f->fd);
-	rc = move_write_part(&how, fd, decl_part_raw(from->decl, role.kind, from->mem->base),
+	rc = move_write_part(&how, f->fd, decl_part_raw(from->decl, role.kind, from->mem->base),
 			     passing_table(p->passing, i), &info, r, part, err);
-	if (rc < 0) {
-		store_part_drop(p->txn, f->name, fd);
-	} else {
+	f->done = x.done;
+	if (rc == 0) {
 		memcpy(part->name, f->name, sizeof part->name);
 		part->table = passing_table(p->passing, i);
-		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, &f->id, err);
+		return 0;
 	}
+	store_part_drop(p->txn, f->name, TAKE_FD(f->fd));
+	atomic_fetch_sub_explicit(p->written, f->done, memory_order_relaxed);
+	return rc;
+}
+
+static int part_sync(struct persist *p, uint32_t i, struct ckpt_err *err)
+{
+	struct part_file *f = &p->file[i];
+	int rc = store_part_finish(p->txn, f->name, TAKE_FD(f->fd), p->part[i].file_bytes, &f->id,
+				   err);
+
 	if (rc < 0)
-		atomic_fetch_sub_explicit(p->written, x.done, memory_order_relaxed);
+		atomic_fetch_sub_explicit(p->written, f->done, memory_order_relaxed);
 	return rc;
 }
 
-static bool worth_another_try(int rc)
+static bool worth_another_try(const struct persist *p, uint32_t i, int rc)
 {
-	/* a full disk, a lost claim or an order to stop does not get better by itself */
-	return rc == -EIO;
+	/* A full disk, a lost claim or an order to stop does not get better by itself. Where a pass
+	 * has failed it was no disk. */
+	return rc == -EIO && !walk_failed(passing_walk(p->passing, i));
 }
 
-static int part_persist(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
+/* synced: it has failed once, and rc says why. */
+static int part_persist(struct persist *p, uint32_t i, int rc, struct part_io **io, bool sync,
+			struct ckpt_err *err)
 {
-	int rc = -EIO;
+	int tries = rc < 0;
 
-	for (int tries = 0; worth_another_try(rc) && tries <= REWRITES_MAX; tries++) {
+	do {
+		if (tries && !worth_another_try(p, i, rc))
+			return rc;
 		*err = (struct ckpt_err){ 0 };
-		rc = part_try(p, i, io, err);
-		if (walk_failed(passing_walk(p->passing, i)))
-			break; /* it was no disk */
-	}
+		rc = part_put(p, i, io, err);
+		if (rc == 0 && sync)
+			rc = part_sync(p, i, err);
+	} while (rc < 0 && tries++ < REWRITES_MAX);
 	return rc;
+}
+
+static void part_lost(struct persist *p, int rc, const struct ckpt_err *err)
+{
+	int none = 0;
+
+	if (atomic_compare_exchange_strong(&p->failed, &none, rc))
+		p->err = *err;
+}
+
+static void *parts_sync(void *arg)
+{
+	struct persist *p = arg;
+	struct part_file *f;
+
+	while ((f = queue_pop(&p->written_parts))) {
+		uint32_t i = (uint32_t)(f - p->file);
+		struct ckpt_err err = { 0 };
+		int rc = part_sync(p, i, &err);
+
+		if (rc < 0 && !atomic_load(&p->failed))
+			rc = part_persist(p, i, rc, NULL, true, &err);
+		if (rc < 0)
+			part_lost(p, rc, &err);
+	}
+	return NULL;
 }
 
 /* Takes one rank after the other until none is left or one of their parts is lost. The main part is
- * the last one of a rank, because it names the other. */
-static void *parts_write(void *arg)
+ * the last one of a rank, because it names the other, which is synced by then. */
+static void parts_write(struct persist *p, struct part_io **io)
 {
-	struct persist *p = arg;
-	struct part_io *io = NULL;
+	bool hand_over = p->written_parts.item;
 	struct ckpt_err err;
-	int rc, none = 0;
 	uint32_t r;
+	int rc;
 
 	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
 		rc = 0;
 		if (has_part(p, p->world + r) && !p->file[p->world + r].linked)
-			rc = part_persist(p, p->world + r, &io, &err);
+			rc = part_persist(p, p->world + r, 0, io, true, &err);
 		if (rc == 0)
-			rc = part_persist(p, r, &io, &err);
-		none = 0;
-		if (rc < 0 && atomic_compare_exchange_strong(&p->failed, &none, rc))
-			p->err = err;
+			rc = part_persist(p, r, 0, io, !hand_over, &err);
+		if (rc < 0)
+			part_lost(p, rc, &err);
+		else if (hand_over)
+			(void)queue_push(&p->written_parts, &p->file[r]);
 	}
+}
+
+static void *writer_run(void *arg)
+{
+	struct part_io *io = NULL;
+
+	parts_write(arg, &io);
 	part_io_close(io);
 	return NULL;
 }
@@ -392,12 +446,41 @@ static int parts_reserve(struct persist *p)
 	return 0;
 }
 
+/* Those that write, this one among them, and those that sync behind them. */
+static int parts_threads(struct persist *p)
+{
+	uint32_t helpers, want = passing_threads(p->world, &helpers), n = 0, nsync = 0;
+	pthread_t writer[WRITERS_MAX], syncer[SYNCERS_MAX];
+	struct part_io *own = NULL, **io = p->worker ? &p->worker->io : &own;
+
+	p->written_parts = (struct queue){ 0 };
+	if (p->world > 1 && queue_init(&p->written_parts, p->world) == 0)
+		while (nsync < MIN(p->world - 1, SYNCERS_MAX) &&
+		       thread_start(&syncer[nsync], "ckptd-sync", true, parts_sync, p) == 0)
+			nsync++;
+	if (p->written_parts.item && nsync == 0) {
+		queue_destroy(&p->written_parts);
+		p->written_parts = (struct queue){ 0 };
+	}
+	while (n + 1 < want && thread_start(&writer[n], "ckptd-write", true, writer_run, p) == 0)
+		n++;
+	parts_write(p, io);
+	while (n > 0)
+		(void)pthread_join(writer[--n], NULL);
+	if (p->written_parts.item) {
+		queue_close(&p->written_parts);
+		while (nsync > 0)
+			(void)pthread_join(syncer[--nsync], NULL);
+		queue_destroy(&p->written_parts);
+	}
+	if (*io && (io == &own || part_io_has_threads(*io)))
+		part_io_close(TAKE(*io));
+	return atomic_load(&p->failed);
+}
+
 static void parts_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	uint32_t helpers, want = passing_threads(p->world, &helpers), n = 0;
-	pthread_t writer[WRITERS_MAX];
-
 	p->worker = worker_me();
 	atomic_store(&p->next, 0u);
 	atomic_store(&p->failed, 0);
@@ -405,15 +488,8 @@ static void parts_run(struct task *t)
 	if (p->rc < 0)
 		return;
 	p->rc = parts_reserve(p);
-	if (p->rc == 0) {
-		while (n + 1 < want &&
-		       thread_start(&writer[n], "ckptd-write", true, parts_write, p) == 0)
-			n++;
-		(void)parts_write(p);
-		while (n > 0)
-			(void)pthread_join(writer[--n], NULL);
-		p->rc = atomic_load(&p->failed);
-	}
+	if (p->rc == 0)
+		p->rc = parts_threads(p);
 	parts_drop(p, 0);
 	if (p->rc < 0)
 		store_abort(TAKE(p->txn));
@@ -538,6 +614,8 @@ static void commit_step(struct persist *p)
 	const struct lineage_ask ask = line_ask(p);
 	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
+	char health[DRIFT_TEXT];
+	const struct checkpoint_attr attr = { DRIFT_ATTR, health };
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
@@ -552,6 +630,11 @@ static void commit_step(struct persist *p)
 	at.line.tool = ckptd_version;
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
+	drift_text(p->snap->launch, health, sizeof health);
+	if (health[0]) {
+		at.line.nattr = 1;
+		at.line.attr = &attr;
+	}
 	if (p->rc == 0)
 		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)

@@ -80,11 +80,25 @@ void session_accept(struct daemon *d)
 		session_end(s);
 }
 
+/* Not the same as the end of its socket: the kernel closes that before the process's last thread, or a
+ * device that works for it, has stopped. */
+static bool pidfd_dead(int pidfd)
+{
+	struct pollfd p = { .fd = pidfd, .events = POLLIN };
+
+	return pidfd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
+}
+
 static bool process_dead(const struct session *s)
 {
-	struct pollfd p = { .fd = s->pidfd, .events = POLLIN };
+	return pidfd_dead(s->pidfd);
+}
 
-	return s->pidfd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
+bool member_dead(const struct member *m)
+{
+	if (m->session)
+		return MUTANT(DEAD_BY_SOCKET) ? m->session->closed : process_dead(m->session);
+	return m->over || !m->attached || pidfd_dead(m->pidfd);
 }
 
 static void session_free(struct session *s)
@@ -116,6 +130,10 @@ static void session_verdict(struct session *s, bool dead)
 	if (m && m->session == s) {
 		m->session = NULL;
 		m->over = dead;
+		if (!dead) { /* its end is seen later, or never */
+			daemon_unwatch(s->d, s->pidfd);
+			m->pidfd = TAKE_FD(s->pidfd);
+		}
 		launch_member_gone(l, m, dead && !s->said_bye);
 	}
 	session_free(s);

@@ -3,7 +3,7 @@
 // Called by launch and loop.
 // Invariants: a snap is staged only when every rank of its launch has copied it whole under one
 // epoch and is known to guard; an older staged snap is released only after a newer one is
-// staged; a slot goes back to the gate only when no task can touch it.
+// staged; a slot goes back to the gate only when no task and no copier of a rank can touch it.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/passes.h"
@@ -29,6 +29,7 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .const_rev = l->const_rev,
 			    .base = l->base,
 			    .back = l->back,
+			    .drift_turn = drift_turn(l),
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -60,6 +61,7 @@ static void snap_unlink(struct snap *s)
 	if (s->drain)
 		control_over(s, -ECANCELED, "the step was discarded");
 	rescue_lost(s, -ECANCELED, "the step was discarded");
+	drift_look(s, true);
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -203,6 +205,30 @@ bool launch_gate_open(const struct launch *l)
 	       l == l->job->launch;
 }
 
+/* Whoever dies is seen twice: its socket ends, and later it is dead. */
+static bool slot_written(const struct launch *l, uint32_t slot)
+{
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+
+		if (m->page && shared_copying_has(m->page, slot) && !member_dead(m))
+			return true;
+	}
+	return false;
+}
+
+void slot_give(struct launch *l, uint32_t slot)
+{
+	if (l->lent >> slot & 1 || !launch_gate_open(l) ||
+	    (MUTANT(SLOT_NOT_GIVEN) && l->ticket_seen))
+		return;
+	shared_gate_over(l->page, slot); /* a rank that is late sees this, or is seen */
+	if (slot_written(l, slot))
+		return; /* ring_tickets comes again */
+	shared_gate_give(l->page, slot);
+	shared_event(l->page);
+}
+
 /* What a rescue reads stays until that ends: job_settle comes again. */
 void snap_release(struct snap *s)
 {
@@ -214,10 +240,8 @@ void snap_release(struct snap *s)
 		return;
 	}
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
-	if (s->epoch == l->epoch && launch_gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
-		shared_gate_give(l->page, s->slot);
-		shared_event(l->page);
-	}
+	if (s->epoch == l->epoch)
+		slot_give(l, s->slot);
 	snap_unlink(s);
 }
 
@@ -262,39 +286,49 @@ struct copy {
 	struct shared_snap *rec;
 	uint64_t mark, ns;
 	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
-	int rc;
+	uint32_t turn;
+	struct drift_sums *drift;
+	int rc; /* 0: all that the daemon has to copy is copied */
 };
 
 static int copy_tick(void *arg, uint64_t done)
 {
 	struct copy *c = arg;
-	uint64_t seq;
 
 	(void)done;
-	return shared_snap_state(c->rec, &seq) != SNAP_COPYING || seq != c->mark;
+	return !shared_snap_going(c->rec, c->mark);
+}
+
+static int copy_stop(void *arg)
+{
+	return copy_tick(arg, 0);
 }
 
 static void copy_run(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
-	struct shared_canary canary;
 	uint64_t start = now_ns();
 	void *to = c->mem->base;
 
 	c->rc = copy_tick(c, 0) ? -ECANCELED
 				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
-	if (c->rc == 0 && shared_canary_read(c->rec, c->mark, &canary) == 0)
-		c->changed_at = shared_canary_compare(&canary, to, c->decl->raw_bytes);
-	if (c->changed_at != UINT64_MAX) {
-		c->rc = -ESTALE;
-		shared_why_set(c->rec, c->mark, c->changed_at);
-	}
-	if (c->rc == 0) {
-		if (!shared_snap_copied(c->page, c->rec, c->mark))
+	if (c->rc == 0 && c->turn != DRIFT_NO_TURN)
+		c->drift = drift_sum(c->decl, c->turn, copy_stop, c);
+	if (c->rc == 0)
+		switch (shared_copy_end(c->page, c->rec, c->mark, NEED_DAEMON, to,
+					c->decl->raw_bytes, &c->changed_at)) {
+		case COPY_END_WAITS:
+		case COPY_END_COPIED:
+			break;
+		case COPY_END_TORN:
 			c->rc = -ECANCELED;
-	} else if (c->rc != -ECANCELED) {
+			break;
+		case COPY_END_CHANGED:
+			c->rc = -ESTALE;
+			break;
+		}
+	else if (c->rc != -ECANCELED)
 		shared_snap_drop(c->page, c->rec, c->mark);
-	}
 	c->ns = now_ns() - start;
 }
 
@@ -312,31 +346,48 @@ static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool 
 		 "rank %u changed %s after ckpt_snapshot and before ckpt_guard", r, name);
 }
 
+static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
+{
+	struct snap_rank *k = &s->rank[r];
+	char text[128];
+
+	k->copy = COPY_TORN;
+	if (changed) {
+		if (!s->dropped)
+			snap_changed(s, r, k->decl, true, at);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
+		return;
+	}
+	snprintf(text, sizeof text,
+		 k->not_copied ? "rank %u could not copy it: its ckpt_why says why"
+			       : "rank %u's guard ended the copy",
+		 r);
+	snap_fail(s, OUTCOME_TORN, -ENOENT,
+		  s->launch->member[r].lost ? "a rank died during its copy" : text);
+}
+
+static void copy_look(struct snap *s, uint32_t r);
+
 static void copy_done(struct daemon *d, struct task *t)
 {
 	struct copy *c = (struct copy *)t;
 	struct snap *s = c->snap;
 	struct job *j = s->job;
-	struct snap_rank *r = &s->rank[c->r];
-	char text[128];
 
 	(void)d;
 	s->tasks--;
-	if (c->rc == 0 || MUTANT(TORN_STAGED)) {
-		r->copy = COPY_DONE;
+	s->rank[c->r].task = false;
+	if (c->rc == 0) {
+		s->rank[c->r].drift = TAKE(c->drift);
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
-	} else if (c->changed_at != UINT64_MAX) {
-		r->copy = COPY_TORN;
-		if (!s->dropped)
-			snap_changed(s, c->r, c->decl, true, c->changed_at);
-		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
+		copy_look(s, c->r);
+	} else if (MUTANT(TORN_STAGED)) {
+		s->rank[c->r].copy = COPY_DONE;
 	} else {
-		r->copy = COPY_TORN;
-		snprintf(text, sizeof text, "rank %u's guard ended the copy", c->r);
-		snap_fail(s, OUTCOME_TORN, -ENOENT,
-			  s->launch->member[c->r].lost ? "a rank died during its copy" : text);
+		copy_torn(s, c->r, c->changed_at != UINT64_MAX, c->changed_at);
 	}
+	drift_sums_free(c->drift);
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
 	free(c);
@@ -346,15 +397,70 @@ static void copy_done(struct daemon *d, struct task *t)
 		restore_try(j->launch);
 }
 
-static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark,
-		       uint32_t epoch)
+static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 {
-	struct snap_rank *r = &s->rank[m->rank];
+	struct snap_rank *r = &s->rank[rank];
 	struct copy *c = calloc(1, sizeof *c);
 
+	if (!c) {
+		shared_snap_drop(s->launch->member[rank].page, rec, r->mark);
+		r->copy = COPY_TORN;
+		snap_fail(s, OUTCOME_TORN, -ENOENT, "ckptd has no memory for a copy");
+		return;
+	}
+	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
+			    .snap = s,
+			    .r = rank,
+			    .decl = decl_ref(r->decl),
+			    .mem = slotmem_ref(r->mem),
+			    .page = s->launch->member[rank].page,
+			    .rec = rec,
+			    .mark = r->mark,
+			    .turn = s->drift_turn,
+			    .changed_at = UINT64_MAX };
+	r->task = true;
+	s->tasks++;
+	daemon_task(s->job->d, &s->job->d->copy, &c->task);
+}
+
+/* What has become of a rank's copy: its own copier ends without a task. */
+static void copy_look(struct snap *s, uint32_t r)
+{
+	struct snap_rank *k = &s->rank[r];
+	struct shared_rank *page = s->launch->member[r].page;
+	struct shared_snap *rec = &page->snap[k->mark % SHARED_SNAPS];
+	enum snap_state state;
+	uint64_t seq, at;
+
+	if (k->copy != COPY_QUEUED || k->task)
+		return;
+	state = shared_snap_state(rec, &seq);
+	if (seq == k->mark && state == SNAP_COPYING) {
+		if (s->dropped || !(shared_snap_need(rec, k->mark) & NEED_DAEMON))
+			return;
+		/* where a client sets the bit later, the memory may not be ours any more */
+		if (s->launch->member[r].decl == k->decl)
+			copy_start(s, r, rec);
+		else
+			shared_snap_drop(page, rec, k->mark);
+	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
+		k->copy = COPY_DONE;
+	} else { /* or its record is another one's already */
+		bool changed = shared_why_get(rec, k->mark, &at);
+
+		copy_torn(s, r, changed, at);
+	}
+}
+
+/* A record of this rank belongs to the snap. */
+static void copy_take(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark,
+		      const struct shared_record *is)
+{
+	struct snap_rank *r = &s->rank[m->rank];
+
 	r->mark = mark;
-	if (!c || !m->decl || m->decl->epoch != epoch || epoch != s->epoch || !m->touched) {
-		free(c);
+	if (!m->decl || m->decl->epoch != is->epoch || is->epoch != s->epoch || !m->touched ||
+	    (m->decl->rev != is->rev && !MUTANT(ROWS_OF_OLD_REV))) {
 		shared_snap_drop(m->page, rec, mark);
 		r->copy = COPY_TORN;
 		snap_fail(s, OUTCOME_TORN, -ENOENT,
@@ -362,19 +468,10 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 		return;
 	}
 	r->copy = COPY_QUEUED;
+	r->not_copied = is->flags & RECORD_NOT_COPIED;
 	r->decl = decl_slot_ref(m->decl);
 	r->mem = slotmem_ref(m->slot[s->slot]);
-	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
-			    .snap = s,
-			    .r = m->rank,
-			    .decl = decl_ref(m->decl),
-			    .mem = slotmem_ref(r->mem),
-			    .page = m->page,
-			    .rec = rec,
-			    .mark = mark,
-			    .changed_at = UINT64_MAX };
-	s->tasks++;
-	daemon_task(s->job->d, &s->job->d->copy, &c->task);
+	copy_look(s, m->rank);
 }
 
 /* --- reading the pages --- */
@@ -418,10 +515,10 @@ static void ring_tickets(struct launch *l)
 					snap_release(k);
 			}
 	}
-	for (uint32_t i = 0; n && i < l->nslot; i++) /* what a void ticket took */
-		if (!(free_mask >> i & 1) && !(l->lent >> i & 1) && !snap_in_slot(l, i) &&
-		    launch_gate_open(l))
-			shared_gate_give(l->page, i);
+	/* What a void ticket took; what a copier of a rank still wrote to. */
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (!(free_mask >> i & 1) && !snap_in_slot(l, i))
+			slot_give(l, i);
 }
 
 static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t r)
@@ -454,8 +551,6 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 
 	if (shared_snap_read(at, &seq, &state, &rec) < 0 || seq != mark)
 		return true; /* overwritten by newer ones: its ticket expires */
-	if (state == SNAP_FILLING)
-		return false;
 	s = snap_of_ticket(l, rec.ticket_seq);
 	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
 		return false; /* taken after we looked at the gate */
@@ -466,19 +561,7 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 	}
 	snap_learn(s, &rec, m->rank);
 	s->rank[m->rank].unguarded = rec.unguarded;
-	if (state == SNAP_COPYING || MUTANT(TORN_STAGED)) {
-		copy_start(s, m, at, mark, rec.epoch);
-	} else {
-		char text[128];
-
-		s->rank[m->rank].copy = COPY_TORN;
-		snprintf(text, sizeof text,
-			 rec.flags & RECORD_NOT_COPIED
-				 ? "rank %u could not copy it: its ckpt_why says why"
-				 : "rank %u's guard ended the copy",
-			 m->rank);
-		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
-	}
+	copy_take(s, m, at, mark, &rec);
 	return true;
 }
 
@@ -488,7 +571,7 @@ static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 {
 	const struct snap_rank *k = &s->rank[r];
 	const struct shared_record rec = { .step = s->step,
-					   .flags = s->flags,
+					   .flags = (uint16_t)s->flags,
 					   .unguarded = k->unguarded };
 	const struct shared_rank *page = s->launch->member[r].page;
 
@@ -601,6 +684,8 @@ void launch_ring(struct launch *l)
 		    snap_guarded(s) < 0 && s->phase != PHASE_WRITING) {
 			snap_give_up(s);
 			snap_release(s);
+		} else if (s->launch == l && s->phase != PHASE_COLLECTING) {
+			drift_look(s, false);
 		}
 	}
 	for (uint32_t r = 0; r < l->world; r++) {
@@ -620,6 +705,7 @@ void launch_ring(struct launch *l)
 		for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
 			char text[96];
 
+			copy_look(s, r);
 			if (s->rank[r].copy != COPY_NONE)
 				continue;
 			snprintf(text, sizeof text, "rank %u did not mark this step", r);
@@ -649,7 +735,7 @@ static void snap_staged(struct snap *s)
 	s->phase = PHASE_STAGED;
 	s->staged_at = now_ns();
 	s->phase_ns[0] = s->staged_at - s->mark_ns;
-	if (s->flags || nobody_left(l) || s->job->d->drain_until)
+	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || nobody_left(l) || s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
 	log_line(&s->job->d->opts.log, LOG_INFO,
 		 "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
@@ -833,21 +919,35 @@ void snap_written(struct snap *s, int rc, const char *text)
 }
 
 /* --- a member is gone --- */
+static void copy_orphan(struct snap *s, struct member *m, bool dead, bool finish)
+{
+	const struct snap_rank *k = &s->rank[m->rank];
+	struct shared_snap *rec;
+
+	if (k->copy != COPY_QUEUED)
+		return;
+	rec = &m->page->snap[k->mark % SHARED_SNAPS];
+	if (dead)
+		shared_snap_orphan(m->page, rec, k->mark, finish, k->mem->base, k->decl->raw_bytes);
+	else
+		shared_snap_drop(m->page, rec, k->mark);
+	copy_look(s, m->rank);
+}
+
 void snap_member_gone(struct launch *l, struct member *m, bool dead)
 {
-	/* Host memory of a dead process that was not in its update cannot change any more: its copy
-	 * may be finished. */
+	/* Host memory of a dead process that was not in its update cannot change any more: the daemon's
+	 * copy of it may be finished. */
 	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 &&
 		      atomic_load(&m->page->guards) > 0 && atomic_load(&m->page->unguarded) == 0;
 
-	if (!finish && m->page)
-		shared_tear(m->page);
 	for (struct snap *s = l->job->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->launch == l && s->phase == PHASE_COLLECTING) {
 			if (s->rank[m->rank].copy == COPY_NONE)
 				snap_fail(s, OUTCOME_TORN, -ENOENT,
 					  "a rank ended or detached before it marked this step");
+			copy_orphan(s, m, dead, finish);
 			snap_check(s);
 		}
 	}

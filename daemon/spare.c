@@ -54,7 +54,7 @@ void spares_keep(struct launch *l)
 		struct member *m = &l->member[r];
 
 		/* A process that lives and has not said that it is done may still write. */
-		for (uint32_t i = 0; m->over && m->decl && i < l->nslot; i++) {
+		for (uint32_t i = 0; member_dead(m) && m->decl && i < l->nslot; i++) {
 			struct spare *x =
 				m->slot[i] && m->slot[i]->touched ? calloc(1, sizeof *x) : NULL;
 
@@ -119,8 +119,6 @@ void launch_lent(struct launch *l)
 			if (l->member[r].slot[i] && held_by(l->job, l, l->member[r].slot[i]))
 				l->lent |= 1u << i;
 	for (uint32_t i = 0; i < l->nslot; i++)
-		if ((before & ~l->lent) >> i & 1 && launch_gate_open(l) && !snap_in_slot(l, i)) {
-			shared_gate_give(l->page, i);
-			shared_event(l->page);
-		}
+		if ((before & ~l->lent) >> i & 1 && !snap_in_slot(l, i))
+			slot_give(l, i);
 }

@@ -23,7 +23,9 @@
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/prune.h"
+#include "ckpt/table/names.h"
 #include "daemon/daemon.h"
+#include "daemon/drift.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -44,6 +46,7 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;
@@ -143,11 +146,12 @@ struct slotmem {
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
-	uint32_t epoch, rank;
+	struct names *names;	/* of its tables: a reference */
+	uint32_t epoch, rev, rank;
 	/* What the rank has: places are its segments, and behind them, if it is used, the process's own memory,
 	 * which the daemon never sees */
 	struct table table;
-	uint32_t own;	    /* that place; TABLE_NONE: none */
+	uint32_t own; /* that place; TABLE_NONE: none */
 	struct table part;  /* what its slot holds: one place */
 	uint64_t
 		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
@@ -163,8 +167,9 @@ struct decl {
 	int rows_fd; /* of copy, for the library: wire/wire.h; -1 none */
 	uint32_t nrow;
 	uint32_t nseg;
-	struct segment **seg; /* [nseg] references held */
-	const void **base;    /* [table.nplace]; NULL: the process's own memory */
+	struct drift_decl *drift; /* drift.c's */
+	struct segment **seg;	  /* [nseg] references held */
+	const void **base;	  /* [table.nplace]; NULL: the process's own memory */
 	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
@@ -197,7 +202,8 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
-	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
+	      struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
@@ -216,7 +222,8 @@ void agreed_free(struct agreed *a);
 struct whole {
 	_Atomic uint32_t refs;
 	uint32_t epoch, world;
-	struct table table; /* no pieces, no places */
+	struct table table;  /* no pieces, no places */
+	struct names *names; /* its */
 	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
 	 * there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
@@ -293,6 +300,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
+/* The process of this rank is dead: no thread of it, and no device, writes to its slots. A slot may be
+ * used for something else only if this is so, or `copying` of its page does not name it. */
+bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
 void session_ok(struct session *s);
@@ -428,11 +438,12 @@ struct member {
 	uid_t uid; /* whose process it is, or was */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
-	bool over;		   /* its process is dead, or has said that it is done */
-	bool touched;		   /* the slots of decl are in memory */
-	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
+	bool over;    /* its process is dead, or has said that it is done: see member_dead */
+	bool touched; /* the slots of decl are in memory */
+	uint64_t touch_again_ns; /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
+	int pidfd; /* of a process that lived when its session ended; -1 */
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] by id */
 	uint64_t seg_bytes;   /* of all of them */
@@ -468,6 +479,8 @@ struct launch {
 	struct restore *filling; /* whose windows are filled; NULL */
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
 	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
+	uint32_t names_epoch;
 	/* Declarations are held against the others one after the other. agreed: NULL while one is */
 	struct agreed *agreed;
 	bool agreeing;
@@ -507,6 +520,7 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
+	struct drift *drift;	     /* NULL: nothing to tell */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -526,9 +540,12 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
+	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;	    /* 0: taken over from an earlier daemon */
-	uint64_t unguarded; /* of its record */
+	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
+	uint64_t mark;	       /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;    /* of its record */
+	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
@@ -546,6 +563,7 @@ struct snap {
 	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
+	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
@@ -616,6 +634,9 @@ void gate_close(struct launch *l);
 /* May the launch's slots be handed out at all? */
 bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
+/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
+ * copier writes to it. */
+void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 /* all members are gone: what is staged is to be written */

@@ -133,6 +133,7 @@ void whole_unref(struct whole *w)
 		if (w->own[i])
 			free(w->map[i]);
 	table_free(&w->table);
+	names_unref(w->names);
 	free(w->map);
 	free(w->own);
 	free(w->map_n);
@@ -231,6 +232,11 @@ static int whole_fill(struct whole *w, struct decl *const *decl, struct ckpt_err
 		cover_check(decl, w->world, &all, ret_list);
 	table_free(&all);
 	w->table.nplace = 0;
+	if (rc == 0 && ret_list->n == 0 && (rc = table_pack(&w->table, w->names, &all)) == 0) {
+		table_free(&w->table);
+		w->table = all;
+		names_settle(w->names); /* all have come */
+	}
 	return rc;
 }
 
@@ -243,6 +249,7 @@ int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, str
 	if (w) {
 		w->refs = 1;
 		w->epoch = decl[0]->epoch;
+		w->names = names_ref(decl[0]->names);
 		w->map = calloc(2 * (size_t)world, sizeof(uint32_t *));
 		w->map_n = calloc(2 * (size_t)world, sizeof *w->map_n);
 		w->own = calloc(2 * (size_t)world, sizeof *w->own);

@@ -133,6 +133,13 @@
 	X(TEAR_BLIND, client, "a guard tears by compare-and-swap") \
 	X(TEAR_NEVER, client, "a guard tears a copy that has not ended") \
 	X(COPIED_BLIND, client, "a copy ends by compare-and-swap") \
+	X(COPIED_WITH_ONE, client, "a snapshot is copied when both of its copiers have ended") \
+	X(GUARD_IGNORES_DAEMON, client, "a guard that a device lets go does not leave the daemon's copier behind") \
+	X(TEAR_AFTER_ORDERED, client, "what a guard has let go is torn by no later one") \
+	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
+	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
+	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
 	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \
@@ -174,6 +181,10 @@
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
 	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \
+	X(DRIFT_UNCOMPARED, daemon, "replicas that differ are found") \
+	X(DRIFT_GROUPS_MIXED, daemon, "only ranks with the same elements are compared") \
+	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
+	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \

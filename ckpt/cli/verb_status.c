@@ -143,10 +143,15 @@ static bool is_failing(const struct wire_report_job *j)
 	return j->failing[0] || j->failing_wall_ns;
 }
 
+static bool has_drifted(const struct wire_report_job *j)
+{
+	return j->drift[0] != 0;
+}
+
 static bool any_trouble(const struct wire_report *r)
 {
 	for (uint32_t i = 0; i < r->head->njob; i++)
-		if (is_stuck(&r->job[i]) || is_failing(&r->job[i]))
+		if (is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i]))
 			return true;
 	return false;
 }
@@ -262,6 +267,9 @@ static void json_trouble(struct output *o, const struct wire_report_job *j)
 	output_object(o, "failing");
 	put(o, "text", cell_word(j->failing));
 	put(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
+	output_close(o);
+	output_object(o, "replicas");
+	put(o, "differ", cell_word(j->drift));
 	output_close(o);
 	output_object(o, "device");
 	put(o, "name", cell_word(j->device));
@@ -553,6 +561,9 @@ static void text_trouble(struct cli *c, const struct wire_report *r,
 			 "%s has not answered for %s; the steps that are being written wait for it",
 			 j->device[0] ? j->device : "the device below the store",
 			 human_span(j->stuck_ns, span));
+	for (const char *p = j->drift; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		cli_mark(c, STYLE_BAD, p == j->drift ? "  replicas differ " : "                  ",
+			 18, "%.*s", (int)strcspn(p, "\n"), p);
 	if (!is_failing(j))
 		return;
 	if (j->failing_wall_ns)
@@ -773,8 +784,8 @@ const struct cli_verb verb_status = {
 		"the newest step in memory, which survives the trainer, and the newest step on disk, "
 		"which survives the host, with their ages: this is what you have if the job dies now. "
 		"It also shows the job's ranks, its speed, the step that is being written, how long "
-		"ckptd held the trainer, how many snapshots were skipped and why, errors, and a disk "
-		"that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
+		"ckptd held the trainer, how many snapshots were skipped and why, errors, replicas "
+		"that differ, and a disk that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
 		"the newest 64 steps.",
 	.example =
 		(const struct cli_example[]){
@@ -791,8 +802,8 @@ const struct cli_verb verb_status = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, or a disk "
-		"hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, its replicas "
+		"differ, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
 	.narg_max = 0,
 	.run = run,

@@ -728,7 +728,7 @@ static void link_lost(ckpt *c)
 	helper_takes_rpc(c);
 	atomic_store(&c->state, fenced ? LINK_FENCED : LINK_DOWN);
 	if (l) {
-		shared_tear(l->rank);
+		shared_tear_lost(l->rank);
 		remember_slots(c, l);
 	}
 	drop_socket(c);
@@ -890,8 +890,9 @@ static void fill_private(ckpt *c)
 	 * run again. */
 	atomic_store(&c->filling, 0);
 	shared_futex_wake(&c->filling);
-	if (shared_snap_move(s, mark, SNAP_FILLING, SNAP_COPYING) &&
-	    write(l->bell, &one, sizeof one) < 0)
+	shared_copying_clear(l->rank);
+	(void)shared_snap_hand(l->rank, s, mark); /* torn: the slot waits for this copier to stop */
+	if (write(l->bell, &one, sizeof one) < 0)
 		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
 }
 

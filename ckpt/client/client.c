@@ -161,7 +161,7 @@ static void handle_free(ckpt *c)
 		if (c->slot[i].bytes)
 			(void)close(c->slot[i].fd);
 	for (uint32_t i = 0; i < c->nseg; i++) {
-		if (!(c->flags & CKPT_KEEP_MEMORY) || c->seg[i].copies)
+		if (!(c->flags & CKPT_KEEP_MEMORY) || !c->seg[i].given)
 			munmap(c->seg[i].base, c->seg[i].bytes);
 		(void)close(c->seg[i].fd);
 	}
@@ -177,11 +177,7 @@ static void handle_free(ckpt *c)
 	arena_free(&c->arena);
 	free(c->seg);
 	free(c->seg_by_base);
-	free(c->tensor);
-	free(c->tensor_names.slot);
-	free(c->by_value);
-	free(c->blob);
-	free(c->blob_names.slot);
+	declare_free(c);
 	free(c->decl);
 	free(c->job);
 	free(c->store);
@@ -259,8 +255,10 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
 	fill_quiesce(c);
 	pthread_mutex_lock(&c->mem);
 	rc = segment_new(c, bytes, &seg, err);
-	if (rc == 0)
+	if (rc == 0) {
+		c->seg[seg].given = true;
 		*ret = c->seg[seg].base;
+	}
 	pthread_mutex_unlock(&c->mem);
 	return rc;
 }

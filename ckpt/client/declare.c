@@ -213,8 +213,10 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 	return 0;
 }
 
+/* room: for 3 numbers per dimension. */
 static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		      const struct ckpt_local *l, struct part_of *ret, struct ckpt_err *err)
+		      const struct ckpt_local *l, uint64_t *room, struct part_of *ret,
+		      struct ckpt_err *err)
 {
 	uint32_t elem = dtype_bytes(t->dtype);
 	uint64_t span, numel = 1;
@@ -222,13 +224,11 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 
 	*ret = (struct part_of){ .ptr = l->ptr,
 				 .ndim = t->ndim,
-				 .start = arena_array(&c->arena, t->ndim, 3 * sizeof *ret->start),
+				 .start = room,
+				 .extent = room + t->ndim,
+				 .stride = (int64_t *)(room + 2 * t->ndim),
 				 .dense = true,
 				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
-	if (!ret->start)
-		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	ret->extent = ret->start + t->ndim;
-	ret->stride = (int64_t *)(ret->extent + t->ndim);
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: a ckpt_local needs both start and extent, or neither",
@@ -271,21 +271,62 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 }
 
 static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		       const struct ckpt_local *l, uint32_t n, struct part_of **ret,
+		       const struct ckpt_local *l, uint32_t n, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	struct part_of *p = arena_array(&c->arena, n ? n : 1, sizeof *p);
-	int rc = p ? 0 : ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	size_t numbers = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + numbers * 8;
+	struct part_block *b = NULL;
+	uint64_t *room;
+	int rc = 0;
 
+	if (n < SIZE_MAX / each - 1)
+		b = calloc(1, sizeof *b + n * each);
+	if (!b)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	room = (uint64_t *)&b->part[n];
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = local_take(c, t, share, &l[i], &p[i], err);
+		rc = local_take(c, t, share, &l[i], room + i * numbers, &b->part[i], err);
 	if (rc == 0 && n == 0 && share->numel)
 		rc = ckpt_error(err, -EINVAL,
 				"%s/%s: this rank holds %" PRIu64
 				" elements by its layout, but nlocal is 0",
 				t->component, t->name, share->numel);
-	*ret = p;
-	return rc;
+	if (rc < 0) {
+		free(b);
+		return rc;
+	}
+	ret->block = b;
+	ret->local = b->part;
+	ret->nlocal = n;
+	return 0;
+}
+
+static void locals_retire(ckpt *c, struct declared *d)
+{
+	d->block->retired = c->retired;
+	c->retired = TAKE(d->block);
+	d->local = NULL;
+	d->nlocal = 0;
+}
+
+static void retired_free(ckpt *c)
+{
+	for (struct part_block *b = TAKE(c->retired), *next; b; b = next) {
+		next = b->retired;
+		free(b);
+	}
+}
+
+void declare_free(ckpt *c)
+{
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		free(c->tensor[i].block);
+	retired_free(c);
+	free(c->tensor);
+	free(c->tensor_names.slot);
+	free(c->by_value);
+	free(c->blob);
+	free(c->blob_names.slot);
 }
 
 static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_err *err)
@@ -411,9 +452,33 @@ static int torch_order_take(const struct mesh *m, struct ckpt_tensor *t,
 		      : 0;
 }
 
+/* These bytes in the arena: where it has them already, those. */
+static void *bytes_keep(struct arena *a, const void *had, size_t had_bytes, const void *p,
+			size_t bytes)
+{
+	if (had && had_bytes == bytes && (!bytes || !memcmp(had, p, bytes)))
+		return (void *)(uintptr_t)had;
+	return arena_dup(a, p, bytes);
+}
+
+static char *str_keep(struct arena *a, const char *had, const char *s)
+{
+	return bytes_keep(a, had, had ? strlen(had) + 1 : 0, s, strlen(s) + 1);
+}
+
+/* Is the share of x that of y too? What both point to is in the arena, once. */
+static bool shares_equal(const struct ckpt_tensor *x, const struct ckpt_tensor *y)
+{
+	return x->shape == y->shape && x->place == y->place && x->ndim == y->ndim &&
+	       x->nplace == y->nplace && x->mesh == y->mesh && x->mode == y->mode;
+}
+
+/* ret has what a tensor of this name had that was dropped, if there was one: whoever drops and adds a tensor
+ * again and again takes no more memory by that. */
 static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
+	const struct ckpt_tensor had = ret->t;
 	static const struct mesh alone = { .nrank = 1 };
 	struct ckpt_tensor mine = *given, *t = &mine;
 	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
@@ -435,20 +500,23 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared
 	if (rc < 0)
 		return ckpt_error(err, rc, "%s/%s: %s", t->component, t->name, why.msg);
 	ret->t = *t;
-	ret->t.component = arena_str(a, t->component);
-	ret->t.name = arena_str(a, t->name);
-	ret->t.of = arena_str(a, t->of ? t->of : "");
-	ret->t.shape = arena_dup(a, t->shape, t->ndim * sizeof *t->shape);
-	ret->t.place = arena_dup(a, t->place, t->nplace * sizeof *t->place);
+	ret->t.component = str_keep(a, had.component, t->component);
+	ret->t.name = str_keep(a, had.name, t->name);
+	ret->t.of = str_keep(a, had.of, t->of ? t->of : "");
+	ret->t.shape = bytes_keep(a, had.shape, had.ndim * sizeof *had.shape, t->shape,
+				  t->ndim * sizeof *t->shape);
+	ret->t.place = bytes_keep(a, had.place, had.nplace * sizeof *had.place, t->place,
+				  t->nplace * sizeof *t->place);
 	ret->t.local = NULL;
 	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) ||
 	    (t->nplace && !ret->t.place))
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	rc = share_take(c, t, &ret->share, err);
+	rc = had.name && t->mode != CKPT_BOXES && shares_equal(&had, &ret->t)
+		     ? 0
+		     : share_take(c, t, &ret->share, err);
 	if (rc < 0)
 		return rc;
-	ret->nlocal = t->nlocal;
-	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, &ret->local, err);
+	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, ret, err);
 }
 
 /* --- which tensor has this name --- */
@@ -471,7 +539,7 @@ static uint32_t name_hash(const char *component, size_t bytes, const char *name)
 static bool is_named(const struct declared *d, uint32_t hash, const char *component, size_t bytes,
 		     const char *name)
 {
-	return !d->dropped && d->hash == hash && !strcmp(d->t.name, name) &&
+	return d->hash == hash && !strcmp(d->t.name, name) &&
 	       !strncmp(d->t.component, component, bytes) && !d->t.component[bytes];
 }
 
@@ -485,16 +553,25 @@ static void tensor_named(struct ckpt *c, uint32_t id)
 	x->slot[at] = id + 1;
 }
 
-const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
-				  const char *name)
+/* The tensor of this name, also one that was dropped, if another one has not taken its place. */
+static struct declared *named_ever(const ckpt *c, uint32_t hash, const char *component,
+				   size_t bytes, const char *name)
 {
 	const struct names *x = &c->tensor_names;
-	uint32_t hash = name_hash(component, bytes, name);
 
 	for (uint32_t at = hash & x->mask; x->slot && x->slot[at]; at = (at + 1) & x->mask)
 		if (is_named(&c->tensor[x->slot[at] - 1], hash, component, bytes, name))
 			return &c->tensor[x->slot[at] - 1];
 	return NULL;
+}
+
+const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
+				  const char *name)
+{
+	const struct declared *d =
+		named_ever(c, name_hash(component, bytes, name), component, bytes, name);
+
+	return d && !d->dropped ? d : NULL;
 }
 
 /* Empty, for as many as cap. */
@@ -532,7 +609,9 @@ static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err)
 {
 	struct ckpt_tensor mine = { 0 };
+	struct declared to = { 0 }, *had;
 	int rc = client_check(c, err);
+	uint32_t id;
 
 	if (rc < 0)
 		return rc;
@@ -541,22 +620,28 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		return rc;
 	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
-	if (rc == 0 && named_find(c, mine.component, strlen(mine.component), mine.name))
-		rc = ckpt_error(err, -EALREADY,
-				"%s/%s is declared twice: drop the first, or use another name",
-				mine.component, mine.name);
 	if (rc == 0)
 		rc = tensors_reserve(c, err);
-	if (rc == 0) {
-		c->tensor[c->ntensor] = (struct declared){ 0 };
-		rc = tensor_take(c, &mine, &c->tensor[c->ntensor], err);
-	}
 	if (rc < 0)
 		return rc;
+	to.hash = name_hash(mine.component, strlen(mine.component), mine.name);
+	had = named_ever(c, to.hash, mine.component, strlen(mine.component), mine.name);
+	if (had && !had->dropped)
+		return ckpt_error(err, -EALREADY,
+				  "%s/%s is declared twice: drop the first, or use another name",
+				  mine.component, mine.name);
+	if (had)
+		to = *had;
+	rc = tensor_take(c, &mine, &to, err);
+	if (rc < 0)
+		return rc;
+	to.dropped = false;
+	id = had ? (uint32_t)(had - c->tensor) : c->ntensor++;
+	c->tensor[id] = to;
+	if (!had)
+		tensor_named(c, id);
 	if (ret_id)
-		*ret_id = c->ntensor;
-	c->tensor[c->ntensor].hash = name_hash(mine.component, strlen(mine.component), mine.name);
-	tensor_named(c, c->ntensor++);
+		*ret_id = id;
 	c->dirty = true;
 	return 0;
 }
@@ -564,7 +649,7 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
 		     struct ckpt_err *err)
 {
-	struct part_of *p;
+	struct declared to = { 0 };
 	int rc = client_check(c, err);
 
 	if (rc < 0)
@@ -576,10 +661,12 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 				  c->tensor[id].t.component, c->tensor[id].t.name);
 	fill_quiesce(c);
 	canary_off(&c->canary);
-	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &p, err);
+	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &to, err);
 	if (rc < 0)
 		return rc;
-	c->tensor[id].local = p;
+	locals_retire(c, &c->tensor[id]);
+	c->tensor[id].block = to.block;
+	c->tensor[id].local = to.local;
 	c->tensor[id].nlocal = nlocal;
 	c->dirty = true;
 	return 0;
@@ -596,6 +683,7 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	fill_quiesce(c);
 	canary_off(&c->canary);
 	c->tensor[id].dropped = true;
+	locals_retire(c, &c->tensor[id]);
 	c->dirty = true;
 	return 0;
 }
@@ -882,7 +970,6 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 		rc = segment_new(c, bytes, &seg, err);
 		if (rc < 0)
 			return rc;
-		c->seg[seg].copies = true;
 		c->shadow = seg;
 	}
 	for (uint32_t i = 0; i < c->ntensor; i++)
@@ -1059,8 +1146,11 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	struct arena a = { 0 };
 	uint32_t n = 0;
 	void *bytes;
-	int rc = shadow_lay_out(c, err);
+	int rc;
 
+	retired_free(c);
+	c->nby_value = 0;
+	rc = shadow_lay_out(c, err);
 	if (rc == 0)
 		rc = by_value_list(c, err);
 	if (rc == 0)

@@ -54,7 +54,7 @@ struct seg {
 	void *base;
 	uint64_t bytes;
 	int fd;
-	bool copies; /* of the library's own, not from ckpt_alloc */
+	bool given; /* by ckpt_alloc */
 };
 
 struct part_of { /* one local box of a tensor, or a blob */
@@ -69,13 +69,21 @@ struct part_of { /* one local box of a tensor, or a blob */
 	bool dense, boxed;	  /* row-major; start and extent were given */
 };
 
+/* All locals of a tensor. Who moves or drops it leaves this to the next ckpt_seal to free: until then the
+ * helper may look at it. */
+struct part_block {
+	struct part_block *retired; /* the next one that nobody needs */
+	struct part_of part[];
+};
+
 struct declared {
 	bool dropped;
 	uint32_t hash;	      /* of component and name */
 	struct ckpt_tensor t; /* strings and arrays are the arena's */
 	struct indexset share;
 	uint32_t nlocal;
-	struct part_of *local;
+	struct part_block *block;
+	struct part_of *local; /* [nlocal] in block */
 };
 
 struct blob {
@@ -173,6 +181,7 @@ struct ckpt {
 	_Atomic(struct link *) link;
 	_Atomic uint32_t state;	   /* enum link_state */
 	_Atomic uint32_t epoch;	   /* sealed; 0: none */
+	_Atomic uint32_t rev;	   /* of its newest declaration */
 	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
 	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
 
@@ -193,6 +202,7 @@ struct ckpt {
 	struct declared *tensor;
 	uint32_t ntensor, cap_tensor; /* cap: a power of two */
 	struct names tensor_names;
+	struct part_block *retired;
 	struct blob *blob;
 	uint32_t nblob, cap_blob;
 	struct names blob_names;
@@ -312,6 +322,7 @@ void skips_log(ckpt *c); /* helper: once for each change */
 /* The tensor of this name that is declared and not dropped; NULL. The component has so many bytes. */
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name);
+void declare_free(ckpt *c); /* at the end of the handle */
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);
 /* Ends early when fill_quiesce asks for it. */

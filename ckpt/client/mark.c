@@ -157,6 +157,16 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 	}
 }
 
+/* -EAGAIN: its own copier has not ended, and this mark's record is what it works for. */
+static int slot_take(ckpt *c, struct link *l, const struct ticket *t, struct shared_snap **ret)
+{
+	*ret = shared_snap_next(l->rank);
+	if (!*ret)
+		return -EAGAIN;
+	atomic_store(&c->held[t->slot].step, UINT64_MAX); /* from here on the slot may change */
+	return 0;
+}
+
 static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now,
 			 const struct ticket *t, const struct ckpt_mark *m, uint32_t flags)
 {
@@ -165,8 +175,11 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	r.step = step;
 	r.mark_ns = now;
 	r.epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	r.rev = atomic_load_explicit(&c->rev, memory_order_relaxed);
 	r.slot = t->slot;
-	r.flags = t->flags | flags | (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0);
+	r.flags = (uint16_t)(t->flags | flags |
+			     (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0));
+	r.target = r.zero = 0;
 	r.ticket_seq = t->seq;
 	r.unguarded = atomic_load_explicit(&c->snap_link->rank->unguarded, memory_order_relaxed);
 	r.nnote = (uint16_t)(m ? m->nnote : 0);
@@ -240,7 +253,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	struct shared_snap *s;
 	struct ticket t;
 	const struct blob *too_long;
-	bool busy, low;
+	bool busy, low, over = false;
 	uint32_t n, changes;
 	int rc = mark_check(c, l, step, m);
 
@@ -288,39 +301,47 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
 	c->last_step = step + 1;
 	c->redeclare = true; /* what was sealed is ready: another ckpt_seal is another epoch */
+	if (slot_take(c, l, &t, &s) < 0) {
+		*ret_why = WIRE_SKIP_COPYING;
+		return CKPT_SKIPPED;
+	}
 	c->snapped = true;
 	c->snap_link = l;
-	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
-	changes = failing_changes(l);			 /* by steps before this one */
+	changes = failing_changes(l); /* by steps before this one */
 	if (t.flags & TICKET_FINAL)
 		fill_quiesce(c); /* of a snapshot that no guard followed */
 	busy = c->private_memory && atomic_load(&c->filling);
-	s = shared_snap_next(l->rank);
-	record_write(c, s, step, now, &t, m, busy || too_long ? RECORD_NOT_COPIED : 0);
+	if (c->private_memory && !busy && !too_long) {
+		shared_copying_set(l->rank, shared_snap_seq(l->rank), t.slot);
+		over = shared_ticket_over(l->job, t);
+		if (over)
+			shared_copying_clear(l->rank);
+	}
+	record_write(c, s, step, now, &t, m, busy || too_long || over ? RECORD_NOT_COPIED : 0);
 	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
 	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
 			&low);
 	shared_canary_write(s, c->canary.note, n);
-	if (!busy && !too_long) {
+	if (!busy && !too_long && !over) {
 		atomic_store(&c->fill_stop, 0);
 		shadow_fill(c, true);
 		blobs_by_value(c);
 	}
-	if (busy || too_long) {
-		shared_snap_publish(l->rank, s, SNAP_TORN);
+	if (busy || too_long || over) {
+		shared_snap_publish(l->rank, s, SNAP_TORN, 0);
 		(void)shared_snap_state(s, &c->torn_reported); /* it is skipped: no guard tore it */
 		canary_off(&c->canary);
-		*ret_why = too_long ? WIRE_SKIP_BLOB : WIRE_SKIP_COPYING;
+		*ret_why = too_long ? WIRE_SKIP_BLOB : over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
 		rc = CKPT_SKIPPED;
 	} else if (c->private_memory) {
-		shared_snap_publish(l->rank, s, SNAP_FILLING);
+		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_CLIENT);
 		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
 		c->fill_link = l;
 		atomic_store(&c->filling, 1);
 		atomic_store(&c->fill, s);
 		helper_wake(c);
 	} else {
-		shared_snap_publish(l->rank, s, SNAP_COPYING);
+		shared_snap_publish(l->rank, s, SNAP_COPYING, NEED_DAEMON);
 	}
 	if (low && !atomic_exchange(&c->canary.wanted, 1))
 		helper_wake(c);
@@ -378,23 +399,32 @@ static uint64_t guard_budget(const ckpt *c)
 	return c->guard_ns ? c->guard_ns : MAX(GUARD_MIN_NS, c->mean_interval_ns / 200);
 }
 
-static bool unfinished(const struct shared_snap *s)
+/* Must the trainer wait for its copy? Not for one that a device does before whatever is queued behind it. */
+static bool unfinished(const ckpt *c, const struct shared_snap *s)
 {
-	enum snap_state state = shared_snap_state(s, NULL);
+	return shared_snap_state(s, NULL) == SNAP_COPYING &&
+	       (c->guard == CKPT_NEVER || !shared_snap_ordered(s));
+}
 
-	return state == SNAP_FILLING || state == SNAP_COPYING;
+/* Nobody copies any more what the daemon has still to copy. */
+static bool orphaned(const ckpt *c, const struct link *l, const struct shared_snap *s, uint64_t now)
+{
+	uint64_t seq;
+
+	(void)shared_snap_state(s, &seq);
+	return link_up(c, now) != l && shared_snap_need(s, seq) & NEED_DAEMON;
 }
 
 static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, uint64_t until)
 {
 	uint64_t now;
 
-	while (unfinished(s) && (now = now_ns()) < until) {
+	while (unfinished(c, s) && (now = now_ns()) < until) {
 		uint32_t seen;
 
 		atomic_store_explicit(&l->rank->waiting, 1, memory_order_seq_cst);
 		seen = atomic_load_explicit(&l->rank->wake, memory_order_seq_cst);
-		if (!unfinished(s) || link_up(c, now) != l)
+		if (!unfinished(c, s) || orphaned(c, l, s, now))
 			break;
 		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
 	}
@@ -443,9 +473,11 @@ static int guard(ckpt *c, struct link *l, uint64_t until)
 	bool changed;
 	int rc = 0;
 
-	if (s && unfinished(s))
+	if (s && unfinished(c, s))
 		guard_wait(l, c, s, until);
-	shared_tear(l->rank);
+	/* (c): its device reads the state before it does what is queued from here on */
+	if (!s || c->guard == CKPT_NEVER || !shared_snap_ordered(s))
+		shared_tear(l->rank);
 	if (c->snap_link && c->snap_link != l)
 		/* its daemon may live, and we attached to another */
 		shared_tear(c->snap_link->rank);
@@ -555,7 +587,7 @@ static bool hopeful(const ckpt *c, uint64_t step)
 
 		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) == 0 && r.step == step &&
 		    !link_left(l, mark, step) &&
-		    (state == SNAP_FILLING || state == SNAP_COPYING || state == SNAP_COPIED))
+		    (state == SNAP_COPYING || state == SNAP_COPIED))
 			return true;
 	}
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
@@ -789,7 +821,9 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		s.committed += atomic_load(&k->job->count[OUTCOME_COMMITTED]);
 		s.failed += atomic_load(&k->job->count[OUTCOME_FAILED]);
 		s.copy_bytes += atomic_load(&k->rank->copy_bytes);
+		s.copy_bytes += atomic_load(&k->rank->own_bytes);
 		s.copy_ns += atomic_load(&k->rank->copy_ns);
+		s.copy_ns += atomic_load(&k->rank->own_ns);
 		s.last_committed_step =
 			MAX(s.last_committed_step, atomic_load(&k->job->newest[CKPT_COMMITTED]));
 	}

@@ -124,8 +124,8 @@ static int check_mode(const struct mesh *m, const struct layout *l, struct ckpt_
 	if (l->mode > CKPT_UNFLATTEN_PAD && l->mode != CKPT_BOXES)
 		return ckpt_error(
 			err, -EOPNOTSUPP,
-			"layout mode %u: this version knows modes 0 to %d and %d (enum ckpt_mode)",
-			l->mode, CKPT_UNFLATTEN_PAD, CKPT_BOXES);
+			"layout mode %u is none that this version knows here (enum ckpt_mode)",
+			l->mode);
 	for (uint32_t i = 0; l->mode == CKPT_FLAT && i < l->nplace; i++)
 		if (l->place[i].how == CKPT_SHARD && l->place[i].split_factor > 1)
 			return ckpt_error(

@@ -169,6 +169,11 @@ void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg)
 	io->pace = (struct pace){ .tick = tick, .arg = arg };
 }
 
+bool part_io_has_threads(const struct part_io *io)
+{
+	return io_queue_engine(io->queue) == IO_THREADS;
+}
+
 void part_io_close(struct part_io *io)
 {
 	if (!io)

@@ -39,6 +39,8 @@ int part_io_drain(struct part_io *io, struct ckpt_err *err);
 /* For other writers, after part_io_drain and all writers' end, where nothing has failed: its queue and buffers
  * stay. */
 void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg);
+/* Then it is not kept while there is nothing to write. */
+bool part_io_has_threads(const struct part_io *io);
 /* Waits for what is under way. After its writers; NULL is fine. */
 void part_io_close(struct part_io *io);
 

@@ -20,9 +20,9 @@ struct plan_op {
 	uint32_t src_place, dst_place;
 	uint64_t bytes;
 	uint64_t src_lo, src_hi; /* the bytes of the source place that it touches lie in [lo, hi) */
-	uint32_t round;		 /* see plan_row */
 	/* Just these elements of what the two pieces share; NULL: all of them. */
 	const struct indexset *only;
+	uint32_t round; /* see plan_row */
 	/* Bit d: in dimension d both pieces hold the same indices, and all of them are taken. */
 	uint32_t whole;
 };

@@ -6,6 +6,7 @@
  * of their own.
  */
 #include "ckpt/table/table.h"
+#include "ckpt/table/names.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
@@ -1380,4 +1381,169 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .err = err };
 
 	return merge(&m, NULL, NULL);
+}
+
+/* --- packing --- */
+
+/* Field by field, so that equal ones are equal to the byte. */
+static int tensor_pack(struct names *n, const struct table_tensor *x, struct table_tensor *ret)
+{
+	memset(ret, 0, sizeof *ret);
+	ret->component = names_str(n, x->component);
+	ret->name = names_str(n, x->name);
+	ret->of = names_str(n, x->of);
+	ret->dtype = x->dtype;
+	ret->elem_bytes = x->elem_bytes;
+	ret->role = x->role;
+	ret->cls = x->cls;
+	ret->flags = x->flags;
+	ret->media = x->media;
+	ret->layout = x->layout;
+	ret->rank = x->rank;
+	ret->made = x->made;
+	ret->ndim = x->ndim;
+	ret->shape = names_bytes(n, x->shape, x->ndim * sizeof *x->shape);
+	ret->numel = x->numel;
+	ret->fp = x->fp;
+	ret->fp_known = x->fp_known;
+	return ret->component && ret->name && ret->of && ret->shape ? 0 : -ENOMEM;
+}
+
+static int index_pack(struct names *n, struct table *t)
+{
+	struct table keys = { .tensor = t->tensor };
+	struct table_index x;
+	int r = index_reserve(&keys, t->ntensor);
+
+	for (; !r && keys.ntensor < t->ntensor; keys.ntensor++) {
+		const struct table_tensor *y = &t->tensor[keys.ntensor];
+		uint32_t hash = key_hash(y->component, y->name, y->rank);
+		struct table_slot *s = index_slot(&keys, y->component, y->name, y->rank, hash);
+
+		*s = (struct table_slot){ hash, keys.ntensor + 1 };
+	}
+	t->index = NULL;
+	if (!r && keys.index) {
+		memset(&x, 0, sizeof x);
+		x.mask = keys.index->mask;
+		x.slot = (struct table_slot *)names_bytes(n, keys.index->slot,
+							  ((size_t)x.mask + 1) * sizeof *x.slot);
+		t->index = x.slot ? (struct table_index *)names_bytes(n, &x, sizeof x) : NULL;
+		r = t->index ? 0 : -ENOMEM;
+	}
+	arena_free(&keys.arena);
+	return r;
+}
+
+static int tensors_pack(struct names *n, const struct table *x, struct table *t)
+{
+	cleanup_free struct table_tensor *list = calloc((size_t)x->ntensor + 1, sizeof *list);
+	int r = list ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; !r && i < x->ntensor; i++)
+		r = tensor_pack(n, &x->tensor[i], &list[i]);
+	if (r < 0)
+		return r;
+	t->tensor = (struct table_tensor *)names_bytes(n, list, x->ntensor * sizeof *list);
+	t->first =
+		(uint32_t *)names_bytes(n, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
+	return t->tensor && t->first ? index_pack(n, t) : -ENOMEM;
+}
+
+static int set_pack(struct names *n, struct indexset *s)
+{
+	struct indices dim[CKPT_DIMS_MAX];
+
+	memset(dim, 0, sizeof dim);
+	for (uint32_t d = 0; d < s->ndim; d++) {
+		dim[d].n = s->dim[d].n;
+		dim[d].total = s->dim[d].total;
+		dim[d].run = names_bytes(n, s->dim[d].run, s->dim[d].n * sizeof *dim[d].run);
+		if (!dim[d].run)
+			return -ENOMEM;
+	}
+	s->dim = names_bytes(n, dim, s->ndim * sizeof *dim);
+	return s->dim ? 0 : -ENOMEM;
+}
+
+static int pieces_pack(struct names *n, const struct table *x, struct table *t)
+{
+	t->piece = arena_dup(&t->arena, x->piece, x->npiece * sizeof *x->piece);
+	for (uint32_t i = 0; t->piece && i < x->npiece; i++) {
+		struct table_piece *p = &t->piece[i];
+
+		if (set_pack(n, &p->set) < 0)
+			return -ENOMEM;
+		if (p->stride)
+			p->stride = names_bytes(n, p->stride, p->set.ndim * sizeof *p->stride);
+		if (x->piece[i].stride && !p->stride)
+			return -ENOMEM;
+	}
+	return t->piece ? 0 : -ENOMEM;
+}
+
+static int mesh_pack(struct names *n, struct mesh *m)
+{
+	const char *name[CKPT_DIMS_MAX];
+
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (!(name[d] = names_str(n, m->name[d])))
+			return -ENOMEM;
+	m->name = names_bytes(n, name, m->ndim * sizeof *name);
+	m->dim = names_bytes(n, m->dim, m->ndim * sizeof *m->dim);
+	m->rank = names_bytes(n, m->rank, m->nrank * sizeof *m->rank);
+	return m->name && m->dim && m->rank ? 0 : -ENOMEM;
+}
+
+static int hints_pack(struct names *n, const struct table *x, struct table *t)
+{
+	int r = 0;
+
+	t->mesh = arena_dup(&t->arena, x->mesh, x->nmesh * sizeof *x->mesh);
+	t->layout = arena_dup(&t->arena, x->layout, x->nlayout * sizeof *x->layout);
+	t->place = arena_dup(&t->arena, x->place, x->nplace * sizeof *x->place);
+	t->average = arena_dup(&t->arena, x->average, x->naverage * sizeof *x->average);
+	if (!t->mesh || !t->layout || !t->place || !t->average)
+		return -ENOMEM;
+	for (uint32_t i = 0; !r && i < x->nmesh; i++)
+		r = mesh_pack(n, &t->mesh[i]);
+	for (uint32_t i = 0; !r && i < x->nlayout; i++) {
+		struct layout *l = &t->layout[i];
+
+		l->place = names_bytes(n, l->place, l->nplace * sizeof *l->place);
+		r = l->place ? 0 : -ENOMEM;
+	}
+	for (uint32_t i = 0; !r && i < x->nplace; i++) {
+		t->place[i].name = names_str(n, x->place[i].name);
+		r = t->place[i].name ? 0 : -ENOMEM;
+	}
+	for (uint32_t i = 0; !r && i < x->naverage; i++) {
+		t->average[i].name = names_str(n, x->average[i].name);
+		t->average[i].schedule = names_str(n, x->average[i].schedule);
+		r = t->average[i].name && t->average[i].schedule ? 0 : -ENOMEM;
+	}
+	return r;
+}
+
+int table_pack(const struct table *x, struct names *n, struct table *ret)
+{
+	struct table t = *x;
+	int r;
+
+	assert(x->sealed);
+	t.arena = (struct arena){ 0 };
+	t.borrows = true;
+	memset(t.cap_, 0, sizeof t.cap_);
+	names_lock(n);
+	r = hints_pack(n, x, &t);
+	if (!r)
+		r = tensors_pack(n, x, &t);
+	if (!r)
+		r = pieces_pack(n, x, &t);
+	names_unlock(n);
+	if (r < 0)
+		arena_free(&t.arena);
+	else
+		*ret = t;
+	return r;
 }

@@ -67,13 +67,13 @@ struct table_tensor {
 
 struct table_piece {
 	uint32_t tensor, rank, place;
-	uint32_t flags;
+	uint16_t flags;
+	bool fp_known;
 	struct indexset set;   /* which elements */
 	uint64_t off, len;     /* bytes of the place that it spans */
 	const int64_t *stride; /* [ndim], in elements, of consecutive positions of the set;
 					 * NULL: row-major */
 	uint64_t fp;	       /* 0 where it is not known */
-	bool fp_known;
 	uint64_t
 		from; /* DERIVED: the byte of the place where the elements that are rounded begin */
 };

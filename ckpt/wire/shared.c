@@ -2,7 +2,7 @@
 // shared.c - every atomic access to the pages of shared.h. Called by the client's snapshot and
 // guard, and by the daemon.
 // Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between
-// copied and torn.
+// copied and torn; a published word changes by compare-and-swap only.
 #include "ckpt/wire/shared.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -191,6 +191,24 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 	}
 }
 
+void shared_gate_over(struct shared_job *job, uint32_t slot)
+{
+	struct ticket newest = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
+
+	if (newest.seq)
+		atomic_store_explicit(&job->over[slot % SHARED_GATE_SLOTS], newest.tag + 1,
+				      memory_order_seq_cst);
+	POINT();
+}
+
+bool shared_ticket_over(const struct shared_job *job, struct ticket t)
+{
+	uint64_t over =
+		atomic_load_explicit(&job->over[t.slot % SHARED_GATE_SLOTS], memory_order_seq_cst);
+
+	return over && !tag_older(over - 1, t.tag) && !MUTANT(OVER_UNCHECKED);
+}
+
 void shared_gate_give(struct shared_job *job, uint32_t slot)
 {
 	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + 4), memory_order_acq_rel);
@@ -201,7 +219,7 @@ void shared_gate_take(struct shared_job *job, uint32_t slot)
 	atomic_fetch_and_explicit(&job->gate, ~(UINT64_C(1) << (slot + 4)), memory_order_acq_rel);
 }
 
-void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask)
+void shared_gate_back(struct shared_job *job, uint64_t step)
 {
 	struct ticket t = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
 
@@ -213,7 +231,9 @@ void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask)
 	}
 	for (uint32_t i = 0; i < SHARED_PAST; i++)
 		atomic_store_explicit(&job->past[i], 0, memory_order_release);
-	atomic_store_explicit(&job->gate, gate_word(t, free_mask), memory_order_release);
+	for (uint32_t i = 0; i < SHARED_GATE_SLOTS; i++)
+		atomic_store_explicit(&job->over[i], 0, memory_order_release);
+	atomic_store_explicit(&job->gate, gate_word(t, 0), memory_order_release);
 }
 
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
@@ -280,13 +300,36 @@ _Static_assert(offsetof(struct shared_outcome, state) == 16 &&
 	       "state, ticket and code are one word");
 _Static_assert(OUTCOME_HEAD == 8 && sizeof(struct shared_outcome) % 8 == 0, "outcomes are words");
 
+/* The word: seq << 8 | need << 4 | state. */
+static uint64_t word_of(uint64_t seq, uint32_t need, enum snap_state state)
+{
+	return seq << 8 | (uint64_t)(need & 15) << 4 | (uint64_t)state;
+}
+
+static enum snap_state word_state(uint64_t w)
+{
+	return (enum snap_state)(w & 15);
+}
+
+static uint32_t word_need(uint64_t w)
+{
+	return (uint32_t)(w >> 4 & 15);
+}
+
+uint64_t shared_snap_seq(const struct shared_rank *r)
+{
+	return atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+}
+
 struct shared_snap *shared_snap_next(struct shared_rank *r)
 {
-	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+	uint64_t n = shared_snap_seq(r);
 	struct shared_snap *s = &r->snap[n % SHARED_SNAPS];
 
+	if (word_state(atomic_load_explicit(&s->word, memory_order_acquire)) == SNAP_COPYING)
+		return NULL;
 	/* A copier of four snapshots ago, if any, loses its swap from here on. */
-	atomic_store_explicit(&s->word, n << 8 | SNAP_FREE, memory_order_release);
+	atomic_store_explicit(&s->word, word_of(n, 0, SNAP_FREE), memory_order_release);
 	atomic_store_explicit(&s->why, 0, memory_order_release);
 	return s;
 }
@@ -312,7 +355,7 @@ int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_s
 	POINT();
 	now = atomic_load_explicit(&s->word, memory_order_relaxed);
 	*ret_seq = w >> 8;
-	*ret_state = (enum snap_state)(w & 0xff);
+	*ret_state = word_state(w);
 	if (MUTANT(READ_UNCHECKED))
 		return 0;
 	return now >> 8 != w >> 8 || *ret_state == SNAP_FREE ? -EAGAIN : 0;
@@ -368,11 +411,12 @@ bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off
 	return why & WHY_OFF && why >> 48 == (seq & 0xffff);
 }
 
-void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state)
+void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state,
+			 uint32_t need)
 {
-	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+	uint64_t n = shared_snap_seq(r);
 
-	atomic_store_explicit(&s->word, n << 8 | (uint64_t)state, memory_order_release);
+	atomic_store_explicit(&s->word, word_of(n, need, state), memory_order_release);
 	atomic_store_explicit(&r->marks, n, memory_order_release);
 }
 
@@ -389,23 +433,47 @@ enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq
 
 	if (ret_seq)
 		*ret_seq = w >> 8;
-	return (enum snap_state)(w & 0xff);
+	return word_state(w);
 }
 
-bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from, enum snap_state to)
+uint32_t shared_snap_need(const struct shared_snap *s, uint64_t seq)
 {
-	uint64_t w = seq << 8 | (uint64_t)from;
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	return word_state(w) == SNAP_COPYING && w >> 8 == seq ? word_need(w) : 0;
+}
+
+bool shared_snap_going(const struct shared_snap *s, uint64_t seq)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	return word_state(w) == SNAP_COPYING && w >> 8 == seq;
+}
+
+bool shared_snap_ordered(const struct shared_snap *s)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	if (MUTANT(GUARD_IGNORES_DAEMON))
+		return word_state(w) == SNAP_COPYING && word_need(w) & NEED_ORDERED;
+	return word_state(w) == SNAP_COPYING && word_need(w) == (NEED_CLIENT | NEED_ORDERED);
+}
+
+/* From the word that was seen, or, where that is outdated, not: then *w is what it is now. */
+static bool word_swap(struct shared_snap *s, uint64_t *w, uint32_t need, enum snap_state state)
+{
+	uint64_t to = word_of(*w >> 8, need, state);
 
 	POINT();
-	if (MUTANT(MOVE_ANY_SEQ)) {
-		seq = atomic_load(&s->word) >> 8;
-		w = seq << 8 | (uint64_t)from;
+	if (MUTANT(COPIED_BLIND) && state == SNAP_COPIED) {
+		atomic_store(&s->word, to);
+		return true;
 	}
-	return atomic_compare_exchange_strong_explicit(&s->word, &w, seq << 8 | (uint64_t)to,
-						       memory_order_acq_rel, memory_order_acquire);
+	return atomic_compare_exchange_strong_explicit(&s->word, w, to, memory_order_acq_rel,
+						       memory_order_acquire);
 }
 
-static void copy_ended(struct shared_rank *r)
+static void word_changed(struct shared_rank *r)
 {
 	if (MUTANT(WAKE_FORGOTTEN))
 		return;
@@ -414,43 +482,162 @@ static void copy_ended(struct shared_rank *r)
 		shared_futex_wake(&r->wake);
 }
 
-bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+/* UINT64_MAX: the slot has what the state was at the mark, as far as it was noted. */
+static uint64_t copy_compare(const struct shared_snap *s, uint64_t seq, const void *slot,
+			     uint64_t bytes)
 {
-	bool won = shared_snap_move(s, seq, SNAP_COPYING, SNAP_COPIED);
+	struct shared_canary x;
 
-	if (MUTANT(COPIED_BLIND)) {
-		atomic_store(&s->word, seq << 8 | SNAP_COPIED);
-		won = true;
+	return shared_canary_read(s, seq, &x) == 0 ? shared_canary_compare(&x, slot, bytes)
+						   : UINT64_MAX;
+}
+
+enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint64_t seq,
+			      uint32_t need, const void *slot, uint64_t bytes,
+			      uint64_t *ret_changed_at)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire), at = UINT64_MAX;
+	const uint32_t mine = need & NEED_CLIENT ? need | NEED_ORDERED : need;
+	bool looked = false;
+	uint32_t left;
+
+	*ret_changed_at = UINT64_MAX;
+	for (;;) {
+		if (MUTANT(MOVE_ANY_SEQ))
+			seq = w >> 8;
+		if (word_state(w) != SNAP_COPYING || w >> 8 != seq) {
+			if (at != UINT64_MAX) /* it was given up before: nobody has to hear of it */
+				atomic_store_explicit(&s->why, 0, memory_order_release);
+			return COPY_END_TORN;
+		}
+		left = MUTANT(COPIED_WITH_ONE) ? 0 : word_need(w) & ~mine;
+		if (!left && !looked) {
+			looked = true;
+			at = copy_compare(s, seq, slot, bytes);
+			if (at != UINT64_MAX && shared_snap_going(s, seq))
+				shared_why_set(s, seq, at);
+		}
+		if (need & NEED_CLIENT)
+			shared_copying_clear(r);
+		if (word_swap(s, &w, left,
+			      left		 ? SNAP_COPYING
+			      : at == UINT64_MAX ? SNAP_COPIED
+						 : SNAP_TORN))
+			break;
 	}
-	copy_ended(r);
-	return won;
+	word_changed(r);
+	*ret_changed_at = left ? UINT64_MAX : at;
+	return left ? COPY_END_WAITS : at == UINT64_MAX ? COPY_END_COPIED : COPY_END_CHANGED;
+}
+
+/* Other bits of need, COPYING still. */
+static bool word_need_change(struct shared_rank *r, struct shared_snap *s, uint64_t seq,
+			     uint32_t clear, uint32_t set)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	do {
+		if (word_state(w) != SNAP_COPYING || w >> 8 != seq)
+			return false;
+	} while (!word_swap(s, &w, (word_need(w) & ~clear) | set, SNAP_COPYING));
+	word_changed(r);
+	return true;
+}
+
+bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+{
+	return word_need_change(r, s, seq, 0, NEED_ORDERED);
+}
+
+bool shared_snap_hand(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+{
+	return word_need_change(r, s, seq, NEED_CLIENT, NEED_DAEMON);
+}
+
+/* COPYING of this seq -> TORN. */
+static bool word_tear(struct shared_snap *s, uint64_t seq)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	do {
+		if (word_state(w) != SNAP_COPYING || w >> 8 != seq)
+			return false;
+		if (MUTANT(TEAR_BLIND)) {
+			POINT();
+			atomic_store(&s->word, word_of(seq, 0, SNAP_TORN));
+			return true;
+		}
+	} while (!word_swap(s, &w, 0, SNAP_TORN));
+	return true;
 }
 
 void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
 {
-	if (shared_snap_move(s, seq, SNAP_COPYING, SNAP_TORN))
-		copy_ended(r);
+	if (word_tear(s, seq))
+		word_changed(r);
+}
+
+void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t seq, bool finish,
+			const void *slot, uint64_t bytes)
+{
+	uint32_t need = shared_snap_need(s, seq);
+	struct shared_record rec;
+	uint32_t done = atomic_load_explicit(&r->done, memory_order_acquire);
+	enum snap_state state;
+	uint64_t is, at;
+
+	if (need & NEED_DAEMON && !finish) {
+		shared_snap_drop(r, s, seq);
+	} else if (need & NEED_CLIENT) {
+		if (need & NEED_ORDERED && shared_snap_read(s, &is, &state, &rec) == 0 &&
+		    is == seq && (int32_t)(done - rec.target) >= 0)
+			shared_copy_end(r, s, seq, NEED_CLIENT, slot, bytes, &at);
+		else
+			shared_snap_drop(r, s, seq);
+	}
 }
 
 bool shared_tear(struct shared_rank *r)
 {
 	struct shared_snap *s = shared_snap_newest(r);
-	uint64_t seq;
-	enum snap_state state;
+	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed);
 
-	if (MUTANT(TEAR_NEVER))
+	if (!s || MUTANT(TEAR_NEVER))
 		return false;
-	while (s &&
-	       ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING)) {
-		if (MUTANT(TEAR_BLIND)) {
-			POINT();
-			atomic_store(&s->word, seq << 8 | SNAP_TORN);
-			return true;
-		}
-		if (shared_snap_move(s, seq, state, SNAP_TORN))
-			return true;
-	}
-	return false;
+	/* A guard has returned, though it is not COPIED: the device's reads come first. */
+	if (atomic_load_explicit(&r->guarded_mark, memory_order_acquire) == n &&
+	    !MUTANT(TEAR_AFTER_ORDERED))
+		return false;
+	return word_tear(s, n);
+}
+
+void shared_tear_lost(struct shared_rank *r)
+{
+	struct shared_snap *s = shared_snap_newest(r);
+	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed);
+
+	if (s && shared_snap_need(s, n) & NEED_DAEMON)
+		shared_snap_drop(r, s, n);
+}
+
+/* `copying`: seq << 8 | slot << 4 | 1. */
+void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot)
+{
+	atomic_store_explicit(&r->copying, seq << 8 | (uint64_t)(slot & 15) << 4 | 1,
+			      memory_order_seq_cst);
+	POINT();
+}
+
+void shared_copying_clear(struct shared_rank *r)
+{
+	atomic_store_explicit(&r->copying, 0, memory_order_release);
+}
+
+bool shared_copying_has(const struct shared_rank *r, uint32_t slot)
+{
+	uint64_t w = atomic_load_explicit(&r->copying, memory_order_seq_cst);
+
+	return w & 1 && (w >> 4 & 15) == slot && !MUTANT(SLOT_BEFORE_COPYING);
 }
 
 bool shared_stable(struct shared_rank *r)

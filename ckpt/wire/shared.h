@@ -10,24 +10,76 @@
  * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that is
  * staged stays until a newer one is staged, whatever a mark wants.
  *
- * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence
- * number, so a late compare-and-swap on a reused record fails.
+ * SNAP (rank page): what this rank has in its newest snapshots. One word, `seq << 8 | need << 4 | state`,
+ * is all that decides; the sequence number makes a late compare-and-swap on a reused record fail.
  *
- *      FREE -> FILLING -> COPYING -> COPIED
- *                  \---------\-----> TORN
+ *      FREE -> COPYING -> COPIED
+ *         \---------\----> TORN
  *
- * FILLING: the library copies private memory to shared memory. COPYING: the daemon copies shared
- * memory to the slot.
+ * Two copiers fill a slot. The daemon copies what lies in shared memory: memory of ckpt_alloc, and what
+ * ckpt_snapshot itself has put there by value (VOLATILE, blobs). The library copies the rest, from the
+ * process's own memory straight into the slot, or lets a device do so. need says who still has to:
+ * DAEMON, CLIENT; ORDERED besides CLIENT says that all copies are queued on a device, in order.
  *
- * The copier alone makes COPIED, the client (guard, next snapshot, daemon gone) or the daemon
- * (client dead, another rank's copy torn) makes TORN; both by compare-and-swap from COPYING, so
- * exactly one of them decides. The trainer may change its state only after it has seen COPIED or
- * has itself written TORN: acquire on that load, release on the copier's swap, order the copier's
- * reads before the trainer's writes.
+ *   # | change                      | by whom, when
+ *   1 | any but COPYING -> FREE(n)  | client: it takes the record for mark n
+ *   2 | FREE -> COPYING(need)       | client: record, canary and by-value bytes are written; `copying` is
+ *     |                             | n and the slot if need has CLIENT; then `marks`, then the bell
+ *   3 | FREE -> TORN                | client: a slot was taken, but its own copier still has the one before,
+ *     |                             | or a blob is too long, or the ticket is over (below)
+ *   4 | COPYING clears DAEMON       | daemon's copier: its last byte is copied
+ *   5 | COPYING clears CLIENT, and  | client's copier: its last byte is copied; of a device: `done` has
+ *     | ORDERED                     | reached the record's `target`
+ *   6 | COPYING sets ORDERED        | client: every copy, and the event that its guard waits for, is queued
+ *   7 | COPYING -> TORN             | client: the guard is out of budget, the next mark comes, or the daemon
+ *     |                             | is gone and need has DAEMON. Never after a guard that returned by (c)
+ *   8 | COPYING -> TORN             | client's copier: the memory is not there (EFAULT), the device failed
+ *   9 | COPYING -> TORN             | daemon: another rank tore or left; this one died with CLIENT in need,
+ *     |                             | or with DAEMON after its guard or without guards (UPDATING below)
+ *  10 | COPYING clears CLIENT, and  | daemon: this client is dead, ORDERED is set and `done` has reached
+ *     | ORDERED                     | `target`: the device has done all of it
+ *
+ * 4, 5 and 10: who clears the last bit of need does not clear it, but compares the canary (below) and swaps
+ * for COPIED, or, where a word differs, for TORN. No other bit is left then, so nobody else can. After 4, 5
+ * and 6 the guard is woken, whatever is left: it may wait for DAEMON to go as much as for COPIED. After 5
+ * and 8 the client rings the bell, for the daemon has no task that would end.
+ *
+ * Why it holds. From 2 on the word sees only read-modify-writes. A copier's swap releases its writes to the
+ * slot and its reads of the source; the next one acquires them and goes on with the release sequence. So
+ * whoever reads COPIED sees every byte of the slot and comes after every read of the source. COPIED and
+ * TORN exclude each other, because each is a swap from COPYING of one seq. The trainer may change its state
+ * when its guard has seen (a) COPIED, or (b) TORN, its own or another's, or (c) need is CLIENT|ORDERED, and
+ * its stream waits for the event: the device reads the source before it does what is queued behind.
+ * Policy NEVER does not use (c). `done` is one aligned word on a page of its own: a device writes it behind
+ * its copies, with a fence, so who reads a value at or beyond `target` (acquire) sees what it has written.
+ * A guard that returned by (c) has said so by guarded_mark, before which it tears whatever is unfinished:
+ * so a snapshot that is COPYING though guarded_mark is its number is left alone, by a second guard and by
+ * the next mark. It may be COPYING still when its record's turn comes again: that mark is skipped.
+ *
+ * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its threads and
+ * the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored before 2, and set to 0
+ * (release) when the last write has ended: inside 5, before the swap, so that a trainer which sees COPIED
+ * does not find its own copier busy; else when the copier has stopped, and then the bell is rung. After a
+ * guard has torn a snapshot a thread may go on for at most one piece of work (1 MiB), for it looks at the
+ * word before each; a device does all that was queued, and until then `copying` stays.
+ *
+ * A slot goes back to the gate only when no rank's `copying` names it, or the *process* of that rank is
+ * dead, which its pidfd says: a socket may end while a copier still runs.
+ *
+ * OVER (job page). A rank may be late: it has its ticket, and before it stores `copying` the daemon gives
+ * the step up, because another rank tore it, and finds no copier in the slot. Therefore the daemon first
+ * stores over[slot], the tag of the newest ticket so far, then looks at every `copying`, then gives the
+ * slot; and the rank first stores `copying`, then looks at over[slot]: a ticket that is not newer is over,
+ * and 3 follows. All four are sequentially consistent, so one of the two sees the other. No ticket that is
+ * newer than the gate's newest can have a slot that is not free.
+ *
+ * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is 0: it
+ * sends none before its own copier has ended. A launch that takes over slots of an earlier one does so
+ * only from processes that are dead.
  *
  * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while
- * COPYING and updating is 0, nobody can change the memory any more and the daemon finishes the
- * copy; else it is TORN.
+ * COPYING(DAEMON) and updating is 0, nobody can change the memory any more and the daemon finishes the
+ * copy; else it is TORN. 10 needs no look at it: the device has read before it updated.
  *
  * GUARDS: what is staged must not have changed while it was copied, and only a trainer that guards
  * gives that. A snapshot is *guarded* when this rank has guarded since, waits for it (ckpt_wait),
@@ -41,8 +93,8 @@
  *
  * CANARY, CHANGED: a trainer that changes its state between ckpt_snapshot and ckpt_guard is found, with
  * a probability. At the mark the client notes some words of its memory in the record, before it is
- * published. The copier compares them with the slot before it swaps COPYING for COPIED; where one
- * differs it writes `why` and swaps for TORN instead. After COPIED, and before it lets the trainer go,
+ * published. Who makes COPIED, the daemon's copier or the client's, compares them with the slot first;
+ * where one differs it writes `why` and swaps for TORN instead. After COPIED, and before it lets the trainer go,
  * the guard reads the same words from memory again and compares other places of memory with the slot
  * (canary.h); where one differs the snapshot is *changed*: shared_snap_guarded says -1, so it is dropped,
  * staged or not.
@@ -64,6 +116,7 @@
 #define SHARED_MAGIC 0x67617063u
 #define SHARED_SNAPS 4
 #define SHARED_PAST 8
+#define SHARED_GATE_SLOTS 4 /* as WIRE_SLOTS_MAX */
 #define SHARED_OUTCOMES 64
 #define SHARED_NOTES 16
 #define SHARED_SKIPS 8 /* as WIRE_SKIPS */
@@ -83,7 +136,8 @@
  */
 enum shared_start { START_CLEAR, START_UNASKED, START_FRESH };
 
-enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
+enum snap_state { SNAP_FREE, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
+enum snap_need { NEED_DAEMON = 1, NEED_CLIENT = 2, NEED_ORDERED = 4 };
 enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 /* record.flags, besides the ticket's: no average is made of this step (CKPT_NO_EMA of this rank) */
 enum { RECORD_NO_AVERAGE = 4 };
@@ -100,9 +154,10 @@ struct shared_note {
 };
 struct shared_record { /* what a rank says of a snapshot */
 	uint64_t step, mark_ns;
-	uint32_t epoch, slot, flags; /* flags: of the ticket */
-	uint16_t ticket_seq, nnote;
-	uint64_t unguarded; /* that this rank had counted when it marked this one */
+	uint32_t epoch, rev; /* of the declaration whose rows are copied */
+	uint16_t slot, flags, ticket_seq, nnote;
+	uint32_t target, zero; /* ORDERED: the device is done when (int32_t)(done - target) >= 0 */
+	uint64_t unguarded;    /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
 /* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top byte. */
@@ -116,7 +171,7 @@ struct shared_canary {
 	struct shared_canary_word at[SHARED_CANARY_MAX];
 };
 struct shared_snap {
-	_Atomic uint64_t word; /* seq << 8 | enum snap_state */
+	_Atomic uint64_t word; /* seq << 8 | enum snap_need << 4 | enum snap_state */
 	/* 0, or the place in the slot at which the state was found to be changed: (seq & 0xffff) << 48 |
 	 * 1 + offset. For messages: what counts is TORN, and changed[] */
 	_Atomic uint64_t why;
@@ -141,7 +196,9 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t changed[SHARED_CHANGED];
 	/* 1 + step: the same of a snapshot that was marked in the page of an earlier daemon */
 	_Atomic uint64_t changed_step;
+	_Atomic uint64_t copying;	      /* see COPYING above */
 	_Atomic uint64_t copy_bytes, copy_ns; /* daemon */
+	_Atomic uint64_t own_bytes, own_ns;   /* the client's copier */
 	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
 	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
 	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
@@ -152,6 +209,7 @@ struct shared_rank { /* written by the client unless said otherwise */
 	 * yet three quarters taken since; 0: not so */
 	_Atomic uint32_t skipping, zero;
 	struct shared_snap snap[SHARED_SNAPS];
+	_Alignas(4096) _Atomic uint32_t done; /* a device; alone on its page, which is registered */
 };
 
 enum outcome_state {
@@ -210,8 +268,10 @@ struct shared_job {
 	 * one of whichever rank asked for it first; 0: none has */
 	_Atomic uint64_t ticketed;
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
-	_Atomic uint64_t newest[5];	    /* [enum ckpt_state]: 1 + newest step there; daemon */
-	_Atomic uint64_t count[8];	    /* [enum outcome_state]; daemon */
+	/* daemon, by slot: 1 + the tag up to which tickets may not use it any more; see OVER above */
+	_Atomic uint64_t over[SHARED_GATE_SLOTS];
+	_Atomic uint64_t newest[5]; /* [enum ckpt_state]: 1 + newest step there; daemon */
+	_Atomic uint64_t count[8];  /* [enum outcome_state]; daemon */
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
@@ -238,11 +298,14 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
  * by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
 		  bool may_wait, struct ticket *ret);
-/* The next snap record, no longer anybody else's; to be written, then published with a state:
- * FILLING, COPYING, or TORN. */
+/* The next snap record, no longer anybody else's; to be written, then published: COPYING with a need,
+ * or TORN with none. NULL: its last snapshot, which a guard has let go by (c), is still being copied. */
 struct shared_snap *shared_snap_next(struct shared_rank *r);
 void shared_snap_write(struct shared_snap *s, const struct shared_record *rec);
-void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state);
+void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state,
+			 uint32_t need);
+/* The number that the record of shared_snap_next will have. */
+uint64_t shared_snap_seq(const struct shared_rank *r);
 /* The newest record, NULL when there is none. */
 struct shared_snap *shared_snap_newest(struct shared_rank *r);
 enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq);
@@ -250,11 +313,22 @@ enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq
  * -EAGAIN: it is not published, or was written anew meanwhile. Any thread of either side. */
 int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_state *ret_state,
 		     struct shared_record *ret);
-/* CAS (seq, from) -> to. True when this call made the change. */
-bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from,
-		      enum snap_state to);
-/* Tear the newest snapshot if its copy is not finished. True when it is torn by this call. */
+/* May the trainer go on though the copy has not ended, by (c)? */
+bool shared_snap_ordered(const struct shared_snap *s);
+/* 7: tear the newest snapshot if its copy is not finished and no guard has let it go by (c). True when
+ * it is torn by this call. */
 bool shared_tear(struct shared_rank *r);
+/* 7: the daemon is gone; what it still had to copy is torn. */
+void shared_tear_lost(struct shared_rank *r);
+/* Private memory that the library has copied to shared memory: CLIENT becomes DAEMON, who has it to copy
+ * now. False: it is not COPYING any more. */
+bool shared_snap_hand(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+/* 6. False: it is not COPYING any more. */
+bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+/* `copying`. After it was set, and before anything is written to the slot: is the ticket over? */
+void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot);
+void shared_copying_clear(struct shared_rank *r);
+bool shared_ticket_over(const struct shared_job *job, struct ticket t);
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
  * that the state is stable. True: the older one is now counted as unguarded. */
 bool shared_stable(struct shared_rank *r);
@@ -265,15 +339,18 @@ void shared_canary_write(struct shared_snap *s, const struct shared_canary_word 
 
 /* --- daemon --- */
 /* A slot's free bit is set by the daemon alone and cleared by whoever takes the slot; the daemon
- * sets it again only after it has dealt with the ticket that took it. */
+ * sets it again only after it has dealt with the ticket that took it, has called shared_gate_over, and
+ * has then found no copier in it. */
+void shared_gate_over(struct shared_job *job, uint32_t slot);
+bool shared_copying_has(const struct shared_rank *r, uint32_t slot);
 void shared_gate_give(struct shared_job *job, uint32_t slot);
 void shared_gate_take(struct shared_job *job, uint32_t slot);
 /*
  * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be before it is
- * answered: tickets go on from there, the older ones are forgotten, and these slots are free. The sequence
- * number stays, so no record is taken for another one.
+ * answered: tickets go on from there, and the older ones are forgotten. No slot is free. The sequence number
+ * stays, so no record is taken for another one.
  */
-void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask);
+void shared_gate_back(struct shared_job *job, uint64_t step);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
  * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
  * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
@@ -288,14 +365,10 @@ int shared_snap_guarded(const struct shared_rank *r, uint64_t mark,
 bool shared_snap_closed(const struct shared_rank *r, uint64_t mark,
 			const struct shared_record *rec);
 bool shared_snap_changed(const struct shared_rank *r, uint64_t mark);
-/* Copier: COPYING -> COPIED and wake the guard. False: it was torn. */
-bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
-/* The words of snapshot seq, whole: 0. -EAGAIN: its record was taken for another one. */
-int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret);
-/* The offset of the first word that these bytes hold otherwise; UINT64_MAX: there is none. */
-uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes);
-/* The daemon gives a copy up, too: COPYING -> TORN and wake the guard. */
-void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+/* 10, or 9: the client is dead. finish: nobody can change the memory that the daemon still copies.
+ * slot, bytes: as shared_copy_end. */
+void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t seq, bool finish,
+			const void *slot, uint64_t bytes);
 void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
 			enum outcome_state state, int code, const uint64_t phase_ns[3],
 			const char *text);
@@ -308,6 +381,28 @@ void shared_event(struct shared_job *job); /* add 1 to event and wake all */
 void shared_text_set(struct shared_text *t, int code, const char *text, bool again);
 
 /* --- both --- */
+/* Is it still COPYING, and of this seq? Copiers ask before each piece of work. */
+bool shared_snap_going(const struct shared_snap *s, uint64_t seq);
+/* Who has still to copy for it (enum snap_need); 0 unless it is COPYING, of this seq. */
+uint32_t shared_snap_need(const struct shared_snap *s, uint64_t seq);
+/* A copier has copied its last byte, and has ended all writes: 4, 5, 10. need: its bit, CLIENT also for
+ * ORDERED. slot: all of it, `bytes` long, for the canary. The guard is woken. */
+enum copy_end {
+	COPY_END_WAITS, /* the other copier still copies */
+	COPY_END_COPIED,
+	COPY_END_TORN,	  /* somebody has torn it before */
+	COPY_END_CHANGED, /* it is torn now, and `why` says so: state was changed since the mark */
+};
+/* ret_changed_at: offset in the slot, of CHANGED; else UINT64_MAX. */
+enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint64_t seq,
+			      uint32_t need, const void *slot, uint64_t bytes,
+			      uint64_t *ret_changed_at);
+/* 8, 9: COPYING of this seq -> TORN and wake the guard. */
+void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+/* The words of snapshot seq, whole: 0. -EAGAIN: its record was taken for another one. */
+int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret);
+/* The offset of the first word that these bytes hold otherwise; UINT64_MAX: there is none. */
+uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes);
 /* At which offset of the slot snapshot seq was found to be changed, before its state says so. */
 void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off);
 bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off);

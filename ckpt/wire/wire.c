@@ -330,8 +330,8 @@ static bool report_job_good(const struct wire_report_job *j)
 {
 	return terminated(j->name, sizeof j->name) && terminated(j->store, sizeof j->store) &&
 	       terminated(j->error, sizeof j->error) && terminated(j->failing, sizeof j->failing) &&
-	       terminated(j->device, sizeof j->device) && j->launch <= WIRE_ENDED &&
-	       j->attached <= j->world && j->used <= j->held;
+	       terminated(j->drift, sizeof j->drift) && terminated(j->device, sizeof j->device) &&
+	       j->launch <= WIRE_ENDED && j->attached <= j->world && j->used <= j->held;
 }
 
 static bool report_step_good(const struct wire_report_step *s)

@@ -427,6 +427,9 @@ struct wire_report_job {
 	uint64_t stuck_ns;
 	char failing[512]; /* "": nothing fails */
 	char device[64];   /* below the store: "/dev/nvme0n1p2 (ext4)"; "": not known */
+	/* Replicas of the newest launch that are not equal: a line for each tensor, of those that fit; "": none
+	 * is known to differ */
+	char drift[512];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {

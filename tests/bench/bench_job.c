@@ -4,6 +4,7 @@
  * Invariant: contents depend on nothing but tensor, position and step.
  */
 #include "bench_job.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 
 #include <inttypes.h>
@@ -152,7 +153,8 @@ static void lay_out(struct placed *p, const struct job_opts *o, uint32_t rank)
 		small_lay_out(p, o);
 		return;
 	}
-	share(rows_for(o->bytes), rank, o->world, &first, &rows);
+	share(rows_for(o->bytes), o->replicated ? 0 : rank, o->replicated ? 1 : o->world, &first,
+	      &rows);
 	for (uint32_t i = 0; i < JOB_LARGE; i++) {
 		bool bias = i % 8 >= 4;
 
@@ -182,7 +184,7 @@ static void declare(struct placed *p, const struct job_opts *o, uint32_t i)
 		.of = k->role == CKPT_PARAM ? NULL : of,
 		.ndim = bias ? 1 : 2,
 		.mesh = p->mesh,
-		.nplace = !bias,
+		.nplace = !bias && !o->replicated,
 		.nlocal = p->r->tensor[i].words > 0,
 		.shape = bias ? shape + 1 : shape,
 		.place = &shard,
@@ -213,15 +215,20 @@ void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
 	ret->tensor = calloc(ret->ntensor, sizeof *ret->tensor);
 	if (!ret->tensor)
 		die("no memory for %u tensors", ret->ntensor);
-	if (ckpt_attach(&opts, &ret->c, &e) < 0 ||
-	    ckpt_fresh(ret->c) < 0 || /* what an earlier run left is not gone on from */
+	ret->private = o->private;
+	if (ckpt_attach(&opts, &ret->c, &e) < 0 || (!o->resume && ckpt_fresh(ret->c) < 0) ||
 	    ckpt_mesh(ret->c, 1, name, &o->world, NULL, &p.mesh, &e) < 0)
 		die("%s", e.msg);
 	lay_out(&p, o, rank);
 	ret->bytes = p.at;
-	if (ckpt_alloc(ret->c, ret->bytes, &ret->mem, &e) < 0)
+	if (o->private)
+		ret->mem = pages_new(ret->bytes);
+	else if (ckpt_alloc(ret->c, ret->bytes, &ret->mem, &e) < 0)
 		die("%s", e.msg);
-	memset(ret->mem, 0x5a, ret->bytes);
+	if (!ret->mem)
+		die("no memory for %" PRIu64 " bytes", ret->bytes);
+	if (!o->resume)
+		memset(ret->mem, 0x5a, ret->bytes);
 	lay_out(&p, o, rank);
 	for (uint32_t i = 0; i < ret->ntensor; i++)
 		o->tensors ? small_declare(&p, i) : declare(&p, o, i);
@@ -270,8 +277,24 @@ void job_check(const struct job_rank *r, uint64_t step)
 	}
 }
 
+void job_check_update(const struct job_rank *r, uint64_t step)
+{
+	for (uint32_t i = 0; i < r->ntensor; i++) {
+		const struct job_tensor *t = &r->tensor[i];
+		uint64_t w = (STEP_EVERY - t->first % STEP_EVERY) % STEP_EVERY;
+
+		for (; t->word && w < t->words; w += STEP_EVERY)
+			if (t->word[w] != word_at(t, w, step))
+				die("tensor %u: 8 bytes at %" PRIu64
+				    " are not those of step %" PRIu64,
+				    i, (t->first + w) * 8, step);
+	}
+}
+
 void job_close(struct job_rank *r)
 {
 	ckpt_detach(r->c, 0);
+	if (r->private)
+		pages_free(r->mem, r->bytes);
 	free(r->tensor);
 }

@@ -6,7 +6,7 @@
  * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and
  * as FP32 master and two moments: 96 tensors. Or `tensors` FP32 ones on one rank, whose sizes are those
  * of a log-normal distribution with a median of 64 KiB, scaled in its width so that all of them have
- * about so many bytes. All lie in ckpt_alloc memory. Every 8 bytes have a
+ * about so many bytes. All lie in ckpt_alloc memory, unless `private` says otherwise. Every 8 bytes have a
  * value that is a pure function of (tensor, global position, step) and look random, so that no disk
  * or file system can compress them, and what was restored on another mesh can be checked; one word
  * in 512, so one in each page, depends on the step.
@@ -34,6 +34,7 @@ struct job_rank {
 	ckpt *c;
 	void *mem;
 	uint64_t bytes; /* of mem */
+	bool private;
 	uint32_t ntensor;
 	struct job_tensor *tensor; /* [ntensor] */
 };
@@ -44,6 +45,9 @@ struct job_opts {
 	uint32_t world;
 	uint32_t tensors; /* 0: the twelve layers */
 	uint32_t frozen;  /* of `tensors`, percent of the bytes that are const */
+	bool private;	  /* in memory of its own, not from ckpt_alloc */
+	bool replicated;  /* every rank holds all twelve layers */
+	bool resume; /* what is in memory and on disk is gone on from: no ckpt_fresh, nothing is touched */
 };
 
 /* Attach, allocate, declare; memory is touched but holds no state yet. Then, on each: job_seal. */
@@ -52,7 +56,9 @@ void job_seal(struct job_rank *r); /* returns when snapshots can be taken */
 void job_fill(struct job_rank *r, uint64_t step);
 void job_update(struct job_rank *r, uint64_t step); /* only the words that depend on the step */
 void job_check(const struct job_rank *r, uint64_t step);
+void job_check_update(const struct job_rank *r, uint64_t step); /* the words of job_update alone */
 void job_close(struct job_rank *r);
 
 __attribute__((format(printf, 1, 2))) _Noreturn void die(const char *fmt, ...);
+void say(const char *name, uint64_t n); /* a line on stdout; bench_main.c */
 #endif

@@ -3,11 +3,15 @@
  * bench_main.c - ckptbench: the measurements of `make bench` that need a job. Called by run.sh,
  * which starts ckptd, runs fio in between, and makes the table.
  *
- *	stall SOCKET STORE BYTES SNAPSHOTS    what the training thread waits, and the daemon's copy
+ *	stall SOCKET STORE BYTES SNAPSHOTS LOAD MEMORY PID what the training thread waits, and the daemon's copy;
+ *	                                      LOAD: free, busy, idle (bench_stall.h); MEMORY: alloc or private
+ *	loop SOCKET STORE BYTES HOW ROUNDS    a loop with a snapshot at each step; HOW: staged, persisted
+ *	drift SOCKET STORE BYTES HOW SNAPSHOTS PID two ranks that hold the same state; HOW: replicated, sharded
+ *	scale SOCKET STORE TENSORS RANKS ROUNDS PID many small tensors (bench_scale.h)
+ *	life SOCKET STORE BYTES RANKS RESTARTS REST_MS PID a job that is killed (bench_life.h)
  *	save SOCKET STORE BYTES WORLD [TENSORS [FROZEN]] one durable save for each line on stdin
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
- *	tensors SOCKET STORE TENSORS WORLD STEPS PID    commits of tiny tensors; what they cost the daemon PID
  *	hash BYTES                            the sums that a save makes
  *	canary HOW BYTES ROUNDS               looking for a change, HOW: shared or own memory (bench_canary.h)
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
@@ -20,10 +24,12 @@
  */
 #include "bench_canary.h"
 #include "bench_job.h"
+#include "bench_life.h"
 #include "bench_plan.h"
-#include "bench_tensors.h"
+#include "bench_proc.h"
+#include "bench_scale.h"
+#include "bench_stall.h"
 #include "bench_write.h"
-#include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
 #include "tests/lib/many.h"
@@ -36,26 +42,15 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#define COPY_EVERY 4u	  /* snapshots between two rounds of copies */
-#define INTERVAL_COPIES 6 /* of compute between two snapshots; at least 3 are asked for */
-#define WARM_UP 4u	  /* snapshots that do not count: the daemon has seen all memory then */
-#define INTERVAL_MIN_NS (200 * NS_PER_MS)
 #define WAIT_NS (600 * NS_PER_S)
 #define RANKS_MAX 16u
-#define REST_S 2 /* as run.sh's rest */
+#define STEPS_EDGE 50u /* first, and last, of many steps */
+#define REST_S 2       /* as run.sh's rest */
 #define HASH_ROUNDS 5
 #define HASH_BLOCK (1u << 20) /* bytes of a chunk */
 #define HASH_SPAN (64u << 10) /* bytes that all sums see before any sees the next */
 
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
-
-static void say(const char *name, uint64_t n)
+void say(const char *name, uint64_t n)
 {
 	printf("%s %" PRIu64 "\n", name, n);
 	fflush(stdout);
@@ -80,98 +75,6 @@ static void *touched(uint64_t bytes)
 	madvise(p, bytes, MADV_HUGEPAGE); /* the best that a copy can have */
 	memset(p, 1, bytes);
 	return p;
-}
-
-/* ---- stall ---- */
-
-/* Both ways to copy, one after the other, the first one changing from round to round. */
-static uint64_t copies(void *dst, const struct job_rank *r, uint32_t round)
-{
-	uint64_t best = UINT64_MAX;
-
-	for (uint32_t i = 0; i < 2; i++) {
-		bool stream = (i + round) % 2;
-		uint64_t t = clock_ns();
-
-		if (stream)
-			copy_stream(dst, r->mem, r->bytes);
-		else
-			memcpy(dst, r->mem, r->bytes);
-		__asm__ volatile("" : : "r"(dst) : "memory");
-		t = clock_ns() - t;
-		say(stream ? "copy_stream" : "copy_memcpy", t);
-		best = MIN(best, t);
-	}
-	return best;
-}
-
-/* The training thread computes: it holds its core and stays inside the first-level cache. */
-static void compute(uint64_t ns)
-{
-	uint64_t until = clock_ns() + ns;
-	volatile double x = 1;
-
-	while (clock_ns() < until)
-		for (int i = 0; i < 1000; i++)
-			x = x * 1.0000001;
-}
-
-static void stall_step(struct job_rank *r, uint64_t step, uint64_t interval, bool counts)
-{
-	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_STAGE_ONLY };
-	struct ckpt_stats s = { .size = sizeof s };
-	uint64_t t = clock_ns(), in;
-	int taken = ckpt_snapshot(r->c, step, &mark), copied;
-
-	in = clock_ns() - t;
-	compute(interval);
-	t = clock_ns();
-	copied = ckpt_guard(r->c, NULL);
-	in += clock_ns() - t;
-	if (taken < 0 || copied < 0)
-		die("step %" PRIu64 ": %s", step, strerror(-MIN(taken, copied)));
-	if (!counts)
-		return;
-	if (taken || copied) {
-		say(taken ? "skipped_step" : "torn_step", step);
-		return;
-	}
-	say("stall", in);
-	if (ckpt_wait(r->c, step, CKPT_STAGED, WAIT_NS, NULL) == 0 && ckpt_stats(r->c, &s) == 0)
-		say("time_to_staged", s.staged_ns);
-}
-
-static void stall(const char *socket, const char *store, uint64_t bytes, uint32_t snapshots)
-{
-	struct job_opts o = { socket, store, "stall", bytes, 1, 0, 0 };
-	struct ckpt_stats was = { .size = sizeof was }, is = was;
-	uint64_t interval = 0;
-	struct job_rank r;
-	void *dst;
-
-	job_open(&o, 0, &r);
-	job_seal(&r);
-	job_fill(&r, 0);
-	dst = touched(r.bytes);
-	for (uint32_t i = 0; i < 3; i++)
-		interval = MAX(interval, copies(dst, &r, i));
-	interval = MAX(INTERVAL_COPIES * interval, INTERVAL_MIN_NS);
-	say("interval", interval);
-	say("bytes", r.bytes);
-	for (uint64_t step = 1; step <= WARM_UP + snapshots; step++) {
-		if (step == WARM_UP + 1)
-			ckpt_stats(r.c, &was);
-		stall_step(&r, step, interval, step > WARM_UP);
-		job_update(&r, step);
-		if (step % COPY_EVERY == 0)
-			copies(dst, &r, (uint32_t)(step / COPY_EVERY));
-	}
-	ckpt_stats(r.c, &is);
-	say("asked", snapshots);
-	say("staged", is.staged - was.staged);
-	say("daemon_copy_bytes", is.copy_bytes - was.copy_bytes);
-	say("daemon_copy", is.copy_ns - was.copy_ns);
-	job_close(&r);
 }
 
 /* ---- save and restore: one thread a rank ---- */
@@ -262,24 +165,6 @@ static void *save_rank(void *arg)
 	return NULL;
 }
 
-/* User and system time of a process so far, in steps of the kernel's clock. */
-static uint64_t process_cpu_ns(pid_t pid)
-{
-	unsigned long user, sys;
-	char path[64], line[512];
-	const char *p;
-	FILE *f;
-
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	f = fopen(path, "r");
-	p = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-	if (!p ||
-	    sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2)
-		die("the processor time of %d cannot be read", (int)pid);
-	fclose(f);
-	return (user + sys) * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
-}
-
 static void *restore_rank(void *arg)
 {
 	const struct member *m = arg;
@@ -293,15 +178,15 @@ static void *restore_rank(void *arg)
 	job_seal(r);
 	sleep(REST_S);
 	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
-		t->cpu = process_cpu_ns(t->daemon);
-		t->begin = clock_ns();
+		t->cpu = proc_cpu_ns(t->daemon);
+		t->begin = now_ns();
 	}
 	pthread_barrier_wait(&t->barrier);
 	if (ckpt_restore(r->c, &want, &got, &e) < 0)
 		die("%s", e.msg);
-	t->end[m->rank] = clock_ns();
+	t->end[m->rank] = now_ns();
 	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
-		t->cpu_end = process_cpu_ns(t->daemon);
+		t->cpu_end = proc_cpu_ns(t->daemon);
 	if (got.step != t->step || got.where != 2)
 		die("restored step %" PRIu64 " from place %u", got.step, got.where);
 	job_check(r, t->step);
@@ -328,7 +213,10 @@ static void restore(const struct job_opts *o, uint64_t step, pid_t daemon)
 
 static void steps(const char *socket, const char *store, uint64_t n)
 {
-	struct job_opts o = { socket, store, "steps", 1, 1, 0, 0 };
+	struct job_opts o = {
+		.socket = socket, .store = store, .name = "steps", .bytes = 1, .world = 1
+	};
+	struct ckpt_stats is = { .size = sizeof is };
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_PERSIST };
 	struct ckpt_err e = { 0 };
 	struct job_rank r;
@@ -337,12 +225,17 @@ static void steps(const char *socket, const char *store, uint64_t n)
 	job_seal(&r);
 	job_fill(&r, 0);
 	for (uint64_t i = 1; i <= n; i++) {
-		uint64_t t = clock_ns();
+		uint64_t t = now_ns();
 
 		if (ckpt_snapshot(r.c, i, &mark) != 0 ||
 		    ckpt_wait(r.c, i, CKPT_COMMITTED, WAIT_NS, &e) < 0)
 			die("small step %" PRIu64 " was not committed: %s", i, e.msg);
-		say("small_commit", clock_ns() - t);
+		say("small_commit", now_ns() - t);
+		if (ckpt_stats(r.c, &is) == 0)
+			say(i <= STEPS_EDGE	 ? "commit_first"
+			    : i > n - STEPS_EDGE ? "commit_last"
+						 : "commit_between",
+			    is.committed_ns - is.persisted_ns);
 		ckpt_guard(r.c, NULL);
 	}
 	job_close(&r);
@@ -357,7 +250,7 @@ static void hash(uint64_t bytes)
 	for (uint64_t i = 0; i < bytes / 8; i++)
 		((uint64_t *)(void *)p)[i] = i * UINT64_C(0x9e3779b97f4a7c15);
 	for (int round = 0; round < HASH_ROUNDS; round++) {
-		uint64_t t = clock_ns();
+		uint64_t t = now_ns();
 
 		for (uint64_t at = 0; at + HASH_BLOCK <= bytes; at += HASH_BLOCK) {
 			struct hash128_state hash;
@@ -368,7 +261,7 @@ static void hash(uint64_t bytes)
 			sum += hash128_end(&hash).b[0];
 		}
 		__asm__ volatile("" : : "r"(sum) : "memory");
-		say("hashed", clock_ns() - t);
+		say("hashed", now_ns() - t);
 	}
 }
 
@@ -388,66 +281,142 @@ static int timed(char **argv)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-static bool verb_is(const char *verb, int argc, char **argv, int n)
+/* ---- verbs ---- */
+
+static struct job_opts job_of(char **a, const char *name)
 {
-	return argc == 2 + n && !strcmp(argv[1], verb);
+	return (struct job_opts){
+		.socket = a[0], .store = a[1], .name = name, .bytes = number(a[2]), .world = 1
+	};
 }
+
+static uint32_t small(const char *s)
+{
+	return (uint32_t)number(s);
+}
+
+static void verb_stall(char **a, int n)
+{
+	struct job_opts o = job_of(a, "stall");
+
+	(void)n;
+	o.private = !strcmp(a[5], "private");
+	bench_stall(&o, small(a[3]), a[4], (pid_t)number(a[6]));
+}
+
+static void verb_loop(char **a, int n)
+{
+	struct job_opts o = job_of(a, "loop");
+
+	(void)n;
+	bench_loop(&o, a[3], small(a[4]));
+}
+
+static void verb_drift(char **a, int n)
+{
+	struct job_opts o = job_of(a, "drift");
+
+	(void)n;
+	o.world = 2;
+	o.replicated = !strcmp(a[3], "replicated");
+	bench_drift(&o, small(a[4]), (pid_t)number(a[5]));
+}
+
+static void verb_life(char **a, int n)
+{
+	struct job_opts o = job_of(a, "life");
+
+	(void)n;
+	o.world = small(a[3]);
+	bench_life(&o, small(a[4]), number(a[5]) * NS_PER_MS, (pid_t)number(a[6]));
+}
+
+static void verb_scale(char **a, int n)
+{
+	(void)n;
+	bench_scale(a[0], a[1], small(a[2]), small(a[3]), small(a[4]), (pid_t)number(a[5]));
+}
+
+static void verb_save(char **a, int n)
+{
+	struct job_opts o = job_of(a, "save");
+	struct team t = { .opts = &o };
+
+	o.world = small(a[3]);
+	o.tensors = n > 4 ? small(a[4]) : 0;
+	o.frozen = n > 5 ? small(a[5]) : 0;
+	run_team(&t, save_rank);
+}
+
+static void verb_restore(char **a, int n)
+{
+	struct job_opts o = job_of(a, "save");
+
+	(void)n;
+	o.world = small(a[3]);
+	restore(&o, number(a[4]), (pid_t)number(a[5]));
+}
+
+static void verb_steps(char **a, int n)
+{
+	(void)n;
+	steps(a[0], a[1], number(a[2]));
+}
+
+static void verb_hash(char **a, int n)
+{
+	(void)n;
+	hash(number(a[0]));
+}
+
+static void verb_canary(char **a, int n)
+{
+	(void)n;
+	bench_canary(number(a[1]), small(a[2]), !strcmp(a[0], "own"));
+}
+
+static void verb_write(char **a, int n)
+{
+	(void)n;
+	bench_write(a[0], a[1], number(a[2]), small(a[3]));
+}
+
+static void verb_many(char **a, int n)
+{
+	struct ckpt_err err;
+
+	(void)n;
+	if (many_write(a[0], small(a[1]), small(a[2]), small(a[3]), number(a[4]), &err))
+		die("%s", err.msg);
+}
+
+static const struct verb {
+	const char *name;
+	int min, max; /* arguments */
+	void (*run)(char **arg, int n);
+} verbs[] = {
+	{ "stall", 7, 7, verb_stall },	   { "loop", 5, 5, verb_loop },
+	{ "drift", 6, 6, verb_drift },	   { "scale", 6, 6, verb_scale },
+	{ "life", 7, 7, verb_life },	   { "save", 4, 6, verb_save },
+	{ "restore", 6, 6, verb_restore }, { "steps", 3, 3, verb_steps },
+	{ "hash", 1, 1, verb_hash },	   { "canary", 3, 3, verb_canary },
+	{ "write", 4, 4, verb_write },	   { "many", 5, 5, verb_many },
+};
 
 int main(int argc, char **argv)
 {
-	if (verb_is("save", argc, argv, 5) || verb_is("save", argc, argv, 6)) {
-		struct job_opts o = { argv[2],
-				      argv[3],
-				      "save",
-				      number(argv[4]),
-				      (uint32_t)number(argv[5]),
-				      (uint32_t)number(argv[6]),
-				      argc > 7 ? (uint32_t)number(argv[7]) : 0 };
-		struct team t = { .opts = &o };
+	const char *verb = argc > 1 ? argv[1] : "";
 
-		run_team(&t, save_rank);
-	} else if (verb_is("write", argc, argv, 4)) {
-		bench_write(argv[2], argv[3], number(argv[4]), (uint32_t)number(argv[5]));
-	} else if (verb_is("stall", argc, argv, 4)) {
-		stall(argv[2], argv[3], number(argv[4]), (uint32_t)number(argv[5]));
-	} else if (verb_is("save", argc, argv, 4)) {
-		struct job_opts o = {
-			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0, 0
-		};
-		struct team t = { .opts = &o };
-
-		run_team(&t, save_rank);
-	} else if (verb_is("restore", argc, argv, 6)) {
-		struct job_opts o = {
-			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0, 0
-		};
-
-		restore(&o, number(argv[6]), (pid_t)number(argv[7]));
-	} else if (verb_is("steps", argc, argv, 3)) {
-		steps(argv[2], argv[3], number(argv[4]));
-	} else if (verb_is("tensors", argc, argv, 6)) {
-		bench_tensors(argv[2], argv[3], (uint32_t)number(argv[4]),
-			      (uint32_t)number(argv[5]), (uint32_t)number(argv[6]),
-			      (pid_t)number(argv[7]));
-	} else if (verb_is("many", argc, argv, 5)) {
-		struct ckpt_err err;
-
-		if (many_write(argv[2], (uint32_t)number(argv[3]), (uint32_t)number(argv[4]),
-			       (uint32_t)number(argv[5]), number(argv[6]), &err))
-			die("%s", err.msg);
-	} else if (argc > 2 && argc < 5 && !strcmp(argv[1], "plan") &&
-		   bench_plan(argv[2], argv[3])) {
-		return 0;
-	} else if (argc > 2 && !strcmp(argv[1], "timed")) {
+	for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+		if (!strcmp(verb, verbs[i].name) && argc - 2 >= verbs[i].min &&
+		    argc - 2 <= verbs[i].max) {
+			verbs[i].run(argv + 2, argc - 2);
+			return 0;
+		}
+	if (!strcmp(verb, "timed") && argc > 2)
 		return timed(argv + 2);
-	} else if (verb_is("canary", argc, argv, 3)) {
-		bench_canary(number(argv[3]), (uint32_t)number(argv[4]), !strcmp(argv[2], "own"));
-	} else if (verb_is("hash", argc, argv, 1)) {
-		hash(number(argv[2]));
-	} else {
-		fputs("usage: see the top of tests/bench/bench_main.c; make bench runs it\n",
-		      stderr);
-		return 2;
-	}
-	return 0;
+	if (!strcmp(verb, "plan") && argc > 2 && argc < 5 && bench_plan(argv[2], argv[3]))
+		return 0;
+	fputs("usage: see the top of tests/bench/bench_main.c; make bench runs it\n", stderr);
+	return 2;
 }

@@ -23,12 +23,6 @@
 #define HOST_RANKS 8u
 #define SAMPLED 16u /* ranks whose plans are timed */
 
-static void say(const char *name, uint64_t n)
-{
-	printf("%s %" PRIu64 "\n", name, n);
-	fflush(stdout);
-}
-
 static uint64_t resident_bytes(void)
 {
 	struct rusage use;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* how: "sums", "raw", or "beside": raw while another thread does nothing but read memory, which says how
- * much of what sums cost is the bus and not the processor; "derived": of a state of mixed precision, whose
+ * much of what sums cost is the bus and not the processor; "sink": sums to a disk that takes every write at once; "sink2": the same with a second thread; "derived": of a state of mixed precision, whose
  * BF16 parameters are derived of their FP32 masters, and "stored": the same bytes, declared as nothing special.
  * Prints lines NAME NUMBER: wall (ns), cpu (ns of all threads), bytes, written (bytes of the file); the file is
  * removed. tensors: 0 for the large ones of bench_job.h. Ends the process with a sentence on a

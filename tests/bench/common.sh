@@ -6,13 +6,41 @@
 # shellcheck disable=SC2034,SC2119,SC2120,SC2154 # set or used by who reads this
 dir=${BENCH_DIR:-build/bench}
 mib=${BENCH_MIB:-1024}
-pairs=${BENCH_PAIRS:-7}
-big_mib=${BENCH_BIG_MIB:-8192}
+pairs=7 big_mib=8192
 rest=2 # seconds of silence before each use of the disk: many disks, all of the cloud's, save up speed while idle
+if [ "$mib" -lt 256 ]; then # a look, not a measurement
+	pairs=3 big_mib=$((8 * mib)) rest=0.2
+fi
+pairs=${BENCH_PAIRS:-$pairs}
+big_mib=${BENCH_BIG_MIB:-$big_mib}
 bytes=$((mib << 20))
 missed=() targets=0
 
 fail() { echo "make bench: $*" >&2; exit 1; }
+
+# ---- which rows ----
+
+wanted() { # ROW...: one of them at least, by the patterns in ROWS; all are, where there are none
+	local r pattern
+	[ -n "${ROWS:-}" ] || return 0
+	set -f
+	for r; do
+		for pattern in $ROWS; do
+			# shellcheck disable=SC2254 # it is a pattern
+			case $r in $pattern) set +f; return 0 ;; esac
+		done
+	done
+	set +f
+	return 1
+}
+
+part_rows=
+part() { # "ROW..." FUNCTION [ARGUMENT...]: run it if one of the rows that it prints is wanted
+	part_rows=$1
+	shift
+	# shellcheck disable=SC2086 # a list
+	! wanted $part_rows || "$@"
+}
 
 command -v fio >/dev/null || fail "fio is missing; make deps installs it"
 MAKEFLAGS='' make -s --no-print-directory build/ckptbench build/ckptd build/ckptctl
@@ -22,7 +50,8 @@ case $(stat -f -c %T "$dir") in
 tmpfs | ramfs) fail "$dir is memory, not a disk; name a directory on one with BENCH_DIR" ;;
 esac
 free_mib=$(df --output=avail -m "$dir" | tail -1)
-need_mib=$(((pairs + 5) * mib + 2 * big_mib))
+need_mib=$(((pairs + 5) * mib))
+! wanted convert_memory_big convert_growth || need_mib=$((need_mib + 2 * big_mib))
 [ "$free_mib" -gt "$need_mib" ] || fail "$dir has $free_mib MiB free and $need_mib are needed; BENCH_DIR names another place, BENCH_MIB a smaller state"
 memory_mib=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
 [ "$memory_mib" -gt $((6 * mib)) ] || fail "$memory_mib MiB of memory are free and $((6 * mib)) are needed; BENCH_MIB sets a smaller state"
@@ -34,7 +63,7 @@ daemon=
 cleanup() {
 	[ -z "$daemon" ] || kill -KILL "$daemon" 2>/dev/null || true
 	[ -z "${saver_PID:-}" ] || kill -KILL "$saver_PID" 2>/dev/null || true
-	rm -rf "$work" "$tmp"
+	rm -rf "$work" "$tmp" ${fast:+"$fast"}
 	rmdir "$dir" 2>/dev/null || true
 }
 trap cleanup EXIT
@@ -61,6 +90,13 @@ daemon_stop() {
 	daemon=
 }
 
+bench() { # PREFIX VERB ARGUMENT...: what ckptbench prints becomes the samples PREFIX_...
+	local prefix=$1
+	shift
+	build/ckptbench "$@" >"$tmp/bench.out" || fail "ckptbench $*"
+	samples "$prefix" <"$tmp/bench.out"
+}
+
 daemon_cpu_ns() { # user and system time so far
 	awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e9 / hz }' "/proc/$daemon/stat"
 }
@@ -85,6 +121,11 @@ quantile() { # NAME Q
 		END { i = q * NR; i = i > int(i) ? int(i) + 1 : i; print v[i < 1 ? 1 : i] }'
 }
 
+least() { # NAME...: the smallest median of them
+	local m
+	for m; do median "$m"; done | sort -g | head -1
+}
+
 median() {
 	sort -n "$tmp/$1.n" | awk '{ v[NR] = $1 }
 		END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
@@ -99,6 +140,8 @@ calc() { awk "BEGIN { printf \"%.9g\", $* }"; }
 head_printed=0
 row() { # NAME TARGET lower|higher NUM DEN UNIT N
 	local ratio verdict=
+	case " ${part_rows:-$1} " in *" $1 "*) ;; *) fail "the row $1 is not in the list of its part" ;; esac
+	wanted "$1" || return 0
 	ratio=$(calc "$4 / $5")
 	if [ "$2" != null ]; then
 		verdict=$(awk -v r="$ratio" -v t="$2" -v b="$3" 'BEGIN { print (b == "lower" ? r <= t : r >= t) ? "met" : "MISSED" }')
@@ -122,10 +165,10 @@ speed() { calc "$(median "$1") / 1e9"; } # samples in bytes/s
 fio_speed() { # read|write|mixed: both at once, and the slower of them counts
 	local out
 	sleep "$rest"
-	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} BENCH_DIRECT=$read_direct \
+	out=$(BENCH_SIZE=${mib}m BENCH_DIR=${fio_dir:-$work} BENCH_FILES=${files:-} BENCH_DIRECT=$read_direct \
 		BENCH_DEPTH=$read_depth BENCH_JOBS=$read_jobs BENCH_SHARE=$((100 / read_jobs))% \
 		fio --output-format=json "tests/bench/fio-$1.fio") || fail "fio failed: $out"
-	rm -f "$work/fio-write.data"
+	rm -f "${fio_dir:-$work}/fio-write.data"
 	awk -v part="$1" '$1 ~ /^"(read|write|trim)"$/ { on = $1 == "\"" part "\"" || (part == "mixed" && $1 != "\"trim\"") }
 		on && $1 == "\"bw_bytes\"" && $3 + 0 > 0 { if (!least || $3 + 0 < least) least = $3 + 0 } END { print least }' <<<"$out"
 }
@@ -167,9 +210,9 @@ pair() { # I A B
 
 # ---- a durable save; a restore ----
 
-saver_start() { # STORE WORLD [TENSORS [FROZEN]]
+saver_start() { # STORE WORLD [TENSORS [FROZEN [BYTES]]]
 	local line
-	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2" "${3:-0}" "${4:-0}"; }
+	coproc saver { exec build/ckptbench save "$socket" "$1" "${5:-$bytes}" "$2" "${3:-0}" "${4:-0}"; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
 	read -r line <&"$saver_out" || true

@@ -45,6 +45,7 @@ for from in '' newest step: step:x step:1x; do
 		--resume "$from"
 done
 check "a layout of another name" refused 2 --layout "${one[@]}" --steps 3 --layout rows
+check "memory of another kind" refused 2 --memory "${one[@]}" --steps 3 --memory shared
 check "a guard policy of another name" refused 2 --guard "${one[@]}" --steps 3 --guard often
 check "resume without checkpoints" refused 2 --resume "${one[@]}" --steps 3 --resume latest
 check "no store" refused 2 --root --mesh fsdp=1 --steps 3 --job a

@@ -176,18 +176,20 @@ static void take(void *arg, const void *bytes, uint64_t len)
 	const struct input *in = arg;
 	uint64_t sent = memory_bytes >> (in->data[0] >> 2 & 3);
 	struct segment *seg = calloc(1, sizeof *seg);
+	struct names *names = names_new();
 	struct ckpt_err err = { 0 };
 	struct decl *d;
 
-	assert(seg);
+	assert(seg && names);
 	*seg = (struct segment){ .refs = 1, .base = memory, .bytes = sent };
 	seg->refs = 2; /* ours stays: the memory is not to be unmapped */
-	if (decl_make(bytes, len, 1, 0, &seg, 1, &d, &err) == 0) {
+	if (decl_make(bytes, len, 1, 0, &seg, 1, names, &d, &err) == 0) {
 		carry_out(d, in->data, in->size);
 		decl_unref(d);
 	} else {
 		assert(err.code < 0 && err.msg[0]);
 	}
+	names_unref(names);
 	assert(seg->refs == 2);
 	free(seg);
 }

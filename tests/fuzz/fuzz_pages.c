@@ -9,11 +9,12 @@
 #include "ckpt/wire/shared.h"
 
 /* The input again and again would hide what little it says: what it does not reach is zero. */
-static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)
+static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes, size_t align)
 {
-	uint8_t *p = calloc(1, bytes); /* exactly, so that one byte beyond is seen */
+	uint8_t *p = aligned_alloc(align, bytes); /* exactly, so that one byte beyond is seen */
 
 	assert(p);
+	memset(p, 0, bytes);
 	if (from < size)
 		memcpy(p, data + from, MIN(size - from, bytes));
 	return p;
@@ -36,6 +37,7 @@ static void gate(struct shared_job *job, uint16_t seen)
 	n = shared_gate_look(job, &seen, t, &free_mask);
 	assert(n == 0); /* nothing new without a change: no loop without an end */
 	for (uint32_t i = 0; i < 4; i++) {
+		shared_gate_over(job, i);
 		shared_gate_give(job, i);
 		shared_gate_take(job, i);
 	}
@@ -46,8 +48,10 @@ static void rank(struct shared_rank *r)
 	uint64_t marks = atomic_load(&r->marks);
 	struct shared_record rec = { 0 };
 	enum snap_state state;
-	uint64_t seq;
+	static const uint8_t slot[64];
+	uint64_t seq, at;
 
+	(void)shared_copying_has(r, 3);
 	for (uint64_t k = 0; k <= SHARED_SNAPS; k++) {
 		struct shared_snap *s = &r->snap[(marks + k) % SHARED_SNAPS];
 
@@ -56,9 +60,11 @@ static void rank(struct shared_rank *r)
 			(void)shared_snap_guarded(r, seq, &rec);
 			(void)shared_snap_closed(r, seq, &rec);
 		}
+		(void)shared_snap_need(s, seq);
+		shared_snap_orphan(r, s, seq, k & 1, slot, sizeof slot);
+		(void)shared_copy_end(r, s, marks + k, NEED_DAEMON, slot, sizeof slot, &at);
 		shared_snap_drop(r, s, seq);
-		assert(shared_snap_state(s, NULL) != SNAP_COPYING);
-		(void)shared_snap_copied(r, s, marks + k);
+		assert(!shared_snap_going(s, seq));
 	}
 }
 
@@ -86,8 +92,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(&step, data, sizeof step);
 	/* The words that matter lie at the beginning of the job page and all over the rank page. */
-	job = page(data, size, 10, sizeof *job);
-	r = page(data, size, size / 2, sizeof *r);
+	job = page(data, size, 10, sizeof *job, _Alignof(struct shared_job));
+	r = page(data, size, size / 2, sizeof *r, _Alignof(struct shared_rank));
 	gate(job, (uint16_t)(data[8] | data[9] << 8));
 	rank(r);
 	outcomes(job, step);

@@ -322,7 +322,9 @@ uint32_t handmade_tensor(struct table *t, const struct handmade_tensor *x)
 void handmade_piece(struct table *t, uint32_t rank, uint32_t tensor, uint64_t off, uint32_t flags,
 		    const uint64_t *start, const uint64_t *extent)
 {
-	struct table_piece p = { .tensor = tensor, .rank = rank, .off = off, .flags = flags };
+	struct table_piece p = {
+		.tensor = tensor, .rank = rank, .off = off, .flags = (uint16_t)flags
+	};
 	struct ckpt_err err = { 0 };
 	struct arena a = { 0 };
 	int r = indexset_box(t->tensor[tensor].ndim, start, extent, &a, &p.set);

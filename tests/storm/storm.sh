@@ -16,6 +16,8 @@
 #
 # At the end the job runs to its last step, and every line of losses that any of the runs wrote is, bit for
 # bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
+# The state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run: ckptd copies the one,
+# the library the other, and either dies in the middle of it.
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
@@ -174,8 +176,10 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	local resume=$1 steps=$2
 	shift 2
 	: >"$tmp/out"
+	pick alloc own mixed
+	memory=$picked
 	pick never bounded finish
-	setsid "$build/trainer" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
+	setsid "$build/trainer" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
 		--losses "$losses" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!

@@ -47,8 +47,9 @@ struct rank {
 	/* --frozen: this rank's rows of base.weight, a function of (seed, global index) */
 	uint64_t frozen_first, frozen_rows, frozen_all;
 	uint64_t *frozen;
-	void *state; /* where the parts' tensors lie, all but the gradients */
-	uint64_t state_bytes;
+	void *state
+		[2]; /* where the parts' tensors lie, all but the gradients: of ckpt_alloc; own */
+	uint64_t state_bytes[2];
 	struct train_cursor cursor;
 	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
 	struct ckpt_got got; /* got.where 0: nothing restored */
@@ -171,30 +172,38 @@ static void cut_flat(const struct rank *k, uint32_t tensor, struct model_part *p
 	*p = (struct model_part){ .first = low - begin, .rows = high - low, .cols = 1 };
 }
 
-/* Lays the parts out one after the other; called with NULL to learn the size. */
-static uint64_t lay_out(struct rank *k, char *base)
+/* Which of the two blocks the i-th tensor is in. */
+static bool in_own(const struct rank *k, uint32_t i)
 {
-	uint64_t at = 0;
+	return k->args->memory == MEMORY_OWN || (k->args->memory == MEMORY_MIXED && i % 2);
+}
+
+/* Lays the parts out one after the other in each block; called without blocks to learn the sizes. */
+static void lay_out(struct rank *k, void *const base[2])
+{
+	uint64_t at[2] = { 0 };
+	bool own;
 
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		struct model_part *p = &k->part[t];
-		uint64_t n = p->rows * p->cols, offset[4];
+		uint64_t n = p->rows * p->cols;
+		void *tensor[4];
 
-		for (int i = 0; i < 4; i++) {
-			offset[i] = at;
-			at += n * (i ? sizeof(float) : sizeof(uint16_t));
-			at = (at + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+		for (uint32_t i = 0; i < 4; i++) {
+			own = in_own(k, t + i);
+			tensor[i] = base ? (char *)base[own] + at[own] : NULL;
+			at[own] += n * (i ? sizeof(float) : sizeof(uint16_t));
+			at[own] = (at[own] + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
 		}
-		if (!base)
-			continue;
-		p->param = (uint16_t *)(void *)(base + offset[0]);
-		p->master = (float *)(void *)(base + offset[1]);
-		p->moment1 = (float *)(void *)(base + offset[2]);
-		p->moment2 = (float *)(void *)(base + offset[3]);
+		p->param = tensor[0];
+		p->master = tensor[1];
+		p->moment1 = tensor[2];
+		p->moment2 = tensor[3];
 	}
-	k->frozen = base ? (uint64_t *)(void *)(base + at) : NULL;
-	at += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
-	return at ? at : ALIGN;
+	own = in_own(k, 0);
+	k->frozen = base ? (uint64_t *)(void *)((char *)base[own] + at[own]) : NULL;
+	at[own] += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+	memcpy(k->state_bytes, at, sizeof at);
 }
 
 static void *map_or_fail(struct rank *k, uint64_t bytes)
@@ -226,10 +235,11 @@ static void allocate(struct rank *k)
 		grads += g->rows * g->cols;
 	}
 	cut_frozen(k);
-	k->state_bytes = lay_out(k, NULL);
+	lay_out(k, NULL);
+	k->state[1] = map_or_fail(k, k->state_bytes[1] + ALIGN); /* each may be empty */
 	if (!k->ckpt)
-		k->state = map_or_fail(k, k->state_bytes);
-	else if ((r = ckpt_alloc(k->ckpt, k->state_bytes, &k->state, &e)) < 0)
+		k->state[0] = map_or_fail(k, k->state_bytes[0] + ALIGN);
+	else if ((r = ckpt_alloc(k->ckpt, k->state_bytes[0] + ALIGN, &k->state[0], &e)) < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	lay_out(k, k->state);
 
@@ -934,7 +944,8 @@ static void tell_end(struct rank *k, uint64_t steps_run, uint64_t ns)
 
 static void prepare_stats(struct rank *k)
 {
-	const int64_t *bytes = ranks_share(k->ranks, (int64_t)k->state_bytes);
+	const int64_t *bytes =
+		ranks_share(k->ranks, (int64_t)(k->state_bytes[0] + k->state_bytes[1]));
 
 	for (uint32_t i = 0; i < k->ranks->world; i++)
 		k->stats.job_state_bytes += (uint64_t)bytes[i];

@@ -39,6 +39,8 @@ static const char usage[] =
 	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
 	"  --wait-ready           do not train before snapshots can be taken\n"
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
+	"  --memory WHERE         the state lies in memory of ckpt_alloc (alloc), of the trainer's own (own), or\n"
+	"                         every second tensor there (mixed) (alloc)\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
 	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
@@ -62,6 +64,7 @@ enum {
 	OPT_GUARD,
 	OPT_WAIT_READY,
 	OPT_LAYOUT,
+	OPT_MEMORY,
 	OPT_DERIVED,
 	OPT_GO_BACK_EVERY,
 	OPT_STEP_MS,
@@ -87,6 +90,7 @@ static const struct option option[] = {
 	{ "guard", required_argument, NULL, OPT_GUARD },
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
+	{ "memory", required_argument, NULL, OPT_MEMORY },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
 	{ "go-back-every", required_argument, NULL, OPT_GO_BACK_EVERY },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
@@ -278,6 +282,13 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		if (strcmp(value, "shards") && strcmp(value, "boxes"))
 			return refuse("--layout '%s': shards or boxes is needed", value);
 		a->layout = value[0] == 'b' ? LAYOUT_BOXES : LAYOUT_SHARDS;
+		return 0;
+	case OPT_MEMORY:
+		if (strcmp(value, "alloc") && strcmp(value, "own") && strcmp(value, "mixed"))
+			return refuse("--memory '%s': alloc, own or mixed is needed", value);
+		a->memory = value[0] == 'a'   ? MEMORY_ALLOC
+			    : value[0] == 'o' ? MEMORY_OWN
+					      : MEMORY_MIXED;
 		return 0;
 	case OPT_DERIVED:
 		a->derived = true;

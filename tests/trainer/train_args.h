@@ -16,6 +16,8 @@
 /* SHARDS: rows of each tensor. BOXES: all tensors are one row of elements, as ZeRO has them, and each
  * rank of fsdp has an equal stretch of it. */
 enum state_layout { LAYOUT_SHARDS, LAYOUT_BOXES };
+/* Where the state lies: memory of ckpt_alloc, the trainer's own, or every second tensor there. */
+enum state_memory { MEMORY_ALLOC, MEMORY_OWN, MEMORY_MIXED };
 enum resume { RESUME_NONE, RESUME_LATEST, RESUME_MEMORY, RESUME_DISK, RESUME_STEP };
 
 struct train_args {
@@ -36,6 +38,7 @@ struct train_args {
 
 	const char *text;
 	enum state_layout layout;
+	enum state_memory memory;
 	bool derived;	  /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
 	uint64_t go_back_every; /* in steps; 0: never */
 	uint64_t step_ms; /* a step takes at least so long */

@@ -48,17 +48,18 @@ static void samples_add(struct samples *s, uint64_t ns)
 	s->ns[s->n++] = ns;
 }
 
-void train_stats_memcpy(struct train_stats *s, const void *state, uint64_t bytes)
+void train_stats_memcpy(struct train_stats *s, void *const state[2], const uint64_t bytes[2])
 {
-	char *copy = malloc(bytes);
+	char *copy = malloc(bytes[0] + bytes[1]);
 
-	s->state_bytes = bytes;
+	s->state_bytes = bytes[0] + bytes[1];
 	if (!copy)
 		return;
 	for (int i = 0; i < MEMCPY_ROUNDS; i++) {
 		uint64_t start = now_ns();
 
-		memcpy(copy, state, bytes);
+		for (int k = 0; k < 2; k++)
+			memcpy(copy + (k ? bytes[0] : 0), state[k], bytes[k]);
 		__asm__ volatile("" : : "r"(copy) : "memory"); /* the copy is not dead */
 		uint64_t ns = now_ns() - start;
 

@@ -43,8 +43,8 @@ struct train_stats {
 uint64_t now_ns(void);		/* CLOCK_MONOTONIC */
 uint64_t preempted_times(void); /* how often the kernel took this thread's core away so far */
 
-/* Time the copy of this rank's state: the best of 5. */
-void train_stats_memcpy(struct train_stats *s, const void *state, uint64_t bytes);
+/* Time the copy of this rank's state, which lies in two blocks: the best of 5. */
+void train_stats_memcpy(struct train_stats *s, void *const state[2], const uint64_t bytes[2]);
 
 void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns, uint64_t preempted);
 void train_stats_guard(struct train_stats *s, int result, uint64_t ns, uint64_t preempted);

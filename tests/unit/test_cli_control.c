@@ -480,11 +480,12 @@ TEST(status_answers_what_there_is_if_it_dies_now)
 	SHOWN_IS(0, "status", "-S", fake.path);
 	RUN("status", "-S", fake.path, "--json");
 	/* from step 204 to 212 in 2.5 s; 100 marks in 50 s */
-	assert_json(0, "ckptd.status/1",
-		    "{'jobs':[{'if_it_dies':{'memory_step':210,'disk_step':200,'disk_age_s':41.0},"
-		    "'newest_age_s':1.0,'rate':{'steps_per_s':3.2,'snapshots_per_s':2.0},"
-		    "'skipped':{'share':0.12,'full':9,'otherwise':1},'failing':{'text':null},"
-		    "'device':{'stuck_s':null}}]}");
+	assert_json(
+		0, "ckptd.status/1",
+		"{'jobs':[{'if_it_dies':{'memory_step':210,'disk_step':200,'disk_age_s':41.0},"
+		"'newest_age_s':1.0,'rate':{'steps_per_s':3.2,'snapshots_per_s':2.0},"
+		"'skipped':{'share':0.12,'full':9,'otherwise':1},'failing':{'text':null},'replicas':{'differ':null},"
+		"'device':{'stuck_s':null}}]}");
 	/* nothing is known yet */
 	((struct wire_report_head *)fake.report)->nstep = 0;
 	fake.bytes = wire_report_bytes(1, 2, 0);
@@ -518,6 +519,22 @@ TEST(what_fails_or_hangs_is_three)
 	assert_json(3, "ckptd.status/1",
 		    "{'jobs':[{'device':{'name':'/dev/nvme0n1p2 (ext4)','stuck_s':41.0}}]}");
 	assert_string_equal(got.err, "");
+	fake_stop();
+}
+
+TEST(replicas_that_differ_are_three_and_told_line_by_line)
+{
+	struct wire_report_job *j = report_training();
+
+	fake_start(RIGHT);
+	strcpy(j->drift,
+	       "model/norm: minority 2, against 0, 1, 3; last equal in step 129, first "
+	       "unequal in step 251\nmodel/w: ranks 0 | 1; unequal when first compared, in "
+	       "step 7");
+	SHOWN_IS(3, "status", "-S", fake.path);
+	RUN("status", "-S", fake.path, "--json");
+	assert_json(3, "ckptd.status/1", "{'jobs':[{'failing':{'text':null}}]}");
+	assert_non_null(strstr(got.out, "minority 2, against 0, 1, 3;"));
 	fake_stop();
 }
 

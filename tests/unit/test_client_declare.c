@@ -79,6 +79,58 @@ TEST(a_name_is_taken_until_its_tensor_is_dropped)
 	}
 }
 
+/* Of 2 elements of a row of `shape`, by rank 1 of 2. */
+static int cut_add(const char *name, const uint64_t *shape, uint32_t two, const float *at,
+		   uint32_t *ret_id)
+{
+	static const struct ckpt_placement cut = { .how = CKPT_SHARD };
+	struct ckpt_local local = { .ptr = (void *)(uintptr_t)at };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = CKPT_F32, .component = "model",
+				   .name = name, .ndim = 1, .shape = shape, .mesh = two,
+				   .nplace = 1, .place = &cut, .nlocal = 1, .local = &local);
+
+	return ckpt_tensor_add(c, &t, ret_id, &err);
+}
+
+TEST(a_tensor_that_is_dropped_and_added_again_takes_no_more_room_and_has_its_new_layout)
+{
+	static const uint64_t shape[] = { 4, 6, 0 };
+	uint32_t id, again, two, dim = 2;
+	const uint32_t rank[] = { 1, 0 };
+	size_t bytes = 0;
+
+	c->world = 2;
+	assert_int_equal(ckpt_mesh(c, 1, (const char *const[]){ "y" }, &dim, rank, &two, &err), 0);
+	c->world = 1;
+	assert_int_equal(cut_add("w", &shape[0], two, memory, &id), 0);
+	assert_int_equal(cut_add("v", &shape[0], two, memory, NULL), 0);
+	for (uint32_t i = 0; i < 10000; i++) {
+		assert_int_equal(ckpt_tensor_drop(c, id), 0);
+		assert_int_equal(cut_add("w", &shape[0], two, memory + i % 2, &again), 0);
+		assert_int_equal(again, id);
+		assert_ptr_equal(c->tensor[id].local->ptr, memory + i % 2);
+		assert_true(i == 0 || c->arena.total_bytes == bytes);
+		bytes = c->arena.total_bytes;
+		if (i % 1000 == 0)
+			assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+	}
+	assert_int_equal(c->ntensor, 2);
+	assert_true(c->tensor[id].share.numel == 2 && c->tensor[id].share.dim[0].run->start == 2);
+	/* What is refused stays dropped, and is not in the way. */
+	assert_int_equal(ckpt_tensor_drop(c, id), 0);
+	assert_int_equal(cut_add("w", &shape[1], two, NULL, &again), -EINVAL);
+	assert_null(named_find(c, "model", 5, "w"));
+	assert_int_equal(ckpt_tensor_move(c, id, NULL, 0, &err), -EINVAL);
+	assert_int_equal(cut_add("w", &shape[1], two, memory, &again), 0);
+	assert_true(c->tensor[again].share.numel == 3 &&
+		    c->tensor[again].share.dim[0].run->start == 3);
+	assert_int_equal(cut_add("w", &shape[1], two, memory, NULL), -EALREADY);
+	assert_int_equal(ckpt_tensor_drop(c, again), 0);
+	assert_int_equal(cut_add("w", &shape[2], two, memory, &again), 0);
+	assert_int_equal(c->tensor[again].share.numel, 0);
+	assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+}
+
 TEST(of_a_hundred_thousand_each_is_found_at_once)
 {
 	clock_t begun = clock();
@@ -224,6 +276,34 @@ TEST(split_factors_of_torch_become_an_order_or_are_refused_with_tensor_and_place
 	assert_true(d->t.place[0].split_factor == 0 && d->t.place[1].split_factor == 0);
 	/* Rank 0 is at (2, 0): nothing is left of the rows of tp 0 (docs/LAYOUTS.md). */
 	assert_int_equal(d->share.numel, 0);
+}
+
+TEST(a_tensor_that_moves_at_each_step_needs_no_more_memory)
+{
+	const struct part_of *p = added_at(memory, CKPT_VOLATILE);
+	struct ckpt_local at = { .ptr = memory };
+	uint32_t id = c->ntensor - 1;
+	static float room[64];
+	size_t bytes = c->arena.total_bytes;
+
+	assert_ptr_equal(p, c->tensor[id].local);
+	for (uint32_t i = 0; i < 10000; i++) {
+		at.ptr = room + i % 8;
+		assert_int_equal(ckpt_tensor_move(c, id, &at, 1, &err), 0);
+		assert_ptr_equal(c->tensor[id].local->ptr, at.ptr);
+		if (i % 100)
+			continue;
+		assert_non_null(c->retired);
+		assert_int_equal(ckpt_seal(c, 0, &err), CKPT_SKIPPED);
+		assert_null(c->retired);
+		assert_ptr_equal(c->by_value[0].part->ptr, at.ptr);
+	}
+	assert_int_equal(c->arena.total_bytes, bytes);
+	/* What cannot be leaves it where it is. */
+	at.ptr = NULL;
+	assert_int_equal(ckpt_tensor_move(c, id, &at, 1, &err), -EINVAL);
+	assert_int_equal(ckpt_tensor_move(c, id, NULL, 0, &err), -EINVAL);
+	assert_ptr_equal(c->tensor[id].local->ptr, room + 9999 % 8);
 }
 
 TEST(how_long_a_blob_is_is_read_once_for_a_snapshot)

@@ -4,6 +4,7 @@
  * their room and get another one, and what one rank says for all. The library and the daemon in one process.
  */
 #include "ckpt/client/handle.h"
+#include "tests/lib/draw.h"
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
@@ -286,6 +287,81 @@ TEST(a_blob_grows_with_its_room)
 	must_have("grows", 5, 1, 0);
 }
 
+/* --- of two ranks that mark a step at once --- */
+#define STEPS 80u
+static uint64_t drawn[2][STEPS + 1]; /* how long each blob was at each step */
+
+static void journal_of(uint32_t r, uint64_t step, char *to)
+{
+	for (uint64_t i = 0; i < drawn[r][step]; i++)
+		to[i] = (char)('a' + (i * 5 + r * 3 + step) % 26);
+}
+
+static void free_script(struct rank *k)
+{
+	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
+
+	must_attach(k, k->plan, k->rank);
+	must_declare(k);
+	MUST_OF(k, ckpt_blob_add(k->c, "journal", CKPT_PER_RANK, journal[k->rank],
+				 &journal_len[k->rank], LOG_ROOM, &k->err));
+	must_seal(k);
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		bool is_long = drawn[k->rank][step] > LOG_ROOM;
+		int rc = ckpt_guard(k->c, NULL);
+
+		MUST(rc == 0 || rc == CKPT_TORN);
+		journal_of(k->rank, step, journal[k->rank]);
+		journal_len[k->rank] = drawn[k->rank][step];
+		rank_meet(k); /* either of them may be the first */
+		rc = ckpt_snapshot(k->c, step, &m);
+		/* FINAL waits for a slot, so only a blob that is too long is a reason. */
+		MUST(rc == CKPT_SKIPPED || (rc == 0 && !is_long));
+		if (is_long)
+			MUST(rank_why(k) == -ENOENT && strstr(k->err.msg, "has room for 16"));
+		rc = rank_wait(k, step, CKPT_COMMITTED);
+		MUST(rc == 0 || rc == -ENOENT);
+		MUST(rc < 0 || !is_long);
+	}
+	rank_meet(k);
+	rank_close(k, 0);
+}
+
+TEST(no_blob_is_ever_cut_however_the_ranks_come)
+{
+	uint64_t seed = draw_seed("free"), step[STEPS];
+	char want[sizeof journal[0]], got[sizeof journal[0]];
+	uint32_t n, fit = 0;
+
+	host_start(&H, NULL);
+	for (uint64_t i = 1; i <= STEPS; i++) {
+		for (uint32_t r = 0; r < 2; r++)
+			drawn[r][i] = draw_below(&seed, LOG_ROOM + 1) +
+				      (draw_below(&seed, 4) ? 0 : LOG_ROOM);
+		fit += drawn[0][i] <= LOG_ROOM && drawn[1][i] <= LOG_ROOM;
+	}
+	team_of(plan("free", "fsdp=2"), free_script, NULL);
+	n = host_committed(&H, "free", step, STEPS);
+	printf("# %u steps, %u could be saved, %u were\n", STEPS, fit, n);
+	assert_true(fit > 10);
+	assert_int_equal(n, fit);
+	open_one(&K, "free", "fsdp=1");
+	for (uint32_t i = 0; i < n; i++) {
+		must_restore(&K, step[i], CKPT_FROM_DISK);
+		for (uint32_t r = 0; r < 2; r++) {
+			uint64_t len;
+
+			assert_int_equal(ckpt_blob_read(K.c, "journal", r, got, sizeof got, &len),
+					 0);
+			assert_int_equal(len, drawn[r][step[i]]);
+			assert_true(len <= LOG_ROOM);
+			journal_of(r, step[i], want);
+			assert_memory_equal(got, want, len);
+		}
+	}
+	rank_close(&K, 0);
+}
+
 TEST(a_room_that_cannot_be_is_refused)
 {
 	host_start(&H, NULL);
@@ -296,6 +372,23 @@ TEST(a_room_that_cannot_be_is_refused)
 	assert_int_equal(ckpt_blob_resize(R[0].c, "journal", (UINT64_C(1) << 30) + 1, &R[0].err),
 			 -EINVAL);
 	assert_non_null(strstr(R[0].err.msg, "cap must be 1 byte to 1 GiB"));
+	staged_by_both(1, 0, 0);
+	ranks_close(R, 2);
+}
+
+TEST(a_blob_of_all_ranks_has_one_room)
+{
+	host_start(&H, NULL);
+	pair_open("rooms", false, 0);
+	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 400, &R[1].err));
+	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "cursor", 401, &R[0].err));
+	assert_int_equal(rank_seal(&R[0], 0), CKPT_SKIPPED);
+	/* The daemon has this one: so it is the other one that is refused. */
+	assert_soon(atomic_load(&R[0].c->declared) == atomic_load(&R[0].c->epoch));
+	assert_int_equal(rank_seal(&R[1], PATIENCE), -EINVAL);
+	assert_non_null(strstr(R[1].err.msg, "blob/cursor: "));
+	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "cursor", 401, &R[1].err));
+	pair_seal();
 	staged_by_both(1, 0, 0);
 	ranks_close(R, 2);
 }

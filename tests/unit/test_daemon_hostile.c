@@ -11,10 +11,9 @@
  */
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
-#include "ckpt/base/container.h"
-#include "ckpt/wire/shared.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
+#include "tests/lib/peer.h"
 #include <dirent.h>
 
 /* Under a sanitizer, which costs ten times as much, fewer. */
@@ -25,145 +24,6 @@
 #endif
 
 static uint64_t rng;
-
-/* --- the hostile side: the protocol by hand --- */
-
-struct evil {
-	struct asker a;
-	int store, segment_fd, bell;
-	uint8_t *segment;
-	struct shared_rank *rank;
-	struct shared_job *job;
-	uint8_t *slot[2];
-	uint64_t slot_bytes;
-};
-
-#define SEGMENT_BYTES (256u << 10)
-
-static uint32_t evil_hello(struct evil *e, const char *job, uint32_t world)
-{
-	struct wire_hello h = { .world = world, .nslot = 2 };
-	struct wire_welcome w;
-	struct ckpt_err err = { 0 };
-	int fd[WIRE_FDS_MAX];
-	uint32_t type;
-	void *p;
-
-	*e = (struct evil){ .a.sock = ask_connect(H.socket), .bell = -1, .segment_fd = -1 };
-	if (mkdir(H.store, 0700) < 0)
-		MUST(errno == EEXIST);
-	e->store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	snprintf(h.job, sizeof h.job, "%s", job);
-	type = ask_fd(&e->a, &h, WIRE_HELLO, sizeof h, e->store, &w, sizeof w, fd);
-	if (type != WIRE_WELCOME)
-		return type;
-	MUST_OK(wire_map(fd[0], sizeof *e->rank, 0, &p, &err), &err);
-	e->rank = p;
-	MUST_OK(wire_map(fd[1], sizeof *e->job, 0, &p, &err), &err);
-	e->job = p;
-	e->bell = fd[2];
-	(void)close(fd[0]);
-	(void)close(fd[1]);
-	return type;
-}
-
-/* One replicated tensor and a blob by value, in one segment. */
-static void declaration(void **ret, uint64_t *ret_len)
-{
-	struct container_info info = { .kind = CONTAINER_DECLARATION };
-	const uint64_t shape[] = { 40, 1000 }, zero[] = { 0, 0 }, blob[] = { 164 };
-	struct table_tensor w = ROW(.component = "m", .name = "w", .dtype = CKPT_F32,
-				    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2,
-				    .shape = shape),
-			    b = ROW(.component = "blob", .name = "rng", .dtype = CKPT_U8,
-				    .layout = TABLE_NONE, .ndim = 1, .shape = blob,
-				    .flags = TENSOR_BLOB);
-	struct table_place place = { .name = "s", .bytes = SEGMENT_BYTES, .rank = 0 };
-	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes sect[TABLE_SECTIONS_MAX];
-	struct table t = { 0 };
-	struct arena a = { 0 };
-	struct ckpt_err err = { 0 };
-	struct mesh mesh;
-	struct indexset set;
-	uint32_t n;
-
-	MUST_OK(mesh_parse("fsdp=1", &a, &mesh, &err), &err);
-	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
-	MUST_OK(table_add_place(&t, &place, NULL, &err), &err);
-	MUST_OK(table_add_tensor(&t, &w, NULL, &err), &err);
-	MUST_OK(table_add_tensor(&t, &b, NULL, &err), &err);
-	MUST(indexset_box(2, zero, shape, &a, &set) == 0);
-	MUST_OK(table_add_piece(&t, &(struct table_piece){ .tensor = 0, .set = set }, &err), &err);
-	MUST(indexset_box(1, zero, blob, &a, &set) == 0);
-	MUST_OK(table_add_piece(&t, &(struct table_piece){ .tensor = 1, .set = set, .off = 200000 },
-				&err),
-		&err);
-	MUST_OK(table_seal(&t, &err), &err);
-	MUST_OK(table_encode(&t, true, &a, s, &n, &err), &err);
-	for (uint32_t i = 0; i < n; i++)
-		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
-						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,
-						      .len = s[i].len, .count = s[i].count);
-	MUST_OK(container_encode(&info, sect, n, ret, ret_len, &err), &err);
-	table_free(&t);
-	arena_free(&a);
-}
-
-/* Attached, declared, with its slots mapped. */
-static void evil_open(struct evil *e, const char *job)
-{
-	struct wire_segment seg = { .bytes = SEGMENT_BYTES };
-	struct wire_declare decl = { .epoch = 1 };
-	struct wire_sealed sealed;
-	struct ckpt_err err = { 0 };
-	int fd, slot[WIRE_FDS_MAX];
-	void *bytes, *p;
-
-	MUST_BE(evil_hello(e, job, 1), WIRE_WELCOME);
-	MUST_OK(wire_memfd("evil", SEGMENT_BYTES, &e->segment_fd, &err), &err);
-	MUST_OK(wire_map(e->segment_fd, SEGMENT_BYTES, 0, &p, &err), &err);
-	e->segment = p;
-	MUST_BE(ask_fd(&e->a, &seg, WIRE_SEGMENT, sizeof seg, e->segment_fd, NULL, 0, NULL),
-		WIRE_OK);
-	declaration(&bytes, &decl.bytes);
-	MUST_OK(wire_memfd_of("decl", bytes, decl.bytes, &fd, &err), &err);
-	free(bytes);
-	if (ask_fd(&e->a, &decl, WIRE_DECLARE, sizeof decl, fd, &sealed, sizeof sealed, slot) !=
-	    WIRE_SEALED)
-		fail_msg("%s", e->a.refused.text);
-	(void)close(fd);
-	e->slot_bytes = sealed.slot_bytes;
-	for (uint32_t i = 0; i < 2; i++) {
-		MUST_OK(wire_map(slot[i], e->slot_bytes, 0, &p, &err), &err);
-		e->slot[i] = p;
-		(void)close(slot[i]);
-	}
-	ask_until(atomic_load(&e->job->ready_epoch) == 1);
-}
-
-static void evil_close(struct evil *e)
-{
-	if (e->segment)
-		munmap(e->segment, SEGMENT_BYTES);
-	for (uint32_t i = 0; i < 2; i++)
-		if (e->slot[i])
-			munmap(e->slot[i], e->slot_bytes);
-	if (e->rank)
-		munmap(e->rank, sizeof *e->rank);
-	if (e->job)
-		munmap(e->job, sizeof *e->job);
-	for (int *fd = (int[]){ e->a.sock, e->store, e->segment_fd, e->bell, -2 }; *fd != -2; fd++)
-		if (*fd >= 0)
-			(void)close(*fd);
-}
-
-static void ring(const struct evil *e)
-{
-	const uint64_t one = 1;
-
-	MUST(write(e->bell, &one, sizeof one) == sizeof one || errno == EAGAIN);
-}
 
 /* --- scribbling --- */
 
@@ -176,7 +36,7 @@ static uint64_t number(void)
 }
 
 /* Any word of either page. */
-static void scribble(struct evil *e)
+static void scribble(struct peer *e)
 {
 	bool job = draw(&rng) & 1;
 	uint64_t bytes = job ? offsetof(struct shared_job, trouble) : sizeof *e->rank;
@@ -187,7 +47,7 @@ static void scribble(struct evil *e)
 }
 
 /* What looks like a mark: the next ticket, in a slot that may be free or not, and a record for it. */
-static void pretend(struct evil *e, uint64_t step)
+static void pretend(struct peer *e, uint64_t step)
 {
 	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 2047) + 1) & 2047,
 		 slot = draw(&rng) % 8, n = atomic_load(&e->rank->marks) + 1;
@@ -195,7 +55,7 @@ static void pretend(struct evil *e, uint64_t step)
 	struct shared_record rec =
 		ROW(.step = draw(&rng) % 9 ? step : number(),
 		    .mark_ns = draw(&rng) % 3 ? now_ns() : number(),
-		    .epoch = draw(&rng) % 9 ? 1 : (uint32_t)number(), .slot = (uint32_t)slot,
+		    .epoch = draw(&rng) % 9 ? 1 : (uint32_t)number(), .slot = (uint16_t)slot,
 		    .flags = TICKET_PERSIST | (draw(&rng) % 2 ? TICKET_FINAL : 0),
 		    .ticket_seq = (uint16_t)(seq ? seq : 1),
 		    .nnote = (uint16_t)(draw(&rng) % 4 ? draw(&rng) % 20 : number()),
@@ -210,7 +70,8 @@ static void pretend(struct evil *e, uint64_t step)
 		atomic_store(&e->job->gate, (step << 4 & ((UINT64_C(1) << 40) - 1)) << 24 |
 						    (seq ? seq : 1) << 13 | (slot & 7) << 10 |
 						    3u << 8 | (draw(&rng) & 0xff));
-	atomic_store(&s->word, n << 8 | (draw(&rng) % 9 ? SNAP_COPYING : draw(&rng) & 0xff));
+	atomic_store(&s->word, n << 8 | (draw(&rng) % 9 ? (draw(&rng) & 7) << 4 | SNAP_COPYING
+							: draw(&rng) & 0xff));
 	atomic_store(&e->rank->marks, draw(&rng) % 99 ? n : number());
 	atomic_store(&e->rank->guarded_mark, draw(&rng) % 3 ? n : number());
 	if (draw(&rng) % 5 == 0)
@@ -247,29 +108,29 @@ TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 	ask_open(&a, H.socket);
 	for (uint32_t round = 0; round < FEWER((uint32_t)unit_scaled(64)); round++) {
 		const struct wire_report_job *j;
-		struct evil e;
+		struct peer e;
 
-		evil_open(&e, "evil");
+		peer_open(&e, "evil");
 		launches++;
 		for (uint32_t i = 0; i < 400; i++) {
 			if (round % 2 || draw(&rng) % 3 == 0)
 				scribble(&e);
 			if (draw(&rng) % 3)
 				pretend(&e, ++step);
-			e.segment[draw(&rng) % SEGMENT_BYTES] = (uint8_t)draw(&rng);
+			e.segment[draw(&rng) % PEER_BYTES] = (uint8_t)draw(&rng);
 			memset(e.slot[draw(&rng) % 2] + draw(&rng) % (e.slot_bytes - 8),
 			       (int)draw(&rng), 8);
 			if (draw(&rng) % 4 == 0)
-				ring(&e);
+				peer_ring(&e);
 			if (draw(&rng) % 64 == 0)
 				usleep(1000);
 		}
-		ring(&e);
+		peer_ring(&e);
 		if (round % 8 == 0)
 			a_step_is_committed(&K, 1 + round / 8);
 		j = ask_job(&a, "evil"); /* whatever it says, it can be said */
 		MUST(j && ask_job(&a, "sane")->failed == 0);
-		evil_close(&e);
+		peer_close(&e);
 	}
 	a_step_is_committed(&K, 1000);
 	rank_close(&K, 0);
@@ -289,13 +150,13 @@ TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
  * and nobody else has. But never does the daemon trust a length that changes under its eyes. */
 TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 {
-	struct evil e;
+	struct peer e;
 	uint64_t step = 1;
 	uint32_t n = 0;
 
 	rng = draw_seed(__func__);
 	host_start(&H, NULL);
-	evil_open(&e, "evil");
+	peer_open(&e, "evil");
 	for (uint32_t i = 0; i < FEWER((uint32_t)unit_scaled(4000)); i++) {
 		uint64_t len = number();
 
@@ -306,7 +167,7 @@ TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 					memcpy(e.slot[k] + at, &len, sizeof len);
 		if (i % 16 == 0) {
 			pretend(&e, ++step);
-			ring(&e);
+			peer_ring(&e);
 			usleep(200);
 		}
 	}
@@ -316,10 +177,10 @@ TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 		memset(e.segment + 200000, 0x7f, 8);
 		memset(e.segment + 200000 + 1, 0, 7);
 		pretend(&e, ++step);
-		ring(&e);
+		peer_ring(&e);
 		usleep(2000);
 	}
-	evil_close(&e);
+	peer_close(&e);
 	host_stop(&H);
 	for (uint64_t k = 2; k <= step; k++) {
 		struct checkpoint *c;
@@ -425,7 +286,7 @@ TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 {
 	struct plan_of_job p = sane();
-	struct evil e;
+	struct peer e;
 	uint32_t type = WIRE_WELCOME, n = 0;
 	char job[64];
 
@@ -434,10 +295,10 @@ TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 	/* Launches of 4096 ranks, of which one comes: eight are as many ranks as may be. */
 	for (; type == WIRE_WELCOME && n < 20; n++) {
 		snprintf(job, sizeof job, "evil-%u", n);
-		type = evil_hello(&e, job, WIRE_WORLD_MAX);
+		type = peer_hello(&e, job, WIRE_WORLD_MAX);
 		if (type == WIRE_REFUSE)
 			assert_int_equal(e.a.refused.code, -EAGAIN);
-		evil_close(&e);
+		peer_close(&e);
 	}
 	assert_int_equal(type, WIRE_REFUSE);
 	assert_int_equal(n, 8); /* and the sane one's */
@@ -454,11 +315,11 @@ TEST(a_declaration_beyond_all_measure_is_refused_unread)
 {
 	struct wire_declare decl = { .epoch = 1, .bytes = (UINT64_C(1) << 30) + 4096 };
 	struct ckpt_err err = { 0 };
-	struct evil e;
+	struct peer e;
 	int fd;
 
 	host_start(&H, NULL);
-	MUST_BE(evil_hello(&e, "evil", 1), WIRE_WELCOME);
+	MUST_BE(peer_hello(&e, "evil", 1), WIRE_WELCOME);
 	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
 	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
 	MUST_BE(ask_fd(&e.a, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
@@ -470,13 +331,13 @@ TEST(a_declaration_beyond_all_measure_is_refused_unread)
 	MUST_BE(ask_fd(&e.a, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
 	assert_int_equal(e.a.refused.code, -EBADMSG);
 	(void)close(fd);
-	evil_close(&e);
+	peer_close(&e);
 }
 
 TEST(more_segments_than_a_process_can_map_are_refused)
 {
 	const uint32_t fit = 49152 / WIRE_SEGMENTS_MAX;
-	struct evil e[13];
+	struct peer e[13];
 	struct ckpt_err err = { 0 };
 	uint64_t sent = 0;
 	bool refused = false;
@@ -488,7 +349,7 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 		char job[32];
 
 		snprintf(job, sizeof job, "evil-%u", r);
-		MUST_BE(evil_hello(&e[r], job, 1), WIRE_WELCOME);
+		MUST_BE(peer_hello(&e[r], job, 1), WIRE_WELCOME);
 		for (uint32_t id = 0; id < WIRE_SEGMENTS_MAX && !refused; id++) {
 			struct wire_segment seg = { .id = id, .bytes = 4096 };
 			uint32_t type;
@@ -510,17 +371,17 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 	printf("# %" PRIu64 " segments were taken\n", sent);
 	(void)close(fd);
 	for (uint32_t r = 0; r < ARRAY_LEN(e); r++)
-		evil_close(&e[r]);
+		peer_close(&e[r]);
 	/* When they are gone there is room again. */
 	{
 		struct wire_segment seg = { .bytes = 4096 };
 
-		MUST_BE(evil_hello(&e[0], "again", 1), WIRE_WELCOME);
+		MUST_BE(peer_hello(&e[0], "again", 1), WIRE_WELCOME);
 		MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
 		ask_until(ask_fd(&e[0].a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL) ==
 			  WIRE_OK);
 		(void)close(fd);
-		evil_close(&e[0]);
+		peer_close(&e[0]);
 	}
 }
 
@@ -528,27 +389,27 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 
 TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 {
-	struct wire_segment seg = { .id = 1, .bytes = SEGMENT_BYTES };
-	struct evil e;
+	struct wire_segment seg = { .id = 1, .bytes = PEER_BYTES };
+	struct peer e;
 	int fd;
 
 	rng = draw_seed(__func__);
 	host_start(&H, NULL);
-	evil_open(&e, "evil");
+	peer_open(&e, "evil");
 	assert_int_equal(ftruncate(e.segment_fd, 4096), -1);
 	assert_int_equal(errno, EPERM);
 	/* Holes are zeros and no signal, also while it copies. */
 	for (uint64_t step = 1; step <= 40; step++) {
 		pretend(&e, step);
-		ring(&e);
+		peer_ring(&e);
 		assert_ok(fallocate(e.segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-				    SEGMENT_BYTES));
+				    PEER_BYTES));
 		usleep(500);
 	}
 	/* Only half of the seals, and what is no memory at all. */
 	for (int seals = 0; seals < 2; seals++) {
 		fd = memfd_create("half", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-		MUST(ftruncate(fd, SEGMENT_BYTES) == 0 &&
+		MUST(ftruncate(fd, PEER_BYTES) == 0 &&
 		     fcntl(fd, F_ADD_SEALS, seals ? F_SEAL_SHRINK : F_SEAL_GROW) == 0);
 		MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
 			WIRE_REFUSE);
@@ -559,12 +420,12 @@ TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 	MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL), WIRE_REFUSE);
 	(void)close(fd);
 	fd = open(H.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* a file would be cut under it */
-	if (fd >= 0 && ftruncate(fd, SEGMENT_BYTES) == 0)
+	if (fd >= 0 && ftruncate(fd, PEER_BYTES) == 0)
 		MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
 			WIRE_REFUSE);
 	if (fd >= 0)
 		(void)close(fd);
-	evil_close(&e);
+	peer_close(&e);
 	host_stop(&H);
 }
 

@@ -111,6 +111,60 @@ static void refused(struct memdir_file *f, const char *words)
 
 static const struct ckpt_placement shard0 = { .how = CKPT_SHARD, .split_factor = 1 };
 
+TEST(a_union_that_was_made_before_gives_the_same_manifest)
+{
+	cleanup_errlist struct ckpt_errlist list = { .code = -EINVAL };
+	uint32_t map[WORLD][2];
+	const uint32_t *const maps[WORLD] = { map[0], map[1] }, n[WORLD] = { 2, 2 };
+	struct table all = { 0 };
+	struct native_whole whole = { .all = &all, .map = maps, .map_n = n };
+	struct made x = { 0 };
+	struct ckpt_err err;
+	uint8_t id[16], same_id[16];
+	uint64_t len, same_len;
+	void *bytes, *same;
+
+	tables_make(&x, &shard0);
+	files_make(&x);
+	for (uint32_t r = 0; r < WORLD; r++)
+		assert_int_equal(table_merge_tensors(&all, &x.t[r], map[r], &list, &err), 0);
+	assert_int_equal(list.n + all.npiece + all.nplace, 0);
+	assert_int_equal(all.ntensor, 2);
+	assert_int_equal(table_seal(&all, &err), 0);
+	assert_ok_err(native_manifest(&info, x.part, WORLD, &line, &bytes, &len, id, &err), &err);
+	assert_ok_err(native_manifest_whole(&info, &whole, x.part, WORLD, &line, &same, &same_len,
+					    same_id, &err),
+		      &err);
+	assert_int_equal(len, same_len);
+	assert_memory_equal(bytes, same, len);
+	assert_memory_equal(id, same_id, sizeof id);
+	free(same);
+	/* The declaration that it was made of keeps what it has: another step is another one. */
+	assert_false(all.tensor[0].fp_known);
+	x.t[1].piece[1].fp++;
+	assert_ok_err(native_manifest_whole(&info, &whole, x.part, WORLD, &line, &same, &same_len,
+					    same_id, &err),
+		      &err);
+	assert_int_equal(len, same_len);
+	assert_memory_not_equal(bytes, same, len);
+	free(same);
+	free(bytes);
+	/* A piece is lost, or all of another declaration's. */
+	x.t[1].first[2] = 1;
+	assert_int_equal(native_manifest_whole(&info, &whole, x.part, WORLD, &line, &same,
+					       &same_len, same_id, &err),
+			 -EINVAL);
+	assert_non_null(strstr(err.msg, "optim/w: 12 elements in its pieces, and it has 24"));
+	x.t[1].first[2] = 2;
+	x.t[1].ntensor = 1;
+	assert_int_equal(native_manifest_whole(&info, &whole, x.part, WORLD, &line, &same,
+					       &same_len, same_id, &err),
+			 -EINVAL);
+	x.t[1].ntensor = 2;
+	table_free(&all);
+	made_free(&x);
+}
+
 TEST(parts_that_declare_the_same_each_bring_their_pieces)
 {
 	struct made x = { 0 };

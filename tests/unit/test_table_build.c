@@ -362,6 +362,52 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(l.text, "model/b: content json on rank 0, raw on rank 1"));
 }
 
+/* The sentence about two declarations on meshes of n ranks, the second with two of them exchanged. */
+static void meshes_differ(uint32_t n, uint32_t at, const char *words)
+{
+	static const struct ckpt_placement s0 = { .how = CKPT_SHARD, .split_factor = 1 };
+	cleanup_table struct table t = { 0 };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EINVAL };
+	uint32_t rank[64];
+	const char *const name[] = { "dp" };
+	struct mesh m = { .ndim = 1, .name = name, .dim = &n, .nrank = n, .rank = rank };
+	struct layout layout = { .nplace = 1, .place = &s0 };
+	uint64_t shape[] = { 4, 3 };
+	struct table_tensor p = tensor("w", 2, shape), q;
+
+	for (uint32_t i = 0; i < n; i++)
+		rank[i] = i;
+	assert_int_equal(table_add_mesh(&t, &m, &layout.mesh, NULL), 0);
+	assert_int_equal(table_add_layout(&t, &layout, &p.layout, NULL), 0);
+	rank[at] = at + 1;
+	rank[at + 1] = at;
+	assert_int_equal(table_add_mesh(&t, &m, &layout.mesh, NULL), 0);
+	q = p;
+	q.name = "v";
+	assert_int_equal(table_add_layout(&t, &layout, &q.layout, NULL), 0);
+	assert_int_equal(table_add_tensor(&t, &p, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&t, &q, NULL, NULL), 0);
+	table_tensor_compare(&t, 0, "rank 0", &t, 1, "rank 1", &l);
+	if (l.n != 1 || !strstr(l.text, words))
+		fail_msg("should say \"%s\": %s", words, l.text);
+}
+
+TEST(meshes_that_differ_in_their_ranks_alone_are_told_apart)
+{
+	meshes_differ(
+		2, 0,
+		"layout Shard(0)@dp (mesh dp=2, ranks 0, 1) on rank 0, Shard(0)@dp (mesh dp=2, "
+		"ranks 1, 0) on rank 1");
+	meshes_differ(
+		64, 0,
+		"(mesh dp=64, ranks 0, 1, 2, 3, 4, 5, 6, 7, ...) on rank 0, Shard(0)@dp (mesh "
+		"dp=64, ranks 1, 0, 2, 3, 4, 5, 6, 7, ...)");
+	meshes_differ(
+		64, 62,
+		"(mesh dp=64, ranks ..., 58, 59, 60, 61, 62, 63) on rank 0, Shard(0)@dp (mesh "
+		"dp=64, ranks ..., 58, 59, 60, 61, 63, 62)");
+}
+
 TEST(uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction)
 {
 	struct ckpt_errlist l = { .code = -EINVAL };

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_wire_shared.c - the state machine of shared.h under random schedules: ranks that train and
- * mark, copiers, and a daemon in miniature that obeys the rules of daemon/snap.c.
+ * mark, the daemon's copiers, each rank's own copier, which dies with its rank, devices, and a daemon in
+ * miniature that obeys the rules of daemon/snap.c.
+ *
+ * The first half of a rank's state is copied by the daemon, the second half by its own copier, word by word
+ * or by its device; a rank may have one half only. A device does what is queued in its order, copies as well
+ * as the trainer's updates of the second half, and what it has written to a slot is seen when it has written
+ * `done` behind it.
  *
  * Every trainer writes its step number into every word of its buffer, so a staged image that holds two
  * numbers was torn. Most runs are coroutines on one thread: a seed is a schedule, and a failure prints
@@ -26,10 +32,12 @@
 
 #define WORLD_MAX 4
 #define SLOTS_MAX 4
-#define WORDS 16
+#define HALF 16
+#define WORDS (2 * HALF) /* the daemon's half, the rank's own */
+#define QUEUE 4096
 #define STEPS_MAX 400
 #define COPIERS 2
-#define ACTORS_MAX (WORLD_MAX + COPIERS + 1)
+#define ACTORS_MAX (3 * WORLD_MAX + COPIERS + 1)
 #define STACK_BYTES (64 * KIB)
 #define POINTS_MAX 400000
 
@@ -43,6 +51,13 @@ enum rule {
 	STAGE_OPEN,
 	VOID_NOT_GIVEN,
 	COPY_ONCE_TORN,
+	GIVE_TO_LATE,
+	LOOK_BEFORE_OVER,
+	DIE_BY_SOCKET,
+	ORDER_EARLY,
+	DONE_UNFENCED,
+	DONE_BEHIND_NOTHING,
+	CLEAR_EARLY,
 	RULES_END
 };
 
@@ -56,14 +71,24 @@ struct snap {
 	uint64_t staged_at;
 	struct {
 		enum { NONE, COPYING, DONE, TORN } copy;
+		bool task, tasked;
 		uint64_t mark;
 		struct shared_record rec;
 	} rank[WORLD_MAX];
 };
 
+/* What is queued on a device. */
+struct op {
+	enum { OP_COPY, OP_DONE, OP_UPDATE } what;
+	uint64_t step, mark;
+	uint32_t slot, target;
+	uint16_t seq;
+};
+
 struct task {
 	struct snap *snap;
 	uint32_t rank, slot;
+	uint16_t seq;
 	uint64_t mark;
 	bool done;
 	int rc;
@@ -74,10 +99,24 @@ static struct world {
 	uint32_t world, nslot, nstep, persist_percent, unguarded_percent, changed_percent, deaths;
 	int policy; /* 0 never, 1 bounded, 2 finish, 3 mixed */
 	bool in_step, plain, threads;
+	bool copier_first; /* a dying rank's copier ends with its socket; its device goes on */
 	enum rule broken;
 	/* shared by all */
 	struct shared_job *job;
 	struct shared_rank *rank[WORLD_MAX];
+	uint32_t has[WORLD_MAX]; /* NEED_DAEMON, NEED_CLIENT: which half */
+	bool device[WORLD_MAX];
+	/* what its own copier is to copy: mark, 0 none */
+	_Atomic uint64_t asked[WORLD_MAX];
+	struct op ask[WORLD_MAX];
+	/* the device's queue: the rank's two actors put in, the device takes out */
+	struct op queue[WORLD_MAX][QUEUE];
+	_Atomic uint32_t put[WORLD_MAX], got[WORLD_MAX];
+	uint32_t target[WORLD_MAX];
+	_Atomic bool socket_ended[WORLD_MAX];
+	_Atomic bool let_go[WORLD_MAX][STEPS_MAX + 2], dropped[WORLD_MAX][STEPS_MAX + 2];
+	_Atomic uint16_t
+		given_seq[SLOTS_MAX]; /* the newest ticket that has had the slot taken away */
 	uint64_t buf[WORLD_MAX][WORDS], slot[WORLD_MAX][SLOTS_MAX][WORDS];
 	_Atomic uint64_t ticket[STEPS_MAX + 2]; /* seq, slot, flags of the step + 1; 0 none */
 	_Atomic uint8_t told_torn[WORLD_MAX][STEPS_MAX + 2], told_changed[WORLD_MAX][STEPS_MAX + 2],
@@ -93,7 +132,8 @@ static struct world {
 	uint64_t marks_seen[WORLD_MAX], clock;
 	uint16_t ticket_seen;
 	bool ever_staged, death_seen[WORLD_MAX];
-	uint32_t nstaged, ntorn, nvoid, nchanged;
+	uint32_t nstaged, ntorn, nvoid, nchanged, norphan;
+	_Atomic uint32_t nordered, nboth, nlate, nbusy;
 } W;
 
 static void wrong(const char *what)
@@ -181,11 +221,15 @@ static uint64_t get(const uint64_t *p)
 }
 
 /* --- a rank --- */
-static bool unfinished(const struct shared_snap *s)
+static bool may_order(uint32_t policy)
 {
-	enum snap_state state = shared_snap_state(s, NULL);
+	return policy != 0;
+}
 
-	return state == SNAP_FILLING || state == SNAP_COPYING;
+static bool unfinished(const struct shared_snap *s, uint32_t policy)
+{
+	return shared_snap_state(s, NULL) == SNAP_COPYING &&
+	       !(may_order(policy) && shared_snap_ordered(s));
 }
 
 /* As in client/mark.c. early: this rank has changed its state already, and the guard finds it. */
@@ -199,12 +243,12 @@ static void guard(uint32_t r, bool early)
 
 	/* what is changed behind its guard concerns nobody */
 	early &= s && atomic_load(&me->guarded_mark) != atomic_load(&me->marks);
-	while (s && unfinished(s) && budget-- && !atomic_load(&W.wrong)) {
+	while (s && unfinished(s, policy) && budget-- && !atomic_load(&W.wrong)) {
 		uint32_t seen;
 
 		atomic_store(&me->waiting, 1);
 		seen = atomic_load(&me->wake);
-		if (!unfinished(s))
+		if (!unfinished(s, policy))
 			break;
 		if (W.threads) {
 			shared_futex_wait(&me->wake, seen, NS_PER_S);
@@ -213,14 +257,19 @@ static void guard(uint32_t r, bool early)
 		for (uint32_t n = 0;
 		     atomic_load(&me->wake) == seen && budget && !atomic_load(&W.wrong);
 		     n++, budget--) {
-			if (n > 60000 && !unfinished(s))
+			if (n > 60000 && !unfinished(s, policy))
 				wrong("a guard sleeps though its copy has ended");
 			point();
 		}
 	}
 	atomic_store(&me->waiting, 0);
 	point();
-	shared_tear(me);
+	if (s && may_order(policy) && shared_snap_ordered(s)) {
+		atomic_store(&W.let_go[r][s->rec.step], true);
+		atomic_fetch_add(&W.nordered, 1);
+	} else {
+		shared_tear(me);
+	}
 	if (s && shared_snap_state(s, &seq) == SNAP_TORN)
 		atomic_store(&W.told_torn[r][s->rec.step], 1);
 	else if (early)
@@ -230,9 +279,25 @@ static void guard(uint32_t r, bool early)
 		wrong("a trainer may change its state while the page says that it does not");
 }
 
+/* One of the rank's two actors at a time: a queue has one lock in life, here it has W.lock. */
+static void enqueue(uint32_t r, struct op op)
+{
+	uint32_t n;
+
+	pthread_mutex_lock(&W.lock);
+	n = atomic_load(&W.put[r]);
+	W.queue[r][n % QUEUE] = op;
+	if (n - atomic_load(&W.got[r]) >= QUEUE)
+		wrong("a device's queue is full");
+	atomic_store(&W.put[r], n + 1);
+	pthread_mutex_unlock(&W.lock);
+}
+
 static void train(uint32_t r, uint64_t step, uint32_t words)
 {
-	for (uint32_t i = 0; i < words; i++) {
+	if (W.device[r] && words == WORDS)
+		enqueue(r, (struct op){ .what = OP_UPDATE, .step = step });
+	for (uint32_t i = 0; i < (W.device[r] ? MIN(words, (uint32_t)HALF) : words); i++) {
 		put(&W.buf[r][i], step);
 		for (uint32_t n = i % 4 == 3 ? 1 + chance(4) : 0; n; n--)
 			point();
@@ -258,6 +323,45 @@ static int take(uint64_t step, struct ticket *t)
 	return t->slot == SHARED_SKIP ? -EBUSY : 0;
 }
 
+/* 2, or 3. */
+static void publish(uint32_t r, struct shared_snap *s, const struct shared_record *rec,
+		    struct ticket t)
+{
+	struct shared_rank *me = W.rank[r];
+	uint64_t seq = shared_snap_seq(me);
+	bool over = false, busy = atomic_load(&me->copying) || atomic_load(&W.asked[r]);
+
+	for (uint32_t n = chance(6) ? 0 : chance(2000); n; n--)
+		point(); /* late */
+	if (W.has[r] & NEED_CLIENT && !busy) {
+		if (W.broken == GIVE_TO_LATE) {
+			over = shared_ticket_over(W.job, t);
+			point();
+		}
+		shared_copying_set(me, seq, t.slot);
+		if (W.broken != GIVE_TO_LATE)
+			over = shared_ticket_over(W.job, t);
+		if (over)
+			shared_copying_clear(me);
+	}
+	atomic_fetch_add(&W.nlate, over);
+	atomic_fetch_add(&W.nbusy, busy);
+	if (W.has[r] & NEED_CLIENT && (busy || over)) {
+		shared_snap_publish(me, s, SNAP_TORN, 0);
+		return;
+	}
+	atomic_fetch_add(&W.nboth, W.has[r] == 3);
+	point();
+	shared_snap_publish(me, s, SNAP_COPYING, W.has[r]);
+	if (!(W.has[r] & NEED_CLIENT))
+		return;
+	W.target[r] = rec->target;
+	W.ask[r] = (struct op){
+		.mark = seq, .slot = t.slot, .target = rec->target, .step = rec->step, .seq = t.seq
+	};
+	atomic_store(&W.asked[r], seq);
+}
+
 static void mark(uint32_t r, uint64_t step)
 {
 	struct shared_rank *me = W.rank[r];
@@ -267,7 +371,11 @@ static void mark(uint32_t r, uint64_t step)
 	struct shared_snap *s;
 	struct ticket t;
 
+	s = shared_snap_newest(me);
 	shared_stable(me);
+	if (s && atomic_load(&W.let_go[r][s->rec.step]) &&
+	    shared_snap_state(s, NULL) == SNAP_TORN && !atomic_load(&W.dropped[r][s->rec.step]))
+		wrong("what a guard had let go was torn by the next mark");
 	if (atomic_load(&me->updating))
 		wrong("a snapshot does not say that the state is stable");
 	if (take(step, &t) < 0)
@@ -277,18 +385,15 @@ static void mark(uint32_t r, uint64_t step)
 	rec.ticket_seq = t.seq;
 	rec.unguarded = atomic_load(&me->unguarded);
 	s = shared_snap_next(me);
+	if (!s) { /* let go, and not copied yet */
+		atomic_fetch_add(&W.nbusy, 1);
+		return;
+	}
+	rec.target = W.target[r] + 1;
 	point();
 	shared_snap_write(s, &rec);
 	point();
-	if (chance(4) == 0) {
-		uint64_t seq = atomic_load(&me->marks) + 1;
-
-		shared_snap_publish(me, s, SNAP_FILLING);
-		point();
-		shared_snap_move(s, seq, SNAP_FILLING, SNAP_COPYING);
-	} else {
-		shared_snap_publish(me, s, SNAP_COPYING);
-	}
+	publish(r, s, &rec, t);
 }
 
 /* The collective operations of a training step: nobody is more than one step ahead. */
@@ -319,12 +424,16 @@ static void trainer(uint32_t r)
 
 			if (where > 10)
 				mark(r, step);
-			for (uint32_t i = 0; i < where; i++)
+			for (uint32_t i = chance(2) ? where : where * 20; i; i--)
 				point();
 			if (where > 30) {
 				guard(r, false);
 				put(&W.buf[r][0], step + 1);
 			}
+			/* its socket ends; its other threads and its device go on for a while */
+			atomic_store(&W.socket_ended[r], true);
+			for (uint32_t i = chance(600); i; i--)
+				point();
 			atomic_store(&W.dead[r], true);
 			break;
 		}
@@ -337,9 +446,128 @@ static void trainer(uint32_t r)
 		for (uint32_t n = chance(W.unguarded_percent ? 8 : 30); n; n--)
 			point();
 	}
+	while (!atomic_load(&W.dead[r]) && !atomic_load(&W.wrong) &&
+	       (atomic_load(&W.asked[r]) || atomic_load(&W.put[r]) != atomic_load(&W.got[r])))
+		point();
 	if (!atomic_load(&W.dead[r]))
 		atomic_store(&W.rank[r]->waited_step, W.nstep + 1);
 	atomic_store(&W.over[r], true);
+}
+
+/* --- a rank's own copier, and its device --- */
+/* A slot may be written by whoever has a snapshot in it, and by nobody else. */
+static void slot_write(uint32_t r, uint32_t slot, uint16_t seq, uint32_t i, uint64_t x)
+{
+	uint16_t over = atomic_load(&W.given_seq[slot]);
+
+	if (over && shared_seq_cmp(over, seq) >= 0)
+		wrong("somebody writes to a slot that is another step's by now");
+	if (!atomic_load(&W.wrong))
+		W.slot[r][slot][i] = x;
+}
+
+static bool copier_dead(uint32_t r)
+{
+	return atomic_load(&W.dead[r]) || (W.copier_first && atomic_load(&W.socket_ended[r]));
+}
+
+static void own_copy(uint32_t r, const struct op *op)
+{
+	struct shared_rank *me = W.rank[r];
+	struct shared_snap *s = &me->snap[op->mark % SHARED_SNAPS];
+	bool stop = false;
+	uint64_t at;
+
+	if (W.broken == CLEAR_EARLY)
+		shared_copying_clear(me);
+	if (W.device[r]) {
+		if (W.broken == ORDER_EARLY)
+			shared_snap_order(me, s, op->mark);
+		for (uint32_t i = 0; i < HALF / 4; i++) {
+			struct op part = *op;
+
+			part.what = OP_COPY;
+			part.step = i;
+			enqueue(r, part);
+			point();
+		}
+		enqueue(r, (struct op){ .what = OP_DONE, .target = op->target });
+		point();
+		shared_snap_order(me, s, op->mark);
+		while ((int32_t)(atomic_load_explicit(&me->done, memory_order_acquire) -
+				 op->target) < 0 &&
+		       !copier_dead(r) && !atomic_load(&W.wrong) && W.broken != DONE_BEHIND_NOTHING)
+			point();
+	}
+	for (uint32_t i = HALF; i < WORDS && !W.device[r] && !stop; i++) {
+		if (i % 4 == 0) {
+			point();
+			stop = !shared_snap_going(s, op->mark);
+		}
+		if (copier_dead(r))
+			return;
+		if (!stop)
+			slot_write(r, op->slot, op->seq, i, get(&W.buf[r][i]));
+	}
+	if (copier_dead(r) || atomic_load(&W.wrong))
+		return;
+	if (!stop)
+		shared_copy_end(me, s, op->mark, NEED_CLIENT, W.slot[r][op->slot],
+				sizeof W.slot[r][op->slot], &at);
+	point();
+	if (!copier_dead(r))
+		shared_copying_clear(me);
+}
+
+static void own_copier(uint32_t r)
+{
+	while (!copier_dead(r) && !atomic_load(&W.wrong) && !atomic_load(&W.daemon_over)) {
+		point();
+		if (!atomic_load(&W.asked[r]))
+			continue;
+		own_copy(r, &W.ask[r]);
+		atomic_store(&W.asked[r], 0);
+	}
+}
+
+/* What it has written to slots stays with it until it writes it back. */
+static void device(uint32_t r)
+{
+	struct op late = { 0 };
+	uint64_t word[4];
+	uint32_t nlate = 0;
+
+	while (!atomic_load(&W.dead[r]) && !atomic_load(&W.wrong) && !atomic_load(&W.daemon_over)) {
+		uint32_t n = atomic_load(&W.got[r]);
+		struct op op;
+
+		point();
+		if (atomic_load(&W.dead[r]))
+			return;
+		if (nlate && (W.broken != DONE_UNFENCED || chance(40) == 0)) {
+			for (uint32_t i = 0; i < 4; i++)
+				slot_write(r, late.slot, late.seq,
+					   HALF + (uint32_t)late.step * 4 + i, word[i]);
+			nlate = 0;
+		}
+		if (n == atomic_load(&W.put[r]))
+			continue;
+		op = W.queue[r][n % QUEUE];
+		if (op.what == OP_COPY && nlate)
+			continue;
+		if (op.what == OP_UPDATE)
+			for (uint32_t i = HALF; i < WORDS; i++)
+				put(&W.buf[r][i], op.step);
+		if (op.what == OP_DONE)
+			atomic_store_explicit(&W.rank[r]->done, op.target, memory_order_release);
+		if (op.what == OP_COPY) {
+			for (uint32_t i = 0; i < 4; i++)
+				word[i] = get(&W.buf[r][HALF + op.step * 4 + i]);
+			late = op;
+			nlate = 1;
+		}
+		atomic_store(&W.got[r], n + 1);
+	}
 }
 
 /* --- copiers --- */
@@ -373,25 +601,23 @@ static void copier(void)
 	while (!atomic_load(&W.daemon_over) && !atomic_load(&W.wrong)) {
 		struct task *t = pop(W.todo, &W.ntodo);
 		struct shared_snap *s;
-		uint64_t seq = 0;
+		uint64_t at;
 
 		point();
 		if (!t)
 			continue;
 		s = &W.rank[t->rank]->snap[t->mark % SHARED_SNAPS];
-		for (uint32_t i = 0; i < WORDS && t->rc == 0; i++) {
+		for (uint32_t i = 0; i < HALF && t->rc == 0; i++) {
 			if (i % 4 == 0) {
 				point();
-				if ((shared_snap_state(s, &seq) != SNAP_COPYING ||
-				     seq != t->mark) &&
-				    W.broken != COPY_ONCE_TORN)
+				if (!shared_snap_going(s, t->mark) && W.broken != COPY_ONCE_TORN)
 					t->rc = -ECANCELED;
 			}
-			W.slot[t->rank][t->slot][i] = get(&W.buf[t->rank][i]);
+			slot_write(t->rank, t->slot, t->seq, i, get(&W.buf[t->rank][i]));
 		}
-		if (t->rc == 0 && !shared_snap_copied(W.rank[t->rank], s, t->mark) &&
-		    W.broken != COPY_ONCE_TORN)
-			t->rc = -ECANCELED;
+		if (t->rc == 0)
+			shared_copy_end(W.rank[t->rank], s, t->mark, NEED_DAEMON,
+					W.slot[t->rank][t->slot], sizeof W.slot[0][0], &at);
 		push(W.finished, &W.nfinished, t);
 	}
 }
@@ -401,7 +627,8 @@ static void image_check(const struct snap *s, const char *what)
 {
 	for (uint32_t r = 0; r < W.world; r++)
 		for (uint32_t i = 0; i < WORDS; i++)
-			if (W.slot[r][s->slot][i] != s->step)
+			if (W.has[r] & (i < HALF ? NEED_DAEMON : NEED_CLIENT) &&
+			    W.slot[r][s->slot][i] != s->step)
 				wrong(what);
 }
 
@@ -428,12 +655,41 @@ static uint32_t intact(const struct snap *but)
 	return n;
 }
 
+static bool is_dead(uint32_t r)
+{
+	return W.broken == DIE_BY_SOCKET ? atomic_load(&W.socket_ended[r]) : W.death_seen[r];
+}
+
+static bool slot_written(uint32_t slot)
+{
+	for (uint32_t r = 0; r < W.world; r++)
+		if (shared_copying_has(W.rank[r], slot) && !is_dead(r))
+			return true;
+	return false;
+}
+
+/* As slot_give of daemon/snap.c. */
+static bool give(uint32_t slot)
+{
+	bool written = W.broken == LOOK_BEFORE_OVER && slot_written(slot);
+
+	if (W.broken == LOOK_BEFORE_OVER)
+		point();
+	shared_gate_over(W.job, slot);
+	point();
+	if (written || (W.broken != LOOK_BEFORE_OVER && slot_written(slot)))
+		return false;
+	atomic_store(&W.given_seq[slot], W.ticket_seen);
+	shared_gate_give(W.job, slot);
+	return true;
+}
+
 static void release(struct snap *s)
 {
 	if (s->phase != COLLECTING && careful())
 		image_check(s, "a staged image was written over");
 	s->used = false;
-	shared_gate_give(W.job, s->slot);
+	give(s->slot);
 }
 
 static void drop(struct snap *s)
@@ -442,10 +698,12 @@ static void drop(struct snap *s)
 		W.ntorn++;
 	s->dropped = true;
 	for (uint32_t r = 0; r < W.world; r++)
-		if (s->rank[r].copy == COPYING)
+		if (s->rank[r].copy == COPYING) {
+			atomic_store(&W.dropped[r][s->step], true);
 			shared_snap_drop(W.rank[r],
 					 &W.rank[r]->snap[s->rank[r].mark % SHARED_SNAPS],
 					 s->rank[r].mark);
+		}
 }
 
 static void tickets_look(void)
@@ -472,11 +730,43 @@ static void tickets_look(void)
 				if (o->used && o->phase == STAGED)
 					release(o);
 	}
-	for (uint32_t i = 0; n && i < W.nslot && W.broken != VOID_NOT_GIVEN; i++) {
-		if (free_mask >> i & 1 || in_slot(i))
-			continue;
-		shared_gate_give(W.job, i);
-		W.nvoid++;
+	for (uint32_t i = 0; i < W.nslot && W.broken != VOID_NOT_GIVEN; i++)
+		if (!(free_mask >> i & 1) && !in_slot(i))
+			W.nvoid += give(i) && n;
+}
+
+static void task_new(struct snap *s, uint32_t r)
+{
+	struct task *t = calloc(1, sizeof *t);
+
+	*t = (struct task){
+		.snap = s, .rank = r, .slot = s->slot, .seq = s->seq, .mark = s->rank[r].mark
+	};
+	s->rank[r].task = true;
+	s->tasks++;
+	push(W.todo, &W.ntodo, t);
+}
+
+/* As copy_look of daemon/snap.c. */
+static void copy_look(struct snap *s, uint32_t r)
+{
+	const struct shared_snap *at = &W.rank[r]->snap[s->rank[r].mark % SHARED_SNAPS];
+	enum snap_state state;
+	uint64_t seq;
+
+	if (s->rank[r].copy != COPYING || s->rank[r].task)
+		return;
+	state = shared_snap_state(at, &seq);
+	if (seq == s->rank[r].mark && state == SNAP_COPYING) {
+		if (!s->dropped && !s->rank[r].tasked && shared_snap_need(at, seq) & NEED_DAEMON) {
+			s->rank[r].tasked = true;
+			task_new(s, r);
+		}
+	} else if ((seq == s->rank[r].mark && state == SNAP_COPIED) || W.broken == COPY_ONCE_TORN) {
+		s->rank[r].copy = DONE;
+	} else {
+		s->rank[r].copy = TORN;
+		drop(s);
 	}
 }
 
@@ -487,36 +777,26 @@ static bool mark_look(uint32_t r, uint64_t mark)
 	struct shared_record rec;
 	enum snap_state state;
 	struct snap *s;
-	struct task *t;
 	uint64_t seq;
 
 	if (shared_snap_read(at, &seq, &state, &rec) < 0 || seq != mark)
 		return true;
 	if (rec.nnote != 1 || rec.note[0].value != (double)rec.step || rec.mark_ns != rec.step)
 		wrong("a record was read while it was written");
-	if (state == SNAP_FILLING)
-		return false;
 	for (s = W.snap; s < W.snap + 64 && !(s->used && s->seq == rec.ticket_seq); s++)
 		;
 	if (s == W.snap + 64 && shared_seq_cmp(rec.ticket_seq, W.ticket_seen) > 0)
 		return false;
 	if (s == W.snap + 64 || s->dropped || s->phase != COLLECTING || s->rank[r].copy != NONE) {
+		atomic_store(&W.dropped[r][rec.step], true);
 		shared_snap_drop(W.rank[r], at, mark);
 		return true;
 	}
 	s->step = rec.step;
 	s->rank[r].mark = mark;
 	s->rank[r].rec = rec;
-	if (state != SNAP_COPYING) {
-		s->rank[r].copy = TORN;
-		drop(s);
-		return true;
-	}
 	s->rank[r].copy = COPYING;
-	s->tasks++;
-	t = calloc(1, sizeof *t);
-	*t = (struct task){ .snap = s, .rank = r, .slot = s->slot, .mark = mark };
-	push(W.todo, &W.ntodo, t);
+	copy_look(s, r);
 	return true;
 }
 
@@ -543,6 +823,7 @@ static void snap_look(struct snap *s)
 	for (uint32_t r = 0; r < W.world && !s->dropped; r++) {
 		bool gone = W.death_seen[r], marked = s->rank[r].mark;
 
+		copy_look(s, r);
 		any |= s->rank[r].copy == DONE;
 		if (s->rank[r].copy == NONE &&
 		    (shared_seq_cmp(W.ticket_seen, s->seq) >= 2 || gone)) {
@@ -633,8 +914,17 @@ static void deaths_look(void)
 		W.death_seen[r] = true;
 		finish = atomic_load(&m->updating) == 0 && atomic_load(&m->guards) > 0 &&
 			 atomic_load(&m->unguarded) == 0;
-		if (!finish)
-			shared_tear(m);
+		for (uint32_t i = 0; i < SHARED_SNAPS; i++) {
+			uint64_t seq;
+
+			if (shared_snap_state(&m->snap[i], &seq) != SNAP_COPYING)
+				continue;
+			atomic_store(&W.dropped[r][m->snap[i].rec.step], true);
+			shared_snap_orphan(m, &m->snap[i], seq, finish,
+					   W.slot[r][m->snap[i].rec.slot % SLOTS_MAX],
+					   sizeof W.slot[0][0]);
+			W.norphan += shared_snap_state(&m->snap[i], NULL) == SNAP_COPIED;
+		}
 	}
 }
 
@@ -649,9 +939,8 @@ static bool daemon_round(void)
 	deaths_look();
 	while ((t = pop(W.finished, &W.nfinished))) {
 		t->snap->tasks--;
-		t->snap->rank[t->rank].copy = t->rc == 0 ? DONE : TORN;
-		if (t->rc < 0 && t->snap->used)
-			drop(t->snap);
+		t->snap->rank[t->rank].task = false;
+		copy_look(t->snap, t->rank);
 		free(t);
 	}
 	for (uint32_t r = 0; r < W.world; r++)
@@ -700,8 +989,12 @@ static void act(uint32_t i)
 		trainer(i);
 	else if (i == W.world)
 		daemon_thread();
-	else
+	else if (i <= W.world + COPIERS)
 		copier();
+	else if (i <= 2 * W.world + COPIERS)
+		own_copier(i - W.world - COPIERS - 1);
+	else
+		device(i - 2 * W.world - COPIERS - 1);
 }
 
 static void coroutine(int i)
@@ -747,19 +1040,27 @@ static void run_end_check(void)
 		if (!in_slot(i) && !(free_mask >> i & 1))
 			wrong("a slot is lost");
 	if (all_live && W.in_step && W.policy == 2 && W.unguarded_percent == 0 &&
-	    !atomic_load(&W.staged[W.nstep]))
+	    !atomic_load(&W.nlate) && !atomic_load(&W.nbusy) && !atomic_load(&W.staged[W.nstep]))
 		wrong("the final step was not staged though everybody waited for it");
+}
+
+static struct shared_rank *rank_new(void)
+{
+	struct shared_rank *r = aligned_alloc(_Alignof(struct shared_rank), sizeof *r);
+
+	memset(r, 0, sizeof *r);
+	return r;
 }
 
 static void run_start(void)
 {
 	W.job = calloc(1, sizeof *W.job);
 	for (uint32_t r = 0; r < W.world; r++)
-		W.rank[r] = calloc(1, sizeof *W.rank[r]);
+		W.rank[r] = rank_new();
 	pthread_mutex_init(&W.lock, NULL);
 	for (uint32_t i = 0; i < W.nslot; i++)
 		shared_gate_give(W.job, i);
-	nactor = W.world + 1 + COPIERS;
+	nactor = 3 * W.world + 1 + COPIERS;
 	shared_point = point;
 }
 
@@ -792,6 +1093,12 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 	W.deaths = chance(4) == 0 && !W.unguarded_percent ? chance(W.world + 1) : 0;
 	W.changed_percent = !W.unguarded_percent && chance(4) == 0 ? 1 + chance(40) : 0;
 	W.deaths = W.changed_percent ? 0 : W.deaths;
+	for (uint32_t r = 0; r < W.world; r++) {
+		W.has[r] = 1 + chance(3);
+		/* what is changed early is changed by the host */
+		W.device[r] = W.has[r] & NEED_CLIENT && !W.changed_percent && chance(2);
+	}
+	W.copier_first = chance(2);
 	W.policy = (int)chance(4);
 	W.in_step = chance(4) != 0;
 	run_start();
@@ -812,7 +1119,8 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 
 TEST(no_schedule_breaks_a_promise)
 {
-	uint32_t staged = 0, torn = 0, lost = 0, changed = 0;
+	uint32_t staged = 0, torn = 0, lost = 0, changed = 0, ordered = 0, both = 0, late = 0,
+		 orphan = 0;
 	uint64_t first = now_ns();
 	const uint64_t n = unit_scaled(600);
 
@@ -832,10 +1140,18 @@ TEST(no_schedule_breaks_a_promise)
 		torn += W.ntorn;
 		lost += W.nvoid;
 		changed += W.nchanged;
+		ordered += atomic_load(&W.nordered);
+		both += atomic_load(&W.nboth);
+		late += atomic_load(&W.nlate);
+		orphan += W.norphan;
 	}
-	print_message("seeds from %llu: %u staged, %u torn, %u void, %u changed\n",
-		      (unsigned long long)first, staged, torn, lost, changed);
+	print_message(
+		"seeds from %llu: %u staged, %u torn, %u void, %u changed, %u of two copiers, %u "
+		"let go, %u late, %u ended by the daemon for the dead\n",
+		(unsigned long long)first, staged, torn, lost, changed, both, ordered, late,
+		orphan);
 	assert_true(staged > n && torn > n / 3 && (lost > 0 || n < 600) && changed > n / 30);
+	assert_true(both > n && ordered > n / 10 && (late > 0 || n < 600));
 }
 
 static void seen(enum rule broken, const char *name)
@@ -866,6 +1182,13 @@ TEST(every_rule_of_the_daemon_is_missed_when_it_is_gone)
 	SEEN(STAGE_OPEN);
 	SEEN(VOID_NOT_GIVEN);
 	SEEN(COPY_ONCE_TORN);
+	SEEN(GIVE_TO_LATE);
+	SEEN(LOOK_BEFORE_OVER);
+	SEEN(DIE_BY_SOCKET);
+	SEEN(ORDER_EARLY);
+	SEEN(DONE_UNFENCED);
+	SEEN(DONE_BEHIND_NOTHING);
+	SEEN(CLEAR_EARLY);
 #undef SEEN
 }
 
@@ -882,6 +1205,10 @@ static void threads_run(uint32_t world, uint32_t nstep, int policy, bool plain, 
 			    .threads = true,
 			    .in_step = in_step };
 	rng_own = rng_state = now_ns();
+	for (uint32_t r = 0; r < W.world; r++) {
+		W.has[r] = 1 + (r + 2) % 3;
+		W.device[r] = W.has[r] & NEED_CLIENT && chance(2);
+	}
 	print_message("seed %llu\n", (unsigned long long)rng_state);
 	run_start();
 	for (uint32_t i = 0; i < nactor; i++)
@@ -1068,9 +1395,17 @@ TEST(ranks_that_jump_past_each_other_get_tickets_whose_steps_grow)
 	}
 }
 
+static enum copy_end copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+{
+	static const uint8_t slot[8];
+	uint64_t at;
+
+	return shared_copy_end(r, s, seq, NEED_DAEMON, slot, sizeof slot, &at);
+}
+
 TEST(a_late_copier_does_not_decide_for_a_newer_snapshot)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec = { .step = 1 }, got;
 	enum snap_state is;
 	uint64_t seq;
@@ -1081,9 +1416,9 @@ TEST(a_late_copier_does_not_decide_for_a_newer_snapshot)
 		shared_snap_write(shared_snap_next(r), &rec);
 		if (n == 5) /* neither the fifth's record, half written, nor the first's */
 			assert_int_equal(shared_snap_read(&r->snap[1], &seq, &is, &got), -EAGAIN);
-		shared_snap_publish(r, &r->snap[n % SHARED_SNAPS], SNAP_COPYING);
+		shared_snap_publish(r, &r->snap[n % SHARED_SNAPS], SNAP_COPYING, NEED_DAEMON);
 	}
-	assert_false(shared_snap_copied(r, &r->snap[1], 1));
+	assert_int_equal(copied(r, &r->snap[1], 1), COPY_END_TORN);
 	assert_int_equal(shared_snap_state(&r->snap[1], &seq), SNAP_COPYING);
 	assert_int_equal(seq, 5);
 	assert_int_equal(shared_snap_read(&r->snap[1], &seq, &is, &got), 0);
@@ -1100,8 +1435,10 @@ static void overtake(void)
 	for (uint64_t n = 2; n <= 5; n++) {
 		const struct shared_record rec = { .step = n, .mark_ns = n };
 
+		shared_stable(overtaken);
 		shared_snap_write(shared_snap_next(overtaken), &rec);
-		shared_snap_publish(overtaken, &overtaken->snap[n % SHARED_SNAPS], SNAP_COPYING);
+		shared_snap_publish(overtaken, &overtaken->snap[n % SHARED_SNAPS], SNAP_COPYING,
+				    NEED_DAEMON);
 	}
 }
 
@@ -1111,14 +1448,114 @@ TEST(a_record_is_read_whole_or_not_at_all)
 	enum snap_state is;
 	uint64_t seq;
 
-	overtaken = calloc(1, sizeof *overtaken);
+	overtaken = rank_new();
 	shared_snap_write(shared_snap_next(overtaken), &rec);
-	shared_snap_publish(overtaken, &overtaken->snap[1], SNAP_COPYING);
+	shared_snap_publish(overtaken, &overtaken->snap[1], SNAP_COPYING, NEED_DAEMON);
 	assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec), 0);
 	assert_true(seq == 1 && rec.step == 1 && is == SNAP_COPYING);
 	shared_point = overtake;
 	assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec), -EAGAIN);
 	free(overtaken);
+}
+
+/* Each way to end of a snapshot that a rank has left behind: its word says who had still to copy, the
+ * device how far it is, and the daemon whether somebody may have changed what it still copies. */
+TEST(what_a_dead_rank_leaves_is_ended_by_what_is_known_of_it)
+{
+	static const struct {
+		uint32_t need, done;
+		bool finish;
+		enum snap_state is;
+	} row[] = {
+		{ NEED_DAEMON, 0, true, SNAP_COPYING },
+		{ NEED_DAEMON, 0, false, SNAP_TORN },
+		{ NEED_CLIENT, 7, true, SNAP_TORN },
+		{ NEED_CLIENT | NEED_ORDERED, 6, true, SNAP_TORN },
+		{ NEED_CLIENT | NEED_ORDERED, 7, false, SNAP_COPIED },
+		{ NEED_CLIENT | NEED_ORDERED, 8, true, SNAP_COPIED },
+		{ NEED_CLIENT | NEED_ORDERED, 7 + (1u << 31), true, SNAP_TORN },
+		{ NEED_DAEMON | NEED_CLIENT, 7, true, SNAP_TORN },
+		{ NEED_DAEMON | NEED_CLIENT | NEED_ORDERED, 7, true, SNAP_COPYING },
+		{ NEED_DAEMON | NEED_CLIENT | NEED_ORDERED, 7, false, SNAP_TORN },
+	};
+	static const uint8_t slot[8];
+
+	for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+		struct shared_rank *r = rank_new();
+		const struct shared_record rec = { .step = 1, .target = 7 };
+		struct shared_snap *s = shared_snap_next(r);
+
+		shared_snap_write(s, &rec);
+		shared_snap_publish(r, s, SNAP_COPYING, row[i].need & ~(uint32_t)NEED_ORDERED);
+		if (row[i].need & NEED_ORDERED)
+			assert_true(shared_snap_order(r, s, 1));
+		atomic_store(&r->done, row[i].done);
+		shared_snap_orphan(r, s, 1, row[i].finish, slot, sizeof slot);
+		if (shared_snap_state(s, NULL) != row[i].is)
+			fail_msg("row %zu", i);
+		if (row[i].is == SNAP_COPYING) { /* what is left is the daemon's */
+			assert_int_equal(shared_snap_need(s, 1), NEED_DAEMON);
+			assert_int_equal(copied(r, s, 1), COPY_END_COPIED);
+		}
+		shared_snap_orphan(r, s, 1, false, slot, sizeof slot); /* nothing is taken back */
+		assert_int_not_equal(shared_snap_state(s, NULL), SNAP_COPYING);
+		free(r);
+	}
+}
+
+/* The last one compares, whoever it is; the first one does not hear of it. */
+TEST(the_copier_that_ends_last_compares_what_was_noted)
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t first = i & 1 ? NEED_CLIENT : NEED_DAEMON;
+		const struct shared_canary_word at = { UINT64_C(8) << 56, i & 2 ? 1 : 0 };
+		static const uint8_t slot[8];
+		struct shared_rank *r = rank_new();
+		struct shared_snap *s = shared_snap_next(r);
+		uint64_t off, why;
+
+		shared_canary_write(s, &at, 1);
+		shared_copying_set(r, 1, 2);
+		shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON | NEED_CLIENT);
+		assert_int_equal(shared_copy_end(r, s, 1, first, slot, sizeof slot, &off),
+				 COPY_END_WAITS);
+		assert_true(off == UINT64_MAX && !shared_why_get(s, 1, &why));
+		assert_true(shared_copying_has(r, 2) == (first == NEED_DAEMON));
+		assert_int_equal(shared_copy_end(r, s, 1, 3 & ~first, slot, sizeof slot, &off),
+				 i & 2 ? COPY_END_CHANGED : COPY_END_COPIED);
+		assert_true(off == (i & 2 ? 0 : UINT64_MAX));
+		assert_true(shared_why_get(s, 1, &why) == !!(i & 2));
+		assert_false(shared_copying_has(r, 2));
+		assert_int_equal(shared_snap_state(s, NULL), i & 2 ? SNAP_TORN : SNAP_COPIED);
+		free(r);
+	}
+}
+
+/* The daemon is gone: what it has not to copy goes on. And what a guard has let go no mark takes. */
+TEST(a_copy_is_torn_by_nobody_whom_it_does_not_need)
+{
+	struct shared_rank *r = rank_new();
+	struct shared_snap *s = shared_snap_next(r);
+	uint64_t off;
+
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_CLIENT);
+	shared_tear_lost(r);
+	assert_true(shared_snap_going(s, 1) && !shared_snap_ordered(s));
+	assert_true(shared_snap_order(r, s, 1) && shared_snap_ordered(s));
+	shared_update(r, false); /* (c) */
+	assert_false(shared_tear(r));
+	for (uint64_t n = 2; n <= SHARED_SNAPS; n++) {
+		shared_stable(r);
+		shared_snap_publish(r, shared_snap_next(r), SNAP_TORN, 0);
+		assert_true(shared_snap_going(s, 1));
+	}
+	assert_null(shared_snap_next(r)); /* its record is not taken either */
+	assert_int_equal(shared_copy_end(r, s, 1, NEED_CLIENT, s, 0, &off), COPY_END_COPIED);
+	assert_ptr_equal(shared_snap_next(r), s);
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON | NEED_CLIENT);
+	shared_tear_lost(r);
+	assert_int_equal(shared_snap_state(s, NULL), SNAP_TORN);
+	free(r);
 }
 
 TEST(numbers_wrap_without_a_seam)
@@ -1175,7 +1612,7 @@ TEST(a_final_mark_waits_for_a_slot_and_others_skip)
 
 TEST(a_snapshot_counts_when_its_rank_is_known_to_guard)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec[5] = { { 0 } };
 
 	for (uint64_t n = 1; n <= 4; n++) {
@@ -1188,8 +1625,8 @@ TEST(a_snapshot_counts_when_its_rank_is_known_to_guard)
 		final.flags = TICKET_FINAL;
 		s = shared_snap_next(r);
 		shared_snap_write(s, &rec[n]);
-		shared_snap_publish(r, s, SNAP_COPYING);
-		assert_true(shared_snap_copied(r, s, n));
+		shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON);
+		assert_int_equal(copied(r, s, n), COPY_END_COPIED);
 		assert_int_equal(
 			shared_snap_closed(r, n, &rec[n]),
 			n == 2 ||
@@ -1228,7 +1665,7 @@ static void look_at_guard(void)
 
 TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	struct shared_record rec = { 0 };
 	uint64_t off;
 
@@ -1241,8 +1678,8 @@ TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 		rec.step = n;
 		s = shared_snap_next(r);
 		shared_snap_write(s, &rec);
-		shared_snap_publish(r, s, SNAP_COPYING);
-		assert_true(shared_snap_copied(r, s, n));
+		shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON);
+		assert_int_equal(copied(r, s, n), COPY_END_COPIED);
 		if (n % 3 == 0)
 			shared_why_set(s, n, n);
 		assert_int_equal(shared_why_get(s, n, &off), n % 3 == 0);
@@ -1265,7 +1702,7 @@ TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 
 TEST(words_are_read_whole_compared_and_kept_inside_of_the_slot)
 {
-	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_rank *r = rank_new();
 	static struct shared_canary got;
 	static const uint8_t slot[32] = { [8] = 1, 2, 3, [30] = 9, 9 };
 	struct shared_canary_word at[SHARED_CANARY_MAX] = {
@@ -1278,7 +1715,7 @@ TEST(words_are_read_whole_compared_and_kept_inside_of_the_slot)
 	struct shared_snap *s = shared_snap_next(r);
 
 	shared_canary_write(s, at, 5);
-	shared_snap_publish(r, s, SNAP_COPYING);
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_DAEMON);
 	assert_int_equal(shared_canary_read(s, 1, &got), 0);
 	assert_true(got.n == 5 && shared_canary_compare(&got, slot, 32) == UINT64_MAX);
 	assert_int_equal(shared_canary_read(s, 2, &got), -EAGAIN);

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_scale.h - what a job of many small tensors and ranks costs. Called by bench_main.c. */
+#ifndef BENCH_SCALE_H
+#define BENCH_SCALE_H
+#include <stdint.h>
+#include <sys/types.h>
+
+/*
+ * A job of so many FP32 tensors, each cut over so many ranks (the threads of this process): 64 elements
+ * of each on every rank. It saves `rounds` steps, one after the other. Prints
+ *	declare          processor ns of one rank's thread for all its ckpt_tensor_add
+ *	seal, seal_owner from the last rank's ckpt_seal to the last return; processor ns of the daemon's
+ *	                 owner thread from the first rank's ckpt_seal on
+ *	snapshot         of each ckpt_snapshot, all ranks
+ *	parts, commit    of each step: staged to persisted, persisted to committed
+ *	step_cpu         processor ns of the daemon for one of them
+ *	heap             bytes of private memory that the daemon has after them and had not before the
+ *	                 declarations, per tensor and rank
+ */
+void bench_scale(const char *socket, const char *store, uint32_t tensors, uint32_t ranks,
+		 uint32_t rounds, pid_t daemon);
+#endif
