@@ -586,8 +586,7 @@ static bool hopeful(const ckpt *c, uint64_t step)
 		uint64_t mark;
 
 		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) == 0 && r.step == step &&
-		    !link_left(l, mark, step) &&
-		    (state == SNAP_COPYING || state == SNAP_COPIED))
+		    !link_left(l, mark, step) && (state == SNAP_COPYING || state == SNAP_COPIED))
 			return true;
 	}
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
