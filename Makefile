@@ -269,7 +269,7 @@ help:
 #: make demo          train, kill, resume on other meshes: the whole product in a minute
 #: make check         every unit test, quickly: after each change; ROOM=store for those of one room, SCALE=1 for all their draws
 #: make test          every test; TESTS='asan:io_queue script:tests/e2e/test_tour.sh' for some (tests/run.sh)
-#: make bench         what it costs, as ratios against what the machine can do: build/bench.json
+#: make bench         what it costs, as ratios against what the machine can do: build/bench.json (ROWS='stall* sums_cpu': these rows)
 #: make bench-frameworks  the same beside PyTorch, which comes into build/venv (5 GB)
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)

@@ -3,6 +3,7 @@
 // wire/wire.h. Called by session and loop; snap tells it when a step is over.
 // Invariant: no request waits, touches a file system, or costs more than a look at every rank;
 // whoever asks all the time gets the same report again.
+#include "daemon/passes.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -507,7 +508,10 @@ static bool forget_refused(const struct job *j, bool all, char *text, size_t byt
 	for (const struct snap *s = j->snaps; s; s = s->next) {
 		if (s->phase == PHASE_WRITING || s->tasks) {
 			snprintf(text, bytes, "step %" PRIu64 " of job %s is being %s", s->step,
-				 j->name, s->tasks ? "copied" : "written");
+				 j->name,
+				 s->phase == PHASE_WRITING ? "written"
+				 : j->passing		   ? "read for its sums"
+							   : "copied");
 			return true;
 		}
 		if (!s->committed && !s->rescued && !s->dropped && s->phase != PHASE_COLLECTING &&
@@ -529,6 +533,8 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 	struct wire_forgotten w = { 0 };
 	char text[256];
 
+	if (j)
+		passes_interrupt(j);
 	if (!j)
 		return;
 	if (forget_refused(j, m->flags & WIRE_ALL, text, sizeof text)) {

@@ -1037,6 +1037,7 @@ void job_drain(struct job *j)
 		shared_event(j->launch->page);
 		launch_ring(j->launch);
 	}
+	passes_interrupt(j);
 	queue_newest(j, NULL, NULL);
 	job_settle(j);
 }

@@ -300,8 +300,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
-/* The process of this rank is dead: no thread of it, and no device, writes to its slots. A slot may be
- * used for something else only if this is so, or `copying` of its page does not name it. */
+/* The process of this rank is dead, or has said that it is done: no thread of it, and no device, writes to
+ * its slots. A slot may be used for something else only if this is so, or `copying` of its page does not
+ * name it. */
 bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);

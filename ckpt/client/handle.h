@@ -278,7 +278,7 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
 	    struct ckpt_err *err);
-/* What LISTED's memfd says, to fn (list.c): all of it is the daemon's, or whoever's sits on its socket, so
+/* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or whoever's sits on its socket, so
  * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
  * NULL: all. -EPROTO: it contradicts itself. */
 int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,

@@ -98,23 +98,34 @@ static uint32_t derivatives_of(const struct walk *w, uint32_t master)
 	return from;
 }
 
+#define COMPARE_STEP \
+	1024u /* elements: both sides stay in the nearest cache until they are summed */
+
 /* Elements number [from, to) of a master, which lie at p, are in the cache. */
 static void derivative_compare(struct walk *w, struct derivative *d, uint64_t from, uint64_t to,
 			       const uint8_t *p)
 {
 	const struct table_piece *x = &w->t->piece[d->piece];
 	const uint8_t *have = w->raw + x->off + from * ROUND_TO_BYTES;
-	uint64_t first = 0, n = 0;
 
-	if (!MUTANT(DERIVED_UNCHECKED))
-		n = round_unequal(w->t->tensor[x->tensor].dtype, p, have, to - from, &first);
-	if (n && w->derived.tensor == TABLE_NONE) {
-		w->derived.tensor = x->tensor;
-		w->derived.element = from + first;
+	for (uint64_t n; from < to;
+	     from += n, p += n * ROUND_FROM_BYTES, have += n * ROUND_TO_BYTES) {
+		uint64_t first = 0, unequal = 0;
+
+		n = MIN(to - from, COMPARE_STEP);
+		for (uint32_t i = 0; i < n * ROUND_TO_BYTES; i += 64) /* of the step to come */
+			__builtin_prefetch((const void *)((uintptr_t)have + n * ROUND_TO_BYTES + i),
+					   0, 2);
+		if (!MUTANT(DERIVED_UNCHECKED))
+			unequal = round_unequal(w->t->tensor[x->tensor].dtype, p, have, n, &first);
+		if (unequal && w->derived.tensor == TABLE_NONE) {
+			w->derived.tensor = x->tensor;
+			w->derived.element = from + first;
+		}
+		d->unequal += unequal;
+		if (!d->unequal)
+			d->fp += piece_fingerprint(w->t, x, from, from + n, have);
 	}
-	d->unequal += n;
-	if (!d->unequal)
-		d->fp += piece_fingerprint(w->t, x, from, to, have);
 }
 
 static void span_compare(struct walk *w, uint32_t master, const struct walk_span *s)

@@ -74,8 +74,8 @@
  * newer than the gate's newest can have a slot that is not free.
  *
  * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is 0: it
- * sends none before its own copier has ended. A launch that takes over slots of an earlier one does so
- * only from processes that are dead.
+ * sends none before its own copier has ended, and no BYE either. A launch that takes over slots of an
+ * earlier one does so only from processes that are dead or have said BYE.
  *
  * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while
  * COPYING(DAEMON) and updating is 0, nobody can change the memory any more and the daemon finishes the

@@ -80,6 +80,7 @@ static void seal(struct scale *s, uint32_t rank, ckpt *c)
 
 	if (pthread_barrier_wait(&s->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
 		s->owner = owner_ns(s);
+		s->cpu = proc_cpu_ns(s->daemon);
 		s->sealing = now_ns();
 	}
 	pthread_barrier_wait(&s->barrier);
@@ -91,6 +92,7 @@ static void seal(struct scale *s, uint32_t rank, ckpt *c)
 	for (uint32_t i = 0; i < s->ranks; i++)
 		end = MAX(end, s->sealed[i]);
 	say("seal", end - s->sealing);
+	say("seal_cpu", proc_cpu_ns(s->daemon) - s->cpu);
 	say("seal_owner", owner_ns(s) - s->owner);
 }
 

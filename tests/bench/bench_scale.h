@@ -9,8 +9,8 @@
  * A job of so many FP32 tensors, each cut over so many ranks (the threads of this process): 64 elements
  * of each on every rank. It saves `rounds` steps, one after the other. Prints
  *	declare          processor ns of one rank's thread for all its ckpt_tensor_add
- *	seal, seal_owner from the last rank's ckpt_seal to the last return; processor ns of the daemon's
- *	                 owner thread from the first rank's ckpt_seal on
+ *	seal             from the last rank's ckpt_seal to the last return
+ *	seal_cpu, seal_owner  processor ns of the daemon from the first one on; of its owner thread alone
  *	snapshot         of each ckpt_snapshot, all ranks
  *	parts, commit    of each step: staged to persisted, persisted to committed
  *	step_cpu         processor ns of the daemon for one of them

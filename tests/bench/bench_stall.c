@@ -114,18 +114,27 @@ static uint32_t cores(void)
 
 /* ---- stall ---- */
 
-static void stall_step(struct job_rank *r, uint64_t step, uint64_t pause, bool idle, bool counts)
+struct stall {
+	struct job_rank r;
+	uint64_t pause;
+	bool idle; /* in the pause */
+	pid_t daemon;
+};
+
+static void stall_step(struct stall *x, uint64_t step, bool counts)
 {
+	struct proc_threads before = proc_threads(x->daemon, "ckptd-copy"), after;
+	struct job_rank *r = &x->r;
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_STAGE_ONLY };
 	struct ckpt_stats s = { .size = sizeof s };
 	uint64_t t = now_ns(), in;
 	int taken = ckpt_snapshot(r->c, step, &mark), copied;
 
 	in = now_ns() - t;
-	if (idle)
-		usleep((useconds_t)(pause / 1000));
+	if (x->idle)
+		usleep((useconds_t)(x->pause / 1000));
 	else
-		compute(pause);
+		compute(x->pause);
 	t = now_ns();
 	copied = ckpt_guard(r->c, NULL);
 	in += now_ns() - t;
@@ -139,60 +148,55 @@ static void stall_step(struct job_rank *r, uint64_t step, uint64_t pause, bool i
 		return;
 	}
 	say("stall", in);
-	if (ckpt_wait(r->c, step, CKPT_STAGED, WAIT_NS, NULL) == 0 && ckpt_stats(r->c, &s) == 0)
-		say("time_to_staged", s.staged_ns);
+	if (ckpt_wait(r->c, step, CKPT_STAGED, WAIT_NS, NULL) < 0 || ckpt_stats(r->c, &s) < 0)
+		return;
+	after = proc_threads(x->daemon, "ckptd-copy");
+	say("time_to_staged", s.staged_ns);
+	say("copy_cpu", after.cpu_ns - before.cpu_ns);
+	say("copy_wait", after.wait_ns - before.wait_ns);
 }
 
 void bench_stall(const struct job_opts *o, uint32_t snapshots, const char *load, pid_t daemon)
 {
 	const pid_t both[2] = { getpid(), daemon };
 	struct ckpt_stats was = { .size = sizeof was }, is = was;
-	struct proc_threads before = { 0 }, after;
-	bool busy = !strcmp(load, "busy"), idle = !strcmp(load, "idle");
+	bool busy = !strcmp(load, "busy");
 	uint32_t every = MAX(COPY_EVERY, snapshots / COPY_ROUNDS), nburn = busy ? cores() - 1 : 0;
+	struct stall x = { .idle = !strcmp(load, "idle"), .daemon = daemon };
 	pthread_t burner[CORES_MAX];
-	uint64_t pause = 0;
-	struct job_rank r;
 	void *dst;
 
-	job_open(o, 0, &r);
-	job_seal(&r);
-	job_fill(&r, 0);
-	dst = copy_room(&r);
+	job_open(o, 0, &x.r);
+	job_seal(&x.r);
+	job_fill(&x.r, 0);
+	dst = copy_room(&x.r);
 	for (uint32_t i = 0; i < 3 + (busy ? COPY_ROUNDS : 0); i++)
-		pause = MAX(pause, copies(dst, &r, i));
-	pause *= INTERVAL_COPIES;
-	say("interval", pause);
-	say("bytes", r.bytes);
+		x.pause = MAX(x.pause, copies(dst, &x.r, i));
+	x.pause *= INTERVAL_COPIES;
+	say("interval", x.pause);
+	say("bytes", x.r.bytes);
 	nburn = MIN(nburn, (uint32_t)CORES_MAX);
 	for (uint32_t i = 0; i < nburn; i++)
 		if (pthread_create(&burner[i], NULL, burn, NULL))
 			die("cannot start a thread");
 	for (uint64_t step = 1; step <= WARM_UP + snapshots; step++) {
-		if (step == WARM_UP + 1) {
-			ckpt_stats(r.c, &was);
-			before = proc_threads(daemon, "ckptd-copy");
-		}
-		stall_step(&r, step, pause, idle, step > WARM_UP);
-		job_update(&r, step);
+		if (step == WARM_UP + 1)
+			ckpt_stats(x.r.c, &was);
+		stall_step(&x, step, step > WARM_UP);
+		job_update(&x.r, step);
 		if (!busy && step % every == 0)
-			copies(dst, &r, (uint32_t)(step / every));
+			copies(dst, &x.r, (uint32_t)(step / every));
 	}
-	ckpt_stats(r.c, &is);
-	after = proc_threads(daemon, "ckptd-copy");
+	ckpt_stats(x.r.c, &is);
 	say("asked", snapshots);
 	say("staged", is.staged - was.staged);
-	say("daemon_copy_bytes", is.copy_bytes - was.copy_bytes);
-	say("daemon_copy", is.copy_ns - was.copy_ns);
-	say("copy_cpu", after.cpu_ns - before.cpu_ns);
-	say("copy_wait", after.wait_ns - before.wait_ns);
 	atomic_store(&burn_end, true);
 	for (uint32_t i = 0; i < nburn; i++)
 		pthread_join(burner[i], NULL);
-	pages_free(dst, r.bytes);
+	pages_free(dst, x.r.bytes);
 	say("memory", proc_memory(both, 2));
-	say("slots", 3 * r.bytes);
-	job_close(&r);
+	say("slots", 3 * x.r.bytes);
+	job_close(&x.r);
 }
 
 /* ---- loop ---- */

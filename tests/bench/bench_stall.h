@@ -16,8 +16,7 @@
  *	cpu_memcpy, cpu_stream     processor time of these
  *	stall_all                  of each snapshot, torn and skipped ones too
  *	stall, time_to_staged      of each one that was staged
- *	copy_cpu, copy_wait        of the daemon's copying threads, all snapshots: on a core; waiting for one
- *	daemon_copy_bytes, daemon_copy   as ckpt_stats counts them
+ *	copy_cpu, copy_wait        of the daemon's copying threads for such a one: on a core; waiting for one
  *	memory, slots              at the end: of the trainer and the daemon; of two slots and the state
  */
 void bench_stall(const struct job_opts *o, uint32_t snapshots, const char *load, pid_t daemon);

@@ -116,7 +116,8 @@ samples() { # PREFIX
 	done
 }
 
-quantile() { # NAME Q
+quantile() { # NAME Q; 0: there are no samples
+	[ -f "$tmp/$1.n" ] || { echo 0; return; }
 	sort -n "$tmp/$1.n" | awk -v q="$2" '{ v[NR] = $1 }
 		END { i = q * NR; i = i > int(i) ? int(i) + 1 : i; print v[i < 1 ? 1 : i] }'
 }
@@ -126,13 +127,14 @@ least() { # NAME...: the smallest median of them
 	for m; do median "$m"; done | sort -g | head -1
 }
 
-median() {
+median() { # NAME; 0: there are no samples
+	[ -f "$tmp/$1.n" ] || { echo 0; return; }
 	sort -n "$tmp/$1.n" | awk '{ v[NR] = $1 }
 		END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
 pick() { sed -n "s/^$1 //p" "$2"; } # NAME FILE: the number of a line that a program printed
-count() { wc -l <"$tmp/$1.n"; }
+count() { if [ -f "$tmp/$1.n" ]; then wc -l <"$tmp/$1.n"; else echo 0; fi; }
 calc() { awk "BEGIN { printf \"%.9g\", $* }"; }
 
 # ---- rows ----
@@ -142,6 +144,11 @@ row() { # NAME TARGET lower|higher NUM DEN UNIT N
 	local ratio verdict=
 	case " ${part_rows:-$1} " in *" $1 "*) ;; *) fail "the row $1 is not in the list of its part" ;; esac
 	wanted "$1" || return 0
+	if [ "$7" -eq 0 ] || [ "$5" = 0 ]; then # every snapshot was torn or skipped
+		missed+=("$1 (nothing was measured)")
+		printf '%-20s nothing was measured\n' "$1"
+		return
+	fi
 	ratio=$(calc "$4 / $5")
 	if [ "$2" != null ]; then
 		verdict=$(awk -v r="$ratio" -v t="$2" -v b="$3" 'BEGIN { print (b == "lower" ? r <= t : r >= t) ? "met" : "MISSED" }')
@@ -264,6 +271,7 @@ fio_read() { sample "fio_$label" "$(fio_speed read)"; }
 # ---- the end ----
 
 bench_end() {
+	[ -s "$json" ] || [ ${#missed[@]} -gt 0 ] || fail "there is no row '$ROWS'; tests/bench/README.md has their names"
 	echo
 	if [ ${#missed[@]} -gt 0 ]; then
 		echo "missed: $(printf '%s; ' "${missed[@]}")" | sed 's/; $//'

@@ -33,6 +33,7 @@ scale_part() { # NAME TENSORS RANKS
 	[ "$2" -lt 100000 ] || target=0.3
 	row "declare_$1" $target lower "$(calc "$(median "$1_declare") / 1e9")" 1 s "$(count "$1_declare")"
 	row "seal_$1" null lower "$(calc "$(median "$1_seal") / 1e9")" 1 s 1
+	row "seal_cpu_$1" null lower "$(calc "$(median "$1_seal_cpu") / 1e9")" 1 s 1
 	row "snapshot_$1" 15 lower "$(us "$1_snapshot")" 1 us "$(count "$1_snapshot")"
 	row "parts_$1" null lower "$(ms "$1_parts")" 1 ms "$(count "$1_parts")"
 	row "commit_$1" null lower "$(ms "$1_commit")" 1 ms "$(count "$1_commit")"
@@ -45,6 +46,7 @@ agree_part() {
 		scale_run agree 10000 16 1
 	done
 	row agree_16x10k null lower "$(ms agree_seal)" 1 ms 3
+	row agree_cpu null lower "$(ms agree_seal_cpu)" 1 ms 3
 	row agree_owner null lower "$(ms agree_seal_owner)" 1 ms 3
 }
 
@@ -54,9 +56,9 @@ scale_rows() {
 	for thousands in 1 10 100; do
 		for ranks in 1 4 8; do
 			name=${thousands}k_$ranks
-			part "declare_$name seal_$name snapshot_$name parts_$name commit_$name step_cpu_$name heap_$name" \
+			part "declare_$name seal_$name seal_cpu_$name snapshot_$name parts_$name commit_$name step_cpu_$name heap_$name" \
 				scale_part "$name" $((thousands * 1000)) $ranks
 		done
 	done
-	part "agree_16x10k agree_owner" agree_part
+	part "agree_16x10k agree_cpu agree_owner" agree_part
 }

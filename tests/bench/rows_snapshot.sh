@@ -19,16 +19,15 @@ copy_ns() { least "$1_copy_memcpy" "$1_copy_stream"; } # PREFIX
 copy_cpu_ns() { least "$1_cpu_memcpy" "$1_cpu_stream"; }
 
 stall_part() {
-	local best n copied
+	local best n
 	stall_run stall "$bytes" "$snapshots" free alloc
 	best=$(copy_ns stall)
 	n=$(count stall_stall)
-	copied=$(median stall_daemon_copy_bytes)
 	state=$(median stall_bytes)
 	row stall 0.005 lower "$(us stall_stall)" "$(calc "$best / 1e3")" us "$n"
 	row staged_share 0.99 higher "$(median stall_staged)" "$(median stall_asked)" steps "$snapshots"
 	row interval null higher "$(ms stall_interval)" "$(calc "$best / 1e6")" ms "$snapshots"
-	row snapshot_copy 0.95 higher "$(calc "$copied / $(median stall_copy_cpu)")" "$(calc "$state / $(copy_cpu_ns stall)")" GB/s "$n"
+	row snapshot_copy 0.95 higher "$(calc "$state / $(median stall_copy_cpu)")" "$(calc "$state / $(copy_cpu_ns stall)")" GB/s "$n"
 	row snapshot_wait null lower "$(ms stall_copy_wait)" "$(ms stall_copy_cpu)" ms "$n"
 	row time_to_staged null lower "$(ms stall_time_to_staged)" "$(calc "$best / 1e6")" ms "$n"
 	[ "$(median stall_memory)" = 0 ] || row memory_running 1.05 lower "$(calc "$(median stall_memory) / 1e6")" "$(calc "$(median stall_slots) / 1e6")" MB 1

@@ -130,7 +130,7 @@ needs_libc_only() { # LIBRARY
 	ldd "$1" | awk '{ print $1 }' | grep -vE '^(linux-vdso|linux-gate|libc|libpthread)\.so|/ld-linux|^ld-' | sed 's/^/it needs /'
 }
 declared() { # TREE: functions of ckpt.h
-	sed 's,/\*.*\*/,,' "$1/ckpt/ckpt.h" | tr '\n' ' ' | grep -oE '\bckpt_[a-z_]+\(' | tr -d '(' | sort -u | grep -vE '^ckpt_(opts|tensor|local)$'
+	sed 's,/\*.*\*/,,' "$1/ckpt/ckpt.h" | tr '\n' ' ' | grep -oE '\bckpt_[a-z_]+\(' | tr -d '(' | sort -u | grep -vE '^ckpt_(opts|tensor|local|tensor_fn)$'
 }
 exported() { # LIBRARY: name@@version
 	nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sort -u

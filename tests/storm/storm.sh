@@ -30,6 +30,7 @@ store=$tmp/store socket=$tmp/s job=storm losses=$tmp/losses
 mkdir "$store"
 : >"$losses"
 params=30K
+frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy takes as long as a step, so that kills meet it
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
 meshes=(fsdp=4 fsdp=3 'dp=2,fsdp=2' fsdp=2 fsdp=1 'fsdp=2,dp=2' dp=3 dp=2)
@@ -179,7 +180,7 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	pick alloc own mixed
 	memory=$picked
 	pick never bounded finish
-	setsid "$build/trainer" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
+	setsid "$build/trainer" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
 		--losses "$losses" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
