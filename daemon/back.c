@@ -70,7 +70,6 @@ void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged)
 {
 	const struct snap *w = l->job->writing;
 	uint64_t on_disk = MAX(l->base, atomic_load(&l->line));
-	uint32_t free_mask = 0;
 
 	l->refs++;
 	/* What the disk has of its line ends where it did, then. */
@@ -82,11 +81,11 @@ void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged)
 	atomic_store(&l->seq, l->back);
 	gate_close(l);
 	snaps_leave(l, step);
-	for (uint32_t i = 0; i < l->nslot; i++)
-		if (launch_gate_open(l) && !(l->lent >> i & 1) && !snap_in_slot(l, i))
-			free_mask |= 1u << i;
 	shared_outcomes_forget(l->page, step);
-	shared_gate_back(l->page, step, free_mask);
+	shared_gate_back(l->page, step);
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (!snap_in_slot(l, i))
+			slot_give(l, i);
 	if (l == l->job->launch)
 		l->job->tally.newest = MIN(l->job->tally.newest, step + 1);
 	launch_unref(l);

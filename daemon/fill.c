@@ -222,7 +222,8 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 	int rc;
 
 	if (!x->f.saved) {
-		const struct move_spread how = { .right = mib_is_right, .arg = (void *)(uintptr_t)x };
+		const struct move_spread how = { .right = mib_is_right,
+						 .arg = (void *)(uintptr_t)x };
 
 		return move_spread(p, (const void *const *)x->f.slot, base, &how, err);
 	}
@@ -467,7 +468,8 @@ static int fill_from_disk(struct restore *x)
 	rc = files_open(x, true);
 	if (rc == 0)
 		rc = fill(x);
-	if (rc == -EMEDIUMTYPE && lacks_parts(f->saved)) { /* the hint was wrong, or it does not fit */
+	if (rc == -EMEDIUMTYPE &&
+	    lacks_parts(f->saved)) { /* the hint was wrong, or it does not fit */
 		files_close(f);
 		listed_free(&x->listed);
 		x->err = (struct ckpt_err){ 0 };

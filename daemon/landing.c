@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 #define LANDING_BYTES (64 * MIB) /* of a window, its rows included */
-#define ROWS_MAX (1u << 16) /* of one LANDED: 4 MiB */
+#define ROWS_MAX (1u << 16)	 /* of one LANDED: 4 MiB */
 #define ROWS_MIN 1024u
 
 /* --- the windows of a rank: they last as long as its ckpt_restore --- */
@@ -240,7 +240,8 @@ static int cuts_table(const struct landing_source *s, const struct window *w, bo
 
 	for (uint32_t i = 0; i < w->ncut && rc == 0; i++) {
 		const struct window_cut *c = &w->cut[i];
-		const struct table_piece *own = &s->own.piece[c->piece], *p = cut_piece(s, c->piece);
+		const struct table_piece *own = &s->own.piece[c->piece],
+					 *p = cut_piece(s, c->piece);
 		struct table_tensor x = s->own.tensor[own->tensor];
 		struct table_piece n = { .rank = own->rank, .set = c->set, .off = c->buf_off };
 
@@ -454,8 +455,7 @@ static void landing_done(struct daemon *d, struct task *task)
 		x->err = t->err;
 	}
 	x->damaged |= t->damaged;
-	s->state[t->window] =
-		t->rc == 0 && s->window[t->window].nrow ? WINDOW_FULL : WINDOW_FREE;
+	s->state[t->window] = t->rc == 0 && s->window[t->window].nrow ? WINDOW_FULL : WINDOW_FREE;
 	s->number[t->window] = s->filled++;
 	free(t);
 	restore_landed(x);
@@ -472,9 +472,11 @@ static void window_start(struct restore *x, struct landing_source *s, struct lan
 		x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	*t = (struct landing_task){
-		.task = { landing_run, landing_done, NULL }, .x = x, .s = s, .k = k, .window = window
-	};
+	*t = (struct landing_task){ .task = { landing_run, landing_done, NULL },
+				    .x = x,
+				    .s = s,
+				    .k = k,
+				    .window = window };
 	s->state[window] = WINDOW_FILLING;
 	s->running = true;
 	x->tasks++;
@@ -506,8 +508,8 @@ static bool rank_go(struct restore *x, struct landing_source *s)
 	struct member *m = &x->l->member[s->rank];
 	struct landing *k = m->landing;
 	const enum window_state *state = s->state;
-	uint32_t first = state[1] == WINDOW_FULL &&
-			 (state[0] != WINDOW_FULL || s->number[1] < s->number[0]);
+	uint32_t first =
+		state[1] == WINDOW_FULL && (state[0] != WINDOW_FULL || s->number[1] < s->number[0]);
 
 	if (state[first] == WINDOW_FULL && !k->out && m->session && !m->session->closed)
 		window_send(m, s, first);
@@ -540,11 +542,12 @@ bool landing_go(struct restore *x)
 		if (!m->landing && !(m->landing = landing_new()))
 			x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
 		else if (m->landing->code)
-			x->rc = ckpt_error(&x->err, m->landing->code,
-					   "rank %u could not write the memory that it has declared "
-					   "(%s): memory is undefined; declare memory that is mapped "
-					   "and writable, and restore again",
-					   r, strerror(-m->landing->code));
+			x->rc = ckpt_error(
+				&x->err, m->landing->code,
+				"rank %u could not write the memory that it has declared "
+				"(%s): memory is undefined; declare memory that is mapped "
+				"and writable, and restore again",
+				r, strerror(-m->landing->code));
 		else
 			all &= rank_go(x, x->landing[r]);
 	}

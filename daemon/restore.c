@@ -218,8 +218,7 @@ static void passed_list(struct restore *x, const struct store_step *step, uint32
 					      ? x->mem_generation
 					      : s->generation;
 
-		if (is_good(x, s) ||
-		    (memory && !is_newer_on_disk(x, s, generation)))
+		if (is_good(x, s) || (memory && !is_newer_on_disk(x, s, generation)))
 			continue;
 		x->pin.npassed += !bad_at(x->bad, x->nbad, s->step, 1);
 		passed_add(&x->pin, s->step, "",
@@ -297,8 +296,9 @@ static int choose(struct restore *x)
 			   : step[i].step == x->want.step)
 			best = &step[i];
 	unknown = best && is_of_another_version(best); /* its launch */
-	memory = x->mem_known && (!best || (unknown ? x->mem_step >= best->step
-						    : !is_newer_on_disk(x, best, best->generation)));
+	memory =
+		x->mem_known && (!best || (unknown ? x->mem_step >= best->step
+						   : !is_newer_on_disk(x, best, best->generation)));
 	if (latest)
 		passed_list(x, step, n, best, memory);
 	if (latest && x->want.flags & CKPT_EXACT && x->pin.npassed)
@@ -520,11 +520,10 @@ static void fill_over(struct restore *x)
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
-			const struct snap *s = x->pin.where == 1 ? snap_of_step(l, x->pin.step)
-								 : NULL;
+			const struct snap *s =
+				x->pin.where == 1 ? snap_of_step(l, x->pin.step) : NULL;
 
-			back_go(l, x->pin.step, x->pin.seq,
-				s && s->launch == l && !s->committed);
+			back_go(l, x->pin.step, x->pin.seq, s && s->launch == l && !s->committed);
 			x->got.base = l->base;
 			x->got.back = l->back;
 			launch_start(l, START_CLEAR);
@@ -809,4 +808,3 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 	me->asked_ns = now_ns();
 	restore_try(s->launch);
 }
-

@@ -50,19 +50,19 @@ struct restore {
 	struct retreat retreat; /* the launch's, while it is chosen or moved */
 	/* moving */
 	uint32_t nsrc, ndst;
-	struct snap_rank *src; /* [nsrc] references: the staged slots */
+	struct snap_rank *src;	 /* [nsrc] references: the staged slots */
 	struct slot_sums **sums; /* [nsrc] references; NULL: nobody has summed that slot */
-	struct decl **dst;     /* [ndst] references */
+	struct decl **dst;	 /* [ndst] references */
 	struct filling f;
 	struct landing_source **landing; /* [ndst] NULL: the rank has no memory of its own */
 	uint32_t nlanding, tasks;	 /* tasks: of windows, that run */
 	struct wire_restored got;
 	int blob_fd;
-	bool gone;	  /* what was chosen: not damaged, and not there */
-	bool damaged;	  /* files of a step on disk, and so for the next reader too */
+	bool gone;	      /* what was chosen: not damaged, and not there */
+	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */
-	bool overwritten; /* LENIENT would leave alone what a damaged step was written into */
-	char marked[256]; /* what became of the mark that says so */
+	bool overwritten;     /* LENIENT would leave alone what a damaged step was written into */
+	char marked[256];     /* what became of the mark that says so */
 	int rc;
 	struct ckpt_err err;
 };

@@ -477,8 +477,8 @@ struct launch {
 	uint32_t refs;
 	/* base: 1 + the step on disk from which its line goes on, as it has restored; 0: none */
 	uint64_t generation, token, base;
-	uint64_t back; /* as wire_restored */
-	bool awaits; /* all ranks wait in ckpt_restore for copies to end */
+	uint64_t back;	       /* as wire_restored */
+	bool awaits;	       /* all ranks wait in ckpt_restore for copies to end */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	struct lineage_known known; /* the task's that commits */
@@ -487,8 +487,8 @@ struct launch {
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	struct restore *filling; /* whose windows are filled; NULL */
-	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
-	struct whole *whole;	/* of the newest epoch that was; NULL: there was none */
+	uint32_t covered_epoch;	 /* its declarations were found to cover every tensor */
+	struct whole *whole;	 /* of the newest epoch that was; NULL: there was none */
 	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
 	uint32_t names_epoch;
 	/* Declarations are held against the others one after the other. agreed: NULL while one is */
@@ -552,9 +552,9 @@ enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	bool task, not_copied; /* not_copied: as RECORD_NOT_COPIED */
-	uint64_t mark;	       /* 0: taken over from an earlier daemon */
-	uint64_t unguarded;    /* of its record */
+	bool task, not_copied;	  /* not_copied: as RECORD_NOT_COPIED */
+	uint64_t mark;		  /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;	  /* of its record */
 	struct drift_sums *drift; /* NULL: none, or taken */
 	struct decl *decl;
 	struct slotmem *mem;
@@ -565,7 +565,7 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
-	_Atomic bool left; /* the launch has gone back behind it: nobody is told of it any more */
+	_Atomic bool left;   /* the launch has gone back behind it: nobody is told of it any more */
 	uint64_t base, back; /* of the launch when it was marked */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */

@@ -714,7 +714,8 @@ static void remember_slots(ckpt *c, const struct link *l)
 				continue;
 			newest = mark;
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
-				shared_snap_closed(l->rank, mark, &r) && !link_left(l, mark, r.step);
+				shared_snap_closed(l->rank, mark, &r) &&
+				!link_left(l, mark, r.step);
 			c->held[i].mark_ns = r.mark_ns;
 			c->held[i].epoch = r.epoch;
 			c->held[i].flags = r.flags;

@@ -60,8 +60,7 @@ int landings_begin(const ckpt *c, struct landings *ret, struct ckpt_err *err)
 
 		for (uint32_t k = 0; !t->dropped && k < t->nlocal; k++)
 			if (t->local[k].bytes)
-				ret->span[n++] =
-					span_of(&t->local[k], dtype_bytes(t->t.dtype));
+				ret->span[n++] = span_of(&t->local[k], dtype_bytes(t->t.dtype));
 	}
 	ret->nspan = landing_spans(ret->span, n);
 	return 0;

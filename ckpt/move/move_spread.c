@@ -29,7 +29,7 @@ struct spread {
 	const void *const *src_base;
 	void *const *dst_base;
 	uint64_t *op_first; /* [nplace + 1] */
-	uint64_t *hi_max;   /* [nop] the highest src_hi of this and all ops before it in its place */
+	uint64_t *hi_max; /* [nop] the highest src_hi of this and all ops before it in its place */
 	struct stretch_of *stretch;
 	uint64_t n, cap;
 	_Atomic uint64_t next, moved;
@@ -171,7 +171,8 @@ static void *spread_work(void *arg)
 
 static void spread_run(struct spread *s)
 {
-	uint32_t want = s->x && s->x->nthread ? MIN(s->x->nthread, THREADS_MAX) : processors(), n = 0;
+	uint32_t want = s->x && s->x->nthread ? MIN(s->x->nthread, THREADS_MAX) : processors(),
+		 n = 0;
 	pthread_t thread[THREADS_MAX];
 
 	if (s->p->bytes < ALONE_BYTES)
@@ -191,12 +192,13 @@ static int spread_verdict(const struct spread *s, uint64_t want, struct ckpt_err
 	if (s->failed) {
 		place_pieces_label(s->p->src, s->wrong.place, s->wrong.lo, s->wrong.hi, label,
 				   sizeof label);
-		return ckpt_error(err, s->failed,
-				  "%s: memory has changed since the step was staged: the MiB at byte "
-				  "%llu, which holds %s, is not what its sum says; restore it from "
-				  "disk, or an older step, and test this host's memory",
-				  s->p->src->place[s->wrong.place].name,
-				  (unsigned long long)s->wrong.lo, label);
+		return ckpt_error(
+			err, s->failed,
+			"%s: memory has changed since the step was staged: the MiB at byte "
+			"%llu, which holds %s, is not what its sum says; restore it from "
+			"disk, or an older step, and test this host's memory",
+			s->p->src->place[s->wrong.place].name, (unsigned long long)s->wrong.lo,
+			label);
 	}
 	if (s->moved != want)
 		return ckpt_error(err, -EPROTO, "%llu bytes of the staged step were found of %llu",

@@ -57,7 +57,8 @@ static int next_find(const struct lineage_ask *ask, const struct store_step *ste
 		unread += store_step_unread(&step[i]) && store_step_lost(&step[i]);
 		if (step[i].state != STORE_COMMITTED || step[i].generation != ask->generation)
 			continue;
-		if (step[i].seq <= ask->left_seq && (ask->continues == UINT64_MAX || step[i].step > ask->continues) &&
+		if (step[i].seq <= ask->left_seq &&
+		    (ask->continues == UINT64_MAX || step[i].step > ask->continues) &&
 		    !MUTANT(LEFT_CONTINUED))
 			continue;
 		ret->there_already |= step[i].step == ask->step;

@@ -219,7 +219,7 @@ void shared_gate_take(struct shared_job *job, uint32_t slot)
 	atomic_fetch_and_explicit(&job->gate, ~(UINT64_C(1) << (slot + 4)), memory_order_acq_rel);
 }
 
-void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask)
+void shared_gate_back(struct shared_job *job, uint64_t step)
 {
 	struct ticket t = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
 
@@ -231,7 +231,9 @@ void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask)
 	}
 	for (uint32_t i = 0; i < SHARED_PAST; i++)
 		atomic_store_explicit(&job->past[i], 0, memory_order_release);
-	atomic_store_explicit(&job->gate, gate_word(t, free_mask), memory_order_release);
+	for (uint32_t i = 0; i < SHARED_GATE_SLOTS; i++)
+		atomic_store_explicit(&job->over[i], 0, memory_order_release);
+	atomic_store_explicit(&job->gate, gate_word(t, 0), memory_order_release);
 }
 
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,

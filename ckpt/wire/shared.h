@@ -344,10 +344,10 @@ void shared_gate_give(struct shared_job *job, uint32_t slot);
 void shared_gate_take(struct shared_job *job, uint32_t slot);
 /*
  * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be before it is
- * answered: tickets go on from there, the older ones are forgotten, and these slots are free. The sequence
- * number stays, so no record is taken for another one.
+ * answered: tickets go on from there, and the older ones are forgotten. No slot is free. The sequence number
+ * stays, so no record is taken for another one.
  */
-void shared_gate_back(struct shared_job *job, uint64_t step, uint32_t free_mask);
+void shared_gate_back(struct shared_job *job, uint64_t step);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
  * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
  * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'

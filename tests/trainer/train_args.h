@@ -39,10 +39,10 @@ struct train_args {
 	const char *text;
 	enum state_layout layout;
 	enum state_memory memory;
-	bool derived;	  /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
+	bool derived; /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
 	uint64_t go_back_every; /* in steps; 0: never */
-	uint64_t step_ms; /* a step takes at least so long */
-	uint32_t guard;	  /* enum ckpt_policy */
+	uint64_t step_ms;	/* a step takes at least so long */
+	uint32_t guard;		/* enum ckpt_policy */
 	bool wait_ready;
 	uint32_t frozen;	 /* percent of the state that never changes */
 	const char *print_stats; /* NULL: none */

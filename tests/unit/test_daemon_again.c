@@ -198,7 +198,8 @@ TEST(a_failed_restore_stops_snapshots_until_one_succeeds)
 	open_one(&K, "fails", "fsdp=1");
 	must_train(&K, 1, 0, CKPT_PERSIST, CKPT_COMMITTED);
 	must_train(&K, 2, 0, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_int_equal(rank_restore(&K, 17, 0), -ENOENT); /* not asked for the newest: as before */
+	assert_int_equal(rank_restore(&K, 17, 0),
+			 -ENOENT); /* not asked for the newest: as before */
 	must_train(&K, 3, 0, CKPT_PERSIST, CKPT_COMMITTED);
 	host_damage(&H, "fails", 1);
 	assert_int_equal(rank_restore(&K, 1, 0), -EBADMSG);

@@ -93,8 +93,8 @@ struct raw {
 	int store, bell;
 	uint8_t *mem; /* of all its tensors */
 	uint64_t bytes;
-	uint64_t at[TENSORS];	 /* in mem */
-	int64_t stride[TENSORS][2]; /* in elements */
+	uint64_t at[TENSORS];		     /* in mem */
+	int64_t stride[TENSORS][2];	     /* in elements */
 	uint64_t first[TENSORS], n[TENSORS]; /* of the rows */
 	struct landings to;
 	uint32_t rounds;
@@ -142,10 +142,10 @@ static void raw_declaration(struct raw *r, uint32_t ntensor, void **ret, uint64_
 		const uint64_t shape[] = { rows_of(i), cols_of(i) }, start[] = { r->first[i], 0 },
 			       extent[] = { r->n[i], cols_of(i) };
 		char name[16];
-		struct table_tensor x = ROW(.component = "m", .name = name_of(i, name), .of = "",
-					    .dtype = CKPT_U32, .elem_bytes = 4,
-					    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2,
-					    .shape = shape);
+		struct table_tensor x =
+			ROW(.component = "m", .name = name_of(i, name), .of = "", .dtype = CKPT_U32,
+			    .elem_bytes = 4, .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2,
+			    .shape = shape);
 		struct table_piece p = { .rank = r->rank,
 					 .off = (uintptr_t)r->mem + r->at[i],
 					 .stride = i == 1 || i == 2 ? r->stride[i] : NULL };
@@ -226,7 +226,6 @@ static void *raw_restore(void *arg)
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	int fd[WIRE_FDS_MAX];
 
-
 	for (uint32_t i = 0; i < 2; i++)
 		if (r->to.fd[i] >= 0)
 			(void)close(TAKE_FD(r->to.fd[i]));
@@ -286,8 +285,8 @@ static void must_hold(const struct raw *r, uint32_t ntensor, uint32_t from, uint
 				memcpy(&is, r->mem + at, 4);
 				memset(seen + at, 1, 4);
 				if (is != want)
-					fail_msg("rank %u tensor %u [%lu, %lu]: %x, not %x", r->rank,
-						 i, row, col, is, want);
+					fail_msg("rank %u tensor %u [%lu, %lu]: %x, not %x",
+						 r->rank, i, row, col, is, want);
 			}
 	for (uint64_t i = 0; i < r->bytes; i++)
 		if (!seen[i] && r->mem[i] != NOTHING)

@@ -46,8 +46,8 @@ static void declare(struct rank *k, uint32_t tensor, uint32_t **ret)
 	struct ckpt_local local;
 	char name[16];
 	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = CKPT_U32, .component = "m", .ndim = 1,
-				   .mesh = k->mesh_id, .nplace = 1, .shape = shape,
-				   .place = &only, .local = &local);
+				   .mesh = k->mesh_id, .nplace = 1, .shape = shape, .place = &only,
+				   .local = &local);
 	void *mem;
 
 	snprintf(name, sizeof name, "t%02u", tensor);

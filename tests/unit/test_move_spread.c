@@ -124,8 +124,8 @@ TEST(many_threads_copy_as_one)
 	uint8_t *want[2] = { calloc(1, BYTES), calloc(1, BYTES) };
 
 	assert_true(p.bytes > 16 << 20);
-	assert_int_equal(
-		move_copy(&p, (const void *const *)src, (void *const *)want, NULL, NULL), 0);
+	assert_int_equal(move_copy(&p, (const void *const *)src, (void *const *)want, NULL, NULL),
+			 0);
 	for (uint32_t n = 0; n < 6; n++) {
 		for (uint32_t i = 0; i < 2; i++)
 			memset(dst[i], 0, BYTES);
