@@ -701,7 +701,7 @@ void drift_look(struct snap *s, bool last)
 		return;
 	for (uint32_t r = 0; r < s->world && all; r++)
 		all = s->rank[r].drift != NULL;
-	if (all && (snap_guarded(s) > 0 || MUTANT(DRIFT_UNGUARDED)))
+	if (all && snap_guarded(s) > 0)
 		compare_start(s);
 	else if (last || (!all && s->phase != PHASE_COLLECTING))
 		sums_drop(s);
