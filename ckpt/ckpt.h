@@ -301,7 +301,9 @@ struct ckpt_opts {
 	/* the minimum over all ranks; ckpt_restore calls it. NULL: all ranks are on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	uint32_t slots; /* host copies per rank, 2..4; 0: 2 */
+	/* Host copies per rank, 2..4; 0: 2. When a job starts again soon after it was killed, one of them
+	 * still holds its newest step, until the first step of this launch is staged. */
+	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
 	 * more snapshots */
