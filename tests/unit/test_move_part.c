@@ -695,7 +695,7 @@ TEST(test_of_two_errors_the_first_is_told)
 	for (int fails = 0; fails < 2; fails++) {
 		uint32_t seen = 0;
 		const struct walk_pass tap[2] = { { .span = tap_fail },
-						 { .span = tap_count, .ctx = &seen } };
+						  { .span = tap_count, .ctx = &seen } };
 		struct io_faults faults;
 		struct part_io *io;
 		struct part_writer *w;
