@@ -115,10 +115,11 @@ TEST(units_are_all_rows_each_byte_once_and_none_is_long)
 	uint8_t *image = malloc(SLOT), *times = malloc(SLOT);
 	struct sources *sources = declared(0, SLOT);
 
-	for (uint32_t round = 0; round < 40; round++) {
+	for (uint32_t round = 0; round < 12; round++) {
 		struct sealed *s;
 		uint64_t bytes = 0;
 		uint32_t n, others;
+		uint8_t twice = 0;
 		int fd = slot_new();
 
 		memset(image, 0, SLOT);
@@ -143,15 +144,14 @@ TEST(units_are_all_rows_each_byte_once_and_none_is_long)
 				bytes += r.width * r.rows;
 				for (uint64_t line = 0; line < r.rows; line++)
 					for (uint64_t b = 0; b < r.width; b++)
-						assert_int_equal(times[(uint64_t)(r.dst - base) +
-								       line * r.dst_pitch + b]++,
-								 0);
+						twice |= times[(uint64_t)(r.dst - base) +
+							       line * r.dst_pitch + b]++;
 				assert_int_equal(
 					device_host.copy(dev, &s->slot[0]->at, &r, 1, &bad), 0);
 			}
 			assert_true(cost <= SEALED_UNIT && cost > 0);
 		}
-		assert_true(bytes == s->own_bytes);
+		assert_true(bytes == s->own_bytes && !twice);
 		assert_memory_equal(s->slot[0]->at.base, image, SLOT);
 		sealed_unref(s);
 	}
