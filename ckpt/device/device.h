@@ -74,8 +74,9 @@ struct device_handle { /* the first member of each implementation's */
 	const struct device_ops *ops;
 };
 
-/* Memory of this process. Copies are the kernel's (process_vm_readv on itself; where a sandbox refuses that,
- * pwrite to the target's memfd), which checks each page: an address without memory is -EFAULT. */
+/* Memory of this process. Copies are the kernel's (process_vm_readv on itself; where a sandbox refuses that, and
+ * for the memory of a driver, pwrite to the target's memfd), which checks each page: an address without memory
+ * is -EFAULT. */
 extern const struct device_ops device_host;
 
 /* Has the device come so far? Both words wrap around. */

@@ -20,14 +20,22 @@ struct host {
 	bool by_fd; /* process_vm_readv is refused */
 };
 
-static int read_own(void *to, const struct iovec *from, uint32_t n, uint64_t bytes)
+static int read_vec(const struct iovec *to, uint32_t nto, const struct iovec *from, uint32_t n,
+		    uint64_t bytes)
 {
-	struct iovec local = { to, bytes };
-	ssize_t got = process_vm_readv(getpid(), &local, 1, from, n, 0);
+	ssize_t got = process_vm_readv(getpid(), to, nto, from, n, 0);
 
 	return got < 0 ? -errno : (uint64_t)got == bytes ? 0 : -EFAULT;
 }
 
+static int read_own(void *to, const struct iovec *from, uint32_t n, uint64_t bytes)
+{
+	return read_vec(&(struct iovec){ to, bytes }, 1, from, n, bytes);
+}
+
+/* The memory of a driver (VM_IO, VM_PFNMAP: what CUDA pins, vvar) is refused by process_vm_readv with the errno
+ * of an address without memory, though who uses the address reads it: so each row that fails is tried by
+ * write_fd. */
 static int write_fd(const struct device_target *t, const uint8_t *dst, const struct iovec *from,
 		    uint32_t n)
 {
@@ -58,18 +66,22 @@ static int move(const struct host *h, const struct device_target *t, uint8_t *ds
 static int copy_lines(const struct host *h, const struct device_target *t,
 		      const struct device_row *r)
 {
-	struct iovec from[VECS];
-	bool packed = r->dst_pitch == r->width;
+	struct iovec from[VECS], to[VECS];
+	bool packed = r->dst_pitch == r->width, apart = !packed && !h->by_fd;
 	int rc = 0;
 
 	for (uint64_t line = 0; line < r->rows && rc == 0;) {
-		uint32_t n = packed ? (uint32_t)MIN(r->rows - line, (uint64_t)VECS) : 1;
+		uint32_t n = packed || apart ? (uint32_t)MIN(r->rows - line, (uint64_t)VECS) : 1;
+		uint8_t *dst = r->dst + line * r->dst_pitch;
 
-		for (uint32_t i = 0; i < n; i++)
+		for (uint32_t i = 0; i < n; i++) {
 			from[i] = (struct iovec){
 				(void *)(uintptr_t)(r->src + (line + i) * r->src_pitch), r->width
 			};
-		rc = move(h, t, r->dst + line * r->dst_pitch, from, n, n * r->width);
+			to[i] = (struct iovec){ dst + i * r->dst_pitch, r->width };
+		}
+		rc = apart ? read_vec(to, n, from, n, n * r->width)
+			   : move(h, t, dst, from, n, n * r->width);
 		line += n;
 	}
 	return rc;
@@ -166,7 +178,7 @@ static int copy_singles(const struct device_row *row, uint32_t n, uint32_t *ret_
 static int host_copy(struct device_handle *d, const struct device_target *to,
 		     const struct device_row *row, uint32_t n, uint32_t *ret_bad)
 {
-	const struct host *h = (const struct host *)d;
+	const struct host *h = (const struct host *)d, by_fd = { .by_fd = true };
 	uint32_t bad;
 	int rc = 0;
 
@@ -175,6 +187,10 @@ static int host_copy(struct device_handle *d, const struct device_target *to,
 		bad = 0;
 		rc = k > 1 ? copy_singles(row + i, k, &bad) : copy_row(h, to, &row[i]);
 		k = MAX(k, 1u);
+		if (rc == -EFAULT && !h->by_fd) {
+			rc = copy_lines(&by_fd, to, &row[i + bad]);
+			k = bad + 1;
+		}
 		*ret_bad = i + bad;
 	}
 	return rc;

@@ -182,6 +182,62 @@ TEST(memory_that_is_not_there_is_an_error_with_the_row)
 	assert_true(faults_are_told());
 }
 
+/* As what CUDA pins: whoever has the address reads it, and process_vm_readv does not. */
+static const uint8_t *memory_of_a_driver(void)
+{
+	char line[256];
+	FILE *f = fopen("/proc/self/maps", "re");
+	uintptr_t from = 0;
+
+	while (f && !from && fgets(line, sizeof line, f))
+		if (strstr(line, "[vvar]"))
+			from = strtoull(line, NULL, 16);
+	if (f)
+		fclose(f);
+	return (const uint8_t *)from; /* NOLINT */
+}
+
+TEST(the_memory_of_a_driver_is_copied_too)
+{
+	const uint8_t *page = memory_of_a_driver();
+	uint8_t mine[300];
+	struct device_row row[5];
+	uint32_t bad = 0;
+	int fd = memfd_create("try", MFD_CLOEXEC);
+
+	/* gVisor, and kernels that hide it, refuse both */
+	if (!page || pwrite(fd, page, 64, 0) != 64) {
+		(void)close(fd);
+		skip();
+	}
+	(void)close(fd);
+	memset(mine, 0x55, sizeof mine);
+	memset(target.base, 0xee, BYTES);
+	for (uint32_t i = 0; i < ARRAY_LEN(row); i++)
+		row[i] = (struct device_row){ .src = i % 2 ? (uintptr_t)page + 2048
+							   : (uintptr_t)mine,
+					      .dst = target.base + 1000 * i,
+					      .width = 100,
+					      .rows = i == 4 ? 3 : 1,
+					      .src_pitch = 100,
+					      .dst_pitch = 100 };
+	row[1].src_pitch = row[3].src_pitch = 0;
+	row[3].rows = 2;
+	assert_int_equal(device_host.copy(dev, &target, row, ARRAY_LEN(row), &bad), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(row); i++) {
+		/* its clocks go on, in the first half of the page */
+		const uint8_t *was = (const uint8_t *)(uintptr_t)row[i].src;
+
+		for (uint32_t k = 0; k < row[i].rows; k++)
+			assert_memory_equal(target.base + 1000 * i + 100 * k, was, 100);
+		assert_int_equal(target.base[1000 * i + 100 * row[i].rows], 0xee);
+	}
+	/* what is behind it is still looked at */
+	row[3].src = PAGE;
+	assert_int_equal(device_host.copy(dev, &target, row, ARRAY_LEN(row), &bad), -EFAULT);
+	assert_int_equal(bad, 3);
+}
+
 static int in_a_sandbox(void *arg)
 {
 	(void)arg;
