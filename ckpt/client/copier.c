@@ -177,7 +177,7 @@ void copier_help(ckpt *c)
 	a.at = atomic_load(&x->at);
 	slot = a.rc == 0 ? c->sealed->slot[x->slot] : NULL;
 	/* Before the word says COPIED: the guard may return with that, and the next step be marked. */
-	shared_copying_clear(a.link->rank);
+	shared_copying_clear(a.link->rank, a.seq);
 	atomic_store(&x->busy, 0);
 	shared_futex_wake(&x->busy);
 	if (a.rc < 0)

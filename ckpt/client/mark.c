@@ -318,7 +318,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		shared_copying_set(l->rank, seq, t.slot);
 		over = shared_ticket_over(l->job, t);
 		if (over)
-			shared_copying_clear(l->rank);
+			shared_copying_clear(l->rank, seq);
 	}
 	record_write(c, s, step, now, &t, m, busy || too_long || over ? RECORD_NOT_COPIED : 0);
 	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);

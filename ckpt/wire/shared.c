@@ -518,7 +518,7 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 				shared_why_set(s, seq, at);
 		}
 		if (need & NEED_CLIENT)
-			shared_copying_clear(r);
+			shared_copying_clear(r, seq);
 		if (word_swap(s, &w, left,
 			      left		 ? SNAP_COPYING
 			      : at == UINT64_MAX ? SNAP_COPIED
@@ -623,9 +623,13 @@ void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot)
 	POINT();
 }
 
-void shared_copying_clear(struct shared_rank *r)
+void shared_copying_clear(struct shared_rank *r, uint64_t seq)
 {
-	atomic_store_explicit(&r->copying, 0, memory_order_release);
+	uint64_t w = atomic_load_explicit(&r->copying, memory_order_relaxed);
+
+	if (w >> 8 == seq)
+		(void)atomic_compare_exchange_strong_explicit(
+			&r->copying, &w, 0, memory_order_release, memory_order_relaxed);
 }
 
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot)

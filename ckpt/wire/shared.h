@@ -59,7 +59,8 @@
  * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its threads and
  * the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored before 2, and set to 0
  * (release) when the last write has ended: inside 5, before the swap, so that a trainer which sees COPIED
- * does not find its own copier busy; else when the copier has stopped, and then the bell is rung. After a
+ * does not find its own copier busy; else when the copier has stopped, and then the bell is rung. Only its own
+ * snapshot's: the trainer may have marked the next one by then. After a
  * guard has torn a snapshot a thread may go on for at most one piece of work (1 MiB), for it looks at the
  * word before each; a device does all that was queued, and until then `copying` stays.
  *
@@ -324,7 +325,8 @@ void shared_tear_lost(struct shared_rank *r);
 bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* `copying`. After it was set, and before anything is written to the slot: is the ticket over? */
 void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot);
-void shared_copying_clear(struct shared_rank *r);
+/* Unless it is a later snapshot's by now: whoever ends an earlier one may be late. */
+void shared_copying_clear(struct shared_rank *r, uint64_t seq);
 bool shared_ticket_over(const struct shared_job *job, struct ticket t);
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
  * that the state is stable. True: the older one is now counted as unguarded. */

@@ -136,7 +136,7 @@ TEST(a_rank_whose_own_copy_fails_has_a_torn_step_and_the_next_one_works)
 		m = mark(step, NEED_CLIENT | (step % 2 ? NEED_DAEMON : 0), 0);
 		peer_ring(&P);
 		shared_snap_drop(P.rank, m.snap, m.seq);
-		shared_copying_clear(P.rank);
+		shared_copying_clear(P.rank, m.seq);
 		shared_update(P.rank, false);
 		peer_ring(&P);
 		ask_until(outcome(step) == OUTCOME_TORN && slot_free(m.t.slot));
@@ -165,7 +165,7 @@ TEST(a_slot_is_not_given_while_a_copier_of_its_rank_writes_to_it)
 	assert_false(slot_free(m.t.slot));
 	/* a rank that comes late to that ticket would be too late */
 	assert_true(shared_ticket_over(P.job, m.t));
-	shared_copying_clear(P.rank);
+	shared_copying_clear(P.rank, m.seq);
 	peer_ring(&P);
 	ask_until(slot_free(m.t.slot));
 	assert_int_equal(shared_ticket(P.job, 2, 0, 0, false, &again), 0);

@@ -342,7 +342,7 @@ static void publish(uint32_t r, struct shared_snap *s, const struct shared_recor
 		if (W.broken != GIVE_TO_LATE)
 			over = shared_ticket_over(W.job, t);
 		if (over)
-			shared_copying_clear(me);
+			shared_copying_clear(me, seq);
 	}
 	atomic_fetch_add(&W.nlate, over);
 	atomic_fetch_add(&W.nbusy, busy);
@@ -479,7 +479,7 @@ static void own_copy(uint32_t r, const struct op *op)
 	uint64_t at;
 
 	if (W.broken == CLEAR_EARLY)
-		shared_copying_clear(me);
+		shared_copying_clear(me, op->mark);
 	if (W.device[r]) {
 		if (W.broken == ORDER_EARLY)
 			shared_snap_order(me, s, op->mark);
@@ -516,7 +516,7 @@ static void own_copy(uint32_t r, const struct op *op)
 				sizeof W.slot[r][op->slot], &at);
 	point();
 	if (!copier_dead(r))
-		shared_copying_clear(me);
+		shared_copying_clear(me, op->mark);
 }
 
 static void own_copier(uint32_t r)
@@ -1529,6 +1529,30 @@ TEST(the_copier_that_ends_last_compares_what_was_noted)
 		assert_int_equal(shared_snap_state(s, NULL), i & 2 ? SNAP_TORN : SNAP_COPIED);
 		free(r);
 	}
+}
+
+/* The library's copier lets the trainer mark the next step before it ends this one. */
+TEST(who_ends_an_earlier_copy_leaves_the_next_ones_copying_alone)
+{
+	static const uint8_t slot[8];
+	struct shared_rank *r = rank_new();
+	struct shared_snap *s = shared_snap_next(r);
+	uint64_t off;
+
+	shared_copying_set(r, 1, 2);
+	shared_snap_publish(r, s, SNAP_COPYING, NEED_CLIENT);
+	shared_copying_clear(r, 1);
+	assert_false(shared_copying_has(r, 2));
+	shared_copying_set(r, 2, 3);
+	/* its last look at the word was before the trainer tore it */
+	assert_int_equal(shared_copy_end(r, s, 1, NEED_CLIENT, slot, sizeof slot, &off),
+			 COPY_END_COPIED);
+	assert_true(shared_copying_has(r, 3));
+	shared_copying_clear(r, 1);
+	assert_true(shared_copying_has(r, 3));
+	shared_copying_clear(r, 2);
+	assert_false(shared_copying_has(r, 3));
+	free(r);
 }
 
 /* The daemon is gone: what it has not to copy goes on. And what a guard has let go no mark takes. */
