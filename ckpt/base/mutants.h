@@ -140,6 +140,7 @@
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \

@@ -3,6 +3,7 @@
 // attaches again. Called by client.c and itself.
 // Invariant: losing the daemon changes link and state and tears what is being copied; it never
 // touches the trainer's memory or makes it wait.
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include <dlfcn.h>
@@ -630,7 +631,11 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	m.rev = atomic_load(&c->rev);
 	m.bytes = c->decl_bytes;
 	sources = c->decl ? sources_ref(c->sources) : NULL;
-	rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err) : 0;
+	if (c->adopting && c->adopted_rev != c->slots_rev)
+		rc = ckpt_error(err, -EAGAIN, "ckpt_seal came between: attaching begins anew");
+	else
+		rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err)
+			     : 0;
 	pthread_mutex_unlock(&c->mem);
 	if (rc == 0 && fd >= 0)
 		rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed,
@@ -700,6 +705,7 @@ static int declare_all(ckpt *c, struct ckpt_err *err)
 /* What the slots hold as far as this rank knows, from the pages of the connection that ended. */
 static void remember_slots(ckpt *c, const struct link *l)
 {
+	pthread_mutex_lock(&c->mem);
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		uint64_t newest = 0;
 
@@ -714,6 +720,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 				continue;
 			newest = mark;
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
+				(r.rev >= c->slots_rev || MUTANT(SLOTS_OF_OLD_REV)) &&
 				shared_snap_closed(l->rank, mark, &r) &&
 				!link_left(l, mark, r.step);
 			c->held[i].mark_ns = r.mark_ns;
@@ -722,6 +729,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 			atomic_store(&c->held[i].step, whole ? r.step : UINT64_MAX);
 		}
 	}
+	pthread_mutex_unlock(&c->mem);
 }
 
 /* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which it
@@ -738,6 +746,10 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 {
 	int rc = 0;
 
+	pthread_mutex_lock(&c->mem);
+	c->adopted_rev = c->slots_rev;
+	pthread_mutex_unlock(&c->mem);
+	c->adopting = true;
 	for (uint32_t i = 0; i < c->nslot && rc == 0; i++) {
 		struct wire_adopt m = { .slot = i,
 					.epoch = c->held[i].epoch,
@@ -808,6 +820,7 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 		rc = adopt_slots(c, err);
 	if (rc == 0)
 		rc = declare_all(c, err);
+	c->adopting = false;
 	if (rc < 0) {
 		drop_socket(c);
 		return rc;

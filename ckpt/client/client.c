@@ -292,12 +292,15 @@ static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 	} else if (rc == 0) {
 		atomic_store(&c->rev, 0);
 		atomic_fetch_add(&c->epoch, 1);
+	}
+	if (rc == 0 && (!rev || c->resized)) {
+		c->slots_rev = atomic_load(&c->rev);
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 			atomic_store(&c->held[i].step, UINT64_MAX);
 	}
 	if (rc == 0) {
 		c->refused_epoch = 0;
-		c->dirty = c->moved = false;
+		c->dirty = c->moved = c->resized = false;
 		c->sealed_once = true;
 	}
 	pthread_mutex_unlock(&c->mem);

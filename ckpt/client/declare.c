@@ -802,7 +802,10 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
 	if (b->cap == cap)
 		return 0;
 	b->cap = cap;
-	c->dirty = true;
+	if (b->per_rank)
+		c->moved = c->resized = true;
+	else
+		c->dirty = true; /* all ranks have the same room */
 	return 0;
 }
 

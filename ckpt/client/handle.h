@@ -63,7 +63,7 @@ struct part_of { /* one local box of a tensor, or a blob */
 	uint32_t seg;
 	uint64_t off; /* in the segment */
 	bool shadow;  /* copied by value: the daemon sees a copy at seg, off */
-	bool own; /* the process's own memory: the library alone reads and writes it */
+	bool own;     /* the process's own memory: the library alone reads and writes it */
 	uint32_t ndim;
 	uint64_t bytes, span; /* bytes: dense; span: from the first to the last, by the strides */
 	uint64_t *start, *extent; /* [ndim] */
@@ -181,6 +181,11 @@ struct ckpt {
 	uint32_t refused_epoch, refused_rev; /* (mem) the daemon has refused this one, */
 	struct ckpt_err refusal;	     /* (mem) for this reason */
 
+	/* (mem) since which rev of the epoch pieces lie in slots where they lie now; and what it was when slots
+	 * were handed to the daemon that is being attached to */
+	uint32_t slots_rev, adopted_rev;
+	bool adopting; /* (rpc) */
+
 	_Atomic(struct link *) link;
 	_Atomic uint32_t state; /* enum link_state */
 	_Atomic uint32_t epoch; /* sealed; 0: none */
@@ -214,8 +219,9 @@ struct ckpt {
 		uint32_t elem;
 	} * by_value;
 	uint32_t nby_value;
-	/* moved: only where memory lies has changed since the seal. */
-	bool dirty, moved, sealed_once;
+	/* moved: only where memory lies, and the room of this rank's own blobs, has changed since the seal;
+	 * resized: such a room has. */
+	bool dirty, moved, resized, sealed_once;
 	uint32_t own; /* locals in the process's own memory */
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	bool redeclare;
@@ -234,7 +240,7 @@ struct ckpt {
 	pthread_mutex_t why_lock; /* protects: */
 	char unrestored_why[SHARED_TEXT];
 	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
-	uint32_t shadow;   /* segment of copies; UINT32_MAX none */
+	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;	    /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;

@@ -122,8 +122,8 @@ static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
 	snprintf(c->blob_why, sizeof c->blob_why,
 		 "step %" PRIu64 ": blob %.200s is %" PRIu64
 		 " bytes long, and has room for %" PRIu64
-		 ": make it shorter, or call ckpt_blob_resize, and then ckpt_seal on all ranks",
-		 step, b->name, b->now, b->cap);
+		 ": make it shorter, or call ckpt_blob_resize, and then ckpt_seal%s",
+		 step, b->name, b->now, b->cap, b->per_rank ? "" : " on all ranks");
 	pthread_mutex_unlock(&c->why_lock);
 	if (!atomic_exchange(&c->blob_long, true)) {
 		atomic_store(&c->blob_say, true);

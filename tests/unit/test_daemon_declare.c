@@ -248,10 +248,15 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 
 static void both_resize(uint64_t first, uint64_t second)
 {
-	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "journal", first, &R[0].err));
-	MUST_OF(&R[1], ckpt_blob_resize(R[1].c, "journal", second, &R[1].err));
+	uint64_t cap[2] = { first, second };
+
 	ranks_guard(R, 2);
-	pair_seal();
+	for (uint32_t r = 0; r < 2; r++) {
+		MUST_OF(&R[r], ckpt_blob_resize(R[r].c, "journal", cap[r], &R[r].err));
+		if (R[r].c->moved)
+			must_seal(&R[r]);
+	}
+	assert_int_equal(atomic_load(&R[0].c->epoch), 1);
 }
 
 TEST(a_blob_grows_with_its_room)
@@ -285,6 +290,61 @@ TEST(a_blob_grows_with_its_room)
 	must_have("grows", 3, 0, 4096);
 	must_have("grows", 3, 1, 4096);
 	must_have("grows", 5, 1, 0);
+}
+
+/* The other rank seals nothing, and marks the next step as if nothing had been. */
+TEST(a_room_of_one_rank_costs_no_step)
+{
+	struct ckpt_stats st;
+	uint64_t cap[2] = { 100, 100 };
+
+	host_start(&H, NULL);
+	pair_open("alone", true, 100);
+	for (uint64_t step = 1; step <= 20; step++) {
+		uint32_t r = step % 2;
+
+		if (step > 1) {
+			cap[r] += 100;
+			MUST_OF(&R[r], ckpt_blob_resize(R[r].c, "journal", cap[r], &R[r].err));
+			must_seal(&R[r]);
+		}
+		journals_are(cap[0], cap[1]);
+		saved_by_both(step);
+	}
+	for (uint32_t r = 0; r < 2; r++) {
+		st = rank_stats(&R[r]);
+		assert_int_equal(st.taken, 20);
+		assert_int_equal(st.skipped + st.torn, 0);
+		assert_int_equal(atomic_load(&R[r].c->epoch), 1);
+	}
+	ranks_close(R, 2);
+	must_have("alone", 20, 0, cap[0]);
+	must_have("alone", 19, 1, cap[1]);
+}
+
+/* What the daemon had staged lies otherwise than what it would be told. */
+TEST(a_room_that_changed_brings_no_old_slot_to_the_next_daemon)
+{
+	host_start(&H, NULL);
+	pair_open("old", true, 100);
+	journals_are(50, 60);
+	saved_by_both(1);
+	assert_int_equal(rank_step(&R[0], 2, CKPT_STAGE_ONLY), 0);
+	assert_int_equal(rank_step(&R[1], 2, CKPT_STAGE_ONLY), 0);
+	ranks_guard(R, 2);
+	assert_int_equal(ckpt_wait(R[0].c, 2, CKPT_STAGED, PATIENCE, NULL), 0);
+	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "journal", 400, &R[0].err));
+	must_seal(&R[0]);
+	host_kill(&H);
+	host_start(&H, NULL);
+	assert_soon(atomic_load(&R[0].c->reattached) == 1 && atomic_load(&R[1].c->reattached) == 1);
+	journals_are(400, 60);
+	assert_soon(atomic_load(&atomic_load(&R[0].c->link)->job->ready_epoch) == 1);
+	assert_int_equal(ckpt_wait(R[0].c, 2, CKPT_STAGED, 0, NULL), -ENOENT);
+	saved_by_both(3);
+	ranks_close(R, 2);
+	must_have("old", 3, 0, 400);
+	must_have("old", 1, 1, 60);
 }
 
 /* --- of two ranks that mark a step at once --- */
