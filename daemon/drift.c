@@ -78,7 +78,8 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 	const struct mesh *m;
 
 	if (x->flags & TENSOR_BLOB || x->layout == TABLE_NONE || x->cls == CKPT_VOLATILE ||
-	    x->cls == CKPT_SINK || operand_dims(t, x) || !x->numel || !is_mapped(d, i))
+	    x->cls == CKPT_SINK || x->role == CKPT_BUFFER || operand_dims(t, x) || !x->numel ||
+	    !is_mapped(d, i))
 		return false;
 	l = &t->layout[x->layout];
 	m = &t->mesh[l->mesh];

@@ -13,7 +13,7 @@
 
 #define JOB "drift"
 #define RANKS 8
-#define TENSORS 10
+#define TENSORS 11
 #define ALL 128 /* steps in which all is compared */
 
 static int setup(void **state)
@@ -32,7 +32,7 @@ struct spec {
 	const char *by[3]; /* the mesh dimension that shards each dimension; NULL: none */
 	uint32_t split;	   /* of dimension 0, where it is sharded */
 	bool gap;	   /* rows are apart in memory */
-	uint32_t operand;  /* 1: a pending sum over dp */
+	uint32_t operand;  /* 1: a pending sum over dp; 2: a buffer, another one on each rank */
 	uint32_t world;	   /* of smaller ones it is left out */
 };
 static const struct spec specs[TENSORS] = {
@@ -47,6 +47,8 @@ static const struct spec specs[TENSORS] = {
 	{ "operand", CKPT_F32, CKPT_STABLE, 1, { 5000 }, { NULL }, 0, false, 1, 0 },
 	/* more than 128 blocks, which cross rows */
 	{ "wide", CKPT_U8, CKPT_STABLE, 2, { 703, 6001 }, { "fsdp", "tp" }, 0, false, 0, 8 },
+	/* as batch norm's running statistics in a data parallel job: each rank has its own */
+	{ "stats", CKPT_F32, CKPT_STABLE, 1, { 200 }, { NULL }, 0, false, 2, 0 },
 };
 
 struct one {
@@ -84,7 +86,7 @@ static bool shards(const struct job *j, const struct spec *s, uint32_t d,
 
 static bool adds_up(const struct job *j, const struct spec *s, struct ckpt_placement *ret)
 {
-	for (uint32_t m = 0; s->operand && m < j->mesh.ndim; m++)
+	for (uint32_t m = 0; s->operand == 1 && m < j->mesh.ndim; m++)
 		if (strcmp(j->mesh.name[m], "dp") == 0) {
 			*ret = (struct ckpt_placement){ .how = CKPT_PARTIAL,
 							.mesh_dim = (uint16_t)m,
@@ -104,9 +106,10 @@ static void declare(struct job *j, struct one *k, uint32_t i)
 	int64_t stride[3] = { 0 }, below = 1;
 	struct ckpt_local local = { 0 };
 	struct ckpt_tensor t =
-		ROW(.size = sizeof t, .cls = s->cls, .dtype = s->dtype, .component = "model",
-		    .name = s->name, .ndim = s->ndim, .mesh = k->mesh, .shape = s->shape,
-		    .place = place, .local = &local);
+		ROW(.size = sizeof t, .role = s->operand == 2 ? CKPT_BUFFER : CKPT_OTHER,
+		    .cls = s->cls, .dtype = s->dtype, .component = "model", .name = s->name,
+		    .ndim = s->ndim, .mesh = k->mesh, .shape = s->shape, .place = place,
+		    .local = &local);
 
 	if (j->world < s->world)
 		return;
@@ -152,7 +155,9 @@ static void declare(struct job *j, struct one *k, uint32_t i)
 				(uint8_t)((number + i) * UINT64_C(0x9e3779b97f4a7c15) >>
 					  (8 * (b % 7)));
 	}
-	if (s->operand && l.nplace) /* of each coordinate another one */
+	if (s->operand == 2)
+		k->at[i][0] ^= (uint8_t)(1 + k->rank);
+	if (s->operand == 1 && l.nplace) /* of each coordinate another one */
 		k->at[i][0] ^= (uint8_t)(1 + coord[l.place[0].mesh_dim]);
 }
 
