@@ -425,6 +425,32 @@ TEST(what_is_equal_again_is_forgotten_and_said)
 	assert_int_equal(findings(), 1);
 }
 
+/* Its blocks come in different turns. */
+TEST(a_tensor_is_equal_again_when_all_of_it_is)
+{
+	job_open(&J, "dp=2", 0);
+	flip(&J, 1, "large", 3);
+	flip(&J, 1, "large", 700000);
+	job_steps(&J, ALL + 2);
+	assert_soon(findings() == 1);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(said_times(&daemon_said, "equal again in step "), 0);
+		flip(&J, 1, "large", i ? 3 : 700000);
+		job_steps(&J, ALL + 2);
+		assert_int_equal(findings(), 1);
+	}
+	assert_soon(said_times(&daemon_said, "equal again in step ") == 1);
+	/* and in the other order */
+	flip(&J, 1, "large", 3);
+	flip(&J, 1, "large", 700000);
+	job_steps(&J, ALL + 2);
+	assert_soon(findings() == 2);
+	flip(&J, 1, "large", 3);
+	job_steps(&J, ALL + 2);
+	assert_int_equal(said_times(&daemon_said, "equal again in step "), 1);
+	assert_int_equal(findings(), 2);
+}
+
 TEST(steps_that_are_committed_meanwhile_say_so)
 {
 	struct checkpoint *k;
