@@ -78,7 +78,8 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 	const struct mesh *m;
 
 	if (x->flags & TENSOR_BLOB || x->layout == TABLE_NONE || x->cls == CKPT_VOLATILE ||
-	    x->cls == CKPT_SINK || operand_dims(t, x) || !x->numel || !is_mapped(d, i))
+	    x->cls == CKPT_SINK || x->role == CKPT_BUFFER || operand_dims(t, x) || !x->numel ||
+	    !is_mapped(d, i))
 		return false;
 	l = &t->layout[x->layout];
 	m = &t->mesh[l->mesh];
@@ -340,7 +341,7 @@ void drift_sums_free(struct drift_sums *x)
 #define FOUND_STEPS 100 /* bytes of text for the steps */
 struct found {
 	uint64_t id, group;
-	uint32_t turn;
+	uint64_t turns[DRIFT_TURNS / 64]; /* in which it was unequal when last compared */
 	char text[320];
 };
 struct drift {
@@ -412,7 +413,7 @@ void drift_text(const struct launch *l, char *buf, uint32_t bytes)
 	for (uint32_t i = 0; i < x->nfound && n + sizeof x->found[i].text < bytes; i++)
 		n += (size_t)snprintf(buf + n, bytes - n, "%s%s", i ? "\n" : "", x->found[i].text);
 	if (x->more && n + 64 < bytes)
-		snprintf(buf + n, bytes - n, "\nand more tensors");
+		snprintf(buf + n, bytes - n, "%sand more tensors", n ? "\n" : "");
 	pthread_mutex_unlock(&x->lock);
 }
 
@@ -524,7 +525,8 @@ static void found_print(struct comparing *c, const struct drift_sum_of *x, uint3
 	const char *between = most.n ? "minority " : "ranks ";
 	char name[100];
 
-	*ret = (struct found){ .id = x->id, .group = x->group, .turn = c->turn };
+	*ret = (struct found){ .id = x->id, .group = x->group };
+	ret->turns[c->turn / 64] = UINT64_C(1) << c->turn % 64;
 	line_add(&l, "%s: ",
 		 table_tensor_print(&c->sums[x->rank]->decl->part.tensor[x->slot], name,
 				    sizeof name));
@@ -579,15 +581,27 @@ static bool same_found(const struct found *a, const struct found *b)
 	return a->id == b->id && a->group == b->group;
 }
 
-/* What was found in this turn before, and not now, is equal again. */
+static bool is_unequal(const struct found *f)
+{
+	uint64_t any = 0;
+
+	for (uint32_t i = 0; i < DRIFT_TURNS / 64; i++)
+		any |= f->turns[i];
+	return any;
+}
+
+/* What is equal in every turn in which it was not is equal again. */
 static void found_drop(struct comparing *c, struct drift *x)
 {
 	for (uint32_t i = 0; i < x->nfound;) {
-		bool still = x->found[i].turn != c->turn || c->more;
+		struct found *f = &x->found[i];
+		bool now = c->more; /* not all of them have names */
 
-		for (uint32_t k = 0; k < c->nfound && !still; k++)
-			still = same_found(&x->found[i], &c->found[k]);
-		if (still) {
+		for (uint32_t k = 0; k < c->nfound && !now; k++)
+			now = same_found(f, &c->found[k]);
+		if (!now)
+			f->turns[c->turn / 64] &= ~(UINT64_C(1) << c->turn % 64);
+		if (is_unequal(f)) {
 			i++;
 			continue;
 		}
@@ -596,6 +610,8 @@ static void found_drop(struct comparing *c, struct drift *x)
 			 c->step, x->found[i].text);
 		x->found[i] = x->found[--x->nfound];
 	}
+	if (!x->nfound) /* those without a name get one now */
+		x->more = 0;
 }
 
 static void found_add(struct comparing *c, struct drift *x, struct found *f)
@@ -603,8 +619,10 @@ static void found_add(struct comparing *c, struct drift *x, struct found *f)
 	size_t used = strlen(f->text);
 
 	for (uint32_t i = 0; i < x->nfound; i++)
-		if (same_found(&x->found[i], f))
+		if (same_found(&x->found[i], f)) {
+			x->found[i].turns[c->turn / 64] |= UINT64_C(1) << c->turn % 64;
 			return;
+		}
 	if (x->equal[c->turn])
 		snprintf(f->text + used, sizeof f->text - used,
 			 "; last equal in step %" PRIu64 ", first unequal in step %" PRIu64,
@@ -701,7 +719,7 @@ void drift_look(struct snap *s, bool last)
 		return;
 	for (uint32_t r = 0; r < s->world && all; r++)
 		all = s->rank[r].drift != NULL;
-	if (all && snap_guarded(s) > 0)
+	if (all && (snap_guarded(s) > 0 || MUTANT(DRIFT_UNGUARDED)))
 		compare_start(s);
 	else if (last || (!all && s->phase != PHASE_COLLECTING))
 		sums_drop(s);

@@ -12,8 +12,15 @@
  *	VOLATILE	it may change at any time, and random states differ by nature
  *	PARTIAL		operands differ by nature
  *	blobs, SINK	each rank's own; never saved
+ *	role BUFFER	frameworks let them differ: running statistics of a data parallel job are each rank's own,
+ *			and a warning that is always there is no warning
  *	boxes		(CKPT_BOXES) a declaration says which ranks hold them, and the daemon forgets it
- *	own memory	which the daemon does not map: the rank is not compared in the tensors that it has there
+ *	own memory	which the daemon does not map: the rank is not compared in the tensors that it has there.
+ *			To compare it, too, SEALED would bring the library the turn's ranges of each such tensor,
+ *			also of what the rank does not own (its copy rows are of owned elements alone); its copier
+ *			would sum them before the record is COPIED, through the kernel as it copies, and leave
+ *			{turn, sums} in a memfd of the rank, of a record's number; the turn would be in the record, and
+ *			copy_look would take the sums with the copy. Nothing of that is there
  * CONST and DERIVED tensors are compared like all others.
  *
  * When. Elements are numbered row-major in the whole tensor. Block b is 2^15 of them, and up to

@@ -30,7 +30,8 @@ struct passing {
 	const struct pass *pass[PASSES_MAX];
 	uint32_t npass, world;
 	struct passing_part *part; /* [2 * world] */
-	struct slot_sums **sums;   /* [world] */
+	struct slot_sums **known;  /* [world] references: what was known when this began */
+	struct slot_sums **sums;   /* [world] what this has made */
 	atomic_uint next;
 	atomic_int failed;
 	struct ckpt_err err;
@@ -113,7 +114,7 @@ void passing_sum(struct passing *x)
 		struct walk *main = x->part[r].walk, *other = x->part[x->world + r].walk;
 		struct slot_sums *to;
 
-		if (x->sums[r] || from->sums || !main || !walk_ended(main))
+		if (x->sums[r] || x->known[r] || !main || !walk_ended(main))
 			continue;
 		to = calloc(1, sizeof *to);
 		if (!to)
@@ -183,7 +184,7 @@ static void riders_set(struct passing *x, uint32_t i)
 static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 {
 	struct passing_part *p = &x->part[i];
-	const struct slot_sums *from = x->snap->rank[rank_of(x, i)].sums;
+	const struct slot_sums *from = x->known[rank_of(x, i)];
 	const uint64_t *fp = from ? from->fp[kind_of(x, i) != PART_MAIN] : NULL;
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
@@ -318,7 +319,10 @@ static void passing_free(struct passing *x)
 	}
 	for (uint32_t r = 0; x->sums && r < x->world; r++)
 		slot_sums_unref(x->sums[r]);
+	for (uint32_t r = 0; x->known && r < x->world; r++)
+		slot_sums_unref(x->known[r]);
 	free(x->part);
+	free(x->known);
 	free(x->sums);
 	free(x);
 }
@@ -335,11 +339,15 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	x->rescue = rescue;
 	x->world = s->world;
 	x->part = calloc(2 * (size_t)s->world, sizeof *x->part);
+	x->known = calloc(s->world, sizeof *x->known);
 	x->sums = calloc(s->world, sizeof *x->sums);
-	if (!x->part || !x->sums) {
+	if (!x->part || !x->known || !x->sums) {
 		passing_free(x);
 		return NULL;
 	}
+	/* A rescue's walk goes beside another one, which may publish the step's sums meanwhile. */
+	for (uint32_t r = 0; r < s->world; r++)
+		x->known[r] = passes_sums(s, r);
 	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX) && !rescue; k++)
 		if (pass_wanted(&o->pass[k], s, written, &x->behind))
 			x->pass[x->npass++] = &o->pass[k];

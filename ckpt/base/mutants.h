@@ -186,6 +186,7 @@
 	X(DRIFT_UNCOMPARED, daemon, "replicas that differ are found") \
 	X(DRIFT_GROUPS_MIXED, daemon, "only ranks with the same elements are compared") \
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
+	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
