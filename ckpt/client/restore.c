@@ -15,17 +15,17 @@ static int landings_take(ckpt *c, uint8_t in[WIRE_BYTES_MAX], int fd[WIRE_FDS_MA
 			 uint64_t wait_ns, struct ckpt_err *err)
 {
 	struct landings k;
-	int rc = landings_begin(c, &k, err) < 0 ? -ENOMEM : WIRE_LANDED;
+	int begun = landings_begin(c, &k, err), rc = WIRE_LANDED;
 
-	if (rc < 0)
-		wire_close_fds(fd, WIRE_FDS_MAX);
 	while (rc == WIRE_LANDED) {
 		struct wire_landed m;
 		struct wire_land land = { 0 };
 
 		memcpy(&m, in, sizeof m);
 		land.round = m.round;
-		land.code = landing_take(&k, &m, fd);
+		/* all ranks wait for this answer, whatever it is */
+		land.code = begun < 0 ? begun : landing_take(&k, &m, fd);
+		wire_close_fds(fd, WIRE_FDS_MAX);
 		rc = rpc_ask(c, &land, WIRE_LAND, sizeof land, NULL, 0, in, fd, wait_ns, err);
 	}
 	landings_end(&k);

@@ -33,8 +33,8 @@ int move_copy(const struct plan *p, const void *const *src_base, void *const *ds
 /*
  * The same by several threads, each source byte being read once, however many destinations it has. Sources
  * are row-major, and a row's elements do not lie across a MiB. -EBADMSG naming the tensor: `right` says no.
- * After an error the destinations are undefined. What is made of operands is made by the calling thread,
- * and without `right`.
+ * After an error the destinations are undefined. A plan that makes something of operands is carried out
+ * by the calling thread, after all that it reads has been compared.
  */
 struct move_spread {
 	uint32_t nthread; /* 0: as many as there are processors */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * move_spread.c - memory to memory by several threads: a restore from a staged step. Invariants: each
- * byte of a source that is wanted is read once, however many destinations it has; where it has a sum,
- * the sum is compared before a byte of that MiB reaches any destination.
+ * byte of a source that is wanted is read once, however many destinations it has, but for what is made of
+ * operands; where it has a sum, the sum is compared before a byte of that MiB reaches any destination.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/thread.h"
@@ -10,6 +10,7 @@
 #include "ckpt/move/move.h"
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/move/row_copy.h"
+#include "ckpt/plan/plan_reduce.h"
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -25,6 +26,9 @@ struct stretch_of {
 
 struct spread {
 	const struct plan *p;
+	const struct plan_op *op; /* [nop] of the plan, or what it reduces */
+	uint64_t nop;
+	bool looks; /* the sums are compared, and nothing is copied */
 	const struct move_spread *x;
 	const void *const *src_base;
 	void *const *dst_base;
@@ -66,12 +70,11 @@ static int stretches_add(struct spread *s, uint32_t place, uint64_t lo, uint64_t
  * one MiB with something that is. */
 static int place_cut(struct spread *s, uint32_t place)
 {
-	const struct plan *p = s->p;
 	uint64_t lo = 0, hi = 0;
 	int e = 0;
 
 	for (uint64_t i = s->op_first[place]; i < s->op_first[place + 1] && !e; i++) {
-		const struct plan_op *op = &p->op[i];
+		const struct plan_op *op = &s->op[i];
 
 		s->hi_max[i] = MAX(op->src_hi, i > s->op_first[place] ? s->hi_max[i - 1] : 0);
 		if (op->src_lo >> SUM_LOG2 > (hi ? (hi - 1) >> SUM_LOG2 : 0) && hi) {
@@ -87,18 +90,17 @@ static int place_cut(struct spread *s, uint32_t place)
 
 static int spread_cut(struct spread *s)
 {
-	const struct plan *p = s->p;
-	uint32_t nplace = p->src->nplace;
+	uint32_t nplace = s->p->src->nplace;
 	uint64_t at = 0;
 	int e = 0;
 
 	s->op_first = calloc((size_t)nplace + 1, sizeof *s->op_first);
-	s->hi_max = calloc(p->nop + 1, sizeof *s->hi_max);
+	s->hi_max = calloc(s->nop + 1, sizeof *s->hi_max);
 	if (!s->op_first || !s->hi_max)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < nplace && !e; i++) {
 		s->op_first[i] = at;
-		while (at < p->nop && p->op[at].src_place == i)
+		while (at < s->nop && s->op[at].src_place == i)
 			at++;
 		s->op_first[i + 1] = at;
 		e = place_cut(s, i);
@@ -120,8 +122,8 @@ static uint64_t scatter(const struct spread *s, uint32_t place, uint64_t lo, uin
 		else
 			to = mid;
 	}
-	for (uint64_t i = from; i < end && s->p->op[i].src_lo < hi; i++) {
-		const struct plan_op *op = &s->p->op[i];
+	for (uint64_t i = from; i < end && s->op[i].src_lo < hi; i++) {
+		const struct plan_op *op = &s->op[i];
 		bool ascend = plan_rows_ascend(s->p, op);
 		struct plan_cursor c;
 		struct plan_row r;
@@ -153,7 +155,8 @@ static uint64_t stretch_do(struct spread *s, const struct stretch_of *t)
 					(struct stretch_of){ t->place, lo, MIN(lo + step, t->hi) };
 			return moved;
 		}
-		moved += scatter(s, t->place, lo, MIN(lo + step, t->hi));
+		if (!s->looks)
+			moved += scatter(s, t->place, lo, MIN(lo + step, t->hi));
 	}
 	return moved;
 }
@@ -206,28 +209,59 @@ static int spread_verdict(const struct spread *s, uint64_t want, struct ckpt_err
 	return 0;
 }
 
-int move_spread(const struct plan *p, const void *const *src_base, void *const *dst_base,
-		const struct move_spread *x, struct ckpt_err *err)
+static int spread_all(struct spread *s, uint64_t want, struct ckpt_err *err)
 {
-	struct spread s = { .p = p, .x = x, .src_base = src_base, .dst_base = dst_base };
-	int e = 0;
+	int e = spread_cut(s);
 
-	if (p->reduced) { /* what is made of operands goes through buffers, in their order */
-		e = move_copy(p, src_base, dst_base, NULL, NULL);
-		return e < 0 ? ckpt_error(err, e, "cannot copy from the staged step") : 0;
-	}
-	for (uint64_t i = 0; i < p->nop; i++)
-		if (!src_base[p->op[i].src_place] || !dst_base[p->op[i].dst_place])
-			return ckpt_error(err, -EINVAL, "a place of the staged step has no memory");
-	e = spread_cut(&s);
 	if (e == 0) {
-		spread_run(&s);
-		e = spread_verdict(&s, p->bytes, err);
+		spread_run(s);
+		e = spread_verdict(s, want, err);
 	} else {
 		e = ckpt_error(err, e, "no memory to copy from the staged step");
 	}
-	free(s.op_first);
-	free(s.hi_max);
-	free(s.stretch);
+	free(s->op_first);
+	free(s->hi_max);
+	free(s->stretch);
 	return e;
+}
+
+/* What is made of operands goes through buffers, in their order: its sums are compared before. */
+static int reduce_all(const struct plan *p, const void *const *src_base, void *const *dst_base,
+		      const struct move_spread *x, struct ckpt_err *err)
+{
+	const struct spread all = { .p = p, .looks = true, .x = x, .src_base = src_base };
+	struct spread copied = all, made = all;
+	int e = 0;
+
+	copied.op = p->op;
+	copied.nop = p->nop;
+	made.op = p->reduced->op;
+	made.nop = p->reduced->nop;
+	if (x && x->right && (e = spread_all(&copied, 0, err)) == 0)
+		e = spread_all(&made, 0, err);
+	if (e < 0)
+		return e;
+	e = move_copy(p, src_base, dst_base, NULL, NULL);
+	return e < 0 ? ckpt_error(err, e, "cannot copy from the staged step") : 0;
+}
+
+int move_spread(const struct plan *p, const void *const *src_base, void *const *dst_base,
+		const struct move_spread *x, struct ckpt_err *err)
+{
+	struct spread s = { .p = p,
+			    .op = p->op,
+			    .nop = p->nop,
+			    .x = x,
+			    .src_base = src_base,
+			    .dst_base = dst_base };
+
+	for (uint64_t i = 0; i < p->nop; i++)
+		if (!src_base[p->op[i].src_place] || !dst_base[p->op[i].dst_place])
+			return ckpt_error(err, -EINVAL, "a place of the staged step has no memory");
+	for (uint64_t i = 0; p->reduced && i < p->reduced->nop; i++)
+		if (!src_base[p->reduced->op[i].src_place])
+			return ckpt_error(err, -EINVAL, "a place of the staged step has no memory");
+	if (p->reduced)
+		return reduce_all(p, src_base, dst_base, x, err);
+	return spread_all(&s, p->bytes, err);
 }

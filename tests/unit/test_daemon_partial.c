@@ -4,6 +4,7 @@
  * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced when
  * they are loaded, or given back as they were.
  */
+#include "ckpt/client/handle.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
@@ -43,7 +44,7 @@ static int64_t whole(uint32_t i, uint64_t g, uint64_t step)
 					     : sum;
 }
 
-struct held {
+struct state {
 	uint64_t from, rows; /* of ROWS */
 	uint8_t *mem[STATES];
 	uint32_t dp;
@@ -68,7 +69,7 @@ static uint32_t at_of(const struct rank *k, const char *name, uint32_t *ret_size
 	return d < k->mesh.ndim ? coord[d] : 0;
 }
 
-static int declare_one(struct rank *k, struct held *h, uint32_t i, int reduce, uint16_t flags,
+static int declare_one(struct rank *k, struct state *h, uint32_t i, int reduce, uint16_t flags,
 		       struct ckpt_err *err)
 {
 	const uint64_t shape[2] = { ROWS, COLS };
@@ -89,7 +90,7 @@ static int declare_one(struct rank *k, struct held *h, uint32_t i, int reduce, u
 	return ckpt_tensor_add(k->c, &t, NULL, err);
 }
 
-static void held_make(struct rank *k, struct held *h)
+static void held_make(struct rank *k, struct state *h)
 {
 	uint32_t n, at = at_of(k, "fsdp", &n), all;
 	uint64_t chunk = div_up(ROWS, n);
@@ -111,7 +112,7 @@ static void held_make(struct rank *k, struct held *h)
 	}
 }
 
-static void held_free(struct held *h)
+static void held_free(struct state *h)
 {
 	for (uint32_t i = 1; i < STATES; i += 2)
 		free(h->mem[i]);
@@ -126,7 +127,7 @@ static void element(uint32_t i, uint8_t *at, int64_t v)
 }
 
 /* The rank's elements of tensor i: to be of the step, or are they? */
-static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
+static void each(const struct state *h, uint32_t i, uint64_t step, bool fill)
 {
 	uint64_t rows = specs[i].cut ? h->rows : ROWS, from = specs[i].cut ? h->from : 0;
 	uint32_t bytes = specs[i].dtype == CKPT_F32 ? 4 : 8;
@@ -143,7 +144,7 @@ static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
 	}
 }
 
-static void open_all(struct rank *k, struct held *h, bool pending)
+static void open_all(struct rank *k, struct state *h, bool pending)
 {
 	must_attach(k, k->plan, k->rank);
 	held_make(k, h);
@@ -160,7 +161,7 @@ static void open_all(struct rank *k, struct held *h, bool pending)
 static void save_nine(struct rank *k)
 {
 	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
-	struct held h;
+	struct state h;
 
 	open_all(k, &h, true);
 	for (uint32_t i = 0; i < STATES; i++)
@@ -180,7 +181,7 @@ struct wish {
 static void load_nine(struct rank *k)
 {
 	const struct wish *w = k->arg;
-	struct held h;
+	struct state h;
 
 	open_all(k, &h, w->pending);
 	must_restore(k, CKPT_LATEST, w->flags);
@@ -222,9 +223,67 @@ TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 	}
 }
 
+/* One byte of what a rank saved, in every slot of it, is another one. */
+static void save_nine_and_change_it(struct rank *k)
+{
+	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
+	const bool *pending = k->arg;
+	struct state h;
+
+	open_all(k, &h, *pending);
+	for (uint32_t i = 0; i < STATES; i++)
+		each(&h, i, 9, true);
+	MUST_BE(ckpt_snapshot(k->c, 9, &m), 0);
+	must_wait(k, 9, CKPT_COMMITTED);
+	rank_meet(k);
+	for (uint32_t i = 0; i < k->c->nslot; i++) {
+		uint8_t b;
+
+		MUST_BE(pread(k->c->slot[i].fd, &b, 1, 1), 1);
+		b ^= 4;
+		MUST_BE(pwrite(k->c->slot[i].fd, &b, 1, 1), 1);
+	}
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+static void load_what_is_right(struct rank *k)
+{
+	struct state h;
+
+	open_all(k, &h, false);
+	MUST_BE(rank_want(k, &(struct ckpt_want){ .size = sizeof(struct ckpt_want),
+						  .step = 9,
+						  .flags = CKPT_FROM_MEMORY }),
+		-EBADMSG);
+	MUST(strstr(k->err.msg, "memory has changed since the step was staged"));
+	must_restore(k, CKPT_LATEST, 0);
+	MUST_BE(k->got.step, 9);
+	MUST_BE(k->got.where, 2);
+	for (uint32_t i = 0; i < STATES; i++)
+		each(&h, i, 9, false);
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+TEST(of_a_staged_step_that_has_changed_nothing_is_restored_reduced_or_not)
+{
+	host_start(&H, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		const char *job = i ? "pending" : "whole";
+		struct plan_of_job p = plan(job, "dp=2,fsdp=2"), q = plan(job, "fsdp=3");
+		bool pending = i;
+
+		team(&p, save_nine_and_change_it, &pending);
+		team(&q, load_what_is_right, NULL);
+	}
+}
+
 static void refused_without_consent(struct rank *k)
 {
-	struct held h;
+	struct state h;
 
 	must_attach(k, k->plan, k->rank);
 	held_make(k, &h);
@@ -247,7 +306,7 @@ TEST(a_pending_reduction_is_saved_with_consent_only)
 /* What the checkpoint has becomes no other pending reduction. */
 static void load_as_others(struct rank *k)
 {
-	struct held h;
+	struct state h;
 
 	must_attach(k, k->plan, k->rank);
 	held_make(k, &h);
