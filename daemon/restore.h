@@ -4,7 +4,7 @@
  *
  *	restore.c  rounds and choosing: which step, whose answer
  *	fill.c     filling: tables, plan, checks, what goes straight into segments, blobs; in workers
- *	landing.c  what goes through windows, into the processes' own memory
+ *	land.c     what goes through windows, into the processes' own memory
  *	steps.c    ckpt_steps
  *
  * A struct restore is the owner's, but for the time in which a task of it runs: then it is that task's.

@@ -430,7 +430,7 @@ struct adopt {
 	uint32_t epoch, flags;
 	bool bytes_held;
 };
-/* The two windows of a rank's ckpt_restore (landing.c). */
+/* The two windows of a rank's ckpt_restore (land.c). */
 struct landing {
 	int fd[2];	   /* -1: none yet */
 	uint8_t *map[2];   /* of `bytes`, rows first */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - ckpt_restore: the request, the windows that answer it, and from where steps count on.
+// restoring.c - ckpt_restore: the request, the windows that answer it, and from where steps count on.
 // Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other than "there is
 // nothing", no snapshot is taken of what memory holds then.
 #include "ckpt/base/util.h"
@@ -184,9 +184,10 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;
 	if (asked) {
-		if (!(w.flags & CKPT_DRY_RUN))
+		if (!(w.flags & CKPT_DRY_RUN)) {
 			mark_end(c);
-		shadow_copy(c, false);
+			shadow_copy(c, false); /* what is not restored stays */
+		}
 		atomic_store(&c->waits, true);
 		rc = restore_call(c, &w, &r, &why);
 		atomic_store(&c->waits, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// landing.c - a restore into memory that only its own process may write: through two windows per rank,
+// land.c - a restore into memory that only its own process may write: through two windows per rank,
 // which workers fill in turn and the library empties (wire/wire.h, LANDED). Called by restore; windows are
 // filled in workers, all else is the owner's.
 // Invariants: nobody writes to a window from LANDED to its LAND; each window is planned from the tensors
