@@ -84,7 +84,7 @@ struct landing_window { /* a task's, while its state is FILLING */
 	struct table at; /* the cuts in memory with strides */
 	struct plan rows;
 	uint64_t op;
-	bool in_op, has_next, has_last;
+	bool in_op, same, has_next, has_last; /* same: as the row before it, of one piece */
 	struct plan_cursor cursor;
 	struct wire_row next, last; /* next found no room; last may still grow */
 };
@@ -305,6 +305,7 @@ static bool row_next_planned(struct landing_window *w, struct wire_row *ret)
 {
 	struct plan_row r;
 
+	w->same = w->in_op;
 	for (;;) {
 		if (!w->in_op && w->op == w->rows.nop)
 			return false;
@@ -314,6 +315,7 @@ static bool row_next_planned(struct landing_window *w, struct wire_row *ret)
 		if (w->in_op)
 			break;
 		w->op++;
+		w->same = false;
 	}
 	*ret = (struct wire_row){ .src = r.src_off,
 				  .dst = r.dst_off,
@@ -333,6 +335,7 @@ static bool row_next(const struct landing_source *s, struct landing_window *w, s
 
 		if (p->stride)
 			continue;
+		w->same = false;
 		*ret = (struct wire_row){ .src = c->buf_off,
 					  .dst = cut_address(p, c, 0, s->own.piece[c->piece].off),
 					  .width = c->len,
@@ -342,7 +345,8 @@ static bool row_next(const struct landing_source *s, struct landing_window *w, s
 	return row_next_planned(w, ret);
 }
 
-/* Lines of one width at one distance are one row. */
+/* Lines of one width at one distance are one row, if they are of one piece: between two pieces lies memory of
+ * others, and the library takes no row that spans it. */
 static bool row_grow(struct wire_row *last, const struct wire_row *r)
 {
 	if (r->rows != 1 || r->width != last->width || r->src <= last->src || r->dst <= last->dst)
@@ -369,7 +373,7 @@ static void rows_put(const struct landing_source *s, const struct landing *k,
 		if (!w->has_next && !row_next(s, w, &r))
 			break;
 		w->has_next = false;
-		if (w->has_last && row_grow(&w->last, &r))
+		if (w->has_last && w->same && row_grow(&w->last, &r))
 			continue;
 		if (w->has_last && w->nrow == k->rows_max) {
 			w->next = r;

@@ -398,10 +398,8 @@ static void script_more(struct rank *k)
 				   .nlocal = 1, .local = &at, .mode = CKPT_BOXES);
 
 	rank_meet(k);
-	if (k->rank == 0) /* the others do not even declare it */
+	if (k->rank == 0) /* the others seal again, but do not even declare it */
 		MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &k->err), &k->err);
-	else
-		MUST_OK(ckpt_tensor_move(k->c, m[0].id, m[0].local, m[0].n, &k->err), &k->err);
 	must_seal(k);
 	MUST_BE(rank_want(k, &(struct ckpt_want){ .size = sizeof some, .step = CKPT_LATEST }),
 		-EMEDIUMTYPE);
