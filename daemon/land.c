@@ -545,9 +545,9 @@ bool landing_go(struct restore *x)
 			continue;
 		if (!m->landing && !(m->landing = landing_new()))
 			x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
-		else if (m->landing->code)
+		else if (m->landing->code) /* no damage of the step, whatever it is */
 			x->rc = ckpt_error(
-				&x->err, m->landing->code,
+				&x->err, m->landing->code == -ENOMEM ? -ENOMEM : -EFAULT,
 				"rank %u could not write the memory that it has declared "
 				"(%s): memory is undefined; declare memory that is mapped "
 				"and writable, and restore again",
