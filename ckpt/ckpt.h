@@ -477,7 +477,7 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id);
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
  * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
  * how: CKPT_PER_RANK: each rank has its own, with any cap. Without it they are the same on all
- * ranks, with the same cap, and rank 0's are stored. It also says what the bytes are: CKPT_JSON, ...
+ * ranks, with the same cap, and rank 0's are stored. It also says what they are: CKPT_JSON, ...
  * (-EOPNOTSUPP: bits that this version does not know). ckpt_restore does not write blobs back: read
  * them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
@@ -579,8 +579,8 @@ typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
  * another step may be the newest, and this one may be removed. To restore the step that was listed,
  * give ckpt_restore the .step that fn got.
  * 0; -EINVAL: fn is NULL; what fn returned, if it is less than 0; -ENOENT: no such step, or none;
- * -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns; -ECONNRESET: no daemon is
- * attached. */
+ * -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns;
+ * -ECONNRESET: no daemon is attached. */
 int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void *arg,
 		 struct ckpt_err *err);
 
