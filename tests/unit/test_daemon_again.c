@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_again.c - ckpt_restore after snapshots: the launch goes back to an older step and counts on from
- * there, with the same numbers; what it has left behind comes back neither from memory nor from disk.
+ * test_daemon_again.c - ckpt_restore after snapshots: the launch goes back to an older step and
+ * counts on from there, with the same numbers; what it has left behind comes back neither from
+ * memory nor from disk.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/host.h"
@@ -253,7 +254,8 @@ TEST(a_hundred_restores_of_one_launch)
 }
 
 /* --- deaths --- */
-/* The next daemon is told from where the line goes on: what the first one has left behind is not continued. */
+/* The next daemon is told from where the line goes on: what the first one has left behind is not
+ * continued. */
 TEST(a_daemon_that_takes_over_goes_on_from_the_restored_step)
 {
 	host_start(&H, NULL);

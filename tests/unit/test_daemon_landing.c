@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_landing.c - a restore into memory that only its process may write: the daemon's windows, emptied by
- * hand or by the library's own code (ckpt/client/landing.c). Ranks speak the protocol themselves, with windows
- * so small that a small state goes through dozens of them. Where the bytes lie is what a trainer's may: dense,
- * with gaps, transposed, in hundreds of small tensors.
+ * test_daemon_landing.c - a restore into memory that only its process may write: the daemon's
+ * windows, emptied by hand or by the library's own code (ckpt/client/landing.c). Ranks speak the
+ * protocol themselves, with windows so small that a small state goes through dozens of them. Where
+ * the bytes lie is what a trainer's may: dense, with gaps, transposed, in hundreds of small
+ * tensors.
  */
 #include "tests/lib/host.h"
 #include "ckpt/base/container.h"
@@ -267,7 +268,8 @@ static void raw_restore_all(struct raw *r, uint32_t n)
 		pthread_join(t[i], NULL);
 }
 
-/* Every element of the tensors [from, to) is that step's (0: untouched), and every byte between is as it was. */
+/* Every element of the tensors [from, to) is that step's (0: untouched), and every byte between is
+ * as it was. */
 static void must_hold(const struct raw *r, uint32_t ntensor, uint32_t from, uint32_t to,
 		      uint64_t step)
 {
