@@ -36,8 +36,9 @@
  *
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
  * trainer), *persisted* when this host's part is durable, *committed* when every part is durable
- * and the checkpoint is visible. A snapshot is *torn* if a guard ended its copy, and *skipped* if
- * no slot was free or a blob was too long. Torn and skipped snapshots are counted and never written.
+ * and the checkpoint is visible. A snapshot is *torn* if its copy was given up, by a guard or
+ * because it could not be right, and *skipped* if no slot was free or a blob was too long. Torn and
+ * skipped snapshots are counted and never written.
  *
  * If the trainer changes the state after ckpt_snapshot and before ckpt_guard, a copy may hold old
  * and new values. The library and the daemon check for this. At each mark the library notes 32
@@ -124,7 +125,9 @@ enum ckpt_outcome {
 	/* no free slot, the slots are not ready yet, or a blob is longer than its room: nothing was
 	 * copied; continue */
 	CKPT_SKIPPED = 1,
-	CKPT_TORN = 2,	   /* the guard ended the copy, so training need not wait: continue */
+	/* the copy was given up: it was late, and training need not wait, or it could not be right
+	 * (ckpt_why): continue */
+	CKPT_TORN = 2,
 	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: continue */
 	/* this step was taken, but the daemon cannot write steps: the disk is full, the store was
 	 * moved, ... ckpt_why has the sentence. Returned once for each change of it: continue, and
@@ -144,10 +147,10 @@ enum ckpt_class {
 	 * misses a change of 1 % of the bytes in fewer than one of a hundred steps, and any change
 	 * for at most as many steps as there are MiB; until then steps have the older value */
 	CKPT_CONST,
-	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has the
-	 * same shape and layout (or boxes) and may be declared later: where every element is that
-	 * rounding, no bytes are written. Where one is not, and where the master is CONST or is held in
-	 * other boxes, it is stored like STABLE */
+	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has
+	 * the same shape and layout (or boxes) and may be declared later: where every element is
+	 * that rounding, no bytes are written. Where one is not, and where the master is CONST or
+	 * is held in other boxes, it is stored like STABLE */
 	CKPT_DERIVED,
 	CKPT_SINK, /* only ever restored into, never saved */
 };
@@ -203,7 +206,8 @@ enum ckpt_media {
 	CKPT_MEDIA_NPY,	   /* numpy.save */
 };
 /* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are: ckptctl show prints
- * the word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
+ * the word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are
+ * raw. */
 enum {
 	CKPT_PER_RANK = 1,
 	CKPT_JSON = CKPT_MEDIA_JSON << 8,
@@ -242,11 +246,12 @@ enum ckpt_mode {
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
 	CKPT_UNFLATTEN_PAD,
-	/* Placements and split factors are torch's (DTensor, _StridedShard): one for each mesh
-	 * dimension, in the order of the mesh (a dimension that is left out replicates), and the split
-	 * factors say in which order the mesh dimensions cut. Use it for FSDP2 over tensor
-	 * parallelism. The library turns them into the order of the cuts, as in CKPT_CHUNK, and no file
-	 * has this mode. -EINVAL if the factors say no order: then they are literal (CKPT_CHUNK) */
+	/* Placements and split factors are torch's (DTensor, _StridedShard): one placement for each
+	 * mesh dimension, in the order of the mesh. A dimension that is left out replicates. The
+	 * split factors say in which order the mesh dimensions cut. Use it for FSDP2 over tensor
+	 * parallelism. The library turns the placements into those of CKPT_CHUNK, and no file has
+	 * this mode. If the factors say no order, ckpt_tensor_add returns -EINVAL: then they are
+	 * meant literally, and the mode is CKPT_CHUNK */
 	CKPT_TORCH_ORDER,
 	/* No placements (nplace 0): this rank holds the boxes in .local, each with start and
 	 * extent, which must not overlap. With mesh CKPT_ALONE it holds them alone; with a mesh,
@@ -301,8 +306,8 @@ struct ckpt_opts {
 	/* the minimum over all ranks; ckpt_restore calls it. NULL: all ranks are on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	/* Host copies per rank, 2..4; 0: 2. When a job starts again soon after it was killed, one of them
-	 * still holds its newest step, until the first step of this launch is staged. */
+	/* Host copies per rank, 2..4; 0: 2. When a job starts again soon after it was killed, one
+	 * of them still holds its newest step, until the first step of this launch is staged. */
 	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
@@ -409,8 +414,8 @@ struct ckpt_got {
 	uint64_t step;
 	uint32_t world_saved; /* ranks of the job that wrote it */
 	/* the numbers of tensors that were filled; that were declared and are not in the checkpoint
-	 * (CKPT_LENIENT); that are in the checkpoint and were not declared. ckpt_unmatched has the names
-	 * of the last two */
+	 * (CKPT_LENIENT); that are in the checkpoint and were not declared. ckpt_unmatched has the
+	 * names of the last two */
 	uint32_t ntensor, nmissing, nunused;
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
@@ -421,8 +426,8 @@ struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
 	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
-	/* what the daemon and the library have copied of this rank, and the time that each of them took,
-	 * added up: they copy at the same time, so a snapshot's copy may end sooner than that */
+	/* what the daemon and the library have copied of this rank, and the time that each of them
+	 * took, added up: they copy at the same time, so a snapshot's copy may end sooner */
 	uint64_t copy_bytes, copy_ns;
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
@@ -444,22 +449,26 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
- * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when the
- * call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM: the host
- * cannot give so much (/proc/meminfo, MemAvailable).
- * With CKPT_KEEP_MEMORY in ckpt_opts.flags it stays mapped until the process exits, with its contents:
- * use this if parameters may still be read or written after ckpt_detach. Nothing frees it earlier. Only
- * the mapping is kept: after ckpt_detach the daemon copies nothing from it, and releases it when it
- * needs it no longer; a later handle treats it as any other memory of the process. */
+ * daemon, the library makes it locally and shares it when it attaches. All of it is in memory when
+ * the call returns, on huge pages where the kernel has some: allocate what will be used. -ENOMEM:
+ * the host cannot give so much (/proc/meminfo, MemAvailable).
+ * With CKPT_KEEP_MEMORY in ckpt_opts.flags it stays mapped until the process exits, with its
+ * contents: use this if parameters may still be read or written after ckpt_detach. Nothing frees it
+ * earlier. After ckpt_detach the daemon copies nothing from it. A later handle treats it as any
+ * other memory of the process. */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
 /* Declare a tensor. The library copies all arrays, but not the memory that .local points to. After
  * an add, move or drop that follows a seal, call ckpt_seal again; until then snapshots are
  * skipped.
- * ckpt_tensor_move: the tensor lies in other memory, of either kind, with other strides. If only moves with
- * the same boxes are pending, ckpt_seal concerns this rank alone: no other rank seals, and no step is
- * skipped if ckpt_seal returns before this rank's next ckpt_snapshot. (To follow another rank's new epoch,
- * call ckpt_seal once more.) Between ckpt_guard and the next snapshot the old memory may be freed at once. */
+ * ckpt_tensor_move: the tensor lies in other memory now, from ckpt_alloc or not, and may have other
+ * strides. local and nlocal are as in ckpt_tensor. -EINVAL: there is no tensor of this id, or the
+ * memory does not fit it; then nothing has changed. If only moves to the same boxes are pending,
+ * ckpt_seal concerns this rank alone: no other rank seals. No step is skipped if ckpt_seal returns
+ * before this rank's next ckpt_snapshot. If another rank begins a new epoch meanwhile, call
+ * ckpt_seal once more. Call ckpt_guard before you free the old memory; then it may be freed at
+ * once.
+ * ckpt_tensor_drop: the tensor is no longer saved or restored. -EINVAL: there is no such tensor. */
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err);
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
 		     struct ckpt_err *err);
@@ -467,9 +476,10 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. The
  * snapshot reads *len once. If it is more than cap, the step is skipped: see ckpt_blob_resize.
- * how: CKPT_PER_RANK: each rank has its own, with any cap; without it they are the same on all ranks,
- * with the same cap, and rank 0's are stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
- * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
+ * how: CKPT_PER_RANK: each rank has its own, with any cap. Without it they are the same on all
+ * ranks, with the same cap, and rank 0's are stored. It also says what they are: CKPT_JSON, ...
+ * (-EOPNOTSUPP: bits that this version does not know). ckpt_restore does not write blobs back: read
+ * them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
@@ -477,9 +487,9 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
  * on this rank alone, as after ckpt_tensor_move, for another one on all ranks, as after ckpt_tensor_add;
  * until then snapshots are skipped. -EINVAL: there is no blob of this name.
  * If a blob is longer than its room at a snapshot, nothing is cut: ckpt_snapshot returns
- * CKPT_SKIPPED, ckpt_why names the blob, its length and its room, and the next snapshot for which it
- * fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if others
- * have marked it before, it is torn for them. */
+ * CKPT_SKIPPED, ckpt_why names the blob, its length and its room, and the next snapshot for which
+ * it fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if
+ * others have marked it before, it is torn for them. */
 int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
@@ -507,12 +517,13 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * the copy: the snapshot is FINAL, or ckpt_guard, ckpt_wait for this same step, or ckpt_detach has
  * followed it. If another snapshot follows without a guard in between, the first is counted as
  * unguarded and never written.
- * Memory that is not from ckpt_alloc costs two system calls more. A thread of the library copies it into
- * the daemon's slot, through the kernel, which checks each page: if memory is no longer mapped, the
- * snapshot is torn, and ckpt_why and the logs name the tensor. (Memory that was freed and is still mapped
- * is not noticed.) Such a copy takes about 1.6 times the processor time of the daemon's, or 1.2 times if
- * the memory is on huge pages. A second thread helps if this rank has three processor cores: those that the
- * process may use, divided by the number of ranks unless the process is bound to a part of the machine. */
+ * Memory that is not from ckpt_alloc costs two system calls more. A thread of the library copies it
+ * into the daemon's slot. The kernel checks each page: if memory is no longer mapped, the snapshot
+ * is torn, and ckpt_why and the logs name the tensor. Memory that was freed and is still mapped is
+ * not noticed. Such a copy takes about 1.6 times the processor time of the daemon's, or 1.2 times
+ * if the memory is on huge pages. A second thread copies, too, if there are at least three
+ * processor cores for each rank. If the process is bound to some cores, the library counts these
+ * for this rank alone. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
 /* [fast] unless the copy is late, or ckpt_opts.check asks for a full comparison. Call it before you
@@ -534,7 +545,7 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
  * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 
-/* What ckpt_tensors and ckpt_unmatched tell of a tensor, or of a blob, whose component is "blob". All of
+/* What ckpt_tensors and ckpt_unmatched list: a tensor, or a blob, whose component is "blob". All of
  * it is the library's, and valid until the function returns. */
 enum ckpt_what {
 	CKPT_SAVED,    /* ckpt_tensors: the step has it */
@@ -549,8 +560,8 @@ struct ckpt_tensor_info {
 	/* as saved; of a MISSING one as declared. The bytes of a blob are U8 in one dimension */
 	uint32_t dtype, role, cls, ndim;
 	const uint64_t *shape; /* [ndim] global */
-	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in, or was
-	 * looked for */
+	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in,
+	 * or was looked for */
 	uint64_t numel, fp, step;
 	/* blob: 1 for a blob, media: its enum ckpt_media; rank: whose, of a blob per rank, else
 	 * UINT32_MAX */
@@ -561,47 +572,51 @@ struct ckpt_tensor_info {
  * ckpt_detach. */
 typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
 
-/* Tell what a restorable step holds, before anything is declared or after: fn is called for each tensor
- * and blob, in no particular order. want as in ckpt_restore: with CKPT_LATEST it is the step that
- * ckpt_restore would take now, and newer ones whose MANIFEST is damaged are skipped; with
- * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN and deadline_ns
- * mean nothing here. It is not collective and holds nothing: another step may be the newest, and this one
- * removed, when it returns. To restore what was told, give ckpt_restore the .step that fn got.
- * 0; what fn returned, if it is less than 0; -ENOENT: no such step, or none; -EUCLEAN, -EBADMSG,
- * -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns; -ECONNRESET: no daemon is
- * attached. */
+/* List what a restorable step holds, before anything is declared or after. It calls fn for each
+ * tensor and blob, in no particular order. want is as in ckpt_restore. With CKPT_LATEST it lists
+ * the step that ckpt_restore would take now; newer ones whose MANIFEST is damaged are skipped. With
+ * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN and
+ * deadline_ns mean nothing here. It is not collective, and it holds no step: when it returns,
+ * another step may be the newest, and this one may be removed. To restore the step that was listed,
+ * give ckpt_restore the .step that fn got.
+ * 0; -EINVAL: fn is NULL; what fn returned, if it is less than 0; -ENOENT: no such step, or none;
+ * -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns;
+ * -ECONNRESET: no daemon is attached. */
 int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void *arg,
 		 struct ckpt_err *err);
 
-/* After ckpt_restore, also if it was a DRY_RUN or returned -EMEDIUMTYPE: tell one by one what did not
- * match in the newest step that it compared with the declarations of all ranks: CKPT_MISSING,
- * CKPT_UNUSED and CKPT_MISMATCH; of ckpt_want.only alone, and blobs never. If everything matched, fn is
- * not called. 0; what fn returned, if it is less than 0; -ENOENT: the attached daemon has compared
- * nothing for this launch; -ETIMEDOUT, -ECONNRESET as ckpt_tensors. */
+/* After ckpt_restore, also if it was a DRY_RUN or returned -EMEDIUMTYPE: list what did not match in
+ * the newest step that it compared with the declarations of all ranks. It calls fn for each tensor
+ * that is CKPT_MISSING, CKPT_UNUSED or CKPT_MISMATCH, with ckpt_want.only for those of that
+ * component, and never for a blob. If everything matched, fn is not called. 0; -EINVAL: fn is NULL;
+ * what fn returned, if it is less than 0; -ENOENT: the attached daemon has compared nothing for
+ * this launch; -ETIMEDOUT, -ECONNRESET as ckpt_tensors. */
 int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
 
 /* Fill every declared tensor from a checkpoint, on the present mesh, whatever mesh wrote it. Call
- * it on all ranks, after ckpt_seal. All ranks restore the same step: the first caller's choice holds
- * for the launch. All declarations are checked before the first byte is written. Memory of ckpt_alloc
- * is written by the daemon. Other memory is written here, from two windows of at most 64 MiB; if it is
- * not mapped, or not writable, all ranks get -EFAULT and memory is undefined. With CKPT_LATEST, if a step is damaged, it is quarantined and the next older one
- * is restored in the same call, on all ranks; got.passed and the logs name each skipped step with
- * its reason. With CKPT_EXACT no older one is restored.
- * It may be called again after snapshots, on all ranks: to go back when the state has gone wrong. It
- * acts like a ckpt_guard that does not wait, so a copy that is not finished is torn. When it has
- * succeeded, steps count on from the restored one, and the numbers above it may be marked again. The
- * newer steps of this launch in memory are given up at once, and one that is being written is given
- * up, too, if it is not about to be committed. What is on disk above the restored step is set aside by
- * the first commit that follows; until then ckpt_restore finds it, unless a newer snapshot is staged.
- * With DRY_RUN nothing changes.
- * -ENOENT: there is nothing to restore; with CKPT_LATEST training may start at step 0. After every
- * other error ckpt_snapshot returns -EUCLEAN, until a restore succeeds. -EUCLEAN: there are steps, and none can be restored
- * now (with EXACT: the newest cannot). -EBADMSG: the same, and memory is undefined, because a
- * damaged step was tried; with LENIENT also if a tensor that should stay as it is may have been
- * written from a damaged step. -EMEDIUMTYPE with all mismatches. -ETIMEDOUT: some ranks did not
- * call (err names them, and after 5 s opts.log does so too), or no daemon was attached within
- * deadline_ns, or the daemon was silent for 5 s, or the step was not read within an hour; in the
- * last two cases memory is undefined. */
+ * it on all ranks, with the same want, after ckpt_seal. All ranks restore the same step. All
+ * declarations are checked before the first byte is written. The daemon writes memory of
+ * ckpt_alloc. The library writes other memory, from two windows of at most 64 MiB; if that is not
+ * mapped, or not writable, all ranks get -EFAULT and memory is undefined. With CKPT_LATEST, if a
+ * step is damaged, it is quarantined and the next older one is restored in the same call, on all
+ * ranks; got.passed and the logs name each skipped step with its reason. With CKPT_EXACT no older
+ * one is restored.
+ * It may be called again after snapshots, on all ranks: to go back when the state has gone wrong.
+ * It acts like a ckpt_guard that does not wait, so a copy that is not finished is torn. After it
+ * has succeeded, steps count on from the restored one, and the numbers above it may be marked
+ * again. The daemon gives up the newer steps of this launch in memory at once. It gives up one that
+ * is being written, too, unless that is about to be committed. The first commit that follows sets
+ * aside the steps on disk above the restored one. Until then another ckpt_restore can find them,
+ * unless a newer snapshot is staged. With DRY_RUN nothing changes.
+ * -ENOENT: there is nothing to restore; with CKPT_LATEST training may start at step 0. -EINVAL: the
+ * call is malformed, ckpt_seal is due, or the ranks want different steps. After every other error
+ * ckpt_snapshot returns -EUCLEAN, until a restore succeeds. -EUCLEAN: there are steps, and none can
+ * be restored now (with EXACT: the newest cannot). -EBADMSG: the same, and memory is undefined,
+ * because a damaged step was tried; with LENIENT also if a tensor that should stay as it is may
+ * have been written from a damaged step. -EMEDIUMTYPE with all mismatches. -ETIMEDOUT: some ranks
+ * did not call (err names them, and after 5 s opts.log does so too), or no daemon was attached
+ * within deadline_ns, or the daemon was silent for 5 s, or the step was not read within an hour; in
+ * the last two cases memory is undefined. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
 		 struct ckpt_err *err);
 

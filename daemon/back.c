@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// back.c - a launch that has taken snapshots goes back to an older step. Called by restore, when all ranks
-// wait in ckpt_restore: so nobody marks, and every copy has been given up or has ended.
-// Invariant: from then on nothing of the launch that is newer than that step is staged, written or told; the
-// numbers above it come again.
+// back.c - a launch that has taken snapshots goes back to an older step. Called by restore, when
+// all ranks wait in ckpt_restore: so nobody marks, and every copy has been given up or has ended.
+// Invariant: from then on nothing of the launch that is newer than that step is staged, written or
+// told; the numbers above it come again.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Between the numbers of what is being written and those of the new line: it finds its own meanwhile. */
+/* Between the numbers of what is being written and those of the new line: it finds its own
+ * meanwhile. */
 #define SEQ_GAP (UINT64_C(1) << 20)
 
 bool back_marked(const struct launch *l)

@@ -135,7 +135,8 @@ static uint32_t mib_of(uint64_t bytes)
 	return (uint32_t)MIN(bytes / MIB, (uint64_t)UINT32_MAX - 1);
 }
 
-/* What fails, and the device that hangs: below what is being written, else below the newest claim. */
+/* What fails, and the device that hangs: below what is being written, else below the newest
+ * claim. */
 static void put_trouble(const struct job *j, struct wire_report_job *to)
 {
 	const struct device *v = j->writing ? j->writing->launch->place->device : j->device;

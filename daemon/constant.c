@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // constant.c - does the slot still hold the bytes of the const part that was written? Of each step
-// that would link it some are compared: words from everywhere, and one MiB after the other. Called by
-// persist, in the thread that writes the job's steps.
-// Invariant: what could not be remembered is not linked; one MiB is read per rank and step, and more
-// only where something has changed.
+// that would link it some are compared: words from everywhere, and one MiB after the other. Called
+// by persist, in the thread that writes the job's steps.
+// Invariant: what could not be remembered is not linked; one MiB is read per rank and step, and
+// more only where something has changed.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 #include <stdio.h>
@@ -41,7 +41,8 @@ static struct const_word word_of(const struct table *t, uint32_t piece, uint64_t
 	return w;
 }
 
-/* The words are at random places, so a change with a regular pattern is found as likely as any other. */
+/* The words are at random places, so a change with a regular pattern is found as likely as any
+ * other. */
 static void words_take(struct const_part *c, const uint8_t *raw)
 {
 	const struct table *t = &c->table;

@@ -26,10 +26,12 @@ struct daemon_opts {
 	/* which steps stay, of every job; none: all of them. After each commit the others are
 	 * removed, when the newest has been read back and found whole */
 	struct retain_policy policy;
-	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive the daemon */
+	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive
+	 * the daemon */
 	const struct pass *pass; /* [npass] */
 	uint32_t npass;
-	/* Of each of the two windows through which a rank's own memory is restored, at least 128 KiB; 0: 64 MiB */
+	/* Of each of the two windows through which a rank's own memory is restored, at least 128
+	 * KiB; 0: 64 MiB */
 	uint64_t landing_bytes;
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;

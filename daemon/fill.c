@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// fill.c - from a staged step or its files to the memory of all ranks. Called by restore; runs in workers.
-// Invariants: all declarations are checked before the first byte is written; of the files only the parts
-// are opened that have something of what is wanted.
+// fill.c - from a staged step or its files to the memory of all ranks. Called by restore; runs in
+// workers. Invariants: all declarations are checked before the first byte is written; of the files
+// only the parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/reshard.h"
@@ -193,8 +193,9 @@ static int blobs_get(struct restore *x)
 	return rc;
 }
 
-/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot be read is passed
- * over by this launch, and marked for nobody: it may be right for another version, or be there again. */
+/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot
+ * be read is passed over by this launch, and marked for nobody: it may be right for another
+ * version, or be there again. */
 static bool stays_damaged(int rc)
 {
 	return rc == -EBADMSG;
@@ -252,8 +253,8 @@ static uint32_t count_unused(const struct restore *x, const struct table *src,
 	return n;
 }
 
-/* LENIENT leaves alone what a step lacks; but what a damaged one may have been written into is not as it
- * was. The ranks wait, so dst is the same table at every try. */
+/* LENIENT leaves alone what a step lacks; but what a damaged one may have been written into is not
+ * as it was. The ranks wait, so dst is the same table at every try. */
 static int check_left_alone(struct restore *x, const struct table *src, const struct table *dst)
 {
 	struct ckpt_errlist list = { .code = -EBADMSG };

@@ -205,7 +205,8 @@ static void unready(struct launch *l)
 	shared_event(l->page);
 }
 
-/* What ckpt_seal returns; 0: it goes on waiting. Without all of its ranks a launch comes to nothing. */
+/* What ckpt_seal returns; 0: it goes on waiting. Without all of its ranks a launch comes to
+ * nothing. */
 static void judge(struct launch *l, int code, const char *text)
 {
 	if (atomic_load(&l->page->refused) == ECONNRESET)
@@ -297,10 +298,10 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 }
 
 /* --- launches that were driven out --- */
-/* Two launches that begin at once and have no numbers: the one whose rank comes last has taken over, and
- * the ranks of the other that are still on their way must not take over in turn, or both would end. A
- * launch that the present one fenced before all its ranks had come and gone stays outdated for as long
- * as a rank of the present one is attached. */
+/* Two launches that begin at once and have no numbers: the one whose rank comes last has taken
+ * over, and the ranks of the other that are still on their way must not take over in turn, or both
+ * would end. A launch that the present one fenced before all its ranks had come and gone stays
+ * outdated for as long as a rank of the present one is attached. */
 static bool launch_attended(const struct launch *l)
 {
 	for (uint32_t i = 0; i < l->world; i++)
@@ -359,8 +360,8 @@ struct claim {
 	struct ckpt_err err;
 };
 
-/* A launch that comes back belongs to one directory, which has its claim: an inode's number alone may have
- * been given away again since. */
+/* A launch that comes back belongs to one directory, which has its claim: an inode's number alone
+ * may have been given away again since. */
 static int claim_same(struct claim *c)
 {
 	struct io_stat now = { 0 };
@@ -458,8 +459,8 @@ static void claim_place(struct claim *c)
 	j->room = (struct room){ 0 };
 }
 
-/* What memory holds for another directory than the launch's is restored by nobody: it is said how it is
- * kept. */
+/* What memory holds for another directory than the launch's is restored by nobody: it is said how
+ * it is kept. */
 static void elsewhere_say(const struct job *j, const struct launch *l)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
@@ -729,8 +730,8 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 
 	if (rc < 0)
 		return rc;
-	/* From the last slot on those that hold a step of the launch before, and one at least that holds
-	 * none: so the ranks' are the same ones. */
+	/* From the last slot on those that hold a step of the launch before, and one at least that
+	 * holds none: so the ranks' are the same ones. */
 	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
 		if (!(slot[i] = spare_take(l, m, decl, true)))
 			break;
@@ -803,8 +804,8 @@ static void declare_sealed(struct declare *c, struct member *m)
 	cover_start(l);
 }
 
-/* A later rev of this rank alone. What was marked before it is copied by the rows of then, into the slots of
- * then: these snaps hold them. The rank marks nothing more before it has the answer. */
+/* A later rev of this rank alone. What was marked before it is copied by the rows of then, into the
+ * slots of then: these snaps hold them. The rank marks nothing more before it has the answer. */
 static void declare_revised(struct declare *c, struct member *m)
 {
 	launch_ring(c->l);

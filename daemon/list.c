@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // list.c - what a step holds, and what a restore did not match: the answers to LIST (wire.h). The
 // session asks; restore.c chooses the step, and notes what its plan found.
-// Invariant: the owner's thread does nothing that grows with tensors. A list of a step is made by a thread of
-// the device, for each request anew; what did not match is listed once, in the restore that found it, and
-// each rank gets the same memfd.
+// Invariant: the owner's thread does nothing that grows with tensors. A list of a step is made by a
+// thread of the device, for each request anew; what did not match is listed once, in the restore
+// that found it, and each rank gets the same memfd.
 #include "daemon/state.h"
 #include "ckpt/base/container.h"
 #include "ckpt/table/encode.h"
@@ -11,8 +11,8 @@
 
 /* --- a list --- */
 
-/* Of a tensor only what a list tells: its layout and its pieces are not listed, and what made an average
- * is not. */
+/* Of a tensor only what a list tells: its layout and its pieces are not listed, and what made an
+ * average is not. */
 static int tensor_list(struct table *to, const struct table_tensor *x, struct ckpt_err *err)
 {
 	struct table_tensor t = *x;

@@ -232,8 +232,8 @@ static int decl_rows(struct decl *d, struct ckpt_err *err)
 	return rc;
 }
 
-/* What the library copies is no part of the daemon's plan any more. Operations are sorted by place, and
- * that one is the last. */
+/* What the library copies is no part of the daemon's plan any more. Operations are sorted by place,
+ * and that one is the last. */
 static void decl_leave_own(struct decl *d)
 {
 	struct plan *p = &d->copy;
@@ -605,7 +605,8 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 	}
 	if (empty)
 		empty_leave(ret);
-	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last
+	 * piece does. */
 	ret->place[0].bytes = pieces_end(ret);
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // passes.c - see passes.h. Called by snap, persist and restore.
-// Invariants: the slots that a walk reads, its predecessor's among them, are pinned from passing_new to
-// passing_end; sums are published whole or not at all.
+// Invariants: the slots that a walk reads, its predecessor's among them, are pinned from
+// passing_new to passing_end; sums are published whole or not at all.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>
@@ -180,7 +180,8 @@ static void riders_set(struct passing *x, uint32_t i)
 	}
 }
 
-/* What an earlier walk over this slot has made, as walk_open takes it; NULL: nothing, or it does not do. */
+/* What an earlier walk over this slot has made, as walk_open takes it; NULL: nothing, or it does
+ * not do. */
 static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 {
 	struct passing_part *p = &x->part[i];

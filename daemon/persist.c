@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// persist.c - a guarded snap becomes a committed step: one walk over its slots (passes.h) with the writer
-// of its parts behind it, then MANIFEST and commit. Called by snap; runs on the threads of the store's device.
-// Invariant: nothing is written from memory that can still change; a file whose write or sync
-// failed is never used again, its bytes are written anew from the slot; MANIFEST is written when the walk has
-// ended; the step is reported committed only after store_commit said so.
+// persist.c - a guarded snap becomes a committed step: one walk over its slots (passes.h) with the
+// writer of its parts behind it, then MANIFEST and commit. Called by snap; runs on the threads of
+// the store's device. Invariant: nothing is written from memory that can still change; a file whose
+// write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
+// written when the walk has ended; the step is reported committed only after store_commit said so.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/move/part_writer.h"
@@ -13,8 +13,8 @@
 #include <sys/random.h>
 
 #define WRITERS_MAX 8u
-/* Threads that wait for files to be synced, several at a time: of many small parts each waits some ms, in which the
- * next one is written. They are no load. */
+/* Threads that wait for files to be synced, several at a time: of many small parts each waits some
+ * ms, in which the next one is written. They are no load. */
 #define SYNCERS_MAX 7u
 
 const char ckptd_version[] = "ckptd " CKPT_VERSION;
@@ -44,7 +44,8 @@ struct persist {
 	uint64_t seq;	     /* the highest that is known; that of the step, once it is committed */
 	struct store_txn *txn;
 	uint32_t world;
-	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has one */
+	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has
+	 * one */
 	struct passing *passing;
 	struct native_part *part;
 	struct part_file *file;
@@ -93,8 +94,8 @@ static bool has_part(const struct persist *p, uint32_t i)
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen
- * damage since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has
+ * seen damage since they were written. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
@@ -569,7 +570,8 @@ static void write_run(struct task *t)
 static struct lineage_ask line_ask(const struct persist *p)
 {
 	const struct launch *l = p->snap->launch;
-	/* what this launch has committed belongs to its line, also when it cannot be read just now */
+	/* what this launch has committed belongs to its line, also when it cannot be read just
+	 * now */
 	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, p->line);
 
 	return (struct lineage_ask){ .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,

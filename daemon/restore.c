@@ -173,7 +173,8 @@ static bool is_newer(uint64_t generation, uint64_t step, uint64_t than_generatio
 	return generation != than_generation ? generation > than_generation : step > than_step;
 }
 
-/* Than what is in memory. What its launch has left behind when it went back is older, whatever its number. */
+/* Than what is in memory. What its launch has left behind when it went back is older, whatever its
+ * number. */
 static bool is_newer_on_disk(const struct restore *x, const struct store_step *s,
 			     uint64_t generation)
 {
@@ -193,8 +194,8 @@ static void passed_add(struct pin *pin, uint64_t step, const char *place, const 
 			 "%sstep %" PRIu64 "%s: %s%s", used ? "\n" : "", step, place, what, why);
 }
 
-/* Everything newer than the choice, newest first: [n] is on disk, best of it was chosen, or what is in
- * memory, or nothing. */
+/* Everything newer than the choice, newest first: [n] is on disk, best of it was chosen, or what is
+ * in memory, or nothing. */
 static void passed_list(struct restore *x, const struct store_step *step, uint32_t n,
 			const struct store_step *best, bool memory)
 {
@@ -242,8 +243,8 @@ static int choices(struct restore *x, struct store_step **ret, uint32_t *ret_n)
 	return rc;
 }
 
-/* Steps that cannot be read now, on a disk that fails or is not all there, are no reason to start at
- * step 0 over them. */
+/* Steps that cannot be read now, on a disk that fails or is not all there, are no reason to start
+ * at step 0 over them. */
 static int none_can_be(struct restore *x)
 {
 	bool written = x->retreat.tried && !(x->want.flags & CKPT_DRY_RUN);

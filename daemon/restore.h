@@ -4,11 +4,11 @@
  *
  *	restore.c  rounds and choosing: which step, whose answer
  *	fill.c     filling: tables, plan, checks, what goes straight into segments, blobs; in workers
- *	landing.c  what goes through windows, into the processes' own memory
+ *	land.c     what goes through windows, into the processes' own memory
  *	steps.c    ckpt_steps
  *
- * A struct restore is the owner's, but for the time in which a task of it runs: then it is that task's.
- * Window tasks, of which several run at once, only read it.
+ * A struct restore is the owner's, but for the time in which a task of it runs: then it is that
+ * task's. Window tasks, of which several run at once, only read it.
  */
 #ifndef DAEMON_RESTORE_H
 #define DAEMON_RESTORE_H
@@ -76,14 +76,15 @@ static inline bool is_damage(int rc)
 /* --- filling --- */
 /* Check all, then write what lies in segments, and make what the windows need. Worker. */
 void fill_run(struct task *t);
-/* Bytes of this plan, from the step to [dst place]. damaged: set where files are wrong. Any thread. */
+/* Bytes of this plan, from the step to [dst place]. damaged: set where files are wrong. Any
+ * thread. */
 int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
 	      struct ckpt_err *err);
 /* The files of the step are damaged: a mark says so to whoever comes later. Worker. */
 void fill_damaged(struct restore *x, const char *why);
 void fill_end(struct restore *x);
-/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one that
- * has gone since, set aside or removed. */
+/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one
+ * that has gone since, set aside or removed. */
 void fill_gone(struct restore *x);
 bool fill_asks(const struct restore *x, const struct table_tensor *t);
 
@@ -91,8 +92,8 @@ bool fill_asks(const struct restore *x, const struct table_tensor *t);
 /* What rank r wants in its own memory. NULL: nothing. Worker. */
 int landing_make(struct restore *x, uint32_t r, struct landing_source **ret, struct ckpt_err *err);
 void landing_source_free(struct landing_source *s);
-/* Fill windows that are free, send what is filled. True: all of it has landed, or it has failed (x->rc) and
- * no task runs any more: then x is the caller's again. Owner. */
+/* Fill windows that are free, send what is filled. True: all of it has landed, or it has failed
+ * (x->rc) and no task runs any more: then x is the caller's again. Owner. */
 bool landing_go(struct restore *x);
 /* A library that has not answered for too long fails it. */
 void landing_late(struct restore *x, uint64_t now);

@@ -79,8 +79,8 @@ static uint32_t box_fold(const struct box *b, struct box_dim *ret, uint64_t *ret
 	return n;
 }
 
-/* One stretch in each dimension: the longest dimension becomes the lines of a row, each index of the
- * others a row. */
+/* One stretch in each dimension: the longest dimension becomes the lines of a row, each index of
+ * the others a row. */
 static void box_put(struct rows *x, const struct box *b)
 {
 	struct box_dim dim[CKPT_DIMS_MAX], lines = { .n = 1 };

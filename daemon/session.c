@@ -80,8 +80,8 @@ void session_accept(struct daemon *d)
 		session_end(s);
 }
 
-/* Not the same as the end of its socket: the kernel closes that before the process's last thread, or a
- * device that works for it, has stopped. */
+/* Not the same as the end of its socket: the kernel closes that before the process's last thread,
+ * or a device that works for it, has stopped. */
 static bool pidfd_dead(int pidfd)
 {
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };

@@ -795,8 +795,8 @@ void gate_close(struct launch *l)
 		shared_gate_take(l->page, i);
 }
 
-/* The oldest one that is guarded. One that is not does not hold up others: it is another launch's, or it is
- * dropped when its launch is looked at next. */
+/* The oldest one that is guarded. One that is not does not hold up others: it is another launch's,
+ * or it is dropped when its launch is looked at next. */
 static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
@@ -914,8 +914,8 @@ void snap_written(struct snap *s, int rc, const char *text)
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		committed_log(s);
 	} else {
-		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits for
-		 * the step goes on. */
+		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits
+		 * for the step goes on. */
 		if (rc != -ECANCELED && s->launch == j->launch)
 			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
@@ -947,8 +947,8 @@ static void copy_orphan(struct snap *s, struct member *m, bool dead, bool finish
 
 void snap_member_gone(struct launch *l, struct member *m, bool dead)
 {
-	/* Host memory of a dead process that was not in its update cannot change any more: the daemon's
-	 * copy of it may be finished. */
+	/* Host memory of a dead process that was not in its update cannot change any more: the
+	 * daemon's copy of it may be finished. */
 	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 &&
 		      atomic_load(&m->page->guards) > 0 && atomic_load(&m->page->unguarded) == 0;
 
@@ -964,8 +964,8 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 	}
 }
 
-/* What is staged and newest is to be written, whatever its marks said: of this launch or place, or of
- * every place. */
+/* What is staged and newest is to be written, whatever its marks said: of this launch or place, or
+ * of every place. */
 static void queue_newest(struct job *j, const struct launch *of, const struct place *in)
 {
 	for (struct snap *s = j->snaps; s; s = s->next)
@@ -1003,8 +1003,8 @@ void job_flush(struct job *j, uint64_t drain)
 	job_settle(j);
 }
 
-/* Whose steps a rescue takes, for lines of two directories are not mixed: those of an older launch whose
- * own directory they could not be written to, else the newest launch's. */
+/* Whose steps a rescue takes, for lines of two directories are not mixed: those of an older launch
+ * whose own directory they could not be written to, else the newest launch's. */
 static const struct place *rescue_place(const struct job *j)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)

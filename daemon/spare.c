@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// spare.c - slots of a launch that has ended, for the launch of the same job that follows: they are in
-// memory already. So a job that starts again needs no more than it did: its state and its slots. Called
-// by launch and snap.
-// Invariants: a slot goes to the same rank of the same job, and to a process of the same user; nobody who had
-// it before can still write to it; one that holds a step is not handed to the gate before that step is
-// released.
+// spare.c - slots of a launch that has ended, for the launch of the same job that follows: they are
+// in memory already. So a job that starts again needs no more than it did: its state and its slots.
+// Called by launch and snap.
+// Invariants: a slot goes to the same rank of the same job, and to a process of the same user;
+// nobody who had it before can still write to it; one that holds a step is not handed to the gate
+// before that step is released.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 
@@ -27,7 +27,8 @@ static void spare_unlink(struct spare **at)
 	free(x);
 }
 
-/* A snap of another launch than l that has its bytes there: so it is held until that is released. NULL: none. */
+/* A snap of another launch than l that has its bytes there: so it is held until that is released.
+ * NULL: none. */
 static const struct snap *held_by(const struct job *j, const struct launch *l,
 				  const struct slotmem *mem)
 {

@@ -9,9 +9,9 @@
  *	snap      one ticket that got a slot: who has copied, and what became of it
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
- * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released. QUEUED ends
- * when the step is guarded and nothing else of the job is walked; a walk that writes nothing leaves it
- * STAGED.
+ * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
+ * QUEUED ends when the step is guarded and nothing else of the job is walked; a walk that writes
+ * nothing leaves it STAGED.
  */
 #ifndef DAEMON_STATE_H
 #define DAEMON_STATE_H
@@ -61,11 +61,12 @@ struct worker *worker_me(void);
 /* The task gets on: bytes were written, read or checked. NULL is fine. */
 void worker_sign(struct worker *w);
 
-/* --- devices: where a task may hang that touches a store. Each device has threads of its own, so that a
- * disk that is frozen, or a server that is away, holds up the tasks of its own jobs only --- */
+/* --- devices: where a task may hang that touches a store. Each device has threads of its own, so
+ * that a disk that is frozen, or a server that is away, holds up the tasks of its own jobs only
+ * --- */
 #define DEVICES_MAX 32u /* of 7 threads each; what comes beyond them shares one */
-/* KEEP: what takes long and nobody waits for; in WRITE it would be in the way of a step, in ASK of a
- * rank that attaches or restores. */
+/* KEEP: what takes long and nobody waits for; in WRITE it would be in the way of a step, in ASK of
+ * a rank that attaches or restores. */
 enum lane { LANE_WRITE, LANE_ASK, LANE_KEEP, LANES };
 struct device {
 	struct daemon *d;
@@ -84,8 +85,8 @@ uint64_t device_stuck_ns(const struct device *v, uint64_t now);
 /* Device and inode of an open directory, without asking the device. -ENOTDIR, ... */
 int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino);
 
-/* --- places: a directory that launches write to. A job's name may lead to another one later: that is
- * another place, and what belongs to a launch stays with the launch's --- */
+/* --- places: a directory that launches write to. A job's name may lead to another one later: that
+ * is another place, and what belongs to a launch stays with the launch's --- */
 struct place {
 	struct daemon *d;
 	uint32_t refs; /* launches, jobs, tasks */
@@ -106,7 +107,8 @@ static inline bool place_same(const struct place *a, const struct place *b)
 }
 void place_unref(struct place *p); /* NULL is fine */
 struct job;
-/* The places of what is staged that are away: is one back? Then its newest staged step is written. */
+/* The places of what is staged that are away: is one back? Then its newest staged step is
+ * written. */
 void place_tick(struct job *j, uint64_t now);
 
 /* --- memory --- */
@@ -139,26 +141,27 @@ struct slotmem {
 	struct reaper *reaper;
 };
 /*
- * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is gone, so
- * are the rank's segments and all that only a copy needs. What the slot holds can still be told by whoever
- * has one by decl_slot_ref: a staged step of a launch that has ended keeps no memory but its slots.
+ * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is
+ * gone, so are the rank's segments and all that only a copy needs. What the slot holds can still be
+ * told by whoever has one by decl_slot_ref: a staged step of a launch that has ended keeps no
+ * memory but its slots.
  */
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
 	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rev, rank;
-	/* What the rank has: places are its segments, and behind them, if it is used, the process's own memory,
-	 * which the daemon never sees */
+	/* What the rank has: places are its segments, and behind them, if it is used, the process's
+	 * own memory, which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
 	struct table part; /* what its slot holds: one place */
 	uint64_t
 		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
 	uint64_t copy_bytes; /* of copy */
-	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot,
-	 * the const one's at const_at, a multiple of 2 MiB. Both are empty where it has nothing that is
-	 * const. */
+	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
+	 * slot, the const one's at const_at, a multiple of 2 MiB. Both are empty where it has
+	 * nothing that is const. */
 	struct table main, constant;
 	uint64_t const_at;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
@@ -204,8 +207,9 @@ int slotmem_clean(struct slotmem *s, const struct decl *d);
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
-/* Does a later rev of an epoch differ from the one before it in nothing but where memory lies, strides,
- * and how much room blobs have? 0 or -EINVAL with the first tensor that does in more. Worker. */
+/* Does a later rev of an epoch differ from the one before it in nothing but where memory lies,
+ * strides, and how much room blobs have? 0 or -EINVAL with the first tensor that does in more.
+ * Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
@@ -213,9 +217,9 @@ char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 int boxes_note(struct decl *d);
 /* --- what all ranks declare (whole.c). Workers --- */
 /*
- * Does this declaration agree with those that the other ranks have made in its epoch? other[world]: NULL
- * where there is none. *a: what the last one left behind, or NULL; it is the next one's. -EINVAL with every
- * contradiction.
+ * Does this declaration agree with those that the other ranks have made in its epoch? other[world]:
+ * NULL where there is none. *a: what the last one left behind, or NULL; it is the next one's.
+ * -EINVAL with every contradiction.
  */
 struct agreed;
 int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
@@ -227,8 +231,8 @@ struct whole {
 	uint32_t epoch, world;
 	struct table table;  /* no pieces, no places */
 	struct names *names; /* its */
-	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table. NULL:
-	 * there is no such part. Ranks that declare the same have one map; own: free it */
+	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table.
+	 * NULL: there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
 	bool *own;
 };
@@ -236,13 +240,13 @@ struct whole {
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
 struct whole *whole_ref(struct whole *w);
 void whole_unref(struct whole *w); /* NULL is fine */
-/* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has the
- * tensors of all of them. Worker. */
+/* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has
+ * the tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
 		   struct ckpt_errlist *ret_list);
-/* The rows of a plan, malloc'ed: all those from the place `own` (TABLE_NONE: there is none), and of the
- * others at most WIRE_ROWS_MAX. -ENOMEM; -E2BIG: those from `own` would be more than ROWS_OWN_MAX: the
- * sentence names the tensor that has the most. Worker. */
+/* The rows of a plan, malloc'ed: all those from the place `own` (TABLE_NONE: there is none), and of
+ * the others at most WIRE_ROWS_MAX. -ENOMEM; -E2BIG: those from `own` would be more than
+ * ROWS_OWN_MAX: the sentence names the tensor that has the most. Worker. */
 #define ROWS_OWN_MAX (1u << 24) /* 1 GiB of rows */
 int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_t *ret_n,
 	      struct ckpt_err *err);
@@ -250,8 +254,8 @@ int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_
 uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
-/* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that
- * the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
+/* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length
+ * that the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
 int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
@@ -309,9 +313,9 @@ void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
-/* The process of this rank is dead, or has said that it is done: no thread of it, and no device, writes to
- * its slots. A slot may be used for something else only if this is so, or `copying` of its page does not
- * name it. */
+/* The process of this rank is dead, or has said that it is done: no thread of it, and no device,
+ * writes to its slots. A slot may be used for something else only if this is so, or `copying` of
+ * its page does not name it. */
 bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
@@ -404,7 +408,8 @@ struct job {
 	struct snap *writing;	 /* at most one at a time, and no walk beside it */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
-	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is looked at often */
+	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is
+	 * looked at often */
 	bool awaits_guard;
 	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
@@ -430,7 +435,7 @@ struct adopt {
 	uint32_t epoch, flags;
 	bool bytes_held;
 };
-/* The two windows of a rank's ckpt_restore (landing.c). */
+/* The two windows of a rank's ckpt_restore (land.c). */
 struct landing {
 	int fd[2];	   /* -1: none yet */
 	uint8_t *map[2];   /* of `bytes`, rows first */
@@ -491,7 +496,8 @@ struct launch {
 	struct whole *whole;	 /* of the newest epoch that was; NULL: there was none */
 	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
 	uint32_t names_epoch;
-	/* Declarations are held against the others one after the other. agreed: NULL while one is */
+	/* Declarations are held against the others one after the other. agreed: NULL while one
+	 * is */
 	struct agreed *agreed;
 	bool agreeing;
 	struct declare *waiting; /* for their turn, oldest first */
@@ -507,15 +513,16 @@ struct launch {
 		uint32_t npassed; /* newer ones, which were passed over */
 		char passed[512]; /* as ckpt_got */
 	} pin[ROUNDS_MAX];
-	/* A round that goes back over damaged steps: how many it has tried, how many of them had been
-	 * removed; what is on disk; the wanted tensors that a tried step may have been written into. */
+	/* A round that goes back over damaged steps: how many it has tried, how many of them had
+	 * been removed; what is on disk; the wanted tensors that a tried step may have been written
+	 * into. */
 	struct retreat {
 		uint32_t tried, removed, nstep, nbegun;
 		struct store_step *step;
 		bool *begun;
 	} retreat;
-	/* Of the newest restore that has compared a step with the declarations: what did not match. The
-	 * memfd that LISTED brings */
+	/* Of the newest restore that has compared a step with the declarations: what did not match.
+	 * The memfd that LISTED brings */
 	struct listed {
 		bool set;
 		int fd;
@@ -525,8 +532,8 @@ struct launch {
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
-	/* The step on disk that it chose, held against removal until a step of its own is committed:
-	 * until then it is where the job goes back to. -1: none */
+	/* The step on disk that it chose, held against removal until a step of its own is
+	 * committed: until then it is where the job goes back to. -1: none */
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
@@ -550,7 +557,8 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
-	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or both */
+	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or
+	 * both */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
 	bool task, not_copied;	  /* not_copied: as RECORD_NOT_COPIED */
 	uint64_t mark;		  /* 0: taken over from an earlier daemon */
@@ -578,7 +586,8 @@ struct snap {
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
 	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
-	/* The passes that want it have seen it; one has failed, so it is not walked again but to be written */
+	/* The passes that want it have seen it; one has failed, so it is not walked again but to be
+	 * written */
 	bool passed, pass_failed;
 	/* rescue: it is to be written to another directory, or is. rescued: it is there */
 	bool rescue, rescued;
@@ -626,13 +635,13 @@ void job_error(struct job *j, uint64_t step, const char *text);
 /* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
  * too. */
 void job_flush(struct job *j, uint64_t drain);
-/* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone, or, where there
- * is none, what is marked. How many steps. */
+/* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone,
+ * or, where there is none, what is marked. How many steps. */
 uint32_t job_rescue(struct job *j, bool copy, bool take);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
-/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and the
- * ranks say so. */
+/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and
+ * the ranks say so. */
 void job_failing(struct job *j, int code, const char *text);
 /* the next mark is to be written */
 void job_trigger(struct job *j, uint32_t ticket_flags);
@@ -644,8 +653,8 @@ void gate_close(struct launch *l);
 /* May the launch's slots be handed out at all? */
 bool launch_gate_open(const struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
-/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no rank's own
- * copier writes to it. */
+/* Nothing of the daemon uses the slot any more. It goes back to the gate, now or as soon as no
+ * rank's own copier writes to it. */
 void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
@@ -653,8 +662,8 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead);
 void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have, and from
- * then on */
+/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have, and
+ * from then on */
 int snap_guarded(struct snap *s);
 
 /* It is guarded: it is walked, and written behind the walk. */
@@ -663,11 +672,12 @@ void persist_start(struct snap *s);
 void persist_rescue(struct snap *s, struct place *to);
 
 /* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
-/* raw: that of the part, as it was just written for this step; c has its table and the chunks' sums.
+/* raw: that of the part, as it was just written for this step; c has its table and the chunks'
+ * sums.
  * -ENOMEM: it cannot be compared later, so it must not be linked. */
 int const_part_take(struct const_part *c, const void *raw, uint64_t step);
-/* Some of the bytes of a later step's: TABLE_NONE: they are the same; else a tensor of c->table that is
- * not, and in *ret_right the last step in which those bytes were seen to be right. */
+/* Some of the bytes of a later step's: TABLE_NONE: they are the same; else a tensor of c->table
+ * that is not, and in *ret_right the last step in which those bytes were seen to be right. */
 uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step,
 			    uint64_t *ret_right);
 void const_part_free(struct const_part *c);
@@ -682,19 +692,21 @@ void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 /* --- going back after snapshots (back.c) --- */
 bool back_marked(const struct launch *l);
-/* Do all its ranks wait in ckpt_restore, and has every copy ended? If not, restore_try comes again. */
+/* Do all its ranks wait in ckpt_restore, and has every copy ended? If not, restore_try comes
+ * again. */
 bool back_ready(struct launch *l);
-/* Its ranks have got this step, and seq is the highest number on disk. staged: it is a step of the launch that
- * is in memory and not committed. */
+/* Its ranks have got this step, and seq is the highest number on disk. staged: it is a step of the
+ * launch that is in memory and not committed. */
 void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
-/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem: what is
- * in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL: no memory. */
+/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem:
+ * what is in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL:
+ * no memory. */
 struct restore;
 struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 			     const struct snap **ret_mem);
-/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on disk;
- * both are x's until the next choice. */
+/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on
+ * disk; both are x's until the next choice. */
 int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err);
 /* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
@@ -702,8 +714,8 @@ bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
 void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
-/* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
- * (START_CLEAR), or a rank says so (START_FRESH). */
+/* A launch that may begin without being asked whether that is meant: it has restored, there is
+ * nothing (START_CLEAR), or a rank says so (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
 
 /* --- what a step holds, what a restore did not match (list.c) --- */
@@ -719,7 +731,8 @@ struct list_notes {
 };
 void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
 void list_notes_free(struct list_notes *n);
-/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory for it. */
+/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory
+ * for it. */
 void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
 		    const char *only, struct listed *ret);
 void listed_free(struct listed *x);
@@ -735,8 +748,8 @@ void waits_tick(struct launch *l, uint64_t now);
 /* The launch ends: what slots its members have, before they are let go. */
 void spares_keep(struct launch *l);
 /*
- * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a step of
- * an older launch, with pieces in the same places.
+ * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a
+ * step of an older launch, with pieces in the same places.
  */
 struct slotmem *spare_take(const struct launch *l, const struct member *m, const struct decl *d,
 			   bool held);
@@ -764,14 +777,16 @@ void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
 /* A step was committed in the job's place: what the policy does not keep is removed. */
 void keep_after(struct job *j);
-/* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC and
- * the sentence. Nothing is written. Worker. */
+/* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC
+ * and the sentence. Nothing is written. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);
-/* To the sentence of a step that does not fit: how much was set aside, and what removes it. Worker. */
+/* To the sentence of a step that does not fit: how much was set aside, and what removes it.
+ * Worker. */
 void keep_advise(struct store *s, struct ckpt_err *err);
-/* Where there is a policy, and once the newest step has been read back: remove what was set aside, the oldest first,
- * then what the policy does not keep, until so many bytes are freed. Returns how many were. Worker. */
+/* Where there is a policy, and once the newest step has been read back: remove what was set aside,
+ * the oldest first, then what the policy does not keep, until so many bytes are freed. Returns how
+ * many were. Worker. */
 uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes);
 /* A step whose files are damaged is marked so, for all that come later. said: what became of it, to
  * be appended to the sentence. Worker. */

@@ -11,8 +11,8 @@
 int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* What is whole and says something that this program does not know: "written by a newer version: <sentence>; use
- * the ckptd that wrote it, or a newer one". Returns -EPROTONOSUPPORT. */
+/* What is whole and says something that this program does not know: "written by a newer version:
+ * <sentence>; use the ckptd that wrote it, or a newer one". Returns -EPROTONOSUPPORT. */
 int ckpt_newer(struct ckpt_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Append ": <strerror>" for a system call that failed with errno `eno` (positive). Returns -eno. */

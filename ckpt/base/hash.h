@@ -4,8 +4,8 @@
  * stored bytes), fingerprint (identity of a tensor's contents, whatever the layout that holds it).
  * Any thread, any alignment.
  *
- * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. Its main loop
- * is compiled once per instruction set and chosen at run time.
+ * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. Its main
+ * loop is compiled once per instruction set and chosen at run time.
  *
  * fingerprint of elements with row-major GLOBAL indices g and bit patterns v (the element's
  * little-endian bytes read as an unsigned integer):

@@ -9,8 +9,8 @@
  * stripes of 64 bytes each, then the scramble. XXH3 adds the words of a stripe with neighbours
  * exchanged; here they are added as they come, and the sum of a block is exchanged.
  *
- * sumW(p, k, n, ahead): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is at
- * most 8192. Elements of 8 bytes are pairs of 4.
+ * sumW(p, k, n, ahead): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is
+ * at most 8192. Elements of 8 bytes are pairs of 4.
  *
  * Both ask memory for the cache lines from `ahead` on while they compute: `lines` for each block
  * (at most 16), and one for each HASH_ASK bytes of a sum. Any address may be asked for.

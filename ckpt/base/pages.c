@@ -81,8 +81,8 @@ void pages_free(void *p, uint64_t bytes)
 
 /*
  * One small page in each place of a huge one, and the kernel (6.1) makes huge ones of them, also of
- * shared memory where shmem_enabled says never. Not by touching: where there is no memory for the page
- * (vm.overcommit_memory=2), that is death by SIGBUS.
+ * shared memory where shmem_enabled says never. Not by touching: where there is no memory for the
+ * page (vm.overcommit_memory=2), that is death by SIGBUS.
  */
 static void collapse(uint8_t *p, uint64_t bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - ckptctl's end of a control connection. Called by status, wait, trigger, drain, forget.
- * Invariant: nothing that the daemon sent is used before it was checked, and no call outlives its
- * deadline or an interrupt.
+ * control.c - ckptctl's end of a control connection. Called by status, wait, trigger, drain,
+ * forget. Invariant: nothing that the daemon sent is used before it was checked, and no call
+ * outlives its deadline or an interrupt.
  */
 #include "ckpt/cli/control.h"
 #include "ckpt/base/error.h"

@@ -322,8 +322,8 @@ static void look_at_memory(const char *root, struct doctor_facts *f)
 		f->shm_bytes = (uint64_t)shm.f_blocks * shm.f_frsize;
 }
 
-/* The tightest limit between a group and the root of its hierarchy. Inside a container the path that
- * the kernel tells may not be there: then its mount is the group itself. */
+/* The tightest limit between a group and the root of its hierarchy. Inside a container the path
+ * that the kernel tells may not be there: then its mount is the group itself. */
 static void look_at_group(const char *root, uint32_t version, char *group, struct doctor_facts *f)
 {
 	static const char *const at[] = { "", "/sys/fs/cgroup/memory", "/sys/fs/cgroup" };
@@ -517,9 +517,9 @@ static int daemon_answers(int s, struct doctor_facts *f)
 	return rc < 0 && *f->daemon_said && rc != -EPROTO ? 0 : rc;
 }
 
-/* The control group that limits memory: of version 2, or the one of version 1 that has this controller.
- * "": it is the root, which limits nothing, or it is not known. A container shows its own group as "/";
- * if that group has a limit, it is not the root. */
+/* The control group that limits memory: of version 2, or the one of version 1 that has this
+ * controller. "": it is the root, which limits nothing, or it is not known. A container shows its
+ * own group as "/"; if that group has a limit, it is not the root. */
 static void group_of(const char *root, uint32_t pid, char *ret, size_t bytes)
 {
 	char path[PATH_MAX], line[PATH_MAX];

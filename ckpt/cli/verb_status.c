@@ -96,8 +96,9 @@ static double skipped_share(const struct wire_report_job *j)
 	return all > 0 ? (double)j->skipped / all : 0;
 }
 
-/* How fast the job is: its steps by the newest marks of its launch that the report has; its snapshots by
- * all marks since a rank attached, for steps that were only held in memory are not in the report. */
+/* How fast the job is: its steps by the newest marks of its launch that the report has; its
+ * snapshots by all marks since a rank attached, for steps that were only held in memory are not in
+ * the report. */
 struct pace_of_job {
 	double steps, snapshots; /* per second; 0: not known */
 	uint64_t mark_ns;	 /* of the newest; 0: not known */

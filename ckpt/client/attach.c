@@ -79,7 +79,8 @@ uint64_t client_until(uint64_t ns)
 	return now + ns < now ? UINT64_MAX : now + ns;
 }
 
-/* One moment of waiting, for the socket (-1: none) too. The helper is woken, and does its other work. */
+/* One moment of waiting, for the socket (-1: none) too. The helper is woken, and does its other
+ * work. */
 static void wait_a_moment(ckpt *c, int sock, short events, uint64_t ns)
 {
 	struct pollfd p[2] = { { .fd = sock, .events = events },
@@ -108,8 +109,8 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 	}
 }
 
-/* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE: the
- * daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
+/* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE:
+ * the daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
 static int answer(ckpt *c, uint64_t until, const struct link *watch, uint8_t in[WIRE_BYTES_MAX],
 		  int got[WIRE_FDS_MAX], int *ret_ngot)
 {
@@ -296,8 +297,8 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 	return 0;
 }
 
-/* The client's own descriptor, which a daemon gets with HELLO. Before a rank was ever attached it is
- * opened at each try, by name: where it could not be, or is mounted by now. */
+/* The client's own descriptor, which a daemon gets with HELLO. Before a rank was ever attached it
+ * is opened at each try, by name: where it could not be, or is mounted by now. */
 static int store_open_dir(ckpt *c, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
@@ -435,8 +436,8 @@ void drop_socket(ckpt *c)
 }
 
 /* --- starting a daemon --- */
-/* ckptd lies beside the running program, or beside this library (as built), or in the bin of the same
- * tree (as installed, in lib or lib/TRIPLET), or in PATH. */
+/* ckptd lies beside the running program, or beside this library (as built), or in the bin of the
+ * same tree (as installed, in lib or lib/TRIPLET), or in PATH. */
 static void daemon_path(char *path, size_t bytes)
 {
 	static const char *const via[] = { "", "/../bin", "/../../bin" };
@@ -580,7 +581,8 @@ static int send_segments(ckpt *c, struct ckpt_err *err)
 	}
 }
 
-/* What SEALED has brought is what is copied from now on. (rpc), the helper or before there is one. */
+/* What SEALED has brought is what is copied from now on. (rpc), the helper or before there is
+ * one. */
 static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, struct sources *sources,
 		       struct ckpt_err *err)
 {
@@ -732,9 +734,9 @@ static void remember_slots(ckpt *c, const struct link *l)
 	pthread_mutex_unlock(&c->mem);
 }
 
-/* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which it
- * then says it to: it stores this word before it looks for the page, and the page is there before this
- * word is looked at. */
+/* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which
+ * it then says it to: it stores this word before it looks for the page, and the page is there
+ * before this word is looked at. */
 static uint64_t held_step(const ckpt *c, uint32_t slot)
 {
 	uint64_t step = atomic_load(&c->held[slot].step);

@@ -226,8 +226,8 @@ static void map_leave(struct canary *x)
 	atomic_store_explicit(&x->busy, 0, memory_order_release);
 }
 
-/* The next places of a ring, at most CANARY_WORDS_ALL; or the newest, used or not. The helper leaves so
- * many used ones alone. */
+/* The next places of a ring, at most CANARY_WORDS_ALL; or the newest, used or not. The helper
+ * leaves so many used ones alone. */
 static uint32_t ring_take(struct canary_ring *r, uint32_t n, struct canary_place *ret)
 {
 	uint32_t from = atomic_load_explicit(&r->used, memory_order_relaxed),
@@ -260,8 +260,8 @@ static bool two_pages(const struct canary_place *p)
 	return ((uintptr_t)(p->src + p->len - 1) ^ (uintptr_t)p->src) / CANARY_PAGE;
 }
 
-/* Own memory: before words are read, a system call shows that they are there. If not, the copier finds the
- * same, and says which tensor it is. */
+/* Own memory: before words are read, a system call shows that they are there. If not, the copier
+ * finds the same, and says which tensor it is. */
 static bool words_there(const struct canary *x)
 {
 	struct iovec probe[2 * CANARY_WORDS_ALL];

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * canary.h - finds a state that is changed between ckpt_snapshot and ckpt_guard, when the daemon's copy
- * of it may still be under way. What is found is dropped (shared.h, CHANGED).
+ * canary.h - finds a state that is changed between ckpt_snapshot and ckpt_guard, when the daemon's
+ * copy of it may still be under way. What is found is dropped (shared.h, CHANGED).
  *
- * At the mark CANARY_WORDS words are read at random places and noted. The daemon compares them with the
- * slot when its copy has ended: so a change is found that the copy has seen. The guard then reads the
- * same words from memory again, and compares CANARY_PAGES other places, of up to CANARY_PAGE bytes each,
- * between memory and slot: so one is found that the copy has not seen. opts.check = n: at each n-th mark
- * there are CANARY_WORDS_ALL words, and the guard compares everything.
+ * At the mark CANARY_WORDS words are read at random places and noted. The daemon compares them with
+ * the slot when its copy has ended: so a change is found that the copy has seen. The guard then
+ * reads the same words from memory again, and compares CANARY_PAGES other places, of up to
+ * CANARY_PAGE bytes each, between memory and slot: so one is found that the copy has not seen.
+ * opts.check = n: at each n-th mark there are CANARY_WORDS_ALL words, and the guard compares
+ * everything.
  *
- * Places are drawn among all that this rank saves and that can change (not CONST, VOLATILE, blobs; SINKs
- * are not saved), every byte with the same probability, but one in each CANARY_WORDS-th of it: the
- * product of the probabilities to miss a change is greatest when the change is spread evenly (the
- * arithmetic mean is not below the geometric one). So a change of the fraction f is missed by n words
- * with at most (1 - f)^n: 2^-32 of a half, 0.72 of 1 %, and 0.006 of 1 % by CANARY_WORDS_ALL. Half a
- * state that is changed in a regular pattern is no exception, for the place inside of a part is random.
+ * Places are drawn among all that this rank saves and that can change (not CONST, VOLATILE, blobs;
+ * SINKs are not saved), every byte with the same probability, but one in each CANARY_WORDS-th of
+ * it: the product of the probabilities to miss a change is greatest when the change is spread
+ * evenly (the arithmetic mean is not below the geometric one). So a change of the fraction f is
+ * missed by n words with at most (1 - f)^n: 2^-32 of a half, 0.72 of 1 %, and 0.006 of 1 % by
+ * CANARY_WORDS_ALL. Half a state that is changed in a regular pattern is no exception, for the
+ * place inside of a part is random.
  *
- * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is used
- * once; where the helper has not come by in time, the newest are used again. Snapshot and guard take
- * places, read and compare: no lock, no allocation. A snapshot wakes the helper, by a system call, when
- * the ring runs low, which is after 32 marks at the earliest. Snapshot and guard make one system call each
- * where memory is not from ckpt_alloc: it writes one byte of each page that they will read to a scratch
- * file. If the owner has unmapped that page by mistake, the call says so, and the trainer does not crash.
+ * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is
+ * used once; where the helper has not come by in time, the newest are used again. Snapshot and
+ * guard take places, read and compare: no lock, no allocation. A snapshot wakes the helper, by a
+ * system call, when the ring runs low, which is after 32 marks at the earliest. Snapshot and guard
+ * make one system call each where memory is not from ckpt_alloc: it writes one byte of each page
+ * that they will read to a scratch file. If the owner has unmapped that page by mistake, the call
+ * says so, and the trainer does not crash.
  *
  * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper calls
- * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set `busy`,
- * then load the map; whoever replaces it takes it away, then waits until nobody is busy. Both pairs are
- * sequentially consistent, so one side sees the other.
+ * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set
+ * `busy`, then load the map; whoever replaces it takes it away, then waits until nobody is busy.
+ * Both pairs are sequentially consistent, so one side sees the other.
  */
 #ifndef CKPT_CLIENT_CANARY_H
 #define CKPT_CLIENT_CANARY_H
@@ -99,34 +102,36 @@ struct canary {
 int canary_init(struct canary *x, uint32_t check);
 void canary_destroy(struct canary *x);
 
-/* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are the
- * caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources, rng. */
+/* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are
+ * the caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources,
+ * rng. */
 int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
 		    struct canary_map **ret);
 void canary_map_free(struct canary_map *m);
 /* From now on this map, or none. Any thread but one that is busy; waits for the trainer. */
 void canary_replace(struct canary *x, struct canary_map *m);
-/* Draw so many places ahead at least (at most what the rings hold); touch what is read of the slots.
- * Under draw. */
+/* Draw so many places ahead at least (at most what the rings hold); touch what is read of the
+ * slots. Under draw. */
 void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages);
 /* The name of what lies at this offset of the slot; NULL: not known. */
 const struct source_name *canary_name_at(const struct canary_map *m, uint64_t off);
 
-/* At a mark: the words that are noted, x->note[0..n). 0: there is no map, or nothing can change. True in
+/* At a mark: the words that are noted, x->note[0..n). 0: there is no map, or nothing can change.
+ * True in
  * *ret_low: the helper should draw more. */
 uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low);
 /* Nothing is compared at the next guard: what was noted need no longer be there. */
 void canary_off(struct canary *x);
-/* At the guard, after the copy has ended: CANARY_SAME, or the offset in the slot of something that was
- * changed. Once for each mark. */
+/* At the guard, after the copy has ended: CANARY_SAME, or the offset in the slot of something that
+ * was changed. Once for each mark. */
 uint64_t canary_guard(struct canary *x);
 
 /* --- of a handle: canary_link.c --- */
 struct ckpt;
 /* New declarations are coming (mem): the map goes. */
 void canary_undeclare(struct ckpt *c);
-/* SEALED of the present declarations has come (rpc, mem): a new map. Without memory for it nothing is looked
- * for: the negative errno and the sentence. s may be NULL. */
+/* SEALED of the present declarations has come (rpc, mem): a new map. Without memory for it nothing
+ * is looked for: the negative errno and the sentence. s may be NULL. */
 int canary_sealed(struct ckpt *c, struct sealed *s, struct ckpt_err *err);
 /* ckpt_seal is done: the first mark has places, before the helper has come by. */
 void canary_seal(struct ckpt *c);

@@ -189,8 +189,8 @@ static void handle_free(ckpt *c)
 	free(c);
 }
 
-/* Without CKPT_REQUIRE a rank trains on whatever keeps it from its daemon, but for a mistake of its own,
- * and where somebody else is this rank or this job by now. */
+/* Without CKPT_REQUIRE a rank trains on whatever keeps it from its daemon, but for a mistake of its
+ * own, and where somebody else is this rank or this job by now. */
 static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
 {
 	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE)
@@ -278,8 +278,8 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 }
 
 /* --- seal --- */
-/* Encoded here, handed over by the helper: however long the daemon takes, only as long as the caller
- * says is it waited for. rev: of the same epoch, with memory elsewhere. */
+/* Encoded here, handed over by the helper: however long the daemon takes, only as long as the
+ * caller says is it waited for. rev: of the same epoch, with memory elsewhere. */
 static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 {
 	int rc;
@@ -309,9 +309,9 @@ static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 	return rc;
 }
 
-/* Has the daemon refused what was declared? Then that epoch is the next one's again, as it is on ranks
- * whose declaration was good. Of a later rev the epoch stays: the tensors are to be moved again, or all
- * ranks are to seal. */
+/* Has the daemon refused what was declared? Then that epoch is the next one's again, as it is on
+ * ranks whose declaration was good. Of a later rev the epoch stays: the tensors are to be moved
+ * again, or all ranks are to seal. */
 static int seal_refused(ckpt *c, struct ckpt_err *err)
 {
 	uint32_t epoch = atomic_load(&c->epoch);

@@ -3,15 +3,15 @@
  * copier.h - the library's copier (shared.h, NEED_CLIENT): it takes a record that ckpt_snapshot has
  * published, copies the rows of the process's own memory straight into the slot, and ends the copy.
  *
- * The helper thread is the copier. A second thread shares the work where the machine has a core for it:
- * each rank has CPUS / RANKS cores, where CPUS are those that the process may use, and RANKS the ranks of
- * this host if that is every core of the machine (a rank that is bound to some cores has them for itself);
- * with three or more (the trainer's thread, and two that copy) there are two. It is no option: who has
- * fewer cores gains nothing from it, and who has more loses nothing.
+ * The helper thread is the copier. A second thread shares the work where the machine has a core for
+ * it: each rank has CPUS / RANKS cores, where CPUS are those that the process may use, and RANKS
+ * the ranks of this host if that is every core of the machine (a rank that is bound to some cores
+ * has them for itself); with three or more (the trainer's thread, and two that copy) there are two.
+ * It is no option: who has fewer cores gains nothing from it, and who has more loses nothing.
  *
- * Between two units (sealed.h) each thread looks whether the snapshot still goes on. After a guard has torn
- * it, at most one unit more is written. Memory that is not there any more tears the snapshot: `why` has the
- * place in the slot, with SHARED_WHY_GONE, and the daemon names the tensor.
+ * Between two units (sealed.h) each thread looks whether the snapshot still goes on. After a guard
+ * has torn it, at most one unit more is written. Memory that is not there any more tears the
+ * snapshot: `why` has the place in the slot, with SHARED_WHY_GONE, and the daemon names the tensor.
  *
  * Threads: copier_idle and copier_ask are the trainer's; copier_help is the helper's.
  */
@@ -46,7 +46,8 @@ struct copier {
 		stop; /* futexes: go: rounds begun; left: 1 while the second works */
 };
 
-/* How many threads copy: cpus that the process may use, cores of the machine, ranks of this host. */
+/* How many threads copy: cpus that the process may use, cores of the machine, ranks of this
+ * host. */
 uint32_t copier_threads(uint32_t cpus, uint32_t online, uint32_t ranks);
 /* Opens the device; the second thread starts with the first copy. */
 int copier_open(struct ckpt *c, struct ckpt_err *err);

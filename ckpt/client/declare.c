@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // declare.c - meshes, tensors and blobs of a handle: checked as they come, encoded as one table
 // at the seal, and what is copied by value. Called by client.c and mark.c.
-// Invariant: every piece that is encoded lies inside one segment, which the daemon reads, or in the process's
-// own memory, which the library alone reads.
+// Invariant: every piece that is encoded lies inside one segment, which the daemon reads, or in the
+// process's own memory, which the library alone reads.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
@@ -33,8 +33,8 @@ static uint32_t segments_upto(const ckpt *c, const void *ptr)
 	return lo;
 }
 
-/* All of it is in memory, on huge pages where there are some, before the trainer has it: a full host is an
- * error here, and no SIGBUS amid its training. */
+/* All of it is in memory, on huge pages where there are some, before the trainer has it: a full
+ * host is an error here, and no SIGBUS amid its training. */
 static int segment_commit(int fd, void *base, uint64_t bytes, struct ckpt_err *err)
 {
 	int rc = MUTANT(ALLOC_UNTOUCHED) ? 0 : pages_commit(fd, base, bytes);
@@ -86,7 +86,8 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 	return 0;
 }
 
-/* The new pages come over the old ones in one step. A daemon that lives keeps the old ones mapped. */
+/* The new pages come over the old ones in one step. A daemon that lives keeps the old ones
+ * mapped. */
 static int segment_renew(struct seg *s, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
@@ -479,8 +480,8 @@ static bool shares_equal(const struct ckpt_tensor *x, const struct ckpt_tensor *
 	       x->nplace == y->nplace && x->mesh == y->mesh && x->mode == y->mode;
 }
 
-/* ret has what a tensor of this name had that was dropped, if there was one: whoever drops and adds a tensor
- * again and again takes no more memory by that. */
+/* ret has what a tensor of this name had that was dropped, if there was one: whoever drops and adds
+ * a tensor again and again takes no more memory by that. */
 static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
@@ -931,7 +932,8 @@ static int by_value_list(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
-/* At least so many bytes, and half as many again as before: a shadow that grows often takes few segments. */
+/* At least so many bytes, and half as many again as before: a shadow that grows often takes few
+ * segments. */
 static int shadow_grow(ckpt *c, uint64_t bytes, struct ckpt_err *err)
 {
 	uint64_t had = c->shadow == UINT32_MAX ? 0 : c->seg[c->shadow].bytes;
@@ -1099,8 +1101,8 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	return rc == 0 ? derived_check(t, err) : rc;
 }
 
-/* What sealed.c needs of the declarations, which change while the helper works. In the order in which
- * add_tensors goes. */
+/* What sealed.c needs of the declarations, which change while the helper works. In the order in
+ * which add_tensors goes. */
 static int sources_make(ckpt *c, struct ckpt_err *err)
 {
 	struct sources *s = calloc(1, sizeof *s);

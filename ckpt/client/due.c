@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // due.c - persist_every: which marks are to be written. Called by ckpt_snapshot.
 // Invariant: a mark that was to be written counts when its step is staged, not before; what was
-// skipped, torn or lost is made up for by the very next mark, what could not be written after 1, 2, 4
-// ... marks, so that a full disk is not written at each step.
+// skipped, torn or lost is made up for by the very next mark, what could not be written after 1, 2,
+// 4 ... marks, so that a full disk is not written at each step.
 //
-// Ranks need not agree: the rank that marks a step first takes the ticket, its flags hold for all, and
-// every rank notes here what the ticket says. So the ranks' counts differ by the marks that an outcome
-// takes to be seen, and never drift apart.
+// Ranks need not agree: the rank that marks a step first takes the ticket, its flags hold for all,
+// and every rank notes here what the ticket says. So the ranks' counts differ by the marks that an
+// outcome takes to be seen, and never drift apart.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 
@@ -40,7 +40,8 @@ static bool changed_here(const struct link *l, uint64_t step)
 	return shared_snap_changed(l->rank, mark);
 }
 
-/* The fate of a step. It is lost where a later daemon has taken over all that it will, and not it. */
+/* The fate of a step. It is lost where a later daemon has taken over all that it will, and not
+ * it. */
 static enum outcome_state fate(const ckpt *c, const struct link *l, const struct due_step *x)
 {
 	uint16_t seq = 0;

@@ -3,12 +3,12 @@
  * handle.h - what a ckpt handle holds; the files of this room share it.
  *
  * Two threads use a handle: the trainer's, and the helper, which watches the daemon, declares,
- * attaches again after its death and copies the process's own memory (copier.h). `rpc` serialises requests and protects
- * what is marked (rpc); who has it may wait for the daemon for long, so the trainer's thread takes it
- * with a deadline, and the helper goes on copying while it waits. `mem` protects what is marked (mem),
- * which the trainer's thread alone changes; it is held for a moment only. The pages of a connection
- * are reached through `link`, an atomic pointer that is replaced on re-attaching and never freed before
- * detach, so that a snapshot in progress needs no lock.
+ * attaches again after its death and copies the process's own memory (copier.h). `rpc` serialises
+ * requests and protects what is marked (rpc); who has it may wait for the daemon for long, so the
+ * trainer's thread takes it with a deadline, and the helper goes on copying while it waits. `mem`
+ * protects what is marked (mem), which the trainer's thread alone changes; it is held for a moment
+ * only. The pages of a connection are reached through `link`, an atomic pointer that is replaced on
+ * re-attaching and never freed before detach, so that a snapshot in progress needs no lock.
  */
 #ifndef CKPT_CLIENT_HANDLE_H
 #define CKPT_CLIENT_HANDLE_H
@@ -32,8 +32,8 @@
 #endif
 #define ATTACH_BUSY_NS (3 * NS_PER_S) /* an older process of this rank may still be dying */
 #define RPC_NS (60 * NS_PER_S)	      /* a daemon that does not answer for so long is given up */
-/* the same for connecting, and the default of ckpt_opts.wait_ns: claiming a job on a slow file system
- * takes its time */
+/* the same for connecting, and the default of ckpt_opts.wait_ns: claiming a job on a slow file
+ * system takes its time */
 #define HELLO_NS (20 * NS_PER_S)
 #define RESTORE_MAX_NS (3600 * NS_PER_S) /* reading a large checkpoint takes its time */
 #define FINISH_MAX_NS (60 * NS_PER_S)
@@ -71,8 +71,8 @@ struct part_of { /* one local box of a tensor, or a blob */
 	bool dense, boxed;	  /* row-major; start and extent were given */
 };
 
-/* All locals of a tensor. Who moves or drops it leaves this to the next ckpt_seal to free: until then the
- * helper may look at it. */
+/* All locals of a tensor. Who moves or drops it leaves this to the next ckpt_seal to free: until
+ * then the helper may look at it. */
 struct part_block {
 	struct part_block *retired; /* the next one that nobody needs */
 	struct part_of part[];
@@ -99,8 +99,8 @@ struct blob {
 	uint64_t now; /* *len as the snapshot that is being taken has read it */
 };
 
-/* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not valid
- * any more keeps its place for those behind it, until another element takes the place. */
+/* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not
+ * valid any more keeps its place for those behind it, until another element takes the place. */
 struct names {
 	uint32_t *slot;
 	uint32_t mask; /* slots - 1; at most half of them are taken */
@@ -234,7 +234,8 @@ struct ckpt {
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
 	_Atomic int32_t marked;
 	_Atomic uint32_t skipped_why;
-	/* a snapshot found a blob too long, and none has gone well since; the helper is to log it */
+	/* a snapshot found a blob too long, and none has gone well since; the helper is to log
+	 * it */
 	_Atomic bool blob_long;
 	_Atomic bool blob_say;
 	pthread_mutex_t why_lock; /* protects: */
@@ -279,18 +280,19 @@ void rpc_give(ckpt *c);
 uint64_t client_until(uint64_t ns);
 /* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
  * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
- * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection is ended, and
- * so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
+ * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection
+ * is ended, and so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
-/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came with it. */
+/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came
+ * with it. */
 int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
 	    struct ckpt_err *err);
-/* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or whoever's sits on its socket, so
- * nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this component alone;
- * NULL: all. -EPROTO: it contradicts itself. */
+/* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or whoever's sits on its
+ * socket, so nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this
+ * component alone; NULL: all. -EPROTO: it contradicts itself. */
 int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
 	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
@@ -298,7 +300,8 @@ void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
 void helper_stop(ckpt *c);
 void helper_wake(ckpt *c);
-/* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and why */
+/* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and
+ * why */
 int why_jump(const ckpt *c, struct ckpt_err *err);
 void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err); /* (mem) */
@@ -317,8 +320,8 @@ bool due_now(ckpt *c, struct link *l);
 /* Its ticket has a slot and says that it is to be written. */
 void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
 
-/* The state is about to be overwritten by a restore: the newest snapshot ends as by a guard that waits for
- * nothing, and no other is looked after any more. */
+/* The state is about to be overwritten by a restore: the newest snapshot ends as by a guard that
+ * waits for nothing, and no other is looked after any more. */
 void mark_end(ckpt *c);
 /* Steps that were marked are behind us: their numbers come again. */
 void due_back(ckpt *c);
@@ -329,7 +332,8 @@ void skips_count(ckpt *c, struct link *l, int why);
 void skips_carry(ckpt *c, struct link *l);
 void skips_log(ckpt *c); /* helper: once for each change */
 
-/* The tensor of this name that is declared and not dropped; NULL. The component has so many bytes. */
+/* The tensor of this name that is declared and not dropped; NULL. The component has so many
+ * bytes. */
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name);
 void declare_free(ckpt *c); /* at the end of the handle */
@@ -337,7 +341,8 @@ void declare_free(ckpt *c); /* at the end of the handle */
 int declare_encode(ckpt *c, struct ckpt_err *err);
 /* What is copied by value, without the blobs: to the shadow, or (out) from it. */
 void shadow_copy(ckpt *c, bool out);
-/* How long the blobs are now, read once for this snapshot. One that is longer than its room; NULL. */
+/* How long the blobs are now, read once for this snapshot. One that is longer than its room;
+ * NULL. */
 const struct blob *blobs_look(ckpt *c);
 void blobs_by_value(ckpt *c); /* as long as they were then */
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// landing.c - see landing.h. Called by ckpt_restore. Invariant: the kernel writes the memory (preadv from the
-// window), so that memory which is not mapped is an error and no signal; and no byte outside of what was
-// declared is written, whatever the daemon says.
+// landing.c - see landing.h. Called by ckpt_restore. Invariant: the kernel writes the memory
+// (preadv from the window), so that memory which is not mapped is an error and no signal; and no
+// byte outside of what was declared is written, whatever the daemon says.
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
-// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
-// is late, the mark is FINAL, memory is the process's own, places run out (canary.h), a change was found, or a blob is
-// too long.
+// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the
+// copy is late, the mark is FINAL, memory is the process's own, places run out (canary.h), a change
+// was found, or a blob is too long.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
@@ -131,8 +131,8 @@ static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
 	}
 }
 
-/* A final step is worth waiting for a slot; so is one of which an operator said so. refuse: this rank
- * cannot copy it: TICKET_REFUSE. */
+/* A final step is worth waiting for a slot; so is one of which an operator said so. refuse: this
+ * rank cannot copy it: TICKET_REFUSE. */
 static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m,
 		      bool refuse, struct ticket *ret)
 {
@@ -396,7 +396,8 @@ static uint64_t guard_budget(const ckpt *c)
 	return c->guard_ns ? c->guard_ns : MAX(GUARD_MIN_NS, c->mean_interval_ns / 200);
 }
 
-/* Must the trainer wait for its copy? Not for one that a device does before whatever is queued behind it. */
+/* Must the trainer wait for its copy? Not for one that a device does before whatever is queued
+ * behind it. */
 static bool unfinished(const ckpt *c, const struct shared_snap *s)
 {
 	return shared_snap_state(s, NULL) == SNAP_COPYING &&
@@ -428,8 +429,8 @@ static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *
 	atomic_store_explicit(&l->rank->waiting, 0, memory_order_relaxed);
 }
 
-/* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up, or
- * that is committed already, nothing depends on it. */
+/* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up,
+ * or that is committed already, nothing depends on it. */
 static bool guard_compare(ckpt *c)
 {
 	struct link *l = c->snap_link;
@@ -448,7 +449,8 @@ static bool guard_compare(ckpt *c)
 	return true;
 }
 
-/* After the page was told: a daemon that takes over has the word of the handle, or of its own page. */
+/* After the page was told: a daemon that takes over has the word of the handle, or of its own
+ * page. */
 static void guard_changed(ckpt *c)
 {
 	const struct shared_snap *s = shared_snap_newest(c->snap_link->rank);
@@ -528,8 +530,8 @@ void mark_end(ckpt *c)
 }
 
 /* --- watching --- */
-/* Is it of an earlier attempt at the step, which this rank has marked once more since? Or was it staged
- * before a guard found that it is not to be used? */
+/* Is it of an earlier attempt at the step, which this rank has marked once more since? Or was it
+ * staged before a guard found that it is not to be used? */
 static bool outdated(const struct link *l, const struct shared_outcome *o)
 {
 	uint64_t newest = 0;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_host.c - the process's own memory as a device: see device.h. Called by the client's copier.
-// Invariant: the source is read by the kernel alone. An address without memory is an errno, never SIGSEGV.
+// device_host.c - the process's own memory as a device: see device.h. Called by the client's
+// copier. Invariant: the source is read by the kernel alone. An address without memory is an errno,
+// never SIGSEGV.
 //
-// What is fastest (measured, README of tests/bench): one call for each MiB. Smaller pieces pay for the call,
-// larger ones gain nothing; the kernel looks up each page of the source and copies it with cached stores,
-// which is half of what streaming stores reach. That is the physical limit of one thread.
+// What is fastest (measured, README of tests/bench): one call for each MiB. Smaller pieces pay for
+// the call, larger ones gain nothing; the kernel looks up each page of the source and copies it
+// with cached stores, which is half of what streaming stores reach. That is the physical limit of
+// one thread.
 #include "ckpt/device/device.h"
 #include "ckpt/base/util.h"
 #include <sys/uio.h>
 
-/* Lines that are shorter than a page and lie within one page of each other are read with what lies between
- * them, into a buffer that stays in the cache: a line of its own costs about as much as 1 KiB of copying. */
+/* Lines that are shorter than a page and lie within one page of each other are read with what lies
+ * between them, into a buffer that stays in the cache: a line of its own costs about as much as 1
+ * KiB of copying. */
 #define GAP_MAX 1024u
 #define SPAN_MAX ((uint64_t)64 << 10)
 #define VECS 64
@@ -135,7 +138,8 @@ static int copy_row(const struct host *h, const struct device_target *t, const s
 
 	if (r->rows == 1)
 		return move(h, t, r->dst, &from, 1, r->width);
-	/* No page lies whole in a gap of less than a page: what is between two lines is there if they are. */
+	/* No page lies whole in a gap of less than a page: what is between two lines is there if
+	 * they are. */
 	if (!h->by_fd && r->width < SPAN_MAX && r->src_pitch >= r->width &&
 	    r->src_pitch - r->width <= GAP_MAX)
 		return copy_spans(r);

@@ -82,7 +82,8 @@ int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
 
 bool layout_is_partial(const struct layout *l); /* has a PARTIAL */
-/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. For whoever is about to save. */
+/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. For whoever is about to
+ * save. */
 int layout_check_saved(const struct mesh *m, const struct layout *l, struct ckpt_err *err);
 
 /*
@@ -101,10 +102,10 @@ int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 int layout_strided_of(const struct mesh *m, const struct ckpt_placement *place,
 		      struct ckpt_placement *ret_place, struct ckpt_err *err);
 /*
- * CKPT_TORCH_ORDER: the placements that layout_check takes with CKPT_CHUNK, in the order of the mesh. A mesh
- * dimension that none of them names replicates. Out come placements for CKPT_CHUNK, at most m->ndim of them,
- * without REPLICATE: so a layout that is written here and one that torch wrote compare equal. -EINVAL as
- * layout_order_of.
+ * CKPT_TORCH_ORDER: the placements that layout_check takes with CKPT_CHUNK, in the order of the
+ * mesh. A mesh dimension that none of them names replicates. Out come placements for CKPT_CHUNK, at
+ * most m->ndim of them, without REPLICATE: so a layout that is written here and one that torch
+ * wrote compare equal. -EINVAL as layout_order_of.
  */
 int layout_torch_order(const struct mesh *m, const struct ckpt_placement *place, uint32_t n,
 		       struct ckpt_placement *ret_place, uint32_t *ret_n, struct ckpt_err *err);
@@ -139,8 +140,8 @@ struct placement_text {
 			      * coordinate */
 	const char *dim_at, *factor_at; /* where these stand */
 };
-/* *at moves behind it. NULL; else what must stand there, in words, and *at is at the character that is
- * wrong. */
+/* *at moves behind it. NULL; else what must stand there, in words, and *at is at the character that
+ * is wrong. */
 const char *placement_read(const char **at, struct placement_text *ret);
 
 /*
@@ -149,9 +150,10 @@ const char *placement_read(const char **at, struct placement_text *ret);
  * (avg, min, max, product), with CKPT_KEEP_PARTIAL "Partial(sum, keep)@tp"; a mode other than
  * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..". What
  * table_layout_print prints is read back as the same.
- * As PyTorch prints them, without @ and in any of its spellings, there is one for each mesh dimension, in
- * the order of the mesh, which is then the order of application: "(Shard(dim=0), Replicate())",
- * "[_StridedShard(0, sf=2), Shard(0)]". -EINVAL names the character (from 1) and what to write there;
+ * As PyTorch prints them, without @ and in any of its spellings, there is one for each mesh
+ * dimension, in the order of the mesh, which is then the order of application: "(Shard(dim=0),
+ * Replicate())", "[_StridedShard(0, sf=2), Shard(0)]". -EINVAL names the character (from 1) and
+ * what to write there;
  * -ENOMEM.
  */
 int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,

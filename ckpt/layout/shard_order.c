@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shard_order.c - the order in which mesh dimensions cut a tensor dimension, and torch's split
- * factors that say the same. Called by those who read what torch prints, and who write it; and by the
- * library, for CKPT_TORCH_ORDER.
+ * factors that say the same. Called by those who read what torch prints, and who write it; and by
+ * the library, for CKPT_TORCH_ORDER.
  *
  * The rule (torch 2.15): the split factor of a mesh dimension is the product of the sizes of the
  * mesh dimensions that cut the same tensor dimension earlier and stand further right in the mesh.

@@ -226,8 +226,8 @@ static uint64_t page_end(uint8_t *b, uint64_t bytes)
 	return whole;
 }
 
-/* The next chunk, which the walk has passed and which begins on a page at p: its pages as they are, together with
- * those before them, and a copy of what is left. */
+/* The next chunk, which the walk has passed and which begins on a page at p: its pages as they are,
+ * together with those before them, and a copy of what is left. */
 static int chunk_direct(struct part_writer *w, const uint8_t *p)
 {
 	const struct chunk *c = chunk_at(w, w->next);

@@ -11,17 +11,17 @@
 #include "ckpt/move/move.h"
 #include "ckpt/move/walk.h"
 
-/* Writes in flight, and their bytes: twice what a device wants, so that it does not run dry while this
- * thread sums up the next block. They cost no memory, for what is large is written from where it
- * lies. */
+/* Writes in flight, and their bytes: twice what a device wants, so that it does not run dry while
+ * this thread sums up the next block. They cost no memory, for what is large is written from where
+ * it lies. */
 #define PART_DEPTH 64u
 #define PART_IN_FLIGHT ((uint64_t)128 << 20)
 #define PART_BUFFER (1u << NATIVE_CHUNK_LOG2) /* bytes of a buffer: a chunk */
 
 /*
- * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes, and buffers for chunks that
- * come in more than one piece. tick is told the bytes of the data areas that have been written, and may
- * end everything with -ECANCELED. After an error every call returns it.
+ * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes, and buffers for chunks
+ * that come in more than one piece. tick is told the bytes of the data areas that have been
+ * written, and may end everything with -ECANCELED. After an error every call returns it.
  */
 struct part_io_opts {
 	const struct io_ops *ops;
@@ -36,8 +36,8 @@ struct part_io;
 int part_io_open(const struct part_io_opts *opts, struct part_io **ret, struct ckpt_err *err);
 /* Nothing is under way afterwards, whatever the result: what was given to part_write may change. */
 int part_io_drain(struct part_io *io, struct ckpt_err *err);
-/* For other writers, after part_io_drain and all writers' end, where nothing has failed: its queue and buffers
- * stay. */
+/* For other writers, after part_io_drain and all writers' end, where nothing has failed: its queue
+ * and buffers stay. */
 void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg);
 /* Then it is not kept while there is nothing to write. */
 bool part_io_has_threads(const struct part_io *io);
@@ -53,7 +53,8 @@ struct part_state {
 };
 
 /*
- * fd and t as move_write_part has them; info and t must outlive the writer and gets the fingerprints.
+ * fd and t as move_write_part has them; info and t must outlive the writer and gets the
+ * fingerprints.
  * from: NULL for a new part; else fd, which must be readable, is the same file again, t's pieces
  * have the fingerprints that they had, and all that follows the state is written anew. -EBADMSG:
  * the file does not hold what it says.
@@ -69,15 +70,15 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
  */
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err);
-/* A new part that is written behind this walk of t, which outlives the writer: what the walk has passed
- * already is written and not walked again. */
+/* A new part that is written behind this walk of t, which outlives the writer: what the walk has
+ * passed already is written and not walked again. */
 int part_writer_open_walk(struct part_io *io, int fd, struct walk *walk, struct table *t,
 			  const struct native_info *info, uint32_t rank, struct part_writer **ret,
 			  struct ckpt_err *err);
 /*
- * All of a part that lies in memory whole, from a fresh writer: raw as move_write_part has it. What is
- * derived in it is compared with its master on the way, and not written if every element is equal: then
- * t's piece is DERIVED.
+ * All of a part that lies in memory whole, from a fresh writer: raw as move_write_part has it. What
+ * is derived in it is compared with its master on the way, and not written if every element is
+ * equal: then t's piece is DERIVED.
  */
 int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err);
 /* Everything so far is in the file (not synced) and described; *ret lives as long as the writer,

@@ -2,7 +2,8 @@
 /*
  * place_pieces.h - the pieces of a place in the order of their bytes, and fingerprints of parts of
  * them. For ckpt/move only: the writer and the verifier meet the bytes of a place chunk by chunk.
- * A piece's bytes are those that table_piece_bytes says: a DERIVED one is met where its F32 elements lie.
+ * A piece's bytes are those that table_piece_bytes says: a DERIVED one is met where its F32
+ * elements lie.
  */
 #ifndef CKPT_MOVE_PLACE_PIECES_H
 #define CKPT_MOVE_PLACE_PIECES_H
@@ -45,9 +46,10 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 				  const void *window, uint64_t lo, uint64_t hi);
 
 /*
- * hash128_add of raw bytes [lo, hi) of place 0, which lie at window, and to each piece's fp (fp: NULL,
- * or [npiece], which takes them instead) the sum of its elements among them. Each byte is handed to both sums while it is in the nearest cache.
- * Derived pieces have no bytes of their own and get nothing.
+ * hash128_add of raw bytes [lo, hi) of place 0, which lie at window, and to each piece's fp (fp:
+ * NULL, or [npiece], which takes them instead) the sum of its elements among them. Each byte is
+ * handed to both sums while it is in the nearest cache. Derived pieces have no bytes of their own
+ * and get nothing.
  */
 void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint8_t *window,
 		       uint64_t lo, uint64_t hi, struct hash128_state *hash, uint64_t *fp);

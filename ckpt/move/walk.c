@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * walk.c - see walk.h. Called by part_writer, by the daemon for steps that stay in memory, and through
- * part_writer by the converter. Invariant: chunks [0, passed) were seen by everything that rides on the
- * walk, once and in order; no other chunk was seen by anything.
+ * walk.c - see walk.h. Called by part_writer, by the daemon for steps that stay in memory, and
+ * through part_writer by the converter. Invariant: chunks [0, passed) were seen by everything that
+ * rides on the walk, once and in order; no other chunk was seen by anything.
  */
 #include "ckpt/move/walk.h"
 #include "ckpt/base/mutant.h"

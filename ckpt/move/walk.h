@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * walk.h - the one walk over the raw space of a part: each byte is brought into the cache once, and
- * the sums, the fingerprints, the check of what is derived and then every pass see it there. Who writes the
- * part (part_writer.c) comes behind the walk, chunk by chunk; a part that is not written is walked all
- * the same. Averages are a pass, too.
+ * the sums, the fingerprints, the check of what is derived and then every pass see it there. Who
+ * writes the part (part_writer.c) comes behind the walk, chunk by chunk; a part that is not written
+ * is walked all the same. Averages are a pass, too.
  *
- * A pass sees, in the thread that walks, all bytes of the part's chunks in ascending order, each once, in
- * spans that never cross the end of a chunk, zeros between pieces included. (What is derived and equal is in
- * no chunk.) What it sees does not change any more, but nothing says yet that all of it will be seen, nor that
- * a file will hold it: so what a pass makes must be made out of place and only be taken when the walk has
- * ended well. A part whose disk failed is written anew from what is known; no pass sees a byte again.
+ * A pass sees, in the thread that walks, all bytes of the part's chunks in ascending order, each
+ * once, in spans that never cross the end of a chunk, zeros between pieces included. (What is
+ * derived and equal is in no chunk.) What it sees does not change any more, but nothing says yet
+ * that all of it will be seen, nor that a file will hold it: so what a pass makes must be made out
+ * of place and only be taken when the walk has ended well. A part whose disk failed is written anew
+ * from what is known; no pass sees a byte again.
  *
  * Threads: a walk belongs to one thread at a time. Its helpers live only inside walk_raw.
  */
@@ -30,7 +31,8 @@ struct walk_span {
 };
 
 struct walk_pass {
-	/* < 0 ends the walk for good with that -errno; it should leave a sentence where its owner looks. */
+	/* < 0 ends the walk for good with that -errno; it should leave a sentence where its owner
+	 * looks. */
 	int (*span)(void *ctx, const struct walk_span *s);
 	void *ctx;
 };
@@ -38,11 +40,12 @@ struct walk_pass {
 struct walk_opts {
 	const struct walk_pass *pass; /* [npass], asked in this order; they outlive the walk */
 	uint32_t npass;
-	/* Threads beside the caller's that make sums in walk_raw. They help where nothing has to be seen in
-	 * order: without passes and without derived tensors. */
+	/* Threads beside the caller's that make sums in walk_raw. They help where nothing has to be
+	 * seen in order: without passes and without derived tensors. */
 	uint32_t nhelper;
-	/* What an earlier walk has made: entries of the chunk map that are done, of which only the sums
-	 * count; the pieces of t have the fingerprints that they had. No pass sees those chunks. */
+	/* What an earlier walk has made: entries of the chunk map that are done, of which only the
+	 * sums count; the pieces of t have the fingerprints that they had. No pass sees those
+	 * chunks. */
 	const struct chunk *sum; /* [nsum] */
 	uint64_t nsum;
 	bool resumed; /* sum is that of an earlier walk, though it may have made none */
@@ -50,24 +53,25 @@ struct walk_opts {
 
 /*
  * t: of a part, one place; it must outlive the walk, which sets the fingerprints of its pieces, and
- * PIECE_DERIVED where all of a derived tensor is the rounding of its master. -EINVAL: a piece is not
- * row-major, or has elements across a chunk's bound. -EBADMSG: nsum is too high.
+ * PIECE_DERIVED where all of a derived tensor is the rounding of its master. -EINVAL: a piece is
+ * not row-major, or has elements across a chunk's bound. -EBADMSG: nsum is too high.
  */
 struct walk;
 int walk_open(const struct walk_opts *opts, struct table *t, uint32_t rank, struct walk **ret,
 	      struct ckpt_err *err);
 void walk_close(struct walk *w); /* NULL is fine */
 
-/* Chunk i, which lies at p: nothing is done where the walk has passed it already; else it must be the next one
- * (-EINVAL). What is derived is not compared. After an error every call returns it. */
+/* Chunk i, which lies at p: nothing is done where the walk has passed it already; else it must be
+ * the next one (-EINVAL). What is derived is not compared. After an error every call returns it. */
 int walk_chunk(struct walk *w, uint64_t i, const uint8_t *p, struct ckpt_err *err);
 
 /*
- * All chunks of a part that lies whole at raw (page-aligned, it does not change): `passed` is told each one when
- * the walk has passed it, in ascending order, in the calling thread; NULL: nobody is. != 0 from it ends
- * this call and is returned: the walk itself has not failed, and another call begins again with chunk 0,
- * tells all of them, and passes those that were not passed yet. What is derived is compared with its
- * master on the way: once all masters have been passed, the chunks behind them are those of what is left.
+ * All chunks of a part that lies whole at raw (page-aligned, it does not change): `passed` is told
+ * each one when the walk has passed it, in ascending order, in the calling thread; NULL: nobody is.
+ * != 0 from it ends this call and is returned: the walk itself has not failed, and another call
+ * begins again with chunk 0, tells all of them, and passes those that were not passed yet. What is
+ * derived is compared with its master on the way: once all masters have been passed, the chunks
+ * behind them are those of what is left.
  */
 typedef int walk_passed_fn(void *arg, uint64_t i, const uint8_t *p);
 int walk_raw(struct walk *w, const void *raw, walk_passed_fn *passed, void *arg,

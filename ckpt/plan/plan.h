@@ -42,8 +42,9 @@ struct plan_opts {
 	bool lenient;	   /* tensors that the source lacks are left out */
 	bool memory_blobs; /* match TENSOR_BLOBs too (snapshots); else blobs are skipped (restore) */
 	bool casts; /* floating-point types may differ: elements are rounded to nearest even */
-	/* Called for each wanted tensor of dst that does not fit, once. text: its lines of the list; NULL: the
-	 * source lacks the tensor (which is a line only where that is not lenient). */
+	/* Called for each wanted tensor of dst that does not fit, once. text: its lines of the
+	 * list; NULL: the source lacks the tensor (which is a line only where that is not
+	 * lenient). */
 	void (*differs)(void *arg, uint32_t dst_tensor, const char *text);
 	void *differs_arg;
 };
@@ -63,8 +64,9 @@ void plan_free(struct plan *p);
 
 /*
  * A row: len bytes contiguous in both places; or, when elem != 0, n elements of elem bytes each
- * with byte strides (non-row-major memory), len = n * elem. When round != 0, a dtype, the source has F32
- * elements in their place, which are to be rounded to it (a DERIVED piece); elem is not 0 then.
+ * with byte strides (non-row-major memory), len = n * elem. When round != 0, a dtype, the source
+ * has F32 elements in their place, which are to be rounded to it (a DERIVED piece); elem is not 0
+ * then.
  */
 struct plan_row {
 	uint64_t src_off, dst_off, len;

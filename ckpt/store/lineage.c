@@ -65,8 +65,8 @@ static int next_find(const struct lineage_ask *ask, const struct store_step *ste
 		if (ret->rewind == UINT64_MAX || step[i].step > ret->rewind)
 			ret->rewind = step[i].step;
 	}
-	/* Without a line all others are set aside: not those that may be this launch's own, which has
-	 * some only where it was taken over. */
+	/* Without a line all others are set aside: not those that may be this launch's own, which
+	 * has some only where it was taken over. */
 	if (ret->rewind == UINT64_MAX && unread && ask->again)
 		return ckpt_error(
 			err, -EIO,

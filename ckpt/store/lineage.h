@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lineage.h - where a step stands in its job's line: its sequence number, its parent, and which steps are
- * set aside for it. Called by the daemon before each commit, by repair for a MANIFEST that it makes
- * again, and by convert.
+ * lineage.h - where a step stands in its job's line: its sequence number, its parent, and which
+ * steps are set aside for it. Called by the daemon before each commit, by repair for a MANIFEST
+ * that it makes again, and by convert.
  *
- * Sequence numbers say which of two steps is newer, so each new step gets one above all that were ever
- * given, whatever the numbers of the steps. A damaged, misplaced, newer or older step (store_step_lost) does not say its
- * own; each of them may have one more than all that can be read, so the new step leaves one free for
- * each.
+ * Sequence numbers say which of two steps is newer, so each new step gets one above all that were
+ * ever given, whatever the numbers of the steps. A damaged, misplaced, newer or older step
+ * (store_step_lost) does not say its own; each of them may have one more than all that can be read,
+ * so the new step leaves one free for each.
  */
 #ifndef CKPT_STORE_LINEAGE_H
 #define CKPT_STORE_LINEAGE_H
@@ -15,19 +15,20 @@
 
 enum lineage_how {
 	/*
-	 * The next step of a launch. It continues what the launch is known to continue, or the newest step
-	 * that the launch itself has committed, whichever is newer. What is newer than that is set aside; so
-	 * is every step, where it continues none.
+	 * The next step of a launch. It continues what the launch is known to continue, or the
+	 * newest step that the launch itself has committed, whichever is newer. What is newer than
+	 * that is set aside; so is every step, where it continues none.
 	 */
 	LINEAGE_NEXT,
 	/*
-	 * A step that comes to what is there (a rescue to another directory, a conversion into a job): it
-	 * continues the newest one, nothing is set aside, and a step that is not older is in its way.
+	 * A step that comes to what is there (a rescue to another directory, a conversion into a
+	 * job): it continues the newest one, nothing is set aside, and a step that is not older is
+	 * in its way.
 	 */
 	LINEAGE_ADD,
 	/*
-	 * A step that is there and has lost its MANIFEST: right below the next newer step; where there is none, above all,
-	 * with room for the lost ones below it.
+	 * A step that is there and has lost its MANIFEST: right below the next newer step; where
+	 * there is none, above all, with room for the lost ones below it.
 	 */
 	LINEAGE_MEND,
 };
@@ -40,7 +41,8 @@ struct lineage_ask {
 	uint64_t generation; /* the launch */
 	uint64_t
 		continues; /* the newest step that it is known to continue; UINT64_MAX: none is known */
-	/* NEXT: this launch's own steps above `continues` with a number up to this one are left behind */
+	/* NEXT: this launch's own steps above `continues` with a number up to this one are left
+	 * behind */
 	uint64_t left_seq;
 	uint64_t seq_min; /* the highest that is known to be given, though it may not be readable */
 	bool again;	  /* the launch was taken over: steps that cannot be read may be its own */
@@ -54,9 +56,9 @@ struct lineage {
 };
 
 /*
- * From a store_scan with all, in its order; reads nothing. -EIO, NEXT: it continues nothing that is known, and what
- * cannot be read may be what it continues. -EEXIST, ADD: a step is in its way. -ERANGE, MEND: there is no place
- * for it.
+ * From a store_scan with all, in its order; reads nothing. -EIO, NEXT: it continues nothing that is
+ * known, and what cannot be read may be what it continues. -EEXIST, ADD: a step is in its way.
+ * -ERANGE, MEND: there is no place for it.
  */
 int lineage_find(const struct lineage_ask *ask, const struct store_step *step, uint32_t n,
 		 struct lineage *ret, struct ckpt_err *err);
@@ -65,15 +67,16 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
 		 struct ckpt_err *err);
 
 /*
- * What a launch knows of its line once it has committed a step, so that the next one need not read every MANIFEST
- * that is kept. It holds as long as nobody else has changed the line, and that is seen from the names of the
- * job's directory, in one listing that opens nothing: each entry of a step, in the line or set aside, was there when
- * all was read, or is the launch's own; the newest step of the line is the launch's; its MANIFEST is the file
- * that it was; and nobody has marked it bad. Whatever gives a line another number or another parent (another
- * launch, prune, rm, rewind, adopt, convert, repair, a directory that is moved in or away) changes one of
- * these, or takes away a step that nobody needs to continue. The times of the directory are not asked: a clock
- * that ticks slowly would hide a change right behind our own. What is not seen is an older step's directory
- * whose content somebody has replaced by hand under the same name.
+ * What a launch knows of its line once it has committed a step, so that the next one need not read
+ * every MANIFEST that is kept. It holds as long as nobody else has changed the line, and that is
+ * seen from the names of the job's directory, in one listing that opens nothing: each entry of a
+ * step, in the line or set aside, was there when all was read, or is the launch's own; the newest
+ * step of the line is the launch's; its MANIFEST is the file that it was; and nobody has marked it
+ * bad. Whatever gives a line another number or another parent (another launch, prune, rm, rewind,
+ * adopt, convert, repair, a directory that is moved in or away) changes one of these, or takes away
+ * a step that nobody needs to continue. The times of the directory are not asked: a clock that
+ * ticks slowly would hide a change right behind our own. What is not seen is an older step's
+ * directory whose content somebody has replaced by hand under the same name.
  */
 struct lineage_known {
 	bool set;
@@ -84,13 +87,15 @@ struct lineage_known {
 	uint32_t nname;
 };
 void lineage_forget(struct lineage_known *k);
-/* lineage_scan for NEXT, without the scan where k still holds. *ret_scanned: NULL, or it was made. */
+/* lineage_scan for NEXT, without the scan where k still holds. *ret_scanned: NULL, or it was
+ * made. */
 int lineage_next(const struct store *s, const struct lineage_ask *ask, struct lineage_known *k,
 		 struct lineage *ret, bool *ret_scanned, struct ckpt_err *err);
-/* After a commit of what lineage_next said. Without memory, or where files cannot be told from each other, nothing
- * is known. */
+/* After a commit of what lineage_next said. Without memory, or where files cannot be told from each
+ * other, nothing is known. */
 void lineage_committed(const struct store *s, const struct lineage_ask *ask,
 		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k);
-/* Of a copy that stands for src elsewhere: what src says, so that the same copy is the same checkpoint. */
+/* Of a copy that stands for src elsewhere: what src says, so that the same copy is the same
+ * checkpoint. */
 void lineage_copy(const struct checkpoint *src, struct native_lineage *ret);
 #endif

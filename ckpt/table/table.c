@@ -1066,7 +1066,8 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 
 #define RANKS_SHOWN 8u
 
-/* The ranks of a mesh; of a long one those around the first that is another one in the other mesh. */
+/* The ranks of a mesh; of a long one those around the first that is another one in the other
+ * mesh. */
 static void out_ranks(struct out *o, const struct mesh *m, const struct mesh *other)
 {
 	uint32_t at = 0, n = MIN(m->nrank, other->nrank), from, to;
@@ -1201,8 +1202,8 @@ struct merging {
 	struct ckpt_err *err;
 };
 
-/* A table has no layout twice: equal ones have one number. Where operands are pending the layout is no hint:
- * it says what the pieces are. */
+/* A table has no layout twice: equal ones have one number. Where operands are pending the layout is
+ * no hint: it says what the pieces are. */
 static bool layouts_agree(const struct merging *m, const struct table_tensor *p,
 			  const struct table_tensor *q)
 {
@@ -1264,7 +1265,8 @@ static int merge_tensors(struct merging *m)
 
 #define SETS_SEEN 256u
 
-/* y's pieces have been checked when they came to y. Equal sets lie in y once: mostly, then, in x. */
+/* y's pieces have been checked when they came to y. Equal sets lie in y once: mostly, then, in
+ * x. */
 static int merge_pieces(struct merging *m, uint32_t place0)
 {
 	struct {

@@ -28,16 +28,18 @@
 
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
 enum {			  /* table_piece.flags */
-       /* No bytes of its own: its elements are F32 ones from byte `from` of the place on, rounded to the
-	 * tensor's dtype, which is BF16 or F16 (in a file: those of its twin, a piece of the tensor `of` with
-	 * the same set, row-major, in the same place). off and len keep its room in the raw space, which
-	 * holds nothing; strides count elements, here as everywhere. */
+       /* No bytes of its own: its elements are F32 ones from byte `from` of the place on, rounded
+        * to the
+	 * tensor's dtype, which is BF16 or F16 (in a file: those of its twin, a piece of the tensor
+	 * `of` with the same set, row-major, in the same place). off and len keep its room in the
+	 * raw space, which holds nothing; strides count elements, here as everywhere. */
        PIECE_DERIVED = 1,
        PIECE_TRUSTED = 2, /* with DERIVED: nobody compared it in this step */
 };
 enum { AVERAGE_KAHAN = 1, AVERAGE_MIXED = 2, AVERAGE_SEEDED = 4 }; /* table_average.flags */
 
-/* A row of AVERAGES (docs/FORMAT.md): what a MADE tensor averages, how, and which updates it has had. */
+/* A row of AVERAGES (docs/FORMAT.md): what a MADE tensor averages, how, and which updates it has
+ * had. */
 struct table_average {
 	const char *name, *schedule;
 	double product;
@@ -108,14 +110,16 @@ struct table {
 int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, struct ckpt_err *err);
 int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
 		     struct ckpt_err *err);
-/* One with the same name and rule is found; where the two differ in anything else it is AVERAGE_MIXED. */
+/* One with the same name and rule is found; where the two differ in anything else it is
+ * AVERAGE_MIXED. */
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err);
 int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,
 		    struct ckpt_err *err);
-/* Room for so many more, where their number is known: nothing is copied while they come. -ENOMEM. */
+/* Room for so many more, where their number is known: nothing is copied while they come.
+ * -ENOMEM. */
 int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece);
 /* Sets numel. -EOVERFLOW: the shape has more than 2^63 - 1 bytes, or values (dtype_values). */
 int table_shape_count(struct table_tensor *x);
@@ -138,8 +142,9 @@ int table_seal(struct table *t, struct ckpt_err *err);
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);
 /*
- * A sealed table like x, with records of its own of tensors, pieces and places, which may be changed where
- * that leaves their order as it is. All that they point to is x's, which outlives it. -ENOMEM.
+ * A sealed table like x, with records of its own of tensors, pieces and places, which may be
+ * changed where that leaves their order as it is. All that they point to is x's, which outlives it.
+ * -ENOMEM.
  */
 int table_twin(const struct table *x, struct table *ret);
 /* A sealed table without pieces is open again for some: MANIFEST's, which the parts bring. */
@@ -165,9 +170,9 @@ uint32_t table_find_key(const struct table *t, const char *key);
 char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES]);
 
 /*
- * The tensor of which a tensor of class derived is the rounding: that of the key `of`, if it is F32, of
- * the same shape, and neither derived nor a SINK, and if x is BF16 or F16 and neither has a pending
- * reduction. TABLE_NONE: there is none, or x is of another class. x is one of t's tensors.
+ * The tensor of which a tensor of class derived is the rounding: that of the key `of`, if it is
+ * F32, of the same shape, and neither derived nor a SINK, and if x is BF16 or F16 and neither has a
+ * pending reduction. TABLE_NONE: there is none, or x is of another class. x is one of t's tensors.
  */
 uint32_t table_master(const struct table *t, const struct table_tensor *x);
 /*
@@ -176,14 +181,14 @@ uint32_t table_master(const struct table *t, const struct table_tensor *x);
  */
 const struct table_tensor *table_owned_as(const struct table *t, const struct table_tensor *x);
 /*
- * Of what a rank declares: every tensor of class derived has a master, with the same layout. All that
- * do not are lines in the list.
+ * Of what a rank declares: every tensor of class derived has a master, with the same layout. All
+ * that do not are lines in the list.
  */
 void table_check_derived(const struct table *t, struct ckpt_errlist *ret_list);
 
 /*
- * Where a piece's elements are read: a DERIVED one's as F32 from `from` on; every other one's at its own
- * bytes. off and len are bytes of the place; elem are those of an element there.
+ * Where a piece's elements are read: a DERIVED one's as F32 from `from` on; every other one's at
+ * its own bytes. off and len are bytes of the place; elem are those of an element there.
  */
 struct piece_bytes {
 	uint64_t off, len;
@@ -197,8 +202,8 @@ struct piece_bytes table_piece_bytes(const struct table *t, const struct table_p
  */
 bool table_is_boxes(const struct table *t, const struct table_tensor *x);
 /*
- * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have no
- * layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
+ * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have
+ * no layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
  * named. So ranks that hold boxes on different meshes agree about the tensor.
  */
 int table_boxes_forget(struct table *t); /* -ENOMEM */
@@ -211,8 +216,8 @@ bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct t
 			uint32_t y_layout);
 
 /*
- * Do two declarations of one tensor agree (dtype, shape, role, class, of, media, layout)? Every difference
- * is a line in the list.
+ * Do two declarations of one tensor agree (dtype, shape, role, class, of, media, layout)? Every
+ * difference is a line in the list.
  */
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
 			  const struct table *y, uint32_t y_tensor, const char *y_who,
@@ -221,8 +226,9 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 /*
  * Is every tensor (other than SINKs) covered exactly once by its pieces? Of a pending reduction:
  * once by the pieces of each of its operands (operand.h). Gaps and overlaps are lines in the list.
- * Sealed tables. A tensor in pieces so many and so interleaved that the answer would take minutes is
- * a line as well. Without memory the list's code becomes -ENOMEM: what was not checked is not wrong.
+ * Sealed tables. A tensor in pieces so many and so interleaved that the answer would take minutes
+ * is a line as well. Without memory the list's code becomes -ENOMEM: what was not checked is not
+ * wrong.
  */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
 /* The same where not all pieces are known: overlaps alone are lines. */
@@ -238,21 +244,22 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
  * Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare
  * equal: differences go to the list, and the pieces of such tensors are left out), and all places
  * and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when the list has
- * grown: ask it. Fingerprints of tensors that x has are left alone. Averages as table_add_average. In
- * messages a table is called by the name of its place 0.
+ * grown: ask it. Fingerprints of tensors that x has are left alone. Averages as table_add_average.
+ * In messages a table is called by the name of its place 0.
  */
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 		struct ckpt_errlist *ret_list, struct ckpt_err *err);
 /*
- * Of that the meshes, layouts, averages and tensors alone. ret_map[y->ntensor]: where y's tensors are in x;
- * TABLE_NONE: the two contradict each other.
+ * Of that the meshes, layouts, averages and tensors alone. ret_map[y->ntensor]: where y's tensors
+ * are in x; TABLE_NONE: the two contradict each other.
  */
 int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
 			struct ckpt_errlist *ret_list, struct ckpt_err *err);
 /*
- * The same where x has all of y's tensors: one that it lacks is a line in the list as well, and when
- * there are lines none of y's pieces is added (its places are). In messages the tables are called
- * x_who and y_who. any_layout: layouts are not compared (a part that another step's launch wrote).
+ * The same where x has all of y's tensors: one that it lacks is a line in the list as well, and
+ * when there are lines none of y's pieces is added (its places are). In messages the tables are
+ * called x_who and y_who. any_layout: layouts are not compared (a part that another step's launch
+ * wrote).
  */
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
 	       bool any_layout, struct ckpt_errlist *ret_list, struct ckpt_err *err);

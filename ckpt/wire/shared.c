@@ -71,9 +71,10 @@ static uint64_t step_near(uint64_t near, uint64_t bits)
 	return near + (uint64_t)((int64_t)((bits - near) << 28) >> 28);
 }
 
-/* The whole step of the newest ticket, or before the first one what the first rank asked for. False: the
- * gate has moved on. `ticketed` is never beyond the newest ticket, and whoever replaces a ticket brings
- * it up to that one first: so it is at most one ticket behind, which is less than 2^35 steps. */
+/* The whole step of the newest ticket, or before the first one what the first rank asked for.
+ * False: the gate has moved on. `ticketed` is never beyond the newest ticket, and whoever replaces
+ * a ticket brings it up to that one first: so it is at most one ticket behind, which is less than
+ * 2^35 steps. */
 static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64_t *ret)
 {
 	uint64_t known = 0;

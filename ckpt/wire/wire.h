@@ -18,8 +18,8 @@
  *   FRESH                              -> OK
  *   BYE                                -> OK
  *
- * Who only wants to look and to give orders (ckptctl) begins with CONTROL instead of HELLO; jobs are
- * named by the ids of the report:
+ * Who only wants to look and to give orders (ckptctl) begins with CONTROL instead of HELLO; jobs
+ * are named by the ids of the report:
  *
  *   CONTROL                            -> OK                                        | REFUSE
  *   STATUS                             -> STATUS_IS + memfd (struct wire_report)
@@ -27,21 +27,21 @@
  *   DRAIN [+ directory]                -> DRAINED, when all is written or has failed | REFUSE
  *   FORGET                             -> FORGOTTEN                                 | REFUSE
  *
- * Memory that is not from ckpt_alloc is never mapped by the daemon. In a declaration it is one more place,
- * behind the segments: its bytes are the process's address space. Of SEALED's rows the library carries out
- * those of that place itself (WIRE_ROW_CLIENT), from memory to the slot. A restore writes it through two
- * windows, which the daemon fills in turn: LANDED says what lies in one of them and where it belongs, the
- * library carries it there, and LAND says that it has.
+ * Memory that is not from ckpt_alloc is never mapped by the daemon. In a declaration it is one more
+ * place, behind the segments: its bytes are the process's address space. Of SEALED's rows the
+ * library carries out those of that place itself (WIRE_ROW_CLIENT), from memory to the slot. A
+ * restore writes it through two windows, which the daemon fills in turn: LANDED says what lies in
+ * one of them and where it belongs, the library carries it there, and LAND says that it has.
  *
- * A declaration of the same epoch and a higher rev differs from the one before it in three things at most:
- * where memory lies, its strides, and how much room blobs have. It concerns its rank alone: no other rank
- * seals again, and no snapshot is skipped that begins after SEALED has come.
+ * A declaration of the same epoch and a higher rev differs from the one before it in three things
+ * at most: where memory lies, its strides, and how much room blobs have. It concerns its rank
+ * alone: no other rank seals again, and no snapshot is skipped that begins after SEALED has come.
  *
- * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of type
- * 33, int32_t code, text up to head.bytes}. Whoever gets a message with the right magic and another abi
- * answers REFUSE with -EPROTO, in that abi, and ends the session, but never answers a REFUSE; a client
- * takes a REFUSE of any abi and any length. ABI 1 closed the connection without a word: a daemon that
- * reads a HELLO and closes twice is taken for one.
+ * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of
+ * type 33, int32_t code, text up to head.bytes}. Whoever gets a message with the right magic and
+ * another abi answers REFUSE with -EPROTO, in that abi, and ends the session, but never answers a
+ * REFUSE; a client takes a REFUSE of any abi and any length. ABI 1 closed the connection without a
+ * word: a daemon that reads a HELLO and closes twice is taken for one.
  *
  * Segments are created by the client (so that memory exists without a daemon and outlives it),
  * slots by the daemon; both ends keep the descriptors of both, so that either may die. A memfd is
@@ -52,9 +52,10 @@
  * and declares. A step that every rank offers as copied, in the same slot, with the same epoch, is
  * staged again.
  *
- * A launch belongs to one directory. WELCOME says which one that is, HELLO with WIRE_REATTACH brings it
- * back, and where the job's name in the store leads to another one now (it was moved, removed or replaced)
- * the daemon refuses with -EIO and the sentence: the rank trains on detached and asks again later.
+ * A launch belongs to one directory. WELCOME says which one that is, HELLO with WIRE_REATTACH
+ * brings it back, and where the job's name in the store leads to another one now (it was moved,
+ * removed or replaced) the daemon refuses with -EIO and the sentence: the rank trains on detached
+ * and asks again later.
  */
 #ifndef CKPT_WIRE_WIRE_H
 #define CKPT_WIRE_WIRE_H
@@ -101,9 +102,9 @@ enum wire_type {
 };
 
 /*
- * One row per message: both sides check what they get, and what they send, against it. A message has
- * exactly `bytes`, and fd_min to fd_max descriptors. answer: what may answer a request, besides REFUSE,
- * which may answer each of them and has any length.
+ * One row per message: both sides check what they get, and what they send, against it. A message
+ * has exactly `bytes`, and fd_min to fd_max descriptors. answer: what may answer a request, besides
+ * REFUSE, which may answer each of them and has any length.
  */
 enum wire_who { WIRE_RANK = 1, WIRE_CONTROLLER, WIRE_DAEMON }; /* who sends it */
 struct wire_kind {
@@ -134,7 +135,7 @@ struct wire_hello {
 	uint64_t launch;
 	uint64_t memory_max;
 	uint64_t base, back; /* as restored said them; 0: this launch has restored nothing yet */
-	uint64_t dev, ino; /* WIRE_REATTACH: as WELCOME said; else 0 */
+	uint64_t dev, ino;   /* WIRE_REATTACH: as WELCOME said; else 0 */
 	char job[CKPT_JOB_MAX + 8];
 };
 struct wire_welcome {
@@ -168,17 +169,17 @@ struct wire_adopt {
 	uint64_t bytes, step, mark_ns;
 };
 
-/* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment i, and
- * the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES long, its
- * offsets are addresses. rev: 0 in each epoch's first declaration. */
+/* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
+ * i, and the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES
+ * long, its offsets are addresses. rev: 0 in each epoch's first declaration. */
 #define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {
 	struct wire_head head;
 	uint32_t epoch, rev;
 	uint64_t bytes;
 };
-/* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. Of the same epoch the
- * slots may be those that the library has already. */
+/* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. Of the same
+ * epoch the slots may be those that the library has already. */
 struct wire_sealed {
 	struct wire_head head;
 	uint32_t epoch, rev, nslot, nrow;
@@ -186,11 +187,12 @@ struct wire_sealed {
 };
 
 /*
- * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both sides,
- * from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by dst_pitch.
- * Together they are all that this rank has to save, each byte once. Rows of CLIENT are complete. Where
- * the others would be more than WIRE_ROWS_MAX (tensors in memory of many short strides), they are a
- * random part of them, by number: the daemon copies by its own plan, and the library only looks at some.
+ * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both
+ * sides, from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by
+ * dst_pitch. Together they are all that this rank has to save, each byte once. Rows of CLIENT are
+ * complete. Where the others would be more than WIRE_ROWS_MAX (tensors in memory of many short
+ * strides), they are a random part of them, by number: the daemon copies by its own plan, and the
+ * library only looks at some.
  */
 #define WIRE_ROWS_MAX (1u << 20) /* 64 MiB */
 enum {
@@ -206,8 +208,9 @@ struct wire_row {
 };
 #define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
 #define WIRE_ROW_OFF(src) ((src) & ((UINT64_C(1) << 48) - 1))
-/* Does it stay inside its segment (of so many bytes, each), or the address space, and the slot? Pure:
- * fuzzed. Of CLIENT the library also checks that it has declared that memory for that tensor. */
+/* Does it stay inside its segment (of so many bytes, each), or the address space, and the slot?
+ * Pure: fuzzed. Of CLIENT the library also checks that it has declared that memory for that
+ * tensor. */
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes);
 
@@ -220,23 +223,24 @@ struct wire_restore {
 struct wire_restored {
 	struct wire_head head;
 	uint64_t step, blob_bytes;
-	/* 1 + the step on disk from which the line of this launch goes on. Of its own steps on disk those above
-	 * that one, with a sequence number up to `back`, are left behind. To be told to a daemon that takes
-	 * over. */
+	/* 1 + the step on disk from which the line of this launch goes on. Of its own steps on disk
+	 * those above that one, with a sequence number up to `back`, are left behind. To be told to
+	 * a daemon that takes over. */
 	uint64_t base, back;
 	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
 	char passed[512]; /* as ckpt_got */
 };
 /*
- * RESTORE may come after snapshots. When all ranks wait in it nobody can mark: the launch goes back to the
- * restored step, the numbers above it are marked anew, and its first commit sets aside what lies there.
+ * RESTORE may come after snapshots. When all ranks wait in it nobody can mark: the launch goes back
+ * to the restored step, the numbers above it are marked anew, and its first commit sets aside what
+ * lies there.
  *
- * A restore into the process's own memory. LANDED: window `window` holds nrow x wire_row at its beginning
- * (CLIENT, dst is the address, src the byte of the window), and what they carry behind them. With the
- * first one of a restore come the memfds of both windows, of `bytes` each. The library answers each with
- * LAND of the same round: code 0, or a negative errno where it could not write its memory; then the
- * restore fails for every rank.
+ * A restore into the process's own memory. LANDED: window `window` holds nrow x wire_row at its
+ * beginning (CLIENT, dst is the address, src the byte of the window), and what they carry behind
+ * them. With the first one of a restore come the memfds of both windows, of `bytes` each. The
+ * library answers each with LAND of the same round: code 0, or a negative errno where it could not
+ * write its memory; then the restore fails for every rank.
  */
 struct wire_landed {
 	struct wire_head head;
@@ -251,13 +255,14 @@ struct wire_land {
 
 /*
  * What a restorable step holds. flags: of ckpt_want; step: its number, or CKPT_LATEST. The memfd:
- * a container (kind DECLARATION) with the sections of table/encode.h, without pieces, layouts and averages;
- * step, where: as ckpt_got.
+ * a container (kind DECLARATION) with the sections of table/encode.h, without pieces, layouts and
+ * averages; step, where: as ckpt_got.
  *
- * With WIRE_LIST_TRIED, and nothing else, it is about the step that the newest ckpt_restore of this launch
- * has compared with the declarations of all its ranks, whatever came of it: those tensors alone that did not
- * match. MISSING ones are as declared, the others as saved. Two sections more say of each what and why; what
- * matches is the daemon's word, because only the daemon knows what all ranks declare.
+ * With WIRE_LIST_TRIED, and nothing else, it is about the step that the newest ckpt_restore of this
+ * launch has compared with the declarations of all its ranks, whatever came of it: those tensors
+ * alone that did not match. MISSING ones are as declared, the others as saved. Two sections more
+ * say of each what and why; what matches is the daemon's word, because only the daemon knows what
+ * all ranks declare.
  *
  *   WIRE_VERDICTS   struct wire_verdict, one for each tensor, in the order of TENSORS
  *   WIRE_TEXTS      zero-terminated strings; at offset 0 an empty one
@@ -323,17 +328,19 @@ struct wire_trigger {
 	uint32_t flags, pad;
 	uint64_t job;
 };
-/* number: of this order; the step that fulfils it has it, or a higher one (wire_report_step). after:
- * 1 + the newest step marked so far; 0: none */
+/* number: of this order; the step that fulfils it has it, or a higher one (wire_report_step).
+ * after: 1 + the newest step marked so far; 0: none */
 struct wire_triggered {
 	struct wire_head head;
 	uint64_t number, after;
 };
-/* The newest staged step of the job (0: of every job), and what is marked already, is written. Also a step
- * that could not be written before is. With WIRE_TO, of one job only, the message brings a directory, and the steps are committed in DIR/JOB, claimed there as by a launch, continuing
- * what is there; nothing is set aside or removed there, and for the job's own store nothing has changed.
- * -ENOENT: no such job. -EINVAL: DIR/JOB is a directory that a launch writes to. -EBUSY: another order
- * for this job with WIRE_TO is not over. -EEXIST, as failed: DIR/JOB has this step, or a newer one. */
+/* The newest staged step of the job (0: of every job), and what is marked already, is written. Also
+ * a step that could not be written before is. With WIRE_TO, of one job only, the message brings a
+ * directory, and the steps are committed in DIR/JOB, claimed there as by a launch, continuing what
+ * is there; nothing is set aside or removed there, and for the job's own store nothing has changed.
+ * -ENOENT: no such job. -EINVAL: DIR/JOB is a directory that a launch writes to. -EBUSY: another
+ * order for this job with WIRE_TO is not over. -EEXIST, as failed: DIR/JOB has this step, or a
+ * newer one. */
 enum {
 	WIRE_TO = 1,
 	/* with WIRE_TO: only the newest staged step. That copy is not counted as kept */
@@ -417,19 +424,20 @@ struct wire_report_job {
 	uint32_t trigger_waits;		    /* the newest order is not fulfilled */
 	uint32_t next_mib; /* that the next step needs on disk, at most; 0: not known */
 	char error[512];   /* the newest; "": none */
-	/* snapshots that were skipped, by enum wire_skip; their sum is skipped. Each rank's library counts
-	 * them: these are of the rank that has the most, of each launch since the daemon began, and of the
-	 * present one since it was attached */
+	/* snapshots that were skipped, by enum wire_skip; their sum is skipped. Each rank's library
+	 * counts them: these are of the rank that has the most, of each launch since the daemon
+	 * began, and of the present one since it was attached */
 	uint64_t skipped_by[WIRE_SKIPS];
-	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it was */
+	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it
+	 * was */
 	uint64_t failing_wall_ns;
-	/* for how long a task on the device below the store has shown no progress: no bytes written, read
-	 * or checked, no end; 0: less than a second, or there is none */
+	/* for how long a task on the device below the store has shown no progress: no bytes
+	 * written, read or checked, no end; 0: less than a second, or there is none */
 	uint64_t stuck_ns;
 	char failing[512]; /* "": nothing fails */
 	char device[64];   /* below the store: "/dev/nvme0n1p2 (ext4)"; "": not known */
-	/* Replicas of the newest launch that are not equal: a line for each tensor, of those that fit; "": none
-	 * is known to differ */
+	/* Replicas of the newest launch that are not equal: a line for each tensor, of those that
+	 * fit; "": none is known to differ */
 	char drift[512];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
@@ -483,9 +491,9 @@ int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, 
 /*
  * Receive one message of at most `bytes` into buf (a union of what may come). Descriptors are
  * CLOEXEC, in ret_fd[WIRE_FDS_MAX], unused ones -1. Returns its length after checking magic, abi
- * and head.bytes; 0 at end of file; -EAGAIN; -EPROTO with everything closed; -EPROTONOSUPPORT, the same,
- * when only the abi is another: its head is in buf. A REFUSE comes whatever its abi and length, cut to
- * `bytes` and without descriptors.
+ * and head.bytes; 0 at end of file; -EAGAIN; -EPROTO with everything closed; -EPROTONOSUPPORT, the
+ * same, when only the abi is another: its head is in buf. A REFUSE comes whatever its abi and
+ * length, cut to `bytes` and without descriptors.
  */
 int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd);
 void wire_close_fds(int *fd, int nfd);
@@ -495,7 +503,8 @@ int wire_refuse_other(int sock, const struct wire_head *ask, const char *text);
 /* What a REFUSE of any abi says, `bytes` long: its code (-EPROTO where that is none) and text. */
 int wire_refusal(const void *msg, uint32_t bytes, struct ckpt_err *err);
 
-/* Is it a request, with exactly the size and number of descriptors of its type, and texts that end? 0 or
+/* Is it a request, with exactly the size and number of descriptors of its type, and texts that end?
+ * 0 or
  * -EPROTO. Pure: fuzzed. */
 int wire_request_check(const void *msg, uint32_t bytes, int nfd);
 /* The same of an answer, which must be one of those that a request of type `ask` may get. */
@@ -504,8 +513,8 @@ int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd);
 /* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
- * read_only, WRITE) sealed and exactly `bytes` long. wire_look maps it for reading, though others may
- * write to it. */
+ * read_only, WRITE) sealed and exactly `bytes` long. wire_look maps it for reading, though others
+ * may write to it. */
 int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */

@@ -2,11 +2,11 @@
 /*
  * native.h - our own format, v0.2. docs/FORMAT.md is its specification to the byte.
  *
- * A step directory holds MANIFEST and parts; what else lies there is ignored. A main part is what one rank
- * owns and changes; what never changes lies in a part of its own (PART_CONST), which later steps link. The raw
- * space of a part is the memory of the rank's staged slot, so that raw chunks go to disk straight from there.
- * This room only translates: who writes the bytes is move, who names and commits the files is
- * store.
+ * A step directory holds MANIFEST and parts; what else lies there is ignored. A main part is what
+ * one rank owns and changes; what never changes lies in a part of its own (PART_CONST), which later
+ * steps link. The raw space of a part is the memory of the rank's staged slot, so that raw chunks
+ * go to disk straight from there. This room only translates: who writes the bytes is move, who
+ * names and commits the files is store.
  *
  * Everything here is pure: no state, any thread, bytes only through a struct source.
  */
@@ -99,20 +99,20 @@ struct native_info {
  * them, belongs to that rank's number modulo the mesh's size.
  * A tensor that is derived is owned as its master is (table_owned_as).
  * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
- * inside, those of class derived behind all others; big pieces on chunk bounds, small ones packed. The
- * place's name is "rank R" and its size the end of the last piece. Where the rank's pieces do not cover its
- * share, or its boxes overlap, or are on a mesh that does not have it: -EINVAL, every tensor named in the
- * list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
+ * inside, those of class derived behind all others; big pieces on chunk bounds, small ones packed.
+ * The place's name is "rank R" and its size the end of the last piece. Where the rank's pieces do
+ * not cover its share, or its boxes overlap, or are on a mesh that does not have it: -EINVAL, every
+ * tensor named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
 int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
 
 /*
  * The same for one of several parts of the rank. MAIN lists every tensor, and has no pieces of
- * tensors of class const, which are in CONST: a part of kind PART_CONST, that lists only what it has
- * pieces of (none: the rank needs no such part). Each has a raw space of its own from byte 0 on. A
- * blob is never in CONST, because its length may change. WHOLE is everything in one main part. What a
- * rank does not hold of its share is found in WHOLE and MAIN.
+ * tensors of class const, which are in CONST: a part of kind PART_CONST, that lists only what it
+ * has pieces of (none: the rank needs no such part). Each has a raw space of its own from byte 0
+ * on. A blob is never in CONST, because its length may change. WHOLE is everything in one main
+ * part. What a rank does not hold of its share is found in WHOLE and MAIN.
  */
 enum native_share { NATIVE_WHOLE, NATIVE_MAIN, NATIVE_CONST };
 int native_part_table_of(const struct table *decl, uint32_t rank, enum native_share share,
@@ -124,22 +124,24 @@ int native_part_table_of(const struct table *decl, uint32_t rank, enum native_sh
 int native_raw_order(const struct table *decl, uint32_t *ret_tensor);
 
 /*
- * Where a writer that stores every chunk raw puts the raw space of a part table: one entry per raw MiB, the
- * sums zero. raw_len reaches from the chunk's start to the end of the last piece with bytes in it (a
- * DERIVED one has none); raw bytes between pieces belong to the chunk and mean nothing; a chunk without such
- * pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes left out.
- * *ret_data_end: the end of the last one, a multiple of 4096. *ret_chunk is malloc'ed. -EPROTO: pieces
- * overlap, or differ in element size within a chunk (never so in a table of native_part_table).
+ * Where a writer that stores every chunk raw puts the raw space of a part table: one entry per raw
+ * MiB, the sums zero. raw_len reaches from the chunk's start to the end of the last piece with
+ * bytes in it (a DERIVED one has none); raw bytes between pieces belong to the chunk and mean
+ * nothing; a chunk without such pieces is a hole. Chunk after chunk from byte 4096 on, each on a
+ * multiple of 4096, holes left out.
+ * *ret_data_end: the end of the last one, a multiple of 4096. *ret_chunk is malloc'ed. -EPROTO:
+ * pieces overlap, or differ in element size within a chunk (never so in a table of
+ * native_part_table).
  */
 int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
 		       uint64_t *ret_data_end, struct ckpt_err *err);
 
 /*
- * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a tensor
- * that is derived, the piece of the tensor `of` with the same elements in the same place; TABLE_NONE where
- * there is none, and of every other piece. Of a tensor that is BF16 or F16, with a master that is F32, of the
- * same shape, not derived itself, neither with a pending reduction (table_master); both pieces row-major, the
- * master's on a multiple of 4 bytes. t is sealed.
+ * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a
+ * tensor that is derived, the piece of the tensor `of` with the same elements in the same place;
+ * TABLE_NONE where there is none, and of every other piece. Of a tensor that is BF16 or F16, with a
+ * master that is F32, of the same shape, not derived itself, neither with a pending reduction
+ * (table_master); both pieces row-major, the master's on a multiple of 4 bytes. t is sealed.
  * -ENOMEM.
  */
 int native_twins(const struct table *t, uint32_t *ret_twin);
@@ -151,7 +153,8 @@ void native_part_uuid(const struct native_info *info, uint32_t writer, uint8_t r
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head);
 /*
  * Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at
- * data_end. t: the part's table with piece fingerprints. chunk: with sums; what its pieces do not allow is
+ * data_end. t: the part's table with piece fingerprints. chunk: with sums; what its pieces do not
+ * allow is
  * -EINVAL. data_end: the end of the last chunk's bytes, or of its pages.
  * *ret_bytes is malloc'ed. ret_root: hash128 of the trailer.
  */
@@ -181,8 +184,8 @@ struct native_lineage {
 	const struct checkpoint_attr *attr;
 };
 /*
- * The whole MANIFEST file. Checks the union first: every rank 0..world-1 has exactly one main part (ranks
- * that own nothing still write one), every tensor covered exactly once, declarations equal:
+ * The whole MANIFEST file. Checks the union first: every rank 0..world-1 has exactly one main part
+ * (ranks that own nothing still write one), every tensor covered exactly once, declarations equal:
  * -EINVAL with all that is wrong. ret_id: 16 bytes, the checkpoint's id = the trailer's self.
  * *ret_bytes is malloc'ed. The order of part[] does not matter.
  */
@@ -206,10 +209,11 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 			   struct ckpt_err *err);
 
 /*
- * The same where the tensors of all parts are one table already, and its pieces were found to cover it:
- * then a step brings the fingerprints and the lengths of blobs. all: sealed, has every tensor of every part.
- * map[i][k]: which of them tensor k of part[i].table is, that has [map_n[i]] tensors; the pieces in
- * part[i].table have fingerprints. Where the elements of the pieces do not add up to a tensor: -EINVAL.
+ * The same where the tensors of all parts are one table already, and its pieces were found to cover
+ * it: then a step brings the fingerprints and the lengths of blobs. all: sealed, has every tensor
+ * of every part. map[i][k]: which of them tensor k of part[i].table is, that has [map_n[i]]
+ * tensors; the pieces in part[i].table have fingerprints. Where the elements of the pieces do not
+ * add up to a tensor: -EINVAL.
  */
 struct native_whole {
 	const struct table *all;
@@ -223,11 +227,12 @@ int native_manifest_whole(const struct native_info *info, const struct native_wh
 
 /*
  * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
- * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main part
- * says how many there were, and which other parts its rank had: all must be there. What looks like a part, and none
- * names it, may be anything. A part with features in ro_compat is not described anew.
- * What MANIFEST alone knew (lineage, notes, attributes) is the caller's. Whoever makes it visible opens the
- * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
+ * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main
+ * part says how many there were, and which other parts its rank had: all must be there. What looks
+ * like a part, and none names it, may be anything. A part with features in ro_compat is not
+ * described anew. What MANIFEST alone knew (lineage, notes, attributes) is the caller's. Whoever
+ * makes it visible opens the directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL
+ * say why it cannot be.
  */
 int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
 		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
@@ -235,26 +240,26 @@ int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
 
 /* --- reading --- */
 
-/* What a file in a step's directory is by its name: MANIFEST; what is to become one, or was one (MANIFEST.%08x,
- * MANIFEST.damaged-%08x); a part (w%04u-%08x-%03u.part); or nobody here made it. */
+/* What a file in a step's directory is by its name: MANIFEST; what is to become one, or was one
+ * (MANIFEST.%08x, MANIFEST.damaged-%08x); a part (w%04u-%08x-%03u.part); or nobody here made it. */
 enum native_entry { NATIVE_FOREIGN, NATIVE_IS_MANIFEST, NATIVE_SPENT, NATIVE_PART };
 enum native_entry native_entry(const char *name);
 
 /*
- * Its open gives file i = part i = place i of the table: the main parts in the order of ranks, then the others;
- * tensor fingerprints are those of MANIFEST and have been compared with the sums of the pieces'
- * (open_some compares nothing, and does not list the directory). On failure *ret is NULL; the
- * error's sentence lists what was found, as the faults do one by one.
+ * Its open gives file i = part i = place i of the table: the main parts in the order of ranks, then
+ * the others; tensor fingerprints are those of MANIFEST and have been compared with the sums of the
+ * pieces' (open_some compares nothing, and does not list the directory). On failure *ret is NULL;
+ * the error's sentence lists what was found, as the faults do one by one.
  */
 extern const struct format format_native;
 
 /*
- * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES, ATTRS): no tensors
- * are decoded. table is empty but for meshes; nfile 0.
+ * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES, ATTRS): no
+ * tensors are decoded. table is empty but for meshes; nfile 0.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
-/* As native_summary. If MANIFEST is right, it then calls `each` for every part as MANIFEST has it (without a
- * table), main parts first, until `each` returns another value than 0. */
+/* As native_summary. If MANIFEST is right, it then calls `each` for every part as MANIFEST has it
+ * (without a table), main parts first, until `each` returns another value than 0. */
 typedef int native_part_fn(void *arg, const struct native_part *part);
 int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
 			 struct checkpoint **ret, struct ckpt_err *err);

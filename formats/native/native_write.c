@@ -380,7 +380,8 @@ static int by_uuid(const void *va, const void *vb)
 	return memcmp((*a)->uuid, (*b)->uuid, sizeof(*a)->uuid);
 }
 
-/* Each rank's main part once, and no other twice. Everything else is built upon it, so it is told alone. */
+/* Each rank's main part once, and no other twice. Everything else is built upon it, so it is told
+ * alone. */
 static void parts_order(struct manifest *m)
 {
 	uint32_t world = m->info->world, rank = 0;

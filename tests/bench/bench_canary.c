@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_canary.c - see bench_canary.h. Called by bench_main.c. Invariant: places are drawn, and the slot's
- * pages touched, before the clock runs, as the helper does it; what is read has not been read before. */
+/* bench_canary.c - see bench_canary.h. Called by bench_main.c. Invariant: places are drawn, and the
+ * slot's pages touched, before the clock runs, as the helper does it; what is read has not been
+ * read before. */
 #include "bench_canary.h"
 #include "bench_job.h"
 #include "ckpt/base/pages.h"

@@ -4,12 +4,12 @@
  * declares its share of a model of about so many bytes, cut on dimension 0 over a mesh fsdp=W.
  *
  * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and
- * as FP32 master and two moments: 96 tensors. Or `tensors` FP32 ones on one rank, whose sizes are those
- * of a log-normal distribution with a median of 64 KiB, scaled in its width so that all of them have
- * about so many bytes. All lie in ckpt_alloc memory, unless `private` says otherwise. Every 8 bytes have a
- * value that is a pure function of (tensor, global position, step) and look random, so that no disk
- * or file system can compress them, and what was restored on another mesh can be checked; one word
- * in 512, so one in each page, depends on the step.
+ * as FP32 master and two moments: 96 tensors. Or `tensors` FP32 ones on one rank, whose sizes are
+ * those of a log-normal distribution with a median of 64 KiB, scaled in its width so that all of
+ * them have about so many bytes. All lie in ckpt_alloc memory, unless `private` says otherwise.
+ * Every 8 bytes have a value that is a pure function of (tensor, global position, step) and look
+ * random, so that no disk or file system can compress them, and what was restored on another mesh
+ * can be checked; one word in 512, so one in each page, depends on the step.
  *
  * A failure here ends the process with a sentence: there is nothing to measure any more.
  */

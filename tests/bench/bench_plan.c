@@ -195,8 +195,8 @@ static void rank_table(const struct table *dst, uint32_t rank, struct table *ret
 }
 
 /*
- * The pieces of the parts that are needed, as opening them would give: packed, or on chunks. Weights
- * and the optimizer's tensors lie apart, as in a part; here the latter begin at OPTIM_AT.
+ * The pieces of the parts that are needed, as opening them would give: packed, or on chunks.
+ * Weights and the optimizer's tensors lie apart, as in a part; here the latter begin at OPTIM_AT.
  */
 #define OPTIM_AT (UINT64_C(1) << 36)
 struct parts {

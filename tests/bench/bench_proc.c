@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_proc.c - see bench_proc.h. Called by the other files here. Invariant: a piece of shared memory
- * is known by its inode, and counted once.
+ * bench_proc.c - see bench_proc.h. Called by the other files here. Invariant: a piece of shared
+ * memory is known by its inode, and counted once.
  */
 #include "bench_proc.h"
 #include "bench_job.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_proc.h - what /proc says about a process. Where it says nothing, the process ends with a sentence. */
+/* bench_proc.h - what /proc says about a process. Where it says nothing, the process ends with a
+ * sentence. */
 #ifndef BENCH_PROC_H
 #define BENCH_PROC_H
 #include <stdint.h>
@@ -8,7 +9,8 @@
 /* User and system time of all its threads so far. */
 uint64_t proc_cpu_ns(pid_t pid);
 
-/* Of the threads that have this name: time on a processor, and time that they could run and had none. */
+/* Of the threads that have this name: time on a processor, and time that they could run and had
+ * none. */
 struct proc_threads {
 	uint64_t cpu_ns, wait_ns;
 };

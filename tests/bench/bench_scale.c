@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_scale.c - see bench_scale.h. Called by bench_main.c. Invariant: what a rank times is done by no
- * other rank at the same time: declaring is timed in processor time, snapshots one rank after the other. */
+/* bench_scale.c - see bench_scale.h. Called by bench_main.c. Invariant: what a rank times is done
+ * by no other rank at the same time: declaring is timed in processor time, snapshots one rank after
+ * the other. */
 #include "bench_scale.h"
 #include "bench_job.h"
 #include "bench_proc.h"

@@ -33,8 +33,8 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-/* Both ways to copy, one after the other, the first one changing from round to round. Returns the better
- * one's processor time, which others on this machine change least. */
+/* Both ways to copy, one after the other, the first one changing from round to round. Returns the
+ * better one's processor time, which others on this machine change least. */
 static uint64_t copies(void *dst, const struct job_rank *r, uint32_t round)
 {
 	uint64_t best = UINT64_MAX;

@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 /*
- * So many snapshots that are staged only, one after the other, and a pause of six copies in between.
+ * So many snapshots that are staged only, one after the other, and a pause of six copies in
+ * between.
  * load: what the trainer does meanwhile. "free": it computes, and holds one core. "busy": as many
  * threads compute as there are cores. "idle": it sleeps.
  *	copy_memcpy, copy_stream   one copy of the state, in turn with the snapshots (busy: before them)
@@ -22,16 +23,17 @@
 void bench_stall(const struct job_opts *o, uint32_t snapshots, const char *load, pid_t daemon);
 
 /*
- * A loop of fixed work, rounds times: eight steps without a snapshot, eight with one at each step. how:
- * "staged", or "persisted": each is written, and a step takes 1.5 times as long as a durable save.
+ * A loop of fixed work, rounds times: eight steps without a snapshot, eight with one at each step.
+ * how: "staged", or "persisted": each is written, and a step takes 1.5 times as long as a durable
+ * save.
  *	plain, with                one step
  *	asked, reached             snapshots; those that were staged, or committed
  */
 void bench_loop(const struct job_opts *o, const char *how, uint32_t rounds);
 
 /*
- * Two ranks that hold the same state (o->replicated) or half each: what the daemon's copying threads
- * spend on one snapshot (copy_cpu), which copies the same bytes either way.
+ * Two ranks that hold the same state (o->replicated) or half each: what the daemon's copying
+ * threads spend on one snapshot (copy_cpu), which copies the same bytes either way.
  */
 void bench_drift(const struct job_opts *o, uint32_t snapshots, pid_t daemon);
 #endif

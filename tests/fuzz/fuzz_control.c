@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_control.c - a control connection, both directions. The first byte says what: an answer of the
- * daemon, a request to it, a report as arbitrary bytes, or changes (edits.h) to a report that is good.
- * What the checks let through is read whole: every string ends inside, every index is in range.
+ * fuzz_control.c - a control connection, both directions. The first byte says what: an answer of
+ * the daemon, a request to it, a report as arbitrary bytes, or changes (edits.h) to a report that
+ * is good. What the checks let through is read whole: every string ends inside, every index is in
+ * range.
  */
 #include "ckpt/wire/wire.h"
 #include "tests/fuzz/edits.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_declaration.c - what a trainer sends with DECLARE: a container of kind DECLARATION that the
- * daemon decodes, plans, and then copies by, out of the trainer's memory into its own. Bits 2-3 of the
- * first byte (container_edits.h) say how much memory the rank had sent. What is accepted is carried
- * out between buffers of exactly the sizes that were said, so that a byte beyond is seen; and the
- * lengths of blobs, which the trainer may change at any time, are whatever the input says.
+ * daemon decodes, plans, and then copies by, out of the trainer's memory into its own. Bits 2-3 of
+ * the first byte (container_edits.h) say how much memory the rank had sent. What is accepted is
+ * carried out between buffers of exactly the sizes that were said, so that a byte beyond is seen;
+ * and the lengths of blobs, which the trainer may change at any time, are whatever the input says.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
@@ -36,7 +36,8 @@ static int boxes_add(struct table *t, bool alone, uint64_t *at)
 	return r;
 }
 
-/* The sample's declaration and two tensors in boxes, its blobs with the room for their lengths that the library gives them. */
+/* The sample's declaration and two tensors in boxes, its blobs with the room for their lengths that
+ * the library gives them. */
 static void declaration_make(const struct sample *s, struct table *t)
 {
 	uint64_t more = s->mem_bytes, zero = 0;
@@ -137,7 +138,8 @@ static void carry_out(const struct decl *d, const uint8_t *data, size_t size)
 	assert(d->raw_bytes >= d->part.place[0].bytes);
 	if (bytes > 64 * MIB)
 		return;
-	/* That what lies behind the last piece is never written is more than it promises, but so. */
+	/* That what lies behind the last piece is never written is more than it promises, but
+	 * so. */
 	slot = malloc(bytes + 1);
 	assert(slot);
 	to = slot;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_list.c - the memory that the daemon's answer to LIST brings, as the library reads it: a container
- * with tensors, verdicts and texts, all of which are the daemon's, or whoever's sits on its socket. What
- * the trainer's function gets lies inside, and is what a trainer may declare.
+ * fuzz_list.c - the memory that the daemon's answer to LIST brings, as the library reads it: a
+ * container with tensors, verdicts and texts, all of which are the daemon's, or whoever's sits on
+ * its socket. What the trainer's function gets lies inside, and is what a trainer may declare.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/client/handle.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_pages.c - the pages that a trainer and the daemon share, as the daemon reads them: the trainer
- * may write anything there. The input is laid over a job page and a rank page; then every function of
- * shared.h that the daemon calls is called as it calls them. What they return is within its limits,
- * they end, and they touch nothing outside the pages.
+ * fuzz_pages.c - the pages that a trainer and the daemon share, as the daemon reads them: the
+ * trainer may write anything there. The input is laid over a job page and a rank page; then every
+ * function of shared.h that the daemon calls is called as it calls them. What they return is within
+ * its limits, they end, and they touch nothing outside the pages.
  */
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/wire/shared.h"

@@ -2,7 +2,8 @@
 /*
  * fuzz_wire.c - arbitrary bytes, with any number of descriptors, as a message: what wire_recv lets
  * through has a whole head that tells the truth, or is a refusal, which may be of any version and
- * length; what wire_request_check lets through is safe to be read as its type; no descriptor is lost.
+ * length; what wire_request_check lets through is safe to be read as its type; no descriptor is
+ * lost.
  */
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/client/handle.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * asker.h - the daemon's protocol by hand, for tests: connect, ask, read the answer or the report. What
- * must hold and does not ends the program.
+ * asker.h - the daemon's protocol by hand, for tests: connect, ask, read the answer or the report.
+ * What must hold and does not ends the program.
  */
 #ifndef TESTS_ASKER_H
 #define TESTS_ASKER_H

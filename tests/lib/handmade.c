@@ -6,7 +6,8 @@
 #include "ckpt/base/dtype.h"
 #include <stdio.h>
 
-/* As docs/FORMAT.md defines the rounding; by comparing with the halfway point, not by adding to it. */
+/* As docs/FORMAT.md defines the rounding; by comparing with the halfway point, not by adding to
+ * it. */
 static uint16_t rounded(uint32_t up, uint32_t rest, uint32_t half)
 {
 	return (uint16_t)(up + (rest > half || (rest == half && up & 1)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peer.h - the library's side of the protocol by hand, for tests that do what libckpt does not: one rank
- * that has attached and declared, with its pages and slots mapped.
+ * peer.h - the library's side of the protocol by hand, for tests that do what libckpt does not: one
+ * rank that has attached and declared, with its pages and slots mapped.
  */
 #ifndef TESTS_LIB_PEER_H
 #define TESTS_LIB_PEER_H

@@ -178,7 +178,8 @@ static bool in_own(const struct rank *k, uint32_t i)
 	return k->args->memory == MEMORY_OWN || (k->args->memory == MEMORY_MIXED && i % 2);
 }
 
-/* Lays the parts out one after the other in each block; called without blocks to learn the sizes. */
+/* Lays the parts out one after the other in each block; called without blocks to learn the
+ * sizes. */
 static void lay_out(struct rank *k, void *const base[2])
 {
 	uint64_t at[2] = { 0 };
@@ -955,8 +956,8 @@ static void prepare_stats(struct rank *k)
 	ranks_barrier(k->ranks); /* the copy was alone on the machine */
 }
 
-/* As if the state had gone wrong: all ranks go on from the newest step that there is, which is returned; from
- * this one, when there is none. */
+/* As if the state had gone wrong: all ranks go on from the newest step that there is, which is
+ * returned; from this one, when there is none. */
 static uint64_t go_back(struct rank *k, uint64_t step)
 {
 	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };

@@ -13,8 +13,8 @@
 
 #define MESH_DIMS_MAX 2
 
-/* SHARDS: rows of each tensor. BOXES: all tensors are one row of elements, as ZeRO has them, and each
- * rank of fsdp has an equal stretch of it. */
+/* SHARDS: rows of each tensor. BOXES: all tensors are one row of elements, as ZeRO has them, and
+ * each rank of fsdp has an equal stretch of it. */
 enum state_layout { LAYOUT_SHARDS, LAYOUT_BOXES };
 /* Where the state lies: memory of ckpt_alloc, the trainer's own, or every second tensor there. */
 enum state_memory { MEMORY_ALLOC, MEMORY_OWN, MEMORY_MIXED };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_base_pages.c - large memory: on the bounds that huge pages need, shared where it says so, and
- * with its contents when it is made resident.
+ * test_base_pages.c - large memory: on the bounds that huge pages need, shared where it says so,
+ * and with its contents when it is made resident.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -73,7 +73,8 @@ TEST(what_is_committed_is_in_memory_and_more_than_there_is_is_refused)
 	close(fd);
 }
 
-/* Memory that the kernel cannot give, here for want of a file under it: an error of who uses it, later. */
+/* Memory that the kernel cannot give, here for want of a file under it: an error of who uses it,
+ * later. */
 TEST(what_cannot_be_had_is_no_death)
 {
 	int fd = memfd_create("pages", MFD_CLOEXEC);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_cli_control.c - ckptctl's end of a control connection against daemons that are not what they
- * should be: they say nothing, half of it, something else, or what cannot be; and what status makes of
- * a report. Real daemons are tests/e2e/test_control.sh's.
+ * should be: they say nothing, half of it, something else, or what cannot be; and what status makes
+ * of a report. Real daemons are tests/e2e/test_control.sh's.
  */
 #include "ckpt/cli/control.h"
 #include "tests/lib/cli_rig.h"

@@ -660,8 +660,8 @@ TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 	assert_says(got.out, "ok    directory");
 	assert_says(got.out, "ok    daemon");
 	assert_int_equal(entries(dir), 0);
-	/* a daemon that is stopped is a failure, one that is not there a warning; a job that nothing could
-	 * hold, a failure */
+	/* a daemon that is stopped is a failure, one that is not there a warning; a job that
+	 * nothing could hold, a failure */
 	l.over = true;
 	pthread_join(l.thread, NULL);
 	RUN_IS(1, "doctor", dir, "-S", a.sun_path);

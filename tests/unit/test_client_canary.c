@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_canary.c - how often canary.c misses a change, in trials on memory without a daemon; where it
- * reads; what it makes of rows that lie. A trial draws places for one snapshot, changes memory before or
- * behind a copier, and looks whether the comparison of the daemon or that of the guard finds it.
+ * test_client_canary.c - how often canary.c misses a change, in trials on memory without a daemon;
+ * where it reads; what it makes of rows that lie. A trial draws places for one snapshot, changes
+ * memory before or behind a copier, and looks whether the comparison of the daemon or that of the
+ * guard finds it.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/draw.h"
@@ -108,8 +109,8 @@ static bool changes(uint32_t how, const struct canary_place *p)
 	return in_change(how, (uint32_t)((uint64_t)(p->src - (uint8_t *)memory) / 8));
 }
 
-/* The words of a mark: are all of them outside of the change? They are compared with what was changed, in
- * the slot or in memory, by equality; so that is what it comes down to. */
+/* The words of a mark: are all of them outside of the change? They are compared with what was
+ * changed, in the slot or in memory, by equality; so that is what it comes down to. */
 TEST(a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million)
 {
 	for (uint32_t how = 0; how < 5; how++) {
@@ -133,7 +134,8 @@ TEST(a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million)
 	}
 }
 
-/* Through all of it, a few thousand times: mark, change before, behind or amid the copy, compare. */
+/* Through all of it, a few thousand times: mark, change before, behind or amid the copy,
+ * compare. */
 TEST(it_is_found_wherever_the_copier_was)
 {
 	for (uint32_t i = 0; i < FEWER(3000u); i++) {
@@ -232,7 +234,8 @@ TEST(every_nth_mark_notes_more)
 	X.check = 0;
 }
 
-/* Every word of the state with the same probability: of 156 expected hits no word is six standard deviations away. */
+/* Every word of the state with the same probability: of 156 expected hits no word is six standard
+ * deviations away. */
 TEST(places_are_drawn_evenly_and_used_once)
 {
 	static uint32_t hit[WORDS], used[2];
@@ -265,8 +268,8 @@ TEST(places_are_drawn_evenly_and_used_once)
 }
 
 /* --- where it reads --- */
-/* A local of the process's own memory, of 3 x 5 x 7 elements of 2 bytes with gaps everywhere: what lies in the gaps is not
- * there for ASan, and differs all the time. */
+/* A local of the process's own memory, of 3 x 5 x 7 elements of 2 bytes with gaps everywhere: what
+ * lies in the gaps is not there for ASan, and differs all the time. */
 TEST(own_memory_is_read_inside_of_its_box_alone)
 {
 	enum { A = 3, B = 5, C = 7 };

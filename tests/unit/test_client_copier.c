@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_copier.c - what the library's copier is given (ckpt/client/sealed.h): units that are all of its
- * rows, each byte once, and none much longer than a MiB; rows of a wrong daemon, which would make it read or
- * write elsewhere, are refused; slots that a later rev keeps are mapped once; how many threads copy.
+ * test_client_copier.c - what the library's copier is given (ckpt/client/sealed.h): units that are
+ * all of its rows, each byte once, and none much longer than a MiB; rows of a wrong daemon, which
+ * would make it read or write elsewhere, are refused; slots that a later rev keeps are mapped once;
+ * how many threads copy.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/draw.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_daemons.c - the library beside daemons that are not what they should be: silent, full,
- * of another version, handing out doorbells and pages that are none. No call takes longer than it was
- * told, no signal comes, the sentence is logged once, and the library tries again.
+ * test_client_daemons.c - the library beside daemons that are not what they should be: silent,
+ * full, of another version, handing out doorbells and pages that are none. No call takes longer
+ * than it was told, no signal comes, the sentence is logged once, and the library tries again.
  */
 #define REATTACH_OTHER_NS (250 * NS_PER_MS)
 #include "ckpt/wire/shared.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_declare.c - what a handle keeps of its declarations: which tensor and blob has a name, in
- * which segment memory lies, what ckpt_snapshot copies by value. Without a daemon.
+ * test_client_declare.c - what a handle keeps of its declarations: which tensor and blob has a
+ * name, in which segment memory lies, what ckpt_snapshot copies by value. Without a daemon.
  */
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_landing.c - what a daemon's window brings goes where it was declared and nowhere else, and memory
- * that is not there is an error.
+ * test_client_landing.c - what a daemon's window brings goes where it was declared and nowhere
+ * else, and memory that is not there is an error.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"

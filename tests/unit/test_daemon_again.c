@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_again.c - ckpt_restore after snapshots: the launch goes back to an older step and counts on from
- * there, with the same numbers; what it has left behind comes back neither from memory nor from disk.
+ * test_daemon_again.c - ckpt_restore after snapshots: the launch goes back to an older step and
+ * counts on from there, with the same numbers; what it has left behind comes back neither from
+ * memory nor from disk.
  */
+#include "ckpt/client/handle.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
@@ -95,6 +97,28 @@ TEST(a_staged_step_of_the_new_line_is_newer_than_what_was_left_behind)
 	launch_of(plan("newer", "fsdp=3"), staged_script, NULL);
 	/* All have left: it was written, and the steps behind it are set aside. */
 	assert_soon(!strcmp(host_steps(&H, "newer"), "1 2 3 4 5 ~6 7 ~7 ~8 ~9"));
+}
+
+/* The daemon may still read what ckpt_snapshot took by value. */
+TEST(a_restore_that_only_checks_leaves_alone_what_is_copied)
+{
+	const struct part_of *p;
+	uint8_t *taken, was;
+
+	host_start(&H, NULL);
+	open_one(&K, "checks", "fsdp=1");
+	must_train(&K, 1, 0, CKPT_PERSIST, CKPT_COMMITTED);
+	must_train(&K, 2, 0, CKPT_STAGE_ONLY, 0);
+	p = K.c->by_value[0].part;
+	taken = (uint8_t *)K.c->seg[p->seg].base + p->off;
+	was = *taken;
+	*(uint8_t *)p->ptr = (uint8_t)~was; /* VOLATILE: at any time */
+	must_restore(&K, 1, CKPT_DRY_RUN);
+	assert_int_equal(*taken, was);
+	assert_int_equal(*(uint8_t *)p->ptr, (uint8_t)~was);
+	must_wait(&K, 2, CKPT_STAGED);
+	must_guard(&K);
+	rank_close(&K, 0);
 }
 
 /* --- amid a write --- */
@@ -230,7 +254,8 @@ TEST(a_hundred_restores_of_one_launch)
 }
 
 /* --- deaths --- */
-/* The next daemon is told from where the line goes on: what the first one has left behind is not continued. */
+/* The next daemon is told from where the line goes on: what the first one has left behind is not
+ * continued. */
 TEST(a_daemon_that_takes_over_goes_on_from_the_restored_step)
 {
 	host_start(&H, NULL);

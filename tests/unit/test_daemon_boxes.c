@@ -454,8 +454,8 @@ static void ranks_attach(const char *job, uint32_t n)
 	}
 }
 
-/* 0 once all of them have it; or the first refusal, whose sentence the last rank then has: of two that
- * contradict each other, the one is refused whose declaration came second. */
+/* 0 once all of them have it; or the first refusal, whose sentence the last rank then has: of two
+ * that contradict each other, the one is refused whose declaration came second. */
 static int ranks_seal(uint32_t n)
 {
 	uint64_t until = now_ns() + PATIENCE;

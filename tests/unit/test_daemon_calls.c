@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_calls.c - every function of ckpt.h, as its exported symbols list them, with a NULL handle,
- * with each of its pointers NULL, with every size of its structures, and in a child of the process that
- * has the handle: the result is the one that ckpt.h tells, and never a byte beyond .size is touched.
+ * test_daemon_calls.c - every function of ckpt.h, as its exported symbols list them, with a NULL
+ * handle, with each of its pointers NULL, with every size of its structures, and in a child of the
+ * process that has the handle: the result is the one that ckpt.h tells, and never a byte beyond
+ * .size is touched.
  *
  * A new call is a line in `call`; without it the first test fails.
  */
@@ -114,8 +115,8 @@ GIVES(do_version, ckpt_version() ? 0 : -1)
 
 #define GOOD(x) (void *)(uintptr_t)(x)
 
-/* null: of each pointer, what NULL makes of the call: E -EINVAL; any other: it is allowed. handle: it
- * takes one. */
+/* null: of each pointer, what NULL makes of the call: E -EINVAL; any other: it is allowed. handle:
+ * it takes one. */
 static const struct row {
 	const char *name;
 	int64_t (*call)(ckpt *c, void *const *p);
@@ -548,7 +549,8 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 		must_wait(&k[0], step, CKPT_STAGED);
 	}
 	ranks_close(k, 2);
-	/* Without one nobody knows yet that the others will guard: each of them waits, or guards. */
+	/* Without one nobody knows yet that the others will guard: each of them waits, or
+	 * guards. */
 	for (int how = 0; how < 2; how++) {
 		p.job = how ? "guards" : "waits";
 		ranks_open(k, 2, &p);

@@ -301,7 +301,8 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	stage(&K, 1, 0);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
 	gate_await(&G);
-	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
+	/* meanwhile others are served, the trainer goes on, and a second drain waits for the
+	 * same */
 	stage(&K, 2, 0);
 	assert_int_equal(ask_job(&b, "drain")->staged, 2);
 	ask_send(&b, &m, WIRE_DRAIN, sizeof m);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_copiers.c - what the daemon does about a rank that has a copier of its own. The rank is made by
- * hand (tests/lib/peer.h), so that its copier ends, tears, or does neither, at the very moment that a test
- * wants; schedules of both are test_wire_shared.c's.
+ * test_daemon_copiers.c - what the daemon does about a rank that has a copier of its own. The rank
+ * is made by hand (tests/lib/peer.h), so that its copier ends, tears, or does neither, at the very
+ * moment that a test wants; schedules of both are test_wire_shared.c's.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_deaths.c - what becomes of steps when ranks and daemons are killed, stopped, or followed
- * by others. The invariant of every test: what is committed is whole and of its step, and nobody
- * waits for who is gone.
+ * test_daemon_deaths.c - what becomes of steps when ranks and daemons are killed, stopped, or
+ * followed by others. The invariant of every test: what is committed is whole and of its step, and
+ * nobody waits for who is gone.
  */
 #include "tests/lib/procs.h"
 

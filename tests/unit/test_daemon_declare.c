@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_declare.c - declarations that live: memory that outlives its handle, blobs that grow beyond
- * their room and get another one, and what one rank says for all. The library and the daemon in one process.
+ * test_daemon_declare.c - declarations that live: memory that outlives its handle, blobs that grow
+ * beyond their room and get another one, and what one rank says for all. The library and the daemon
+ * in one process.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/draw.h"

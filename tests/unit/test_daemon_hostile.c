@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_hostile.c - a trainer that means harm, or has gone mad, in the daemon's own protocol: it
- * writes anything into the pages that it shares with the daemon, sends more descriptors, jobs, ranks
- * and declarations than there may be, exchanges and changes the memory that it has handed over. The
- * daemon neither dies nor waits nor loses what is another job's; what it commits for the hostile job
- * has the right shape, whatever its bytes are. CKPT_TEST_LOG=1 shows the daemon's log.
+ * test_daemon_hostile.c - a trainer that means harm, or has gone mad, in the daemon's own protocol:
+ * it writes anything into the pages that it shares with the daemon, sends more descriptors, jobs,
+ * ranks and declarations than there may be, exchanges and changes the memory that it has handed
+ * over. The daemon neither dies nor waits nor loses what is another job's; what it commits for the
+ * hostile job has the right shape, whatever its bytes are. CKPT_TEST_LOG=1 shows the daemon's log.
  *
  * Messages that are malformed are in test_daemon_inprocess.c and test_daemon_control.c, parsers in
  * tests/fuzz.
@@ -46,7 +46,8 @@ static void scribble(struct peer *e)
 	atomic_store(&word[draw(&rng) % (bytes / 8)], number());
 }
 
-/* What looks like a mark: the next ticket, in a slot that may be free or not, and a record for it. */
+/* What looks like a mark: the next ticket, in a slot that may be free or not, and a record for
+ * it. */
 static void pretend(struct peer *e, uint64_t step)
 {
 	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 2047) + 1) & 2047,
@@ -146,8 +147,9 @@ TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 	assert_int_equal(host_count(&H, "evil", STORE_COLLECTING), 0);
 }
 
-/* Who writes into its slots while they are written to the disk has a checkpoint that does not verify,
- * and nobody else has. But never does the daemon trust a length that changes under its eyes. */
+/* Who writes into its slots while they are written to the disk has a checkpoint that does not
+ * verify, and nobody else has. But never does the daemon trust a length that changes under its
+ * eyes. */
 TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 {
 	struct peer e;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_inprocess.c - the library and the daemon in one process, ranks as threads: what ckpt.h
- * promises, from attach to a restore on another mesh, and what happens when something is full,
- * damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
+ * test_daemon_inprocess.c - the library and the daemon in one process, ranks as threads: what
+ * ckpt.h promises, from attach to a restore on another mesh, and what happens when something is
+ * full, damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
@@ -903,7 +903,8 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 		REFUSED(&a, h, WIRE_HELLO, store, -EINVAL, "");
 		ask_close(&a);
 	}
-	/* No protocol at all, a wrong number of descriptors, a type of the other side, requests before HELLO. */
+	/* No protocol at all, a wrong number of descriptors, a type of the other side, requests
+	 * before HELLO. */
 	a = raw();
 	assert_int_equal(send(a.sock, junk, sizeof junk, 0), sizeof junk);
 	assert_int_equal(recv(a.sock, junk, sizeof junk, 0), 0);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_landing.c - a restore into memory that only its process may write: the daemon's windows, emptied by
- * hand or by the library's own code (ckpt/client/landing.c). Ranks speak the protocol themselves, with windows
- * so small that a small state goes through dozens of them. Where the bytes lie is what a trainer's may: dense,
- * with gaps, transposed, in hundreds of small tensors.
+ * test_daemon_landing.c - a restore into memory that only its process may write: the daemon's
+ * windows, emptied by hand or by the library's own code (ckpt/client/landing.c). Ranks speak the
+ * protocol themselves, with windows so small that a small state goes through dozens of them. Where
+ * the bytes lie is what a trainer's may: dense, with gaps, transposed, in hundreds of small
+ * tensors.
  */
 #include "tests/lib/host.h"
 #include "ckpt/base/container.h"
@@ -267,7 +268,8 @@ static void raw_restore_all(struct raw *r, uint32_t n)
 		pthread_join(t[i], NULL);
 }
 
-/* Every element of the tensors [from, to) is that step's (0: untouched), and every byte between is as it was. */
+/* Every element of the tensors [from, to) is that step's (0: untouched), and every byte between is
+ * as it was. */
 static void must_hold(const struct raw *r, uint32_t ntensor, uint32_t from, uint32_t to,
 		      uint64_t step)
 {
@@ -356,9 +358,11 @@ TEST(a_window_is_not_written_before_it_is_handed_back)
 }
 
 /* --- failures --- */
+static int fault = -EFAULT;
+
 static int says_fault(struct raw *r, const struct wire_landed *m)
 {
-	return r->rank == 1 && m->round == 3 ? -EFAULT : 0;
+	return r->rank == 1 && m->round == 3 ? fault : 0;
 }
 
 static int says_nothing(struct raw *r, const struct wire_landed *m)
@@ -371,23 +375,28 @@ static int says_nothing(struct raw *r, const struct wire_landed *m)
 
 TEST(memory_that_cannot_be_written_fails_the_restore_of_every_rank)
 {
+	/* Of a step nothing is wrong, whatever the library says of its memory. */
+	static const int code[] = { -EFAULT, -EPROTO, -EIO };
+
 	start();
-	save_steps_of("own", 1, 1, TENSORS);
-	for (uint32_t r = 0; r < 2; r++) {
+	save_steps_of("own", 1, 2, TENSORS);
+	for (uint32_t r = 0; r < 2; r++)
 		raw_open(&R[r], "own", r, 2, TENSORS);
-		R[r].landed = says_fault;
-	}
-	raw_restore_all(R, 2);
-	for (uint32_t r = 0; r < 2; r++) {
-		assert_int_equal(R[r].type, WIRE_REFUSE);
-		assert_int_equal(R[r].a.refused.code, -EFAULT);
-		assert_non_null(strstr(R[r].a.refused.text, "rank 1 could not write"));
-		R[r].landed = NULL;
+	for (uint32_t i = 0; i < ARRAY_LEN(code); i++) {
+		fault = code[i];
+		R[0].landed = R[1].landed = says_fault;
+		raw_restore_all(R, 2);
+		for (uint32_t r = 0; r < 2; r++) {
+			assert_int_equal(R[r].type, WIRE_REFUSE);
+			assert_int_equal(R[r].a.refused.code, -EFAULT);
+			assert_non_null(strstr(R[r].a.refused.text, "rank 1 could not write"));
+			R[r].landed = NULL;
+		}
 	}
 	raw_restore_all(R, 2); /* mended */
 	for (uint32_t r = 0; r < 2; r++) {
 		assert_int_equal(R[r].type, WIRE_RESTORED);
-		must_hold(&R[r], TENSORS, 0, TENSORS, 1);
+		must_hold(&R[r], TENSORS, 0, TENSORS, 2);
 		raw_close(&R[r]);
 	}
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_launches.c - launches of one job that begin at once, none of which has a number: in which
- * order ever their ranks come, one of them gets all its ranks and is left alone, and every rank of the
- * others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its token.
+ * test_daemon_launches.c - launches of one job that begin at once, none of which has a number: in
+ * which order ever their ranks come, one of them gets all its ranks and is left alone, and every
+ * rank of the others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its
+ * token.
  */
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
@@ -183,7 +184,8 @@ static void close_all(struct comer *k, uint32_t n)
 		(void)close(k[i].a.sock);
 }
 
-/* It is for those who compete: a launch that ended is nobody's rival, and a number decides by itself. */
+/* It is for those who compete: a launch that ended is nobody's rival, and a number decides by
+ * itself. */
 TEST(who_comes_when_the_other_has_ended_takes_over)
 {
 	const char *job = new_job();

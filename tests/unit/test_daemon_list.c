@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_list.c - ckpt_tensors: what a step holds, from memory and from disk, before anything is
- * declared; and ckpt_unmatched: what a restore did not match, by name. Each error of both.
+ * test_daemon_list.c - ckpt_tensors: what a step holds, from memory and from disk, before anything
+ * is declared; and ckpt_unmatched: what a restore did not match, by name. Each error of both.
  */
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
@@ -253,7 +253,8 @@ TEST(nothing_is_held_for_who_has_looked)
 }
 
 /* --- which step --- */
-/* In its header, or where its tensors are, which nobody reads who only looks which steps there are. */
+/* In its header, or where its tensors are, which nobody reads who only looks which steps there
+ * are. */
 static void manifest_damage(uint64_t step, bool tensors)
 {
 	cleanup_close int dir = host_step_fd(&H, JOB, step),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_own.c - the process's own memory: the library copies it straight into the slot, nothing but
- * what the rank owns, and nothing is held besides; memory that is gone tears the snapshot, with the
- * tensor's name, and training goes on; memory that moves between two steps costs no step. The library and
- * the daemon are in one process.
+ * test_daemon_own.c - the process's own memory: the library copies it straight into the slot,
+ * nothing but what the rank owns, and nothing is held besides; memory that is gone tears the
+ * snapshot, with the tensor's name, and training goes on; memory that moves between two steps costs
+ * no step. The library and the daemon are in one process.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/deny_syscall.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_parts.c - which files of a step a restore opens: those with something of what is wanted, and no
- * others; all of them where nothing says which those are.
+ * test_daemon_parts.c - which files of a step a restore opens: those with something of what is
+ * wanted, and no others; all of them where nothing says which those are.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_passes.c - which steps are walked, when, and what a pass sees (daemon/passes.h): each byte of a
- * guarded step once, the steps in their order, with the step before where it wants that.
+ * test_daemon_passes.c - which steps are walked, when, and what a pass sees (daemon/passes.h): each
+ * byte of a guarded step once, the steps in their order, with the step before where it wants that.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"

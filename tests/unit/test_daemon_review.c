@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_review.c - steps that were lost, memory that was overwritten and calls that never came
- * back before they were looked for: each test failed once. Called as "ckptd" with --background, this
- * program is a daemon that a rank starts.
+ * test_daemon_review.c - steps that were lost, memory that was overwritten and calls that never
+ * came back before they were looked for: each test failed once. Called as "ckptd" with
+ * --background, this program is a daemon that a rank starts.
  */
 #include "tests/lib/procs.h"
 
@@ -200,7 +200,8 @@ TEST(a_restore_ends_when_the_daemon_is_stopped)
 	stop(D);
 	assert_int_equal(restore(&r, CKPT_LATEST, 0), -ETIMEDOUT);
 	assert_true(r.last.ns < STOPPED_NS);
-	/* It reads the request when it goes on, and must not write into what is the trainer's again. */
+	/* It reads the request when it goes on, and must not write into what is the trainer's
+	 * again. */
 	fill(&r, 1, 7);
 	go_on(D);
 	assert_soon(stats(&r)->reattached == 1);

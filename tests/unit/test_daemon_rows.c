@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_rows.c - the rows of a copy (daemon/rows.c): carried out they are the copy, byte for byte and
- * each byte once; they are few where memory is regular; of too many a random part is kept.
+ * test_daemon_rows.c - the rows of a copy (daemon/rows.c): carried out they are the copy, byte for
+ * byte and each byte once; they are few where memory is regular; of too many a random part is kept.
  */
 #include "daemon/state.h"
 #include "tests/lib/draw.h"
@@ -10,7 +10,8 @@
 
 static uint64_t seed;
 
-/* A tensor, whole or in two pieces of these index lists in its first dimension, with these strides. */
+/* A tensor, whole or in two pieces of these index lists in its first dimension, with these
+ * strides. */
 static void table_of(struct table *t, uint32_t ndim, const uint64_t *shape, const int64_t *stride,
 		     const struct run *part, uint32_t nrun)
 {

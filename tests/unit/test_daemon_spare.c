@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_spare.c - a job that is killed and starts again: the daemon holds no more memory than while
- * it ran; a slot that the next launch took over is not used as long as it holds a step; and no byte of what
- * it held before comes into a file.
+ * test_daemon_spare.c - a job that is killed and starts again: the daemon holds no more memory than
+ * while it ran; a slot that the next launch took over is not used as long as it holds a step; and
+ * no byte of what it held before comes into a file.
  */
 #include "tests/lib/procs.h"
 #include <inttypes.h>

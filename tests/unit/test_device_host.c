@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_device_host.c - the process's own memory as a device (ckpt/device): every row comes to its place
- * whatever its width and pitch, bytes beside it stay as they are, and an address without memory is -EFAULT
- * with the row. All of it also where a sandbox refuses process_vm_readv.
+ * test_device_host.c - the process's own memory as a device (ckpt/device): every row comes to its
+ * place whatever its width and pitch, bytes beside it stay as they are, and an address without
+ * memory is -EFAULT with the row. All of it also where a sandbox refuses process_vm_readv.
  */
 #include "ckpt/device/device.h"
 #include "tests/lib/deny_syscall.h"
@@ -123,7 +123,8 @@ static uint8_t *island(uint32_t pages)
 	return p + PAGE;
 }
 
-/* Rows around an island of 8 pages: which of them cannot be copied, and what came before is there. */
+/* Rows around an island of 8 pages: which of them cannot be copied, and what came before is
+ * there. */
 static bool faults_are_told(void)
 {
 	uint8_t *p = island(8), *hole = island(8);

@@ -469,8 +469,8 @@ TEST(test_more_writes_than_the_queue_holds_are_one_file)
 	made_free(&m);
 }
 
-/* Whole chunks in one call, more than a block of them; from where they lie, and from where no direct
- * write could take them. */
+/* Whole chunks in one call, more than a block of them; from where they lie, and from where no
+ * direct write could take them. */
 TEST(test_many_chunks_in_one_call_are_the_same_file)
 {
 	const uint64_t bytes = 3 * MOVE_BLOCK + MIB / 2;
@@ -752,7 +752,8 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), -EIO);
 			assert_non_null(strstr(err.msg, "chunk 1 is not there any more"));
 			io_faults_fail(&faults, IO_ON_READ, 100, -EIO, false);
-			/* Bytes of a chunk behind the last; no bytes of a chunk that has them all. */
+			/* Bytes of a chunk behind the last; no bytes of a chunk that has them
+			 * all. */
 			bad = s;
 			bad.nchunk = 3;
 			assert_int_equal(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_spread.c - a staged step to memory by several threads: the same as by one, whatever the shapes; a MiB
- * whose sum is wrong goes nowhere, and each is asked for once.
+ * test_move_spread.c - a staged step to memory by several threads: the same as by one, whatever the
+ * shapes; a MiB whose sum is wrong goes nowhere, and each is asked for once.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
@@ -19,7 +19,8 @@ static struct ckpt_err err;
 static atomic_uint asked[2][BYTES >> 20];
 static uint32_t wrong_place, wrong_mib;
 
-/* The same tensors on both sides: in rows over two places here, in columns over two places there. */
+/* The same tensors on both sides: in rows over two places here, in columns over two places
+ * there. */
 static void table_of(struct table *t, bool columns)
 {
 	uint64_t at[2] = { 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_walk.c - what rides on the one walk over a state sees every byte that the file holds, once
- * and in order, whether it is written, or written twice, or not at all; and small tensors reach the disk in few
- * large writes.
+ * test_move_walk.c - what rides on the one walk over a state sees every byte that the file holds,
+ * once and in order, whether it is written, or written twice, or not at all; and small tensors
+ * reach the disk in few large writes.
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/part_writer.h"

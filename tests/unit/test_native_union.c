@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_union.c - what parts say together, in checkpoints that the sample does not make: declarations
- * that are the same to the byte, holes in a raw space, pending reductions, thousands of tensors that
- * nobody holds, a model without a mesh.
+ * test_native_union.c - what parts say together, in checkpoints that the sample does not make:
+ * declarations that are the same to the byte, holes in a raw space, pending reductions, thousands
+ * of tensors that nobody holds, a model without a mesh.
  */
 #include "tests/unit/test_native_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_lineage.c - seq, parent and what is set aside, for every situation in which a step can meet a
- * job's directory; then the same from a directory.
+ * test_store_lineage.c - seq, parent and what is set aside, for every situation in which a step can
+ * meet a job's directory; then the same from a directory.
  */
 #include "ckpt/store/lineage.h"
 #include "tests/crash/job.h"
@@ -22,9 +22,9 @@
 	}
 
 /*
- * A scan in one line, newest first: STEP STATE SEQ GENERATION. States: c committed, a set aside, d damaged, u
- * damaged because it cannot be read, q quarantined, m misplaced, n newer, o older, t collecting. What the scan does
- * with an adopted step is seen in its seq: that of the one below.
+ * A scan in one line, newest first: STEP STATE SEQ GENERATION. States: c committed, a set aside, d
+ * damaged, u damaged because it cannot be read, q quarantined, m misplaced, n newer, o older, t
+ * collecting. What the scan does with an adopted step is seen in its seq: that of the one below.
  */
 static const struct situation {
 	const char *name, *scan;

@@ -362,7 +362,8 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(l.text, "model/b: content json on rank 0, raw on rank 1"));
 }
 
-/* The sentence about two declarations on meshes of n ranks, the second with two of them exchanged. */
+/* The sentence about two declarations on meshes of n ranks, the second with two of them
+ * exchanged. */
 static void meshes_differ(uint32_t n, uint32_t at, const char *words)
 {
 	static const struct ckpt_placement s0 = { .how = CKPT_SHARD, .split_factor = 1 };

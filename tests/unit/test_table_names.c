@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_table_names.c - a packed table says what it said before, without the one that it was made of; what two
- * of them have in common is there once.
+ * test_table_names.c - a packed table says what it said before, without the one that it was made
+ * of; what two of them have in common is there once.
  */
 #include "ckpt/table/encode.h"
 #include "ckpt/table/names.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// landing.c - a restore into memory that only its own process may write: through two windows per rank,
-// which workers fill in turn and the library empties (wire/wire.h, LANDED). Called by restore; windows are
-// filled in workers, all else is the owner's.
-// Invariants: nobody writes to a window from LANDED to its LAND; each window is planned from the tensors
-// that lie in it alone; the windows are the only memory that this takes.
+// land.c - a restore into memory that only its own process may write: through two windows per rank,
+// which workers fill in turn and the library empties (wire/wire.h, LANDED). Called by restore;
+// windows are filled in workers, all else is the owner's.
+// Invariants: nobody writes to a window from LANDED to its LAND; each window is planned from the
+// tensors that lie in it alone; the windows are the only memory that this takes.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/position.h"
@@ -37,7 +37,8 @@ static struct landing *landing_new(void)
 	return k;
 }
 
-/* As large as what can be in it, for most memory of small processes fits into less than a window. */
+/* As large as what can be in it, for most memory of small processes fits into less than a
+ * window. */
 static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece, uint64_t most,
 			struct ckpt_err *err)
 {
@@ -227,8 +228,8 @@ static const struct table_piece *cut_piece(const struct landing_source *s, uint3
 	return &s->d->table.piece[s->piece[cut_of_own]];
 }
 
-/* A table of a window's cuts: where they lie in the window, with layouts; or, of those with strides, where
- * they lie in memory. */
+/* A table of a window's cuts: where they lie in the window, with layouts; or, of those with
+ * strides, where they lie in memory. */
 static int cuts_table(const struct landing_source *s, const struct window *w, bool memory,
 		      struct table *ret, struct ckpt_err *err)
 {
@@ -345,8 +346,8 @@ static bool row_next(const struct landing_source *s, struct landing_window *w, s
 	return row_next_planned(w, ret);
 }
 
-/* Lines of one width at one distance are one row, if they are of one piece: between two pieces lies memory of
- * others, and the library takes no row that spans it. */
+/* Lines of one width at one distance are one row, if they are of one piece: between two pieces lies
+ * memory of others, and the library takes no row that spans it. */
 static bool row_grow(struct wire_row *last, const struct wire_row *r)
 {
 	if (r->rows != 1 || r->width != last->width || r->src <= last->src || r->dst <= last->dst)
@@ -545,9 +546,9 @@ bool landing_go(struct restore *x)
 			continue;
 		if (!m->landing && !(m->landing = landing_new()))
 			x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
-		else if (m->landing->code)
+		else if (m->landing->code) /* no damage of the step, whatever it is */
 			x->rc = ckpt_error(
-				&x->err, m->landing->code,
+				&x->err, m->landing->code == -ENOMEM ? -ENOMEM : -EFAULT,
 				"rank %u could not write the memory that it has declared "
 				"(%s): memory is undefined; declare memory that is mapped "
 				"and writable, and restore again",

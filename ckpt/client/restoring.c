@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - ckpt_restore: the request, the windows that answer it, and from where steps count on.
-// Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other than "there is
-// nothing", no snapshot is taken of what memory holds then.
+// restoring.c - ckpt_restore: the request, the windows that answer it, and from where steps count
+// on. Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other
+// than "there is nothing", no snapshot is taken of what memory holds then.
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
@@ -121,8 +121,8 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 	return 0;
 }
 
-/* May ckpt_snapshot begin after this? "Nothing found" permits it only if the caller asked for the latest
- * step of memory and disk. */
+/* May ckpt_snapshot begin after this? "Nothing found" permits it only if the caller asked for the
+ * latest step of memory and disk. */
 static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct ckpt_err *why)
 {
 	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));
@@ -184,9 +184,10 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;
 	if (asked) {
-		if (!(w.flags & CKPT_DRY_RUN))
+		if (!(w.flags & CKPT_DRY_RUN)) {
 			mark_end(c);
-		shadow_copy(c, false);
+			shadow_copy(c, false); /* what is not restored stays */
+		}
 		atomic_store(&c->waits, true);
 		rc = restore_call(c, &w, &r, &why);
 		atomic_store(&c->waits, false);
