@@ -139,4 +139,7 @@ void canary_seal(struct ckpt *c);
 void canary_help(struct ckpt *c);
 /* The guard, or the daemon's copier, has found a change: for the log. */
 void canary_found(struct ckpt *c, uint64_t step, uint64_t at);
+/* The same as a sentence: at as shared_why_get has it. Returns ret. Any thread. */
+#define CANARY_WHY 400
+char *canary_why(struct ckpt *c, uint64_t at, char *ret, size_t bytes);
 #endif

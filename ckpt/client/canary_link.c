@@ -93,35 +93,37 @@ void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
 	helper_wake(c);
 }
 
-static void found_log(struct ckpt *c)
+char *canary_why(struct ckpt *c, uint64_t at, char *ret, size_t bytes)
 {
 	struct canary *x = &c->canary;
-	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire),
-		 at = atomic_load_explicit(&x->found_at, memory_order_relaxed);
 	const struct source_name *name;
 	char what[256] = "its state";
 
-	if (!step)
-		return;
-	/* The log is the trainer's code: no lock is held around it. */
 	pthread_mutex_lock(&x->draw);
 	name = canary_name_at(atomic_load(&x->map), at & ~SHARED_WHY_GONE);
 	if (name)
 		snprintf(what, sizeof what, "%.100s/%.150s", name->component, name->name);
 	pthread_mutex_unlock(&x->draw);
-	if (at & SHARED_WHY_GONE)
-		log_line(
-			&c->log, LOG_WARNING,
-			"client: rank %u of job %s: step %" PRIu64
-			" is torn: tensor %s: its memory is no longer mapped: call ckpt_guard before "
-			"it is freed",
-			c->rank, c->job, step - 1, what);
-	else
-		log_line(
-			&c->log, LOG_WARNING,
-			"client: rank %u of job %s changed %s after ckpt_snapshot and before ckpt_guard: step "
-			"%" PRIu64 " is torn; call ckpt_guard before you modify the state",
-			c->rank, c->job, what, step - 1);
+	snprintf(ret, bytes,
+		 at & SHARED_WHY_GONE ? "rank %u: tensor %s: its memory is no longer mapped: call "
+					"ckpt_guard before it is freed"
+				      : "rank %u changed %s after ckpt_snapshot and before "
+					"ckpt_guard: call ckpt_guard before you modify the state",
+		 c->rank, what);
+	return ret;
+}
+
+static void found_log(struct ckpt *c)
+{
+	struct canary *x = &c->canary;
+	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire),
+		 at = atomic_load_explicit(&x->found_at, memory_order_relaxed);
+	char why[CANARY_WHY];
+
+	/* The log is the trainer's code: no lock is held around it. */
+	if (step)
+		log_line(&c->log, LOG_WARNING, "client: job %s: step %" PRIu64 " is torn: %s",
+			 c->job, step - 1, canary_why(c, at, why, sizeof why));
 }
 
 void canary_help(struct ckpt *c)

@@ -603,7 +603,28 @@ static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
 			  step, c->persist_every);
 }
 
-static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
+/* Why this rank itself knows it to be torn, before the daemon has heard of it; 0: it does not. */
+static int torn_here(ckpt *c, struct link *l, uint64_t step, struct ckpt_err *err)
+{
+	char why[CANARY_WHY] = "ckpt_guard ended the copy, because it was late";
+
+	for (uint32_t i = 0; i < SHARED_SNAPS; i++) {
+		struct shared_snap *s = &l->rank->snap[i];
+		struct shared_record r;
+		enum snap_state state;
+		uint64_t mark, at;
+
+		if (shared_snap_read(s, &mark, &state, &r) < 0 || r.step != step ||
+		    state != SNAP_TORN || r.flags & RECORD_NOT_COPIED || link_left(l, mark, step))
+			continue;
+		if (shared_why_get(s, mark, &at))
+			(void)canary_why(c, at, why, sizeof why);
+		return ckpt_error(err, -ENOENT, "step %" PRIu64 " is torn: %s", step, why);
+	}
+	return 0;
+}
+
+static int reached(ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 {
 	/* before the outcome is looked for, or it could come in between */
 	bool hope = hopeful(c, step);
@@ -618,6 +639,8 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 		if (!l)
 			return ckpt_error(err, -ECONNRESET,
 					  "step %" PRIu64 ": no daemon is attached", step);
+		if (torn_here(c, l, step, err) < 0)
+			return -ENOENT;
 		return ckpt_error(err, -ENOENT,
 				  "step %" PRIu64 " was skipped, torn, or never marked", step);
 	}
@@ -700,7 +723,7 @@ static int why_unclean(ckpt *c, struct ckpt_err *err)
 		why);
 }
 
-static int why_torn(const struct link *l, struct ckpt_err *err)
+static int why_torn(ckpt *c, struct link *l, struct ckpt_err *err)
 {
 	struct shared_snap *s = l ? shared_snap_newest(l->rank) : NULL;
 	struct shared_record r;
@@ -714,13 +737,14 @@ static int why_torn(const struct link *l, struct ckpt_err *err)
 	known = shared_outcome_get(l->job, r.step, &o) && o.state == OUTCOME_TORN;
 	if (!known && state != SNAP_TORN)
 		return 0;
+	if (!known)
+		return torn_here(c, l, r.step, err);
 	return ckpt_error(err, -ENOENT, "step %" PRIu64 " is torn: %.*s", r.step,
-			  (int)sizeof o.text - 1,
-			  known ? o.text : "ckpt_guard ended the copy, because it was late");
+			  (int)sizeof o.text - 1, o.text);
 }
 
 /* Of the newest snapshot alone. */
-static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
+static int why_marked(ckpt *c, struct link *l, struct ckpt_err *err)
 {
 	char text[SHARED_TEXT];
 	uint32_t why;
@@ -756,7 +780,7 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 			c->job);
 	case 0:
 	case CKPT_FAILING:
-		return why_torn(l, err);
+		return why_torn(c, l, err);
 	default:
 		return 0;
 	}
