@@ -693,6 +693,7 @@ TEST(one_element_of_no_dimension_is_one_box)
 #else
 #define SIDE 47
 #endif
+#define CEILING (120 * SEC) /* pairs of boxes would take hours; a busy machine takes a while */
 #define MANY (SIDE * SIDE * SIDE)
 
 struct many {
@@ -769,7 +770,7 @@ TEST(a_hundred_thousand_boxes_of_a_tensor_are_no_matter_of_pairs)
 	ranks_close(R, 1);
 	free(m);
 	printf("# %u boxes: %.1f s\n", MANY, (double)(now_ns() - began) / 1e9);
-	assert_true(now_ns() - began < PATIENCE);
+	assert_true(now_ns() - began < CEILING);
 }
 
 TEST(among_a_hundred_thousand_boxes_the_one_that_lacks_and_the_one_too_many_are_found)
@@ -800,7 +801,7 @@ TEST(among_a_hundred_thousand_boxes_the_one_that_lacks_and_the_one_too_many_are_
 	}
 	free(m);
 	printf("# found after %.1f s\n", (double)(now_ns() - began) / 1e9);
-	assert_true(now_ns() - began < PATIENCE);
+	assert_true(now_ns() - began < CEILING);
 }
 
 /* As many boxes of one and the same element: all pairs overlap, and not all are counted. */
@@ -820,7 +821,7 @@ TEST(a_hundred_thousand_boxes_of_the_same_elements_are_refused_soon)
 	ranks_close(R, 1);
 	free(m);
 	printf("# refused after %.1f s\n", (double)(now_ns() - began) / 1e9);
-	assert_true(now_ns() - began < PATIENCE);
+	assert_true(now_ns() - began < CEILING);
 }
 
 UNIT(.setup = host_setup, .teardown = host_teardown);
