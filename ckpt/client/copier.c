@@ -10,7 +10,8 @@
 #include <inttypes.h>
 #include <sched.h>
 
-#define BATCH 64 /* rows of one call */
+#define BATCH 64			    /* rows of one call */
+enum { LEFT_NONE, LEFT_ASKED, LEFT_WORKS }; /* copier.left */
 #define RANK_CORES 3
 #define PREPARE_STEP (16 * MIB)
 #define LOOK_NS (100 * NS_PER_MS)
@@ -89,6 +90,11 @@ static void units_copy(struct copier *x)
 			return;
 }
 
+static bool left_change(struct copier *x, uint32_t from, uint32_t to)
+{
+	return atomic_compare_exchange_strong(&x->left, &from, to);
+}
+
 static void *second_run(void *arg)
 {
 	struct copier *x = arg;
@@ -100,8 +106,10 @@ static void *second_run(void *arg)
 		if (atomic_load(&x->stop))
 			return NULL;
 		seen = atomic_load(&x->go);
+		if (!left_change(x, LEFT_ASKED, LEFT_WORKS))
+			continue; /* it came too late */
 		units_copy(x);
-		atomic_store(&x->left, 0);
+		atomic_store(&x->left, LEFT_NONE);
 		shared_futex_wake(&x->left);
 	}
 }
@@ -111,13 +119,15 @@ static void both_copy(struct copier *x)
 	bool both = x->runs && x->sealed->nunit > 1;
 
 	if (both) {
-		atomic_store(&x->left, 1);
+		atomic_store(&x->left, LEFT_ASKED);
 		atomic_fetch_add(&x->go, 1);
 		shared_futex_wake(&x->go);
 	}
 	units_copy(x);
-	while (both && atomic_load(&x->left))
-		shared_futex_wait(&x->left, 1, LOOK_NS);
+	/* Where it has not got a core until now, nobody waits for it. */
+	while (both && !left_change(x, LEFT_ASKED, LEFT_NONE) &&
+	       atomic_load(&x->left) == LEFT_WORKS)
+		shared_futex_wait(&x->left, LEFT_WORKS, LOOK_NS);
 }
 
 /* What was asked for, and how it went. From the end of the last write on the trainer may ask for the next

@@ -43,7 +43,7 @@ struct copier {
 	pthread_t second;
 	bool runs;
 	_Atomic uint32_t go, left,
-		stop; /* futexes: go: rounds begun; left: 1 while the second works */
+		stop; /* futexes: go: rounds begun; left: is the second asked, does it work? */
 };
 
 /* How many threads copy: cpus that the process may use, cores of the machine, ranks of this

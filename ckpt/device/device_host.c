@@ -17,6 +17,9 @@
 #define GAP_MAX 1024u
 #define SPAN_MAX ((uint64_t)64 << 10)
 #define VECS 64
+/* So many small rows, one behind the other in memory, are read like such lines. */
+#define NEAR_MIN 4u
+#define NEAR_WIDTH 512u
 
 struct host {
 	struct device_handle device;
@@ -179,6 +182,33 @@ static int copy_singles(const struct device_row *row, uint32_t n, uint32_t *ret_
 	return -EFAULT;
 }
 
+/* The rows from here on, one line each, that lie behind each other with gaps as copy_row has them: what
+ * malloc gives for small tensors. */
+static uint32_t neighbours(const struct device_row *row, uint32_t n)
+{
+	uint32_t k = 0;
+
+	while (k < n && row[k].width <= NEAR_WIDTH &&
+	       row[k].src + row[k].width - row[0].src <= SPAN_MAX &&
+	       (k == 0 || (row[k].src >= row[k - 1].src + row[k - 1].width &&
+			   row[k].src - (row[k - 1].src + row[k - 1].width) <= GAP_MAX)))
+		k++;
+	return k;
+}
+
+/* By way of a buffer, in one piece. An error says nothing of which row it was. */
+static int copy_neighbours(const struct device_row *row, uint32_t n)
+{
+	uint8_t bounce[SPAN_MAX];
+	uint64_t from = row[0].src, span = row[n - 1].src + row[n - 1].width - from;
+	struct iovec all = { (void *)(uintptr_t)from, span };
+	int rc = read_own(bounce, &all, 1, span);
+
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		memcpy(row[i].dst, bounce + (row[i].src - from), row[i].width);
+	return rc;
+}
+
 static int host_copy(struct device_handle *d, const struct device_target *to,
 		     const struct device_row *row, uint32_t n, uint32_t *ret_bad)
 {
@@ -187,7 +217,14 @@ static int host_copy(struct device_handle *d, const struct device_target *to,
 	int rc = 0;
 
 	for (uint32_t i = 0, k; i < n && rc == 0; i += k) {
+		uint32_t near;
+
 		k = h->by_fd ? 0 : singles(row + i, n - i);
+		near = neighbours(row + i, k);
+		if (near >= NEAR_MIN && copy_neighbours(row + i, near) == 0) {
+			k = near;
+			continue;
+		}
 		bad = 0;
 		rc = k > 1 ? copy_singles(row + i, k, &bad) : copy_row(h, to, &row[i]);
 		k = MAX(k, 1u);

@@ -321,6 +321,7 @@ TEST(a_room_of_one_rank_costs_no_step)
 	ranks_close(R, 2);
 	must_have("alone", 20, 0, cap[0]);
 	must_have("alone", 19, 1, cap[1]);
+	journals_are(1, 1); /* what the next test begins with */
 }
 
 /* What the daemon had staged lies otherwise than what it would be told. */
@@ -346,6 +347,7 @@ TEST(a_room_that_changed_brings_no_old_slot_to_the_next_daemon)
 	ranks_close(R, 2);
 	must_have("old", 3, 0, 400);
 	must_have("old", 1, 1, 60);
+	journals_are(1, 1);
 }
 
 /* --- of two ranks that mark a step at once --- */

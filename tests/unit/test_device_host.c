@@ -183,6 +183,43 @@ TEST(memory_that_is_not_there_is_an_error_with_the_row)
 	assert_true(faults_are_told());
 }
 
+/* Small tensors of malloc: read in one piece, and each comes to its place. */
+TEST(small_rows_behind_each_other_come_to_their_places)
+{
+	uint8_t *src = malloc(BYTES), *image = malloc(BYTES);
+
+	for (uint64_t i = 0; i < BYTES; i++)
+		src[i] = (uint8_t)draw(&seed);
+	for (uint32_t round = 0; round < 300; round++) {
+		struct device_row row[200];
+		uint64_t at = draw_below(&seed, PAGE), to = draw_below(&seed, PAGE);
+		uint32_t n = 0, bad = 0;
+
+		memset(target.base, 0xee, BYTES);
+		memset(image, 0xee, BYTES);
+		for (; n < 1 + draw_below(&seed, ARRAY_LEN(row)); n++) {
+			row[n] = (struct device_row){ .src = (uintptr_t)src + at,
+						      .dst = target.base + to,
+						      .width = 1 + draw_below(&seed, 600),
+						      .rows = draw_below(&seed, 20) ? 1 : 2,
+						      .src_pitch = 5,
+						      .dst_pitch = 4100 };
+			to += 2 * 4100 + draw_below(&seed, 100);
+			if (draw_below(&seed, 30)) /* else the same bytes, or older ones, again */
+				at += row[n].width + (draw_below(&seed, 9) ? 16 : 1025);
+			else
+				at -= draw_below(&seed, at);
+			if (at > BYTES - 3 * PAGE || to > BYTES - 3 * PAGE)
+				break;
+			expect(&row[n], image);
+		}
+		assert_int_equal(device_host.copy(dev, &target, row, n, &bad), 0);
+		assert_memory_equal(image, target.base, BYTES);
+	}
+	free(src);
+	free(image);
+}
+
 /* As what CUDA pins: whoever has the address reads it, and process_vm_readv does not. */
 static const uint8_t *memory_of_a_driver(void)
 {
