@@ -804,6 +804,7 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 			       "one, which is the maximum: call it on all ranks");
 		return;
 	}
+	free(TAKE(me->owed)); /* it does not ask for it any more */
 	me->asked = true;
 	me->want = *m;
 	me->asked_ns = now_ns();

@@ -17,7 +17,7 @@
 # At the end the job runs to its last step, and every line of losses that any of the runs wrote is, bit for
 # bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
 # The state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run: ckptd copies the one,
-# the library the other, and either dies in the middle of it.
+# the library the other, and either dies in the middle of it. Every second run goes back in mid-training, again and again.
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
@@ -34,7 +34,7 @@ frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
 meshes=(fsdp=4 fsdp=3 'dp=2,fsdp=2' fsdp=2 fsdp=1 'fsdp=2,dp=2' dp=3 dp=2)
-tap_n=0 failures=0 trainer='' daemon_pids=()
+tap_n=0 failures=0 trainer='' daemon_pids=() misplaced=''
 exec 2>"$tmp/shell.err" # where the shell tells whom we killed
 declare -A seen=()   # step -> seq, of steps that were listed
 declare -A said=()   # step -> 1, of steps that a daemon called committed
@@ -174,15 +174,17 @@ goes_back() { # FROM
 # ---- the job ----
 
 launch() { # RESUME STEPS OPTION...: in a process group of its own
-	local resume=$1 steps=$2
+	local resume=$1 steps=$2 back=()
 	shift 2
 	: >"$tmp/out"
+	# In mid-training it restores the newest step; not where the directory is taken away, for then there may be none.
+	[ -n "$misplaced" ] || ! one_in 2 || back=(--go-back-every $((RANDOM % 12 + 2)))
 	pick alloc own mixed
 	memory=$picked
 	pick never bounded finish
 	setsid "$build/trainer" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
-		--losses "$losses" "$@" >"$tmp/out" 2>"$tmp/err" &
+		--losses "$losses" "${back[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
 }
 
@@ -480,6 +482,7 @@ done
 if [ "$failures" -eq 0 ]; then
 	last=$(awk '$1 > m { m = $1 } END { print m + 10 }' "$losses")
 	mesh=fsdp=2
+	misplaced=''
 	launch latest "$last"
 	collect
 	why="status $status: $(tail -5 "$tmp/err")"

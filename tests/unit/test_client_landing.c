@@ -113,6 +113,8 @@ TEST(no_byte_outside_of_what_was_declared_is_written)
 		row_of(200, 8, UINT64_MAX, 1, 1),
 		row_of(200, WINDOW - AT + 1, 1, 0, 0),
 		row_of(200, 8, WINDOW, 8, 0),
+		row_of(200, 8, UINT64_C(1) << 40, 0, 0), /* it would take a day */
+		row_of(200, 8, 3, 7, 8),
 		row_of(200, 0, 1, 0, 0),
 		row_of(200, 8, 0, 0, 0),
 		row_of(UINT64_MAX - 50, 8, 1, 0, 0),
