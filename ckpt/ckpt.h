@@ -435,6 +435,33 @@ struct ckpt_stats {
 	uint64_t staged_ns, persisted_ns, committed_ns;
 };
 
+/* What ckpt_tensors and ckpt_unmatched list: a tensor, or a blob, whose component is "blob". All of
+ * it is the library's, and valid until the function returns. */
+enum ckpt_what {
+	CKPT_SAVED,    /* ckpt_tensors: the step has it */
+	CKPT_MISSING,  /* it is declared, and not in the step */
+	CKPT_UNUSED,   /* it is in the step, and no rank declares it */
+	CKPT_MISMATCH, /* it is in both, and what was saved does not fit what is declared */
+};
+struct ckpt_tensor_info {
+	uint32_t size, what; /* size: of this structure; what: enum ckpt_what */
+	/* of: "" where it belongs to no other tensor */
+	const char *component, *name, *of;
+	/* as saved; of a MISSING one as declared. The bytes of a blob are U8 in one dimension */
+	uint32_t dtype, role, cls, ndim;
+	const uint64_t *shape; /* [ndim] global */
+	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in,
+	 * or was looked for */
+	uint64_t numel, fp, step;
+	/* blob: 1 for a blob, media: its enum ckpt_media; rank: whose, of a blob per rank, else
+	 * UINT32_MAX */
+	uint32_t fp_known, blob, media, rank;
+	const char *text; /* MISMATCH: in words, by lines; else "" */
+};
+/* Less than 0 ends the call, which returns it. It may call other functions of this handle, but not
+ * ckpt_detach. */
+typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
+
 /* Attach this rank to the daemon. If there is none, the call succeeds detached and the library
  * keeps trying, unless CKPT_REQUIRE is set (see the vocabulary). -ECONNREFUSED, -ETIMEDOUT, -EBUSY,
  * -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is
@@ -544,33 +571,6 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 /* The restorable steps, newest first, at most n of them. Returns their number. -ETIMEDOUT after
  * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
-
-/* What ckpt_tensors and ckpt_unmatched list: a tensor, or a blob, whose component is "blob". All of
- * it is the library's, and valid until the function returns. */
-enum ckpt_what {
-	CKPT_SAVED,    /* ckpt_tensors: the step has it */
-	CKPT_MISSING,  /* it is declared, and not in the step */
-	CKPT_UNUSED,   /* it is in the step, and no rank declares it */
-	CKPT_MISMATCH, /* it is in both, and what was saved does not fit what is declared */
-};
-struct ckpt_tensor_info {
-	uint32_t size, what; /* size: of this structure; what: enum ckpt_what */
-	/* of: "" where it belongs to no other tensor */
-	const char *component, *name, *of;
-	/* as saved; of a MISSING one as declared. The bytes of a blob are U8 in one dimension */
-	uint32_t dtype, role, cls, ndim;
-	const uint64_t *shape; /* [ndim] global */
-	/* fp: the fingerprint that ckptctl show prints, where fp_known is 1. step: that it is in,
-	 * or was looked for */
-	uint64_t numel, fp, step;
-	/* blob: 1 for a blob, media: its enum ckpt_media; rank: whose, of a blob per rank, else
-	 * UINT32_MAX */
-	uint32_t fp_known, blob, media, rank;
-	const char *text; /* MISMATCH: in words, by lines; else "" */
-};
-/* Less than 0 ends the call, which returns it. It may call other functions of this handle, but not
- * ckpt_detach. */
-typedef int ckpt_tensor_fn(void *arg, const struct ckpt_tensor_info *t);
 
 /* List what a restorable step holds, before anything is declared or after. It calls fn for each
  * tensor and blob, in no particular order. want is as in ckpt_restore. With CKPT_LATEST it lists

@@ -2,7 +2,6 @@
 // landing.c - see landing.h. Called by ckpt_restore. Invariant: the kernel writes the memory
 // (preadv from the window), so that memory which is not mapped is an error and no signal; and no
 // byte outside of what was declared is written, whatever the daemon says.
-#include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
@@ -10,39 +9,6 @@
 #include <sys/uio.h>
 
 #define BATCH 512u /* pieces of memory of one preadv */
-
-static int span_compare(const void *va, const void *vb)
-{
-	const struct landing_span *a = va, *b = vb;
-
-	return a->lo < b->lo ? -1 : a->lo > b->lo;
-}
-
-uint32_t landing_spans(struct landing_span *x, uint32_t n)
-{
-	uint32_t last = 0;
-
-	if (n == 0)
-		return 0;
-	qsort(x, n, sizeof *x, span_compare);
-	for (uint32_t i = 1; i < n; i++) {
-		if (x[i].lo <= x[last].hi)
-			x[last].hi = MAX(x[last].hi, x[i].hi);
-		else
-			x[++last] = x[i];
-	}
-	return last + 1;
-}
-
-/* From its first byte to its last; strides are 0 or more. */
-static struct landing_span span_of(const struct part_of *p, uint32_t elem)
-{
-	uint64_t last = 0;
-
-	for (uint32_t d = 0; d < p->ndim; d++)
-		last += (p->extent[d] - 1) * (uint64_t)p->stride[d] * elem;
-	return (struct landing_span){ (uintptr_t)p->ptr, (uintptr_t)p->ptr + last + elem };
-}
 
 int landings_begin(const ckpt *c, struct landings *ret, struct ckpt_err *err)
 {
@@ -59,10 +25,14 @@ int landings_begin(const ckpt *c, struct landings *ret, struct ckpt_err *err)
 		const struct declared *t = &c->tensor[i];
 
 		for (uint32_t k = 0; !t->dropped && k < t->nlocal; k++)
-			if (t->local[k].bytes)
-				ret->span[n++] = span_of(&t->local[k], dtype_bytes(t->t.dtype));
+			if (t->local[k].bytes) {
+				uint64_t from = (uintptr_t)t->local[k].ptr;
+
+				ret->span[n++] =
+					(struct source_span){ from, from + t->local[k].span };
+			}
 	}
-	ret->nspan = landing_spans(ret->span, n);
+	ret->nspan = sources_merge(ret->span, n);
 	return 0;
 }
 
@@ -86,11 +56,10 @@ static int lines_end(uint64_t at, const struct wire_row *r, uint64_t pitch, uint
 		       : 0;
 }
 
-int landing_row_check(const struct wire_row *r, const struct landing_span *span, uint32_t nspan,
+int landing_row_check(const struct wire_row *r, const struct source_span *span, uint32_t nspan,
 		      uint64_t bytes)
 {
 	uint64_t src_end, dst_end;
-	uint32_t from = 0, to = nspan;
 
 	/* no byte of a window is landed twice: so a row takes no longer than the window */
 	if (!r->rows || !r->width || r->zero || r->flags != WIRE_ROW_CLIENT ||
@@ -100,15 +69,7 @@ int landing_row_check(const struct wire_row *r, const struct landing_span *span,
 		return -EPROTO;
 	if (MUTANT(LANDING_ANYWHERE))
 		return 0;
-	while (from < to) { /* the last that begins at or below it */
-		uint32_t mid = from + (to - from) / 2;
-
-		if (span[mid].lo <= r->dst)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from && dst_end <= span[from - 1].hi ? 0 : -EPROTO;
+	return sources_in(span, nspan, r->dst, dst_end) ? 0 : -EPROTO;
 }
 
 /* --- carrying --- */

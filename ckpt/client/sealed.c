@@ -54,23 +54,26 @@ uint32_t sources_merge(struct source_span *span, uint32_t n)
 	return k;
 }
 
-static bool sources_have(const struct sources *s, uint32_t tensor, uint64_t from, uint64_t to)
+bool sources_in(const struct source_span *span, uint32_t n, uint64_t from, uint64_t to)
 {
-	uint32_t low, high, first;
+	uint32_t low = 0, high = n;
 
-	if (tensor >= s->nname)
-		return false;
-	low = first = s->name[tensor].first;
-	high = first + s->name[tensor].nspan;
 	while (low < high) { /* the last one that begins at or before from */
 		uint32_t mid = low + (high - low) / 2;
 
-		if (s->span[mid].from <= from)
+		if (span[mid].from <= from)
 			low = mid + 1;
 		else
 			high = mid;
 	}
-	return low > first && to <= s->span[low - 1].to;
+	return low && to <= span[low - 1].to;
+}
+
+static bool sources_have(const struct sources *s, uint32_t tensor, uint64_t from, uint64_t to)
+{
+	const struct source_name *x = tensor < s->nname ? &s->name[tensor] : NULL;
+
+	return x && sources_in(s->span + x->first, x->nspan, from, to);
 }
 
 /* --- slots --- */

@@ -31,8 +31,10 @@ struct sources {
 };
 struct sources *sources_ref(struct sources *s);
 void sources_unref(struct sources *s); /* NULL is fine */
-/* The spans of a tensor, as they came, become what sources.span says. Returns how many are left. */
+/* Sorts spans, and makes one of those that touch. Returns how many are left. */
 uint32_t sources_merge(struct source_span *span, uint32_t n);
+/* Does one of them, merged, have all of [from, to)? */
+bool sources_in(const struct source_span *span, uint32_t n, uint64_t from, uint64_t to);
 
 /* Rows are copied in units of about this many bytes: between two of them the copier looks whether
  * the snapshot still goes on. A row counts as SEALED_ROW_COST bytes more, because a call of its own

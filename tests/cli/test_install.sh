@@ -31,8 +31,11 @@ everything_is_there() {
 	while read -r verb; do
 		grep -q "^\.TH CKPTCTL" "$at/share/man/man1/ckptctl-$verb.1" || { echo "no page of $verb"; return 1; }
 	done <"$tmp/verbs"
+	grep -oE '^(struct|enum|typedef int) ckpt_[a-z_]+' "$root/ckpt/ckpt.h" | while read -r f; do
+		grep -q "^$f\b" "$at/share/man/man3/ckpt.3" || { echo "ckpt(3) does not have $f"; return 1; }
+	done || return 1
 	grep -oE '\bckpt_[a-z_]+\(' "$root/ckpt/ckpt.h" | tr -d '(' | sort -u | while read -r f; do
-		! grep -qE "^[a-z].*\b$f\(" "$root/ckpt/ckpt.h" || [ -s "$at/share/man/man3/$f.3" ] || { echo "no page of $f"; return 1; }
+		! grep -E "^[a-z].*\b$f\(" "$root/ckpt/ckpt.h" | grep -qv '^typedef' || [ -s "$at/share/man/man3/$f.3" ] || { echo "no page of $f"; return 1; }
 	done
 }
 check "programs, library, header, pages of all verbs and functions, completions, documents" everything_is_there

@@ -13,7 +13,7 @@
 #define AT 4096u /* of the bytes in the window */
 
 static struct landings k;
-static struct landing_span span;
+static struct source_span span;
 static uint8_t *window, *page; /* page: three of them */
 
 static int setup(void **state)
@@ -32,7 +32,7 @@ static int setup(void **state)
 	fd[1] = dup(fd[0]);
 	page = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_true(page != MAP_FAILED);
-	span = (struct landing_span){ (uintptr_t)page + 100, (uintptr_t)page + 3 * 4096 - 100 };
+	span = (struct source_span){ (uintptr_t)page + 100, (uintptr_t)page + 3 * 4096 - 100 };
 	k = (struct landings){ .span = &span, .nspan = 1, .fd = { -1, -1 } };
 	assert_int_equal(landing_take(&k, &m, fd), 0); /* which takes them */
 	assert_int_equal(fd[0], -1);
@@ -150,15 +150,6 @@ TEST(a_message_without_sense_is_refused)
 	m.nrow = 1;
 	m.bytes = UINT64_MAX;
 	assert_int_equal(landing_take(&k, &m, none), -EPROTO);
-}
-
-TEST(spans_that_touch_are_one)
-{
-	struct landing_span x[] = { { 50, 60 }, { 10, 20 }, { 20, 30 }, { 55, 58 }, { 12, 15 } };
-
-	assert_int_equal(landing_spans(x, 5), 2);
-	assert_true(x[0].lo == 10 && x[0].hi == 30 && x[1].lo == 50 && x[1].hi == 60);
-	assert_int_equal(landing_spans(x, 0), 0);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

@@ -204,7 +204,7 @@ static void raw_open(struct raw *r, const char *job, uint32_t rank, uint32_t wor
 	r->to = (struct landings){ .span = calloc(1, sizeof *r->to.span),
 				   .nspan = 1,
 				   .fd = { -1, -1 } };
-	*r->to.span = (struct landing_span){ (uintptr_t)r->mem, (uintptr_t)r->mem + r->bytes };
+	*r->to.span = (struct source_span){ (uintptr_t)r->mem, (uintptr_t)r->mem + r->bytes };
 	r->want = (struct wire_restore){ .epoch = 1, .step = CKPT_LATEST };
 }
 
