@@ -381,6 +381,9 @@ void passing_end(struct passing *x, int rc)
 	if (x->before)
 		x->before->pins--;
 	if (x->npass) {
+		/* who drains does not wait for guards, and one may have come since */
+		if (rc == 0 && snap_guarded(s) < 0)
+			rc = -ECANCELED;
 		s->passed = rc == 0;
 		s->pass_failed = rc < 0 && rc != -ECANCELED;
 		for (uint32_t k = 0; k < x->npass; k++)

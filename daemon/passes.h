@@ -5,7 +5,8 @@
  * written) and restore (the sums of a step in memory).
  *
  * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not change any
- * more; at most one walk of a job runs at a time, the oldest step first, so a pass sees the steps in their
+ * more (a daemon that drains does not wait for guards: if one finds a change meanwhile, the passes' end hears -ECANCELED); at
+ * most one walk of a job runs at a time, the oldest step first, so a pass sees the steps in their
  * order; and each pass sees a step once, however often its files are written.
  *
  * Which steps are walked:

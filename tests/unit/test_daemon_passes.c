@@ -219,6 +219,46 @@ TEST(a_step_is_walked_when_it_is_guarded)
 	assert_int_equal(look()->unguarded, 0);
 }
 
+static void change_all(struct rank *k)
+{
+	for (uint32_t i = 0; i < k->ntensor; i++) {
+		uint64_t bytes = k->t[i].elem;
+
+		for (uint32_t d = 0; d < k->t[i].ndim; d++)
+			bytes *= k->t[i].n[d];
+		for (uint64_t b = 0; b < bytes && k->t[i].nlocal == 1; b++)
+			k->t[i].ptr[0][b] ^= 0x5a;
+	}
+}
+
+/* Who stops a daemon does not wait for guards: a pass may see a step of which a late guard then says that it was
+ * changed. What an average made of it must not be kept. */
+TEST(what_was_made_of_a_step_goes_if_its_guard_finds_a_change)
+{
+	static const uint32_t flags[] = { CKPT_PERSIST, CKPT_STAGE_ONLY };
+
+	for (uint32_t i = 0; i < 2; i++) {
+		watched(PASS_ALONE);
+		host_start(&H, NULL);
+		open_one(&K, "watch", "fsdp=1", .guard = CKPT_FINISH, .rows = 3000, .fresh = true,
+			 .shared_only = true);
+		assert_int_equal(step_guarded(1, CKPT_STAGE_ONLY), 0);
+		assert_soon(W_IS(W.ends == 1));
+		assert_int_equal(rank_step(&K, 2, flags[i]), 0);
+		assert_soon(rank_stats(&K).staged == 2);
+		W_DO(W.closed = true);
+		daemon_stop(H.d);
+		assert_soon(W_IS(W.waits == 1));
+		change_all(&K);
+		assert_int_equal(ckpt_guard(K.c, NULL), CKPT_TORN);
+		W_DO(W.closed = false);
+		assert_soon(W_IS(W.failed + W.ends == 2));
+		assert_int_equal(look()->failed, 1);
+		host_stop(&H);
+		rank_close(&K, 0);
+	}
+}
+
 TEST(a_pass_that_fails_fails_the_step)
 {
 	watched(PASS_BEHIND);
