@@ -223,4 +223,28 @@ TEST(no_byte_of_the_launch_before_comes_into_a_file)
 	rank_close(&K, PATIENCE);
 }
 
+/* A rank that declares anew while no daemon is there brings its slots along to the next one. */
+TEST(no_byte_of_older_declarations_comes_into_a_file_of_the_next_daemon)
+{
+	struct plan_of_job p = plan("anew", "fsdp=1");
+	pid_t old = D;
+
+	open_with(&p, "extra");
+	rank_fill(&K, 1);
+	save(&K, 1);
+	save(&K, 2);
+	stage(&K, 3, CKPT_STAGE_ONLY);
+	assert_int_equal(kill(old, SIGKILL), 0);
+	assert_int_equal(waitpid(old, NULL, 0), old);
+	assert_int_equal(ckpt_tensor_drop(K.c, (uint32_t)K.t[rank_tensor_find(&K, "extra")].id), 0);
+	assert_int_equal(rank_seal(&K, 0), CKPT_SKIPPED);
+	D = daemon_start();
+	must_seal(&K);
+	for (uint32_t step = 4; step < 8; step++) {
+		save(&K, step);
+		no_bytes_of_others("anew", step);
+	}
+	rank_close(&K, PATIENCE);
+}
+
 UNIT(.setup = procs_setup, .teardown = procs_teardown);
