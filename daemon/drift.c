@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// drift.c - see drift.h. The sums are the copier's, the comparison the work pool's, all else the owner's.
-// Invariant: only sums of one turn, one epoch and one step are ever compared, and only once all ranks are
-// seen to have guarded that step.
+// drift.c - see drift.h. The sums are the copier's, the comparison the work pool's, all else the
+// owner's. Invariant: only sums of one turn, one epoch and one step are ever compared, and only
+// once all ranks are seen to have guarded that step.
 #include "daemon/drift.h"
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
@@ -11,8 +11,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Elements of a block: of a large tensor so many that there are 128 blocks or more. Fewer and larger ones
- * are read faster. */
+/* Elements of a block: of a large tensor so many that there are 128 blocks or more. Fewer and
+ * larger ones are read faster. */
 #define BLOCK_LOG2_MIN 15
 #define BLOCK_LOG2_MAX 18
 #define STOP_BYTES MIB
@@ -196,7 +196,8 @@ static void sum_run(struct summing *w, uint64_t number, uint64_t off, uint64_t n
 	w->bytes += (n - skip) * elem;
 }
 
-/* How many of the indices from position pos on are consecutive; of `most` at least so many as are told. */
+/* How many of the indices from position pos on are consecutive; of `most` at least so many as are
+ * told. */
 static uint64_t stretch_at(const struct indices *x, uint64_t pos, uint64_t most)
 {
 	uint64_t index = position_index(x, pos);
@@ -206,8 +207,8 @@ static uint64_t stretch_at(const struct indices *x, uint64_t pos, uint64_t most)
 	return most;
 }
 
-/* The piece's elements with numbers in [lo, hi), from those on whose first d indices make `first`, which is
- * below hi. off: in memory, in elements. */
+/* The piece's elements with numbers in [lo, hi), from those on whose first d indices make `first`,
+ * which is below hi. off: in memory, in elements. */
 static void sum_walk(struct summing *w, uint32_t d, uint64_t first, uint64_t off)
 {
 	const struct indices *x = d < w->p->set.ndim ? &w->p->set.dim[d] : NULL;
@@ -458,7 +459,8 @@ static struct value value_at(const struct drift_sum_of *x, uint32_t n)
 	return v;
 }
 
-/* That of the lowest rank above those before; n 0: there is none. first: 1 + that rank; 0: the lowest. */
+/* That of the lowest rank above those before; n 0: there is none. first: 1 + that rank; 0: the
+ * lowest. */
 static struct value value_next(const struct drift_sum_of *x, uint32_t n, uint32_t first)
 {
 	struct value best = { NULL, 0 };

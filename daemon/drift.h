@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drift.h - replicas that have drifted apart. The ranks that hold the same elements of a tensor should hold
- * the same bytes; of each only one is saved. Called by snap (which owns a step's sums), memory (what can be
- * compared), persist (what MANIFEST says of it), commands (what status says).
+ * drift.h - replicas that have drifted apart. The ranks that hold the same elements of a tensor
+ * should hold the same bytes; of each only one is saved. Called by snap (which owns a step's sums),
+ * memory (what can be compared), persist (what MANIFEST says of it), commands (what status says).
  *
- * What is compared. Of each rank all elements that it declares of a tensor which other ranks declare too:
- * a tensor with a layout, on a mesh of which a dimension of more than one rank neither shards it nor says
- * where it lives (CKPT_ONLY). The ranks that differ in those dimensions alone are its replicas; they have
- * the same elements, wherever these lie in each one's memory. Their bits must be equal, also of a NaN.
- * Left out are
+ * What is compared. Of each rank all elements that it declares of a tensor which other ranks
+ * declare too: a tensor with a layout, on a mesh of which a dimension of more than one rank neither
+ * shards it nor says where it lives (CKPT_ONLY). The ranks that differ in those dimensions alone
+ * are its replicas; they have the same elements, wherever these lie in each one's memory. Their
+ * bits must be equal, also of a NaN. Left out are
  *	VOLATILE	it may change at any time, and random states differ by nature
  *	PARTIAL		operands differ by nature
  *	blobs, SINK	each rank's own; never saved
@@ -24,29 +24,32 @@
  * CONST and DERIVED tensors are compared like all others.
  *
  * When. Elements are numbered row-major in the whole tensor. Block b is 2^15 of them, and up to
- * 2^18 of a tensor that still has 128 blocks then. A step has a turn, 0 to 127, and of a tensor the blocks are summed whose b + hash of
- * the tensor's name is the turn, mod 128: every rank takes the same ones, and in 128 turns each is taken
- * once. A tensor of one block is so summed whole once in 128 turns, as many of them in each. The sum is the
- * fingerprint (ckpt/base/hash.h) of the rank's elements in these blocks: additive, so it does not depend on the memory they lie in.
- * The daemon gives out turns: the one that was compared longest ago, and no other one under way has. A
- * step that comes to nothing gives its turn back, so within 128 steps that are compared all is.
+ * 2^18 of a tensor that still has 128 blocks then. A step has a turn, 0 to 127, and of a tensor the
+ * blocks are summed whose b + hash of the tensor's name is the turn, mod 128: every rank takes the
+ * same ones, and in 128 turns each is taken once. A tensor of one block is so summed whole once in
+ * 128 turns, as many of them in each. The sum is the fingerprint (ckpt/base/hash.h) of the rank's
+ * elements in these blocks: additive, so it does not depend on the memory they lie in. The daemon
+ * gives out turns: the one that was compared longest ago, and no other one under way has. A step
+ * that comes to nothing gives its turn back, so within 128 steps that are compared all is.
  *
- * Who. The daemon's copier, in the same task as the copy and behind it, from the sources: they are stable
- * until the copy is COPIED, which comes afterwards. A canary that does not match, or a guard that ends the
- * copy, leaves no sums. The rank that saves an element is summed at its source like the others.
+ * Who. The daemon's copier, in the same task as the copy and behind it, from the sources: they are
+ * stable until the copy is COPIED, which comes afterwards. A canary that does not match, or a guard
+ * that ends the copy, leaves no sums. The rank that saves an element is summed at its source like
+ * the others.
  *
- * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it, so that
- * no sum is of memory that was being changed; a torn or unguarded step proves nothing and is not compared.
- * A thread of the work pool compares, the owner keeps what it finds. One bit that differs always changes the
- * sum; ckpt/base/hash.h says what else a fingerprint tells apart.
+ * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it,
+ * so that no sum is of memory that was being changed; a torn or unguarded step proves nothing and
+ * is not compared. A thread of the work pool compares, the owner keeps what it finds. One bit that
+ * differs always changes the sum; ckpt/base/hash.h says what else a fingerprint tells apart.
  *
- * What is told, once for a tensor until its replicas are equal again: the newest step in which those blocks
- * were equal, the first in which they were not, the ranks by value, and where more of them have one value
- * than any other, who does not. In the log, in status, and in MANIFEST of the steps that are committed
- * meanwhile (attribute DRIFT_ATTR). A new epoch and a restore forget all of it: memory is another then.
+ * What is told, once for a tensor until its replicas are equal again: the newest step in which
+ * those blocks were equal, the first in which they were not, the ranks by value, and where more of
+ * them have one value than any other, who does not. In the log, in status, and in MANIFEST of the
+ * steps that are committed meanwhile (attribute DRIFT_ATTR). A new epoch and a restore forget all
+ * of it: memory is another then.
  *
- * Bounds: a rank's sums of a step are 24 bytes for each tensor that is summed in it. DRIFT_NAMED tensors
- * are told by name, further ones are counted.
+ * Bounds: a rank's sums of a step are 24 bytes for each tensor that is summed in it. DRIFT_NAMED
+ * tensors are told by name, further ones are counted.
  */
 #ifndef DAEMON_DRIFT_H
 #define DAEMON_DRIFT_H
@@ -71,20 +74,20 @@ struct drift_sums; /* of one rank in one step */
 int drift_decl_make(struct decl *d, struct ckpt_err *err);
 void drift_decl_free(struct drift_decl *x); /* NULL is fine */
 
-/* Of what the rank holds in its segments now. stop: asked every MiB or so: != 0 ends it. NULL: it was
- * ended, or there is no memory for it. Copier. */
+/* Of what the rank holds in its segments now. stop: asked every MiB or so: != 0 ends it. NULL: it
+ * was ended, or there is no memory for it. Copier. */
 struct drift_sums *drift_sum(struct decl *d, uint32_t turn, int (*stop)(void *arg), void *arg);
 void drift_sums_free(struct drift_sums *x); /* NULL is fine */
 
 /* --- owner --- */
 /* For a step that begins; DRIFT_NO_TURN: none (then nothing is summed). */
 uint32_t drift_turn(struct launch *l);
-/* Is it time to compare a step's sums? Takes them from it then. Called whenever something may have become
- * known, and (last) before it is freed. */
+/* Is it time to compare a step's sums? Takes them from it then. Called whenever something may have
+ * become known, and (last) before it is freed. */
 void drift_look(struct snap *s, bool last);
 void drift_free(struct drift *x); /* NULL is fine */
 
-/* One line for each tensor whose replicas differ, at most `bytes`; "": none is known to. Any thread, as
- * long as it has a reference of the launch. */
+/* One line for each tensor whose replicas differ, at most `bytes`; "": none is known to. Any
+ * thread, as long as it has a reference of the launch. */
 void drift_text(const struct launch *l, char *buf, uint32_t bytes);
 #endif

@@ -746,7 +746,8 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		if (a->mem && a->mem->bytes == decl->raw_bytes &&
 		    (a->step == UINT64_MAX || a->epoch == decl->epoch)) {
 			slot[i] = TAKE(a->mem);
-			/* What holds no step may hold one of other declarations: see slotmem_clean. */
+			/* What holds no step may hold one of other declarations: see
+			 * slotmem_clean. */
 			slot[i]->dirty = a->step == UINT64_MAX;
 			a->bytes_held = true;
 		} else {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * passes.h - what is made of a staged step in one walk over its slots (ckpt/move/walk.h), and which
- * steps are walked at all. Called by snap (when is a walk due?), persist (the walk of a step that is
- * written) and restore (the sums of a step in memory).
+ * steps are walked at all. Called by snap (when is a walk due?), persist (the walk of a step that
+ * is written) and restore (the sums of a step in memory).
  *
- * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not change any
- * more (a daemon that drains does not wait for guards: if one finds a change meanwhile, the passes' end hears -ECANCELED); at
- * most one walk of a job runs at a time, the oldest step first, so a pass sees the steps in their
- * order; and each pass sees a step once, however often its files are written.
+ * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not
+ * change any more (a daemon that drains does not wait for guards: if one finds a change meanwhile,
+ * the passes' end hears -ECANCELED); at most one walk of a job runs at a time, the oldest step
+ * first, so a pass sees the steps in their order; and each pass sees a step once, however often its
+ * files are written.
  *
  * Which steps are walked:
  *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
@@ -30,9 +31,9 @@
 /* --- sums of a step in memory --- */
 
 /*
- * The sums that a walk has made of a slot which stays in memory: entry i is of bytes [i MiB, + len) of
- * the slot (struct slotmem's base; main part and const part alike). len 0: nobody has summed that MiB.
- * What lies behind len in that MiB is no piece's, or is derived of what has sums.
+ * The sums that a walk has made of a slot which stays in memory: entry i is of bytes [i MiB, + len)
+ * of the slot (struct slotmem's base; main part and const part alike). len 0: nobody has summed
+ * that MiB. What lies behind len in that MiB is no piece's, or is derived of what has sums.
  * Never changed once somebody can see it.
  */
 struct slot_sum {
@@ -43,16 +44,17 @@ struct slot_sums {
 	_Atomic uint32_t refs;
 	uint64_t n;
 	struct slot_sum *mib; /* [n] */
-	/* Of both parts, by kind: the fingerprints of its table's pieces; NULL: it was not walked to its end.
-	 * For a walk that writes the same slot later. */
+	/* Of both parts, by kind: the fingerprints of its table's pieces; NULL: it was not walked
+	 * to its end. For a walk that writes the same slot later. */
 	uint64_t *fp[2];
 };
 struct slot_sums *slot_sums_ref(struct slot_sums *x); /* NULL is fine */
 void slot_sums_unref(struct slot_sums *x);	      /* NULL is fine */
-/* Of rank r's slot of a step that is staged; NULL: no walk has made any yet. A reference, for a task that
- * has one of the slot, too. Owner. */
+/* Of rank r's slot of a step that is staged; NULL: no walk has made any yet. A reference, for a
+ * task that has one of the slot, too. Owner. */
 struct slot_sums *passes_sums(const struct snap *s, uint32_t r);
-/* Is MiB number i of the slot, which lies at p, what its sum says? True where there is no sum. Any thread. */
+/* Is MiB number i of the slot, which lies at p, what its sum says? True where there is no sum. Any
+ * thread. */
 bool slot_sums_match(const struct slot_sums *x, uint64_t i, const void *p);
 
 /* --- passes: daemon_opts has them --- */
@@ -65,8 +67,8 @@ struct pass_at {
 	uint64_t step;
 	uint32_t rank;
 	const uint8_t *raw; /* of the main part, to which the span's table belongs */
-	/* The same of the newest step that was walked for a PASS_BEHIND, held until this walk has ended; NULL: there
-	 * is none, or its ranks had other declarations. */
+	/* The same of the newest step that was walked for a PASS_BEHIND, held until this walk has
+	 * ended; NULL: there is none, or its ranks had other declarations. */
 	const uint8_t *before;
 	uint64_t before_step;
 };
@@ -76,8 +78,8 @@ struct pass {
 	enum pass_wants (*wants)(void *ctx, uint64_t step, bool written);
 	/* walk_pass.span; several ranks at a time, each in a thread. < 0 fails the step. */
 	int (*span)(void *ctx, const struct pass_at *at, const struct walk_span *s);
-	/* Owner, once for each walk: rc 0, all of the step was seen; else what was made of it goes, and there may be
-	 * another walk over the same step. */
+	/* Owner, once for each walk: rc 0, all of the step was seen; else what was made of it goes,
+	 * and there may be another walk over the same step. */
 	void (*end)(void *ctx, uint64_t step, int rc);
 	void *ctx;
 };
@@ -86,8 +88,9 @@ struct pass {
 struct passing;
 /* Owner. NULL: no memory. rescue: beside the step's own walks, and seen by no pass. */
 struct passing *passing_new(struct snap *s, bool written, bool rescue);
-/* Part i of [0, 2 * world): of rank r, r is the main one and world + r the const one. Its table, and the walk over
- * it, are made once: a second attempt to write the part goes on with them. Any thread, one a part. */
+/* Part i of [0, 2 * world): of rank r, r is the main one and world + r the const one. Its table,
+ * and the walk over it, are made once: a second attempt to write the part goes on with them. Any
+ * thread, one a part. */
 int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_err *err);
 struct table *passing_table(struct passing *x, uint32_t i);
 struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
@@ -97,7 +100,8 @@ bool passing_failed(const struct passing *x);
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
 void passing_sum(struct passing *x);
-/* Owner: what was made is kept, or goes; the passes hear of it; pins move. rc: of the passes. Frees x. */
+/* Owner: what was made is kept, or goes; the passes hear of it; pins move. rc: of the passes. Frees
+ * x. */
 void passing_end(struct passing *x, int rc);
 /* Threads that may compute for a walk of so many parts. */
 uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers);

@@ -130,8 +130,8 @@ static void both_copy(struct copier *x)
 		shared_futex_wait(&x->left, LEFT_WORKS, LOOK_NS);
 }
 
-/* What was asked for, and how it went. From the end of the last write on the trainer may ask for the next
- * copy, so what is left to do is done by what is noted here. */
+/* What was asked for, and how it went. From the end of the last write on the trainer may ask for
+ * the next copy, so what is left to do is done by what is noted here. */
 struct asked {
 	struct link *link;
 	struct shared_snap *snap;
@@ -186,7 +186,8 @@ void copier_help(ckpt *c)
 	a.rc = copy_run(c);
 	a.at = atomic_load(&x->at);
 	slot = a.rc == 0 ? c->sealed->slot[x->slot] : NULL;
-	/* Before the word says COPIED: the guard may return with that, and the next step be marked. */
+	/* Before the word says COPIED: the guard may return with that, and the next step be
+	 * marked. */
 	shared_copying_clear(a.link->rank, a.seq);
 	atomic_store(&x->busy, 0);
 	shared_futex_wake(&x->busy);

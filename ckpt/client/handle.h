@@ -181,8 +181,8 @@ struct ckpt {
 	uint32_t refused_epoch, refused_rev; /* (mem) the daemon has refused this one, */
 	struct ckpt_err refusal;	     /* (mem) for this reason */
 
-	/* (mem) since which rev of the epoch pieces lie in slots where they lie now; and what it was when slots
-	 * were handed to the daemon that is being attached to */
+	/* (mem) since which rev of the epoch pieces lie in slots where they lie now; and what it
+	 * was when slots were handed to the daemon that is being attached to */
 	uint32_t slots_rev, adopted_rev;
 	bool adopting; /* (rpc) */
 
@@ -219,7 +219,8 @@ struct ckpt {
 		uint32_t elem;
 	} * by_value;
 	uint32_t nby_value;
-	/* moved: only where memory lies, and the room of this rank's own blobs, has changed since the seal;
+	/* moved: only where memory lies, and the room of this rank's own blobs, has changed since
+	 * the seal;
 	 * resized: such a room has. */
 	bool dirty, moved, resized, sealed_once;
 	uint32_t own; /* locals in the process's own memory */

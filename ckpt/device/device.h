@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.h - memory of the process that the daemon cannot read, and who copies it into a slot: the host's
- * own memory (device_host.c), later that of a GPU. The client's copier (ckpt/client/copier.c) is the caller.
+ * device.h - memory of the process that the daemon cannot read, and who copies it into a slot: the
+ * host's own memory (device_host.c), later that of a GPU. The client's copier
+ * (ckpt/client/copier.c) is the caller.
  *
- * A copy is one list of rows, in order: device_begin, any number of device_copy, device_end. Nothing else
- * touches the source before device_begin or the destination after the end. Two kinds of devices:
+ * A copy is one list of rows, in order: device_begin, any number of device_copy, device_end.
+ * Nothing else touches the source before device_begin or the destination after the end. Two kinds
+ * of devices:
  *
  *   synchronous (caps 0)     device_copy returns when its rows are copied. Several threads may call it at
  *                            once, each with rows of its own; device_end finds nothing left to do.
@@ -16,15 +18,17 @@
  *                            (ckpt/wire/shared.h), fenced behind the bytes of the slot. That word is how
  *                            anybody sees the end, the daemon too; nobody polls the driver.
  *
- * device_progress is a read of `done`. On a failure a device writes nothing to it any more: a snapshot whose
- * copy has failed has no end.
+ * device_progress is a read of `done`. On a failure a device writes nothing to it any more: a
+ * snapshot whose copy has failed has no end.
  *
- * Errors are negative errno. -EFAULT: the source of a row is not there (unmapped, freed on the device): the
- * row is *ret_bad, and what came before it in this call is copied or queued. -EIO: the device has failed
- * and copies nothing until it is opened again. A device never raises a signal for a bad address.
+ * Errors are negative errno. -EFAULT: the source of a row is not there (unmapped, freed on the
+ * device): the row is *ret_bad, and what came before it in this call is copied or queued. -EIO: the
+ * device has failed and copies nothing until it is opened again. A device never raises a signal for
+ * a bad address.
  *
- * Threads: device_begin and device_guard are the trainer's thread's and make no system call of the host
- * device; the rest is the copier's. device_close waits until nothing of it writes to memory any more.
+ * Threads: device_begin and device_guard are the trainer's thread's and make no system call of the
+ * host device; the rest is the copier's. device_close waits until nothing of it writes to memory
+ * any more.
  */
 #ifndef CKPT_DEVICE_DEVICE_H
 #define CKPT_DEVICE_DEVICE_H
@@ -35,16 +39,17 @@
 
 enum device_caps { DEVICE_ORDERED = 1 };
 
-/* `rows` times `width` bytes: contiguous on both sides, each side going on by its pitch. rows >= 1; with one
- * row pitches mean nothing. src is an address of the device's, dst one of a mapped target. */
+/* `rows` times `width` bytes: contiguous on both sides, each side going on by its pitch. rows >= 1;
+ * with one row pitches mean nothing. src is an address of the device's, dst one of a mapped
+ * target. */
 struct device_row {
 	uint64_t src;
 	uint8_t *dst;
 	uint64_t width, rows, src_pitch, dst_pitch;
 };
 
-/* Host memory that a device writes: a slot, or the page of `done`. The mapping and its memfd are the
- * caller's, and stay until device_forget. */
+/* Host memory that a device writes: a slot, or the page of `done`. The mapping and its memfd are
+ * the caller's, and stay until device_forget. */
 struct device_target {
 	uint8_t *base;
 	uint64_t bytes;
@@ -56,8 +61,8 @@ struct device_handle;
 struct device_ops {
 	const char *name; /* for logs: "host" */
 	uint32_t caps;
-	/* number: of the device, 0 for host memory. May try what it needs; -EOPNOTSUPP and the sentence
-	 * where it does not work here at all. */
+	/* number: of the device, 0 for host memory. May try what it needs; -EOPNOTSUPP and the
+	 * sentence where it does not work here at all. */
 	int (*open)(uint32_t number, struct device_handle **ret, struct ckpt_err *err);
 	void (*close)(struct device_handle *d);
 	/* Copies may go there from now on (a GPU registers the pages: seconds for many GiB). */
@@ -74,9 +79,9 @@ struct device_handle { /* the first member of each implementation's */
 	const struct device_ops *ops;
 };
 
-/* Memory of this process. Copies are the kernel's (process_vm_readv on itself; where a sandbox refuses that, and
- * for the memory of a driver, pwrite to the target's memfd), which checks each page: an address without memory
- * is -EFAULT. */
+/* Memory of this process. Copies are the kernel's (process_vm_readv on itself; where a sandbox
+ * refuses that, and for the memory of a driver, pwrite to the target's memfd), which checks each
+ * page: an address without memory is -EFAULT. */
 extern const struct device_ops device_host;
 
 /* Has the device come so far? Both words wrap around. */

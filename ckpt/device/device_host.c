@@ -39,9 +39,9 @@ static int read_own(void *to, const struct iovec *from, uint32_t n, uint64_t byt
 	return read_vec(&(struct iovec){ to, bytes }, 1, from, n, bytes);
 }
 
-/* The memory of a driver (VM_IO, VM_PFNMAP: what CUDA pins, vvar) is refused by process_vm_readv with the errno
- * of an address without memory, though who uses the address reads it: so each row that fails is tried by
- * write_fd. */
+/* The memory of a driver (VM_IO, VM_PFNMAP: what CUDA pins, vvar) is refused by process_vm_readv
+ * with the errno of an address without memory, though who uses the address reads it: so each row
+ * that fails is tried by write_fd. */
 static int write_fd(const struct device_target *t, const uint8_t *dst, const struct iovec *from,
 		    uint32_t n)
 {
@@ -182,8 +182,8 @@ static int copy_singles(const struct device_row *row, uint32_t n, uint32_t *ret_
 	return -EFAULT;
 }
 
-/* The rows from here on, one line each, that lie behind each other with gaps as copy_row has them: what
- * malloc gives for small tensors. */
+/* The rows from here on, one line each, that lie behind each other with gaps as copy_row has them:
+ * what malloc gives for small tensors. */
 static uint32_t neighbours(const struct device_row *row, uint32_t n)
 {
 	uint32_t k = 0;

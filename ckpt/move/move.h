@@ -31,15 +31,15 @@ int move_copy(const struct plan *p, const void *const *src_base, void *const *ds
 	      move_tick_fn *tick, void *arg);
 
 /*
- * The same by several threads, each source byte being read once, however many destinations it has. Sources
- * are row-major, and a row's elements do not lie across a MiB. -EBADMSG naming the tensor: `right` says no.
- * After an error the destinations are undefined. A plan that makes something of operands is carried out
- * by the calling thread, after all that it reads has been compared.
+ * The same by several threads, each source byte being read once, however many destinations it has.
+ * Sources are row-major, and a row's elements do not lie across a MiB. -EBADMSG naming the tensor:
+ * `right` says no. After an error the destinations are undefined. A plan that makes something of
+ * operands is carried out by the calling thread, after all that it reads has been compared.
  */
 struct move_spread {
 	uint32_t nthread; /* 0: as many as there are processors */
-	/* Is MiB number i of the source place, which lies at p, what it was? Asked once for each, by any of the
-	 * threads, before its bytes go anywhere. NULL: nobody knows */
+	/* Is MiB number i of the source place, which lies at p, what it was? Asked once for each,
+	 * by any of the threads, before its bytes go anywhere. NULL: nobody knows */
 	bool (*right)(void *arg, uint32_t place, uint64_t i, const void *p);
 	void *arg;
 };
@@ -62,8 +62,9 @@ struct move_files {
 	uint64_t buffer_bytes;
 };
 /* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
- * file, where the file system refuses it at open or at a read; the page cache forgets the file before.
- * What is no regular file (any more) is -EISDIR or -EINVAL; lost files stay closed, fd -1. */
+ * file, where the file system refuses it at open or at a read; the page cache forgets the file
+ * before. What is no regular file (any more) is -EISDIR or -EINVAL; lost files stay closed, fd
+ * -1. */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
 void move_close(struct move_files *f);
@@ -77,14 +78,15 @@ void move_close(struct move_files *f);
  * Threads: up to four workers, no more than there are processors, check and scatter; memory is
  * about MOVE_DEPTH + 8 blocks at most, or f->buffer_bytes. The same holds for move_verify.
  *
- * What is made of operands comes first, in 64 MiB more, or in half of f->buffer_bytes; small windows
- * read a chunk more than once. -EOPNOTSUPP, before anything is written: elements that have no such
- * reduction.
+ * What is made of operands comes first, in 64 MiB more, or in half of f->buffer_bytes; small
+ * windows read a chunk more than once. -EOPNOTSUPP, before anything is written: elements that have
+ * no such reduction.
  */
 int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
 	      move_tick_fn *tick, void *arg, struct ckpt_err *err);
 
-/* One window (plan/window.h) of a destination, per-rank blobs included, from files to its buffer. */
+/* One window (plan/window.h) of a destination, per-rank blobs included, from files to its
+ * buffer. */
 int move_window(const struct move_files *f, const struct window *w, void *buf, move_tick_fn *tick,
 		void *arg, struct ckpt_err *err);
 
@@ -116,13 +118,13 @@ struct part_derived {
 struct move_write {
 	const struct io_ops *ops;
 	enum io_engine engine;
-	/* The walk (walk.h) behind which the part is written, for who writes it again where a disk has failed,
-	 * or has walked over it before; NULL: one is made, of these: */
+	/* The walk (walk.h) behind which the part is written, for who writes it again where a disk
+	 * has failed, or has walked over it before; NULL: one is made, of these: */
 	struct walk *walk;
 	const struct walk_pass *pass; /* [npass] */
 	uint32_t npass, nhelper;
-	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread; *io NULL: none
-	 * yet. part_io_close in the end. */
+	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread; *io
+	 * NULL: none yet. part_io_close in the end. */
 	struct part_io **io;
 	move_tick_fn *tick; /* may be NULL */
 	void *arg;
@@ -134,16 +136,17 @@ struct move_write {
  * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
  * change. Bytes between the pieces of a chunk are written as they are (keep them zero, so that
  * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
- * there. Sets the fingerprints of t's pieces and, where a derived tensor is bit by bit the rounding of its
- * master, PIECE_DERIVED: its bytes are not written then. (Nothing else of t changes.) Does not sync: the
- * caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is aligned to 4
- * KiB. Fills all of *ret_part but name. After an error nothing is under
+ * there. Sets the fingerprints of t's pieces and, where a derived tensor is bit by bit the rounding
+ * of its master, PIECE_DERIVED: its bytes are not written then. (Nothing else of t changes.) Does
+ * not sync: the caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is
+ * aligned to 4 KiB. Fills all of *ret_part but name. After an error nothing is under
  * way.
  */
 int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
-/* Upper bound of the file's size, for fallocate: as if nothing were derived. nsource: other parts that it names. */
+/* Upper bound of the file's size, for fallocate: as if nothing were derived. nsource: other parts
+ * that it names. */
 uint64_t move_part_bytes_max(const struct table *t, uint32_t nsource);
 
 /* Fingerprint of a piece whose elements lie row-major at p. */
@@ -175,13 +178,14 @@ void move_subset_size(const struct checkpoint *c, const struct move_subset *subs
  * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
- * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
- * are. Files that are lost are passed by: their damage has been told.
+ * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes),
+ * other errors as they are. Files that are lost are passed by: their damage has been told.
  */
 int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
 		format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err);
-/* The same for some of the chunks. A piece's fingerprint is compared only where all its bytes are in
- * them. ret: what was done, also after an error (then chunks and pieces are what was asked for). */
+/* The same for some of the chunks. A piece's fingerprint is compared only where all its bytes are
+ * in them. ret: what was done, also after an error (then chunks and pieces are what was asked
+ * for). */
 int move_verify_some(const struct move_files *f, const struct move_subset *subset,
 		     move_tick_fn *tick, void *tick_arg, format_fault_fn *fault, void *arg,
 		     struct move_verified *ret, struct ckpt_err *err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move_spread.c - memory to memory by several threads: a restore from a staged step. Invariants: each
- * byte of a source that is wanted is read once, however many destinations it has, but for what is made of
- * operands; where it has a sum, the sum is compared before a byte of that MiB reaches any destination.
+ * move_spread.c - memory to memory by several threads: a restore from a staged step. Invariants:
+ * each byte of a source that is wanted is read once, however many destinations it has, but for what
+ * is made of operands; where it has a sum, the sum is compared before a byte of that MiB reaches
+ * any destination.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/thread.h"
@@ -66,8 +67,8 @@ static int stretches_add(struct spread *s, uint32_t place, uint64_t lo, uint64_t
 	return 0;
 }
 
-/* Operations of one place come by src_lo: what no operation touches is in no stretch, but for what lies in
- * one MiB with something that is. */
+/* Operations of one place come by src_lo: what no operation touches is in no stretch, but for what
+ * lies in one MiB with something that is. */
 static int place_cut(struct spread *s, uint32_t place)
 {
 	uint64_t lo = 0, hi = 0;

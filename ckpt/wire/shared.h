@@ -7,19 +7,21 @@
  * the free slots, so that the decision "step k goes into slot s, or is skipped" is made once per
  * host, by whichever rank comes first, and obeyed by all others. Older tickets are kept in past[8];
  * a rank that comes later than that, or with a step below the newest ticket's, skips. Tickets'
- * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that is
- * staged stays until a newer one is staged, whatever a mark wants.
+ * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that
+ * is staged stays until a newer one is staged, whatever a mark wants.
  *
- * SNAP (rank page): what this rank has in its newest snapshots. One word, `seq << 8 | need << 4 | state`,
- * is all that decides; the sequence number makes a late compare-and-swap on a reused record fail.
+ * SNAP (rank page): what this rank has in its newest snapshots. One word, `seq << 8 | need << 4 |
+ * state`, is all that decides; the sequence number makes a late compare-and-swap on a reused record
+ * fail.
  *
  *      FREE -> COPYING -> COPIED
  *         \---------\----> TORN
  *
- * Two copiers fill a slot. The daemon copies what lies in shared memory: memory of ckpt_alloc, and what
- * ckpt_snapshot itself has put there by value (VOLATILE, blobs). The library copies the rest, from the
- * process's own memory straight into the slot, or lets a device do so. need says who still has to:
- * DAEMON, CLIENT; ORDERED besides CLIENT says that all copies are queued on a device, in order.
+ * Two copiers fill a slot. The daemon copies what lies in shared memory: memory of ckpt_alloc, and
+ * what ckpt_snapshot itself has put there by value (VOLATILE, blobs). The library copies the rest,
+ * from the process's own memory straight into the slot, or lets a device do so. need says who still
+ * has to: DAEMON, CLIENT; ORDERED besides CLIENT says that all copies are queued on a device, in
+ * order.
  *
  *   # | change                      | by whom, when
  *   1 | any but COPYING -> FREE(n)  | client: it takes the record for mark n
@@ -39,48 +41,52 @@
  *  10 | COPYING clears CLIENT, and  | daemon: this client is dead, ORDERED is set and `done` has reached
  *     | ORDERED                     | `target`: the device has done all of it
  *
- * 4, 5 and 10: who clears the last bit of need does not clear it, but compares the canary (below) and swaps
- * for COPIED, or, where a word differs, for TORN. No other bit is left then, so nobody else can. After 4, 5
- * and 6 the guard is woken, whatever is left: it may wait for DAEMON to go as much as for COPIED. After 5
- * and 8 the client rings the bell, for the daemon has no task that would end.
+ * 4, 5 and 10: who clears the last bit of need does not clear it, but compares the canary (below)
+ * and swaps for COPIED, or, where a word differs, for TORN. No other bit is left then, so nobody
+ * else can. After 4, 5 and 6 the guard is woken, whatever is left: it may wait for DAEMON to go as
+ * much as for COPIED. After 5 and 8 the client rings the bell, for the daemon has no task that
+ * would end.
  *
- * Why it holds. From 2 on the word sees only read-modify-writes. A copier's swap releases its writes to the
- * slot and its reads of the source; the next one acquires them and goes on with the release sequence. So
- * whoever reads COPIED sees every byte of the slot and comes after every read of the source. COPIED and
- * TORN exclude each other, because each is a swap from COPYING of one seq. The trainer may change its state
- * when its guard has seen (a) COPIED, or (b) TORN, its own or another's, or (c) need is CLIENT|ORDERED, and
- * its stream waits for the event: the device reads the source before it does what is queued behind.
- * Policy NEVER does not use (c). `done` is one aligned word on a page of its own: a device writes it behind
- * its copies, with a fence, so who reads a value at or beyond `target` (acquire) sees what it has written.
- * A guard that returned by (c) has said so by guarded_mark, before which it tears whatever is unfinished:
- * so a snapshot that is COPYING though guarded_mark is its number is left alone, by a second guard and by
- * the next mark. It may be COPYING still when its record's turn comes again: that mark is skipped.
+ * Why it holds. From 2 on the word sees only read-modify-writes. A copier's swap releases its
+ * writes to the slot and its reads of the source; the next one acquires them and goes on with the
+ * release sequence. So whoever reads COPIED sees every byte of the slot and comes after every read
+ * of the source. COPIED and TORN exclude each other, because each is a swap from COPYING of one
+ * seq. The trainer may change its state when its guard has seen (a) COPIED, or (b) TORN, its own or
+ * another's, or (c) need is CLIENT|ORDERED, and its stream waits for the event: the device reads
+ * the source before it does what is queued behind. Policy NEVER does not use (c). `done` is one
+ * aligned word on a page of its own: a device writes it behind its copies, with a fence, so who
+ * reads a value at or beyond `target` (acquire) sees what it has written. A guard that returned by
+ * (c) has said so by guarded_mark, before which it tears whatever is unfinished: so a snapshot that
+ * is COPYING though guarded_mark is its number is left alone, by a second guard and by the next
+ * mark. It may be COPYING still when its record's turn comes again: that mark is skipped.
  *
- * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its threads and
- * the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored before 2, and set to 0
- * (release) when the last write has ended: inside 5, before the swap, so that a trainer which sees COPIED
- * does not find its own copier busy; else when the copier has stopped, and then the bell is rung. Only its own
- * snapshot's: the trainer may have marked the next one by then. After a
- * guard has torn a snapshot a thread may go on for at most one piece of work (1 MiB), for it looks at the
- * word before each; a device does all that was queued, and until then `copying` stays.
+ * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its
+ * threads and the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored
+ * before 2, and set to 0 (release) when the last write has ended: inside 5, before the swap, so
+ * that a trainer which sees COPIED does not find its own copier busy; else when the copier has
+ * stopped, and then the bell is rung. Only its own snapshot's: the trainer may have marked the next
+ * one by then. After a guard has torn a snapshot a thread may go on for at most one piece of work
+ * (1 MiB), for it looks at the word before each; a device does all that was queued, and until then
+ * `copying` stays.
  *
- * A slot goes back to the gate only when no rank's `copying` names it, or the *process* of that rank is
- * dead, which its pidfd says: a socket may end while a copier still runs.
+ * A slot goes back to the gate only when no rank's `copying` names it, or the *process* of that
+ * rank is dead, which its pidfd says: a socket may end while a copier still runs.
  *
- * OVER (job page). A rank may be late: it has its ticket, and before it stores `copying` the daemon gives
- * the step up, because another rank tore it, and finds no copier in the slot. Therefore the daemon first
- * stores over[slot], the tag of the newest ticket so far, then looks at every `copying`, then gives the
- * slot; and the rank first stores `copying`, then looks at over[slot]: a ticket that is not newer is over,
- * and 3 follows. All four are sequentially consistent, so one of the two sees the other. No ticket that is
- * newer than the gate's newest can have a slot that is not free.
+ * OVER (job page). A rank may be late: it has its ticket, and before it stores `copying` the daemon
+ * gives the step up, because another rank tore it, and finds no copier in the slot. Therefore the
+ * daemon first stores over[slot], the tag of the newest ticket so far, then looks at every
+ * `copying`, then gives the slot; and the rank first stores `copying`, then looks at over[slot]: a
+ * ticket that is not newer is over, and 3 follows. All four are sequentially consistent, so one of
+ * the two sees the other. No ticket that is newer than the gate's newest can have a slot that is
+ * not free.
  *
- * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is 0: it
- * sends none before its own copier has ended, and no BYE either. A launch that takes over slots of an
- * earlier one does so only from processes that are dead or have said BYE.
+ * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is
+ * 0: it sends none before its own copier has ended, and no BYE either. A launch that takes over
+ * slots of an earlier one does so only from processes that are dead or have said BYE.
  *
  * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while
- * COPYING(DAEMON) and updating is 0, nobody can change the memory any more and the daemon finishes the
- * copy; else it is TORN. 10 needs no look at it: the device has read before it updated.
+ * COPYING(DAEMON) and updating is 0, nobody can change the memory any more and the daemon finishes
+ * the copy; else it is TORN. 10 needs no look at it: the device has read before it updated.
  *
  * GUARDS: what is staged must not have changed while it was copied, and only a trainer that guards
  * gives that. A snapshot is *guarded* when this rank has guarded since, waits for it (ckpt_wait),
@@ -88,25 +94,26 @@
  * once and between every two of its snapshots so far. Closed is enough to be staged, so that slots
  * go round quickly; to be committed it must be guarded, or its rank dead or detached. A snapshot
  * that is followed by another without a guard between is dropped, whatever it has become, and
- * counted. That a rank guards at all is seen when it does so for the first time, be it before its first
- * snapshot: a trainer whose loop begins with a guard has its first step staged like any other, without
- * a guard after it.
+ * counted. That a rank guards at all is seen when it does so for the first time, be it before its
+ * first snapshot: a trainer whose loop begins with a guard has its first step staged like any
+ * other, without a guard after it.
  *
- * CANARY, CHANGED: a trainer that changes its state between ckpt_snapshot and ckpt_guard is found, with
- * a probability. At the mark the client notes some words of its memory in the record, before it is
- * published. Who makes COPIED, the daemon's copier or the client's, compares them with the slot first;
- * where one differs it writes `why` and swaps for TORN instead. After COPIED, and before it lets the trainer go,
- * the guard reads the same words from memory again and compares other places of memory with the slot
- * (canary.h); where one differs the snapshot is *changed*: shared_snap_guarded says -1, so it is dropped,
- * staged or not.
+ * CANARY, CHANGED: a trainer that changes its state between ckpt_snapshot and ckpt_guard is found,
+ * with a probability. At the mark the client notes some words of its memory in the record, before
+ * it is published. Who makes COPIED, the daemon's copier or the client's, compares them with the
+ * slot first; where one differs it writes `why` and swaps for TORN instead. After COPIED, and
+ * before it lets the trainer go, the guard reads the same words from memory again and compares
+ * other places of memory with the slot (canary.h); where one differs the snapshot is *changed*:
+ * shared_snap_guarded says -1, so it is dropped, staged or not.
  *
  * Why no change that a guard has found is missed. The guard stores changed[n], by release, before
- * guarded_mark, by release; whoever reads guarded_mark >= n, by acquire, then reads changed[n] as the
- * guard left it. A step is committed when all its ranks are guarded (or left, or died: then there is no
- * guard to find anything), so nothing that was found after the copy is committed. An entry of changed[]
- * stands for SHARED_CHANGED more snapshots; every one of them takes a slot, slots are given by the daemon
- * alone, and it looks at changed[] of all that it holds whenever it looks at the marks, which is before
- * it gives slots: so it looks before more than WIRE_SLOTS_MAX new ones can have been marked.
+ * guarded_mark, by release; whoever reads guarded_mark >= n, by acquire, then reads changed[n] as
+ * the guard left it. A step is committed when all its ranks are guarded (or left, or died: then
+ * there is no guard to find anything), so nothing that was found after the copy is committed. An
+ * entry of changed[] stands for SHARED_CHANGED more snapshots; every one of them takes a slot,
+ * slots are given by the daemon alone, and it looks at changed[] of all that it holds whenever it
+ * looks at the marks, which is before it gives slots: so it looks before more than WIRE_SLOTS_MAX
+ * new ones can have been marked.
  */
 #ifndef CKPT_WIRE_SHARED_H
 #define CKPT_WIRE_SHARED_H
@@ -130,10 +137,11 @@
 #define SHARED_JUMP_MAX (UINT64_C(1) << 35)
 
 /*
- * START (job page): may this launch take snapshots at all? A first commit sets aside what it does not
- * continue, so it must be known that this is meant. UNASKED: there are steps, on disk or staged, and no
- * rank has asked for them; the daemon says so at the claim, and takes it back when a restore has
- * succeeded or has found nothing. FRESH: a rank has called ckpt_fresh; this is never taken back.
+ * START (job page): may this launch take snapshots at all? A first commit sets aside what it does
+ * not continue, so it must be known that this is meant. UNASKED: there are steps, on disk or
+ * staged, and no rank has asked for them; the daemon says so at the claim, and takes it back when a
+ * restore has succeeded or has found nothing. FRESH: a rank has called ckpt_fresh; this is never
+ * taken back.
  */
 enum shared_start { START_CLEAR, START_UNASKED, START_FRESH };
 
@@ -144,9 +152,10 @@ enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 enum { RECORD_NO_AVERAGE = 4 };
 /* The same: this rank could copy nothing of the step, so its record is TORN from the beginning. */
 enum { RECORD_NOT_COPIED = 16 };
-/* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that asks
- * thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If the step has
- * a slot already, its ticket is returned, and a record that is TORN tells the daemon. */
+/* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that
+ * asks thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If
+ * the step has a slot already, its ticket is returned, and a record that is TORN tells the
+ * daemon. */
 enum { TICKET_REFUSE = 4, TICKET_REFUSED = 1 };
 
 struct shared_note {
@@ -161,7 +170,8 @@ struct shared_record { /* what a rank says of a snapshot */
 	uint64_t unguarded;    /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
-/* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top byte. */
+/* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top
+ * byte. */
 struct shared_canary_word {
 	uint64_t off, word;
 };
@@ -173,8 +183,8 @@ struct shared_canary {
 };
 struct shared_snap {
 	_Atomic uint64_t word; /* seq << 8 | enum snap_need << 4 | enum snap_state */
-	/* 0, or the place in the slot at which the state was found to be changed: (seq & 0xffff) << 48 |
-	 * 1 + offset. For messages: what counts is TORN, and changed[] */
+	/* 0, or the place in the slot at which the state was found to be changed: (seq & 0xffff) <<
+	 * 48 | 1 + offset. For messages: what counts is TORN, and changed[] */
 	_Atomic uint64_t why;
 	struct shared_record rec;    /* by shared_snap_write and shared_snap_read only */
 	struct shared_canary canary; /* by shared_canary_write and shared_canary_read only */
@@ -265,19 +275,20 @@ struct shared_job {
 	/* futex: daemon adds 1 whenever something below or above changes */
 	_Atomic uint32_t event;
 	_Atomic uint64_t gate; /* both */
-	/* clients: 1 + the step, whole, of the newest ticket or of the one before it; before the first
-	 * one of whichever rank asked for it first; 0: none has */
+	/* clients: 1 + the step, whole, of the newest ticket or of the one before it; before the
+	 * first one of whichever rank asked for it first; 0: none has */
 	_Atomic uint64_t ticketed;
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
-	/* daemon, by slot: 1 + the tag up to which tickets may not use it any more; see OVER above */
+	/* daemon, by slot: 1 + the tag up to which tickets may not use it any more; see OVER
+	 * above */
 	_Atomic uint64_t over[SHARED_GATE_SLOTS];
 	_Atomic uint64_t newest[5]; /* [enum ckpt_state]: 1 + newest step there; daemon */
 	_Atomic uint64_t count[8];  /* [enum outcome_state]; daemon */
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
-	/* daemon: why what should have been written could not be; which ranks the others wait for in
-	 * ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
+	/* daemon: why what should have been written could not be; which ranks the others wait for
+	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
 	struct shared_text failing, waits;
 };
 
@@ -293,14 +304,15 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
- * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond the
- * newest one. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
- * often this rank has marked this very step before; a step that was skipped or torn is marked again
- * by all ranks alike, and that is another ticket. */
+ * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond
+ * the newest one. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP return
+ * -EAGAIN. attempt: how often this rank has marked this very step before; a step that was skipped
+ * or torn is marked again by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
 		  bool may_wait, struct ticket *ret);
-/* The next snap record, no longer anybody else's; to be written, then published: COPYING with a need,
- * or TORN with none. NULL: its last snapshot, which a guard has let go by (c), is still being copied. */
+/* The next snap record, no longer anybody else's; to be written, then published: COPYING with a
+ * need, or TORN with none. NULL: its last snapshot, which a guard has let go by (c), is still being
+ * copied. */
 struct shared_snap *shared_snap_next(struct shared_rank *r);
 void shared_snap_write(struct shared_snap *s, const struct shared_record *rec);
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state,
@@ -316,8 +328,8 @@ int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_s
 		     struct shared_record *ret);
 /* May the trainer go on though the copy has not ended, by (c)? */
 bool shared_snap_ordered(const struct shared_snap *s);
-/* 7: tear the newest snapshot if its copy is not finished and no guard has let it go by (c). True when
- * it is torn by this call. */
+/* 7: tear the newest snapshot if its copy is not finished and no guard has let it go by (c). True
+ * when it is torn by this call. */
 bool shared_tear(struct shared_rank *r);
 /* 7: the daemon is gone; what it still had to copy is torn. */
 void shared_tear_lost(struct shared_rank *r);
@@ -338,21 +350,21 @@ void shared_canary_write(struct shared_snap *s, const struct shared_canary_word 
 
 /* --- daemon --- */
 /* A slot's free bit is set by the daemon alone and cleared by whoever takes the slot; the daemon
- * sets it again only after it has dealt with the ticket that took it, has called shared_gate_over, and
- * has then found no copier in it. */
+ * sets it again only after it has dealt with the ticket that took it, has called shared_gate_over,
+ * and has then found no copier in it. */
 void shared_gate_over(struct shared_job *job, uint32_t slot);
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot);
 void shared_gate_give(struct shared_job *job, uint32_t slot);
 void shared_gate_take(struct shared_job *job, uint32_t slot);
 /*
- * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be before it is
- * answered: tickets go on from there, and the older ones are forgotten. No slot is free. The sequence number
- * stays, so no record is taken for another one.
+ * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be
+ * before it is answered: tickets go on from there, and the older ones are forgotten. No slot is
+ * free. The sequence number stays, so no record is taken for another one.
  */
 void shared_gate_back(struct shared_job *job, uint64_t step);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
- * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
- * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
+ * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A
+ * ticket that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
  * snapshots are torn, and the slot it took is neither free nor in anybody's hand: it is to be given
  * again. */
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
@@ -384,8 +396,8 @@ void shared_text_set(struct shared_text *t, int code, const char *text, bool aga
 bool shared_snap_going(const struct shared_snap *s, uint64_t seq);
 /* Who has still to copy for it (enum snap_need); 0 unless it is COPYING, of this seq. */
 uint32_t shared_snap_need(const struct shared_snap *s, uint64_t seq);
-/* A copier has copied its last byte, and has ended all writes: 4, 5, 10. need: its bit, CLIENT also for
- * ORDERED. slot: all of it, `bytes` long, for the canary. The guard is woken. */
+/* A copier has copied its last byte, and has ended all writes: 4, 5, 10. need: its bit, CLIENT also
+ * for ORDERED. slot: all of it, `bytes` long, for the canary. The guard is woken. */
 enum copy_end {
 	COPY_END_WAITS, /* the other copier still copies */
 	COPY_END_COPIED,
@@ -404,7 +416,8 @@ int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_
 uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes);
 /* At which offset of the slot snapshot seq was found to be changed, before its state says so. */
 void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off);
-/* Besides an offset: what belongs there could not be copied, for its memory is not there any more. */
+/* Besides an offset: what belongs there could not be copied, for its memory is not there any
+ * more. */
 #define SHARED_WHY_GONE (UINT64_C(1) << 46)
 bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off);
 /* The newest outcome of a step; false: none known. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_drift.c - replicas that have drifted apart (daemon/drift.h): one bit of one replica is
- * flipped, and the tensor, the steps and the ranks are named within 128 steps; of healthy jobs on all kinds
- * of meshes nothing is said. CKPT_TEST_LOG=1 shows the logs.
+ * test_daemon_drift.c - replicas that have drifted apart (daemon/drift.h): one bit of one replica
+ * is flipped, and the tensor, the steps and the ranks are named within 128 steps; of healthy jobs
+ * on all kinds of meshes nothing is said. CKPT_TEST_LOG=1 shows the logs.
  */
 #include "ckpt/base/dtype.h"
 #include "formats/native/native.h"
@@ -507,9 +507,9 @@ static void mark_by(struct one *k, uint64_t step)
 	MUST_BE(rc, 0);
 }
 
-/* Of a step that rank 1 does not guard nobody knows whether its memory was held still while it was summed. Here
- * the replicas differ in that step alone: whoever compares it finds them, for a tensor of 22 blocks has one in these
- * turns. */
+/* Of a step that rank 1 does not guard nobody knows whether its memory was held still while it was
+ * summed. Here the replicas differ in that step alone: whoever compares it finds them, for a tensor
+ * of 22 blocks has one in these turns. */
 TEST(a_step_that_was_not_guarded_is_not_compared)
 {
 	for (uint32_t before = 0; before < 12; before += 4) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_daemon_partial.c - tensors whose reduction is pending, from ckpt.h to a restore on another
- * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced when
- * they are loaded, or given back as they were.
+ * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced
+ * when they are loaded, or given back as they were.
  */
 #include "ckpt/client/handle.h"
 #include "tests/lib/host.h"

@@ -231,8 +231,8 @@ static void change_all(struct rank *k)
 	}
 }
 
-/* Who stops a daemon does not wait for guards: a pass may see a step of which a late guard then says that it was
- * changed. What an average made of it must not be kept. */
+/* Who stops a daemon does not wait for guards: a pass may see a step of which a late guard then
+ * says that it was changed. What an average made of it must not be kept. */
 TEST(what_was_made_of_a_step_goes_if_its_guard_finds_a_change)
 {
 	static const uint32_t flags[] = { CKPT_PERSIST, CKPT_STAGE_ONLY };

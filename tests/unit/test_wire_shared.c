@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_wire_shared.c - the state machine of shared.h under random schedules: ranks that train and
- * mark, the daemon's copiers, each rank's own copier, which dies with its rank, devices, and a daemon in
- * miniature that obeys the rules of daemon/snap.c.
+ * mark, the daemon's copiers, each rank's own copier, which dies with its rank, devices, and a
+ * daemon in miniature that obeys the rules of daemon/snap.c.
  *
- * The first half of a rank's state is copied by the daemon, the second half by its own copier, word by word
- * or by its device; a rank may have one half only. A device does what is queued in its order, copies as well
- * as the trainer's updates of the second half, and what it has written to a slot is seen when it has written
- * `done` behind it.
+ * The first half of a rank's state is copied by the daemon, the second half by its own copier, word
+ * by word or by its device; a rank may have one half only. A device does what is queued in its
+ * order, copies as well as the trainer's updates of the second half, and what it has written to a
+ * slot is seen when it has written `done` behind it.
  *
- * Every trainer writes its step number into every word of its buffer, so a staged image that holds two
- * numbers was torn. Most runs are coroutines on one thread: a seed is a schedule, and a failure prints
- * it. Some runs are threads, for ThreadSanitizer to say whether the protocol orders the plain accesses.
+ * Every trainer writes its step number into every word of its buffer, so a staged image that holds
+ * two numbers was torn. Most runs are coroutines on one thread: a seed is a schedule, and a failure
+ * prints it. Some runs are threads, for ThreadSanitizer to say whether the protocol orders the
+ * plain accesses.
  *
- * Negative controls: each rule of the daemon is taken out in turn (enum rule below), and the same runs
- * must then find something wrong; those of shared.c are mistakes of ckpt/base/mutants.h, for which seeds
- * begin at 1.
+ * Negative controls: each rule of the daemon is taken out in turn (enum rule below), and the same
+ * runs must then find something wrong; those of shared.c are mistakes of ckpt/base/mutants.h, for
+ * which seeds begin at 1.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -1088,8 +1089,8 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 	W.nstep = 4 + chance(24);
 	W.persist_percent = chance(3) * 50;
 	W.unguarded_percent = chance(3) == 0 ? 1 + chance(40) : 0;
-	/* A rank that omits the guard for the first time and dies in that very update cannot be told
-	 * from one that guards: nothing of it is ever seen. */
+	/* A rank that omits the guard for the first time and dies in that very update cannot be
+	 * told from one that guards: nothing of it is ever seen. */
 	W.deaths = chance(4) == 0 && !W.unguarded_percent ? chance(W.world + 1) : 0;
 	W.changed_percent = !W.unguarded_percent && chance(4) == 0 ? 1 + chance(40) : 0;
 	W.deaths = W.changed_percent ? 0 : W.deaths;
@@ -1223,7 +1224,8 @@ static void threads_run(uint32_t world, uint32_t nstep, int policy, bool plain, 
 		print_message("nothing staged: the machine was busy elsewhere\n");
 }
 
-/* Trainers that wait for their copies touch their memory with plain loads and stores, as the copiers do. */
+/* Trainers that wait for their copies touch their memory with plain loads and stores, as the
+ * copiers do. */
 TEST(threads_that_wait_are_ordered_by_the_protocol_alone)
 {
 	threads_run(3, 300, 2, true, true);
@@ -1458,8 +1460,9 @@ TEST(a_record_is_read_whole_or_not_at_all)
 	free(overtaken);
 }
 
-/* Each way to end of a snapshot that a rank has left behind: its word says who had still to copy, the
- * device how far it is, and the daemon whether somebody may have changed what it still copies. */
+/* Each way to end of a snapshot that a rank has left behind: its word says who had still to copy,
+ * the device how far it is, and the daemon whether somebody may have changed what it still
+ * copies. */
 TEST(what_a_dead_rank_leaves_is_ended_by_what_is_known_of_it)
 {
 	static const struct {
@@ -1555,7 +1558,8 @@ TEST(who_ends_an_earlier_copy_leaves_the_next_ones_copying_alone)
 	free(r);
 }
 
-/* The daemon is gone: what it has not to copy goes on. And what a guard has let go no mark takes. */
+/* The daemon is gone: what it has not to copy goes on. And what a guard has let go no mark
+ * takes. */
 TEST(a_copy_is_torn_by_nobody_whom_it_does_not_need)
 {
 	struct shared_rank *r = rank_new();
