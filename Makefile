@@ -181,7 +181,7 @@ REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
 	move_subset table_view wire_shared client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
 	layout_properties safetensors_write,$(UNIT))
-RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
+RACING   := $(filter-out daemon_drift move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).

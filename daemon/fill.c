@@ -427,12 +427,22 @@ static void files_close(struct filling *f)
 	checkpoint_free(TAKE(f->saved));
 }
 
+/* What stands in the place of a file and is none (a directory, a link, a pipe): the file is missing. */
+static int no_file(int rc)
+{
+	bool none =
+		rc == -EISDIR || rc == -ELOOP || rc == -ENOTDIR || rc == -EINVAL || rc == -ENXIO;
+
+	return none ? -EUCLEAN : rc;
+}
+
 static int files_open(struct restore *x, bool some)
 {
 	struct filling *f = &x->f;
 	int rc = some ? format_native.open_some(&f->dir, choose_parts, x, &f->saved, &x->err)
 		      : format_native.open(&f->dir, &f->saved, NULL, NULL, &x->err);
 
+	rc = no_file(rc);
 	x->damaged = stays_damaged(rc);
 	if (rc == 0)
 		rc = store_step_same(x->pin.dir, x->pin.id, f->saved, &x->err);

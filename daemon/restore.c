@@ -721,18 +721,12 @@ void restore_try(struct launch *l)
 			     "a rank of this launch has ended: start all ranks again");
 		return;
 	}
-	if (!(first->want.flags & CKPT_DRY_RUN) && back_marked(l) && !back_ready(l))
-		return;
 	pin = &l->pin[round % ROUNDS_MAX];
 	if (pin->set &&
 	    (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
 		/* the first choice came to nothing, and now something else is asked for */
 		pin->set = false;
-	if (!pin->set) {
-		choose_start(l, &first->want, round);
-		return;
-	}
-	if (l->pin[round % ROUNDS_MAX].none) {
+	if (pin->set && pin->none) { /* whoever had this answer may train already */
 		struct restore x = { .round = round, .blob_fd = -1 };
 
 		x.rc = none_there(l->job, &first->want, &x.err);
@@ -740,6 +734,12 @@ void restore_try(struct launch *l)
 		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK | CKPT_DRY_RUN)))
 			launch_start(l, START_CLEAR);
 		answer_all(l, &x, true);
+		return;
+	}
+	if (!(first->want.flags & CKPT_DRY_RUN) && back_marked(l) && !back_ready(l))
+		return;
+	if (!pin->set) {
+		choose_start(l, &first->want, round);
 		return;
 	}
 	for (uint32_t r = 0; r < l->world; r++)

@@ -64,7 +64,7 @@ unseen_keys() {
 	}
 	{ key = $1 "\t" $2 }
 	!(key in seen) { print "nothing printed " $1 " " $2; next }
-	$2 ~ /^jobs\[\]\.(failing|device)\./ { next } # nothing fails or hangs here
+	$2 ~ /^jobs\[\]\.(failing|device|replicas)\./ { next } # nothing fails, hangs or drifts apart here
 	$2 ~ /^jobs\[\]\.steps\[\]\.(written_bytes|total_bytes|writing_s)$/ || $2 == "equal_groups[].tensors[].rank" { next }
 	$2 == "derived.stored_first" { next } # here every one is the rounding of its master
 	!(key in typed) { print $1 " " $2 " was always null, never " $3 }' "$tmp/seen" - >"$tmp/unseen"

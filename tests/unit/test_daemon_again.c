@@ -291,4 +291,28 @@ TEST(a_rank_that_leaves_meanwhile_ends_the_restore_of_all)
 	launch_of(plan("dies", "fsdp=3"), dies_script, NULL);
 }
 
+static void nothing_script(struct rank *k)
+{
+	struct ckpt_mark mark = { .size = sizeof mark };
+
+	if (k->rank == 1)
+		rank_meet(k); /* the other one trains already */
+	MUST_BE(rank_restore(k, CKPT_LATEST, 0), -ENOENT);
+	if (k->rank == 0) {
+		(void)ckpt_guard(k->c, NULL);
+		MUST(rank_took(ckpt_snapshot(k->c, 1, &mark)));
+		rank_meet(k);
+	}
+	rank_meet(k);
+}
+
+TEST(who_learns_late_that_there_is_nothing_does_not_wait_for_those_who_train)
+{
+	uint64_t began = now_ns();
+
+	host_start(&H, NULL);
+	launch_of(plan("nothing", "fsdp=2"), nothing_script, NULL);
+	assert_true(now_ns() - began < PATIENCE);
+}
+
 UNIT(.setup = host_setup, .teardown = host_teardown);
