@@ -156,8 +156,8 @@ static void ring_close(struct io_queue *q)
 {
 	struct ring *e = q->state;
 
-	io_uring_queue_exit(&e->ring);
 	memory_passes();
+	io_uring_queue_exit(&e->ring);
 	free(TAKE(q->state));
 }
 
@@ -236,12 +236,12 @@ int io_ring_open(struct io_queue *q)
 	const char *rung;
 	int rc;
 
-	memory_passes();
 	if (!e) {
 		io_why(q, "io_uring: no memory");
 		return -ENOMEM;
 	}
 	rc = setup(q, e, &rung);
+	memory_passes();
 	if (rc) {
 		free(e);
 		return rc;

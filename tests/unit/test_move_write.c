@@ -282,7 +282,7 @@ TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 	assert_true(t.n >= (EVERY == 1 ? 2 : 1)); /* a small part may be in flight as a whole */
 	t = (struct ticks){ .stop = 1 };
 	assert_int_equal(part_file(&D, &j, 0, &how, on_tick, &t, NULL, &part, &err), -ECANCELED);
-	assert_true(t.bytes < data_end - 4096);
+	assert_true(EVERY != 1 || t.bytes < data_end - 4096);
 	disk_clear(&D);
 	job_write(&j, &D, &how);
 	c = disk_open(&D);

@@ -1155,9 +1155,10 @@ TEST(no_schedule_breaks_a_promise)
 	assert_true(both > n && ordered > n / 10 && (late > 0 || n < 600));
 }
 
-static void seen(enum rule broken, const char *name)
+/* from: a seed not far below one that shows it: rare ones would cost minutes. */
+static void seen(enum rule broken, const char *name, uint64_t from)
 {
-	for (uint64_t seed = 1; seed <= 2000; seed++) {
+	for (uint64_t seed = from; seed < from + 2000; seed++) {
 		const char *what = run_seed(seed, broken);
 
 		if (!what)
@@ -1175,21 +1176,23 @@ TEST(every_rule_of_the_daemon_is_missed_when_it_is_gone)
 		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
 	}
-#define SEEN(x) seen(x, #x)
+#define SEEN(x) SEEN_FROM(x, 1)
+#define SEEN_FROM(x, seed) seen(x, #x, seed)
 	SEEN(STAGE_BEFORE_ALL);
 	SEEN(COMMIT_UNGUARDED);
 	SEEN(RELEASE_BEFORE_STAGED);
 	SEEN(GIVE_WHILE_COPYING);
-	SEEN(STAGE_OPEN);
+	SEEN_FROM(STAGE_OPEN, 75);
 	SEEN(VOID_NOT_GIVEN);
 	SEEN(COPY_ONCE_TORN);
-	SEEN(GIVE_TO_LATE);
-	SEEN(LOOK_BEFORE_OVER);
-	SEEN(DIE_BY_SOCKET);
+	SEEN_FROM(GIVE_TO_LATE, 45);
+	SEEN_FROM(LOOK_BEFORE_OVER, 118);
+	SEEN_FROM(DIE_BY_SOCKET, 708);
 	SEEN(ORDER_EARLY);
 	SEEN(DONE_UNFENCED);
 	SEEN(DONE_BEHIND_NOTHING);
 	SEEN(CLEAR_EARLY);
+#undef SEEN_FROM
 #undef SEEN
 }
 
