@@ -350,8 +350,9 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 	if (r < 0 && r != -EPROTONOSUPPORT)
 		return r;
 	map_fill(ret_map, t);
-	/* A trailer that a newer version wrote is called newer even if its table contradicts itself. If the
-	 * table is good, the caller can still compare the sections with their sums. */
+	/* A trailer that a newer version wrote is called newer even if its table contradicts
+	 * itself. If the table is good, the caller can still compare the sections with their
+	 * sums. */
 	bad = map_check(ret_map, r < 0 ? NULL : err);
 	if (bad < 0)
 		ret_map->file_bytes = 0;

@@ -23,8 +23,8 @@
  *	-EPROTO		the sums are right, but the fields contradict each other, or the file is of
  *			another kind
  *	-EPROTONOSUPPORT "written by a newer version": the sums are right, and this program does not
- *			know a value, a flag or a feature, or a reserved field is not zero; or "format
- *			0.0 of ckptd 0.1": a version before 0.2 wrote it
+ *			know a value, a flag or a feature, or a reserved field is not zero; or
+ *			"format 0.0 of ckptd 0.1": a version before 0.2 wrote it
  * Messages name the offset in the file and the reason.
  * Everything here is pure: no I/O, no state, any thread. Decoded bytes must not change meanwhile.
  */
@@ -167,10 +167,11 @@ int container_encode(const struct container_info *info, const struct container_b
  * and bytes read at offset off between the sections with container_gap_check. container_decode does
  * it all for a file in memory and leaves only a part's data area unread; the view points into the
  * bytes. container_map_find: NULL when there is no such section. want_kind 0: any.
- * If container_tail_check finds that a newer version wrote the trailer, it fills the map all the same;
- * file_bytes is 0 if the map is wrong.
+ * If container_tail_check finds that a newer version wrote the trailer, it fills the map all the
+ * same; file_bytes is 0 if the map is wrong.
  */
-/* Is it an intact header of a format before 0.2? A header with another feature bit is newer, not older. */
+/* Is it an intact header of a format before 0.2? A header with another feature bit is newer, not
+ * older. */
 bool container_is_older(const void *head_block);
 int container_head_check(const void *block, uint32_t want_kind, struct container_info *ret_info,
 			 struct ckpt_err *err);

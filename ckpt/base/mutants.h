@@ -27,7 +27,7 @@
 	X(GATE_RESET_EARLY, daemon, "a restore after snapshots begins when every rank waits in it") \
 	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
 	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
-	X(FAULT_IGNORED, client, "memory that is gone tears its snapshot") \
+	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
@@ -45,7 +45,7 @@
 	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
-	X(LEFT_CONTINUED, store, "a launch that has gone back does not continue what it left behind") \
+	X(LEFT_CONTINUED, store, "a launch that has gone back does not continue its older line") \
 	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
 	X(ASIDE_OLDEST_FIRST, store, "what is set aside is so from the newest back") \
 	X(CLOSE_ERROR_IGNORED, store, "a part whose close failed is given up") \

@@ -197,7 +197,8 @@ void copier_help(ckpt *c)
 		(void)shared_copy_end(a.link->rank, a.snap, a.seq, NEED_CLIENT, slot->at.base,
 				      slot->at.bytes, &at);
 	if (write(a.link->bell, &one, sizeof one) < 0 && errno != EAGAIN)
-		log_line(&c->log, LOG_DEBUG, "client: the doorbell is gone");
+		log_line(&c->log, LOG_DEBUG,
+			 "client: the daemon cannot be woken: its doorbell is closed");
 }
 
 void copier_prepare(ckpt *c)

@@ -480,8 +480,8 @@ static bool shares_equal(const struct ckpt_tensor *x, const struct ckpt_tensor *
 	       x->nplace == y->nplace && x->mesh == y->mesh && x->mode == y->mode;
 }
 
-/* ret has what a tensor of this name had that was dropped, if there was one: whoever drops and adds
- * a tensor again and again takes no more memory by that. */
+/* ret has what a tensor of this name had that was dropped, if there was one, so
+ * that dropping and adding the same tensor many times takes no more memory. */
 static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {

@@ -193,7 +193,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		atomic_store(&c->waits, false);
 	}
 	rc = agree_on(c, rc, r.step, &why);
-	if (asked || !c->snapped) /* a call that is refused here changes nothing for who trains */
+	if (asked || !c->snapped) /* a wrong call does not stop a launch that trains */
 		start_judge(c, &w, rc, &why);
 	if (rc < 0) {
 		if (err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - ckpt_tensors and ckpt_unmatched: what the daemon lists is told to the trainer, tensor
-// by tensor. The daemon chooses the step, and says what did not match (wire.h, LIST).
+// tensors.c - ckpt_tensors and ckpt_unmatched: call the trainer's function for each tensor that
+// the daemon lists. The daemon chooses the step, and says what did not match (wire.h, LIST).
 // Invariant: the list is checked whole before the first call of the trainer's function, which is
 // called without a lock of the handle.
 #include "ckpt/base/container.h"

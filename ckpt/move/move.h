@@ -118,8 +118,8 @@ struct part_derived {
 struct move_write {
 	const struct io_ops *ops;
 	enum io_engine engine;
-	/* The walk (walk.h) behind which the part is written, for who writes it again where a disk
-	 * has failed, or has walked over it before; NULL: one is made, of these: */
+	/* The walk (walk.h) over the part. Give it to write the part again after a failed disk, or
+	 * if it has walked over the part before. NULL: move_write_part makes one, of these: */
 	struct walk *walk;
 	const struct walk_pass *pass; /* [npass] */
 	uint32_t npass, nhelper;

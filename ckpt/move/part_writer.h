@@ -20,8 +20,8 @@
 
 /*
  * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes, and buffers for chunks
- * that come in more than one piece. tick is told the bytes of the data areas that have been
- * written, and may end everything with -ECANCELED. After an error every call returns it.
+ * that come in more than one piece. The writers call tick with the bytes of the data
+ * areas that they have written. It may end everything with -ECANCELED. After an error every call returns it.
  */
 struct part_io_opts {
 	const struct io_ops *ops;

@@ -11,7 +11,7 @@
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/move/round.h"
 
-/* Chunks that helpers may be ahead of who is told: they are summed and wait. */
+/* So many chunks may be summed before the caller has taken the first of them. */
 #define AHEAD 64u
 #define HELPERS_MAX 8u
 

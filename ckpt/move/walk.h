@@ -66,12 +66,12 @@ void walk_close(struct walk *w); /* NULL is fine */
 int walk_chunk(struct walk *w, uint64_t i, const uint8_t *p, struct ckpt_err *err);
 
 /*
- * All chunks of a part that lies whole at raw (page-aligned, it does not change): `passed` is told
- * each one when the walk has passed it, in ascending order, in the calling thread; NULL: nobody is.
- * != 0 from it ends this call and is returned: the walk itself has not failed, and another call
- * begins again with chunk 0, tells all of them, and passes those that were not passed yet. What is
- * derived is compared with its master on the way: once all masters have been passed, the chunks
- * behind them are those of what is left.
+ * All chunks of a part that lies whole at raw, which is page-aligned and does not change. The walk
+ * calls `passed` (which may be NULL) for each chunk that it has passed, in ascending order, in the
+ * calling thread. If `passed` returns anything but 0, this call ends and returns it; the walk has
+ * not failed. Another call begins again with chunk 0: it calls `passed` for every chunk, and passes
+ * those that were not passed yet. On the way it compares what is derived with its master. Once it
+ * has passed all masters, the chunks behind them are those of what is left.
  */
 typedef int walk_passed_fn(void *arg, uint64_t i, const uint8_t *p);
 int walk_raw(struct walk *w, const void *raw, walk_passed_fn *passed, void *arg,

@@ -36,8 +36,8 @@ int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
 		    struct piece_tree *ret);
 void piece_tree_free(struct piece_tree *t); /* a zeroed one is fine */
 
-/* Return one by one the pieces whose bounds meet those of the set, which must not be empty. The order does
- * not depend on the set. *ret: index of the piece; false: there are no more. */
+/* piece_tree_next returns, one by one, the pieces whose bounds meet those of the set, always in the
+ * same order. The set must not be empty. *ret: index of the piece; false: there are no more. */
 void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
 		      struct piece_tree_cursor *ret);
 bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret);

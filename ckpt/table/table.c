@@ -1344,15 +1344,21 @@ static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 	return r;
 }
 
+static struct merging merging_of(struct table *x, const struct table *y,
+				 struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	return (struct merging){ .x = x,
+				 .y = y,
+				 .x_who = who(x, "the first"),
+				 .y_who = who(y, "the other"),
+				 .list = ret_list,
+				 .err = err };
+}
+
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 		struct ckpt_errlist *ret_list, struct ckpt_err *err)
 {
-	struct merging m = { .x = x,
-			     .y = y,
-			     .x_who = who(x, "the first"),
-			     .y_who = who(y, "the other"),
-			     .list = ret_list,
-			     .err = err };
+	struct merging m = merging_of(x, y, ret_list, err);
 
 	return merge(&m, NULL, ret_place0);
 }
@@ -1360,12 +1366,7 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
 			struct ckpt_errlist *ret_list, struct ckpt_err *err)
 {
-	struct merging m = { .x = x,
-			     .y = y,
-			     .x_who = who(x, "the first"),
-			     .y_who = who(y, "the other"),
-			     .list = ret_list,
-			     .err = err };
+	struct merging m = merging_of(x, y, ret_list, err);
 
 	return merge(&m, ret_map, NULL);
 }

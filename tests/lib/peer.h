@@ -5,8 +5,8 @@
  */
 #ifndef TESTS_LIB_PEER_H
 #define TESTS_LIB_PEER_H
-#include "ckpt/base/container.h"
 #include "ckpt/wire/shared.h"
+#include "tests/lib/declaration.h"
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 
@@ -52,7 +52,6 @@ static inline uint32_t peer_hello(struct peer *e, const char *job, uint32_t worl
 /* One replicated tensor and a blob by value, in one segment. */
 static inline void peer_declaration(void **ret, uint64_t *ret_len)
 {
-	struct container_info info = { .kind = CONTAINER_DECLARATION };
 	const uint64_t shape[] = { 40, 1000 }, zero[] = { 0, 0 }, blob[] = { 164 };
 	struct table_tensor w = ROW(.component = "m", .name = "w", .dtype = CKPT_F32,
 				    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2,
@@ -61,14 +60,11 @@ static inline void peer_declaration(void **ret, uint64_t *ret_len)
 				    .layout = TABLE_NONE, .ndim = 1, .shape = blob,
 				    .flags = TENSOR_BLOB);
 	struct table_place place = { .name = "s", .bytes = PEER_BYTES, .rank = 0 };
-	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes sect[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct mesh mesh;
 	struct indexset set;
-	uint32_t n;
 
 	MUST_OK(mesh_parse("fsdp=1", &a, &mesh, &err), &err);
 	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
@@ -81,14 +77,7 @@ static inline void peer_declaration(void **ret, uint64_t *ret_len)
 	MUST_OK(table_add_piece(&t, &(struct table_piece){ .tensor = 1, .set = set, .off = 200000 },
 				&err),
 		&err);
-	MUST_OK(table_seal(&t, &err), &err);
-	MUST_OK(table_encode(&t, true, &a, s, &n, &err), &err);
-	for (uint32_t i = 0; i < n; i++)
-		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
-						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,
-						      .len = s[i].len, .count = s[i].count);
-	MUST_OK(container_encode(&info, sect, n, ret, ret_len, &err), &err);
-	table_free(&t);
+	declaration_of(&t, ret, ret_len);
 	arena_free(&a);
 }
 

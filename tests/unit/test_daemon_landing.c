@@ -6,8 +6,8 @@
  * the bytes lie is what a trainer's may: dense, with gaps, transposed, in hundreds of small
  * tensors.
  */
+#include "tests/lib/declaration.h"
 #include "tests/lib/host.h"
-#include "ckpt/base/container.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/client/landing.h"
 #include "ckpt/wire/shared.h"
@@ -126,15 +126,11 @@ static void lay_out(struct raw *r, uint32_t ntensor)
 
 static void raw_declaration(struct raw *r, uint32_t ntensor, void **ret, uint64_t *ret_len)
 {
-	struct container_info info = { .kind = CONTAINER_DECLARATION };
 	struct table_place place = { .name = "own", .bytes = WIRE_OWN_BYTES, .rank = r->rank };
-	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes sect[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct mesh mesh;
-	uint32_t n;
 
 	MUST_OK(mesh_parse(r->world == 2 ? "fsdp=2" : "fsdp=1", &a, &mesh, &err), &err);
 	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
@@ -157,14 +153,7 @@ static void raw_declaration(struct raw *r, uint32_t ntensor, void **ret, uint64_
 		MUST(indexset_box(2, start, extent, &a, &p.set) == 0);
 		MUST_OK(table_add_piece(&t, &p, &err), &err);
 	}
-	MUST_OK(table_seal(&t, &err), &err);
-	MUST_OK(table_encode(&t, true, &a, s, &n, &err), &err);
-	for (uint32_t i = 0; i < n; i++)
-		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
-						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,
-						      .len = s[i].len, .count = s[i].count);
-	MUST_OK(container_encode(&info, sect, n, ret, ret_len, &err), &err);
-	table_free(&t);
+	declaration_of(&t, ret, ret_len);
 	arena_free(&a);
 }
 
