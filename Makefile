@@ -27,8 +27,9 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=. -fPIC -fv
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base wire layout table io plan native safetensors store move device client daemon cli
+ROOMS    := base ema wire layout table io plan native safetensors store move device client daemon cli
 DIR.base := ckpt/base
+DIR.ema  := ema
 DIR.wire := ckpt/wire
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
@@ -43,6 +44,7 @@ DIR.client := ckpt/client
 DIR.daemon := daemon
 DIR.cli := ckpt/cli
 USES.base :=
+USES.ema := base
 USES.wire := base
 USES.layout := base
 USES.table := layout base
@@ -53,9 +55,9 @@ USES.safetensors := table layout base
 USES.store := native table layout io base
 USES.move := native plan io table layout base
 USES.device := base
-USES.client := wire device table layout base
-USES.daemon := wire move store native plan io table device layout base
-USES.cli := wire move store safetensors native plan io table device layout base
+USES.client := wire device table layout ema base
+USES.daemon := wire move store native plan io table device layout ema base
+USES.cli := wire move store safetensors native plan io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.io := -luring
 LIBS.cli := -ljansson -lm

@@ -164,6 +164,10 @@ struct decl {
 	 * nothing that is const. */
 	struct table main, constant;
 	uint64_t const_at;
+	/* NULL: it declares none. Their raw space is at average_at, a multiple of 2 MiB; the slot's
+	 * last page is its seal (average.h) */
+	struct averages *averages;
+	uint64_t average_at;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
 	uint64_t own_bytes; /* that the library copies */
 	uint64_t raw_bytes;
@@ -538,6 +542,7 @@ struct launch {
 	struct shared_job *page;
 	int page_fd, bell;
 	struct drift *drift;	     /* NULL: nothing to tell */
+	struct averages_from *from;  /* average_base.c's; NULL: nothing is known or needed */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
@@ -578,7 +583,9 @@ struct snap {
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
-	char why[1280];	     /* unfit */
+	bool averaged;	     /* its slots hold the averages of this step, whole */
+	struct average_result *average; /* reference: what is known of them; NULL until averaged */
+	char why[1280];			/* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * average.h - averages of the weights (ckpt_average), between the files that make them:
+ *
+ *	averages.c      of a declaration: what is averaged and where it lies in the slot
+ *	average.c       of a step: its update in the walk over its slots, gates, health, the slot's seal
+ *	average_base.c  what the next step goes on from where no slot in memory has it: read from a step
+ *	                in memory or on disk, of any mesh, or from a seed
+ *
+ * A slot: main raw space | const | from the next 2 MiB on: averages | last page: struct slot_seal.
+ * The averages' raw space is laid out like that of any part, and is written as a part of kind
+ * PART_AVERAGE. Each owned piece of an averaged tensor (the source) has one MADE piece per average,
+ * with the same set of elements: so no element is averaged twice on a host, and nothing is sent.
+ *
+ * Invariants: an average is made of GUARDED steps alone, out of place, from the average of the newest
+ * guarded step before it; it is used, written or told of only when all of it, for all ranks of the
+ * host, is made (snap.averaged), and before that the slot's seal is open. Weights and averages of a
+ * step are one thing: a step that wants averages is not committed without them.
+ */
+#ifndef DAEMON_AVERAGE_H
+#define DAEMON_AVERAGE_H
+#include "ckpt/move/walk.h"
+#include "daemon/state.h"
+#include "ema/kernel.h"
+#include "ema/spec.h"
+
+/* --- of a declaration (averages.c) --- */
+
+/* One source piece, or one of its runs of consecutive elements, that is averaged. */
+struct average_run {
+	/* Raw offsets in the main part: of the bytes that bring the walk here, and of the source. They
+	 * are the same but for a derived tensor that is averaged itself (source=param): what is derived
+	 * and equal is in no chunk, so its master's bytes bring the walk here. at_bytes: of one element
+	 * at `at`. */
+	uint64_t at, src, n;	  /* n: elements */
+	uint32_t at_bytes, dtype; /* dtype: of the source */
+	uint32_t target, ntarget; /* in averages.target */
+};
+struct average_target {
+	uint32_t row;	     /* of averages.row */
+	uint32_t tensor;     /* of averages.made */
+	uint64_t off, carry; /* in the averages' raw space; carry: UINT64_MAX: no Kahan */
+};
+/* One row of AVERAGES: (name, rule). */
+struct average_row {
+	const char *name, *canonical;
+	uint32_t rule, average; /* average: of averages.spec */
+	const struct ema_schedule *schedule;
+	bool kahan;
+};
+struct averages {
+	uint32_t nspec, nrow, nrun, ntarget;
+	struct ema_spec **spec;	 /* [nspec] one per ckpt_average, in the order of their names */
+	const char **name;	 /* [nspec] */
+	struct average_row *row; /* [nrow] the same on all ranks, whatever they hold */
+	struct average_run *run; /* [nrun] ascending by `at` */
+	struct average_target *target;
+	/* The MADE tensors and their pieces (with carries), one place; `made.average[i]` is row i, with
+	 * the state of no step. The same tensors on all ranks that declare the same. */
+	struct table made;
+	uint64_t bytes; /* of its raw space; a multiple of 4096 */
+};
+
+/*
+ * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
+ * rank's main part, sealed. *ret NULL: it declares none. Everything that is wrong is a line in
+ * the list; what only all ranks together can say (a rule that matches nothing) is not known here.
+ * names: the made table's strings. Worker. -ENOMEM.
+ */
+int averages_make(const struct table *t, const struct table *main, uint32_t rank,
+		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
+		  struct ckpt_err *err);
+void averages_free(struct averages *a); /* NULL is fine */
+/* Of all ranks' declarations: rules that match nothing anywhere; names that two averaged tensors would
+ * share. A line each. Worker. */
+void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
+/* Bytes that averages add to one slot of this declaration, the seal included; 0: it has none. */
+uint64_t averages_slot_bytes(const struct decl *d);
+
+/* --- the slot's last page --- */
+#define SLOT_SEAL_MAGIC 0x6c616573u /* "seal" */
+enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
+/*
+ * Which step's averages the slot holds: for a daemon that takes the slot over after another one's
+ * death. Opened before a pass writes the first byte, completed (release) when all ranks' averages of
+ * the step are made. Little endian, this host's memory only; what does not check is open.
+ */
+struct slot_seal {
+	uint32_t magic;
+	_Atomic uint32_t state;
+	uint64_t step;
+	uint32_t epoch, rev, nrow, flags;
+	uint8_t declared
+		[16]; /* hash128 over the rows' names, rules and canonical schedules, and the
+				 places of all pieces: of other declarations it is open */
+	struct slot_seal_row {
+		struct ema_state state;
+		uint32_t flags, zero; /* AVERAGE_* */
+	} row[TABLE_AVERAGES_MAX];
+	uint8_t self[16]; /* hash128 of everything before it, with state COMPLETE */
+};
+_Static_assert(sizeof(struct slot_seal) <= 4096, "a page");
+
+/* --- of a step (average.c) --- */
+
+/* What is known of a step's averages once they are made: the snap's, one reference. */
+struct average_result {
+	_Atomic uint32_t refs;
+	uint64_t step;
+	uint32_t nrow;
+	struct ema_state *row; /* [nrow] */
+	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
+	/* Why the step was not taken in: a gate, by enum average_gate; 0: it was. Of all rows, but
+	 * `start`, which copies, is each row's own */
+	uint32_t gate;
+	/* Of this host's elements, by row */
+	struct average_row_health {
+		struct ema_health sum;
+		uint64_t nan_sources, inf_sources;
+		double worst; /* the largest ‖p-e‖/‖e‖ of a tensor; < 0: not known */
+		char worst_name[160]; /* of that tensor */
+		uint64_t
+			far; /* tensors with ‖p-e‖ > ‖e‖, of an average whose product of decays is below .5: it
+				 should have forgotten where it began. A sign that was flipped, tensors that were swapped */
+		uint64_t convex_broken; /* tensors in which max|e| is above the running max|p| */
+		char convex_name[160];	/* the first of them */
+		uint64_t lag; /* steps since the newest update: 0 when this one was taken in */
+	} * health;	      /* [nrow] */
+	float *running_max; /* [made.ntensor of rank 0's .. all ranks' joined by average.c]: its own */
+	uint32_t nrunning;
+};
+enum average_gate {
+	AVERAGE_TAKEN_IN,
+	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
+	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
+	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
+};
+struct average_result *average_result_ref(struct average_result *x);
+void average_result_unref(struct average_result *x); /* NULL is fine */
+
+/* The update of one step, from the walk's beginning to its end. passes.c owns it. */
+struct averaging;
+struct average_base;
+/* Does this step want averages, and has none? */
+bool average_wanted(const struct snap *s);
+/* Owner. before: the snap whose slots it goes on from, pinned; or base; or neither: it begins anew.
+ * Opens the seals. NULL: no memory. */
+struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base);
+/* walk_pass.span of rank r's main part. Any thread, one a rank. */
+int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s);
+/* All main parts were seen: was everything finite? If not, what was made is dropped and the
+ * predecessor's is copied. Completes the seals. Worker, one thread, once. */
+int averaging_settle(struct averaging *x, struct ckpt_err *err);
+/* Owner. rc 0 after averaging_settle: the snap is averaged, and has the result. Else the seals
+ * stay open. Frees x. */
+void averaging_end(struct averaging *x, int rc);
+/* The part table of rank r's averages as this step's files say it: the rows' states. Worker. */
+int average_part_now(const struct snap *s, uint32_t r, struct table *ret, struct ckpt_err *err);
+/* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
+void average_adopt(struct snap *s);
+/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME". Worker. */
+int average_attrs(const struct snap *s, struct checkpoint_attr *ret,
+		  uint32_t max); /* see native's ATTRS */
+
+/* --- what it goes on from (average_base.c) --- */
+struct average_base {
+	_Atomic uint32_t refs;
+	uint32_t epoch, world, nrow;
+	struct slotmem *
+		*mem; /* [world] rank r's averages' raw space, from byte 0; NULL: it owns nothing */
+	struct decl **decl;    /* [world] decl_slot_ref: whose places these are */
+	struct ema_state *row; /* [nrow] last_step EMA_NO_STEP: not there, it begins anew */
+	uint32_t *flags;       /* [nrow] */
+	uint64_t step;	       /* the step that it was read from */
+	char from[160];	       /* "step 100 on disk", "the weights of /ckpts/a/step-7" */
+};
+struct average_base *average_base_ref(struct average_base *b);
+void average_base_unref(struct average_base *b); /* NULL is fine */
+/*
+ * Where the launch's next step finds its averages. READY: *ret is a reference, or NULL: nowhere, they
+ * begin anew. LOADING: a task is under way, job_settle comes again.
+ */
+enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
+enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
+/* The slots of a newer step have it now. Owner. */
+void average_base_drop(struct launch *l);
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * schedule.h - how much of a step's weights goes into an average: the update is
+ *	e' = e + (1 - d) (p - e)
+ * and d, the decay, is a pure function of the schedule, the step, and the state of the average: the
+ * step of its newest update, and how many it has had. Nothing counts calls: a step that was missed,
+ * skipped or held up is made up for by the true distance.
+ *
+ * With k = step - start, and D = step - last_step (both >= 1):
+ *
+ *	constant   d = decay^D
+ *	timm       s = k - 1; with warmup=1: d = clip(1 - (1 + s/gamma)^-power, min_decay, decay)^D, 0 for
+ *		   s <= 0; without: d = decay^D, 0 for s <= 0	     timm 1.0.31 ModelEmaV3, called with `step`
+ *	diffusers  s = k - 1; with warmup=1 as timm's; without: min(decay, (1 + s)/(10 + s))^D, clipped to
+ *		   min_decay from below; 0 for s <= 0			    diffusers 0.42.1 EMAModel
+ *	halflife   d = 2^(-D / (fraction k)): the half-life is a fraction of the steps so far
+ *									    torchtitan, arXiv 2602.03702
+ *	power      d = (1 - D/k)^(gamma + 1), 0 for D >= k; sigma_rel is another way to say gamma
+ *									    EDM2, arXiv 2312.02696
+ *	uniform    d = updates / (updates + 1): the mean of the steps that were taken in, the one it was
+ *		   copied from among them				    torch AveragedModel (SWA)
+ *	zero       the average from zero, divided by 1 - (product of all decays): with q that product, this
+ *		   step's included, d = 1 - (1 - decay^D) / (1 - q)	    Adam's correction
+ *
+ * The first step that an average sees, and every step up to `start`, is copied (d = 0).
+ */
+#ifndef EMA_SCHEDULE_H
+#define EMA_SCHEDULE_H
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ema_preset {
+	EMA_CONSTANT,
+	EMA_TIMM,
+	EMA_DIFFUSERS,
+	EMA_HALFLIFE,
+	EMA_POWER,
+	EMA_UNIFORM,
+	EMA_ZERO
+};
+enum ema_param {
+	EMA_DECAY,     /* constant, timm, diffusers, zero: [0, 1) */
+	EMA_SIGMA_REL, /* power: (0, 0.28...): the canonical form has gamma instead */
+	EMA_GAMMA,     /* power: >= 0; timm, diffusers: of the warm-up, > 0 */
+	EMA_EXPONENT,  /* timm, diffusers: `power=`, of the warm-up, > 0 */
+	EMA_MIN_DECAY, /* timm, diffusers: [0, decay] */
+	EMA_FRACTION,  /* halflife: > 0 */
+	EMA_PARAMS
+};
+struct ema_schedule {
+	enum ema_preset preset;
+	bool warmup;
+	uint64_t start;
+	double param[EMA_PARAMS]; /* those that the preset does not have are 0 */
+};
+
+/* Of one average with one schedule, behind a step. Kept in slots and in files. */
+struct ema_state {
+	double product;	  /* of all decays since `since`, that of the copy left out; 1 behind it */
+	uint64_t updates; /* since then; the copy is none */
+	uint64_t last_step; /* of the newest update or copy; UINT64_MAX: there was none */
+	uint64_t since;	    /* the step from which it was copied or seeded */
+	uint8_t history[16];
+};
+#define EMA_NO_STEP UINT64_MAX
+
+/* What it is before it has seen a step: history is that of the canonical text of the schedule. */
+struct ema_state ema_state_new(const char *canonical);
+
+struct ema_update {
+	bool copy; /* e' = p, whatever e was */
+	double decay;
+	float a; /* the nearest float to 1 - decay, computed in double: what the kernel takes; 1: copy */
+};
+/* step > s->last_step, unless that is EMA_NO_STEP. */
+struct ema_update ema_schedule_update(const struct ema_schedule *x, const struct ema_state *s,
+				      uint64_t step);
+/* The state behind that update: history is hash128(history | le64 step | le64 last_step). A copy
+ * begins anew: since = step, product 1, updates 0, last_step = step, and so does its history. */
+struct ema_state ema_state_after(const struct ema_state *s, const struct ema_update *u,
+				 const char *canonical, uint64_t step);
+/* The state of values that came from a checkpoint's weights or averages (`seed=`), which go on at
+ * `step`: as a copy made there. */
+struct ema_state ema_state_seeded(const char *canonical, uint64_t step);
+
+/* gamma of a sigma_rel: the largest real root of g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2). NaN: there
+ * is none >= 0. */
+double ema_gamma_of_sigma(double sigma_rel);
+#endif
