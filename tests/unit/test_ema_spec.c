@@ -33,7 +33,7 @@ TEST(the_canonical_form_has_every_parameter_of_the_preset)
 		      "timm decay=0.9999 gamma=1 power=0.6666666666666666 min_decay=0 warmup=0 "
 		      "start=0 source=master");
 	assert_prints("power sigma_rel=.10", 0,
-		      "power gamma=6.937203937601806 start=0 source=master");
+		      "power gamma=6.937203937601807 start=0 source=master");
 	assert_prints(
 		"uniform *.bias=copy start=7 kahan a=(constant decay=.5) b=skip "
 		"c=(zero  decay=9e-1 start=3)",
