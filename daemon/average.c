@@ -5,7 +5,6 @@
 // Invariants: what the predecessor's slots hold is read and never written; no seal is complete
 // before every rank's averages of the step are final; ranks share nothing while they are walked.
 #include "daemon/average.h"
-#include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>
 #include <math.h>
@@ -13,41 +12,6 @@
 
 #define SETTLE_ELEMENTS 65536u /* of one piece at a time: the daemon may be told to stop */
 #define CARRY_SLACK 1e-6f      /* a corrected sum may lie so far outside of what it averages */
-
-/* --- a declaration's sum --- */
-static void add_text(struct hash128_state *h, const char *s)
-{
-	hash128_add(h, s, strlen(s) + 1);
-}
-
-void averages_declared(struct averages *a)
-{
-	struct hash128_state h;
-	struct hash128 sum;
-
-	hash128_begin(&h);
-	for (uint32_t i = 0; i < a->nrow; i++) {
-		add_text(&h, a->row[i].name);
-		add_text(&h, a->row[i].canonical);
-		hash128_add(&h, &a->row[i].rule, sizeof a->row[i].rule);
-	}
-	for (uint32_t i = 0; i < a->made.ntensor; i++) {
-		uint64_t elements = boxes_sum(&a->made, i);
-
-		add_text(&h, a->made.tensor[i].component);
-		add_text(&h, a->made.tensor[i].name);
-		hash128_add(&h, &a->made.tensor[i].made, sizeof a->made.tensor[i].made);
-		hash128_add(&h, &elements, sizeof elements);
-	}
-	for (uint32_t i = 0; i < a->made.npiece; i++) {
-		const struct table_piece *p = &a->made.piece[i];
-		const uint64_t at[] = { p->tensor, p->off, p->len };
-
-		hash128_add(&h, at, sizeof at);
-	}
-	sum = hash128_end(&h);
-	memcpy(a->declared, &sum, sizeof a->declared);
-}
 
 static const struct averages *averages_of(const struct decl *d)
 {
@@ -174,14 +138,19 @@ uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *r
 }
 
 /* --- the slot's seal --- */
-static struct slot_seal *seal_of(const struct slotmem *m)
+static struct slot_seal *seal_of(const struct decl *d, const struct slotmem *m)
 {
-	return (struct slot_seal *)((uint8_t *)m->base + m->bytes - 4096);
+	return (struct slot_seal *)((uint8_t *)m->base + d->raw_bytes - SLOT_SEAL_BYTES);
 }
 
-static void seal_open(const struct slotmem *m)
+static void seal_open(const struct snap *s, uint32_t r)
 {
-	atomic_store(&seal_of(m)->state, SLOT_SEAL_OPEN);
+	atomic_store(&seal_of(s->rank[r].decl, s->rank[r].mem)->state, SLOT_SEAL_OPEN);
+}
+
+static struct slot_seal *seal_at(const struct snap *s, uint32_t r)
+{
+	return seal_of(s->rank[r].decl, s->rank[r].mem);
 }
 
 static struct hash128 seal_self(const struct slot_seal *x)
@@ -196,7 +165,7 @@ static struct hash128 seal_self(const struct slot_seal *x)
 static void seal_complete(const struct snap *s, uint32_t r, const struct average_result *x)
 {
 	const struct decl *d = s->rank[r].decl;
-	struct slot_seal *to = seal_of(s->rank[r].mem);
+	struct slot_seal *to = seal_at(s, r);
 	struct hash128 self;
 
 	memset(to->row, 0, sizeof to->row);
@@ -224,9 +193,15 @@ static void seals_complete(const struct snap *s, const struct average_result *x)
 
 void average_seals_open(const struct launch *l, uint32_t slot)
 {
-	for (uint32_t r = 0; r < l->world; r++)
-		if (averages_of(l->member[r].decl) && l->member[r].slot[slot])
-			seal_open(l->member[r].slot[slot]);
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+
+		/* Where other declarations are on their way, the slot may be as long as the last ones
+		 * said. */
+		if (averages_of(m->decl) && m->slot[slot] &&
+		    m->slot[slot]->bytes >= m->decl->raw_bytes)
+			atomic_store(&seal_of(m->decl, m->slot[slot])->state, SLOT_SEAL_OPEN);
+	}
 }
 
 static bool seal_is_of(const struct slot_seal *x, const struct snap *s, uint32_t r)
@@ -259,11 +234,11 @@ void average_adopt(struct snap *s)
 
 	if (!a)
 		return;
-	first = seal_of(s->rank[0].mem);
+	first = seal_at(s, 0);
 	for (uint32_t r = 0; r < s->world; r++)
 		if (!averages_of(s->rank[r].decl) ||
-		    !seal_is_of(seal_of(s->rank[r].mem), s, r) ||
-		    !rows_same(seal_of(s->rank[r].mem), first))
+		    !seal_is_of(seal_at(s, r), s, r) ||
+		    !rows_same(seal_at(s, r), first))
 			return;
 	x = result_new(a, s->step);
 	if (!x)
@@ -462,7 +437,7 @@ struct averaging *averaging_new(struct snap *s, struct snap *before, struct aver
 	for (uint32_t i = 0; i < x->nrow; i++)
 		row_decide(x, i);
 	for (uint32_t r = 0; r < s->world; r++)
-		seal_open(s->rank[r].mem);
+		seal_open(s, r);
 	if (MUTANT(SEAL_EARLY))
 		seals_complete(s, x->result);
 	return x;
@@ -482,7 +457,7 @@ static struct ema_target target_now(const struct averaging *x, const struct aver
 
 	if (row->had && k->before)
 		to.before = (const float *)(k->before + at);
-	if (t->carry == UINT64_MAX)
+	if (t->carry == AVERAGE_NO_CARRY)
 		return to;
 	at = t->carry + from * sizeof(float);
 	to.carry_out = (float *)(k->out + at);
@@ -746,28 +721,26 @@ void averaging_end(struct averaging *x, int rc)
 		s->averaged = true;
 	} else {
 		for (uint32_t r = 0; r < x->world && !MUTANT(SEAL_EARLY); r++)
-			seal_open(s->rank[r].mem);
+			seal_open(s, r);
 	}
 	averaging_free(x);
 }
 
 /* --- what files say --- */
-int average_part_now(const struct average_result *of, const struct decl *d, struct table *ret,
-		     struct ckpt_err *err)
+int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
+		     struct table *ret, struct ckpt_err *err)
 {
 	const struct averages *a = averages_of(d);
 	struct table_average *row;
+	int rc;
 
 	*ret = (struct table){ 0 };
 	if (!of || !a || of->nrow != a->made.naverage)
 		return ckpt_error(err, -EINVAL, "the averages of the step are not made");
-	if (table_twin(&a->made, ret) < 0)
-		return ckpt_error(err, -ENOMEM, "no memory for the table of averages");
-	row = arena_dup(&ret->arena, a->made.average, of->nrow * sizeof *row);
-	if (!row) {
-		table_free(ret);
-		return ckpt_error(err, -ENOMEM, "no memory for the table of averages");
-	}
+	rc = decl_part_now(d, PART_AVERAGE, raw, ret, err);
+	if (rc < 0)
+		return rc;
+	row = ret->average;
 	for (uint32_t i = 0; i < of->nrow; i++) {
 		row[i].product = of->row[i].product;
 		row[i].updates = of->row[i].updates;
@@ -776,6 +749,5 @@ int average_part_now(const struct average_result *of, const struct decl *d, stru
 		row[i].flags = of->flags[i];
 		memcpy(row[i].history, of->row[i].history, sizeof row[i].history);
 	}
-	ret->average = row;
 	return 0;
 }

@@ -297,7 +297,8 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 		return 0;
 	if (!p->table.nplace) {
 		e = kind_of(x, i) == PART_AVERAGE
-			    ? average_part_now(x->average, from->decl, &p->table, err)
+			    ? average_part_now(x->average, from->decl, from->mem->base,
+					       &p->table, err)
 			    : decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table,
 					    err);
 		if (e < 0)
