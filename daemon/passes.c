@@ -415,10 +415,16 @@ bool passes_wait(const struct snap *s)
 	return average_due(s);
 }
 
+bool passes_hang(const struct job *j)
+{
+	return j->writing && !j->writing_walked &&
+	       device_stuck_ns(j->writing->launch->place->device, now_ns()) >= PASSES_HANG_NS;
+}
+
 /* May a walk begin beside what is going on? */
 static bool walk_may(const struct job *j)
 {
-	return !j->passing && (!j->writing || j->writing_walked);
+	return !j->passing && (!j->writing || j->writing_walked || passes_hang(j));
 }
 
 bool passes_may_give_up(const struct snap *s)
@@ -725,7 +731,10 @@ void passes_next(struct job *j)
 	if (!walk_may(j))
 		return;
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		if (s->phase != PHASE_STAGED || s->dropped)
+		if (s->phase == PHASE_QUEUED ? !s->rescue || !j->writing
+					     : s->phase != PHASE_STAGED)
+			continue;
+		if (s->dropped)
 			continue;
 		if (!newest || s->staged_at > newest->staged_at)
 			newest = s;

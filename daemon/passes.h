@@ -31,6 +31,9 @@
 #ifndef PASSES_IDLE_NS
 #define PASSES_IDLE_NS (2 * NS_PER_S)
 #endif
+#ifndef PASSES_HANG_NS
+#define PASSES_HANG_NS (10 * NS_PER_S)
+#endif
 #define PASSES_MAX 4u
 
 /* --- sums of a step in memory --- */
@@ -131,6 +134,9 @@ bool passes_may_give_up(const struct snap *s);
 bool passes_ready(const struct snap *s);
 /* An older step of its launch is to be walked first, and can be. */
 bool passes_older_wait(const struct snap *s);
+/* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
+ * its walk with it: the steps behind it are walked all the same. */
+bool passes_hang(const struct job *j);
 /* It was taken over with its averages: the next step goes on from it. */
 void passes_adopted(struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
