@@ -343,7 +343,7 @@ static uint64_t launch_token(void)
 static bool pages_ours(const ckpt *c, const struct shared_rank *rank, const struct shared_job *job)
 {
 	return rank->magic == SHARED_MAGIC && rank->rank == c->rank && job->magic == SHARED_MAGIC &&
-	       job->world == c->world && job->nslot == c->nslot;
+	       job->world == c->world && (!c->slots || job->nslot == c->slots);
 }
 
 static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
@@ -393,7 +393,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again),
 				.rank = c->rank,
 				.world = c->world,
-				.nslot = c->nslot,
+				.nslot = c->slots,
 				.generation = c->generation,
 				.launch = launch_token(),
 				.memory_max = c->memory_max,
@@ -652,6 +652,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc == 0 && fd >= 0) {
 		rc = sealed_take(c, &sealed, got, sources, err);
+		atomic_store_explicit(&c->nslot, sealed.nslot, memory_order_relaxed);
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -752,7 +753,7 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 	c->adopted_rev = c->slots_rev;
 	pthread_mutex_unlock(&c->mem);
 	c->adopting = true;
-	for (uint32_t i = 0; i < c->nslot && rc == 0; i++) {
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX && rc == 0; i++) {
 		struct wire_adopt m = { .slot = i,
 					.epoch = c->held[i].epoch,
 					.flags = c->held[i].flags,

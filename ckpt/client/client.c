@@ -130,7 +130,8 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->rank = o->rank;
 	c->world = o->world;
 	c->flags = o->flags;
-	c->nslot = o->slots ? o->slots : 2;
+	c->slots = o->slots;
+	c->nslot = o->slots;
 	c->persist_every = o->persist_every ? o->persist_every : 1;
 	c->guard = o->guard;
 	c->generation = o->generation;

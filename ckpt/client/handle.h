@@ -137,7 +137,8 @@ struct ckpt {
 	char *job, *store;
 	char socket[108];    /* "": the user's default, not found yet */
 	bool socket_default; /* (rpc) it is looked for at each try */
-	uint32_t rank, world, flags, nslot, persist_every, guard;
+	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
+	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
