@@ -6,6 +6,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -104,6 +105,7 @@ void launch_unref(struct launch *l)
 	whole_unref(l->whole);
 	names_unref(l->names);
 	listed_free(&l->tried);
+	average_base_forget(l);
 	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];

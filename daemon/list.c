@@ -169,7 +169,7 @@ void list_unmatched(const struct list_notes *n, const struct table *src, const s
 	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
 		const struct table_tensor *x = &src->tensor[i];
 
-		if (list_asked(x, only) &&
+		if (list_asked(x, only) && !x->made &&
 		    table_find(dst, x->component, x->name, x->rank) == TABLE_NONE)
 			rc = verdict_add(&v, x, CKPT_UNUSED, NULL);
 	}
