@@ -36,10 +36,17 @@ struct average_run {
 	uint32_t at_bytes, dtype; /* dtype: of the source */
 	uint32_t target, ntarget; /* in averages.target */
 };
+#define AVERAGE_NO_CARRY UINT64_MAX
 struct average_target {
 	uint32_t row;	     /* of averages.row */
 	uint32_t tensor;     /* of averages.made */
-	uint64_t off, carry; /* in the averages' raw space; carry: UINT64_MAX: no Kahan */
+	uint64_t off, carry; /* in the averages' raw space; carry: AVERAGE_NO_CARRY: no Kahan */
+};
+/* A tensor that is averaged, whether the rank has pieces of it or not. */
+struct average_source {
+	uint32_t tensor; /* of the declaration's table */
+	uint32_t row;	 /* of averages.row */
+	bool master;	 /* its average has the name of what its `of` names */
 };
 /* One row of AVERAGES: (name, rule). */
 struct average_row {
@@ -55,29 +62,44 @@ struct averages {
 	struct average_row *row; /* [nrow] the same on all ranks, whatever they hold */
 	struct average_run *run; /* [nrun] ascending by `at` */
 	struct average_target *target;
-	/* The MADE tensors and their pieces (with carries), one place; `made.average[i]` is row i, with
-	 * the state of no step. The same tensors on all ranks that declare the same. */
+	/* The MADE tensors of which the rank has pieces, and these (with carries), one place;
+	 * `made.average[i]` is row i, with the state of no step. Tensors and pieces are in the order
+	 * of the raw space. */
 	struct table made;
 	uint64_t bytes; /* of its raw space; a multiple of 4096 */
+	/* hash128 over the rows' names, rules and canonical schedules, and the names and places of
+	 * all pieces: slot_seal.declared */
+	uint8_t declared[16];
+	/* For averages_judge: of each average, by rows; and of each spec, bit i: rule i matches some
+	 * tensor that this rank declares */
+	uint32_t nsource;
+	struct average_source *source;
+	uint64_t *hit; /* [nspec] */
 };
 
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
- * rank's main part, sealed. *ret NULL: it declares none. Everything that is wrong is a line in
- * the list; what only all ranks together can say (a rule that matches nothing) is not known here.
- * names: the made table's strings. Worker. -ENOMEM.
+ * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
+ * Everything that is wrong is a line in the list (-EINVAL); what only all ranks together can say (a
+ * rule that matches nothing) is not known here. names: the made table's strings. Worker. -EPROTO:
+ * a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
 		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
 		  struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
-/* Of all ranks' declarations: rules that match nothing anywhere; names that two averaged tensors would
- * share. A line each. Worker. */
+/* Of all ranks' declarations, which agree: rules that match nothing anywhere; averages of nothing;
+ * names that two averaged tensors would share; a parameter that a rank declares without the master
+ * that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
+/* Do two declarations average alike? Every average that is missing or another one is a line. */
+void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,
+		      const char *y_who, struct ckpt_errlist *list);
 /* Bytes that averages add to one slot of this declaration, the seal included; 0: it has none. */
 uint64_t averages_slot_bytes(const struct decl *d);
 
-/* --- the slot's last page --- */
+/* --- the slot's last page: at decl.raw_bytes - SLOT_SEAL_BYTES --- */
+#define SLOT_SEAL_BYTES 4096u
 #define SLOT_SEAL_MAGIC 0x6c616573u /* "seal" */
 enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
 /*
@@ -99,7 +121,7 @@ struct slot_seal {
 	} row[TABLE_AVERAGES_MAX];
 	uint8_t self[16]; /* hash128 of everything before it, with state COMPLETE */
 };
-_Static_assert(sizeof(struct slot_seal) <= 4096, "a page");
+_Static_assert(sizeof(struct slot_seal) <= SLOT_SEAL_BYTES, "a page");
 
 /* --- of a step (average.c) --- */
 

@@ -17,7 +17,7 @@ static int merge_memory(struct restore *x)
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, false, &one, &x->err);
 		if (rc < 0)
 			break;
 		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);

@@ -227,7 +227,7 @@ static int memory_list(const struct listing *x, struct table *to, struct ckpt_er
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, false, &one, err);
 		if (rc < 0)
 			break;
 		for (uint32_t i = 0; i < one.ntensor && rc == 0; i++) {

@@ -155,9 +155,12 @@ struct decl {
 	 * own memory, which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
-	struct table part; /* what its slot holds: one place */
-	uint64_t
-		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
+	struct table part; /* what is copied to its slot: one place */
+	/* The same, and behind it the tensors and pieces of the averages, as they lie in the slot.
+	 * Empty where it declares none. The copiers, drift and canaries know `part` alone. */
+	struct table all;
+	/* of where the pieces of both lie: equal ones have the same bytes between them */
+	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
 	 * slot, the const one's at const_at, a multiple of 2 MiB. Both are empty where it has
@@ -165,7 +168,7 @@ struct decl {
 	struct table main, constant;
 	uint64_t const_at;
 	/* NULL: it declares none. Their raw space is at average_at, a multiple of 2 MiB; the slot's
-	 * last page is its seal (average.h) */
+	 * last page, of its raw_bytes, is its seal (average.h) */
 	struct averages *averages;
 	uint64_t average_at;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
@@ -195,7 +198,8 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, raw_bytes), not of table, copy and the segments. */
+/* Of what its slot holds (part, all, main, constant, averages, raw_bytes), not of table, copy and
+ * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
@@ -204,7 +208,8 @@ int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct c
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
-/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie. Worker. */
+/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie, and in its
+ * seal. Worker. */
 int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
@@ -212,8 +217,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
 /* Does a later rev of an epoch differ from the one before it in nothing but where memory lies,
- * strides, and how much room blobs have? 0 or -EINVAL with the first tensor that does in more.
- * Worker. */
+ * strides, and how much room blobs have? 0 or -EINVAL with the first tensor, or average, that does
+ * in more. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
@@ -229,18 +234,29 @@ struct agreed;
 int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
 	  struct ckpt_err *err);
 void agreed_free(struct agreed *a);
+/* The parts of all ranks are counted by kind: number kind * world + rank. */
+#define PART_KINDS 3u /* main, const, average */
+static inline uint32_t part_kind(uint32_t i, uint32_t world)
+{
+	return i / world;
+}
+static inline uint32_t part_rank(uint32_t i, uint32_t world)
+{
+	return i % world;
+}
 /* The tensors of all parts as one table: made once in an epoch, used by every commit. */
 struct whole {
 	_Atomic uint32_t refs;
 	uint32_t epoch, world;
 	struct table table;  /* no pieces, no places */
 	struct names *names; /* its */
-	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table.
+	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the table.
 	 * NULL: there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
 	bool *own;
 };
-/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; all that is
+ * wrong. */
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
 struct whole *whole_ref(struct whole *w);
 void whole_unref(struct whole *w); /* NULL is fine */
@@ -259,8 +275,11 @@ uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length
- * that the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
-int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
+ * that the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it.
+ * averaged: as snap.averaged: the averages are in the table, too; without it they are none of the
+ * step's. Their rows are those of no step; the table's own, to be filled in. */
+int decl_slot_now(const struct decl *d, const void *raw, bool averaged, struct table *ret,
+		  struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
 /* At most, of the files of its parts: all, or those that each step writes. */

@@ -167,6 +167,8 @@
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
 	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
 	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
+	X(AVERAGES_UNCOMPARED, daemon, "ranks that average otherwise are refused") \
+	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
@@ -197,6 +199,10 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
+	/* --- averages --- */ \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
 /* clang-format on */
 #endif

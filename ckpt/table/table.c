@@ -969,7 +969,8 @@ int table_twin(const struct table *x, struct table *ret)
 	t.piece = arena_dup(&t.arena, x->piece, x->npiece * sizeof *x->piece);
 	t.place = arena_dup(&t.arena, x->place, x->nplace * sizeof *x->place);
 	t.first = arena_dup(&t.arena, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
-	if (!t.tensor || !t.piece || !t.place || !t.first) {
+	t.average = arena_dup(&t.arena, x->average, x->naverage * sizeof *x->average);
+	if (!t.tensor || !t.piece || !t.place || !t.first || !t.average) {
 		arena_free(&t.arena);
 		return -ENOMEM;
 	}

@@ -142,8 +142,8 @@ int table_seal(struct table *t, struct ckpt_err *err);
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);
 /*
- * A sealed table like x, with records of its own of tensors, pieces and places, which may be
- * changed where that leaves their order as it is. All that they point to is x's, which outlives it.
+ * A sealed table like x, with records of its own of tensors, pieces, places and averages, which may
+ * be changed where that leaves their order as it is. All that they point to is x's, which outlives it.
  * -ENOMEM.
  */
 int table_twin(const struct table *x, struct table *ret);
