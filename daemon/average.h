@@ -226,7 +226,7 @@ uint64_t average_base_bytes(const struct average_base *b);
 /* --- reading a base: in a worker, by fill.c and average_base.c --- */
 
 /* Where the averages of one step are. Rows are by (name, rule). */
-struct average_source {
+struct average_origin {
 	const struct table *table; /* sealed; the MADE tensors with their pieces among others */
 	uint32_t nrow;
 	const struct table_average *row; /* [nrow] the states behind the step */
@@ -254,7 +254,7 @@ struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. 
 struct average_held *average_held_newest(const struct snap *s);
 void average_held_free(struct average_held *h); /* NULL is fine */
 /* Worker. *ret points into h. */
-int average_held_open(struct average_held *h, struct average_source *ret, struct ckpt_err *err);
+int average_held_open(struct average_held *h, struct average_origin *ret, struct ckpt_err *err);
 
 /* Carries the plan out: base[r] is the memory of rank r. */
 typedef int average_move_fn(void *arg, const struct plan *p, void *const *base,
@@ -270,7 +270,7 @@ int average_files_move(void *files, const struct plan *p, void *const *base, str
  */
 struct average_reading;
 int average_reading_plan(struct decl *const *dst, uint32_t world,
-			 const struct average_source *from, struct average_reading **ret,
+			 const struct average_origin *from, struct average_reading **ret,
 			 struct ckpt_err *err);
 /* Moves them into memory of their own, checked. -ENOMEM; -EBADMSG and others: damage. */
 int average_reading_move(struct average_reading *x, struct reaper *reaper, average_move_fn *move,

@@ -184,7 +184,7 @@ static struct average_held *held_of_base(const struct average_base *b)
 	return h;
 }
 
-int average_held_open(struct average_held *h, struct average_source *ret, struct ckpt_err *err)
+int average_held_open(struct average_held *h, struct average_origin *ret, struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EBADMSG };
 	int rc = 0;
@@ -199,7 +199,7 @@ int average_held_open(struct average_held *h, struct average_source *ret, struct
 	if (list.n)
 		rc = ckpt_errlist_end(&list, err, "the averages in memory are inconsistent");
 	ckpt_errlist_free(&list);
-	*ret = (struct average_source){
+	*ret = (struct average_origin){
 		.table = &h->table, .nrow = h->nrow, .row = h->row, .step = h->step, .memory = true
 	};
 	return rc;
@@ -231,7 +231,7 @@ struct reading_row {
 
 struct average_reading {
 	struct average_base *base;
-	struct average_source from;
+	struct average_origin from;
 	uint32_t world;
 	struct reading_row *row; /* [base->nrow] */
 	struct table all;	 /* every rank's MADE tensors, without pieces */
@@ -278,7 +278,7 @@ __attribute__((format(printf, 3, 4))) static void row_lose(struct average_readin
 	va_end(ap);
 }
 
-static uint32_t source_row(const struct average_source *s, const char *name, uint32_t rule)
+static uint32_t source_row(const struct average_origin *s, const char *name, uint32_t rule)
 {
 	for (uint32_t i = 0; i < s->nrow; i++)
 		if (s->row[i].rule == rule && strcmp(s->row[i].name, name) == 0)
@@ -286,7 +286,7 @@ static uint32_t source_row(const struct average_source *s, const char *name, uin
 	return TABLE_NONE;
 }
 
-static bool source_has(const struct average_source *s, const char *name)
+static bool source_has(const struct average_origin *s, const char *name)
 {
 	for (uint32_t i = 0; i < s->nrow; i++)
 		if (strcmp(s->row[i].name, name) == 0)
@@ -436,24 +436,15 @@ static int all_make(struct average_reading *x, struct ckpt_err *err)
 	return rc;
 }
 
-/* A layout says what pieces are where it has operands of a reduction; else it is not needed. */
+/* Nothing partial is averaged, so that no layout is needed. */
 static int tensor_add(struct table *to, const struct table *from, uint32_t i, uint32_t *ret,
 		      struct ckpt_err *err)
 {
 	struct table_tensor t = from->tensor[i];
-	int rc = 0;
 
 	t.made = 0;
-	if (t.layout != TABLE_NONE && layout_is_partial(&from->layout[t.layout])) {
-		struct layout l = from->layout[t.layout];
-
-		rc = table_add_mesh(to, &from->mesh[l.mesh], &l.mesh, err);
-		if (rc == 0)
-			rc = table_add_layout(to, &l, &t.layout, err);
-	} else {
-		t.layout = TABLE_NONE;
-	}
-	return rc == 0 ? table_add_tensor(to, &t, ret, err) : rc;
+	t.layout = TABLE_NONE;
+	return table_add_tensor(to, &t, ret, err);
 }
 
 /* Of the rows that are not lost. */
@@ -533,7 +524,7 @@ static bool all_lost(const struct average_reading *x)
 }
 
 int average_reading_plan(struct decl *const *dst, uint32_t world,
-			 const struct average_source *from, struct average_reading **ret,
+			 const struct average_origin *from, struct average_reading **ret,
 			 struct ckpt_err *err)
 {
 	struct average_reading *x = calloc(1, sizeof *x);
@@ -755,7 +746,7 @@ static void load_free(struct load *x)
 	free(x);
 }
 
-static int load_from(struct load *x, const struct average_source *s, average_move_fn *move,
+static int load_from(struct load *x, const struct average_origin *s, average_move_fn *move,
 		     void *arg)
 {
 	struct average_reading *r = NULL;
@@ -816,7 +807,7 @@ static int load_step(struct load *x, const struct source_dir *dir, int fd, bool 
 	if (rc == 0)
 		rc = move_open(o->ops, fd, saved, true, o->engine, &files, &x->err);
 	if (rc == 0) {
-		const struct average_source s = { .table = &saved->table,
+		const struct average_origin s = { .table = &saved->table,
 						  .nrow = saved->table.naverage,
 						  .row = saved->table.average,
 						  .step = saved->step,
@@ -883,7 +874,7 @@ static int load_newest(struct load *x)
 static void load_run(struct task *t)
 {
 	struct load *x = (struct load *)t;
-	struct average_source s;
+	struct average_origin s;
 
 	if (!x->held) {
 		x->rc = load_newest(x);

@@ -17,7 +17,8 @@ static int merge_memory(struct restore *x)
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, false, &one, &x->err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged,
+				   &one, &x->err);
 		if (rc < 0)
 			break;
 		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);
@@ -353,7 +354,7 @@ static bool lacks_parts(const struct checkpoint *c);
 /* What the step's averages are planned onto: before the first byte of weights is written. */
 static int averages_plan(struct restore *x, struct average_reading **ret)
 {
-	struct average_source s = { .table = x->f.src, .step = x->pin.step };
+	struct average_origin s = { .table = x->f.src, .step = x->pin.step };
 	int rc = 0;
 
 	*ret = NULL;

@@ -633,6 +633,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
+	x->averaged = s && s->averaged;
 	for (uint32_t r = 0; s && r < s->world; r++) {
 		x->sums[r] = passes_sums(s, r);
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),

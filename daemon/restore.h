@@ -59,6 +59,7 @@ struct restore {
 	uint32_t nlanding, tasks;	 /* tasks: of windows, that run */
 	struct wire_restored got;
 	int blob_fd;
+	bool averaged; /* the step in memory: its slots have its averages */
 	/* Averages of the step in memory, or of one before it; NULL: none, or it is on disk */
 	struct average_held *held;
 	/* What the launch's averages go on from. taken: they do, from this step, or begin anew */
