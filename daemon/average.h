@@ -208,9 +208,17 @@ enum average_base_is average_base_get(struct launch *l, struct average_base **re
 void average_base_drop(struct launch *l);
 /* The launch is freed. */
 void average_base_forget(struct launch *l);
-/* It has restored this: a reference, taken; NULL: its averages begin anew. What the passes have
- * pinned does not count any more. -ENOMEM. Owner. */
-int average_base_restored(struct launch *l, struct average_base *b);
+/* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
+ * What the passes have pinned does not count any more. -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+/*
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
+ * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
+ * are pending. So ckpt_seal says what is wrong with one. Owner.
+ */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
+bool average_seeds_check(struct launch *l);
+bool average_seeds_pending(const struct launch *l);
 /* The launch is ready, and has staged again what its ranks brought along: the newest of these steps
  * that has its averages is the one before the next. Owner. */
 void average_base_adopted(struct launch *l);

@@ -10,8 +10,8 @@
 #include "ckpt/base/pages.h"
 #include "ckpt/plan/reshard.h"
 #include "daemon/passes.h"
+#include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -652,20 +652,250 @@ int average_parts_choose(struct decl *const *dst, uint32_t world, const struct c
 	return rc == -ENOMEM ? rc : 0;
 }
 
+/* --- seeds: a checkpoint of which an average begins --- */
+struct seeding {
+	const struct checkpoint *saved;
+	struct average_base *base;
+	uint32_t spec, world;
+	bool *weights; /* [nrow] not its averages: it lacks some */
+	struct table dst;
+	struct plan plan;
+};
+
+static const struct averages *of_base(const struct average_base *b)
+{
+	return b->decl[0]->averages;
+}
+
+/* Does row i begin with this seed? What has something to go on from does not. */
+static bool row_is_seeded(const struct average_base *b, uint32_t i, uint32_t spec)
+{
+	return of_base(b)->row[i].average == spec && b->row[i].last_step == EMA_NO_STEP;
+}
+
+static const struct table_tensor *seed_find(const struct table *t, const char *key)
+{
+	uint32_t i = *key ? table_find_key(t, key) : TABLE_NONE;
+
+	return i == TABLE_NONE ? NULL : &t->tensor[i];
+}
+
+/* The seed's tensor that an average's begins as: its average of the same name; or the weights, by
+ * the name of what is averaged, or of the parameter that this is the master of. NULL: none. */
+static const struct table_tensor *seed_tensor(const struct seeding *x, const struct decl *d,
+					      const struct table_tensor *made, bool weights)
+{
+	const struct table *from = &x->saved->table, *main = decl_part(d, PART_MAIN);
+	const struct table_tensor *s, *own = seed_find(main, made->of);
+	uint32_t k;
+
+	if (!weights) {
+		k = table_find(from, made->component, made->name, TABLE_NONE);
+		s = k == TABLE_NONE ? NULL : &from->tensor[k];
+		return s && s->made && s->dtype == CKPT_F32 ? s : NULL;
+	}
+	s = seed_find(from, made->of);
+	if (!s && own && own->role == CKPT_MASTER)
+		s = seed_find(from, own->of);
+	return s && !s->made && ema_can_average(s->dtype) ? s : NULL;
+}
+
+static bool shape_alike(const struct table_tensor *a, const struct table_tensor *b)
+{
+	return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+/* Which rows begin as the seed's averages, and which as its weights? */
+static int seed_judge(struct seeding *x, struct ckpt_err *err)
+{
+	char name[TABLE_KEY_BYTES + 32];
+
+	for (uint32_t r = 0; r < x->world; r++) {
+		const struct table *made = &x->base->decl[r]->averages->made;
+
+		for (uint32_t i = 0; i < made->ntensor; i++) {
+			const struct table_tensor *t = &made->tensor[i], *s;
+
+			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec))
+				continue;
+			s = seed_tensor(x, x->base->decl[r], t, false);
+			x->weights[t->made - 1] |= !s || !shape_alike(s, t);
+		}
+	}
+	for (uint32_t r = 0; r < x->world; r++) {
+		const struct table *made = &x->base->decl[r]->averages->made;
+
+		for (uint32_t i = 0; i < made->ntensor; i++) {
+			const struct table_tensor *t = &made->tensor[i], *s;
+
+			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec) ||
+			    !x->weights[t->made - 1])
+				continue;
+			s = seed_tensor(x, x->base->decl[r], t, true);
+			if (!s || !shape_alike(s, t))
+				return ckpt_error(err, -EINVAL,
+						  s ? "its %.300s has another shape"
+						    : "it has neither %.300s nor an average of it, "
+						      "in F32, BF16 or F16",
+						  s ? table_tensor_print(s, name, sizeof name)
+						    : t->of);
+		}
+	}
+	return 0;
+}
+
+/* As the seed calls them, in F32: what is narrower is widened, which is exact. */
+static int seed_dst(struct seeding *x, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t r = 0; r < x->world && rc == 0; r++) {
+		const struct table *made = &x->base->decl[r]->averages->made;
+		struct table_place place = { .name = "averages",
+					     .rank = r,
+					     .bytes = x->base->decl[r]->averages->bytes };
+
+		rc = table_add_place(&x->dst, &place, NULL, err);
+		for (uint32_t i = 0; i < made->ntensor && rc == 0; i++) {
+			const struct table_tensor *t = &made->tensor[i], *s;
+			struct table_tensor y = *t;
+			uint32_t id;
+
+			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec))
+				continue;
+			s = seed_tensor(x, x->base->decl[r], t, x->weights[t->made - 1]);
+			y.component = s->component;
+			y.name = s->name;
+			y.made = 0;
+			y.layout = TABLE_NONE;
+			id = table_find(&x->dst, s->component, s->name, TABLE_NONE);
+			if (id == TABLE_NONE)
+				rc = table_add_tensor(&x->dst, &y, &id, err);
+			for (uint32_t k = made->first[i]; k < made->first[i + 1] && rc == 0; k++) {
+				struct table_piece p = made->piece[k];
+
+				p.tensor = id;
+				p.place = r;
+				rc = table_put_piece(&x->dst, &p, err);
+			}
+		}
+	}
+	return rc == 0 ? table_seal(&x->dst, err) : rc;
+}
+
+static int seed_plan(struct seeding *x, struct ckpt_err *err)
+{
+	const struct plan_opts opts = { .casts = true };
+	int rc;
+
+	x->weights = calloc(MAX(x->base->nrow, 1u), sizeof *x->weights);
+	rc = x->weights ? seed_judge(x, err) : ckpt_error(err, -ENOMEM, "no memory for a seed");
+	if (rc == 0)
+		rc = seed_dst(x, err);
+	if (rc == 0)
+		rc = plan_make(&x->saved->table, &x->dst, &opts, &x->plan, NULL, err);
+	return rc == 0 ? move_check(&x->plan, err) : rc;
+}
+
+static void seed_done(struct seeding *x)
+{
+	plan_free(&x->plan);
+	table_free(&x->dst);
+	free(x->weights);
+}
+
+/* One that a rank has sent: the owner's, in a list. Tasks have copies with descriptors of their
+ * own. */
+struct average_seed {
+	uint32_t epoch, spec; /* spec: of averages.spec */
+	int fd;
+	char path[WIRE_PATH_BYTES];
+	struct average_seed *next;
+};
+
+static void seeds_free(struct average_seed *s)
+{
+	for (struct average_seed *next; s; s = next) {
+		next = s->next;
+		(void)close(s->fd);
+		free(s);
+	}
+}
+
+/* The directory is the user's, who has opened it: nothing here is opened by a path. */
+static int seed_open(const struct io_ops *ops, int fd, struct source_dir *dir,
+		     struct checkpoint **ret, struct ckpt_err *err)
+{
+	int rc = store_source_dir(ops, fd, dir);
+
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "it cannot be read");
+	rc = format_native.open(dir, ret, NULL, NULL, err);
+	if (rc < 0)
+		store_source_dir_close(dir);
+	return rc;
+}
+
+/* Into the rows of base that have nothing; move false: could it be done? */
+static int seed_read(const struct daemon *d, const struct average_seed *s, struct average_base *b,
+		     uint64_t step, bool move, struct ckpt_err *err)
+{
+	struct seeding x = { .base = b, .spec = s->spec, .world = b->world };
+	struct checkpoint *saved = NULL;
+	struct move_files files;
+	struct source_dir dir;
+	struct ckpt_err why = { 0 };
+	cleanup_free void **base = calloc(b->world, sizeof *base);
+	int rc = base ? seed_open(d->opts.ops, s->fd, &dir, &saved, &why) : -ENOMEM;
+
+	x.saved = saved;
+	if (rc == 0) {
+		rc = seed_plan(&x, &why);
+		if (rc == 0 && move)
+			rc = move_open(d->opts.ops, s->fd, saved, true, d->opts.engine, &files,
+				       &why);
+		if (rc == 0 && move) {
+			for (uint32_t r = 0; r < b->world; r++)
+				base[r] = b->mem[r] ? b->mem[r]->base : NULL;
+			rc = average_files_move(&files, &x.plan, base, &why);
+			move_close(&files);
+		}
+		seed_done(&x);
+		store_source_dir_close(&dir);
+	}
+	for (uint32_t i = 0; i < b->nrow && rc == 0 && move; i++)
+		if (row_is_seeded(b, i, s->spec)) {
+			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step);
+			b->flags[i] |= AVERAGE_SEEDED;
+		}
+	checkpoint_free(saved);
+	return rc < 0 ? ckpt_error(err, rc,
+				   "average %s: its seed %.300s cannot be used: %.1500s: give the "
+				   "directory of a whole step, or leave out seed=",
+				   of_base(b)->name[s->spec], s->path,
+				   why.msg[0] ? why.msg : strerror(-rc))
+		      : 0;
+}
+
 /* --- of a launch (owner) --- */
 struct averages_from {
 	struct average_base *base; /* reference; NULL: none, or there never was one */
 	bool loading;
-	bool over;	   /* nothing on disk is looked for any more */
+	bool over;   /* nothing on disk is looked for any more */
+	bool seeded; /* seeds were read, or are for nobody */
+	uint64_t restored; /* that step was; UINT64_MAX: none */
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
 	bool said;	   /* that it has failed */
+	struct average_seed *seeds;
+	bool checking; /* a task looks at the seeds of the declarations: checked is their epoch then */
+	uint32_t checked;
 };
 
 static struct averages_from *from_of(struct launch *l)
 {
-	if (!l->from)
-		l->from = calloc(1, sizeof *l->from);
+	if (!l->from && (l->from = calloc(1, sizeof *l->from)))
+		l->from->restored = UINT64_MAX;
 	return l->from;
 }
 
@@ -674,6 +904,7 @@ void average_base_forget(struct launch *l)
 	if (!l->from)
 		return;
 	average_base_unref(l->from->base);
+	seeds_free(l->from->seeds);
 	free(TAKE(l->from));
 }
 
@@ -688,23 +919,24 @@ static void from_set(struct averages_from *f, struct average_base *b)
 
 void average_base_drop(struct launch *l)
 {
-	struct averages_from *f = l->from;
+	struct averages_from *f = from_of(l);
 
-	if (f && !MUTANT(BASE_STALE))
+	if (!f)
+		return;
+	if (!MUTANT(BASE_STALE))
 		from_set(f, NULL);
-	else if (f)
-		f->over = true;
+	f->over = f->seeded = true;
 }
 
 /* Lines of average_reading_say. */
 static void said_log(const struct job *j, const char *text)
 {
 	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&j->d->opts.log, strstr(p, "anew") ? LOG_WARNING : LOG_NOTICE,
-			 "average: job %s: %.*s", j->name, (int)strcspn(p, "\n"), p);
+		log_line(&j->d->opts.log, LOG_NOTICE, "average: job %s: %.*s", j->name,
+			 (int)strcspn(p, "\n"), p);
 }
 
-int average_base_restored(struct launch *l, struct average_base *b)
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step)
 {
 	struct averages_from *f = from_of(l);
 
@@ -712,7 +944,13 @@ int average_base_restored(struct launch *l, struct average_base *b)
 		average_base_unref(b);
 		return -ENOMEM;
 	}
+	if (MUTANT(BASE_OF_OTHER_STEP)) {
+		average_base_unref(b);
+		return 0;
+	}
 	from_set(f, b);
+	f->seeded = false;
+	f->restored = step;
 	passes_follow(l->job, NULL);
 	return 0;
 }
@@ -728,8 +966,12 @@ struct load {
 	struct launch *l; /* reference */
 	uint32_t turn, world;
 	struct decl **dst;	   /* [world] decl_slot_ref */
-	struct average_held *held; /* from memory; NULL: from disk */
+	struct average_held *held; /* from memory; NULL: from disk, or seeds */
 	uint64_t below;		   /* from disk: a step of the line below this one */
+	struct average_seed *seeds; /* these are read; NULL: none */
+	bool check;		    /* could they be? */
+	uint64_t step;		    /* where what is seeded goes on */
+	struct device *device;	    /* of the seeds: a reference */
 	struct average_base *base;
 	char said[4096];
 	int rc; /* -ENOENT: there is no such step */
@@ -741,6 +983,8 @@ static void load_free(struct load *x)
 	for (uint32_t r = 0; x->dst && r < x->world; r++)
 		decl_slot_unref(x->dst[r]);
 	free(x->dst);
+	seeds_free(x->seeds);
+	device_unref(x->device);
 	average_held_free(x->held);
 	average_base_unref(x->base);
 	free(x);
@@ -871,18 +1115,61 @@ static int load_newest(struct load *x)
 	return none ? -ENOENT : rc;
 }
 
+__attribute__((format(printf, 2, 3))) static void load_say(struct load *x, const char *fmt, ...)
+{
+	size_t n = strlen(x->said);
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (n + 2 < sizeof x->said) {
+		if (n)
+			x->said[n++] = '\n';
+		(void)vsnprintf(x->said + n, sizeof x->said - n, fmt, ap);
+	}
+	va_end(ap);
+}
+
+/* One that cannot be used does not keep the others from it. */
+static int load_seeds(struct load *x)
+{
+	const struct daemon *d = x->l->job->d;
+	int rc = 0;
+
+	if (!x->base)
+		x->base = base_new(x->dst, x->world);
+	if (!x->base)
+		return ckpt_error(&x->err, -ENOMEM, "no memory for averages");
+	if (!x->check)
+		rc = base_memory(x->base, &x->l->job->d->reaper, &x->err);
+	for (const struct average_seed *s = x->seeds; s && rc == 0; s = s->next) {
+		rc = seed_read(d, s, x->base, x->step, !x->check, &x->err);
+		if (x->check || rc == -ENOMEM)
+			continue;
+		if (rc < 0)
+			load_say(x, "average %s begins anew: %s", of_base(x->base)->name[s->spec],
+				 x->err.msg);
+		else
+			load_say(x, "average %s begins at step %" PRIu64 " with %s",
+				 of_base(x->base)->name[s->spec], x->step, s->path);
+		rc = 0;
+	}
+	return rc;
+}
+
 static void load_run(struct task *t)
 {
 	struct load *x = (struct load *)t;
 	struct average_origin s;
 
-	if (!x->held) {
+	if (x->seeds) {
+		x->rc = load_seeds(x);
+	} else if (!x->held) {
 		x->rc = load_newest(x);
-		return;
+	} else {
+		x->rc = average_held_open(x->held, &s, &x->err);
+		if (x->rc == 0)
+			x->rc = load_from(x, &s, average_held_move, x->held);
 	}
-	x->rc = average_held_open(x->held, &s, &x->err);
-	if (x->rc == 0)
-		x->rc = load_from(x, &s, average_held_move, x->held);
 }
 
 /* What is damaged in memory stays so; any other failure may pass. */
@@ -890,8 +1177,9 @@ static void load_failed(struct averages_from *f, const struct load *x)
 {
 	const struct job *j = x->l->job;
 
-	if (x->rc == -ENOENT || is_passed_over(x->rc)) {
+	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
+		f->seeded = true; /* it is no beginning */
 		log_line(&j->d->opts.log, LOG_WARNING,
 			 "average: job %s: the averages of this launch are lost, and begin anew: %s",
 			 j->name,
@@ -921,6 +1209,9 @@ static void load_done(struct daemon *d, struct task *t)
 	if (f && f->turn == x->turn) {
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
+			f->seeded = x->seeds || !x->held;
+			f->said = false;
+			f->again_ns = 0;
 			said_log(j, x->said);
 		} else {
 			load_failed(f, x);
@@ -931,7 +1222,7 @@ static void load_done(struct daemon *d, struct task *t)
 	launch_unref(l);
 }
 
-static struct load *load_new(struct launch *l, const struct snap *s)
+static struct load *load_new(struct launch *l)
 {
 	struct load *x = calloc(1, sizeof *x);
 
@@ -939,15 +1230,23 @@ static struct load *load_new(struct launch *l, const struct snap *s)
 		free(x);
 		return NULL;
 	}
-	x->world = l->world;
-	for (uint32_t r = 0; r < l->world; r++)
-		x->dst[r] = decl_slot_ref(s->rank[r].decl);
-	x->below = s->step;
 	x->l = l;
 	return x;
 }
 
-static void load_start(struct launch *l, struct load *x, bool memory)
+/* For the declarations of that step. */
+static struct load *load_for(struct launch *l, const struct snap *s)
+{
+	struct load *x = load_new(l);
+
+	for (; x && x->world < l->world; x->world++)
+		x->dst[x->world] = decl_slot_ref(s->rank[x->world].decl);
+	if (x)
+		x->below = s->step;
+	return x;
+}
+
+static void load_start(struct launch *l, struct load *x)
 {
 	struct averages_from *f = l->from;
 
@@ -955,10 +1254,109 @@ static void load_start(struct launch *l, struct load *x, bool memory)
 	x->turn = ++f->turn;
 	f->loading = true;
 	l->refs++;
-	if (memory)
+	if (x->held)
 		daemon_task(l->job->d, &l->job->d->work, &x->task);
 	else
-		device_task(l->place->device, LANE_ASK, &x->task);
+		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+}
+
+/* --- seeds of a launch --- */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s)
+{
+	struct averages_from *f = decl->averages && s->seeds ? from_of(l) : NULL;
+
+	for (struct seed *x = s->seeds; f && x; x = x->next) {
+		struct average_seed *y = f->seeds, **at = &f->seeds;
+
+		while (*at && ((*at)->spec != x->average || (*at)->epoch != decl->epoch))
+			at = &(*at)->next;
+		/* The ranks' are the same one. */
+		if (*at || x->average >= decl->averages->nspec ||
+		    !decl->averages->spec[x->average]->seed || !(y = calloc(1, sizeof *y)))
+			continue;
+		*y = (struct average_seed){ .epoch = decl->epoch,
+					    .spec = x->average,
+					    .fd = fcntl(x->fd, F_DUPFD_CLOEXEC, 0),
+					    .next = f->seeds };
+		memcpy(y->path, x->path, sizeof y->path);
+		if (y->fd < 0)
+			free(y);
+		else
+			f->seeds = y;
+	}
+}
+
+/* Those of an epoch for rows that have nothing (base NULL: none has), for a task. */
+static struct average_seed *seeds_copy(const struct averages_from *f, uint32_t epoch,
+				       const struct averages *a, const struct average_base *b)
+{
+	struct average_seed *ret = NULL;
+
+	for (const struct average_seed *s = f->seeds; s; s = s->next) {
+		struct average_seed *y;
+		bool needed = false;
+
+		for (uint32_t i = 0; i < a->nrow && s->epoch == epoch; i++)
+			needed |= a->row[i].average == s->spec &&
+				  (!b || b->row[i].last_step == EMA_NO_STEP);
+		if (!needed || !(y = malloc(sizeof *y)))
+			continue;
+		*y = *s;
+		y->fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+		y->next = ret;
+		if (y->fd < 0)
+			free(y);
+		else
+			ret = y;
+	}
+	return ret;
+}
+
+static void check_done(struct daemon *d, struct task *t)
+{
+	struct load *x = (struct load *)t;
+	struct launch *l = x->l;
+
+	(void)d;
+	if (l->from && l->from->turn == x->turn)
+		l->from->checking = false;
+	launch_seeds_checked(l, x->dst[0]->epoch, x->rc, x->err.msg);
+	load_free(x);
+	launch_unref(l);
+}
+
+bool average_seeds_pending(const struct launch *l)
+{
+	return l->from && l->from->checking;
+}
+
+bool average_seeds_check(struct launch *l)
+{
+	struct averages_from *f = l->from;
+	const struct decl *first = l->member[0].decl;
+	struct load *x;
+
+	if (!f || !f->seeds || !first->averages || f->checked == first->epoch)
+		return false;
+	f->checked = first->epoch;
+	x = load_new(l);
+	if (!x)
+		return false; /* it is found when it is read */
+	for (; x->world < l->world; x->world++)
+		x->dst[x->world] = decl_slot_ref(l->member[x->world].decl);
+	x->check = true;
+	x->seeds = seeds_copy(f, first->epoch, first->averages, NULL);
+	x->device = x->seeds ? device_get(l->job->d, x->seeds->fd) : NULL;
+	if (!x->device) {
+		load_free(x);
+		return false;
+	}
+	x->task = (struct task){ load_run, check_done, NULL };
+	x->turn = f->turn;
+	f->checking = true;
+	l->refs++;
+	device_task(x->device, LANE_ASK, &x->task);
+	return true;
 }
 
 /* --- for the pass --- */
@@ -976,49 +1374,93 @@ static const struct snap *step_due(const struct launch *l)
 	return due;
 }
 
-/* The averaged step of older declarations that the passes have pinned. */
+/* The averaged step of other declarations that the passes have pinned. */
 static const struct snap *step_before(const struct launch *l, const struct snap *due)
 {
 	const struct snap *s = l->job->before;
 
 	return s && s->launch == l && s->averaged && s->average && s->world == due->world &&
-			       s->epoch != due->epoch && s->rank[0].decl->averages
+			       s->step < due->step && s->rank[0].decl->averages
 		       ? s
 		       : NULL;
+}
+
+/* Are its places those of the step's declarations? */
+static bool base_is_for(const struct average_base *b, const struct snap *due)
+{
+	for (uint32_t r = 0; r < due->world; r++) {
+		const struct averages *x = b->decl[r]->averages,
+				      *y = due->rank[r].decl->averages;
+
+		if (!y || memcmp(x->declared, y->declared, sizeof x->declared) != 0)
+			return false;
+	}
+	return b->world == due->world;
+}
+
+/* What is missing for the step; NULL with *ret_over: nothing is; else no memory. */
+static struct load *load_needed(struct launch *l, const struct snap *due, bool *ret_over)
+{
+	const struct averages_from *f = l->from;
+	const struct snap *before = step_before(l, due);
+	struct average_seed *seeds = NULL;
+	struct load *x;
+
+	*ret_over = false;
+	if (f->base && base_is_for(f->base, due))
+		before = NULL;
+	else if (before || f->base || (l->again && !f->over)) {
+		x = load_for(l, due);
+		if (x && (before || f->base))
+			x->held = before ? average_held_of(before) : held_of_base(f->base);
+		if (!x || !(before || f->base) || x->held)
+			return x;
+		load_free(x);
+		return NULL;
+	}
+	if (!f->seeded)
+		seeds = seeds_copy(f, due->epoch, due->rank[0].decl->averages, f->base);
+	*ret_over = !seeds;
+	if (!seeds)
+		return NULL;
+	x = load_for(l, due);
+	if (!x) {
+		seeds_free(seeds);
+		return NULL;
+	}
+	x->seeds = seeds;
+	x->base = f->base ? average_base_ref(f->base) : NULL;
+	x->step = f->base		    ? f->base->step
+		  : f->restored != UINT64_MAX ? f->restored
+					      : due->step;
+	x->device = device_get(l->job->d, seeds->fd);
+	if (x->device)
+		return x;
+	load_free(x);
+	return NULL;
 }
 
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret)
 {
 	struct averages_from *f = from_of(l);
-	const struct snap *due = step_due(l), *before;
+	const struct snap *due = step_due(l);
 	struct load *x;
+	bool over;
 
 	*ret = NULL;
 	if (!due)
 		return AVERAGE_BASE_READY;
 	if (!f || f->loading || (f->again_ns && now_ns() < f->again_ns))
 		return AVERAGE_BASE_LOADING;
-	if (f->base && f->base->epoch == due->epoch) {
-		*ret = average_base_ref(f->base);
-		return AVERAGE_BASE_READY;
-	}
-	before = step_before(l, due);
-	if (!f->base && !before && (!l->again || f->over))
-		return AVERAGE_BASE_READY;
-	x = load_new(l, due);
-	if (x && (before || f->base)) {
-		x->held = before ? average_held_of(before) : held_of_base(f->base);
-		if (!x->held) {
-			load_free(x);
-			x = NULL;
-		}
-	}
-	if (!x) {
+	x = load_needed(l, due, &over);
+	if (x)
+		load_start(l, x);
+	else if (!over)
 		f->again_ns = now_ns() + AGAIN_NS;
+	if (!over)
 		return AVERAGE_BASE_LOADING;
-	}
-	load_start(l, x, x->held != NULL);
-	return AVERAGE_BASE_LOADING;
+	*ret = f->base ? average_base_ref(f->base) : NULL;
+	return AVERAGE_BASE_READY;
 }
 
 bool average_base_keeps(const struct snap *s)

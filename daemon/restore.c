@@ -508,7 +508,7 @@ static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 /* What the launch's next step finds. */
 static int averages_go_on(struct restore *x)
 {
-	int rc = average_base_restored(x->l, TAKE(x->base));
+	int rc = average_base_restored(x->l, TAKE(x->base), x->pin.step);
 
 	snprintf(x->got.averages, sizeof x->got.averages, "%.*s",
 		 (int)sizeof x->got.averages - 1, x->averages);
