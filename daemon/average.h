@@ -132,9 +132,9 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* Why the step was not taken in: a gate, by enum average_gate; 0: it was. Of all rows, but
-	 * `start`, which copies, is each row's own */
-	uint32_t gate;
+	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that of
+	 * the first row that did not; 0: all did */
+	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
 	struct average_row_health {
 		struct ema_health sum;
@@ -148,14 +148,23 @@ struct average_result {
 		char convex_name[160];	/* the first of them */
 		uint64_t lag; /* steps since the newest update: 0 when this one was taken in */
 	} * health;	      /* [nrow] */
-	float *running_max; /* [made.ntensor of rank 0's .. all ranks' joined by average.c]: its own */
+	/* The largest |p| so far, by tensor of `whole` (a reference), which has those of all ranks;
+	 * < 0: not known. NULL, 0: nothing is */
+	float *running_max;
 	uint32_t nrunning;
+	struct whole *whole;
+	/* One for each average, with its storage: for MANIFEST */
+	struct average_line {
+		char key[96], text[512];
+	} * line;
+	uint32_t nline;
 };
 enum average_gate {
 	AVERAGE_TAKEN_IN,
 	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
 	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
 	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
+	AVERAGE_GATES
 };
 struct average_result *average_result_ref(struct average_result *x);
 void average_result_unref(struct average_result *x); /* NULL is fine */
@@ -163,26 +172,34 @@ void average_result_unref(struct average_result *x); /* NULL is fine */
 /* The update of one step, from the walk's beginning to its end. passes.c owns it. */
 struct averaging;
 struct average_base;
-/* Does this step want averages, and has none? */
+/* Does this step want averages, and has none? Owner. */
 bool average_wanted(const struct snap *s);
+/* Can the step go on from the averages of that one? It is averaged, older, of the same launch and
+ * not left behind, and its declarations say the same of averages. */
+bool average_follows(const struct snap *s, const struct snap *before);
 /* Owner. before: the snap whose slots it goes on from, pinned; or base; or neither: it begins anew.
  * Opens the seals. NULL: no memory. */
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base);
 /* walk_pass.span of rank r's main part. Any thread, one a rank. */
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s);
 /* All main parts were seen: was everything finite? If not, what was made is dropped and the
- * predecessor's is copied. Completes the seals. Worker, one thread, once. */
+ * predecessor's is copied. Completes the seals. Worker, one thread, once. -ECANCELED: the daemon is
+ * to stop. */
 int averaging_settle(struct averaging *x, struct ckpt_err *err);
 /* Owner. rc 0 after averaging_settle: the snap is averaged, and has the result. Else the seals
  * stay open. Frees x. */
 void averaging_end(struct averaging *x, int rc);
-/* The part table of rank r's averages as this step's files say it: the rows' states. Worker. */
-int average_part_now(const struct snap *s, uint32_t r, struct table *ret, struct ckpt_err *err);
+/* The part table of a rank's averages, of which it has some, as the files of that step say it: the
+ * rows' states. raw: its slot. Worker. */
+int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
+		     struct table *ret, struct ckpt_err *err);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
-/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME". Worker. */
-int average_attrs(const struct snap *s, struct checkpoint_attr *ret,
-		  uint32_t max); /* see native's ATTRS */
+/* The slot is to hold another step: whatever seal it has is open. Owner. */
+void average_seals_open(const struct launch *l, uint32_t slot);
+/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may
+ * be NULL. Any thread. */
+uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max);
 
 /* --- what it goes on from (average_base.c) --- */
 struct average_base {

@@ -410,6 +410,14 @@ struct const_part {
 	uint64_t words_right; /* as right */
 };
 
+/* Of averages: steps. */
+struct average_tally {
+	uint64_t averaged; /* that have theirs, whether they were taken in or not */
+	/* of these, that some row did not take in, by enum average_gate (average.h) */
+	uint64_t gated[4];
+	uint64_t given_up; /* that have none, because the next marks needed the slots */
+};
+
 #define REFUSALS_MAX 16u
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
@@ -422,6 +430,7 @@ struct job {
 		char text[512];
 	} failing;
 	struct tally tally;
+	struct average_tally average;
 	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
 	uint32_t npast, nskipped;		       /* so far */
 	uint64_t triggers;			       /* orders so far */
@@ -437,9 +446,10 @@ struct job {
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
 	struct snap *snaps;	 /* of all launches, newest first */
-	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct snap *writing;	 /* at most one at a time */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	bool writing_walked; /* what passes want of `writing` is made: another walk may go beside it */
 	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is
 	 * looked at often */
 	bool awaits_guard;
@@ -613,6 +623,7 @@ struct snap {
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
 	bool averaged;	     /* its slots hold the averages of this step, whole */
+	bool average_late;   /* it has given up its averages */
 	struct average_result *average; /* reference: what is known of them; NULL until averaged */
 	char why[1280];			/* unfit */
 	uint16_t ticket_seq;
