@@ -625,6 +625,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	struct wire_declare m = { 0 };
 	struct wire_sealed sealed;
 	struct sources *sources;
+	struct seeds *seeds;
 	cleanup_close int fd = -1;
 	int got[WIRE_FDS_MAX], rc;
 
@@ -633,12 +634,16 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	m.rev = atomic_load(&c->rev);
 	m.bytes = c->decl_bytes;
 	sources = c->decl ? sources_ref(c->sources) : NULL;
+	/* of an epoch that this daemon has taken it has them */
+	seeds = c->decl && atomic_load(&c->declared) != m.epoch ? seeds_ref(c->seeds) : NULL;
 	if (c->adopting && c->adopted_rev != c->slots_rev)
 		rc = ckpt_error(err, -EAGAIN, "ckpt_seal came between: attaching begins anew");
 	else
 		rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err)
 			     : 0;
 	pthread_mutex_unlock(&c->mem);
+	if (rc == 0 && seeds)
+		rc = seeds_send(c, seeds, err);
 	if (rc == 0 && fd >= 0)
 		rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed,
 			      sizeof sealed, got, RPC_NS, err);
@@ -662,6 +667,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 		}
 	}
 	sources_unref(sources);
+	seeds_unref(seeds);
 	if (rc < 0)
 		return rc;
 	if (fd >= 0) { /* else it was refused, and the trainer has yet to correct it */
