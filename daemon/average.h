@@ -223,4 +223,90 @@ enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
 /* The slots of a newer step have it now. Owner. */
 void average_base_drop(struct launch *l);
+/* The launch is freed. */
+void average_base_forget(struct launch *l);
+/* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
+ * What the passes have pinned does not count any more. -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+/*
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
+ * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
+ * are pending. So ckpt_seal says what is wrong with one. Owner.
+ */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
+bool average_seeds_check(struct launch *l);
+bool average_seeds_pending(const struct launch *l);
+/* The launch is ready, and has staged again what its ranks brought along: the newest of these steps
+ * that has its averages is the one before the next. Owner. */
+void average_base_adopted(struct launch *l);
+/* The averaged step that passes have pinned is still needed, although its launch has other
+ * declarations now, or has ended: by a step of that launch that is to be averaged. Owner. */
+bool average_base_keeps(const struct snap *s);
+/* A restore of this step out of memory waits: its averages are about to be made. Owner. */
+bool average_base_waits(struct snap *s);
+/* Bytes of memory that a launch's base takes, beside the slots; 0: none. Owner. */
+uint64_t average_base_held(const struct launch *l);
+uint64_t average_base_bytes(const struct average_base *b);
+
+/* --- reading a base: in a worker, by fill.c and average_base.c --- */
+
+/* Where the averages of one step are. Rows are by (name, rule). */
+struct average_origin {
+	const struct table *table; /* sealed; the MADE tensors with their pieces among others */
+	uint32_t nrow;
+	const struct table_average *row; /* [nrow] the states behind the step */
+	uint64_t step;
+	bool memory; /* for messages */
+	bool some;   /* parts were not opened: elements that are not found may be in them */
+};
+/* Averages in memory, those of a snap's slots or of a base: references to all that they need. */
+struct average_held {
+	uint32_t n, nrow;
+	uint64_t step;
+	struct average_held_rank {
+		struct decl *decl; /* decl_slot_ref */
+		struct slotmem *mem;
+		uint64_t at; /* of the averages' raw space in mem */
+		struct slot_sums *sums; /* of mem; NULL: nobody has summed it */
+	} * rank; /* [n] */
+	struct table_average *row; /* [nrow] names and texts are the declarations' */
+	void **base;		   /* [n] by place of table */
+	struct table table;
+};
+struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. NULL: no memory */
+/* Of the step itself if it is averaged, else of the newest one before it in its launch that is.
+ * NULL: there is none in memory, or no memory. Owner. */
+struct average_held *average_held_newest(const struct snap *s);
+void average_held_free(struct average_held *h); /* NULL is fine */
+/* Worker. *ret points into h. */
+int average_held_open(struct average_held *h, struct average_origin *ret, struct ckpt_err *err);
+
+/* Carries the plan out: base[r] is the memory of rank r. */
+typedef int average_move_fn(void *arg, const struct plan *p, void *const *base,
+			    struct ckpt_err *err);
+int average_held_move(void *held, const struct plan *p, void *const *base, struct ckpt_err *err);
+/* files: a struct move_files. */
+int average_files_move(void *files, const struct plan *p, void *const *base, struct ckpt_err *err);
+
+/*
+ * Which averages of dst, the declarations of all ranks, go on from the source. Nothing is written
+ * and no memory for values is taken yet. An average of which anything is missing there begins anew
+ * whole, and only that one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
+ */
+struct average_reading;
+int average_reading_plan(struct decl *const *dst, uint32_t world,
+			 const struct average_origin *from, struct average_reading **ret,
+			 struct ckpt_err *err);
+/* Moves them into memory of their own, checked. -ENOMEM; -EBADMSG and others: damage. */
+int average_reading_move(struct average_reading *x, struct reaper *reaper, average_move_fn *move,
+			 void *arg, struct ckpt_err *err);
+/* After that: a reference; NULL: every average begins anew. */
+struct average_base *average_reading_base(const struct average_reading *x);
+/* Of each average from what it goes on, or why it begins anew: a line each. */
+void average_reading_say(const struct average_reading *x, char *ret, size_t bytes);
+void average_reading_free(struct average_reading *x); /* NULL is fine */
+/* As format_choose_fn: the ranks whose parts have what the declarations average, as far as layouts
+ * say it; others stay as they are. */
+int average_parts_choose(struct decl *const *dst, uint32_t world, const struct checkpoint *k,
+			 bool *needed, struct ckpt_err *err);
 #endif

@@ -786,6 +786,13 @@ void passes_let_go(struct job *j)
 		pin_move(&j->before, NULL);
 }
 
+void passes_follow(struct job *j, struct snap *s)
+{
+	pin_move(&j->before, s);
+	if (s)
+		j->passed_at = s->staged_at;
+}
+
 void passes_interrupt(struct job *j)
 {
 	j->d->busy_ns = now_ns();

@@ -665,6 +665,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void launch_let_go(struct launch *l); /* of step_fd */
+/* rc: could the seeds of that epoch's averages be used (average.h)? */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text);
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
 void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);
