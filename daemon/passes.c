@@ -782,15 +782,13 @@ void passes_let_go(struct job *j)
 	bool past = s && (s->launch != j->launch || s->epoch != s->launch->epoch ||
 			  s->launch->state == LAUNCH_ENDED);
 
-	if (s && (s->dropped || atomic_load(&s->left) || (past && !before_needed(s))))
+	if (s && (s->dropped || atomic_load(&s->left) || (past && !before_needed(s) && !average_base_keeps(s))))
 		pin_move(&j->before, NULL);
 }
 
-void passes_follow(struct job *j, struct snap *s)
+void passes_forget(struct job *j)
 {
-	pin_move(&j->before, s);
-	if (s)
-		j->passed_at = s->staged_at;
+	pin_move(&j->before, NULL);
 }
 
 void passes_interrupt(struct job *j)
