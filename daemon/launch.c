@@ -169,7 +169,8 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .base = h->base,
 			      .back = h->back,
 			      .world = h->world,
-			      .nslot = h->nslot,
+			      .slots = h->nslot,
+			      .nslot = h->nslot ? h->nslot : 2,
 			      .step_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
@@ -635,13 +636,13 @@ void hello_try(struct session *s)
 		refuse_and_end(
 			s, -ESTALE,
 			"a rank of this launch has ended: start all ranks again with a higher generation");
-	} else if (h->world != l->world || h->nslot != l->nslot) {
+	} else if (h->world != l->world || h->nslot != l->slots) {
 		char text[160];
 
 		snprintf(
 			text, sizeof text,
 			"rank %u has world %u and %u slots, other ranks of the launch have %u and %u",
-			h->rank, h->world, h->nslot, l->world, l->nslot);
+			h->rank, h->world, h->nslot, l->world, l->slots);
 		refuse_and_end(s, -EINVAL, text);
 	} else if (l->member[h->rank].attached) {
 		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");

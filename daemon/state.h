@@ -302,6 +302,13 @@ struct draining {
 	int code;
 	char text[2048];
 };
+/* A directory that `seed=` of an average names (WIRE_SEED). */
+struct seed {
+	uint32_t average;
+	int fd;
+	char path[WIRE_PATH_BYTES];
+	struct seed *next;
+};
 struct session {
 	struct daemon *d;
 	int sock, pidfd;
@@ -315,7 +322,9 @@ struct session {
 	uint64_t closed_ns;
 	struct wire_hello hello;
 	int root_fd;
-	uint32_t seq; /* of the request being answered */
+	struct seed
+		*seeds; /* of SEED, for the next declaration; they are closed with the session */
+	uint32_t seq;	/* of the request being answered */
 	struct launch *launch;
 	struct member *member;
 	bool control;
@@ -510,7 +519,8 @@ struct launch {
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	struct lineage_known known; /* the task's that commits */
-	uint32_t world, nslot, epoch, nattached, nlost;
+	uint32_t world, epoch, nattached, nlost;
+	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;

@@ -25,6 +25,7 @@
 #define TABLE_LAYOUTS_MAX 4096u
 
 #define TABLE_AVERAGES_MAX 64u
+#define TABLE_SCHEDULE_MAX 4095u /* bytes of table_average.schedule, without the final 0 */
 
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
 enum {			  /* table_piece.flags */
