@@ -137,8 +137,6 @@ bool passes_older_wait(const struct snap *s);
 /* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
  * its walk with it: the steps behind it are walked all the same. */
 bool passes_hang(const struct job *j);
-/* It was taken over with its averages: the next step goes on from it. */
-void passes_adopted(struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);
 /* The predecessor of what will not come is not held. */
