@@ -751,7 +751,8 @@ bool passes_older_wait(const struct snap *s)
 {
 	for (struct snap *k = s->job->snaps; k; k = k->next)
 		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
-		    k->staged_at < s->staged_at && passes_wait(k) && passes_ready(k) &&
+		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
+		    passes_ready(k) &&
 		    snap_guarded(k) > 0)
 			return true;
 	return false;

@@ -132,7 +132,7 @@ bool passes_wait(const struct snap *s);
 bool passes_may_give_up(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
-/* An older step of its launch is to be walked first, and can be. */
+/* The averages of an older step of its launch are to be made first, and can be. */
 bool passes_older_wait(const struct snap *s);
 /* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
  * its walk with it: the steps behind it are walked all the same. */
