@@ -599,14 +599,6 @@ void passing_end(struct passing *x, int rc)
 	passing_free(x);
 }
 
-void passes_adopted(struct snap *s)
-{
-	if (!s->averaged)
-		return;
-	s->job->passed_at = MAX(s->job->passed_at, s->staged_at);
-	pin_move(&s->job->before, s);
-}
-
 /* --- a walk that writes nothing --- */
 /* walk_passed_fn */
 static int alone_tick(void *arg, uint64_t i, const uint8_t *p)
@@ -759,7 +751,8 @@ bool passes_older_wait(const struct snap *s)
 {
 	for (struct snap *k = s->job->snaps; k; k = k->next)
 		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
-		    k->staged_at < s->staged_at && passes_wait(k) && passes_ready(k) &&
+		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
+		    passes_ready(k) &&
 		    snap_guarded(k) > 0)
 			return true;
 	return false;
@@ -782,7 +775,8 @@ void passes_let_go(struct job *j)
 	bool past = s && (s->launch != j->launch || s->epoch != s->launch->epoch ||
 			  s->launch->state == LAUNCH_ENDED);
 
-	if (s && (s->dropped || atomic_load(&s->left) || (past && !before_needed(s) && !average_base_keeps(s))))
+	if (s && (s->dropped || atomic_load(&s->left) ||
+		  (past && !before_needed(s) && !average_base_keeps(s))))
 		pin_move(&j->before, NULL);
 }
 

@@ -778,7 +778,8 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon%s", l->job->name,
 		 step, s->averaged ? ", with its averages" : "");
 	snap_staged(s);
-	passes_adopted(s);
+	if (s->averaged) /* the steps come in their order */
+		passes_follow(s->job, s);
 }
 
 /* Of a place; NULL: of the newest launch's. */
