@@ -951,7 +951,7 @@ int average_base_restored(struct launch *l, struct average_base *b, uint64_t ste
 	from_set(f, b);
 	f->seeded = false;
 	f->restored = step;
-	passes_forget(l->job);
+	passes_follow(l->job, NULL);
 	return 0;
 }
 

@@ -780,9 +780,11 @@ void passes_let_go(struct job *j)
 		pin_move(&j->before, NULL);
 }
 
-void passes_forget(struct job *j)
+void passes_follow(struct job *j, struct snap *s)
 {
-	pin_move(&j->before, NULL);
+	pin_move(&j->before, s);
+	if (s)
+		j->passed_at = MAX(j->passed_at, s->staged_at);
 }
 
 void passes_interrupt(struct job *j)

@@ -141,8 +141,8 @@ bool passes_hang(const struct job *j);
 void passes_next(struct job *j);
 /* The predecessor of what will not come is not held. */
 void passes_let_go(struct job *j);
-/* The step that was pinned is not the one before the next: the launch has restored. */
-void passes_forget(struct job *j);
+/* The step before the next one is this one, whatever it was; NULL: none in memory is. */
+void passes_follow(struct job *j, struct snap *s);
 /* Something is to be done: an idle walk ends. */
 void passes_interrupt(struct job *j);
 #endif
