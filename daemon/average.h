@@ -193,6 +193,9 @@ void averaging_end(struct averaging *x, int rc);
  * rows' states. raw: its slot. Worker. */
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
 		     struct table *ret, struct ckpt_err *err);
+/* row[n], of a table with averages of this declaration: their states behind that step. */
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
 /* The slot is to hold another step: whatever seal it has is open. Owner. */

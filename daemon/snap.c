@@ -873,7 +873,8 @@ static void average_gone(struct snap *s)
 	s->average_late = true;
 	s->job->average.given_up++;
 	log_line(&s->job->d->opts.log, LOG_DEBUG,
-		 "passes: job %s step %" PRIu64 " has given up its averages: a newer step is staged",
+		 "passes: job %s step %" PRIu64
+		 " has given up its averages: a newer step is staged",
 		 s->job->name, s->step);
 }
 
