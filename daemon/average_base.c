@@ -333,8 +333,7 @@ static void tensor_judge(struct average_reading *x, uint32_t u)
 	}
 	of = source_row(&x->from, x->from.table->average[s->made - 1].name,
 			x->from.table->average[s->made - 1].rule);
-	if (of == TABLE_NONE ||
-	    strcmp(x->from.row[of].name, row_of(x, i)->name) != 0) {
+	if (of == TABLE_NONE || strcmp(x->from.row[of].name, row_of(x, i)->name) != 0) {
 		row_lose(x, i, "nothing is said of what made %.200s", name);
 		return;
 	}
@@ -411,8 +410,8 @@ static void row_take(struct average_reading *x, uint32_t i)
 		sum = hash128_end(&h);
 		memcpy(s->history, sum.b, sizeof s->history);
 	}
-	x->base->flags[i] |= (was->flags & (AVERAGE_MIXED | AVERAGE_SEEDED)) |
-			     (r->mixed ? AVERAGE_MIXED : 0);
+	x->base->flags[i] |=
+		(was->flags & (AVERAGE_MIXED | AVERAGE_SEEDED)) | (r->mixed ? AVERAGE_MIXED : 0);
 }
 
 /* --- the plan --- */
@@ -502,7 +501,9 @@ static int reading_plan(struct average_reading *x, struct ckpt_err *err)
 
 	for (;;) {
 		struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
-		struct plan_opts opts = { .lenient = true, .differs = dst_differs, .differs_arg = x };
+		struct plan_opts opts = { .lenient = true,
+					  .differs = dst_differs,
+					  .differs_arg = x };
 
 		rc = dst_make(x, err);
 		if (rc == 0)
@@ -523,9 +524,8 @@ static bool all_lost(const struct average_reading *x)
 	return true;
 }
 
-int average_reading_plan(struct decl *const *dst, uint32_t world,
-			 const struct average_origin *from, struct average_reading **ret,
-			 struct ckpt_err *err)
+int average_reading_plan(struct decl *const *dst, uint32_t world, const struct average_origin *from,
+			 struct average_reading **ret, struct ckpt_err *err)
 {
 	struct average_reading *x = calloc(1, sizeof *x);
 	int rc = -ENOMEM;
@@ -559,9 +559,8 @@ int average_reading_plan(struct decl *const *dst, uint32_t world,
 		rc = move_check(&x->plan, err);
 	if (rc < 0) {
 		average_reading_free(x);
-		return err && err->code == rc
-			       ? rc
-			       : ckpt_error(err, rc, "no memory to read averages");
+		return err && err->code == rc ? rc
+					      : ckpt_error(err, rc, "no memory to read averages");
 	}
 	*ret = x;
 	return 0;
@@ -881,8 +880,8 @@ static int seed_read(const struct daemon *d, const struct average_seed *s, struc
 struct averages_from {
 	struct average_base *base; /* reference; NULL: none, or there never was one */
 	bool loading;
-	bool over;   /* nothing on disk is looked for any more */
-	bool seeded; /* seeds were read, or are for nobody */
+	bool over;	   /* nothing on disk is looked for any more */
+	bool seeded;	   /* seeds were read, or are for nobody */
 	uint64_t restored; /* that step was; UINT64_MAX: none */
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
@@ -965,9 +964,9 @@ struct load {
 	struct task task;
 	struct launch *l; /* reference */
 	uint32_t turn, world;
-	struct decl **dst;	   /* [world] decl_slot_ref */
-	struct average_held *held; /* from memory; NULL: from disk, or seeds */
-	uint64_t below;		   /* from disk: a step of the line below this one */
+	struct decl **dst;	    /* [world] decl_slot_ref */
+	struct average_held *held;  /* from memory; NULL: from disk, or seeds */
+	uint64_t below;		    /* from disk: a step of the line below this one */
 	struct average_seed *seeds; /* these are read; NULL: none */
 	bool check;		    /* could they be? */
 	uint64_t step;		    /* where what is seeded goes on */
@@ -1180,21 +1179,23 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
 		f->seeded = true; /* it is no beginning */
-		log_line(&j->d->opts.log, LOG_WARNING,
-			 "average: job %s: the averages of this launch are lost, and begin anew: %s",
-			 j->name,
-			 x->held ? x->err.msg
-				 : "no slot in memory has them whole, and no committed step of the "
-				   "launch either");
+		log_line(
+			&j->d->opts.log, LOG_WARNING,
+			"average: job %s: the averages of this launch are lost, and begin anew: %s",
+			j->name,
+			x->held ? x->err.msg
+				: "no slot in memory has them whole, and no committed step of the "
+				  "launch either");
 		return;
 	}
 	f->loading = false;
 	f->again_ns = now_ns() + AGAIN_NS;
 	if (!f->said)
-		log_line(&j->d->opts.log, LOG_ERROR,
-			 "average: job %s: the averages to go on with cannot be read now, and it is "
-			 "tried again; until then no step is averaged: %s",
-			 j->name, x->err.msg);
+		log_line(
+			&j->d->opts.log, LOG_ERROR,
+			"average: job %s: the averages to go on with cannot be read now, and it is "
+			"tried again; until then no step is averaged: %s",
+			j->name, x->err.msg);
 	f->said = true;
 }
 
@@ -1389,8 +1390,7 @@ static const struct snap *step_before(const struct launch *l, const struct snap 
 static bool base_is_for(const struct average_base *b, const struct snap *due)
 {
 	for (uint32_t r = 0; r < due->world; r++) {
-		const struct averages *x = b->decl[r]->averages,
-				      *y = due->rank[r].decl->averages;
+		const struct averages *x = b->decl[r]->averages, *y = due->rank[r].decl->averages;
 
 		if (!y || memcmp(x->declared, y->declared, sizeof x->declared) != 0)
 			return false;
@@ -1407,12 +1407,12 @@ static struct load *load_needed(struct launch *l, const struct snap *due, bool *
 	struct load *x;
 
 	*ret_over = false;
-	if (f->base && base_is_for(f->base, due))
-		before = NULL;
-	else if (before || f->base || (l->again && !f->over)) {
+	/* While there is a base no step of the launch is averaged that is newer. */
+	if (!(f->base && base_is_for(f->base, due)) &&
+	    (before || f->base || (l->again && !f->over))) {
 		x = load_for(l, due);
 		if (x && (before || f->base))
-			x->held = before ? average_held_of(before) : held_of_base(f->base);
+			x->held = f->base ? held_of_base(f->base) : average_held_of(before);
 		if (!x || !(before || f->base) || x->held)
 			return x;
 		load_free(x);
@@ -1430,9 +1430,7 @@ static struct load *load_needed(struct launch *l, const struct snap *due, bool *
 	}
 	x->seeds = seeds;
 	x->base = f->base ? average_base_ref(f->base) : NULL;
-	x->step = f->base		    ? f->base->step
-		  : f->restored != UINT64_MAX ? f->restored
-					      : due->step;
+	x->step = f->base ? f->base->step : f->restored != UINT64_MAX ? f->restored : due->step;
 	x->device = device_get(l->job->d, seeds->fd);
 	if (x->device)
 		return x;
