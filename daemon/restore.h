@@ -12,7 +12,7 @@
  */
 #ifndef DAEMON_RESTORE_H
 #define DAEMON_RESTORE_H
-#include "daemon/average.h"
+#include "daemon/average_reading.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"
 

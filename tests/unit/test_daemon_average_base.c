@@ -8,7 +8,7 @@
 #include "ckpt/base/hash.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/table/names.h"
-#include "daemon/average.h"
+#include "daemon/average_reading.h"
 #include "ema/schedule.h"
 #include "ema/spec.h"
 #include "formats/native/native.h"
