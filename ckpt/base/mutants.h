@@ -11,6 +11,17 @@
 /* One line each, which tests/mutants reads. */
 /* clang-format off */
 #define MUTANTS(X) \
+	/* --- averages --- */ \
+	X(EMA_ONE_BRANCH, ema, "from 0.5 on the update goes out from the source") \
+	X(EMA_TWO_PRODUCTS, ema, "an average that has reached its source stays there") \
+	X(EMA_COPY_COMPUTED, ema, "a share of 1 copies the source") \
+	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
+	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
+	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
+	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
@@ -203,10 +214,6 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
-	/* --- averages --- */ \
-	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
-	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
-	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
 /* clang-format on */
 #endif
