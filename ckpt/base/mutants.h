@@ -205,6 +205,9 @@
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
+	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
+	X(BASE_STALE, daemon, "what was restored is not gone on from once a newer step is averaged") \
+	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
