@@ -154,7 +154,7 @@ static void handle_free(ckpt *c)
 	copier_close(c);
 	sources_unref(c->sources);
 	seeds_unref(c->seeds);
-	client_averages_free(c);
+	declare_averages_free(c);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;

@@ -20,7 +20,7 @@ static void average_free(struct average *x)
 	free(x);
 }
 
-void client_averages_free(ckpt *c)
+void declare_averages_free(ckpt *c)
 {
 	while (c->naverage)
 		average_free(c->average[--c->naverage]);

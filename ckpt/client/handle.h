@@ -357,7 +357,7 @@ void declare_free(ckpt *c); /* at the end of the handle */
 int averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
 int averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
-void client_averages_free(ckpt *c);
+void declare_averages_free(ckpt *c);
 /* Directories that a declaration needs. Immutable and counted. */
 struct seeds {
 	_Atomic uint32_t refs;
