@@ -1071,11 +1071,12 @@ static FILE *tree_file(const char *name)
 	return f;
 }
 
-TEST(every_example_of_the_page_is_a_good_spec)
+/* How many there are. */
+static uint32_t assert_examples(const char *file)
 {
 	char line[2048], text[EMA_SPEC_BYTES];
 	uint32_t examples = 0;
-	FILE *f = tree_file("docs/AVERAGES.md");
+	FILE *f = tree_file(file);
 	size_t n;
 
 	while (fgets(line, sizeof line, f))
@@ -1087,8 +1088,14 @@ TEST(every_example_of_the_page_is_a_good_spec)
 			examples++;
 		}
 	fclose(f);
-	printf("%u examples\n", examples);
-	assert_true(examples >= 30);
+	printf("%u examples in %s\n", examples, file);
+	return examples;
+}
+
+TEST(every_example_of_the_page_is_a_good_spec)
+{
+	assert_true(assert_examples("docs/AVERAGES.md") >= 30);
+	(void)assert_examples("ckpt/ckpt.h");
 }
 
 static bool is_test(const char *name)
