@@ -4,8 +4,8 @@
  *
  *	averages.c      of a declaration: what is averaged and where it lies in the slot
  *	average.c       of a step: its update in the walk over its slots, gates, health, the slot's seal
- *	average_base.c  what the next step goes on from where no slot in memory has it: read from a step
- *	                in memory or on disk, of any mesh, or from a seed
+ *	average_base.c  what the next step goes on from where no slot in memory has it
+ *	average_reading.c  reads that, from a step in memory or on disk, of any mesh, or from a seed
  *
  * A slot: main raw space | const | from the next 2 MiB on: averages | last page: struct slot_seal.
  * The averages' raw space is laid out like that of any part, and is written as a part of kind
@@ -36,10 +36,18 @@ struct average_run {
 	uint32_t at_bytes, dtype; /* dtype: of the source */
 	uint32_t target, ntarget; /* in averages.target */
 };
+#define AVERAGE_NO_CARRY UINT64_MAX
 struct average_target {
 	uint32_t row;	     /* of averages.row */
 	uint32_t tensor;     /* of averages.made */
-	uint64_t off, carry; /* in the averages' raw space; carry: UINT64_MAX: no Kahan */
+	uint64_t off, carry; /* in the averages' raw space; carry: AVERAGE_NO_CARRY: no Kahan */
+};
+/* A tensor that is averaged, whether the rank has pieces of it or not. */
+struct average_source {
+	uint32_t tensor; /* of the declaration's table */
+	uint32_t row;	 /* of averages.row */
+	bool master;	 /* its average has the name of what its `of` names */
+	bool twice;	 /* another one has that name: it has no pieces */
 };
 /* One row of AVERAGES: (name, rule). */
 struct average_row {
@@ -55,29 +63,44 @@ struct averages {
 	struct average_row *row; /* [nrow] the same on all ranks, whatever they hold */
 	struct average_run *run; /* [nrun] ascending by `at` */
 	struct average_target *target;
-	/* The MADE tensors and their pieces (with carries), one place; `made.average[i]` is row i, with
-	 * the state of no step. The same tensors on all ranks that declare the same. */
+	/* The MADE tensors of which the rank has pieces, and these (with carries), one place;
+	 * `made.average[i]` is row i, with the state of no step. Tensors and pieces are in the order
+	 * of the raw space. */
 	struct table made;
 	uint64_t bytes; /* of its raw space; a multiple of 4096 */
+	/* hash128 over the rows' names, rules and canonical schedules, and the names and places of
+	 * all pieces: slot_seal.declared */
+	uint8_t declared[16];
+	/* For averages_judge: of each average, by rows; and of each spec, bit i: rule i matches some
+	 * tensor that this rank declares */
+	uint32_t nsource;
+	struct average_source *source;
+	uint64_t *hit; /* [nspec] */
+	struct ckpt_errlist wrong;
 };
 
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
- * rank's main part, sealed. *ret NULL: it declares none. Everything that is wrong is a line in
- * the list; what only all ranks together can say (a rule that matches nothing) is not known here.
- * names: the made table's strings. Worker. -ENOMEM.
+ * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
+ * What is wrong with them is in (*ret)->wrong, a line each, and has no pieces: averages_judge refuses
+ * it, so that all ranks are told alike and of everything. names: the made table's strings. Worker.
+ * -EPROTO: a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
-		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
-		  struct ckpt_err *err);
+		  struct names *names, struct averages **ret, struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
-/* Of all ranks' declarations: rules that match nothing anywhere; names that two averaged tensors would
- * share. A line each. Worker. */
+/* Of all ranks' declarations, which agree: what each of them has wrong; rules that match nothing
+ * anywhere; averages of nothing; names that two averaged tensors would share; a parameter that a rank
+ * declares without the master that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
+/* Do two declarations average alike? Every average that is missing or another one is a line. */
+void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,
+		      const char *y_who, struct ckpt_errlist *list);
 /* Bytes that averages add to one slot of this declaration, the seal included; 0: it has none. */
 uint64_t averages_slot_bytes(const struct decl *d);
 
-/* --- the slot's last page --- */
+/* --- the slot's last page: at decl.raw_bytes - SLOT_SEAL_BYTES --- */
+#define SLOT_SEAL_BYTES 4096u
 #define SLOT_SEAL_MAGIC 0x6c616573u /* "seal" */
 enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
 /*
@@ -99,7 +122,7 @@ struct slot_seal {
 	} row[TABLE_AVERAGES_MAX];
 	uint8_t self[16]; /* hash128 of everything before it, with state COMPLETE */
 };
-_Static_assert(sizeof(struct slot_seal) <= 4096, "a page");
+_Static_assert(sizeof(struct slot_seal) <= SLOT_SEAL_BYTES, "a page");
 
 /* --- of a step (average.c) --- */
 
@@ -110,9 +133,9 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* Why the step was not taken in: a gate, by enum average_gate; 0: it was. Of all rows, but
-	 * `start`, which copies, is each row's own */
-	uint32_t gate;
+	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that of
+	 * the first row that did not; 0: all did */
+	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
 	struct average_row_health {
 		struct ema_health sum;
@@ -126,14 +149,23 @@ struct average_result {
 		char convex_name[160];	/* the first of them */
 		uint64_t lag; /* steps since the newest update: 0 when this one was taken in */
 	} * health;	      /* [nrow] */
-	float *running_max; /* [made.ntensor of rank 0's .. all ranks' joined by average.c]: its own */
+	/* The largest |p| so far, by tensor of `whole` (a reference), which has those of all ranks;
+	 * < 0: not known. NULL, 0: nothing is */
+	float *running_max;
 	uint32_t nrunning;
+	struct whole *whole;
+	/* One for each average, with its storage: for MANIFEST */
+	struct average_line {
+		char key[96], text[512];
+	} * line;
+	uint32_t nline;
 };
 enum average_gate {
 	AVERAGE_TAKEN_IN,
 	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
 	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
 	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
+	AVERAGE_GATES
 };
 struct average_result *average_result_ref(struct average_result *x);
 void average_result_unref(struct average_result *x); /* NULL is fine */
@@ -141,26 +173,37 @@ void average_result_unref(struct average_result *x); /* NULL is fine */
 /* The update of one step, from the walk's beginning to its end. passes.c owns it. */
 struct averaging;
 struct average_base;
-/* Does this step want averages, and has none? */
+/* Does this step want averages, and has none? Owner. */
 bool average_wanted(const struct snap *s);
+/* Can the step go on from the averages of that one? It is averaged, older, of the same launch and
+ * not left behind, and its declarations say the same of averages. */
+bool average_follows(const struct snap *s, const struct snap *before);
 /* Owner. before: the snap whose slots it goes on from, pinned; or base; or neither: it begins anew.
  * Opens the seals. NULL: no memory. */
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base);
 /* walk_pass.span of rank r's main part. Any thread, one a rank. */
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s);
 /* All main parts were seen: was everything finite? If not, what was made is dropped and the
- * predecessor's is copied. Completes the seals. Worker, one thread, once. */
+ * predecessor's is copied. Completes the seals. Worker, one thread, once. -ECANCELED: the daemon is
+ * to stop. */
 int averaging_settle(struct averaging *x, struct ckpt_err *err);
 /* Owner. rc 0 after averaging_settle: the snap is averaged, and has the result. Else the seals
  * stay open. Frees x. */
 void averaging_end(struct averaging *x, int rc);
-/* The part table of rank r's averages as this step's files say it: the rows' states. Worker. */
-int average_part_now(const struct snap *s, uint32_t r, struct table *ret, struct ckpt_err *err);
+/* The part table of a rank's averages, of which it has some, as the files of that step say it: the
+ * rows' states. raw: its slot. Worker. */
+int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
+		     struct table *ret, struct ckpt_err *err);
+/* row[n], of a table with averages of this declaration: their states behind that step. */
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
-/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME". Worker. */
-int average_attrs(const struct snap *s, struct checkpoint_attr *ret,
-		  uint32_t max); /* see native's ATTRS */
+/* The slot is to hold another step: whatever seal it has is open. Owner. */
+void average_seals_open(const struct launch *l, uint32_t slot);
+/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may
+ * be NULL. Any thread. */
+uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max);
 
 /* --- what it goes on from (average_base.c) --- */
 struct average_base {
@@ -184,4 +227,24 @@ enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
 /* The slots of a newer step have it now. Owner. */
 void average_base_drop(struct launch *l);
+/* The launch is freed. */
+void average_base_forget(struct launch *l);
+/* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
+ * What the passes have pinned does not count any more. -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+/*
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
+ * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
+ * are pending. So ckpt_seal says what is wrong with one. Owner.
+ */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
+bool average_seeds_check(struct launch *l);
+bool average_seeds_pending(const struct launch *l);
+/* The averaged step that passes have pinned is still needed, although its launch has other
+ * declarations now: by their first step. Owner. */
+bool average_base_keeps(const struct snap *s);
+/* A restore of this step out of memory waits: its averages are about to be made. Owner. */
+bool average_base_waits(struct snap *s);
+/* Bytes of memory that a launch's base takes, beside the slots; 0: none. Owner. */
+uint64_t average_base_held(const struct launch *l);
 #endif

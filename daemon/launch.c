@@ -6,6 +6,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -104,6 +105,7 @@ void launch_unref(struct launch *l)
 	whole_unref(l->whole);
 	names_unref(l->names);
 	listed_free(&l->tried);
+	average_base_forget(l);
 	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
@@ -169,7 +171,8 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .base = h->base,
 			      .back = h->back,
 			      .world = h->world,
-			      .nslot = h->nslot,
+			      .slots = h->nslot,
+			      .nslot = h->nslot ? h->nslot : 2,
 			      .step_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
@@ -635,13 +638,13 @@ void hello_try(struct session *s)
 		refuse_and_end(
 			s, -ESTALE,
 			"a rank of this launch has ended: start all ranks again with a higher generation");
-	} else if (h->world != l->world || h->nslot != l->nslot) {
+	} else if (h->world != l->world || h->nslot != l->slots) {
 		char text[160];
 
 		snprintf(
 			text, sizeof text,
 			"rank %u has world %u and %u slots, other ranks of the launch have %u and %u",
-			h->rank, h->world, h->nslot, l->world, l->nslot);
+			h->rank, h->world, h->nslot, l->world, l->slots);
 		refuse_and_end(s, -EINVAL, text);
 	} else if (l->member[h->rank].attached) {
 		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");
@@ -662,7 +665,7 @@ struct declare {
 	struct segment **seg; /* the member's; it adds none while busy */
 	/* Of a later rev: the one before it, and larger slots, in memory, where it needs them */
 	struct decl *before;
-	uint32_t nslot;
+	uint32_t nslot, nsure; /* as slots_sure */
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes, memory_max; /* slot_bytes: of those that it has */
 	struct decl *decl;
@@ -674,26 +677,38 @@ struct declare {
 	struct ckpt_err err;
 };
 
-static int slots_fit(const struct member *m, uint32_t nslot, uint64_t raw_bytes,
+static int slots_fit(const struct member *m, uint32_t nslot, const struct decl *d,
 		     uint64_t memory_max, struct ckpt_err *err)
 {
-	uint64_t all = raw_bytes * nslot;
+	uint64_t all = d->raw_bytes * nslot, average = averages_slot_bytes(d) * nslot;
+	char of[160] = "";
 
-	return memory_max && all > memory_max ? ckpt_error(err, -ENOMEM,
-							   "%u slots of rank %u need %" PRIu64
-							   " bytes, but memory_max allows %" PRIu64,
-							   nslot, m->rank, all, memory_max)
-					      : 0;
+	if (!memory_max || all <= memory_max)
+		return 0;
+	if (average)
+		snprintf(of, sizeof of,
+			 ", %" PRIu64 " of them for averages (%u of them, in each slot)", average,
+			 d->averages->nspec);
+	return ckpt_error(err, -ENOMEM,
+			  "%u slots of rank %u need %" PRIu64
+			  " bytes%s, but memory_max allows %" PRIu64,
+			  nslot, m->rank, all, of, memory_max);
+}
+
+/* Those that are had in any case. */
+static uint32_t slots_sure(const struct launch *l)
+{
+	return l->third == THIRD_SETTLED ? l->nslot : l->nslot - 1;
 }
 
 /* In memory before the library hears of them: its next snapshot is not skipped. */
 static int other_slots(struct declare *d)
 {
-	int rc = slots_fit(d->s->member, d->nslot, d->decl->raw_bytes, d->memory_max, &d->err);
+	int rc = slots_fit(d->s->member, d->nsure, d->decl, d->memory_max, &d->err);
 
 	for (uint32_t i = 0; i < d->nslot && rc == 0; i++) {
 		rc = slotmem_new(&d->l->job->d->reaper, d->decl->raw_bytes, &d->slot[i], &d->err);
-		if (rc == 0 && (rc = slotmem_touch(d->slot[i])) < 0)
+		if (rc == 0 && i < d->nsure && (rc = slotmem_touch(d->slot[i])) < 0)
 			ckpt_error_errno(&d->err, -rc, "no memory for the slots of rank %u",
 					 d->s->hello.rank);
 	}
@@ -723,13 +738,30 @@ static bool adopts(const struct launch *l, const struct member *m)
 	return false;
 }
 
+/* The first declaration of an epoch, where nobody asks for a number: the others average alike. With
+ * averages there is a third slot, if there is memory for it: see third_decide. */
+static void slots_count(struct launch *l, const struct decl *decl)
+{
+	if (l->slots || l->slots_epoch == decl->epoch)
+		return;
+	launch_ring(l); /* what was marked before was in the slots of then */
+	gate_close(l);
+	l->nslot = decl->averages ? 3 : 2;
+	l->third = decl->averages ? THIRD_ASKED : THIRD_SETTLED;
+	l->slots_epoch = decl->epoch;
+}
+
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
-	int rc = slots_fit(m, l->nslot, decl->raw_bytes, m->session->hello.memory_max, err);
+	int rc;
 
+	slots_count(l, decl);
+	rc = slots_fit(m, slots_sure(l), decl, m->session->hello.memory_max, err);
 	if (rc < 0)
 		return rc;
+	for (uint32_t i = l->nslot; i < WIRE_SLOTS_MAX; i++)
+		slotmem_unref(TAKE(m->adopt[i].mem));
 	/* From the last slot on those that hold a step of the launch before, and one at least that
 	 * holds none: so the ranks' are the same ones. */
 	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
@@ -758,7 +790,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
-	for (uint32_t i = 0; i < l->nslot; i++) {
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		struct slotmem *old = rc == 0 ? m->slot[i] : slot[i];
 
 		if (rc == 0)
@@ -803,6 +835,7 @@ static void declare_sealed(struct declare *c, struct member *m)
 	l->state = LAUNCH_FORMING;
 	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 	declare_answer(c, m);
+	average_seeds_take(l, m->decl, c->s);
 	touch_start(l, m);
 	cover_start(l);
 }
@@ -952,6 +985,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->epoch = m->epoch;
 	c->rev = m->rev;
 	c->nslot = s->launch->nslot;
+	c->nsure = slots_sure(s->launch);
 	c->memory_max = s->hello.memory_max;
 	if (s->member->decl && s->member->decl->epoch == m->epoch &&
 	    s->member->decl->rev < m->rev) {
@@ -1020,16 +1054,118 @@ static void adopt_staged(struct launch *l)
 			l->member[r].adopt[i] = (struct adopt){ .step = UINT64_MAX };
 }
 
+/* --- the third slot (slots 0, with averages) --- */
+
+/* Two are left. Ranks keep the third one mapped, without memory: the gate does not offer it. */
+static void third_drop(struct launch *l, const char *why)
+{
+	l->third = THIRD_SETTLED;
+	l->nslot--;
+	for (uint32_t r = 0; r < l->world; r++) {
+		slotmem_unref(TAKE(l->member[r].slot[l->nslot]));
+		l->member[r].touched = l->member[r].decl != NULL;
+	}
+	launch_lent(l);
+	log_line(&l->job->d->opts.log, LOG_NOTICE, "launch: job %s: two slots instead of three: %s",
+		 l->job->name, why);
+}
+
+/* Does a rank bring it along with a step in it? Then it was decided before. */
+static bool third_held(const struct launch *l, const struct member *m)
+{
+	const struct adopt *a = &m->adopt[l->nslot - 1];
+
+	return a->bytes_held && a->step != UINT64_MAX;
+}
+
+/*
+ * All ranks have declared, and what they have in any case is in memory: may each have a slot more?
+ * Asked once in an epoch. Its memory is counted for all of them before any is taken.
+ */
+static void third_decide(struct launch *l)
+{
+	uint32_t third = l->nslot - 1;
+	uint64_t need = 0;
+	bool held = false;
+	char why[160] = "";
+
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+		struct ckpt_err err;
+
+		held |= third_held(l, m);
+		if (!m->slot[third]->touched && !third_held(l, m))
+			need += m->slot[third]->bytes;
+		if (!why[0] && slots_fit(m, l->nslot, m->decl,
+					 m->session ? m->session->hello.memory_max : 0, &err) < 0)
+			snprintf(why, sizeof why,
+				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
+				 m->decl->raw_bytes / MIB);
+	}
+	if (!why[0] && need && pages_available() < need + 64 * MIB)
+		snprintf(why, sizeof why,
+			 "a third one of each rank needs %" PRIu64
+			 " MiB, and the host has %" PRIu64,
+			 need / MIB, pages_available() / MIB);
+	if (why[0] && !held) {
+		third_drop(l, why);
+		return;
+	}
+	l->third = THIRD_TOUCHED;
+	for (uint32_t r = 0; r < l->world; r++) {
+		l->member[r].touched = false;
+		touch_start(l, &l->member[r]);
+	}
+}
+
+/* What averages take, beside what the snapshots would without them. */
+static void averages_say(const struct launch *l)
+{
+	const struct averages *a = l->member[0].decl->averages;
+	const struct log *log = &l->job->d->opts.log;
+	uint64_t bytes = 0, slot = 0, all = 0;
+
+	if (!a)
+		return;
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct decl *d = l->member[r].decl;
+
+		for (uint32_t i = 0; i < d->averages->made.npiece; i++)
+			bytes += d->averages->made.piece[i].len;
+		slot += averages_slot_bytes(d);
+		all += d->raw_bytes;
+	}
+	log_line(log, LOG_NOTICE,
+		 "launch: job %s: %u averages: %" PRIu64
+		 " elements of 4 bytes on this host, %" PRIu64 " MiB in each of %u slots: %" PRIu64
+		 " MiB of memory beside the snapshots' %" PRIu64 " MiB",
+		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
+		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
+	if (l->nslot < 3)
+		log_line(
+			log, LOG_NOTICE,
+			"launch: job %s: with averages and two slots every second step is averaged; "
+			"slots 3 averages each",
+			l->job->name);
+}
+
 static void maybe_ready(struct launch *l)
 {
 	uint32_t epoch;
 
 	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) ||
-	    l->covered_epoch != epoch || l->nlost)
+	    l->covered_epoch != epoch || l->nlost || average_seeds_pending(l))
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].touched)
 			return;
+	if (l->third == THIRD_ASKED) {
+		third_decide(l);
+		if (l->third == THIRD_TOUCHED)
+			return; /* touch_done comes again */
+	}
+	l->third = THIRD_SETTLED;
+	atomic_store(&l->page->nslot, l->nslot); /* before the epoch is ready */
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;
@@ -1045,6 +1181,7 @@ static void maybe_ready(struct launch *l)
 	log_line(&l->job->d->opts.log, LOG_INFO,
 		 "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0",
 		 l->job->name, epoch, l->nslot, l->member[0].decl->raw_bytes / MIB);
+	averages_say(l);
 }
 
 struct touch {
@@ -1080,6 +1217,10 @@ static void touch_done(struct daemon *d, struct task *t)
 	struct touch *c = (struct touch *)t;
 	struct launch *l = c->l;
 
+	if (c->rc < 0 && l->third == THIRD_TOUCHED && c->epoch == l->slots_epoch) {
+		third_drop(l, "the host has no memory for a third");
+		c->rc = 0;
+	}
 	if (c->m->decl && c->m->decl->epoch == c->epoch) {
 		c->m->touched = c->rc == 0;
 		c->m->touch_again_ns = c->rc < 0 ? now_ns() + NS_PER_S : 0;
@@ -1125,9 +1266,9 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->nslot,
+			     .n = l->third == THIRD_TOUCHED ? l->nslot : slots_sure(l),
 			     .decl = decl_slot_ref(m->decl) };
-	for (uint32_t i = 0; i < l->nslot; i++)
+	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
 	daemon_task(l->job->d, &l->job->d->work, &c->task);
@@ -1185,7 +1326,8 @@ static void cover_done(struct daemon *d, struct task *t)
 		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
-		maybe_ready(l);
+		if (!average_seeds_check(l))
+			maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)
 		decl_unref(c->decl[r]);
@@ -1193,6 +1335,26 @@ static void cover_done(struct daemon *d, struct task *t)
 	free(c->decl);
 	free(c);
 	launch_unref(l);
+}
+
+/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
+ * go on from, and not amid the training. */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
+{
+	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
+
+	if (l->covered_epoch != epoch)
+		return; /* it was declared anew */
+	if (rc < 0 && needed) {
+		l->covered_epoch = 0;
+		judge(l, rc, text);
+		shared_event(l->page);
+		job_error(l->job, 0, text);
+	}
+	if (rc < 0)
+		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
+			 text);
+	maybe_ready(l);
 }
 
 static void cover_start(struct launch *l)

@@ -151,6 +151,10 @@
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
+	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
+	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
 	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
@@ -182,6 +186,8 @@
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
 	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
 	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
+	X(AVERAGES_UNCOMPARED, daemon, "ranks that average otherwise are refused") \
+	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
@@ -203,6 +209,9 @@
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
+	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
+	X(BASE_STALE, daemon, "what was restored is not gone on from once a newer step is averaged") \
+	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
