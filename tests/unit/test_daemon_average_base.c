@@ -1252,7 +1252,7 @@ static struct decl *hand(const char *spec, bool gain, uint64_t columns)
 	d->names = names_new();
 	d->epoch = 1;
 	d->rows_fd = -1;
-	MUST_OK(averages_make(&t, &main, 0, d->names, &d->averages, &list, &err), &err);
+	MUST_OK(averages_make(&t, &main, 0, d->names, &d->averages, &err), &err);
 	d->main = main;
 	d->part = t; /* both live as long as the pieces' sets are used */
 	ckpt_errlist_free(&list);
