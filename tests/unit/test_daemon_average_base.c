@@ -17,6 +17,7 @@
 #include "tests/lib/unit.h"
 #include <math.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #define JOB "job"
 #define OTHER "other" /* whose steps are seeds */
@@ -960,15 +961,70 @@ TEST(a_step_whose_averages_are_damaged_is_passed_over)
 	assert_both(5, &c);
 }
 
+static void average_parts_remove(uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, JOB, step);
+	int dir = host_step_fd(&H, JOB, step);
+
+	for (uint32_t i = 0; i < c->nfile; i++)
+		if (c->file[i].kind == PART_AVERAGE)
+			MUST_BE(unlinkat(dir, c->file[i].name, 0), 0);
+	(void)close(dir);
+	checkpoint_free(c);
+}
+
+/* Averages that the next launch finds in memory; each rank spoils its own of step 4. */
+static void averages_spoil(struct rank *k)
+{
+	struct chain c = { 0 };
+	const struct mine *m = &mine_of[k->rank];
+	struct expected x;
+	uint32_t found = 0;
+
+	chain_steps(&c, 1, 4);
+	x = expect(FAST, &c);
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		uint8_t *p, *at;
+
+		if (!s->bytes)
+			continue;
+		p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+		MUST(p != MAP_FAILED);
+		at = memmem(p, s->bytes, x.w + m->first[MASTER], COLS * sizeof(float));
+		if (at)
+			*at ^= 1;
+		found += at != NULL;
+		(void)munmap(p, s->bytes);
+	}
+	MUST_BE(found, 1);
+}
+
+TEST(averages_that_are_damaged_in_memory_are_taken_from_disk)
+{
+	struct chain c = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2",
+	    &(struct flow){ .average = BOTH, .from = 1, .to = 4, .amid = averages_spoil });
+	f = (struct flow){ .average = BOTH, .restore = true, .from = 5, .to = 5 };
+	run("fsdp=2", &f);
+	assert_int_equal(f.got_step, 4);
+	assert_int_equal(f.got_where, 2);
+	chain_steps(&c, 1, 5);
+	assert_both(5, &c);
+}
+
 /* Nobody who wants no averages opens their parts. */
-TEST(a_job_without_averages_restores_a_step_whose_averages_are_damaged)
+TEST(a_job_without_averages_restores_a_step_whose_averages_are_gone)
 {
 	struct flow f;
 
 	host_start(&H, NULL);
 	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 4 });
 	host_stop(&H);
-	average_part_damage(4);
+	average_parts_remove(4);
 	host_start(&H, NULL);
 	f = (struct flow){ .restore = true };
 	run("fsdp=2", &f);
