@@ -252,6 +252,26 @@ static bool sink_holds(const struct rank *k, const struct expected *x)
 	return memcmp(m->mem[SINK], x->w + m->first[SINK], m->n[SINK] * sizeof(float)) == 0;
 }
 
+/* The averages of that step are made: a slot's last page says so. */
+static bool is_sealed(const struct rank *k, uint64_t step)
+{
+	bool sealed = false;
+
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		struct slot_seal seal;
+
+		if (s->bytes)
+			MUST_BE(pread(s->fd, &seal, sizeof seal,
+				      (off_t)(s->bytes - SLOT_SEAL_BYTES)),
+				sizeof seal);
+		sealed |= s->bytes && seal.magic == SLOT_SEAL_MAGIC &&
+			  seal.state == SLOT_SEAL_COMPLETE && seal.step == step;
+	}
+	return sealed;
+}
+
+/* One that is not written has its averages then: else it might give them up for a newer one. */
 static void must_mark(struct rank *k, uint64_t step, uint64_t line, uint32_t flags, int state)
 {
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = flags };
@@ -267,6 +287,8 @@ static void must_mark(struct rank *k, uint64_t step, uint64_t line, uint32_t fla
 	MUST_BE(rc, 0);
 	must_wait(k, step, state);
 	must_guard(k);
+	if (flags & CKPT_STAGE_ONLY)
+		must_soon(is_sealed(k, step));
 }
 
 static void flow_open(struct rank *k, struct flow *f)
