@@ -331,7 +331,8 @@ static void flow_run(struct rank *k)
 	rc = rank_seal(k, PATIENCE);
 	if (!f->restore && f->rc) {
 		MUST_BE(rc, f->rc);
-		snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
+		if (k->rank == 0)
+			snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
 		rank_meet(k);
 		rank_close(k, 0);
 		return;
