@@ -4,8 +4,8 @@
  *
  *	averages.c      of a declaration: what is averaged and where it lies in the slot
  *	average.c       of a step: its update in the walk over its slots, gates, health, the slot's seal
- *	average_base.c  what the next step goes on from where no slot in memory has it: read from a step
- *	                in memory or on disk, of any mesh, or from a seed
+ *	average_base.c  what the next step goes on from where no slot in memory has it
+ *	average_reading.c  reads that, from a step in memory or on disk, of any mesh, or from a seed
  *
  * A slot: main raw space | const | from the next 2 MiB on: averages | last page: struct slot_seal.
  * The averages' raw space is laid out like that of any part, and is written as a part of kind
@@ -133,9 +133,9 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* Why the step was not taken in: a gate, by enum average_gate; 0: it was. Of all rows, but
-	 * `start`, which copies, is each row's own */
-	uint32_t gate;
+	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that of
+	 * the first row that did not; 0: all did */
+	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
 	struct average_row_health {
 		struct ema_health sum;
@@ -149,14 +149,23 @@ struct average_result {
 		char convex_name[160];	/* the first of them */
 		uint64_t lag; /* steps since the newest update: 0 when this one was taken in */
 	} * health;	      /* [nrow] */
-	float *running_max; /* [made.ntensor of rank 0's .. all ranks' joined by average.c]: its own */
+	/* The largest |p| so far, by tensor of `whole` (a reference), which has those of all ranks;
+	 * < 0: not known. NULL, 0: nothing is */
+	float *running_max;
 	uint32_t nrunning;
+	struct whole *whole;
+	/* One for each average, with its storage: for MANIFEST */
+	struct average_line {
+		char key[96], text[512];
+	} * line;
+	uint32_t nline;
 };
 enum average_gate {
 	AVERAGE_TAKEN_IN,
 	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
 	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
 	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
+	AVERAGE_GATES
 };
 struct average_result *average_result_ref(struct average_result *x);
 void average_result_unref(struct average_result *x); /* NULL is fine */
@@ -164,26 +173,37 @@ void average_result_unref(struct average_result *x); /* NULL is fine */
 /* The update of one step, from the walk's beginning to its end. passes.c owns it. */
 struct averaging;
 struct average_base;
-/* Does this step want averages, and has none? */
+/* Does this step want averages, and has none? Owner. */
 bool average_wanted(const struct snap *s);
+/* Can the step go on from the averages of that one? It is averaged, older, of the same launch and
+ * not left behind, and its declarations say the same of averages. */
+bool average_follows(const struct snap *s, const struct snap *before);
 /* Owner. before: the snap whose slots it goes on from, pinned; or base; or neither: it begins anew.
  * Opens the seals. NULL: no memory. */
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base);
 /* walk_pass.span of rank r's main part. Any thread, one a rank. */
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s);
 /* All main parts were seen: was everything finite? If not, what was made is dropped and the
- * predecessor's is copied. Completes the seals. Worker, one thread, once. */
+ * predecessor's is copied. Completes the seals. Worker, one thread, once. -ECANCELED: the daemon is
+ * to stop. */
 int averaging_settle(struct averaging *x, struct ckpt_err *err);
 /* Owner. rc 0 after averaging_settle: the snap is averaged, and has the result. Else the seals
  * stay open. Frees x. */
 void averaging_end(struct averaging *x, int rc);
-/* The part table of rank r's averages as this step's files say it: the rows' states. Worker. */
-int average_part_now(const struct snap *s, uint32_t r, struct table *ret, struct ckpt_err *err);
+/* The part table of a rank's averages, of which it has some, as the files of that step say it: the
+ * rows' states. raw: its slot. Worker. */
+int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
+		     struct table *ret, struct ckpt_err *err);
+/* row[n], of a table with averages of this declaration: their states behind that step. */
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
-/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME". Worker. */
-int average_attrs(const struct snap *s, struct checkpoint_attr *ret,
-		  uint32_t max); /* see native's ATTRS */
+/* The slot is to hold another step: whatever seal it has is open. Owner. */
+void average_seals_open(const struct launch *l, uint32_t slot);
+/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may
+ * be NULL. Any thread. */
+uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max);
 
 /* --- what it goes on from (average_base.c) --- */
 struct average_base {
@@ -207,4 +227,24 @@ enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
 /* The slots of a newer step have it now. Owner. */
 void average_base_drop(struct launch *l);
+/* The launch is freed. */
+void average_base_forget(struct launch *l);
+/* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
+ * What the passes have pinned does not count any more. -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+/*
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
+ * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
+ * are pending. So ckpt_seal says what is wrong with one. Owner.
+ */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
+bool average_seeds_check(struct launch *l);
+bool average_seeds_pending(const struct launch *l);
+/* The averaged step that passes have pinned is still needed, although its launch has other
+ * declarations now: by their first step. Owner. */
+bool average_base_keeps(const struct snap *s);
+/* A restore of this step out of memory waits: its averages are about to be made. Owner. */
+bool average_base_waits(struct snap *s);
+/* Bytes of memory that a launch's base takes, beside the slots; 0: none. Owner. */
+uint64_t average_base_held(const struct launch *l);
 #endif

@@ -105,6 +105,7 @@ void launch_unref(struct launch *l)
 	whole_unref(l->whole);
 	names_unref(l->names);
 	listed_free(&l->tried);
+	average_base_forget(l);
 	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
@@ -834,6 +835,7 @@ static void declare_sealed(struct declare *c, struct member *m)
 	l->state = LAUNCH_FORMING;
 	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 	declare_answer(c, m);
+	average_seeds_take(l, m->decl, c->s);
 	touch_start(l, m);
 	cover_start(l);
 }
@@ -1153,7 +1155,7 @@ static void maybe_ready(struct launch *l)
 	uint32_t epoch;
 
 	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) ||
-	    l->covered_epoch != epoch || l->nlost)
+	    l->covered_epoch != epoch || l->nlost || average_seeds_pending(l))
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].touched)
@@ -1164,6 +1166,7 @@ static void maybe_ready(struct launch *l)
 			return; /* touch_done comes again */
 	}
 	l->third = THIRD_SETTLED;
+	atomic_store(&l->page->nslot, l->nslot); /* before the epoch is ready */
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;
@@ -1324,7 +1327,8 @@ static void cover_done(struct daemon *d, struct task *t)
 		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
-		maybe_ready(l);
+		if (!average_seeds_check(l))
+			maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)
 		decl_unref(c->decl[r]);
@@ -1332,6 +1336,26 @@ static void cover_done(struct daemon *d, struct task *t)
 	free(c->decl);
 	free(c);
 	launch_unref(l);
+}
+
+/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
+ * go on from, and not amid the training. */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
+{
+	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
+
+	if (l->covered_epoch != epoch)
+		return; /* it was declared anew */
+	if (rc < 0 && needed) {
+		l->covered_epoch = 0;
+		judge(l, rc, text);
+		shared_event(l->page);
+		job_error(l->job, 0, text);
+	}
+	if (rc < 0)
+		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
+			 text);
+	maybe_ready(l);
 }
 
 static void cover_start(struct launch *l)

@@ -408,6 +408,14 @@ struct const_part {
 	uint64_t words_right; /* as right */
 };
 
+/* Of averages: steps. */
+struct average_tally {
+	uint64_t averaged; /* that have theirs, whether they were taken in or not */
+	/* of these, that some row did not take in, by enum average_gate (average.h) */
+	uint64_t gated[4];
+	uint64_t given_up; /* that have none, because the next marks needed the slots */
+};
+
 #define REFUSALS_MAX 16u
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
@@ -420,6 +428,7 @@ struct job {
 		char text[512];
 	} failing;
 	struct tally tally;
+	struct average_tally average;
 	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
 	uint32_t npast, nskipped;		       /* so far */
 	uint64_t triggers;			       /* orders so far */
@@ -435,9 +444,10 @@ struct job {
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
 	struct snap *snaps;	 /* of all launches, newest first */
-	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct snap *writing;	 /* at most one at a time */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	bool writing_walked; /* what passes want of `writing` is made: another walk may go beside it */
 	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is
 	 * looked at often */
 	bool awaits_guard;
@@ -615,6 +625,7 @@ struct snap {
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
 	bool averaged;	     /* its slots hold the averages of this step, whole */
+	bool average_late;   /* it has given up its averages */
 	struct average_result *average; /* reference: what is known of them; NULL until averaged */
 	char why[1280];			/* unfit */
 	uint16_t ticket_seq;
@@ -656,6 +667,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void launch_let_go(struct launch *l); /* of step_fd */
+/* rc: could the seeds of that epoch's averages be used (average.h)? */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text);
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
 void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);

@@ -11,6 +11,17 @@
 /* One line each, which tests/mutants reads. */
 /* clang-format off */
 #define MUTANTS(X) \
+	/* --- averages --- */ \
+	X(EMA_ONE_BRANCH, ema, "from 0.5 on the update goes out from the source") \
+	X(EMA_TWO_PRODUCTS, ema, "an average that has reached its source stays there") \
+	X(EMA_COPY_COMPUTED, ema, "a share of 1 copies the source") \
+	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
+	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
+	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
+	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
@@ -140,10 +151,18 @@
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
+	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
+	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
 	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
+	X(RETRY_ALONE, client, "a rank that marks a step again obeys what another one has begun") \
+	X(SKIPS_ALIKE, client, "ranks that mark a step again together skip it together") \
+	X(SKIP_STAYS, client, "a skipped step that is marked again is taken when a slot is free") \
+	X(OVER_BY_STEP, client, "an earlier ticket of the same step is over, too") \
 	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \
 	X(GATE_BLIND, client, "the gate is moved by compare-and-swap") \
 	X(PAST_FORGOTTEN, client, "late ranks find the ticket of their step") \
@@ -190,6 +209,9 @@
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
+	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
+	X(BASE_STALE, daemon, "what was restored is not gone on from once a newer step is averaged") \
+	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
@@ -199,10 +221,6 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
-	/* --- averages --- */ \
-	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
-	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
-	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
 /* clang-format on */
 #endif

@@ -275,7 +275,7 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
  * caller says is it waited for. rev: of the same epoch, with memory elsewhere. */
 static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 {
-	int rc = averages_check(c, err);
+	int rc = declare_averages_check(c, err);
 
 	if (rc < 0)
 		return rc;

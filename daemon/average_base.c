@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+// average_base.c - what the averages of a launch go on from where no slot in memory has them: those
+// of a step that was restored, of slots of an older epoch, of the newest committed step, or a seed.
+// Called by restore, launch and the passes; the reading (average_reading.h) runs in workers, all else
+// is the owner's.
+// Invariant: while a launch has a base, no newer step of it is averaged: average_base_drop.
+#include "ckpt/base/mutant.h"
+#include "daemon/average_reading.h"
+#include "daemon/passes.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define AGAIN_NS (NS_PER_S) /* from one try that failed to the next */
+
+/* --- of a launch (owner) --- */
+struct averages_from {
+	struct average_base *base; /* reference; NULL: none, or there never was one */
+	bool loading;
+	bool over;	   /* nothing on disk is looked for any more */
+	bool seeded;	   /* seeds were read, or are for nobody */
+	uint64_t restored; /* that step was; UINT64_MAX: none */
+	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
+	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
+	bool said;	   /* that it has failed */
+	struct average_seed *seeds;
+	bool checking; /* a task looks at the seeds of the declarations: checked is their epoch then */
+	uint32_t checked;
+};
+
+static struct averages_from *from_of(struct launch *l)
+{
+	if (!l->from && (l->from = calloc(1, sizeof *l->from)))
+		l->from->restored = UINT64_MAX;
+	return l->from;
+}
+
+void average_base_forget(struct launch *l)
+{
+	if (!l->from)
+		return;
+	average_base_unref(l->from->base);
+	average_seeds_free(l->from->seeds);
+	free(TAKE(l->from));
+}
+
+static void from_set(struct averages_from *f, struct average_base *b)
+{
+	average_base_unref(f->base);
+	f->base = b;
+	f->over = true;
+	f->turn++;
+	f->loading = false;
+}
+
+void average_base_drop(struct launch *l)
+{
+	struct averages_from *f = from_of(l);
+
+	if (!f)
+		return;
+	if (!MUTANT(BASE_STALE))
+		from_set(f, NULL);
+	f->over = f->seeded = true;
+}
+
+/* Lines of average_reading_say. */
+static void said_log(const struct job *j, const char *text)
+{
+	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&j->d->opts.log, LOG_NOTICE, "average: job %s: %.*s", j->name,
+			 (int)strcspn(p, "\n"), p);
+}
+
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step)
+{
+	struct averages_from *f = from_of(l);
+
+	if (!f) {
+		average_base_unref(b);
+		return -ENOMEM;
+	}
+	if (MUTANT(BASE_OF_OTHER_STEP)) {
+		average_base_unref(b);
+		return 0;
+	}
+	from_set(f, b);
+	f->seeded = false;
+	f->restored = step;
+	passes_follow(l->job, NULL);
+	return 0;
+}
+
+uint64_t average_base_held(const struct launch *l)
+{
+	return l->from ? average_base_bytes(l->from->base) : 0;
+}
+
+/* --- loading, while nobody waits but the next step's pass --- */
+struct load {
+	struct task task;
+	struct launch *l; /* reference */
+	uint32_t turn, world;
+	struct decl **dst;	    /* [world] decl_slot_ref */
+	struct average_held *held;  /* from memory; NULL: from disk, or seeds */
+	uint64_t below;		    /* from disk: a step of the line below this one */
+	struct average_seed *seeds; /* these are read; NULL: none */
+	bool check;		    /* could they be? */
+	uint64_t step;		    /* where what is seeded goes on */
+	struct device *device;	    /* of the seeds: a reference */
+	struct average_base *base;
+	char said[4096];
+	int rc; /* -ENOENT: there is no such step */
+	struct ckpt_err err;
+};
+
+static void load_free(struct load *x)
+{
+	for (uint32_t r = 0; x->dst && r < x->world; r++)
+		decl_slot_unref(x->dst[r]);
+	free(x->dst);
+	average_seeds_free(x->seeds);
+	device_unref(x->device);
+	average_held_free(x->held);
+	average_base_unref(x->base);
+	free(x);
+}
+
+static int load_from(struct load *x, const struct average_origin *s, average_move_fn *move,
+		     void *arg)
+{
+	struct average_reading *r = NULL;
+	int rc = average_reading_plan(x->dst, x->world, s, &r, &x->err);
+
+	if (rc == 0)
+		rc = average_reading_move(r, &x->l->job->d->reaper, move, arg, &x->err);
+	if (rc == 0) {
+		x->base = average_reading_base(r);
+		average_reading_say(r, x->said, sizeof x->said);
+	}
+	average_reading_free(r);
+	return rc;
+}
+
+/* Is it of the launch's line: one that it committed and has not gone back behind, or the one that it
+ * restored? */
+static bool is_of_line(const struct launch *l, const struct store_step *s)
+{
+	bool left = s->seq && s->seq <= l->back && s->step + 1 > l->base;
+
+	return s->state == STORE_COMMITTED &&
+	       ((s->generation == l->generation && !left) || s->step + 1 == l->base);
+}
+
+/* format_choose_fn: the parts with averages of what the ranks hold now. */
+static int load_choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	const struct load *x = arg;
+
+	return average_parts_choose(x->dst, x->world, k, needed, err);
+}
+
+static int load_step(struct load *x, const struct source_dir *dir, int fd, bool some,
+		     const struct store_step *step)
+{
+	const struct daemon_opts *o = &x->l->job->d->opts;
+	struct checkpoint *saved = NULL;
+	struct move_files files;
+	int rc = some ? format_native.open_some(dir, load_choose, x, &saved, &x->err)
+		      : format_native.open(dir, &saved, NULL, NULL, &x->err);
+
+	if (rc == 0)
+		rc = store_step_same(step->dir, step->id, saved, &x->err);
+	if (rc == 0)
+		rc = move_open(o->ops, fd, saved, true, o->engine, &files, &x->err);
+	if (rc == 0) {
+		const struct average_origin s = { .table = &saved->table,
+						  .nrow = saved->table.naverage,
+						  .row = saved->table.average,
+						  .step = saved->step,
+						  .some = some };
+
+		rc = load_from(x, &s, average_files_move, &files);
+		move_close(&files);
+	}
+	checkpoint_free(saved);
+	return rc;
+}
+
+static int load_from_disk(struct load *x, const struct store_step *step)
+{
+	const struct store *store = x->l->place->store;
+	struct source_dir dir;
+	int fd, rc = store_step_open(store, step->dir, &fd, &x->err);
+
+	if (rc < 0)
+		return rc;
+	rc = store_source_dir(store->ops, fd, &dir);
+	if (rc == 0) {
+		rc = load_step(x, &dir, fd, true, step);
+		if (rc == -EMEDIUMTYPE) /* layouts are a hint */
+			rc = load_step(x, &dir, fd, false, step);
+		store_source_dir_close(&dir);
+	} else {
+		ckpt_error_errno(&x->err, -rc, "cannot open the directory of step %" PRIu64,
+				 step->step);
+	}
+	(void)close(fd);
+	return rc;
+}
+
+/* Is the step itself wrong, or gone, so that an older one is to be tried? */
+static bool is_passed_over(int rc)
+{
+	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -ENODATA ||
+	       rc == -ENOENT || rc == -ESTALE;
+}
+
+static int load_newest(struct load *x)
+{
+	struct store_step *step = NULL;
+	uint32_t n = 0;
+	int rc = store_scan(x->l->place->store, false, &step, &n, &x->err);
+	bool none = rc == 0;
+
+	for (uint32_t i = 0; i < n && none; i++) {
+		if (!is_of_line(x->l, &step[i]) || step[i].step >= x->below)
+			continue;
+		rc = load_from_disk(x, &step[i]);
+		none = is_passed_over(rc);
+		if (none)
+			log_line(&x->l->job->d->opts.log, LOG_WARNING,
+				 "average: job %s: step %" PRIu64
+				 " is passed over, whose averages the job would go on with: %s",
+				 x->l->job->name, step[i].step, x->err.msg);
+	}
+	free(step);
+	return none ? -ENOENT : rc;
+}
+
+__attribute__((format(printf, 2, 3))) static void load_say(struct load *x, const char *fmt, ...)
+{
+	size_t n = strlen(x->said);
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (n + 2 < sizeof x->said) {
+		if (n)
+			x->said[n++] = '\n';
+		(void)vsnprintf(x->said + n, sizeof x->said - n, fmt, ap);
+	}
+	va_end(ap);
+}
+
+/* One that cannot be used does not keep the others from it. */
+static int load_seeds(struct load *x)
+{
+	const struct daemon *d = x->l->job->d;
+	int rc = 0;
+
+	if (!x->base)
+		x->base = average_base_new(x->dst, x->world);
+	if (!x->base)
+		return ckpt_error(&x->err, -ENOMEM, "no memory for averages");
+	if (!x->check)
+		rc = average_base_memory(x->base, &x->l->job->d->reaper, &x->err);
+	for (const struct average_seed *s = x->seeds; s && rc == 0; s = s->next) {
+		rc = average_seed_read(d, s, x->base, x->step, !x->check, &x->err);
+		if (x->check || rc == -ENOMEM)
+			continue;
+		if (rc < 0)
+			load_say(x, "average %s begins anew: %s",
+				 x->dst[0]->averages->name[s->spec], x->err.msg);
+		else
+			load_say(x, "average %s begins at step %" PRIu64 " with %s",
+				 x->dst[0]->averages->name[s->spec], x->step, s->path);
+		rc = 0;
+	}
+	return rc;
+}
+
+static void load_run(struct task *t)
+{
+	struct load *x = (struct load *)t;
+	struct average_origin s;
+
+	if (x->seeds) {
+		x->rc = load_seeds(x);
+	} else if (!x->held) {
+		x->rc = load_newest(x);
+	} else {
+		x->rc = average_held_open(x->held, &s, &x->err);
+		if (x->rc == 0)
+			x->rc = load_from(x, &s, average_held_move, x->held);
+	}
+}
+
+/* What is damaged in memory stays so; any other failure may pass. */
+static void load_failed(struct averages_from *f, const struct load *x)
+{
+	const struct job *j = x->l->job;
+
+	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
+		from_set(f, NULL);
+		f->seeded = true; /* it is no beginning */
+		log_line(
+			&j->d->opts.log, LOG_WARNING,
+			"average: job %s: the averages of this launch are lost, and begin anew: %s",
+			j->name,
+			x->held ? x->err.msg
+				: "no slot in memory has them whole, and no committed step of the "
+				  "launch either");
+		return;
+	}
+	f->loading = false;
+	f->again_ns = now_ns() + AGAIN_NS;
+	if (!f->said)
+		log_line(
+			&j->d->opts.log, LOG_ERROR,
+			"average: job %s: the averages to go on with cannot be read now, and it is "
+			"tried again; until then no step is averaged: %s",
+			j->name, x->err.msg);
+	f->said = true;
+}
+
+static void load_done(struct daemon *d, struct task *t)
+{
+	struct load *x = (struct load *)t;
+	struct launch *l = x->l;
+	struct job *j = l->job;
+	struct averages_from *f = l->from;
+
+	(void)d;
+	if (f && f->turn == x->turn) {
+		if (x->rc == 0) {
+			from_set(f, TAKE(x->base));
+			f->seeded = x->seeds || !x->held;
+			f->said = false;
+			f->again_ns = 0;
+			said_log(j, x->said);
+		} else {
+			load_failed(f, x);
+		}
+	}
+	load_free(x);
+	job_settle(j);
+	launch_unref(l);
+}
+
+static struct load *load_new(struct launch *l)
+{
+	struct load *x = calloc(1, sizeof *x);
+
+	if (!x || !(x->dst = calloc(l->world, sizeof(struct decl *)))) {
+		free(x);
+		return NULL;
+	}
+	x->l = l;
+	return x;
+}
+
+/* For the declarations of that step. */
+static struct load *load_for(struct launch *l, const struct snap *s)
+{
+	struct load *x = load_new(l);
+
+	for (; x && x->world < l->world; x->world++)
+		x->dst[x->world] = decl_slot_ref(s->rank[x->world].decl);
+	if (x)
+		x->below = s->step;
+	return x;
+}
+
+static void load_start(struct launch *l, struct load *x)
+{
+	struct averages_from *f = l->from;
+
+	x->task = (struct task){ load_run, load_done, NULL };
+	x->turn = ++f->turn;
+	f->loading = true;
+	l->refs++;
+	if (x->held)
+		daemon_task(l->job->d, &l->job->d->work, &x->task);
+	else
+		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+}
+
+/* --- seeds of a launch --- */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s)
+{
+	struct averages_from *f = decl->averages && s->seeds ? from_of(l) : NULL;
+
+	for (struct seed *x = s->seeds; f && x; x = x->next) {
+		struct average_seed *y = f->seeds, **at = &f->seeds;
+
+		while (*at && ((*at)->spec != x->average || (*at)->epoch != decl->epoch))
+			at = &(*at)->next;
+		/* The ranks' are the same one. */
+		if (*at || x->average >= decl->averages->nspec ||
+		    !decl->averages->spec[x->average]->seed || !(y = calloc(1, sizeof *y)))
+			continue;
+		*y = (struct average_seed){ .epoch = decl->epoch,
+					    .spec = x->average,
+					    .fd = fcntl(x->fd, F_DUPFD_CLOEXEC, 0),
+					    .next = f->seeds };
+		memcpy(y->path, x->path, sizeof y->path);
+		if (y->fd < 0)
+			free(y);
+		else
+			f->seeds = y;
+	}
+}
+
+/* Those of an epoch for rows that have nothing (base NULL: none has), for a task. */
+static struct average_seed *seeds_copy(const struct averages_from *f, uint32_t epoch,
+				       const struct averages *a, const struct average_base *b)
+{
+	struct average_seed *ret = NULL;
+
+	for (const struct average_seed *s = f->seeds; s; s = s->next) {
+		struct average_seed *y;
+		bool needed = false;
+
+		for (uint32_t i = 0; i < a->nrow && s->epoch == epoch; i++)
+			needed |= a->row[i].average == s->spec &&
+				  (!b || b->row[i].last_step == EMA_NO_STEP);
+		if (!needed || !(y = malloc(sizeof *y)))
+			continue;
+		*y = *s;
+		y->fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+		y->next = ret;
+		if (y->fd < 0)
+			free(y);
+		else
+			ret = y;
+	}
+	return ret;
+}
+
+static void check_done(struct daemon *d, struct task *t)
+{
+	struct load *x = (struct load *)t;
+	struct launch *l = x->l;
+
+	(void)d;
+	if (l->from && l->from->turn == x->turn)
+		l->from->checking = false;
+	launch_seeds_checked(l, x->dst[0]->epoch, x->rc, x->err.msg);
+	load_free(x);
+	launch_unref(l);
+}
+
+bool average_seeds_pending(const struct launch *l)
+{
+	return l->from && l->from->checking;
+}
+
+bool average_seeds_check(struct launch *l)
+{
+	struct averages_from *f = l->from;
+	const struct decl *first = l->member[0].decl;
+	struct load *x;
+
+	if (!f || !f->seeds || !first->averages || f->checked == first->epoch)
+		return false;
+	f->checked = first->epoch;
+	x = load_new(l);
+	if (!x)
+		return false; /* it is found when it is read */
+	for (; x->world < l->world; x->world++)
+		x->dst[x->world] = decl_slot_ref(l->member[x->world].decl);
+	x->check = true;
+	x->seeds = seeds_copy(f, first->epoch, first->averages, NULL);
+	x->device = x->seeds ? device_get(l->job->d, x->seeds->fd) : NULL;
+	if (!x->device) {
+		load_free(x);
+		return false;
+	}
+	x->task = (struct task){ load_run, check_done, NULL };
+	x->turn = f->turn;
+	f->checking = true;
+	l->refs++;
+	device_task(x->device, LANE_ASK, &x->task);
+	return true;
+}
+
+/* --- for the pass --- */
+
+/* The launch's oldest step that is to be averaged. */
+static const struct snap *step_due(const struct launch *l)
+{
+	const struct snap *due = NULL;
+
+	for (const struct snap *s = l->job->snaps; s; s = s->next)
+		if (s->launch == l && s->phase != PHASE_COLLECTING && !s->dropped && !s->averaged &&
+		    s->rank[0].decl && s->rank[0].decl->averages &&
+		    (!due || s->staged_at < due->staged_at))
+			due = s;
+	return due;
+}
+
+/* The averaged step of other declarations that the passes have pinned. */
+static const struct snap *step_before(const struct launch *l, const struct snap *due)
+{
+	const struct snap *s = l->job->before;
+
+	return s && s->launch == l && s->averaged && s->average && s->world == due->world &&
+			       s->step < due->step && s->rank[0].decl->averages
+		       ? s
+		       : NULL;
+}
+
+/* Are its places those of the step's declarations? */
+static bool base_is_for(const struct average_base *b, const struct snap *due)
+{
+	for (uint32_t r = 0; r < due->world; r++) {
+		const struct averages *x = b->decl[r]->averages, *y = due->rank[r].decl->averages;
+
+		if (!y || memcmp(x->declared, y->declared, sizeof x->declared) != 0)
+			return false;
+	}
+	return b->world == due->world;
+}
+
+/* What is missing for the step; NULL with *ret_over: nothing is; else no memory. */
+static struct load *load_needed(struct launch *l, const struct snap *due, bool *ret_over)
+{
+	const struct averages_from *f = l->from;
+	const struct snap *before = step_before(l, due);
+	struct average_seed *seeds = NULL;
+	struct load *x;
+
+	*ret_over = false;
+	/* While there is a base no step of the launch is averaged that is newer. */
+	if (!(f->base && base_is_for(f->base, due)) &&
+	    (before || f->base || (l->again && !f->over))) {
+		x = load_for(l, due);
+		if (x && (before || f->base))
+			x->held = f->base ? average_held_of_base(f->base) : average_held_of(before);
+		if (!x || !(before || f->base) || x->held)
+			return x;
+		load_free(x);
+		return NULL;
+	}
+	if (!f->seeded)
+		seeds = seeds_copy(f, due->epoch, due->rank[0].decl->averages, f->base);
+	*ret_over = !seeds;
+	if (!seeds)
+		return NULL;
+	x = load_for(l, due);
+	if (!x) {
+		average_seeds_free(seeds);
+		return NULL;
+	}
+	x->seeds = seeds;
+	x->base = f->base ? average_base_ref(f->base) : NULL;
+	x->step = f->base ? f->base->step : f->restored != UINT64_MAX ? f->restored : due->step;
+	x->device = device_get(l->job->d, seeds->fd);
+	if (x->device)
+		return x;
+	load_free(x);
+	return NULL;
+}
+
+enum average_base_is average_base_get(struct launch *l, struct average_base **ret)
+{
+	struct averages_from *f = from_of(l);
+	const struct snap *due = step_due(l);
+	struct load *x;
+	bool over;
+
+	*ret = NULL;
+	if (!due)
+		return AVERAGE_BASE_READY;
+	if (!f || f->loading || (f->again_ns && now_ns() < f->again_ns))
+		return AVERAGE_BASE_LOADING;
+	x = load_needed(l, due, &over);
+	if (x)
+		load_start(l, x);
+	else if (!over)
+		f->again_ns = now_ns() + AGAIN_NS;
+	if (!over)
+		return AVERAGE_BASE_LOADING;
+	*ret = f->base ? average_base_ref(f->base) : NULL;
+	return AVERAGE_BASE_READY;
+}
+
+/* The first step of the new declarations goes on from it. */
+bool average_base_keeps(const struct snap *s)
+{
+	const struct launch *l = s->launch;
+
+	return s->averaged && l == l->job->launch && s->epoch != l->epoch &&
+	       l->state == LAUNCH_READY && l->member[0].decl && l->member[0].decl->averages;
+}
+
+bool average_base_waits(struct snap *s)
+{
+	return !s->averaged && s->rank[0].decl && s->rank[0].decl->averages && passes_wait(s) &&
+	       snap_guarded(s) > 0;
+}
