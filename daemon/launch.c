@@ -1338,8 +1338,8 @@ static void cover_done(struct daemon *d, struct task *t)
 	launch_unref(l);
 }
 
-/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
- * go on from, and not amid the training. */
+/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps
+ * to go on from, and not amid the training. */
 void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
 {
 	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
