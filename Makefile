@@ -91,6 +91,9 @@ CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
 CFLAGS.round_avx2 := -mavx2 -mf16c
 CFLAGS.round_avx512 := $(CFLAGS.hash_avx512)
+# A decay has the same bits whatever the processor can do.
+CFLAGS.wide := -ffp-contract=off
+CFLAGS.schedule := -ffp-contract=off
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)
