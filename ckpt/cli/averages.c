@@ -110,36 +110,28 @@ uint64_t averages_lag(const struct checkpoint *k, const struct table_average *a)
 	return a->last_step == UINT64_MAX ? UINT64_MAX : k->step - MIN(a->last_step, k->step);
 }
 
-/* The value of the word in "a=1 b=2"; NULL. */
-static const char *word_find(const char *text, const char *word)
-{
-	size_t n = strlen(word);
-
-	for (const char *p = text; p && *p;) {
-		p += strspn(p, " ,;\n");
-		if (!strncmp(p, word, n) && p[n] == '=')
-			return p + n + 1;
-		p += strcspn(p, " ,;\n");
-	}
-	return NULL;
-}
-
 uint64_t averages_health_count(const char *health, const char *word)
 {
-	const char *p = health ? word_find(health, word) : NULL;
-	uint64_t n;
-	char *end;
+	size_t len = strlen(word);
 
-	if (!p || *p < '0' || *p > '9')
-		return UINT64_MAX;
-	errno = 0;
-	n = strtoull(p, &end, 10);
-	return errno || (*end && !strchr(" ,;\n", *end)) ? UINT64_MAX : n;
+	for (const char *p = health; p && *p; p = strchr(p, ',')) {
+		uint64_t n;
+		char *end;
+
+		p += strspn(p, ", ");
+		if (strncmp(p, word, len) || p[len] != ' ' || p[len + 1] < '0' || p[len + 1] > '9')
+			continue;
+		errno = 0;
+		n = strtoull(p + len + 1, &end, 10);
+		return errno || (*end && !strchr(", ", *end)) ? UINT64_MAX : n;
+	}
+	return UINT64_MAX;
 }
 
 bool averages_health_is_bad(const char *health)
 {
-	static const char *const word[] = { "far", "nan", "inf", "convex_broken" };
+	static const char *const word[] = { "far", "NaN", "Inf",
+					    "larger than its weights ever were in" };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(word); i++) {
 		uint64_t n = averages_health_count(health, word[i]);

@@ -29,10 +29,13 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
 /* Steps that its newest update is behind the checkpoint; 0: it has the step itself. UINT64_MAX: it has had
  * no update and no copy. */
 uint64_t averages_lag(const struct checkpoint *k, const struct table_average *a);
-/* Does the health say that someone must look: NaN or infinite values, a broken convexity, tensors that are
- * too far off? Words are NAME=VALUE; those that are not known are not judged. */
+/*
+ * The daemon writes a health as sentences' ends between commas: "updates 3, lag 0, |p-e|/|e| 0.01 at most
+ * (model/w), far 0, NaN 0". Does it say that someone must look: NaN or infinite values, elements larger than
+ * the weights ever were, tensors that are too far off? What is not known is not judged.
+ */
 bool averages_health_is_bad(const char *health);
-/* Its number of that word; UINT64_MAX: it does not say. */
+/* The number behind these words, "far"; UINT64_MAX: it does not say. */
 uint64_t averages_health_count(const char *health, const char *word);
 
 /* Are the chains of the two the same: schedule, updates, history? */

@@ -191,12 +191,12 @@ const struct cli_verb verb_ema = {
 		"that those first weights still have. CHAIN identifies the series of updates: two "
 		"averages with one schedule and one chain took in the same steps, in the same order. "
 		"\"mixed\" means that parts of the average have different chains.\n"
-		"Health is what ckptd measured when it made the averages: worst is the largest "
-		"relative distance of a tensor's weights from their average, far counts tensors "
-		"that are farther off than they should ever be, nan and inf count such values in the "
-		"average, convex_broken counts tensors with values larger than any weight so far, lag "
-		"is the number of steps since the newest update. ema reads only metadata; ckptctl "
-		"verify --data checks the bytes.",
+		"Health is what ckptd measured when it made the average: lag is the number of steps "
+		"since the newest update; |p-e|/|e| is the largest relative distance of a tensor's "
+		"weights from their average; far counts tensors that are farther off than they "
+		"should ever be, NaN counts such values in the average; elements that are larger "
+		"than the weights ever were are told. ema reads only metadata; ckptctl verify "
+		"--data checks the bytes.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ema", "those of the newest checkpoint" },

@@ -16,6 +16,7 @@
 #define T(...) (&(struct handmade_tensor){ __VA_ARGS__ })
 #define BOX(...) ((uint64_t[]){ __VA_ARGS__ })
 #define MB (UINT64_C(1) << 20)
+#define GOOD_HEALTH "updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0"
 
 static const uint64_t origin[CKPT_DIMS_MAX];
 static char out[PATH_MAX];
@@ -155,7 +156,7 @@ static const char *make(const char *name, const struct odd *x)
 {
 	char *dir = place(name);
 	const struct checkpoint_attr attr[] = {
-		{ AVERAGES_HEALTH "fast", x->health ? x->health : "worst=0.01 far=0 nan=0 inf=0" },
+		{ AVERAGES_HEALTH "fast", x->health ? x->health : GOOD_HEALTH },
 		{ AVERAGES_HEALTH "slow", x->health_of_slow },
 	};
 	struct ckpt_err err = { 0 };
@@ -493,7 +494,7 @@ TEST(ema_lists_averages_their_chains_and_their_health)
 		    "'updates': 3, 'since': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
 		    "'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
 		    "'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
-		    "'health': 'worst=0.01 far=0 nan=0 inf=0', 'rules': []}, "
+		    "'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
 		    "{'name': 'slow', 'kahan': true, 'carry_bytes': 192, 'health': null}]}");
 	SHOWN_IS(0, "show", step);
 	RUN_IS(0, "show", step, "--json");
@@ -504,8 +505,8 @@ TEST(ema_lists_averages_their_chains_and_their_health)
 TEST(ema_says_what_is_wrong)
 {
 	const char *mixed = make("mixed", &(struct odd){ .mixed = true, .seeded = true, .try = 8 });
-	const char *ill = make("ill", &(struct odd){ .health = "worst=2.5 worst_name=w far=1 nan=0",
-						     .health_of_slow = "far=0 nan=0 inf=0 convex_broken=0",
+	const char *ill = make("ill", &(struct odd){ .health = "updates 3, lag 0, |p-e|/|e| 2.5 at most (model/w), far 1, NaN 0",
+						     .health_of_slow = "updates 3, lag 0, |p-e|/|e| not known",
 						     .try = 9 });
 	const char *late = make("late", &(struct odd){ .last_step = 27, .try = 10 });
 	const char *none = make("none", &(struct odd){ .none = true, .try = 11 });
@@ -534,21 +535,22 @@ TEST(a_health_is_bad_only_where_it_says_so)
 	} is[] = {
 		{ NULL, false },
 		{ "", false },
-		{ "far=0 nan=0", false },
-		{ "worst=3 lag=7", false },
-		{ "far=1", true },
-		{ "x=1 nan=2", true },
-		{ "inf=1;nan=0", true },
-		{ "convex_broken=4", true },
-		{ "notfar=1", false },
-		{ "far=x", false },
+		{ GOOD_HEALTH, false },
+		{ "updates 9, lag 7, |p-e|/|e| not known", false },
+		{ "lag 0, far 1, NaN 0", true },
+		{ "far 0, NaN 2", true },
+		{ "Inf 1", true },
+		{ "NaN 0, larger than its weights ever were in 4 (model/w)", true },
+		{ "notfar 1", false },
+		{ "far x", false },
+		{ "farther 3", false },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(is); i++)
 		if (averages_health_is_bad(is[i].text) != is[i].bad)
 			fail_msg("\"%s\"", is[i].text);
-	assert_int_equal(averages_health_count("lag=12 far=0", "lag"), 12);
-	assert_int_equal(averages_health_count("lag=12x", "lag"), UINT64_MAX);
+	assert_int_equal(averages_health_count("updates 1, lag 12, far 0", "lag"), 12);
+	assert_int_equal(averages_health_count("lag 12x", "lag"), UINT64_MAX);
 }
 
 /* --- the other verbs --- */
