@@ -498,7 +498,7 @@ TEST(ema_lists_averages_their_chains_and_their_health)
 	assert_json(0, "ckptd.ema/1",
 		    "{'step': 30, 'job': 'demo', 'average_bytes': 624, 'averages': ["
 		    "{'name': 'fast', 'component': 'ema.fast', 'schedule': 'constant decay=0.999 start=0 source=master', "
-		    "'updates': 3, 'since': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
+		    "'updates': 3, 'since_step': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
 		    "'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
 		    "'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
 		    "'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
@@ -639,7 +639,7 @@ TEST(convert_takes_averages_to_another_mesh_with_their_chains)
 		assert_in_range(average_parts(to), 1, 8);
 		RUN_IS(0, "ema", to, "--json");
 		assert_json(0, "ckptd.ema/1",
-			    "{'averages': [{'name': 'fast', 'updates': 3, 'since': 10, "
+			    "{'averages': [{'name': 'fast', 'updates': 3, 'since_step': 10, "
 			    "'last_step': 30, 'product': 0.25, 'seeded': true, "
 			    "'history': 'abcd030e000000000000000000000000', 'copied_count': 3}, "
 			    "{'name': 'slow', 'kahan': true}]}");
