@@ -236,8 +236,7 @@ void average_adopt(struct snap *s)
 		return;
 	first = seal_at(s, 0);
 	for (uint32_t r = 0; r < s->world; r++)
-		if (!averages_of(s->rank[r].decl) ||
-		    !seal_is_of(seal_at(s, r), s, r) ||
+		if (!averages_of(s->rank[r].decl) || !seal_is_of(seal_at(s, r), s, r) ||
 		    !rows_same(seal_at(s, r), first))
 			return;
 	x = result_new(a, s->step);
@@ -263,7 +262,7 @@ struct averaging_rank {
 	const struct averages *a;
 	const uint8_t *main, *before; /* before: of averages; NULL: there is none */
 	uint8_t *out;
-	uint32_t next; /* no run before it ends behind what was walked */
+	uint32_t next;		      /* no run before it ends behind what was walked */
 	struct tensor_health *tensor; /* [a->made.ntensor] */
 };
 struct averaging {
@@ -274,8 +273,8 @@ struct averaging {
 	uint32_t world, nrow;
 	struct row_now {
 		struct ema_update update;
-		bool had;  /* the predecessor has it */
-		bool hold; /* its predecessor's value is kept */
+		bool had;   /* the predecessor has it */
+		bool hold;  /* its predecessor's value is kept */
 		bool again; /* averaging_settle makes it once more */
 	} row[TABLE_AVERAGES_MAX];
 	struct averaging_rank *rank; /* [world] */
@@ -344,6 +343,7 @@ static void row_decide(struct averaging *x, uint32_t i)
 	struct average_result *to = x->result;
 	struct row_now *now = &x->row[i];
 	struct ema_state was = ema_state_new(row->canonical);
+	bool seeded;
 
 	if (x->previous) {
 		was = x->previous->row[i];
@@ -352,10 +352,16 @@ static void row_decide(struct averaging *x, uint32_t i)
 		was = x->base->row[i];
 		to->flags[i] = x->base->flags[i];
 	}
-	now->had = was.last_step != EMA_NO_STEP && was.last_step < s->step;
+	/* A seed that stands for the first step's copy is that step's already. */
+	seeded = x->base && was.last_step == s->step;
+	now->had = was.last_step != EMA_NO_STEP && (was.last_step < s->step || seeded);
 	to->flags[i] = (now->had ? to->flags[i] & ~(uint32_t)AVERAGE_KAHAN : 0) |
 		       (row->kahan ? AVERAGE_KAHAN : 0);
 	to->row[i] = was;
+	if (seeded) {
+		now->hold = true;
+		return;
+	}
 	if (s->no_average) {
 		row_hold(x, i, AVERAGE_NOT_WANTED);
 		return;
@@ -567,8 +573,7 @@ static int step_drop(struct averaging *x, struct ckpt_err *err)
 		if (x->result->row_gate[i])
 			continue;
 		if (now->had) {
-			x->result->row[i] =
-				x->previous ? x->previous->row[i] : x->base->row[i];
+			x->result->row[i] = x->previous ? x->previous->row[i] : x->base->row[i];
 			x->result->flags[i] =
 				(x->previous ? x->previous->flags[i] : x->base->flags[i]) &
 				~(uint32_t)AVERAGE_KAHAN;
@@ -717,6 +722,10 @@ void averaging_end(struct averaging *x, int rc)
 	if (rc == 0) {
 		tally->averaged++;
 		tally->gated[x->result->gate] += x->result->gate != AVERAGE_TAKEN_IN;
+		log_line(&s->job->d->opts.log, LOG_DEBUG,
+			 "passes: job %s step %" PRIu64 " has its averages%s%s", s->job->name,
+			 s->step, x->result->gate ? "; left out: " : "",
+			 x->result->gate ? gate_why[x->result->gate] : "");
 		s->average = TAKE(x->result);
 		s->averaged = true;
 	} else {
@@ -727,27 +736,37 @@ void averaging_end(struct averaging *x, int rc)
 }
 
 /* --- what files say --- */
+static void row_say(struct table_average *to, const struct ema_state *state, uint32_t flags)
+{
+	to->product = state->product;
+	to->updates = state->updates;
+	to->last_step = state->last_step;
+	to->since = state->since;
+	to->flags = flags;
+	memcpy(to->history, state->history, sizeof to->history);
+}
+
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row)
+{
+	const struct averages *a = averages_of(d);
+
+	for (uint32_t i = 0; of && a && i < n; i++)
+		for (uint32_t k = 0; k < of->nrow; k++)
+			if (row[i].rule == a->row[k].rule && !strcmp(row[i].name, a->row[k].name))
+				row_say(&row[i], &of->row[k], of->flags[k]);
+}
+
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
 		     struct table *ret, struct ckpt_err *err)
 {
-	const struct averages *a = averages_of(d);
-	struct table_average *row;
 	int rc;
 
 	*ret = (struct table){ 0 };
-	if (!of || !a || of->nrow != a->made.naverage)
+	if (!of || !averages_of(d))
 		return ckpt_error(err, -EINVAL, "the averages of the step are not made");
 	rc = decl_part_now(d, PART_AVERAGE, raw, ret, err);
-	if (rc < 0)
-		return rc;
-	row = ret->average;
-	for (uint32_t i = 0; i < of->nrow; i++) {
-		row[i].product = of->row[i].product;
-		row[i].updates = of->row[i].updates;
-		row[i].last_step = of->row[i].last_step;
-		row[i].since = of->row[i].since;
-		row[i].flags = of->flags[i];
-		memcpy(row[i].history, of->row[i].history, sizeof row[i].history);
-	}
-	return 0;
+	if (rc == 0)
+		average_rows_now(of, d, ret->naverage, ret->average);
+	return rc;
 }

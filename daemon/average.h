@@ -47,6 +47,7 @@ struct average_source {
 	uint32_t tensor; /* of the declaration's table */
 	uint32_t row;	 /* of averages.row */
 	bool master;	 /* its average has the name of what its `of` names */
+	bool twice;	 /* another one has that name: it has no pieces */
 };
 /* One row of AVERAGES: (name, rule). */
 struct average_row {
@@ -75,22 +76,22 @@ struct averages {
 	uint32_t nsource;
 	struct average_source *source;
 	uint64_t *hit; /* [nspec] */
+	struct ckpt_errlist wrong;
 };
 
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
  * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
- * Everything that is wrong is a line in the list (-EINVAL); what only all ranks together can say (a
- * rule that matches nothing) is not known here. names: the made table's strings. Worker. -EPROTO:
- * a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
+ * What is wrong with them is in (*ret)->wrong, a line each, and has no pieces: averages_judge refuses
+ * it, so that all ranks are told alike and of everything. names: the made table's strings. Worker.
+ * -EPROTO: a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
-		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
-		  struct ckpt_err *err);
+		  struct names *names, struct averages **ret, struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
-/* Of all ranks' declarations, which agree: rules that match nothing anywhere; averages of nothing;
- * names that two averaged tensors would share; a parameter that a rank declares without the master
- * that another rank has. A line each. Worker. */
+/* Of all ranks' declarations, which agree: what each of them has wrong; rules that match nothing
+ * anywhere; averages of nothing; names that two averaged tensors would share; a parameter that a rank
+ * declares without the master that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
 /* Do two declarations average alike? Every average that is missing or another one is a line. */
 void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,
@@ -193,6 +194,9 @@ void averaging_end(struct averaging *x, int rc);
  * rows' states. raw: its slot. Worker. */
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
 		     struct table *ret, struct ckpt_err *err);
+/* row[n], of a table with averages of this declaration: their states behind that step. */
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
 /* The slot is to hold another step: whatever seal it has is open. Owner. */
@@ -236,11 +240,8 @@ int average_base_restored(struct launch *l, struct average_base *b, uint64_t ste
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);
 bool average_seeds_pending(const struct launch *l);
-/* The launch is ready, and has staged again what its ranks brought along: the newest of these steps
- * that has its averages is the one before the next. Owner. */
-void average_base_adopted(struct launch *l);
 /* The averaged step that passes have pinned is still needed, although its launch has other
- * declarations now, or has ended: by a step of that launch that is to be averaged. Owner. */
+ * declarations now: by their first step. Owner. */
 bool average_base_keeps(const struct snap *s);
 /* A restore of this step out of memory waits: its averages are about to be made. Owner. */
 bool average_base_waits(struct snap *s);

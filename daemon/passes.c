@@ -28,7 +28,7 @@ struct passing {
 	struct snap *before; /* pinned; NULL: no pass wants it, or there is none */
 	bool behind;	     /* a pass wants the step before */
 	bool written, rescue, idle;
-	bool over; /* passing_over has been called */
+	bool over;	  /* passing_over has been called */
 	atomic_bool stop; /* an idle walk is to end */
 	const struct pass *pass[PASSES_MAX];
 	uint32_t npass, world, npart;
@@ -297,8 +297,8 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 		return 0;
 	if (!p->table.nplace) {
 		e = kind_of(x, i) == PART_AVERAGE
-			    ? average_part_now(x->average, from->decl, from->mem->base,
-					       &p->table, err)
+			    ? average_part_now(x->average, from->decl, from->mem->base, &p->table,
+					       err)
 			    : decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table,
 					    err);
 		if (e < 0)
@@ -599,14 +599,6 @@ void passing_end(struct passing *x, int rc)
 	passing_free(x);
 }
 
-void passes_adopted(struct snap *s)
-{
-	if (!s->averaged)
-		return;
-	s->job->passed_at = MAX(s->job->passed_at, s->staged_at);
-	pin_move(&s->job->before, s);
-}
-
 /* --- a walk that writes nothing --- */
 /* walk_passed_fn */
 static int alone_tick(void *arg, uint64_t i, const uint8_t *p)
@@ -667,9 +659,8 @@ static void alone_run(struct task *t)
 static bool has_sums(const struct snap *s)
 {
 	for (uint32_t r = 0; r < s->world; r++)
-		if (!s->rank[r].sums ||
-		    (s->averaged && decl_part(s->rank[r].decl, PART_AVERAGE) &&
-		     !s->rank[r].sums->fp[PART_AVERAGE]))
+		if (!s->rank[r].sums || (s->averaged && decl_part(s->rank[r].decl, PART_AVERAGE) &&
+					 !s->rank[r].sums->fp[PART_AVERAGE]))
 			return false;
 	return true;
 }
@@ -731,8 +722,7 @@ void passes_next(struct job *j)
 	if (!walk_may(j))
 		return;
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		if (s->phase == PHASE_QUEUED ? !s->rescue || !j->writing
-					     : s->phase != PHASE_STAGED)
+		if (s->phase == PHASE_QUEUED ? !s->rescue || !j->writing : s->phase != PHASE_STAGED)
 			continue;
 		if (s->dropped)
 			continue;
@@ -744,8 +734,7 @@ void passes_next(struct job *j)
 		j->awaits_guard |= guarded == 0;
 		if ((guarded > 0 || MUTANT(PASS_UNGUARDED) ||
 		     (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
-		    passes_ready(s) &&
-		    (!due || s->staged_at < due->staged_at))
+		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due)
@@ -759,8 +748,8 @@ bool passes_older_wait(const struct snap *s)
 {
 	for (struct snap *k = s->job->snaps; k; k = k->next)
 		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
-		    k->staged_at < s->staged_at && passes_wait(k) && passes_ready(k) &&
-		    snap_guarded(k) > 0)
+		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
+		    passes_ready(k) && snap_guarded(k) > 0)
 			return true;
 	return false;
 }
@@ -782,7 +771,8 @@ void passes_let_go(struct job *j)
 	bool past = s && (s->launch != j->launch || s->epoch != s->launch->epoch ||
 			  s->launch->state == LAUNCH_ENDED);
 
-	if (s && (s->dropped || atomic_load(&s->left) || (past && !before_needed(s))))
+	if (s && (s->dropped || atomic_load(&s->left) ||
+		  (past && !before_needed(s) && !average_base_keeps(s))))
 		pin_move(&j->before, NULL);
 }
 
@@ -790,7 +780,7 @@ void passes_follow(struct job *j, struct snap *s)
 {
 	pin_move(&j->before, s);
 	if (s)
-		j->passed_at = s->staged_at;
+		j->passed_at = MAX(j->passed_at, s->staged_at);
 }
 
 void passes_interrupt(struct job *j)

@@ -132,13 +132,11 @@ bool passes_wait(const struct snap *s);
 bool passes_may_give_up(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
-/* An older step of its launch is to be walked first, and can be. */
+/* The averages of an older step of its launch are to be made first, and can be. */
 bool passes_older_wait(const struct snap *s);
 /* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
  * its walk with it: the steps behind it are walked all the same. */
 bool passes_hang(const struct job *j);
-/* It was taken over with its averages: the next step goes on from it. */
-void passes_adopted(struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);
 /* The predecessor of what will not come is not held. */

@@ -691,6 +691,8 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 	cleanup_free const uint32_t **map = calloc(p->npart, sizeof(uint32_t *));
 	cleanup_free uint32_t *map_n = calloc(p->npart, sizeof *map_n);
 	struct native_whole whole = { .map = map, .map_n = map_n };
+	struct table_average row[TABLE_AVERAGES_MAX];
+	struct table all;
 	uint32_t n = 0;
 
 	if (!part || !map || !map_n)
@@ -705,7 +707,11 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 	if (!w)
 		return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id,
 				       &p->err);
-	whole.all = &w->table;
+	all = w->table; /* with the rows of this step, and all else as it is */
+	memcpy(row, all.average, all.naverage * sizeof *row);
+	all.average = row;
+	average_rows_now(passing_average(p->passing), p->snap->rank[0].decl, all.naverage, row);
+	whole.all = &all;
 	return native_manifest_whole(&p->info, &whole, part, n, line, ret_bytes, ret_len, ret_id,
 				     &p->err);
 }

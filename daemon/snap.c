@@ -778,7 +778,8 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon%s", l->job->name,
 		 step, s->averaged ? ", with its averages" : "");
 	snap_staged(s);
-	passes_adopted(s);
+	if (s->averaged) /* the steps come in their order */
+		passes_follow(s->job, s);
 }
 
 /* Of a place; NULL: of the newest launch's. */
@@ -796,7 +797,7 @@ static struct snap *newest_staged(const struct job *j, const struct place *p)
 
 void gate_close(struct launch *l)
 {
-	for (uint32_t i = 0; i < l->nslot; i++)
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) /* the next epoch may have fewer */
 		shared_gate_take(l->page, i);
 }
 
@@ -872,7 +873,8 @@ static void average_gone(struct snap *s)
 	s->average_late = true;
 	s->job->average.given_up++;
 	log_line(&s->job->d->opts.log, LOG_DEBUG,
-		 "passes: job %s step %" PRIu64 " has given up its averages: a newer step is staged",
+		 "passes: job %s step %" PRIu64
+		 " has given up its averages: a newer step is staged",
 		 s->job->name, s->step);
 }
 

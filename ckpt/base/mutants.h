@@ -18,6 +18,9 @@
 	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
 	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
 	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
@@ -148,6 +151,10 @@
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
+	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
+	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
 	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
@@ -210,10 +217,6 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
-	/* --- averages --- */ \
-	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
-	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
-	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
 /* clang-format on */
 #endif
