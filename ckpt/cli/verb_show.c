@@ -8,7 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/averages.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/marked.h"
@@ -322,7 +322,8 @@ static void put_averages(struct output *o, const struct checkpoint *k)
 		snprintf(line + len, sizeof line - len, "%s%.60s: %s%s%s", i ? "\n" : "",
 			 x[i].a->name, averages_chain(k, x[i].a, chain, sizeof chain),
 			 x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
-			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema" : "");
+			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema"
+							     : "");
 	}
 	if (n)
 		output_put(o, &f_line, cell_text(line));

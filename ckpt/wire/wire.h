@@ -525,17 +525,17 @@ enum {
 };
 /* An average of a job, or one of its rules with a schedule of its own. Of this host's elements. */
 struct wire_report_average {
-	uint32_t job, rule; /* job: index. rule: as in docs/FORMAT.md, 0: the average itself */
+	uint32_t job, rule;   /* job: index. rule: as in docs/FORMAT.md, 0: the average itself */
 	uint32_t flags, gate; /* gate: of that step */
 	char name[64];
-	char schedule[512];		      /* canonical; cut where it is longer */
-	uint64_t step;			      /* 1 + that step */
-	uint64_t updates, last_step, since;   /* last_step, since: 1 + step; 0: none */
-	uint64_t lag;			      /* steps since the newest update */
-	uint64_t nan, inf;		      /* values in it */
-	uint64_t nan_sources, inf_sources;    /* in the weights */
-	uint64_t far, convex_broken;	      /* tensors */
-	double product, worst;		      /* worst: < 0: not known */
+	char schedule[512];			/* canonical; cut where it is longer */
+	uint64_t step;				/* 1 + that step */
+	uint64_t updates, last_step, since;	/* last_step, since: 1 + step; 0: none */
+	uint64_t lag;				/* steps since the newest update */
+	uint64_t nan, inf;			/* values in it */
+	uint64_t nan_sources, inf_sources;	/* in the weights */
+	uint64_t far, convex_broken;		/* tensors */
+	double product, worst;			/* worst: < 0: not known */
 	char worst_name[160], convex_name[160]; /* "": none */
 };
 /* Must someone look at it? */

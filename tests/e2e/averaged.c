@@ -4,7 +4,8 @@
  * what average fast must be after the last step to DIR/fast.w, and the weights to DIR/raw.w: computed
  * here, plainly, element by element. Compiled by the scripts.
  *
- *	averaged STORE DIR STEPS [hold]		hold: does not end before a byte comes on stdin
+ *	averaged STORE DIR STEPS [hold]		hold: at a line on stdin one more step, which no average takes in; ends
+ *						at the next line
  */
 #include <ckpt.h>
 #include <math.h>
@@ -26,7 +27,8 @@ static int failed(void)
 	return 1;
 }
 
-static int add(ckpt *c, uint32_t mesh, struct ckpt_tensor t, void *at, uint32_t ndim, const uint64_t *shape)
+static int add(ckpt *c, uint32_t mesh, struct ckpt_tensor t, void *at, uint32_t ndim,
+	       const uint64_t *shape)
 {
 	struct ckpt_local local = { .ptr = at };
 	uint32_t id;
@@ -68,7 +70,10 @@ int main(int argc, char **argv)
 	float *w, *bias, *running, *frozen;
 	int64_t *calls;
 	ckpt *c;
-	struct ckpt_opts o = { .size = sizeof o, .flags = CKPT_REQUIRE | CKPT_USE_ENV, .job = "averaged", .world = 1 };
+	struct ckpt_opts o = { .size = sizeof o,
+			       .flags = CKPT_REQUIRE | CKPT_USE_ENV,
+			       .job = "averaged",
+			       .world = 1 };
 
 	if (argc < 4)
 		return 2;
@@ -80,13 +85,23 @@ int main(int argc, char **argv)
 	    ckpt_alloc(c, 16 * sizeof *w, (void **)&frozen, &e) < 0 ||
 	    ckpt_alloc(c, sizeof *calls, (void **)&calls, &e) < 0)
 		return failed();
-	if (add(c, mesh, (struct ckpt_tensor){ .name = "w", .dtype = CKPT_F32, .role = CKPT_PARAM }, w, 2, shape) < 0 ||
-	    add(c, mesh, (struct ckpt_tensor){ .name = "bias", .dtype = CKPT_F32, .role = CKPT_PARAM }, bias, 1, few) < 0 ||
-	    add(c, mesh, (struct ckpt_tensor){ .name = "running", .dtype = CKPT_F32, .role = CKPT_BUFFER }, running, 1, few) < 0 ||
+	if (add(c, mesh, (struct ckpt_tensor){ .name = "w", .dtype = CKPT_F32, .role = CKPT_PARAM },
+		w, 2, shape) < 0 ||
 	    add(c, mesh,
-		(struct ckpt_tensor){ .name = "frozen", .dtype = CKPT_F32, .role = CKPT_PARAM, .cls = CKPT_CONST }, frozen, 1,
-		few) < 0 ||
-	    add(c, mesh, (struct ckpt_tensor){ .name = "calls", .dtype = CKPT_I64, .role = CKPT_BUFFER }, calls, 0, NULL) < 0)
+		(struct ckpt_tensor){ .name = "bias", .dtype = CKPT_F32, .role = CKPT_PARAM }, bias,
+		1, few) < 0 ||
+	    add(c, mesh,
+		(struct ckpt_tensor){ .name = "running", .dtype = CKPT_F32, .role = CKPT_BUFFER },
+		running, 1, few) < 0 ||
+	    add(c, mesh,
+		(struct ckpt_tensor){ .name = "frozen",
+				      .dtype = CKPT_F32,
+				      .role = CKPT_PARAM,
+				      .cls = CKPT_CONST },
+		frozen, 1, few) < 0 ||
+	    add(c, mesh,
+		(struct ckpt_tensor){ .name = "calls", .dtype = CKPT_I64, .role = CKPT_BUFFER },
+		calls, 0, NULL) < 0)
 		return failed();
 	if (ckpt_average(c, "fast", "constant decay=.9", &e) < 0 ||
 	    ckpt_average(c, "slow", "constant decay=.99 kahan bias=(uniform)", &e) < 0)
@@ -95,10 +110,18 @@ int main(int argc, char **argv)
 		frozen[i] = (float)i;
 	if (ckpt_seal(c, WAIT, &e) != 0)
 		return failed();
-	for (uint64_t step = 1; step <= steps; step++) {
+	for (uint64_t step = 1; step <= steps + (argc > 4); step++) {
 		struct ckpt_note loss = { "loss", 1. / (double)step };
-		struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_FINAL, .note = &loss, .nnote = 1 };
+		struct ckpt_mark mark = {
+			.size = sizeof mark, .flags = CKPT_FINAL, .note = &loss, .nnote = 1
+		};
 
+		if (step > steps) {
+			puts("done");
+			fflush(stdout);
+			(void)getchar();
+			mark.flags |= CKPT_NO_EMA;
+		}
 		ckpt_guard(c, NULL);
 		for (int i = 0; i < N; i++) {
 			w[i] = sinf((float)i + (float)step);
@@ -106,17 +129,18 @@ int main(int argc, char **argv)
 		}
 		for (int i = 0; i < 16; i++) {
 			bias[i] = (float)step + (float)i;
-			running[i] = (float)step;
+			running[i] = 1e5f * (float)step; /* more than F16 has */
 		}
 		*calls = (int64_t)step;
-		if (ckpt_snapshot(c, step, &mark) != 0 || ckpt_wait(c, step, CKPT_COMMITTED, WAIT, &e) < 0) {
+		if (ckpt_snapshot(c, step, &mark) != 0 ||
+		    ckpt_wait(c, step, CKPT_COMMITTED, WAIT, &e) < 0) {
 			ckpt_why(c, &e);
 			return failed();
 		}
 	}
 	if (put(argv[2], "raw.w", w) || put(argv[2], "fast.w", fast))
 		return 1;
-	puts("done");
+	puts(argc > 4 ? "more" : "done");
 	fflush(stdout);
 	if (argc > 4)
 		(void)getchar();

@@ -46,3 +46,20 @@ check "convert to another mesh" ctl convert latest "$tmp/converted" --mesh fsdp=
 check "has the same averages" eval '"$ckptctl" diff "$store/averaged/step-000000000007" "$tmp/converted" >"$tmp/out.txt" && ! grep "^Average " "$tmp/out.txt"'
 check "from there, the averaged model" "$ckptctl" restore "$tmp/converted" "$tmp/again" --only ema.fast
 check "with the same elements" same_tensor "$tmp/again/model.safetensors" w "$tmp/fast.w"
+
+# README's commands, one by one, on this store.
+readme_commands() {
+	local line n=0
+	awk '/^<!-- averages -->$/ { near = 1; next } near && /^```sh$/ { on = 1; next } /^```$/ { on = near = 0 } on' "$root/README.md" \
+		>"$tmp/commands"
+	mkdir -p "$tmp/readme"
+	while read -r line; do
+		(cd "$tmp/readme" && export CKPTD_STORE=$store PATH=$build:$PATH && eval "$line") >"$tmp/out.txt" 2>&1 || {
+			[[ $line == *" diff "* && $? -eq 6 ]] || { echo "$line"; cat "$tmp/out.txt"; return 1; }
+		}
+		n=$((n + 1))
+	done <"$tmp/commands"
+	[ "$n" -ge 4 ]
+}
+check "README's commands about averages run" readme_commands
+check "and the model of its restore is the averaged one" cmp "$tmp/readme/fast/model.safetensors" "$tmp/half/model.safetensors"
