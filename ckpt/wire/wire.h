@@ -64,7 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 5 /* 5: averages: HELLO's nslot may be 0; SEED; RESTORED's averages */
+/* 5: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages */
+#define WIRE_ABI 5
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
