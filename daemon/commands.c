@@ -3,6 +3,7 @@
 // wire/wire.h. Called by session and loop; snap tells it when a step is over.
 // Invariant: no request waits, touches a file system, or costs more than a look at every rank;
 // whoever asks all the time gets the same report again.
+#include "daemon/average.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"
 #include <inttypes.h>
@@ -127,6 +128,10 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 			to->used += mem ? mem->bytes : 0;
 			to->held += mem && mem != now ? mem->bytes : 0;
 		}
+	if (l) { /* averages that are gone on from, and lie in no slot */
+		to->used += average_base_held(l);
+		to->held += average_base_held(l);
+	}
 	to->used = MIN(to->used, to->held);
 }
 
