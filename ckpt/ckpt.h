@@ -533,7 +533,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
 /* [fast] The state is consistent and stays so until the next ckpt_guard: the daemon may copy it.
  * Steps must grow from call to call, by less than 2^35 within a launch; the first may be any
- * number, and a step that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED,
+ * number. A step that was skipped or torn may be marked again, by each rank as often as it likes:
+ * it is taken when a slot is free and all ranks mark it. 0, CKPT_SKIPPED, CKPT_DETACHED,
  * CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With CKPT_FINAL it waits up to
  * 60 s for a slot.
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,

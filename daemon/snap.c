@@ -497,12 +497,11 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 static void ticket_skipped(struct launch *l, struct ticket t)
 {
 	struct job *j = l->job;
-	uint64_t step = shared_ticket_step(t);
-	struct past *p = past_of(j->skipped, &j->nskipped, step, l->generation);
+	struct past *p = past_of(j->skipped, &j->nskipped, t.step, l->generation);
 
 	p->state = WIRE_SKIPPED;
 	if (l == j->launch)
-		j->tally.newest = MAX(j->tally.newest, step + 1);
+		j->tally.newest = MAX(j->tally.newest, t.step + 1);
 }
 
 static void ring_tickets(struct launch *l)

@@ -144,6 +144,10 @@
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
+	X(RETRY_ALONE, client, "a rank that marks a step again obeys what another one has begun") \
+	X(SKIPS_ALIKE, client, "ranks that mark a step again together skip it together") \
+	X(SKIP_STAYS, client, "a skipped step that is marked again is taken when a slot is free") \
+	X(OVER_BY_STEP, client, "an earlier ticket of the same step is over, too") \
 	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \
 	X(GATE_BLIND, client, "the gate is moved by compare-and-swap") \
 	X(PAST_FORGOTTEN, client, "late ranks find the ticket of their step") \

@@ -244,10 +244,10 @@ struct ckpt {
 	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
 	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;	    /* 1 + newest that got a slot */
-	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
-	uint64_t asked_step;
-	uint32_t attempt;
-	struct link *asked_link;
+	/* the newest ticket that came to nothing or was marked by; its link, and 1 + its step */
+	struct ticket spent;
+	struct link *spent_link;
+	uint64_t spent_step;
 	_Atomic uint64_t
 		jumped_to;	/* 1 + the newest step that was marked, if that was too far; 0 */
 	struct link *snap_link; /* of the newest snapshot */

@@ -139,15 +139,13 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
 		 want = refuse ? TICKET_REFUSE : wanted(m, trigger, due_now(c, l)),
 		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
+	const struct ticket *spent =
+		l == c->spent_link && step + 1 == c->spent_step ? &c->spent : NULL;
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
-	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
-	c->asked_link = l;
-	c->asked_step = step + 1;
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
-		int rc = shared_ticket(l->job, step, c->attempt, want, waits && now_ns() < until,
-				       ret);
+		int rc = shared_ticket(l->job, step, spent, want, waits && now_ns() < until, ret);
 
 		if (rc != -EAGAIN)
 			return rc;
@@ -157,7 +155,16 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 	}
 }
 
-/* -EAGAIN: its own copier has not ended, and this mark's record is what it works for. */
+/* It was a skip, or a record follows: the next mark of this step asks for another one. */
+static void ticket_spend(ckpt *c, struct link *l, uint64_t step, const struct ticket *t)
+{
+	c->spent = *t;
+	c->spent_link = l;
+	c->spent_step = step + 1;
+}
+
+/* -EAGAIN: its own copier has not ended, and this mark's record is what it works for. The ticket is
+ * not spent: the other ranks may have marked by it, so another mark of this step joins them. */
 static int slot_take(ckpt *c, struct link *l, const struct ticket *t, struct shared_snap **ret)
 {
 	*ret = shared_snap_next(l->rank);
@@ -293,6 +300,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	if (rc == -ERANGE)
 		return -EINVAL;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
+		if (rc == 0)
+			ticket_spend(c, l, step, &t);
 		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB : skip_reason(c, l, rc, &t);
 		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
 	}
@@ -306,6 +315,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		*ret_why = WIRE_SKIP_COPYING;
 		return CKPT_SKIPPED;
 	}
+	ticket_spend(c, l, step, &t);
 	c->snapped = true;
 	c->snap_link = l;
 	changes = failing_changes(l); /* by steps before this one */

@@ -157,7 +157,7 @@ static void line_back(ckpt *c, uint64_t step)
 	c->restored = true;
 	c->restored_step = step;
 	c->last_step = step + 1;
-	c->asked_step = 0;
+	c->spent_step = 0;
 	c->last_mark_ns = 0;
 	atomic_store(&c->jumped_to, 0);
 	due_back(c);

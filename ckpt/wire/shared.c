@@ -20,28 +20,29 @@ static void (*shared_point)(void);
 #define POINT() ((void)0)
 #endif
 
-/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | zero 4. seq 0: no ticket yet. */
-#define SEQ_BITS 11
+/* The gate: step 36 | seq 15 | slot 3 | flags 2 | free 4 | round 4. seq 0: no ticket yet. */
+#define ROUND_MASK 15u
+#define STEP_MASK ((UINT64_C(1) << 36) - 1)
+#define SEQ_BITS 15
 #define SEQ_MASK ((1u << SEQ_BITS) - 1)
-#define TAG_MASK ((UINT64_C(1) << 40) - 1)
-#define ATTEMPT_BITS 4
 
 static struct ticket gate_ticket(uint64_t g)
 {
 	uint32_t slot = (uint32_t)(g >> 10 & 7);
 
 	return (struct ticket){
-		.tag = g >> 24,
+		.step = g >> 28,
 		.seq = (uint16_t)(g >> 13 & SEQ_MASK),
 		.slot = (uint8_t)(slot == 7 ? SHARED_SKIP : slot),
 		.flags = (uint8_t)(g >> 8 & 3),
+		.round = (uint8_t)(g & ROUND_MASK),
 	};
 }
 
 static uint64_t gate_word(struct ticket t, uint32_t free_mask)
 {
-	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 |
-	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4;
+	return t.step << 28 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 |
+	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4 | t.round;
 }
 
 int shared_seq_cmp(uint16_t a, uint16_t b)
@@ -49,20 +50,12 @@ int shared_seq_cmp(uint16_t a, uint16_t b)
 	return (int32_t)((uint32_t)(a - b) << (32 - SEQ_BITS)) >> (32 - SEQ_BITS);
 }
 
-/* Tags grow with the step, and with the attempt within a step; they are compared modulo 2^40. */
-static uint64_t tag_of(uint64_t step, uint32_t attempt)
+/* By their steps, whatever lies between them; of one step by their numbers. */
+static bool ticket_newer(struct ticket a, struct ticket b)
 {
-	return (step << ATTEMPT_BITS | attempt) & TAG_MASK;
-}
+	int64_t steps = (int64_t)((a.step - b.step) << 28);
 
-uint64_t shared_ticket_step(struct ticket t)
-{
-	return t.tag >> ATTEMPT_BITS;
-}
-
-static bool tag_older(uint64_t a, uint64_t b)
-{
-	return (int64_t)((a - b) << 24) < 0;
+	return steps ? steps > 0 : shared_seq_cmp(a.seq, b.seq) > 0 || MUTANT(OVER_BY_STEP);
 }
 
 /* A step of which 36 bits are known, less than 2^35 from another one. */
@@ -85,8 +78,7 @@ static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64
 	POINT();
 	if (atomic_load_explicit(&job->gate, memory_order_acquire) >> 8 != g >> 8)
 		return false;
-	*ret = gate_ticket(g).seq ? step_near(known - 1, shared_ticket_step(gate_ticket(g)))
-				  : known - 1;
+	*ret = gate_ticket(g).seq ? step_near(known - 1, gate_ticket(g).step) : known - 1;
 	return true;
 }
 
@@ -122,30 +114,44 @@ static void past_keep(struct shared_job *job, uint64_t g)
 			return;
 }
 
-static bool past_find(const struct shared_job *job, uint64_t g, uint64_t tag, struct ticket *ret)
+/* Of the tickets of a step that are remembered the newest. */
+static bool past_find(const struct shared_job *job, struct ticket newest, uint64_t step,
+		      struct ticket *ret)
 {
-	for (uint32_t i = 0; i < SHARED_PAST; i++) {
-		uint64_t p = atomic_load_explicit(&job->past[i], memory_order_acquire);
-		struct ticket t = gate_ticket(p);
+	bool found = false;
 
-		if (p && t.tag == tag && shared_seq_cmp(gate_ticket(g).seq, t.seq) <= SHARED_PAST) {
-			*ret = t;
-			return true;
-		}
+	for (uint32_t i = 0; i < SHARED_PAST; i++) {
+		struct ticket t =
+			gate_ticket(atomic_load_explicit(&job->past[i], memory_order_acquire));
+
+		if (t.seq == 0 || t.step != (step & STEP_MASK) ||
+		    shared_seq_cmp(newest.seq, t.seq) > SHARED_PAST ||
+		    (found && shared_seq_cmp(t.seq, ret->seq) < 0))
+			continue;
+		*ret = t;
+		found = true;
 	}
-	return false;
+	return found;
 }
 
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
+/* Is t what this rank has spent? Then the host has decided nothing since. */
+static bool is_spent(const struct ticket *spent, struct ticket t)
+{
+	return spent && ((spent->step == t.step && spent->seq == t.seq &&
+			  (spent->round == t.round || MUTANT(SKIPS_ALIKE))) ||
+			 MUTANT(RETRY_ALONE));
+}
+
+int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *spent, uint32_t want,
 		  bool may_wait, struct ticket *ret)
 {
-	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
-	uint64_t tag = tag_of(step, MIN(attempt, (1u << ATTEMPT_BITS) - 1)), at;
+	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire), at;
+	const bool refuse = want & TICKET_REFUSE;
 
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
 		uint32_t free_mask = gate_free(g);
-		struct ticket t = { .tag = tag,
+		struct ticket t = { .step = step & STEP_MASK,
 				    .seq = (newest.seq + 1) & SEQ_MASK,
 				    .slot = SHARED_SKIP };
 
@@ -156,25 +162,34 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 		if (step > at ? step - at >= SHARED_JUMP_MAX
 			      : !newest.seq && at - step >= SHARED_JUMP_MAX)
 			return -ERANGE;
-		if (newest.seq && step == at && newest.tag == tag && !MUTANT(TICKET_PER_RANK)) {
+		if (newest.seq && step < at)
+			return at - step < SHARED_JUMP_MAX && past_find(job, newest, step, ret) &&
+					       (!spent || shared_seq_cmp(ret->seq, spent->seq) > 0)
+				       ? 0
+				       : -ESTALE;
+		if (newest.seq && step == at && !is_spent(spent, newest) &&
+		    !MUTANT(TICKET_PER_RANK)) {
 			*ret = newest;
 			return 0;
 		}
-		if (newest.seq && (step < at || (step == at && tag_older(tag, newest.tag))))
-			return at - step < SHARED_JUMP_MAX && past_find(job, g, tag, ret) ? 0
-											  : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
-		if (want & TICKET_REFUSE) {
+		if (refuse) {
 			t.flags = TICKET_REFUSED;
-		} else if (free_mask) {
+		} else if (free_mask && !(MUTANT(SKIP_STAYS) && spent)) {
 			t.slot = (uint8_t)__builtin_ctz(free_mask);
 			t.flags = (uint8_t)want;
 			free_mask &= free_mask - 1;
 		} else if (may_wait) {
 			return -EAGAIN;
 		}
-		past_keep(job, g);
+		if (newest.seq && step == at && newest.slot == SHARED_SKIP &&
+		    t.slot == SHARED_SKIP) {
+			t.seq = newest.seq;
+			t.round = (newest.round + 1) & ROUND_MASK;
+		}
+		if (t.seq != newest.seq)
+			past_keep(job, g);
 		if (newest.seq)
 			gate_step_keep(job, at);
 		POINT();
@@ -197,7 +212,7 @@ void shared_gate_over(struct shared_job *job, uint32_t slot)
 	struct ticket newest = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
 
 	if (newest.seq)
-		atomic_store_explicit(&job->over[slot % SHARED_GATE_SLOTS], newest.tag + 1,
+		atomic_store_explicit(&job->over[slot % SHARED_GATE_SLOTS], gate_word(newest, 0),
 				      memory_order_seq_cst);
 	POINT();
 }
@@ -207,7 +222,7 @@ bool shared_ticket_over(const struct shared_job *job, struct ticket t)
 	uint64_t over =
 		atomic_load_explicit(&job->over[t.slot % SHARED_GATE_SLOTS], memory_order_seq_cst);
 
-	return over && !tag_older(over - 1, t.tag) && !MUTANT(OVER_UNCHECKED);
+	return over && !ticket_newer(t, gate_ticket(over)) && !MUTANT(OVER_UNCHECKED);
 }
 
 void shared_gate_give(struct shared_job *job, uint32_t slot)
@@ -225,7 +240,7 @@ void shared_gate_back(struct shared_job *job, uint64_t step)
 	struct ticket t = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
 
 	if (t.seq) {
-		t.tag = tag_of(step, (1u << ATTEMPT_BITS) - 1);
+		t.step = step & STEP_MASK;
 		t.slot = SHARED_SKIP;
 		t.flags = 0;
 		atomic_store_explicit(&job->ticketed, step + 1, memory_order_release);

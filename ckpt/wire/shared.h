@@ -7,8 +7,20 @@
  * the free slots, so that the decision "step k goes into slot s, or is skipped" is made once per
  * host, by whichever rank comes first, and obeyed by all others. Older tickets are kept in past[8];
  * a rank that comes later than that, or with a step below the newest ticket's, skips. Tickets'
- * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that
- * is staged stays until a newer one is staged, whatever a mark wants.
+ * steps never shrink. A mark that finds no free slot is skipped, or waits if it is FINAL: a step
+ * that is staged stays until a newer one is staged, whatever a mark wants.
+ *
+ * AGAIN: a step that was skipped or torn may be marked again, any number of times, and each rank
+ * may begin to do so at another time. Therefore nobody counts attempts: a decision is known by its
+ * step, its number and, if it is a skip, its round. A rank says which one of this step it has
+ * *spent*: the newest that it was given, if that was a skip, or if it has published a record for
+ * it. If the newest decision is another one of this step, the rank obeys it: so ranks that mark
+ * together skip together. If it is the spent one, the rank decides anew. A skip after a skip is the
+ * same ticket in its next round; so a rank that asks in a loop uses up no numbers and pushes
+ * nothing out of past[]. All else is a new ticket: with a slot after a skip, with a slot or a skip
+ * after a ticket that had a slot. If the newest ticket is of a later step, then the newest of this
+ * step in past[] is obeyed, unless it is not newer than the spent one. Rounds count modulo 16: a
+ * rank that takes the newest for the spent one decides anew, which does no harm.
  *
  * SNAP (rank page): what this rank has in its newest snapshots. One word, `seq << 8 | need << 4 |
  * state`, is all that decides; the sequence number makes a late compare-and-swap on a reused record
@@ -74,11 +86,15 @@
  *
  * OVER (job page). A rank may be late: it has its ticket, and before it stores `copying` the daemon
  * gives the step up, because another rank tore it, and finds no copier in the slot. Therefore the
- * daemon first stores over[slot], the tag of the newest ticket so far, then looks at every
- * `copying`, then gives the slot; and the rank first stores `copying`, then looks at over[slot]: a
- * ticket that is not newer is over, and 3 follows. All four are sequentially consistent, so one of
- * the two sees the other. No ticket that is newer than the gate's newest can have a slot that is
- * not free.
+ * daemon first stores over[slot], the newest ticket so far, then looks at every `copying`, then
+ * gives the slot; and the rank first stores `copying`, then looks at over[slot]: a ticket that is
+ * not newer is over, and 3 follows. All four are sequentially consistent, so one of the two sees
+ * the other. No ticket that is newer than the gate's newest can have a slot that is not free.
+ * Newer is the ticket of the later step, or of one step the one of the later number. Steps are
+ * compared modulo 2^36 and numbers modulo 2^15. So of one step the look is wrong only for a rank
+ * that stands still between its ticket and its look while the other ranks make 2^14 tickets of
+ * this step, at least every second of which has a slot. Each of these is torn for want of that
+ * rank's record, so even then nothing that is staged lies in the slot.
  *
  * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is
  * 0: it sends none before its own copier has ended, and no BYE either. A launch that takes over
@@ -279,8 +295,8 @@ struct shared_job {
 	 * first one of whichever rank asked for it first; 0: none has */
 	_Atomic uint64_t ticketed;
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
-	/* daemon, by slot: 1 + the tag up to which tickets may not use it any more; see OVER
-	 * above */
+	/* daemon, by slot: the ticket up to which tickets may not use it any more, as in the gate;
+	 * see OVER above */
 	_Atomic uint64_t over[SHARED_GATE_SLOTS];
 	_Atomic uint64_t newest[5]; /* [enum ckpt_state]: 1 + newest step there; daemon */
 	_Atomic uint64_t count[8];  /* [enum outcome_state]; daemon */
@@ -293,22 +309,21 @@ struct shared_job {
 };
 
 struct ticket {
-	uint64_t tag;
+	uint64_t step; /* of it the 36 bits that a ticket knows */
 	uint16_t seq;
 	uint8_t slot, flags;
+	uint8_t round; /* of a skip; see AGAIN above */
 };
-/* Of its step the 36 bits that a ticket knows. */
-uint64_t shared_ticket_step(struct ticket t);
-/* Tickets are numbered modulo 2^11: < 0, 0, > 0 as a is older than, is, is newer than b. */
+/* Tickets are numbered modulo 2^15: < 0, 0, > 0 as a is older than, is, is newer than b. */
 int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
- * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond
- * the newest one. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP return
- * -EAGAIN. attempt: how often this rank has marked this very step before; a step that was skipped
- * or torn is marked again by all ranks alike, and that is another ticket. */
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
+ * -ESTALE when the step is older than what is remembered, or nothing newer than *spent is known of
+ * it; -ERANGE when it is 2^35 or more beyond the newest one. spent: see AGAIN above; NULL: none of
+ * this step. want: ticket flags, or TICKET_REFUSE. may_wait: instead of writing SKIP for want of a
+ * slot return -EAGAIN. */
+int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *spent, uint32_t want,
 		  bool may_wait, struct ticket *ret);
 /* The next snap record, no longer anybody else's; to be written, then published: COPYING with a
  * need, or TORN with none. NULL: its last snapshot, which a guard has let go by (c), is still being

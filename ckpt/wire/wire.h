@@ -62,7 +62,7 @@
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 4 /* 4: the library copies too; rev; LAND, LIST */
+#define WIRE_ABI 5 /* 5: tickets are numbered modulo 2^15, and nobody counts attempts */
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092

@@ -38,7 +38,7 @@ static struct marked mark(uint64_t step, uint32_t need, uint32_t rev)
 	struct marked m;
 
 	shared_stable(P.rank);
-	MUST(shared_ticket(P.job, step, 0, TICKET_PERSIST, false, &m.t) == 0);
+	MUST(shared_ticket(P.job, step, NULL, TICKET_PERSIST, false, &m.t) == 0);
 	MUST(m.t.slot < 2);
 	rec.slot = m.t.slot;
 	rec.flags = m.t.flags;
@@ -168,7 +168,7 @@ TEST(a_slot_is_not_given_while_a_copier_of_its_rank_writes_to_it)
 	shared_copying_clear(P.rank, m.seq);
 	peer_ring(&P);
 	ask_until(slot_free(m.t.slot));
-	assert_int_equal(shared_ticket(P.job, 2, 0, 0, false, &again), 0);
+	assert_int_equal(shared_ticket(P.job, 2, NULL, 0, false, &again), 0);
 	assert_int_equal(again.slot, m.t.slot);
 	assert_false(shared_ticket_over(P.job, again));
 	stop();

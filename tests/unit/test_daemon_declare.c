@@ -479,21 +479,21 @@ TEST(who_refuses_takes_no_slot_and_the_first_one_decides_for_all)
 	shared_gate_give(&job, 0);
 	shared_gate_give(&job, 1);
 	/* first: nobody has a slot */
-	assert_int_equal(shared_ticket(&job, 1, 0, TICKET_REFUSE, false, &t), 0);
+	assert_int_equal(shared_ticket(&job, 1, NULL, TICKET_REFUSE, false, &t), 0);
 	assert_true(t.slot == SHARED_SKIP && t.flags == TICKET_REFUSED);
-	assert_int_equal(shared_ticket(&job, 1, 0, TICKET_PERSIST | TICKET_FINAL, true, &u), 0);
+	assert_int_equal(shared_ticket(&job, 1, NULL, TICKET_PERSIST | TICKET_FINAL, true, &u), 0);
 	assert_true(u.slot == SHARED_SKIP && u.seq == t.seq && u.flags == TICKET_REFUSED);
 	/* both slots are still free */
-	assert_int_equal(shared_ticket(&job, 2, 0, TICKET_PERSIST, false, &t), 0);
+	assert_int_equal(shared_ticket(&job, 2, NULL, TICKET_PERSIST, false, &t), 0);
 	assert_true(t.slot == 0 && t.flags == TICKET_PERSIST);
-	assert_int_equal(shared_ticket(&job, 2, 0, TICKET_REFUSE, false, &u), 0);
+	assert_int_equal(shared_ticket(&job, 2, NULL, TICKET_REFUSE, false, &u), 0);
 	assert_true(u.slot == 0 && u.seq == t.seq && u.flags == TICKET_PERSIST);
-	assert_int_equal(shared_ticket(&job, 3, 0, 0, false, &t), 0);
+	assert_int_equal(shared_ticket(&job, 3, NULL, 0, false, &t), 0);
 	assert_int_equal(t.slot, 1);
 	/* without a free slot: refused all the same */
-	assert_int_equal(shared_ticket(&job, 4, 0, TICKET_REFUSE, false, &t), 0);
+	assert_int_equal(shared_ticket(&job, 4, NULL, TICKET_REFUSE, false, &t), 0);
 	assert_int_equal(t.flags, TICKET_REFUSED);
-	assert_int_equal(shared_ticket(&job, 5, 0, TICKET_PERSIST, false, &t), 0);
+	assert_int_equal(shared_ticket(&job, 5, NULL, TICKET_PERSIST, false, &t), 0);
 	assert_true(t.slot == SHARED_SKIP && t.flags == 0);
 }
 

@@ -50,7 +50,7 @@ static void scribble(struct peer *e)
  * it. */
 static void pretend(struct peer *e, uint64_t step)
 {
-	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 2047) + 1) & 2047,
+	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 32767) + 1) & 32767,
 		 slot = draw(&rng) % 8, n = atomic_load(&e->rank->marks) + 1;
 	struct shared_snap *s = &e->rank->snap[n % SHARED_SNAPS];
 	struct shared_record rec =
@@ -68,8 +68,7 @@ static void pretend(struct peer *e, uint64_t step)
 	}
 	memcpy(&s->rec, &rec, sizeof rec);
 	if (draw(&rng) % 9)
-		atomic_store(&e->job->gate, (step << 4 & ((UINT64_C(1) << 40) - 1)) << 24 |
-						    (seq ? seq : 1) << 13 | (slot & 7) << 10 |
+		atomic_store(&e->job->gate, step << 28 | (seq ? seq : 1) << 13 | (slot & 7) << 10 |
 						    3u << 8 | (draw(&rng) & 0xff));
 	atomic_store(&s->word, n << 8 | (draw(&rng) % 9 ? (draw(&rng) & 7) << 4 | SNAP_COPYING
 							: draw(&rng) & 0xff));
