@@ -60,6 +60,7 @@ USES.daemon := wire move store native plan io table device layout ema base
 USES.cli := wire move store safetensors native plan io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.io := -luring
+LIBS.ema := -lm
 LIBS.cli := -ljansson -lm
 
 all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
@@ -91,6 +92,14 @@ CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
 CFLAGS.round_avx2 := -mavx2 -mf16c
 CFLAGS.round_avx512 := $(CFLAGS.hash_avx512)
+# A decay has the same bits whatever the processor can do.
+CFLAGS.wide := -ffp-contract=off
+CFLAGS.schedule := -ffp-contract=off
+# What an average becomes is the same everywhere: a product and a sum are two roundings where kernel.h says so.
+CFLAGS.kernel := -ffp-contract=off
+CFLAGS.kernel_avx2 := -mavx2 -mfma -mf16c -ffp-contract=off
+CFLAGS.kernel_avx512 := $(CFLAGS.hash_avx512) -mfma -ffp-contract=off
+CFLAGS.test_ema_kernel := -ffp-contract=off
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)

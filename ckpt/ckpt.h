@@ -71,6 +71,7 @@
  *	-EPROTO        the daemon speaks another protocol version; err names both
  *	-ENOENT        nothing to restore; the step was skipped, torn or never marked
  *	-ETIMEDOUT     the time given ran out
+ *	-E2BIG         too many of one kind; err says how many are possible
  *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
  *	-EFAULT        memory that was declared is not mapped, or not writable (from ckpt_restore)
@@ -152,7 +153,7 @@ enum ckpt_class {
 	 * that rounding, no bytes are written. Where one is not, and where the master is CONST or
 	 * is held in other boxes, it is stored like STABLE */
 	CKPT_DERIVED,
-	CKPT_SINK, /* only ever restored into, never saved */
+	CKPT_SINK, /* only ever restored into, never saved: for averages too (ckpt_average) */
 };
 
 enum ckpt_role {
@@ -306,7 +307,8 @@ struct ckpt_opts {
 	/* the minimum over all ranks; ckpt_restore calls it. NULL: all ranks are on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	/* Host copies per rank, 2..4; 0: 2. When a job starts again soon after it was killed, one
+	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
+	 * memory for it. With 2, averages take in every second step only. When a job starts again soon after it was killed, one
 	 * of them still holds its newest step, until the first step of this launch is staged. */
 	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
@@ -317,8 +319,8 @@ struct ckpt_opts {
 	uint32_t guard;	 /* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
 	uint64_t guard_ns;
-	/* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal
-	 * with -ENOMEM */
+	/* bytes that all slots of this rank may take, averages included; 0: no limit. Exceeding it
+	 * fails ckpt_seal with -ENOMEM */
 	uint64_t memory_max;
 	/* level as syslog's, 3 error .. 7 debug; from any thread; NULL: silent */
 	void (*log)(void *ctx, int level, const char *line);
@@ -420,6 +422,9 @@ struct ckpt_got {
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
 	char passed[512];      /* which steps were skipped and why, one a line, cut to this size */
+	/* from what each average of ckpt_average goes on, one a line, cut to this size; empty: none
+	 * is declared, or it was a DRY_RUN */
+	char averages[512];
 };
 
 struct ckpt_stats {
@@ -519,15 +524,82 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
  * others have marked it before, it is torn for them. */
 int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);
 
-/* Averages of the weights: -EOPNOTSUPP in this version. */
+/* Declare an average of the weights, which the daemon computes: it takes no memory of the trainer
+ * and no time of it. Call it on all ranks, with the same averages in any order, before ckpt_seal.
+ * Every written step then has the average beside the weights: for each averaged parameter an F32
+ * tensor of component "ema.NAME" with the parameter's name, role CKPT_AVERAGE, and the parameter's
+ * layout. Examples, by `name` and `spec`:
+ *
+ *	"fast"   "constant decay=.999"
+ *	"slow"   "power sigma_rel=.10 *.bias=copy"
+ *	"paper"  "diffusers decay=.9999 start=1000 gate_loss=20 head.*=(constant decay=.99)"
+ *
+ * At each step that is guarded, the daemon replaces the average e by e + (1 - d)(p - e), where p is
+ * the weight. It computes in F32, with the bits of torch.lerp on a CPU. d is a function of the
+ * schedule and of the step. If steps were skipped or torn since the last update, d is that of the
+ * whole distance D. The first step is copied.
+ *
+ * spec is words with blanks between them. The first is the schedule. k counts steps from `start`.
+ *	constant   decay=X: d = X to the power of D
+ *	timm       decay=X: as ModelEmaV3 of timm
+ *	diffusers  decay=X: as EMAModel of diffusers, where d is min(X, k/(9 + k)) without warmup=1
+ *	halflife   fraction=X: the half-life is X times the steps so far (torchtitan)
+ *	power      sigma_rel=X, or gamma=X: d = (1 - D/k) to the power of gamma + 1 (EDM2)
+ *	uniform    the mean of all steps that were taken in (torch's AveragedModel, SWA)
+ *	zero       decay=X: begins at zero, and is divided by what is missing to 1, as Adam does
+ * Then, in any order and each at most once:
+ *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma) to the power of -power, is at
+ *	           least min_decay, and at most decay. Defaults: gamma=1, power=2/3, min_decay=0
+ *	start=N    all steps up to N are copied; 0 without this word
+ *	source=S   what is averaged where a tensor of role CKPT_MASTER says with .of that it is the
+ *	           parameter's master. master, as without this word: the master. param: the parameter
+ *	gate_loss=X  a step is left out if its note "loss" is X or more, or not a number
+ *	seed=PATH  the directory of a step, from whose average of this name, or else from whose
+ *	           weights, the average begins if the job has none yet. ckpt_seal opens PATH; a
+ *	           relative one begins at the working directory of the process
+ *	kahan      sum with a correction term. It is advised, and the log says so, if decay is more
+ *	           than .99999, because updates are then lost to rounding
+ * Then rules, of which the first that matches a parameter counts. PATTERN may have * (any
+ * characters) and ? (one). It is compared with the tensor's name, or, if it has a '/', with
+ * COMPONENT/NAME.
+ *	PATTERN=average    also a buffer, or a tensor of role CKPT_OTHER, of F32, BF16 or F16
+ *	PATTERN=copy       the average of this tensor is the tensor itself
+ *	PATTERN=skip       the average does not have this tensor
+ *	PATTERN=(SCHEDULE PARAM=X ...)  average it by this schedule
+ * Without a rule, parameters of F32, BF16 and F16 are averaged, unless their class is CKPT_CONST.
+ * These, other parameters, and buffers are copied; all other tensors are skipped. What is copied is
+ * stored once, as the step's own tensor.
+ *
+ * A step is also left out if a rank has marked it with CKPT_NO_EMA, or if an averaged tensor has a
+ * value that is not finite. It then has the average of the step before it.
+ *
+ * Memory: an average takes, in each slot of a rank, 4 bytes for each averaged element that the rank
+ * saves, or 8 with kahan. ckpt_opts.memory_max includes it, and the log says it at ckpt_seal. With
+ * 2 slots only every second step is averaged (ckpt_opts.slots).
+ *
+ * spec NULL removes the average. To change one, remove it and declare it anew. After each of these
+ * calls, call ckpt_seal on all ranks. Averages with an unchanged spec go on.
+ *
+ * For evaluation in the trainer, declare tensors of component "ema.NAME", class CKPT_SINK and dtype
+ * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.
+ * Tensors of such components cannot have another class.
+ *
+ * 0; -EINVAL: spec has a word that does not belong there (err says which and what may stand there),
+ * name is NULL, or spec is NULL and there is no such average; -EALREADY: there is one of this name;
+ * -E2BIG: all averages together have more than 64 schedules; -ENOMEM. All other mistakes of all
+ * averages are listed by ckpt_seal, which returns -EINVAL on each rank alike: a name that is empty,
+ * longer than 63 bytes, has a '/' or ends in ".carry"; a decay outside [0, 1), or another value
+ * outside its range; a rule that matches nothing, that an earlier one hides or contradicts, or that
+ * says average of what cannot be averaged; a seed that cannot be opened; different averages on
+ * different ranks. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
 /* Send the declarations to the daemon, and wait up to wait_ns until every rank has done so and the
  * slots are in memory. 0: ready. CKPT_SKIPPED: not yet. Then training may start, snapshots are
  * skipped until it is ready, and another call continues to wait; err names the ranks that are
  * missing (after 5 s opts.log does so too). -EINVAL: this declaration contradicts another rank's
- * (all contradictions are listed), or no rank holds some of the elements: correct it and seal
- * again. -ECONNRESET: a rank has ended: start all ranks again. If one rank seals again, all ranks
+ * (all contradictions are listed), no rank holds some of the elements, or averages cannot be made
+ * as declared (all mistakes are listed): correct it and seal again. -ECONNRESET: a rank has ended: start all ranks again. If one rank seals again, all ranks
  * must: that is a new epoch. */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
@@ -601,7 +673,9 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * mapped, or not writable, all ranks get -EFAULT and memory is undefined. With CKPT_LATEST, if a
  * step is damaged, it is quarantined and the next older one is restored in the same call, on all
  * ranks; got.passed and the logs name each skipped step with its reason. With CKPT_EXACT no older
- * one is restored.
+ * one is restored. Averages go on from the restored step too; got.averages and the logs say from
+ * what each of them does. They are read into memory of the trainer only where it has declared them
+ * (ckpt_average): the memory of weights gets the weights.
  * It may be called again after snapshots, on all ranks: to go back when the state has gone wrong.
  * It acts like a ckpt_guard that does not wait, so a copy that is not finished is torn. After it
  * has succeeded, steps count on from the restored one, and the numbers above it may be marked

@@ -36,10 +36,17 @@ struct average_run {
 	uint32_t at_bytes, dtype; /* dtype: of the source */
 	uint32_t target, ntarget; /* in averages.target */
 };
+#define AVERAGE_NO_CARRY UINT64_MAX
 struct average_target {
 	uint32_t row;	     /* of averages.row */
 	uint32_t tensor;     /* of averages.made */
-	uint64_t off, carry; /* in the averages' raw space; carry: UINT64_MAX: no Kahan */
+	uint64_t off, carry; /* in the averages' raw space; carry: AVERAGE_NO_CARRY: no Kahan */
+};
+/* A tensor that is averaged, whether the rank has pieces of it or not. */
+struct average_source {
+	uint32_t tensor; /* of the declaration's table */
+	uint32_t row;	 /* of averages.row */
+	bool master;	 /* its average has the name of what its `of` names */
 };
 /* One row of AVERAGES: (name, rule). */
 struct average_row {
@@ -55,29 +62,44 @@ struct averages {
 	struct average_row *row; /* [nrow] the same on all ranks, whatever they hold */
 	struct average_run *run; /* [nrun] ascending by `at` */
 	struct average_target *target;
-	/* The MADE tensors and their pieces (with carries), one place; `made.average[i]` is row i, with
-	 * the state of no step. The same tensors on all ranks that declare the same. */
+	/* The MADE tensors of which the rank has pieces, and these (with carries), one place;
+	 * `made.average[i]` is row i, with the state of no step. Tensors and pieces are in the order
+	 * of the raw space. */
 	struct table made;
 	uint64_t bytes; /* of its raw space; a multiple of 4096 */
+	/* hash128 over the rows' names, rules and canonical schedules, and the names and places of
+	 * all pieces: slot_seal.declared */
+	uint8_t declared[16];
+	/* For averages_judge: of each average, by rows; and of each spec, bit i: rule i matches some
+	 * tensor that this rank declares */
+	uint32_t nsource;
+	struct average_source *source;
+	uint64_t *hit; /* [nspec] */
 };
 
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
- * rank's main part, sealed. *ret NULL: it declares none. Everything that is wrong is a line in
- * the list; what only all ranks together can say (a rule that matches nothing) is not known here.
- * names: the made table's strings. Worker. -ENOMEM.
+ * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
+ * Everything that is wrong is a line in the list (-EINVAL); what only all ranks together can say (a
+ * rule that matches nothing) is not known here. names: the made table's strings. Worker. -EPROTO:
+ * a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
 		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
 		  struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
-/* Of all ranks' declarations: rules that match nothing anywhere; names that two averaged tensors would
- * share. A line each. Worker. */
+/* Of all ranks' declarations, which agree: rules that match nothing anywhere; averages of nothing;
+ * names that two averaged tensors would share; a parameter that a rank declares without the master
+ * that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
+/* Do two declarations average alike? Every average that is missing or another one is a line. */
+void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,
+		      const char *y_who, struct ckpt_errlist *list);
 /* Bytes that averages add to one slot of this declaration, the seal included; 0: it has none. */
 uint64_t averages_slot_bytes(const struct decl *d);
 
-/* --- the slot's last page --- */
+/* --- the slot's last page: at decl.raw_bytes - SLOT_SEAL_BYTES --- */
+#define SLOT_SEAL_BYTES 4096u
 #define SLOT_SEAL_MAGIC 0x6c616573u /* "seal" */
 enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
 /*
@@ -99,7 +121,7 @@ struct slot_seal {
 	} row[TABLE_AVERAGES_MAX];
 	uint8_t self[16]; /* hash128 of everything before it, with state COMPLETE */
 };
-_Static_assert(sizeof(struct slot_seal) <= 4096, "a page");
+_Static_assert(sizeof(struct slot_seal) <= SLOT_SEAL_BYTES, "a page");
 
 /* --- of a step (average.c) --- */
 
@@ -110,9 +132,9 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* Why the step was not taken in: a gate, by enum average_gate; 0: it was. Of all rows, but
-	 * `start`, which copies, is each row's own */
-	uint32_t gate;
+	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that of
+	 * the first row that did not; 0: all did */
+	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
 	struct average_row_health {
 		struct ema_health sum;
@@ -126,14 +148,23 @@ struct average_result {
 		char convex_name[160];	/* the first of them */
 		uint64_t lag; /* steps since the newest update: 0 when this one was taken in */
 	} * health;	      /* [nrow] */
-	float *running_max; /* [made.ntensor of rank 0's .. all ranks' joined by average.c]: its own */
+	/* The largest |p| so far, by tensor of `whole` (a reference), which has those of all ranks;
+	 * < 0: not known. NULL, 0: nothing is */
+	float *running_max;
 	uint32_t nrunning;
+	struct whole *whole;
+	/* One for each average, with its storage: for MANIFEST */
+	struct average_line {
+		char key[96], text[512];
+	} * line;
+	uint32_t nline;
 };
 enum average_gate {
 	AVERAGE_TAKEN_IN,
 	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
 	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
 	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
+	AVERAGE_GATES
 };
 struct average_result *average_result_ref(struct average_result *x);
 void average_result_unref(struct average_result *x); /* NULL is fine */
@@ -141,26 +172,37 @@ void average_result_unref(struct average_result *x); /* NULL is fine */
 /* The update of one step, from the walk's beginning to its end. passes.c owns it. */
 struct averaging;
 struct average_base;
-/* Does this step want averages, and has none? */
+/* Does this step want averages, and has none? Owner. */
 bool average_wanted(const struct snap *s);
+/* Can the step go on from the averages of that one? It is averaged, older, of the same launch and
+ * not left behind, and its declarations say the same of averages. */
+bool average_follows(const struct snap *s, const struct snap *before);
 /* Owner. before: the snap whose slots it goes on from, pinned; or base; or neither: it begins anew.
  * Opens the seals. NULL: no memory. */
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base);
 /* walk_pass.span of rank r's main part. Any thread, one a rank. */
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s);
 /* All main parts were seen: was everything finite? If not, what was made is dropped and the
- * predecessor's is copied. Completes the seals. Worker, one thread, once. */
+ * predecessor's is copied. Completes the seals. Worker, one thread, once. -ECANCELED: the daemon is
+ * to stop. */
 int averaging_settle(struct averaging *x, struct ckpt_err *err);
 /* Owner. rc 0 after averaging_settle: the snap is averaged, and has the result. Else the seals
  * stay open. Frees x. */
 void averaging_end(struct averaging *x, int rc);
-/* The part table of rank r's averages as this step's files say it: the rows' states. Worker. */
-int average_part_now(const struct snap *s, uint32_t r, struct table *ret, struct ckpt_err *err);
+/* The part table of a rank's averages, of which it has some, as the files of that step say it: the
+ * rows' states. raw: its slot. Worker. */
+int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
+		     struct table *ret, struct ckpt_err *err);
+/* row[n], of a table with averages of this declaration: their states behind that step. */
+void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
+		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
-/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME". Worker. */
-int average_attrs(const struct snap *s, struct checkpoint_attr *ret,
-		  uint32_t max); /* see native's ATTRS */
+/* The slot is to hold another step: whatever seal it has is open. Owner. */
+void average_seals_open(const struct launch *l, uint32_t slot);
+/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may
+ * be NULL. Any thread. */
+uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max);
 
 /* --- what it goes on from (average_base.c) --- */
 struct average_base {
@@ -184,4 +226,90 @@ enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
 /* The slots of a newer step have it now. Owner. */
 void average_base_drop(struct launch *l);
+/* The launch is freed. */
+void average_base_forget(struct launch *l);
+/* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
+ * What the passes have pinned does not count any more. -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+/*
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
+ * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
+ * are pending. So ckpt_seal says what is wrong with one. Owner.
+ */
+void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
+bool average_seeds_check(struct launch *l);
+bool average_seeds_pending(const struct launch *l);
+/* The launch is ready, and has staged again what its ranks brought along: the newest of these steps
+ * that has its averages is the one before the next. Owner. */
+void average_base_adopted(struct launch *l);
+/* The averaged step that passes have pinned is still needed, although its launch has other
+ * declarations now, or has ended: by a step of that launch that is to be averaged. Owner. */
+bool average_base_keeps(const struct snap *s);
+/* A restore of this step out of memory waits: its averages are about to be made. Owner. */
+bool average_base_waits(struct snap *s);
+/* Bytes of memory that a launch's base takes, beside the slots; 0: none. Owner. */
+uint64_t average_base_held(const struct launch *l);
+uint64_t average_base_bytes(const struct average_base *b);
+
+/* --- reading a base: in a worker, by fill.c and average_base.c --- */
+
+/* Where the averages of one step are. Rows are by (name, rule). */
+struct average_origin {
+	const struct table *table; /* sealed; the MADE tensors with their pieces among others */
+	uint32_t nrow;
+	const struct table_average *row; /* [nrow] the states behind the step */
+	uint64_t step;
+	bool memory; /* for messages */
+	bool some;   /* parts were not opened: elements that are not found may be in them */
+};
+/* Averages in memory, those of a snap's slots or of a base: references to all that they need. */
+struct average_held {
+	uint32_t n, nrow;
+	uint64_t step;
+	struct average_held_rank {
+		struct decl *decl; /* decl_slot_ref */
+		struct slotmem *mem;
+		uint64_t at; /* of the averages' raw space in mem */
+		struct slot_sums *sums; /* of mem; NULL: nobody has summed it */
+	} * rank; /* [n] */
+	struct table_average *row; /* [nrow] names and texts are the declarations' */
+	void **base;		   /* [n] by place of table */
+	struct table table;
+};
+struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. NULL: no memory */
+/* Of the step itself if it is averaged, else of the newest one before it in its launch that is.
+ * NULL: there is none in memory, or no memory. Owner. */
+struct average_held *average_held_newest(const struct snap *s);
+void average_held_free(struct average_held *h); /* NULL is fine */
+/* Worker. *ret points into h. */
+int average_held_open(struct average_held *h, struct average_origin *ret, struct ckpt_err *err);
+
+/* Carries the plan out: base[r] is the memory of rank r. */
+typedef int average_move_fn(void *arg, const struct plan *p, void *const *base,
+			    struct ckpt_err *err);
+int average_held_move(void *held, const struct plan *p, void *const *base, struct ckpt_err *err);
+/* files: a struct move_files. */
+int average_files_move(void *files, const struct plan *p, void *const *base, struct ckpt_err *err);
+
+/*
+ * Which averages of dst, the declarations of all ranks, go on from the source. Nothing is written
+ * and no memory for values is taken yet. An average of which anything is missing there begins anew
+ * whole, and only that one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
+ */
+struct average_reading;
+int average_reading_plan(struct decl *const *dst, uint32_t world,
+			 const struct average_origin *from, struct average_reading **ret,
+			 struct ckpt_err *err);
+/* Moves them into memory of their own, checked. -ENOMEM; -EBADMSG and others: damage. */
+int average_reading_move(struct average_reading *x, struct reaper *reaper, average_move_fn *move,
+			 void *arg, struct ckpt_err *err);
+/* After that: a reference; NULL: every average begins anew. */
+struct average_base *average_reading_base(const struct average_reading *x);
+/* Of each average from what it goes on, or why it begins anew: a line each. */
+void average_reading_say(const struct average_reading *x, char *ret, size_t bytes);
+void average_reading_free(struct average_reading *x); /* NULL is fine */
+/* As format_choose_fn: the ranks whose parts have what the declarations average, as far as layouts
+ * say it; others stay as they are. */
+int average_parts_choose(struct decl *const *dst, uint32_t world, const struct checkpoint *k,
+			 bool *needed, struct ckpt_err *err);
 #endif

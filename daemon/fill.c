@@ -17,7 +17,8 @@ static int merge_memory(struct restore *x)
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged,
+				   &one, &x->err);
 		if (rc < 0)
 			break;
 		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);
@@ -248,8 +249,9 @@ static uint32_t count_unused(const struct restore *x, const struct table *src,
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < src->ntensor; i++)
-		n += fill_asks(x, &src->tensor[i]) && !has(dst, &src->tensor[i]);
+	for (uint32_t i = 0; i < src->ntensor; i++) /* what the daemon made no rank declares */
+		n += fill_asks(x, &src->tensor[i]) && !src->tensor[i].made &&
+		     !has(dst, &src->tensor[i]);
 	return n;
 }
 
@@ -318,6 +320,73 @@ static int fill_here(struct restore *x, const struct wanted *w, const struct pla
 	return rc;
 }
 
+/* --- averages --- */
+
+/* Does the restore take weights that are averaged, or what they are the rounding of? Then the
+ * averages go on from that step, too. */
+static bool averages_concern(const struct restore *x)
+{
+	const char *only = x->want.only;
+	size_t n = strlen(only);
+	bool has = false;
+
+	for (uint32_t r = 0; r < x->ndst; r++)
+		if (!x->dst[r]->averages)
+			return false;
+	for (uint32_t r = 0; r < x->ndst && !has; r++) {
+		const struct table *t = &x->dst[r]->table, *made = &x->dst[r]->averages->made;
+
+		has = !*only;
+		for (uint32_t i = 0; i < made->ntensor && !has; i++) {
+			const char *of = made->tensor[i].of;
+			uint32_t k = table_find_key(t, of);
+			const char *also = k == TABLE_NONE ? "" : t->tensor[k].of;
+
+			has = (strncmp(of, only, n) == 0 && of[n] == '/') ||
+			      (strncmp(also, only, n) == 0 && also[n] == '/');
+		}
+	}
+	return has;
+}
+
+static bool lacks_parts(const struct checkpoint *c);
+
+/* What the step's averages are planned onto: before the first byte of weights is written. */
+static int averages_plan(struct restore *x, struct average_reading **ret)
+{
+	struct average_origin s = { .table = x->f.src, .step = x->pin.step };
+	int rc = 0;
+
+	*ret = NULL;
+	if (x->want.flags & CKPT_DRY_RUN || !averages_concern(x))
+		return 0;
+	s.memory = !x->f.saved;
+	if (x->f.saved) {
+		s.nrow = x->f.saved->table.naverage;
+		s.row = x->f.saved->table.average;
+		s.some = lacks_parts(x->f.saved);
+	} else if (x->held) {
+		rc = average_held_open(x->held, &s, &x->err);
+	}
+	x->base_taken = true;
+	return rc == 0 ? average_reading_plan(x->dst, x->ndst, &s, ret, &x->err) : rc;
+}
+
+static int averages_move(struct restore *x, struct average_reading *r)
+{
+	int rc = average_reading_move(r, &x->d->reaper,
+				      x->f.saved ? average_files_move : average_held_move,
+				      x->f.saved ? (void *)&x->f.files : (void *)x->held, &x->err);
+
+	if (x->f.saved)
+		x->damaged |= stays_damaged(rc);
+	if (rc == 0) {
+		x->base = average_reading_base(r);
+		average_reading_say(r, x->averages, sizeof x->averages);
+	}
+	return rc;
+}
+
 /* Check everything, then move everything. */
 static int fill(struct restore *x)
 {
@@ -326,6 +395,7 @@ static int fill(struct restore *x)
 	struct plan plan = { 0 };
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 	struct list_notes notes = { 0 };
+	struct average_reading *averages = NULL;
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
 				  .lenient = x->want.flags & CKPT_LENIENT,
 				  .differs = list_differs,
@@ -349,14 +419,19 @@ static int fill(struct restore *x)
 	x->got.nunused = rc == 0 ? count_unused(x, src, &w.all) : 0;
 	if (rc == 0 && opts.lenient && writes)
 		rc = check_left_alone(x, src, &w.all);
+	if (rc == 0)
+		rc = averages_plan(x, &averages);
 	if (rc == 0 && writes && w.own)
 		rc = landings_make(x);
 	if (rc == 0 && opts.lenient && writes)
 		rc = note_begun(x, src, &w.all);
+	if (rc == 0 && averages) /* into memory of our own: nothing is undefined if they are damaged */
+		rc = averages_move(x, averages);
 	if (rc == 0 && writes)
 		rc = fill_here(x, &w, &plan);
 	if (rc == 0)
 		rc = blobs_get(x);
+	average_reading_free(averages);
 	list_notes_free(&notes);
 	ckpt_errlist_free(&list);
 	plan_free(&plan);
@@ -396,6 +471,21 @@ static bool all_of(const bool *needed, uint32_t n)
 	return true;
 }
 
+/* Of what an average may be restored into. */
+static bool wants_averages(const struct restore *x)
+{
+	for (uint32_t r = 0; r < x->ndst; r++) {
+		const struct table *t = &x->dst[r]->table;
+
+		if (x->dst[r]->averages)
+			return true;
+		for (uint32_t i = 0; i < t->ntensor; i++)
+			if (strncmp(t->tensor[i].component, "ema.", 4) == 0)
+				return true;
+	}
+	return false;
+}
+
 /* Layouts are a hint: where they do not help, all parts are needed. */
 static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
@@ -416,7 +506,11 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 	}
 	if (rc || all)
 		memset(needed, true, k->world);
-	return rc == -ENOMEM ? rc : 0;
+	else
+		rc = average_parts_choose(x->dst, x->ndst, k, needed, err);
+	if (rc == -ENOMEM)
+		return rc;
+	return wants_averages(x) ? 0 : FORMAT_NO_AVERAGES;
 }
 
 static void files_close(struct filling *f)

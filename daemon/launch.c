@@ -6,6 +6,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -104,6 +105,7 @@ void launch_unref(struct launch *l)
 	whole_unref(l->whole);
 	names_unref(l->names);
 	listed_free(&l->tried);
+	average_base_forget(l);
 	drift_free(l->drift);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
@@ -169,7 +171,8 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .base = h->base,
 			      .back = h->back,
 			      .world = h->world,
-			      .nslot = h->nslot,
+			      .slots = h->nslot,
+			      .nslot = h->nslot ? h->nslot : 2,
 			      .step_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
@@ -635,13 +638,13 @@ void hello_try(struct session *s)
 		refuse_and_end(
 			s, -ESTALE,
 			"a rank of this launch has ended: start all ranks again with a higher generation");
-	} else if (h->world != l->world || h->nslot != l->nslot) {
+	} else if (h->world != l->world || h->nslot != l->slots) {
 		char text[160];
 
 		snprintf(
 			text, sizeof text,
 			"rank %u has world %u and %u slots, other ranks of the launch have %u and %u",
-			h->rank, h->world, h->nslot, l->world, l->nslot);
+			h->rank, h->world, h->nslot, l->world, l->slots);
 		refuse_and_end(s, -EINVAL, text);
 	} else if (l->member[h->rank].attached) {
 		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");
@@ -803,6 +806,7 @@ static void declare_sealed(struct declare *c, struct member *m)
 	l->state = LAUNCH_FORMING;
 	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 	declare_answer(c, m);
+	average_seeds_take(l, m->decl, c->s);
 	touch_start(l, m);
 	cover_start(l);
 }
@@ -1025,7 +1029,7 @@ static void maybe_ready(struct launch *l)
 	uint32_t epoch;
 
 	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) ||
-	    l->covered_epoch != epoch || l->nlost)
+	    l->covered_epoch != epoch || l->nlost || average_seeds_pending(l))
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].touched)
@@ -1185,7 +1189,8 @@ static void cover_done(struct daemon *d, struct task *t)
 		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
-		maybe_ready(l);
+		if (!average_seeds_check(l))
+			maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)
 		decl_unref(c->decl[r]);
@@ -1193,6 +1198,26 @@ static void cover_done(struct daemon *d, struct task *t)
 	free(c->decl);
 	free(c);
 	launch_unref(l);
+}
+
+/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
+ * go on from, and not amid the training. */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
+{
+	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
+
+	if (l->covered_epoch != epoch)
+		return; /* it was declared anew */
+	if (rc < 0 && needed) {
+		l->covered_epoch = 0;
+		judge(l, rc, text);
+		shared_event(l->page);
+		job_error(l->job, 0, text);
+	}
+	if (rc < 0)
+		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
+			 text);
+	maybe_ready(l);
 }
 
 static void cover_start(struct launch *l)

@@ -169,7 +169,7 @@ void list_unmatched(const struct list_notes *n, const struct table *src, const s
 	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
 		const struct table_tensor *x = &src->tensor[i];
 
-		if (list_asked(x, only) &&
+		if (list_asked(x, only) && !x->made &&
 		    table_find(dst, x->component, x->name, x->rank) == TABLE_NONE)
 			rc = verdict_add(&v, x, CKPT_UNUSED, NULL);
 	}
@@ -201,6 +201,7 @@ struct listing {
 	struct restore *look;
 	uint32_t nsrc;
 	struct snap_rank *src; /* [nsrc] references: what is in memory */
+	bool averaged;	       /* as snap.averaged, of that */
 	struct listed listed;
 	int rc;
 	struct ckpt_err err;
@@ -227,7 +228,7 @@ static int memory_list(const struct listing *x, struct table *to, struct ckpt_er
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged, &one, err);
 		if (rc < 0)
 			break;
 		for (uint32_t i = 0; i < one.ntensor && rc == 0; i++) {
@@ -319,6 +320,7 @@ static struct listing *listing_new(struct session *s, const struct wire_list *m)
 		listing_free(x);
 		return NULL;
 	}
+	x->averaged = mem && mem->averaged;
 	for (uint32_t r = 0; mem && r < mem->world; r++)
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(mem->rank[r].decl),
 							.mem = slotmem_ref(mem->rank[r].mem) };

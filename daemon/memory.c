@@ -5,6 +5,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -156,18 +157,25 @@ static int by_off(const void *va, const void *vb)
 	return (a->off > b->off) - (a->off < b->off);
 }
 
+/* Everything that lies in the slot. */
+static const struct table *slot_all(const struct decl *d)
+{
+	return d->averages ? &d->all : &d->part;
+}
+
 int slotmem_clean(struct slotmem *s, const struct decl *d)
 {
-	cleanup_free struct extent *x = calloc((size_t)d->part.npiece + 1, sizeof *x);
+	const struct table *t = slot_all(d);
+	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
 	uint64_t end = 0;
 	uint32_t n = 0;
 
 	if (!x)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < d->part.npiece; i++) {
-		const struct table_piece *p = &d->part.piece[i];
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
 
-		if (!(d->part.tensor[p->tensor].flags & TENSOR_BLOB))
+		if (!(t->tensor[p->tensor].flags & TENSOR_BLOB))
 			x[n++] = (struct extent){ p->off, p->off + p->len };
 	}
 	qsort(x, n, sizeof *x, by_off);
@@ -197,6 +205,8 @@ void decl_slot_unref(struct decl *d)
 {
 	if (!d || !drop(&d->slots))
 		return;
+	table_free(&d->all); /* its sets are those of the others */
+	averages_free(d->averages);
 	table_free(&d->constant);
 	table_free(&d->main);
 	table_free(&d->part);
@@ -367,6 +377,8 @@ static int decl_slot(struct decl *d, struct ckpt_errlist *list, struct ckpt_err 
 
 const struct table *decl_part(const struct decl *d, uint32_t kind)
 {
+	if (kind == PART_AVERAGE)
+		return d->averages && d->averages->made.npiece ? &d->averages->made : NULL;
 	if (kind == PART_CONST)
 		return d->constant.npiece ? &d->constant : NULL;
 	return d->constant.npiece ? &d->main : &d->part;
@@ -393,6 +405,53 @@ static int decl_pack(struct decl *d)
 	for (uint32_t i = 0; i < ARRAY_LEN(table) && rc == 0; i++)
 		rc = pack(table[i], d->names);
 	return rc;
+}
+
+/* What the copiers bring, and behind it the averages. Its sets are those of the two. */
+static int slot_all_make(struct decl *d, struct ckpt_err *err)
+{
+	const struct table *made = &d->averages->made, *part = &d->part;
+	uint32_t before = part->ntensor;
+	uint64_t bytes = d->average_at + made->place[0].bytes;
+	int rc = slot_begin(part, bytes, &d->all, err);
+
+	if (rc == 0 && table_reserve(&d->all, (uint64_t)part->ntensor + made->ntensor,
+				     (uint64_t)part->npiece + made->npiece) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	for (uint32_t i = 0; i < made->naverage && rc == 0; i++)
+		rc = table_add_average(&d->all, &made->average[i], NULL, err);
+	for (uint32_t i = 0; i < part->ntensor && rc == 0; i++)
+		rc = table_add_tensor(&d->all, &part->tensor[i], NULL, err);
+	for (uint32_t i = 0; i < made->ntensor && rc == 0; i++)
+		rc = table_add_tensor(&d->all, &made->tensor[i], NULL, err);
+	for (uint32_t i = 0; i < part->npiece && rc == 0; i++)
+		rc = table_put_piece(&d->all, &part->piece[i], err);
+	for (uint32_t i = 0; i < made->npiece && rc == 0; i++) {
+		struct table_piece p = made->piece[i];
+
+		p.tensor += before;
+		p.off += d->average_at;
+		rc = table_put_piece(&d->all, &p, err);
+	}
+	if (rc == 0)
+		rc = table_seal(&d->all, err);
+	return rc == 0 && pack(&d->all, d->names) < 0
+		       ? ckpt_error(err, -ENOMEM, "no memory for a declaration")
+		       : rc;
+}
+
+/* Behind its tables are packed: the averages point into them. */
+static int decl_averages(struct decl *d, struct ckpt_errlist *list, struct ckpt_err *err)
+{
+	int rc = averages_make(&d->table, decl_part(d, PART_MAIN), d->rank, d->names, &d->averages,
+			       list, err);
+
+	d->average_at = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
+	d->raw_bytes = d->average_at;
+	if (rc < 0 || !d->averages)
+		return rc;
+	d->raw_bytes = align_up(d->average_at + d->averages->bytes + SLOT_SEAL_BYTES, 2 * MIB);
+	return slot_all_make(d, err);
 }
 
 /* What is copied by value lies in a segment: nobody copies it later. */
@@ -422,14 +481,15 @@ static int pieces_check(const struct decl *d, struct ckpt_err *err)
 
 static uint64_t slot_sum(const struct decl *d)
 {
+	const struct table *t = slot_all(d);
 	struct hash128_state s;
 	struct hash128 h;
 	uint64_t sum;
 
 	hash128_begin(&s);
-	for (uint32_t i = 0; i < d->part.npiece; i++) {
-		const struct table_piece *p = &d->part.piece[i];
-		const uint64_t at[] = { p->off, p->len, d->part.tensor[p->tensor].flags };
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		const uint64_t at[] = { p->off, p->len, t->tensor[p->tensor].flags };
 
 		hash128_add(&s, at, sizeof at);
 	}
@@ -465,6 +525,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0 && decl_pack(d) < 0)
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	if (rc == 0)
+		rc = decl_averages(d, &list, err);
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 
@@ -486,7 +548,6 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 		decl_unref(d);
 		return rc;
 	}
-	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	d->slot_sum = slot_sum(d);
 	d->copy_bytes = d->copy.bytes;
 	*ret = d;
@@ -515,7 +576,15 @@ int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_
 {
 	const struct table *x = &old->table, *y = &now->table;
 	char name[TABLE_KEY_BYTES + 32];
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int rc;
 
+	averages_compare(old, "then", now, "now", &list);
+	rc = ckpt_errlist_end(&list, err,
+			      "averages may be other ones only with a new ckpt_seal of every rank");
+	ckpt_errlist_free(&list);
+	if (rc < 0)
+		return rc;
 	for (uint32_t i = 0; i < MIN(x->ntensor, y->ntensor); i++)
 		if (!tensor_same(x, y, i))
 			return ckpt_error(err, -EINVAL,
@@ -611,9 +680,10 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 	return 0;
 }
 
-int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
+int decl_slot_now(const struct decl *d, const void *raw, bool averaged, struct table *ret,
+		  struct ckpt_err *err)
 {
-	return table_now(&d->part, raw, ret, err);
+	return table_now(averaged ? slot_all(d) : &d->part, raw, ret, err);
 }
 
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
@@ -624,13 +694,19 @@ int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct t
 
 const void *decl_part_raw(const struct decl *d, uint32_t kind, const void *raw)
 {
-	return (const uint8_t *)raw + (kind == PART_CONST ? d->const_at : 0);
+	const uint64_t at[PART_KINDS] = { 0, d->const_at, d->average_at };
+
+	return (const uint8_t *)raw + at[kind];
 }
 
 uint64_t decl_bytes_max(const struct decl *d, bool with_const)
 {
 	const struct table *constant = decl_part(d, PART_CONST);
-	uint64_t bytes = move_part_bytes_max(decl_part(d, PART_MAIN), constant != NULL);
+	const struct table *made = decl_part(d, PART_AVERAGE);
+	uint64_t bytes = move_part_bytes_max(decl_part(d, PART_MAIN),
+					     (constant ? 1u : 0u) + (made ? 1u : 0u));
 
+	if (made)
+		bytes += move_part_bytes_max(made, 0);
 	return constant && with_const ? bytes + move_part_bytes_max(constant, 0) : bytes;
 }

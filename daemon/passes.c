@@ -4,6 +4,7 @@
 // passing_new to passing_end; sums are published whole or not at all.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
+#include "daemon/average.h"
 #include <inttypes.h>
 #include <sched.h>
 
@@ -13,11 +14,12 @@
 struct passing_part {
 	struct table table;
 	struct walk *walk;
-	struct walk_pass pass[PASSES_MAX];
+	struct walk_pass pass[PASSES_MAX + 1]; /* and the averages */
 	struct rider {
 		const struct pass *pass;
+		struct averaging *averaging;
 		struct pass_at at;
-	} rider[PASSES_MAX];
+	} rider[PASSES_MAX + 1];
 };
 
 struct passing {
@@ -26,10 +28,15 @@ struct passing {
 	struct snap *before; /* pinned; NULL: no pass wants it, or there is none */
 	bool behind;	     /* a pass wants the step before */
 	bool written, rescue, idle;
+	bool over;	  /* passing_over has been called */
 	atomic_bool stop; /* an idle walk is to end */
 	const struct pass *pass[PASSES_MAX];
-	uint32_t npass, world;
-	struct passing_part *part; /* [2 * world] */
+	uint32_t npass, world, npart;
+	struct averaging *averaging; /* NULL: this walk makes no averages */
+	bool settled;		     /* averaging_settle has gone well */
+	/* reference: of the step; NULL: it has no averages, or they are being made */
+	struct average_result *average;
+	struct passing_part *part; /* [npart] */
 	struct slot_sums **known;  /* [world] references: what was known when this began */
 	struct slot_sums **sums;   /* [world] what this has made */
 	atomic_uint next;
@@ -50,8 +57,8 @@ void slot_sums_unref(struct slot_sums *x)
 {
 	if (!x || atomic_fetch_sub(&x->refs, 1u) > 1)
 		return;
-	free(x->fp[0]);
-	free(x->fp[1]);
+	for (uint32_t k = 0; k < ARRAY_LEN(x->fp); k++)
+		free(x->fp[k]);
 	free(x->mib);
 	free(x);
 }
@@ -73,12 +80,12 @@ bool slot_sums_match(const struct slot_sums *x, uint64_t i, const void *p)
 
 static uint32_t kind_of(const struct passing *x, uint32_t i)
 {
-	return i < x->world ? PART_MAIN : PART_CONST;
+	return part_kind(i, x->world);
 }
 
 static uint32_t rank_of(const struct passing *x, uint32_t i)
 {
-	return i < x->world ? i : i - x->world;
+	return part_rank(i, x->world);
 }
 
 /* Entry of slot_sums.mib at which the part begins. */
@@ -103,35 +110,92 @@ static int sums_add(struct passing *x, uint32_t i, struct slot_sums *to)
 		to->mib[at + k] = (struct slot_sum){ .sum = c[k].raw_hash, .len = c[k].raw_len };
 	for (uint32_t k = 0; k < p->table.npiece; k++)
 		fp[k] = p->table.piece[k].fp;
-	to->fp[kind_of(x, i) != PART_MAIN] = fp;
+	to->npiece[kind_of(x, i)] = p->table.npiece;
+	to->fp[kind_of(x, i)] = fp;
 	return 0;
+}
+
+static bool part_ended(const struct passing *x, uint32_t i)
+{
+	return x->part[i].walk && walk_ended(x->part[i].walk);
+}
+
+/* Of a part that was not walked now: what was known of it before. */
+static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums *from,
+		     struct slot_sums *to)
+{
+	uint32_t kind = kind_of(x, i);
+	const struct table *t = decl_part(x->snap->rank[rank_of(x, i)].decl, kind);
+	uint64_t at = part_at(x, i), n;
+
+	if (!from || !from->fp[kind] || !t)
+		return 0;
+	to->fp[kind] = malloc(MAX(t->npiece, 1u) * sizeof *to->fp[kind]);
+	if (!to->fp[kind])
+		return -ENOMEM;
+	/* A blob that is shorter than its room may have no piece. */
+	memcpy(to->fp[kind], from->fp[kind], from->npiece[kind] * sizeof *to->fp[kind]);
+	to->npiece[kind] = from->npiece[kind];
+	n = div_up(t->place[0].bytes, UINT64_C(1) << MIB_LOG2);
+	for (uint64_t k = at; k < MIN(at + n, to->n); k++)
+		to->mib[k] = from->mib[k];
+	return 0;
+}
+
+/* Is there more to be known of rank r's slot than was? */
+static bool sums_grow(const struct passing *x, uint32_t r)
+{
+	for (uint32_t i = r; i < x->npart; i += x->world)
+		if (part_ended(x, i) && !(x->known[r] && x->known[r]->fp[kind_of(x, i)]))
+			return part_ended(x, r) || x->known[r];
+	return false;
+}
+
+static struct slot_sums *sums_make(struct passing *x, uint32_t r)
+{
+	struct slot_sums *to = calloc(1, sizeof *to);
+	int rc = to ? 0 : -ENOMEM;
+
+	if (to) {
+		to->refs = 1;
+		to->n = div_up(x->snap->rank[r].mem->bytes, UINT64_C(1) << MIB_LOG2);
+		to->mib = calloc(MAX(to->n, 1u), sizeof *to->mib);
+		rc = to->mib ? 0 : -ENOMEM;
+	}
+	for (uint32_t i = r; i < x->npart && rc == 0; i += x->world)
+		rc = part_ended(x, i) ? sums_add(x, i, to) : sums_keep(x, i, x->known[r], to);
+	if (rc == 0)
+		return to;
+	slot_sums_unref(to);
+	return NULL;
 }
 
 void passing_sum(struct passing *x)
 {
-	for (uint32_t r = 0; r < x->world && !x->rescue; r++) {
-		const struct snap_rank *from = &x->snap->rank[r];
-		struct walk *main = x->part[r].walk, *other = x->part[x->world + r].walk;
-		struct slot_sums *to;
-
-		if (x->sums[r] || x->known[r] || !main || !walk_ended(main))
-			continue;
-		to = calloc(1, sizeof *to);
-		if (!to)
-			continue;
-		to->refs = 1;
-		to->n = div_up(from->mem->bytes, UINT64_C(1) << MIB_LOG2);
-		to->mib = calloc(MAX(to->n, 1u), sizeof *to->mib);
-		if (!to->mib || sums_add(x, r, to) < 0 ||
-		    (other && walk_ended(other) && sums_add(x, x->world + r, to) < 0)) {
-			slot_sums_unref(to);
-			continue;
-		}
-		x->sums[r] = to;
-	}
+	for (uint32_t r = 0; r < x->world && !x->rescue; r++)
+		if (!x->sums[r] && sums_grow(x, r))
+			x->sums[r] = sums_make(x, r);
 }
 
 /* --- parts --- */
+bool passing_has(const struct passing *x, uint32_t i)
+{
+	uint32_t kind = kind_of(x, i);
+
+	return decl_part(x->snap->rank[rank_of(x, i)].decl, kind) &&
+	       (kind != PART_AVERAGE || x->average || x->averaging);
+}
+
+bool passing_averages(const struct passing *x)
+{
+	return x->averaging != NULL;
+}
+
+const struct average_result *passing_average(const struct passing *x)
+{
+	return x->average;
+}
+
 struct table *passing_table(struct passing *x, uint32_t i)
 {
 	return &x->part[i].table;
@@ -144,7 +208,7 @@ struct walk *passing_walk(struct passing *x, uint32_t i)
 
 bool passing_failed(const struct passing *x)
 {
-	for (uint32_t i = 0; i < 2 * x->world; i++)
+	for (uint32_t i = 0; i < x->npart; i++)
 		if (x->part[i].walk && walk_failed(x->part[i].walk))
 			return true;
 	return false;
@@ -158,7 +222,16 @@ static int rider_span(void *ctx, const struct walk_span *s)
 	return r->pass->span(r->pass->ctx, &r->at, s);
 }
 
-static void riders_set(struct passing *x, uint32_t i)
+/* walk_pass.span */
+static int average_span(void *ctx, const struct walk_span *s)
+{
+	const struct rider *r = ctx;
+
+	return averaging_span(r->averaging, r->at.rank, s);
+}
+
+/* How many ride on the walk of a main part. */
+static uint32_t riders_set(struct passing *x, uint32_t i)
 {
 	struct passing_part *p = &x->part[i];
 	uint32_t r = rank_of(x, i);
@@ -175,9 +248,19 @@ static void riders_set(struct passing *x, uint32_t i)
 				decl_part_raw(from->decl, PART_MAIN, x->before->rank[r].mem->base);
 			at.before_step = x->before->step;
 		}
-		p->rider[k] = (struct rider){ x->pass[k], at };
+		p->rider[k] = (struct rider){ x->pass[k], NULL, at };
 		p->pass[k] = (struct walk_pass){ rider_span, &p->rider[k] };
 	}
+	if (!x->averaging)
+		return x->npass;
+	p->rider[x->npass] = (struct rider){ .averaging = x->averaging, .at.rank = r };
+	p->pass[x->npass] = (struct walk_pass){ average_span, &p->rider[x->npass] };
+	return x->npass + 1;
+}
+
+static bool rides(const struct passing *x)
+{
+	return x->npass || x->averaging;
 }
 
 /* What an earlier walk over this slot has made, as walk_open takes it; NULL: nothing, or it does
@@ -186,11 +269,11 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 {
 	struct passing_part *p = &x->part[i];
 	const struct slot_sums *from = x->known[rank_of(x, i)];
-	const uint64_t *fp = from ? from->fp[kind_of(x, i) != PART_MAIN] : NULL;
+	const uint64_t *fp = from ? from->fp[kind_of(x, i)] : NULL;
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
-	if (!fp || walk_derives(&p->table) || (i < x->world && x->npass))
+	if (!fp || walk_derives(&p->table) || (i < x->world && rides(x)))
 		return NULL;
 	at = part_at(x, i);
 	c = calloc(MAX(n, 1u), sizeof *c);
@@ -213,14 +296,17 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 	if (p->walk)
 		return 0;
 	if (!p->table.nplace) {
-		e = decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table, err);
+		e = kind_of(x, i) == PART_AVERAGE
+			    ? average_part_now(x->average, from->decl, from->mem->base, &p->table,
+					       err)
+			    : decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table,
+					    err);
 		if (e < 0)
 			return e;
 	}
 	if (i < x->world) {
-		riders_set(x, i);
+		o.npass = riders_set(x, i);
 		o.pass = p->pass;
-		o.npass = x->npass;
 	}
 	known = part_known(x, i, &o.nsum);
 	if (known) {
@@ -247,7 +333,7 @@ static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passe
 	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
 	int e;
 
-	if (!decl_part(from->decl, kind_of(x, i)))
+	if (!passing_has(x, i))
 		return 0;
 	e = passing_open(x, i, nhelper, err);
 	if (e == 0 && !walk_ended(x->part[i].walk))
@@ -272,16 +358,27 @@ static int finish_tick(void *arg, uint64_t i, const uint8_t *p)
 	return f->tick(f->arg, 0) ? -ECANCELED : 0;
 }
 
+int passing_settle(struct passing *x, struct ckpt_err *err)
+{
+	int rc;
+
+	if (!x->averaging || x->settled)
+		return 0;
+	rc = averaging_settle(x->averaging, err);
+	x->settled = rc == 0;
+	return rc;
+}
+
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err)
 {
 	struct finish f = { tick, arg };
 	int e = 0;
 
-	if (!x->npass || rc == -ECANCELED || passing_failed(x))
-		return x->npass ? rc : 0;
+	if (!rides(x) || rc == -ECANCELED || passing_failed(x))
+		return rides(x) ? rc : 0;
 	for (uint32_t r = 0; r < x->world && e == 0; r++)
 		e = part_walk(x, r, 0, finish_tick, &f, err);
-	return e;
+	return e == 0 ? passing_settle(x, err) : e;
 }
 
 /* --- a walk from its beginning to its end --- */
@@ -299,6 +396,12 @@ static bool pass_wanted(const struct pass *k, const struct snap *s, bool written
 	return how != PASS_NOT;
 }
 
+/* Averages that a newer step's have gone past are not made any more, unless it is to be written. */
+static bool average_due(const struct snap *s)
+{
+	return average_wanted(s) && (!is_late(s) || s->phase != PHASE_STAGED);
+}
+
 bool passes_wait(const struct snap *s)
 {
 	const struct daemon_opts *o = &s->job->d->opts;
@@ -309,12 +412,50 @@ bool passes_wait(const struct snap *s)
 	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
 		if (pass_wanted(&o->pass[k], s, s->phase == PHASE_QUEUED, &behind))
 			return true;
-	return false;
+	return average_due(s);
+}
+
+bool passes_hang(const struct job *j)
+{
+	return j->writing && !j->writing_walked &&
+	       device_stuck_ns(j->writing->launch->place->device, now_ns()) >= PASSES_HANG_NS;
+}
+
+/* May a walk begin beside what is going on? */
+static bool walk_may(const struct job *j)
+{
+	return !j->passing && (!j->writing || j->writing_walked || passes_hang(j));
+}
+
+bool passes_may_give_up(const struct snap *s)
+{
+	const struct daemon_opts *o = &s->job->d->opts;
+	bool behind = false;
+
+	if (s->phase != PHASE_STAGED || s->dropped || s->passed || s->pass_failed ||
+	    !average_due(s))
+		return false;
+	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
+		if (pass_wanted(&o->pass[k], s, false, &behind))
+			return false;
+	return !walk_may(s->job) || !passes_ready(s);
+}
+
+bool passes_ready(const struct snap *s)
+{
+	struct average_base *base = NULL;
+	bool ready;
+
+	if (!average_wanted(s) || average_follows(s, s->job->before))
+		return true;
+	ready = average_base_get(s->launch, &base) == AVERAGE_BASE_READY;
+	average_base_unref(base);
+	return ready;
 }
 
 static void passing_free(struct passing *x)
 {
-	for (uint32_t i = 0; x->part && i < 2 * x->world; i++) {
+	for (uint32_t i = 0; x->part && i < x->npart; i++) {
 		walk_close(x->part[i].walk);
 		table_free(&x->part[i].table);
 	}
@@ -322,10 +463,29 @@ static void passing_free(struct passing *x)
 		slot_sums_unref(x->sums[r]);
 	for (uint32_t r = 0; x->known && r < x->world; r++)
 		slot_sums_unref(x->known[r]);
+	average_result_unref(x->average);
 	free(x->part);
 	free(x->known);
 	free(x->sums);
 	free(x);
+}
+
+/* -ENOMEM. passes_ready has said that what it goes on from is there. */
+static int averaging_begin(struct passing *x)
+{
+	struct snap *s = x->snap, *before = s->job->before;
+	struct average_base *base = NULL;
+
+	if (!average_due(s))
+		return 0;
+	if (!average_follows(s, before)) {
+		before = NULL;
+		(void)average_base_get(s->launch, &base);
+	}
+	x->averaging = averaging_new(s, before, base);
+	average_base_unref(base);
+	x->behind = true;
+	return x->averaging ? 0 : -ENOMEM;
 }
 
 struct passing *passing_new(struct snap *s, bool written, bool rescue)
@@ -339,7 +499,8 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	x->written = written;
 	x->rescue = rescue;
 	x->world = s->world;
-	x->part = calloc(2 * (size_t)s->world, sizeof *x->part);
+	x->npart = PART_KINDS * s->world;
+	x->part = calloc(x->npart, sizeof *x->part);
 	x->known = calloc(s->world, sizeof *x->known);
 	x->sums = calloc(s->world, sizeof *x->sums);
 	if (!x->part || !x->known || !x->sums) {
@@ -352,6 +513,11 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX) && !rescue; k++)
 		if (pass_wanted(&o->pass[k], s, written, &x->behind))
 			x->pass[x->npass++] = &o->pass[k];
+	x->average = average_result_ref(s->average);
+	if (!rescue && averaging_begin(x) < 0) {
+		passing_free(x);
+		return NULL;
+	}
 	if (x->behind && s->job->before && s->job->before != s)
 		x->before = s->job->before;
 	if (x->before)
@@ -370,30 +536,66 @@ static void pin_move(struct snap **at, struct snap *to)
 		was->pins--;
 }
 
-void passing_end(struct passing *x, int rc)
+/* What was made of the step is kept, or goes. */
+static int average_over(struct passing *x, int rc)
+{
+	if (!x->averaging)
+		return rc;
+	if (rc == 0 && !x->settled)
+		rc = -ECANCELED;
+	averaging_end(TAKE(x->averaging), rc);
+	if (rc == 0) {
+		x->average = average_result_ref(x->snap->average);
+		average_base_drop(x->snap->launch);
+	}
+	return rc;
+}
+
+static bool is_newest(const struct snap *s)
+{
+	const struct snap *before = s->job->before;
+
+	return !before || before->launch != s->launch || before->staged_at <= s->staged_at;
+}
+
+int passing_over(struct passing *x, int rc)
 {
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 
-	for (uint32_t r = 0; r < x->world; r++)
-		if (!s->rank[r].sums)
-			s->rank[r].sums = TAKE(x->sums[r]);
-	if (x->before)
-		x->before->pins--;
-	if (x->npass) {
+	if (x->over)
+		return 0;
+	x->over = true;
+	if (rides(x)) {
 		/* who drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
+		rc = average_over(x, rc);
 		s->passed = rc == 0;
 		s->pass_failed = rc < 0 && rc != -ECANCELED;
 		for (uint32_t k = 0; k < x->npass; k++)
 			if (x->pass[k]->end)
 				x->pass[k]->end(x->pass[k]->ctx, s->step, rc);
 		if (rc == 0)
-			j->passed_at = s->staged_at;
-		if (rc == 0 && x->behind)
+			j->passed_at = MAX(j->passed_at, s->staged_at);
+		if (rc == 0 && x->behind && is_newest(s))
 			pin_move(&j->before, s);
 	}
+	if (x->before)
+		TAKE(x->before)->pins--;
+	return rc;
+}
+
+void passing_end(struct passing *x, int rc)
+{
+	struct snap *s = x->snap;
+
+	(void)passing_over(x, rc);
+	for (uint32_t r = 0; r < x->world; r++)
+		if (x->sums[r]) {
+			slot_sums_unref(s->rank[r].sums);
+			s->rank[r].sums = TAKE(x->sums[r]);
+		}
 	passing_free(x);
 }
 
@@ -420,9 +622,13 @@ static void *alone_parts(void *arg)
 	uint32_t i, helpers;
 
 	(void)passing_threads(x->world, &helpers);
-	while (!atomic_load(&x->failed) && (i = atomic_fetch_add(&x->next, 1u)) < 2 * x->world) {
+	while (!atomic_load(&x->failed) && (i = atomic_fetch_add(&x->next, 1u)) < x->npart) {
 		struct ckpt_err err = { 0 };
-		int none = 0, rc = part_walk(x, i, helpers, alone_tick, x, &err);
+		int none = 0, rc = 0;
+
+		/* What is made in this walk is summed when it is written, or the daemon is idle. */
+		if (kind_of(x, i) != PART_AVERAGE || x->average)
+			rc = part_walk(x, i, helpers, alone_tick, x, &err);
 
 		if (rc == -ECANCELED && !err.code)
 			ckpt_error(&err, rc, "the walk over the step was given up");
@@ -445,13 +651,16 @@ static void alone_run(struct task *t)
 	while (n > 0)
 		(void)pthread_join(thread[--n], NULL);
 	if (!atomic_load(&x->failed))
+		atomic_store(&x->failed, passing_settle(x, &x->err));
+	if (!atomic_load(&x->failed))
 		passing_sum(x);
 }
 
 static bool has_sums(const struct snap *s)
 {
 	for (uint32_t r = 0; r < s->world; r++)
-		if (!s->rank[r].sums)
+		if (!s->rank[r].sums || (s->averaged && decl_part(s->rank[r].decl, PART_AVERAGE) &&
+					 !s->rank[r].sums->fp[PART_AVERAGE]))
 			return false;
 	return true;
 }
@@ -462,7 +671,7 @@ static void alone_done(struct daemon *d, struct task *t)
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool idle, told = rc < 0 && rc != -ECANCELED && x->npass && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && rides(x) && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;
@@ -510,10 +719,12 @@ void passes_next(struct job *j)
 	struct snap *due = NULL, *newest = NULL;
 	int guarded;
 
-	if (j->writing || j->passing)
+	if (!walk_may(j))
 		return;
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		if (s->phase != PHASE_STAGED || s->dropped)
+		if (s->phase == PHASE_QUEUED ? !s->rescue || !j->writing : s->phase != PHASE_STAGED)
+			continue;
+		if (s->dropped)
 			continue;
 		if (!newest || s->staged_at > newest->staged_at)
 			newest = s;
@@ -521,24 +732,55 @@ void passes_next(struct job *j)
 			continue;
 		guarded = snap_guarded(s);
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || MUTANT(PASS_UNGUARDED)) &&
-		    (!due || s->staged_at < due->staged_at))
+		if ((guarded > 0 || MUTANT(PASS_UNGUARDED) ||
+		     (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
+		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due)
 		alone_start(due, false);
-	else if (newest && !has_sums(newest) && is_quiet(j) && snap_guarded(newest) > 0)
+	else if (newest && !j->writing && !has_sums(newest) && is_quiet(j) &&
+		 snap_guarded(newest) > 0)
 		alone_start(newest, true);
+}
+
+bool passes_older_wait(const struct snap *s)
+{
+	for (struct snap *k = s->job->snaps; k; k = k->next)
+		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
+		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
+		    passes_ready(k) && snap_guarded(k) > 0)
+			return true;
+	return false;
+}
+
+/* Will a step of its launch still be walked, or come, that goes on from it? */
+static bool before_needed(const struct snap *before)
+{
+	for (const struct snap *s = before->job->snaps; s; s = s->next)
+		if (s != before && s->launch == before->launch && s->epoch == before->epoch &&
+		    !s->dropped && (s->phase == PHASE_COLLECTING || passes_wait(s)))
+			return true;
+	return false;
 }
 
 /* Nothing of an older launch, or of other declarations, comes before a step. */
 void passes_let_go(struct job *j)
 {
 	const struct snap *s = j->before;
+	bool past = s && (s->launch != j->launch || s->epoch != s->launch->epoch ||
+			  s->launch->state == LAUNCH_ENDED);
 
-	if (s && (s->dropped || s->launch != j->launch || s->epoch != s->launch->epoch ||
-		  s->launch->state == LAUNCH_ENDED))
+	if (s && (s->dropped || atomic_load(&s->left) ||
+		  (past && !before_needed(s) && !average_base_keeps(s))))
 		pin_move(&j->before, NULL);
+}
+
+void passes_follow(struct job *j, struct snap *s)
+{
+	pin_move(&j->before, s);
+	if (s)
+		j->passed_at = s->staged_at;
 }
 
 void passes_interrupt(struct job *j)

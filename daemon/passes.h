@@ -6,14 +6,19 @@
  *
  * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not
  * change any more (a daemon that drains does not wait for guards: if one finds a change meanwhile,
- * the passes' end hears -ECANCELED); at most one walk of a job runs at a time, the oldest step
- * first, so a pass sees the steps in their order; and each pass sees a step once, however often its
- * files are written.
+ * the passes' end hears -ECANCELED); at most one walk of a job is seen by passes at a time, the
+ * oldest step first, so a pass sees the steps in their order; and each pass sees a step once,
+ * however often its files are written.
+ *
+ * Averages (average.h) are a pass of every step whose declarations have some. Where one walk makes
+ * them and its writer comes behind it, the main parts' data is written first; then all averages are
+ * complete at once (passing_settle), their parts are walked and written, and the main parts end
+ * with what names them. From passing_over on the next step may be walked beside that.
  *
  * Which steps are walked:
  *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
  *				the writer behind it
- *	that a pass wants	that pass, and sums, which cost little then
+ *	that a pass wants	that pass, and sums of its main and const parts, which cost little then
  *	the newest in memory	sums, once its daemon has had nothing else to do for PASSES_IDLE_NS: else each
  *				step would pay for it. Whatever comes meanwhile ends that walk.
  */
@@ -25,6 +30,9 @@
 
 #ifndef PASSES_IDLE_NS
 #define PASSES_IDLE_NS (2 * NS_PER_S)
+#endif
+#ifndef PASSES_HANG_NS
+#define PASSES_HANG_NS (10 * NS_PER_S)
 #endif
 #define PASSES_MAX 4u
 
@@ -44,9 +52,10 @@ struct slot_sums {
 	_Atomic uint32_t refs;
 	uint64_t n;
 	struct slot_sum *mib; /* [n] */
-	/* Of both parts, by kind: the fingerprints of its table's pieces; NULL: it was not walked
-	 * to its end. For a walk that writes the same slot later. */
-	uint64_t *fp[2];
+	/* Of all parts, by kind: the fingerprints of its table's pieces, and how many; NULL: it was
+	 * not walked to its end. For a walk that writes the same slot later. */
+	uint64_t *fp[PART_KINDS];
+	uint32_t npiece[PART_KINDS];
 };
 struct slot_sums *slot_sums_ref(struct slot_sums *x); /* NULL is fine */
 void slot_sums_unref(struct slot_sums *x);	      /* NULL is fine */
@@ -88,20 +97,30 @@ struct pass {
 struct passing;
 /* Owner. NULL: no memory. rescue: beside the step's own walks, and seen by no pass. */
 struct passing *passing_new(struct snap *s, bool written, bool rescue);
-/* Part i of [0, 2 * world): of rank r, r is the main one and world + r the const one. Its table,
- * and the walk over it, are made once: a second attempt to write the part goes on with them. Any
- * thread, one a part. */
+/* Part i of [0, PART_KINDS * world), as part_kind and part_rank count them. Its table, and the walk
+ * over it, are made once: a second attempt to write the part goes on with them. That of averages
+ * can be opened once these are made. Any thread, one a part. */
 int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_err *err);
+/* Is there such a part, or will there be when the walk has ended? */
+bool passing_has(const struct passing *x, uint32_t i);
+/* Does this walk make the step's averages? Until passing_over. */
+bool passing_averages(const struct passing *x);
+/* What is known of the step's; NULL: it has none, or they are being made. */
+const struct average_result *passing_average(const struct passing *x);
 struct table *passing_table(struct passing *x, uint32_t i);
 struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
 /* Has a pass failed? Then the step has. */
 bool passing_failed(const struct passing *x);
+/* All main parts were walked: averages are completed. Worker, in one thread. */
+int passing_settle(struct passing *x, struct ckpt_err *err);
 /* What passes want although the step could not be written; rc: of the writing. Worker. */
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
 void passing_sum(struct passing *x);
-/* Owner: what was made is kept, or goes; the passes hear of it; pins move. rc: of the passes. Frees
- * x. */
+/* Owner, once the main parts were walked: what passes made is kept, or goes; they hear of it; pins
+ * move. rc: of the passes. Returns that, or -ECANCELED where the step came to nothing meanwhile. */
+int passing_over(struct passing *x, int rc);
+/* Owner. passing_over, where that was not called yet; the sums are the step's. Frees x. */
 void passing_end(struct passing *x, int rc);
 /* Threads that may compute for a walk of so many parts. */
 uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers);
@@ -109,10 +128,21 @@ uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers);
 /* --- which steps (owner) --- */
 /* A pass wants it and has not seen it: it is not released. */
 bool passes_wait(const struct snap *s);
+/* Averages alone want it, and cannot have it now: it may be released where slots are needed. */
+bool passes_may_give_up(const struct snap *s);
+/* What its averages go on from is there, or it wants none. */
+bool passes_ready(const struct snap *s);
+/* The averages of an older step of its launch are to be made first, and can be. */
+bool passes_older_wait(const struct snap *s);
+/* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
+ * its walk with it: the steps behind it are walked all the same. */
+bool passes_hang(const struct job *j);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);
 /* The predecessor of what will not come is not held. */
 void passes_let_go(struct job *j);
+/* The step before the next one is this one, whatever it was; NULL: none in memory is. */
+void passes_follow(struct job *j, struct snap *s);
 /* Something is to be done: an idle walk ends. */
 void passes_interrupt(struct job *j);
 #endif

@@ -4,8 +4,14 @@
 // the store's device. Invariant: nothing is written from memory that can still change; a file whose
 // write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
 // written when the walk has ended; the step is reported committed only after store_commit said so.
+//
+// A main part names the rank's other parts, so it ends last. Averages that are made in the step's
+// own walk are known when every rank's main part was walked: there the work is two tasks. The first
+// one writes the const parts and the main parts' data; the second one, the average parts and what
+// ends the main ones. Between them the owner keeps the averages, and the next step may be walked.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
+#include "daemon/average.h"
 #include "ckpt/move/part_writer.h"
 #include "ckpt/store/lineage.h"
 #include <inttypes.h>
@@ -23,6 +29,7 @@ const char ckptd_version[] = "ckptd " CKPT_VERSION;
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
 	int fd;	       /* -1: none yet, or it is finished */
+	bool data;     /* of a main part: header and data are in the file */
 	uint64_t done; /* bytes that were written to it */
 	bool linked;   /* it is an older step's: there is nothing to write */
 	struct store_part_id id;
@@ -44,8 +51,10 @@ struct persist {
 	uint64_t seq;	     /* the highest that is known; that of the step, once it is committed */
 	struct store_txn *txn;
 	uint32_t world;
-	/* [2 * world]: of rank r number r is the main part, world + r the const one, if it has
-	 * one */
+	uint32_t npart; /* by part_kind and part_rank; not each rank has one of each kind */
+	/* The parts that are written now: all; the const ones, and data of the main ones; or what is
+	 * left then */
+	enum { WRITE_ALL, WRITE_DATA, WRITE_REST } half;
 	struct passing *passing;
 	struct native_part *part;
 	struct part_file *file;
@@ -79,17 +88,22 @@ static int persist_tick(void *arg, uint64_t done)
 
 static uint32_t rank_of(const struct persist *p, uint32_t i)
 {
-	return i < p->world ? i : i - p->world;
+	return part_rank(i, p->world);
 }
 
 static uint32_t kind_of(const struct persist *p, uint32_t i)
 {
-	return i < p->world ? PART_MAIN : PART_CONST;
+	return part_kind(i, p->world);
 }
 
 static bool has_part(const struct persist *p, uint32_t i)
 {
-	return decl_part(p->snap->rank[rank_of(p, i)].decl, kind_of(p, i)) != NULL;
+	return passing_has(p->passing, i);
+}
+
+static uint32_t part_number(const struct persist *p, uint32_t kind, uint32_t r)
+{
+	return kind * p->world + r;
 }
 
 /* --- const parts: written once, then linked --- */
@@ -250,25 +264,63 @@ static void const_remember(struct persist *p)
 
 /* --- parts --- */
 
+/* The parts that a main one names, which are complete. How many. */
+static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_part *ret)
+{
+	uint32_t n = 0, r = rank_of(p, i);
+
+	for (uint32_t kind = PART_CONST; kind < PART_KINDS && i == r; kind++)
+		if (has_part(p, part_number(p, kind, r)))
+			ret[n++] = p->part[part_number(p, kind, r)];
+	return n;
+}
+
+/* Averages that are still to be made have the places that were declared. */
+static const struct table *table_of(const struct persist *p, uint32_t i)
+{
+	return kind_of(p, i) == PART_AVERAGE
+		       ? decl_part(p->snap->rank[rank_of(p, i)].decl, PART_AVERAGE)
+		       : passing_table(p->passing, i);
+}
+
 static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 {
-	uint32_t r = rank_of(p, i);
+	struct native_part source[PART_KINDS];
 	struct part_file *f = &p->file[i];
 	bool direct = true;
 
-	return store_part_create(p->txn, r,
-				 move_part_bytes_max(passing_table(p->passing, i),
-						     i == r && has_part(p, p->world + r)),
+	f->data = false;
+	return store_part_create(p->txn, rank_of(p, i),
+				 move_part_bytes_max(table_of(p, i), sources_of(p, i, source)),
 				 &direct, f->name, &f->fd, err);
+}
+
+/* As much of the part as this half of the work writes. */
+static int part_fill(struct persist *p, uint32_t i, const struct move_write *how,
+		     const struct native_info *info, struct ckpt_err *err)
+{
+	uint32_t r = rank_of(p, i);
+	const struct snap_rank *from = &p->snap->rank[r];
+	const void *raw = decl_part_raw(from->decl, kind_of(p, i), from->mem->base);
+	struct table *t = passing_table(p->passing, i);
+	struct part_file *f = &p->file[i];
+	int rc = 0;
+
+	if (kind_of(p, i) != PART_MAIN || p->half == WRITE_ALL)
+		return move_write_part(how, f->fd, raw, t, info, r, &p->part[i], err);
+	if (!f->data)
+		rc = move_write_data(how, f->fd, raw, t, info, r, err);
+	f->data |= rc == 0;
+	if (rc == 0 && p->half == WRITE_REST)
+		rc = move_write_tail(how, f->fd, t, info, r, &p->part[i], err);
+	return rc;
 }
 
 /* Its bytes, not synced yet. */
 static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
 {
-	uint32_t r = rank_of(p, i);
-	struct native_part *part = &p->part[i];
 	struct part_file *f = &p->file[i];
-	const struct snap_rank *from = &p->snap->rank[r];
+	struct native_part source[PART_KINDS];
 	struct part_attempt x = { .p = p };
 	const struct move_write how = { .ops = p->d->opts.ops,
 					.engine = p->d->opts.engine,
@@ -276,27 +328,24 @@ static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct c
 					.io = io,
 					.tick = persist_tick,
 					.arg = &x };
-	struct native_role role = { .kind = kind_of(p, i) };
+	struct native_role role = { .kind = kind_of(p, i), .source = source };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0;
 
 	if (rc < 0)
 		return rc;
-	if (i == r && has_part(p, p->world + r) && !MUTANT(SOURCES_NOT_WRITTEN)) {
-		role.nsource = 1;
-		role.source = &p->part[p->world + r];
-	}
+	if (!MUTANT(SOURCES_NOT_WRITTEN) && p->half != WRITE_DATA)
+		role.nsource = sources_of(p, i, source);
 	info.role = &role;
-	rc = move_write_part(&how, f->fd, decl_part_raw(from->decl, role.kind, from->mem->base),
-			     passing_table(p->passing, i), &info, r, part, err);
-	f->done = x.done;
+	rc = part_fill(p, i, &how, &info, err);
+	f->done += x.done;
 	if (rc == 0) {
-		memcpy(part->name, f->name, sizeof part->name);
-		part->table = passing_table(p->passing, i);
+		memcpy(p->part[i].name, f->name, sizeof p->part[i].name);
+		p->part[i].table = passing_table(p->passing, i);
 		return 0;
 	}
 	store_part_drop(p->txn, f->name, TAKE_FD(f->fd));
-	atomic_fetch_sub_explicit(p->written, f->done, memory_order_relaxed);
+	atomic_fetch_sub_explicit(p->written, TAKE(f->done), memory_order_relaxed);
 	return rc;
 }
 
@@ -307,7 +356,7 @@ static int part_sync(struct persist *p, uint32_t i, struct ckpt_err *err)
 				   err);
 
 	if (rc < 0)
-		atomic_fetch_sub_explicit(p->written, f->done, memory_order_relaxed);
+		atomic_fetch_sub_explicit(p->written, TAKE(f->done), memory_order_relaxed);
 	return rc;
 }
 
@@ -361,8 +410,25 @@ static void *parts_sync(void *arg)
 	return NULL;
 }
 
+/* The const and average part of a rank, synced, as far as they are written now. */
+static int sources_write(struct persist *p, uint32_t r, struct part_io **io, struct ckpt_err *err)
+{
+	uint32_t constant = part_number(p, PART_CONST, r),
+		 average = part_number(p, PART_AVERAGE, r);
+	int rc = 0;
+
+	if (p->half != WRITE_REST && has_part(p, constant) && !p->file[constant].linked)
+		rc = part_persist(p, constant, 0, io, true, err);
+	if (rc == 0 && p->half != WRITE_DATA && has_part(p, average)) {
+		rc = passing_open(p->passing, average, 0, err);
+		if (rc == 0)
+			rc = part_persist(p, average, 0, io, true, err);
+	}
+	return rc;
+}
+
 /* Takes one rank after the other until none is left or one of their parts is lost. The main part is
- * the last one of a rank, because it names the other, which is synced by then. */
+ * the last one of a rank, because it names the others, which are synced by then. */
 static void parts_write(struct persist *p, struct part_io **io)
 {
 	bool hand_over = p->written_parts.item;
@@ -371,11 +437,9 @@ static void parts_write(struct persist *p, struct part_io **io)
 	int rc;
 
 	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
-		rc = 0;
-		if (has_part(p, p->world + r) && !p->file[p->world + r].linked)
-			rc = part_persist(p, p->world + r, 0, io, true, &err);
+		rc = sources_write(p, r, io, &err);
 		if (rc == 0)
-			rc = part_persist(p, r, 0, io, !hand_over, &err);
+			rc = part_persist(p, r, 0, io, !hand_over && p->half != WRITE_DATA, &err);
 		if (rc < 0)
 			part_lost(p, rc, &err);
 		else if (hand_over)
@@ -394,7 +458,7 @@ static void *writer_run(void *arg)
 
 static void parts_drop(struct persist *p, uint32_t from)
 {
-	for (uint32_t i = from; i < 2 * p->world; i++)
+	for (uint32_t i = from; i < p->npart; i++)
 		if (p->file[i].fd >= 0)
 			store_part_drop(p->txn, p->file[i].name, TAKE_FD(p->file[i].fd));
 }
@@ -404,13 +468,13 @@ static void parts_count(struct persist *p)
 {
 	uint64_t total = 0, linked = 0;
 
-	for (uint32_t i = 0; i < 2 * p->world; i++) {
+	for (uint32_t i = 0; i < p->npart; i++) {
 		if (!has_part(p, i))
 			continue;
 		if (p->file[i].linked)
 			linked += p->part[i].raw_bytes;
 		else
-			total += passing_table(p->passing, i)->place[0].bytes;
+			total += table_of(p, i)->place[0].bytes;
 	}
 	if (p->rescue)
 		return;
@@ -426,9 +490,9 @@ static int parts_reserve(struct persist *p)
 	int rc = 0;
 
 	(void)passing_threads(p->world, &helpers);
-	for (uint32_t i = 0; i < 2 * p->world; i++)
+	for (uint32_t i = 0; i < p->npart; i++)
 		p->file[i] = (struct part_file){ .fd = -1 };
-	for (uint32_t i = 0; i < 2 * p->world && rc == 0; i++)
+	for (uint32_t i = 0; i < part_number(p, PART_AVERAGE, 0) && rc == 0; i++)
 		if (has_part(p, i))
 			rc = passing_open(p->passing, i, helpers, &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
@@ -437,7 +501,7 @@ static int parts_reserve(struct persist *p)
 	if (rc < 0)
 		return rc;
 	parts_count(p);
-	for (; made < 2 * p->world && rc == 0; made += rc == 0)
+	for (; made < p->npart && rc == 0; made += rc == 0)
 		if (has_part(p, made) && !p->file[made].linked)
 			rc = part_reserve(p, made, &p->err);
 	if (rc != -EMFILE && rc != -ENFILE)
@@ -455,7 +519,7 @@ static int parts_threads(struct persist *p)
 	struct part_io *own = NULL, **io = p->worker ? &p->worker->io : &own;
 
 	p->written_parts = (struct queue){ 0 };
-	if (p->world > 1 && queue_init(&p->written_parts, p->world) == 0)
+	if (p->world > 1 && p->half != WRITE_DATA && queue_init(&p->written_parts, p->world) == 0)
 		while (nsync < MIN(p->world - 1, SYNCERS_MAX) &&
 		       thread_start(&syncer[nsync], "ckptd-sync", true, parts_sync, p) == 0)
 			nsync++;
@@ -479,21 +543,33 @@ static int parts_threads(struct persist *p)
 	return atomic_load(&p->failed);
 }
 
-static void parts_run(struct task *t)
+/* What is left of the parts is written, or all goes. */
+static void parts_end(struct persist *p)
 {
-	struct persist *p = (struct persist *)t;
-	p->worker = worker_me();
 	atomic_store(&p->next, 0u);
 	atomic_store(&p->failed, 0);
-	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
-	if (p->rc < 0)
+	p->rc = parts_threads(p);
+	if (p->rc == 0 && p->half == WRITE_DATA)
 		return;
-	p->rc = parts_reserve(p);
-	if (p->rc == 0)
-		p->rc = parts_threads(p);
 	parts_drop(p, 0);
 	if (p->rc < 0)
 		store_abort(TAKE(p->txn));
+}
+
+static void parts_run(struct persist *p)
+{
+	p->worker = worker_me();
+	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
+	if (p->rc < 0)
+		return;
+	p->half = passing_averages(p->passing) ? WRITE_DATA : WRITE_ALL;
+	p->rc = parts_reserve(p);
+	if (p->rc == 0) {
+		parts_end(p);
+		return;
+	}
+	parts_drop(p, 0);
+	store_abort(TAKE(p->txn));
 }
 
 /* Whatever call it was that failed: where the directory was moved or replaced, that is why. */
@@ -518,24 +594,29 @@ static uint64_t room_needed(const struct persist *p)
 	return bytes;
 }
 
-/* Room first: no disk is filled to learn that a step does not fit. What the file system does not
- * tell, quotas among it, is learned when the space is reserved. */
-static void room_run(struct task *t)
+/* What did not fit may, after something was removed: all is written from the beginning. */
+static void room_again(struct persist *p)
 {
-	struct persist *p = (struct persist *)t;
-	p->rc = keep_room(p->d, p->store, p->info.step, room_needed(p), &p->err);
-	if (p->rc < 0)
-		return;
-	parts_run(t);
 	/* A link that was refused needs room, too. */
-	if (p->rc == -ENOSPC && keep_free(p->d, p->store, room_needed(p))) {
+	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, room_needed(p))) {
 		p->err = (struct ckpt_err){ 0 };
 		const_look(p);
 		atomic_store_explicit(p->written, 0, memory_order_relaxed);
-		parts_run(t);
+		parts_run(p);
 	}
-	if (p->rc == -ENOSPC)
+	if (p->rc == -ENOSPC && !p->rescue)
 		keep_advise(p->store, &p->err);
+}
+
+/* Room first: no disk is filled to learn that a step does not fit. What the file system does not
+ * tell, quotas among it, is learned when the space is reserved. */
+static void room_run(struct persist *p)
+{
+	p->rc = keep_room(p->d, p->store, p->info.step, room_needed(p), &p->err);
+	if (p->rc < 0)
+		return;
+	parts_run(p);
+	room_again(p);
 }
 
 /* move_tick_fn */
@@ -551,19 +632,37 @@ static int finish_tick(void *arg, uint64_t done)
 static void write_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	struct ckpt_err err;
+	struct ckpt_err err = { 0 };
 
 	const_look(p);
 	if (p->rescue) /* there nothing is removed to make room */
-		parts_run(t);
+		parts_run(p);
 	else
-		room_run(t);
+		room_run(p);
 	blame_place(p);
-	p->passed = p->rc;
-	if (p->rc < 0)
-		p->passed = passing_finish(p->passing, p->rc, finish_tick, p, &err);
-	if (p->passed == 0)
+	p->passed = p->rc < 0 ? passing_finish(p->passing, p->rc, finish_tick, p, &err)
+			      : passing_settle(p->passing, &err);
+	if (p->rc == 0 && p->passed < 0) {
+		parts_drop(p, 0);
+		store_abort(TAKE(p->txn));
+		p->rc = p->passed;
+		p->err = err;
+	}
+	if (p->passed == 0 && (p->half != WRITE_DATA || p->rc < 0))
 		passing_sum(p->passing);
+}
+
+/* Behind walked_done. */
+static void rest_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	p->worker = worker_me();
+	p->half = WRITE_REST;
+	parts_end(p);
+	room_again(p);
+	blame_place(p);
+	passing_sum(p->passing);
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
@@ -588,15 +687,17 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 			 uint64_t *ret_len, uint8_t *ret_id)
 {
 	const struct whole *w = p->snap->whole;
-	cleanup_free struct native_part *part = calloc(2 * (size_t)p->world, sizeof *part);
-	cleanup_free const uint32_t **map = calloc(2 * (size_t)p->world, sizeof(uint32_t *));
-	cleanup_free uint32_t *map_n = calloc(2 * (size_t)p->world, sizeof *map_n);
+	cleanup_free struct native_part *part = calloc(p->npart, sizeof *part);
+	cleanup_free const uint32_t **map = calloc(p->npart, sizeof(uint32_t *));
+	cleanup_free uint32_t *map_n = calloc(p->npart, sizeof *map_n);
 	struct native_whole whole = { .map = map, .map_n = map_n };
+	struct table_average row[TABLE_AVERAGES_MAX];
+	struct table all;
 	uint32_t n = 0;
 
 	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
-	for (uint32_t i = 0; i < 2 * p->world; i++) {
+	for (uint32_t i = 0; i < p->npart; i++) {
 		if (!has_part(p, i))
 			continue;
 		map[n] = w ? w->map[i] : NULL;
@@ -606,7 +707,11 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 	if (!w)
 		return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id,
 				       &p->err);
-	whole.all = &w->table;
+	all = w->table; /* with the rows of this step, and all else as it is */
+	memcpy(row, all.average, all.naverage * sizeof *row);
+	all.average = row;
+	average_rows_now(passing_average(p->passing), p->snap->rank[0].decl, all.naverage, row);
+	whole.all = &all;
 	return native_manifest_whole(&p->info, &whole, part, n, line, ret_bytes, ret_len, ret_id,
 				     &p->err);
 }
@@ -617,7 +722,7 @@ static void commit_step(struct persist *p)
 	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
 	char health[DRIFT_TEXT];
-	const struct checkpoint_attr attr = { DRIFT_ATTR, health };
+	struct checkpoint_attr attr[1 + TABLE_AVERAGES_MAX];
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
@@ -633,10 +738,10 @@ static void commit_step(struct persist *p)
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
 	drift_text(p->snap->launch, health, sizeof health);
-	if (health[0]) {
-		at.line.nattr = 1;
-		at.line.attr = &attr;
-	}
+	at.line.attr = attr;
+	at.line.nattr = average_attrs(passing_average(p->passing), attr, TABLE_AVERAGES_MAX);
+	if (health[0])
+		attr[at.line.nattr++] = (struct checkpoint_attr){ DRIFT_ATTR, health };
 	if (p->rc == 0)
 		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)
@@ -757,17 +862,30 @@ static void commit_done(struct daemon *d, struct task *t)
 		keep_after(j);
 }
 
+static void discard(struct persist *p)
+{
+	parts_drop(p, 0);
+	store_abort(TAKE(p->txn));
+	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
+}
+
+/* The daemon is killed, or the step is not what its ranks had (of one that was taken over a guard
+ * may still say so): nothing of it is committed. */
+static bool discarded(struct persist *p)
+{
+	if (p->rc == 0 && (atomic_load(&p->d->stops) >= 1000 || snap_guarded(p->snap) < 0))
+		discard(p);
+	return p->rc < 0;
+}
+
 static void parts_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 
+	(void)d;
 	changed_say(p);
-	if (p->rc == 0 && (atomic_load(&d->stops) >= 1000 || snap_guarded(s) < 0)) {
-		store_abort(TAKE(p->txn)); /* of one that was taken over a guard may still say so */
-		p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
-	}
-	if (p->rc < 0) {
+	if (discarded(p)) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
 		persist_over(p);
@@ -778,6 +896,28 @@ static void parts_done(struct daemon *d, struct task *t)
 	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0, NULL);
 	p->task = (struct task){ commit_run, commit_done, NULL };
 	device_task(p->place->device, LANE_WRITE, &p->task);
+}
+
+/* The main parts were walked, and with averages their data alone is written. */
+static void walked_done(struct daemon *d, struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+	struct job *j = p->snap->job;
+
+	if (p->half != WRITE_DATA || discarded(p)) {
+		parts_done(d, t);
+		return;
+	}
+	p->passed = passing_over(p->passing, p->passed);
+	if (p->passed < 0) {
+		discard(p);
+		parts_done(d, t);
+		return;
+	}
+	j->writing_walked = true;
+	p->task = (struct task){ rest_run, parts_done, NULL };
+	device_task(p->place->device, LANE_WRITE, &p->task);
+	job_settle(j);
 }
 
 static struct persist *persist_new(struct snap *s, struct place *place, bool rescue)
@@ -797,8 +937,9 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 	p->world = s->world;
 	p->written = &s->written;
 	p->rescue = rescue;
-	p->part = calloc(2 * (size_t)s->world, sizeof *p->part);
-	p->file = calloc(2 * (size_t)s->world, sizeof *p->file);
+	p->npart = PART_KINDS * s->world;
+	p->part = calloc(p->npart, sizeof *p->part);
+	p->file = calloc(p->npart, sizeof *p->file);
 	p->passing = passing_new(s, true, rescue);
 	p->passed = -ECANCELED;
 	if (!p->passing || !p->part || !p->file) {
@@ -823,11 +964,12 @@ void persist_start(struct snap *s)
 		snap_written(s, -ENOMEM, "no memory to write the step");
 		return;
 	}
+	s->job->writing_walked = false;
 	s->write_ns = now_ns();
 	atomic_store_explicit(&s->total, 0, memory_order_relaxed); /* until parts_count */
 	atomic_store_explicit(&s->linked, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
-	p->task = (struct task){ write_run, parts_done, NULL };
+	p->task = (struct task){ write_run, walked_done, NULL };
 	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // rescue.c - DRAIN to another directory: what a job has staged is committed in DIR/JOB, also where the job's
 // own directory was moved, was removed or hangs. Called by commands and snap.
-// Invariant: a rescue reads the slots and changes nothing else: a step's own life goes on beside it.
-#include "daemon/state.h"
+// Invariants: a rescue reads the slots and changes nothing else: a step's own life goes on beside
+// it; a step that wants averages is rescued with them, or not at all.
+#include "daemon/average.h"
+#include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -169,6 +171,23 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct c
 }
 
 /* --- writing, the oldest first --- */
+/* Its averages will not be made; or nobody knows when, for its walk comes with the writer to a
+ * directory that hangs. */
+static bool averages_lost(struct snap *s)
+{
+	bool hangs = s->phase == PHASE_WRITING && passes_hang(s->job);
+
+	if (!average_wanted(s) || (!s->pass_failed && !hangs))
+		return false;
+	rescue_lost(s, -EAGAIN,
+		    hangs ? "its averages are not made yet: that comes with the write to the "
+			    "job's own directory, which does not answer; once a newer step is "
+			    "staged, drain again for that one"
+			  : "its averages could not be made, and a step is not written without "
+			    "those that its job declares");
+	return true;
+}
+
 void rescue_next(struct job *j)
 {
 	struct rescue *x = j->rescue;
@@ -178,10 +197,10 @@ void rescue_next(struct job *j)
 	if (!x || x->claiming || x->writing)
 		return;
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		if (!s->rescue)
+		if (!s->rescue || averages_lost(s))
 			continue;
 		waits = true;
-		if (s->phase != PHASE_COLLECTING && snap_guarded(s) > 0 &&
+		if (s->phase != PHASE_COLLECTING && snap_guarded(s) > 0 && !average_wanted(s) &&
 		    (!due || s->staged_at < due->staged_at))
 			due = s;
 	}

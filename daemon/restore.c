@@ -53,6 +53,8 @@ static void restore_free(struct restore *x)
 	retreat_free(&x->retreat);
 	listed_free(&x->listed);
 	free(x->bad);
+	average_held_free(x->held);
+	average_base_unref(x->base);
 	launch_unref(x->l);
 	free(x);
 }
@@ -503,6 +505,23 @@ static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 	return NULL;
 }
 
+/* What the launch's next step finds. */
+static int averages_go_on(struct restore *x)
+{
+	int rc = average_base_restored(x->l, TAKE(x->base), x->pin.step);
+
+	snprintf(x->got.averages, sizeof x->got.averages, "%.*s",
+		 (int)sizeof x->got.averages - 1, x->averages);
+	return rc < 0 ? ckpt_error(&x->err, rc, "no memory for the averages of the job") : 0;
+}
+
+static void averages_log(const struct restore *x)
+{
+	for (const char *p = x->averages; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&x->d->opts.log, LOG_NOTICE, "restore: job %s: %.*s", x->l->job->name,
+			 (int)strcspn(p, "\n"), p);
+}
+
 static void fill_over(struct restore *x)
 {
 	struct daemon *d = x->d;
@@ -519,6 +538,8 @@ static void fill_over(struct restore *x)
 		x->listed.set = false;
 	}
 	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
+	if (x->rc == 0 && x->base_taken)
+		x->rc = averages_go_on(x);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
 			const struct snap *s =
@@ -532,6 +553,7 @@ static void fill_over(struct restore *x)
 		log_line(&d->opts.log, LOG_NOTICE,
 			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
 			 l->generation, x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		averages_log(x);
 	} else {
 		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
 			 x->pin.step, x->err.msg, x->marked);
@@ -573,6 +595,11 @@ static void fill_done(struct daemon *d, struct task *t)
 	restore_landed(x);
 }
 
+static bool averaged_declared(const struct launch *l)
+{
+	return l->member[0].decl && l->member[0].decl->averages;
+}
+
 static void fill_start(struct launch *l, uint32_t round)
 {
 	struct pin *pin = &l->pin[round % ROUNDS_MAX];
@@ -586,6 +613,8 @@ static void fill_start(struct launch *l, uint32_t round)
 		restore_try(l);
 		return;
 	}
+	if (s && averaged_declared(l) && average_base_waits(s))
+		return; /* restore_tick comes again */
 	x = restore_new(l, &l->member[0].want, round);
 	if (x) {
 		x->src = calloc(s ? s->world : 1, sizeof *x->src);
@@ -599,9 +628,12 @@ static void fill_start(struct launch *l, uint32_t round)
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
+	if (s && averaged_declared(l) && !(x->want.flags & CKPT_DRY_RUN))
+		x->held = average_held_newest(s);
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
+	x->averaged = s && s->averaged;
 	for (uint32_t r = 0; s && r < s->world; r++) {
 		x->sums[r] = passes_sums(s, r);
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),

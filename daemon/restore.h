@@ -12,6 +12,7 @@
  */
 #ifndef DAEMON_RESTORE_H
 #define DAEMON_RESTORE_H
+#include "daemon/average.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"
 
@@ -58,6 +59,13 @@ struct restore {
 	uint32_t nlanding, tasks;	 /* tasks: of windows, that run */
 	struct wire_restored got;
 	int blob_fd;
+	bool averaged; /* the step in memory: its slots have its averages */
+	/* Averages of the step in memory, or of one before it; NULL: none, or it is on disk */
+	struct average_held *held;
+	/* What the launch's averages go on from. taken: they do, from this step, or begin anew */
+	struct average_base *base;
+	bool base_taken;
+	char averages[4096]; /* average_reading_say */
 	bool gone;	      /* what was chosen: not damaged, and not there */
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */

@@ -101,6 +101,15 @@ bool member_dead(const struct member *m)
 	return m->over || !m->attached || pidfd_dead(m->pidfd);
 }
 
+static void seeds_free(struct session *s)
+{
+	for (struct seed *x = TAKE(s->seeds), *next; x; x = next) {
+		next = x->next;
+		(void)close(x->fd);
+		free(x);
+	}
+}
+
 static void session_free(struct session *s)
 {
 	struct session **at = &s->d->sessions;
@@ -117,6 +126,7 @@ static void session_free(struct session *s)
 	}
 	if (s->root_fd >= 0)
 		(void)close(s->root_fd);
+	seeds_free(s);
 	free(s);
 }
 
@@ -246,8 +256,8 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 		session_refuse(s, -ENOTDIR, "the store of the request is not a directory");
 	} else if (m->world == 0 || m->world > WIRE_WORLD_MAX || m->rank >= m->world) {
 		session_refuse(s, -EINVAL, "rank must be below world, and world at most 4096");
-	} else if (m->nslot < 2 || m->nslot > WIRE_SLOTS_MAX) {
-		session_refuse(s, -EINVAL, "slots must be 2, 3 or 4");
+	} else if (m->nslot == 1 || m->nslot > WIRE_SLOTS_MAX) {
+		session_refuse(s, -EINVAL, "slots must be 2, 3 or 4, or 0 for the default");
 	} else if (store_job_check(m->job, &err) < 0) {
 		session_refuse(s, err.code, err.msg);
 	} else if (s->d->drain_until) {
@@ -327,10 +337,11 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 
 static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 {
+	const struct launch *l = s->launch;
 	struct ckpt_err err = { 0 };
 	struct adopt *a;
 
-	if (m->slot >= s->launch->nslot || s->member->decl) {
+	if (m->slot >= (l->slots ? l->slots : WIRE_SLOTS_MAX) || s->member->decl) {
 		session_refuse(s, -EPROTO,
 			       "there is no such slot, or it comes after the declaration");
 		return;
@@ -345,6 +356,33 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	a->mark_ns = m->mark_ns;
 	a->epoch = m->epoch;
 	a->flags = m->flags;
+	session_ok(s);
+}
+
+static void on_seed(struct session *s, const struct wire_seed *m, int *fd)
+{
+	struct seed *x = s->seeds;
+	uint64_t dev, ino;
+
+	if (m->average >= TABLE_AVERAGES_MAX || dir_look(fd[0], &dev, &ino) < 0) {
+		session_refuse(s, -EPROTO, "there is no such average, or its seed is no directory");
+		return;
+	}
+	while (x && x->average != m->average)
+		x = x->next;
+	if (!x) {
+		x = calloc(1, sizeof *x);
+		if (!x) {
+			session_refuse(s, -ENOMEM, "ckptd has no memory for a seed");
+			return;
+		}
+		*x = (struct seed){ .average = m->average, .fd = -1, .next = s->seeds };
+		s->seeds = x;
+	}
+	if (x->fd >= 0)
+		(void)close(x->fd);
+	x->fd = TAKE_FD(fd[0]);
+	memcpy(x->path, m->path, sizeof x->path);
 	session_ok(s);
 }
 
@@ -370,6 +408,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 		break;
 	case WIRE_ADOPT:
 		on_adopt(s, msg, fd);
+		break;
+	case WIRE_SEED:
+		on_seed(s, msg, fd);
 		break;
 	case WIRE_DECLARE:
 		/* What no part could hold is not even hashed: others wait for the same threads. */

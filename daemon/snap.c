@@ -6,6 +6,7 @@
 // staged; a slot goes back to the gate only when no task and no copier of a rank can touch it.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
+#include "daemon/average.h"
 #include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ static void snap_unlink(struct snap *s)
 	if (s->job->before == s)
 		s->job->before = NULL;
 	free(s->rank);
+	average_result_unref(s->average);
 	whole_unref(s->whole);
 	launch_unref(s->launch);
 	free(s);
@@ -225,6 +227,7 @@ void slot_give(struct launch *l, uint32_t slot)
 	shared_gate_over(l->page, slot); /* a rank that is late sees this, or is seen */
 	if (slot_written(l, slot))
 		return; /* ring_tickets comes again */
+	average_seals_open(l, slot);
 	shared_gate_give(l->page, slot);
 	shared_event(l->page);
 }
@@ -769,10 +772,13 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
 						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
+	average_adopt(s);
 	log_line(&l->job->d->opts.log, LOG_NOTICE,
-		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name,
-		 step);
+		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon%s", l->job->name,
+		 step, s->averaged ? ", with its averages" : "");
 	snap_staged(s);
+	if (s->averaged) /* the steps come in their order */
+		passes_follow(s->job, s);
 }
 
 /* Of a place; NULL: of the newest launch's. */
@@ -805,13 +811,13 @@ static void write_next(struct job *j)
 		int guarded = s->phase == PHASE_QUEUED ? snap_guarded(s) : -1;
 
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) &&
+		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) && passes_ready(s) &&
 		    (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due)
 		passes_interrupt(j);
-	if (!due || j->writing || j->passing)
+	if (!due || j->writing || j->passing || passes_older_wait(due))
 		return;
 	due->phase = PHASE_WRITING;
 	j->writing = due;
@@ -834,6 +840,13 @@ static bool slot_is_free(const struct launch *l)
 	return false;
 }
 
+/* The next mark needs its slot, and its averages cannot be made now. */
+static bool gives_up(const struct snap *s)
+{
+	return passes_may_give_up(s) && s != newest_staged(s->job, s->launch->place) &&
+	       !slot_is_free(s->launch);
+}
+
 /* Need a staged step be held no longer? Each place has its newest one: what was staged for another
  * directory does not replace it. */
 static bool is_superseded(const struct snap *s, uint64_t now)
@@ -841,7 +854,7 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 	const struct job *j = s->job;
 	bool kept = s->committed || s->rescued;
 
-	if (s->rescue || s->tasks || s->pins || passes_wait(s))
+	if (s->rescue || s->tasks || s->pins || (passes_wait(s) && !gives_up(s)))
 		return false;
 	if (s->dropped || s != newest_staged(j, s->launch->place))
 		return true;
@@ -849,6 +862,19 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 		return true; /* and the step before it is pinned: nothing would ever be marked again */
 	return kept && s->launch->state == LAUNCH_ENDED &&
 	       elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS;
+}
+
+/* It is released without the averages that it should have had. */
+static void average_gone(struct snap *s)
+{
+	if (s->dropped || s->pass_failed || !average_wanted(s))
+		return;
+	s->average_late = true;
+	s->job->average.given_up++;
+	log_line(&s->job->d->opts.log, LOG_DEBUG,
+		 "passes: job %s step %" PRIu64
+		 " has given up its averages: a newer step is staged",
+		 s->job->name, s->step);
 }
 
 void job_settle(struct job *j)
@@ -860,8 +886,10 @@ void job_settle(struct job *j)
 	passes_let_go(j);
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
-		if (s->phase == PHASE_STAGED && is_superseded(s, now))
-			snap_release(s);
+		if (s->phase != PHASE_STAGED || !is_superseded(s, now))
+			continue;
+		average_gone(s);
+		snap_release(s);
 	}
 	if (j->launch && j->launch->lent)
 		launch_lent(j->launch);

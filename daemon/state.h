@@ -155,9 +155,12 @@ struct decl {
 	 * own memory, which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
-	struct table part; /* what its slot holds: one place */
-	uint64_t
-		slot_sum; /* of where its pieces lie: equal ones have the same bytes between them */
+	struct table part; /* what is copied to its slot: one place */
+	/* The same, and behind it the tensors and pieces of the averages, as they lie in the slot.
+	 * Empty where it declares none. The copiers, drift and canaries know `part` alone. */
+	struct table all;
+	/* of where the pieces of both lie: equal ones have the same bytes between them */
+	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
 	 * slot, the const one's at const_at, a multiple of 2 MiB. Both are empty where it has
@@ -165,7 +168,7 @@ struct decl {
 	struct table main, constant;
 	uint64_t const_at;
 	/* NULL: it declares none. Their raw space is at average_at, a multiple of 2 MiB; the slot's
-	 * last page is its seal (average.h) */
+	 * last page, of its raw_bytes, is its seal (average.h) */
 	struct averages *averages;
 	uint64_t average_at;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
@@ -195,7 +198,8 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, raw_bytes), not of table, copy and the segments. */
+/* Of what its slot holds (part, all, main, constant, averages, raw_bytes), not of table, copy and
+ * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
@@ -204,7 +208,8 @@ int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct c
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
-/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie. Worker. */
+/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie, and in its
+ * seal. Worker. */
 int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
@@ -212,8 +217,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
 /* Does a later rev of an epoch differ from the one before it in nothing but where memory lies,
- * strides, and how much room blobs have? 0 or -EINVAL with the first tensor that does in more.
- * Worker. */
+ * strides, and how much room blobs have? 0 or -EINVAL with the first tensor, or average, that does
+ * in more. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
@@ -229,18 +234,29 @@ struct agreed;
 int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
 	  struct ckpt_err *err);
 void agreed_free(struct agreed *a);
+/* The parts of all ranks are counted by kind: number kind * world + rank. */
+#define PART_KINDS 3u /* main, const, average */
+static inline uint32_t part_kind(uint32_t i, uint32_t world)
+{
+	return i / world;
+}
+static inline uint32_t part_rank(uint32_t i, uint32_t world)
+{
+	return i % world;
+}
 /* The tensors of all parts as one table: made once in an epoch, used by every commit. */
 struct whole {
 	_Atomic uint32_t refs;
 	uint32_t epoch, world;
 	struct table table;  /* no pieces, no places */
 	struct names *names; /* its */
-	/* [2 * world], as struct persist counts parts: where a part's tensors are in the table.
+	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the table.
 	 * NULL: there is no such part. Ranks that declare the same have one map; own: free it */
 	uint32_t **map, *map_n;
 	bool *own;
 };
-/* -EINVAL: their pieces do not cover every tensor once; all that is wrong. */
+/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; all that is
+ * wrong. */
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
 struct whole *whole_ref(struct whole *w);
 void whole_unref(struct whole *w); /* NULL is fine */
@@ -259,8 +275,11 @@ uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
 const struct table *decl_part(const struct decl *d, uint32_t kind);
 /* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length
- * that the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it. */
-int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
+ * that the slot holds. raw: the slot. Names and sets are the declaration's, which outlives it.
+ * averaged: as snap.averaged: the averages are in the table, too; without it they are none of the
+ * step's. Their rows are those of no step; the table's own, to be filled in. */
+int decl_slot_now(const struct decl *d, const void *raw, bool averaged, struct table *ret,
+		  struct ckpt_err *err);
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
 		  struct ckpt_err *err);
 /* At most, of the files of its parts: all, or those that each step writes. */
@@ -283,6 +302,13 @@ struct draining {
 	int code;
 	char text[2048];
 };
+/* A directory that `seed=` of an average names (WIRE_SEED). */
+struct seed {
+	uint32_t average;
+	int fd;
+	char path[WIRE_PATH_BYTES];
+	struct seed *next;
+};
 struct session {
 	struct daemon *d;
 	int sock, pidfd;
@@ -296,7 +322,9 @@ struct session {
 	uint64_t closed_ns;
 	struct wire_hello hello;
 	int root_fd;
-	uint32_t seq; /* of the request being answered */
+	struct seed
+		*seeds; /* of SEED, for the next declaration; they are closed with the session */
+	uint32_t seq;	/* of the request being answered */
 	struct launch *launch;
 	struct member *member;
 	bool control;
@@ -382,6 +410,14 @@ struct const_part {
 	uint64_t words_right; /* as right */
 };
 
+/* Of averages: steps. */
+struct average_tally {
+	uint64_t averaged; /* that have theirs, whether they were taken in or not */
+	/* of these, that some row did not take in, by enum average_gate (average.h) */
+	uint64_t gated[4];
+	uint64_t given_up; /* that have none, because the next marks needed the slots */
+};
+
 #define REFUSALS_MAX 16u
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
@@ -394,6 +430,7 @@ struct job {
 		char text[512];
 	} failing;
 	struct tally tally;
+	struct average_tally average;
 	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
 	uint32_t npast, nskipped;		       /* so far */
 	uint64_t triggers;			       /* orders so far */
@@ -409,9 +446,10 @@ struct job {
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
 	struct snap *snaps;	 /* of all launches, newest first */
-	struct snap *writing;	 /* at most one at a time, and no walk beside it */
+	struct snap *writing;	 /* at most one at a time */
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
+	bool writing_walked; /* what passes want of `writing` is made: another walk may go beside it */
 	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is
 	 * looked at often */
 	bool awaits_guard;
@@ -491,7 +529,8 @@ struct launch {
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	struct lineage_known known; /* the task's that commits */
-	uint32_t world, nslot, epoch, nattached, nlost;
+	uint32_t world, epoch, nattached, nlost;
+	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
@@ -584,6 +623,7 @@ struct snap {
 	bool told;	     /* that it is staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
 	bool averaged;	     /* its slots hold the averages of this step, whole */
+	bool average_late;   /* it has given up its averages */
 	struct average_result *average; /* reference: what is known of them; NULL until averaged */
 	char why[1280];			/* unfit */
 	uint16_t ticket_seq;
@@ -625,6 +665,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void launch_let_go(struct launch *l); /* of step_fd */
+/* rc: could the seeds of that epoch's averages be used (average.h)? */
+void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text);
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
 void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);

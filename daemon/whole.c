@@ -5,6 +5,7 @@
 // Invariants: a rank is compared with one table of all that came before it, not with each of them;
 // a struct whole is read only once it is made.
 #include "ckpt/base/mutant.h"
+#include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -77,6 +78,8 @@ static int contradictions(const struct decl *mine, struct decl *const *other, ui
 	snprintf(mine_who, sizeof mine_who, "rank %u", mine->rank);
 	for (uint32_t r = 0; r < world && list.n == 0; r++) {
 		snprintf(other_who, sizeof other_who, "rank %u", r);
+		if (other[r])
+			averages_compare(mine, mine_who, other[r], other_who, &list);
 		for (uint32_t i = 0; other[r] && i < mine->table.ntensor; i++) {
 			const struct table_tensor *x = &mine->table.tensor[i];
 			uint32_t k = table_find(&other[r]->table, x->component, x->name, x->rank);
@@ -88,10 +91,26 @@ static int contradictions(const struct decl *mine, struct decl *const *other, ui
 	}
 	rc = ckpt_errlist_end(&list, err,
 			      "the ranks disagree about %" PRIu64
-			      " properties of tensors; nothing is sealed",
+			      " properties of tensors or averages; nothing is sealed",
 			      list.n);
 	ckpt_errlist_free(&list);
 	return rc;
+}
+
+/* Those that were accepted average alike: one of them is asked. */
+static bool averages_alike(const struct decl *mine, struct decl *const *other, uint32_t world)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	uint32_t r = 0;
+	bool alike;
+
+	while (r < world && !other[r])
+		r++;
+	if (r < world)
+		averages_compare(mine, "", other[r], "", &list);
+	alike = list.n == 0 || MUTANT(AVERAGES_UNCOMPARED);
+	ckpt_errlist_free(&list);
+	return alike;
 }
 
 int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
@@ -111,7 +130,7 @@ int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint3
 			rc = agreed_add(*a, other[r], &same, err);
 	if (rc == 0)
 		rc = agreed_add(*a, mine, &same, err);
-	if (rc == 0 && same)
+	if (rc == 0 && same && averages_alike(mine, other, world))
 		return 0;
 	/* What was refused is in the table now: the next rank makes another one. */
 	agreed_free(TAKE(*a));
@@ -129,7 +148,7 @@ void whole_unref(struct whole *w)
 {
 	if (!w || atomic_fetch_sub_explicit(&w->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	for (uint32_t i = 0; i < 2 * w->world; i++)
+	for (uint32_t i = 0; i < PART_KINDS * w->world; i++)
 		if (w->own[i])
 			free(w->map[i]);
 	table_free(&w->table);
@@ -180,16 +199,23 @@ static int pieces_add(const struct whole *w, struct decl *const *decl, struct ta
 	int rc;
 
 	for (uint32_t r = 0; r < w->world; r++)
-		n += decl[r]->part.npiece;
+		n += (decl[r]->averages ? &decl[r]->all : &decl[r]->part)->npiece;
 	rc = table_reserve(all, 0, n);
 	if (rc < 0)
 		return ckpt_error(err, rc, "no memory for what all ranks declare");
 	for (uint32_t r = 0; r < w->world && rc == 0; r++) {
-		rc = table_add_place(all, &decl[r]->part.place[0], NULL, err);
-		for (uint32_t k = 0; k < decl[r]->part.npiece && rc == 0; k++) {
-			struct table_piece p = decl[r]->part.piece[k];
+		const struct table *t = decl[r]->averages ? &decl[r]->all : &decl[r]->part;
+		uint32_t nmain = w->map_n[r];
 
-			p.tensor = w->map[r][p.tensor]; /* a slot's tensors are the main part's */
+		rc = table_add_place(all, &t->place[0], NULL, err);
+		for (uint32_t k = 0; k < t->npiece && rc == 0; k++) {
+			struct table_piece p = t->piece[k];
+
+			/* A slot's tensors are the main part's, and behind them the averages'. */
+			if (p.tensor < nmain)
+				p.tensor = w->map[r][p.tensor];
+			else
+				p.tensor = w->map[PART_AVERAGE * w->world + r][p.tensor - nmain];
 			p.place = r;
 			rc = table_put_piece(all, &p, err);
 		}
@@ -219,9 +245,12 @@ static int whole_fill(struct whole *w, struct decl *const *decl, struct ckpt_err
 	struct table all = { 0 };
 	int rc = 0;
 
-	for (uint32_t i = 0; i < 2 * w->world && rc == 0; i++)
-		rc = part_add(w, decl[i % w->world], i < w->world ? PART_MAIN : PART_CONST, i,
-			      ret_list, err);
+	averages_judge(decl, w->world, ret_list);
+	if (ret_list->code == -ENOMEM)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < PART_KINDS * w->world && rc == 0; i++)
+		rc = part_add(w, decl[part_rank(i, w->world)], part_kind(i, w->world), i, ret_list,
+			      err);
 	if (rc == 0)
 		rc = table_seal(&w->table, err);
 	if (rc < 0 || ret_list->n)
@@ -250,9 +279,9 @@ int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, str
 		w->refs = 1;
 		w->epoch = decl[0]->epoch;
 		w->names = names_ref(decl[0]->names);
-		w->map = calloc(2 * (size_t)world, sizeof(uint32_t *));
-		w->map_n = calloc(2 * (size_t)world, sizeof *w->map_n);
-		w->own = calloc(2 * (size_t)world, sizeof *w->own);
+		w->map = calloc(PART_KINDS * (size_t)world, sizeof(uint32_t *));
+		w->map_n = calloc(PART_KINDS * (size_t)world, sizeof *w->map_n);
+		w->own = calloc(PART_KINDS * (size_t)world, sizeof *w->own);
 		w->world = w->map && w->map_n && w->own ? world : 0;
 		rc = w->world ? whole_fill(w, decl, &list, err) : -ENOMEM;
 	}

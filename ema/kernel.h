@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernel.h - one step's update of several averages of the same elements, each element of the source
- * read once. Pure functions of their arguments; any thread, any alignment (64-byte aligned memory is
- * faster), any split into calls: every result depends on its own element alone, so the bits are the
- * same for every instruction set, thread count, chunking and mesh.
+ * read once. Pure functions of their arguments; any thread, any alignment (64-byte aligned memory
+ * is faster), any split into calls: every result depends on its own element alone, so the bits are
+ * the same for every instruction set, thread count, chunking and mesh.
  *
  * The update of element e by p in FP32, with a = ema_update.a, no fast-math, no flush to zero:
  *	a = 1       e' = p
  *	a < 0.5     e' = fma(a, p - e, e)
  *	a >= 0.5    e' = fma(a - 1, p - e, p)
- * This is torch.lerp of PyTorch on a CPU with AVX2 or AVX-512, bit for bit (tests: lerp_bits,
- * track_bits). A BF16 or FP16 source is widened first, which is exact. A NaN stays a NaN; its
- * payload is not said.
+ * This is torch.lerp of PyTorch on a CPU with AVX2 or AVX-512, bit for bit (vectors:
+ * tests/vectors/ema), NaN apart: every NaN that an update computes is 7fc00000, and a copy keeps the bits.
+ * A BF16 or FP16 source is widened first, which is exact; a signalling NaN of FP16 becomes quiet.
+ * The rounding modes that the calling thread has set do not matter.
  *
  * With a carry c (Kahan), which begins as 0:
  *	y = fma(a, p - e, -c);  e' = e + y;  c' = (e' - e) - y;     a = 1: e' = p, c' = 0
  *
- * Out of place always: no output overlaps any input. Outputs are stored past the caches.
+ * Out of place always: no output overlaps any input. Outputs are stored past the caches, and are
+ * visible to other threads as any store is when the call returns.
  */
 #ifndef EMA_KERNEL_H
 #define EMA_KERNEL_H

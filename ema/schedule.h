@@ -3,8 +3,9 @@
  * schedule.h - how much of a step's weights goes into an average: the update is
  *	e' = e + (1 - d) (p - e)
  * and d, the decay, is a pure function of the schedule, the step, and the state of the average: the
- * step of its newest update, and how many it has had. Nothing counts calls: a step that was missed,
- * skipped or held up is made up for by the true distance.
+ * step of its newest update, where it began, and how many updates it has had. Nothing counts calls:
+ * a step that was missed, skipped or held up is made up for by the true distance. d has the same
+ * bits on every host (wide.h).
  *
  * With k = step - start, and D = step - last_step (both >= 1):
  *
@@ -17,12 +18,14 @@
  *									    torchtitan, arXiv 2602.03702
  *	power      d = (1 - D/k)^(gamma + 1), 0 for D >= k; sigma_rel is another way to say gamma
  *									    EDM2, arXiv 2312.02696
- *	uniform    d = updates / (updates + 1): the mean of the steps that were taken in, the one it was
- *		   copied from among them				    torch AveragedModel (SWA)
- *	zero       the average from zero, divided by 1 - (product of all decays): with q that product, this
- *		   step's included, d = 1 - (1 - decay^D) / (1 - q)	    Adam's correction
+ *	uniform    d = (updates + 1) / (updates + 2): the mean of the steps that were taken in, the one it
+ *		   was copied from among them				    torch AveragedModel (SWA)
+ *	zero       the average from zero, divided by 1 - (product of its decays), that of the step that was
+ *		   copied among them: d = 1 - (1 - decay^D) / (1 - decay^(step - since + 1))
+ *									    Adam's correction
  *
- * The first step that an average sees, and every step up to `start`, is copied (d = 0).
+ * The first step that an average sees, and every step up to `start`, is copied (d = 0). So is one that
+ * comes in with so great a weight that 1 - d is 1 as a float: nothing of what was before remains.
  */
 #ifndef EMA_SCHEDULE_H
 #define EMA_SCHEDULE_H
@@ -56,10 +59,12 @@ struct ema_schedule {
 
 /* Of one average with one schedule, behind a step. Kept in slots and in files. */
 struct ema_state {
-	double product;	  /* of all decays since `since`, that of the copy left out; 1 behind it */
-	uint64_t updates; /* since then; the copy is none */
-	uint64_t last_step; /* of the newest update or copy; UINT64_MAX: there was none */
-	uint64_t since;	    /* the step from which it was copied or seeded */
+	/* of all d since `since`, that of the copy left out; 1 behind it. It is how much of the step
+	 * that was copied the average still has */
+	double product;
+	uint64_t updates;   /* since then; the copy is none */
+	uint64_t last_step; /* of the newest update or copy; EMA_NO_STEP: there was none */
+	uint64_t since;	    /* the step from which it was copied or seeded; EMA_NO_STEP: none */
 	uint8_t history[16];
 };
 #define EMA_NO_STEP UINT64_MAX
@@ -70,20 +75,25 @@ struct ema_state ema_state_new(const char *canonical);
 struct ema_update {
 	bool copy; /* e' = p, whatever e was */
 	double decay;
-	float a; /* the nearest float to 1 - decay, computed in double: what the kernel takes; 1: copy */
+	/* what the kernel takes: 1 - decay, computed in double, rounded to float; 1: copy. For uniform
+	 * and zero it is the double nearest to what comes in that is rounded, which is known better
+	 * than the difference says: 1 / (updates + 2), for example */
+	float a;
 };
 /* step > s->last_step, unless that is EMA_NO_STEP. */
 struct ema_update ema_schedule_update(const struct ema_schedule *x, const struct ema_state *s,
 				      uint64_t step);
 /* The state behind that update: history is hash128(history | le64 step | le64 last_step). A copy
- * begins anew: since = step, product 1, updates 0, last_step = step, and so does its history. */
+ * begins anew: since = step, product 1, updates 0, last_step = step, and so does its history: it is
+ * hash128(hash128(canonical) | le64 step | le64 EMA_NO_STEP). */
 struct ema_state ema_state_after(const struct ema_state *s, const struct ema_update *u,
 				 const char *canonical, uint64_t step);
 /* The state of values that came from a checkpoint's weights or averages (`seed=`), which go on at
  * `step`: as a copy made there. */
 struct ema_state ema_state_seeded(const char *canonical, uint64_t step);
 
-/* gamma of a sigma_rel: the largest real root of g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2). NaN: there
- * is none >= 0. */
+/* gamma of a sigma_rel: the largest real root of g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says
+ * s^2 = (g + 1) / ((g + 2)^2 (g + 3)). NaN: there is none >= 0 (s > .2886...), or s < EMA_SIGMA_MIN. */
+#define EMA_SIGMA_MIN 1e-12
 double ema_gamma_of_sigma(double sigma_rel);
 #endif

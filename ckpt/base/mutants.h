@@ -11,6 +11,14 @@
 /* One line each, which tests/mutants reads. */
 /* clang-format off */
 #define MUTANTS(X) \
+	/* --- averages --- */ \
+	X(EMA_ONE_BRANCH, ema, "from 0.5 on the update goes out from the source") \
+	X(EMA_TWO_PRODUCTS, ema, "an average that has reached its source stays there") \
+	X(EMA_COPY_COMPUTED, ema, "a share of 1 copies the source") \
+	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
+	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
+	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
+	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
@@ -171,6 +179,8 @@
 	X(SEGMENTS_KEPT, daemon, "a staged step of a launch that has ended keeps no memory but its slots") \
 	X(WHOLE_NOT_COUNTED, native, "a step whose pieces do not add up to its tensors is not committed") \
 	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
+	X(AVERAGES_UNCOMPARED, daemon, "ranks that average otherwise are refused") \
+	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
@@ -192,6 +202,9 @@
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
+	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
+	X(BASE_STALE, daemon, "what was restored is not gone on from once a newer step is averaged") \
+	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
@@ -201,6 +214,10 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
+	/* --- averages --- */ \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
 /* clang-format on */
 #endif

@@ -343,7 +343,7 @@ static uint64_t launch_token(void)
 static bool pages_ours(const ckpt *c, const struct shared_rank *rank, const struct shared_job *job)
 {
 	return rank->magic == SHARED_MAGIC && rank->rank == c->rank && job->magic == SHARED_MAGIC &&
-	       job->world == c->world && job->nslot == c->nslot;
+	       job->world == c->world && (!c->slots || job->nslot == c->slots);
 }
 
 static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
@@ -393,7 +393,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again),
 				.rank = c->rank,
 				.world = c->world,
-				.nslot = c->nslot,
+				.nslot = c->slots,
 				.generation = c->generation,
 				.launch = launch_token(),
 				.memory_max = c->memory_max,
@@ -625,6 +625,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	struct wire_declare m = { 0 };
 	struct wire_sealed sealed;
 	struct sources *sources;
+	struct seeds *seeds;
 	cleanup_close int fd = -1;
 	int got[WIRE_FDS_MAX], rc;
 
@@ -633,12 +634,16 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	m.rev = atomic_load(&c->rev);
 	m.bytes = c->decl_bytes;
 	sources = c->decl ? sources_ref(c->sources) : NULL;
+	/* of an epoch that this daemon has taken it has them */
+	seeds = c->decl && atomic_load(&c->declared) != m.epoch ? seeds_ref(c->seeds) : NULL;
 	if (c->adopting && c->adopted_rev != c->slots_rev)
 		rc = ckpt_error(err, -EAGAIN, "ckpt_seal came between: attaching begins anew");
 	else
 		rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err)
 			     : 0;
 	pthread_mutex_unlock(&c->mem);
+	if (rc == 0 && seeds)
+		rc = seeds_send(c, seeds, err);
 	if (rc == 0 && fd >= 0)
 		rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed,
 			      sizeof sealed, got, RPC_NS, err);
@@ -652,6 +657,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc == 0 && fd >= 0) {
 		rc = sealed_take(c, &sealed, got, sources, err);
+		atomic_store_explicit(&c->nslot, sealed.nslot, memory_order_relaxed);
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -661,6 +667,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 		}
 	}
 	sources_unref(sources);
+	seeds_unref(seeds);
 	if (rc < 0)
 		return rc;
 	if (fd >= 0) { /* else it was refused, and the trainer has yet to correct it */
@@ -752,7 +759,7 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 	c->adopted_rev = c->slots_rev;
 	pthread_mutex_unlock(&c->mem);
 	c->adopting = true;
-	for (uint32_t i = 0; i < c->nslot && rc == 0; i++) {
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX && rc == 0; i++) {
 		struct wire_adopt m = { .slot = i,
 					.epoch = c->held[i].epoch,
 					.flags = c->held[i].flags,

@@ -130,7 +130,8 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->rank = o->rank;
 	c->world = o->world;
 	c->flags = o->flags;
-	c->nslot = o->slots ? o->slots : 2;
+	c->slots = o->slots;
+	c->nslot = o->slots;
 	c->persist_every = o->persist_every ? o->persist_every : 1;
 	c->guard = o->guard;
 	c->generation = o->generation;
@@ -152,6 +153,8 @@ static void handle_free(ckpt *c)
 	sealed_unref(c->sealed);
 	copier_close(c);
 	sources_unref(c->sources);
+	seeds_unref(c->seeds);
+	client_averages_free(c);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;
@@ -267,23 +270,15 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
 	return rc;
 }
 
-int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err)
-{
-	int rc = client_check(c, err);
-
-	(void)name, (void)spec;
-	return rc < 0 ? rc
-		      : ckpt_error(err, -EOPNOTSUPP,
-				   "this version does not support averages of the weights");
-}
-
 /* --- seal --- */
 /* Encoded here, handed over by the helper: however long the daemon takes, only as long as the
  * caller says is it waited for. rev: of the same epoch, with memory elsewhere. */
 static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 {
-	int rc;
+	int rc = averages_check(c, err);
 
+	if (rc < 0)
+		return rc;
 	pthread_mutex_lock(&c->mem);
 	canary_undeclare(c);
 	rc = declare_encode(c, err);

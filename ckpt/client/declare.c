@@ -395,6 +395,13 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: nplace or nlocal has no array, or nplace is too large",
 				  t->component, t->name);
+	if (t->cls != CKPT_SINK && strncmp(t->component, "ema.", 4) == 0)
+		return ckpt_error(
+			err, -EINVAL,
+			"%s/%s: components that begin with ema. belong to the averages of "
+			"ckpt_average, which ckptd makes itself: use another component, or "
+			"class CKPT_SINK to have an average restored into this memory",
+			t->component, t->name);
 	if (t->group)
 		return ckpt_error(err, -EOPNOTSUPP,
 				  "%s/%s: this version does not support guard groups", t->component,
@@ -1096,6 +1103,8 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 		rc = add_tensors(c, t, err);
 	if (rc == 0)
 		rc = add_blobs(c, t, err);
+	if (rc == 0)
+		rc = averages_add(c, t, err);
 	if (rc == 0)
 		rc = table_seal(t, err);
 	return rc == 0 ? derived_check(t, err) : rc;

@@ -19,6 +19,7 @@
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/table/table.h"
+#include "ema/spec.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -88,6 +89,15 @@ struct declared {
 	struct part_of *local; /* [nlocal] in block */
 };
 
+/* One ckpt_average: declare_average.c's. */
+struct average {
+	char *name;
+	struct ema_spec *spec;
+	char *canonical;
+	int seed_fd;  /* the directory of `seed=`; -1: none, or not opened yet */
+	bool advised; /* the log has what is allowed and not advised */
+};
+
 struct blob {
 	char *name;
 	uint32_t hash; /* of the name */
@@ -137,7 +147,8 @@ struct ckpt {
 	char *job, *store;
 	char socket[108];    /* "": the user's default, not found yet */
 	bool socket_default; /* (rpc) it is looked for at each try */
-	uint32_t rank, world, flags, nslot, persist_every, guard;
+	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
+	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
@@ -200,6 +211,7 @@ struct ckpt {
 	_Atomic uint32_t stop;
 	struct copier copier;
 	struct sources *sources; /* (mem) the newest declaration's */
+	struct seeds *seeds;	 /* (mem) the newest declaration's; NULL: it has none */
 	struct sealed *sealed;	 /* the helper's: of the newest SEALED; NULL */
 	_Atomic uint32_t need;	 /* enum snap_need: who copies what it has */
 
@@ -213,6 +225,8 @@ struct ckpt {
 	struct blob *blob;
 	uint32_t nblob, cap_blob;
 	struct names blob_names;
+	struct average *average[TABLE_AVERAGES_MAX]; /* [naverage] in the order of their names */
+	uint32_t naverage;
 	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
 	struct by_value {
 		const struct part_of *part;
@@ -338,6 +352,25 @@ void skips_log(ckpt *c); /* helper: once for each change */
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name);
 void declare_free(ckpt *c); /* at the end of the handle */
+/* What is wrong with averages, all of it in one message: -EINVAL. Opens seeds, and logs what is not
+ * advised: nothing is locked. */
+int averages_check(ckpt *c, struct ckpt_err *err);
+/* Those that were checked, as records of the table, and their seeds (mem). */
+int averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
+void client_averages_free(ckpt *c);
+/* Directories that a declaration needs. Immutable and counted. */
+struct seeds {
+	_Atomic uint32_t refs;
+	uint32_t n;
+	struct seed_dir {
+		int fd;
+		struct wire_seed message;
+	} at[];
+};
+struct seeds *seeds_ref(struct seeds *s); /* NULL is fine */
+void seeds_unref(struct seeds *s);	  /* the same */
+/* To the daemon, before the declaration that they belong to (rpc). */
+int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err);
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);
 /* What is copied by value, without the blobs: to the shadow, or (out) from it. */

@@ -145,6 +145,20 @@ static void passed_say(ckpt *c, const struct wire_restored *r)
 			 r->step, (int)strcspn(p, "\n"), p);
 }
 
+/* What was taken: weights, and where averages go on. What ckptd has filled in addition, tensors of
+ * averages that are declared as SINKs, is counted among the tensors. */
+static void taken_say(ckpt *c, const struct ckpt_want *w, const struct wire_restored *r)
+{
+	int level = c->rank == 0 ? LOG_NOTICE : LOG_DEBUG;
+
+	log_line(&c->log, level,
+		 "client: job %s: step %" PRIu64 " is restored from %s: %u tensors%s%s", c->job,
+		 r->step, r->where == 1 ? "memory" : "disk", r->ntensor,
+		 w->only ? " of component " : "", w->only ? w->only : "");
+	for (const char *p = r->averages; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&c->log, level, "client: job %s: %.*s", c->job, (int)strcspn(p, "\n"), p);
+}
+
 /* Steps count on from this one, whatever was marked before. */
 static void line_back(ckpt *c, uint64_t step)
 {
@@ -162,7 +176,7 @@ static void line_back(ckpt *c, uint64_t step)
 	atomic_store(&c->jumped_to, 0);
 	due_back(c);
 	/* A daemon that takes over is not offered what lies above it. */
-	for (uint32_t i = 0; i < c->nslot; i++)
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		if (atomic_load(&c->held[i].step) > step)
 			atomic_store(&c->held[i].step, UINT64_MAX);
 }
@@ -201,10 +215,12 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		return rc;
 	}
 	r.passed[sizeof r.passed - 1] = 0;
+	r.averages[sizeof r.averages - 1] = 0;
 	passed_say(c, &r);
 	if (!(w.flags & CKPT_DRY_RUN)) {
 		shadow_copy(c, true);
 		line_back(c, r.step);
+		taken_say(c, &w, &r);
 	}
 	if (ret) {
 		struct ckpt_got got = { .step = r.step,
@@ -217,6 +233,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 
 		memcpy(got.id, r.id, sizeof got.id - 1);
 		memcpy(got.passed, r.passed, sizeof got.passed);
+		memcpy(got.averages, r.averages, sizeof got.averages);
 		abi_give(ABI_GOT, ret, &got);
 	}
 	return 0;

@@ -12,6 +12,7 @@
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 #define BUFFERS 16u /* header, trailer, and chunks that are not full */
 
+/* ret_part NULL: header and data alone. */
 static int part_walk(const struct move_write *x, struct part_io *io, struct walk *walk, int fd,
 		     const void *raw, struct table *t, const struct native_info *info,
 		     uint32_t rank, struct native_part *ret_part, struct ckpt_err *err)
@@ -23,7 +24,7 @@ static int part_walk(const struct move_write *x, struct part_io *io, struct walk
 		return e;
 	e = part_write_raw(w, raw, err);
 	if (e == 0)
-		e = part_writer_finish(w, ret_part, err);
+		e = ret_part ? part_writer_finish(w, ret_part, err) : part_writer_data_end(w, err);
 	if (e == 0 && x->ret_derived)
 		*x->ret_derived = *walk_derived(walk);
 	if (e < 0)
@@ -72,6 +73,27 @@ int move_write_part(const struct move_write *x, int fd, const void *raw, struct 
 	walk_close(walk);
 	for (uint32_t i = 0; i < t->npiece && e < 0; i++)
 		t->piece[i].flags = 0; /* move_part_bytes_max stays an upper bound */
+	return e;
+}
+
+int move_write_data(const struct move_write *x, int fd, const void *raw, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct ckpt_err *err)
+{
+	return move_write_part(x, fd, raw, t, info, rank, NULL, err);
+}
+
+int move_write_tail(const struct move_write *x, int fd, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
+		    struct ckpt_err *err)
+{
+	struct part_io *io;
+	int e = io_take(x, &io, err);
+
+	if (e == 0)
+		e = part_write_tail(io, fd, x->walk, t, info, rank, ret_part, err);
+	if (e == 0 && x->io)
+		*x->io = TAKE(io);
+	part_io_close(io);
 	return e;
 }
 

@@ -377,25 +377,26 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 	return e;
 }
 
-int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
+int part_writer_data_end(struct part_writer *w, struct ckpt_err *err)
 {
-	struct part_io *io = w->io;
+	if (w->next < chunk_count(w))
+		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
+				  w->t->place[0].name, (unsigned long long)w->next);
+	return MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(w->io, err);
+}
+
+static int tail_write(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
+{
 	uint64_t len, nchunk, data_end;
 	const struct chunk *chunk = walk_chunks(w->walk, &nchunk, &data_end);
 	cleanup_free void *tail = NULL;
-	int e;
+	int e = native_part_tail(w->info, w->rank, w->t, chunk, nchunk, data_end, &tail, &len,
+				 &ret->root, err);
 
-	if (w->next < nchunk)
-		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
-				  w->t->place[0].name, (unsigned long long)w->next);
-	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(io, err);
-	if (!e)
-		e = native_part_tail(w->info, w->rank, w->t, chunk, nchunk, data_end, &tail, &len,
-				     &ret->root, err);
 	if (e < 0)
 		return e;
 	if (bounced_write(w, tail, len, data_end) < 0)
-		return failed(io, err);
+		return failed(w->io, err);
 	ret->rank = w->rank;
 	ret->kind = w->info->role ? w->info->role->kind : PART_MAIN;
 	ret->group = w->info->role ? w->info->role->group : 0;
@@ -406,6 +407,24 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	ret->raw_bytes = w->t->place[0].bytes;
 	ret->table = w->t;
 	return 0;
+}
+
+int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
+{
+	int e = part_writer_data_end(w, err);
+
+	return e < 0 ? e : tail_write(w, ret, err);
+}
+
+int part_write_tail(struct part_io *io, int fd, struct walk *walk, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct native_part *ret,
+		    struct ckpt_err *err)
+{
+	struct part_writer w = {
+		.io = io, .fd = fd, .walk = walk, .t = t, .info = info, .rank = rank
+	};
+
+	return io->fail.code ? failed(io, err) : tail_write(&w, ret, err);
 }
 
 /* --- to be continued --- */

@@ -951,7 +951,7 @@ static int dec_average(struct dec *d, const struct ck_average *rec)
 	uint64_t product = le64_get(rec->product);
 	struct table_average x = {
 		.name = dec_string(d, rec->name),
-		.schedule = dec_string(d, rec->schedule),
+		.schedule = dec_string_of(d, rec->schedule, TABLE_SCHEDULE_MAX),
 		.updates = le64_get(rec->updates),
 		.last_step = le64_get(rec->last_step),
 		.since = le64_get(rec->since),
@@ -964,8 +964,10 @@ static int dec_average(struct dec *d, const struct ck_average *rec)
 	if (x.flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
 		return NEW(d, "flags %#x", x.flags);
 	if (!x.name || !x.schedule)
-		return BAD(d, "a name lies outside STRINGS or is longer than %d bytes",
-			   CKPT_NAME_MAX);
+		return BAD(d,
+			   "a string lies outside STRINGS, its name is longer than %d bytes, or "
+			   "its schedule is longer than %u",
+			   CKPT_NAME_MAX, TABLE_SCHEDULE_MAX);
 	memcpy(&x.product, &product, sizeof x.product);
 	memcpy(x.history, rec->history, sizeof x.history);
 	r = table_add_average(d->t, &x, &id, d->err);

@@ -104,8 +104,9 @@ static inline bool format_fault_is_odd(const struct format_fault *f)
 /*
  * Which ranks' files are needed? k: what all files share, without pieces (the table is sealed); needed:
  * [k->world], by rank, all false. < 0 ends the opening with that result and err. All files of a chosen
- * rank are read.
+ * rank are read, but for those of averages if the result is FORMAT_NO_AVERAGES.
  */
+enum { FORMAT_NO_AVERAGES = 1 };
 typedef int format_choose_fn(void *arg, const struct checkpoint *k, bool *needed,
 			     struct ckpt_err *err);
 

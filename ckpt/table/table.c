@@ -577,12 +577,14 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 
 	must_own(t);
 	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
-	    ends_in(x->name, ".carry") || !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
+	    ends_in(x->name, ".carry") || !x->schedule ||
+	    strlen(x->schedule) > TABLE_SCHEDULE_MAX ||
 	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
 		return ckpt_error(
 			err, -EINVAL,
-			"an average without a name, with one that ends in .carry or has a '/', or "
-			"with unknown flags");
+			"an average without a name, with one that ends in .carry or has a '/', with "
+			"a schedule of more than %u bytes, or with unknown flags",
+			TABLE_SCHEDULE_MAX);
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
@@ -969,7 +971,8 @@ int table_twin(const struct table *x, struct table *ret)
 	t.piece = arena_dup(&t.arena, x->piece, x->npiece * sizeof *x->piece);
 	t.place = arena_dup(&t.arena, x->place, x->nplace * sizeof *x->place);
 	t.first = arena_dup(&t.arena, x->first, ((size_t)x->ntensor + 1) * sizeof *x->first);
-	if (!t.tensor || !t.piece || !t.place || !t.first) {
+	t.average = arena_dup(&t.arena, x->average, x->naverage * sizeof *x->average);
+	if (!t.tensor || !t.piece || !t.place || !t.first || !t.average) {
 		arena_free(&t.arena);
 		return -ENOMEM;
 	}

@@ -25,6 +25,7 @@
 #define TABLE_LAYOUTS_MAX 4096u
 
 #define TABLE_AVERAGES_MAX 64u
+#define TABLE_SCHEDULE_MAX 4095u /* bytes of table_average.schedule, without the final 0 */
 
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
 enum {			  /* table_piece.flags */
@@ -142,8 +143,8 @@ int table_seal(struct table *t, struct ckpt_err *err);
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);
 /*
- * A sealed table like x, with records of its own of tensors, pieces and places, which may be
- * changed where that leaves their order as it is. All that they point to is x's, which outlives it.
+ * A sealed table like x, with records of its own of tensors, pieces, places and averages, which may
+ * be changed where that leaves their order as it is. All that they point to is x's, which outlives it.
  * -ENOMEM.
  */
 int table_twin(const struct table *x, struct table *ret);

@@ -274,7 +274,7 @@ struct shared_text {
 };
 
 struct shared_job {
-	uint32_t magic, world, nslot;
+	uint32_t magic, world, nslot; /* nslot: HELLO's; if that is 0, nobody reads it */
 	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
 	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only
 	 * the trainer itself can say that a mark is its last. */

@@ -186,6 +186,7 @@ static const struct wire_kind kinds[] = {
 	REQUEST(RESTORE, restore, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
 	REQUEST(LAND, land, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
 	REQUEST(LIST, list, WIRE_RANK, 0, WIRE_LISTED),
+	REQUEST(SEED, seed, WIRE_RANK, 1, WIRE_OK),
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
 	REQUEST(BYE, bye, WIRE_RANK, 0, WIRE_OK),
 	REQUEST(FRESH, fresh, WIRE_RANK, 0, WIRE_OK),
@@ -242,6 +243,9 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 	if (good && k->type == WIRE_HELLO)
 		good = terminated(((const struct wire_hello *)msg)->job,
 				  sizeof((struct wire_hello *)0)->job);
+	if (good && k->type == WIRE_SEED)
+		good = terminated(((const struct wire_seed *)msg)->path,
+				  sizeof((struct wire_seed *)0)->path);
 	if (good && k->type == WIRE_RESTORE)
 		good = terminated(((const struct wire_restore *)msg)->only,
 				  sizeof((struct wire_restore *)0)->only);
@@ -256,7 +260,7 @@ static bool drained_fits(const struct wire_drained *d)
 
 static bool sealed_fits(const struct wire_sealed *m, int nfd)
 {
-	return m->nslot <= WIRE_SLOTS_MAX && nfd == (int)m->nslot + (m->nrow > 0);
+	return m->nslot >= 2 && m->nslot <= WIRE_SLOTS_MAX && nfd == (int)m->nslot + (m->nrow > 0);
 }
 
 int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd)

@@ -10,6 +10,7 @@
  *   HELLO + store directory            -> WELCOME + rank page, job page, doorbell   | REFUSE
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
  *   ADOPT + memfd                      -> OK                                        | REFUSE
+ *   SEED + directory                   -> OK                                        | REFUSE
  *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
  *   RESTORE                            -> RESTORED + memfd of blobs | LANDED        | REFUSE
  *   LAND                               -> LANDED | RESTORED + memfd of blobs        | REFUSE
@@ -62,7 +63,7 @@
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 5 /* 5: tickets are numbered modulo 2^15, and nobody counts attempts */
+#define WIRE_ABI 6 /* 6: averages: HELLO's nslot may be 0; SEED; RESTORED's averages */
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -87,6 +88,7 @@ enum wire_type {
 	WIRE_FRESH,
 	WIRE_LAND,
 	WIRE_LIST,
+	WIRE_SEED,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
@@ -127,6 +129,11 @@ struct wire_head {
 /* hello.flags. ASKED: this launch has restored, or there was nothing to restore. AFRESH: a
  * rank of it has called ckpt_fresh. */
 enum { WIRE_REATTACH = 1, WIRE_ASKED = 2, WIRE_AFRESH = 4 };
+/*
+ * nslot: how many slots each rank is to have, 2 to WIRE_SLOTS_MAX, the same on all ranks of the
+ * launch. 0: the daemon decides, at the first declaration of each epoch, for all ranks alike, and
+ * each SEALED says how many there are. Several epochs may have different numbers.
+ */
 struct wire_hello {
 	struct wire_head head;
 	uint32_t flags, rank, world, nslot;
@@ -141,8 +148,8 @@ struct wire_hello {
 struct wire_welcome {
 	struct wire_head head;
 	uint64_t generation;
-	uint64_t dev, ino; /* the directory of the job that the launch writes to; 0: not known */
-	uint32_t nslot, pad;
+	uint64_t dev, ino;   /* the directory of the job that the launch writes to; 0: not known */
+	uint32_t nslot, pad; /* nslot: 0: it is not decided yet */
 };
 /* code: negative errno. What comes may have a shorter or longer text: wire_refusal reads it. */
 struct wire_refuse {
@@ -162,16 +169,34 @@ struct wire_segment {
 };
 
 /* Slot `slot` holds this rank's part of `step`, copied whole under `epoch`, marked with `flags`; or
- * (step UINT64_MAX) nothing of use. */
+ * (step UINT64_MAX) nothing of use. The rank brings every slot that its newest SEALED has given it.
+ * slot: below HELLO's nslot; if that is 0, below WIRE_SLOTS_MAX. */
 struct wire_adopt {
 	struct wire_head head;
 	uint32_t slot, epoch, flags, pad;
 	uint64_t bytes, step, mark_ns;
 };
 
+/*
+ * `seed=` of an average (ckpt_average): the directory that it names, opened by the library, because
+ * the rights of the user count. average: its place in the section AVERAGES of the declaration that
+ * follows. path: as the user has written it, cut to this size: for messages. Each rank that knows a
+ * seed sends it, before the first declaration of an epoch on a connection, and again if that was
+ * refused. The session keeps it until the next DECLARE is answered; of one average the newest
+ * counts.
+ */
+#define WIRE_PATH_BYTES 1024u
+struct wire_seed {
+	struct wire_head head;
+	uint32_t average, pad;
+	char path[WIRE_PATH_BYTES];
+};
+
 /* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
  * i, and the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES
- * long, its offsets are addresses. rev: 0 in each epoch's first declaration. */
+ * long, its offsets are addresses. Its section AVERAGES has one record for each ckpt_average, in the
+ * order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. rev: 0 in each
+ * epoch's first declaration. */
 #define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {
 	struct wire_head head;
@@ -179,7 +204,10 @@ struct wire_declare {
 	uint64_t bytes;
 };
 /* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. Of the same
- * epoch the slots may be those that the library has already. */
+ * epoch the slots may be those that the library has already. nslot: from now on the rank has so
+ * many, 2 to WIRE_SLOTS_MAX, and those that it had before are no longer its own. Averages, and what
+ * the daemon notes about them, lie in the slots too, behind what rows name: the library writes
+ * nowhere but where rows say. */
 struct wire_sealed {
 	struct wire_head head;
 	uint32_t epoch, rev, nslot, nrow;
@@ -229,7 +257,7 @@ struct wire_restored {
 	uint64_t base, back;
 	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
-	char passed[512]; /* as ckpt_got */
+	char passed[512], averages[512]; /* as ckpt_got */
 };
 /*
  * RESTORE may come after snapshots. When all ranks wait in it nobody can mark: the launch goes back

@@ -883,6 +883,7 @@ struct opening {
 	void *choose_arg;
 	struct ckpt_err *err; /* of the choice */
 	bool *needed;	      /* [world] */
+	bool no_averages;     /* nobody wants what the parts of kind 2 hold */
 	bool *named;	      /* [npart] the further parts that a main part names */
 	int refusal;
 	/* Ranks mostly declare the same: what the newest part did. Without an id: none has yet. */
@@ -1336,6 +1337,8 @@ static int part_open(struct opening *o, uint32_t i, struct format_file *f)
 	/* What a writer beside the ranks has made is anybody's. */
 	if (o->needed && p->rank < o->m.c->world && !o->needed[p->rank])
 		return part_pass(o, p, f);
+	if (o->no_averages && p->kind == PART_AVERAGE)
+		return part_pass(o, p, f);
 	r = part_read(o, p, f);
 	return r == 1 ? part_lost(o, places, p, f) : r;
 }
@@ -1513,9 +1516,10 @@ static int parts_choose(struct opening *o)
 	if (!o->needed)
 		return -ENOMEM;
 	r = o->choose(o->choose_arg, o->m.c, o->needed, o->err);
-	if (r)
+	o->no_averages = r == FORMAT_NO_AVERAGES;
+	if (r < 0)
 		o->refusal = r;
-	return r ? 1 : 0;
+	return r < 0 ? 1 : 0;
 }
 
 /* Of pieces that do not overlap: are all there? */

@@ -17,16 +17,18 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 
 	if (wire_request_check(msg, bytes, nfd) < 0)
 		return;
-	assert(head->type >= WIRE_HELLO && head->type <= WIRE_LIST);
-	assert(nfd ==
-	       (head->type <= WIRE_DECLARE || (head->type == WIRE_DRAIN &&
-					       ((const struct wire_drain *)msg)->flags == WIRE_TO)
-			? 1
-			: 0));
+	assert(head->type >= WIRE_HELLO && head->type <= WIRE_SEED);
+	assert(nfd == (head->type <= WIRE_DECLARE || head->type == WIRE_SEED ||
+				       (head->type == WIRE_DRAIN &&
+					((const struct wire_drain *)msg)->flags & WIRE_TO)
+			       ? 1
+			       : 0));
 	if (head->type == WIRE_HELLO)
 		assert(strlen(((const struct wire_hello *)msg)->job) < CKPT_JOB_MAX + 8);
 	if (head->type == WIRE_RESTORE)
 		assert(strlen(((const struct wire_restore *)msg)->only) < CKPT_NAME_MAX + 8);
+	if (head->type == WIRE_SEED)
+		assert(strlen(((const struct wire_seed *)msg)->path) < WIRE_PATH_BYTES);
 }
 
 /* A row that passes names bytes inside of a segment and of the slot, whatever it says of lines. */

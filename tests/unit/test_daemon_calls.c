@@ -90,7 +90,14 @@ CALL(do_tensor_move)
 GIVES(do_tensor_drop, ckpt_tensor_drop(c, 1u << 20))
 GIVES(do_blob_add, ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]))
 GIVES(do_blob_resize, ckpt_blob_resize(c, p[0], 8, p[1]))
-GIVES(do_average, ckpt_average(c, p[0], p[1], p[2]))
+CALL(do_average)
+{
+	int rc = ckpt_average(c, p[0], p[1], p[2]);
+
+	if (rc == 0) /* the next one is not declared twice */
+		MUST(ckpt_average(c, p[0], NULL, NULL) == 0);
+	return rc;
+}
 GIVES(do_seal, ckpt_seal(c, 0, p[0]))
 GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
 GIVES(do_guard, ckpt_guard(c, p[0]))
@@ -136,7 +143,11 @@ static const struct row {
 	{ "ckpt_tensor_drop", do_tensor_drop, "", true, { NULL } },
 	{ "ckpt_blob_add", do_blob_add, "EEE-", true, { GOOD("a blob"), memory, &length, &err_ } },
 	{ "ckpt_blob_resize", do_blob_resize, "E-", true, { GOOD("a blob"), &err_ } },
-	{ "ckpt_average", do_average, "---", true, { GOOD("fast"), GOOD("0.9"), &err_ } },
+	{ "ckpt_average",
+	  do_average,
+	  "EE-",
+	  true,
+	  { GOOD("fast"), GOOD("constant decay=.9"), &err_ } },
 	{ "ckpt_seal", do_seal, "-", true, { &err_ } },
 	{ "ckpt_snapshot", do_snapshot, "-", true, { &mark } },
 	{ "ckpt_guard", do_guard, "-", true, { &mark } },
@@ -252,8 +263,23 @@ TEST(every_pointer_may_be_null_and_nothing_crashes)
 		struct ckpt_mark m = mark;
 		struct ckpt_note note = { NULL, 1 };
 		const char *no_name[] = { NULL };
+		static const char *const no_spec[] = { "",
+						       " ",
+						       "=",
+						       "(",
+						       "uniform (",
+						       "uniform =copy",
+						       "uniform a=(",
+						       "uniform a=((uniform))",
+						       "uniform \xff\n\x01",
+						       "constant decay=1e999",
+						       "constant decay=nan",
+						       "constant decay=%n%s",
+						       "uniform start=18446744073709551616" };
+		static char long_name[CKPT_NAME_MAX + 2];
 		struct ckpt_opts o = opts;
 
+		memset(long_name, 'x', sizeof long_name - 1);
 		t.name = NULL;
 		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
 		t = tensor;
@@ -285,6 +311,10 @@ TEST(every_pointer_may_be_null_and_nothing_crashes)
 		assert_true(ckpt_guard(K.c, NULL) >= 0);
 		assert_int_equal(ckpt_mesh(K.c, 1, no_name, dim_size, NULL, &mesh_id, NULL),
 				 -EINVAL);
+		for (size_t i = 0; i < ARRAY_LEN(no_spec); i++)
+			assert_int_equal(ckpt_average(K.c, "fast", no_spec[i], NULL), -EINVAL);
+		assert_int_equal(ckpt_average(K.c, long_name, "uniform", NULL), -EINVAL);
+		assert_int_equal(ckpt_average(K.c, "", NULL, NULL), -EINVAL);
 		o.job = NULL;
 		assert_int_equal(ckpt_attach(&o, &handle_new, NULL), -EINVAL);
 		o = opts;

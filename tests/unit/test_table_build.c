@@ -672,6 +672,7 @@ TEST(an_average_has_a_name_and_two_of_one_that_differ_are_mixed)
 		ROW(.name = "fast", .schedule = "every=1", .updates = 3, .last_step = 9);
 	cleanup_table struct table t = { 0 }, u = { 0 };
 	struct ckpt_errlist l = { .code = -EPROTO };
+	static char schedule[TABLE_SCHEDULE_MAX + 2];
 	struct ckpt_err err;
 	uint32_t id;
 
@@ -683,6 +684,13 @@ TEST(an_average_has_a_name_and_two_of_one_that_differ_are_mixed)
 	x.flags = 8;
 	assert_int_equal(table_add_average(&t, &x, NULL, &err), -EINVAL);
 	x.flags = 0;
+	memset(schedule, 'x', sizeof schedule - 1);
+	x.schedule = schedule;
+	assert_int_equal(table_add_average(&t, &x, NULL, &err), -EINVAL);
+	schedule[TABLE_SCHEDULE_MAX] = 0;
+	assert_ok(table_add_average(&u, &x, NULL, &err));
+	x.schedule = "every=1";
+	table_free(&u);
 	assert_ok(table_add_average(&t, &x, &id, &err));
 	assert_ok(table_add_average(&t, &x, &id, &err)); /* found */
 	assert_int_equal(id, 0);

@@ -97,12 +97,15 @@ static void random_tensor(struct table *t, uint32_t i)
 
 static void random_average(struct table *t, uint32_t i)
 {
+	static char long_one[TABLE_SCHEDULE_MAX + 1];
 	char name[24];
-	struct table_average x = ROW(.name = name, .schedule = below(2) ? "every=10" : "",
-				     .product = below(100) / 7.0, .updates = below(50),
-				     .last_step = below(2) ? UINT64_MAX : below(1000),
-				     .since = below(1000), .flags = below(8), .rule = below(3));
+	struct table_average x =
+		ROW(.name = name, .schedule = below(3) ? below(2) ? "every=10" : "" : long_one,
+		    .product = below(100) / 7.0, .updates = below(50),
+		    .last_step = below(2) ? UINT64_MAX : below(1000), .since = below(1000),
+		    .flags = below(8), .rule = below(3));
 
+	memset(long_one, 'x', below(2) ? 1500 : sizeof long_one - 1);
 	snprintf(name, sizeof name, "ema%u", i);
 	for (uint32_t k = 0; k < sizeof x.history; k++)
 		x.history[k] = (uint8_t)below(256);

@@ -13,20 +13,20 @@
 static const struct {
 	uint32_t type, bytes;
 	int nfd;
-} request[] =
-	ROW({ WIRE_HELLO, sizeof(struct wire_hello), 1 },
-	    { WIRE_SEGMENT, sizeof(struct wire_segment), 1 },
-	    { WIRE_ADOPT, sizeof(struct wire_adopt), 1 },
-	    { WIRE_DECLARE, sizeof(struct wire_declare), 1 },
-	    { WIRE_RESTORE, sizeof(struct wire_restore), 0 },
-	    { WIRE_STEPS, sizeof(struct wire_steps), 0 }, { WIRE_BYE, sizeof(struct wire_bye), 0 },
-	    { WIRE_CONTROL, sizeof(struct wire_control), 0 },
-	    { WIRE_STATUS, sizeof(struct wire_status), 0 },
-	    { WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
-	    { WIRE_DRAIN, sizeof(struct wire_drain), 0 },
-	    { WIRE_FORGET, sizeof(struct wire_forget), 0 },
-	    { WIRE_FRESH, sizeof(struct wire_fresh), 0 },
-	    { WIRE_LAND, sizeof(struct wire_land), 0 }, { WIRE_LIST, sizeof(struct wire_list), 0 });
+} request[] = ROW(
+	{ WIRE_HELLO, sizeof(struct wire_hello), 1 },
+	{ WIRE_SEGMENT, sizeof(struct wire_segment), 1 },
+	{ WIRE_ADOPT, sizeof(struct wire_adopt), 1 },
+	{ WIRE_DECLARE, sizeof(struct wire_declare), 1 },
+	{ WIRE_RESTORE, sizeof(struct wire_restore), 0 },
+	{ WIRE_STEPS, sizeof(struct wire_steps), 0 }, { WIRE_BYE, sizeof(struct wire_bye), 0 },
+	{ WIRE_CONTROL, sizeof(struct wire_control), 0 },
+	{ WIRE_STATUS, sizeof(struct wire_status), 0 },
+	{ WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
+	{ WIRE_DRAIN, sizeof(struct wire_drain), 0 },
+	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
+	{ WIRE_FRESH, sizeof(struct wire_fresh), 0 }, { WIRE_LAND, sizeof(struct wire_land), 0 },
+	{ WIRE_LIST, sizeof(struct wire_list), 0 }, { WIRE_SEED, sizeof(struct wire_seed), 1 });
 
 TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
@@ -48,7 +48,7 @@ TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 						 good ? 0 : -EPROTO);
 				passed += good;
 			}
-		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_LIST);
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_SEED);
 	}
 	head->type = UINT16_MAX;
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
@@ -77,15 +77,20 @@ TEST(strings_in_requests_end)
 {
 	struct wire_hello h = { .head.type = WIRE_HELLO };
 	struct wire_restore r = { .head.type = WIRE_RESTORE };
+	struct wire_seed s = { .head.type = WIRE_SEED };
 
 	memset(h.job, 'x', sizeof h.job - 1);
 	memset(r.only, 'x', sizeof r.only - 1);
+	memset(s.path, 'x', sizeof s.path - 1);
 	assert_int_equal(wire_request_check(&h, sizeof h, 1), 0);
 	assert_int_equal(wire_request_check(&r, sizeof r, 0), 0);
+	assert_int_equal(wire_request_check(&s, sizeof s, 1), 0);
 	h.job[sizeof h.job - 1] = 'x';
 	r.only[sizeof r.only - 1] = 'x';
+	s.path[sizeof s.path - 1] = 'x';
 	assert_int_equal(wire_request_check(&h, sizeof h, 1), -EPROTO);
 	assert_int_equal(wire_request_check(&r, sizeof r, 0), -EPROTO);
+	assert_int_equal(wire_request_check(&s, sizeof s, 1), -EPROTO);
 }
 
 static void pair(int sock[2])

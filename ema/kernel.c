@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernel.c - see kernel.h. It cuts the elements into runs, each of which every target takes in turn
+ * while the source is in the first cache, and adds up what the runs saw.
+ * Invariant: the chosen instruction set changes speed only, never a bit of an average.
+ */
+#include "ema/kernel.h"
+#include "ckpt/base/util.h"
+#include "ema/kernel_body.h"
+#include <stdatomic.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <xmmintrin.h>
+#endif
+
+/* Within these a run's sums of squares, in float lanes, neither overflow nor vanish. Weights
+ * are. */
+#define REACH_LOW 0x2b800000u  /* 2^-40 */
+#define REACH_HIGH 0x58800000u /* 2^50 */
+
+static void update_scalar(const struct ema_run *r, struct ema_seen *ret)
+{
+	ema_update_singly(r, 0, r->n, ret);
+}
+
+const struct ema_isa ema_isa_scalar = { "scalar", update_scalar };
+static const struct ema_isa *_Atomic chosen;
+
+#ifdef __x86_64__
+static bool has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+	       __builtin_cpu_supports("fma");
+}
+
+/* The compilers' names for features lack F16C. */
+static bool has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
+static bool has_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+#endif
+
+/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
+static const struct ema_isa *isa_find(const char *name)
+{
+#ifdef __x86_64__
+	if (has_avx512() && (!name || !strcmp(name, ema_isa_avx512.name)))
+		return &ema_isa_avx512;
+	if (has_avx2() && (!name || !strcmp(name, ema_isa_avx2.name)))
+		return &ema_isa_avx2;
+#endif
+	return !name || !strcmp(name, ema_isa_scalar.name) ? &ema_isa_scalar : NULL;
+}
+
+/* Two threads that come first at once choose the same. */
+static const struct ema_isa *isa(void)
+{
+	const struct ema_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+	if (__builtin_expect(!i, 0)) {
+		i = isa_find(NULL);
+		atomic_store_explicit(&chosen, i, memory_order_relaxed);
+	}
+	return i;
+}
+
+int ema_force_isa(const char *name)
+{
+	const struct ema_isa *i = isa_find(name);
+
+	if (!i)
+		return -EOPNOTSUPP;
+	atomic_store_explicit(&chosen, i, memory_order_relaxed);
+	return 0;
+}
+
+void ema_source_health_add(struct ema_source_health *to, const struct ema_source_health *x)
+{
+	to->nan += x->nan;
+	to->inf += x->inf;
+	to->max_abs = MAX(to->max_abs, x->max_abs);
+}
+
+void ema_health_add(struct ema_health *to, const struct ema_health *x)
+{
+	to->diff2 += x->diff2;
+	to->norm2 += x->norm2;
+	to->nan += x->nan;
+	to->inf += x->inf;
+	to->max_abs = MAX(to->max_abs, x->max_abs);
+}
+
+/* --- health --- */
+
+static bool in_reach(uint32_t max)
+{
+	return max <= REACH_HIGH && (!max || max >= REACH_LOW);
+}
+
+/* Counts one element, and says whether it is finite. */
+static bool count_one(uint32_t u, uint64_t *nan, uint64_t *inf, float *max_abs)
+{
+	*nan += ema_abs(u) > EMA_INFINITY;
+	*inf += ema_abs(u) == EMA_INFINITY;
+	if (ema_abs(u) >= EMA_INFINITY)
+		return false;
+	*max_abs = MAX(*max_abs, ema_of_bits(ema_abs(u)));
+	return true;
+}
+
+static void source_counted(uint32_t dtype, const uint8_t *p, uint64_t n,
+			   struct ema_source_health *ret)
+{
+	for (uint64_t i = 0; i < n; i++)
+		count_one(ema_widen(dtype, p, i), &ret->nan, &ret->inf, &ret->max_abs);
+}
+
+static void result_counted(const struct ema_run *r, struct ema_health *ret)
+{
+	for (uint64_t i = 0; i < r->n; i++) {
+		uint32_t p = ema_widen(r->dtype, r->p, i), e = ema_load(r->out, i);
+		double norm = (double)ema_of_bits(e), diff = (double)ema_of_bits(p) - norm;
+
+		if (!count_one(e, &ret->nan, &ret->inf, &ret->max_abs) ||
+		    ema_abs(p) >= EMA_INFINITY)
+			continue;
+		ret->diff2 += diff * diff;
+		ret->norm2 += norm * norm;
+	}
+}
+
+static void source_see(const struct ema_run *r, const struct ema_seen *seen,
+		       struct ema_source_health *ret)
+{
+	if (seen->p_max >= EMA_INFINITY)
+		source_counted(r->dtype, r->p, r->n, ret);
+	else
+		ret->max_abs = MAX(ret->max_abs, ema_of_bits(seen->p_max));
+}
+
+static void result_see(const struct ema_run *r, const struct ema_seen *seen, struct ema_health *ret)
+{
+	if (!MUTANT(EMA_SUMS_OVERFLOW) && (!in_reach(seen->p_max) || !in_reach(seen->e_max))) {
+		result_counted(r, ret);
+		return;
+	}
+	ret->max_abs = MAX(ret->max_abs, ema_of_bits(seen->e_max));
+	ret->diff2 += seen->diff2;
+	ret->norm2 += seen->norm2;
+}
+
+/* --- runs --- */
+
+static enum ema_mode mode_of(const struct ema_target *t)
+{
+	if (t->hold && !MUTANT(EMA_HELD_UPDATED))
+		return EMA_HOLD;
+	if (t->a == 1 && !MUTANT(EMA_COPY_COMPUTED))
+		return EMA_TAKE;
+	if (t->carry_out)
+		return t->carry_before && !MUTANT(EMA_CARRY_LOST) ? EMA_CARRY : EMA_CARRY_ZERO;
+	return t->a < 0.5f || MUTANT(EMA_ONE_BRANCH) ? EMA_NEAR : EMA_FAR;
+}
+
+/* Elements before the first one of out that begins a line; 0 where none ever does. */
+static uint64_t head_of(const void *out)
+{
+	uintptr_t at = (uintptr_t)out;
+
+	return at % EMA_WORD ? 0 : -at % EMA_LINE / EMA_WORD;
+}
+
+static void target_run(const struct ema_isa *i, uint32_t dtype, const uint8_t *p, uint64_t at,
+		       uint64_t n, const struct ema_target *t, struct ema_run *ret,
+		       struct ema_seen *ret_seen)
+{
+	*ret = (struct ema_run){ .dtype = dtype, .mode = mode_of(t), .a = t->a, .n = n, .p = p };
+	ret->out = (uint8_t *)t->out + EMA_WORD * at;
+	ret->aligned = (uintptr_t)ret->out % EMA_LINE == 0;
+	if (t->before)
+		ret->e = (const uint8_t *)t->before + EMA_WORD * at;
+	if (t->carry_out) {
+		ret->carry_out = (uint8_t *)t->carry_out + EMA_WORD * at;
+		ret->aligned = ret->aligned && (uintptr_t)ret->carry_out % EMA_LINE == 0;
+	}
+	if (t->carry_before)
+		ret->c = (const uint8_t *)t->carry_before + EMA_WORD * at;
+	*ret_seen = (struct ema_seen){ 0 };
+	i->update(ret, ret_seen);
+	if (!t->carry_out || ret->mode == EMA_CARRY || ret->mode == EMA_CARRY_ZERO)
+		return;
+	if (ret->mode == EMA_HOLD && ret->c)
+		memcpy(ret->carry_out, ret->c, EMA_WORD * n);
+	else
+		memset(ret->carry_out, 0, EMA_WORD * n);
+}
+
+static void update_all(uint32_t dtype, const uint8_t *p, uint64_t n, const struct ema_target *t,
+		       uint32_t ntarget, struct ema_source_health *health)
+{
+	uint32_t size = dtype == CKPT_F32 ? 4 : 2;
+	const struct ema_isa *i = isa();
+	uint64_t head = ntarget ? head_of(t[0].out) : 0;
+
+	for (uint64_t at = 0, len; at < n; at += len, head = 0) {
+		len = MIN(n - at, head ? head : EMA_RUN_MAX);
+		for (uint32_t k = 0; k < ntarget; k++) {
+			struct ema_seen seen;
+			struct ema_run r;
+
+			target_run(i, dtype, p + size * at, at, len, &t[k], &r, &seen);
+			if (t[k].health)
+				result_see(&r, &seen, t[k].health);
+			if (health && k == 0)
+				source_see(&r, &seen, health);
+		}
+		if (health && !ntarget)
+			source_counted(dtype, p + size * at, len, health);
+	}
+}
+
+void ema_update_targets(uint32_t dtype, const void *p, uint64_t n, const struct ema_target *t,
+			uint32_t ntarget, struct ema_source_health *health)
+{
+#ifdef __x86_64__
+	unsigned mode = _mm_getcsr();
+#endif
+
+	assert(dtype == CKPT_F32 || dtype == CKPT_BF16 || dtype == CKPT_F16);
+	assert(ntarget <= EMA_TARGETS_MAX);
+#ifdef __x86_64__
+	/* To nearest, nothing flushed to zero, whatever the thread has set for its own. */
+	_mm_setcsr(MUTANT(EMA_FLUSHES) ? 0x9fc0 : 0x1f80);
+	update_all(dtype, p, n, t, ntarget, health);
+	_mm_sfence();
+	_mm_setcsr(mode);
+#else
+	update_all(dtype, p, n, t, ntarget, health);
+#endif
+}
