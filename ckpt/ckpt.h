@@ -546,7 +546,7 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	halflife   fraction=X: the half-life is X times the steps so far (torchtitan)
  *	power      sigma_rel=X, or gamma=X: d = (1 - D/k) to the power of gamma + 1 (EDM2)
  *	uniform    the mean of all steps that were taken in (torch's AveragedModel, SWA)
- *	zero       decay=X: begins at zero, and is divided by what is missing to 1, as Adam does
+ *	zero       decay=X: begins at zero, and is corrected for that as Adam's moments are
  * Then, in any order and each at most once:
  *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma) to the power of -power, is at
  *	           least min_decay, and at most decay. Defaults: gamma=1, power=2/3, min_decay=0
@@ -567,8 +567,9 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	PATTERN=skip       the average does not have this tensor
  *	PATTERN=(SCHEDULE PARAM=X ...)  average it by this schedule
  * Without a rule, parameters of F32, BF16 and F16 are averaged, unless their class is CKPT_CONST.
- * These, other parameters, and buffers are copied; all other tensors are skipped. What is copied is
- * stored once, as the step's own tensor.
+ * These, other parameters, and buffers are copied; all other tensors are skipped. A master whose
+ * parameter no rank declares counts as a parameter. What is copied is stored once, as the step's
+ * own tensor.
  *
  * A step is also left out if a rank has marked it with CKPT_NO_EMA, or if an averaged tensor has a
  * value that is not finite. It then has the average of the step before it.

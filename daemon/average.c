@@ -343,6 +343,7 @@ static void row_decide(struct averaging *x, uint32_t i)
 	struct average_result *to = x->result;
 	struct row_now *now = &x->row[i];
 	struct ema_state was = ema_state_new(row->canonical);
+	bool seeded;
 
 	if (x->previous) {
 		was = x->previous->row[i];
@@ -351,10 +352,16 @@ static void row_decide(struct averaging *x, uint32_t i)
 		was = x->base->row[i];
 		to->flags[i] = x->base->flags[i];
 	}
-	now->had = was.last_step != EMA_NO_STEP && was.last_step < s->step;
+	/* A seed that stands for the first step's copy is that step's already. */
+	seeded = x->base && was.last_step == s->step;
+	now->had = was.last_step != EMA_NO_STEP && (was.last_step < s->step || seeded);
 	to->flags[i] = (now->had ? to->flags[i] & ~(uint32_t)AVERAGE_KAHAN : 0) |
 		       (row->kahan ? AVERAGE_KAHAN : 0);
 	to->row[i] = was;
+	if (seeded) {
+		now->hold = true;
+		return;
+	}
 	if (s->no_average) {
 		row_hold(x, i, AVERAGE_NOT_WANTED);
 		return;

@@ -239,11 +239,8 @@ int average_base_restored(struct launch *l, struct average_base *b, uint64_t ste
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);
 bool average_seeds_pending(const struct launch *l);
-/* The launch is ready, and has staged again what its ranks brought along: the newest of these steps
- * that has its averages is the one before the next. Owner. */
-void average_base_adopted(struct launch *l);
 /* The averaged step that passes have pinned is still needed, although its launch has other
- * declarations now, or has ended: by a step of that launch that is to be averaged. Owner. */
+ * declarations now: by their first step. Owner. */
 bool average_base_keeps(const struct snap *s);
 /* A restore of this step out of memory waits: its averages are about to be made. Owner. */
 bool average_base_waits(struct snap *s);

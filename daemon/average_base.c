@@ -1463,30 +1463,13 @@ enum average_base_is average_base_get(struct launch *l, struct average_base **re
 	return AVERAGE_BASE_READY;
 }
 
+/* The first step of the new declarations goes on from it. */
 bool average_base_keeps(const struct snap *s)
 {
 	const struct launch *l = s->launch;
 
-	if (!s->averaged || s->dropped)
-		return false;
-	for (const struct snap *k = l->job->snaps; k; k = k->next)
-		if (k->launch == l && !k->averaged && !k->dropped && k != s &&
-		    k->phase != PHASE_COLLECTING && k->rank[0].decl->averages)
-			return true;
-	return l == l->job->launch && l->state != LAUNCH_ENDED && l->member[0].decl &&
-	       l->member[0].decl->averages;
-}
-
-void average_base_adopted(struct launch *l)
-{
-	struct snap *newest = NULL;
-
-	for (struct snap *s = l->job->snaps; s; s = s->next)
-		if (s->launch == l && s->averaged && !s->dropped &&
-		    (!newest || s->staged_at > newest->staged_at))
-			newest = s;
-	if (newest)
-		passes_follow(l->job, newest);
+	return s->averaged && l == l->job->launch && s->epoch != l->epoch &&
+	       l->state == LAUNCH_READY && l->member[0].decl && l->member[0].decl->averages;
 }
 
 bool average_base_waits(struct snap *s)

@@ -124,16 +124,11 @@ static int row_add(struct build *b, uint32_t spec, uint32_t rule,
 				     : ckpt_error(b->err, -EPROTO,
 						  "average %s: rule %u cannot be printed",
 						  a->name[spec], rule);
-	if (strlen(canonical) > CKPT_NAME_MAX || a->nrow == TABLE_AVERAGES_MAX) {
-		ckpt_errlist_add(
-			b->list,
-			strlen(canonical) > CKPT_NAME_MAX
-				? "average %s: its spec, written out, is longer than %u bytes"
-				: "average %s: all averages and their rules with schedules of "
-				  "their own are more than %u",
-			a->name[spec],
-			strlen(canonical) > CKPT_NAME_MAX ? (unsigned)CKPT_NAME_MAX
-							  : TABLE_AVERAGES_MAX);
+	if (a->nrow == TABLE_AVERAGES_MAX) {
+		ckpt_errlist_add(b->list,
+				 "average %s: all averages and their rules with schedules of their "
+				 "own are more than %u",
+				 a->name[spec], TABLE_AVERAGES_MAX);
 		return 0;
 	}
 	now = ema_state_new(canonical);

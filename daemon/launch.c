@@ -665,7 +665,7 @@ struct declare {
 	struct segment **seg; /* the member's; it adds none while busy */
 	/* Of a later rev: the one before it, and larger slots, in memory, where it needs them */
 	struct decl *before;
-	uint32_t nslot;
+	uint32_t nslot, nsure; /* as slots_sure */
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes, memory_max; /* slot_bytes: of those that it has */
 	struct decl *decl;
@@ -677,26 +677,38 @@ struct declare {
 	struct ckpt_err err;
 };
 
-static int slots_fit(const struct member *m, uint32_t nslot, uint64_t raw_bytes,
+static int slots_fit(const struct member *m, uint32_t nslot, const struct decl *d,
 		     uint64_t memory_max, struct ckpt_err *err)
 {
-	uint64_t all = raw_bytes * nslot;
+	uint64_t all = d->raw_bytes * nslot, average = averages_slot_bytes(d) * nslot;
+	char of[160] = "";
 
-	return memory_max && all > memory_max ? ckpt_error(err, -ENOMEM,
-							   "%u slots of rank %u need %" PRIu64
-							   " bytes, but memory_max allows %" PRIu64,
-							   nslot, m->rank, all, memory_max)
-					      : 0;
+	if (!memory_max || all <= memory_max)
+		return 0;
+	if (average)
+		snprintf(of, sizeof of,
+			 ", %" PRIu64 " of them for averages (%u of them, in each slot)", average,
+			 d->averages->nspec);
+	return ckpt_error(err, -ENOMEM,
+			  "%u slots of rank %u need %" PRIu64
+			  " bytes%s, but memory_max allows %" PRIu64,
+			  nslot, m->rank, all, of, memory_max);
+}
+
+/* Those that are had in any case. */
+static uint32_t slots_sure(const struct launch *l)
+{
+	return l->third == THIRD_SETTLED ? l->nslot : l->nslot - 1;
 }
 
 /* In memory before the library hears of them: its next snapshot is not skipped. */
 static int other_slots(struct declare *d)
 {
-	int rc = slots_fit(d->s->member, d->nslot, d->decl->raw_bytes, d->memory_max, &d->err);
+	int rc = slots_fit(d->s->member, d->nsure, d->decl, d->memory_max, &d->err);
 
 	for (uint32_t i = 0; i < d->nslot && rc == 0; i++) {
 		rc = slotmem_new(&d->l->job->d->reaper, d->decl->raw_bytes, &d->slot[i], &d->err);
-		if (rc == 0 && (rc = slotmem_touch(d->slot[i])) < 0)
+		if (rc == 0 && i < d->nsure && (rc = slotmem_touch(d->slot[i])) < 0)
 			ckpt_error_errno(&d->err, -rc, "no memory for the slots of rank %u",
 					 d->s->hello.rank);
 	}
@@ -726,13 +738,30 @@ static bool adopts(const struct launch *l, const struct member *m)
 	return false;
 }
 
+/* The first declaration of an epoch, where nobody asks for a number: the others average alike. With
+ * averages there is a third slot, if there is memory for it: see third_decide. */
+static void slots_count(struct launch *l, const struct decl *decl)
+{
+	if (l->slots || l->slots_epoch == decl->epoch)
+		return;
+	launch_ring(l); /* what was marked before was in the slots of then */
+	gate_close(l);
+	l->nslot = decl->averages ? 3 : 2;
+	l->third = decl->averages ? THIRD_ASKED : THIRD_SETTLED;
+	l->slots_epoch = decl->epoch;
+}
+
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
-	int rc = slots_fit(m, l->nslot, decl->raw_bytes, m->session->hello.memory_max, err);
+	int rc;
 
+	slots_count(l, decl);
+	rc = slots_fit(m, slots_sure(l), decl, m->session->hello.memory_max, err);
 	if (rc < 0)
 		return rc;
+	for (uint32_t i = l->nslot; i < WIRE_SLOTS_MAX; i++)
+		slotmem_unref(TAKE(m->adopt[i].mem));
 	/* From the last slot on those that hold a step of the launch before, and one at least that
 	 * holds none: so the ranks' are the same ones. */
 	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
@@ -761,7 +790,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
-	for (uint32_t i = 0; i < l->nslot; i++) {
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		struct slotmem *old = rc == 0 ? m->slot[i] : slot[i];
 
 		if (rc == 0)
@@ -956,6 +985,7 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	c->epoch = m->epoch;
 	c->rev = m->rev;
 	c->nslot = s->launch->nslot;
+	c->nsure = slots_sure(s->launch);
 	c->memory_max = s->hello.memory_max;
 	if (s->member->decl && s->member->decl->epoch == m->epoch &&
 	    s->member->decl->rev < m->rev) {
@@ -1024,6 +1054,101 @@ static void adopt_staged(struct launch *l)
 			l->member[r].adopt[i] = (struct adopt){ .step = UINT64_MAX };
 }
 
+/* --- the third slot (slots 0, with averages) --- */
+
+/* Two are left. Ranks keep the third one mapped, without memory: the gate does not offer it. */
+static void third_drop(struct launch *l, const char *why)
+{
+	l->third = THIRD_SETTLED;
+	l->nslot--;
+	for (uint32_t r = 0; r < l->world; r++) {
+		slotmem_unref(TAKE(l->member[r].slot[l->nslot]));
+		l->member[r].touched = l->member[r].decl != NULL;
+	}
+	launch_lent(l);
+	log_line(&l->job->d->opts.log, LOG_NOTICE, "launch: job %s: two slots instead of three: %s",
+		 l->job->name, why);
+}
+
+/* Does a rank bring it along with a step in it? Then it was decided before. */
+static bool third_held(const struct launch *l, const struct member *m)
+{
+	const struct adopt *a = &m->adopt[l->nslot - 1];
+
+	return a->bytes_held && a->step != UINT64_MAX;
+}
+
+/*
+ * All ranks have declared, and what they have in any case is in memory: may each have a slot more?
+ * Asked once in an epoch. Its memory is counted for all of them before any is taken.
+ */
+static void third_decide(struct launch *l)
+{
+	uint32_t third = l->nslot - 1;
+	uint64_t need = 0;
+	bool held = false;
+	char why[160] = "";
+
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+		struct ckpt_err err;
+
+		held |= third_held(l, m);
+		if (!m->slot[third]->touched && !third_held(l, m))
+			need += m->slot[third]->bytes;
+		if (!why[0] && slots_fit(m, l->nslot, m->decl,
+					 m->session ? m->session->hello.memory_max : 0, &err) < 0)
+			snprintf(why, sizeof why,
+				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
+				 m->decl->raw_bytes / MIB);
+	}
+	if (!why[0] && need && pages_available() < need + 64 * MIB)
+		snprintf(why, sizeof why,
+			 "a third one of each rank needs %" PRIu64
+			 " MiB, and the host has %" PRIu64,
+			 need / MIB, pages_available() / MIB);
+	if (why[0] && !held) {
+		third_drop(l, why);
+		return;
+	}
+	l->third = THIRD_TOUCHED;
+	for (uint32_t r = 0; r < l->world; r++) {
+		l->member[r].touched = false;
+		touch_start(l, &l->member[r]);
+	}
+}
+
+/* What averages take, beside what the snapshots would without them. */
+static void averages_say(const struct launch *l)
+{
+	const struct averages *a = l->member[0].decl->averages;
+	const struct log *log = &l->job->d->opts.log;
+	uint64_t bytes = 0, slot = 0, all = 0;
+
+	if (!a)
+		return;
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct decl *d = l->member[r].decl;
+
+		for (uint32_t i = 0; i < d->averages->made.npiece; i++)
+			bytes += d->averages->made.piece[i].len;
+		slot += averages_slot_bytes(d);
+		all += d->raw_bytes;
+	}
+	log_line(log, LOG_NOTICE,
+		 "launch: job %s: %u averages: %" PRIu64
+		 " elements of 4 bytes on this host, %" PRIu64 " MiB in each of %u slots: %" PRIu64
+		 " MiB of memory beside the snapshots' %" PRIu64 " MiB",
+		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
+		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
+	if (l->nslot < 3)
+		log_line(
+			log, LOG_NOTICE,
+			"launch: job %s: with averages and two slots every second step is averaged; "
+			"slots 3 averages each",
+			l->job->name);
+}
+
 static void maybe_ready(struct launch *l)
 {
 	uint32_t epoch;
@@ -1034,6 +1159,12 @@ static void maybe_ready(struct launch *l)
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].touched)
 			return;
+	if (l->third == THIRD_ASKED) {
+		third_decide(l);
+		if (l->third == THIRD_TOUCHED)
+			return; /* touch_done comes again */
+	}
+	l->third = THIRD_SETTLED;
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;
@@ -1049,6 +1180,7 @@ static void maybe_ready(struct launch *l)
 	log_line(&l->job->d->opts.log, LOG_INFO,
 		 "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0",
 		 l->job->name, epoch, l->nslot, l->member[0].decl->raw_bytes / MIB);
+	averages_say(l);
 }
 
 struct touch {
@@ -1084,6 +1216,10 @@ static void touch_done(struct daemon *d, struct task *t)
 	struct touch *c = (struct touch *)t;
 	struct launch *l = c->l;
 
+	if (c->rc < 0 && l->third == THIRD_TOUCHED && c->epoch == l->slots_epoch) {
+		third_drop(l, "the host has no memory for a third");
+		c->rc = 0;
+	}
 	if (c->m->decl && c->m->decl->epoch == c->epoch) {
 		c->m->touched = c->rc == 0;
 		c->m->touch_again_ns = c->rc < 0 ? now_ns() + NS_PER_S : 0;
@@ -1129,9 +1265,9 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->nslot,
+			     .n = l->third == THIRD_TOUCHED ? l->nslot : slots_sure(l),
 			     .decl = decl_slot_ref(m->decl) };
-	for (uint32_t i = 0; i < l->nslot; i++)
+	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
 	daemon_task(l->job->d, &l->job->d->work, &c->task);

@@ -780,7 +780,7 @@ void passes_follow(struct job *j, struct snap *s)
 {
 	pin_move(&j->before, s);
 	if (s)
-		j->passed_at = s->staged_at;
+		j->passed_at = MAX(j->passed_at, s->staged_at);
 }
 
 void passes_interrupt(struct job *j)

@@ -531,6 +531,10 @@ struct launch {
 	struct lineage_known known; /* the task's that commits */
 	uint32_t world, epoch, nattached, nlost;
 	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
+	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it mapped
+	 * by then, and it takes no memory before that is decided for all of them alike. */
+	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
+	uint32_t slots_epoch;
 	enum launch_state state;
 	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;

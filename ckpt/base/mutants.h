@@ -148,6 +148,10 @@
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
+	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
+	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
+	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
 	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \

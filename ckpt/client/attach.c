@@ -635,7 +635,10 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	m.bytes = c->decl_bytes;
 	sources = c->decl ? sources_ref(c->sources) : NULL;
 	/* of an epoch that this daemon has taken it has them */
-	seeds = c->decl && atomic_load(&c->declared) != m.epoch ? seeds_ref(c->seeds) : NULL;
+	seeds = c->decl && atomic_load(&c->declared) != m.epoch &&
+				!(c->adopting && MUTANT(SEEDS_FORGOTTEN))
+			? seeds_ref(c->seeds)
+			: NULL;
 	if (c->adopting && c->adopted_rev != c->slots_rev)
 		rc = ckpt_error(err, -EAGAIN, "ckpt_seal came between: attaching begins anew");
 	else
@@ -657,7 +660,8 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc == 0 && fd >= 0) {
 		rc = sealed_take(c, &sealed, got, sources, err);
-		atomic_store_explicit(&c->nslot, sealed.nslot, memory_order_relaxed);
+		atomic_store_explicit(&c->nslot, MUTANT(SLOTS_AS_ASKED) ? 2 : sealed.nslot,
+				      memory_order_relaxed);
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {

@@ -154,7 +154,7 @@ static void handle_free(ckpt *c)
 	copier_close(c);
 	sources_unref(c->sources);
 	seeds_unref(c->seeds);
-	client_averages_free(c);
+	declare_averages_free(c);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;
@@ -275,7 +275,7 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
  * caller says is it waited for. rev: of the same epoch, with memory elsewhere. */
 static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 {
-	int rc = averages_check(c, err);
+	int rc = declare_averages_check(c, err);
 
 	if (rc < 0)
 		return rc;

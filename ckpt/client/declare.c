@@ -1104,7 +1104,7 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	if (rc == 0)
 		rc = add_blobs(c, t, err);
 	if (rc == 0)
-		rc = averages_add(c, t, err);
+		rc = declare_averages_add(c, t, err);
 	if (rc == 0)
 		rc = table_seal(t, err);
 	return rc == 0 ? derived_check(t, err) : rc;

@@ -354,10 +354,10 @@ const struct declared *named_find(const ckpt *c, const char *component, size_t b
 void declare_free(ckpt *c); /* at the end of the handle */
 /* What is wrong with averages, all of it in one message: -EINVAL. Opens seeds, and logs what is not
  * advised: nothing is locked. */
-int averages_check(ckpt *c, struct ckpt_err *err);
+int declare_averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
-int averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
-void client_averages_free(ckpt *c);
+int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
+void declare_averages_free(ckpt *c);
 /* Directories that a declaration needs. Immutable and counted. */
 struct seeds {
 	_Atomic uint32_t refs;

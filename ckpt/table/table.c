@@ -553,7 +553,7 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	return r < 0 ? ckpt_error_prefix(err, r, "%s", LABEL(x)) : 0;
 }
 
-static bool averages_equal(const struct table_average *x, const struct table_average *y)
+bool table_averages_equal(const struct table_average *x, const struct table_average *y)
 {
 	return !strcmp(x->schedule, y->schedule) &&
 	       !memcmp(&x->product, &y->product, sizeof x->product) && x->updates == y->updates &&
@@ -589,7 +589,7 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
 			continue;
-		if (!averages_equal(to, x))
+		if (!table_averages_equal(to, x))
 			to->flags |= AVERAGE_MIXED;
 		to->flags |= x->flags & AVERAGE_MIXED;
 		if (ret_id)

@@ -115,6 +115,8 @@ int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
  * AVERAGE_MIXED. */
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err);
+/* Do two rows of one (name, rule) say the same? MIXED apart. */
+bool table_averages_equal(const struct table_average *x, const struct table_average *y);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err);
 int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,

@@ -757,6 +757,47 @@ static int whole_fill(const struct native_whole *w, const struct native_part *pa
 	return 0;
 }
 
+static const struct table_average *average_in(const struct table *t, const struct table_average *x,
+					      uint32_t guess)
+{
+	for (uint32_t n = 0; n < t->naverage; n++) {
+		const struct table_average *y = &t->average[(guess + n) % t->naverage];
+
+		if (y->rule == x->rule && !strcmp(y->name, x->name))
+			return y;
+	}
+	return NULL;
+}
+
+/* What the parts say of averages: as the lowest writer has it, MIXED where they differ. */
+static void whole_averages(const struct native_part *part, uint32_t npart, struct table *t)
+{
+	for (uint32_t i = 0; i < t->naverage; i++) {
+		struct table_average *to = &t->average[i];
+		const struct native_part *first = NULL;
+		const struct table_average *is = NULL;
+		bool mixed = false;
+
+		for (uint32_t k = 0; k < npart; k++) {
+			const struct table_average *x =
+				part[k].kind == PART_AVERAGE ? average_in(part[k].table, to, i)
+							     : NULL;
+
+			if (!x)
+				continue;
+			mixed |= x->flags & AVERAGE_MIXED || (is && !table_averages_equal(x, is));
+			if (first && first->rank <= part[k].rank)
+				continue;
+			first = &part[k];
+			is = x;
+		}
+		if (!is)
+			continue;
+		*to = *is;
+		to->flags |= mixed ? (uint32_t)AVERAGE_MIXED : 0;
+	}
+}
+
 /* No piece is lost, and none is there twice. */
 static void whole_check(const struct table *t, const uint64_t *element,
 			struct ckpt_errlist *ret_list)
@@ -801,6 +842,8 @@ int native_manifest_whole(const struct native_info *info, const struct native_wh
 		t.tensor[i].fp = t.tensor[i].fp_known ? t.tensor[i].fp : 0;
 	if (!r)
 		whole_check(&t, element, &list);
+	if (!r)
+		whole_averages(part, npart, &t);
 	if (!r)
 		r = ckpt_errlist_end(&list, err,
 				     "step %llu of job %s is not complete and was not committed",

@@ -295,8 +295,8 @@ static void check_slot(const struct decl *d)
 		assert_int_equal(p->len, p->set.numel * sizeof(float));
 		assert_int_equal(p->off % (p->len >= NATIVE_BIG ? MIB : NATIVE_PACK), 0);
 		assert_true(p->off >= most); /* they ascend, and do not overlap */
-		if (i && strcmp(x->component, x[-1].component) != 0 &&
-		    a->made.first[p->tensor] == i)
+		if (p->tensor && a->made.first[p->tensor] == i &&
+		    strcmp(x->component, x[-1].component) != 0)
 			assert_int_equal(p->off % MIB, 0);
 		most = p->off + p->len;
 	}
