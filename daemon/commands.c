@@ -3,6 +3,7 @@
 // wire/wire.h. Called by session and loop; snap tells it when a step is over.
 // Invariant: no request waits, touches a file system, or costs more than a look at every rank;
 // whoever asks all the time gets the same report again.
+#include "daemon/average.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"
 #include <inttypes.h>
@@ -26,6 +27,7 @@ struct report {
 	struct wire_report_job *job;
 	struct wire_report_rank *rank;
 	struct wire_report_step *step;
+	struct wire_report_average *average;
 };
 
 static uint32_t job_steps(const struct job *j)
@@ -37,6 +39,21 @@ static uint32_t job_steps(const struct job *j)
 	return n;
 }
 
+/* What the newest declarations of the job average; NULL: nothing. */
+static const struct averages *job_averages(const struct job *j)
+{
+	const struct decl *d = j->launch && j->launch->world ? j->launch->member[0].decl : NULL;
+
+	return d ? d->averages : NULL;
+}
+
+static uint32_t job_rows(const struct job *j)
+{
+	const struct averages *a = job_averages(j);
+
+	return a ? a->nrow : 0;
+}
+
 /* How many of each fit; cut: not all do. */
 static struct wire_report_head report_size(const struct daemon *d)
 {
@@ -44,15 +61,18 @@ static struct wire_report_head report_size(const struct daemon *d)
 
 	for (const struct job *j = d->jobs; j; j = j->next) {
 		uint32_t ranks = j->launch ? j->launch->world : 0, steps = job_steps(j);
+		uint32_t rows = job_rows(j);
 
 		if (h.njob == WIRE_REPORT_JOBS_MAX || ranks > WIRE_REPORT_RANKS_MAX - h.nrank ||
-		    steps > WIRE_REPORT_STEPS_MAX - h.nstep) {
+		    steps > WIRE_REPORT_STEPS_MAX - h.nstep ||
+		    rows > WIRE_REPORT_AVERAGES_MAX - h.naverage) {
 			h.cut = 1;
 			break;
 		}
 		h.njob++;
 		h.nrank += ranks;
 		h.nstep += steps;
+		h.naverage += rows;
 	}
 	return h;
 }
@@ -130,6 +150,23 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 	to->used = MIN(to->used, to->held);
 }
 
+/* Of the slots that there are, the room that is the averages'. */
+static void put_average_memory(const struct job *j, struct wire_report_job *to)
+{
+	const struct launch *l = j->launch;
+
+	for (uint32_t r = 0; l && r < l->world; r++) {
+		const struct decl *d = l->member[r].decl;
+
+		for (uint32_t i = 0; i < l->nslot && d; i++)
+			to->average_bytes += l->member[r].slot[i] ? averages_slot_bytes(d) : 0;
+	}
+	to->averaged = j->average.averaged;
+	to->average_given_up = j->average.given_up;
+	_Static_assert(sizeof to->average_gated == sizeof j->average.gated, "enum wire_gate");
+	memcpy(to->average_gated, j->average.gated, sizeof to->average_gated);
+}
+
 static uint32_t mib_of(uint64_t bytes)
 {
 	return (uint32_t)MIN(bytes / MIB, (uint64_t)UINT32_MAX - 1);
@@ -199,6 +236,7 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		to->skipped += to->skipped_by[i];
 	put_memory(j, to);
+	put_average_memory(j, to);
 }
 
 static void put_past(const struct past *p, uint32_t job, struct wire_report_step *to)
@@ -295,11 +333,76 @@ static uint32_t put_steps(const struct job *j, uint32_t job, uint64_t now,
 	return n;
 }
 
+/* --- averages --- */
+_Static_assert((int)WIRE_GATE_NOT_WANTED == (int)AVERAGE_NOT_WANTED &&
+		       (int)WIRE_GATE_LOSS == (int)AVERAGE_LOSS &&
+		       (int)WIRE_GATE_NONFINITE == (int)AVERAGE_NONFINITE &&
+		       (int)WIRE_AVERAGE_KAHAN == (int)AVERAGE_KAHAN &&
+		       (int)WIRE_AVERAGE_MIXED == (int)AVERAGE_MIXED &&
+		       (int)WIRE_AVERAGE_SEEDED == (int)AVERAGE_SEEDED,
+	       "the report says them by the same numbers");
+
+/* The newest step in memory that has averages, of these declarations; NULL. */
+static const struct average_result *newest_averages(const struct job *j, const struct averages *a)
+{
+	const struct snap *best = NULL;
+
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->averaged && s->average && s->average->nrow == a->nrow &&
+		    s->launch == j->launch && (!best || s->step > best->step))
+			best = s;
+	return best ? best->average : NULL;
+}
+
+static void put_average(const struct average_row *row, const struct average_result *x, uint32_t i,
+			uint32_t job, struct wire_report_average *to)
+{
+	*to = (struct wire_report_average){ .job = job,
+					    .rule = row->rule,
+					    .flags = row->kahan ? WIRE_AVERAGE_KAHAN : 0,
+					    .worst = -1 };
+	snprintf(to->name, sizeof to->name, "%s", row->name);
+	snprintf(to->schedule, sizeof to->schedule, "%s", row->canonical);
+	if (!x)
+		return;
+	const struct ema_state *s = &x->row[i];
+	const struct average_row_health *h = &x->health[i];
+
+	to->flags |= x->flags[i] | WIRE_AVERAGE_MADE;
+	to->gate = x->row_gate[i];
+	to->step = x->step + 1;
+	to->updates = s->updates;
+	to->last_step = s->last_step == EMA_NO_STEP ? 0 : s->last_step + 1;
+	to->since = s->last_step == EMA_NO_STEP ? 0 : s->since + 1;
+	to->product = s->product;
+	to->lag = h->lag;
+	to->nan = h->sum.nan;
+	to->inf = h->sum.inf;
+	to->nan_sources = h->nan_sources;
+	to->inf_sources = h->inf_sources;
+	to->far = h->far;
+	to->convex_broken = h->convex_broken;
+	to->worst = h->worst;
+	snprintf(to->worst_name, sizeof to->worst_name, "%s", h->worst_name);
+	snprintf(to->convex_name, sizeof to->convex_name, "%s", h->convex_name);
+}
+
+/* Returns how many. */
+static uint32_t put_averages(const struct job *j, uint32_t job, struct wire_report_average *to)
+{
+	const struct averages *a = job_averages(j);
+	const struct average_result *x = a ? newest_averages(j, a) : NULL;
+
+	for (uint32_t i = 0; a && i < a->nrow; i++)
+		put_average(&a->row[i], x, i, job, &to[i]);
+	return a ? a->nrow : 0;
+}
+
 static int report_make(struct daemon *d, struct ckpt_err *err)
 {
 	struct wire_report_head h = report_size(d);
 	uint64_t now = now_ns();
-	cleanup_free void *p = calloc(1, wire_report_bytes(h.njob, h.nrank, h.nstep));
+	cleanup_free void *p = calloc(1, wire_report_bytes(h.njob, h.nrank, h.nstep, h.naverage));
 	struct report r = { .head = p };
 	const struct job *j = d->jobs;
 	int fd, rc;
@@ -310,12 +413,18 @@ static int report_make(struct daemon *d, struct ckpt_err *err)
 	r.rank = (struct wire_report_rank *)(r.job + h.njob);
 	r.step = (struct wire_report_step *)(r.rank + h.nrank);
 	h.nstep = 0;
+	h.naverage = 0;
 	for (uint32_t i = 0; i < h.njob; i++, j = j->next) {
 		put_job(j, &r.job[i]);
 		for (uint32_t k = 0; j->launch && k < j->launch->world; k++)
 			put_rank(r.rank++, i, &j->launch->member[k], now);
 		h.nstep += put_steps(j, i, now, r.step + h.nstep);
 	}
+	/* Behind the steps, of which there may be fewer than was thought. */
+	r.average = (struct wire_report_average *)(r.step + h.nstep);
+	j = d->jobs;
+	for (uint32_t i = 0; i < h.njob; i++, j = j->next)
+		h.naverage += put_averages(j, i, r.average + h.naverage);
 	h.now_ns = now;
 	h.wall_ns = wall_ns();
 	h.began_ns = d->began_ns;
@@ -325,7 +434,7 @@ static int report_make(struct daemon *d, struct ckpt_err *err)
 		h.sessions += s->member && s->member->session == s;
 	snprintf(h.version, sizeof h.version, "%s", ckptd_version);
 	*r.head = h;
-	d->report_bytes = wire_report_bytes(h.njob, h.nrank, h.nstep);
+	d->report_bytes = wire_report_bytes(h.njob, h.nrank, h.nstep, h.naverage);
 	rc = wire_memfd_of("ckptd-report", p, d->report_bytes, &fd, err);
 	if (rc < 0)
 		return rc;

@@ -91,6 +91,8 @@ enum cli_option_id {
 	OPT_LAYOUT,
 	OPT_VIEW,
 	OPT_RANK,
+	OPT_ONLY,
+	OPT_DTYPE,
 	OPT_MEM_LIMIT,
 	OPT_WATCH,
 	OPT_JOB,
@@ -134,6 +136,7 @@ enum cli_arg {
 	ARG_CKPT,
 	ARG_STEP, /* a step's number, latest */
 	ARG_TENSOR,
+	ARG_COMPONENT, /* what stands before the slash of its tensors */
 	ARG_JOB,
 	ARG_DIR,
 	ARG_FILE,
@@ -183,7 +186,7 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
-	verb_doctor, verb_drain, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man,
+	verb_doctor, verb_drain, verb_ema, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man,
 	verb_plan, verb_prune, verb_release, verb_repair, verb_restore, verb_rewind, verb_rm,
 	verb_show, verb_stats, verb_status, verb_tag, verb_trigger, verb_verify, verb_version,
 	verb_wait;

@@ -376,6 +376,27 @@ static void offer_tensors(struct complete *x)
 	subject_close(&s);
 }
 
+static void offer_components(struct complete *x)
+{
+	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
+	struct subject s;
+
+	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
+	    !subject_open(&s, NULL, NULL, NULL)) {
+		const struct table *t = &s.ckpt->table;
+
+		for (uint32_t i = 0; i < t->ntensor; i++) {
+			bool known = false;
+
+			for (uint32_t j = i; j-- > 0 && !known;)
+				known = !strcmp(t->tensor[j].component, t->tensor[i].component);
+			if (!known)
+				offer(x, t->tensor[i].component, NULL);
+		}
+	}
+	subject_close(&s);
+}
+
 /* --- what is wanted --- */
 
 static void offer_kind(struct complete *x, enum cli_arg kind)
@@ -392,6 +413,9 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 		break;
 	case ARG_TENSOR:
 		offer_tensors(x);
+		break;
+	case ARG_COMPONENT:
+		offer_components(x);
 		break;
 	case ARG_JOB:
 		offer_jobs(x);

@@ -56,6 +56,7 @@ static int destination(struct sides *s)
 		struct table_piece piece = { .off = at };
 
 		x.layout = TABLE_NONE;
+		x.made = 0;
 		rc = table_add_tensor(&s->dst, &x, &piece.tensor, s->err);
 		if (!rc)
 			rc = whole(&x, &s->dst.arena, &piece.set);
@@ -101,6 +102,7 @@ static int image_tensor(const struct sides *s, const struct window *w, uint32_t 
 	if (i && pair_of(s, &w->cut[i]) == pair_of(s, &w->cut[i - 1]))
 		return 0;
 	y.layout = TABLE_NONE;
+	y.made = 0;
 	return table_add_tensor(ret, &y, ret_id, s->err);
 }
 

@@ -8,8 +8,8 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/move/cast.h"
 #include "ckpt/table/target.h"
-#include "formats/safetensors/safetensors.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -18,6 +18,7 @@
 #define FILES_MAX 1024u	    /* open at once */
 #define PIECES_MAX 2000000u /* of one batch: their sets are in memory */
 #define WRITE_BYTES (8u << 20)
+#define CAST_BYTES (1u << 20) /* of cast elements, at once */
 #define NONCES 16 /* names that are tried */
 #define TEMP_MARK ".tmp-"
 
@@ -28,6 +29,7 @@ struct batch {
 	struct table table; /* target_ranks */
 	uint64_t *at;	    /* [npiece]: where it begins in its file */
 	int *fd;	    /* [n] */
+	uint8_t *cast;	    /* CAST_BYTES; NULL: nothing is cast */
 	uint32_t nopen;
 	/* The first error of a write; what move_windows says comes after it. */
 	int rc;
@@ -99,25 +101,35 @@ static int local_shape(const struct table *t, const struct table_tensor *x, uint
 	return rc;
 }
 
-/* component/name, and whose it is where it is another rank's. */
-static const char *key_of(const struct table_tensor *x, uint32_t rank, struct arena *a)
+/* What the file calls the elements. */
+static uint32_t dtype_in(const struct rank_files *f, const struct table_tensor *x)
 {
+	bool casts = f->as.dtype && !(x->flags & TENSOR_BLOB) && cast_known(x->dtype, f->as.dtype);
+
+	return casts ? f->as.dtype : x->dtype;
+}
+
+/* component/name, or the name, and whose it is where it is another rank's. */
+static const char *key_of(const struct table_tensor *x, bool bare, uint32_t rank, struct arena *a)
+{
+	const char *component = bare ? "" : x->component;
 	size_t bytes = strlen(x->component) + strlen(x->name) + 32;
 	char *s = arena_alloc(a, bytes);
 	int n;
 
 	if (!s)
 		return NULL;
-	n = snprintf(s, bytes, "%s%s%s", x->component, *x->component ? "/" : "", x->name);
+	n = snprintf(s, bytes, "%s%s%s", component, *component ? "/" : "", x->name);
 	if (x->rank != TABLE_NONE && x->rank != rank)
 		snprintf(s + n, bytes - (size_t)n, "/rank-%05u", x->rank);
 	return s;
 }
 
 /* The tensors of a rank's file, and the piece of each. Both in the arena. */
-static int list_tensors(const struct table *t, struct rank_file *file, struct arena *a,
+static int list_tensors(const struct batch *b, struct rank_file *file, struct arena *a,
 			struct safetensors_tensor **ret, uint32_t **ret_piece)
 {
+	const struct table *t = &b->table;
 	uint32_t world = t->mesh[0].nrank, coord[CKPT_DIMS_MAX], n = 0;
 	struct safetensors_tensor *y = arena_array(a, (size_t)t->ntensor + 1, sizeof *y);
 	uint32_t *piece = arena_array(a, (size_t)t->ntensor + 1, sizeof *piece);
@@ -128,6 +140,7 @@ static int list_tensors(const struct table *t, struct rank_file *file, struct ar
 	if (!mesh_coord(&t->mesh[0], file->rank, coord))
 		return -EINVAL;
 	file->nblob_other = 0;
+	file->source_bytes = 0;
 	for (uint32_t i = 0; i < t->ntensor && !rc; i++) {
 		const struct table_tensor *x = &t->tensor[i];
 
@@ -136,8 +149,10 @@ static int list_tensors(const struct table *t, struct rank_file *file, struct ar
 			continue;
 		file->nblob_other += x->rank != TABLE_NONE && x->rank != file->rank;
 		piece[n] = piece_of(t, i, file->rank);
-		y[n] = (struct safetensors_tensor){ .name = key_of(x, file->rank, a),
-						    .dtype = x->dtype,
+		if (piece[n] != TABLE_NONE)
+			file->source_bytes += t->piece[piece[n]].set.numel * x->elem_bytes;
+		y[n] = (struct safetensors_tensor){ .name = key_of(x, b->f->as.bare, file->rank, a),
+						    .dtype = dtype_in(b->f, x),
 						    .ndim = x->ndim };
 		rc = y[n].name ? local_shape(t, x, piece[n], coord, a, &y[n].shape) : -ENOMEM;
 		n++;
@@ -153,10 +168,10 @@ static int make_head(const struct batch *b, struct rank_file *file, struct arena
 {
 	const struct checkpoint *k = b->f->ckpt;
 	char mesh[1024], step[24], rank[16];
-	struct safetensors_meta meta[8] = { { "format", "pt" }, { "ckptd", CLI_VERSION } };
+	struct safetensors_meta meta[8 + RANK_FILES_META_MAX] = { { "format", "pt" }, { "ckptd", CLI_VERSION } };
 	struct safetensors_tensor *y;
 	uint32_t nmeta = 2, *piece;
-	int rc = list_tensors(&b->table, file, a, &y, &piece);
+	int rc = list_tensors(b, file, a, &y, &piece);
 
 	if (rc)
 		return ckpt_error(err, rc, "no memory for the list of rank %u's tensors",
@@ -171,6 +186,11 @@ static int make_head(const struct batch *b, struct rank_file *file, struct arena
 	meta[nmeta++] = (struct safetensors_meta){ "mesh", mesh_print(&b->table.mesh[0], mesh,
 								      sizeof mesh) };
 	meta[nmeta++] = (struct safetensors_meta){ "rank", rank };
+	if (b->f->as.dtype)
+		meta[nmeta++] = (struct safetensors_meta){ "dtype", dtype_name(b->f->as.dtype) };
+	assert(b->f->as.nmeta <= RANK_FILES_META_MAX);
+	for (uint32_t i = 0; i < b->f->as.nmeta; i++)
+		meta[nmeta++] = b->f->as.meta[i];
 	rc = safetensors_make(y, file->ntensor, meta, nmeta, a, ret, list, err);
 	if (rc)
 		return rc;
@@ -189,6 +209,7 @@ static void batch_free(struct batch *b)
 	for (uint32_t i = 0; i < b->nopen; i++)
 		if (b->fd[i] >= 0)
 			(void)b->f->ops->close(b->f->ops->ctx, b->fd[i]);
+	free(b->cast);
 	free(b->fd);
 	free(b->at);
 	table_free(&b->table);
@@ -205,7 +226,8 @@ static int batch_make(struct rank_files *f, uint32_t first, struct batch *b, str
 		return rc;
 	b->fd = calloc(b->n, sizeof *b->fd);
 	b->at = calloc((size_t)b->table.npiece + 1, sizeof *b->at);
-	return b->fd && b->at ? 0 : ckpt_error(err, -ENOMEM, "out of memory for %u files", b->n);
+	b->cast = f->as.dtype ? malloc(CAST_BYTES) : NULL;
+	return b->fd && b->at && (b->cast || !f->as.dtype) ? 0 : ckpt_error(err, -ENOMEM, "out of memory for %u files", b->n);
 }
 
 /* As many files as may be open besides the source's, and as their tensors' sets take no more memory
@@ -240,7 +262,8 @@ static int survey(struct rank_files *f, uint32_t first, struct ckpt_errlist *lis
 				   : make_head(&b, file, &a, &head, list, err);
 		arena_free(&a);
 		if (!rc && (ckpt_add(f->bytes, file->bytes, &f->bytes) ||
-			    ckpt_add(f->data_bytes, file->data_bytes, &f->data_bytes)))
+			    ckpt_add(f->data_bytes, file->data_bytes, &f->data_bytes) ||
+			    ckpt_add(f->source_bytes, file->source_bytes, &f->source_bytes)))
 			rc = ckpt_error(err, -EOVERFLOW, "the files' sizes cannot be counted");
 	}
 	batch_free(&b);
@@ -264,18 +287,23 @@ static int check_dtypes(const struct rank_files *f, struct ckpt_errlist *list, s
 }
 
 int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
-		    const struct table *target, uint32_t first, uint32_t n, struct rank_files *ret,
+		    const struct table *target, const struct rank_files_as *as, uint32_t first,
+		    uint32_t n, struct rank_files *ret,
 		    struct ckpt_errlist *ret_list, struct ckpt_err *err)
 {
 	int rc;
 
-	*ret = (struct rank_files){ .ops = ops, .ckpt = k, .target = target, .n = n };
+	*ret = (struct rank_files){ .ops = ops, .ckpt = k, .target = target, .as = *as, .n = n };
 	ret->file = calloc(n, sizeof *ret->file);
-	if (!ret->file)
+	if (as->dtype)
+		ret->overflow = calloc((size_t)target->ntensor + 1, sizeof *ret->overflow);
+	if (!ret->file || (as->dtype && !ret->overflow))
 		return ckpt_error(err, -ENOMEM, "out of memory for %u files", n);
 	for (uint32_t i = 0; i < n; i++) {
 		ret->file[i].rank = first + i;
 		rank_file_name(first + i, ret->file[i].name);
+		if (as->alone)
+			strcpy(ret->file[i].name, RANK_FILE_ALONE);
 	}
 	ret->nbatch = batch_files(k, target, n);
 	rc = check_dtypes(ret, ret_list, err);
@@ -295,13 +323,15 @@ static int file_create(struct batch *b, struct rank_file *file, int dir_fd, int 
 		       struct ckpt_err *err)
 {
 	const struct io_ops *ops = b->f->ops;
+	char name[RANK_FILE_NAME_MAX];
 	uint32_t nonce = 0;
 	int rc = -EEXIST;
 
+	rank_file_name(file->rank, name);
 	for (uint32_t i = 0; i < NONCES && rc == -EEXIST; i++) {
 		if (getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != sizeof nonce)
 			nonce += (uint32_t)now_ns();
-		snprintf(file->temp, sizeof file->temp, ".%s" TEMP_MARK "%08x", file->name, nonce);
+		snprintf(file->temp, sizeof file->temp, ".%s" TEMP_MARK "%08x", name, nonce);
 		rc = ops->open(ops->ctx, dir_fd, file->temp, O_WRONLY | O_CREAT | O_EXCL, 0666);
 	}
 	if (rc < 0) {
@@ -354,6 +384,35 @@ static int put(struct batch *b, uint32_t place, const uint8_t *p, uint64_t len, 
 	return 0;
 }
 
+static bool is_cast(const struct batch *b, uint32_t piece)
+{
+	const struct table_tensor *x = &b->table.tensor[b->table.piece[piece].tensor];
+
+	return dtype_in(b->f, x) != x->dtype;
+}
+
+/* The elements of a cut as the file has them. */
+static int put_cast(struct batch *b, const struct window_cut *c, const uint8_t *p)
+{
+	const struct table_piece *piece = &b->table.piece[c->piece];
+	const struct table_tensor *x = &b->table.tensor[piece->tensor];
+	uint32_t to = b->f->as.dtype, elem = dtype_bytes(to);
+	uint64_t at = (c->dst_off - piece->off) / x->elem_bytes, all = c->len / x->elem_bytes;
+
+	for (uint64_t done = 0, n; done < all; done += n) {
+		const uint8_t *from = p + done * x->elem_bytes;
+		int rc;
+
+		n = MIN(all - done, (uint64_t)CAST_BYTES / elem);
+		cast(x->dtype, from, to, b->cast, n);
+		b->f->overflow[piece->tensor] += cast_overflows(x->dtype, from, to, b->cast, n);
+		rc = put(b, c->place, b->cast, n * elem, b->at[c->piece] + (at + done) * elem);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 /* Cuts come sorted by (place, offset in it); what lies side by side in both is written at once. */
 static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 {
@@ -364,11 +423,18 @@ static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 		uint64_t len = c->len, off;
 		int rc;
 
+		if (is_cast(b, c->piece)) {
+			rc = put_cast(b, c, buf + c->buf_off);
+			if (rc)
+				return rc;
+			i++;
+			continue;
+		}
 		off = b->at[c->piece] + (c->dst_off - b->table.piece[c->piece].off);
 		for (i++; i < w->ncut; i++) {
 			const struct window_cut *d = &w->cut[i];
 
-			if (d->place != c->place || d->buf_off != c->buf_off + len ||
+			if (is_cast(b, d->piece) || d->place != c->place || d->buf_off != c->buf_off + len ||
 			    b->at[d->piece] + (d->dst_off - b->table.piece[d->piece].off) !=
 				    off + len)
 				break;
@@ -478,5 +544,6 @@ void rank_files_drop(struct rank_files *f, int dir_fd)
 void rank_files_free(struct rank_files *f)
 {
 	free(f->file);
+	free(f->overflow);
 	*f = (struct rank_files){ 0 };
 }

@@ -4,7 +4,8 @@
  * per rank: rank-00000.safetensors, ... Used by ckptctl restore.
  *
  * A file holds the rank's local tensors: the shape has per dimension the number of indices that
- * the rank holds, also where that is 0; the data are row-major. The key is component/name. A tensor
+ * the rank holds, also where that is 0; the data are row-major. The key is component/name, or the name
+ * alone (struct rank_files_as). A tensor
  * that lives on another stage of a pipeline is left out. Blobs are U8; those of the rank itself, and
  * those of no rank, are called component/name, those of old ranks that it carries besides
  * component/name/rank-00007. "__metadata__" says format (pt), ckptd (the version), job, step,
@@ -18,13 +19,26 @@
 #include "ckpt/io/io.h"
 #include "ckpt/move/move.h"
 #include "ckpt/table/format.h"
+#include "formats/safetensors/safetensors.h"
 
 #define RANK_FILE_NAME_MAX 64
+#define RANK_FILE_ALONE "model.safetensors" /* of a file that has everything */
 #define RANK_FILE_TEMP_MAX 96
+
+/* What the files are like. Zero-initialised: as the checkpoint. */
+struct rank_files_as {
+	bool bare;	/* keys have no component */
+	bool alone;	/* of a mesh of one rank: the file is called RANK_FILE_ALONE */
+	uint32_t dtype; /* F16, BF16 and F32, F64 elements become this (cast.h); 0: they stay */
+	/* Besides the pairs above; they outlive the files. */
+	const struct safetensors_meta *meta;
+	uint32_t nmeta; /* at most RANK_FILES_META_MAX */
+};
+#define RANK_FILES_META_MAX 9u
 
 struct rank_file {
 	uint32_t rank, ntensor, nblob_other; /* blobs of other ranks that it carries */
-	uint64_t bytes, data_bytes;
+	uint64_t bytes, data_bytes, source_bytes; /* source: of the same elements before a cast */
 	char name[RANK_FILE_NAME_MAX];
 	char temp[RANK_FILE_TEMP_MAX]; /* "": there is none */
 	bool published;
@@ -34,9 +48,12 @@ struct rank_files {
 	const struct io_ops *ops;
 	const struct checkpoint *ckpt;
 	const struct table *target; /* target_make's */
+	struct rank_files_as as;
+	/* [tensors of target] NULL: nothing is cast. Elements that became infinite. */
+	uint64_t *overflow;
 	uint32_t n;
 	struct rank_file *file; /* [n] in the order of their ranks */
-	uint64_t bytes, data_bytes;
+	uint64_t bytes, data_bytes, source_bytes;
 	uint32_t nbatch; /* files that are open at once, and written in one go over the source */
 };
 
@@ -46,7 +63,8 @@ struct rank_files {
  * cli_stopped; -ENOMEM, -E2BIG, -EOVERFLOW. rank_files_free in any case.
  */
 int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
-		    const struct table *target, uint32_t first, uint32_t n, struct rank_files *ret,
+		    const struct table *target, const struct rank_files_as *as, uint32_t first,
+		    uint32_t n, struct rank_files *ret,
 		    struct ckpt_errlist *ret_list, struct ckpt_err *err);
 
 /*

@@ -313,12 +313,28 @@ static int collect(const struct table *t, const char *word,
 	return 0;
 }
 
+/* A name without a component means the weights, never their averages, which have it too. Returns how many
+ * are left. */
+static uint32_t leave_averages(const struct table *t, const char *word, uint32_t *id, uint32_t n)
+{
+	uint32_t raw = 0, left = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		raw += !t->tensor[id[i]].made;
+	for (uint32_t i = 0; i < n && raw; i++)
+		if (!t->tensor[id[i]].made || strcmp(t->tensor[id[i]].name, word) != 0)
+			id[left++] = id[i];
+	return raw ? left : n;
+}
+
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err)
 {
 	char near[1400];
 	int rc = collect(&k->table, word, is_called, ret_id, ret_n);
 
+	if (!rc)
+		*ret_n = leave_averages(&k->table, word, *ret_id, *ret_n);
 	if (rc || *ret_n)
 		return rc;
 	near_names(&k->table, word, near, sizeof near);

@@ -183,6 +183,7 @@ static int target(const struct cat *k, const struct indexset *set, struct table 
 	int rc;
 
 	x.layout = TABLE_NONE;
+	x.made = 0;
 	rc = table_add_place(ret, &place, &piece.place, err);
 	if (!rc)
 		rc = table_add_tensor(ret, &x, &piece.tensor, err);

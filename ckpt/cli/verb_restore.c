@@ -4,6 +4,7 @@
  * for programs that know nothing of ckptd.
  * Invariant: the directory holds what it held before, or that and all files that were asked for.
  */
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/destination.h"
@@ -12,8 +13,10 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/remesh.h"
+#include "ckpt/cli/selection.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/view_file.h"
+#include "ckpt/move/cast.h"
 #include "ckpt/move/damage.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/reshard.h"
@@ -32,7 +35,12 @@ struct restore {
 	const char *name; /* of the checkpoint: the first argument, or the path of memory's step */
 	struct memory_step memory;
 	struct subject s;
+	struct selection only; /* stands below the view */
 	struct view_file view;
+	bool alone;	  /* without --mesh: everything in one file */
+	char mesh[CKPT_NAME_MAX + 8]; /* that it has then */
+	uint32_t dtype;	  /* 0: as they are */
+	struct safetensors_meta meta[SELECTION_META];
 	struct remesh to;
 	struct rank_files files;
 	uint64_t mem_limit;
@@ -229,6 +237,99 @@ static void put_left(struct restore *r)
 	output_close(o);
 }
 
+/* What --only selected, and of whom its tensors are: raw weights must not pass for averaged ones. */
+static void put_only(struct restore *r)
+{
+	static const struct column only[] = {
+		{ "component", NULL, false, FIT_WHOLE },
+		{ "tensor_count", NULL, false, FIT_WHOLE },
+		{ "copied_count", NULL, false, FIT_WHOLE },
+		{ "average", NULL, false, FIT_WHOLE },
+		{ "schedule", NULL, false, FIT_WHOLE },
+		{ "updates", NULL, false, FIT_WHOLE },
+		{ "last_step", NULL, false, FIT_WHOLE },
+		{ "since", NULL, false, FIT_WHOLE },
+		{ "mixed", NULL, false, FIT_WHOLE },
+	};
+	struct output *o = r->c->o;
+
+	output_list(o, "only", NULL, 0);
+	for (uint32_t i = 0; i < r->only.n && o->machine; i++) {
+		const struct selection_of *x = &r->only.of[i];
+		const struct table_average *a = x->average;
+
+		output_row(o);
+		output_put(o, &only[0], cell_text(x->component));
+		output_put(o, &only[1], cell_of(CELL_NUMBER, x->ntensor));
+		output_put(o, &only[2], cell_of(CELL_NUMBER, x->ncopied));
+		output_put(o, &only[3], cell_word(a ? a->name : NULL));
+		output_put(o, &only[4], cell_word(a ? a->schedule : NULL));
+		output_put(o, &only[5], a ? cell_of(CELL_NUMBER, a->updates) : cell_none());
+		output_put(o, &only[6],
+			   a ? cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX) : cell_none());
+		output_put(o, &only[7], a ? cell_of(CELL_NUMBER, a->since) : cell_none());
+		output_put(o, &only[8],
+			   a ? cell_of(CELL_FLAG, (a->flags & AVERAGE_MIXED) != 0) : cell_none());
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void say_only(struct restore *r)
+{
+	for (uint32_t i = 0; i < r->only.n; i++) {
+		const struct selection_of *x = &r->only.of[i];
+		const struct table_average *a = x->average;
+		char count[HUMAN_BYTES], copied[HUMAN_BYTES];
+
+		if (!a) {
+			cli_hint(r->c, "%s: %s tensor%s.", x->component,
+				 human_count(x->ntensor, count), x->ntensor == 1 ? "" : "s");
+			continue;
+		}
+		cli_hint(r->c,
+			 "%s: %s averaged tensor%s (%s), and %s that the average copies, which %s "
+			 "the step's own%s%s%s.",
+			 x->component, human_count(x->ntensor, count), x->ntensor == 1 ? "" : "s",
+			 a->schedule, human_count(x->ncopied, copied),
+			 x->ncopied == 1 ? "is" : "are", x->copied ? " (" : "",
+			 x->copied ? x->copied : "",
+			 !x->copied		? ""
+			 : x->ncopied == 1 ? ")"
+					   : ", ...)");
+		if (a->flags & AVERAGE_MIXED)
+			cli_hint(r->c, "%s: its parts have different chains of updates: ckptctl ema explains.",
+				 x->component);
+	}
+}
+
+/* What the cast could not hold. Returns how many elements. */
+static uint64_t put_overflows(struct restore *r)
+{
+	static const struct column over[] = {
+		{ "tensor", "became infinite", false, FIT_LAST },
+		{ "element_count", "elements", true, FIT_WHOLE },
+	};
+	const struct table *t = &r->to.target;
+	struct output *o = r->c->o;
+	char name[2 * CKPT_NAME_MAX + 64];
+	uint64_t all = 0;
+
+	output_list(o, "overflows", over, ARRAY_LEN(over));
+	for (uint32_t i = 0; r->files.overflow && i < t->ntensor; i++) {
+		if (!r->files.overflow[i])
+			continue;
+		all += r->files.overflow[i];
+		output_row(o);
+		output_put(o, &over[0],
+			   cell_text(table_tensor_print(&t->tensor[i], name, sizeof name)));
+		output_put(o, &over[1], cell_of(CELL_COUNT, r->files.overflow[i]));
+		output_close(o);
+	}
+	output_close(o);
+	return all;
+}
+
 /* Per-rank blobs belong to ranks of the old mesh: who has them now? */
 static void say_blobs(struct restore *r)
 {
@@ -261,13 +362,15 @@ static void say_blobs(struct restore *r)
 			 old, MAX(old, r->first));
 }
 
-static void put_result(struct restore *r)
+/* Returns how many elements became infinite. */
+static uint64_t put_result(struct restore *r)
 {
 	static const struct column path = { "path", NULL, false, FIT_WHOLE },
 				   from_memory = { "from_memory", NULL, false, FIT_WHOLE },
 				   job = { "job", NULL, false, FIT_WHOLE },
 				   step = { "step", NULL, false, FIT_WHOLE },
 				   view = { "view_file", NULL, false, FIT_WHOLE },
+				   dtype = { "dtype", NULL, false, FIT_WHOLE },
 				   destination = { "destination", NULL, false, FIT_WHOLE },
 				   bytes = { "bytes", NULL, false, FIT_WHOLE },
 				   took = { "took_s", NULL, false, FIT_WHOLE },
@@ -276,6 +379,7 @@ static void put_result(struct restore *r)
 	struct output *o = r->c->o;
 	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES];
 	const char *from = r->memory.dir[0] ? " from memory" : "";
+	uint64_t over;
 
 	mesh_print(r->to.target.mesh, text, sizeof text);
 	output_put(o, &path, r->memory.dir[0] ? cell_none() : cell_text(r->s.ref.path));
@@ -284,15 +388,21 @@ static void put_result(struct restore *r)
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
 	remesh_put(r->c, &r->to);
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
+	output_put(o, &dtype, cell_word(r->c->value[OPT_DTYPE]));
+	put_only(r);
 	output_put(o, &destination, cell_text(r->path));
 	put_files(r);
 	put_left(r);
+	over = put_overflows(r);
 	output_put(o, &bytes, cell_of(CELL_BYTES, r->files.bytes));
 	output_put(o, &took,
 		   cell_real((double)elapsed_ns(r->begin_ns, now_ns()) / (double)NS_PER_S));
 	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
 	human_bytes(r->files.bytes, size);
-	if (r->one)
+	if (r->alone)
+		cli_say(r->c, STYLE_PLAIN, "Wrote %s/%s, %s: step %llu%s.", r->path,
+			r->files.file[0].name, size, (unsigned long long)k->step, from);
+	else if (r->one)
 		cli_say(r->c, STYLE_PLAIN, "Wrote %s/%s, %s: step %llu%s, rank %u of %s.", r->path,
 			r->files.file[0].name, size, (unsigned long long)k->step, from, r->first,
 			text);
@@ -300,6 +410,7 @@ static void put_result(struct restore *r)
 		cli_say(r->c, STYLE_PLAIN, "Wrote %s file%s to %s, %s: step %llu%s on %s.",
 			human_count(r->n, count), r->n == 1 ? "" : "s", r->path, size,
 			(unsigned long long)k->step, from, text);
+	return over;
 }
 
 /* --- the work --- */
@@ -336,7 +447,7 @@ static int fill(struct restore *r)
 
 	if (rc)
 		return fail(r, rc, false, &err);
-	progress_begin(&progress, c, r->files.data_bytes, "step %llu",
+	progress_begin(&progress, c, r->files.source_bytes, "step %llu",
 		       (unsigned long long)r->s.ckpt->step);
 	rc = rank_files_write(&r->files, r->dir_fd, &from, r->mem_limit, progress_tick, &progress,
 			      &write, &err);
@@ -397,16 +508,70 @@ static void misfit(struct restore *r, const char *reasons)
 	r->c->o->ops->error(r->c->o, CLI_MISFIT, text ? text : reasons, next);
 }
 
+static bool is_small_float(uint32_t dtype)
+{
+	return dtype == CKPT_F8_E4M3 || dtype == CKPT_F8_E5M2 || dtype == CKPT_F8_E8M0 ||
+	       dtype == CKPT_F8_E4M3FNUZ || dtype == CKPT_F8_E5M2FNUZ || dtype == CKPT_F4;
+}
+
+/* All that --only and --dtype cannot do, before anything is written: 0, or the exit code, which has been
+ * told. */
+static int check_names(struct restore *r)
+{
+	struct ckpt_errlist casts = { .code = -EMEDIUMTYPE }, clashes = { .code = -EMEDIUMTYPE };
+	const struct table *t = &r->to.target;
+	char name[2 * CKPT_NAME_MAX + 64];
+	struct ckpt_err err = { 0 };
+	int rc = 0, code = CLI_OK;
+
+	for (uint32_t i = 0; i < t->ntensor && r->dtype; i++)
+		if (t->tensor[i].cls != CKPT_SINK && is_small_float(t->tensor[i].dtype))
+			ckpt_errlist_add(&casts, "%s: %s",
+					 table_tensor_print(&t->tensor[i], name, sizeof name),
+					 dtype_name(t->tensor[i].dtype));
+	rc = ckpt_errlist_end(&casts, &err, "--dtype cannot cast elements of these dtypes");
+	if (rc)
+		code = cli_fail(r->c, rc, &err, "run this without --dtype");
+	if (!rc && r->c->value[OPT_ONLY]) {
+		rc = selection_clashes(t, &clashes, &err);
+		if (!rc)
+			rc = ckpt_errlist_end(
+				&clashes, &err,
+				"files of --only have names without components, and several tensors "
+				"would have one name");
+		if (rc)
+			code = cli_fail(r->c, rc, &err,
+					"restore one component at a time, or rename tensors with "
+					"--view");
+	}
+	ckpt_errlist_free(&casts);
+	ckpt_errlist_free(&clashes);
+	return code;
+}
+
 /* Which files there will be. */
 static int files_make(struct restore *r)
 {
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct rank_files_as as = { .bare = r->c->value[OPT_ONLY] != NULL,
+				    .alone = r->alone,
+				    .dtype = r->dtype,
+				    .meta = r->meta };
+	struct selection_meta meta[SELECTION_META];
 	struct ckpt_err err = { 0 };
-	int rc;
+	int rc = check_names(r);
 
+	if (rc)
+		return rc;
 	rank_files_free(&r->files);
-	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, r->first, r->n, &r->files, &list,
-			     &err);
+	if (selection_meta(&r->only, meta, &as.nmeta))
+		return cli_fail(r->c,
+				ckpt_error(&err, -ENOMEM, "out of memory for the files' metadata"),
+				&err, NULL);
+	for (uint32_t i = 0; i < as.nmeta; i++)
+		r->meta[i] = (struct safetensors_meta){ meta[i].key, meta[i].value };
+	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, &as, r->first, r->n, &r->files,
+			     &list, &err);
 	if (rc == -EMEDIUMTYPE && list.text) {
 		misfit(r, list.text);
 		ckpt_errlist_free(&list);
@@ -470,11 +635,26 @@ static int take_mem_limit(struct restore *r, struct ckpt_err *err)
 	return 0;
 }
 
+/* Without --mesh a model in one file is wanted: a mesh of one rank, in which a dimension of the
+ * checkpoint's own mesh keeps its name, so that a layout file can name it. */
+static void take_alone(struct restore *r, const struct table *t)
+{
+	if (!r->c->value[OPT_ONLY] || r->c->value[OPT_MESH])
+		return;
+	r->alone = true;
+	snprintf(r->mesh, sizeof r->mesh, "%s=1",
+		 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
+	r->c->value[OPT_MESH] = r->mesh;
+}
+
 /* The mesh and the ranks on it: 0, or the exit code, which has been told. */
 static int take_mesh(struct restore *r, const struct subject *s)
 {
 	struct ckpt_err err = { 0 };
-	int code = remesh(r->c, s, &r->to), rc;
+	int code, rc;
+
+	take_alone(r, &s->ckpt->table);
+	code = remesh(r->c, s, &r->to);
 
 	if (code)
 		return code;
@@ -483,6 +663,25 @@ static int take_mesh(struct restore *r, const struct subject *s)
 }
 
 /* --- one rank: of thousands of parts it needs a few --- */
+
+/* No part is opened for the sake of tensors that --only does not select. */
+static int leave_unselected(struct restore *r, const struct checkpoint *k)
+{
+	cleanup_free bool *take = calloc((size_t)k->table.ntensor + 1, sizeof *take);
+	struct ckpt_err err = { 0 };
+	int code;
+
+	if (!r->c->value[OPT_ONLY])
+		return CLI_OK;
+	if (!take)
+		return cli_fail(r->c, ckpt_error(&err, -ENOMEM, "out of memory for --only"), &err,
+				NULL);
+	code = selection_choose(r->c, k, take);
+	for (uint32_t i = 0; i < k->table.ntensor && !code; i++)
+		if (!take[i])
+			r->to.target.tensor[i].cls = CKPT_SINK;
+	return code;
+}
 
 static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
@@ -495,6 +694,9 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 
 	s.ckpt = (struct checkpoint *)k; /* only looked at; remesh lasts as long as it does */
 	r->refused = take_mesh(r, &s);
+	if (r->refused)
+		return -ECANCELED;
+	r->refused = leave_unselected(r, k);
 	if (r->refused)
 		return -ECANCELED;
 	rc = reshard_open(&k->table, &r->to.target, &opts, &plan, err);
@@ -578,7 +780,9 @@ static int leave_out(struct restore *r)
 /* Read every byte, so that nothing that is damaged is written. */
 static int find_damage(struct restore *r)
 {
-	const struct checkpoint *k = r->view.whole ? r->view.whole : r->s.ckpt;
+	const struct checkpoint *k = r->only.whole ? r->only.whole
+				     : r->view.whole ? r->view.whole
+						     : r->s.ckpt;
 	struct cli *c = r->c;
 	struct move_files files;
 	struct move_verified size;
@@ -622,6 +826,14 @@ static int subject_get_mesh(struct restore *r)
 		code = subject_get_some(c, r->name, choose_parts, r, &r->s);
 		if (code)
 			return code < 0 ? r->refused : code;
+		if (c->value[OPT_ONLY]) {
+			remesh_free(&r->to);
+			code = selection_begin(c, &r->s, false, &r->only);
+			if (!code)
+				code = take_mesh(r, &r->s);
+			if (code)
+				return code;
+		}
 		if (!r->s.ckpt->some)
 			return r->to.from ? CLI_OK : take_mesh(r, &r->s);
 		rc = is_enough(r, &enough, &err);
@@ -630,9 +842,12 @@ static int subject_get_mesh(struct restore *r)
 		if (enough)
 			return CLI_OK;
 		remesh_free(&r->to);
+		selection_end(&r->s, &r->only);
 		subject_close(&r->s);
 	}
 	code = r->keep_going ? subject_get_damaged(r) : subject_get(c, r->name, &r->s);
+	if (!code)
+		code = selection_begin(c, &r->s, c->value[OPT_VIEW] != NULL, &r->only);
 	if (!code)
 		code = view_file_begin(c, &r->s, &r->view);
 	if (!code)
@@ -640,9 +855,21 @@ static int subject_get_mesh(struct restore *r)
 	return code || !r->keep_going ? code : leave_out(r);
 }
 
+/* A file with everything is placed as was asked: what is no longer cut is no news. */
+static void remesh_say(struct restore *r)
+{
+	if (!r->alone) {
+		remesh_tell(r->c, &r->to);
+		return;
+	}
+	output_list(r->c->o, "changes", NULL, 0);
+	output_close(r->c->o);
+}
+
 static int restore(struct restore *r)
 {
 	struct cli *c = r->c;
+	uint64_t over;
 	int code = subject_get_mesh(r);
 
 	if (code)
@@ -651,7 +878,7 @@ static int restore(struct restore *r)
 	if (code)
 		return code;
 	output_line(c->o, "ckptd.restore/1", "summary");
-	remesh_tell(c, &r->to);
+	remesh_say(r);
 	/* Each rank's own run must leave out the same. */
 	code = r->keep_going && r->one ? AGAIN : write_all(r);
 	if (code == AGAIN)
@@ -660,13 +887,17 @@ static int restore(struct restore *r)
 		code = write_all(r);
 	if (code)
 		return code;
-	put_result(r);
+	over = put_result(r);
 	output_end(c->o);
+	say_only(r);
 	say_blobs(r);
+	if (over)
+		cli_hint(c, "%llu elements are too large for %s and became infinite.",
+			 (unsigned long long)over, c->value[OPT_DTYPE]);
 	if (r->nleft)
 		cli_hint(c, "%u of %u tensors are damaged and were left out.", r->nleft,
 			 r->to.target.ntensor);
-	return r->nleft ? CLI_WARNINGS : CLI_OK;
+	return r->nleft || over ? CLI_WARNINGS : CLI_OK;
 }
 
 /* Have the daemon write it beside DIR first. What can be refused is, before it does. */
@@ -677,7 +908,7 @@ static int take_memory(struct restore *r)
 	struct destination d;
 	int rc, code;
 
-	if (!c->value[OPT_MESH])
+	if (!c->value[OPT_MESH] && !c->value[OPT_ONLY])
 		return cli_fail(
 			c, ckpt_error(&err, -EINVAL, "--mesh is missing: which mesh to load onto?"),
 			&err, "ckptctl restore %s %s --from-memory --mesh fsdp=4", c->arg[0],
@@ -706,6 +937,11 @@ static int run(struct cli *c)
 			&err, "ckptctl restore latest DIR --mesh SPEC");
 	if (take_mem_limit(&r, &err))
 		return cli_fail(c, -EINVAL, &err, NULL);
+	if (c->value[OPT_RANK] && c->value[OPT_ONLY] && !c->value[OPT_MESH])
+		return cli_fail(
+			c, ckpt_error(&err, -EINVAL, "--rank needs --mesh: a rank of which mesh?"),
+			&err, "--only without --mesh and --rank writes one file with everything");
+	r.dtype = c->value[OPT_DTYPE] ? dtype_of_name(c->value[OPT_DTYPE]) : 0;
 	r.path = c->arg[1];
 	r.name = c->arg[0];
 	code = c->value[OPT_FROM_MEMORY] ? take_memory(&r) : CLI_OK;
@@ -717,6 +953,7 @@ static int run(struct cli *c)
 	free(r.left);
 	remesh_free(&r.to);
 	view_file_end(&r.s, &r.view);
+	selection_end(&r.s, &r.only);
 	subject_close(&r.s);
 	if (r.dir_fd >= 0)
 		close(r.dir_fd);
@@ -732,7 +969,10 @@ const struct cli_verb verb_restore = {
 	.help = "write safetensors files, one per rank of a mesh",
 	.synopsis =
 		(const char *const[]){
-			"CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
+			"CKPT DIR --mesh=SPEC [--rank=R] [--only=COMPONENT]... [--dtype=DTYPE] "
+			"[--view=FILE] [--layout=FILE] [--mem-limit=BYTES] [--keep-going] "
+			"[--from-memory]",
+			"CKPT DIR --only=COMPONENT... [--dtype=DTYPE] [--view=FILE] "
 			"[--layout=FILE] [--mem-limit=BYTES] [--keep-going] [--from-memory]",
 			NULL },
 	.about =
@@ -747,13 +987,27 @@ const struct cli_verb verb_restore = {
 		"latest~1, 12000, JOB@latest, or a path. If DIR does not exist, restore makes it; "
 		"otherwise it must be empty. With --rank DIR may have other ranks' files, and restore "
 		"opens only the parts that have data of that rank.\n"
+		"With --only restore writes the tensors of one component, or of several if it is "
+		"given several times. Keys are then the tensors' own names, without a component: "
+		"those of the model. If two tensors would have one name, restore lists them and "
+		"writes nothing. Without --mesh everything is in one file, "
+		"DIR/model.safetensors. --only ema.fast is the averaged model: the averaged "
+		"tensors, and those that the average copies (buffers, frozen tensors, ...; "
+		"ckpt_average), which are the step's own. The file's metadata names the average, "
+		"its schedule, its number of updates and their last step.\n"
+		"With --dtype floating-point tensors (F16, BF16, F32, F64) are cast, rounded to "
+		"nearest even; all others stay. Elements that are too large become infinite: "
+		"restore counts them, and exits with 3.\n"
 		"With --view restore first renames, splits, joins and transposes tensors, by the "
 		"rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", \"split "
 		"model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
 		"\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
 		"1,0\" (docs/LAYOUTS.md describes all rules). A tensor that is cut or joined along "
 		"a sharded dimension is complete on every rank, unless --layout places it otherwise. "
-		"With --view restore opens all parts.\n"
+		"With --view restore opens all parts. With --only the rules apply to the selected "
+		"tensors alone, and averaged tensors have the components of those that they "
+		"average: a file of rules that was written for the model serves its averages, too. "
+		"Keys are the new names without their components.\n"
 		"restore checks every byte that it reads, and uses a bounded amount of memory. "
 		"The files appear when all of them are complete and on the disk; after an error "
 		"or Ctrl-C DIR is as it was.\n"
@@ -771,6 +1025,8 @@ const struct cli_verb verb_restore = {
 			  "the undamaged tensors of a damaged step" },
 			{ "ckptctl restore demo@latest out --mesh fsdp=1 --from-memory",
 			  "the newest step of job demo in the memory of ckptd" },
+			{ "ckptctl restore latest out --only ema.fast --dtype BF16",
+			  "the averaged model in one file, under the model's names" },
 			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
 			  "one rank's file, on its own host" },
 			{ NULL, NULL },
@@ -780,6 +1036,9 @@ const struct cli_verb verb_restore = {
 			REMESH_OPTIONS,
 			VIEW_OPTION,
 			{ OPT_RANK, "only this rank's file" },
+			{ OPT_ONLY,
+			  "only this component, without its name in the keys; can be repeated" },
+			{ OPT_DTYPE, "cast floating-point tensors: F32, BF16 or F16" },
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
 			{ OPT_FROM_MEMORY, "of the newest staged step, which a ckptd here holds" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
@@ -787,9 +1046,12 @@ const struct cli_verb verb_restore = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
-		"is in a checkpoint; 3 damaged tensors were left out (--keep-going); 4 the checkpoint is damaged; 5 it is not committed; 7 "
-		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint, or none in "
+		"0; 2 the mesh, the layout or view file, --rank or --only is wrong, DIR is not "
+		"empty or is in a checkpoint; 3 damaged tensors were left out (--keep-going), or "
+		"elements became infinite (--dtype); 4 the checkpoint is damaged; 5 it is not "
+		"committed; 7 safetensors cannot hold a tensor, --dtype cannot cast one, two would "
+		"have one name, or an average is not complete; 8 the average's rules are of a newer "
+		"version; 10 there is no such store or checkpoint, or none in "
 		"memory; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 14 no daemon (--from-memory); 15 it does not "
 		"answer; 130, 143 interrupted.",

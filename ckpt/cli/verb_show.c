@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/averages.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/marked.h"
@@ -305,6 +306,28 @@ static void put_derived(struct output *o, const struct table *t)
 	output_put(o, &f_line, cell_text(line));
 }
 
+/* How averaged weights came about, and what is odd about them. Nothing for people where there are none. */
+static void put_averages(struct output *o, const struct checkpoint *k)
+{
+	static const struct column f_line = { NULL, "averages", false, FIT_LAST };
+	cleanup_free struct average_seen *x = NULL;
+	char line[16 * LINE_BYTES] = "", chain[300];
+	uint32_t n = 0;
+
+	o->failed |= averages_see(k, &x, &n) != 0;
+	averages_put(o, k, x, n);
+	for (uint32_t i = 0; i < n; i++) {
+		size_t len = strlen(line);
+
+		snprintf(line + len, sizeof line - len, "%s%.60s: %s%s%s", i ? "\n" : "",
+			 x[i].a->name, averages_chain(k, x[i].a, chain, sizeof chain),
+			 x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
+			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema" : "");
+	}
+	if (n)
+		output_put(o, &f_line, cell_text(line));
+}
+
 /* Returns an exit code. */
 static int put_summary(struct cli *c, const struct subject *s)
 {
@@ -328,6 +351,7 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_parts(o, k);
 	put_totals(o, &k->table);
 	put_derived(o, &k->table);
+	put_averages(o, k);
 	put_notes(o, k);
 	put_attrs(o, k);
 	code = put_marks(c, s);

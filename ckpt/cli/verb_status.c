@@ -151,6 +151,9 @@ static bool has_drifted(const struct wire_report_job *j)
 
 static bool any_trouble(const struct wire_report *r)
 {
+	for (uint32_t i = 0; i < r->head->naverage; i++)
+		if (wire_average_is_bad(&r->average[i]))
+			return true;
 	for (uint32_t i = 0; i < r->head->njob; i++)
 		if (is_stuck(&r->job[i]) || is_failing(&r->job[i]) || has_drifted(&r->job[i]))
 			return true;
@@ -278,6 +281,66 @@ static void json_trouble(struct output *o, const struct wire_report_job *j)
 	output_close(o);
 }
 
+static const char *const gate_name[WIRE_GATES] = {
+	[WIRE_GATE_NOT_WANTED] = "not_wanted",
+	[WIRE_GATE_LOSS] = "loss",
+	[WIRE_GATE_NONFINITE] = "nonfinite",
+};
+
+/* Numbers of what was never made are null. */
+static void put_made(struct output *o, const struct wire_report_average *a, const char *key,
+		     uint64_t n)
+{
+	put(o, key, a->flags & WIRE_AVERAGE_MADE ? cell_of(CELL_NUMBER, n) : cell_none());
+}
+
+static void json_averages(struct output *o, const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_job *j = &r->job[job];
+
+	output_object(o, "averaging");
+	put_n(o, "bytes", j->average_bytes);
+	put_n(o, "averaged", j->averaged);
+	put_n(o, "given_up", j->average_given_up);
+	for (uint32_t i = 1; i < WIRE_GATES; i++)
+		put_n(o, gate_name[i], j->average_gated[i]);
+	output_close(o);
+	output_list(o, "averages", NULL, 0);
+	for (uint32_t i = 0; i < r->head->naverage; i++) {
+		const struct wire_report_average *a = &r->average[i];
+		bool made = a->flags & WIRE_AVERAGE_MADE;
+
+		if (a->job != job)
+			continue;
+		output_row(o);
+		put(o, "name", cell_text(a->name));
+		put_n(o, "rule", a->rule);
+		put(o, "schedule", cell_text(a->schedule));
+		put_step(o, "step", a->step);
+		put_made(o, a, "updates", a->updates);
+		put_step(o, "last_step", a->last_step);
+		put_step(o, "since", a->since);
+		put_made(o, a, "lag_steps", a->lag);
+		put(o, "product", made ? cell_real(a->product) : cell_none());
+		put(o, "gate", made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
+		put(o, "kahan", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_KAHAN) != 0));
+		put(o, "mixed", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_MIXED) != 0));
+		put(o, "seeded", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_SEEDED) != 0));
+		put(o, "worst", made && a->worst >= 0 ? cell_real(a->worst) : cell_none());
+		put(o, "worst_tensor", cell_word(a->worst_name));
+		put_made(o, a, "far_count", a->far);
+		put_made(o, a, "nan_count", a->nan);
+		put_made(o, a, "inf_count", a->inf);
+		put_made(o, a, "nan_source_count", a->nan_sources);
+		put_made(o, a, "inf_source_count", a->inf_sources);
+		put_made(o, a, "convex_broken_count", a->convex_broken);
+		put(o, "convex_broken_tensor", cell_word(a->convex_name));
+		put(o, "bad", made ? cell_of(CELL_FLAG, wire_average_is_bad(a)) : cell_none());
+		output_close(o);
+	}
+	output_close(o);
+}
+
 static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
@@ -339,6 +402,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	put(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
 	put_step(o, "step", j->error_step);
 	output_close(o);
+	json_averages(o, r, i);
 	json_ranks(o, r, i);
 	json_steps(o, r, i);
 	output_close(o);
@@ -574,6 +638,73 @@ static void text_trouble(struct cli *c, const struct wire_report *r,
 		 j->failing[0] ? j->failing : "steps cannot be written");
 }
 
+static const char *const gate_why[WIRE_GATES] = {
+	[WIRE_GATE_NONE] = "",
+	[WIRE_GATE_NOT_WANTED] = ", left out: CKPT_NO_EMA",
+	[WIRE_GATE_LOSS] = ", left out: its loss",
+	[WIRE_GATE_NONFINITE] = ", left out: NaN or infinite weights",
+};
+
+/* What is wrong with it, for people; "": nothing that is known. */
+static void average_ill(const struct wire_report_average *a, char *buf, size_t bytes)
+{
+	size_t n = 0;
+
+	*buf = 0;
+	if (a->nan || a->inf)
+		n += (size_t)snprintf(buf, bytes, "; it has %llu NaN and %llu infinite values",
+				      (unsigned long long)a->nan, (unsigned long long)a->inf);
+	if (a->far)
+		n += (size_t)snprintf(buf + n, bytes - n,
+				      "; %llu tensor%s too far from the weights",
+				      (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
+	if (a->convex_broken)
+		n += (size_t)snprintf(buf + n, bytes - n,
+				      "; larger than the weights ever were in %llu tensor%s (%.150s)",
+				      (unsigned long long)a->convex_broken,
+				      a->convex_broken == 1 ? "" : "s", a->convex_name);
+	if (a->flags & WIRE_AVERAGE_MIXED)
+		snprintf(buf + n, bytes - n, "; its parts have different chains of updates");
+}
+
+static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_job *j = &r->job[job];
+	const char *head = "  averages        ";
+	char ill[1024], worst[240], n[HUMAN_BYTES], lost[HUMAN_BYTES];
+
+	for (uint32_t i = 0; i < r->head->naverage; i++) {
+		const struct wire_report_average *a = &r->average[i];
+
+		/* A rule is told where it is ill: it is the average's otherwise. */
+		if (a->job != job || (a->rule && !wire_average_is_bad(a)))
+			continue;
+		average_ill(a, ill, sizeof ill);
+		*worst = 0;
+		if (a->worst >= 0)
+			snprintf(worst, sizeof worst, ", %.2g from the weights at most (%.150s)",
+				 a->worst, a->worst_name);
+		if (!(a->flags & WIRE_AVERAGE_MADE))
+			cli_mark(c, STYLE_PLAIN, head, 18, "%s: no step in memory has it", a->name);
+		else
+			cli_mark(c, *ill ? STYLE_BAD : STYLE_PLAIN, head, 18,
+				 "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s", a->name,
+				 a->rule ? ", a rule" : "", (unsigned long long)a->step - 1,
+				 (unsigned long long)a->updates, a->updates == 1 ? "" : "s",
+				 (unsigned long long)a->lag, a->lag == 1 ? "" : "s",
+				 gate_why[a->gate], worst, ill);
+		head = "                  ";
+	}
+	if (!j->average_bytes && !j->averaged)
+		return;
+	cli_mark(c, STYLE_PLAIN, head, 18, "%s of the slots; %s steps averaged",
+		 human_bytes(j->average_bytes, n), human_count(j->averaged, lost));
+	if (j->average_given_up)
+		cli_mark(c, STYLE_WARN, "                  ", 18,
+			 "%s steps have none: the next ones needed their slots",
+			 human_count(j->average_given_up, n));
+}
+
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
@@ -611,6 +742,7 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	label(c, "", STYLE_PLAIN, "%s staged, %s failed, %s committed%s", human_count(j->staged, a),
 	      human_count(j->failed, b), human_count(j->committed, d), took);
 	text_skipped(c, j);
+	text_averages(c, r, i);
 	text_error(c, r, j);
 }
 
@@ -785,8 +917,8 @@ const struct cli_verb verb_status = {
 		"the newest step in memory, which survives the trainer, and the newest step on disk, "
 		"which survives the host, with their ages: this is what you have if the job dies now. "
 		"It also shows the job's ranks, its speed, the step that is being written, how long "
-		"ckptd held the trainer, how many snapshots were skipped and why, errors, replicas "
-		"that differ, and a disk that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
+		"ckptd held the trainer, how many snapshots were skipped and why, averages of the "
+		"weights and their health, errors, replicas that differ, and a disk that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
 		"the newest 64 steps.",
 	.example =
 		(const struct cli_example[]){
@@ -804,7 +936,7 @@ const struct cli_verb verb_status = {
 		},
 	.exits =
 		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, its replicas "
-		"differ, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"differ, an average has NaN or cannot be right, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
 	.narg_max = 0,
 	.run = run,

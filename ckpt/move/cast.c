@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/reduce.h"
+#include <math.h>
 
 #define BLOCK 256
 
@@ -90,4 +91,33 @@ void cast(uint32_t from, const void *x, uint32_t to, void *ret, uint64_t n)
 		to_f32(from, (const uint8_t *)x + at * step, is_narrow(to), wide, m);
 		of_f32(to, wide, (uint8_t *)ret + at * ret_step, m);
 	}
+}
+
+static bool is_infinite(uint32_t dtype, const uint8_t *x)
+{
+	uint16_t u16;
+	uint32_t u32;
+
+	switch (dtype) {
+	case CKPT_F16:
+	case CKPT_BF16:
+		memcpy(&u16, x, sizeof u16);
+		return (u16 & 0x7fff) == (dtype == CKPT_F16 ? 0x7c00 : 0x7f80);
+	case CKPT_F32:
+		memcpy(&u32, x, sizeof u32);
+		return (u32 & 0x7fffffff) == 0x7f800000;
+	default:
+		return isinf(load_f64(x)) != 0;
+	}
+}
+
+uint64_t cast_overflows(uint32_t from, const void *x, uint32_t to, const void *ret, uint64_t n)
+{
+	uint32_t step = dtype_bytes(from), ret_step = dtype_bytes(to);
+	uint64_t over = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (is_infinite(to, (const uint8_t *)ret + i * ret_step))
+			over += !is_infinite(from, (const uint8_t *)x + i * step);
+	return over;
 }

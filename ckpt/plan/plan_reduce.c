@@ -467,6 +467,7 @@ static int operand_match(struct reducing *r, const struct group *g, uint32_t fix
 	int e;
 
 	x.layout = TABLE_NONE;
+	x.made = 0;
 	view_places(&view, r->p->src);
 	e = table_add_tensor(&view, &x, &id, NULL) < 0 ? -ENOMEM : 0;
 	if (e == 0)
@@ -574,6 +575,7 @@ static int want_make(struct reducing *r, struct table *want, struct ckpt_err *er
 		uint32_t id;
 
 		x.layout = TABLE_NONE;
+		x.made = 0;
 		/* Several groups of one tensor: a table has no key twice. Of n + 1 names one is free. */
 		for (uint32_t k = i; table_find(want, x.component, x.name, x.rank) != TABLE_NONE;
 		     k++) {

@@ -181,6 +181,7 @@ static int tensor_add(struct filling *f)
 		return 0;
 	f->tensor = f->w->tensor;
 	x.layout = TABLE_NONE;
+	x.made = 0; /* a plan does not ask who made it */
 	return table_add_tensor(&f->ret->table, &x, &f->id, f->err);
 }
 

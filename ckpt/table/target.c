@@ -529,6 +529,8 @@ static int make_all(struct making *k, const char *spec, const struct target_rule
 	rc = table_add_mesh(k->dst, &m, NULL, err);
 	if (!rc && table_reserve(k->dst, k->src->ntensor, 0))
 		rc = ckpt_error(err, -ENOMEM, "out of memory for %u tensors", k->src->ntensor);
+	for (uint32_t i = 0; i < k->src->naverage && !rc; i++)
+		rc = table_add_average(k->dst, &k->src->average[i], NULL, err);
 	if (!rc)
 		rc = map_meshes(k, err);
 	if (!rc)
@@ -682,6 +684,8 @@ static int hold_begin(struct holding *h, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < h->from->nlayout && !rc; i++)
 		rc = table_add_layout(h->t, &h->from->layout[i], NULL, err);
+	for (uint32_t i = 0; i < h->from->naverage && !rc; i++)
+		rc = table_add_average(h->t, &h->from->average[i], NULL, err);
 	if (rc)
 		return rc;
 	h->coord = calloc((size_t)h->n * h->mesh->ndim, sizeof *h->coord);

@@ -1016,6 +1016,8 @@ static int begin(struct making *k)
 		rc = table_add_layout(k->t, &k->src->layout[i], &id, NULL);
 		assert(rc || id == i);
 	}
+	for (uint32_t i = 0; i < k->src->naverage && !rc; i++)
+		rc = table_add_average(k->t, &k->src->average[i], NULL, NULL);
 	for (uint32_t i = 0; i < k->src->nplace && !rc; i++)
 		rc = table_add_place(k->t, &k->src->place[i], NULL, NULL);
 	for (uint32_t i = 0; i < k->src->ntensor && !rc; i++) {

@@ -324,11 +324,12 @@ const char *wire_skip_text(uint32_t reason)
 }
 
 /* --- the report --- */
-uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep)
+uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep, uint32_t naverage)
 {
 	return sizeof(struct wire_report_head) + njob * (uint64_t)sizeof(struct wire_report_job) +
 	       nrank * (uint64_t)sizeof(struct wire_report_rank) +
-	       nstep * (uint64_t)sizeof(struct wire_report_step);
+	       nstep * (uint64_t)sizeof(struct wire_report_step) +
+	       naverage * (uint64_t)sizeof(struct wire_report_average);
 }
 
 static bool report_job_good(const struct wire_report_job *j)
@@ -345,19 +346,33 @@ static bool report_step_good(const struct wire_report_step *s)
 	       terminated(s->text, sizeof s->text);
 }
 
+static bool report_average_good(const struct wire_report_average *a)
+{
+	return terminated(a->name, sizeof a->name) && terminated(a->schedule, sizeof a->schedule) &&
+	       terminated(a->worst_name, sizeof a->worst_name) &&
+	       terminated(a->convex_name, sizeof a->convex_name) && a->gate < WIRE_GATES;
+}
+
+bool wire_average_is_bad(const struct wire_report_average *a)
+{
+	return a->nan || a->inf || a->far || a->convex_broken || a->flags & WIRE_AVERAGE_MIXED;
+}
+
 int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, struct ckpt_err *err)
 {
 	const struct wire_report_head *h = p;
 
 	if (bytes < sizeof *h || h->magic != WIRE_MAGIC || h->njob > WIRE_REPORT_JOBS_MAX ||
 	    h->nrank > WIRE_REPORT_RANKS_MAX || h->nstep > WIRE_REPORT_STEPS_MAX ||
-	    wire_report_bytes(h->njob, h->nrank, h->nstep) != bytes ||
+	    h->naverage > WIRE_REPORT_AVERAGES_MAX ||
+	    wire_report_bytes(h->njob, h->nrank, h->nstep, h->naverage) != bytes ||
 	    !terminated(h->version, sizeof h->version))
 		return ckpt_error(err, -EPROTO, "the daemon's report has an unknown structure");
 	ret->head = h;
 	ret->job = (const struct wire_report_job *)(h + 1);
 	ret->rank = (const struct wire_report_rank *)(ret->job + h->njob);
 	ret->step = (const struct wire_report_step *)(ret->rank + h->nrank);
+	ret->average = (const struct wire_report_average *)(ret->step + h->nstep);
 	for (uint32_t i = 0; i < h->njob; i++)
 		if (!report_job_good(&ret->job[i]))
 			return ckpt_error(err, -EPROTO,
@@ -372,6 +387,11 @@ int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, st
 		    (i && ret->step[i].job < ret->step[i - 1].job))
 			return ckpt_error(err, -EPROTO,
 					  "step %u of the daemon's report is malformed", i);
+	for (uint32_t i = 0; i < h->naverage; i++)
+		if (ret->average[i].job >= h->njob || !report_average_good(&ret->average[i]) ||
+		    (i && ret->average[i].job < ret->average[i - 1].job))
+			return ckpt_error(err, -EPROTO,
+					  "average %u of the daemon's report is malformed", i);
 	return 0;
 }
 

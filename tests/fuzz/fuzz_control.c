@@ -11,6 +11,7 @@
 #define NJOB 2
 #define NRANK 3
 #define NSTEP 4
+#define NAVERAGE 3
 #define ENDS(s) assert(memchr(s, 0, sizeof(s)))
 
 static void report_read(const void *p, uint64_t bytes)
@@ -44,21 +45,32 @@ static void report_read(const void *p, uint64_t bytes)
 		assert(s->job < r.head->njob && s->state <= WIRE_SKIPPED && s->code <= 0 &&
 		       s->written <= s->total);
 	}
+	for (uint32_t i = 0; i < r.head->naverage; i++) {
+		const struct wire_report_average *a = &r.average[i];
+
+		ENDS(a->name);
+		ENDS(a->schedule);
+		ENDS(a->worst_name);
+		ENDS(a->convex_name);
+		assert(a->job < r.head->njob && a->gate < WIRE_GATES);
+	}
 }
 
 static void *report_good(uint64_t *ret_bytes)
 {
-	uint64_t bytes = wire_report_bytes(NJOB, NRANK, NSTEP);
+	uint64_t bytes = wire_report_bytes(NJOB, NRANK, NSTEP, NAVERAGE);
 	struct wire_report_head *h = calloc(1, bytes);
 	struct wire_report_job *j = (struct wire_report_job *)(h + 1);
 	struct wire_report_rank *k = (struct wire_report_rank *)(j + NJOB);
 	struct wire_report_step *s = (struct wire_report_step *)(k + NRANK);
+	struct wire_report_average *a = (struct wire_report_average *)(s + NSTEP);
 
 	assert(h);
 	h->magic = WIRE_MAGIC;
 	h->njob = NJOB;
 	h->nrank = NRANK;
 	h->nstep = NSTEP;
+	h->naverage = NAVERAGE;
 	memset(h->version, 'v', sizeof h->version - 1);
 	for (uint32_t i = 0; i < NJOB; i++) {
 		memset(j[i].name, 'n', sizeof j->name - 1);
@@ -75,6 +87,14 @@ static void *report_good(uint64_t *ret_bytes)
 		s[i].job = i / 2;
 		s[i].state = WIRE_SKIPPED;
 		memset(s[i].text, 't', sizeof s->text - 1);
+	}
+	for (uint32_t i = 0; i < NAVERAGE; i++) {
+		a[i].job = i / 2;
+		a[i].gate = WIRE_GATES - 1;
+		memset(a[i].name, 'a', sizeof a->name - 1);
+		memset(a[i].schedule, 's', sizeof a->schedule - 1);
+		memset(a[i].worst_name, 'w', sizeof a->worst_name - 1);
+		memset(a[i].convex_name, 'c', sizeof a->convex_name - 1);
 	}
 	*ret_bytes = bytes;
 	return h;

@@ -4,7 +4,9 @@
 #include "tests/lib/handmade.h"
 #include "tests/lib/sample.h"
 #include "ckpt/base/dtype.h"
+#include <limits.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* As docs/FORMAT.md defines the rounding; by comparing with the halfway point, not by adding to
  * it. */
@@ -261,6 +263,25 @@ void handmade_free(struct handmade *p)
 struct memdir_file *handmade_file(struct handmade *p, uint32_t i)
 {
 	return memdir_find(&p->d, p->part[i].name);
+}
+
+void handmade_spill(const struct handmade *p, const char *dir)
+{
+	char path[PATH_MAX];
+
+	assert(!mkdir(dir, 0777));
+	for (uint32_t i = 0; i < p->d.n; i++) {
+		const struct memdir_file *f = &p->d.file[i];
+		FILE *to;
+		size_t n;
+
+		snprintf(path, sizeof path, "%s/%s", dir, f->name);
+		to = fopen(path, "w");
+		assert(to);
+		n = fwrite(f->bytes, 1, f->len, to);
+		assert(n == f->len);
+		assert(!fclose(to));
+	}
 }
 
 /* --- tables --- */

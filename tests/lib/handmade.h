@@ -37,6 +37,8 @@ uint32_t handmade_link(struct handmade *p, const struct handmade *from, uint32_t
 int handmade_commit(struct handmade *p, struct ckpt_err *err);
 void handmade_free(struct handmade *p);
 struct memdir_file *handmade_file(struct handmade *p, uint32_t i);
+/* All files into a directory, which is made: a step that a program can be given. */
+void handmade_spill(const struct handmade *p, const char *dir);
 
 /* A table to add to: one place, one mesh like "fsdp=2", no more. */
 void handmade_table(struct table *t, const char *mesh);

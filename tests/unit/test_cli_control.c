@@ -173,7 +173,7 @@ static struct wire_report_job *report_make(uint32_t njob, uint32_t nrank)
 	struct wire_report_step *step = (struct wire_report_step *)(rank + njob * nrank);
 
 	memset(fake.report, 0, sizeof fake.report);
-	fake.bytes = wire_report_bytes(njob, njob * nrank, njob);
+	fake.bytes = wire_report_bytes(njob, njob * nrank, njob, 0);
 	assert_true(fake.bytes < sizeof fake.report);
 	*h = (struct wire_report_head)ROW(.magic = WIRE_MAGIC, .njob = njob, .nrank = njob * nrank,
 					  .nstep = njob, .now_ns = 100 * NS_PER_S,
@@ -318,7 +318,7 @@ TEST(a_launch_that_is_not_there_yet_is_told_in_words)
 	j = report_make(1, 0);
 	*j = (struct wire_report_job){ .id = 1, .name = "young", .launch = WIRE_FORMING };
 	((struct wire_report_head *)fake.report)->nstep = 0;
-	fake.bytes = wire_report_bytes(1, 0, 0);
+	fake.bytes = wire_report_bytes(1, 0, 0, 0);
 	fake_start(RIGHT);
 	SHOWN_IS(0, "status", "-S", fake.path);
 	j->launch = WIRE_NO_LAUNCH;
@@ -390,7 +390,7 @@ TEST(a_wait_in_vain_says_how_far_the_job_is)
 	SHOWN_IS(15, "wait", "300", "-S", fake.path, "--timeout", "1s");
 	j->newest = j->last_committed = 0;
 	((struct wire_report_head *)fake.report)->nstep = 0;
-	fake.bytes = wire_report_bytes(1, 1, 0);
+	fake.bytes = wire_report_bytes(1, 1, 0, 0);
 	RUN_IS(15, "wait", "latest", "-S", fake.path, "--timeout", "50ms", "--json");
 	assert_json_error(15);
 	assert_says(got.err, "timed out after 50.0 ms; job job0 has no step yet");
@@ -448,7 +448,7 @@ static struct wire_report_job *report_training(void)
 	struct wire_report_step *s = report_steps();
 
 	h->nstep = 5;
-	fake.bytes = wire_report_bytes(1, 2, 5);
+	fake.bytes = wire_report_bytes(1, 2, 5, 0);
 	for (uint32_t i = 0; i < 5; i++)
 		s[i] = (struct wire_report_step)ROW(.step = 212 - 2 * i, .generation = 1,
 						    .state = WIRE_COMMITTED,
@@ -488,7 +488,7 @@ TEST(status_answers_what_there_is_if_it_dies_now)
 		"'device':{'stuck_s':null}}]}");
 	/* nothing is known yet */
 	((struct wire_report_head *)fake.report)->nstep = 0;
-	fake.bytes = wire_report_bytes(1, 2, 0);
+	fake.bytes = wire_report_bytes(1, 2, 0, 0);
 	j->last_committed = 0;
 	j->skipped_by[WIRE_SKIP_FULL] = 99; /* more than there are */
 	SHOWN_IS(0, "status", "-S", fake.path);
@@ -496,6 +496,68 @@ TEST(status_answers_what_there_is_if_it_dies_now)
 	assert_json(0, "ckptd.status/1",
 		    "{'jobs':[{'rate':{'steps_per_s':null},'if_it_dies':{'memory_step':null},"
 		    "'newest_age_s':null}]}");
+	fake_stop();
+}
+
+/* Two averages behind the steps of report_training: fast, made at step 210, and slow, with nothing yet. */
+static struct wire_report_average *report_averages(struct wire_report_job *j)
+{
+	struct wire_report_head *h = (struct wire_report_head *)fake.report;
+	struct wire_report_average *a = (struct wire_report_average *)(report_steps() + h->nstep);
+
+	h->naverage = 2;
+	fake.bytes = wire_report_bytes(1, 2, h->nstep, 2);
+	a[0] = (struct wire_report_average)ROW(.name = "fast", .schedule = "constant decay=0.999",
+					       .flags = WIRE_AVERAGE_MADE | WIRE_AVERAGE_KAHAN,
+					       .step = 211, .updates = 7, .last_step = 211,
+					       .since = 101, .product = 0.993, .worst = 0.012,
+					       .worst_name = "model/w");
+	a[1] = (struct wire_report_average)ROW(.name = "slow", .schedule = "uniform", .worst = -1);
+	j->average_bytes = 3 * MIB;
+	j->averaged = 8;
+	j->average_given_up = 2;
+	j->average_gated[WIRE_GATE_LOSS] = 1;
+	return a;
+}
+
+TEST(status_has_averages_and_a_bad_one_is_three)
+{
+	struct wire_report_average *a = report_averages(report_training());
+
+	fake_start(RIGHT);
+	SHOWN_IS(0, "status", "-S", fake.path);
+	RUN("status", "-S", fake.path, "--json");
+	assert_json(0, "ckptd.status/1",
+		    "{'jobs':[{'averaging':{'bytes':3145728,'averaged':8,'given_up':2,'loss':1,"
+		    "'not_wanted':0,'nonfinite':0},'averages':[{'name':'fast','rule':0,'step':210,"
+		    "'updates':7,'last_step':210,'since':100,'lag_steps':0,'product':0.993,"
+		    "'gate':null,'kahan':true,'mixed':false,'worst':0.012,'worst_tensor':'model/w',"
+		    "'far_count':0,'nan_count':0,'bad':false},{'name':'slow','step':null,"
+		    "'updates':null,'worst':null,'nan_count':null,'bad':null}]}]}");
+	a[0].lag = 3;
+	a[0].gate = WIRE_GATE_LOSS;
+	SHOWN_IS(0, "status", "-S", fake.path);
+	/* Each of these alone. */
+	for (uint32_t i = 0; i < 5; i++) {
+		a[0].nan = i == 0;
+		a[0].inf = i == 1;
+		a[0].far = i == 2;
+		a[0].convex_broken = i == 3;
+		a[0].flags = WIRE_AVERAGE_MADE | (i == 4 ? WIRE_AVERAGE_MIXED : 0);
+		RUN_IS(3, "status", "-S", fake.path);
+		RUN("status", "-S", fake.path, "--json");
+		assert_json(3, "ckptd.status/1", "{'jobs':[{'averages':[{'bad':true},{}]}]}");
+	}
+	a[0].nan = 5;
+	a[0].far = a[0].convex_broken = 2;
+	strcpy(a[0].convex_name, "model/w");
+	SHOWN_IS(3, "status", "-S", fake.path);
+	/* What makes no sense is no report. */
+	a[1].gate = WIRE_GATES;
+	RUN_IS(14, "status", "-S", fake.path);
+	a[1].gate = 0;
+	a[1].job = 1;
+	RUN_IS(14, "status", "-S", fake.path);
 	fake_stop();
 }
 

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * averages.c - see averages.h. Called by verb_ema.c, verb_show.c and verb_diff.c.
+ * Invariant: what is not written in the checkpoint is none, never 0.
+ */
+#include "ckpt/cli/averages.h"
+#include "ckpt/base/util.h"
+#include "ema/spec.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int seen_compare(const void *va, const void *vb)
+{
+	const struct average_seen *a = va, *b = vb;
+
+	return strcmp(a->a->name, b->a->name);
+}
+
+static void count_copied(const struct checkpoint *k, struct average_seen *x)
+{
+	struct ema_spec *spec = NULL;
+
+	x->ncopied = UINT32_MAX;
+	if (ema_spec_parse(x->a->schedule, &spec, NULL))
+		return;
+	x->ncopied = 0;
+	for (uint32_t i = 0; i < k->table.ntensor; i++) {
+		const struct table_tensor *t = &k->table.tensor[i];
+		const struct ema_subject subject = { .component = t->component,
+						     .name = t->name,
+						     .dtype = t->dtype,
+						     .role = t->role,
+						     .cls = t->cls,
+						     .blob = t->flags & TENSOR_BLOB };
+
+		x->ncopied += !t->made && ema_spec_judge(spec, &subject).act == EMA_COPY;
+	}
+	ema_spec_free(spec);
+}
+
+/* The average that a record, or a MADE tensor, belongs to; NULL. */
+static struct average_seen *seen_of(struct average_seen *x, uint32_t n, const char *name)
+{
+	const struct table_average a = { .name = name };
+	const struct average_seen key = { .a = &a };
+
+	return bsearch(&key, x, n, sizeof *x, seen_compare);
+}
+
+static void count_tensors(const struct checkpoint *k, struct average_seen *x, uint32_t n)
+{
+	for (uint32_t i = 0; i < k->table.ntensor; i++) {
+		const struct table_tensor *t = &k->table.tensor[i];
+		struct average_seen *of;
+
+		if (!t->made)
+			continue;
+		of = seen_of(x, n, k->table.average[t->made - 1].name);
+		if (of && t->role == CKPT_AVERAGE) {
+			of->ntensor++;
+			of->bytes += t->numel * t->elem_bytes;
+		} else if (of) {
+			of->carry_bytes += t->numel * t->elem_bytes;
+		}
+	}
+}
+
+int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t *ret_n)
+{
+	const struct table *t = &k->table;
+	struct average_seen *x = calloc((size_t)t->naverage + 1, sizeof *x);
+	size_t head = strlen(AVERAGES_HEALTH);
+	uint32_t n = 0;
+
+	*ret = x;
+	*ret_n = 0;
+	if (!x)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->naverage; i++)
+		if (!t->average[i].rule)
+			x[n++] = (struct average_seen){ .a = &t->average[i] };
+	qsort(x, n, sizeof *x, seen_compare);
+	for (uint32_t i = 0; i < t->naverage; i++) {
+		struct average_seen *of = seen_of(x, n, t->average[i].name);
+
+		if (!of)
+			continue;
+		of->nrule += t->average[i].rule != 0;
+		of->mixed |= (t->average[i].flags & AVERAGE_MIXED) != 0;
+	}
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		struct average_seen *of =
+			strncmp(k->attr[i].key, AVERAGES_HEALTH, head)
+				? NULL
+				: seen_of(x, n, k->attr[i].key + head);
+
+		if (of)
+			of->health = k->attr[i].value;
+	}
+	count_tensors(k, x, n);
+	for (uint32_t i = 0; i < n; i++)
+		count_copied(k, &x[i]);
+	*ret_n = n;
+	return 0;
+}
+
+uint64_t averages_lag(const struct checkpoint *k, const struct table_average *a)
+{
+	return a->last_step == UINT64_MAX ? UINT64_MAX : k->step - MIN(a->last_step, k->step);
+}
+
+uint64_t averages_health_count(const char *health, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (const char *p = health; p && *p; p = strchr(p, ',')) {
+		uint64_t n;
+		char *end;
+
+		p += strspn(p, ", ");
+		if (strncmp(p, word, len) || p[len] != ' ' || p[len + 1] < '0' || p[len + 1] > '9')
+			continue;
+		errno = 0;
+		n = strtoull(p + len + 1, &end, 10);
+		return errno || (*end && !strchr(", ", *end)) ? UINT64_MAX : n;
+	}
+	return UINT64_MAX;
+}
+
+bool averages_health_is_bad(const char *health)
+{
+	static const char *const word[] = { "far", "NaN", "Inf",
+					    "larger than its weights ever were in" };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(word); i++) {
+		uint64_t n = averages_health_count(health, word[i]);
+
+		if (n && n != UINT64_MAX)
+			return true;
+	}
+	return false;
+}
+
+bool averages_same_chain(const struct table_average *a, const struct table_average *b)
+{
+	return !strcmp(a->schedule, b->schedule) && a->updates == b->updates &&
+	       !memcmp(a->history, b->history, sizeof a->history) &&
+	       !((a->flags | b->flags) & AVERAGE_MIXED);
+}
+
+char *averages_chain(const struct checkpoint *k, const struct table_average *a, char *buf, size_t bytes)
+{
+	uint64_t lag = averages_lag(k, a);
+
+	if (lag == UINT64_MAX)
+		snprintf(buf, bytes, "no step was taken in yet");
+	else
+		snprintf(buf, bytes,
+			 "%" PRIu64 " update%s since step %" PRIu64 ", the newest at step %" PRIu64,
+			 a->updates, a->updates == 1 ? "" : "s", a->since, a->last_step);
+	if (lag && lag != UINT64_MAX)
+		snprintf(buf + strlen(buf), bytes - strlen(buf), ", %" PRIu64 " step%s ago", lag,
+			 lag == 1 ? "" : "s");
+	return buf;
+}
+
+/* --- for programs --- */
+
+static void put(struct output *o, const char *key, struct cell c)
+{
+	const struct column col = { key, NULL, false, FIT_WHOLE };
+
+	output_put(o, &col, c);
+}
+
+static void put_record(struct output *o, const struct checkpoint *k, const struct table_average *a)
+{
+	put(o, "schedule", cell_text(a->schedule));
+	put(o, "updates", cell_of(CELL_NUMBER, a->updates));
+	put(o, "since", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
+	put(o, "last_step", cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
+	put(o, "lag_steps", cell_unless(CELL_NUMBER, averages_lag(k, a), UINT64_MAX));
+	put(o, "product", cell_real(a->product));
+	put(o, "history", cell_id(a->history));
+	put(o, "mixed", cell_of(CELL_FLAG, (a->flags & AVERAGE_MIXED) != 0));
+	put(o, "seeded", cell_of(CELL_FLAG, (a->flags & AVERAGE_SEEDED) != 0));
+}
+
+void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x, uint32_t n)
+{
+	char component[CKPT_NAME_MAX + 8];
+
+	output_list(o, "averages", NULL, 0);
+	for (uint32_t i = 0; i < n && o->machine; i++) {
+		const struct table *t = &k->table;
+
+		snprintf(component, sizeof component, AVERAGES_COMPONENT "%.1000s", x[i].a->name);
+		output_row(o);
+		put(o, "name", cell_text(x[i].a->name));
+		put(o, "component", cell_text(component));
+		put_record(o, k, x[i].a);
+		put(o, "kahan", cell_of(CELL_FLAG, (x[i].a->flags & AVERAGE_KAHAN) != 0));
+		put(o, "tensor_count", cell_of(CELL_NUMBER, x[i].ntensor));
+		put(o, "copied_count", cell_unless(CELL_NUMBER, x[i].ncopied, UINT32_MAX));
+		put(o, "bytes", cell_of(CELL_BYTES, x[i].bytes));
+		put(o, "carry_bytes", cell_of(CELL_BYTES, x[i].carry_bytes));
+		put(o, "health", cell_word(x[i].health));
+		output_list(o, "rules", NULL, 0);
+		for (uint32_t r = 0; r < t->naverage; r++) {
+			if (!t->average[r].rule || strcmp(t->average[r].name, x[i].a->name) != 0)
+				continue;
+			output_row(o);
+			put(o, "rule", cell_of(CELL_NUMBER, t->average[r].rule));
+			put_record(o, k, &t->average[r]);
+			output_close(o);
+		}
+		output_close(o);
+		output_close(o);
+	}
+	output_close(o);
+}

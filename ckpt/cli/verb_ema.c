@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_ema.c - ckptctl ema: the averages of the weights that a checkpoint has: how they are made, which
+ * steps are in them, and whether they look sound.
+ * Invariant: it reads metadata alone, and says "sound" of nothing: health is what the daemon measured when it
+ * made them, or it is not known.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/averages.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/subject.h"
+#include <inttypes.h>
+
+#define LINE_BYTES 1024
+
+static const struct column f_path = { "path", NULL, false, FIT_WHOLE },
+			   f_job = { "job", NULL, false, FIT_WHOLE },
+			   f_step = { "step", NULL, false, FIT_WHOLE },
+			   f_bytes = { "average_bytes", NULL, true, FIT_WHOLE };
+
+static void put_table(struct output *o, const struct checkpoint *k, const struct average_seen *x,
+		      uint32_t n)
+{
+	enum {
+		COL_NAME,
+		COL_UPDATES,
+		COL_LAST,
+		COL_SINCE,
+		COL_PRODUCT,
+		COL_TENSORS,
+		COL_BYTES,
+		COL_CHAIN,
+		COL_COUNT
+	};
+	static const struct column col[COL_COUNT] = {
+		[COL_NAME] = { NULL, "AVERAGE", false, FIT_LAST },
+		[COL_UPDATES] = { NULL, "UPDATES", true, FIT_WHOLE },
+		[COL_LAST] = { NULL, "LAST STEP", true, FIT_WHOLE },
+		[COL_SINCE] = { NULL, "SINCE", true, FIT_WHOLE },
+		[COL_PRODUCT] = { NULL, "PRODUCT", true, FIT_DROP },
+		[COL_TENSORS] = { NULL, "TENSORS", true, FIT_WHOLE },
+		[COL_BYTES] = { NULL, "SIZE", true, FIT_WHOLE },
+		[COL_CHAIN] = { NULL, "CHAIN", false, FIT_DROP },
+	};
+
+	(void)k;
+	output_list(o, NULL, col, COL_COUNT);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct table_average *a = x[i].a;
+		char chain[16];
+
+		for (uint32_t b = 0; b < 4; b++)
+			snprintf(chain + 2 * b, sizeof chain - 2 * b, "%02x", a->history[b]);
+		output_row(o);
+		output_put(o, &col[COL_NAME], cell_text(a->name));
+		output_put(o, &col[COL_UPDATES], cell_of(CELL_COUNT, a->updates));
+		output_put(o, &col[COL_LAST], cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
+		output_put(o, &col[COL_SINCE],
+			   a->last_step == UINT64_MAX ? cell_none() : cell_of(CELL_NUMBER, a->since));
+		output_put(o, &col[COL_PRODUCT], cell_real(a->product));
+		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, x[i].ntensor));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x[i].bytes + x[i].carry_bytes));
+		output_put(o, &col[COL_CHAIN],
+			   x[i].mixed ? cell_styled(cell_text("mixed"), STYLE_WARN)
+				      : cell_text(chain));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void say_rules(struct cli *c, const struct checkpoint *k, const struct average_seen *x)
+{
+	const struct table *t = &k->table;
+	char line[LINE_BYTES];
+
+	for (uint32_t i = 0; i < t->naverage; i++) {
+		const struct table_average *a = &t->average[i];
+
+		if (!a->rule || strcmp(a->name, x->a->name) != 0)
+			continue;
+		cli_mark(c, STYLE_PLAIN, "", 4, "    rule %u, %s: %s%s", a->rule, a->schedule,
+			 averages_chain(k, a, line, sizeof line),
+			 a->flags & AVERAGE_MIXED ? " (" AVERAGES_MIXED_TEXT ")" : "");
+	}
+}
+
+/* What the columns are too narrow for. */
+static void say_average(struct cli *c, const struct checkpoint *k, const struct average_seen *x)
+{
+	const struct table_average *a = x->a;
+	char line[LINE_BYTES], n[HUMAN_BYTES];
+
+	cli_mark(c, STYLE_STRONG, a->name, 4, ": %s", a->schedule);
+	cli_mark(c, STYLE_PLAIN, "", 4, "    %s.", averages_chain(k, a, line, sizeof line));
+	if (averages_lag(k, a) && averages_lag(k, a) != UINT64_MAX)
+		cli_mark(c, STYLE_PLAIN, "", 4,
+			 "    the checkpoint's own step is not in it: a gate kept it out, or CKPT_NO_EMA.");
+	if (x->ncopied == UINT32_MAX)
+		cli_mark(c, STYLE_WARN, "", 4,
+			 "    This version cannot read the schedule: which tensors are copied is not known.");
+	else if (x->ncopied)
+		cli_mark(c, STYLE_PLAIN, "", 4,
+			 "    %s tensor%s copied: the step's own (restore --only ema.%s takes them along).",
+			 human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
+	if (a->flags & AVERAGE_KAHAN)
+		cli_mark(c, STYLE_PLAIN, "", 4,
+			 "    kahan: ema.%s.carry/... keep what rounding would lose (%s).", a->name,
+			 human_bytes(x->carry_bytes, n));
+	if (a->flags & AVERAGE_SEEDED)
+		cli_mark(c, STYLE_PLAIN, "", 4,
+			 "    seeded: it began at step %" PRIu64 " with values of another checkpoint (seed=).",
+			 a->since);
+	if (a->flags & AVERAGE_MIXED)
+		cli_mark(c, STYLE_WARN, "    mixed: ", 4, AVERAGES_MIXED_TEXT ".");
+	say_rules(c, k, x);
+	if (x->health)
+		cli_mark(c, averages_health_is_bad(x->health) ? STYLE_BAD : STYLE_PLAIN,
+			 "    health: ", 4, "%s", x->health);
+	else
+		cli_mark(c, STYLE_DIM, "    health: ", 4, "not known: ckptd wrote none");
+}
+
+static int tell(struct cli *c, const struct subject *s, const struct average_seen *x, uint32_t n)
+{
+	const struct checkpoint *k = s->ckpt;
+	uint64_t bytes = 0;
+	bool bad = false;
+	char size[HUMAN_BYTES];
+
+	for (uint32_t i = 0; i < n; i++) {
+		bytes += x[i].bytes + x[i].carry_bytes;
+		bad |= x[i].mixed || averages_health_is_bad(x[i].health);
+	}
+	output_begin(c->o, "ckptd.ema/1");
+	output_put(c->o, &f_path, cell_text(s->ref.path));
+	output_put(c->o, &f_job, cell_word(k->job));
+	output_put(c->o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(c->o, &f_bytes, cell_of(CELL_BYTES, bytes));
+	averages_put(c->o, k, x, n);
+	if (!c->json) {
+		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
+		put_table(c->o, k, x, n);
+		for (uint32_t i = 0; i < n; i++)
+			say_average(c, k, &x[i]);
+		cli_say(c, STYLE_DIM, "%u average%s, %s: so much on disk, and in each slot of memory.",
+			n, n == 1 ? "" : "s", human_bytes(bytes, size));
+	}
+	output_end(c->o);
+	return bad ? CLI_WARNINGS : CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	cleanup_free struct average_seen *x = NULL;
+	struct ckpt_err err = { 0 };
+	struct subject s;
+	uint32_t n = 0;
+	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s), rc;
+
+	if (!code) {
+		rc = averages_see(s.ckpt, &x, &n);
+		if (rc)
+			code = cli_fail(c, ckpt_error(&err, rc, "out of memory for the averages"),
+					&err, NULL);
+		else if (!n)
+			code = cli_fail(c,
+					ckpt_error(&err, -ENOENT,
+						   "step %llu of %s has no averages of its weights",
+						   (unsigned long long)s.ckpt->step, s.ckpt->job),
+					&err,
+					"a job has them that calls ckpt_average before ckpt_seal; "
+					"docs/AVERAGES.md describes it");
+		else
+			code = tell(c, &s, x, n);
+	}
+	subject_close(&s);
+	return code;
+}
+
+const struct cli_verb verb_ema = {
+	.name = "ema",
+	.synonyms = (const char *const[]){ "averages", NULL },
+	.help = "the averages of the weights in a checkpoint",
+	.synopsis = (const char *const[]){ "[CKPT]", NULL },
+	.about =
+		"ema lists the averages of a checkpoint, which ckptd makes (ckpt_average): their "
+		"schedules, which steps they have taken in, and their health. CKPT is latest (the "
+		"default), latest~1, step:12000, or a path.\n"
+		"UPDATES counts the steps that were taken in since step SINCE, where the average was "
+		"copied from the weights, or seeded. PRODUCT is the product of all decays: the share "
+		"that those first weights still have. CHAIN identifies the series of updates: two "
+		"averages with one schedule and one chain took in the same steps, in the same order. "
+		"\"mixed\" means that parts of the average have different chains.\n"
+		"Health is what ckptd measured when it made the average: lag is the number of steps "
+		"since the newest update; |p-e|/|e| is the largest relative distance of a tensor's "
+		"weights from their average; far counts tensors that are farther off than they "
+		"should ever be, NaN counts such values in the average; elements that are larger "
+		"than the weights ever were are told. ema reads only metadata; ckptctl verify "
+		"--data checks the bytes.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl ema", "those of the newest checkpoint" },
+			{ "ckptctl ema step:90 --json", "for a program" },
+			{ "ckptctl restore latest out --only ema.fast", "one of them as a model" },
+			{ NULL, NULL },
+		},
+	.exits = "0; 3 an average is mixed, or its health is bad; 4 the metadata is damaged; 5 it is "
+		 "not committed; 10 there is no such store or checkpoint, or it has no averages; 12 no "
+		 "permission.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_ema.c - averages of the weights as the command sees them: ckptctl ema, show, verify, diff, stats,
+ * convert and repair of checkpoints with averages, which are made by hand; and restore --only and --dtype,
+ * element by element against the elements that the hand wrote.
+ */
+#include "tests/lib/cli_rig.h"
+#include "ckpt/cli/averages.h"
+#include "ckpt/move/cast.h"
+#include "tests/lib/handmade.h"
+#include "tests/lib/row.h"
+#include "tests/lib/strict_safetensors.h"
+#include "ema/spec.h"
+#include <math.h>
+
+#define T(...) (&(struct handmade_tensor){ __VA_ARGS__ })
+#define BOX(...) ((uint64_t[]){ __VA_ARGS__ })
+#define MB (UINT64_C(1) << 20)
+#define GOOD_HEALTH "updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0"
+
+static const uint64_t origin[CKPT_DIMS_MAX];
+static char out[PATH_MAX];
+
+/* What is odd about a checkpoint. */
+struct odd {
+	const char *fast;     /* the spec of average fast; NULL: a constant decay */
+	const char *schedule; /* in its place, as it stands in the file */
+	const char *health;   /* of fast */
+	const char *health_of_slow;
+	uint64_t step, last_step; /* 0: 30 */
+	uint32_t try;
+	bool mixed, no_b, clash, f8, f64, large, seeded, none;
+};
+
+static void canonical(const char *text, char ret[EMA_SPEC_BYTES])
+{
+	struct ema_spec *s;
+	struct ckpt_err err = { 0 };
+
+	if (ema_spec_parse(text, &s, &err))
+		fail_msg("%s", err.msg);
+	assert_int_equal(ema_spec_print(s, 0, ret), 0);
+	ema_spec_free(s);
+}
+
+static struct table_average row_of(const struct odd *x, const char *name, const char *schedule,
+				   uint32_t rank)
+{
+	struct table_average a = ROW(.name = name, .schedule = schedule, .product = 0.25,
+				     .updates = 3, .last_step = x->last_step ? x->last_step : 30,
+				     .since = 10, .history = { 0xab, 0xcd, 3, (uint8_t)x->try });
+
+	if (!strcmp(name, "slow"))
+		a.flags = AVERAGE_KAHAN;
+	else if (x->seeded)
+		a.flags = AVERAGE_SEEDED;
+	if (x->mixed && rank && !strcmp(name, "fast"))
+		a.updates = 2;
+	return a;
+}
+
+static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
+{
+	char fast[EMA_SPEC_BYTES], slow[EMA_SPEC_BYTES];
+	struct table_average a;
+	struct table t;
+	uint32_t cut, all, w, k;
+
+	canonical(x->fast ? x->fast : "constant decay=.999", fast);
+	canonical("constant decay=.9999 kahan", slow);
+	handmade_table(&t, "fsdp=2");
+	a = row_of(x, "fast", x->schedule ? x->schedule : fast, rank);
+	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	a = row_of(x, "slow", slow, rank);
+	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	cut = handmade_layout(&t, "Shard(0)@fsdp");
+	all = handmade_layout(&t, "Replicate@fsdp");
+	for (uint32_t i = 0; i < 2; i++) {
+		w = handmade_tensor(&t, T(.component = i ? "ema.slow" : "ema.fast", .name = "w",
+					  .of = "model/w", .dtype = CKPT_F32, .role = CKPT_AVERAGE,
+					  .made = 1 + i, .layout = cut, .ndim = 2,
+					  .shape = { 8, 6 }));
+		handmade_piece(&t, rank, w, i * 256, 0, BOX(4 * rank, 0), BOX(4, 6));
+	}
+	w = handmade_tensor(&t, T(.component = "ema.slow.carry", .name = "w", .of = "model/w",
+				  .dtype = CKPT_F32, .role = CKPT_OTHER, .made = 2, .layout = cut,
+				  .ndim = 2, .shape = { 8, 6 }));
+	handmade_piece(&t, rank, w, 512, 0, BOX(4 * rank, 0), BOX(4, 6));
+	if (!rank && !x->no_b) {
+		k = handmade_tensor(&t,
+				    T(.component = "ema.fast", .name = "b", .of = "model/b",
+				      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1,
+				      .layout = all, .ndim = 1, .shape = { 6 }));
+		handmade_piece(&t, rank, k, 1024, 0, origin, BOX(6));
+		k = handmade_tensor(&t,
+				    T(.component = "ema.slow", .name = "b", .of = "model/b",
+				      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 2,
+				      .layout = all, .ndim = 1, .shape = { 6 }));
+		handmade_piece(&t, rank, k, 1088, 0, origin, BOX(6));
+	}
+	(void)handmade_add(p, rank, PART_AVERAGE, 0, &t, NULL, 0);
+}
+
+static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
+{
+	uint32_t cut, all, k, source = rank;
+	struct table t;
+
+	handmade_table(&t, "fsdp=2");
+	cut = handmade_layout(&t, "Shard(0)@fsdp");
+	all = handmade_layout(&t, "Replicate@fsdp");
+	k = handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F32,
+				  .role = CKPT_PARAM, .layout = cut, .ndim = 2, .shape = { 8, 6 }));
+	handmade_piece(&t, rank, k, 0, 0, BOX(4 * rank, 0), BOX(4, 6));
+	k = handmade_tensor(&t, T(.component = "optim", .name = "w.m", .of = "model/w",
+				  .dtype = CKPT_F32, .role = CKPT_MOMENT1, .layout = cut,
+				  .ndim = 2, .shape = { 8, 6 }));
+	handmade_piece(&t, rank, k, 256, 0, BOX(4 * rank, 0), BOX(4, 6));
+	k = handmade_tensor(&t, T(.component = x->clash ? "other" : "model", .name = x->clash ? "w" : "running",
+				  .dtype = CKPT_F32, .role = CKPT_BUFFER, .layout = all, .ndim = 1,
+				  .shape = { 6 }));
+	if (!rank)
+		handmade_piece(&t, rank, k, 512, 0, origin, BOX(6));
+	k = handmade_tensor(&t, T(.component = "model", .name = "frozen", .dtype = CKPT_F32,
+				  .role = CKPT_PARAM, .cls = CKPT_CONST, .layout = all, .ndim = 1,
+				  .shape = { 4 }));
+	if (rank)
+		handmade_piece(&t, rank, k, 512, 0, origin, BOX(4));
+	k = handmade_tensor(&t, T(.component = "model", .name = "b", .dtype = CKPT_BF16,
+				  .role = CKPT_PARAM, .layout = all, .ndim = 1, .shape = { 6 }));
+	if (!rank)
+		handmade_piece(&t, rank, k, MB, 0, origin, BOX(6));
+	k = handmade_tensor(&t, T(.component = "model", .name = "steps", .dtype = CKPT_I64,
+				  .role = CKPT_BUFFER, .layout = all));
+	if (rank)
+		handmade_piece(&t, rank, k, 2 * MB, 0, origin, origin);
+	if (x->f8) {
+		k = handmade_tensor(&t, T(.component = "model", .name = "q", .dtype = CKPT_F8_E4M3,
+					  .role = CKPT_BUFFER, .layout = all, .ndim = 1,
+					  .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 3 * MB, 0, origin, BOX(6));
+	}
+	if (x->f64) {
+		k = handmade_tensor(&t, T(.component = "model", .name = "wide", .dtype = CKPT_F64,
+					  .role = CKPT_BUFFER, .layout = all, .ndim = 1,
+					  .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 4 * MB, 0, origin, BOX(6));
+	}
+	(void)handmade_add(p, rank, PART_MAIN, 0, &t, &source, x->none ? 0 : 1);
+}
+
+/* A step of two ranks below top. Returns its path. */
+static const char *make(const char *name, const struct odd *x)
+{
+	char *dir = place(name);
+	const struct checkpoint_attr attr[] = {
+		{ AVERAGES_HEALTH "fast", x->health ? x->health : GOOD_HEALTH },
+		{ AVERAGES_HEALTH "slow", x->health_of_slow },
+	};
+	struct ckpt_err err = { 0 };
+	struct handmade p;
+
+	handmade_begin(&p, "demo", x->step ? x->step : 30, 2, x->try);
+	for (uint32_t r = 0; r < 2 && !x->none; r++)
+		add_averages(&p, r, x);
+	for (uint32_t r = 0; r < 2; r++)
+		add_main(&p, r, x);
+	p.line.attr = attr;
+	p.line.nattr = x->health_of_slow ? 2 : 1;
+	if (handmade_commit(&p, &err))
+		fail_msg("%s", err.msg);
+	handmade_spill(&p, dir);
+	handmade_free(&p);
+	return dir;
+}
+
+/* --- restore --- */
+
+static struct strict_file load(const char *path)
+{
+	struct strict_file f;
+	char why[200];
+
+	if (!strict_load(path, &f, why))
+		fail_msg("%s: %s", path, why);
+	return f;
+}
+
+/* The elements of a tensor as the hand wrote them, and then as `to` has them, rounded by another hand. */
+static void expect(const struct strict_file *f, const char *key, const char *component,
+		   const char *name, uint32_t from, uint32_t to, uint64_t numel)
+{
+	const struct strict_tensor *y = strict_find(f, key);
+	const struct table none = { 0 };
+	struct table_tensor x = { .component = component,
+				  .name = name,
+				  .dtype = from,
+				  .elem_bytes = dtype_bytes(from),
+				  .of = "" };
+
+	if (!y)
+		fail_msg("there is no %s", key);
+	assert_string_equal(y->dtype, dtype_name(to));
+	assert_int_equal(y->end - y->begin, numel * dtype_bytes(to));
+	for (uint64_t i = 0; i < numel; i++) {
+		const uint8_t *have = f->bytes + f->data + y->begin + i * dtype_bytes(to);
+		uint8_t want[16];
+		uint32_t bits;
+		uint16_t half;
+
+		handmade_element(&none, &x, i, want);
+		if (from != to) {
+			if (from == CKPT_BF16) {
+				memcpy(&half, want, sizeof half);
+				bits = (uint32_t)half << 16;
+			} else {
+				memcpy(&bits, want, sizeof bits);
+			}
+			if (to == CKPT_F32) {
+				memcpy(want, &bits, sizeof bits);
+			} else {
+				half = to == CKPT_BF16 ? handmade_bf16(bits) : handmade_f16(bits);
+				memcpy(want, &half, sizeof half);
+			}
+		}
+		if (memcmp(have, want, dtype_bytes(to)))
+			fail_msg("%s: element %d is not %s/%s", key, (int)i, component, name);
+	}
+}
+
+static void clear(void)
+{
+	if (exists(out))
+		remove_tree(out);
+}
+
+static const char *alone(void)
+{
+	return path_of("%s/model.safetensors", out);
+}
+
+static int make_out(void **state)
+{
+	int rc = make_top(state);
+
+	snprintf(out, sizeof out, "%s/out", top);
+	return rc;
+}
+
+TEST(restore_only_an_average_is_the_model_under_its_own_names)
+{
+	const char *step = make("only", &(struct odd){ 0 });
+	struct strict_file f;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	assert_int_equal(entries(out), 1);
+	f = load(alone());
+	assert_int_equal(f.ntensor, 5);
+	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "b", "ema.fast", "b", CKPT_F32, CKPT_F32, 6);
+	expect(&f, "running", "model", "running", CKPT_F32, CKPT_F32, 6);
+	expect(&f, "frozen", "model", "frozen", CKPT_F32, CKPT_F32, 4);
+	expect(&f, "steps", "model", "steps", CKPT_I64, CKPT_I64, 1);
+	assert_string_equal(strict_meta(&f, "only"), "ema.fast");
+	assert_string_equal(strict_meta(&f, "average"), "fast");
+	assert_string_equal(strict_meta(&f, "average_schedule"), "constant decay=0.999 start=0 source=master");
+	assert_string_equal(strict_meta(&f, "average_updates"), "3");
+	assert_string_equal(strict_meta(&f, "average_last_step"), "30");
+	assert_string_equal(strict_meta(&f, "step"), "30");
+	assert_null(strict_meta(&f, "average_mixed"));
+	assert_null(strict_meta(&f, "dtype"));
+	strict_free(&f);
+	remove_tree(out);
+
+	RUN_IS(0, "restore", step, out, "--only", "ema.slow", "--dtype", "BF16", "--mem-limit", "64M");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 5);
+	expect(&f, "w", "ema.slow", "w", CKPT_F32, CKPT_BF16, 48);
+	expect(&f, "b", "ema.slow", "b", CKPT_F32, CKPT_BF16, 6);
+	expect(&f, "running", "model", "running", CKPT_F32, CKPT_BF16, 6);
+	expect(&f, "steps", "model", "steps", CKPT_I64, CKPT_I64, 1);
+	assert_string_equal(strict_meta(&f, "dtype"), "BF16");
+	strict_free(&f);
+	remove_tree(out);
+
+	SHOWN_IS(0, "restore", step, out, "--only", "ema.fast", "--dtype", "BF16");
+	remove_tree(out);
+}
+
+TEST(restore_only_the_model_is_raw)
+{
+	const char *step = make("raw", &(struct odd){ 0 });
+	struct strict_file f;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "model", "--dtype", "F32");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 5);
+	expect(&f, "w", "model", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "b", "model", "b", CKPT_BF16, CKPT_F32, 6);
+	assert_null(strict_meta(&f, "average"));
+	strict_free(&f);
+	remove_tree(out);
+	/* Without --only names have their components, and averages are tensors like others. */
+	RUN_IS(0, "restore", step, out, "--mesh", "fsdp=1");
+	f = load(path_of("%s/rank-00000.safetensors", out));
+	assert_int_equal(f.ntensor, 11);
+	expect(&f, "model/w", "model", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "ema.fast/w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "ema.slow.carry/w", "ema.slow.carry", "w", CKPT_F32, CKPT_F32, 48);
+	strict_free(&f);
+	remove_tree(out);
+	/* Of all components that are named. */
+	RUN_IS(0, "restore", step, out, "--only", "model", "--only", "optim");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 6);
+	expect(&f, "w.m", "optim", "w.m", CKPT_F32, CKPT_F32, 48);
+	strict_free(&f);
+	remove_tree(out);
+}
+
+TEST(restore_only_goes_with_mesh_rank_layout_and_view)
+{
+	const char *step = make("mesh", &(struct odd){ 0 }), *view = path_of("%s/view.txt", top);
+	struct strict_file f, one;
+	const struct strict_tensor *y;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype", "BF16");
+	assert_int_equal(entries(out), 4);
+	f = load(path_of("%s/rank-00003.safetensors", out));
+	y = strict_find(&f, "w");
+	assert_true(y && y->shape[0] == 2);
+	RUN_IS(0, "restore", step, path_of("%s/one", top), "--only", "ema.fast", "--mesh", "fsdp=4",
+	       "--dtype", "BF16", "--rank", "3");
+	one = load(path_of("%s/one/rank-00003.safetensors", top));
+	assert_int_equal(f.len, one.len);
+	assert_memory_equal(f.bytes, one.bytes, f.len);
+	strict_free(&f);
+	strict_free(&one);
+	remove_tree(out);
+	remove_tree(path_of("%s/one", top));
+
+	/* The rules of a view were written for the model, and serve its averages. */
+	spill(view, "rename model/w -> model/blk.q\ntranspose model/blk.q dims 1,0\n");
+	RUN_IS(0, "restore", step, out, "--only", "model", "--view", view);
+	f = load(alone());
+	y = strict_find(&f, "blk.q");
+	assert_true(y && y->shape[0] == 6 && y->shape[1] == 8);
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--view", view);
+	f = load(alone());
+	assert_int_equal(f.ntensor, 5);
+	y = strict_find(&f, "blk.q");
+	assert_true(y && y->shape[0] == 6 && y->shape[1] == 8);
+	strict_free(&f);
+	remove_tree(out);
+	spill(view, "rename model/w -> model/blk.q\n");
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--view", view);
+	f = load(alone());
+	expect(&f, "blk.q", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	strict_free(&f);
+	remove_tree(out);
+	/* All of it through a view has the averages under their own names. */
+	spill(view, "rename ema.fast/* -> fast/{1}\n");
+	RUN_IS(0, "restore", step, out, "--mesh", "fsdp=1", "--view", view);
+	f = load(path_of("%s/rank-00000.safetensors", out));
+	expect(&f, "fast/w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	strict_free(&f);
+	remove_tree(out);
+}
+
+TEST(restore_only_refuses_what_would_be_no_model)
+{
+	const char *step = make("refuse", &(struct odd){ 0 }), *bad;
+
+	clear();
+	RUN_IS(2, "restore", step, out, "--only", "ema.fats");
+	assert_says(got.err, "--only=ema.fats: there is no such component");
+	assert_says(got.err, "model");
+	RUN_IS(2, "restore", step, out, "--only", "model", "--rank", "0");
+	assert_says(got.err, "--rank needs --mesh");
+	RUN_IS(2, "restore", step, out, "--only", "model", "--dtype", "F8");
+	RUN_IS(2, "restore", step, out);
+	assert_says(got.err, "--mesh is missing");
+	/* Two components with one name: all such names are told. */
+	RUN_IS(7, "restore", step, out, "--only", "ema.fast", "--only", "ema.slow");
+	assert_says(got.err, "b: ema.fast/b and ema.slow/b");
+	assert_says(got.err, "w: ema.fast/w and ema.slow/w");
+	RUN_IS(7, "restore", step, out, "--only", "model", "--only", "ema.slow");
+	assert_says(got.err, "w: ema.slow/w and model/w");
+	assert_silent(got.err, "running"); /* copied: it is one tensor */
+	/* A copied tensor of another component with the name of an averaged one. */
+	bad = make("clash", &(struct odd){ .clash = true, .try = 1 });
+	RUN_IS(7, "restore", bad, out, "--only", "ema.fast");
+	assert_says(got.err, "w: ema.fast/w and other/w");
+	/* A tensor is missing. */
+	bad = make("gap", &(struct odd){ .no_b = true, .try = 2 });
+	RUN_IS(7, "restore", bad, out, "--only", "ema.fast");
+	assert_says(got.err, "ema.fast/b: there is no such tensor");
+	/* Whose rules a newer version wrote. */
+	bad = make("newer", &(struct odd){ .schedule = "quadratic decay=1 zig", .try = 3 });
+	RUN_IS(8, "restore", bad, out, "--only", "ema.fast");
+	assert_says(got.err, "quadratic");
+	RUN_IS(0, "restore", bad, out, "--only", "ema.slow");
+	remove_tree(out);
+	assert_false(exists(out));
+}
+
+TEST(the_rules_of_an_average_say_what_it_copies)
+{
+	const char *step = make("rules", &(struct odd){
+						 .fast = "constant decay=.9 running=skip frozen=copy steps=skip",
+						 .try = 4 });
+	struct strict_file f;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 3);
+	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "frozen", "model", "frozen", CKPT_F32, CKPT_F32, 4);
+	assert_null(strict_find(&f, "running"));
+	strict_free(&f);
+	remove_tree(out);
+}
+
+TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
+{
+	const char *step = make("cast", &(struct odd){ .f64 = true, .try = 5 }), *bad;
+	struct strict_file f;
+	uint64_t over = 0, told;
+	json_t *j;
+
+	clear();
+	/* The hand's elements reach 2^16: F16 ends below that. */
+	(void)RUN("restore", step, out, "--only", "ema.fast", "--dtype", "F16", "--json");
+	f = load(alone());
+	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F16, 48);
+	for (uint32_t i = 0; i < f.ntensor; i++)
+		for (uint64_t k = f.tensor[i].begin; k < f.tensor[i].end && !strcmp(f.tensor[i].dtype, "F16"); k += 2)
+			over += (f.bytes[f.data + k + 1] & 0x7f) == 0x7c && !f.bytes[f.data + k];
+	strict_free(&f);
+	j = json_kept(json_out("ckptd.restore/1"));
+	told = 0;
+	for (size_t i = 0; i < count(j, "overflows"); i++)
+		told += number(item(j, "overflows", i), "element_count");
+	assert_int_equal(told, over);
+	assert_true(over > 0);
+	assert_int_equal(got.code, 3);
+	assert_string_equal(string(j, "dtype"), "F16");
+	assert_json_has(j, "{'only': [{'component': 'ema.fast', 'average': 'fast', 'updates': 3, "
+			   "'tensor_count': 2, 'copied_count': 4, 'mixed': false}]}");
+	remove_tree(out);
+	bad = make("f8", &(struct odd){ .f8 = true, .try = 6 });
+	RUN_IS(7, "restore", bad, out, "--only", "model", "--dtype", "BF16");
+	assert_says(got.err, "model/q: F8_E4M3");
+	RUN_IS(0, "restore", bad, out, "--only", "model");
+	remove_tree(out);
+}
+
+/* --- the cast's count --- */
+
+TEST(an_infinite_value_that_was_one_is_no_overflow)
+{
+	const float x[] = { 1.0f, 65520.0f, 65519.0f, -70000.0f, INFINITY, -INFINITY, NAN, 3.4e38f };
+	const double wide[] = { 1e39, INFINITY, 3e38, -1e300 };
+	uint16_t half[8];
+	float narrow[4];
+
+	cast(CKPT_F32, x, CKPT_F16, half, 8);
+	assert_int_equal(cast_overflows(CKPT_F32, x, CKPT_F16, half, 8), 3);
+	cast(CKPT_F32, x, CKPT_BF16, half, 8);
+	assert_int_equal(cast_overflows(CKPT_F32, x, CKPT_BF16, half, 8), 1);
+	cast(CKPT_F64, wide, CKPT_F32, narrow, 4);
+	assert_int_equal(cast_overflows(CKPT_F64, wide, CKPT_F32, narrow, 4), 2);
+}
+
+/* --- ema, show --- */
+
+TEST(ema_lists_averages_their_chains_and_their_health)
+{
+	const char *step = make("list", &(struct odd){ .try = 7 });
+
+	SHOWN_IS(0, "ema", step);
+	RUN_IS(0, "ema", step, "--json");
+	assert_json(0, "ckptd.ema/1",
+		    "{'step': 30, 'job': 'demo', 'average_bytes': 624, 'averages': ["
+		    "{'name': 'fast', 'component': 'ema.fast', 'schedule': 'constant decay=0.999 start=0 source=master', "
+		    "'updates': 3, 'since': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
+		    "'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
+		    "'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
+		    "'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
+		    "{'name': 'slow', 'kahan': true, 'carry_bytes': 192, 'health': null}]}");
+	SHOWN_IS(0, "show", step);
+	RUN_IS(0, "show", step, "--json");
+	assert_json(0, "ckptd.show/1", "{'averages': [{'name': 'fast', 'updates': 3}, "
+				       "{'name': 'slow', 'kahan': true}]}");
+}
+
+TEST(ema_says_what_is_wrong)
+{
+	const char *mixed = make("mixed", &(struct odd){ .mixed = true, .seeded = true, .try = 8 });
+	const char *ill = make("ill", &(struct odd){ .health = "updates 3, lag 0, |p-e|/|e| 2.5 at most (model/w), far 1, NaN 0",
+						     .health_of_slow = "updates 3, lag 0, |p-e|/|e| not known",
+						     .try = 9 });
+	const char *late = make("late", &(struct odd){ .last_step = 27, .try = 10 });
+	const char *none = make("none", &(struct odd){ .none = true, .try = 11 });
+
+	SHOWN_IS(3, "ema", mixed);
+	assert_says(got.out, "mixed");
+	SHOWN_IS(0, "show", mixed);
+	RUN_IS(0, "show", mixed);
+	assert_says(got.out, "parts with different chains");
+	SHOWN_IS(3, "ema", ill);
+	RUN_IS(0, "show", ill);
+	assert_says(got.out, "its health is bad");
+	SHOWN_IS(0, "ema", late);
+	assert_says(got.out, "3 steps ago");
+	SHOWN_IS(10, "ema", none);
+	RUN_IS(10, "ema", none, "--json");
+	assert_json_error(10);
+	RUN_IS(10, "ema", path_of("%s/nowhere", top));
+}
+
+TEST(a_health_is_bad_only_where_it_says_so)
+{
+	static const struct {
+		const char *text;
+		bool bad;
+	} is[] = {
+		{ NULL, false },
+		{ "", false },
+		{ GOOD_HEALTH, false },
+		{ "updates 9, lag 7, |p-e|/|e| not known", false },
+		{ "lag 0, far 1, NaN 0", true },
+		{ "far 0, NaN 2", true },
+		{ "Inf 1", true },
+		{ "NaN 0, larger than its weights ever were in 4 (model/w)", true },
+		{ "notfar 1", false },
+		{ "far x", false },
+		{ "farther 3", false },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(is); i++)
+		if (averages_health_is_bad(is[i].text) != is[i].bad)
+			fail_msg("\"%s\"", is[i].text);
+	assert_int_equal(averages_health_count("updates 1, lag 12, far 0", "lag"), 12);
+	assert_int_equal(averages_health_count("lag 12x", "lag"), UINT64_MAX);
+}
+
+/* --- the other verbs --- */
+
+TEST(a_bare_name_means_the_weights)
+{
+	const char *step = make("bare", &(struct odd){ .try = 12 });
+
+	RUN_IS(0, "show", step, "w", "--json");
+	assert_json(0, "ckptd.show/1", "{'tensors': [{'component': 'model', 'name': 'w'}]}");
+	RUN_IS(0, "show", step, "ema.fast/w", "--json");
+	assert_json(0, "ckptd.show/1", "{'tensors': [{'component': 'ema.fast', 'role': 'average'}]}");
+	RUN_IS(0, "cat", step, "ema.fast/w", "--stats");
+	RUN_IS(0, "cat", step, "w", "--stats");
+}
+
+TEST(verify_reads_averages)
+{
+	const char *step = make("verify", &(struct odd){ .try = 13 });
+	char name[PATH_MAX];
+
+	RUN_IS(0, "verify", "--data", step);
+	snprintf(name, sizeof name, "%s", part(step, 1)); /* w0000-...-000 or -001 */
+	for (uint32_t i = 0; i < 4; i++) {
+		snprintf(name, sizeof name, "%s", part(step, i));
+		flip(name, 4096 + 3);
+		RUN_IS(4, "verify", "--data", step);
+		flip(name, 4096 + 3);
+	}
+	RUN_IS(0, "verify", "--data", step);
+	RUN_IS(0, "stats", step);
+	RUN_IS(0, "show", "--files", step);
+}
+
+UNIT(.group_setup = make_out, .group_teardown = drop_all);
