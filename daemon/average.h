@@ -47,6 +47,7 @@ struct average_source {
 	uint32_t tensor; /* of the declaration's table */
 	uint32_t row;	 /* of averages.row */
 	bool master;	 /* its average has the name of what its `of` names */
+	bool twice;	 /* another one has that name: it has no pieces */
 };
 /* One row of AVERAGES: (name, rule). */
 struct average_row {
@@ -75,22 +76,22 @@ struct averages {
 	uint32_t nsource;
 	struct average_source *source;
 	uint64_t *hit; /* [nspec] */
+	struct ckpt_errlist wrong;
 };
 
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
  * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
- * Everything that is wrong is a line in the list (-EINVAL); what only all ranks together can say (a
- * rule that matches nothing) is not known here. names: the made table's strings. Worker. -EPROTO:
- * a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
+ * What is wrong with them is in (*ret)->wrong, a line each, and has no pieces: averages_judge refuses
+ * it, so that all ranks are told alike and of everything. names: the made table's strings. Worker.
+ * -EPROTO: a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
-		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
-		  struct ckpt_err *err);
+		  struct names *names, struct averages **ret, struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
-/* Of all ranks' declarations, which agree: rules that match nothing anywhere; averages of nothing;
- * names that two averaged tensors would share; a parameter that a rank declares without the master
- * that another rank has. A line each. Worker. */
+/* Of all ranks' declarations, which agree: what each of them has wrong; rules that match nothing
+ * anywhere; averages of nothing; names that two averaged tensors would share; a parameter that a rank
+ * declares without the master that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
 /* Do two declarations average alike? Every average that is missing or another one is a line. */
 void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,

@@ -32,7 +32,6 @@ struct build {
 	struct item *item; /* [nitem] the sources that have pieces here, by average */
 	uint32_t nitem;
 	uint32_t *first; /* [main->ntensor] 1 + the first item of this source; 0: none */
-	struct ckpt_errlist *list;
 	struct ckpt_err *err;
 };
 enum { NOBODY, MASTER, SPOKEN_FOR };
@@ -78,7 +77,7 @@ static int spec_read(struct build *b, const struct table_average *x)
 				  "rank %u declares average %s, which is not written as this "
 				  "ckptd writes it: \"%s\"",
 				  b->rank, x->name, x->schedule);
-	ema_spec_check(a->spec[a->nspec - 1], x->name, b->list);
+	ema_spec_check(a->spec[a->nspec - 1], x->name, &b->a->wrong);
 	return 0;
 }
 
@@ -125,7 +124,7 @@ static int row_add(struct build *b, uint32_t spec, uint32_t rule,
 						  "average %s: rule %u cannot be printed",
 						  a->name[spec], rule);
 	if (a->nrow == TABLE_AVERAGES_MAX) {
-		ckpt_errlist_add(b->list,
+		ckpt_errlist_add(&b->a->wrong,
 				 "average %s: all averages and their rules with schedules of their "
 				 "own are more than %u",
 				 a->name[spec], TABLE_AVERAGES_MAX);
@@ -296,7 +295,8 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 		return 0;
 	why = unfit(b->t, x);
 	if (why) {
-		ckpt_errlist_add(b->list, "average %s: %s (%s): %s: give it a rule, copy or skip",
+		ckpt_errlist_add(&b->a->wrong,
+				 "average %s: %s (%s): %s: give it a rule, copy or skip",
 				 b->a->name[spec], table_tensor_print(x, label, sizeof label),
 				 dtype_name(x->dtype), why);
 		return 0;
@@ -319,7 +319,7 @@ static void component_check(struct build *b, const struct table_tensor *x)
 	for (uint32_t i = 0; i < b->a->nspec; i++)
 		if (strlen(b->a->name[i]) == n && !strncmp(b->a->name[i], name, n))
 			ckpt_errlist_add(
-				b->list,
+				&b->a->wrong,
 				"average %s: %s: this component is the average's: only tensors of "
 				"class sink can be declared in it",
 				b->a->name[i], table_tensor_print(x, label, sizeof label));
@@ -406,15 +406,15 @@ static int seen_put(struct seen *x, const struct table_tensor *key, const struct
 	return table_add_tensor(&x->key, key, NULL, err);
 }
 
-/* Two sources of one name: a line for each name. -ENOMEM. */
-static int names_check(struct seen *seen, const struct averages *a, const struct table *t,
-		       uint32_t rank, struct ckpt_errlist *list, struct ckpt_err *err)
+/* Two sources of one name: a line for each name; without a list the later ones are marked. -ENOMEM. */
+static int names_check(struct seen *seen, struct averages *a, const struct table *t, uint32_t rank,
+		       struct ckpt_errlist *list, struct ckpt_err *err)
 {
 	char component[COMPONENT_BYTES];
 	int rc = 0;
 
 	for (uint32_t i = 0; i < a->nsource && rc == 0; i++) {
-		const struct average_source *s = &a->source[i];
+		struct average_source *s = &a->source[i];
 		const char *average = a->name[a->row[s->row].average];
 		const struct seen_source me = { t, rank, s->tensor, s->master, false };
 		const struct table_tensor key = { .component = component,
@@ -431,6 +431,9 @@ static int names_check(struct seen *seen, const struct averages *a, const struct
 			rc = seen_put(seen, &key, &me, err);
 			continue;
 		}
+		s->twice |= !list;
+		if (!list)
+			continue;
 		y = &seen->by[k].t->tensor[seen->by[k].tensor];
 		if (seen->by[k].said ||
 		    (!strcmp(x->component, y->component) && !strcmp(x->name, y->name)))
@@ -448,6 +451,22 @@ static uint32_t pieces_of(const struct table *main, uint32_t tensor)
 	return main->first[tensor + 1] - main->first[tensor];
 }
 
+/* Has it a place in the slot? What is refused later has none. */
+static bool is_placed(const struct build *b, const struct average_source *s)
+{
+	const struct average_row *row = &b->a->row[s->row];
+	const char *name = source_name(b->t, s);
+	char component[COMPONENT_BYTES];
+
+	for (uint32_t carry = 0; carry < 2; carry++) {
+		snprintf(component, sizeof component, EMA_COMPONENT "%s%s",
+			 b->a->name[row->average], carry ? EMA_CARRY : "");
+		if (table_find(b->main, component, name, TABLE_NONE) != TABLE_NONE)
+			return false;
+	}
+	return !s->twice;
+}
+
 /* The sources of which this rank owns something, and how many pieces all averages have. */
 static int items_find(struct build *b, uint64_t *ret_npiece)
 {
@@ -462,7 +481,7 @@ static int items_find(struct build *b, uint64_t *ret_npiece)
 		const struct table_tensor *x = &b->t->tensor[a->source[i].tensor];
 		uint32_t k = table_find(b->main, x->component, x->name, x->rank);
 
-		if (k == TABLE_NONE || !pieces_of(b->main, k))
+		if (k == TABLE_NONE || !pieces_of(b->main, k) || !is_placed(b, &a->source[i]))
 			continue;
 		b->item[b->nitem++] =
 			(struct item){ .source = &a->source[i], .tensor = k, .carry = TABLE_NONE };
@@ -725,12 +744,10 @@ static int slot_fill(struct build *b, struct names *names)
 }
 
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,
-		  struct names *names, struct averages **ret, struct ckpt_errlist *list,
-		  struct ckpt_err *err)
+		  struct names *names, struct averages **ret, struct ckpt_err *err)
 {
-	struct build b = { .t = t, .main = main, .rank = rank, .list = list, .err = err };
+	struct build b = { .t = t, .main = main, .rank = rank, .err = err };
 	struct seen seen = { 0 };
-	uint64_t before = list->n;
 	int rc = 0;
 
 	*ret = NULL;
@@ -745,9 +762,7 @@ int averages_make(const struct table *t, const struct table *main, uint32_t rank
 	if (rc == 0)
 		rc = sources_find(&b);
 	if (rc == 0)
-		rc = names_check(&seen, b.a, t, rank, list, err);
-	if (rc == 0 && list->n != before)
-		rc = -EINVAL;
+		rc = names_check(&seen, b.a, t, rank, NULL, err);
 	if (rc == 0)
 		rc = slot_fill(&b, names);
 	seen_free(&seen);
@@ -768,6 +783,7 @@ void averages_free(struct averages *a)
 	for (uint32_t i = 0; i < a->nspec; i++)
 		ema_spec_free(a->spec[i]);
 	table_free(&a->made);
+	ckpt_errlist_free(&a->wrong);
 	free(a->spec);
 	free(a->name);
 	free(a->hit);
@@ -780,6 +796,25 @@ void averages_free(struct averages *a)
 
 /* --- of all ranks --- */
 
+/* Ranks mostly have the same wrong: each line comes once. */
+static void wrong_join(const struct averages *a, const struct averages *before,
+		       struct ckpt_errlist *list)
+{
+	const char *at = a->wrong.text ? a->wrong.text : "";
+
+	if (before && before->wrong.text && !strcmp(at, before->wrong.text))
+		return;
+	for (size_t n; *at; at += n + (at[n] == '\n')) {
+		const char *had = list->text;
+
+		n = strcspn(at, "\n");
+		while (had && (strncmp(had, at, n) != 0 || (had[n] && had[n] != '\n')))
+			had = (had = strchr(had, '\n')) ? had + 1 : NULL;
+		if (!had)
+			ckpt_errlist_add(list, "%.*s", (int)n, at);
+	}
+}
+
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list)
 {
 	const struct averages *a = decl[0]->averages;
@@ -788,8 +823,9 @@ void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlis
 	struct seen seen = { 0 };
 
 	for (uint32_t r = 0; a && r < world; r++) {
-		const struct averages *x = decl[r]->averages;
+		struct averages *x = decl[r]->averages;
 
+		wrong_join(x, r ? decl[r - 1]->averages : NULL, list);
 		for (uint32_t s = 0; s < a->nspec; s++)
 			hit[s] |= x->hit[s];
 		for (uint32_t i = 0; i < x->nsource; i++)

@@ -441,10 +441,10 @@ static int slot_all_make(struct decl *d, struct ckpt_err *err)
 }
 
 /* Behind its tables are packed: the averages point into them. */
-static int decl_averages(struct decl *d, struct ckpt_errlist *list, struct ckpt_err *err)
+static int decl_averages(struct decl *d, struct ckpt_err *err)
 {
 	int rc = averages_make(&d->table, decl_part(d, PART_MAIN), d->rank, d->names, &d->averages,
-			       list, err);
+			       err);
 
 	d->average_at = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	d->raw_bytes = d->average_at;
@@ -526,7 +526,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	if (rc == 0 && decl_pack(d) < 0)
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0)
-		rc = decl_averages(d, &list, err);
+		rc = decl_averages(d, err);
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 

@@ -269,6 +269,12 @@ static int whole_fill(struct whole *w, struct decl *const *decl, struct ckpt_err
 	return rc;
 }
 
+/* Is that what it begins with? */
+static bool averages_wrong(const struct ckpt_errlist *list)
+{
+	return list->text && !strncmp(list->text, "average ", 8);
+}
+
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
@@ -288,7 +294,10 @@ int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, str
 	if (rc == -ENOMEM)
 		(void)ckpt_error(err, rc, "no memory for what all ranks declare");
 	if (list.n)
-		rc = ckpt_errlist_end(&list, err, "the ranks do not declare complete tensors");
+		rc = ckpt_errlist_end(&list, err,
+				      averages_wrong(&list)
+					      ? "averages cannot be made as they are declared"
+					      : "the ranks do not declare complete tensors");
 	ckpt_errlist_free(&list);
 	if (rc < 0) {
 		whole_unref(w);
