@@ -1165,6 +1165,7 @@ static void maybe_ready(struct launch *l)
 			return; /* touch_done comes again */
 	}
 	l->third = THIRD_SETTLED;
+	atomic_store(&l->page->nslot, l->nslot); /* before the epoch is ready */
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
 	l->forming_ns = 0;

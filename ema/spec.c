@@ -332,6 +332,8 @@ static int param_set(struct parse *p, const struct word *w, uint32_t param,
 	default:
 		if (!number_read(value, &schedule->param[param]))
 			return value_error(p, w, "a decimal number, like .999 or 1e-3");
+		if (param == EMA_SIGMA_REL && schedule->param[param] == 0)
+			return value_error(p, w, "greater than 0"); /* 0 says: it has none */
 		return 0;
 	case P_WARMUP:
 		if (!count_read(value, &n) || n > 1)
@@ -356,7 +358,7 @@ static int param_set(struct parse *p, const struct word *w, uint32_t param,
 		return value_error(p, w, "master or param");
 	case P_SEED:
 		if (!*value)
-			return value_error(p, w, "the name of a checkpoint: it is empty");
+			return value_error(p, w, "the directory of a step");
 		spec->seed = value;
 		return 0;
 	}

@@ -18,6 +18,9 @@
 	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
 	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
 	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
+	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
+	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
@@ -218,10 +221,6 @@
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
 	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
 	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced") \
-	/* --- averages --- */ \
-	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
-	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
-	X(EMA_START_IGNORED, ema, "up to start= an average is copied")
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
 /* clang-format on */
 #endif

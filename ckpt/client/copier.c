@@ -205,15 +205,18 @@ void copier_prepare(ckpt *c)
 {
 	const struct link *l = atomic_load(&c->link);
 	const struct sealed *s = c->sealed;
+	uint32_t nslot;
 
 	/* Not earlier: a touch would make small pages of them. */
 	if (!s || !s->own_bytes || !l || atomic_load(&l->job->ready_epoch) != s->epoch)
 		return;
-	for (uint32_t i = 0; i < s->nslot; i++) {
+	nslot = MIN(s->nslot, atomic_load(&l->job->nslot)); /* there is memory for these */
+	for (uint32_t i = 0; i < nslot; i++) {
 		struct sealed_slot *x = s->slot[i];
 
-		while (x->prepared < x->at.bytes && !atomic_load(&c->copier.asked)) {
-			uint64_t n = MIN(x->at.bytes - x->prepared, PREPARE_STEP);
+		/* Behind own_end lie averages, which this process neither reads nor writes. */
+		while (x->prepared < s->own_end && !atomic_load(&c->copier.asked)) {
+			uint64_t n = MIN(s->own_end - x->prepared, PREPARE_STEP);
 
 			(void)pages_populate(x->at.base + x->prepared, n);
 			x->prepared += n;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sealed.c - see sealed.h. Called by attach.c when SEALED has come, and by those who hold one.
 #include "ckpt/client/sealed.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -268,6 +269,7 @@ static int row_check(struct sealed *s, const struct wire_row *r, const uint64_t 
 		return 0;
 	}
 	s->own_bytes += r->width * r->rows;
+	s->own_end = MAX(s->own_end, r->dst + (r->rows - 1) * r->dst_pitch + r->width);
 	return sources_have(s->sources, r->tensor, r->src,
 			    r->src + (r->rows - 1) * (r->rows > 1 ? r->src_pitch : 0) + r->width)
 		       ? 0
@@ -289,6 +291,7 @@ static int rows_take(struct sealed *s, int fd, const uint64_t *segment_bytes, ui
 	s->row = p;
 	for (uint32_t i = 0; i < s->nrow && rc == 0; i++)
 		rc = row_check(s, &s->row[i], segment_bytes, nsegment, err);
+	s->own_end = MIN(align_up(s->own_end, PAGES_HUGE), s->slot_bytes);
 	return rc == 0 ? units_make(s) : rc;
 }
 

@@ -64,6 +64,7 @@ struct sealed {
 	const struct wire_row *row;
 	struct sources *sources;
 	uint64_t own_bytes; /* of the rows that the library copies */
+	uint64_t own_end;   /* they lie before this byte of the slot; averages behind it */
 	uint32_t others;    /* rows that the daemon copies */
 	uint32_t nunit;
 	struct sealed_at *unit; /* [nunit + 1] */

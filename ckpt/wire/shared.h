@@ -274,7 +274,11 @@ struct shared_text {
 };
 
 struct shared_job {
-	uint32_t magic, world, nslot; /* nslot: HELLO's; if that is 0, nobody reads it */
+	uint32_t magic, world;
+	/* daemon: how many slots the gate offers. It is written before ready_epoch and may be less
+	 * than the SEALED of that epoch says, if the host has no memory for the last one: then
+	 * nobody touches that slot. */
+	_Atomic uint32_t nslot;
 	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
 	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only
 	 * the trainer itself can say that a mark is its last. */

@@ -6,6 +6,7 @@
  * on the order of calls.
  */
 #include "ckpt/base/container.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/table/encode.h"
 #include "tests/lib/row.h"
@@ -34,6 +35,8 @@ static struct {
 	/* answers */
 	_Atomic uint32_t nslot, page_nslot, refuse_seed;
 	const char *averages; /* of RESTORED */
+	bool rows;	      /* SEALED brings a row for each piece of the process's own memory */
+	uint32_t page_then; /* what the page says of slots when the epoch is ready; 0: as SEALED */
 	/* what came */
 	char order[256]; /* the first letter of each request but BYE; 'e' for SEED */
 	struct wire_hello hello;
@@ -44,6 +47,7 @@ static struct {
 	_Atomic uint32_t ndeclare;
 	struct wire_declare declare;
 	struct table decl; /* of the newest DECLARE */
+	int slot_fd[WIRE_SLOTS_MAX];
 } D = { .listener = -1, .sock = -1 };
 
 static struct {
@@ -84,7 +88,7 @@ static int page(uint64_t bytes, void *ret_map)
 	return fd;
 }
 
-static void pages_free(void)
+static void pages_forget(void)
 {
 	if (D.rank)
 		munmap(TAKE(D.rank), sizeof *D.rank);
@@ -97,7 +101,7 @@ static void welcome(const struct wire_head *ask)
 	struct wire_welcome w = { .generation = 1, .nslot = D.hello.nslot };
 	int fd[3];
 
-	pages_free();
+	pages_forget();
 	fd[0] = page(sizeof *D.rank, &D.rank);
 	fd[1] = page(sizeof *D.job, &D.job);
 	fd[2] = eventfd(0, EFD_NONBLOCK);
@@ -133,23 +137,57 @@ static void decode(int fd)
 	munmap(p, D.declare.bytes);
 }
 
+static void slots_close(void)
+{
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
+		if (D.slot_fd[i] > 0)
+			(void)close(D.slot_fd[i]), D.slot_fd[i] = 0;
+}
+
+static int rows_make(uint32_t *ret_n)
+{
+	struct wire_row row[8];
+	struct ckpt_err err;
+	int fd;
+
+	*ret_n = 0;
+	for (uint32_t i = 0; i < D.decl.npiece; i++) {
+		const struct table_piece *p = &D.decl.piece[i];
+
+		if (D.decl.place[p->place].bytes == WIRE_OWN_BYTES)
+			row[(*ret_n)++] = (struct wire_row)ROW(.tensor = p->tensor, .src = p->off,
+							       .flags = WIRE_ROW_CLIENT,
+							       .width = p->len, .rows = 1);
+	}
+	assert_int_not_equal(*ret_n, 0);
+	assert_ok_err(wire_memfd_of("rows", row, *ret_n * sizeof *row, &fd, &err), &err);
+	return fd;
+}
+
 static void on_declare(const struct wire_head *ask, int in)
 {
 	struct wire_sealed m = { .epoch = D.declare.epoch,
 				 .rev = D.declare.rev,
 				 .nslot = D.nslot,
 				 .slot_bytes = SLOT_BYTES };
-	int fd[WIRE_SLOTS_MAX];
+	int fd[WIRE_FDS_MAX], nfd = (int)m.nslot;
 	struct ckpt_err err;
 
 	decode(in);
 	D.ndeclare++;
-	for (uint32_t i = 0; i < m.nslot; i++)
+	slots_close();
+	for (uint32_t i = 0; i < m.nslot; i++) {
 		assert_ok_err(wire_memfd("slot", SLOT_BYTES, &fd[i], &err), &err);
+		D.slot_fd[i] = fd[i];
+	}
+	if (D.rows)
+		fd[nfd++] = rows_make(&m.nrow);
+	atomic_store(&D.job->nslot, D.page_then ? D.page_then : m.nslot);
 	atomic_store(&D.job->ready_epoch, m.epoch);
-	(void)wire_send(D.sock, &m, WIRE_SEALED, sizeof m, ask->seq, fd, (int)m.nslot);
+	(void)wire_send(D.sock, &m, WIRE_SEALED, sizeof m, ask->seq, fd, nfd);
 	shared_event(D.job);
-	wire_close_fds(fd, (int)m.nslot);
+	if (m.nrow)
+		(void)close(fd[m.nslot]);
 }
 
 static void restored(const struct wire_head *ask)
@@ -328,7 +366,8 @@ static int teardown(void **state)
 	if (c)
 		assert_int_equal(ckpt_detach(TAKE(c), 0), 0);
 	daemon_stop();
-	pages_free();
+	pages_forget();
+	slots_close();
 	table_free(&D.decl);
 	return scratch_remove(D.dir);
 }
@@ -714,6 +753,43 @@ TEST(a_ticket_of_the_third_slot_is_taken_if_there_are_three)
 		(void)ckpt_guard(c, NULL);
 		(void)shared_tear(D.rank);
 	}
+}
+
+static uint64_t slot_memory(uint32_t slot)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(D.slot_fd[slot], &st), 0);
+	return (uint64_t)st.st_blocks * 512;
+}
+
+/* The helper prepares slots for its copier once the epoch is ready. */
+TEST(the_library_takes_no_memory_of_a_slot_that_is_not_offered_nor_of_averages)
+{
+	uint64_t until = now_ns() + 60 * NS_PER_S, *own = calloc(16, 8);
+	struct ckpt_local at = { .ptr = own };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .role = CKPT_PARAM, .dtype = CKPT_F64,
+				   .component = "model", .name = "own", .ndim = 1, .nplace = 1,
+				   .nlocal = 1, .shape = shape, .place = place, .local = &at);
+
+	assert_non_null(own);
+	attach(0);
+	t.mesh = mesh;
+	assert_ok_err(ckpt_tensor_add(c, &t, NULL, &err), &err);
+	average("fast", "uniform");
+	D.rows = true;
+	D.nslot = 3;
+	D.page_then = 2;
+	seal();
+	while (!slot_memory(1) && now_ns() < until)
+		usleep(2000);
+	for (uint32_t i = 0; i < 3; i++) /* once more around the helper's loop */
+		helper_wake(c), usleep(20000);
+	assert_in_range(slot_memory(0), 1, PAGES_HUGE);
+	assert_in_range(slot_memory(1), 1, PAGES_HUGE);
+	assert_in_range(slot_memory(2), 0, 4096); /* a page, in which it tries how to write */
+	assert_int_equal(ckpt_detach(TAKE(c), 0), 0);
+	free(own);
 }
 
 /* A pointer to the daemon's page is void after this. */
