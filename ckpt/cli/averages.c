@@ -178,7 +178,7 @@ static void put_record(struct output *o, const struct checkpoint *k, const struc
 {
 	put(o, "schedule", cell_text(a->schedule));
 	put(o, "updates", cell_of(CELL_NUMBER, a->updates));
-	put(o, "since", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
+	put(o, "since_step", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
 	put(o, "last_step", cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
 	put(o, "lag_steps", cell_unless(CELL_NUMBER, averages_lag(k, a), UINT64_MAX));
 	put(o, "product", cell_real(a->product));

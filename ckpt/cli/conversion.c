@@ -40,7 +40,7 @@ struct conversion {
 	struct journal j;
 	char mesh[MESH_BYTES];
 	struct parts parts;
-	struct native_part *part; /* [world] */
+	struct native_part *part; /* [parts.npart] */
 	struct journal read;	  /* an earlier run's */
 	void *read_bytes;
 	uint32_t *raw_number; /* [tensors of target] in the order of the raw spaces */
@@ -56,6 +56,8 @@ struct conversion {
 	struct table all;    /* their raw spaces, tensors in their order */
 	struct part_io *io;
 	struct part_writer **writer; /* [n] */
+	struct native_info *writer_info; /* [n] with its role: kind, and what it names */
+	struct native_role *role;	 /* [n] */
 	int *fd;		     /* [n] */
 	struct ckpt_err *err;
 };
@@ -80,7 +82,7 @@ static uint32_t batch_size(const struct conversion *c)
 	parts = MIN(parts, tables ? tables : 1);
 	if (!getrlimit(RLIMIT_NOFILE, &files))
 		parts = MIN(parts, files.rlim_cur > used ? (uint64_t)files.rlim_cur - used : 1);
-	return (uint32_t)MIN(parts, (uint64_t)c->facts.world);
+	return (uint32_t)MIN(parts, (uint64_t)c->parts.npart);
 }
 
 /* What is made, as 16 bytes. */
@@ -108,14 +110,20 @@ static void part_names_make(struct conversion *c)
 {
 	const uint8_t *u = c->info.uuid;
 
-	for (uint32_t i = 0; i < c->facts.world; i++) {
-		c->part[i].rank = i;
+	for (uint32_t i = 0; i < c->parts.npart; i++) {
+		const struct native_role role = { .kind = c->parts.of[i].kind };
+		struct native_info info = c->info;
+		uint32_t rank = c->parts.of[i].rank;
+
+		info.role = &role;
+		c->part[i].rank = rank;
+		c->part[i].kind = role.kind;
 		c->part[i].step = c->info.step;
 		c->part[i].generation = c->info.generation;
-		native_part_uuid(&c->info, i, c->part[i].uuid);
+		native_part_uuid(&info, rank, c->part[i].uuid);
 		c->part[i].raw_bytes = c->parts.all.place[i].bytes;
-		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-000.part",
-			 i, u[0], u[1], u[2], u[3]);
+		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-%03u.part",
+			 rank, u[0], u[1], u[2], u[3], role.kind == PART_AVERAGE ? 1 : 0);
 	}
 }
 
@@ -132,9 +140,12 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 
 	assert(c->o.mem_limit >= CONVERSION_MEM_MIN);
 	c->facts.world = world;
+	rc = parts_make(c->o.target, &c->parts, err);
+	if (rc)
+		return rc;
 	c->facts.batch = batch_size(c);
-	c->part = calloc(world, sizeof *c->part);
-	c->j.part = calloc(world, sizeof *c->j.part);
+	c->part = calloc(c->parts.npart, sizeof *c->part);
+	c->j.part = calloc(c->parts.npart, sizeof *c->j.part);
 	c->raw_number = calloc((size_t)src->table.ntensor + 1, sizeof *c->raw_number);
 	if (!c->part || !c->j.part || !c->raw_number)
 		return no_memory(err);
@@ -145,8 +156,6 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 					.world = world };
 	mesh_print(c->o.target->mesh, c->mesh, sizeof c->mesh);
 	rc = identity_make(c, err);
-	if (!rc)
-		rc = parts_make(c->o.target, &c->parts, err);
 	if (rc)
 		return rc;
 	c->facts.bytes = c->parts.bytes;
@@ -154,7 +163,7 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 	c->j.step = src->step;
 	c->j.mem_limit = c->o.mem_limit;
 	c->j.batch = c->facts.batch;
-	c->j.world = world;
+	c->j.world = c->parts.npart;
 	c->j.source = src->id;
 	c->j.tool = TOOL;
 	c->j.mesh = c->mesh;
@@ -283,7 +292,7 @@ static int parts_check(struct conversion *c, struct ckpt_err *err)
 {
 	const struct io_ops *ops = c->o.ops;
 
-	for (uint32_t i = 0; i < c->facts.world; i++) {
+	for (uint32_t i = 0; i < c->parts.npart; i++) {
 		const struct journal_part *p = &c->read.part[i];
 		uint64_t bytes = 0;
 		int fd, rc;
@@ -330,8 +339,8 @@ static int journal_take(struct conversion *c, struct ckpt_err *err)
 	c->j.first = r->first;
 	c->j.windows = r->windows;
 	c->j.bytes = c->facts.before = c->saved_bytes = r->bytes;
-	memcpy(c->j.part, r->part, c->facts.world * sizeof *c->j.part);
-	for (uint32_t i = 0; i < c->facts.world; i++) {
+	memcpy(c->j.part, r->part, c->parts.npart * sizeof *c->j.part);
+	for (uint32_t i = 0; i < c->parts.npart; i++) {
 		c->part[i].file_bytes = r->part[i].file_bytes;
 		c->part[i].root = r->part[i].root;
 	}
@@ -407,8 +416,8 @@ static int space_check(struct conversion *c, struct ckpt_err *err)
 	uint64_t bytes = SPACE_SPARE, avail;
 	struct statvfs fs;
 
-	for (uint32_t i = 0; i < c->facts.world; i++)
-		bytes += c->parts.room[i];
+	for (uint32_t i = 0; i < c->parts.npart; i++)
+		bytes += c->parts.of[i].room;
 	/* Where it cannot be asked, the files find out. */
 	if (fstatvfs(c->dir.fd, &fs) || ckpt_mul(fs.f_bavail, fs.f_frsize, &avail) ||
 	    bytes <= avail)
@@ -424,8 +433,8 @@ static int parts_create(struct conversion *c, struct ckpt_err *err)
 {
 	const struct io_ops *ops = c->o.ops;
 
-	for (uint32_t i = 0; i < c->facts.world; i++) {
-		uint64_t most = c->parts.room[i];
+	for (uint32_t i = 0; i < c->parts.npart; i++) {
+		uint64_t most = c->parts.of[i].room;
 		int fd = partial_part_open(&c->dir, c->part[i].name, true, err), rc;
 
 		if (fd < 0)
@@ -530,6 +539,7 @@ static int batch_table(struct conversion *c, struct ckpt_err *err)
 		struct table_tensor x = t->tensor[c->raw_number[i]];
 
 		x.layout = TABLE_NONE;
+		x.made = 0;
 		rc = table_add_tensor(all, &x, NULL, err);
 	}
 	for (uint32_t i = 0; i < c->n && !rc; i++)
@@ -554,12 +564,26 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 	int rc = 0;
 
 	c->first = c->j.first;
-	c->n = MIN(c->facts.batch, c->facts.world - c->first);
+	c->n = MIN(c->facts.batch, c->parts.npart - c->first);
 	c->writer = calloc(c->n, sizeof *c->writer);
 	c->table = calloc(c->n, sizeof *c->table);
 	c->fd = calloc(c->n, sizeof *c->fd);
-	if (!c->writer || !c->table || !c->fd)
+	c->writer_info = calloc(c->n, sizeof *c->writer_info);
+	c->role = calloc(c->n, sizeof *c->role);
+	if (!c->writer || !c->table || !c->fd || !c->writer_info || !c->role)
 		return no_memory(err);
+	for (uint32_t i = 0; i < c->n; i++) {
+		const struct part_of *of = &c->parts.of[c->first + i];
+
+		/* What a main part names comes before it, and is described when it is finished. */
+		c->role[i] = (struct native_role){ .kind = of->kind };
+		if (of->kind == PART_MAIN && of->source != TABLE_NONE) {
+			c->role[i].source = &c->part[of->source];
+			c->role[i].nsource = 1;
+		}
+		c->writer_info[i] = c->info;
+		c->writer_info[i].role = &c->role[i];
+	}
 	for (uint32_t i = 0; i < c->n; i++)
 		c->fd[i] = -1;
 	for (uint32_t i = 0; i < c->n && !rc; i++)
@@ -581,7 +605,8 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 		if (rc < 0)
 			break;
 		c->fd[i] = rc;
-		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->info, r,
+		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->writer_info[i],
+				      c->parts.of[r].rank,
 				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
 		if (rc == -EBADMSG)
 			rc = ckpt_error(err, -EIO,
@@ -620,6 +645,8 @@ static int batch_close(struct conversion *c, int rc, struct ckpt_err *err)
 		table_free(&c->table[i]);
 	free(TAKE(c->table));
 	free(TAKE(c->writer));
+	free(TAKE(c->writer_info));
+	free(TAKE(c->role));
 	free(TAKE(c->fd));
 	c->n = 0;
 	return rc;
@@ -745,7 +772,7 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 	line.note = note;
 	line.nattr = nattr;
 	line.attr = attr;
-	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
+	rc = native_manifest_united(&c->info, c->part, c->parts.npart, &c->parts.all, &line, &bytes,
 				    &len, id, err);
 	/* They are on the disk; what opens it to see whether it is whole has them again. */
 	conversion_parts_free(&c->parts);
@@ -780,7 +807,7 @@ static int run(struct conversion *c, move_tick_fn *tick, void *arg, struct ckpt_
 		rc = move_open(c->o.ops, c->o.src_fd, c->o.src, true, c->o.engine, &from, err);
 		if (rc)
 			return rc;
-		while (!rc && c->j.first < c->facts.world)
+		while (!rc && c->j.first < c->parts.npart)
 			rc = batch_run(c, &from, tick, arg, err);
 		move_close(&from);
 		if (!rc)

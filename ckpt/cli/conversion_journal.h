@@ -6,7 +6,7 @@
  *
  *	WHO    strings: id of the source, tool, mesh
  *	STATE  one record cj_state
- *	PARTS  cj_part, in the order of the ranks
+ *	PARTS  cj_part, in the order of the parts (conversion_parts.h)
  *	SUMS   cj_sum: per open part one for each entry of its chunk map that is done
  *	PRINTS le64: the fingerprints, so far, of the pieces of parts that are open or done, in the
  *	       order of the table of all parts
@@ -20,9 +20,9 @@ struct cj_state {
 	le64 seq, mem_limit;
 	le64 windows; /* of this batch that are done */
 	le64 bytes;   /* of tensors that are done, of all batches */
-	le32 first;   /* rank of the batch */
+	le32 first;   /* part of the batch */
 	le32 batch;   /* parts that are written at once: windows depend on it */
-	le32 world, zero;
+	le32 world, zero; /* world: number of parts */
 };
 struct cj_part {
 	le32 state, fill;
@@ -47,7 +47,7 @@ struct journal {
 	uint64_t step, seq, mem_limit, windows, bytes;
 	uint32_t first, batch, world;
 	const char *source, *tool, *mesh;
-	struct journal_part *part; /* [world] */
+	struct journal_part *part; /* [world] world: number of parts */
 	const le64 *print;	   /* [nprint], read only */
 	uint64_t nprint;
 	struct arena arena; /* of one that was read */

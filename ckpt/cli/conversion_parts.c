@@ -7,7 +7,9 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
+#include "ckpt/table/format.h"
 #include "ckpt/table/target.h"
+#include "formats/native/native.h"
 #include <stdio.h>
 
 #define MEMO 1024u /* sets that are remembered; a power of two */
@@ -34,17 +36,164 @@ static int set_share(struct memo *m, const struct indexset *x, struct arena *a,
 	return rc;
 }
 
-static int own_table(const struct table *target, uint32_t rank, struct table *ret,
-		     struct ckpt_err *err)
+static int main_table(const struct parts *p, uint32_t rank, struct table *ret, struct ckpt_err *err)
 {
 	struct table holds;
-	int rc = target_rank(target, rank, &holds, err);
+	int rc = target_rank(p->nmade ? &p->plain : p->target, rank, &holds, err);
 
 	if (rc)
 		return rc;
 	rc = native_part_table(&holds, rank, ret, NULL, err);
 	table_free(&holds);
 	return rc;
+}
+
+/* --- averages --- */
+
+#define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
+
+/* What the rank owns of a MADE tensor: as of the one that it averages. */
+static int made_owned(const struct parts *p, uint32_t tensor, const uint32_t *coord, struct arena *a,
+		      struct indexset *ret)
+{
+	static const struct layout whole;
+	const struct table *t = p->target;
+	const struct table_tensor *x = &t->tensor[tensor], *as = table_owned_as(t, x);
+
+	return layout_owned(&t->mesh[0], x->layout == TABLE_NONE ? &whole : &t->layout[x->layout],
+			    x->ndim, x->shape, coord, as->elem_bytes, as->component, as->name, a,
+			    ret);
+}
+
+/* The piece behind those before, where docs/FORMAT.md has it. */
+static int made_add(const struct parts *p, uint32_t rank, uint32_t tensor,
+		    const struct indexset *set, bool group, struct table *ret, struct ckpt_err *err)
+{
+	const struct table_tensor *x = &p->target->tensor[tensor];
+	struct table_piece piece = { .rank = rank, .set = *set };
+	uint64_t bytes = set->numel * x->elem_bytes, end = ret->place[0].bytes;
+	struct table_tensor y = *x;
+	int rc;
+
+	y.fp = 0;
+	y.fp_known = false;
+	rc = table_add_tensor(ret, &y, &piece.tensor, err);
+	if (rc)
+		return rc;
+	end = group ? align_up(end, CHUNK_BYTES) : end;
+	piece.off = align_up(end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
+	if (bytes > NATIVE_PART_BYTES_MAX || piece.off + bytes > NATIVE_PART_BYTES_MAX)
+		return ckpt_error(err, -EFBIG,
+				  "rank %u owns more than %llu bytes of averages: use more ranks",
+				  rank, (unsigned long long)NATIVE_PART_BYTES_MAX);
+	ret->place[0].bytes = piece.off + bytes;
+	return table_add_piece(ret, &piece, err);
+}
+
+static int made_begin(const struct parts *p, uint32_t rank, struct table *ret, struct ckpt_err *err)
+{
+	const struct table *t = p->target;
+	char name[32];
+	int rc = table_add_mesh(ret, &t->mesh[0], NULL, err);
+
+	for (uint32_t i = 0; i < t->nlayout && !rc; i++)
+		rc = table_add_layout(ret, &t->layout[i], NULL, err);
+	for (uint32_t i = 0; i < t->naverage && !rc; i++)
+		rc = table_add_average(ret, &t->average[i], NULL, err);
+	snprintf(name, sizeof name, "rank %u", rank);
+	return rc ? rc : table_add_place(ret, &(struct table_place){ name, rank, 0 }, NULL, err);
+}
+
+/* A sealed table; without tensors where the rank owns nothing of an average. */
+static int average_table(const struct parts *p, uint32_t rank, struct table *ret,
+			 struct ckpt_err *err)
+{
+	const struct table_tensor *last = NULL;
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct arena a = { 0 };
+	int rc;
+
+	*ret = (struct table){ 0 };
+	rc = made_begin(p, rank, ret, err);
+	if (!rc && !mesh_coord(&p->target->mesh[0], rank, coord))
+		rc = ckpt_error(err, -EINVAL, "the mesh has no rank %u", rank);
+	for (uint32_t i = 0; i < p->nmade && !rc; i++) {
+		const struct table_tensor *x = &p->target->tensor[p->made[i]];
+		struct indexset set;
+
+		rc = made_owned(p, p->made[i], coord, &a, &set);
+		if (rc) {
+			rc = ckpt_error(err, rc, "%s/%s: its share cannot be computed", x->component,
+					x->name);
+		} else if (set.numel) {
+			/* The first of a group goes to 0 as it is. */
+			bool group = last && (last->dtype != x->dtype ||
+					      strcmp(last->component, x->component) != 0);
+
+			rc = made_add(p, rank, p->made[i], &set, group, ret, err);
+			last = x;
+		}
+	}
+	arena_free(&a);
+	if (!rc)
+		rc = table_seal(ret, err);
+	if (rc)
+		table_free(ret);
+	return rc;
+}
+
+static int own_table(const struct parts *p, uint32_t i, struct table *ret, struct ckpt_err *err)
+{
+	const struct part_of *of = &p->of[i];
+
+	return of->kind == PART_AVERAGE ? average_table(p, of->rank, ret, err)
+					: main_table(p, of->rank, ret, err);
+}
+
+/* The MADE tensors, and the target without them. */
+static int made_find(struct parts *p, struct ckpt_err *err)
+{
+	const struct table *t = p->target;
+	cleanup_free uint32_t *order = calloc((size_t)t->ntensor + 1, sizeof *order);
+
+	p->made = calloc((size_t)t->ntensor + 1, sizeof *p->made);
+	if (!order || !p->made || native_raw_order(t, order))
+		return ckpt_error(err, -ENOMEM, "out of memory for %u tensors", t->ntensor);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[order[i]].made)
+			p->made[p->nmade++] = order[i];
+	if (p->nmade && table_twin(t, &p->plain))
+		return ckpt_error(err, -ENOMEM, "out of memory for %u tensors", t->ntensor);
+	for (uint32_t i = 0; i < p->nmade; i++)
+		p->plain.tensor[p->made[i]].cls = CKPT_SINK;
+	return 0;
+}
+
+/* Which parts there are: whoever owns something of an average has one of averages. */
+static int parts_list(struct parts *p, struct ckpt_err *err)
+{
+	p->of = calloc(2 * (size_t)p->world, sizeof *p->of);
+	if (!p->of)
+		return ckpt_error(err, -ENOMEM, "out of memory for %u parts", p->world);
+	for (uint32_t r = 0; r < p->world && p->nmade; r++) {
+		struct table t;
+		int rc = average_table(p, r, &t, err);
+
+		if (rc)
+			return rc;
+		if (t.ntensor)
+			p->of[p->npart++] = (struct part_of){ .rank = r, .kind = PART_AVERAGE };
+		table_free(&t);
+	}
+	for (uint32_t r = 0, a = 0, n = p->npart; r < p->world; r++) {
+		bool has = a < n && p->of[a].rank == r;
+
+		p->of[p->npart++] = (struct part_of){ .rank = r,
+						      .kind = PART_MAIN,
+						      .source = has ? a : TABLE_NONE };
+		a += has;
+	}
+	return 0;
 }
 
 static int tensors_add(struct parts *p, struct ckpt_err *err)
@@ -56,6 +205,8 @@ static int tensors_add(struct parts *p, struct ckpt_err *err)
 		rc = ckpt_error(err, -ENOMEM, "out of memory for %u tensors", from->ntensor);
 	for (uint32_t i = 0; i < from->nlayout && !rc; i++)
 		rc = table_add_layout(&p->all, &from->layout[i], NULL, err);
+	for (uint32_t i = 0; i < from->naverage && !rc; i++)
+		rc = table_add_average(&p->all, &from->average[i], NULL, err);
 	for (uint32_t i = 0; i < from->ntensor && !rc; i++)
 		if (from->tensor[i].cls != CKPT_SINK)
 			rc = table_add_tensor(&p->all, &from->tensor[i], NULL, err);
@@ -66,7 +217,7 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 {
 	struct table_place place;
 	struct table t;
-	int rc = own_table(p->target, i, &t, err);
+	int rc = own_table(p, i, &t, err);
 
 	if (rc)
 		return rc;
@@ -79,11 +230,11 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 		y.tensor = table_find(&p->all, x->component, x->name, x->rank);
 		y.place = i;
 		rc = set_share(memo, &t.piece[k].set, &p->all.arena, &y.set);
-		rc = rc ? ckpt_error(err, rc, "out of memory for the pieces of rank %u", i)
+		rc = rc ? ckpt_error(err, rc, "out of memory for the pieces of rank %u", p->of[i].rank)
 			: table_put_piece(&p->all, &y, err);
 		p->bytes += y.len;
 	}
-	p->room[i] = move_part_bytes_max(&t, 0);
+	p->of[i].room = move_part_bytes_max(&t, p->nmade ? 1 : 0);
 	table_free(&t);
 	return rc;
 }
@@ -98,11 +249,14 @@ int parts_make(const struct table *target, struct parts *ret, struct ckpt_err *e
 	if (p->world > NATIVE_WORLD_MAX)
 		return ckpt_error(err, -EINVAL, "a mesh of %u ranks; a checkpoint has at most %u",
 				  p->world, NATIVE_WORLD_MAX);
-	p->room = calloc(p->world, sizeof *p->room);
-	if (!memo || !p->room)
+	if (!memo)
 		return ckpt_error(err, -ENOMEM, "out of memory for %u parts", p->world);
-	rc = tensors_add(p, err);
-	for (uint32_t i = 0; i < p->world && !rc; i++)
+	rc = made_find(p, err);
+	if (!rc)
+		rc = parts_list(p, err);
+	if (!rc)
+		rc = tensors_add(p, err);
+	for (uint32_t i = 0; i < p->npart && !rc; i++)
 		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
 				   : part_add(p, i, memo, err);
 	return rc ? rc : table_seal(&p->all, err);
@@ -119,19 +273,19 @@ static struct table_piece *piece_of(const struct parts *p, uint32_t i, const str
 	while (high - low > 1) {
 		uint32_t mid = low + (high - low) / 2;
 
-		if (p->all.piece[mid].rank > i)
+		if (p->all.piece[mid].rank > p->of[i].rank)
 			high = mid;
 		else
 			low = mid;
 	}
-	assert(p->all.piece[low].rank == i);
+	assert(p->all.piece[low].rank == p->of[i].rank);
 	return &p->all.piece[low];
 }
 
 int conversion_part_table(const struct parts *p, uint32_t i, struct table *ret,
 			  struct ckpt_err *err)
 {
-	int rc = own_table(p->target, i, ret, err);
+	int rc = own_table(p, i, ret, err);
 
 	for (uint32_t k = 0; !rc && k < ret->npiece; k++) {
 		const struct table_piece *had = piece_of(p, i, ret, ret->piece[k].tensor);
@@ -155,6 +309,8 @@ void parts_keep(struct parts *p, uint32_t i, const struct table *t)
 void conversion_parts_free(struct parts *p)
 {
 	table_free(&p->all);
-	free(p->room);
+	table_free(&p->plain);
+	free(p->of);
+	free(p->made);
 	*p = (struct parts){ 0 };
 }

@@ -7,6 +7,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/averages.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/pairs.h"
@@ -668,6 +669,84 @@ static void say_result(struct diff *d)
 		cli_hint(d->c, "--values reads those tensors and prints how far apart they are.");
 }
 
+/* --- telling: averages --- */
+
+static const struct table_average *average_find(const struct table *t,
+						const struct table_average *like)
+{
+	for (uint32_t i = 0; i < t->naverage; i++)
+		if (t->average[i].rule == like->rule && !strcmp(t->average[i].name, like->name))
+			return &t->average[i];
+	return NULL;
+}
+
+static void average_name(const struct table_average *a, char *buf, size_t bytes)
+{
+	if (a->rule)
+		snprintf(buf, bytes, "%.100s, rule %u", a->name, a->rule);
+	else
+		snprintf(buf, bytes, "%.100s", a->name);
+}
+
+/* a or b NULL: the other one alone has it. Tensors are compared as all others are: this is about the steps
+ * that are in them. */
+static void put_average(struct diff *d, const struct table_average *a, const struct table_average *b)
+{
+	static const struct column name = { "name", NULL, false, FIT_WHOLE },
+				   rule = { "rule", NULL, true, FIT_WHOLE },
+				   in_a = { "in_a", NULL, false, FIT_WHOLE },
+				   in_b = { "in_b", NULL, false, FIT_WHOLE },
+				   same = { "same_chain", NULL, false, FIT_WHOLE };
+	const struct table_average *x = a ? a : b;
+	char who[160], of_a[300], of_b[300];
+	struct output *o = d->c->o;
+
+	if (o->machine) {
+		output_row(o);
+		output_put(o, &name, cell_text(x->name));
+		output_put(o, &rule, cell_of(CELL_NUMBER, x->rule));
+		output_put(o, &in_a, cell_of(CELL_FLAG, a != NULL));
+		output_put(o, &in_b, cell_of(CELL_FLAG, b != NULL));
+		output_put(o, &same,
+			   a && b ? cell_of(CELL_FLAG, averages_same_chain(a, b)) : cell_none());
+		output_close(o);
+		return;
+	}
+	average_name(x, who, sizeof who);
+	if (!a || !b)
+		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", who);
+	else if (strcmp(a->schedule, b->schedule) != 0)
+		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who, a->schedule,
+			b->schedule);
+	else if ((a->flags | b->flags) & AVERAGE_MIXED)
+		cli_say(d->c, STYLE_WARN,
+			"Average %s has parts with different chains in %s: they cannot be compared.",
+			who, !(b->flags & AVERAGE_MIXED) ? "A" : a->flags & AVERAGE_MIXED ? "both" : "B");
+	else if (!averages_same_chain(a, b))
+		cli_say(d->c, STYLE_WARN,
+			"Average %s has different chains: A: %s (%02x%02x%02x%02x); B: %s "
+			"(%02x%02x%02x%02x).",
+			who, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
+			a->history[1], a->history[2], a->history[3],
+			averages_chain(d->b.ckpt, b, of_b, sizeof of_b), b->history[0],
+			b->history[1], b->history[2], b->history[3]);
+}
+
+static void put_averages(struct diff *d)
+{
+	const struct table *s = &d->a.ckpt->table, *t = &d->b.ckpt->table;
+
+	if (d->c->o->machine)
+		output_list(d->c->o, "averages", NULL, 0);
+	for (uint32_t i = 0; i < s->naverage; i++)
+		put_average(d, &s->average[i], average_find(t, &s->average[i]));
+	for (uint32_t i = 0; i < t->naverage; i++)
+		if (!average_find(s, &t->average[i]))
+			put_average(d, NULL, &t->average[i]);
+	if (d->c->o->machine)
+		output_close(d->c->o);
+}
+
 static void tell(struct diff *d)
 {
 	struct output *o = d->c->o;
@@ -689,12 +768,15 @@ static void tell(struct diff *d)
 			   cell_of(CELL_COUNT, d->count[k]));
 	output_close(o);
 	put_items(d);
-	if (o->machine)
+	if (o->machine) {
+		put_averages(d);
 		return;
+	}
 	say_sides(d);
 	for (uint32_t k = 0; k < KINDS; k++)
 		say_kind(d, k);
 	say_result(d);
+	put_averages(d);
 }
 
 /* --- the verb --- */

@@ -248,7 +248,7 @@ static void put_only(struct restore *r)
 		{ "schedule", NULL, false, FIT_WHOLE },
 		{ "updates", NULL, false, FIT_WHOLE },
 		{ "last_step", NULL, false, FIT_WHOLE },
-		{ "since", NULL, false, FIT_WHOLE },
+		{ "since_step", NULL, false, FIT_WHOLE },
 		{ "mixed", NULL, false, FIT_WHOLE },
 	};
 	struct output *o = r->c->o;

@@ -302,8 +302,9 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 	put_n(o, "bytes", j->average_bytes);
 	put_n(o, "averaged", j->averaged);
 	put_n(o, "given_up", j->average_given_up);
-	for (uint32_t i = 1; i < WIRE_GATES; i++)
-		put_n(o, gate_name[i], j->average_gated[i]);
+	put_n(o, "gated_not_wanted", j->average_gated[WIRE_GATE_NOT_WANTED]);
+	put_n(o, "gated_loss", j->average_gated[WIRE_GATE_LOSS]);
+	put_n(o, "gated_nonfinite", j->average_gated[WIRE_GATE_NONFINITE]);
 	output_close(o);
 	output_list(o, "averages", NULL, 0);
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
@@ -319,7 +320,7 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 		put_step(o, "step", a->step);
 		put_made(o, a, "updates", a->updates);
 		put_step(o, "last_step", a->last_step);
-		put_step(o, "since", a->since);
+		put_step(o, "since_step", a->since);
 		put_made(o, a, "lag_steps", a->lag);
 		put(o, "product", made ? cell_real(a->product) : cell_none());
 		put(o, "gate", made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
@@ -335,7 +336,7 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 		put_made(o, a, "inf_source_count", a->inf_sources);
 		put_made(o, a, "convex_broken_count", a->convex_broken);
 		put(o, "convex_broken_tensor", cell_word(a->convex_name));
-		put(o, "bad", made ? cell_of(CELL_FLAG, wire_average_is_bad(a)) : cell_none());
+		put(o, "ill", made ? cell_of(CELL_FLAG, wire_average_is_bad(a)) : cell_none());
 		output_close(o);
 	}
 	output_close(o);

@@ -151,10 +151,9 @@ static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
 	(void)handmade_add(p, rank, PART_MAIN, 0, &t, &source, x->none ? 0 : 1);
 }
 
-/* A step of two ranks below top. Returns its path. */
-static const char *make(const char *name, const struct odd *x)
+/* A step of two ranks. */
+static void make_at(const char *dir, const struct odd *x)
 {
-	char *dir = place(name);
 	const struct checkpoint_attr attr[] = {
 		{ AVERAGES_HEALTH "fast", x->health ? x->health : GOOD_HEALTH },
 		{ AVERAGES_HEALTH "slow", x->health_of_slow },
@@ -173,6 +172,14 @@ static const char *make(const char *name, const struct odd *x)
 		fail_msg("%s", err.msg);
 	handmade_spill(&p, dir);
 	handmade_free(&p);
+}
+
+/* The same below top. Returns its path. */
+static const char *make(const char *name, const struct odd *x)
+{
+	char *dir = place(name);
+
+	make_at(dir, x);
 	return dir;
 }
 
@@ -491,7 +498,7 @@ TEST(ema_lists_averages_their_chains_and_their_health)
 	assert_json(0, "ckptd.ema/1",
 		    "{'step': 30, 'job': 'demo', 'average_bytes': 624, 'averages': ["
 		    "{'name': 'fast', 'component': 'ema.fast', 'schedule': 'constant decay=0.999 start=0 source=master', "
-		    "'updates': 3, 'since': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
+		    "'updates': 3, 'since_step': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
 		    "'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
 		    "'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
 		    "'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
@@ -583,6 +590,105 @@ TEST(verify_reads_averages)
 	RUN_IS(0, "verify", "--data", step);
 	RUN_IS(0, "stats", step);
 	RUN_IS(0, "show", "--files", step);
+}
+
+/* --- to another mesh, and back --- */
+
+/* The tensors of a step, averages among them, hold what the hand wrote. */
+static void check_step(const char *step)
+{
+	struct strict_file f;
+
+	clear();
+	RUN_IS(0, "verify", "--data", step);
+	RUN_IS(0, "restore", step, out, "--mesh", "x=1");
+	f = load(path_of("%s/rank-00000.safetensors", out));
+	assert_int_equal(f.ntensor, 11);
+	expect(&f, "model/w", "model", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "model/steps", "model", "steps", CKPT_I64, CKPT_I64, 1);
+	expect(&f, "ema.fast/w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "ema.fast/b", "ema.fast", "b", CKPT_F32, CKPT_F32, 6);
+	expect(&f, "ema.slow/w", "ema.slow", "w", CKPT_F32, CKPT_F32, 48);
+	expect(&f, "ema.slow/b", "ema.slow", "b", CKPT_F32, CKPT_F32, 6);
+	expect(&f, "ema.slow.carry/w", "ema.slow.carry", "w", CKPT_F32, CKPT_F32, 48);
+	strict_free(&f);
+	clear();
+}
+
+/* Parts of averages that it has. */
+static uint32_t average_parts(const char *step)
+{
+	json_t *j = json_run("ckptd.show/1", "show", step, "--json");
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < count(j, "parts"); i++)
+		n += !strcmp(string(item(j, "parts", i), "kind"), "average");
+	return n;
+}
+
+TEST(convert_takes_averages_to_another_mesh_with_their_chains)
+{
+	static const char *const mesh[] = { "fsdp=1", "fsdp=2", "fsdp=3", "fsdp=8", "dp=2,fsdp=2" };
+	const char *step = make("convert", &(struct odd){ .seeded = true, .try = 14 });
+	char *to = place("converted"), *back = place("back");
+
+	check_step(step);
+	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
+		RUN_IS(0, "convert", step, to, "--mesh", mesh[i]);
+		check_step(to);
+		assert_in_range(average_parts(to), 1, 8);
+		RUN_IS(0, "ema", to, "--json");
+		assert_json(0, "ckptd.ema/1",
+			    "{'averages': [{'name': 'fast', 'updates': 3, 'since_step': 10, "
+			    "'last_step': 30, 'product': 0.25, 'seeded': true, "
+			    "'history': 'abcd030e000000000000000000000000', 'copied_count': 3}, "
+			    "{'name': 'slow', 'kahan': true}]}");
+		RUN_IS(0, "diff", step, to);
+		RUN_IS(0, "diff", step, to, "--values");
+		/* In little memory: several batches. */
+		RUN_IS(0, "convert", to, back, "--mesh", "fsdp=2", "--mem-limit", "64M");
+		check_step(back);
+		remove_tree(to);
+		remove_tree(back);
+	}
+}
+
+TEST(repair_makes_the_manifest_of_averages_anew)
+{
+	const char *job = line(place("mend"), "demo", 1), *step;
+
+	step = step_path(job, 30);
+	make_at(step, &(struct odd){ .mixed = true, .try = 15 });
+	RUN_IS(0, "verify", "--data", step);
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step)), 0);
+	RUN("verify", step);
+	assert_int_not_equal(got.code, 0);
+	RUN_IS(0, "repair", "--yes", step);
+	check_step(step);
+	RUN("ema", step, "--json");
+	assert_json(3, "ckptd.ema/1", "{'averages': [{'name': 'fast', 'mixed': true, 'health': null}, {}]}");
+}
+
+TEST(diff_compares_averages_as_tensors_and_says_when_chains_differ)
+{
+	const char *a = make("diff-a", &(struct odd){ .try = 16 });
+	const char *b = make("diff-b", &(struct odd){ .try = 16 });
+	const char *other = make("diff-c", &(struct odd){ .try = 17 });
+	const char *none = make("diff-d", &(struct odd){ .none = true, .try = 18 });
+
+	RUN_IS(0, "diff", a, b);
+	assert_silent(got.out, "chains");
+	assert_silent(got.out, "verage");
+	/* The same bytes, whatever chain they came from, are no difference; that is told all the same. */
+	SHOWN_IS(0, "diff", a, other);
+	assert_says(got.out, "different chains");
+	RUN_IS(0, "diff", a, other, "--json");
+	assert_json(0, "ckptd.diff/1",
+		    "{'equal': true, 'averages': [{'name': 'fast', 'rule': 0, 'in_a': true, 'in_b': true, "
+		    "'same_chain': false}, {'name': 'slow', 'rule': 0, 'same_chain': false}]}");
+	SHOWN_IS(6, "diff", a, none);
+	RUN_IS(6, "diff", none, a, "--json");
+	assert_json(6, "ckptd.diff/1", "{'averages': [{'in_a': false, 'in_b': true, 'same_chain': null}, {}]}");
 }
 
 UNIT(.group_setup = make_out, .group_teardown = drop_all);
