@@ -17,6 +17,7 @@
 #include <poll.h>
 
 #define JOB "job"
+#define OTHER "other" /* whose steps are seeds */
 #define ROWS 48u
 #define COLS 5u
 #define BIAS 7u
@@ -147,6 +148,7 @@ struct flow {
 	uint64_t want;	    /* 0: the newest */
 	uint32_t want_flags;
 	const char *only;
+	bool no_master, no_gain; /* what it does not declare */
 	int rc; /* that restore or, if not restore, seal must end with */
 	uint64_t from, to, line; /* the steps that are saved; to 0: none */
 	uint32_t flags;		 /* of the marks; 0: PERSIST, and each is committed */
@@ -214,10 +216,11 @@ static void model_fill(const struct rank *k, uint64_t step, uint64_t line)
 	const struct mine *m = &mine_of[k->rank];
 
 	for (uint32_t t = 0; t < SINK; t++)
-		for (uint32_t i = 0; i < m->n[t]; i++)
+		for (uint32_t i = 0; m->mem[t] && i < m->n[t]; i++)
 			put(m, t, i, element(t, m->first[t] + i, step, line));
 }
 
+/* But for SINKs, of a job with a master. */
 static bool model_holds(const struct rank *k, uint64_t step, uint64_t line)
 {
 	struct mine *m = &mine_of[k->rank], was = *m;
@@ -267,8 +270,10 @@ static void must_mark(struct rank *k, uint64_t step, uint64_t line, uint32_t fla
 static void flow_open(struct rank *k, struct flow *f)
 {
 	must_attach(k, k->plan, k->rank);
+	mine_of[k->rank] = (struct mine){ 0 };
 	for (uint32_t i = 0; i < (f->sink_is ? TENSORS : SINK); i++)
-		tensor_declare(k, i);
+		if (!(i == MASTER && f->no_master) && !(i == GAIN && f->no_gain))
+			tensor_declare(k, i);
 	for (uint32_t i = 0; i < ARRAY_LEN(f->average) && f->average[i].name; i++)
 		MUST_OF(k, ckpt_average(k->c, f->average[i].name, f->average[i].spec, &k->err));
 }
@@ -323,9 +328,14 @@ static void flow_run(struct rank *k)
 	rank_close(k, 0);
 }
 
+static void run_of(const char *job, const char *mesh, struct flow *f)
+{
+	team_of(plan(job, mesh), flow_run, f);
+}
+
 static void run(const char *mesh, struct flow *f)
 {
-	team_of(plan(JOB, mesh), flow_run, f);
+	run_of(JOB, mesh, f);
 }
 
 #define FAST "constant decay=.9"
@@ -410,6 +420,23 @@ static void assert_average(uint64_t step, const char *name, const struct expecte
 	assert_memory_equal(gain, x->gain, sizeof gain);
 	(void)close(fd);
 	checkpoint_free(c);
+}
+
+/* Two jobs' steps have the same bits. */
+static void same_tensor(uint64_t step, const char *component, const char *name)
+{
+	const char *const job[] = { JOB, OTHER };
+	float x[2][ROWS * COLS] = { { 0 } };
+
+	for (uint32_t i = 0; i < 2; i++) {
+		struct checkpoint *c = host_open(&H, job[i], step);
+		int fd = host_step_fd(&H, job[i], step);
+
+		read_tensor(c, fd, component, name, x[i]);
+		(void)close(fd);
+		checkpoint_free(c);
+	}
+	assert_memory_equal(x[0], x[1], sizeof x[0]);
 }
 
 static void assert_spec(uint64_t step, const char *name, const char *spec, const struct chain *c)
@@ -815,6 +842,310 @@ TEST(averages_are_restored_into_sinks_from_memory)
 TEST(averages_are_restored_into_sinks_from_disk)
 {
 	averages_are_restored(true);
+}
+
+/* --- what is missing or damaged --- */
+TEST(an_average_of_which_a_tensor_is_missing_begins_anew_whole)
+{
+	struct chain c = { 0 }, fresh = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = { { "fast", FAST " gain=skip" }, { "slow", SLOW } },
+				      .from = 1,
+				      .to = 3 });
+	f = (struct flow){ .average = BOTH, .restore = true, .from = 4, .to = 5 };
+	run("fsdp=2", &f);
+	assert_has(f.got_averages, "average fast begins anew");
+	assert_has(f.got_averages, "lacks ema.fast/gain");
+	assert_has(f.got_averages, "average slow goes on from step 3");
+	chain_steps(&fresh, 4, 5);
+	chain_steps(&c, 1, 5);
+	assert_spec(5, "fast", FAST, &fresh);
+	assert_spec(5, "slow", SLOW, &c);
+}
+
+static void average_part_damage(uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, JOB, step);
+	int dir = host_step_fd(&H, JOB, step), fd = -1;
+	uint8_t b;
+
+	for (uint32_t i = 0; i < c->nfile && fd < 0; i++)
+		if (c->file[i].kind == PART_AVERAGE) {
+			fd = openat(dir, c->file[i].name, O_RDWR | O_CLOEXEC);
+			MUST_BE(pread(fd, &b, 1, (off_t)c->file[i].chunk[0].off), 1);
+			b ^= 1;
+			MUST_BE(pwrite(fd, &b, 1, (off_t)c->file[i].chunk[0].off), 1);
+		}
+	MUST(fd >= 0);
+	(void)close(fd);
+	(void)close(dir);
+	checkpoint_free(c);
+}
+
+TEST(a_step_whose_averages_are_damaged_is_passed_over)
+{
+	struct chain c = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 4 });
+	host_stop(&H);
+	average_part_damage(4);
+	host_start(&H, NULL);
+	f = (struct flow){ .average = BOTH, .restore = true, .from = 4, .to = 5, .line = 1 };
+	run("fsdp=2", &f);
+	assert_int_equal(f.got_step, 3);
+	chain_steps(&c, 1, 3);
+	chain_add(&c, 4, 1);
+	chain_add(&c, 5, 1);
+	assert_both(5, &c);
+}
+
+/* Nobody who wants no averages opens their parts. */
+TEST(a_job_without_averages_restores_a_step_whose_averages_are_damaged)
+{
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 4 });
+	host_stop(&H);
+	average_part_damage(4);
+	host_start(&H, NULL);
+	f = (struct flow){ .restore = true };
+	run("fsdp=2", &f);
+	assert_int_equal(f.got_step, 4);
+}
+
+/* --- other words of a spec --- */
+TEST(corrections_go_on_with_what_they_correct)
+{
+	const char *kahan = FAST " kahan";
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = { { "fast", kahan } }, .from = 1, .to = 3 });
+	host_restart(&H);
+	f = (struct flow){ .average = { { "fast", kahan } }, .restore = true, .from = 4, .to = 6 };
+	run("fsdp=3", &f);
+	assert_has(f.got_averages, "average fast goes on from step 3 on disk");
+	run_of(OTHER, "fsdp=1", &(struct flow){ .average = { { "fast", kahan } }, .from = 1, .to = 6 });
+	same_tensor(6, "ema.fast", "w");
+	same_tensor(6, "ema.fast.carry", "w");
+	same_tensor(6, "ema.fast", "gain");
+}
+
+TEST(an_average_of_the_parameter_goes_on)
+{
+	const char *param = FAST " source=param";
+	struct chain c = { 0 };
+	struct expected x;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = { { "fast", param } }, .from = 1, .to = 3 });
+	host_restart(&H);
+	run("fsdp=1", &(struct flow){
+			      .average = { { "fast", param } }, .restore = true, .from = 4, .to = 6 });
+	chain_steps(&c, 1, 6);
+	x = expect_from(param, &c, true, NULL);
+	assert_average(6, "fast", &x);
+}
+
+/* --- parts of a restore --- */
+static void takes_some(struct rank *k)
+{
+	struct flow f = { .restore = true, .want = 2, .only = "optim" };
+
+	rank_meet(k);
+	flow_restore(k, &f); /* the master is what is averaged */
+	MUST(k->rank || strstr(f.got_averages, "average fast goes on from step 2"));
+	rank_meet(k);
+	must_mark(k, 3, 1, CKPT_PERSIST, CKPT_COMMITTED);
+}
+
+TEST(a_restore_of_weights_alone_takes_their_averages)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3, .amid = takes_some });
+	chain_steps(&c, 1, 2);
+	chain_add(&c, 3, 1);
+	assert_both(3, &c);
+}
+
+/* --- seeds --- */
+static const char *seed_path(uint64_t step)
+{
+	static char path[200];
+
+	snprintf(path, sizeof path, "%s/" OTHER "/step-%012llu", H.store, (unsigned long long)step);
+	return path;
+}
+
+static const char *seeded(const char *schedule, const char *path)
+{
+	static char spec[400];
+
+	snprintf(spec, sizeof spec, "%s seed=%s", schedule, path);
+	return spec;
+}
+
+/* The first step's average is the seed; then it goes on. */
+static void assert_seeded(const char *spec, uint64_t first, uint64_t last, const float *w,
+			  const float *gain)
+{
+	struct chain c = { 0 };
+	struct ema_spec *s = NULL;
+	struct ckpt_err err;
+	char canonical[EMA_SPEC_BYTES];
+	struct expected x = { 0 };
+	struct checkpoint *k = host_open(&H, JOB, last);
+
+	MUST_OK(ema_spec_parse(spec, &s, &err), &err);
+	MUST(ema_spec_print(s, 0, canonical) == 0);
+	ema_spec_free(s);
+	x.state = ema_state_seeded(canonical, first);
+	memcpy(x.w, w, sizeof x.w);
+	memcpy(x.gain, gain, sizeof x.gain);
+	chain_steps(&c, first + 1, last);
+	x = expect_from(spec, &c, false, &x);
+	assert_average(last, "fast", &x);
+	assert_true(row_of(k, "fast", 0)->flags & AVERAGE_SEEDED);
+	checkpoint_free(k);
+}
+
+TEST(an_average_begins_with_the_average_of_its_name_in_the_seed)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=3",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	spec = seeded(FAST, seed_path(3));
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .from = 1, .to = 4 });
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, 1, 4, x.w, x.gain);
+	/* What has gone on does not begin again. */
+	host_restart(&H);
+	run("fsdp=1", &(struct flow){
+			      .average = { { "fast", spec } }, .restore = true, .from = 5, .to = 6 });
+	assert_seeded(spec, 1, 6, x.w, x.gain);
+}
+
+static void begins_with_weights(bool narrow)
+{
+	float w[ROWS * COLS], gain[BIAS];
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=3", &(struct flow){ .no_master = narrow, .from = 7, .to = 7 });
+	spec = seeded(FAST, seed_path(7));
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .from = 1, .to = 3 });
+	for (uint32_t i = 0; i < ROWS * COLS; i++) {
+		w[i] = value(MASTER, i, 7, 0);
+		w[i] = narrow ? of_bf16(bf16_of(w[i])) : w[i];
+	}
+	for (uint32_t i = 0; i < BIAS; i++)
+		gain[i] = value(GAIN, i, 7, 0);
+	assert_seeded(spec, 1, 3, w, gain);
+}
+
+TEST(an_average_begins_with_the_masters_of_the_seed)
+{
+	begins_with_weights(false);
+}
+
+TEST(an_average_begins_with_the_parameters_of_the_seed_widened)
+{
+	begins_with_weights(true);
+}
+
+TEST(a_seed_is_for_the_average_that_the_restored_step_lacks)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+	struct flow f;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
+	spec = seeded(FAST, seed_path(3));
+	f = (struct flow){ .average = { { "fast", spec }, { "slow", SLOW } },
+			   .restore = true,
+			   .from = 5,
+			   .to = 6 };
+	run("fsdp=2", &f);
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, 4, 6, x.w, x.gain);
+	chain_steps(&c, 4, 6);
+	assert_spec(6, "slow", SLOW, &c);
+}
+
+static void assert_refused(const char *path, int rc, const char *why)
+{
+	struct flow f = { .average = { { "fast", seeded(FAST, path) } }, .rc = rc };
+
+	run("fsdp=2", &f);
+	assert_has(f.said, "average fast: its seed ");
+	assert_has(f.said, why);
+}
+
+TEST(a_seed_that_is_no_step_is_refused_at_seal)
+{
+	host_start(&H, NULL);
+	MUST(mkdir(H.store, 0700) == 0 || errno == EEXIST);
+	assert_refused(H.store, -EUCLEAN, "cannot be used");
+}
+
+TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
+{
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1", &(struct flow){ .average = { { "other", "uniform" } },
+						.from = 1,
+						.to = 1,
+						.no_gain = true });
+	assert_refused(seed_path(1), -EINVAL, "model/gain");
+}
+
+/* A seed is somebody else's: whatever its bytes are, it is a seed or a sentence. */
+TEST(a_seed_whose_bytes_are_damaged_is_refused_or_not_begun_with)
+{
+	struct flow f = { .average = BOTH, .from = 1, .to = 2 };
+	struct checkpoint *c;
+	int dir, fd;
+	struct chain chain = { 0 };
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=2", &f);
+	c = host_open(&H, OTHER, 2);
+	dir = host_step_fd(&H, OTHER, 2);
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		uint8_t b;
+
+		if (c->file[i].kind != PART_AVERAGE)
+			continue;
+		fd = openat(dir, c->file[i].name, O_RDWR | O_CLOEXEC);
+		MUST_BE(pread(fd, &b, 1, (off_t)c->file[i].chunk[0].off), 1);
+		b ^= 1;
+		MUST_BE(pwrite(fd, &b, 1, (off_t)c->file[i].chunk[0].off), 1);
+		(void)close(fd);
+	}
+	checkpoint_free(c);
+	f = (struct flow){ .average = { { "fast", seeded(FAST, seed_path(2)) } }, .from = 1, .to = 2 };
+	run("fsdp=2", &f);
+	assert_int_equal(said_times(&daemon_said, "average fast begins anew: average fast: its seed"),
+			 1);
+	chain_steps(&chain, 1, 2);
+	assert_spec(2, "fast", f.average[0].spec, &chain);
+	(void)close(dir);
 }
 
 UNIT(.setup = host_setup, .teardown = host_teardown);
