@@ -548,8 +548,9 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	uniform    the mean of all steps that were taken in (torch's AveragedModel, SWA)
  *	zero       decay=X: begins at zero, and is corrected for that as Adam's moments are
  * Then, in any order and each at most once:
- *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma) to the power of -power, is at
- *	           least min_decay, and at most decay. Defaults: gamma=1, power=2/3, min_decay=0
+ *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma) to the power of -power, and is
+ *	           at most decay. gamma=X and power=X go with it, and are 1 and 2/3 without these words
+ *	min_decay=X  timm with warmup=1, and diffusers: d is at least X; 0 without this word
  *	start=N    all steps up to N are copied; 0 without this word
  *	source=S   what is averaged where a tensor of role CKPT_MASTER says with .of that it is the
  *	           parameter's master. master, as without this word: the master. param: the parameter
@@ -585,14 +586,14 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.
  * Tensors of such components cannot have another class.
  *
- * 0; -EINVAL: spec has a word that does not belong there (err says which and what may stand there),
- * name is NULL, or spec is NULL and there is no such average; -EALREADY: there is one of this name;
- * -E2BIG: all averages together have more than 64 schedules; -ENOMEM. All other mistakes of all
- * averages are listed by ckpt_seal, which returns -EINVAL on each rank alike: a name that is empty,
- * longer than 63 bytes, has a '/' or ends in ".carry"; a decay outside [0, 1), or another value
- * outside its range; a rule that matches nothing, that an earlier one hides or contradicts, or that
- * says average of what cannot be averaged; a seed that cannot be opened; different averages on
- * different ranks. */
+ * 0; -EINVAL: spec has a word that does not belong there (err says which and what may stand
+ * there), name is NULL, or spec is NULL and there is no such average; -EALREADY: there is one of
+ * this name; -E2BIG: all averages together have more than 64 schedules; -ENOMEM. All other
+ * mistakes of all averages are listed by ckpt_seal, which returns -EINVAL on each rank alike: a
+ * name that is empty, longer than 63 bytes, has a '/' or a blank, or ends in ".carry"; a decay
+ * outside [0, 1), or another value outside its range; a rule that matches nothing, that an earlier
+ * one hides or contradicts, or that says average of what cannot be averaged; a seed that cannot be
+ * opened; different averages on different ranks. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
 /* Send the declarations to the daemon, and wait up to wait_ns until every rank has done so and the
