@@ -267,11 +267,11 @@ struct average_held {
 	struct average_held_rank {
 		struct decl *decl; /* decl_slot_ref */
 		struct slotmem *mem;
-		uint64_t at; /* of the averages' raw space in mem */
+		uint64_t at;		/* of the averages' raw space in mem */
 		struct slot_sums *sums; /* of mem; NULL: nobody has summed it */
-	} * rank; /* [n] */
-	struct table_average *row; /* [nrow] names and texts are the declarations' */
-	void **base;		   /* [n] by place of table */
+	} * rank;			/* [n] */
+	struct table_average *row;	/* [nrow] names and texts are the declarations' */
+	void **base;			/* [n] by place of table */
 	struct table table;
 };
 struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. NULL: no memory */
@@ -295,9 +295,8 @@ int average_files_move(void *files, const struct plan *p, void *const *base, str
  * whole, and only that one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
  */
 struct average_reading;
-int average_reading_plan(struct decl *const *dst, uint32_t world,
-			 const struct average_origin *from, struct average_reading **ret,
-			 struct ckpt_err *err);
+int average_reading_plan(struct decl *const *dst, uint32_t world, const struct average_origin *from,
+			 struct average_reading **ret, struct ckpt_err *err);
 /* Moves them into memory of their own, checked. -ENOMEM; -EBADMSG and others: damage. */
 int average_reading_move(struct average_reading *x, struct reaper *reaper, average_move_fn *move,
 			 void *arg, struct ckpt_err *err);

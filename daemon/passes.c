@@ -32,6 +32,9 @@ struct passing {
 	atomic_bool stop; /* an idle walk is to end */
 	const struct pass *pass[PASSES_MAX];
 	uint32_t npass, world, npart;
+	uint32_t nwalk; /* parts that a task of its own walks */
+	void (*ahead)(void *, int, const struct ckpt_err *); /* of passing_ahead; NULL */
+	void *ahead_arg;
 	struct averaging *averaging; /* NULL: this walk makes no averages */
 	bool settled;		     /* averaging_settle has gone well */
 	/* reference: of the step; NULL: it has no averages, or they are being made */
@@ -358,7 +361,7 @@ static int finish_tick(void *arg, uint64_t i, const uint8_t *p)
 	return f->tick(f->arg, 0) ? -ECANCELED : 0;
 }
 
-int passing_settle(struct passing *x, struct ckpt_err *err)
+static int passing_settle(struct passing *x, struct ckpt_err *err)
 {
 	int rc;
 
@@ -374,11 +377,11 @@ int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, str
 	struct finish f = { tick, arg };
 	int e = 0;
 
-	if (!rides(x) || rc == -ECANCELED || passing_failed(x))
-		return rides(x) ? rc : 0;
+	if (!x->npass || rc == -ECANCELED || passing_failed(x))
+		return x->npass ? rc : 0;
 	for (uint32_t r = 0; r < x->world && e == 0; r++)
 		e = part_walk(x, r, 0, finish_tick, &f, err);
-	return e == 0 ? passing_settle(x, err) : e;
+	return e;
 }
 
 /* --- a walk from its beginning to its end --- */
@@ -415,16 +418,10 @@ bool passes_wait(const struct snap *s)
 	return average_due(s);
 }
 
-bool passes_hang(const struct job *j)
-{
-	return j->writing && !j->writing_walked &&
-	       device_stuck_ns(j->writing->launch->place->device, now_ns()) >= PASSES_HANG_NS;
-}
-
 /* May a walk begin beside what is going on? */
 static bool walk_may(const struct job *j)
 {
-	return !j->passing && (!j->writing || j->writing_walked || passes_hang(j));
+	return !j->passing && (!j->writing || j->writing_walked);
 }
 
 bool passes_may_give_up(const struct snap *s)
@@ -499,7 +496,7 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	x->written = written;
 	x->rescue = rescue;
 	x->world = s->world;
-	x->npart = PART_KINDS * s->world;
+	x->npart = x->nwalk = PART_KINDS * s->world;
 	x->part = calloc(x->npart, sizeof *x->part);
 	x->known = calloc(s->world, sizeof *x->known);
 	x->sums = calloc(s->world, sizeof *x->sums);
@@ -622,7 +619,7 @@ static void *alone_parts(void *arg)
 	uint32_t i, helpers;
 
 	(void)passing_threads(x->world, &helpers);
-	while (!atomic_load(&x->failed) && (i = atomic_fetch_add(&x->next, 1u)) < x->npart) {
+	while (!atomic_load(&x->failed) && (i = atomic_fetch_add(&x->next, 1u)) < x->nwalk) {
 		struct ckpt_err err = { 0 };
 		int none = 0, rc = 0;
 
@@ -652,8 +649,26 @@ static void alone_run(struct task *t)
 		(void)pthread_join(thread[--n], NULL);
 	if (!atomic_load(&x->failed))
 		atomic_store(&x->failed, passing_settle(x, &x->err));
-	if (!atomic_load(&x->failed))
+	if (!atomic_load(&x->failed) && !x->ahead)
 		passing_sum(x);
+}
+
+static void ahead_done(struct daemon *d, struct task *t)
+{
+	struct passing *x = (struct passing *)t;
+
+	(void)d;
+	x->ahead(x->ahead_arg, atomic_load(&x->failed), &x->err);
+}
+
+void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const struct ckpt_err *err),
+		   void *arg)
+{
+	x->nwalk = x->world;
+	x->ahead = done;
+	x->ahead_arg = arg;
+	x->task = (struct task){ alone_run, ahead_done, NULL };
+	daemon_task(x->snap->job->d, &x->snap->job->d->work, &x->task);
 }
 
 static bool has_sums(const struct snap *s)
@@ -722,7 +737,9 @@ void passes_next(struct job *j)
 	if (!walk_may(j))
 		return;
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		if (s->phase == PHASE_QUEUED ? !s->rescue || !j->writing : s->phase != PHASE_STAGED)
+		/* What is to be written is walked when it is written, unless another one is now. */
+		if (s->phase == PHASE_QUEUED ? !j->writing || !average_due(s)
+					     : s->phase != PHASE_STAGED)
 			continue;
 		if (s->dropped)
 			continue;

@@ -10,14 +10,14 @@
  * oldest step first, so a pass sees the steps in their order; and each pass sees a step once,
  * however often its files are written.
  *
- * Averages (average.h) are a pass of every step whose declarations have some. Where one walk makes
- * them and its writer comes behind it, the main parts' data is written first; then all averages are
- * complete at once (passing_settle), their parts are walked and written, and the main parts end
- * with what names them. From passing_over on the next step may be walked beside that.
+ * Averages (average.h) are a pass of every step whose declarations have some. The walk that makes
+ * them does not wait for the writer of the step, but goes ahead of it: what comes next needs them as
+ * the average before its own, and a directory may hang. From passing_over on the next step may be
+ * walked, too.
  *
  * Which steps are walked:
  *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
- *				the writer behind it
+ *				the writer behind it, or beside it where it makes averages
  *	that a pass wants	that pass, and sums of its main and const parts, which cost little then
  *	the newest in memory	sums, once its daemon has had nothing else to do for PASSES_IDLE_NS: else each
  *				step would pay for it. Whatever comes meanwhile ends that walk.
@@ -30,9 +30,6 @@
 
 #ifndef PASSES_IDLE_NS
 #define PASSES_IDLE_NS (2 * NS_PER_S)
-#endif
-#ifndef PASSES_HANG_NS
-#define PASSES_HANG_NS (10 * NS_PER_S)
 #endif
 #define PASSES_MAX 4u
 
@@ -111,8 +108,11 @@ struct table *passing_table(struct passing *x, uint32_t i);
 struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
 /* Has a pass failed? Then the step has. */
 bool passing_failed(const struct passing *x);
-/* All main parts were walked: averages are completed. Worker, in one thread. */
-int passing_settle(struct passing *x, struct ckpt_err *err);
+/* Owner. The main parts are walked and averages completed by a task of their own, beside whoever
+ * writes the step. done: the owner again; err: where rc is not 0. Until then nobody else touches the
+ * main parts' tables and walks. */
+void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const struct ckpt_err *err),
+		   void *arg);
 /* What passes want although the step could not be written; rc: of the writing. Worker. */
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
@@ -134,9 +134,6 @@ bool passes_may_give_up(const struct snap *s);
 bool passes_ready(const struct snap *s);
 /* The averages of an older step of its launch are to be made first, and can be. */
 bool passes_older_wait(const struct snap *s);
-/* The step that is being written waits for a device that has not answered for PASSES_HANG_NS, and
- * its walk with it: the steps behind it are walked all the same. */
-bool passes_hang(const struct job *j);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);
 /* The predecessor of what will not come is not held. */

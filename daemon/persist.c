@@ -5,10 +5,10 @@
 // write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
 // written when the walk has ended; the step is reported committed only after store_commit said so.
 //
-// A main part names the rank's other parts, so it ends last. Averages that are made in the step's
-// own walk are known when every rank's main part was walked: there the work is two tasks. The first
-// one writes the const parts and the main parts' data; the second one, the average parts and what
-// ends the main ones. Between them the owner keeps the averages, and the next step may be walked.
+// A main part names the rank's other parts, so it ends last. Where the step's averages are still to
+// be made, a task of its own walks the main parts (passing_ahead), and two tasks write. The first
+// one, beside that walk: the const parts, and of the main parts what does not depend on the walk.
+// The second one, when both have ended: the average parts, and what is left of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"
@@ -28,8 +28,10 @@ const char ckptd_version[] = "ckptd " CKPT_VERSION;
 /* A part that is being written, or whose file is made and allocated already. */
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
-	int fd;	       /* -1: none yet, or it is finished */
-	bool data;     /* of a main part: header and data are in the file */
+	int fd;	   /* -1: none yet, or it is finished */
+	bool data; /* of a main part: what move_write_data writes is in the file */
+	/* The part's table, for whoever writes it beside a walk; no place: not made yet */
+	struct table beside;
 	uint64_t done; /* bytes that were written to it */
 	bool linked;   /* it is an older step's: there is nothing to write */
 	struct store_part_id id;
@@ -52,9 +54,14 @@ struct persist {
 	struct store_txn *txn;
 	uint32_t world;
 	uint32_t npart; /* by part_kind and part_rank; not each rank has one of each kind */
-	/* The parts that are written now: all; the const ones, and data of the main ones; or what is
-	 * left then */
+	bool *has;	/* [npart] */
+	/* What is written now: all; beside the walk, the const parts and data of the main ones; or
+	 * what is left then */
 	enum { WRITE_ALL, WRITE_DATA, WRITE_REST } half;
+	bool walking,
+		data_over; /* the owner's: neither of these two tasks has ended; the second has */
+	atomic_bool walk_lost;
+	struct ckpt_err walk_err;
 	struct passing *passing;
 	struct native_part *part;
 	struct part_file *file;
@@ -83,6 +90,7 @@ static int persist_tick(void *arg, uint64_t done)
 	atomic_fetch_add_explicit(p->written, done, memory_order_relaxed);
 	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
 	       atomic_load_explicit(&p->snap->left, memory_order_relaxed) ||
+	       atomic_load_explicit(&p->walk_lost, memory_order_relaxed) ||
 	       atomic_load_explicit(&p->failed, memory_order_relaxed);
 }
 
@@ -98,7 +106,7 @@ static uint32_t kind_of(const struct persist *p, uint32_t i)
 
 static bool has_part(const struct persist *p, uint32_t i)
 {
-	return passing_has(p->passing, i);
+	return p->has[i];
 }
 
 static uint32_t part_number(const struct persist *p, uint32_t kind, uint32_t r)
@@ -275,12 +283,25 @@ static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_pa
 	return n;
 }
 
-/* Averages that are still to be made have the places that were declared. */
+/* Of a part of which no walk has begun: averages that are still to be made have the places that
+ * were declared. */
 static const struct table *table_of(const struct persist *p, uint32_t i)
 {
-	return kind_of(p, i) == PART_AVERAGE
-		       ? decl_part(p->snap->rank[rank_of(p, i)].decl, PART_AVERAGE)
-		       : passing_table(p->passing, i);
+	if (kind_of(p, i) == PART_AVERAGE)
+		return decl_part(p->snap->rank[rank_of(p, i)].decl, PART_AVERAGE);
+	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA)
+		return &p->file[i].beside;
+	return passing_table(p->passing, i);
+}
+
+static int table_open(struct persist *p, uint32_t i, uint32_t nhelper, struct ckpt_err *err)
+{
+	const struct snap_rank *from = &p->snap->rank[rank_of(p, i)];
+	struct table *t = &p->file[i].beside;
+
+	if (kind_of(p, i) != PART_MAIN || p->half != WRITE_DATA)
+		return passing_open(p->passing, i, nhelper, err);
+	return t->nplace ? 0 : decl_part_now(from->decl, PART_MAIN, from->mem->base, t, err);
 }
 
 static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
@@ -295,24 +316,28 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 				 &direct, f->name, &f->fd, err);
 }
 
-/* As much of the part as this half of the work writes. */
+/* As much of the part as is written now. */
 static int part_fill(struct persist *p, uint32_t i, const struct move_write *how,
 		     const struct native_info *info, struct ckpt_err *err)
 {
 	uint32_t r = rank_of(p, i);
 	const struct snap_rank *from = &p->snap->rank[r];
 	const void *raw = decl_part_raw(from->decl, kind_of(p, i), from->mem->base);
-	struct table *t = passing_table(p->passing, i);
 	struct part_file *f = &p->file[i];
-	int rc = 0;
+	struct move_write walked = *how;
+	int rc;
 
-	if (kind_of(p, i) != PART_MAIN || p->half == WRITE_ALL)
-		return move_write_part(how, f->fd, raw, t, info, r, &p->part[i], err);
-	if (!f->data)
-		rc = move_write_data(how, f->fd, raw, t, info, r, err);
-	f->data |= rc == 0;
-	if (rc == 0 && p->half == WRITE_REST)
-		rc = move_write_tail(how, f->fd, t, info, r, &p->part[i], err);
+	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) {
+		rc = move_write_data(how, f->fd, raw, &f->beside, info, r, err);
+		f->data = rc == 0;
+		return rc;
+	}
+	walked.walk = passing_walk(p->passing, i);
+	rc = f->data ? move_write_rest(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
+				       &p->part[i], err)
+		     : move_write_part(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
+				       &p->part[i], err);
+	p->part[i].table = passing_table(p->passing, i);
 	return rc;
 }
 
@@ -324,7 +349,6 @@ static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct c
 	struct part_attempt x = { .p = p };
 	const struct move_write how = { .ops = p->d->opts.ops,
 					.engine = p->d->opts.engine,
-					.walk = passing_walk(p->passing, i),
 					.io = io,
 					.tick = persist_tick,
 					.arg = &x };
@@ -341,7 +365,6 @@ static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct c
 	f->done += x.done;
 	if (rc == 0) {
 		memcpy(p->part[i].name, f->name, sizeof p->part[i].name);
-		p->part[i].table = passing_table(p->passing, i);
 		return 0;
 	}
 	store_part_drop(p->txn, f->name, TAKE_FD(f->fd));
@@ -364,7 +387,8 @@ static bool worth_another_try(const struct persist *p, uint32_t i, int rc)
 {
 	/* A full disk, a lost claim or an order to stop does not get better by itself. Where a pass
 	 * has failed it was no disk. */
-	return rc == -EIO && !walk_failed(passing_walk(p->passing, i));
+	return rc == -EIO && ((kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) ||
+			      !walk_failed(passing_walk(p->passing, i)));
 }
 
 /* synced: it has failed once, and rc says why. */
@@ -491,10 +515,10 @@ static int parts_reserve(struct persist *p)
 
 	(void)passing_threads(p->world, &helpers);
 	for (uint32_t i = 0; i < p->npart; i++)
-		p->file[i] = (struct part_file){ .fd = -1 };
+		p->file[i] = (struct part_file){ .fd = -1, .beside = p->file[i].beside };
 	for (uint32_t i = 0; i < part_number(p, PART_AVERAGE, 0) && rc == 0; i++)
 		if (has_part(p, i))
-			rc = passing_open(p->passing, i, helpers, &p->err);
+			rc = table_open(p, i, helpers, &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
 		if (has_part(p, p->world + r))
 			rc = const_link(p, r);
@@ -562,7 +586,7 @@ static void parts_run(struct persist *p)
 	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
 	if (p->rc < 0)
 		return;
-	p->half = passing_averages(p->passing) ? WRITE_DATA : WRITE_ALL;
+	p->half = p->half == WRITE_REST ? WRITE_ALL : p->half;
 	p->rc = parts_reserve(p);
 	if (p->rc == 0) {
 		parts_end(p);
@@ -640,19 +664,16 @@ static void write_run(struct task *t)
 	else
 		room_run(p);
 	blame_place(p);
-	p->passed = p->rc < 0 ? passing_finish(p->passing, p->rc, finish_tick, p, &err)
-			      : passing_settle(p->passing, &err);
-	if (p->rc == 0 && p->passed < 0) {
-		parts_drop(p, 0);
-		store_abort(TAKE(p->txn));
-		p->rc = p->passed;
-		p->err = err;
-	}
-	if (p->passed == 0 && (p->half != WRITE_DATA || p->rc < 0))
+	if (p->half == WRITE_DATA)
+		return;
+	p->passed = p->rc;
+	if (p->rc < 0)
+		p->passed = passing_finish(p->passing, p->rc, finish_tick, p, &err);
+	if (p->passed == 0)
 		passing_sum(p->passing);
 }
 
-/* Behind walked_done. */
+/* Behind both the walk and write_run. */
 static void rest_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
@@ -767,6 +788,9 @@ static void persist_end(struct persist *p)
 {
 	if (p->passing)
 		passing_end(p->passing, p->passed);
+	for (uint32_t i = 0; p->file && i < p->npart; i++)
+		table_free(&p->file[i].beside);
+	free(p->has);
 	free(p->part);
 	free(p->file);
 	place_unref(p->place);
@@ -898,25 +922,47 @@ static void parts_done(struct daemon *d, struct task *t)
 	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 
-/* The main parts were walked, and with averages their data alone is written. */
-static void walked_done(struct daemon *d, struct task *t)
+static void data_next(struct persist *p)
 {
-	struct persist *p = (struct persist *)t;
-	struct job *j = p->snap->job;
-
-	if (p->half != WRITE_DATA || discarded(p)) {
-		parts_done(d, t);
+	if (p->walking || !p->data_over)
 		return;
-	}
-	p->passed = passing_over(p->passing, p->passed);
-	if (p->passed < 0) {
+	if (p->rc == 0 && p->passed < 0)
 		discard(p);
-		parts_done(d, t);
+	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer heard of the walk's end */
+		p->rc = p->passed;
+		p->err = p->walk_err;
+	}
+	if (discarded(p)) {
+		parts_done(p->d, &p->task);
 		return;
 	}
-	j->writing_walked = true;
 	p->task = (struct task){ rest_run, parts_done, NULL };
 	device_task(p->place->device, LANE_WRITE, &p->task);
+}
+
+static void data_done(struct daemon *d, struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	(void)d;
+	p->data_over = true;
+	data_next(p);
+}
+
+/* passing_ahead's: the step has its averages, whatever becomes of its files. */
+static void walk_done(void *arg, int rc, const struct ckpt_err *err)
+{
+	struct persist *p = arg;
+	struct job *j = p->snap->job;
+
+	p->walking = false;
+	p->walk_err = *err;
+	p->passed = passing_over(p->passing, rc);
+	if (p->passed < 0 && !p->walk_err.code)
+		(void)ckpt_error(&p->walk_err, p->passed, "the step was discarded");
+	atomic_store(&p->walk_lost, p->passed < 0);
+	j->writing_walked = true;
+	data_next(p);
 	job_settle(j);
 }
 
@@ -940,12 +986,16 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 	p->npart = PART_KINDS * s->world;
 	p->part = calloc(p->npart, sizeof *p->part);
 	p->file = calloc(p->npart, sizeof *p->file);
+	p->has = calloc(p->npart, sizeof *p->has);
 	p->passing = passing_new(s, true, rescue);
 	p->passed = -ECANCELED;
-	if (!p->passing || !p->part || !p->file) {
+	if (!p->passing || !p->part || !p->file || !p->has) {
 		persist_end(p);
 		return NULL;
 	}
+	for (uint32_t i = 0; i < p->npart; i++)
+		p->has[i] = passing_has(p->passing, i);
+	p->half = passing_averages(p->passing) ? WRITE_DATA : WRITE_ALL;
 	p->info = (struct native_info){ .job = s->job->name,
 					.step = s->step,
 					.generation = s->launch->generation,
@@ -969,7 +1019,10 @@ void persist_start(struct snap *s)
 	atomic_store_explicit(&s->total, 0, memory_order_relaxed); /* until parts_count */
 	atomic_store_explicit(&s->linked, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
-	p->task = (struct task){ write_run, walked_done, NULL };
+	p->walking = p->half == WRITE_DATA;
+	p->task = (struct task){ write_run, p->walking ? data_done : parts_done, NULL };
+	if (p->walking)
+		passing_ahead(p->passing, walk_done, p);
 	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 

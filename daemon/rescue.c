@@ -4,7 +4,6 @@
 // Invariants: a rescue reads the slots and changes nothing else: a step's own life goes on beside
 // it; a step that wants averages is rescued with them, or not at all.
 #include "daemon/average.h"
-#include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -171,20 +170,13 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct c
 }
 
 /* --- writing, the oldest first --- */
-/* Its averages will not be made; or nobody knows when, for its walk comes with the writer to a
- * directory that hangs. */
 static bool averages_lost(struct snap *s)
 {
-	bool hangs = s->phase == PHASE_WRITING && passes_hang(s->job);
-
-	if (!average_wanted(s) || (!s->pass_failed && !hangs))
+	if (!average_wanted(s) || !s->pass_failed)
 		return false;
 	rescue_lost(s, -EAGAIN,
-		    hangs ? "its averages are not made yet: that comes with the write to the "
-			    "job's own directory, which does not answer; once a newer step is "
-			    "staged, drain again for that one"
-			  : "its averages could not be made, and a step is not written without "
-			    "those that its job declares");
+		    "its averages could not be made, and a step is not written without those that "
+		    "its job declares");
 	return true;
 }
 

@@ -145,11 +145,15 @@ struct move_write {
 int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
-/* The same in two halves, of a main part that names what is made in its own walk, x->walk: header
- * and data; then, with info->role as it is by now, sections and trailer. */
+/*
+ * The same in two halves, where others walk over the part meanwhile, or what it names is not known
+ * yet. First the header, and the chunks that lie where they lie whatever that walk finds
+ * (walk_fixed); t: a table that nobody else uses. Then, with x->walk, which has ended, and its
+ * table: the other chunks, sections and trailer.
+ */
 int move_write_data(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct ckpt_err *err);
-int move_write_tail(const struct move_write *x, int fd, struct table *t,
+int move_write_rest(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
 /* Upper bound of the file's size, for fallocate: as if nothing were derived. nsource: other parts

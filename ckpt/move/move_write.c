@@ -12,7 +12,6 @@
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 #define BUFFERS 16u /* header, trailer, and chunks that are not full */
 
-/* ret_part NULL: header and data alone. */
 static int part_walk(const struct move_write *x, struct part_io *io, struct walk *walk, int fd,
 		     const void *raw, struct table *t, const struct native_info *info,
 		     uint32_t rank, struct native_part *ret_part, struct ckpt_err *err)
@@ -24,7 +23,7 @@ static int part_walk(const struct move_write *x, struct part_io *io, struct walk
 		return e;
 	e = part_write_raw(w, raw, err);
 	if (e == 0)
-		e = ret_part ? part_writer_finish(w, ret_part, err) : part_writer_data_end(w, err);
+		e = part_writer_finish(w, ret_part, err);
 	if (e == 0 && x->ret_derived)
 		*x->ret_derived = *walk_derived(walk);
 	if (e < 0)
@@ -76,13 +75,45 @@ int move_write_part(const struct move_write *x, int fd, const void *raw, struct 
 	return e;
 }
 
+/* A walk for whom nothing is left to be made of any chunk. */
+static int walk_of_places(struct table *t, uint32_t rank, struct walk **ret, struct ckpt_err *err)
+{
+	struct walk_opts o = { .nsum = div_up(t->place[0].bytes, CHUNK_BYTES), .resumed = true };
+	cleanup_free struct chunk *none = calloc(o.nsum + 1, sizeof *none);
+
+	if (!none)
+		return ckpt_error(err, -ENOMEM, "out of memory for a part");
+	o.sum = none;
+	return walk_open(&o, t, rank, ret, err);
+}
+
 int move_write_data(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct ckpt_err *err)
 {
-	return move_write_part(x, fd, raw, t, info, rank, NULL, err);
+	struct part_writer *w = NULL;
+	struct walk *walk = NULL;
+	struct part_io *io;
+	int e = io_take(x, &io, err);
+
+	if (e == 0)
+		e = walk_of_places(t, rank, &walk, err);
+	if (e == 0)
+		e = part_writer_open_walk(io, fd, walk, t, info, rank, &w, err);
+	if (e == 0)
+		e = part_write_chunks(w, raw, 0, walk_fixed(t), err);
+	if (e == 0)
+		e = part_io_drain(io, err);
+	if (e == 0 && x->io)
+		*x->io = TAKE(io);
+	else if (io)
+		(void)part_io_drain(io, NULL);
+	part_writer_close(w);
+	walk_close(walk);
+	part_io_close(io);
+	return e;
 }
 
-int move_write_tail(const struct move_write *x, int fd, struct table *t,
+int move_write_rest(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err)
 {
@@ -90,7 +121,8 @@ int move_write_tail(const struct move_write *x, int fd, struct table *t,
 	int e = io_take(x, &io, err);
 
 	if (e == 0)
-		e = part_write_tail(io, fd, x->walk, t, info, rank, ret_part, err);
+		e = part_write_rest(io, fd, x->walk, t, info, rank, raw, walk_fixed(t), ret_part,
+				    err);
 	if (e == 0 && x->io)
 		*x->io = TAKE(io);
 	part_io_close(io);

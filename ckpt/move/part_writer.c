@@ -41,10 +41,11 @@ struct part_writer {
 	const struct native_info *info;
 	uint32_t rank;
 	struct walk *walk;
-	bool own;	 /* the walk is this writer's */
-	uint64_t next;	 /* the chunk that is expected: no hole, or the end */
-	uint8_t *buffer; /* of chunk `next` where it has begun; NULL */
-	uint32_t fill;	 /* bytes in it */
+	bool own;	   /* the walk is this writer's */
+	uint64_t next;	   /* the chunk that is expected: no hole, or the end */
+	uint64_t from, to; /* part_write_chunks: what it writes */
+	uint8_t *buffer;   /* of chunk `next` where it has begun; NULL */
+	uint32_t fill;	   /* bytes in it */
 	struct {
 		const uint8_t *p;
 		uint64_t off, len;
@@ -337,6 +338,8 @@ static int on_passed(void *arg, uint64_t i, const uint8_t *p)
 	uint64_t len = chunk_at(w, i)->raw_len;
 	uint8_t *b;
 
+	if (i < w->from || i >= w->to)
+		return i >= w->to;
 	w->next = i;
 	if (is_direct(p, len))
 		return chunk_direct(w, p);
@@ -345,11 +348,16 @@ static int on_passed(void *arg, uint64_t i, const uint8_t *p)
 	return chunk_submit(w, b);
 }
 
-int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
+int part_write_chunks(struct part_writer *w, const void *raw, uint64_t from, uint64_t to,
+		      struct ckpt_err *err)
 {
 	struct ckpt_err why = { 0 };
-	int e = walk_raw(w->walk, raw, on_passed, w, &why);
+	int e;
 
+	w->from = from;
+	w->to = to;
+	e = walk_raw(w->walk, raw, on_passed, w, &why);
+	e = e > 0 ? 0 : e; /* the chunk behind the last one ended it */
 	if (e && !w->io->fail.code)
 		w->io->fail = why;
 	if (!e)
@@ -357,6 +365,11 @@ int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
 	/* What came last may have become a hole. */
 	next_chunk(w, w->next);
 	return e ? failed(w->io, err) : 0;
+}
+
+int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
+{
+	return part_write_chunks(w, raw, 0, UINT64_MAX, err);
 }
 
 /* --- what surrounds it --- */
@@ -375,14 +388,6 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 	}
 	w->io->buffer[w->io->nbuffer++] = b;
 	return e;
-}
-
-int part_writer_data_end(struct part_writer *w, struct ckpt_err *err)
-{
-	if (w->next < chunk_count(w))
-		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
-				  w->t->place[0].name, (unsigned long long)w->next);
-	return MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(w->io, err);
 }
 
 static int tail_write(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
@@ -411,20 +416,34 @@ static int tail_write(struct part_writer *w, struct native_part *ret, struct ckp
 
 int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
 {
-	int e = part_writer_data_end(w, err);
+	int e;
 
+	if (w->next < chunk_count(w))
+		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
+				  w->t->place[0].name, (unsigned long long)w->next);
+	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(w->io, err);
 	return e < 0 ? e : tail_write(w, ret, err);
 }
 
-int part_write_tail(struct part_io *io, int fd, struct walk *walk, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct native_part *ret,
-		    struct ckpt_err *err)
+int part_write_rest(struct part_io *io, int fd, struct walk *walk, struct table *t,
+		    const struct native_info *info, uint32_t rank, const void *raw, uint64_t from,
+		    struct native_part *ret, struct ckpt_err *err)
 {
 	struct part_writer w = {
 		.io = io, .fd = fd, .walk = walk, .t = t, .info = info, .rank = rank
 	};
+	int e = io->fail.code ? failed(io, err) : 0;
 
-	return io->fail.code ? failed(io, err) : tail_write(&w, ret, err);
+	assert(walk_ended(walk));
+	if (!e)
+		e = part_write_chunks(&w, raw, from, UINT64_MAX, err);
+	if (!e)
+		e = part_io_drain(io, err);
+	if (!e)
+		e = tail_write(&w, ret, err);
+	if (e < 0)
+		(void)part_io_drain(io, NULL);
+	return e;
 }
 
 /* --- to be continued --- */

@@ -86,11 +86,14 @@ int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err);
 /* Sections and trailer, after the last byte. Fills all of *ret_part but name. */
 int part_writer_finish(struct part_writer *w, struct native_part *ret_part, struct ckpt_err *err);
-/* Instead, where what a main part names is known only later: every byte of the data is in the file.
- * The writer is closed next, and part_write_tail does the rest once the walk has ended. */
-int part_writer_data_end(struct part_writer *w, struct ckpt_err *err);
-int part_write_tail(struct part_io *io, int fd, struct walk *walk, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
-		    struct ckpt_err *err);
+/* Some chunks of such a part, [from, to), and no others: of the walk only the places count. After
+ * part_io_drain they are in the file. */
+int part_write_chunks(struct part_writer *w, const void *raw, uint64_t from, uint64_t to,
+		      struct ckpt_err *err);
+/* A part whose header and chunks before `from` are in the file: those that are left, sections and
+ * trailer. walk: of t, ended. */
+int part_write_rest(struct part_io *io, int fd, struct walk *walk, struct table *t,
+		    const struct native_info *info, uint32_t rank, const void *raw, uint64_t from,
+		    struct native_part *ret_part, struct ckpt_err *err);
 void part_writer_close(struct part_writer *w); /* NULL is fine */
 #endif

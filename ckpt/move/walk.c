@@ -461,6 +461,16 @@ const struct part_derived *walk_derived(const struct walk *w)
 	return &w->derived;
 }
 
+uint64_t walk_fixed(const struct table *t)
+{
+	uint64_t n = div_up(t->place[0].bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
+
+	for (uint32_t i = 0; i < t->npiece; i++)
+		if (t->tensor[t->piece[i].tensor].cls == CKPT_DERIVED)
+			n = MIN(n, t->piece[i].off >> NATIVE_CHUNK_LOG2);
+	return n;
+}
+
 bool walk_derives(const struct table *t)
 {
 	for (uint32_t i = 0; i < t->npiece; i++)

@@ -84,6 +84,8 @@ const struct chunk *walk_chunks(const struct walk *w, uint64_t *ret_n, uint64_t 
 struct chunk *walk_take_chunks(struct walk *w); /* malloc'ed; the walk is closed next */
 /* After walk_raw. */
 const struct part_derived *walk_derived(const struct walk *w);
+/* Chunks before this one lie in the file where they lie, whatever a walk finds to be derived. */
+uint64_t walk_fixed(const struct table *t);
 /* Does it have tensors that are to be compared with what they derive from? */
 bool walk_derives(const struct table *t);
 #endif

@@ -853,4 +853,410 @@ TEST(of_four_slots_one_is_always_free_and_steps_in_between_give_up)
 	slots_with_a_slow_walk(4, " 3 4 5 6 7", " 1 2 7 20");
 }
 
+/* Step 2 is being written, and its directory does not answer. How many of the next five marks find a
+ * slot, and is each of these steps averaged? */
+static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
+{
+	char got[64] = "";
+
+	host_start_gated();
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(1, slots);
+	stage_only(1, 0);
+	refs_step(1);
+	gate_set(&G, true);
+	MUST_BE(mark(2, CKPT_PERSIST), 0);
+	guard_all();
+	assert_soon(is_made(2)); /* its walk does not wait for the disk */
+	refs_step(2);
+	for (uint64_t step = 3; step <= 7; step++) {
+		usleep(50000); /* what is released has gone back to the gate */
+		if (mark(step, CKPT_STAGE_ONLY) != 0)
+			continue;
+		guard_all();
+		assert_soon(is_made(step));
+		refs_step(step);
+		snprintf(got + strlen(got), sizeof got - strlen(got), " %" PRIu64, step);
+	}
+	gate_set(&G, false);
+	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
+	assert_soon(mark(20, CKPT_PERSIST) == 0);
+	guard_all();
+	MUST_OF(&T.r[0], wait_one(20, CKPT_COMMITTED));
+	refs_step(20);
+	committed_is_ref(20);
+	assert_string_equal(got, taken);
+}
+
+TEST(of_two_slots_one_is_written_and_the_next_step_is_averaged)
+{
+	slots_with_a_slow_disk(2, " 3");
+}
+
+TEST(of_three_slots_each_step_finds_one_while_one_is_written)
+{
+	slots_with_a_slow_disk(3, " 3 4 5 6 7");
+}
+
+TEST(of_four_slots_each_step_finds_one_while_one_is_written)
+{
+	slots_with_a_slow_disk(4, " 3 4 5 6 7");
+}
+
+/* The writer of step 2 waits, and so does the walk of step 3: steps give up as without a writer. */
+TEST(of_four_slots_one_is_free_while_one_is_written_and_another_walked)
+{
+	with_hold(3);
+	host_start_gated();
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(1, 4);
+	commit(1);
+	refs_step(1);
+	gate_set(&G, true);
+	MUST_BE(mark(2, CKPT_PERSIST), 0);
+	guard_all();
+	assert_soon(is_made(2));
+	refs_step(2);
+	MUST_BE(mark(3, CKPT_STAGE_ONLY), 0);
+	guard_all();
+	assert_soon(is_held());
+	for (uint64_t step = 4; step <= 8; step++) {
+		char text[64];
+
+		MUST_BE(mark(step, CKPT_STAGE_ONLY), 0);
+		guard_all();
+		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
+		assert_soon(said(text));
+		usleep(50000);
+	}
+	assert_true(said("step 4 has given up its averages"));
+	let_go();
+	assert_soon(is_made(3) && is_made(8));
+	gate_set(&G, false);
+	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
+	refs_step(3);
+	refs_step(8);
+	commit(9);
+	refs_step(9);
+	committed_is_ref(9);
+	assert_false(is_made(4) || is_made(7));
+}
+
+/* --- rules --- */
+TEST(a_rule_gives_tensors_a_schedule_of_their_own_or_none)
+{
+	struct checkpoint *c;
+	int dir;
+
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	average("half", "constant decay=.5");
+	refs_make();
+	average("mix", "constant decay=.9 norm*=(constant decay=.5) u=skip big=copy");
+	team_open(2, 3);
+	for (uint64_t step = 1; step <= 4; step++) {
+		T.naverage = 2;
+		refs_step(step);
+		T.naverage = 3;
+		commit(step);
+	}
+	dir = host_step_fd(&H, JOB, 4);
+	c = host_open(&H, JOB, 4);
+	tensor_is(dir, c, "ema.mix", "w", X[0].e[W], numel(W));
+	tensor_is(dir, c, "ema.mix", "norm", X[1].e[NORM], numel(NORM));
+	tensor_is(dir, c, "ema.mix", "norm2", X[1].e[NORM2], numel(NORM2));
+	assert_int_equal(table_find(&c->table, "ema.mix", "u", TABLE_NONE), TABLE_NONE);
+	assert_int_equal(table_find(&c->table, "ema.mix", "big", TABLE_NONE), TABLE_NONE);
+	checkpoint_free(c);
+	(void)close(dir);
+	T.naverage = 2;
+}
+
+/* --- the daemon dies --- */
+static void must_come_back(uint64_t times)
+{
+	for (uint32_t r = 0; r < T.world; r++)
+		must_soon(({
+			struct ckpt_stats x = { .size = sizeof x };
+
+			MUST_BE(ckpt_stats(T.r[r].c, &x), 0);
+			x.reattached >= times;
+		}));
+	must_soon(said("job " JOB " ready"));
+}
+
+/* In the middle of a walk some of the step's averages are made: the next daemon makes all of them
+ * anew, from what the step before has in memory. */
+TEST(a_daemon_that_is_killed_amid_a_walk_leaves_no_half_average)
+{
+	static const uint32_t flags[] = { CKPT_STAGE_ONLY, CKPT_PERSIST };
+
+	for (uint64_t i = 0; i < 2; i++) {
+		uint64_t step = 3 + 2 * i;
+
+		with_hold(step);
+		W_.after = 1 << 20;
+		host_start(&H, NULL);
+		if (i == 0) {
+			average("fast", "constant decay=.9");
+			average("k", "constant decay=.99 kahan");
+			refs_make();
+			team_open(2, 3);
+			stage_only(1, 0);
+			refs_step(1);
+		} else {
+			must_come_back(2);
+		}
+		stage_only(step - 1, 0);
+		refs_step(step - 1);
+		MUST_BE(mark(step, flags[i]), 0);
+		guard_all();
+		assert_soon(is_held());
+		atomic_fetch_add(&H.d->stops, 1000u);
+		let_go();
+		host_kill(&H);
+		assert_false(is_made(step));
+		said_forget(&daemon_said);
+		H.opts.npass = 0;
+		host_start(&H, NULL);
+		must_come_back(2 * i + 1);
+		assert_soon(is_made(step));
+		assert_true(said("taken over from an earlier daemon, with its averages"));
+		refs_step(step);
+		if (i == 1)
+			MUST_OF(&T.r[0], wait_one(step, CKPT_COMMITTED));
+		if (i == 0) {
+			host_kill(&H);
+			said_forget(&daemon_said);
+		}
+	}
+	committed_is_ref(5);
+	commit(6);
+	refs_step(6);
+	committed_is_ref(6);
+}
+
+/* The newest of the launch that the daemon has averaged. Its thread waits. */
+static struct slot_seal *seal_in_memory(uint32_t r, uint64_t step, uint8_t **ret_average)
+{
+	for (struct snap *s = H.d->jobs->snaps; s; s = s->next)
+		if (s->step == step) {
+			const struct decl *d = s->rank[r].decl;
+			uint8_t *base = s->rank[r].mem->base;
+
+			*ret_average = base + d->average_at;
+			return (struct slot_seal *)(base + d->raw_bytes - SLOT_SEAL_BYTES);
+		}
+	MUST(false);
+	return NULL;
+}
+
+/* What another declaration left in a slot, with a seal that is right in itself. */
+static void other_declaration(void)
+{
+	for (uint32_t r = 0; r < T.world; r++) {
+		uint8_t *average = NULL;
+		struct slot_seal *seal = seal_in_memory(r, 2, &average);
+		struct hash128 self;
+
+		memset(average, 0x3f, 4096);
+		seal->declared[0] ^= 1;
+		self = hash128(seal, offsetof(struct slot_seal, self));
+		memcpy(seal->self, &self, sizeof seal->self);
+	}
+}
+
+TEST(averages_of_another_declaration_are_not_taken_over)
+{
+	with_hold(0);
+	W_.step = 3;
+	W_.plant_step = 3;
+	W_.plant = other_declaration;
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	commit(1);
+	refs_step(1);
+	stage_only(2, 0);
+	refs_step(2);
+	MUST_BE(mark(3, CKPT_STAGE_ONLY), 0);
+	guard_all();
+	assert_soon(is_held());
+	atomic_fetch_add(&H.d->stops, 1000u);
+	let_go();
+	host_kill(&H);
+	said_forget(&daemon_said);
+	H.opts.npass = 0;
+	host_start(&H, NULL);
+	must_come_back(1);
+	assert_soon(is_made(3));
+	/* Step 2 is averaged anew, of step 1, which is on disk. */
+	assert_true(is_made(2));
+	assert_false(said("with its averages: "));
+	refs_step(3);
+	commit(4);
+	refs_step(4);
+	committed_is_ref(4);
+}
+
+/* --- health --- */
+static float *average_in_memory(uint32_t r, const char *name, uint64_t *ret_n)
+{
+	const struct snap *s = H.d->jobs->before;
+	const struct decl *d = s->rank[r].decl;
+	const struct table *t = &d->averages->made;
+	uint32_t i = table_find(t, "ema.fast", name, TABLE_NONE);
+
+	if (i == TABLE_NONE || t->first[i] == t->first[i + 1])
+		return NULL;
+	*ret_n = t->piece[t->first[i]].len / 4;
+	return (float *)((uint8_t *)s->rank[r].mem->base + d->average_at +
+			 t->piece[t->first[i]].off);
+}
+
+static void flip_sign(void)
+{
+	for (uint32_t r = 0; r < T.world; r++) {
+		uint64_t n;
+		float *e = average_in_memory(r, "big", &n);
+
+		for (uint64_t i = 0; e && i < n; i++)
+			e[i] = -e[i];
+	}
+}
+
+static void swap_two(void)
+{
+	for (uint32_t r = 0; r < T.world; r++) {
+		uint64_t n;
+		float *e = average_in_memory(r, "norm", &n), *f = average_in_memory(r, "norm2", &n);
+
+		for (uint64_t i = 0; e && f && i < n; i++) {
+			float x = e[i];
+
+			e[i] = f[i];
+			f[i] = x;
+		}
+	}
+}
+
+static void planted(void (*plant)(void), uint32_t world, const char *want)
+{
+	char text[1024];
+
+	with_hold(0);
+	W_.plant = plant;
+	W_.plant_step = 11;
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(world, 3);
+	for (uint64_t step = 1; step <= 9; step++)
+		stage_only(step, 0);
+	commit(10);
+	assert_non_null(strstr(attr_of(10, "fast", text), "updates 9, lag 0, "));
+	assert_non_null(strstr(text, "far 0, NaN 0"));
+	assert_null(strstr(text, "larger than"));
+	commit(11);
+	if (!strstr(attr_of(11, "fast", text), want))
+		fail_msg("%s has no %s", text, want);
+}
+
+TEST(a_sign_that_was_flipped_is_seen)
+{
+	planted(flip_sign, 2, "far 1, NaN 0");
+}
+
+TEST(tensors_that_were_swapped_are_seen)
+{
+	planted(swap_two, 1, "far 2, NaN 0, larger than its weights ever were in 1 (model/norm)");
+}
+
+/* --- leaving --- */
+TEST(who_stops_the_daemon_gets_the_newest_step_with_its_averages)
+{
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	for (uint64_t step = 1; step <= 4; step++) {
+		stage_only(step, 0);
+		refs_step(step);
+	}
+	host_stop(&H);
+	assert_string_equal(host_steps(&H, JOB), "4");
+	committed_is_ref(4);
+}
+
+/* All ranks end amid the walk of a step that nobody was to write: it is written, from the step
+ * before it. */
+TEST(the_last_step_of_ranks_that_ended_goes_on_from_the_one_before)
+{
+	with_hold(3);
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	for (uint64_t step = 1; step <= 2; step++) {
+		stage_only(step, 0);
+		refs_step(step);
+	}
+	MUST_BE(mark(3, CKPT_STAGE_ONLY), 0);
+	guard_all();
+	assert_soon(is_held());
+	team_close();
+	let_go();
+	assert_soon(host_has(&H, JOB, 3));
+	refs_step(3);
+	committed_is_ref(3);
+}
+
+/* Writes to the job's own directory wait at the gate, and no others. */
+static int64_t own_pwrite(void *ctx, int fd, const void *buf, uint64_t n, uint64_t off)
+{
+	char link[64], path[512] = "";
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	return readlink(link, path, sizeof path - 1) > 0 && !strncmp(path, H.store, strlen(H.store))
+		       ? G.ops.pwrite(ctx, fd, buf, n, off)
+		       : io_ops_posix.pwrite(NULL, fd, buf, n, off);
+}
+
+TEST(a_step_whose_directory_hangs_is_rescued_with_its_averages)
+{
+	static struct io_ops ops;
+	char to[160], store[sizeof H.store];
+	struct wire_drained d = { 0 };
+
+	gate_make(&G);
+	ops = G.ops;
+	ops.pwrite = own_pwrite;
+	host_start(&H, &ops);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	stage_only(1, 0);
+	refs_step(1);
+	gate_set(&G, true);
+	MUST_BE(mark(2, CKPT_PERSIST), 0);
+	guard_all();
+	gate_await(&G);
+	refs_step(2);
+	snprintf(to, sizeof to, "%.100s/there", H.dir);
+	MUST(mkdir(to, 0755) == 0);
+	ask_open(&A, H.socket);
+	assert_int_equal(ask_drain(&A, JOB, to, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
+	gate_set(&G, false);
+	assert_true(d.written == 1 && d.failed == 0);
+	memcpy(store, H.store, sizeof store);
+	snprintf(H.store, sizeof H.store, "%.107s", to);
+	committed_is_ref(2);
+	memcpy(H.store, store, sizeof store);
+	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
+	committed_is_ref(2);
+}
+
 UNIT(.setup = setup, .teardown = teardown);
