@@ -416,6 +416,20 @@ static void averaging_free(struct averaging *x)
 	free(x);
 }
 
+/* tests/storm goes along these lines, from an average to the one before it. */
+static void from_say(const struct averaging *x)
+{
+	const struct snap *s = x->snap;
+	char from[sizeof x->base->from + 64] = "begins anew";
+
+	if (x->previous)
+		snprintf(from, sizeof from, "goes on from step %" PRIu64, x->previous->step);
+	else if (x->base)
+		snprintf(from, sizeof from, "goes on from %s", x->base->from);
+	log_line(&s->job->d->opts.log, LOG_INFO, "average: job %s step %" PRIu64 " %s",
+		 s->job->name, s->step, from);
+}
+
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base)
 {
 	struct averaging *x = calloc(1, sizeof *x);
@@ -444,6 +458,7 @@ struct averaging *averaging_new(struct snap *s, struct snap *before, struct aver
 		row_decide(x, i);
 	for (uint32_t r = 0; r < s->world; r++)
 		seal_open(s, r);
+	from_say(x);
 	if (MUTANT(SEAL_EARLY))
 		seals_complete(s, x->result);
 	return x;
