@@ -4,8 +4,8 @@
  *
  *	averages.c      of a declaration: what is averaged and where it lies in the slot
  *	average.c       of a step: its update in the walk over its slots, gates, health, the slot's seal
- *	average_base.c  what the next step goes on from where no slot in memory has it: read from a step
- *	                in memory or on disk, of any mesh, or from a seed
+ *	average_base.c  what the next step goes on from where no slot in memory has it
+ *	average_reading.c  reads that, from a step in memory or on disk, of any mesh, or from a seed
  *
  * A slot: main raw space | const | from the next 2 MiB on: averages | last page: struct slot_seal.
  * The averages' raw space is laid out like that of any part, and is written as a part of kind
@@ -247,66 +247,4 @@ bool average_base_keeps(const struct snap *s);
 bool average_base_waits(struct snap *s);
 /* Bytes of memory that a launch's base takes, beside the slots; 0: none. Owner. */
 uint64_t average_base_held(const struct launch *l);
-uint64_t average_base_bytes(const struct average_base *b);
-
-/* --- reading a base: in a worker, by fill.c and average_base.c --- */
-
-/* Where the averages of one step are. Rows are by (name, rule). */
-struct average_origin {
-	const struct table *table; /* sealed; the MADE tensors with their pieces among others */
-	uint32_t nrow;
-	const struct table_average *row; /* [nrow] the states behind the step */
-	uint64_t step;
-	bool memory; /* for messages */
-	bool some;   /* parts were not opened: elements that are not found may be in them */
-};
-/* Averages in memory, those of a snap's slots or of a base: references to all that they need. */
-struct average_held {
-	uint32_t n, nrow;
-	uint64_t step;
-	struct average_held_rank {
-		struct decl *decl; /* decl_slot_ref */
-		struct slotmem *mem;
-		uint64_t at;		/* of the averages' raw space in mem */
-		struct slot_sums *sums; /* of mem; NULL: nobody has summed it */
-	} * rank;			/* [n] */
-	struct table_average *row;	/* [nrow] names and texts are the declarations' */
-	void **base;			/* [n] by place of table */
-	struct table table;
-};
-struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. NULL: no memory */
-/* Of the step itself if it is averaged, else of the newest one before it in its launch that is.
- * NULL: there is none in memory, or no memory. Owner. */
-struct average_held *average_held_newest(const struct snap *s);
-void average_held_free(struct average_held *h); /* NULL is fine */
-/* Worker. *ret points into h. */
-int average_held_open(struct average_held *h, struct average_origin *ret, struct ckpt_err *err);
-
-/* Carries the plan out: base[r] is the memory of rank r. */
-typedef int average_move_fn(void *arg, const struct plan *p, void *const *base,
-			    struct ckpt_err *err);
-int average_held_move(void *held, const struct plan *p, void *const *base, struct ckpt_err *err);
-/* files: a struct move_files. */
-int average_files_move(void *files, const struct plan *p, void *const *base, struct ckpt_err *err);
-
-/*
- * Which averages of dst, the declarations of all ranks, go on from the source. Nothing is written
- * and no memory for values is taken yet. An average of which anything is missing there begins anew
- * whole, and only that one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
- */
-struct average_reading;
-int average_reading_plan(struct decl *const *dst, uint32_t world, const struct average_origin *from,
-			 struct average_reading **ret, struct ckpt_err *err);
-/* Moves them into memory of their own, checked. -ENOMEM; -EBADMSG and others: damage. */
-int average_reading_move(struct average_reading *x, struct reaper *reaper, average_move_fn *move,
-			 void *arg, struct ckpt_err *err);
-/* After that: a reference; NULL: every average begins anew. */
-struct average_base *average_reading_base(const struct average_reading *x);
-/* Of each average from what it goes on, or why it begins anew: a line each. */
-void average_reading_say(const struct average_reading *x, char *ret, size_t bytes);
-void average_reading_free(struct average_reading *x); /* NULL is fine */
-/* As format_choose_fn: the ranks whose parts have what the declarations average, as far as layouts
- * say it; others stay as they are. */
-int average_parts_choose(struct decl *const *dst, uint32_t world, const struct checkpoint *k,
-			 bool *needed, struct ckpt_err *err);
 #endif

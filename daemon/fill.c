@@ -17,8 +17,7 @@ static int merge_memory(struct restore *x)
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged,
-				   &one, &x->err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged, &one, &x->err);
 		if (rc < 0)
 			break;
 		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);
@@ -425,7 +424,8 @@ static int fill(struct restore *x)
 		rc = landings_make(x);
 	if (rc == 0 && opts.lenient && writes)
 		rc = note_begun(x, src, &w.all);
-	if (rc == 0 && averages) /* into memory of our own: nothing is undefined if they are damaged */
+	if (rc == 0 &&
+	    averages) /* into memory of our own: nothing is undefined if they are damaged */
 		rc = averages_move(x, averages);
 	if (rc == 0 && writes)
 		rc = fill_here(x, &w, &plan);

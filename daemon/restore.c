@@ -510,8 +510,8 @@ static int averages_go_on(struct restore *x)
 {
 	int rc = average_base_restored(x->l, TAKE(x->base), x->pin.step);
 
-	snprintf(x->got.averages, sizeof x->got.averages, "%.*s",
-		 (int)sizeof x->got.averages - 1, x->averages);
+	snprintf(x->got.averages, sizeof x->got.averages, "%.*s", (int)sizeof x->got.averages - 1,
+		 x->averages);
 	return rc < 0 ? ckpt_error(&x->err, rc, "no memory for the averages of the job") : 0;
 }
 

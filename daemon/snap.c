@@ -867,7 +867,8 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 /* It is released without the averages that it should have had. */
 static void average_gone(struct snap *s)
 {
-	if (s->dropped || s->pass_failed || !average_wanted(s))
+	/* one that was taken over may have been released before */
+	if (s->dropped || s->pass_failed || !s->rank[0].mark || !average_wanted(s))
 		return;
 	s->average_late = true;
 	s->job->average.given_up++;

@@ -299,10 +299,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		jump_note(c, rc, step);
 	if (rc == -ERANGE)
 		return -EINVAL;
-	if (rc < 0 ||
-	    t.slot >= atomic_load_explicit(
-			      &c->nslot,
-			      memory_order_relaxed)) { /* SHARED_SKIP, or nonsense in the page */
+	/* SHARED_SKIP, or nonsense in the page */
+	if (rc < 0 || t.slot >= atomic_load_explicit(&c->nslot, memory_order_relaxed)) {
 		if (rc == 0)
 			ticket_spend(c, l, step, &t);
 		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB : skip_reason(c, l, rc, &t);

@@ -779,9 +779,9 @@ static void whole_averages(const struct native_part *part, uint32_t npart, struc
 		bool mixed = false;
 
 		for (uint32_t k = 0; k < npart; k++) {
-			const struct table_average *x =
-				part[k].kind == PART_AVERAGE ? average_in(part[k].table, to, i)
-							     : NULL;
+			const struct table_average *x = part[k].kind == PART_AVERAGE
+								? average_in(part[k].table, to, i)
+								: NULL;
 
 			if (!x)
 				continue;

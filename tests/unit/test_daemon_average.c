@@ -995,6 +995,7 @@ TEST(a_daemon_that_is_killed_amid_a_walk_leaves_no_half_average)
 
 	for (uint64_t i = 0; i < 2; i++) {
 		uint64_t step = 3 + 2 * i;
+		char text[96];
 
 		with_hold(step);
 		W_.after = 1 << 20;
@@ -1022,6 +1023,9 @@ TEST(a_daemon_that_is_killed_amid_a_walk_leaves_no_half_average)
 		H.opts.npass = 0;
 		host_start(&H, NULL);
 		must_come_back(2 * i + 1);
+		snprintf(text, sizeof text, "step %" PRIu64 " taken over from an earlier daemon, w",
+			 step);
+		assert_false(said(text)); /* nobody says that the half is whole */
 		assert_soon(is_made(step));
 		assert_true(said("taken over from an earlier daemon, with its averages"));
 		refs_step(step);

@@ -7,6 +7,8 @@
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/table/names.h"
+#include "daemon/average_reading.h"
 #include "ema/schedule.h"
 #include "ema/spec.h"
 #include "formats/native/native.h"
@@ -29,8 +31,8 @@ static const struct {
 	uint32_t dtype, role, cls, n; /* n: elements */
 } model[TENSORS] = {
 	[WEIGHT] = ROW("model", "w", NULL, CKPT_BF16, CKPT_PARAM, CKPT_STABLE, ROWS *COLS),
-	[MASTER] = ROW("optim", "w.master", "model/w", CKPT_F32, CKPT_MASTER, CKPT_STABLE,
-		       ROWS *COLS),
+	[MASTER] =
+		ROW("optim", "w.master", "model/w", CKPT_F32, CKPT_MASTER, CKPT_STABLE, ROWS *COLS),
 	[GAIN] = ROW("model", "gain", NULL, CKPT_F32, CKPT_PARAM, CKPT_STABLE, BIAS),
 	[COUNT] = ROW("model", "count", NULL, CKPT_I64, CKPT_BUFFER, CKPT_STABLE, 1),
 	[SINK] = ROW("ema.fast", "w", NULL, CKPT_F32, CKPT_AVERAGE, CKPT_SINK, ROWS *COLS),
@@ -111,8 +113,7 @@ static struct expected expect_from(const char *spec, const struct chain *c, bool
 	if (from)
 		x = *from;
 	for (uint32_t i = 0; i < c->n; i++) {
-		struct ema_update u =
-			ema_schedule_update(&s->schedule, &x.state, c->at[i].step);
+		struct ema_update u = ema_schedule_update(&s->schedule, &x.state, c->at[i].step);
 		float a = u.copy ? 1 : u.a;
 
 		x.state = ema_state_after(&x.state, &u, canonical, c->at[i].step);
@@ -144,12 +145,12 @@ struct flow {
 	struct average_of_job average[4];
 	/* ema.fast/w is declared to be restored into, and is this then */
 	const struct expected *sink_is;
-	bool restore;	    /* restore, with these */
-	uint64_t want;	    /* 0: the newest */
+	bool restore;  /* restore, with these */
+	uint64_t want; /* 0: the newest */
 	uint32_t want_flags;
 	const char *only;
 	bool no_master, no_gain; /* what it does not declare */
-	int rc; /* that restore or, if not restore, seal must end with */
+	int rc;			 /* that restore or, if not restore, seal must end with */
 	uint64_t from, to, line; /* the steps that are saved; to 0: none */
 	uint32_t flags;		 /* of the marks; 0: PERSIST, and each is committed */
 	uint64_t got_step;	 /* that was restored */
@@ -180,10 +181,10 @@ static void tensor_declare(struct rank *k, uint32_t i)
 	struct ckpt_local local;
 	struct ckpt_tensor t =
 		ROW(.size = sizeof t, .cls = model[i].cls, .role = model[i].role,
-		    .dtype = model[i].dtype, .component = model[i].component,
-		    .name = model[i].name, .of = model[i].of, .ndim = sharded ? 2 : 1,
-		    .mesh = k->mesh_id, .nplace = sharded, .nlocal = 1,
-		    .shape = sharded ? two : one, .place = &place, .local = &local);
+		    .dtype = model[i].dtype, .component = model[i].component, .name = model[i].name,
+		    .of = model[i].of, .ndim = sharded ? 2 : 1, .mesh = k->mesh_id,
+		    .nplace = sharded, .nlocal = 1, .shape = sharded ? two : one, .place = &place,
+		    .local = &local);
 	uint32_t elem = model[i].dtype == CKPT_BF16 ? 2 : model[i].dtype == CKPT_I64 ? 8 : 4;
 
 	m->n[i] = sharded ? model[i].n / shards(k) : model[i].n;
@@ -227,7 +228,7 @@ static bool model_holds(const struct rank *k, uint64_t step, uint64_t line)
 	bool same = true;
 
 	for (uint32_t t = 0; t < SINK; t++) {
-		uint32_t elem = model[t].dtype == CKPT_BF16 ? 2
+		uint32_t elem = model[t].dtype == CKPT_BF16  ? 2
 				: model[t].dtype == CKPT_I64 ? 8
 							     : 4;
 		uint8_t *want = calloc(was.n[t], elem);
@@ -340,9 +341,9 @@ static void run(const char *mesh, struct flow *f)
 
 #define FAST "constant decay=.9"
 #define SLOW "power gamma=4"
-#define BOTH                                            \
-	{                                               \
-		{ "fast", FAST }, { "slow", SLOW },     \
+#define BOTH                                        \
+	{                                           \
+		{ "fast", FAST }, { "slow", SLOW }, \
 	}
 
 /* --- what is on disk --- */
@@ -486,8 +487,9 @@ static void goes_on(const char *before, const char *after, bool forgets)
 	assert_has(f.got_averages, "average fast goes on from step 4");
 	assert_has(f.got_averages, "average slow goes on from step 4");
 	chain_steps(&c, 1, 8);
-	assert_both(5, &(struct chain){ .n = 5,
-					.at = { { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 }, { 5, 0 } } });
+	assert_both(5,
+		    &(struct chain){ .n = 5,
+				     .at = { { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 }, { 5, 0 } } });
 	assert_both(8, &c);
 }
 
@@ -624,6 +626,47 @@ TEST(a_new_daemon_that_finds_nothing_begins_anew_and_says_so)
 	assert_both(8, &c);
 }
 
+static void all_die(struct rank *k)
+{
+	rank_meet(k);
+	if (k->rank == 0)
+		host_kill(&H);
+	rank_meet(k);
+}
+
+TEST(trainers_and_daemon_die_and_the_next_ones_go_on_from_disk)
+{
+	struct chain c = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3, .amid = all_die });
+	host_start(&H, NULL);
+	f = (struct flow){ .average = BOTH, .restore = true, .from = 4, .to = 6 };
+	run("fsdp=3", &f);
+	assert_int_equal(f.got_where, 2);
+	chain_steps(&c, 1, 6);
+	assert_both(6, &c);
+}
+
+/* Whenever it stops, and whatever it goes on from. */
+TEST(a_launch_may_stop_at_any_step)
+{
+	static const char *const mesh[] = { "fsdp=1", "fsdp=2", "fsdp=4" };
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	for (uint64_t s = 1; s <= 9; s++) {
+		struct flow f = { .average = BOTH, .restore = s > 1, .from = s, .to = s };
+
+		if (s % 3 == 0)
+			host_restart(&H);
+		run(mesh[s % 3], &f);
+		chain_add(&c, s, 0);
+	}
+	assert_both(9, &c);
+}
+
 /* --- going back --- */
 static void goes_back_on_disk(struct rank *k)
 {
@@ -695,7 +738,6 @@ TEST(an_older_step_is_restored_by_another_launch)
 	chain_add(&c, 5, 2);
 	assert_both(5, &c);
 }
-
 
 /* --- changes --- */
 TEST(an_average_that_is_new_begins_anew_and_another_one_is_left_alone)
@@ -808,6 +850,19 @@ TEST(a_new_seal_goes_on_from_the_averages_of_the_one_before)
 	assert_spec(6, "more", FAST, &fresh);
 }
 
+TEST(a_new_seal_behind_a_restore_goes_on_from_the_newest_step)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 2 });
+	run("fsdp=2",
+	    &(struct flow){
+		    .average = BOTH, .restore = true, .from = 3, .to = 3, .amid = seals_again });
+	chain_steps(&c, 1, 6);
+	assert_spec(6, "slow", SLOW, &c);
+}
+
 /* --- for evaluation --- */
 static void averages_are_restored(bool forgets)
 {
@@ -851,9 +906,10 @@ TEST(an_average_of_which_a_tensor_is_missing_begins_anew_whole)
 	struct flow f;
 
 	host_start(&H, NULL);
-	run("fsdp=2", &(struct flow){ .average = { { "fast", FAST " gain=skip" }, { "slow", SLOW } },
-				      .from = 1,
-				      .to = 3 });
+	run("fsdp=2",
+	    &(struct flow){ .average = { { "fast", FAST " gain=skip" }, { "slow", SLOW } },
+			    .from = 1,
+			    .to = 3 });
 	f = (struct flow){ .average = BOTH, .restore = true, .from = 4, .to = 5 };
 	run("fsdp=2", &f);
 	assert_has(f.got_averages, "average fast begins anew");
@@ -930,7 +986,8 @@ TEST(corrections_go_on_with_what_they_correct)
 	f = (struct flow){ .average = { { "fast", kahan } }, .restore = true, .from = 4, .to = 6 };
 	run("fsdp=3", &f);
 	assert_has(f.got_averages, "average fast goes on from step 3 on disk");
-	run_of(OTHER, "fsdp=1", &(struct flow){ .average = { { "fast", kahan } }, .from = 1, .to = 6 });
+	run_of(OTHER, "fsdp=1",
+	       &(struct flow){ .average = { { "fast", kahan } }, .from = 1, .to = 6 });
 	same_tensor(6, "ema.fast", "w");
 	same_tensor(6, "ema.fast.carry", "w");
 	same_tensor(6, "ema.fast", "gain");
@@ -945,8 +1002,9 @@ TEST(an_average_of_the_parameter_goes_on)
 	host_start(&H, NULL);
 	run("fsdp=2", &(struct flow){ .average = { { "fast", param } }, .from = 1, .to = 3 });
 	host_restart(&H);
-	run("fsdp=1", &(struct flow){
-			      .average = { { "fast", param } }, .restore = true, .from = 4, .to = 6 });
+	run("fsdp=1",
+	    &(struct flow){
+		    .average = { { "fast", param } }, .restore = true, .from = 4, .to = 6 });
 	chain_steps(&c, 1, 6);
 	x = expect_from(param, &c, true, NULL);
 	assert_average(6, "fast", &x);
@@ -1032,8 +1090,8 @@ TEST(an_average_begins_with_the_average_of_its_name_in_the_seed)
 	assert_seeded(spec, 1, 4, x.w, x.gain);
 	/* What has gone on does not begin again. */
 	host_restart(&H);
-	run("fsdp=1", &(struct flow){
-			      .average = { { "fast", spec } }, .restore = true, .from = 5, .to = 6 });
+	run("fsdp=1",
+	    &(struct flow){ .average = { { "fast", spec } }, .restore = true, .from = 5, .to = 6 });
 	assert_seeded(spec, 1, 6, x.w, x.gain);
 }
 
@@ -1108,10 +1166,11 @@ TEST(a_seed_that_is_no_step_is_refused_at_seal)
 TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
 {
 	host_start(&H, NULL);
-	run_of(OTHER, "fsdp=1", &(struct flow){ .average = { { "other", "uniform" } },
-						.from = 1,
-						.to = 1,
-						.no_gain = true });
+	run_of(OTHER, "fsdp=1",
+	       &(struct flow){ .average = { { "other", "uniform" } },
+			       .from = 1,
+			       .to = 1,
+			       .no_gain = true });
 	assert_refused(seed_path(1), -EINVAL, "model/gain");
 }
 
@@ -1139,13 +1198,250 @@ TEST(a_seed_whose_bytes_are_damaged_is_refused_or_not_begun_with)
 		(void)close(fd);
 	}
 	checkpoint_free(c);
-	f = (struct flow){ .average = { { "fast", seeded(FAST, seed_path(2)) } }, .from = 1, .to = 2 };
+	f = (struct flow){ .average = { { "fast", seeded(FAST, seed_path(2)) } },
+			   .from = 1,
+			   .to = 2 };
 	run("fsdp=2", &f);
-	assert_int_equal(said_times(&daemon_said, "average fast begins anew: average fast: its seed"),
-			 1);
+	assert_int_equal(
+		said_times(&daemon_said, "average fast begins anew: average fast: its seed"), 1);
 	chain_steps(&chain, 1, 2);
 	assert_spec(2, "fast", f.average[0].spec, &chain);
 	(void)close(dir);
+}
+
+/* --- what is read, by hand --- */
+#define HAND 4u /* rows of each tensor, and columns */
+
+/* One rank that declares these, and no more than its averages. */
+static struct decl *hand(const char *spec, bool gain, uint64_t columns)
+{
+	const uint64_t zero[] = { 0, 0 }, shape[] = { HAND, columns };
+	struct table_place place = ROW(.name = "memory", .rank = 0, .bytes = 1 << 20);
+	struct decl *d = calloc(1, sizeof *d);
+	struct table t = { 0 }, main = { 0 };
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct ema_spec *s = NULL;
+	char canonical[EMA_SPEC_BYTES];
+	struct table_average average = ROW(.name = "fast", .schedule = canonical);
+	struct ckpt_err err = { 0 };
+	struct arena a = { 0 };
+	struct mesh mesh;
+
+	MUST_OK(ema_spec_parse(spec, &s, &err), &err);
+	MUST(ema_spec_print(s, 0, canonical) == 0);
+	ema_spec_free(s);
+	MUST_OK(mesh_parse("fsdp=1", &a, &mesh, &err), &err);
+	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
+	MUST_OK(table_add_place(&t, &place, NULL, &err), &err);
+	MUST_OK(table_add_average(&t, &average, NULL, &err), &err);
+	for (uint32_t i = 0; i < (gain ? 2u : 1u); i++) {
+		struct layout l = { 0 };
+		struct table_tensor x = ROW(.component = "model", .name = i ? "gain" : "w",
+					    .of = "", .dtype = CKPT_F32, .role = CKPT_PARAM,
+					    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
+		struct table_piece p = { .rank = 0, .off = 4096ul * i };
+
+		MUST_OK(table_add_layout(&t, &l, &x.layout, &err), &err);
+		MUST_OK(table_add_tensor(&t, &x, &p.tensor, &err), &err);
+		MUST(indexset_box(2, zero, shape, &a, &p.set) == 0);
+		MUST_OK(table_add_piece(&t, &p, &err), &err);
+	}
+	MUST_OK(table_seal(&t, &err), &err);
+	MUST_OK(native_part_table_of(&t, 0, NATIVE_MAIN, &main, &list, &err), &err);
+	d->refs = d->slots = 2; /* it is freed by hand_free */
+	d->names = names_new();
+	d->epoch = 1;
+	d->rows_fd = -1;
+	MUST_OK(averages_make(&t, &main, 0, d->names, &d->averages, &err), &err);
+	d->main = main;
+	d->part = t; /* both live as long as the pieces' sets are used */
+	ckpt_errlist_free(&list);
+	arena_free(&a);
+	return d;
+}
+
+static void hand_free(struct decl *d)
+{
+	averages_free(d->averages);
+	table_free(&d->main);
+	table_free(&d->part);
+	names_unref(d->names);
+	free(d);
+}
+
+static int hand_move(void *bytes, const struct plan *p, void *const *base, struct ckpt_err *err)
+{
+	const void *src[] = { bytes };
+
+	(void)err;
+	return move_copy(p, src, base, NULL, NULL);
+}
+
+/* What is made of `old`, whose rows the caller has changed. */
+static struct average_base *hand_read(struct decl *old, struct decl *now,
+				      const struct table_average *row, char said[1000])
+{
+	const struct average_origin from = {
+		.table = &old->averages->made, .nrow = old->averages->nrow, .row = row, .step = 10
+	};
+	float *bytes = calloc(1, old->averages->bytes + 4096);
+	struct average_reading *x = NULL;
+	struct average_base *b;
+	struct ckpt_err err = { 0 };
+
+	for (uint32_t i = 0; i < old->averages->bytes / 4; i++)
+		bytes[i] = (float)i + 1;
+	MUST_OK(average_reading_plan(&now, 1, &from, &x, &err), &err);
+	MUST_OK(average_reading_move(x, NULL, hand_move, bytes, &err), &err);
+	b = average_reading_base(x);
+	average_reading_say(x, said, 1000);
+	average_reading_free(x);
+	free(bytes);
+	return b;
+}
+
+static void rows_of(const struct decl *d, struct table_average row[4])
+{
+	MUST(d->averages->nrow <= 4);
+	for (uint32_t i = 0; i < d->averages->nrow; i++) {
+		row[i] = d->averages->made.average[i];
+		row[i].product = .25 / (i + 1);
+		row[i].updates = 7 + i;
+		row[i].last_step = 10 - i;
+		row[i].since = 1;
+		memset(row[i].history, 0x40 + (int)i, 16);
+	}
+}
+
+/* Element 0 of a tensor of the base; NAN: it has none. */
+static float hand_first(const struct average_base *b, const char *component, const char *name)
+{
+	const struct table *t = &b->decl[0]->averages->made;
+	uint32_t i = table_find(t, component, name, TABLE_NONE);
+	float f = NAN;
+
+	if (i != TABLE_NONE)
+		memcpy(&f, (uint8_t *)b->mem[0]->base + t->piece[t->first[i]].off, sizeof f);
+	return f;
+}
+
+static float hand_of(const struct decl *d, const char *name)
+{
+	const struct table *t = &d->averages->made;
+	uint32_t i = table_find(t, "ema.fast", name, TABLE_NONE);
+
+	return (float)(t->piece[t->first[i]].off / 4) + 1;
+}
+
+/* What a row says that cannot be, or cannot be understood, is not gone on from. */
+TEST(rows_that_make_no_sense_begin_anew)
+{
+	struct decl *d = hand(FAST, true, HAND);
+	struct table_average good[4], bad;
+	struct average_base *b;
+	char said[1000];
+
+	rows_of(d, good);
+	b = hand_read(d, d, good, said);
+	assert_string_equal(said, "average fast goes on from step 10 on disk");
+	assert_int_equal(b->row[0].updates, 7);
+	assert_true(b->row[0].product == .25);
+	assert_int_equal(b->row[0].last_step, 10);
+	assert_int_equal(b->row[0].since, 1);
+	assert_memory_equal(b->row[0].history, good[0].history, 16);
+	assert_true(hand_first(b, "ema.fast", "gain") == hand_of(d, "gain"));
+	average_base_unref(b);
+	for (uint32_t i = 0; i < 7; i++) {
+		const struct table_average *row = &bad;
+
+		bad = good[0];
+		if (i == 0)
+			bad.last_step = 11;
+		else if (i == 1)
+			bad.since = 11;
+		else if (i == 2)
+			bad.product = NAN;
+		else if (i == 3)
+			bad.product = 1.5;
+		else if (i == 4)
+			bad.last_step = EMA_NO_STEP;
+		else if (i == 5)
+			bad.schedule = "constant decay=.9 later=3";
+		else
+			bad.name = "other";
+		b = hand_read(d, d, row, said);
+		assert_null(b);
+		assert_has(said, "average fast begins anew: step 10 on disk has it not: ");
+		if (i == 5)
+			assert_has(said, "a version newer than this one");
+	}
+	hand_free(d);
+}
+
+TEST(flags_go_on_and_another_shape_does_not)
+{
+	struct decl *d = hand(FAST, true, HAND), *other = hand(FAST, true, HAND + 1);
+	struct table_average row[4];
+	struct average_base *b;
+	char said[1000];
+
+	rows_of(d, row);
+	row[0].flags = AVERAGE_MIXED | AVERAGE_SEEDED | AVERAGE_KAHAN;
+	b = hand_read(d, d, row, said);
+	assert_int_equal(b->flags[0], AVERAGE_MIXED | AVERAGE_SEEDED);
+	average_base_unref(b);
+	assert_null(hand_read(d, other, row, said));
+	assert_has(said, "has another shape there");
+	hand_free(d);
+	hand_free(other);
+}
+
+TEST(a_correction_that_is_new_begins_at_zero)
+{
+	struct decl *old = hand(FAST, true, HAND), *now = hand(FAST " kahan", true, HAND);
+	struct table_average row[4];
+	struct average_base *b;
+	char said[1000];
+
+	rows_of(old, row);
+	b = hand_read(old, now, row, said);
+	assert_has(said, "with another schedule");
+	assert_int_equal(b->flags[0], AVERAGE_KAHAN);
+	assert_true(hand_first(b, "ema.fast", "w") == hand_of(old, "w"));
+	assert_true(hand_first(b, "ema.fast.carry", "w") == 0);
+	average_base_unref(b);
+	row[0].flags = AVERAGE_KAHAN; /* then it should be there */
+	assert_null(hand_read(old, now, row, said));
+	assert_has(said, "lacks ema.fast.carry/");
+	hand_free(old);
+	hand_free(now);
+}
+
+/* Rules come and go: each tensor's values go on, and a history that is of several is MIXED. */
+TEST(tensors_that_another_rule_has_averaged_go_on)
+{
+	struct decl *one = hand(FAST, true, HAND), *two = hand(FAST " gain=(uniform)", true, HAND);
+	struct table_average row[4];
+	struct average_base *b;
+	char said[1000];
+
+	assert_int_equal(two->averages->nrow, 2);
+	rows_of(one, row);
+	b = hand_read(one, two, row, said);
+	assert_has(said,
+		   "average fast (rule 1) goes on from step 10 on disk, with another schedule");
+	assert_int_equal(b->row[1].updates, 7);
+	assert_int_equal(b->flags[0] | b->flags[1], 0);
+	assert_true(hand_first(b, "ema.fast", "gain") == hand_of(one, "gain"));
+	average_base_unref(b);
+	rows_of(two, row);
+	b = hand_read(two, one, row, said);
+	assert_has(said, "MIXED");
+	assert_int_equal(b->flags[0], AVERAGE_MIXED);
+	assert_int_equal(b->row[0].updates, 7);
+	average_base_unref(b);
+	hand_free(one);
+	hand_free(two);
 }
 
 UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -606,6 +606,40 @@ TEST(what_comes_into_a_uniform_average_is_exact)
 	}
 }
 
+/* --- what is known of the rules --- */
+
+TEST(a_warm_up_of_power_1_is_the_mean_of_all_steps)
+{
+	struct average mean = average_new("uniform"),
+		       ramp = average_new("timm decay=.9999999 warmup=1 gamma=1 power=1");
+
+	for (uint64_t k = 1; k <= 2000; k++) {
+		average_step(&mean, k, weight(k));
+		average_step(&ramp, k, weight(k));
+		assert_true(near(mean.e, ramp.e, 1e-12));
+	}
+}
+
+/* The half-life of torchtitan's rule is that of a power function with gamma + 1 = ln 2 / fraction. */
+TEST(halflife_is_about_a_power_function)
+{
+	char text[64];
+	double a, b;
+
+	snprintf(text, sizeof text, "power gamma=%.17g", log(2) / .05 - 1);
+	a = wandered("halflife fraction=.05", 1, 5000);
+	b = wandered(text, 1, 5000);
+	assert_true(near(a, b, 1e-4));
+	assert_false(near(a, wandered("power gamma=3", 1, 5000), 1e-2));
+}
+
+/* d reaches .999 at 31.6 thousand steps with power 2/3, at 10 thousand with 3/4. */
+TEST(warm_ups_reach_their_decay_when_their_author_says)
+{
+	assert_true(near(decay_at("timm decay=.9999 warmup=1", 31623, 31622), .999, 1e-6));
+	assert_true(near(decay_at("timm decay=.9999 warmup=1 power=.75", 10000, 9999), .999, 1e-6));
+}
+
 /* --- start, the ends of the numbers --- */
 
 TEST(every_step_up_to_start_is_copied)

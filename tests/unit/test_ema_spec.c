@@ -1058,18 +1058,27 @@ static bool example_end(const char *line, const char *at, size_t *ret_bytes)
 	return false;
 }
 
-TEST(every_example_of_the_page_is_a_good_spec)
+static FILE *tree_file(const char *name)
 {
-	char here[] = __FILE__, path[512], line[2048], text[EMA_SPEC_BYTES];
-	uint32_t examples = 0;
-	size_t n;
+	char here[] = __FILE__, path[512];
 	FILE *f;
 
 	*strrchr(here, '/') = '\0';
-	snprintf(path, sizeof path, "%s/../../docs/AVERAGES.md", here);
+	snprintf(path, sizeof path, "%s/../../%s", here, name);
 	f = fopen(path, "re");
 	if (!f)
 		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
+	return f;
+}
+
+/* How many there are. */
+static uint32_t assert_examples(const char *file)
+{
+	char line[2048], text[EMA_SPEC_BYTES];
+	uint32_t examples = 0;
+	FILE *f = tree_file(file);
+	size_t n;
+
 	while (fgets(line, sizeof line, f))
 		for (const char *at = line; *at; at++) {
 			if (!example_end(line, at, &n))
@@ -1079,6 +1088,48 @@ TEST(every_example_of_the_page_is_a_good_spec)
 			examples++;
 		}
 	fclose(f);
-	printf("%u examples\n", examples);
-	assert_true(examples >= 20);
+	printf("%u examples in %s\n", examples, file);
+	return examples;
+}
+
+TEST(every_example_of_the_page_is_a_good_spec)
+{
+	assert_true(assert_examples("docs/AVERAGES.md") >= 30);
+	(void)assert_examples("ckpt/ckpt.h");
+}
+
+static bool is_test(const char *name)
+{
+	FILE *f = tree_file("tests/unit/test_ema_schedule.c");
+	char line[512], test[256];
+	bool found = false;
+
+	snprintf(test, sizeof test, "TEST(%s)\n", name);
+	while (!found && fgets(line, sizeof line, f))
+		found = !strcmp(line, test);
+	fclose(f);
+	return found;
+}
+
+/* The rows "| trap | `test` |". */
+TEST(every_test_that_the_page_names_is_there)
+{
+	FILE *f = tree_file("docs/AVERAGES.md");
+	char line[2048], name[200];
+	uint32_t tests = 0;
+
+	while (fgets(line, sizeof line, f)) {
+		const char *last = strrchr(line, '|'), *cell = strstr(line + 1, "| `");
+
+		while (cell && strstr(cell + 1, "| `"))
+			cell = strstr(cell + 1, "| `");
+		if (!cell || last <= cell || sscanf(cell, "| `%199[a-zA-Z0-9_]` |", name) != 1 ||
+		    strlen(name) < 30)
+			continue;
+		if (!is_test(name))
+			fail_msg("there is no test %s", name);
+		tests++;
+	}
+	fclose(f);
+	assert_int_equal(tests, 6);
 }

@@ -93,6 +93,21 @@ TEST(strings_in_requests_end)
 	assert_int_equal(wire_request_check(&s, sizeof s, 1), -EPROTO);
 }
 
+TEST(sealed_brings_two_to_four_slots_and_rows_where_there_are_some)
+{
+	for (uint32_t nslot = 0; nslot < 8; nslot++)
+		for (uint32_t nrow = 0; nrow < 3; nrow++)
+			for (int nfd = 0; nfd <= WIRE_FDS_MAX; nfd++) {
+				struct wire_sealed m =
+					ROW(.head.type = WIRE_SEALED, .nslot = nslot, .nrow = nrow);
+				bool good = nslot >= 2 && nslot <= WIRE_SLOTS_MAX &&
+					    nfd == (int)(nslot + (nrow > 0));
+
+				assert_int_equal(wire_answer_check(WIRE_DECLARE, &m, sizeof m, nfd),
+						 good ? 0 : -EPROTO);
+			}
+}
+
 static void pair(int sock[2])
 {
 	assert_ok(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock));
