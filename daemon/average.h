@@ -234,8 +234,9 @@ void average_base_forget(struct launch *l);
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
 /*
  * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
- * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
- * are pending. So ckpt_seal says what is wrong with one. Owner.
+ * declared, and there is nothing that the launch may go on from, they are looked at: true: a task
+ * does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal says what is wrong
+ * with one. Elsewhere an average whose seed cannot be used begins anew, and the log says so. Owner.
  */
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);

@@ -1337,23 +1337,18 @@ static void cover_done(struct daemon *d, struct task *t)
 	launch_unref(l);
 }
 
-/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
- * go on from, and not amid the training. */
 void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
 {
-	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
-
 	if (l->covered_epoch != epoch)
 		return; /* it was declared anew */
-	if (rc < 0 && needed) {
+	if (rc < 0) {
 		l->covered_epoch = 0;
 		judge(l, rc, text);
 		shared_event(l->page);
 		job_error(l->job, 0, text);
-	}
-	if (rc < 0)
 		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
 			 text);
+	}
 	maybe_ready(l);
 }
 
