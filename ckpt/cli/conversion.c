@@ -55,10 +55,10 @@ struct conversion {
 	struct table *table; /* [n] of the parts */
 	struct table all;    /* their raw spaces, tensors in their order */
 	struct part_io *io;
-	struct part_writer **writer; /* [n] */
+	struct part_writer **writer;	 /* [n] */
 	struct native_info *writer_info; /* [n] with its role: kind, and what it names */
 	struct native_role *role;	 /* [n] */
-	int *fd;		     /* [n] */
+	int *fd;			 /* [n] */
 	struct ckpt_err *err;
 };
 
@@ -122,8 +122,9 @@ static void part_names_make(struct conversion *c)
 		c->part[i].generation = c->info.generation;
 		native_part_uuid(&info, rank, c->part[i].uuid);
 		c->part[i].raw_bytes = c->parts.all.place[i].bytes;
-		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-%03u.part",
-			 rank, u[0], u[1], u[2], u[3], role.kind == PART_AVERAGE ? 1 : 0);
+		snprintf(c->part[i].name, sizeof c->part[i].name,
+			 "w%04u-%02x%02x%02x%02x-%03u.part", rank, u[0], u[1], u[2], u[3],
+			 role.kind == PART_AVERAGE ? 1 : 0);
 	}
 }
 
@@ -606,8 +607,8 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 			break;
 		c->fd[i] = rc;
 		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->writer_info[i],
-				      c->parts.of[r].rank,
-				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
+				      c->parts.of[r].rank, p->state == JOURNAL_OPEN ? &p->at : NULL,
+				      &c->writer[i], err);
 		if (rc == -EBADMSG)
 			rc = ckpt_error(err, -EIO,
 					"%s/%s differs from what an earlier run synced, and was "

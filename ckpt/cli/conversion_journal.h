@@ -18,10 +18,10 @@
 
 struct cj_state {
 	le64 seq, mem_limit;
-	le64 windows; /* of this batch that are done */
-	le64 bytes;   /* of tensors that are done, of all batches */
-	le32 first;   /* part of the batch */
-	le32 batch;   /* parts that are written at once: windows depend on it */
+	le64 windows;	  /* of this batch that are done */
+	le64 bytes;	  /* of tensors that are done, of all batches */
+	le32 first;	  /* part of the batch */
+	le32 batch;	  /* parts that are written at once: windows depend on it */
 	le32 world, zero; /* world: number of parts */
 };
 struct cj_part {

@@ -53,8 +53,8 @@ static int main_table(const struct parts *p, uint32_t rank, struct table *ret, s
 #define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
 
 /* What the rank owns of a MADE tensor: as of the one that it averages. */
-static int made_owned(const struct parts *p, uint32_t tensor, const uint32_t *coord, struct arena *a,
-		      struct indexset *ret)
+static int made_owned(const struct parts *p, uint32_t tensor, const uint32_t *coord,
+		      struct arena *a, struct indexset *ret)
 {
 	static const struct layout whole;
 	const struct table *t = p->target;
@@ -123,8 +123,8 @@ static int average_table(const struct parts *p, uint32_t rank, struct table *ret
 
 		rc = made_owned(p, p->made[i], coord, &a, &set);
 		if (rc) {
-			rc = ckpt_error(err, rc, "%s/%s: its share cannot be computed", x->component,
-					x->name);
+			rc = ckpt_error(err, rc, "%s/%s: its share cannot be computed",
+					x->component, x->name);
 		} else if (set.numel) {
 			/* The first of a group goes to 0 as it is. */
 			bool group = last && (last->dtype != x->dtype ||
@@ -230,7 +230,8 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 		y.tensor = table_find(&p->all, x->component, x->name, x->rank);
 		y.place = i;
 		rc = set_share(memo, &t.piece[k].set, &p->all.arena, &y.set);
-		rc = rc ? ckpt_error(err, rc, "out of memory for the pieces of rank %u", p->of[i].rank)
+		rc = rc ? ckpt_error(err, rc, "out of memory for the pieces of rank %u",
+				     p->of[i].rank)
 			: table_put_piece(&p->all, &y, err);
 		p->bytes += y.len;
 	}

@@ -22,12 +22,12 @@ struct part_of {
 struct parts {
 	const struct table *target;
 	uint32_t world, npart;
-	struct part_of *of;	/* [npart] */
-	uint32_t *made;		/* [nmade] the target's MADE tensors, in the order of the raw spaces */
+	struct part_of *of; /* [npart] */
+	uint32_t *made;	    /* [nmade] the target's MADE tensors, in the order of the raw spaces */
 	uint32_t nmade;
-	struct table plain;	/* the target without them; empty where nmade is 0 */
-	struct table all;	/* sealed; place i is part i */
-	uint64_t bytes;		/* of all pieces */
+	struct table plain; /* the target without them; empty where nmade is 0 */
+	struct table all;   /* sealed; place i is part i */
+	uint64_t bytes;	    /* of all pieces */
 };
 
 /* target: of target_make; must outlive it. -EINVAL: more ranks than a checkpoint has; -ECANCELED:

@@ -19,7 +19,7 @@
 #define PIECES_MAX 2000000u /* of one batch: their sets are in memory */
 #define WRITE_BYTES (8u << 20)
 #define CAST_BYTES (1u << 20) /* of cast elements, at once */
-#define NONCES 16 /* names that are tried */
+#define NONCES 16	      /* names that are tried */
 #define TEMP_MARK ".tmp-"
 
 /* Ranks whose files are written in one go. */
@@ -168,7 +168,8 @@ static int make_head(const struct batch *b, struct rank_file *file, struct arena
 {
 	const struct checkpoint *k = b->f->ckpt;
 	char mesh[1024], step[24], rank[16];
-	struct safetensors_meta meta[8 + RANK_FILES_META_MAX] = { { "format", "pt" }, { "ckptd", CLI_VERSION } };
+	struct safetensors_meta meta[8 + RANK_FILES_META_MAX] = { { "format", "pt" },
+								  { "ckptd", CLI_VERSION } };
 	struct safetensors_tensor *y;
 	uint32_t nmeta = 2, *piece;
 	int rc = list_tensors(b, file, a, &y, &piece);
@@ -227,7 +228,9 @@ static int batch_make(struct rank_files *f, uint32_t first, struct batch *b, str
 	b->fd = calloc(b->n, sizeof *b->fd);
 	b->at = calloc((size_t)b->table.npiece + 1, sizeof *b->at);
 	b->cast = f->as.dtype ? malloc(CAST_BYTES) : NULL;
-	return b->fd && b->at && (b->cast || !f->as.dtype) ? 0 : ckpt_error(err, -ENOMEM, "out of memory for %u files", b->n);
+	return b->fd && b->at && (b->cast || !f->as.dtype)
+		       ? 0
+		       : ckpt_error(err, -ENOMEM, "out of memory for %u files", b->n);
 }
 
 /* As many files as may be open besides the source's, and as their tensors' sets take no more memory
@@ -288,8 +291,8 @@ static int check_dtypes(const struct rank_files *f, struct ckpt_errlist *list, s
 
 int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
 		    const struct table *target, const struct rank_files_as *as, uint32_t first,
-		    uint32_t n, struct rank_files *ret,
-		    struct ckpt_errlist *ret_list, struct ckpt_err *err)
+		    uint32_t n, struct rank_files *ret, struct ckpt_errlist *ret_list,
+		    struct ckpt_err *err)
 {
 	int rc;
 
@@ -434,7 +437,8 @@ static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 		for (i++; i < w->ncut; i++) {
 			const struct window_cut *d = &w->cut[i];
 
-			if (is_cast(b, d->piece) || d->place != c->place || d->buf_off != c->buf_off + len ||
+			if (is_cast(b, d->piece) || d->place != c->place ||
+			    d->buf_off != c->buf_off + len ||
 			    b->at[d->piece] + (d->dst_off - b->table.piece[d->piece].off) !=
 				    off + len)
 				break;

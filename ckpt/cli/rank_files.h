@@ -4,10 +4,10 @@
  * per rank: rank-00000.safetensors, ... Used by ckptctl restore.
  *
  * A file holds the rank's local tensors: the shape has per dimension the number of indices that
- * the rank holds, also where that is 0; the data are row-major. The key is component/name, or the name
- * alone (struct rank_files_as). A tensor
- * that lives on another stage of a pipeline is left out. Blobs are U8; those of the rank itself, and
- * those of no rank, are called component/name, those of old ranks that it carries besides
+ * the rank holds, also where that is 0; the data are row-major. The key is component/name, or the
+ * name alone (struct rank_files_as). A tensor
+ * that lives on another stage of a pipeline is left out. Blobs are U8; those of the rank itself,
+ * and those of no rank, are called component/name, those of old ranks that it carries besides
  * component/name/rank-00007. "__metadata__" says format (pt), ckptd (the version), job, step,
  * checkpoint (its id), mesh and rank.
  *
@@ -37,7 +37,7 @@ struct rank_files_as {
 #define RANK_FILES_META_MAX 9u
 
 struct rank_file {
-	uint32_t rank, ntensor, nblob_other; /* blobs of other ranks that it carries */
+	uint32_t rank, ntensor, nblob_other;	  /* blobs of other ranks that it carries */
 	uint64_t bytes, data_bytes, source_bytes; /* source: of the same elements before a cast */
 	char name[RANK_FILE_NAME_MAX];
 	char temp[RANK_FILE_TEMP_MAX]; /* "": there is none */
@@ -64,13 +64,13 @@ struct rank_files {
  */
 int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
 		    const struct table *target, const struct rank_files_as *as, uint32_t first,
-		    uint32_t n, struct rank_files *ret,
-		    struct ckpt_errlist *ret_list, struct ckpt_err *err);
+		    uint32_t n, struct rank_files *ret, struct ckpt_errlist *ret_list,
+		    struct ckpt_err *err);
 
 /*
  * Write and sync all of them in dir_fd under temporary names; one pass over the source for all
- * files of a batch. mem_limit, tick: as move_windows. *ret_write: the error is the destination's, not the
- * checkpoint's.
+ * files of a batch. mem_limit, tick: as move_windows. *ret_write: the error is the destination's,
+ * not the checkpoint's.
  */
 int rank_files_write(struct rank_files *f, int dir_fd, const struct move_files *from,
 		     uint64_t mem_limit, move_tick_fn *tick, void *tick_arg, bool *ret_write,

@@ -16,7 +16,8 @@ struct choosing {
 	struct cli *c;
 	const struct table *t;
 	bool *take; /* [ntensor] */
-	/* The component that a tensor of an average gets (as_model); NULL: it keeps its own. [ntensor] */
+	/* The component that a tensor of an average gets (as_model); NULL: it keeps its own.
+	 * [ntensor] */
 	const char **component;
 	struct selection *x;
 	struct ckpt_errlist list;
@@ -79,8 +80,8 @@ static struct ema_subject subject_of(const struct table_tensor *x)
 				     .blob = x->flags & TENSOR_BLOB };
 }
 
-/* The tensors that the rules of an average name: those of the step itself are taken, the averaged ones
- * must be there. */
+/* The tensors that the rules of an average name: those of the step itself are taken, the averaged
+ * ones must be there. */
 static int take_average(struct choosing *k, struct selection_of *of)
 {
 	const struct table_average *a = of->average;
@@ -113,7 +114,8 @@ static int take_average(struct choosing *k, struct selection_of *of)
 			continue;
 		at = table_find(k->t, of->component, x->name, TABLE_NONE);
 		if (at == TABLE_NONE)
-			ckpt_errlist_add(&k->list, "%s/%s: there is no such tensor, and the average is of %s",
+			ckpt_errlist_add(&k->list,
+					 "%s/%s: there is no such tensor, and the average is of %s",
 					 of->component, x->name, table_key(x, key));
 		else if (k->component)
 			k->component[at] = x->component;
@@ -185,15 +187,16 @@ static int choose(struct choosing *k)
 	if (k->list.n) {
 		components_print(k->t, have, sizeof have);
 		k->list.code = -EINVAL;
-		return ckpt_errlist_end(&k->list, &k->err,
-					"the checkpoint's components are %s", have);
+		return ckpt_errlist_end(&k->list, &k->err, "the checkpoint's components are %s",
+					have);
 	}
 	for (uint32_t i = 0; i < x->n && !rc; i++)
 		rc = take_component(k, &x->of[i]);
 	k->list.code = -EMEDIUMTYPE;
 	return rc ? rc
-		  : ckpt_errlist_end(&k->list, &k->err,
-				     "the averages are not complete, so no model can be made of them");
+		  : ckpt_errlist_end(
+			    &k->list, &k->err,
+			    "the averages are not complete, so no model can be made of them");
 }
 
 static int choose_tell(struct choosing *k, int rc)
@@ -274,16 +277,14 @@ int selection_begin(struct cli *c, struct subject *s, bool as_model, struct sele
 		return CLI_OK;
 	k.take = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.take);
 	if (as_model)
-		k.component =
-			arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.component);
+		k.component = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.component);
 	rc = k.take && (k.component || !as_model) ? choose(&k) : -ENOMEM;
 	if (!rc)
 		rc = table_of(&k, &left);
 	/* Two averages of one model, both under its names. */
 	if (rc == -EALREADY)
 		rc = ckpt_error(&k.err, -EMEDIUMTYPE,
-				"%s twice: with --view restore one component at a time",
-				k.err.msg);
+				"%s twice: with --view restore one component at a time", k.err.msg);
 	if (rc) {
 		code = choose_tell(&k, rc);
 		table_free(&left);
@@ -362,8 +363,8 @@ int selection_meta(struct selection *x, struct selection_meta *ret, uint32_t *re
 
 	*ret_n = 0;
 	for (uint32_t i = 0; i < x->n; i++)
-		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-			 i ? ", " : "", x->of[i].component);
+		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+			 x->of[i].component);
 	if (x->n)
 		rc = meta_add(x, ret, &n, "only", "%s", names);
 	if (!rc && a)

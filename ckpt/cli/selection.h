@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selection.h - --only COMPONENT of ckptctl restore: a checkpoint of which some components are left.
+ * selection.h - --only COMPONENT of ckptctl restore: a checkpoint of which some components are
+ * left.
  *
- * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its own
- * tensors, and those that the average's rules copy (buffers, frozen ones, ...). Nothing of the latter is
- * stored twice: they are the step's own, and the spec in AVERAGES says which they are (ema_spec_judge,
- * docs/FORMAT.md). Where the spec cannot be read, or a tensor is missing that it averages, nothing is
- * selected: a model with gaps would look like a model.
+ * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its
+ * own tensors, and those that the average's rules copy (buffers, frozen ones, ...). Nothing of the
+ * latter is stored twice: they are the step's own, and the spec in AVERAGES says which they are
+ * (ema_spec_judge, docs/FORMAT.md). Where the spec cannot be read, or a tensor is missing that it
+ * averages, nothing is selected: a model with gaps would look like a model.
  */
 #ifndef CKPT_CLI_SELECTION_H
 #define CKPT_CLI_SELECTION_H
@@ -23,7 +24,8 @@ struct selection_of {
 };
 struct selection {
 	struct checkpoint seen; /* the checkpoint, of which the selected tensors are left */
-	struct checkpoint *whole; /* the subject's own while `seen` stands in; NULL: nothing is selected */
+	struct checkpoint
+		*whole; /* the subject's own while `seen` stands in; NULL: nothing is selected */
 	uint32_t n;
 	struct selection_of of[SELECTION_MAX];
 	struct arena arena;
@@ -31,10 +33,10 @@ struct selection {
 
 /*
  * The subject's checkpoint becomes what OPT_ONLY leaves of it; all of it without that option.
- * selection_end gives it back, in any case. as_model: averaged tensors get the components of those that
- * they average, so that the rules of a view that was written for the model find them.
- * Returns an exit code; what is wrong has been told: 2 there is no such component, 7 the average is not
- * complete, 8 its spec is of a newer version.
+ * selection_end gives it back, in any case. as_model: averaged tensors get the components of those
+ * that they average, so that the rules of a view that was written for the model find them.
+ * Returns an exit code; what is wrong has been told: 2 there is no such component, 7 the average is
+ * not complete, 8 its spec is of a newer version.
  */
 int selection_begin(struct cli *c, struct subject *s, bool as_model, struct selection *ret);
 void selection_end(struct subject *s, struct selection *x);
@@ -43,12 +45,13 @@ void selection_end(struct subject *s, struct selection *x);
 int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret);
 
 /*
- * Do any two tensors have one name, without their components? Each such name is a line of the list. SINKs
- * do not count, nor do blobs of several ranks that have one key.
+ * Do any two tensors have one name, without their components? Each such name is a line of the list.
+ * SINKs do not count, nor do blobs of several ranks that have one key.
  */
 int selection_clashes(const struct table *t, struct ckpt_errlist *list, struct ckpt_err *err);
 
-/* What a file says of it: key and value, `n` pairs of [SELECTION_META]; the texts live in the arena. */
+/* What a file says of it: key and value, `n` pairs of [SELECTION_META]; the texts live in the
+ * arena. */
 struct selection_meta {
 	const char *key, *value;
 };

@@ -7,7 +7,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/averages.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/pairs.h"
@@ -232,8 +232,8 @@ static int choose(struct diff *d, struct ckpt_err *err)
 
 /* --- values --- */
 
-/* Two of which an element of one holds more values than one of the other (dtype_values) lie in bytes
- * that windows cut differently: that they differ in dtype is all that is said. */
+/* Two of which an element of one holds more values than one of the other (dtype_values) lie in
+ * bytes that windows cut differently: that they differ in dtype is all that is said. */
 static bool comparable(const struct diff *d, const struct item *x)
 {
 	if (x->kind != CONTENTS && x->kind != DTYPE && x->kind != OPERANDS)
@@ -688,9 +688,10 @@ static void average_name(const struct table_average *a, char *buf, size_t bytes)
 		snprintf(buf, bytes, "%.100s", a->name);
 }
 
-/* a or b NULL: the other one alone has it. Tensors are compared as all others are: this is about the steps
- * that are in them. */
-static void put_average(struct diff *d, const struct table_average *a, const struct table_average *b)
+/* a or b NULL: the other one alone has it. Tensors are compared as all others are: this is about
+ * the steps that are in them. */
+static void put_average(struct diff *d, const struct table_average *a,
+			const struct table_average *b)
 {
 	static const struct column name = { "name", NULL, false, FIT_WHOLE },
 				   rule = { "rule", NULL, true, FIT_WHOLE },
@@ -716,12 +717,15 @@ static void put_average(struct diff *d, const struct table_average *a, const str
 	if (!a || !b)
 		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", who);
 	else if (strcmp(a->schedule, b->schedule) != 0)
-		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who, a->schedule,
-			b->schedule);
+		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who,
+			a->schedule, b->schedule);
 	else if ((a->flags | b->flags) & AVERAGE_MIXED)
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has parts with different chains in %s: they cannot be compared.",
-			who, !(b->flags & AVERAGE_MIXED) ? "A" : a->flags & AVERAGE_MIXED ? "both" : "B");
+			who,
+			!(b->flags & AVERAGE_MIXED) ? "A"
+			: a->flags & AVERAGE_MIXED  ? "both"
+						    : "B");
 	else if (!averages_same_chain(a, b))
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has different chains: A: %s (%02x%02x%02x%02x); B: %s "

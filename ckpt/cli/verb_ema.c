@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_ema.c - ckptctl ema: the averages of the weights that a checkpoint has: how they are made, which
- * steps are in them, and whether they look sound.
- * Invariant: it reads metadata alone, and says "sound" of nothing: health is what the daemon measured when it
- * made them, or it is not known.
+ * verb_ema.c - ckptctl ema: the averages of the weights that a checkpoint has: how they are made,
+ * which steps are in them, and whether they look sound.
+ * Invariant: it reads metadata alone, and says "sound" of nothing: health is what the daemon
+ * measured when it made them, or it is not known.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/averages.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/subject.h"
 #include <inttypes.h>
@@ -56,7 +56,8 @@ static void put_table(struct output *o, const struct checkpoint *k, const struct
 		output_put(o, &col[COL_UPDATES], cell_of(CELL_COUNT, a->updates));
 		output_put(o, &col[COL_LAST], cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
 		output_put(o, &col[COL_SINCE],
-			   a->last_step == UINT64_MAX ? cell_none() : cell_of(CELL_NUMBER, a->since));
+			   a->last_step == UINT64_MAX ? cell_none()
+						      : cell_of(CELL_NUMBER, a->since));
 		output_put(o, &col[COL_PRODUCT], cell_real(a->product));
 		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, x[i].ntensor));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x[i].bytes + x[i].carry_bytes));
@@ -93,22 +94,26 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 	cli_mark(c, STYLE_STRONG, a->name, 4, ": %s", a->schedule);
 	cli_mark(c, STYLE_PLAIN, "", 4, "    %s.", averages_chain(k, a, line, sizeof line));
 	if (averages_lag(k, a) && averages_lag(k, a) != UINT64_MAX)
-		cli_mark(c, STYLE_PLAIN, "", 4,
-			 "    the checkpoint's own step is not in it: a gate kept it out, or CKPT_NO_EMA.");
+		cli_mark(
+			c, STYLE_PLAIN, "", 4,
+			"    the checkpoint's own step is not in it: a gate kept it out, or CKPT_NO_EMA.");
 	if (x->ncopied == UINT32_MAX)
-		cli_mark(c, STYLE_WARN, "", 4,
-			 "    This version cannot read the schedule: which tensors are copied is not known.");
+		cli_mark(
+			c, STYLE_WARN, "", 4,
+			"    This version cannot read the schedule: which tensors are copied is not known.");
 	else if (x->ncopied)
-		cli_mark(c, STYLE_PLAIN, "", 4,
-			 "    %s tensor%s copied: the step's own (restore --only ema.%s takes them along).",
-			 human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
+		cli_mark(
+			c, STYLE_PLAIN, "", 4,
+			"    %s tensor%s copied: the step's own (restore --only ema.%s takes them along).",
+			human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
 	if (a->flags & AVERAGE_KAHAN)
 		cli_mark(c, STYLE_PLAIN, "", 4,
 			 "    kahan: ema.%s.carry/... keep what rounding would lose (%s).", a->name,
 			 human_bytes(x->carry_bytes, n));
 	if (a->flags & AVERAGE_SEEDED)
 		cli_mark(c, STYLE_PLAIN, "", 4,
-			 "    seeded: it began at step %" PRIu64 " with values of another checkpoint (seed=).",
+			 "    seeded: it began at step %" PRIu64
+			 " with values of another checkpoint (seed=).",
 			 a->since);
 	if (a->flags & AVERAGE_MIXED)
 		cli_mark(c, STYLE_WARN, "    mixed: ", 4, AVERAGES_MIXED_TEXT ".");
@@ -142,8 +147,9 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 		put_table(c->o, k, x, n);
 		for (uint32_t i = 0; i < n; i++)
 			say_average(c, k, &x[i]);
-		cli_say(c, STYLE_DIM, "%u average%s, %s: so much on disk, and in each slot of memory.",
-			n, n == 1 ? "" : "s", human_bytes(bytes, size));
+		cli_say(c, STYLE_DIM,
+			"%u average%s, %s: so much on disk, and in each slot of memory.", n,
+			n == 1 ? "" : "s", human_bytes(bytes, size));
 	}
 	output_end(c->o);
 	return bad ? CLI_WARNINGS : CLI_OK;
@@ -204,9 +210,10 @@ const struct cli_verb verb_ema = {
 			{ "ckptctl restore latest out --only ema.fast", "one of them as a model" },
 			{ NULL, NULL },
 		},
-	.exits = "0; 3 an average is mixed, or its health is bad; 4 the metadata is damaged; 5 it is "
-		 "not committed; 10 there is no such store or checkpoint, or it has no averages; 12 no "
-		 "permission.",
+	.exits =
+		"0; 3 an average is mixed, or its health is bad; 4 the metadata is damaged; 5 it is "
+		"not committed; 10 there is no such store or checkpoint, or it has no averages; 12 no "
+		"permission.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

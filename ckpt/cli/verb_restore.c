@@ -37,9 +37,9 @@ struct restore {
 	struct subject s;
 	struct selection only; /* stands below the view */
 	struct view_file view;
-	bool alone;	  /* without --mesh: everything in one file */
+	bool alone;		      /* without --mesh: everything in one file */
 	char mesh[CKPT_NAME_MAX + 8]; /* that it has then */
-	uint32_t dtype;	  /* 0: as they are */
+	uint32_t dtype;		      /* 0: as they are */
 	struct safetensors_meta meta[SELECTION_META];
 	struct remesh to;
 	struct rank_files files;
@@ -294,12 +294,14 @@ static void say_only(struct restore *r)
 			 a->schedule, human_count(x->ncopied, copied),
 			 x->ncopied == 1 ? "is" : "are", x->copied ? " (" : "",
 			 x->copied ? x->copied : "",
-			 !x->copied		? ""
+			 !x->copied	   ? ""
 			 : x->ncopied == 1 ? ")"
 					   : ", ...)");
 		if (a->flags & AVERAGE_MIXED)
-			cli_hint(r->c, "%s: its parts have different chains of updates: ckptctl ema explains.",
-				 x->component);
+			cli_hint(
+				r->c,
+				"%s: its parts have different chains of updates: ckptctl ema explains.",
+				x->component);
 	}
 }
 
@@ -780,7 +782,7 @@ static int leave_out(struct restore *r)
 /* Read every byte, so that nothing that is damaged is written. */
 static int find_damage(struct restore *r)
 {
-	const struct checkpoint *k = r->only.whole ? r->only.whole
+	const struct checkpoint *k = r->only.whole   ? r->only.whole
 				     : r->view.whole ? r->view.whole
 						     : r->s.ckpt;
 	struct cli *c = r->c;

@@ -660,10 +660,11 @@ static void average_ill(const struct wire_report_average *a, char *buf, size_t b
 				      "; %llu tensor%s too far from the weights",
 				      (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
 	if (a->convex_broken)
-		n += (size_t)snprintf(buf + n, bytes - n,
-				      "; larger than the weights ever were in %llu tensor%s (%.150s)",
-				      (unsigned long long)a->convex_broken,
-				      a->convex_broken == 1 ? "" : "s", a->convex_name);
+		n += (size_t)snprintf(
+			buf + n, bytes - n,
+			"; larger than the weights ever were in %llu tensor%s (%.150s)",
+			(unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
+			a->convex_name);
 	if (a->flags & WIRE_AVERAGE_MIXED)
 		snprintf(buf + n, bytes - n, "; its parts have different chains of updates");
 }
@@ -689,11 +690,11 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 			cli_mark(c, STYLE_PLAIN, head, 18, "%s: no step in memory has it", a->name);
 		else
 			cli_mark(c, *ill ? STYLE_BAD : STYLE_PLAIN, head, 18,
-				 "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s", a->name,
-				 a->rule ? ", a rule" : "", (unsigned long long)a->step - 1,
-				 (unsigned long long)a->updates, a->updates == 1 ? "" : "s",
-				 (unsigned long long)a->lag, a->lag == 1 ? "" : "s",
-				 gate_why[a->gate], worst, ill);
+				 "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s",
+				 a->name, a->rule ? ", a rule" : "",
+				 (unsigned long long)a->step - 1, (unsigned long long)a->updates,
+				 a->updates == 1 ? "" : "s", (unsigned long long)a->lag,
+				 a->lag == 1 ? "" : "s", gate_why[a->gate], worst, ill);
 		head = "                  ";
 	}
 	if (!j->average_bytes && !j->averaged)

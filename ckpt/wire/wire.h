@@ -61,6 +61,7 @@
 #ifndef CKPT_WIRE_WIRE_H
 #define CKPT_WIRE_WIRE_H
 #include "ckpt/ckpt.h"
+#include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
 /* 5: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages */
@@ -403,17 +404,20 @@ struct wire_forgotten {
 
 /*
  * What the daemon knows, as a memfd: this head, then njob wire_report_job, nrank wire_report_rank,
- * nstep wire_report_step. Times *_ns without "wall" are CLOCK_MONOTONIC; 0 is never. Ranks and
- * steps are ordered by job, ranks by their number, steps newest mark first.
+ * nstep wire_report_step, naverage wire_report_average. Times *_ns without "wall" are CLOCK_MONOTONIC; 0 is never. Ranks,
+ * steps and averages are ordered by job, ranks by their number, steps newest mark first, averages as
+ * the job's declarations have them.
  */
 #define WIRE_REPORT_JOBS_MAX 1024u
 #define WIRE_REPORT_RANKS_MAX 32768u
 #define WIRE_REPORT_STEPS_MAX 32768u
+#define WIRE_REPORT_AVERAGES_MAX 16384u
 struct wire_report_head {
 	uint32_t magic, njob, nrank, nstep;
 	uint64_t now_ns, wall_ns, began_ns; /* began: the daemon */
 	uint32_t pid, sessions;		    /* sessions: ranks attached */
 	uint32_t draining, cut;		    /* cut: there is more than the limits allow */
+	uint32_t naverage, pad;
 	char version[64];
 };
 /* Why a step was skipped. */
@@ -468,6 +472,10 @@ struct wire_report_job {
 	/* Replicas of the newest launch that are not equal: a line for each tensor, of those that
 	 * fit; "": none is known to differ */
 	char drift[512];
+	/* Averages of the weights: bytes of all slots that are theirs; steps since the daemon began
+	 * that have theirs, that were given up because the next marks needed the slots, and, by enum
+	 * wire_gate, that an average did not take in */
+	uint64_t average_bytes, averaged, average_given_up, average_gated[4];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {
@@ -501,16 +509,49 @@ struct wire_report_step {
 	uint64_t written, total, writing_ns;
 	char text[192]; /* TORN, FAILED: why */
 };
+/* Why an average did not take a step in. */
+enum wire_gate {
+	WIRE_GATE_NONE,
+	WIRE_GATE_NOT_WANTED, /* CKPT_NO_EMA */
+	WIRE_GATE_LOSS,	      /* the note `loss` */
+	WIRE_GATE_NONFINITE,  /* a NaN or an infinite value in the weights */
+	WIRE_GATES,
+};
+/* enum average_flags of a table; and: a step in memory has it, what follows is of that one */
+enum {
+	WIRE_AVERAGE_KAHAN = 1,
+	WIRE_AVERAGE_MIXED = 2,
+	WIRE_AVERAGE_SEEDED = 4,
+	WIRE_AVERAGE_MADE = 256
+};
+/* An average of a job, or one of its rules with a schedule of its own. Of this host's elements. */
+struct wire_report_average {
+	uint32_t job, rule;   /* job: index. rule: as in docs/FORMAT.md, 0: the average itself */
+	uint32_t flags, gate; /* gate: of that step */
+	char name[64];
+	char schedule[512];			/* canonical; cut where it is longer */
+	uint64_t step;				/* 1 + that step */
+	uint64_t updates, last_step, since;	/* last_step, since: 1 + step; 0: none */
+	uint64_t lag;				/* steps since the newest update */
+	uint64_t nan, inf;			/* values in it */
+	uint64_t nan_sources, inf_sources;	/* in the weights */
+	uint64_t far, convex_broken;		/* tensors */
+	double product, worst;			/* worst: < 0: not known */
+	char worst_name[160], convex_name[160]; /* "": none */
+};
+/* Must someone look at it? */
+bool wire_average_is_bad(const struct wire_report_average *a);
 struct wire_report {
 	const struct wire_report_head *head;
 	const struct wire_report_job *job;
 	const struct wire_report_rank *rank;
 	const struct wire_report_step *step;
+	const struct wire_report_average *average;
 };
 /* Is it whole, and safe to be read? 0 or -EPROTO with the sentence. Pure: fuzzed. */
 int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, struct ckpt_err *err);
 /* Bytes of a report with so many of each. */
-uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep);
+uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep, uint32_t naverage);
 
 /* Send one message with nfd descriptors. 0, -EPIPE/-ECONNRESET when the peer is gone, -EAGAIN.
  * Never raises SIGPIPE. */

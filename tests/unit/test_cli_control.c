@@ -527,13 +527,14 @@ TEST(status_has_averages_and_a_bad_one_is_three)
 	fake_start(RIGHT);
 	SHOWN_IS(0, "status", "-S", fake.path);
 	RUN("status", "-S", fake.path, "--json");
-	assert_json(0, "ckptd.status/1",
-		    "{'jobs':[{'averaging':{'bytes':3145728,'averaged':8,'given_up':2,'gated_loss':1,"
-		    "'gated_not_wanted':0,'gated_nonfinite':0},'averages':[{'name':'fast','rule':0,'step':210,"
-		    "'updates':7,'last_step':210,'since_step':100,'lag_steps':0,'product':0.993,"
-		    "'gate':null,'kahan':true,'mixed':false,'worst':0.012,'worst_tensor':'model/w',"
-		    "'far_count':0,'nan_count':0,'ill':false},{'name':'slow','step':null,"
-		    "'updates':null,'worst':null,'nan_count':null,'ill':null}]}]}");
+	assert_json(
+		0, "ckptd.status/1",
+		"{'jobs':[{'averaging':{'bytes':3145728,'averaged':8,'given_up':2,'gated_loss':1,"
+		"'gated_not_wanted':0,'gated_nonfinite':0},'averages':[{'name':'fast','rule':0,'step':210,"
+		"'updates':7,'last_step':210,'since_step':100,'lag_steps':0,'product':0.993,"
+		"'gate':null,'kahan':true,'mixed':false,'worst':0.012,'worst_tensor':'model/w',"
+		"'far_count':0,'nan_count':0,'ill':false},{'name':'slow','step':null,"
+		"'updates':null,'worst':null,'nan_count':null,'ill':null}]}]}");
 	a[0].lag = 3;
 	a[0].gate = WIRE_GATE_LOSS;
 	SHOWN_IS(0, "status", "-S", fake.path);

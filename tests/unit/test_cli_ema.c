@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_ema.c - averages of the weights as the command sees them: ckptctl ema, show, verify, diff, stats,
- * convert and repair of checkpoints with averages, which are made by hand; and restore --only and --dtype,
- * element by element against the elements that the hand wrote.
+ * test_cli_ema.c - averages of the weights as the command sees them: ckptctl ema, show, verify,
+ * diff, stats, convert and repair of checkpoints with averages, which are made by hand; and restore
+ * --only and --dtype, element by element against the elements that the hand wrote.
  */
 #include "tests/lib/cli_rig.h"
-#include "ckpt/cli/averages.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/move/cast.h"
 #include "tests/lib/handmade.h"
 #include "tests/lib/row.h"
@@ -76,10 +76,10 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 	cut = handmade_layout(&t, "Shard(0)@fsdp");
 	all = handmade_layout(&t, "Replicate@fsdp");
 	for (uint32_t i = 0; i < 2; i++) {
-		w = handmade_tensor(&t, T(.component = i ? "ema.slow" : "ema.fast", .name = "w",
-					  .of = "model/w", .dtype = CKPT_F32, .role = CKPT_AVERAGE,
-					  .made = 1 + i, .layout = cut, .ndim = 2,
-					  .shape = { 8, 6 }));
+		w = handmade_tensor(&t,
+				    T(.component = i ? "ema.slow" : "ema.fast", .name = "w",
+				      .of = "model/w", .dtype = CKPT_F32, .role = CKPT_AVERAGE,
+				      .made = 1 + i, .layout = cut, .ndim = 2, .shape = { 8, 6 }));
 		handmade_piece(&t, rank, w, i * 256, 0, BOX(4 * rank, 0), BOX(4, 6));
 	}
 	w = handmade_tensor(&t, T(.component = "ema.slow.carry", .name = "w", .of = "model/w",
@@ -87,15 +87,13 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 				  .ndim = 2, .shape = { 8, 6 }));
 	handmade_piece(&t, rank, w, 512, 0, BOX(4 * rank, 0), BOX(4, 6));
 	if (!rank && !x->no_b) {
-		k = handmade_tensor(&t,
-				    T(.component = "ema.fast", .name = "b", .of = "model/b",
-				      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1,
-				      .layout = all, .ndim = 1, .shape = { 6 }));
+		k = handmade_tensor(&t, T(.component = "ema.fast", .name = "b", .of = "model/b",
+					  .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1,
+					  .layout = all, .ndim = 1, .shape = { 6 }));
 		handmade_piece(&t, rank, k, 1024, 0, origin, BOX(6));
-		k = handmade_tensor(&t,
-				    T(.component = "ema.slow", .name = "b", .of = "model/b",
-				      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 2,
-				      .layout = all, .ndim = 1, .shape = { 6 }));
+		k = handmade_tensor(&t, T(.component = "ema.slow", .name = "b", .of = "model/b",
+					  .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 2,
+					  .layout = all, .ndim = 1, .shape = { 6 }));
 		handmade_piece(&t, rank, k, 1088, 0, origin, BOX(6));
 	}
 	(void)handmade_add(p, rank, PART_AVERAGE, 0, &t, NULL, 0);
@@ -113,12 +111,12 @@ static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
 				  .role = CKPT_PARAM, .layout = cut, .ndim = 2, .shape = { 8, 6 }));
 	handmade_piece(&t, rank, k, 0, 0, BOX(4 * rank, 0), BOX(4, 6));
 	k = handmade_tensor(&t, T(.component = "optim", .name = "w.m", .of = "model/w",
-				  .dtype = CKPT_F32, .role = CKPT_MOMENT1, .layout = cut,
-				  .ndim = 2, .shape = { 8, 6 }));
+				  .dtype = CKPT_F32, .role = CKPT_MOMENT1, .layout = cut, .ndim = 2,
+				  .shape = { 8, 6 }));
 	handmade_piece(&t, rank, k, 256, 0, BOX(4 * rank, 0), BOX(4, 6));
-	k = handmade_tensor(&t, T(.component = x->clash ? "other" : "model", .name = x->clash ? "w" : "running",
-				  .dtype = CKPT_F32, .role = CKPT_BUFFER, .layout = all, .ndim = 1,
-				  .shape = { 6 }));
+	k = handmade_tensor(&t, T(.component = x->clash ? "other" : "model",
+				  .name = x->clash ? "w" : "running", .dtype = CKPT_F32,
+				  .role = CKPT_BUFFER, .layout = all, .ndim = 1, .shape = { 6 }));
 	if (!rank)
 		handmade_piece(&t, rank, k, 512, 0, origin, BOX(6));
 	k = handmade_tensor(&t, T(.component = "model", .name = "frozen", .dtype = CKPT_F32,
@@ -195,7 +193,8 @@ static struct strict_file load(const char *path)
 	return f;
 }
 
-/* The elements of a tensor as the hand wrote them, and then as `to` has them, rounded by another hand. */
+/* The elements of a tensor as the hand wrote them, and then as `to` has them, rounded by another
+ * hand. */
 static void expect(const struct strict_file *f, const char *key, const char *component,
 		   const char *name, uint32_t from, uint32_t to, uint64_t numel)
 {
@@ -273,7 +272,8 @@ TEST(restore_only_an_average_is_the_model_under_its_own_names)
 	expect(&f, "steps", "model", "steps", CKPT_I64, CKPT_I64, 1);
 	assert_string_equal(strict_meta(&f, "only"), "ema.fast");
 	assert_string_equal(strict_meta(&f, "average"), "fast");
-	assert_string_equal(strict_meta(&f, "average_schedule"), "constant decay=0.999 start=0 source=master");
+	assert_string_equal(strict_meta(&f, "average_schedule"),
+			    "constant decay=0.999 start=0 source=master");
 	assert_string_equal(strict_meta(&f, "average_updates"), "3");
 	assert_string_equal(strict_meta(&f, "average_last_step"), "30");
 	assert_string_equal(strict_meta(&f, "step"), "30");
@@ -282,7 +282,8 @@ TEST(restore_only_an_average_is_the_model_under_its_own_names)
 	strict_free(&f);
 	remove_tree(out);
 
-	RUN_IS(0, "restore", step, out, "--only", "ema.slow", "--dtype", "BF16", "--mem-limit", "64M");
+	RUN_IS(0, "restore", step, out, "--only", "ema.slow", "--dtype", "BF16", "--mem-limit",
+	       "64M");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 5);
 	expect(&f, "w", "ema.slow", "w", CKPT_F32, CKPT_BF16, 48);
@@ -336,7 +337,8 @@ TEST(restore_only_goes_with_mesh_rank_layout_and_view)
 	const struct strict_tensor *y;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype", "BF16");
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype",
+	       "BF16");
 	assert_int_equal(entries(out), 4);
 	f = load(path_of("%s/rank-00003.safetensors", out));
 	y = strict_find(&f, "w");
@@ -420,9 +422,10 @@ TEST(restore_only_refuses_what_would_be_no_model)
 
 TEST(the_rules_of_an_average_say_what_it_copies)
 {
-	const char *step = make("rules", &(struct odd){
-						 .fast = "constant decay=.9 running=skip frozen=copy steps=skip",
-						 .try = 4 });
+	const char *step =
+		make("rules",
+		     &(struct odd){ .fast = "constant decay=.9 running=skip frozen=copy steps=skip",
+				    .try = 4 });
 	struct strict_file f;
 
 	clear();
@@ -449,7 +452,8 @@ TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
 	f = load(alone());
 	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F16, 48);
 	for (uint32_t i = 0; i < f.ntensor; i++)
-		for (uint64_t k = f.tensor[i].begin; k < f.tensor[i].end && !strcmp(f.tensor[i].dtype, "F16"); k += 2)
+		for (uint64_t k = f.tensor[i].begin;
+		     k < f.tensor[i].end && !strcmp(f.tensor[i].dtype, "F16"); k += 2)
 			over += (f.bytes[f.data + k + 1] & 0x7f) == 0x7c && !f.bytes[f.data + k];
 	strict_free(&f);
 	j = json_kept(json_out("ckptd.restore/1"));
@@ -474,7 +478,9 @@ TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
 
 TEST(an_infinite_value_that_was_one_is_no_overflow)
 {
-	const float x[] = { 1.0f, 65520.0f, 65519.0f, -70000.0f, INFINITY, -INFINITY, NAN, 3.4e38f };
+	const float x[] = {
+		1.0f, 65520.0f, 65519.0f, -70000.0f, INFINITY, -INFINITY, NAN, 3.4e38f
+	};
 	const double wide[] = { 1e39, INFINITY, 3e38, -1e300 };
 	uint16_t half[8];
 	float narrow[4];
@@ -495,26 +501,31 @@ TEST(ema_lists_averages_their_chains_and_their_health)
 
 	SHOWN_IS(0, "ema", step);
 	RUN_IS(0, "ema", step, "--json");
-	assert_json(0, "ckptd.ema/1",
-		    "{'step': 30, 'job': 'demo', 'average_bytes': 624, 'averages': ["
-		    "{'name': 'fast', 'component': 'ema.fast', 'schedule': 'constant decay=0.999 start=0 source=master', "
-		    "'updates': 3, 'since_step': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
-		    "'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
-		    "'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
-		    "'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
-		    "{'name': 'slow', 'kahan': true, 'carry_bytes': 192, 'health': null}]}");
+	assert_json(
+		0, "ckptd.ema/1",
+		"{'step': 30, 'job': 'demo', 'average_bytes': 624, 'averages': ["
+		"{'name': 'fast', 'component': 'ema.fast', 'schedule': 'constant decay=0.999 start=0 source=master', "
+		"'updates': 3, 'since_step': 10, 'last_step': 30, 'lag_steps': 0, 'product': 0.25, "
+		"'mixed': false, 'seeded': false, 'kahan': false, 'tensor_count': 2, "
+		"'copied_count': 3, 'bytes': 216, 'carry_bytes': 0, "
+		"'health': 'updates 3, lag 0, |p-e|/|e| 0.01 at most (model/w), far 0, NaN 0', 'rules': []}, "
+		"{'name': 'slow', 'kahan': true, 'carry_bytes': 192, 'health': null}]}");
 	SHOWN_IS(0, "show", step);
 	RUN_IS(0, "show", step, "--json");
-	assert_json(0, "ckptd.show/1", "{'averages': [{'name': 'fast', 'updates': 3}, "
-				       "{'name': 'slow', 'kahan': true}]}");
+	assert_json(0, "ckptd.show/1",
+		    "{'averages': [{'name': 'fast', 'updates': 3}, "
+		    "{'name': 'slow', 'kahan': true}]}");
 }
 
 TEST(ema_says_what_is_wrong)
 {
 	const char *mixed = make("mixed", &(struct odd){ .mixed = true, .seeded = true, .try = 8 });
-	const char *ill = make("ill", &(struct odd){ .health = "updates 3, lag 0, |p-e|/|e| 2.5 at most (model/w), far 1, NaN 0",
-						     .health_of_slow = "updates 3, lag 0, |p-e|/|e| not known",
-						     .try = 9 });
+	const char *ill = make(
+		"ill",
+		&(struct odd){
+			.health = "updates 3, lag 0, |p-e|/|e| 2.5 at most (model/w), far 1, NaN 0",
+			.health_of_slow = "updates 3, lag 0, |p-e|/|e| not known",
+			.try = 9 });
 	const char *late = make("late", &(struct odd){ .last_step = 27, .try = 10 });
 	const char *none = make("none", &(struct odd){ .none = true, .try = 11 });
 
@@ -569,7 +580,8 @@ TEST(a_bare_name_means_the_weights)
 	RUN_IS(0, "show", step, "w", "--json");
 	assert_json(0, "ckptd.show/1", "{'tensors': [{'component': 'model', 'name': 'w'}]}");
 	RUN_IS(0, "show", step, "ema.fast/w", "--json");
-	assert_json(0, "ckptd.show/1", "{'tensors': [{'component': 'ema.fast', 'role': 'average'}]}");
+	assert_json(0, "ckptd.show/1",
+		    "{'tensors': [{'component': 'ema.fast', 'role': 'average'}]}");
 	RUN_IS(0, "cat", step, "ema.fast/w", "--stats");
 	RUN_IS(0, "cat", step, "w", "--stats");
 }
@@ -666,7 +678,8 @@ TEST(repair_makes_the_manifest_of_averages_anew)
 	RUN_IS(0, "repair", "--yes", step);
 	check_step(step);
 	RUN("ema", step, "--json");
-	assert_json(3, "ckptd.ema/1", "{'averages': [{'name': 'fast', 'mixed': true, 'health': null}, {}]}");
+	assert_json(3, "ckptd.ema/1",
+		    "{'averages': [{'name': 'fast', 'mixed': true, 'health': null}, {}]}");
 }
 
 TEST(diff_compares_averages_as_tensors_and_says_when_chains_differ)
@@ -679,16 +692,19 @@ TEST(diff_compares_averages_as_tensors_and_says_when_chains_differ)
 	RUN_IS(0, "diff", a, b);
 	assert_silent(got.out, "chains");
 	assert_silent(got.out, "verage");
-	/* The same bytes, whatever chain they came from, are no difference; that is told all the same. */
+	/* The same bytes, whatever chain they came from, are no difference; that is told all the
+	 * same. */
 	SHOWN_IS(0, "diff", a, other);
 	assert_says(got.out, "different chains");
 	RUN_IS(0, "diff", a, other, "--json");
-	assert_json(0, "ckptd.diff/1",
-		    "{'equal': true, 'averages': [{'name': 'fast', 'rule': 0, 'in_a': true, 'in_b': true, "
-		    "'same_chain': false}, {'name': 'slow', 'rule': 0, 'same_chain': false}]}");
+	assert_json(
+		0, "ckptd.diff/1",
+		"{'equal': true, 'averages': [{'name': 'fast', 'rule': 0, 'in_a': true, 'in_b': true, "
+		"'same_chain': false}, {'name': 'slow', 'rule': 0, 'same_chain': false}]}");
 	SHOWN_IS(6, "diff", a, none);
 	RUN_IS(6, "diff", none, a, "--json");
-	assert_json(6, "ckptd.diff/1", "{'averages': [{'in_a': false, 'in_b': true, 'same_chain': null}, {}]}");
+	assert_json(6, "ckptd.diff/1",
+		    "{'averages': [{'in_a': false, 'in_b': true, 'same_chain': null}, {}]}");
 }
 
 UNIT(.group_setup = make_out, .group_teardown = drop_all);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * averages.c - see averages.h. Called by verb_ema.c, verb_show.c and verb_diff.c.
+ * average_seen.c - see average_seen.h. Called by verb_ema.c, verb_show.c and verb_diff.c.
  * Invariant: what is not written in the checkpoint is none, never 0.
  */
-#include "ckpt/cli/averages.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/base/util.h"
 #include "ema/spec.h"
 #include <inttypes.h>
@@ -90,10 +90,9 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
 		of->mixed |= (t->average[i].flags & AVERAGE_MIXED) != 0;
 	}
 	for (uint32_t i = 0; i < k->nattr; i++) {
-		struct average_seen *of =
-			strncmp(k->attr[i].key, AVERAGES_HEALTH, head)
-				? NULL
-				: seen_of(x, n, k->attr[i].key + head);
+		struct average_seen *of = strncmp(k->attr[i].key, AVERAGES_HEALTH, head)
+						  ? NULL
+						  : seen_of(x, n, k->attr[i].key + head);
 
 		if (of)
 			of->health = k->attr[i].value;
@@ -149,7 +148,8 @@ bool averages_same_chain(const struct table_average *a, const struct table_avera
 	       !((a->flags | b->flags) & AVERAGE_MIXED);
 }
 
-char *averages_chain(const struct checkpoint *k, const struct table_average *a, char *buf, size_t bytes)
+char *averages_chain(const struct checkpoint *k, const struct table_average *a, char *buf,
+		     size_t bytes)
 {
 	uint64_t lag = averages_lag(k, a);
 
@@ -187,7 +187,8 @@ static void put_record(struct output *o, const struct checkpoint *k, const struc
 	put(o, "seeded", cell_of(CELL_FLAG, (a->flags & AVERAGE_SEEDED) != 0));
 }
 
-void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x, uint32_t n)
+void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x,
+		  uint32_t n)
 {
 	char component[CKPT_NAME_MAX + 8];
 
