@@ -1085,7 +1085,8 @@ static bool third_held(const struct launch *l, const struct member *m)
 static void third_decide(struct launch *l)
 {
 	uint32_t third = l->nslot - 1;
-	uint64_t need = 0;
+	uint64_t (*available)(void) = l->job->d->opts.available;
+	uint64_t need = 0, there = available ? available() : pages_available();
 	bool held = false;
 	char why[160] = "";
 
@@ -1102,11 +1103,11 @@ static void third_decide(struct launch *l)
 				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
 				 m->decl->raw_bytes / MIB);
 	}
-	if (!why[0] && need && pages_available() < need + 64 * MIB)
+	if (!why[0] && need && there < need + 64 * MIB)
 		snprintf(why, sizeof why,
 			 "a third one of each rank needs %" PRIu64
 			 " MiB, and the host has %" PRIu64,
-			 need / MIB, pages_available() / MIB);
+			 need / MIB, there / MIB);
 	if (why[0] && !held) {
 		third_drop(l, why);
 		return;
@@ -1136,9 +1137,9 @@ static void averages_say(const struct launch *l)
 		all += d->raw_bytes;
 	}
 	log_line(log, LOG_NOTICE,
-		 "launch: job %s: %u averages: %" PRIu64
-		 " elements of 4 bytes on this host, %" PRIu64 " MiB in each of %u slots: %" PRIu64
-		 " MiB of memory beside the snapshots' %" PRIu64 " MiB",
+		 "launch: job %s: averages (%u) have %" PRIu64
+		 " elements of 4 bytes on this host: %" PRIu64 " MiB in each of %u slots, %" PRIu64
+		 " MiB of memory beside the %" PRIu64 " MiB of the snapshots",
 		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
 		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
 	if (l->nslot < 3)

@@ -155,11 +155,9 @@ struct decl {
 	 * own memory, which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
-	struct table part; /* what is copied to its slot: one place */
-	/* The same, and behind it the tensors and pieces of the averages, as they lie in the slot.
-	 * Empty where it declares none. The copiers, drift and canaries know `part` alone. */
-	struct table all;
-	/* of where the pieces of both lie: equal ones have the same bytes between them */
+	struct table part; /* what is copied to its slot: one place; no averages */
+	/* of where its pieces, and those of averages, lie: equal ones have the same bytes between
+	 * them */
 	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
@@ -198,7 +196,7 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, all, main, constant, averages, raw_bytes), not of table, copy and
+/* Of what its slot holds (part, main, constant, averages, raw_bytes), not of table, copy and
  * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);

@@ -301,8 +301,6 @@ static void check_slot(const struct decl *d)
 		most = p->off + p->len;
 	}
 	assert_int_equal(a->made.place[0].bytes, most);
-	assert_int_equal(d->all.ntensor, d->part.ntensor + a->made.ntensor);
-	assert_int_equal(d->all.npiece, d->part.npiece + a->made.npiece);
 }
 
 /* All of each average of all ranks, once; and that is found when all ranks are put together. */
