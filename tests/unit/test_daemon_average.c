@@ -490,7 +490,8 @@ static char *attr_of(uint64_t step, const char *name, char ret[1024])
 static struct hold {
 	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t moved;
-	uint64_t step;	/* whose walk is held; 0: none */
+	uint64_t step; /* whose walk is held, unless it is open; 0: none */
+	bool open;
 	uint64_t after; /* bytes of it that are walked before */
 	uint32_t waits;
 	uint64_t fail_step;
@@ -519,7 +520,7 @@ static int hold_span(void *ctx, const struct pass_at *at, const struct walk_span
 		rc = -EDOM;
 	w->waits++;
 	pthread_cond_broadcast(&w->moved);
-	while (w->step == at->step && s->off >= w->after)
+	while (w->step == at->step && !w->open && s->off >= w->after)
 		pthread_cond_wait(&w->moved, &w->lock);
 	w->waits--;
 	pthread_mutex_unlock(&w->lock);
@@ -534,6 +535,7 @@ static void with_hold(uint64_t step)
 	pthread_mutex_init(&W_.lock, NULL);
 	pthread_cond_init(&W_.moved, NULL);
 	W_.step = step;
+	W_.open = false;
 	H.opts.pass = &holding;
 	H.opts.npass = 1;
 }
@@ -541,7 +543,7 @@ static void with_hold(uint64_t step)
 static void let_go(void)
 {
 	pthread_mutex_lock(&W_.lock);
-	W_.step = 0;
+	W_.open = true;
 	pthread_cond_broadcast(&W_.moved);
 	pthread_mutex_unlock(&W_.lock);
 }
@@ -551,7 +553,7 @@ static bool is_held(void)
 	bool held;
 
 	pthread_mutex_lock(&W_.lock);
-	held = W_.waits > 0 && W_.step;
+	held = W_.waits > 0 && !W_.open;
 	pthread_mutex_unlock(&W_.lock);
 	return held;
 }
@@ -1219,12 +1221,14 @@ TEST(the_last_step_of_ranks_that_ended_goes_on_from_the_one_before)
 }
 
 /* Writes to the job's own directory wait at the gate, and no others. */
+static char own_store[sizeof H.store];
 static int64_t own_pwrite(void *ctx, int fd, const void *buf, uint64_t n, uint64_t off)
 {
 	char link[64], path[512] = "";
 
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	return readlink(link, path, sizeof path - 1) > 0 && !strncmp(path, H.store, strlen(H.store))
+	return readlink(link, path, sizeof path - 1) > 0 &&
+			       !strncmp(path, own_store, strlen(own_store))
 		       ? G.ops.pwrite(ctx, fd, buf, n, off)
 		       : io_ops_posix.pwrite(NULL, fd, buf, n, off);
 }
@@ -1232,9 +1236,10 @@ static int64_t own_pwrite(void *ctx, int fd, const void *buf, uint64_t n, uint64
 TEST(a_step_whose_directory_hangs_is_rescued_with_its_averages)
 {
 	static struct io_ops ops;
-	char to[160], store[sizeof H.store];
+	char to[160];
 	struct wire_drained d = { 0 };
 
+	memcpy(own_store, H.store, sizeof own_store);
 	gate_make(&G);
 	ops = G.ops;
 	ops.pwrite = own_pwrite;
@@ -1255,10 +1260,9 @@ TEST(a_step_whose_directory_hangs_is_rescued_with_its_averages)
 	assert_int_equal(ask_drain(&A, JOB, to, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	gate_set(&G, false);
 	assert_true(d.written == 1 && d.failed == 0);
-	memcpy(store, H.store, sizeof store);
 	snprintf(H.store, sizeof H.store, "%.107s", to);
 	committed_is_ref(2);
-	memcpy(H.store, store, sizeof store);
+	memcpy(H.store, own_store, sizeof own_store);
 	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
 	committed_is_ref(2);
 }
