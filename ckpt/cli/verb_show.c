@@ -320,7 +320,8 @@ static void put_averages(struct output *o, const struct checkpoint *k)
 		snprintf(line, sizeof line, "%.60s: %s%s%s", x[i].a->name,
 			 averages_chain(k, x[i].a, chain, sizeof chain),
 			 x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
-			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema" : "");
+			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema"
+							     : "");
 		output_put(o, i ? &f_more : &f_averages, cell_text(line));
 	}
 }

@@ -701,15 +701,21 @@ static int restore(struct rank *k)
 	}
 }
 
+/* The state of step 0. */
+static void begin_anew(struct rank *k)
+{
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		model_init(k->shape, t, k->args->seed, &k->part[t]);
+	fill_frozen(k);
+}
+
 /* Brings the state to where training starts, and returns that step. */
 static uint64_t start(struct rank *k)
 {
 	if (k->ckpt && restore(k)) {
 		check_restored(k);
 	} else {
-		for (uint32_t t = 0; t < MODEL_TENSORS; t++)
-			model_init(k->shape, t, k->args->seed, &k->part[t]);
-		fill_frozen(k);
+		begin_anew(k);
 		k->got = (struct ckpt_got){ 0 };
 	}
 	ranks_barrier(k->ranks); /* every rank is content with what it got */
@@ -1009,6 +1015,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	struct ckpt_got first = k->got;
 	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
 	struct ckpt_err e = { 0 };
+	bool undefined = false;
 	int r;
 
 	for (;;) {
@@ -1017,6 +1024,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 		r = common_result(k, r, &e);
 		if (!gone(r) || left_until(deadline) == 0)
 			break;
+		undefined = true; /* the daemon may have died while it wrote to our memory */
 		nap(RETRY_MS * MS);
 		seal(k);
 	}
@@ -1025,6 +1033,9 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	if (r == 0) {
 		check_restored(k);
 		to = k->got.step;
+	} else if (undefined) {
+		begin_anew(k);
+		to = 0;
 	}
 	if (k->ranks->me == 0)
 		printf("trainer: went back from step %" PRIu64 " to step %" PRIu64 "\n", step, to);
