@@ -33,6 +33,14 @@ static void open_averaged(struct rank *k, const struct plan_of_job *p, uint32_t 
 	MUST_OF(k, ckpt_average(k->c, "fast", "constant decay=.9", &k->err));
 }
 
+/* Staged and guarded, as soon as a slot is free: one may be held by the step's average. */
+static void take(struct rank *k, uint64_t step, uint32_t flags)
+{
+	must_soon(rank_step(k, step, flags) == 0);
+	must_wait(k, step, CKPT_STAGED);
+	must_guard(k);
+}
+
 /* How many launches have become ready with so many slots in their first epoch. */
 static uint32_t ready_with(uint32_t slots)
 {
@@ -93,7 +101,7 @@ TEST(a_third_slot_that_the_host_has_no_memory_for_is_left_out)
 	assert_soon(said_times(&daemon_said, "every second step is averaged") == 1);
 	/* It trains in the two, whatever the library has mapped. */
 	for (uint64_t step = 1; step < 6; step++)
-		stage(&K, step, CKPT_STAGE_ONLY);
+		take(&K, step, CKPT_STAGE_ONLY);
 	rank_close(&K, 0);
 	atomic_store(&there, bytes + 64 * MIB);
 	(void)slot_bytes("enough");
@@ -116,7 +124,7 @@ static void one_is_small_script(struct rank *k)
 	if (k->rank == 0)
 		x->slot = k->c->slot[0].bytes;
 	for (uint64_t step = 1; step < 4; step++)
-		stage(k, step, CKPT_STAGE_ONLY);
+		take(k, step, CKPT_STAGE_ONLY);
 	rank_meet(k);
 	rank_close(k, 0);
 }
@@ -162,17 +170,17 @@ TEST(each_epoch_has_the_slots_that_its_averages_want)
 	open_averaged(&K, &p, 0);
 	must_seal(&K);
 	for (uint64_t step = 1; step < 4; step++)
-		stage(&K, step, CKPT_STAGE_ONLY);
+		take(&K, step, CKPT_STAGE_ONLY);
 	MUST_OF(&K, ckpt_average(K.c, "fast", NULL, &K.err));
 	must_seal(&K);
 	assert_soon(said_times(&daemon_said, "epoch 2, 2 slots of") == 1);
 	for (uint64_t step = 4; step < 8; step++)
-		stage(&K, step, CKPT_STAGE_ONLY);
+		take(&K, step, CKPT_STAGE_ONLY);
 	MUST_OF(&K, ckpt_average(K.c, "slow", "uniform", &K.err));
 	must_seal(&K);
 	assert_soon(said_times(&daemon_said, "epoch 3, 3 slots of") == 1);
 	for (uint64_t step = 8; step < 12; step++)
-		stage(&K, step, CKPT_STAGE_ONLY);
+		take(&K, step, CKPT_STAGE_ONLY);
 	rank_close(&K, 0);
 }
 
@@ -194,7 +202,7 @@ static void refused_script(struct rank *k)
 	rank_meet(k);
 	must_seal(k);
 	rank_meet(k);
-	stage(k, 1, CKPT_STAGE_ONLY);
+	take(k, 1, CKPT_STAGE_ONLY);
 	rank_meet(k);
 	rank_close(k, 0);
 }
@@ -216,9 +224,9 @@ TEST(another_daemon_takes_over_a_step_in_the_third_slot_though_it_would_not_begi
 	must_seal(&K);
 	gate_set(&G, true);
 	/* Two wait for the disk. */
-	stage(&K, 1, CKPT_PERSIST);
-	stage(&K, 2, CKPT_PERSIST);
-	stage(&K, 3, CKPT_STAGE_ONLY);
+	take(&K, 1, CKPT_PERSIST);
+	take(&K, 2, CKPT_PERSIST);
+	take(&K, 3, CKPT_STAGE_ONLY);
 	opens = gate_open_soon(&G);
 	host_kill(&H);
 	pthread_join(opens, NULL);
