@@ -4,6 +4,7 @@
  * Invariant: what is not written in the checkpoint is none, never 0.
  */
 #include "ckpt/cli/average_seen.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ema/spec.h"
 #include <inttypes.h>
@@ -143,9 +144,10 @@ bool averages_health_is_bad(const char *health)
 
 bool averages_same_chain(const struct table_average *a, const struct table_average *b)
 {
-	return !strcmp(a->schedule, b->schedule) && a->updates == b->updates &&
-	       !memcmp(a->history, b->history, sizeof a->history) &&
-	       !((a->flags | b->flags) & AVERAGE_MIXED);
+	return MUTANT(CHAINS_ALL_ALIKE) ||
+	       (!strcmp(a->schedule, b->schedule) && a->updates == b->updates &&
+		!memcmp(a->history, b->history, sizeof a->history) &&
+		!((a->flags | b->flags) & AVERAGE_MIXED));
 }
 
 char *averages_chain(const struct checkpoint *k, const struct table_average *a, char *buf,

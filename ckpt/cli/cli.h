@@ -93,6 +93,7 @@ enum cli_option_id {
 	OPT_RANK,
 	OPT_ONLY,
 	OPT_DTYPE,
+	OPT_AVERAGE,
 	OPT_MEM_LIMIT,
 	OPT_WATCH,
 	OPT_JOB,

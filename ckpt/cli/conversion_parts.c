@@ -4,6 +4,7 @@
  * own table and its piece in `all` are of the same tensor and rank, of which there is one.
  */
 #include "ckpt/cli/conversion_parts.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
@@ -98,8 +99,13 @@ static int made_begin(const struct parts *p, uint32_t rank, struct table *ret, s
 
 	for (uint32_t i = 0; i < t->nlayout && !rc; i++)
 		rc = table_add_layout(ret, &t->layout[i], NULL, err);
-	for (uint32_t i = 0; i < t->naverage && !rc; i++)
-		rc = table_add_average(ret, &t->average[i], NULL, err);
+	for (uint32_t i = 0; i < t->naverage && !rc; i++) {
+		struct table_average x = t->average[i];
+
+		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
+			x.updates = 0;
+		rc = table_add_average(ret, &x, NULL, err);
+	}
 	snprintf(name, sizeof name, "rank %u", rank);
 	return rc ? rc : table_add_place(ret, &(struct table_place){ name, rank, 0 }, NULL, err);
 }
@@ -205,8 +211,13 @@ static int tensors_add(struct parts *p, struct ckpt_err *err)
 		rc = ckpt_error(err, -ENOMEM, "out of memory for %u tensors", from->ntensor);
 	for (uint32_t i = 0; i < from->nlayout && !rc; i++)
 		rc = table_add_layout(&p->all, &from->layout[i], NULL, err);
-	for (uint32_t i = 0; i < from->naverage && !rc; i++)
-		rc = table_add_average(&p->all, &from->average[i], NULL, err);
+	for (uint32_t i = 0; i < from->naverage && !rc; i++) {
+		struct table_average x = from->average[i];
+
+		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
+			x.updates = 0;
+		rc = table_add_average(&p->all, &x, NULL, err);
+	}
 	for (uint32_t i = 0; i < from->ntensor && !rc; i++)
 		if (from->tensor[i].cls != CKPT_SINK)
 			rc = table_add_tensor(&p->all, &from->tensor[i], NULL, err);

@@ -48,6 +48,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_RANK, 0, "rank", "R", NULL, NULL, false, ARG_NONE },
 	{ OPT_ONLY, 0, "only", "COMPONENT", NULL, NULL, false, ARG_COMPONENT },
 	{ OPT_DTYPE, 0, "dtype", "DTYPE", "F32|BF16|F16", NULL, false, ARG_NONE },
+	{ OPT_AVERAGE, 0, "average", "SPEC", NULL, NULL, false, ARG_NONE },
 	{ OPT_MEM_LIMIT, 0, "mem-limit", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_WATCH, 'w', "watch", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_JOB, 'J', "job", "JOB", NULL, NULL, false, ARG_JOB },

@@ -4,6 +4,7 @@
  * Invariant: an averaged model has every tensor that its spec averages or copies, or there is none.
  */
 #include "ckpt/cli/selection.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ema/spec.h"
 #include <inttypes.h>
@@ -104,7 +105,7 @@ static int take_average(struct choosing *k, struct selection_of *of)
 		if (x->made || is_averages(x->component))
 			continue;
 		v = ema_spec_judge(spec, &subject);
-		if (v.act == EMA_COPY) {
+		if (v.act == EMA_COPY && !MUTANT(ONLY_WITHOUT_COPIED)) {
 			k->take[i] = true;
 			of->ncopied++;
 			of->copied = of->copied ? of->copied
@@ -113,6 +114,10 @@ static int take_average(struct choosing *k, struct selection_of *of)
 		if (v.act != EMA_AVERAGE)
 			continue;
 		at = table_find(k->t, of->component, x->name, TABLE_NONE);
+		if (MUTANT(ONLY_RAW) && at != TABLE_NONE) {
+			k->take[at] = false;
+			k->take[i] = true;
+		}
 		if (at == TABLE_NONE)
 			ckpt_errlist_add(&k->list,
 					 "%s/%s: there is no such tensor, and the average is of %s",

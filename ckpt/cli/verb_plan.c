@@ -4,6 +4,7 @@
  * Invariant: the figures are those of the plans that a restore would carry out.
  */
 #include "ckpt/base/util.h"
+#include "ckpt/cli/average_cost.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/flow_draw.h"
 #include "ckpt/cli/human.h"
@@ -22,6 +23,8 @@ struct planning {
 	const struct subject *s;
 	struct remesh to;
 	struct load_cost cost;
+	uint32_t naverage;
+	struct average_cost average[CLI_GIVEN_MAX];
 };
 
 /* --- figures --- */
@@ -161,6 +164,47 @@ static void put_read(struct planning *p)
 	output_put(o, &f_requests, cell_of(CELL_COUNT, k->requests));
 	output_put(o, &f_request_bytes, cell_of(CELL_BYTES, k->request_bytes));
 	output_close(o);
+}
+
+/* --- averages that it does not have yet --- */
+
+static void put_averages(struct planning *p)
+{
+	static const struct column col[] = {
+		{ "schedule", "AVERAGE", false, FIT_LAST },
+		{ "tensor_count", "TENSORS", true, FIT_WHOLE },
+		{ "bytes", "EACH SLOT", true, FIT_WHOLE },
+		{ "rank_bytes_max", "OF ONE RANK", true, FIT_WHOLE },
+	};
+	struct output *o = p->c->o;
+
+	output_list(o, "averages", p->naverage ? col : NULL, p->naverage ? ARRAY_LEN(col) : 0);
+	for (uint32_t i = 0; i < p->naverage; i++) {
+		const struct average_cost *x = &p->average[i];
+
+		output_row(o);
+		output_put(o, &col[0], cell_text(x->canonical));
+		output_put(o, &col[1], cell_of(CELL_COUNT, x->ntensor));
+		output_put(o, &col[2], cell_of(CELL_BYTES, x->bytes));
+		output_put(o, &col[3], cell_of(CELL_BYTES, x->most));
+		output_close(o);
+	}
+	output_close(o);
+	if (p->naverage)
+		cli_say(p->c, STYLE_DIM,
+			"Averages take this much memory in each slot, and disk in each step. With averages "
+			"a job has three slots where memory permits.");
+}
+
+static int take_averages(struct planning *p, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < p->c->ngiven && !rc; i++)
+		if (p->c->given[i].id == OPT_AVERAGE)
+			rc = average_cost(&p->to.target, p->c->given[i].value,
+					  &p->average[p->naverage++], err);
+	return rc;
 }
 
 /* --- the ranks --- */
@@ -382,6 +426,7 @@ static int put_plan(struct planning *p)
 	put_held(p);
 	put_read(p);
 	rc = put_ranks(p);
+	put_averages(p);
 	put_flow(c->o, &p->cost.flow);
 	output_put(c->o, &f_svg, cell_word(c->value[OPT_SVG]));
 	if (!rc)
@@ -398,6 +443,11 @@ static int plan(struct planning *p)
 
 	if (code)
 		return code;
+	rc = take_averages(p, &err);
+	if (rc) {
+		code = cli_fail(p->c, rc, &err, "docs/AVERAGES.md describes the specs");
+		goto out;
+	}
 	rc = load_cost(p->s->ckpt, &p->to.target, &p->cost, tick, NULL, &err);
 	if (rc)
 		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
@@ -405,6 +455,9 @@ static int plan(struct planning *p)
 	else
 		code = put_plan(p);
 	load_cost_free(&p->cost);
+out:
+	for (uint32_t i = 0; i < p->naverage; i++)
+		free(p->average[i].canonical);
 	remesh_free(&p->to);
 	return code;
 }
@@ -424,32 +477,39 @@ const struct cli_verb verb_plan = {
 	.name = "plan",
 	.help = "the cost of loading a checkpoint onto another mesh",
 	.synopsis =
-		(const char *const[]){ "[CKPT] --mesh=SPEC [--layout=FILE] [--svg=FILE]", NULL },
-	.about = "Prints for every rank of a mesh how many bytes it would hold, and how many it "
-		 "would have to read for them. A rank reads every chunk in full, because it "
-		 "checks it in full; so a rank that needs a few columns of a matrix reads more "
-		 "than it holds. One host that loads all ranks reads each chunk once, in few "
-		 "large reads. plan reads only metadata and writes no checkpoint.\n"
-		 "The matrix shows how many bytes each new rank (column) needs from each old rank "
-		 "(row), which saved them. If there are many ranks, a cell stands for several "
-		 "neighbours. --svg also draws the matrix, for a bug report.\n"
-		 "Placements follow the names of mesh dimensions. If both meshes have a "
-		 "dimension, it cuts what it cut before, whatever its new size is. If a dimension "
-		 "is new, all tensors are replicated over it. If the new mesh does not have a "
-		 "dimension, that dimension cuts nothing any more. Shards may be uneven or empty. "
-		 "If several mesh dimensions would cut one dimension of a tensor that has too few "
-		 "elements for them, only the largest cuts it. plan lists the tensors whose cuts "
-		 "change, with the reason.\n"
-		 "--layout overrides these rules. Each line of FILE is a name, or a glob over "
-		 "component/name, and placements in the order in which they apply: "
-		 "Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
-		 "Replicate@mesh. The first line that matches counts; '#' begins a comment. CKPT "
-		 "is latest (the default), latest~1, 12000, JOB@latest, or a path.",
+		(const char *const[]){
+			"[CKPT] --mesh=SPEC [--layout=FILE] [--average=SPEC]... [--svg=FILE]",
+			NULL },
+	.about =
+		"Prints for every rank of a mesh how many bytes it would hold, and how many it "
+		"would have to read for them. A rank reads every chunk in full, because it "
+		"checks it in full; so a rank that needs a few columns of a matrix reads more "
+		"than it holds. One host that loads all ranks reads each chunk once, in few "
+		"large reads. plan reads only metadata and writes no checkpoint.\n"
+		"The matrix shows how many bytes each new rank (column) needs from each old rank "
+		"(row), which saved them. If there are many ranks, a cell stands for several "
+		"neighbours. --svg also draws the matrix, for a bug report.\n"
+		"Placements follow the names of mesh dimensions. If both meshes have a "
+		"dimension, it cuts what it cut before, whatever its new size is. If a dimension "
+		"is new, all tensors are replicated over it. If the new mesh does not have a "
+		"dimension, that dimension cuts nothing any more. Shards may be uneven or empty. "
+		"If several mesh dimensions would cut one dimension of a tensor that has too few "
+		"elements for them, only the largest cuts it. plan lists the tensors whose cuts "
+		"change, with the reason.\n"
+		"With --average plan also prints how much memory an average of the weights with "
+		"this spec (ckpt_average, docs/AVERAGES.md) would take on the mesh, in each slot.\n"
+		"--layout overrides these rules. Each line of FILE is a name, or a glob over "
+		"component/name, and placements in the order in which they apply: "
+		"Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
+		"Replicate@mesh. The first line that matches counts; '#' begins a comment. CKPT "
+		"is latest (the default), latest~1, 12000, JOB@latest, or a path.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },
 			{ "ckptctl plan step:90 --mesh dp=2,fsdp=4 --json",
 			  "every rank and tensor, for a program" },
+			{ "ckptctl plan --mesh fsdp=6 --average 'constant decay=.999'",
+			  "and the memory of an average" },
 			{ "ckptctl plan --mesh tp=4 --layout tp.txt", "cut by rules of your own" },
 			{ "ckptctl plan --mesh fsdp=6 --svg flow.svg",
 			  "draw which rank needs whose bytes" },
@@ -458,14 +518,17 @@ const struct cli_verb verb_plan = {
 	.option =
 		(const struct cli_verb_option[]){
 			REMESH_OPTIONS,
+			{ OPT_AVERAGE,
+			  "also the memory of an average with this spec; can be repeated" },
 			{ OPT_SVG,
 			  "also draw the matrix into this file; an existing file is replaced "
 			  "only if it is such a picture" },
 			{ OPT_NONE, NULL } },
-	.exits = "0; 2 the mesh or the layout file is wrong; 4 its metadata is damaged; 5 it is "
-		 "not committed; 7 it lacks what the mesh needs; 10 there is no such store or "
-		 "checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
-		 "read.",
+	.exits =
+		"0; 2 the mesh, the layout file or the spec of an average is wrong; 4 its metadata is damaged; 5 it is "
+		"not committed; 7 it lacks what the mesh needs; 10 there is no such store or "
+		"checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
+		"read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -6,6 +6,7 @@
  */
 #include "ckpt/move/cast.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/reduce.h"
 #include <math.h>
@@ -116,7 +117,7 @@ uint64_t cast_overflows(uint32_t from, const void *x, uint32_t to, const void *r
 	uint32_t step = dtype_bytes(from), ret_step = dtype_bytes(to);
 	uint64_t over = 0;
 
-	for (uint64_t i = 0; i < n; i++)
+	for (uint64_t i = 0; i < n && !MUTANT(CAST_OVERFLOW_UNCOUNTED); i++)
 		if (is_infinite(to, (const uint8_t *)ret + i * ret_step))
 			over += !is_infinite(from, (const uint8_t *)x + i * step);
 	return over;

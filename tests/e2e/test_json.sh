@@ -303,6 +303,7 @@ echo "model/* Shard(1)@dp" >"$tmp/rules"
 check "layout" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --svg "$tmp/layout.svg"
 check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --summary
 check "plan" json 0 plan "$dir" --mesh fsdp=2
+check "plan --average" json 0 plan "$dir" --mesh fsdp=2 --average "constant decay=.9"
 check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
 check "plan --layout" json 0 plan "$dir" --mesh dp=3 --layout "$tmp/rules"
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3

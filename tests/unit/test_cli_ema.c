@@ -604,6 +604,61 @@ TEST(verify_reads_averages)
 	RUN_IS(0, "show", "--files", step);
 }
 
+TEST(plan_counts_the_memory_of_averages)
+{
+	const char *step = make("plan", &(struct odd){ .f8 = true, .try = 19 });
+
+	/* w has 48 elements, b 6. */
+	SHOWN_IS(0, "plan", step, "--mesh", "fsdp=2", "--average", "constant decay=.999",
+		 "--average", "uniform kahan w=skip");
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=2", "--average", "constant decay=.999", "--average",
+	       "uniform kahan w=skip", "--json");
+	assert_json(0, "ckptd.plan/1",
+		    "{'averages': [{'schedule': 'constant decay=0.999 start=0 source=master', "
+		    "'tensor_count': 2, 'bytes': 216}, "
+		    "{'tensor_count': 1, 'bytes': 48, 'rank_bytes_max': 48}]}");
+	/* On one rank all of it is that one's. */
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--average", "constant decay=.999", "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': [{'bytes': 216, 'rank_bytes_max': 216}]}");
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': []}");
+	RUN_IS(2, "plan", step, "--mesh", "fsdp=2", "--average", "constant");
+	RUN_IS(2, "plan", step, "--mesh", "fsdp=2", "--average", "constant decay=1.5");
+	assert_says(got.err, "decay");
+	RUN_IS(2, "plan", step, "--mesh", "fsdp=2", "--average", "nonsense decay=.5");
+	RUN_IS(7, "plan", step, "--mesh", "fsdp=2", "--average", "constant decay=.9 q=average");
+	assert_says(got.err, "model/q: F8_E4M3");
+}
+
+TEST(restore_only_needs_only_what_it_writes)
+{
+	const char *step = make("hurt", &(struct odd){ .try = 20 });
+	json_t *j;
+
+	clear();
+	/* Part 0 is rank 0's averages: the first piece of ema.fast/w lies in front. */
+	flip(part(step, 0), 4096 + 3);
+	RUN_IS(0, "restore", step, out, "--only", "model");
+	clear();
+	RUN_IS(4, "restore", step, out, "--only", "ema.fast");
+	assert_false(exists(out));
+	RUN_IS(3, "restore", step, out, "--only", "ema.fast", "--keep-going", "--json");
+	j = json_kept(json_out("ckptd.restore/1"));
+	assert_true(count(j, "left_out") >= 1);
+	assert_says(string(item(j, "left_out", 0), "tensor"), "ema.fast/");
+	clear();
+}
+
+TEST(components_are_offered_behind_only)
+{
+	const char *step = make("offered", &(struct odd){ .try = 21 });
+
+	RUN_IS(0, "completion", "complete", "--", "restore", step, "--only", "ema.f");
+	assert_string_equal(got.out, "ema.fast\n");
+	RUN_IS(0, "completion", "complete", "--", "restore", step, "--dtype=B");
+	assert_string_equal(got.out, "--dtype=BF16\n");
+}
+
 /* --- to another mesh, and back --- */
 
 /* The tensors of a step, averages among them, hold what the hand wrote. */
