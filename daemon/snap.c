@@ -796,7 +796,7 @@ static struct snap *newest_staged(const struct job *j, const struct place *p)
 
 void gate_close(struct launch *l)
 {
-	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) /* the next epoch may have fewer */
+	for (uint32_t i = 0; i < l->nslot; i++)
 		shared_gate_take(l->page, i);
 }
 

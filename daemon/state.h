@@ -248,8 +248,9 @@ struct whole {
 	uint32_t epoch, world;
 	struct table table;  /* no pieces, no places */
 	struct names *names; /* its */
-	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the table.
-	 * NULL: there is no such part. Ranks that declare the same have one map; own: free it */
+	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the
+	 * table. NULL: there is no such part. Ranks that declare the same have one map; own: free
+	 * it */
 	uint32_t **map, *map_n;
 	bool *own;
 };
@@ -529,8 +530,8 @@ struct launch {
 	struct lineage_known known; /* the task's that commits */
 	uint32_t world, epoch, nattached, nlost;
 	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
-	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it mapped
-	 * by then, and it takes no memory before that is decided for all of them alike. */
+	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it
+	 * mapped by then, and it takes no memory before that is decided for all of them alike. */
 	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
 	uint32_t slots_epoch;
 	enum launch_state state;
