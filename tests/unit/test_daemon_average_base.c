@@ -331,7 +331,8 @@ static void flow_run(struct rank *k)
 	rc = rank_seal(k, PATIENCE);
 	if (!f->restore && f->rc) {
 		MUST_BE(rc, f->rc);
-		snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
+		if (k->rank == 0)
+			snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
 		rank_meet(k);
 		rank_close(k, 0);
 		return;
@@ -1251,6 +1252,30 @@ TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
 			       .to = 1,
 			       .no_gain = true });
 	assert_refused(seed_path(1), -EINVAL, "model/gain");
+}
+
+/* A seed may be anybody's: what lies in the place of its files is not waited for, and no link is
+ * followed. */
+TEST(a_seed_with_other_things_in_the_place_of_its_files_is_refused)
+{
+	char step[300], part[600] = "", manifest[400];
+	struct checkpoint *c;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1", &(struct flow){ .from = 1, .to = 2 });
+	for (uint64_t i = 1; i <= 2; i++) {
+		c = host_open(&H, OTHER, i);
+		snprintf(step, sizeof step, "%s", seed_path(i));
+		snprintf(manifest, sizeof manifest, "%s/MANIFEST", step);
+		snprintf(part, sizeof part, "%s/%s", step, c->file[0].name);
+		checkpoint_free(c);
+		MUST_BE(unlink(i == 1 ? manifest : part), 0);
+		MUST_BE(mkfifo(i == 1 ? manifest : part, 0600), 0);
+		assert_refused(step, i == 1 ? -EINVAL : -EUCLEAN, "cannot be used");
+		MUST_BE(unlink(i == 1 ? manifest : part), 0);
+		MUST_BE(symlink("/dev/zero", i == 1 ? manifest : part), 0);
+		assert_refused(step, i == 1 ? -ELOOP : -EUCLEAN, "cannot be used");
+	}
 }
 
 /* A seed is somebody else's: whatever its bytes are, it is a seed or a sentence. */
