@@ -42,6 +42,8 @@ check "the copied tensors are the step's own" eval 'ctl restore latest "$tmp/raw
 check "the raw model has the weights" same_tensor "$tmp/raw/model.safetensors" w "$tmp/raw.w"
 check "and is another one" eval '! cmp -s "$tmp/fast.w" "$tmp/raw.w"'
 check "as BF16" ctl restore latest "$tmp/half" --only ema.fast --dtype BF16
+check "the averaged model of the step in memory" ctl restore averaged@latest "$tmp/memory" --only ema.fast --from-memory
+check "has the same elements" same_tensor "$tmp/memory/model.safetensors" w "$tmp/fast.w"
 check "convert to another mesh" ctl convert latest "$tmp/converted" --mesh fsdp=3
 check "has the same averages" eval '"$ckptctl" diff "$store/averaged/step-000000000007" "$tmp/converted" >"$tmp/out.txt" && ! grep "^Average " "$tmp/out.txt"'
 check "from there, the averaged model" "$ckptctl" restore "$tmp/converted" "$tmp/again" --only ema.fast
@@ -63,3 +65,4 @@ readme_commands() {
 }
 check "README's commands about averages run" readme_commands
 check "and the model of its restore is the averaged one" cmp "$tmp/readme/fast/model.safetensors" "$tmp/half/model.safetensors"
+tap_end
