@@ -663,6 +663,12 @@ static float running_now(const struct averaging *x, uint32_t i, const struct joi
 	return row->hold ? max : MAX(max, j->sum.p.max_abs);
 }
 
+/* Where an average began, so little of it is left when it should be near its weights. A tensor that
+ * begins at zero and grows, as a bias does, is farther from its average than that is large for a
+ * while: with a constant decay until the product is .2 if it grows evenly, .08 if it grows with the
+ * square of the steps. */
+#define FORGOTTEN (1. / 64)
+
 static void tensor_judge(struct averaging *x, const struct joint *j, float running)
 {
 	struct average_row_health *h = &x->result->health[j->row];
@@ -680,7 +686,7 @@ static void tensor_judge(struct averaging *x, const struct joint *j, float runni
 		h->worst = ratio;
 		memcpy(h->worst_name, name, sizeof name);
 	}
-	h->far += ratio > 1 && state->product < .5 && state->last_step != EMA_NO_STEP;
+	h->far += ratio > 1 && state->product < FORGOTTEN && state->last_step != EMA_NO_STEP;
 	if (j->sum.e.max_abs > running * (1 + slack)) {
 		if (!h->convex_broken++)
 			memcpy(h->convex_name, name, sizeof name);
