@@ -143,7 +143,7 @@ struct average_result {
 		double worst; /* the largest ‖p-e‖/‖e‖ of a tensor; < 0: not known */
 		char worst_name[160]; /* of that tensor */
 		uint64_t
-			far; /* tensors with ‖p-e‖ > ‖e‖, of an average whose product of decays is below .5: it
+			far; /* tensors with ‖p-e‖ > ‖e‖, of an average whose product of decays is below 1/64: it
 				 should have forgotten where it began. A sign that was flipped, tensors that were swapped */
 		uint64_t convex_broken; /* tensors in which max|e| is above the running max|p| */
 		char convex_name[160];	/* the first of them */

@@ -698,7 +698,7 @@ static int slots_fit(const struct member *m, uint32_t nslot, const struct decl *
 /* Those that are had in any case. */
 static uint32_t slots_sure(const struct launch *l)
 {
-	return l->third == THIRD_SETTLED ? l->nslot : l->nslot - 1;
+	return l->third == THIRD_ASKED ? l->nslot - 1 : l->nslot;
 }
 
 /* In memory before the library hears of them: its next snapshot is not skipped. */
@@ -844,14 +844,21 @@ static void declare_sealed(struct declare *c, struct member *m)
  * slots of then: these snaps hold them. The rank marks nothing more before it has the answer. */
 static void declare_revised(struct declare *c, struct member *m)
 {
+	bool others = c->slot[0] != NULL;
+
 	launch_ring(c->l);
 	decl_unref(m->decl);
 	m->decl = TAKE(c->decl);
-	for (uint32_t i = 0; i < c->nslot && c->slot[0]; i++) {
+	for (uint32_t i = 0; i < c->nslot && others; i++) {
 		slotmem_unref(m->slot[i]);
 		m->slot[i] = TAKE(c->slot[i]);
 	}
 	declare_answer(c, m);
+	/* A third one that was granted meanwhile */
+	if (others && !m->slot[slots_sure(c->l) - 1]->touched) {
+		m->touched = c->l->state != LAUNCH_FORMING;
+		touch_start(c->l, m);
+	}
 }
 
 static void declare_end(struct declare *c)
@@ -1267,7 +1274,7 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->third == THIRD_TOUCHED ? l->nslot : slots_sure(l),
+			     .n = slots_sure(l),
 			     .decl = decl_slot_ref(m->decl) };
 	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);

@@ -35,6 +35,7 @@ check "ema lists them" ctl ema
 check "fast has 6 updates behind the copy" eval 'ctl ema && says "fast: constant decay=0.9 " "$tmp/out.txt" && says "6 updates since step 1, the newest at step 7" "$tmp/out.txt"'
 check "slow has a carry and a rule of its own" eval 'ctl ema && says "ema.slow.carry/" "$tmp/out.txt" && says "rule 1, uniform" "$tmp/out.txt"'
 check "and their health" eval 'ctl ema && says "health: updates 6" "$tmp/out.txt"'
+check "status has them too" eval 'ctl status && says "fast: step 7, 6 updates, 0 steps behind" "$tmp/out.txt"'
 check "every byte is verified" ctl verify --data latest
 check "restore --only ema.fast" ctl restore latest "$tmp/fast" --only ema.fast
 check "its elements are those of the plain loop" same_tensor "$tmp/fast/model.safetensors" w "$tmp/fast.w"
@@ -42,6 +43,8 @@ check "the copied tensors are the step's own" eval 'ctl restore latest "$tmp/raw
 check "the raw model has the weights" same_tensor "$tmp/raw/model.safetensors" w "$tmp/raw.w"
 check "and is another one" eval '! cmp -s "$tmp/fast.w" "$tmp/raw.w"'
 check "as BF16" ctl restore latest "$tmp/half" --only ema.fast --dtype BF16
+check "the averaged model of the step in memory" ctl restore averaged@latest "$tmp/memory" --only ema.fast --from-memory
+check "has the same elements" same_tensor "$tmp/memory/model.safetensors" w "$tmp/fast.w"
 check "convert to another mesh" ctl convert latest "$tmp/converted" --mesh fsdp=3
 check "has the same averages" eval '"$ckptctl" diff "$store/averaged/step-000000000007" "$tmp/converted" >"$tmp/out.txt" && ! grep "^Average " "$tmp/out.txt"'
 check "from there, the averaged model" "$ckptctl" restore "$tmp/converted" "$tmp/again" --only ema.fast
@@ -63,3 +66,4 @@ readme_commands() {
 }
 check "README's commands about averages run" readme_commands
 check "and the model of its restore is the averaged one" cmp "$tmp/readme/fast/model.safetensors" "$tmp/half/model.safetensors"
+tap_end

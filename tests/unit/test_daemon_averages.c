@@ -573,6 +573,24 @@ TEST(all_that_one_rank_can_see_is_refused_at_once)
 	judged(&j, line, ARRAY_LEN(line), NULL);
 }
 
+TEST(two_tensors_of_one_name_are_refused_though_one_rank_has_both)
+{
+	static const struct want want[] = {
+		PARAM("w"),
+		ROW(.component = "copy", .name = "w", .rows = 2),
+		MASTER("w.master", "model/w"),
+		MASTER("w.again", "model/w"),
+	};
+	static const char *const line[] = {
+		"average fast: copy/w of rank 0 and optim/w.master of rank 0 would both be ema.fast/w",
+		"average only: optim/w.master of rank 0 and optim/w.again of rank 0 would both be "
+	};
+	struct ranks j = RANKS("dp=1", want, { "fast", "constant decay=.9" },
+			       { "only", "constant decay=.9 copy/w=skip" });
+
+	judged(&j, line, ARRAY_LEN(line), NULL);
+}
+
 TEST(what_one_rank_sees_all_are_told_once_with_all_else)
 {
 	static const struct want want[] = {
