@@ -552,8 +552,10 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	           at most decay. gamma=X and power=X go with it, and are 1 and 2/3 without these words
  *	min_decay=X  timm with warmup=1, and diffusers: d is at least X; 0 without this word
  *	start=N    all steps up to N are copied; 0 without this word
- *	source=S   what is averaged where a tensor of role CKPT_MASTER says with .of that it is the
- *	           parameter's master. master, as without this word: the master. param: the parameter
+ *	source=S   what is averaged where an F32 tensor of role CKPT_MASTER says with .of that it is
+ *	           the parameter's master. master, as without this word: the master, which each rank
+ *	           declares that declares the parameter (CKPT_BOXES with nlocal 0 where it holds
+ *	           none of it). param: the parameter
  *	gate_loss=X  a step is left out if its note "loss" is X or more, or not a number
  *	seed=PATH  the directory of a step, from whose average of this name, or else from whose
  *	           weights, the average begins if the job has none yet. ckpt_seal opens PATH; a
@@ -569,8 +571,8 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	PATTERN=(SCHEDULE PARAM=X ...)  average it by this schedule
  * Without a rule, parameters of F32, BF16 and F16 are averaged, unless their class is CKPT_CONST.
  * These, other parameters, and buffers are copied; all other tensors are skipped. A master whose
- * parameter no rank declares counts as a parameter. What is copied is stored once, as the step's
- * own tensor.
+ * parameter no rank declares counts as that parameter, with the name that is in .of. What is copied
+ * is stored once, as the step's own tensor.
  *
  * A step is also left out if a rank has marked it with CKPT_NO_EMA, or if an averaged tensor has a
  * value that is not finite. It then has the average of the step before it.
@@ -580,7 +582,8 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * 2 slots only every second step is averaged (ckpt_opts.slots).
  *
  * spec NULL removes the average. To change one, remove it and declare it anew. After each of these
- * calls, call ckpt_seal on all ranks. Averages with an unchanged spec go on.
+ * calls, call ckpt_seal on all ranks. Averages of the same names go on; one with another schedule
+ * goes on with its values, and its history notes the change.
  *
  * For evaluation in the trainer, declare tensors of component "ema.NAME", class CKPT_SINK and dtype
  * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.

@@ -416,6 +416,20 @@ static void averaging_free(struct averaging *x)
 	free(x);
 }
 
+/* tests/storm goes along these lines, from an average to the one before it. */
+static void from_say(const struct averaging *x)
+{
+	const struct snap *s = x->snap;
+	char from[sizeof x->base->from + 64] = "begins anew";
+
+	if (x->previous)
+		snprintf(from, sizeof from, "goes on from step %" PRIu64, x->previous->step);
+	else if (x->base)
+		snprintf(from, sizeof from, "goes on from %s", x->base->from);
+	log_line(&s->job->d->opts.log, LOG_INFO, "average: job %s step %" PRIu64 " %s",
+		 s->job->name, s->step, from);
+}
+
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base)
 {
 	struct averaging *x = calloc(1, sizeof *x);
@@ -444,6 +458,7 @@ struct averaging *averaging_new(struct snap *s, struct snap *before, struct aver
 		row_decide(x, i);
 	for (uint32_t r = 0; r < s->world; r++)
 		seal_open(s, r);
+	from_say(x);
 	if (MUTANT(SEAL_EARLY))
 		seals_complete(s, x->result);
 	return x;
@@ -648,6 +663,12 @@ static float running_now(const struct averaging *x, uint32_t i, const struct joi
 	return row->hold ? max : MAX(max, j->sum.p.max_abs);
 }
 
+/* Where an average began, so little of it is left when it should be near its weights. A tensor that
+ * begins at zero and grows, as a bias does, is farther from its average than that is large for a
+ * while: with a constant decay until the product is .2 if it grows evenly, .08 if it grows with the
+ * square of the steps. */
+#define FORGOTTEN (1. / 64)
+
 static void tensor_judge(struct averaging *x, const struct joint *j, float running)
 {
 	struct average_row_health *h = &x->result->health[j->row];
@@ -665,7 +686,7 @@ static void tensor_judge(struct averaging *x, const struct joint *j, float runni
 		h->worst = ratio;
 		memcpy(h->worst_name, name, sizeof name);
 	}
-	h->far += ratio > 1 && state->product < .5 && state->last_step != EMA_NO_STEP;
+	h->far += ratio > 1 && state->product < FORGOTTEN && state->last_step != EMA_NO_STEP;
 	if (j->sum.e.max_abs > running * (1 + slack)) {
 		if (!h->convex_broken++)
 			memcpy(h->convex_name, name, sizeof name);

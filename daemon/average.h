@@ -143,7 +143,7 @@ struct average_result {
 		double worst; /* the largest ‖p-e‖/‖e‖ of a tensor; < 0: not known */
 		char worst_name[160]; /* of that tensor */
 		uint64_t
-			far; /* tensors with ‖p-e‖ > ‖e‖, of an average whose product of decays is below .5: it
+			far; /* tensors with ‖p-e‖ > ‖e‖, of an average whose product of decays is below 1/64: it
 				 should have forgotten where it began. A sign that was flipped, tensors that were swapped */
 		uint64_t convex_broken; /* tensors in which max|e| is above the running max|p| */
 		char convex_name[160];	/* the first of them */
@@ -234,8 +234,9 @@ void average_base_forget(struct launch *l);
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
 /*
  * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
- * declared they are looked at: true: a task does, and ends in launch_seeds_checked; meanwhile they
- * are pending. So ckpt_seal says what is wrong with one. Owner.
+ * declared, and there is nothing that the launch may go on from, they are looked at: true: a task
+ * does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal says what is wrong
+ * with one. Elsewhere an average whose seed cannot be used begins anew, and the log says so. Owner.
  */
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);

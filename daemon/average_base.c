@@ -102,16 +102,20 @@ struct load {
 	struct task task;
 	struct launch *l; /* reference */
 	uint32_t turn, world;
-	struct decl **dst;	    /* [world] decl_slot_ref */
-	struct average_held *held;  /* from memory; NULL: from disk, or seeds */
-	uint64_t below;		    /* from disk: a step of the line below this one */
+	struct decl **dst;	   /* [world] decl_slot_ref */
+	struct average_held *held; /* from memory; NULL: from disk, or seeds */
+	/* From disk: the launch's line, and a step of it below this one. The store is the place's, which
+	 * lives as long as the launch does */
+	struct store *store;
+	uint64_t generation, line_base, line_back, below;
 	struct average_seed *seeds; /* these are read; NULL: none */
 	bool check;		    /* could they be? */
 	uint64_t step;		    /* where what is seeded goes on */
 	struct device *device;	    /* of the seeds: a reference */
 	struct average_base *base;
 	char said[4096];
-	int rc; /* -ENOENT: there is no such step */
+	char unusable[512]; /* of a seed: why; "": none is */
+	int rc;		    /* -ENOENT: there is no such step */
 	struct ckpt_err err;
 };
 
@@ -145,12 +149,12 @@ static int load_from(struct load *x, const struct average_origin *s, average_mov
 
 /* Is it of the launch's line: one that it committed and has not gone back behind, or the one that it
  * restored? */
-static bool is_of_line(const struct launch *l, const struct store_step *s)
+static bool is_of_line(const struct load *x, const struct store_step *s)
 {
-	bool left = s->seq && s->seq <= l->back && s->step + 1 > l->base;
+	bool left = s->seq && s->seq <= x->line_back && s->step + 1 > x->line_base;
 
 	return s->state == STORE_COMMITTED &&
-	       ((s->generation == l->generation && !left) || s->step + 1 == l->base);
+	       ((s->generation == x->generation && !left) || s->step + 1 == x->line_base);
 }
 
 /* format_choose_fn: the parts with averages of what the ranks hold now. */
@@ -190,7 +194,7 @@ static int load_step(struct load *x, const struct source_dir *dir, int fd, bool 
 
 static int load_from_disk(struct load *x, const struct store_step *step)
 {
-	const struct store *store = x->l->place->store;
+	const struct store *store = x->store;
 	struct source_dir dir;
 	int fd, rc = store_step_open(store, step->dir, &fd, &x->err);
 
@@ -221,11 +225,11 @@ static int load_newest(struct load *x)
 {
 	struct store_step *step = NULL;
 	uint32_t n = 0;
-	int rc = store_scan(x->l->place->store, false, &step, &n, &x->err);
+	int rc = store_scan(x->store, false, &step, &n, &x->err);
 	bool none = rc == 0;
 
 	for (uint32_t i = 0; i < n && none; i++) {
-		if (!is_of_line(x->l, &step[i]) || step[i].step >= x->below)
+		if (!is_of_line(x, &step[i]) || step[i].step >= x->below)
 			continue;
 		rc = load_from_disk(x, &step[i]);
 		none = is_passed_over(rc);
@@ -269,12 +273,14 @@ static int load_seeds(struct load *x)
 		rc = average_seed_read(d, s, x->base, x->step, !x->check, &x->err);
 		if (x->check || rc == -ENOMEM)
 			continue;
-		if (rc < 0)
+		if (rc < 0) {
 			load_say(x, "average %s begins anew: %s",
 				 x->dst[0]->averages->name[s->spec], x->err.msg);
-		else
+			snprintf(x->unusable, sizeof x->unusable, "%.500s", x->err.msg);
+		} else {
 			load_say(x, "average %s begins at step %" PRIu64 " with %s",
 				 x->dst[0]->averages->name[s->spec], x->step, s->path);
+		}
 		rc = 0;
 	}
 	return rc;
@@ -336,6 +342,9 @@ static void load_done(struct daemon *d, struct task *t)
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
 			f->seeded = x->seeds || !x->held;
+			f->restored = x->held ? x->held->step : f->restored;
+			if (x->unusable[0])
+				job_error(j, 0, x->unusable);
 			f->said = false;
 			f->again_ns = 0;
 			said_log(j, x->said);
@@ -357,6 +366,10 @@ static struct load *load_new(struct launch *l)
 		return NULL;
 	}
 	x->l = l;
+	x->store = l->place->store;
+	x->generation = l->generation;
+	x->line_base = l->base;
+	x->line_back = l->back;
 	return x;
 }
 
@@ -444,7 +457,7 @@ static void check_done(struct daemon *d, struct task *t)
 	struct launch *l = x->l;
 
 	(void)d;
-	if (l->from && l->from->turn == x->turn)
+	if (l->from && l->from->checked == x->dst[0]->epoch)
 		l->from->checking = false;
 	launch_seeds_checked(l, x->dst[0]->epoch, x->rc, x->err.msg);
 	load_free(x);
@@ -462,9 +475,14 @@ bool average_seeds_check(struct launch *l)
 	const struct decl *first = l->member[0].decl;
 	struct load *x;
 
-	if (!f || !f->seeds || !first->averages || f->checked == first->epoch)
+	/* With steps to go on from, or amid the training, it may never be needed: then it may be gone. */
+	if (!f || f->checked == first->epoch)
 		return false;
 	f->checked = first->epoch;
+	f->checking = false;
+	if (!f->seeds || !first->averages || l->again ||
+	    atomic_load(&l->page->start) == START_UNASKED)
+		return false;
 	x = load_new(l);
 	if (!x)
 		return false; /* it is found when it is read */
@@ -478,7 +496,6 @@ bool average_seeds_check(struct launch *l)
 		return false;
 	}
 	x->task = (struct task){ load_run, check_done, NULL };
-	x->turn = f->turn;
 	f->checking = true;
 	l->refs++;
 	device_task(x->device, LANE_ASK, &x->task);
@@ -493,8 +510,7 @@ static const struct snap *step_due(const struct launch *l)
 	const struct snap *due = NULL;
 
 	for (const struct snap *s = l->job->snaps; s; s = s->next)
-		if (s->launch == l && s->phase != PHASE_COLLECTING && !s->dropped && !s->averaged &&
-		    s->rank[0].decl && s->rank[0].decl->averages &&
+		if (s->launch == l && !s->dropped && average_wanted(s) &&
 		    (!due || s->staged_at < due->staged_at))
 			due = s;
 	return due;
@@ -505,8 +521,8 @@ static const struct snap *step_before(const struct launch *l, const struct snap 
 {
 	const struct snap *s = l->job->before;
 
-	return s && s->launch == l && s->averaged && s->average && s->world == due->world &&
-			       s->step < due->step && s->rank[0].decl->averages
+	return s && s->launch == l && s->averaged && !s->dropped && s->world == due->world &&
+			       s->step < due->step
 		       ? s
 		       : NULL;
 }
@@ -514,7 +530,7 @@ static const struct snap *step_before(const struct launch *l, const struct snap 
 /* Are its places those of the step's declarations? */
 static bool base_is_for(const struct average_base *b, const struct snap *due)
 {
-	for (uint32_t r = 0; r < due->world; r++) {
+	for (uint32_t r = 0; r < due->world && b->world == due->world; r++) {
 		const struct averages *x = b->decl[r]->averages, *y = due->rank[r].decl->averages;
 
 		if (!y || memcmp(x->declared, y->declared, sizeof x->declared) != 0)

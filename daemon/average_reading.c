@@ -166,7 +166,7 @@ struct average_held *average_held_of(const struct snap *s)
 	return h;
 }
 
-struct average_held *average_held_newest(const struct snap *s)
+int average_held_newest(const struct snap *s, struct average_held **ret)
 {
 	const struct snap *best = s->averaged ? s : NULL;
 
@@ -174,7 +174,8 @@ struct average_held *average_held_newest(const struct snap *s)
 		if (k->launch == s->launch && k->averaged && !k->dropped && k->step <= s->step &&
 		    (!best || k->staged_at > best->staged_at))
 			best = k;
-	return best && best->average && best->rank[0].decl->averages ? average_held_of(best) : NULL;
+	*ret = best ? average_held_of(best) : NULL;
+	return best && !*ret ? -ENOMEM : 0;
 }
 
 struct average_held *average_held_of_base(const struct average_base *b)
@@ -608,7 +609,9 @@ static void row_say(const struct average_reading *x, uint32_t i, char *ret, size
 	if (r->rule)
 		snprintf(rule, sizeof rule, " (rule %u)", r->rule);
 	if (is->lost)
-		snprintf(ret, bytes, "average %s%s begins anew: %s has it not: %s", r->name, rule,
+		snprintf(ret, bytes, "average %s%s %s: %s has it not: %s", r->name, rule,
+			 x->base->decl[0]->averages->spec[r->average]->seed ? "begins with its seed"
+									    : "begins anew",
 			 x->base->from, is->why);
 	else
 		snprintf(ret, bytes, "average %s%s goes on from %s%s%s", r->name, rule,

@@ -40,8 +40,8 @@ struct average_held {
 };
 struct average_held *average_held_of(const struct snap *s); /* averaged. Owner. NULL: no memory */
 /* Of the step itself if it is averaged, else of the newest one before it in its launch that is.
- * NULL: there is none in memory, or no memory. Owner. */
-struct average_held *average_held_newest(const struct snap *s);
+ * *ret NULL: there is none in memory. -ENOMEM. Owner. */
+int average_held_newest(const struct snap *s, struct average_held **ret);
 struct average_held *
 average_held_of_base(const struct average_base *b); /* Owner. NULL: no memory */
 void average_held_free(struct average_held *h);	    /* NULL is fine */

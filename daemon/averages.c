@@ -406,7 +406,8 @@ static int seen_put(struct seen *x, const struct table_tensor *key, const struct
 	return table_add_tensor(&x->key, key, NULL, err);
 }
 
-/* Two sources of one name: a line for each name; without a list the later ones are marked. -ENOMEM. */
+/* Two sources of one name: a line for each name; without a list the later ones are marked.
+ * -ENOMEM. */
 static int names_check(struct seen *seen, struct averages *a, const struct table *t, uint32_t rank,
 		       struct ckpt_errlist *list, struct ckpt_err *err)
 {

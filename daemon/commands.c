@@ -161,6 +161,10 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 			to->used += mem ? mem->bytes : 0;
 			to->held += mem && mem != now ? mem->bytes : 0;
 		}
+	if (l) { /* averages that are gone on from, and lie in no slot */
+		to->used += average_base_held(l);
+		to->held += average_base_held(l);
+	}
 	to->used = MIN(to->used, to->held);
 }
 

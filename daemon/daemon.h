@@ -33,6 +33,8 @@ struct daemon_opts {
 	/* Of each of the two windows through which a rank's own memory is restored, at least 128
 	 * KiB; 0: 64 MiB */
 	uint64_t landing_bytes;
+	/* Tests: bytes that the host can give, as pages_available says; NULL: that */
+	uint64_t (*available)(void);
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

@@ -698,7 +698,7 @@ static int slots_fit(const struct member *m, uint32_t nslot, const struct decl *
 /* Those that are had in any case. */
 static uint32_t slots_sure(const struct launch *l)
 {
-	return l->third == THIRD_SETTLED ? l->nslot : l->nslot - 1;
+	return l->third == THIRD_ASKED ? l->nslot - 1 : l->nslot;
 }
 
 /* In memory before the library hears of them: its next snapshot is not skipped. */
@@ -844,14 +844,21 @@ static void declare_sealed(struct declare *c, struct member *m)
  * slots of then: these snaps hold them. The rank marks nothing more before it has the answer. */
 static void declare_revised(struct declare *c, struct member *m)
 {
+	bool others = c->slot[0] != NULL;
+
 	launch_ring(c->l);
 	decl_unref(m->decl);
 	m->decl = TAKE(c->decl);
-	for (uint32_t i = 0; i < c->nslot && c->slot[0]; i++) {
+	for (uint32_t i = 0; i < c->nslot && others; i++) {
 		slotmem_unref(m->slot[i]);
 		m->slot[i] = TAKE(c->slot[i]);
 	}
 	declare_answer(c, m);
+	/* A third one that was granted meanwhile */
+	if (others && !m->slot[slots_sure(c->l) - 1]->touched) {
+		m->touched = c->l->state != LAUNCH_FORMING;
+		touch_start(c->l, m);
+	}
 }
 
 static void declare_end(struct declare *c)
@@ -1085,7 +1092,8 @@ static bool third_held(const struct launch *l, const struct member *m)
 static void third_decide(struct launch *l)
 {
 	uint32_t third = l->nslot - 1;
-	uint64_t need = 0;
+	uint64_t (*available)(void) = l->job->d->opts.available;
+	uint64_t need = 0, there = available ? available() : pages_available();
 	bool held = false;
 	char why[160] = "";
 
@@ -1102,11 +1110,11 @@ static void third_decide(struct launch *l)
 				 "memory_max of rank %u allows no third one of %" PRIu64 " MiB", r,
 				 m->decl->raw_bytes / MIB);
 	}
-	if (!why[0] && need && pages_available() < need + 64 * MIB)
+	if (!why[0] && need && there < need + 64 * MIB)
 		snprintf(why, sizeof why,
 			 "a third one of each rank needs %" PRIu64
 			 " MiB, and the host has %" PRIu64,
-			 need / MIB, pages_available() / MIB);
+			 need / MIB, there / MIB);
 	if (why[0] && !held) {
 		third_drop(l, why);
 		return;
@@ -1136,9 +1144,9 @@ static void averages_say(const struct launch *l)
 		all += d->raw_bytes;
 	}
 	log_line(log, LOG_NOTICE,
-		 "launch: job %s: %u averages: %" PRIu64
-		 " elements of 4 bytes on this host, %" PRIu64 " MiB in each of %u slots: %" PRIu64
-		 " MiB of memory beside the snapshots' %" PRIu64 " MiB",
+		 "launch: job %s: averages (%u) have %" PRIu64
+		 " elements of 4 bytes on this host: %" PRIu64 " MiB in each of %u slots, %" PRIu64
+		 " MiB of memory beside the %" PRIu64 " MiB of the snapshots",
 		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
 		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
 	if (l->nslot < 3)
@@ -1266,7 +1274,7 @@ static void touch_start(struct launch *l, struct member *m)
 			     .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
-			     .n = l->third == THIRD_TOUCHED ? l->nslot : slots_sure(l),
+			     .n = slots_sure(l),
 			     .decl = decl_slot_ref(m->decl) };
 	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
@@ -1337,23 +1345,18 @@ static void cover_done(struct daemon *d, struct task *t)
 	launch_unref(l);
 }
 
-/* One that cannot be used ends the seal where it is needed for sure: not in a launch that has steps to
- * go on from, and not amid the training. */
 void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text)
 {
-	bool needed = !l->again && atomic_load(&l->page->start) != START_UNASKED;
-
 	if (l->covered_epoch != epoch)
 		return; /* it was declared anew */
-	if (rc < 0 && needed) {
+	if (rc < 0) {
 		l->covered_epoch = 0;
 		judge(l, rc, text);
 		shared_event(l->page);
 		job_error(l->job, 0, text);
-	}
-	if (rc < 0)
 		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
 			 text);
+	}
 	maybe_ready(l);
 }
 

@@ -157,30 +157,29 @@ static int by_off(const void *va, const void *vb)
 	return (a->off > b->off) - (a->off < b->off);
 }
 
-/* Everything that lies in the slot. */
-static const struct table *slot_all(const struct decl *d)
-{
-	return d->averages ? &d->all : &d->part;
-}
-
 int slotmem_clean(struct slotmem *s, const struct decl *d)
 {
-	const struct table *t = slot_all(d);
-	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
-	uint64_t end = 0;
-	uint32_t n = 0;
+	const struct table *made = decl_part(d, PART_AVERAGE);
+	uint64_t most = (uint64_t)d->part.npiece + (made ? made->npiece : 0) + 1;
+	cleanup_free struct extent *x = calloc(most, sizeof *x);
+	uint64_t end = 0, n = 0;
 
 	if (!x)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		const struct table_piece *p = &t->piece[i];
+	for (uint32_t i = 0; i < d->part.npiece; i++) {
+		const struct table_piece *p = &d->part.piece[i];
 
-		if (!(t->tensor[p->tensor].flags & TENSOR_BLOB))
+		if (!(d->part.tensor[p->tensor].flags & TENSOR_BLOB))
 			x[n++] = (struct extent){ p->off, p->off + p->len };
+	}
+	for (uint32_t i = 0; made && i < made->npiece; i++) {
+		uint64_t off = d->average_at + made->piece[i].off;
+
+		x[n++] = (struct extent){ off, off + made->piece[i].len };
 	}
 	qsort(x, n, sizeof *x, by_off);
 	x[n++] = (struct extent){ s->bytes, s->bytes };
-	for (uint32_t i = 0; i < n && !MUTANT(SLOT_NOT_CLEANED); i++) {
+	for (uint64_t i = 0; i < n && !MUTANT(SLOT_NOT_CLEANED); i++) {
 		if (x[i].off > end)
 			memset((uint8_t *)s->base + end, 0, x[i].off - end);
 		end = MAX(end, x[i].end);
@@ -205,7 +204,6 @@ void decl_slot_unref(struct decl *d)
 {
 	if (!d || !drop(&d->slots))
 		return;
-	table_free(&d->all); /* its sets are those of the others */
 	averages_free(d->averages);
 	table_free(&d->constant);
 	table_free(&d->main);
@@ -407,39 +405,6 @@ static int decl_pack(struct decl *d)
 	return rc;
 }
 
-/* What the copiers bring, and behind it the averages. Its sets are those of the two. */
-static int slot_all_make(struct decl *d, struct ckpt_err *err)
-{
-	const struct table *made = &d->averages->made, *part = &d->part;
-	uint32_t before = part->ntensor;
-	uint64_t bytes = d->average_at + made->place[0].bytes;
-	int rc = slot_begin(part, bytes, &d->all, err);
-
-	if (rc == 0 && table_reserve(&d->all, (uint64_t)part->ntensor + made->ntensor,
-				     (uint64_t)part->npiece + made->npiece) < 0)
-		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
-	for (uint32_t i = 0; i < made->naverage && rc == 0; i++)
-		rc = table_add_average(&d->all, &made->average[i], NULL, err);
-	for (uint32_t i = 0; i < part->ntensor && rc == 0; i++)
-		rc = table_add_tensor(&d->all, &part->tensor[i], NULL, err);
-	for (uint32_t i = 0; i < made->ntensor && rc == 0; i++)
-		rc = table_add_tensor(&d->all, &made->tensor[i], NULL, err);
-	for (uint32_t i = 0; i < part->npiece && rc == 0; i++)
-		rc = table_put_piece(&d->all, &part->piece[i], err);
-	for (uint32_t i = 0; i < made->npiece && rc == 0; i++) {
-		struct table_piece p = made->piece[i];
-
-		p.tensor += before;
-		p.off += d->average_at;
-		rc = table_put_piece(&d->all, &p, err);
-	}
-	if (rc == 0)
-		rc = table_seal(&d->all, err);
-	return rc == 0 && pack(&d->all, d->names) < 0
-		       ? ckpt_error(err, -ENOMEM, "no memory for a declaration")
-		       : rc;
-}
-
 /* Behind its tables are packed: the averages point into them. */
 static int decl_averages(struct decl *d, struct ckpt_err *err)
 {
@@ -448,10 +413,10 @@ static int decl_averages(struct decl *d, struct ckpt_err *err)
 
 	d->average_at = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	d->raw_bytes = d->average_at;
-	if (rc < 0 || !d->averages)
-		return rc;
-	d->raw_bytes = align_up(d->average_at + d->averages->bytes + SLOT_SEAL_BYTES, 2 * MIB);
-	return slot_all_make(d, err);
+	if (rc == 0 && d->averages)
+		d->raw_bytes =
+			align_up(d->average_at + d->averages->bytes + SLOT_SEAL_BYTES, 2 * MIB);
+	return rc;
 }
 
 /* What is copied by value lies in a segment: nobody copies it later. */
@@ -479,20 +444,26 @@ static int pieces_check(const struct decl *d, struct ckpt_err *err)
 	return 0;
 }
 
+static void pieces_sum(struct hash128_state *s, const struct table *t, uint64_t from)
+{
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		const uint64_t at[] = { from + p->off, p->len, t->tensor[p->tensor].flags };
+
+		hash128_add(s, at, sizeof at);
+	}
+}
+
 static uint64_t slot_sum(const struct decl *d)
 {
-	const struct table *t = slot_all(d);
 	struct hash128_state s;
 	struct hash128 h;
 	uint64_t sum;
 
 	hash128_begin(&s);
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		const struct table_piece *p = &t->piece[i];
-		const uint64_t at[] = { p->off, p->len, t->tensor[p->tensor].flags };
-
-		hash128_add(&s, at, sizeof at);
-	}
+	pieces_sum(&s, &d->part, 0);
+	if (d->averages)
+		pieces_sum(&s, &d->averages->made, d->average_at);
 	h = hash128_end(&s);
 	memcpy(&sum, &h, sizeof sum);
 	return sum;
@@ -680,10 +651,54 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 	return 0;
 }
 
+/* What is in `now`, and behind it the averages. The sets are those of the two, but for blobs'. */
+static int slot_averaged(const struct decl *d, const struct table *now, struct table *ret,
+			 struct ckpt_err *err)
+{
+	const struct table *made = &d->averages->made;
+	int rc = slot_begin(now, d->average_at + made->place[0].bytes, ret, err);
+
+	if (rc == 0 && table_reserve(ret, (uint64_t)now->ntensor + made->ntensor,
+				     (uint64_t)now->npiece + made->npiece) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for the table of a slot");
+	for (uint32_t i = 0; i < made->naverage && rc == 0; i++)
+		rc = table_add_average(ret, &made->average[i], NULL, err);
+	for (uint32_t i = 0; i < now->ntensor && rc == 0; i++)
+		rc = table_add_tensor(ret, &now->tensor[i], NULL, err);
+	for (uint32_t i = 0; i < made->ntensor && rc == 0; i++)
+		rc = table_add_tensor(ret, &made->tensor[i], NULL, err);
+	for (uint32_t i = 0; i < now->npiece && rc == 0; i++)
+		rc = now->tensor[now->piece[i].tensor].flags & TENSOR_BLOB
+			     ? table_add_piece(ret, &now->piece[i], err)
+			     : table_put_piece(ret, &now->piece[i], err);
+	for (uint32_t i = 0; i < made->npiece && rc == 0; i++) {
+		struct table_piece p = made->piece[i];
+
+		p.tensor += now->ntensor;
+		p.off += d->average_at;
+		rc = table_put_piece(ret, &p, err);
+	}
+	if (rc == 0)
+		rc = table_seal(ret, err);
+	if (rc < 0)
+		table_free(ret);
+	return rc;
+}
+
 int decl_slot_now(const struct decl *d, const void *raw, bool averaged, struct table *ret,
 		  struct ckpt_err *err)
 {
-	return table_now(averaged ? slot_all(d) : &d->part, raw, ret, err);
+	struct table now;
+	int rc;
+
+	if (!averaged || !d->averages)
+		return table_now(&d->part, raw, ret, err);
+	rc = table_now(&d->part, raw, &now, err);
+	if (rc < 0)
+		return rc;
+	rc = slot_averaged(d, &now, ret, err);
+	table_free(&now);
+	return rc;
 }
 
 int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,

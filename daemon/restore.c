@@ -622,14 +622,13 @@ static void fill_start(struct launch *l, uint32_t round)
 		x->dst = calloc(l->world, sizeof *x->dst);
 		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
-	if (!x || !x->src || !x->sums || !x->dst || !x->landing) {
+	if (!x || !x->src || !x->sums || !x->dst || !x->landing ||
+	    (s && averaged_declared(l) && average_held_newest(s, &x->held) < 0)) {
 		if (x)
 			restore_free(x);
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	if (s && averaged_declared(l) && !(x->want.flags & CKPT_DRY_RUN))
-		x->held = average_held_newest(s);
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;

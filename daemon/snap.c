@@ -796,7 +796,7 @@ static struct snap *newest_staged(const struct job *j, const struct place *p)
 
 void gate_close(struct launch *l)
 {
-	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) /* the next epoch may have fewer */
+	for (uint32_t i = 0; i < l->nslot; i++)
 		shared_gate_take(l->page, i);
 }
 
@@ -867,7 +867,8 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 /* It is released without the averages that it should have had. */
 static void average_gone(struct snap *s)
 {
-	if (s->dropped || s->pass_failed || !average_wanted(s))
+	/* one that was taken over may have been released before */
+	if (s->dropped || s->pass_failed || !s->rank[0].mark || !average_wanted(s))
 		return;
 	s->average_late = true;
 	s->job->average.given_up++;

@@ -155,11 +155,9 @@ struct decl {
 	 * own memory, which the daemon never sees */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
-	struct table part; /* what is copied to its slot: one place */
-	/* The same, and behind it the tensors and pieces of the averages, as they lie in the slot.
-	 * Empty where it declares none. The copiers, drift and canaries know `part` alone. */
-	struct table all;
-	/* of where the pieces of both lie: equal ones have the same bytes between them */
+	struct table part; /* what is copied to its slot: one place; no averages */
+	/* of where its pieces, and those of averages, lie: equal ones have the same bytes between
+	 * them */
 	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
@@ -198,7 +196,7 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, all, main, constant, averages, raw_bytes), not of table, copy and
+/* Of what its slot holds (part, main, constant, averages, raw_bytes), not of table, copy and
  * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
@@ -250,8 +248,9 @@ struct whole {
 	uint32_t epoch, world;
 	struct table table;  /* no pieces, no places */
 	struct names *names; /* its */
-	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the table.
-	 * NULL: there is no such part. Ranks that declare the same have one map; own: free it */
+	/* [PART_KINDS * world], by part_kind and part_rank: where a part's tensors are in the
+	 * table. NULL: there is no such part. Ranks that declare the same have one map; own: free
+	 * it */
 	uint32_t **map, *map_n;
 	bool *own;
 };
@@ -531,8 +530,8 @@ struct launch {
 	struct lineage_known known; /* the task's that commits */
 	uint32_t world, epoch, nattached, nlost;
 	uint32_t slots, nslot; /* slots: as its ranks ask; 0: ckptd decides on nslot */
-	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it mapped
-	 * by then, and it takes no memory before that is decided for all of them alike. */
+	/* Of slots 0, in the epoch slots_epoch: is the last of nslot to be had? Ranks have it
+	 * mapped by then, and it takes no memory before that is decided for all of them alike. */
 	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
 	uint32_t slots_epoch;
 	enum launch_state state;

@@ -191,6 +191,22 @@ static int part_add(struct whole *w, const struct decl *d, uint32_t kind, uint32
 	return rc;
 }
 
+static int slot_add(struct table *all, uint32_t r, const struct table *t, const uint32_t *map,
+		    uint64_t at, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t k = 0; k < t->npiece && rc == 0; k++) {
+		struct table_piece p = t->piece[k];
+
+		p.tensor = map[p.tensor];
+		p.place = r;
+		p.off += at;
+		rc = table_put_piece(all, &p, err);
+	}
+	return rc;
+}
+
 /* Of every slot what lies in it; the sets are those of the declarations. */
 static int pieces_add(const struct whole *w, struct decl *const *decl, struct table *all,
 		      struct ckpt_err *err)
@@ -199,26 +215,24 @@ static int pieces_add(const struct whole *w, struct decl *const *decl, struct ta
 	int rc;
 
 	for (uint32_t r = 0; r < w->world; r++)
-		n += (decl[r]->averages ? &decl[r]->all : &decl[r]->part)->npiece;
+		n += decl[r]->part.npiece +
+		     (decl[r]->averages ? decl[r]->averages->made.npiece : 0);
 	rc = table_reserve(all, 0, n);
 	if (rc < 0)
 		return ckpt_error(err, rc, "no memory for what all ranks declare");
 	for (uint32_t r = 0; r < w->world && rc == 0; r++) {
-		const struct table *t = decl[r]->averages ? &decl[r]->all : &decl[r]->part;
-		uint32_t nmain = w->map_n[r];
+		const struct table *made = decl_part(decl[r], PART_AVERAGE);
 
-		rc = table_add_place(all, &t->place[0], NULL, err);
-		for (uint32_t k = 0; k < t->npiece && rc == 0; k++) {
-			struct table_piece p = t->piece[k];
+		struct table_place place = decl[r]->part.place[0];
 
-			/* A slot's tensors are the main part's, and behind them the averages'. */
-			if (p.tensor < nmain)
-				p.tensor = w->map[r][p.tensor];
-			else
-				p.tensor = w->map[PART_AVERAGE * w->world + r][p.tensor - nmain];
-			p.place = r;
-			rc = table_put_piece(all, &p, err);
-		}
+		place.bytes = decl[r]->raw_bytes;
+		rc = table_add_place(all, &place, NULL, err);
+		/* A slot's tensors are the main part's, and those of its averages. */
+		if (rc == 0)
+			rc = slot_add(all, r, &decl[r]->part, w->map[r], 0, err);
+		if (rc == 0 && made)
+			rc = slot_add(all, r, made, w->map[PART_AVERAGE * w->world + r],
+				      decl[r]->average_at, err);
 	}
 	return rc < 0 ? rc : table_seal(all, err);
 }

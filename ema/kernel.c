@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel.c - see kernel.h. It cuts the elements into runs, each of which every target takes in turn
- * while the source is in the first cache, and adds up what the runs saw.
+ * kernel.c - see kernel.h. It cuts the elements into runs, gives each run with all targets to the
+ * instruction set, and adds up what the runs saw.
  * Invariant: the chosen instruction set changes speed only, never a bit of an average.
  */
 #include "ema/kernel.h"
@@ -18,9 +18,14 @@
 #define REACH_LOW 0x2b800000u  /* 2^-40 */
 #define REACH_HIGH 0x58800000u /* 2^50 */
 
-static void update_scalar(const struct ema_run *r, struct ema_seen *ret)
+static uint32_t update_scalar(uint32_t dtype, const uint8_t *p, uint64_t n, const struct ema_run *r,
+			      uint32_t ntarget, struct ema_seen *ret)
 {
-	ema_update_singly(r, 0, r->n, ret);
+	for (uint32_t k = 0; k < ntarget; k++) {
+		ret[k] = (struct ema_seen){ 0 };
+		ema_update_singly(dtype, p, 0, n, &r[k], &ret[k]);
+	}
+	return ema_max_singly(dtype, p, 0, n, 0);
 }
 
 const struct ema_isa ema_isa_scalar = { "scalar", update_scalar };
@@ -123,38 +128,20 @@ static void source_counted(uint32_t dtype, const uint8_t *p, uint64_t n,
 		count_one(ema_widen(dtype, p, i), &ret->nan, &ret->inf, &ret->max_abs);
 }
 
-static void result_counted(const struct ema_run *r, struct ema_health *ret)
+/* Of elements that were stored. */
+static void result_counted(uint32_t dtype, const uint8_t *p, const uint8_t *out, uint64_t n,
+			   struct ema_health *ret)
 {
-	for (uint64_t i = 0; i < r->n; i++) {
-		uint32_t p = ema_widen(r->dtype, r->p, i), e = ema_load(r->out, i);
-		double norm = (double)ema_of_bits(e), diff = (double)ema_of_bits(p) - norm;
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t x = ema_widen(dtype, p, i), e = ema_load(out, i);
+		double norm = (double)ema_of_bits(e), diff = (double)ema_of_bits(x) - norm;
 
 		if (!count_one(e, &ret->nan, &ret->inf, &ret->max_abs) ||
-		    ema_abs(p) >= EMA_INFINITY)
+		    ema_abs(x) >= EMA_INFINITY)
 			continue;
 		ret->diff2 += diff * diff;
 		ret->norm2 += norm * norm;
 	}
-}
-
-static void source_see(const struct ema_run *r, const struct ema_seen *seen,
-		       struct ema_source_health *ret)
-{
-	if (seen->p_max >= EMA_INFINITY)
-		source_counted(r->dtype, r->p, r->n, ret);
-	else
-		ret->max_abs = MAX(ret->max_abs, ema_of_bits(seen->p_max));
-}
-
-static void result_see(const struct ema_run *r, const struct ema_seen *seen, struct ema_health *ret)
-{
-	if (!MUTANT(EMA_SUMS_OVERFLOW) && (!in_reach(seen->p_max) || !in_reach(seen->e_max))) {
-		result_counted(r, ret);
-		return;
-	}
-	ret->max_abs = MAX(ret->max_abs, ema_of_bits(seen->e_max));
-	ret->diff2 += seen->diff2;
-	ret->norm2 += seen->norm2;
 }
 
 /* --- runs --- */
@@ -178,52 +165,75 @@ static uint64_t head_of(const void *out)
 	return at % EMA_WORD ? 0 : -at % EMA_LINE / EMA_WORD;
 }
 
-static void target_run(const struct ema_isa *i, uint32_t dtype, const uint8_t *p, uint64_t at,
-		       uint64_t n, const struct ema_target *t, struct ema_run *ret,
-		       struct ema_seen *ret_seen)
+/* Target t from element `at` on. */
+static struct ema_run run_of(const struct ema_target *t, uint64_t at)
 {
-	*ret = (struct ema_run){ .dtype = dtype, .mode = mode_of(t), .a = t->a, .n = n, .p = p };
-	ret->out = (uint8_t *)t->out + EMA_WORD * at;
-	ret->aligned = (uintptr_t)ret->out % EMA_LINE == 0;
+	struct ema_run r = { .mode = mode_of(t), .a = t->a };
+
+	r.out = (uint8_t *)t->out + EMA_WORD * at;
+	r.aligned = (uintptr_t)r.out % EMA_LINE == 0;
 	if (t->before)
-		ret->e = (const uint8_t *)t->before + EMA_WORD * at;
-	if (t->carry_out) {
-		ret->carry_out = (uint8_t *)t->carry_out + EMA_WORD * at;
-		ret->aligned = ret->aligned && (uintptr_t)ret->carry_out % EMA_LINE == 0;
-	}
+		r.e = (const uint8_t *)t->before + EMA_WORD * at;
 	if (t->carry_before)
-		ret->c = (const uint8_t *)t->carry_before + EMA_WORD * at;
-	*ret_seen = (struct ema_seen){ 0 };
-	i->update(ret, ret_seen);
-	if (!t->carry_out || ret->mode == EMA_CARRY || ret->mode == EMA_CARRY_ZERO)
+		r.c = (const uint8_t *)t->carry_before + EMA_WORD * at;
+	if (t->carry_out) {
+		r.carry_out = (uint8_t *)t->carry_out + EMA_WORD * at;
+		r.aligned = r.aligned && (uintptr_t)r.carry_out % EMA_LINE == 0;
+	}
+	return r;
+}
+
+/* The carry of a target that computes nothing. */
+static void carry_put(const struct ema_run *r, uint64_t n)
+{
+	if (!r->carry_out || r->mode == EMA_CARRY || r->mode == EMA_CARRY_ZERO)
 		return;
-	if (ret->mode == EMA_HOLD && ret->c)
-		memcpy(ret->carry_out, ret->c, EMA_WORD * n);
+	if (r->mode == EMA_HOLD && r->c)
+		memcpy(r->carry_out, r->c, EMA_WORD * n);
 	else
-		memset(ret->carry_out, 0, EMA_WORD * n);
+		memset(r->carry_out, 0, EMA_WORD * n);
+}
+
+static void run_update(uint32_t dtype, const uint8_t *p, uint64_t at, uint64_t n,
+		       const struct ema_target *t, uint32_t ntarget,
+		       struct ema_source_health *health)
+{
+	struct ema_run r[EMA_TARGETS_MAX];
+	struct ema_seen seen[EMA_TARGETS_MAX];
+	uint32_t p_max;
+
+	for (uint32_t k = 0; k < ntarget; k++)
+		r[k] = run_of(&t[k], at);
+	p_max = isa()->update(dtype, p, n, r, ntarget, seen);
+	if (health && p_max >= EMA_INFINITY)
+		source_counted(dtype, p, n, health);
+	else if (health)
+		health->max_abs = MAX(health->max_abs, ema_of_bits(p_max));
+	for (uint32_t k = 0; k < ntarget; k++) {
+		struct ema_health *h = t[k].health;
+
+		carry_put(&r[k], n);
+		if (!h)
+			continue;
+		if (!MUTANT(EMA_SUMS_OVERFLOW) && (!in_reach(p_max) || !in_reach(seen[k].e_max))) {
+			result_counted(dtype, p, r[k].out, n, h);
+			continue;
+		}
+		h->max_abs = MAX(h->max_abs, ema_of_bits(seen[k].e_max));
+		h->diff2 += seen[k].diff2;
+		h->norm2 += seen[k].norm2;
+	}
 }
 
 static void update_all(uint32_t dtype, const uint8_t *p, uint64_t n, const struct ema_target *t,
 		       uint32_t ntarget, struct ema_source_health *health)
 {
 	uint32_t size = dtype == CKPT_F32 ? 4 : 2;
-	const struct ema_isa *i = isa();
-	uint64_t head = ntarget ? head_of(t[0].out) : 0;
+	uint64_t head = head_of(t[0].out);
 
 	for (uint64_t at = 0, len; at < n; at += len, head = 0) {
 		len = MIN(n - at, head ? head : EMA_RUN_MAX);
-		for (uint32_t k = 0; k < ntarget; k++) {
-			struct ema_seen seen;
-			struct ema_run r;
-
-			target_run(i, dtype, p + size * at, at, len, &t[k], &r, &seen);
-			if (t[k].health)
-				result_see(&r, &seen, t[k].health);
-			if (health && k == 0)
-				source_see(&r, &seen, health);
-		}
-		if (health && !ntarget)
-			source_counted(dtype, p + size * at, len, health);
+		run_update(dtype, p + size * at, at, len, t, ntarget, health);
 	}
 }
 
@@ -236,6 +246,11 @@ void ema_update_targets(uint32_t dtype, const void *p, uint64_t n, const struct 
 
 	assert(dtype == CKPT_F32 || dtype == CKPT_BF16 || dtype == CKPT_F16);
 	assert(ntarget <= EMA_TARGETS_MAX);
+	if (!ntarget) {
+		if (health)
+			source_counted(dtype, p, n, health);
+		return;
+	}
 #ifdef __x86_64__
 	/* To nearest, nothing flushed to zero, whatever the thread has set for its own. */
 	_mm_setcsr(MUTANT(EMA_FLUSHES) ? 0x9fc0 : 0x1f80);

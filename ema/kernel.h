@@ -10,9 +10,9 @@
  *	a < 0.5     e' = fma(a, p - e, e)
  *	a >= 0.5    e' = fma(a - 1, p - e, p)
  * This is torch.lerp of PyTorch on a CPU with AVX2 or AVX-512, bit for bit (vectors:
- * tests/vectors/ema), NaN apart: every NaN that an update computes is 7fc00000, and a copy keeps the bits.
- * A BF16 or FP16 source is widened first, which is exact; a signalling NaN of FP16 becomes quiet.
- * The rounding modes that the calling thread has set do not matter.
+ * tests/vectors/ema), NaN apart: every NaN that an update computes is 7fc00000, and a copy keeps
+ * the bits. A BF16 or FP16 source is widened first, which is exact; a signalling NaN of FP16
+ * becomes quiet. The rounding modes that the calling thread has set do not matter.
  *
  * With a carry c (Kahan), which begins as 0:
  *	y = fma(a, p - e, -c);  e' = e + y;  c' = (e' - e) - y;     a = 1: e' = p, c' = 0

@@ -10,7 +10,6 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 
 #define LANES 8u
-#define AHEAD 1024u
 
 typedef __m256 floats;
 typedef __m256i words;
@@ -58,14 +57,14 @@ static inline floats floats_fmsub(floats x, floats y, floats z)
 	return _mm256_fmsub_ps(x, y, z);
 }
 
-/* Elements i and on of a source. */
-static inline floats floats_widen(uint32_t dtype, const uint8_t *p, uint64_t i)
+/* The elements of a source that lie at p. */
+static inline floats floats_widen(uint32_t dtype, const uint8_t *p)
 {
 	__m128i h;
 
 	if (dtype == CKPT_F32)
-		return floats_load(p + 4 * i);
-	h = _mm_loadu_si128((const __m128i *)(p + 2 * i));
+		return floats_load(p);
+	h = _mm_loadu_si128((const __m128i *)p);
 	if (dtype == CKPT_BF16)
 		return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 	return _mm256_cvtph_ps(h);

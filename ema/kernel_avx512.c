@@ -10,7 +10,6 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 
 #define LANES 16u
-#define AHEAD 1024u
 
 typedef __m512 floats;
 typedef __m512i words;
@@ -58,14 +57,14 @@ static inline floats floats_fmsub(floats x, floats y, floats z)
 	return _mm512_fmsub_ps(x, y, z);
 }
 
-/* Elements i and on of a source. */
-static inline floats floats_widen(uint32_t dtype, const uint8_t *p, uint64_t i)
+/* The elements of a source that lie at p. */
+static inline floats floats_widen(uint32_t dtype, const uint8_t *p)
 {
 	__m256i h;
 
 	if (dtype == CKPT_F32)
-		return _mm512_loadu_ps(p + 4 * i);
-	h = _mm256_loadu_si256((const __m256i *)(p + 2 * i));
+		return _mm512_loadu_ps(p);
+	h = _mm256_loadu_si256((const __m256i *)p);
 	if (dtype == CKPT_BF16)
 		return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 	return _mm512_cvtph_ps(h);

@@ -8,6 +8,7 @@
 #define EMA_KERNEL_BODY_H
 #include "ckpt/base/mutant.h"
 #include "ckpt/ckpt.h"
+#include "ema/kernel.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,33 +25,35 @@ enum ema_mode {
 	EMA_MODES
 };
 
-#define EMA_RUN_MAX 2048u /* elements of a run: its sources stay in the first cache */
-#define EMA_LINE 64u	  /* bytes of a line of the cache */
-#define EMA_WORD 4u	  /* bytes of an F32 */
+#define EMA_RUN_MAX 16384u /* elements of a run */
+#define EMA_LINE 64u	   /* bytes of a line of the cache */
+#define EMA_WORD 4u	   /* bytes of an F32 */
 
+/* One target's part in a run. */
 struct ema_run {
-	uint32_t dtype; /* of p */
 	enum ema_mode mode;
 	bool aligned; /* out and carry_out begin with a line: they are stored past the caches */
 	float a;
-	uint64_t n; /* <= EMA_RUN_MAX */
-	const uint8_t *p, *e, *c;
+	const uint8_t *e, *c;
 	uint8_t *out, *carry_out;
 };
 
 /*
- * What a run saw. The maxima are of the bits of absolute values, so that infinity, and above it
- * NaN, are the greatest. The sums are those of struct ema_health where both maxima are within reach
- * (kernel.c): in any other run they may be anything.
+ * What a target's run made. The maximum is of the bits of absolute values, so that infinity, and
+ * above it NaN, are the greatest. The sums are those of struct ema_health where the maxima of
+ * source and results are within reach (kernel.c): in any other run they may be anything.
  */
 struct ema_seen {
-	uint32_t p_max, e_max;
+	uint32_t e_max;
 	double diff2, norm2;
 };
 
 struct ema_isa {
 	const char *name;
-	void (*update)(const struct ema_run *r, struct ema_seen *ret);
+	/* n <= EMA_RUN_MAX elements of the source, for all targets; there is one at least. Returns
+	 * the maximum of the source, of bits as in struct ema_seen. */
+	uint32_t (*update)(uint32_t dtype, const uint8_t *p, uint64_t n, const struct ema_run *r,
+			   uint32_t ntarget, struct ema_seen *ret);
 };
 extern const struct ema_isa ema_isa_scalar;
 #ifdef __x86_64__
@@ -149,30 +152,41 @@ static inline uint32_t ema_step_carry(float a, uint32_t p, uint32_t e_bits, uint
 	return ema_result(sum);
 }
 
-/* Elements from..to of a run, one by one. The sums are added in double precision. */
-static inline void ema_update_singly(const struct ema_run *r, uint64_t from, uint64_t to,
-				     struct ema_seen *seen)
+/* Elements from..to of a target's run, one by one. The sums are added in double precision. */
+static inline void ema_update_singly(uint32_t dtype, const uint8_t *p, uint64_t from, uint64_t to,
+				     const struct ema_run *r, struct ema_seen *seen)
 {
 	for (uint64_t i = from; i < to; i++) {
-		uint32_t p = ema_widen(r->dtype, r->p, i), c = 0, out;
+		uint32_t x = ema_widen(dtype, p, i), c = 0, out;
 		uint32_t e = r->mode == EMA_TAKE ? 0 : ema_load(r->e, i);
 		double diff, norm;
 
 		if (r->mode == EMA_CARRY || r->mode == EMA_CARRY_ZERO) {
 			if (r->mode == EMA_CARRY)
 				c = ema_load(r->c, i);
-			out = ema_step_carry(r->a, p, e, &c);
+			out = ema_step_carry(r->a, x, e, &c);
 			ema_store(r->carry_out, i, c);
 		} else {
-			out = ema_step_plain(r->mode, r->a, p, e);
+			out = ema_step_plain(r->mode, r->a, x, e);
 		}
 		ema_store(r->out, i, out);
-		seen->p_max = ema_abs(p) > seen->p_max ? ema_abs(p) : seen->p_max;
 		seen->e_max = ema_abs(out) > seen->e_max ? ema_abs(out) : seen->e_max;
 		norm = (double)ema_of_bits(out);
-		diff = (double)ema_of_bits(p) - norm;
+		diff = (double)ema_of_bits(x) - norm;
 		seen->diff2 += diff * diff;
 		seen->norm2 += norm * norm;
 	}
+}
+
+/* The greatest of max and of elements from..to of a source. */
+static inline uint32_t ema_max_singly(uint32_t dtype, const uint8_t *p, uint64_t from, uint64_t to,
+				      uint32_t max)
+{
+	for (uint64_t i = from; i < to; i++) {
+		uint32_t x = ema_abs(ema_widen(dtype, p, i));
+
+		max = x > max ? x : max;
+	}
+	return max;
 }
 #endif

@@ -96,8 +96,8 @@ static struct share uniform_share(uint64_t n)
 	return (struct share){ (double)n / ((double)n + 1), 1 / ((double)n + 1) };
 }
 
-/* (1 - decay^distance) / (1 - decay^steps) comes in: what an average from zero that has seen `steps`
- * steps is divided by makes all weights together 1. */
+/* (1 - decay^distance) / (1 - decay^steps) comes in: an average from zero that has seen `steps`
+ * steps is divided by that, so that the weights of all steps together are 1. */
 static struct share zero_share(double decay, uint64_t distance, uint64_t steps)
 {
 	struct wide one = wide_of(1), in;

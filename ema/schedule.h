@@ -7,25 +7,27 @@
  * a step that was missed, skipped or held up is made up for by the true distance. d has the same
  * bits on every host (wide.h).
  *
- * With k = step - start, and D = step - last_step (both >= 1):
+ * With k = step - start, s = k - 1, and D = step - last_step (k and D are at least 1):
  *
  *	constant   d = decay^D
- *	timm       s = k - 1; with warmup=1: d = clip(1 - (1 + s/gamma)^-power, min_decay, decay)^D, 0 for
- *		   s <= 0; without: d = decay^D, 0 for s <= 0	     timm 1.0.31 ModelEmaV3, called with `step`
- *	diffusers  s = k - 1; with warmup=1 as timm's; without: min(decay, (1 + s)/(10 + s))^D, clipped to
- *		   min_decay from below; 0 for s <= 0			    diffusers 0.42.1 EMAModel
- *	halflife   d = 2^(-D / (fraction k)): the half-life is a fraction of the steps so far
- *									    torchtitan, arXiv 2602.03702
- *	power      d = (1 - D/k)^(gamma + 1), 0 for D >= k; sigma_rel is another way to say gamma
- *									    EDM2, arXiv 2312.02696
- *	uniform    d = (updates + 1) / (updates + 2): the mean of the steps that were taken in, the one it
- *		   was copied from among them				    torch AveragedModel (SWA)
- *	zero       the average from zero, divided by 1 - (product of its decays), that of the step that was
- *		   copied among them: d = 1 - (1 - decay^D) / (1 - decay^(step - since + 1))
- *									    Adam's correction
+ *	timm       d = decay^D; with warmup=1
+ *		   d = clip(1 - (1 + s/gamma)^-power, min_decay, decay)^D; always 0 for s = 0.
+ *		   timm 1.0.31 ModelEmaV3, called with `step`
+ *	diffusers  d = clip((1 + s)/(10 + s), min_decay, decay)^D; with warmup=1 as timm; 0 if s = 0.
+ *		   diffusers 0.42.1 EMAModel
+ *	halflife   d = 2^(-D / (fraction k)): the half-life is a fraction of the steps so far.
+ *		   torchtitan, arXiv 2602.03702
+ *	power      d = (1 - D/k)^(gamma + 1), 0 for D >= k; sigma_rel is another way to say gamma.
+ *		   EDM2, arXiv 2312.02696
+ *	uniform    d = (updates + 1) / (updates + 2): the mean of the steps that were taken in,
+ *		   the one that was copied among them. torch AveragedModel (SWA)
+ *	zero       the average from zero, divided by 1 - (product of its decays), that of the step
+ *		   that was copied among them: d = 1 - (1 - decay^D) / (1 - decay^(step - since + 1)).
+ *		   Adam's correction
  *
- * The first step that an average sees, and every step up to `start`, is copied (d = 0). So is one that
- * comes in with so great a weight that 1 - d is 1 as a float: nothing of what was before remains.
+ * The first step that an average sees, and every step up to `start`, is copied (d = 0). So is one
+ * that comes in with so great a weight that 1 - d is 1 as a float: nothing of what was before
+ * remains.
  */
 #ifndef EMA_SCHEDULE_H
 #define EMA_SCHEDULE_H
@@ -59,8 +61,8 @@ struct ema_schedule {
 
 /* Of one average with one schedule, behind a step. Kept in slots and in files. */
 struct ema_state {
-	/* of all d since `since`, that of the copy left out; 1 behind it. It is how much of the step
-	 * that was copied the average still has */
+	/* of all d since `since`, that of the copy left out; 1 behind it. It is how much of the
+	 * step that was copied the average still has */
 	double product;
 	uint64_t updates;   /* since then; the copy is none */
 	uint64_t last_step; /* of the newest update or copy; EMA_NO_STEP: there was none */
@@ -75,9 +77,9 @@ struct ema_state ema_state_new(const char *canonical);
 struct ema_update {
 	bool copy; /* e' = p, whatever e was */
 	double decay;
-	/* what the kernel takes: 1 - decay, computed in double, rounded to float; 1: copy. For uniform
-	 * and zero it is the double nearest to what comes in that is rounded, which is known better
-	 * than the difference says: 1 / (updates + 2), for example */
+	/* what the kernel takes: 1 - decay, computed in double, rounded to float; 1: copy. For
+	 * uniform and zero it is the double nearest to what comes in that is rounded, which is
+	 * known better than the difference says: 1 / (updates + 2), for example */
 	float a;
 };
 /* step > s->last_step, unless that is EMA_NO_STEP. */
@@ -92,8 +94,9 @@ struct ema_state ema_state_after(const struct ema_state *s, const struct ema_upd
  * `step`: as a copy made there. */
 struct ema_state ema_state_seeded(const char *canonical, uint64_t step);
 
-/* gamma of a sigma_rel: the largest real root of g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says
- * s^2 = (g + 1) / ((g + 2)^2 (g + 3)). NaN: there is none >= 0 (s > .2886...), or s < EMA_SIGMA_MIN. */
+/* The nearest double to the gamma of a sigma_rel s: the largest real root g of
+ * g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says s^2 = (g + 1) / ((g + 2)^2 (g + 3)).
+ * NaN: there is none >= 0 (s > .2886...), or s < EMA_SIGMA_MIN. */
 #define EMA_SIGMA_MIN 1e-12
 double ema_gamma_of_sigma(double sigma_rel);
 #endif

@@ -694,8 +694,8 @@ static void glob_tidy(const char *p, char ret[EMA_SPEC_BYTES])
 	*ret = 0;
 }
 
-/* Does tidy pattern a match all that tidy pattern b matches? b is read as if it were a name in which
- * '?' is a letter that no pattern has, and '*' a text of such letters, of any length. */
+/* Does tidy pattern a match all that tidy pattern b matches? b is read as if it were a name in
+ * which '?' is a letter that no pattern has, and '*' a text of such letters, of any length. */
 static bool glob_covers(const char *a, const char *b)
 {
 	const char *star = NULL, *from = NULL;

@@ -7,9 +7,11 @@
  * tensors belong to an average that is read?).
  *
  * The canonical form names the preset, then each parameter that the preset has, with its value
- * written so that it reads back as the same double, in the order of enum ema_param, then `kahan`,
- * then the rules in their order. Two specs mean the same exactly when their canonical forms are
- * equal. It is what files keep (docs/FORMAT.md, AVERAGES), so it never changes for a spec of today.
+ * written with the fewest digits that read back as the same double, in the order of enum ema_param,
+ * then warmup (if the preset has it) and start; then gate_loss, source, seed, kahan (those that
+ * were given, and source always); then the rules in their order. Of sigma_rel it has gamma. Two
+ * specs mean the same exactly when their canonical forms are equal. It is what files keep
+ * (docs/FORMAT.md, AVERAGES), so it never changes for a spec of today.
  */
 #ifndef EMA_SPEC_H
 #define EMA_SPEC_H
@@ -45,7 +47,8 @@ struct ema_spec {
 };
 
 /* -EINVAL: it is not of the grammar: the sentence has the word, where it is, and what may stand
- * there. -ENOMEM. All of *ret is one allocation: ema_spec_free. Values and rules are not judged. */
+ * there; or it is longer than EMA_SPEC_BYTES - 1, as it is or in canonical form. -ENOMEM. All of
+ * *ret is one allocation: ema_spec_free. Values and rules are not judged. */
 int ema_spec_parse(const char *text, struct ema_spec **ret, struct ckpt_err *err);
 void ema_spec_free(struct ema_spec *s); /* NULL is fine */
 
@@ -58,7 +61,8 @@ void ema_spec_check(const struct ema_spec *s, const char *name, struct ckpt_errl
 void ema_spec_advise(const struct ema_spec *s, const char *name, struct ckpt_errlist *list);
 
 /* The canonical form; rule 0: of the whole; n: of the n-th rule that has a schedule of its own
- * (counted from 1), of that schedule alone. -ENOENT: there is no such one. -ENOMEM; -E2BIG. */
+ * (counted from 1), of that schedule alone. -ENOENT: there is no such one. -ENOMEM; -E2BIG, which
+ * what ema_spec_parse has read never is. */
 int ema_spec_print(const struct ema_spec *s, uint32_t rule, char ret[EMA_SPEC_BYTES]);
 
 /* A tensor that may be averaged, as declared. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wide.h - numbers of twice a double's precision: hi + lo, with |lo| at most half a unit of hi's last
- * place (Dekker 1971, "A floating-point technique for extending the available precision"). They are
- * made of +, -, *, / of doubles alone, never of the C library's pow, whose last bit differs from
- * library to library and from processor to processor. So a decay has the same bits on every host,
- * and the library in a trainer needs libc only.
+ * wide.h - numbers of twice a double's precision: hi + lo, with |lo| at most half a unit of hi's
+ * last place (Dekker 1971, "A floating-point technique for extending the available precision").
+ * They are made of +, -, *, / of doubles alone, never of the C library's pow, whose last bit
+ * differs from library to library and from processor to processor. So a decay has the same bits on
+ * every host, and the library in a trainer needs libc only.
  */
 #ifndef EMA_WIDE_H
 #define EMA_WIDE_H

@@ -195,6 +195,11 @@
 	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
 	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
+	X(AVERAGE_UNGUARDED, daemon, "averages are made of guarded steps") \
+	X(AVERAGE_IN_PLACE, daemon, "an average is made out of place, from the step before") \
+	X(GATE_PER_RANK, daemon, "a step that is not finite is left out by all ranks") \
+	X(SEAL_EARLY, daemon, "a slot is sealed when the averages of all ranks are made") \
+	X(CHAIN_UNCHECKED, daemon, "averages are taken over from a slot of the same declaration") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \

@@ -45,6 +45,8 @@ FIELD(f_tensor_bytes, "tensor_bytes", NULL);
 FIELD(f_tensors, NULL, "tensors");
 FIELD(f_notes, NULL, "notes");
 FIELD(f_attrs, NULL, "attributes");
+FIELD(f_averages, NULL, "averages");
+FIELD(f_more, NULL, ""); /* of the one above */
 FIELD(f_newer, "newer_left_out", NULL);
 FIELD(f_newer_said, NULL, "left out");
 FIELD(f_linked, "linked_bytes", NULL);
@@ -191,22 +193,21 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 /* Where it came from, configurations, ...: a value may have many lines, of which a person sees the first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
-	char line[LINE_BYTES] = "";
+	char line[LINE_BYTES];
 
 	output_object(o, "attributes");
+	for (uint32_t i = 0; i < k->nattr; i++)
+		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
+			   cell_text(k->attr[i].value));
+	output_close(o);
 	for (uint32_t i = 0; i < k->nattr; i++) {
 		const char *value = k->attr[i].value;
-		size_t len = strlen(line), n = strcspn(value, "\n");
+		size_t n = MIN(strcspn(value, "\n"), (size_t)200);
 
-		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
-			   cell_text(value));
-		snprintf(line + len, sizeof line - len, "%s%.100s: %.*s%s", i ? "\n" : "",
-			 k->attr[i].key, (int)MIN(n, (size_t)200), value,
-			 value[MIN(n, (size_t)200)] ? " ..." : "");
+		snprintf(line, sizeof line, "%.100s: %.*s%s", k->attr[i].key, (int)n, value,
+			 value[n] ? " ..." : "");
+		output_put(o, i ? &f_more : &f_attrs, cell_text(line));
 	}
-	output_close(o);
-	if (k->nattr)
-		output_put(o, &f_attrs, cell_text(line));
 	output_put(o, &f_newer, cell_of(CELL_FLAG, k->newer));
 	if (k->newer)
 		output_put(o, &f_newer_said,
@@ -309,24 +310,20 @@ static void put_derived(struct output *o, const struct table *t)
 /* How averaged weights came about, and what is odd about them. Nothing for people where there are none. */
 static void put_averages(struct output *o, const struct checkpoint *k)
 {
-	static const struct column f_line = { NULL, "averages", false, FIT_LAST };
 	cleanup_free struct average_seen *x = NULL;
-	char line[16 * LINE_BYTES] = "", chain[300];
+	char line[LINE_BYTES], chain[300];
 	uint32_t n = 0;
 
 	o->failed |= averages_see(k, &x, &n) != 0;
 	averages_put(o, k, x, n);
 	for (uint32_t i = 0; i < n; i++) {
-		size_t len = strlen(line);
-
-		snprintf(line + len, sizeof line - len, "%s%.60s: %s%s%s", i ? "\n" : "",
-			 x[i].a->name, averages_chain(k, x[i].a, chain, sizeof chain),
+		snprintf(line, sizeof line, "%.60s: %s%s%s", x[i].a->name,
+			 averages_chain(k, x[i].a, chain, sizeof chain),
 			 x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
 			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema"
 							     : "");
+		output_put(o, i ? &f_more : &f_averages, cell_text(line));
 	}
-	if (n)
-		output_put(o, &f_line, cell_text(line));
 }
 
 /* Returns an exit code. */

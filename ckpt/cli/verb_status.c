@@ -699,8 +699,12 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 	}
 	if (!j->average_bytes && !j->averaged)
 		return;
-	cli_mark(c, STYLE_PLAIN, head, 18, "%s of the slots; %s steps averaged",
-		 human_bytes(j->average_bytes, n), human_count(j->averaged, lost));
+	if (j->average_bytes)
+		cli_mark(c, STYLE_PLAIN, head, 18, "%s of the slots; %s steps averaged",
+			 human_bytes(j->average_bytes, n), human_count(j->averaged, lost));
+	else /* the job has ended, and its slots are only what keeps its newest step */
+		cli_mark(c, STYLE_PLAIN, head, 18, "%s steps averaged",
+			 human_count(j->averaged, lost));
 	if (j->average_given_up)
 		cli_mark(c, STYLE_WARN, "                  ", 18,
 			 "%s steps have none: the next ones needed their slots",

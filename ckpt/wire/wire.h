@@ -207,9 +207,10 @@ struct wire_declare {
 };
 /* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. Of the same
  * epoch the slots may be those that the library has already. nslot: from now on the rank has so
- * many, 2 to WIRE_SLOTS_MAX, and those that it had before are no longer its own. Averages, and what
- * the daemon notes about them, lie in the slots too, behind what rows name: the library writes
- * nowhere but where rows say. */
+ * many, 2 to WIRE_SLOTS_MAX, and those that it had before are no longer its own. With HELLO's nslot
+ * 0 the gate may offer one less, if not all ranks can have the last one: that has no memory then.
+ * Averages, and what the daemon notes about them, lie in the slots too, behind what rows name: the
+ * library writes nowhere but where rows say. */
 struct wire_sealed {
 	struct wire_head head;
 	uint32_t epoch, rev, nslot, nrow;

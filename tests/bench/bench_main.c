@@ -13,6 +13,7 @@
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
+ *	ema ELEMENTS ROUNDS                   the update of averages, beside its bound (bench_ema.h)
  *	canary HOW BYTES ROUNDS               looking for a change, HOW: shared or own memory (bench_canary.h)
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
  *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
@@ -23,6 +24,7 @@
  * with the page faults of a first touch in it.
  */
 #include "bench_canary.h"
+#include "bench_ema.h"
 #include "bench_job.h"
 #include "bench_life.h"
 #include "bench_plan.h"
@@ -369,6 +371,12 @@ static void verb_hash(char **a, int n)
 	hash(number(a[0]));
 }
 
+static void verb_ema(char **a, int n)
+{
+	(void)n;
+	bench_ema(number(a[0]), small(a[1]));
+}
+
 static void verb_canary(char **a, int n)
 {
 	(void)n;
@@ -401,6 +409,7 @@ static const struct verb {
 	{ "restore", 6, 6, verb_restore }, { "steps", 3, 3, verb_steps },
 	{ "hash", 1, 1, verb_hash },	   { "canary", 3, 3, verb_canary },
 	{ "write", 4, 4, verb_write },	   { "many", 5, 5, verb_many },
+	{ "ema", 2, 2, verb_ema },
 };
 
 int main(int argc, char **argv)

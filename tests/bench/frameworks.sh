@@ -15,6 +15,29 @@ json=build/bench-frameworks.json
 
 echo "PyTorch $("$python" -c 'import torch; print(torch.__version__)'), $(nproc) cores, load before $(cut -d' ' -f1 /proc/loadavg)"
 
+# ---- averages of the weights ----
+
+. tests/bench/rows_average.sh
+forms="foreach_lerp mul_add temporaries diffusers"
+ema_torch_part() {
+	local i form
+	for ((i = 0; i < pairs; i++)); do
+		bench ema ema "$ema_elements" 2
+		"$python" tests/bench/ema_torch.py "$ema_elements" 2 >"$tmp/ema_torch" || fail "ema_torch.py"
+		samples ema_torch <"$tmp/ema_torch"
+	done
+	ema_row ema_f32 null f32 12
+	for form in $forms; do
+		row "ema_$form" null higher "$(ema_speed "$(median "ema_torch_$form")" 12)" "$(ema_speed "$(ema_bound f32)" 12)" GB/s "$(count "ema_torch_$form")"
+	done
+}
+part "ema_f32 ema_foreach_lerp ema_mul_add ema_temporaries ema_diffusers" ema_torch_part
+if ! wanted rank_plan_dcp durable_save dcp_save safetensors_save dcp_async_stall dcp_async_done load dcp_load safetensors_load; then
+	bench_end
+	exit 0
+fi
+part_rows=
+
 # ---- planning ----
 
 build/ckptbench plan list llama64 >"$tmp/list"

@@ -17,14 +17,15 @@ set -eu
 cd "$(dirname "$0")/../.."
 json=build/bench.json
 . tests/bench/common.sh
-for rows in snapshot save restore scale tools; do
-	# shellcheck disable=SC1090 # the five files beside this one
+for rows in snapshot average save restore scale tools; do
+	# shellcheck disable=SC1090 # the six files beside this one
 	. "tests/bench/rows_$rows.sh"
 done
 
 read -r load _ </proc/loadavg
 echo "$(nproc) cores, load before $load; $mib MiB of state; $(stat -f -c %T "$dir") at $dir"
 snapshot_rows
+average_rows
 save_rows
 restore_rows
 scale_rows

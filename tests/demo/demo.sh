@@ -9,6 +9,7 @@ build=${BUILD:-build}
 demo=build/demo
 store=$demo/store
 steps=80 every=4 kill_after=29
+average='constant decay=.95' # what it keeps is mostly of the last 20 steps
 model=(--params 4M --seed 7 --steps "$steps")
 [ -d /usr/share/common-licenses ] || model+=(--text docs) # any text will do
 
@@ -58,8 +59,9 @@ train() { # NAME MESH OPTION...
 	"$build/trainer" --mesh "$mesh" "${model[@]}" --losses "$demo/$name.losses" "$@"
 }
 
-snapshots() { # NAME: the options of a run that ckptd looks after
-	echo --snapshot-every "$every" --guard finish --root $store --job "$1" --socket "$socket" --print-stats "$demo/$1.stats"
+snapshots() { # NAME: sets options, of a run that ckptd looks after
+	options=(--snapshot-every "$every" --guard finish --root "$store" --job "$1" --socket "$socket" --print-stats "$demo/$1.stats")
+	[ "$1" != demo-a ] || options+=(--average "fast=$average")
 }
 
 # Runs ckptctl and shows the command and the beginning of what it says.
@@ -77,8 +79,8 @@ show() { # LINES ARGUMENT...
 train_and_kill() { # NAME [PID: killed at the same time]
 	local name=$1 i=0 line=
 	say "$name" "Train on fsdp=4 with a snapshot every $every steps. Kill the whole job with SIGKILL in the middle of step $((kill_after + 1))."
-	# shellcheck disable=SC2046 # options are words
-	train "$name" fsdp=4 $(snapshots "$name") >"$demo/$name.out" 2>&1 &
+	snapshots "$name"
+	train "$name" fsdp=4 "${options[@]}" >"$demo/$name.out" 2>&1 &
 	job=$!
 	until [ -s "$demo/$name.losses" ] && line=$(tail -n 1 "$demo/$name.losses") && [ "${line%% *}" -ge "$kill_after" ]; do
 		kill -0 "$job" 2>/dev/null || die "the trainer ended by itself: $(cat "$demo/$name.out")"
@@ -102,8 +104,8 @@ inspect() { # NAME SENTENCE
 
 resume() { # NAME MESH FROM SENTENCE
 	say '' "$4"
-	# shellcheck disable=SC2046
-	train "$1" "$2" $(snapshots "$1") --resume "$3" >"$demo/$1.out" 2>&1 || die "$(cat "$demo/$1.out")"
+	snapshots "$1"
+	train "$1" "$2" "${options[@]}" --resume "$3" >"$demo/$1.out" 2>&1 || die "$(cat "$demo/$1.out")"
 	sed -n "s/^trainer: \(resumed .*\)/         $dim\1$plain/p" "$demo/$1.out"
 	echo
 }
@@ -129,6 +131,14 @@ quantile() { # NAME KEY PERCENT
 
 human() { # NANOSECONDS
 	awk -v t="${1:--1}" 'BEGIN { if (t < 0) print "-"; else if (t < 1e6) printf "%.0f us\n", t / 1e3; else printf "%.3g ms\n", t / 1e6 }'
+}
+
+# The loss of one component of a job's last step: as a user gets at it, with two commands.
+loss() { # NAME COMPONENT
+	local to=$demo/$1.$2
+	"$build/ckptctl" restore latest "$to" --only "$2" --dtype BF16 -C $store/"$1" >"$demo/restore.out" 2>&1 || die "$(cat $demo/restore.out)"
+	"$build/trainer" "${model[@]}" --evaluate "$to/model.safetensors" >"$demo/evaluate.out" 2>&1 || die "$(cat $demo/evaluate.out)"
+	sed -n 's/^trainer: loss \([0-9.]*\) of .*/\1/p' $demo/evaluate.out
 }
 
 row() {
@@ -184,6 +194,7 @@ row '' 'JOB' 'MESH' 'FROM' 'TOOK' 'STEPS' 'LOSS' 'ALL STEPS' 'MEDIAN' 'P99' 'MEM
 result demo-a fsdp=4
 result demo-b fsdp=3
 result demo-c dp=2,fsdp=2
+raw=$(loss demo-a model) averaged=$(loss demo-a ema.fast)
 echo
 cat <<END
 Losses: the job's loss of every step, before the kill and after it, equals that of the uninterrupted run.
@@ -191,6 +202,8 @@ Restore: what ckpt_restore took on the slowest rank. It loads and checks $(mib j
 Stall: what rank 0 spent in ckpt_snapshot and ckpt_guard for one snapshot ($(samples demo-a stall_ns | wc -l) of them in demo-a), and the median as a share
 of one memcpy of the rank's $(mib state_bytes). Of so few samples the 99th percentile is the longest. The trainers and ckptd
 share $(nproc) cores: during $(value demo-a stall_preempted) of these stalls the kernel gave rank 0's core to another thread. make bench measures one trainer alone.
+Average: ckptd kept an average of demo-a's weights beside each of its steps, through kill and resume ($average). Loss of the averaged
+model $averaged, of the weights of step $steps $raw: in BF16, on text that is drawn anew. ckptctl restore --only ema.fast --dtype BF16 wrote it.
 $((SECONDS - begin)) s. To look at the store: $build/ckptctl ls $store
 END
 if [ -n "$end" ]; then

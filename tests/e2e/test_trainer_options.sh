@@ -48,6 +48,15 @@ check "a layout of another name" refused 2 --layout "${one[@]}" --steps 3 --layo
 check "memory of another kind" refused 2 --memory "${one[@]}" --steps 3 --memory shared
 check "a guard policy of another name" refused 2 --guard "${one[@]}" --steps 3 --guard often
 check "resume without checkpoints" refused 2 --resume "${one[@]}" --steps 3 --resume latest
+for average in '' fast =fast '=constant decay=.9'; do
+	check "average '$average'" refused 2 --average --mesh fsdp=1 --steps 3 --root "$tmp/s" --job a --average "$average"
+done
+nine=()
+for n in 1 2 3 4 5 6 7 8 9; do
+	nine+=(--average "a$n=constant decay=.9")
+done
+check "nine averages" refused 2 a9 --mesh fsdp=1 --steps 3 --root "$tmp/s" --job a "${nine[@]}"
+check "an average without checkpoints" refused 2 --average "${one[@]}" --steps 3 --average 'fast=constant decay=.9'
 check "no store" refused 2 --root --mesh fsdp=1 --steps 3 --job a
 check "no job" refused 2 --job --mesh fsdp=1 --steps 3 --root "$tmp/s"
 check "an unknown option" refused 2 --nonsense "${one[@]}" --steps 3 --nonsense
@@ -63,6 +72,18 @@ check "a folder with nothing but links" refused 10 "$tmp/text" --mesh fsdp=2 "${
 	--text "$tmp/text"
 check "losses in a folder that is missing" refused 10 "$tmp/none/losses" --mesh fsdp=2 "${run[@]}" \
 	--losses "$tmp/none/losses"
+check "masters in a folder that is missing" refused 10 "$tmp/none/masters" --mesh fsdp=2 "${run[@]}" \
+	--masters "$tmp/none/masters"
+masters() { # whatever the mesh
+	local mesh
+	for mesh in fsdp=1 fsdp=3 dp=2,fsdp=2; do
+		"$trainer" --mesh "$mesh" "${run[@]}" --masters "$tmp/masters.$mesh" || return 1
+	done
+	cmp "$tmp/masters.fsdp=1" "$tmp/masters.fsdp=3" && cmp "$tmp/masters.fsdp=1" "$tmp/masters.dp=2,fsdp=2"
+}
+check "masters of each step are the same on all meshes" masters
+check "a model that is missing" refused 10 "$tmp/none" --evaluate "$tmp/none"
+check "a model that is no safetensors file" refused 10 "$tmp/text/link" --evaluate "$tmp/text/link"
 check "a loss that cannot be written does not end training" \
 	exits 0 "$trainer" --mesh fsdp=2 "${run[@]}" --losses /dev/full
 check "--steps 0 ends at once" exits 0 "$trainer" "${one[@]}" --steps 0

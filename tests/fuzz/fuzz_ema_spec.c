@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_ema_spec.c - the spec of an average as a person, a trainer or a file gives it: it is refused
- * with a sentence, or its canonical form reads back as itself; what ema_spec_check has nothing to say
- * about gives decays from 0 to 1 at every step.
+ * with a sentence, or its canonical form reads back as itself; what ema_spec_check has nothing to
+ * say about gives decays from 0 to 1 at every step.
  */
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/base/error.h"

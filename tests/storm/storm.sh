@@ -18,6 +18,9 @@
 # bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
 # The state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run: ckptd copies the one,
 # the library the other, and either dies in the middle of it. Every second run goes back in mid-training, again and again.
+# Every second storm (by seed and kind) keeps two averages. The average of each step that is committed at the end is then,
+# bit for bit, what average_check computes from the weights of the undisturbed run, along the chain of steps that the step
+# says; and it has begun where the job began, since all who resumed went on.
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
@@ -29,7 +32,15 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/storm.XXXXXX") || exit 1
 store=$tmp/store socket=$tmp/s job=storm losses=$tmp/losses
 mkdir "$store"
 : >"$losses"
-params=30K
+params=30000
+declare -A averages=()
+case $victims in
+'') one=1 ;;
+*) one=0 ;;
+esac
+if [ $(((seed + one) % 2)) -eq 1 ]; then # the short storms of make test have seed 1: those with --daemon and --stop
+	averages=([fast]='constant decay=.9 kahan' [slow]='power sigma_rel=.10')
+fi
 frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy takes as long as a step, so that kills meet it
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
@@ -174,7 +185,7 @@ goes_back() { # FROM
 # ---- the job ----
 
 launch() { # RESUME STEPS OPTION...: in a process group of its own
-	local resume=$1 steps=$2 back=()
+	local resume=$1 steps=$2 back=() more=() name
 	shift 2
 	: >"$tmp/out"
 	# In mid-training it restores the newest step; not where the directory is taken away, for then there may be none.
@@ -182,9 +193,12 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	pick alloc own mixed
 	memory=$picked
 	pick never bounded finish
+	for name in "${!averages[@]}"; do
+		more+=(--average "$name=${averages[$name]}")
+	done
 	setsid "$build/trainer" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
-		--losses "$losses" "${back[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
+		--losses "$losses" "${back[@]}" "${more[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
 }
 
@@ -378,6 +392,34 @@ removed() {
 	return $rc
 }
 
+# ---- averages ----
+
+edges() { # prints "STEP FROM" of all averages that a daemon has begun
+	sed -n "s/.* average: job $job step \([0-9]*\) goes on from step \([0-9]*\).*/\1 \2/p" "$tmp"/daemon.log "$socket.log" | sort -u
+}
+
+average_rows() { # NAME: of each committed step a line for average_check
+	local name=$1 step path state
+	mkdir -p "$tmp/models"
+	while read -r step _ path; do
+		state=$("$build/ckptctl" ema --json "$path" | tr '{' '\n' |
+			sed -n 's/^"name":"'"$name"'",.*"updates":\([0-9]*\),"since_step":\([0-9]*\),"last_step":\([0-9]*\),.*"history":"\([0-9a-f]*\)".*/\2 \1 \3 \4/p')
+		"$build/ckptctl" restore -q "$path" "$tmp/models/$name-$step" --only "ema.$name" >"$tmp/restore" 2>&1 || cat "$tmp/restore" >&2
+		echo "$step ${state:-no state} $tmp/models/$name-$step/model.safetensors"
+	done <"$tmp/listed"
+}
+
+# Adds to why; 0 when all are those of the undisturbed run.
+averages_are_right() { # NAME
+	local rc=0 since
+	average_rows "$1" >"$tmp/rows.$1"
+	why=$("$build/average_check" "$tmp/masters" "$params" "${averages[$1]}" "$tmp/edges" <"$tmp/rows.$1" 2>&1) || rc=1
+	[[ ${why##*$'\n'} == "$(wc -l <"$tmp/listed") steps, 0 wrong" ]] || rc=1
+	since=$(cut -d' ' -f2 "$tmp/rows.$1" | sort -nu | tr '\n' ' ')
+	[[ $since != *' '*' '* ]] || { why+=$'\n'"it began anew: at steps $since" && rc=1; }
+	return $rc
+}
+
 # ---- the storm ----
 
 echo "# storm: seed $seed, $kills kills $victims"
@@ -493,7 +535,9 @@ if [ "$failures" -eq 0 ]; then
 	why="the newest is ${newest:-none}"
 	[ "$newest" = "$last" ]
 	tap $? "the last step is the newest"
-	why=$("$build/trainer" --no-checkpoint --mesh fsdp=1 --steps "$last" --params "$params" --losses "$tmp/calm" 2>&1)
+	masters=()
+	[ ${#averages[@]} -eq 0 ] || masters=(--masters "$tmp/masters")
+	why=$("$build/trainer" --no-checkpoint --mesh fsdp=1 --steps "$last" --params "$params" --losses "$tmp/calm" "${masters[@]}" 2>&1)
 	tap $? "a run that nobody disturbs trains to step $last"
 	why=$(awk 'NR == FNR { calm[$1] = $0; next }
 		$0 != calm[$1] { print "step " $1 ": " $0 ", undisturbed " calm[$1]; n++ }
@@ -503,6 +547,12 @@ if [ "$failures" -eq 0 ]; then
 			exit n > 0
 		}' "$tmp/calm" "$losses")
 	tap $? "all $(wc -l <"$losses") losses of $kills interrupted runs are those of the undisturbed run, bit for bit"
+	listed | sort -n >"$tmp/listed"
+	edges >"$tmp/edges"
+	for name in "${!averages[@]}"; do
+		averages_are_right "$name"
+		tap $? "the average $name of all $(wc -l <"$tmp/listed") steps is that of the undisturbed run, bit for bit: along $(wc -l <"$tmp/edges") updates"
+	done
 fi
 echo "1..$tap_n"
 [ "$failures" -eq 0 ]

@@ -54,7 +54,7 @@ struct rank {
 	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
 	struct ckpt_got got; /* got.where 0: nothing restored */
 	uint64_t restore_ns; /* of the ckpt_restore that returned 0, of the slowest rank */
-	int losses;	     /* descriptor, or -1 */
+	int losses, masters; /* descriptors, or -1 */
 	double loss;
 	int last_error; /* of ckpt_snapshot: said once, not at every step */
 	struct train_stats stats;
@@ -463,6 +463,19 @@ static void declare(struct rank *k)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 }
 
+static void declare_averages(struct rank *k)
+{
+	struct ckpt_err e = { 0 };
+
+	for (uint32_t i = 0; i < k->args->naverage; i++) {
+		int r = ckpt_average(k->ckpt, k->args->average[i].name, k->args->average[i].spec,
+				     &e);
+
+		if (r < 0)
+			ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	}
+}
+
 static int gone(int r)
 {
 	return r == -ECONNRESET || r == -ECONNREFUSED;
@@ -688,15 +701,21 @@ static int restore(struct rank *k)
 	}
 }
 
+/* The state of step 0. */
+static void begin_anew(struct rank *k)
+{
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		model_init(k->shape, t, k->args->seed, &k->part[t]);
+	fill_frozen(k);
+}
+
 /* Brings the state to where training starts, and returns that step. */
 static uint64_t start(struct rank *k)
 {
 	if (k->ckpt && restore(k)) {
 		check_restored(k);
 	} else {
-		for (uint32_t t = 0; t < MODEL_TENSORS; t++)
-			model_init(k->shape, t, k->args->seed, &k->part[t]);
-		fill_frozen(k);
+		begin_anew(k);
 		k->got = (struct ckpt_got){ 0 };
 	}
 	ranks_barrier(k->ranks); /* every rank is content with what it got */
@@ -729,6 +748,19 @@ static void open_losses(struct rank *k)
 			   "cannot open %s to append losses: %s; name "
 			   "a file that can be written with --losses",
 			   k->args->losses, strerror(errno));
+}
+
+static void open_masters(struct rank *k)
+{
+	k->masters = -1;
+	if (!k->args->masters)
+		return;
+	k->masters = open(k->args->masters, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (k->masters < 0)
+		ranks_fail(k->ranks, exit_code_of(-errno),
+			   "cannot open %s to write masters: %s; name a file that can be written "
+			   "with --masters",
+			   k->args->masters, strerror(errno));
 }
 
 /* One write(2): whatever kills this process, a line is there or not. */
@@ -781,6 +813,25 @@ static void optimizer(struct rank *k, uint64_t step)
 		model_update(k->shape, t, step, &k->part[t]);
 	cursor_at(k, step, &k->cursor);
 	rng_at(k, k->ranks->me, step, k->rng);
+}
+
+/* The masters behind a step, in the order of the tensors: what averages are made of. */
+static void write_masters(struct rank *k, uint64_t step)
+{
+	uint64_t at = step * k->shape->params;
+
+	for (uint32_t t = 0; t < MODEL_TENSORS && k->copy == 0 && k->masters >= 0; t++) {
+		const struct model_part *p = &k->part[t];
+		size_t bytes = p->rows * p->cols * sizeof *p->master;
+
+		if (pwrite(k->masters, p->master, bytes,
+			   (off_t)((at + p->first * p->cols) * sizeof *p->master)) !=
+		    (ssize_t)bytes)
+			ranks_fail(k->ranks, exit_code_of(-errno),
+				   "step %" PRIu64 ": cannot write %s: %s", step, k->args->masters,
+				   strerror(errno));
+		at += k->shape->tensor[t].dim[0] * k->shape->tensor[t].dim[1];
+	}
 }
 
 static void guard(struct rank *k)
@@ -964,6 +1015,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	struct ckpt_got first = k->got;
 	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
 	struct ckpt_err e = { 0 };
+	bool undefined = false;
 	int r;
 
 	for (;;) {
@@ -972,6 +1024,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 		r = common_result(k, r, &e);
 		if (!gone(r) || left_until(deadline) == 0)
 			break;
+		undefined = true; /* the daemon may have died while it wrote to our memory */
 		nap(RETRY_MS * MS);
 		seal(k);
 	}
@@ -980,6 +1033,9 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	if (r == 0) {
 		check_restored(k);
 		to = k->got.step;
+	} else if (undefined) {
+		begin_anew(k);
+		to = 0;
 	}
 	if (k->ranks->me == 0)
 		printf("trainer: went back from step %" PRIu64 " to step %" PRIu64 "\n", step, to);
@@ -1010,6 +1066,7 @@ static void train(struct rank *k, uint64_t from)
 		if (k->ckpt)
 			guard(k);
 		optimizer(k, step);
+		write_masters(k, step);
 		if (k->ckpt && step == a->steps) {
 			finish(k, step);
 		} else if (k->ckpt && step % a->snapshot_every == 0) {
@@ -1034,11 +1091,13 @@ int train_rank(struct ranks *r, void *arg)
 
 	locate(&k);
 	open_losses(&k);
+	open_masters(&k);
 	if (!k.args->no_checkpoint)
 		attach(&k);
 	allocate(&k);
 	if (k.ckpt) {
 		declare(&k);
+		declare_averages(&k);
 		seal(&k);
 	}
 	uint64_t from = start(&k);

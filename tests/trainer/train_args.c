@@ -19,6 +19,7 @@
 static const char usage[] =
 	"usage: trainer --mesh SPEC --steps N --root DIR --job NAME [options]\n"
 	"       trainer --mesh SPEC --steps N --no-checkpoint [options]\n"
+	"       trainer --evaluate FILE [--params N] [--seed N] [--text DIR]\n"
 	"\n"
 	"Trains a byte-level language model in N processes, with snapshots by ckptd.\n"
 	"\n"
@@ -34,6 +35,8 @@ static const char usage[] =
 	"  --resume FROM          latest, memory, disk, step:N or none (none)\n"
 	"  --no-checkpoint        train without ckptd\n"
 	"  --losses FILE          append a line per step: step, bits of the loss in hex, loss\n"
+	"  --average NAME=SPEC    let ckptd keep an average of the weights, as in 'fast=constant decay=.99'\n"
+	"  --evaluate FILE        print the loss of the model in a safetensors file, on text in another order\n"
 	"\n"
 	"For tests and measurements:\n"
 	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
@@ -45,6 +48,7 @@ static const char usage[] =
 	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
+	"  --masters FILE         write all FP32 masters behind step S to FILE, from byte S * parameters * 4 on\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
 	"  --text DIR             train on the regular files of DIR (" CORPUS_DIR ")\n";
 
@@ -71,6 +75,9 @@ enum {
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
 	OPT_TEXT,
+	OPT_AVERAGE,
+	OPT_MASTERS,
+	OPT_EVALUATE,
 	OPT_HELP,
 };
 
@@ -97,6 +104,9 @@ static const struct option option[] = {
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
 	{ "text", required_argument, NULL, OPT_TEXT },
+	{ "average", required_argument, NULL, OPT_AVERAGE },
+	{ "masters", required_argument, NULL, OPT_MASTERS },
+	{ "evaluate", required_argument, NULL, OPT_EVALUATE },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ 0 },
 };
@@ -236,7 +246,24 @@ static int parse_guard(const char *s, uint32_t *ret)
 	return refuse("--guard '%s': bounded, never or finish is needed", s);
 }
 
-static int parse_option(int opt, const char *value, struct train_args *a)
+static int parse_average(char *s, struct train_args *a)
+{
+	char *spec = strchr(s, '=');
+
+	if (!spec || spec == s)
+		return refuse("--average '%s': NAME=SPEC is needed, as in 'fast=constant "
+			      "decay=.99'",
+			      s);
+	if (a->naverage == AVERAGES_MAX)
+		return refuse("--average '%s': there are %d already, which is the maximum", s,
+			      AVERAGES_MAX);
+	*spec++ = 0;
+	a->average[a->naverage].name = s;
+	a->average[a->naverage++].spec = spec;
+	return 0;
+}
+
+static int parse_option(int opt, char *value, struct train_args *a)
 {
 	uint64_t n;
 	int r = 0;
@@ -307,6 +334,14 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 	case OPT_TEXT:
 		a->text = value;
 		return 0;
+	case OPT_AVERAGE:
+		return parse_average(value, a);
+	case OPT_MASTERS:
+		a->masters = value;
+		return 0;
+	case OPT_EVALUATE:
+		a->evaluate = value;
+		return 0;
 	case OPT_HELP:
 		fputs(usage, stdout);
 		return 1;
@@ -332,6 +367,11 @@ int train_args_parse(int argc, char **argv, struct train_args *ret_args)
 			return r;
 	if (optind < argc)
 		return refuse("'%s' is not an option", argv[optind]);
+	if (a.evaluate) {
+		a.world = 1;
+		*ret_args = a;
+		return 0;
+	}
 	if (!a.mesh)
 		return refuse("--mesh is missing, as in --mesh fsdp=4");
 	if (a.steps == CKPT_LATEST)
@@ -340,6 +380,9 @@ int train_args_parse(int argc, char **argv, struct train_args *ret_args)
 		return refuse("--root is missing: name the store, or train with --no-checkpoint");
 	if (!a.no_checkpoint && (!a.job || !*a.job))
 		return refuse("--job is missing: name the job inside the store");
+	if (a.no_checkpoint && a.naverage)
+		return refuse("--average and --no-checkpoint contradict each other: it is ckptd "
+			      "that keeps averages");
 	if (a.no_checkpoint && a.resume != RESUME_NONE)
 		return refuse("--resume and --no-checkpoint contradict each other");
 	*ret_args = a;

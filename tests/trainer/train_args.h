@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define MESH_DIMS_MAX 2
+#define AVERAGES_MAX 8
 
 /* SHARDS: rows of each tensor. BOXES: all tensors are one row of elements, as ZeRO has them, and
  * each rank of fsdp has an equal stretch of it. */
@@ -46,6 +47,14 @@ struct train_args {
 	bool wait_ready;
 	uint32_t frozen;	 /* percent of the state that never changes */
 	const char *print_stats; /* NULL: none */
+
+	/* of the weights: name and spec, as ckpt_average takes them */
+	struct {
+		const char *name, *spec;
+	} average[AVERAGES_MAX];
+	uint32_t naverage;
+	const char *masters;  /* NULL: none */
+	const char *evaluate; /* NULL: train */
 };
 
 /* 0; 1 after --help was printed; or -EINVAL after a message about the first bad option was

@@ -8,6 +8,7 @@
  * ranks.h.
  */
 #include "corpus.h"
+#include "evaluate.h"
 #include "model.h"
 #include "ranks.h"
 #include "train.h"
@@ -28,6 +29,8 @@ int main(int argc, char **argv)
 	if ((r = corpus_load(args.text, &corpus)) < 0)
 		return exit_code_of(r);
 	model_shape_for(args.params, &job.shape);
+	if (args.evaluate)
+		return evaluate(&args, &corpus, &job.shape);
 	r = ranks_create(args.world, train_shared_bytes(&job.shape), &ranks);
 	int status = r < 0 ? exit_code_of(r) : ranks_run(&ranks, train_rank, &job);
 

@@ -82,6 +82,7 @@ static struct team {
 	uint32_t naverage;
 	/* The step whose values are not finite, in this rank, and what they are */
 	uint64_t bad_step;
+	uint64_t unequal; /* in this step W is not the rounding of its master */
 	uint32_t bad_rank;
 	float bad;
 } T;
@@ -97,7 +98,7 @@ static float part_of(uint64_t x)
 /* Of an element before it is stored: the master of W is W. */
 static float value(uint32_t spec, uint64_t g, uint64_t step)
 {
-	uint64_t of = spec == W ? MASTER_W : spec;
+	uint64_t of = spec == W && step != T.unequal ? MASTER_W : spec;
 
 	return specs[spec].scale *
 	       (part_of(of << 40 ^ g) + .05f * part_of(of << 40 ^ g ^ (step + 1) << 20));
@@ -490,7 +491,8 @@ static char *attr_of(uint64_t step, const char *name, char ret[1024])
 static struct hold {
 	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t moved;
-	uint64_t step;	/* whose walk is held; 0: none */
+	uint64_t step; /* whose walk is held, unless it is open; 0: none */
+	bool open;
 	uint64_t after; /* bytes of it that are walked before */
 	uint32_t waits;
 	uint64_t fail_step;
@@ -519,7 +521,7 @@ static int hold_span(void *ctx, const struct pass_at *at, const struct walk_span
 		rc = -EDOM;
 	w->waits++;
 	pthread_cond_broadcast(&w->moved);
-	while (w->step == at->step && s->off >= w->after)
+	while (w->step == at->step && !w->open && s->off >= w->after)
 		pthread_cond_wait(&w->moved, &w->lock);
 	w->waits--;
 	pthread_mutex_unlock(&w->lock);
@@ -534,6 +536,7 @@ static void with_hold(uint64_t step)
 	pthread_mutex_init(&W_.lock, NULL);
 	pthread_cond_init(&W_.moved, NULL);
 	W_.step = step;
+	W_.open = false;
 	H.opts.pass = &holding;
 	H.opts.npass = 1;
 }
@@ -541,7 +544,7 @@ static void with_hold(uint64_t step)
 static void let_go(void)
 {
 	pthread_mutex_lock(&W_.lock);
-	W_.step = 0;
+	W_.open = true;
 	pthread_cond_broadcast(&W_.moved);
 	pthread_mutex_unlock(&W_.lock);
 }
@@ -551,7 +554,7 @@ static bool is_held(void)
 	bool held;
 
 	pthread_mutex_lock(&W_.lock);
-	held = W_.waits > 0 && W_.step;
+	held = W_.waits > 0 && !W_.open;
 	pthread_mutex_unlock(&W_.lock);
 	return held;
 }
@@ -566,7 +569,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	let_go();
+	let_go(); /* where a case has failed, the daemon may wait */
+	gate_set(&G, false);
 	team_close();
 	refs_free();
 	return host_teardown(state);
@@ -575,6 +579,8 @@ static int teardown(void **state)
 /* --- the cases --- */
 static void same_as_the_reference(uint32_t world)
 {
+	uint64_t all[4];
+
 	host_start(&H, NULL);
 	average("fast", "constant decay=.9");
 	average("half", "constant decay=.3");
@@ -587,6 +593,7 @@ static void same_as_the_reference(uint32_t world)
 	average("hl", "halflife fraction=.5");
 	average("d", "diffusers decay=.9999 warmup=1");
 	refs_make();
+	T.unequal = 6;
 	team_open(world, 3);
 	for (uint64_t step = 1; step <= 9; step++) {
 		if (step == 5)
@@ -599,7 +606,8 @@ static void same_as_the_reference(uint32_t world)
 		commit(step);
 		committed_is_ref(step);
 	}
-	assert_string_equal(host_steps(&H, JOB), "3 6 9");
+	assert_int_equal(host_committed(&H, JOB, all, 4), 3); /* every byte of each is right */
+	assert_true(said("derived tensors are not the rounding of their masters"));
 }
 
 TEST(averages_are_those_of_a_plain_loop_one_rank)
@@ -995,6 +1003,7 @@ TEST(a_daemon_that_is_killed_amid_a_walk_leaves_no_half_average)
 
 	for (uint64_t i = 0; i < 2; i++) {
 		uint64_t step = 3 + 2 * i;
+		char text[96];
 
 		with_hold(step);
 		W_.after = 1 << 20;
@@ -1022,6 +1031,9 @@ TEST(a_daemon_that_is_killed_amid_a_walk_leaves_no_half_average)
 		H.opts.npass = 0;
 		host_start(&H, NULL);
 		must_come_back(2 * i + 1);
+		snprintf(text, sizeof text, "step %" PRIu64 " taken over from an earlier daemon, w",
+			 step);
+		assert_false(said(text)); /* nobody says that the half is whole */
 		assert_soon(is_made(step));
 		assert_true(said("taken over from an earlier daemon, with its averages"));
 		refs_step(step);
@@ -1151,7 +1163,7 @@ static void planted(void (*plant)(void), uint32_t world, const char *want)
 	W_.plant = plant;
 	W_.plant_step = 11;
 	host_start(&H, NULL);
-	average("fast", "constant decay=.9");
+	average("fast", "constant decay=.6");
 	refs_make();
 	team_open(world, 3);
 	for (uint64_t step = 1; step <= 9; step++)
@@ -1215,12 +1227,14 @@ TEST(the_last_step_of_ranks_that_ended_goes_on_from_the_one_before)
 }
 
 /* Writes to the job's own directory wait at the gate, and no others. */
+static char own_store[sizeof H.store];
 static int64_t own_pwrite(void *ctx, int fd, const void *buf, uint64_t n, uint64_t off)
 {
 	char link[64], path[512] = "";
 
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	return readlink(link, path, sizeof path - 1) > 0 && !strncmp(path, H.store, strlen(H.store))
+	return readlink(link, path, sizeof path - 1) > 0 &&
+			       !strncmp(path, own_store, strlen(own_store))
 		       ? G.ops.pwrite(ctx, fd, buf, n, off)
 		       : io_ops_posix.pwrite(NULL, fd, buf, n, off);
 }
@@ -1228,9 +1242,10 @@ static int64_t own_pwrite(void *ctx, int fd, const void *buf, uint64_t n, uint64
 TEST(a_step_whose_directory_hangs_is_rescued_with_its_averages)
 {
 	static struct io_ops ops;
-	char to[160], store[sizeof H.store];
+	char to[160];
 	struct wire_drained d = { 0 };
 
+	memcpy(own_store, H.store, sizeof own_store);
 	gate_make(&G);
 	ops = G.ops;
 	ops.pwrite = own_pwrite;
@@ -1251,10 +1266,9 @@ TEST(a_step_whose_directory_hangs_is_rescued_with_its_averages)
 	assert_int_equal(ask_drain(&A, JOB, to, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	gate_set(&G, false);
 	assert_true(d.written == 1 && d.failed == 0);
-	memcpy(store, H.store, sizeof store);
 	snprintf(H.store, sizeof H.store, "%.107s", to);
 	committed_is_ref(2);
-	memcpy(H.store, store, sizeof store);
+	memcpy(H.store, own_store, sizeof own_store);
 	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
 	committed_is_ref(2);
 }

@@ -17,6 +17,7 @@
 #include "tests/lib/unit.h"
 #include <math.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #define JOB "job"
 #define OTHER "other" /* whose steps are seeds */
@@ -251,6 +252,26 @@ static bool sink_holds(const struct rank *k, const struct expected *x)
 	return memcmp(m->mem[SINK], x->w + m->first[SINK], m->n[SINK] * sizeof(float)) == 0;
 }
 
+/* The averages of that step are made: a slot's last page says so. */
+static bool is_sealed(const struct rank *k, uint64_t step)
+{
+	bool sealed = false;
+
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		struct slot_seal seal;
+
+		if (s->bytes)
+			MUST_BE(pread(s->fd, &seal, sizeof seal,
+				      (off_t)(s->bytes - SLOT_SEAL_BYTES)),
+				sizeof seal);
+		sealed |= s->bytes && seal.magic == SLOT_SEAL_MAGIC &&
+			  seal.state == SLOT_SEAL_COMPLETE && seal.step == step;
+	}
+	return sealed;
+}
+
+/* One that is not written has its averages then: else it might give them up for a newer one. */
 static void must_mark(struct rank *k, uint64_t step, uint64_t line, uint32_t flags, int state)
 {
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = flags };
@@ -266,6 +287,8 @@ static void must_mark(struct rank *k, uint64_t step, uint64_t line, uint32_t fla
 	MUST_BE(rc, 0);
 	must_wait(k, step, state);
 	must_guard(k);
+	if (flags & CKPT_STAGE_ONLY)
+		must_soon(is_sealed(k, step));
 }
 
 static void flow_open(struct rank *k, struct flow *f)
@@ -308,7 +331,8 @@ static void flow_run(struct rank *k)
 	rc = rank_seal(k, PATIENCE);
 	if (!f->restore && f->rc) {
 		MUST_BE(rc, f->rc);
-		snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
+		if (k->rank == 0)
+			snprintf(f->said, sizeof f->said, "%.500s", k->err.msg);
 		rank_meet(k);
 		rank_close(k, 0);
 		return;
@@ -329,9 +353,10 @@ static void flow_run(struct rank *k)
 	rank_close(k, 0);
 }
 
+/* With so many slots no step is left out because the next one needs its slot. */
 static void run_of(const char *job, const char *mesh, struct flow *f)
 {
-	team_of(plan(job, mesh), flow_run, f);
+	team_of(plan(job, mesh, .slots = 4), flow_run, f);
 }
 
 static void run(const char *mesh, struct flow *f)
@@ -609,6 +634,29 @@ TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
 	assert_both(8, &c);
 }
 
+static void staged_and_seals_break(struct rank *k)
+{
+	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	seals_break(k);
+}
+
+/* The line of a launch begins with the step that it has restored, whoever wrote it. */
+TEST(without_a_seal_a_new_daemon_goes_on_from_the_restored_step)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=3", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	run("fsdp=2", &(struct flow){ .average = BOTH,
+				      .restore = true,
+				      .want_flags = CKPT_FROM_DISK,
+				      .amid = staged_and_seals_break });
+	chain_steps(&c, 1, 4);
+	chain_steps(&c, 7, 8);
+	assert_both(8, &c);
+	assert_int_equal(said_times(&daemon_said, "are lost, and begin anew"), 0);
+}
+
 TEST(a_new_daemon_that_finds_nothing_begins_anew_and_says_so)
 {
 	struct chain c = { 0 };
@@ -863,6 +911,17 @@ TEST(a_new_seal_behind_a_restore_goes_on_from_the_newest_step)
 	assert_spec(6, "slow", SLOW, &c);
 }
 
+TEST(a_new_seal_before_the_first_step_goes_on_from_what_was_restored)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	run("fsdp=3", &(struct flow){ .average = BOTH, .restore = true, .amid = seals_again });
+	chain_steps(&c, 1, 6);
+	assert_spec(6, "slow", SLOW, &c);
+}
+
 /* --- for evaluation --- */
 static void averages_are_restored(bool forgets)
 {
@@ -959,15 +1018,70 @@ TEST(a_step_whose_averages_are_damaged_is_passed_over)
 	assert_both(5, &c);
 }
 
+static void average_parts_remove(uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, JOB, step);
+	int dir = host_step_fd(&H, JOB, step);
+
+	for (uint32_t i = 0; i < c->nfile; i++)
+		if (c->file[i].kind == PART_AVERAGE)
+			MUST_BE(unlinkat(dir, c->file[i].name, 0), 0);
+	(void)close(dir);
+	checkpoint_free(c);
+}
+
+/* Averages that the next launch finds in memory; each rank spoils its own of step 4. */
+static void averages_spoil(struct rank *k)
+{
+	struct chain c = { 0 };
+	const struct mine *m = &mine_of[k->rank];
+	struct expected x;
+	uint32_t found = 0;
+
+	chain_steps(&c, 1, 4);
+	x = expect(FAST, &c);
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		uint8_t *p, *at;
+
+		if (!s->bytes)
+			continue;
+		p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+		MUST(p != MAP_FAILED);
+		at = memmem(p, s->bytes, x.w + m->first[MASTER], COLS * sizeof(float));
+		if (at)
+			*at ^= 1;
+		found += at != NULL;
+		(void)munmap(p, s->bytes);
+	}
+	MUST_BE(found, 1);
+}
+
+TEST(averages_that_are_damaged_in_memory_are_taken_from_disk)
+{
+	struct chain c = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2",
+	    &(struct flow){ .average = BOTH, .from = 1, .to = 4, .amid = averages_spoil });
+	f = (struct flow){ .average = BOTH, .restore = true, .from = 5, .to = 5 };
+	run("fsdp=2", &f);
+	assert_int_equal(f.got_step, 4);
+	assert_int_equal(f.got_where, 2);
+	chain_steps(&c, 1, 5);
+	assert_both(5, &c);
+}
+
 /* Nobody who wants no averages opens their parts. */
-TEST(a_job_without_averages_restores_a_step_whose_averages_are_damaged)
+TEST(a_job_without_averages_restores_a_step_whose_averages_are_gone)
 {
 	struct flow f;
 
 	host_start(&H, NULL);
 	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 4 });
 	host_stop(&H);
-	average_part_damage(4);
+	average_parts_remove(4);
 	host_start(&H, NULL);
 	f = (struct flow){ .restore = true };
 	run("fsdp=2", &f);
@@ -1172,6 +1286,30 @@ TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
 			       .to = 1,
 			       .no_gain = true });
 	assert_refused(seed_path(1), -EINVAL, "model/gain");
+}
+
+/* A seed may be anybody's: what lies in the place of its files is not waited for, and no link is
+ * followed. */
+TEST(a_seed_with_other_things_in_the_place_of_its_files_is_refused)
+{
+	char step[300], part[600] = "", manifest[400];
+	struct checkpoint *c;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1", &(struct flow){ .from = 1, .to = 2 });
+	for (uint64_t i = 1; i <= 2; i++) {
+		c = host_open(&H, OTHER, i);
+		snprintf(step, sizeof step, "%s", seed_path(i));
+		snprintf(manifest, sizeof manifest, "%s/MANIFEST", step);
+		snprintf(part, sizeof part, "%s/%s", step, c->file[0].name);
+		checkpoint_free(c);
+		MUST_BE(unlink(i == 1 ? manifest : part), 0);
+		MUST_BE(mkfifo(i == 1 ? manifest : part, 0600), 0);
+		assert_refused(step, i == 1 ? -EINVAL : -EUCLEAN, "cannot be used");
+		MUST_BE(unlink(i == 1 ? manifest : part), 0);
+		MUST_BE(symlink("/dev/zero", i == 1 ? manifest : part), 0);
+		assert_refused(step, i == 1 ? -ELOOP : -EUCLEAN, "cannot be used");
+	}
 }
 
 /* A seed is somebody else's: whatever its bytes are, it is a seed or a sentence. */

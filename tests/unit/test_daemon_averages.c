@@ -301,8 +301,6 @@ static void check_slot(const struct decl *d)
 		most = p->off + p->len;
 	}
 	assert_int_equal(a->made.place[0].bytes, most);
-	assert_int_equal(d->all.ntensor, d->part.ntensor + a->made.ntensor);
-	assert_int_equal(d->all.npiece, d->part.npiece + a->made.npiece);
 }
 
 /* All of each average of all ranks, once; and that is found when all ranks are put together. */
@@ -571,6 +569,24 @@ TEST(all_that_one_rank_can_see_is_refused_at_once)
 	};
 	struct ranks j =
 		RANKS("dp=2", want, { "fast", "constant decay=.9 count=average frozen=average" });
+
+	judged(&j, line, ARRAY_LEN(line), NULL);
+}
+
+TEST(two_tensors_of_one_name_are_refused_though_one_rank_has_both)
+{
+	static const struct want want[] = {
+		PARAM("w"),
+		ROW(.component = "copy", .name = "w", .rows = 2),
+		MASTER("w.master", "model/w"),
+		MASTER("w.again", "model/w"),
+	};
+	static const char *const line[] = {
+		"average fast: copy/w of rank 0 and optim/w.master of rank 0 would both be ema.fast/w",
+		"average only: optim/w.master of rank 0 and optim/w.again of rank 0 would both be "
+	};
+	struct ranks j = RANKS("dp=1", want, { "fast", "constant decay=.9" },
+			       { "only", "constant decay=.9 copy/w=skip" });
 
 	judged(&j, line, ARRAY_LEN(line), NULL);
 }

@@ -339,6 +339,29 @@ TEST(a_room_of_one_rank_costs_no_step)
 }
 
 /* What the daemon had staged lies otherwise than what it would be told. */
+TEST(a_room_that_needs_larger_slots_has_them_all)
+{
+	host_start(&H, NULL);
+	pair_open("larger", true, 100);
+	journals_are(100, 100);
+	for (uint64_t step = 1; step <= 3; step++)
+		saved_by_both(step);
+	MUST_OF(&R[0], ckpt_blob_resize(R[0].c, "journal", 9 * MIB, &R[0].err));
+	must_seal(&R[0]);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct stat st;
+
+		assert_ok(fstat(R[0].c->slot[i].fd, &st));
+		assert_true((uint64_t)st.st_size >= 9 * MIB);
+	}
+	for (uint64_t step = 4; step <= 7; step++)
+		saved_by_both(step);
+	/* Slots of two sizes would have made the rank declare anew. */
+	assert_int_equal(said_times(&daemon_said, "job larger ready, epoch 1"), 1);
+	ranks_close(R, 2);
+	must_have("larger", 7, 0, 100);
+	journals_are(1, 1);
+}
 TEST(a_room_that_changed_brings_no_old_slot_to_the_next_daemon)
 {
 	host_start(&H, NULL);

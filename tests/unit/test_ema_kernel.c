@@ -683,7 +683,7 @@ TEST(an_instruction_set_that_is_unknown_is_refused)
 
 /* --- health --- */
 
-#define HEALTH_N 5000u
+#define HEALTH_N 50000u
 
 static void loop_health(uint32_t dtype, const uint8_t *p, const float *e, uint64_t n,
 			struct ema_health *h, struct ema_source_health *s)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_ema_schedule.c - the decay of every step, against the answers of the real implementations
- * (tests/vectors/ema, made with torch 2.15.0, timm 1.0.31, diffusers 0.42.1, ema-pytorch 0.8.3); the
- * state of an average; and what went wrong for users of others, a test each.
+ * (tests/vectors/ema, made with torch 2.15.0, timm 1.0.31, diffusers 0.42.1, ema-pytorch 0.8.3);
+ * the state of an average; and what went wrong for users of others, a test each.
  */
 #include "ema/schedule.h"
 #include "ckpt/base/hash.h"
@@ -39,7 +39,8 @@ static char *vectors(const char *name)
 	return text;
 }
 
-/* The numbers of the JSON array, of arrays too, that stands behind `key` and a colon, after `from`. */
+/* The numbers of the JSON array, of arrays too, that stands behind `key` and a colon, after
+ * `from`. */
 static uint32_t numbers(const char *from, const char *key, double *ret, uint32_t max)
 {
 	char head[160];
@@ -172,8 +173,8 @@ TEST(powers_are_those_of_long_double_to_the_last_bits)
 	}
 }
 
-/* Some decays, which were computed with 70 digits (Python's decimal): if one differs on another host,
- * averages there do too. */
+/* Some decays, which were computed with 70 digits (Python's decimal): if one differs on another
+ * host, averages there do too. */
 TEST(decays_have_the_same_bits_everywhere)
 {
 	assert_true(decay_at("constant decay=.999", 10, 0) == 0x1.fae7299c256e3p-1);
@@ -620,7 +621,8 @@ TEST(a_warm_up_of_power_1_is_the_mean_of_all_steps)
 	}
 }
 
-/* The half-life of torchtitan's rule is that of a power function with gamma + 1 = ln 2 / fraction. */
+/* The half-life of torchtitan's rule is that of a power function with gamma + 1 = ln 2 /
+ * fraction. */
 TEST(halflife_is_about_a_power_function)
 {
 	char text[64];
