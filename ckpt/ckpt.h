@@ -582,7 +582,8 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * 2 slots only every second step is averaged (ckpt_opts.slots).
  *
  * spec NULL removes the average. To change one, remove it and declare it anew. After each of these
- * calls, call ckpt_seal on all ranks. Averages with an unchanged spec go on.
+ * calls, call ckpt_seal on all ranks. Averages of the same names go on; one with another schedule
+ * goes on with its values, and its history notes the change.
  *
  * For evaluation in the trainer, declare tensors of component "ema.NAME", class CKPT_SINK and dtype
  * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.

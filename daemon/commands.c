@@ -39,11 +39,25 @@ static uint32_t job_steps(const struct job *j)
 	return n;
 }
 
-/* What the newest declarations of the job average; NULL: nothing. */
+/* The newest step in memory that has averages; NULL. */
+static const struct snap *newest_averaged(const struct job *j)
+{
+	const struct snap *best = NULL;
+
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->averaged && s->average && (!best || s->step > best->step))
+			best = s;
+	return best;
+}
+
+/* What the newest declarations of the job average, or, where its ranks have left, those of a step in
+ * memory; NULL: nothing. */
 static const struct averages *job_averages(const struct job *j)
 {
 	const struct decl *d = j->launch && j->launch->world ? j->launch->member[0].decl : NULL;
+	const struct snap *s = d ? NULL : newest_averaged(j);
 
+	d = s ? s->rank[0].decl : d;
 	return d ? d->averages : NULL;
 }
 
@@ -154,7 +168,8 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 	to->used = MIN(to->used, to->held);
 }
 
-/* Of the slots that there are, the room that is the averages'. */
+/* Of the slots that there are, the room that is the averages'. Of a launch whose ranks have left, of the
+ * slots that hold a step. */
 static void put_average_memory(const struct job *j, struct wire_report_job *to)
 {
 	const struct launch *l = j->launch;
@@ -165,6 +180,13 @@ static void put_average_memory(const struct job *j, struct wire_report_job *to)
 		for (uint32_t i = 0; i < l->nslot && d; i++)
 			to->average_bytes += l->member[r].slot[i] ? averages_slot_bytes(d) : 0;
 	}
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		for (uint32_t r = 0; r < s->world; r++) {
+			bool counted = s->launch == l && l->member[r].decl;
+
+			if (!counted && s->rank[r].decl && slot_of(j, s, r))
+				to->average_bytes += averages_slot_bytes(s->rank[r].decl);
+		}
 	to->averaged = j->average.averaged;
 	to->average_given_up = j->average.given_up;
 	_Static_assert(sizeof to->average_gated == sizeof j->average.gated, "enum wire_gate");
@@ -346,18 +368,6 @@ _Static_assert((int)WIRE_GATE_NOT_WANTED == (int)AVERAGE_NOT_WANTED &&
 		       (int)WIRE_AVERAGE_SEEDED == (int)AVERAGE_SEEDED,
 	       "the report says them by the same numbers");
 
-/* The newest step in memory that has averages, of these declarations; NULL. */
-static const struct average_result *newest_averages(const struct job *j, const struct averages *a)
-{
-	const struct snap *best = NULL;
-
-	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->averaged && s->average && s->average->nrow == a->nrow &&
-		    s->launch == j->launch && (!best || s->step > best->step))
-			best = s;
-	return best ? best->average : NULL;
-}
-
 static void put_average(const struct average_row *row, const struct average_result *x, uint32_t i,
 			uint32_t job, struct wire_report_average *to)
 {
@@ -395,8 +405,14 @@ static void put_average(const struct average_row *row, const struct average_resu
 static uint32_t put_averages(const struct job *j, uint32_t job, struct wire_report_average *to)
 {
 	const struct averages *a = job_averages(j);
-	const struct average_result *x = a ? newest_averages(j, a) : NULL;
+	const struct snap *s = a ? newest_averaged(j) : NULL;
+	const struct average_result *x = s ? s->average : NULL;
 
+	/* Of other declarations it says nothing about these. */
+	if (x && (x->nrow != a->nrow || !s->rank[0].decl ||
+		  (s->rank[0].decl->averages != a &&
+		   memcmp(s->rank[0].decl->averages->declared, a->declared, sizeof a->declared))))
+		x = NULL;
 	for (uint32_t i = 0; a && i < a->nrow; i++)
 		put_average(&a->row[i], x, i, job, &to[i]);
 	return a ? a->nrow : 0;

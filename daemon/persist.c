@@ -438,13 +438,14 @@ static void *parts_sync(void *arg)
 static int sources_write(struct persist *p, uint32_t r, struct part_io **io, struct ckpt_err *err)
 {
 	uint32_t constant = part_number(p, PART_CONST, r),
-		 average = part_number(p, PART_AVERAGE, r);
+		 average = part_number(p, PART_AVERAGE, r), helpers;
 	int rc = 0;
 
 	if (p->half != WRITE_REST && has_part(p, constant) && !p->file[constant].linked)
 		rc = part_persist(p, constant, 0, io, true, err);
 	if (rc == 0 && p->half != WRITE_DATA && has_part(p, average)) {
-		rc = passing_open(p->passing, average, 0, err);
+		(void)passing_threads(p->world, &helpers);
+		rc = passing_open(p->passing, average, helpers, err);
 		if (rc == 0)
 			rc = part_persist(p, average, 0, io, true, err);
 	}

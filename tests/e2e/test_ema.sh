@@ -35,6 +35,7 @@ check "ema lists them" ctl ema
 check "fast has 6 updates behind the copy" eval 'ctl ema && says "fast: constant decay=0.9 " "$tmp/out.txt" && says "6 updates since step 1, the newest at step 7" "$tmp/out.txt"'
 check "slow has a carry and a rule of its own" eval 'ctl ema && says "ema.slow.carry/" "$tmp/out.txt" && says "rule 1, uniform" "$tmp/out.txt"'
 check "and their health" eval 'ctl ema && says "health: updates 6" "$tmp/out.txt"'
+check "status has them too" eval 'ctl status && says "fast: step 7, 6 updates, 0 steps behind" "$tmp/out.txt"'
 check "every byte is verified" ctl verify --data latest
 check "restore --only ema.fast" ctl restore latest "$tmp/fast" --only ema.fast
 check "its elements are those of the plain loop" same_tensor "$tmp/fast/model.safetensors" w "$tmp/fast.w"

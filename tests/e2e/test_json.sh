@@ -254,9 +254,9 @@ averages() {
 	(cd "$tmp" && exec ./averaged "$tmp/averages" "$tmp" 3 hold <"$tmp/hold" >"$tmp/averaged.out" 2>&1) &
 	averaged=$!
 	exec 9>"$tmp/hold"
-	within grep -q done "$tmp/averaged.out"
+	within grep -q "done" "$tmp/averaged.out"
 }
-one_more() { echo >&9 && within grep -q more "$tmp/averaged.out"; }
+one_more() { echo >&9 && within grep -q "more" "$tmp/averaged.out"; }
 check "a job with averages" averages
 check "status of averages" json 0 status
 check "one more step, which no average takes in" one_more

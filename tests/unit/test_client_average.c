@@ -352,6 +352,8 @@ static int setup(void **state)
 {
 	(void)state;
 	memset(said.text, 0, sizeof said.text);
+	memset(&D, 0, sizeof D); /* one process may run all cases */
+	D.listener = D.sock = -1;
 	scratch_make(D.dir);
 	snprintf(D.socket, sizeof D.socket, "%s/s", D.dir);
 	snprintf(D.store, sizeof D.store, "%s/store", D.dir);

@@ -569,7 +569,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	let_go();
+	let_go(); /* where a case has failed, the daemon may wait */
+	gate_set(&G, false);
 	team_close();
 	refs_free();
 	return host_teardown(state);

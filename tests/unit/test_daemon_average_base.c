@@ -634,6 +634,29 @@ TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
 	assert_both(8, &c);
 }
 
+static void staged_and_seals_break(struct rank *k)
+{
+	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	seals_break(k);
+}
+
+/* The line of a launch begins with the step that it has restored, whoever wrote it. */
+TEST(without_a_seal_a_new_daemon_goes_on_from_the_restored_step)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=3", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	run("fsdp=2", &(struct flow){ .average = BOTH,
+				      .restore = true,
+				      .want_flags = CKPT_FROM_DISK,
+				      .amid = staged_and_seals_break });
+	chain_steps(&c, 1, 4);
+	chain_steps(&c, 7, 8);
+	assert_both(8, &c);
+	assert_int_equal(said_times(&daemon_said, "are lost, and begin anew"), 0);
+}
+
 TEST(a_new_daemon_that_finds_nothing_begins_anew_and_says_so)
 {
 	struct chain c = { 0 };
@@ -884,6 +907,17 @@ TEST(a_new_seal_behind_a_restore_goes_on_from_the_newest_step)
 	run("fsdp=2",
 	    &(struct flow){
 		    .average = BOTH, .restore = true, .from = 3, .to = 3, .amid = seals_again });
+	chain_steps(&c, 1, 6);
+	assert_spec(6, "slow", SLOW, &c);
+}
+
+TEST(a_new_seal_before_the_first_step_goes_on_from_what_was_restored)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	run("fsdp=3", &(struct flow){ .average = BOTH, .restore = true, .amid = seals_again });
 	chain_steps(&c, 1, 6);
 	assert_spec(6, "slow", SLOW, &c);
 }

@@ -674,6 +674,79 @@ TEST(a_part_that_is_written_again_is_the_same_part)
 	state_free(&s);
 }
 
+/* fd's bytes; malloc'ed. */
+static uint8_t *file_read(int fd, uint64_t *ret_n)
+{
+	uint8_t *b;
+
+	assert_ok(io_ops_posix.size(NULL, fd, ret_n));
+	b = malloc(*ret_n + 1);
+	assert_non_null(b);
+	assert_ok(io_pread_all(&io_ops_posix, fd, b, *ret_n, 0));
+	return b;
+}
+
+static int file_new(const char *name)
+{
+	int fd = openat(D.fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/* In two halves, the second behind a walk that somebody else made meanwhile. */
+static void halves_are_the_whole(struct ranks *j, uint32_t r)
+{
+	struct native_info info = disk_info;
+	struct move_write how = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	cleanup_table struct table beside = { 0 };
+	struct native_part part[2];
+	struct ckpt_err err;
+	uint8_t *file[2];
+	uint64_t n[2];
+	int fd[2] = { file_new("whole.part"), file_new("halves.part") };
+
+	info.world = j->world;
+	assert_ok(table_twin(&j->part[r], &beside));
+	assert_ok_err(walk_open(&(struct walk_opts){ 0 }, &j->part[r], r, &how.walk, &err), &err);
+	assert_ok_err(move_write_data(&how, fd[1], j->raw[r], &beside, &info, r, &err), &err);
+	assert_ok_err(
+		move_write_part(&how, fd[0], j->raw[r], &j->part[r], &info, r, &part[0], &err),
+		&err);
+	assert_ok_err(
+		move_write_rest(&how, fd[1], j->raw[r], &j->part[r], &info, r, &part[1], &err),
+		&err);
+	for (uint32_t i = 0; i < 2; i++) {
+		file[i] = file_read(fd[i], &n[i]);
+		close(fd[i]);
+	}
+	assert_int_equal(n[0], n[1]);
+	assert_memory_equal(file[0], file[1], n[0]);
+	assert_memory_equal(&part[0].root, &part[1].root, sizeof part[0].root);
+	assert_int_equal(part[0].file_bytes, part[1].file_bytes);
+	free(file[0]);
+	free(file[1]);
+	walk_close(how.walk);
+}
+
+TEST(a_part_that_is_written_beside_its_walk_is_the_same_part)
+{
+	uint64_t rng = draw_seed(__func__);
+
+	for (uint32_t i = 0; i < FEWER(16); i++) {
+		struct state s;
+		struct ranks j;
+
+		state_make(&s, draw(&rng));
+		saved(&j, &s, meshes[i % ARRAY_LEN(meshes)]);
+		for (uint32_t r = 0; r < j.world; r++)
+			halves_are_the_whole(&j, r);
+		ranks_free(&j);
+		state_free(&s);
+		disk_clear(&D);
+	}
+}
+
 /* --- damage --- */
 
 /* The bytes are a master's, and called by its name. */
