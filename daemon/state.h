@@ -136,8 +136,9 @@ struct slotmem {
 	void *base;
 	uint64_t bytes;
 	uint64_t ino; /* the memfd's: a slot that came back with its rank is mapped twice */
-	bool touched;
-	bool dirty; /* it was another launch's: what lies between the pieces is not zero */
+	/* A task sets them; a launch that ends meanwhile looks */
+	_Atomic bool touched;
+	_Atomic bool dirty; /* it was another launch's: what lies between the pieces is not zero */
 	struct reaper *reaper;
 };
 /*
