@@ -53,8 +53,7 @@ check "with the same elements" same_tensor "$tmp/again/model.safetensors" w "$tm
 # README's commands, one by one, on this store.
 readme_commands() {
 	local line n=0
-	awk '/^<!-- averages -->$/ { near = 1; next } near && /^```sh$/ { on = 1; next } /^```$/ { on = near = 0 } on' "$root/README.md" \
-		>"$tmp/commands"
+	awk '/^<!-- averages -->$/ { on = 1; next } on && /^[^ ]/ { exit } on && NF' "$root/README.md" >"$tmp/commands"
 	mkdir -p "$tmp/readme"
 	while read -r line; do
 		(cd "$tmp/readme" && export CKPTD_STORE=$store PATH=$build:$PATH && eval "$line") >"$tmp/out.txt" 2>&1 || {

@@ -24,7 +24,7 @@ static void report_read(const void *p, uint64_t bytes)
 		return;
 	}
 	assert((const void *)r.head == p &&
-	       (const uint8_t *)(r.step + r.head->nstep) == (const uint8_t *)p + bytes);
+	       (const uint8_t *)(r.average + r.head->naverage) == (const uint8_t *)p + bytes);
 	ENDS(r.head->version);
 	for (uint32_t i = 0; i < r.head->njob; i++) {
 		const struct wire_report_job *j = &r.job[i];
