@@ -13,9 +13,10 @@
 #include <stdio.h>
 
 #define COLS 1024u
-#define PARAM_BYTES 14u	     /* BF16 parameter, FP32 master, two FP32 moments */
-#define SMALL_MEDIAN 65536.0 /* bytes */
-#define STEP_EVERY 512u	     /* words: one page */
+#define PARAM_BYTES 14u			       /* BF16 parameter, FP32 master, two FP32 moments */
+#define SMALL_MEDIAN 65536.0		       /* bytes */
+#define STEP_EVERY 512u			       /* words: one page */
+#define FINITE (~UINT64_C(0x4000000040000000)) /* exponents of two FP32 numbers below 128 */
 #define SEAL_WAIT (120 * NS_PER_S)
 
 static const struct kind {
@@ -52,7 +53,8 @@ static uint64_t word_at(const struct job_tensor *t, uint64_t i, uint64_t step)
 	uint64_t g = t->first + i;
 
 	return mix(t->seed + (g + 1) * UINT64_C(0x9e3779b97f4a7c15) +
-		   (g % STEP_EVERY ? 0 : step << 40));
+		   (g % STEP_EVERY ? 0 : step << 40)) &
+	       (t->finite ? FINITE : UINT64_MAX);
 }
 
 static uint64_t rows_for(uint64_t bytes)
@@ -109,6 +111,7 @@ static void small_lay_out(struct placed *p, const struct job_opts *o)
 		struct job_tensor *t = &p->r->tensor[i];
 
 		t->seed = mix(i + 1);
+		t->finite = o->finite;
 		t->words = small_words(o, i);
 		t->frozen = words * 100 < all * o->frozen;
 		words += t->words;
@@ -158,6 +161,7 @@ static void lay_out(struct placed *p, const struct job_opts *o, uint32_t rank)
 	for (uint32_t i = 0; i < JOB_LARGE; i++) {
 		bool bias = i % 8 >= 4;
 
+		p->r->tensor[i].finite = o->finite && kinds[i % 4].role == CKPT_MASTER;
 		place(p, i, bias ? 0 : first, bias ? 1 : rows, kinds[i % 4].elem_bytes);
 	}
 }
@@ -192,6 +196,19 @@ static void declare(struct placed *p, const struct job_opts *o, uint32_t i)
 	};
 	if (ckpt_tensor_add(p->r->c, &t, &id, &e) < 0)
 		die("%s", e.msg);
+}
+
+void job_averages(ckpt *c, uint32_t n)
+{
+	struct ckpt_err e = { 0 };
+	char name[16];
+
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(name, sizeof name, "a%u", i);
+		if (ckpt_average(c, name, i % 2 ? "power sigma_rel=.10" : "constant decay=.999",
+				 &e) < 0)
+			die("%s", e.msg);
+	}
 }
 
 void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
@@ -232,6 +249,7 @@ void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
 	lay_out(&p, o, rank);
 	for (uint32_t i = 0; i < ret->ntensor; i++)
 		o->tensors ? small_declare(&p, i) : declare(&p, o, i);
+	job_averages(ret->c, o->averages);
 }
 
 void job_seal(struct job_rank *r)

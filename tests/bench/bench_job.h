@@ -28,6 +28,7 @@ struct job_tensor {
 	uint64_t first, words; /* global position of the first word; how many */
 	uint64_t seed;
 	bool frozen; /* its words stay those of step 0 */
+	bool finite; /* each of its FP32 elements is a number */
 };
 
 struct job_rank {
@@ -43,10 +44,12 @@ struct job_opts {
 	const char *socket, *store, *name;
 	uint64_t bytes; /* of the whole job, about */
 	uint32_t world;
-	uint32_t tensors; /* 0: the twelve layers */
-	uint32_t frozen;  /* of `tensors`, percent of the bytes that are const */
-	bool private;	  /* in memory of its own, not from ckpt_alloc */
-	bool replicated;  /* every rank holds all twelve layers */
+	uint32_t tensors;  /* 0: the twelve layers */
+	uint32_t frozen;   /* of `tensors`, percent of the bytes that are const */
+	bool private;	   /* in memory of its own, not from ckpt_alloc */
+	bool replicated;   /* every rank holds all twelve layers */
+	uint32_t averages; /* of the weights that ckptd keeps */
+	bool finite;	   /* weights are numbers: with a NaN among them no step is averaged */
 	bool resume; /* what is in memory and on disk is gone on from: no ckpt_fresh, nothing is touched */
 };
 
@@ -58,6 +61,7 @@ void job_update(struct job_rank *r, uint64_t step); /* only the words that depen
 void job_check(const struct job_rank *r, uint64_t step);
 void job_check_update(const struct job_rank *r, uint64_t step); /* the words of job_update alone */
 void job_close(struct job_rank *r);
+void job_averages(ckpt *c, uint32_t n); /* before the seal */
 
 __attribute__((format(printf, 1, 2))) _Noreturn void die(const char *fmt, ...);
 void say(const char *name, uint64_t n); /* a line on stdout; bench_main.c */

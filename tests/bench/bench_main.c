@@ -7,9 +7,10 @@
  *	                                      LOAD: free, busy, idle (bench_stall.h); MEMORY: alloc or private
  *	loop SOCKET STORE BYTES HOW ROUNDS    a loop with a snapshot at each step; HOW: staged, persisted
  *	drift SOCKET STORE BYTES HOW SNAPSHOTS PID two ranks that hold the same state; HOW: replicated, sharded
- *	scale SOCKET STORE TENSORS RANKS ROUNDS PID many small tensors (bench_scale.h)
+ *	averages SOCKET STORE BYTES ROUNDS PID a loop with a snapshot at each step, with averages and without
+ *	scale SOCKET STORE TENSORS RANKS ROUNDS PID [AVERAGES] many small tensors (bench_scale.h)
  *	life SOCKET STORE BYTES RANKS RESTARTS REST_MS PID a job that is killed (bench_life.h)
- *	save SOCKET STORE BYTES WORLD [TENSORS [FROZEN]] one durable save for each line on stdin
+ *	save SOCKET STORE BYTES WORLD [TENSORS [FROZEN [AVERAGES]]] one durable save for each line on stdin
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
@@ -324,6 +325,14 @@ static void verb_drift(char **a, int n)
 	bench_drift(&o, small(a[4]), (pid_t)number(a[5]));
 }
 
+static void verb_averages(char **a, int n)
+{
+	struct job_opts o = job_of(a, "averages");
+
+	(void)n;
+	bench_averages(&o, small(a[3]), (pid_t)number(a[4]));
+}
+
 static void verb_life(char **a, int n)
 {
 	struct job_opts o = job_of(a, "life");
@@ -335,8 +344,8 @@ static void verb_life(char **a, int n)
 
 static void verb_scale(char **a, int n)
 {
-	(void)n;
-	bench_scale(a[0], a[1], small(a[2]), small(a[3]), small(a[4]), (pid_t)number(a[5]));
+	bench_scale(a[0], a[1], small(a[2]), small(a[3]), small(a[4]), (pid_t)number(a[5]),
+		    n > 6 ? small(a[6]) : 0);
 }
 
 static void verb_save(char **a, int n)
@@ -347,6 +356,8 @@ static void verb_save(char **a, int n)
 	o.world = small(a[3]);
 	o.tensors = n > 4 ? small(a[4]) : 0;
 	o.frozen = n > 5 ? small(a[5]) : 0;
+	o.finite = n > 6;
+	o.averages = n > 6 ? small(a[6]) : 0;
 	run_team(&t, save_rank);
 }
 
@@ -404,12 +415,12 @@ static const struct verb {
 	void (*run)(char **arg, int n);
 } verbs[] = {
 	{ "stall", 7, 7, verb_stall },	   { "loop", 5, 5, verb_loop },
-	{ "drift", 6, 6, verb_drift },	   { "scale", 6, 6, verb_scale },
-	{ "life", 7, 7, verb_life },	   { "save", 4, 6, verb_save },
+	{ "drift", 6, 6, verb_drift },	   { "scale", 6, 7, verb_scale },
+	{ "life", 7, 7, verb_life },	   { "save", 4, 7, verb_save },
 	{ "restore", 6, 6, verb_restore }, { "steps", 3, 3, verb_steps },
 	{ "hash", 1, 1, verb_hash },	   { "canary", 3, 3, verb_canary },
 	{ "write", 4, 4, verb_write },	   { "many", 5, 5, verb_many },
-	{ "ema", 2, 2, verb_ema },
+	{ "ema", 2, 2, verb_ema },	   { "averages", 5, 5, verb_averages },
 };
 
 int main(int argc, char **argv)

@@ -18,7 +18,7 @@
 
 struct scale {
 	const char *socket, *store;
-	uint32_t tensors, ranks, rounds;
+	uint32_t tensors, ranks, rounds, averages;
 	pid_t daemon;
 	pthread_barrier_t barrier;
 	pthread_mutex_t turn;
@@ -161,6 +161,7 @@ static void *scale_run(void *arg)
 	pthread_mutex_lock(&s->turn);
 	say("declare", t);
 	pthread_mutex_unlock(&s->turn);
+	job_averages(c, s->averages);
 	seal(s, m->rank, c);
 	for (uint64_t step = 1; step <= s->rounds + 1; step++)
 		save(s, m->rank, c, step);
@@ -176,13 +177,14 @@ static void *scale_run(void *arg)
 }
 
 void bench_scale(const char *socket, const char *store, uint32_t tensors, uint32_t ranks,
-		 uint32_t rounds, pid_t daemon)
+		 uint32_t rounds, pid_t daemon, uint32_t averages)
 {
 	struct scale s = { .socket = socket,
 			   .store = store,
 			   .tensors = tensors,
 			   .ranks = ranks,
 			   .rounds = rounds,
+			   .averages = averages,
 			   .daemon = daemon };
 	struct scale_rank m[RANKS_MAX];
 	pthread_t thread[RANKS_MAX];

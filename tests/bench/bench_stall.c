@@ -24,6 +24,7 @@
 #define LOOP_STEPS 8u
 #define WAIT_NS (600 * NS_PER_S)
 #define CORES_MAX 256
+#define AVERAGES 3
 
 static uint64_t thread_cpu_ns(void)
 {
@@ -271,6 +272,82 @@ void bench_loop(const struct job_opts *o, const char *how, uint32_t rounds)
 	say("asked", (uint64_t)LOOP_STEPS * rounds);
 	say("reached", persisted ? is.committed - was.committed : is.staged - was.staged);
 	job_close(&l.r);
+}
+
+/* ---- averages ---- */
+
+static void average_open(struct loop *l, const struct job_opts *o)
+{
+	l->mark = (struct ckpt_mark){ .size = sizeof l->mark, .flags = CKPT_STAGE_ONLY };
+	job_open(o, 0, &l->r);
+	job_seal(&l->r);
+	job_fill(&l->r, 0);
+	for (uint32_t i = 0; i < WARM_UP; i++) {
+		int rc;
+
+		l->step++;
+		while ((rc = ckpt_snapshot(l->r.c, l->step, &l->mark)) == CKPT_SKIPPED)
+			usleep(1000); /* the averages of the step before hold the slots */
+		if (rc != 0)
+			die("step %" PRIu64 " was not taken", l->step);
+		loop_rest(l, CKPT_STAGED);
+	}
+}
+
+static void average_block(struct loop *l, const char *step, const char *stall)
+{
+	uint64_t begin = now_ns(), t, in;
+
+	for (uint32_t i = 0; i < LOOP_STEPS; i++) {
+		work(l->work);
+		t = now_ns();
+		if (ckpt_guard(l->r.c, NULL) < 0)
+			die("step %" PRIu64 ": the guard failed", l->step);
+		in = now_ns() - t;
+		job_update(&l->r, ++l->step);
+		t = now_ns();
+		if (ckpt_snapshot(l->r.c, l->step, &l->mark) < 0)
+			die("step %" PRIu64 " was not taken", l->step);
+		say(stall, in + now_ns() - t);
+	}
+	say(step, (now_ns() - begin) / LOOP_STEPS);
+	loop_rest(l, CKPT_STAGED);
+}
+
+void bench_averages(const struct job_opts *o, uint32_t rounds, pid_t daemon)
+{
+	const pid_t both[2] = { getpid(), daemon };
+	struct ckpt_stats was = { .size = sizeof was }, is = was;
+	struct job_opts opts = *o;
+	struct loop plain = { 0 }, with = { 0 };
+	uint64_t ns = 0, memory;
+	void *dst;
+
+	opts.finite = true;
+	opts.name = "plain";
+	average_open(&plain, &opts);
+	memory = proc_memory(both, 2);
+	say("memory_plain", memory);
+	opts.averages = AVERAGES;
+	opts.name = "averaged";
+	average_open(&with, &opts);
+	say("memory_with", proc_memory(both, 2) - memory);
+	dst = copy_room(&plain.r);
+	for (uint32_t i = 0; i < 3; i++)
+		ns = MAX(ns, INTERVAL_COPIES * copies(dst, &plain.r, i));
+	pages_free(dst, plain.r.bytes);
+	plain.work = with.work = work_for(ns);
+	ckpt_stats(with.r.c, &was);
+	for (uint32_t i = 0; i < 2 * rounds; i++)
+		if ((i + i / 2) % 2)
+			average_block(&with, "with", "stall_with");
+		else
+			average_block(&plain, "plain", "stall_plain");
+	ckpt_stats(with.r.c, &is);
+	say("asked", (uint64_t)LOOP_STEPS * rounds);
+	say("reached", is.staged - was.staged);
+	job_close(&with.r);
+	job_close(&plain.r);
 }
 
 /* ---- replicas ---- */

@@ -32,6 +32,17 @@ void bench_stall(const struct job_opts *o, uint32_t snapshots, const char *load,
 void bench_loop(const struct job_opts *o, const char *how, uint32_t rounds);
 
 /*
+ * Two jobs of the same state, one with three averages of its weights and one without, in turn, so that
+ * the other one rests: eight steps of a loop as above, with a snapshot at each of them, that is staged
+ * only.
+ *	with, plain                one step
+ *	stall_with, stall_plain    inside ckpt_snapshot and ckpt_guard, of each step
+ *	asked, reached             snapshots of the one with averages; those that were staged
+ *	memory_plain, memory_with  of the trainer and the daemon; what the second job added
+ */
+void bench_averages(const struct job_opts *o, uint32_t rounds, pid_t daemon);
+
+/*
  * Two ranks that hold the same state (o->replicated) or half each: what the daemon's copying
  * threads spend on one snapshot (copy_cpu), which copies the same bytes either way.
  */

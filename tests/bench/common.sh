@@ -217,9 +217,9 @@ pair() { # I A B
 
 # ---- a durable save; a restore ----
 
-saver_start() { # STORE WORLD [TENSORS [FROZEN [BYTES]]]
+saver_start() { # STORE WORLD [TENSORS [FROZEN [BYTES [AVERAGES]]]]
 	local line
-	coproc saver { exec build/ckptbench save "$socket" "$1" "${5:-$bytes}" "$2" "${3:-0}" "${4:-0}"; }
+	coproc saver { exec build/ckptbench save "$socket" "$1" "${5:-$bytes}" "$2" "${3:-0}" "${4:-0}" ${6:+"$6"}; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
 	read -r line <&"$saver_out" || true
@@ -243,6 +243,7 @@ save_one() { # one step; its phases go to the samples save_*
 	sample save_bytes "$size"
 	sample save_speed "$(calc "$size / (($committed - $staged) / 1e9)")"
 	sample save_parts "$(calc "$persisted - $staged")"
+	sample save_whole "$committed"
 	sample save_commit "$(calc "$committed - $persisted")"
 }
 

@@ -21,9 +21,9 @@ steps_part() {
 	rm -rf "$work/many"
 }
 
-scale_run() { # PREFIX TENSORS RANKS ROUNDS
+scale_run() { # PREFIX TENSORS RANKS ROUNDS [AVERAGES]
 	daemon_start
-	bench "$1" scale "$socket" "$work/scale" "$2" "$3" "$4" "$daemon"
+	bench "$1" scale "$socket" "$work/scale" "$2" "$3" "$4" "$daemon" ${5:+"$5"}
 	daemon_stop
 	rm -rf "$work/scale"
 }
