@@ -146,7 +146,7 @@ static void carry_out(const struct decl *d, const uint8_t *data, size_t size)
 	assert(move_copy(&d->copy, d->base, &to, NULL, NULL) <= 0);
 	for (uint32_t i = 0; i < d->part.npiece && size; i++) /* the trainer scribbles */
 		memcpy(slot + d->part.piece[i].off, data, MIN(d->part.piece[i].len, size));
-	if (decl_slot_now(d, slot, &now, NULL) == 0) {
+	if (decl_slot_now(d, slot, false, &now, NULL) == 0) {
 		for (uint32_t i = 0; i < now.npiece; i++)
 			assert(now.piece[i].off + now.piece[i].len <= d->part.place[0].bytes);
 		table_free(&now);

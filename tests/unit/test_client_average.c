@@ -530,8 +530,8 @@ TEST(all_mistakes_of_all_averages_are_listed_at_the_seal_and_nothing_is_sent)
 		"average slow: ",
 		"average : ",
 		"average x.carry: ",
-		"average seeded: seed=/nowhere/step-000000000030 cannot be "
-		"opened: No such file or directory"
+		("average seeded: seed=/nowhere/step-000000000030 cannot be "
+		 "opened: No such file or directory")
 	};
 	char first[sizeof err.msg];
 	uint32_t sent;

@@ -4,6 +4,7 @@
  * what bits, and what becomes of them when something fails. Trainers are in this process; what a
  * committed step holds is compared with a plain loop over whole tensors that applied the same steps.
  */
+#include "tests/lib/handmade.h"
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/row.h"
@@ -121,6 +122,23 @@ static float f32_of_bf16(uint16_t x)
 	return f;
 }
 
+static uint16_t f16_of(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, 4);
+	return handmade_f16(bits);
+}
+
+/* Of a finite one. */
+static float f32_of_f16(uint16_t h)
+{
+	int exponent = h >> 10 & 31;
+	float x = ldexpf((float)((h & 1023) | (exponent ? 1024 : 0)), MAX(exponent, 1) - 25);
+
+	return h & 0x8000 ? -x : x;
+}
+
 /* As the averages see it. */
 static float stored(uint32_t spec, uint64_t g, uint64_t step)
 {
@@ -128,18 +146,17 @@ static float stored(uint32_t spec, uint64_t g, uint64_t step)
 
 	if (specs[spec].dtype == CKPT_BF16)
 		return f32_of_bf16(bf16_of(x));
-	return specs[spec].dtype == CKPT_F16 ? (float)(_Float16)x : x;
+	return specs[spec].dtype == CKPT_F16 ? f32_of_f16(f16_of(x)) : x;
 }
 
 static void put(uint32_t dtype, uint8_t *p, float x)
 {
-	uint16_t b = bf16_of(x);
-	_Float16 h = (_Float16)x;
+	uint16_t h = dtype == CKPT_BF16 ? bf16_of(x) : f16_of(x);
 
 	if (dtype == CKPT_F32)
 		memcpy(p, &x, 4);
 	else
-		memcpy(p, dtype == CKPT_BF16 ? (void *)&b : (void *)&h, 2);
+		memcpy(p, &h, sizeof h);
 }
 
 static uint64_t columns(uint32_t spec)
