@@ -64,8 +64,9 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 5: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages */
-#define WIRE_ABI 5
+/* 6: averages (HELLO's nslot may be 0, SEED, RESTORED's averages), and the job page says that a
+ * restore has begun to write */
+#define WIRE_ABI 6
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -405,9 +406,9 @@ struct wire_forgotten {
 
 /*
  * What the daemon knows, as a memfd: this head, then njob wire_report_job, nrank wire_report_rank,
- * nstep wire_report_step, naverage wire_report_average. Times *_ns without "wall" are CLOCK_MONOTONIC; 0 is never. Ranks,
- * steps and averages are ordered by job, ranks by their number, steps newest mark first, averages as
- * the job's declarations have them.
+ * nstep wire_report_step, naverage wire_report_average. Times *_ns without "wall" are
+ * CLOCK_MONOTONIC; 0 is never. Ranks, steps and averages are ordered by job, ranks by their number,
+ * steps newest mark first, averages as the job's declarations have them.
  */
 #define WIRE_REPORT_JOBS_MAX 1024u
 #define WIRE_REPORT_RANKS_MAX 32768u
