@@ -200,9 +200,9 @@ const struct cli_verb verb_ema = {
 		"Health is what ckptd measured when it made the average: lag is the number of steps "
 		"since the newest update; |p-e|/|e| is the largest relative distance of a tensor's "
 		"weights from their average; far counts tensors that are farther off than they "
-		"should ever be, NaN counts such values in the average; elements that are larger "
-		"than the weights ever were are told. ema reads only metadata; ckptctl verify "
-		"--data checks the bytes.",
+		"should ever be, NaN counts such values in the average. If elements are larger than "
+		"the weights ever were, which cannot be, ema says in how many tensors. ema reads "
+		"only metadata; ckptctl verify --data checks the bytes.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ema", "those of the newest checkpoint" },
