@@ -68,7 +68,7 @@ static int spec_read(struct build *b, const struct table_average *x)
 
 	if (rc == 0) {
 		a->name[a->nspec] = x->name;
-		rc = ema_spec_print(a->spec[a->nspec++], 0, canonical);
+		rc = ema_spec_print(a->spec[a->nspec++], EMA_DECLARED, canonical);
 	}
 	if (rc == -ENOMEM)
 		return no_memory(b->err);
