@@ -423,8 +423,9 @@ struct ckpt_got {
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
 	char passed[512];      /* which steps were skipped and why, one a line, cut to this size */
-	/* from what each average of ckpt_average goes on, one a line, cut to this size; empty: none
-	 * is declared, or it was a DRY_RUN */
+	/* from what each average of ckpt_average goes on, and which averages of the step are not
+	 * declared any more, one a line, cut to this size; empty: none is declared, or it was a
+	 * DRY_RUN */
 	char averages[512];
 };
 

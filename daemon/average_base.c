@@ -287,7 +287,8 @@ static int load_seeds(struct load *x)
 		rc = 0;
 	}
 	if (rc == 0)
-		rc = ckpt_errlist_end(&list, &x->err, "averages cannot be made as declared");
+		rc = ckpt_errlist_end(&list, &x->err,
+				      "averages cannot be made as they are declared");
 	ckpt_errlist_free(&list);
 	return rc;
 }

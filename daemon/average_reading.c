@@ -610,8 +610,9 @@ static void row_say(const struct average_reading *x, uint32_t i, char *ret, size
 		snprintf(rule, sizeof rule, " (rule %u)", r->rule);
 	if (is->lost)
 		snprintf(ret, bytes, "average %s%s %s: %s has it not: %s", r->name, rule,
-			 x->base->decl[0]->averages->spec[r->average]->seed ? "begins with its seed"
-									    : "begins anew",
+			 x->base->decl[0]->averages->spec[r->average]->seed
+				 ? "is to begin with its seed"
+				 : "begins anew",
 			 x->base->from, is->why);
 	else
 		snprintf(ret, bytes, "average %s%s goes on from %s%s%s", r->name, rule,

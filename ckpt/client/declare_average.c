@@ -182,7 +182,7 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err)
 	}
 	if (MUTANT(AVERAGES_UNJUDGED))
 		list.n = 0;
-	rc = ckpt_errlist_end(&list, err, "averages cannot be made as declared");
+	rc = ckpt_errlist_end(&list, err, "averages cannot be made as they are declared");
 	ckpt_errlist_free(&list);
 	for (uint32_t i = 0; i < c->naverage && rc == 0; i++)
 		advise(c, c->average[i]);

@@ -1240,6 +1240,42 @@ TEST(an_average_begins_with_the_average_of_its_name_in_the_seed)
 	assert_int_equal(said_times(&daemon_said, "cannot be opened"), 0);
 }
 
+static void says_what_ends(bool forgets)
+{
+	static const char ends[] = "average %s does not go on: step 3 has it, and this job does "
+				   "not declare it";
+	char slow[128], fast[128];
+	struct flow f;
+
+	snprintf(slow, sizeof slow, ends, "slow");
+	snprintf(fast, sizeof fast, ends, "fast");
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	if (forgets)
+		host_restart(&H);
+	f = (struct flow){ .average = { { "fast", FAST } }, .restore = true };
+	run("fsdp=2", &f);
+	assert_has(f.got_averages, "average fast goes on from step 3");
+	assert_has(f.got_averages, slow);
+	assert_int_equal(said_times(&daemon_said, slow), 1);
+	assert_int_equal(said_times(&daemon_said, fast), 0);
+	f = (struct flow){ .restore = true };
+	run("fsdp=2", &f);
+	assert_string_equal(f.got_averages, "");
+	assert_int_equal(said_times(&daemon_said, slow), 2);
+	assert_int_equal(said_times(&daemon_said, fast), 1);
+}
+
+TEST(a_restore_out_of_memory_names_averages_that_nobody_declares_any_more)
+{
+	says_what_ends(false);
+}
+
+TEST(a_restore_from_disk_names_averages_that_nobody_declares_any_more)
+{
+	says_what_ends(true);
+}
+
 TEST(a_seed_that_is_gone_is_refused_at_seal_by_a_job_that_has_no_step)
 {
 	struct flow f = { .average = { { "fast", FAST " seed=/nowhere/step-1" },
