@@ -861,6 +861,33 @@ TEST(of_four_slots_one_is_always_free_and_steps_in_between_give_up)
 	slots_with_a_slow_walk(4, " 3 4 5 6 7", " 1 2 7 20");
 }
 
+/* The walk of step 1 is held, 2 waits for its own, and 3 is to be written. */
+TEST(a_step_that_is_written_does_not_wait_for_the_averages_of_one_that_is_not)
+{
+	with_hold(1);
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(1, 4);
+	for (uint64_t step = 1; step <= 3; step++) {
+		char text[64];
+
+		MUST_BE(mark(step, step == 3 ? CKPT_PERSIST : CKPT_STAGE_ONLY), 0);
+		guard_all();
+		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
+		assert_soon(said(text));
+	}
+	assert_soon(is_held());
+	assert_false(said("given up"));
+	let_go();
+	MUST_OF(&T.r[0], wait_one(3, CKPT_COMMITTED));
+	assert_true(is_made(1) && !is_made(2));
+	assert_soon(said("step 2 has given up its averages"));
+	refs_step(1);
+	refs_step(3);
+	committed_is_ref(3);
+}
+
 /* Step 2 is being written, and its directory does not answer. How many of the next five marks find a
  * slot, and is each of these steps averaged? */
 static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
