@@ -93,6 +93,8 @@ struct ema_state ema_state_after(const struct ema_state *s, const struct ema_upd
 /* The state of values that came from a checkpoint's weights or averages (`seed=`), which go on at
  * `step`: as a copy made there. */
 struct ema_state ema_state_seeded(const char *canonical, uint64_t step);
+/* Can it be the state of an average behind that step? For what others may have written. */
+bool ema_state_possible(const struct ema_state *s, uint64_t step);
 
 /* The nearest double to the gamma of a sigma_rel s: the largest real root g of
  * g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says s^2 = (g + 1) / ((g + 2)^2 (g + 3)).

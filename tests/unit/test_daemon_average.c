@@ -1092,27 +1092,69 @@ static struct slot_seal *seal_in_memory(uint32_t r, uint64_t step, uint8_t **ret
 	return NULL;
 }
 
+static void seal_again(struct slot_seal *seal)
+{
+	const struct hash128 self = hash128(seal, offsetof(struct slot_seal, self));
+
+	memcpy(seal->self, &self, sizeof seal->self);
+}
+
 /* What another declaration left in a slot, with a seal that is right in itself. */
 static void other_declaration(void)
 {
 	for (uint32_t r = 0; r < T.world; r++) {
 		uint8_t *average = NULL;
 		struct slot_seal *seal = seal_in_memory(r, 2, &average);
-		struct hash128 self;
 
 		memset(average, 0x3f, 4096);
 		seal->declared[0] ^= 1;
-		self = hash128(seal, offsetof(struct slot_seal, self));
-		memcpy(seal->self, &self, sizeof seal->self);
+		seal_again(seal);
 	}
 }
 
-TEST(averages_of_another_declaration_are_not_taken_over)
+/* The seal, which a trainer has mapped, says what no pass makes. */
+static void impossible_rows(void (*spoil)(struct slot_seal_row *row))
+{
+	for (uint32_t r = 0; r < T.world; r++) {
+		uint8_t *average = NULL;
+		struct slot_seal *seal = seal_in_memory(r, 2, &average);
+
+		memset(average, 0x3f, 4096);
+		spoil(&seal->row[0]);
+		seal_again(seal);
+	}
+}
+
+static void spoil_flags(struct slot_seal_row *row)
+{
+	row->flags |= 1u << 30;
+}
+static void spoil_product(struct slot_seal_row *row)
+{
+	row->state.product = NAN;
+}
+static void spoil_step(struct slot_seal_row *row)
+{
+	row->state.last_step = 3;
+}
+static void impossible_flags(void)
+{
+	impossible_rows(spoil_flags);
+}
+static void impossible_product(void)
+{
+	impossible_rows(spoil_product);
+}
+static void impossible_step(void)
+{
+	impossible_rows(spoil_step);
+}
+static void not_taken_over(void (*plant)(void))
 {
 	with_hold(0);
 	W_.step = 3;
 	W_.plant_step = 3;
-	W_.plant = other_declaration;
+	W_.plant = plant;
 	host_start(&H, NULL);
 	average("fast", "constant decay=.9");
 	refs_make();
@@ -1139,6 +1181,26 @@ TEST(averages_of_another_declaration_are_not_taken_over)
 	commit(4);
 	refs_step(4);
 	committed_is_ref(4);
+}
+
+TEST(averages_of_another_declaration_are_not_taken_over)
+{
+	not_taken_over(other_declaration);
+}
+
+TEST(a_seal_with_flags_that_no_pass_sets_is_open)
+{
+	not_taken_over(impossible_flags);
+}
+
+TEST(a_seal_with_a_product_that_no_schedule_has_is_open)
+{
+	not_taken_over(impossible_product);
+}
+
+TEST(a_seal_that_tells_of_a_later_step_is_open)
+{
+	not_taken_over(impossible_step);
 }
 
 /* --- health --- */
