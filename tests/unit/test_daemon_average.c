@@ -17,7 +17,7 @@
 #define JOB "avg"
 #define ROWS 211 /* of the large tensors: uneven on every mesh */
 #define RANKS_MAX 4
-#define AVERAGES_MAX 12
+#define AVERAGES_MAX 64
 
 /* --- trainers --- */
 struct spec {
@@ -456,7 +456,7 @@ static void committed_is_ref(uint64_t step)
 {
 	cleanup_close int dir = host_step_fd(&H, JOB, step);
 	struct checkpoint *c = host_open(&H, JOB, step);
-	char component[32];
+	char component[128];
 
 	for (uint32_t i = 0; i < T.naverage; i++) {
 		state_is(c, &X[i], T.name[i]);
@@ -476,7 +476,7 @@ static void committed_is_ref(uint64_t step)
 static char *attr_of(uint64_t step, const char *name, char ret[1024])
 {
 	struct checkpoint *c = host_open(&H, JOB, step);
-	char key[64];
+	char key[128];
 
 	ret[0] = 0;
 	snprintf(key, sizeof key, "ckpt.health:ema.%s", name);
@@ -977,6 +977,31 @@ TEST(of_four_slots_one_is_free_while_one_is_written_and_another_walked)
 	refs_step(9);
 	committed_is_ref(9);
 	assert_false(is_made(4) || is_made(7));
+}
+
+TEST(as_many_averages_as_there_can_be_are_committed)
+{
+	static char name[TABLE_AVERAGES_MAX][EMA_NAME_BYTES];
+
+	_Static_assert(TABLE_AVERAGES_MAX == AVERAGES_MAX, "all of them");
+	host_start(&H, NULL);
+	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i++) {
+		memset(name[i], 'n', sizeof name[i] - 1);
+		snprintf(name[i] + sizeof name[i] - 3, 3, "%02u", i);
+		average(name[i], "constant decay=.9");
+	}
+	refs_make();
+	team_open(2, 3);
+	for (uint64_t step = 1; step <= 2; step++) {
+		refs_step(step);
+		commit(step);
+		committed_is_ref(step);
+	}
+	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i += 21) {
+		char text[1024];
+
+		assert_non_null(strstr(attr_of(2, name[i], text), "updates 1, lag 0"));
+	}
 }
 
 /* --- rules --- */
