@@ -13,6 +13,8 @@
 #include "daemon/passes.h"
 #include <inttypes.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #define JOB "avg"
 #define ROWS 211 /* of the large tensors: uneven on every mesh */
@@ -801,6 +803,55 @@ TEST(a_step_whose_disk_fails_is_written_anew_with_the_same_averages)
 	commit(++step);
 	refs_step(step);
 	committed_is_ref(step);
+}
+
+/* The first file that is synced waits for another one that is synced at the same time. */
+static struct together {
+	struct io_ops ops;
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t moved;
+	uint32_t files;
+	bool armed, were;
+} together;
+
+static int sync_together(void *ctx, int fd)
+{
+	struct together *t = &together;
+	struct timespec until;
+	struct stat at;
+
+	(void)ctx;
+	MUST(fstat(fd, &at) == 0 && clock_gettime(CLOCK_REALTIME, &until) == 0);
+	until.tv_sec += 10;
+	if (!S_ISREG(at.st_mode))
+		return 0;
+	pthread_mutex_lock(&t->lock);
+	t->were |= t->armed && t->files > 0;
+	t->files += t->armed;
+	pthread_cond_broadcast(&t->moved);
+	while (t->armed && !t->were &&
+	       pthread_cond_timedwait(&t->moved, &t->lock, &until) != ETIMEDOUT)
+		;
+	t->armed &= t->were;
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
+TEST(average_parts_are_synced_several_at_a_time)
+{
+	together = (struct together){ .ops = host_ops,
+				      .lock = PTHREAD_MUTEX_INITIALIZER,
+				      .moved = PTHREAD_COND_INITIALIZER };
+	together.ops.sync = sync_together;
+	host_start(&H, &together.ops);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	together.armed = true;
+	commit(1); /* of each rank the averages are the first file that is synced */
+	refs_step(1);
+	assert_true(together.were);
+	committed_is_ref(1);
 }
 
 /* --- the slots (FLOOR C3) --- */
