@@ -839,6 +839,8 @@ static int sync_together(void *ctx, int fd)
 
 TEST(average_parts_are_synced_several_at_a_time)
 {
+	bool were;
+
 	together = (struct together){ .ops = host_ops,
 				      .lock = PTHREAD_MUTEX_INITIALIZER,
 				      .moved = PTHREAD_COND_INITIALIZER };
@@ -850,7 +852,10 @@ TEST(average_parts_are_synced_several_at_a_time)
 	together.armed = true;
 	commit(1); /* of each rank the averages are the first file that is synced */
 	refs_step(1);
-	assert_true(together.were);
+	pthread_mutex_lock(&together.lock);
+	were = together.were;
+	pthread_mutex_unlock(&together.lock);
+	assert_true(were);
 	committed_is_ref(1);
 }
 
