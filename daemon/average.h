@@ -156,7 +156,7 @@ struct average_result {
 	struct whole *whole;
 	/* One for each average, with its storage: for MANIFEST */
 	struct average_line {
-		char key[96], text[512];
+		char key[96], text[640];
 	} * line;
 	uint32_t nline;
 };

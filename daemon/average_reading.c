@@ -366,6 +366,7 @@ static void row_judge(struct average_reading *x, uint32_t i)
 	struct reading_row *r = &x->row[i];
 	const struct average_row *now = row_of(x, i);
 	const struct table_average *was;
+	struct ema_state state;
 	struct ckpt_err err = { 0 };
 
 	if (r->lost)
@@ -376,11 +377,13 @@ static void row_judge(struct average_reading *x, uint32_t i)
 		return;
 	}
 	was = &x->from.row[r->src];
+	state = (struct ema_state){ .product = was->product,
+				    .last_step = was->last_step,
+				    .since = was->since };
 	r->changed = strcmp(was->schedule, now->canonical) != 0;
 	if (was->last_step == EMA_NO_STEP)
 		row_lose(x, i, "no step was taken into it");
-	else if (was->last_step > x->from.step || was->since > was->last_step ||
-		 !(was->product >= 0 && was->product <= 1))
+	else if (!ema_state_possible(&state, x->from.step))
 		row_lose(x, i,
 			 "what the step says of it cannot be (updated at step %" PRIu64
 			 ", begun at step %" PRIu64 ", product %g)",

@@ -199,6 +199,14 @@ struct ema_state ema_state_seeded(const char *canonical, uint64_t step, const ch
 	return s;
 }
 
+bool ema_state_possible(const struct ema_state *s, uint64_t step)
+{
+	if (s->last_step == EMA_NO_STEP)
+		return s->product == 1;
+	return s->last_step <= step && s->since <= s->last_step && s->product >= 0 &&
+	       s->product <= 1;
+}
+
 struct ema_state ema_state_after(const struct ema_state *s, const struct ema_update *u,
 				 const char *canonical, uint64_t step)
 {

@@ -98,6 +98,8 @@ struct ema_state ema_state_copied(const char *canonical, uint64_t step);
  * checkpoint's. */
 struct ema_state ema_state_seeded(const char *canonical, uint64_t step, const char *id,
 				  bool weights);
+/* Can it be the state of an average behind that step? For what others may have written. */
+bool ema_state_possible(const struct ema_state *s, uint64_t step);
 
 /* The nearest double to the gamma of a sigma_rel s: the largest real root g of
  * g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says s^2 = (g + 1) / ((g + 2)^2 (g + 3)).

@@ -596,8 +596,9 @@ TEST(steps_that_were_never_written_count_for_a_new_daemon)
 	assert_both(6, &c);
 }
 
-/* No slot has its seal: what is on disk is gone on from, at its true distance. */
-static void seals_break(struct rank *k)
+/* No slot has its seal: what is on disk is gone on from, at its true distance. staged: the step that
+ * is not written and is averaged anew; 0: there is none. */
+static void seals_break_with(struct rank *k, uint64_t staged)
 {
 	rank_meet(k);
 	if (k->rank == 0) {
@@ -616,11 +617,20 @@ static void seals_break(struct rank *k)
 	if (k->rank == 0)
 		host_start(&H, NULL);
 	must_reattach(k, 1);
+	if (staged)
+		must_soon(is_sealed(k, staged));
 	rank_meet(k);
 	for (uint64_t s = 7; s <= 8; s++) {
 		must_mark(k, s, 0, CKPT_PERSIST, CKPT_COMMITTED);
 		rank_meet(k);
 	}
+}
+
+static void seals_break(struct rank *k)
+{
+	const struct flow *f = k->arg;
+
+	seals_break_with(k, f->flags & CKPT_STAGE_ONLY ? f->to : 0);
 }
 
 TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
@@ -637,7 +647,7 @@ TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
 static void staged_and_seals_break(struct rank *k)
 {
 	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
-	seals_break(k);
+	seals_break_with(k, 4);
 }
 
 /* The line of a launch begins with the step that it has restored, whoever wrote it. */
