@@ -30,6 +30,8 @@ struct odd {
 	uint64_t step, last_step; /* 0: 30 */
 	uint32_t try;
 	bool mixed, no_b, clash, f8, f64, large, seeded, none;
+	bool half; /* model/half is frozen, and has an FP32 master; model/void has no elements */
+	bool copied_master; /* nobody declares the parameter of optim/alone */
 };
 
 static void canonical(const char *text, char ret[EMA_SPEC_BYTES])
@@ -96,6 +98,13 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 					  .layout = all, .ndim = 1, .shape = { 6 }));
 		handmade_piece(&t, rank, k, 1088, 0, origin, BOX(6));
 	}
+	if (!rank && x->half) {
+		k = handmade_tensor(&t, T(.component = "ema.fast", .name = "half",
+					  .of = "optim/half.master", .dtype = CKPT_F32,
+					  .role = CKPT_AVERAGE, .made = 1, .layout = all, .ndim = 1,
+					  .shape = { 6 }));
+		handmade_piece(&t, rank, k, 1152, 0, origin, BOX(6));
+	}
 	(void)handmade_add(p, rank, PART_AVERAGE, 0, &t, NULL, 0);
 }
 
@@ -145,6 +154,29 @@ static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
 					  .shape = { 6 }));
 		if (!rank)
 			handmade_piece(&t, rank, k, 4 * MB, 0, origin, BOX(6));
+	}
+	if (x->half) {
+		(void)handmade_tensor(&t, T(.component = "model", .name = "void",
+					    .dtype = CKPT_BF16, .role = CKPT_PARAM, .layout = all,
+					    .ndim = 2, .shape = { 0, 4 }));
+		k = handmade_tensor(&t, T(.component = "model", .name = "half", .dtype = CKPT_BF16,
+					  .role = CKPT_PARAM, .cls = CKPT_CONST, .layout = all,
+					  .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 5 * MB, 0, origin, BOX(6));
+		k = handmade_tensor(&t,
+				    T(.component = "optim", .name = "half.master",
+				      .of = "model/half", .dtype = CKPT_F32, .role = CKPT_MASTER,
+				      .layout = all, .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 6 * MB, 0, origin, BOX(6));
+	}
+	if (x->copied_master) {
+		k = handmade_tensor(&t, T(.component = "optim", .name = "alone", .of = "model/gone",
+					  .dtype = CKPT_F32, .role = CKPT_MASTER, .layout = all,
+					  .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 7 * MB, 0, origin, BOX(6));
 	}
 	(void)handmade_add(p, rank, PART_MAIN, 0, &t, &source, x->none ? 0 : 1);
 }
@@ -436,6 +468,45 @@ TEST(the_rules_of_an_average_say_what_it_copies)
 	expect(&f, "frozen", "model", "frozen", CKPT_F32, CKPT_F32, 4);
 	assert_null(strict_find(&f, "running"));
 	strict_free(&f);
+	remove_tree(out);
+}
+
+/* What is there of an average counts, whatever the rules say of its parameter's own record. */
+TEST(a_frozen_parameter_with_a_master_is_averaged_and_an_empty_one_is_the_steps_own)
+{
+	const char *step = make("half", &(struct odd){ .half = true, .try = 20 });
+	struct strict_file f;
+	const struct strict_tensor *y;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 7);
+	expect(&f, "half", "ema.fast", "half", CKPT_F32, CKPT_F32, 6);
+	y = strict_find(&f, "void");
+	assert_true(y && y->begin == y->end && y->shape[1] == 4);
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(0, "ema", step, "--json");
+	assert_json_has(json_kept(json_out("ckptd.ema/1")),
+			"{'averages': [{'name': 'fast', 'tensor_count': 3, 'copied_count': 4}, "
+			"{'name': 'slow'}]}");
+}
+
+/* A copy has the name of a tensor of the step: without one the model would have a gap. */
+TEST(a_master_that_is_copied_for_a_parameter_that_nobody_declares_makes_no_model)
+{
+	const char *step = make("alone", &(struct odd){ .fast = "constant decay=.9 gone=copy",
+							.copied_master = true,
+							.try = 21 });
+
+	clear();
+	RUN_IS(7, "restore", step, out, "--only", "ema.fast");
+	assert_says(got.err, "ema.fast/gone: there is no such tensor");
+	step = make("skipped", &(struct odd){ .fast = "constant decay=.9 gone=skip",
+					      .copied_master = true,
+					      .try = 22 });
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
 	remove_tree(out);
 }
 
