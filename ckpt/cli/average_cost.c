@@ -52,7 +52,7 @@ static uint32_t source_of(struct costing *k, uint32_t i)
 	const struct ema_subject subject =
 		averages_subject(&k->t->tensor[from], master || k->stands[i], of);
 
-	if (x->made || ema_spec_judge(k->spec, &subject).act != EMA_AVERAGE)
+	if (x->made || !x->numel || ema_spec_judge(k->spec, &subject).act != EMA_AVERAGE)
 		return TABLE_NONE;
 	if (!ema_can_average(k->t->tensor[from].dtype)) {
 		ckpt_errlist_add(&k->list, "%s/%s: %s elements cannot be averaged", x->component,

@@ -31,6 +31,10 @@ struct odd {
 	uint32_t try;
 	bool mixed, no_b, clash, f8, f64, large, seeded, none;
 	bool half; /* model/half is frozen, and has an FP32 master; model/void has no elements */
+	double product;	    /* of fast; 0: some */
+	uint64_t updates;   /* of fast; 0: some */
+	uint32_t flags;	    /* of fast, and more */
+	uint32_t nrow;	    /* rules of fast with schedules of their own */
 	bool copied_master; /* nobody declares the parameter of optim/alone */
 };
 
@@ -58,6 +62,11 @@ static struct table_average row_of(const struct odd *x, const char *name, const 
 		a.flags = AVERAGE_SEEDED;
 	if (x->mixed && rank && !strcmp(name, "fast"))
 		a.updates = 2;
+	if (strcmp(name, "fast") != 0)
+		return a;
+	a.product = x->product != 0 ? x->product : a.product; /* NaN is not 0 */
+	a.updates = x->updates ? x->updates : a.updates;
+	a.flags |= x->flags;
 	return a;
 }
 
@@ -75,6 +84,11 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
 	a = row_of(x, "slow", slow, rank);
 	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	for (uint32_t i = 0; i < x->nrow; i++) {
+		a = row_of(x, "fast", "uniform", rank);
+		a.rule = i + 1;
+		assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	}
 	cut = handmade_layout(&t, "Shard(0)@fsdp");
 	all = handmade_layout(&t, "Replicate@fsdp");
 	for (uint32_t i = 0; i < 2; i++) {
@@ -491,6 +505,12 @@ TEST(a_frozen_parameter_with_a_master_is_averaged_and_an_empty_one_is_the_steps_
 	assert_json_has(json_kept(json_out("ckptd.ema/1")),
 			"{'averages': [{'name': 'fast', 'tensor_count': 3, 'copied_count': 4}, "
 			"{'name': 'slow'}]}");
+	/* half by its master; void needs nothing. */
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--average", "constant decay=.999", "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': [{'tensor_count': 3, 'bytes': 240}]}");
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--average", "constant decay=.999 source=param",
+	       "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': [{'tensor_count': 2, 'bytes': 216}]}");
 }
 
 /* A copy has the name of a tensor of the step: without one the model would have a gap. */
@@ -673,6 +693,78 @@ TEST(verify_reads_averages)
 	RUN_IS(0, "verify", "--data", step);
 	RUN_IS(0, "stats", step);
 	RUN_IS(0, "show", "--files", step);
+}
+
+/* Whatever the records of AVERAGES say, every verb says it, or refuses it, and ends. */
+static void read_by_all(const char *step, const char *other)
+{
+	static const char *const verb[] = { "ema", "show", "stats", "ls", "verify" };
+	const char *copy = path_of("%s/copy", top);
+
+	for (uint32_t i = 0; i < ARRAY_LEN(verb); i++) {
+		(void)RUN(verb[i], step);
+		assert_in_range(got.code, 0, 15);
+		assert_null(strchr(got.out, '\x1b'));
+		(void)RUN(verb[i], step, "--json");
+		assert_in_range(got.code, 0, 15);
+		if (i < 2) /* all of it is JSON */
+			(void)json_kept(json_out(i ? "ckptd.show/1" : "ckptd.ema/1"));
+	}
+	(void)RUN("diff", step, other);
+	assert_in_range(got.code, 0, 15);
+	(void)RUN("diff", other, step, "--json");
+	assert_in_range(got.code, 0, 15);
+	(void)RUN("plan", step, "--mesh", "fsdp=3", "--average", "uniform");
+	assert_in_range(got.code, 0, 15);
+	clear();
+	(void)RUN("restore", step, out, "--only", "ema.fast", "--only", "ema.slow");
+	assert_in_range(got.code, 0, 15);
+	clear();
+	(void)RUN("restore", step, out, "--mesh", "fsdp=3");
+	assert_int_equal(got.code, 0);
+	clear();
+	(void)RUN("convert", step, copy, "--mesh", "fsdp=3");
+	assert_int_equal(got.code, 0);
+	(void)RUN("ema", copy);
+	assert_in_range(got.code, 0, 15);
+	remove_tree(copy);
+}
+
+TEST(records_of_averages_that_make_no_sense_are_said_or_refused_by_every_verb)
+{
+	char rule[EMA_SPEC_BYTES] = "constant decay=0.9 start=0 source=master ",
+	     noise[EMA_SPEC_BYTES];
+	const char *good = make("sense", &(struct odd){ .try = 30 });
+
+	for (size_t n = strlen(rule); n + 8 < sizeof rule; n = strlen(rule))
+		snprintf(rule + n, sizeof rule - n, "a=skip ");
+	memset(noise, '\\', sizeof noise - 1);
+	noise[sizeof noise - 1] = 0;
+	const struct odd odd[] = {
+		{ .schedule = rule },
+		{ .schedule = noise },
+		{ .schedule = "\n\x1b[31mred \"quoted\" %s%n" },
+		{ .schedule = "constant   decay=9e-1" }, /* not canonical */
+		{ .schedule = "x" },
+		{ .product = NAN },
+		{ .product = -INFINITY },
+		{ .product = 1e308 },
+		{ .last_step = 31 }, /* of the future */
+		{ .last_step = UINT64_MAX },
+		{ .last_step = UINT64_MAX - 1 },
+		{ .last_step = 3 }, /* before since */
+		{ .updates = UINT64_MAX, .flags = AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED },
+		{ .health = "far 99999999999999999999999, NaN -1, \x1b[2J, Inf 1" },
+		{ .nrow = TABLE_AVERAGES_MAX - 2 },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(odd); i++) {
+		struct odd x = odd[i];
+
+		x.try = 31 + i;
+		read_by_all(make("senseless", &x), good);
+		remove_tree(path_of("%s/senseless", top));
+	}
 }
 
 TEST(plan_counts_the_memory_of_averages)
