@@ -199,9 +199,24 @@ void average_seals_open(const struct launch *l, uint32_t slot)
 		/* Where other declarations are on their way, the slot may be as long as the last ones
 		 * said. */
 		if (averages_of(m->decl) && m->slot[slot] &&
-		    m->slot[slot]->bytes >= m->decl->raw_bytes)
-			atomic_store(&seal_of(m->decl, m->slot[slot])->state, SLOT_SEAL_OPEN);
+		    m->slot[slot]->bytes >= m->decl->raw_bytes) {
+			struct slot_seal *seal = seal_of(m->decl, m->slot[slot]);
+
+			atomic_store(&seal->state, SLOT_SEAL_OPEN);
+			if (l->averaged) /* for average_slot_used */
+				seal->magic = SLOT_SEAL_MAGIC;
+			else
+				memset(seal, 0, SLOT_SEAL_BYTES);
+		}
 	}
+}
+
+bool average_slot_used(const struct slotmem *m)
+{
+	static const uint8_t zero[SLOT_SEAL_BYTES];
+
+	return m->bytes < sizeof zero ||
+	       memcmp((const uint8_t *)m->base + m->bytes - sizeof zero, zero, sizeof zero) != 0;
 }
 
 static bool row_is_right(const struct slot_seal_row *x, uint64_t step)
@@ -755,6 +770,7 @@ void averaging_end(struct averaging *x, int rc)
 	struct average_tally *tally = &s->job->average;
 
 	if (rc == 0) {
+		s->launch->averaged = true;
 		tally->averaged++;
 		tally->gated[x->result->gate] += x->result->gate != AVERAGE_TAKEN_IN;
 		log_line(&s->job->d->opts.log, LOG_DEBUG,

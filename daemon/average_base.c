@@ -110,7 +110,7 @@ struct load {
 	uint64_t generation, line_base, line_back, below;
 	struct average_seed *seeds; /* these are read; NULL: none */
 	bool check;		    /* could they be? */
-	uint64_t step;		    /* where what is seeded goes on */
+	uint64_t step;		    /* where what is seeded goes on; of the step that was read */
 	struct device *device;	    /* of the seeds: a reference; NULL: none could be opened */
 	struct average_base *base;
 	char said[4096];
@@ -186,6 +186,7 @@ static int load_step(struct load *x, const struct source_dir *dir, int fd, bool 
 						  .some = some };
 
 		rc = load_from(x, &s, average_files_move, &files);
+		x->step = saved->step;
 		move_close(&files);
 	}
 	checkpoint_free(saved);
@@ -309,11 +310,22 @@ static void load_run(struct task *t)
 	}
 }
 
+/* Where there is nothing of the launch's averages: did an earlier daemon make some, or did the launch
+ * restore a step? A launch whose daemon died before its first average begins like any other. */
+static bool may_have_averages(const struct launch *l)
+{
+	return l->averaged || l->base || MUTANT(SEED_LOST);
+}
+
 /* What is damaged in memory stays so; any other failure may pass. */
 static void load_failed(struct averages_from *f, const struct load *x)
 {
 	const struct job *j = x->l->job;
 
+	if (x->rc == -ENOENT && !x->held && !may_have_averages(x->l)) {
+		from_set(f, NULL); /* nothing is lost: it begins as it would have */
+		return;
+	}
 	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
 		f->seeded = true; /* it is no beginning */
@@ -348,8 +360,9 @@ static void load_done(struct daemon *d, struct task *t)
 	if (f && f->turn == x->turn) {
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
-			f->seeded = x->seeds || !x->held;
-			f->restored = x->held ? x->held->step : f->restored;
+			/* What the restored step lacks has a seed until something is averaged. */
+			f->seeded = x->seeds || (!x->held && l->averaged);
+			f->restored = x->seeds ? f->restored : x->held ? x->held->step : x->step;
 			if (x->unusable[0])
 				job_error(j, 0, x->unusable);
 			f->said = false;

@@ -536,7 +536,8 @@ struct launch {
 	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
 	uint32_t slots_epoch;
 	enum launch_state state;
-	bool again; /* it was there before: may have committed steps that nobody here saw */
+	bool again;    /* it was there before: may have committed steps that nobody here saw */
+	bool averaged; /* a step of it has had averages, or may have had, under another daemon */
 	bool restoring, covering;
 	struct restore *filling; /* whose windows are filled; NULL */
 	uint32_t covered_epoch;	 /* its declarations were found to cover every tensor */

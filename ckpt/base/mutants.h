@@ -157,6 +157,7 @@
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
 	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEED_LOST, daemon, "a daemon's death before the first average loses no seed") \
 	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
 	X(SEED_IN_HISTORY, daemon, "the history of an average does not depend on what its seed= says") \
 	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \

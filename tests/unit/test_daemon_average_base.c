@@ -607,11 +607,11 @@ static void seals_break_with(struct rank *k, uint64_t staged)
 	rank_meet(k);
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		const struct slot *s = &k->c->slot[i];
-		const uint8_t zero[4096] = { 0 };
+		const uint32_t state = SLOT_SEAL_OPEN;
+		uint64_t at = s->bytes - SLOT_SEAL_BYTES + offsetof(struct slot_seal, state);
 
 		if (s->bytes)
-			MUST_BE(pwrite(s->fd, zero, sizeof zero, (off_t)(s->bytes - sizeof zero)),
-				sizeof zero);
+			MUST_BE(pwrite(s->fd, &state, sizeof state, (off_t)at), sizeof state);
 	}
 	rank_meet(k);
 	if (k->rank == 0)
@@ -1373,6 +1373,90 @@ TEST(a_seed_is_for_the_average_that_the_restored_step_lacks)
 	assert_seeded(spec, 4, 6, x.w, x.gain);
 	chain_steps(&c, 4, 6);
 	assert_spec(6, "slow", SLOW, &c);
+}
+
+static void daemon_dies_first(struct rank *k)
+{
+	daemon_dies(k);
+	must_mark(k, 7, 0, CKPT_PERSIST, CKPT_COMMITTED);
+	rank_meet(k);
+}
+
+/* The first step is copied, and its averages are not made: no seal was ever complete. */
+static void daemon_dies_in_the_first_step(struct rank *k)
+{
+	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	rank_meet(k);
+	if (k->rank == 0)
+		host_kill(&H);
+	rank_meet(k);
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		const uint8_t zero[SLOT_SEAL_BYTES] = { 0 };
+
+		if (s->bytes)
+			MUST_BE(pwrite(s->fd, zero, sizeof zero, (off_t)(s->bytes - sizeof zero)),
+				sizeof zero);
+	}
+	rank_meet(k);
+	if (k->rank == 0)
+		host_start(&H, NULL);
+	must_reattach(k, 1);
+	rank_meet(k);
+	for (uint64_t s = 5; s <= 7; s++) {
+		must_mark(k, s, 0, CKPT_PERSIST, CKPT_COMMITTED);
+		rank_meet(k);
+	}
+}
+
+/* Before anything was averaged, nothing is lost with a daemon: the launch begins as it would have. */
+static void begins_with_the_seed_under_the_next_daemon(void (*amid)(struct rank *k), uint64_t first)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=3",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	spec = seeded(FAST, seed_path(3));
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .amid = amid });
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, first, 7, x.w, x.gain);
+	assert_int_equal(said_times(&daemon_said, "are lost, and begin anew"), 0);
+}
+
+TEST(a_daemon_that_dies_before_the_first_step_does_not_lose_the_seed)
+{
+	begins_with_the_seed_under_the_next_daemon(daemon_dies_first, 5);
+}
+
+TEST(a_daemon_that_dies_in_the_first_step_does_not_lose_the_seed)
+{
+	begins_with_the_seed_under_the_next_daemon(daemon_dies_in_the_first_step, 4);
+}
+
+TEST(a_daemon_that_dies_behind_a_restore_does_not_lose_the_seed_of_what_that_step_lacks)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
+	spec = seeded(FAST, seed_path(3));
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec }, { "slow", SLOW } },
+				      .restore = true,
+				      .want_flags = CKPT_FROM_DISK,
+				      .amid = daemon_dies_first });
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, 4, 7, x.w, x.gain);
+	chain_steps(&c, 4, 7);
+	assert_spec(7, "slow", SLOW, &c);
 }
 
 static void assert_refused(const char *path, const char *why)
