@@ -76,8 +76,9 @@
  *	-EBADMSG       checkpoint bytes are damaged
  *	-EFAULT        memory that was declared is not mapped, or not writable (from ckpt_restore)
  *	-EPROTONOSUPPORT  another version wrote the step: it is not damaged, use that version
- *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
- *	               ckpt_restore (from ckpt_snapshot)
+ *	-EUCLEAN       the job has steps, and none can be restored; or there is nothing to restore,
+ *	               and an earlier ckpt_restore that failed has left memory undefined; or
+ *	               no rank has called ckpt_restore (from ckpt_snapshot)
  *	-ENOSPC        no space in the store
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
@@ -622,7 +623,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
  * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
  * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after
- * the first snapshot of a launch it begins again only if a later ckpt_restore fails.
+ * the first snapshot of a launch it begins again only if a later ckpt_restore fails. If that one had
+ * begun to write, an earlier ckpt_fresh does not help.
  * The daemon writes a snapshot only when it knows that the trainer did not change the state during
  * the copy: the snapshot is FINAL, or ckpt_guard, ckpt_wait for this same step, or ckpt_detach has
  * followed it. If another snapshot follows without a guard in between, the first is counted as
@@ -693,7 +695,10 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * is being written, too, unless that is about to be committed. The first commit that follows sets
  * aside the steps on disk above the restored one. Until then another ckpt_restore can find them,
  * unless a newer snapshot is staged. With DRY_RUN nothing changes.
- * -ENOENT: there is nothing to restore; with CKPT_LATEST training may start at step 0. -EINVAL: the
+ * -ENOENT: there is nothing to restore, and memory is as it was before; with CKPT_LATEST training
+ * may start at step 0. If an earlier call had begun to write and failed - its daemon ended, say -
+ * memory is undefined, and -EUCLEAN comes instead of -ENOENT, with every want but a DRY_RUN, until
+ * a restore succeeds: end the process, or fill all memory anew and call ckpt_fresh. -EINVAL: the
  * call is malformed, ckpt_seal is due, or the ranks want different steps. After every other error
  * ckpt_snapshot returns -EUCLEAN, until a restore succeeds. -EUCLEAN: there are steps, and none can
  * be restored now (with EXACT: the newest cannot). -EBADMSG: the same, and memory is undefined,

@@ -462,8 +462,12 @@ static int fill(struct restore *x)
 	if (rc == 0 &&
 	    averages) /* into memory of our own: nothing is undefined if they are damaged */
 		rc = averages_move(x, averages);
-	if (rc == 0 && writes)
+	if (rc == 0 && writes) {
+		/* a library whose daemon ends amid the writing must know that it had begun */
+		atomic_fetch_add(&x->l->page->fills, !MUTANT(FILL_UNTOLD));
+		atomic_thread_fence(memory_order_seq_cst);
 		rc = fill_here(x, &w, &plan);
+	}
 	if (rc == 0)
 		rc = blobs_get(x);
 	if (rc == 0 && writes && !opts.only)

@@ -213,6 +213,7 @@
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	X(ALLOC_UNTOUCHED, client, "memory of ckpt_alloc is there before anybody writes to it") \
+	X(FILL_UNTOLD, daemon, "the library knows that a restore which failed had begun to write") \
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
 	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \

@@ -425,6 +425,7 @@ int ckpt_fresh(ckpt *c)
 		return rc;
 	/* before the request: should the daemon die meanwhile, the next one must know */
 	atomic_store(&c->fresh, true);
+	atomic_store(&c->undefined, false);
 	if (!rpc_take(c, client_until(c->wait_ns)))
 		return -ETIMEDOUT;
 	if (atomic_load(&c->state) == LINK_FENCED) {

@@ -244,6 +244,9 @@ struct ckpt {
 	_Atomic bool snapped, restored; /* written here, read by the helper */
 	_Atomic bool fresh;		/* ckpt_fresh was called here */
 	_Atomic bool unrestored;	/* the newest ckpt_restore failed; why_lock has why */
+	/* A ckpt_restore began to write into memory, and none has succeeded since. It ends with
+	 * ckpt_fresh, too: whoever starts over has filled memory. */
+	_Atomic bool undefined;
 	_Atomic bool waits;		/* in ckpt_seal or ckpt_restore */
 	/* ckpt_snapshot has returned -EUCLEAN: the helper is to log why; it has */
 	_Atomic bool unclean_say, unclean_said;

@@ -205,6 +205,9 @@ bool client_unclean(const ckpt *c, const struct link *l)
 	uint32_t start =
 		l ? atomic_load_explicit(&l->job->start, memory_order_acquire) : START_CLEAR;
 
+	/* whatever the job has, and whoever started over before */
+	if (atomic_load_explicit(&c->undefined, memory_order_relaxed))
+		return true;
 	if (start != START_UNASKED && !atomic_load_explicit(&c->unrestored, memory_order_relaxed))
 		return false;
 	return start != START_FRESH && !atomic_load_explicit(&c->fresh, memory_order_relaxed) &&

@@ -32,6 +32,11 @@ static int landings_take(ckpt *c, uint8_t in[WIRE_BYTES_MAX], int fd[WIRE_FDS_MA
 	return rc;
 }
 
+static uint32_t fills(const struct link *l)
+{
+	return l ? atomic_load(&l->job->fills) : 0;
+}
+
 static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored *r,
 			struct ckpt_err *err)
 {
@@ -44,6 +49,8 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 								  : others_ns + RESTORE_MAX_NS;
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	int fd[WIRE_FDS_MAX], rc;
+	const struct link *l;
+	uint32_t begun;
 	void *blobs;
 
 	snprintf(m.only, sizeof m.only, "%s", w->only ? w->only : "");
@@ -51,19 +58,26 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		return ckpt_error(err, -ETIMEDOUT,
 				  "no daemon is attached: the one on %s does not answer",
 				  c->socket);
+	l = atomic_load(&c->link);
+	begun = fills(l);
 	rc = rpc_ask(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, in, fd, wait_ns, err);
 	if (rc == WIRE_LANDED)
 		rc = landings_take(c, in, fd, wait_ns, err);
 	if (rc < 0 && !c->answered) {
 		struct ckpt_err why;
 
-		if (segments_renew(c, &why) < 0)
+		if (segments_renew(c, &why) < 0) {
+			atomic_store(&c->undefined, true);
 			rc = ckpt_error(
 				err, why.code,
 				"the daemon on %s did not answer a restore, and may still write to "
 				"this process's memory: end this process (%.300s)",
 				c->socket, why.msg);
+		}
 	}
+	/* after the renewal: what a daemon writes from now on is not this process's memory */
+	if (fills(l) != begun)
+		atomic_store(&c->undefined, true);
 	if (rc == WIRE_RESTORED) {
 		memcpy(r, in, sizeof *r);
 		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
@@ -121,6 +135,19 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 	return 0;
 }
 
+/* "Nothing found" would mean: keep what memory holds. */
+static int nothing_judge(const ckpt *c, const struct ckpt_want *w, int rc, struct ckpt_err *err)
+{
+	if (rc != -ENOENT || w->flags & CKPT_DRY_RUN || !atomic_load(&c->undefined))
+		return rc;
+	return ckpt_error(
+		err, -EUCLEAN,
+		"job %s: there is nothing to restore, and memory is undefined, because an "
+		"earlier ckpt_restore had begun to write and failed; end this process, or "
+		"fill all memory anew and call ckpt_fresh",
+		c->job);
+}
+
 /* May ckpt_snapshot begin after this? "Nothing found" permits it only if the caller asked for the
  * latest step of memory and disk. */
 static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct ckpt_err *why)
@@ -133,6 +160,8 @@ static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct
 	snprintf(c->unrestored_why, sizeof c->unrestored_why, "%.*s", SHARED_TEXT - 1, why->msg);
 	pthread_mutex_unlock(&c->why_lock);
 	atomic_store(&c->unrestored, rc != 0 && rc != -ENOENT);
+	if (rc == 0)
+		atomic_store(&c->undefined, false);
 	atomic_store(&c->unclean_said, false);
 }
 
@@ -206,7 +235,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = restore_call(c, &w, &r, &why);
 		atomic_store(&c->waits, false);
 	}
-	rc = agree_on(c, rc, r.step, &why);
+	rc = nothing_judge(c, &w, agree_on(c, rc, r.step, &why), &why);
 	if (asked || !c->snapped) /* a wrong call does not stop a launch that trains */
 		start_judge(c, &w, rc, &why);
 	if (rc < 0) {

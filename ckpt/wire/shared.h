@@ -310,6 +310,9 @@ struct shared_job {
 	/* daemon: why what should have been written could not be; which ranks the others wait for
 	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
 	struct shared_text failing, waits;
+	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
+	 * to before the first byte of each */
+	_Atomic uint32_t fills;
 };
 
 struct ticket {

@@ -1015,7 +1015,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	struct ckpt_got first = k->got;
 	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
 	struct ckpt_err e = { 0 };
-	bool undefined = false;
+	bool cut_off = false;
 	int r;
 
 	for (;;) {
@@ -1024,19 +1024,20 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 		r = common_result(k, r, &e);
 		if (!gone(r) || left_until(deadline) == 0)
 			break;
-		undefined = true; /* the daemon may have died while it wrote to our memory */
+		cut_off = true;
 		nap(RETRY_MS * MS);
 		seal(k);
 	}
-	if (r < 0 && r != -ENOENT)
-		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	if (r == 0) {
 		check_restored(k);
 		to = k->got.step;
-	} else if (undefined) {
+	} else if (r == -EUCLEAN && cut_off) { /* the daemon died while it wrote to our memory */
 		begin_anew(k);
 		to = 0;
+		r = ckpt_fresh(k->ckpt);
 	}
+	if (r < 0 && r != -ENOENT)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	if (k->ranks->me == 0)
 		printf("trainer: went back from step %" PRIu64 " to step %" PRIu64 "\n", step, to);
 	k->got = first;

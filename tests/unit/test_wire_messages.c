@@ -260,7 +260,7 @@ TEST(a_refusal_is_read_whatever_its_version_and_length)
 	pair(sock);
 	before = fds_open();
 	memset(r.text, 'x', sizeof r.text);
-	for (uint16_t abi = 0; abi < 5; abi++)
+	for (uint16_t abi = 0; abi < WIRE_ABI; abi++)
 		for (size_t i = 0; i < ARRAY_LEN(text); i++)
 			for (int nfds = 0; nfds <= 20; nfds += 10) {
 				size_t bytes = offsetof(struct wire_refuse, text) + text[i];
