@@ -402,7 +402,7 @@ static void row_take(struct average_reading *x, uint32_t i)
 	struct hash128 sum;
 
 	if (MUTANT(STATE_NOT_RESTORED)) {
-		*s = ema_state_seeded(now, x->from.step);
+		*s = ema_state_copied(now, x->from.step);
 		return;
 	}
 	*s = (struct ema_state){ .product = was->product,
@@ -610,8 +610,9 @@ static void row_say(const struct average_reading *x, uint32_t i, char *ret, size
 		snprintf(rule, sizeof rule, " (rule %u)", r->rule);
 	if (is->lost)
 		snprintf(ret, bytes, "average %s%s %s: %s has it not: %s", r->name, rule,
-			 x->base->decl[0]->averages->spec[r->average]->seed ? "begins with its seed"
-									    : "begins anew",
+			 x->base->decl[0]->averages->spec[r->average]->seed
+				 ? "is to begin with its seed"
+				 : "begins anew",
 			 x->base->from, is->why);
 	else
 		snprintf(ret, bytes, "average %s%s goes on from %s%s%s", r->name, rule,
@@ -830,7 +831,8 @@ void average_seeds_free(struct average_seed *s)
 {
 	for (struct average_seed *next; s; s = next) {
 		next = s->next;
-		(void)close(s->fd);
+		if (s->fd >= 0)
+			(void)close(s->fd);
 		free(s);
 	}
 }
@@ -859,7 +861,10 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 	struct source_dir dir;
 	struct ckpt_err why = { 0 };
 	cleanup_free void **base = calloc(b->world, sizeof *base);
-	int rc = base ? seed_open(d->opts.ops, s->fd, &dir, &saved, &why) : -ENOMEM;
+	int rc = !base ? -ENOMEM
+		 : s->fd < 0
+			 ? ckpt_error(&why, -EINVAL, "it cannot be opened: %s", strerror(s->error))
+			 : seed_open(d->opts.ops, s->fd, &dir, &saved, &why);
 
 	x.saved = saved;
 	if (rc == 0) {
@@ -873,14 +878,15 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 			rc = average_files_move(&files, &x.plan, base, &why);
 			move_close(&files);
 		}
-		seed_done(&x);
 		store_source_dir_close(&dir);
 	}
 	for (uint32_t i = 0; i < b->nrow && rc == 0 && move; i++)
 		if (row_is_seeded(b, i, s->spec)) {
-			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step);
+			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step, saved->id,
+						     x.weights[i]);
 			b->flags[i] |= AVERAGE_SEEDED;
 		}
+	seed_done(&x);
 	checkpoint_free(saved);
 	return rc < 0 ? ckpt_error(err, rc,
 				   "average %s: its seed %.300s cannot be used: %.1500s: give the "

@@ -305,7 +305,7 @@ struct draining {
 /* A directory that `seed=` of an average names (WIRE_SEED). */
 struct seed {
 	uint32_t average;
-	int fd;
+	int fd, error; /* fd -1: the rank could not open it: errno */
 	char path[WIRE_PATH_BYTES];
 	struct seed *next;
 };

@@ -317,7 +317,8 @@ static void average_block(struct loop *l, const char *step, const char *stall)
 void bench_averages(const struct job_opts *o, uint32_t rounds, pid_t daemon)
 {
 	const pid_t both[2] = { getpid(), daemon };
-	struct ckpt_stats was = { .size = sizeof was }, is = was;
+	struct ckpt_stats was[2] = { { .size = sizeof was[0] }, { .size = sizeof was[0] } };
+	struct ckpt_stats is[2] = { was[0], was[1] };
 	struct job_opts opts = *o;
 	struct loop plain = { 0 }, with = { 0 };
 	uint64_t ns = 0, memory;
@@ -337,15 +338,17 @@ void bench_averages(const struct job_opts *o, uint32_t rounds, pid_t daemon)
 		ns = MAX(ns, INTERVAL_COPIES * copies(dst, &plain.r, i));
 	pages_free(dst, plain.r.bytes);
 	plain.work = with.work = work_for(ns);
-	ckpt_stats(with.r.c, &was);
+	ckpt_stats(with.r.c, &was[0]);
+	ckpt_stats(plain.r.c, &was[1]);
 	for (uint32_t i = 0; i < 2 * rounds; i++)
 		if ((i + i / 2) % 2)
 			average_block(&with, "with", "stall_with");
 		else
 			average_block(&plain, "plain", "stall_plain");
-	ckpt_stats(with.r.c, &is);
-	say("asked", (uint64_t)LOOP_STEPS * rounds);
-	say("reached", is.staged - was.staged);
+	ckpt_stats(with.r.c, &is[0]);
+	ckpt_stats(plain.r.c, &is[1]);
+	say("reached_with", is[0].staged - was[0].staged);
+	say("reached_plain", is[1].staged - was[1].staged);
 	job_close(&with.r);
 	job_close(&plain.r);
 }

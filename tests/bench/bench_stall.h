@@ -37,7 +37,7 @@ void bench_loop(const struct job_opts *o, const char *how, uint32_t rounds);
  * only.
  *	with, plain                one step
  *	stall_with, stall_plain    inside ckpt_snapshot and ckpt_guard, of each step
- *	asked, reached             snapshots of the one with averages; those that were staged
+ *	reached_with, reached_plain  snapshots that were staged
  *	memory_plain, memory_with  of the trainer and the daemon; what the second job added
  */
 void bench_averages(const struct job_opts *o, uint32_t rounds, pid_t daemon);

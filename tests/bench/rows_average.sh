@@ -56,7 +56,7 @@ average_loop_part() {
 	rm -rf "$work/averages"
 	row average_loop 1.02 lower "$(ms averages_with)" "$(ms averages_plain)" ms "$(count averages_with)"
 	row average_stall 1.02 lower "$(us averages_stall_with)" "$(us averages_stall_plain)" us "$(count averages_stall_with)"
-	row average_reached null higher "$(median averages_reached)" "$(median averages_asked)" steps "$(median averages_asked)"
+	row average_reached null higher "$(median averages_reached_with)" "$(median averages_reached_plain)" steps $((32 * pairs))
 	row average_memory null lower "$(calc "$(median averages_memory_with) / 1e6")" "$(calc "$(median averages_memory_plain) / 1e6")" MB 1
 }
 
