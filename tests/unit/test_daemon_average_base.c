@@ -1419,7 +1419,7 @@ static void begins_with_the_seed_under_the_next_daemon(void (*amid)(struct rank 
 	host_start(&H, NULL);
 	run_of(OTHER, "fsdp=3",
 	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
-	spec = seeded(FAST, seed_path(3));
+	spec = seeded_with(FAST, 3, false);
 	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .amid = amid });
 	chain_steps(&c, 1, 3);
 	x = expect(SLOW, &c);
@@ -1447,7 +1447,7 @@ TEST(a_daemon_that_dies_behind_a_restore_does_not_lose_the_seed_of_what_that_ste
 	run_of(OTHER, "fsdp=1",
 	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
 	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
-	spec = seeded(FAST, seed_path(3));
+	spec = seeded_with(FAST, 3, false);
 	run("fsdp=2", &(struct flow){ .average = { { "fast", spec }, { "slow", SLOW } },
 				      .restore = true,
 				      .want_flags = CKPT_FROM_DISK,
