@@ -309,8 +309,9 @@ struct ckpt_opts {
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
-	 * memory for it. With 2, averages take in every second step only. When a job starts again soon after it was killed, one
-	 * of them still holds its newest step, until the first step of this launch is staged. */
+	 * memory for it. With 2, averages take in every second step only. When a job starts again
+	 * soon after it was killed, one of them still holds its newest step, until the first step
+	 * of this launch is staged. */
 	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
@@ -423,8 +424,9 @@ struct ckpt_got {
 	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
 	char passed[512];      /* which steps were skipped and why, one a line, cut to this size */
-	/* from what each average of ckpt_average goes on, one a line, cut to this size; empty: none
-	 * is declared, or it was a DRY_RUN */
+	/* from what each average of ckpt_average goes on, and which averages of the step are not
+	 * declared any more, one a line, cut to this size; empty: none is declared, or it was a
+	 * DRY_RUN */
 	char averages[512];
 };
 
@@ -560,7 +562,10 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	gate_loss=X  a step is left out if its note "loss" is X or more, or not a number
  *	seed=PATH  the directory of a step, from whose average of this name, or else from whose
  *	           weights, the average begins if the job has none yet. ckpt_seal opens PATH; a
- *	           relative one begins at the working directory of the process
+ *	           relative one begins at the working directory of the process. Once the job has
+ *	           an average, PATH may be removed, and the word left out. If the job has steps,
+ *	           and PATH is needed and cannot be used, the average begins with a copy, and the
+ *	           logs say so
  *	kahan      sum with a correction term. It is advised, and the log says so, if decay is more
  *	           than .99999, because updates are then lost to rounding
  * Then rules, of which the first that matches a parameter counts. PATTERN may have * (any
@@ -597,7 +602,7 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * name that is empty, longer than 63 bytes, has a '/' or a blank, or ends in ".carry"; a decay
  * outside [0, 1), or another value outside its range; a rule that matches nothing, that an earlier
  * one hides or contradicts, or that says average of what cannot be averaged; a seed that cannot be
- * opened; different averages on different ranks. */
+ * used, if the job has no steps yet; different averages on different ranks. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
 /* Send the declarations to the daemon, and wait up to wait_ns until every rank has done so and the

@@ -199,25 +199,55 @@ void average_seals_open(const struct launch *l, uint32_t slot)
 		/* Where other declarations are on their way, the slot may be as long as the last ones
 		 * said. */
 		if (averages_of(m->decl) && m->slot[slot] &&
-		    m->slot[slot]->bytes >= m->decl->raw_bytes)
-			atomic_store(&seal_of(m->decl, m->slot[slot])->state, SLOT_SEAL_OPEN);
+		    m->slot[slot]->bytes >= m->decl->raw_bytes) {
+			struct slot_seal *seal = seal_of(m->decl, m->slot[slot]);
+
+			atomic_store(&seal->state, SLOT_SEAL_OPEN);
+			if (l->averaged) /* for average_slot_used */
+				seal->magic = SLOT_SEAL_MAGIC;
+			else
+				memset(seal, 0, SLOT_SEAL_BYTES);
+		}
 	}
 }
 
-static bool seal_is_of(const struct slot_seal *x, const struct snap *s, uint32_t r)
+bool average_slot_used(const struct slotmem *m)
+{
+	static const uint8_t zero[SLOT_SEAL_BYTES];
+
+	return m->bytes < sizeof zero ||
+	       memcmp((const uint8_t *)m->base + m->bytes - sizeof zero, zero, sizeof zero) != 0;
+}
+
+static bool row_is_right(const struct slot_seal_row *x, uint64_t step)
+{
+	const uint32_t flags = AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED;
+
+	return !(x->flags & ~flags) && !x->zero && ema_state_possible(&x->state, step);
+}
+
+/* Rank r's seal, as it is now: the ranks have the page, too, and may write to it. False: it is not
+ * complete for this step. */
+static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 {
 	const struct decl *d = s->rank[r].decl;
+	const struct slot_seal *at = seal_at(s, r);
 	struct hash128 self;
 
-	if (atomic_load_explicit(&x->state, memory_order_acquire) != SLOT_SEAL_COMPLETE ||
-	    x->magic != SLOT_SEAL_MAGIC || x->step != s->step || x->epoch != s->epoch ||
-	    x->rev != d->rev || x->nrow != d->averages->nrow)
+	if (atomic_load_explicit(&at->state, memory_order_acquire) != SLOT_SEAL_COMPLETE)
 		return false;
-	if (memcmp(x->declared, d->averages->declared, sizeof x->declared) != 0 &&
+	memcpy(ret, at, sizeof *ret);
+	if (ret->magic != SLOT_SEAL_MAGIC || ret->step != s->step || ret->epoch != s->epoch ||
+	    ret->rev != d->rev || ret->nrow != d->averages->nrow)
+		return false;
+	if (memcmp(ret->declared, d->averages->declared, sizeof ret->declared) != 0 &&
 	    !MUTANT(CHAIN_UNCHECKED))
 		return false;
-	self = seal_self(x);
-	return !memcmp(x->self, &self, sizeof x->self);
+	for (uint32_t i = 0; i < ret->nrow; i++)
+		if (!row_is_right(&ret->row[i], s->step))
+			return false;
+	self = seal_self(ret);
+	return !memcmp(ret->self, &self, sizeof ret->self);
 }
 
 /* Do they tell of the same updates? */
@@ -229,22 +259,21 @@ static bool rows_same(const struct slot_seal *x, const struct slot_seal *y)
 void average_adopt(struct snap *s)
 {
 	const struct averages *a = averages_of(s->rank[0].decl);
-	const struct slot_seal *first;
+	struct slot_seal first, seal;
 	struct average_result *x;
 
-	if (!a)
+	if (!a || !seal_read(s, 0, &first))
 		return;
-	first = seal_at(s, 0);
-	for (uint32_t r = 0; r < s->world; r++)
-		if (!averages_of(s->rank[r].decl) || !seal_is_of(seal_at(s, r), s, r) ||
-		    !rows_same(seal_at(s, r), first))
+	for (uint32_t r = 1; r < s->world; r++)
+		if (!averages_of(s->rank[r].decl) || !seal_read(s, r, &seal) ||
+		    !rows_same(&seal, &first))
 			return;
 	x = result_new(a, s->step);
 	if (!x)
 		return;
 	for (uint32_t i = 0; i < x->nrow; i++) {
-		x->row[i] = first->row[i].state;
-		x->flags[i] = first->row[i].flags;
+		x->row[i] = first.row[i].state;
+		x->flags[i] = first.row[i].flags;
 		x->health[i].lag =
 			x->row[i].last_step < s->step ? s->step - x->row[i].last_step : 0;
 	}
@@ -741,6 +770,7 @@ void averaging_end(struct averaging *x, int rc)
 	struct average_tally *tally = &s->job->average;
 
 	if (rc == 0) {
+		s->launch->averaged = true;
 		tally->averaged++;
 		tally->gated[x->result->gate] += x->result->gate != AVERAGE_TAKEN_IN;
 		log_line(&s->job->d->opts.log, LOG_DEBUG,

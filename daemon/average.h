@@ -156,7 +156,7 @@ struct average_result {
 	struct whole *whole;
 	/* One for each average, with its storage: for MANIFEST */
 	struct average_line {
-		char key[96], text[512];
+		char key[96], text[640];
 	} * line;
 	uint32_t nline;
 };
@@ -199,6 +199,10 @@ void average_rows_now(const struct average_result *of, const struct decl *d, uin
 		      struct table_average *row);
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
+/* Of a slot that a rank brings along, of a declaration with averages: may a step of the launch have
+ * had averages, in this slot or before the launch was given it? Its last page is all zero as long as
+ * none had. */
+bool average_slot_used(const struct slotmem *m);
 /* The slot is to hold another step: whatever seal it has is open. Owner. */
 void average_seals_open(const struct launch *l, uint32_t slot);
 /* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may

@@ -110,8 +110,8 @@ struct load {
 	uint64_t generation, line_base, line_back, below;
 	struct average_seed *seeds; /* these are read; NULL: none */
 	bool check;		    /* could they be? */
-	uint64_t step;		    /* where what is seeded goes on */
-	struct device *device;	    /* of the seeds: a reference */
+	uint64_t step;		    /* where what is seeded goes on; of the step that was read */
+	struct device *device;	    /* of the seeds: a reference; NULL: none could be opened */
 	struct average_base *base;
 	char said[4096];
 	char unusable[512]; /* of a seed: why; "": none is */
@@ -186,6 +186,7 @@ static int load_step(struct load *x, const struct source_dir *dir, int fd, bool 
 						  .some = some };
 
 		rc = load_from(x, &s, average_files_move, &files);
+		x->step = saved->step;
 		move_close(&files);
 	}
 	checkpoint_free(saved);
@@ -257,9 +258,10 @@ __attribute__((format(printf, 2, 3))) static void load_say(struct load *x, const
 	va_end(ap);
 }
 
-/* One that cannot be used does not keep the others from it. */
+/* Those that cannot be used do not keep the others from it. */
 static int load_seeds(struct load *x)
 {
+	struct ckpt_errlist list = { .code = -EINVAL };
 	const struct daemon *d = x->l->job->d;
 	int rc = 0;
 
@@ -271,18 +273,24 @@ static int load_seeds(struct load *x)
 		rc = average_base_memory(x->base, &x->l->job->d->reaper, &x->err);
 	for (const struct average_seed *s = x->seeds; s && rc == 0; s = s->next) {
 		rc = average_seed_read(d, s, x->base, x->step, !x->check, &x->err);
-		if (x->check || rc == -ENOMEM)
+		if (rc == -ENOMEM)
 			continue;
-		if (rc < 0) {
+		if (rc < 0 && x->check) {
+			ckpt_errlist_add(&list, "%s", x->err.msg);
+		} else if (rc < 0) {
 			load_say(x, "average %s begins anew: %s",
 				 x->dst[0]->averages->name[s->spec], x->err.msg);
 			snprintf(x->unusable, sizeof x->unusable, "%.500s", x->err.msg);
-		} else {
+		} else if (!x->check) {
 			load_say(x, "average %s begins at step %" PRIu64 " with %s",
 				 x->dst[0]->averages->name[s->spec], x->step, s->path);
 		}
 		rc = 0;
 	}
+	if (rc == 0)
+		rc = ckpt_errlist_end(&list, &x->err,
+				      "averages cannot be made as they are declared");
+	ckpt_errlist_free(&list);
 	return rc;
 }
 
@@ -302,11 +310,22 @@ static void load_run(struct task *t)
 	}
 }
 
+/* Where there is nothing of the launch's averages: did an earlier daemon make some, or did the launch
+ * restore a step? A launch whose daemon died before its first average begins like any other. */
+static bool may_have_averages(const struct launch *l)
+{
+	return l->averaged || l->base || MUTANT(SEED_LOST);
+}
+
 /* What is damaged in memory stays so; any other failure may pass. */
 static void load_failed(struct averages_from *f, const struct load *x)
 {
 	const struct job *j = x->l->job;
 
+	if (x->rc == -ENOENT && !x->held && !may_have_averages(x->l)) {
+		from_set(f, NULL); /* nothing is lost: it begins as it would have */
+		return;
+	}
 	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
 		f->seeded = true; /* it is no beginning */
@@ -341,8 +360,9 @@ static void load_done(struct daemon *d, struct task *t)
 	if (f && f->turn == x->turn) {
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
-			f->seeded = x->seeds || !x->held;
-			f->restored = x->held ? x->held->step : f->restored;
+			/* What the restored step lacks has a seed until something is averaged. */
+			f->seeded = x->seeds || (!x->held && l->averaged);
+			f->restored = x->seeds ? f->restored : x->held ? x->held->step : x->step;
 			if (x->unusable[0])
 				job_error(j, 0, x->unusable);
 			f->said = false;
@@ -400,28 +420,45 @@ static void load_start(struct launch *l, struct load *x)
 }
 
 /* --- seeds of a launch --- */
+
+/* On the device of the first one that could be opened. */
+static void load_seeds_set(struct load *x, struct average_seed *seeds)
+{
+	x->seeds = seeds;
+	for (const struct average_seed *s = seeds; s && !x->device; s = s->next)
+		if (s->fd >= 0)
+			x->device = device_get(x->l->job->d, s->fd);
+}
+
+/* -1: none. */
+static int seed_dup(int fd)
+{
+	return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s)
 {
 	struct averages_from *f = decl->averages && s->seeds ? from_of(l) : NULL;
 
 	for (struct seed *x = s->seeds; f && x; x = x->next) {
-		struct average_seed *y = f->seeds, **at = &f->seeds;
+		struct average_seed *y = f->seeds;
 
-		while (*at && ((*at)->spec != x->average || (*at)->epoch != decl->epoch))
-			at = &(*at)->next;
-		/* The ranks' are the same one. */
-		if (*at || x->average >= decl->averages->nspec ||
-		    !decl->averages->spec[x->average]->seed || !(y = calloc(1, sizeof *y)))
+		if (x->average >= decl->averages->nspec || !decl->averages->spec[x->average]->seed)
 			continue;
-		*y = (struct average_seed){ .epoch = decl->epoch,
-					    .spec = x->average,
-					    .fd = fcntl(x->fd, F_DUPFD_CLOEXEC, 0),
-					    .next = f->seeds };
-		memcpy(y->path, x->path, sizeof y->path);
-		if (y->fd < 0)
-			free(y);
-		else
+		while (y && (y->spec != x->average || y->epoch != decl->epoch))
+			y = y->next;
+		if (!y && (y = calloc(1, sizeof *y))) {
+			*y = (struct average_seed){
+				.epoch = decl->epoch, .spec = x->average, .fd = -1, .next = f->seeds
+			};
 			f->seeds = y;
+		}
+		/* The ranks' are the same one, if they could open it. */
+		if (!y || y->fd >= 0)
+			continue;
+		y->fd = seed_dup(x->fd);
+		y->error = x->fd >= 0 && y->fd < 0 ? errno : x->error;
+		memcpy(y->path, x->path, sizeof y->path);
 	}
 }
 
@@ -441,12 +478,10 @@ static struct average_seed *seeds_copy(const struct averages_from *f, uint32_t e
 		if (!needed || !(y = malloc(sizeof *y)))
 			continue;
 		*y = *s;
-		y->fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+		y->fd = seed_dup(s->fd);
+		y->error = s->fd >= 0 && y->fd < 0 ? errno : s->error;
 		y->next = ret;
-		if (y->fd < 0)
-			free(y);
-		else
-			ret = y;
+		ret = y;
 	}
 	return ret;
 }
@@ -489,16 +524,15 @@ bool average_seeds_check(struct launch *l)
 	for (; x->world < l->world; x->world++)
 		x->dst[x->world] = decl_slot_ref(l->member[x->world].decl);
 	x->check = true;
-	x->seeds = seeds_copy(f, first->epoch, first->averages, NULL);
-	x->device = x->seeds ? device_get(l->job->d, x->seeds->fd) : NULL;
-	if (!x->device) {
+	load_seeds_set(x, seeds_copy(f, first->epoch, first->averages, NULL));
+	if (!x->seeds) {
 		load_free(x);
 		return false;
 	}
 	x->task = (struct task){ load_run, check_done, NULL };
 	f->checking = true;
 	l->refs++;
-	device_task(x->device, LANE_ASK, &x->task);
+	device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
 	return true;
 }
 
@@ -569,14 +603,10 @@ static struct load *load_needed(struct launch *l, const struct snap *due, bool *
 		average_seeds_free(seeds);
 		return NULL;
 	}
-	x->seeds = seeds;
+	load_seeds_set(x, seeds);
 	x->base = f->base ? average_base_ref(f->base) : NULL;
 	x->step = f->base ? f->base->step : f->restored != UINT64_MAX ? f->restored : due->step;
-	x->device = device_get(l->job->d, seeds->fd);
-	if (x->device)
-		return x;
-	load_free(x);
-	return NULL;
+	return x;
 }
 
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret)

@@ -366,6 +366,7 @@ static void row_judge(struct average_reading *x, uint32_t i)
 	struct reading_row *r = &x->row[i];
 	const struct average_row *now = row_of(x, i);
 	const struct table_average *was;
+	struct ema_state state;
 	struct ckpt_err err = { 0 };
 
 	if (r->lost)
@@ -376,11 +377,13 @@ static void row_judge(struct average_reading *x, uint32_t i)
 		return;
 	}
 	was = &x->from.row[r->src];
+	state = (struct ema_state){ .product = was->product,
+				    .last_step = was->last_step,
+				    .since = was->since };
 	r->changed = strcmp(was->schedule, now->canonical) != 0;
 	if (was->last_step == EMA_NO_STEP)
 		row_lose(x, i, "no step was taken into it");
-	else if (was->last_step > x->from.step || was->since > was->last_step ||
-		 !(was->product >= 0 && was->product <= 1))
+	else if (!ema_state_possible(&state, x->from.step))
 		row_lose(x, i,
 			 "what the step says of it cannot be (updated at step %" PRIu64
 			 ", begun at step %" PRIu64 ", product %g)",
@@ -402,7 +405,7 @@ static void row_take(struct average_reading *x, uint32_t i)
 	struct hash128 sum;
 
 	if (MUTANT(STATE_NOT_RESTORED)) {
-		*s = ema_state_seeded(now, x->from.step);
+		*s = ema_state_copied(now, x->from.step);
 		return;
 	}
 	*s = (struct ema_state){ .product = was->product,
@@ -831,7 +834,8 @@ void average_seeds_free(struct average_seed *s)
 {
 	for (struct average_seed *next; s; s = next) {
 		next = s->next;
-		(void)close(s->fd);
+		if (s->fd >= 0)
+			(void)close(s->fd);
 		free(s);
 	}
 }
@@ -860,7 +864,10 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 	struct source_dir dir;
 	struct ckpt_err why = { 0 };
 	cleanup_free void **base = calloc(b->world, sizeof *base);
-	int rc = base ? seed_open(d->opts.ops, s->fd, &dir, &saved, &why) : -ENOMEM;
+	int rc = !base ? -ENOMEM
+		 : s->fd < 0
+			 ? ckpt_error(&why, -EINVAL, "it cannot be opened: %s", strerror(s->error))
+			 : seed_open(d->opts.ops, s->fd, &dir, &saved, &why);
 
 	x.saved = saved;
 	if (rc == 0) {
@@ -874,14 +881,15 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 			rc = average_files_move(&files, &x.plan, base, &why);
 			move_close(&files);
 		}
-		seed_done(&x);
 		store_source_dir_close(&dir);
 	}
 	for (uint32_t i = 0; i < b->nrow && rc == 0 && move; i++)
 		if (row_is_seeded(b, i, s->spec)) {
-			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step);
+			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step, saved->id,
+						     x.weights[i]);
 			b->flags[i] |= AVERAGE_SEEDED;
 		}
+	seed_done(&x);
 	checkpoint_free(saved);
 	return rc < 0 ? ckpt_error(err, rc,
 				   "average %s: its seed %.300s cannot be used: %.1500s: give the "

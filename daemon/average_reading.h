@@ -79,8 +79,8 @@ int average_parts_choose(struct decl *const *dst, uint32_t world, const struct c
 /* --- seeds --- */
 /* A directory that a rank has opened for `seed=` of one average. */
 struct average_seed {
-	uint32_t epoch, spec; /* spec: of averages.spec */
-	int fd;
+	uint32_t epoch, spec;	    /* spec: of averages.spec */
+	int fd, error;		    /* fd -1: no rank could open it: errno */
 	char path[WIRE_PATH_BYTES]; /* for messages */
 	struct average_seed *next;
 };

@@ -68,7 +68,7 @@ static int spec_read(struct build *b, const struct table_average *x)
 
 	if (rc == 0) {
 		a->name[a->nspec] = x->name;
-		rc = ema_spec_print(a->spec[a->nspec++], 0, canonical);
+		rc = ema_spec_print(a->spec[a->nspec++], EMA_DECLARED, canonical);
 	}
 	if (rc == -ENOMEM)
 		return no_memory(b->err);
@@ -114,7 +114,8 @@ static int row_add(struct build *b, uint32_t spec, uint32_t rule,
 {
 	struct averages *a = b->a;
 	char canonical[EMA_SPEC_BYTES];
-	int rc = ema_spec_print(a->spec[spec], rule, canonical);
+	int rc = ema_spec_print(a->spec[spec],
+				MUTANT(SEED_IN_HISTORY) && !rule ? EMA_DECLARED : rule, canonical);
 	struct ema_state now;
 	struct table_average x = { .name = a->name[spec], .schedule = canonical, .rule = rule };
 

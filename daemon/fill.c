@@ -386,6 +386,40 @@ static int averages_move(struct restore *x, struct average_reading *r)
 	return rc;
 }
 
+static bool average_is_declared(const struct restore *x, const char *name)
+{
+	const struct averages *a = x->dst[0]->averages;
+
+	for (uint32_t i = 0; a && i < a->nspec; i++)
+		if (!strcmp(a->name[i], name))
+			return true;
+	return false;
+}
+
+static void average_ends_say(struct restore *x, const char *name)
+{
+	size_t n = strlen(x->averages);
+
+	if (!average_is_declared(x, name) && n + 2 < sizeof x->averages)
+		snprintf(x->averages + n, sizeof x->averages - n,
+			 "%saverage %s does not go on: step %" PRIu64
+			 " has it, and this job does not declare it",
+			 n ? "\n" : "", name, x->pin.step);
+}
+
+/* Averages of the step that nobody declares any more: they may have been forgotten. */
+static void averages_end_say(struct restore *x)
+{
+	const struct table *saved = x->f.saved ? &x->f.saved->table : NULL;
+	const struct averages *held = !saved && x->nsrc ? x->src[0].decl->averages : NULL;
+
+	for (uint32_t i = 0; saved && i < saved->naverage; i++)
+		if (!saved->average[i].rule)
+			average_ends_say(x, saved->average[i].name);
+	for (uint32_t i = 0; held && i < held->nspec; i++)
+		average_ends_say(x, held->name[i]);
+}
+
 /* Check everything, then move everything. */
 static int fill(struct restore *x)
 {
@@ -402,6 +436,7 @@ static int fill(struct restore *x)
 	bool writes = !(x->want.flags & CKPT_DRY_RUN);
 	int rc = wanted_make(x, &w);
 
+	x->averages[0] = 0;
 	if (rc == 0) {
 		rc = plan_make(src, &w.all, &opts, &plan, &list, &x->err);
 		if (rc == 0 || list.n)
@@ -435,6 +470,8 @@ static int fill(struct restore *x)
 	}
 	if (rc == 0)
 		rc = blobs_get(x);
+	if (rc == 0 && writes && !opts.only)
+		averages_end_say(x);
 	average_reading_free(averages);
 	list_notes_free(&notes);
 	ckpt_errlist_free(&list);

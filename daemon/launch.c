@@ -751,6 +751,18 @@ static void slots_count(struct launch *l, const struct decl *decl)
 	l->slots_epoch = decl->epoch;
 }
 
+/* What a rank brings along: has this launch averaged? Where that cannot be seen it may have. */
+static void averaged_note(struct launch *l, const struct member *m, const struct decl *decl)
+{
+	for (uint32_t i = 0; decl->averages && i < WIRE_SLOTS_MAX; i++) {
+		const struct slotmem *mem = m->adopt[i].mem;
+
+		if (mem &&
+		    (decl->epoch != 1 || mem->bytes != decl->raw_bytes || average_slot_used(mem)))
+			l->averaged = true;
+	}
+}
+
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
@@ -760,6 +772,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	rc = slots_fit(m, slots_sure(l), decl, m->session->hello.memory_max, err);
 	if (rc < 0)
 		return rc;
+	averaged_note(l, m, decl);
 	for (uint32_t i = l->nslot; i < WIRE_SLOTS_MAX; i++)
 		slotmem_unref(TAKE(m->adopt[i].mem));
 	/* From the last slot on those that hold a step of the launch before, and one at least that

@@ -29,7 +29,7 @@ struct passing {
 	bool behind;	     /* a pass wants the step before */
 	bool written, rescue, idle;
 	bool over;	  /* passing_over has been called */
-	atomic_bool stop; /* an idle walk is to end */
+	atomic_bool stop; /* the walk is to end: it is idle, or late */
 	const struct pass *pass[PASSES_MAX];
 	uint32_t npass, world, npart;
 	uint32_t nwalk; /* parts that a task of its own walks */
@@ -764,7 +764,7 @@ void passes_next(struct job *j)
 bool passes_older_wait(const struct snap *s)
 {
 	for (struct snap *k = s->job->snaps; k; k = k->next)
-		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
+		if (k != s && k->rescue && k->phase == PHASE_STAGED && k->launch == s->launch &&
 		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
 		    passes_ready(k) && snap_guarded(k) > 0)
 			return true;
@@ -805,4 +805,13 @@ void passes_interrupt(struct job *j)
 	j->d->busy_ns = now_ns();
 	if (j->passing && j->passing->idle)
 		atomic_store(&j->passing->stop, true);
+}
+
+void passes_make_way(struct job *j)
+{
+	struct passing *x = j->passing;
+
+	passes_interrupt(j);
+	if (x && x->averaging && !x->npass && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
+		atomic_store(&x->stop, true);
 }

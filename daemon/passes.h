@@ -13,7 +13,7 @@
  * Averages (average.h) are a pass of every step whose declarations have some. The walk that makes
  * them does not wait for the writer of the step, but goes ahead of it: what comes next needs them as
  * the average before its own, and a directory may hang. From passing_over on the next step may be
- * walked, too.
+ * walked, too. The averages of a step that is not written give way to a step that is to be.
  *
  * Which steps are walked:
  *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
@@ -132,7 +132,7 @@ bool passes_wait(const struct snap *s);
 bool passes_may_give_up(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
-/* The averages of an older step of its launch are to be made first, and can be. */
+/* An older step of its launch is to be rescued, so its averages are to be made first, and can be. */
 bool passes_older_wait(const struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);
@@ -142,4 +142,6 @@ void passes_let_go(struct job *j);
 void passes_follow(struct job *j, struct snap *s);
 /* Something is to be done: an idle walk ends. */
 void passes_interrupt(struct job *j);
+/* A step is to be written: so does a walk that makes the averages of one that is not. */
+void passes_make_way(struct job *j);
 #endif

@@ -5,10 +5,11 @@
 // write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
 // written when the walk has ended; the step is reported committed only after store_commit said so.
 //
-// A main part names the rank's other parts, so it ends last. Where the step's averages are still to
-// be made, a task of its own walks the main parts (passing_ahead), and two tasks write. The first
-// one, beside that walk: the const parts, and of the main parts what does not depend on the walk.
-// The second one, when both have ended: the average parts, and what is left of the main ones.
+// A main part names the rank's other parts, so it ends last: those of all ranks are written and
+// synced before, several at a time. Where the step's averages are still to be made, a task of its
+// own walks the main parts (passing_ahead), and two tasks write. The first one, beside that walk:
+// the const parts, and of the main parts what does not depend on the walk. The second one, when
+// both have ended: the average parts, and what is left of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"
@@ -58,6 +59,9 @@ struct persist {
 	/* What is written now: all; beside the walk, the const parts and data of the main ones; or
 	 * what is left then */
 	enum { WRITE_ALL, WRITE_DATA, WRITE_REST } half;
+	/* First the const and average parts of all ranks are written, and synced several at a time;
+	 * then the main ones, which name them */
+	enum { ROUND_SOURCES, ROUND_MAIN } round;
 	bool walking,
 		data_over; /* the owner's: neither of these two tasks has ended; the second has */
 	atomic_bool walk_lost;
@@ -434,41 +438,49 @@ static void *parts_sync(void *arg)
 	return NULL;
 }
 
-/* The const and average part of a rank, synced, as far as they are written now. */
-static int sources_write(struct persist *p, uint32_t r, struct part_io **io, struct ckpt_err *err)
+/* Is there such a part to be written now? */
+static bool is_written_now(const struct persist *p, uint32_t i)
 {
-	uint32_t constant = part_number(p, PART_CONST, r),
-		 average = part_number(p, PART_AVERAGE, r), helpers;
+	uint32_t kind = kind_of(p, i);
+
+	if (!has_part(p, i) || p->file[i].linked || (kind == PART_MAIN) != (p->round == ROUND_MAIN))
+		return false;
+	return kind == PART_MAIN || p->half != (kind == PART_CONST ? WRITE_REST : WRITE_DATA);
+}
+
+/* Those of a rank that are written in this round. Of a main part's data nothing is synced yet. */
+static int rank_write(struct persist *p, uint32_t r, struct part_io **io, struct ckpt_err *err)
+{
+	bool hand_over = p->written_parts.item,
+	     ends = p->round != ROUND_MAIN || p->half != WRITE_DATA;
+	uint32_t helpers;
 	int rc = 0;
 
-	if (p->half != WRITE_REST && has_part(p, constant) && !p->file[constant].linked)
-		rc = part_persist(p, constant, 0, io, true, err);
-	if (rc == 0 && p->half != WRITE_DATA && has_part(p, average)) {
-		(void)passing_threads(p->world, &helpers);
-		rc = passing_open(p->passing, average, helpers, err);
+	(void)passing_threads(p->world, &helpers);
+	for (uint32_t i = r; i < p->npart && rc == 0; i += p->world) {
+		if (!is_written_now(p, i))
+			continue;
+		if (kind_of(p, i) == PART_AVERAGE)
+			rc = passing_open(p->passing, i, helpers, err);
 		if (rc == 0)
-			rc = part_persist(p, average, 0, io, true, err);
+			rc = part_persist(p, i, 0, io, ends && !hand_over, err);
+		if (rc == 0 && ends && hand_over)
+			(void)queue_push(&p->written_parts, &p->file[i]);
 	}
 	return rc;
 }
 
-/* Takes one rank after the other until none is left or one of their parts is lost. The main part is
- * the last one of a rank, because it names the others, which are synced by then. */
+/* Takes one rank after the other until none is left or one of their parts is lost. */
 static void parts_write(struct persist *p, struct part_io **io)
 {
-	bool hand_over = p->written_parts.item;
 	struct ckpt_err err;
 	uint32_t r;
 	int rc;
 
 	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
-		rc = sources_write(p, r, io, &err);
-		if (rc == 0)
-			rc = part_persist(p, r, 0, io, !hand_over && p->half != WRITE_DATA, &err);
+		rc = rank_write(p, r, io, &err);
 		if (rc < 0)
 			part_lost(p, rc, &err);
-		else if (hand_over)
-			(void)queue_push(&p->written_parts, &p->file[r]);
 	}
 }
 
@@ -544,8 +556,9 @@ static int parts_threads(struct persist *p)
 	struct part_io *own = NULL, **io = p->worker ? &p->worker->io : &own;
 
 	p->written_parts = (struct queue){ 0 };
-	if (p->world > 1 && p->half != WRITE_DATA && queue_init(&p->written_parts, p->world) == 0)
-		while (nsync < MIN(p->world - 1, SYNCERS_MAX) &&
+	if (p->world > 1 && (p->round == ROUND_SOURCES || p->half != WRITE_DATA) &&
+	    queue_init(&p->written_parts, p->npart) == 0)
+		while (nsync < MIN(p->world, SYNCERS_MAX) &&
 		       thread_start(&syncer[nsync], "ckptd-sync", true, parts_sync, p) == 0)
 			nsync++;
 	if (p->written_parts.item && nsync == 0) {
@@ -568,12 +581,25 @@ static int parts_threads(struct persist *p)
 	return atomic_load(&p->failed);
 }
 
+/* Has any rank parts in it? */
+static bool round_has_parts(const struct persist *p)
+{
+	for (uint32_t i = 0; i < p->npart; i++)
+		if (is_written_now(p, i))
+			return true;
+	return false;
+}
+
 /* What is left of the parts is written, or all goes. */
 static void parts_end(struct persist *p)
 {
-	atomic_store(&p->next, 0u);
 	atomic_store(&p->failed, 0);
-	p->rc = parts_threads(p);
+	p->rc = 0;
+	for (p->round = ROUND_SOURCES; p->round <= ROUND_MAIN && p->rc == 0; p->round++) {
+		atomic_store(&p->next, 0u);
+		if (round_has_parts(p))
+			p->rc = parts_threads(p);
+	}
 	if (p->rc == 0 && p->half == WRITE_DATA)
 		return;
 	parts_drop(p, 0);

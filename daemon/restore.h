@@ -65,7 +65,7 @@ struct restore {
 	/* What the launch's averages go on from. taken: they do, from this step, or begin anew */
 	struct average_base *base;
 	bool base_taken;
-	char averages[4096];  /* average_reading_say */
+	char averages[4096];  /* average_reading_say, and those that nobody declares any more */
 	bool gone;	      /* what was chosen: not damaged, and not there */
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */

@@ -105,7 +105,8 @@ static void seeds_free(struct session *s)
 {
 	for (struct seed *x = TAKE(s->seeds), *next; x; x = next) {
 		next = x->next;
-		(void)close(x->fd);
+		if (x->fd >= 0)
+			(void)close(x->fd);
 		free(x);
 	}
 }
@@ -364,7 +365,7 @@ static void on_seed(struct session *s, const struct wire_seed *m, int *fd)
 	struct seed *x = s->seeds;
 	uint64_t dev, ino;
 
-	if (m->average >= TABLE_AVERAGES_MAX || dir_look(fd[0], &dev, &ino) < 0) {
+	if (m->average >= TABLE_AVERAGES_MAX || (!m->error && dir_look(fd[0], &dev, &ino) < 0)) {
 		session_refuse(s, -EPROTO, "there is no such average, or its seed is no directory");
 		return;
 	}
@@ -382,6 +383,7 @@ static void on_seed(struct session *s, const struct wire_seed *m, int *fd)
 	if (x->fd >= 0)
 		(void)close(x->fd);
 	x->fd = TAKE_FD(fd[0]);
+	x->error = (int)m->error;
 	memcpy(x->path, m->path, sizeof x->path);
 	session_ok(s);
 }

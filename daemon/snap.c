@@ -815,8 +815,10 @@ static void write_next(struct job *j)
 		    (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
-	if (due)
+	if (due && j->writing)
 		passes_interrupt(j);
+	else if (due)
+		passes_make_way(j);
 	if (!due || j->writing || j->passing || passes_older_wait(due))
 		return;
 	due->phase = PHASE_WRITING;

@@ -305,7 +305,7 @@ struct draining {
 /* A directory that `seed=` of an average names (WIRE_SEED). */
 struct seed {
 	uint32_t average;
-	int fd;
+	int fd, error; /* fd -1: the rank could not open it: errno */
 	char path[WIRE_PATH_BYTES];
 	struct seed *next;
 };
@@ -536,7 +536,8 @@ struct launch {
 	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
 	uint32_t slots_epoch;
 	enum launch_state state;
-	bool again; /* it was there before: may have committed steps that nobody here saw */
+	bool again;    /* it was there before: may have committed steps that nobody here saw */
+	bool averaged; /* a step of it has had averages, or may have had, under another daemon */
 	bool restoring, covering;
 	struct restore *filling; /* whose windows are filled; NULL */
 	uint32_t covered_epoch;	 /* its declarations were found to cover every tensor */

@@ -173,7 +173,7 @@ struct ema_state ema_state_new(const char *canonical)
 	return s;
 }
 
-struct ema_state ema_state_seeded(const char *canonical, uint64_t step)
+struct ema_state ema_state_copied(const char *canonical, uint64_t step)
 {
 	struct ema_state s = ema_state_new(canonical);
 
@@ -182,13 +182,38 @@ struct ema_state ema_state_seeded(const char *canonical, uint64_t step)
 	return s;
 }
 
+struct ema_state ema_state_seeded(const char *canonical, uint64_t step, const char *id,
+				  bool weights)
+{
+	struct ema_state s = ema_state_copied(canonical, step);
+	const uint8_t what = weights;
+	struct hash128_state x;
+	struct hash128 h;
+
+	hash128_begin(&x);
+	hash128_add(&x, s.history, sizeof s.history);
+	hash128_add(&x, id, strlen(id) + 1);
+	hash128_add(&x, &what, sizeof what);
+	h = hash128_end(&x);
+	memcpy(s.history, h.b, sizeof s.history);
+	return s;
+}
+
+bool ema_state_possible(const struct ema_state *s, uint64_t step)
+{
+	if (s->last_step == EMA_NO_STEP)
+		return s->product == 1;
+	return s->last_step <= step && s->since <= s->last_step && s->product >= 0 &&
+	       s->product <= 1;
+}
+
 struct ema_state ema_state_after(const struct ema_state *s, const struct ema_update *u,
 				 const char *canonical, uint64_t step)
 {
 	struct ema_state after = *s;
 
 	if (u->copy)
-		return ema_state_seeded(canonical, step);
+		return ema_state_copied(canonical, step);
 	if (MUTANT(EMA_HISTORY_UNCHAINED))
 		history_begin(canonical, after.history);
 	history_add(after.history, step, s->last_step);

@@ -90,9 +90,16 @@ struct ema_update ema_schedule_update(const struct ema_schedule *x, const struct
  * hash128(hash128(canonical) | le64 step | le64 EMA_NO_STEP). */
 struct ema_state ema_state_after(const struct ema_state *s, const struct ema_update *u,
 				 const char *canonical, uint64_t step);
+/* The state behind a copy of that step. */
+struct ema_state ema_state_copied(const char *canonical, uint64_t step);
 /* The state of values that came from a checkpoint's weights or averages (`seed=`), which go on at
- * `step`: as a copy made there. */
-struct ema_state ema_state_seeded(const char *canonical, uint64_t step);
+ * `step`: as a copy made there, but the history is hash128(that of the copy | id | 0 | 1 for the
+ * weights, 0 for the average). So two averages of one history began with the same values. id: the
+ * checkpoint's. */
+struct ema_state ema_state_seeded(const char *canonical, uint64_t step, const char *id,
+				  bool weights);
+/* Can it be the state of an average behind that step? For what others may have written. */
+bool ema_state_possible(const struct ema_state *s, uint64_t step);
 
 /* The nearest double to the gamma of a sigma_rel s: the largest real root g of
  * g^3 + 7 g^2 + (16 - s^-2) g + (12 - s^-2), which says s^2 = (g + 1) / ((g + 2)^2 (g + 3)).

@@ -530,7 +530,7 @@ static int spec_parse(const char *text, size_t len, struct ema_spec **ret, struc
 	p.spec = spec;
 	p.copy = memcpy(spec->rule + rules, text, len + 1);
 	rc = spec_read(&p, len);
-	if (!rc && ema_spec_print(spec, 0, canonical))
+	if (!rc && ema_spec_print(spec, EMA_DECLARED, canonical))
 		rc = ckpt_error(
 			err, -EINVAL,
 			"the spec has more than %u bytes when all its parameters are written "
@@ -585,7 +585,7 @@ static void schedule_add(struct out *o, const struct ema_schedule *x)
 	out_add(o, " start=%" PRIu64, x->start);
 }
 
-static void spec_add(struct out *o, const struct ema_spec *s)
+static void spec_add(struct out *o, const struct ema_spec *s, bool seed)
 {
 	schedule_add(o, &s->schedule);
 	if (s->has_gate) {
@@ -593,7 +593,7 @@ static void spec_add(struct out *o, const struct ema_spec *s)
 		number_add(o, s->gate_loss);
 	}
 	out_add(o, " source=%s", source_name[s->source]);
-	if (s->seed)
+	if (s->seed && seed)
 		out_add(o, " seed=%s", s->seed);
 	if (s->kahan)
 		out_add(o, " kahan");
@@ -622,18 +622,19 @@ static const struct ema_schedule *own_schedule(const struct ema_spec *s, uint32_
 
 int ema_spec_print(const struct ema_spec *s, uint32_t rule, char ret[EMA_SPEC_BYTES])
 {
-	const struct ema_schedule *own = rule ? own_schedule(s, rule) : NULL;
+	bool whole = !rule || rule == EMA_DECLARED;
+	const struct ema_schedule *own = whole ? NULL : own_schedule(s, rule);
 	struct out o = { ret, EMA_SPEC_BYTES, 0, false };
 	struct c_numbers c;
 
-	if (rule && !own)
+	if (!whole && !own)
 		return -ENOENT;
 	if (c_numbers_begin(&c))
 		return -ENOMEM;
 	if (own)
 		schedule_add(&o, own);
 	else
-		spec_add(&o, s);
+		spec_add(&o, s, rule == EMA_DECLARED);
 	c_numbers_end(&c);
 	return o.full ? -E2BIG : 0;
 }

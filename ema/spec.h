@@ -8,10 +8,14 @@
  *
  * The canonical form names the preset, then each parameter that the preset has, with its value
  * written with the fewest digits that read back as the same double, in the order of enum ema_param,
- * then warmup (if the preset has it) and start; then gate_loss, source, seed, kahan (those that
- * were given, and source always); then the rules in their order. Of sigma_rel it has gamma. Two
- * specs mean the same exactly when their canonical forms are equal. It is what files keep
+ * then warmup (if the preset has it) and start; then gate_loss, source, kahan (those that were
+ * given, and source always); then the rules in their order. Of sigma_rel it has gamma. Two specs
+ * make the same of every step exactly when their canonical forms are equal. It is what files keep
  * (docs/FORMAT.md, AVERAGES), so it never changes for a spec of today.
+ *
+ * The canonical form has no seed: that says where an average begins, and nothing of how it goes on.
+ * So a job may leave it out, or name another place, and its averages have the same history. Ranks
+ * must agree on the seed too: what they declare is the form with `seed` before kahan.
  */
 #ifndef EMA_SPEC_H
 #define EMA_SPEC_H
@@ -60,9 +64,10 @@ void ema_spec_check(const struct ema_spec *s, const char *name, struct ckpt_errl
 /* What is allowed and not advised, a line each: decay > .99999 without kahan. */
 void ema_spec_advise(const struct ema_spec *s, const char *name, struct ckpt_errlist *list);
 
-/* The canonical form; rule 0: of the whole; n: of the n-th rule that has a schedule of its own
- * (counted from 1), of that schedule alone. -ENOENT: there is no such one. -ENOMEM; -E2BIG, which
- * what ema_spec_parse has read never is. */
+/* The canonical form; rule 0: of the whole; EMA_DECLARED: of the whole, with its seed; n: of the
+ * n-th rule that has a schedule of its own (counted from 1), of that schedule alone. -ENOENT: there
+ * is no such one. -ENOMEM; -E2BIG, which what ema_spec_parse has read never is. */
+#define EMA_DECLARED UINT32_MAX
 int ema_spec_print(const struct ema_spec *s, uint32_t rule, char ret[EMA_SPEC_BYTES]);
 
 /* A tensor that may be averaged, as declared. */

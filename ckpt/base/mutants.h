@@ -157,7 +157,9 @@
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
 	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
+	X(SEED_LOST, daemon, "a daemon's death before the first average loses no seed") \
 	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
+	X(SEED_IN_HISTORY, daemon, "the history of an average does not depend on what its seed= says") \
 	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
 	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
 	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \

@@ -3,9 +3,9 @@
 #include "ckpt/cli/average_cost.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/table/target.h"
-#include "ema/spec.h"
 
 struct costing {
 	const struct table *t;
@@ -30,12 +30,11 @@ static void masters_find(struct costing *k)
 		k->master[i] = TABLE_NONE;
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		const struct table_tensor *x = &t->tensor[i];
-		uint32_t of =
-			x->role == CKPT_MASTER && *x->of ? table_find_key(t, x->of) : TABLE_NONE;
+		uint32_t of = table_find_key(t, x->of);
 
-		if (x->role != CKPT_MASTER || !*x->of)
+		if (k->spec->source != EMA_MASTER || !averages_is_master(x))
 			continue;
-		if (of == TABLE_NONE)
+		if (of == TABLE_NONE || of == i)
 			k->stands[i] = true;
 		else if (same_shape(x, &t->tensor[of]))
 			k->master[of] = i;
@@ -46,18 +45,15 @@ static void masters_find(struct costing *k)
 static uint32_t source_of(struct costing *k, uint32_t i)
 {
 	const struct table_tensor *x = &k->t->tensor[i];
-	const struct ema_subject subject = { .component = x->component,
-					     .name = x->name,
-					     .dtype = x->dtype,
-					     .role = k->stands[i] ? (uint32_t)CKPT_PARAM : x->role,
-					     .cls = x->cls,
-					     .blob = x->flags & TENSOR_BLOB };
-	uint32_t from = i;
+	bool master = k->master[i] != TABLE_NONE;
+	uint32_t from = master ? k->master[i] : i;
+	char of[CKPT_NAME_MAX + 1];
+	/* Its master speaks for it: frozen or not, and of whatever dtype. */
+	const struct ema_subject subject =
+		averages_subject(&k->t->tensor[from], master || k->stands[i], of);
 
-	if (x->made || ema_spec_judge(k->spec, &subject).act != EMA_AVERAGE)
+	if (x->made || !x->numel || ema_spec_judge(k->spec, &subject).act != EMA_AVERAGE)
 		return TABLE_NONE;
-	if (k->spec->source == EMA_MASTER && k->master[i] != TABLE_NONE)
-		from = k->master[i];
 	if (!ema_can_average(k->t->tensor[from].dtype)) {
 		ckpt_errlist_add(&k->list, "%s/%s: %s elements cannot be averaged", x->component,
 				 x->name, dtype_name(k->t->tensor[from].dtype));

@@ -6,7 +6,6 @@
 #include "ckpt/cli/average_seen.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ema/spec.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,25 +17,80 @@ static int seen_compare(const void *va, const void *vb)
 	return strcmp(a->a->name, b->a->name);
 }
 
+/* Is it the average of tensor i, or of its master? One whose source is not known is nobody else's. */
+static bool is_made_of(const struct table *t, const struct table_tensor *made, uint32_t i)
+{
+	uint32_t source = made->made ? table_find_key(t, made->of) : TABLE_NONE;
+	char key[TABLE_KEY_BYTES];
+
+	return made->made && (source == TABLE_NONE || source == i ||
+			      !strcmp(t->tensor[source].of, table_key(&t->tensor[i], key)));
+}
+
+bool averages_is_master(const struct table_tensor *x)
+{
+	return x->role == CKPT_MASTER && x->dtype == CKPT_F32 && x->cls != CKPT_CONST &&
+	       x->cls != CKPT_SINK && x->cls != CKPT_DERIVED && !(x->flags & TENSOR_BLOB);
+}
+
+struct ema_subject averages_subject(const struct table_tensor *x, bool master,
+				    char component[CKPT_NAME_MAX + 1])
+{
+	const char *slash = master ? strchr(x->of, '/') : NULL;
+	struct ema_subject s = { .component = x->component,
+				 .name = x->name,
+				 .dtype = x->dtype,
+				 .role = master ? (uint32_t)CKPT_PARAM : x->role,
+				 .cls = x->cls,
+				 .blob = x->flags & TENSOR_BLOB };
+
+	if (slash && slash[1] && slash - x->of <= CKPT_NAME_MAX) {
+		memcpy(component, x->of, (size_t)(slash - x->of));
+		component[slash - x->of] = 0;
+		s.component = component;
+		s.name = slash + 1;
+	}
+	return s;
+}
+
+enum average_part average_part_of(const struct table *t, const struct ema_spec *spec,
+				  const char *component, uint32_t i, uint32_t *ret_made)
+{
+	const struct table_tensor *x = &t->tensor[i];
+	/* Its parameter is no tensor of the step, so that a copy would have nobody's name. */
+	uint32_t owner = averages_is_master(x) ? table_find_key(t, x->of) : i;
+	bool alone = spec->source == EMA_MASTER && averages_is_master(x) &&
+		     (owner == TABLE_NONE || owner == i);
+	char of[CKPT_NAME_MAX + 1];
+	const struct ema_subject subject = averages_subject(x, alone, of);
+	enum ema_act act = ema_spec_judge(spec, &subject).act;
+
+	*ret_made = TABLE_NONE;
+	if (x->made || act == EMA_SKIP ||
+	    !strncmp(x->component, AVERAGES_COMPONENT, strlen(AVERAGES_COMPONENT)))
+		return AVERAGE_NOT;
+	*ret_made = table_find(t, component, subject.name, TABLE_NONE);
+	if (*ret_made != TABLE_NONE && is_made_of(t, &t->tensor[*ret_made], i))
+		return AVERAGE_IS_MADE;
+	if (subject.name != x->name && x->numel)
+		return AVERAGE_MISSING;
+	return act == EMA_COPY || !x->numel ? AVERAGE_COPIED : AVERAGE_MISSING;
+}
+
 static void count_copied(const struct checkpoint *k, struct average_seen *x)
 {
 	struct ema_spec *spec = NULL;
+	char component[CKPT_NAME_MAX + 8];
+	uint32_t made;
 
 	x->ncopied = UINT32_MAX;
 	if (ema_spec_parse(x->a->schedule, &spec, NULL))
 		return;
 	x->ncopied = 0;
-	for (uint32_t i = 0; i < k->table.ntensor; i++) {
-		const struct table_tensor *t = &k->table.tensor[i];
-		const struct ema_subject subject = { .component = t->component,
-						     .name = t->name,
-						     .dtype = t->dtype,
-						     .role = t->role,
-						     .cls = t->cls,
-						     .blob = t->flags & TENSOR_BLOB };
-
-		x->ncopied += !t->made && ema_spec_judge(spec, &subject).act == EMA_COPY;
-	}
+	snprintf(component, sizeof component, AVERAGES_COMPONENT "%.1000s", x->a->name);
+	for (uint32_t i = 0; i < k->table.ntensor; i++)
+		x->ncopied +=
+			average_part_of(&k->table, spec, component, i, &made) == AVERAGE_COPIED;
 	ema_spec_free(spec);
 }
 

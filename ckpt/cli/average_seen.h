@@ -8,6 +8,7 @@
 #define CKPT_CLI_AVERAGE_SEEN_H
 #include "ckpt/cli/cli.h"
 #include "ckpt/table/format.h"
+#include "ema/spec.h"
 
 #define AVERAGES_HEALTH "ckpt.health:ema." /* of an attribute; the name of the average follows */
 #define AVERAGES_COMPONENT "ema."
@@ -23,6 +24,28 @@ struct average_seen {
 	uint32_t ncopied;
 	const char *health; /* the attribute's value; NULL: there is none */
 };
+
+/* As the daemon decides it (daemon/averages.c): may the tensor speak for what its `of` names? */
+bool averages_is_master(const struct table_tensor *x);
+/* What the rules of an average are asked about. master: it stands for what its `of` names, whose
+ * component is put into the buffer; a master of nothing stands for itself. */
+struct ema_subject averages_subject(const struct table_tensor *x, bool master,
+				    char component[CKPT_NAME_MAX + 1]);
+
+/* What is tensor i in the model of an average? */
+enum average_part {
+	AVERAGE_NOT,	 /* the model lacks it: MADE itself, skipped, optimizer state, ... */
+	AVERAGE_IS_MADE, /* *ret_made is its average */
+	AVERAGE_COPIED,	 /* it is in the model as it is */
+	AVERAGE_MISSING	 /* it is to be in the model, and cannot be */
+};
+/*
+ * component: "ema.NAME"; spec: of its record of rule 0. The rules say what becomes of a tensor, but
+ * where its average is there, that counts: with an FP32 master a frozen parameter is averaged, too,
+ * and so is one of another dtype (daemon/averages.c). What has no elements has no MADE tensor.
+ */
+enum average_part average_part_of(const struct table *t, const struct ema_spec *spec,
+				  const char *component, uint32_t i, uint32_t *ret_made);
 
 /* Those of k, in the order of their names: *ret malloc'ed. -ENOMEM. */
 int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t *ret_n);

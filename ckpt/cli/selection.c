@@ -6,11 +6,10 @@
 #include "ckpt/cli/selection.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ema/spec.h"
+#include "ckpt/cli/average_seen.h"
 #include <inttypes.h>
 #include <stdarg.h>
 
-#define AVERAGE_PREFIX "ema."
 #define LISTED 8u /* components that an error names */
 
 struct choosing {
@@ -27,7 +26,7 @@ struct choosing {
 
 static bool is_averages(const char *component)
 {
-	return !strncmp(component, AVERAGE_PREFIX, strlen(AVERAGE_PREFIX));
+	return !strncmp(component, AVERAGES_COMPONENT, strlen(AVERAGES_COMPONENT));
 }
 
 /* Of its name, the record of the whole; NULL. */
@@ -35,7 +34,7 @@ static const struct table_average *average_of(const struct table *t, const char 
 {
 	for (uint32_t i = 0; is_averages(component) && i < t->naverage; i++)
 		if (!t->average[i].rule &&
-		    !strcmp(t->average[i].name, component + strlen(AVERAGE_PREFIX)))
+		    !strcmp(t->average[i].name, component + strlen(AVERAGES_COMPONENT)))
 			return &t->average[i];
 	return NULL;
 }
@@ -71,18 +70,19 @@ static void components_print(const struct table *t, char *buf, size_t bytes)
 	}
 }
 
-static struct ema_subject subject_of(const struct table_tensor *x)
+static void missing_say(struct choosing *k, const struct selection_of *of,
+			const struct table_tensor *x)
 {
-	return (struct ema_subject){ .component = x->component,
-				     .name = x->name,
-				     .dtype = x->dtype,
-				     .role = x->role,
-				     .cls = x->cls,
-				     .blob = x->flags & TENSOR_BLOB };
+	const char *name =
+		x->role == CKPT_MASTER && strchr(x->of, '/') ? strchr(x->of, '/') + 1 : x->name;
+	char key[TABLE_KEY_BYTES];
+
+	ckpt_errlist_add(&k->list, "%s/%s: there is no such tensor, and the average is of %s",
+			 of->component, name, table_key(x, key));
 }
 
-/* The tensors that the rules of an average name: those of the step itself are taken, the averaged
- * ones must be there. */
+/* The tensors of an averaged model: those of the step itself are taken, the averaged ones must be
+ * there. */
 static int take_average(struct choosing *k, struct selection_of *of)
 {
 	const struct table_average *a = of->average;
@@ -98,32 +98,31 @@ static int take_average(struct choosing *k, struct selection_of *of)
 				  a->name, a->schedule, of->component);
 	for (uint32_t i = 0; !rc && i < k->t->ntensor; i++) {
 		const struct table_tensor *x = &k->t->tensor[i];
-		const struct ema_subject subject = subject_of(x);
-		struct ema_verdict v;
-		uint32_t at;
+		uint32_t made;
 
-		if (x->made || is_averages(x->component))
-			continue;
-		v = ema_spec_judge(spec, &subject);
-		if (v.act == EMA_COPY && !MUTANT(ONLY_WITHOUT_COPIED)) {
+		switch (average_part_of(k->t, spec, of->component, i, &made)) {
+		case AVERAGE_NOT:
+			break;
+		case AVERAGE_COPIED:
+			if (MUTANT(ONLY_WITHOUT_COPIED))
+				break;
 			k->take[i] = true;
 			of->ncopied++;
 			of->copied = of->copied ? of->copied
 						: arena_str(&k->x->arena, table_key(x, key));
+			break;
+		case AVERAGE_IS_MADE:
+			if (MUTANT(ONLY_RAW)) {
+				k->take[made] = false;
+				k->take[i] = true;
+			}
+			if (k->component && !averages_is_master(x))
+				k->component[made] = x->component;
+			break;
+		case AVERAGE_MISSING:
+			missing_say(k, of, x);
+			break;
 		}
-		if (v.act != EMA_AVERAGE)
-			continue;
-		at = table_find(k->t, of->component, x->name, TABLE_NONE);
-		if (MUTANT(ONLY_RAW) && at != TABLE_NONE) {
-			k->take[at] = false;
-			k->take[i] = true;
-		}
-		if (at == TABLE_NONE)
-			ckpt_errlist_add(&k->list,
-					 "%s/%s: there is no such tensor, and the average is of %s",
-					 of->component, x->name, table_key(x, key));
-		else if (k->component)
-			k->component[at] = x->component;
 	}
 	ema_spec_free(spec);
 	return rc;

@@ -148,7 +148,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 		for (uint32_t i = 0; i < n; i++)
 			say_average(c, k, &x[i]);
 		cli_say(c, STYLE_DIM,
-			"%u average%s, %s: so much on disk, and in each slot of memory.", n,
+			"%u average%s: %s on disk, and as much in each slot of memory.", n,
 			n == 1 ? "" : "s", human_bytes(bytes, size));
 	}
 	output_end(c->o);

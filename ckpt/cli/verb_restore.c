@@ -287,16 +287,19 @@ static void say_only(struct restore *r)
 				 human_count(x->ntensor, count), x->ntensor == 1 ? "" : "s");
 			continue;
 		}
-		cli_hint(r->c,
-			 "%s: %s averaged tensor%s (%s), and %s that the average copies, which %s "
-			 "the step's own%s%s%s.",
-			 x->component, human_count(x->ntensor, count), x->ntensor == 1 ? "" : "s",
-			 a->schedule, human_count(x->ncopied, copied),
-			 x->ncopied == 1 ? "is" : "are", x->copied ? " (" : "",
-			 x->copied ? x->copied : "",
-			 !x->copied	   ? ""
-			 : x->ncopied == 1 ? ")"
-					   : ", ...)");
+		if (!x->ncopied)
+			cli_hint(r->c, "%s: %s averaged tensor%s (%s).", x->component,
+				 human_count(x->ntensor, count), x->ntensor == 1 ? "" : "s",
+				 a->schedule);
+		else
+			cli_hint(
+				r->c,
+				"%s: %s averaged tensor%s (%s), and %s that the average copies, which %s "
+				"the step's own (%s%s).",
+				x->component, human_count(x->ntensor, count),
+				x->ntensor == 1 ? "" : "s", a->schedule,
+				human_count(x->ncopied, copied), x->ncopied == 1 ? "is" : "are",
+				x->copied, x->ncopied == 1 ? "" : ", ...");
 		if (a->flags & AVERAGE_MIXED)
 			cli_hint(
 				r->c,

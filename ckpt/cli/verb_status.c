@@ -433,7 +433,7 @@ static void label(struct cli *c, const char *head, enum cell_style style, const 
 static void label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
 {
 	const struct column col = { NULL, head, false, FIT_WHOLE };
-	char line[512];
+	char line[1536];
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -672,7 +672,7 @@ static void average_ill(const struct wire_report_average *a, char *buf, size_t b
 static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)
 {
 	const struct wire_report_job *j = &r->job[job];
-	const char *head = "  averages        ";
+	const char *head = "averages";
 	char ill[1024], worst[240], n[HUMAN_BYTES], lost[HUMAN_BYTES];
 
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
@@ -687,28 +687,29 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 			snprintf(worst, sizeof worst, ", %.2g from the weights at most (%.150s)",
 				 a->worst, a->worst_name);
 		if (!(a->flags & WIRE_AVERAGE_MADE))
-			cli_mark(c, STYLE_PLAIN, head, 18, "%s: no step in memory has it", a->name);
+			label(c, head, STYLE_PLAIN, "%s: no step in memory has it", a->name);
 		else
-			cli_mark(c, *ill ? STYLE_BAD : STYLE_PLAIN, head, 18,
-				 "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s",
-				 a->name, a->rule ? ", a rule" : "",
-				 (unsigned long long)a->step - 1, (unsigned long long)a->updates,
-				 a->updates == 1 ? "" : "s", (unsigned long long)a->lag,
-				 a->lag == 1 ? "" : "s", gate_why[a->gate], worst, ill);
-		head = "                  ";
+			label(c, head, *ill ? STYLE_BAD : STYLE_PLAIN,
+			      "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s", a->name,
+			      a->rule ? ", a rule" : "", (unsigned long long)a->step - 1,
+			      (unsigned long long)a->updates, a->updates == 1 ? "" : "s",
+			      (unsigned long long)a->lag, a->lag == 1 ? "" : "s", gate_why[a->gate],
+			      worst, ill);
+		head = "";
 	}
 	if (!j->average_bytes && !j->averaged)
 		return;
 	if (j->average_bytes)
-		cli_mark(c, STYLE_PLAIN, head, 18, "%s of the slots; %s steps averaged",
-			 human_bytes(j->average_bytes, n), human_count(j->averaged, lost));
+		label(c, head, STYLE_PLAIN, "%s of the slots; %s step%s averaged",
+		      human_bytes(j->average_bytes, n), human_count(j->averaged, lost),
+		      j->averaged == 1 ? "" : "s");
 	else /* the job has ended, and its slots are only what keeps its newest step */
-		cli_mark(c, STYLE_PLAIN, head, 18, "%s steps averaged",
-			 human_count(j->averaged, lost));
+		label(c, head, STYLE_PLAIN, "%s step%s averaged", human_count(j->averaged, lost),
+		      j->averaged == 1 ? "" : "s");
 	if (j->average_given_up)
-		cli_mark(c, STYLE_WARN, "                  ", 18,
-			 "%s steps have none: the next ones needed their slots",
-			 human_count(j->average_given_up, n));
+		label(c, "", STYLE_WARN, "%s step%s none: the next ones needed their slots",
+		      human_count(j->average_given_up, n),
+		      j->average_given_up == 1 ? " has" : "s have");
 }
 
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)

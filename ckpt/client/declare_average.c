@@ -16,7 +16,7 @@ static void average_free(struct average *x)
 	if (x->seed_fd >= 0)
 		(void)close(x->seed_fd);
 	ema_spec_free(x->spec);
-	free(x->canonical);
+	free(x->declared);
 	free(x->name);
 	free(x);
 }
@@ -68,11 +68,11 @@ static int room_check(const ckpt *c, const char *name, const struct ema_spec *s,
 }
 
 /* NULL: no memory. That it fits is ema_spec_parse's. */
-static char *canonical_of(const struct ema_spec *s)
+static char *declared_of(const struct ema_spec *s)
 {
 	char text[EMA_SPEC_BYTES];
 
-	return ema_spec_print(s, 0, text) < 0 ? NULL : strdup(text);
+	return ema_spec_print(s, EMA_DECLARED, text) < 0 ? NULL : strdup(text);
 }
 
 static int average_add(ckpt *c, const char *name, uint32_t at, const char *text,
@@ -91,7 +91,7 @@ static int average_add(ckpt *c, const char *name, uint32_t at, const char *text,
 		(void)ckpt_error_prefix(err, rc, "average %s", name);
 	else
 		rc = room_check(c, name, x->spec, err);
-	if (rc == 0 && !(x->canonical = canonical_of(x->spec)))
+	if (rc == 0 && !(x->declared = declared_of(x->spec)))
 		rc = ckpt_error(err, -ENOMEM, "no memory for average %s", name);
 	if (rc < 0) {
 		average_free(x);
@@ -144,16 +144,14 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 }
 
 /* --- at the seal --- */
-static void seed_open(struct average *x, struct ckpt_errlist *list)
+/* One that cannot be opened is not refused here: where the job goes on from its own averages, nobody
+ * needs it. */
+static void seed_open(struct average *x)
 {
 	if (!x->spec->seed || x->seed_fd >= 0)
 		return;
 	x->seed_fd = open(x->spec->seed, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (x->seed_fd < 0)
-		ckpt_errlist_add(list,
-				 "average %s: seed=%s cannot be opened: %s; it must be a step's "
-				 "directory, such as runs/demo/step-000000000030",
-				 x->name, x->spec->seed, strerror(errno));
+	x->seed_error = x->seed_fd < 0 ? errno : 0;
 }
 
 static void advise(ckpt *c, struct average *x)
@@ -180,11 +178,11 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->naverage; i++) {
 		ema_spec_check(c->average[i]->spec, c->average[i]->name, &list);
-		seed_open(c->average[i], &list);
+		seed_open(c->average[i]);
 	}
 	if (MUTANT(AVERAGES_UNJUDGED))
 		list.n = 0;
-	rc = ckpt_errlist_end(&list, err, "averages cannot be made as declared");
+	rc = ckpt_errlist_end(&list, err, "averages cannot be made as they are declared");
 	ckpt_errlist_free(&list);
 	for (uint32_t i = 0; i < c->naverage && rc == 0; i++)
 		advise(c, c->average[i]);
@@ -204,7 +202,8 @@ void seeds_unref(struct seeds *s)
 	if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	for (uint32_t i = 0; i < s->n; i++)
-		(void)close(s->at[i].fd);
+		if (s->at[i].fd >= 0)
+			(void)close(s->at[i].fd);
 	free(s);
 }
 
@@ -216,7 +215,7 @@ static int seeds_make(ckpt *c, struct ckpt_err *err)
 
 	seeds_unref(TAKE(c->seeds));
 	for (uint32_t i = 0; i < c->naverage; i++)
-		n += c->average[i]->seed_fd >= 0;
+		n += c->average[i]->spec->seed != NULL;
 	if (!n)
 		return 0;
 	s = calloc(1, sizeof *s + n * sizeof *s->at);
@@ -227,10 +226,10 @@ static int seeds_make(ckpt *c, struct ckpt_err *err)
 		const struct average *x = c->average[i];
 		struct seed_dir *to = &s->at[s->n];
 
-		if (x->seed_fd < 0)
+		if (!x->spec->seed)
 			continue;
-		to->fd = fcntl(x->seed_fd, F_DUPFD_CLOEXEC, 0);
-		if (to->fd < 0) {
+		to->fd = x->seed_fd < 0 ? -1 : fcntl(x->seed_fd, F_DUPFD_CLOEXEC, 0);
+		if (to->fd < 0 && x->seed_fd >= 0) {
 			int eno = errno;
 
 			seeds_unref(s);
@@ -238,6 +237,7 @@ static int seeds_make(ckpt *c, struct ckpt_err *err)
 						x->name, x->spec->seed);
 		}
 		to->message.average = i;
+		to->message.error = (uint32_t)x->seed_error;
 		snprintf(to->message.path, sizeof to->message.path, "%s", x->spec->seed);
 		s->n++;
 	}
@@ -253,8 +253,8 @@ int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err)
 		struct wire_seed m = s->at[i].message;
 		struct wire_ok ok;
 
-		rc = rpc_call(c, &m, WIRE_SEED, sizeof m, &s->at[i].fd, 1, WIRE_OK, &ok, sizeof ok,
-			      NULL, RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_SEED, sizeof m, &s->at[i].fd, s->at[i].fd >= 0, WIRE_OK,
+			      &ok, sizeof ok, NULL, RPC_NS, err);
 	}
 	return rc;
 }
@@ -266,7 +266,7 @@ int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->naverage && rc == 0; i++) {
 		const struct table_average x = { .name = c->average[i]->name,
-						 .schedule = c->average[i]->canonical,
+						 .schedule = c->average[i]->declared,
 						 .last_step = EMA_NO_STEP };
 
 		rc = table_add_average(t, &x, NULL, err);

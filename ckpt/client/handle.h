@@ -93,9 +93,10 @@ struct declared {
 struct average {
 	char *name;
 	struct ema_spec *spec;
-	char *canonical;
-	int seed_fd;  /* the directory of `seed=`; -1: none, or not opened yet */
-	bool advised; /* the log has what is allowed and not advised */
+	char *declared; /* the spec, canonical, with its seed */
+	int seed_fd;	/* the directory of `seed=`; -1: none, or it cannot be opened */
+	int seed_error; /* errno of that */
+	bool advised;	/* the log has what is allowed and not advised */
 };
 
 struct blob {
@@ -355,8 +356,8 @@ void skips_log(ckpt *c); /* helper: once for each change */
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name);
 void declare_free(ckpt *c); /* at the end of the handle */
-/* What is wrong with averages, all of it in one message: -EINVAL. Opens seeds, and logs what is not
- * advised: nothing is locked. */
+/* What is wrong with averages, all of it in one message: -EINVAL. Opens seeds, of which the
+ * daemon judges whether they are needed, and logs what is not advised: nothing is locked. */
 int declare_averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
 int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
@@ -366,7 +367,7 @@ struct seeds {
 	_Atomic uint32_t refs;
 	uint32_t n;
 	struct seed_dir {
-		int fd;
+		int fd; /* -1: it cannot be opened */
 		struct wire_seed message;
 	} at[];
 };

@@ -186,7 +186,8 @@ static const struct wire_kind kinds[] = {
 	REQUEST(RESTORE, restore, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
 	REQUEST(LAND, land, WIRE_RANK, 0, WIRE_RESTORED, WIRE_LANDED),
 	REQUEST(LIST, list, WIRE_RANK, 0, WIRE_LISTED),
-	REQUEST(SEED, seed, WIRE_RANK, 1, WIRE_OK),
+	/* the directory, if it could be opened */
+	{ WIRE_SEED, WIRE_RANK, sizeof(struct wire_seed), 0, 1, { WIRE_OK }, "SEED" },
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
 	REQUEST(BYE, bye, WIRE_RANK, 0, WIRE_OK),
 	REQUEST(FRESH, fresh, WIRE_RANK, 0, WIRE_OK),
@@ -233,6 +234,12 @@ static bool drain_fits(const struct wire_drain *d, int nfd)
 	       nfd == (int)(d->flags & WIRE_TO) && !d->pad && (d->job || !nfd);
 }
 
+static bool seed_fits(const struct wire_seed *s, int nfd)
+{
+	return (s->error == 0) == (nfd == 1) && s->error <= INT32_MAX &&
+	       terminated(s->path, sizeof s->path);
+}
+
 int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_kind *k = kind_check(msg, bytes, nfd);
@@ -244,8 +251,7 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 		good = terminated(((const struct wire_hello *)msg)->job,
 				  sizeof((struct wire_hello *)0)->job);
 	if (good && k->type == WIRE_SEED)
-		good = terminated(((const struct wire_seed *)msg)->path,
-				  sizeof((struct wire_seed *)0)->path);
+		good = seed_fits(msg, nfd);
 	if (good && k->type == WIRE_RESTORE)
 		good = terminated(((const struct wire_restore *)msg)->only,
 				  sizeof((struct wire_restore *)0)->only);

@@ -10,7 +10,7 @@
  *   HELLO + store directory            -> WELCOME + rank page, job page, doorbell   | REFUSE
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
  *   ADOPT + memfd                      -> OK                                        | REFUSE
- *   SEED + directory                   -> OK                                        | REFUSE
+ *   SEED [+ directory]                 -> OK                                        | REFUSE
  *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
  *   RESTORE                            -> RESTORED + memfd of blobs | LANDED        | REFUSE
  *   LAND                               -> LANDED | RESTORED + memfd of blobs        | REFUSE
@@ -64,9 +64,9 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 6: averages (HELLO's nslot may be 0, SEED, RESTORED's averages), and the job page says that a
- * restore has begun to write */
-#define WIRE_ABI 6
+/* 5: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages;
+ * the job page says that a restore has begun to write */
+#define WIRE_ABI 5
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -182,23 +182,24 @@ struct wire_adopt {
 
 /*
  * `seed=` of an average (ckpt_average): the directory that it names, opened by the library, because
- * the rights of the user count. average: its place in the section AVERAGES of the declaration that
- * follows. path: as the user has written it, cut to this size: for messages. Each rank that knows a
- * seed sends it, before the first declaration of an epoch on a connection, and again if that was
- * refused. The session keeps it until the next DECLARE is answered; of one average the newest
- * counts.
+ * the rights of the user count. error: the errno that this ended with; 0, and only then the
+ * directory comes along. It is an error of the seal only if the average needs the seed. average:
+ * its place in the section AVERAGES of the declaration that follows. path: as the user has written
+ * it, cut to this size: for messages. Each rank that knows a seed sends it, before the first
+ * declaration of an epoch on a connection, and again if that was refused. The session keeps it
+ * until the next DECLARE is answered; of one average the newest counts.
  */
 #define WIRE_PATH_BYTES 1024u
 struct wire_seed {
 	struct wire_head head;
-	uint32_t average, pad;
+	uint32_t average, error;
 	char path[WIRE_PATH_BYTES];
 };
 
 /* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
  * i, and the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES
- * long, its offsets are addresses. Its section AVERAGES has one record for each ckpt_average, in the
- * order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. rev: 0 in each
+ * long, its offsets are addresses. Its section AVERAGES has one record for each ckpt_average, in
+ * the order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. rev: 0 in each
  * epoch's first declaration. */
 #define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {
@@ -475,8 +476,8 @@ struct wire_report_job {
 	 * fit; "": none is known to differ */
 	char drift[512];
 	/* Averages of the weights: bytes of all slots that are theirs; steps since the daemon began
-	 * that have theirs, that were given up because the next marks needed the slots, and, by enum
-	 * wire_gate, that an average did not take in */
+	 * that have theirs, that were given up because the next marks needed the slots, and, by
+	 * enum wire_gate, that an average did not take in */
 	uint64_t average_bytes, averaged, average_given_up, average_gated[4];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };

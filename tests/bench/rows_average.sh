@@ -23,10 +23,10 @@ ema_part() {
 
 # A job with one average beside one without, whose state is larger by what an average takes: 18 bytes of a
 # weight instead of 14.
-average_save() { # HOW BYTES AVERAGES: a row of steps
+average_save() { # HOW BYTES AVERAGES [WORLD]: a row of steps
 	local i
 	daemon_start
-	saver_start "$work/average" 1 0 0 "$2" "$3"
+	saver_start "$work/average" "${4:-1}" 0 0 "$2" "$3"
 	save_one
 	rm -f "$tmp"/save_*.n
 	for ((i = 0; i < pairs; i++)); do
@@ -40,6 +40,16 @@ average_save() { # HOW BYTES AVERAGES: a row of steps
 }
 average_with() { average_save with "$bytes" 1; }
 average_larger() { average_save larger $((bytes / 14 * 18)) 0; }
+# Of eight ranks, whose parts are small: what counts is how often files are waited for.
+average_ranks_with() { average_save ranks_with $((bytes / 16)) 1 8; }
+average_ranks_larger() { average_save ranks_larger $((bytes / 16 / 14 * 18)) 0 8; }
+average_ranks_part() {
+	local round
+	for ((round = 0; round < 4; round++)); do
+		pair "$round" average_ranks_with average_ranks_larger
+	done
+	row average_committed_8 null lower "$(ms average_ranks_with)" "$(ms average_ranks_larger)" ms 4
+}
 average_save_part() {
 	local round
 	for ((round = 0; round < 4; round++)); do
@@ -78,6 +88,7 @@ average_scale_part() {
 average_rows() {
 	part "ema_bf16 ema_f32 ema_three ema_three_f32 ema_temporaries ema_lerp" ema_part
 	part "average_committed" average_save_part
+	part "average_committed_8" average_ranks_part
 	part "average_loop average_stall average_reached average_memory" average_loop_part
 	part "average_seal_100k average_seal_cpu_100k average_step_cpu_100k average_snapshot_100k average_parts_100k average_commit_100k average_heap_100k" \
 		average_scale_part

@@ -22,7 +22,7 @@ static void check_steps(const struct ema_schedule *x, const char *canonical)
 	};
 
 	for (uint32_t i = 0; i + 1 < ARRAY_LEN(at); i++) {
-		struct ema_state s = ema_state_seeded(canonical, at[i]);
+		struct ema_state s = ema_state_copied(canonical, at[i]);
 
 		for (uint32_t j = i + 1; j < ARRAY_LEN(at); j++) {
 			struct ema_update u = ema_schedule_update(x, &s, at[j]);
@@ -60,9 +60,10 @@ static void check_spec(const struct ema_spec *s)
 	struct ckpt_errlist wrong = { 0 }, advice = { 0 };
 	struct ema_spec *again = NULL;
 
-	assert(!ema_spec_print(s, 0, one));
+	assert(!ema_spec_print(s, EMA_DECLARED, one));
 	assert(!ema_spec_parse(one, &again, NULL));
-	assert(!ema_spec_print(again, 0, two) && !strcmp(one, two));
+	assert(!ema_spec_print(again, EMA_DECLARED, two) && !strcmp(one, two));
+	assert(!ema_spec_print(s, 0, one) && strlen(one) <= strlen(two));
 	assert(again->nrule == s->nrule && again->kahan == s->kahan);
 	ema_spec_free(again);
 	ema_spec_check(s, "fast", &wrong);

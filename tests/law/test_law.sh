@@ -89,7 +89,7 @@ libraries() { # TREE
 
 # The trainer is a user: of ours it sees ckpt.h alone.
 users() { # TREE
-	(cd "$1" && grep '^tests/trainer/' "$tmp/c" | xargs grep -nE '^[ 	]*#[ 	]*include[ 	]*"(ckpt|daemon|formats)/' | grep -v '"ckpt/ckpt.h"')
+	(cd "$1" && grep '^tests/trainer/' "$tmp/c" | xargs grep -nE '^[ 	]*#[ 	]*include[ 	]*"(ckpt|ema|daemon|formats)/' | grep -v '"ckpt/ckpt.h"')
 }
 
 # ---- archives: who really calls whom, whatever was included ----
@@ -167,7 +167,7 @@ named() { # TREE
 		awk -F'|' '/^\|/ { print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
 			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' || echo "$f: there is no test \"$word\""
 		done
-		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
+		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|ema|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
 			case $word in
 			unit-* | fuzz-*) compgen -G "$1/tests/${word%%-*}/${word%%-*}_${word#*-}.c" ;;
 			*) compgen -G "$1/$word" || compgen -G "$1/build/$word" ;;

@@ -18,7 +18,7 @@ none() { # SENTENCE: what the function "it" prints are the offences
 	fi
 }
 sed -n 's/^[[:space:]]*X(\([A-Z_0-9]*\),.*/\1/p' ckpt/base/mutants.h | sort >"$tmp/list"
-grep -rhoE '\bMUTANT\([A-Z_0-9]+\)' ckpt daemon formats --include='*.[ch]' | sed 's/.*(//; s/)//' | grep -v '^NAME$\|^X$' | sort -u >"$tmp/hooks"
+grep -rhoE '\bMUTANT\([A-Z_0-9]+\)' ckpt ema daemon formats --include='*.[ch]' | sed 's/.*(//; s/)//' | grep -v '^NAME$\|^X$' | sort -u >"$tmp/hooks"
 sed '/^#/d; /^[[:space:]]*$/d; s/[[:space:]].*//' tests/mutants/table | sort >"$tmp/table"
 
 it() {

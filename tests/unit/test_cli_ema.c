@@ -30,6 +30,12 @@ struct odd {
 	uint64_t step, last_step; /* 0: 30 */
 	uint32_t try;
 	bool mixed, no_b, clash, f8, f64, large, seeded, none;
+	bool half; /* model/half is frozen, and has an FP32 master; model/void has no elements */
+	double product;	    /* of fast; 0: some */
+	uint64_t updates;   /* of fast; 0: some */
+	uint32_t flags;	    /* of fast, and more */
+	uint32_t nrow;	    /* rules of fast with schedules of their own */
+	bool copied_master; /* nobody declares the parameter of optim/alone */
 };
 
 static void canonical(const char *text, char ret[EMA_SPEC_BYTES])
@@ -56,6 +62,11 @@ static struct table_average row_of(const struct odd *x, const char *name, const 
 		a.flags = AVERAGE_SEEDED;
 	if (x->mixed && rank && !strcmp(name, "fast"))
 		a.updates = 2;
+	if (strcmp(name, "fast") != 0)
+		return a;
+	a.product = x->product != 0 ? x->product : a.product; /* NaN is not 0 */
+	a.updates = x->updates ? x->updates : a.updates;
+	a.flags |= x->flags;
 	return a;
 }
 
@@ -73,6 +84,11 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
 	a = row_of(x, "slow", slow, rank);
 	assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	for (uint32_t i = 0; i < x->nrow; i++) {
+		a = row_of(x, "fast", "uniform", rank);
+		a.rule = i + 1;
+		assert_int_equal(table_add_average(&t, &a, NULL, NULL), 0);
+	}
 	cut = handmade_layout(&t, "Shard(0)@fsdp");
 	all = handmade_layout(&t, "Replicate@fsdp");
 	for (uint32_t i = 0; i < 2; i++) {
@@ -95,6 +111,13 @@ static void add_averages(struct handmade *p, uint32_t rank, const struct odd *x)
 					  .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 2,
 					  .layout = all, .ndim = 1, .shape = { 6 }));
 		handmade_piece(&t, rank, k, 1088, 0, origin, BOX(6));
+	}
+	if (!rank && x->half) {
+		k = handmade_tensor(&t, T(.component = "ema.fast", .name = "half",
+					  .of = "optim/half.master", .dtype = CKPT_F32,
+					  .role = CKPT_AVERAGE, .made = 1, .layout = all, .ndim = 1,
+					  .shape = { 6 }));
+		handmade_piece(&t, rank, k, 1152, 0, origin, BOX(6));
 	}
 	(void)handmade_add(p, rank, PART_AVERAGE, 0, &t, NULL, 0);
 }
@@ -145,6 +168,29 @@ static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
 					  .shape = { 6 }));
 		if (!rank)
 			handmade_piece(&t, rank, k, 4 * MB, 0, origin, BOX(6));
+	}
+	if (x->half) {
+		(void)handmade_tensor(&t, T(.component = "model", .name = "void",
+					    .dtype = CKPT_BF16, .role = CKPT_PARAM, .layout = all,
+					    .ndim = 2, .shape = { 0, 4 }));
+		k = handmade_tensor(&t, T(.component = "model", .name = "half", .dtype = CKPT_BF16,
+					  .role = CKPT_PARAM, .cls = CKPT_CONST, .layout = all,
+					  .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 5 * MB, 0, origin, BOX(6));
+		k = handmade_tensor(&t,
+				    T(.component = "optim", .name = "half.master",
+				      .of = "model/half", .dtype = CKPT_F32, .role = CKPT_MASTER,
+				      .layout = all, .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 6 * MB, 0, origin, BOX(6));
+	}
+	if (x->copied_master) {
+		k = handmade_tensor(&t, T(.component = "optim", .name = "alone", .of = "model/gone",
+					  .dtype = CKPT_F32, .role = CKPT_MASTER, .layout = all,
+					  .ndim = 1, .shape = { 6 }));
+		if (!rank)
+			handmade_piece(&t, rank, k, 7 * MB, 0, origin, BOX(6));
 	}
 	(void)handmade_add(p, rank, PART_MAIN, 0, &t, &source, x->none ? 0 : 1);
 }
@@ -439,6 +485,51 @@ TEST(the_rules_of_an_average_say_what_it_copies)
 	remove_tree(out);
 }
 
+/* What is there of an average counts, whatever the rules say of its parameter's own record. */
+TEST(a_frozen_parameter_with_a_master_is_averaged_and_an_empty_one_is_the_steps_own)
+{
+	const char *step = make("half", &(struct odd){ .half = true, .try = 20 });
+	struct strict_file f;
+	const struct strict_tensor *y;
+
+	clear();
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	f = load(alone());
+	assert_int_equal(f.ntensor, 7);
+	expect(&f, "half", "ema.fast", "half", CKPT_F32, CKPT_F32, 6);
+	y = strict_find(&f, "void");
+	assert_true(y && y->begin == y->end && y->shape[1] == 4);
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(0, "ema", step, "--json");
+	assert_json_has(json_kept(json_out("ckptd.ema/1")),
+			"{'averages': [{'name': 'fast', 'tensor_count': 3, 'copied_count': 4}, "
+			"{'name': 'slow'}]}");
+	/* half by its master; void needs nothing. */
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--average", "constant decay=.999", "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': [{'tensor_count': 3, 'bytes': 240}]}");
+	RUN_IS(0, "plan", step, "--mesh", "fsdp=1", "--average", "constant decay=.999 source=param",
+	       "--json");
+	assert_json(0, "ckptd.plan/1", "{'averages': [{'tensor_count': 2, 'bytes': 216}]}");
+}
+
+/* A copy has the name of a tensor of the step: without one the model would have a gap. */
+TEST(a_master_that_is_copied_for_a_parameter_that_nobody_declares_makes_no_model)
+{
+	const char *step = make("alone", &(struct odd){ .fast = "constant decay=.9 gone=copy",
+							.copied_master = true,
+							.try = 21 });
+
+	clear();
+	RUN_IS(7, "restore", step, out, "--only", "ema.fast");
+	assert_says(got.err, "ema.fast/gone: there is no such tensor");
+	step = make("skipped", &(struct odd){ .fast = "constant decay=.9 gone=skip",
+					      .copied_master = true,
+					      .try = 22 });
+	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	remove_tree(out);
+}
+
 TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
 {
 	const char *step = make("cast", &(struct odd){ .f64 = true, .try = 5 }), *bad;
@@ -602,6 +693,78 @@ TEST(verify_reads_averages)
 	RUN_IS(0, "verify", "--data", step);
 	RUN_IS(0, "stats", step);
 	RUN_IS(0, "show", "--files", step);
+}
+
+/* Whatever the records of AVERAGES say, every verb says it, or refuses it, and ends. */
+static void read_by_all(const char *step, const char *other)
+{
+	static const char *const verb[] = { "ema", "show", "stats", "ls", "verify" };
+	const char *copy = path_of("%s/copy", top);
+
+	for (uint32_t i = 0; i < ARRAY_LEN(verb); i++) {
+		(void)RUN(verb[i], step);
+		assert_in_range(got.code, 0, 15);
+		assert_null(strchr(got.out, '\x1b'));
+		(void)RUN(verb[i], step, "--json");
+		assert_in_range(got.code, 0, 15);
+		if (i < 2) /* all of it is JSON */
+			(void)json_kept(json_out(i ? "ckptd.show/1" : "ckptd.ema/1"));
+	}
+	(void)RUN("diff", step, other);
+	assert_in_range(got.code, 0, 15);
+	(void)RUN("diff", other, step, "--json");
+	assert_in_range(got.code, 0, 15);
+	(void)RUN("plan", step, "--mesh", "fsdp=3", "--average", "uniform");
+	assert_in_range(got.code, 0, 15);
+	clear();
+	(void)RUN("restore", step, out, "--only", "ema.fast", "--only", "ema.slow");
+	assert_in_range(got.code, 0, 15);
+	clear();
+	(void)RUN("restore", step, out, "--mesh", "fsdp=3");
+	assert_int_equal(got.code, 0);
+	clear();
+	(void)RUN("convert", step, copy, "--mesh", "fsdp=3");
+	assert_int_equal(got.code, 0);
+	(void)RUN("ema", copy);
+	assert_in_range(got.code, 0, 15);
+	remove_tree(copy);
+}
+
+TEST(records_of_averages_that_make_no_sense_are_said_or_refused_by_every_verb)
+{
+	char rule[EMA_SPEC_BYTES] = "constant decay=0.9 start=0 source=master ",
+	     noise[EMA_SPEC_BYTES];
+	const char *good = make("sense", &(struct odd){ .try = 30 });
+
+	for (size_t n = strlen(rule); n + 8 < sizeof rule; n = strlen(rule))
+		snprintf(rule + n, sizeof rule - n, "a=skip ");
+	memset(noise, '\\', sizeof noise - 1);
+	noise[sizeof noise - 1] = 0;
+	const struct odd odd[] = {
+		{ .schedule = rule },
+		{ .schedule = noise },
+		{ .schedule = "\n\x1b[31mred \"quoted\" %s%n" },
+		{ .schedule = "constant   decay=9e-1" }, /* not canonical */
+		{ .schedule = "x" },
+		{ .product = NAN },
+		{ .product = -INFINITY },
+		{ .product = 1e308 },
+		{ .last_step = 31 }, /* of the future */
+		{ .last_step = UINT64_MAX },
+		{ .last_step = UINT64_MAX - 1 },
+		{ .last_step = 3 }, /* before since */
+		{ .updates = UINT64_MAX, .flags = AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED },
+		{ .health = "far 99999999999999999999999, NaN -1, \x1b[2J, Inf 1" },
+		{ .nrow = TABLE_AVERAGES_MAX - 2 },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(odd); i++) {
+		struct odd x = odd[i];
+
+		x.try = 31 + i;
+		read_by_all(make("senseless", &x), good);
+		remove_tree(path_of("%s/senseless", top));
+	}
 }
 
 TEST(plan_counts_the_memory_of_averages)

@@ -14,11 +14,13 @@
 #include "daemon/passes.h"
 #include <inttypes.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #define JOB "avg"
 #define ROWS 211 /* of the large tensors: uneven on every mesh */
 #define RANKS_MAX 4
-#define AVERAGES_MAX 12
+#define AVERAGES_MAX 64
 
 /* --- trainers --- */
 struct spec {
@@ -473,7 +475,7 @@ static void committed_is_ref(uint64_t step)
 {
 	cleanup_close int dir = host_step_fd(&H, JOB, step);
 	struct checkpoint *c = host_open(&H, JOB, step);
-	char component[32];
+	char component[128];
 
 	for (uint32_t i = 0; i < T.naverage; i++) {
 		state_is(c, &X[i], T.name[i]);
@@ -493,7 +495,7 @@ static void committed_is_ref(uint64_t step)
 static char *attr_of(uint64_t step, const char *name, char ret[1024])
 {
 	struct checkpoint *c = host_open(&H, JOB, step);
-	char key[64];
+	char key[128];
 
 	ret[0] = 0;
 	snprintf(key, sizeof key, "ckpt.health:ema.%s", name);
@@ -820,6 +822,60 @@ TEST(a_step_whose_disk_fails_is_written_anew_with_the_same_averages)
 	committed_is_ref(step);
 }
 
+/* The first file that is synced waits for another one that is synced at the same time. */
+static struct together {
+	struct io_ops ops;
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t moved;
+	uint32_t files;
+	bool armed, were;
+} together;
+
+static int sync_together(void *ctx, int fd)
+{
+	struct together *t = &together;
+	struct timespec until;
+	struct stat at;
+
+	(void)ctx;
+	MUST(fstat(fd, &at) == 0 && clock_gettime(CLOCK_REALTIME, &until) == 0);
+	until.tv_sec += 10;
+	if (!S_ISREG(at.st_mode))
+		return 0;
+	pthread_mutex_lock(&t->lock);
+	t->were |= t->armed && t->files > 0;
+	t->files += t->armed;
+	pthread_cond_broadcast(&t->moved);
+	while (t->armed && !t->were &&
+	       pthread_cond_timedwait(&t->moved, &t->lock, &until) != ETIMEDOUT)
+		;
+	t->armed &= t->were;
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
+TEST(average_parts_are_synced_several_at_a_time)
+{
+	bool were;
+
+	together = (struct together){ .ops = host_ops,
+				      .lock = PTHREAD_MUTEX_INITIALIZER,
+				      .moved = PTHREAD_COND_INITIALIZER };
+	together.ops.sync = sync_together;
+	host_start(&H, &together.ops);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(2, 3);
+	together.armed = true;
+	commit(1); /* of each rank the averages are the first file that is synced */
+	refs_step(1);
+	pthread_mutex_lock(&together.lock);
+	were = together.were;
+	pthread_mutex_unlock(&together.lock);
+	assert_true(were);
+	committed_is_ref(1);
+}
+
 /* --- the slots (FLOOR C3) --- */
 /* Steps 1 and 2 are marked; the walk of 2 is held. Which marks find a slot then, and which steps are
  * averaged in the end? */
@@ -876,6 +932,33 @@ TEST(of_three_slots_one_is_for_the_next_step)
 TEST(of_four_slots_one_is_always_free_and_steps_in_between_give_up)
 {
 	slots_with_a_slow_walk(4, " 3 4 5 6 7", " 1 2 7 20");
+}
+
+/* The walk of step 1 is held, 2 waits for its own, and 3 is to be written. */
+TEST(a_step_that_is_written_does_not_wait_for_the_averages_of_one_that_is_not)
+{
+	with_hold(1);
+	host_start(&H, NULL);
+	average("fast", "constant decay=.9");
+	refs_make();
+	team_open(1, 4);
+	for (uint64_t step = 1; step <= 3; step++) {
+		char text[64];
+
+		MUST_BE(mark(step, step == 3 ? CKPT_PERSIST : CKPT_STAGE_ONLY), 0);
+		guard_all();
+		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
+		assert_soon(said(text));
+	}
+	assert_soon(is_held());
+	assert_false(said("given up"));
+	let_go();
+	MUST_OF(&T.r[0], wait_one(3, CKPT_COMMITTED));
+	assert_true(is_made(1) && !is_made(2));
+	assert_soon(said("step 2 has given up its averages"));
+	refs_step(1);
+	refs_step(3);
+	committed_is_ref(3);
 }
 
 /* Step 2 is being written, and its directory does not answer. How many of the next five marks find a
@@ -967,6 +1050,31 @@ TEST(of_four_slots_one_is_free_while_one_is_written_and_another_walked)
 	refs_step(9);
 	committed_is_ref(9);
 	assert_false(is_made(4) || is_made(7));
+}
+
+TEST(as_many_averages_as_there_can_be_are_committed)
+{
+	static char name[TABLE_AVERAGES_MAX][EMA_NAME_BYTES];
+
+	_Static_assert(TABLE_AVERAGES_MAX == AVERAGES_MAX, "all of them");
+	host_start(&H, NULL);
+	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i++) {
+		memset(name[i], 'n', sizeof name[i] - 1);
+		snprintf(name[i] + sizeof name[i] - 3, 3, "%02u", i);
+		average(name[i], "constant decay=.9");
+	}
+	refs_make();
+	team_open(2, 3);
+	for (uint64_t step = 1; step <= 2; step++) {
+		refs_step(step);
+		commit(step);
+		committed_is_ref(step);
+	}
+	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i += 21) {
+		char text[1024];
+
+		assert_non_null(strstr(attr_of(2, name[i], text), "updates 1, lag 0"));
+	}
 }
 
 /* --- rules --- */
@@ -1082,27 +1190,69 @@ static struct slot_seal *seal_in_memory(uint32_t r, uint64_t step, uint8_t **ret
 	return NULL;
 }
 
+static void seal_again(struct slot_seal *seal)
+{
+	const struct hash128 self = hash128(seal, offsetof(struct slot_seal, self));
+
+	memcpy(seal->self, &self, sizeof seal->self);
+}
+
 /* What another declaration left in a slot, with a seal that is right in itself. */
 static void other_declaration(void)
 {
 	for (uint32_t r = 0; r < T.world; r++) {
 		uint8_t *average = NULL;
 		struct slot_seal *seal = seal_in_memory(r, 2, &average);
-		struct hash128 self;
 
 		memset(average, 0x3f, 4096);
 		seal->declared[0] ^= 1;
-		self = hash128(seal, offsetof(struct slot_seal, self));
-		memcpy(seal->self, &self, sizeof seal->self);
+		seal_again(seal);
 	}
 }
 
-TEST(averages_of_another_declaration_are_not_taken_over)
+/* The seal, which a trainer has mapped, says what no pass makes. */
+static void impossible_rows(void (*spoil)(struct slot_seal_row *row))
+{
+	for (uint32_t r = 0; r < T.world; r++) {
+		uint8_t *average = NULL;
+		struct slot_seal *seal = seal_in_memory(r, 2, &average);
+
+		memset(average, 0x3f, 4096);
+		spoil(&seal->row[0]);
+		seal_again(seal);
+	}
+}
+
+static void spoil_flags(struct slot_seal_row *row)
+{
+	row->flags |= 1u << 30;
+}
+static void spoil_product(struct slot_seal_row *row)
+{
+	row->state.product = NAN;
+}
+static void spoil_step(struct slot_seal_row *row)
+{
+	row->state.last_step = 3;
+}
+static void impossible_flags(void)
+{
+	impossible_rows(spoil_flags);
+}
+static void impossible_product(void)
+{
+	impossible_rows(spoil_product);
+}
+static void impossible_step(void)
+{
+	impossible_rows(spoil_step);
+}
+static void not_taken_over(void (*plant)(void))
 {
 	with_hold(0);
 	W_.step = 3;
 	W_.plant_step = 3;
-	W_.plant = other_declaration;
+	W_.plant = plant;
 	host_start(&H, NULL);
 	average("fast", "constant decay=.9");
 	refs_make();
@@ -1129,6 +1279,26 @@ TEST(averages_of_another_declaration_are_not_taken_over)
 	commit(4);
 	refs_step(4);
 	committed_is_ref(4);
+}
+
+TEST(averages_of_another_declaration_are_not_taken_over)
+{
+	not_taken_over(other_declaration);
+}
+
+TEST(a_seal_with_flags_that_no_pass_sets_is_open)
+{
+	not_taken_over(impossible_flags);
+}
+
+TEST(a_seal_with_a_product_that_no_schedule_has_is_open)
+{
+	not_taken_over(impossible_product);
+}
+
+TEST(a_seal_that_tells_of_a_later_step_is_open)
+{
+	not_taken_over(impossible_step);
 }
 
 /* --- health --- */

@@ -596,8 +596,9 @@ TEST(steps_that_were_never_written_count_for_a_new_daemon)
 	assert_both(6, &c);
 }
 
-/* No slot has its seal: what is on disk is gone on from, at its true distance. */
-static void seals_break(struct rank *k)
+/* No slot has its seal: what is on disk is gone on from, at its true distance. staged: the step that
+ * is not written and is averaged anew; 0: there is none. */
+static void seals_break_with(struct rank *k, uint64_t staged)
 {
 	rank_meet(k);
 	if (k->rank == 0) {
@@ -606,21 +607,30 @@ static void seals_break(struct rank *k)
 	rank_meet(k);
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		const struct slot *s = &k->c->slot[i];
-		const uint8_t zero[4096] = { 0 };
+		const uint32_t state = SLOT_SEAL_OPEN;
+		uint64_t at = s->bytes - SLOT_SEAL_BYTES + offsetof(struct slot_seal, state);
 
 		if (s->bytes)
-			MUST_BE(pwrite(s->fd, zero, sizeof zero, (off_t)(s->bytes - sizeof zero)),
-				sizeof zero);
+			MUST_BE(pwrite(s->fd, &state, sizeof state, (off_t)at), sizeof state);
 	}
 	rank_meet(k);
 	if (k->rank == 0)
 		host_start(&H, NULL);
 	must_reattach(k, 1);
+	if (staged)
+		must_soon(is_sealed(k, staged));
 	rank_meet(k);
 	for (uint64_t s = 7; s <= 8; s++) {
 		must_mark(k, s, 0, CKPT_PERSIST, CKPT_COMMITTED);
 		rank_meet(k);
 	}
+}
+
+static void seals_break(struct rank *k)
+{
+	const struct flow *f = k->arg;
+
+	seals_break_with(k, f->flags & CKPT_STAGE_ONLY ? f->to : 0);
 }
 
 TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
@@ -637,7 +647,7 @@ TEST(without_a_seal_a_new_daemon_goes_on_from_disk)
 static void staged_and_seals_break(struct rank *k)
 {
 	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
-	seals_break(k);
+	seals_break_with(k, 4);
 }
 
 /* The line of a launch begins with the step that it has restored, whoever wrote it. */
@@ -1164,7 +1174,21 @@ static const char *seeded(const char *schedule, const char *path)
 	return spec;
 }
 
-/* The first step's average is the seed; then it goes on. */
+/* With a step of OTHER, which is there. */
+static char seed_id[40];
+static bool seed_weights; /* it has no average of the name */
+
+static const char *seeded_with(const char *schedule, uint64_t step, bool weights)
+{
+	struct checkpoint *k = host_open(&H, OTHER, step);
+
+	memcpy(seed_id, k->id, sizeof seed_id);
+	seed_weights = weights;
+	checkpoint_free(k);
+	return seeded(schedule, seed_path(step));
+}
+
+/* The first step's average is the seed of seeded_with; then it goes on. */
 static void assert_seeded(const char *spec, uint64_t first, uint64_t last, const float *w,
 			  const float *gain)
 {
@@ -1178,14 +1202,24 @@ static void assert_seeded(const char *spec, uint64_t first, uint64_t last, const
 	MUST_OK(ema_spec_parse(spec, &s, &err), &err);
 	MUST(ema_spec_print(s, 0, canonical) == 0);
 	ema_spec_free(s);
-	x.state = ema_state_seeded(canonical, first);
+	x.state = ema_state_seeded(canonical, first, seed_id, seed_weights);
 	memcpy(x.w, w, sizeof x.w);
 	memcpy(x.gain, gain, sizeof x.gain);
 	chain_steps(&c, first + 1, last);
 	x = expect_from(spec, &c, false, &x);
 	assert_average(last, "fast", &x);
 	assert_true(row_of(k, "fast", 0)->flags & AVERAGE_SEEDED);
+	assert_string_equal(row_of(k, "fast", 0)->schedule, canonical);
 	checkpoint_free(k);
+}
+
+static void seed_remove(void)
+{
+	char was[200], now[220];
+
+	snprintf(was, sizeof was, "%s/" OTHER, H.store);
+	snprintf(now, sizeof now, "%s-away", was);
+	MUST(rename(was, now) == 0);
 }
 
 TEST(an_average_begins_with_the_average_of_its_name_in_the_seed)
@@ -1197,16 +1231,96 @@ TEST(an_average_begins_with_the_average_of_its_name_in_the_seed)
 	host_start(&H, NULL);
 	run_of(OTHER, "fsdp=3",
 	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
-	spec = seeded(FAST, seed_path(3));
+	spec = seeded_with(FAST, 3, false);
 	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .from = 1, .to = 4 });
 	chain_steps(&c, 1, 3);
 	x = expect(SLOW, &c);
 	assert_seeded(spec, 1, 4, x.w, x.gain);
-	/* What has gone on does not begin again. */
+	/* What has gone on does not begin again. Its seed may be gone by then, */
 	host_restart(&H);
+	seed_remove();
 	run("fsdp=1",
 	    &(struct flow){ .average = { { "fast", spec } }, .restore = true, .from = 5, .to = 6 });
 	assert_seeded(spec, 1, 6, x.w, x.gain);
+	/* and be left out: it is still the same average. */
+	host_restart(&H);
+	run("fsdp=1",
+	    &(struct flow){ .average = { { "fast", FAST } }, .restore = true, .from = 7, .to = 8 });
+	assert_seeded(spec, 1, 8, x.w, x.gain);
+	assert_int_equal(said_times(&daemon_said, "cannot be opened"), 0);
+}
+
+static void says_what_ends(bool forgets)
+{
+	static const char ends[] = "average %s does not go on: step 3 has it, and this job does "
+				   "not declare it";
+	char slow[128], fast[128];
+	struct flow f;
+
+	snprintf(slow, sizeof slow, ends, "slow");
+	snprintf(fast, sizeof fast, ends, "fast");
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = BOTH, .from = 1, .to = 3 });
+	if (forgets)
+		host_restart(&H);
+	f = (struct flow){ .average = { { "fast", FAST } }, .restore = true };
+	run("fsdp=2", &f);
+	assert_has(f.got_averages, "average fast goes on from step 3");
+	assert_has(f.got_averages, slow);
+	assert_int_equal(said_times(&daemon_said, slow), 1);
+	assert_int_equal(said_times(&daemon_said, fast), 0);
+	f = (struct flow){ .restore = true };
+	run("fsdp=2", &f);
+	assert_string_equal(f.got_averages, "");
+	assert_int_equal(said_times(&daemon_said, slow), 2);
+	assert_int_equal(said_times(&daemon_said, fast), 1);
+}
+
+TEST(a_restore_out_of_memory_names_averages_that_nobody_declares_any_more)
+{
+	says_what_ends(false);
+}
+
+TEST(a_restore_from_disk_names_averages_that_nobody_declares_any_more)
+{
+	says_what_ends(true);
+}
+
+TEST(a_seed_that_is_gone_is_refused_at_seal_by_a_job_that_has_no_step)
+{
+	struct flow f = { .average = { { "fast", FAST " seed=/nowhere/step-1" },
+				       { "slow", SLOW " seed=/nowhere/else" } },
+			  .rc = -EINVAL };
+
+	host_start(&H, NULL);
+	run("fsdp=2", &f);
+	assert_has(f.said, "average fast: its seed /nowhere/step-1 cannot be used: it cannot be "
+			   "opened: No such file or directory");
+	assert_has(f.said, "average slow: its seed /nowhere/else cannot");
+}
+
+TEST(an_average_that_the_restored_step_lacks_begins_anew_where_its_seed_is_gone)
+{
+	struct chain c = { 0 };
+	struct flow f;
+
+	host_start(&H, NULL);
+	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
+	f = (struct flow){ .average = { { "fast", FAST " seed=/nowhere/step-1" },
+					{ "slow", SLOW } },
+			   .restore = true,
+			   .from = 5,
+			   .to = 6 };
+	run("fsdp=2", &f);
+	chain_steps(&c, 5, 6);
+	assert_spec(6, "fast", FAST, &c);
+	memset(&c, 0, sizeof c);
+	chain_steps(&c, 1, 6);
+	assert_spec(6, "slow", SLOW, &c);
+	assert_int_equal(said_times(&daemon_said,
+				    "average fast begins anew: average fast: its seed "
+				    "/nowhere/step-1 cannot be used: it cannot be opened"),
+			 1);
 }
 
 static void begins_with_weights(bool narrow)
@@ -1216,7 +1330,7 @@ static void begins_with_weights(bool narrow)
 
 	host_start(&H, NULL);
 	run_of(OTHER, "fsdp=3", &(struct flow){ .no_master = narrow, .from = 7, .to = 7 });
-	spec = seeded(FAST, seed_path(7));
+	spec = seeded_with(FAST, 7, true);
 	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .from = 1, .to = 3 });
 	for (uint32_t i = 0; i < ROWS * COLS; i++) {
 		w[i] = value(MASTER, i, 7, 0);
@@ -1248,7 +1362,7 @@ TEST(a_seed_is_for_the_average_that_the_restored_step_lacks)
 	run_of(OTHER, "fsdp=1",
 	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
 	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
-	spec = seeded(FAST, seed_path(3));
+	spec = seeded_with(FAST, 3, false);
 	f = (struct flow){ .average = { { "fast", spec }, { "slow", SLOW } },
 			   .restore = true,
 			   .from = 5,
@@ -1261,9 +1375,93 @@ TEST(a_seed_is_for_the_average_that_the_restored_step_lacks)
 	assert_spec(6, "slow", SLOW, &c);
 }
 
-static void assert_refused(const char *path, int rc, const char *why)
+static void daemon_dies_first(struct rank *k)
 {
-	struct flow f = { .average = { { "fast", seeded(FAST, path) } }, .rc = rc };
+	daemon_dies(k);
+	must_mark(k, 7, 0, CKPT_PERSIST, CKPT_COMMITTED);
+	rank_meet(k);
+}
+
+/* The first step is copied, and its averages are not made: no seal was ever complete. */
+static void daemon_dies_in_the_first_step(struct rank *k)
+{
+	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	rank_meet(k);
+	if (k->rank == 0)
+		host_kill(&H);
+	rank_meet(k);
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+		const struct slot *s = &k->c->slot[i];
+		const uint8_t zero[SLOT_SEAL_BYTES] = { 0 };
+
+		if (s->bytes)
+			MUST_BE(pwrite(s->fd, zero, sizeof zero, (off_t)(s->bytes - sizeof zero)),
+				sizeof zero);
+	}
+	rank_meet(k);
+	if (k->rank == 0)
+		host_start(&H, NULL);
+	must_reattach(k, 1);
+	rank_meet(k);
+	for (uint64_t s = 5; s <= 7; s++) {
+		must_mark(k, s, 0, CKPT_PERSIST, CKPT_COMMITTED);
+		rank_meet(k);
+	}
+}
+
+/* Before anything was averaged, nothing is lost with a daemon: the launch begins as it would have. */
+static void begins_with_the_seed_under_the_next_daemon(void (*amid)(struct rank *k), uint64_t first)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=3",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	spec = seeded_with(FAST, 3, false);
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec } }, .amid = amid });
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, first, 7, x.w, x.gain);
+	assert_int_equal(said_times(&daemon_said, "are lost, and begin anew"), 0);
+}
+
+TEST(a_daemon_that_dies_before_the_first_step_does_not_lose_the_seed)
+{
+	begins_with_the_seed_under_the_next_daemon(daemon_dies_first, 5);
+}
+
+TEST(a_daemon_that_dies_in_the_first_step_does_not_lose_the_seed)
+{
+	begins_with_the_seed_under_the_next_daemon(daemon_dies_in_the_first_step, 4);
+}
+
+TEST(a_daemon_that_dies_behind_a_restore_does_not_lose_the_seed_of_what_that_step_lacks)
+{
+	struct chain c = { 0 };
+	struct expected x;
+	const char *spec;
+
+	host_start(&H, NULL);
+	run_of(OTHER, "fsdp=1",
+	       &(struct flow){ .average = { { "fast", SLOW } }, .from = 1, .to = 3 });
+	run("fsdp=2", &(struct flow){ .average = { { "slow", SLOW } }, .from = 1, .to = 4 });
+	spec = seeded_with(FAST, 3, false);
+	run("fsdp=2", &(struct flow){ .average = { { "fast", spec }, { "slow", SLOW } },
+				      .restore = true,
+				      .want_flags = CKPT_FROM_DISK,
+				      .amid = daemon_dies_first });
+	chain_steps(&c, 1, 3);
+	x = expect(SLOW, &c);
+	assert_seeded(spec, 4, 7, x.w, x.gain);
+	chain_steps(&c, 4, 7);
+	assert_spec(7, "slow", SLOW, &c);
+}
+
+static void assert_refused(const char *path, const char *why)
+{
+	struct flow f = { .average = { { "fast", seeded(FAST, path) } }, .rc = -EINVAL };
 
 	run("fsdp=2", &f);
 	assert_has(f.said, "average fast: its seed ");
@@ -1274,7 +1472,7 @@ TEST(a_seed_that_is_no_step_is_refused_at_seal)
 {
 	host_start(&H, NULL);
 	MUST(mkdir(H.store, 0700) == 0 || errno == EEXIST);
-	assert_refused(H.store, -EUCLEAN, "cannot be used");
+	assert_refused(H.store, "cannot be used");
 }
 
 TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
@@ -1285,7 +1483,7 @@ TEST(a_seed_that_lacks_a_tensor_is_refused_at_seal)
 			       .from = 1,
 			       .to = 1,
 			       .no_gain = true });
-	assert_refused(seed_path(1), -EINVAL, "model/gain");
+	assert_refused(seed_path(1), "model/gain");
 }
 
 /* A seed may be anybody's: what lies in the place of its files is not waited for, and no link is
@@ -1305,10 +1503,11 @@ TEST(a_seed_with_other_things_in_the_place_of_its_files_is_refused)
 		checkpoint_free(c);
 		MUST_BE(unlink(i == 1 ? manifest : part), 0);
 		MUST_BE(mkfifo(i == 1 ? manifest : part, 0600), 0);
-		assert_refused(step, i == 1 ? -EINVAL : -EUCLEAN, "cannot be used");
+		assert_refused(step,
+			       i == 1 ? "MANIFEST: it cannot be opened" : "not a regular file");
 		MUST_BE(unlink(i == 1 ? manifest : part), 0);
 		MUST_BE(symlink("/dev/zero", i == 1 ? manifest : part), 0);
-		assert_refused(step, i == 1 ? -ELOOP : -EUCLEAN, "cannot be used");
+		assert_refused(step, "Too many levels of symbolic links");
 	}
 }
 

@@ -111,7 +111,7 @@ static bool near(double a, double b, double tolerance)
 static double decay_at(const char *text, uint64_t step, uint64_t last)
 {
 	struct ema_schedule x = schedule(text);
-	struct ema_state s = ema_state_seeded(text, last);
+	struct ema_state s = ema_state_copied(text, last);
 
 	return ema_schedule_update(&x, &s, step).decay;
 }
@@ -464,7 +464,7 @@ TEST(update_every_of_KarrasEMA_is_far_off_and_the_missed_steps_are_not)
 	double late = 0, all = wandered("power sigma_rel=.05", 1, 5000);
 
 	for (uint64_t k = 10; k <= 5000; k += 10) {
-		struct ema_state s = ema_state_seeded("", k - 1);
+		struct ema_state s = ema_state_copied("", k - 1);
 		struct ema_update u = ema_schedule_update(&x, &s, k);
 
 		late += (1 - u.decay) * (weight(k) - late);
@@ -596,7 +596,7 @@ TEST(uniform_is_the_mean_of_the_steps_that_were_taken_in)
 TEST(what_comes_into_a_uniform_average_is_exact)
 {
 	struct ema_schedule x = schedule("uniform");
-	struct ema_state s = ema_state_seeded("", 5);
+	struct ema_state s = ema_state_copied("", 5);
 
 	for (uint64_t n = 0; n < UINT64_C(1) << 50; n = n * 3 + 1) {
 		struct ema_update u;
@@ -698,7 +698,7 @@ TEST(after_a_very_long_time_nothing_of_before_remains)
 
 	for (uint32_t i = 0; i < ARRAY_LEN(specs); i++) {
 		struct ema_schedule x = schedule(specs[i]);
-		struct ema_state s = ema_state_seeded(specs[i], 1);
+		struct ema_state s = ema_state_copied(specs[i], 1);
 		struct ema_update u = ema_schedule_update(&x, &s, UINT64_MAX - 1);
 
 		assert_true(u.copy && u.a == 1);
@@ -745,7 +745,7 @@ TEST(decays_and_weights_stay_between_0_and_1)
 		struct ema_schedule x = schedule(specs[i % ARRAY_LEN(specs)]);
 		uint64_t last = draw(&seed) >> draw_below(&seed, 64),
 			 step = draw(&seed) >> draw_below(&seed, 64);
-		struct ema_state s = ema_state_seeded("", MIN(last, step) / 2);
+		struct ema_state s = ema_state_copied("", MIN(last, step) / 2);
 		struct ema_update u;
 
 		if (step <= s.last_step || step == EMA_NO_STEP)
@@ -762,7 +762,7 @@ TEST(decays_and_weights_stay_between_0_and_1)
 TEST(what_comes_in_is_one_minus_the_decay_rounded_once)
 {
 	struct ema_schedule x = schedule("constant decay=.9999");
-	struct ema_state s = ema_state_seeded("", 1);
+	struct ema_state s = ema_state_copied("", 1);
 
 	assert_true(ema_schedule_update(&x, &s, 2).a == (float)(1 - .9999));
 	/* not 1 - (float)decay, which is 1.0001659e-4 */
@@ -828,17 +828,71 @@ TEST(the_history_has_every_step_that_was_applied_and_every_schedule)
 		}
 }
 
+/* docs/AVERAGES.md says so. */
+TEST(a_trainer_that_counts_from_0_has_the_same_average_or_one_that_is_a_step_late)
+{
+	static const struct {
+		const char *spec;
+		bool late, twice; /* twice: step 1 is copied too */
+	} x[] = {
+		{ "constant decay=.9", false, false },	  { "uniform", false, false },
+		{ "zero decay=.9", false, false },	  { "timm decay=.99 warmup=1", true, true },
+		{ "diffusers decay=.99", true, true },	  { "power gamma=6.94", true, true },
+		{ "halflife fraction=.05", true, false },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
+		struct average from0 = average_new(x[i].spec), from1 = average_new(x[i].spec);
+
+		average_step(&from0, 0, 1);
+		average_step(&from1, 1, 1);
+		for (uint64_t n = 1; n < 30; n++) { /* updates before this one */
+			double before = from1.state.product;
+
+			average_step(&from0, n, 0);
+			average_step(&from1, n + 1, 0);
+			if (!x[i].late)
+				assert_true(from0.state.product == from1.state.product);
+			else
+				assert_true(from0.state.product != from1.state.product ||
+					    before == 0);
+			assert_int_equal(from0.state.since, x[i].twice);
+		}
+	}
+}
+
+/* The same history is the same values, so it says with which ones an average began. */
+TEST(histories_say_from_what_an_average_was_seeded)
+{
+	struct ema_state s[] = { ema_state_copied("uniform", 7),
+				 ema_state_seeded("uniform", 7, "0a", false),
+				 ema_state_seeded("uniform", 7, "0a", true),
+				 ema_state_seeded("uniform", 7, "0b", false),
+				 ema_state_seeded("uniform", 8, "0a", false),
+				 ema_state_seeded("zero", 7, "0a", false) };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(s); i++)
+		for (uint32_t k = 0; k < i; k++)
+			assert_memory_not_equal(s[i].history, s[k].history, 16);
+	assert_int_equal(s[1].since, 7);
+	assert_int_equal(s[1].last_step, 7);
+	assert_int_equal(s[1].updates, 0);
+	assert_true(s[1].product == 1);
+	s[0] = ema_state_seeded("uniform", 7, "0a", false);
+	assert_memory_equal(s[0].history, s[1].history, 16);
+}
+
 TEST(a_copy_begins_anew)
 {
 	static const char canonical[] = "constant decay=0.9 start=0";
-	struct ema_state seeded = ema_state_seeded(canonical, 7),
-			 s = ema_state_seeded(canonical, 3);
+	struct ema_state copied = ema_state_copied(canonical, 7),
+			 s = ema_state_copied(canonical, 3);
 	struct ema_update copy = { .copy = true, .a = 1 };
 
 	s.updates = 5;
 	s.product = .5;
 	s = ema_state_after(&s, &copy, canonical, 7);
-	assert_memory_equal(s.history, seeded.history, 16);
+	assert_memory_equal(s.history, copied.history, 16);
 	assert_int_equal(s.updates, 0);
 	assert_int_equal(s.since, 7);
 	assert_int_equal(s.last_step, 7);

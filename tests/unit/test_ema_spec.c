@@ -50,9 +50,20 @@ TEST(the_canonical_form_has_every_parameter_of_the_preset)
 	assert_prints("uniform start=18446744073709551615", 0,
 		      "uniform start=18446744073709551615 source=master");
 	assert_prints("zero decay=.9", 0, "zero decay=0.9 start=0 source=master");
-	assert_prints("zero seed=/ckpts/a/step-7 gate_loss=8.5 source=param kahan decay=.9", 0,
+	assert_prints("zero gate_loss=8.5 source=param kahan decay=.9", 0,
+		      "zero decay=0.9 start=0 gate_loss=8.5 source=param kahan");
+}
+
+TEST(the_canonical_form_has_a_seed_where_ranks_declare_it_and_not_in_files)
+{
+	static const char text[] =
+		"zero seed=/ckpts/a/step-7 gate_loss=8.5 source=param kahan decay=.9";
+
+	assert_prints(text, EMA_DECLARED,
 		      "zero decay=0.9 start=0 gate_loss=8.5 source=param seed=/ckpts/a/step-7 "
 		      "kahan");
+	assert_prints(text, 0, "zero decay=0.9 start=0 gate_loss=8.5 source=param kahan");
+	assert_prints("uniform a=skip", EMA_DECLARED, "uniform start=0 source=master a=skip");
 }
 
 TEST(rules_are_printed_in_their_order_and_their_schedules_alone)
@@ -75,7 +86,7 @@ TEST(a_schedule_that_no_rule_has_is_not_printed)
 
 	assert_ok(ema_spec_print(spec, 1, s));
 	assert_int_equal(ema_spec_print(spec, 2, s), -ENOENT);
-	assert_int_equal(ema_spec_print(spec, UINT32_MAX, s), -ENOENT);
+	assert_int_equal(ema_spec_print(spec, UINT32_MAX - 1, s), -ENOENT);
 	ema_spec_free(spec);
 }
 
@@ -282,10 +293,10 @@ TEST(what_was_printed_reads_back_as_the_same)
 			refused++;
 			continue;
 		}
-		assert_ok(ema_spec_print(x, 0, one));
+		assert_ok(ema_spec_print(x, EMA_DECLARED, one));
 		y = parsed(one);
 		assert_same(x, y);
-		assert_ok(ema_spec_print(y, 0, two));
+		assert_ok(ema_spec_print(y, EMA_DECLARED, two));
 		assert_string_equal(one, two);
 		for (uint32_t rule = 1; !ema_spec_print(x, rule, one); rule++) {
 			struct ema_spec *alone = parsed(one);

@@ -73,6 +73,18 @@ TEST(a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job)
 				}
 }
 
+TEST(a_seed_brings_a_directory_or_says_why_there_is_none)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		for (int nfd = 0; nfd <= WIRE_FDS_MAX; nfd++) {
+			static const uint32_t error[] = { 0, ENOENT, INT32_MAX, UINT32_MAX };
+			struct wire_seed m = { .head.type = WIRE_SEED, .error = error[i] };
+			bool good = i ? i < 3 && nfd == 0 : nfd == 1;
+
+			assert_int_equal(wire_request_check(&m, sizeof m, nfd), good ? 0 : -EPROTO);
+		}
+}
+
 TEST(strings_in_requests_end)
 {
 	struct wire_hello h = { .head.type = WIRE_HELLO };
