@@ -247,7 +247,7 @@ struct ckpt {
 	/* A ckpt_restore began to write into memory, and none has succeeded since. It ends with
 	 * ckpt_fresh, too: whoever starts over has filled memory. */
 	_Atomic bool undefined;
-	_Atomic bool waits;		/* in ckpt_seal or ckpt_restore */
+	_Atomic bool waits; /* in ckpt_seal or ckpt_restore */
 	/* ckpt_snapshot has returned -EUCLEAN: the helper is to log why; it has */
 	_Atomic bool unclean_say, unclean_said;
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
