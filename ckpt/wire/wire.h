@@ -64,9 +64,9 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 5: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages;
+/* 6: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages;
  * the job page says that a restore has begun to write */
-#define WIRE_ABI 5
+#define WIRE_ABI 6
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092

@@ -39,7 +39,7 @@ case $victims in
 *) one=0 ;;
 esac
 if [ $(((seed + one) % 2)) -eq 1 ]; then # the short storms of make test have seed 1: those with --daemon and --stop
-	averages=([fast]='constant decay=.9 kahan' [slow]='power sigma_rel=.10')
+	averages=([fast]='constant decay=.99 kahan' [slow]='power sigma_rel=.10')
 fi
 frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy takes as long as a step, so that kills meet it
 step_ms=4 # so that the run that nobody disturbs is short
