@@ -14,12 +14,12 @@
 # failed case, as is a file that it leaves there.
 # At the end: the slowest ten, what was skipped and why, what failed. The last line is always
 # "N passed, N failed, N skipped". Exit status 1 when anything failed, 2 when another run uses this tree.
-# TEST_SECONDS (120) limits each program, TEST_JOBS (two more than there are processors, for some tests
+# TEST_SECONDS (300) limits each program, TEST_JOBS (two more than there are processors, for some tests
 # wait) how many run at once.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 jobs=${TEST_JOBS:-$(($(nproc) + 2))}
-limit=${TEST_SECONDS:-120}
+limit=${TEST_SECONDS:-300}
 logs=$PWD/build/test
 
 mkdir -p "$logs" || exit 1
