@@ -551,7 +551,7 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	uniform    the mean of all steps that were taken in (torch's AveragedModel, SWA)
  *	zero       decay=X: begins at zero, and is corrected for that as Adam's moments are
  * Then, in any order and each at most once:
- *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma) to the power of -power, and is
+ *	warmup=1   timm and diffusers: d rises as 1 - (1 + (k - 1)/gamma)^-power, and is
  *	           at most decay. gamma=X and power=X go with it, and are 1 and 2/3 without these words
  *	min_decay=X  timm with warmup=1, and diffusers: d is at least X; 0 without this word
  *	start=N    all steps up to N are copied; 0 without this word

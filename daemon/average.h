@@ -82,8 +82,9 @@ struct averages {
 /*
  * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
  * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
- * What is wrong with them is in (*ret)->wrong, a line each, and has no pieces: averages_judge refuses
- * it, so that all ranks are told alike and of everything. names: the made table's strings. Worker.
+ * (*ret)->wrong lists what is wrong with them, a line each; such averages have no pieces.
+ * averages_judge refuses them later, so that every rank gets the same list, with the mistakes of
+ * all ranks. names: the made table's strings. Worker.
  * -EPROTO: a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
  */
 int averages_make(const struct table *t, const struct table *main, uint32_t rank,

@@ -539,7 +539,7 @@ static int made_tensor(struct build *b, struct item *x, bool carry)
 	return table_add_tensor(&b->a->made, &y, carry ? &x->carry : &x->made, b->err);
 }
 
-/* What of the source has an average here: what the rank owns, and no more. */
+/* The pieces of the source that have an average in this slot: those that the rank owns. */
 static const struct indexset *averaged_set(const struct build *b, const struct item *x, uint32_t k)
 {
 	uint32_t declared = x->source->tensor;

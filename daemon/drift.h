@@ -42,7 +42,7 @@
  * is not compared. A thread of the work pool compares, the owner keeps what it finds. One bit that
  * differs always changes the sum; ckpt/base/hash.h says what else a fingerprint tells apart.
  *
- * What is told, once for a tensor until its replicas are equal again: the newest step in which
+ * The daemon tells once of a tensor until its replicas are equal again: the newest step in which
  * those blocks were equal, the first in which they were not, the ranks by value, and where more of
  * them have one value than any other, who does not. In the log, in status, and in MANIFEST of the
  * steps that are committed meanwhile (attribute DRIFT_ATTR). A new epoch and a restore forget all

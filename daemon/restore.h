@@ -91,8 +91,8 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 /* The files of the step are damaged: a mark says so to whoever comes later. Worker. */
 void fill_damaged(struct restore *x, const char *why);
 void fill_end(struct restore *x);
-/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one
- * that has gone since, set aside or removed. */
+/* A trainer that gets -ENOENT starts at step 0. So where a step was found and has gone since (set
+ * aside or removed), this makes another error of it. */
 void fill_gone(struct restore *x);
 bool fill_asks(const struct restore *x, const struct table_tensor *t);
 

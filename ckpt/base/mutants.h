@@ -18,7 +18,7 @@
 	X(EMA_CARRY_LOST, ema, "what rounding took away is added to the next update") \
 	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
 	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
-	X(EMA_DISTANCE_ONE, ema, "steps that an average missed are made up for by the true distance") \
+	X(EMA_DISTANCE_ONE, ema, "an average makes up for the steps that it missed") \
 	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
 	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
@@ -26,7 +26,7 @@
 	X(ONLY_RAW, cli, "a model of an average has averaged tensors, not the raw ones") \
 	X(CAST_OVERFLOW_UNCOUNTED, move, "elements that a cast made infinite are counted") \
 	X(CONVERTED_WITHOUT_CHAIN, cli, "a converted average keeps its chain") \
-	X(CHAINS_ALL_ALIKE, cli, "averages of other chains are told apart") \
+	X(CHAINS_ALL_ALIKE, cli, "diff says when two averages took in different steps") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
@@ -159,10 +159,10 @@
 	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
 	X(SEED_LOST, daemon, "a daemon's death before the first average loses no seed") \
 	X(SEEDS_FORGOTTEN, client, "the next daemon gets the seeds of averages too") \
-	X(SEED_IN_HISTORY, daemon, "the history of an average does not depend on what its seed= says") \
+	X(SEED_IN_HISTORY, daemon, "the text of seed= is no part of an average's history") \
 	X(AVERAGES_AS_CALLED, client, "the order of calls of ckpt_average changes nothing") \
 	X(AVERAGES_UNJUDGED, client, "averages with mistakes are not declared") \
-	X(SLOTS_OF_OLD_REV, client, "a slot in which pieces lie elsewhere is not handed to a daemon") \
+	X(SLOTS_OF_OLD_REV, client, "no daemon gets a slot in which pieces lie elsewhere") \
 	X(ROWS_OF_OLD_REV, daemon, "a snapshot is copied by the rows of its own declaration") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
@@ -223,7 +223,7 @@
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
-	X(BASE_STALE, daemon, "what was restored is not gone on from once a newer step is averaged") \
+	X(BASE_STALE, daemon, "an average goes on from the newest averaged step") \
 	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \

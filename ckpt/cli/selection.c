@@ -166,7 +166,7 @@ static int take_component(struct choosing *k, struct selection_of *of)
 	return rc;
 }
 
-/* Which ones the command line names: all are looked at, and every one that is not there is told. */
+/* The components that the command line names. The error lists all that the step lacks. */
 static int choose(struct choosing *k)
 {
 	struct selection *x = k->x;

@@ -678,7 +678,7 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
 		const struct wire_report_average *a = &r->average[i];
 
-		/* A rule is told where it is ill: it is the average's otherwise. */
+		/* A rule's own schedule has a line only if its health is bad. */
 		if (a->job != job || (a->rule && !wire_average_is_bad(a)))
 			continue;
 		average_ill(a, ill, sizeof ill);

@@ -488,7 +488,7 @@ static bool shares_equal(const struct ckpt_tensor *x, const struct ckpt_tensor *
 }
 
 /* ret has what a tensor of this name had that was dropped, if there was one, so
- * that dropping and adding the same tensor many times takes no more memory. */
+ * that a trainer may drop and add the same tensor any number of times. */
 static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared *ret,
 		       struct ckpt_err *err)
 {
