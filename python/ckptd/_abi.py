@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ckpt/ckpt.h in Python: its constants and structures, under its names. `_lib` uses them and hands them on.
 
-tests/python/test_header.py reads ckpt.h and compares every value, and every field's name, order and type, so the two cannot
-drift apart. At run time `_lib` compares the sizes with those of the library that it has loaded.
+tests/python/test_header.py reads ckpt.h and compares every value, and every field's name, order and type, so the two
+cannot drift apart. At run time `_load` compares the sizes with those of the library that it has loaded.
 """
 
 from __future__ import annotations

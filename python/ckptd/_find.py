@@ -35,7 +35,9 @@ def _directories() -> List[str]:
 
 def _missing(name: str, looked: List[str]) -> errors.CkptdError:
     clone = _clone()
-    do = "run `make` in %s" % clone if clone else "install ckptd's wheel, or set CKPTD_LIBRARY to the path of a libckpt.so"
+    do = "install ckptd's wheel, or set CKPTD_LIBRARY to the path of a libckpt.so"
+    if clone:
+        do = "run `make` in %s" % clone
     return errors.error("find", errno.ELIBACC, "%s is in none of %s: %s" % (name, ", ".join(looked), do))
 
 
@@ -59,7 +61,7 @@ def missing() -> errors.CkptdError:
 
 
 def program(name: str) -> str:
-    """The path of "ckptctl" or "ckptd": of the same build as library() where it can be. LibraryMissing: there is none."""
+    """The path of "ckptctl" or "ckptd", of the build of library() where it can be. LibraryMissing: there is none."""
     given = os.environ.get("CKPTD_LIBRARY")
     looked = _directories()
     if given:

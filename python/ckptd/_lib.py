@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The binding of libckpt.so: one method of `Handle` for each call of ckpt/ckpt.h, which says what each of them means.
 
-Called by `run`, `_memory`, `_extra` and the tests. Standard library only; torch is not imported. Times are in seconds, sizes in
-bytes, addresses are ints. Results below zero are exceptions (`errors`); results above zero (CKPT_SKIPPED, ...) are returned.
+Called by `run`, `_memory`, `_extra` and the tests. Standard library only; torch is not imported. Times are in
+seconds, sizes in bytes, addresses are ints. Results below zero are exceptions (`errors`); results above zero
+(CKPT_SKIPPED, ...) are returned. This module has all names of `_abi` and `_values`, too.
 
-Invariants: no call holds the GIL while it is in the library. What C may still read or write is kept alive by the handle. The
-fast calls (snapshot, guard, last) allocate nothing in C and no structure here. After a fork, a handle works in the parent only.
+Invariants: no call holds the GIL while it is in the library. What C may still read or write is kept alive by the
+handle. The fast calls (snapshot, guard, last) allocate no structure. After a fork, a handle works in the parent only.
 
-Threads: one at a time per handle; a second one gets WrongThread. wait, stats, why, stop and notices may be called beside any
-other call. A call that waits can be interrupted (Ctrl-C) within WAIT_SLICE seconds, but for restore, which all ranks do
-together.
+Threads: one at a time per handle; a second one gets WrongThread. wait, stats, why, stop and notices may be called
+beside any other call. A call that waits can be interrupted (Ctrl-C) within WAIT_SLICE seconds. Only restore cannot:
+all ranks do it together.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import ctypes
 import dataclasses
 import errno
 import logging
-import mmap
 import os
 import re
 import sys
 import threading
 import time
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from ctypes import POINTER, byref, c_char_p, c_uint32, c_uint64, c_void_p
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _find, errors
+from . import errors
 from ._abi import *
+from ._load import library, load
 from ._types import Entry, Mesh, Part
+from ._values import *
 
 log = logging.getLogger("ckptd")
 log.addHandler(logging.NullHandler())  # nothing is printed unless the program configures logging
@@ -41,325 +43,18 @@ WAIT_SLICE = 0.2  # seconds: how long a wait stays in the library before it look
 NOTES_MAX = 16
 AT_EXIT_STAGED = 5.0  # seconds that the end of the interpreter waits for the copy of the last snapshot
 _STEPS_MAX = 128  # the library returns at most so many
-_BLOB_ROOM = 1 << 30  # the largest cap: address space, not memory
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 5: logging.INFO, 6: logging.INFO, 7: logging.DEBUG}
 _NOTICES_MAX = 256
 
 
-# --- the library ---
-def _signatures() -> Dict[str, Tuple[Any, ...]]:
-    """Arguments of each call, and c_int as its result unless the last item is ("returns", type)."""
-    c, err = c_void_p, c_void_p
-    return {
-        "ckpt_attach": (POINTER(ckpt_opts), POINTER(c_void_p), err),
-        "ckpt_mesh": (c, c_uint32, POINTER(c_char_p), POINTER(c_uint32), POINTER(c_uint32), POINTER(c_uint32), err),
-        "ckpt_alloc": (c, c_uint64, POINTER(c_void_p), err),
-        "ckpt_tensor_add": (c, POINTER(ckpt_tensor), POINTER(c_uint32), err),
-        "ckpt_tensor_move": (c, c_uint32, c_void_p, c_uint32, err),
-        "ckpt_tensor_drop": (c, c_uint32),
-        "ckpt_blob_add": (c, c_char_p, c_int, c_void_p, c_void_p, c_uint64, err),
-        "ckpt_blob_resize": (c, c_char_p, c_uint64, err),
-        "ckpt_average": (c, c_char_p, c_char_p, err),
-        "ckpt_seal": (c, c_uint64, err),
-        "ckpt_snapshot": (c, c_uint64, c_void_p),
-        "ckpt_guard": (c, c_void_p),
-        "ckpt_wait": (c, c_uint64, c_int, c_uint64, err),
-        "ckpt_steps": (c, POINTER(ckpt_step), c_uint32),
-        "ckpt_tensors": (c, POINTER(ckpt_want), TENSOR_FN, c_void_p, err),
-        "ckpt_unmatched": (c, TENSOR_FN, c_void_p),
-        "ckpt_restore": (c, POINTER(ckpt_want), POINTER(ckpt_got), err),
-        "ckpt_blob_read": (c, c_char_p, c_uint32, c_void_p, c_uint64, POINTER(c_uint64)),
-        "ckpt_fingerprint": (c, c_uint32, POINTER(c_uint64)),
-        "ckpt_stats": (c, POINTER(ckpt_stats)),
-        "ckpt_fresh": (c,),
-        "ckpt_why": (c, err),
-        "ckpt_detach": (c, c_uint64),
-    }
-
-
-def load(path: Optional[str] = None) -> ctypes.CDLL:
-    """Load a libckpt.so and check that it is the one this package was written for.
-
-    VersionMismatch: its version, or the size of a structure, is another; both versions and the file are named.
-    LibraryMissing: there is none.
-    """
-    path = path or _find.library()
-    try:
-        lib = ctypes.CDLL(path)  # never PyDLL: it would hold the GIL
-    except OSError as e:
-        if path == _find.SONAME:
-            raise _find.missing() from e
-        raise errors.error("load", errno.ELIBACC, "%s cannot be loaded: %s" % (path, e)) from e
-    try:
-        lib.ckpt_version.restype = c_char_p
-        lib.ckpt_version.argtypes = ()
-        lib.ckpt_sizeof.restype = c_uint32
-        lib.ckpt_sizeof.argtypes = (c_char_p,)
-        _check_version(lib, path)
-        for name, args in _signatures().items():
-            getattr(lib, name).argtypes = args
-            getattr(lib, name).restype = c_int
-    except AttributeError as e:
-        text = "%s is no libckpt.so of version %s, which this package is made for: %s" % (path, CKPT_VERSION, e)
-        raise errors.error("load", errno.EPROTO, text) from e
-    return lib
-
-
-def _check_version(lib: ctypes.CDLL, path: str) -> None:
-    version = lib.ckpt_version().decode("utf-8", "replace")
-    do = "use the libckpt.so of this package's version"
-    if version != CKPT_VERSION:
-        text = "%s is version %s, and this Python package is made for version %s: %s" % (path, version, CKPT_VERSION, do)
-        raise errors.error("load", errno.EPROTO, text)
-    for structure in STRUCTURES:
-        theirs, ours = lib.ckpt_sizeof(structure.__name__.encode()), ctypes.sizeof(structure)
-        if theirs != ours:
-            text = "%s: version %s, where struct %s has %d bytes; in this Python package, also version %s, it has %d: %s" % (
-                path, version, structure.__name__, theirs, CKPT_VERSION, ours, do)  # fmt: skip
-            raise errors.error("load", errno.EPROTO, text)
-
-
-_library: Optional[ctypes.CDLL] = None
-_library_lock = threading.Lock()
-
-
-def library() -> ctypes.CDLL:
-    """The library, loaded and checked once. See load()."""
-    global _library
-    with _library_lock:
-        if _library is None:
-            _library = load()
-        return _library
-
-
-# --- what calls return ---
-@dataclasses.dataclass(frozen=True)
-class StepInfo:
-    """A restorable step. where: 1 memory, 2 disk, 3 both."""
-
-    step: int
-    bytes: int
-    where: int
-    complete: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorInfo:
-    """A tensor or blob of a step (ckpt_tensor_info). rank: whose it is, of a blob per rank, else None. fp: None if unknown."""
-
-    what: int  # enum ckpt_what
-    component: str
-    name: str
-    of: str
-    dtype: int
-    role: int
-    cls: int
-    shape: Tuple[int, ...]  # global
-    numel: int
-    fp: Optional[int]
-    step: int
-    blob: bool
-    media: int
-    rank: Optional[int]
-    text: str
-
-    @property
-    def key(self) -> str:
-        return self.component + "/" + self.name
-
-
-@dataclasses.dataclass(frozen=True)
-class Got:
-    """What a restore did (ckpt_got). where: 1 memory, 2 disk. passed, averages: texts, one thing a line."""
-
-    step: int
-    where: int
-    world_saved: int
-    ntensor: int
-    nmissing: int
-    nunused: int
-    npassed: int
-    id: str
-    passed: str
-    averages: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Stats:
-    """ckpt_stats; times in nanoseconds, as there."""
-
-    taken: int
-    skipped: int
-    torn: int
-    staged: int
-    persisted: int
-    committed: int
-    failed: int
-    last_committed_step: int
-    stall_ns_sum: int
-    stall_ns_max: int
-    copy_bytes: int
-    copy_ns: int
-    unguarded: int
-    reattached: int
-    stall_log2_ns: Tuple[int, ...]
-    staged_ns: int
-    persisted_ns: int
-    committed_ns: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Notice:
-    """A line of the library's log that a person should see. level: syslog's, 3 error, 4 warning."""
-
-    level: int
-    text: str
-
-
-class Blob:
-    """Bytes that each snapshot copies by value. Made by Handle.blob_add; write() them before a snapshot."""
-
-    def __init__(self, name: str, how: int, cap: int) -> None:
-        self.name, self.how, self.cap = name, how, cap
-        self._map, self.room = _reserve(cap)
-        self._start = ctypes.c_char.from_buffer(self._map)
-        self.address = ctypes.addressof(self._start)
-        self.length = c_uint64(0)
-
-    def write(self, data: Union[bytes, bytearray, memoryview]) -> None:
-        """Set the bytes that the next snapshot copies. If they are more than .cap, call Handle.blob_resize before it.
-
-        NoRoom: they are more than the 1 GiB that a blob may have (or than the address space that this process was given).
-        """
-        n = len(data)
-        if n > self.room:
-            text = "blob %s: %d bytes are more than the %d that it can have" % (self.name, n, self.room)
-            raise errors.error("blob", errno.E2BIG, text)
-        self._map[:n] = bytes(data)
-        self.length.value = n
-
-    @property
-    def fits(self) -> bool:
-        """False: the next snapshot would be skipped, until Handle.blob_resize gives more room."""
-        return self.length.value <= self.cap
-
-
-def _reserve(cap: int) -> Tuple[mmap.mmap, int]:
-    """Address space for a blob that may grow: no memory is used until it is written."""
-    room = max(_BLOB_ROOM, cap)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    while True:
-        try:
-            return mmap.mmap(-1, room, flags=flags), room
-        except (OSError, ValueError, MemoryError):
-            if room // 2 < max(cap, mmap.PAGESIZE):
-                raise
-            room //= 2
-
-
-# --- arguments ---
-def _u64s(values: Sequence[int]) -> Any:
-    return (c_uint64 * len(values))(*values)
-
-
-def _name(text: Optional[str]) -> Optional[bytes]:
-    return None if text is None else text.encode("utf-8")
-
-
-def _text(raw: Optional[bytes]) -> str:
-    return (raw or b"").decode("utf-8", "replace")
-
-
-def _ns(seconds: float) -> int:
-    return min(max(int(seconds * 1e9), 0), 2**63)
-
-
-def _locals(parts: Iterable[Part]) -> Tuple[Any, int, List[Any]]:
-    """struct ckpt_local of each part that has elements, their number, and the arrays that must outlive the call."""
-    held = [part for part in parts if part.local.numel()]
-    array = (ckpt_local * max(len(held), 1))()
-    keep: List[Any] = []
-    for to, part in zip(array, held):
-        stride = part.local.stride()
-        arrays = [(ctypes.c_int64 * len(stride))(*stride)]
-        to.ptr = part.local.data_ptr()
-        to.stride = ctypes.cast(arrays[0], POINTER(ctypes.c_int64))
-        if part.start is not None and part.extent is not None:
-            arrays += [_u64s(part.start), _u64s(part.extent)]
-            to.start = ctypes.cast(arrays[1], POINTER(c_uint64))
-            to.extent = ctypes.cast(arrays[2], POINTER(c_uint64))
-        keep += arrays
-    return array, len(held), keep
-
-
-def _tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
-    """struct ckpt_tensor of an entry, and what must outlive the call."""
-    layout = entry.layout
-    local, nlocal, keep = _locals(layout.parts)
-    place = (ckpt_placement * max(len(layout.placements), 1))()
-    for to, p in zip(place, layout.placements):
-        to.how, to.reduce, to.mesh_dim, to.tensor_dim = p.how, p.reduce, p.mesh_dim, p.tensor_dim
-        to.flags, to.split_factor = p.flags, p.split_factor
-    shape = _u64s(layout.shape)
-    t = ckpt_tensor(
-        size=ctypes.sizeof(ckpt_tensor),
-        cls=entry.cls,
-        role=entry.role,
-        dtype=entry.dtype,
-        component=_name(entry.component),
-        name=_name(entry.name),
-        of=_name(entry.of),
-        ndim=len(layout.shape),
-        mesh=mesh,
-        nplace=len(layout.placements),
-        nlocal=nlocal,
-        shape=ctypes.cast(shape, POINTER(c_uint64)),
-        place=ctypes.cast(place, POINTER(ckpt_placement)),
-        local=ctypes.cast(local, POINTER(ckpt_local)),
-        mode=layout.mode,
-    )
-    return t, keep + [local, place, shape]
-
-
-def _want(step: Optional[int], flags: int, only: Optional[str], timeout: float) -> ckpt_want:
-    return ckpt_want(
-        size=ctypes.sizeof(ckpt_want),
-        flags=flags,
-        step=CKPT_LATEST if step is None else step,
-        only=_name(only),
-        deadline_ns=_ns(timeout),
-    )
-
-
-def _tensor_info(x: ckpt_tensor_info) -> TensorInfo:
-    return TensorInfo(
-        what=x.what,
-        component=_text(x.component),
-        name=_text(x.name),
-        of=_text(x.of),
-        dtype=x.dtype,
-        role=x.role,
-        cls=x.cls,
-        shape=tuple(x.shape[i] for i in range(x.ndim)),
-        numel=x.numel,
-        fp=x.fp if x.fp_known else None,
-        step=x.step,
-        blob=bool(x.blob),
-        media=x.media,
-        rank=None if x.rank == 2**32 - 1 else x.rank,
-        text=_text(x.text),
-    )
-
-
-# --- the handle ---
 _handles: "weakref.WeakSet[Handle]" = weakref.WeakSet()
 
 
 class Handle:
     """One rank's attachment to the daemon (ckpt *). Made by Handle.attach.
 
-    Every method raises ForkedError in a forked child, Detached after detach, and WrongThread while another thread is inside a
-    call that is not [any] in ckpt.h.
+    Every method raises ForkedError in a forked child, Detached after detach, and WrongThread while another thread is
+    inside a call that is not [any] in ckpt.h.
     """
 
     def __init__(self, lib: ctypes.CDLL) -> None:
@@ -413,23 +108,20 @@ class Handle:
     ) -> "Handle":
         """ckpt_attach. Every option is that of struct ckpt_opts; 0 is its default.
 
-        agree: returns the minimum over all ranks of its argument; called by restore. Without it all ranks are on this host.
-        Without a daemon it succeeds detached, and the library keeps trying, unless flags has CKPT_REQUIRE. VersionMismatch,
-        LibraryMissing: the library cannot be used. AlreadyAttached, Superseded, InvalidCall, NotSupported, NoRoom.
+        agree: returns the minimum over all ranks of its argument; called by restore. None: all ranks are on this
+        host. Without a daemon it succeeds detached, and the library keeps trying, unless flags has CKPT_REQUIRE.
+        VersionMismatch, LibraryMissing: the library cannot be used. AlreadyAttached, Superseded, InvalidCall,
+        NotSupported, NoRoom.
         """
-        for what, value, bits in (
-            ("rank", rank, 32), ("world", world, 32), ("generation", generation, 64), ("slots", slots, 32), ("check", check, 32),
-            ("persist_every", persist_every, 32), ("memory_max", memory_max, 64), ("guard", guard, 32),
-        ):  # fmt: skip
-            if not 0 <= value < 2**bits:  # ctypes would cut it in silence
-                raise errors.error("attach", errno.EINVAL, "%s is %d: it must be 0 to 2^%d - 1" % (what, value, bits))
+        _in_32_bits(rank=rank, world=world, slots=slots, persist_every=persist_every, guard=guard, check=check)
+        _in_64_bits(generation=generation, memory_max=memory_max)
         self = cls(lib or library())
         self._log_fn = LOG_FN(_log_to(self._queue))
         self._agree_fn = AGREE_FN(_agree_by(agree)) if agree else AGREE_FN()
         opts = ckpt_opts(
             size=ctypes.sizeof(ckpt_opts),
             flags=flags,
-            job=_name(job),
+            job=to_name(job),
             store=None if store is None else os.fsencode(store),
             socket=None if socket is None else os.fsencode(socket),
             rank=rank,
@@ -439,16 +131,16 @@ class Handle:
             slots=slots,
             persist_every=persist_every,
             guard=guard,
-            guard_ns=_ns(guard_seconds),
+            guard_ns=to_ns(guard_seconds),
             memory_max=memory_max,
             log=self._log_fn,
             check=check,
-            wait_ns=_ns(timeout),
+            wait_ns=to_ns(timeout),
         )
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))
         if rc < 0:
-            raise errors.error("attach", rc, _text(self._err.msg))
+            raise errors.error("attach", rc, from_text(self._err.msg))
         self._c = handle.value
         self.rank, self.world, self.job = rank, world, job or os.environ.get("CKPTD_JOB", "")
         _handles.add(self)
@@ -496,7 +188,7 @@ class Handle:
         try:
             rc: int = getattr(self._lib, "ckpt_" + name)(c, *args, byref(self._err))
             if rc < 0:
-                raise errors.error(name, rc, _text(self._err.msg) or _say(name, rc))
+                raise errors.error(name, rc, from_text(self._err.msg) or _say(name, rc))
             return rc
         finally:
             self._one.release()
@@ -520,14 +212,15 @@ class Handle:
         known = self._meshes.get(mesh)
         if known is not None:
             return known
-        names = (c_char_p * max(len(mesh.names), 1))(*[_name(n) for n in mesh.names])
+        names = (c_char_p * max(len(mesh.names), 1))(*[to_name(n) for n in mesh.names])
         sizes = (c_uint32 * max(len(mesh.sizes), 1))(*mesh.sizes)
         count = 1
         for size in mesh.sizes:
             count *= size
+        _in_32_bits(**{"a size of the mesh": max(mesh.sizes, default=0), "a rank of it": max(mesh.ranks, default=0)})
         if len(mesh.names) != len(mesh.sizes) or len(mesh.ranks) != count:
-            raise errors.error("mesh", errno.EINVAL, "the mesh %s does not have a name for each size, and a rank for each "
-                               "coordinate" % (mesh,))  # fmt: skip
+            text = "%s does not have a name for each size and a rank for each coordinate" % (mesh,)
+            raise errors.error("mesh", errno.EINVAL, text)
         ranks = (c_uint32 * max(len(mesh.ranks), 1))(*mesh.ranks)
         number = c_uint32()
         self._call("mesh", len(mesh.sizes), names, sizes, ranks, byref(number))
@@ -544,21 +237,19 @@ class Handle:
 
     def tensor_add(self, entry: Entry) -> int:
         """Declare a tensor (ckpt_tensor_add); its id, which entry.id has too. Then seal."""
-        t, keep = _tensor(entry, self.mesh(entry.layout.mesh))
+        t, _keep = to_tensor(entry, self.mesh(entry.layout.mesh))
         number = c_uint32()
         self._call("tensor_add", byref(t), byref(number))
         self._memory[number.value] = tuple(part.local for part in entry.layout.parts)
         entry.id = number.value
-        del keep
         return entry.id
 
     def tensor_move(self, number: int, parts: Sequence[Part]) -> None:
         """The tensor lies in other memory now (ckpt_tensor_move). Then seal, on this rank alone."""
-        local, n, keep = _locals(parts)
+        local, n, _keep = to_locals(parts)
         self._call("tensor_move", number, local if n else None, n)
         self._left.append(self._memory.get(number))
         self._memory[number] = tuple(part.local for part in parts)
-        del keep
 
     def tensor_drop(self, number: int) -> None:
         """The tensor is no longer saved or restored (ckpt_tensor_drop). Then seal, on all ranks."""
@@ -568,31 +259,31 @@ class Handle:
     def blob_add(self, name: str, cap: int, how: int = 0) -> Blob:
         """Declare bytes that each snapshot copies (ckpt_blob_add). how: CKPT_PER_RANK, CKPT_JSON, ... Then seal."""
         blob = Blob(name, how, cap)
-        self._call("blob_add", _name(name), how, blob.address, ctypes.addressof(blob.length), cap)
+        self._call("blob_add", to_name(name), how, blob.address, ctypes.addressof(blob.length), cap)
         self._blobs[name] = blob
         return blob
 
     def blob_resize(self, name: str, cap: int) -> None:
-        """Other room for a blob (ckpt_blob_resize). Then seal: on this rank alone if it is per rank, otherwise on all."""
+        """Other room for a blob (ckpt_blob_resize). Then seal: on this rank alone if it is per rank, or else on all."""
         blob = self._blobs.get(name)
         if blob is not None and cap > blob.room:
             text = "blob %s: %d bytes are more than the %d that it can have" % (name, cap, blob.room)
             raise errors.error("blob_resize", errno.E2BIG, text)
-        self._call("blob_resize", _name(name), cap)
+        self._call("blob_resize", to_name(name), cap)
         if blob is not None:
             blob.cap = cap
 
     def average(self, name: str, spec: Optional[str]) -> None:
         """Declare an average of the weights, or remove it with spec None (ckpt_average). Then seal, on all ranks."""
-        self._call("average", _name(name), _name(spec))
+        self._call("average", to_name(name), to_name(spec))
 
     def seal(self, timeout: float = 60.0) -> int:
-        """Send the declarations and wait for all ranks (ckpt_seal). 0: ready. CKPT_SKIPPED: not yet; .reason() says why."""
+        """Send the declarations, wait for all ranks (ckpt_seal). 0: ready. CKPT_SKIPPED: not yet; reason() says why."""
         until = time.monotonic() + timeout
         while True:
             left = until - time.monotonic()
-            rc = self._call("seal", _ns(min(max(left, 0.0), WAIT_SLICE)))
-            self._waits_for = _text(self._err.msg) if rc else ""
+            rc = self._call("seal", to_ns(min(max(left, 0.0), WAIT_SLICE)))
+            self._waits_for = from_text(self._err.msg) if rc else ""
             if rc != CKPT_SKIPPED or left <= WAIT_SLICE:
                 return rc
 
@@ -602,7 +293,9 @@ class Handle:
 
     # --- each step ---
     def snapshot(self, step: int, flags: int = 0, notes: Optional[Mapping[str, float]] = None) -> int:
-        """ckpt_snapshot. flags: CKPT_PERSIST, ...; notes: at most 16 numbers. 0, CKPT_SKIPPED, CKPT_DETACHED, CKPT_FAILING.
+        """ckpt_snapshot: 0, CKPT_SKIPPED, CKPT_DETACHED, CKPT_FAILING.
+
+        flags: CKPT_FINAL, ...; notes: at most 16 numbers.
 
         InvalidCall: the step does not grow. NotRestorable: the job has steps, and restore was not called. Superseded.
         """
@@ -625,7 +318,8 @@ class Handle:
         n = 0
         for key, value in (notes or {}).items():
             if n == NOTES_MAX:
-                raise errors.error("snapshot", errno.EINVAL, "a snapshot has at most %d notes, not %d" % (NOTES_MAX, len(notes or ())))
+                text = "a snapshot has at most %d notes, not %d" % (NOTES_MAX, len(notes or ()))
+                raise errors.error("snapshot", errno.EINVAL, text)
             raw = self._note_keys.get(key)
             if raw is None:
                 raw = self._note_keys[key] = key.encode("utf-8")
@@ -638,7 +332,7 @@ class Handle:
     def _raise_why(self, call: str, rc: int) -> None:
         """The library's sentence, if ckpt_why has one for this very code."""
         known = self._lib.ckpt_why(self._c, byref(self._err)) == rc
-        raise errors.error(call, rc, _text(self._err.msg) if known else _say(call, rc))
+        raise errors.error(call, rc, from_text(self._err.msg) if known else _say(call, rc))
 
     def guard(self) -> int:
         """The state is about to change (ckpt_guard). 0 or CKPT_TORN."""
@@ -664,14 +358,15 @@ class Handle:
         try:
             while True:
                 left = until - time.monotonic()
-                rc = self._lib.ckpt_wait(c, step, state, _ns(min(max(left, 0.0), WAIT_SLICE)), byref(err))
+                rc = self._lib.ckpt_wait(c, step, state, to_ns(min(max(left, 0.0), WAIT_SLICE)), byref(err))
                 if rc == -errno.ETIMEDOUT and left > WAIT_SLICE:
-                    if self._closing:
-                        raise errors.error("wait", errno.ESHUTDOWN, "this handle was detached while wait(%d) waited" % step)
-                    continue
+                    if not self._closing:
+                        continue
+                    text = "this handle was detached while it waited for step %d" % step
+                    raise errors.error("wait", errno.ESHUTDOWN, text)
                 if rc == 0:
                     return
-                text = _text(err.msg)
+                text = from_text(err.msg)
                 if rc == -errno.ETIMEDOUT:  # the library's sentence has the length of the slice
                     text = re.sub(r"after [0-9.]+ s$", "after %.1f s" % timeout, text)
                 raise errors.error("wait", rc, text)
@@ -687,7 +382,7 @@ class Handle:
 
     def tensors(self, step: Optional[int] = None, flags: int = 0, only: Optional[str] = None) -> List[TensorInfo]:
         """What a step holds (ckpt_tensors); None: the newest. flags: CKPT_FROM_DISK, ... NothingToRestore, NoDaemon."""
-        want = _want(step, flags, only, 0.0)
+        want = to_want(step, flags, only, 0.0)
         fn, found = _collector()
         self._call("tensors", byref(want), fn, None)
         return found
@@ -703,10 +398,10 @@ class Handle:
     ) -> Got:
         """Fill every declared tensor, on all ranks together (ckpt_restore); step None: the newest.
 
-        timeout: how long to wait for the other ranks. NothingToRestore: start at step 0. NotFitting lists all mismatches.
+        timeout: how long to wait for the other ranks. NothingToRestore: start at step 0. NotFitting: all mismatches.
         NotRestorable, Damaged, NotMapped, TimedOut, InvalidCall.
         """
-        want = _want(step, flags, only, timeout)
+        want = to_want(step, flags, only, timeout)
         got = ckpt_got(size=ctypes.sizeof(ckpt_got))
         self._call("restore", byref(want), byref(got))
         return Got(
@@ -717,15 +412,15 @@ class Handle:
             nmissing=got.nmissing,
             nunused=got.nunused,
             npassed=got.npassed,
-            id=_text(got.id),
-            passed=_text(got.passed),
-            averages=_text(got.averages),
+            id=from_text(got.id),
+            passed=from_text(got.passed),
+            averages=from_text(got.averages),
         )
 
     def blob_read(self, name: str, old_rank: int = 0) -> bytes:
         """A blob of the restored step (ckpt_blob_read). old_rank: whose, of the job that wrote it. NothingToRestore."""
         length = c_uint64()
-        raw = _name(name)
+        raw = to_name(name)
         try:
             self._call_bare("blob_read", raw, old_rank, None, 0, byref(length))
             buffer = ctypes.create_string_buffer(max(length.value, 1))
@@ -760,17 +455,22 @@ class Handle:
         return Stats(**fields)
 
     def why(self) -> Optional[errors.CkptdError]:
-        """[any] Why the newest snapshot took nothing or was torn, or steps are not written (ckpt_why). None: all is well."""
+        """[any] Why the newest snapshot took nothing or was torn, or steps are not written (ckpt_why).
+
+        None: all is well.
+
+        Its kind is that of wait: NotSaved for a step that is torn.
+        """
         err = ckpt_err()
         c = self._enter_any()
         try:
             rc = self._lib.ckpt_why(c, byref(err))
         finally:
             self._leave_any()
-        return errors.error("wait", rc, _text(err.msg)) if rc < 0 else None
+        return errors.error("wait", rc, from_text(err.msg)) if rc < 0 else None
 
     def notices(self) -> List[Notice]:
-        """[any] Lines of the library at level warning or error since the last call, oldest first; at most 256 are kept."""
+        """[any] The library's warnings and errors since the last call, oldest first; at most 256 are kept."""
         out: List[Notice] = []
         while True:
             try:
@@ -787,12 +487,19 @@ class Handle:
     def detach(self, drain: float = 0.0) -> None:
         """Detach this rank (ckpt_detach); a second call does nothing. drain: seconds to wait for the newest commit.
 
-        Memory of alloc stays mapped (CKPT_KEEP_MEMORY). A wait of another thread ends with Detached. TimedOut and NotSaved: the
-        newest step is not committed; the handle is detached all the same.
+        Memory of alloc stays mapped (CKPT_KEEP_MEMORY). A wait of another thread ends with Detached. TimedOut and
+        NotSaved: the newest step is not committed; the handle is detached all the same.
         """
         self._mine()
         if self._c is None:
             return
+        try:
+            if drain > 0 and self._last_step is not None:
+                self.wait(self._last_step, CKPT_COMMITTED, drain)
+        finally:
+            self._detach()
+
+    def _detach(self) -> None:
         c = self._enter()
         try:
             with self._any:
@@ -800,15 +507,13 @@ class Handle:
                 while self._inside:
                     self._any.wait(WAIT_SLICE)
                 self._c = None
-            rc: int = self._lib.ckpt_detach(c, _ns(drain))
+            self._lib.ckpt_detach(c, 0)
             self._blobs.clear()
             self._memory.clear()
             self._left.clear()
         finally:
             self._one.release()
         _handles.discard(self)
-        if rc < 0:
-            raise errors.error("wait", rc, "the newest step was not committed within %.1f s" % drain)
 
     def __enter__(self) -> "Handle":
         return self
@@ -828,12 +533,27 @@ def _say(call: str, rc: int) -> str:
     return "%s failed: %s" % (call, os.strerror(-rc))
 
 
+def _in_bits(bits: int, values: Mapping[str, int]) -> None:
+    """InvalidCall: a value has more bits, or is below zero. ctypes would cut it in silence."""
+    for what, value in values.items():
+        if not 0 <= value < 2**bits:
+            raise errors.error("attach", errno.EINVAL, "%s is %d: it must be 0 to 2^%d - 1" % (what, value, bits))
+
+
+def _in_32_bits(**values: int) -> None:
+    _in_bits(32, values)
+
+
+def _in_64_bits(**values: int) -> None:
+    _in_bits(64, values)
+
+
 def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
     """The library's log. It may be called by any thread, so it does not refer to the handle."""
 
     def take(_ctx: Any, level: int, line: bytes) -> None:
         try:
-            text = _text(line)
+            text = from_text(line)
             if level <= 4:
                 queue.append(Notice(level, text))
             log.log(_LEVELS.get(level, logging.INFO), "%s", text)
@@ -859,7 +579,7 @@ def _collector() -> Tuple[Any, List[TensorInfo]]:
     found: List[TensorInfo] = []
 
     def take(_arg: Any, t: Any) -> int:
-        found.append(_tensor_info(t.contents))
+        found.append(from_tensor_info(t.contents))
         return 0
 
     return TENSOR_FN(take), found

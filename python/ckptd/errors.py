@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions and warnings of this package. Every module raises these; users catch them.
 
-The text of an error is the library's own: what, where, why and what to do, in one or more lines. `.errno` is the positive
-errno of ckpt.h's vocabulary. The kind of an error follows from this code and from the call that failed.
+The text of an error is the library's own: what, where, why and what to do, in one or more lines. `.errno` is the
+positive errno of ckpt.h's vocabulary. The kind of an error follows from this code and from the call that failed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NotPermitted(CkptdError, PermissionError):
 
 
 class VersionMismatch(CkptdError):
-    """The library, the daemon or the step is of another version than what uses it (EPROTO, EPROTONOSUPPORT, ELIBACC)."""
+    """The library, the daemon or the step is of another version than what uses it (EPROTO, EPROTONOSUPPORT)."""
 
 
 class NothingToRestore(CkptdError):
