@@ -115,6 +115,21 @@ def _group(rank: int, world: int, file: str) -> Iterator[None]:
         if sys.exc_info()[0] is None:
             dist.barrier()
         dist.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """DTensor keeps what it knows by meshes that are equal, and their process groups of the last launch with it."""
+    import functools
+    import gc
+
+    import torch.distributed.tensor.debug as debug
+
+    for clear in ("_clear_sharding_prop_cache", "_clear_fast_path_sharding_prop_cache"):
+        getattr(debug, clear, lambda: None)()
+    for thing in gc.get_objects():
+        if isinstance(thing, functools._lru_cache_wrapper) and str(thing.__module__).startswith("torch.distributed"):
+            thing.cache_clear()
 
 
 def _module(path: str) -> Any:
@@ -269,6 +284,7 @@ class Started:
                     return
                 gone = [i for i, p in enumerate(self.processes) if p.state in ("failed", "ended")]
                 if gone:
+                    gone = self._first_to_fail(gone)
                     self.kill()
                     raise RankFailed(f"waiting for {what!r}: ranks {gone} failed\n" + self.tails(gone))
                 if time.monotonic() > deadline:
@@ -283,6 +299,17 @@ class Started:
                     key.data.hear()
                     if key.data.state != "busy":
                         selector.unregister(key.fileobj)
+
+    def _first_to_fail(self, gone: List[int]) -> List[int]:
+        """When one rank fails, others only see that the connection to it closed. Who saw nothing of that is to be read."""
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline and any(p.state == "busy" for p in self.processes):
+            time.sleep(0.05)
+            for p in self.processes:
+                p.hear()
+        failed = [i for i, p in enumerate(self.processes) if p.state in ("failed", "ended")]
+        own = [i for i in failed if "Connection closed by peer" not in self.log(i) and "Connection reset" not in self.log(i)]
+        return own or failed or gone
 
     def until(self, event: str, some: bool = False, limit: float = LIMIT) -> None:
         """Wait until every rank (or some rank) has said this."""
