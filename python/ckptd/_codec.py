@@ -172,7 +172,7 @@ class _Encoder:
         self.depth -= 1
         return y
 
-    def list(self, x: Sequence[Any]) -> List[Any]:
+    def items(self, x: Sequence[Any]) -> List[Any]:
         kinds = set(map(type, x))
         if kinds <= {int} and x and -_INT_END < min(x) and max(x) < _INT_END:
             return x if type(x) is list else list(x)
@@ -186,7 +186,7 @@ class _Encoder:
                 raise e.inside(i)
         return out
 
-    def dict(self, x: Dict[Any, Any]) -> Dict[str, Any]:
+    def mapping(self, x: Dict[Any, Any]) -> Dict[str, Any]:
         out = {}
         for k, v in x.items():
             if type(k) is not str or k[:1] == "$" or (self.careful and not _is_unicode(k)):
@@ -207,7 +207,7 @@ class _Encoder:
                 raise e.inside(k)
         return out
 
-    def set(self, x: Any) -> List[Any]:
+    def members(self, x: Any) -> List[Any]:
         return sorted((self.value(v) for v in x), key=lambda y: json.dumps(y))
 
     def data(self, at: int, nbytes: int, owner: object) -> Any:
@@ -218,7 +218,7 @@ class _Encoder:
         self.bytes_tail += nbytes
         return {"$at": [self.bytes_tail - nbytes, nbytes]}
 
-    def bytes(self, x: Union[bytes, bytearray]) -> Any:
+    def raw(self, x: Union[bytes, bytearray]) -> Any:
         if len(x) < AT_MIN:
             return x.hex()
         whole = bytes(x)
@@ -264,7 +264,7 @@ class _Encoder:
             whole = pickle.dumps(x, protocol=4)
         except Exception as e:
             raise CodecError("an object of %s: it has no encoding, and pickle says %s: %s" % (name, type(e).__name__, e))
-        return {"$pickle": {"class": name, "data": {"$bytes": self.bytes(whole)}}}
+        return {"$pickle": {"class": name, "data": {"$bytes": self.raw(whole)}}}
 
     def other(self, x: Any) -> Any:
         kind = type(x)
@@ -286,7 +286,7 @@ class _Encoder:
         if isinstance(x, enum.Enum):
             return {"$enum": [class_name(kind), x.name, x.value if type(x.value) is int else None]}
         if _is_namedtuple(kind):
-            return {"$namedtuple": {"class": class_name(kind), "fields": dict(zip(x._fields, self.list(tuple(x))))}}
+            return {"$namedtuple": {"class": class_name(kind), "fields": dict(zip(x._fields, self.items(tuple(x))))}}
         if _is_plain_dataclass(kind):
             return self.dataclass(x)
         return self.pickle(x)
@@ -294,7 +294,7 @@ class _Encoder:
     def dataclass(self, x: Any) -> Dict[str, Any]:
         have = {f.name: getattr(x, f.name) for f in dataclasses.fields(x) if hasattr(x, f.name)}
         have.update(getattr(x, "__dict__", {}))
-        return {"$dataclass": {"class": class_name(type(x)), "fields": self.dict(have)}}
+        return {"$dataclass": {"class": class_name(type(x)), "fields": self.mapping(have)}}
 
 
 def _is_named(dtype: Any) -> bool:
@@ -335,25 +335,25 @@ def _encode_defaultdict(e: _Encoder, x: Any) -> Any:
 
 
 _ENCODE: Dict[type, Callable[[_Encoder, Any], Any]] = {
-    dict: _Encoder.dict,
-    list: _Encoder.list,
-    tuple: lambda e, x: {"$tuple": e.list(x)},
-    set: lambda e, x: {"$set": e.set(x)},
-    frozenset: lambda e, x: {"$frozenset": e.set(x)},
-    bytes: lambda e, x: {"$bytes": e.bytes(x)},
-    bytearray: lambda e, x: {"$bytearray": e.bytes(x)},
+    dict: _Encoder.mapping,
+    list: _Encoder.items,
+    tuple: lambda e, x: {"$tuple": e.items(x)},
+    set: lambda e, x: {"$set": e.members(x)},
+    frozenset: lambda e, x: {"$frozenset": e.members(x)},
+    bytes: lambda e, x: {"$bytes": e.raw(x)},
+    bytearray: lambda e, x: {"$bytearray": e.raw(x)},
     complex: lambda e, x: {"$complex": [e.value(x.real), e.value(x.imag)]},
     collections.OrderedDict: lambda e, x: {"$ordered": e.pairs(x)},
     collections.Counter: lambda e, x: {"$counter": e.pairs(x)},
     collections.defaultdict: _encode_defaultdict,
-    collections.deque: lambda e, x: {"$deque": [x.maxlen, e.list(tuple(x))]},
+    collections.deque: lambda e, x: {"$deque": [x.maxlen, e.items(tuple(x))]},
     range: lambda e, x: {"$range": [x.start, x.stop, x.step]},
-    slice: lambda e, x: {"$slice": e.list([x.start, x.stop, x.step])},
+    slice: lambda e, x: {"$slice": e.items([x.start, x.stop, x.step])},
     datetime.datetime: _encode_datetime,
     datetime.time: _encode_datetime,
     datetime.date: lambda e, x: {"$date": x.isoformat()},
     datetime.timedelta: lambda e, x: {"$timedelta": [x.days, x.seconds, x.microseconds]},
-    types.SimpleNamespace: lambda e, x: {"$namespace": e.dict(vars(x))},
+    types.SimpleNamespace: lambda e, x: {"$namespace": e.mapping(vars(x))},
     **{c: lambda e, x: {"$path": [type(x).__name__, e.value(str(x))]} for c in _PATHS.values()},
 }
 
@@ -432,15 +432,15 @@ class _Decoder:
             _no("values are nested too deep")
         out: Any
         if type(y) is list:
-            out = self.list(y)
+            out = self.items(y)
         elif any(k[:1] == "$" for k in y):
             out = self.tagged(y)
         else:
-            out = self.dict(y)
+            out = self.mapping(y)
         self.depth -= 1
         return out
 
-    def list(self, y: Any) -> List[Any]:
+    def items(self, y: Any) -> List[Any]:
         if type(y) is not list:
             _no("there should be a list, not %.80r" % (y,))
         if not set(map(type, y)) & {list, dict}:
@@ -453,7 +453,7 @@ class _Decoder:
                 raise e.inside(i)
         return out
 
-    def dict(self, y: Any) -> Dict[str, Any]:
+    def mapping(self, y: Any) -> Dict[str, Any]:
         if type(y) is not dict:
             _no("there should be an object, not %.80r" % (y,))
         for k, v in y.items():
@@ -512,7 +512,7 @@ class _Decoder:
         self.used += at[1]
         return bytes(self.tail[at[0] : self.used])
 
-    def bytes(self, y: Any) -> bytes:
+    def raw(self, y: Any) -> bytes:
         return binascii.unhexlify(y) if type(y) is str else self.data(y)
 
     def shape(self, y: Any) -> Tuple[int, ...]:
@@ -618,7 +618,7 @@ def _decode_enum(d: _Decoder, y: Any) -> Any:
 
 def _decode_namedtuple(d: _Decoder, y: Any) -> Any:
     d.fields(y, "class", "fields")
-    fields = d.dict(y["fields"])
+    fields = d.mapping(y["fields"])
     cls = _find_class(d.exactly(y["class"], str))
     if cls is not None and _is_namedtuple(cls) and cls._fields == tuple(fields):  # type: ignore[attr-defined]
         return tuple.__new__(cls, fields.values())
@@ -629,10 +629,10 @@ def _decode_namedtuple(d: _Decoder, y: Any) -> Any:
 def _decode_dataclass(d: _Decoder, y: Any) -> Any:
     """Fields that the class has got since are set to their defaults; one that it has no longer is a warning."""
     d.fields(y, "class", "fields")
-    have = d.dict(y["fields"])
+    have = d.mapping(y["fields"])
     cls = _find_class(d.exactly(y["class"], str))
     if cls is not None and _is_plain_dataclass(cls):
-        out = object.__new__(cls)
+        out: Any = object.__new__(cls)
         for f in dataclasses.fields(cls):
             if f.name not in have and f.default is not dataclasses.MISSING:
                 have[f.name] = f.default
@@ -664,7 +664,7 @@ def _decode_defaultdict(d: _Decoder, y: Any) -> Any:
 
 def _decode_deque(d: _Decoder, y: Any) -> Any:
     longest, items = y
-    return collections.deque(d.list(items), longest)
+    return collections.deque(d.items(items), longest)
 
 
 def _decode_range(d: _Decoder, y: Any) -> range:
@@ -700,24 +700,24 @@ _DECODE: Dict[str, Callable[[_Decoder, Any], Any]] = {
     "$int": _decode_int,
     "$float": _decode_float,
     "$complex": _decode_complex,
-    "$tuple": lambda d, y: tuple(d.list(y)),
-    "$set": lambda d, y: set(d.list(y)),
-    "$frozenset": lambda d, y: frozenset(d.list(y)),
-    "$bytes": _Decoder.bytes,
-    "$bytearray": lambda d, y: bytearray(d.bytes(y)),
+    "$tuple": lambda d, y: tuple(d.items(y)),
+    "$set": lambda d, y: set(d.items(y)),
+    "$frozenset": lambda d, y: frozenset(d.items(y)),
+    "$bytes": _Decoder.raw,
+    "$bytearray": lambda d, y: bytearray(d.raw(y)),
     "$dict": lambda d, y: dict(d.pairs(y)),
     "$ordered": lambda d, y: collections.OrderedDict(d.pairs(y)),
     "$counter": lambda d, y: collections.Counter(dict(d.pairs(y))),
     "$defaultdict": _decode_defaultdict,
     "$deque": _decode_deque,
     "$range": _decode_range,
-    "$slice": lambda d, y: slice(*d.list(y)),
+    "$slice": lambda d, y: slice(*d.items(y)),
     "$datetime": _decode_time(datetime.datetime),
     "$date": _decode_time(datetime.date),
     "$time": _decode_time(datetime.time),
     "$timedelta": _decode_timedelta,
     "$path": _decode_path,
-    "$namespace": lambda d, y: types.SimpleNamespace(**d.dict(y)),
+    "$namespace": lambda d, y: types.SimpleNamespace(**d.mapping(y)),
     "$enum": _decode_enum,
     "$namedtuple": _decode_namedtuple,
     "$dataclass": _decode_dataclass,

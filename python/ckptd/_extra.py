@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random numbers, param_groups.
 
-`run` declares `Extras.blobs` (CKPT_PER_RANK | CKPT_JSON), calls `collect` before each snapshot and `load` after a restore.
-The bytes are those of `_codec`. Nothing of an object is called before the first `collect`.
+`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `load` around a restore. The
+bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict starts
+its workers.
 
 On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world saved.
 Random numbers are the exception, see `Rng`.
@@ -10,18 +11,16 @@ Random numbers are the exception, see `Rng`.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import mmap
 import sys
+import warnings
 from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _codec
+from . import _codec, _lib, errors
+from ._lib import Blob, Got, Handle
 from ._rng import Rng, generator_item
 
-MEDIA_JSON = 1  # enum ckpt_media
-CAP_MIN = 16 << 10  # bytes: a scheduler has 300, a random generator 10,000
-CAP_MAX = 1 << 30  # of ckpt_blob_add
+CAP_MIN = 16 << 10  # bytes: a scheduler has 300, the random generators 10,000
 READ_NOT = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 
 Read = Callable[[str, int], Optional[bytes]]
@@ -43,51 +42,20 @@ class Loaded:
     notes: List[str]
 
 
-def _reserve() -> mmap.mmap:
-    """Addresses for the longest blob. ckpt_blob_resize cannot change where a blob is, and untouched pages cost no memory."""
-    nbytes = CAP_MAX
-    while True:
-        try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-            return mmap.mmap(-1, nbytes, flags=flags)
-        except OSError:  # a limit of the address space
-            nbytes //= 4
-            if nbytes < CAP_MIN:
-                raise
+def fill(blob: Blob, e: _codec.Encoded) -> bool:
+    """Make e the bytes of the next step. True: they are more than the blob has room for."""
+    nbytes = e.nbytes
+    if nbytes > blob.room:
+        raise ValueError("its state is %d bytes long, and a blob has at most %d" % (nbytes, blob.room))
+    e.write(blob.address)
+    blob.length.value = nbytes
+    return not blob.fits
 
 
-class Blob:
-    """A blob as ckpt_blob_add takes it. address and length stay the same for ever; cap grows (ckpt_blob_resize)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.media = MEDIA_JSON
-        self.length = ctypes.c_uint64(0)
-        self.cap = CAP_MIN
-        self._memory = _reserve()
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-
-    def put(self, e: _codec.Encoded) -> bool:
-        """The blob of the next step. True: it needs more room than it had."""
-        nbytes = e.nbytes
-        if nbytes > len(self._memory):
-            raise ValueError("its state is %d bytes long, and a blob has at most %d" % (nbytes, len(self._memory)))
-        e.write(self.address)
-        self.length.value = nbytes
-        if nbytes <= self.cap:
-            return False
-        head_room = nbytes * 2 if nbytes < 16 << 20 else nbytes * 5 // 4
-        self.cap = min((head_room + 0xFFFF) & ~0xFFFF, len(self._memory))
-        return True
-
-    def spoil(self) -> None:
-        """No state for the next step: a blob that is too long makes the library skip that step on all ranks alike."""
-        self.length.value = self.cap + 1
-
-    @property
-    def view(self) -> memoryview:
-        """The bytes that the next snapshot copies."""
-        return memoryview(self._memory)[: self.length.value]
+def room_for(nbytes: int, most: int) -> int:
+    """The room that ckpt_blob_resize gives to a blob that has grown to nbytes."""
+    head_room = nbytes * 2 if nbytes < 16 << 20 else nbytes * 5 // 4
+    return min((head_room + 0xFFFF) & ~0xFFFF, most)
 
 
 # --- kinds of objects ---
@@ -267,22 +235,31 @@ class Extras:
             if not isinstance(name, str) or not name:
                 raise TypeError("extra: a name is %r and should be a string" % (name,))
             self.items.append(make_item("extra." + name, at))
-        self.blobs = [Blob(i.name) for i in self.items]
+        self.blobs: List[Blob] = []
+        self._handle: Optional[Handle] = None
 
-    def collect(self) -> List[Blob]:
-        """Read the state of every object into its blob. Returns those that need ckpt_blob_resize(name, cap), and then ckpt_seal.
+    def declare(self, handle: Handle) -> None:
+        """Declare a blob for each object. No object is called. Then seal."""
+        self._handle = handle
+        self.blobs = [handle.blob_add(i.name, CAP_MIN, _lib.CKPT_PER_RANK | _lib.CKPT_JSON) for i in self.items]
 
-        ExtraError: an object's state_dict failed, or its state has no encoding. Its blob is then too long for its room, so
-        that a snapshot is skipped on all ranks, and never taken with the state of the step before.
+    def collect(self) -> bool:
+        """Read the state of every object into its blob. True: a blob has grown and got more room: seal, on this rank alone.
+
+        ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob is then
+        longer than its room: if the step is marked all the same, the library skips it on all ranks, and never saves the
+        object's state of the step before.
         """
-        grown = []
+        assert self._handle is not None
+        grown = False
         failed: Optional[ExtraError] = None
         for item, blob in zip(self.items, self.blobs):
             try:
-                if blob.put(_codec.encode_parts(item.get(), allow_pickle=self.allow_pickle)):
-                    grown.append(blob)
+                if fill(blob, _codec.encode_parts(item.get(), allow_pickle=self.allow_pickle)):
+                    self._handle.blob_resize(item.name, room_for(blob.length.value, blob.room))
+                    grown = True
             except Exception as e:
-                blob.spoil()
+                blob.length.value = blob.cap + 1
                 if failed is None:
                     failed = ExtraError(item.name, "%s: its state cannot be saved: %s: %s" % (item.name, type(e).__name__, e))
                     failed.__cause__ = e
@@ -290,7 +267,29 @@ class Extras:
             raise failed
         return grown
 
-    def load(self, read: Read, old_world: int, rank: int, world: int) -> Loaded:
+    def unmatched(self, handle: Handle, step: int) -> Tuple[List[str], List[str]]:
+        """(blobs that the step lacks, blobs of extras that the program lacks), as "blob/extra.NAME"."""
+        have = {t.name for t in handle.tensors(step) if t.blob}
+        mine = [i.name for i in self.items]
+        return (
+            ["blob/" + n for n in mine if n not in have],
+            ["blob/" + n for n in sorted(have - set(mine)) if n.startswith("extra.") or n.endswith(".groups")],
+        )
+
+    def load(self, handle: Handle, got: Got) -> None:
+        """Give every object its state of the restored step. One UserWarning says what is not as it was. ExtraError."""
+
+        def read(name: str, old_rank: int) -> Optional[bytes]:
+            try:
+                return handle.blob_read(name, old_rank)
+            except errors.NothingToRestore:
+                return None
+
+        notes = self.load_from(read, got.world_saved, handle.rank, handle.world).notes
+        if notes:
+            warnings.warn("step %d: %s" % (got.step, "; ".join(notes)), UserWarning, stacklevel=3)
+
+    def load_from(self, read: Read, old_world: int, rank: int, world: int) -> Loaded:
         """Give every object its state of the restored step.
 
         read(name, old_rank): the blob's bytes, or None if the step has no such blob. All blobs are decoded before the first
