@@ -506,7 +506,7 @@ class Writer(StorageWriter):
     def prepare_global_plan(self, plans: List[_planner.SavePlan]) -> List[_planner.SavePlan]:
         """DCP, on the coordinator: each rank learns its number in the process group that DCP uses."""
         if not self._generation:
-            self._generation = int(time.time())
+            self._generation = time.time_ns() // 1_000_000  # above that of every launch before, whoever counted it
         return [
             dataclasses.replace(plan, storage_data=_Place(rank, len(plans), self._generation))
             for rank, plan in enumerate(plans)
