@@ -24,6 +24,9 @@ from ._pieces import (
     runs_of,
     torch_dtype,
 )
+from ._fill import Loaded as Loaded
+from ._fill import load as load
+from ._view import view as view
 from .errors import error
 
 if TYPE_CHECKING:
@@ -175,7 +178,10 @@ class Tensor:
 
     def read_into(self, into: "torch.Tensor", ranges: Sequence[Range]) -> None:
         """Copy these elements into a tensor of their extents, of any device, that has the tensor's dtype."""
-        self._read(ranges, into)
+        if into.device.type == "cpu":
+            self._read(ranges, into)
+        else:
+            into.copy_(self.read(ranges))
 
     def _read(self, ranges: Sequence[Range], into: Optional["torch.Tensor"]) -> "torch.Tensor":
         import torch
@@ -389,6 +395,10 @@ class Checkpoint(Mapping[str, Tensor]):
         """(name, rank) of each blob; rank None: it belongs to no rank."""
         return list(self._blobs)
 
+    def blob_key(self, name: str, rank: Optional[int] = None) -> str:
+        """component/name of a blob."""
+        return _key(self._blob(name, rank))
+
     def blob(self, name: str, rank: Optional[int] = None) -> bytes:
         """The bytes of a blob. rank: of a blob per rank, whose. KeyError: there is none."""
         record = self._blob(name, rank)
@@ -418,12 +428,22 @@ class Checkpoint(Mapping[str, Tensor]):
         return found
 
     def _extra(self, name: str, rank: int, allow_pickle: bool) -> Any:
-        from . import _extra
+        from . import _codec
 
         media, data = self.media(name, rank), self.blob(name, rank)
-        if media in PICKLES and not allow_pickle:
-            return Pickled(name[len(EXTRA) :], media, data)
-        return _extra.decode(data, media, allow_pickle=allow_pickle)
+        if media in PICKLES:  # of another program: attach writes JSON
+            if not allow_pickle:
+                return Pickled(name[len(EXTRA) :], media, data)
+            return _unpickled(media, data)
+        if media != "json":
+            return data.decode() if media == "text" else data
+        try:
+            return _codec.decode(data, allow_pickle=allow_pickle)
+        except _codec.PickleRefused:
+            return Pickled(name[len(EXTRA) :], "pickle", data)
+        except _codec.CodecError as e:
+            text = f"{self.path}: extra {name[len(EXTRA) :]} of rank {rank} cannot be decoded {e}"
+            raise error("restore", errno.EPROTO, text) from e
 
     # --- all of it ---
 
@@ -440,6 +460,17 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _unpickled(media: str, data: bytes) -> Any:
+    import io
+    import pickle
+
+    if media == "pickle":
+        return pickle.loads(data)
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=False)
 
 
 def _whole(owner: Checkpoint, record: Mapping[str, Any]) -> memoryview:
