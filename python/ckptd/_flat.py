@@ -72,11 +72,10 @@ class Piece:
     start: int  # elements [start, stop) of the original parameter
     stop: int
     alike: Mesh  # the ranks that hold exactly these elements
-    holders: Mesh  # the ranks that hold any element of it: what each of them has once, such as `step`, is replicated on
-    these
+    holders: Mesh  # the ranks that hold any element of it: on these, what each has once (`step`) is replicated
 
     def layout(self, flat: "torch.Tensor", offset: Optional[int] = None) -> Layout:
-        """Of a tensor that is cut like the shard (or, with offset 0, like this piece of it): a view of the same elements."""
+        """Of a tensor that is cut like the shard (or, with offset 0, like this piece of it)."""
         at = self.offset if offset is None else offset
         n = self.stop - self.start
         parts = interval_parts(flat.reshape(-1)[at : at + n], self.shape, self.start, self.stop) if n else []
@@ -122,8 +121,8 @@ def _flat_of(fsdp: Any, handle: Any, rank: int) -> Flat:
     turned = [n for n, dense in zip(flat._fqns, getattr(flat, "_contiguities", ())) if not dense]
     if turned:
         raise _layout.Unsupported(
-            "FSDP flattened %s in the order of its memory, which is not row-major: make it contiguous before FSDP wraps it"
-            % ", ".join(turned)
+            "FSDP flattened %s in the order of its memory, which is not row-major: make it contiguous before FSDP "
+            "wraps it" % ", ".join(turned)
         )
     size = int(flat._sharded_size.numel())
     pieces = []
@@ -169,7 +168,7 @@ def _shared(flat: Any) -> List[Tuple[Any, str, int]]:
 
 
 def pieces_by_parameter(flats: Sequence[Flat]) -> Dict[Any, Tuple[Flat, Optional[int]]]:
-    """Of each parameter that FSDP1 registers: the FlatParameter, and which piece of it it is (None: it is the flat one)."""
+    """Of each parameter that FSDP1 registers: the FlatParameter, and its piece (None: it is the flat one)."""
     found: Dict[Any, Tuple[Flat, Optional[int]]] = {}
     for flat in flats:
         found[flat.param] = (flat, None)

@@ -106,7 +106,7 @@ def is_dtensor(tensor: Any) -> bool:
 
 
 def plain_check(tensor: "torch.Tensor") -> None:
-    """Raise Unsupported unless this is an ordinary tensor: strided memory of this host, each element in a place of its own."""
+    """Raise Unsupported unless this is an ordinary tensor: strided memory of this host, no element twice."""
     import torch
 
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
@@ -116,9 +116,9 @@ def plain_check(tensor: "torch.Tensor") -> None:
     if tensor.is_nested:
         raise Unsupported("it is a nested tensor: save its values and offsets as tensors of their own")
     if tensor.is_quantized:
-        raise Unsupported("it is quantized (%s): save int_repr(), and the scales, as tensors of their own" % tensor.dtype)
+        raise Unsupported("it is quantized (%s): save int_repr() and the scales as tensors of their own" % tensor.dtype)
     if tensor.is_meta:
-        raise Unsupported("it is on the meta device and has no memory: materialise it first (to_empty, then initialise)")
+        raise Unsupported("it is on the meta device and has no memory: call to_empty(), and initialise it, first")
     if tensor.device.type != "cpu":
         raise Unsupported("it is on %s: this version saves tensors in host memory only" % tensor.device)
     if tensor.is_conj():
@@ -141,8 +141,8 @@ def _subclass_check(tensor: "torch.Tensor") -> None:
     ordinary = getattr(torch.Tensor, "__torch_dispatch__", None)
     if getattr(kind, "__torch_dispatch__", None) is not ordinary and kind is not torch.nn.Parameter:
         raise Unsupported(
-            "it is a %s.%s, a tensor subclass whose memory ckptd does not know: give the class __tensor_flatten__, or save "
-            "the tensors inside it" % (kind.__module__, kind.__qualname__)
+            "it is a %s.%s, a tensor subclass whose memory ckptd does not know: give the class __tensor_flatten__, or "
+            "save the tensors inside it" % (kind.__module__, kind.__qualname__)
         )
 
 
@@ -252,7 +252,7 @@ def _cuts(placements: Sequence[Any], sizes: Sequence[int], coord: Sequence[int],
 def _reading(
     spec: Any, cuts: List[_Cut], shape: Tuple[int, ...], local: Optional[Tuple[int, ...]]
 ) -> Tuple[int, List[_Cut]]:
-    """The mode, and the cuts in the order to declare them. local None: this rank holds nothing, so its shape says nothing.
+    """The mode, and the cuts in the order to declare them. local None: this rank holds nothing, and has no shape.
 
     Split factors mean an order of the mesh dimensions (FSDP2 over TP), unless torch says that they are meant literally,
     or they say no order, or the local tensor has the shape of the literal reading alone (distribute_tensor).
@@ -268,7 +268,7 @@ def _reading(
     literal = _local_shape(shape, cuts)
     if order is not None and not _fits(literal, local):
         raise Unsupported(
-            "its local tensor has shape %s, but %s means %s if the split factors say an order, and %s if they are literal"
+            "its local tensor has shape %s, but %s means %s if split factors say an order, and %s if they are literal"
             % (local, tuple(spec.placements), _local_shape(shape, order), literal)
         )
     _shape_check(literal, local, spec)
@@ -339,8 +339,9 @@ def _fits(expected: Tuple[int, ...], local: Optional[Tuple[int, ...]]) -> bool:
 def _shape_check(expected: Tuple[int, ...], local: Optional[Tuple[int, ...]], spec: Any) -> None:
     if not _fits(expected, local):
         raise Unsupported(
-            "its local tensor has shape %s, but %s on a mesh of %s means %s here: was it made with from_local and uneven "
-            "shards? give from_local the shape and stride" % (local, tuple(spec.placements), tuple(spec.mesh.shape), expected)
+            "its local tensor has shape %s, but %s on a mesh of %s means %s here: if it was made with from_local, and "
+            "its shards are uneven, give from_local the shape and stride"
+            % (local, tuple(spec.placements), tuple(spec.mesh.shape), expected)
         )
 
 
@@ -359,7 +360,7 @@ def _box(local: "torch.Tensor", start: Sequence[int]) -> Part:
 def _describe_shards(
     local: Any, shape: Tuple[int, ...], mesh: Mesh, cutting: Any, coord: Optional[Tuple[int, ...]]
 ) -> Layout:
-    """A DTensor of several local shards (LocalShardsWrapper, torchrec): boxes, which the ranks of replicated dimensions share."""
+    """A DTensor of several local shards (LocalShardsWrapper): boxes, which the ranks of replicated dimensions share."""
     if coord is None:
         return boxes(shape, None, ())
     parts = []
@@ -376,7 +377,7 @@ def _describe_shards(
 
 
 def checkpointable(memory: Any, tensor: Any) -> Layout:
-    """torch's CheckpointableTensor (torch.distributed.checkpoint.protocol): each shard of it is a box, held by this rank alone.
+    """torch's CheckpointableTensor (torch.distributed.checkpoint.protocol): each shard is a box of this rank alone.
 
     memory: where the elements are: the tensor itself, or optimizer state of its shape.
     """
@@ -395,7 +396,9 @@ def checkpointable(memory: Any, tensor: Any) -> Layout:
         if len(place):
             view = view[tuple(slice(a, a + n) for a, n in zip(place, size))]
         if tuple(view.shape) != tuple(size):
-            raise Unsupported("its shard at %s has size %s, but its memory has %s" % (tuple(start), tuple(size), tuple(view.shape)))
+            raise Unsupported(
+                "its shard at %s has size %s, but its memory has %s" % (tuple(start), tuple(size), tuple(view.shape))
+            )
         if view.numel():
             parts.append(_box(view, start))
     return boxes(shape, None, parts)

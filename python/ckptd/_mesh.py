@@ -20,7 +20,7 @@ STAGES: FrozenSet[str] = frozenset(("pp", "pipe", "pipeline", "pipeline_parallel
 
 
 class Lifted(NamedTuple):
-    """The mesh to declare, and where each dimension of the DTensor's mesh is in it (None: of size 1, and it is left out)."""
+    """The mesh to declare, and where each dimension of the DTensor's mesh is in it (None: its size is 1)."""
 
     mesh: Mesh
     dims: Tuple[Optional[int], ...]
@@ -35,7 +35,7 @@ _lifted: Dict[int, Tuple["weakref.ref[Any]", Lifted]] = {}
 
 
 def lift(device_mesh: Any) -> Lifted:
-    """The mesh on which a tensor of this torch.distributed.DeviceMesh is declared. The answer is kept as long as the mesh lives.
+    """The mesh on which a tensor of this torch DeviceMesh is declared. The answer is kept as long as the mesh lives.
 
     ValueError: the submesh is no regular part of its root mesh.
     """
@@ -56,7 +56,7 @@ def lift(device_mesh: Any) -> Lifted:
 
 
 def root_of(device_mesh: Any) -> Any:
-    """The mesh that this one was cut from, or itself. torch >= 2.9: DeviceMesh._get_root_mesh; before: _mesh_resources."""
+    """The mesh that this one was cut from, or itself: DeviceMesh._get_root_mesh; in older torch _mesh_resources."""
     method = getattr(device_mesh, "_get_root_mesh", None)
     if method is not None:
         return method()
@@ -161,7 +161,7 @@ def _without_stages(root: Mesh, dims: Tuple[Optional[int], ...], at: Tuple[int, 
 
 
 def _tiled(sub: Mesh, root: Mesh, at: List[int]) -> Lifted:
-    """Flattened, unflattened and permuted parts of root: the sibling submeshes are the translates of this one that fill root.
+    """Flattened, unflattened, permuted parts of root: the siblings are the translates of this submesh that fill root.
 
     The smallest position that no sibling has yet is always the first one of a sibling, so one pass finds them all.
     """
@@ -174,8 +174,8 @@ def _tiled(sub: Mesh, root: Mesh, at: List[int]) -> Lifted:
         tile = [position + offset for offset in offsets]
         if any(p not in allowed or p in taken for p in tile):
             raise ValueError(
-                "the mesh %s of ranks %s is no regular part of the mesh %s that it was cut from: declare the tensor on the "
-                "whole mesh" % (_shown(sub), list(sub.ranks[:16]), _shown(root))
+                "the mesh %s of ranks %s is no regular part of the mesh %s that it was cut from: distribute the tensor "
+                "over the whole mesh" % (_shown(sub), list(sub.ranks[:16]), _shown(root))
             )
         taken.update(tile)
         bases.append(position)

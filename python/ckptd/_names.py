@@ -48,7 +48,7 @@ def _is_wrapper(module: Any, name: str) -> bool:
 
 
 def strip(name: str) -> str:
-    """A name that torch made, without wrapper segments. DistributedDataParallel's "module" cannot be known by name: it stays."""
+    """A name without wrapper segments. DistributedDataParallel's "module" cannot be known by name: it stays."""
     return ".".join(segment for segment in name.split(".") if segment not in _WRAPPERS)
 
 

@@ -33,7 +33,7 @@ class Saved(Protocol):
 
 
 def create_state(optim: Any) -> int:
-    """Make the state that the optimizer's _init_group makes in its first step, for each parameter that may get a gradient.
+    """Make the state that the optimizer's _init_group makes in the first step, for all parameters that need gradients.
 
     Returns the number of parameters that got state. What exists stays as it is. 0 if the optimizer has no _init_group,
     or if it has a step() that is not of the class of its _init_group: only create_state_like() knows what such an
@@ -153,8 +153,8 @@ def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
         if outer in optim.state.get(p, ()):
             return None  # a container, whose own code has made it
         return (
-            "the checkpoint has it inside \"%s\", and ckptd cannot know what that is: let the optimizer make its state first, as "
-            "by a step with gradients of zero" % outer
+            'the checkpoint has it inside "%s", and ckptd cannot know what that is: let the optimizer make its state '
+            "first, as by a step with gradients of zero" % outer
         )
     try:
         dtype = _layout.dtype_to_torch(want.saved.dtype)
@@ -167,8 +167,8 @@ def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
             value = torch.zeros((), dtype=dtype)
         elif _layout.is_dtensor(p) or getattr(p, "global_offsets", None) is not None:
             return (
-                "it has shape %s in the checkpoint, its parameter %s, which is cut over ranks: let the optimizer make its state "
-                "first, as by a step with gradients of zero" % (shape, tuple(p.shape))
+                "it has shape %s in the checkpoint, its parameter %s, which is cut over ranks: let the optimizer make "
+                "its state first, as by a step with gradients of zero" % (shape, tuple(p.shape))
             )
         else:
             value = torch.zeros(shape, dtype=dtype, device=p.device)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of everything that a checkpoint of a model and its optimizers holds: collect(). `run` calls it at attach, and again when
-an optimizer has made state.
+"""The list of everything that a checkpoint of a model and its optimizers holds: collect(). `run` calls it at attach,
+and again when an optimizer has made state.
 
 Names, classes and roles follow one rule each, said at the functions below. Everything that cannot be saved is listed in
 State.problems, with its name; State.check() raises them as one exception. No collective is called, and no tensor is
@@ -49,7 +49,7 @@ class UnsupportedState(TypeError):
 
 @dataclasses.dataclass(frozen=True)
 class Loose:
-    """A value of an optimizer's state that is no tensor (an int `step`, a flag): mapping[key] at each step, for a blob."""
+    """A value of an optimizer's state that is no tensor, as an int `step`: mapping[key] at each step, for a blob."""
 
     component: str
     name: str
@@ -125,7 +125,7 @@ def optimizers_of(optims: Any) -> List[Any]:
 
 
 def components_of(optims: Sequence[Any]) -> List[str]:
-    """"optim" for all; an optimizer that has a parameter of an earlier one in its component gets "optim1", "optim2", ..."""
+    """ "optim" for all, but "optim1", ... for one that has a parameter of an earlier optimizer of its component."""
     taken: List[set[Any]] = []
     found = []
     for optim in optims:
@@ -155,7 +155,7 @@ class _Collector:
         self.entry_of: Dict["torch.Tensor", str] = {}
         self.flats: Dict[Any, Tuple[_flat.Flat, Optional[int]]] = {}
         self.flat_names: Dict[int, List[str]] = {}
-        self.dtensor = _layout.dtensor_class()
+        self.dtensor: Any = _layout.dtensor_class()
 
     def run(self, model: Any, optims: Any, components: Optional[Sequence[str]]) -> State:
         modules = _names.modules_of(model)
@@ -186,8 +186,8 @@ class _Collector:
             for p in module._parameters.values():
                 if isinstance(p, self.dtensor):
                     try:
-                        mesh = _mesh.lift(p._spec.mesh).mesh  # type: ignore[attr-defined]
-                        root = _mesh.root_of(p._spec.mesh)  # type: ignore[attr-defined]
+                        mesh = _mesh.lift(p._spec.mesh).mesh
+                        root = _mesh.root_of(p._spec.mesh)
                     except ValueError:
                         return None
                     stages = any(str(n).lower() in _mesh.STAGES for n in getattr(root, "mesh_dim_names", None) or ())
@@ -286,7 +286,7 @@ class _Collector:
         of: Optional[str] = None,
         owner: Optional[Parameter] = None,
     ) -> Optional[Layout]:
-        """Add a tensor, or the tensors inside a wrapper subclass, or another name of one that is there. Returns its layout."""
+        """Add a tensor, the tensors inside a wrapper subclass, or another name of a tensor. Returns its layout."""
         memory = self._memory(tensor) if component == "model" else None
         if memory is not None:
             known = self.by_memory.get(memory)
@@ -299,7 +299,8 @@ class _Collector:
             inner = _inner_tensors(tensor)
             if inner is not None:
                 for attr, t in inner:
-                    self._tensor(component, name + "." + attr, t, role, cls, Home(_names.Attributes(tensor, (attr,)), attr, t), of)
+                    where = Home(_names.Attributes(tensor, (attr,)), attr, t)
+                    self._tensor(component, name + "." + attr, t, role, cls, where, of)
                 return None
             layout = self._layout(tensor, owner)
             entry = Entry(component, name, role, cls, _layout.dtype_of(tensor.dtype), layout, home, of)
@@ -319,9 +320,8 @@ class _Collector:
                 return (id(tensor),)
             storage = local.untyped_storage()
             return (storage._cdata, local.storage_offset(), tensor.shape, local.stride(), local.dtype)
-        except (AttributeError, NotImplementedError, RuntimeError):  # sparse tensors and wrapper subclasses have no
-        storage
-            return (id(tensor),)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return (id(tensor),)  # sparse tensors and wrapper subclasses have no storage
 
     def _layout(self, tensor: Any, owner: Optional[Parameter]) -> Layout:
         if owner is not None:
@@ -372,8 +372,9 @@ class _Collector:
                     self._problem(
                         component,
                         "param_groups.%d.%d" % (g, i),
-                        "the optimizer updates a tensor of shape %s that is no parameter of the model: make the optimizer after "
-                        "the model was wrapped, or say in masters= whose master it is" % (tuple(p.shape),),
+                        "the optimizer updates a tensor of shape %s that is no parameter of the model: make the "
+                        "optimizer after the model was wrapped, or say in masters= whose master it is"
+                        % (tuple(p.shape),),
                     )
                     continue
                 values = state.get(p)
@@ -403,8 +404,9 @@ class _Collector:
         if isinstance(value, torch.Tensor):
             self._state_tensor(component, name, owner, alone, home, path)
         elif isinstance(value, Mapping):
-            for key in list(value):
-                self._value(component, owner, alone, Home(value, key, value[key]), path + [str(key)])  # type: ignore[arg-type]
+            mapping: Any = value
+            for key in list(mapping):
+                self._value(component, owner, alone, Home(mapping, key, mapping[key]), path + [str(key)])
         elif isinstance(value, (list, tuple)):
             for i, item in enumerate(value):
                 self._value(component, owner, alone, Home(_names.Items(value), i, item), path + [str(i)])
@@ -433,11 +435,12 @@ class _Collector:
         """ZeroRedundancyOptimizer: this rank alone has the state of this parameter, which is all in one box."""
         if entry is None:
             return
-        parts = [dataclasses.replace(p, start=(0,) * len(entry.layout.shape), extent=entry.layout.shape) for p in entry.layout.parts]
-        entry.layout = _layout.boxes(entry.layout.shape, None, parts)
+        shape = entry.layout.shape
+        parts = [dataclasses.replace(p, start=(0,) * len(shape), extent=shape) for p in entry.layout.parts]
+        entry.layout = _layout.boxes(shape, None, parts)
 
     def _flat_state(self, component: str, owner: Parameter, home: Home, path: List[str]) -> None:
-        """State of FSDP1: what has the shape of the shard is cut like it; what is one number is the same for each piece."""
+        """State of FSDP1: what has the shard's shape is cut like it; one number is the same for each piece."""
         tensor: Any = home.value
         whole = tensor.dim() > 0 and tuple(tensor.shape) == tuple(owner.tensor.shape)
         for n, piece, offset in owner.pieces:
@@ -494,8 +497,8 @@ def _like_parameter(tensor: Any, owner: Parameter, cut: Layout, mesh: Mesh) -> L
     if tensor.numel() == 1 or shape == cut.shape:
         return _layout.replicated(tensor, mesh)
     raise _layout.Unsupported(
-        "its shape %s is neither that of the parameter, %s, nor that of the rank's share of it, %s: ckptd cannot know which "
-        "elements of the state it has; make it a DTensor" % (shape, cut.shape, tuple(local.shape))
+        "its shape %s is neither that of the parameter, %s, nor that of the rank's share of it, %s: ckptd cannot know "
+        "which elements of the state it has; make it a DTensor" % (shape, cut.shape, tuple(local.shape))
     )
 
 
@@ -508,7 +511,7 @@ def _role(key: str, tensor: Any) -> int:
 
 
 def _local_optimizer(optim: Any) -> Any:
-    """The optimizer that has the state: of ZeroRedundancyOptimizer the one inside, which has this rank's parameters alone."""
+    """The optimizer that has the state: of ZeroRedundancyOptimizer the one inside, of this rank's parameters alone."""
     inner = getattr(optim, "optim", None)
     if inner is not None and type(optim).__name__ == "ZeroRedundancyOptimizer":
         return inner
@@ -516,7 +519,7 @@ def _local_optimizer(optim: Any) -> Any:
 
 
 def _inner_tensors(tensor: Any) -> Optional[List[Tuple[str, Any]]]:
-    """The tensors inside a wrapper subclass that says what they are (__tensor_flatten__: torchao); None: it is no such class."""
+    """The tensors inside a wrapper subclass with __tensor_flatten__ (torchao); None: it is no such class."""
     if type(tensor) in _PLAIN() or _layout.is_dtensor(tensor) or not hasattr(tensor, "__tensor_flatten__"):
         return None
     found = []
