@@ -193,9 +193,9 @@ def _saved(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], entry: Entr
     """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program."""
     component = entry.component + "/"
     for key in (entry.key, *(component + alias for alias in entry.aliases)):
-        found = source.get(key) or source.get(checkpoint.aliases.get(key, ""))
-        if found is not None:
-            return found
+        for name in (key, checkpoint.aliases.get(key, "")):
+            if name in source:
+                return source[name]
     return None
 
 
