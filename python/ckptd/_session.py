@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib
 from ._types import Entry
 
 log = logging.getLogger("ckptd")
+
+_SLICE = 0.2  # seconds between two looks whether there is a daemon
 
 Place = Tuple[Any, ...]
 
@@ -62,7 +65,6 @@ class Session:
         self.handle = handle
         self.entries: Dict[str, Entry] = {}
         self.ready = False  # the newest ckpt_seal returned 0, and nothing was declared since
-        self.alone = True  # the next seal concerns this rank alone
         self._attributes: Dict[str, str] = {}
         self._places: Dict[str, Place] = {}
         self._cuts: Dict[str, Place] = {}
@@ -76,14 +78,14 @@ class Session:
             self.entries[entry.key] = entry
             self._places[entry.key] = place_of(entry)
             self._cuts[entry.key] = cut_of(entry)
-            self.changed_for_all()
+            self.changed()
 
     def drop(self, keys: Iterable[str]) -> None:
         """The tensors are no longer saved or restored."""
         for key in list(keys):
             self.handle.tensor_drop(self.entries.pop(key).id)
             del self._places[key], self._cuts[key]
-            self.changed_for_all()
+            self.changed()
 
     def follow(self, entries: Sequence[Entry], within: Optional[Sequence[str]] = None) -> Changes:
         """Make `entries` what is declared. within: only these components are compared; None: all.
@@ -133,35 +135,43 @@ class Session:
         for key in [k for k in self._attributes if k not in wanted]:
             self.handle.attr(key, None)
             del self._attributes[key]
-            self.changed_for_all()
+            self.changed()
         for key, value in wanted.items():
             if self._attributes.get(key) != value:
                 self.handle.attr(key, value)
                 self._attributes[key] = value
-                self.changed_for_all()
+                self.changed()
 
-    def changed_for_all(self) -> None:
-        """Something was declared that all ranks declare: all of them must seal."""
-        self.ready = self.alone = False
-
-    def changed_here(self) -> None:
-        """Something was declared that concerns this rank alone: it must seal."""
+    def changed(self) -> None:
+        """Something was declared: seal again."""
         self.ready = False
 
     # ---- sealing ----
 
     def seal(self, timeout: float) -> bool:
-        """Send what was declared, and wait up to `timeout` seconds until snapshots can be taken. False: not yet.
+        """Send what was declared, and wait up to `timeout` seconds until snapshots can be taken. False: not yet; see why.
 
-        A seal that was not ready in time goes on waiting when this is called again. Raises InvalidCall with all
-        contradictions between ranks, NoRoom, NoDaemon (a rank has ended), Superseded.
+        Without a daemon it does not wait: the library seals as soon as one is there. A seal that was not ready in time goes
+        on waiting when this is called again. InvalidCall has all contradictions between ranks; NoRoom, NoDaemon (a rank has
+        ended), Superseded.
         """
-        if self.ready:
-            return True
-        self.ready = self.handle.seal(timeout) == 0
-        if self.ready:
-            self.alone = True
+        until = time.monotonic() + timeout
+        while not self.ready:
+            left = until - time.monotonic()
+            self.ready = self.handle.seal(min(max(left, 0.0), _SLICE)) == 0
+            if left <= _SLICE or self.no_daemon:
+                break
         return self.ready
+
+    @property
+    def why(self) -> str:
+        """What the newest seal waits for."""
+        return self.handle.reason()
+
+    @property
+    def no_daemon(self) -> bool:
+        """The newest seal was not ready because no daemon listens."""
+        return not self.ready and "no daemon listens on" in self.why
 
 
 def aliases_of(entries: Iterable[Entry]) -> Dict[str, str]:

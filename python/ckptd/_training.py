@@ -7,15 +7,15 @@ called before each snapshot: it finds what the program has replaced or made sinc
 
 from __future__ import annotations
 
-import errno
 import logging
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _arguments, _lib, _state, errors
 from ._memory import Arena, materialise, tensors_of
 from ._outcome import warn
 from ._session import Session, aliases_of
-from ._types import Entry
+from ._types import Mesh
 from ._watch import Change, Kind, Watch
 
 log = logging.getLogger("ckptd")
@@ -27,15 +27,25 @@ class Training:
     """Model and optimizers of one rank. model, optim, masters: as attach was given them."""
 
     def __init__(
-        self, handle: _lib.Handle, model: Any, optim: Any, masters: Optional[Mapping[Any, Any]], memory: str
+        self,
+        handle: _lib.Handle,
+        model: Any,
+        optim: Any,
+        masters: Optional[Mapping[Any, Any]],
+        memory: str,
+        where: Tuple[Any, Optional[str]],
     ) -> None:
+        """where: the store and the job, to look for steps if there is no daemon."""
         self.session = Session(handle)
         self.modules = _arguments.modules_of(model)
         self.optims = _state.optimizers_of(optim)
+        self.components = _state.components_of(self.optims)
         self.state = _state.State()
+        self.names: Dict[Any, str] = {}  # of parameters, without the component
         self.materialised = False
-        self._handle, self._model, self._optim, self._masters = handle, model, optim, masters
+        self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
+        self._store, self._job = where
         self._watch: Optional[Watch] = None
         self._aliased: List[str] = []
         self._said: Dict[Kind, bool] = {}
@@ -54,16 +64,38 @@ class Training:
         if not self.optims:
             return
         saved = self._handle.tensors(step, flags)
-        made = [_state.create_state_like(optim, saved, self.state) for optim in self.optims]
-        if any(made):
+        before = _made(self.optims)
+        for optim, component in zip(self.optims, self.components):
+            for problem in _state.create_state_like(optim, saved, names=self.names, component=component):
+                log.warning("%s", problem)
+        if _made(self.optims) != before:
             self._declare(0)
 
     def _collect(self) -> None:
-        """The entries as they are now, with new state moved in. UnsupportedState."""
-        handle = self._handle
-        state = _state.collect(self._model, self._optim, rank=handle.rank, world=handle.world, masters=self._masters)
+        """The entries as they are now. UnsupportedState: something cannot be saved."""
+        rank, world = self._handle.rank, self._handle.world
+        state = _state.collect(self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components)
         state.check()
         self.state = state
+        self.names.clear()
+        self.names.update({p: about.name for p, about in state.parameters.items()})
+
+    def mesh(self) -> Optional[Mesh]:
+        """The largest mesh that a tensor is on."""
+        meshes = {e.layout.mesh for e in self.state.entries if e.layout.mesh is not None}
+        return max(meshes, key=lambda m: (len(m.ranks), len(m.sizes), m.names)) if meshes else None
+
+    def store_may_have_steps(self) -> bool:
+        """Is there something in the directory of this job? True also if that cannot be seen."""
+        if self._store is None or self._job is None:
+            return True
+        try:
+            with os.scandir(os.path.join(os.fspath(self._store), self._job)) as found:
+                return any(found)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
 
     def _declare(self, step: int) -> None:
         self._collect()
@@ -145,3 +177,8 @@ class Training:
 
 def sentence(change: Change) -> str:
     return "%s was %s (%s; it was right at step %d)" % (change.name, change.kind.value, change.detail, change.since)
+
+
+def _made(optims: Sequence[Any]) -> int:
+    """How many values the optimizers' states have."""
+    return sum(len(inner) for optim in optims for inner in optim.state.values() if isinstance(inner, dict))

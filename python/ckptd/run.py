@@ -23,6 +23,7 @@ from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Seque
 from . import _arguments, _averaged, _lib, _state, errors
 from ._blobs import Blobs, extras_of
 from ._extra import ExtraError
+from ._launch import launch
 from ._outcome import Outcomes, warn
 from ._training import Training
 
@@ -106,7 +107,7 @@ class Run:
         self._wait_said = False
         self._averaging = ""  # the average that is in the model
         self._averages: Dict[str, _averaged.Average] = {}
-        self._signals: Optional[Signals] = None
+        self._signals: Any = None
 
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""
@@ -115,11 +116,8 @@ class Run:
             self._training.fit(None, 0)
         except (errors.NothingToRestore, errors.NoDaemon, errors.TimedOut) as e:
             log.debug("there is no checkpoint that says which optimizer state there will be: %s", e)
-        training = self._training
-        extras = extras_of(extra, training.optims, training.components, training.state)
-        training.names = extras.names
-        self._blobs = Blobs(self._session, extras.extras)
-        self._blobs.declare(training.mesh())
+        self._blobs = Blobs(self._session, extras_of(extra, self._training))
+        self._blobs.declare(self._training.mesh())
         for name, spec in self._specs.items():
             self._handle.average(name, spec)
         self._seal(self._timeout)
@@ -158,10 +156,10 @@ class Run:
                 raise
             return self._nothing()
         if got.npassed:  # another step than the one that was compared
-            missing, unused = self._unmatched(got.step, flags)
+            missing, unused = self._unmatched(got.step)
             self._judge(missing, unused, strict, "step %d is restored, because newer ones are damaged, and " % got.step)
         assert self._blobs is not None
-        self._blobs.load(got)
+        self._blobs.extras.load(self._handle, got)
         self._training.restored(got.step)
         self._newest = self._restored_step = got.step
         self._due = self._taken = -1
@@ -196,16 +194,16 @@ class Run:
     def _compare(self, step: Optional[int], flags: int, strict: bool) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
         """What checkpoint and program do not have both, by a restore that only checks. NotFitting, NothingToRestore."""
         dry = self._handle.restore(step, flags | _lib.CKPT_DRY_RUN | _lib.CKPT_LENIENT, timeout=self._timeout)
-        missing, unused = self._unmatched(dry.step, flags)
+        missing, unused = self._unmatched(dry.step)
         self._judge(missing, unused, strict, "")
         return missing, unused
 
-    def _unmatched(self, step: int, flags: int) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
+    def _unmatched(self, step: int) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
         assert self._blobs is not None
         found = [t for t in self._handle.unmatched() if not t.blob]
         missing = {t.key for t in found if t.what == _lib.CKPT_MISSING}
         unused = {t.key for t in found if t.what == _lib.CKPT_UNUSED and not t.component.startswith("ema.")}
-        lack, over = self._blobs.unmatched(self._handle.tensors(step, flags & ~_lib.CKPT_EXACT))
+        lack, over = self._blobs.extras.unmatched(self._handle, step)
         return tuple(sorted(missing) + lack), tuple(sorted(unused) + over)
 
     @staticmethod
@@ -558,14 +556,14 @@ def attach(
             text = "this %s is attached already, as rank %d of job %s: detach that run first" % (
                 type(what).__name__, _attached[what].rank, _attached[what]._handle.job)  # fmt: skip
             raise errors.error("attach", errno.EBUSY, text)
-    place = launch(rank, world, generation)
+    place = launch(rank, world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
-        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=place.generation, slots=slots,
+        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:
-        training = Training(handle, model, optim, masters, memory)
+        training = Training(handle, model, optim, masters, memory, (store, job))
         run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {})
         run._begin(extra)
     except BaseException:
