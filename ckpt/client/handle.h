@@ -280,6 +280,7 @@ struct ckpt {
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;
 
+	_Atomic uint64_t last; /* as shared_job.last: what this rank was told, LAST in shared.h */
 	/* counters, written by the trainer's thread, read by ckpt_stats from any */
 	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
 		reattached, stall_log2_ns[40];
@@ -333,6 +334,10 @@ bool beat_lost(const struct link *l, uint64_t now);
 bool declared_now(const ckpt *c);
 /* Has it to be known first that starting over is meant? Two loads. l: NULL without a daemon. */
 bool client_unclean(const ckpt *c, const struct link *l);
+
+/* A restore of all ranks has succeeded: steps begin anew. line: last_line before its request. */
+uint32_t last_line(ckpt *c);
+void last_anew(ckpt *c, uint32_t line);
 
 void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or without */
 /* Is the step that is marked now to be written by persist_every? */

@@ -104,6 +104,7 @@ class GPT(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.wte = nn.Embedding(size.vocab, size.width)
+        nn.init.normal_(self.wte.weight, std=0.05)
         self.kind = nn.Parameter(torch.randn(3, size.width) * 0.02)
         self.frozen = nn.Linear(size.width, size.width)
         self.frozen.requires_grad_(False)
@@ -284,19 +285,23 @@ class Trainer:
         finally:
             self.optim.param_groups = groups
 
-    def tensors(self) -> Dict[str, torch.Tensor]:
-        """All that must be restored, as this rank holds it: local tensors by the checkpoint's keys."""
+    def state(self) -> Dict[str, torch.Tensor]:
+        """All that must be restored, by the checkpoint's keys, as the framework has it: DTensors where they are."""
         found, names = {}, {}
         for name, p in self.model.named_parameters():
             name = clean(name)
-            found["model/" + name], names[p] = local(p.detach()), name
+            found["model/" + name], names[p] = p.detach(), name
         for name, b in self.model.named_buffers():
             found["model/" + clean(name)] = b.detach()
         for p, state in self.optim.state.items():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    found[f"optim/{names[p]}.{key}"] = local(value.detach())
+                    found[f"optim/{names[p]}.{key}"] = value.detach()
         return found
+
+    def tensors(self) -> Dict[str, torch.Tensor]:
+        """The same, local tensors only."""
+        return {key: local(t) for key, t in self.state().items()}
 
     def digests(self) -> Dict[str, str]:
         return {key: digest(t) for key, t in self.tensors().items()}
