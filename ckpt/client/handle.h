@@ -151,6 +151,7 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
+	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
