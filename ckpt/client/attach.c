@@ -395,7 +395,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 				.world = c->world,
 				.nslot = c->slots,
 				.generation = c->generation,
-				.launch = launch_token(),
+				.launch = c->launch ? c->launch : launch_token(),
 				.memory_max = c->memory_max,
 				.base = c->base,
 				.back = c->back,

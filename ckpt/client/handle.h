@@ -99,6 +99,11 @@ struct average {
 	bool advised;	/* the log has what is allowed and not advised */
 };
 
+/* One ckpt_attr: declare_attr.c's. */
+struct attr {
+	char *key, *value;
+};
+
 struct blob {
 	char *name;
 	uint32_t hash; /* of the name */
@@ -151,6 +156,7 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
+	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
@@ -228,6 +234,8 @@ struct ckpt {
 	struct names blob_names;
 	struct average *average[TABLE_AVERAGES_MAX]; /* [naverage] in the order of their names */
 	uint32_t naverage;
+	struct attr *attr; /* [nattr] in the order of their keys */
+	uint32_t nattr, cap_attr;
 	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
 	struct by_value {
 		const struct part_of *part;
@@ -367,6 +375,10 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
 int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
 void declare_averages_free(ckpt *c);
+/* Attributes as a section of the declaration, in memory of the arena; *ret_len 0: there is none. */
+int declare_attrs_section(const ckpt *c, struct arena *a, const void **ret_bytes, uint64_t *ret_len,
+			  struct ckpt_err *err);
+void declare_attrs_free(ckpt *c);
 /* Directories that a declaration needs. Immutable and counted. */
 struct seeds {
 	_Atomic uint32_t refs;

@@ -182,6 +182,7 @@ class ckpt_opts(ctypes.Structure):
         ("check", c_uint32),
         ("pad", c_uint32),
         ("wait_ns", c_uint64),
+        ("launch", c_uint64),
     ]
 
 

@@ -95,6 +95,7 @@ class Handle:
         world: int = 1,
         socket: Optional[str] = None,
         generation: int = 0,
+        launch: int = 0,
         slots: int = 0,
         persist_every: int = 0,
         guard: int = CKPT_BOUNDED,
@@ -114,7 +115,7 @@ class Handle:
         NotSupported, NoRoom.
         """
         _in_32_bits(rank=rank, world=world, slots=slots, persist_every=persist_every, guard=guard, check=check)
-        _in_64_bits(generation=generation, memory_max=memory_max)
+        _in_64_bits(generation=generation, launch=launch, memory_max=memory_max)
         self = cls(lib or library())
         self._log_fn = LOG_FN(_log_to(self._queue))
         self._agree_fn = AGREE_FN(_agree_by(agree)) if agree else AGREE_FN()
@@ -136,6 +137,7 @@ class Handle:
             log=self._log_fn,
             check=check,
             wait_ns=to_ns(timeout),
+            launch=launch,
         )
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))
