@@ -151,6 +151,7 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
+	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
@@ -279,6 +280,7 @@ struct ckpt {
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;
 
+	_Atomic uint64_t last; /* as shared_job.last: what this rank was told, LAST in shared.h */
 	/* counters, written by the trainer's thread, read by ckpt_stats from any */
 	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
 		reattached, stall_log2_ns[40];
@@ -332,6 +334,10 @@ bool beat_lost(const struct link *l, uint64_t now);
 bool declared_now(const ckpt *c);
 /* Has it to be known first that starting over is meant? Two loads. l: NULL without a daemon. */
 bool client_unclean(const ckpt *c, const struct link *l);
+
+/* A restore of all ranks has succeeded: steps begin anew. line: last_line before its request. */
+uint32_t last_line(ckpt *c);
+void last_anew(ckpt *c, uint32_t line);
 
 void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or without */
 /* Is the step that is marked now to be written by persist_every? */

@@ -64,9 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 6: tickets are numbered modulo 2^15; averages: HELLO's nslot may be 0, SEED, RESTORED's averages;
- * the job page says that a restore has begun to write */
-#define WIRE_ABI 6
+/* 7: the job page has a word for the last step; declarations have attributes; CKPT_PEEK */
+#define WIRE_ABI 7
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
