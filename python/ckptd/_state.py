@@ -10,6 +10,7 @@ copied.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 from . import _flat, _layout, _mesh, _names
@@ -106,7 +107,13 @@ def collect(
     Parameters are STABLE, also frozen ones. Persistent buffers are VOLATILE. Optimizer state is STABLE. A BF16 or F16
     parameter with an F32 master of the same cut is DERIVED of it.
     """
-    return _Collector(rank, world, masters or {}, ranks).run(model, optims, components)
+    collecting = gc.isenabled()
+    gc.disable()  # it would walk over the entries again and again while they become more: half of the time
+    try:
+        return _Collector(rank, world, masters or {}, ranks).run(model, optims, components)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def optimizers_of(optims: Any) -> List[Any]:
