@@ -436,6 +436,7 @@ OPTIMIZERS = {
     "Rprop": O.Rprop,
     "RMSprop": functools.partial(O.RMSprop, momentum=0.9, centered=True),
     "SGD": O.SGD,
+    "SGD with momentum": functools.partial(O.SGD, momentum=0.9),
     "SGD fused": functools.partial(O.SGD, fused=True),
     "Adagrad": O.Adagrad,
     "Adafactor": getattr(O, "Adafactor", None),
