@@ -93,7 +93,7 @@ def load(
 
     if average is not None and (optim is not None or only is not None):
         raise error("load", errno.EINVAL, "an average is a model: give neither optim nor only with average")
-    rank, world = _place()
+    rank, world = place()
     with _reader.Checkpoint(_ctl.show(_ctl.arguments(path, store, step))) as checkpoint:
         if verify and rank == 0:
             checkpoint.verify()
@@ -111,7 +111,7 @@ class _Options(NamedTuple):
     world: int
 
 
-def _place() -> Tuple[int, int]:
+def place() -> Tuple[int, int]:
     """This process's rank, and the world's size."""
     import torch.distributed as dist
 
@@ -154,7 +154,7 @@ def _fill(
     _check(checkpoint, wrong, missing if options.strict else [], unexpected if options.strict else [])
     groups = _groups(checkpoint, optims, options)
     for entry, saved in pairs:
-        _fill_entry(entry, saved, options.rank)
+        fill_parts(entry.key, saved, entry.layout, options.rank)
     for put, value in groups:
         put(value)
     return Loaded(checkpoint.step, tuple(missing), tuple(unexpected))
@@ -298,26 +298,27 @@ def _positions(runs: List[Run], first: int, last: int, before: List[Run]) -> Lis
     return found
 
 
-def _fill_entry(entry: Entry, saved: "Tensor", rank: int) -> None:
+def fill_parts(key: str, saved: "Tensor", layout: Layout, rank: int) -> None:
+    """Fill the local tensors of a layout with what this rank holds. key: for messages."""
     import torch
 
     with torch.no_grad():
-        for part in entry.layout.parts:
+        for part in layout.parts:
             local = part.local.detach()
             if part.start is not None and part.extent is not None:
-                _copy(local, saved, [Range(s, 1, n) for s, n in zip(part.start, part.extent)])
+                copy_into(local, saved, [Range(s, 1, n) for s, n in zip(part.start, part.extent)])
                 continue
-            lists = held(entry.layout, rank)
+            lists = held(layout, rank)
             if tuple(sum(r.stop - r.start for r in runs) for runs in lists) != tuple(local.shape):
-                text = f"{entry.key}: its local tensor has shape {tuple(local.shape)}, which is not what its layout says"
+                text = f"{key}: its local tensor has shape {tuple(local.shape)}, which is not what its layout says"
                 raise error("load", errno.EINVAL, text)
             at = boxes_of([[Run(r.at, r.at + r.stop - r.start, 0) for r in runs] for runs in lists])
             for (start, extent), (to, _) in zip(boxes_of(lists), at):
                 into = local[tuple(slice(t, t + n) for t, n in zip(to, extent))]
-                _copy(into, saved, [Range(s, 1, n) for s, n in zip(start, extent)])
+                copy_into(into, saved, [Range(s, 1, n) for s, n in zip(start, extent)])
 
 
-def _copy(into: "torch.Tensor", saved: "Tensor", ranges: Sequence[Range]) -> None:
+def copy_into(into: "torch.Tensor", saved: "Tensor", ranges: Sequence[Range]) -> None:
     """Elements of the step, cast if the dtypes differ: from F32 to BF16 and F16 as ckptd rounds them."""
     import torch
 

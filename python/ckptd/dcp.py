@@ -32,7 +32,7 @@ from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _reader
+from . import _fill, _layout, _reader
 from ._pieces import DTYPES, Range
 from ._types import Entry, Home, Layout, Part
 from .errors import CkptdError, NothingToRestore, error
@@ -41,6 +41,7 @@ Path = Union[str, "os.PathLike[str]"]
 BLOB = "dcp"  # the blob per rank in which a Writer keeps what is no tensor
 _PREFIXES = (("model.", "model/"), ("optim.state.", "optim/"), ("optimizer.state.", "optimizer/"))
 _REST = "dcp/"
+_GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (_extra)
 _ALIGN = 64
 
 
@@ -120,7 +121,7 @@ class Reader(StorageReader):
         self._verify = verify
         self._checkpoint: Optional[_reader.Checkpoint] = None
         self._keys: Dict[str, str] = {}
-        self._bytes: Dict[str, bytes] = {}
+        self._bytes: Dict[str, Optional[bytes]] = {}
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """DCP: a load begins."""
@@ -163,14 +164,37 @@ class Reader(StorageReader):
         storage_data = {index: None for index in _indices(state)}
         return _md.Metadata(state_dict_metadata=state, planner_data=planner_data, storage_data=storage_data)
 
-    def _byte_items(self, paths: Dict[str, Any]) -> Dict[str, bytes]:
-        found: Dict[str, bytes] = {}
+    def _byte_items(self, paths: Dict[str, Any]) -> Dict[str, Optional[bytes]]:
+        """What is no tensor: as a Writer kept it, and param_groups as attach kept them. None: it stays as the program has it."""
+        found: Dict[str, Optional[bytes]] = {}
         for name, rank in self.checkpoint.blobs:
             if name == BLOB:
                 items, more = _unpack(self.checkpoint.blob(name, rank), self.checkpoint.path)
                 found.update(items)
                 paths.update(more)
+            elif name.endswith(_GROUPS) and rank in (None, 0):
+                self._group_items(name[: -len(_GROUPS)], self.checkpoint.blob(name, rank), found, paths)
         return found
+
+    def _group_items(self, component: str, blob: bytes, found: Dict[str, Optional[bytes]], paths: Dict[str, Any]) -> None:
+        """param_groups of attach, under the names that they have beside get_optimizer_state_dict's "state"."""
+        from . import _codec
+        from ._extra import READ_NOT
+
+        probe = self.names(component + "/p")
+        if probe is None or not probe.endswith("state.p"):
+            return  # names says of no place for them
+        top = probe[: -len("state.p")]
+        saved = _codec.decode(blob)
+        for i, group in enumerate(saved["groups"]):
+            for key in {**group, **dict.fromkeys(READ_NOT)}:
+                fqn = f"{top}param_groups.{i}.{key}"
+                found[fqn] = None if key in READ_NOT else _saved_bytes(group[key])
+                paths[fqn] = (*filter(None, top.rstrip(".").split(".")), "param_groups", i, key)
+        for of, inner in saved.get("state", {}).items():
+            for key, value in inner.items():
+                found[f"{top}state.{of}.{key}"] = _saved_bytes(value)
+                paths[f"{top}state.{of}.{key}"] = (*filter(None, top.rstrip(".").split(".")), "state", of, key)
 
     def set_up_storage_reader(self, metadata: _md.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """DCP: the metadata is known."""
@@ -188,23 +212,29 @@ class Reader(StorageReader):
     def read_data(self, plan: _planner.LoadPlan, planner: _planner.LoadPlanner) -> "Future[None]":
         """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is written."""
         tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
+        own = _own_reading(tensors, planner)
+        tensors = [item for item in tensors if item.dest_index.fqn not in own]
         if not self.cast:
-            self._check_dtypes(tensors, planner)
+            wanted = [(item.storage_index.fqn, planner.resolve_tensor(item).dtype) for item in tensors]
+            self._check_dtypes(wanted + [(fqn, target.dtype) for fqn, target in own.items()])
         for item in plan.items:
-            if item.type == _planner.LoadItemType.BYTE_IO:
-                planner.load_bytes(item, io.BytesIO(self._bytes[item.storage_index.fqn]))
+            data = self._bytes.get(item.storage_index.fqn) if item.type == _planner.LoadItemType.BYTE_IO else None
+            if data is not None:
+                planner.load_bytes(item, io.BytesIO(data))
         for item in tensors:
             self._read(item, planner)
+        for fqn, target in own.items():
+            self._read_whole(self.checkpoint[self._keys[fqn]], target)
         done: "Future[None]" = Future()
         done.set_result(None)
         return done
 
-    def _check_dtypes(self, items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> None:
+    def _check_dtypes(self, wanted: List[Tuple[str, "torch.dtype"]]) -> None:
         lines = []
-        for item in items:
-            saved, wanted = self._tensor(item).dtype, planner.resolve_tensor(item).dtype
-            if saved != wanted:
-                lines.append(f"  {item.dest_index.fqn} is {wanted}, and {saved} in the checkpoint")
+        for fqn, dtype in wanted:
+            saved = self.checkpoint[self._keys[fqn]].dtype
+            if saved != dtype:
+                lines.append(f"  {fqn} is {dtype}, and {saved} in the checkpoint")
         if lines:
             text = "\n".join([f"{self.checkpoint.path} has other dtypes (Reader(cast=True) casts):", *sorted(set(lines))])
             raise error("restore", errno.EMEDIUMTYPE, text)
@@ -217,18 +247,39 @@ class Reader(StorageReader):
         start = [a + b for a, b in zip(begin, item.storage_offsets)]
         source = self._tensor(item)
         target = planner.resolve_tensor(item).detach()
-        into = target.view(target.shape)  # of 0 dimensions DCP gives a view of 0 dimensions
-        ranges = [Range(s, 1, n) for s, n in zip(start, item.lengths)]
-        if into.dtype == source.dtype:
-            source.read_into(into, ranges)
-        else:
-            into.copy_(source.read(ranges))
+        if tuple(target.shape) != tuple(item.lengths):
+            text = f"DCP asks for {tuple(item.lengths)} elements of {source.key}, for a tensor of {tuple(target.shape)}"
+            raise error("restore", errno.EINVAL, f"{text}: it cannot plan this layout; ckptd.load and attach can")
+        _fill.copy_into(target, source, [Range(s, 1, n) for s, n in zip(start, item.lengths)])
         planner.commit_tensor(item, target)
+
+    def _read_whole(self, source: _reader.Tensor, target: torch.Tensor) -> None:
+        """Fill a DTensor by what ckptd knows of its layout."""
+        rank, world = _fill.place()
+        _fill.fill_parts(source.key, source, _layout.describe(target, rank=rank, world=world), rank)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """DCP: could this be the name of a checkpoint?"""
         return bool(os.fspath(checkpoint_id))
+
+
+def _own_reading(items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> Dict[str, torch.Tensor]:
+    """DTensors for which DCP's plan is not followed: of FSDP2 over tensor parallelism it takes a wrong box if rows are uneven."""
+    state = getattr(planner, "state_dict", None)
+    found: Dict[str, torch.Tensor] = {}
+    for item in items:
+        target = state.get(item.dest_index.fqn) if isinstance(state, dict) else None
+        placements = getattr(target, "placements", ())
+        if isinstance(target, torch.Tensor) and any(type(p).__name__ == "_StridedShard" for p in placements):
+            found[item.dest_index.fqn] = target
+    return found
+
+
+def _saved_bytes(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
 
 
 def _has_dtype(tensor: _reader.Tensor) -> bool:
@@ -398,7 +449,12 @@ class _Session:
         return int(roles.get(last, abi.CKPT_OTHER)) if component.startswith("optim") else int(abi.CKPT_OTHER)
 
     def _seal(self) -> None:
-        if self.handle.seal(self.options.timeout):
+        until = time.monotonic() + self.options.timeout
+        while self.handle.seal(min(5.0, max(0.0, until - time.monotonic()))):
+            if "no daemon" in self.handle.reason():
+                raise error("save", errno.ECONNREFUSED, self.handle.reason())
+            if time.monotonic() < until:
+                continue
             text = f"the ranks were not ready within {self.options.timeout:.0f} s: {self.handle.reason()}"
             raise error("save", errno.ETIMEDOUT, text)
 
