@@ -283,6 +283,7 @@ enum {
 	CKPT_DRY_RUN = 4,
 	CKPT_FROM_MEMORY = 8,
 	CKPT_EXACT = 16, /* with CKPT_LATEST: the newest step or an error, never an older one */
+	CKPT_PEEK = 32,	 /* fill CKPT_SINK tensors only, and go on where the launch is */
 };
 
 struct ckpt_opts {
@@ -335,6 +336,10 @@ struct ckpt_opts {
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
+	/* generation 0: ranks that give the same number are one launch, and another number is a newer
+	 * launch. 0: ranks with a common parent process. Give it if a shell or a profiler stands
+	 * between each rank and what started them, or if one parent starts the ranks again */
+	uint64_t launch;
 };
 
 struct ckpt_placement {
@@ -405,7 +410,8 @@ struct ckpt_step {
 struct ckpt_want {
 	uint32_t size;
 	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: not from
-	 * memory. FROM_MEMORY: not from disk. DRY_RUN: check only. EXACT: never an older step */
+	 * memory. FROM_MEMORY: not from disk. DRY_RUN: check only. EXACT: never an older step.
+	 * PEEK: see ckpt_restore */
 	uint32_t flags;
 	uint64_t step;	      /* or CKPT_LATEST; 0 is a step, not a default */
 	const char *only;     /* restore this component only; NULL: all */
@@ -605,6 +611,20 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * used, if the job has no steps yet; different averages on different ranks. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
+/* Declare an attribute: a key and a text, which every later step has, and which ckptctl show and
+ * ckptctl convert keep. Call it before ckpt_seal; to change one, call it again, and to remove one,
+ * with value NULL; after each of these calls, call ckpt_seal on all ranks. Those of rank 0 are
+ * stored; all ranks may make the same calls, and other ranks' attributes are not compared.
+ *	ckpt_attr(c, "git", "4f1c2ab", &e);
+ *	ckpt_attr(c, "ckpt.alias:model/head.weight", "model/wte.weight", &e);
+ * key: 1 to 2060 bytes of UTF-8 without control characters. Keys that start with "ckpt." are
+ * reserved, except "ckpt.alias:COMPONENT/NAME" with the value "COMPONENT/NAME": it says that the
+ * program knows a tensor of the step, the second one, under the first name, too (tied weights).
+ * value: at most 4096 bytes of UTF-8; it may be empty, and may have several lines.
+ * 0; -EINVAL: key or value is not as above; -ENOENT: value is NULL, and there is no such attribute;
+ * -E2BIG: there are 65000 already; -ENOMEM. */
+int ckpt_attr(ckpt *c, const char *key, const char *value, struct ckpt_err *err);
+
 /* Send the declarations to the daemon, and wait up to wait_ns until every rank has done so and the
  * slots are in memory. 0: ready. CKPT_SKIPPED: not yet. Then training may start, snapshots are
  * skipped until it is ready, and another call continues to wait; err names the ranks that are
@@ -642,6 +662,36 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
  * modify the state or unmap its memory. When it has returned, with any result, you may modify the
  * state. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
+
+/* After which step does the launch stop? Ranks that are to stop, say because of SIGTERM, must stop
+ * after the same step, or the others wait for them in their next collective for ever. Each rank
+ * calls ckpt_last at the beginning of every step, before it changes the state, and whoever wants
+ * the launch to stop calls ckpt_stop, on one rank or on several, whenever it likes:
+ *
+ *	void on_sigterm(int sig) { ckpt_stop(c); }
+ *	...
+ *	for (bool last = false; !last; ) {
+ *		last = ckpt_last(c, step + 1) == 1;
+ *		forward_backward();
+ *		ckpt_guard(c, NULL);
+ *		optimizer_step();
+ *		ckpt_snapshot(c, ++step, last ? &final : NULL);
+ *	}
+ *
+ * [any] ckpt_stop may be called from signal handlers, too: it takes no lock, makes no system call,
+ * and does not wait. It makes that step the last one which follows the highest step that any rank
+ * was told is not the last. If it is called again, nothing changes. 0, -EINVAL, -ECHILD.
+ * [fast] ckpt_last: 1: this step is the last one, or beyond it; 0: it is not, and no rank will be
+ * told that it is. -EINVAL: step is 2^55 - 2 or more; -ECHILD. The steps of a rank must not shrink,
+ * except after ckpt_restore: there all ranks begin anew with the restored step, and if ckpt_stop
+ * was called before, the first step after the restored one is the last.
+ *
+ * The ranks of a launch agree from the moment that ckpt_seal has returned 0 on all of them, also
+ * while their daemon is stopped, exits, or is replaced. Before that, and if they have never been
+ * attached to one daemon together, each rank knows only of its own calls, or of those of the ranks
+ * on the same daemon; what was asked of it counts for all ranks as soon as they agree. */
+int ckpt_stop(ckpt *c);
+int ckpt_last(ckpt *c, uint64_t step);
 
 /* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: it was skipped or torn, or is
  * staged and will not be written; -EIO, -ENOSPC, ...: it could not be written, err says why. The
@@ -695,6 +745,18 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * is being written, too, unless that is about to be committed. The first commit that follows sets
  * aside the steps on disk above the restored one. Until then another ckpt_restore can find them,
  * unless a newer snapshot is staged. With DRY_RUN nothing changes.
+ *
+ * With CKPT_PEEK in want.flags it fills the declared CKPT_SINK tensors alone (with .only those of
+ * that component: "ema.NAME" for an average), and nothing else changes: the launch stays where it
+ * is, no copy is torn, no step is given up or set aside, and snapshots go on. It may be called at
+ * any time after ckpt_seal, on all ranks, for example between two snapshots to evaluate an average.
+ * With CKPT_LATEST it takes the newest step, in memory or on disk, that has all of these tensors;
+ * newer steps that lack one are not errors, and got.passed names only damaged ones. got.step says
+ * which step it was. It does not combine with LENIENT and EXACT. Blobs are not read. -ENOENT: no
+ * step has these tensors, or no rank has declared one; -EMEDIUMTYPE: the step has them in another
+ * shape or type. After an error the memory of these tensors is undefined, and nothing else:
+ * ckpt_snapshot goes on as before.
+ *
  * -ENOENT: there is nothing to restore, and memory is as it was before; with CKPT_LATEST training
  * may start at step 0. If an earlier call had begun to write and failed - its daemon ended, say -
  * memory is undefined, and -EUCLEAN comes instead of -ENOENT, with every want but a DRY_RUN, until

@@ -11,6 +11,11 @@
 /* One line each, which tests/mutants reads. */
 /* clang-format off */
 #define MUTANTS(X) \
+	/* --- the last step --- */ \
+	X(LAST_STORED, wire, "a rank that goes on is seen by one that stops at the same time") \
+	X(LAST_TOO_SOON, wire, "the last step is one that no rank was told to go on from") \
+	X(LAST_LINE_IGNORED, wire, "after a restore the last step is begun anew once") \
+	X(LAST_NEWEST_PAGE, client, "ranks agree about the last step while they change daemons") \
 	/* --- averages --- */ \
 	X(EMA_ONE_BRANCH, ema, "from 0.5 on the update goes out from the source") \
 	X(EMA_TWO_PRODUCTS, ema, "an average that has reached its source stays there") \

@@ -99,6 +99,11 @@ struct average {
 	bool advised;	/* the log has what is allowed and not advised */
 };
 
+/* One ckpt_attr: declare_attr.c's. */
+struct attr {
+	char *key, *value;
+};
+
 struct blob {
 	char *name;
 	uint32_t hash; /* of the name */
@@ -151,6 +156,7 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
+	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
@@ -228,6 +234,8 @@ struct ckpt {
 	struct names blob_names;
 	struct average *average[TABLE_AVERAGES_MAX]; /* [naverage] in the order of their names */
 	uint32_t naverage;
+	struct attr *attr; /* [nattr] in the order of their keys */
+	uint32_t nattr, cap_attr;
 	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
 	struct by_value {
 		const struct part_of *part;
@@ -279,6 +287,7 @@ struct ckpt {
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;
 
+	_Atomic uint64_t last; /* as shared_job.last: what this rank was told, LAST in shared.h */
 	/* counters, written by the trainer's thread, read by ckpt_stats from any */
 	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
 		reattached, stall_log2_ns[40];
@@ -333,6 +342,10 @@ bool declared_now(const ckpt *c);
 /* Has it to be known first that starting over is meant? Two loads. l: NULL without a daemon. */
 bool client_unclean(const ckpt *c, const struct link *l);
 
+/* A restore of all ranks has succeeded: steps begin anew. line: last_line before its request. */
+uint32_t last_line(ckpt *c);
+void last_anew(ckpt *c, uint32_t line);
+
 void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or without */
 /* Is the step that is marked now to be written by persist_every? */
 bool due_now(ckpt *c, struct link *l);
@@ -362,6 +375,10 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
 int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
 void declare_averages_free(ckpt *c);
+/* Attributes as a section of the declaration, in memory of the arena; *ret_len 0: there is none. */
+int declare_attrs_section(const ckpt *c, struct arena *a, const void **ret_bytes, uint64_t *ret_len,
+			  struct ckpt_err *err);
+void declare_attrs_free(ckpt *c);
 /* Directories that a declaration needs. Immutable and counted. */
 struct seeds {
 	_Atomic uint32_t refs;

@@ -216,6 +216,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	struct wire_restored r = { 0 };
 	struct ckpt_err why = { 0 };
 	int rc = client_check(c, err);
+	uint32_t line = 0;
 	bool asked;
 
 	if (rc < 0)
@@ -228,6 +229,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	asked = rc == 0;
 	if (asked) {
 		if (!(w.flags & CKPT_DRY_RUN)) {
+			line = last_line(c);
 			mark_end(c);
 			shadow_copy(c, false); /* what is not restored stays */
 		}
@@ -248,6 +250,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	passed_say(c, &r);
 	if (!(w.flags & CKPT_DRY_RUN)) {
 		shadow_copy(c, true);
+		last_anew(c, line);
 		line_back(c, r.step);
 		taken_say(c, &w, &r);
 	}

@@ -225,6 +225,64 @@ bool shared_ticket_over(const struct shared_job *job, struct ticket t)
 	return over && !ticket_newer(t, gate_ticket(over)) && !MUTANT(OVER_UNCHECKED);
 }
 
+/* --- LAST: a change is tried on the value that was read until nobody else was faster --- */
+#define LINE_SHIFT 55
+#define LINE_MASK (UINT64_C(0xff) << LINE_SHIFT)
+#define LAST_N(word) ((word) & ((UINT64_C(1) << LINE_SHIFT) - 1))
+
+static bool last_swap(_Atomic uint64_t *last, uint64_t *was, uint64_t to)
+{
+	POINT();
+	if (MUTANT(LAST_STORED)) {
+		atomic_store_explicit(last, to, memory_order_release);
+		return true;
+	}
+	return atomic_compare_exchange_weak_explicit(last, was, to, memory_order_acq_rel,
+						     memory_order_acquire);
+}
+
+bool shared_last_ask(_Atomic uint64_t *last, uint64_t step)
+{
+	uint64_t was = atomic_load_explicit(last, memory_order_acquire);
+
+	while (!(was & SHARED_LAST) && LAST_N(was) < step + 1)
+		if (last_swap(last, &was, (was & LINE_MASK) | (step + 1)))
+			return false;
+	return was & SHARED_LAST && step + 1 >= LAST_N(was);
+}
+
+void shared_last_bring(_Atomic uint64_t *last, uint64_t known)
+{
+	uint64_t was = atomic_load_explicit(last, memory_order_acquire), n;
+
+	do {
+		n = MAX(LAST_N(known),
+			LAST_N(was) + (known & SHARED_LAST && !MUTANT(LAST_TOO_SOON)));
+		if (was & SHARED_LAST || (!(known & SHARED_LAST) && n == LAST_N(was)))
+			return;
+	} while (!last_swap(last, &was, (known & SHARED_LAST) | (was & LINE_MASK) | n));
+}
+
+void shared_last_stop(_Atomic uint64_t *last)
+{
+	shared_last_bring(last, SHARED_LAST);
+}
+
+uint32_t shared_last_line(const _Atomic uint64_t *last)
+{
+	return (atomic_load_explicit(last, memory_order_acquire) & LINE_MASK) >> LINE_SHIFT;
+}
+
+void shared_last_anew(_Atomic uint64_t *last, uint32_t line)
+{
+	uint64_t was = atomic_load_explicit(last, memory_order_acquire),
+		 next = (uint64_t)(line + 1) << LINE_SHIFT & LINE_MASK;
+
+	while (((was & LINE_MASK) >> LINE_SHIFT == line || MUTANT(LAST_LINE_IGNORED)) &&
+	       !last_swap(last, &was, (was & SHARED_LAST) | next))
+		;
+}
+
 void shared_gate_give(struct shared_job *job, uint32_t slot)
 {
 	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + 4), memory_order_acq_rel);

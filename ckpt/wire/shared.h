@@ -130,6 +130,35 @@
  * slots are given by the daemon alone, and it looks at changed[] of all that it holds whenever it
  * looks at the marks, which is before it gives slots: so it looks before more than WIRE_SLOTS_MAX
  * new ones can have been marked.
+ *
+ * LAST: after which step does the whole launch stop? One word of the job page, `LAST << 63 | line <<
+ * 55 | n`, is all that decides. n is 1 + the highest step that any rank was told is not the last
+ * one; with LAST, 1 + the last step; 0 stands for "before any step". It is changed by
+ * compare-and-swap only, and line is kept by all but C:
+ *
+ *   # | change                      | by whom, when
+ *   A | n -> step + 1, if greater   | client: ckpt_last of a step; it then says "not the last"
+ *   B | n -> LAST, n + 1            | client: ckpt_stop
+ *   C | line, n -> line + 1, 0;     | client: its ckpt_restore succeeded, and line is what it was
+ *     | LAST stays                  | when the rank sent its request
+ *
+ * ckpt_last says "last" if LAST is set and the step is not below the last one, and it says "not the
+ * last" if LAST is set and the step is below it. So A and B are ordered by the word, and no rank is
+ * told "last" for a step of which another one was told "not the last".
+ *
+ * C: no rank has the answer of a restore before all ranks have sent their requests, and none does A
+ * in between. So all of them have noted the same line, and the first one that has the answer does
+ * C, before its next A; for the others line is another one already. Therefore all ranks begin anew
+ * after the same step. A stop that was asked for stays: the first step after the restore is the
+ * last one then.
+ *
+ * The word belongs to the ranks, and the daemon does not use it. It need not move to the page of
+ * the next daemon, because pages stay mapped: the ranks of a launch use, for ever, the oldest page
+ * on which all of them have met (`joined`, which the daemon stores when an epoch is ready for the
+ * first time and never takes back). It is the same page for every rank, because no rank can be
+ * replaced within a launch. Before there is one, a rank uses the oldest page that it has, or its
+ * own word if it has none. What it was told there goes along, by A and B, to the first page on
+ * which all have met.
  */
 #ifndef CKPT_WIRE_SHARED_H
 #define CKPT_WIRE_SHARED_H
@@ -313,6 +342,9 @@ struct shared_job {
 	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
 	 * to before the first byte of each */
 	_Atomic uint32_t fills;
+	/* daemon: 1 since all ranks have been ready at the same time; see LAST above */
+	_Atomic uint32_t joined;
+	_Atomic uint64_t last; /* clients: see LAST above */
 };
 
 struct ticket {
@@ -367,6 +399,17 @@ bool shared_ticket_over(const struct shared_job *job, struct ticket t);
 bool shared_stable(struct shared_rank *r);
 /* What a guard does last: say that the state may change, and whether it had been changed before. */
 void shared_update(struct shared_rank *r, bool changed);
+/* LAST, on a word of a page or of the handle: lock-free, for signal handlers too. A: is this step
+ * the last one, or beyond it? */
+#define SHARED_LAST (UINT64_C(1) << 63)
+#define SHARED_LAST_STEP_MAX ((UINT64_C(1) << 55) - 3)
+bool shared_last_ask(_Atomic uint64_t *last, uint64_t step);
+void shared_last_stop(_Atomic uint64_t *last); /* B; the first one counts */
+/* What another word says, brought into this one: A, and B if a last step is known there. */
+void shared_last_bring(_Atomic uint64_t *last, uint64_t known);
+/* C, and what is to be noted for it. */
+uint32_t shared_last_line(const _Atomic uint64_t *last);
+void shared_last_anew(_Atomic uint64_t *last, uint32_t line);
 /* The words of the record of shared_snap_next, before it is published. */
 void shared_canary_write(struct shared_snap *s, const struct shared_canary_word *at, uint32_t n);
 
