@@ -90,21 +90,33 @@ def _group_state(optim: Any, init: Any, group: Dict[str, Any]) -> int:
     finally:
         for p in params:
             p.grad = had[id(p)]
+            _own_memory(optim.state.get(p))
         empty = [p for p in params if p in optim.state and not optim.state[p]]
         for p in empty:
             del optim.state[p]
     return sum(1 for p in params if p in optim.state)
 
 
+def _own_memory(values: Optional[Dict[Any, Any]]) -> None:
+    """If an optimizer has taken the strides of its gradient over, or the gradient itself: memory for each element."""
+    import torch
+
+    for key, value in (values or {}).items():
+        if isinstance(value, torch.Tensor) and not _layout.is_dtensor(value) and value.layout is torch.strided:
+            if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
+                values[key] = value.contiguous()  # type: ignore[index]
+
+
 def _no_gradient(p: Any) -> Any:
     """Something with the shape, type and layout of a gradient, and the memory of one element: zeros, expanded."""
     import torch
 
-    if _layout.is_dtensor(p):
-        local = p._local_tensor
+    local = p._local_tensor if _layout.is_dtensor(p) else p
+    if local.numel() == 0:
+        zeros = torch.zeros(local.shape, dtype=local.dtype, device=local.device)
+    else:
         zeros = torch.zeros((), dtype=local.dtype, device=local.device).expand(local.shape)
-        return _layout.dtensor_like(p, zeros)
-    return torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+    return _layout.dtensor_like(p, zeros) if local is not p else zeros
 
 
 class _Wanted(NamedTuple):
