@@ -4,8 +4,9 @@
 Called by pip (`pip install ./python`, also with -e), and by `make wheel` as `python3 python/backend.py DIRECTORY`. Standard
 library only, Python >= 3.9.
 
-Invariants: the programs need nothing but glibc, of the version that the wheel's tag says; the same inputs give the same
-bytes. A wheel that would not run elsewhere is not made.
+Invariants: a wheel whose tag is manylinux has programs that need nothing but glibc, of the version that the tag says.
+`make wheel` makes no other one; pip, where a library cannot be linked statically, makes one for this machine alone, whose
+tag is linux. The same inputs give the same bytes.
 """
 
 import base64
@@ -112,25 +113,28 @@ class Elf:
             at += after
 
 
-def platform_tag(paths):
-    """manylinux_X_Y_ARCH: X.Y is the newest glibc whose symbols the files need. They must need nothing but glibc."""
-    newest, machine = (2, 17), None
+def platform_tag(paths, portable):
+    """manylinux_X_Y_ARCH: X.Y is the newest glibc whose symbols the files need, and they need nothing but glibc.
+
+    Otherwise linux_ARCH, which is right for this machine; if portable, SystemExit names what they need.
+    """
+    newest, glibc, others = (2, 17), False, []
     for path in paths:
         elf = Elf(path)
-        others = [name for name in elf.needed if not GLIBC.match(name)]
-        if others:
-            raise SystemExit("ckptd: %s needs %s: link it statically, or the wheel would not run on other machines" % (
-                path, ", ".join(others)))  # fmt: skip
         machine = MACHINES.get(elf.machine, os.uname().machine)
+        glibc = glibc or "libc.so.6" in elf.needed
+        others += ["%s needs %s" % (path, name) for name in elf.needed if not GLIBC.match(name)]
         for name in elf.versions:
-            if name == "GLIBC_ABI_DT_RELR":
-                newest = max(newest, (2, 36))
-            found = re.match(r"^GLIBC_(\d+)\.(\d+)", name)
+            found = re.match(r"^GLIBC_(\d+)\.(\d+)", "GLIBC_2.36" if name == "GLIBC_ABI_DT_RELR" else name)
             if found:
                 newest = max(newest, (int(found.group(1)), int(found.group(2))))
-    if not any(name.startswith("libc.so") for path in paths for name in Elf(path).needed):
-        return "linux_" + machine
-    return "manylinux_%d_%d_%s" % (newest + (machine,))
+    if glibc and not others:
+        return "manylinux_%d_%d_%s" % (newest + (machine,))
+    why = "; ".join(others) or "the programs do not use glibc"
+    if portable:
+        raise SystemExit("ckptd: the wheel would not run on other machines: %s: link it statically" % why)
+    print("ckptd: the wheel is for this machine alone: %s" % why, flush=True)
+    return "linux_" + machine
 
 
 # --- the wheel ---
@@ -225,9 +229,9 @@ def get_requires_for_build_wheel(config_settings=None):
 get_requires_for_build_editable = get_requires_for_build_sdist = get_requires_for_build_wheel
 
 
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None, portable=False):
     paths = programs()
-    return write_wheel(wheel_directory, "py3-none-" + platform_tag(paths), package_files() + stripped(paths))
+    return write_wheel(wheel_directory, "py3-none-" + platform_tag(paths, portable), package_files() + stripped(paths))
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
@@ -246,4 +250,4 @@ if __name__ == "__main__":
     for old in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else []:
         if old.endswith(".whl"):
             os.remove(os.path.join(sys.argv[1], old))
-    print(os.path.join(sys.argv[1], build_wheel(sys.argv[1])))
+    print(os.path.join(sys.argv[1], build_wheel(sys.argv[1], portable=True)))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, List
 
 if TYPE_CHECKING:
     from . import dcp as dcp
-    from ._extra import rng as rng
+    from ._rng import rng as rng
     from ._reader import load as load
     from ._reader import open as open
     from ._reader import view as view
@@ -47,7 +47,7 @@ _WHERE: Dict[str, str] = {
     "attach": "run",
     "Run": "run",
     "Restored": "run",
-    "rng": "_extra",
+    "rng": "_rng",
     "open": "_reader",
     "load": "_reader",
     "view": "_reader",
