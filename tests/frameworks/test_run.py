@@ -265,7 +265,7 @@ class Steps(One):
         train(run, model, optim, 1, 1)
         self.assertEqual(run.wait(), 1)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        names = {t["name"] for t in self.shown(job, 1)["tensors"]}
+        names = {t["component"] + "/" + t["name"] for t in self.shown(job, 1)["tensors"]}
         self.assertIn("optim/first.weight.momentum_buffer", names)
 
     def test_misuse_of_step_is_named(self):
@@ -342,7 +342,7 @@ class Steps(One):
         for step, loss in enumerate(losses, 1):
             train(run, model, optim, step, step, loss=loss, notes={"lr": 0.25})
             self.assertEqual(run.wait(), step)
-        notes = [{n["key"]: n["value"] for n in self.shown(job, s)["notes"]} for s in range(1, 7)]
+        notes = [self.shown(job, s)["notes"] for s in range(1, 7)]
         self.assertEqual([n.get("loss") for n in notes][:3] + [notes[4]["loss"], notes[5]["loss"]], [1.5, 2.5, None, 4.5, 3.0])
         self.assertEqual({n["lr"] for n in notes}, {0.25})
         with self.assertRaisesRegex(ValueError, "2 elements"), run.step(7, loss=torch.zeros(2)):
@@ -430,7 +430,7 @@ class Hazards(One):
             train(run, model, optim, 2, 4)
         run.wait()
         about = self.shown(job, 4)
-        self.assertNotIn("model/extra.weight", {t["name"] for t in about["tensors"]})
+        self.assertNotIn("extra.weight", {t["name"] for t in about["tensors"]})
 
     def test_a_state_dict_that_raises_costs_its_steps_and_not_the_training(self):
         class Fails:
