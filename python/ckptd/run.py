@@ -25,6 +25,7 @@ from ._blobs import Blobs, extras_of
 from ._extra import ExtraError
 from ._launch import launch
 from ._outcome import Outcomes, warn
+from ._signals import Signals
 from ._training import Training
 
 log = logging.getLogger("ckptd")
@@ -107,7 +108,7 @@ class Run:
         self._wait_said = False
         self._averaging = ""  # the average that is in the model
         self._averages: Dict[str, _averaged.Average] = {}
-        self._signals: Any = None
+        self._signals: Optional[Signals] = None
 
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""
@@ -559,7 +560,8 @@ def attach(
     place = launch(rank, world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
-        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0, slots=slots,
+        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
+        launch=place.token, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:

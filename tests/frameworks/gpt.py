@@ -287,12 +287,8 @@ class Trainer:
 
     def state(self) -> Dict[str, torch.Tensor]:
         """All that must be restored, by the checkpoint's keys, as the framework has it: DTensors where they are."""
-        found, names = {}, {}
-        for name, p in self.model.named_parameters():
-            name = clean(name)
-            found["model/" + name], names[p] = p.detach(), name
-        for name, b in self.model.named_buffers():
-            found["model/" + clean(name)] = b.detach()
+        found = named(self.model)
+        names = {p: clean(name) for name, p in self.model.named_parameters()}
         for p, state in self.optim.state.items():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
@@ -305,6 +301,12 @@ class Trainer:
 
     def digests(self) -> Dict[str, str]:
         return {key: digest(t) for key, t in self.tensors().items()}
+
+
+def named(model: nn.Module) -> Dict[str, torch.Tensor]:
+    """Parameters and buffers, by the checkpoint's keys."""
+    found = {"model/" + clean(name): p.detach() for name, p in model.named_parameters()}
+    return {**found, **{"model/" + clean(name): b.detach() for name, b in model.named_buffers()}}
 
 
 def clean(name: str) -> str:
