@@ -170,6 +170,9 @@ struct decl {
 	 * last page, of its raw_bytes, is its seal (average.h) */
 	struct averages *averages;
 	uint64_t average_at;
+	char *attributes; /* of rank 0: as wire/attributes.h; NULL: none */
+	uint64_t attributes_bytes;
+	uint32_t nattribute;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
 	uint64_t own_bytes; /* that the library copies */
 	uint64_t raw_bytes;
@@ -197,7 +200,7 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, averages, raw_bytes), not of table, copy and
+/* Of what its slot holds (part, main, constant, averages, attributes, raw_bytes), not of table, copy and
  * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
