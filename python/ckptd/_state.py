@@ -13,7 +13,7 @@ import dataclasses
 import gc
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _flat, _layout, _mesh, _names
+from . import _abi, _flat, _layout, _mesh, _names
 from ._optim import create_state, create_state_like
 from ._types import Entry, Home, Layout, Mesh
 
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Loose", "Parameter", "State", "UnsupportedState", "collect", "create_state", "create_state_like"]
 
-# enum ckpt_class
-STABLE, VOLATILE, DERIVED = 0, 1, 3
-# enum ckpt_role
-OTHER, PARAM, MASTER, MOMENT1, MOMENT2, BUFFER, COUNTER = 0, 1, 2, 3, 4, 5, 7
-_F32, _HALF = 13, (9, 10)
+STABLE, VOLATILE, DERIVED = _abi.CKPT_STABLE, _abi.CKPT_VOLATILE, _abi.CKPT_DERIVED
+OTHER, PARAM, MASTER, BUFFER = _abi.CKPT_OTHER, _abi.CKPT_PARAM, _abi.CKPT_MASTER, _abi.CKPT_BUFFER
+MOMENT1, MOMENT2, COUNTER = _abi.CKPT_MOMENT1, _abi.CKPT_MOMENT2, _abi.CKPT_COUNTER
+_F32, _HALF = _abi.CKPT_F32, (_abi.CKPT_F16, _abi.CKPT_BF16)
 
 _ROLES = {
     "step": COUNTER,
@@ -401,7 +400,7 @@ class _Collector:
         other = updated.setdefault(owner.name, p)
         if other is p:
             return False
-        why = "the optimizer updates it and model/%s, which are the same memory: tie the parameters (a.weight = b.weight)"
+        why = "the optimizer updates it and model/%s, which are the same memory: tie them (a.weight = b.weight)"
         self._problem("model", owner.alias or owner.name, why % owner.name)
         return True
 

@@ -51,7 +51,8 @@ def question(layout):
     order = {}
     for p in layout.placements:
         assert p.how == _layout.SHARD and text[p.mesh_dim] == "R"
-        text[p.mesh_dim] = "_S(%d, %d)" % (p.tensor_dim, p.split_factor) if p.split_factor > 1 else "S(%d)" % p.tensor_dim
+        strided = p.split_factor > 1
+        text[p.mesh_dim] = "_S(%d, %d)" % (p.tensor_dim, p.split_factor) if strided else "S(%d)" % p.tensor_dim
         order.setdefault(p.tensor_dim, []).append(p.mesh_dim)
     asked = {
         "shape": list(layout.shape),

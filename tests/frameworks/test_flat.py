@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FSDP1's flat parameters and ZeroRedundancyOptimizer: what each rank declares of the original parameters."""
 
+import collections
 import unittest
 
 from one_process import as_rank, numel_of, torch  # first: it sets the path
@@ -12,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
 
 
+Info = collections.namedtuple("Info", "component name of dtype shape")
 CPU = torch.device("cpu")
 
 
@@ -134,6 +136,23 @@ class Fsdp1(unittest.TestCase):
             step = held["optim/%s.step" % name]
             self.assertEqual({r % 3 for r in holders}, {r - 3 for r in holders if r > 2})
             self.assertEqual((set(step), set(step[min(step)].mesh.ranks)), (holders, holders))
+
+    def test_state_that_a_checkpoint_has(self):
+        """SGD's momentum, which _init_group does not make: flat like the parameter."""
+        saved = [Info("optim", n + ".momentum_buffer", "model/" + n, 13, shape) for n, shape in SHAPES.items()]
+        for orig, rank in ((orig, rank) for orig in (False, True) for rank in range(3)):
+            with as_rank(rank, 3):
+                net = self.wraps(use_orig_params=orig)(numbered())
+                optim = torch.optim.SGD(net.parameters(), momentum=0.9)
+                state = _state.collect(net, optim, rank=rank, world=3)
+                names = {p: one.name for p, one in state.parameters.items()}
+                self.assertEqual(_optim.create_state_like(optim, saved, names=names), [])
+                state = _state.collect(net, optim, rank=rank, world=3)
+                state.check()
+                got = {e.key: e.layout for e in state.entries}
+                for n in SHAPES:
+                    ours = got["optim/%s.momentum_buffer" % n]
+                    self.assertTrue(_layout.same_cut(ours, got["model/" + n]), (orig, rank, n))
 
     def test_the_names_are_those_of_the_plain_model(self):
         with as_rank(0, 2):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_launch: what each launcher says, and which ranks are one launch: real torchrun, shells between the ranks and what started
-them, and environments as srun and mpirun make them. Every rank of a job attaches to a daemon with its token."""
+"""_launch: what each launcher says, and which ranks are one launch: real torchrun, shells between the ranks and what
+started them, and environments as srun and mpirun make them. Every rank of a job attaches to a daemon with its token.
+"""
 
 import os
 import pathlib
@@ -15,7 +16,8 @@ import rig  # noqa: E402
 from ckptd import _launch  # noqa: E402
 from ckptd._launch import LaunchError, launch  # noqa: E402
 
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
+            "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
 OMPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "prterun-1"}  # fmt: skip
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
@@ -91,6 +93,11 @@ class Environments(unittest.TestCase):
         self.assertNotIn(token(TORCHELASTIC_RUN_ID="x"), same)
         self.assertNotEqual(launch(env=SRUN).token, launch(env={**SRUN, "SLURM_STEP_ID": "1"}).token)
         self.assertTrue(0 < launch(env={}).token < 1 << 63)
+
+    def test_each_single_process_of_one_shell_is_a_launch_of_its_own(self):
+        code = "import sys; sys.path.insert(0, sys.argv[1]); from ckptd._launch import launch; print(launch(env={}).token)"
+        said = [subprocess.check_output([sys.executable, "-c", code, rig.PACKAGE], timeout=rig.LIMIT) for _ in range(2)]
+        self.assertNotEqual(said[0], said[1])
 
 
 ATTACH = """
@@ -179,8 +186,9 @@ class Launchers(rig.Case):
             command = [sys.executable, script]
             if shell:
                 command = ["bash", "-c", '"$0" "$1"; exit $?'] + command
-            p = subprocess.Popen(command, env={**self.env, "MEET": "0", **env_of(r)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT)  # fmt: skip
+            env = {**self.env, "MEET": "0", **env_of(r)}
+            pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            p = subprocess.Popen(command, env=env, **pipe)
             self.addCleanup(p.stdout.close)
             self.addCleanup(p.wait)
             self.addCleanup(p.kill)

@@ -68,7 +68,8 @@ class Held(unittest.TestCase):
 
                 def make(rank):
                     mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("fsdp", "tp"))
-                    return sharded([(n, m) for n in (1, 2, 5, 7, 8, 13) for m in (2, 5)], mesh["fsdp"], mesh["tp"], Shard(dim))
+                    shapes = [(n, m) for n in (1, 2, 5, 7, 8, 13) for m in (2, 5)]
+                    return sharded(shapes, mesh["fsdp"], mesh["tp"], Shard(dim))
 
                 layouts = self.check_job(dp * tp, make)
                 self.assertEqual({one.mesh.names for one in layouts}, {("fsdp", "tp")})
@@ -154,7 +155,8 @@ class Held(unittest.TestCase):
 
     def test_a_mesh_without_names(self):
         def make(rank):
-            return [distribute_tensor(arange((5, 3)), init_device_mesh("cpu", (2, 2)), [Shard(1), Replicate()], src_data_rank=None)]
+            mesh = init_device_mesh("cpu", (2, 2))
+            return [distribute_tensor(arange((5, 3)), mesh, [Shard(1), Replicate()], src_data_rank=None)]
 
         self.assertEqual(self.check_job(4, make)[0].mesh.names, ("dim0", "dim1"))
 
@@ -269,7 +271,8 @@ class Held(unittest.TestCase):
             )
             self.refused(neither, "(9,)")
             mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("a", "b"))
-            self.refused(distribute_tensor(torch.zeros(4), mesh["a"], [Shard(0)], src_data_rank=None), "the job has 1", world=1)
+            large = distribute_tensor(torch.zeros(4), mesh["a"], [Shard(0)], src_data_rank=None)
+            self.refused(large, "the job has 1", world=1)
 
     def test_a_subclass_that_says_nothing_is_refused_and_one_without_dispatch_is_a_tensor(self):
         class Wrapped(torch.Tensor):
@@ -384,7 +387,7 @@ class Lifting(unittest.TestCase):
 
 
 def sharded(shapes, fsdp, tp=None, tp_placement=None):
-    """Parameters that fully_shard cut, over tensor parallelism if there is a tp mesh. Values are the indices of elements."""
+    """Parameters that fully_shard cut, over tensor parallelism if there is a tp mesh. Values are indices."""
     module = nn.Module()
     for i, shape in enumerate(shapes):
         value = arange(shape)

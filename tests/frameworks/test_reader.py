@@ -6,7 +6,6 @@ The steps are those of build/trainer, and of torch programs. `ckptctl cat` and `
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -16,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Any, Dict, Iterator, List, Sequence
+import unittest.mock
+from typing import Any, Dict, List, Sequence
 
 import gpt
 import ranks
 import torch
 
 import ckptd
-from ckptd import _fill, _pieces, _view
+from ckptd import _fill, _pieces
 from ckptd._reader import Checkpoint, Pickled
 from ckptd.errors import CkptdError, Damaged, NothingToRestore, NotFitting, NotRestorable, NotSupported
 
@@ -105,6 +105,17 @@ class Open(Oracle):
                     key = draw.choice(sorted(whole))
                     index = self._index(draw, checkpoint[key].shape)
                     self.assertTrue(torch.equal(checkpoint[key][index], whole[key][index]), (key, index))
+
+    def test_blocks_that_are_too_many_are_gathered_by_number(self) -> None:
+        with unittest.mock.patch.object(_pieces, "RUNS_MAX", 0):
+            self.test_an_index_means_what_it_means_to_torch()
+            self.test_every_element_is_what_ckptctl_cat_prints()
+
+    def test_progressions_and_values_of_f4(self) -> None:
+        runs = _pieces.runs_of([[0, 2], {"start": 6, "len": 2, "stride": 8, "count": 3}])
+        self.assertEqual([(r.start, r.stop, r.at) for r in runs], [(0, 2, 0), (6, 8, 2), (14, 16, 4), (22, 24, 6)])
+        runs = _pieces.runs_of([[0, 2], {"start": 6, "len": 2, "stride": 8, "count": 2}], halve=True)
+        self.assertEqual([(r.start, r.stop, r.at) for r in runs], [(0, 1, 0), (3, 4, 1), (7, 8, 2)])
 
     @staticmethod
     def _index(draw: Any, shape: Sequence[int]) -> Any:

@@ -86,7 +86,8 @@ class Collect(unittest.TestCase):
         self.assertEqual(roles["scale.exp_avg_sq"], (_state.MOMENT2, _state.STABLE, "model/scale"))
         self.assertEqual(state.aliases, {"model/head.weight": "model/embed.weight"})
         self.assertEqual(table(state)["model/embed.weight"].aliases, ("head.weight",))
-        self.assertEqual({n for n, _ in net.state_dict().items()}, {e.name for e in state.entries if e.component == "model"} | {"head.weight"})
+        names = {e.name for e in state.entries if e.component == "model"}
+        self.assertEqual(set(net.state_dict()), names | {"head.weight"})
 
     def test_homes_are_where_the_program_keeps_its_tensors(self):
         net = Net()
@@ -206,7 +207,8 @@ class Collect(unittest.TestCase):
         with self.assertRaises(_state.UnsupportedState) as caught:
             state.check()
         text = str(caught.exception)
-        for said in ("model/a: ", "model/b: it is sparse", "model/c: it is on the meta", "1107 bytes", "zero byte", "(5, 4)", "masters="):
+        found = ("model/a: ", "model/b: it is sparse", "model/c: it is on the meta", "1107 bytes", "zero byte")
+        for said in found + ("(5, 4)", "masters="):
             self.assertIn(said, text)
         self.assertEqual(len(caught.exception.problems), 6)
         self.assertEqual([e.name for e in state.entries], ["d"])
@@ -232,8 +234,9 @@ class Collect(unittest.TestCase):
         state = collect(net, optim)
         state.check()
         got = table(state)
-        self.assertEqual((got["model/weight"].cls, got["model/weight"].of), (_state.DERIVED, "optim/weight.master_param"))
-        self.assertEqual((got["optim/weight.master_param"].role, got["optim/weight.master_param"].of), (_state.MASTER, "model/weight"))
+        param, master = got["model/weight"], got["optim/weight.master_param"]
+        self.assertEqual((param.cls, param.of), (_state.DERIVED, "optim/weight.master_param"))
+        self.assertEqual((master.role, master.of), (_state.MASTER, "model/weight"))
 
     def test_masters_that_the_optimizer_updates(self):
         net = nn.Linear(3, 2, dtype=torch.bfloat16)
@@ -269,9 +272,8 @@ class Collect(unittest.TestCase):
         net = nn.Linear(2, 2, bias=False)
         optim = torch.optim.SGD(net.parameters())
         p = net.weight
-        optim.state[p].update(
-            {"step": 3, "none": None, "q": [torch.zeros(2, 2), {"u": torch.zeros(2)}], "f": Factor(torch.zeros(2), 4), 7: torch.ones(1)}
-        )
+        optim.state[p].update({"step": 3, "none": None, "q": [torch.zeros(2, 2), {"u": torch.zeros(2)}]})
+        optim.state[p].update({"f": Factor(torch.zeros(2), 4), 7: torch.ones(1)})
         optim.state["global"] = {"norm": torch.zeros(3), "n": 1}
         state = collect(net, optim)
         state.check()
@@ -298,7 +300,8 @@ class Collect(unittest.TestCase):
         net.w = nn.Parameter(Scaled(torch.zeros(4, 2, dtype=torch.int8), torch.ones(4)), requires_grad=False)
         state = collect(net)
         state.check()
-        self.assertEqual([(e.name, e.layout.shape, e.dtype) for e in state.entries], [("w.q", (4, 2), 3), ("w.scale", (4,), 13)])
+        got = [(e.name, e.layout.shape, e.dtype) for e in state.entries]
+        self.assertEqual(got, [("w.q", (4, 2), 3), ("w.scale", (4,), 13)])
         for e in state.entries:
             self.assertIs(e.home.mapping.get(e.home.key), e.home.value)
 
@@ -327,7 +330,8 @@ class Collect(unittest.TestCase):
             mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("fsdp", "tp"))
             net = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7))
             for n, p in list(net[0].named_parameters()):
-                setattr(net[0], n, nn.Parameter(distribute_tensor(p.detach(), mesh["tp"], [Shard(0)], src_data_rank=None)))
+                value = distribute_tensor(p.detach(), mesh["tp"], [Shard(0)], src_data_rank=None)
+                setattr(net[0], n, nn.Parameter(value))
             fully_shard(net, mesh=mesh["fsdp"])
             optims = [torch.optim.AdamW(net.parameters()), torch.optim.Adafactor(net.parameters())]
             for optim in optims:
@@ -386,13 +390,14 @@ def no_collectives():
 
         return called
 
-    names = [n for n in ("all_reduce all_gather all_gather_into_tensor all_gather_object broadcast broadcast_object_list reduce "
-             "reduce_scatter reduce_scatter_tensor scatter gather gather_object barrier monitored_barrier all_to_all "
-             "all_to_all_single send recv isend irecv new_group").split() if hasattr(dist, n)]
+    text = (
+        "all_reduce all_gather all_gather_into_tensor all_gather_object broadcast broadcast_object_list reduce "
+        "reduce_scatter reduce_scatter_tensor scatter gather gather_object barrier monitored_barrier all_to_all "
+        "all_to_all_single send recv isend irecv"  # init_device_mesh makes groups: that is the program's own
+    )
+    names = [n for n in text.split() if hasattr(dist, n)]
     with contextlib.ExitStack() as stack:
         for name in names:
-            if name == "new_group":
-                continue  # init_device_mesh makes groups: that is the program's own
             stack.enter_context(mock.patch.object(dist, name, refuse(name)))
             if hasattr(dist.distributed_c10d, name):
                 stack.enter_context(mock.patch.object(dist.distributed_c10d, name, refuse(name)))
@@ -412,8 +417,8 @@ def described(optim):
             for key, v in optim.state.get(p, {}).items():
                 local = getattr(v, "_local_tensor", v)
                 if isinstance(v, torch.Tensor):
-                    values[key] = (tuple(v.shape), tuple(local.shape), v.dtype, v.device, type(v).__name__, local.stride())
-                    values[key] += (getattr(v, "placements", None), v.requires_grad)
+                    values[key] = (tuple(v.shape), tuple(local.shape), local.stride(), v.dtype, v.device)
+                    values[key] += (type(v).__name__, getattr(v, "placements", None), v.requires_grad)
                 else:
                     values[key] = type(v)
             found.append(values)
@@ -591,10 +596,11 @@ def dtensor_net():
 
 def saved(state):
     """The entries of a state as ckpt_tensors lists them."""
-    return [
-        types.SimpleNamespace(component=e.component, name=e.name, of=e.of or "", dtype=e.dtype, shape=e.layout.shape, role=e.role)
-        for e in state.entries
-    ]
+    return [info(e.name, e.of or "", e.dtype, e.layout.shape, e.component) for e in state.entries]
+
+
+def info(name, of, dtype, shape, component="optim"):
+    return types.SimpleNamespace(component=component, name=name, of=of, dtype=dtype, shape=shape)
 
 
 class CreateStateLike(unittest.TestCase):
@@ -626,10 +632,11 @@ class CreateStateLike(unittest.TestCase):
             ("weight.odd", "model/weight", 99, (2, 3)),
             ("gone.m", "model/gone", 13, (2,)),
         ]
-        infos = [types.SimpleNamespace(component="optim", name=n, of=of, dtype=d, shape=s) for n, of, d, s in had]
+        infos = [info(*one) for one in had]
         problems = _optim.create_state_like(optim, infos, names=self.names(collect(net, optim)))
         got = optim.state[net.weight]
-        self.assertEqual({k: (tuple(v.shape), v.dtype) for k, v in got.items()}, {"m": ((2, 3), torch.float32), "step": ((), torch.float32), "row": ((2,), torch.float32)})
+        self.assertEqual({k: tuple(v.shape) for k, v in got.items()}, {"m": (2, 3), "step": (), "row": (2,)})
+        self.assertEqual({v.dtype for v in got.values()}, {torch.float32})
         self.assertEqual(len(problems), 2)
         self.assertIn("optim/weight.q.0", problems[0])
         self.assertIn("optim/weight.odd", problems[1])
@@ -640,8 +647,8 @@ class CreateStateLike(unittest.TestCase):
             optim = torch.optim.SGD(net.parameters(), momentum=0.9)
             state = collect(net, optim, rank=4, world=6)
             infos = [
-                types.SimpleNamespace(component="optim", name="p0.momentum_buffer", of="model/p0", dtype=13, shape=(7, 3)),
-                types.SimpleNamespace(component="optim", name="p0.row", of="model/p0", dtype=13, shape=(7,)),
+                info("p0.momentum_buffer", "model/p0", 13, (7, 3)),
+                info("p0.row", "model/p0", 13, (7,)),
             ]
             problems = _optim.create_state_like(optim, infos, names=self.names(state))
             self.assertEqual(len(problems), 1)
@@ -656,7 +663,7 @@ class CreateStateLike(unittest.TestCase):
         _optim.create_state(optim)
         was = {p: dict(s) for p, s in optim.state.items()}
         infos = saved(collect(net, optim))
-        infos.append(types.SimpleNamespace(component="optim1", name="weight.m", of="model/weight", dtype=13, shape=(2, 3)))
+        infos.append(info("weight.m", "model/weight", 13, (2, 3), "optim1"))
         self.assertEqual(_optim.create_state_like(optim, infos, names=self.names(collect(net, optim))), [])
         for p, s in was.items():
             self.assertEqual({k: id(v) for k, v in s.items()}, {k: id(v) for k, v in optim.state[p].items()})
