@@ -58,10 +58,12 @@ USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire move store native plan io table device layout ema base
 USES.cli := wire move store safetensors native plan io table device layout ema base
-# Libraries besides libc and pthread: the room that includes their headers is the only one.
-LIBS.io := -luring
+# Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
+# archive is there, so that the programs run on machines that do not have them (`make wheel`).
+static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
+LIBS.io := $(call static,uring)
 LIBS.ema := -lm
-LIBS.cli := -ljansson -lm
+LIBS.cli := $(call static,jansson) -lm
 
 all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
 
@@ -78,9 +80,9 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo golden test check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo golden test test-frameworks check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
-$(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
+$(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r)) $(LIBS.$(r))))
 endif
 $(O)/flags $(ROOMS:%=$(O)/%.list): ;
 
@@ -141,6 +143,10 @@ install: all $(B)/share/.made
 	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh install $(B) $(B)/share
 uninstall:
 	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh uninstall
+
+# The Python package with the library and the programs in it, for pip: build/wheel/ckptd-VERSION-py3-none-manylinux_X_Y_ARCH.whl.
+wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
+	$(Q)python3 python/backend.py $(B)/wheel
 
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
@@ -217,7 +223,7 @@ units-threaded: $(THREADED:%=$(O)/unit/%)
 objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(O)/tests/storm/average_check.o $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(RIG.store) $(RIG.cli) $(OWN_LIBC) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
-SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
+SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/python/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
 
 # What `make test` runs, in the words of tests/run.sh: all, or TESTS='asan:store_find script:tests/e2e/test_tour.sh'; and what these need.
 TESTS    ?= $(SCRIPTS:%=script:%) $(RACING:%=tsan:%) $(UNIT:%=asan:%) $(PLAIN:%=plain:%) $(RELEASED:%=unit:%) $(FUZZ:%=fuzz:%)
@@ -260,10 +266,15 @@ bench-frameworks: build/.deps-frameworks
 tidy: build/.deps-tidy
 	@tests/tidy
 
+# Real torch. TORCH=2.4.1 for that version, in a venv of its own; TESTS='torch:matrix' for some.
+test-frameworks: build/.deps-build
+	$(MAKEJ) all
+	@env -u SCALE TORCH=$(TORCH) tests/frameworks/run.sh $(if $(filter command line environment,$(origin TESTS)),$(TESTS))
+
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo golden test check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo golden test test-frameworks check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -282,15 +293,17 @@ help:
 #: make test          every test; TESTS='asan:io_queue script:tests/e2e/test_tour.sh' for some (tests/run.sh)
 #: make bench         what it costs, as ratios against what the machine can do: build/bench.json (ROWS='stall* sums_cpu': these rows)
 #: make bench-frameworks  the same beside PyTorch, which comes into build/venv (5 GB)
+#: make test-frameworks  the Python package with real PyTorch, which comes into build/venv (5 GB); TORCH=2.4.1 for that version, SEED= for its draws
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
 #: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
 #: make uninstall     remove exactly what that put there
+#: make wheel         the Python package, with library and programs: build/wheel/*.whl
 #: make unit-NAME     tests/unit/test_NAME.c, or a room; CASE='a_word*' for some cases; V=asan or V=tsan for the sanitizers
 #: make golden        write tests/golden anew: what ckptctl shows to people; review it with git diff
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo golden test bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help wheel deps demo golden test test-frameworks bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -336,6 +336,10 @@ struct ckpt_opts {
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
+	/* generation 0: ranks that give the same number are one launch, and another number is a newer
+	 * launch. 0: ranks with a common parent process. Give it if a shell or a profiler stands
+	 * between each rank and what started them, or if one parent starts the ranks again */
+	uint64_t launch;
 };
 
 struct ckpt_placement {

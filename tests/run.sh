@@ -7,6 +7,7 @@
 #   plain:NAME                      the same with V=mutant, and no mistake chosen
 #   fuzz:NAME                       tests/fuzz/fuzz_NAME.c over its corpus and mutations of it
 #   script:PATH                     a script that prints TAP
+#   torch:NAME                      tests/frameworks/test_NAME.py, by the Python in $TEST_PYTHON (tests/frameworks/run.sh)
 #
 # A case is a line "ok ..." or "not ok ..." (TAP) at the beginning of a line; "# SKIP why" makes it a skip. A
 # program that dies, runs out of time or runs fewer cases than it announced is a failed case of its own.
@@ -86,6 +87,7 @@ command_of() { # TEST: sets cmd
 		[ ! -d "tests/fuzz/corpus/$name" ] || cmd+=("tests/fuzz/corpus/$name")
 		;;
 	script:*) cmd=(bash "$name") ;;
+	torch:*) cmd=("${TEST_PYTHON:?}" tests/frameworks/tap.py "tests/frameworks/test_$name.py") ;;
 	*) cmd=(false) ;;
 	esac
 }
@@ -173,7 +175,7 @@ for t in "${tests[@]}"; do
 	log=$logs/$(printf '%s' "$t" | tr -c 'A-Za-z0-9_.' '-').log
 	set -m # each in a process group of its own, to be killed whole
 	case $t in # in memory, but for what looks at files of a real file system: I/O itself, and who does it in large
-	*:io_* | asan:move_* | asan:daemon_* | tsan:move_* | tsan:daemon_* | plain:move_* | plain:daemon_* | script:*) dir=$tmp/$n ;;
+	*:io_* | asan:move_* | asan:daemon_* | tsan:move_* | tsan:daemon_* | plain:move_* | plain:daemon_* | script:* | torch:*) dir=$tmp/$n ;;
 	*) dir=$memory/$n ;;
 	esac
 	run_one "$t" "$log" "$dir" 9>&- &

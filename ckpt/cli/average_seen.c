@@ -243,6 +243,37 @@ static void put_record(struct output *o, const struct checkpoint *k, const struc
 	put(o, "seeded", cell_of(CELL_FLAG, (a->flags & AVERAGE_SEEDED) != 0));
 }
 
+/* The tensors of the step that the average copies, and how many its model should have and lacks. */
+static void put_copied(struct output *o, const struct checkpoint *k, const struct table_average *a,
+		       const char *component)
+{
+	struct ema_spec *spec = NULL;
+	uint64_t missing = 0;
+	uint32_t made;
+
+	if (ema_spec_parse(a->schedule, &spec, NULL)) {
+		put(o, "copied", cell_none());
+		put(o, "missing_count", cell_none());
+		return;
+	}
+	output_list(o, "copied", NULL, 0);
+	for (uint32_t i = 0; i < k->table.ntensor; i++) {
+		const struct table_tensor *x = &k->table.tensor[i];
+		enum average_part part = average_part_of(&k->table, spec, component, i, &made);
+
+		missing += part == AVERAGE_MISSING;
+		if (part != AVERAGE_COPIED)
+			continue;
+		output_row(o);
+		put(o, "component", cell_text(x->component));
+		put(o, "name", cell_text(x->name));
+		output_close(o);
+	}
+	output_close(o);
+	put(o, "missing_count", cell_of(CELL_NUMBER, missing));
+	ema_spec_free(spec);
+}
+
 void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x,
 		  uint32_t n)
 {
@@ -263,6 +294,7 @@ void averages_put(struct output *o, const struct checkpoint *k, const struct ave
 		put(o, "bytes", cell_of(CELL_BYTES, x[i].bytes));
 		put(o, "carry_bytes", cell_of(CELL_BYTES, x[i].carry_bytes));
 		put(o, "health", cell_word(x[i].health));
+		put_copied(o, k, x[i].a, component);
 		output_list(o, "rules", NULL, 0);
 		for (uint32_t r = 0; r < t->naverage; r++) {
 			if (!t->average[r].rule || strcmp(t->average[r].name, x[i].a->name) != 0)

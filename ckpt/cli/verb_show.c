@@ -432,17 +432,25 @@ static int put_groups(struct output *o, const struct table *t)
 
 /* --- tensors and pieces --- */
 
-/* Where a piece's first byte lies in its file; UINT64_MAX where it lies coded. */
-static uint64_t file_offset(const struct format_file *f, uint64_t off)
+/* Where in its file a piece begins; UINT64_MAX where its elements do not follow upon each other there: it
+ * has none, or they lie coded, with strides, or in chunks with gaps between them. */
+static uint64_t file_offset(const struct format_file *f, const struct table_piece *p)
 {
-	uint64_t i;
+	uint64_t first, last;
 
-	if (!f->chunk)
-		return off;
-	i = off >> f->chunk_log2;
-	if (i >= f->nchunk || f->chunk[i].codec != CODEC_RAW)
+	if (p->flags & PIECE_DERIVED || p->stride)
 		return UINT64_MAX;
-	return f->chunk[i].off + (off - (i << f->chunk_log2));
+	if (!f->chunk)
+		return p->off;
+	first = p->off >> f->chunk_log2;
+	last = (p->off + (p->len ? p->len - 1 : 0)) >> f->chunk_log2;
+	if (last >= f->nchunk)
+		return UINT64_MAX;
+	for (uint64_t i = first; i <= last; i++)
+		if (f->chunk[i].codec != CODEC_RAW ||
+		    f->chunk[i].off - f->chunk[first].off != (i - first) << f->chunk_log2)
+			return UINT64_MAX;
+	return f->chunk[first].off + (p->off - (first << f->chunk_log2));
 }
 
 static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t tensor)
@@ -484,8 +492,7 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
 		output_put(o, &col[COL_FILE], cell_text(f->name));
 		output_put(o, &col[COL_OFFSET],
-			   cell_unless(CELL_NUMBER, none ? UINT64_MAX : file_offset(f, p->off),
-				       UINT64_MAX));
+			   cell_unless(CELL_NUMBER, file_offset(f, p), UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
 		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));

@@ -395,7 +395,7 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 				.world = c->world,
 				.nslot = c->slots,
 				.generation = c->generation,
-				.launch = launch_token(),
+				.launch = c->launch ? c->launch : launch_token(),
 				.memory_max = c->memory_max,
 				.base = c->base,
 				.back = c->back,
@@ -436,8 +436,9 @@ void drop_socket(ckpt *c)
 }
 
 /* --- starting a daemon --- */
-/* ckptd lies beside the running program, or beside this library (as built), or in the bin of the
- * same tree (as installed, in lib or lib/TRIPLET), or in PATH. */
+/* ckptd lies beside this library (as built, and in a Python wheel), or in the bin of the same tree
+ * (as installed, in lib or lib/TRIPLET), or beside the running program, or in PATH. The library's
+ * own tree comes first: a program like /usr/bin/python3 may lie beside a ckptd of another version. */
 static void daemon_path(char *path, size_t bytes)
 {
 	static const char *const via[] = { "", "/../bin", "/../../bin" };
@@ -448,13 +449,14 @@ static void daemon_path(char *path, size_t bytes)
 	exe[n > 0 ? n : 0] = 0;
 	if (!dladdr(&wait_readable, &here))
 		here.dli_fname = NULL;
-	for (size_t i = 0; i < 1 + ARRAY_LEN(via); i++) {
-		const char *beside = i ? here.dli_fname : exe;
+	for (size_t i = 0; i < ARRAY_LEN(via) + 1; i++) {
+		bool program = i == ARRAY_LEN(via);
+		const char *beside = program ? exe : here.dli_fname;
 		const char *end = beside ? strrchr(beside, '/') : NULL;
 
 		if (end &&
 		    snprintf(path, bytes, "%.*s%s/ckptd", (int)(end - beside), beside,
-			     i ? via[i - 1] : "") < (int)bytes &&
+			     program ? "" : via[i]) < (int)bytes &&
 		    access(path, X_OK) == 0)
 			return;
 	}
@@ -895,6 +897,19 @@ static void declare_again(ckpt *c)
 			 err.msg);
 }
 
+/* A line for each tensor; on the other ranks for who looks for it there. */
+static void say_drift(ckpt *c, const char *text)
+{
+	for (const char *p = text; *p; p += strspn(p, "\n")) {
+		size_t n = strcspn(p, "\n");
+
+		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+			 "client: job %s: replicas of a tensor have drifted apart: %.*s", c->job,
+			 (int)n, p);
+		p += n;
+	}
+}
+
 /* What is not the trainer's thread to say. */
 static void say_what_is_new(ckpt *c)
 {
@@ -926,6 +941,12 @@ static void say_what_is_new(ckpt *c)
 		l->waits_said = n;
 		if (shared_text_get(&l->job->waits, text))
 			log_line(&c->log, LOG_WARNING, "client: job %s: %s", c->job, text);
+	}
+	n = atomic_load(&l->job->drift.changes);
+	if (n != l->drift_said) {
+		l->drift_said = n;
+		if (shared_text_get(&l->job->drift, text))
+			say_drift(c, text);
 	}
 	n = atomic_load(&l->job->failing.changes);
 	if (n == l->failing_said)

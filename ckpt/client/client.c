@@ -136,6 +136,7 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->guard = o->guard;
 	c->generation = o->generation;
 	c->generation_given = o->generation != 0;
+	c->launch = o->launch;
 	c->guard_ns = o->guard_ns;
 	c->memory_max = o->memory_max;
 	c->agree = o->agree;

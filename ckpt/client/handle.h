@@ -48,7 +48,8 @@ struct link {
 	/* marks up to this one, of steps above that one, were left behind by a restore */
 	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
-	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
+	/* the helper's: changes that it has logged */
+	uint32_t failing_said, waits_said, drift_said;
 	struct link *older;
 };
 
@@ -156,6 +157,7 @@ struct ckpt {
 	uint32_t rank, world, flags, slots, persist_every, guard; /* slots: 0: the daemon decides */
 	_Atomic uint32_t nslot; /* as the newest SEALED said; before the first one `slots` */
 	uint64_t generation, guard_ns, memory_max;
+	uint64_t launch;       /* as given to ckpt_attach; 0: that of the parent process */
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;

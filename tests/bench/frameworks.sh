@@ -4,12 +4,9 @@
 # build/venv (some GB, once). What each row is: README.md beside this file. BENCH_* as for run.sh.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/frameworks/venv.sh
+venv_make build/venv '' || { echo "frameworks.sh: $venv_why" >&2; exit 1; }
 python=build/venv/bin/python
-if ! "$python" -c 'import torch, safetensors' 2>/dev/null; then
-	echo "installing PyTorch into build/venv"
-	python3 -m venv build/venv
-	build/venv/bin/pip --quiet install torch numpy safetensors
-fi
 json=build/bench-frameworks.json
 . tests/bench/common.sh
 

@@ -222,4 +222,37 @@ TEST(who_comes_when_the_other_has_ended_takes_over)
 	close_all(a, 2);
 }
 
+static int attach(ckpt **c, uint64_t launch, uint32_t rank, struct ckpt_err *err)
+{
+	struct ckpt_opts o = { .size = sizeof o,
+			       .flags = CKPT_REQUIRE,
+			       .job = "numbered",
+			       .store = H.store,
+			       .socket = H.socket,
+			       .rank = rank,
+			       .world = 2,
+			       .launch = launch };
+
+	return ckpt_attach(&o, c, err);
+}
+
+/* All handles here have one parent process: without the number they are one launch. */
+TEST(the_number_that_the_caller_gives_says_which_ranks_are_one_launch)
+{
+	struct ckpt_err err = { 0 };
+	ckpt *a[2], *b[2], *other;
+
+	for (uint32_t r = 0; r < 2; r++)
+		assert_int_equal(attach(&a[r], 7, r, &err), 0);
+	assert_int_equal(attach(&other, 7, 1, &err), -EBUSY);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_int_equal(attach(&b[r], 8, r, &err), 0);
+	assert_int_equal(attach(&other, 7, 0, &err), -ESTALE);
+	assert_int_equal(attach(&other, 8, 0, &err), -EBUSY);
+	for (uint32_t r = 0; r < 2; r++) {
+		assert_int_equal(ckpt_detach(a[r], 0), 0);
+		assert_int_equal(ckpt_detach(b[r], 0), 0);
+	}
+}
+
 UNIT(.setup = setup, .teardown = teardown);

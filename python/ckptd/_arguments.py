@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attach and step are given, checked and brought into one form. `run` calls it, before anything is changed.
+
+What is wrong here is wrong in the program: it is always an exception (ValueError, TypeError, NotSupported).
+"""
+
+from __future__ import annotations
+
+import errno
+import operator
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from . import _lib, errors
+
+GUARDS = {"bounded": _lib.CKPT_BOUNDED, "never": _lib.CKPT_NEVER, "finish": _lib.CKPT_FINISH}
+STATES = {"staged": _lib.CKPT_STAGED, "persisted": _lib.CKPT_PERSISTED, "committed": _lib.CKPT_COMMITTED}
+SOURCES = {"any": 0, "memory": _lib.CKPT_FROM_MEMORY, "disk": _lib.CKPT_FROM_DISK}
+NAMED = 8  # names in a sentence; further ones are counted
+
+
+def one_of(what: str, given: Any, known: Mapping[str, int]) -> int:
+    """known[given]; ValueError names what it may be."""
+    if not isinstance(given, str) or given not in known:
+        raise ValueError("%s is %r: it must be one of %s" % (what, given, ", ".join(map(repr, known))))
+    return known[given]
+
+
+def number(what: str, given: Any, least: int) -> int:
+    """An integer that is at least `least`; TypeError, ValueError."""
+    if isinstance(given, bool):
+        raise TypeError("%s is %r: it must be an integer" % (what, given))
+    try:
+        n = operator.index(given)
+    except TypeError:
+        raise TypeError("%s is %r: it must be an integer" % (what, given)) from None
+    if n < least:
+        raise ValueError("%s is %d: it must be at least %d" % (what, n, least))
+    return n
+
+
+def names(found: Iterable[str]) -> str:
+    """Names for a sentence, of many only the first ones."""
+    all_of = list(found)
+    text = ", ".join(all_of[:NAMED])
+    return text + (" and %d more" % (len(all_of) - NAMED) if len(all_of) > NAMED else "")
+
+
+def modules_of(model: Any) -> List[Any]:
+    """The modules of attach's first argument: one, a sequence of them (parts of a pipeline), or None."""
+    import torch
+
+    if model is None:
+        return []
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    found = list(model.values()) if isinstance(model, Mapping) else list(model) if isinstance(model, Iterable) else [model]
+    for m in found:
+        if not isinstance(m, torch.nn.Module):
+            raise TypeError("model has a %s: it must be a torch.nn.Module, or a sequence of them" % type(m).__name__)
+    return found
+
+
+def optimizers_of(optim: Any) -> List[Any]:
+    """The optimizers of attach's second argument: one, a sequence or dict of them, or None."""
+    import torch
+
+    if optim is None:
+        return []
+    if isinstance(optim, torch.optim.Optimizer):
+        return [optim]
+    found = list(optim.values()) if isinstance(optim, Mapping) else list(optim) if isinstance(optim, Iterable) else [optim]
+    for o in found:
+        if not isinstance(o, torch.optim.Optimizer):
+            raise TypeError("optim has a %s: it must be a torch.optim.Optimizer, or several of them" % type(o).__name__)
+    return found
+
+
+def state_of(optims: Iterable[Any]) -> Iterable[Tuple[str, Any]]:
+    """The tensors of the optimizers' state that exist, each with a name for messages."""
+    import torch
+
+    for o in optims:
+        for state in o.state.values():
+            for key, value in state.items() if isinstance(state, Mapping) else ():
+                if isinstance(value, torch.Tensor):
+                    yield "%s of %s" % (key, type(o).__name__), value
+
+
+def refuse_devices(modules: Iterable[Any], optims: List[Any]) -> None:
+    """NotSupported, with names, if a tensor is neither in host memory nor on the meta device."""
+    far: Dict[str, List[str]] = {}
+    for m in modules:
+        for kind in (m.named_parameters(), m.named_buffers()):
+            for name, t in kind:
+                far.setdefault(t.device.type, []).append(name)
+    for name, t in state_of(optims):
+        far.setdefault(t.device.type, []).append(name)
+    for device in ("cpu", "meta"):
+        far.pop(device, None)
+    if far:
+        text = "; ".join("%s: %s" % (device, names(found)) for device, found in sorted(far.items()))
+        raise errors.error(
+            "attach",
+            errno.EOPNOTSUPP,
+            "this version saves state in host memory only, and these tensors are elsewhere (%s): "
+            "move the model to the CPU, or use FSDP2 with CPUOffloadPolicy" % text,
+        )
+
+
+def loss_of(loss: Any) -> Optional[float]:
+    """The loss as a number: of a float, a tensor of one element, or a DTensor that every rank holds whole; else None.
+
+    No collective is called: a DTensor that is sharded, or is a pending sum, has no value here. TypeError, ValueError.
+    """
+    if loss is None or isinstance(loss, (int, float)):
+        return None if loss is None else float(loss)
+    if hasattr(loss, "placements") and hasattr(loss, "to_local"):
+        if not all(p.is_replicate() for p in loss.placements):
+            return None
+        loss = loss.to_local()
+    if hasattr(loss, "detach"):
+        loss = loss.detach()
+    if hasattr(loss, "numel") and loss.numel() != 1:
+        raise ValueError("loss has %d elements: it must be a number, or a tensor of one element" % loss.numel())
+    if hasattr(loss, "item"):
+        loss = loss.item()
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        raise TypeError("loss is a %s: it must be a number, or a tensor of one element" % type(loss).__name__) from None
+
+
+def notes_of(loss: Any, notes: Optional[Mapping[str, Any]]) -> Dict[str, float]:
+    """The notes of a snapshot: `loss` is the note "loss"."""
+    out: Dict[str, float] = {}
+    value = loss_of(loss)
+    if value is not None:
+        out["loss"] = value
+    for key, given in (notes or {}).items():
+        note = loss_of(given)
+        if note is not None:
+            out[str(key)] = note
+    if len(out) > _lib.NOTES_MAX:
+        raise ValueError("a step has at most %d notes, and %d were given" % (_lib.NOTES_MAX, len(out)))
+    return out

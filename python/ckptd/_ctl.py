@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs ckptctl and turns its answers into Python: one document of JSON, or an exception with its text.
+
+Called by `_reader` and `_load`. ckptctl reads the store itself, so no daemon is needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import subprocess
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from . import _find
+from .errors import CkptdError, error
+
+# Exit codes of ckptctl (ckptctl -h), and the errno of ckpt.h that says the same.
+_CODES = {
+    2: errno.EINVAL,
+    4: errno.EBADMSG,
+    5: errno.EUCLEAN,
+    7: errno.EMEDIUMTYPE,
+    8: errno.EPROTONOSUPPORT,
+    10: errno.ENOENT,
+    11: errno.EBUSY,
+    12: errno.EACCES,
+    13: errno.ENOSPC,
+    14: errno.ECONNREFUSED,
+    15: errno.ETIMEDOUT,
+}
+
+
+def program() -> str:
+    """The path of ckptctl. LibraryMissing: it was not found."""
+    return _find.program("ckptctl")
+
+
+def run(args: Sequence[str], good: Tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[bytes]":
+    """ckptctl ARGS. CkptdError: it exited with another code than those of `good`; the text is its own."""
+    done = subprocess.run([program(), *args], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode not in good:
+        raise _failure(args[0], done)
+    return done
+
+
+def _failure(verb: str, done: "subprocess.CompletedProcess[bytes]") -> CkptdError:
+    lines: List[str] = []
+    for line in done.stderr.decode(errors="replace").splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            lines.append(line)
+            continue
+        if isinstance(said, dict) and said.get("code"):
+            hint = said.get("next")
+            lines.append(str(said.get("message")) + (f" ({hint})" if hint else ""))
+    if not lines:
+        lines = [f"ckptctl {verb} ended with code {done.returncode} and said nothing"]
+    return error("restore", _CODES.get(done.returncode, errno.EIO), "\n".join(lines))
+
+
+def arguments(path: Any, store: Any = None, step: Optional[int] = None) -> List[str]:
+    """The arguments of ckptctl that name a checkpoint.
+
+    path: a step's directory, a store, a job's directory in one (then the newest step), a name ("latest", "tag:best",
+    "JOB@latest") or a step's number, with store. step: the step of the store that path is.
+    """
+    if step is not None:
+        if store is not None:
+            raise ValueError("give a path with step, or a step with store: not all of them")
+        path, store = step, path
+    name = str(path) if isinstance(path, int) else os.fspath(path)
+    if store is None and os.path.isdir(name) and not os.path.exists(os.path.join(name, "MANIFEST")):
+        if not os.path.basename(os.path.abspath(name)).startswith((".", "step-")):
+            name, store = "latest", name
+    return [name] if store is None else [name, "-C", os.fspath(store)]
+
+
+def show(name: Sequence[str]) -> Dict[str, Any]:
+    """The document that `ckptctl show CKPT --json` prints (docs/JSON.md)."""
+    answer = _parse(run(["show", *name, "--json"]).stdout)
+    if not isinstance(answer, dict) or answer.get("complete") is False or "tensors" not in answer:
+        raise error("restore", errno.EIO, f"ckptctl show {name[0]} ended in the middle of its answer: call it again")
+    return answer
+
+
+def _parse(text: bytes) -> Any:
+    """json.loads, which takes three times as long if the garbage collector runs meanwhile: 100,000 tensors are 3 M
+    objects.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return json.loads(text.decode(errors="replace"))
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def verify(path: str) -> None:
+    """Read and check every byte of a step. Damaged: bytes differ from their sums; all errors are in the text.
+
+    The result is not kept with the step (--no-mark), because who reads a step may not own its store. Foreign files are
+    no fault.
+    """
+    run(["verify", "--data", "--no-mark", "--json", "--quiet", path], good=(0, 3))

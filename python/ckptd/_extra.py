@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random
+numbers, param_groups.
+
+`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `load` around a restore.
+The bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict
+starts its workers.
+
+On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world
+saved. Random numbers are the exception, see `Rng`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
+
+from . import _codec, _lib, errors
+from ._lib import Blob, Got, Handle
+from ._rng import Rng, generator_item
+
+CAP_MIN = 16 << 10  # bytes: a scheduler has 300, the random generators 10,000
+READ_NOT = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
+
+Read = Callable[[str, int], Optional[bytes]]
+
+
+class ExtraError(RuntimeError):
+    """The state_dict or load_state_dict of an object failed, or its state has no encoding. `name` is the extra's."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
+@dataclasses.dataclass
+class Loaded:
+    """missing: extras that the step does not have; they are as they were. notes: sentences for one warning."""
+
+    missing: List[str]
+    notes: List[str]
+
+
+def fill(blob: Blob, e: _codec.Encoded) -> bool:
+    """Make e the bytes of the next step. True: they are more than the blob has room for."""
+    nbytes = e.nbytes
+    if nbytes > blob.room:
+        raise ValueError("its state is %d bytes long, and a blob has at most %d" % (nbytes, blob.room))
+    e.write(blob.address)
+    blob.length.value = nbytes
+    return not blob.fits
+
+
+def room_for(nbytes: int, most: int) -> int:
+    """The room that ckpt_blob_resize gives to a blob that has grown to nbytes."""
+    head_room = nbytes * 2 if nbytes < 16 << 20 else nbytes * 5 // 4
+    return min((head_room + 0xFFFF) & ~0xFFFF, most)
+
+
+# --- kinds of objects ---
+@dataclasses.dataclass
+class Item:
+    """How the state of an object is read and written."""
+
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], Optional[str]]  # returns a sentence for the user, or None
+    rng: Optional[Rng] = None
+
+
+def _restore_in_place(at: Any, saved: Any) -> Any:
+    """What `at` should be replaced by: `at` itself where its content can be changed instead."""
+    torch = sys.modules.get("torch")
+    if at is saved:
+        return at
+    if type(at) is type(saved) and isinstance(at, dict):
+        for k in [k for k in at if k not in saved]:
+            del at[k]
+        for k, v in saved.items():
+            at[k] = _restore_in_place(at[k], v) if k in at else v
+        return at
+    if type(at) is type(saved) and type(at) is list:
+        at[:] = [_restore_in_place(a, v) for a, v in zip(at, saved)] + saved[len(at) :]
+        return at
+    if torch is not None and isinstance(at, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if at.shape == saved.shape and at.dtype == saved.dtype:
+            with torch.no_grad():
+                at.copy_(saved)
+            return at
+    return saved
+
+
+def _dict_item(name: str, at: Any) -> Item:
+    def put(saved: Any) -> Optional[str]:
+        if not isinstance(saved, type(at)):
+            raise TypeError("the step has a %s for it" % type(saved).__name__)
+        if _restore_in_place(at, saved) is not at:
+            raise TypeError("a %s cannot be restored in place" % type(at).__name__)
+        return None
+
+    return Item(name, lambda: at, put)
+
+
+def _stateful_item(name: str, at: Any) -> Item:
+    def put(saved: Any) -> Optional[str]:
+        if saved == {} and type(at).__name__ == "GradScaler" and at.is_enabled():
+            return "%s was disabled when the step was taken: it begins with its own scale" % name
+        at.load_state_dict(saved)
+        return None
+
+    return Item(name, at.state_dict, put)
+
+
+def make_item(name: str, at: Any) -> Item:
+    """How to read and write an object that the user gave. TypeError: it is of no kind that is known."""
+    if isinstance(at, Rng):
+        return Item(name, at.state_dict, lambda saved: at.load_state_dict(saved), at)
+    if callable(getattr(at, "state_dict", None)) and callable(getattr(at, "load_state_dict", None)):
+        return _stateful_item(name, at)
+    if isinstance(at, (dict, list)):
+        return _dict_item(name, at)
+    if isinstance(at, tuple) and len(at) == 2 and callable(at[0]) and callable(at[1]):
+
+        def put(saved: Any) -> Optional[str]:
+            at[1](saved)
+            return None
+
+        return Item(name, at[0], put)
+    of_generator = generator_item(at)
+    if of_generator:
+        return Item(name, *of_generator)
+    raise TypeError(
+        "%s is a %s: it must have state_dict() and load_state_dict(), or be a dict or list (restored in place), a "
+        "random generator, or a pair of functions: one that returns the state, one that takes it"
+        % (name, _codec.class_name(type(at)))
+    )
+
+
+# --- optimizers: what is no tensor of the state ---
+class OptimGroups:
+    """param_groups, and state that is no tensor, of one optimizer.
+
+    names: parameter -> its fully qualified name, for the state; without a name it is the parameter's number. What
+    says how the optimizer computes and not what (foreach, fused, capturable, differentiable) stays as the program set
+    it.
+    """
+
+    def __init__(self, optim: Any, names: Optional[Mapping[Any, str]] = None) -> None:
+        self.optim = optim
+        self.names = names or {}
+        self.known = -1  # len(optim.state) when `loose` was made
+        self.loose: List[Tuple[str, MutableMapping[Any, Any], Any]] = []
+        self.next = 0
+
+    def _name(self, p: Any, number: int) -> str:
+        return self.names.get(p, "#%d" % number)
+
+    def _params(self) -> List[Any]:
+        return [p for g in self.optim.param_groups for p in g["params"]]
+
+    def _scan(self, params: Sequence[Tuple[int, Any]], torch: Any) -> None:
+        have = {(id(at), k) for _, at, k in self.loose}
+        for number, p in params:
+            at = self.optim.state.get(p)
+            for k, v in at.items() if isinstance(at, dict) else ():
+                if not isinstance(v, torch.Tensor) and (id(at), k) not in have:
+                    self.loose.append((self._name(p, number), at, k))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The values now. Of the state only what is known not to be tensors is read: all of it when len(state) changed,
+        and 200 parameters a step in turn."""
+        import torch
+
+        params = list(enumerate(self._params()))
+        if len(self.optim.state) != self.known:
+            self.known, self.loose = len(self.optim.state), []
+            self._scan(params, torch)
+        elif params:
+            at = self.next % len(params)
+            self._scan(params[at : at + 200], torch)
+            self.next = at + 200 if at + 200 < len(params) else 0
+        state: Dict[str, Dict[Any, Any]] = {}
+        for name, inner, k in self.loose:
+            if k in inner and not isinstance(inner[k], torch.Tensor):
+                state.setdefault(name, {})[k] = inner[k]
+        groups = [
+            {**{k: v for k, v in g.items() if k not in READ_NOT}, "params": len(g["params"])}
+            for g in self.optim.param_groups
+        ]
+        return {"groups": groups, "state": state} if state else {"groups": groups}
+
+    def load_state_dict(self, saved: Any) -> None:
+        groups = saved["groups"]
+        if len(groups) != len(self.optim.param_groups):
+            have = len(self.optim.param_groups)
+            raise ValueError("the step has %d param_groups, and the optimizer %d" % (len(groups), have))
+        for at, was in zip(self.optim.param_groups, groups):
+            for k, v in was.items():
+                if k not in READ_NOT:
+                    at[k] = _like(at.get(k), v)
+        of = {self._name(p, n): p for n, p in enumerate(self._params())}
+        for name, inner in saved.get("state", {}).items():
+            if name in of:
+                self.optim.state[of[name]].update(inner)
+        self.known = -1
+
+
+def _like(at: Any, saved: Any) -> Any:
+    """A saved hyperparameter as the program has it: a tensor stays the same tensor, a number a number."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(at, torch.Tensor):
+        is_number = isinstance(at, (int, float)) and torch is not None and isinstance(saved, torch.Tensor)
+        return saved.item() if is_number else saved
+    with torch.no_grad():
+        return at.copy_(saved) if isinstance(saved, torch.Tensor) else at.fill_(saved)
+
+
+# --- all of them ---
+def _failure(item: Item, what: str, e: Exception) -> ExtraError:
+    return ExtraError(item.name, "%s: its state cannot be %s: %s: %s" % (item.name, what, type(e).__name__, e))
+
+
+class Extras:
+    """All blobs of one rank.
+
+    objects: name -> object; the blob is "extra.NAME". optims: component -> optimizer; the blob is "COMPONENT.groups".
+    names: parameter -> its fully qualified name. allow_pickle False: an object that only pickle can say is an error.
+    """
+
+    def __init__(
+        self,
+        objects: Optional[Mapping[str, Any]] = None,
+        *,
+        optims: Optional[Mapping[str, Any]] = None,
+        names: Optional[Mapping[Any, str]] = None,
+        allow_pickle: bool = True,
+    ) -> None:
+        self.allow_pickle = allow_pickle
+        self.items = [_stateful_item(c + ".groups", OptimGroups(o, names)) for c, o in (optims or {}).items()]
+        for name, at in (objects or {}).items():
+            if not isinstance(name, str) or not name:
+                raise TypeError("extra: a name is %r and should be a string" % (name,))
+            self.items.append(make_item("extra." + name, at))
+        self.blobs: List[Blob] = []
+        self._handle: Optional[Handle] = None
+        self._grown = False  # a blob has got more room, and no collect has said so yet
+
+    def declare(self, handle: Handle) -> None:
+        """Declare a blob for each object. No object is called. Then seal."""
+        self._handle = handle
+        self.blobs = [handle.blob_add(i.name, CAP_MIN, _lib.CKPT_PER_RANK | _lib.CKPT_JSON) for i in self.items]
+
+    def collect(self) -> bool:
+        """Read the state of every object into its blob. True: a blob has grown and got more room: seal, on this rank
+        alone.
+
+        ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
+        is then longer than its room: if the step is marked all the same, the library skips it on all ranks, and never
+        saves the object's state of the step before.
+        """
+        assert self._handle is not None
+        failed: Optional[ExtraError] = None
+        for item, blob in zip(self.items, self.blobs):
+            try:
+                if fill(blob, _codec.encode_parts(item.get(), allow_pickle=self.allow_pickle)):
+                    self._handle.blob_resize(item.name, room_for(blob.length.value, blob.room))
+                    self._grown = True
+            except Exception as e:
+                blob.length.value = blob.cap + 1
+                if failed is None:
+                    failed = _failure(item, "saved", e)
+                    failed.__cause__ = e
+        if failed:
+            raise failed
+        grown, self._grown = self._grown, False
+        return grown
+
+    def unmatched(self, handle: Handle, step: int) -> Tuple[List[str], List[str]]:
+        """(blobs that the step lacks, blobs of extras that the program lacks), as "blob/extra.NAME"."""
+        have = {t.name for t in handle.tensors(step) if t.blob}
+        mine = [i.name for i in self.items]
+        return (
+            ["blob/" + n for n in mine if n not in have],
+            ["blob/" + n for n in sorted(have - set(mine)) if n.startswith("extra.") or n.endswith(".groups")],
+        )
+
+    def load(self, handle: Handle, got: Got) -> None:
+        """Give every object its state of the restored step. One UserWarning says what is not as it was. ExtraError."""
+
+        def read(name: str, old_rank: int) -> Optional[bytes]:
+            try:
+                return handle.blob_read(name, old_rank)
+            except errors.NothingToRestore:
+                return None
+
+        loaded = self.load_from(read, got.world_saved, handle.rank, handle.world)
+        notes = ["%s was not saved, and stays as it is" % name for name in loaded.missing] + loaded.notes
+        if notes:
+            warnings.warn("step %d: %s" % (got.step, "; ".join(notes)), UserWarning, stacklevel=3)
+
+    def load_from(self, read: Read, old_world: int, rank: int, world: int) -> Loaded:
+        """Give every object its state of the restored step.
+
+        read(name, old_rank): the blob's bytes, or None if the step has no such blob. All blobs are decoded before the
+        first object is touched. ExtraError: one is damaged or needs pickle (then no object was touched), or a
+        load_state_dict failed.
+        """
+        out = Loaded([], [])
+        todo: List[Tuple[Item, Any]] = []
+        moved: List[str] = []
+        for item in self.items:
+            whose = rank if rank < old_world else rank % old_world
+            raw = read(item.name, whose)
+            if raw is None:
+                out.missing.append(item.name)
+                continue
+            saved = self._decode(item, raw, out)
+            if item.rng is not None and rank >= old_world:
+                all_old = [self._decode(item, read(item.name, r) or raw, out) for r in range(old_world)]
+                saved = item.rng.derive(all_old, rank)
+            elif item.rng is None and old_world != world and self._differs(read, item, raw, whose, old_world):
+                moved.append(item.name)
+            todo.append((item, saved))
+        todo.sort(key=lambda t: t[0].rng is not None)  # the others may draw random numbers
+        for item, saved in todo:
+            try:
+                note = item.put(saved)
+            except Exception as e:
+                raise _failure(item, "restored", e) from e
+            if note:
+                out.notes.append(note)
+        if moved:
+            out.notes.append(
+                "%d ranks saved the step and %d restore it: of %s, which the ranks did not have alike, rank %d got "
+                "what old rank %d saved; a data loader then repeats or omits samples"
+                % (old_world, world, ", ".join(moved), rank, whose)
+            )
+        return out
+
+    def _decode(self, item: Item, raw: bytes, out: Loaded) -> Any:
+        def warn(text: str) -> None:
+            note = "%s: %s: the value stays as it was written" % (item.name, text)
+            if note not in out.notes:
+                out.notes.append(note)
+
+        try:
+            return _codec.decode(raw, allow_pickle=self.allow_pickle, warn=warn)
+        except Exception as e:  # unpickling may raise any
+            raise ExtraError(item.name, "%s: its bytes cannot be read: %s" % (item.name, e)) from e
+
+    @staticmethod
+    def _differs(read: Read, item: Item, mine: bytes, whose: int, old_world: int) -> bool:
+        return any(read(item.name, r) not in (mine, None) for r in range(old_world) if r != whose)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training state of this rank, as it is declared: model, optimizers, and the changes to them. `run` calls it.
+
+begin() makes state that does not exist yet, moves all of it into memory that the daemon reads, and declares it. follow() is
+called before each snapshot: it finds what the program has replaced or made since, and brings the declaration up to date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import _arguments, _lib, _state, errors
+from ._memory import Arena, materialise, tensors_of
+from ._outcome import warn
+from ._session import Session, aliases_of
+from ._types import Mesh
+from ._watch import Change, Kind, Watch
+
+log = logging.getLogger("ckptd")
+
+_UNREADABLE = (Kind.FREED, Kind.RESIZED, Kind.ALIASED)
+
+
+class Training:
+    """Model and optimizers of one rank. model, optim, masters: as attach was given them."""
+
+    def __init__(
+        self,
+        handle: _lib.Handle,
+        model: Any,
+        optim: Any,
+        masters: Optional[Mapping[Any, Any]],
+        memory: str,
+        where: Tuple[Any, Optional[str]],
+    ) -> None:
+        """where: the store and the job, to look for steps if there is no daemon."""
+        self.session = Session(handle)
+        self.modules = _arguments.modules_of(model)
+        self.optims = _state.optimizers_of(optim)
+        self.components = _state.components_of(self.optims)
+        self.state = _state.State()
+        self.names: Dict[Any, str] = {}  # of parameters, without the component
+        self.materialised = False
+        self._handle, self._model, self._masters = handle, model, masters
+        self._arena = Arena(handle.alloc) if memory == "alloc" else None
+        self._store, self._job = where
+        self._watch: Optional[Watch] = None
+        self._aliased: List[str] = []
+        self._said: Dict[Kind, bool] = {}
+
+    def begin(self) -> None:
+        """Make, move and declare everything. UnsupportedState lists what cannot be saved; nothing is declared then."""
+        if any(p.is_meta for m in self.modules for p in list(m.parameters()) + list(m.buffers())):
+            materialise(self.modules, self._arena)
+            self.materialised = True
+        for optim in self.optims:
+            _state.create_state(optim)
+        self._declare(0)
+
+    def fit(self, step: Optional[int], flags: int) -> None:
+        """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon, TimedOut."""
+        if not self.optims:
+            return
+        saved = self._handle.tensors(step, flags)
+        before = _made(self.optims)
+        for optim, component in zip(self.optims, self.components):
+            for problem in _state.create_state_like(optim, saved, names=self.names, component=component):
+                log.warning("%s", problem)
+        if _made(self.optims) != before:
+            self._declare(0)
+
+    def _collect(self) -> None:
+        """The entries as they are now. UnsupportedState: something cannot be saved."""
+        rank, world = self._handle.rank, self._handle.world
+        state = _state.collect(self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components)
+        state.check()
+        self.state = state
+        self.names.clear()
+        self.names.update({p: about.name for p, about in state.parameters.items()})
+
+    def mesh(self) -> Optional[Mesh]:
+        """The largest mesh that a tensor is on."""
+        meshes = {e.layout.mesh for e in self.state.entries if e.layout.mesh is not None}
+        return max(meshes, key=lambda m: (len(m.ranks), len(m.sizes), m.names)) if meshes else None
+
+    def store_may_have_steps(self) -> bool:
+        """Is there something in the directory of this job? True also if that cannot be seen."""
+        if self._store is None or self._job is None:
+            return True
+        try:
+            with os.scandir(os.path.join(os.fspath(self._store), self._job)) as found:
+                return any(found)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def _declare(self, step: int) -> None:
+        self._collect()
+        if self._arena is not None:
+            self._arena.move_in(tensors_of(self.state.entries, self.modules))
+            self._collect()  # without torch's exchange of storages, moved tensors have other views
+        self._follow_entries(step)
+
+    def _follow_entries(self, step: int) -> None:
+        self.session.follow(self.state.entries)
+        self.session.attributes(aliases_of(self.state.entries))
+        if self._watch is None:
+            self._watch = Watch(self.state.entries, modules=self.modules, optimizers=self.optims, step=step)
+        else:
+            self._watch.renew(self.state.entries, step)
+
+    def restored(self, step: int) -> None:
+        """A restore has filled the state: it is right as of this step."""
+        if self._watch is not None:
+            self._watch.renew(self.state.entries, step)
+
+    # ---- before each snapshot ----
+
+    def follow(self, step: int) -> Optional[str]:
+        """Bring the declaration up to date. Returns why no snapshot may be taken of this step, or None."""
+        assert self._watch is not None
+        changes = self._watch.check(step)
+        if not changes:
+            return None
+        problem = self._unreadable([c for c in changes if c.kind in _UNREADABLE], step)
+        if problem:
+            return problem
+        stale = self._stale(changes)
+        if not all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+            problem = self._collect_again(any(c.kind is Kind.NEW for c in changes))
+            if problem:
+                return problem
+        self._follow_entries(step)
+        self._say(changes, stale)
+        return None
+
+    def _collect_again(self, new: bool) -> Optional[str]:
+        """The entries as they are now, with state that the optimizer has made moved in. What is wrong, otherwise."""
+        try:
+            self._collect()
+        except _state.UnsupportedState as e:
+            return "%s\nThe other ranks' part of this step is never committed without this one" % e
+        if new and self._arena is not None:
+            known = self.session.entries
+            self._arena.move_in(tensors_of([e for e in self.state.entries if e.key not in known]))
+            self._collect()
+        return None
+
+    @staticmethod
+    def _replace(change: Change) -> bool:
+        """Let the entry be where the tensor is that took its place. False: it has parts, which only collect knows."""
+        entry, value = change.entry, change.value
+        if entry is None or value is None or len(entry.layout.parts) != 1:
+            return False
+        part = entry.layout.parts[0]
+        local = getattr(value, "_local_tensor", value).detach()
+        if local.shape != part.local.shape or local.dtype != part.local.dtype:
+            return False
+        entry.layout = dataclasses.replace(entry.layout, parts=(dataclasses.replace(part, local=local),))
+        entry.home = dataclasses.replace(entry.home, value=value)
+        return True
+
+    def _stale(self, changes: Sequence[Change]) -> str:
+        """A sentence, if an optimizer still has the parameters that were replaced in the model."""
+        held = {id(p) for optim in self.optims for group in optim.param_groups for p in group["params"]}
+        old = [
+            c.name
+            for c in changes
+            if c.entry is not None and c.value is not c.entry.home.value and id(c.entry.home.value) in held
+        ]
+        if not old:
+            return ""
+        return ". The optimizer still updates the old tensors of %s: make the optimizer anew" % _arguments.names(old)
+
+    def _unreadable(self, changes: Sequence[Change], step: int) -> Optional[str]:
+        """What to say of storages that were freed, resized or aliased. Aliased ones are declared anew at the second look."""
+        aliased = sorted(c.name for c in changes if c.kind is Kind.ALIASED)
+        if not changes or (aliased == self._aliased and len(aliased) == len(changes)):
+            self._aliased = []
+            return None
+        self._aliased = aliased
+        return (
+            "%s. No snapshot is taken of step %d; the other ranks' part of it is never committed without this one"
+            % ("; ".join(sentence(c) for c in changes[: _arguments.NAMED]), step)
+        )
+
+    def _say(self, changes: Sequence[Change], stale: str) -> None:
+        by_kind: Dict[Kind, List[Change]] = {}
+        for c in changes:
+            by_kind.setdefault(c.kind, []).append(c)
+        for kind, some in by_kind.items():
+            names = _arguments.names(c.name for c in some)
+            if kind is Kind.NEW:
+                log.info("optimizer state that was made since is saved, too, from now on: %s", names)
+                continue
+            text = "%d tensors of the training state were %s after step %d: %s (%s). They are saved as they are now%s" % (
+                len(some), kind.value, min(c.since for c in some), names, some[0].detail, stale)  # fmt: skip
+            log.warning("%s", text)
+            if not self._said.get(kind):
+                self._said[kind] = True
+                warn(errors.StateMoved, text)
+
+    def close(self) -> None:
+        """The handle is detached: the memory stays with the tensors in it."""
+        if self._arena is not None:
+            self._arena.close()
+
+
+def sentence(change: Change) -> str:
+    return "%s was %s (%s; it was right at step %d)" % (change.name, change.kind.value, change.detail, change.since)
+
+
+def _made(optims: Sequence[Any]) -> int:
+    """How many values the optimizers' states have."""
+    return sum(len(inner) for optim in optims for inner in optim.state.values() if isinstance(inner, dict))

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes into the calls of `_lib.Handle` and comes out of them, as Python values. See `_lib`.
+
+Names are those of ckpt.h. The functions that begin with "to_" build C structures; what they return must outlive the
+call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import mmap
+from ctypes import POINTER, c_uint64
+from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
+
+from . import errors
+from ._abi import *
+from ._types import Entry, Part
+
+BLOB_ROOM = 1 << 30  # the largest cap: address space, not memory
+
+
+@dataclasses.dataclass(frozen=True)
+class StepInfo:
+    """A restorable step. where: 1 memory, 2 disk, 3 both."""
+
+    step: int
+    bytes: int
+    where: int
+    complete: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """A tensor or blob of a step (ckpt_tensor_info). rank: whose a blob per rank is, else None. fp: None if unknown."""
+
+    what: int  # enum ckpt_what
+    component: str
+    name: str
+    of: str
+    dtype: int
+    role: int
+    cls: int
+    shape: Tuple[int, ...]  # global
+    numel: int
+    fp: Optional[int]
+    step: int
+    blob: bool
+    media: int
+    rank: Optional[int]
+    text: str
+
+    @property
+    def key(self) -> str:
+        return self.component + "/" + self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Got:
+    """What a restore did (ckpt_got). where: 1 memory, 2 disk. passed, averages: texts, one thing a line."""
+
+    step: int
+    where: int
+    world_saved: int
+    ntensor: int
+    nmissing: int
+    nunused: int
+    npassed: int
+    id: str
+    passed: str
+    averages: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """ckpt_stats; times in nanoseconds, as there."""
+
+    taken: int
+    skipped: int
+    torn: int
+    staged: int
+    persisted: int
+    committed: int
+    failed: int
+    last_committed_step: int
+    stall_ns_sum: int
+    stall_ns_max: int
+    copy_bytes: int
+    copy_ns: int
+    unguarded: int
+    reattached: int
+    stall_log2_ns: Tuple[int, ...]
+    staged_ns: int
+    persisted_ns: int
+    committed_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice:
+    """A line of the library's log that a person should see. level: syslog's, 3 error, 4 warning."""
+
+    level: int
+    text: str
+
+
+class Blob:
+    """Bytes that each snapshot copies by value. Made by Handle.blob_add; write() them before a snapshot."""
+
+    def __init__(self, name: str, how: int, cap: int) -> None:
+        self.name, self.how, self.cap = name, how, cap
+        self._map, self.room = reserve(cap)
+        self._start = ctypes.c_char.from_buffer(self._map)
+        self.address = ctypes.addressof(self._start)
+        self.length = c_uint64(0)
+
+    def write(self, data: Union[bytes, bytearray, memoryview]) -> None:
+        """Set the bytes that the next snapshot copies. If they are more than .cap, call Handle.blob_resize before it.
+
+        NoRoom: they are more than the 1 GiB that a blob may have, or than the address space that this process has.
+        """
+        n = len(data)
+        if n > self.room:
+            text = "blob %s: %d bytes are more than the %d that it can have" % (self.name, n, self.room)
+            raise errors.error("blob", errno.E2BIG, text)
+        self._map[:n] = bytes(data)
+        self.length.value = n
+
+    @property
+    def fits(self) -> bool:
+        """False: the next snapshot would be skipped, until Handle.blob_resize gives more room."""
+        return self.length.value <= self.cap
+
+
+def reserve(cap: int) -> Tuple[mmap.mmap, int]:
+    """Address space for a blob that may grow: no memory is used until it is written."""
+    room = max(BLOB_ROOM, cap)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    while True:
+        try:
+            return mmap.mmap(-1, room, flags=flags), room
+        except (OSError, ValueError, MemoryError):
+            if room // 2 < max(cap, mmap.PAGESIZE):
+                raise
+            room //= 2
+
+
+def to_u64s(values: Sequence[int]) -> Any:
+    return (c_uint64 * len(values))(*values)
+
+
+def to_name(text: Optional[str]) -> Optional[bytes]:
+    return None if text is None else text.encode("utf-8")
+
+
+def from_text(raw: Optional[bytes]) -> str:
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def to_ns(seconds: float) -> int:
+    return min(max(int(seconds * 1e9), 0), 2**63)
+
+
+def to_locals(parts: Iterable[Part]) -> Tuple[Any, int, List[Any]]:
+    """struct ckpt_local of each part that has elements, their number, and the arrays that must outlive the call."""
+    held = [part for part in parts if part.local.numel()]
+    array = (ckpt_local * max(len(held), 1))()
+    keep: List[Any] = []
+    for to, part in zip(array, held):
+        stride = part.local.stride()
+        arrays = [(ctypes.c_int64 * len(stride))(*stride)]
+        to.ptr = part.local.data_ptr()
+        to.stride = ctypes.cast(arrays[0], POINTER(ctypes.c_int64))
+        if part.start is not None and part.extent is not None:
+            arrays += [to_u64s(part.start), to_u64s(part.extent)]
+            to.start = ctypes.cast(arrays[1], POINTER(c_uint64))
+            to.extent = ctypes.cast(arrays[2], POINTER(c_uint64))
+        keep += arrays
+    return array, len(held), keep
+
+
+def to_tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
+    """struct ckpt_tensor of an entry, and what must outlive the call."""
+    layout = entry.layout
+    local, nlocal, keep = to_locals(layout.parts)
+    place = (ckpt_placement * max(len(layout.placements), 1))()
+    for to, p in zip(place, layout.placements):
+        to.how, to.reduce, to.mesh_dim, to.tensor_dim = p.how, p.reduce, p.mesh_dim, p.tensor_dim
+        to.flags, to.split_factor = p.flags, p.split_factor
+    shape = to_u64s(layout.shape)
+    t = ckpt_tensor(
+        size=ctypes.sizeof(ckpt_tensor),
+        cls=entry.cls,
+        role=entry.role,
+        dtype=entry.dtype,
+        component=to_name(entry.component),
+        name=to_name(entry.name),
+        of=to_name(entry.of),
+        ndim=len(layout.shape),
+        mesh=mesh,
+        nplace=len(layout.placements),
+        nlocal=nlocal,
+        shape=ctypes.cast(shape, POINTER(c_uint64)),
+        place=ctypes.cast(place, POINTER(ckpt_placement)),
+        local=ctypes.cast(local, POINTER(ckpt_local)),
+        mode=layout.mode,
+    )
+    return t, keep + [local, place, shape]
+
+
+def to_want(step: Optional[int], flags: int, only: Optional[str], timeout: float) -> ckpt_want:
+    return ckpt_want(
+        size=ctypes.sizeof(ckpt_want),
+        flags=flags,
+        step=CKPT_LATEST if step is None else step,
+        only=to_name(only),
+        deadline_ns=to_ns(timeout),
+    )
+
+
+def from_tensor_info(x: ckpt_tensor_info) -> TensorInfo:
+    return TensorInfo(
+        what=x.what,
+        component=from_text(x.component),
+        name=from_text(x.name),
+        of=from_text(x.of),
+        dtype=x.dtype,
+        role=x.role,
+        cls=x.cls,
+        shape=tuple(x.shape[i] for i in range(x.ndim)),
+        numel=x.numel,
+        fp=x.fp if x.fp_known else None,
+        step=x.step,
+        blob=bool(x.blob),
+        media=x.media,
+        rank=None if x.rank == 2**32 - 1 else x.rank,
+        text=from_text(x.text),
+    )

@@ -1,0 +1,697 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckptd.attach and Run on one rank: what a training program sees, in the good case and in the bad ones."""
+
+import json
+import logging
+import os
+import signal
+import threading
+import unittest
+import unittest.mock
+import warnings
+
+import ranks
+import torch
+
+import ckptd
+from ckptd import errors
+
+SECONDS = 60.0  # of what hangs
+
+
+class Net(torch.nn.Module):
+    """Linear layers, running statistics, a tied head."""
+
+    def __init__(self, width=16, tied=False):
+        super().__init__()
+        self.first = torch.nn.Linear(8, width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.second = torch.nn.Linear(width, 8, bias=not tied)
+        if tied:
+            self.third = torch.nn.Linear(width, 8, bias=False)
+            self.third.weight = self.second.weight
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).relu())
+
+
+def make(optimizer="adamw", seed=1, **kwargs):
+    torch.manual_seed(seed)
+    model = Net(**kwargs)
+    kinds = {
+        "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, dampening=0.1),
+    }
+    return model, kinds[optimizer](model.parameters())
+
+
+def update(model, optim, step):
+    """One step of training; it depends on nothing but the state and the step."""
+    generator = torch.Generator().manual_seed(step)
+    loss = model(torch.randn(12, 8, generator=generator)).square().mean()
+    loss.backward()
+    optim.step()
+    optim.zero_grad()
+    return loss
+
+
+def bits(model, optim=None):
+    """Every bit of the state, by name."""
+    found = {k: v.detach().clone().view(-1).view(torch.uint8).numpy().tobytes() for k, v in model.state_dict().items()}
+    if optim is not None:
+        for i, p in enumerate(p for g in optim.param_groups for p in g["params"]):
+            for k, v in optim.state.get(p, {}).items():
+                found["%d.%s" % (i, k)] = v.view(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(v) else repr(v)
+    return found
+
+
+def train(run, model, optim, first, last, **kwargs):
+    for step in range(first, last + 1):
+        with run.step(step, **kwargs):
+            update(model, optim, step)
+
+
+def train_and_pause(rank, optimizer, steps):
+    """Train, wait for the last commit, leave the digest, and stay until SIGKILL."""
+    model, optim = make(optimizer)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 2, 0.5)
+    run = rank.attach(model, optim, extra={"sched": sched, "rng": ckptd.rng()}, guard="finish")
+    run.restore()
+    for step in range(1, steps + 1):
+        with run.step(step):
+            update(model, optim, step)
+            sched.step()
+    run.wait()
+    torch.save((bits(model, optim), sched.state_dict(), torch.random.get_rng_state()), os.path.join(rank.dir, "kept"))
+    rank.pause("trained")
+
+
+def resume(rank, optimizer, source):
+    model, optim = make(optimizer, seed=2)
+    torch.manual_seed(99)
+    sched = torch.optim.lr_scheduler.StepLR(optim, 2, 0.5)
+    run = rank.attach(model, optim, extra={"sched": sched, "rng": ckptd.rng()})
+    start = run.restore(source=source)
+    kept, sched_kept, rng_kept = torch.load(os.path.join(rank.dir, "kept"), weights_only=False)
+    same = bits(model, optim) == kept
+    return int(start), start.where, same, sched.state_dict() == sched_kept, torch.equal(torch.random.get_rng_state(), rng_kept)
+
+
+class One(ranks.Case):
+    """A test here is the only rank, in its own process."""
+
+    def attach(self, job, model, optim=None, **options):
+        options.setdefault("strict", True)
+        options.setdefault("guard", "finish")
+        job.launches += 1
+        run = ckptd.attach(
+            model, optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=job.launches, **options
+        )
+        self.addCleanup(run.detach)
+        return run
+
+    def setUp(self):
+        warnings.simplefilter("always")
+        self.addCleanup(warnings.resetwarnings)
+
+    def shown(self, job, step):
+        return json.loads(job.ctl("show", "-C", os.path.join(job.store, job.name), "step:%d" % step, "--json"))
+
+
+class Resume(One):
+    def test_after_sigkill_every_bit_is_back_from_memory_and_from_disk(self):
+        for optimizer in ("adamw", "sgd"):
+            with self.subTest(optimizer):
+                job = self.job()
+                started = job.start(1, train_and_pause, optimizer, 5, group=False)
+                started.until("trained")
+                started.kill()
+                self.assertEqual(job.run(1, resume, optimizer, "memory", group=False)[0], (5, "memory", True, True, True))
+                job.daemon_kill()
+                job.daemon_start()
+                self.assertEqual(job.run(1, resume, optimizer, "disk", group=False)[0], (5, "disk", True, True, True))
+
+    def test_training_that_was_resumed_ends_with_the_bits_of_training_that_was_not(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        self.assertEqual(run.restore(), 0)
+        train(run, model, optim, 1, 4)
+        self.assertEqual(run.wait(), 4)
+        run.detach()
+        train_on, optim_on = make(seed=3)
+        run = self.attach(job, train_on, optim_on)
+        self.assertEqual(run.restore(), 4)
+        train(run, train_on, optim_on, 5, 8)
+        for step in range(5, 9):
+            update(model, optim, step)
+        self.assertEqual(bits(train_on, optim_on), bits(model, optim))
+
+    def test_going_back_to_an_older_step(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 2)
+        run.wait()
+        at_2 = bits(model, optim)
+        train(run, model, optim, 3, 4)
+        run.wait()
+        self.assertEqual(run.restore(2), 2)
+        self.assertEqual(bits(model, optim), at_2)
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+        with self.assertRaises(errors.NothingToRestore):
+            run.restore(77)
+
+    def test_restore_without_a_step_is_zero_and_changes_nothing(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        before = bits(model, optim)
+        start = run.restore()
+        self.assertEqual((start, start.where, start.missing, start.unused), (0, "nothing", (), ()))
+        self.assertEqual(bits(model, optim), before)
+
+    def test_a_model_on_the_meta_device_is_filled(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 2)
+        run.wait()
+        run.detach()
+        with torch.device("meta"):
+            empty = Net()
+        on_meta = torch.optim.AdamW(empty.parameters(), lr=1e-2)
+        run = self.attach(job, empty, on_meta)
+        self.assertEqual(run.restore(), 2)
+        self.assertEqual(bits(empty, on_meta), bits(model, optim))
+
+    def test_names_that_only_one_side_has_are_listed_and_nothing_is_written(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim, extra={"old": {"x": 1}})
+        run.restore()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        other, other_optim = make(seed=5)
+        other.head = torch.nn.Linear(8, 2)
+        del other.second.bias
+        other.second.register_parameter("bias", None)
+        other_optim = torch.optim.AdamW(other.parameters(), lr=1e-2)
+        mine = {"y": 2}
+        run = self.attach(job, other, other_optim, extra={"new": mine})
+        before = bits(other, other_optim)
+        with self.assertRaises(errors.NotFitting) as caught:
+            run.restore()
+        for name in ("model/head.weight: the program has it", "model/second.bias: the checkpoint has it", "blob/extra.old", "blob/extra.new"):
+            self.assertIn(name, str(caught.exception))
+        self.assertEqual(bits(other, other_optim), before)
+        start = run.restore(strict=False)
+        self.assertEqual(start, 1)
+        self.assertIn("model/head.weight", start.missing)
+        self.assertIn("optim/head.weight.exp_avg", start.missing)
+        self.assertIn("blob/extra.new", start.missing)
+        self.assertIn("model/second.bias", start.unused)
+        self.assertIn("blob/extra.old", start.unused)
+        self.assertEqual(bits(other)["head.weight"], before["head.weight"])
+        self.assertEqual(bits(other)["first.weight"], bits(model)["first.weight"])
+        self.assertEqual(mine, {"y": 2})
+
+    def test_another_shape_is_refused_always(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        wide, wide_optim = make(width=17)
+        run = self.attach(job, wide, wide_optim)
+        before = bits(wide, wide_optim)
+        for strict in (True, False):
+            with self.assertRaisesRegex(errors.NotFitting, "first.weight"):
+                run.restore(strict=strict)
+        self.assertEqual(bits(wide, wide_optim), before)
+
+    def test_a_program_that_forgets_restore_hears_of_it_at_its_first_step(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        run = self.attach(job, model, optim, strict=False)
+        with self.assertRaisesRegex(errors.NotRestorable, "ckpt_restore"):
+            train(run, model, optim, 2, 2)
+        run.fresh()
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+
+
+class Steps(One):
+    def begun(self, optimizer="adamw", **options):
+        job = self.job()
+        model, optim = make(optimizer)
+        run = self.attach(job, model, optim, **options)
+        run.restore()
+        return job, run, model, optim
+
+    def test_momentum_that_the_first_step_makes_is_in_the_first_step(self):
+        job, run, model, optim = self.begun("sgd")
+        train(run, model, optim, 1, 1)
+        self.assertEqual(run.wait(), 1)
+        self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
+        names = {t["component"] + "/" + t["name"] for t in self.shown(job, 1)["tensors"]}
+        self.assertIn("optim/first.weight.momentum_buffer", names)
+
+    def test_misuse_of_step_is_named(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 2)
+        for step in (2, 1, 0):
+            with self.assertRaisesRegex(ValueError, "steps must grow"):
+                train(run, model, optim, step, step)
+        with self.assertRaisesRegex(ValueError, "at least 0"):
+            run.step(-1)
+        with self.assertRaisesRegex(TypeError, "integer"):
+            run.step(1.5)
+        with self.assertRaisesRegex(RuntimeError, "inside of step 3"), run.step(3), run.step(4):
+            pass
+        for call in (run.restore, run.save, run.wait):
+            with self.assertRaisesRegex(RuntimeError, "inside of step 3"), run.step(3):
+                call()
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+
+    def test_a_step_that_raises_is_not_saved_and_can_be_entered_again(self):
+        job, run, model, optim = self.begun()
+        with self.assertRaisesRegex(KeyError, "mine"), run.step(1):
+            update(model, optim, 1)
+            raise KeyError("mine")
+        self.assertEqual(run.stats()["taken"], 0)
+        train(run, model, optim, 1, 1)
+        self.assertEqual(run.wait(), 1)
+
+    def test_every_nth_step_and_save_between(self):
+        job, run, model, optim = self.begun(every=3)
+        train(run, model, optim, 1, 5)
+        self.assertEqual(run.wait(), 3)
+        self.assertEqual(run.stats()["outcomes"]["taken"], 1)
+        self.assertEqual(run.save(), 5)
+        self.assertEqual(run.save(), 5)
+        at_5 = bits(model, optim)
+        train(run, model, optim, 6, 6)
+        run.wait()
+        self.assertEqual(run.restore(5), 5)
+        self.assertEqual(bits(model, optim), at_5)
+        with self.assertRaisesRegex(ValueError, "before the first step"):
+            self.begun()[1].save()
+
+    def test_persist_every_keeps_steps_in_memory(self):
+        job, run, model, optim = self.begun(persist_every=4)
+        train(run, model, optim, 1, 1)
+        run.wait("staged")
+        train(run, model, optim, 2, 2, persist=True)
+        self.assertEqual(run.wait(), 2)
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait("staged"), 3)
+        self.assertEqual(run.wait(), 2)
+
+    def test_a_snapshot_that_was_skipped_is_taken_again_by_wait(self):
+        job, run, model, optim = self.begun()
+        job.daemon.send_signal(signal.SIGSTOP)  # nothing is copied or written: the slots are full after some steps
+        self.addCleanup(lambda: job.daemon and job.daemon.send_signal(signal.SIGCONT))
+        run._outcomes.strict = False
+        run._handle.guard  # the guard would wait for copies of a daemon that is stopped
+        with self.assertLogs("ckptd", "WARNING") as logs, warnings.catch_warnings(record=True):
+            for step in range(1, 6):
+                update(model, optim, step)
+                run._snapshot(step, 0, {})
+                run._newest = step
+        self.assertTrue(any("skipped" in line for line in logs.output), logs.output)
+        job.daemon.send_signal(signal.SIGCONT)
+        self.assertEqual(run.wait(timeout=SECONDS), 5)
+        self.assertEqual(run.restore(), 5)
+
+    def test_losses_of_all_kinds_are_notes(self):
+        job, run, model, optim = self.begun()
+        losses = [torch.tensor(1.5, requires_grad=True), 2.5, None, float("nan"), torch.tensor([4.5], dtype=torch.bfloat16), 3]
+        for step, loss in enumerate(losses, 1):
+            train(run, model, optim, step, step, loss=loss, notes={"lr": 0.25})
+            self.assertEqual(run.wait(), step)
+        notes = [self.shown(job, s)["notes"] for s in range(1, 7)]
+        self.assertEqual([n.get("loss") for n in notes][:3] + [notes[4]["loss"], notes[5]["loss"]], [1.5, 2.5, None, 4.5, 3.0])
+        self.assertEqual({n["lr"] for n in notes}, {0.25})
+        with self.assertRaisesRegex(ValueError, "2 elements"), run.step(7, loss=torch.zeros(2)):
+            pass
+        with self.assertRaisesRegex(TypeError, "str"), run.step(8, loss="high"):
+            pass
+
+    def test_the_job_stops_after_the_step_that_follows_a_signal(self):
+        job, run, model, optim = self.begun(every=10)
+        run.on_signal(signal.SIGTERM, within=SECONDS)
+        train(run, model, optim, 1, 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with self.assertRaises(ckptd.Preempted) as caught:
+            train(run, model, optim, 3, 9)
+        self.assertEqual((caught.exception.step, caught.exception.committed), (3, True))
+        self.assertEqual(self.shown(job, 3)["step"], 3)
+        run.detach()
+        self.assertIs(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+
+
+class Hazards(One):
+    def begun(self, optimizer="adamw", **options):
+        job = self.job()
+        model, optim = make(optimizer)
+        run = self.attach(job, model, optim, **options)
+        run.restore()
+        return job, run, model, optim
+
+    def resumed(self, job, run, **options):
+        """The bits that a new run finds."""
+        run.wait()
+        run.detach()
+        model, optim = make(seed=9)
+        again = self.attach(job, model, optim, **options)
+        again.restore()
+        return bits(model, optim)
+
+    def test_replaced_tensors_are_saved_from_where_they_are_and_named(self):
+        for memory in ("alloc", "foreign"):
+            with self.subTest(memory):
+                job, run, model, optim = self.begun(memory=memory)
+                train(run, model, optim, 1, 1)
+                saved = {k: v.clone() * 2 for k, v in model.state_dict().items()}
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    with run.step(2):
+                        model.load_state_dict(saved, assign=True)
+                said = [w for w in caught if issubclass(w.category, errors.StateMoved)]
+                self.assertEqual(len(said), 1)
+                self.assertRegex(str(said[0].message), "first.weight(.|\n)*The optimizer still updates the old tensors of model/first.weight")
+                self.assertEqual(said[0].filename, __file__)
+                self.assertEqual({k: v for k, v in self.resumed(job, run).items() if k in saved}, bits(model))
+
+    def test_an_optimizer_that_loads_its_state_is_followed(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 2)
+        with warnings.catch_warnings(record=True):
+            with run.step(3):
+                optim.load_state_dict(optim.state_dict())
+                update(model, optim, 3)
+        self.assertEqual(self.resumed(job, run), bits(model, optim))
+
+    def test_a_freed_storage_is_named_and_that_step_is_not_saved(self):
+        job, run, model, optim = self.begun(memory="foreign", strict=False)
+        train(run, model, optim, 1, 1)
+        storage, kept = model.first.weight.untyped_storage(), model.first.weight.detach().clone()
+        nbytes = storage.nbytes()
+        with self.assertWarnsRegex(errors.NotSaving, "model/first.weight was freed"):
+            with run.step(2):
+                storage.resize_(0)
+        self.assertEqual(run.stats()["outcomes"]["unmarked"], 1)
+        with run.step(3):
+            storage.resize_(nbytes)
+            with torch.no_grad():
+                model.first.weight.copy_(kept)
+        self.assertEqual(self.resumed(job, run), bits(model, optim))
+
+    def test_weights_that_are_tied_later_are_one_tensor_from_the_second_step_on(self):
+        job, run, model, optim = self.begun(strict=False)
+        model.extra = torch.nn.Linear(16, 8, bias=False)
+        with warnings.catch_warnings(record=True):
+            train(run, model, optim, 1, 1)
+            model.extra.weight = model.second.weight
+            train(run, model, optim, 2, 4)
+        run.wait()
+        about = self.shown(job, 4)
+        self.assertNotIn("extra.weight", {t["name"] for t in about["tensors"]})
+
+    def test_a_state_dict_that_raises_costs_its_steps_and_not_the_training(self):
+        class Fails:
+            bad = False
+
+            def state_dict(self):
+                if self.bad:
+                    raise RuntimeError("not now")
+                return {"n": 7}
+
+            def load_state_dict(self, state):
+                self.got = state
+
+        at = Fails()
+        job, run, model, optim = self.begun(extra={"it": at}, strict=False)
+        train(run, model, optim, 1, 1)
+        run.wait()
+        at.bad = True
+        with self.assertWarnsRegex(errors.NotSaving, "extra.it(.|\n)*not now"):
+            train(run, model, optim, 2, 2)
+        at.bad = False
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+        self.assertNotIn(2, [s["step"] for s in json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]])
+        at.bad = True
+        run.detach()
+        with self.assertRaisesRegex(Exception, "extra.it(.|\n)*not now"):
+            self.attach(job, model, optim, extra={"it": at})
+
+    def test_an_extra_that_grows_is_saved_whole_and_no_step_is_skipped(self):
+        log = []
+        job, run, model, optim = self.begun(extra={"log": log})
+        for step in range(1, 5):
+            log.append("x" * 30000)
+            train(run, model, optim, step, step)
+            self.assertEqual(run.wait("staged"), step)
+        self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
+        run.wait()
+        run.detach()
+        back = []
+        again = self.attach(job, model, optim, extra={"log": back})
+        again.restore()
+        self.assertEqual(back, log)
+
+    def test_a_second_attach_of_a_model_or_of_a_rank_is_refused(self):
+        job, run, model, optim = self.begun()
+        with self.assertRaisesRegex(errors.AlreadyAttached, "Net is attached already, as rank 0 of job gpt"):
+            self.attach(job, model)
+        other, other_optim = make()
+        with self.assertRaisesRegex(errors.AlreadyAttached, "AdamW"):
+            self.attach(job, other, optim)
+        job.launches -= 1  # the same launch
+        with self.assertRaises(errors.AlreadyAttached):
+            ckptd.attach(other, other_optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=1)
+        run.detach()
+        self.attach(job, model, optim).restore()
+
+    def test_an_attach_that_fails_leaves_a_model_that_can_be_used_and_attached(self):
+        job = self.job()
+        model, optim = make()
+        before = bits(model, optim)
+        model.bad = torch.nn.Parameter(torch.zeros(4).to_sparse(), requires_grad=False)
+        with self.assertRaisesRegex(TypeError, "model/bad: it is sparse"):
+            self.attach(job, model, optim)
+        del model.bad
+        self.assertEqual(bits(model), {k: v for k, v in before.items() if k in bits(model)})
+        update(model, optim, 1)
+        for wrong, what in (({"averages": {"a": "constant decay=2"}}, "decay"), ({"averages": {"a": "nonsense"}}, "nonsense")):
+            with self.assertRaisesRegex(errors.InvalidCall, what):
+                self.attach(job, model, optim, **wrong)
+        update(model, optim, 2)
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 1)
+        self.assertEqual(run.wait(), 1)
+
+    def test_wrong_arguments_are_named(self):
+        job = self.job()
+        model, optim = make()
+        for wrong, what in (
+            ({"guard": "often"}, "'bounded', 'never', 'finish'"),
+            ({"memory": "gpu"}, "'alloc', 'foreign'"),
+            ({"every": 0}, "every is 0"),
+            ({"persist_every": 1.5}, "persist_every is 1.5"),
+            ({"averages": ["fast"]}, "averages is a list"),
+            ({"extra": {"x": object()}}, "extra.x is a "),
+        ):
+            with self.assertRaisesRegex((TypeError, ValueError), what):
+                self.attach(job, model, optim, **wrong)
+        with self.assertRaisesRegex(TypeError, "model has a int"):
+            self.attach(job, 3)
+        with self.assertRaisesRegex(TypeError, "no optimizer"):
+            self.attach(job, model, [3])
+        run = self.attach(job, model, optim)
+        with self.assertRaisesRegex(ValueError, "'any', 'memory', 'disk'"):
+            run.restore(source="tape")
+        with self.assertRaisesRegex(ValueError, "'staged', 'persisted', 'committed'"):
+            run.wait("saved")
+
+    def test_state_on_a_device_is_refused_by_name_before_anything_is_changed(self):
+        class Far(Net):
+            def named_parameters(self, *args, **kwargs):
+                yield from super().named_parameters(*args, **kwargs)
+                yield "far.weight", unittest.mock.Mock(device=torch.device("cuda", 0))
+
+        job = self.job()
+        with self.assertRaisesRegex(errors.NotSupported, "host memory only(.|\n)*cuda: far.weight"):
+            self.attach(job, Far())
+
+    def test_without_a_daemon_training_goes_on_with_one_warning_and_saving_begins_when_there_is_one(self):
+        job = self.job(daemon=False)
+        model, optim = make()
+        os.environ["CKPTD_DISABLE"] = "1"  # as if none could be started
+        self.addCleanup(os.environ.pop, "CKPTD_DISABLE", None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run = self.attach(job, model, optim, strict=False, timeout=1.0)
+            self.assertEqual(run.restore(), 0)
+            train(run, model, optim, 1, 4)
+        said = [w for w in caught if issubclass(w.category, errors.NotSaving)]
+        self.assertEqual(len(said), 1, [str(w.message) for w in said])
+        self.assertEqual(run.stats()["outcomes"]["taken"], 0)
+
+    def test_a_daemon_that_is_killed_is_warned_of_once_and_its_return_is_logged(self):
+        job, run, model, optim = self.begun(strict=False, timeout=5.0)
+        train(run, model, optim, 1, 1)
+        run.wait()
+        job.daemon_kill()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step = 2
+            while run.stats()["outcomes"]["detached"] < 3:
+                train(run, model, optim, step, step)
+                step += 1
+        said = [w for w in caught if issubclass(w.category, errors.NotSaving)]
+        self.assertEqual(len(said), 1)
+        self.assertEqual(said[0].filename, __file__)
+        job.daemon_start()
+        with self.assertLogs("ckptd", "WARNING") as logs:
+            taken = run.stats()["outcomes"]["taken"]
+            while run.stats()["outcomes"]["taken"] == taken:
+                train(run, model, optim, step, step)
+                step += 1
+        self.assertTrue(any("saved again from step" in line for line in logs.output), logs.output)
+        run.wait()
+
+    def test_without_a_daemon_a_job_that_has_steps_does_not_begin_anew(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        job.daemon_stop()
+        os.environ["CKPTD_DISABLE"] = "1"
+        self.addCleanup(os.environ.pop, "CKPTD_DISABLE", None)
+        run = self.attach(job, model, optim, strict=False, timeout=1.0)
+        with self.assertRaisesRegex(errors.NoDaemon, "may have steps"):
+            run.restore()
+
+    def test_a_forked_child_and_a_second_thread_are_refused(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                with run.step(2):
+                    pass
+                text = "nothing was raised"
+            except BaseException as e:
+                text = type(e).__name__
+            os.write(write, text.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertEqual(os.read(read, 100), b"ForkedError")
+        entered, leave, raised = threading.Event(), threading.Event(), []
+
+        def other():
+            with run._handle._one:
+                entered.set()
+                leave.wait(SECONDS)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(SECONDS)
+        with self.assertRaises(errors.WrongThread), run.step(2):
+            pass
+        leave.set()
+        thread.join()
+        train(run, model, optim, 2, 2)
+        self.assertEqual(run.wait(), 2)
+
+    def test_a_run_that_ended_says_so_and_the_model_goes_on(self):
+        job = self.job()
+        model, optim = make()
+        with self.attach(job, model, optim) as run:
+            run.restore()
+            train(run, model, optim, 1, 1)
+            run.wait()
+        run.detach()
+        for call in (run.restore, run.wait, lambda: train(run, model, optim, 2, 2)):
+            with self.assertRaises(errors.Detached):
+                call()
+        update(model, optim, 2)
+
+
+class Averages(One):
+    def test_the_average_is_in_the_model_bit_for_bit_and_the_weights_are_back_after_it(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim, averages={"fast": "constant decay=.9 *.bias=copy"}, slots=3)
+        run.restore()
+        average = None
+        for step in range(1, 6):
+            train(run, model, optim, step, step)
+            run.wait()
+            weights = {n: p.detach().clone() for n, p in model.named_parameters() if not n.endswith(".bias")}
+            average = weights if average is None else {n: torch.lerp(average[n], w, 1 - 0.9) for n, w in weights.items()}
+        raw, objects = bits(model, optim), list(model.parameters())
+        with run.averaged("fast") as step:
+            self.assertEqual(step, 5)
+            now = dict(model.named_parameters())
+            for name, value in average.items():
+                self.assertTrue(torch.equal(now[name], value), name)
+            self.assertTrue(all(a is b for a, b in zip(objects, model.parameters())))
+            with self.assertRaisesRegex(RuntimeError, "average 'fast' is in the model"):
+                train(run, model, optim, 6, 6)
+        self.assertEqual(bits(model, optim), raw)
+        with self.assertRaisesRegex(KeyError, "mine"), run.averaged("fast"):
+            raise KeyError("mine")
+        self.assertEqual(bits(model, optim), raw)
+        train(run, model, optim, 6, 6)
+        self.assertEqual(run.wait(), 6)
+        self.assertEqual(run.restore(), 6)
+        train(run, model, optim, 7, 7)
+        run.wait()
+        with run.averaged("fast") as step:
+            self.assertEqual(step, 7)
+        with self.assertRaisesRegex(KeyError, "slow"), run.averaged("slow"):
+            pass
+
+    def test_no_step_has_the_average_yet(self):
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim, averages={"fast": "constant decay=.9"})
+        run.restore()
+        before = bits(model, optim)
+        with self.assertRaises(errors.NothingToRestore), run.averaged("fast"):
+            pass
+        self.assertEqual(bits(model, optim), before)
+
+
+class Import(unittest.TestCase):
+    def test_the_package_needs_neither_torch_nor_the_library_to_be_imported(self):
+        import subprocess
+        import sys
+
+        code = "import sys; sys.modules['torch'] = None; import ckptd, ckptd.errors; print(ckptd.Preempted.__name__, len(dir(ckptd)) > 20)"
+        env = dict(os.environ, PYTHONPATH=ranks.PACKAGE, CKPT_LIB="/nowhere")
+        out = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertEqual(out, "Preempted True\n")
+
+
+if __name__ == "__main__":
+    logging.getLogger("ckptd").addHandler(logging.NullHandler())
+    unittest.main()
