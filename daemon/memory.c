@@ -5,6 +5,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "ckpt/wire/attributes.h"
 #include "daemon/average.h"
 #include "daemon/state.h"
 #include <inttypes.h>
@@ -205,6 +206,7 @@ void decl_slot_unref(struct decl *d)
 	if (!d || !drop(&d->slots))
 		return;
 	averages_free(d->averages);
+	free(d->attributes);
 	table_free(&d->constant);
 	table_free(&d->main);
 	table_free(&d->part);
@@ -263,7 +265,26 @@ char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes)
 	return buf;
 }
 
-static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struct ckpt_err *err)
+static int decl_attributes(struct decl *d, const struct container_bytes *b, struct ckpt_err *err)
+{
+	int rc;
+
+	if (d->rank != 0 || b->rec_bytes != 1)
+		return ckpt_error(err, -EPROTO,
+				  "rank %u sends attributes: those of rank 0 alone are kept",
+				  d->rank);
+	rc = attributes_check(b->p, b->len, &d->nattribute, err);
+	if (rc < 0)
+		return rc;
+	d->attributes = malloc(b->len + 1);
+	if (!d->attributes)
+		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	memcpy(d->attributes, b->p, b->len);
+	d->attributes_bytes = b->len;
+	return 0;
+}
+
+static int decl_decode(const void *bytes, uint64_t len, struct decl *d, struct ckpt_err *err)
 {
 	struct container_view v;
 	struct table_section s[CONTAINER_SECT_MAX];
@@ -274,13 +295,15 @@ static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struc
 	for (uint32_t i = 0; i < v.map.nsect; i++) {
 		struct container_bytes b = container_view_get(&v, v.map.sect[i].kind);
 
+		if (b.kind == WIRE_ATTRIBUTES && b.len && (rc = decl_attributes(d, &b, err)) < 0)
+			return rc;
 		s[i] = (struct table_section){ .kind = b.kind,
 					       .rec_bytes = b.rec_bytes,
 					       .len = b.len,
 					       .count = b.count,
 					       .bytes = b.p };
 	}
-	return table_decode(s, v.map.nsect, NULL, 0, ret, err);
+	return table_decode(s, v.map.nsect, NULL, 0, &d->table, err);
 }
 
 static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg,
@@ -485,7 +508,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	d->epoch = epoch;
 	d->rev = rev;
 	d->rank = rank;
-	rc = decl_decode(bytes, len, &d->table, err);
+	rc = decl_decode(bytes, len, d, err);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
@@ -550,6 +573,12 @@ int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_
 	struct ckpt_errlist list = { .code = -EINVAL };
 	int rc;
 
+	if (old->attributes_bytes != now->attributes_bytes ||
+	    (now->attributes_bytes &&
+	     memcmp(old->attributes, now->attributes, now->attributes_bytes) != 0))
+		return ckpt_error(err, -EINVAL,
+				  "attributes may be other ones only with a new ckpt_seal of every "
+				  "rank");
 	averages_compare(old, "then", now, "now", &list);
 	rc = ckpt_errlist_end(&list, err,
 			      "averages may be other ones only with a new ckpt_seal of every rank");

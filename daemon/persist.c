@@ -12,6 +12,7 @@
 // both have ended: the average parts, and what is left of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/wire/attributes.h"
 #include "daemon/average.h"
 #include "ckpt/move/part_writer.h"
 #include "ckpt/store/lineage.h"
@@ -764,13 +765,33 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 				     &p->err);
 }
 
+/* The program's, the averages' and the replicas'; NULL: no memory. */
+static struct checkpoint_attr *attrs_make(struct persist *p, const char *health, uint32_t *ret_n)
+{
+	const struct decl *d = p->snap->rank[0].decl;
+	struct checkpoint_attr *attr =
+		calloc((size_t)d->nattribute + TABLE_AVERAGES_MAX + 1, sizeof *attr);
+	uint64_t at = 0;
+	uint32_t n = 0;
+
+	while (attr && attributes_next(d->attributes, d->attributes_bytes, &at, &attr[n].key,
+				       &attr[n].value))
+		n++;
+	if (attr)
+		n += average_attrs(passing_average(p->passing), attr + n, TABLE_AVERAGES_MAX);
+	if (attr && health[0])
+		attr[n++] = (struct checkpoint_attr){ DRIFT_ATTR, health };
+	*ret_n = n;
+	return attr;
+}
+
 static void commit_step(struct persist *p)
 {
 	const struct lineage_ask ask = line_ask(p);
 	struct lineage_known *known = &p->snap->launch->known;
 	struct lineage at;
 	char health[DRIFT_TEXT];
-	struct checkpoint_attr attr[1 + TABLE_AVERAGES_MAX];
+	cleanup_free struct checkpoint_attr *attr = NULL;
 	cleanup_free void *bytes = NULL;
 	uint64_t len;
 	uint8_t id[16];
@@ -786,10 +807,10 @@ static void commit_step(struct persist *p)
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
 	drift_text(p->snap->launch, health, sizeof health);
+	attr = attrs_make(p, health, &at.line.nattr);
 	at.line.attr = attr;
-	at.line.nattr = average_attrs(passing_average(p->passing), attr, TABLE_AVERAGES_MAX);
-	if (health[0])
-		attr[at.line.nattr++] = (struct checkpoint_attr){ DRIFT_ATTR, health };
+	if (p->rc == 0 && !attr)
+		p->rc = ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
 	if (p->rc == 0)
 		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)

@@ -170,6 +170,9 @@ struct decl {
 	 * last page, of its raw_bytes, is its seal (average.h) */
 	struct averages *averages;
 	uint64_t average_at;
+	char *attributes; /* of rank 0: as wire/attributes.h; NULL: none */
+	uint64_t attributes_bytes;
+	uint32_t nattribute;
 	struct plan copy;   /* table -> part, from the segments alone: what the daemon copies */
 	uint64_t own_bytes; /* that the library copies */
 	uint64_t raw_bytes;
@@ -197,7 +200,7 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, averages, raw_bytes), not of table, copy and
+/* Of what its slot holds (part, main, constant, averages, attributes, raw_bytes), not of table, copy and
  * the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
@@ -459,6 +462,7 @@ struct job {
 	struct bad {
 		uint64_t step, generation; /* generation: of one in memory */
 		uint32_t where;		   /* as in struct pin */
+		bool lacks; /* it is good, and lacks what CKPT_PEEK asks for: never said */
 		char why[200];
 	} * bad;
 	uint32_t nbad;
@@ -565,10 +569,12 @@ struct launch {
 	 * been removed; what is on disk; the wanted tensors that a tried step may have been written
 	 * into. */
 	struct retreat {
-		uint32_t tried, removed, nstep, nbegun;
+		uint32_t tried, removed, nstep, nbegun, nlack;
 		struct store_step *step;
 		bool *begun;
+		struct bad *lack; /* [nlack] of CKPT_PEEK */
 	} retreat;
+	int peek_fd; /* the step that CKPT_PEEK has chosen: nobody removes it meanwhile; -1 */
 	/* Of the newest restore that has compared a step with the declarations: what did not match.
 	 * The memfd that LISTED brings */
 	struct listed {

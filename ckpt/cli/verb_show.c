@@ -190,6 +190,7 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 		output_put(o, &f_notes, cell_text(line));
 }
 
+#define ATTRS_SHOWN 20u /* of thousands, for a person */
 /* Where it came from, configurations, ...: a value may have many lines, of which a person sees the first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
@@ -200,13 +201,18 @@ static void put_attrs(struct output *o, const struct checkpoint *k)
 		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
 			   cell_text(k->attr[i].value));
 	output_close(o);
-	for (uint32_t i = 0; i < k->nattr; i++) {
+	for (uint32_t i = 0; i < MIN(k->nattr, ATTRS_SHOWN); i++) {
 		const char *value = k->attr[i].value;
 		size_t n = MIN(strcspn(value, "\n"), (size_t)200);
 
 		snprintf(line, sizeof line, "%.100s: %.*s%s", k->attr[i].key, (int)n, value,
 			 value[n] ? " ..." : "");
 		output_put(o, i ? &f_more : &f_attrs, cell_text(line));
+	}
+	if (k->nattr > ATTRS_SHOWN) {
+		snprintf(line, sizeof line, "and %u more: ckptctl show --json",
+			 k->nattr - ATTRS_SHOWN);
+		output_put(o, &f_more, cell_text(line));
 	}
 	output_put(o, &f_newer, cell_of(CELL_FLAG, k->newer));
 	if (k->newer)

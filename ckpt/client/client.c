@@ -156,6 +156,7 @@ static void handle_free(ckpt *c)
 	sources_unref(c->sources);
 	seeds_unref(c->seeds);
 	declare_averages_free(c);
+	declare_attrs_free(c);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;

@@ -1157,7 +1157,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 				       .writer = c->rank,
 				       .generation = c->generation };
 	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes b[TABLE_SECTIONS_MAX];
+	struct container_bytes b[TABLE_SECTIONS_MAX + 1],
+		attrs = { .kind = WIRE_ATTRIBUTES, .rec_bytes = 1 };
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	uint32_t n = 0;
@@ -1181,6 +1182,10 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 						 .p = s[i].bytes,
 						 .len = s[i].len,
 						 .count = s[i].count };
+	if (rc == 0)
+		rc = declare_attrs_section(c, &a, &attrs.p, &attrs.len, err);
+	if (rc == 0 && attrs.len)
+		b[n++] = attrs;
 	if (rc == 0 && getrandom(info.uuid, sizeof info.uuid, GRND_NONBLOCK) < 0)
 		info.uuid[0] = 1;
 	if (rc == 0)

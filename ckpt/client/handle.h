@@ -48,7 +48,8 @@ struct link {
 	/* marks up to this one, of steps above that one, were left behind by a restore */
 	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
-	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
+	/* the helper's: changes that it has logged */
+	uint32_t failing_said, waits_said, drift_said;
 	struct link *older;
 };
 
@@ -97,6 +98,11 @@ struct average {
 	int seed_fd;	/* the directory of `seed=`; -1: none, or it cannot be opened */
 	int seed_error; /* errno of that */
 	bool advised;	/* the log has what is allowed and not advised */
+};
+
+/* One ckpt_attr: declare_attr.c's. */
+struct attr {
+	char *key, *value;
 };
 
 struct blob {
@@ -229,6 +235,8 @@ struct ckpt {
 	struct names blob_names;
 	struct average *average[TABLE_AVERAGES_MAX]; /* [naverage] in the order of their names */
 	uint32_t naverage;
+	struct attr *attr; /* [nattr] in the order of their keys */
+	uint32_t nattr, cap_attr;
 	/* What ckpt_snapshot copies by value, without the blobs: of the newest ckpt_seal */
 	struct by_value {
 		const struct part_of *part;
@@ -368,6 +376,10 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err);
 /* Those that were checked, as records of the table, and their seeds (mem). */
 int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err);
 void declare_averages_free(ckpt *c);
+/* Attributes as a section of the declaration, in memory of the arena; *ret_len 0: there is none. */
+int declare_attrs_section(const ckpt *c, struct arena *a, const void **ret_bytes, uint64_t *ret_len,
+			  struct ckpt_err *err);
+void declare_attrs_free(ckpt *c);
 /* Directories that a declaration needs. Immutable and counted. */
 struct seeds {
 	_Atomic uint32_t refs;

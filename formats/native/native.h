@@ -34,8 +34,8 @@
 #define NATIVE_NAME_MAX 39 /* of a part */
 #define NATIVE_PARTS_MAX (4u * NATIVE_WORLD_MAX)
 #define NATIVE_SOURCES_MAX 1024u /* parts of one rank beside its main one */
-#define NATIVE_ATTRS_MAX 1024u
-#define NATIVE_ATTR_KEY_MAX 255
+#define NATIVE_ATTRS_MAX 65536u
+#define NATIVE_ATTR_KEY_MAX 2060 /* ckpt.alias: and a key */
 #define NATIVE_ATTR_VALUE_MAX 4096
 
 /* Section records beside those of table/encode.h. */

@@ -605,11 +605,16 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 
 static int attrs_check(const struct native_lineage *l, struct ckpt_err *err)
 {
+	cleanup_free const struct checkpoint_attr **sorted = NULL;
+
 	if (l->nattr > NATIVE_ATTRS_MAX)
 		return ckpt_error(err, -EINVAL, "%u attributes; at most %u are possible", l->nattr,
 				  NATIVE_ATTRS_MAX);
+	sorted = calloc((size_t)l->nattr + 1, sizeof *sorted);
+	if (!sorted)
+		return ckpt_error(err, -ENOMEM, "no memory for %u attributes", l->nattr);
 	for (uint32_t i = 0; i < l->nattr; i++) {
-		const struct checkpoint_attr *x = &l->attr[i];
+		const struct checkpoint_attr *x = sorted[i] = &l->attr[i];
 
 		if (!x->key || !*x->key || strlen(x->key) > NATIVE_ATTR_KEY_MAX || !x->value ||
 		    strlen(x->value) > NATIVE_ATTR_VALUE_MAX)
@@ -617,11 +622,12 @@ static int attrs_check(const struct native_lineage *l, struct ckpt_err *err)
 				err, -EINVAL,
 				"attribute %u: a key has 1 to %d bytes, a value at most %d", i,
 				NATIVE_ATTR_KEY_MAX, NATIVE_ATTR_VALUE_MAX);
-		for (uint32_t k = 0; k < i; k++)
-			if (!strcmp(l->attr[k].key, x->key))
-				return ckpt_error(err, -EALREADY, "attribute %s is given twice",
-						  x->key);
 	}
+	qsort(sorted, l->nattr, sizeof *sorted, by_key);
+	for (uint32_t i = 1; i < l->nattr; i++)
+		if (!strcmp(sorted[i - 1]->key, sorted[i]->key))
+			return ckpt_error(err, -EALREADY, "attribute %.200s is given twice",
+					  sorted[i]->key);
 	return 0;
 }
 

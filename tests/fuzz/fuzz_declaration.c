@@ -85,9 +85,10 @@ static void declaration_make(const struct sample *s, struct table *t)
 
 static void start(void)
 {
+	static const char attributes[] = "ckpt.alias:model/b\0model/a\0git\0cafe\0";
 	struct container_info info = { .kind = CONTAINER_DECLARATION };
 	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes sect[TABLE_SECTIONS_MAX];
+	struct container_bytes sect[TABLE_SECTIONS_MAX + 1];
 	struct arena a = { 0 };
 	struct table t = { 0 };
 	struct sample x;
@@ -104,6 +105,8 @@ static void start(void)
 		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
 						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,
 						      .len = s[i].len, .count = s[i].count);
+	sect[n++] = (struct container_bytes)ROW(.kind = WIRE_ATTRIBUTES, .rec_bytes = 1,
+						.p = attributes, .len = sizeof attributes - 1);
 	r = container_encode(&info, sect, n, &bytes, &len, NULL);
 	assert(!r);
 	container_start(bytes, len);

@@ -4,6 +4,8 @@
  * store's checkpoints is compared with the files themselves, and with layouts computed here.
  */
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/handmade.h"
+#include "tests/lib/row.h"
 
 static const char *alpha(void)
 {
@@ -101,6 +103,66 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 	assert_int_equal(elements, numel);
 	assert_int_equal(json_array_size(shares) > 1, cut);
 	assert_int_equal(number(map, "copies_min"), number(map, "copies_max"));
+	json_decref(j);
+}
+
+/* --- attributes --- */
+
+#define ALIASES 3000
+
+/* A step of one tensor and many names for it; returns its path. */
+static const char *aliased(void)
+{
+	static char key[ALIASES][64];
+	static struct checkpoint_attr attr[ALIASES];
+	static const uint64_t origin[1];
+	struct ckpt_err err = { 0 };
+	const char *dir = place("aliased");
+	struct handmade p;
+	struct table t;
+	uint32_t k;
+
+	for (uint32_t i = 0; i < ALIASES; i++) {
+		snprintf(key[i], sizeof key[i], "ckpt.alias:model/w.%04u", i);
+		attr[i] = (struct checkpoint_attr){ key[i], "model/w" };
+	}
+	handmade_begin(&p, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "w",
+							     .dtype = CKPT_U8, .layout = TABLE_NONE,
+							     .ndim = 1, .shape = { 70 }));
+	handmade_piece(&t, 0, k, 0, 0, origin, (const uint64_t[]){ 70 });
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+	p.line.attr = attr;
+	p.line.nattr = ALIASES;
+	if (handmade_commit(&p, &err))
+		fail_msg("%s", err.msg);
+	handmade_spill(&p, dir);
+	handmade_free(&p);
+	return dir;
+}
+
+TEST(json_has_thousands_of_attributes_and_a_person_sees_the_first)
+{
+	const char *path = aliased();
+	const json_t *attrs;
+	json_t *j;
+
+	RUN_IS(0, "show", "--json", path);
+	j = json_out("ckptd.show/1");
+	attrs = member(j, "attributes", JSON_OBJECT);
+	assert_int_equal(json_object_size(attrs), ALIASES);
+	assert_string_equal(string(attrs, "ckpt.alias:model/w.2999"), "model/w");
+	json_decref(j);
+	RUN_IS(0, "show", path);
+	assert_non_null(strstr(got.out, "ckpt.alias:model/w.0019"));
+	assert_null(strstr(got.out, "ckpt.alias:model/w.0020"));
+	assert_non_null(strstr(got.out, "and 2980 more"));
+	RUN_IS(0, "convert", path, place("converted"), "--mesh", "fsdp=1");
+	RUN_IS(0, "show", "--json", place("converted"));
+	j = json_out("ckptd.show/1");
+	attrs = member(j, "attributes", JSON_OBJECT);
+	assert_int_equal(json_object_size(attrs), ALIASES + 1); /* ckpt.from */
 	json_decref(j);
 }
 

@@ -823,7 +823,7 @@ TEST(the_content_type_of_a_blob_is_kept)
 TEST(attributes_are_kept_sorted_and_within_limits)
 {
 	static struct checkpoint_attr many[NATIVE_ATTRS_MAX + 1];
-	static char key[NATIVE_ATTRS_MAX + 1][8], longest[NATIVE_ATTR_VALUE_MAX + 2];
+	static char key[NATIVE_ATTRS_MAX + 1][16], longest[NATIVE_ATTR_VALUE_MAX + 2];
 	struct checkpoint_attr some[] = { { "torch", "2.6" }, { "git", "cafe" }, { "note", "" } };
 	struct checkpoint *c;
 	struct handmade p;
