@@ -121,7 +121,7 @@ class Ranks(ranks.Case):
         job = self.job(daemon=False)
         for kind in MAKE:
             self.assertGreater(min(job.run(4, check, kind)), 2)
-        self.assertGreater(min(job.run(2, flat_step)), 6)
+        self.assertGreater(min(job.run(2, flat_step)), 3)
 
 
 if __name__ == "__main__":
