@@ -616,7 +616,8 @@ static void found_drop(struct comparing *c, struct drift *x)
 		x->more = 0;
 }
 
-static void found_add(struct comparing *c, struct drift *x, struct found *f)
+/* said: for the ranks, the sentences of what is new. */
+static void found_add(struct comparing *c, struct drift *x, struct found *f, struct line *said)
 {
 	size_t used = strlen(f->text);
 
@@ -641,6 +642,7 @@ static void found_add(struct comparing *c, struct drift *x, struct found *f)
 		 "drift: job %s: replicas of a tensor are not equal: %s; a checkpoint has one of "
 		 "the values",
 		 c->l->job->name, f->text);
+	line_add(said, "%s%s", said->used ? "\n" : "", f->text);
 }
 
 static void comparing_free(struct comparing *c)
@@ -662,6 +664,8 @@ static void compare_done(struct daemon *d, struct task *t)
 {
 	struct comparing *c = (struct comparing *)t;
 	struct drift *x = drift_of(c->l);
+	char text[SHARED_TEXT] = "";
+	struct line said = { text, 0, sizeof text };
 
 	(void)d;
 	turn_back(c->l, c->turn);
@@ -670,9 +674,11 @@ static void compare_done(struct daemon *d, struct task *t)
 		pthread_mutex_lock(&x->lock);
 		found_drop(c, x);
 		for (uint32_t i = 0; i < c->nfound; i++)
-			found_add(c, x, &c->found[i]);
+			found_add(c, x, &c->found[i], &said);
 		x->more += c->more;
 		pthread_mutex_unlock(&x->lock);
+		if (said.used)
+			shared_text_set(&c->l->page->drift, -EUCLEAN, text, true);
 		x->equal[c->turn] = c->step + 1;
 	}
 	comparing_free(c);

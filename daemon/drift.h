@@ -44,8 +44,9 @@
  *
  * The daemon tells once of a tensor until its replicas are equal again: the newest step in which
  * those blocks were equal, the first in which they were not, the ranks by value, and where more of
- * them have one value than any other, who does not. In the log, in status, and in MANIFEST of the
- * steps that are committed meanwhile (attribute DRIFT_ATTR). A new epoch and a restore forget all
+ * them have one value than any other, who does not. In the log, on the job page, from which the
+ * ranks' libraries log it, in status, and in MANIFEST of the steps that are committed meanwhile
+ * (attribute DRIFT_ATTR). A new epoch and a restore forget all
  * of it: memory is another then.
  *
  * Bounds: a rank's sums of a step are 24 bytes for each tensor that is summed in it. DRIFT_NAMED

@@ -897,6 +897,19 @@ static void declare_again(ckpt *c)
 			 err.msg);
 }
 
+/* A line for each tensor; on the other ranks for who looks for it there. */
+static void say_drift(ckpt *c, const char *text)
+{
+	for (const char *p = text; *p; p += strspn(p, "\n")) {
+		size_t n = strcspn(p, "\n");
+
+		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+			 "client: job %s: replicas of a tensor have drifted apart: %.*s", c->job,
+			 (int)n, p);
+		p += n;
+	}
+}
+
 /* What is not the trainer's thread to say. */
 static void say_what_is_new(ckpt *c)
 {
@@ -928,6 +941,12 @@ static void say_what_is_new(ckpt *c)
 		l->waits_said = n;
 		if (shared_text_get(&l->job->waits, text))
 			log_line(&c->log, LOG_WARNING, "client: job %s: %s", c->job, text);
+	}
+	n = atomic_load(&l->job->drift.changes);
+	if (n != l->drift_said) {
+		l->drift_said = n;
+		if (shared_text_get(&l->job->drift, text))
+			say_drift(c, text);
 	}
 	n = atomic_load(&l->job->failing.changes);
 	if (n == l->failing_said)

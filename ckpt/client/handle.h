@@ -48,7 +48,8 @@ struct link {
 	/* marks up to this one, of steps above that one, were left behind by a restore */
 	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
-	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
+	/* the helper's: changes that it has logged */
+	uint32_t failing_said, waits_said, drift_said;
 	struct link *older;
 };
 

@@ -337,8 +337,9 @@ struct shared_job {
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
 	/* daemon: why what should have been written could not be; which ranks the others wait for
-	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
-	struct shared_text failing, waits;
+	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds); which tensors'
+	 * replicas have drifted apart, by the newest step that found some (lines) */
+	struct shared_text failing, waits, drift;
 	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
 	 * to before the first byte of each */
 	_Atomic uint32_t fills;

@@ -64,7 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 7: the job page has a word for the last step; declarations have attributes; CKPT_PEEK */
+/* 7: the job page has a word for the last step, and says which replicas have drifted apart;
+ * declarations have attributes; CKPT_PEEK */
 #define WIRE_ABI 7
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8

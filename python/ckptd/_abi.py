@@ -119,6 +119,7 @@ CKPT_FROM_DISK: Final = 2
 CKPT_DRY_RUN: Final = 4
 CKPT_FROM_MEMORY: Final = 8
 CKPT_EXACT: Final = 16
+CKPT_PEEK: Final = 32
 # enum ckpt_what
 CKPT_SAVED: Final = 0
 CKPT_MISSING: Final = 1

@@ -26,7 +26,9 @@ GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What load filled. missing: keys of the program that the step lacks, which are as they were. unexpected: the reverse."""
+    """What load filled. missing: keys of the program that the step lacks, which are as they were. unexpected: the
+    reverse.
+    """
 
     step: int
     missing: Tuple[str, ...]
@@ -76,16 +78,16 @@ def load(
 ) -> Union[Loaded, Dict[str, "torch.Tensor"]]:
     """Fill a model, and optimizers, in place from a committed step; no daemon is needed.
 
-    path, store: as of ckptd.open; step: of the store that path is. like: a module: plain, DDP, FSDP, tensor-parallel, or a
-    sequence of them (pipeline parts). optim: an optimizer, or a sequence or dict of them: its tensors, which are made if it
-    has none yet, and its param_groups. Without like and optim a new dict is returned: the model's own state_dict, tied
-    tensors under each of their names, on the CPU.
+    path, store: as of ckptd.open; step: of the store that path is. like: a module: plain, DDP, FSDP, tensor-parallel,
+    or a sequence of them (pipeline parts). optim: an optimizer, or a sequence or dict of them: its tensors, which are
+    made if it has none yet, and its param_groups. Without like and optim a new dict is returned: the model's own
+    state_dict, tied tensors under each of their names, on the CPU.
 
-    strict: NotFitting if the step lacks a tensor of the program, or the program one of the step; with strict=False what is
-    in both is filled, and Loaded lists the rest. Other shapes are never accepted; other dtypes only with cast=True (rounded
-    to nearest even), but for an average, which is F32 and is rounded to the parameter's dtype. All mismatches are listed
-    before anything is written. average: the model of this average instead of the weights. only: this component alone.
-    verify: check every byte first (on several ranks, rank 0 does); Damaged: nothing was written.
+    strict: NotFitting if the step lacks a tensor of the program, or the program one of the step; with strict=False what
+    is in both is filled, and Loaded lists the rest. Other shapes are never accepted; other dtypes only with cast=True
+    (rounded to nearest even), but for an average, which is F32 and is rounded to the parameter's dtype. All mismatches
+    are listed before anything is written. average: the model of this average instead of the weights. only: this
+    component alone. verify: check every byte first (on several ranks, rank 0 does); Damaged: nothing was written.
 
     Schedulers, random numbers and other extras are not restored: Checkpoint.extras has them.
     """
@@ -171,7 +173,8 @@ class _Saved(NamedTuple):
 
 
 def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options: _Options) -> List[Entry]:
-    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError: unsupported."""
+    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError: unsupported.
+    """
     from . import _abi, _state
 
     for optim in optims:
@@ -182,15 +185,21 @@ def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options
             _Saved(t.component, t.name, t.of, int(getattr(_abi, "CKPT_" + t.dtype_name)), t.shape)
             for t in checkpoint.values()
         ]
-        made = [_state.create_state_like(optim, saved, state) for optim in optims]
-        if any(made):
-            state = _state.collect(like, optims, rank=options.rank, world=options.world)
+        names = {p: about.name for p, about in state.parameters.items()}
+        problems: List[str] = []
+        for component, optim in zip(_state.components_of(optims), optims):
+            problems += _state.create_state_like(optim, saved, names=names, component=component)
+        if problems:
+            text = "\n".join(["optimizer state of the step that cannot be made:", *problems])
+            raise error("restore", errno.EMEDIUMTYPE, text)
+        state = _state.collect(like, optims, rank=options.rank, world=options.world)
     state.check()
     return [e for e in state.entries if options.only in (None, e.component)]
 
 
 def _saved(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], entry: Entry) -> Optional["Tensor"]:
-    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program."""
+    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program.
+    """
     component = entry.component + "/"
     for key in (entry.key, *(component + alias for alias in entry.aliases)):
         for name in (key, checkpoint.aliases.get(key, "")):
@@ -245,7 +254,8 @@ def _groups(checkpoint: "Checkpoint", optims: Sequence[Any], options: _Options) 
             continue
         saved = _codec.decode(checkpoint.blob(component + GROUPS, options.rank % checkpoint.world_size))
         if len(saved["groups"]) != len(optim.param_groups):
-            text = f"{component}: the step has {len(saved['groups'])} param_groups, the optimizer {len(optim.param_groups)}"
+            have, need = len(saved["groups"]), len(optim.param_groups)
+            text = f"{component}: the step has {have} param_groups, and the optimizer {need}; nothing was written"
             raise error("restore", errno.EMEDIUMTYPE, text)
         found.append((OptimGroups(optim).load_state_dict, saved))
     return found
@@ -275,7 +285,9 @@ def held(layout: Layout, rank: int) -> List[List[Run]]:
 
 
 def _cut(runs: List[Run], parts: int, part: int, factor: int) -> List[Run]:
-    """Part `part` of torch.chunk(parts) of each of the `factor` pieces of a list: torch's _StridedShard; factor 1: Shard."""
+    """Part `part` of torch.chunk(parts) of each of the `factor` pieces of a list: torch's _StridedShard; factor 1:
+    Shard.
+    """
     n = sum(run.stop - run.start for run in runs)
     each = -(-n // factor)
     result: List[Run] = []

@@ -83,6 +83,7 @@ class Handle:
         self._note_keys: Dict[str, bytes] = {}
         self._snapshot = lib.ckpt_snapshot
         self._guard = lib.ckpt_guard
+        self._last = lib.ckpt_last
         self.rank, self.world, self.job = 0, 1, ""
 
     @classmethod
@@ -279,6 +280,10 @@ class Handle:
         """Declare an average of the weights, or remove it with spec None (ckpt_average). Then seal, on all ranks."""
         self._call("average", to_name(name), to_name(spec))
 
+    def attr(self, key: str, value: Optional[str]) -> None:
+        """Declare a key and a text that every later step has; None removes it (ckpt_attr). Then seal, on all ranks."""
+        self._call("attr", to_name(key), to_name(value))
+
     def seal(self, timeout: float = 60.0) -> int:
         """Send the declarations, wait for all ranks (ckpt_seal). 0: ready. CKPT_SKIPPED: not yet; reason() says why."""
         until = time.monotonic() + timeout
@@ -348,6 +353,27 @@ class Handle:
             return rc
         finally:
             self._one.release()
+
+    def last(self, step: int) -> bool:
+        """Is this step, which begins now, the last one on all ranks, because a rank called stop (ckpt_last)?"""
+        c = self._enter()
+        try:
+            rc: int = self._last(c, step)
+            if rc < 0:
+                raise errors.error("last", rc, _say("last", rc))
+            return rc != 0
+        finally:
+            self._one.release()
+
+    def stop(self) -> None:
+        """[any] The launch shall end: all ranks stop after the same step (ckpt_stop). A signal's handler may call it."""
+        c = self._enter_any()
+        try:
+            rc = self._lib.ckpt_stop(c)
+        finally:
+            self._leave_any()
+        if rc < 0:
+            raise errors.error("stop", rc, _say("stop", rc))
 
     def wait(self, step: int, state: int = CKPT_COMMITTED, timeout: float = 60.0) -> None:
         """[any] Wait until a step is CKPT_STAGED, CKPT_PERSISTED or CKPT_COMMITTED (ckpt_wait). TimedOut, NotSaved.

@@ -5,13 +5,13 @@
     dcp.save(state, checkpoint_id="step-100", storage_writer=writer)               # through the daemon
     dcp.async_save(state, checkpoint_id="step-100", storage_writer=writer)
 
-with `writer = ckptd.dcp.Writer(store="ckpts/", job="gpt")`, made once. It is for programs that are to stay with DCP's calls:
-DCP still plans with collectives and copies the state, which `ckptd.attach` does not. DCP refuses to save some layouts, for
-example uneven FSDP2 over tensor parallelism; attach saves those too.
+with `writer = ckptd.dcp.Writer(store="ckpts/", job="gpt")`, made once. It is for programs that are to stay with DCP's
+calls: DCP still plans with collectives and copies the state, which `ckptd.attach` does not. DCP refuses to save some
+layouts, for example uneven FSDP2 over tensor parallelism; attach saves those too.
 
-DCP names a tensor by its path in the state dictionary, "model.wte.weight"; a checkpoint calls it "model/wte.weight". The
-default rule is that of `fqn_of_key`, under which what attach saved loads into
-{"model": model.state_dict(), "optim": get_optimizer_state_dict(model, optim)}, and the reverse. Requires torch.
+DCP names a tensor by its path in the state dictionary, "model.wte.weight"; a checkpoint calls it "model/wte.weight".
+The default rule is that of `fqn_of_key`, under which what attach saved loads into {"model": model.state_dict(),
+"optim": get_optimizer_state_dict(model, optim)}, and the reverse. Requires torch.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _unpack(blob: bytes, where: str) -> Tuple[Dict[str, bytes], Dict[str, Any]]:
 class Reader(StorageReader):
     """A StorageReader of DCP on a committed native step. No daemon is needed, and any mesh may read it.
 
-    path, store: as of ckptd.open; a checkpoint_id given to dcp.load counts instead of path. verify: check every byte first,
-    on the coordinator. names: DCP's name for a key of the checkpoint, fqn_of_key by default; with `lambda key:
+    path, store: as of ckptd.open; a checkpoint_id given to dcp.load counts instead of path. verify: check every byte
+    first, on the coordinator. names: DCP's name for a key of the checkpoint, fqn_of_key by default; with `lambda key:
     key.split("/", 1)[1]` a plain `dcp.load(model.state_dict(), ...)` works; None leaves the tensor out. cast: also fill
     tensors of another dtype than the saved one; without it they are refused.
 
@@ -134,7 +134,8 @@ class Reader(StorageReader):
         """The step, opened at the first use: all that ckptd.open offers."""
         if self._checkpoint is None:
             if self.path is None:
-                raise error("restore", errno.EINVAL, "which checkpoint? Give Reader a path, or dcp.load a checkpoint_id")
+                text = "which checkpoint? Give Reader a path, or dcp.load a checkpoint_id"
+                raise error("restore", errno.EINVAL, text)
             self._checkpoint = _reader.open(self.path, store=self.store)
         return self._checkpoint
 
@@ -165,7 +166,9 @@ class Reader(StorageReader):
         return _md.Metadata(state_dict_metadata=state, planner_data=planner_data, storage_data=storage_data)
 
     def _byte_items(self, paths: Dict[str, Any]) -> Dict[str, Optional[bytes]]:
-        """What is no tensor: as a Writer kept it, and param_groups as attach kept them. None: it stays as the program has it."""
+        """What is no tensor: as a Writer kept it, and param_groups as attach kept them. None: it stays as the program
+        has it.
+        """
         found: Dict[str, Optional[bytes]] = {}
         for name, rank in self.checkpoint.blobs:
             if name == BLOB:
@@ -176,7 +179,9 @@ class Reader(StorageReader):
                 self._group_items(name[: -len(_GROUPS)], self.checkpoint.blob(name, rank), found, paths)
         return found
 
-    def _group_items(self, component: str, blob: bytes, found: Dict[str, Optional[bytes]], paths: Dict[str, Any]) -> None:
+    def _group_items(
+        self, component: str, blob: bytes, found: Dict[str, Optional[bytes]], paths: Dict[str, Any]
+    ) -> None:
         """param_groups of attach, under the names that they have beside get_optimizer_state_dict's "state"."""
         from . import _codec
         from ._extra import READ_NOT
@@ -210,7 +215,9 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: _planner.LoadPlan, planner: _planner.LoadPlanner) -> "Future[None]":
-        """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is written."""
+        """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is
+        written.
+        """
         tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
         own = _own_reading(tensors, planner)
         tensors = [item for item in tensors if item.dest_index.fqn not in own]
@@ -236,8 +243,8 @@ class Reader(StorageReader):
             if saved != dtype:
                 lines.append(f"  {fqn} is {dtype}, and {saved} in the checkpoint")
         if lines:
-            text = "\n".join([f"{self.checkpoint.path} has other dtypes (Reader(cast=True) casts):", *sorted(set(lines))])
-            raise error("restore", errno.EMEDIUMTYPE, text)
+            text = f"{self.checkpoint.path} has other dtypes (Reader(cast=True) casts):"
+            raise error("restore", errno.EMEDIUMTYPE, "\n".join([text, *sorted(set(lines))]))
 
     def _tensor(self, item: _planner.ReadItem) -> _reader.Tensor:
         return self.checkpoint[self._keys[item.storage_index.fqn]]
@@ -265,7 +272,9 @@ class Reader(StorageReader):
 
 
 def _own_reading(items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> Dict[str, torch.Tensor]:
-    """DTensors for which DCP's plan is not followed: of FSDP2 over tensor parallelism it takes a wrong box if rows are uneven."""
+    """DTensors for which DCP's plan is not followed: of FSDP2 over tensor parallelism it takes a wrong box if rows are
+    uneven.
+    """
     state = getattr(planner, "state_dict", None)
     found: Dict[str, torch.Tensor] = {}
     for item in items:
@@ -370,7 +379,9 @@ class _Session:
         self._newest: Optional[int] = None
         self._is_begun = False
 
-    def save(self, step: int, items: Tuple[_Item, ...], data: List[torch.Tensor], blob: bytes, key: Callable[[str], str]) -> None:
+    def save(
+        self, step: int, items: Tuple[_Item, ...], data: List[torch.Tensor], blob: bytes, key: Callable[[str], str]
+    ) -> None:
         """Store a step, on all ranks together; return when it is committed."""
         if self._newest is not None and step <= self._newest:
             text = f"step {step} is not newer than step {self._newest} of job {self.options.job}, which is the newest"
@@ -410,7 +421,9 @@ class _Session:
         self._items = items
 
     def _lay_out(self, items: Tuple[_Item, ...]) -> List[Tuple[_Item, torch.Tensor]]:
-        """A tensor for each item, in memory that the daemon reads in place. Memory is made anew only if it is too small."""
+        """A tensor for each item, in memory that the daemon reads in place. Memory is made anew only if it is too
+        small.
+        """
         import ctypes
 
         sizes = [-(-item.nbytes // _ALIGN) * _ALIGN for item in items]
@@ -432,7 +445,8 @@ class _Session:
         component, _, name = key.partition("/")
         layout = Layout(item.shape, self._abi.CKPT_BOXES, None, (), parts)
         home = Home({}, None, torch.empty(0))
-        return Entry(component, name, self._role(component, name), self._abi.CKPT_STABLE, self._dtype(item), layout, home)
+        role = self._role(component, name)
+        return Entry(component, name, role, self._abi.CKPT_STABLE, self._dtype(item), layout, home)
 
     def _dtype(self, item: _Item) -> int:
         for name, known in DTYPES.items():
@@ -459,7 +473,9 @@ class _Session:
             raise error("save", errno.ETIMEDOUT, text)
 
     def _begin(self, step: int) -> None:
-        """Continue the job: no element is read. Steps above the one that it goes on from are set aside at the first commit."""
+        """Continue the job: no element is read. Steps above the one that it goes on from are set aside at the first
+        commit.
+        """
         abi = self._abi
         try:
             got = self.handle.restore(self.options.resume, abi.CKPT_LENIENT, "-", self.options.timeout)
@@ -484,8 +500,8 @@ class _Session:
             if rc == abi.CKPT_DETACHED:
                 raise error("snapshot", errno.ECONNREFUSED, f"step {step} was not saved: ckptd has ended")
             if time.monotonic() > until:
-                why = self.handle.why()
-                raise why if why else error("snapshot", errno.ETIMEDOUT, f"step {step} was not saved: no slot became free")
+                text = f"step {step} was not saved: no slot became free"
+                raise self.handle.why() or error("snapshot", errno.ETIMEDOUT, text)
             time.sleep(0.005)  # rare: an older step is still being written
 
 
@@ -498,23 +514,26 @@ class _Options:
     timeout: float
 
 
-# Sessions by (process, options, rank). In DCP's background process a Writer is unpickled for each save, and must find its own.
+# Sessions by (process, options, rank). In DCP's background process a Writer is unpickled for each save, and must find
+# its own.
 _sessions: Dict[Tuple[int, _Options, int], _Session] = {}
 _sessions_lock = threading.Lock()
 
 
 class Writer(StorageWriter):
-    """A StorageWriter of DCP that stores native steps through the daemon, for dcp.save and dcp.async_save (thread, process).
+    """A StorageWriter of DCP that stores native steps through the daemon, for dcp.save and dcp.async_save (thread,
+    process).
 
-    store, job: as of ckptd.attach. The step's number: the digits at the end of checkpoint_id ("step-100", "ckpts/100"), or
-    `step`, for one save. resume: the step that training went on from, if that is not the newest one: newer ones are then set
-    aside. names: the key for a name of DCP, key_of_fqn by default; the reverse of the Reader's. timeout: seconds to wait for
-    the other ranks, and for the commit.
+    store, job: as of ckptd.attach. The step's number: the digits at the end of checkpoint_id ("step-100", "ckpts/100"),
+    or `step`, for one save. resume: the step that training went on from, if that is not the newest one: newer ones are
+    then set aside. names: the key for a name of DCP, key_of_fqn by default; the reverse of the Reader's. timeout:
+    seconds to wait for the other ranks, and for the commit.
 
-    Make it once and keep it: the handle and the memory (a copy of what the rank saves, beside DCP's own) stay. A save returns
-    when the step is committed. It never pretends: NoDaemon, NotSaved, NoRoom, TimedOut, Superseded; InvalidCall if the step
-    is not newer than the newest one, on every rank alike. All ranks run on one host in this version. A rank's DCP plan may
-    change from save to save. use_collectives=False is refused, because nobody then knows who saves what.
+    Make it once and keep it: the handle and the memory (a copy of what the rank saves, beside DCP's own) stay. A save
+    returns when the step is committed. It never pretends: NoDaemon, NotSaved, NoRoom, TimedOut, Superseded; InvalidCall
+    if the step is not newer than the newest one, on every rank alike. All ranks run on one host in this version. A
+    rank's DCP plan may change from save to save. use_collectives=False is refused, because nobody then knows who saves
+    what.
     """
 
     def __init__(
@@ -542,7 +561,8 @@ class Writer(StorageWriter):
             return
         digits = re.search(r"(\d+)/*$", os.fspath(checkpoint_id))
         if digits is None and self._given is None:
-            raise error("save", errno.EINVAL, f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end in a step's number")
+            text = f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end in a step's number"
+            raise error("save", errno.EINVAL, text)
         if digits is not None:
             self.step = int(digits.group(1))
 

@@ -25,6 +25,7 @@ from ._blobs import Blobs, extras_of
 from ._extra import ExtraError
 from ._launch import launch
 from ._outcome import Outcomes, warn
+from ._signals import Signals
 from ._training import Training
 
 log = logging.getLogger("ckptd")
@@ -107,7 +108,7 @@ class Run:
         self._wait_said = False
         self._averaging = ""  # the average that is in the model
         self._averages: Dict[str, _averaged.Average] = {}
-        self._signals: Any = None
+        self._signals: Optional[Signals] = None
 
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""

@@ -85,9 +85,16 @@ def _rank(body, rank, world, where, out):
         out.put((rank, traceback.format_exc()))
 
 
+def processes():
+    """Processes that fork from one that has imported torch and nothing else: importing it takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"])
+    return context
+
+
 def on_ranks(world, body):
     """Run body(rank, world) in processes with gloo. Raises AssertionError with the first rank's traceback."""
-    context = multiprocessing.get_context("spawn")
+    context = processes()
     with tempfile.TemporaryDirectory() as where:
         out = context.Queue()
         ranks = [context.Process(target=_rank, args=(body, r, world, where, out), daemon=True) for r in range(world)]
@@ -107,7 +114,7 @@ def on_ranks(world, body):
 
 def in_process(body):
     """Run body() in a fresh process: for what is measured, or cannot be undone. Raises AssertionError with its traceback."""
-    context = multiprocessing.get_context("spawn")
+    context = processes()
     out = context.Queue()
     process = context.Process(target=_alone, args=(body, out), daemon=True)
     process.start()

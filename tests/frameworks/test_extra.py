@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extras with real torch: what is collected from schedulers, scalers, loaders, generators and optimizers comes back, also on
-another number of ranks. The ranks of a test are made one after the other in this process; what needs a daemon has its own."""
+"""Extras with real torch: what is collected from schedulers, scalers, loaders, generators and optimizers comes back,
+also on another number of ranks. The ranks of a test are made one after the other in this process; what needs a daemon
+has its own.
+"""
 
 import copy
 import dataclasses
@@ -152,7 +154,8 @@ class Schedulers(unittest.TestCase):
 class Optimizers(unittest.TestCase):
     def test_hyperparameters_come_back_and_a_tensor_stays_the_same_tensor(self):
         optim, _ = training(lambda o: None, tensor=True)
-        optim.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 0.5, "betas": (0.8, 0.9), "tag": "b"})
+        more = {"lr": 0.5, "betas": (0.8, 0.9), "tag": "b"}
+        optim.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], **more})
         step = saved(optims={"optim": optim})
         again, _ = training(lambda o: None, lr=9.0, tensor=True)
         again.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 9.0})
@@ -336,7 +339,8 @@ class Objects(unittest.TestCase):
         values["conj"] = torch.randn(200, dtype=torch.complex64).conj()
         values["parameter"] = torch.nn.Parameter(torch.ones(3))
         values["frozen"] = torch.nn.Parameter(torch.ones(3), requires_grad=False)
-        values["others"] = [torch.float8_e5m2, torch.device("cuda", 3), torch.Size([2, 3]), numpy.float32(0.1), numpy.int8(-3)]
+        values["others"] = [torch.float8_e5m2, torch.device("cuda", 3), torch.Size([2, 3])]
+        values["others"] += [numpy.float32(0.1), numpy.int8(-3), numpy.float64("-inf"), numpy.bool_(True)]
         values["arrays"] = [numpy.arange(300.0).reshape(20, 15).T, numpy.array(3, ">i4"), numpy.zeros((0, 2), bool)]
         out = _codec.decode(_codec.encode(values, allow_pickle=False))
         for key, x in values.items():
@@ -399,6 +403,16 @@ class Failures(unittest.TestCase):
         fails.fail = False
         self.assertFalse(extras.collect())
         self.assertTrue(bad.fits)
+
+    def test_what_grew_beside_a_failure_is_said_when_it_works_again(self):
+        state, bad = {"n": 1}, {"x": lambda: 0}
+        extras = make({"bad": bad, "state": state})
+        state["n"] = "x" * 2 * CAP_MIN
+        with self.assertRaises(ExtraError):
+            extras.collect()
+        bad.clear()
+        self.assertTrue(extras.collect(), "or nobody seals, and every later step is skipped")
+        self.assertFalse(extras.collect())
 
     def test_no_object_is_touched_if_a_blob_is_damaged_or_needs_pickle(self):
         a, b = {"n": 1}, CustomLoader(0)

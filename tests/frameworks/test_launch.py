@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""_launch: what each launcher says, and which ranks are one launch: real torchrun, shells between the ranks and what started
-them, and environments as srun and mpirun make them. Every rank of a job attaches to a daemon with its token."""
+"""_launch: what each launcher says, and which ranks are one launch: real torchrun, shells between the ranks and what
+started them, and environments as srun and mpirun make them. Every rank of a job attaches to a daemon with its token.
+"""
 
 import os
 import pathlib
@@ -15,7 +16,8 @@ import rig  # noqa: E402
 from ckptd import _launch  # noqa: E402
 from ckptd._launch import LaunchError, launch  # noqa: E402
 
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
+            "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
 OMPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "prterun-1"}  # fmt: skip
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
@@ -179,8 +181,9 @@ class Launchers(rig.Case):
             command = [sys.executable, script]
             if shell:
                 command = ["bash", "-c", '"$0" "$1"; exit $?'] + command
-            p = subprocess.Popen(command, env={**self.env, "MEET": "0", **env_of(r)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT)  # fmt: skip
+            env = {**self.env, "MEET": "0", **env_of(r)}
+            pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            p = subprocess.Popen(command, env=env, **pipe)
             self.addCleanup(p.stdout.close)
             self.addCleanup(p.wait)
             self.addCleanup(p.kill)

@@ -6,7 +6,6 @@ The steps are those of build/trainer, and of torch programs. `ckptctl cat` and `
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -16,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Any, Dict, Iterator, List, Sequence
+import unittest.mock
+from typing import Any, Dict, List, Sequence
 
 import gpt
 import ranks
 import torch
 
 import ckptd
-from ckptd import _fill, _pieces, _view
+from ckptd import _fill, _pieces
 from ckptd._reader import Checkpoint, Pickled
 from ckptd.errors import CkptdError, Damaged, NothingToRestore, NotFitting, NotRestorable, NotSupported
 
@@ -92,17 +92,30 @@ class Open(Oracle):
                     self.assertEqual(bits(whole), self.ctl("cat", checkpoint.path, key), key)
                 for name, rank in checkpoint.blobs:
                     words = [] if rank is None else ["--rank", str(rank)]
-                    self.assertEqual(checkpoint.blob(name, rank), self.ctl("cat", checkpoint.path, "blob/" + name, *words))
+                    want = self.ctl("cat", checkpoint.path, "blob/" + name, *words)
+                    self.assertEqual(checkpoint.blob(name, rank), want, name)
 
     def test_an_index_means_what_it_means_to_torch(self) -> None:
         draw = self.draw()
         for mesh, options in (("fsdp=3", ("--derived",)), ("fsdp=3", ("--layout", "boxes", "--derived"))):
             with ckptd.open(self.trained(mesh, *options)) as checkpoint:
-                whole = {key: checkpoint[key][...].clone() for key in ("model/fc1.weight", "optim/fc2.weight.exp_avg", "model/out.bias")}
+                keys = ("model/fc1.weight", "optim/fc2.weight.exp_avg", "model/out.bias")
+                whole = {key: checkpoint[key][...].clone() for key in keys}
                 for _ in range(300):
                     key = draw.choice(sorted(whole))
                     index = self._index(draw, checkpoint[key].shape)
                     self.assertTrue(torch.equal(checkpoint[key][index], whole[key][index]), (key, index))
+
+    def test_blocks_that_are_too_many_are_gathered_by_number(self) -> None:
+        with unittest.mock.patch.object(_pieces, "RUNS_MAX", 0):
+            self.test_an_index_means_what_it_means_to_torch()
+            self.test_every_element_is_what_ckptctl_cat_prints()
+
+    def test_progressions_and_values_of_f4(self) -> None:
+        runs = _pieces.runs_of([[0, 2], {"start": 6, "len": 2, "stride": 8, "count": 3}])
+        self.assertEqual([(r.start, r.stop, r.at) for r in runs], [(0, 2, 0), (6, 8, 2), (14, 16, 4), (22, 24, 6)])
+        runs = _pieces.runs_of([[0, 2], {"start": 6, "len": 2, "stride": 8, "count": 2}], halve=True)
+        self.assertEqual([(r.start, r.stop, r.at) for r in runs], [(0, 1, 0), (3, 4, 1), (7, 8, 2)])
 
     @staticmethod
     def _index(draw: Any, shape: Sequence[int]) -> Any:
@@ -178,7 +191,8 @@ class Open(Oracle):
     def test_the_model_of_an_average_is_what_ckptctl_restores(self) -> None:
         from safetensors.torch import load_file
 
-        store = self.trained("fsdp=2", "--derived", "--average", "fast=constant decay=.9 out.bias=copy kind.weight=skip")
+        spec = "fast=constant decay=.9 out.bias=copy kind.weight=skip"
+        store = self.trained("fsdp=2", "--derived", "--average", spec)
         with ckptd.open(store) as checkpoint:
             model = checkpoint.average("fast")
             out = tempfile.mkdtemp(dir=self.directory)
@@ -196,7 +210,8 @@ class Open(Oracle):
         store = self.trained("fsdp=2", "--derived")
         for name, options, step in (
             (store, {}, 20), (store + "/demo", {}, 20), (10, {"store": store}, 10), ("step:10", {"store": store}, 10),
-            ("latest", {"store": store}, 20), (store + "/demo/step-000000000010", {}, 10), ("demo@latest", {"store": store}, 20),
+            ("latest", {"store": store}, 20), ("demo@latest", {"store": store}, 20),
+            (store + "/demo/step-000000000010", {}, 10),
         ):  # fmt: skip
             self.assertEqual(ckptd.open(name, **options).step, step, name)
         with self.assertRaisesRegex(NothingToRestore, "no step 77"):
@@ -329,7 +344,8 @@ class Lists(unittest.TestCase):
                         runs = _fill._cut([_pieces.Run(0, n, 0)] if n else [], parts, part, factor)
                         got = [i for r in runs for i in range(r.start, r.stop)]
                         self.assertEqual(got, want.tolist(), (n, parts, factor, part))
-                        self.assertEqual([r.at for r in runs], [sum(q.stop - q.start for q in runs[:i]) for i in range(len(runs))])
+                        before = [sum(q.stop - q.start for q in runs[:i]) for i in range(len(runs))]
+                        self.assertEqual([r.at for r in runs], before)
 
 
 # ---- load ----
@@ -371,8 +387,9 @@ class Load(Oracle):
         with self.assertRaises(NotFitting) as caught:
             ckptd.load(store, model)
         for line in (
-            "model/fc1.weight: shape (130, 64) in the program, (131, 64) in the step", "the program lacks model/kind.weight",
-            "the step lacks model/more.bias", "model/fc2.bias: torch.float32 in the program, torch.bfloat16 in the step",
+            "model/fc1.weight: shape (130, 64) in the program, (131, 64) in the step",
+            "model/fc2.bias: torch.float32 in the program, torch.bfloat16 in the step",
+            "the step lacks model/more.bias", "the program lacks model/kind.weight",
         ):  # fmt: skip
             self.assertIn(line, str(caught.exception))
         with self.assertRaises(NotFitting):  # another shape is never accepted
@@ -396,6 +413,102 @@ class Load(Oracle):
             self.assertEqual(bits(q), bits(p.detach().to(torch.bfloat16)))
         with self.assertRaises(ValueError):
             ckptd.load(store, model, average="fast", only="model")
+
+
+def write(rank: Any, kind: str, how: str, steps: int) -> None:
+    """Train under attach; rank 0 writes what each rank of every mesh must hold."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    run = rank.attach(
+        trainer.model, trainer.optim, extra={"sched": trainer.sched, "rng": ckptd.rng()},
+        averages={"fast": "constant decay=.5"},
+    )  # fmt: skip
+    run.restore()
+    for step in range(steps):
+        trainer.loss(step).backward()
+        with run.step(step + 1):
+            trainer.update()
+    run.wait()
+    whole = gpt.gather(trainer, rank.dir)
+    if whole is not None:
+        torch.save(whole, os.path.join(rank.dir, "whole"))
+        with open(os.path.join(rank.dir, "expected"), "wb") as f:
+            pickle.dump(gpt.everywhere(whole, tuple(gpt.MESHES)), f)
+    run.detach()
+
+
+def fill(rank: Any, kind: str, how: str, store: str, step_first: bool) -> Dict[str, Any]:
+    """ckptd.load into a fresh trainer, or into one that has other values."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    if step_first:
+        trainer.loss(0).backward()
+        trainer.update()
+    for group in trainer.optim.param_groups:
+        group["lr"] = 5.0
+    loaded = ckptd.load(store, trainer.model, trainer.optim)
+    lr = [group["lr"] for group in trainer.optim.param_groups]
+    return {"digests": trainer.digests(), "step": loaded.step, "lr": lr}
+
+
+class LoadOnMeshes(ranks.Case):
+    """What attach saved on one mesh, filled into models on every other, bit for bit."""
+
+    def _filled(self, kind: str, how: str, others: Sequence[str]) -> ranks.Job:
+        job = self.job()
+        job.run(gpt.WORLD[kind], write, kind, how, 3)
+        with open(os.path.join(job.dir, "expected"), "rb") as f:
+            expected = pickle.load(f)
+        for other in others:
+            for step_first in (False, True):
+                done = job.run(gpt.WORLD[other], fill, other, how, job.store, step_first)
+                for r, got in enumerate(done):
+                    want = expected[other][r]
+                    wrong = [k for k in want if got["digests"].get(k) != want[k]]
+                    self.assertEqual(wrong, [], f"{kind} to {other}, rank {r}")
+                    self.assertEqual((sorted(got["digests"]), got["step"]), (sorted(want), 3))
+                    self.assertNotIn(5.0, got["lr"])
+        return job
+
+    def test_from_fsdp(self) -> None:
+        job = self._filled("fsdp4", "foreach", ("plain", "tp32", "hsdp22", "ddp2"))
+        with ckptd.open(job.store) as checkpoint:
+            self._looks_right(checkpoint)
+            self._one_file(job, checkpoint)
+
+    def test_from_uneven_fsdp_over_tensor_parallelism_with_masters(self) -> None:
+        self._filled("tp32", "masters", ("plain", "tp22", "fsdp4"))
+
+    def _looks_right(self, checkpoint: Any) -> None:
+        extras = checkpoint.extras(0)
+        self.assertEqual(extras["sched"]["last_epoch"], 3)
+        self.assertEqual(set(extras), {"sched", "rng"})
+        self.assertEqual(checkpoint.aliases, {"model/head.weight": "model/wte.weight"})
+        self.assertEqual(checkpoint["optim/wte.weight.step"].role, "counter")
+        model = gpt.build("plain")
+        ckptd.load(checkpoint.path, model, average="fast")
+        raw = ckptd.load(checkpoint.path)
+        self.assertNotEqual(bits(model.wte.weight), bits(raw["wte.weight"]))
+        self.assertEqual(bits(model.wte.weight), bits(checkpoint["ema.fast/wte.weight"][...]))
+
+    def _one_file(self, job: ranks.Job, checkpoint: Any) -> None:
+        """Issue 16, 9: one file that the plain model takes strictly."""
+        from safetensors.torch import load_file
+
+        view = subprocess.run(
+            [sys.executable, "-m", "ckptd", "view", checkpoint.path], env=dict(os.environ, PYTHONPATH=ranks.PACKAGE),
+            stdout=subprocess.PIPE, check=True, text=True,
+        ).stdout  # fmt: skip
+        self.assertEqual(view, ckptd.view(checkpoint.path))
+        with open(job.dir + "/view", "w") as f:
+            f.write(view)
+        job.ctl("restore", checkpoint.path, job.dir + "/out", "--mesh", "rank=1", "--view", job.dir + "/view")
+        files = os.listdir(job.dir + "/out")
+        self.assertEqual(files, ["rank-00000.safetensors"])
+        model = gpt.build("plain")
+        model.load_state_dict(load_file(job.dir + "/out/" + files[0]), strict=True)
+        whole = torch.load(job.dir + "/whole")
+        for name, value in model.state_dict().items():
+            if name != "head.weight":
+                self.assertEqual(bits(value), bits(whole["model/" + name]), name)
 
 
 if __name__ == "__main__":

@@ -265,7 +265,7 @@ class Steps(One):
         train(run, model, optim, 1, 1)
         self.assertEqual(run.wait(), 1)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        names = {t["name"] for t in self.shown(job, 1)["tensors"]}
+        names = {t["component"] + "/" + t["name"] for t in self.shown(job, 1)["tensors"]}
         self.assertIn("optim/first.weight.momentum_buffer", names)
 
     def test_misuse_of_step_is_named(self):
@@ -342,7 +342,7 @@ class Steps(One):
         for step, loss in enumerate(losses, 1):
             train(run, model, optim, step, step, loss=loss, notes={"lr": 0.25})
             self.assertEqual(run.wait(), step)
-        notes = [{n["key"]: n["value"] for n in self.shown(job, s)["notes"]} for s in range(1, 7)]
+        notes = [self.shown(job, s)["notes"] for s in range(1, 7)]
         self.assertEqual([n.get("loss") for n in notes][:3] + [notes[4]["loss"], notes[5]["loss"]], [1.5, 2.5, None, 4.5, 3.0])
         self.assertEqual({n["lr"] for n in notes}, {0.25})
         with self.assertRaisesRegex(ValueError, "2 elements"), run.step(7, loss=torch.zeros(2)):
@@ -390,10 +390,9 @@ class Hazards(One):
                     warnings.simplefilter("always")
                     with run.step(2):
                         model.load_state_dict(saved, assign=True)
-                        optim = torch.optim.AdamW(model.parameters(), lr=1e-2) if False else optim
                 said = [w for w in caught if issubclass(w.category, errors.StateMoved)]
                 self.assertEqual(len(said), 1)
-                self.assertIn("first.weight", str(said[0].message))
+                self.assertRegex(str(said[0].message), "first.weight(.|\n)*The optimizer still updates the old tensors of model/first.weight")
                 self.assertEqual(said[0].filename, __file__)
                 self.assertEqual({k: v for k, v in self.resumed(job, run).items() if k in saved}, bits(model))
 
@@ -430,7 +429,7 @@ class Hazards(One):
             train(run, model, optim, 2, 4)
         run.wait()
         about = self.shown(job, 4)
-        self.assertNotIn("model/extra.weight", {t["name"] for t in about["tensors"]})
+        self.assertNotIn("extra.weight", {t["name"] for t in about["tensors"]})
 
     def test_a_state_dict_that_raises_costs_its_steps_and_not_the_training(self):
         class Fails:
@@ -516,7 +515,7 @@ class Hazards(One):
             ({"every": 0}, "every is 0"),
             ({"persist_every": 1.5}, "persist_every is 1.5"),
             ({"averages": ["fast"]}, "averages is a list"),
-            ({"extra": {"x": object()}}, "extra.x is a object"),
+            ({"extra": {"x": object()}}, "extra.x is a "),
         ):
             with self.assertRaisesRegex((TypeError, ValueError), what):
                 self.attach(job, model, optim, **wrong)

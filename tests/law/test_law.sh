@@ -92,6 +92,46 @@ users() { # TREE
 	(cd "$1" && grep '^tests/trainer/' "$tmp/c" | xargs grep -nE '^[ 	]*#[ 	]*include[ 	]*"(ckpt|ema|daemon|formats)/' | grep -v '"ckpt/ckpt.h"')
 }
 
+# The Python package is a user, too: of ours it loads libckpt.so and runs the programs; beyond itself it imports the
+# standard library, and torch with what torch brings, inside of functions.
+python_imports() { # TREE
+	(cd "$1" && grep -E '^python/ckptd/.*\.py$' "$tmp/files" | while read -r f; do
+		[ ! -f "$f" ] || python3 - "$f" <<-'END'
+			import ast, sys
+			path = sys.argv[1]
+			known = getattr(sys, "stdlib_module_names", ())
+			tree = ast.parse(open(path, encoding="utf-8").read())
+			top = set()
+			def outer(nodes):
+			    for n in nodes:
+			        if isinstance(n, (ast.Import, ast.ImportFrom)):
+			            top.add(n)
+			        elif isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test):
+			            outer(n.orelse)
+			        elif not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
+			            outer(ast.iter_child_nodes(n))
+			outer(tree.body)
+			for n in ast.walk(tree):
+			    if isinstance(n, ast.ImportFrom) and n.level:
+			        continue
+			    for name in [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module] if isinstance(n, ast.ImportFrom) else []:
+			        root = name.split(".")[0]
+			        if root in ("torch", "numpy", "torchdata"):
+			            if n in top and path not in ("python/ckptd/dcp.py",):
+			                print(f"{path}:{n.lineno} imports {name} when it is imported itself")
+			        elif root != "ckptd" and known and root not in known:
+			            print(f"{path}:{n.lineno} imports {name}, which is not of the standard library")
+			    if isinstance(n, ast.Attribute) and n.attr in ("PyDLL", "pythonapi"):
+			        print(f"{path}:{n.lineno} uses {n.attr}, which holds the GIL")
+			    if isinstance(n, ast.Name) and n.id == "print" or isinstance(n, ast.Attribute) and n.attr in ("fsync", "fdatasync"):
+			        print(f"{path}:{n.lineno} calls {getattr(n, 'id', getattr(n, 'attr', ''))}")
+			    if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "CDLL" and path != "python/ckptd/_load.py":
+			        if not (n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value is None): # None: libc
+			            print(f"{path}:{n.lineno} loads a library: only _load.py does")
+		END
+	done)
+}
+
 # ---- archives: who really calls whom, whatever was included ----
 
 symbols() { # DIRECTORY-OF-ARCHIVES
@@ -187,6 +227,11 @@ check "the rooms' order goes up only" none upward "$tmp/data"
 check "every include is one that the law allows" none includes .
 check "a library's headers are included in one room only" none libraries .
 check "the trainer uses ckpt.h and nothing else of ours" none users .
+if command -v python3 >/dev/null; then
+	check "the Python package uses libckpt.so, the programs and the standard library, and imports torch inside of functions" none python_imports .
+else
+	skip "the Python package uses libckpt.so, the programs and the standard library" "no python3: make deps"
+fi
 if [ -f build/obj/release/cli.a ] && command -v nm >/dev/null; then
 	check "every call between archives is one that the law allows" none calls build/obj/release
 	check "libckpt.so needs libc and nothing else" none needs_libc_only build/libckpt.so
@@ -228,6 +273,20 @@ found() { # WORD CHECK...: the check names WORD
 	*) echo "not found: $word"; echo "$out"; return 1 ;;
 	esac
 }
+if command -v python3 >/dev/null; then
+	python_plant() { # LINE: at the end of the package's _types.py
+		rm -rf "$tmp/tree"
+		mkdir -p "$tmp/tree/python/ckptd"
+		{ cat python/ckptd/_types.py && echo "$1"; } >"$tmp/tree/python/ckptd/_types.py"
+	}
+	python_found() { # WORD LINE
+		python_plant "$2" && found "$1" python_imports "$tmp/tree"
+	}
+	check "(control) a package that is not of the standard library is found" python_found "imports requests" "import requests"
+	check "(control) torch at the top of a module is found" python_found "imports torch when" "import torch"
+	check "(control) a library that is loaded elsewhere is found" python_found "only _load.py" "import ctypes; x = ctypes.CDLL('libc.so.6')"
+	check "(control) something printed is found" python_found "calls print" "print(1)"
+fi
 lower=$(grep '^ckpt/base/.*\.c$' "$tmp/c" | head -n 1)
 plant "$lower" '#include "ckpt/layout/layout.h"'
 check "(control) base including layout is found" found "base may not use layout" includes "$tmp/tree"

@@ -62,11 +62,12 @@ class Pages:
         assert self.libc.munmap(self.address, self.size) == 0
 
 
-def entry(name, memory, shape=None, mesh=None, placements=(), dtype=_lib.CKPT_F32, component="model"):
+def entry(name, memory, shape=None, mesh=None, placements=(), dtype=_lib.CKPT_F32, component="model",
+          cls=_lib.CKPT_STABLE):  # fmt: skip
     """A tensor of one dimension that this rank holds at `memory`: replicated on `mesh`, or as placements say."""
     mesh = mesh or Mesh(("rank",), (1,), (0,))
     layout = Layout(shape or (memory.n,), _lib.CKPT_CHUNK, mesh, placements, (Part(memory),))
-    return Entry(component, name, _lib.CKPT_PARAM, _lib.CKPT_STABLE, dtype, layout, Home({}, 0, memory))
+    return Entry(component, name, _lib.CKPT_PARAM, cls, dtype, layout, Home({}, 0, memory))
 
 
 def until(what, true, limit=LIMIT):

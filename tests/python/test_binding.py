@@ -3,7 +3,6 @@
 
 import ctypes
 import errno
-import json
 import os
 import subprocess
 import threading
@@ -27,6 +26,24 @@ class Calls(Case):
         super().setUp()
         self.daemon()
 
+    def two(self):
+        """Both ranks of a job with a tensor of 9 rows, 0 to 8: 5 on rank 0, 4 on rank 1."""
+        ranks = [self.attach(rank=r, world=2) for r in range(2)]
+        for r, h in enumerate(ranks):
+            memory = Memory(h.alloc(64), 5 - r)
+            memory.write(range(5 * r, 5 * r + memory.n))
+            h.tensor_add(entry("w", memory, (9,), TWO, (Placement(_lib.CKPT_SHARD, 0),)))
+        thread = threading.Thread(target=ranks[1].seal, args=(LIMIT,))
+        thread.start()
+        self.assertEqual(ranks[0].seal(LIMIT), 0)
+        thread.join()
+        return ranks
+
+    def show(self):
+        """What ckptctl shows of the newest step."""
+        command = [os.path.join(BUILD, "ckptctl"), "show", "-C", os.path.join(self.store, "a"), "latest", "--json"]
+        return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+
     def test_what_was_saved_is_what_is_restored(self):
         h, w = self.job()
         w.write(range(1000))
@@ -40,22 +57,10 @@ class Calls(Case):
         self.assertEqual((got.step, got.ntensor, got.world_saved), (7, 1, 1))
         self.assertEqual(w.read(), list(range(1000)))
         self.assertEqual([(s.step, s.complete) for s in h.steps()], [(7, True)])
-        shown = subprocess.run(
-            [os.path.join(BUILD, "ckptctl"), "show", "-C", os.path.join(self.store, "a"), "latest", "--json"],
-            stdout=subprocess.PIPE, check=True)  # fmt: skip
-        self.assertIn("loss", json.dumps(json.loads(shown.stdout)))
+        self.assertIn("loss", self.show())
 
     def test_two_ranks_save_a_shard_each_and_one_rank_restores_both(self):
-        shard = (Placement(_lib.CKPT_SHARD, 0),)
-        ranks = [self.attach(rank=r, world=2) for r in range(2)]
-        for r, h in enumerate(ranks):
-            memory = Memory(h.alloc(64), 5 - r)  # 9 rows on 2 ranks: 5 and 4
-            memory.write(range(5 * r, 5 * r + memory.n))
-            h.tensor_add(entry("w", memory, (9,), TWO, shard))
-        thread = threading.Thread(target=ranks[1].seal, args=(LIMIT,))
-        thread.start()
-        self.assertEqual(ranks[0].seal(LIMIT), 0)
-        thread.join()
+        ranks = self.two()
         for h in ranks:
             h.guard()
             self.assertEqual(h.snapshot(1, _lib.CKPT_FINAL), 0)
@@ -188,6 +193,26 @@ class Calls(Case):
                 h.guard()
                 h.snapshot(n)
 
+    def test_all_ranks_stop_after_the_step_that_nobody_was_told_to_go_on_from(self):
+        ranks = self.two()
+        self.assertEqual([h.last(1) for h in ranks], [False, False])
+        self.assertFalse(ranks[0].last(2))  # rank 1 has not begun step 2 yet
+        ranks[1].stop()
+        self.assertEqual([(h.last(2), h.last(3)) for h in ranks[1:]], [(False, True)])
+        self.assertTrue(ranks[0].last(3))
+        with self.assertRaises(errors.InvalidCall):
+            ranks[0].last(2**60)
+
+    def test_an_attribute_is_in_the_step_and_its_rules_are_checked(self):
+        h, _ = self.job()
+        h.attr("git", "4f1c2ab")
+        h.attr("ckpt.alias:model/head.weight", "model/w")
+        self.assertEqual(h.seal(LIMIT), 0)
+        step(h, 1, _lib.CKPT_FINAL)
+        self.assertIn("4f1c2ab", self.show())
+        with self.assertRaises(errors.InvalidCall):
+            h.attr("ckpt.mine", "x")
+
     def test_averages_are_declared_and_mistakes_are_named(self):
         h, _ = self.job()
         with self.assertRaisesRegex(errors.InvalidCall, "decya"):
@@ -219,7 +244,10 @@ try:
 except errors.NotSaved as e:
     print("wait:", e)
 print("guard:", h.guard(), "why:", h.why(), "torn:", h.stats().torn)
-print("notices:", [n.text for n in h.notices()])
+said = []
+while not any("layers.7" in n.text for n in said):  # a thread of the library says it
+    said += h.notices()
+print("notices:", [n.text for n in said])
 h.tensor_move(0, [Part(Memory(others.address, 1 << 18))])
 assert h.seal(60) == 0
 h.snapshot(3); h.wait(3, _lib.CKPT_COMMITTED, 60)

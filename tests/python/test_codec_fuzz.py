@@ -18,11 +18,14 @@ from ckptd._codec import _DECODE  # noqa: E402
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 N = int(os.environ.get("N", 3000))
-WORDS = [b"null", b"-1", b"1e999", b"[]", b"{}", b'""', b"1" * 5000, b"[" * 300, b'"$at"', b"1099511627776", b"NaN", b"\\ud800"]
-JUNK = [None, True, -1, 0, 1 << 70, 1e308, "", "x", "nan", "ff", "int", [], [1], [1, 2], [[1, 2]], [[[], 1]], {}, {"$at": [0, 600]}]
+WORDS = [b"null", b"-1", b"1e999", b"[]", b"{}", b'""', b"1" * 5000, b"[" * 300, b'"$at"', b"1099511627776", b"NaN"]
+WORDS += [b"\\ud800"]
+JUNK = [None, True, -1, 0, 1 << 70, 1e308, "", "x", "nan", "ff", "int", [], [1], [1, 2], [[1, 2]], [[[], 1]], {}]
+JUNK += [{"$at": [0, 600]}]
 JUNK += [["int", "x"], ["PosixPath", "\0"], ["float32", {"$bytes": "00"}], {"class": "test_codec:Inner", "fields": {}}]
-JUNK += [{"class": "test_codec:Point", "fields": {"x": 1}}, ["test_codec:Bits", "?", 1 << 70], "9999-99-99", "2024-01-01T25:00"]
-JUNK += [{"dtype": "float64", "shape": [1 << 59], "data": ""}, {"dtype": "F32", "shape": [0, 1 << 40], "data": "!"}, ["O", 1]]
+JUNK += [{"class": "test_codec:Point", "fields": {"x": 1}}, ["test_codec:Bits", "?", 1 << 70]]
+JUNK += [{"dtype": "float64", "shape": [1 << 59], "data": ""}, {"dtype": "F32", "shape": [0, 1 << 40], "data": "!"}]
+JUNK += [["O", 1], "9999-99-99", "2024-01-01T25:00"]
 
 
 class Fuzz(unittest.TestCase):
@@ -75,7 +78,8 @@ class Fuzz(unittest.TestCase):
         for _ in range(N):
             value = self.rng.choice(JUNK)
             for _ in range(self.rng.randrange(1, 5)):
-                value = {self.rng.choice(tags): self.rng.choice((value, [value], [value, value], {"a": value}, [[value, 1]]))}
+                inner = (value, [value], [value, value], {"a": value}, [[value, 1]])
+                value = {self.rng.choice(tags): self.rng.choice(inner)}
             self.harmless(json.dumps(value).encode() + b"\n")
 
 

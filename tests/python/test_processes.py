@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 
-from rig import LIMIT, Case, Memory, _lib, entry, errors
+from rig import LIMIT, Case, Memory, _lib, entry, errors, until
 
 
 class Forks(Case):
@@ -96,8 +96,7 @@ class Threads(Case):
         thread.start()
         self.addCleanup(thread.join)
         begun.wait()
-        while not h._one.locked():
-            pass
+        until("the thread is inside", h._one.locked)
         return h, thread, out
 
     def other_rank(self):
@@ -148,8 +147,7 @@ class Threads(Case):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        while not h._inside:
-            pass
+        until("the thread is inside", lambda: h._inside)
         h.detach()
         thread.join()
         self.assertIsInstance(out[0], errors.Detached)
@@ -173,8 +171,7 @@ class Threads(Case):
         self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
 
         def send():
-            while not h._inside:
-                pass
+            until("the wait has begun", lambda: h._inside)
             os.kill(os.getpid(), signal.SIGUSR1)
 
         thread = threading.Thread(target=send)

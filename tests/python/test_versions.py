@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from rig import BUILD, PACKAGE, Case, _lib, errors
+from rig import BUILD, PACKAGE, Case, _lib, daemons_end, daemons_of, errors
 
 from ckptd import _find
 
@@ -82,3 +82,19 @@ class Versions(Case):
         self.assertEqual(run("ls", self.dir)[0], subprocess.run([os.path.join(BUILD, "ckptctl"), "ls", self.dir],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode)  # fmt: skip
         self.assertIn("--socket", run("daemon", "--help")[1])
+
+    def test_the_daemon_that_is_started_lies_beside_the_library_and_not_beside_python(self):
+        path = os.path.join(self.dir, "venv")
+        subprocess.run([sys.executable, "-m", "venv", "--copies", "--without-pip", path], check=True)
+        with open(path + "/bin/ckptd", "w") as f:
+            f.write("#!/bin/sh\nexit 9\n")
+        os.chmod(path + "/bin/ckptd", 0o755)
+        self.addCleanup(daemons_end, self.socket)
+        text = """
+import sys
+from ckptd import _lib
+_lib.Handle.attach(store=sys.argv[1], job="a", socket=sys.argv[2], flags=_lib.CKPT_AUTOSTART | _lib.CKPT_REQUIRE).detach()
+"""
+        done = self.script(text, self.store, self.socket, python=path + "/bin/python")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([exe for _pid, exe in daemons_of(self.socket)], [os.path.realpath(os.path.join(BUILD, "ckptd"))])

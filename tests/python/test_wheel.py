@@ -91,9 +91,13 @@ class Wheel(Case):
         return done.stdout
 
     def venv(self, python, *install):
+        """A fresh environment with what pip installs there: by the pip that this Python would put into it."""
         path = os.path.join(self.dir, "venv")
-        self.run_quietly(python, "-m", "venv", path)
-        self.run_quietly(path + "/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", *install)
+        where = "import ensurepip, glob, os; print(*glob.glob(os.path.dirname(ensurepip.__file__) + '/_bundled/pip-*.whl'))"
+        pip = self.run_quietly(python, "-c", where).split()
+        self.run_quietly(python, "-m", "venv", path, *(["--without-pip"] if pip else []))
+        command = [path + "/bin/python"] + ([pip[0] + "/pip"] if pip else ["-m", "pip"])
+        self.run_quietly(*command, "install", "--quiet", "--disable-pip-version-check", "--no-index", *install)
         return path
 
     def unpacked(self):
