@@ -206,10 +206,10 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     except ValueError as e:
         raise Unsupported(str(e)) from None
     mesh = lifted.mesh
-    if any(not 0 <= r < world for r in mesh.ranks):
-        raise Unsupported("its mesh has rank %d, but the job has %d ranks" % (max(mesh.ranks), world))
+    if lifted.rank_max >= world:
+        raise Unsupported("its mesh has rank %d, but the job has %d ranks" % (lifted.rank_max, world))
     local = tensor._local_tensor
-    coord = _mesh.coordinate(mesh, rank)
+    coord = lifted.coordinate(rank)
     here = tuple(coord[d] if coord is not None and d is not None else 0 for d in lifted.dims)
     cuts = _cuts(spec.placements, spec.mesh.shape, here, len(shape))
     if hasattr(local, "local_shards") and hasattr(local, "local_offsets"):
