@@ -598,7 +598,8 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * goes on with its values, and its history notes the change.
  *
  * For evaluation in the trainer, declare tensors of component "ema.NAME", class CKPT_SINK and dtype
- * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.
+ * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them, and
+ * with CKPT_PEEK it does that alone, at any time.
  * Tensors of such components cannot have another class.
  *
  * 0; -EINVAL: spec has a word that does not belong there (err says which and what may stand
