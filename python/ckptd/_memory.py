@@ -27,7 +27,7 @@ recognised: its consumer keeps a pointer to memory that is freed here. Export af
 
 **How much.** ckpt_alloc makes all of its memory resident. One request for everything would double the memory of the process, so
 `move_in` asks in pieces of at most the largest storage, 64 MiB, or a 64th of all, whichever is largest, and frees the old memory
-as it goes. `materialise` asks once, for nothing has to be freed.
+as it goes. (Of tensors of less than two pages the C library keeps the old memory, for its next use.) `materialise` asks once, for nothing has to be freed.
 
 **Fork.** Memory from ckpt_alloc is shared with children of fork, as it is with the daemon. A DataLoader worker reads the
 present parameters, not those of the time of the fork. If it writes to a parameter or a buffer, it writes to the trainer's.
@@ -344,8 +344,9 @@ def _gather(tensors: "Iterable[Union[torch.Tensor, Tuple[str, torch.Tensor]]]") 
             label = name or _looks(plain)
             if label not in store.names:
                 store.names.append(label)
-            if not any(plain is alias for alias in store.aliases):
-                store.aliases.append(plain)
+            for alias in (plain, plain._base):  # a view keeps the tensor that it is a view of
+                if alias is not None and not any(alias is known for known in store.aliases):
+                    store.aliases.append(alias)
     return list(stores.values())
 
 

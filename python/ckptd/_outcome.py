@@ -41,6 +41,7 @@ class Outcomes:
             "failing": 0,
             "refused": 0,
             "unmarked": 0,
+            "extra": 0,
         }
         self._said: Set[str] = set()
         self._unsaved_since: Optional[int] = None
@@ -68,7 +69,7 @@ class Outcomes:
         )
 
     def unsaved(self, kind: str, step: int, error: errors.CkptdError) -> None:
-        """detached, refused, failing, unmarked: steps are not saved until something changes. strict: raises error."""
+        """detached, refused, failing, unmarked, extra: steps are not saved until something changes. strict: raises error."""
         self.count[kind] += 1
         if kind in ("detached", "refused") and self._unsaved_since is None:
             self._unsaved_since = step

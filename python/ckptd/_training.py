@@ -7,6 +7,7 @@ called before each snapshot: it finds what the program has replaced or made sinc
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -128,18 +129,52 @@ class Training:
         problem = self._unreadable([c for c in changes if c.kind in _UNREADABLE], step)
         if problem:
             return problem
-        new = any(c.kind is Kind.NEW for c in changes)
+        stale = self._stale(changes)
+        if not all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+            problem = self._collect_again(any(c.kind is Kind.NEW for c in changes))
+            if problem:
+                return problem
+        self._follow_entries(step)
+        self._say(changes, stale)
+        return None
+
+    def _collect_again(self, new: bool) -> Optional[str]:
+        """The entries as they are now, with state that the optimizer has made moved in. What is wrong, otherwise."""
         try:
             self._collect()
         except _state.UnsupportedState as e:
-            return "%s. The other ranks' part of this step is never committed without this one" % e
+            return "%s\nThe other ranks' part of this step is never committed without this one" % e
         if new and self._arena is not None:
             known = self.session.entries
             self._arena.move_in(tensors_of([e for e in self.state.entries if e.key not in known]))
             self._collect()
-        self._follow_entries(step)
-        self._say(changes)
         return None
+
+    @staticmethod
+    def _replace(change: Change) -> bool:
+        """Let the entry be where the tensor is that took its place. False: it has parts, which only collect knows."""
+        entry, value = change.entry, change.value
+        if entry is None or value is None or len(entry.layout.parts) != 1:
+            return False
+        part = entry.layout.parts[0]
+        local = getattr(value, "_local_tensor", value).detach()
+        if local.shape != part.local.shape or local.dtype != part.local.dtype:
+            return False
+        entry.layout = dataclasses.replace(entry.layout, parts=(dataclasses.replace(part, local=local),))
+        entry.home = dataclasses.replace(entry.home, value=value)
+        return True
+
+    def _stale(self, changes: Sequence[Change]) -> str:
+        """A sentence, if an optimizer still has the parameters that were replaced in the model."""
+        held = {id(p) for optim in self.optims for group in optim.param_groups for p in group["params"]}
+        old = [
+            c.name
+            for c in changes
+            if c.entry is not None and c.value is not c.entry.home.value and id(c.entry.home.value) in held
+        ]
+        if not old:
+            return ""
+        return ". The optimizer still updates the old tensors of %s: make the optimizer anew" % _arguments.names(old)
 
     def _unreadable(self, changes: Sequence[Change], step: int) -> Optional[str]:
         """What to say of storages that were freed, resized or aliased. Aliased ones are declared anew at the second look."""
@@ -153,7 +188,7 @@ class Training:
             % ("; ".join(sentence(c) for c in changes[: _arguments.NAMED]), step)
         )
 
-    def _say(self, changes: Sequence[Change]) -> None:
+    def _say(self, changes: Sequence[Change], stale: str) -> None:
         by_kind: Dict[Kind, List[Change]] = {}
         for c in changes:
             by_kind.setdefault(c.kind, []).append(c)
@@ -162,8 +197,8 @@ class Training:
             if kind is Kind.NEW:
                 log.info("optimizer state that was made since is saved, too, from now on: %s", names)
                 continue
-            text = "%d tensors of the training state were %s since step %d: %s (%s). They are saved from where they are now" % (
-                len(some), kind.value, min(c.since for c in some), names, some[0].detail)  # fmt: skip
+            text = "%d tensors of the training state were %s after step %d: %s (%s). They are saved as they are now%s" % (
+                len(some), kind.value, min(c.since for c in some), names, some[0].detail, stale)  # fmt: skip
             log.warning("%s", text)
             if not self._said.get(kind):
                 self._said[kind] = True

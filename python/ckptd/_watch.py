@@ -266,7 +266,8 @@ class Watch:
         self._modules = list(modules)
         self._optimizers = list(optimizers)
         self._registered = False  # a module has registered something, or a change is not dealt with
-        self._gathered: Optional[Dict[int, Any]] = None
+        self._gathered: Optional[Dict[int, Any]] = None  # FSDP2's gathered parameters, by the id of the sharded one
+        self._params: Optional[Set[int]] = None  # ids of what the optimizers update
         self._ids: Set[int] = set()
         self._hooks = _hooks(self) if self._modules else []
         self.renew(entries, step)
@@ -290,7 +291,7 @@ class Watch:
 
     def check(self, step: int, full: bool = False) -> List[Change]:
         """What has changed, in the order of the entries; NEW at the end. full: compare all entries, in every respect."""
-        self._gathered = None  # made again when it is needed
+        self._gathered = self._params = None  # made again when they are needed
         moved = not self._structure.right()
         everything = full or moved or self._registered or not self._sentinels.right()
         self._registered = False
@@ -401,7 +402,10 @@ class Watch:
         return there is not None and self._gathered.get(id(value)) is there
 
     def _optimized(self, value: "torch.Tensor") -> bool:
-        return any(p is value for optim in self._optimizers for group in optim.param_groups for p in group["params"])
+        if self._params is None:
+            groups = [group for optim in self._optimizers for group in optim.param_groups]
+            self._params = {id(param) for group in groups for param in group["params"]}
+        return id(value) in self._params
 
 
 def _hooks(watch: Watch) -> List[Any]:

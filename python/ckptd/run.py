@@ -560,7 +560,8 @@ def attach(
     place = launch(rank, world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
-        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0, slots=slots,
+        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
+        launch=place.token, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:

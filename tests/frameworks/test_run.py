@@ -390,10 +390,9 @@ class Hazards(One):
                     warnings.simplefilter("always")
                     with run.step(2):
                         model.load_state_dict(saved, assign=True)
-                        optim = torch.optim.AdamW(model.parameters(), lr=1e-2) if False else optim
                 said = [w for w in caught if issubclass(w.category, errors.StateMoved)]
                 self.assertEqual(len(said), 1)
-                self.assertIn("first.weight", str(said[0].message))
+                self.assertRegex(str(said[0].message), "first.weight(.|\n)*The optimizer still updates the old tensors of model/first.weight")
                 self.assertEqual(said[0].filename, __file__)
                 self.assertEqual({k: v for k, v in self.resumed(job, run).items() if k in saved}, bits(model))
 
@@ -516,7 +515,7 @@ class Hazards(One):
             ({"every": 0}, "every is 0"),
             ({"persist_every": 1.5}, "persist_every is 1.5"),
             ({"averages": ["fast"]}, "averages is a list"),
-            ({"extra": {"x": object()}}, "extra.x is a object"),
+            ({"extra": {"x": object()}}, "extra.x is a "),
         ):
             with self.assertRaisesRegex((TypeError, ValueError), what):
                 self.attach(job, model, optim, **wrong)
