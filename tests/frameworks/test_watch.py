@@ -129,7 +129,7 @@ class Hazards(unittest.TestCase):
         self.assertIn("has shape [5], and [8] was declared", changes[0].detail)
 
     def test_assigned_data_at_the_same_address(self):
-        """Only a full look sees it: it comes at the latest after eight checks."""
+        """Only a full look sees it: it comes at the latest after sixteen checks."""
         self.model.a.weight.data = self.model.a.weight.data[:4]
         late = []
         for step in range(6, 6 + _watch.DEEP):
