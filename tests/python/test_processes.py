@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import signal
+import sys
 import threading
 
 from rig import LIMIT, Case, Memory, _lib, entry, errors, until
@@ -239,7 +240,11 @@ del handles[:5]
             def emit(self, record):
                 raise RuntimeError("a bad handler")
 
+        printed = []
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = printed.append
         bad = Bad()
         logging.getLogger("ckptd").addHandler(bad)
         self.addCleanup(logging.getLogger("ckptd").removeHandler, bad)
         self.assertEqual(self.attach(flags=0).guard(), 0)
+        self.assertEqual(printed, [])

@@ -16,12 +16,16 @@ FAKE = """
 #include <string.h>
 const char *ckpt_version(void); uint32_t ckpt_sizeof(const char *s);
 const char *ckpt_version(void) { return "%s"; }
-uint32_t ckpt_sizeof(const char *s) { return strcmp(s, "ckpt_got") ? %s : 1100; }
+uint32_t ckpt_sizeof(const char *s) { return %s 0; }
 """
 
 
 class Versions(Case):
-    def fake(self, version, sizes="0"):
+    def fake(self, version, **others):
+        """A library of this version, whose structures have our sizes but for `others`."""
+        sizes = {s.__name__: _lib.ctypes.sizeof(s) for s in _lib.STRUCTURES}
+        sizes.update(others)
+        sizes = "".join('strcmp(s, "%s") == 0 ? %d : ' % item for item in sizes.items())
         path = os.path.join(self.dir, "libckpt.so")
         command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-x", "c", "-o", path, "-"]
         subprocess.run(command, input=(FAKE % (version, sizes)).encode(), check=True)
@@ -37,8 +41,7 @@ class Versions(Case):
 
     @unittest.skipUnless(shutil.which(os.environ.get("CC", "gcc")), "there is no compiler")
     def test_a_structure_of_another_size_is_named(self):
-        sizes = "".join('strcmp(s, "%s") == 0 ? %d : ' % (s.__name__, _lib.ctypes.sizeof(s)) for s in _lib.STRUCTURES)
-        path = self.fake(_lib.CKPT_VERSION, sizes + "0")
+        path = self.fake(_lib.CKPT_VERSION, ckpt_got=1100)
         with self.assertRaises(errors.VersionMismatch) as e:
             _lib.load(path)
         for word in (path, "ckpt_got", "1100", str(_lib.ctypes.sizeof(_lib.ckpt_got)), _lib.CKPT_VERSION):

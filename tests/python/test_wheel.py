@@ -139,7 +139,11 @@ class Wheel(Case):
         self.assertIn("-py3-none-manylinux_%d_%d_%s.whl" % (newest[:2] + (machine,)), self.wheel)
 
     def test_it_has_the_same_bytes_each_time(self):
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
         again = self.make(os.path.join(self.dir, "again"))
+        with zipfile.ZipFile(again) as z:  # whatever the clock says
+            self.assertEqual({x.date_time for x in z.infolist()}, {(1980, 1, 1, 0, 0, 0)})
         self.assertEqual(os.path.basename(again), os.path.basename(self.wheel))
         self.assertTrue(filecmp.cmp(self.wheel, again, shallow=False))
 
