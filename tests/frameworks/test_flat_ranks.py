@@ -51,11 +51,10 @@ def held(net, optim, rank):
     state.check()
     found = {}
     for e in state.entries:
-        whole = ((0,) * len(e.layout.shape), e.layout.shape)
-        found[e.key] = [
-            (*((p.start, p.extent) if p.start is not None else whole), p.local.detach().flatten().tolist(), e.layout.shape)
-            for p in e.layout.parts
-        ]
+        shape, found[e.key] = e.layout.shape, []
+        for p in e.layout.parts:
+            box = (p.start, p.extent) if p.start is not None else ((0,) * len(shape), shape)
+            found[e.key].append((*box, p.local.detach().flatten().tolist(), shape))
     return found
 
 
