@@ -753,8 +753,8 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * With CKPT_LATEST it takes the newest step, in memory or on disk, that has all of these tensors;
  * newer steps that lack one are not errors, and got.passed names only damaged ones. got.step says
  * which step it was. It does not combine with LENIENT and EXACT. Blobs are not read. -ENOENT: no
- * step has these tensors, or no rank has declared one; -EMEDIUMTYPE: the step has them in another
- * shape or type. After an error the memory of these tensors is undefined, and nothing else:
+ * step has these tensors; -EINVAL: no rank has declared one; -EMEDIUMTYPE: the step has them in
+ * another shape or type. After an error the memory of these tensors is undefined, and nothing else:
  * ckpt_snapshot goes on as before.
  *
  * -ENOENT: there is nothing to restore, and memory is as it was before; with CKPT_LATEST training

@@ -142,7 +142,7 @@ static int blob_table(const struct table *src, struct table *ret, uint64_t first
 
 static int blobs_get(struct restore *x)
 {
-	const struct table *src = x->f.src;
+	const struct table *src = x->f.src, none = { 0 };
 	struct table t = { 0 };
 	struct plan plan = { 0 };
 	struct ckpt_errlist list = { .code = -EBADMSG };
@@ -151,6 +151,8 @@ static int blobs_get(struct restore *x)
 	void *map = NULL;
 	int rc;
 
+	if (x->want.flags & CKPT_PEEK)
+		src = &none;
 	for (uint32_t i = 0; i < src->ntensor; i++)
 		if (src->tensor[i].flags & TENSOR_BLOB) {
 			n++;
@@ -162,9 +164,9 @@ static int blobs_get(struct restore *x)
 		rc = wire_memfd("ckptd-blobs", bytes, &x->blob_fd, &x->err);
 	if (rc == 0)
 		rc = wire_map(x->blob_fd, bytes, 0, &map, &x->err);
-	if (rc == 0)
+	if (rc == 0 && n)
 		rc = plan_make(src, &t, &opts, &plan, &list, &x->err);
-	if (rc == 0)
+	if (rc == 0 && n)
 		rc = fill_move(x, &plan, &map, &x->damaged, &x->err);
 	if (rc == 0) {
 		struct wire_blob *b = (struct wire_blob *)((uint8_t *)map + 8);
@@ -235,7 +237,8 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 
 bool fill_asks(const struct restore *x, const struct table_tensor *t)
 {
-	return list_asked(t, x->want.only[0] ? x->want.only : NULL);
+	return list_asked(t, x->want.only[0] ? x->want.only : NULL) &&
+	       (!(x->want.flags & CKPT_PEEK) || t->cls == CKPT_SINK);
 }
 
 static bool has(const struct table *t, const struct table_tensor *x)
@@ -306,6 +309,7 @@ static int landings_make(struct restore *x)
 static int fill_here(struct restore *x, const struct wanted *w, const struct plan *all)
 {
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .sinks = x->want.flags & CKPT_PEEK,
 				  .lenient = x->want.flags & CKPT_LENIENT };
 	struct plan here = { 0 };
 	int rc;
@@ -357,7 +361,7 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 	int rc = 0;
 
 	*ret = NULL;
-	if (x->want.flags & CKPT_DRY_RUN || !averages_concern(x))
+	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK) || !averages_concern(x))
 		return 0;
 	s.memory = !x->f.saved;
 	if (x->f.saved) {
@@ -420,6 +424,14 @@ static void averages_end_say(struct restore *x)
 		average_ends_say(x, held->name[i]);
 }
 
+static bool notes_missing(const struct list_notes *n)
+{
+	for (uint32_t i = 0; i < n->n; i++)
+		if (!n->note[i].text)
+			return true;
+	return false;
+}
+
 /* Check everything, then move everything. */
 static int fill(struct restore *x)
 {
@@ -430,10 +442,11 @@ static int fill(struct restore *x)
 	struct list_notes notes = { 0 };
 	struct average_reading *averages = NULL;
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .sinks = x->want.flags & CKPT_PEEK,
 				  .lenient = x->want.flags & CKPT_LENIENT,
 				  .differs = list_differs,
 				  .differs_arg = &notes };
-	bool writes = !(x->want.flags & CKPT_DRY_RUN);
+	bool writes = !(x->want.flags & CKPT_DRY_RUN), peek = x->want.flags & CKPT_PEEK;
 	int rc = wanted_make(x, &w);
 
 	x->averages[0] = 0;
@@ -450,7 +463,13 @@ static int fill(struct restore *x)
 		rc = move_check(&plan, &x->err);
 	x->got.ntensor = plan.ntensor;
 	x->got.nmissing = plan.nmissing;
-	x->got.nunused = rc == 0 ? count_unused(x, src, &w.all) : 0;
+	if (peek && rc == 0 && !plan.ntensor)
+		rc = ckpt_error(&x->err, -EINVAL,
+				"CKPT_PEEK fills tensors of class CKPT_SINK, and no rank has "
+				"declared one%s%s",
+				opts.only ? " of component " : "", opts.only ? opts.only : "");
+	x->lacks = peek && rc == -EMEDIUMTYPE && notes_missing(&notes);
+	x->got.nunused = rc == 0 && !peek ? count_unused(x, src, &w.all) : 0;
 	if (rc == 0 && opts.lenient && writes)
 		rc = check_left_alone(x, src, &w.all);
 	if (rc == 0)
@@ -464,13 +483,13 @@ static int fill(struct restore *x)
 		rc = averages_move(x, averages);
 	if (rc == 0 && writes) {
 		/* a library whose daemon ends amid the writing must know that it had begun */
-		atomic_fetch_add(&x->l->page->fills, !MUTANT(FILL_UNTOLD));
+		atomic_fetch_add(&x->l->page->fills, !peek && !MUTANT(FILL_UNTOLD));
 		atomic_thread_fence(memory_order_seq_cst);
 		rc = fill_here(x, &w, &plan);
 	}
 	if (rc == 0)
 		rc = blobs_get(x);
-	if (rc == 0 && writes && !opts.only)
+	if (rc == 0 && writes && !peek && !opts.only)
 		averages_end_say(x);
 	average_reading_free(averages);
 	list_notes_free(&notes);
@@ -531,12 +550,15 @@ static bool wants_averages(const struct restore *x)
 static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
 	const struct restore *x = arg;
+	const bool peek = x->want.flags & CKPT_PEEK;
 	const struct reshard_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+					   .sinks = peek,
 					   .lenient = true };
 	bool all = false;
 	int rc = 0;
 
-	choose_blobs(k, needed);
+	if (!peek)
+		choose_blobs(k, needed);
 	for (uint32_t r = 0; r < x->ndst && rc == 0 && !all && !all_of(needed, k->world); r++) {
 		struct reshard *plan = NULL;
 
@@ -547,7 +569,7 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 	}
 	if (rc || all)
 		memset(needed, true, k->world);
-	else
+	else if (!peek)
 		rc = average_parts_choose(x->dst, x->ndst, k, needed, err);
 	if (rc == -ENOMEM)
 		return rc;

@@ -132,6 +132,8 @@ void launch_unref(struct launch *l)
 		const_part_free(&l->constant[i]);
 	free(l->constant);
 	lineage_forget(&l->known);
+	if (l->peek_fd >= 0)
+		(void)close(l->peek_fd);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -174,6 +176,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .slots = h->nslot,
 			      .nslot = h->nslot ? h->nslot : 2,
 			      .step_fd = -1,
+			      .peek_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
 	l->constant = calloc(h->world, sizeof *l->constant);

@@ -17,6 +17,7 @@ static void retreat_free(struct retreat *r)
 {
 	free(r->step);
 	free(r->begun);
+	free(r->lack);
 	*r = (struct retreat){ 0 };
 }
 
@@ -31,6 +32,23 @@ static struct retreat retreat_take(struct retreat *r)
 void restore_free_retreat(struct launch *l)
 {
 	retreat_free(&l->retreat);
+}
+
+static bool peeks(const struct wire_restore *want)
+{
+	return want->flags & CKPT_PEEK;
+}
+
+/* Does it change what the launch has, or where it is? */
+static bool changes(const struct wire_restore *want)
+{
+	return !(want->flags & (CKPT_DRY_RUN | CKPT_PEEK));
+}
+
+static void peek_let_go(struct launch *l)
+{
+	if (l->peek_fd >= 0)
+		(void)close(TAKE_FD(l->peek_fd));
 }
 
 static void restore_free(struct restore *x)
@@ -156,6 +174,13 @@ static bool is_good(const struct restore *x, const struct store_step *s)
 	return s->state == STORE_COMMITTED && !bad_at(x->bad, x->nbad, s->step, 2);
 }
 
+static bool lacks_on_disk(const struct restore *x, const struct store_step *s)
+{
+	const struct bad *b = bad_at(x->bad, x->nbad, s->step, 2);
+
+	return b && b->lacks;
+}
+
 /* What this version cannot read: nothing is known of it. */
 static bool is_of_another_version(const struct store_step *s)
 {
@@ -208,7 +233,7 @@ static void passed_list(struct restore *x, const struct store_step *step, uint32
 			       : best && !is_newer(b->generation, b->step, best->generation,
 						   best->step);
 
-		if (b->where != 1 || older)
+		if (b->where != 1 || older || b->lacks)
 			continue;
 		x->pin.npassed++;
 		passed_add(&x->pin, b->step, " in memory", "", b->why);
@@ -221,7 +246,8 @@ static void passed_list(struct restore *x, const struct store_step *step, uint32
 					      ? x->mem_generation
 					      : s->generation;
 
-		if (is_good(x, s) || (memory && !is_newer_on_disk(x, s, generation)))
+		if (is_good(x, s) || (b && b->lacks) ||
+		    (memory && !is_newer_on_disk(x, s, generation)))
 			continue;
 		x->pin.npassed += !bad_at(x->bad, x->nbad, s->step, 1);
 		passed_add(&x->pin, s->step, "",
@@ -249,7 +275,7 @@ static int choices(struct restore *x, struct store_step **ret, uint32_t *ret_n)
  * at step 0 over them. */
 static int none_can_be(struct restore *x)
 {
-	bool written = x->retreat.tried && !(x->want.flags & CKPT_DRY_RUN);
+	bool written = x->retreat.tried && changes(&x->want);
 
 	return ckpt_error(
 		&x->err, x->retreat.tried ? -EBADMSG : -EUCLEAN,
@@ -296,7 +322,7 @@ static int choose(struct restore *x)
 		n = 0;
 	for (uint32_t i = 0; i < n && !best; i++)
 		if (latest ? is_good(x, &step[i]) || is_last_word(&step[i])
-			   : step[i].step == x->want.step)
+			   : step[i].step == x->want.step && !lacks_on_disk(x, &step[i]))
 			best = &step[i];
 	unknown = best && is_of_another_version(best); /* its launch */
 	memory =
@@ -357,6 +383,7 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	for (struct snap *s = j->snaps; s; s = s->next)
 		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
 		    !s->dropped && !job_bad(j, s->step, 1) &&
+		    !bad_at(l->retreat.lack, l->retreat.nlack, s->step, 1) &&
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;
@@ -379,7 +406,7 @@ static void say_tried(struct restore *x)
 		return;
 	snprintf(why, sizeof why, "%s", x->err.msg);
 	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
-			 x->want.flags & CKPT_DRY_RUN
+			 !changes(&x->want)
 				 ? "newer steps"
 				 : "memory is undefined, because newer steps were tried, which",
 			 x->pin.passed);
@@ -389,7 +416,7 @@ static void choose_done(struct daemon *d, struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
-	bool again = x->retreat.tried > 0;
+	bool again = x->retreat.tried > 0 || x->retreat.nlack > 0;
 
 	(void)d;
 	l->restoring = false;
@@ -409,7 +436,10 @@ static void choose_done(struct daemon *d, struct task *t)
 		answer_all(l, x, again);
 	else
 		l->pin[x->round % ROUNDS_MAX] = x->pin;
-	if (x->rc == 0 && x->pin_fd >= 0) {
+	if (x->rc == 0 && x->pin_fd >= 0 && peeks(&x->want)) {
+		peek_let_go(l);
+		l->peek_fd = TAKE_FD(x->pin_fd);
+	} else if (x->rc == 0 && x->pin_fd >= 0) {
 		launch_let_go(l);
 		l->step_fd = TAKE_FD(x->pin_fd);
 	}
@@ -424,18 +454,20 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 	struct restore *x = calloc(1, sizeof *x);
 	struct job *j = l->job;
 
-	if (!x || !(x->bad = calloc(j->nbad + 1, sizeof *x->bad))) {
+	if (!x || !(x->bad = calloc(j->nbad + l->retreat.nlack + 1, sizeof *x->bad))) {
 		free(x);
 		return NULL;
 	}
 	if (j->nbad)
 		memcpy(x->bad, j->bad, j->nbad * sizeof *x->bad);
+	if (l->retreat.nlack)
+		memcpy(x->bad + j->nbad, l->retreat.lack, l->retreat.nlack * sizeof *x->bad);
 	x->l = l;
 	x->d = j->d;
 	x->want = *want;
 	x->round = round;
 	x->store = l->place->store;
-	x->nbad = j->nbad;
+	x->nbad = j->nbad + l->retreat.nlack;
 	x->pin_fd = x->blob_fd = x->f.step_fd = -1;
 	x->retreat = retreat_take(&l->retreat);
 	/* what an earlier daemon has committed of this launch */
@@ -461,7 +493,8 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
 	 * would go back further than need be. */
-	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && job_writes(l->job, want->step))
+	if (!mem && !(want->flags & (CKPT_FROM_MEMORY | CKPT_PEEK)) &&
+	    job_writes(l->job, want->step))
 		return;
 	x = restore_new(l, want, round);
 	if (!x) {
@@ -493,6 +526,24 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	l->pin[x->round % ROUNDS_MAX].set = false;
 	for (uint32_t r = 0; r < l->world; r++)
 		l->member[r].asked_ns = now_ns();
+	return true;
+}
+
+/* A step without what is asked for: the next older one is looked at, and nothing is said of it. */
+static bool goes_past(struct launch *l, struct restore *x)
+{
+	struct retreat *r = &x->retreat;
+	struct bad *p = reallocarray(r->lack, r->nlack + 1, sizeof *p);
+
+	if (!p)
+		return false;
+	r->lack = p;
+	p[r->nlack++] = (struct bad){ .step = x->pin.step,
+				      .generation = x->mem_generation,
+				      .where = x->pin.where,
+				      .lacks = true };
+	l->retreat = retreat_take(r);
+	l->pin[x->round % ROUNDS_MAX].set = false;
 	return true;
 }
 
@@ -537,11 +588,11 @@ static void fill_over(struct restore *x)
 		l->tried = x->listed;
 		x->listed.set = false;
 	}
-	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
+	l->const_rev += changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0 && x->base_taken)
 		x->rc = averages_go_on(x);
 	if (x->rc == 0) {
-		if (!(x->want.flags & CKPT_DRY_RUN)) {
+		if (changes(&x->want)) {
 			const struct snap *s =
 				x->pin.where == 1 ? snap_of_step(l, x->pin.step) : NULL;
 
@@ -551,17 +602,25 @@ static void fill_over(struct restore *x)
 			launch_start(l, START_CLEAR);
 		}
 		log_line(&d->opts.log, LOG_NOTICE,
-			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
-			 l->generation, x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+			 "restore: job %s generation %" PRIu64 "%s from %s, step %" PRIu64, j->name,
+			 l->generation, peeks(&x->want) ? " looks at averages" : "",
+			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 		averages_log(x);
+	} else if (x->lacks && goes_past(l, x)) {
+		peek_let_go(l);
+		restore_try(l);
+		restore_free(x);
+		return;
 	} else {
 		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
 			 x->pin.step, x->err.msg, x->marked);
 	}
+	peek_let_go(l);
 	if (is_damage(x->rc)) {
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
-		launch_let_go(l); /* whoever repairs it needs it alone */
+		if (!peeks(&x->want))
+			launch_let_go(l); /* whoever repairs it needs it alone */
 		remembered = !x->gone && !x->overwritten && job_bad_add(j, x);
 		if (goes_back(l, x, remembered)) {
 			restore_try(l);
@@ -613,7 +672,7 @@ static void fill_start(struct launch *l, uint32_t round)
 		restore_try(l);
 		return;
 	}
-	if (s && averaged_declared(l) && average_base_waits(s))
+	if (s && !peeks(&l->member[0].want) && averaged_declared(l) && average_base_waits(s))
 		return; /* restore_tick comes again */
 	x = restore_new(l, &l->member[0].want, round);
 	if (x) {
@@ -623,7 +682,8 @@ static void fill_start(struct launch *l, uint32_t round)
 		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
 	if (!x || !x->src || !x->sums || !x->dst || !x->landing ||
-	    (s && averaged_declared(l) && average_held_newest(s, &x->held) < 0)) {
+	    (s && !peeks(&x->want) && averaged_declared(l) &&
+	     average_held_newest(s, &x->held) < 0)) {
 		if (x)
 			restore_free(x);
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
@@ -641,7 +701,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
-	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
+	l->const_rev += changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->pin.where == 1)
 		daemon_task(x->d, &x->d->work, &x->task);
 	else
@@ -650,6 +710,12 @@ static void fill_start(struct launch *l, uint32_t round)
 
 static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)
 {
+	if (peeks(want))
+		return ckpt_error(err, -ENOENT,
+				  "job %s has no step%s%s%s with all tensors that are declared as "
+				  "CKPT_SINK; ckpt_unmatched lists what the last one lacks",
+				  j->name, want->only[0] ? " that has component " : "", want->only,
+				  want->only[0] ? "," : "");
 	return ckpt_error(
 		err, -ENOENT,
 		want->step == CKPT_LATEST
@@ -729,11 +795,27 @@ static bool wants_agree(const struct launch *l, uint32_t round)
 	return true;
 }
 
+static bool all_asked(const struct launch *l, uint32_t round)
+{
+	uint32_t all = 0;
+
+	for (uint32_t r = 0; r < l->world; r++)
+		all += (l->member[r].asked || MUTANT(GATE_RESET_EARLY)) &&
+		       l->member[r].round == round && l->member[r].decl;
+	return all == l->world;
+}
+
+static void refuse_differing(struct launch *l, uint32_t round)
+{
+	refuse_asked(l, round, -EINVAL,
+		     "the ranks ask for different steps or with different flags");
+}
+
 void restore_try(struct launch *l)
 {
 	struct member *first = NULL;
 	struct pin *pin;
-	uint32_t all = 0, round;
+	uint32_t round;
 
 	if (l->filling) {
 		restore_landed(l->filling);
@@ -762,25 +844,32 @@ void restore_try(struct launch *l)
 
 		x.rc = none_there(l->job, &first->want, &x.err);
 		if (first->want.step == CKPT_LATEST &&
-		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK | CKPT_DRY_RUN)))
+		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK)) &&
+		    changes(&first->want))
 			launch_start(l, START_CLEAR);
+		restore_free_retreat(l);
 		answer_all(l, &x, true);
 		return;
 	}
-	if (!(first->want.flags & CKPT_DRY_RUN) && back_marked(l) && !back_ready(l))
+	if (peeks(&first->want)) {
+		/* What is chosen depends on all declarations; and nobody marks then. */
+		if (!all_asked(l, round))
+			return;
+		if (!wants_agree(l, round)) {
+			refuse_differing(l, round);
+			return;
+		}
+	}
+	if (changes(&first->want) && back_marked(l) && !back_ready(l))
 		return;
 	if (!pin->set) {
 		choose_start(l, &first->want, round);
 		return;
 	}
-	for (uint32_t r = 0; r < l->world; r++)
-		all += (l->member[r].asked || MUTANT(GATE_RESET_EARLY)) &&
-		       l->member[r].round == round && l->member[r].decl;
-	if (all < l->world)
+	if (!all_asked(l, round))
 		return;
 	if (!wants_agree(l, round))
-		refuse_asked(l, round, -EINVAL,
-			     "the ranks ask for different steps or with different flags");
+		refuse_differing(l, round);
 	else
 		fill_start(l, round);
 }

@@ -67,6 +67,7 @@ struct restore {
 	bool base_taken;
 	char averages[4096];  /* average_reading_say, and those that nobody declares any more */
 	bool gone;	      /* what was chosen: not damaged, and not there */
+	bool lacks;	      /* CKPT_PEEK: it is good, and has not all that is asked for */
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */
 	bool overwritten;     /* LENIENT would leave alone what a damaged step was written into */

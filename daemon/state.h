@@ -462,6 +462,7 @@ struct job {
 	struct bad {
 		uint64_t step, generation; /* generation: of one in memory */
 		uint32_t where;		   /* as in struct pin */
+		bool lacks; /* it is good, and lacks what CKPT_PEEK asks for: never said */
 		char why[200];
 	} * bad;
 	uint32_t nbad;
@@ -568,10 +569,12 @@ struct launch {
 	 * been removed; what is on disk; the wanted tensors that a tried step may have been written
 	 * into. */
 	struct retreat {
-		uint32_t tried, removed, nstep, nbegun;
+		uint32_t tried, removed, nstep, nbegun, nlack;
 		struct store_step *step;
 		bool *begun;
+		struct bad *lack; /* [nlack] of CKPT_PEEK */
 	} retreat;
+	int peek_fd; /* the step that CKPT_PEEK has chosen: nobody removes it meanwhile; -1 */
 	/* Of the newest restore that has compared a step with the declarations: what did not match.
 	 * The memfd that LISTED brings */
 	struct listed {

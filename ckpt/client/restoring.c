@@ -37,6 +37,17 @@ static uint32_t fills(const struct link *l)
 	return l ? atomic_load(&l->job->fills) : 0;
 }
 
+static bool peeks(const struct ckpt_want *w)
+{
+	return w->flags & CKPT_PEEK;
+}
+
+/* Does it change more than SINKs? */
+static bool changes(const struct ckpt_want *w)
+{
+	return !(w->flags & (CKPT_DRY_RUN | CKPT_PEEK));
+}
+
 static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored *r,
 			struct ckpt_err *err)
 {
@@ -83,12 +94,14 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
-	if (rc == 0) {
+	if (rc == 0 && peeks(w)) { /* those of the restored step stay */
+		munmap(blobs, r->blob_bytes);
+	} else if (rc == 0) {
 		if (c->blobs)
 			munmap(c->blobs, c->blobs_bytes);
 		c->blobs = blobs;
 		c->blobs_bytes = r->blob_bytes;
-		if (!(w->flags & CKPT_DRY_RUN)) {
+		if (changes(w)) {
 			/* before the agreement: should the daemon die meanwhile, the next one must
 			 * know */
 			c->base = r->base;
@@ -119,9 +132,10 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 
 static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err *err)
 {
-	int rc = abi_flags(
-		"ckpt_want.flags", w->flags,
-		CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY | CKPT_EXACT, err);
+	int rc = abi_flags("ckpt_want.flags", w->flags,
+			   CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY |
+				   CKPT_EXACT | CKPT_PEEK,
+			   err);
 
 	if (rc < 0)
 		return rc;
@@ -130,6 +144,11 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 		return ckpt_error(
 			err, -EINVAL,
 			"ckpt_want has both FROM_DISK and FROM_MEMORY, or .only is too long");
+	if (peeks(w) && w->flags & (CKPT_LENIENT | CKPT_EXACT))
+		return ckpt_error(
+			err, -EINVAL,
+			"ckpt_want has CKPT_PEEK, which does not combine with CKPT_LENIENT "
+			"and CKPT_EXACT");
 	if (!c->sealed_once || c->dirty || c->moved)
 		return ckpt_error(err, -EINVAL, "call ckpt_seal before ckpt_restore");
 	return 0;
@@ -138,7 +157,7 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 /* "Nothing found" would mean: keep what memory holds. */
 static int nothing_judge(const ckpt *c, const struct ckpt_want *w, int rc, struct ckpt_err *err)
 {
-	if (rc != -ENOENT || w->flags & CKPT_DRY_RUN || !atomic_load(&c->undefined))
+	if (rc != -ENOENT || !changes(w) || !atomic_load(&c->undefined))
 		return rc;
 	return ckpt_error(
 		err, -EUCLEAN,
@@ -154,7 +173,7 @@ static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct
 {
 	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));
 
-	if (w->flags & CKPT_DRY_RUN || (rc == -ENOENT && !all))
+	if (!changes(w) || (rc == -ENOENT && !all))
 		return;
 	pthread_mutex_lock(&c->why_lock);
 	snprintf(c->unrestored_why, sizeof c->unrestored_why, "%.*s", SHARED_TEXT - 1, why->msg);
@@ -166,12 +185,12 @@ static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct
 }
 
 /* One line of the log each. */
-static void passed_say(ckpt *c, const struct wire_restored *r)
+static void passed_say(ckpt *c, const struct wire_restored *r, const char *what)
 {
 	for (const char *p = r->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
 		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
-			 "client: job %s: step %" PRIu64 " is restored; passed over: %.*s", c->job,
-			 r->step, (int)strcspn(p, "\n"), p);
+			 "client: job %s: step %" PRIu64 " is %s; passed over: %.*s", c->job,
+			 r->step, what, (int)strcspn(p, "\n"), p);
 }
 
 /* What was taken: weights, and where averages go on. What ckptd has filled in addition, tensors of
@@ -228,7 +247,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;
 	if (asked) {
-		if (!(w.flags & CKPT_DRY_RUN)) {
+		if (changes(&w)) {
 			line = last_line(c);
 			mark_end(c);
 			shadow_copy(c, false); /* what is not restored stays */
@@ -247,8 +266,8 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	}
 	r.passed[sizeof r.passed - 1] = 0;
 	r.averages[sizeof r.averages - 1] = 0;
-	passed_say(c, &r);
-	if (!(w.flags & CKPT_DRY_RUN)) {
+	passed_say(c, &r, peeks(&w) ? "read" : "restored");
+	if (changes(&w)) {
 		shadow_copy(c, true);
 		last_anew(c, line);
 		line_back(c, r.step);

@@ -40,7 +40,8 @@ static bool is_wanted(const struct making *k, const struct table_tensor *x)
 {
 	if (x->flags & TENSOR_BLOB && !k->opts->memory_blobs)
 		return false;
-	return !k->opts->only || !strcmp(k->opts->only, x->component);
+	return (!k->opts->only || !strcmp(k->opts->only, x->component)) &&
+	       (!k->opts->sinks || x->cls == CKPT_SINK);
 }
 
 static bool same_kind(const struct making *k, const struct table_tensor *x,

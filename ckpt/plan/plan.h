@@ -39,6 +39,7 @@ struct plan {
 
 struct plan_opts {
 	const char *only;  /* this component only; NULL: all */
+	bool sinks;	   /* CKPT_SINKs of dst only */
 	bool lenient;	   /* tensors that the source lacks are left out */
 	bool memory_blobs; /* match TENSOR_BLOBs too (snapshots); else blobs are skipped (restore) */
 	bool casts; /* floating-point types may differ: elements are rounded to nearest even */

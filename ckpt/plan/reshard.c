@@ -218,7 +218,8 @@ static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *
 	uint32_t found;
 
 	if ((x->flags & TENSOR_BLOB && !r->opts.blobs) ||
-	    (r->opts.only && strcmp(r->opts.only, x->component) != 0))
+	    (r->opts.only && strcmp(r->opts.only, x->component) != 0) ||
+	    (r->opts.sinks && x->cls != CKPT_SINK))
 		return TABLE_NONE;
 	found = find_in_src(r, i);
 	y = found == TABLE_NONE ? NULL : &r->src->tensor[found];

@@ -22,6 +22,7 @@
 
 struct reshard_opts {
 	const char *only; /* this component only; NULL: all */
+	bool sinks;	  /* CKPT_SINKs of dst only */
 	bool lenient;	  /* tensors that the source lacks are left out */
 	bool blobs;	  /* also bytes given by value: a rank's own, and those of all ranks */
 	enum holders_who who;

@@ -39,9 +39,9 @@ def main() -> None:
     if verb == "daemon":
         _become("ckptd", rest)
     if verb == "view":
-        from . import _reader
+        from . import _view
 
-        raise SystemExit(_reader.view(rest))
+        raise SystemExit(_view.view_main(rest))
     _become("ckptctl", sys.argv[1:])
 
 

@@ -3,21 +3,22 @@
 
     blob = JSON "\\n" tail
 
-The JSON has no newline, so `ckptctl cat CKPT blob/extra.data | head -1 | jq` reads it. The tail holds the bytes of tensors,
-arrays and byte strings of AT_MIN or more, one after the other in the order of the JSON, where {"$at": [offset, length]}
-stands for them. Base64 inside the JSON cost ten times as much for the 5 kB of a random generator, and fifty times for 16 MB.
+The JSON has no newline, so `ckptctl cat CKPT blob/extra.data | head -1 | jq` reads it. The tail holds the bytes of
+tensors, arrays and byte strings of AT_MIN or more, one after the other in the order of the JSON, where {"$at":
+[offset, length]} stands for them. Base64 inside the JSON cost ten times as much for the 5 kB of a random generator,
+and fifty times for 16 MB.
 
-A value that JSON has stands for itself. Any other is an object with one key that begins with "$" (tests/python/test_codec.py
-shows each): $tuple, $set, $frozenset, $bytes (hexadecimal), $bytearray, $float (nan, inf, -inf, or the 16 digits of a NaN),
-$int (hexadecimal, beyond 4,096 bits), $str (code points, of one that is no Unicode), $complex, $dict (pairs: of keys that
-are no strings, or begin with "$"), $ordered, $counter, $defaultdict, $deque, $range, $slice, $datetime, $date, $time,
-$timedelta, $path, $namespace, $enum, $namedtuple, $dataclass, $tensor, $size, $torch (a dtype or a device), $generator,
-$ndarray, $numpy, $pickle.
+A value that JSON has stands for itself. Any other is an object with one key that begins with "$"
+(tests/python/test_codec.py shows each): $tuple, $set, $frozenset, $bytes (hexadecimal), $bytearray, $float (nan, inf,
+-inf, or the 16 digits of a NaN), $int (hexadecimal, beyond 4,096 bits), $str (code points, of one that is no
+Unicode), $complex, $dict (pairs: of keys that are no strings, or begin with "$"), $ordered, $counter, $defaultdict,
+$deque, $range, $slice, $datetime, $date, $time, $timedelta, $path, $namespace, $enum, $namedtuple, $dataclass,
+$tensor, $size, $torch (a dtype or a device), $generator, $ndarray, $numpy, $pickle.
 
-Exact: decode(encode(x)) has the types and bits of x. Two things are lost: whether one object stood in two places, and the
-device of a tensor (it comes back on the CPU). Only $pickle may run code, and only with allow_pickle=True. Classes of $enum,
-$namedtuple and $dataclass are looked up among the imported modules and never imported; their __init__ is not called.
-Whatever the bytes are, decode returns a value or raises CodecError.
+Exact: decode(encode(x)) has the types and bits of x. Two things are lost: whether one object stood in two places, and
+the device of a tensor (it comes back on the CPU). Only $pickle may run code, and only with allow_pickle=True. Classes
+of $enum, $namedtuple and $dataclass are looked up among the imported modules and never imported; their __init__ is
+not called. Whatever the bytes are, decode returns a value or raises CodecError.
 """
 
 from __future__ import annotations
@@ -103,8 +104,13 @@ TORCH_DTYPES = {
     "float4_e2m1fn_x2": "F4",
 }  # fmt: skip
 _TORCH_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
-_NUMPY_KINDS = "biufc"
-_PATHS = {c.__name__: c for c in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)}
+_NUMPY_DTYPES = frozenset(
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+)
+_PATHS = {
+    c.__name__: c
+    for c in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+}
 _FACTORIES: Dict[Optional[str], Any] = {
     c.__name__: c for c in (int, float, str, bool, list, dict, set, tuple, bytes, complex)
 }
@@ -130,7 +136,9 @@ def _is_namedtuple(cls: type) -> bool:
 
 
 def _is_plain_dataclass(cls: type) -> bool:
-    """A dataclass whose instances are their attributes: not one that is also a dict, or says itself how it is pickled."""
+    """A dataclass whose instances are their attributes: not one that is also a dict, or says itself how it is
+    pickled.
+    """
     if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
         return False
     own = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
@@ -243,7 +251,7 @@ class _Encoder:
 
     def ndarray(self, x: Any) -> Dict[str, Any]:
         y = x if x.flags.c_contiguous and x.dtype.isnative else x.copy(order="C").astype(x.dtype.newbyteorder("="))
-        say: Dict[str, Any] = {"dtype": x.dtype.name, "shape": list(x.shape)}
+        say: Dict[str, Any] = {"dtype": _numpy_name(x.dtype), "shape": list(x.shape)}
         if not x.dtype.isnative:
             say["order"] = "swapped"
         say["data"] = self.data(y.ctypes.data, y.nbytes, y)
@@ -263,7 +271,8 @@ class _Encoder:
         try:
             whole = pickle.dumps(x, protocol=4)
         except Exception as e:
-            raise CodecError("an object of %s: it has no encoding, and pickle says %s: %s" % (name, type(e).__name__, e))
+            why = "%s: %s" % (type(e).__name__, e)
+            raise CodecError("an object of %s: it has no encoding, and pickle says %s" % (name, why))
         return {"$pickle": {"class": name, "data": {"$bytes": self.raw(whole)}}}
 
     def other(self, x: Any) -> Any:
@@ -279,9 +288,9 @@ class _Encoder:
             if kind is torch.Generator:
                 return {"$generator": {"device": str(x.device), "state": self.value(x.get_state())}}
         if numpy is not None and hasattr(numpy, "ndarray"):
-            if kind is numpy.ndarray and x.dtype.kind in _NUMPY_KINDS and x.dtype.itemsize <= 16 and _is_named(x.dtype):
+            if kind is numpy.ndarray and _numpy_name(x.dtype):
                 return self.ndarray(x)
-            if isinstance(x, numpy.generic) and x.dtype.kind in _NUMPY_KINDS and _is_named(x.dtype) and kind is x.dtype.type:
+            if isinstance(x, numpy.generic) and kind is x.dtype.type and _numpy_name(x.dtype):
                 return self.scalar(x)
         if isinstance(x, enum.Enum):
             return {"$enum": [class_name(kind), x.name, x.value if type(x.value) is int else None]}
@@ -297,11 +306,16 @@ class _Encoder:
         return {"$dataclass": {"class": class_name(type(x)), "fields": self.mapping(have)}}
 
 
-def _is_named(dtype: Any) -> bool:
-    """dtype.name says all of it. Not so of longdouble, whose bytes differ between machines."""
-    return dtype.names is None and dtype.name in (
-        "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
-    )
+_numpy_named: Dict[Any, Optional[str]] = {}  # numpy makes a dtype's name anew each time, in 5 us
+
+
+def _numpy_name(dtype: Any) -> Optional[str]:
+    """The name of a dtype, if that says all of it: not of longdouble, for example, whose bytes differ between
+    machines.
+    """
+    if dtype not in _numpy_named and len(_numpy_named) < 1000:
+        _numpy_named[dtype] = dtype.name if dtype.names is None and dtype.name in _NUMPY_DTYPES else None
+    return _numpy_named.get(dtype)
 
 
 def _is_unicode(x: str) -> bool:
@@ -320,8 +334,11 @@ def _float_name(x: float) -> str:
 
 
 def _encode_datetime(e: _Encoder, x: Any) -> Any:
-    plain = getattr(x, "fold", 0) == 0 and (x.tzinfo is None or type(x.tzinfo) is datetime.timezone)
-    if plain and (x.tzinfo is None or x.tzinfo.tzname(None) == datetime.timezone(x.tzinfo.utcoffset(None)).tzname(None)):
+    zone = x.tzinfo
+    plain = zone is None or type(zone) is datetime.timezone
+    if plain and zone is not None:  # ISO 8601 has no names
+        plain = zone.tzname(None) == datetime.timezone(zone.utcoffset(None)).tzname(None)
+    if plain and x.fold == 0:
         return {"$" + type(x).__name__: x.isoformat()}
     return e.pickle(x)
 
@@ -359,14 +376,15 @@ _ENCODE: Dict[type, Callable[[_Encoder, Any], Any]] = {
 
 
 def encode_parts(x: Any, *, allow_pickle: bool = True) -> Encoded:
-    """The blob of a value, in pieces. The parts point into the value's own memory where it is contiguous: write them at once.
+    """The blob of a value, in pieces. The parts point into the value's own memory where it is contiguous: write them
+    at once.
 
     CodecError: something in it has no encoding; the text says where and what.
     """
     for careful in (False, True):
         e = _Encoder(careful, allow_pickle)
         try:
-            line = json.dumps(e.value(x), ensure_ascii=False, allow_nan=False, check_circular=False, separators=(", ", ": "))
+            line = json.dumps(e.value(x), ensure_ascii=False, allow_nan=False, check_circular=False)
             return Encoded(line.encode("utf-8") + b"\n", e.parts)
         except UnicodeEncodeError:
             if careful:
@@ -412,7 +430,9 @@ def _split(blob: Union[bytes, bytearray, memoryview]) -> Tuple[Any, memoryview]:
 
 
 def head(blob: Union[bytes, bytearray, memoryview]) -> Any:
-    """The JSON of a blob as it stands, for programs that only show it: nothing is decoded and no code of the blob runs."""
+    """The JSON of a blob as it stands, for programs that only show it: nothing is decoded and no code of the blob
+    runs.
+    """
     return _split(blob)[0]
 
 
@@ -559,7 +579,7 @@ def _decode_ndarray(d: _Decoder, y: Any) -> Any:
     d.fields(y, "dtype", "shape", "data", also=("order",))
     numpy = _numpy()
     dtype = numpy.dtype(d.exactly(y["dtype"], str))
-    if not _is_named(dtype):
+    if not _numpy_name(dtype):
         _no("an array of %.40r" % y["dtype"])
     shape, whole = d.elements(y, dtype.itemsize)
     out = numpy.frombuffer(bytearray(whole), dtype=dtype).reshape(shape)
@@ -569,7 +589,7 @@ def _decode_ndarray(d: _Decoder, y: Any) -> Any:
 def _decode_numpy(d: _Decoder, y: Any) -> Any:
     name, value = y
     dtype = _numpy().dtype(d.exactly(name, str))
-    if not _is_named(dtype):
+    if not _numpy_name(dtype):
         _no("a scalar of %.40r" % name)
     value = d.value(value)
     if type(value) is bytes:

@@ -87,7 +87,9 @@ def show(name: Sequence[str]) -> Dict[str, Any]:
 
 
 def _parse(text: bytes) -> Any:
-    """json.loads, which takes three times as long if the garbage collector runs meanwhile: 100,000 tensors are 3 M objects."""
+    """json.loads, which takes three times as long if the garbage collector runs meanwhile: 100,000 tensors are 3 M
+    objects.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random numbers, param_groups.
+"""What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random
+numbers, param_groups.
 
-`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `load` around a restore. The
-bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict starts
-its workers.
+`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `load` around a restore.
+The bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict
+starts its workers.
 
-On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world saved.
-Random numbers are the exception, see `Rng`.
+On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world
+saved. Random numbers are the exception, see `Rng`.
 """
 
 from __future__ import annotations
@@ -131,8 +132,9 @@ def make_item(name: str, at: Any) -> Item:
     if of_generator:
         return Item(name, *of_generator)
     raise TypeError(
-        "%s is a %s: it needs state_dict() and load_state_dict(), or be a dict or list (restored in place), a random "
-        "generator, or a pair of functions: one that returns the state, one that takes it" % (name, _codec.class_name(type(at)))
+        "%s is a %s: it must have state_dict() and load_state_dict(), or be a dict or list (restored in place), a "
+        "random generator, or a pair of functions: one that returns the state, one that takes it"
+        % (name, _codec.class_name(type(at)))
     )
 
 
@@ -140,8 +142,9 @@ def make_item(name: str, at: Any) -> Item:
 class OptimGroups:
     """param_groups, and state that is no tensor, of one optimizer.
 
-    names: parameter -> its fully qualified name, for the state; without a name it is the parameter's number.
-    What says how the optimizer computes and not what (foreach, fused, capturable, differentiable) stays as the program set it.
+    names: parameter -> its fully qualified name, for the state; without a name it is the parameter's number. What
+    says how the optimizer computes and not what (foreach, fused, capturable, differentiable) stays as the program set
+    it.
     """
 
     def __init__(self, optim: Any, names: Optional[Mapping[Any, str]] = None) -> None:
@@ -191,7 +194,8 @@ class OptimGroups:
     def load_state_dict(self, saved: Any) -> None:
         groups = saved["groups"]
         if len(groups) != len(self.optim.param_groups):
-            raise ValueError("the step has %d param_groups, and the optimizer %d" % (len(groups), len(self.optim.param_groups)))
+            have = len(self.optim.param_groups)
+            raise ValueError("the step has %d param_groups, and the optimizer %d" % (len(groups), have))
         for at, was in zip(self.optim.param_groups, groups):
             for k, v in was.items():
                 if k not in READ_NOT:
@@ -214,6 +218,10 @@ def _like(at: Any, saved: Any) -> Any:
 
 
 # --- all of them ---
+def _failure(item: Item, what: str, e: Exception) -> ExtraError:
+    return ExtraError(item.name, "%s: its state cannot be %s: %s: %s" % (item.name, what, type(e).__name__, e))
+
+
 class Extras:
     """All blobs of one rank.
 
@@ -237,6 +245,7 @@ class Extras:
             self.items.append(make_item("extra." + name, at))
         self.blobs: List[Blob] = []
         self._handle: Optional[Handle] = None
+        self._grown = False  # a blob has got more room, and no collect has said so yet
 
     def declare(self, handle: Handle) -> None:
         """Declare a blob for each object. No object is called. Then seal."""
@@ -244,27 +253,28 @@ class Extras:
         self.blobs = [handle.blob_add(i.name, CAP_MIN, _lib.CKPT_PER_RANK | _lib.CKPT_JSON) for i in self.items]
 
     def collect(self) -> bool:
-        """Read the state of every object into its blob. True: a blob has grown and got more room: seal, on this rank alone.
+        """Read the state of every object into its blob. True: a blob has grown and got more room: seal, on this rank
+        alone.
 
-        ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob is then
-        longer than its room: if the step is marked all the same, the library skips it on all ranks, and never saves the
-        object's state of the step before.
+        ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
+        is then longer than its room: if the step is marked all the same, the library skips it on all ranks, and never
+        saves the object's state of the step before.
         """
         assert self._handle is not None
-        grown = False
         failed: Optional[ExtraError] = None
         for item, blob in zip(self.items, self.blobs):
             try:
                 if fill(blob, _codec.encode_parts(item.get(), allow_pickle=self.allow_pickle)):
                     self._handle.blob_resize(item.name, room_for(blob.length.value, blob.room))
-                    grown = True
+                    self._grown = True
             except Exception as e:
                 blob.length.value = blob.cap + 1
                 if failed is None:
-                    failed = ExtraError(item.name, "%s: its state cannot be saved: %s: %s" % (item.name, type(e).__name__, e))
+                    failed = _failure(item, "saved", e)
                     failed.__cause__ = e
         if failed:
             raise failed
+        grown, self._grown = self._grown, False
         return grown
 
     def unmatched(self, handle: Handle, step: int) -> Tuple[List[str], List[str]]:
@@ -285,15 +295,17 @@ class Extras:
             except errors.NothingToRestore:
                 return None
 
-        notes = self.load_from(read, got.world_saved, handle.rank, handle.world).notes
+        loaded = self.load_from(read, got.world_saved, handle.rank, handle.world)
+        notes = ["%s was not saved, and stays as it is" % name for name in loaded.missing] + loaded.notes
         if notes:
             warnings.warn("step %d: %s" % (got.step, "; ".join(notes)), UserWarning, stacklevel=3)
 
     def load_from(self, read: Read, old_world: int, rank: int, world: int) -> Loaded:
         """Give every object its state of the restored step.
 
-        read(name, old_rank): the blob's bytes, or None if the step has no such blob. All blobs are decoded before the first
-        object is touched. ExtraError: one is damaged or needs pickle (then no object was touched), or a load_state_dict failed.
+        read(name, old_rank): the blob's bytes, or None if the step has no such blob. All blobs are decoded before the
+        first object is touched. ExtraError: one is damaged or needs pickle (then no object was touched), or a
+        load_state_dict failed.
         """
         out = Loaded([], [])
         todo: List[Tuple[Item, Any]] = []
@@ -306,7 +318,8 @@ class Extras:
                 continue
             saved = self._decode(item, raw, out)
             if item.rng is not None and rank >= old_world:
-                saved = item.rng.derive([self._decode(item, read(item.name, r) or raw, out) for r in range(old_world)], rank)
+                all_old = [self._decode(item, read(item.name, r) or raw, out) for r in range(old_world)]
+                saved = item.rng.derive(all_old, rank)
             elif item.rng is None and old_world != world and self._differs(read, item, raw, whose, old_world):
                 moved.append(item.name)
             todo.append((item, saved))
@@ -315,13 +328,14 @@ class Extras:
             try:
                 note = item.put(saved)
             except Exception as e:
-                raise ExtraError(item.name, "%s: its state cannot be restored: %s: %s" % (item.name, type(e).__name__, e)) from e
+                raise _failure(item, "restored", e) from e
             if note:
                 out.notes.append(note)
         if moved:
             out.notes.append(
-                "%d ranks saved the step and %d restore it: of %s, which the ranks did not have alike, rank %d got what old rank "
-                "%d saved; a data loader then repeats or omits samples" % (old_world, world, ", ".join(moved), rank, whose)
+                "%d ranks saved the step and %d restore it: of %s, which the ranks did not have alike, rank %d got "
+                "what old rank %d saved; a data loader then repeats or omits samples"
+                % (old_world, world, ", ".join(moved), rank, whose)
             )
         return out
 

@@ -26,7 +26,9 @@ GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What load filled. missing: keys of the program that the step lacks, which are as they were. unexpected: the reverse."""
+    """What load filled. missing: keys of the program that the step lacks, which are as they were. unexpected: the
+    reverse.
+    """
 
     step: int
     missing: Tuple[str, ...]
@@ -76,16 +78,16 @@ def load(
 ) -> Union[Loaded, Dict[str, "torch.Tensor"]]:
     """Fill a model, and optimizers, in place from a committed step; no daemon is needed.
 
-    path, store: as of ckptd.open; step: of the store that path is. like: a module: plain, DDP, FSDP, tensor-parallel, or a
-    sequence of them (pipeline parts). optim: an optimizer, or a sequence or dict of them: its tensors, which are made if it
-    has none yet, and its param_groups. Without like and optim a new dict is returned: the model's own state_dict, tied
-    tensors under each of their names, on the CPU.
+    path, store: as of ckptd.open; step: of the store that path is. like: a module: plain, DDP, FSDP, tensor-parallel,
+    or a sequence of them (pipeline parts). optim: an optimizer, or a sequence or dict of them: its tensors, which are
+    made if it has none yet, and its param_groups. Without like and optim a new dict is returned: the model's own
+    state_dict, tied tensors under each of their names, on the CPU.
 
-    strict: NotFitting if the step lacks a tensor of the program, or the program one of the step; with strict=False what is
-    in both is filled, and Loaded lists the rest. Other shapes are never accepted; other dtypes only with cast=True (rounded
-    to nearest even), but for an average, which is F32 and is rounded to the parameter's dtype. All mismatches are listed
-    before anything is written. average: the model of this average instead of the weights. only: this component alone.
-    verify: check every byte first (on several ranks, rank 0 does); Damaged: nothing was written.
+    strict: NotFitting if the step lacks a tensor of the program, or the program one of the step; with strict=False what
+    is in both is filled, and Loaded lists the rest. Other shapes are never accepted; other dtypes only with cast=True
+    (rounded to nearest even), but for an average, which is F32 and is rounded to the parameter's dtype. All mismatches
+    are listed before anything is written. average: the model of this average instead of the weights. only: this
+    component alone. verify: check every byte first (on several ranks, rank 0 does); Damaged: nothing was written.
 
     Schedulers, random numbers and other extras are not restored: Checkpoint.extras has them.
     """
@@ -93,7 +95,7 @@ def load(
 
     if average is not None and (optim is not None or only is not None):
         raise error("load", errno.EINVAL, "an average is a model: give neither optim nor only with average")
-    rank, world = _place()
+    rank, world = place()
     with _reader.Checkpoint(_ctl.show(_ctl.arguments(path, store, step))) as checkpoint:
         if verify and rank == 0:
             checkpoint.verify()
@@ -111,7 +113,7 @@ class _Options(NamedTuple):
     world: int
 
 
-def _place() -> Tuple[int, int]:
+def place() -> Tuple[int, int]:
     """This process's rank, and the world's size."""
     import torch.distributed as dist
 
@@ -154,7 +156,7 @@ def _fill(
     _check(checkpoint, wrong, missing if options.strict else [], unexpected if options.strict else [])
     groups = _groups(checkpoint, optims, options)
     for entry, saved in pairs:
-        _fill_entry(entry, saved, options.rank)
+        fill_parts(entry.key, saved, entry.layout, options.rank)
     for put, value in groups:
         put(value)
     return Loaded(checkpoint.step, tuple(missing), tuple(unexpected))
@@ -171,7 +173,8 @@ class _Saved(NamedTuple):
 
 
 def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options: _Options) -> List[Entry]:
-    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError: unsupported."""
+    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError: unsupported.
+    """
     from . import _abi, _state
 
     for optim in optims:
@@ -182,15 +185,21 @@ def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options
             _Saved(t.component, t.name, t.of, int(getattr(_abi, "CKPT_" + t.dtype_name)), t.shape)
             for t in checkpoint.values()
         ]
-        made = [_state.create_state_like(optim, saved, state) for optim in optims]
-        if any(made):
-            state = _state.collect(like, optims, rank=options.rank, world=options.world)
+        names = {p: about.name for p, about in state.parameters.items()}
+        problems: List[str] = []
+        for component, optim in zip(_state.components_of(optims), optims):
+            problems += _state.create_state_like(optim, saved, names=names, component=component)
+        if problems:
+            text = "\n".join(["optimizer state of the step that cannot be made:", *problems])
+            raise error("restore", errno.EMEDIUMTYPE, text)
+        state = _state.collect(like, optims, rank=options.rank, world=options.world)
     state.check()
     return [e for e in state.entries if options.only in (None, e.component)]
 
 
 def _saved(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], entry: Entry) -> Optional["Tensor"]:
-    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program."""
+    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program.
+    """
     component = entry.component + "/"
     for key in (entry.key, *(component + alias for alias in entry.aliases)):
         for name in (key, checkpoint.aliases.get(key, "")):
@@ -245,7 +254,8 @@ def _groups(checkpoint: "Checkpoint", optims: Sequence[Any], options: _Options) 
             continue
         saved = _codec.decode(checkpoint.blob(component + GROUPS, options.rank % checkpoint.world_size))
         if len(saved["groups"]) != len(optim.param_groups):
-            text = f"{component}: the step has {len(saved['groups'])} param_groups, the optimizer {len(optim.param_groups)}"
+            have, need = len(saved["groups"]), len(optim.param_groups)
+            text = f"{component}: the step has {have} param_groups, and the optimizer {need}; nothing was written"
             raise error("restore", errno.EMEDIUMTYPE, text)
         found.append((OptimGroups(optim).load_state_dict, saved))
     return found
@@ -275,7 +285,9 @@ def held(layout: Layout, rank: int) -> List[List[Run]]:
 
 
 def _cut(runs: List[Run], parts: int, part: int, factor: int) -> List[Run]:
-    """Part `part` of torch.chunk(parts) of each of the `factor` pieces of a list: torch's _StridedShard; factor 1: Shard."""
+    """Part `part` of torch.chunk(parts) of each of the `factor` pieces of a list: torch's _StridedShard; factor 1:
+    Shard.
+    """
     n = sum(run.stop - run.start for run in runs)
     each = -(-n // factor)
     result: List[Run] = []
@@ -298,26 +310,27 @@ def _positions(runs: List[Run], first: int, last: int, before: List[Run]) -> Lis
     return found
 
 
-def _fill_entry(entry: Entry, saved: "Tensor", rank: int) -> None:
+def fill_parts(key: str, saved: "Tensor", layout: Layout, rank: int) -> None:
+    """Fill the local tensors of a layout with what this rank holds. key: for messages."""
     import torch
 
     with torch.no_grad():
-        for part in entry.layout.parts:
+        for part in layout.parts:
             local = part.local.detach()
             if part.start is not None and part.extent is not None:
-                _copy(local, saved, [Range(s, 1, n) for s, n in zip(part.start, part.extent)])
+                copy_into(local, saved, [Range(s, 1, n) for s, n in zip(part.start, part.extent)])
                 continue
-            lists = held(entry.layout, rank)
+            lists = held(layout, rank)
             if tuple(sum(r.stop - r.start for r in runs) for runs in lists) != tuple(local.shape):
-                text = f"{entry.key}: its local tensor has shape {tuple(local.shape)}, which is not what its layout says"
+                text = f"{key}: its local tensor has shape {tuple(local.shape)}, which is not what its layout says"
                 raise error("load", errno.EINVAL, text)
             at = boxes_of([[Run(r.at, r.at + r.stop - r.start, 0) for r in runs] for runs in lists])
             for (start, extent), (to, _) in zip(boxes_of(lists), at):
                 into = local[tuple(slice(t, t + n) for t, n in zip(to, extent))]
-                _copy(into, saved, [Range(s, 1, n) for s, n in zip(start, extent)])
+                copy_into(into, saved, [Range(s, 1, n) for s, n in zip(start, extent)])
 
 
-def _copy(into: "torch.Tensor", saved: "Tensor", ranges: Sequence[Range]) -> None:
+def copy_into(into: "torch.Tensor", saved: "Tensor", ranges: Sequence[Range]) -> None:
     """Elements of the step, cast if the dtypes differ: from F32 to BF16 and F16 as ckptd rounds them."""
     import torch
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of which launch this process is: from torchrun, srun, mpirun or torch.distributed. `run.attach` calls this.
+"""Which rank of which launch this process is. `run.attach` calls this.
 
-The daemon must know which ranks began together. `Launch.token` is a number that all ranks of one launch have alike, and no
-other launch has: it is made of the process that started them, and of what the launcher says about restarts. So a restart
-is never refused for a number that is too low, whatever the clock says, and no rank waits for another one to find out.
+The daemon must know which ranks began together. `Launch.token` is a number that all ranks of one launch have alike,
+and no other launch has: it is made of the process that started them, and of what the launcher says about restarts. So
+a restart is never refused for a number that is too low, whatever the clock says, and no rank waits for another one to
+find out.
 
-* torchrun: the agent is the parent of all ranks, and the same for all its restarts: TORCHELASTIC_RESTART_COUNT is in the token.
-* srun: slurmstepd is the parent of the tasks of one step.  * mpirun: orted, prted, hydra or mpirun itself.
-* A shell or a profiler for each rank (srun bash -c, nsys) has the same rank in its own environment: it is passed over, and
-  its parent is looked at.
+* torchrun: the agent is the parent of all ranks, and the same for all its restarts: TORCHELASTIC_RESTART_COUNT is in
+  the token.
+* srun: slurmstepd is the parent of the tasks of one step.
+* mpirun: orted, prted, hydra or mpirun itself.
+* A shell or a profiler for each rank (srun bash -c, nsys) has the same rank in its own environment: it is passed
+  over, and its parent is looked at.
 * One process: it is a launch of its own.
 """
 
@@ -29,7 +32,8 @@ class LaunchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """rank: 0 .. world - 1. local_rank: on this host. token: the same on all ranks of this launch, 0 where none was found.
+    """rank: 0 .. world - 1. local_rank: on this host. token: the same on all ranks of this launch, 0 where none was
+    found.
 
     by: who said so: "torchrun", "srun", "mpirun", "torch.distributed", "arguments", or "" for a process alone.
     """
@@ -60,7 +64,8 @@ _SOURCES = (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"),
     ),
     _Source(
-        "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
     ),
     _Source(
@@ -119,7 +124,10 @@ def _from_env(source: _Source, env: Mapping[str, str]) -> Tuple[int, int, int, i
     if source.by == "srun" and local_world is None:
         local_world = _slurm_local_world(env)
     if rank >= world:
-        raise LaunchError("the environment has %s=%d and %s=%d: ranks are 0 to %d" % (source.rank, rank, source.world, world, world - 1))
+        raise LaunchError(
+            "the environment has %s=%d and %s=%d: ranks are 0 to %d"
+            % (source.rank, rank, source.world, world, world - 1)
+        )
     if local_world is None:
         local_world = world
     if local_rank is not None and local_world and local_rank >= local_world:
@@ -212,7 +220,8 @@ def _check_given(rank: Optional[int], world: Optional[int]) -> bool:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise TypeError("%s is %r and should be an int" % (name, value))
     if (rank is None) != (world is None):
-        raise LaunchError("attach got %s: give it rank= and world=, or neither" % ("rank= alone" if world is None else "world= alone"))
+        alone = "rank=" if world is None else "world="
+        raise LaunchError("attach got %s alone: give it rank= and world=, or neither" % alone)
     if rank is not None and world is not None and not 0 <= rank < world:
         raise LaunchError("attach got rank=%d and world=%d: ranks are 0 to world - 1" % (rank, world))
     return rank is not None
@@ -221,8 +230,9 @@ def _check_given(rank: Optional[int], world: Optional[int]) -> bool:
 def launch(
     rank: Optional[int] = None, world: Optional[int] = None, *, env: Optional[Mapping[str, str]] = None
 ) -> Launch:
-    """Which rank this process is. What was given is first, then torch.distributed if it is initialised, then torchrun's
-    variables (RANK, WORLD_SIZE, ...), mpirun's (OMPI_*, PMI_*), srun's (SLURM_*); a process without any of them is alone.
+    """Which rank this process is. What was given is first, then torch.distributed if it is initialised, then
+    torchrun's variables (RANK, WORLD_SIZE, ...), mpirun's (OMPI_*, PMI_*), srun's (SLURM_*); a process without any of
+    them is alone.
 
     LaunchError: the environment contradicts itself, or torch.distributed, or the ranks are on several hosts.
     """

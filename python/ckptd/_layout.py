@@ -12,41 +12,39 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _mesh
+from . import _abi, _mesh
 from ._types import Layout, Mesh, Part, Placement
 
 if TYPE_CHECKING:
     import torch
 
-# enum ckpt_how, enum ckpt_mode
-REPLICATE, SHARD = 0, 1
-CHUNK, TORCH_ORDER, BOXES = 0, 3, 4
-DIMS_MAX = 16
+SHARD = _abi.CKPT_SHARD
+CHUNK, TORCH_ORDER, BOXES = _abi.CKPT_CHUNK, _abi.CKPT_TORCH_ORDER, _abi.CKPT_BOXES
 
 # enum ckpt_dtype, by torch's name of the type
 _DTYPES: Dict[str, int] = {
-    "bool": 1,
-    "uint8": 2,
-    "int8": 3,
-    "float8_e4m3fn": 4,
-    "float8_e5m2": 5,
-    "float8_e8m0fnu": 6,
-    "uint16": 7,
-    "int16": 8,
-    "float16": 9,
-    "bfloat16": 10,
-    "uint32": 11,
-    "int32": 12,
-    "float32": 13,
-    "uint64": 14,
-    "int64": 15,
-    "float64": 16,
-    "complex64": 17,
-    "complex128": 18,
-    "complex32": 19,
-    "float8_e4m3fnuz": 20,
-    "float8_e5m2fnuz": 21,
-    "float4_e2m1fn_x2": 22,
+    "bool": _abi.CKPT_BOOL,
+    "uint8": _abi.CKPT_U8,
+    "int8": _abi.CKPT_I8,
+    "float8_e4m3fn": _abi.CKPT_F8_E4M3,
+    "float8_e5m2": _abi.CKPT_F8_E5M2,
+    "float8_e8m0fnu": _abi.CKPT_F8_E8M0,
+    "uint16": _abi.CKPT_U16,
+    "int16": _abi.CKPT_I16,
+    "float16": _abi.CKPT_F16,
+    "bfloat16": _abi.CKPT_BF16,
+    "uint32": _abi.CKPT_U32,
+    "int32": _abi.CKPT_I32,
+    "float32": _abi.CKPT_F32,
+    "uint64": _abi.CKPT_U64,
+    "int64": _abi.CKPT_I64,
+    "float64": _abi.CKPT_F64,
+    "complex64": _abi.CKPT_C64,
+    "complex128": _abi.CKPT_C128,
+    "complex32": _abi.CKPT_C32,
+    "float8_e4m3fnuz": _abi.CKPT_F8_E4M3FNUZ,
+    "float8_e5m2fnuz": _abi.CKPT_F8_E5M2FNUZ,
+    "float4_e2m1fn_x2": _abi.CKPT_F4,
 }
 
 
@@ -125,8 +123,8 @@ def plain_check(tensor: "torch.Tensor") -> None:
         raise Unsupported("its memory holds the conjugates of its values: assign tensor.resolve_conj() in its place")
     if tensor.is_neg():
         raise Unsupported("its memory holds the negatives of its values: assign tensor.resolve_neg() in its place")
-    if tensor.dim() > DIMS_MAX:
-        raise Unsupported("it has %d dimensions: at most %d are possible" % (tensor.dim(), DIMS_MAX))
+    if tensor.dim() > _abi.CKPT_DIMS_MAX:
+        raise Unsupported("it has %d dimensions: at most %d are possible" % (tensor.dim(), _abi.CKPT_DIMS_MAX))
     if not tensor.is_contiguous():
         _overlap_check(tensor)
     dtype_of(tensor.dtype)

@@ -48,6 +48,7 @@ _NOTICES_MAX = 256
 
 
 _handles: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+_callbacks: Dict[int, Any] = {}  # what the library may call, by the address of its handle: until that is detached
 
 
 class Handle:
@@ -145,6 +146,8 @@ class Handle:
         if rc < 0:
             raise errors.error("attach", rc, from_text(self._err.msg))
         self._c = handle.value
+        assert self._c is not None
+        _callbacks[self._c] = (self._log_fn, self._agree_fn)
         self.rank, self.world, self.job = rank, world, job or os.environ.get("CKPTD_JOB", "")
         _handles.add(self)
         return self
@@ -536,6 +539,7 @@ class Handle:
                     self._any.wait(WAIT_SLICE)
                 self._c = None
             self._lib.ckpt_detach(c, 0)
+            _callbacks.pop(c, None)
             self._blobs.clear()
             self._memory.clear()
             self._left.clear()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-NAME_BYTES_MAX = 1024  # CKPT_NAME_MAX
+from ._abi import CKPT_NAME_MAX
+
 _WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 _PARALLEL = frozenset(("DistributedDataParallel", "DataParallel"))
 
@@ -62,8 +63,8 @@ def name_problem(name: str) -> Optional[str]:
         size = len(name.encode()) if not name.isascii() else len(name)
     except UnicodeEncodeError:
         return "its name is not Unicode text"
-    if size > NAME_BYTES_MAX:
-        return "its name has %d bytes: at most %d are possible" % (size, NAME_BYTES_MAX)
+    if size > CKPT_NAME_MAX:
+        return "its name has %d bytes: at most %d are possible" % (size, CKPT_NAME_MAX)
     return None
 
 

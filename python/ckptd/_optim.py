@@ -12,6 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from . import _layout
+from ._names import strip
 
 if TYPE_CHECKING:
     import torch
@@ -90,21 +91,33 @@ def _group_state(optim: Any, init: Any, group: Dict[str, Any]) -> int:
     finally:
         for p in params:
             p.grad = had[id(p)]
+            _own_memory(optim.state.get(p))
         empty = [p for p in params if p in optim.state and not optim.state[p]]
         for p in empty:
             del optim.state[p]
     return sum(1 for p in params if p in optim.state)
 
 
+def _own_memory(values: Optional[Dict[Any, Any]]) -> None:
+    """If an optimizer has taken the strides of its gradient over, or the gradient itself: memory for each element."""
+    import torch
+
+    for key, value in (values or {}).items():
+        if isinstance(value, torch.Tensor) and not _layout.is_dtensor(value) and value.layout is torch.strided:
+            if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
+                values[key] = value.contiguous()  # type: ignore[index]
+
+
 def _no_gradient(p: Any) -> Any:
     """Something with the shape, type and layout of a gradient, and the memory of one element: zeros, expanded."""
     import torch
 
-    if _layout.is_dtensor(p):
-        local = p._local_tensor
+    local = p._local_tensor if _layout.is_dtensor(p) else p
+    if local.numel() == 0:
+        zeros = torch.zeros(local.shape, dtype=local.dtype, device=local.device)
+    else:
         zeros = torch.zeros((), dtype=local.dtype, device=local.device).expand(local.shape)
-        return _layout.dtensor_like(p, zeros)
-    return torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+    return _layout.dtensor_like(p, zeros) if local is not p else zeros
 
 
 class _Wanted(NamedTuple):
@@ -122,7 +135,8 @@ def create_state_like(
     saved: what the checkpoint has. names: of the parameters, without the component (State.parameters). component: of
     the optimizer. A saved tensor COMPONENT/NAME.KEY whose `of` is model/NAME becomes optim.state[parameter][KEY]: with
     the parameter's shape like the parameter; 0-d as a plain tensor in host memory; with another shape only if the
-    parameter is a plain tensor. Returns one sentence for each tensor that cannot be made, with its name.
+    parameter is a plain tensor. State of FSDP1's flat parameters is flat, too. Returns one sentence for each tensor
+    that cannot be made, with its name.
     """
     inner = _inner(optim)
     wanted: Dict[str, List[_Wanted]] = {}
@@ -134,13 +148,24 @@ def create_state_like(
     problems = []
     for group in inner.param_groups:
         for p in group["params"]:
-            for want in wanted.get(names.get(p, ""), ()):
+            for want in (want for name in _names_of(p, names) for want in wanted.get(name, ())):
                 if want.key in inner.state.get(p, ()):
                     continue
                 why = _make(inner, p, want)
                 if why:
                     problems.append("%s/%s: %s" % (component, want.saved.name, why))
     return problems
+
+
+def _names_of(p: Any, names: Mapping["torch.Tensor", str]) -> List[str]:
+    """The name of a parameter; of FSDP1's flat one those of the parameters in it, which begin where its own does."""
+    name = names.get(p)
+    if name is None:
+        return []
+    if not getattr(p, "_is_flat_param", False):
+        return [name]
+    prefix = name.rpartition(".")[0]
+    return [(prefix + "." if prefix else "") + strip(fqn) for fqn in p._fqns]
 
 
 def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
@@ -161,7 +186,8 @@ def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
     except _layout.Unsupported as e:
         return str(e)
     with torch.no_grad():
-        if shape == tuple(p.shape) and shape:
+        flat = getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False)
+        if shape and (flat or shape == tuple(p.shape)):
             value = torch.zeros_like(p, dtype=dtype, requires_grad=False)
         elif not shape:
             value = torch.zeros((), dtype=dtype)

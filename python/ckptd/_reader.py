@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptd.open`: the tensors of a committed step, without a daemon, without a model, and without reading what is not asked.
+"""`ckptd.open`: the tensors of a committed step, without a daemon and without a model. Only what is asked for is read.
 
-`ckptctl show --json` is asked once. It says which elements of which tensor lie where in which file. The files are mapped
-into memory when the first element of them is asked for. `_load` and `dcp` are built on this.
+`ckptctl show --json` is asked once. It says which elements of which tensor lie where in which file. The files are
+mapped into memory when the first element of them is asked for. `_fill` and `dcp` are built on this.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Union, overload
 
 from . import _ctl
 from ._pieces import (
@@ -84,9 +85,9 @@ class Tensor:
 
     An index is an int, a slice with a positive step, Ellipsis, or a tuple of these; the result is a torch tensor on the
     CPU. If one piece has everything that is asked for, the result is a view of the mapped file: nothing is copied, and
-    pages are read when they are touched. Do not write to it: the file never changes, but whether another view of the same
-    elements sees what you wrote is not defined. Otherwise the result is a new tensor. The bytes are not checked against
-    their sums (Checkpoint.verify does that).
+    pages are read when they are touched. Do not write to it: the file never changes, but whether another view of the
+    same elements sees what you wrote is not defined. Otherwise the result is a new tensor. The bytes are not checked
+    against their sums (Checkpoint.verify does that).
     """
 
     def __init__(self, owner: "Checkpoint", record: Mapping[str, Any], key: Optional[str] = None) -> None:
@@ -104,6 +105,11 @@ class Tensor:
     def component(self) -> str:
         """The first half of its key in the checkpoint: "model", "optim", "ema.fast"."""
         return str(self._record["component"])
+
+    @property
+    def name(self) -> str:
+        """The second half: "wte.weight"."""
+        return str(self._record["name"])
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -226,7 +232,8 @@ class Tensor:
             for twin in master.pieces:
                 if twin.same_as == piece.same_as and not twin.is_derived:
                     return rounded(master._stored(twin)[at], self.dtype)
-        self._refuse(f"a piece of it is the rounding of {self.of}, which has no such piece in {piece.file}", errno.EPROTO)
+        why = f"a piece of it is the rounding of {self.of}, which has no such piece in {piece.file}"
+        self._refuse(why, errno.EPROTO)
 
     def _stored(self, piece: Piece) -> "torch.Tensor":
         """All elements of a piece, as a view of the file."""
@@ -297,7 +304,7 @@ def _model_of(owner: "Checkpoint", average: str) -> Dict[str, Tensor]:
         text = f"a newer version wrote the rules of average {average!r}: which tensors it copies is not known"
         raise error("restore", errno.EPROTONOSUPPORT, text)
     if record["missing_count"]:
-        text = f"average {average!r} lacks {record['missing_count']} tensors of the model, so no model can be made of it"
+        text = f"average {average!r} lacks {record['missing_count']} tensors, so no model can be made of it"
         hint = f"ckptctl restore {owner.path} DIR --only {record['component']} lists them"
         raise error("restore", errno.EMEDIUMTYPE, f"{text} ({hint})")
     found: Dict[str, Tensor] = {}
@@ -324,8 +331,8 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         if answer.get("format") != "native":
-            text = f"{answer.get('path')} is a checkpoint of format {answer.get('format')!r}, which ckptd.open does not read"
-            raise error("restore", errno.EOPNOTSUPP, text + ": ckptctl convert makes a native one of it")
+            text = f"{answer.get('path')} is of format {answer.get('format')!r}, which ckptd.open does not read"
+            raise error("restore", errno.EOPNOTSUPP, text + ": ckptctl convert makes a native step of it")
         self.path: str = answer["path"]
         self.step: int = answer["step"]
         self.job: Optional[str] = answer["job"]
@@ -374,7 +381,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return {key[len(ALIAS) :]: value for key, value in self.attributes.items() if key.startswith(ALIAS)}
 
     def average(self, name: str) -> Model:
-        """The model of an average, under the model's keys ("model/wte.weight"): what is averaged in F32, and what it copies.
+        """The model of an average, under the model's keys ("model/wte.weight"): F32 averages, and what it copies.
 
         NothingToRestore: no such average. NotFitting: it is not complete. VersionMismatch: its rules are not known.
         """

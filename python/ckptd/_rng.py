@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random generators of a process: python, numpy, torch, CUDA, and what DTensor keeps beside them. `_extra` calls this."""
+"""The random generators of a process: python, numpy, torch, CUDA, and what DTensor keeps beside them. `_extra` calls
+this.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def _torch_cuda() -> Any:
 
 
 def _tracker_states() -> Optional[Dict[Any, Any]]:
-    """The states that DTensor's tracker keeps: torch 2.4 to 2.8 had its own ("parallel-rng"); later ones use the device's.
+    """The states that DTensor's tracker keeps: torch 2.4 to 2.8 had its own ("parallel-rng"); later ones use the
+    device's.
 
     The tracker exists only on devices like CUDA, and after the first random operation or manual_seed on a DTensor.
     """
@@ -59,11 +62,12 @@ def _tracker_states() -> Optional[Dict[Any, Any]]:
 class Rng:
     """The global random generators of this process. `ckptd.rng()` makes one; give it as an extra.
 
-    Restored on as many ranks as saved it, every rank continues its own streams bit for bit. On another number of ranks rank r
-    continues what old rank r left; fewer ranks drop the rest. A rank that did not exist continues, of each generator, the
-    same stream as all others if all old ranks had the same state (and there were at least two): tensor parallel dropout
-    needs that. Otherwise it begins a new stream, whose seed is a hash of the state of old rank r % old_world and of
-    r // old_world: new ranks differ as far as the old ranks differed, and two restores of one step give the same streams.
+    Restored on as many ranks as saved it, every rank continues its own streams bit for bit. On another number of
+    ranks rank r continues what old rank r left; fewer ranks drop the rest. A rank that did not exist continues, of
+    each generator, the same stream as all others if all old ranks had the same state (and there were at least two):
+    tensor parallel dropout needs that. Otherwise it begins a new stream, whose seed is a hash of the state of old
+    rank r % old_world and of r // old_world: new ranks differ as far as the old ranks differed, and two restores of
+    one step give the same streams.
     """
 
     def state_dict(self) -> Dict[str, Any]:
@@ -88,7 +92,9 @@ class Rng:
             put = _PUT.get(name)
             if put is None or not put(state):
                 left.append(name)
-        return "the random state of %s was saved, and is not in use here: it was not restored" % ", ".join(left) if left else None
+        if not left:
+            return None
+        return "the random state of %s was saved, and is not in use here: it was not restored" % ", ".join(left)
 
     def derive(self, old: Sequence[Dict[str, Any]], rank: int) -> Dict[str, Any]:
         """The state of a rank that the old job did not have. old: the states of its ranks, in order."""
@@ -142,7 +148,9 @@ def _put_torch(state: Any) -> bool:
 
 
 def _put_cuda(state: Any) -> bool:
-    """What was the state of the current device is that of the current device again: local ranks may have been exchanged."""
+    """What was the state of the current device is that of the current device again: local ranks may have been
+    exchanged.
+    """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_available():
@@ -181,7 +189,8 @@ def rng() -> Rng:
 
 
 def generator_item(at: Any) -> Optional[Tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """(get, put) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else None."""
+    """(get, put) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else None.
+    """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(at, random.Random):
         return at.getstate, at.setstate

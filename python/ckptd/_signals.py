@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals that end a job after a whole step. Run.on_signal makes a Signals; nothing here happens without that call.
 
-The handler calls ckpt_stop, which only stores a word; the next run.step learns of it. Python runs handlers in the main
-thread, between two bytecodes: `left` counts from then, so an operation that holds the main thread for ten seconds takes ten
-seconds of the grace period.
+The handler calls ckpt_stop, which only stores a word; the next run.step learns of it. Python runs handlers in the
+main thread, between two bytecodes: `left` counts from then, so an operation that holds the main thread for ten
+seconds takes ten seconds of the grace period.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Callable, Dict, Optional
 class Signals:
     """The handlers of one run. stop: called in the handler, once for each signal; it must not raise.
 
-    A handler that the program had installed before is called afterwards; the default action, and the KeyboardInterrupt of
-    SIGINT, do not happen. The same signal again changes nothing: launchers repeat SIGTERM. Only SIGINT does: Ctrl-C twice
-    interrupts the program as if there were no run.
+    A handler that the program had installed before is called afterwards; the default action, and the
+    KeyboardInterrupt of SIGINT, do not happen. The same signal again changes nothing: launchers repeat SIGTERM. Only
+    SIGINT does: Ctrl-C twice interrupts the program as if there were no run.
     """
 
     def __init__(self, stop: Callable[[], Any]) -> None:
@@ -42,7 +42,8 @@ class Signals:
             raise ValueError("on_signal: within is %r and should be seconds, 0 or more" % (within,))
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
-                "on_signal was called from thread %s: Python installs signal handlers from the main thread only; call it there"
+                "on_signal was called from thread %s: Python installs signal handlers from the main thread only; "
+                "call it there"
                 % threading.current_thread().name
             )
         self._within[number] = float(within)
@@ -56,15 +57,17 @@ class Signals:
         self._before[number] = before
 
     def left(self) -> float:
-        """Seconds until the launcher ends the process, 0 at least. Without a signal here (another rank got it): the longest
-        `within` that was given."""
+        """Seconds until the launcher ends the process, 0 at least. Without a signal here (another rank got it): the
+        longest `within` that was given.
+        """
         if self._until is None:
             return max(self._within.values(), default=0.0)
         return max(self._until - time.monotonic(), 0.0)
 
     def remove(self) -> None:
-        """Put the handlers back that were there before, where nobody has replaced ours since. In a thread other than the main
-        one Python cannot: then they stay, and pass signals on."""
+        """Put the handlers back that were there before, where nobody has replaced ours since. In a thread other than
+        the main one Python cannot: then they stay, and pass signals on.
+        """
         self._stop = _nothing
         if os.getpid() != self._pid:
             return

@@ -10,9 +10,10 @@ copied.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _flat, _layout, _mesh, _names
+from . import _abi, _flat, _layout, _mesh, _names
 from ._optim import create_state, create_state_like
 from ._types import Entry, Home, Layout, Mesh
 
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Loose", "Parameter", "State", "UnsupportedState", "collect", "create_state", "create_state_like"]
 
-# enum ckpt_class
-STABLE, VOLATILE, DERIVED = 0, 1, 3
-# enum ckpt_role
-OTHER, PARAM, MASTER, MOMENT1, MOMENT2, BUFFER, COUNTER = 0, 1, 2, 3, 4, 5, 7
-_F32, _HALF = 13, (9, 10)
+STABLE, VOLATILE, DERIVED = _abi.CKPT_STABLE, _abi.CKPT_VOLATILE, _abi.CKPT_DERIVED
+OTHER, PARAM, MASTER, BUFFER = _abi.CKPT_OTHER, _abi.CKPT_PARAM, _abi.CKPT_MASTER, _abi.CKPT_BUFFER
+MOMENT1, MOMENT2, COUNTER = _abi.CKPT_MOMENT1, _abi.CKPT_MOMENT2, _abi.CKPT_COUNTER
+_F32, _HALF = _abi.CKPT_F32, (_abi.CKPT_F16, _abi.CKPT_BF16)
 
 _ROLES = {
     "step": COUNTER,
@@ -65,6 +65,7 @@ class Parameter:
     tensor: "torch.Tensor"
     layout: Optional[Layout]  # None: it cannot be saved
     pieces: Tuple[Tuple[str, _flat.Piece, int], ...] = ()  # of FSDP1: name, piece, and its offset in the tensor
+    alias: str = ""  # another parameter has this memory: the name that this one has itself
 
 
 @dataclasses.dataclass
@@ -106,7 +107,13 @@ def collect(
     Parameters are STABLE, also frozen ones. Persistent buffers are VOLATILE. Optimizer state is STABLE. A BF16 or F16
     parameter with an F32 master of the same cut is DERIVED of it.
     """
-    return _Collector(rank, world, masters or {}, ranks).run(model, optims, components)
+    collecting = gc.isenabled()
+    gc.disable()  # it would walk over the entries again and again while they become more: half of the time
+    try:
+        return _Collector(rank, world, masters or {}, ranks).run(model, optims, components)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def optimizers_of(optims: Any) -> List[Any]:
@@ -233,7 +240,8 @@ class _Collector:
             return
         layout = self._tensor("model", name, p, PARAM, STABLE, home)
         if p not in self.state.parameters:
-            self.state.parameters[p] = Parameter(name, p, layout)
+            first = self.state.aliases.get("model/" + name, "model/" + name)[len("model/") :]
+            self.state.parameters[p] = Parameter(first, p, layout, alias=name)
 
     def _flat_parameter(self, name: str, p: Any, home: Home, flat: _flat.Flat, which: Optional[int]) -> None:
         if p in self.state.parameters:
@@ -363,6 +371,7 @@ class _Collector:
         inner = _local_optimizer(optim)
         alone = inner is not optim
         state = inner.state
+        updated: Dict[str, Any] = {}
         for g, group in enumerate(optim.param_groups):
             for i, p in enumerate(group["params"]):
                 owner = self.state.parameters.get(p)
@@ -377,12 +386,23 @@ class _Collector:
                         % (tuple(p.shape),),
                     )
                     continue
+                if self._updated_twice(p, owner, updated):
+                    continue
                 values = state.get(p)
                 if values:
                     self._values(component, owner, values, alone, [])
         for key, value in state.items():
             if isinstance(key, str):
                 self._value(component, None, False, Home(state, key, value), ["state", key])
+
+    def _updated_twice(self, p: Any, owner: Parameter, updated: Dict[str, Any]) -> bool:
+        """Two parameters that share their memory are one tensor: an optimizer that has both would update it twice."""
+        other = updated.setdefault(owner.name, p)
+        if other is p:
+            return False
+        why = "the optimizer updates it and model/%s, which are the same memory: tie them (a.weight = b.weight)"
+        self._problem("model", owner.alias or owner.name, why % owner.name)
+        return True
 
     def _master(self, p: Any, owner: Parameter, component: str, home: Home) -> Parameter:
         """An F32 master that the optimizer updates in place of the parameter."""

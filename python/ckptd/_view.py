@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptd.view`: rules for `ckptctl restore --view`, which make of a step one file that load_state_dict(strict=True) takes.
+"""`ckptd.view`: rules for `ckptctl restore --view`, which make of a step one file that load_state_dict(strict=True)
+takes.
 
 `python -m ckptd view CKPT` prints them. docs/LAYOUTS.md has the notation (ckpt/table/view.h).
 """
@@ -15,15 +16,16 @@ MODEL = "model"  # the component of parameters and buffers
 
 
 def view(path: Any, *, store: Any = None) -> str:
-    """The text of a view file for a step: the names of the model's own state_dict, tied tensors under each of their names.
+    """The text of a view file for a step: the names of the model's own state_dict, tied tensors under each of their
+    names.
 
     path, store: as of ckptd.open. With it,
 
         ckptctl restore CKPT DIR --mesh rank=1 --view FILE
 
-    writes DIR/rank-00000.safetensors, which `model.load_state_dict(safetensors.torch.load_file(...), strict=True)` takes.
-    Optimizer state, averages and blobs are dropped. NothingToRestore, Damaged, ...: as ckptd.open. NotFitting: the step has
-    no tensor of component "model".
+    writes DIR/rank-00000.safetensors, which `model.load_state_dict(safetensors.torch.load_file(...), strict=True)`
+    takes. Optimizer state, averages and blobs are dropped. NothingToRestore, Damaged, ...: as ckptd.open. NotFitting:
+    the step has no tensor of component "model".
     """
     from . import _reader
 
@@ -40,7 +42,7 @@ def view_of(checkpoint: Any) -> str:
     blobs = {checkpoint.blob_key(name, rank).partition("/")[0] for name, rank in checkpoint.blobs}
     components = {key.partition("/")[0] for key in checkpoint} | blobs
     if not any(key.startswith(MODEL + "/") for key in checkpoint):
-        text = f"step {checkpoint.step} ({checkpoint.path}) has no tensor of component {MODEL}, so no model can be made of it"
+        text = f"step {checkpoint.step} ({checkpoint.path}) has no tensor of component {MODEL}: no model is in it"
         raise error("restore", errno.EMEDIUMTYPE, text)
     lines = [
         f"# The model of step {checkpoint.step} under the names of its own state_dict:",
@@ -70,11 +72,13 @@ def view_main(argv: Optional[Sequence[str]] = None) -> int:
 
     parser = argparse.ArgumentParser(
         prog="python -m ckptd view",
-        description="Print a view file for `ckptctl restore CKPT DIR --mesh rank=1 --view FILE`: the restored file then "
-        "has the names of the model's own state_dict, and nothing else.",
+        description="Print a view file for `ckptctl restore CKPT DIR --mesh rank=1 --view FILE`: "
+        "the restored file then has the names of the model's own state_dict, and nothing else.",
     )
-    parser.add_argument("ckpt", nargs="?", default="latest", help="latest (the default), step:12000, tag:best, or a path")
-    parser.add_argument("-C", "--store", help="store or job directory (default: $CKPTD_STORE, else the current directory)")
+    what = "latest (the default), step:12000, tag:best, or a path"
+    where = "store or job directory (default: $CKPTD_STORE, else the current directory)"
+    parser.add_argument("ckpt", nargs="?", default="latest", help=what)
+    parser.add_argument("-C", "--store", help=where)
     given: List[str] = list(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(given)
     try:

@@ -5,13 +5,13 @@
     dcp.save(state, checkpoint_id="step-100", storage_writer=writer)               # through the daemon
     dcp.async_save(state, checkpoint_id="step-100", storage_writer=writer)
 
-with `writer = ckptd.dcp.Writer(store="ckpts/", job="gpt")`, made once. It is for programs that are to stay with DCP's calls:
-DCP still plans with collectives and copies the state, which `ckptd.attach` does not. DCP refuses to save some layouts, for
-example uneven FSDP2 over tensor parallelism; attach saves those too.
+with `writer = ckptd.dcp.Writer(store="ckpts/", job="gpt")`, made once. It is for programs that are to stay with DCP's
+calls: DCP still plans with collectives and copies the state, which `ckptd.attach` does not. DCP refuses to save some
+layouts, for example uneven FSDP2 over tensor parallelism; attach saves those too.
 
-DCP names a tensor by its path in the state dictionary, "model.wte.weight"; a checkpoint calls it "model/wte.weight". The
-default rule is that of `fqn_of_key`, under which what attach saved loads into
-{"model": model.state_dict(), "optim": get_optimizer_state_dict(model, optim)}, and the reverse. Requires torch.
+DCP names a tensor by its path in the state dictionary, "model.wte.weight"; a checkpoint calls it "model/wte.weight".
+The default rule is that of `fqn_of_key`, under which what attach saved loads into {"model": model.state_dict(),
+"optim": get_optimizer_state_dict(model, optim)}, and the reverse. Requires torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _reader
+from . import _fill, _layout, _reader
 from ._pieces import DTYPES, Range
 from ._types import Entry, Home, Layout, Part
 from .errors import CkptdError, NothingToRestore, error
@@ -41,6 +41,7 @@ Path = Union[str, "os.PathLike[str]"]
 BLOB = "dcp"  # the blob per rank in which a Writer keeps what is no tensor
 _PREFIXES = (("model.", "model/"), ("optim.state.", "optim/"), ("optimizer.state.", "optimizer/"))
 _REST = "dcp/"
+_GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (_extra)
 _ALIGN = 64
 
 
@@ -97,8 +98,8 @@ def _unpack(blob: bytes, where: str) -> Tuple[Dict[str, bytes], Dict[str, Any]]:
 class Reader(StorageReader):
     """A StorageReader of DCP on a committed native step. No daemon is needed, and any mesh may read it.
 
-    path, store: as of ckptd.open; a checkpoint_id given to dcp.load counts instead of path. verify: check every byte first,
-    on the coordinator. names: DCP's name for a key of the checkpoint, fqn_of_key by default; with `lambda key:
+    path, store: as of ckptd.open; a checkpoint_id given to dcp.load counts instead of path. verify: check every byte
+    first, on the coordinator. names: DCP's name for a key of the checkpoint, fqn_of_key by default; with `lambda key:
     key.split("/", 1)[1]` a plain `dcp.load(model.state_dict(), ...)` works; None leaves the tensor out. cast: also fill
     tensors of another dtype than the saved one; without it they are refused.
 
@@ -120,7 +121,7 @@ class Reader(StorageReader):
         self._verify = verify
         self._checkpoint: Optional[_reader.Checkpoint] = None
         self._keys: Dict[str, str] = {}
-        self._bytes: Dict[str, bytes] = {}
+        self._bytes: Dict[str, Optional[bytes]] = {}
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """DCP: a load begins."""
@@ -133,7 +134,8 @@ class Reader(StorageReader):
         """The step, opened at the first use: all that ckptd.open offers."""
         if self._checkpoint is None:
             if self.path is None:
-                raise error("restore", errno.EINVAL, "which checkpoint? Give Reader a path, or dcp.load a checkpoint_id")
+                text = "which checkpoint? Give Reader a path, or dcp.load a checkpoint_id"
+                raise error("restore", errno.EINVAL, text)
             self._checkpoint = _reader.open(self.path, store=self.store)
         return self._checkpoint
 
@@ -163,14 +165,41 @@ class Reader(StorageReader):
         storage_data = {index: None for index in _indices(state)}
         return _md.Metadata(state_dict_metadata=state, planner_data=planner_data, storage_data=storage_data)
 
-    def _byte_items(self, paths: Dict[str, Any]) -> Dict[str, bytes]:
-        found: Dict[str, bytes] = {}
+    def _byte_items(self, paths: Dict[str, Any]) -> Dict[str, Optional[bytes]]:
+        """What is no tensor: as a Writer kept it, and param_groups as attach kept them. None: it stays as the program
+        has it.
+        """
+        found: Dict[str, Optional[bytes]] = {}
         for name, rank in self.checkpoint.blobs:
             if name == BLOB:
                 items, more = _unpack(self.checkpoint.blob(name, rank), self.checkpoint.path)
                 found.update(items)
                 paths.update(more)
+            elif name.endswith(_GROUPS) and rank in (None, 0):
+                self._group_items(name[: -len(_GROUPS)], self.checkpoint.blob(name, rank), found, paths)
         return found
+
+    def _group_items(
+        self, component: str, blob: bytes, found: Dict[str, Optional[bytes]], paths: Dict[str, Any]
+    ) -> None:
+        """param_groups of attach, under the names that they have beside get_optimizer_state_dict's "state"."""
+        from . import _codec
+        from ._extra import READ_NOT
+
+        probe = self.names(component + "/p")
+        if probe is None or not probe.endswith("state.p"):
+            return  # names says of no place for them
+        top = probe[: -len("state.p")]
+        saved = _codec.decode(blob)
+        for i, group in enumerate(saved["groups"]):
+            for key in {**group, **dict.fromkeys(READ_NOT)}:
+                fqn = f"{top}param_groups.{i}.{key}"
+                found[fqn] = None if key in READ_NOT else _saved_bytes(group[key])
+                paths[fqn] = (*filter(None, top.rstrip(".").split(".")), "param_groups", i, key)
+        for of, inner in saved.get("state", {}).items():
+            for key, value in inner.items():
+                found[f"{top}state.{of}.{key}"] = _saved_bytes(value)
+                paths[f"{top}state.{of}.{key}"] = (*filter(None, top.rstrip(".").split(".")), "state", of, key)
 
     def set_up_storage_reader(self, metadata: _md.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """DCP: the metadata is known."""
@@ -186,28 +215,36 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: _planner.LoadPlan, planner: _planner.LoadPlanner) -> "Future[None]":
-        """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is written."""
+        """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is
+        written.
+        """
         tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
+        own = _own_reading(tensors, planner)
+        tensors = [item for item in tensors if item.dest_index.fqn not in own]
         if not self.cast:
-            self._check_dtypes(tensors, planner)
+            wanted = [(item.storage_index.fqn, planner.resolve_tensor(item).dtype) for item in tensors]
+            self._check_dtypes(wanted + [(fqn, target.dtype) for fqn, target in own.items()])
         for item in plan.items:
-            if item.type == _planner.LoadItemType.BYTE_IO:
-                planner.load_bytes(item, io.BytesIO(self._bytes[item.storage_index.fqn]))
+            data = self._bytes.get(item.storage_index.fqn) if item.type == _planner.LoadItemType.BYTE_IO else None
+            if data is not None:
+                planner.load_bytes(item, io.BytesIO(data))
         for item in tensors:
             self._read(item, planner)
+        for fqn, target in own.items():
+            self._read_whole(self.checkpoint[self._keys[fqn]], target)
         done: "Future[None]" = Future()
         done.set_result(None)
         return done
 
-    def _check_dtypes(self, items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> None:
+    def _check_dtypes(self, wanted: List[Tuple[str, "torch.dtype"]]) -> None:
         lines = []
-        for item in items:
-            saved, wanted = self._tensor(item).dtype, planner.resolve_tensor(item).dtype
-            if saved != wanted:
-                lines.append(f"  {item.dest_index.fqn} is {wanted}, and {saved} in the checkpoint")
+        for fqn, dtype in wanted:
+            saved = self.checkpoint[self._keys[fqn]].dtype
+            if saved != dtype:
+                lines.append(f"  {fqn} is {dtype}, and {saved} in the checkpoint")
         if lines:
-            text = "\n".join([f"{self.checkpoint.path} has other dtypes (Reader(cast=True) casts):", *sorted(set(lines))])
-            raise error("restore", errno.EMEDIUMTYPE, text)
+            text = f"{self.checkpoint.path} has other dtypes (Reader(cast=True) casts):"
+            raise error("restore", errno.EMEDIUMTYPE, "\n".join([text, *sorted(set(lines))]))
 
     def _tensor(self, item: _planner.ReadItem) -> _reader.Tensor:
         return self.checkpoint[self._keys[item.storage_index.fqn]]
@@ -217,18 +254,41 @@ class Reader(StorageReader):
         start = [a + b for a, b in zip(begin, item.storage_offsets)]
         source = self._tensor(item)
         target = planner.resolve_tensor(item).detach()
-        into = target.view(target.shape)  # of 0 dimensions DCP gives a view of 0 dimensions
-        ranges = [Range(s, 1, n) for s, n in zip(start, item.lengths)]
-        if into.dtype == source.dtype:
-            source.read_into(into, ranges)
-        else:
-            into.copy_(source.read(ranges))
+        if tuple(target.shape) != tuple(item.lengths):
+            text = f"DCP asks for {tuple(item.lengths)} elements of {source.key}, for a tensor of {tuple(target.shape)}"
+            raise error("restore", errno.EINVAL, f"{text}: it cannot plan this layout; ckptd.load and attach can")
+        _fill.copy_into(target, source, [Range(s, 1, n) for s, n in zip(start, item.lengths)])
         planner.commit_tensor(item, target)
+
+    def _read_whole(self, source: _reader.Tensor, target: torch.Tensor) -> None:
+        """Fill a DTensor by what ckptd knows of its layout."""
+        rank, world = _fill.place()
+        _fill.fill_parts(source.key, source, _layout.describe(target, rank=rank, world=world), rank)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """DCP: could this be the name of a checkpoint?"""
         return bool(os.fspath(checkpoint_id))
+
+
+def _own_reading(items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> Dict[str, torch.Tensor]:
+    """DTensors for which DCP's plan is not followed: of FSDP2 over tensor parallelism it takes a wrong box if rows are
+    uneven.
+    """
+    state = getattr(planner, "state_dict", None)
+    found: Dict[str, torch.Tensor] = {}
+    for item in items:
+        target = state.get(item.dest_index.fqn) if isinstance(state, dict) else None
+        placements = getattr(target, "placements", ())
+        if isinstance(target, torch.Tensor) and any(type(p).__name__ == "_StridedShard" for p in placements):
+            found[item.dest_index.fqn] = target
+    return found
+
+
+def _saved_bytes(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
 
 
 def _has_dtype(tensor: _reader.Tensor) -> bool:
@@ -319,7 +379,9 @@ class _Session:
         self._newest: Optional[int] = None
         self._is_begun = False
 
-    def save(self, step: int, items: Tuple[_Item, ...], data: List[torch.Tensor], blob: bytes, key: Callable[[str], str]) -> None:
+    def save(
+        self, step: int, items: Tuple[_Item, ...], data: List[torch.Tensor], blob: bytes, key: Callable[[str], str]
+    ) -> None:
         """Store a step, on all ranks together; return when it is committed."""
         if self._newest is not None and step <= self._newest:
             text = f"step {step} is not newer than step {self._newest} of job {self.options.job}, which is the newest"
@@ -359,7 +421,9 @@ class _Session:
         self._items = items
 
     def _lay_out(self, items: Tuple[_Item, ...]) -> List[Tuple[_Item, torch.Tensor]]:
-        """A tensor for each item, in memory that the daemon reads in place. Memory is made anew only if it is too small."""
+        """A tensor for each item, in memory that the daemon reads in place. Memory is made anew only if it is too
+        small.
+        """
         import ctypes
 
         sizes = [-(-item.nbytes // _ALIGN) * _ALIGN for item in items]
@@ -381,7 +445,8 @@ class _Session:
         component, _, name = key.partition("/")
         layout = Layout(item.shape, self._abi.CKPT_BOXES, None, (), parts)
         home = Home({}, None, torch.empty(0))
-        return Entry(component, name, self._role(component, name), self._abi.CKPT_STABLE, self._dtype(item), layout, home)
+        role = self._role(component, name)
+        return Entry(component, name, role, self._abi.CKPT_STABLE, self._dtype(item), layout, home)
 
     def _dtype(self, item: _Item) -> int:
         for name, known in DTYPES.items():
@@ -398,12 +463,19 @@ class _Session:
         return int(roles.get(last, abi.CKPT_OTHER)) if component.startswith("optim") else int(abi.CKPT_OTHER)
 
     def _seal(self) -> None:
-        if self.handle.seal(self.options.timeout):
+        until = time.monotonic() + self.options.timeout
+        while self.handle.seal(min(5.0, max(0.0, until - time.monotonic()))):
+            if "no daemon" in self.handle.reason():
+                raise error("save", errno.ECONNREFUSED, self.handle.reason())
+            if time.monotonic() < until:
+                continue
             text = f"the ranks were not ready within {self.options.timeout:.0f} s: {self.handle.reason()}"
             raise error("save", errno.ETIMEDOUT, text)
 
     def _begin(self, step: int) -> None:
-        """Continue the job: no element is read. Steps above the one that it goes on from are set aside at the first commit."""
+        """Continue the job: no element is read. Steps above the one that it goes on from are set aside at the first
+        commit.
+        """
         abi = self._abi
         try:
             got = self.handle.restore(self.options.resume, abi.CKPT_LENIENT, "-", self.options.timeout)
@@ -428,8 +500,8 @@ class _Session:
             if rc == abi.CKPT_DETACHED:
                 raise error("snapshot", errno.ECONNREFUSED, f"step {step} was not saved: ckptd has ended")
             if time.monotonic() > until:
-                why = self.handle.why()
-                raise why if why else error("snapshot", errno.ETIMEDOUT, f"step {step} was not saved: no slot became free")
+                text = f"step {step} was not saved: no slot became free"
+                raise self.handle.why() or error("snapshot", errno.ETIMEDOUT, text)
             time.sleep(0.005)  # rare: an older step is still being written
 
 
@@ -442,23 +514,26 @@ class _Options:
     timeout: float
 
 
-# Sessions by (process, options, rank). In DCP's background process a Writer is unpickled for each save, and must find its own.
+# Sessions by (process, options, rank). In DCP's background process a Writer is unpickled for each save, and must find
+# its own.
 _sessions: Dict[Tuple[int, _Options, int], _Session] = {}
 _sessions_lock = threading.Lock()
 
 
 class Writer(StorageWriter):
-    """A StorageWriter of DCP that stores native steps through the daemon, for dcp.save and dcp.async_save (thread, process).
+    """A StorageWriter of DCP that stores native steps through the daemon, for dcp.save and dcp.async_save (thread,
+    process).
 
-    store, job: as of ckptd.attach. The step's number: the digits at the end of checkpoint_id ("step-100", "ckpts/100"), or
-    `step`, for one save. resume: the step that training went on from, if that is not the newest one: newer ones are then set
-    aside. names: the key for a name of DCP, key_of_fqn by default; the reverse of the Reader's. timeout: seconds to wait for
-    the other ranks, and for the commit.
+    store, job: as of ckptd.attach. The step's number: the digits at the end of checkpoint_id ("step-100", "ckpts/100"),
+    or `step`, for one save. resume: the step that training went on from, if that is not the newest one: newer ones are
+    then set aside. names: the key for a name of DCP, key_of_fqn by default; the reverse of the Reader's. timeout:
+    seconds to wait for the other ranks, and for the commit.
 
-    Make it once and keep it: the handle and the memory (a copy of what the rank saves, beside DCP's own) stay. A save returns
-    when the step is committed. It never pretends: NoDaemon, NotSaved, NoRoom, TimedOut, Superseded; InvalidCall if the step
-    is not newer than the newest one, on every rank alike. All ranks run on one host in this version. A rank's DCP plan may
-    change from save to save. use_collectives=False is refused, because nobody then knows who saves what.
+    Make it once and keep it: the handle and the memory (a copy of what the rank saves, beside DCP's own) stay. A save
+    returns when the step is committed. It never pretends: NoDaemon, NotSaved, NoRoom, TimedOut, Superseded; InvalidCall
+    if the step is not newer than the newest one, on every rank alike. All ranks run on one host in this version. A
+    rank's DCP plan may change from save to save. use_collectives=False is refused, because nobody then knows who saves
+    what.
     """
 
     def __init__(
@@ -486,7 +561,8 @@ class Writer(StorageWriter):
             return
         digits = re.search(r"(\d+)/*$", os.fspath(checkpoint_id))
         if digits is None and self._given is None:
-            raise error("save", errno.EINVAL, f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end in a step's number")
+            text = f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end in a step's number"
+            raise error("save", errno.EINVAL, text)
         if digits is not None:
             self.step = int(digits.group(1))
 

@@ -32,7 +32,7 @@ log = logging.getLogger("ckptd")
 
 WAIT_MAX = 3600.0  # seconds: how long wait and save wait unless they are told otherwise
 WITHIN = 25.0  # seconds from a signal to SIGKILL, unless on_signal is told otherwise: torchrun leaves 30
-DRIFTED = "replicas"  # in the library's line about replicas that are not equal
+DRIFTED = "have drifted apart"  # in the library's line about replicas that are not equal
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
@@ -560,7 +560,8 @@ def attach(
     place = launch(rank, world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
-        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0, slots=slots,
+        store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
+        launch=place.token, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:

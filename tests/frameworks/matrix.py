@@ -63,19 +63,24 @@ def train(
     start = int(run.restore(source=source))
     restored = trainer.digests() if start else {}
     rank.say("restored")
-    losses = []
+    losses, passed, taken = [], [run.stats()["outcomes"]], -1
     for step in range(start, steps):
         loss = trainer.loss(step)
         loss.backward()
         with run.step(step + 1, loss=loss.item()):
+            if taken == step and run.stats()["outcomes"] == passed[-1]:
+                rank.say(f"safe {step}")  # its copy was complete before this step began
             if step + 1 == pause_at:
                 trainer.half_update()
                 rank.pause("in the update")
             trainer.update()
         losses.append(loss.item())
+        passed.append(run.stats()["outcomes"])
+        taken = step + 1 if passed[-1] == passed[-2] else -1  # not skipped, for example because no slot was free
         rank.say(f"step {step + 1}")
         if step + 1 == wait_at:
             run.wait()
+            rank.say(f"safe {step + 1}")
     run.wait()
     result = {"start": start, "restored": restored, "losses": losses, "end": trainer.digests(), "stats": run.stats()}
     run.detach()
@@ -124,7 +129,7 @@ class Cell(ranks.Case):
             self.expected = pickle.load(f)
 
     def kill_somewhere(self, job: Any, draw: Any, source: str = "any") -> int:
-        """Train, and kill everything at a random instant. Returns a step that must have been staged before."""
+        """Train, and kill everything at a random instant. Returns the newest step that was staged on all ranks before."""
         last = draw.randrange(3, self.steps)
         in_update = draw.random() < 0.5
         started = job.start(
@@ -138,8 +143,8 @@ class Cell(ranks.Case):
             time.sleep(draw.random() * self.pace)  # the instant is random: nothing waits for anything here
         started.kill()
         self.say(f"killed {'in the update of' if in_update else 'some time after'} step {last + in_update}")
-        # The copy of the last step may not be complete. The guard of that step has seen the one before complete.
-        return last if in_update else last - 1
+        safe = [max(int(word.split()[1]) for word in said if word.startswith("safe ")) for said in started.heard()]
+        return min(safe)
 
     def say(self, text: str) -> None:
         print(f"# {self.kind}, {self.how}: {text}", flush=True)

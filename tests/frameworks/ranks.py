@@ -316,8 +316,8 @@ class Started:
         self._wait(lambda p: event in p.said, event, some, limit)
 
     def heard(self) -> List[List[str]]:
-        """What each rank has said so far, in order."""
-        for p in self.processes:
+        """What each rank has said so far, in order; after the end too."""
+        for p in [] if self.over else self.processes:
             p.hear()
         return [list(p.said) for p in self.processes]
 

@@ -31,7 +31,7 @@ class Torchrun(matrix.Cell):
         done = subprocess.run(
             command, env=env, cwd=job.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ranks.LIMIT
         )
-        self.assertEqual(done.returncode, 0, done.stdout[-6000:])
+        self.assertEqual(done.returncode, 0, done.stdout[-60000:])
         for rank in range(4):
             with open(f"{job.dir}/end-{rank}", "rb") as f:
                 got = pickle.load(f)

@@ -27,14 +27,14 @@ from ckptd._types import Entry, Home, Layout, Mesh, Part, Placement  # noqa: E40
 class Memory:
     """`n` F32 elements at an address: what the binding asks of a tensor."""
 
-    def __init__(self, address, n):
-        self.address, self.n = address, n
+    def __init__(self, address, n, stride=(1,)):
+        self.address, self.n, self.strides = address, n, stride
 
     def data_ptr(self):
         return self.address
 
     def stride(self):
-        return (1,)
+        return self.strides
 
     def numel(self):
         return self.n

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 
-from rig import BUILD, LIMIT, Case, Mesh, Memory, Part, Placement, _lib, entry, errors
+from rig import BUILD, LIMIT, Case, Layout, Memory, Mesh, Part, Placement, _lib, entry, errors
 
 TWO = Mesh(("fsdp",), (2,), (0, 1))
 
@@ -71,6 +71,30 @@ class Calls(Case):
         self.assertEqual(h.restore(flags=_lib.CKPT_FROM_DISK).world_saved, 2)
         self.assertEqual(w.read(), list(range(9)))
 
+    def test_boxes_of_a_tensor_are_put_together(self):
+        """Rows 0 and 1 of 4 x 6 in two boxes, the others in one whose memory is transposed."""
+        h = self.attach()
+        at = h.alloc(4 * 24)
+        Memory(at, 24).write(range(24))
+        boxes = (
+            Part(Memory(at, 4, (2, 1)), (0, 0), (2, 2)),
+            Part(Memory(at + 16, 8, (4, 1)), (0, 2), (2, 4)),
+            Part(Memory(at + 48, 12, (1, 2)), (2, 0), (2, 6)),
+        )
+        e = entry("w", Memory(at, 24))
+        e.layout = Layout((4, 6), _lib.CKPT_BOXES, None, (), boxes)
+        h.tensor_add(e)
+        self.assertEqual(h.seal(LIMIT), 0)
+        step(h, 1, _lib.CKPT_FINAL)
+        h.detach()
+        h = self.attach()
+        whole = Memory(h.alloc(4 * 24), 24, (6, 1))
+        h.tensor_add(entry("w", whole, (4, 6)))
+        h.seal(LIMIT)
+        h.restore()
+        self.assertEqual(whole.read(), [0, 1, 4, 5, 6, 7, 2, 3, 8, 9, 10, 11]
+                         + [12, 14, 16, 18, 20, 22, 13, 15, 17, 19, 21, 23])  # fmt: skip
+
     def test_a_blob_grows_and_each_rank_reads_what_it_wrote(self):
         h, _ = self.job()
         blob = h.blob_add("extra.data", 8, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
@@ -83,6 +107,7 @@ class Calls(Case):
         self.assertEqual(h.snapshot(2), _lib.CKPT_SKIPPED)
         self.assertIn("extra.data", str(h.why()))
         h.blob_resize("extra.data", 100000)
+        self.assertTrue(blob.fits)
         self.assertEqual(h.seal(LIMIT), 0)
         self.assertEqual(step(h, 3, _lib.CKPT_FINAL), 0)
         self.assertEqual(h.restore().step, 3)
@@ -212,6 +237,21 @@ class Calls(Case):
         self.assertIn("4f1c2ab", self.show())
         with self.assertRaises(errors.InvalidCall):
             h.attr("ckpt.mine", "x")
+
+    def test_a_peek_fills_the_sink_and_the_launch_goes_on(self):
+        h, w = self.job()
+        w.write([1.0] * 1000)
+        h.average("fast", "constant decay=.5")
+        seen = Memory(h.alloc(4000), 1000)
+        h.tensor_add(entry("w", seen, component="ema.fast", cls=_lib.CKPT_SINK))
+        self.assertEqual(h.seal(LIMIT), 0)
+        step(h, 1)
+        w.write([3.0] * 1000)
+        step(h, 2, _lib.CKPT_FINAL)
+        w.write([9.0] * 1000)
+        self.assertEqual(h.restore(flags=_lib.CKPT_PEEK, only="ema.fast").step, 2)
+        self.assertEqual((seen.read()[0], w.read()[0]), (2.0, 9.0))
+        self.assertEqual(step(h, 3), 0)
 
     def test_averages_are_declared_and_mistakes_are_named(self):
         h, _ = self.job()

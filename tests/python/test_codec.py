@@ -214,6 +214,8 @@ class Codec(unittest.TestCase):
             (b"[" * 50000 + b"\n", "JSON|deep"),
             (b"[" * 400 + b"]" * 400 + b"\n", "deep"),
             (b"1" * 10000 + b"\n", ""),
+            (b'[{"$bytes": {"$at": [0, 600]}}, {"$bytes": {"$at": [0, 600]}}]\n' + bytes(1200), "no such part"),
+            (b'[{"$bytes": {"$at": [600, 600]}}]\n' + bytes(1200), "no such part"),
             (whole[:-1], "too early"),
             (whole + b"x", "nothing in it uses"),
             (b'{"$ndarray": {"dtype": "float64", "shape": [1000000000000], "data": ""}}\n', ""),

@@ -4,7 +4,7 @@
 import re
 import threading
 
-from rig import LIMIT, Case, Memory, Mesh, _lib, entry
+from rig import LIMIT, Case, Memory, Mesh, _lib, entry, until
 
 
 class Drift(Case):
@@ -36,9 +36,7 @@ class Drift(Case):
         for h in ranks:
             h.guard()
         found = []
-        ended = threading.Event()
-        while not found and not ended.wait(0.05):
-            found = [x for x in ranks[0].notices() if "drifted apart" in x.text]
+        until("rank 0 is told", lambda: found.extend(x for x in ranks[0].notices() if "drifted apart" in x.text) or found)
         self.assertEqual([x.level for x in found], [4])
         said = r"model/norm\.weight: minority 1, against 0, 2; last equal in step (\d+), first unequal in step (\d+)$"
         self.assertRegex(found[0].text, said)

@@ -5,9 +5,10 @@ import inspect
 import logging
 import os
 import signal
+import sys
 import threading
 
-from rig import LIMIT, Case, Memory, _lib, entry, errors
+from rig import LIMIT, Case, Memory, _lib, entry, errors, until
 
 
 class Forks(Case):
@@ -96,8 +97,7 @@ class Threads(Case):
         thread.start()
         self.addCleanup(thread.join)
         begun.wait()
-        while not h._one.locked():
-            pass
+        until("the thread is inside", h._one.locked)
         return h, thread, out
 
     def other_rank(self):
@@ -148,8 +148,7 @@ class Threads(Case):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        while not h._inside:
-            pass
+        until("the thread is inside", lambda: h._inside)
         h.detach()
         thread.join()
         self.assertIsInstance(out[0], errors.Detached)
@@ -173,8 +172,7 @@ class Threads(Case):
         self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
 
         def send():
-            while not h._inside:
-                pass
+            until("the wait has begun", lambda: h._inside)
             os.kill(os.getpid(), signal.SIGUSR1)
 
         thread = threading.Thread(target=send)
@@ -242,7 +240,11 @@ del handles[:5]
             def emit(self, record):
                 raise RuntimeError("a bad handler")
 
+        printed = []
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = printed.append
         bad = Bad()
         logging.getLogger("ckptd").addHandler(bad)
         self.addCleanup(logging.getLogger("ckptd").removeHandler, bad)
         self.assertEqual(self.attach(flags=0).guard(), 0)
+        self.assertEqual(printed, [])

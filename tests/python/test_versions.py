@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from rig import BUILD, PACKAGE, Case, _lib, errors
+from rig import BUILD, PACKAGE, Case, _lib, daemons_end, daemons_of, errors
 
 from ckptd import _find
 
@@ -16,12 +16,16 @@ FAKE = """
 #include <string.h>
 const char *ckpt_version(void); uint32_t ckpt_sizeof(const char *s);
 const char *ckpt_version(void) { return "%s"; }
-uint32_t ckpt_sizeof(const char *s) { return strcmp(s, "ckpt_got") ? %s : 1100; }
+uint32_t ckpt_sizeof(const char *s) { return %s 0; }
 """
 
 
 class Versions(Case):
-    def fake(self, version, sizes="0"):
+    def fake(self, version, **others):
+        """A library of this version, whose structures have our sizes but for `others`."""
+        sizes = {s.__name__: _lib.ctypes.sizeof(s) for s in _lib.STRUCTURES}
+        sizes.update(others)
+        sizes = "".join('strcmp(s, "%s") == 0 ? %d : ' % item for item in sizes.items())
         path = os.path.join(self.dir, "libckpt.so")
         command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-x", "c", "-o", path, "-"]
         subprocess.run(command, input=(FAKE % (version, sizes)).encode(), check=True)
@@ -37,8 +41,7 @@ class Versions(Case):
 
     @unittest.skipUnless(shutil.which(os.environ.get("CC", "gcc")), "there is no compiler")
     def test_a_structure_of_another_size_is_named(self):
-        sizes = "".join('strcmp(s, "%s") == 0 ? %d : ' % (s.__name__, _lib.ctypes.sizeof(s)) for s in _lib.STRUCTURES)
-        path = self.fake(_lib.CKPT_VERSION, sizes + "0")
+        path = self.fake(_lib.CKPT_VERSION, ckpt_got=1100)
         with self.assertRaises(errors.VersionMismatch) as e:
             _lib.load(path)
         for word in (path, "ckpt_got", "1100", str(_lib.ctypes.sizeof(_lib.ckpt_got)), _lib.CKPT_VERSION):
@@ -82,3 +85,19 @@ class Versions(Case):
         self.assertEqual(run("ls", self.dir)[0], subprocess.run([os.path.join(BUILD, "ckptctl"), "ls", self.dir],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode)  # fmt: skip
         self.assertIn("--socket", run("daemon", "--help")[1])
+
+    def test_the_daemon_that_is_started_lies_beside_the_library_and_not_beside_python(self):
+        path = os.path.join(self.dir, "venv")
+        subprocess.run([sys.executable, "-m", "venv", "--copies", "--without-pip", path], check=True)
+        with open(path + "/bin/ckptd", "w") as f:
+            f.write("#!/bin/sh\nexit 9\n")
+        os.chmod(path + "/bin/ckptd", 0o755)
+        self.addCleanup(daemons_end, self.socket)
+        text = """
+import sys
+from ckptd import _lib
+_lib.Handle.attach(store=sys.argv[1], job="a", socket=sys.argv[2], flags=_lib.CKPT_AUTOSTART | _lib.CKPT_REQUIRE).detach()
+"""
+        done = self.script(text, self.store, self.socket, python=path + "/bin/python")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([exe for _pid, exe in daemons_of(self.socket)], [os.path.realpath(os.path.join(BUILD, "ckptd"))])

@@ -91,9 +91,13 @@ class Wheel(Case):
         return done.stdout
 
     def venv(self, python, *install):
+        """A fresh environment with what pip installs there: by the pip that this Python would put into it."""
         path = os.path.join(self.dir, "venv")
-        self.run_quietly(python, "-m", "venv", path)
-        self.run_quietly(path + "/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", *install)
+        where = "import ensurepip, glob, os; print(*glob.glob(os.path.dirname(ensurepip.__file__) + '/_bundled/pip-*.whl'))"
+        pip = self.run_quietly(python, "-c", where).split()
+        self.run_quietly(python, "-m", "venv", path, *(["--without-pip"] if pip else []))
+        command = [path + "/bin/python"] + ([pip[0] + "/pip"] if pip else ["-m", "pip"])
+        self.run_quietly(*command, "install", "--quiet", "--disable-pip-version-check", "--no-index", *install)
         return path
 
     def unpacked(self):
@@ -135,7 +139,11 @@ class Wheel(Case):
         self.assertIn("-py3-none-manylinux_%d_%d_%s.whl" % (newest[:2] + (machine,)), self.wheel)
 
     def test_it_has_the_same_bytes_each_time(self):
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
         again = self.make(os.path.join(self.dir, "again"))
+        with zipfile.ZipFile(again) as z:  # whatever the clock says
+            self.assertEqual({x.date_time for x in z.infolist()}, {(1980, 1, 1, 0, 0, 0)})
         self.assertEqual(os.path.basename(again), os.path.basename(self.wheel))
         self.assertTrue(filecmp.cmp(self.wheel, again, shallow=False))
 

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckptd.dcp with the real torch.distributed.checkpoint: dcp.load reads native steps, dcp.save writes them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import unittest
+from typing import Any, Dict, List, Optional
+
+import gpt
+import ranks
+
+
+def _state(trainer: gpt.Trainer) -> Dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = trainer.model.module if hasattr(trainer.model, "module") else trainer.model
+    optim = get_optimizer_state_dict(model, trainer.optim)
+    return {"model": model.state_dict(), "optim": optim, "epoch": trainer.sched.last_epoch}
+
+
+def _digests(state: Dict[str, Any]) -> Dict[str, str]:
+    found = {"model/" + k: gpt.digest(gpt.local(t)) for k, t in state["model"].items() if k != "head.weight"}
+    for of, inner in state["optim"]["state"].items():
+        found.update({f"optim/{of}.{k}": gpt.digest(gpt.local(t)) for k, t in inner.items()})
+    return found
+
+
+def _train(trainer: gpt.Trainer, first: int, last: int) -> None:
+    for step in range(first, last):
+        trainer.loss(step).backward()
+        trainer.update()
+
+
+# ---- what ranks do ----
+
+
+def save(rank: Any, kind: str, how: str, steps: List[int], background: str = "") -> Dict[str, Any]:
+    """Train, and dcp.save at each of the steps. What was there at the last one."""
+    import torch.distributed.checkpoint as dcp
+
+    import ckptd
+
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    at = 0
+    for step in steps:
+        _train(trainer, at, step)
+        at = step
+        if not background:
+            dcp.save(_state(trainer), checkpoint_id=f"step-{step}", storage_writer=writer, no_dist=rank.world == 1)
+            continue
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        where = AsyncCheckpointerType.PROCESS if background == "process" else AsyncCheckpointerType.THREAD
+        pending = dcp.async_save(
+            _state(trainer), checkpoint_id=f"step-{step}", storage_writer=writer, async_checkpointer_type=where
+        )
+        pending.result()
+    whole = gpt.gather(trainer, rank.dir)
+    if whole is not None:
+        with open(os.path.join(rank.dir, "expected"), "wb") as f:
+            pickle.dump(gpt.everywhere(whole, tuple(gpt.MESHES)), f)
+    state = _state(trainer)
+    writer.close()
+    return {"digests": _digests(state), "groups": state["optim"]["param_groups"], "epoch": state["epoch"]}
+
+
+def load(rank: Any, kind: str, how: str, path: str, steps: int = 0) -> Dict[str, Any]:
+    """dcp.load into a fresh trainer."""
+    import torch.distributed.checkpoint as dcp
+
+    import ckptd
+
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    _train(trainer, 0, 1)  # other values than those that are loaded
+    state = _state(trainer)
+    dcp.load(state, storage_reader=ckptd.dcp.Reader(path), no_dist=rank.world == 1)
+    return {"digests": _digests(state), "groups": state["optim"]["param_groups"], "epoch": state["epoch"]}
+
+
+def attached(rank: Any, kind: str, how: str, steps: int) -> Dict[str, Any]:
+    """Train under ckptd.attach."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    run = rank.attach(trainer.model, trainer.optim)
+    run.restore()
+    for step in range(steps):
+        trainer.loss(step).backward()
+        with run.step(step + 1):
+            trainer.update()
+    run.wait()
+    whole = gpt.gather(trainer, rank.dir)
+    if whole is not None:
+        with open(os.path.join(rank.dir, "expected"), "wb") as f:
+            pickle.dump(gpt.everywhere(whole, tuple(gpt.MESHES)), f)
+    groups = _state(trainer)["optim"]["param_groups"]
+    run.detach()
+    return {"groups": groups}
+
+
+def load_attached(rank: Any, kind: str, how: str, path: str) -> Dict[str, Any]:
+    import torch.distributed.checkpoint as dcp
+
+    import ckptd
+
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    _train(trainer, 0, 1)
+    state = {k: v for k, v in _state(trainer).items() if k != "epoch"}
+    dcp.load(state, storage_reader=ckptd.dcp.Reader(path), no_dist=rank.world == 1)
+    return {"digests": _digests(state), "groups": state["optim"]["param_groups"]}
+
+
+def refusals(rank: Any) -> List[str]:
+    """What each wrong save says, by rank."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    import ckptd
+
+    def attempt(writer: Any, checkpoint_id: Optional[str], **options: Any) -> str:
+        try:
+            dcp.save({"w": torch.arange(3.0)}, checkpoint_id=checkpoint_id, storage_writer=writer, **options)
+            return "saved"
+        except CheckpointException as e:
+            return "; ".join(sorted({f"{type(x).__name__}: {x}" for x, _ in e.failures.values()}))
+        except Exception as e:
+            return f"{type(e).__name__}: {e}"
+
+    said = []
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    said.append(attempt(writer, "step-5"))
+    said.append(attempt(writer, "step-5"))
+    said.append(attempt(writer, "step-4"))
+    said.append(attempt(writer, "final"))
+    said.append(attempt(writer, None))
+    said.append(attempt(writer, "step-6", use_collectives=False))
+    said.append(attempt(writer, "step-6"))
+    writer.close()
+    # A launch that follows, and does not know of the steps that are there; then one that goes back.
+    again = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    said.append(attempt(again, "step-6"))
+    said.append(attempt(again, "step-7"))
+    again.close()
+    back = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, resume=5, timeout=60)
+    said.append(attempt(back, "step-6"))
+    back.close()
+    return said
+
+
+def no_daemon(rank: Any) -> str:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    import ckptd
+
+    os.environ["CKPTD_DISABLE"] = "1"
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.dir + "/nobody", timeout=5)
+    try:
+        dcp.save({"w": torch.arange(3.0)}, checkpoint_id="1", storage_writer=writer, no_dist=True)
+        return "saved"
+    except CheckpointException as e:
+        return "; ".join(f"{type(x).__name__}: {x}" for x, _ in e.failures.values())
+
+
+def changing(rank: Any) -> List[Dict[str, Any]]:
+    """Saves whose plans differ: other tensors, other shapes, other dtypes, larger objects."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    import ckptd
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    scalar, turned = torch.tensor(2.5, dtype=torch.float64), torch.arange(6).view(2, 3).t()
+    states: List[Dict[str, Any]] = [
+        {"w": torch.arange(6.0), "empty": torch.empty(0, 4), "scalar": scalar, "n": 1},
+        {"w": torch.arange(6.0) + 1, "empty": torch.empty(0, 4), "scalar": scalar + 1, "n": 2},
+        {"w": torch.arange(70000).to(torch.bfloat16), "n": "x" * 100000},
+        {"v": torch.tensor([True, False]), "c": torch.view_as_complex(torch.ones(3, 2)), "t": turned},
+    ]
+    same = []
+    for i, state in enumerate(states):
+        dcp.save(state, checkpoint_id=f"at-{i + 1}", storage_writer=writer, no_dist=rank.world == 1)
+        like = {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else None for k, v in state.items()}
+        dcp.load(like, storage_reader=ckptd.dcp.Reader(rank.store), no_dist=rank.world == 1)
+        tensors = {k for k, v in state.items() if isinstance(v, torch.Tensor)}
+        same.append({k: torch.equal(v, like[k]) if k in tensors else v == like[k] for k, v in state.items()})
+    writer.close()
+    return same
+
+
+# ---- what must hold ----
+
+
+class Dcp(ranks.Case):
+    def _expected(self, job: ranks.Job) -> Dict[str, List[Dict[str, str]]]:
+        with open(os.path.join(job.dir, "expected"), "rb") as f:
+            found: Dict[str, List[Dict[str, str]]] = pickle.load(f)
+        return found
+
+    def _same(self, got: Dict[str, str], want: Dict[str, str], what: str) -> None:
+        self.assertTrue(got)
+        self.assertEqual([k for k in want if got.get(k) != want[k]], [], what)
+
+    def test_what_dcp_saved_on_one_mesh_loads_on_every_other_bit_for_bit(self) -> None:
+        for kind, how in (("fsdp4", "foreach"), ("plain", "fused"), ("hsdp22", "bf16")):
+            job = self.job()
+            saved = job.run(gpt.WORLD[kind], save, kind, how, [1, 2, 3])
+            job.ctl("verify", "--data", "latest", "-C", job.store)
+            expected = self._expected(job)
+            for other in ("plain", "fsdp4", "tp22", "tp32", "ddp2"):
+                loaded = job.run(gpt.WORLD[other], load, other, how, job.store)
+                for r, got in enumerate(loaded):
+                    self._same(got["digests"], expected[other][r], f"{kind} to {other}, rank {r}")
+                    self.assertEqual(got["epoch"], saved[0]["epoch"])
+                    self.assertEqual([g["lr"] for g in got["groups"]], [g["lr"] for g in saved[0]["groups"]])
+            job.daemon_stop()
+
+    def test_async_save_in_a_thread_and_in_a_process(self) -> None:
+        for background in ("thread", "process"):
+            job = self.job()
+            job.run(2, save, "ddp2", "foreach", [1, 2], background, fresh=True)
+            job.ctl("verify", "--data", "latest", "-C", job.store)
+            got = job.run(1, load, "plain", "foreach", job.store)[0]
+            self._same(got["digests"], self._expected(job)["plain"][0], background)
+
+    def test_what_attach_saved_loads_by_dcp_with_its_param_groups(self) -> None:
+        for kind in ("fsdp4", "tp32"):
+            job = self.job()
+            saved = job.run(gpt.WORLD[kind], attached, kind, "foreach", 3)
+            expected = self._expected(job)
+            for other in ("plain", "hsdp22", "tp22"):
+                loaded = job.run(gpt.WORLD[other], load_attached, other, "foreach", job.store)
+                for r, got in enumerate(loaded):
+                    self._same(got["digests"], expected[other][r], f"{kind} to {other}, rank {r}")
+                    for mine, theirs in zip(got["groups"], saved[0]["groups"]):
+                        self.assertEqual(set(mine), set(theirs))
+                        self.assertEqual([k for k in theirs if k != "params" and mine[k] != theirs[k]], [])
+            job.daemon_stop()
+
+    def test_a_save_that_stores_nothing_is_an_exception_on_every_rank(self) -> None:
+        job = self.job()
+        for said in job.run(2, refusals):
+            first, same, older, no_number, nothing, alone, next_one, known, newer, back = said
+            self.assertEqual((first, next_one, newer, back), ("saved",) * 4, said)
+            self.assertIn("InvalidCall: step 5 is not newer than step 5", same)
+            self.assertIn("InvalidCall: step 4 is not newer than step 5", older)
+            self.assertIn("does not end in a step's number", no_number)
+            self.assertIn("which step?", nothing)
+            self.assertIn("use_collectives=True", alone)
+            self.assertIn("already has step 6", known)
+        self.assertIn("step-000000000006", job.ctl("show", "latest", "--json", "-C", job.store))
+        self.assertIn("7", job.ctl("ls", "-C", job.store))
+
+    def test_without_a_daemon_dcp_save_does_not_pretend(self) -> None:
+        job = self.job(daemon=False)
+        said = job.run(1, no_daemon, group=False)[0]
+        self.assertIn("NoDaemon", said)
+        self.assertFalse(os.path.exists(job.store + "/gpt/step-000000000001"))
+
+    def test_plans_that_change_from_save_to_save(self) -> None:
+        for world in (1, 2):
+            job = self.job()
+            for said in job.run(world, changing):
+                for state in said:
+                    self.assertEqual(set(state.values()), {True}, said)
+            job.daemon_stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
