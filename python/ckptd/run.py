@@ -32,7 +32,7 @@ log = logging.getLogger("ckptd")
 
 WAIT_MAX = 3600.0  # seconds: how long wait and save wait unless they are told otherwise
 WITHIN = 25.0  # seconds from a signal to SIGKILL, unless on_signal is told otherwise: torchrun leaves 30
-DRIFTED = "replicas"  # in the library's line about replicas that are not equal
+DRIFTED = "have drifted apart"  # in the library's line about replicas that are not equal
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers

@@ -12,8 +12,10 @@ import json
 import random
 import subprocess
 import sys
+import types
 import unittest
 import warnings
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
@@ -567,6 +569,25 @@ class Random(unittest.TestCase):
             self.assertNotIn(torch.cuda.draw()[0], expected)
         finally:
             torch.cuda = real
+
+
+class Tracker(unittest.TestCase):
+    """torch 2.4 to 2.8: DTensor's tracker has states of its own. It exists on CUDA alone, so it is made here."""
+
+    def test_the_states_of_a_tracker_come_back_if_it_exists(self):
+        import torch.distributed.tensor._random as module
+
+        tracker = types.SimpleNamespace(rng_states={"parallel-rng": torch.arange(16, dtype=torch.uint8)})
+        with mock.patch.object(module, "_rng_tracker", tracker):
+            step = saved({"rng": rng()})
+            tracker.rng_states["parallel-rng"] = torch.zeros(16, dtype=torch.uint8)
+            self.assertEqual(load([step], 0, 1, {"rng": rng()}).notes, [])
+            self.assertEqual(tracker.rng_states["parallel-rng"].tolist(), list(range(16)))
+            # Ranks share it: a new one has the same.
+            tracker.rng_states["parallel-rng"] = torch.zeros(16, dtype=torch.uint8)
+            load([step, step], 2, 3, {"rng": rng()})
+            self.assertEqual(tracker.rng_states["parallel-rng"].tolist(), list(range(16)))
+        self.assertRegex(load([step], 0, 1, {"rng": rng()}).notes[0], "of dtensor was saved, and is not in use here")
 
 
 class OtherWorlds(unittest.TestCase):
