@@ -211,6 +211,12 @@ class Optimizers(unittest.TestCase):
         for name, t in other.state_dict().items():
             self.assertTrue(torch.equal(t, expected[name]), name)
 
+    def test_state_of_a_parameter_that_is_not_there_is_said(self):
+        model, optim = self.lbfgs(1)
+        step = saved(optims={"optim": optim}, names={p: "old." + n for n, p in model.named_parameters()})
+        out = load([step], 0, 1, optims={"optim": optim}, names={p: n for n, p in model.named_parameters()})
+        self.assertRegex(out.notes[0], "optim.groups: the optimizer has no parameter old.weight of which state")
+
     def test_state_that_appears_without_a_new_parameter_is_found(self):
         optim, _ = training(lambda o: None)
         p = optim.param_groups[0]["params"][0]
