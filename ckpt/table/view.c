@@ -183,7 +183,8 @@ static bool takes(struct making *k, const struct item *y, char name[VIEW_NAME_MA
 	name_of(&y->x, name);
 	if (!view_match(k->rule->src[0], name, ret))
 		return false;
-	if (y->x.flags & TENSOR_BLOB && k->rule->verb != VIEW_RENAME) {
+	if (y->x.flags & TENSOR_BLOB && k->rule->verb != VIEW_RENAME &&
+	    k->rule->verb != VIEW_DROP) {
 		k->hit_blob = true;
 		return false;
 	}
@@ -718,6 +719,37 @@ static int rename_items(struct making *k)
 	return 0;
 }
 
+/* The same pieces under one more name. */
+static int copy_items(struct making *k)
+{
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+		struct item *y;
+
+		if (!takes(k, &k->all.item[i], name, &m))
+			continue;
+		y = item_add(&k->more);
+		if (!y)
+			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
+		*y = k->all.item[i];
+		rc = call(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &y->x);
+	}
+	return ends(rc) ? rc : 0;
+}
+
+static void drop_items(struct making *k)
+{
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+
+	for (uint32_t i = 0; i < k->all.n; i++)
+		if (takes(k, &k->all.item[i], name, &m))
+			k->all.item[i].gone = true;
+}
+
 /* k->more behind all others. */
 static int add_more(struct making *k)
 {
@@ -993,13 +1025,20 @@ static int follow(struct making *k)
 	case VIEW_STACK:
 		rc = join_items(k);
 		break;
+	case VIEW_COPY:
+		rc = copy_items(k);
+		break;
+	case VIEW_DROP:
+		drop_items(k);
+		break;
 	}
 	if (!rc && !k->hit)
-		(void)refuse(k,
-			     k->hit_blob
-				     ? "\"%.200s\" matches blobs only, which can only be renamed"
-				     : "no tensor matches \"%.200s\"",
-			     k->rule->src[0]);
+		(void)refuse(
+			k,
+			k->hit_blob
+				? "\"%.200s\" matches blobs only, which can only be renamed and dropped"
+				: "no tensor matches \"%.200s\"",
+			k->rule->src[0]);
 	return rc || k->list->n ? rc : add_more(k);
 }
 

@@ -216,6 +216,8 @@ static const struct {
 	[VIEW_CONCAT] = { "concat", "concat NAME NAME dim 0 -> NEW", false, true, true },
 	[VIEW_STACK] = { "stack", "stack NAME NAME dim 0 -> NEW", false, true, true },
 	[VIEW_UNSTACK] = { "unstack", "unstack NAME dim 0 -> NEW NEW", true, false, true },
+	[VIEW_COPY] = { "copy", "copy NAME -> NEW", true, true, false },
+	[VIEW_DROP] = { "drop", "drop NAME", true, true, false },
 };
 
 /* The pattern: counts its stars. */
@@ -415,6 +417,10 @@ static int read_results(struct line *l, struct view_rule *x, uint32_t stars)
 
 	if (l->at == l->nword && x->verb == VIEW_TRANSPOSE)
 		return 0;
+	if (x->verb == VIEW_DROP)
+		return l->at == l->nword ? 0
+					 : refuse(l, place(l), "expected the end of the line: %s",
+						  verbs[x->verb].form);
 	if (!is_word(l, "->"))
 		return refuse(l, place(l), "expected \"->\": %s", verbs[x->verb].form);
 	l->at++;
@@ -457,8 +463,8 @@ static int read_rule(struct line *l, struct view_rule *x)
 	if (verb == ARRAY_LEN(verbs))
 		return refuse(
 			l, place(l),
-			"\"%.40s\" is not a rule; write rename, transpose, split, concat, stack "
-			"or unstack",
+			"\"%.40s\" is not a rule; write rename, copy, drop, transpose, split, "
+			"concat, stack or unstack",
 			word(l));
 	*x = (struct view_rule){ .verb = (enum view_verb)verb, .where = l->where };
 	l->at++;

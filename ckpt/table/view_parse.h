@@ -16,13 +16,15 @@ enum view_verb {
 	VIEW_CONCAT,
 	VIEW_STACK,
 	VIEW_UNSTACK,
+	VIEW_COPY,
+	VIEW_DROP,
 };
 
 struct view_rule {
 	enum view_verb verb;
 	const char *where;	/* "views.txt:3" */
 	const char *const *src; /* [nsrc] the first is the pattern, the others are templates */
-	const char *const *dst; /* [ndst] templates; transpose may have none */
+	const char *const *dst; /* [ndst] templates; transpose may have none, drop has none */
 	uint32_t nsrc, ndst;
 	bool src_numbers, dst_numbers; /* src[0], dst[0] has a '#' */
 	int32_t dim;

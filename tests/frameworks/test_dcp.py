@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional
 import gpt
 import ranks
 
+import ckptd
+
 
 def _state(trainer: gpt.Trainer) -> Dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -39,8 +41,6 @@ def _train(trainer: gpt.Trainer, first: int, last: int) -> None:
 def save(rank: Any, kind: str, how: str, steps: List[int], background: str = "") -> Dict[str, Any]:
     """Train, and dcp.save at each of the steps. What was there at the last one."""
     import torch.distributed.checkpoint as dcp
-
-    import ckptd
 
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
@@ -71,8 +71,6 @@ def load(rank: Any, kind: str, how: str, path: str, steps: int = 0) -> Dict[str,
     """dcp.load into a fresh trainer."""
     import torch.distributed.checkpoint as dcp
 
-    import ckptd
-
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     _train(trainer, 0, 1)  # other values than those that are loaded
     state = _state(trainer)
@@ -102,8 +100,6 @@ def attached(rank: Any, kind: str, how: str, steps: int) -> Dict[str, Any]:
 def load_attached(rank: Any, kind: str, how: str, path: str) -> Dict[str, Any]:
     import torch.distributed.checkpoint as dcp
 
-    import ckptd
-
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     _train(trainer, 0, 1)
     state = {k: v for k, v in _state(trainer).items() if k != "epoch"}
@@ -111,13 +107,21 @@ def load_attached(rank: Any, kind: str, how: str, path: str) -> Dict[str, Any]:
     return {"digests": _digests(state), "groups": state["optim"]["param_groups"]}
 
 
+def attach_after(rank: Any, kind: str, how: str) -> Dict[str, Any]:
+    """attach restores what dcp.save stored; only what DCP does not know is missing."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    run = rank.attach(trainer.model, trainer.optim)
+    restored = run.restore(strict=False)
+    digests = trainer.digests()
+    run.detach()
+    return {"step": int(restored), "missing": list(restored.missing), "unused": list(restored.unused), "digests": digests}
+
+
 def refusals(rank: Any) -> List[str]:
     """What each wrong save says, by rank."""
     import torch
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
-
-    import ckptd
 
     def attempt(writer: Any, checkpoint_id: Optional[str], **options: Any) -> str:
         try:
@@ -154,8 +158,6 @@ def no_daemon(rank: Any) -> str:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
-    import ckptd
-
     os.environ["CKPTD_DISABLE"] = "1"
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.dir + "/nobody", timeout=5)
     try:
@@ -169,8 +171,6 @@ def changing(rank: Any) -> List[Dict[str, Any]]:
     """Saves whose plans differ: other tensors, other shapes, other dtypes, larger objects."""
     import torch
     import torch.distributed.checkpoint as dcp
-
-    import ckptd
 
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
     scalar, turned = torch.tensor(2.5, dtype=torch.float64), torch.arange(6).view(2, 3).t()
@@ -205,12 +205,16 @@ class Dcp(ranks.Case):
         self.assertEqual([k for k in want if got.get(k) != want[k]], [], what)
 
     def test_what_dcp_saved_on_one_mesh_loads_on_every_other_bit_for_bit(self) -> None:
-        for kind, how in (("fsdp4", "foreach"), ("plain", "fused"), ("hsdp22", "bf16")):
+        for kind, how, others in (
+            ("fsdp4", "foreach", ("plain", "tp32", "ddp2")),
+            ("plain", "fused", ("fsdp4", "tp22")),
+            ("hsdp22", "bf16", ("fsdp4", "tp32")),
+        ):
             job = self.job()
             saved = job.run(gpt.WORLD[kind], save, kind, how, [1, 2, 3])
             job.ctl("verify", "--data", "latest", "-C", job.store)
             expected = self._expected(job)
-            for other in ("plain", "fsdp4", "tp22", "tp32", "ddp2"):
+            for other in others:
                 loaded = job.run(gpt.WORLD[other], load, other, how, job.store)
                 for r, got in enumerate(loaded):
                     self._same(got["digests"], expected[other][r], f"{kind} to {other}, rank {r}")
@@ -231,7 +235,7 @@ class Dcp(ranks.Case):
             job = self.job()
             saved = job.run(gpt.WORLD[kind], attached, kind, "foreach", 3)
             expected = self._expected(job)
-            for other in ("plain", "hsdp22", "tp22"):
+            for other in ("plain", "tp22"):
                 loaded = job.run(gpt.WORLD[other], load_attached, other, "foreach", job.store)
                 for r, got in enumerate(loaded):
                     self._same(got["digests"], expected[other][r], f"{kind} to {other}, rank {r}")
@@ -239,6 +243,20 @@ class Dcp(ranks.Case):
                         self.assertEqual(set(mine), set(theirs))
                         self.assertEqual([k for k in theirs if k != "params" and mine[k] != theirs[k]], [])
             job.daemon_stop()
+
+    def test_attach_goes_on_from_what_dcp_saved(self) -> None:
+        job = self.job()
+        job.run(4, save, "fsdp4", "foreach", [1, 2])
+        expected = self._expected(job)
+        model = gpt.build("plain")
+        self.assertEqual(ckptd.load(job.store, model).unexpected, ())
+        wrong = [k for k, v in model.state_dict().items() if gpt.digest(v) != expected["plain"][0].get("model/" + k)]
+        self.assertEqual(wrong, ["head.weight"])  # which `expected` knows by its first name
+        for r, got in enumerate(job.run(2, attach_after, "ddp2", "foreach")):
+            self.assertEqual(got["step"], 2)
+            # DCP saves a tied weight twice.
+            self.assertEqual((got["missing"], got["unused"]), (["blob/optim.groups"], ["model/head.weight"]))
+            self._same(got["digests"], expected["ddp2"][r], f"rank {r}")
 
     def test_a_save_that_stores_nothing_is_an_exception_on_every_rank(self) -> None:
         job = self.job()

@@ -401,6 +401,19 @@ class Load(Oracle):
         self.assertEqual(loaded.unexpected, ("model/kind.weight",))
         self.assertEqual(bits(model.fc2.weight), bits(ckptd.load(store)["fc2.weight"].float()))
 
+    def test_one_file_of_parameters_that_are_derived(self) -> None:
+        """Issue 16, 9: the masters are dropped, and their roundings are in the file all the same."""
+        from safetensors.torch import load_file
+
+        store = self.trained("fsdp=2", "--derived", "--average", "fast=constant decay=.9")
+        out = tempfile.mkdtemp(dir=self.directory)
+        with open(out + "/view", "w") as f:
+            f.write(ckptd.view(store))
+        self.ctl("restore", "latest", out + "/a", "-C", store, "--mesh", "rank=1", "--view", out + "/view", "--quiet")
+        state = load_file(out + "/a/rank-00000.safetensors")
+        Demo().to(torch.bfloat16).load_state_dict(state, strict=True)
+        self.assertEqual({k: bits(v) for k, v in state.items()}, {k: bits(v) for k, v in ckptd.load(store).items()})
+
     def test_an_average(self) -> None:
         store = self.trained("fsdp=2", "--derived", "--average", "fast=constant decay=.9")
         model, half = Demo(), Demo().to(torch.bfloat16)
@@ -458,24 +471,23 @@ class LoadOnMeshes(ranks.Case):
         with open(os.path.join(job.dir, "expected"), "rb") as f:
             expected = pickle.load(f)
         for other in others:
-            for step_first in (False, True):
-                done = job.run(gpt.WORLD[other], fill, other, how, job.store, step_first)
-                for r, got in enumerate(done):
-                    want = expected[other][r]
-                    wrong = [k for k in want if got["digests"].get(k) != want[k]]
-                    self.assertEqual(wrong, [], f"{kind} to {other}, rank {r}")
-                    self.assertEqual((sorted(got["digests"]), got["step"]), (sorted(want), 3))
-                    self.assertNotIn(5.0, got["lr"])
+            done = job.run(gpt.WORLD[other], fill, other, how, job.store, other in ("plain", "tp22"))
+            for r, got in enumerate(done):
+                want = expected[other][r]
+                wrong = [k for k in want if got["digests"].get(k) != want[k]]
+                self.assertEqual(wrong, [], f"{kind} to {other}, rank {r}")
+                self.assertEqual((sorted(got["digests"]), got["step"]), (sorted(want), 3))
+                self.assertNotIn(5.0, got["lr"])
         return job
 
     def test_from_fsdp(self) -> None:
-        job = self._filled("fsdp4", "foreach", ("plain", "tp32", "hsdp22", "ddp2"))
+        job = self._filled("fsdp4", "foreach", ("plain", "tp32", "ddp2"))
         with ckptd.open(job.store) as checkpoint:
             self._looks_right(checkpoint)
             self._one_file(job, checkpoint)
 
     def test_from_uneven_fsdp_over_tensor_parallelism_with_masters(self) -> None:
-        self._filled("tp32", "masters", ("plain", "tp22", "fsdp4"))
+        self._filled("tp32", "masters", ("plain", "tp22", "hsdp22"))
 
     def _looks_right(self, checkpoint: Any) -> None:
         extras = checkpoint.extras(0)

@@ -411,7 +411,7 @@ TEST(the_rules_in_the_documentation_can_be_read)
 	fclose(f);
 	if (view_parse(text, path, &a, &v, &err))
 		fail_msg("%s", err.msg);
-	assert_int_equal(v.nrule, 6);
+	assert_int_equal(v.nrule, 8);
 }
 
 /* --- what is refused --- */
@@ -435,6 +435,11 @@ TEST(a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write)
 	reads_not("rename a b -> c", "character 10: rename takes one name");
 	reads_not("rename a", "character 9: expected \"->\"");
 	reads_not("rename a ->", "character 12: expected a new name");
+	reads_not("drop", "character 5: a name is missing; write drop NAME");
+	reads_not("drop a -> b", "character 8: expected the end of the line: drop NAME");
+	reads_not("drop a b", "character 8: drop takes one name");
+	reads_not("copy a", "character 7: expected \"->\": copy NAME -> NEW");
+	reads_not("copy a -> b c", "character 13: copy makes one tensor");
 	reads_not("rename a -> b c", "character 15: rename makes one tensor");
 	reads_not("rename a.* -> b.{2}", "character 17: {2}, but the first name has 1 '*'");
 	reads_not("rename a.* -> b.{x}", "character 17: expected {1}, {2}, ..");

@@ -323,6 +323,16 @@ static inline void apply_rename(struct world *w, struct model *m)
 	say_first(w->back, "rename %s -> %s\n", m->name, was);
 }
 
+/* One tensor more; undone by a drop. */
+static inline void apply_copy(struct world *w, struct model *m)
+{
+	struct model *y = model_new(w, m->dtype, m->ndim, m->shape);
+
+	memcpy(y->v, m->v, numel_of(m->ndim, m->shape) * sizeof *y->v);
+	say(w->text, "copy %s -> %s\n", m->name, y->name);
+	say_first(w->back, "drop %s\n", y->name);
+}
+
 static inline void apply_transpose(struct world *w, struct model *m)
 {
 	uint64_t dims[DIMS + 3], c[DIMS + 3] = { 0 }, e[DIMS + 3], shape[DIMS + 3];
@@ -473,7 +483,7 @@ static inline void apply_random(struct world *w)
 	do
 		m = &w->m[naive_below(w->n)];
 	while (m->gone);
-	switch (naive_below(6)) {
+	switch (naive_below(7)) {
 	case 0:
 		if (m->ndim && m->ndim < DIMS) {
 			apply_transpose(w, m);
@@ -503,6 +513,12 @@ static inline void apply_random(struct world *w)
 	case 3:
 		if (m->ndim && numel_of(m->ndim, m->shape)) {
 			apply_join(w, m, naive_below(m->ndim), false);
+			return;
+		}
+		break;
+	case 5:
+		if (w->n < 100) {
+			apply_copy(w, m);
 			return;
 		}
 		break;
