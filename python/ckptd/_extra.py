@@ -109,8 +109,8 @@ def _stateful_item(name: str, at: Any) -> Item:
             return "%s was disabled when the step was taken: it begins with its own scale" % name
         said = at.load_state_dict(saved)
         if any(c.__name__ == "StatefulDataLoader" for c in type(at).__mro__):
-            # It makes the iterator that the program's loop will take. That draws random numbers, and the uninterrupted run
-            # did so at the beginning of the epoch: it must happen before the random generators are restored.
+            # It makes the iterator that the program's loop will take. That draws random numbers, and the uninterrupted
+            # run did so at the beginning of the epoch: it must happen before the random generators are restored.
             at.state_dict()
         return "%s: %s" % (name, said) if isinstance(at, OptimGroups) and said else None
 

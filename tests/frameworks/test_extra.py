@@ -698,7 +698,8 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
 data = StatefulDataLoader(list(range(24)), batch_size=5, shuffle=True, num_workers=workers)
 log = []
 run = ckptd.attach(model, optim, store=store, job="whole", socket=socket, strict=True,
-                   guard="finish", extra={"sched": sched, "scaler": scaler, "data": data, "log": log, "rng": ckptd.rng()})
+                   guard="finish",
+                   extra={"sched": sched, "scaler": scaler, "data": data, "log": log, "rng": ckptd.rng()})
 step = run.restore()
 while step < last:
     for batch in data:
