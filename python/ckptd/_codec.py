@@ -216,7 +216,10 @@ class _Encoder:
         return out
 
     def members(self, x: Any) -> List[Any]:
-        return sorted((self.value(v) for v in x), key=lambda y: json.dumps(y))
+        """Sorted, so that equal sets are equal bytes; but not where members are in the tail, which has its order."""
+        nparts = len(self.parts)
+        out = [self.value(v) for v in x]
+        return sorted(out, key=json.dumps) if len(self.parts) == nparts else out
 
     def data(self, at: int, nbytes: int, owner: object) -> Any:
         """The bytes at an address: base64, or where they are in the tail."""

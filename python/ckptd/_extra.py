@@ -107,8 +107,8 @@ def _stateful_item(name: str, at: Any) -> Item:
     def put(saved: Any) -> Optional[str]:
         if saved == {} and type(at).__name__ == "GradScaler" and at.is_enabled():
             return "%s was disabled when the step was taken: it begins with its own scale" % name
-        at.load_state_dict(saved)
-        return None
+        said = at.load_state_dict(saved)
+        return "%s: %s" % (name, said) if isinstance(at, OptimGroups) and said else None
 
     return Item(name, at.state_dict, put)
 
@@ -149,7 +149,7 @@ class OptimGroups:
 
     def __init__(self, optim: Any, names: Optional[Mapping[Any, str]] = None) -> None:
         self.optim = optim
-        self.names = names or {}
+        self.names = {} if names is None else names
         self.known = -1  # len(optim.state) when `loose` was made
         self.loose: List[Tuple[str, MutableMapping[Any, Any], Any]] = []
         self.next = 0
@@ -191,7 +191,8 @@ class OptimGroups:
         ]
         return {"groups": groups, "state": state} if state else {"groups": groups}
 
-    def load_state_dict(self, saved: Any) -> None:
+    def load_state_dict(self, saved: Any) -> Optional[str]:
+        """Returns a sentence about state of parameters that this optimizer does not have, or None."""
         groups = saved["groups"]
         if len(groups) != len(self.optim.param_groups):
             have = len(self.optim.param_groups)
@@ -201,10 +202,15 @@ class OptimGroups:
                 if k not in READ_NOT:
                     at[k] = _like(at.get(k), v)
         of = {self._name(p, n): p for n, p in enumerate(self._params())}
+        lost = [name for name in saved.get("state", {}) if name not in of]
         for name, inner in saved.get("state", {}).items():
             if name in of:
                 self.optim.state[of[name]].update(inner)
         self.known = -1
+        if not lost:
+            return None
+        some = ", ".join(lost[:5] + ["..."] * (len(lost) > 5))
+        return "the optimizer has no parameter %s of which state was saved" % some
 
 
 def _like(at: Any, saved: Any) -> Any:

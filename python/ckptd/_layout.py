@@ -127,7 +127,8 @@ def plain_check(tensor: "torch.Tensor") -> None:
         raise Unsupported("it has %d dimensions: at most %d are possible" % (tensor.dim(), _abi.CKPT_DIMS_MAX))
     if not tensor.is_contiguous():
         _overlap_check(tensor)
-    dtype_of(tensor.dtype)
+    if dtype_of(tensor.dtype) == _abi.CKPT_F4 and tensor.dim() == 0:
+        raise Unsupported("it is one byte of two 4-bit numbers without a dimension: give it the shape [1]")
 
 
 def _subclass_check(tensor: "torch.Tensor") -> None:
@@ -206,10 +207,10 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     except ValueError as e:
         raise Unsupported(str(e)) from None
     mesh = lifted.mesh
-    if any(not 0 <= r < world for r in mesh.ranks):
-        raise Unsupported("its mesh has rank %d, but the job has %d ranks" % (max(mesh.ranks), world))
+    if lifted.rank_max >= world:
+        raise Unsupported("its mesh has rank %d, but the job has %d ranks" % (lifted.rank_max, world))
     local = tensor._local_tensor
-    coord = _mesh.coordinate(mesh, rank)
+    coord = lifted.coordinate(rank)
     here = tuple(coord[d] if coord is not None and d is not None else 0 for d in lifted.dims)
     cuts = _cuts(spec.placements, spec.mesh.shape, here, len(shape))
     if hasattr(local, "local_shards") and hasattr(local, "local_offsets"):

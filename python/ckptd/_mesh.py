@@ -24,6 +24,18 @@ class Lifted(NamedTuple):
 
     mesh: Mesh
     dims: Tuple[Optional[int], ...]
+    rank_max: int
+    known: Dict[int, Optional[Tuple[int, ...]]]  # coordinates that were asked for
+
+    def coordinate(self, rank: int) -> Optional[Tuple[int, ...]]:
+        """The coordinate of a rank in the mesh; None if it is not in it."""
+        if rank not in self.known:
+            self.known[rank] = coordinate(self.mesh, rank)
+        return self.known[rank]
+
+
+def _found(mesh: Mesh, dims: Sequence[Optional[int]]) -> Lifted:
+    return Lifted(mesh, tuple(dims), max(mesh.ranks, default=0), {})
 
 
 def world_mesh(ranks: Sequence[int]) -> Mesh:
@@ -78,7 +90,7 @@ def _mesh_of(device_mesh: Any) -> Mesh:
 
 
 def _identity(mesh: Mesh) -> Lifted:
-    return Lifted(mesh, tuple(range(len(mesh.sizes))))
+    return _found(mesh, range(len(mesh.sizes)))
 
 
 def strides_of(sizes: Sequence[int]) -> List[int]:
@@ -150,14 +162,14 @@ def _without_stages(root: Mesh, dims: Tuple[Optional[int], ...], at: Tuple[int, 
     """Root, but only at our coordinate of the dimensions of pipeline stages that the tensor's mesh lacks."""
     keep = [d for d, name in enumerate(root.names) if d in dims or name.lower() not in STAGES or root.sizes[d] == 1]
     if len(keep) == len(root.sizes):
-        return Lifted(root, dims)
+        return _found(root, dims)
     ranks = []
     for i, rank in enumerate(root.ranks):
         coord = unravel(i, root.sizes)
         if all(d in keep or coord[d] == at[d] for d in range(len(at))):
             ranks.append(rank)
     mesh = Mesh(tuple(root.names[d] for d in keep), tuple(root.sizes[d] for d in keep), tuple(ranks))
-    return Lifted(mesh, tuple(None if d is None else keep.index(d) for d in dims))
+    return _found(mesh, [None if d is None else keep.index(d) for d in dims])
 
 
 def _tiled(sub: Mesh, root: Mesh, at: List[int]) -> Lifted:
@@ -186,7 +198,7 @@ def _tiled(sub: Mesh, root: Mesh, at: List[int]) -> Lifted:
         name += "_"
     ranks = tuple(root.ranks[base + offset] for base in bases for offset in offsets)
     mesh = Mesh((name,) + sub.names, (len(bases),) + sub.sizes, ranks)
-    return Lifted(mesh, tuple(range(1, len(sub.sizes) + 1)))
+    return _found(mesh, range(1, len(sub.sizes) + 1))
 
 
 def _domain(root: Mesh, at: List[int]) -> List[int]:

@@ -144,6 +144,8 @@ class Job:
         import contextlib
 
         done = None
+        with contextlib.suppress(InterruptedError), self.run.step(self.step + 1):
+            raise InterruptedError  # the guard: from here on the state may change, snapshot or not
         self.dist.barrier()
         begin = time.monotonic_ns()
         for _ in range(n):

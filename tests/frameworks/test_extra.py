@@ -12,8 +12,10 @@ import json
 import random
 import subprocess
 import sys
+import types
 import unittest
 import warnings
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
@@ -208,6 +210,12 @@ class Optimizers(unittest.TestCase):
         self.lbfgs(2, again, other)
         for name, t in other.state_dict().items():
             self.assertTrue(torch.equal(t, expected[name]), name)
+
+    def test_state_of_a_parameter_that_is_not_there_is_said(self):
+        model, optim = self.lbfgs(1)
+        step = saved(optims={"optim": optim}, names={p: "old." + n for n, p in model.named_parameters()})
+        out = load([step], 0, 1, optims={"optim": optim}, names={p: n for n, p in model.named_parameters()})
+        self.assertRegex(out.notes[0], "optim.groups: the optimizer has no parameter old.weight of which state")
 
     def test_state_that_appears_without_a_new_parameter_is_found(self):
         optim, _ = training(lambda o: None)
@@ -567,6 +575,25 @@ class Random(unittest.TestCase):
             self.assertNotIn(torch.cuda.draw()[0], expected)
         finally:
             torch.cuda = real
+
+
+class Tracker(unittest.TestCase):
+    """torch 2.4 to 2.8: DTensor's tracker has states of its own. It exists on CUDA alone, so it is made here."""
+
+    def test_the_states_of_a_tracker_come_back_if_it_exists(self):
+        import torch.distributed.tensor._random as module
+
+        tracker = types.SimpleNamespace(rng_states={"parallel-rng": torch.arange(16, dtype=torch.uint8)})
+        with mock.patch.object(module, "_rng_tracker", tracker):
+            step = saved({"rng": rng()})
+            tracker.rng_states["parallel-rng"] = torch.zeros(16, dtype=torch.uint8)
+            self.assertEqual(load([step], 0, 1, {"rng": rng()}).notes, [])
+            self.assertEqual(tracker.rng_states["parallel-rng"].tolist(), list(range(16)))
+            # Ranks share it: a new one has the same.
+            tracker.rng_states["parallel-rng"] = torch.zeros(16, dtype=torch.uint8)
+            load([step, step], 2, 3, {"rng": rng()})
+            self.assertEqual(tracker.rng_states["parallel-rng"].tolist(), list(range(16)))
+        self.assertRegex(load([step], 0, 1, {"rng": rng()}).notes[0], "of dtensor was saved, and is not in use here")
 
 
 class OtherWorlds(unittest.TestCase):

@@ -94,6 +94,12 @@ class Environments(unittest.TestCase):
         self.assertNotEqual(launch(env=SRUN).token, launch(env={**SRUN, "SLURM_STEP_ID": "1"}).token)
         self.assertTrue(0 < launch(env={}).token < 1 << 63)
 
+    def test_each_single_process_of_one_shell_is_a_launch_of_its_own(self):
+        code = "import sys\nsys.path.insert(0, sys.argv[1])\n"
+        code += "from ckptd._launch import launch\nprint(launch(env={}).token)"
+        said = [subprocess.check_output([sys.executable, "-c", code, rig.PACKAGE], timeout=rig.LIMIT) for _ in range(2)]
+        self.assertNotEqual(said[0], said[1])
+
 
 ATTACH = """
 import os, time

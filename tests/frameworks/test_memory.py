@@ -638,8 +638,8 @@ class Fork(unittest.TestCase):
         self.assertEqual(self.model.inner.bias.tolist(), [7] * 5)
 
     def test_a_child_that_attaches_gets_memory_of_its_own(self):
-        weight = self.model.inner.weight
-        before = weight.detach().clone()
+        weight = torch.arange(1.0 * MIB)  # of many pages
+        self.arena.move_in([weight])
         pid = os.fork()
         if pid == 0:
             good = False
@@ -652,7 +652,7 @@ class Fork(unittest.TestCase):
             finally:
                 os._exit(0 if good else 1)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
-        self.assertTrue(torch.equal(weight, before))
+        self.assertTrue(torch.equal(weight, torch.arange(1.0 * MIB)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import errors
+from ckptd import _lib, errors
 
 SECONDS = 60.0  # of what hangs
 
@@ -554,7 +554,8 @@ class Hazards(One):
         self.assertEqual(run.stats()["outcomes"]["taken"], 0)
 
     def test_a_daemon_that_is_killed_is_warned_of_once_and_its_return_is_logged(self):
-        job, run, model, optim = self.begun(strict=False, timeout=5.0)
+        with unittest.mock.patch.object(_lib, "CKPT_AUTOSTART", 0):  # or the library would start another one
+            job, run, model, optim = self.begun(strict=False, timeout=5.0)
         train(run, model, optim, 1, 1)
         run.wait()
         job.daemon_kill()

@@ -24,6 +24,8 @@ class Torchrun(matrix.Cell):
         self.say(f"deaths (rank:step) {deaths}")
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([ranks.PACKAGE, ranks.HERE]))
         env["PATH"] = ranks.BUILD + os.pathsep + env["PATH"]
+        # Otherwise ranks that start again meet in a store that still has the addresses of the last launch (torch 2.15, gloo).
+        env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "--max-restarts=3",
             os.path.join(ranks.HERE, "torchrun_gpt.py"), job.dir, job.socket, kind, how, str(steps), deaths,

@@ -129,12 +129,12 @@ class Hazards(unittest.TestCase):
         self.assertIn("has shape [5], and [8] was declared", changes[0].detail)
 
     def test_assigned_data_at_the_same_address(self):
-        """Only a full look sees it: it comes at the latest after eight checks."""
-        self.model.a.weight.data = self.model.a.weight.data[:4]
+        """Only a full look sees it: it comes at the latest after sixteen checks."""
+        self.model.b.weight.data = self.model.b.weight.data[:4]
         late = []
         for step in range(6, 6 + _watch.DEEP):
             late = late or self.watch.check(step)
-        self.assertEqual([(c.kind, c.name) for c in late], [(Kind.RESHAPED, "model/a.weight")])
+        self.assertEqual([(c.kind, c.name) for c in late], [(Kind.RESHAPED, "model/b.weight")])
         self.assertLessEqual(late[0].since, 5)
         self.assertEqual([c.kind for c in self.watch.check(20, full=True)], [Kind.RESHAPED])
 
@@ -186,6 +186,13 @@ class Hazards(unittest.TestCase):
         self.assertEqual(self.watch.check(5), [])
         self.optim.state[self.model.a.weight]["exp_avg"] = torch.zeros(8, 8)
         self.found(Kind.REPLACED, "optim/a.weight.exp_avg")
+
+    def test_the_optimizer_loads_its_own_tensors_twice_and_loses_them(self):
+        for _ in range(2):
+            self.optim.load_state_dict(self.optim.state_dict())
+            self.assertEqual(self.watch.check(5), [])
+        self.optim.state.clear()
+        self.found(Kind.GONE, *self.optimizer_names())
 
     def test_the_optimizer_loses_its_state(self):
         self.optim.state.clear()

@@ -86,6 +86,7 @@ VALUES = {
     "empty": [[], {}, (), set(), frozenset(), b"", bytearray(), ""],
     "tuple": (1, (2.0, [3]), None),
     "sets": [{1, 2, (3, "x")}, frozenset({None, "a"})],
+    "set of long bytes": {bytes([i]) * 600 for i in range(9)},
     "complex": [1 - 2j, complex(-0.0, math.inf)],
     "keys": {1: "a", "1": "b", None: 0, (1, 2): [1], 1.5: {True: 2}, b"k": 1},
     "dollar": {"$tuple": [1], "x": {"$": {"$float": "nan"}}, "a$b": 1},

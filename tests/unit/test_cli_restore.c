@@ -942,6 +942,33 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	subject_close(&s);
 }
 
+/* What a plain model takes: bare names, tied ones twice, nothing else; the mesh of one rank need not
+ * be one of the checkpoint's. */
+TEST(a_view_makes_one_file_of_bare_names)
+{
+	const char *view = view_file("drop optim*/*\ndrop blob/*\n"
+				     "copy model/embed.weight -> model/head/tied\n"
+				     "rename model/* -> /{1}\n");
+	const struct strict_tensor *embed, *tied;
+	struct strict_file f;
+
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "rank=1", "--view", view);
+	f = must_load(file_of(out, 0));
+	embed = strict_find(&f, "embed.weight");
+	tied = strict_find(&f, "head/tied");
+	assert_true(embed && tied && embed->end - embed->begin == tied->end - tied->begin);
+	assert_memory_equal(f.bytes + f.data + embed->begin, f.bytes + f.data + tied->begin,
+			    embed->end - embed->begin);
+	for (uint32_t i = 0; i < f.ntensor; i++)
+		assert_true(strncmp(f.tensor[i].name, "model/", 6) != 0 &&
+			    strncmp(f.tensor[i].name, "optim", 5) != 0 &&
+			    strncmp(f.tensor[i].name, "blob/", 5) != 0);
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(0, "show", step_of(1));
+	assert_non_null(strstr(got.out, "optim")); /* there was something to drop */
+}
+
 TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 {
 	json_t *j;
