@@ -473,13 +473,12 @@ class Hazards(One):
 
     def test_an_extra_that_grows_is_saved_whole_and_no_step_is_skipped(self):
         log = []
-        job, run, model, optim = self.begun(extra={"log": log})
+        job, run, model, optim = self.begun(extra={"log": log}, persist_every=1000, slots=4)  # slots are free always
         for step in range(1, 5):
             log.append("x" * 30000)
             train(run, model, optim, step, step)
             self.assertEqual(run.wait("staged"), step)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        run.wait()
         run.detach()
         back = []
         again = self.attach(job, model, optim, extra={"log": back})
