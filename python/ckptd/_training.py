@@ -207,6 +207,8 @@ class Training:
 
     def close(self) -> None:
         """The handle is detached: the memory stays with the tensors in it."""
+        if self._watch is not None:
+            self._watch.close()
         if self._arena is not None:
             self._arena.close()
 

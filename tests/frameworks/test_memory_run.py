@@ -38,8 +38,8 @@ class Memory(ranks.Case):
     def attach(self, job, model, optim):
         job.launches += 1
         run = ckptd.attach(
-            model, optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=job.launches, strict=True,
-            guard="finish",
+            model, optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=job.launches,
+            strict=True, guard="finish",
         )  # fmt: skip
         self.addCleanup(run.detach)
         return run
