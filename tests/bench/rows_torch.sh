@@ -128,7 +128,7 @@ torch_restart_part() {
 				fail "torch_job.py restart: $(tail -n 5 "$tmp/job.log")"
 			sample "tj_restart_$how" "$(pick restart "$tmp/out")"
 			kill -KILL "$daemon"
-			wait "$daemon" || true
+			wait "$daemon" 2>/dev/null || true
 			daemon=
 			rm -rf "$work/restart"
 		done
