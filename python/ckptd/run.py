@@ -240,7 +240,7 @@ class Run:
             raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
-            self._outcomes.passing("torn", self._newest, str(self._error(errno.ENOENT, "")))
+            self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
         self._last = bool(self._handle.last(step))
         self._inside = step
 

@@ -336,6 +336,18 @@ class Steps(One):
         self.assertEqual(run.wait(timeout=SECONDS), 5)
         self.assertEqual(run.restore(), 5)
 
+    def test_a_state_that_was_changed_outside_of_a_step_is_torn_and_never_committed(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(2)
+        with self.assertLogs("ckptd", "WARNING") as logs:
+            train(run, model, optim, 2, 2)
+        self.assertTrue(any("the snapshot of step 1 was torn" in line for line in logs.output), logs.output)
+        self.assertEqual(run.stats()["outcomes"]["torn"], 1)
+        self.assertEqual(run.wait(), 2)
+
     def test_losses_of_all_kinds_are_notes(self):
         job, run, model, optim = self.begun()
         losses = [torch.tensor(1.5, requires_grad=True), 2.5, None, float("nan"), torch.tensor([4.5], dtype=torch.bfloat16), 3]
