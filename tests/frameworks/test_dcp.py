@@ -114,7 +114,8 @@ def attach_after(rank: Any, kind: str, how: str) -> Dict[str, Any]:
     restored = run.restore(strict=False)
     digests = trainer.digests()
     run.detach()
-    return {"step": int(restored), "missing": list(restored.missing), "unused": list(restored.unused), "digests": digests}
+    missing, unused = list(restored.missing), list(restored.unused)
+    return {"step": int(restored), "missing": missing, "unused": unused, "digests": digests}
 
 
 def refusals(rank: Any) -> List[str]:
