@@ -598,7 +598,8 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * goes on with its values, and its history notes the change.
  *
  * For evaluation in the trainer, declare tensors of component "ema.NAME", class CKPT_SINK and dtype
- * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them.
+ * CKPT_F32 with the parameters' names and layouts: ckpt_restore reads the average into them, and
+ * with CKPT_PEEK it does that alone, at any time.
  * Tensors of such components cannot have another class.
  *
  * 0; -EINVAL: spec has a word that does not belong there (err says which and what may stand
@@ -680,7 +681,9 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
  *
  * [any] ckpt_stop may be called from signal handlers, too: it takes no lock, makes no system call,
  * and does not wait. It makes that step the last one which follows the highest step that any rank
- * was told is not the last. If it is called again, nothing changes. 0, -EINVAL, -ECHILD.
+ * was told is not the last. If it is called again, nothing changes. As no other
+ * call, it must not come after ckpt_detach has begun: take the handler away first. 0, -EINVAL,
+ * -ECHILD.
  * [fast] ckpt_last: 1: this step is the last one, or beyond it; 0: it is not, and no rank will be
  * told that it is. -EINVAL: step is 2^55 - 2 or more; -ECHILD. The steps of a rank must not shrink,
  * except after ckpt_restore: there all ranks begin anew with the restored step, and if ckpt_stop

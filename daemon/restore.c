@@ -131,6 +131,7 @@ static void refuse_asked(struct launch *l, uint32_t round, int code, const char 
 
 	snprintf(x.err.msg, sizeof x.err.msg, "%s", text);
 	answer_all(l, &x, false);
+	peek_let_go(l);
 	restore_free_retreat(l);
 }
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blobs of a run: those of `_extra`, and "ckptd", which says who wrote the step. `run` calls it.
+"""The blobs of a run: those of `_extra`, and two that say who wrote the step. `run` calls it.
 
 The room of a blob follows what is written to it; what is not sealed then, the session knows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import platform
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from . import _lib
 from ._extra import Extras
@@ -16,7 +18,8 @@ from ._session import Session
 from ._training import Training
 from ._types import Mesh
 
-ABOUT_ROOM = 16 << 10  # bytes of the blob "ckptd"
+ABOUT_ROOM = 16 << 10  # bytes of the blob "ckptd", which is the same on all ranks
+MINE_ROOM = 512  # bytes of the blob "ckptd.rank"
 
 
 def extras_of(extra: Optional[Mapping[str, Any]], training: Training) -> Extras:
@@ -47,7 +50,22 @@ class Blobs:
         self.extras.collect()
         about = self._handle.blob_add("ckptd", ABOUT_ROOM, _lib.CKPT_JSON)
         about.write(json.dumps(self._about(mesh), sort_keys=True).encode()[:ABOUT_ROOM])
+        self._mine = self._handle.blob_add("ckptd.rank", MINE_ROOM, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
+        self._mine.write(json.dumps({"rank": self._handle.rank, "pid": os.getpid(), "host": platform.node()}).encode()[:MINE_ROOM])
         self.session.changed()
+
+    @contextlib.contextmanager
+    def refused(self) -> Iterator[None]:
+        """A snapshot that is marked meanwhile is skipped on all ranks alike; ranks that have marked it before give it up.
+
+        If this rank did not mark it at all, the others would keep their copies of it until the end of the launch.
+        """
+        length = self._mine.length.value
+        self._mine.length.value = self._mine.cap + 1
+        try:
+            yield
+        finally:
+            self._mine.length.value = length
 
     def _about(self, mesh: Optional[Mesh]) -> Dict[str, Any]:
         import torch

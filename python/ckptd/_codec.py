@@ -40,32 +40,23 @@ import types
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
-AT_MIN = 512  # bytes: shorter ones stand in the JSON
-DEPTH_MAX = 100  # of nested values: json and this module stay far from Python's own limit
-INT_BITS_MAX = 4096  # Python refuses to print longer integers, see sys.set_int_max_str_digits
-_INT_END = 1 << INT_BITS_MAX
-_NAN = "7ff8000000000000"
-
-
-class CodecError(ValueError):
-    """A value that has no encoding, or bytes that are no encoding of a value. `path` says where, as ".groups[0].lr"."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-        self.path = ""
-
-    def inside(self, key: object) -> "CodecError":
-        """The same error one level further out."""
-        self.path = ("." + key if isinstance(key, str) and key.isidentifier() else "[%.80r]" % (key,)) + self.path
-        return self
-
-    def __str__(self) -> str:
-        return "at %s: %s" % (self.path, self.why) if self.path else self.why
-
-
-class PickleRefused(CodecError):
-    """The blob has an object that only pickle can restore, and the caller did not allow pickle."""
+from ._codec_types import (
+    AT_MIN as AT_MIN,
+    class_name as class_name,
+    CodecError as CodecError,
+    DEPTH_MAX as DEPTH_MAX,
+    FACTORIES,
+    find_class,
+    INT_END,
+    is_namedtuple,
+    is_plain_dataclass,
+    NAN,
+    numpy_name,
+    PATHS,
+    PickleRefused as PickleRefused,
+    TORCH_DTYPES as TORCH_DTYPES,
+    TORCH_NAMES,
+)
 
 
 class Part(NamedTuple):
@@ -95,64 +86,6 @@ class Encoded(NamedTuple):
             address += p.nbytes
 
 
-# The numbers of torch and safetensors: torch's name -> safetensors' name.
-TORCH_DTYPES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
-    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "complex32": "C32", "complex64": "C64", "complex128": "C128", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float4_e2m1fn_x2": "F4",
-}  # fmt: skip
-_TORCH_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
-_NUMPY_DTYPES = frozenset(
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
-)
-_PATHS = {
-    c.__name__: c
-    for c in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
-}
-_FACTORIES: Dict[Optional[str], Any] = {
-    c.__name__: c for c in (int, float, str, bool, list, dict, set, tuple, bytes, complex)
-}
-_FACTORIES[None] = None
-
-
-def class_name(cls: type) -> str:
-    """MODULE:QUALNAME."""
-    return "%s:%s" % (cls.__module__, cls.__qualname__)
-
-
-def _find_class(name: object) -> Optional[type]:
-    """The class of this MODULE:QUALNAME, if its module is imported. Nothing is imported."""
-    module, _, qualname = name.partition(":") if isinstance(name, str) else ("", "", "")
-    at: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        at = getattr(at, "__dict__", {}).get(part) if at is not None else None
-    return at if isinstance(at, type) else None
-
-
-def _is_namedtuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
-
-
-def _is_plain_dataclass(cls: type) -> bool:
-    """A dataclass whose instances are their attributes: not one that is also a dict, or says itself how it is
-    pickled.
-    """
-    if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
-        return False
-    own = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-    frozen_slots = ("__getstate__", "__setstate__")  # which dataclass(slots=True, frozen=True) makes itself
-    for name in own:
-        have = getattr(cls, name, None)
-        if have is None or have is getattr(object, name, None):
-            continue
-        if name in frozen_slots and getattr(have, "__module__", "") == "dataclasses":
-            continue
-        return False
-    return True
-
-
 # --- encoding ---
 class _Encoder:
     def __init__(self, careful: bool, allow_pickle: bool) -> None:
@@ -169,7 +102,7 @@ class _Encoder:
         if x is None or kind is bool:
             return x
         if kind is int:
-            return x if -_INT_END < x < _INT_END else {"$int": hex(x)}
+            return x if -INT_END < x < INT_END else {"$int": hex(x)}
         if kind is float:
             return x if math.isfinite(x) else {"$float": _float_name(x)}
         self.depth += 1
@@ -182,7 +115,7 @@ class _Encoder:
 
     def items(self, x: Sequence[Any]) -> List[Any]:
         kinds = set(map(type, x))
-        if kinds <= {int} and x and -_INT_END < min(x) and max(x) < _INT_END:
+        if kinds <= {int} and x and -INT_END < min(x) and max(x) < INT_END:
             return x if type(x) is list else list(x)
         if kinds == {float} and all(map(math.isfinite, x)):
             return x if type(x) is list else list(x)
@@ -254,7 +187,7 @@ class _Encoder:
 
     def ndarray(self, x: Any) -> Dict[str, Any]:
         y = x if x.flags.c_contiguous and x.dtype.isnative else x.copy(order="C").astype(x.dtype.newbyteorder("="))
-        say: Dict[str, Any] = {"dtype": _numpy_name(x.dtype), "shape": list(x.shape)}
+        say: Dict[str, Any] = {"dtype": numpy_name(x.dtype), "shape": list(x.shape)}
         if not x.dtype.isnative:
             say["order"] = "swapped"
         say["data"] = self.data(y.ctypes.data, y.nbytes, y)
@@ -291,15 +224,15 @@ class _Encoder:
             if kind is torch.Generator:
                 return {"$generator": {"device": str(x.device), "state": self.value(x.get_state())}}
         if numpy is not None and hasattr(numpy, "ndarray"):
-            if kind is numpy.ndarray and _numpy_name(x.dtype):
+            if kind is numpy.ndarray and numpy_name(x.dtype):
                 return self.ndarray(x)
-            if isinstance(x, numpy.generic) and kind is x.dtype.type and _numpy_name(x.dtype):
+            if isinstance(x, numpy.generic) and kind is x.dtype.type and numpy_name(x.dtype):
                 return self.scalar(x)
         if isinstance(x, enum.Enum):
             return {"$enum": [class_name(kind), x.name, x.value if type(x.value) is int else None]}
-        if _is_namedtuple(kind):
+        if is_namedtuple(kind):
             return {"$namedtuple": {"class": class_name(kind), "fields": dict(zip(x._fields, self.items(tuple(x))))}}
-        if _is_plain_dataclass(kind):
+        if is_plain_dataclass(kind):
             return self.dataclass(x)
         return self.pickle(x)
 
@@ -307,18 +240,6 @@ class _Encoder:
         have = {f.name: getattr(x, f.name) for f in dataclasses.fields(x) if hasattr(x, f.name)}
         have.update(getattr(x, "__dict__", {}))
         return {"$dataclass": {"class": class_name(type(x)), "fields": self.mapping(have)}}
-
-
-_numpy_named: Dict[Any, Optional[str]] = {}  # numpy makes a dtype's name anew each time, in 5 us
-
-
-def _numpy_name(dtype: Any) -> Optional[str]:
-    """The name of a dtype, if that says all of it: not of longdouble, for example, whose bytes differ between
-    machines.
-    """
-    if dtype not in _numpy_named and len(_numpy_named) < 1000:
-        _numpy_named[dtype] = dtype.name if dtype.names is None and dtype.name in _NUMPY_DTYPES else None
-    return _numpy_named.get(dtype)
 
 
 def _is_unicode(x: str) -> bool:
@@ -332,7 +253,7 @@ def _is_unicode(x: str) -> bool:
 def _float_name(x: float) -> str:
     if x != x:
         bits = struct.pack(">d", x).hex()
-        return "nan" if bits == _NAN else bits
+        return "nan" if bits == NAN else bits
     return "inf" if x > 0 else "-inf"
 
 
@@ -349,7 +270,7 @@ def _encode_datetime(e: _Encoder, x: Any) -> Any:
 def _encode_defaultdict(e: _Encoder, x: Any) -> Any:
     factory = x.default_factory
     name = factory.__name__ if isinstance(factory, type) else None
-    if factory is not None and _FACTORIES.get(name) is not factory:
+    if factory is not None and FACTORIES.get(name) is not factory:
         return e.pickle(x)
     return {"$defaultdict": [name, e.pairs(x)]}
 
@@ -374,7 +295,7 @@ _ENCODE: Dict[type, Callable[[_Encoder, Any], Any]] = {
     datetime.date: lambda e, x: {"$date": x.isoformat()},
     datetime.timedelta: lambda e, x: {"$timedelta": [x.days, x.seconds, x.microseconds]},
     types.SimpleNamespace: lambda e, x: {"$namespace": e.mapping(vars(x))},
-    **{c: lambda e, x: {"$path": [type(x).__name__, e.value(str(x))]} for c in _PATHS.values()},
+    **{c: lambda e, x: {"$path": [type(x).__name__, e.value(str(x))]} for c in PATHS.values()},
 }
 
 
@@ -566,7 +487,7 @@ def _numpy() -> Any:
 def _decode_tensor(d: _Decoder, y: Any) -> Any:
     d.fields(y, "dtype", "shape", "data", also=("grad", "parameter"))
     torch = _torch()
-    dtype = getattr(torch, _TORCH_NAMES.get(d.exactly(y["dtype"], str), "?"), None)
+    dtype = getattr(torch, TORCH_NAMES.get(d.exactly(y["dtype"], str), "?"), None)
     if dtype is None:
         _no("this torch has no dtype %.40r" % y["dtype"])
     shape, whole = d.elements(y, torch.empty((), dtype=dtype).element_size())
@@ -582,7 +503,7 @@ def _decode_ndarray(d: _Decoder, y: Any) -> Any:
     d.fields(y, "dtype", "shape", "data", also=("order",))
     numpy = _numpy()
     dtype = numpy.dtype(d.exactly(y["dtype"], str))
-    if not _numpy_name(dtype):
+    if not numpy_name(dtype):
         _no("an array of %.40r" % y["dtype"])
     shape, whole = d.elements(y, dtype.itemsize)
     out = numpy.frombuffer(bytearray(whole), dtype=dtype).reshape(shape)
@@ -592,7 +513,7 @@ def _decode_ndarray(d: _Decoder, y: Any) -> Any:
 def _decode_numpy(d: _Decoder, y: Any) -> Any:
     name, value = y
     dtype = _numpy().dtype(d.exactly(name, str))
-    if not _numpy_name(dtype):
+    if not numpy_name(dtype):
         _no("a scalar of %.40r" % name)
     value = d.value(value)
     if type(value) is bytes:
@@ -617,7 +538,7 @@ def _decode_torch(d: _Decoder, y: Any) -> Any:
 
 def _decode_int(d: _Decoder, y: Any) -> int:
     out = int(d.exactly(y, str), 16)
-    return out if -_INT_END < out < _INT_END or hex(out) == y else _no("an integer is %.80r" % y)
+    return out if -INT_END < out < INT_END or hex(out) == y else _no("an integer is %.80r" % y)
 
 
 def _decode_float(d: _Decoder, y: Any) -> float:
@@ -629,7 +550,7 @@ def _decode_float(d: _Decoder, y: Any) -> float:
 
 def _decode_enum(d: _Decoder, y: Any) -> Any:
     name, member, value = y
-    cls = _find_class(d.exactly(name, str))
+    cls = find_class(d.exactly(name, str))
     if cls is not None and issubclass(cls, enum.Enum):
         if member in cls._member_map_:
             return cls._member_map_[member]
@@ -642,8 +563,8 @@ def _decode_enum(d: _Decoder, y: Any) -> Any:
 def _decode_namedtuple(d: _Decoder, y: Any) -> Any:
     d.fields(y, "class", "fields")
     fields = d.mapping(y["fields"])
-    cls = _find_class(d.exactly(y["class"], str))
-    if cls is not None and _is_namedtuple(cls) and cls._fields == tuple(fields):  # type: ignore[attr-defined]
+    cls = find_class(d.exactly(y["class"], str))
+    if cls is not None and is_namedtuple(cls) and cls._fields == tuple(fields):  # type: ignore[attr-defined]
         return tuple.__new__(cls, fields.values())
     d.warn("there is no named tuple %.200s of %.200s among the imported modules" % (y["class"], ", ".join(fields)))
     return {"$namedtuple": y}
@@ -653,8 +574,8 @@ def _decode_dataclass(d: _Decoder, y: Any) -> Any:
     """Fields that the class has got since are set to their defaults; one that it has no longer is a warning."""
     d.fields(y, "class", "fields")
     have = d.mapping(y["fields"])
-    cls = _find_class(d.exactly(y["class"], str))
-    if cls is not None and _is_plain_dataclass(cls):
+    cls = find_class(d.exactly(y["class"], str))
+    if cls is not None and is_plain_dataclass(cls):
         out: Any = object.__new__(cls)
         for f in dataclasses.fields(cls):
             if f.name not in have and f.default is not dataclasses.MISSING:
@@ -680,9 +601,9 @@ def _decode_pickle(d: _Decoder, y: Any) -> Any:
 
 def _decode_defaultdict(d: _Decoder, y: Any) -> Any:
     name, pairs = y
-    if name is not None and name not in _FACTORIES:
+    if name is not None and name not in FACTORIES:
         _no("a defaultdict of %.80r" % name)
-    return collections.defaultdict(_FACTORIES[name], d.pairs(pairs))
+    return collections.defaultdict(FACTORIES[name], d.pairs(pairs))
 
 
 def _decode_deque(d: _Decoder, y: Any) -> Any:
@@ -715,7 +636,7 @@ def _integer(y: Any) -> int:
 
 def _decode_path(d: _Decoder, y: Any) -> pathlib.PurePath:
     kind, text = y
-    return _PATHS[kind](d.exactly(d.value(text), str))
+    return PATHS[kind](d.exactly(d.value(text), str))
 
 
 _DECODE: Dict[str, Callable[[_Decoder, Any], Any]] = {

@@ -108,6 +108,10 @@ def _stateful_item(name: str, at: Any) -> Item:
         if saved == {} and type(at).__name__ == "GradScaler" and at.is_enabled():
             return "%s was disabled when the step was taken: it begins with its own scale" % name
         said = at.load_state_dict(saved)
+        if any(c.__name__ == "StatefulDataLoader" for c in type(at).__mro__):
+            # It makes the iterator that the program's loop will take. That draws random numbers, and the uninterrupted
+            # run did so at the beginning of the epoch: it must happen before the random generators are restored.
+            at.state_dict()
         return "%s: %s" % (name, said) if isinstance(at, OptimGroups) and said else None
 
     return Item(name, at.state_dict, put)

@@ -225,9 +225,17 @@ def _mismatch(entry: Entry, saved: "Tensor", cast: bool) -> List[str]:
 def _unexpected(
     checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], entries: List[Entry], pairs: List[Tuple[Entry, "Tensor"]]
 ) -> List[str]:
-    """Tensors of the step that belong to what was given, and that nothing in the program takes."""
+    """Tensors of the step that belong to what was given, and that nothing in the program takes.
+
+    A tied weight that the step has twice (DCP saves it so) is taken under both names if both have the same elements.
+    """
     components = {entry.component for entry in entries}
     taken = {tensor.key for _, tensor in pairs}
+    for entry, tensor in pairs:
+        for alias in entry.aliases:
+            twin = source.get(f"{entry.component}/{alias}")
+            if twin is not None and twin.fingerprint is not None and twin.fingerprint == tensor.fingerprint:
+                taken.add(twin.key)
     return [key for key in source if key.partition("/")[0] in components and key not in taken]
 
 

@@ -127,7 +127,8 @@ def plain_check(tensor: "torch.Tensor") -> None:
         raise Unsupported("it has %d dimensions: at most %d are possible" % (tensor.dim(), _abi.CKPT_DIMS_MAX))
     if not tensor.is_contiguous():
         _overlap_check(tensor)
-    dtype_of(tensor.dtype)
+    if dtype_of(tensor.dtype) == _abi.CKPT_F4 and tensor.dim() == 0:
+        raise Unsupported("it is one byte of two 4-bit numbers without a dimension: give it the shape [1]")
 
 
 def _subclass_check(tensor: "torch.Tensor") -> None:

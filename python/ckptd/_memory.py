@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training state in memory that the daemon reads: `class Arena` and `materialise`. `run` calls them.
 
-A storage is torch's name for a piece of memory that one or more tensors share. `Arena.move_in` copies the bytes of each
-storage into memory of `alloc` (ckpt_alloc), exchanges the storage's pointer, and frees the old memory. The storage stays the
-same object, so parameters, views, DTensor locals, FSDP2's padded shards, tensors saved for backward and the optimizer's lists
-all follow, and none of them is told. How `run` uses it:
+A storage is torch's name for a piece of memory that one or more tensors share. `Arena.move_in` copies the bytes of
+each storage into memory of `alloc` (ckpt_alloc), exchanges the storage's pointer, and frees the old memory. The
+storage stays the same object, so parameters, views, DTensor locals, FSDP2's padded shards, tensors saved for backward
+and the optimizer's lists all follow, and none of them is told. How `run` uses it:
 
     arena = Arena(handle.alloc)
     materialise(model, arena)                       # only if something is on the meta device
@@ -12,27 +12,31 @@ all follow, and none of them is told. How `run` uses it:
     ...                                             # call it again for state that is made later
     arena.close()                                   # after ckpt_detach: the tensors stay where they are and stay usable
 
-**Exchange.** `UntypedStorage._swap_data_ptr_(other)` (torch 2.15) exchanges the DataPtr, the size, `resizable`, the allocator
-and the access flags of two storages (c10::StorageImpl::swap_data_ptr). It asks that both are on one device and that both have
-the same number of bytes, or one of them none. A copy-on-write storage gets its own memory first. Tensors, sizes, strides and
-version counters do not change. A moved storage is not resizable: `storage.resize_()` raises an error, where it would have left
-the daemon with other memory. Older versions of torch have no such call. There each alias that is found gets `set_`: the tensors
-given, DTensor locals, FSDP2's padded shards. The storage's use count tells whether a tensor is missing. Then the storage stays
-where it is, and the tensors that the garbage collector knows are named. So no alias is ever left behind.
+**Exchange.** `UntypedStorage._swap_data_ptr_(other)` (torch 2.15) exchanges the DataPtr, the size, `resizable`, the
+allocator and the access flags of two storages (c10::StorageImpl::swap_data_ptr). It asks that both are on one device
+and that both have the same number of bytes, or one of them none. A copy-on-write storage gets its own memory first.
+Tensors, sizes, strides and version counters do not change. A moved storage is not resizable: `storage.resize_()`
+raises an error, where it would have left the daemon with other memory. Older versions of torch have no such call.
+There each alias that is found gets `set_`: the tensors given, DTensor locals, FSDP2's padded shards. The storage's
+use count tells whether a tensor is missing. Then the storage stays where it is, and the tensors that the garbage
+collector knows are named. So no alias is ever left behind.
 
-**What stays where it is** ("foreign", the library copies it through a thread): memory that torch cannot resize, because numpy,
-safetensors, a file or another owner has it too; memory shared with other processes; device memory; sparse tensors and unknown
-subclasses; memory of another run that is still attached in this process. A tensor that was given away through DLPack cannot be
-recognised: its consumer keeps a pointer to memory that is freed here. Export after attach, not before.
+**What stays where it is** ("foreign", the library copies it through a thread): memory that torch cannot resize,
+because numpy, safetensors, a file or another owner has it too; memory shared with other processes; device memory;
+sparse tensors and unknown subclasses; memory of another run that is still attached in this process. A tensor that was
+given away through DLPack cannot be recognised: its consumer keeps a pointer to memory that is freed here. Export
+after attach, not before.
 
-**How much.** ckpt_alloc makes all of its memory resident. One request for everything would double the memory of the process, so
-`move_in` asks in pieces of at most the largest storage, 64 MiB, or a 64th of all, whichever is largest, and frees the old memory
-as it goes. (Of tensors of less than two pages the C library keeps the old memory, for its next use.) `materialise` asks once, for nothing has to be freed.
+**How much.** ckpt_alloc makes all of its memory resident. One request for everything would double the memory of the
+process, so `move_in` asks in pieces of at most the largest storage, 64 MiB, or a 64th of all, whichever is largest,
+and frees the old memory as it goes. (Of tensors of less than two pages the C library keeps the old memory, for its
+next use.) `materialise` asks once, for nothing has to be freed.
 
-**Fork.** Memory from ckpt_alloc is shared with children of fork, as it is with the daemon. A DataLoader worker reads the
-present parameters, not those of the time of the fork. If it writes to a parameter or a buffer, it writes to the trainer's.
-A worker that changes a module must change a copy (`copy.deepcopy(module)`), as with `share_memory()`. Its exit unmaps nothing
-in the parent and detaches nothing. `move_in` in a child moves into the child's own memory and leaves the parent's alone.
+**Fork.** Memory from ckpt_alloc is shared with children of fork, as it is with the daemon. A DataLoader worker reads
+the present parameters, not those of the time of the fork. If it writes to a parameter or a buffer, it writes to the
+trainer's. A worker that changes a module must change a copy (`copy.deepcopy(module)`), as with `share_memory()`. Its
+exit unmaps nothing in the parent and detaches nothing. `move_in` in a child moves into the child's own memory and
+leaves the parent's alone.
 
 **Threads.** Nobody may use the tensors while they are moved. A move takes as long as a copy of the bytes.
 """
@@ -43,7 +47,8 @@ import ctypes
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Union
 
 if TYPE_CHECKING:
     import torch
@@ -108,17 +113,17 @@ class _Store:
         self.pinned = False
 
 
-# All memory that any arena of this process has asked for. It is never unmapped (CKPT_KEEP_MEMORY), so it is never forgotten.
+# All memory that any arena of this process has asked for. It is never unmapped (CKPT_KEEP_MEMORY), and stays listed.
 _pieces: List[_Piece] = []
 
 
 class Arena:
     """Memory for training state.
 
-    alloc(nbytes) returns the address of nbytes zeroed bytes, 64-byte aligned, that stay mapped until the process exits:
-    ckpt_alloc with CKPT_KEEP_MEMORY. register(address, nbytes) locks pages for the GPU's copy engine and returns whether it
-    could; None: cudaHostRegister, where torch has a CUDA runtime. It is called only for memory that replaces pinned memory.
-    """
+    alloc(nbytes) returns the address of nbytes zeroed bytes, 64-byte aligned, that stay mapped until the process
+    exits: ckpt_alloc with CKPT_KEEP_MEMORY. register(address, nbytes) locks pages for the GPU's copy engine and
+    returns whether it could; None: cudaHostRegister, where torch has a CUDA runtime. It is called only for memory
+    that replaces pinned memory. """
 
     def __init__(self, alloc: Callable[[int], int], register: Optional[Callable[[int, int], bool]] = None) -> None:
         self._alloc = alloc
@@ -177,7 +182,8 @@ class Arena:
         return list(self._stay.values())
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Ask once for nbytes that later calls of `storage` use. Errors: those of alloc; MemoryError if pages cannot be locked."""
+        """Ask once for nbytes that later calls of `storage` use. Errors: those of alloc; MemoryError if pages cannot
+        be locked."""
         if nbytes > 0:
             self._ask(nbytes, pinned)
 
@@ -193,7 +199,8 @@ class Arena:
         return _bytes_at(at, nbytes).untyped_storage()
 
     def close(self) -> None:
-        """The handle is detached. The memory stays, and so do the tensors in it; a later run may move them to its own."""
+        """The handle is detached. The memory stays, and so do the tensors in it; a later run may move them to its
+        own."""
         for piece in self._mine:
             piece.retired = True
 
@@ -215,7 +222,7 @@ class Arena:
             piece.pinned = False  # it is good memory for what need not be pinned
             self._mine.append(piece)
             _pieces.append(piece)
-            raise MemoryError(f"{nbytes} bytes of shared memory cannot be page-locked (cudaHostRegister), which this tensor needs")
+            raise MemoryError(f"{nbytes} bytes cannot be page-locked (cudaHostRegister), which this tensor needs")
         self._mine.append(piece)
         _pieces.append(piece)
 
@@ -246,9 +253,12 @@ class Arena:
         return refused
 
 
-def tensors_of(entries: "Iterable[Entry]", modules: "Iterable[torch.nn.Module]" = ()) -> "List[Tuple[str, torch.Tensor]]":
-    """What `Arena.move_in` must be given for these entries, with names: the tensors, the views in their layouts, and the
-    padded shards that FSDP2 keeps in these modules. Without `_swap_data_ptr_`, all aliases must be in one call."""
+def tensors_of(
+    entries: "Iterable[Entry]", modules: "Iterable[torch.nn.Module]" = ()
+) -> "List[Tuple[str, torch.Tensor]]":
+    """What `Arena.move_in` must be given for these entries, with names: the tensors, the views in their layouts, and
+    the padded shards that FSDP2 keeps in these modules. Without `_swap_data_ptr_`, all aliases must be in one
+    call."""
     found = []
     for entry in entries:
         found.append((entry.key, entry.home.value))
@@ -262,7 +272,8 @@ def tensors_of(entries: "Iterable[Entry]", modules: "Iterable[torch.nn.Module]" 
 
 
 def plain_tensors(tensor: "torch.Tensor") -> "Iterator[torch.Tensor]":
-    """The plain tensors under a tensor: a DTensor's local, what a wrapper subclass flattens to, or the tensor itself."""
+    """The plain tensors under a tensor: a DTensor's local, what a wrapper subclass flattens to, or the tensor
+    itself."""
     local = getattr(tensor, "_local_tensor", None)
     shards = getattr(tensor, "_local_shards", None)  # LocalShardsWrapper
     if local is not None:
@@ -280,9 +291,8 @@ def plain_tensors(tensor: "torch.Tensor") -> "Iterator[torch.Tensor]":
 def fsdp_params(model: "torch.nn.Module") -> Iterator[Any]:
     """FSDP2's FSDPParam objects of a model, each once.
 
-    torch 2.4 to 2.15: FSDPModule._get_fsdp_state() gives an FSDPState with `_fsdp_param_group` or, in newer ones, a list
-    `_fsdp_param_groups`; a group has `fsdp_params`.
-    """
+    torch 2.4 to 2.15: FSDPModule._get_fsdp_state() gives an FSDPState with `_fsdp_param_group` or, in newer ones, a
+    list `_fsdp_param_groups`; a group has `fsdp_params`. """
     seen = set()
     for module in model.modules():
         get_state = getattr(module, "_get_fsdp_state", None)
@@ -300,9 +310,8 @@ def fsdp_params(model: "torch.nn.Module") -> Iterator[Any]:
 def cuda_register(address: int, nbytes: int) -> bool:
     """Lock pages so that a GPU copies from them directly; `Tensor.is_pinned()` is true for them then.
 
-    FSDP2's CPUOffloadPolicy(pin_memory=True) looks at that before the first forward pass and moves what is not pinned into
-    memory of its own, where the daemon would not see it. False: no CUDA runtime here, or it refused.
-    """
+    FSDP2's CPUOffloadPolicy(pin_memory=True) looks at that before the first forward pass and moves what is not pinned
+    into memory of its own, where the daemon would not see it. False: no CUDA runtime here, or it refused. """
     import torch
 
     if not torch.cuda.is_available():
@@ -338,7 +347,8 @@ def _gather(tensors: "Iterable[Union[torch.Tensor, Tuple[str, torch.Tensor]]]") 
             try:
                 storage = plain.untyped_storage()
             except (NotImplementedError, RuntimeError) as error:  # sparse, quantised by an opaque type, ...
-                _log.warning("%s stays where it is: it has no storage (%s)", name or _looks(plain), str(error).split("\n")[0])
+                why = str(error).split("\n")[0]
+                _log.warning("%s stays where it is: it has no storage (%s)", name or _looks(plain), why)
                 continue
             store = stores.setdefault(storage._cdata, _Store(storage))
             label = name or _looks(plain)
@@ -409,7 +419,8 @@ def _exchange(store: _Store, at: int) -> Optional[str]:
 
 
 class _Aliases:
-    """Moves storages by `set_`, where torch cannot exchange pointers. A storage with an alias that is not known stays."""
+    """Moves storages by `set_`, where torch cannot exchange pointers. A storage with an alias that is not known
+    stays."""
 
     def __init__(self, stores: Iterable[_Store]) -> None:
         import torch
@@ -486,7 +497,7 @@ def _say(stays: Sequence[Foreign]) -> None:
         names = [name for stay in some for name in stay.names[:1]]
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         _log.warning(
-            "%d bytes stay outside the memory that the daemon reads, and a thread of this process copies them: %s. It is about %s%s",
+            "%d bytes stay outside the daemon's memory, and a thread of this process copies them, because %s: %s%s",
             sum(stay.nbytes for stay in some), reason, ", ".join(names[:NAMES_SHOWN]), more,
         )  # fmt: skip
 
@@ -494,20 +505,23 @@ def _say(stays: Sequence[Foreign]) -> None:
 # --- the meta device ---
 
 
-def materialise(model: "Union[torch.nn.Module, Sequence[torch.nn.Module]]", arena: Optional[Arena] = None) -> Materialised:
+def materialise(
+    model: "Union[torch.nn.Module, Sequence[torch.nn.Module]]", arena: Optional[Arena] = None
+) -> Materialised:
     """Give every parameter and buffer on the meta device its memory, straight in the arena, filled with zeros.
 
-    The peak is 1.0 times what this rank holds. Parameters stay the same objects (torch.utils.swap_tensors), so an optimizer
-    that was made before keeps them, ties stay ties, and attributes stay. FSDP2's padded shards are made here, so that its
-    lazy_init finds them padded, and pinned if CPUOffloadPolicy(pin_memory=True) asks for it. Without an arena the memory is
-    torch's own. What is not on the meta device is left alone.
+    The peak is 1.0 times what this rank holds. Parameters stay the same objects (torch.utils.swap_tensors), so an
+    optimizer that was made before keeps them, ties stay ties, and attributes stay. FSDP2's padded shards are made
+    here, so that its lazy_init finds them padded, and pinned if CPUOffloadPolicy(pin_memory=True) asks for it.
+    Without an arena the memory is torch's own. What is not on the meta device is left alone.
 
-    Next, `run.restore()` fills the model. If that returns 0, there was nothing to restore: the user initialises it, as after
-    `model.to_empty()`, for example `model.init_weights()` or each module's `reset_parameters()`. Buffers that no checkpoint
-    holds (persistent=False) are listed in the result and in the log, because no restore fills them.
+    Next, `run.restore()` fills the model. If that returns 0, there was nothing to restore: the user initialises it,
+    as after `model.to_empty()`, for example `model.init_weights()` or each module's `reset_parameters()`. Buffers
+    that no checkpoint holds (persistent=False) are listed in the result and in the log, because no restore fills
+    them.
 
-    Errors: TypeError for a parameter whose shape or type is not known; MemoryError, or what alloc raises, without memory.
-    """
+    Errors: TypeError for a parameter whose shape or type is not known; MemoryError, or what alloc raises, without
+    memory. """
     import torch
 
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -609,8 +623,9 @@ class _MetaPlan:
         return new
 
     def become(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """Make a parameter or buffer of the meta device a real one. Returns the object that is real now: `tensor` itself,
-        or, if something holds on to its insides (a weak reference, a gradient's graph), a new one that takes its place."""
+        """Make a parameter or buffer of the meta device a real one. Returns the object that is real now: `tensor`
+        itself, or, if something holds on to its insides (a weak reference, a gradient's graph), a new one that takes
+        its place."""
         import torch
 
         local = getattr(tensor, "_local_tensor", None)
@@ -660,7 +675,8 @@ def _meta_plain(name: str, tensor: "torch.Tensor") -> "List[torch.Tensor]":
     import torch
 
     local: "torch.Tensor" = getattr(tensor, "_local_tensor", tensor)
-    if type(local) is not torch.Tensor and not isinstance(local, torch.nn.Parameter) or hasattr(local, "__tensor_flatten__"):
+    usual = type(local) is torch.Tensor or isinstance(local, torch.nn.Parameter)
+    if not usual or hasattr(local, "__tensor_flatten__"):
         raise TypeError(f"{name} is a {type(local).__name__} on the meta device: give it memory before ckptd.attach")
     return [local]
 

@@ -145,6 +145,11 @@ class Tensor:
         return self._record["of"] or None
 
     @property
+    def fingerprint(self) -> Optional[str]:
+        """Of its elements: equal for equal elements, whatever the mesh. None: not known."""
+        return None if self._record["fingerprint"] is None else str(self._record["fingerprint"])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all its elements."""
         return int(self._record["bytes"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _arguments, _lib, _state, errors
 from ._memory import Arena, materialise, tensors_of
@@ -74,6 +74,7 @@ class Training:
 
     def _collect(self) -> None:
         """The entries as they are now. UnsupportedState: something cannot be saved."""
+        reshard(self.modules)
         rank, world = self._handle.rank, self._handle.world
         state = _state.collect(self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components)
         state.check()
@@ -143,7 +144,7 @@ class Training:
         try:
             self._collect()
         except _state.UnsupportedState as e:
-            return "%s\nThe other ranks' part of this step is never committed without this one" % e
+            return "%s\nNo rank saves this step" % e
         if new and self._arena is not None:
             known = self.session.entries
             self._arena.move_in(tensors_of([e for e in self.state.entries if e.key not in known]))
@@ -184,7 +185,7 @@ class Training:
             return None
         self._aliased = aliased
         return (
-            "%s. No snapshot is taken of step %d; the other ranks' part of it is never committed without this one"
+            "%s. No rank saves step %d"
             % ("; ".join(sentence(c) for c in changes[: _arguments.NAMED]), step)
         )
 
@@ -197,8 +198,8 @@ class Training:
             if kind is Kind.NEW:
                 log.info("optimizer state that was made since is saved, too, from now on: %s", names)
                 continue
-            text = "%d tensors of the training state were %s after step %d: %s (%s). They are saved as they are now%s" % (
-                len(some), kind.value, min(c.since for c in some), names, some[0].detail, stale)  # fmt: skip
+            text = "tensors of the training state were %s after step %d (%d of them): %s (%s). They are saved as they are now%s" % (
+                kind.value, min(c.since for c in some), len(some), names, some[0].detail, stale)  # fmt: skip
             log.warning("%s", text)
             if not self._said.get(kind):
                 self._said[kind] = True
@@ -206,12 +207,26 @@ class Training:
 
     def close(self) -> None:
         """The handle is detached: the memory stays with the tensors in it."""
+        if self._watch is not None:
+            self._watch.close()
         if self._arena is not None:
             self._arena.close()
 
 
 def sentence(change: Change) -> str:
     return "%s was %s (%s; it was right at step %d)" % (change.name, change.kind.value, change.detail, change.since)
+
+
+def reshard(modules: Iterable[Any]) -> None:
+    """Let FSDP2 free what it has gathered: its modules have their shards as parameters again. Nothing is communicated.
+
+    After a forward pass without a backward pass the root module keeps the gathered parameters, and its next forward pass
+    uses them, whatever the shards hold by then.
+    """
+    for module in modules:
+        for part in module.modules():
+            if hasattr(part, "_get_fsdp_state") and hasattr(part, "reshard"):
+                part.reshard()
 
 
 def _made(optims: Sequence[Any]) -> int:

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the tensors of the checkpoint still where they were declared? `class Watch`, which `run` asks before each snapshot.
+"""Are the tensors of the checkpoint still where they were declared? `class Watch`, which `run` asks before each
+snapshot.
 
-Training programs replace tensors: `load_state_dict(assign=True)`, `.to()`, `p.data =`, an optimizer's `load_state_dict`. A
-snapshot of the old memory would commit old values in silence. `run` does this:
+Training programs replace tensors: `load_state_dict(assign=True)`, `.to()`, `p.data =`, an optimizer's
+`load_state_dict`. A snapshot of the old memory would commit old values in silence. `run` does this:
 
     watch = Watch(entries, modules=[model], optimizers=[optim], step=start)
     for change in watch.check(step):        # before the snapshot of this step
-        ...                                 # REPLACED: ckpt_tensor_move to change.value; others: collect anew, drop and add
+        ...                                 # REPLACED: ckpt_tensor_move to change.value; others: drop and add
     watch.renew(entries, step)              # after `run` has dealt with them, and whenever it collected anew
 
 A change that is not dealt with is returned by every check that looks at it.
 
-**What is looked at, when.** Each check compares, for up to 2,000 entries, the object at `home.mapping[home.key]`, the identity
-of a DTensor's local, and the address of the data. Of more entries, another 2,000 are compared each time, in turn. In addition
-each check compares, for all of them: the optimizers' state dictionaries (the objects and their lengths), the modules' children, and
-the address of one parameter of each module, which `.to()` moves. It also learns of every parameter, buffer and module that is
-registered anew, as `load_state_dict(assign=True)` does. If any of these has changed, all entries are compared. The lengths of the
-modules' dictionaries are compared in turn. Shapes, strides, dtypes and sizes of storages are compared where an address has
-changed, in a full check, and otherwise for a sixteenth of the entries each time. `Change.since` is the last step at which
-the tensor is known to have been right.
+**What is looked at, when.** Each check compares, for up to 2,000 entries, the object at `home.mapping[home.key]`, the
+identity of a DTensor's local, and the address of the data. Of more entries, another 2,000 are compared each time, in
+turn. In addition each check compares, for all of them: the optimizers' state dictionaries (the objects and their
+lengths), the modules' children, and the address of one parameter of each module, which `.to()` moves. It also learns
+of every parameter, buffer and module that is registered anew, as `load_state_dict(assign=True)` does. If any of these
+has changed, all entries are compared. The lengths of the modules' dictionaries are compared in turn. Shapes, strides,
+dtypes and sizes of storages are compared where an address has changed, in a full check, and otherwise for a sixteenth
+of the entries each time. `Change.since` is the last step at which the tensor is known to have been right.
 
 Time: about 0.2 us for each tensor of up to 2,000, and 0.1 us for each of 7,600 (tests/bench/watch_row.py prints it).
 
-What cannot be seen: that somebody writes to memory at the wrong time (ckpt_guard looks for that), and parameters that FSDP2 has
-gathered at the moment: what is watched then is the sharded parameter, which FSDP2 keeps.
-"""
+What cannot be seen: that somebody writes to memory at the wrong time (ckpt_guard looks for that), and parameters that
+FSDP2 has gathered at the moment: what is watched then is the sharded parameter, which FSDP2 keeps. """
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Kind(enum.Enum):
 class Change(NamedTuple):
     """One difference between what was declared and what is there.
 
-    entry: what was declared; None for NEW. name: of the tensor (component/name), for NEW the place. value: the tensor that is there
-    now, if there is one. since: the last step at which it is known to have been right. detail: one sentence for the log.
-    """
+    entry: what was declared; None for NEW. name: of the tensor (component/name), for NEW the place. value: the tensor
+    that is there now, if there is one. since: the last step at which it is known to have been right. detail: one
+    sentence for the log. """
 
     kind: Kind
     entry: "Optional[Entry]"
@@ -165,7 +165,8 @@ class _Turn:
     def suspects(self) -> List[int]:
         """The entries whose object or address is not what it was."""
         wrong = [
-            i for i, (there, value, plain, address) in enumerate(zip(self.there(), self.values, self.plain, self.addresses))
+            i for i, (there, value, plain, address)
+            in enumerate(zip(self.there(), self.values, self.plain, self.addresses))
             if there is not value or plain.data_ptr() != address
         ]  # fmt: skip
         for value, local in zip(self.wrapped, self.locals):
@@ -205,8 +206,8 @@ class _Structure:
         self.known.update({id(inner): _tensor_keys(inner) for _, _, some in self.optimizers for inner in some})
 
     def right(self, turn: int, turns: int) -> bool:
-        """Are the dictionaries the same objects, of the same lengths? Lengths of modules' dictionaries are compared in turns: what
-        is registered in them calls a hook."""
+        """Are the dictionaries the same objects, of the same lengths? Lengths of modules' dictionaries are compared
+        in turns: what is registered in them calls a hook."""
         for (optim, state, inner), (lengths, length) in zip(self.optimizers, self.inner):
             if optim.state is not state or len(state) != length:
                 return False
@@ -259,9 +260,8 @@ class _Structure:
 class Watch:
     """Compares the tensors of the checkpoint with what was declared.
 
-    entries: as `_state.collect` made them. modules, optimizers: those that hold them; without them, a replaced dictionary of
-    state is not noticed. step: the last one at which the entries are known to be right.
-    """
+    entries: as `_state.collect` made them. modules, optimizers: those that hold them; without them, a replaced
+    dictionary of state is not noticed. step: the last one at which the entries are known to be right. """
 
     def __init__(
         self,
@@ -297,7 +297,8 @@ class Watch:
         self._registered = False
 
     def check(self, step: int, full: bool = False) -> List[Change]:
-        """What has changed, in the order of the entries; NEW at the end. full: compare all entries, in every respect."""
+        """What has changed, in the order of the entries; NEW at the end. full: compare all entries, in every
+        respect."""
         self._gathered = self._params = None  # made again when they are needed
         whole = full or self._registered
         moved = not self._structure.right(0 if whole else self._next, 1 if whole else len(self._turns))
@@ -382,7 +383,8 @@ class Watch:
             if nbytes == 0 or plain.untyped_storage().data_ptr() == 0:
                 return change(Kind.FREED, there, "has no memory: its storage was freed")
             if nbytes < storage_end(plain):
-                return change(Kind.RESIZED, there, f"needs {storage_end(plain)} bytes of its storage, which has {nbytes}")
+                need = storage_end(plain)
+                return change(Kind.RESIZED, there, f"needs {need} bytes of its storage, which has {nbytes}")
         same_object = there is value and plain is turn.plain[i] and now.address == seen.address
         if same_object:  # then only a look at shapes can have found it
             since = turn.deep_step[next(k for k, (first, end) in enumerate(turn.parts()) if first <= i < end)]
@@ -417,8 +419,8 @@ class Watch:
 
 
 def _hooks(watch: Watch) -> List[Any]:
-    """Hooks of torch for every parameter, buffer and child that any module registers: torch 2.0 to 2.15. They are not on the
-    user's modules, which can still be copied and pickled."""
+    """Hooks of torch for every parameter, buffer and child that any module registers: torch 2.0 to 2.15. They are not
+    on the user's modules, which can still be copied and pickled."""
     from torch.nn.modules import module as torch_module
 
     ref = weakref.ref(watch)
@@ -439,8 +441,8 @@ def _hooks(watch: Watch) -> List[Any]:
 
 
 def _aliased(found: List[Change], turns: Sequence[_Turn]) -> List[Change]:
-    """Name those whose new memory is another tensor's. Memory that had two names from the start is not named, nor are ranges
-    with gaps, for two of them can overlap and share no element."""
+    """Name those whose new memory is another tensor's. Memory that had two names from the start is not named, nor are
+    ranges with gaps, for two of them can overlap and share no element."""
     moved = {id(change.entry): change for change in found}
     spans: List[Tuple[int, int, int, "Entry"]] = []  # start, end, start at the declaration
     for turn in turns:
@@ -451,7 +453,8 @@ def _aliased(found: List[Change], turns: Sequence[_Turn]) -> List[Change]:
                     continue
                 plain = _plain(change.value)
             if plain.numel() and plain.is_contiguous():
-                spans.append((plain.data_ptr(), plain.data_ptr() + plain.numel() * plain.element_size(), seen.address, entry))
+                start = plain.data_ptr()
+                spans.append((start, start + plain.numel() * plain.element_size(), seen.address, entry))
     spans.sort(key=lambda span: span[:2])
     other: Dict[int, "Entry"] = {}
     widest = None

@@ -330,7 +330,7 @@ class _Place:
 
     rank: int
     world: int
-    generation: int
+    launch: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,7 +367,7 @@ class _Session:
             socket=options.socket,
             rank=place.rank,
             world=place.world,
-            generation=place.generation,
+            launch=place.launch,
             timeout=options.timeout,
             flags=flags,
         )
@@ -552,7 +552,7 @@ class Writer(StorageWriter):
         self.names = names
         self.step = step
         self._given = step
-        self._generation = 0
+        self._launch = 0  # a number that no other launch of the job has; the coordinator's counts
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """DCP: a save begins."""
@@ -581,10 +581,10 @@ class Writer(StorageWriter):
 
     def prepare_global_plan(self, plans: List[_planner.SavePlan]) -> List[_planner.SavePlan]:
         """DCP, on the coordinator: each rank learns its number in the process group that DCP uses."""
-        if not self._generation:
-            self._generation = time.time_ns() // 1_000_000  # above that of every launch before, whoever counted it
+        if not self._launch:
+            self._launch = time.time_ns()
         return [
-            dataclasses.replace(plan, storage_data=_Place(rank, len(plans), self._generation))
+            dataclasses.replace(plan, storage_data=_Place(rank, len(plans), self._launch))
             for rank, plan in enumerate(plans)
         ]
 
@@ -629,6 +629,7 @@ class Writer(StorageWriter):
             mine = [key for key in _sessions if key[0] == os.getpid() and key[1] == self._options]
             for key in mine:
                 _sessions.pop(key).handle.detach()
+        self._launch = 0
 
     def storage_meta(self) -> Optional[Any]:
         """DCP: what it may note about the storage."""

@@ -26,7 +26,7 @@ from ._extra import ExtraError
 from ._launch import launch
 from ._outcome import Outcomes, warn
 from ._signals import Signals
-from ._training import Training
+from ._training import Training, reshard
 
 log = logging.getLogger("ckptd")
 
@@ -240,7 +240,7 @@ class Run:
             raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
-            self._outcomes.passing("torn", self._newest, str(self._error(errno.ENOENT, "")))
+            self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
         self._last = bool(self._handle.last(step))
         self._inside = step
 
@@ -264,9 +264,12 @@ class Run:
     def _snapshot(self, step: int, flags: int, notes: Mapping[str, float]) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
         self._due = step
+        assert self._blobs is not None
         try:
             problem = self._training.follow(step)
             if problem:
+                with self._blobs.refused():
+                    self._handle.snapshot(step, flags)
                 self._outcomes.unsaved("unmarked", step, errors.error("snapshot", errno.EFAULT, problem))
                 return False
             self._collect(step)
@@ -433,12 +436,14 @@ class Run:
                 self._handle.wait(self._taken, _lib.CKPT_STAGED, self._timeout)
         self._handle.guard()
         got = self._handle.restore(None, _lib.CKPT_PEEK, average.component, timeout=self._timeout)
+        reshard(self._training.modules)
         try:
             average.enter(self._training.state.entries)
             self._averaging = name
             yield got.step
         finally:
             self._averaging = ""
+            reshard(self._training.modules)  # what was gathered are averages
             average.leave()
 
     def _average(self, name: str) -> _averaged.Average:

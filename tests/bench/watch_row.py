@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long ckptd._watch.Watch.check takes: VENV/bin/python tests/bench/watch_row.py [ROUNDS]
 
-One row for each kind of state: microseconds for a check, the median and the 90th percentile of ROUNDS, and the median for 1,000
-tensors of the state. The limit is 250 us for 1,000; the program exits with 1 if a row is above it. Of more than 2,000 tensors
-a check compares 2,000, and of the others the dictionaries and one parameter of each module, which the row's time has, too.
-"""
+One row for each kind of state: microseconds for a check, the median and the 90th percentile of ROUNDS, and the median
+for 1,000 tensors of the state. The limit is 250 us for 1,000; the program exits with 1 if a row is above it. Of more
+than 2,000 tensors a check compares 2,000, and of the others the dictionaries and one parameter of each module, which
+the row's time has, too. """
 
 import pathlib
 import statistics
@@ -56,7 +56,8 @@ def row(name, layers, rounds, mesh=None):
     looked = len(entries) / turns
     median, high = statistics.median(times), statistics.quantiles(times, n=10)[-1]
     per = median * 1000 / len(entries)
-    print(f"{name:28} {len(entries):6} tensors, {looked:6.0f} compared: {median:7.1f} us ({high:.1f}), {per:6.1f} us for 1,000")
+    time_ = f"{median:7.1f} us ({high:.1f}), {per:6.1f} us for 1,000"
+    print(f"{name:28} {len(entries):6} tensors, {looked:6.0f} compared: {time_}")
     return per
 
 

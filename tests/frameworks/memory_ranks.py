@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_memory.py and test_watch.py share: memory that stands for ckpt_alloc's, a training step, ranks as processes."""
+"""What test_memory.py and test_watch.py share: memory that stands for ckpt_alloc's, a training step, ranks as
+processes."""
 
 import ctypes
 import mmap
@@ -113,7 +114,8 @@ def on_ranks(world, body):
 
 
 def in_process(body):
-    """Run body() in a fresh process: for what is measured, or cannot be undone. Raises AssertionError with its traceback."""
+    """Run body() in a fresh process: for what is measured, or cannot be undone. Raises AssertionError with its
+    traceback."""
     context = processes()
     out = context.Queue()
     process = context.Process(target=_alone, args=(body, out), daemon=True)

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional
 import gpt
 import ranks
 
+import ckptd
+
 
 def _state(trainer: gpt.Trainer) -> Dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -39,8 +41,6 @@ def _train(trainer: gpt.Trainer, first: int, last: int) -> None:
 def save(rank: Any, kind: str, how: str, steps: List[int], background: str = "") -> Dict[str, Any]:
     """Train, and dcp.save at each of the steps. What was there at the last one."""
     import torch.distributed.checkpoint as dcp
-
-    import ckptd
 
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
@@ -71,8 +71,6 @@ def load(rank: Any, kind: str, how: str, path: str, steps: int = 0) -> Dict[str,
     """dcp.load into a fresh trainer."""
     import torch.distributed.checkpoint as dcp
 
-    import ckptd
-
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     _train(trainer, 0, 1)  # other values than those that are loaded
     state = _state(trainer)
@@ -102,8 +100,6 @@ def attached(rank: Any, kind: str, how: str, steps: int) -> Dict[str, Any]:
 def load_attached(rank: Any, kind: str, how: str, path: str) -> Dict[str, Any]:
     import torch.distributed.checkpoint as dcp
 
-    import ckptd
-
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
     _train(trainer, 0, 1)
     state = {k: v for k, v in _state(trainer).items() if k != "epoch"}
@@ -111,13 +107,22 @@ def load_attached(rank: Any, kind: str, how: str, path: str) -> Dict[str, Any]:
     return {"digests": _digests(state), "groups": state["optim"]["param_groups"]}
 
 
+def attach_after(rank: Any, kind: str, how: str) -> Dict[str, Any]:
+    """attach restores what dcp.save stored; only what DCP does not know is missing."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    run = rank.attach(trainer.model, trainer.optim)
+    restored = run.restore(strict=False)
+    digests = trainer.digests()
+    run.detach()
+    missing, unused = list(restored.missing), list(restored.unused)
+    return {"step": int(restored), "missing": missing, "unused": unused, "digests": digests}
+
+
 def refusals(rank: Any) -> List[str]:
     """What each wrong save says, by rank."""
     import torch
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
-
-    import ckptd
 
     def attempt(writer: Any, checkpoint_id: Optional[str], **options: Any) -> str:
         try:
@@ -154,8 +159,6 @@ def no_daemon(rank: Any) -> str:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
-    import ckptd
-
     os.environ["CKPTD_DISABLE"] = "1"
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.dir + "/nobody", timeout=5)
     try:
@@ -169,8 +172,6 @@ def changing(rank: Any) -> List[Dict[str, Any]]:
     """Saves whose plans differ: other tensors, other shapes, other dtypes, larger objects."""
     import torch
     import torch.distributed.checkpoint as dcp
-
-    import ckptd
 
     writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
     scalar, turned = torch.tensor(2.5, dtype=torch.float64), torch.arange(6).view(2, 3).t()
@@ -243,6 +244,20 @@ class Dcp(ranks.Case):
                         self.assertEqual(set(mine), set(theirs))
                         self.assertEqual([k for k in theirs if k != "params" and mine[k] != theirs[k]], [])
             job.daemon_stop()
+
+    def test_attach_goes_on_from_what_dcp_saved(self) -> None:
+        job = self.job()
+        job.run(4, save, "fsdp4", "foreach", [1, 2])
+        expected = self._expected(job)
+        model = gpt.build("plain")
+        self.assertEqual(ckptd.load(job.store, model).unexpected, ())
+        wrong = [k for k, v in model.state_dict().items() if gpt.digest(v) != expected["plain"][0].get("model/" + k)]
+        self.assertEqual(wrong, ["head.weight"])  # which `expected` knows by its first name
+        for r, got in enumerate(job.run(2, attach_after, "ddp2", "foreach")):
+            self.assertEqual(got["step"], 2)
+            # DCP saves a tied weight twice.
+            self.assertEqual((got["missing"], got["unused"]), (["blob/optim.groups"], ["model/head.weight"]))
+            self._same(got["digests"], expected["ddp2"][r], f"rank {r}")
 
     def test_a_save_that_stores_nothing_is_an_exception_on_every_rank(self) -> None:
         job = self.job()

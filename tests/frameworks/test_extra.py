@@ -684,5 +684,67 @@ class Daemon(rig.Case):
             _codec.decode(raw)
 
 
+TRAIN = """
+import os, random, signal, sys, warnings
+import numpy, torch, ckptd
+from torchdata.stateful_dataloader import StatefulDataLoader
+warnings.simplefilter("ignore")
+socket, store, last, die, workers = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+torch.manual_seed(1); random.seed(1); numpy.random.seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.Dropout(0.3), torch.nn.Linear(9, 1))
+optim = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))
+sched = torch.optim.lr_scheduler.LambdaLR(optim, lambda n: 1 / (n + 1))
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+data = StatefulDataLoader(list(range(24)), batch_size=5, shuffle=True, num_workers=workers)
+log = []
+run = ckptd.attach(model, optim, store=store, job="whole", socket=socket, strict=True,
+                   guard="finish",
+                   extra={"sched": sched, "scaler": scaler, "data": data, "log": log, "rng": ckptd.rng()})
+step = run.restore()
+while step < last:
+    for batch in data:
+        x = batch.float()[:, None] * torch.linspace(0, 1, 7) + random.random() + numpy.random.rand()
+        loss = (model(x) ** 2).mean()
+        if step == 3:
+            loss = loss * float("inf")
+        optim.zero_grad()
+        scaler.scale(loss).backward()
+        step += 1
+        log.append([step, batch.tolist(), loss.item().hex(), float(optim.param_groups[0]["lr"]), scaler.get_scale()])
+        with run.step(step, loss=loss):
+            scaler.step(optim); scaler.update(); sched.step()
+        if step == die:
+            run.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == last:
+            break
+run.wait()
+run.detach()
+print(repr(log), [p.tolist() for p in model.parameters()])
+"""
+
+
+class Whole(rig.Case):
+    def train(self, name, last, die, workers):
+        env = dict(os.environ, PYTHONPATH=rig.PACKAGE)
+        command = [sys.executable, "-c", TRAIN, self.socket, os.path.join(self.dir, name)]
+        command += [str(n) for n in (last, die, workers)]
+        p = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * rig.LIMIT)
+        self.assertEqual(p.returncode, -9 if die else 0, p.stderr.decode())
+        return p.stdout
+
+    def test_a_killed_run_ends_as_one_that_was_not_killed(self):
+        try:
+            import torchdata.stateful_dataloader  # noqa: F401
+        except ImportError:
+            self.skipTest("torchdata is not installed")
+        self.daemon()
+        for workers, die in ((0, 5), (2, 8)):  # at the end of an epoch of 5 batches, and in the middle of one
+            expected = self.train("straight%d" % workers, 11, 0, workers)
+            self.assertIn(b"inf", expected, "a step was skipped by the scaler")
+            self.train("killed%d" % workers, 11, die, workers)
+            self.assertEqual(self.train("killed%d" % workers, 11, 0, workers), expected)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -246,6 +246,7 @@ class Held(unittest.TestCase):
         self.refused(torch.zeros(3, device="meta"), "meta device")
         self.refused(torch.zeros((1,) * 17), "17 dimensions")
         self.refused(nn.parameter.UninitializedParameter(), "no shape yet")
+        self.refused(torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "the shape [1]")
         self.refused(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "quantized")
         self.refused(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested")
 

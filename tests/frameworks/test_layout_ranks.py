@@ -15,7 +15,7 @@ SHAPES = ((8, 6), (7, 5), (5,), (1, 3))
 
 
 def check(rank, kind):
-    """In each rank: the parts of every tensor are that part of the whole tensor which ckptctl says that this rank holds."""
+    """In each rank: the parts of every tensor are what ckptctl says that this rank holds."""
     import torch.distributed as dist
     from ckptd import _layout, _optim, _state
     from one_process import ckptctl_says

@@ -401,6 +401,19 @@ class Load(Oracle):
         self.assertEqual(loaded.unexpected, ("model/kind.weight",))
         self.assertEqual(bits(model.fc2.weight), bits(ckptd.load(store)["fc2.weight"].float()))
 
+    def test_one_file_of_parameters_that_are_derived(self) -> None:
+        """Issue 16, 9: the masters are dropped, and their roundings are in the file all the same."""
+        from safetensors.torch import load_file
+
+        store = self.trained("fsdp=2", "--derived", "--average", "fast=constant decay=.9")
+        out = tempfile.mkdtemp(dir=self.directory)
+        with open(out + "/view", "w") as f:
+            f.write(ckptd.view(store))
+        self.ctl("restore", "latest", out + "/a", "-C", store, "--mesh", "rank=1", "--view", out + "/view", "--quiet")
+        state = load_file(out + "/a/rank-00000.safetensors")
+        Demo().to(torch.bfloat16).load_state_dict(state, strict=True)
+        self.assertEqual({k: bits(v) for k, v in state.items()}, {k: bits(v) for k, v in ckptd.load(store).items()})
+
     def test_an_average(self) -> None:
         store = self.trained("fsdp=2", "--derived", "--average", "fast=constant decay=.9")
         model, half = Demo(), Demo().to(torch.bfloat16)

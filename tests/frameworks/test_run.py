@@ -336,6 +336,18 @@ class Steps(One):
         self.assertEqual(run.wait(timeout=SECONDS), 5)
         self.assertEqual(run.restore(), 5)
 
+    def test_a_state_that_was_changed_outside_of_a_step_is_torn_and_never_committed(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(2)
+        with self.assertLogs("ckptd", "WARNING") as logs:
+            train(run, model, optim, 2, 2)
+        self.assertTrue(any("the snapshot of step 1 was torn" in line for line in logs.output), logs.output)
+        self.assertEqual(run.stats()["outcomes"]["torn"], 1)
+        self.assertEqual(run.wait(), 2)
+
     def test_losses_of_all_kinds_are_notes(self):
         job, run, model, optim = self.begun()
         losses = [torch.tensor(1.5, requires_grad=True), 2.5, None, float("nan"), torch.tensor([4.5], dtype=torch.bfloat16), 3]
@@ -461,13 +473,12 @@ class Hazards(One):
 
     def test_an_extra_that_grows_is_saved_whole_and_no_step_is_skipped(self):
         log = []
-        job, run, model, optim = self.begun(extra={"log": log})
+        job, run, model, optim = self.begun(extra={"log": log}, persist_every=1000, slots=4)  # slots are free always
         for step in range(1, 5):
             log.append("x" * 30000)
             train(run, model, optim, step, step)
             self.assertEqual(run.wait("staged"), step)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        run.wait()
         run.detach()
         back = []
         again = self.attach(job, model, optim, extra={"log": back})

@@ -85,7 +85,8 @@ class Wheel(Case):
         return done.stdout.splitlines()[-1]
 
     def run_quietly(self, *command):
-        done = subprocess.run(command, cwd=self.dir, env=clean_environment(), timeout=LIMIT * 2,
+        env = dict(clean_environment(), TMPDIR=self.dir)  # a pip in a zip file leaves its certificates there
+        done = subprocess.run(command, cwd=self.dir, env=env, timeout=LIMIT * 2,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
         self.assertEqual(done.returncode, 0, "%s: %s" % (" ".join(command), done.stdout))
         return done.stdout

@@ -335,6 +335,54 @@ TEST(mistakes_are_refused_and_training_goes_on)
 	team_of(plan("nosink", "fsdp=2", .fresh = true, .slots = 3), mistakes_script, &none);
 }
 
+static void killed_script(struct rank *k)
+{
+	open_rank(k);
+	train(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	host_kill(&H);
+	must_soon(peek(k, CKPT_LATEST, 0) < 0);
+	host_start(&H, NULL);
+	must_reattach(k, 1);
+	MUST_BE(peek(k, 9, 0), -ENOENT);
+	must_peek(k, CKPT_LATEST, 0, 1, 0, 1);
+	train(k, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	must_peek(k, CKPT_LATEST, CKPT_FROM_DISK, 2, 2, 2);
+	MUST(is(k, mine_of[k->rank].w, 2));
+	close_rank(k);
+}
+
+TEST(a_daemon_that_dies_fails_the_look_and_not_the_launch)
+{
+	struct peeking p = { .average = ZERO };
+
+	team_of(plan("killed", "fsdp=1", .fresh = true, .slots = 3), killed_script, &p);
+}
+
+/* Whoever waits for ranks that never come goes on afterwards. */
+static void alone_script(struct rank *k)
+{
+	const struct ckpt_want want = { .size = sizeof want,
+					.flags = CKPT_PEEK,
+					.step = CKPT_LATEST,
+					.deadline_ns = SEC / 10 };
+
+	open_rank(k);
+	train(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	if (k->rank == 0)
+		MUST_BE(rank_want(k, &want), -ETIMEDOUT);
+	rank_meet(k);
+	train(k, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	must_peek(k, CKPT_LATEST, 0, 2, 0, 2);
+	close_rank(k);
+}
+
+TEST(a_rank_that_looks_alone_gives_up_and_trains_on)
+{
+	struct peeking p = { .average = ZERO };
+
+	team_of(plan("alone", "fsdp=2", .fresh = true, .slots = 3), alone_script, &p);
+}
+
 static void unasked_script(struct rank *k)
 {
 	open_rank(k);
