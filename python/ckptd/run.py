@@ -103,6 +103,7 @@ class Run:
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
         self._taken = -1  # the newest step that the library took
+        self._notes: Dict[str, float] = {}  # of step _due
         self._restored = False  # restore was called, and did not fail
         self._restored_step = -1
         self._wait_said = False
@@ -263,7 +264,8 @@ class Run:
 
     def _snapshot(self, step: int, flags: int, notes: Mapping[str, float]) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
-        self._due = step
+        first = self._due < 0
+        self._due, self._notes = step, dict(notes)
         assert self._blobs is not None
         try:
             problem = self._training.follow(step)
@@ -277,7 +279,7 @@ class Run:
                 self._seal_again()
             rc = self._handle.snapshot(step, flags, notes)
         except errors.NotRestorable as e:
-            if not self._restored:  # the program should hear of it at its first step, not after a week
+            if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
             self._outcomes.unsaved("refused", step, e)
             return False
@@ -386,7 +388,7 @@ class Run:
             raise errors.error("wait", errno.EIO, text)
         self._handle.guard()
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
-        if not self._snapshot(step, _lib.CKPT_FINAL, {}):
+        if not self._snapshot(step, _lib.CKPT_FINAL, self._notes):
             why = self._error(errno.EIO, "the snapshot was not taken")
             raise why if why.errno != errno.ENOENT else errors.error("wait", errno.EIO, str(why))
 
@@ -411,7 +413,7 @@ class Run:
             return step
         if self._taken != step:
             self._handle.guard()
-            self._snapshot(step, _lib.CKPT_FINAL, {})
+            self._snapshot(step, _lib.CKPT_FINAL, self._notes if self._due == step else {})
         if wait and self.wait("committed", timeout) != step:
             text = "step %d is in memory only, because of persist_every: use run.step(..., persist=True)" % step
             raise errors.error("wait", errno.ENOENT, text)
