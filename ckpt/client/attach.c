@@ -438,7 +438,8 @@ void drop_socket(ckpt *c)
 /* --- starting a daemon --- */
 /* ckptd lies beside this library (as built, and in a Python wheel), or in the bin of the same tree
  * (as installed, in lib or lib/TRIPLET), or beside the running program, or in PATH. The library's
- * own tree comes first: a program like /usr/bin/python3 may lie beside a ckptd of another version. */
+ * own tree comes first: a program like /usr/bin/python3 may lie beside a ckptd of another
+ * version. */
 static void daemon_path(char *path, size_t bytes)
 {
 	static const char *const via[] = { "", "/../bin", "/../../bin" };

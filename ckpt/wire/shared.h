@@ -131,10 +131,10 @@
  * looks at the marks, which is before it gives slots: so it looks before more than WIRE_SLOTS_MAX
  * new ones can have been marked.
  *
- * LAST: after which step does the whole launch stop? One word of the job page, `LAST << 63 | line <<
- * 55 | n`, is all that decides. n is 1 + the highest step that any rank was told is not the last
- * one; with LAST, 1 + the last step; 0 stands for "before any step". It is changed by
- * compare-and-swap only, and line is kept by all but C:
+ * LAST: after which step does the whole launch stop? One word of the job page decides:
+ * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step of which any rank was told
+ * that it is not the last one, or 0 before any step; with LAST, n is 1 + the last step. The word is
+ * changed by compare-and-swap only, and all changes but C keep line:
  *
  *   # | change                      | by whom, when
  *   A | n -> step + 1, if greater   | client: ckpt_last of a step; it then says "not the last"
