@@ -199,13 +199,13 @@ nothing_beside() { # TREE: a clone must be enough
 no_vla_no_alloca() { # TREE
 	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
 }
-# Tests that documents name by their cases, units, fuzzers and files are there. `oldest` is the example of a verb.
+# Tests that documents name by their cases, units, fuzzers and files are there, and words of torch are in tests that use it. `oldest` is the example of a verb.
 named() { # TREE
 	local f word
 	grep -E '\.md$' "$tmp/files" | while read -r f; do
 		[ -f "$1/$f" ] || continue
 		awk -F'|' '/^\|/ { print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
-			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' || echo "$f: there is no test \"$word\""
+			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' --include='*.py' || echo "$f: there is no test \"$word\""
 		done
 		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|ema|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
 			case $word in
