@@ -399,6 +399,29 @@ class Hazards(One):
         again.restore()
         return bits(model, optim)
 
+    def test_statistics_that_the_next_forward_changes_are_those_of_the_step(self):
+        for memory in ("alloc", "foreign"):
+            with self.subTest(memory):
+                job, run, model, optim = self.begun(memory=memory)
+                kept = {}
+                for step in range(1, 7):
+                    loss = model(torch.randn(12, 8)).square().mean()  # as a trainer does: while the last copy may run
+                    loss.backward()
+                    with run.step(step):
+                        optim.step()
+                        optim.zero_grad()
+                    kept[step] = {k: v.clone() for k, v in model.norm.named_buffers()}
+                run.wait()
+                compared = 0
+                for step in kept:
+                    at = os.path.join(job.store, job.name, "step-%012d" % step)
+                    if os.path.isdir(at):
+                        with ckptd.open(at) as saved:
+                            for name, value in kept[step].items():
+                                self.assertTrue(torch.equal(saved["model/norm." + name][...], value), "%s of step %d" % (name, step))
+                                compared += 1
+                self.assertGreaterEqual(compared, 6)
+
     def test_replaced_tensors_are_saved_from_where_they_are_and_named(self):
         for memory in ("alloc", "foreign"):
             with self.subTest(memory):
@@ -480,13 +503,12 @@ class Hazards(One):
 
     def test_an_extra_that_grows_is_saved_whole_and_no_step_is_skipped(self):
         log = []
-        job, run, model, optim = self.begun(extra={"log": log})
+        job, run, model, optim = self.begun(extra={"log": log}, persist_every=1000, slots=4)  # slots are free always
         for step in range(1, 5):
             log.append("x" * 30000)
             train(run, model, optim, step, step)
             self.assertEqual(run.wait("staged"), step)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        run.wait()
         run.detach()
         back = []
         again = self.attach(job, model, optim, extra={"log": back})
