@@ -363,6 +363,13 @@ class Steps(One):
         with self.assertRaisesRegex(TypeError, "str"), run.step(8, loss="high"):
             pass
 
+    def test_a_step_that_save_takes_has_its_own_loss(self):
+        job, run, model, optim = self.begun(every=10)
+        train(run, model, optim, 1, 2, loss=9.0)
+        train(run, model, optim, 3, 3, loss=1.5, notes={"lr": 0.25})
+        self.assertEqual(run.save(), 3)
+        self.assertEqual(self.shown(job, 3)["notes"], {"loss": 1.5, "lr": 0.25})
+
     def test_the_job_stops_after_the_step_that_follows_a_signal(self):
         job, run, model, optim = self.begun(every=10)
         run.on_signal(signal.SIGTERM, within=SECONDS)
