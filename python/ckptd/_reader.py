@@ -8,6 +8,7 @@ mapped into memory when the first element of them is asked for. `_fill` and `dcp
 from __future__ import annotations
 
 import errno
+import functools
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 from typing import Union, overload
 
@@ -380,7 +381,7 @@ class Checkpoint(Mapping[str, Tensor]):
         """The tensor of this key; None: there is none."""
         return self[key] if key in self._tensors else None
 
-    @property
+    @functools.cached_property
     def aliases(self) -> Dict[str, str]:
         """Tied tensors: "component/alias" to the "component/name" under which the elements are."""
         return {key[len(ALIAS) :]: value for key, value in self.attributes.items() if key.startswith(ALIAS)}
