@@ -23,7 +23,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import _fill, _pieces
+from ckptd import _fill, _pieces, _reader
 from ckptd._reader import Checkpoint, Pickled
 from ckptd.errors import CkptdError, Damaged, NothingToRestore, NotFitting, NotRestorable, NotSupported
 
@@ -205,6 +205,18 @@ class Open(Oracle):
             with self.assertRaisesRegex(NothingToRestore, "no average 'slow'; it has 'fast'"):
                 checkpoint.average("slow")
         self.assertEqual(len(ckptd.open(store, average="fast")), len(want))
+
+    def test_a_derived_tensor_of_many_pieces_makes_each_piece_once(self) -> None:
+        answer = json.loads(self.ctl("show", "latest", "-C", self.trained("fsdp=2", "--derived"), "--json"))
+        derived = next(t for t in answer["tensors"] if (t["component"], t["name"]) == ("model", "fc1.weight"))
+        master = next(t for t in answer["tensors"] if f"{t['component']}/{t['name']}" == derived["of"])
+        for tensor in (derived, master):
+            tensor["shape"] = [50, 4]
+            tensor["pieces"] = [dict(tensor["pieces"][0], index=[[[i, i + 1]], [[0, 4]]]) for i in range(50)]
+        with unittest.mock.patch.object(_reader, "Piece", side_effect=_reader.Piece) as made:
+            whole = Checkpoint(answer)["model/fc1.weight"][...]
+        self.assertEqual(tuple(whole.shape), (50, 4))
+        self.assertEqual(made.call_count, 100)
 
     def test_names_of_steps(self) -> None:
         store = self.trained("fsdp=2", "--derived")
