@@ -114,10 +114,6 @@ class Run:
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""
         self._training.begin()
-        try:
-            self._training.fit(None, 0)
-        except (errors.NothingToRestore, errors.NoDaemon, errors.TimedOut) as e:
-            log.debug("there is no checkpoint that says which optimizer state there will be: %s", e)
         self._blobs = Blobs(self._session, extras_of(extra, self._training))
         self._blobs.declare(self._training.mesh())
         for name, spec in self._specs.items():
@@ -153,10 +149,12 @@ class Run:
             self._seal(self._timeout)
             missing, unused = self._compare(step, flags, strict)
             got = self._handle.restore(step, flags | _lib.CKPT_LENIENT, timeout=self._timeout)
-        except errors.NothingToRestore:
-            if step is not None:
-                raise
-            return self._nothing()
+        except BaseException as e:
+            with contextlib.suppress(errors.CkptdError):
+                self._training.unfit()
+            if step is None and isinstance(e, errors.NothingToRestore):
+                return self._nothing()
+            raise
         if got.npassed:  # another step than the one that was compared
             missing, unused = self._unmatched(got.step)
             self._judge(missing, unused, strict, "step %d is restored, because newer ones are damaged, and " % got.step)
@@ -268,7 +266,7 @@ class Run:
         self._due, self._notes = step, dict(notes)
         assert self._blobs is not None
         try:
-            problem = self._training.follow(step)
+            problem = self._follow(step)
             if problem:
                 with self._blobs.refused():
                     self._handle.snapshot(step, flags)
@@ -287,6 +285,16 @@ class Run:
             self._outcomes.unsaved("refused", step, e)
             return False
         return self._judge_mark(step, rc)
+
+    def _follow(self, step: int) -> Optional[str]:
+        """Why no snapshot may be taken of this step. What the program has made of its state must not end the training."""
+        try:
+            return self._training.follow(step)
+        except errors.CkptdError:
+            raise
+        except Exception as e:
+            log.debug("the training state cannot be collected", exc_info=True)
+            return "the training state cannot be collected: %s: %s\nNo rank saves this step" % (type(e).__name__, e)
 
     def _collect(self, step: int) -> None:
         """The extras for this snapshot. One that fails makes the library skip the step on all ranks alike."""
