@@ -63,9 +63,11 @@ class Handle:
         self._lib = lib
         self._c: Optional[int] = None
         self._pid = os.getpid()
-        self._one = threading.Lock()  # held by the thread that is inside a call
+        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking it and
+        # the call. Then it stays held, and the same thread goes on all the same.
+        self._one = threading.RLock()
         self._any = threading.Condition(threading.RLock())  # protects _inside; a signal's handler may come back into it
-        self._inside = 0  # calls that are [any], and under way
+        self._inside: List[int] = []  # the threads of calls that are [any], and under way
         self._closing = False
         self._log_fn: Any = None
         self._agree_fn: Any = None
@@ -159,6 +161,9 @@ class Handle:
             self._mine()
             text = "another thread is inside a call of this handle: one thread at a time may use it"
             raise errors.error("call", errno.EDEADLK, text)
+        if getattr(_logging, "now", False):
+            self._one.release()
+            raise errors.error("call", errno.EDEADLK, "a handler of the log is inside a call of the library: it makes none")
         c = self._c
         if c is None or self._pid != os.getpid():
             self._one.release()
@@ -178,12 +183,12 @@ class Handle:
             c = self._c
             if c is None or self._closing:
                 raise errors.error("call", errno.ESHUTDOWN, "this handle was detached")
-            self._inside += 1
+            self._inside.append(threading.get_ident())
             return c
 
     def _leave_any(self) -> None:
         with self._any:
-            self._inside -= 1
+            self._inside.remove(threading.get_ident())
             if self._closing:
                 self._any.notify_all()
 
@@ -535,7 +540,8 @@ class Handle:
         try:
             with self._any:
                 self._closing = True
-                while self._inside:
+                me = threading.get_ident()
+                while any(thread != me for thread in self._inside):
                     self._any.wait(WAIT_SLICE)
                 self._c = None
             self._lib.ckpt_detach(c, 0)
@@ -580,10 +586,14 @@ def _in_64_bits(**values: int) -> None:
     _in_bits(64, values)
 
 
+_logging = threading.local()  # .now: this thread runs handlers of the log for the library
+
+
 def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
     """The library's log. It may be called by any thread, so it does not refer to the handle."""
 
     def take(_ctx: Any, level: int, line: bytes) -> None:
+        _logging.now = True
         try:
             text = from_text(line)
             if level <= 4:
@@ -591,6 +601,8 @@ def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
             log.log(_LEVELS.get(level, logging.INFO), "%s", text)
         except Exception:  # of a handler of the user's logging: it must not reach C
             pass
+        finally:
+            _logging.now = False
 
     return take
 
@@ -627,7 +639,8 @@ def _at_exit() -> None:
         try:
             if not handle.attached:
                 continue
-            if handle._last_step is not None and not handle._one.locked():
+            if handle._last_step is not None and handle._one.acquire(False):
+                handle._one.release()
                 try:
                     handle.wait(handle._last_step, CKPT_STAGED, AT_EXIT_STAGED)
                 except errors.CkptdError:

@@ -61,13 +61,13 @@ class Restored(int):
 class _Step:
     """What Run.step returns."""
 
-    __slots__ = ("_run", "_step", "_loss", "_notes", "_persist")
+    __slots__ = ("_run", "_step", "_loss", "_notes", "_persist", "__weakref__")
 
     def __init__(self, run: "Run", step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
         self._run, self._step, self._loss, self._notes, self._persist = run, step, loss, notes, persist
 
     def __enter__(self) -> "_Step":
-        self._run._enter(self._step)
+        self._run._enter(self._step, self)
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -99,6 +99,7 @@ class Run:
         self._every, self._timeout, self._specs = every, timeout, dict(averages)
         self._blobs: Optional[Blobs] = None  # until _begin
         self._inside: Optional[int] = None  # the step that the program is in
+        self._entered: Any = None  # a weak reference to what step() returned for it
         self._last = False  # it is the last one
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
@@ -233,7 +234,7 @@ class Run:
         """
         return _Step(self, _arguments.number("step", step, 0), loss, notes, persist)
 
-    def _enter(self, step: int) -> None:
+    def _enter(self, step: int, entered: _Step) -> None:
         self._outside("step")
         if step <= self._newest:
             raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
@@ -241,7 +242,7 @@ class Run:
         if self._handle.guard() == _lib.CKPT_TORN:
             self._outcomes.passing("torn", self._newest, str(self._error(errno.ENOENT, "")))
         self._last = bool(self._handle.last(step))
-        self._inside = step
+        self._inside, self._entered = step, weakref.ref(entered)
 
     def _abandon(self, step: int) -> None:
         """An exception ended the step: the state may be half of it, so no snapshot is taken."""
@@ -353,6 +354,8 @@ class Run:
 
     def _outside(self, call: str) -> None:
         """Raise if this call cannot be made now."""
+        if self._inside is not None and self._entered() is None:  # Ctrl-C came between our entry and the block
+            self._abandon(self._inside)
         if self._inside is not None:
             raise RuntimeError("%s was called inside of step %d: leave the step first" % (call, self._inside))
         if self._averaging:

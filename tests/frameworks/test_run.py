@@ -736,6 +736,38 @@ class Hazards(One):
         train(run, model, optim, step + 1, step + 1)
         self.assertEqual(run.wait(timeout=SECONDS), step + 1)
 
+    def test_ctrl_c_in_the_middle_of_a_call_leaves_a_run_that_goes_on(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run._handle._one.acquire()  # as if the interrupt had come before the call, and after the lock was taken
+        run._handle._enter_any()
+        entered = run.step(2)
+        entered.__enter__()
+        with self.assertRaisesRegex(RuntimeError, "inside of step 2"):
+            train(run, model, optim, 3, 3)
+        del entered  # as if it had come before the block began
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+        run.detach()
+
+    def test_a_handler_of_the_log_makes_no_call(self):
+        job, run, model, optim = self.begun()
+        raised = []
+
+        class Calls(logging.Handler):
+            def emit(self, record):
+                try:
+                    run._handle.guard()
+                except errors.WrongThread as e:
+                    raised.append(str(e))
+
+        handler = Calls()
+        logging.getLogger("ckptd").addHandler(handler)
+        self.addCleanup(logging.getLogger("ckptd").removeHandler, handler)
+        _lib._log_to(run._handle._queue)(None, 4, b"a line of the library")
+        self.assertEqual(len(raised), 1, raised)
+        train(run, model, optim, 1, 1)
+
     def test_a_forked_child_and_a_second_thread_are_refused(self):
         job, run, model, optim = self.begun()
         train(run, model, optim, 1, 1)
