@@ -16,6 +16,7 @@ import dataclasses
 import errno
 import logging
 import os
+import threading
 import time
 import weakref
 from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
@@ -80,7 +81,8 @@ class _Step:
 class Run:
     """One rank that is attached: made by attach(). A context manager, which detaches at its end.
 
-    One thread at a time uses a run; wait and stats may be called beside. After a fork it works in the parent only.
+    One thread at a time uses a run; wait and stats may be called beside, by other threads than that of the steps. After a
+    fork it works in the parent only.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Run:
         self._blobs: Optional[Blobs] = None  # until _begin
         self._inside: Optional[int] = None  # the step that the program is in
         self._entered: Any = None  # a weak reference to what step() returned for it
+        self._thread = threading.get_ident()  # of the newest step
         self._last = False  # it is the last one
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
@@ -241,6 +244,7 @@ class Run:
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
             self._outcomes.passing("torn", self._newest, str(self._error(errno.ENOENT, "")))
+        self._thread = threading.get_ident()
         self._last = bool(self._handle.last(step))
         self._inside, self._entered = step, weakref.ref(entered)
 
@@ -373,6 +377,8 @@ class Run:
         is returned: the daemon writes what is staged when the job ends. timeout: seconds. TimedOut, NotSaved, NoDaemon.
         """
         wanted = _arguments.one_of("state", state, _arguments.STATES)
+        if threading.get_ident() != self._thread:
+            return self._wait_beside(wanted, timeout)
         self._outside("wait")
         if self._due < 0:
             return max(self._newest, 0)
@@ -390,6 +396,14 @@ class Run:
                     log.info("step %d stays in memory until the job ends (persist_every): %s", self._due, e)
                     return self._handle.stats().last_committed_step
                 self._taken = -1
+
+    def _wait_beside(self, wanted: int, timeout: float) -> int:
+        """wait in another thread than that of the steps, which may change the state at any time: nothing is marked here."""
+        step = self._taken
+        if step < 0:
+            return max(self._newest, 0)
+        self._handle.wait(step, wanted, timeout)
+        return step
 
     def _take_again(self) -> None:
         """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved, NoDaemon."""

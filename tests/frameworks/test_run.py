@@ -750,6 +750,21 @@ class Hazards(One):
         self.assertEqual(run.wait(), 3)
         run.detach()
 
+    def test_a_wait_of_another_thread_marks_nothing(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run._due, run._taken, run._newest = 2, 1, 2  # step 2 was skipped
+        got = []
+        with run.step(3):
+            thread = threading.Thread(target=lambda: got.append(run.wait(timeout=SECONDS)))  # in the middle of the next one
+            thread.start()
+            thread.join()
+            update(model, optim, 3)
+        self.assertEqual(got, [1])
+        self.assertEqual(run.wait(), 3)
+        self.assertEqual([s.step for s in run._handle.steps()][:2], [3, 1])
+
     def test_a_handler_of_the_log_makes_no_call(self):
         job, run, model, optim = self.begun()
         raised = []
