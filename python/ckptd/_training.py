@@ -35,8 +35,9 @@ class Training:
         masters: Optional[Mapping[Any, Any]],
         memory: str,
         where: Tuple[Any, Optional[str]],
+        ranks: Optional[Sequence[int]] = None,
     ) -> None:
-        """where: the store and the job, to look for steps if there is no daemon."""
+        """where: the store and the job, to look for steps if there is no daemon. ranks: as attach was given them."""
         self.session = Session(handle)
         self.modules = _arguments.modules_of(model)
         self.optims = _state.optimizers_of(optim)
@@ -47,6 +48,7 @@ class Training:
         self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
         self._store, self._job = where
+        self._ranks = ranks
         self._watch: Optional[Watch] = None
         self._aliased: List[str] = []
         self._said: Dict[Kind, bool] = {}
@@ -93,7 +95,9 @@ class Training:
         """The entries as they are now. UnsupportedState: something cannot be saved."""
         reshard(self.modules)
         rank, world = self._handle.rank, self._handle.world
-        state = _state.collect(self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components)
+        state = _state.collect(
+            self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components, ranks=self._ranks
+        )
         state.check()
         self.state = state
         self.names.clear()

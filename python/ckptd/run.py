@@ -555,6 +555,7 @@ def attach(
     guard: str = "bounded",
     rank: Optional[int] = None,
     world: Optional[int] = None,
+    ranks: Optional[Sequence[int]] = None,
     generation: Optional[int] = None,
     socket: Optional[str] = None,
     memory_max: int = 0,
@@ -571,7 +572,8 @@ def attach(
     slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that the daemon
     reads; "foreign" leaves it, and a thread copies it. strict: what prevents saving is an exception, not a warning.
     guard: how long a step may wait for the copy of the step before: "bounded" (2 ms, or 0.5 % of a step), "never", "finish".
-    rank, world, generation: None: from the launcher's environment. memory_max: bytes that the copies may take; 0: no limit.
+    rank, world, generation: None: from the launcher's environment. ranks: those that hold the plain tensors of this rank, all
+    alike, itself among them: the ranks of its pipeline stage. None: the stage that the mesh of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit.
     check: ckpt_opts.check. timeout: seconds to wait for the other ranks.
 
     TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state that is
@@ -590,6 +592,7 @@ def attach(
                 type(what).__name__, _attached[what].rank, _attached[what]._handle.job)  # fmt: skip
             raise errors.error("attach", errno.EBUSY, text)
     place = launch(rank, world)
+    ranks = _arguments.ranks_of(ranks, place.rank, place.world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
         store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
@@ -597,7 +600,7 @@ def attach(
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:
-        training = Training(handle, model, optim, masters, memory, (store, job))
+        training = Training(handle, model, optim, masters, memory, (store, job), ranks)
         run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {})
         run._begin(extra)
     except BaseException:
