@@ -641,6 +641,7 @@ class Hazards(One):
             ({"persist_every": 1.5}, "persist_every is 1.5"),
             ({"averages": ["fast"]}, "averages is a list"),
             ({"extra": {"x": object()}}, "extra.x is a "),
+            ({"ranks": [0, 1]}, "ranks is .0, 1.: it must have this rank, 0"),
         ):
             with self.assertRaisesRegex((TypeError, ValueError), what):
                 self.attach(job, model, optim, **wrong)

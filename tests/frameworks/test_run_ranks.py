@@ -211,7 +211,32 @@ def stages_without_ranks(rank):
     return "attached"
 
 
+def strided(rank):
+    """A tensor that was cut as its split factors say literally. By its local shape only some ranks can see that."""
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    mesh = mesh_of(rank, 3, 2)
+    a, b = mesh.get_coordinate()
+    kept = torch.cat([piece.chunk(3)[a] if len(piece.chunk(3)) > a else piece[:0] for piece in torch.arange(7.0).chunk(2)])
+    kept = (list(kept.chunk(2)) + [kept[:0]])[b]
+    model = torch.nn.Module()
+    placements = [_StridedShard(0, split_factor=2), Shard(0)]
+    cut = DTensor.from_local(kept.clone(), mesh, placements, run_check=False, shape=(7,), stride=(1,))
+    model.w = torch.nn.Parameter(cut, requires_grad=False)
+    try:
+        rank.attach(model)
+    except Exception as e:
+        return type(e).__name__ + ": " + str(e)
+    return "attached"
+
+
 class Ranks(ranks.Case):
+    def test_ranks_that_read_a_strided_shard_in_two_ways_are_refused(self):
+        said = self.job().run(6, strided)
+        self.assertNotIn("attached", said)
+        self.assertTrue(any("model/w" in text for text in said), said)
+
     def test_stages_of_plain_modules_are_saved_by_the_ranks_that_have_them_and_restored_by_others(self):
         job = self.job()
         first, second = job.run(2, stages, [[0, 2], [1]], 4)
