@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import AlreadyAttached as AlreadyAttached
     from .errors import CkptdError as CkptdError
     from .errors import Damaged as Damaged
+    from .errors import ForkedError as ForkedError
     from .errors import NoDaemon as NoDaemon
     from .errors import NotFitting as NotFitting
     from .errors import NothingToRestore as NothingToRestore
@@ -56,6 +57,7 @@ _WHERE: Dict[str, str] = {
     "CkptdError": "errors",
     "AlreadyAttached": "errors",
     "Damaged": "errors",
+    "ForkedError": "errors",
     "NoDaemon": "errors",
     "NotFitting": "errors",
     "NotRestorable": "errors",

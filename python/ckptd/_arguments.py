@@ -40,6 +40,17 @@ def number(what: str, given: Any, least: int) -> int:
     return n
 
 
+def ranks_of(ranks: Any, rank: int, world: int) -> Optional[List[int]]:
+    """attach's ranks=, in order; TypeError, ValueError."""
+    if ranks is None:
+        return None
+    found = sorted({number("ranks", r, 0) for r in ranks})
+    if rank not in found or found[-1] >= world:
+        text = "ranks is %s: it must have this rank, %d, and no rank that is not of the job, which has %d"
+        raise ValueError(text % (found, rank, world))
+    return found
+
+
 def names(found: Iterable[str]) -> str:
     """Names for a sentence, of many only the first ones."""
     all_of = list(found)

@@ -17,7 +17,7 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _codec, _lib, errors
+from . import _codec, _lib, _nested, errors
 from ._lib import Blob, Got, Handle
 from ._rng import Rng, generator_item
 
@@ -201,12 +201,14 @@ class OptimGroups:
         state: Dict[str, Dict[Any, Any]] = {}
         for name, inner, k in self.loose:
             if k in inner and not isinstance(inner[k], torch.Tensor):
-                state.setdefault(name, {})[k] = inner[k]
+                state.setdefault(name, {})[k] = _nested.outline(inner[k])
+        shared = {k: _nested.outline(v) for k, v in self.optim.state.items() if isinstance(k, str)}
+        shared = {k: v for k, v in shared.items() if v != _nested.MARK}
         groups = [
             {**{k: v for k, v in g.items() if k not in READ_NOT}, "params": len(g["params"])}
             for g in self.optim.param_groups
         ]
-        return {"groups": groups, "state": state} if state else {"groups": groups}
+        return {"groups": groups, **({"state": state} if state else {}), **({"shared": shared} if shared else {})}
 
     def load_state_dict(self, saved: Any) -> Optional[str]:
         """Returns a sentence about state of parameters that this optimizer does not have, or None."""
@@ -221,13 +223,33 @@ class OptimGroups:
         of = {self._name(p, n): p for n, p in self._params()}
         lost = [name for name in saved.get("state", {}) if name not in of]
         for name, inner in saved.get("state", {}).items():
-            if name in of:
-                self.optim.state[of[name]].update(inner)
+            if name in of and not _take_values(self.optim.state, of[name], inner):
+                lost.append(name + " in the form that was saved, and keeps what it has,")
+        shared = saved.get("shared", {})
+        found = dict(_nested.tensors_in({k: v for k, v in self.optim.state.items() if isinstance(k, str)}))
+        for key, value in shared.items():
+            try:
+                self.optim.state[key] = _nested.rebuild(value, found, key)
+            except KeyError:
+                lost.append("state.%s in the form that was saved, and keeps what it has," % key)
+        for key in [k for k, v in self.optim.state.items() if isinstance(v, _nested.Made) and k not in shared]:
+            del self.optim.state[key]
         self.known = -1
         if not lost:
             return None
         some = ", ".join(lost[:5] + ["..."] * (len(lost) > 5))
         return "the optimizer has no parameter %s of which state was saved" % some
+
+
+def _take_values(state: Any, p: Any, saved: Mapping[Any, Any]) -> bool:
+    """Set the values of a parameter's state that are no tensors. False: they hold tensors that the state lacks."""
+    found = dict(_nested.tensors_in(state.get(p, {})))
+    try:
+        values = {k: _nested.rebuild(v, found, str(k)) for k, v in saved.items()}
+    except KeyError:
+        return False
+    state[p].update(values)
+    return True
 
 
 def _like(at: Any, saved: Any) -> Any:

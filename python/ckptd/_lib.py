@@ -63,9 +63,13 @@ class Handle:
         self._lib = lib
         self._c: Optional[int] = None
         self._pid = os.getpid()
-        self._one = threading.Lock()  # held by the thread that is inside a call
+        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking it and
+        # the call. Then it stays held, and the same thread goes on all the same.
+        self._one = threading.RLock()
         self._any = threading.Condition(threading.RLock())  # protects _inside; a signal's handler may come back into it
-        self._inside: List[int] = []  # calls that are [any], and under way: the thread of each
+        # The calls that are [any], and under way: the thread of each, and its frame. An exception of a signal's handler can come
+        # between the call's end and its removal from here: then the frame is no longer on its thread's stack.
+        self._inside: List[Tuple[int, Any]] = []
         self._closing = False
         self._log_fn: Any = None
         self._agree_fn: Any = None
@@ -159,6 +163,9 @@ class Handle:
             self._mine()
             text = "another thread is inside a call of this handle: one thread at a time may use it"
             raise errors.error("call", errno.EDEADLK, text)
+        if getattr(_logging, "now", False):
+            self._one.release()
+            raise errors.error("call", errno.EDEADLK, "a handler of the log is inside a call of the library: it makes none")
         c = self._c
         if c is None or self._pid != os.getpid():
             self._one.release()
@@ -178,14 +185,27 @@ class Handle:
             c = self._c
             if c is None or self._closing:
                 raise errors.error("call", errno.ESHUTDOWN, "this handle was detached")
-            self._inside.append(threading.get_ident())
+            self._inside.append((threading.get_ident(), sys._getframe(1)))
             return c
 
     def _leave_any(self) -> None:
         with self._any:
-            self._inside.remove(threading.get_ident())
+            me = threading.get_ident()
+            at = max((i for i, (thread, _) in enumerate(self._inside) if thread == me), default=None)
+            if at is not None:
+                del self._inside[at]
             if self._closing:
                 self._any.notify_all()
+
+    def _under_way_here(self) -> bool:
+        """Is this thread inside a call that is [any]? So it is in a signal's handler that runs during a wait."""
+        frame = sys._getframe(1)
+        frames = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back  # type: ignore[assignment]
+        me = threading.get_ident()
+        return any(thread == me and any(f is at for f in frames) for thread, at in self._inside)
 
     def _call(self, name: str, *args: Any) -> int:
         """A call with a struct ckpt_err as its last argument."""
@@ -539,11 +559,12 @@ class Handle:
         c = self._enter()
         try:
             with self._any:
-                if threading.get_ident() in self._inside:
+                if self._under_way_here():
                     text = "a signal's handler cannot detach while this thread is inside a call: raise, and detach then"
                     raise errors.error("detach", errno.EDEADLK, text)
                 self._closing = True
-                while self._inside:
+                me = threading.get_ident()
+                while any(thread != me for thread, _ in self._inside):
                     self._any.wait(WAIT_SLICE)
                 self._c = None
             self._lib.ckpt_detach(c, 0)
@@ -581,10 +602,14 @@ def _in_64_bits(**values: int) -> None:
     in_bits(64, values)
 
 
+_logging = threading.local()  # .now: this thread runs handlers of the log for the library
+
+
 def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
     """The library's log. It may be called by any thread, so it does not refer to the handle."""
 
     def take(_ctx: Any, level: int, line: bytes) -> None:
+        _logging.now = True
         try:
             text = from_text(line)
             if level <= 4:
@@ -592,6 +617,8 @@ def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:
             log.log(_LEVELS.get(level, logging.INFO), "%s", text)
         except Exception:  # of a handler of the user's logging: it must not reach C
             pass
+        finally:
+            _logging.now = False
 
     return take
 
@@ -628,7 +655,8 @@ def _at_exit() -> None:
         try:
             if not handle.attached:
                 continue
-            if handle._last_step is not None and not handle._one.locked():
+            if handle._last_step is not None and handle._one.acquire(False):
+                handle._one.release()
                 try:
                     handle.wait(handle._last_step, CKPT_STAGED, AT_EXIT_STAGED)
                 except errors.CkptdError:

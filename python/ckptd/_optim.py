@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-from . import _layout
+from . import _layout, _nested
 from ._names import strip
 
 if TYPE_CHECKING:
@@ -140,12 +140,16 @@ def create_state_like(
     """
     inner = _inner(optim)
     wanted: Dict[str, List[_Wanted]] = {}
+    problems: List[str] = []
     for t in saved:
-        if t.component == component and t.of and t.of.startswith("model/"):
+        if t.component == component and not t.of and t.name.startswith("state."):
+            why = _make_shared(inner, t)
+            if why:
+                problems.append("%s/%s: %s" % (component, t.name, why))
+        elif t.component == component and t.of and t.of.startswith("model/"):
             name = t.of[len("model/") :]
             if t.name.startswith(name + "."):
                 wanted.setdefault(name, []).append(_Wanted(t.name[len(name) + 1 :], t))
-    problems = []
     for group in inner.param_groups:
         for p in group["params"]:
             for want in (want for name in _names_of(p, names) for want in wanted.get(name, ())):
@@ -155,6 +159,22 @@ def create_state_like(
                 if why:
                     problems.append("%s/%s: %s" % (component, want.saved.name, why))
     return problems
+
+
+def _make_shared(optim: Any, saved: Saved) -> Optional[str]:
+    """Set one tensor of state that belongs to no parameter, optim.state["global"]["norm"]; what is wrong, otherwise."""
+    import torch
+
+    path = saved.name.split(".")[1:]
+    here = optim.state.get(path[0]) if path[0] in optim.state else None
+    if here is not None and not isinstance(here, _nested.Made):
+        return None  # the optimizer has made it: what it lacks is listed
+    try:
+        dtype = _layout.dtype_to_torch(saved.dtype)
+    except _layout.Unsupported as e:
+        return str(e)
+    value = torch.zeros(tuple(int(n) for n in saved.shape), dtype=dtype)
+    return None if _nested.put(optim.state, path, value) else "something else is in its place"
 
 
 def _names_of(p: Any, names: Mapping["torch.Tensor", str]) -> List[str]:
@@ -173,14 +193,9 @@ def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
     import torch
 
     shape = tuple(int(n) for n in want.saved.shape)
-    if "." in want.key:
-        outer = want.key.split(".")[0]
-        if outer in optim.state.get(p, ()):
-            return None  # a container, whose own code has made it
-        return (
-            'the checkpoint has it inside "%s", and ckptd cannot know what that is: let the optimizer make its state '
-            "first, as by a step with gradients of zero" % outer
-        )
+    path = want.key.split(".")
+    if len(path) > 1 and path[0] in optim.state.get(p, ()) and not isinstance(optim.state[p][path[0]], _nested.Made):
+        return None  # a container, whose own code has made it
     try:
         dtype = _layout.dtype_to_torch(want.saved.dtype)
     except _layout.Unsupported as e:
@@ -198,5 +213,4 @@ def _make(optim: Any, p: Any, want: _Wanted) -> Optional[str]:
             )
         else:
             value = torch.zeros(shape, dtype=dtype, device=p.device)
-    optim.state[p][want.key] = value
-    return None
+    return None if _nested.put(optim.state[p], path, value) else "something else is in its place"

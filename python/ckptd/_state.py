@@ -13,7 +13,7 @@ import dataclasses
 import gc
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from . import _abi, _flat, _layout, _mesh, _names
+from . import _abi, _flat, _layout, _mesh, _names, _nested
 from ._optim import create_state, create_state_like
 from ._types import Entry, Home, Layout, Mesh
 
@@ -163,6 +163,7 @@ class _Collector:
         self.flats: Dict[Any, Tuple[_flat.Flat, Optional[int]]] = {}
         self.flat_names: Dict[int, List[str]] = {}
         self.dtensor: Any = _layout.dtensor_class()
+        self.updating: Any = None  # the optimizer whose state is collected
 
     def run(self, model: Any, optims: Any, components: Optional[Sequence[str]]) -> State:
         modules = _names.modules_of(model)
@@ -368,9 +369,10 @@ class _Collector:
         return found
 
     def _optimizer(self, optim: Any, component: str, owners: Dict["torch.Tensor", Tuple[Parameter, Any]]) -> None:
-        inner = _local_optimizer(optim)
+        inner = local_optimizer(optim)
         alone = inner is not optim
         state = inner.state
+        self.updating = inner
         updated: Dict[str, Any] = {}
         for g, group in enumerate(optim.param_groups):
             for i, p in enumerate(group["params"]):
@@ -390,10 +392,12 @@ class _Collector:
                     continue
                 values = state.get(p)
                 if values:
-                    self._values(component, owner, values, alone, [])
-        for key, value in state.items():
-            if isinstance(key, str):
-                self._value(component, None, False, Home(state, key, value), ["state", key])
+                    self._values(component, owner, p, values, alone)
+        for key, value in list(state.items()):
+            if isinstance(key, str) and isinstance(value, dict):
+                self._values(component, None, key, value, alone)
+            elif isinstance(key, str):
+                self._value(component, None, key, False, Home(state, key, value), ["state", key])
 
     def _updated_twice(self, p: Any, owner: Parameter, updated: Dict[str, Any]) -> bool:
         """Two parameters that share their memory are one tensor: an optimizer that has both would update it twice."""
@@ -411,11 +415,15 @@ class _Collector:
         entry = self.by_key.get(component + "/" + owner.name + ".master")
         return Parameter(owner.name, p, entry.layout if entry is not None else owner.layout, owner.pieces)
 
-    def _values(self, component: str, owner: Parameter, values: Any, alone: bool, path: List[str]) -> None:
+    def _values(self, component: str, owner: Optional[Parameter], of: Any, values: Any, alone: bool) -> None:
+        """What optim.state[of] has. of: a parameter; a string, if the optimizer keeps state of all parameters there."""
+        path = [] if owner is not None else ["state", str(of)]
         for key in list(values):
-            self._value(component, owner, alone, Home(values, key, values[key]), path + [str(key)])
+            self._value(component, owner, of, alone, Home(values, key, values[key]), path + [str(key)])
 
-    def _value(self, component: str, owner: Optional[Parameter], alone: bool, home: Home, path: List[str]) -> None:
+    def _value(
+        self, component: str, owner: Optional[Parameter], of: Any, alone: bool, home: Home, path: List[str]
+    ) -> None:
         """One value of an optimizer's state: a tensor, a container of values, or something for a blob."""
         import torch
 
@@ -423,16 +431,12 @@ class _Collector:
         name = ".".join(([owner.name] if owner is not None else []) + path)
         if isinstance(value, torch.Tensor):
             self._state_tensor(component, name, owner, alone, home, path)
-        elif isinstance(value, Mapping):
-            mapping: Any = value
-            for key in list(mapping):
-                self._value(component, owner, alone, Home(mapping, key, mapping[key]), path + [str(key)])
-        elif isinstance(value, (list, tuple)):
-            for i, item in enumerate(value):
-                self._value(component, owner, alone, Home(_names.Items(value), i, item), path + [str(i)])
-        elif dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
-            for key in list(vars(value)):
-                self._value(component, owner, alone, Home(vars(value), key, vars(value)[key]), path + [key])
+        elif _nested.is_container(value):
+            outer: Any = home.mapping
+            where: Tuple[Any, ...] = (home.key,) if outer is not self.updating.state else ()
+            inside = _nested.Inside(self.updating, of, (outer.path if isinstance(outer, _nested.Inside) else ()) + where)
+            for key, child in _nested.children(value):
+                self._value(component, owner, of, alone, Home(inside, key, child), path + [str(key)])
         elif value is not None:
             self.state.loose.append(Loose(component, name, home.mapping, home.key))
 
@@ -530,7 +534,7 @@ def _role(key: str, tensor: Any) -> int:
     return OTHER if role == COUNTER and tensor.dim() > 0 else role
 
 
-def _local_optimizer(optim: Any) -> Any:
+def local_optimizer(optim: Any) -> Any:
     """The optimizer that has the state: of ZeroRedundancyOptimizer the one inside, of this rank's parameters alone."""
     inner = getattr(optim, "optim", None)
     if inner is not None and type(optim).__name__ == "ZeroRedundancyOptimizer":

@@ -35,8 +35,9 @@ class Training:
         masters: Optional[Mapping[Any, Any]],
         memory: str,
         where: Tuple[Any, Optional[str]],
+        ranks: Optional[Sequence[int]] = None,
     ) -> None:
-        """where: the store and the job, to look for steps if there is no daemon."""
+        """where: the store and the job, to look for steps if there is no daemon. ranks: as attach was given them."""
         self.session = Session(handle)
         self.modules = _arguments.modules_of(model)
         self.optims = _state.optimizers_of(optim)
@@ -47,9 +48,11 @@ class Training:
         self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
         self._store, self._job = where
+        self._ranks = ranks
         self._watch: Optional[Watch] = None
         self._aliased: List[str] = []
         self._said: Dict[Kind, bool] = {}
+        self._before_fit: Optional[List[Dict[Any, Any]]] = None  # what the optimizers' states had
 
     def begin(self) -> None:
         """Make, move and declare everything. UnsupportedState lists what cannot be saved; nothing is declared then."""
@@ -62,21 +65,39 @@ class Training:
 
     def fit(self, step: Optional[int], flags: int) -> None:
         """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon, TimedOut."""
+        self._before_fit = None
         if not self.optims:
             return
         saved = self._handle.tensors(step, flags)
-        before = _made(self.optims)
+        before = [_keys(optim) for optim in self.optims]
         for optim, component in zip(self.optims, self.components):
             for problem in _state.create_state_like(optim, saved, names=self.names, component=component):
                 log.warning("%s", problem)
-        if _made(self.optims) != before:
+        if [_keys(optim) for optim in self.optims] != before:
+            self._before_fit = before
             self._declare(0)
+
+    def unfit(self) -> None:
+        """No restore followed fit(): remove what it made. An optimizer whose state is half made would not make the rest."""
+        if self._before_fit is None:
+            return
+        for optim, before in zip(self.optims, self._before_fit):
+            state = _state.local_optimizer(optim).state
+            for of in [of for of in state if of not in before]:
+                del state[of]
+            for of, keys in before.items():
+                for key in [key for key in state.get(of, ()) if keys is not None and key not in keys]:
+                    del state[of][key]
+        self._before_fit = None
+        self._declare(0)
 
     def _collect(self) -> None:
         """The entries as they are now. UnsupportedState: something cannot be saved."""
         reshard(self.modules)
         rank, world = self._handle.rank, self._handle.world
-        state = _state.collect(self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components)
+        state = _state.collect(
+            self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components, ranks=self._ranks
+        )
         state.check()
         self.state = state
         self.names.clear()
@@ -115,9 +136,9 @@ class Training:
             self._watch.renew(self.state.entries, step)
 
     def restored(self, step: int) -> None:
-        """A restore has filled the state: it is right as of this step."""
-        if self._watch is not None:
-            self._watch.renew(self.state.entries, step)
+        """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this step."""
+        self._before_fit = None
+        self._declare(step)
 
     # ---- before each snapshot ----
 
@@ -151,18 +172,20 @@ class Training:
             self._collect()
         return None
 
-    @staticmethod
-    def _replace(change: Change) -> bool:
+    def _replace(self, change: Change) -> bool:
         """Let the entry be where the tensor is that took its place. False: it has parts, which only collect knows."""
         entry, value = change.entry, change.value
-        if entry is None or value is None or len(entry.layout.parts) != 1:
+        if entry is None or value is None or len(entry.layout.parts) != 1 or self._watch is None:
+            return False
+        mapping = self._watch.now(entry.home.mapping)  # another one, if a layer or an optimizer's state is another object
+        if mapping is None or mapping.get(entry.home.key) is not value:
             return False
         part = entry.layout.parts[0]
         local = getattr(value, "_local_tensor", value).detach()
         if local.shape != part.local.shape or local.dtype != part.local.dtype:
             return False
         entry.layout = dataclasses.replace(entry.layout, parts=(dataclasses.replace(part, local=local),))
-        entry.home = dataclasses.replace(entry.home, value=value)
+        entry.home = dataclasses.replace(entry.home, mapping=mapping, value=value)
         return True
 
     def _stale(self, changes: Sequence[Change]) -> str:
@@ -229,6 +252,7 @@ def reshard(modules: Iterable[Any]) -> None:
                 part.reshard()
 
 
-def _made(optims: Sequence[Any]) -> int:
-    """How many values the optimizers' states have."""
-    return sum(len(inner) for optim in optims for inner in optim.state.values() if isinstance(inner, dict))
+def _keys(optim: Any) -> Dict[Any, Any]:
+    """Which values the optimizer's state has of each parameter."""
+    state = _state.local_optimizer(optim).state
+    return {of: set(inner) if isinstance(inner, dict) else None for of, inner in state.items()}

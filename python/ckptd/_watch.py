@@ -35,6 +35,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional
 from typing import Sequence, Set, Tuple
 
+from ckptd import _nested
 from ckptd._memory import fsdp_params, storage_end
 
 if TYPE_CHECKING:
@@ -197,13 +198,20 @@ class _Structure:
         # of each optimizer: its state, and the inner dictionaries with their lengths
         self.optimizers = [(optim, optim.state, _inner(optim.state)) for optim in optimizers]
         self.inner = [(list(map(len, inner)), len(state)) for _, state, inner in self.optimizers]
+        # values of theirs that are no tensors: a tensor may take the place of one, or be in it
+        others = [(at, key) for _, _, some in self.optimizers for at in some for key in set(at) - _tensor_keys(at)]
+        self.other_dicts, self.other_keys = [at for at, _ in others], [key for _, key in others]
+        self.other_types = self._types()
+        self.boxes = [i for i, (at, key) in enumerate(others) if _nested.is_container(at[key])]
+        self.forms = self._forms()
         self.owner: Dict[int, Tuple[Any, Any]] = {}  # of an inner dictionary: optimizer and parameter
         for optim, state, _ in self.optimizers:
             for param, inner in state.items():
                 if isinstance(inner, dict):
                     self.owner[id(inner)] = (optim, param)
         self.known = {id(mapping): _tensor_keys(mapping) for mapping in self.dicts}
-        self.known.update({id(inner): _tensor_keys(inner) for _, _, some in self.optimizers for inner in some})
+        for _, _, some in self.optimizers:
+            self.known.update({id(inner): frozenset(path for path, _ in _nested.tensors_in(inner)) for inner in some})
 
     def right(self, turn: int, turns: int) -> bool:
         """Are the dictionaries the same objects, of the same lengths? Lengths of modules' dictionaries are compared
@@ -214,12 +222,21 @@ class _Structure:
             now = list(state.values()) if len(inner) == length else _inner(state)
             if len(now) != len(inner) or not all(map(_is, now, inner)) or list(map(len, now)) != lengths:
                 return False
+        if self._types() != self.other_types or self._forms() != self.forms:
+            return False
         first, end = len(self.dicts) * turn // turns, len(self.dicts) * (turn + 1) // turns
         return (
             list(map(len, self.dicts[first:end])) == self.lengths[first:end]
             and list(map(len, self.children)) == self.child_lengths
             and all(map(_is, chain.from_iterable(map(dict.values, self.children)), self.child_objects))
         )
+
+    def _types(self) -> List[type]:
+        get: Callable[[Any, Any], Any] = dict.get
+        return list(map(type, map(get, self.other_dicts, self.other_keys)))
+
+    def _forms(self) -> List[Any]:
+        return [_nested.form(self.other_dicts[i].get(self.other_keys[i])) for i in self.boxes]
 
     def now(self, mapping: Any) -> Optional[Any]:
         """The dictionary that stands today where this one stood. None: there is none."""
@@ -252,8 +269,8 @@ class _Structure:
         for optim, _, _ in self.optimizers:
             for param, inner in optim.state.items():
                 known = was.get((id(optim), id(param)), frozenset())
-                for key, value in inner.items() if isinstance(inner, dict) else ():
-                    if isinstance(value, torch.Tensor) and key not in known:
+                for key, value in _nested.tensors_in(inner) if isinstance(inner, dict) else ():
+                    if key not in known:
                         yield f"{key} of a parameter of shape {list(getattr(param, 'shape', []))}", value
 
 
@@ -328,6 +345,10 @@ class Watch:
         if not found:
             self._checked = step
         return found
+
+    def now(self, mapping: Any) -> Optional[Any]:
+        """The mapping that stands today where the one of a Home stood. None: there is none."""
+        return self._structure.now(mapping)
 
     def close(self) -> None:
         """Remove the hooks from torch."""

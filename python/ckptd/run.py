@@ -16,6 +16,7 @@ import dataclasses
 import errno
 import logging
 import os
+import threading
 import time
 import weakref
 from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
@@ -61,13 +62,13 @@ class Restored(int):
 class _Step:
     """What Run.step returns."""
 
-    __slots__ = ("_run", "_step", "_loss", "_notes", "_persist")
+    __slots__ = ("_run", "_step", "_loss", "_notes", "_persist", "__weakref__")
 
     def __init__(self, run: "Run", step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
         self._run, self._step, self._loss, self._notes, self._persist = run, step, loss, notes, persist
 
     def __enter__(self) -> "_Step":
-        self._run._enter(self._step)
+        self._run._enter(self._step, self)
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -80,7 +81,8 @@ class _Step:
 class Run:
     """One rank that is attached: made by attach(). A context manager, which detaches at its end.
 
-    One thread at a time uses a run; wait and stats may be called beside. After a fork it works in the parent only.
+    One thread at a time uses a run; wait and stats may be called beside, by other threads than that of the steps. After a
+    fork it works in the parent only.
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Run:
         self._every, self._timeout, self._specs = every, timeout, dict(averages)
         self._blobs: Optional[Blobs] = None  # until _begin
         self._inside: Optional[int] = None  # the step that the program is in
+        self._entered: Any = None  # a weak reference to what step() returned for it
+        self._thread = threading.get_ident()  # of the newest step
         self._last = False  # it is the last one
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
@@ -115,10 +119,6 @@ class Run:
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""
         self._training.begin()
-        try:
-            self._training.fit(None, 0)
-        except (errors.NothingToRestore, errors.NoDaemon, errors.TimedOut) as e:
-            log.debug("there is no checkpoint that says which optimizer state there will be: %s", e)
         self._blobs = Blobs(self._session, extras_of(extra, self._training))
         self._blobs.declare(self._training.mesh())
         for name, spec in self._specs.items():
@@ -154,10 +154,12 @@ class Run:
             self._seal(self._timeout)
             missing, unused = self._compare(step, flags, strict)
             got = self._handle.restore(step, flags | _lib.CKPT_LENIENT, timeout=self._timeout)
-        except errors.NothingToRestore:
-            if step is not None:
-                raise
-            return self._nothing()
+        except BaseException as e:
+            with contextlib.suppress(errors.CkptdError):
+                self._training.unfit()
+            if step is None and isinstance(e, errors.NothingToRestore):
+                return self._nothing()
+            raise
         if got.npassed:  # another step than the one that was compared
             missing, unused = self._unmatched(got.step)
             self._judge(missing, unused, strict, "step %d is restored, because newer ones are damaged, and " % got.step)
@@ -236,15 +238,16 @@ class Run:
         """
         return _Step(self, _arguments.number("step", step, 0), loss, notes, persist)
 
-    def _enter(self, step: int) -> None:
+    def _enter(self, step: int, entered: _Step) -> None:
         self._outside("step")
         if step <= self._newest:
             raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
             self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
+        self._thread = threading.get_ident()
         self._last = bool(self._handle.last(step))
-        self._inside = step
+        self._inside, self._entered = step, weakref.ref(entered)
 
     def _abandon(self, step: int) -> None:
         """An exception ended the step: the state may be half of it, so no snapshot is taken."""
@@ -270,7 +273,7 @@ class Run:
         self._due, self._notes = step, dict(notes)
         assert self._blobs is not None
         try:
-            problem = self._training.follow(step)
+            problem = self._follow(step)
             if problem:
                 with self._blobs.refused():
                     self._handle.snapshot(step, flags)
@@ -289,6 +292,16 @@ class Run:
             self._outcomes.unsaved("refused", step, e)
             return False
         return self._judge_mark(step, rc)
+
+    def _follow(self, step: int) -> Optional[str]:
+        """Why no snapshot may be taken of this step. What the program has made of its state must not end the training."""
+        try:
+            return self._training.follow(step)
+        except errors.CkptdError:
+            raise
+        except Exception as e:
+            log.debug("the training state cannot be collected", exc_info=True)
+            return "the training state cannot be collected: %s: %s\nNo rank saves this step" % (type(e).__name__, e)
 
     def _collect(self, step: int) -> None:
         """The extras for this snapshot. One that fails makes the library skip the step on all ranks alike."""
@@ -347,6 +360,8 @@ class Run:
 
     def _outside(self, call: str) -> None:
         """Raise if this call cannot be made now."""
+        if self._inside is not None and self._entered() is None:  # Ctrl-C came between our entry and the block
+            self._abandon(self._inside)
         if self._inside is not None:
             raise RuntimeError("%s was called inside of step %d: leave the step first" % (call, self._inside))
         if self._averaging:
@@ -364,6 +379,8 @@ class Run:
         is returned: the daemon writes what is staged when the job ends. timeout: seconds. TimedOut, NotSaved, NoDaemon.
         """
         wanted = _arguments.one_of("state", state, _arguments.STATES)
+        if threading.get_ident() != self._thread:
+            return self._wait_beside(wanted, timeout)
         self._outside("wait")
         if self._due < 0:
             return max(self._newest, 0)
@@ -381,6 +398,14 @@ class Run:
                     log.info("step %d stays in memory until the job ends (persist_every): %s", self._due, e)
                     return self._handle.stats().last_committed_step
                 self._taken = -1
+
+    def _wait_beside(self, wanted: int, timeout: float) -> int:
+        """wait in another thread than that of the steps, which may change the state at any time: nothing is marked here."""
+        step = self._taken
+        if step < 0:
+            return max(self._newest, 0)
+        self._handle.wait(step, wanted, timeout)
+        return step
 
     def _take_again(self) -> None:
         """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved, NoDaemon."""
@@ -540,6 +565,7 @@ def attach(
     guard: str = "bounded",
     rank: Optional[int] = None,
     world: Optional[int] = None,
+    ranks: Optional[Sequence[int]] = None,
     generation: Optional[int] = None,
     socket: Optional[str] = None,
     memory_max: int = 0,
@@ -556,7 +582,8 @@ def attach(
     slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that the daemon
     reads; "foreign" leaves it, and a thread copies it. strict: what prevents saving is an exception, not a warning.
     guard: how long a step may wait for the copy of the step before: "bounded" (2 ms, or 0.5 % of a step), "never", "finish".
-    rank, world, generation: None: from the launcher's environment. memory_max: bytes that the copies may take; 0: no limit.
+    rank, world, generation: None: from the launcher's environment. ranks: those that hold the plain tensors of this rank, all
+    alike, itself among them: the ranks of its pipeline stage. None: the stage that the mesh of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit.
     check: ckpt_opts.check. timeout: seconds to wait for the other ranks.
 
     TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state that is
@@ -575,6 +602,7 @@ def attach(
                 type(what).__name__, _attached[what].rank, _attached[what]._handle.job)  # fmt: skip
             raise errors.error("attach", errno.EBUSY, text)
     place = launch(rank, world)
+    ranks = _arguments.ranks_of(ranks, place.rank, place.world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
     handle = _lib.Handle.attach(
         store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
@@ -582,7 +610,7 @@ def attach(
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
     )  # fmt: skip
     try:
-        training = Training(handle, model, optim, masters, memory, (store, job))
+        training = Training(handle, model, optim, masters, memory, (store, job), ranks)
         run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {})
         run._begin(extra)
     except BaseException:

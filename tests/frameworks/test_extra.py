@@ -25,7 +25,7 @@ import numpy  # noqa: E402
 import torch  # noqa: E402
 from torch.optim import lr_scheduler as lrs  # noqa: E402
 
-from ckptd import _codec, _lib, _values  # noqa: E402
+from ckptd import _codec, _lib, _nested, _values  # noqa: E402
 from ckptd._extra import CAP_MIN, ExtraError, Extras  # noqa: E402
 from ckptd._rng import rng  # noqa: E402
 
@@ -199,13 +199,14 @@ class Optimizers(unittest.TestCase):
         names = {p: n for n, p in model.named_parameters()}
         step = saved(optims={"optim": optim}, names=names)
         self.assertIn(b'"weight"', step["optim.groups"])
-        tensors = {k: v.clone() for k, v in optim.state[model.weight].items() if isinstance(v, torch.Tensor)}
+        tensors = {path: v.clone() for path, v in _nested.tensors_in(optim.state[model.weight])}
         weights = copy.deepcopy(model.state_dict())
         self.lbfgs(2, optim, model)
         expected = copy.deepcopy(model.state_dict())
         other, again = self.lbfgs(0)
         other.load_state_dict(weights)
-        again.state[other.weight].update(tensors)  # what `run` restores
+        for path, tensor in tensors.items():  # what `run` restores
+            _nested.put(again.state[other.weight], path.split("."), tensor)
         load([step], 0, 1, optims={"optim": again}, names={p: n for n, p in other.named_parameters()})
         self.lbfgs(2, again, other)
         for name, t in other.state_dict().items():

@@ -14,7 +14,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import _lib, errors
+from ckptd import _lib, _nested, errors
 
 SECONDS = 60.0  # of what hangs
 
@@ -252,6 +252,96 @@ class Resume(One):
         self.assertEqual(run.wait(), 3)
 
 
+class Boxes(torch.optim.Optimizer):
+    """Its state is in containers, which are replaced and grow; a value that is None becomes a tensor later."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self):
+        shared = self.state["shared"]
+        if not shared:
+            shared.update(norm=torch.zeros(3), n=0)
+        shared["norm"] += 1
+        shared["n"] += 1
+        for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
+            state = self.state[p]
+            if not state:
+                state.update(n=0, pair=(torch.zeros_like(p), torch.ones(2)), late=None, old=[], odd={1: [None, "a"]})
+            state["n"] += 1
+            state["pair"] = (state["pair"][0] * 0.9 + p.grad, state["pair"][1] + 1)
+            state["old"].append({"grad": p.grad.clone(), "n": state["n"]})
+            if state["n"] >= 3:
+                state["late"] = torch.zeros_like(p) if state["late"] is None else state["late"].add_(p.grad)
+            p.sub_(state["pair"][0] + state["old"][0]["grad"], alpha=0.01 / state["n"])
+
+
+def boxes():
+    torch.manual_seed(1)
+    model = Net()
+    return model, Boxes(model.parameters())
+
+
+def contents(model, optim):
+    names = {p: n for n, p in model.named_parameters()}
+    found = {"%s.%s" % (names.get(of, of), path): t for of, inner in optim.state.items() for path, t in _nested.tensors_in(inner)}
+    rest = {names.get(of, of): {k: _nested.outline(v) for k, v in inner.items()} for of, inner in optim.state.items()}
+    rest = {of: {k: v for k, v in inner.items() if v != _nested.MARK} for of, inner in rest.items()}
+    return {**bits(model), **{k: v.numpy().tobytes() for k, v in found.items()}}, rest
+
+
+class StateInContainers(One):
+    def test_what_containers_hold_is_saved_as_it_is_and_restored(self):
+        job = self.job()
+        model, optim = boxes()
+        run = self.attach(job, model, optim)
+        run.restore()
+        for step in range(1, 6):
+            train(run, model, optim, step, step)
+            run.wait()
+            with ckptd.open(os.path.join(job.store, job.name)) as saved:
+                for of, path, tensor in ((p, path, t) for p in optim.state for path, t in _nested.tensors_in(optim.state[p])):
+                    name = next((n for n, p in model.named_parameters() if p is of), "state.shared")
+                    self.assertTrue(torch.equal(saved["optim/%s.%s" % (name, path)][...], tensor), (step, name, path))
+        self.assertLess(run._blobs.extras.blobs[0].length.value, 6000)  # no tensor is in the blob
+        wanted = contents(model, optim)
+        for step in range(6, 9):
+            update(model, optim, step)
+        later = contents(model, optim)
+        run.detach()
+        model, optim = boxes()
+        run = self.attach(job, model, optim)
+        self.assertEqual(run.restore(), 5)
+        self.assertEqual(contents(model, optim), wanted)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.StateMoved)
+            train(run, model, optim, 6, 8)
+        self.assertEqual(contents(model, optim), later)
+        run.wait()
+        self.assertEqual(run.restore(), 8)
+        self.assertEqual(contents(model, optim), later)
+
+    def test_an_optimizer_begins_with_its_own_state_after_a_restore_that_failed_and_after_fresh(self):
+        job = self.job()
+        model, optim = boxes()
+        run = self.attach(job, model, optim)
+        run.restore()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        model, optim = boxes()
+        run = self.attach(job, model, optim, extra={"more": {}})
+        self.assertEqual(dict(optim.state), {})
+        with self.assertRaisesRegex(errors.NotFitting, "extra.more"):
+            run.restore()
+        self.assertEqual(dict(optim.state), {})
+        run.fresh()
+        train(run, model, optim, 2, 3)
+        self.assertEqual(run.wait(), 3)
+        self.assertEqual(optim.state[model.first.weight]["n"], 2)
+
+
 class Steps(One):
     def begun(self, optimizer="adamw", **options):
         job = self.job()
@@ -448,6 +538,40 @@ class Hazards(One):
                 update(model, optim, 3)
         self.assertEqual(self.resumed(job, run), bits(model, optim))
 
+    def test_what_took_the_place_of_a_layer_and_of_loaded_state_is_followed_in_the_steps_after_it_too(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 2)
+        with warnings.catch_warnings(record=True):
+            with run.step(3):
+                update(model, optim, 3)
+                optim.load_state_dict(optim.state_dict())
+                model.norm = torch.nn.BatchNorm1d(16)
+            for step in (4, 5, 6):
+                with run.step(step):
+                    update(model, optim, step)
+                    model.second.bias = torch.nn.Parameter(model.second.bias.detach() + 1)
+                run.wait()
+                names = {p: n for n, p in model.named_parameters()}
+                with ckptd.open(os.path.join(job.store, job.name)) as saved:
+                    self.assertEqual(saved.step, step)
+                    for p, name in names.items():
+                        self.assertTrue(torch.equal(saved["model/" + name][...], p), (step, name))
+                        for key, tensor in optim.state.get(p, {}).items():
+                            got = saved["optim/%s.%s" % (name, key)]
+                            self.assertTrue(torch.equal(got[...] if tensor.dim() else got[()], tensor), (step, name, key))
+
+    def test_state_that_cannot_be_collected_costs_its_steps_and_not_the_training(self):
+        job, run, model, optim = self.begun(strict=False)
+        train(run, model, optim, 1, 1)
+        run.wait()
+        model.late = torch.nn.LazyLinear(3)
+        with self.assertWarnsRegex(errors.NotSaving, "uninitialized"):
+            with run.step(2):
+                pass
+        del model.late
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+
     def test_a_freed_storage_is_named_and_that_step_is_not_saved(self):
         job, run, model, optim = self.begun(memory="foreign", strict=False)
         train(run, model, optim, 1, 1)
@@ -508,7 +632,7 @@ class Hazards(One):
         for step in range(1, 5):
             log.append("x" * 30000)
             train(run, model, optim, step, step)
-            self.assertEqual(run.wait("staged"), step)
+            self.assertEqual(run.wait(), step)  # or the slots could be full
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
         run.detach()
         back = []
@@ -558,6 +682,7 @@ class Hazards(One):
             ({"persist_every": 1.5}, "persist_every is 1.5"),
             ({"averages": ["fast"]}, "averages is a list"),
             ({"extra": {"x": object()}}, "extra.x is a "),
+            ({"ranks": [0, 1]}, "ranks is .0, 1.: it must have this rank, 0"),
         ):
             with self.assertRaisesRegex((TypeError, ValueError), what):
                 self.attach(job, model, optim, **wrong)
@@ -652,6 +777,53 @@ class Hazards(One):
         run.fresh()
         train(run, model, optim, step + 1, step + 1)
         self.assertEqual(run.wait(timeout=SECONDS), step + 1)
+
+    def test_ctrl_c_in_the_middle_of_a_call_leaves_a_run_that_goes_on(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run._handle._one.acquire()  # as if the interrupt had come before the call, and after the lock was taken
+        run._handle._enter_any()
+        entered = run.step(2)
+        entered.__enter__()
+        with self.assertRaisesRegex(RuntimeError, "inside of step 2"):
+            train(run, model, optim, 3, 3)
+        del entered  # as if it had come before the block began
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+        run.detach()
+
+    def test_a_wait_of_another_thread_marks_nothing(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run._due, run._taken, run._newest = 2, 1, 2  # step 2 was skipped
+        got = []
+        with run.step(3):
+            thread = threading.Thread(target=lambda: got.append(run.wait(timeout=SECONDS)))  # in the middle of the next one
+            thread.start()
+            thread.join()
+            update(model, optim, 3)
+        self.assertEqual(got, [1])
+        self.assertEqual(run.wait(), 3)
+        self.assertEqual([s.step for s in run._handle.steps()][:2], [3, 1])
+
+    def test_a_handler_of_the_log_makes_no_call(self):
+        job, run, model, optim = self.begun()
+        raised = []
+
+        class Calls(logging.Handler):
+            def emit(self, record):
+                try:
+                    run._handle.guard()
+                except errors.WrongThread as e:
+                    raised.append(str(e))
+
+        handler = Calls()
+        logging.getLogger("ckptd").addHandler(handler)
+        self.addCleanup(logging.getLogger("ckptd").removeHandler, handler)
+        _lib._log_to(run._handle._queue)(None, 4, b"a line of the library")
+        self.assertEqual(len(raised), 1, raised)
+        train(run, model, optim, 1, 1)
 
     def test_a_forked_child_and_a_second_thread_are_refused(self):
         job, run, model, optim = self.begun()

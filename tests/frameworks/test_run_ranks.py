@@ -179,7 +179,78 @@ def restored(rank):
     return int(start), state(model, optim)
 
 
+def stage(s):
+    torch.manual_seed(s)
+    return torch.nn.Linear(5 + s, 3)
+
+
+def stages(rank, each, steps):
+    """Each rank has its own parts of a pipeline, of plain modules: rank r has the stages `each`[r]."""
+    model = {"stage%d" % s: stage(s) for s in each[rank.rank]}
+    optim = torch.optim.AdamW([p for m in model.values() for p in m.parameters()])
+    run = rank.attach(model, optim, ranks=[rank.rank], guard="finish")
+    run.restore()
+    for step in range(1, steps + 1):
+        with run.step(step):
+            for m in model.values():
+                for p in m.parameters():
+                    p.grad = torch.full_like(p, step)
+            optim.step()
+    if steps:
+        run.wait()
+    found = {name + "." + n: t.detach().clone() for name, m in model.items() for n, t in m.named_parameters()}
+    run.detach()
+    return {n: t.numpy().tobytes() for n, t in found.items()}
+
+
+def stages_without_ranks(rank):
+    try:
+        rank.attach({"stage%d" % rank.rank: stage(rank.rank)})
+    except Exception as e:
+        return type(e).__name__ + ": " + str(e)
+    return "attached"
+
+
+def strided(rank):
+    """A tensor that was cut as its split factors say literally. By its local shape only some ranks can see that."""
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    mesh = mesh_of(rank, 3, 2)
+    a, b = mesh.get_coordinate()
+    kept = torch.cat([piece.chunk(3)[a] if len(piece.chunk(3)) > a else piece[:0] for piece in torch.arange(7.0).chunk(2)])
+    kept = (list(kept.chunk(2)) + [kept[:0]])[b]
+    model = torch.nn.Module()
+    placements = [_StridedShard(0, split_factor=2), Shard(0)]
+    cut = DTensor.from_local(kept.clone(), mesh, placements, run_check=False, shape=(7,), stride=(1,))
+    model.w = torch.nn.Parameter(cut, requires_grad=False)
+    try:
+        rank.attach(model)
+    except Exception as e:
+        return type(e).__name__ + ": " + str(e)
+    return "attached"
+
+
 class Ranks(ranks.Case):
+    def test_ranks_that_read_a_strided_shard_in_two_ways_are_refused(self):
+        said = self.job().run(6, strided)
+        self.assertNotIn("attached", said)
+        self.assertTrue(any("model/w" in text for text in said), said)
+
+    def test_stages_of_plain_modules_are_saved_by_the_ranks_that_have_them_and_restored_by_others(self):
+        job = self.job()
+        first, second = job.run(2, stages, [[0, 2], [1]], 4)
+        whole = {**first, **second}
+        self.assertEqual(len(whole), 6)
+        self.assertEqual(job.run(1, stages, [[0, 1, 2]], 0), [whole])
+        parts = job.run(3, stages, [[2], [0], [1]], 0)
+        self.assertEqual({n: t for part in parts for n, t in part.items()}, whole)
+
+    def test_ranks_with_other_plain_modules_are_told_so(self):
+        for said in self.job().run(2, stages_without_ranks):
+            self.assertIn("model/stage", said)
+            self.assertIn("InvalidCall", said)
+
     def test_momentum_that_the_first_step_makes_is_saved_with_it_and_found_again_on_other_meshes(self):
         job = self.job()
         first = job.run(4, late_momentum, 3)

@@ -15,7 +15,7 @@ from one_process import as_rank, torch  # first: it sets the path
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from ckptd import _layout, _names, _optim, _state
+from ckptd import _layout, _names, _nested, _optim, _state
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -635,11 +635,17 @@ class CreateStateLike(unittest.TestCase):
         infos = [info(*one) for one in had]
         problems = _optim.create_state_like(optim, infos, names=self.names(collect(net, optim)))
         got = optim.state[net.weight]
-        self.assertEqual({k: tuple(v.shape) for k, v in got.items()}, {"m": (2, 3), "step": (), "row": (2,)})
-        self.assertEqual({v.dtype for v in got.values()}, {torch.float32})
-        self.assertEqual(len(problems), 2)
-        self.assertIn("optim/weight.q.0", problems[0])
-        self.assertIn("optim/weight.odd", problems[1])
+        made = dict(_nested.tensors_in(got))
+        shapes = {"m": (2, 3), "step": (), "row": (2,), "q.0": (2, 3)}
+        self.assertEqual({k: tuple(v.shape) for k, v in made.items()}, shapes)
+        self.assertEqual({v.dtype for v in made.values()}, {torch.float32})
+        self.assertIsInstance(got["q"], _nested.Made)
+        self.assertEqual(len(problems), 1)
+        self.assertIn("optim/weight.odd", problems[0])
+        before = {k: v.fill_(1) for k, v in made.items()}
+        _optim.create_state_like(optim, infos, names=self.names(collect(net, optim)))
+        for path, tensor in _nested.tensors_in(got):  # a second call leaves what there is
+            self.assertIs(tensor, before[path])
 
     def test_dtensors(self):
         with as_rank(4, 6), no_collectives():
