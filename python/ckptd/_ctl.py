@@ -69,7 +69,7 @@ def arguments(path: Any, store: Any = None, step: Optional[int] = None) -> List[
     """
     if step is not None:
         if store is not None:
-            raise ValueError("give a path with step, or a step with store: not all of them")
+            raise ValueError("path, store and step were given: a path that is a store goes with step, a name of a step with store")
         path, store = step, path
     name = str(path) if isinstance(path, int) else os.fspath(path)
     if store is None and os.path.isdir(name) and not os.path.exists(os.path.join(name, "MANIFEST")):

@@ -197,7 +197,7 @@ class Run:
         """What checkpoint and program do not have both, by a restore that only checks. NotFitting, NothingToRestore."""
         dry = self._handle.restore(step, flags | _lib.CKPT_DRY_RUN | _lib.CKPT_LENIENT, timeout=self._timeout)
         missing, unused = self._unmatched(dry.step)
-        self._judge(missing, unused, strict, "")
+        self._judge(missing, unused, strict, "step %d: " % dry.step)
         return missing, unused
 
     def _unmatched(self, step: int) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
