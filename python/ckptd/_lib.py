@@ -65,7 +65,7 @@ class Handle:
         self._pid = os.getpid()
         self._one = threading.Lock()  # held by the thread that is inside a call
         self._any = threading.Condition(threading.RLock())  # protects _inside; a signal's handler may come back into it
-        self._inside = 0  # calls that are [any], and under way
+        self._inside: List[int] = []  # calls that are [any], and under way: the thread of each
         self._closing = False
         self._log_fn: Any = None
         self._agree_fn: Any = None
@@ -125,8 +125,8 @@ class Handle:
             size=ctypes.sizeof(ckpt_opts),
             flags=flags,
             job=to_name(job),
-            store=None if store is None else os.fsencode(store),
-            socket=None if socket is None else os.fsencode(socket),
+            store=to_path(store),
+            socket=to_path(socket),
             rank=rank,
             world=world,
             generation=generation,
@@ -178,12 +178,12 @@ class Handle:
             c = self._c
             if c is None or self._closing:
                 raise errors.error("call", errno.ESHUTDOWN, "this handle was detached")
-            self._inside += 1
+            self._inside.append(threading.get_ident())
             return c
 
     def _leave_any(self) -> None:
         with self._any:
-            self._inside -= 1
+            self._inside.remove(threading.get_ident())
             if self._closing:
                 self._any.notify_all()
 
@@ -332,7 +332,7 @@ class Handle:
                 raise errors.error("snapshot", errno.EINVAL, text)
             raw = self._note_keys.get(key)
             if raw is None:
-                raw = self._note_keys[key] = key.encode("utf-8")
+                raw = self._note_keys[key] = to_name(key) or b""
             note = self._notes[n]
             note.key, note.value = raw, value
             n += 1
@@ -359,6 +359,8 @@ class Handle:
 
     def last(self, step: int) -> bool:
         """Is this step, which begins now, the last one on all ranks, because a rank called stop (ckpt_last)?"""
+        if not 0 <= step < 2**64:
+            raise errors.error("last", errno.EINVAL, "step %d must be 0 to 2^64 - 1" % step)
         c = self._enter()
         try:
             rc: int = self._last(c, step)
@@ -383,6 +385,7 @@ class Handle:
 
         Until it returns, this rank must not change the step's state.
         """
+        _in_64_bits(step=step)
         c = self._enter_any()
         err = ckpt_err()
         until = time.monotonic() + timeout
@@ -450,6 +453,7 @@ class Handle:
 
     def blob_read(self, name: str, old_rank: int = 0) -> bytes:
         """A blob of the restored step (ckpt_blob_read). old_rank: whose, of the job that wrote it. NothingToRestore."""
+        _in_32_bits(old_rank=old_rank)
         length = c_uint64()
         raw = to_name(name)
         try:
@@ -519,7 +523,8 @@ class Handle:
         """Detach this rank (ckpt_detach); a second call does nothing. drain: seconds to wait for the newest commit.
 
         Memory of alloc stays mapped (CKPT_KEEP_MEMORY). A wait of another thread ends with Detached. TimedOut and
-        NotSaved: the newest step is not committed; the handle is detached all the same.
+        NotSaved: the newest step is not committed; the handle is detached all the same. WrongThread: a signal's handler
+        came into a call of this thread, or another thread is inside one.
         """
         self._mine()
         if self._c is None:
@@ -534,6 +539,9 @@ class Handle:
         c = self._enter()
         try:
             with self._any:
+                if threading.get_ident() in self._inside:
+                    text = "a signal's handler cannot detach while this thread is inside a call: raise, and detach then"
+                    raise errors.error("detach", errno.EDEADLK, text)
                 self._closing = True
                 while self._inside:
                     self._any.wait(WAIT_SLICE)
@@ -565,19 +573,12 @@ def _say(call: str, rc: int) -> str:
     return "%s failed: %s" % (call, os.strerror(-rc))
 
 
-def _in_bits(bits: int, values: Mapping[str, int]) -> None:
-    """InvalidCall: a value has more bits, or is below zero. ctypes would cut it in silence."""
-    for what, value in values.items():
-        if not 0 <= value < 2**bits:
-            raise errors.error("attach", errno.EINVAL, "%s is %d: it must be 0 to 2^%d - 1" % (what, value, bits))
-
-
 def _in_32_bits(**values: int) -> None:
-    _in_bits(32, values)
+    in_bits(32, values)
 
 
 def _in_64_bits(**values: int) -> None:
-    _in_bits(64, values)
+    in_bits(64, values)
 
 
 def _log_to(queue: Deque[Notice]) -> Callable[[Any, int, bytes], None]:

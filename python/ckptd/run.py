@@ -265,6 +265,7 @@ class Run:
 
     def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
+        first = self._due < 0
         self._due = step
         assert self._blobs is not None
         try:
@@ -279,7 +280,7 @@ class Run:
                 self._seal_again()
             rc = self._handle.snapshot(step, flags, self._notes)
         except errors.NotRestorable as e:
-            if not self._restored:  # the program should hear of it at its first step, not after a week
+            if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
             self._outcomes.unsaved("refused", step, e)
             return False

@@ -329,11 +329,13 @@ class Steps(One):
         with self.assertLogs("ckptd", "WARNING") as logs, warnings.catch_warnings(record=True):
             for step in range(1, 6):
                 update(model, optim, step)
+                run._notes = {"loss": step / 2}
                 run._snapshot(step, 0)
                 run._newest = step
         self.assertTrue(any("skipped" in line for line in logs.output), logs.output)
         job.daemon.send_signal(signal.SIGCONT)
         self.assertEqual(run.wait(timeout=SECONDS), 5)
+        self.assertEqual(self.shown(job, 5)["notes"], {"loss": 2.5})
         self.assertEqual(run.restore(), 5)
 
     def test_a_state_that_was_changed_outside_of_a_step_is_torn_and_never_committed(self):
@@ -629,6 +631,28 @@ class Hazards(One):
         run = self.attach(job, model, optim, strict=False, timeout=1.0)
         with self.assertRaisesRegex(errors.NoDaemon, "may have steps"):
             run.restore()
+
+    def test_a_daemon_that_comes_later_and_has_steps_of_the_job_does_not_end_the_training(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        job.daemon_stop()
+        with unittest.mock.patch.object(_lib, "CKPT_AUTOSTART", 0):
+            run = self.attach(job, model, optim, strict=False, timeout=1.0)
+        with self.assertRaises(errors.NoDaemon):
+            run.restore()  # the program goes on all the same
+        train(run, model, optim, 2, 2)
+        job.daemon_start()
+        step = 3
+        while not run.stats()["outcomes"]["refused"]:
+            train(run, model, optim, step, step)
+            step += 1
+        train(run, model, optim, step, step)
+        self.assertEqual(run.stats()["outcomes"]["taken"], 0)
+        run.fresh()
+        train(run, model, optim, step + 1, step + 1)
+        self.assertEqual(run.wait(timeout=SECONDS), step + 1)
 
     def test_a_forked_child_and_a_second_thread_are_refused(self):
         job, run, model, optim = self.begun()

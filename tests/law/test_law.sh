@@ -206,7 +206,7 @@ named() { # TREE
 	grep -E '\.md$' "$tmp/files" | while read -r f; do
 		[ -f "$1/$f" ] || continue
 		awk -F'|' '!/^\|/ { tests = row = 0 } /^\|/ { if (!row++) tests = $(NF - 1) ~ /^ *test/; else if (tests) print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
-			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' || echo "$f: there is no test \"$word\""
+			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' --include='*.py' || echo "$f: there is no test \"$word\""
 		done
 		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|ema|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
 			case $word in
