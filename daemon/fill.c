@@ -432,6 +432,21 @@ static bool notes_missing(const struct list_notes *n)
 	return false;
 }
 
+/* CKPT_PEEK: was anything asked for, and does this step have it? */
+static int peek_judge(struct restore *x, int rc, const struct plan *plan,
+		      const struct list_notes *notes)
+{
+	const char *only = x->want.only;
+
+	x->lacks = rc == -EMEDIUMTYPE && notes_missing(notes);
+	if (rc == 0 && !plan->ntensor)
+		return ckpt_error(&x->err, -EINVAL,
+				  "CKPT_PEEK fills tensors of class CKPT_SINK, and no rank has "
+				  "declared one%s%s",
+				  *only ? " of component " : "", only);
+	return rc;
+}
+
 /* Check everything, then move everything. */
 static int fill(struct restore *x)
 {
@@ -463,12 +478,8 @@ static int fill(struct restore *x)
 		rc = move_check(&plan, &x->err);
 	x->got.ntensor = plan.ntensor;
 	x->got.nmissing = plan.nmissing;
-	if (peek && rc == 0 && !plan.ntensor)
-		rc = ckpt_error(&x->err, -EINVAL,
-				"CKPT_PEEK fills tensors of class CKPT_SINK, and no rank has "
-				"declared one%s%s",
-				opts.only ? " of component " : "", opts.only ? opts.only : "");
-	x->lacks = peek && rc == -EMEDIUMTYPE && notes_missing(&notes);
+	if (peek)
+		rc = peek_judge(x, rc, &plan, &notes);
 	x->got.nunused = rc == 0 && !peek ? count_unused(x, src, &w.all) : 0;
 	if (rc == 0 && opts.lenient && writes)
 		rc = check_left_alone(x, src, &w.all);

@@ -812,6 +812,19 @@ static void refuse_differing(struct launch *l, uint32_t round)
 		     "the ranks ask for different steps or with different flags");
 }
 
+/* Whoever had this answer may train already. */
+static void answer_none(struct launch *l, const struct wire_restore *want, uint32_t round)
+{
+	struct restore x = { .round = round, .blob_fd = -1 };
+
+	x.rc = none_there(l->job, want, &x.err);
+	if (want->step == CKPT_LATEST && !(want->flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK)) &&
+	    changes(want))
+		launch_start(l, START_CLEAR);
+	restore_free_retreat(l);
+	answer_all(l, &x, true);
+}
+
 void restore_try(struct launch *l)
 {
 	struct member *first = NULL;
@@ -840,16 +853,8 @@ void restore_try(struct launch *l)
 	    (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
 		/* the first choice came to nothing, and now something else is asked for */
 		pin->set = false;
-	if (pin->set && pin->none) { /* whoever had this answer may train already */
-		struct restore x = { .round = round, .blob_fd = -1 };
-
-		x.rc = none_there(l->job, &first->want, &x.err);
-		if (first->want.step == CKPT_LATEST &&
-		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK)) &&
-		    changes(&first->want))
-			launch_start(l, START_CLEAR);
-		restore_free_retreat(l);
-		answer_all(l, &x, true);
+	if (pin->set && pin->none) {
+		answer_none(l, &first->want, round);
 		return;
 	}
 	if (peeks(&first->want)) {

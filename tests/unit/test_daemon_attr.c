@@ -72,6 +72,28 @@ TEST(attributes_outlive_their_daemon)
 	rank_close(&K, 0);
 }
 
+/* What is staged when the daemon dies; and what was given since is of the next seal. */
+TEST(a_step_that_is_taken_over_has_those_of_the_seal_before_it)
+{
+	open_one(&K, "over", "fsdp=1", .fresh = true, .slots = 3);
+	must_attr(&K, "git", "cafe");
+	must_seal(&K);
+	stage(&K, 1, CKPT_STAGE_ONLY);
+	must_attr(&K, "git", "beef");
+	must_attr(&K, "more", "x");
+	host_kill(&H);
+	host_start(&H, NULL);
+	must_reattach(&K, 1);
+	assert_soon(in_memory(&K, 1));
+	host_restart(&H); /* drains: what is staged is written */
+	assert_string_equal(attrs_of("over", 1), "git=cafe");
+	must_reattach(&K, 2);
+	must_seal(&K);
+	save(&K, 2);
+	assert_string_equal(attrs_of("over", 2), "git=beef more=x");
+	rank_close(&K, 0);
+}
+
 static void each_its_own(struct rank *k)
 {
 	char value[16];
