@@ -65,7 +65,8 @@ def torch_check() -> None:
     except ModuleNotFoundError as e:
         if e.name != "torch":
             raise
-        raise ImportError("ckptd.attach needs PyTorch %d.%d or later, and this Python has none: pip install torch" % TORCH_MIN) from e
+        text = "ckptd.attach needs PyTorch %d.%d or later, and this Python has none: pip install torch"
+        raise ImportError(text % TORCH_MIN) from e
     found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if found and (int(found.group(1)), int(found.group(2))) < TORCH_MIN:
         text = "ckptd.attach needs PyTorch %d.%d or later, and this is %s: pip install --upgrade torch"

@@ -29,7 +29,7 @@ def boxes_of_interval(shape: Sequence[int], start: int, stop: int) -> List[Box]:
     for n in shape:
         numel *= n
     if not 0 <= start <= stop <= numel:
-        raise ValueError("elements %d to %d of a tensor of %d" % (start, stop, numel))
+        raise ValueError("elements %d to %d are not a range in a tensor of %d elements" % (start, stop, numel))
     found: List[Box] = []
     if not shape:
         return [((), ())] if start < stop else found

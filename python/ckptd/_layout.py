@@ -9,6 +9,7 @@ shape that its layout says.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -213,6 +214,8 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     coord = lifted.coordinate(rank)
     here = tuple(coord[d] if coord is not None and d is not None else 0 for d in lifted.dims)
     cuts = _cuts(spec.placements, spec.mesh.shape, here, len(shape))
+    if _is_fsdp_of_2_4():
+        cuts = _with_factors(cuts)
     if hasattr(local, "local_shards") and hasattr(local, "local_offsets"):
         return _describe_shards(local, shape, mesh, {lifted.dims[c.at] for c in cuts}, coord)
     mode, cuts = _reading(spec, cuts, shape, tuple(local.shape) if coord is not None else None)
@@ -246,6 +249,26 @@ def _cuts(placements: Sequence[Any], sizes: Sequence[int], coord: Sequence[int],
             raise Unsupported("its placement %s does not fit a tensor of %d dimensions" % (p, ndim))
         cuts.append(_Cut(at, int(sizes[at]), coord[at], dim, factor))
     return cuts
+
+
+def _is_fsdp_of_2_4() -> bool:
+    """Does this program use FSDP2 of a torch without _StridedShard (2.4)?"""
+    placements = sys.modules.get("torch.distributed._tensor.placement_types")
+    fsdp = "torch.distributed._composable.fsdp" in sys.modules
+    return fsdp and placements is not None and not hasattr(placements, "_StridedShard")
+
+
+def _with_factors(cuts: List[_Cut]) -> List[_Cut]:
+    """The cuts with the factors that FSDP2 of later torch gives.
+
+    FSDP2 over TP cuts what TP has cut, although its mesh dimension comes first. torch 2.4 calls both placements Shard,
+    as if FSDP2 had cut first: its own full_tensor() is wrong there.
+    """
+    out: List[_Cut] = []
+    for c in reversed(cuts):
+        sizes = [later.size for later in out if later.dim == c.dim]
+        out.append(c._replace(factor=math.prod(sizes)))
+    return out[::-1]
 
 
 def _reading(

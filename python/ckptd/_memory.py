@@ -433,11 +433,13 @@ class _Aliases:
             if issubclass(type(seen), torch.Tensor) and id(seen) not in known:
                 try:
                     self._by_gc[seen.untyped_storage()._cdata].append(seen)
-                except (KeyError, NotImplementedError, RuntimeError):
-                    pass  # of another storage, or without one
+                except Exception:
+                    pass  # of another storage, or without one; a lazy module's parameter and a user's class may raise anything
 
     def exchange(self, store: _Store, at: int) -> Optional[str]:
         """As `_exchange`, or the reason why the storage stays."""
+        import torch
+
         others = self._by_gc[store.storage._cdata]
         missing = len(others)
         if self._use_count is not None:  # one for store.storage itself
@@ -452,7 +454,10 @@ class _Aliases:
         new.copy_(_all_bytes(store.storage))
         storage = new.untyped_storage()
         for alias in store.aliases:
-            alias.set_(storage, alias.storage_offset(), alias.size(), alias.stride())
+            # Not alias.set_(): it forgets the parameter's gradient accumulator, on which DDP has its hooks, and every rank
+            # would train on its own gradients from then on. It counts as a change of the values, too.
+            new = torch.empty(0, dtype=alias.dtype)
+            alias.data = new.set_(storage, alias.storage_offset(), alias.size(), alias.stride())
         store.storage = storage
         return None
 

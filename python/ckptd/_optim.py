@@ -80,7 +80,9 @@ def _group_state(optim: Any, init: Any, group: Dict[str, Any]) -> int:
     if not params:
         return 0
     had = {id(p): p.grad for p in group["params"]}
-    lists: List[List[Any]] = [[] for _ in list(inspect.signature(init).parameters)[1:]]
+    names = list(inspect.signature(init).parameters)[1:]
+    # AdamW of torch 2.4 takes a setting of the group among the lists that it fills.
+    lists: List[Any] = [group["amsgrad"] if name == "amsgrad" else [] for name in names]
     alone = dict(group)
     alone["params"] = params  # others may have state that _init_group would look into
     try:

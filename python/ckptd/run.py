@@ -108,7 +108,6 @@ class Run:
         self._due = -1  # the newest step that a snapshot was wanted of
         self._notes: Mapping[str, float] = {}  # of the newest step
         self._taken = -1  # the newest step that the library took
-        self._notes: Dict[str, float] = {}  # of step _due
         self._restored = False  # restore was called, and did not fail
         self._restored_step = -1
         self._wait_said = False
@@ -200,7 +199,7 @@ class Run:
         """What checkpoint and program do not have both, by a restore that only checks. NotFitting, NothingToRestore."""
         dry = self._handle.restore(step, flags | _lib.CKPT_DRY_RUN | _lib.CKPT_LENIENT, timeout=self._timeout)
         missing, unused = self._unmatched(dry.step)
-        self._judge(missing, unused, strict, "")
+        self._judge(missing, unused, strict, "step %d: " % dry.step)
         return missing, unused
 
     def _unmatched(self, step: int) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
@@ -270,7 +269,7 @@ class Run:
     def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
         first = self._due < 0
-        self._due, self._notes = step, dict(notes)
+        self._due = step
         assert self._blobs is not None
         try:
             problem = self._follow(step)
@@ -415,11 +414,7 @@ class Run:
             raise errors.error("wait", errno.EIO, text)
         self._handle.guard()
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
-<<<<<<< HEAD
-        if not self._snapshot(step, _lib.CKPT_FINAL, self._notes):
-=======
         if not self._snapshot(step, _lib.CKPT_FINAL):
->>>>>>> t16-r3
             why = self._error(errno.EIO, "the snapshot was not taken")
             raise why if why.errno != errno.ENOENT else errors.error("wait", errno.EIO, str(why))
 
@@ -444,11 +439,7 @@ class Run:
             return step
         if self._taken != step:
             self._handle.guard()
-<<<<<<< HEAD
-            self._snapshot(step, _lib.CKPT_FINAL, self._notes if self._due == step else {})
-=======
             self._snapshot(step, _lib.CKPT_FINAL)
->>>>>>> t16-r3
         if wait and self.wait("committed", timeout) != step:
             text = "step %d is in memory only, because of persist_every: use run.step(..., persist=True)" % step
             raise errors.error("wait", errno.ENOENT, text)

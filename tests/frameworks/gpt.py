@@ -123,7 +123,7 @@ class GPT(nn.Module):
         x = self.norm(x)
         if self.tp is None:
             return self.head(x)
-        from torch.distributed.tensor import DTensor, Replicate
+        from torch_names import DTensor, Replicate
 
         return F.linear(DTensor.from_local(x, self.tp, [Replicate()]), self.head.weight).full_tensor()
 
@@ -187,10 +187,8 @@ def build(kind: str, size: str = "tiny", dtype: torch.dtype = torch.float32) -> 
     mesh = init_device_mesh("cpu", tuple(names.values()), mesh_dim_names=tuple(names))
     if "tp" in names:
         _tensor_parallel(model, mesh["tp"])
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:
-        from torch.distributed._composable.fsdp import fully_shard
+    from torch_names import fully_shard
+
     data = mesh["dp", "fsdp"] if "dp" in names else mesh["fsdp"]
     for block in model.blocks:
         fully_shard(block, mesh=data)
@@ -199,7 +197,7 @@ def build(kind: str, size: str = "tiny", dtype: torch.dtype = torch.float32) -> 
 
 
 def _tensor_parallel(model: GPT, mesh: Any) -> None:
-    from torch.distributed.tensor import Replicate, Shard
+    from torch_names import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     for block in model.blocks:

@@ -17,8 +17,10 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import gpt
 import ranks
+from torch_names import VERSION, without_ranks
 
-KINDS = tuple(gpt.MESHES)
+# FSDP2 of older torch computes on GPUs only
+KINDS = tuple(k for k in gpt.MESHES if VERSION >= (2, 6) or "fsdp" not in gpt.MESHES[k])
 
 
 # ---- what ranks do ----
@@ -41,7 +43,8 @@ def reference(rank: Any, kind: str, how: str, size: str, steps: int, with_dcp: b
             expected[step + 1] = gpt.everywhere(whole, KINDS)
         if with_dcp and not refused:
             try:
-                dcp.save(trainer.state(), checkpoint_id=os.path.join(rank.dir, f"dcp-{step + 1}"), no_dist=rank.world == 1)
+                path = os.path.join(rank.dir, f"dcp-{step + 1}")
+                dcp.save(trainer.state(), checkpoint_id=path, **without_ranks(rank.world == 1))
             except CheckpointException as error:  # uneven FSDP2 x TP: known
                 refused = str(error)
     if rank.rank == 0:
@@ -103,7 +106,7 @@ def restored(rank: Any, kind: str, how: str, size: str, source: str, dcp_dir: st
 
         like = {key: torch.zeros_like(t) for key, t in trainer.state().items()}
         try:
-            dcp.load(like, checkpoint_id=path, no_dist=rank.world == 1)
+            dcp.load(like, checkpoint_id=path, **without_ranks(rank.world == 1))
             result["dcp"] = {key: gpt.digest(gpt.local(t)) for key, t in like.items()}
         except CheckpointException as error:  # uneven FSDP2 x TP: known
             result["refused"] = str(error)
@@ -184,7 +187,7 @@ class Cell(ranks.Case):
         self.refer(kind, how)
         job = self.job()
         least = self.kill_somewhere(job, draw)
-        others = [k for k in (targets or KINDS) if k != kind]
+        others = [k for k in (targets or KINDS) if k != kind and k in KINDS]
         for other in others:
             self.other_mesh(job, other, "memory", least)
         if draw.random() < 0.5:

@@ -33,11 +33,12 @@ def as_rank(rank, world):
 
 def caches_clear():
     """DTensor keeps answers by the mesh, and meshes of two ranks of this process may be equal."""
-    from torch.distributed.tensor import DTensor
+    from torch_names import DTensor
 
     propagator = DTensor._op_dispatcher.sharding_propagator
     for name in ("propagate_op_sharding",):
-        cache = getattr(getattr(propagator, name, None), "cache", None)
+        answers = getattr(propagator, name, None)
+        cache = getattr(answers, "cache", answers)  # in torch 2.4 the cache itself
         if cache is not None and hasattr(cache, "cache_clear"):
             cache.cache_clear()
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)

@@ -123,8 +123,10 @@ def _forget_meshes() -> None:
     import functools
     import gc
 
-    import torch.distributed.tensor.debug as debug
-
+    try:
+        import torch.distributed.tensor.debug as debug
+    except ImportError:
+        debug = None  # torch 2.4
     for clear in ("_clear_sharding_prop_cache", "_clear_fast_path_sharding_prop_cache"):
         getattr(debug, clear, lambda: None)()
     for thing in gc.get_objects():

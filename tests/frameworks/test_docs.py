@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+from torch_names import fsdp2_on_cpu
+
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 # command: what its output has, as regular expressions
@@ -65,6 +67,7 @@ def scripts_and_commands(text):
 
 
 class Page(unittest.TestCase):
+    @fsdp2_on_cpu
     def run_page(self, page):
         expected = {command: list(outputs) for command, outputs in EXPECTED[page].items()}
         with open(os.path.join(ROOT, page), encoding="utf-8") as f:

@@ -582,8 +582,10 @@ class Tracker(unittest.TestCase):
     """torch 2.4 to 2.8: DTensor's tracker has states of its own. It exists on CUDA alone, so it is made here."""
 
     def test_the_states_of_a_tracker_come_back_if_it_exists(self):
-        import torch.distributed.tensor._random as module
-
+        try:
+            import torch.distributed.tensor._random as module
+        except ImportError:
+            import torch.distributed._tensor.random as module  # torch 2.4
         tracker = types.SimpleNamespace(rng_states={"parallel-rng": torch.arange(16, dtype=torch.uint8)})
         with mock.patch.object(module, "_rng_tracker", tracker):
             step = saved({"rng": rng()})

@@ -11,6 +11,7 @@ from ckptd import _layout, _optim, _state
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
+from torch_names import since
 
 
 Info = collections.namedtuple("Info", "component name of dtype shape")
@@ -168,6 +169,7 @@ class Fsdp1(unittest.TestCase):
             problems = _state.collect(net, None, rank=0, world=2).problems
             self.assertTrue(any("FSDP has gathered" in p for p in problems), problems)
 
+    @since(2, 5, "FSDP flattens everything row-major")
     def test_parameters_that_are_not_row_major_are_refused(self):
         with as_rank(0, 2):
             net = nn.Module()

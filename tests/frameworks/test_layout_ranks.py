@@ -10,6 +10,7 @@ import ranks  # first: it sets the path
 
 import torch
 import torch.nn as nn
+from torch_names import fsdp2_on_cpu
 
 SHAPES = ((8, 6), (7, 5), (5,), (1, 3))
 
@@ -62,8 +63,7 @@ def declared(net, optim, rank):
 
 def fsdp_over_tp(rank):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch_names import distribute_tensor, fully_shard, Shard
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "tp"))
     net, wholes = nn.Module(), {}
@@ -78,7 +78,7 @@ def fsdp_over_tp(rank):
 
 def hsdp(rank):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch_names import fully_shard
 
     net, wholes = nn.Module(), {}
     for i, shape in enumerate(SHAPES):
@@ -117,6 +117,7 @@ def flat_step(rank):
 
 
 class Ranks(ranks.Case):
+    @fsdp2_on_cpu
     def test_what_is_said_is_what_is_held(self):
         job = self.job(daemon=False)
         for kind in MAKE:

@@ -10,6 +10,7 @@ import unittest
 import gpt
 import matrix
 import ranks
+from torch_names import fsdp2_on_cpu
 
 
 class Matrix(matrix.Cell):
@@ -26,15 +27,19 @@ class Matrix(matrix.Cell):
     def test_ddp_on_2(self):
         self.all("ddp2")
 
+    @fsdp2_on_cpu
     def test_fsdp_on_4(self):
         self.all("fsdp4")
 
+    @fsdp2_on_cpu
     def test_hsdp_2_times_2(self):
         self.all("hsdp22")
 
+    @fsdp2_on_cpu
     def test_fsdp_2_times_tp_2(self):
         self.all("tp22")
 
+    @fsdp2_on_cpu
     def test_fsdp_3_times_tp_2(self):
         self.all("tp32")
 

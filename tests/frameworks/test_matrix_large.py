@@ -6,12 +6,14 @@ import unittest
 
 import gpt
 import matrix
+from torch_names import fsdp2_on_cpu
 
 
 class Large(matrix.Cell):
     size, steps, pace = "large", 5, 3.0
 
     @unittest.skipIf(os.environ.get("SHORT"), "the short half")
+    @fsdp2_on_cpu
     def test_20_million_parameters(self):
         draw = self.draw()
         kinds = draw.sample(["fsdp4", "hsdp22", "tp22", "tp32"], 2)

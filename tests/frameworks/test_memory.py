@@ -21,6 +21,7 @@ from torch import nn
 
 from ckptd import _memory
 from ckptd._memory import Arena, fsdp_params, materialise, plain_tensors
+from torch_names import fsdp2_on_cpu, since
 
 logging.getLogger("ckptd").addHandler(logging.NullHandler())
 logging.getLogger("ckptd").propagate = False
@@ -99,6 +100,7 @@ class MovedState(unittest.TestCase):
                 self.assertTrue(torch.equal(p.grad, q.grad))
                 self.assertFalse(self.arena.holds(p.grad.data_ptr()))
 
+    @unittest.skipUnless(_memory._swap_of(torch), "this torch cannot exchange the memory of a storage")
     def test_views_and_aliases_that_nobody_has_named_follow(self):
         base = torch.arange(100.0)
         view, alias, column = base[10:20], base.view(10, 10), base.view(10, 10)[:, 3]
@@ -123,6 +125,7 @@ class MovedState(unittest.TestCase):
         self.assertEqual(len(self.arena._mine), 1)
         self.assertEqual(later.tolist(), [1.0, 1.0, 1.0])
 
+    @since(2, 5, "float8 tensors cannot be filled")
     def test_every_storage_is_64_byte_aligned_and_none_overlap(self):
         dtypes = (torch.bool, torch.float16, torch.complex128, torch.float8_e4m3fn, torch.int64)
         tensors = [torch.ones(n).to(d) for n in (1, 3, 64, 65) for d in dtypes]
@@ -201,6 +204,7 @@ class WhatStays(unittest.TestCase):
         array[0] = 7
         self.assertEqual(tensor[0], 7)
 
+    @unittest.skipUnless(_memory._swap_of(torch), "this torch cannot exchange the memory of a storage")
     def test_memory_of_safetensors_and_of_torch_load_with_mmap(self):
         import safetensors.torch
 
@@ -210,6 +214,7 @@ class WhatStays(unittest.TestCase):
             torch.save(torch.randn(10), where + "/w.pt")
             self.stays(torch.load(where + "/w.pt", mmap=True), "another owner")
 
+    @since(2, 5, "a storage does not say that a file is behind it")
     def test_memory_that_is_mapped_from_a_file(self):
         with tempfile.NamedTemporaryFile() as file:
             file.write(bytes(400))
@@ -217,6 +222,7 @@ class WhatStays(unittest.TestCase):
             self.stays(torch.from_file(file.name, shared=True, size=100), "mapped from a file")
             self.stays(torch.from_file(file.name, shared=False, size=100), "mapped from a file")
 
+    @unittest.skipUnless(_memory._swap_of(torch), "this torch cannot exchange the memory of a storage")
     def test_memory_that_is_shared_with_other_processes(self):
         self.stays(torch.randn(10).share_memory_(), "shared with other processes")
 
@@ -410,7 +416,7 @@ class MetaDevice(unittest.TestCase):
 
 def sharded(world, seed, device=None, policy=None, mesh=None):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch_names import fully_shard
 
     torch.manual_seed(seed)
     mesh = mesh or init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
@@ -468,6 +474,20 @@ def fsdp_moves_by_set(rank, world):
     padded_inside(arena, one)
 
 
+def ddp_by_set(rank, world):
+    """DDP has hooks on the gradient accumulators of parameters: they stay when the parameters are moved."""
+    _memory._swap_of = lambda _: None
+    torch.manual_seed(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    arena = Arena(Shared())
+    assert arena.move_in(model.parameters()) == []
+    model(torch.full((2, 8), float(rank + 1))).sum().backward()
+    for p in model.parameters():
+        of_each = [torch.zeros_like(p.grad) for _ in range(world)]
+        torch.distributed.all_gather(of_each, p.grad)
+        assert torch.equal(of_each[0], of_each[1]), "each rank has its own gradient"
+
+
 def fsdp_from_meta(rank, world):
     source = sharded(world, 3)
     model = sharded(world, 3, device="meta")
@@ -491,7 +511,7 @@ def fsdp_from_meta(rank, world):
 
 def tensor_parallel_from_meta(rank, world):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor
+    from torch_names import DTensor
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
@@ -520,7 +540,7 @@ def tensor_parallel_from_meta(rank, world):
 
 def offloaded(rank, world):
     """There is no GPU here: a fake page lock says which memory is pinned, and torch's pin_memory is counted."""
-    from torch.distributed.fsdp import CPUOffloadPolicy
+    from torch_names import CPUOffloadPolicy
 
     locked, pinned_anew = [], []
 
@@ -560,18 +580,25 @@ def offloaded(rank, world):
 
 
 class Ranks(unittest.TestCase):
+    @unittest.skipUnless(_memory._swap_of(torch), "this torch cannot exchange the memory of a storage")
     def test_fsdp2_uneven_and_empty_shards_follow(self):
         on_ranks(2, fsdp_moves)
 
+    def test_ddp_adds_gradients_after_a_move_without_exchange(self):
+        on_ranks(2, ddp_by_set)
+
+    @fsdp2_on_cpu
     def test_fsdp2_without_exchange(self):
         on_ranks(2, fsdp_moves_by_set)
 
+    @fsdp2_on_cpu
     def test_fsdp2_from_the_meta_device_is_padded_once_and_in_the_arena(self):
         on_ranks(2, fsdp_from_meta)
 
     def test_tensor_parallel_from_the_meta_device_takes_its_shard_only(self):
         on_ranks(2, tensor_parallel_from_meta)
 
+    @fsdp2_on_cpu
     def test_offloaded_shards_are_locked_and_fsdp2_does_not_pin_them_anew(self):
         on_ranks(2, offloaded)
 

@@ -9,9 +9,11 @@ import unittest
 import gpt
 import matrix
 import ranks
+from torch_names import fsdp2_on_cpu
 
 
 class PlainFile(matrix.Cell):
+    @fsdp2_on_cpu
     def test_one_file_that_load_state_dict_takes_strictly(self):
         from safetensors.torch import load_file
 

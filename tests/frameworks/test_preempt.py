@@ -10,6 +10,7 @@ import unittest
 import gpt
 import matrix
 import ranks
+from torch_names import fsdp2_on_cpu
 
 
 def until_told(rank, kind, how, steps, daemon):
@@ -64,6 +65,7 @@ class Preempted(ranks.Case):
                 self.assertEqual(after["step"], last)
                 self.assertEqual(after["have"], before["have"], "what was saved is not what the rank had at the end")
 
+    @fsdp2_on_cpu
     def test_every_rank_gets_sigterm_as_a_scheduler_sends_it(self):
         self.preempt("fsdp4", "foreach", lambda draw, n: range(n))
 

@@ -26,6 +26,7 @@ import ckptd
 from ckptd import _fill, _pieces, _reader
 from ckptd._reader import Checkpoint, Pickled
 from ckptd.errors import CkptdError, Damaged, NothingToRestore, NotFitting, NotRestorable, NotSupported
+from torch_names import since, fsdp2_on_cpu
 
 
 def bits(t: torch.Tensor) -> bytes:
@@ -343,9 +344,9 @@ class BadInput(Oracle):
 class Lists(unittest.TestCase):
     """held(): which elements a rank holds, against torch's own splitting of arange."""
 
+    @since(2, 5, "no _StridedShard")
     def test_cuts_are_those_of_torch(self) -> None:
-        from torch.distributed.tensor import Shard
-        from torch.distributed.tensor.placement_types import _StridedShard
+        from torch_names import _StridedShard, Shard
 
         for n in (0, 1, 2, 5, 7, 12, 33):
             for parts in (1, 2, 3, 4):
@@ -503,12 +504,14 @@ class LoadOnMeshes(ranks.Case):
                 self.assertNotIn(5.0, got["lr"])
         return job
 
+    @fsdp2_on_cpu
     def test_from_fsdp(self) -> None:
         job = self._filled("fsdp4", "foreach", ("plain", "tp32", "ddp2"))
         with ckptd.open(job.store) as checkpoint:
             self._looks_right(checkpoint)
             self._one_file(job, checkpoint)
 
+    @fsdp2_on_cpu
     def test_from_uneven_fsdp_over_tensor_parallelism_with_masters(self) -> None:
         self._filled("tp32", "masters", ("plain", "tp22", "hsdp22"))
 

@@ -419,7 +419,8 @@ class Steps(One):
         with self.assertLogs("ckptd", "WARNING") as logs, warnings.catch_warnings(record=True):
             for step in range(1, 6):
                 update(model, optim, step)
-                run._snapshot(step, 0, {"loss": step / 2})
+                run._notes = {"loss": step / 2}
+                run._snapshot(step, 0)
                 run._newest = step
         self.assertTrue(any("skipped" in line for line in logs.output), logs.output)
         job.daemon.send_signal(signal.SIGCONT)

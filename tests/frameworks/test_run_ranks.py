@@ -12,6 +12,7 @@ import warnings
 
 import ranks
 import torch
+from torch_names import fsdp2_on_cpu
 
 
 def local(t):
@@ -42,7 +43,7 @@ def net(mesh=None, dropout=0.0, seed=3):
         torch.nn.Linear(10, 33), torch.nn.LayerNorm(33), torch.nn.Dropout(dropout), torch.nn.ReLU(), torch.nn.Linear(33, 3)
     )
     if mesh is not None:
-        from torch.distributed.fsdp import fully_shard
+        from torch_names import fully_shard
 
         fully_shard(model, mesh=mesh)
     return model
@@ -251,6 +252,7 @@ class Ranks(ranks.Case):
             self.assertIn("model/stage", said)
             self.assertIn("InvalidCall", said)
 
+    @fsdp2_on_cpu
     def test_momentum_that_the_first_step_makes_is_saved_with_it_and_found_again_on_other_meshes(self):
         job = self.job()
         first = job.run(4, late_momentum, 3)
@@ -264,11 +266,13 @@ class Ranks(ranks.Case):
         self.assertEqual([r[0] for r in two], [5, 5])
         self.assertEqual(job.run(1, late_momentum, 6)[0][0], 6)
 
+    @fsdp2_on_cpu
     def test_an_average_is_in_every_shard_and_the_weights_are_back(self):
         results = self.job().run(4, averages, 4)
         self.assertEqual([r[:4] for r in results], [(4, True, True, 5)] * 4)
         self.assertTrue(all(r[4] == results[0][4] for r in results))
 
+    @fsdp2_on_cpu
     def test_a_dropout_seed_per_tensor_parallel_rank_is_a_warning_with_tensor_ranks_and_steps(self):
         said = self.job().run(2, drifting, True, 140)
         drifted = [text for kind, text in said[0] if kind == "ReplicasDrifted"]
@@ -276,6 +280,7 @@ class Ranks(ranks.Case):
         self.assertRegex(drifted[0], r"0(.|\n)*1(.|\n)*step \d+")
         self.assertEqual(self.job().run(2, drifting, False, 140), [[], []])
 
+    @fsdp2_on_cpu
     def test_what_one_rank_replaces_alone_is_moved_and_what_it_loses_costs_a_step(self):
         job = self.job()
         results = job.run(3, alone, 5)

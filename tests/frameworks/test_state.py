@@ -17,8 +17,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from ckptd import _layout, _names, _nested, _optim, _state
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch_names import distribute_tensor, fully_shard, Replicate, Shard, since
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 
@@ -325,6 +324,7 @@ class Collect(unittest.TestCase):
                 self.assertEqual(len(state.problems), 1)
                 self.assertIn("optim/weight.rows: its shape", state.problems[0])
 
+    @since(2, 5, "no Adafactor")
     def test_no_collective_is_called(self):
         with as_rank(1, 6), no_collectives():
             mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("fsdp", "tp"))
@@ -560,6 +560,7 @@ class CreateState(unittest.TestCase):
         self.assertIsNone(p.grad)
         self.assertEqual(dict(optim.state), {})
 
+    @since(2, 5, "an optimizer cannot update parameters of FSDP2 over TP beside parameters of FSDP2")
     def test_dtensors(self):
         """Twins under FSDP2 over TP, for each rank: what the state is like does not depend on the gradient's values."""
         for rank in range(6):

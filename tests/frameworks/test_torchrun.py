@@ -10,9 +10,11 @@ import unittest
 import gpt
 import matrix
 import ranks
+from torch_names import fsdp2_on_cpu
 
 
 class Torchrun(matrix.Cell):
+    @fsdp2_on_cpu
     def test_a_rank_dies_twice_in_an_update_and_the_end_is_that_of_a_run_that_was_never_interrupted(self):
         kind, how, steps = "fsdp4", "foreach", 8
         draw = self.draw()

@@ -19,6 +19,7 @@ from torch import nn
 from ckptd import _watch
 from ckptd._types import Entry, Home, Layout, Part
 from ckptd._watch import Kind, Watch
+from torch_names import fsdp2_on_cpu
 
 
 def entry(component, name, mapping, key):
@@ -362,7 +363,7 @@ class Many(unittest.TestCase):
 
 def gathered_and_replaced(rank, world):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch_names import fully_shard
 
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
     torch.manual_seed(1)
@@ -413,6 +414,7 @@ def gathered_and_replaced(rank, world):
 
 
 class Ranks(unittest.TestCase):
+    @fsdp2_on_cpu
     def test_fsdp2_gathers_moves_and_loads(self):
         on_ranks(2, gathered_and_replaced)
 
