@@ -287,6 +287,30 @@ def load_verified(rank: Any, path: str) -> Any:
     return said, bool(state["model"][f"w{rank.rank}"].any())
 
 
+def misfits(rank: Any) -> List[Any]:
+    """dcp.load into states that differ from the step: what it says, and what is in "a" and "b" afterwards."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    dcp.save({"a": torch.ones(4), "b": torch.ones(4)}, checkpoint_id="1", storage_writer=writer, no_dist=True)
+    writer.close()
+    half, zeros = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4)
+    said = []
+    for state, cast in (
+        ({"a": zeros.clone(), "b": half.clone()}, False), ({"a": zeros.clone(), "b": half.clone()}, True),
+        ({"a": zeros.clone(), "c": zeros.clone()}, False), ({"a": zeros.clone()}, False), ({"a": torch.zeros(3)}, False),
+    ):  # fmt: skip
+        text = ""
+        try:
+            dcp.load(state, storage_reader=ckptd.dcp.Reader(rank.store, cast=cast), no_dist=True)
+        except CheckpointException as e:
+            text = "; ".join(str(why) for why, _ in e.failures.values())
+        said.append((text, {k: v.tolist() for k, v in state.items()}))
+    return said
+
+
 # ---- what must hold ----
 
 
@@ -394,6 +418,19 @@ class Dcp(ranks.Case):
         self.assertEqual(job.run(3, other_worlds), [["saved"] * 4, ["saved"] * 2, ["saved"] * 2])
         for step in (1, 2, 3, 4):
             self._holds(job, step, 3 if step % 2 == 0 else 1, step)
+
+    def test_states_that_differ_from_the_step(self) -> None:
+        no, yes = [0.0] * 4, [1.0] * 4
+        dtype, cast, more, fewer, shape = self.job().run(1, misfits)[0]
+        self.assertRegex(dtype[0], r"b is torch.bfloat16, and torch.float32 in the checkpoint")
+        self.assertRegex(dtype[0], r"Reader\(cast=True\)")
+        self.assertEqual(dtype[1], {"a": no, "b": no})
+        self.assertEqual(cast, ("", {"a": yes, "b": yes}))
+        self.assertRegex(more[0], "Missing key.* c")
+        self.assertEqual(more[1], {"a": no, "c": no})
+        self.assertEqual(fewer, ("", {"a": yes}))
+        self.assertRegex(shape[0], "(?i)size mismatch|DCP asks for")
+        self.assertEqual(shape[1], {"a": no[:3]})
 
     def test_all_ranks_load_one_step_while_the_job_saves_the_next(self) -> None:
         self.assertEqual(self.job().run(2, load_while_saving), [([1.0] * 5, 1)] * 2)
