@@ -10,8 +10,10 @@ from typing import Any, Dict, List, Optional
 
 import gpt
 import ranks
+import torch
 
 import ckptd
+from ckptd.errors import NotFitting
 
 
 def _state(trainer: gpt.Trainer) -> Dict[str, Any]:
@@ -372,6 +374,12 @@ class Dcp(ranks.Case):
         self.assertEqual(ckptd.load(job.store, model).unexpected, ())
         wrong = [k for k, v in model.state_dict().items() if gpt.digest(v) != expected["plain"][0].get("model/" + k)]
         self.assertEqual(wrong, ["head.weight"])  # which `expected` knows by its first name
+        optim = torch.optim.AdamW(model.parameters(), lr=5.0)
+        with self.assertRaisesRegex(NotFitting, "the step lacks blob/optim.groups"):
+            ckptd.load(job.store, optim=optim, like=model)
+        loaded = ckptd.load(job.store, model, optim, strict=False)
+        self.assertIn("blob/optim.groups", loaded.missing)
+        self.assertEqual(optim.param_groups[0]["lr"], 5.0)
         for r, got in enumerate(job.run(2, attach_after, "ddp2", "foreach")):
             self.assertEqual(got["step"], 2)
             # DCP saves a tied weight twice.
