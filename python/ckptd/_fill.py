@@ -26,8 +26,8 @@ GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What load filled. missing: keys of the program that the step lacks, which are as they were. unexpected: the
-    reverse.
+    """What load filled. missing: keys of the program that the step lacks, which are as they were; param_groups are
+    blob/optim.groups. unexpected: the reverse.
     """
 
     step: int
@@ -157,6 +157,7 @@ def _fill(
             continue
         pairs.append((entry, saved))
         wrong += _mismatch(entry, saved, options.cast)
+    missing += _missing_groups(checkpoint, optims, options)
     unexpected = _unexpected(checkpoint, source, entries, pairs)
     _check(checkpoint, wrong, missing if options.strict else [], unexpected if options.strict else [])
     groups = _groups(checkpoint, optims, options)
@@ -254,6 +255,14 @@ def _check(checkpoint: "Checkpoint", wrong: List[str], missing: List[str], unexp
         text = f"step {checkpoint.step} ({checkpoint.path}) does not fit; nothing was written:"
         hint = [] if wrong else ["strict=False fills what is in both"]
         raise error("restore", errno.EMEDIUMTYPE, "\n".join([text, *lines, *hint]))
+
+
+def _missing_groups(checkpoint: "Checkpoint", optims: Sequence[Any], options: _Options) -> List[str]:
+    """The blobs of param_groups that the step lacks: DCP, for one, keeps them in another way."""
+    from . import _state
+
+    wanted = [c + GROUPS for c in _state.components_of(optims) if options.only in (None, c)]
+    return [f"blob/{name}" for name in wanted if (name, 0) not in checkpoint.blobs]
 
 
 def _groups(checkpoint: "Checkpoint", optims: Sequence[Any], options: _Options) -> List[Tuple[Any, Any]]:

@@ -24,7 +24,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch.distributed.checkpoint import metadata as _md
@@ -95,6 +95,13 @@ def _unpack(blob: bytes, where: str) -> Tuple[Dict[str, bytes], Dict[str, Any]]:
 # --- reading ---
 
 
+class _Opened(NamedTuple):
+    """What the coordinator gives each rank with its plan: the step that it opened."""
+
+    id: Optional[str]
+    path: str
+
+
 class Reader(StorageReader):
     """A StorageReader of DCP on a committed native step. No daemon is needed, and any mesh may read it.
 
@@ -103,7 +110,8 @@ class Reader(StorageReader):
     key.split("/", 1)[1]` a plain `dcp.load(model.state_dict(), ...)` works; None leaves the tensor out. cast: also fill
     tensors of another dtype than the saved one; without it they are refused.
 
-    Every rank reads only the elements that it asks for, from mapped files. A tensor is one chunk to DCP, however many
+    All ranks read the step that the coordinator opens, also if path is a store to which the job still saves. Every rank
+    reads only the elements that it asks for, from mapped files. A tensor is one chunk to DCP, however many
     pieces it has: so a plan has one item for each local tensor, and not one for each pair of pieces.
     """
 
@@ -211,13 +219,30 @@ class Reader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: List[_planner.LoadPlan]) -> List[_planner.LoadPlan]:
-        """DCP: nothing to change."""
-        return plans
+        """DCP, on the coordinator: each rank learns which step is read."""
+        opened = _Opened(self.checkpoint.id, self.checkpoint.path)
+        return [dataclasses.replace(plan, storage_data=opened) for plan in plans]
+
+    def _follow(self, plan: _planner.LoadPlan) -> None:
+        """Open the step that the coordinator opened. The newest one was another, if one was committed in between."""
+        opened = plan.storage_data
+        if not isinstance(opened, _Opened) or opened.id == self.checkpoint.id:
+            return
+        shapes = {fqn: self.checkpoint[key].shape for fqn, key in self._keys.items()}
+        self._checkpoint = _reader.open(opened.path)
+        Reader.read_metadata(self)
+        for item in plan.items:
+            fqn = item.storage_index.fqn
+            if fqn in shapes and (fqn not in self._keys or shapes[fqn] != self._tensor(item).shape):
+                text = f"{opened.path} was planned by another rank, and {fqn} has another shape there: load again"
+                raise error("restore", errno.EMEDIUMTYPE, text)
 
     def read_data(self, plan: _planner.LoadPlan, planner: _planner.LoadPlanner) -> "Future[None]":
-        """DCP: fill what this rank asked for. NotFitting lists every tensor of another dtype, before anything is
-        written.
+        """DCP: fill what this rank asked for, of the step that the coordinator opened.
+
+        NotFitting lists every tensor of another dtype, before anything is written.
         """
+        self._follow(plan)
         tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
         own = _own_reading(tensors, planner)
         tensors = [item for item in tensors if item.dest_index.fqn not in own]
@@ -326,7 +351,10 @@ def _path_of(fqn: str, key: Optional[str]) -> Tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """What the coordinator gives each rank with its plan: who it is, whatever process group DCP uses."""
+    """What the coordinator gives each rank with its plan: who it is, whatever process group DCP uses.
+
+    launch: a number that no other launch of the job has.
+    """
 
     rank: int
     world: int
@@ -552,7 +580,6 @@ class Writer(StorageWriter):
         self.names = names
         self.step = step
         self._given = step
-        self._launch = 0  # a number that no other launch of the job has; the coordinator's counts
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """DCP: a save begins."""
@@ -581,12 +608,11 @@ class Writer(StorageWriter):
 
     def prepare_global_plan(self, plans: List[_planner.SavePlan]) -> List[_planner.SavePlan]:
         """DCP, on the coordinator: each rank learns its number in the process group that DCP uses."""
-        if not self._launch:
-            self._launch = time.time_ns()
-        return [
-            dataclasses.replace(plan, storage_data=_Place(rank, len(plans), self._launch))
-            for rank, plan in enumerate(plans)
-        ]
+        world = len(plans)
+        with _sessions_lock:
+            kept = [s.place.launch for key, s in _sessions.items() if self._owns(key) and s.place.world == world]
+        launch = kept[0] if kept else time.time_ns()
+        return [dataclasses.replace(plan, storage_data=_Place(rank, world, launch)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: _planner.SavePlan, planner: _planner.SavePlanner) -> "Future[List[WriteResult]]":
         """DCP: store what the plan says, on every rank; it returns when the step is committed."""
@@ -613,11 +639,17 @@ class Writer(StorageWriter):
         return done
 
     def _session(self, place: _Place) -> _Session:
+        """This rank's session of the launch. One of another launch or world is ended: it would save alone."""
         with _sessions_lock:
             key = (os.getpid(), self._options, place.rank)
+            if key in _sessions and _sessions[key].place != place:
+                _sessions.pop(key).handle.detach()
             if key not in _sessions:
                 _sessions[key] = _Session(self._options, place)
             return _sessions[key]
+
+    def _owns(self, key: Tuple[int, _Options, int]) -> bool:
+        return key[:2] == (os.getpid(), self._options)
 
     def finish(self, metadata: _md.Metadata, results: List[List[WriteResult]]) -> None:
         """DCP, on the coordinator: every rank has waited for the commit, so nothing is left to do."""
@@ -626,10 +658,8 @@ class Writer(StorageWriter):
     def close(self) -> None:
         """Detach this process's ranks. The steps stay; memory that torch shows stays mapped."""
         with _sessions_lock:
-            mine = [key for key in _sessions if key[0] == os.getpid() and key[1] == self._options]
-            for key in mine:
+            for key in filter(self._owns, list(_sessions)):
                 _sessions.pop(key).handle.detach()
-        self._launch = 0
 
     def storage_meta(self) -> Optional[Any]:
         """DCP: what it may note about the storage."""

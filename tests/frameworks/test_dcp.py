@@ -11,10 +11,12 @@ from typing import Any, Dict, List, Optional
 
 import gpt
 import ranks
+import torch
 import torch.distributed.checkpoint
 from torch_names import fsdp2_on_cpu, since, without_ranks
 
 import ckptd
+from ckptd.errors import NotFitting
 
 
 def _state(trainer: gpt.Trainer) -> Dict[str, Any]:
@@ -195,6 +197,125 @@ def changing(rank: Any) -> List[Dict[str, Any]]:
     return same
 
 
+def attempt(writer: Any, step: int, state: Dict[str, Any], **options: Any) -> str:
+    """What dcp.save says: "saved", or the exceptions by rank."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer, **options)
+        return "saved"
+    except CheckpointException as e:
+        return "; ".join(f"{rank}: {type(why).__name__}" for rank, (why, _) in sorted(e.failures.items()))
+
+
+def own(rank: Any, value: int) -> Dict[str, Any]:
+    """A state of which each rank has a tensor of its own."""
+    import torch
+
+    return {"model": {f"w{rank.rank}": torch.full((5,), float(value))}}
+
+
+def one_fails(rank: Any) -> List[str]:
+    """One rank of three raises in write_data, then in its plan."""
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    class Data(DefaultSavePlanner):
+        def resolve_data(self, item: Any) -> Any:
+            return super().resolve_data(item) if rank.rank != 1 else 1 // 0
+
+    class Plan(DefaultSavePlanner):
+        def create_local_plan(self) -> Any:
+            return super().create_local_plan() if rank.rank != 1 else 1 // 0
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=3)
+    said = [attempt(writer, 1, own(rank, 1), planner=Data())]  # while they begin
+    said.append(attempt(writer, 1, own(rank, 2)))
+    said.append(attempt(writer, 2, own(rank, 3), planner=Data()))
+    said.append(attempt(writer, 3, own(rank, 4), planner=Plan()))
+    said.append(attempt(writer, 2, own(rank, 5)))  # the same step again
+    writer.close()
+    return said
+
+
+def other_worlds(rank: Any) -> List[str]:
+    """Rank 0 alone, all, rank 0 alone, all: with one Writer."""
+    import torch.distributed as dist
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    said = []
+    for step in (1, 2, 3, 4):
+        if step % 2 == 0 or rank.rank == 0:
+            said.append(attempt(writer, step, own(rank, step), no_dist=step % 2 == 1))
+        dist.barrier()
+    writer.close()
+    return said
+
+
+def load_while_saving(rank: Any) -> Any:
+    """A step is committed after rank 0 has opened the newest one, and before rank 1 does."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+
+    def save(step: int) -> None:
+        state = {"w": torch.full((5,), float(step)), "n": step}
+        dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer)
+
+    class Late(ckptd.dcp.Reader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            if rank.rank == 0:
+                self.checkpoint
+            save(2)
+            return super().read_metadata(*args, **kwargs)
+
+    save(1)
+    state = {"w": torch.zeros(5), "n": 0}
+    dcp.load(state, storage_reader=Late(rank.store))
+    writer.close()
+    return state["w"].tolist(), state["n"]
+
+
+def load_verified(rank: Any, path: str) -> Any:
+    """dcp.load of a damaged step: which ranks failed, and whether anything was written."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    state = {"model": {f"w{rank.rank}": torch.zeros(5)}}
+    try:
+        dcp.load(state, storage_reader=ckptd.dcp.Reader(path, verify=True))
+        said = "loaded"
+    except CheckpointException as e:
+        said = "; ".join(f"{who}: {type(why).__name__}" for who, (why, _) in sorted(e.failures.items()))
+    return said, bool(state["model"][f"w{rank.rank}"].any())
+
+
+def misfits(rank: Any) -> List[Any]:
+    """dcp.load into states that differ from the step: what it says, and what is in "a" and "b" afterwards."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    writer = ckptd.dcp.Writer(rank.store, rank.job, socket=rank.socket, timeout=60)
+    dcp.save({"a": torch.ones(4), "b": torch.ones(4)}, checkpoint_id="1", storage_writer=writer, no_dist=True)
+    writer.close()
+    half, zeros = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4)
+    said = []
+    for state, cast in (
+        ({"a": zeros.clone(), "b": half.clone()}, False), ({"a": zeros.clone(), "b": half.clone()}, True),
+        ({"a": zeros.clone(), "c": zeros.clone()}, False), ({"a": zeros.clone()}, False), ({"a": torch.zeros(3)}, False),
+    ):  # fmt: skip
+        text = ""
+        try:
+            dcp.load(state, storage_reader=ckptd.dcp.Reader(rank.store, cast=cast), no_dist=True)
+        except CheckpointException as e:
+            text = "; ".join(str(why) for why, _ in e.failures.values())
+        said.append((text, {k: v.tolist() for k, v in state.items()}))
+    return said
+
+
 # ---- what must hold ----
 
 
@@ -260,6 +381,12 @@ class Dcp(ranks.Case):
         self.assertEqual(ckptd.load(job.store, model).unexpected, ())
         wrong = [k for k, v in model.state_dict().items() if gpt.digest(v) != expected["plain"][0].get("model/" + k)]
         self.assertEqual(wrong, ["head.weight"])  # which `expected` knows by its first name
+        optim = torch.optim.AdamW(model.parameters(), lr=5.0)
+        with self.assertRaisesRegex(NotFitting, "the step lacks blob/optim.groups"):
+            ckptd.load(job.store, optim=optim, like=model)
+        loaded = ckptd.load(job.store, model, optim, strict=False)
+        self.assertIn("blob/optim.groups", loaded.missing)
+        self.assertEqual(optim.param_groups[0]["lr"], 5.0)
         for r, got in enumerate(job.run(2, attach_after, "ddp2", "foreach")):
             self.assertEqual(got["step"], 2)
             # DCP saves a tied weight twice.
@@ -286,6 +413,53 @@ class Dcp(ranks.Case):
         said = job.run(1, no_daemon, group=False)[0]
         self.assertIn("NoDaemon", said)
         self.assertFalse(os.path.exists(job.store + "/gpt/step-000000000001"))
+
+    def _holds(self, job: ranks.Job, step: int, world: int, value: int) -> None:
+        with ckptd.open(step, store=job.store, verify=True) as checkpoint:
+            self.assertEqual(sorted(checkpoint), [f"model/w{r}" for r in range(world)])
+            for tensor in checkpoint.values():
+                self.assertEqual(tensor[...].tolist(), [float(value)] * 5, (step, tensor.key))
+
+    def test_a_rank_that_fails_fails_the_save_on_all_ranks_and_the_next_save_is_whole(self) -> None:
+        job = self.job()
+        for said in job.run(3, one_fails):
+            failed = "0: TimedOut; 1: ZeroDivisionError; 2: TimedOut"
+            self.assertEqual(said, [failed, "saved", failed, "1: ZeroDivisionError", "saved"])
+        self._holds(job, 1, 3, 2)
+        self._holds(job, 2, 3, 5)
+
+    def test_a_writer_that_saves_on_another_number_of_ranks_saves_all_of_them(self) -> None:
+        """Rank 0 kept its handle of a job of one rank, and committed its part as the whole step."""
+        job = self.job()
+        self.assertEqual(job.run(3, other_worlds), [["saved"] * 4, ["saved"] * 2, ["saved"] * 2])
+        for step in (1, 2, 3, 4):
+            self._holds(job, step, 3 if step % 2 == 0 else 1, step)
+
+    def test_states_that_differ_from_the_step(self) -> None:
+        no, yes = [0.0] * 4, [1.0] * 4
+        dtype, cast, more, fewer, shape = self.job().run(1, misfits)[0]
+        self.assertRegex(dtype[0], r"b is torch.bfloat16, and torch.float32 in the checkpoint")
+        self.assertRegex(dtype[0], r"Reader\(cast=True\)")
+        self.assertEqual(dtype[1], {"a": no, "b": no})
+        self.assertEqual(cast, ("", {"a": yes, "b": yes}))
+        self.assertRegex(more[0], "Missing key.* c")
+        self.assertEqual(more[1], {"a": no, "c": no})
+        self.assertEqual(fewer, ("", {"a": yes}))
+        self.assertRegex(shape[0], "(?i)size mismatch|DCP asks for")
+        self.assertEqual(shape[1], {"a": no[:3]})
+
+    def test_all_ranks_load_one_step_while_the_job_saves_the_next(self) -> None:
+        self.assertEqual(self.job().run(2, load_while_saving), [([1.0] * 5, 1)] * 2)
+
+    def test_a_damaged_byte_that_verify_finds_fails_the_load_on_all_ranks(self) -> None:
+        job = self.job()
+        job.run(2, other_worlds)
+        with ckptd.open(job.store) as checkpoint:
+            piece = checkpoint["model/w1"].pieces[0]
+            with open(os.path.join(checkpoint.path, piece.file), "r+b") as f:
+                f.seek(piece._record["offset"])
+                f.write(b"\x00\x01")
+        self.assertEqual(job.run(2, load_verified, checkpoint.path), [("0: Damaged", False)] * 2)
 
     def test_plans_that_change_from_save_to_save(self) -> None:
         for world in (1, 2):
