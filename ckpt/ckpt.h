@@ -336,9 +336,10 @@ struct ckpt_opts {
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
-	/* generation 0: ranks that give the same number are one launch, and another number is a newer
-	 * launch. 0: ranks with a common parent process. Give it if a shell or a profiler stands
-	 * between each rank and what started them, or if one parent starts the ranks again */
+	/* Used if generation is 0: ranks with the same number are one launch, and a rank with
+	 * another number begins a newer launch. 0: ranks with a common parent process are one
+	 * launch. Set it if a shell or a profiler stands between each rank and what started them,
+	 * or if one parent starts the ranks again */
 	uint64_t launch;
 };
 
@@ -680,10 +681,9 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
  *	}
  *
  * [any] ckpt_stop may be called from signal handlers, too: it takes no lock, makes no system call,
- * and does not wait. It makes that step the last one which follows the highest step that any rank
- * was told is not the last. If it is called again, nothing changes. As no other
- * call, it must not come after ckpt_detach has begun: take the handler away first. 0, -EINVAL,
- * -ECHILD.
+ * and does not wait. The last step is then the one after the highest step of which any rank was told
+ * that it is not the last. If it is called again, nothing changes. Like every other call, it must
+ * not come after ckpt_detach has begun: take the signal handler away first. 0, -EINVAL, -ECHILD.
  * [fast] ckpt_last: 1: this step is the last one, or beyond it; 0: it is not, and no rank will be
  * told that it is. -EINVAL: step is 2^55 - 2 or more; -ECHILD. The steps of a rank must not shrink,
  * except after ckpt_restore: there all ranks begin anew with the restored step, and if ckpt_stop
@@ -758,7 +758,8 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * which step it was. It does not combine with LENIENT and EXACT. Blobs are not read. -ENOENT: no
  * step has these tensors; -EINVAL: no rank has declared one; -EMEDIUMTYPE: the step has them in
  * another shape or type. After an error the memory of these tensors is undefined, and nothing else:
- * ckpt_snapshot goes on as before.
+ * ckpt_snapshot goes on as before. If a step on disk proves damaged, it is quarantined, as by every
+ * ckpt_restore.
  *
  * -ENOENT: there is nothing to restore, and memory is as it was before; with CKPT_LATEST training
  * may start at step 0. If an earlier call had begun to write and failed - its daemon ended, say -

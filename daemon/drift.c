@@ -616,8 +616,16 @@ static void found_drop(struct comparing *c, struct drift *x)
 		x->more = 0;
 }
 
-/* said: for the ranks, the sentences of what is new. */
-static void found_add(struct comparing *c, struct drift *x, struct found *f, struct line *said)
+/* On the job page, for the ranks. */
+static void page_say(struct launch *l, const char *text)
+{
+	uint32_t n = atomic_load(&l->page->drifts);
+
+	shared_text_set(&l->page->drift[n % SHARED_DRIFTS], -EUCLEAN, text, true);
+	atomic_store_explicit(&l->page->drifts, n + 1, memory_order_release);
+}
+
+static void found_add(struct comparing *c, struct drift *x, struct found *f)
 {
 	size_t used = strlen(f->text);
 
@@ -642,7 +650,7 @@ static void found_add(struct comparing *c, struct drift *x, struct found *f, str
 		 "drift: job %s: replicas of a tensor are not equal: %s; a checkpoint has one of "
 		 "the values",
 		 c->l->job->name, f->text);
-	line_add(said, "%s%s", said->used ? "\n" : "", f->text);
+	page_say(c->l, f->text);
 }
 
 static void comparing_free(struct comparing *c)
@@ -664,8 +672,7 @@ static void compare_done(struct daemon *d, struct task *t)
 {
 	struct comparing *c = (struct comparing *)t;
 	struct drift *x = drift_of(c->l);
-	char text[SHARED_TEXT] = "";
-	struct line said = { text, 0, sizeof text };
+	bool unnamed;
 
 	(void)d;
 	turn_back(c->l, c->turn);
@@ -673,12 +680,13 @@ static void compare_done(struct daemon *d, struct task *t)
 		x->last[c->turn] = ++x->given;
 		pthread_mutex_lock(&x->lock);
 		found_drop(c, x);
+		unnamed = x->more;
 		for (uint32_t i = 0; i < c->nfound; i++)
-			found_add(c, x, &c->found[i], &said);
+			found_add(c, x, &c->found[i]);
 		x->more += c->more;
+		if (x->more && !unnamed)
+			page_say(c->l, "more tensors than those that were named");
 		pthread_mutex_unlock(&x->lock);
-		if (said.used)
-			shared_text_set(&c->l->page->drift, -EUCLEAN, text, true);
 		x->equal[c->turn] = c->step + 1;
 	}
 	comparing_free(c);

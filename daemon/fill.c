@@ -309,7 +309,7 @@ static int landings_make(struct restore *x)
 static int fill_here(struct restore *x, const struct wanted *w, const struct plan *all)
 {
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
-				  .sinks = x->want.flags & CKPT_PEEK,
+				  .sinks = x->want.flags & CKPT_PEEK && !MUTANT(PEEK_FILLS_ALL),
 				  .lenient = x->want.flags & CKPT_LENIENT };
 	struct plan here = { 0 };
 	int rc;
@@ -442,7 +442,7 @@ static int fill(struct restore *x)
 	struct list_notes notes = { 0 };
 	struct average_reading *averages = NULL;
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
-				  .sinks = x->want.flags & CKPT_PEEK,
+				  .sinks = x->want.flags & CKPT_PEEK && !MUTANT(PEEK_FILLS_ALL),
 				  .lenient = x->want.flags & CKPT_LENIENT,
 				  .differs = list_differs,
 				  .differs_arg = &notes };

@@ -42,7 +42,7 @@ static bool peeks(const struct wire_restore *want)
 /* Does it change what the launch has, or where it is? */
 static bool changes(const struct wire_restore *want)
 {
-	return !(want->flags & (CKPT_DRY_RUN | CKPT_PEEK));
+	return !(want->flags & CKPT_DRY_RUN) && (!peeks(want) || MUTANT(PEEK_GOES_BACK));
 }
 
 static void peek_let_go(struct launch *l)
@@ -494,7 +494,7 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
 	 * would go back further than need be. */
-	if (!mem && !(want->flags & (CKPT_FROM_MEMORY | CKPT_PEEK)) &&
+	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && (!peeks(want) || MUTANT(PEEK_WAITS)) &&
 	    job_writes(l->job, want->step))
 		return;
 	x = restore_new(l, want, round);
@@ -607,7 +607,7 @@ static void fill_over(struct restore *x)
 			 l->generation, peeks(&x->want) ? " looks at averages" : "",
 			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 		averages_log(x);
-	} else if (x->lacks && goes_past(l, x)) {
+	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
 		peek_let_go(l);
 		restore_try(l);
 		restore_free(x);

@@ -200,8 +200,8 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, averages, attributes, raw_bytes), not of table, copy and
- * the segments. */
+/* Of what its slot holds (part, main, constant, averages, attributes, raw_bytes), not of table, copy
+ * and the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */

@@ -16,6 +16,14 @@
 	X(LAST_TOO_SOON, wire, "the last step is one that no rank was told to go on from") \
 	X(LAST_LINE_IGNORED, wire, "after a restore the last step is begun anew once") \
 	X(LAST_NEWEST_PAGE, client, "ranks agree about the last step while they change daemons") \
+	/* --- looks at averages, and attributes --- */ \
+	X(PEEK_GOES_BACK, daemon, "a look leaves the launch where it is") \
+	X(PEEK_FILLS_ALL, daemon, "a look fills SINKs alone") \
+	X(PEEK_STOPS, daemon, "a step without the average is passed for the next older one") \
+	X(PEEK_WAITS, daemon, "a look does not wait for the disk") \
+	X(PEEK_BLOBS_TAKEN, client, "the blobs of the restored step stay after a look") \
+	X(ATTR_OF_EACH_RANK, client, "the attributes of rank 0 are the step's") \
+	X(ATTR_NO_SEAL_DUE, client, "another attribute makes a seal due") \
 	/* --- averages --- */ \
 	X(EMA_ONE_BRANCH, ema, "from 0.5 on the update goes out from the source") \
 	X(EMA_TWO_PRODUCTS, ema, "an average that has reached its source stays there") \

@@ -432,8 +432,8 @@ static int put_groups(struct output *o, const struct table *t)
 
 /* --- tensors and pieces --- */
 
-/* Where in its file a piece begins; UINT64_MAX where its elements do not follow upon each other there: it
- * has none, or they lie coded, with strides, or in chunks with gaps between them. */
+/* Where in its file a piece begins; UINT64_MAX if its elements are not packed there: it has none,
+ * or they lie coded, with strides, or in chunks with gaps between them. */
 static uint64_t file_offset(const struct format_file *f, const struct table_piece *p)
 {
 	uint64_t first, last;

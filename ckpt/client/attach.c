@@ -438,7 +438,8 @@ void drop_socket(ckpt *c)
 /* --- starting a daemon --- */
 /* ckptd lies beside this library (as built, and in a Python wheel), or in the bin of the same tree
  * (as installed, in lib or lib/TRIPLET), or beside the running program, or in PATH. The library's
- * own tree comes first: a program like /usr/bin/python3 may lie beside a ckptd of another version. */
+ * own tree comes first: a program like /usr/bin/python3 may lie beside a ckptd of another
+ * version. */
 static void daemon_path(char *path, size_t bytes)
 {
 	static const char *const via[] = { "", "/../bin", "/../../bin" };
@@ -897,17 +898,20 @@ static void declare_again(ckpt *c)
 			 err.msg);
 }
 
-/* A line for each tensor; on the other ranks for who looks for it there. */
-static void say_drift(ckpt *c, const char *text)
+/* A line for each tensor. The other ranks' logs have it as information. */
+static void say_drift(ckpt *c, struct link *l)
 {
-	for (const char *p = text; *p; p += strspn(p, "\n")) {
-		size_t n = strcspn(p, "\n");
+	uint32_t n = atomic_load_explicit(&l->job->drifts, memory_order_acquire);
+	char text[SHARED_TEXT];
 
-		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
-			 "client: job %s: replicas of a tensor have drifted apart: %.*s", c->job,
-			 (int)n, p);
-		p += n;
-	}
+	if (n - l->drift_said > SHARED_DRIFTS)
+		l->drift_said = n - SHARED_DRIFTS;
+	for (uint32_t i = l->drift_said; i != n; i++)
+		if (shared_text_get(&l->job->drift[i % SHARED_DRIFTS], text))
+			log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+				 "client: job %s: replicas of a tensor have drifted apart: %s",
+				 c->job, text);
+	l->drift_said = n;
 }
 
 /* What is not the trainer's thread to say. */
@@ -942,12 +946,7 @@ static void say_what_is_new(ckpt *c)
 		if (shared_text_get(&l->job->waits, text))
 			log_line(&c->log, LOG_WARNING, "client: job %s: %s", c->job, text);
 	}
-	n = atomic_load(&l->job->drift.changes);
-	if (n != l->drift_said) {
-		l->drift_said = n;
-		if (shared_text_get(&l->job->drift, text))
-			say_drift(c, text);
-	}
+	say_drift(c, l);
 	n = atomic_load(&l->job->failing.changes);
 	if (n == l->failing_said)
 		return;

@@ -2,6 +2,7 @@
 // declare_attr.c - attributes that a handle declares: ckpt_attr keeps them by key, and the
 // declaration of rank 0 has the section that carries them. Called by declare.c.
 // Invariant: what is declared does not depend on the order in which ckpt_attr was called.
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/wire/attributes.h"
@@ -106,7 +107,7 @@ int ckpt_attr(ckpt *c, const char *key, const char *value, struct ckpt_err *err)
 	else
 		rc = there ? attr_change(&c->attr[at], value, err)
 			   : attr_add(c, at, key, value, err);
-	if (rc == 0)
+	if (rc == 0 && !MUTANT(ATTR_NO_SEAL_DUE))
 		c->dirty = true;
 	return rc;
 }
@@ -120,7 +121,7 @@ int declare_attrs_section(const ckpt *c, struct arena *a, const void **ret_bytes
 	*ret_len = 0;
 	for (uint32_t i = 0; i < c->nattr; i++)
 		len += strlen(c->attr[i].key) + strlen(c->attr[i].value) + 2;
-	if (!len || c->rank != 0)
+	if (!len || (c->rank != 0 && !MUTANT(ATTR_OF_EACH_RANK)))
 		return 0;
 	*ret_bytes = p = arena_array(a, len, 1);
 	if (!p)

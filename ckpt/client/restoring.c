@@ -2,6 +2,7 @@
 // restoring.c - ckpt_restore: the request, the windows that answer it, and from where steps count
 // on. Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other
 // than "there is nothing", no snapshot is taken of what memory holds then.
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
@@ -94,7 +95,8 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
-	if (rc == 0 && peeks(w)) { /* those of the restored step stay */
+	if (rc == 0 && peeks(w) &&
+	    !MUTANT(PEEK_BLOBS_TAKEN)) { /* those of the restored step stay */
 		munmap(blobs, r->blob_bytes);
 	} else if (rc == 0) {
 		if (c->blobs)

@@ -1033,12 +1033,12 @@ static int follow(struct making *k)
 		break;
 	}
 	if (!rc && !k->hit)
-		(void)refuse(
-			k,
-			k->hit_blob
-				? "\"%.200s\" matches blobs only, which can only be renamed and dropped"
-				: "no tensor matches \"%.200s\"",
-			k->rule->src[0]);
+		(void)refuse(k,
+			     k->hit_blob
+				     ? "\"%.200s\" matches blobs only, which can only be renamed "
+				       "and dropped"
+				     : "no tensor matches \"%.200s\"",
+			     k->rule->src[0]);
 	return rc || k->list->n ? rc : add_more(k);
 }
 

@@ -12,6 +12,39 @@ static bool is_tensor_key(const char *s)
 	return slash && slash != s && slash[1] && strlen(s) <= 2 * CKPT_NAME_MAX + 1;
 }
 
+static bool is_tail(unsigned char c)
+{
+	return (c & 0xc0) == 0x80;
+}
+
+/* Bytes of the character at s, which ends with a zero; 0: it is no UTF-8. */
+static uint32_t utf8_bytes(const unsigned char *s)
+{
+	if (s[0] < 0x80)
+		return 1;
+	if (s[0] < 0xe0)
+		return s[0] >= 0xc2 && is_tail(s[1]) ? 2 : 0;
+	if (s[0] < 0xf0) /* neither overlong nor a surrogate */
+		return is_tail(s[1]) && is_tail(s[2]) && (s[0] != 0xe0 || s[1] >= 0xa0) &&
+				       (s[0] != 0xed || s[1] < 0xa0)
+			       ? 3
+			       : 0;
+	return s[0] <= 0xf4 && is_tail(s[1]) && is_tail(s[2]) && is_tail(s[3]) &&
+			       (s[0] != 0xf0 || s[1] >= 0x90) && (s[0] != 0xf4 || s[1] < 0x90)
+		       ? 4
+		       : 0;
+}
+
+static bool is_utf8(const char *text)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	uint32_t n = 1;
+
+	while (*s && (n = utf8_bytes(s)))
+		s += n;
+	return n;
+}
+
 int attribute_check(const char *key, const char *value, struct ckpt_err *err)
 {
 	const size_t head = strlen(ATTRIBUTE_ALIAS);
@@ -29,6 +62,9 @@ int attribute_check(const char *key, const char *value, struct ckpt_err *err)
 		return ckpt_error(err, -EINVAL,
 				  "attribute %.200s: its value is longer than %u bytes", key,
 				  ATTRIBUTE_VALUE_MAX);
+	if (!is_utf8(key) || !is_utf8(value))
+		return ckpt_error(err, -EINVAL, "attribute %.200s: its %s is not UTF-8", key,
+				  is_utf8(key) ? "value" : "key");
 	if (strncmp(key, "ckpt.", 5) != 0)
 		return 0;
 	if (strncmp(key, ATTRIBUTE_ALIAS, head) != 0)

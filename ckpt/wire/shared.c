@@ -270,7 +270,8 @@ void shared_last_stop(_Atomic uint64_t *last)
 
 uint32_t shared_last_line(const _Atomic uint64_t *last)
 {
-	return (atomic_load_explicit(last, memory_order_acquire) & LINE_MASK) >> LINE_SHIFT;
+	return (uint32_t)((atomic_load_explicit(last, memory_order_acquire) & LINE_MASK) >>
+			  LINE_SHIFT);
 }
 
 void shared_last_anew(_Atomic uint64_t *last, uint32_t line)

@@ -131,10 +131,10 @@
  * looks at the marks, which is before it gives slots: so it looks before more than WIRE_SLOTS_MAX
  * new ones can have been marked.
  *
- * LAST: after which step does the whole launch stop? One word of the job page, `LAST << 63 | line <<
- * 55 | n`, is all that decides. n is 1 + the highest step that any rank was told is not the last
- * one; with LAST, 1 + the last step; 0 stands for "before any step". It is changed by
- * compare-and-swap only, and line is kept by all but C:
+ * LAST: after which step does the whole launch stop? One word of the job page decides:
+ * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step of which any rank was told
+ * that it is not the last one, or 0 before any step; with LAST, n is 1 + the last step. The word is
+ * changed by compare-and-swap only, and all changes but C keep line:
  *
  *   # | change                      | by whom, when
  *   A | n -> step + 1, if greater   | client: ckpt_last of a step; it then says "not the last"
@@ -302,6 +302,9 @@ struct shared_text {
 	char text[SHARED_TEXT];
 };
 
+/* as many as may be found between two looks: the library looks once a second */
+#define SHARED_DRIFTS 32
+
 struct shared_job {
 	uint32_t magic, world;
 	/* daemon: how many slots the gate offers. It is written before ready_epoch and may be less
@@ -337,9 +340,12 @@ struct shared_job {
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
 	/* daemon: why what should have been written could not be; which ranks the others wait for
-	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds); which tensors'
-	 * replicas have drifted apart, by the newest step that found some (lines) */
-	struct shared_text failing, waits, drift;
+	 * in ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
+	struct shared_text failing, waits;
+	/* daemon: which tensors' replicas have drifted apart: a sentence for each, number n in
+	 * drift[n % SHARED_DRIFTS]; drifts: how many there have been, stored after the sentence */
+	struct shared_text drift[SHARED_DRIFTS];
+	_Atomic uint32_t drifts;
 	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
 	 * to before the first byte of each */
 	_Atomic uint32_t fills;

@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Dict, List
 
+from ._abi import CKPT_VERSION as __version__
+
 if TYPE_CHECKING:
     from . import dcp as dcp
     from ._rng import rng as rng
@@ -70,7 +72,7 @@ _WHERE: Dict[str, str] = {
     "VersionMismatch": "errors",
 }
 
-__all__ = sorted([*_WHERE, "dcp", "errors"])
+__all__ = sorted([*_WHERE, "__version__", "dcp", "errors"])
 
 
 def __getattr__(name: str) -> Any:

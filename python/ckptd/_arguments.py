@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import operator
+import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from . import _lib, errors
@@ -15,6 +16,7 @@ from . import _lib, errors
 GUARDS = {"bounded": _lib.CKPT_BOUNDED, "never": _lib.CKPT_NEVER, "finish": _lib.CKPT_FINISH}
 STATES = {"staged": _lib.CKPT_STAGED, "persisted": _lib.CKPT_PERSISTED, "committed": _lib.CKPT_COMMITTED}
 SOURCES = {"any": 0, "memory": _lib.CKPT_FROM_MEMORY, "disk": _lib.CKPT_FROM_DISK}
+TORCH_MIN = (2, 4)
 NAMED = 8  # names in a sentence; further ones are counted
 
 
@@ -56,8 +58,23 @@ def names(found: Iterable[str]) -> str:
     return text + (" and %d more" % (len(all_of) - NAMED) if len(all_of) > NAMED else "")
 
 
+def torch_check() -> None:
+    """ImportError unless torch is here, in a version that this package knows."""
+    try:
+        import torch
+    except ModuleNotFoundError as e:
+        if e.name != "torch":
+            raise
+        raise ImportError("ckptd.attach needs PyTorch %d.%d or later, and this Python has none: pip install torch" % TORCH_MIN) from e
+    found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if found and (int(found.group(1)), int(found.group(2))) < TORCH_MIN:
+        text = "ckptd.attach needs PyTorch %d.%d or later, and this is %s: pip install --upgrade torch"
+        raise ImportError(text % (*TORCH_MIN, torch.__version__))
+
+
 def modules_of(model: Any) -> List[Any]:
     """The modules of attach's first argument: one, a sequence of them (parts of a pipeline), or None."""
+    torch_check()
     import torch
 
     if model is None:

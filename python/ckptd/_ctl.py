@@ -32,6 +32,9 @@ _CODES = {
 }
 
 
+SCHEMA = "ckptd.show/1"
+
+
 def program() -> str:
     """The path of ckptctl. LibraryMissing: it was not found."""
     return _find.program("ckptctl")
@@ -53,11 +56,12 @@ def _failure(verb: str, done: "subprocess.CompletedProcess[bytes]") -> CkptdErro
         except ValueError:
             lines.append(line)
             continue
-        if isinstance(said, dict) and said.get("code"):
+        if isinstance(said, dict) and said.get("message"):
             hint = said.get("next")
-            lines.append(str(said.get("message")) + (f" ({hint})" if hint else ""))
+            lines.append(str(said["message"]) + (f" ({hint})" if hint else ""))
     if not lines:
-        lines = [f"ckptctl {verb} ended with code {done.returncode} and said nothing"]
+        how = f"died of signal {-done.returncode}" if done.returncode < 0 else f"ended with code {done.returncode}"
+        lines = [f"{program()} {verb} {how} and said nothing"]
     return error("restore", _CODES.get(done.returncode, errno.EIO), "\n".join(lines))
 
 
@@ -71,17 +75,31 @@ def arguments(path: Any, store: Any = None, step: Optional[int] = None) -> List[
         if store is not None:
             raise ValueError("give a path with step, or a step with store: not all of them")
         path, store = step, path
-    name = str(path) if isinstance(path, int) else os.fspath(path)
+    if isinstance(path, int) and path < 0:
+        raise error("restore", errno.EINVAL, f"step {path} must be 0 or more")
+    name = str(path) if isinstance(path, int) else os.fsdecode(path)
     if store is None and os.path.isdir(name) and not os.path.exists(os.path.join(name, "MANIFEST")):
         if not os.path.basename(os.path.abspath(name)).startswith((".", "step-")):
             name, store = "latest", name
-    return [name] if store is None else [name, "-C", os.fspath(store)]
+    return [_word(name)] if store is None else [_word(name), "-C", _word(os.fsdecode(store))]
+
+
+def _word(name: str) -> str:
+    """A path, and never an option of ckptctl."""
+    return os.path.join(".", name) if name.startswith("-") else name
 
 
 def show(name: Sequence[str]) -> Dict[str, Any]:
     """The document that `ckptctl show CKPT --json` prints (docs/JSON.md)."""
-    answer = _parse(run(["show", *name, "--json"]).stdout)
-    if not isinstance(answer, dict) or answer.get("complete") is False or "tensors" not in answer:
+    text = run(["show", *name, "--json"]).stdout
+    try:
+        answer = _parse(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or answer.get("schema") != SCHEMA:
+        what = f"{program()} show {name[0]} --json printed {len(text)} bytes that are no answer of ckptctl: {text[:80]!r}"
+        raise error("restore", errno.EPROTO, what)
+    if answer.get("complete") is False:
         raise error("restore", errno.EIO, f"ckptctl show {name[0]} ended in the middle of its answer: call it again")
     return answer
 

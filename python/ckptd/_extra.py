@@ -143,6 +143,9 @@ def make_item(name: str, at: Any) -> Item:
 
 
 # --- optimizers: what is no tensor of the state ---
+SCANNED = 16  # parameters a step whose state is looked through for values that are no tensors
+
+
 class OptimGroups:
     """param_groups, and state that is no tensor, of one optimizer.
 
@@ -157,12 +160,22 @@ class OptimGroups:
         self.known = -1  # len(optim.state) when `loose` was made
         self.loose: List[Tuple[str, MutableMapping[Any, Any], Any]] = []
         self.next = 0
+        self.numbered: List[Tuple[int, Any]] = []  # the parameters, as the lists in `groups` had them
+        self.groups: List[Tuple[Any, int]] = []
 
     def _name(self, p: Any, number: int) -> str:
         return self.names.get(p, "#%d" % number)
 
-    def _params(self) -> List[Any]:
-        return [p for g in self.optim.param_groups for p in g["params"]]
+    def _params(self) -> List[Tuple[int, Any]]:
+        """All parameters, numbered. The list is made anew when a group's list is another, or has another length."""
+        groups = [(g["params"], len(g["params"])) for g in self.optim.param_groups]
+        same = len(groups) == len(self.groups) and all(
+            a is b and n == m for (a, n), (b, m) in zip(groups, self.groups)
+        )
+        if not same:
+            self.groups = groups
+            self.numbered = list(enumerate(p for params, _ in groups for p in params))
+        return self.numbered
 
     def _scan(self, params: Sequence[Tuple[int, Any]], torch: Any) -> None:
         have = {(id(at), k) for _, at, k in self.loose}
@@ -173,18 +186,18 @@ class OptimGroups:
                     self.loose.append((self._name(p, number), at, k))
 
     def state_dict(self) -> Dict[str, Any]:
-        """The values now. Of the state only what is known not to be tensors is read: all of it when len(state) changed,
-        and 200 parameters a step in turn."""
+        """The values now. Of the state only what is known not to be tensors is read. All of it is looked through when
+        len(state) changed, otherwise that of SCANNED parameters a step in turn."""
         import torch
 
-        params = list(enumerate(self._params()))
+        params = self._params()
         if len(self.optim.state) != self.known:
             self.known, self.loose = len(self.optim.state), []
             self._scan(params, torch)
         elif params:
             at = self.next % len(params)
-            self._scan(params[at : at + 200], torch)
-            self.next = at + 200 if at + 200 < len(params) else 0
+            self._scan(params[at : at + SCANNED], torch)
+            self.next = at + SCANNED if at + SCANNED < len(params) else 0
         state: Dict[str, Dict[Any, Any]] = {}
         for name, inner, k in self.loose:
             if k in inner and not isinstance(inner[k], torch.Tensor):
@@ -207,7 +220,7 @@ class OptimGroups:
             for k, v in was.items():
                 if k not in READ_NOT:
                     at[k] = _like(at.get(k), v)
-        of = {self._name(p, n): p for n, p in enumerate(self._params())}
+        of = {self._name(p, n): p for n, p in self._params()}
         lost = [name for name in saved.get("state", {}) if name not in of]
         for name, inner in saved.get("state", {}).items():
             if name in of and not _take_values(self.optim.state, of[name], inner):

@@ -87,7 +87,12 @@ def load(
     is in both is filled, and Loaded lists the rest. Other shapes are never accepted; other dtypes only with cast=True
     (rounded to nearest even), but for an average, which is F32 and is rounded to the parameter's dtype. All mismatches
     are listed before anything is written. average: the model of this average instead of the weights. only: this
-    component alone. verify: check every byte first (on several ranks, rank 0 does); Damaged: nothing was written.
+    component alone. verify: check every byte of the step first; Damaged: nothing was written. Every rank does so,
+    because no rank can know what another one found. If the program lets one rank check (Checkpoint.verify) and tells
+    the others, give verify=False.
+
+    Several ranks: each of them opens path by itself. While the job still saves, the newest step may be another one for
+    each rank: name the step.
 
     Schedulers, random numbers and other extras are not restored: Checkpoint.extras has them.
     """
@@ -97,7 +102,7 @@ def load(
         raise error("load", errno.EINVAL, "an average is a model: give neither optim nor only with average")
     rank, world = place()
     with _reader.Checkpoint(_ctl.show(_ctl.arguments(path, store, step))) as checkpoint:
-        if verify and rank == 0:
+        if verify:
             checkpoint.verify()
         source: Mapping[str, Tensor] = checkpoint if average is None else checkpoint.average(average)
         if like is None and optim is None:

@@ -127,8 +127,8 @@ class Handle:
             size=ctypes.sizeof(ckpt_opts),
             flags=flags,
             job=to_name(job),
-            store=None if store is None else os.fsencode(store),
-            socket=None if socket is None else os.fsencode(socket),
+            store=to_path(store),
+            socket=to_path(socket),
             rank=rank,
             world=world,
             generation=generation,
@@ -337,7 +337,7 @@ class Handle:
                 raise errors.error("snapshot", errno.EINVAL, text)
             raw = self._note_keys.get(key)
             if raw is None:
-                raw = self._note_keys[key] = key.encode("utf-8")
+                raw = self._note_keys[key] = to_name(key) or b""
             note = self._notes[n]
             note.key, note.value = raw, value
             n += 1
@@ -364,6 +364,8 @@ class Handle:
 
     def last(self, step: int) -> bool:
         """Is this step, which begins now, the last one on all ranks, because a rank called stop (ckpt_last)?"""
+        if not 0 <= step < 2**64:
+            raise errors.error("last", errno.EINVAL, "step %d must be 0 to 2^64 - 1" % step)
         c = self._enter()
         try:
             rc: int = self._last(c, step)
@@ -388,6 +390,7 @@ class Handle:
 
         Until it returns, this rank must not change the step's state.
         """
+        _in_64_bits(step=step)
         c = self._enter_any()
         err = ckpt_err()
         until = time.monotonic() + timeout
@@ -455,6 +458,7 @@ class Handle:
 
     def blob_read(self, name: str, old_rank: int = 0) -> bytes:
         """A blob of the restored step (ckpt_blob_read). old_rank: whose, of the job that wrote it. NothingToRestore."""
+        _in_32_bits(old_rank=old_rank)
         length = c_uint64()
         raw = to_name(name)
         try:
@@ -524,7 +528,8 @@ class Handle:
         """Detach this rank (ckpt_detach); a second call does nothing. drain: seconds to wait for the newest commit.
 
         Memory of alloc stays mapped (CKPT_KEEP_MEMORY). A wait of another thread ends with Detached. TimedOut and
-        NotSaved: the newest step is not committed; the handle is detached all the same.
+        NotSaved: the newest step is not committed; the handle is detached all the same. WrongThread: a signal's handler
+        came into a call of this thread, or another thread is inside one.
         """
         self._mine()
         if self._c is None:
@@ -535,10 +540,23 @@ class Handle:
         finally:
             self._detach()
 
+    def _is_inside(self) -> bool:
+        """Is this thread inside an [any] call? _inside may still have it of a call that an exception ended at its entry."""
+        calls = [getattr(type(self), name).__code__ for name in ("wait", "stats", "why", "stop")]
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code in calls and frame.f_locals.get("self") is self:
+                return True
+        return False
+
     def _detach(self) -> None:
         c = self._enter()
         try:
             with self._any:
+                if self._is_inside():
+                    text = "a signal's handler cannot detach while this thread is inside a call: raise, and detach then"
+                    raise errors.error("detach", errno.EDEADLK, text)
                 self._closing = True
                 me = threading.get_ident()
                 while any(thread != me for thread in self._inside):
@@ -571,19 +589,12 @@ def _say(call: str, rc: int) -> str:
     return "%s failed: %s" % (call, os.strerror(-rc))
 
 
-def _in_bits(bits: int, values: Mapping[str, int]) -> None:
-    """InvalidCall: a value has more bits, or is below zero. ctypes would cut it in silence."""
-    for what, value in values.items():
-        if not 0 <= value < 2**bits:
-            raise errors.error("attach", errno.EINVAL, "%s is %d: it must be 0 to 2^%d - 1" % (what, value, bits))
-
-
 def _in_32_bits(**values: int) -> None:
-    _in_bits(32, values)
+    in_bits(32, values)
 
 
 def _in_64_bits(**values: int) -> None:
-    _in_bits(64, values)
+    in_bits(64, values)
 
 
 _logging = threading.local()  # .now: this thread runs handlers of the log for the library

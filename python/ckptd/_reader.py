@@ -8,6 +8,7 @@ mapped into memory when the first element of them is asked for. `_fill` and `dcp
 from __future__ import annotations
 
 import errno
+import functools
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 from typing import Union, overload
 
@@ -71,9 +72,9 @@ class Piece:
         return self._record["offset"] is None and not self._record["stored_bytes"]
 
     @property
-    def same_as(self) -> Tuple[str, Any]:
+    def same_as(self) -> Tuple[str, str]:
         """What the piece of a master has in common with that of the tensor that is derived from it."""
-        return self.file, self._record["index"]
+        return self.file, repr(self._record["index"])
 
 
 class Tensor:
@@ -166,6 +167,12 @@ class Tensor:
             self._pieces = [Piece(piece, self._is_f4) for piece in self._record["pieces"]]
         return self._pieces
 
+    @functools.cached_property
+    def _masters(self) -> Dict[Tuple[str, str], Tuple["Tensor", Piece]]:
+        """The pieces of the master, by what they have in common with those of this tensor: looked up once for each."""
+        master = self._owner.find(self.of or "")
+        return {} if master is None else {p.same_as: (master, p) for p in master.pieces if not p.is_derived}
+
     @property
     def _is_f4(self) -> bool:
         return bool(self._record["dtype"] == "F4")
@@ -232,11 +239,9 @@ class Tensor:
     def _values(self, piece: Piece, at: Tuple[slice, ...]) -> "torch.Tensor":
         if not piece.is_derived:
             return self._stored(piece)[at]
-        master = self._owner.find(self.of or "")
-        if master is not None:
-            for twin in master.pieces:
-                if twin.same_as == piece.same_as and not twin.is_derived:
-                    return rounded(master._stored(twin)[at], self.dtype)
+        found = self._masters.get(piece.same_as)
+        if found is not None:
+            return rounded(found[0]._stored(found[1])[at], self.dtype)
         why = f"a piece of it is the rounding of {self.of}, which has no such piece in {piece.file}"
         self._refuse(why, errno.EPROTO)
 
@@ -380,7 +385,7 @@ class Checkpoint(Mapping[str, Tensor]):
         """The tensor of this key; None: there is none."""
         return self[key] if key in self._tensors else None
 
-    @property
+    @functools.cached_property
     def aliases(self) -> Dict[str, str]:
         """Tied tensors: "component/alias" to the "component/name" under which the elements are."""
         return {key[len(ALIAS) :]: value for key, value in self.attributes.items() if key.startswith(ALIAS)}

@@ -221,8 +221,8 @@ class Training:
             if kind is Kind.NEW:
                 log.info("optimizer state that was made since is saved, too, from now on: %s", names)
                 continue
-            text = "%d tensors of the training state were %s after step %d: %s (%s). They are saved as they are now%s" % (
-                len(some), kind.value, min(c.since for c in some), names, some[0].detail, stale)  # fmt: skip
+            text = "tensors of the training state were %s after step %d (%d of them): %s (%s). They are saved as they are now%s" % (
+                kind.value, min(c.since for c in some), len(some), names, some[0].detail, stale)  # fmt: skip
             log.warning("%s", text)
             if not self._said.get(kind):
                 self._said[kind] = True

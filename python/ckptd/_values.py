@@ -11,8 +11,9 @@ import ctypes
 import dataclasses
 import errno
 import mmap
+import os
 from ctypes import POINTER, c_uint64
-from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import errors
 from ._abi import *
@@ -150,7 +151,30 @@ def to_u64s(values: Sequence[int]) -> Any:
 
 
 def to_name(text: Optional[str]) -> Optional[bytes]:
-    return None if text is None else text.encode("utf-8")
+    """InvalidCall: C would end the text at a zero byte, and use what is before it."""
+    if text is None:
+        return None
+    try:
+        raw = text.encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise errors.error("call", errno.EINVAL, "%r is no Unicode text: %s" % (text, e)) from e
+    if b"\0" in raw:
+        raise errors.error("call", errno.EINVAL, "%r has a zero byte" % text)
+    return raw
+
+
+def to_path(path: Union[None, str, bytes, "os.PathLike[str]"]) -> Optional[bytes]:
+    raw = None if path is None else os.fsencode(path)
+    if raw is not None and b"\0" in raw:
+        raise errors.error("call", errno.EINVAL, "the path %r has a zero byte" % raw)
+    return raw
+
+
+def in_bits(bits: int, values: Mapping[str, int]) -> None:
+    """InvalidCall: a value has more bits, or is below zero. ctypes would cut it in silence."""
+    for what, value in values.items():
+        if not 0 <= value < 2**bits:
+            raise errors.error("call", errno.EINVAL, "%s is %d: it must be 0 to 2^%d - 1" % (what, value, bits))
 
 
 def from_text(raw: Optional[bytes]) -> str:
@@ -158,7 +182,7 @@ def from_text(raw: Optional[bytes]) -> str:
 
 
 def to_ns(seconds: float) -> int:
-    return min(max(int(seconds * 1e9), 0), 2**63)
+    return int(min(max(seconds * 1e9, 0), 2**63))
 
 
 def to_locals(parts: Iterable[Part]) -> Tuple[Any, int, List[Any]]:
@@ -209,6 +233,7 @@ def to_tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
 
 
 def to_want(step: Optional[int], flags: int, only: Optional[str], timeout: float) -> ckpt_want:
+    in_bits(64, {"step": step or 0})
     return ckpt_want(
         size=ctypes.sizeof(ckpt_want),
         flags=flags,

@@ -8,6 +8,7 @@ takes.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from typing import Any, List, Optional, Sequence
@@ -82,8 +83,16 @@ def view_main(argv: Optional[Sequence[str]] = None) -> int:
     given: List[str] = list(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(given)
     try:
-        sys.stdout.write(view(args.ckpt, store=args.store))
+        text = view(args.ckpt, store=args.store)
     except CkptdError as e:
         sys.stderr.write(f"{parser.prog}: {e}\n")
+        return 1
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8"))  # of names, whatever the locale is
+        sys.stdout.flush()
+    except OSError as e:
+        if not isinstance(e, BrokenPipeError):  # who reads no further wants no more
+            sys.stderr.write(f"{parser.prog}: the view could not be written: {e.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the end of Python tries again
         return 1
     return 0

@@ -90,7 +90,10 @@ class NoRoom(CkptdError):
 
 
 class WrongThread(CkptdError, RuntimeError):
-    """Another thread is inside a call of the same handle. One thread at a time may use a handle (EDEADLK)."""
+    """Another thread is inside a call of the same handle: one thread at a time may use a handle (EDEADLK).
+
+    From detach also: a signal's handler called it while this thread was inside a call.
+    """
 
 
 class Detached(CkptdError, RuntimeError):

@@ -106,8 +106,8 @@ class Run:
         self._last = False  # it is the last one
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
+        self._notes: Mapping[str, float] = {}  # of the newest step
         self._taken = -1  # the newest step that the library took
-        self._notes: Dict[str, float] = {}  # of step _due
         self._restored = False  # restore was called, and did not fail
         self._restored_step = -1
         self._wait_said = False
@@ -243,7 +243,7 @@ class Run:
             raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
-            self._outcomes.passing("torn", self._newest, str(self._error(errno.ENOENT, "")))
+            self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
         self._thread = threading.get_ident()
         self._last = bool(self._handle.last(step))
         self._inside, self._entered = step, weakref.ref(entered)
@@ -254,21 +254,22 @@ class Run:
         log.debug("step %d was ended by an exception: no snapshot is taken of it", step)
 
     def _leave(self, step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
-        self._inside, self._newest = None, step
+        self._inside, self._newest, self._notes = None, step, {}
+        # The library keeps rank 0's only; the loss of another rank is not even waited for.
+        self._notes = _arguments.notes_of(loss, notes) if self._handle.rank == 0 else {}
         if not (self._last or persist or step % self._every == 0):
             return
         flags = _lib.CKPT_FINAL if self._last else 0
         if persist is not None and not self._last:
             flags = _lib.CKPT_PERSIST if persist else _lib.CKPT_STAGE_ONLY
-        # The library keeps rank 0's only; the loss of another rank is not even waited for.
-        self._snapshot(step, flags, _arguments.notes_of(loss, notes) if self._handle.rank == 0 else {})
+        self._snapshot(step, flags)
         if self._last:
             self._end(step)
 
-    def _snapshot(self, step: int, flags: int, notes: Mapping[str, float]) -> bool:
+    def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
         first = self._due < 0
-        self._due, self._notes = step, dict(notes)
+        self._due = step
         assert self._blobs is not None
         try:
             problem = self._follow(step)
@@ -280,7 +281,7 @@ class Run:
             self._collect(step)
             if not self._session.ready:
                 self._seal_again()
-            rc = self._handle.snapshot(step, flags, notes)
+            rc = self._handle.snapshot(step, flags, self._notes)
         except errors.NotRestorable as e:
             if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
@@ -413,7 +414,7 @@ class Run:
             raise errors.error("wait", errno.EIO, text)
         self._handle.guard()
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
-        if not self._snapshot(step, _lib.CKPT_FINAL, self._notes):
+        if not self._snapshot(step, _lib.CKPT_FINAL):
             why = self._error(errno.EIO, "the snapshot was not taken")
             raise why if why.errno != errno.ENOENT else errors.error("wait", errno.EIO, str(why))
 
@@ -438,7 +439,7 @@ class Run:
             return step
         if self._taken != step:
             self._handle.guard()
-            self._snapshot(step, _lib.CKPT_FINAL, self._notes if self._due == step else {})
+            self._snapshot(step, _lib.CKPT_FINAL)
         if wait and self.wait("committed", timeout) != step:
             text = "step %d is in memory only, because of persist_every: use run.step(..., persist=True)" % step
             raise errors.error("wait", errno.ENOENT, text)

@@ -64,4 +64,5 @@ def main():
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":  # not in processes of multiprocessing that read this file again
+    sys.exit(main())

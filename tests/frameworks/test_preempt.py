@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM at random instants: all ranks stop after the same step, it is on disk, and no step that was reached is lost."""
 
+import contextlib
 import os
 import signal
 import time
@@ -11,8 +12,8 @@ import matrix
 import ranks
 
 
-def until_told(rank, kind, how, steps):
-    """Train until SIGTERM. Returns the step that Preempted names, and the newest one that this rank has completed."""
+def until_told(rank, kind, how, steps, daemon):
+    """Train until SIGTERM, then kill the daemon: what it has not committed is lost. Returns the step that Preempted names, and the newest one that this rank has completed."""
     import ckptd
 
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
@@ -30,6 +31,8 @@ def until_told(rank, kind, how, steps):
                 reached = step + 1
             rank.say(f"step {reached}")
     except ckptd.Preempted as stop:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(daemon, signal.SIGKILL)
         result = {"start": start, "told": stop.step, "reached": reached, "have": trainer.digests()}
         run.detach()
         return result
@@ -42,7 +45,7 @@ class Preempted(ranks.Case):
         job = self.job()
         last = 0
         for turn in range(2 if os.environ.get("SHORT") else 4):
-            started = job.start(gpt.WORLD[kind], until_told, kind, how, 10_000)
+            started = job.start(gpt.WORLD[kind], until_told, kind, how, 10_000, job.daemon.pid)
             started.until("restored")
             if draw.random() < 0.7:
                 started.until(f"step {last + draw.randrange(1, 4)}", some=True)
@@ -54,7 +57,7 @@ class Preempted(ranks.Case):
             self.assertEqual({r["start"] for r in results}, {last}, "steps were lost that had been reached")
             self.assertEqual({r["reached"] for r in results}, told, "the step that was saved is not the newest one")
             last = told.pop()
-            job.daemon_kill()  # it is committed: memory is not needed
+            job.daemon_kill()  # the ranks have done so already
             job.daemon_start()
             again = job.run(gpt.WORLD[kind], matrix.restored, kind, how, "tiny", "disk")
             for before, after in zip(results, again):

@@ -23,7 +23,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import _fill, _pieces
+from ckptd import _fill, _pieces, _reader
 from ckptd._reader import Checkpoint, Pickled
 from ckptd.errors import CkptdError, Damaged, NothingToRestore, NotFitting, NotRestorable, NotSupported
 
@@ -205,6 +205,18 @@ class Open(Oracle):
             with self.assertRaisesRegex(NothingToRestore, "no average 'slow'; it has 'fast'"):
                 checkpoint.average("slow")
         self.assertEqual(len(ckptd.open(store, average="fast")), len(want))
+
+    def test_a_derived_tensor_of_many_pieces_makes_each_piece_once(self) -> None:
+        answer = json.loads(self.ctl("show", "latest", "-C", self.trained("fsdp=2", "--derived"), "--json"))
+        derived = next(t for t in answer["tensors"] if (t["component"], t["name"]) == ("model", "fc1.weight"))
+        master = next(t for t in answer["tensors"] if f"{t['component']}/{t['name']}" == derived["of"])
+        for tensor in (derived, master):
+            tensor["shape"] = [50, 4]
+            tensor["pieces"] = [dict(tensor["pieces"][0], index=[[[i, i + 1]], [[0, 4]]]) for i in range(50)]
+        with unittest.mock.patch.object(_reader, "Piece", side_effect=_reader.Piece) as made:
+            whole = Checkpoint(answer)["model/fc1.weight"][...]
+        self.assertEqual(tuple(whole.shape), (50, 4))
+        self.assertEqual(made.call_count, 100)
 
     def test_names_of_steps(self) -> None:
         store = self.trained("fsdp=2", "--derived")
@@ -462,6 +474,17 @@ def fill(rank: Any, kind: str, how: str, store: str, step_first: bool) -> Dict[s
     return {"digests": trainer.digests(), "step": loaded.step, "lr": lr}
 
 
+def fill_damaged(rank: Any, kind: str, how: str, path: str) -> str:
+    """What ckptd.load says of a damaged step, and whether it has written anything."""
+    trainer = gpt.Trainer(kind, how, "tiny", rank.rank)
+    before = trainer.digests()
+    try:
+        ckptd.load(path, trainer.model)
+        return "loaded"
+    except CkptdError as e:
+        return type(e).__name__ + ("" if trainer.digests() == before else ", and wrote")
+
+
 class LoadOnMeshes(ranks.Case):
     """What attach saved on one mesh, filled into models on every other, bit for bit."""
 
@@ -488,6 +511,17 @@ class LoadOnMeshes(ranks.Case):
 
     def test_from_uneven_fsdp_over_tensor_parallelism_with_masters(self) -> None:
         self._filled("tp32", "masters", ("plain", "tp22", "hsdp22"))
+
+    def test_a_damaged_byte_is_found_by_every_rank_before_it_writes(self) -> None:
+        """No collective tells a rank what another one found."""
+        job = self.job()
+        job.run(2, write, "ddp2", "foreach", 1)
+        with ckptd.open(job.store) as checkpoint:
+            piece = checkpoint["model/wte.weight"].pieces[-1]
+            with open(os.path.join(checkpoint.path, piece.file), "r+b") as f:
+                f.seek(piece._record["offset"])
+                f.write(b"\x00\x01\x02\x03")
+        self.assertEqual(job.run(2, fill_damaged, "ddp2", "foreach", checkpoint.path), ["Damaged", "Damaged"])
 
     def _looks_right(self, checkpoint: Any) -> None:
         extras = checkpoint.extras(0)

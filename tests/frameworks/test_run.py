@@ -419,13 +419,25 @@ class Steps(One):
         with self.assertLogs("ckptd", "WARNING") as logs, warnings.catch_warnings(record=True):
             for step in range(1, 6):
                 update(model, optim, step)
-                run._snapshot(step, 0, {"loss": step / 2})
-                run._newest = step
+                run._newest, run._notes = step, {"loss": step / 2}
+                run._snapshot(step, 0)
         self.assertTrue(any("skipped" in line for line in logs.output), logs.output)
         job.daemon.send_signal(signal.SIGCONT)
         self.assertEqual(run.wait(timeout=SECONDS), 5)
         self.assertEqual(self.shown(job, 5)["notes"], {"loss": 2.5})
         self.assertEqual(run.restore(), 5)
+
+    def test_a_state_that_was_changed_outside_of_a_step_is_torn_and_never_committed(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(2)
+        with self.assertLogs("ckptd", "WARNING") as logs:
+            train(run, model, optim, 2, 2)
+        self.assertTrue(any("the snapshot of step 1 was torn" in line for line in logs.output), logs.output)
+        self.assertEqual(run.stats()["outcomes"]["torn"], 1)
+        self.assertEqual(run.wait(), 2)
 
     def test_losses_of_all_kinds_are_notes(self):
         job, run, model, optim = self.begun()
@@ -440,6 +452,13 @@ class Steps(One):
             pass
         with self.assertRaisesRegex(TypeError, "str"), run.step(8, loss="high"):
             pass
+
+    def test_a_step_that_save_takes_has_its_own_loss(self):
+        job, run, model, optim = self.begun(every=10)
+        train(run, model, optim, 1, 2, loss=9.0)
+        train(run, model, optim, 3, 3, loss=1.5, notes={"lr": 0.25})
+        self.assertEqual(run.save(), 3)
+        self.assertEqual(self.shown(job, 3)["notes"], {"loss": 1.5, "lr": 0.25})
 
     def test_the_job_stops_after_the_step_that_follows_a_signal(self):
         job, run, model, optim = self.begun(every=10)
@@ -470,6 +489,29 @@ class Hazards(One):
         again = self.attach(job, model, optim, **options)
         again.restore()
         return bits(model, optim)
+
+    def test_statistics_that_the_next_forward_changes_are_those_of_the_step(self):
+        for memory in ("alloc", "foreign"):
+            with self.subTest(memory):
+                job, run, model, optim = self.begun(memory=memory)
+                kept = {}
+                for step in range(1, 7):
+                    loss = model(torch.randn(12, 8)).square().mean()  # as a trainer does: while the last copy may run
+                    loss.backward()
+                    with run.step(step):
+                        optim.step()
+                        optim.zero_grad()
+                    kept[step] = {k: v.clone() for k, v in model.norm.named_buffers()}
+                run.wait()
+                compared = 0
+                for step in kept:
+                    at = os.path.join(job.store, job.name, "step-%012d" % step)
+                    if os.path.isdir(at):
+                        with ckptd.open(at) as saved:
+                            for name, value in kept[step].items():
+                                self.assertTrue(torch.equal(saved["model/norm." + name][...], value), "%s of step %d" % (name, step))
+                                compared += 1
+                self.assertGreaterEqual(compared, 6)
 
     def test_replaced_tensors_are_saved_from_where_they_are_and_named(self):
         for memory in ("alloc", "foreign"):
@@ -586,13 +628,12 @@ class Hazards(One):
 
     def test_an_extra_that_grows_is_saved_whole_and_no_step_is_skipped(self):
         log = []
-        job, run, model, optim = self.begun(extra={"log": log})
+        job, run, model, optim = self.begun(extra={"log": log}, persist_every=1000, slots=4)  # slots are free always
         for step in range(1, 5):
             log.append("x" * 30000)
             train(run, model, optim, step, step)
-            self.assertEqual(run.wait(), step)  # or the slots could be full
+            self.assertEqual(run.wait("staged"), step)
         self.assertEqual(run.stats()["outcomes"]["skipped"], 0)
-        run.wait()
         run.detach()
         back = []
         again = self.attach(job, model, optim, extra={"log": back})

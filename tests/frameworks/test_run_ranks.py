@@ -115,7 +115,7 @@ def drifting(rank, seeds_differ, last):
     mesh = init_device_mesh("cpu", (rank.world,), mesh_dim_names=("tp",))
     torch.manual_seed(3)
     model = torch.nn.Sequential(
-        torch.nn.LayerNorm(10), torch.nn.Dropout(0.3), torch.nn.Linear(10, 33), torch.nn.ReLU(), torch.nn.Linear(33, 10)
+        torch.nn.LayerNorm(10), torch.nn.Dropout(0.3), torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
     )
     parallelize_module(model, mesh, {"2": ColwiseParallel(), "4": RowwiseParallel()})
     optim = torch.optim.AdamW(model.parameters(), lr=0.05, foreach=False)

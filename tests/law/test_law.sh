@@ -199,13 +199,14 @@ nothing_beside() { # TREE: a clone must be enough
 no_vla_no_alloca() { # TREE
 	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
 }
-# Tests that documents name by their cases, units, fuzzers and files are there. `oldest` is the example of a verb.
+# Tests that documents name are there: cases in the last column of a table if its head begins with "test"; units, fuzzers and
+# files anywhere. `oldest` is the example of a verb.
 named() { # TREE
 	local f word
 	grep -E '\.md$' "$tmp/files" | while read -r f; do
 		[ -f "$1/$f" ] || continue
-		awk -F'|' '/^\|/ { print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
-			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' || echo "$f: there is no test \"$word\""
+		awk -F'|' '!/^\|/ { tests = row = 0 } /^\|/ { if (!row++) tests = $(NF - 1) ~ /^ *test/; else if (tests) print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
+			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' --include='*.py' || echo "$f: there is no test \"$word\""
 		done
 		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|ema|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
 			case $word in
@@ -310,8 +311,10 @@ plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
 plant ckpt/base/arena.c "/* see ../""shared/design */"
 check "(control) a word about what lies beside the clone is found" found "arena.c" nothing_beside "$tmp/tree"
-plant docs/DURABILITY.md '| it holds | `store_crash`: `'no_such_test'_is_there` |'
+plant docs/DURABILITY.md $'\n| claim | test |\n|---|---|\n| it holds | `store_crash`: `'no_such_test'_is_there` |'
 check "(control) a test that a document names and nobody has is found" found "no_such_""test_is_there" named "$tmp/tree"
+plant docs/DURABILITY.md $'\n| what | how |\n|---|---|\n| it is loaded | `'no_such_test'_either` |'
+check "(control) a name in a table of something else is no test's" none named "$tmp/tree"
 plant CONTRIBUTING.md '| a thing | `ckpt/base/thing.c` | `unit-base_thing` |'
 check "(control) a file and a unit test that are not there are found" found "no ckpt/base/thing.c" named "$tmp/tree"
 if command -v nm >/dev/null; then

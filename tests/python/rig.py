@@ -131,7 +131,8 @@ class Case(unittest.TestCase):
     def attach(self, rank=0, world=1, **options):
         """A handle of job "a", which the end of the test detaches."""
         options.setdefault("flags", _lib.CKPT_KEEP_MEMORY | _lib.CKPT_REQUIRE)
-        h = _lib.Handle.attach(store=self.store, job="a", rank=rank, world=world, socket=self.socket, **options)
+        options.setdefault("socket", self.socket)
+        h = _lib.Handle.attach(store=self.store, job="a", rank=rank, world=world, **options)
         self.addCleanup(h.detach)
         return h
 

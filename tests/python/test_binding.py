@@ -199,6 +199,21 @@ class Calls(Case):
             with self.assertRaises(errors.InvalidCall):
                 _lib.Handle.attach(store=self.store, job="b", socket=self.socket, **options)
 
+    def test_what_c_would_cut_in_silence_is_refused(self):
+        """A zero byte ends a text in C, and ctypes takes a number modulo 2^32 or 2^64."""
+        h, _ = self.job()
+        for call in (
+            lambda: h.attr("user.a\0b", "x"), lambda: h.attr("user.a", "x\0y"), lambda: h.attr("user.\ud800", "x"),
+            lambda: h.average("a\0b", "constant decay=.9"), lambda: h.blob_add("b\0c", 10),
+            lambda: h.tensor_add(entry("w\0x", Memory(h.alloc(40), 10))), lambda: h.snapshot(1, 0, {"a\0b": 1.0}),
+            lambda: self.attach(rank=1, socket=self.socket + "\0x"), lambda: h.wait(-1), lambda: h.wait(2**64 + 1),
+            lambda: h.last(-1), lambda: h.restore(-1), lambda: h.tensors(-5), lambda: h.blob_read("b", -1),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(errors.InvalidCall, "zero byte|no Unicode|must be 0 to"):
+                call()
+        with self.assertRaises(errors.NothingToRestore):
+            h.restore(timeout=float("inf"))
+
     def test_a_second_attach_of_a_rank(self):
         self.attach(generation=3, rank=0, world=2)
         with self.assertRaises(errors.AlreadyAttached):

@@ -180,7 +180,26 @@ class Threads(Case):
         with self.assertRaises(Interrupted):
             h.wait(1, _lib.CKPT_COMMITTED, LIMIT * 10)
         thread.join()
-        self.assertEqual(h._inside, 0)
+        self.assertEqual(h._inside, [])
+
+    def test_a_signals_handler_that_detaches_inside_a_wait_is_refused_and_does_not_wait_for_itself(self):
+        h, _ = self.job()
+        os.kill(self.process.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.process.pid, signal.SIGCONT)
+        h.snapshot(1)
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, lambda *_: h.detach()))
+
+        def send():
+            until("the wait has begun", lambda: h._inside)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        with self.assertRaisesRegex(errors.WrongThread, "inside a call: raise, and detach then"):
+            h.wait(1, _lib.CKPT_COMMITTED, LIMIT * 10)
+        thread.join()
+        h.detach()
+        self.assertFalse(h.attached)
 
 
 class Ends(Case):

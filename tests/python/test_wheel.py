@@ -195,6 +195,9 @@ class Wheel(Case):
 def installs(version, python):
     def test(self):
         path = self.venv(python, self.wheel)
+        import_of = "import ckptd; assert ckptd.__version__ == %r; ckptd.attach(None, store='s', job='j')" % _lib.CKPT_VERSION
+        done = subprocess.run([path + "/bin/python", "-c", import_of], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertIn("ImportError: ckptd.attach needs PyTorch 2.4 or later", done.stdout)
         self.works(path + "/bin", "wheel", glob.glob(path + "/lib/python3*/site-packages")[0] + "/ckptd/_programs")
 
     return test

@@ -37,6 +37,9 @@ TEST(a_step_has_the_attributes_of_the_newest_seal_before_it)
 	must_attr(&K, "torch", "2.6");
 	must_attr(&K, "git", "cafe");
 	must_attr(&K, "empty", "");
+	must_attr(&K, "utf-8",
+		  "\xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x98\x80\n\xf4\x8f\xbf\xbf");
+	must_attr(&K, "utf-8", "\xc3\xa9 \xf0\x9f\x98\x80");
 	must_seal(&K);
 	save(&K, 2);
 	must_attr(&K, "git", "beef");
@@ -45,9 +48,11 @@ TEST(a_step_has_the_attributes_of_the_newest_seal_before_it)
 	must_seal(&K);
 	save(&K, 3);
 	assert_string_equal(attrs_of("attr", 1), "");
-	assert_string_equal(attrs_of("attr", 2), "empty= git=cafe torch=2.6");
+	assert_string_equal(attrs_of("attr", 2),
+			    "empty= git=cafe torch=2.6 utf-8=\xc3\xa9 \xf0\x9f\x98\x80");
 	assert_string_equal(attrs_of("attr", 3),
-			    "ckpt.alias:model/head.weight=model/wte.weight empty= git=beef");
+			    "ckpt.alias:model/head.weight=model/wte.weight empty= git=beef "
+			    "utf-8=\xc3\xa9 \xf0\x9f\x98\x80");
 	rank_close(&K, 0);
 }
 
@@ -125,6 +130,13 @@ TEST(what_is_no_attribute_is_refused_with_a_sentence)
 	refused("a\tb", "x", -EINVAL, "control");
 	refused(longest, "x", -EINVAL, "1 to");
 	refused("long", longest, -EINVAL, "longer");
+	refused("k\xff", "x", -EINVAL, "its key is not UTF-8");
+	refused("k", "a\xc3", -EINVAL, "its value is not UTF-8");
+	refused("k", "\xc0\x80", -EINVAL, "UTF-8");	    /* overlong */
+	refused("k", "\xe0\x9f\xbf", -EINVAL, "UTF-8");	    /* overlong */
+	refused("k", "\xf0\x8f\xbf\xbf", -EINVAL, "UTF-8"); /* overlong */
+	refused("k", "\xed\xa0\x80", -EINVAL, "UTF-8");	    /* a surrogate */
+	refused("k", "\xf4\x90\x80\x80", -EINVAL, "UTF-8"); /* beyond the last character */
 	refused("ckpt.from", "x", -EINVAL, "belong to ckptd");
 	refused("ckpt.", "x", -EINVAL, "belong to ckptd");
 	refused("ckpt.alias:", "m/w", -EINVAL, "COMPONENT/NAME");

@@ -98,9 +98,12 @@ CALL(do_average)
 		MUST(ckpt_average(c, p[0], NULL, NULL) == 0);
 	return rc;
 }
+GIVES(do_attr, ckpt_attr(c, p[0], p[1], p[2]))
 GIVES(do_seal, ckpt_seal(c, 0, p[0]))
 GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
 GIVES(do_guard, ckpt_guard(c, p[0]))
+GIVES(do_stop, ckpt_stop(c))
+GIVES(do_last, ckpt_last(c, step_now + 1))
 GIVES(do_wait, ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]))
 GIVES(do_steps, ckpt_steps(c, p[0], 4))
 static int tensor_seen(void *arg, const struct ckpt_tensor_info *t)
@@ -148,9 +151,12 @@ static const struct row {
 	  "EE-",
 	  true,
 	  { GOOD("fast"), GOOD("constant decay=.9"), &err_ } },
+	{ "ckpt_attr", do_attr, "E--", true, { GOOD("git"), GOOD("4f1c2ab"), &err_ } },
 	{ "ckpt_seal", do_seal, "-", true, { &err_ } },
 	{ "ckpt_snapshot", do_snapshot, "-", true, { &mark } },
 	{ "ckpt_guard", do_guard, "-", true, { &mark } },
+	{ "ckpt_last", do_last, "", true, { NULL } },
+	{ "ckpt_stop", do_stop, "", true, { NULL } },
 	{ "ckpt_wait", do_wait, "-", true, { &err_ } },
 	{ "ckpt_steps", do_steps, "E", true, { steps } },
 	{ "ckpt_restore", do_restore, "E--", true, { &want, &got, &err_ } },

@@ -7,7 +7,11 @@
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #define N 4096u /* elements of a tensor of the job */
 #define NONE UINT64_MAX
@@ -140,8 +144,32 @@ static void train(struct rank *k, uint64_t step, uint32_t flags, int state)
 
 #define ZERO "constant decay=0"
 
+/* A byte of the average of rank 0 in that step. */
+static void average_damage(const char *job, uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, job, step);
+	cleanup_close int dir = host_step_fd(&H, job, step), part = -1;
+	uint64_t at = 0;
+	uint8_t b = 0;
+
+	for (uint32_t i = 0; i < c->table.npiece; i++) {
+		const struct table_piece *p = &c->table.piece[i];
+
+		if (strcmp(c->table.tensor[p->tensor].component, "ema.fast") != 0 || p->rank != 0)
+			continue;
+		part = openat(dir, c->file[p->place].name, O_RDWR | O_CLOEXEC);
+		at = p->off;
+		break;
+	}
+	MUST(part >= 0 && pread(part, &b, 1, (off_t)at) == 1);
+	b ^= 1;
+	MUST(pwrite(part, &b, 1, (off_t)at) == 1);
+	checkpoint_free(c);
+}
+
 static void go_on_script(struct rank *k)
 {
+	const struct ckpt_want all = { .size = sizeof all, .flags = CKPT_PEEK, .step = 4 };
 	uint64_t blob = 0, len = 0;
 
 	open_rank(k);
@@ -152,6 +180,9 @@ static void go_on_script(struct rank *k)
 		must_peek(k, CKPT_LATEST, CKPT_FROM_DISK, step, 2, step);
 		MUST(is(k, mine_of[k->rank].w, step));
 	}
+	MUST_OF(k, rank_want(k, &all)); /* no component: of all tensors the SINKs */
+	MUST(k->got.step == 4 && k->got.ntensor == 1);
+	MUST(is(k, mine_of[k->rank].sink, 4) && is(k, mine_of[k->rank].w, 5));
 	must_peek(k, 3, CKPT_FROM_DISK, 3, 2, 3);
 	must_peek(k, 2, 0, 2, 2, 2);
 	train(k, 6, CKPT_PERSIST | CKPT_NO_EMA, CKPT_COMMITTED);
@@ -381,6 +412,98 @@ TEST(a_rank_that_looks_alone_gives_up_and_trains_on)
 	struct peeking p = { .average = ZERO };
 
 	team_of(plan("alone", "fsdp=2", .fresh = true, .slots = 3), alone_script, &p);
+}
+
+/* Of two ranks the second is a process, which is killed while the first one looks. */
+static void *look_on(void *arg)
+{
+	struct rank *k = arg;
+	const struct ckpt_want want = { .size = sizeof want,
+					.flags = CKPT_PEEK,
+					.step = CKPT_LATEST,
+					.deadline_ns = 100 * PATIENCE };
+
+	MUST_BE(rank_want(k, &want), -ECONNRESET);
+	MUST(strstr(k->err.msg, "has ended"));
+	return NULL;
+}
+
+TEST(a_rank_that_looks_hears_at_once_that_another_one_has_died)
+{
+	struct peeking p = { .average = ZERO };
+	struct plan_of_job job = plan("widow", "fsdp=2", .fresh = true, .generation = 1);
+	pthread_barrier_t alone;
+	struct rank k = { .plan = &job, .arg = &p, .barrier = &alone };
+	pthread_t thread;
+	int status;
+	pid_t pid;
+
+#if defined(__SANITIZE_THREAD__)
+	skip(); /* it lets no child of a program with threads start threads */
+#endif
+	assert_int_equal(pthread_barrier_init(&alone, NULL, 1), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	k.rank = pid == 0;
+	if (pid == 0)
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	open_rank(&k);
+	train(&k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	while (pid == 0)
+		(void)pause();
+	assert_int_equal(pthread_create(&thread, NULL, look_on, &k), 0);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(is(&k, mine_of[0].w, 1));
+	close_rank(&k);
+}
+
+/* A look that finds damage marks the step, as a restore does; the launch goes on where it is. */
+static void damaged_script(struct rank *k)
+{
+	open_rank(k);
+	for (uint64_t step = 1; step <= 3; step++)
+		train(k, step, CKPT_PERSIST, CKPT_COMMITTED);
+	if (k->rank == 0)
+		average_damage(k->plan->job, 3);
+	rank_meet(k);
+	MUST_OF(k, peek(k, CKPT_LATEST, CKPT_FROM_DISK));
+	MUST_BE(k->got.step, 2);
+	MUST_BE(k->got.npassed, 1);
+	MUST(is(k, mine_of[k->rank].sink, 2) && is(k, mine_of[k->rank].w, 3));
+	must_peek(k, CKPT_LATEST, CKPT_FROM_MEMORY, 3, 1, 3);
+	train(k, 4, CKPT_PERSIST, CKPT_COMMITTED);
+	must_peek(k, CKPT_LATEST, CKPT_FROM_DISK, 4, 2, 4);
+	MUST_BE(rank_stats(k).torn, 0);
+	close_rank(k);
+}
+
+TEST(a_look_passes_a_damaged_average_and_the_launch_goes_on)
+{
+	struct peeking p = { .average = ZERO };
+
+	team_of(plan("damaged", "fsdp=2", .fresh = true, .slots = 3), damaged_script, &p);
+}
+
+/* One rank looks and the other one restores: both are refused, and together they go on. */
+static void unlike_script(struct rank *k)
+{
+	open_rank(k);
+	train(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	MUST_BE(k->rank ? rank_restore(k, CKPT_LATEST, 0) : peek(k, CKPT_LATEST, 0), -EINVAL);
+	rank_meet(k);
+	must_peek(k, CKPT_LATEST, 0, 1, 0, 1);
+	must_restore(k, CKPT_LATEST, 0);
+	train(k, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	close_rank(k);
+}
+
+TEST(a_look_beside_a_restore_is_refused)
+{
+	struct peeking p = { .average = ZERO };
+
+	team_of(plan("unlike", "fsdp=2", .fresh = true, .slots = 3), unlike_script, &p);
 }
 
 static void unasked_script(struct rank *k)

@@ -2134,18 +2134,19 @@ TEST(no_schedule_makes_ranks_stop_after_different_steps)
 	}
 }
 
+static pthread_barrier_t last_start;
+
 static void *last_thread(void *arg)
 {
 	const uint32_t me = (uint32_t)(uintptr_t)arg;
 
-	if (me == 0)
-		for (uint32_t n = 0; n < 1000; n++)
-			sched_yield();
-	if (me == 0)
-		shared_last_stop(&L.word);
-	for (uint64_t step = 1; !L.stopped[me]; step++)
+	pthread_barrier_wait(&last_start);
+	for (uint64_t step = 1; !L.stopped[me]; step++) {
+		if (me == 0 && step == 100)
+			shared_last_stop(&L.word);
 		if (shared_last_ask(&L.word, step))
 			L.stopped[me] = step;
+	}
 	return NULL;
 }
 
@@ -2157,10 +2158,12 @@ TEST(threads_that_are_told_to_stop_stop_after_the_same_step)
 		pthread_t t[WORLD_MAX];
 
 		memset(&L, 0, sizeof L);
+		assert_int_equal(pthread_barrier_init(&last_start, NULL, WORLD_MAX), 0);
 		for (uintptr_t i = 0; i < WORLD_MAX; i++)
 			assert_int_equal(pthread_create(&t[i], NULL, last_thread, (void *)i), 0);
 		for (uint32_t i = 0; i < WORLD_MAX; i++)
 			pthread_join(t[i], NULL);
+		assert_int_equal(pthread_barrier_destroy(&last_start), 0);
 		for (uint32_t i = 1; i < WORLD_MAX; i++)
 			assert_int_equal(L.stopped[i], L.stopped[0]);
 	}
