@@ -63,8 +63,8 @@ class Handle:
         self._lib = lib
         self._c: Optional[int] = None
         self._pid = os.getpid()
-        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking it and
-        # the call. Then it stays held, and the same thread goes on all the same.
+        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking
+        # it and the call. Then it stays held, and the same thread goes on all the same.
         self._one = threading.RLock()
         self._any = threading.Condition(threading.RLock())  # protects _inside; a signal's handler may come back into it
         self._inside: List[int] = []  # the threads of calls that are [any], and under way
@@ -163,7 +163,8 @@ class Handle:
             raise errors.error("call", errno.EDEADLK, text)
         if getattr(_logging, "now", False):
             self._one.release()
-            raise errors.error("call", errno.EDEADLK, "a handler of the log is inside a call of the library: it makes none")
+            text = "a handler of the log is inside a call of the library: it makes none"
+            raise errors.error("call", errno.EDEADLK, text)
         c = self._c
         if c is None or self._pid != os.getpid():
             self._one.release()
