@@ -63,13 +63,11 @@ class Handle:
         self._lib = lib
         self._c: Optional[int] = None
         self._pid = os.getpid()
-        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking it and
-        # the call. Then it stays held, and the same thread goes on all the same.
+        # Held by the thread that is inside a call. An exception of a signal's handler (Ctrl-C) can come between taking
+        # it and the call. Then it stays held, and the same thread goes on all the same.
         self._one = threading.RLock()
         self._any = threading.Condition(threading.RLock())  # protects _inside; a signal's handler may come back into it
-        # The calls that are [any], and under way: the thread of each, and its frame. An exception of a signal's handler can come
-        # between the call's end and its removal from here: then the frame is no longer on its thread's stack.
-        self._inside: List[Tuple[int, Any]] = []
+        self._inside: List[int] = []  # the threads of calls that are [any], and under way
         self._closing = False
         self._log_fn: Any = None
         self._agree_fn: Any = None
@@ -165,7 +163,8 @@ class Handle:
             raise errors.error("call", errno.EDEADLK, text)
         if getattr(_logging, "now", False):
             self._one.release()
-            raise errors.error("call", errno.EDEADLK, "a handler of the log is inside a call of the library: it makes none")
+            text = "a handler of the log is inside a call of the library: it makes none"
+            raise errors.error("call", errno.EDEADLK, text)
         c = self._c
         if c is None or self._pid != os.getpid():
             self._one.release()
@@ -185,27 +184,14 @@ class Handle:
             c = self._c
             if c is None or self._closing:
                 raise errors.error("call", errno.ESHUTDOWN, "this handle was detached")
-            self._inside.append((threading.get_ident(), sys._getframe(1)))
+            self._inside.append(threading.get_ident())
             return c
 
     def _leave_any(self) -> None:
         with self._any:
-            me = threading.get_ident()
-            at = max((i for i, (thread, _) in enumerate(self._inside) if thread == me), default=None)
-            if at is not None:
-                del self._inside[at]
+            self._inside.remove(threading.get_ident())
             if self._closing:
                 self._any.notify_all()
-
-    def _under_way_here(self) -> bool:
-        """Is this thread inside a call that is [any]? So it is in a signal's handler that runs during a wait."""
-        frame = sys._getframe(1)
-        frames = []
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back  # type: ignore[assignment]
-        me = threading.get_ident()
-        return any(thread == me and any(f is at for f in frames) for thread, at in self._inside)
 
     def _call(self, name: str, *args: Any) -> int:
         """A call with a struct ckpt_err as its last argument."""
@@ -555,16 +541,26 @@ class Handle:
         finally:
             self._detach()
 
+    def _is_inside(self) -> bool:
+        """Is this thread inside an [any] call? _inside may still have it of a call that an exception ended at its entry."""
+        calls = [getattr(type(self), name).__code__ for name in ("wait", "stats", "why", "stop")]
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code in calls and frame.f_locals.get("self") is self:
+                return True
+        return False
+
     def _detach(self) -> None:
         c = self._enter()
         try:
             with self._any:
-                if self._under_way_here():
+                if self._is_inside():
                     text = "a signal's handler cannot detach while this thread is inside a call: raise, and detach then"
                     raise errors.error("detach", errno.EDEADLK, text)
                 self._closing = True
                 me = threading.get_ident()
-                while any(thread != me for thread, _ in self._inside):
+                while any(thread != me for thread in self._inside):
                     self._any.wait(WAIT_SLICE)
                 self._c = None
             self._lib.ckpt_detach(c, 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer state in containers: dictionaries, lists, tuples and dataclasses inside optim.state[parameter].
 
-The tensors in a container are tensors of the checkpoint, as those beside it: `_state` names them by their path, `_watch`
-looks whether they are still there. What holds them is a value of the optimizer's blob (`_extra`): an outline, which has
+The tensors in a container are tensors of the checkpoint, as those beside it: `_state` names them by their path, and
+`_watch` looks whether they are still there. What holds them is a value of the optimizer's blob (`_extra`): an outline, which has
 a mark in the place of each tensor. A restore needs the tensors before it can read the blob. So `_optim` makes them in
 containers of class Made, and `_extra` puts them into what the outline says.
 """
@@ -94,8 +94,8 @@ def _with(value: Any, changed: Any) -> Any:
 
 
 def put(inner: MutableMapping[Any, Any], path: Sequence[str], tensor: "torch.Tensor") -> bool:
-    """Make inner[path[0]][path[1]]... this tensor, with containers on the way, if nothing is there. False: something else
-    than a container is on the way."""
+    """Make inner[path[0]][path[1]]... this tensor, with containers on the way, if nothing is there. False: something
+    that is not of class Made is on the way."""
     at: MutableMapping[Any, Any] = inner
     for key in path[:-1]:
         at = at.setdefault(key, Made())
