@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ckptd VERB ...` is ckptctl, `python -m ckptd daemon ...` is ckptd, `python -m ckptd view CKPT` writes a view.
+"""`python -m ckptd VERB ...` is ckptctl, `python -m ckptd daemon ...` is ckptd, `python -m ckptd view` writes a view.
 
 The console scripts ckptctl and ckptd of the wheel begin here, too. The programs replace this process, so their exit
 status, signals and terminal are their own. torch is not imported.

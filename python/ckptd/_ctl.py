@@ -97,8 +97,8 @@ def show(name: Sequence[str]) -> Dict[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or answer.get("schema") != SCHEMA:
-        what = f"{program()} show {name[0]} --json printed {len(text)} bytes that are no answer of ckptctl: {text[:80]!r}"
-        raise error("restore", errno.EPROTO, what)
+        what = f"{program()} show {name[0]} --json printed {len(text)} bytes that are no answer of ckptctl"
+        raise error("restore", errno.EPROTO, f"{what}: {text[:80]!r}")
     if answer.get("complete") is False:
         raise error("restore", errno.EIO, f"ckptctl show {name[0]} ended in the middle of its answer: call it again")
     return answer

@@ -45,7 +45,9 @@ class Program(unittest.TestCase):
                 ckptd.open(self.dir)
 
     def test_a_program_that_dies_is_an_error_that_says_how(self):
-        for body, said in (("kill -9 $$", "died of signal 9"), ("exit 6", "ended with code 6"), ("echo x >&2; exit 6", "x")):
+        for body, said in (
+            ("kill -9 $$", "died of signal 9"), ("exit 6", "ended with code 6"), ("echo x >&2; exit 6", "x"),
+        ):  # fmt: skip
             self.fake(body)
             with self.assertRaisesRegex(errors.CkptdError, said):
                 ckptd.open(self.dir)
