@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the wheel of ckptd: the package, and libckpt.so, ckptd and ckptctl inside it. A build backend (PEP 517 and 660).
+"""Makes the wheel of ckptd: the package, and libckpt.so, ckptd and ckptctl inside it. A build backend (PEP 517 and
+660).
 
-Called by pip (`pip install ./python`, also with -e), and by `make wheel` as `python3 python/backend.py DIRECTORY`. Standard
-library only, Python >= 3.9.
+Called by pip (`pip install ./python`, also with -e), and by `make wheel` as `python3 python/backend.py DIRECTORY`.
+Standard library only, Python >= 3.9.
 
 Invariants: a wheel whose tag is manylinux has programs that need nothing but glibc, of the version that the tag says.
-`make wheel` makes no other one; pip, where a library cannot be linked statically, makes one for this machine alone, whose
-tag is linux. The same inputs give the same bytes.
+`make wheel` makes no other one; pip, where a library cannot be linked statically, makes one for this machine alone,
+whose tag is linux. The same inputs give the same bytes.
 """
 
 import base64
@@ -54,19 +55,24 @@ def programs():
     if all(map(os.path.isfile, paths)) and built_version(paths[0]) == version():
         return paths
     if not os.path.isfile(os.path.join(ROOT, "ckpt", "ckpt.h")):
-        raise SystemExit("ckptd: %s is not in a clone of ckptd, so its programs cannot be built: install a wheel" % HERE)
+        raise SystemExit(
+            "ckptd: %s is not in a clone of ckptd, so its programs cannot be built: install a wheel" % HERE
+        )
     command = ["make", "-C", ROOT] + [os.path.join("build", name) for name in PROGRAMS]
     print("ckptd: building libckpt.so, ckptd and ckptctl: %s" % " ".join(command), flush=True)
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     try:
         subprocess.run(command + ["-j%d" % (os.cpu_count() or 1)], env=env, check=True)
     except (OSError, subprocess.CalledProcessError) as e:
-        raise SystemExit("ckptd: its programs could not be built (%s): run `make deps` and `make` in %s" % (e, ROOT)) from e
+        raise SystemExit(
+            "ckptd: its programs could not be built (%s): run `make deps` and `make` in %s" % (e, ROOT)
+        ) from e
     return paths
 
 
 class Elf:
-    """What an ELF file needs: .machine, .needed (libraries), .versions (of their symbols). 64 bits, either byte order."""
+    """What an ELF file needs: .machine, .needed (libraries), .versions (of their symbols). 64 bits, either byte
+    order."""
 
     def __init__(self, path):
         with open(path, "rb") as f:

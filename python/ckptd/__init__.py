@@ -9,8 +9,8 @@
             optim.step(); sched.step(); optim.zero_grad()
     run.wait()
 
-docs/PYTORCH.md is the manual. `import ckptd` imports neither torch nor the library: each name below is imported when it is
-used for the first time, so `ckptd.open` and `python -m ckptd ls` work where torch is not installed.
+docs/PYTORCH.md is the manual. `import ckptd` imports neither torch nor the library: each name below is imported when it
+is used for the first time, so `ckptd.open` and `python -m ckptd ls` work where torch is not installed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ def modules_of(model: Any) -> List[Any]:
         return []
     if isinstance(model, torch.nn.Module):
         return [model]
-    found = list(model.values()) if isinstance(model, Mapping) else list(model) if isinstance(model, Iterable) else [model]
+    found = (
+        list(model.values()) if isinstance(model, Mapping) else list(model) if isinstance(model, Iterable) else [model]
+    )
     for m in found:
         if not isinstance(m, torch.nn.Module):
             raise TypeError("model has a %s: it must be a torch.nn.Module, or a sequence of them" % type(m).__name__)
@@ -97,7 +99,9 @@ def optimizers_of(optim: Any) -> List[Any]:
         return []
     if isinstance(optim, torch.optim.Optimizer):
         return [optim]
-    found = list(optim.values()) if isinstance(optim, Mapping) else list(optim) if isinstance(optim, Iterable) else [optim]
+    found = (
+        list(optim.values()) if isinstance(optim, Mapping) else list(optim) if isinstance(optim, Iterable) else [optim]
+    )
     for o in found:
         if not isinstance(o, torch.optim.Optimizer):
             raise TypeError("optim has a %s: it must be a torch.optim.Optimizer, or several of them" % type(o).__name__)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An average of the weights, put into the model for evaluation: Run.averaged calls it.
 
-The daemon computes averages, and writes them beside the weights. Here a tensor of class SINK is declared for each averaged
-one; ckpt_restore with CKPT_PEEK fills these from the newest step that has all of them, and the launch goes on where it is.
-Invariant: after leave(), the model has the bits that it had before enter().
+The daemon computes averages, and writes them beside the weights. Here a tensor of class SINK is declared for each
+averaged one; ckpt_restore with CKPT_PEEK fills these from the newest step that has all of them, and the launch goes on
+where it is. Invariant: after leave(), the model has the bits that it had before enter().
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Average:
             for p in e.layout.parts:
                 shape = tuple(p.local.shape)
                 if p.local.numel():
-                    local = torch.frombuffer(self._memory, dtype=torch.float32, count=p.local.numel(), offset=at).view(shape)
+                    local = torch.frombuffer(self._memory, dtype=torch.float32, count=p.local.numel(), offset=at).view(
+                        shape
+                    )
                 else:
                     local = torch.empty(shape)
                 parts.append(dataclasses.replace(p, local=local))
@@ -89,14 +91,17 @@ class Average:
         """Has the model other tensors, or other memory, than when this was made?"""
         now = {e.key: e for e in entries}
         return any(
-            [p.local.shape for p in now[e.key].layout.parts] != [p.local.shape for p in e.layout.parts]
-            if e.key in now
-            else True
+            (
+                [p.local.shape for p in now[e.key].layout.parts] != [p.local.shape for p in e.layout.parts]
+                if e.key in now
+                else True
+            )
             for e in self._of
         )
 
     def enter(self, entries: Sequence[Entry]) -> None:
-        """Keep the weights, and put the averages, which the sinks have, in their place, cast to the parameters' type."""
+        """Keep the weights, and put the averages, which the sinks have, in their place, cast to the parameters'
+        type."""
         import torch
 
         now: Dict[str, Entry] = {e.key: e for e in entries}

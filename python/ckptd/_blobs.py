@@ -51,12 +51,15 @@ class Blobs:
         about = self._handle.blob_add("ckptd", ABOUT_ROOM, _lib.CKPT_JSON)
         about.write(json.dumps(self._about(mesh), sort_keys=True).encode()[:ABOUT_ROOM])
         self._mine = self._handle.blob_add("ckptd.rank", MINE_ROOM, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
-        self._mine.write(json.dumps({"rank": self._handle.rank, "pid": os.getpid(), "host": platform.node()}).encode()[:MINE_ROOM])
+        self._mine.write(
+            json.dumps({"rank": self._handle.rank, "pid": os.getpid(), "host": platform.node()}).encode()[:MINE_ROOM]
+        )
         self.session.changed()
 
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
-        """A snapshot that is marked meanwhile is skipped on all ranks alike; ranks that have marked it before give it up.
+        """A snapshot that is marked meanwhile is skipped on all ranks alike; ranks that have marked it before give it
+        up.
 
         If this rank did not mark it at all, the others would keep their copies of it until the end of the launch.
         """

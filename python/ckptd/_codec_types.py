@@ -49,8 +49,7 @@ _NUMPY_DTYPES = frozenset(
     "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
 )
 PATHS = {
-    c.__name__: c
-    for c in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
+    c.__name__: c for c in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath)
 }
 FACTORIES: Dict[Optional[str], Any] = {
     c.__name__: c for c in (int, float, str, bool, list, dict, set, tuple, bytes, complex)

@@ -73,7 +73,9 @@ def arguments(path: Any, store: Any = None, step: Optional[int] = None) -> List[
     """
     if step is not None:
         if store is not None:
-            raise ValueError("path, store and step were given: a path that is a store goes with step, a name of a step with store")
+            raise ValueError(
+                "path, store and step were given: a path that is a store goes with step, a name of a step with store"
+            )
         path, store = step, path
     if isinstance(path, int) and path < 0:
         raise error("restore", errno.EINVAL, f"step {path} must be 0 or more")

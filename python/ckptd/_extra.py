@@ -169,9 +169,7 @@ class OptimGroups:
     def _params(self) -> List[Tuple[int, Any]]:
         """All parameters, numbered. The list is made anew when a group's list is another, or has another length."""
         groups = [(g["params"], len(g["params"])) for g in self.optim.param_groups]
-        same = len(groups) == len(self.groups) and all(
-            a is b and n == m for (a, n), (b, m) in zip(groups, self.groups)
-        )
+        same = len(groups) == len(self.groups) and all(a is b and n == m for (a, n), (b, m) in zip(groups, self.groups))
         if not same:
             self.groups = groups
             self.numbered = list(enumerate(p for params, _ in groups for p in params))

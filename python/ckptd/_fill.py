@@ -141,9 +141,7 @@ def _state_dict(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], only: 
 # --- what fits what ---
 
 
-def _fill(
-    checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], like: Any, optim: Any, options: _Options
-) -> Loaded:
+def _fill(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], like: Any, optim: Any, options: _Options) -> Loaded:
     from . import _state
 
     optims = _state.optimizers_of(optim)
@@ -179,8 +177,8 @@ class _Saved(NamedTuple):
 
 
 def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options: _Options) -> List[Entry]:
-    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError: unsupported.
-    """
+    """The tensors of the program, with optimizer state that is made if it does not exist yet. TypeError:
+    unsupported."""
     from . import _abi, _state
 
     for optim in optims:
@@ -204,8 +202,8 @@ def _entries(checkpoint: "Checkpoint", like: Any, optims: Sequence[Any], options
 
 
 def _saved(checkpoint: "Checkpoint", source: Mapping[str, "Tensor"], entry: Entry) -> Optional["Tensor"]:
-    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the program.
-    """
+    """The tensor of the step that fills an entry: of its key, or of another name of it in the step or in the
+    program."""
     component = entry.component + "/"
     for key in (entry.key, *(component + alias for alias in entry.aliases)):
         for name in (key, checkpoint.aliases.get(key, "")):

@@ -410,8 +410,10 @@ def checkpointable(memory: Any, tensor: Any) -> Layout:
         raise Unsupported("its global_offsets, local_offsets and local_sizes are of different lengths")
     parts = []
     for start, size, place in zip(starts, sizes, places):
-        if len(start) != len(shape) or len(size) != len(shape) or any(
-            a < 0 or n < 0 or a + n > whole for a, n, whole in zip(start, size, shape)
+        if (
+            len(start) != len(shape)
+            or len(size) != len(shape)
+            or any(a < 0 or n < 0 or a + n > whole for a, n, whole in zip(start, size, shape))
         ):
             raise Unsupported("its shard at %s of %s is outside its shape, %s" % (tuple(start), tuple(size), shape))
         view = memory.detach()

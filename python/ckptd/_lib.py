@@ -377,7 +377,8 @@ class Handle:
             self._one.release()
 
     def stop(self) -> None:
-        """[any] The launch shall end: all ranks stop after the same step (ckpt_stop). A signal's handler may call it."""
+        """[any] The launch shall end: all ranks stop after the same step (ckpt_stop). A signal's handler may call
+        it."""
         c = self._enter_any()
         try:
             rc = self._lib.ckpt_stop(c)
@@ -542,7 +543,8 @@ class Handle:
             self._detach()
 
     def _is_inside(self) -> bool:
-        """Is this thread inside an [any] call? _inside may still have it of a call that an exception ended at its entry."""
+        """Is this thread inside an [any] call? _inside may still have it of a call that an exception ended at its
+        entry."""
         calls = [getattr(type(self), name).__code__ for name in ("wait", "stats", "why", "stop")]
         frame = sys._getframe()
         while frame.f_back is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading libckpt.so: its calls' signatures, and whether it is the one that this package was written for. See `_lib`."""
+"""Loading libckpt.so: its calls' signatures, and whether it is the one that this package was written for. See
+`_lib`."""
 
 from __future__ import annotations
 

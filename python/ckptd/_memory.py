@@ -123,7 +123,7 @@ class Arena:
     alloc(nbytes) returns the address of nbytes zeroed bytes, 64-byte aligned, that stay mapped until the process
     exits: ckpt_alloc with CKPT_KEEP_MEMORY. register(address, nbytes) locks pages for the GPU's copy engine and
     returns whether it could; None: cudaHostRegister, where torch has a CUDA runtime. It is called only for memory
-    that replaces pinned memory. """
+    that replaces pinned memory."""
 
     def __init__(self, alloc: Callable[[int], int], register: Optional[Callable[[int, int], bool]] = None) -> None:
         self._alloc = alloc
@@ -292,7 +292,7 @@ def fsdp_params(model: "torch.nn.Module") -> Iterator[Any]:
     """FSDP2's FSDPParam objects of a model, each once.
 
     torch 2.4 to 2.15: FSDPModule._get_fsdp_state() gives an FSDPState with `_fsdp_param_group` or, in newer ones, a
-    list `_fsdp_param_groups`; a group has `fsdp_params`. """
+    list `_fsdp_param_groups`; a group has `fsdp_params`."""
     seen = set()
     for module in model.modules():
         get_state = getattr(module, "_get_fsdp_state", None)
@@ -311,7 +311,7 @@ def cuda_register(address: int, nbytes: int) -> bool:
     """Lock pages so that a GPU copies from them directly; `Tensor.is_pinned()` is true for them then.
 
     FSDP2's CPUOffloadPolicy(pin_memory=True) looks at that before the first forward pass and moves what is not pinned
-    into memory of its own, where the daemon would not see it. False: no CUDA runtime here, or it refused. """
+    into memory of its own, where the daemon would not see it. False: no CUDA runtime here, or it refused."""
     import torch
 
     if not torch.cuda.is_available():
@@ -434,7 +434,9 @@ class _Aliases:
                 try:
                     self._by_gc[seen.untyped_storage()._cdata].append(seen)
                 except Exception:
-                    pass  # of another storage, or without one; a lazy module's parameter and a user's class may raise anything
+                    # of another storage, or without one; a lazy module's parameter and a class of the user may
+                    # raise anything
+                    pass
 
     def exchange(self, store: _Store, at: int) -> Optional[str]:
         """As `_exchange`, or the reason why the storage stays."""
@@ -454,8 +456,8 @@ class _Aliases:
         new.copy_(_all_bytes(store.storage))
         storage = new.untyped_storage()
         for alias in store.aliases:
-            # Not alias.set_(): it forgets the parameter's gradient accumulator, on which DDP has its hooks, and every rank
-            # would train on its own gradients from then on. It counts as a change of the values, too.
+            # Not alias.set_(): it forgets the parameter's gradient accumulator, on which DDP has its hooks, and every
+            # rank would train on its own gradients from then on. It counts as a change of the values, too.
             new = torch.empty(0, dtype=alias.dtype)
             alias.data = new.set_(storage, alias.storage_offset(), alias.size(), alias.stride())
         store.storage = storage
@@ -526,7 +528,7 @@ def materialise(
     them.
 
     Errors: TypeError for a parameter whose shape or type is not known; MemoryError, or what alloc raises, without
-    memory. """
+    memory."""
     import torch
 
     models = [model] if isinstance(model, torch.nn.Module) else list(model)

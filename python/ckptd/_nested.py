@@ -2,9 +2,9 @@
 """Optimizer state in containers: dictionaries, lists, tuples and dataclasses inside optim.state[parameter].
 
 The tensors in a container are tensors of the checkpoint, as those beside it: `_state` names them by their path, and
-`_watch` looks whether they are still there. What holds them is a value of the optimizer's blob (`_extra`): an outline, which has
-a mark in the place of each tensor. A restore needs the tensors before it can read the blob. So `_optim` makes them in
-containers of class Made, and `_extra` puts them into what the outline says.
+`_watch` looks whether they are still there. What holds them is a value of the optimizer's blob (`_extra`): an outline,
+which has a mark in the place of each tensor. A restore needs the tensors before it can read the blob. So `_optim` makes
+them in containers of class Made, and `_extra` puts them into what the outline says.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What became of the snapshots of a run: counts, and one warning for each kind of trouble. `run` calls it.
 
-Training never ends because a step could not be saved, unless attach was called with strict=True: then the exception of the
-library propagates. Everything is also logged ("ckptd"): the first of a kind as a warning, the further ones for debugging.
+Training never ends because a step could not be saved, unless attach was called with strict=True: then the exception of
+the library propagates. Everything is also logged ("ckptd"): the first of a kind as a warning, the further ones for
+debugging.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ class Outcomes:
         """The library took the snapshot."""
         self.count["taken"] += 1
         if self._unsaved_since is not None:
-            log.warning("steps are saved again from step %d on; the last one before was due at step %d", step, self._unsaved_since)
+            log.warning(
+                "steps are saved again from step %d on; the last one before was due at step %d",
+                step,
+                self._unsaved_since,
+            )
             self._unsaved_since = None
             self._said -= {"detached", "refused"}
 
@@ -69,7 +74,8 @@ class Outcomes:
         )
 
     def unsaved(self, kind: str, step: int, error: errors.CkptdError) -> None:
-        """detached, refused, failing, unmarked, extra: steps are not saved until something changes. strict: raises error."""
+        """detached, refused, failing, unmarked, extra: steps are not saved until something changes. strict: raises
+        error."""
         self.count[kind] += 1
         if kind in ("detached", "refused") and self._unsaved_since is None:
             self._unsaved_since = step

@@ -189,8 +189,8 @@ def rng() -> Rng:
 
 
 def generator_item(at: Any) -> Optional[Tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """(get, put) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else None.
-    """
+    """(get, put) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else
+    None."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(at, random.Random):
         return at.getstate, at.setstate

@@ -149,11 +149,12 @@ class Session:
     # ---- sealing ----
 
     def seal(self, timeout: float) -> bool:
-        """Send what was declared, and wait up to `timeout` seconds until snapshots can be taken. False: not yet; see why.
+        """Send what was declared, and wait up to `timeout` seconds until snapshots can be taken. False: not yet; see
+        why.
 
-        Without a daemon it does not wait: the library seals as soon as one is there. A seal that was not ready in time goes
-        on waiting when this is called again. InvalidCall has all contradictions between ranks; NoRoom, NoDaemon (a rank has
-        ended), Superseded.
+        Without a daemon it does not wait: the library seals as soon as one is there. A seal that was not ready in time
+        goes on waiting when this is called again. InvalidCall has all contradictions between ranks; NoRoom, NoDaemon (a
+        rank has ended), Superseded.
         """
         until = time.monotonic() + timeout
         while not self.ready:

@@ -43,8 +43,7 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
                 "on_signal was called from thread %s: Python installs signal handlers from the main thread only; "
-                "call it there"
-                % threading.current_thread().name
+                "call it there" % threading.current_thread().name
             )
         self._within[number] = float(within)
         if number in self._before:

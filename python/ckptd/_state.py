@@ -434,7 +434,9 @@ class _Collector:
         elif _nested.is_container(value):
             outer: Any = home.mapping
             where: Tuple[Any, ...] = (home.key,) if outer is not self.updating.state else ()
-            inside = _nested.Inside(self.updating, of, (outer.path if isinstance(outer, _nested.Inside) else ()) + where)
+            inside = _nested.Inside(
+                self.updating, of, (outer.path if isinstance(outer, _nested.Inside) else ()) + where
+            )
             for key, child in _nested.children(value):
                 self._value(component, owner, of, alone, Home(inside, key, child), path + [str(key)])
         elif value is not None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training state of this rank, as it is declared: model, optimizers, and the changes to them. `run` calls it.
 
-begin() makes state that does not exist yet, moves all of it into memory that the daemon reads, and declares it. follow() is
-called before each snapshot: it finds what the program has replaced or made since, and brings the declaration up to date.
+begin() makes state that does not exist yet, moves all of it into memory that the daemon reads, and declares it.
+follow() is called before each snapshot: it finds what the program has replaced or made since, and brings the
+declaration up to date.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Training:
         self._declare(0)
 
     def fit(self, step: Optional[int], flags: int) -> None:
-        """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon, TimedOut."""
+        """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon,
+        TimedOut."""
         self._before_fit = None
         if not self.optims:
             return
@@ -78,7 +80,8 @@ class Training:
             self._declare(0)
 
     def unfit(self) -> None:
-        """No restore followed fit(): remove what it made. An optimizer whose state is half made would not make the rest."""
+        """No restore followed fit(): remove what it made. An optimizer whose state is half made would not make the
+        rest."""
         if self._before_fit is None:
             return
         for optim, before in zip(self.optims, self._before_fit):
@@ -96,7 +99,13 @@ class Training:
         reshard(self.modules)
         rank, world = self._handle.rank, self._handle.world
         state = _state.collect(
-            self._model, self.optims, rank=rank, world=world, masters=self._masters, components=self.components, ranks=self._ranks
+            self._model,
+            self.optims,
+            rank=rank,
+            world=world,
+            masters=self._masters,
+            components=self.components,
+            ranks=self._ranks,
         )
         state.check()
         self.state = state
@@ -136,7 +145,8 @@ class Training:
             self._watch.renew(self.state.entries, step)
 
     def restored(self, step: int) -> None:
-        """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this step."""
+        """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this
+        step."""
         self._before_fit = None
         self._declare(step)
 
@@ -177,7 +187,9 @@ class Training:
         entry, value = change.entry, change.value
         if entry is None or value is None or len(entry.layout.parts) != 1 or self._watch is None:
             return False
-        mapping = self._watch.now(entry.home.mapping)  # another one, if a layer or an optimizer's state is another object
+        mapping = self._watch.now(
+            entry.home.mapping
+        )  # another one, if a layer or an optimizer's state is another object
         if mapping is None or mapping.get(entry.home.key) is not value:
             return False
         part = entry.layout.parts[0]
@@ -201,16 +213,14 @@ class Training:
         return ". The optimizer still updates the old tensors of %s: make the optimizer anew" % _arguments.names(old)
 
     def _unreadable(self, changes: Sequence[Change], step: int) -> Optional[str]:
-        """What to say of storages that were freed, resized or aliased. Aliased ones are declared anew at the second look."""
+        """What to say of storages that were freed, resized or aliased. Aliased ones are declared anew at the second
+        look."""
         aliased = sorted(c.name for c in changes if c.kind is Kind.ALIASED)
         if not changes or (aliased == self._aliased and len(aliased) == len(changes)):
             self._aliased = []
             return None
         self._aliased = aliased
-        return (
-            "%s. No rank saves step %d"
-            % ("; ".join(sentence(c) for c in changes[: _arguments.NAMED]), step)
-        )
+        return "%s. No rank saves step %d" % ("; ".join(sentence(c) for c in changes[: _arguments.NAMED]), step)
 
     def _say(self, changes: Sequence[Change], stale: str) -> None:
         by_kind: Dict[Kind, List[Change]] = {}
@@ -243,8 +253,8 @@ def sentence(change: Change) -> str:
 def reshard(modules: Iterable[Any]) -> None:
     """Let FSDP2 free what it has gathered: its modules have their shards as parameters again. Nothing is communicated.
 
-    After a forward pass without a backward pass the root module keeps the gathered parameters, and its next forward pass
-    uses them, whatever the shards hold by then.
+    After a forward pass without a backward pass the root module keeps the gathered parameters, and its next forward
+    pass uses them, whatever the shards hold by then.
     """
     for module in modules:
         for part in module.modules():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the modules of this package tell each other about one tensor of the training state.
 
-`_layout` says how a tensor is cut, `_state` makes the list of entries of a model and its optimizers, `_memory` moves them,
-`_watch` looks whether they are still where they were, `run` declares them. The numbers are those of ckpt.h (`_lib`).
+`_layout` says how a tensor is cut, `_state` makes the list of entries of a model and its optimizers, `_memory` moves
+them, `_watch` looks whether they are still where they were, `run` declares them. The numbers are those of ckpt.h
+(`_lib`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Elements that this rank holds. `local` is a plain strided tensor (a view, never a copy), of the extents of the box.
+    """Elements that this rank holds. `local` is a plain strided tensor (a view, never a copy), of the extents of the
+    box.
 
     start, extent: the box in the global tensor, in elements. Both are None where the layout says what the rank holds.
     """
@@ -60,7 +62,8 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Home:
-    """Where the training program keeps the tensor: `mapping[key]`, as module._parameters["weight"] or optimizer.state[p]["exp_avg"].
+    """Where the training program keeps the tensor: `mapping[key]`, as module._parameters["weight"] or
+    optimizer.state[p]["exp_avg"].
 
     Who wants to know whether the object was replaced compares `mapping.get(key) is value`.
     """

@@ -24,7 +24,7 @@ of the entries each time. `Change.since` is the last step at which the tensor is
 Time: about 0.2 us for each tensor of up to 2,000, and 0.1 us for each of 7,600 (tests/bench/watch_row.py prints it).
 
 What cannot be seen: that somebody writes to memory at the wrong time (ckpt_guard looks for that), and parameters that
-FSDP2 has gathered at the moment: what is watched then is the sharded parameter, which FSDP2 keeps. """
+FSDP2 has gathered at the moment: what is watched then is the sharded parameter, which FSDP2 keeps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Change(NamedTuple):
 
     entry: what was declared; None for NEW. name: of the tensor (component/name), for NEW the place. value: the tensor
     that is there now, if there is one. since: the last step at which it is known to have been right. detail: one
-    sentence for the log. """
+    sentence for the log."""
 
     kind: Kind
     entry: "Optional[Entry]"
@@ -278,7 +278,7 @@ class Watch:
     """Compares the tensors of the checkpoint with what was declared.
 
     entries: as `_state.collect` made them. modules, optimizers: those that hold them; without them, a replaced
-    dictionary of state is not noticed. step: the last one at which the entries are known to be right. """
+    dictionary of state is not noticed. step: the last one at which the entries are known to be right."""
 
     def __init__(
         self,

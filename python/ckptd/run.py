@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """attach() and Run: what a training program calls. docs/PYTORCH.md is the manual.
 
-A run is one rank. All ranks of the job call attach, restore, save, averaged and detach alike, as they call collectives; no
-collective of torch is ever called. Nothing is printed: messages go to logging.getLogger("ckptd"), and warnings are those of
-`errors`.
+A run is one rank. All ranks of the job call attach, restore, save, averaged and detach alike, as they call collectives;
+no collective of torch is ever called. Nothing is printed: messages go to logging.getLogger("ckptd"), and warnings are
+those of `errors`.
 
-Invariant: between the entry and the exit of a step, and nowhere else, the program changes the state; a snapshot is taken of
-a state that the whole step has made, or not at all.
+Invariant: between the entry and the exit of a step, and nowhere else, the program changes the state; a snapshot is
+taken of a state that the whole step has made, or not at all.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  
 class Restored(int):
     """The step that Run.restore restored; 0 if there was nothing (then where is "nothing").
 
-    missing: COMPONENT/NAME of tensors that the model has and the checkpoint lacks: they stay as they are. unused: those that
-    the checkpoint has and the model lacks. Extras are blob/extra.NAME. passed: newer steps that were damaged, one a line.
-    where: "memory", "disk" or "nothing".
+    missing: COMPONENT/NAME of tensors that the model has and the checkpoint lacks: they stay as they are. unused: those
+    that the checkpoint has and the model lacks. Extras are blob/extra.NAME. passed: newer steps that were damaged, one
+    a line. where: "memory", "disk" or "nothing".
     """
 
     missing: Tuple[str, ...] = ()
@@ -64,7 +64,9 @@ class _Step:
 
     __slots__ = ("_run", "_step", "_loss", "_notes", "_persist", "__weakref__")
 
-    def __init__(self, run: "Run", step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
+    def __init__(
+        self, run: "Run", step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]
+    ) -> None:
         self._run, self._step, self._loss, self._notes, self._persist = run, step, loss, notes, persist
 
     def __enter__(self) -> "_Step":
@@ -81,8 +83,8 @@ class _Step:
 class Run:
     """One rank that is attached: made by attach(). A context manager, which detaches at its end.
 
-    One thread at a time uses a run; wait and stats may be called beside, by other threads than that of the steps. After a
-    fork it works in the parent only.
+    One thread at a time uses a run; wait and stats may be called beside, by other threads than that of the steps. After
+    a fork it works in the parent only.
     """
 
     def __init__(
@@ -134,12 +136,14 @@ class Run:
     ) -> Restored:
         """Fill model, optimizers and extras from a checkpoint, whatever mesh wrote it. All ranks call it alike.
 
-        step: which one; None: the newest. If it is damaged, the next older one is restored; with exact=True never. source:
-        "memory" (of the daemon), "disk" or "any". Returns the step, or 0 if there is nothing: then nothing has changed.
+        step: which one; None: the newest. If it is damaged, the next older one is restored; with exact=True never.
+        source: "memory" (of the daemon), "disk" or "any". Returns the step, or 0 if there is nothing: then nothing has
+        changed.
 
         strict=True: NotFitting lists tensors and extras that the checkpoint or the program lacks, before anything is
-        written. strict=False: they are in .missing and .unused of the result. What both have in different shapes or types is
-        NotFitting always. NotRestorable, Damaged, NothingToRestore (a step that was asked for), NoDaemon, TimedOut.
+        written. strict=False: they are in .missing and .unused of the result. What both have in different shapes or
+        types is NotFitting always. NotRestorable, Damaged, NothingToRestore (a step that was asked for), NoDaemon,
+        TimedOut.
         """
         self._outside("restore")
         flags = _arguments.one_of("source", source, _arguments.SOURCES) | (_lib.CKPT_EXACT if exact else 0)
@@ -192,7 +196,8 @@ class Run:
         raise errors.error(
             "restore",
             errno.ECONNREFUSED,
-            "%s\nThe store may have steps of this job: start ckptd, or training would begin anew at step 0" % self._session.why,
+            "%s\nThe store may have steps of this job: start ckptd, or training would begin anew at step 0"
+            % self._session.why,
         )
 
     def _compare(self, step: Optional[int], flags: int, strict: bool) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
@@ -228,10 +233,10 @@ class Run:
     ) -> ContextManager[Any]:
         """The part of a training step that changes the state: `with run.step(n, loss=loss): optim.step()`.
 
-        step: the number that the state has afterwards; it must grow. loss, notes: numbers, or tensors of one element, that
-        `ckptctl show` prints; averages may use the loss. persist: True writes this step to the store, False keeps it in
-        memory only, None leaves it to persist_every. On entry it waits for the copy of the step before, if that is late
-        (guard=). On exit the snapshot is taken, in microseconds; after an exception it is not.
+        step: the number that the state has afterwards; it must grow. loss, notes: numbers, or tensors of one element,
+        that `ckptctl show` prints; averages may use the loss. persist: True writes this step to the store, False keeps
+        it in memory only, None leaves it to persist_every. On entry it waits for the copy of the step before, if that
+        is late (guard=). On exit the snapshot is taken, in microseconds; after an exception it is not.
 
         Preempted: the job was told to stop (on_signal); this step was its last one.
         """
@@ -240,7 +245,9 @@ class Run:
     def _enter(self, step: int, entered: _Step) -> None:
         self._outside("step")
         if step <= self._newest:
-            raise ValueError("step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest))
+            raise ValueError(
+                "step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest)
+            )
         self._say_notices()
         if self._handle.guard() == _lib.CKPT_TORN:
             self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
@@ -293,7 +300,8 @@ class Run:
         return self._judge_mark(step, rc)
 
     def _follow(self, step: int) -> Optional[str]:
-        """Why no snapshot may be taken of this step. What the program has made of its state must not end the training."""
+        """Why no snapshot may be taken of this step. What the program has made of its state must not end the
+        training."""
         try:
             return self._training.follow(step)
         except errors.CkptdError:
@@ -371,11 +379,13 @@ class Run:
     # ---- waiting ----
 
     def wait(self, state: str = "committed", timeout: float = WAIT_MAX) -> int:
-        """Wait until the newest snapshot is "staged", "persisted" or "committed". Returns its step; 0 if there was none.
+        """Wait until the newest snapshot is "staged", "persisted" or "committed". Returns its step; 0 if there was
+        none.
 
-        All ranks call it, and change nothing until it returns. If that snapshot was skipped or torn, it is taken again, of
-        the state as it is, if that is still of the same step. If persist_every keeps it in memory, the newest committed step
-        is returned: the daemon writes what is staged when the job ends. timeout: seconds. TimedOut, NotSaved, NoDaemon.
+        All ranks call it, and change nothing until it returns. If that snapshot was skipped or torn, it is taken again,
+        of the state as it is, if that is still of the same step. If persist_every keeps it in memory, the newest
+        committed step is returned: the daemon writes what is staged when the job ends. timeout: seconds. TimedOut,
+        NotSaved, NoDaemon.
         """
         wanted = _arguments.one_of("state", state, _arguments.STATES)
         if threading.get_ident() != self._thread:
@@ -399,7 +409,8 @@ class Run:
                 self._taken = -1
 
     def _wait_beside(self, wanted: int, timeout: float) -> int:
-        """wait in another thread than that of the steps, which may change the state at any time: nothing is marked here."""
+        """wait in another thread than that of the steps, which may change the state at any time: nothing is marked
+        here."""
         step = self._taken
         if step < 0:
             return max(self._newest, 0)
@@ -407,10 +418,15 @@ class Run:
         return step
 
     def _take_again(self) -> None:
-        """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved, NoDaemon."""
+        """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved,
+        NoDaemon."""
         step = self._due
         if self._newest != step:
-            text = "step %d was not saved (%s), and the state is of step %d now" % (step, self._error(errno.ENOENT, ""), self._newest)
+            text = "step %d was not saved (%s), and the state is of step %d now" % (
+                step,
+                self._error(errno.ENOENT, ""),
+                self._newest,
+            )
             raise errors.error("wait", errno.EIO, text)
         self._handle.guard()
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
@@ -451,8 +467,8 @@ class Run:
     def averaged(self, name: str) -> Iterator[int]:
         """Put an average of the weights (attach's averages=) into the model, and the raw weights back at the end.
 
-        It is that of the newest step which has one; `with run.averaged("fast") as step:` gives the number. All ranks call it
-        alike. In place and bit for bit: parameters stay the same objects. No step may be entered meanwhile.
+        It is that of the newest step which has one; `with run.averaged("fast") as step:` gives the number. All ranks
+        call it alike. In place and bit for bit: parameters stay the same objects. No step may be entered meanwhile.
         NothingToRestore: no step has this average yet. KeyError: attach was given no such average.
         """
         self._outside("averaged")
@@ -496,11 +512,13 @@ class Run:
     # ---- the end ----
 
     def on_signal(self, number: int, within: float = WITHIN) -> None:
-        """Stop the job, on all ranks after the same step, when this signal arrives (SIGTERM, SIGUSR1). Main thread only.
+        """Stop the job, on all ranks after the same step, when this signal arrives (SIGTERM, SIGUSR1). Main thread
+        only.
 
-        The handler sets a flag. The step that follows is saved as the last one, run.step waits until it is committed, at
-        most as long as is left of `within` seconds after the signal, and raises Preempted. One rank that got the signal is
-        enough. A forked child (a data loader's worker) does with the signal what it would have done without this call.
+        The handler sets a flag. The step that follows is saved as the last one, run.step waits until it is committed,
+        at most as long as is left of `within` seconds after the signal, and raises Preempted. One rank that got the
+        signal is enough. A forked child (a data loader's worker) does with the signal what it would have done without
+        this call.
         """
         self._outside("on_signal")
         if self._signals is None:
@@ -508,7 +526,8 @@ class Run:
         self._signals.install(number, within)
 
     def fresh(self) -> None:
-        """Start over although the job has steps: the first commit sets them aside, and removes none. One rank is enough."""
+        """Start over although the job has steps: the first commit sets them aside, and removes none. One rank is
+        enough."""
         self._outside("fresh")
         self._handle.fresh()
         self._restored = True
@@ -518,7 +537,8 @@ class Run:
         return dict(dataclasses.asdict(self._handle.stats()), outcomes=dict(self._outcomes.count))
 
     def detach(self, drain: float = 0.0) -> None:
-        """End the run. The state stays where it is and can be used. drain: seconds to wait until the newest step is committed.
+        """End the run. The state stays where it is and can be used. drain: seconds to wait until the newest step is
+        committed.
 
         Without drain the daemon writes what is staged. TimedOut: the time ran out; the run is detached all the same.
         """
@@ -563,22 +583,25 @@ def attach(
     check: int = 0,
     timeout: float = 60.0,
 ) -> Run:
-    """Attach this rank's training state to the daemon. All ranks call it, after the model is sharded, before the first step.
+    """Attach this rank's training state to the daemon. All ranks call it, after the model is sharded, before the first
+    step.
 
-    model: a module, or a sequence of them (the parts of a pipeline). optim: an optimizer, or several. Parameters on the meta
-    device get memory, filled with zeros. Optimizer state that the first step would make is made.
+    model: a module, or a sequence of them (the parts of a pipeline). optim: an optimizer, or several. Parameters on the
+    meta device get memory, filled with zeros. Optimizer state that the first step would make is made.
     store, job: the directory of checkpoints, and the job's name in it. extra: other objects to save, by name (_extra).
     averages: name -> spec of averages of the weights (ckpt_average). masters: parameter or name -> its FP32 master.
-    every: a snapshot of each n-th step. persist_every: each n-th snapshot is written to the store, the others stay in memory.
-    slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that the daemon
-    reads; "foreign" leaves it, and a thread copies it. strict: what prevents saving is an exception, not a warning.
-    guard: how long a step may wait for the copy of the step before: "bounded" (2 ms, or 0.5 % of a step), "never", "finish".
-    rank, world, generation: None: from the launcher's environment. ranks: those that hold the plain tensors of this rank, all
-    alike, itself among them: the ranks of its pipeline stage. None: the stage that the mesh of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit.
-    check: ckpt_opts.check. timeout: seconds to wait for the other ranks.
+    every: a snapshot of each n-th step. persist_every: each n-th snapshot is written to the store, the others stay in
+    memory. slots: host copies per rank, 2 to 4; 0 chooses. memory: "alloc" moves the state, in place, into memory that
+    the daemon reads; "foreign" leaves it, and a thread copies it. strict: what prevents saving is an exception, not a
+    warning. guard: how long a step may wait for the copy of the step before: "bounded" (2 ms, or 0.5 % of a step),
+    "never", "finish". rank, world, generation: None: from the launcher's environment. ranks: those that hold the plain
+    tensors of this rank, all alike, itself among them: the ranks of its pipeline stage. None: the stage that the mesh
+    of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit. check: ckpt_opts.check.
+    timeout: seconds to wait for the other ranks.
 
-    TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state that is
-    not in host memory. AlreadyAttached, Superseded. Whatever fails, the model stays usable, and nothing is attached.
+    TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state
+    that is not in host memory. AlreadyAttached, Superseded. Whatever fails, the model stays usable, and nothing is
+    attached.
     """
     if not isinstance(averages or {}, Mapping):
         raise TypeError("averages is a %s: it must be a dict, name -> spec" % type(averages).__name__)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPT that the tests train, on every mesh, and what each rank of a mesh must hold of it.
 
-It is made to be awkward. No dimension divides by the number of ranks: 43 or 331 columns and so on; `kind` has 3 rows, fewer than
-there are ranks. The head is the embedding (tied), `frozen` is not trained, running statistics change in each forward,
-residuals have dropout, and the learning rate follows a schedule.
+It is made to be awkward. No dimension divides by the number of ranks: 43 or 331 columns and so on; `kind` has 3 rows,
+fewer than there are ranks. The head is the embedding (tied), `frozen` is not trained, running statistics change in each
+forward, residuals have dropout, and the learning rate follows a schedule.
 
 Kinds of mesh: plain (1 rank), ddp2, fsdp4, hsdp22, tp22 and tp32 (FSDP2 on 2 or 3 times tensor parallel on 2).
 
@@ -57,7 +57,8 @@ SIZES = {"tiny": TINY, "large": LARGE}
 
 
 class Running(nn.Module):
-    """Running mean and variance of what passes, equal on all ranks as SyncBatchNorm's are. It changes in each forward."""
+    """Running mean and variance of what passes, equal on all ranks as SyncBatchNorm's are. It changes in each
+    forward."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -203,8 +204,12 @@ def _tensor_parallel(model: GPT, mesh: Any) -> None:
     for block in model.blocks:
         # Where a dimension is cut unevenly, only a DTensor knows how long it is as a whole.
         plan = {
-            "q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "o": RowwiseParallel(),
-            "up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel(input_layouts=Shard(-1)),
+            "q": ColwiseParallel(),
+            "k": ColwiseParallel(),
+            "v": ColwiseParallel(),
+            "o": RowwiseParallel(),
+            "up": ColwiseParallel(use_local_output=False),
+            "down": RowwiseParallel(input_layouts=Shard(-1)),
         }
         parallelize_module(block, mesh, plan)
     parallelize_module(model.wte, mesh, RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()))
@@ -255,8 +260,8 @@ class Trainer:
     def agree(self) -> None:
         """Make gradients equal within a tensor parallel group where parameters are replicated.
 
-        They are not by themselves: where tensor parallelism cuts unevenly, gloo cuts the buffers of two FSDP groups of three
-        ranks at other places, and adds some elements in another order.
+        They are not by themselves: where tensor parallelism cuts unevenly, gloo cuts the buffers of two FSDP groups of
+        three ranks at other places, and adds some elements in another order.
         """
         if "tp" not in MESHES[self.kind] or not self.agreeing:
             return
@@ -376,8 +381,11 @@ def assemble(parts: List[Dict[str, torch.Tensor]], kind: str) -> Dict[str, torch
         dim = tp_dim(key)
         blocks = []
         for tp in range(names.get("tp", 1) if dim is not None else 1):
-            blocks.append(torch.cat([by[0, f, tp][key] for f in range(names.get("fsdp", 1))]) if parts[0][key].ndim
-                          else parts[0][key])
+            blocks.append(
+                torch.cat([by[0, f, tp][key] for f in range(names.get("fsdp", 1))])
+                if parts[0][key].ndim
+                else parts[0][key]
+            )
         whole[key] = torch.cat(blocks, dim) if len(blocks) > 1 else blocks[0]
     return whole
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of the matrix do, and what each cell of it must show: used by test_matrix.py and test_matrix_large.py.
 
-A cell is a mesh and an optimizer. A reference trains without interruption and without ckptd, and notes after each step what
-each rank of every mesh must hold. The job trains under ckptd, everything is killed, and
+A cell is a mesh and an optimizer. A reference trains without interruption and without ckptd, and notes after each step
+what each rank of every mesh must hold. The job trains under ckptd, everything is killed, and
 
 * on the mesh that was killed, the resumed run has the losses and the end of the reference, bit for bit;
-* on every other mesh, each rank holds what the reference says, and what `dcp.load` gives where DCP can save and load it.
+* on every other mesh, each rank holds what the reference says, and what `dcp.load` gives where DCP can save and load
+it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,18 @@ def reference(rank: Any, kind: str, how: str, size: str, steps: int, with_dcp: b
 
 
 def train(
-    rank: Any, kind: str, how: str, size: str, steps: int, source: str = "any", wait_at: int = 0, pause_at: int = 0,
+    rank: Any,
+    kind: str,
+    how: str,
+    size: str,
+    steps: int,
+    source: str = "any",
+    wait_at: int = 0,
+    pause_at: int = 0,
     options: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
-    """Restore and train on under ckptd. Says "restored", then "step N" after each step; pauses half way in update pause_at."""
+    """Restore and train on under ckptd. Says "restored", then "step N" after each step; pauses half way in update
+    pause_at."""
     import ckptd
 
     trainer = gpt.Trainer(kind, how, size, rank.rank)
@@ -132,11 +141,19 @@ class Cell(ranks.Case):
             self.expected = pickle.load(f)
 
     def kill_somewhere(self, job: Any, draw: Any, source: str = "any") -> int:
-        """Train, and kill everything at a random instant. Returns the newest step that was staged on all ranks before."""
+        """Train, and kill everything at a random instant. Returns the newest step that was staged on all ranks
+        before."""
         last = draw.randrange(3, self.steps)
         in_update = draw.random() < 0.5
         started = job.start(
-            gpt.WORLD[self.kind], train, self.kind, self.how, self.size, self.steps, source=source, wait_at=2,
+            gpt.WORLD[self.kind],
+            train,
+            self.kind,
+            self.how,
+            self.size,
+            self.steps,
+            source=source,
+            wait_at=2,
             pause_at=last + 1 if in_update else 0,
         )
         if in_update:

@@ -90,8 +90,15 @@ class Rank:
 
         options.setdefault("strict", True)
         return ckptd.attach(
-            model, optim, store=self.store, job=self.job, socket=self.socket, rank=self.rank, world=self.world,
-            generation=self.generation, **options,
+            model,
+            optim,
+            store=self.store,
+            job=self.job,
+            socket=self.socket,
+            rank=self.rank,
+            world=self.world,
+            generation=self.generation,
+            **options,
         )
 
 
@@ -303,14 +310,19 @@ class Started:
                         selector.unregister(key.fileobj)
 
     def _first_to_fail(self, gone: List[int]) -> List[int]:
-        """When one rank fails, others only see that the connection to it closed. Who saw nothing of that is to be read."""
+        """When one rank fails, others only see that the connection to it closed. Who saw nothing of that is to be
+        read."""
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline and any(p.state == "busy" for p in self.processes):
             time.sleep(0.05)
             for p in self.processes:
                 p.hear()
         failed = [i for i, p in enumerate(self.processes) if p.state in ("failed", "ended")]
-        own = [i for i in failed if "Connection closed by peer" not in self.log(i) and "Connection reset" not in self.log(i)]
+        own = [
+            i
+            for i in failed
+            if "Connection closed by peer" not in self.log(i) and "Connection reset" not in self.log(i)
+        ]
         return own or failed or gone
 
     def until(self, event: str, some: bool = False, limit: float = LIMIT) -> None:
@@ -435,8 +447,15 @@ class Job:
         return ""
 
     def start(
-        self, n: int, function: Callable[..., Any], *args: Any, group: bool = True, fresh: bool = False,
-        env: Optional[Dict[str, str]] = None, seed: int = 0, **kwargs: Any,
+        self,
+        n: int,
+        function: Callable[..., Any],
+        *args: Any,
+        group: bool = True,
+        fresh: bool = False,
+        env: Optional[Dict[str, str]] = None,
+        seed: int = 0,
+        **kwargs: Any,
     ) -> Started:
         """Call function(rank, *args, **kwargs) on n ranks. group=False: without torch.distributed."""
         self.launches += 1
@@ -449,14 +468,27 @@ class Job:
             logs.append(os.path.join(self.dir, f"log-{self.launches}-{i}"))
             about = Rank(i, n, self.dir, self.store, self.socket, self.name, self.launches, seed)
             variables = {
-                "RANK": str(i), "WORLD_SIZE": str(n), "LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": str(n),
-                "CKPTD_SOCKET": self.socket, **(env or {}),
+                "RANK": str(i),
+                "WORLD_SIZE": str(n),
+                "LOCAL_RANK": str(i),
+                "LOCAL_WORLD_SIZE": str(n),
+                "CKPTD_SOCKET": self.socket,
+                **(env or {}),
             }
             path = sys.modules[function.__module__].__file__
-            p.give({
-                "rank": about, "env": variables, "meet": meet, "out": outs[-1], "log": logs[-1],
-                "file": os.path.abspath(str(path)), "function": function.__qualname__, "args": args, "kwargs": kwargs,
-            })
+            p.give(
+                {
+                    "rank": about,
+                    "env": variables,
+                    "meet": meet,
+                    "out": outs[-1],
+                    "log": logs[-1],
+                    "file": os.path.abspath(str(path)),
+                    "function": function.__qualname__,
+                    "args": args,
+                    "kwargs": kwargs,
+                }
+            )
         self.started.append(Started(self, processes, outs, logs, fresh))
         return self.started[-1]
 

@@ -54,7 +54,9 @@ def save(rank: Any, kind: str, how: str, steps: List[int], background: str = "")
         _train(trainer, at, step)
         at = step
         if not background:
-            dcp.save(_state(trainer), checkpoint_id=f"step-{step}", storage_writer=writer, **without_ranks(rank.world == 1))
+            dcp.save(
+                _state(trainer), checkpoint_id=f"step-{step}", storage_writer=writer, **without_ranks(rank.world == 1)
+            )
             continue
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
@@ -393,7 +395,10 @@ class Dcp(ranks.Case):
             self.assertEqual((got["missing"], got["unused"]), (["blob/optim.groups"], ["model/head.weight"]))
             self._same(got["digests"], expected["ddp2"][r], f"rank {r}")
 
-    @unittest.skipUnless("use_collectives" in inspect.signature(torch.distributed.checkpoint.save).parameters, "dcp.save has no use_collectives")
+    @unittest.skipUnless(
+        "use_collectives" in inspect.signature(torch.distributed.checkpoint.save).parameters,
+        "dcp.save has no use_collectives",
+    )
     def test_a_save_that_stores_nothing_is_an_exception_on_every_rank(self) -> None:
         job = self.job()
         for said in job.run(2, refusals):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/PYTORCH.md and the quick start of README.md do what they say: every script and every command of theirs is run, in order.
+"""docs/PYTORCH.md and the quick start of README.md do what they say: every script and every command of theirs is run,
+in order.
 
-A Python block whose first line is "# NAME.py" is a file of that name; the lines of the shell block behind it are commands in the same
-directory. A line that fails, fails the page. What a page promises about the output is in EXPECTED.
+A Python block whose first line is "# NAME.py" is a file of that name; the lines of the shell block behind it are
+commands in the same directory. A line that fails, fails the page. What a page promises about the output is in EXPECTED.
 """
 
 import os
@@ -89,8 +90,15 @@ class Page(unittest.TestCase):
                 continue
             with self.subTest(command=what):
                 # a hang is the only thing that this limit stops
-                done = subprocess.run(["bash", "-c", what], cwd=work, env=env, timeout=240, text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                done = subprocess.run(
+                    ["bash", "-c", what],
+                    cwd=work,
+                    env=env,
+                    timeout=240,
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
                 self.assertEqual(done.returncode, 0, what + "\n" + done.stdout)
                 self.assertNotIn("Traceback", done.stdout, what)
                 if expected.get(what):

@@ -13,7 +13,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
 from torch_names import since
 
-
 Info = collections.namedtuple("Info", "component name of dtype shape")
 CPU = torch.device("cpu")
 

@@ -11,7 +11,17 @@ import torch.nn as nn
 from ckptd import _flat, _layout, _mesh
 from ckptd._types import Mesh
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch_names import VERSION, _StridedShard, distribute_tensor, DTensor, fully_shard, Partial, Replicate, Shard, since
+from torch_names import (
+    VERSION,
+    _StridedShard,
+    distribute_tensor,
+    DTensor,
+    fully_shard,
+    Partial,
+    Replicate,
+    Shard,
+    since,
+)
 
 
 def arange(shape):
@@ -67,7 +77,9 @@ class Held(unittest.TestCase):
 
                 def make(rank):
                     mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("fsdp", "tp"))
-                    sizes = ((1, 2, 5, 7, 8, 13), (2, 5)) if VERSION >= (2, 5) else ((5, 7, 8, 13), (5,))  # none is empty
+                    sizes = (
+                        ((1, 2, 5, 7, 8, 13), (2, 5)) if VERSION >= (2, 5) else ((5, 7, 8, 13), (5,))
+                    )  # none is empty
                     shapes = [(n, m) for n in sizes[0] for m in sizes[1]]
                     return sharded(shapes, mesh["fsdp"], mesh["tp"], Shard(dim))
 

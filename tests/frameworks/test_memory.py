@@ -612,8 +612,9 @@ class PageLock(unittest.TestCase):
                 calls.append((address, nbytes, flags))
                 return 0 if len(calls) == 1 else 2
 
-        with unittest.mock.patch.object(torch.cuda, "is_available", lambda: True), unittest.mock.patch.object(
-            torch.cuda, "cudart", Runtime
+        with (
+            unittest.mock.patch.object(torch.cuda, "is_available", lambda: True),
+            unittest.mock.patch.object(torch.cuda, "cudart", Runtime),
         ):
             self.assertTrue(_memory.cuda_register(4096, 10))
             self.assertFalse(_memory.cuda_register(8192, 10))

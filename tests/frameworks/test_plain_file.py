@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint of any mesh to one file that the plain model takes: python -m ckptd view, ckptctl restore --view."""
+"""From a checkpoint of any mesh to one file that the plain model takes: python -m ckptd view, ckptctl restore
+--view."""
 
 import os
 import subprocess
@@ -28,14 +29,19 @@ class PlainFile(matrix.Cell):
                 path = os.path.join(job.store, "gpt")
                 env = dict(os.environ, PYTHONPATH=ranks.PACKAGE, PATH=ranks.BUILD + os.pathsep + os.environ["PATH"])
                 with open(rules, "wb") as f:
-                    subprocess.run([sys.executable, "-m", "ckptd", "view", "-C", path, "latest"], env=env, stdout=f, check=True)
+                    subprocess.run(
+                        [sys.executable, "-m", "ckptd", "view", "-C", path, "latest"], env=env, stdout=f, check=True
+                    )
                 job.ctl("restore", "-C", path, "latest", out, "--mesh", "rank=1", "--view", rules)
                 state = load_file(os.path.join(out, "rank-00000.safetensors"))
                 plain = gpt.build("plain", dtype=gpt.dtype_of(how))
                 plain.load_state_dict(state, strict=True)
                 want = self.expected[self.steps]["plain"][0]
-                self.same({k: gpt.digest(t) for k, t in gpt.named(plain).items()},
-                          {k: d for k, d in want.items() if k.startswith("model/")}, kind)
+                self.same(
+                    {k: gpt.digest(t) for k, t in gpt.named(plain).items()},
+                    {k: d for k, d in want.items() if k.startswith("model/")},
+                    kind,
+                )
                 self.assertIs(plain.head.weight, plain.wte.weight)
 
 

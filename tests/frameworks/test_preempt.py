@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM at random instants: all ranks stop after the same step, it is on disk, and no step that was reached is lost."""
+"""SIGTERM at random instants: all ranks stop after the same step, it is on disk, and no step that was reached is
+lost."""
 
 import contextlib
 import os
@@ -14,7 +15,8 @@ from torch_names import fsdp2_on_cpu
 
 
 def until_told(rank, kind, how, steps, daemon):
-    """Train until SIGTERM, then kill the daemon: what it has not committed is lost. Returns the step that Preempted names, and the newest one that this rank has completed."""
+    """Train until SIGTERM, then kill the daemon: what it has not committed is lost. Returns the step that Preempted
+    names, and the newest one that this rank has completed."""
     import ckptd
 
     trainer = gpt.Trainer(kind, how, "tiny", rank.rank)

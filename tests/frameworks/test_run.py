@@ -61,7 +61,9 @@ def bits(model, optim=None):
     if optim is not None:
         for i, p in enumerate(p for g in optim.param_groups for p in g["params"]):
             for k, v in optim.state.get(p, {}).items():
-                found["%d.%s" % (i, k)] = v.view(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(v) else repr(v)
+                found["%d.%s" % (i, k)] = (
+                    v.view(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(v) else repr(v)
+                )
     return found
 
 
@@ -94,7 +96,13 @@ def resume(rank, optimizer, source):
     start = run.restore(source=source)
     kept, sched_kept, rng_kept = torch.load(os.path.join(rank.dir, "kept"), weights_only=False)
     same = bits(model, optim) == kept
-    return int(start), start.where, same, sched.state_dict() == sched_kept, torch.equal(torch.random.get_rng_state(), rng_kept)
+    return (
+        int(start),
+        start.where,
+        same,
+        sched.state_dict() == sched_kept,
+        torch.equal(torch.random.get_rng_state(), rng_kept),
+    )
 
 
 class One(ranks.Case):
@@ -105,7 +113,15 @@ class One(ranks.Case):
         options.setdefault("guard", "finish")
         job.launches += 1
         run = ckptd.attach(
-            model, optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=job.launches, **options
+            model,
+            optim,
+            store=job.store,
+            job=job.name,
+            socket=job.socket,
+            rank=0,
+            world=1,
+            generation=job.launches,
+            **options,
         )
         self.addCleanup(run.detach)
         return run
@@ -126,7 +142,9 @@ class Resume(One):
                 started = job.start(1, train_and_pause, optimizer, 5, group=False)
                 started.until("trained")
                 started.kill()
-                self.assertEqual(job.run(1, resume, optimizer, "memory", group=False)[0], (5, "memory", True, True, True))
+                self.assertEqual(
+                    job.run(1, resume, optimizer, "memory", group=False)[0], (5, "memory", True, True, True)
+                )
                 job.daemon_kill()
                 job.daemon_start()
                 self.assertEqual(job.run(1, resume, optimizer, "disk", group=False)[0], (5, "disk", True, True, True))
@@ -206,7 +224,12 @@ class Resume(One):
         before = bits(other, other_optim)
         with self.assertRaises(errors.NotFitting) as caught:
             run.restore()
-        for name in ("model/head.weight: the program has it", "model/second.bias: the checkpoint has it", "blob/extra.old", "blob/extra.new"):
+        for name in (
+            "model/head.weight: the program has it",
+            "model/second.bias: the checkpoint has it",
+            "blob/extra.old",
+            "blob/extra.new",
+        ):
             self.assertIn(name, str(caught.exception))
         self.assertEqual(bits(other, other_optim), before)
         start = run.restore(strict=False)
@@ -285,7 +308,11 @@ def boxes():
 
 def contents(model, optim):
     names = {p: n for n, p in model.named_parameters()}
-    found = {"%s.%s" % (names.get(of, of), path): t for of, inner in optim.state.items() for path, t in _nested.tensors_in(inner)}
+    found = {
+        "%s.%s" % (names.get(of, of), path): t
+        for of, inner in optim.state.items()
+        for path, t in _nested.tensors_in(inner)
+    }
     rest = {names.get(of, of): {k: _nested.outline(v) for k, v in inner.items()} for of, inner in optim.state.items()}
     rest = {of: {k: v for k, v in inner.items() if v != _nested.MARK} for of, inner in rest.items()}
     return {**bits(model), **{k: v.numpy().tobytes() for k, v in found.items()}}, rest
@@ -301,7 +328,9 @@ class StateInContainers(One):
             train(run, model, optim, step, step)
             run.wait()
             with ckptd.open(os.path.join(job.store, job.name)) as saved:
-                for of, path, tensor in ((p, path, t) for p in optim.state for path, t in _nested.tensors_in(optim.state[p])):
+                for of, path, tensor in (
+                    (p, path, t) for p in optim.state for path, t in _nested.tensors_in(optim.state[p])
+                ):
                     name = next((n for n, p in model.named_parameters() if p is of), "state.shared")
                     self.assertTrue(torch.equal(saved["optim/%s.%s" % (name, path)][...], tensor), (step, name, path))
         self.assertLess(run._blobs.extras.blobs[0].length.value, 6000)  # no tensor is in the blob
@@ -441,12 +470,21 @@ class Steps(One):
 
     def test_losses_of_all_kinds_are_notes(self):
         job, run, model, optim = self.begun()
-        losses = [torch.tensor(1.5, requires_grad=True), 2.5, None, float("nan"), torch.tensor([4.5], dtype=torch.bfloat16), 3]
+        losses = [
+            torch.tensor(1.5, requires_grad=True),
+            2.5,
+            None,
+            float("nan"),
+            torch.tensor([4.5], dtype=torch.bfloat16),
+            3,
+        ]
         for step, loss in enumerate(losses, 1):
             train(run, model, optim, step, step, loss=loss, notes={"lr": 0.25})
             self.assertEqual(run.wait(), step)
         notes = [self.shown(job, s)["notes"] for s in range(1, 7)]
-        self.assertEqual([n.get("loss") for n in notes][:3] + [notes[4]["loss"], notes[5]["loss"]], [1.5, 2.5, None, 4.5, 3.0])
+        self.assertEqual(
+            [n.get("loss") for n in notes][:3] + [notes[4]["loss"], notes[5]["loss"]], [1.5, 2.5, None, 4.5, 3.0]
+        )
         self.assertEqual({n["lr"] for n in notes}, {0.25})
         with self.assertRaisesRegex(ValueError, "2 elements"), run.step(7, loss=torch.zeros(2)):
             pass
@@ -509,7 +547,9 @@ class Hazards(One):
                     if os.path.isdir(at):
                         with ckptd.open(at) as saved:
                             for name, value in kept[step].items():
-                                self.assertTrue(torch.equal(saved["model/norm." + name][...], value), "%s of step %d" % (name, step))
+                                self.assertTrue(
+                                    torch.equal(saved["model/norm." + name][...], value), "%s of step %d" % (name, step)
+                                )
                                 compared += 1
                 self.assertGreaterEqual(compared, 6)
 
@@ -525,7 +565,10 @@ class Hazards(One):
                         model.load_state_dict(saved, assign=True)
                 said = [w for w in caught if issubclass(w.category, errors.StateMoved)]
                 self.assertEqual(len(said), 1)
-                self.assertRegex(str(said[0].message), "first.weight(.|\n)*The optimizer still updates the old tensors of model/first.weight")
+                self.assertRegex(
+                    str(said[0].message),
+                    "first.weight(.|\n)*The optimizer still updates the old tensors of model/first.weight",
+                )
                 self.assertEqual(said[0].filename, __file__)
                 self.assertEqual({k: v for k, v in self.resumed(job, run).items() if k in saved}, bits(model))
 
@@ -558,7 +601,9 @@ class Hazards(One):
                         self.assertTrue(torch.equal(saved["model/" + name][...], p), (step, name))
                         for key, tensor in optim.state.get(p, {}).items():
                             got = saved["optim/%s.%s" % (name, key)]
-                            self.assertTrue(torch.equal(got[...] if tensor.dim() else got[()], tensor), (step, name, key))
+                            self.assertTrue(
+                                torch.equal(got[...] if tensor.dim() else got[()], tensor), (step, name, key)
+                            )
 
     def test_state_that_cannot_be_collected_costs_its_steps_and_not_the_training(self):
         job, run, model, optim = self.begun(strict=False)
@@ -620,7 +665,10 @@ class Hazards(One):
         at.bad = False
         train(run, model, optim, 3, 3)
         self.assertEqual(run.wait(), 3)
-        self.assertNotIn(2, [s["step"] for s in json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]])
+        self.assertNotIn(
+            2,
+            [s["step"] for s in json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]],
+        )
         at.bad = True
         run.detach()
         with self.assertRaisesRegex(Exception, "extra.it(.|\n)*not now"):
@@ -649,7 +697,9 @@ class Hazards(One):
             self.attach(job, other, optim)
         job.launches -= 1  # the same launch
         with self.assertRaises(errors.AlreadyAttached):
-            ckptd.attach(other, other_optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=1)
+            ckptd.attach(
+                other, other_optim, store=job.store, job=job.name, socket=job.socket, rank=0, world=1, generation=1
+            )
         run.detach()
         self.attach(job, model, optim).restore()
 
@@ -663,7 +713,10 @@ class Hazards(One):
         del model.bad
         self.assertEqual(bits(model), {k: v for k, v in before.items() if k in bits(model)})
         update(model, optim, 1)
-        for wrong, what in (({"averages": {"a": "constant decay=2"}}, "decay"), ({"averages": {"a": "nonsense"}}, "nonsense")):
+        for wrong, what in (
+            ({"averages": {"a": "constant decay=2"}}, "decay"),
+            ({"averages": {"a": "nonsense"}}, "nonsense"),
+        ):
             with self.assertRaisesRegex(errors.InvalidCall, what):
                 self.attach(job, model, optim, **wrong)
         update(model, optim, 2)
@@ -799,7 +852,9 @@ class Hazards(One):
         run._due, run._taken, run._newest = 2, 1, 2  # step 2 was skipped
         got = []
         with run.step(3):
-            thread = threading.Thread(target=lambda: got.append(run.wait(timeout=SECONDS)))  # in the middle of the next one
+            thread = threading.Thread(
+                target=lambda: got.append(run.wait(timeout=SECONDS))
+            )  # in the middle of the next one
             thread.start()
             thread.join()
             update(model, optim, 3)
@@ -883,7 +938,9 @@ class Averages(One):
             train(run, model, optim, step, step)
             run.wait()
             weights = {n: p.detach().clone() for n, p in model.named_parameters() if not n.endswith(".bias")}
-            average = weights if average is None else {n: torch.lerp(average[n], w, 1 - 0.9) for n, w in weights.items()}
+            average = (
+                weights if average is None else {n: torch.lerp(average[n], w, 1 - 0.9) for n, w in weights.items()}
+            )
         raw, objects = bits(model, optim), list(model.parameters())
         with run.averaged("fast") as step:
             self.assertEqual(step, 5)
@@ -925,7 +982,9 @@ class Import(unittest.TestCase):
 
         code = "import sys; sys.modules['torch'] = None; import ckptd, ckptd.errors; print(ckptd.Preempted.__name__, len(dir(ckptd)) > 20)"
         env = dict(os.environ, PYTHONPATH=ranks.PACKAGE, CKPT_LIB="/nowhere")
-        out = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+        out = subprocess.run(
+            [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         self.assertEqual(out, "Preempted True\n")
 
 

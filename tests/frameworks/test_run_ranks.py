@@ -40,7 +40,11 @@ def net(mesh=None, dropout=0.0, seed=3):
     """Layers of uneven widths; with fewer rows than ranks in the last one."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
-        torch.nn.Linear(10, 33), torch.nn.LayerNorm(33), torch.nn.Dropout(dropout), torch.nn.ReLU(), torch.nn.Linear(33, 3)
+        torch.nn.Linear(10, 33),
+        torch.nn.LayerNorm(33),
+        torch.nn.Dropout(dropout),
+        torch.nn.ReLU(),
+        torch.nn.Linear(33, 3),
     )
     if mesh is not None:
         from torch_names import fully_shard
@@ -139,7 +143,8 @@ def drifting(rank, seeds_differ, last):
 
 
 def alone(rank, last):
-    """Rank 1 replaces a tensor alone: it moves it, and no other rank seals. Rank 2 loses memory alone: that step is not saved."""
+    """Rank 1 replaces a tensor alone: it moves it, and no other rank seals. Rank 2 loses memory alone: that step is not
+    saved."""
     from ckptd import errors
 
     model = net(mesh_of(rank, rank.world))
@@ -163,7 +168,11 @@ def alone(rank, last):
         if step == 3 and rank.rank == 2:
             storage.resize_(nbytes)
             lost.copy_(kept)
-        said += [(w.category.__name__, str(w.message)) for w in caught if issubclass(w.category, (errors.StateMoved, errors.NotSaving))]
+        said += [
+            (w.category.__name__, str(w.message))
+            for w in caught
+            if issubclass(w.category, (errors.StateMoved, errors.NotSaving))
+        ]
         if step != 3:
             run.wait()
     end = state(model, optim)
@@ -219,7 +228,9 @@ def strided(rank):
 
     mesh = mesh_of(rank, 3, 2)
     a, b = mesh.get_coordinate()
-    kept = torch.cat([piece.chunk(3)[a] if len(piece.chunk(3)) > a else piece[:0] for piece in torch.arange(7.0).chunk(2)])
+    kept = torch.cat(
+        [piece.chunk(3)[a] if len(piece.chunk(3)) > a else piece[:0] for piece in torch.arange(7.0).chunk(2)]
+    )
     kept = (list(kept.chunk(2)) + [kept[:0]])[b]
     model = torch.nn.Module()
     placements = [_StridedShard(0, split_factor=2), Shard(0)]

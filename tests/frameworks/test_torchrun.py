@@ -26,14 +26,32 @@ class Torchrun(matrix.Cell):
         self.say(f"deaths (rank:step) {deaths}")
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([ranks.PACKAGE, ranks.HERE]))
         env["PATH"] = ranks.BUILD + os.pathsep + env["PATH"]
-        # Otherwise ranks that start again meet in a store that still has the addresses of the last launch (torch 2.15, gloo).
+        # Otherwise ranks that start again meet in a store that still has the addresses of the last launch (torch 2.15,
+        # gloo).
         env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "--max-restarts=3",
-            os.path.join(ranks.HERE, "torchrun_gpt.py"), job.dir, job.socket, kind, how, str(steps), deaths,
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=4",
+            "--max-restarts=3",
+            os.path.join(ranks.HERE, "torchrun_gpt.py"),
+            job.dir,
+            job.socket,
+            kind,
+            how,
+            str(steps),
+            deaths,
         ]
         done = subprocess.run(
-            command, env=env, cwd=job.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ranks.LIMIT
+            command,
+            env=env,
+            cwd=job.dir,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=ranks.LIMIT,
         )
         self.assertEqual(done.returncode, 0, done.stdout[-60000:])
         for rank in range(4):

@@ -21,16 +21,31 @@ except ImportError:
                 chunks = local.chunk(device_mesh.size(d), placement.dim)
                 at = device_mesh.get_coordinate()[d]
                 local = chunks[at] if at < len(chunks) else local.narrow(placement.dim, 0, 0)
-        return DTensor.from_local(local.contiguous(), device_mesh, placements, run_check=False, shape=tensor.shape,
-                                  stride=tensor.stride())
+        return DTensor.from_local(
+            local.contiguous(), device_mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
+
+
 try:  # torch 2.6 and later
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 except ImportError:
     from torch.distributed._composable.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 
-__all__ = ["CPUOffloadPolicy", "DTensor", "FSDPModule", "Partial", "Replicate", "Shard", "VERSION", "_StridedShard",
-           "distribute_tensor", "fsdp2_on_cpu", "fully_shard", "since",
-           "without_ranks"]
+__all__ = [
+    "CPUOffloadPolicy",
+    "DTensor",
+    "FSDPModule",
+    "Partial",
+    "Replicate",
+    "Shard",
+    "VERSION",
+    "_StridedShard",
+    "distribute_tensor",
+    "fsdp2_on_cpu",
+    "fully_shard",
+    "since",
+    "without_ranks",
+]
 
 VERSION = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2])
 
@@ -44,6 +59,6 @@ fsdp2_on_cpu = since(2, 6, "FSDP2 computes on GPUs only")
 
 
 def without_ranks(alone):
-    """The argument of dcp.save and dcp.load that keeps them from asking other ranks. Older torch does so by itself, without
-    a process group."""
+    """The argument of dcp.save and dcp.load that keeps them from asking other ranks. Older torch does so by itself,
+    without a process group."""
     return {"no_dist": alone} if VERSION >= (2, 7) else {}

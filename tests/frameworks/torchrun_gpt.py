@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training script that test_torchrun.py gives to torchrun. Nothing here says which rank it is: ckptd.attach finds out.
+"""The training script that test_torchrun.py gives to torchrun. Nothing here says which rank it is: ckptd.attach finds
+out.
 
 usage: torchrun ... torchrun_gpt.py DIR SOCKET KIND HOW STEPS DEATHS
 

@@ -149,4 +149,6 @@ class Case(unittest.TestCase):
         env = dict(os.environ, PYTHONPATH=PACKAGE + os.pathsep + os.path.dirname(os.path.abspath(__file__)))
         env.update(options.pop("env", {}))
         command = [options.pop("python", sys.executable), "-c", text] + list(args)
-        return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT, text=True, **options)
+        return subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT, text=True, **options
+        )

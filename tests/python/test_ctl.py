@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ckptd.open and `python -m ckptd view` without torch: a ckptctl that prints rubbish or dies, odd names, closed pipes."""
+"""ckptd.open and `python -m ckptd view` without torch: a ckptctl that prints rubbish or dies, odd names, closed
+pipes."""
 
 import os
 import shutil
@@ -18,9 +19,9 @@ RUBBISH = (
     ":",
     "echo '[1]'",
     "echo '{}'",
-    "echo '{\"tensors\": [{}], \"format\": \"native\"}'",
+    'echo \'{"tensors": [{}], "format": "native"}\'',
     "head -c 200000 /dev/zero | tr '\\0' '['",
-    "printf '{\"schema\": \"ckptd.show/1\", '",
+    'printf \'{"schema": "ckptd.show/1", \'',
 )
 
 
@@ -51,7 +52,7 @@ class Program(unittest.TestCase):
             self.fake(body)
             with self.assertRaisesRegex(errors.CkptdError, said):
                 ckptd.open(self.dir)
-        self.fake("echo '{\"message\": \"no such step\", \"code\": 10}' >&2; exit 10")
+        self.fake('echo \'{"message": "no such step", "code": 10}\' >&2; exit 10')
         with self.assertRaisesRegex(errors.NothingToRestore, "no such step"):
             ckptd.open(self.dir)
 

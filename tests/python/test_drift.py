@@ -16,7 +16,13 @@ class Drift(Case):
             memory.append(Memory(h.alloc(20 * 400), 2000))
             memory[r].write([float(r)] * 2000)
             for i in range(20):
-                h.tensor_add(entry("layers.%02d.a_name_of_the_usual_length.weight" % i, Memory(memory[r].address + i * 400, 100), mesh=mesh))
+                h.tensor_add(
+                    entry(
+                        "layers.%02d.a_name_of_the_usual_length.weight" % i,
+                        Memory(memory[r].address + i * 400, 100),
+                        mesh=mesh,
+                    )
+                )
             ranks.append(h)
         threads = [threading.Thread(target=h.seal, args=(LIMIT,)) for h in ranks]
         for t in threads:
@@ -38,9 +44,14 @@ class Drift(Case):
 
         until("rank 0 is told of 16 and that there are more", told)
         self.assertEqual(len(found), 17)
-        named = [re.search(r"model/layers\.(\d\d)\.\S+: ranks 0 \| 1; unequal when first compared, in step \d+$", x) for x in found]
+        named = [
+            re.search(r"model/layers\.(\d\d)\.\S+: ranks 0 \| 1; unequal when first compared, in step \d+$", x)
+            for x in found
+        ]
         self.assertEqual(len({m.group(1) for m in named if m}), 16)
-        self.assertEqual([x for x, m in zip(found, named) if not m][0].split(": ")[-1], "more tensors than those that were named")
+        self.assertEqual(
+            [x for x, m in zip(found, named) if not m][0].split(": ")[-1], "more tensors than those that were named"
+        )
 
     def test_a_replica_that_differs_by_a_bit_is_a_notice_of_rank_0_with_tensor_ranks_and_steps(self):
         self.daemon()
@@ -70,7 +81,9 @@ class Drift(Case):
         for h in ranks:
             h.guard()
         found = []
-        until("rank 0 is told", lambda: found.extend(x for x in ranks[0].notices() if "drifted apart" in x.text) or found)
+        until(
+            "rank 0 is told", lambda: found.extend(x for x in ranks[0].notices() if "drifted apart" in x.text) or found
+        )
         self.assertEqual([x.level for x in found], [4])
         said = r"model/norm\.weight: minority 1, against 0, 2; last equal in step (\d+), first unequal in step (\d+)$"
         self.assertRegex(found[0].text, said)

@@ -113,7 +113,14 @@ class Threads(Case):
 
     def test_a_second_thread_is_refused_while_the_first_is_inside(self):
         h, thread, out = self.waiting_seal(LIMIT)
-        for call in (h.guard, h.steps, h.detach, lambda: h.snapshot(1), lambda: h.restore(timeout=0.1), lambda: h.alloc(1)):
+        for call in (
+            h.guard,
+            h.steps,
+            h.detach,
+            lambda: h.snapshot(1),
+            lambda: h.restore(timeout=0.1),
+            lambda: h.alloc(1),
+        ):
             with self.assertRaisesRegex(errors.WrongThread, "one thread at a time"):
                 call()
         h.stats()  # any thread may

@@ -96,8 +96,11 @@ class Versions(Case):
         text = """
 import sys
 from ckptd import _lib
-_lib.Handle.attach(store=sys.argv[1], job="a", socket=sys.argv[2], flags=_lib.CKPT_AUTOSTART | _lib.CKPT_REQUIRE).detach()
+_lib.Handle.attach(store=sys.argv[1], job="a", socket=sys.argv[2], flags=_lib.CKPT_AUTOSTART |
+_lib.CKPT_REQUIRE).detach()
 """
         done = self.script(text, self.store, self.socket, python=path + "/bin/python")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual([exe for _pid, exe in daemons_of(self.socket)], [os.path.realpath(os.path.join(BUILD, "ckptd"))])
+        self.assertEqual(
+            [exe for _pid, exe in daemons_of(self.socket)], [os.path.realpath(os.path.join(BUILD, "ckptd"))]
+        )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel: what is in it, what its programs need, and that it works where it was installed, in every Python that is here."""
+"""The wheel: what is in it, what its programs need, and that it works where it was installed, in every Python that is
+here."""
 
 import contextlib
 import filecmp
@@ -80,7 +81,9 @@ class Wheel(Case):
     @staticmethod
     def make(directory):
         command = [sys.executable, os.path.join(PACKAGE, "backend.py"), directory]
-        done = subprocess.run(command, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            command, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout.splitlines()[-1]
 
@@ -94,7 +97,9 @@ class Wheel(Case):
     def venv(self, python, *install):
         """A fresh environment with what pip installs there: by the pip that this Python would put into it."""
         path = os.path.join(self.dir, "venv")
-        where = "import ensurepip, glob, os; print(*glob.glob(os.path.dirname(ensurepip.__file__) + '/_bundled/pip-*.whl'))"
+        where = (
+            "import ensurepip, glob, os; print(*glob.glob(os.path.dirname(ensurepip.__file__) + '/_bundled/pip-*.whl'))"
+        )
         pip = self.run_quietly(python, "-c", where).split()
         self.run_quietly(python, "-m", "venv", path, *(["--without-pip"] if pip else []))
         command = [path + "/bin/python"] + ([pip[0] + "/pip"] if pip else ["-m", "pip"])
@@ -127,15 +132,21 @@ class Wheel(Case):
             lines = self.run_quietly("ldd", path).split("\n")
             needs = {line.split()[0] for line in lines if line.strip()}
             self.assertIn("libc.so.6", needs)
-            self.assertFalse({n for n in needs if not re.match(r"(libc|libm|linux-vdso|linux-gate)\.so|/.*/ld-linux", n)}, name)
+            self.assertFalse(
+                {n for n in needs if not re.match(r"(libc|libm|linux-vdso|linux-gate)\.so|/.*/ld-linux", n)}, name
+            )
 
     @unittest.skipUnless(shutil.which("readelf"), "there is no readelf")
     def test_its_tag_has_the_glibc_that_its_programs_need(self):
         at = self.unpacked()
         newest = (0, 0)
         for name in ("libckpt.so", "ckptd", "ckptctl"):
-            table = self.run_quietly("readelf", "--version-info", "--wide", os.path.join(at, "ckptd", "_programs", name))
-            newest = max([newest] + [tuple(map(int, v.split("."))) for v in re.findall(r"Name: GLIBC_([0-9.]+)", table)])
+            table = self.run_quietly(
+                "readelf", "--version-info", "--wide", os.path.join(at, "ckptd", "_programs", name)
+            )
+            newest = max(
+                [newest] + [tuple(map(int, v.split("."))) for v in re.findall(r"Name: GLIBC_([0-9.]+)", table)]
+            )
         machine = os.uname().machine
         self.assertIn("-py3-none-manylinux_%d_%d_%s.whl" % (newest[:2] + (machine,)), self.wheel)
 
@@ -154,12 +165,16 @@ class Wheel(Case):
         self.run_quietly(bin_ + "/python", "-c", TRAIN, self.store, self.socket, kind)
         started = [os.path.realpath(exe) for _pid, exe in daemons_of(self.socket)]
         self.assertEqual(started, [os.path.realpath(os.path.join(programs, "ckptd"))])
-        self.assertEqual(self.run_quietly(bin_ + "/python", "-c", TRAIN, self.store, self.socket, kind), "restored 1 1.5\n")
+        self.assertEqual(
+            self.run_quietly(bin_ + "/python", "-c", TRAIN, self.store, self.socket, kind), "restored 1 1.5\n"
+        )
         self.assertIn(_lib.CKPT_VERSION, self.run_quietly(bin_ + "/python", "-m", "ckptd", "version"))
         job = os.path.join(self.store, "a")
         listed = self.run_quietly(bin_ + "/python", "-m", "ckptd", "ls", "-C", job, "--json")
         self.assertIn('"step":2', listed.replace(" ", ""))
-        self.assertEqual(self.run_quietly(bin_ + "/ckptctl", "ls", "-C", job, "--json").count('"step"'), listed.count('"step"'))
+        self.assertEqual(
+            self.run_quietly(bin_ + "/ckptctl", "ls", "-C", job, "--json").count('"step"'), listed.count('"step"')
+        )
         self.assertIn("--socket", self.run_quietly(bin_ + "/ckptd", "--help"))
 
     def test_what_cannot_run_elsewhere_is_not_made(self):
@@ -195,8 +210,12 @@ class Wheel(Case):
 def installs(version, python):
     def test(self):
         path = self.venv(python, self.wheel)
-        import_of = "import ckptd; assert ckptd.__version__ == %r; ckptd.attach(None, store='s', job='j')" % _lib.CKPT_VERSION
-        done = subprocess.run([path + "/bin/python", "-c", import_of], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        import_of = (
+            "import ckptd; assert ckptd.__version__ == %r; ckptd.attach(None, store='s', job='j')" % _lib.CKPT_VERSION
+        )
+        done = subprocess.run(
+            [path + "/bin/python", "-c", import_of], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.assertIn("ImportError: ckptd.attach needs PyTorch 2.4 or later", done.stdout)
         self.works(path + "/bin", "wheel", glob.glob(path + "/lib/python3*/site-packages")[0] + "/ckptd/_programs")
 
@@ -204,4 +223,8 @@ def installs(version, python):
 
 
 for _version, _python in PYTHONS:
-    setattr(Wheel, "test_it_works_in_a_fresh_environment_of_python_" + _version.replace(".", "_"), installs(_version, _python))
+    setattr(
+        Wheel,
+        "test_it_works_in_a_fresh_environment_of_python_" + _version.replace(".", "_"),
+        installs(_version, _python),
+    )
