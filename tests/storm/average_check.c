@@ -121,12 +121,33 @@ static int is_end(const struct ema_state *s, const struct row *r)
 	       memcmp(s->history, r->history, sizeof s->history) == 0;
 }
 
+/* way[n * (last + 1) + step]: from this step, n edges lead to r->last. Without it, find would try all
+ * ways that lead nowhere, and their number doubles with every step that was taken twice. */
+static uint8_t *ways(const struct row *r)
+{
+	uint64_t row = r->last + 1;
+	uint8_t *way = calloc(r->updates + 1, row);
+
+	if (!way)
+		die("memory", strerror(ENOMEM));
+	way[r->last] = 1;
+	for (uint64_t n = 1; n <= r->updates; n++)
+		for (size_t i = 0; i < k.nedge; i++)
+			if (k.edge[i].step <= r->last && k.edge[i].from <= r->last)
+				way[n * row + k.edge[i].from] |=
+					way[(n - 1) * row + k.edge[i].step];
+	return way;
+}
+
 /* Along the edges, states alone: path[] gets the steps. Returns how many, or -1. */
-static int find(struct ema_state s, const struct row *r, uint64_t *path, int depth)
+static int find(struct ema_state s, const struct row *r, const uint8_t *way, uint64_t *path,
+		int depth)
 {
 	if (is_end(&s, r))
 		return depth;
-	if (s.updates >= r->updates || ++k.tries > TRIES_MAX)
+	if (s.updates >= r->updates || s.last_step > r->last || ++k.tries > TRIES_MAX)
+		return -1;
+	if (!way[(r->updates - s.updates) * (r->last + 1) + s.last_step])
 		return -1;
 	for (size_t i = 0; i < k.nedge; i++) {
 		struct ema_update u;
@@ -136,7 +157,8 @@ static int find(struct ema_state s, const struct row *r, uint64_t *path, int dep
 			continue;
 		u = ema_schedule_update(&k.spec->schedule, &s, k.edge[i].step);
 		path[depth] = k.edge[i].step;
-		n = find(ema_state_after(&s, &u, k.canonical, k.edge[i].step), r, path, depth + 1);
+		n = find(ema_state_after(&s, &u, k.canonical, k.edge[i].step), r, way, path,
+			 depth + 1);
 		if (n >= 0)
 			return n;
 	}
@@ -188,6 +210,7 @@ static bool equal(const float *want, const char *path, const char **ret_why)
 static int check(const struct row *r)
 {
 	uint64_t *path = calloc(r->updates + 1, sizeof *path);
+	uint8_t *way;
 	const char *why = "no chain of updates has the history that it says";
 	struct node x = { 0 };
 	size_t from;
@@ -196,12 +219,13 @@ static int check(const struct row *r)
 	if (!path)
 		die("memory", strerror(ENOMEM));
 	begin_at(r->since);
+	way = ways(r);
 	/* The newest first: between that and this row there are few ways. */
 	for (from = k.nnode; from > 0 && n < 0; from--) {
 		k.tries = 0;
 		if (k.node[from - 1].state.since != r->since)
 			continue;
-		n = find(k.node[from - 1].state, r, path, 0);
+		n = find(k.node[from - 1].state, r, way, path, 0);
 		x = k.node[from - 1];
 	}
 	for (int i = 0; i < n; i++) {
@@ -214,6 +238,7 @@ static int check(const struct row *r)
 	if (n > 0)
 		node_add(x); /* which keeps it */
 	free(path);
+	free(way);
 	if (n >= 0 && equal(x.e, r->file, &why))
 		return 0;
 	printf("step %" PRIu64 ": %s\n", r->step, why);
