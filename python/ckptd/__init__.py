@@ -23,9 +23,9 @@ from ._abi import CKPT_VERSION as __version__
 if TYPE_CHECKING:
     from . import dcp as dcp
     from ._rng import rng as rng
-    from ._reader import load as load
+    from ._fill import load as load
     from ._reader import open as open
-    from ._reader import view as view
+    from ._view import view as view
     from .errors import AlreadyAttached as AlreadyAttached
     from .errors import CkptdError as CkptdError
     from .errors import Damaged as Damaged
@@ -52,8 +52,8 @@ _WHERE: Dict[str, str] = {
     "Restored": "run",
     "rng": "_rng",
     "open": "_reader",
-    "load": "_reader",
-    "view": "_reader",
+    "load": "_fill",
+    "view": "_view",
     "CkptdError": "errors",
     "AlreadyAttached": "errors",
     "Damaged": "errors",

@@ -11,14 +11,14 @@ import dataclasses
 import errno
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
+from . import _ctl, _reader
 from ._pieces import Range, Run, boxes_of, rounded
+from ._reader import Checkpoint, Tensor
 from ._types import Entry, Layout
 from .errors import error
 
 if TYPE_CHECKING:
     import torch
-
-    from ._reader import Checkpoint, Tensor
 
 _LISTED = 200  # names of one kind in a message
 GROUPS = ".groups"  # ends the name of the blob of an optimizer's param_groups (_extra)
@@ -96,8 +96,6 @@ def load(
 
     Schedulers, random numbers and other extras are not restored: Checkpoint.extras has them.
     """
-    from . import _ctl, _reader
-
     if average is not None and (optim is not None or only is not None):
         raise error("load", errno.EINVAL, "an average is a model: give neither optim nor only with average")
     rank, world = place()

@@ -26,9 +26,6 @@ from ._pieces import (
     runs_of,
     torch_dtype,
 )
-from ._fill import Loaded as Loaded
-from ._fill import load as load
-from ._view import view as view
 from .errors import error
 
 if TYPE_CHECKING:

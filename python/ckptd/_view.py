@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptd.view`: rules for `ckptctl restore --view`, which make of a step one file that load_state_dict(strict=True)
-takes.
+"""`ckptd.view`: rules for `ckptctl restore --view`, which give one file for load_state_dict(strict=True).
 
 `python -m ckptd view CKPT` prints them. docs/LAYOUTS.md has the notation (ckpt/table/view.h).
 """
@@ -12,6 +11,8 @@ import os
 import re
 import sys
 from typing import Any, List, Optional, Sequence
+
+from . import _reader
 
 MODEL = "model"  # the component of parameters and buffers
 
@@ -28,8 +29,6 @@ def view(path: Any, *, store: Any = None) -> str:
     takes. Optimizer state, averages and blobs are dropped. NothingToRestore, Damaged, ...: as ckptd.open. NotFitting:
     the step has no tensor of component "model".
     """
-    from . import _reader
-
     with _reader.open(path, store=store) as checkpoint:
         return view_of(checkpoint)
 
