@@ -439,7 +439,9 @@ TEST(a_rank_that_looks_hears_at_once_that_another_one_has_died)
 	pid_t pid;
 
 #if defined(__SANITIZE_THREAD__)
-	skip(); /* it lets no child of a program with threads start threads */
+	print_message(
+		"skipped: under ThreadSanitizer a child of a program with threads starts none\n");
+	skip();
 #endif
 	assert_int_equal(pthread_barrier_init(&alone, NULL, 1), 0);
 	pid = fork();

@@ -2124,8 +2124,10 @@ TEST(no_schedule_makes_ranks_stop_after_different_steps)
 {
 	const uint64_t n = unit_scaled(20000);
 
-	if (!COROUTINES)
+	if (!COROUTINES) {
+		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
+	}
 	for (uint64_t seed = 1; seed <= n; seed++) {
 		const char *wrong = last_run(seed);
 
