@@ -103,6 +103,8 @@ run_one() { # TEST LOG DIR
 			timeout -k 5 "$limit" "${cmd[@]}" >"$2" 2>&1 </dev/null || status=$?
 	} 2>"$2.status"
 	reap "$3" >"$2.left"
+	# PyTorch leaves these behind by itself, also where nobody kills its processes.
+	case $1 in torch:*) rm -rf "$3"/torchinductor_* "$3"/torchelastic_* "$3"/pymp-* ;; esac
 	[ -z "$(ls -A "$3")" ] || (cd "$3" && find . -mindepth 1 -maxdepth 2 | head -5 | sed 's/^/left lying: /') >>"$2.left"
 	rm -rf "$3"
 	echo "$status" >>"$2.status"
