@@ -645,8 +645,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
  * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
  * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after
- * the first snapshot of a launch it begins again only if a later ckpt_restore fails. If that one had
- * begun to write, an earlier ckpt_fresh does not help.
+ * the first snapshot of a launch it begins again only if a later ckpt_restore fails. If that one
+ * had begun to write, an earlier ckpt_fresh does not help.
  * The daemon writes a snapshot only when it knows that the trainer did not change the state during
  * the copy: the snapshot is FINAL, or ckpt_guard, ckpt_wait for this same step, or ckpt_detach has
  * followed it. If another snapshot follows without a guard in between, the first is counted as
@@ -681,8 +681,8 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
  *	}
  *
  * [any] ckpt_stop may be called from signal handlers, too: it takes no lock, makes no system call,
- * and does not wait. The last step is then the one after the highest step of which any rank was told
- * that it is not the last. If it is called again, nothing changes. Like every other call, it must
+ * and does not wait. The last step is then one more than the highest step for which ckpt_last has
+ * returned 0 to any rank. If it is called again, nothing changes. Like every other call, it must
  * not come after ckpt_detach has begun: take the signal handler away first. 0, -EINVAL, -ECHILD.
  * [fast] ckpt_last: 1: this step is the last one, or beyond it; 0: it is not, and no rank will be
  * told that it is. -EINVAL: step is 2^55 - 2 or more; -ECHILD. The steps of a rank must not shrink,

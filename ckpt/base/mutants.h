@@ -13,7 +13,7 @@
 #define MUTANTS(X) \
 	/* --- the last step --- */ \
 	X(LAST_STORED, wire, "a rank that goes on is seen by one that stops at the same time") \
-	X(LAST_TOO_SOON, wire, "the last step is one that no rank was told to go on from") \
+	X(LAST_TOO_SOON, wire, "the last step is one after which no rank goes on") \
 	X(LAST_LINE_IGNORED, wire, "after a restore the last step is begun anew once") \
 	X(LAST_NEWEST_PAGE, client, "ranks agree about the last step while they change daemons") \
 	/* --- looks at averages, and attributes --- */ \

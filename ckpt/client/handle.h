@@ -47,7 +47,7 @@ struct link {
 	int bell;
 	/* marks up to this one, of steps above that one, were left behind by a restore */
 	_Atomic uint64_t left_mark, left_step;
-	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
+	uint32_t failing_seen; /* changes that ckpt_snapshot has returned */
 	/* the helper's: changes that it has logged */
 	uint32_t failing_said, waits_said, drift_said;
 	struct link *older;
@@ -288,7 +288,8 @@ struct ckpt {
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;
 
-	_Atomic uint64_t last; /* as shared_job.last: what this rank was told, LAST in shared.h */
+	/* as shared_job.last (LAST in shared.h): what ckpt_last has returned to this rank */
+	_Atomic uint64_t last;
 	/* counters, written by the trainer's thread, read by ckpt_stats from any */
 	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
 		reattached, stall_log2_ns[40];

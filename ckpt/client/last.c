@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // last.c - ckpt_stop and ckpt_last: after which step the launch stops. Called by the trainer, and
 // by its signal handlers.
-// Invariant: every function here is lock-free and async-signal-safe; what a rank was told it keeps
-// (c->last), so that the page on which all ranks meet is brought up to it.
+// Invariant: every function here is lock-free and async-signal-safe; the handle keeps what the
+// functions have returned (c->last), and carries it to the page on which all ranks meet.
 #include "ckpt/base/mutant.h"
 #include "ckpt/client/handle.h"
 #include <errno.h>

@@ -132,9 +132,9 @@
  * new ones can have been marked.
  *
  * LAST: after which step does the whole launch stop? One word of the job page decides:
- * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step of which any rank was told
- * that it is not the last one, or 0 before any step; with LAST, n is 1 + the last step. The word is
- * changed by compare-and-swap only, and all changes but C keep line:
+ * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step for which ckpt_last has
+ * returned "not the last" to any rank, or 0 before any step; with LAST, n is 1 + the last step. The
+ * word is changed by compare-and-swap only, and all changes but C keep line:
  *
  *   # | change                      | by whom, when
  *   A | n -> step + 1, if greater   | client: ckpt_last of a step; it then says "not the last"
@@ -143,8 +143,8 @@
  *     | LAST stays                  | when the rank sent its request
  *
  * ckpt_last says "last" if LAST is set and the step is not below the last one, and it says "not the
- * last" if LAST is set and the step is below it. So A and B are ordered by the word, and no rank is
- * told "last" for a step of which another one was told "not the last".
+ * last" if LAST is set and the step is below it. So A and B are ordered by the word: if ckpt_last
+ * returns "last" to one rank, it returns "not the last" to no other rank for the same step.
  *
  * C: no rank has the answer of a restore before all ranks have sent their requests, and none does A
  * in between. So all of them have noted the same line, and the first one that has the answer does
@@ -157,8 +157,8 @@
  * on which all of them have met (`joined`, which the daemon stores when an epoch is ready for the
  * first time and never takes back). It is the same page for every rank, because no rank can be
  * replaced within a launch. Before there is one, a rank uses the oldest page that it has, or its
- * own word if it has none. What it was told there goes along, by A and B, to the first page on
- * which all have met.
+ * own word if it has none. By A and B the rank carries that word to the first page on which all
+ * have met.
  */
 #ifndef CKPT_WIRE_SHARED_H
 #define CKPT_WIRE_SHARED_H

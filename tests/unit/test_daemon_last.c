@@ -81,7 +81,7 @@ TEST(ranks_agree_while_there_is_no_daemon)
 	ranks_close(R, 2);
 }
 
-/* Attached, and never ready under the first daemon: what each rank was told goes along. */
+/* Attached, and never ready under the first daemon: each rank carries its word to the next. */
 TEST(what_was_said_before_all_ranks_have_met_counts_afterwards)
 {
 	struct plan_of_job p = plan("before", "fsdp=2", .fresh = true);

@@ -2031,7 +2031,7 @@ static struct {
 	uint32_t world, stops, meetings;
 	_Atomic uint32_t here; /* ranks that wait in the restore */
 	_Atomic bool told[2][WORLD_MAX]
-			 [LAST_STEPS]; /* by line: this rank was told that it goes on */
+			 [LAST_STEPS]; /* by line: ckpt_last said "not the last" to this rank */
 	uint64_t stopped[WORLD_MAX];   /* 1 + the last step of each */
 } L;
 
@@ -2115,7 +2115,7 @@ static const char *last_run(uint64_t seed)
 		for (uint32_t k = 0; k < L.world; k++)
 			if (L.stopped[r] <= LAST_STEPS &&
 			    atomic_load(&L.told[line][k][L.stopped[r] - 1]))
-				return "a rank was told that it goes on from the last step";
+				return "a rank goes on from the last step of another";
 	}
 	return NULL;
 }
