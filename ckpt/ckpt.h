@@ -633,7 +633,8 @@ int ckpt_attr(ckpt *c, const char *key, const char *value, struct ckpt_err *err)
  * missing (after 5 s opts.log does so too). -EINVAL: this declaration contradicts another rank's
  * (all contradictions are listed), no rank holds some of the elements, or averages cannot be made
  * as declared (all mistakes are listed): correct it and seal again. -ECONNRESET: a rank has ended:
- * start all ranks again. If one rank seals again, all ranks must: that is a new epoch. */
+ * start all ranks again. If one rank seals again, all ranks must: that is a new epoch. A rank may
+ * do so at once: on the others, whose ckpt_seal has not returned yet, it still returns 0. */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
 /* [fast] The state is consistent and stays so until the next ckpt_guard: the daemon may copy it.

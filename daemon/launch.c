@@ -1199,7 +1199,7 @@ static void maybe_ready(struct launch *l)
 		if (!snap_in_slot(l, i))
 			slot_give(l, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
-	atomic_store(&l->page->joined, 1); /* before a rank may know that it is ready */
+	atomic_store(&l->page->joined, epoch); /* before a rank may know that it is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
 	restore_try(l);

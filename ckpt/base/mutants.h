@@ -213,6 +213,7 @@
 	X(AVERAGE_UNGUARDED, daemon, "averages are made of guarded steps") \
 	X(AVERAGE_IN_PLACE, daemon, "an average is made out of place, from the step before") \
 	X(GATE_PER_RANK, daemon, "a step that is not finite is left out by all ranks") \
+	X(SEAL_MISSED, client, "ckpt_seal returns when its epoch was ready, whoever has begun the next") \
 	X(SEAL_EARLY, daemon, "a slot is sealed when the averages of all ranks are made") \
 	X(CHAIN_UNCHECKED, daemon, "averages are taken over from a slot of the same declaration") \
 	X(PASSED_AGAIN, move, "a part that is written anew is not walked anew") \

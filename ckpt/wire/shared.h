@@ -154,8 +154,8 @@
  *
  * The word belongs to the ranks, and the daemon does not use it. It need not move to the page of
  * the next daemon, because pages stay mapped: the ranks of a launch use, for ever, the oldest page
- * on which all of them have met (`joined`, which the daemon stores when an epoch is ready for the
- * first time and never takes back). It is the same page for every rank, because no rank can be
+ * on which all of them have met (`joined`, which the daemon stores whenever an epoch is ready and
+ * never takes back). It is the same page for every rank, because no rank can be
  * replaced within a launch. Before there is one, a rank uses the oldest page that it has, or its
  * own word if it has none. By A and B the rank carries that word to the first page on which all
  * have met.
@@ -349,7 +349,9 @@ struct shared_job {
 	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
 	 * to before the first byte of each */
 	_Atomic uint32_t fills;
-	/* daemon: 1 since all ranks have been ready at the same time; see LAST above */
+	/* daemon: the newest epoch in which all ranks have been ready at the same time; 0: there was
+	 * none yet. See LAST above. A rank that still waits for it in ckpt_seal when another rank
+	 * has begun the next one waits no longer. */
 	_Atomic uint32_t joined;
 	_Atomic uint64_t last; /* clients: see LAST above */
 };

@@ -3,6 +3,7 @@
  * test_daemon_attr.c - ckpt_attr: which attributes a step has, when they change, what is refused,
  * and that thousands of them cost nothing that a person notices.
  */
+#include "ckpt/client/handle.h"
 #include "ckpt/wire/attributes.h"
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
@@ -109,6 +110,29 @@ TEST(the_attributes_of_rank_0_are_stored)
 {
 	launch_of(plan("whose", "fsdp=3"), each_its_own, NULL);
 	assert_string_equal(attrs_of("whose", 1), "of 0= whose=of 0");
+}
+
+/* The slower rank still waits for the epoch that the faster one has already left. */
+TEST(a_rank_that_seals_anew_at_once_leaves_none_behind)
+{
+	struct plan_of_job p = plan("anew", "fsdp=2");
+	struct rank r[2] = { 0 };
+
+	for (uint32_t i = 0; i < 2; i++) {
+		must_attach(&r[i], &p, i);
+		must_declare(&r[i]);
+		MUST(rank_seal(&r[i], 0) >= 0);
+	}
+	must_seal(&r[0]);
+	must_attr(&r[0], "git", "cafe");
+	assert_int_equal(rank_seal(&r[0], 0), CKPT_SKIPPED);
+	assert_soon(atomic_load(&atomic_load(&r[0].c->link)->job->ready_epoch) == 0);
+	must_seal(&r[1]); /* the first epoch */
+	must_attr(&r[1], "git", "cafe");
+	must_seal(&r[1]);
+	must_seal(&r[0]);
+	assert_int_equal(atomic_load(&atomic_load(&r[1].c->link)->job->ready_epoch), 2);
+	ranks_close(r, 2);
 }
 
 TEST(thousands_of_aliases_are_kept)
