@@ -171,8 +171,11 @@ static int load_step(struct load *x, const struct source_dir *dir, int fd, bool 
 	const struct daemon_opts *o = &x->l->job->d->opts;
 	struct checkpoint *saved = NULL;
 	struct move_files files;
-	int rc = some ? format_native.open_some(dir, load_choose, x, &saved, &x->err)
-		      : format_native.open(dir, &saved, NULL, NULL, &x->err);
+	int rc = some ? format_native.open(&(struct format_open){ .dir = dir,
+								  .choose = load_choose,
+								  .choose_arg = x },
+					   &saved, &x->err)
+		      : format_native.open(&(struct format_open){ .dir = dir }, &saved, &x->err);
 
 	if (rc == 0)
 		rc = store_step_same(step->dir, step->id, saved, &x->err);

@@ -848,7 +848,7 @@ static int seed_open(const struct io_ops *ops, int fd, struct source_dir *dir,
 
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "it cannot be read");
-	rc = format_native.open(dir, ret, NULL, NULL, err);
+	rc = format_native.open(&(struct format_open){ .dir = dir }, ret, err);
 	if (rc < 0)
 		store_source_dir_close(dir);
 	return rc;

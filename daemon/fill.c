@@ -607,8 +607,12 @@ static int no_file(int rc)
 static int files_open(struct restore *x, bool some)
 {
 	struct filling *f = &x->f;
-	int rc = some ? format_native.open_some(&f->dir, choose_parts, x, &f->saved, &x->err)
-		      : format_native.open(&f->dir, &f->saved, NULL, NULL, &x->err);
+	int rc = some ? format_native.open(&(struct format_open){ .dir = &f->dir,
+								  .choose = choose_parts,
+								  .choose_arg = x },
+					   &f->saved, &x->err)
+		      : format_native.open(&(struct format_open){ .dir = &f->dir }, &f->saved,
+					   &x->err);
 
 	rc = no_file(rc);
 	x->damaged = stays_damaged(rc);

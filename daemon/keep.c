@@ -142,7 +142,9 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 		return ckpt_error_errno(err, -rc, "cannot read step %" PRIu64, st->step);
 	x->fault[0] = 0;
 	store_source_dir_fresh(&dir);
-	rc = format_native.open(&dir, &saved, verify_fault, x, err);
+	rc = format_native.open(
+		&(struct format_open){ .dir = &dir, .fault = verify_fault, .fault_arg = x }, &saved,
+		err);
 	if (rc == 0)
 		rc = move_open(ops, step_fd, saved, true, x->d->opts.engine, &files, err);
 	if (rc == 0) {

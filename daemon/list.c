@@ -259,7 +259,8 @@ static int disk_list(const struct listing *x, const struct pin *pin, int fd, str
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot open the directory of step %llu",
 					(unsigned long long)pin->step);
-	rc = format_native.open_some(&dir, no_part, NULL, &saved, err);
+	rc = format_native.open(&(struct format_open){ .dir = &dir, .choose = no_part }, &saved,
+				err);
 	if (rc == 0)
 		rc = store_step_same(pin->dir, pin->id, saved, err);
 	for (uint32_t i = 0; rc == 0 && i < saved->table.ntensor; i++)

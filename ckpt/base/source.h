@@ -14,11 +14,17 @@ struct source {
 	void (*close)(void *ctx);				       /* may be NULL */
 };
 
+enum source_kind { SOURCE_FILE, SOURCE_DIR, SOURCE_OTHER };
+/* != 0 ends the listing and is returned */
+typedef int source_entry_fn(void *arg, const char *name, enum source_kind kind);
+
+/* Names are "a", or "a/b" beneath the directory; they neither begin with '/' nor have "." or ".." in
+ * them (-EINVAL). open, read and list: any thread. */
 struct source_dir {
 	void *ctx;
-	/* -ENOENT, -EISDIR, ... ; names are single components */
-	int (*open)(void *ctx, const char *name, struct source *ret);
-	/* every entry but . and .. ; is_file: a regular file. each != 0 ends it and is returned */
-	int (*list)(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg);
+	const char *entry; /* the file in it that a person named; NULL: the directory */
+	int (*open)(void *ctx, const char *name, struct source *ret); /* -ENOENT, -EISDIR, ... */
+	/* every entry but . and .. of sub, "" for the directory itself */
+	int (*list)(void *ctx, const char *sub, source_entry_fn *each, void *arg);
 };
 #endif

@@ -7,7 +7,7 @@
 #ifndef CKPT_CLI_AVERAGE_SEEN_H
 #define CKPT_CLI_AVERAGE_SEEN_H
 #include "ckpt/cli/cli.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include "ema/spec.h"
 
 #define AVERAGES_HEALTH "ckpt.health:ema." /* of an attribute; the name of the average follows */

@@ -362,7 +362,7 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", c->dir.path);
-	rc = format_native.open(&dir, &k, NULL, NULL, err);
+	rc = format_native.open(&(struct format_open){ .dir = &dir }, &k, err);
 	store_source_dir_close(&dir);
 	if (rc)
 		return rc;

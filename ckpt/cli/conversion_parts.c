@@ -8,7 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include "ckpt/table/target.h"
 #include "formats/native/native.h"
 #include <stdio.h>

@@ -70,13 +70,14 @@ static bool is_inside(int fd, const struct stat *top)
 
 static bool is_checkpoint(const struct io_ops *ops, int fd)
 {
+	char looked[FORMAT_LOOKED];
 	struct source_dir dir;
 	bool yes = false;
 
 	if (store_source_dir(ops, fd, &dir))
 		return false;
 	for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-		yes = cli_formats[i]->probe(&dir) > 0;
+		yes = cli_formats[i]->probe(&dir, looked) > 0;
 	store_source_dir_close(&dir);
 	return yes;
 }

@@ -2,7 +2,7 @@
 /* file_account.h - what every byte of a checkpoint's files is for. Used by show --files and stats. */
 #ifndef CKPT_CLI_FILE_ACCOUNT_H
 #define CKPT_CLI_FILE_ACCOUNT_H
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 /* data + padding + metadata == the file's bytes. */
 struct file_account {

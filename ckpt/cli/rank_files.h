@@ -18,7 +18,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/io/io.h"
 #include "ckpt/move/move.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include "formats/safetensors/safetensors.h"
 
 #define RANK_FILE_NAME_MAX 64

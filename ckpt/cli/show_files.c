@@ -71,13 +71,13 @@ static bool is_data_file(const struct checkpoint *k, const char *name)
 	return false;
 }
 
-static int take_other(void *arg, const char *name, int is_file)
+static int take_other(void *arg, const char *name, enum source_kind kind)
 {
 	struct others *o = arg;
 	struct source src = { 0 };
 	int rc;
 
-	if (!is_file || o->n == OTHERS_MAX || strlen(name) >= sizeof o->file->name ||
+	if (kind != SOURCE_FILE || o->n == OTHERS_MAX || strlen(name) >= sizeof o->file->name ||
 	    is_data_file(o->s->ckpt, name))
 		return 0;
 	rc = o->s->dir.open(o->s->dir.ctx, name, &src);
@@ -194,7 +194,7 @@ int show_files(struct cli *c, const struct subject *s)
 		free(others.file);
 		return cli_fail(c, -ENOMEM, NULL, NULL);
 	}
-	rc = s->dir.list(s->dir.ctx, take_other, &others);
+	rc = s->dir.list(s->dir.ctx, "", take_other, &others);
 	qsort(others.file, others.n, sizeof *others.file, other_compare);
 	if (!rc)
 		put_files(c, s, a, &others);

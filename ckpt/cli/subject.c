@@ -65,11 +65,12 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
+	char looked[FORMAT_LOOKED];
 	int rc;
 
 	s->format = cli_formats[0];
 	for (uint32_t i = 0; cli_formats[i]; i++) {
-		rc = cli_formats[i]->probe(&s->dir);
+		rc = cli_formats[i]->probe(&s->dir, looked);
 
 		if (rc == -EACCES || rc == -EPERM)
 			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
@@ -78,12 +79,13 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 			break;
 		}
 	}
-	if (s->choose && s->format->open_some)
-		rc = s->format->open_some(&s->dir, s->choose, s->choose_arg, &s->ckpt, err);
-	else
-		rc = (s->partial && s->format->open_partial
-			      ? s->format->open_partial
-			      : s->format->open)(&s->dir, &s->ckpt, fault, arg, err);
+	rc = s->format->open(&(struct format_open){ .dir = &s->dir,
+						    .partial = s->partial,
+						    .choose = s->choose,
+						    .choose_arg = s->choose_arg,
+						    .fault = fault,
+						    .fault_arg = arg },
+			     &s->ckpt, err);
 	if (rc)
 		return subject_damage(rc);
 	return s->ref.dir[0] ? store_step_same(s->ref.dir, s->ref.id, s->ckpt, err) : 0;
@@ -210,6 +212,7 @@ void subject_close(struct subject *s)
 
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
+	char looked[FORMAT_LOOKED];
 	struct subject s;
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bool yes = false;
@@ -218,7 +221,7 @@ bool subject_is_checkpoint(struct cli *c, const char *path)
 		return false;
 	if (!subject_take(&s, c->ops, fd, path, NULL))
 		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-			yes = cli_formats[i]->probe(&s.dir) > 0;
+			yes = cli_formats[i]->probe(&s.dir, looked) > 0;
 	subject_close(&s);
 	return yes;
 }

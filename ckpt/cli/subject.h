@@ -5,7 +5,7 @@
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
 #include "ckpt/store/store.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 extern const struct format *const cli_formats
 	[]; /* all that are linked in; NULL ends. The first is what stores are written in */
@@ -22,7 +22,7 @@ struct subject {
 	struct source_dir dir;
 	bool has_dir;
 	const struct format *format;
-	bool partial;		  /* set before subject_open: as open_partial of table/format.h */
+	bool partial;		  /* set before subject_open: as open_partial of formats/format.h */
 	format_choose_fn *choose; /* the same: as open_some; NULL: all */
 	void *choose_arg;
 	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
@@ -60,7 +60,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);
-/* The same for verbs that need some of the data, as open_some of table/format.h (all of it where the
+/* The same for verbs that need some of the data, as open_some of formats/format.h (all of it where the
  * format cannot). choose tells why itself when it refuses, with -ECANCELED: then -1. */
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s);

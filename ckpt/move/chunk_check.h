@@ -7,7 +7,7 @@
  */
 #ifndef CKPT_MOVE_CHUNK_CHECK_H
 #define CKPT_MOVE_CHUNK_CHECK_H
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 #define CHUNK_PLAIN_LOG2 20
 

@@ -9,7 +9,7 @@
  */
 #ifndef CKPT_MOVE_DAMAGE_H
 #define CKPT_MOVE_DAMAGE_H
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 struct damage_range;
 struct damage {

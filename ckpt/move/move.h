@@ -9,7 +9,7 @@
 #include "ckpt/io/io.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/window.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include "formats/native/native.h"
 
 #define MOVE_BLOCK (8u << 20) /* bytes of one read or write */

@@ -10,7 +10,7 @@
 #ifndef CKPT_PLAN_LOAD_COST_H
 #define CKPT_PLAN_LOAD_COST_H
 #include "ckpt/plan/flow.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 struct load_rank {
 	uint64_t bytes;	     /* it holds: its shares and the blobs that it carries */

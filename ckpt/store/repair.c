@@ -201,7 +201,7 @@ struct overlay {
 	const struct source_dir *under;
 	const uint8_t *bytes;
 	uint64_t len;
-	int (*each)(void *arg, const char *name, int is_file);
+	source_entry_fn *each;
 	void *arg;
 };
 
@@ -225,22 +225,22 @@ static int overlay_open(void *ctx, const char *name, struct source *ret)
 	return 0;
 }
 
-static int overlay_entry(void *arg, const char *name, int is_file)
+static int overlay_entry(void *arg, const char *name, enum source_kind kind)
 {
 	const struct overlay *o = arg;
 
 	if (strncmp(name, STORE_MANIFEST, sizeof STORE_MANIFEST - 1) == 0)
 		return 0; /* the damaged one, and what earlier repairs left */
-	return o->each(o->arg, name, is_file);
+	return o->each(o->arg, name, kind);
 }
 
-static int overlay_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
+static int overlay_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
 	struct overlay *o = ctx;
 
 	o->each = each;
 	o->arg = arg;
-	return o->under->list(o->under->ctx, overlay_entry, o);
+	return o->under->list(o->under->ctx, sub, overlay_entry, o);
 }
 
 /* All of the directory but its data, read with the new MANIFEST as any reader would. */
@@ -250,7 +250,7 @@ static int overlay_check(const struct source_dir *under, const void *bytes, uint
 	struct overlay o = { .under = under, .bytes = bytes, .len = len };
 	struct source_dir dir = { .ctx = &o, .open = overlay_open, .list = overlay_list };
 	struct checkpoint *c = NULL;
-	int r = format_native.open(&dir, &c, NULL, NULL, err);
+	int r = format_native.open(&(struct format_open){ .dir = &dir }, &c, err);
 
 	checkpoint_free(c);
 	return r;
@@ -443,7 +443,7 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 		return r;
 	r = store_source_dir(x->s->ops, fd, &dir);
 	if (!r) {
-		r = format_native.open(&dir, &c, NULL, NULL, err);
+		r = format_native.open(&(struct format_open){ .dir = &dir }, &c, err);
 		store_source_dir_close(&dir);
 	}
 	checkpoint_free(c);

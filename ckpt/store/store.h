@@ -34,7 +34,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/io/io.h"
 #include "ckpt/store/links.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include "formats/native/native.h"
 
 #define STORE_DIR_MAX 80 /* bytes of an entry of the job directory, with its zero */

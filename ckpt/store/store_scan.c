@@ -77,28 +77,31 @@ static int dir_source_open(void *ctx, const char *name, struct source *ret)
 
 struct dir_listing {
 	const struct dir_source *dir;
-	int (*each)(void *arg, const char *name, int is_file);
+	source_entry_fn *each;
 	void *arg;
 };
 
 static int dir_source_entry(void *arg, const char *name, unsigned char d_type)
 {
 	const struct dir_listing *l = arg;
-	bool is_file = d_type == DT_REG;
+	enum source_kind kind = d_type == DT_REG   ? SOURCE_FILE
+				: d_type == DT_DIR ? SOURCE_DIR
+						   : SOURCE_OTHER;
 	struct source src;
 
 	if (d_type == DT_UNKNOWN && store_source_open(l->dir->ops, l->dir->fd, name, &src) == 0) {
-		is_file = true;
+		kind = SOURCE_FILE;
 		src.close(src.ctx);
 	}
-	return l->each(l->arg, name, is_file);
+	return l->each(l->arg, name, kind);
 }
 
-static int dir_source_list(void *ctx, int (*each)(void *arg, const char *name, int is_file),
-			   void *arg)
+static int dir_source_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
 	struct dir_listing l = { .dir = ctx, .each = each, .arg = arg };
 
+	if (*sub)
+		return -EINVAL;
 	return l.dir->ops->list(l.dir->ops->ctx, l.dir->fd, dir_source_entry, &l);
 }
 

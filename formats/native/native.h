@@ -14,7 +14,7 @@
 #define FORMATS_NATIVE_H
 #include "ckpt/base/container.h"
 #include "ckpt/table/encode.h"
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 
 #define NATIVE_CHUNK_LOG2 20
 #define NATIVE_ALIGN_LOG2 12

@@ -1439,19 +1439,19 @@ static int foreign_add(struct checkpoint *c, const char *name)
 }
 
 /* What nobody here made is no damage: an editor's backup, what a file server keeps, a lost+found. */
-static int entry_check(void *arg, const char *name, int is_file)
+static int entry_check(void *arg, const char *name, enum source_kind kind)
 {
 	struct opening *o = arg;
 	bool known = !strcmp(name, NATIVE_MANIFEST) ||
 		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 
-	if (is_file && native_entry(name) == NATIVE_SPENT)
+	if (kind == SOURCE_FILE && native_entry(name) == NATIVE_SPENT)
 		return 0;
 	if (!known && MUTANT(FOREIGN_IS_DAMAGE))
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it does not belong here");
 	if (!known)
 		return foreign_add(o->m.c, name);
-	if (!is_file)
+	if (kind != SOURCE_FILE)
 		fault(&o->rd, -EUCLEAN, "unexpected", name, "", 0, 0, "it is not a regular file");
 	return 0;
 }
@@ -1590,7 +1590,7 @@ static int directory_read(struct opening *o)
 			return r;
 		bad |= r;
 	}
-	r = o->choose ? 0 : o->dir->list(o->dir->ctx, entry_check, o);
+	r = o->choose ? 0 : o->dir->list(o->dir->ctx, "", entry_check, o);
 	if (r == -ENOMEM)
 		return r;
 	if (r < 0)
@@ -1642,9 +1642,13 @@ static int outcome(struct reader *rd, int r, struct ckpt_err *err)
 	return ckpt_errlist_end(&rd->list, err, "%s", what);
 }
 
-static int native_open(struct opening *o, bool partial, struct checkpoint **ret,
-		       struct ckpt_err *err)
+static int native_open(const struct format_open *how, struct checkpoint **ret, struct ckpt_err *err)
 {
+	struct opening o = { .rd = { .fault = how->fault, .arg = how->fault_arg },
+			     .dir = how->dir,
+			     .choose = how->choose,
+			     .choose_arg = how->choose_arg,
+			     .err = err };
 	struct checkpoint *c = calloc(1, sizeof *c);
 	int r;
 
@@ -1652,77 +1656,67 @@ static int native_open(struct opening *o, bool partial, struct checkpoint **ret,
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
-	o->m.rd = &o->rd;
-	o->m.c = c;
-	o->err = err;
-	r = directory_read(o);
-	r = o->refusal ? o->refusal : outcome(&o->rd, r, err);
-	envelope_free(&o->m.env);
-	arena_free(&o->rd.room);
-	table_free(&o->declared);
-	free(o->sorted);
-	free(o->needed);
-	free(o->named);
-	ckpt_errlist_free(&o->rd.list);
-	if (r < 0 && !(partial && r != -ENOMEM && c->table.sealed && c->nfile))
+	o.m.rd = &o.rd;
+	o.m.c = c;
+	r = directory_read(&o);
+	r = o.refusal ? o.refusal : outcome(&o.rd, r, err);
+	envelope_free(&o.m.env);
+	arena_free(&o.rd.room);
+	table_free(&o.declared);
+	free(o.sorted);
+	free(o.needed);
+	free(o.named);
+	ckpt_errlist_free(&o.rd.list);
+	if (r < 0 && !(how->partial && r != -ENOMEM && c->table.sealed && c->nfile))
 		checkpoint_free(c);
 	else
 		*ret = c;
 	return r;
 }
 
-static int open_whole(const struct source_dir *dir, struct checkpoint **ret,
-		      format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
-{
-	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
-
-	return native_open(&o, false, ret, err);
-}
-
-static int open_partial(const struct source_dir *dir, struct checkpoint **ret,
-			format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
-{
-	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
-
-	return native_open(&o, true, ret, err);
-}
-
-static int open_some(const struct source_dir *dir, format_choose_fn *choose, void *choose_arg,
-		     struct checkpoint **ret, struct ckpt_err *err)
-{
-	struct opening o = { .dir = dir, .choose = choose, .choose_arg = choose_arg };
-
-	return native_open(&o, false, ret, err);
-}
-
-static int is_part(void *arg, const char *name, int is_file)
+static int is_part(void *arg, const char *name, enum source_kind kind)
 {
 	size_t n = strlen(name);
 
 	(void)arg;
-	return is_file && n > 5 && name[0] == 'w' && !strcmp(name + n - 5, ".part");
+	return kind == SOURCE_FILE && n > 5 && name[0] == 'w' && !strcmp(name + n - 5, ".part");
 }
 
-/* By names alone: a damaged MANIFEST is ours to complain about, and so are parts without one. */
-static int native_probe(const struct source_dir *dir)
+static bool has_magic(const struct source *src)
+{
+	char magic[sizeof CONTAINER_HEAD_MAGIC - 1];
+
+	return src->bytes >= sizeof magic && src->read(src->ctx, magic, sizeof magic, 0) == 0 &&
+	       !memcmp(magic, CONTAINER_HEAD_MAGIC, sizeof magic);
+}
+
+/* Parts without a MANIFEST, or beside a damaged one, are ours to complain about; a file called MANIFEST
+ * is not, if it is something else. */
+static int native_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
 {
 	struct source src = { 0 };
-	int r = dir->open(dir->ctx, NATIVE_MANIFEST, &src);
+	int r = dir->entry ? -ENOENT : dir->open(dir->ctx, NATIVE_MANIFEST, &src);
+	bool is = r == 0 && has_magic(&src);
 
-	if (r == -ENOENT)
-		return dir->list(dir->ctx, is_part, NULL);
-	if (r < 0)
+	snprintf(looked, FORMAT_LOOKED, "%s",
+		 dir->entry ? "it has directories alone"
+		 : r == 0   ? NATIVE_MANIFEST " is another program's, and no part (w*.part)"
+			    : "no " NATIVE_MANIFEST " and no part (w*.part)");
+	if (r == 0)
+		source_close(&src);
+	if (r < 0 && r != -ENOENT && r != -EISDIR)
 		return r;
-	source_close(&src);
-	return 1;
+	if (is || dir->entry)
+		return is ? 75 : 0;
+	r = dir->list(dir->ctx, "", is_part, NULL);
+	return r > 0 ? 25 : r;
 }
 
 const struct format format_native = {
 	.name = "native",
+	.about = "ckptd's own: a directory of parts and a MANIFEST",
 	.probe = native_probe,
-	.open = open_whole,
-	.open_partial = open_partial,
-	.open_some = open_some,
+	.open = native_open,
 };
 
 static int parts_each(const struct manifest *m, native_part_fn *each, void *arg)

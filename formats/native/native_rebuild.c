@@ -228,7 +228,7 @@ static int set_aside(struct rebuilding *b)
 	return 0;
 }
 
-static int entry_add(void *arg, const char *name, int is_file)
+static int entry_add(void *arg, const char *name, enum source_kind kind)
 {
 	struct rebuilding *b = arg;
 	struct loaded l = { .map = { .nsect = 0 } };
@@ -238,7 +238,7 @@ static int entry_add(void *arg, const char *name, int is_file)
 
 	if (native_entry(name) != NATIVE_PART)
 		return 0;
-	if (!is_file) {
+	if (kind != SOURCE_FILE) {
 		(void)ckpt_error(b->err, -EUCLEAN, "%.80s is not a regular file", name);
 		return set_aside(b);
 	}
@@ -338,7 +338,7 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 {
 	struct native_info info = { .job = job, .step = step };
 	struct hash128 of_job = container_job(job);
-	int r = b->dir->list(b->dir->ctx, entry_add, b);
+	int r = b->dir->list(b->dir->ctx, "", entry_add, b);
 
 	if (r && !b->err->msg[0])
 		return ckpt_error_errno(b->err, -r, "it cannot be listed");

@@ -424,7 +424,8 @@ static void manifest(const char *model)
 		struct checkpoint *k;
 		uint64_t ns = now_ns();
 
-		if (format_native.open_some(&dir, choose_none, NULL, &k, &err))
+		if (format_native.open(&(struct format_open){ .dir = &dir, .choose = choose_none },
+				       &k, &err))
 			die("%s", err.msg);
 		say("manifest_read", now_ns() - ns);
 		if (k->table.ntensor != t.ntensor || k->nfile != info.world)

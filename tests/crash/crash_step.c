@@ -484,7 +484,7 @@ static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash
 
 	if (store_source_dir(ops, dirfd, &dir))
 		return false;
-	good = format_native.open(&dir, &c, NULL, NULL, &err) == 0;
+	good = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err) == 0;
 	store_source_dir_close(&dir);
 	if (!good)
 		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);

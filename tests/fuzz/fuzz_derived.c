@@ -77,7 +77,7 @@ static void derived_plan(void)
 	struct plan p;
 	uint64_t at = 0;
 
-	if (format_native.open(&d, &c, NULL, NULL, &err) < 0)
+	if (format_native.open(&(struct format_open){ .dir = &d }, &c, &err) < 0)
 		return;
 	assert(table_add_place(&dst, &place, NULL, NULL) == 0);
 	for (uint32_t i = 0; i < c->table.ntensor; i++) {

@@ -179,7 +179,10 @@ static void native_try_some(bool whole)
 	struct ckpt_err err;
 
 	for (uint32_t bits = 0; bits < 4; bits++) {
-		int r = format_native.open_some(&d, native_choose, &bits, &c, &err);
+		int r = format_native.open(&(struct format_open){ .dir = &d,
+								  .choose = native_choose,
+								  .choose_arg = &bits },
+					   &c, &err);
 
 		assert((r < 0) == !c && (!whole || !r));
 		assert(r == 0 || (err.code == r && *err.msg));
@@ -194,7 +197,9 @@ static void native_try(void)
 	struct checkpoint *c;
 	struct ckpt_err err;
 	uint64_t faults = 0;
-	int r = format_native.open(&d, &c, native_fault, &faults, &err);
+	int r = format_native.open(
+		&(struct format_open){ .dir = &d, .fault = native_fault, .fault_arg = &faults }, &c,
+		&err);
 
 	assert((r < 0) == (faults > 0) && (r < 0) == !c);
 	assert(r == 0 || (err.code == r && *err.msg));

@@ -180,7 +180,9 @@ static struct checkpoint *open_dir(int fd)
 	struct ckpt_err err = { 0 };
 
 	MUST(store_source_dir(&io_ops_posix, fd, &dir) == 0);
-	MUST_OK(format_native.open(&dir, &c, fault_print, NULL, &err), &err);
+	MUST_OK(format_native.open(&(struct format_open){ .dir = &dir, .fault = fault_print }, &c,
+				   &err),
+		&err);
 	store_source_dir_close(&dir);
 	return c;
 }

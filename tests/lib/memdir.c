@@ -68,13 +68,13 @@ static int memdir_open_at(void *ctx, const char *name, struct source *ret)
 	return 0;
 }
 
-static int memdir_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
+static int memdir_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
 	struct memdir *d = ctx;
-	int r = 0;
+	int r = *sub ? -ENOENT : 0;
 
 	for (uint32_t i = 0; !r && i < d->n; i++)
-		r = each(arg, d->file[i].name, !d->file[i].folder);
+		r = each(arg, d->file[i].name, d->file[i].folder ? SOURCE_OTHER : SOURCE_FILE);
 	return r;
 }
 

@@ -100,7 +100,7 @@ static int try_open(const char *path, struct opened *ret)
 	if (ret->fd < 0)
 		return -ENOENT;
 	assert_int_equal(store_source_dir(&io_ops_posix, ret->fd, &dir), 0);
-	rc = format_native.open(&dir, &ret->k, NULL, NULL, &err);
+	rc = format_native.open(&(struct format_open){ .dir = &dir }, &ret->k, &err);
 	store_source_dir_close(&dir);
 	if (rc) {
 		print_error("%s: %s\n", path, err.msg);

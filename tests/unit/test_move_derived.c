@@ -876,7 +876,8 @@ TEST(a_master_that_begins_inside_an_element_is_the_twin_of_nothing)
 		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
 		assert_ok_err(handmade_commit(&p, &err), &err);
 		dir = memdir_source(&p.d);
-		assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), off ? -EPROTO : 0);
+		assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err),
+				 off ? -EPROTO : 0);
 		if (off)
 			assert_non_null(strstr(err.msg, "derived from nothing in this file"));
 		checkpoint_free(c);

@@ -103,16 +103,16 @@ static inline int disk_source_open(void *ctx, const char *name, struct source *r
 	return 0;
 }
 
-static inline int disk_source_list(void *ctx, int (*each)(void *arg, const char *name, int is_file),
-				   void *arg)
+static inline int disk_source_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
 	DIR *dir = fdopendir(openat(((struct disk *)ctx)->fd, ".", O_RDONLY | O_DIRECTORY));
 	int r = 0;
 
+	(void)sub;
 	assert_non_null(dir);
 	for (struct dirent *e; r == 0 && (e = readdir(dir));)
 		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			r = each(arg, e->d_name, 1);
+			r = each(arg, e->d_name, SOURCE_FILE);
 	closedir(dir);
 	return r;
 }
@@ -124,7 +124,7 @@ static inline struct checkpoint *disk_open(struct disk *d)
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
 
-	assert_ok_err(format_native.open(&dir, &c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err), &err);
 	return c;
 }
 

@@ -192,7 +192,7 @@ TEST(bytes_are_moved_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &d }, &m.c, &err), &err);
 	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	m.want = malloc(rank0.mem_bytes);
 	assert_non_null(m.want);
@@ -254,7 +254,7 @@ TEST(damage_is_told_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &d }, &m.c, &err), &err);
 	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	for (uint32_t i = 0; i < m.c->nfile; i++)
 		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)

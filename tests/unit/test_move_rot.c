@@ -144,7 +144,7 @@ static void scene_make(struct scene *s, const char *test)
 	dir_copy(&s->bad, &s->good);
 	s->ops = memdir_io(&s->bad);
 	dir = memdir_source(&s->good);
-	assert_ok_err(format_native.open(&dir, &s->c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &dir }, &s->c, &err), &err);
 	for (uint32_t i = 0; i < s->good.n; i++) {
 		regions_of(s, i);
 		all += s->good.file[i].len;
@@ -268,7 +268,10 @@ static void look(struct scene *s, struct look *k, bool data)
 	int e;
 
 	k->s = s;
-	e = format_native.open_partial(&dir, &c, on_fault, k, &err);
+	e = format_native.open(
+		&(struct format_open){
+			.dir = &dir, .partial = true, .fault = on_fault, .fault_arg = k },
+		&c, &err);
 	assert_int_equal(e<0, k->n> k->nodd);
 	if (c && data) {
 		uint32_t before = k->n - k->nodd;
@@ -295,7 +298,7 @@ static int restore(struct scene *s)
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
 	struct move_files f;
-	int e = format_native.open(&dir, &c, NULL, NULL, &err);
+	int e = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err);
 
 	for (uint32_t i = 0; i < s->c->nfile; i++)
 		memset(s->memory[i], PATTERN, s->c->file[i].raw_bytes);

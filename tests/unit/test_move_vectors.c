@@ -263,7 +263,7 @@ static void refused(struct disk *d, const char *words)
 	const struct source_dir dir =
 		ROW(.ctx = d, .open = disk_source_open, .list = disk_source_list);
 	struct checkpoint *c;
-	int r = format_native.open(&dir, &c, NULL, NULL, &err);
+	int r = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err);
 
 	assert_null(c);
 	if (r != -EPROTONOSUPPORT || !strstr(err.msg, words))

@@ -504,7 +504,7 @@ TEST(the_worked_example_is_what_is_written)
 	struct ckpt_err err;
 
 	tiny_checkpoint(&d);
-	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), 0);
+	assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err), 0);
 	checkpoint_free(c);
 	for (uint32_t i = 0; i < d.n; i++) {
 		static const char *const marks[] = { "const part", "main part", NATIVE_MANIFEST };

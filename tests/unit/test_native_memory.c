@@ -43,7 +43,7 @@ static int act_open(void *arg, struct ckpt_err *err)
 {
 	struct source_dir d = memdir_source(&dir);
 	struct checkpoint *c;
-	int r = format_native.open(&d, &c, NULL, arg, err);
+	int r = format_native.open(&(struct format_open){ .dir = &d, .fault_arg = arg }, &c, err);
 
 	assert_int_equal(r < 0, c == NULL);
 	if (c)
@@ -57,7 +57,8 @@ static int act_open_partial(void *arg, struct ckpt_err *err)
 {
 	struct source_dir d = memdir_source(&dir);
 	struct checkpoint *c;
-	int r = format_native.open_partial(&d, &c, NULL, arg, err);
+	int r = format_native.open(
+		&(struct format_open){ .dir = &d, .partial = true, .fault_arg = arg }, &c, err);
 
 	assert_int_equal(r < 0, c == NULL);
 	checkpoint_free(c);
@@ -76,7 +77,10 @@ static int act_open_torn(void *arg, struct ckpt_err *err)
 	struct source_dir d = memdir_source(arg);
 	struct checkpoint *c;
 	uint32_t n = 0;
-	int r = format_native.open_partial(&d, &c, count_fault, &n, err);
+	int r = format_native.open(
+		&(struct format_open){
+			.dir = &d, .partial = true, .fault = count_fault, .fault_arg = &n },
+		&c, err);
 
 	assert_int_equal(r == -ENOMEM, c == NULL);
 	assert_true(r < 0);
@@ -104,7 +108,9 @@ static int act_open_some(void *arg, struct ckpt_err *err)
 {
 	struct source_dir d = memdir_source(&dir);
 	struct checkpoint *c;
-	int r = format_native.open_some(&d, choose_one, arg, &c, err);
+	int r = format_native.open(
+		&(struct format_open){ .dir = &d, .choose = choose_one, .choose_arg = arg }, &c,
+		err);
 
 	assert_int_equal(r < 0, c == NULL);
 	if (c)
@@ -324,7 +330,7 @@ static int act_several_open(void *arg, struct ckpt_err *err)
 {
 	struct source_dir d = memdir_source(&several.d);
 	struct checkpoint *c;
-	int r = format_native.open(&d, &c, NULL, arg, err);
+	int r = format_native.open(&(struct format_open){ .dir = &d, .fault_arg = arg }, &c, err);
 
 	assert_int_equal(r < 0, c == NULL);
 	if (c)

@@ -136,7 +136,9 @@ static void expect(char verdict, const char *what)
 	struct told told = { 0 };
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
-	int r = format_native.open(&dir, &c, on_fault, &told, &err);
+	int r = format_native.open(
+		&(struct format_open){ .dir = &dir, .fault = on_fault, .fault_arg = &told }, &c,
+		&err);
 
 	if (r != code)
 		fail_msg("%s: %d, should be %c (%d): %s", what, r, verdict, code, err.msg);

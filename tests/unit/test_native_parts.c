@@ -43,7 +43,9 @@ static int open_it(struct handmade *p, struct checkpoint **ret)
 
 	told = (struct told){ .n = 0 };
 	err = (struct ckpt_err){ 0 };
-	return format_native.open(&dir, ret, on_fault, &told, &err);
+	return format_native.open(
+		&(struct format_open){ .dir = &dir, .fault = on_fault, .fault_arg = &told }, ret,
+		&err);
 }
 
 static void stored(struct handmade *p, const struct format_file *f, uint64_t raw, uint8_t *to,

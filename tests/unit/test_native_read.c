@@ -62,7 +62,8 @@ static int try_open(struct memdir *d, struct found *x, struct ckpt_err *err,
 
 	*x = (struct found){ .n = 0 };
 	*err = (struct ckpt_err){ 0 };
-	r = format_native.open(&dir, ret, on_fault, x, err);
+	r = format_native.open(
+		&(struct format_open){ .dir = &dir, .fault = on_fault, .fault_arg = x }, ret, err);
 	assert_true(r == 0 || x->n > 0);
 	assert_int_equal(r < 0, *ret == NULL);
 	assert_int_equal(err->code, r);
@@ -234,14 +235,19 @@ TEST(the_summary_says_what_the_whole_says)
 TEST(probe_knows_a_checkpoint_a_torn_one_and_a_stranger)
 {
 	struct source_dir dir = memdir_source(&D);
+	char looked[FORMAT_LOOKED];
 
-	assert_int_equal(format_native.probe(&dir), 0);
+	assert_int_equal(format_native.probe(&dir, looked), 0);
+	assert_string_equal(looked, "no MANIFEST and no part (w*.part)");
 	memdir_add(&D, "model.safetensors", "x", 1);
-	assert_int_equal(format_native.probe(&dir), 0);
+	memdir_add(&D, NATIVE_MANIFEST, "something else", 14);
+	assert_int_equal(format_native.probe(&dir, looked), 0);
+	assert_non_null(strstr(looked, "another program's"));
+	memdir_clear(&D);
 	memdir_checkpoint(&D, &plain);
-	assert_int_equal(format_native.probe(&dir), 1);
+	assert_int_equal(format_native.probe(&dir, looked), 75);
 	memdir_remove(&D, NATIVE_MANIFEST);
-	assert_int_equal(format_native.probe(&dir), 1);
+	assert_int_equal(format_native.probe(&dir, looked), 25);
 	must_fault(&D, -EUCLEAN, "missing", NATIVE_MANIFEST);
 }
 

@@ -224,10 +224,11 @@ static int huge_open(void *ctx, const char *name, struct source *ret)
 	return 0;
 }
 
-static int huge_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
+static int huge_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
+	(void)sub;
 	(void)ctx;
-	return each(arg, W1, 1);
+	return each(arg, W1, SOURCE_FILE);
 }
 
 TEST(sections_that_no_memory_holds_are_refused_unread)

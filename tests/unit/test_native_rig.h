@@ -129,12 +129,11 @@ static inline int failing_open(void *ctx, const char *name, struct source *ret)
 	return 0;
 }
 
-static inline int failing_list(void *ctx, int (*each)(void *arg, const char *name, int is_file),
-			       void *arg)
+static inline int failing_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
 {
 	struct source_dir dir = memdir_source(ctx);
 
-	return fails() ? failing.error : dir.list(dir.ctx, each, arg);
+	return fails() ? failing.error : dir.list(dir.ctx, sub, each, arg);
 }
 
 static inline struct source_dir failing_source(struct memdir *d, uint64_t n, int error)

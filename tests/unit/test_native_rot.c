@@ -27,7 +27,7 @@ static int open_it(const struct source_dir *dir, struct ckpt_err *err)
 	int r;
 
 	*err = (struct ckpt_err){ 0 };
-	r = format_native.open(dir, &c, NULL, NULL, err);
+	r = format_native.open(&(struct format_open){ .dir = dir }, &c, err);
 	assert_int_equal(r < 0, c == NULL);
 	checkpoint_free(c);
 	return r;
@@ -56,7 +56,7 @@ static void dropped(struct memdir_file *f)
 	struct ckpt_err err;
 
 	memdir_sign(&bad, f);
-	assert_ok_err(format_native.open(&dir, &c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err), &err);
 	assert_true(c->newer);
 	assert_int_equal(c->nnote, 0);
 	checkpoint_free(c);
@@ -220,14 +220,14 @@ static int choose_second(void *arg, const struct checkpoint *k, bool *needed, st
 
 static int act_open(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
 {
-	return format_native.open(dir, ret, NULL, NULL, err);
+	return format_native.open(&(struct format_open){ .dir = dir }, ret, err);
 }
 
 /* What was unreadable is lost to whoever looks for damage. */
 static int act_open_partial(const struct source_dir *dir, struct checkpoint **ret,
 			    struct ckpt_err *err)
 {
-	int r = format_native.open_partial(dir, ret, NULL, NULL, err);
+	int r = format_native.open(&(struct format_open){ .dir = dir, .partial = true }, ret, err);
 
 	if (r == -ENOMEM)
 		assert_null(*ret);
@@ -240,7 +240,8 @@ static int act_open_partial(const struct source_dir *dir, struct checkpoint **re
 static int act_open_some(const struct source_dir *dir, struct checkpoint **ret,
 			 struct ckpt_err *err)
 {
-	return format_native.open_some(dir, choose_second, NULL, ret, err);
+	return format_native.open(&(struct format_open){ .dir = dir, .choose = choose_second }, ret,
+				  err);
 }
 
 static int act_summary(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
@@ -258,10 +259,11 @@ static int act_summary(const struct source_dir *dir, struct checkpoint **ret, st
 
 static int act_probe(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
 {
-	int r = format_native.probe(dir);
+	char looked[FORMAT_LOOKED];
+	int r = format_native.probe(dir, looked);
 
 	*ret = NULL;
-	return r == 1 ? 0 : ckpt_error_errno(err, -r, "no format");
+	return r == 75 ? 0 : ckpt_error_errno(err, -r, "no format");
 }
 
 TEST(what_cannot_be_read_is_not_called_damaged)
@@ -346,11 +348,15 @@ TEST(whoever_looks_for_damage_gets_what_is_whole)
 	struct ckpt_err err;
 
 	afresh();
-	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), 0);
+	assert_int_equal(
+		format_native.open(&(struct format_open){ .dir = &dir, .partial = true }, &c, &err),
+		0);
 	assert_false(c->partial);
 	checkpoint_free(c);
 	part(0)->bytes[part(0)->len - 1] ^= 1;
-	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EBADMSG);
+	assert_int_equal(
+		format_native.open(&(struct format_open){ .dir = &dir, .partial = true }, &c, &err),
+		-EBADMSG);
 	assert_non_null(c);
 	assert_true(c->partial && c->table.sealed && c->file[0].lost && !c->file[1].lost);
 	assert_int_equal(c->nfile, 2);
@@ -362,18 +368,24 @@ TEST(whoever_looks_for_damage_gets_what_is_whole)
 	/* A foreign file among them is nothing. */
 	afresh();
 	(void)memdir_add(&bad, "core", "x", 1);
-	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), 0);
+	assert_int_equal(
+		format_native.open(&(struct format_open){ .dir = &dir, .partial = true }, &c, &err),
+		0);
 	assert_false(c->partial);
 	assert_int_equal(c->nforeign, 1);
 	checkpoint_free(c);
 	/* Without MANIFEST nobody knows what should be there. */
 	memdir_remove(&bad, NATIVE_MANIFEST);
-	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EUCLEAN);
+	assert_int_equal(
+		format_native.open(&(struct format_open){ .dir = &dir, .partial = true }, &c, &err),
+		-EUCLEAN);
 	assert_null(c);
 	afresh();
 	((struct ck_part *)memdir_section(manifest(), CK_PARTS))->kind = le32_of(1);
 	memdir_sign(&bad, manifest());
-	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EPROTO);
+	assert_int_equal(
+		format_native.open(&(struct format_open){ .dir = &dir, .partial = true }, &c, &err),
+		-EPROTO);
 	assert_null(c);
 	afresh();
 }
@@ -444,7 +456,8 @@ TEST(sections_that_no_memory_holds_are_refused_unread)
 
 	afresh();
 	src = huge_of(manifest(), CK_STRINGS, 1, NATIVE_META_BYTES_MAX + 1, &h);
-	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), -EPROTO);
+	assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err),
+			 -EPROTO);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "bytes of sections; at most 1073741824 are possible"));
 	assert_int_equal(native_summary(&src, &c, &err), -EPROTO);
@@ -474,19 +487,20 @@ TEST(a_directory_is_known_by_names)
 		bool folder;
 		int want;
 	} is[] =
-		ROW({ "w0000-00000005-000.part", false, 1 }, { "w0000-00000005-000.part", true, 0 },
-		    { ".part", false, 0 }, { "x0000.part", false, 0 }, { "w0000.parts", false, 0 },
-		    { "wpart", false, 0 });
+		ROW({ "w0000-00000005-000.part", false, 25 },
+		    { "w0000-00000005-000.part", true, 0 }, { ".part", false, 0 },
+		    { "x0000.part", false, 0 }, { "w0000.parts", false, 0 }, { "wpart", false, 0 });
 	struct source_dir dir = memdir_source(&bad);
+	char looked[FORMAT_LOOKED];
 
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		memdir_clear(&bad);
 		memdir_add(&bad, is[i].name, "x", 1)->folder = is[i].folder;
-		assert_int_equal(format_native.probe(&dir), is[i].want);
+		assert_int_equal(format_native.probe(&dir, looked), is[i].want);
 	}
 	memdir_clear(&bad);
 	memdir_add(&bad, NATIVE_MANIFEST, "x", 1)->error = -EIO;
-	assert_int_equal(format_native.probe(&dir), -EIO);
+	assert_int_equal(format_native.probe(&dir, looked), -EIO);
 }
 
 /* --- a writer that is given nonsense --- */

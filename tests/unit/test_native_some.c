@@ -52,7 +52,7 @@ TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 	struct checkpoint *all, *some;
 
 	memdir_checkpoint(&d, &plain);
-	assert_int_equal(format_native.open(&dir, &all, NULL, NULL, &err), 0);
+	assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir }, &all, &err), 0);
 	assert_false(all->some);
 	for (uint32_t bits = 0; bits < 64; bits++) {
 		struct memdir gone = { .n = 0 };
@@ -68,7 +68,11 @@ TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 			if (wanted)
 				memdir_add(&gone, d.file[i].name, d.file[i].bytes, d.file[i].len);
 		}
-		assert_ok_err(format_native.open_some(&left, choose, &bits, &some, &err), &err);
+		assert_ok_err(format_native.open(&(struct format_open){ .dir = &left,
+									.choose = choose,
+									.choose_arg = &bits },
+						 &some, &err),
+			      &err);
 		assert_true(some->some && !some->partial && some->table.sealed);
 		assert_int_equal(some->nfile, 6);
 		assert_int_equal(some->table.nplace, 6);
@@ -108,18 +112,34 @@ TEST(a_chosen_part_that_is_missing_or_damaged_is_an_error)
 	char name[64];
 
 	memdir_checkpoint(&d, &plain);
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		0);
 	snprintf(name, sizeof name, "%s", c->file[2].name);
 	checkpoint_free(c);
 	*(uint8_t *)memdir_section(memdir_find(&d, name), CK_CHUNKS) ^= 1;
 	bits = 1 << 2;
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		-EBADMSG);
 	assert_null(c);
 	memdir_remove(&d, name);
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EUCLEAN);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		-EUCLEAN);
 	assert_null(c);
 	bits = 1 << 1;
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		0);
 	checkpoint_free(c);
 }
 
@@ -137,11 +157,20 @@ TEST(pieces_that_overlap_are_refused_where_both_are_opened)
 	set = memdir_section(&d.file[1], CK_INDEXSETS);
 	set[2] = le64_of(le64_get(set[2]) - 1);
 	memdir_sign(&d, &d.file[1]);
-	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), -EPROTO);
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err),
+			 -EPROTO);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		0);
 	checkpoint_free(c);
 	bits = 3;
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EPROTO);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		-EPROTO);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "is in two pieces"));
 }
@@ -156,11 +185,19 @@ TEST(fingerprints_must_add_up_where_all_pieces_are_there)
 	x = memdir_section(memdir_find(&d, NATIVE_MANIFEST), CK_TENSORS);
 	x->fp = le64_of(le64_get(x->fp) + 1);
 	memdir_sign(&d, memdir_find(&d, NATIVE_MANIFEST));
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EPROTO);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		-EPROTO);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "fingerprints"));
 	bits = 0;
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		0);
 	checkpoint_free(c);
 }
 
@@ -169,7 +206,11 @@ TEST(who_chooses_may_refuse)
 	uint32_t bits = 99;
 
 	memdir_checkpoint(&d, &plain);
-	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EXDEV);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .choose = choose, .choose_arg = &bits },
+			&c, &err),
+		-EXDEV);
 	assert_null(c);
 	assert_string_equal(err.msg, "not these");
 }

@@ -90,7 +90,7 @@ static struct checkpoint *opened(void)
 	struct checkpoint *c;
 	struct ckpt_err err;
 
-	assert_ok_err(format_native.open(&dir, &c, NULL, NULL, &err), &err);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &dir }, &c, &err), &err);
 	return c;
 }
 
@@ -103,7 +103,7 @@ static void refused(struct memdir_file *f, const char *words)
 	int r;
 
 	memdir_sign(&bad, f);
-	r = format_native.open(&dir, &c, NULL, NULL, &err);
+	r = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err);
 	assert_null(c);
 	if (r != -EPROTO || !strstr(err.msg, words))
 		fail_msg("%d, should say \"%s\": %s", r, words, err.msg);
@@ -264,7 +264,11 @@ TEST(a_pending_reduction_is_all_there_with_all_its_operands)
 	assert_int_equal(c->table.tensor[0].fp, 100);
 	checkpoint_free(c);
 	for (uint32_t bits = 0; bits < 4; bits++) {
-		assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+		assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir,
+									   .choose = choose,
+									   .choose_arg = &bits },
+						    &c, &err),
+				 0);
 		checkpoint_free(c);
 	}
 	/* MANIFEST says another sum, which two operands show and one cannot. */
@@ -274,7 +278,11 @@ TEST(a_pending_reduction_is_all_there_with_all_its_operands)
 	for (uint32_t bits = 0; bits < 4; bits++) {
 		int want = bits == 3 ? -EPROTO : 0;
 
-		assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), want);
+		assert_int_equal(format_native.open(&(struct format_open){ .dir = &dir,
+									   .choose = choose,
+									   .choose_arg = &bits },
+						    &c, &err),
+				 want);
 		checkpoint_free(c);
 	}
 	assert_non_null(strstr(err.msg, "model/w: the fingerprints of its pieces add up to"));
@@ -333,7 +341,11 @@ TEST(of_thousands_of_faults_those_that_are_not_told_are_counted)
 	assert_ok(native_manifest_declared(&one, &all, &p, 1, &line, &bytes, &len, id, &err));
 	(void)memdir_add(&bad, NATIVE_MANIFEST, bytes, len);
 	free(bytes);
-	assert_int_equal(format_native.open(&dir, &c, on_fault, &told, &err), -EPROTO);
+	assert_int_equal(
+		format_native.open(
+			&(struct format_open){ .dir = &dir, .fault = on_fault, .fault_arg = &told },
+			&c, &err),
+		-EPROTO);
 	assert_null(c);
 	assert_true(told.n > 100 && told.more > 100);
 	assert_int_equal(told.n + told.more, N);

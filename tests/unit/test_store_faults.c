@@ -129,7 +129,7 @@ static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
 	if (!r)
 		r = store_source_dir(s->ops, fd, &source);
 	if (!r) {
-		r = format_native.open(&source, &c, NULL, NULL, &err);
+		r = format_native.open(&(struct format_open){ .dir = &source }, &c, &err);
 		store_source_dir_close(&source);
 	}
 	if (!r) {

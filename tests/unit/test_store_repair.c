@@ -26,7 +26,7 @@ static int verify(void *arg, const struct store_step *st, int step_fd, struct ck
 
 	if (r)
 		return r;
-	r = format_native.open(&dir, &c, NULL, NULL, e);
+	r = format_native.open(&(struct format_open){ .dir = &dir }, &c, e);
 	store_source_dir_close(&dir);
 	if (!r)
 		assert_int_equal(c->step, st->step);

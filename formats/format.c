@@ -4,7 +4,7 @@
  * Invariant: everything that a checkpoint points to lives in its table's arena, so that freeing it
  * knows no format.
  */
-#include "ckpt/table/format.h"
+#include "formats/format.h"
 #include <stdlib.h>
 
 void checkpoint_free(struct checkpoint *c)
@@ -13,4 +13,14 @@ void checkpoint_free(struct checkpoint *c)
 		return;
 	table_free(&c->table);
 	free(c);
+}
+
+void sheet_free(struct sheet *s)
+{
+	if (!s)
+		return;
+	if (s->format->sheet_end)
+		s->format->sheet_end(s);
+	table_free(&s->table);
+	free(s);
 }
