@@ -70,7 +70,8 @@ struct format_file {
 	uint64_t step, generation;
 	uint8_t uuid[16]; /* of this file: two with the same are one; zero: it has none */
 	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
-	bool unread; /* open_some did not read its metadata: it has no pieces and chunks here */
+	bool unread; /* its metadata were not read (format_open.choose, a summary): it has no pieces
+		      * and chunks here */
 };
 
 #define FORMAT_LOOKED 96
@@ -113,7 +114,7 @@ struct checkpoint {
 	const struct format *format;
 	struct table table; /* sealed */
 	uint32_t nfile, nmade;
-	struct format_file *file;
+	struct format_file *file; /* [nfile]; of a summary they are no places of the table */
 	struct format_made *made; /* [nmade] */
 	uint32_t has;		  /* HAS_* */
 	enum format_depth depth;
@@ -133,7 +134,6 @@ struct checkpoint {
 	} * attr;	       /* by key */
 	uint64_t stored_bytes; /* of all files, metadata included */
 	uint64_t linked_bytes; /* of these: in files that an older step wrote */
-	uint32_t npart;	       /* files with data; of a summary, too */
 	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many, and the names of
 	 * the first CHECKPOINT_FOREIGN. Not known where `some`, and of a summary */
 	uint32_t nforeign;
@@ -260,16 +260,31 @@ struct sheet_state {
 	const uint32_t *crc; /* [nsum] */
 };
 
-/* A format that stores are made of. */
+/*
+ * A format that stores are made of: a step is a directory, which a file with a fixed name makes a
+ * checkpoint (the root).
+ */
 struct format_root {
-	const char *name; /* of the file that makes a directory a checkpoint: "MANIFEST" */
-	/* What it alone says of the checkpoint; no tensors. Errors as of open. */
+	const char *name; /* of that file: "MANIFEST" */
+	/*
+	 * What it alone says of the checkpoint: no tensors. Its files are listed in the order of the
+	 * checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation (an older
+	 * one's: a link) and uuid. Errors as of open.
+	 */
 	int (*summary)(const struct source *root, struct checkpoint **ret, struct ckpt_err *err);
-	/* A new one from the other files, where it is lost. facts: what it alone knew (job, step,
-	 * lineage, notes). *ret_bytes is malloc'ed. */
+	/*
+	 * A new one from the other files, where it is lost. facts: what it alone knew (job, step, seq,
+	 * parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN files are missing; -EBADMSG,
+	 * -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be; what reading said; -ENOMEM.
+	 */
 	int (*rebuild)(const struct source_dir *dir, const struct checkpoint *facts,
 		       const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
 		       struct ckpt_err *err);
+	/*
+	 * Does the format make files of this name in a step's directory? The root, the others, and
+	 * what was or is to become a root (NAME.%08x, NAME.damaged-%08x). All else is somebody else's.
+	 */
+	bool (*owns)(const char *name);
 };
 
 struct format {

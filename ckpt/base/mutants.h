@@ -129,6 +129,7 @@
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \
 	/* --- what is in files --- */ \
+	X(KEYS_UNSEEDED, base, "names that were chosen to collide do not") \
 	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
 	X(SECTION_SUM_IGNORED, base, "a section has the checksum that the trailer says") \
 	X(SECTION_GAPS_IGNORED, native, "bytes between sections are zero") \
