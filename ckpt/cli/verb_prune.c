@@ -123,12 +123,12 @@ static int manifest_read(const struct store *s, const char *dir, struct ckpt_err
 
 	if (fd < 0)
 		return ckpt_error_errno(err, -fd, "it cannot be opened");
-	rc = store_source_dir(s->ops, fd, &d);
+	rc = source_make(s->ops, fd, NULL, 0, &d);
 	if (!rc) {
 		rc = d.open(d.ctx, NATIVE_MANIFEST, &src);
 		if (rc)
 			ckpt_error_errno(err, -rc, "its MANIFEST cannot be opened");
-		store_source_dir_close(&d);
+		source_end(&d);
 	}
 	if (!rc) {
 		rc = native_summary(&src, &k, err);

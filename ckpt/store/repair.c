@@ -404,13 +404,13 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	if (r)
 		return r;
 	at.line.tool = STORE_REPAIR_TOOL;
-	r = store_source_dir(x->s->ops, fd, &dir);
+	r = source_make(x->s->ops, fd, NULL, 0, &dir);
 	if (r)
 		return ckpt_error(err, r, "no memory to read it");
 	r = native_rebuild(&dir, x->home, st->step, &at.line, &bytes, &len, id, err);
 	if (!r)
 		r = overlay_check(&dir, bytes, len, err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (r || x->o->dry)
 		return r;
 	r = manifest_put(x, st, fd, bytes, len, id, err);
@@ -441,10 +441,10 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 
 	if (r)
 		return r;
-	r = store_source_dir(x->s->ops, fd, &dir);
+	r = source_make(x->s->ops, fd, NULL, 0, &dir);
 	if (!r) {
 		r = format_native.open(&(struct format_open){ .dir = &dir }, &c, err);
-		store_source_dir_close(&dir);
+		source_end(&dir);
 	}
 	checkpoint_free(c);
 	(void)x->s->ops->close(x->s->ops->ctx, fd);
