@@ -6,8 +6,9 @@
  */
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <fnmatch.h>
 
@@ -15,15 +16,13 @@
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-const struct format *const cli_formats[] = { &format_native, NULL };
-
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 struct ckpt_err *err)
 {
 	int rc;
 
 	*s = (struct subject){ .ops = ops };
-	rc = store_resolve(ops, where, name, &s->ref, err);
+	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc)
 		return rc;
 	rc = source_make(ops, s->ref.step_fd, NULL, 0, &s->dir);
@@ -78,14 +77,14 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 	char looked[FORMAT_LOOKED];
 	int rc;
 
-	s->format = cli_formats[0];
-	for (uint32_t i = 0; cli_formats[i]; i++) {
-		rc = cli_formats[i]->probe(&s->dir, looked);
+	s->format = formats[0];
+	for (uint32_t i = 0; formats[i]; i++) {
+		rc = formats[i]->probe(&s->dir, looked);
 
 		if (rc == -EACCES || rc == -EPERM)
 			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
 		if (rc > 0) {
-			s->format = cli_formats[i];
+			s->format = formats[i];
 			break;
 		}
 	}
@@ -107,9 +106,9 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret)
 	struct source src = { 0 };
 	int rc;
 
-	if (s->format != &format_native || s->dir.open(s->dir.ctx, NATIVE_MANIFEST, &src))
+	if (!s->format->root || s->dir.open(s->dir.ctx, s->format->root->name, &src))
 		return false;
-	rc = native_summary(&src, &k, NULL);
+	rc = s->format->root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)
@@ -230,8 +229,8 @@ bool subject_is_checkpoint(struct cli *c, const char *path)
 	if (fd < 0)
 		return false;
 	if (!subject_take(&s, c->ops, fd, path, NULL))
-		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-			yes = cli_formats[i]->probe(&s.dir, looked) > 0;
+		for (uint32_t i = 0; formats[i] && !yes; i++)
+			yes = formats[i]->probe(&s.dir, looked) > 0;
 	subject_close(&s);
 	return yes;
 }
