@@ -168,7 +168,7 @@ TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.
 RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
 RIG.cli  := $(O)/tests/lib/cli_rig.o
 OWN_LIBC := $(O)/tests/lib/libc.o
-HAS_OWN_LIBC := store native_memory move_memory cli cli_faults
+HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)

@@ -358,12 +358,12 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 	struct checkpoint *k = NULL;
 	struct source_dir dir;
 	uint32_t nprint = 0;
-	int rc = store_source_dir(c->o.ops, c->dir.fd, &dir);
+	int rc = source_make(c->o.ops, c->dir.fd, NULL, 0, &dir);
 
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", c->dir.path);
 	rc = format_native.open(&(struct format_open){ .dir = &dir }, &k, err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc)
 		return rc;
 	if (k->world != c->facts.world || k->table.ntensor != t->ntensor)

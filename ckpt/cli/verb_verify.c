@@ -420,9 +420,9 @@ static int check(struct one *x, struct ckpt_err *err)
 	int rc, data = 0;
 
 	x->s.partial = true;
-	if (x->v->data)
-		store_source_dir_fresh(&x->s.dir);
-	rc = subject_open(&x->s, on_fault, x, err);
+	rc = x->v->data ? subject_fresh(&x->s, err) : 0;
+	if (!rc)
+		rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);

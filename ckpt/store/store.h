@@ -32,7 +32,7 @@
 #define CKPT_STORE_STORE_H
 #include <pthread.h>
 #include "ckpt/base/source.h"
-#include "ckpt/io/io.h"
+#include "ckpt/io/io_source.h"
 #include "ckpt/store/links.h"
 #include "formats/format.h"
 
@@ -279,15 +279,6 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 		 struct ckpt_err *err);
 /* NULL is fine. Parts that are still open stay open: theirs to close. */
 void store_abort(struct store_txn *x);
-
-/* --- sources for the formats' readers --- */
-/* dirfd is borrowed until store_source_dir_close; sources opened from it may outlive both. Names are
- * single components; what is no regular file is -EISDIR or -EINVAL. */
-int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret);
-/* What is opened from now on is read from the disk, not from what the page cache still has: for who says
- * that every byte is right. */
-void store_source_dir_fresh(struct source_dir *d);
-void store_source_dir_close(struct source_dir *d);
 
 /* --- names that people type --- */
 struct store_ref {

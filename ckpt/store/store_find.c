@@ -649,7 +649,7 @@ static int part_mark(void *arg, const char *name, unsigned char d_type)
 static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
 {
 	struct source src;
-	int r = store_source_open(ops, dirfd, name, &src);
+	int r = source_open(ops, dirfd, name, 0, &src);
 
 	if (r == 0)
 		src.close(src.ctx);

@@ -168,7 +168,6 @@ int store_trash_sweep(const struct store *s, bool always);
 
 int store_nonce(uint32_t *ret, struct ckpt_err *err);
 int store_sync(const struct io_ops *ops, int fd);
-int store_source_open(const struct io_ops *ops, int dirfd, const char *name, struct source *ret);
 
 /* The sentence, why (r), and what to do next. A quota that is used up is -ENOSPC like a full disk. */
 int store_fail(struct ckpt_err *err, int r, const char *fmt, ...)

@@ -485,10 +485,10 @@ static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash
 	struct source_dir dir;
 	bool good;
 
-	if (store_source_dir(ops, dirfd, &dir))
+	if (source_make(ops, dirfd, NULL, 0, &dir))
 		return false;
 	good = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err) == 0;
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (!good)
 		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);
 	else if (c->step != want->step || c->seq != want->seq)
