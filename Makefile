@@ -55,7 +55,7 @@ USES.format := table layout base
 USES.native := format table layout base
 USES.safetensors := table layout base
 USES.store := native format table layout io base
-USES.move := native format plan io table layout base
+USES.move := format plan io table layout base
 USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire move store native format plan io table device layout ema base
@@ -166,8 +166,11 @@ $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
-# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
+# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process;
+# those of move and cli write parts as the daemon does (daemon/part_file.h).
 BESIDE.daemon := $(O)/client.a
+BESIDE.move := $(O)/daemon.a $(O)/native.a
+BESIDE.cli := $(O)/daemon.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

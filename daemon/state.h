@@ -46,7 +46,8 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
-	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
+	struct chunk_queue
+		*io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;

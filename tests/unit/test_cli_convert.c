@@ -837,7 +837,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 		struct table t, u;
 
 		assert_int_equal(conversion_part_table(&p, i, &t, &err), 0);
-		assert_true(move_part_bytes_max(&t, 0) == p.of[i].room);
+		assert_true(native_part_bytes_max(&t, 0) == p.of[i].room);
 		assert_true(t.place[0].bytes == p.all.place[i].bytes);
 		pieces += t.npiece;
 		for (uint32_t k = 0; k < t.npiece; k++)
