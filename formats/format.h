@@ -70,7 +70,8 @@ struct format_file {
 	uint64_t step, generation;
 	uint8_t uuid[16]; /* of this file: two with the same are one; zero: it has none */
 	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
-	bool unread; /* open_some did not read its metadata: it has no pieces and chunks here */
+	bool unread; /* its metadata were not read (format_open.choose, a summary): it has no pieces
+		      * and chunks here */
 };
 
 #define FORMAT_LOOKED 96
@@ -113,7 +114,7 @@ struct checkpoint {
 	const struct format *format;
 	struct table table; /* sealed */
 	uint32_t nfile, nmade;
-	struct format_file *file;
+	struct format_file *file; /* [nfile]; of a summary they are no places of the table */
 	struct format_made *made; /* [nmade] */
 	uint32_t has;		  /* HAS_* */
 	enum format_depth depth;
@@ -133,7 +134,6 @@ struct checkpoint {
 	} * attr;	       /* by key */
 	uint64_t stored_bytes; /* of all files, metadata included */
 	uint64_t linked_bytes; /* of these: in files that an older step wrote */
-	uint32_t npart;	       /* files with data; of a summary, too */
 	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many, and the names of
 	 * the first CHECKPOINT_FOREIGN. Not known where `some`, and of a summary */
 	uint32_t nforeign;
@@ -199,8 +199,11 @@ struct format_open {
 /* What a conversion is to write, beside the table. */
 struct format_want {
 	const struct checkpoint
-		*facts;	      /* job, step, times, notes, attributes, lineage; not its table */
-	const char *tool;     /* "ckptctl 0.2.0" */
+		*facts;	  /* job, step, times, notes, attributes, lineage; not its table */
+	const char *tool; /* "ckptctl 0.2.0" */
+	/* Names what is made: it follows from source, target and all that is wanted. Equal ones get
+	 * equal bytes; files may be named after it. */
+	uint8_t uuid[16];
 	const char *stem;     /* name of the one file; NULL: a directory */
 	uint64_t shard_bytes; /* of a file at most, where tensors allow it; 0: no limit */
 	bool by_rank; /* a file of each rank's shares; else each element once, in whole tensors */
@@ -260,16 +263,31 @@ struct sheet_state {
 	const uint32_t *crc; /* [nsum] */
 };
 
-/* A format that stores are made of. */
+/*
+ * A format that stores are made of: a step is a directory, which a file with a fixed name makes a
+ * checkpoint (the root).
+ */
 struct format_root {
-	const char *name; /* of the file that makes a directory a checkpoint: "MANIFEST" */
-	/* What it alone says of the checkpoint; no tensors. Errors as of open. */
+	const char *name; /* of that file: "MANIFEST" */
+	/*
+	 * What it alone says of the checkpoint: no tensors. Its files are listed in the order of the
+	 * checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation (an older
+	 * one's: a link) and uuid. Errors as of open.
+	 */
 	int (*summary)(const struct source *root, struct checkpoint **ret, struct ckpt_err *err);
-	/* A new one from the other files, where it is lost. facts: what it alone knew (job, step,
-	 * lineage, notes). *ret_bytes is malloc'ed. */
+	/*
+	 * A new one from the other files, where it is lost. facts: what it alone knew (job, step, seq,
+	 * parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN files are missing; -EBADMSG,
+	 * -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be; what reading said; -ENOMEM.
+	 */
 	int (*rebuild)(const struct source_dir *dir, const struct checkpoint *facts,
 		       const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
 		       struct ckpt_err *err);
+	/*
+	 * Does the format make files of this name in a step's directory? The root, the others, and
+	 * what was or is to become a root (NAME.%08x, NAME.damaged-%08x). All else is somebody else's.
+	 */
+	bool (*owns)(const char *name);
 };
 
 struct format {
@@ -299,7 +317,7 @@ struct format {
 	int (*sheet)(const struct table *target, const struct format_want *want, struct sheet **ret,
 		     struct ckpt_errlist *cannot, struct ckpt_err *err);
 	/* The bytes of a run, in the arena a. ret_seal: 16 bytes that later runs find in
-	 * sheet_done.seal. */
+	 * sheet_done.seal: those of the file's last run. */
 	int (*fill)(const struct sheet *s, uint32_t run, const struct sheet_state *state,
 		    struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
 		    struct ckpt_err *err);

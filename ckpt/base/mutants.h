@@ -129,6 +129,7 @@
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \
 	/* --- what is in files --- */ \
+	X(KEYS_UNSEEDED, base, "names that were chosen to collide do not") \
 	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
 	X(SECTION_SUM_IGNORED, base, "a section has the checksum that the trailer says") \
 	X(SECTION_GAPS_IGNORED, native, "bytes between sections are zero") \
@@ -239,6 +240,9 @@
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
 	X(BASE_STALE, daemon, "an average goes on from the newest averaged step") \
 	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
+	/* --- formats of others --- */ \
+	X(JSON_DEEP, json, "JSON is read to a limited depth") \
+	X(JSON_HALF_PAIR, json, "half a surrogate pair is no character") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \

@@ -7,7 +7,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/manual.h"
 #include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"

@@ -7,7 +7,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <limits.h>
 #include <poll.h>
 #include <sys/mman.h>

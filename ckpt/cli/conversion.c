@@ -11,7 +11,7 @@
 #include "ckpt/cli/conversion_dir.h"
 #include "ckpt/cli/conversion_journal.h"
 #include "ckpt/cli/conversion_parts.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/store.h"
 #include "ckpt/table/encode.h"

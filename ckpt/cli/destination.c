@@ -6,6 +6,7 @@
 #include "ckpt/cli/destination.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -76,8 +77,8 @@ static bool is_checkpoint(const struct io_ops *ops, int fd)
 
 	if (store_source_dir(ops, fd, &dir))
 		return false;
-	for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-		yes = cli_formats[i]->probe(&dir, looked) > 0;
+	for (uint32_t i = 0; formats[i] && !yes; i++)
+		yes = formats[i]->probe(&dir, looked) > 0;
 	store_source_dir_close(&dir);
 	return yes;
 }

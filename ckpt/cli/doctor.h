@@ -12,7 +12,7 @@
  */
 #ifndef CKPT_CLI_DOCTOR_H
 #define CKPT_CLI_DOCTOR_H
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/io/io.h"
 #include <limits.h>
 

@@ -5,7 +5,7 @@
  */
 #include "ckpt/cli/flow_draw.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/svg.h"
 
 #define TEXT_SIDE 16u

@@ -9,7 +9,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/element.h"
+#include "ckpt/engine/element.h"
 #include "ckpt/cli/layout_shares.h"
 #include "ckpt/move/reduce.h"
 #include <jansson.h>

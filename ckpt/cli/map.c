@@ -6,7 +6,7 @@
  * not looked at, and what is left out is a span that says so.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/map_impl.h"
 #include <stdarg.h>
 #include <stdio.h>

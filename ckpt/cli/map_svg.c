@@ -4,7 +4,7 @@
  * Invariant: some thousand rectangles at most; one that stands for several blocks says so.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/map_impl.h"
 #include "ckpt/cli/svg.h"
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * Invariant: no line is wider than the screen (80 columns where there is none), but for names.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/map_impl.h"
 #include <stdio.h>
 

@@ -8,7 +8,7 @@
 #include "ckpt/cli/marked.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include <fcntl.h>
 #include <pwd.h>

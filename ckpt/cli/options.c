@@ -7,7 +7,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <getopt.h>
 
 #define LONG_BASE 256 /* getopt's val of an option: this + its id, so that it is never a letter */

@@ -7,7 +7,7 @@
  * with '?', a number that JSON's integers cannot hold is null.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/output.h"
 #include "ckpt/cli/screen.h"
 #include <jansson.h>

@@ -5,7 +5,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/grid.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/output.h"
 #include "ckpt/cli/screen.h"
 

@@ -134,7 +134,7 @@ static void compare(struct sides *s, const struct window *w, const uint8_t *a, c
 	for (uint32_t i = 0; i < w->ncut; i++) {
 		const struct window_cut *cut = &w->cut[i];
 
-		compare_add(&pair_of(s, cut)->compare, &cut->set, a + cut->buf_off, b);
+		apart_add(&pair_of(s, cut)->compare, &cut->set, a + cut->buf_off, b);
 		b += cut->set.numel * elem_bytes_b(s, cut);
 	}
 }
@@ -194,8 +194,8 @@ int pairs_compare(const struct subject *a, const struct subject *b, struct pair 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct table_tensor *x = &a->ckpt->table.tensor[pair[i].a];
 
-		compare_begin(&pair[i].compare, x->dtype, b->ckpt->table.tensor[pair[i].b].dtype,
-			      x->ndim, x->shape);
+		apart_begin(&pair[i].compare, x->dtype, b->ckpt->table.tensor[pair[i].b].dtype,
+			    x->ndim, x->shape);
 	}
 	if (!n)
 		return 0;

@@ -5,13 +5,13 @@
  */
 #ifndef CKPT_CLI_PAIRS_H
 #define CKPT_CLI_PAIRS_H
-#include "ckpt/cli/compare.h"
+#include "ckpt/engine/apart.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
 
 struct pair {
 	uint32_t a, b; /* tensors of the two tables: of one key and one shape */
-	struct compare compare;
+	struct apart compare;
 };
 
 uint64_t pairs_bytes(const struct table *a, const struct table *b, const struct pair *pair,

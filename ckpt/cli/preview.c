@@ -6,7 +6,7 @@
 #include "ckpt/cli/preview.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/element.h"
+#include "ckpt/engine/element.h"
 
 #define DIGITS 4
 #define EDGE 3

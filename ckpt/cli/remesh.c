@@ -6,7 +6,7 @@
  */
 #include "ckpt/cli/remesh.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/text_file.h"
 
 #define RULES_MAX 65536u

@@ -6,8 +6,8 @@
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/file_account.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/engine/file_account.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/show.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }

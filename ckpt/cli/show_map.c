@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/map.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/cli/shown.h"

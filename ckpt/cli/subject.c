@@ -6,16 +6,15 @@
  */
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <fnmatch.h>
 
 #define NEAR_SHOWN 3
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
-
-const struct format *const cli_formats[] = { &format_native, NULL };
 
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 struct ckpt_err *err)
@@ -68,14 +67,14 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 	char looked[FORMAT_LOOKED];
 	int rc;
 
-	s->format = cli_formats[0];
-	for (uint32_t i = 0; cli_formats[i]; i++) {
-		rc = cli_formats[i]->probe(&s->dir, looked);
+	s->format = formats[0];
+	for (uint32_t i = 0; formats[i]; i++) {
+		rc = formats[i]->probe(&s->dir, looked);
 
 		if (rc == -EACCES || rc == -EPERM)
 			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
 		if (rc > 0) {
-			s->format = cli_formats[i];
+			s->format = formats[i];
 			break;
 		}
 	}
@@ -220,8 +219,8 @@ bool subject_is_checkpoint(struct cli *c, const char *path)
 	if (fd < 0)
 		return false;
 	if (!subject_take(&s, c->ops, fd, path, NULL))
-		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-			yes = cli_formats[i]->probe(&s.dir, looked) > 0;
+		for (uint32_t i = 0; formats[i] && !yes; i++)
+			yes = formats[i]->probe(&s.dir, looked) > 0;
 	subject_close(&s);
 	return yes;
 }

@@ -7,9 +7,6 @@
 #include "ckpt/store/store.h"
 #include "formats/format.h"
 
-extern const struct format *const cli_formats
-	[]; /* all that are linked in; NULL ends. The first is what stores are written in */
-
 /* Who a checkpoint says that it is, where it cannot be opened. */
 struct subject_brief {
 	char job[CKPT_JOB_MAX + 1];

@@ -8,9 +8,10 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <limits.h>
 
@@ -244,7 +245,7 @@ static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
 	int fd = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd >= 0 && !subject_take(&s, c->ops, fd, abs, NULL)) {
-		s.format = cli_formats[0];
+		s.format = formats[0];
 		if (subject_brief(&s, &brief))
 			snprintf(name, sizeof name, "step-%012llu", (unsigned long long)brief.step);
 	}

@@ -8,7 +8,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/conversion.h"
 #include "ckpt/cli/destination.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"

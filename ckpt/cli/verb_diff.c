@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/pairs.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/shown.h"
@@ -400,7 +400,7 @@ static void put_tensor(struct output *o, const struct column *col, const struct 
 	output_close(o);
 }
 
-static void put_values(struct output *o, const struct compare *v)
+static void put_values(struct output *o, const struct apart *v)
 {
 	bool same = v->dtype_a == v->dtype_b;
 
@@ -468,7 +468,7 @@ static const struct column item_columns[T_COUNT] = {
 	[T_NAN] = { NULL, "NaN A/B", true, FIT_DROP },
 };
 
-static void say_values(struct output *o, const struct compare *v)
+static void say_values(struct output *o, const struct apart *v)
 {
 	char n[HUMAN_BYTES], delta[HUMAN_BYTES], nan[HUMAN_BYTES];
 

@@ -7,7 +7,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/average_seen.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include <inttypes.h>
 

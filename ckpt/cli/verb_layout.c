@@ -7,7 +7,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/layout_batch.h"
 #include "ckpt/cli/layout_question.h"
 #include "ckpt/cli/layout_shares.h"

@@ -7,11 +7,11 @@
 #include "ckpt/cli/average_cost.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/flow_draw.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/svg.h"
-#include "ckpt/plan/load_cost.h"
+#include "ckpt/engine/load_cost.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024

@@ -8,7 +8,7 @@
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/full_check.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/store/repair.h"

@@ -8,7 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/destination.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/rank_files.h"

@@ -9,7 +9,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/prune.h"

@@ -10,7 +10,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/cli/shown.h"

@@ -5,7 +5,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <stdarg.h>
 #include <sys/ioctl.h>
 

@@ -4,7 +4,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <inttypes.h>
 
 #define LOOK_NS (100 * NS_PER_MS)

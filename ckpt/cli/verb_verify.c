@@ -9,7 +9,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"

@@ -4,6 +4,7 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 
 static const struct column col_program = { "program", NULL, false, false };
 static const struct column col_version = { "version", NULL, false, false };
@@ -12,25 +13,24 @@ static const struct column col_format[] = { { "format", NULL, false, false } };
 
 static int run(struct cli *c)
 {
-	char formats[256] = "";
+	char names[256] = "";
 
 	c->o->ops->begin(c->o, "ckptd.version/1");
 	output_put(c->o, &col_program, cell_text("ckptctl"));
 	output_put(c->o, &col_version, cell_text(CLI_VERSION));
 	output_list(c->o, "formats", NULL, 0);
-	for (uint32_t i = 0; cli_formats[i]; i++) {
-		size_t len = strlen(formats);
+	for (uint32_t i = 0; formats[i]; i++) {
+		size_t len = strlen(names);
 
 		output_row(c->o);
-		output_put(c->o, &col_format[0], cell_text(cli_formats[i]->name));
+		output_put(c->o, &col_format[0], cell_text(formats[i]->name));
 		output_close(c->o);
-		snprintf(formats + len, sizeof formats - len, "%s%s", i ? ", " : "",
-			 cli_formats[i]->name);
+		snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", formats[i]->name);
 	}
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
 	output_put(c->o, &col_abi, cell_of(CELL_NUMBER, CKPT_ABI));
-	output_put(c->o, &(struct column){ NULL, "formats", false, false }, cell_text(formats));
+	output_put(c->o, &(struct column){ NULL, "formats", false, false }, cell_text(names));
 	c->o->ops->end(c->o);
 	return CLI_OK;
 }

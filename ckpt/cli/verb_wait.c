@@ -7,7 +7,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
 #include <inttypes.h>

@@ -3,7 +3,7 @@
  * place here. Called by cli_run and the help. */
 #include "ckpt/base/error.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <string.h>
 
 #define NEAR_MAX 2 /* edits between what was typed and the verb that is suggested */

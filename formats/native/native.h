@@ -235,7 +235,7 @@ extern const struct format format_native;
 
 /*
  * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES, ATTRS): no
- * tensors are decoded. table is empty but for meshes; nfile 0.
+ * tensors are decoded. table is empty but for meshes; the files are unread.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
 /* As native_summary. If MANIFEST is right, it then calls `each` for every part as MANIFEST has it

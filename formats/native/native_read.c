@@ -820,7 +820,7 @@ static int parts_read(struct manifest *m)
 	if (x.n < m->c->world || x.n > NATIVE_PARTS_MAX)
 		return MALFORMED(m, x.off, x.n * sizeof *rec, "%llu parts for a world of %u ranks",
 				 (unsigned long long)x.n, m->c->world);
-	m->npart = m->c->npart = (uint32_t)x.n;
+	m->npart = (uint32_t)x.n;
 	m->part = arena_array(&m->c->table.arena, m->npart, sizeof *m->part);
 	if (!m->part)
 		return -ENOMEM;
@@ -1712,12 +1712,45 @@ static int native_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED]
 	return r > 0 ? 25 : r;
 }
 
+static bool is_ours(const char *name)
+{
+	return native_entry(name) != NATIVE_FOREIGN;
+}
+
 const struct format format_native = {
 	.name = "native",
 	.about = "ckptd's own: a directory of parts and a MANIFEST",
 	.probe = native_probe,
 	.open = native_open,
+	.holds = native_holds,
+	.sheet = native_sheet,
+	.fill = native_fill,
+	.sheet_end = native_sheet_end,
+	.root =
+		&(const struct format_root){
+			.name = NATIVE_MANIFEST,
+			.summary = native_summary,
+			.rebuild = native_rebuild_of,
+			.owns = is_ours,
+		},
 };
+
+/* The checkpoint's files as MANIFEST has them. */
+static int files_list(const struct manifest *m)
+{
+	struct format_file *file = arena_array(&m->c->table.arena, m->npart, sizeof *file);
+
+	if (!file)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < m->npart; i++) {
+		file[i] = part_known(&m->part[i]);
+		file[i].unread = true;
+	}
+	m->c->file = file;
+	m->c->nfile = m->npart;
+	m->c->some = true;
+	return 0;
+}
 
 static int parts_each(const struct manifest *m, native_part_fn *each, void *arg)
 {
@@ -1758,6 +1791,8 @@ int native_summary_parts(const struct source *manifest, native_part_fn *each, vo
 				      &c->table);
 	if (!r)
 		r = facts_read(&m);
+	if (!r)
+		r = files_list(&m);
 	file_end(&rd);
 	r = outcome(&rd, rd.no_memory ? -ENOMEM : r, err);
 	if (!r && each)

@@ -382,3 +382,18 @@ int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
 	free(b.source);
 	return r ? ckpt_error(err, r, "%s", e.msg) : 0;
 }
+
+int native_rebuild_of(const struct source_dir *dir, const struct checkpoint *facts,
+		      const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
+		      struct ckpt_err *err)
+{
+	struct native_lineage line;
+	struct arena a = { 0 };
+	int r = native_lineage_of(facts, tool, &a, &line);
+
+	r = r ? ckpt_error(err, r, "out of memory for notes and attributes")
+	      : native_rebuild(dir, facts->job, facts->step, &line, ret_bytes, ret_len, ret_id,
+			       err);
+	arena_free(&a);
+	return r;
+}

@@ -602,6 +602,39 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 	return container_encode(&head, sect, k, ret_bytes, ret_len, m->err);
 }
 
+/* An id of this format; another's is none that a record of lineage could hold. */
+static void id_parse(const char *hex, uint8_t ret[16])
+{
+	static const char digits[] = "0123456789abcdef";
+
+	memset(ret, 0, 16);
+	if (strlen(hex) != 32 || strspn(hex, digits) != 32)
+		return;
+	for (int i = 0; i < 32; i++)
+		ret[i / 2] = (uint8_t)(ret[i / 2] << 4 | (strchr(digits, hex[i]) - digits));
+}
+
+int native_lineage_of(const struct checkpoint *facts, const char *tool, struct arena *a,
+		      struct native_lineage *ret)
+{
+	struct ckpt_note *note = arena_array(a, facts->nnote, sizeof *note);
+
+	if (!note)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < facts->nnote; i++)
+		note[i] = (struct ckpt_note){ .key = facts->note[i].key,
+					      .value = facts->note[i].value };
+	*ret = (struct native_lineage){ .seq = facts->seq,
+					.parent_step = facts->parent_step,
+					.tool = tool,
+					.nnote = facts->nnote,
+					.note = note,
+					.nattr = facts->nattr,
+					.attr = facts->attr };
+	id_parse(facts->parent_id, ret->parent_id);
+	return 0;
+}
+
 static int attrs_check(const struct native_lineage *l, struct ckpt_err *err)
 {
 	cleanup_free const struct checkpoint_attr **sorted = NULL;

@@ -5,7 +5,7 @@
  * unit; and nothing is read behind the end.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/store/retain.h"
 #include <math.h>
 #include <stdio.h>

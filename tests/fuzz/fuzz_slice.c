@@ -5,7 +5,7 @@
  * for each a byte.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/cli/slice.h"
+#include "ckpt/engine/slice.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

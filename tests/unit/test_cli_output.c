@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/grid.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/progress.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"

@@ -6,7 +6,7 @@
 #include "tests/lib/cli_rig.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/plan/coalesce.h"
-#include "ckpt/plan/load_cost.h"
+#include "ckpt/engine/load_cost.h"
 #include "ckpt/table/target.h"
 #include <math.h>
 

@@ -212,7 +212,8 @@ TEST(the_summary_says_what_the_whole_says)
 	assert_string_equal(s->job, c->job);
 	assert_string_equal(s->tool, c->tool);
 	assert_int_equal(s->table.ntensor, 0);
-	assert_int_equal(s->nfile, 0);
+	assert_int_equal(s->nfile, c->nfile);
+	assert_int_equal(s->table.nplace, 0);
 	assert_int_equal(s->table.nmesh, 1);
 	assert_string_equal(mesh_print(&s->table.mesh[0], a, sizeof a),
 			    mesh_print(&c->table.mesh[0], b, sizeof b));

@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compare.c - see compare.h. Called by diff --values, for every stretch that it reads.
+ * apart.c - see apart.h. Called by diff --values, for every stretch that it reads.
  * Invariant: values <= bits where the dtypes are one.
  */
-#include "ckpt/cli/compare.h"
+#include "ckpt/engine/apart.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/element.h"
+#include "ckpt/engine/element.h"
 #include "ckpt/plan/position.h"
 #include <math.h>
 
 #define BLOCK 512 /* elements */
 
-void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
-		   const uint64_t *shape)
+void apart_begin(struct apart *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
+		 const uint64_t *shape)
 {
 	assert(dtype_values(dtype_a) == dtype_values(dtype_b));
-	*x = (struct compare){
-		.dtype_a = dtype_a, .dtype_b = dtype_b, .ndim = ndim, .shape = shape
-	};
+	*x = (struct apart){ .dtype_a = dtype_a, .dtype_b = dtype_b, .ndim = ndim, .shape = shape };
 }
 
 /* Element number i of the set differs. */
-static void note_first(struct compare *x, const struct indexset *set, uint64_t i)
+static void note_first(struct apart *x, const struct indexset *set, uint64_t i)
 {
 	uint64_t at[CKPT_DIMS_MAX], global = 0, values = dtype_values(x->dtype_a);
 	uint64_t value = i % values;
@@ -43,7 +41,7 @@ static void note_first(struct compare *x, const struct indexset *set, uint64_t i
 }
 
 /* As double, exact until here. */
-static double whole_delta(const struct compare *x, const uint8_t *a, const uint8_t *b)
+static double whole_delta(const struct apart *x, const uint8_t *a, const uint8_t *b)
 {
 	uint64_t u = element_integer(x->dtype_a, a), v = element_integer(x->dtype_b, b);
 	bool minus_a = element_is_signed(x->dtype_a) && u >> 63;
@@ -60,7 +58,7 @@ static bool has_nan(const double *z)
 }
 
 /* Do the values differ? Counts what kind of difference it is. */
-static bool differ(struct compare *x, const double *a, const double *b, const uint8_t *pa,
+static bool differ(struct apart *x, const double *a, const double *b, const uint8_t *pa,
 		   const uint8_t *pb)
 {
 	double delta;
@@ -80,7 +78,7 @@ static bool differ(struct compare *x, const double *a, const double *b, const ui
 	return true;
 }
 
-static void add_block(struct compare *x, const struct indexset *set, uint64_t from, uint32_t n,
+static void add_block(struct apart *x, const struct indexset *set, uint64_t from, uint32_t n,
 		      const uint8_t *a, const uint8_t *b)
 {
 	uint32_t na = element_parts(x->dtype_a), nb = element_parts(x->dtype_b);
@@ -107,7 +105,7 @@ static void add_block(struct compare *x, const struct indexset *set, uint64_t fr
 	}
 }
 
-static void add_packed(struct compare *x, const struct indexset *set, const uint8_t *a,
+static void add_packed(struct apart *x, const struct indexset *set, const uint8_t *a,
 		       const uint8_t *b)
 {
 	uint8_t va[BLOCK], vb[BLOCK];
@@ -122,7 +120,7 @@ static void add_packed(struct compare *x, const struct indexset *set, const uint
 	x->count += 2 * set->numel;
 }
 
-void compare_add(struct compare *x, const struct indexset *set, const uint8_t *a, const uint8_t *b)
+void apart_add(struct apart *x, const struct indexset *set, const uint8_t *a, const uint8_t *b)
 {
 	uint32_t bytes_a = dtype_bytes(x->dtype_a), bytes_b = dtype_bytes(x->dtype_b);
 

@@ -7,8 +7,8 @@
  * count by their absolute value. Blocks are summed pairwise in two passes and merged (Chan, Golub,
  * LeVeque 1979) in long double: the error does not grow with the number of elements.
  */
-#ifndef CKPT_CLI_TALLY_H
-#define CKPT_CLI_TALLY_H
+#ifndef CKPT_ENGINE_TALLY_H
+#define CKPT_ENGINE_TALLY_H
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -10,8 +10,8 @@
  * F4 (OCP's e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) is two values a byte. All functions here but
  * element_unpack take its values one a byte, in the low half.
  */
-#ifndef CKPT_CLI_ELEMENT_H
-#define CKPT_CLI_ELEMENT_H
+#ifndef CKPT_ENGINE_ELEMENT_H
+#define CKPT_ENGINE_ELEMENT_H
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* npy.c - see npy.h. Called by cat. */
-#include "ckpt/cli/npy.h"
+#include "ckpt/engine/npy.h"
 #include "ckpt/base/util.h"
 #include "ckpt/ckpt.h"
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * planned a few at a time, so that memory does not grow with the mesh, and chunks are stepped over
  * one by one, so that time does not grow with the rows in them.
  */
-#include "ckpt/plan/load_cost.h"
+#include "ckpt/engine/load_cost.h"
 #include "ckpt/base/util.h"
 #include "ckpt/plan/coalesce.h"
 #include "ckpt/plan/plan_reduce.h"

@@ -3,10 +3,10 @@
  * tally.c - see tally.h. Called by cat, for every window that it reads.
  * Invariant: finite + nan + inf + neg_inf == count.
  */
-#include "ckpt/cli/tally.h"
+#include "ckpt/engine/tally.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/element.h"
+#include "ckpt/engine/element.h"
 #include <math.h>
 
 #define BLOCK 1024 /* doubles */

@@ -7,8 +7,8 @@
  * result's shape. A negative number counts from the end. Ends beyond the tensor are cut to it, an
  * index beyond it is an error. Dimensions without an item are taken whole. The step is 1.
  */
-#ifndef CKPT_CLI_SLICE_H
-#define CKPT_CLI_SLICE_H
+#ifndef CKPT_ENGINE_SLICE_H
+#define CKPT_ENGINE_SLICE_H
 #include "ckpt/layout/layout.h"
 
 struct slice {

@@ -3,7 +3,7 @@
  * element.c - bit patterns to numbers. Called by cat and diff, for every element that they read.
  * Invariant: each bit pattern of each dtype is some double or NaN; nothing here can fail.
  */
-#include "ckpt/cli/element.h"
+#include "ckpt/engine/element.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/ckpt.h"

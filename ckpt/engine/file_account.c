@@ -3,7 +3,7 @@
  * file_account.c - see file_account.h. Pure: from chunk maps and pieces, no file is opened.
  * Invariant: the three sums of a file are exactly its size, whatever its chunk map says.
  */
-#include "ckpt/cli/file_account.h"
+#include "ckpt/engine/file_account.h"
 #include "ckpt/base/util.h"
 
 static int count_pieces(const struct checkpoint *k, struct file_account *a)

@@ -12,8 +12,8 @@
  *	C32	<u4	np.load(f).view(np.float16): real, imaginary, real, ...
  *	F4	|u1	bytes of two values, the low half first; the shape counts bytes
  */
-#ifndef CKPT_CLI_NPY_H
-#define CKPT_CLI_NPY_H
+#ifndef CKPT_ENGINE_NPY_H
+#define CKPT_ENGINE_NPY_H
 #include <stdint.h>
 
 #define NPY_HEADER_MAX 1024

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_human.c - bytes and times that people type, and how long something took. */
-#include "ckpt/cli/human.h"
+/* test_layout_human.c - bytes and times that people type, and how long something took. */
+#include "ckpt/layout/human.h"
 #include "tests/lib/unit.h"
 
 struct typed {

@@ -4,7 +4,7 @@
  * pure but for the time zone.
  * Invariant: the buffer is always zero-terminated and never overrun, whatever the numbers are.
  */
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
 #include <stdarg.h>

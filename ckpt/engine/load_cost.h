@@ -7,8 +7,8 @@
  * A chunk is read whole, for it is checked whole. Files without chunks are read to
  * the byte by a rank, and whole by the host.
  */
-#ifndef CKPT_PLAN_LOAD_COST_H
-#define CKPT_PLAN_LOAD_COST_H
+#ifndef CKPT_ENGINE_LOAD_COST_H
+#define CKPT_ENGINE_LOAD_COST_H
 #include "ckpt/plan/flow.h"
 #include "formats/format.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compare.h - two arrays of one shape, element by element: how many differ, how far, and where the
+ * apart.h - two arrays of one shape, element by element: how many differ, how far, and where the
  * first one stands. In one pass over stretches in any order.
  *
  * Two elements of one dtype differ in *bits* (0.0 and -0.0 do, and two NaNs may). They differ in
@@ -8,11 +8,11 @@
  * value alone. Integers are compared exactly, all else as double. F4 is compared with F4 alone: a
  * byte of it is two elements here, side by side in the last dimension.
  */
-#ifndef CKPT_CLI_COMPARE_H
-#define CKPT_CLI_COMPARE_H
+#ifndef CKPT_ENGINE_APART_H
+#define CKPT_ENGINE_APART_H
 #include "ckpt/layout/layout.h"
 
-struct compare {
+struct apart {
 	uint32_t dtype_a, dtype_b, ndim;
 	const uint64_t *shape;	      /* of F4 in bytes */
 	uint64_t count, bits, values; /* of all, that differ; bits 0 where the dtypes differ */
@@ -24,8 +24,8 @@ struct compare {
 	uint64_t first[CKPT_DIMS_MAX];
 };
 
-void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
-		   const uint64_t *shape);
+void apart_begin(struct apart *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
+		 const uint64_t *shape);
 /* The elements of `set`, of F4 bytes, row-major at a and at b. */
-void compare_add(struct compare *x, const struct indexset *set, const uint8_t *a, const uint8_t *b);
+void apart_add(struct apart *x, const struct indexset *set, const uint8_t *a, const uint8_t *b);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_account.h - what every byte of a checkpoint's files is for. Used by show --files and stats. */
-#ifndef CKPT_CLI_FILE_ACCOUNT_H
-#define CKPT_CLI_FILE_ACCOUNT_H
+#ifndef CKPT_ENGINE_FILE_ACCOUNT_H
+#define CKPT_ENGINE_FILE_ACCOUNT_H
 #include "formats/format.h"
 
 /* data + padding + metadata == the file's bytes. */

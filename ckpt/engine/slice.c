@@ -3,10 +3,10 @@
  * slice.c - ranges of indices from a command line. Called by the verbs that take --slice.
  * Invariant: what is returned lies inside the shape.
  */
-#include "ckpt/cli/slice.h"
+#include "ckpt/engine/slice.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
+#include "ckpt/layout/human.h"
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* human.h - numbers as people read them. Every function writes to buf and returns it;
  * HUMAN_BYTES is enough for all but shapes and sets. */
-#ifndef CKPT_CLI_HUMAN_H
-#define CKPT_CLI_HUMAN_H
+#ifndef CKPT_LAYOUT_HUMAN_H
+#define CKPT_LAYOUT_HUMAN_H
 #include "ckpt/layout/layout.h"
 #include <stddef.h>
 

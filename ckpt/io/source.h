@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source.h - the files of a directory as a source (base/source.h), through io_ops.
+ *
+ * Names out of metadata never leave the directory: "a/b" is opened beneath it, and no component but the last
+ * may be a symbolic link. A name that is empty, begins or ends with '/', or has an empty component, "." or
+ * ".." is -EINVAL. The last component may be a link only with SOURCE_LINKS (a directory that a person
+ * typed: Hugging Face's cache is made of links), and only to a regular file. What is no regular file is
+ * -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be followed -ELOOP; no open waits for a
+ * fifo's other end.
+ */
+#ifndef CKPT_IO_SOURCE_H
+#define CKPT_IO_SOURCE_H
+#include "ckpt/base/source.h"
+#include "ckpt/io/io.h"
+#include <limits.h>
+
+enum {
+	SOURCE_LINKS = 1, /* an entry may be a link to a file */
+	SOURCE_FRESH = 2  /* read from the disk, not from what the page cache still has */
+};
+
+/*
+ * Find what a person typed: links are followed. A directory: *ret_fd, and "" as the entry. A regular
+ * file: the directory around it, and its name there. The caller closes *ret_fd. -ENOENT, -ENOTDIR,
+ * -EACCES, ...; -EINVAL: it is neither.
+ */
+int source_path(const struct io_ops *ops, const char *path, int *ret_fd,
+		char ret_entry[NAME_MAX + 1], struct ckpt_err *err);
+
+/* dirfd is borrowed until source_end; sources that were opened may outlive both. entry: copied; "" or NULL:
+ * the directory. -ENOMEM. */
+int source_make(const struct io_ops *ops, int dirfd, const char *entry, uint32_t flags,
+		struct source_dir *ret);
+void source_end(struct source_dir *d); /* NULL ctx is fine */
+
+/* One file: as a source's open, with these flags. The caller closes it. */
+int source_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
+		struct source *ret);
+#endif
