@@ -59,7 +59,7 @@ USES.native := format table layout base
 USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
-USES.store := native format table layout io base
+USES.store := format table layout io base
 USES.move := format plan io table layout base
 USES.engine := move native format plan io table layout base
 USES.device := base
@@ -178,6 +178,7 @@ $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
 BESIDE.daemon := $(O)/client.a
 BESIDE.move := $(O)/daemon.a $(O)/native.a
 BESIDE.cli := $(O)/daemon.a
+BESIDE.store := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

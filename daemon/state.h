@@ -19,6 +19,7 @@
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
+#include "formats/native/native.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"

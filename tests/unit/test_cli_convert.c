@@ -3,6 +3,7 @@
  * test_cli_convert.c - ckptctl convert: the same tensors on another mesh, whatever interrupts it:
  * the destination is whole or not there, and another run goes on where the last one was.
  */
+#include "formats/native/native.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/cli_rig.h"
 #include "ckpt/cli/conversion.h"

@@ -4,6 +4,7 @@
  * while it ran; a slot that the next launch took over is not used as long as it holds a step; and
  * no byte of what it held before comes into a file.
  */
+#include "formats/native/native.h"
 #include "tests/lib/procs.h"
 #include <inttypes.h>
 
