@@ -61,7 +61,7 @@ USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
 USES.store := format table layout io base
-USES.move := native format plan io table layout base
+USES.move := format plan io table layout base
 USES.engine := move native format plan io table layout base
 USES.draw := plan table layout base
 USES.device := base
@@ -175,8 +175,11 @@ $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
-# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
+# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process;
+# those of move and cli write parts as the daemon does (daemon/part_file.h).
 BESIDE.daemon := $(O)/client.a
+BESIDE.move := $(O)/daemon.a $(O)/native.a
+BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
