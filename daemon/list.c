@@ -242,13 +242,6 @@ static int memory_list(const struct listing *x, struct table *to, struct ckpt_er
 	return rc;
 }
 
-/* No part is needed. */
-static int no_part(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
-{
-	(void)arg, (void)k, (void)needed, (void)err;
-	return 0;
-}
-
 static int disk_list(const struct listing *x, const struct pin *pin, int fd, struct table *to,
 		     struct ckpt_err *err)
 {
@@ -257,7 +250,7 @@ static int disk_list(const struct listing *x, const struct pin *pin, int fd, str
 					     .path = pin->dir,
 					     .force = &format_native,
 					     .id = pin->id,
-					     .how.choose = no_part };
+					     .how.depth = FORMAT_NAMES };
 	struct opened o;
 	int rc = engine_open(&e, &step, &o, err);
 
