@@ -83,7 +83,7 @@
 	X(FOREIGN_JOB_ACCEPTED, store, "a step of another job is misplaced") \
 	X(OTHER_PARENT_ACCEPTED, store, "a step that continues another parent is misplaced") \
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
-	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
+	X(SWAPPED_ACCEPTED, engine, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
 	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
@@ -128,6 +128,10 @@
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \
+	X(PUBLISHED_NOT_SYNCED, io, "a new file is synced before the rename") \
+	X(PUBLISHED_NAMES_NOT_SYNCED, io, "the names in a new directory are synced before the rename") \
+	X(PUBLISHED_NAME_NOT_SYNCED, io, "the directory around what was published is synced") \
+	X(PUT_NOT_SYNCED, io, "a small file is synced") \
 	/* --- what is in files --- */ \
 	X(KEYS_UNSEEDED, base, "names that were chosen to collide do not") \
 	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
@@ -243,6 +247,11 @@
 	/* --- formats of others --- */ \
 	X(JSON_DEEP, json, "JSON is read to a limited depth") \
 	X(JSON_HALF_PAIR, json, "half a surrogate pair is no character") \
+	X(SAFETENSORS_SIZE, safetensors, "a tensor has the bytes that its shape and dtype say") \
+	X(SAFETENSORS_HOLES, safetensors, "every byte between the first tensor and the last is in exactly one") \
+	X(SAFETENSORS_TAIL, safetensors, "no byte is behind the last tensor") \
+	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
+	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
@@ -250,8 +259,6 @@
 	X(JOURNAL_BEFORE_PARTS, cli, "parts are durable before the journal names them") \
 	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
-	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
-	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
+	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced")
 /* clang-format on */
 #endif
