@@ -59,7 +59,7 @@ USES.native := format table layout base
 USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
-USES.store := native format table layout io base
+USES.store := format table layout io base
 USES.move := native format plan io table layout base
 USES.engine := move native format plan io table layout base
 USES.device := base
@@ -168,13 +168,14 @@ TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.
 RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
 RIG.cli  := $(O)/tests/lib/cli_rig.o
 OWN_LIBC := $(O)/tests/lib/libc.o
-HAS_OWN_LIBC := store native_memory move_memory cli cli_faults
+HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
 # The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
 BESIDE.daemon := $(O)/client.a
+BESIDE.store := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

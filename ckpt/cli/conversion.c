@@ -358,12 +358,12 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 	struct checkpoint *k = NULL;
 	struct source_dir dir;
 	uint32_t nprint = 0;
-	int rc = store_source_dir(c->o.ops, c->dir.fd, &dir);
+	int rc = source_make(c->o.ops, c->dir.fd, NULL, 0, &dir);
 
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", c->dir.path);
 	rc = format_native.open(&(struct format_open){ .dir = &dir }, &k, err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc)
 		return rc;
 	if (k->world != c->facts.world || k->table.ntensor != t->ntensor)
@@ -742,6 +742,17 @@ static int batch_run(struct conversion *c, const struct move_files *from, move_t
 }
 
 /* --- the end --- */
+
+/* What src says of its place, so that the same copy is the same checkpoint. */
+static void lineage_copy(const struct checkpoint *src, struct native_lineage *ret)
+{
+	*ret = (struct native_lineage){ .seq = src->seq, .parent_step = src->parent_step };
+	for (uint32_t i = 0; src->parent_id[0] && i < sizeof ret->parent_id; i++) {
+		char byte[3] = { src->parent_id[2 * i], src->parent_id[2 * i + 1] };
+
+		ret->parent_id[i] = (uint8_t)strtoul(byte, NULL, 16);
+	}
+}
 
 static int manifest_put(struct conversion *c, struct ckpt_err *err)
 {

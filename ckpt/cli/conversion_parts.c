@@ -4,7 +4,6 @@
  * own table and its piece in `all` are of the same tensor and rank, of which there is one.
  */
 #include "ckpt/cli/conversion_parts.h"
-#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
@@ -102,8 +101,6 @@ static int made_begin(const struct parts *p, uint32_t rank, struct table *ret, s
 	for (uint32_t i = 0; i < t->naverage && !rc; i++) {
 		struct table_average x = t->average[i];
 
-		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
-			x.updates = 0;
 		rc = table_add_average(ret, &x, NULL, err);
 	}
 	snprintf(name, sizeof name, "rank %u", rank);
@@ -214,8 +211,6 @@ static int tensors_add(struct parts *p, struct ckpt_err *err)
 	for (uint32_t i = 0; i < from->naverage && !rc; i++) {
 		struct table_average x = from->average[i];
 
-		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
-			x.updates = 0;
 		rc = table_add_average(&p->all, &x, NULL, err);
 	}
 	for (uint32_t i = 0; i < from->ntensor && !rc; i++)

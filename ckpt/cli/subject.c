@@ -22,10 +22,10 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 	int rc;
 
 	*s = (struct subject){ .ops = ops };
-	rc = store_resolve(ops, where, name, &s->ref, err);
+	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc)
 		return rc;
-	rc = store_source_dir(ops, s->ref.step_fd, &s->dir);
+	rc = source_make(ops, s->ref.step_fd, NULL, 0, &s->dir);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
 	s->has_dir = true;
@@ -39,11 +39,21 @@ int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const
 
 	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd };
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
-	rc = store_source_dir(ops, step_fd, &s->dir);
+	rc = source_make(ops, step_fd, NULL, 0, &s->dir);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", path);
 	s->has_dir = true;
 	return 0;
+}
+
+int subject_fresh(struct subject *s, struct ckpt_err *err)
+{
+	int rc;
+
+	source_end(&s->dir);
+	rc = source_make(s->ops, s->ref.step_fd, NULL, SOURCE_FRESH, &s->dir);
+	s->has_dir = !rc;
+	return rc ? ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path) : 0;
 }
 
 int subject_damage(int rc)
@@ -96,9 +106,9 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret)
 	struct source src = { 0 };
 	int rc;
 
-	if (s->format != &format_native || s->dir.open(s->dir.ctx, NATIVE_MANIFEST, &src))
+	if (!s->format->root || s->dir.open(s->dir.ctx, s->format->root->name, &src))
 		return false;
-	rc = native_summary(&src, &k, NULL);
+	rc = s->format->root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)
@@ -203,7 +213,7 @@ void subject_close(struct subject *s)
 	if (s->ckpt)
 		checkpoint_free(s->ckpt);
 	if (s->has_dir)
-		store_source_dir_close(&s->dir);
+		source_end(&s->dir);
 	if (s->ref.step_fd >= 0)
 		close(s->ref.step_fd);
 	*s = (struct subject){ .ref.step_fd = -1 };

@@ -32,6 +32,9 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 /* The same with a directory that is open already; takes step_fd. */
 int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
 		 struct ckpt_err *err);
+/* Between these and subject_open: what is read from now on is read from the disk, not from what the page
+ * cache still has. For a verb that says that every byte is right. -ENOMEM. */
+int subject_fresh(struct subject *s, struct ckpt_err *err);
 /*
  * Recognise its format and read its metadata; faults as format.h says. A directory that no format
  * knows is read as the first one, which then says what is wrong with it: subject_find has seen that

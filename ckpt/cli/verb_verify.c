@@ -14,6 +14,7 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
+#include "formats/registry/registry.h"
 #include <limits.h>
 #include <sys/random.h>
 
@@ -419,9 +420,9 @@ static int check(struct one *x, struct ckpt_err *err)
 	int rc, data = 0;
 
 	x->s.partial = true;
-	if (x->v->data)
-		store_source_dir_fresh(&x->s.dir);
-	rc = subject_open(&x->s, on_fault, x, err);
+	rc = x->v->data ? subject_fresh(&x->s, err) : 0;
+	if (!rc)
+		rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
@@ -836,7 +837,9 @@ static void verify_name(struct verify *v, const char *name)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct verify *v = arg;
-	struct store s = { .ops = v->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = v->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;

@@ -129,7 +129,9 @@ static int made_pieces(const struct parts *p, uint32_t rank, struct table *ret,
 		struct indexset set;
 
 		r = made_owned(p, p->made[i], coord, &a, &set);
-		if (r) {
+		if (r == -ENOMEM) {
+			r = no_memory(err);
+		} else if (r) {
 			r = ckpt_error(err, r, "%s/%s: its share cannot be computed", x->component,
 				       x->name);
 		} else if (set.numel) {
@@ -567,7 +569,9 @@ static int cover_check(const struct sheet *s, struct ckpt_err *err)
 	int r;
 
 	table_cover(&s->table, &list);
-	r = ckpt_errlist_end(&list, err, "the pieces of the target do not make up its tensors");
+	r = list.code == -ENOMEM
+		    ? no_memory(err) /* what was not checked is not wrong */
+		    : ckpt_errlist_end(&list, err, "the parts do not make up the tensors");
 	ckpt_errlist_free(&list);
 	return r;
 }

@@ -99,9 +99,9 @@ static int try_open(const char *path, struct opened *ret)
 	*ret = (struct opened){ .fd = open(path, O_RDONLY | O_DIRECTORY) };
 	if (ret->fd < 0)
 		return -ENOENT;
-	assert_int_equal(store_source_dir(&io_ops_posix, ret->fd, &dir), 0);
+	assert_int_equal(source_make(&io_ops_posix, ret->fd, NULL, 0, &dir), 0);
 	rc = format_native.open(&(struct format_open){ .dir = &dir }, &ret->k, &err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc) {
 		print_error("%s: %s\n", path, err.msg);
 		close(ret->fd);
