@@ -18,6 +18,7 @@ struct sink_env {
 	const struct engine *e;
 	struct sheet *sheet; /* its pieces get their fingerprints */
 	struct publish *to;
+	bool file;		 /* it is one file, not a directory with files */
 	uint32_t nbuffer;	 /* of chunks: more than there are files open at a time */
 	const uint32_t *piece;	 /* [npiece] the pieces by their places, in the table's order */
 	const uint32_t *first;	 /* [nfile + 1] where those of a place begin */
@@ -25,6 +26,12 @@ struct sink_env {
 	const uint32_t
 		*piece_sum; /* [npiece] a piece's sheet_sum; TABLE_NONE. NULL: there are none */
 };
+
+/* A file's name for publish_file. */
+static inline const char *sink_name(const struct sink_env *env, uint32_t file)
+{
+	return env->file ? "" : env->sheet->file[file].name;
+}
 
 /* Bytes of one piece, which stay until the next drain. */
 struct sink_bytes {

@@ -82,7 +82,7 @@ static int stream_open(struct chunks *s, uint32_t file, const struct journal_fil
 	int rc = table_of_file(s, file, &f->t, err);
 
 	if (!rc)
-		rc = publish_file(s->env.to, sf->name, 0, &direct, &f->fd, err);
+		rc = publish_file(s->env.to, sink_name(&s->env, file), 0, &direct, &f->fd, err);
 	if (rc)
 		return rc;
 	if (from && from->state == JOURNAL_OPEN)
@@ -199,8 +199,8 @@ static int chunks_finish(struct sink *sink, uint32_t file, uint64_t bytes, struc
 {
 	struct chunks *s = (struct chunks *)sink;
 
-	return publish_file_end(s->env.to, name_of(s, file), TAKE_FD(file_of(s, file)->fd), bytes,
-				err);
+	return publish_file_end(s->env.to, sink_name(&s->env, file), TAKE_FD(file_of(s, file)->fd),
+				bytes, err);
 }
 
 static void chunks_close(struct sink *sink)

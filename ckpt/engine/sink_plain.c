@@ -163,15 +163,14 @@ static void run_write(struct plain *s)
 
 static int file_open(struct plain *s, uint32_t file, struct ckpt_err *err)
 {
-	const struct sheet_file *sf = &s->env.sheet->file[file];
 	struct plain_file *f = file_of(s, file);
 	bool direct = s->env.first[file + 1] > s->env.first[file];
-	int rc = publish_file(s->env.to, sf->name, 0, &direct, &f->fd, err);
+	int rc = publish_file(s->env.to, sink_name(&s->env, file), 0, &direct, &f->fd, err);
 
 	if (rc || !direct)
 		return rc;
 	direct = false;
-	return publish_file(s->env.to, sf->name, 0, &direct, &f->edge, err);
+	return publish_file(s->env.to, sink_name(&s->env, file), 0, &direct, &f->edge, err);
 }
 
 static int buffers_make(struct plain *s)
@@ -300,7 +299,7 @@ static int plain_finish(struct sink *sink, uint32_t file, uint64_t bytes, struct
 	int rc = edge_close(s, file, err);
 
 	return rc ? rc
-		  : publish_file_end(s->env.to, s->env.sheet->file[file].name,
+		  : publish_file_end(s->env.to, sink_name(&s->env, file),
 				     TAKE_FD(file_of(s, file)->fd), bytes, err);
 }
 
