@@ -217,7 +217,7 @@ static bool held_mib_is_right(void *arg, uint32_t place, uint64_t i, const void 
 {
 	const struct average_held_rank *r = &((const struct average_held *)arg)->rank[place];
 
-	return !r->sums || slot_sums_match(r->sums, (r->at >> NATIVE_CHUNK_LOG2) + i, p);
+	return !r->sums || slot_sums_match(r->sums, (r->at >> CHUNK_LOG2) + i, p);
 }
 
 int average_held_move(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)

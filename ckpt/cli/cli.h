@@ -14,7 +14,7 @@
 #ifndef CKPT_CLI_CLI_H
 #define CKPT_CLI_CLI_H
 #include "ckpt/cli/output.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 #include "ckpt/io/io.h"
 #include <signal.h>
 #include <stdio.h>

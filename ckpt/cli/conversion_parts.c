@@ -50,7 +50,7 @@ static int main_table(const struct parts *p, uint32_t rank, struct table *ret, s
 
 /* --- averages --- */
 
-#define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES (UINT64_C(1) << CHUNK_LOG2)
 
 /* What the rank owns of a MADE tensor: as of the one that it averages. */
 static int made_owned(const struct parts *p, uint32_t tensor, const uint32_t *coord,
@@ -241,7 +241,7 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 			: table_put_piece(&p->all, &y, err);
 		p->bytes += y.len;
 	}
-	p->of[i].room = move_part_bytes_max(&t, p->nmade ? 1 : 0);
+	p->of[i].room = native_part_bytes_max(&t, p->nmade ? 1 : 0);
 	table_free(&t);
 	return rc;
 }

@@ -179,6 +179,15 @@ char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES]);
  */
 uint32_t table_master(const struct table *t, const struct table_tensor *x);
 /*
+ * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a
+ * tensor that is derived, the piece of the tensor `of` with the same elements in the same place;
+ * TABLE_NONE where there is none, and of every other piece. Of a tensor that is BF16 or F16, with a
+ * master that is F32, of the same shape, not derived itself, neither with a pending reduction
+ * (table_master); both pieces row-major, the master's on a multiple of 4 bytes. t is sealed.
+ * -ENOMEM.
+ */
+int table_twins(const struct table *t, uint32_t *ret_twin);
+/*
  * Which tensor's component, name and element size the ownership rule takes for x: a derived one's
  * master, the tensor that a MADE one averages; else x itself. x is one of t's tensors.
  */

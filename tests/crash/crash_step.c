@@ -146,7 +146,7 @@ static int part_encode(const struct native_info *info, uint32_t rank, struct tab
 	uint64_t nchunk, data_end, tail_len;
 	struct ck_head head;
 	uint32_t *value;
-	int r = native_part_chunks(t, &chunk, &nchunk, &data_end, err);
+	int r = chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, err);
 
 	if (r)
 		return r;

@@ -3,6 +3,7 @@
  * test_cli_convert.c - ckptctl convert: the same tensors on another mesh, whatever interrupts it:
  * the destination is whole or not there, and another run goes on where the last one was.
  */
+#include "formats/native/native.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/cli_rig.h"
 #include "ckpt/cli/conversion.h"
@@ -837,7 +838,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 		struct table t, u;
 
 		assert_int_equal(conversion_part_table(&p, i, &t, &err), 0);
-		assert_true(move_part_bytes_max(&t, 0) == p.of[i].room);
+		assert_true(native_part_bytes_max(&t, 0) == p.of[i].room);
 		assert_true(t.place[0].bytes == p.all.place[i].bytes);
 		pieces += t.npiece;
 		for (uint32_t k = 0; k < t.npiece; k++)

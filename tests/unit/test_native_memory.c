@@ -194,7 +194,7 @@ static int act_part_chunks(void *arg, struct ckpt_err *err)
 	struct writing *w = arg;
 	struct chunk *chunk = NULL;
 	uint64_t n, end;
-	int r = native_part_chunks(&w->t[0], &chunk, &n, &end, err);
+	int r = chunk_map_make(&w->t[0], NATIVE_DATA_OFF, &chunk, &n, &end, err);
 
 	if (r == 0) {
 		assert_int_equal(n, w->nchunk);
@@ -309,7 +309,9 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 		assert_ok(table_merge(&w.all, &w.t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL));
 	}
 	assert_int_equal(table_seal(&w.all, NULL), 0);
-	assert_int_equal(native_part_chunks(&w.t[0], &w.chunk, &w.nchunk, &w.data_end, NULL), 0);
+	assert_int_equal(
+		chunk_map_make(&w.t[0], NATIVE_DATA_OFF, &w.chunk, &w.nchunk, &w.data_end, NULL),
+		0);
 	without_memory(3, "part_chunks", act_part_chunks, &w);
 	without_memory(3, "part_tail", act_part_tail, &w);
 	assert_ok(native_manifest(&w.info, w.part, WORLD, &w.line, &w.want, &w.want_len, id, NULL));
@@ -368,7 +370,7 @@ static int act_several_tail(void *arg, struct ckpt_err *err)
 	struct chunk *chunk;
 	uint64_t n, end, len;
 	void *bytes = NULL;
-	int r = native_part_chunks(&several.table[2], &chunk, &n, &end, err);
+	int r = chunk_map_make(&several.table[2], NATIVE_DATA_OFF, &chunk, &n, &end, err);
 
 	(void)arg;
 	if (r)
