@@ -86,6 +86,8 @@ int publish_file_end(struct publish *p, const char *name, int fd, uint64_t bytes
 int publish_clear(struct publish *p, struct ckpt_err *err);
 /* Read what is written so far; source_end (io/io_source.h) ends it. */
 int publish_source(struct publish *p, struct source_dir *ret);
+/* The directory in which its files lie until then, borrowed: of one file, the one around it. */
+int publish_fd(const struct publish *p);
 /* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
  * where it is. */
 int publish_commit(struct publish *p, struct ckpt_err *err);
