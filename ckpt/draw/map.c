@@ -5,6 +5,7 @@
  * Invariant: a border of a drawing is where some share begins or ends; nothing is drawn that was
  * not looked at, and what is left out is a span that says so.
  */
+#include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/draw/map_impl.h"
@@ -92,15 +93,6 @@ char *map_label(uint32_t n, const uint32_t *rank, uint32_t max, char *buf, size_
 	return buf;
 }
 
-static uint64_t runs_of(const struct indices *x)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n; i++)
-		n += x->run[i].count;
-	return n;
-}
-
 char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 {
 	struct text t = { buf, bytes, 0 };
@@ -111,7 +103,7 @@ char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 		const struct run *r = &x->run[i];
 
 		if (i == PATTERN_RUNS) {
-			text_add(&t, "; %s runs in all", human_count(runs_of(x), a));
+			text_add(&t, "; %s runs in all", human_count(indices_runs(x), a));
 			break;
 		}
 		text_add(&t, "%s", i ? "; " : "");
@@ -128,67 +120,17 @@ char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 
 /* --- equal lists, equal sets --- */
 
-/* Numbers things that are equal alike: 0, 1, ... by first appearance. Open addressing. */
-struct dedupe {
-	uint32_t *slot; /* number + 1; 0: free */
-	uint32_t mask;
-};
-
-static int dedupe_init(struct dedupe *d, uint32_t n)
-{
-	uint64_t slots = 16;
-
-	while (slots < 2 * (uint64_t)n)
-		slots *= 2;
-	d->mask = (uint32_t)(slots - 1);
-	d->slot = calloc(slots, sizeof *d->slot);
-	return d->slot ? 0 : -ENOMEM;
-}
-
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-	h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-	return h ^ h >> 29;
-}
-
-static uint64_t list_first(const struct indices *x)
-{
-	return x->n ? x->run[0].start : 0;
-}
-
-/* Behind its last index. */
-static uint64_t list_stop(const struct indices *x)
-{
-	const struct run *r = x->n ? &x->run[x->n - 1] : NULL;
-
-	return r ? r->start + r->stride * (r->count - 1) + r->len : 0;
-}
-
 /* Equal sets may have different records: only what the set itself says. */
-static uint64_t list_hash(const struct indices *x)
+static uint64_t list_key(uint64_t before, const struct indices *x)
 {
-	return mix(mix(mix(1, x->total), list_first(x)), list_stop(x));
+	uint64_t key[] = { x->total, indices_lo(x), indices_hi(x) };
+
+	return key_hash(before, key, sizeof key);
 }
 
-/* How many indices of x are below at. */
-static uint64_t list_below(const struct indices *x, uint64_t at)
+static bool span_meets(const struct indices *x, const struct map_span *s)
 {
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n && x->run[i].start < at; i++) {
-		const struct run *r = &x->run[i];
-		uint64_t whole = MIN((at - r->start) / r->stride, r->count);
-
-		n += whole * r->len;
-		if (whole < r->count)
-			n += MIN(at - r->start - whole * r->stride, r->len);
-	}
-	return n;
-}
-
-static bool list_meets(const struct indices *x, const struct map_span *s)
-{
-	return list_below(x, s->stop) > list_below(x, s->start);
+	return indices_below(x, s->stop) > indices_below(x, s->start);
 }
 
 /* --- making --- */
@@ -219,20 +161,18 @@ static uint32_t ranks_unique(uint32_t *rank, uint32_t n)
 	return m;
 }
 
-static uint32_t find_set(const struct dedupe *d, const struct map_share *share, uint32_t n,
-			 const struct indexset *set, uint32_t **ret_slot)
+/* The number of the share with this set; n: there is none, and now it is n. */
+static uint32_t set_number(struct keymap *sets, const struct map_share *share, uint32_t n,
+			   const struct indexset *set)
 {
-	uint64_t h = 7;
-	uint32_t at;
+	uint64_t hash = 0;
 
 	for (uint32_t i = 0; i < set->ndim; i++)
-		h = mix(h, list_hash(&set->dim[i]));
-	for (at = (uint32_t)h & d->mask; d->slot[at]; at = (at + 1) & d->mask)
-		if (indexset_equal(share[d->slot[at] - 1].set, set)) {
-			*ret_slot = NULL;
-			return d->slot[at] - 1;
-		}
-	*ret_slot = &d->slot[at];
+		hash = list_key(hash, &set->dim[i]);
+	for (uint32_t at = 0, i; (i = keymap_next(sets, hash, &at)) != KEYMAP_NONE;)
+		if (indexset_equal(share[i].set, set))
+			return i;
+	keymap_put(sets, hash, n);
 	return n;
 }
 
@@ -244,24 +184,21 @@ static int make_shares(struct map *m, const struct map_in *const *in, uint32_t n
 	uint32_t *empty = arena_array(&m->arena, (size_t)nin + 1, sizeof *empty);
 	uint32_t *rank = arena_array(&m->arena, (size_t)nin + 1, sizeof *rank);
 	cleanup_free uint32_t *id = calloc((size_t)nin + 1, sizeof *id);
-	struct dedupe d = { 0 };
-	uint32_t at = 0, *slot;
+	struct keymap sets = { 0 };
+	uint32_t at = 0;
 
-	if (!share || !empty || !rank || !id || dedupe_init(&d, nin))
+	if (!share || !empty || !rank || !id || keymap_reserve(&sets, &m->arena, nin))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < nin; i++) {
 		if (!in[i]->set->numel) {
 			empty[f->nempty++] = in[i]->rank;
 			continue;
 		}
-		id[i] = find_set(&d, share, f->nshare, in[i]->set, &slot);
-		if (slot) {
-			share[f->nshare].set = in[i]->set;
-			*slot = ++f->nshare;
-		}
+		id[i] = set_number(&sets, share, f->nshare, in[i]->set);
+		if (id[i] == f->nshare)
+			share[f->nshare++].set = in[i]->set;
 		share[id[i]].nrank++;
 	}
-	free(d.slot);
 	for (uint32_t i = 0; i < f->nshare; i++) {
 		share[i].rank = rank + at;
 		at += share[i].nrank;
@@ -291,24 +228,27 @@ static const struct indices *list_at(const struct map *m, uint32_t share, int32_
 static int distinct(const struct map *m, int32_t dim, const struct indices **ret_list,
 		    uint32_t *ret_id, uint32_t *ret_n)
 {
-	struct dedupe d;
-	uint32_t n = 0, at;
+	struct keymap lists = { 0 };
+	struct arena a = { 0 };
+	uint32_t n = 0;
 
-	if (dedupe_init(&d, m->facts.nshare))
+	if (keymap_reserve(&lists, &a, m->facts.nshare))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->facts.nshare; i++) {
 		const struct indices *x = list_at(m, i, dim);
+		uint64_t hash = list_key(0, x);
+		uint32_t at = 0;
 
-		for (at = (uint32_t)list_hash(x) & d.mask; d.slot[at]; at = (at + 1) & d.mask)
-			if (indices_equal(ret_list[d.slot[at] - 1], x))
-				break;
-		if (!d.slot[at]) {
-			ret_list[n++] = x;
-			d.slot[at] = n;
+		do
+			ret_id[i] = keymap_next(&lists, hash, &at);
+		while (ret_id[i] != KEYMAP_NONE && !indices_equal(ret_list[ret_id[i]], x));
+		if (ret_id[i] == KEYMAP_NONE) {
+			keymap_put(&lists, hash, n);
+			ret_list[n] = x;
+			ret_id[i] = n++;
 		}
-		ret_id[i] = d.slot[at] - 1;
 	}
-	free(d.slot);
+	arena_free(&a);
 	*ret_n = n;
 	return 0;
 }
@@ -386,7 +326,7 @@ static void cut_add(struct cuts *c, const struct run *r, uint64_t i)
 /* The ends of the first and of the last `most` runs of a list. */
 static void cuts_of(struct cuts *c, const struct indices *x, uint64_t most)
 {
-	uint64_t total = runs_of(x), at = 0;
+	uint64_t total = indices_runs(x), at = 0;
 	bool all = total <= 2 * most;
 
 	for (uint32_t i = 0; i < x->n; at += x->run[i].count, i++) {
@@ -414,7 +354,7 @@ static int axis_cuts(const struct map_axis *a, struct cuts *c)
 	uint64_t runs = 0, most, room;
 
 	for (uint32_t i = 0; i < a->nlist; i++)
-		runs += runs_of(a->list[i]);
+		runs += indices_runs(a->list[i]);
 	most = MAP_CUTS_MAX;
 	if (runs > MAP_CUTS_MAX)
 		most = MIN(ENDS_SHOWN, MAP_CUTS_MAX / a->nlist + 1);
@@ -485,7 +425,7 @@ static void choose_drawn(struct map *m)
 		m->drawn[i] = true;
 		for (uint32_t k = 0; k < m->facts.nzero; k++)
 			m->drawn[i] &=
-				list_meets(list_at(m, i, (int32_t)m->facts.at_zero[k]), &zero);
+				span_meets(list_at(m, i, (int32_t)m->facts.at_zero[k]), &zero);
 	}
 }
 
@@ -690,10 +630,10 @@ static uint32_t spans_of(const struct map *m, uint32_t share, int32_t dim,
 		return 1;
 	}
 	x = list_at(m, share, dim);
-	if (runs_of(x) < n)
+	if (indices_runs(x) < n)
 		return spans_by_run(x, span, n, fit, ret);
 	for (uint32_t i = 0; i < n; i++)
-		if (!map_is_gap(&span[i], fit) && list_meets(x, &span[i]))
+		if (!map_is_gap(&span[i], fit) && span_meets(x, &span[i]))
 			ret[k++] = i;
 	return k;
 }
