@@ -16,6 +16,7 @@
 #include "ckpt/layout/human.h"
 #include "formats/registry/registry.h"
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #define MEM_LIMIT GIB		  /* without --mem-limit */
 #define JOURNAL_NS (3 * NS_PER_S) /* between two journals */
@@ -254,6 +255,7 @@ static int destination_find(struct converting *x)
 	const char *dst = x->c->arg[1];
 	struct publish_place d;
 	struct ckpt_err err = { 0 };
+	struct stat src, st;
 	uint64_t step = x->s.ckpt->step, named;
 	int rc = publish_split(dst, &d, &err);
 
@@ -266,6 +268,14 @@ static int destination_find(struct converting *x)
 					  "mkdir -p %s, then run the same command again", d.parent)
 			       : cli_fail(x->c, rc, &err, NULL);
 	}
+	if (!stat(dst, &st) && !fstat(x->s.ref.step_fd, &src) && st.st_dev == src.st_dev &&
+	    st.st_ino == src.st_ino)
+		return cli_fail(x->c,
+				ckpt_error(&err, -EINVAL,
+					   "%s is the checkpoint itself: give a path that does not "
+					   "exist yet",
+					   dst),
+				&err, NULL);
 	if (!names_step(d.base, &named) || named == step)
 		return CLI_OK;
 	return cli_fail(x->c,

@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
+#include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/move/cast.h"
 #include <stdio.h>
@@ -114,6 +115,34 @@ static int begin_anew(struct convert *v, struct ckpt_err *err)
 	return rc ? rc : files_create(v, err);
 }
 
+static int entry_found(void *arg, const char *name, enum source_kind kind)
+{
+	(void)arg;
+	(void)name;
+	(void)kind;
+	return 1;
+}
+
+/* Has an earlier run left anything? */
+static bool is_begun(struct convert *v)
+{
+	struct source_dir d;
+	struct source f;
+	bool found;
+
+	if (publish_source(v->to, &d))
+		return false;
+	if (v->c->file) {
+		found = !d.open(d.ctx, d.entry, &f) && f.bytes;
+		if (found && f.close)
+			f.close(f.ctx);
+	} else {
+		found = d.list(d.ctx, "", entry_found, NULL) > 0;
+	}
+	source_end(&d);
+	return found;
+}
+
 /* 0: v->to is open, and what is to do begins at v->j. */
 static int convert_begin(struct convert *v, struct ckpt_err *err)
 {
@@ -137,7 +166,7 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 	v->facts->resumed = rc > 0;
 	if (rc > 0)
 		return 0;
-	v->facts->restarted = v->j.seq != 0;
+	v->facts->restarted = is_begun(v);
 	return begin_anew(v, err);
 }
 
