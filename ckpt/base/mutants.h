@@ -128,6 +128,10 @@
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \
+	X(PUBLISHED_NOT_SYNCED, io, "a new file is synced before the rename") \
+	X(PUBLISHED_NAMES_NOT_SYNCED, io, "the names in a new directory are synced before the rename") \
+	X(PUBLISHED_NAME_NOT_SYNCED, io, "the directory around what was published is synced") \
+	X(PUT_NOT_SYNCED, io, "a small file is synced") \
 	/* --- what is in files --- */ \
 	X(KEYS_UNSEEDED, base, "names that were chosen to collide do not") \
 	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
@@ -256,8 +260,6 @@
 	X(JOURNAL_BEFORE_PARTS, engine, "parts are durable before the journal names them") \
 	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
-	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
-	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
-	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
+	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced")
 /* clang-format on */
 #endif

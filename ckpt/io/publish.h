@@ -27,7 +27,7 @@
 
 #define PUBLISH_JOURNALS 2u
 #define PUBLISH_OVER_MAX 64u /* bytes of `over` */
-#define PUBLISH_DEPTH_MAX 8u /* directories beneath NAME */
+#define PUBLISH_DEPTH_MAX 8u /* components of a name beneath NAME */
 
 /* A path's directory and last component. Slashes at its end do not count. */
 struct publish_place {
@@ -55,9 +55,10 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, its directory does not exist, or .NAME.ckptctl holds what is not
- * ours; -EEXIST: something has the name, and was not changed; -EBUSY: another run has the lock;
- * -ENOSPC; what allow said; errors of the file system. After an error there is nothing to end.
+ * -EINVAL: the path has no name, or what is not ours lies where the lock or the files go; -ENOENT: there is
+ * no directory around it; -EEXIST: something has the name, and was not changed; -EBUSY: another run
+ * has the lock; -ENOSPC; what allow said; errors of the file system. After an error there is nothing
+ * to end, and nothing is left that was not there.
  */
 int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **ret,
 		  struct ckpt_err *err);
