@@ -77,9 +77,9 @@ check "a job's directory that is a link is not followed" links_job
 check "nor its directory of claims" links_claims
 stop
 links_partial() { # convert collects beside its destination
-	ln -s "$outside" "$tmp/.dst.ckptctl-partial"
+	ln -s "$outside" "$tmp/.dst.ckptctl$1"
 	! "$ckptctl" convert "$(step_dir 8)" "$tmp/dst" --mesh fsdp=3 >"$tmp/out" 2>&1 || return 1
-	rm "$tmp/.dst.ckptctl-partial"
+	rm "$tmp/.dst.ckptctl$1"
 	untouched
 }
 links_dst() {
