@@ -83,7 +83,7 @@
 	X(FOREIGN_JOB_ACCEPTED, store, "a step of another job is misplaced") \
 	X(OTHER_PARENT_ACCEPTED, store, "a step that continues another parent is misplaced") \
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
-	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
+	X(SWAPPED_ACCEPTED, engine, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
 	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \

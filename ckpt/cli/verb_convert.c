@@ -11,7 +11,6 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/convert.h"
-#include "ckpt/engine/identity.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
 #include "formats/registry/registry.h"
@@ -27,7 +26,6 @@ struct converting {
 	struct cli *c;
 	struct subject s;
 	struct remesh to;
-	struct opened src;
 	char source[64]; /* "id ..." */
 	struct converted made;
 	struct progress progress;
@@ -195,18 +193,19 @@ static int allow(void *arg, int dirfd, struct ckpt_err *err)
 {
 	struct converting *x = arg;
 
-	return destination_check(x->c->ops, x->c->arg[1], dirfd, x->s.ref.step_fd, err);
+	return destination_check(x->c->ops, x->c->arg[1], dirfd, x->s.o.fd, err);
 }
 
 static int convert(struct converting *x)
 {
+	struct opened src = x->s.o;
 	const struct engine e = { .ops = x->c->ops,
 				  .io = IO_AUTO,
 				  .format = formats,
 				  .mem_limit = x->mem_limit,
 				  .tick = on_tick,
 				  .arg = x };
-	const struct engine_convert how = { .src = &x->src,
+	const struct engine_convert how = { .src = &src,
 					    .target = &x->to.target,
 					    .to = formats[0],
 					    .want = { .facts = x->s.ckpt, .tool = TOOL },
@@ -221,8 +220,10 @@ static int convert(struct converting *x)
 					    .begun_arg = x };
 	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
 	struct ckpt_err err = { 0 };
-	int rc = engine_convert(&e, &how, &x->made, &cannot, &err);
+	int rc;
 
+	src.ckpt = x->s.ckpt; /* perhaps through a view */
+	rc = engine_convert(&e, &how, &x->made, &cannot, &err);
 	ckpt_errlist_free(&cannot);
 	if (x->begun)
 		x->speed = progress_end(&x->progress);
@@ -268,7 +269,7 @@ static int destination_find(struct converting *x)
 					  "mkdir -p %s, then run the same command again", d.parent)
 			       : cli_fail(x->c, rc, &err, NULL);
 	}
-	if (!stat(dst, &st) && !fstat(x->s.ref.step_fd, &src) && st.st_dev == src.st_dev &&
+	if (!stat(dst, &st) && !fstat(x->s.o.fd, &src) && st.st_dev == src.st_dev &&
 	    st.st_ino == src.st_ino)
 		return cli_fail(x->c,
 				ckpt_error(&err, -EINVAL,
@@ -288,19 +289,11 @@ static int destination_find(struct converting *x)
 
 static int source_find(struct converting *x)
 {
-	const struct checkpoint *k;
-	struct ckpt_err err = { 0 };
-	int code = subject_get(x->c, x->c->arg[0], &x->s), rc;
+	int code = subject_get(x->c, x->c->arg[0], &x->s);
 
-	if (code)
-		return code;
-	k = x->s.ckpt;
-	x->src = (struct opened){
-		.path = x->s.ref.path, .ckpt = x->s.ckpt, .dir = x->s.dir, .fd = x->s.ref.step_fd
-	};
-	snprintf(x->source, sizeof x->source, "id %s", k->id);
-	rc = identity_make(&x->src, NULL, &err);
-	return rc ? cli_fail(x->c, rc, &err, NULL) : CLI_OK;
+	if (!code)
+		snprintf(x->source, sizeof x->source, "id %s", x->s.ckpt->id);
+	return code;
 }
 
 static int begin(struct converting *x)
