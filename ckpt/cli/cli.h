@@ -83,6 +83,7 @@ enum cli_option_id {
 	OPT_DEPTH,
 	OPT_LAYOUTS,
 	OPT_VALUES,
+	OPT_NO_READ,
 	OPT_SLICE,
 	OPT_NPY,
 	OPT_OUTPUT,

@@ -9,7 +9,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/manual.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/mark.h"
 #include <limits.h>

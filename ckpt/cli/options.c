@@ -38,6 +38,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_DEPTH, 0, "depth", "N", NULL, NULL, false, ARG_NONE },
 	{ OPT_LAYOUTS, 0, "layouts", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_VALUES, 0, "values", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_NO_READ, 0, "no-read", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SLICE, 0, "slice", "RANGES", NULL, NULL, false, ARG_NONE },
 	{ OPT_NPY, 0, "npy", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_OUTPUT, 'o', "output", "FILE", NULL, NULL, false, ARG_FILE },

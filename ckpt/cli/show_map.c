@@ -9,7 +9,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/map.h"
 #include "ckpt/cli/show.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/svg.h"
 #include "ckpt/table/operand.h"
 

@@ -14,7 +14,7 @@
 #include "ckpt/engine/npy.h"
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/engine/slice.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"

@@ -13,7 +13,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024

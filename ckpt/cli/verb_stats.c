@@ -11,7 +11,7 @@
 #include "ckpt/engine/file_account.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/module_tree.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/operand.h"
 

@@ -20,6 +20,7 @@ struct engine {
 
 /* A checkpoint that is open for reading. */
 struct opened {
+	const char *path; /* as messages name it; borrowed */
 	struct checkpoint *ckpt;
 	struct source_dir dir;
 	int fd; /* its directory */
