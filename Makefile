@@ -27,7 +27,7 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map='$(CURDIR)'=. -fPIC -
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base ema wire layout table io format plan native safetensors registry store move engine device client daemon cli
+ROOMS    := base ema wire layout table io json format plan native safetensors registry store move engine device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
@@ -38,6 +38,7 @@ DIR.plan := ckpt/plan
 DIR.store := ckpt/store
 DIR.format := formats
 DIR.native := formats/native
+DIR.json := formats/json
 DIR.safetensors := formats/safetensors
 DIR.registry := formats/registry
 DIR.move := ckpt/move
@@ -55,15 +56,16 @@ USES.io := base
 USES.plan := format table layout base
 USES.format := table layout base
 USES.native := format table layout base
-USES.safetensors := table layout base
-USES.registry := safetensors native format table layout base
-USES.store := native format table layout io base
+USES.json := base
+USES.safetensors := json format table layout base
+USES.registry := safetensors json native format table layout base
+USES.store := format table layout io base
 USES.move := native format plan io table layout base
 USES.engine := move native format plan io table layout base
 USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire move store native format plan io table device layout ema base
-USES.cli := wire engine move store registry safetensors native format plan io table device layout ema base
+USES.cli := wire engine move store registry safetensors json native format plan io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -173,6 +175,7 @@ $(O)/tests.a: $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
 # The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
 BESIDE.daemon := $(O)/client.a
+BESIDE.store := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

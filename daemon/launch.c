@@ -8,6 +8,7 @@
 #include "ckpt/base/pages.h"
 #include "daemon/average.h"
 #include "daemon/state.h"
+#include "formats/native/native.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -392,8 +393,8 @@ static int claim_open(struct claim *c)
 	if (c->place && store_here(c->place->store, NULL) == 0) {
 		c->store = c->place->store;
 	} else {
-		rc = store_open(c->job->d->opts.ops, c->root_fd, c->job->name, !back, &c->store,
-				&c->err);
+		rc = store_open(c->job->d->opts.ops, &format_native, c->root_fd, c->job->name,
+				!back, &c->store, &c->err);
 		c->opened = rc == 0;
 	}
 	if (rc == 0 && back)

@@ -789,6 +789,7 @@ static void commit_step(struct persist *p)
 {
 	const struct lineage_ask ask = line_ask(p);
 	struct lineage_known *known = &p->snap->launch->known;
+	struct native_lineage line;
 	struct lineage at;
 	char health[DRIFT_TEXT];
 	cleanup_free struct checkpoint_attr *attr = NULL;
@@ -803,22 +804,25 @@ static void commit_step(struct persist *p)
 		store_abort(TAKE(p->txn));
 		return;
 	}
-	at.line.tool = ckptd_version;
-	at.line.nnote = p->snap->nnote;
-	at.line.note = p->snap->note;
+	line = (struct native_lineage){ .seq = at.seq,
+					.parent_step = at.parent_step,
+					.tool = ckptd_version,
+					.nnote = p->snap->nnote,
+					.note = p->snap->note };
+	memcpy(line.parent_id, at.parent_id, sizeof line.parent_id);
 	drift_text(p->snap->launch, health, sizeof health);
-	attr = attrs_make(p, health, &at.line.nattr);
-	at.line.attr = attr;
+	attr = attrs_make(p, health, &line.nattr);
+	line.attr = attr;
 	if (p->rc == 0 && !attr)
 		p->rc = ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
 	if (p->rc == 0)
-		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
+		p->rc = manifest_make(p, &line, &bytes, &len, id);
 	if (p->rc == 0)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, at.rewind, &p->err);
 	else
 		store_abort(TAKE(p->txn));
 	if (p->rc == 0 && !p->rescue) {
-		p->seq = at.line.seq;
+		p->seq = at.seq;
 		lineage_committed(p->store, &ask, &at, id, known);
 		const_remember(p);
 	}

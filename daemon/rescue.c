@@ -4,6 +4,7 @@
 // Invariants: a rescue reads the slots and changes nothing else: a step's own life goes on beside
 // it; a step that wants averages is rescued with them, or not at all.
 #include "daemon/average.h"
+#include "formats/native/native.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -62,7 +63,7 @@ static int rescue_claim(struct rescue *x)
 	const struct io_ops *ops = x->job->d->opts.ops;
 	struct io_stat at = { 0 };
 	uint64_t generation;
-	int rc = store_open(ops, x->dir_fd, x->job->name, true, &x->store, &x->err);
+	int rc = store_open(ops, &format_native, x->dir_fd, x->job->name, true, &x->store, &x->err);
 
 	if (rc == 0 && io_stat(ops, x->store->job_fd, &at) == 0)
 		for (uint32_t i = 0; i < x->nheld && rc == 0; i++)

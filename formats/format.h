@@ -199,8 +199,11 @@ struct format_open {
 /* What a conversion is to write, beside the table. */
 struct format_want {
 	const struct checkpoint
-		*facts;	      /* job, step, times, notes, attributes, lineage; not its table */
-	const char *tool;     /* "ckptctl 0.2.0" */
+		*facts;	  /* job, step, times, notes, attributes, lineage; not its table */
+	const char *tool; /* "ckptctl 0.2.0" */
+	/* Names what is made: it follows from source, target and all that is wanted. Equal ones get
+	 * equal bytes; files may be named after it. */
+	uint8_t uuid[16];
 	const char *stem;     /* name of the one file; NULL: a directory */
 	uint64_t shard_bytes; /* of a file at most, where tensors allow it; 0: no limit */
 	bool by_rank; /* a file of each rank's shares; else each element once, in whole tensors */
@@ -314,7 +317,7 @@ struct format {
 	int (*sheet)(const struct table *target, const struct format_want *want, struct sheet **ret,
 		     struct ckpt_errlist *cannot, struct ckpt_err *err);
 	/* The bytes of a run, in the arena a. ret_seal: 16 bytes that later runs find in
-	 * sheet_done.seal. */
+	 * sheet_done.seal: those of the file's last run. */
 	int (*fill)(const struct sheet *s, uint32_t run, const struct sheet_state *state,
 		    struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
 		    struct ckpt_err *err);

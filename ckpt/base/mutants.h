@@ -240,6 +240,9 @@
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
 	X(BASE_STALE, daemon, "an average goes on from the newest averaged step") \
 	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
+	/* --- formats of others --- */ \
+	X(JSON_DEEP, json, "JSON is read to a limited depth") \
+	X(JSON_HALF_PAIR, json, "half a surrogate pair is no character") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \

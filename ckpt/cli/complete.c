@@ -12,6 +12,7 @@
 #include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/mark.h"
+#include "formats/registry/registry.h"
 #include <limits.h>
 
 #define WORD_BYTES (2 * CKPT_NAME_MAX + PATH_MAX)
@@ -212,7 +213,9 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct steps *s = arg;
-	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store store = {
+		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 	bool any = false;
@@ -244,7 +247,9 @@ struct names {
 static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	const struct names *s = arg;
-	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store store = {
+		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_mark *mark = NULL;
 	char word[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
@@ -277,7 +282,9 @@ static void offer_names(struct complete *x, enum store_mark_kind kind, const cha
 static int notes_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct complete *x = arg;
-	struct store store = { .ops = x->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store store = {
+		.ops = x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 

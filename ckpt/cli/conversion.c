@@ -743,6 +743,17 @@ static int batch_run(struct conversion *c, const struct move_files *from, move_t
 
 /* --- the end --- */
 
+/* What src says of its place, so that the same copy is the same checkpoint. */
+static void lineage_copy(const struct checkpoint *src, struct native_lineage *ret)
+{
+	*ret = (struct native_lineage){ .seq = src->seq, .parent_step = src->parent_step };
+	for (uint32_t i = 0; src->parent_id[0] && i < sizeof ret->parent_id; i++) {
+		char byte[3] = { src->parent_id[2 * i], src->parent_id[2 * i + 1] };
+
+		ret->parent_id[i] = (uint8_t)strtoul(byte, NULL, 16);
+	}
+}
+
 static int manifest_put(struct conversion *c, struct ckpt_err *err)
 {
 	const struct checkpoint *src = c->o.src;

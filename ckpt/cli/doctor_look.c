@@ -8,6 +8,7 @@
 #include "ckpt/cli/doctor.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/store/store.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -151,7 +152,9 @@ static void look_at_files(const struct io_ops *ops, int dir, struct doctor_facts
 static int newest_of_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct doctor_facts *f = arg;
-	struct store s = { .ops = &io_ops_posix, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = &io_ops_posix, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 

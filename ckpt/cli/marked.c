@@ -10,6 +10,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <pwd.h>
 #include <stdarg.h>
@@ -47,7 +48,9 @@ int marked_home(const struct io_ops *ops, const struct store_ref *ref, struct ma
 	const char *base = strrchr(ref->path, '/'), *job;
 	int rc, fd;
 
-	*ret = (struct marked){ .s = { .ops = ops, .root_fd = -1, .job_fd = -1 } };
+	*ret = (struct marked){
+		.s = { .ops = ops, .format = formats[0], .root_fd = -1, .job_fd = -1 }
+	};
 	if (!base || base == ref->path || strlen(base + 1) >= sizeof ret->step.dir)
 		return 1;
 	snprintf(ret->dir, sizeof ret->dir, "%.*s", (int)(base - ref->path), ref->path);
@@ -112,7 +115,7 @@ void marked_id(const char *hex, uint8_t ret[16])
 int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct marked *ret)
 {
 	struct ckpt_err err = { 0 };
-	int rc = store_resolve(c->ops, c->where, name, ref, &err);
+	int rc = store_resolve(c->ops, formats[0], c->where, name, ref, &err);
 
 	if (rc)
 		return subject_tell(c, rc, &err, name);

@@ -10,6 +10,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -128,7 +129,7 @@ static int find(struct cli *c, const char *job, const struct address *a, struct 
 	if (access(dir, F_OK) < 0)
 		return ckpt_error(err, -ENOENT, "ckptd holds no staged step of job %s any more",
 				  job);
-	rc = store_resolve(c->ops, dir, name, &ref, err);
+	rc = store_resolve(c->ops, formats[0], dir, name, &ref, err);
 	if (rc == -ENOENT && a->kind == ADDRESS_STEP)
 		return ckpt_error(err, rc,
 				  "step %" PRIu64 " of job %s is in memory, but not the newest "

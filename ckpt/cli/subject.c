@@ -22,7 +22,7 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 	int rc;
 
 	*s = (struct subject){ .ops = ops };
-	rc = store_resolve(ops, where, name, &s->ref, err);
+	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc)
 		return rc;
 	rc = store_source_dir(ops, s->ref.step_fd, &s->dir);
@@ -96,9 +96,9 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret)
 	struct source src = { 0 };
 	int rc;
 
-	if (s->format != &format_native || s->dir.open(s->dir.ctx, NATIVE_MANIFEST, &src))
+	if (!s->format->root || s->dir.open(s->dir.ctx, s->format->root->name, &src))
 		return false;
-	rc = native_summary(&src, &k, NULL);
+	rc = s->format->root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)

@@ -285,7 +285,7 @@ static int find(struct adopt *a, struct ckpt_err *err)
 	char abs[PATH_MAX];
 	const char *base;
 	struct store_step st;
-	struct store probe = { .ops = c->ops, .root_fd = -1, .job_fd = -1 };
+	struct store probe = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = -1 };
 	bool is_step;
 	int rc;
 
@@ -364,7 +364,9 @@ static int adopt(struct adopt *a)
 
 static int run(struct cli *c)
 {
-	struct adopt a = { .c = c, .s = { .ops = c->ops, .root_fd = -1, .job_fd = -1 } };
+	struct adopt a = {
+		.c = c, .s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = -1 }
+	};
 	struct ckpt_err err = { 0 };
 	int code;
 

@@ -5,6 +5,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/store/store.h"
+#include "formats/registry/registry.h"
 
 static const struct column col_job = { "job", "forgotten", false, FIT_LAST };
 static const struct column col_bytes = { "freed_bytes", "memory", false, FIT_WHOLE };
@@ -28,7 +29,7 @@ static int held_alone(const struct control *k, uint32_t job, struct ckpt_err *er
 		if (s->job != job || !(s->flags & WIRE_HELD) || s->state != WIRE_COMMITTED)
 			continue;
 		snprintf(name, sizeof name, "step:%llu", (unsigned long long)s->step);
-		rc = store_resolve(k->c->ops, where, name, &ref, &why);
+		rc = store_resolve(k->c->ops, formats[0], where, name, &ref, &why);
 		if (ref.step_fd >= 0)
 			close(TAKE_FD(ref.step_fd));
 		if (rc)

@@ -13,6 +13,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 
 #define NOTE_NAME 18 /* characters of a name that a table of 80 columns has room for */
 
@@ -231,7 +232,9 @@ static void keep(struct ls *l, struct ls_job *j)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
-	struct store s = { .ops = l->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = l->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
 	char home[CKPT_JOB_MAX + 1];

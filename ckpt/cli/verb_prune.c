@@ -14,6 +14,7 @@
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/store/prune.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 
 struct row {
@@ -113,32 +114,6 @@ static int on_verify(void *arg, const struct store_step *st, int step_fd, struct
 	return rc ? ckpt_error(err, rc, "%s", e.msg) : 0;
 }
 
-/* What reading a step's MANIFEST says: 0, or why not. */
-static int manifest_read(const struct store *s, const char *dir, struct ckpt_err *err)
-{
-	struct checkpoint *k = NULL;
-	struct source_dir d = { 0 };
-	struct source src = { 0 };
-	int rc, fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
-
-	if (fd < 0)
-		return ckpt_error_errno(err, -fd, "it cannot be opened");
-	rc = store_source_dir(s->ops, fd, &d);
-	if (!rc) {
-		rc = d.open(d.ctx, NATIVE_MANIFEST, &src);
-		if (rc)
-			ckpt_error_errno(err, -rc, "its MANIFEST cannot be opened");
-		store_source_dir_close(&d);
-	}
-	if (!rc) {
-		rc = native_summary(&src, &k, err);
-		src.close(src.ctx);
-	}
-	checkpoint_free(k);
-	(void)s->ops->close(s->ops->ctx, fd);
-	return rc;
-}
-
 /*
  * --bad removes what is damaged. A MANIFEST that this user may not read, that the device did not give
  * this time, that a newer version wrote, or that is right but another step's, is none of that: the
@@ -151,20 +126,18 @@ static int only_damage(const struct store *s, struct ckpt_err *err)
 	int rc = store_scan(s, true, &step, &n, err);
 
 	for (uint32_t i = 0; !rc && i < n; i++) {
-		struct ckpt_err why = { 0 };
-		int r;
+		int r = step[i].code == -EUCLEAN ? -ENOTEMPTY : step[i].code;
 
 		if (step[i].state != STORE_DAMAGED &&
 		    (step[i].state != STORE_SET_ASIDE || !step[i].why[0]))
 			continue;
-		r = manifest_read(s, step[i].dir, &why);
 		if (r == -EBADMSG || r == -EPROTO || r == -ENOENT || r == -ENODATA ||
 		    r == -EISDIR || r == -ENOTDIR || r == -ELOOP || r == -EINVAL)
 			continue;
 		rc = ckpt_error(
-			err, r ? r : -ENOTEMPTY,
+			err, r,
 			"step %llu of %s may be whole, so --bad removes nothing of this job: %s",
-			(unsigned long long)step[i].step, s->job, r ? why.msg : step[i].why);
+			(unsigned long long)step[i].step, s->job, step[i].why);
 	}
 	return rc;
 }
@@ -172,7 +145,9 @@ static int only_damage(const struct store *s, struct ckpt_err *err)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct prune *p = arg;
-	struct store s = { .ops = p->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = p->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
 				.bad = p->bad,
 				.set_aside = p->set_aside,

@@ -12,6 +12,7 @@
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/store/repair.h"
+#include "formats/registry/registry.h"
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -90,9 +91,11 @@ static int on_verify(void *arg, const struct store_step *st, int step_fd, struct
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct repair *p = arg;
-	struct store s = {
-		.ops = p->c->ops, .root_fd = -1, .job_fd = job_fd, .lock = PTHREAD_MUTEX_INITIALIZER
-	};
+	struct store s = { .ops = p->c->ops,
+			   .format = formats[0],
+			   .root_fd = -1,
+			   .job_fd = job_fd,
+			   .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct repair_opts o = { .dry = p->dry,
 				 .abandoned = p->c->value[OPT_ABANDONED] != NULL,
 				 .dir = p->dir,
@@ -311,7 +314,7 @@ static int find(struct cli *c, struct place *ret, int *ret_code)
 		*ret_code = cli_fail(c, -EINVAL, &err, "ckptctl repair -h");
 		return -EINVAL;
 	}
-	rc = store_resolve(c->ops, c->where, word, &ret->ref, &err);
+	rc = store_resolve(c->ops, formats[0], c->where, word, &ret->ref, &err);
 	if (rc && !stat(word, &st) && S_ISDIR(st.st_mode) && rc != -EACCES && rc != -EPERM)
 		return 0;
 	if (rc) {

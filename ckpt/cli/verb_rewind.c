@@ -11,6 +11,7 @@
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/rewind.h"
+#include "formats/registry/registry.h"
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -376,7 +377,7 @@ static int run(struct cli *c)
 				ckpt_error(&err, -EINVAL,
 					   "--dry-run changes nothing, --yes does: give one"),
 				&err, "ckptctl rewind -h");
-	rc = store_resolve_aside(c->ops, c->where, name, &ref, &err);
+	rc = store_resolve_aside(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);

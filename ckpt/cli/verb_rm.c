@@ -13,6 +13,7 @@
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/prune.h"
+#include "formats/registry/registry.h"
 
 static const struct column col_path = { "path", "path", false, FIT_LAST },
 			   col_job = { "job", NULL, false, FIT_WHOLE },
@@ -188,7 +189,7 @@ static int run(struct cli *c)
 				ckpt_error(&err, -EINVAL,
 					   "--dry-run removes nothing, --yes does: give one"),
 				&err, "ckptctl rm -h");
-	rc = store_resolve_any(c->ops, c->where, name, &ref, &err);
+	rc = store_resolve_any(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);

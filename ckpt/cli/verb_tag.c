@@ -4,6 +4,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 
 static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
@@ -93,7 +94,9 @@ struct search {
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct search *f = arg;
-	struct store s = { .ops = f->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = f->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 
 	snprintf(s.job, sizeof s.job, "%s", job);
 	f->njob++;
@@ -124,7 +127,7 @@ static void find_path(const struct store *s, const struct store_mark *m, const c
 /* Wherever it stands: where a move was cut short, both go. */
 static int delete_in(struct cli *c, const struct search *f, int job_fd)
 {
-	struct store s = { .ops = c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd };
 	cleanup_free struct store_mark *mark = NULL;
 	const struct store_mark *best = NULL;
 	struct ckpt_err err = { 0 };

@@ -14,6 +14,7 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
+#include "formats/registry/registry.h"
 #include <limits.h>
 #include <sys/random.h>
 
@@ -836,7 +837,9 @@ static void verify_name(struct verify *v, const char *name)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct verify *v = arg;
-	struct store s = { .ops = v->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store s = {
+		.ops = v->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+	};
 	cleanup_free struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;

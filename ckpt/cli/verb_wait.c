@@ -10,6 +10,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
+#include "formats/registry/registry.h"
 #include <inttypes.h>
 #include <limits.h>
 
@@ -176,7 +177,7 @@ static int in_store(const struct waiting *w)
 	if (!w->dir[0] || w->step == LATEST)
 		return 0;
 	snprintf(name, sizeof name, "step:%" PRIu64, w->step);
-	if (store_resolve(w->c->ops, w->dir, name, &ref, &err) < 0)
+	if (store_resolve(w->c->ops, formats[0], w->dir, name, &ref, &err) < 0)
 		return 0;
 	(void)close(ref.step_fd);
 	return 1;
@@ -202,7 +203,7 @@ static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err 
 static int store_latest(struct waiting *w, struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
-	int rc = store_resolve(w->c->ops, w->dir, "latest", &ref, err);
+	int rc = store_resolve(w->c->ops, formats[0], w->dir, "latest", &ref, err);
 
 	return rc < 0 ? rc : take_found(w, &ref, err);
 }
@@ -211,7 +212,7 @@ static int store_latest(struct waiting *w, struct ckpt_err *err)
 static int look_named(struct waiting *w, struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
-	int rc = store_resolve(w->c->ops, w->c->where, w->in_store, &ref, err);
+	int rc = store_resolve(w->c->ops, formats[0], w->c->where, w->in_store, &ref, err);
 
 	if (rc == 0)
 		rc = take_found(w, &ref, err);

@@ -40,9 +40,10 @@ int publish_split(const char *path, struct publish_place *ret, struct ckpt_err *
 struct publish_opts {
 	const struct io_ops *ops;
 	const char *path;
-	bool dir;	  /* a directory; else one file */
-	bool resume;	  /* another run may continue: lock and journals */
-	uint32_t mode;	  /* of new files, less the umask; directories can be searched by whom they admit */
+	bool dir;    /* a directory; else one file */
+	bool resume; /* another run may continue: lock and journals */
+	uint32_t
+		mode; /* of new files, less the umask; directories can be searched by whom they admit */
 	const char *over; /* a file that begins so gives way; NULL: none. An empty directory gives
 			   * way to a directory */
 	/* May something be made in this directory, which is open? A result < 0 ends publish_begin,

@@ -13,7 +13,7 @@ static bool is_of_line(const struct store_step *st)
 	return st->state == STORE_COMMITTED || st->state == STORE_QUARANTINED;
 }
 
-static void parent_set(struct native_lineage *line, const struct store_step *parent)
+static void parent_set(struct lineage *line, const struct store_step *parent)
 {
 	line->parent_step = parent->step;
 	memcpy(line->parent_id, parent->id, sizeof line->parent_id);
@@ -21,7 +21,7 @@ static void parent_set(struct native_lineage *line, const struct store_step *par
 
 /* The newest committed step up to `to`. */
 static void parent_find(const struct store_step *step, uint32_t n, uint64_t to,
-			struct native_lineage *line)
+			struct lineage *line)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (step[i].state == STORE_COMMITTED && step[i].step <= to &&
@@ -76,8 +76,8 @@ static int next_find(const struct lineage_ask *ask, const struct store_step *ste
 			"--all shows why",
 			ask->job, ask->step, unread);
 	if (ret->rewind != UINT64_MAX)
-		parent_find(step, n, ret->rewind, &ret->line);
-	return seq_above(ask, step, n, ask->seq_min, &ret->line.seq, err);
+		parent_find(step, n, ret->rewind, ret);
+	return seq_above(ask, step, n, ask->seq_min, &ret->seq, err);
 }
 
 static int add_find(const struct lineage_ask *ask, const struct store_step *step, uint32_t n,
@@ -95,12 +95,12 @@ static int add_find(const struct lineage_ask *ask, const struct store_step *step
 		if (ret->rewind == UINT64_MAX || step[i].step > ret->rewind)
 			ret->rewind = step[i].step;
 	}
-	parent_find(step, n, UINT64_MAX, &ret->line);
-	return seq_above(ask, step, n, 0, &ret->line.seq, err);
+	parent_find(step, n, UINT64_MAX, ret);
+	return seq_above(ask, step, n, 0, &ret->seq, err);
 }
 
 static int mend_find(const struct lineage_ask *ask, const struct store_step *step, uint32_t n,
-		     struct native_lineage *line, struct ckpt_err *err)
+		     struct lineage *line, struct ckpt_err *err)
 {
 	const struct store_step *below = NULL;
 	uint64_t above = UINT64_MAX, highest = 0, room = 0;
@@ -134,14 +134,14 @@ static int mend_find(const struct lineage_ask *ask, const struct store_step *ste
 int lineage_find(const struct lineage_ask *ask, const struct store_step *step, uint32_t n,
 		 struct lineage *ret, struct ckpt_err *err)
 {
-	*ret = (struct lineage){ .line.parent_step = UINT64_MAX, .rewind = UINT64_MAX };
+	*ret = (struct lineage){ .parent_step = UINT64_MAX, .rewind = UINT64_MAX };
 	switch (ask->how) {
 	case LINEAGE_NEXT:
 		return next_find(ask, step, n, ret, err);
 	case LINEAGE_ADD:
 		return add_find(ask, step, n, ret, err);
 	case LINEAGE_MEND:
-		return mend_find(ask, step, n, &ret->line, err);
+		return mend_find(ask, step, n, ret, err);
 	}
 	return -EINVAL;
 }
@@ -193,7 +193,7 @@ static bool manifest_look(const struct store *s, const char *dir, struct io_stat
 
 	if (fd < 0)
 		return false;
-	r = io_stat_at(s->ops, fd, STORE_MANIFEST, ret);
+	r = io_stat_at(s->ops, fd, store_root(s), ret);
 	(void)s->ops->close(s->ops->ctx, fd);
 	return r == 0 && ret->ino;
 }
@@ -251,9 +251,9 @@ int lineage_next(const struct store *s, const struct lineage_ask *ask, struct li
 		*ret_scanned = !holds;
 	if (holds) {
 		*ret = (struct lineage){ .rewind = k->step };
-		ret->line.seq = k->seq + 1;
-		ret->line.parent_step = k->step;
-		memcpy(ret->line.parent_id, k->id, sizeof k->id);
+		ret->seq = k->seq + 1;
+		ret->parent_step = k->step;
+		memcpy(ret->parent_id, k->id, sizeof k->id);
 	} else {
 		/* Listed before it is read: what comes in between is not known. */
 		r = lineage_scan(s, ask, ret, err);
@@ -280,13 +280,6 @@ void lineage_committed(const struct store *s, const struct lineage_ask *ask,
 	k->set = true;
 	k->generation = ask->generation;
 	k->step = ask->step;
-	k->seq = at->line.seq;
+	k->seq = at->seq;
 	memcpy(k->id, id, sizeof k->id);
-}
-
-void lineage_copy(const struct checkpoint *src, struct native_lineage *ret)
-{
-	*ret = (struct native_lineage){ .seq = src->seq, .parent_step = src->parent_step };
-	if (src->parent_id[0])
-		store_id_of(src->parent_id, ret->parent_id);
 }

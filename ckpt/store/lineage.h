@@ -49,10 +49,10 @@ struct lineage_ask {
 };
 
 struct lineage {
-	struct native_lineage
-		line;	    /* seq, parent_step, parent_id; the rest is zero and the caller's */
-	uint64_t rewind;    /* for store_commit; NEXT and ADD */
-	bool there_already; /* NEXT: this launch has committed this very step before */
+	uint64_t seq, parent_step; /* UINT64_MAX: none */
+	uint8_t parent_id[16];	   /* zero: none */
+	uint64_t rewind;	   /* for store_commit; NEXT and ADD */
+	bool there_already;	   /* NEXT: this launch has committed this very step before */
 };
 
 /*
@@ -95,7 +95,4 @@ int lineage_next(const struct store *s, const struct lineage_ask *ask, struct li
  * other, nothing is known. */
 void lineage_committed(const struct store *s, const struct lineage_ask *ask,
 		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k);
-/* Of a copy that stands for src elsewhere: what src says, so that the same copy is the same
- * checkpoint. */
-void lineage_copy(const struct checkpoint *src, struct native_lineage *ret);
 #endif

@@ -14,7 +14,7 @@
 /* --- its bytes --- */
 
 struct names_seen {
-	const struct io_ops *ops;
+	const struct store *s;
 	int fd;
 	struct links *links;
 };
@@ -24,16 +24,16 @@ static int name_see(void *arg, const char *name, unsigned char d_type)
 	struct names_seen *x = arg;
 	struct io_stat st;
 
-	if (store_is_ours(name, d_type))
-		x->links->unseen |=
-			io_stat_at(x->ops, x->fd, name, &st) != 0 || links_add(x->links, &st) != 0;
+	if (store_is_ours(x->s, name, d_type))
+		x->links->unseen |= io_stat_at(x->s->ops, x->fd, name, &st) != 0 ||
+				    links_add(x->links, &st) != 0;
 	return 0;
 }
 
 uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
 			  uint32_t *ret_first)
 {
-	struct names_seen x = { .ops = s->ops, .links = links };
+	struct names_seen x = { .s = s, .links = links };
 
 	*ret_first = links->nuse;
 	x.fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);

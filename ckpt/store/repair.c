@@ -196,8 +196,9 @@ static const struct store_mark *quarantine_of(const struct repairing *x,
 
 /* --- a new MANIFEST --- */
 
-/* A directory as it will be: MANIFEST is in memory. */
+/* A directory as it will be: its root is in memory. */
 struct overlay {
+	const char *root; /* its name */
 	const struct source_dir *under;
 	const uint8_t *bytes;
 	uint64_t len;
@@ -219,7 +220,7 @@ static int overlay_open(void *ctx, const char *name, struct source *ret)
 {
 	struct overlay *o = ctx;
 
-	if (strcmp(name, STORE_MANIFEST) != 0)
+	if (strcmp(name, o->root) != 0)
 		return o->under->open(o->under->ctx, name, ret);
 	*ret = (struct source){ .ctx = o, .bytes = o->len, .read = overlay_read };
 	return 0;
@@ -229,7 +230,7 @@ static int overlay_entry(void *arg, const char *name, enum source_kind kind)
 {
 	const struct overlay *o = arg;
 
-	if (strncmp(name, STORE_MANIFEST, sizeof STORE_MANIFEST - 1) == 0)
+	if (strncmp(name, o->root, strlen(o->root)) == 0)
 		return 0; /* the damaged one, and what earlier repairs left */
 	return o->each(o->arg, name, kind);
 }
@@ -244,34 +245,36 @@ static int overlay_list(void *ctx, const char *sub, source_entry_fn *each, void 
 }
 
 /* All of the directory but its data, read with the new MANIFEST as any reader would. */
-static int overlay_check(const struct source_dir *under, const void *bytes, uint64_t len,
-			 struct ckpt_err *err)
+static int overlay_check(const struct format *format, const struct source_dir *under,
+			 const void *bytes, uint64_t len, struct ckpt_err *err)
 {
-	struct overlay o = { .under = under, .bytes = bytes, .len = len };
+	struct overlay o = {
+		.root = format->root->name, .under = under, .bytes = bytes, .len = len
+	};
 	struct source_dir dir = { .ctx = &o, .open = overlay_open, .list = overlay_list };
 	struct checkpoint *c = NULL;
-	int r = format_native.open(&(struct format_open){ .dir = &dir }, &c, err);
+	int r = format->open(&(struct format_open){ .dir = &dir }, &c, err);
 
 	checkpoint_free(c);
 	return r;
 }
 
 struct spent {
-	const struct io_ops *ops;
+	const struct store *s;
 	int fd;
 };
 
 /* MANIFEST.%08x: of a repair that did not end. */
 static int spent_unlink(void *arg, const char *name, unsigned char d_type)
 {
-	static const char front[] = STORE_MANIFEST ".";
 	const struct spent *e = arg;
-	size_t n = sizeof front - 1;
+	const char *root = store_root(e->s);
+	size_t n = strlen(root);
 
 	(void)d_type;
-	if (strncmp(name, front, n) == 0 && strlen(name) == n + 8 &&
-	    strspn(name + n, "0123456789abcdef") == 8)
-		(void)e->ops->unlink(e->ops->ctx, e->fd, name, false);
+	if (strncmp(name, root, n) == 0 && name[n] == '.' && strlen(name + n + 1) == 8 &&
+	    strspn(name + n + 1, "0123456789abcdef") == 8)
+		(void)e->s->ops->unlink(e->s->ops->ctx, e->fd, name, false);
 	return 0;
 }
 
@@ -327,20 +330,22 @@ static int marks_move(struct repairing *x, const struct store_step *was,
 }
 
 /* From here on the step is listed: as quarantined. */
-static int manifest_place(const struct io_ops *ops, int fd, const char *name, uint32_t nonce,
+static int manifest_place(const struct store *s, int fd, const char *name, uint32_t nonce,
 			  struct ckpt_err *err)
 {
-	char spent[sizeof STORE_MANIFEST + 32];
+	const struct io_ops *ops = s->ops;
+	const char *root = store_root(s);
+	char spent[STORE_ROOT_MAX + 32];
 	int r;
 
-	(void)snprintf(spent, sizeof spent, STORE_MANIFEST ".damaged-%08" PRIx32, nonce);
-	r = ops->rename(ops->ctx, fd, STORE_MANIFEST, spent);
+	(void)snprintf(spent, sizeof spent, "%s.damaged-%08" PRIx32, root, nonce);
+	r = ops->rename(ops->ctx, fd, root, spent);
 	if (r && r != -ENOENT)
-		return store_fail(err, r, "cannot rename the damaged MANIFEST");
+		return store_fail(err, r, "cannot rename the damaged %s", root);
 	io_point(ops, POINT_REPAIR_ASIDE);
-	r = ops->rename(ops->ctx, fd, name, STORE_MANIFEST);
+	r = ops->rename(ops->ctx, fd, name, root);
 	if (r)
-		return store_fail(err, r, "cannot give the new MANIFEST its name");
+		return store_fail(err, r, "cannot give the new %s its name", root);
 	io_point(ops, POINT_REPAIR_RENAMED);
 	r = store_sync(ops, fd);
 	if (r)
@@ -353,8 +358,8 @@ static int manifest_put(struct repairing *x, struct store_step *st, int fd, cons
 			uint64_t len, const uint8_t *id, struct ckpt_err *err)
 {
 	const struct io_ops *ops = x->s->ops;
-	struct spent spent = { .ops = ops, .fd = fd };
-	char name[sizeof STORE_MANIFEST + 16];
+	struct spent spent = { .s = x->s, .fd = fd };
+	char name[STORE_ROOT_MAX + 16];
 	struct store_step is = *st;
 	uint32_t nonce;
 	int r = store_nonce(&nonce, err);
@@ -362,16 +367,16 @@ static int manifest_put(struct repairing *x, struct store_step *st, int fd, cons
 	if (r)
 		return r;
 	(void)ops->list(ops->ctx, fd, spent_unlink, &spent);
-	(void)snprintf(name, sizeof name, STORE_MANIFEST ".%08" PRIx32, nonce);
+	(void)snprintf(name, sizeof name, "%s.%08" PRIx32, store_root(x->s), nonce);
 	r = manifest_write(ops, fd, name, bytes, len);
 	if (r)
-		r = store_fail(err, r, "cannot write a new MANIFEST");
+		r = store_fail(err, r, "cannot write a new %s", store_root(x->s));
 	is.state = STORE_QUARANTINED;
 	memcpy(is.id, id, sizeof is.id);
 	if (!r)
 		r = marks_move(x, st, &is, err);
 	if (!r)
-		r = manifest_place(ops, fd, name, nonce, err);
+		r = manifest_place(x->s, fd, name, nonce, err);
 	if (r)
 		(void)ops->unlink(ops->ctx, fd, name, false);
 	else
@@ -391,10 +396,26 @@ static void marks_drop(struct repairing *x, const struct store_step *st)
 	}
 }
 
+/* What its MANIFEST alone knew, as far as its name and its place in the line say it. */
+static void facts_of(const struct repairing *x, const struct store_step *st,
+		     const struct lineage *at, struct checkpoint *ret)
+{
+	static const uint8_t none[sizeof at->parent_id];
+
+	*ret = (struct checkpoint){ .step = st->step,
+				    .seq = at->seq,
+				    .parent_step = at->parent_step };
+	memcpy(ret->job, x->home, sizeof x->home);
+	if (memcmp(at->parent_id, none, sizeof none) != 0)
+		store_id_print(at->parent_id, ret->parent_id);
+}
+
 static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, struct ckpt_err *err)
 {
+	const struct format *format = x->s->format;
 	cleanup_free void *bytes = NULL;
 	const struct lineage_ask ask = { .how = LINEAGE_MEND, .job = x->s->job, .step = st->step };
+	struct checkpoint facts;
 	struct lineage at;
 	struct source_dir dir;
 	uint8_t id[16];
@@ -403,20 +424,20 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 
 	if (r)
 		return r;
-	at.line.tool = STORE_REPAIR_TOOL;
+	facts_of(x, st, &at, &facts);
 	r = store_source_dir(x->s->ops, fd, &dir);
 	if (r)
 		return ckpt_error(err, r, "no memory to read it");
-	r = native_rebuild(&dir, x->home, st->step, &at.line, &bytes, &len, id, err);
+	r = format->root->rebuild(&dir, &facts, STORE_REPAIR_TOOL, &bytes, &len, id, err);
 	if (!r)
-		r = overlay_check(&dir, bytes, len, err);
+		r = overlay_check(format, &dir, bytes, len, err);
 	store_source_dir_close(&dir);
 	if (r || x->o->dry)
 		return r;
 	r = manifest_put(x, st, fd, bytes, len, id, err);
 	if (r)
 		return r;
-	st->seq = at.line.seq;
+	st->seq = at.seq;
 	marks_drop(x, st);
 	r = x->o->verify(x->o->arg, st, fd, err);
 	if (r == -EBADMSG)
@@ -443,7 +464,7 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 		return r;
 	r = store_source_dir(x->s->ops, fd, &dir);
 	if (!r) {
-		r = format_native.open(&(struct format_open){ .dir = &dir }, &c, err);
+		r = x->s->format->open(&(struct format_open){ .dir = &dir }, &c, err);
 		store_source_dir_close(&dir);
 	}
 	checkpoint_free(c);

@@ -88,16 +88,22 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 
 /* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. All else
  * there is foreign, and is never removed. */
-bool store_is_ours(const char *name, unsigned char d_type)
+bool store_is_ours(const struct store *s, const char *name, unsigned char d_type)
 {
-	return (d_type == DT_REG || d_type == DT_UNKNOWN) && native_entry(name) != NATIVE_FOREIGN;
+	return (d_type == DT_REG || d_type == DT_UNKNOWN) && s->format->root->owns(name);
 }
+
+struct foreign_look {
+	const struct store *s;
+	struct store_foreign *ret;
+};
 
 static int foreign_add(void *arg, const char *name, unsigned char d_type)
 {
-	struct store_foreign *f = arg;
+	struct foreign_look *l = arg;
+	struct store_foreign *f = l->ret;
 
-	if (!store_is_ours(name, d_type) && f->n++ == 0)
+	if (!store_is_ours(l->s, name, d_type) && f->n++ == 0)
 		(void)snprintf(f->first, sizeof f->first, "%.*s", (int)sizeof f->first - 1, name);
 	return 0;
 }
@@ -105,18 +111,19 @@ static int foreign_add(void *arg, const char *name, unsigned char d_type)
 int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret)
 {
 	const struct io_ops *ops = s->ops;
+	struct foreign_look l = { .s = s, .ret = ret };
 	int r, fd = ops->open(ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
 
 	*ret = (struct store_foreign){ .n = 0 };
 	if (fd < 0)
 		return fd;
-	r = ops->list(ops->ctx, fd, foreign_add, ret);
+	r = ops->list(ops->ctx, fd, foreign_add, &l);
 	(void)ops->close(ops->ctx, fd);
 	return r;
 }
 
 struct emptying {
-	const struct io_ops *ops;
+	const struct store *s;
 	int fd;
 	uint32_t removed;
 };
@@ -124,11 +131,12 @@ struct emptying {
 static int emptying_unlink(void *arg, const char *name, unsigned char d_type)
 {
 	struct emptying *e = arg;
+	const struct io_ops *ops = e->s->ops;
 
-	if (!store_is_ours(name, d_type) && !MUTANT(STRANGERS_REMOVED))
+	if (!store_is_ours(e->s, name, d_type) && !MUTANT(STRANGERS_REMOVED))
 		return 0;
-	e->removed += e->ops->unlink(e->ops->ctx, e->fd, name, false) == 0;
-	io_point(e->ops, POINT_SWEEP_UNLINKED);
+	e->removed += ops->unlink(ops->ctx, e->fd, name, false) == 0;
+	io_point(ops, POINT_SWEEP_UNLINKED);
 	return 0;
 }
 
@@ -136,7 +144,7 @@ static int emptying_unlink(void *arg, const char *name, unsigned char d_type)
 void store_trash_empty(const struct store *s, const char *trash, int fd)
 {
 	const struct io_ops *ops = s->ops;
-	struct emptying e = { .ops = ops, .fd = fd };
+	struct emptying e = { .s = s, .fd = fd };
 	int r = -ENOTEMPTY;
 
 	for (uint32_t i = 0; (r == -ENOTEMPTY || r == -EEXIST) && i < STORE_SWEEP_MAX; i++) {
@@ -292,12 +300,13 @@ int store_here(const struct store *s, struct ckpt_err *err)
 	return 0;
 }
 
-int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
-	       struct store **ret, struct ckpt_err *err)
+int store_open(const struct io_ops *ops, const struct format *format, int root_fd, const char *job,
+	       bool create, struct store **ret, struct ckpt_err *err)
 {
 	struct store *s;
 	int r;
 
+	assert(format->root && strlen(format->root->name) < STORE_ROOT_MAX);
 	*ret = NULL;
 	r = store_job_check(job, err);
 	if (r)
@@ -307,6 +316,7 @@ int store_open(const struct io_ops *ops, int root_fd, const char *job, bool crea
 		return ckpt_error(err, -ENOMEM, "job %s: no memory to open its store", job);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	s->ops = ops;
+	s->format = format;
 	s->job_fd = -1;
 	memcpy(s->job, job, strlen(job) + 1);
 	s->root_fd = ops->open(ops->ctx, root_fd, ".", O_RDONLY | O_DIRECTORY, 0);

@@ -35,14 +35,16 @@
 #include "ckpt/io/io.h"
 #include "ckpt/store/links.h"
 #include "formats/format.h"
-#include "formats/native/native.h"
 
 #define STORE_DIR_MAX 80 /* bytes of an entry of the job directory, with its zero */
 
-/* A reader may make one by hand: { .ops, .job_fd, .job } and zeros is enough for store_scan and
- * store_step_open. */
+/*
+ * A reader may make one by hand: { .ops, .format, .job_fd, .job } and zeros is enough for store_scan and
+ * store_step_open.
+ */
 struct store {
 	const struct io_ops *ops;
+	const struct format *format; /* of its steps: one with a root */
 	int root_fd, job_fd;
 	char job[CKPT_JOB_MAX + 1];
 	uint32_t nonce; /* random: this opener's */
@@ -64,8 +66,8 @@ int store_job_check(const char *job, struct ckpt_err *err);
  * Without create a missing job is -ENOENT. With it, a directory that belongs to another job (store_home)
  * is -EINVAL, and nothing in it is changed.
  */
-int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
-	       struct store **ret, struct ckpt_err *err);
+int store_open(const struct io_ops *ops, const struct format *format, int root_fd, const char *job,
+	       bool create, struct store **ret, struct ckpt_err *err);
 /*
  * A directory is looked up, not remembered: do ROOT's path and then ROOT/JOB, no link followed, still
  * lead to the directory that is open here? 0: yes, or it cannot be known (a store made by hand; no stat;
@@ -308,17 +310,17 @@ struct store_ref {
  * (store_step_refuse). By path it is opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
  * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
  */
-int store_resolve(const struct io_ops *ops, const char *where, const char *name,
-		  struct store_ref *ret, struct ckpt_err *err);
+int store_resolve(const struct io_ops *ops, const struct format *format, const char *where,
+		  const char *name, struct store_ref *ret, struct ckpt_err *err);
 
 /* The same, and "step:N" is also the one step of that number that was set aside, where the line has none.
  * -ENOTUNIQ: several were, all listed. */
-int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
-			struct store_ref *ret, struct ckpt_err *err);
+int store_resolve_aside(const struct io_ops *ops, const struct format *format, const char *where,
+			const char *name, struct store_ref *ret, struct ckpt_err *err);
 /* As store_resolve, but a number, an entry or a tag may also name a step that an older version wrote and
  * that this one cannot read. For ckptctl rm. */
-int store_resolve_any(const struct io_ops *ops, const char *where, const char *name,
-		      struct store_ref *ret, struct ckpt_err *err);
+int store_resolve_any(const struct io_ops *ops, const struct format *format, const char *where,
+		      const char *name, struct store_ref *ret, struct ckpt_err *err);
 
 /*
  * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else

@@ -608,12 +608,13 @@ static int resolve_once(const struct store *s, const struct address *want, uint3
 	return r == -ENOENT ? -ESTALE : r;
 }
 
-static int resolve_short(const struct io_ops *ops, const char *where, const struct address *want,
-			 uint32_t also, struct store_ref *ret, struct ckpt_err *err)
+static int resolve_short(const struct io_ops *ops, const struct format *format, const char *where,
+			 const struct address *want, uint32_t also, struct store_ref *ret,
+			 struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX];
-	struct store s = { .ops = ops, .root_fd = -1 };
+	struct store s = { .ops = ops, .format = format, .root_fd = -1 };
 	int r;
 
 	r = path_open(strchr(want->job, '/') ? want->job : where, abs, &fd, err);
@@ -674,9 +675,10 @@ static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct c
 
 /* What lies at a path is what was asked for; but is it what its place says? The name of a step says its
  * number; a directory that ckptd or ckptctl has written to says the rest. */
-static void path_judge(const struct io_ops *ops, const char *abs, struct store_ref *ret)
+static void path_judge(const struct io_ops *ops, const struct format *format, const char *abs,
+		       struct store_ref *ret)
 {
-	struct store s = { .ops = ops, .root_fd = -1, .job_fd = -1 };
+	struct store s = { .ops = ops, .format = format, .root_fd = -1, .job_fd = -1 };
 	cleanup_close int job_fd = -1;
 	struct store_step st;
 	char job[PATH_MAX];
@@ -706,8 +708,8 @@ static void path_judge(const struct io_ops *ops, const char *abs, struct store_r
 			st.why);
 }
 
-static int resolve_path(const struct io_ops *ops, const char *path, struct store_ref *ret,
-			struct ckpt_err *err)
+static int resolve_path(const struct io_ops *ops, const struct format *format, const char *path,
+			struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX];
@@ -725,7 +727,7 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 				  x.kind == STORE_TMP ? "still being written, or its writer died"
 						      : "being deleted");
 	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
-	if (x.kind != STORE_STEP && is_missing(ops, fd, STORE_MANIFEST)) {
+	if (x.kind != STORE_STEP && is_missing(ops, fd, format->root->name)) {
 		r = store_is_job(ops, fd);
 		if (r > 0)
 			return ckpt_error(
@@ -738,15 +740,15 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 		if (r < 0)
 			return store_fail(err, r, "cannot list %.200s", abs);
 		return ckpt_error(err, r ? -EUCLEAN : -ENOENT,
-				  "%.300s is no %scheckpoint: it has no " STORE_MANIFEST, abs,
-				  r ? "complete " : "");
+				  "%.300s is no %scheckpoint: it has no %s", abs,
+				  r ? "complete " : "", format->root->name);
 	}
 	r = path_lock(ops, abs, fd, err);
 	if (r)
 		return r;
 	memcpy(ret->path, abs, sizeof abs);
 	if (x.kind == STORE_STEP || x.kind == STORE_OLD)
-		path_judge(ops, abs, ret);
+		path_judge(ops, format, abs, ret);
 	ret->step_fd = TAKE_FD(fd);
 	return 0;
 }
@@ -774,15 +776,15 @@ static int beside_directory(const char *name, int r, struct store_ref *ret, stru
 }
 
 /* A word that is nothing else may be a directory. */
-static int resolve_word(const struct io_ops *ops, const char *where, const char *word,
-			struct store_ref *ret, struct ckpt_err *err)
+static int resolve_word(const struct io_ops *ops, const struct format *format, const char *where,
+			const char *word, struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX], hint[CKPT_JOB_MAX + 64] = "";
 	int job = -1;
 
 	if (is_directory(word))
-		return resolve_path(ops, word, ret, err);
+		return resolve_path(ops, format, word, ret, err);
 	if (store_job_check(word, NULL) == 0 && path_open(where, abs, &fd, NULL) == 0)
 		job = ops->open(ops->ctx, fd, word, O_RDONLY | O_DIRECTORY, 0);
 	if (job >= 0) {
@@ -799,8 +801,8 @@ static int resolve_word(const struct io_ops *ops, const char *where, const char 
 		word, word, hint);
 }
 
-static int resolve(const struct io_ops *ops, const char *where, const char *name, uint32_t also,
-		   struct store_ref *ret, struct ckpt_err *err)
+static int resolve(const struct io_ops *ops, const struct format *format, const char *where,
+		   const char *name, uint32_t also, struct store_ref *ret, struct ckpt_err *err)
 {
 	struct address want;
 	int r;
@@ -810,26 +812,26 @@ static int resolve(const struct io_ops *ops, const char *where, const char *name
 	if (r)
 		return r;
 	if (want.kind == ADDRESS_PATH)
-		return strchr(name, '/') ? resolve_path(ops, name, ret, err)
-					 : resolve_word(ops, where, name, ret, err);
-	r = resolve_short(ops, where, &want, also, ret, err);
+		return strchr(name, '/') ? resolve_path(ops, format, name, ret, err)
+					 : resolve_word(ops, format, where, name, ret, err);
+	r = resolve_short(ops, format, where, &want, also, ret, err);
 	return want.bare && is_directory(name) ? beside_directory(name, r, ret, err) : r;
 }
 
-int store_resolve(const struct io_ops *ops, const char *where, const char *name,
-		  struct store_ref *ret, struct ckpt_err *err)
+int store_resolve(const struct io_ops *ops, const struct format *format, const char *where,
+		  const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, where, name, 0, ret, err);
+	return resolve(ops, format, where, name, 0, ret, err);
 }
 
-int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
-			struct store_ref *ret, struct ckpt_err *err)
+int store_resolve_aside(const struct io_ops *ops, const struct format *format, const char *where,
+			const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, where, name, ALSO_ASIDE, ret, err);
+	return resolve(ops, format, where, name, ALSO_ASIDE, ret, err);
 }
 
-int store_resolve_any(const struct io_ops *ops, const char *where, const char *name,
-		      struct store_ref *ret, struct ckpt_err *err)
+int store_resolve_any(const struct io_ops *ops, const struct format *format, const char *where,
+		      const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, where, name, ALSO_ASIDE | ALSO_OLDER, ret, err);
+	return resolve(ops, format, where, name, ALSO_ASIDE | ALSO_OLDER, ret, err);
 }

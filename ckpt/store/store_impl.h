@@ -12,7 +12,7 @@
 #include "ckpt/store/mark.h"
 #include "ckpt/store/points.h"
 
-#define STORE_MANIFEST "MANIFEST"
+#define STORE_ROOT_MAX 32 /* bytes of the name of a format's root, with its zero */
 #define STORE_CLAIMS ".ckptd"
 #define STORE_REPAIR_TOOL "ckptctl repair" /* whose MANIFEST has a new id (repair.h) */
 #define STORE_TRIES_MAX 16 /* fresh names that turn out taken: random ones never do */
@@ -91,6 +91,9 @@ int store_aside_rename(const struct store *s, const char *from, char to[STORE_DI
 
 /* --- one step (store_scan.c) --- */
 
+/* The name of the file that makes a directory a step: "MANIFEST". */
+const char *store_root(const struct store *s);
+
 /* What a directory is now. 0, with state, id and all; -ENOENT. */
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
 /* The same with a stat for each part, and code and why as store_scan_parts tells them; the state stays. */
@@ -107,8 +110,9 @@ uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *
 bool store_step_has_id(const struct store_step *st);
 /* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
 bool store_step_lost(const struct store_step *st);
-/* The format's own text of 16 bytes. */
+/* An id is 16 bytes here and 32 hexadecimal digits in struct checkpoint. */
 void store_id_of(const char *hex, uint8_t ret[16]);
+void store_id_print(const uint8_t id[16], char ret_hex[33]);
 
 /* --- whose directory (store_identity.c) --- */
 
@@ -148,12 +152,12 @@ struct store_foreign {
 	char first[256]; /* its name; "" none */
 };
 /* Has the store made an entry of such a directory? */
-bool store_is_ours(const char *name, unsigned char d_type);
+bool store_is_ours(const struct store *s, const char *name, unsigned char d_type);
 int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret);
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
-/* Remove what the store made in it (native_entry), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
+/* Remove what the store made in it (format_root.owns), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
  * somebody has locked is being removed by him, or comes back by his hand: it stays. */
 void store_trash_remove(const struct store *s, const char *trash);
 /* The same by who has it locked as fd. */

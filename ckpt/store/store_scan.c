@@ -128,6 +128,11 @@ void store_source_dir_close(struct source_dir *d)
 
 /* --- one step --- */
 
+const char *store_root(const struct store *s)
+{
+	return s->format->root->name;
+}
+
 struct sizing {
 	const struct io_ops *ops;
 	int fd;
@@ -172,6 +177,12 @@ void store_id_of(const char *hex, uint8_t ret[16])
 
 		ret[i / 2] = (uint8_t)(ret[i / 2] << 4 | digit);
 	}
+}
+
+void store_id_print(const uint8_t id[16], char ret_hex[33])
+{
+	for (uint32_t i = 0; i < 16; i++)
+		(void)snprintf(ret_hex + (size_t)2 * i, 3, "%02x", id[i]);
 }
 
 bool store_step_has_id(const struct store_step *st)
@@ -258,10 +269,9 @@ struct parts_check {
 	bool no_memory;
 };
 
-static int parts_look(void *arg, const struct native_part *part)
+static void part_look(struct parts_check *x, const struct format_file *part)
 {
 	const char *name = part->name;
-	struct parts_check *x = arg;
 	struct io_stat st;
 	int r = io_stat_at(x->s->ops, x->fd, name, &st);
 
@@ -271,12 +281,22 @@ static int parts_look(void *arg, const struct native_part *part)
 		(void)snprintf(x->why, sizeof x->why, "part %s is not a regular file", name);
 	else if (!r && st.bytes != part->file_bytes)
 		(void)snprintf(x->why, sizeof x->why,
-			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name,
-			       st.bytes, part->file_bytes);
+			       "part %s has %" PRIu64 " bytes; %s says %" PRIu64, name, st.bytes,
+			       store_root(x->s), part->file_bytes);
 	else if (!r && x->links)
 		x->no_memory |= links_add(x->links, &st) != 0;
-	x->lacks = x->why[0] && r;
-	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
+	x->lacks = x->why[0] && r; /* what cannot be looked at is nothing that is known */
+}
+
+static void parts_look(struct parts_check *x, const struct store_step *st,
+		       const struct checkpoint *c)
+{
+	x->fd = x->s->ops->open(x->s->ops->ctx, x->s->job_fd, st->dir, O_RDONLY | O_DIRECTORY, 0);
+	if (x->fd < 0)
+		return;
+	for (uint32_t i = 0; i < c->nfile && !x->why[0]; i++)
+		part_look(x, &c->file[i]);
+	(void)x->s->ops->close(x->s->ops->ctx, x->fd);
 }
 
 /* Of what the format's reader refuses as another version's. */
@@ -293,7 +313,8 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 {
 	struct checkpoint *c = NULL;
 	struct ckpt_err err = { 0 };
-	char path[STORE_DIR_MAX + sizeof STORE_MANIFEST];
+	const char *root = store_root(s);
+	char path[STORE_DIR_MAX + STORE_ROOT_MAX];
 	struct source src;
 	int r;
 
@@ -302,25 +323,21 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 		links_cut(parts->links, st->link_first);
 		parts->no_memory = false;
 	}
-	(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, st->dir);
+	(void)snprintf(path, sizeof path, "%s/%s", st->dir, root);
 	r = store_source_open(s->ops, s->job_fd, path, &src);
 	if (r) {
 		if (r == -ENOENT)
-			(void)ckpt_error(&err, r, "its MANIFEST is missing");
+			(void)ckpt_error(&err, r, "its %s is missing", root);
 		else if (r == -EINVAL || r == -EISDIR)
-			(void)ckpt_error(&err, r, "its MANIFEST is not a regular file");
+			(void)ckpt_error(&err, r, "its %s is not a regular file", root);
 		else
-			(void)store_fail(&err, r, "its MANIFEST cannot be opened");
+			(void)store_fail(&err, r, "its %s cannot be opened", root);
 		step_why(st, err.msg);
 		return r;
 	}
-	if (parts)
-		parts->fd =
-			s->ops->open(s->ops->ctx, s->job_fd, st->dir, O_RDONLY | O_DIRECTORY, 0);
-	r = native_summary_parts(&src, parts && parts->fd >= 0 ? parts_look : NULL, parts, &c,
-				 &err);
-	if (parts && parts->fd >= 0)
-		(void)s->ops->close(s->ops->ctx, parts->fd);
+	r = s->format->root->summary(&src, &c, &err);
+	if (!r && parts)
+		parts_look(parts, st, c);
 	if (parts && parts->links)
 		st->nlink = parts->links->nuse - st->link_first;
 	if (!r && parts && parts->no_memory) {
@@ -370,7 +387,7 @@ static int step_read(const struct store *s, const struct store_name *name, bool 
 				   .seq = name->seq,
 				   .generation = name->generation,
 				   .parent_step = UINT64_MAX,
-				   .format = "native",
+				   .format = s->format->name,
 				   .link_first = links ? links->nuse : 0 };
 	memcpy(st->dir, name->dir, sizeof st->dir);
 	if (name->kind == STORE_TMP) {

@@ -356,17 +356,18 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 			   struct ckpt_err *err)
 {
 	const struct io_ops *ops = x->s->ops;
-	char name[sizeof STORE_MANIFEST + 10];
+	const char *root = store_root(x->s);
+	char name[STORE_ROOT_MAX + 10];
 	int r;
 
-	(void)snprintf(name, sizeof name, STORE_MANIFEST ".%08" PRIx32, x->nonce);
+	(void)snprintf(name, sizeof name, "%s.%08" PRIx32, root, x->nonce);
 	r = manifest_write(x, name, manifest, bytes);
 	if (!r)
-		r = ops->rename(ops->ctx, x->fd, name, STORE_MANIFEST);
+		r = ops->rename(ops->ctx, x->fd, name, root);
 	if (txn_is_fenced(x, r, err))
 		return -ESTALE;
 	if (r)
-		return store_fail(err, r, JOB_STEP ": cannot write its MANIFEST", JOB_STEP_OF(x));
+		return store_fail(err, r, JOB_STEP ": cannot write its %s", JOB_STEP_OF(x), root);
 	io_point(ops, POINT_MANIFEST_RENAMED);
 	if (!MUTANT(COLLECTING_NOT_SYNCED) && !(MUTANT(LINK_UNSYNCED) && atomic_load(&x->linked)))
 		r = store_sync(ops, x->fd);

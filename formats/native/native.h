@@ -146,6 +146,10 @@ int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t
  */
 int native_twins(const struct table *t, uint32_t *ret_twin);
 
+/* Upper bound of a part's file, for fallocate: as if nothing were derived. t: its table; nsource:
+ * other parts that it names. */
+uint64_t native_part_bytes_max(const struct table *t, uint32_t nsource);
+
 /* --- writing: pure functions from facts to bytes --- */
 
 /* A part's uuid: hash128 of MANIFEST's, and of writer, kind and group as le32. */

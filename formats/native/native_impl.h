@@ -41,6 +41,18 @@ int native_part_decode(const struct ck_part *rec, const char *string, uint64_t n
 int native_lineage_of(const struct checkpoint *facts, const char *tool, struct arena *a,
 		      struct native_lineage *ret);
 
+/* Upper bound of a file that has what t declares, and no pieces, parts, lineage, notes or attributes. */
+uint64_t native_declared_bytes_max(const struct table *t);
+
+/* Writing: format.h says what they do. */
+bool native_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
+int native_sheet(const struct table *target, const struct format_want *want, struct sheet **ret,
+		 struct ckpt_errlist *cannot, struct ckpt_err *err);
+int native_fill(const struct sheet *s, uint32_t run, const struct sheet_state *state,
+		struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
+		struct ckpt_err *err);
+void native_sheet_end(struct sheet *s);
+
 /* format_root.rebuild */
 int native_rebuild_of(const struct source_dir *dir, const struct checkpoint *facts,
 		      const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],

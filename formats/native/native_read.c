@@ -1722,6 +1722,10 @@ const struct format format_native = {
 	.about = "ckptd's own: a directory of parts and a MANIFEST",
 	.probe = native_probe,
 	.open = native_open,
+	.holds = native_holds,
+	.sheet = native_sheet,
+	.fill = native_fill,
+	.sheet_end = native_sheet_end,
 	.root =
 		&(const struct format_root){
 			.name = NATIVE_MANIFEST,

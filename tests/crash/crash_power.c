@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 static _Atomic uint64_t names; /* of the fresh ones, the next */
 
@@ -62,7 +63,7 @@ void power_live(struct io_faults *f, int root_fd, const struct power_life *l, st
 	struct store *s;
 	int r;
 
-	if (store_open(&f->ops, root_fd, CRASH_JOB, true, &s, &err))
+	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 		return;
 	r = store_claim(s, 0, false, &w->y.generation, &err);
 	if (!r)
@@ -204,7 +205,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_init(&death, &f.ops);
 	r = story_base(p.fd, &w.y, 1, why);
-	if (!r && (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &a, &err) ||
+	if (!r && (store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, true, &a, &err) ||
 		   store_claim(a, 0, false, &w.y.generation, &err)))
 		r = FAIL("%.500s", err.msg);
 	for (uint32_t pass = 0; !r && pass < 2; pass++) { /* the first only counts */
@@ -214,7 +215,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 		a->ops = &death.ops;
 		if (pass)
 			power_promise(&f, &w);
-		if (pass && store_open(&f.ops, p.fd, CRASH_JOB, true, &b, &err))
+		if (pass && store_open(&f.ops, &format_native, p.fd, CRASH_JOB, true, &b, &err))
 			r = FAIL("%.500s", err.msg);
 		io_faults_count(&death, IO_ON_MUTATING);
 		if (pass)

@@ -3,6 +3,7 @@
  * crash_rigs.c - see crash_rigs.h. Every run has a store of its own.
  */
 #include "tests/crash/crash_impl.h"
+#include "formats/native/native.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -161,7 +162,7 @@ int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, 
 	struct store *s;
 	int r = 0;
 
-	if (store_open(ops, root_fd, CRASH_JOB, false, &s, &err)) {
+	if (store_open(ops, &format_native, root_fd, CRASH_JOB, false, &s, &err)) {
 		for (uint32_t i = 0; i < y->n; i++)
 			if (y->acked[i] || y->generation)
 				return FAIL("the job is gone: %.300s", err.msg);
@@ -172,7 +173,7 @@ int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, 
 		r = story_judge(y, &first, torn, why);
 	store_close(s);
 	for (uint32_t i = 0; !r && i < 2; i++) {
-		if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
+		if (store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 			return FAIL("open: %.300s", err.msg);
 		if (store_claim(s, 0, false, &generation, &err))
 			r = FAIL("claim: %.300s", err.msg);
@@ -199,7 +200,7 @@ int story_base(int root_fd, struct story *y, uint32_t n, char why[CRASH_WHY])
 	int r;
 
 	*y = (struct story){ .n = n, .rewind = UINT64_MAX };
-	r = store_open(&io_ops_posix, root_fd, CRASH_JOB, true, &s, &err);
+	r = store_open(&io_ops_posix, &format_native, root_fd, CRASH_JOB, true, &s, &err);
 	if (!r)
 		r = store_claim(s, 0, false, &y->generation, &err);
 	for (uint32_t i = 0; !r && i < n; i++) {
@@ -217,7 +218,7 @@ int story_save(const struct io_ops *ops, int root_fd, struct story *y, bool back
 {
 	uint64_t generation = 0;
 	struct store *s;
-	int r = store_open(ops, root_fd, CRASH_JOB, true, &s, err);
+	int r = store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, err);
 
 	if (r)
 		return r;
@@ -289,7 +290,7 @@ static int fault_run(const struct fault_kind *k, uint64_t nth, bool back, bool *
 	if (!r)
 		r = story_restart(&io_ops_posix, p.fd, &y, k->sticky, why);
 	if (!r && saved && !unknown && y.n == (back ? 4u : 2u)) {
-		struct store s = { .ops = &io_ops_posix, .root_fd = -1 };
+		struct store s = { .ops = &io_ops_posix, .format = &format_native, .root_fd = -1 };
 		struct judgement j;
 
 		s.job_fd = openat(p.fd, CRASH_JOB, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -348,7 +349,7 @@ static int kill_run(uint64_t nth, bool back, bool *ret_hit, char why[CRASH_WHY])
 		r = story_restart(&io_ops_posix, p.fd, &y, true, why);
 	}
 	if (!r &&
-	    (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &s, &err) ||
+	    (store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, true, &s, &err) ||
 	     store_claim(s, 0, false, &generation, &err) || crash_save(s, 40, 9, 30, &more, &err)))
 		r = FAIL("the job cannot go on: %.400s", err.msg);
 	store_close(s);
@@ -429,7 +430,8 @@ static void rival_act(void *arg)
 	uint32_t n;
 
 	b->acted = true;
-	if (store_open(&io_ops_posix, b->root_fd, CRASH_JOB, true, &b->s, &b->err) ||
+	if (store_open(&io_ops_posix, &format_native, b->root_fd, CRASH_JOB, true, &b->s,
+		       &b->err) ||
 	    store_claim(b->s, b->kind == RIVAL_NEW ? 0 : b->first_generation, true, &generation,
 			&b->err) ||
 	    store_scan(b->s, false, &st, &n, &b->err))
@@ -471,7 +473,7 @@ static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_act
 	crash_nrun++;
 	r = story_base(p.fd, &y, back ? 3 : 1, why);
 	hook_init(&h, UINT64_MAX, rival_act, &b);
-	if (!r && (store_open(&h.f.ops, p.fd, CRASH_JOB, true, &s, &err) ||
+	if (!r && (store_open(&h.f.ops, &format_native, p.fd, CRASH_JOB, true, &s, &err) ||
 		   store_claim(s, 0, false, &y.generation, &err)))
 		r = FAIL("the first could not claim: %.400s", err.msg);
 	if (!r) {
@@ -564,9 +566,9 @@ static int race_run(uint32_t round, char why[CRASH_WHY])
 	place_make(&p);
 	crash_nrun++;
 	r = story_base(p.fd, &y, 1, why);
-	if (!r && (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &a.s, &err) ||
+	if (!r && (store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, true, &a.s, &err) ||
 		   store_claim(a.s, 0, false, &generation, &err) ||
-		   store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &b, &err)))
+		   store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, true, &b, &err)))
 		r = FAIL("%.500s", err.msg);
 	if (!r && pthread_create(&thread, NULL, racer_run, &a))
 		abort();

@@ -11,6 +11,7 @@
  * returned 0 does it promise what the call was for.
  */
 #include "tests/crash/crash_impl.h"
+#include "formats/native/native.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -122,12 +123,12 @@ static int kept_check(const struct io_ops *ops, int root_fd, const struct story 
 	struct store *s;
 	int r;
 
-	if (store_open(ops, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return FAIL("the job is gone: %.300s", err.msg);
 	r = kept_look(s, y, first, why);
 	store_close(s);
 	for (uint32_t i = 0; !r && i < 2; i++) {
-		if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
+		if (store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 			return FAIL("open: %.300s", err.msg);
 		if (store_claim(s, 0, false, &generation, &err) ||
 		    store_prune(s, &o, &result, &err))
@@ -158,7 +159,7 @@ static int repaired_check(const struct io_ops *ops, int root_fd, const struct st
 
 	if (r)
 		return r;
-	if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
+	if (store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 		return FAIL("open: %.300s", err.msg);
 	if (store_repair(s, &o, &result, &err))
 		r = FAIL("repair: %.300s", err.msg);
@@ -216,7 +217,7 @@ static int rewound_check(const struct io_ops *ops, int root_fd, const struct sto
 	uint32_t line;
 	int r;
 
-	if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
+	if (store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 		return FAIL("the job is gone: %.300s", err.msg);
 	r = rewound_look(s, y, &line, why);
 	if (!r && y->gone[3] != SAID_MAYBE && line != (y->gone[3] == SAID_YES ? 0x7u : 0x9u))
@@ -273,7 +274,7 @@ static int base_dead(int root_fd, struct power *w)
 	int r = story_base(root_fd, &w->y, 1, w->why);
 
 	io_faults_init(&f, &io_ops_posix);
-	if (r || store_open(&f.ops, root_fd, CRASH_JOB, true, &s, &err))
+	if (r || store_open(&f.ops, &format_native, root_fd, CRASH_JOB, true, &s, &err))
 		return 1;
 	r = store_claim(s, 0, false, &generation, &err);
 	w->y.generation = generation;
@@ -383,7 +384,7 @@ static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 	struct ckpt_err err = { 0 };
 	struct store *s;
 
-	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
 	w->done = scene_mark(f, s, w, 0, 0, true) &&  /* hold 10 */
 		  scene_mark(f, s, w, 1, 1, true) &&  /* tag 20 */
@@ -411,7 +412,7 @@ static void live_rewound(struct io_faults *f, int root_fd, struct power *w)
 	uint64_t generation;
 	struct store *s;
 
-	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
 	if (store_claim(s, 0, false, &generation, &err) == 0) {
 		w->y.gone[3] = SAID_MAYBE;
@@ -431,7 +432,7 @@ static void live_linked(struct io_faults *f, int root_fd, struct power *w)
 	struct ckpt_err err = { 0 };
 	struct store *s;
 
-	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
 	w->done = store_claim(s, 0, false, &w->y.generation, &err) == 0;
 	if (w->done)
@@ -460,7 +461,7 @@ static int base_broken(int root_fd, struct power *w, bool gone)
 	uint8_t b = 0;
 	int fd, r = story_base(root_fd, &w->y, 3, w->why);
 
-	if (!r && (store_open(&io_ops_posix, root_fd, CRASH_JOB, false, &s, &err) ||
+	if (!r && (store_open(&io_ops_posix, &format_native, root_fd, CRASH_JOB, false, &s, &err) ||
 		   store_scan(s, false, &st, &n, &err) ||
 		   store_mark_set(s, &st[0], MARK_HOLD, SCENE_HOLD, 0, NULL, &err)))
 		r = 1;
@@ -496,7 +497,7 @@ static void live_repaired(struct io_faults *f, int root_fd, struct power *w)
 	struct ckpt_err err = { 0 };
 	struct store *s;
 
-	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
 	if (store_repair(s, &o, &result, &err) == 0 && result.rebuilt == 1) {
 		w->y.repaired[2] = SAID_YES;

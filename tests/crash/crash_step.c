@@ -12,6 +12,7 @@
 #include "ckpt/base/util.h"
 #include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
+#include "formats/native/native.h"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
@@ -336,7 +337,9 @@ static int parts_write(struct store *s, struct store_txn *x, struct native_info 
 /* The newest committed step up to `rewind`, past whatever the test does to calls. */
 static void parent_look(const struct store *s, uint64_t rewind, struct native_lineage *ret)
 {
-	const struct store by_hand = { .ops = &io_ops_posix, .root_fd = -1, .job_fd = s->job_fd };
+	const struct store by_hand = {
+		.ops = &io_ops_posix, .format = &format_native, .root_fd = -1, .job_fd = s->job_fd
+	};
 	cleanup_free struct store_step *st = NULL;
 	struct ckpt_err err;
 	uint32_t n = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job.c - see job.h. */
 #include "tests/crash/job.h"
+#include "formats/native/native.h"
 #include <dirent.h>
 #include <fcntl.h>
 
@@ -53,7 +54,7 @@ struct store *opened(const struct io_ops *by)
 {
 	struct store *ret;
 
-	if (store_open(by, place.fd, CRASH_JOB, true, &ret, &err))
+	if (store_open(by, &format_native, place.fd, CRASH_JOB, true, &ret, &err))
 		fail_msg("%s", err.msg);
 	return ret;
 }
@@ -87,7 +88,11 @@ void txn_drop(struct store_txn **x)
 
 struct store job_by(const struct io_ops *by)
 {
-	return (struct store){ .ops = by, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	return (struct store){ .ops = by,
+			       .format = &format_native,
+			       .root_fd = -1,
+			       .job_fd = s->job_fd,
+			       .job = CRASH_JOB };
 }
 
 int try_save(struct store *by, uint64_t step, uint64_t seq, uint64_t rewind)

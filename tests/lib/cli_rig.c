@@ -8,6 +8,7 @@
 #include "ckpt/cli/progress.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/row.h"
+#include "formats/native/native.h"
 
 char top[SCRATCH_MAX], work[PATH_MAX];
 #define NAMES_MAX 1024
@@ -440,7 +441,8 @@ static void making_begin(struct making *m, const char *root, const char *job, ui
 		assert_int_equal(mkdir(root, 0700), 0);
 	m->root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(m->root_fd >= 0);
-	assert_int_equal(store_open(quick_ops(), m->root_fd, job, true, &m->s, &err), 0);
+	assert_int_equal(
+		store_open(quick_ops(), &format_native, m->root_fd, job, true, &m->s, &err), 0);
 	assert_int_equal(store_claim(m->s, 0, false, &generation, &err), 0);
 	assert_int_equal(store_begin(m->s, step, &m->x, &err), 0);
 }
@@ -547,7 +549,7 @@ const char *part(const char *step, uint32_t n)
 
 int reading(const char *job, uint64_t step)
 {
-	struct store s = ROW(.ops = &io_ops_posix, .root_fd = -1,
+	struct store s = ROW(.ops = &io_ops_posix, .format = &format_native, .root_fd = -1,
 			     .job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	struct ckpt_err err = { 0 };
 	char dir[STORE_DIR_MAX];

@@ -3,6 +3,7 @@
 #include "tests/lib/host.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
+#include "formats/native/native.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -144,7 +145,9 @@ int host_job_fd(const struct host *h, const char *job)
 
 uint32_t host_scan(const struct host *h, const char *job, struct store_step **ret)
 {
-	struct store s = { .ops = &io_ops_posix, .job_fd = host_job_fd(h, job) };
+	struct store s = { .ops = &io_ops_posix,
+			   .format = &format_native,
+			   .job_fd = host_job_fd(h, job) };
 	struct ckpt_err err;
 	uint32_t n = 0;
 

@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
 #include "ckpt/store/store.h"
+#include "formats/native/native.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -177,7 +178,7 @@ int many_write(const char *dir, uint32_t tensors, uint32_t ranks, uint32_t steps
 	for (uint32_t i = 0; !r && i < ranks; i++)
 		r = rank_make(&x[i], &m, i, err);
 	if (!r)
-		r = store_open(&io_ops_posix, fd, JOB, true, &s, err);
+		r = store_open(&io_ops_posix, &format_native, fd, JOB, true, &s, err);
 	if (!r)
 		r = store_claim(s, 0, false, &generation, err);
 	for (uint64_t i = 1; !r && i <= steps; i++)

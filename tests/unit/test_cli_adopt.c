@@ -2,6 +2,7 @@
 /* test_cli_adopt.c - what is in the wrong place has no name and no quarantine mark; ckptctl adopt says that
  * it is the right one. What a newer version wrote is not passed over. */
 #include "tests/lib/cli_rig.h"
+#include "formats/native/native.h"
 
 static const char *directory(const char *name)
 {
@@ -34,7 +35,7 @@ static void exchange(const char *to, const char *from)
 
 static uint32_t marks_of(const char *store, const char *job, enum store_mark_kind kind)
 {
-	struct store s = { .ops = &io_ops_posix, .root_fd = -1 };
+	struct store s = { .ops = &io_ops_posix, .format = &format_native, .root_fd = -1 };
 	struct store_mark *mark = NULL;
 	uint32_t n = 0, found = 0;
 
@@ -206,7 +207,7 @@ static int open_store(const char *root, const char *job, struct ckpt_err *err)
 	int fd = open(root, O_RDONLY | O_DIRECTORY), rc;
 	struct store *s = NULL;
 
-	rc = store_open(&io_ops_posix, fd, job, true, &s, err);
+	rc = store_open(&io_ops_posix, &format_native, fd, job, true, &s, err);
 	store_close(s);
 	close(fd);
 	return rc;
@@ -252,7 +253,7 @@ TEST(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since)
 	struct store *s;
 	uint64_t generation;
 
-	assert_int_equal(store_open(&io_ops_posix, fd, "run", true, &s, &err), 0);
+	assert_int_equal(store_open(&io_ops_posix, &format_native, fd, "run", true, &s, &err), 0);
 	assert_int_equal(rename(path_of("%s/run", store), path_of("%s/other", store)), 0);
 	RUN_IS(0, "adopt", "--yes", path_of("%s/other", store));
 	assert_int_equal(store_claim(s, 0, false, &generation, &err), -EIO);

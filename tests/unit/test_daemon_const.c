@@ -11,6 +11,7 @@
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
+#include "formats/native/native.h"
 #include <inttypes.h>
 
 #define OTHER 0x5a
@@ -421,7 +422,10 @@ static void damage(uint64_t step)
 /* As ckptctl verify does. */
 static void quarantine(uint64_t step)
 {
-	struct store s = { .ops = &io_ops_posix, .job_fd = host_job_fd(&H, "job"), .job = "job" };
+	struct store s = { .ops = &io_ops_posix,
+			   .format = &format_native,
+			   .job_fd = host_job_fd(&H, "job"),
+			   .job = "job" };
 	struct store_step *all;
 	uint32_t n = host_scan(&H, "job", &all), i = 0;
 	struct ckpt_err err = { 0 };

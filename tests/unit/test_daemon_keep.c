@@ -7,6 +7,7 @@
 #include "tests/lib/host.h"
 #include "ckpt/store/prune.h"
 #include "tests/lib/unit.h"
+#include "formats/native/native.h"
 #include <stdatomic.h>
 
 #define ROOMY (UINT64_C(1) << 40)
@@ -195,7 +196,10 @@ static bool disk_is(const char *want)
 /* Of a job by hand, as other programs open it. */
 static struct store by_hand(void)
 {
-	struct store s = { .ops = &io_ops_posix, .job_fd = host_job_fd(&H, "job"), .job = "job" };
+	struct store s = { .ops = &io_ops_posix,
+			   .format = &format_native,
+			   .job_fd = host_job_fd(&H, "job"),
+			   .job = "job" };
 
 	MUST(s.job_fd >= 0);
 	return s;

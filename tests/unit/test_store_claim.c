@@ -3,6 +3,7 @@
 #include "tests/crash/job.h"
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 /* A job that nobody has claimed. */
 static int setup(void **state)
@@ -48,12 +49,15 @@ TEST_WITH(a_job_that_is_missing_or_a_link_is_not_opened, job_place, job_remove)
 {
 	struct store *none;
 
-	assert_int_equal(store_open(&ops, place.fd, "demo", false, &none, &err), -ENOENT);
+	assert_int_equal(store_open(&ops, &format_native, place.fd, "demo", false, &none, &err),
+			 -ENOENT);
 	assert_null(none);
 	put_dir(place.fd, "real");
 	assert_int_equal(symlinkat("real", place.fd, "demo"), 0);
-	assert_int_equal(store_open(&ops, place.fd, "demo", false, &none, &err), -ELOOP);
-	assert_int_equal(store_open(&ops, place.fd, "demo", true, &none, &err), -ELOOP);
+	assert_int_equal(store_open(&ops, &format_native, place.fd, "demo", false, &none, &err),
+			 -ELOOP);
+	assert_int_equal(store_open(&ops, &format_native, place.fd, "demo", true, &none, &err),
+			 -ELOOP);
 }
 
 TEST(each_launch_gets_the_next_number)
@@ -329,7 +333,7 @@ TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 
 		err.msg[0] = 0;
 		no_random_at(nth);
-		r = store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &b, &err);
+		r = store_open(&io_ops_posix, &format_native, place.fd, CRASH_JOB, true, &b, &err);
 		if (!r)
 			r = store_claim(b, 0, false, &generation, &err);
 		failed = no_random_end();
@@ -401,7 +405,8 @@ TEST(a_store_that_is_not_opened_leaves_nothing_to_close)
 {
 	cleanup_store struct store *none = (struct store *)(uintptr_t)1;
 
-	assert_int_equal(store_open(&ops, place.fd, "../demo", true, &none, &err), -EINVAL);
+	assert_int_equal(store_open(&ops, &format_native, place.fd, "../demo", true, &none, &err),
+			 -EINVAL);
 	assert_null(none);
 }
 
@@ -467,7 +472,7 @@ static void *claim_race(void *arg)
 	struct ckpt_err e;
 	struct store *mine;
 
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &mine, &e))
+	if (store_open(&io_ops_posix, &format_native, place.fd, CRASH_JOB, true, &mine, &e))
 		return NULL;
 	for (uint32_t i = 0; i < RACE_CLAIMS;)
 		i += store_claim(mine, 0, false, &generation[i], &e) == 0;

@@ -11,6 +11,7 @@
 #include "tests/lib/libc.h"
 #include "tests/lib/memfs.h"
 #include "tests/lib/unit.h"
+#include "formats/native/native.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STEP 11
@@ -159,7 +160,8 @@ TEST(a_look_without_memory_says_so_and_nothing_else)
 
 	place_make(&p);
 	assert_int_equal(story_base(p.fd, &y, 3, why), 0);
-	assert_int_equal(store_open(&io_ops_posix, p.fd, CRASH_JOB, false, &s, &err), 0);
+	assert_int_equal(
+		store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, false, &s, &err), 0);
 	assert_int_equal(store_scan(s, false, &st, &nst, &err), 0);
 	assert_int_equal(store_mark_set(s, &st[1], MARK_HOLD, "me", 0, NULL, &err), 0);
 	free(st);
@@ -202,7 +204,9 @@ TEST(a_commit_without_memory_happens_or_not)
 
 		place_make(&p);
 		assert_int_equal(story_base(p.fd, &y, 3, why), 0);
-		assert_int_equal(store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &s, &err), 0);
+		assert_int_equal(
+			store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, true, &s, &err),
+			0);
 		assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
 		y.generation = generation;
 		y.rewind = 10;

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 /* ROOT/demo has 10, 20, 30 set aside and 25; collecting 40. */
 static char root[4096];
@@ -40,7 +41,7 @@ static int resolve(const char *where, const char *name, struct store_ref *ret)
 	int r;
 
 	memset(&err, 0, sizeof err);
-	r = store_resolve(&ops, where, name, ret, &err);
+	r = store_resolve(&ops, &format_native, where, name, ret, &err);
 	if (r) {
 		assert_int_equal(ret->step_fd, -1);
 		assert_true(err.msg[0]);
@@ -184,7 +185,9 @@ TEST(of_several_jobs_all_are_listed)
 {
 	struct store *other;
 
-	assert_int_equal(store_open(&io_ops_posix, place.fd, "other", true, &other, &err), 0);
+	assert_int_equal(
+		store_open(&io_ops_posix, &format_native, place.fd, "other", true, &other, &err),
+		0);
 	(void)claimed(other, 0, false);
 	store_close(other);
 	assert_refused(-ENOTUNIQ, root, "latest", at("demo"));
@@ -729,7 +732,7 @@ TEST(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed)
 	locks(-EAGAIN, UINT32_MAX, NULL);
 	assert_refused(-ENOENT, root, "latest", "is being removed");
 	assert_int_equal(locking.n, STORE_TRIES_MAX);
-	assert_int_equal(store_resolve(&ops, root, "latest", &ref, NULL), -ENOENT);
+	assert_int_equal(store_resolve(&ops, &format_native, root, "latest", &ref, NULL), -ENOENT);
 	assert_int_equal(ref.step_fd, -1);
 	locks(-EIO, UINT32_MAX, NULL);
 	assert_refused(-EIO, root, "latest", "cannot open step-000000000025");
@@ -811,7 +814,8 @@ static void ask(const struct io_ops *by, const struct asked *q, struct answer *r
 			ret->r = store_jobs_closed(by, at(q->where), &err);
 		return;
 	}
-	ret->r = store_resolve(by, at(q->where), q->is_path ? at(q->name) : q->name, &ref, &err);
+	ret->r = store_resolve(by, &format_native, at(q->where), q->is_path ? at(q->name) : q->name,
+			       &ref, &err);
 	if (ret->r) {
 		assert_int_equal(ref.step_fd, -1);
 		return;

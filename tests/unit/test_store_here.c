@@ -6,6 +6,7 @@
  */
 #include "ckpt/store/prune.h"
 #include "tests/crash/job.h"
+#include "formats/native/native.h"
 
 enum way {
 	JOB_MOVED,
@@ -93,7 +94,7 @@ static int setup(void **state)
 	root = dir_open(place.fd, "root");
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = at_point;
-	if (store_open(&f.ops, root, CRASH_JOB, true, &s, &err))
+	if (store_open(&f.ops, &format_native, root, CRASH_JOB, true, &s, &err))
 		return -1;
 	(void)claimed(s, 0, false);
 	for (uint64_t step = 10; step <= 30; step += 10)
@@ -277,7 +278,7 @@ TEST(where_a_root_s_path_is_not_seen_the_job_s_name_still_is)
 	store_close(s);
 	blind = f.ops;
 	blind.path = NULL;
-	assert_int_equal(store_open(&blind, root, CRASH_JOB, false, &s, &err), 0);
+	assert_int_equal(store_open(&blind, &format_native, root, CRASH_JOB, false, &s, &err), 0);
 	assert_null(s->root);
 	take_away(ROOT_MOVED);
 	assert_int_equal(store_here(s, &err), 0);

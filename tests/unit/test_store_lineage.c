@@ -143,14 +143,13 @@ TEST(each_situation_has_its_seq_its_parent_and_its_line)
 			assert_true(err.msg[0]);
 			continue;
 		}
-		if (at.line.seq != x->seq || at.line.parent_step != x->parent ||
-		    at.rewind != x->rewind || at.there_already != x->there)
+		if (at.seq != x->seq || at.parent_step != x->parent || at.rewind != x->rewind ||
+		    at.there_already != x->there)
 			fail_msg("%s: seq %" PRIu64 ", parent %" PRIu64 ", rewind %" PRIu64 ", %d",
-				 x->name, at.line.seq, at.line.parent_step, at.rewind,
-				 at.there_already);
+				 x->name, at.seq, at.parent_step, at.rewind, at.there_already);
 		if (x->parent != NONE)
 			memset(id, (int)x->parent, sizeof id);
-		assert_memory_equal(at.line.parent_id, id, sizeof id);
+		assert_memory_equal(at.parent_id, id, sizeof id);
 	}
 }
 
@@ -164,14 +163,14 @@ TEST(a_scan_says_the_same)
 	struct lineage at;
 
 	assert_int_equal(lineage_scan(s, &ask, &at, &err), 0);
-	assert_true(at.line.seq == 4 && at.line.parent_step == 30 && at.rewind == 30);
+	assert_true(at.seq == 4 && at.parent_step == 30 && at.rewind == 30);
 	ask.generation++;
 	assert_int_equal(lineage_scan(s, &ask, &at, &err), 0);
-	assert_true(at.line.seq == 4 && at.line.parent_step == 10 && at.rewind == 10);
+	assert_true(at.seq == 4 && at.parent_step == 10 && at.rewind == 10);
 	save(15, 10); /* 20 and 30 are set aside */
 	ask.how = LINEAGE_ADD;
 	assert_int_equal(lineage_scan(s, &ask, &at, &err), 0);
-	assert_true(at.line.seq == 5 && at.line.parent_step == 15 && at.rewind == 15);
+	assert_true(at.seq == 5 && at.parent_step == 15 && at.rewind == 15);
 	ask.step = 15;
 	assert_int_equal(lineage_scan(s, &ask, &at, &err), -EEXIST);
 	(void)close(TAKE_FD(s->job_fd));
@@ -195,16 +194,16 @@ static bool next_reads(uint64_t n, bool commit)
 
 	assert_int_equal(lineage_scan(s, &ask, &scanned, &err), 0);
 	assert_int_equal(lineage_next(s, &ask, &K, &at, &reads, &err), 0);
-	assert_int_equal(at.line.seq, scanned.line.seq);
-	assert_int_equal(at.line.parent_step, scanned.line.parent_step);
-	assert_memory_equal(at.line.parent_id, scanned.line.parent_id, 16);
+	assert_int_equal(at.seq, scanned.seq);
+	assert_int_equal(at.parent_step, scanned.parent_step);
+	assert_memory_equal(at.parent_id, scanned.parent_id, 16);
 	assert_int_equal(at.rewind, scanned.rewind);
 	assert_int_equal(at.there_already, scanned.there_already);
 	if (commit) {
 		struct store_step *step;
 		uint32_t count;
 
-		assert_int_equal(try_save(s, n, at.line.seq, at.rewind), 0);
+		assert_int_equal(try_save(s, n, at.seq, at.rewind), 0);
 		assert_int_equal(store_scan(s, true, &step, &count, &err), 0);
 		lineage_committed(s, &ask, &at, step[0].id, &K);
 		assert_int_equal(step[0].step, n);
@@ -293,19 +292,6 @@ TEST(where_files_cannot_be_told_apart_the_line_is_read_each_time)
 	for (uint64_t n = 40; n < 70; n += 10)
 		assert_true(next_reads(n, true));
 	lineage_forget(&K);
-}
-
-TEST(a_copy_keeps_the_place_of_its_source)
-{
-	char *hex = "00112233445566778899aabbccddeeff";
-	struct checkpoint c = { .seq = 7, .parent_step = 30 };
-	struct native_lineage line;
-
-	lineage_copy(&c, &line);
-	assert_true(line.seq == 7 && line.parent_step == 30 && line.parent_id[1] == 0);
-	memcpy(c.parent_id, hex, 33);
-	lineage_copy(&c, &line);
-	assert_true(line.parent_id[1] == 0x11 && line.parent_id[15] == 0xff);
 }
 
 UNIT(.setup = job_make_three, .teardown = job_remove);

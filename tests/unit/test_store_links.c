@@ -5,6 +5,7 @@
 #include "ckpt/store/repair.h"
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 static struct links links;
 
@@ -178,7 +179,7 @@ TEST(a_scan_knows_the_parts_that_steps_share)
 {
 	cleanup_free struct store_step *st = NULL, *other = NULL;
 	char command[900];
-	struct store copy = { .ops = &ops, .root_fd = -1, .job = "copy" };
+	struct store copy = { .ops = &ops, .format = &format_native, .root_fd = -1, .job = "copy" };
 	uint32_t n, m;
 
 	save(10, UINT64_MAX);

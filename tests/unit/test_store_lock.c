@@ -6,6 +6,7 @@
  */
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 #define STEP "step-000000000010"
 
@@ -33,7 +34,11 @@ static int setup(void **state)
 	libc_instead.nanosleep = nap;
 	memset(&naps, 0, sizeof naps);
 	(void)job_place(state);
-	at = (struct store){ .ops = &ops, .root_fd = -1, .job_fd = place.fd, .job = CRASH_JOB };
+	at = (struct store){ .ops = &ops,
+			     .format = &format_native,
+			     .root_fd = -1,
+			     .job_fd = place.fd,
+			     .job = CRASH_JOB };
 	s = &at;
 	put_dir(place.fd, STEP);
 	files = open_files();

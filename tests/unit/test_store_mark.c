@@ -5,6 +5,7 @@
 #include "tests/crash/job.h"
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 static struct store_step *step; /* 30, 20, 10 */
 static uint32_t n;
@@ -326,7 +327,7 @@ static void assert_resolves(const char *name, const char *dir, const char *note)
 {
 	struct store_ref ref;
 
-	if (store_resolve(&io_ops_posix, place.path, name, &ref, &err))
+	if (store_resolve(&io_ops_posix, &format_native, place.path, name, &ref, &err))
 		fail_msg("%s", err.msg);
 	assert_string_equal(strrchr(ref.path, '/') + 1, dir);
 	if (note ? !strstr(ref.note, note) : ref.note[0] != 0)
@@ -348,7 +349,9 @@ TEST(latest_passes_over_what_is_quarantined_and_says_so)
 	unlinked("step-000000000020/MANIFEST");
 	assert_resolves("latest", "step-000000000010", "and 1 more");
 	set(10, MARK_BAD, NULL, 0, NULL);
-	assert_int_equal(store_resolve(&io_ops_posix, place.path, "latest", &ref, &err), -EUCLEAN);
+	assert_int_equal(
+		store_resolve(&io_ops_posix, &format_native, place.path, "latest", &ref, &err),
+		-EUCLEAN);
 	assert_non_null(strstr(err.msg, "passed over"));
 	(void)clear(30, STORE_QUARANTINED, MARK_BAD, NULL);
 	assert_resolves("latest", "step-000000000030", NULL);
@@ -362,11 +365,17 @@ TEST(a_tag_is_a_name_also_of_a_step_that_was_set_aside)
 	assert_resolves("tag:best", "step-000000000020", NULL);
 	save(15, 10);
 	assert_resolves("tag:best", crash_aside(s, 20, 2), NULL);
-	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:none", &ref, &err), -ENOENT);
+	assert_int_equal(
+		store_resolve(&io_ops_posix, &format_native, place.path, "tag:none", &ref, &err),
+		-ENOENT);
 	assert_non_null(strstr(err.msg, "best"));
-	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:", &ref, &err), -EINVAL);
+	assert_int_equal(
+		store_resolve(&io_ops_posix, &format_native, place.path, "tag:", &ref, &err),
+		-EINVAL);
 	assert_int_equal(io_tree_remove(s->job_fd, crash_aside(s, 20, 2)), 0);
-	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:best", &ref, &err), -ENOENT);
+	assert_int_equal(
+		store_resolve(&io_ops_posix, &format_native, place.path, "tag:best", &ref, &err),
+		-ENOENT);
 	assert_non_null(strstr(err.msg, "gone"));
 }
 
@@ -420,7 +429,9 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 /* What was promised when the power went: 1 hold a; 2 and tag on 20; 3 tag on 30; 4 hold a is cleared; 5 30 is bad. */
 static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 {
-	struct store after = { .ops = at->ops, .root_fd = -1, .job = CRASH_JOB };
+	struct store after = {
+		.ops = at->ops, .format = &format_native, .root_fd = -1, .job = CRASH_JOB
+	};
 	struct store_step *st = NULL;
 	struct store_mark *m = NULL;
 	uint32_t nst = 0, nm = 0, hold = 0, tag20 = 0, tag30 = 0, bad = 0;

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include "ckpt/store/repair.h"
 #include "tests/crash/job.h"
+#include "formats/native/native.h"
 
 static const char *const step10 = "step-000000000010", *const step20 = "step-000000000020",
 			 *const step30 = "step-000000000030";
@@ -137,7 +138,7 @@ static void another10(void)
 
 	put_dir(place.fd, "elsewhere");
 	root = dir_open(place.fd, "elsewhere");
-	if (store_open(&io_ops_posix, root, CRASH_JOB, true, &elsewhere, &err) ||
+	if (store_open(&io_ops_posix, &format_native, root, CRASH_JOB, true, &elsewhere, &err) ||
 	    store_claim(elsewhere, 0, false, &generation, &err) ||
 	    crash_save(elsewhere, 10, 1, UINT64_MAX, &saved[nsaved++], &err))
 		fail_msg("%s", err.msg);
@@ -302,7 +303,7 @@ static int whole_or_gone(void *arg, int dirfd, const struct io_crash *at)
 	struct store *x;
 	uint32_t n, bad = 0, newest = 0;
 
-	if (store_open(at->ops, dirfd, CRASH_JOB, false, &x, &err) ||
+	if (store_open(at->ops, &format_native, dirfd, CRASH_JOB, false, &x, &err) ||
 	    store_scan(x, true, &st, &n, &err)) {
 		print_message("%s\n", err.msg);
 		return 1;
@@ -359,7 +360,7 @@ TEST(a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint)
 		struct repair_result ret;
 		char path[100];
 
-		(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, step30);
+		(void)snprintf(path, sizeof path, "%s/MANIFEST", step30);
 		assert_int_equal(unlinkat(other->job_fd, path, 0), 0);
 		assert_int_equal(found(step30).state, STORE_DAMAGED);
 		at_point = point[i];

@@ -2,6 +2,7 @@
 /* test_store_name.c - which names of directory entries, claims and jobs are ours, and listings of them. */
 #include <dirent.h>
 #include "ckpt/store/store_impl.h"
+#include "formats/native/native.h"
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/unit.h"

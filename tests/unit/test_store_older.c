@@ -10,6 +10,7 @@
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/older.h"
+#include "formats/native/native.h"
 
 static int setup(void **state)
 {
@@ -61,7 +62,8 @@ static void assert_refused(const char *name)
 {
 	struct store_ref ref;
 
-	assert_int_equal(store_resolve(&ops, place.path, name, &ref, &err), -EPROTONOSUPPORT);
+	assert_int_equal(store_resolve(&ops, &format_native, place.path, name, &ref, &err),
+			 -EPROTONOSUPPORT);
 	if (!strstr(err.msg, "has format 0.0 of ckptd 0.1; this program reads 0.2"))
 		fail_msg("%s: %s", name, err.msg);
 }
@@ -74,15 +76,17 @@ TEST(each_name_says_which_version_reads_it)
 
 	for (uint32_t i = 0; i < ARRAY_LEN(name); i++)
 		assert_refused(name[i]);
-	assert_int_equal(store_resolve_any(&ops, place.path, "latest", &ref, &err),
+	assert_int_equal(store_resolve_any(&ops, &format_native, place.path, "latest", &ref, &err),
 			 -EPROTONOSUPPORT);
-	assert_int_equal(store_resolve_any(&ops, place.path, "tag:best", &ref, &err), 0);
+	assert_int_equal(
+		store_resolve_any(&ops, &format_native, place.path, "tag:best", &ref, &err), 0);
 	assert_string_equal(ref.dir, "step-000000000020");
 	(void)close(ref.step_fd);
-	assert_int_equal(store_resolve_any(&ops, place.path, "step:10", &ref, &err), 0);
+	assert_int_equal(store_resolve_any(&ops, &format_native, place.path, "step:10", &ref, &err),
+			 0);
 	(void)close(ref.step_fd);
 	save(40, 30); /* what this version wrote above them is the latest */
-	assert_int_equal(store_resolve(&ops, place.path, "latest", &ref, &err), 0);
+	assert_int_equal(store_resolve(&ops, &format_native, place.path, "latest", &ref, &err), 0);
 	assert_string_equal(ref.dir, "step-000000000040");
 	assert_string_equal(ref.note, "");
 	(void)close(ref.step_fd);
@@ -101,8 +105,8 @@ TEST(who_begins_anew_sets_them_aside)
 	struct lineage at;
 
 	assert_int_equal(lineage_scan(s, &ask, &at, &err), 0);
-	assert_true(at.line.seq == 4 && at.line.parent_step == UINT64_MAX);
-	assert_int_equal(try_save(s, 5, at.line.seq, at.rewind), 0);
+	assert_true(at.seq == 4 && at.parent_step == UINT64_MAX);
+	assert_int_equal(try_save(s, 5, at.seq, at.rewind), 0);
 	assert_listed("5-4 a30-0 a20-0 a10-0");
 	assert_true(exists(".old-000000000010-s0-t1800000000"));
 	assert_int_equal(try_save(s, 7, 5, 5), 0);

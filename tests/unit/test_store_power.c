@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include "tests/crash/crash_step.h"
 #include "tests/lib/unit.h"
+#include "formats/native/native.h"
 
 #define POWER_OFF _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; 2: and do not flush the log */
 #define DISK_MARK "this-disk-may-lose-its-power"
@@ -108,7 +109,7 @@ static int job_live(const struct io_ops *ops, int root_fd, struct job *j, struct
 	struct crash_step *c = &j->step[j->n];
 	struct store *s;
 	uint32_t n;
-	int r = store_open(ops, root_fd, CRASH_JOB, true, &s, err);
+	int r = store_open(ops, &format_native, root_fd, CRASH_JOB, true, &s, err);
 
 	if (r)
 		return r;
@@ -136,7 +137,7 @@ static bool job_holds(int root_fd, const struct job *j, char why[CRASH_WHY])
 	uint32_t n;
 	bool good = true;
 
-	if (store_open(&io_ops_posix, root_fd, CRASH_JOB, false, &s, &err))
+	if (store_open(&io_ops_posix, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return j->n == 0 || !j->ack[0];
 	if (store_scan(s, true, &st, &n, &err))
 		good = !snprintf(why, CRASH_WHY, "%.500s", err.msg);

@@ -7,6 +7,7 @@
 #include "tests/crash/job.h"
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 #define NSTEP 5 /* 10, 20, ... 50, seq 1 to 5 */
 
@@ -58,7 +59,11 @@ static void row(void *arg, const struct store_step *st, const struct retain_row 
 static int prune_with(const struct io_ops *by, int job_fd, const struct prune_opts *o,
 		      struct prune_result *ret)
 {
-	struct store by_hand = { .ops = by, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
+	struct store by_hand = { .ops = by,
+				 .format = &format_native,
+				 .root_fd = -1,
+				 .job_fd = job_fd,
+				 .job = CRASH_JOB };
 
 	rows[0] = 0;
 	memset(&err, 0, sizeof err);
@@ -471,7 +476,8 @@ TEST(what_is_being_read_stays)
 	int fd;
 
 	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
-	assert_int_equal(store_resolve(&io_ops_posix, place.path, "step:30", &ref, &err), 0);
+	assert_int_equal(
+		store_resolve(&io_ops_posix, &format_native, place.path, "step:30", &ref, &err), 0);
 	pruned = prune(&last1);
 	assert_int_equal(pruned.busy, 2);
 	assert_int_equal(pruned.removed, 2);
@@ -1090,7 +1096,11 @@ TEST(it_may_die_at_any_call)
 /* Promise 1: 30, 20 and 10 are gone. */
 static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 {
-	struct store left = { .ops = at->ops, .root_fd = -1, .job = CRASH_JOB }, *again = NULL;
+	struct store left = { .ops = at->ops,
+			      .format = &format_native,
+			      .root_fd = -1,
+			      .job = CRASH_JOB },
+		     *again = NULL;
 	struct prune_opts o = keep_last(&last2);
 	uint64_t generation;
 	char text[200];
@@ -1102,7 +1112,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	    (at->mark == 1 && strcmp(text, "50 40") != 0);
 	if (r)
 		print_message("%s\n", text);
-	if (!r && (store_open(at->ops, dirfd, CRASH_JOB, true, &again, &err) ||
+	if (!r && (store_open(at->ops, &format_native, dirfd, CRASH_JOB, true, &again, &err) ||
 		   store_claim(again, 0, false, &generation, &err) ||
 		   prune_with(at->ops, left.job_fd, &o, &pruned)))
 		r = -1;

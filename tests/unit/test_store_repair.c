@@ -5,6 +5,7 @@
 #include "ckpt/store/rewind.h"
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
+#include "formats/native/native.h"
 
 static struct repair_result repaired; /* what the last one of a case did */
 static char rows[4000];
@@ -59,7 +60,9 @@ static struct repair_result repair_of(const struct io_ops *by, const char *dir, 
 	int r;
 
 	rows[0] = 0;
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err), 0);
+	assert_int_equal(
+		store_open(&io_ops_posix, &format_native, place.fd, CRASH_JOB, false, &other, &err),
+		0);
 	other->ops = by;
 	r = store_repair(other, &o, &ret, &err);
 	other->ops = &io_ops_posix;
@@ -542,9 +545,9 @@ TEST(it_may_die_or_fail_at_any_call)
 			struct store *other;
 
 			damage_all();
-			assert_int_equal(
-				store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err),
-				0);
+			assert_int_equal(store_open(&io_ops_posix, &format_native, place.fd,
+						    CRASH_JOB, false, &other, &err),
+					 0);
 			io_faults_init(&f, &io_ops_posix);
 			if (how)
 				io_faults_kill(&f, nth);

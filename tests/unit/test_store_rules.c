@@ -6,6 +6,7 @@
  */
 #include <semaphore.h>
 #include "tests/crash/job.h"
+#include "formats/native/native.h"
 
 /* What happens before the first call that fits; NULL: nothing (any more). */
 static struct {
@@ -36,7 +37,7 @@ static bool is_part(const char *name)
 
 static int m_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	bool manifest = !strncmp(name, "step-", 5) && strstr(name, "/" STORE_MANIFEST);
+	bool manifest = !strncmp(name, "step-", 5) && strstr(name, "/MANIFEST");
 	int fd;
 
 	if (flags & O_CREAT && !strncmp(name, STORE_CLAIMS "/gen-", 11))
@@ -270,7 +271,7 @@ static int first_is_there(void *arg, int dirfd, const struct io_crash *at)
 
 	if (at->mark == 0)
 		return 0;
-	if (store_open(at->ops, dirfd, CRASH_JOB, false, &again, &err)) {
+	if (store_open(at->ops, &format_native, dirfd, CRASH_JOB, false, &again, &err)) {
 		print_message("%s\n", err.msg);
 		return 1;
 	}
@@ -315,7 +316,7 @@ static int hold_is_there(void *arg, int dirfd, const struct io_crash *at)
 	(void)arg;
 	if (at->mark == 0)
 		return 0;
-	r = store_open(at->ops, dirfd, CRASH_JOB, false, &again, &err);
+	r = store_open(at->ops, &format_native, dirfd, CRASH_JOB, false, &again, &err);
 	if (!r) {
 		r = store_marks(again, &said, &n, &err);
 		store_close(again);

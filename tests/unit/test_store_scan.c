@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it is. */
+#include "formats/native/native.h"
 #include "tests/crash/job.h"
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
