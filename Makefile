@@ -259,9 +259,9 @@ check: build/.deps-test
 
 # What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.
 golden: build/.deps-test
-	$(MAKEJ) -s $(O)/unit/cli
+	$(MAKEJ) -s $(O)/unit/cli $(O)/unit/cli_foreign
 	@rm -rf tests/golden
-	@GOLDEN=tests/golden $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@for u in cli cli_foreign; do GOLDEN=tests/golden $(O)/unit/$$u || exit; done >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
 	@git status --short tests/golden
 
 demo: build/.deps-build

@@ -65,7 +65,7 @@ int subject_damage(int rc)
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
 	char looked[FORMAT_LOOKED];
-	int rc;
+	int rc, best = 0;
 
 	s->format = formats[0];
 	for (uint32_t i = 0; formats[i]; i++) {
@@ -73,9 +73,9 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 
 		if (rc == -EACCES || rc == -EPERM)
 			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-		if (rc > 0) {
+		if (rc > best) {
 			s->format = formats[i];
-			break;
+			best = rc;
 		}
 	}
 	rc = s->format->open(&(struct format_open){ .dir = &s->dir,
@@ -225,21 +225,67 @@ bool subject_is_checkpoint(struct cli *c, const char *path)
 	return yes;
 }
 
+char *subject_title(const struct checkpoint *k, const char *path, char *buf)
+{
+	const char *base = strrchr(path, '/');
+
+	if (!(k->has & HAS_STEP))
+		snprintf(buf, SUBJECT_TITLE, "%s", base && base[1] ? base + 1 : path);
+	else
+		snprintf(buf, SUBJECT_TITLE, "step %llu%s%s", (unsigned long long)k->step,
+			 *k->job ? " of " : "", k->job);
+	return buf;
+}
+
+char *subject_short(const struct checkpoint *k, const char *path, char *buf)
+{
+	if (!(k->has & HAS_STEP))
+		return subject_title(k, path, buf);
+	snprintf(buf, SUBJECT_TITLE, "step %llu", (unsigned long long)k->step);
+	return buf;
+}
+
+struct cell subject_step(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->step) : cell_none();
+}
+
+struct cell subject_world(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_of(CELL_COUNT, k->world) : cell_none();
+}
+
+struct cell subject_job(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_word(k->job) : cell_none();
+}
+
+const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor)
+{
+	if (k->format == formats[0])
+		return NULL;
+	return k->foreign_name ? k->foreign_name[tensor] : k->table.tensor[tensor].name;
+}
+
 /* Is word the tensor's name, or component/name? */
-static bool is_called(const struct table_tensor *x, const char *word)
+static bool is_called(const struct table_tensor *x, const char *foreign, const char *word)
 {
 	size_t n = strlen(x->component);
+
+	if (foreign && !strcmp(foreign, word))
+		return true;
 
 	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' &&
 					  !strcmp(x->name, word + n + 1));
 }
 
-static bool matches(const struct table_tensor *x, const char *glob)
+static bool matches(const struct table_tensor *x, const char *foreign, const char *glob)
 {
 	char full[NAME_BYTES];
 
-	snprintf(full, sizeof full, "%s/%s", x->component, x->name);
-	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0);
+	snprintf(full, sizeof full, "%s%s%s", x->component, *x->component ? "/" : "", x->name);
+	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0) ||
+	       (foreign && !fnmatch(glob, foreign, 0));
 }
 
 /* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name is
@@ -293,22 +339,23 @@ static void near_names(const struct table *t, const char *word, char *buf, size_
 		const struct table_tensor *x = &t->tensor[id[i]];
 		size_t len = strlen(buf);
 
-		snprintf(buf + len, bytes - len, "%s%.200s/%.200s",
-			 i ? ", " : "; near it: ", x->component, x->name);
+		snprintf(buf + len, bytes - len, "%s%.200s%s%.200s",
+			 i ? ", " : "; near it: ", x->component, *x->component ? "/" : "", x->name);
 	}
 }
 
 /* Collect the tensors that `is` says yes to. */
-static int collect(const struct table *t, const char *word,
-		   bool (*is)(const struct table_tensor *, const char *), uint32_t **ret_id,
-		   uint32_t *ret_n)
+static int collect(const struct checkpoint *k, const char *word,
+		   bool (*is)(const struct table_tensor *, const char *, const char *),
+		   uint32_t **ret_id, uint32_t *ret_n)
 {
+	const struct table *t = &k->table;
 	uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id), n = 0;
 
 	if (!id)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (is(&t->tensor[i], word))
+		if (is(&t->tensor[i], subject_foreign_name(k, i), word))
 			id[n++] = i;
 	*ret_id = id;
 	*ret_n = n;
@@ -332,27 +379,28 @@ static uint32_t leave_averages(const struct table *t, const char *word, uint32_t
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err)
 {
-	char near[1400];
-	int rc = collect(&k->table, word, is_called, ret_id, ret_n);
+	char near[1400], title[SUBJECT_TITLE];
+	int rc = collect(k, word, is_called, ret_id, ret_n);
 
 	if (!rc)
 		*ret_n = leave_averages(&k->table, word, *ret_id, *ret_n);
 	if (rc || *ret_n)
 		return rc;
 	near_names(&k->table, word, near, sizeof near);
-	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in step %llu%s", word,
-			  (unsigned long long)k->step, near);
+	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in %s%s", word,
+			  subject_short(k, "the checkpoint", title), near);
 }
 
 int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
 		 struct ckpt_err *err)
 {
-	int rc = collect(&k->table, glob, matches, ret_id, ret_n);
+	char title[SUBJECT_TITLE];
+	int rc = collect(k, glob, matches, ret_id, ret_n);
 
 	if (rc || *ret_n)
 		return rc;
-	return ckpt_error(err, -ENOENT, "none of the %u tensors in step %llu matches \"%.200s\"",
-			  k->table.ntensor, (unsigned long long)k->step, glob);
+	return ckpt_error(err, -ENOENT, "none of the %u tensors in %s matches \"%.200s\"",
+			  k->table.ntensor, subject_short(k, "the checkpoint", title), glob);
 }
 
 char *subject_mesh(const struct table *t, char *buf, size_t bytes)

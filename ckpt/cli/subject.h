@@ -6,6 +6,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
+#include <limits.h>
 
 /* Who a checkpoint says that it is, where it cannot be opened. */
 struct subject_brief {
@@ -65,11 +66,24 @@ void subject_close(struct subject *s);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 
-/* The tensor for what a person typed: "component/name" or a name; ids of all that it means
+/* "step 12 of demo", or the last part of its path where a checkpoint has no step: in titles and messages.
+ * Returns buf. */
+#define SUBJECT_TITLE (NAME_MAX + 1)
+char *subject_title(const struct checkpoint *k, const char *path, char *buf);
+/* The same in short, for messages and progress lines: "step 12". */
+char *subject_short(const struct checkpoint *k, const char *path, char *buf);
+/* Its step, world, job: nothing where the format knows none (HAS_STEP). */
+struct cell subject_step(const struct checkpoint *k);
+struct cell subject_world(const struct checkpoint *k);
+struct cell subject_job(const struct checkpoint *k);
+/* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
+const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
+
+/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it; ids of all that it means
  * (per-rank blobs share one), *ret_id malloc'ed. */
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err);
-/* The same for a glob over "component/name" or the name, where '*' matches any characters. */
+/* The same for a glob over these, where '*' matches any characters. */
 int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
 		 struct ckpt_err *err);
 

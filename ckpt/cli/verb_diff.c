@@ -187,10 +187,10 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 
 	output_object(o, key);
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_job, subject_job(k));
+	output_put(o, &f_step, subject_step(k));
 	output_put(o, &f_id, k->id[0] ? cell_text(k->id) : cell_none());
-	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
+	output_put(o, &f_world, subject_world(k));
 	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
 	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
@@ -224,6 +224,14 @@ __attribute__((format(printf, 3, 4))) static void say_row(struct output *o, cons
 	output_close(o);
 }
 
+static const char *step_print(const struct checkpoint *k, char buf[HUMAN_BYTES])
+{
+	buf[0] = 0;
+	if (k->has & HAS_STEP)
+		snprintf(buf, HUMAN_BYTES, "%llu", (unsigned long long)k->step);
+	return buf;
+}
+
 static void say_sides(struct diff *d)
 {
 	const struct checkpoint *a = d->a.ckpt, *b = d->b.ckpt;
@@ -232,8 +240,10 @@ static void say_sides(struct diff *d)
 
 	output_list(o, NULL, sides, COL_SIDES);
 	say_row(o, "path", "%s\n%s", d->a.ref.path, d->b.ref.path);
-	say_row(o, "job", "%s\n%s", a->job, b->job);
-	say_row(o, "step", "%llu\n%llu", (unsigned long long)a->step, (unsigned long long)b->step);
+	if ((a->has | b->has) & HAS_STEP) {
+		say_row(o, "job", "%s\n%s", a->job, b->job);
+		say_row(o, "step", "%s\n%s", step_print(a, sa), step_print(b, sb));
+	}
 	say_row(o, "mesh", "%s\n%s", subject_mesh(&a->table, ma, sizeof ma),
 		subject_mesh(&b->table, mb, sizeof mb));
 	say_row(o, "parts", "%u\n%u", a->nfile, b->nfile);

@@ -1656,6 +1656,7 @@ static int native_open(const struct format_open *how, struct checkpoint **ret, s
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
+	c->has = HAS_PRINTS | HAS_SUMS | HAS_LAYOUTS | HAS_STEP;
 	o.m.rd = &o.rd;
 	o.m.c = c;
 	r = directory_read(&o);
@@ -1778,6 +1779,7 @@ int native_summary_parts(const struct source *manifest, native_part_fn *each, vo
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
+	c->has = HAS_PRINTS | HAS_SUMS | HAS_LAYOUTS | HAS_STEP;
 	r = envelope_read(&rd, manifest, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, SUMMARY_KINDS,
 			  false, &m.env);
 	if (!r)
