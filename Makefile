@@ -27,7 +27,7 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map='$(CURDIR)'=. -fPIC -
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base ema wire layout table io json format plan native safetensors registry store move engine device client daemon cli
+ROOMS    := base ema wire layout table io json format plan native safetensors registry store move engine draw device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
@@ -43,6 +43,7 @@ DIR.safetensors := formats/safetensors
 DIR.registry := formats/registry
 DIR.move := ckpt/move
 DIR.engine := ckpt/engine
+DIR.draw := ckpt/draw
 DIR.device := ckpt/device
 DIR.client := ckpt/client
 DIR.daemon := daemon
@@ -53,19 +54,20 @@ USES.wire := base
 USES.layout := base
 USES.table := layout base
 USES.io := base
-USES.plan := format table layout base
+USES.plan := table layout base
 USES.format := table layout base
 USES.native := format table layout base
 USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
 USES.store := format table layout io base
-USES.move := native format plan io table layout base
+USES.move := format plan io table layout base
 USES.engine := move native format plan io table layout base
+USES.draw := plan table layout base
 USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire move store native format plan io table device layout ema base
-USES.cli := wire engine move store registry safetensors json native format plan io table device layout ema base
+USES.cli := wire draw engine move store registry safetensors json native format plan io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -168,13 +170,16 @@ TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.
 RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
 RIG.cli  := $(O)/tests/lib/cli_rig.o
 OWN_LIBC := $(O)/tests/lib/libc.o
-HAS_OWN_LIBC := store native_memory move_memory cli cli_faults cli_foreign
+HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults cli_foreign
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
-# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process.
+# The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process;
+# those of move and cli write parts as the daemon does (daemon/part_file.h).
 BESIDE.daemon := $(O)/client.a
+BESIDE.move := $(O)/daemon.a $(O)/native.a
+BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))

@@ -204,12 +204,12 @@ static int load_from_disk(struct load *x, const struct store_step *step)
 
 	if (rc < 0)
 		return rc;
-	rc = store_source_dir(store->ops, fd, &dir);
+	rc = source_make(store->ops, fd, NULL, 0, &dir);
 	if (rc == 0) {
 		rc = load_step(x, &dir, fd, true, step);
 		if (rc == -EMEDIUMTYPE) /* layouts are a hint */
 			rc = load_step(x, &dir, fd, false, step);
-		store_source_dir_close(&dir);
+		source_end(&dir);
 	} else {
 		ckpt_error_errno(&x->err, -rc, "cannot open the directory of step %" PRIu64,
 				 step->step);

@@ -217,7 +217,7 @@ static bool held_mib_is_right(void *arg, uint32_t place, uint64_t i, const void 
 {
 	const struct average_held_rank *r = &((const struct average_held *)arg)->rank[place];
 
-	return !r->sums || slot_sums_match(r->sums, (r->at >> NATIVE_CHUNK_LOG2) + i, p);
+	return !r->sums || slot_sums_match(r->sums, (r->at >> CHUNK_LOG2) + i, p);
 }
 
 int average_held_move(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
@@ -844,13 +844,13 @@ void average_seeds_free(struct average_seed *s)
 static int seed_open(const struct io_ops *ops, int fd, struct source_dir *dir,
 		     struct checkpoint **ret, struct ckpt_err *err)
 {
-	int rc = store_source_dir(ops, fd, dir);
+	int rc = source_make(ops, fd, NULL, 0, dir);
 
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "it cannot be read");
 	rc = format_native.open(&(struct format_open){ .dir = dir }, ret, err);
 	if (rc < 0)
-		store_source_dir_close(dir);
+		source_end(dir);
 	return rc;
 }
 
@@ -881,7 +881,7 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 			rc = average_files_move(&files, &x.plan, base, &why);
 			move_close(&files);
 		}
-		store_source_dir_close(&dir);
+		source_end(&dir);
 	}
 	for (uint32_t i = 0; i < b->nrow && rc == 0 && move; i++)
 		if (row_is_seeded(b, i, s->spec)) {

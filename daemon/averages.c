@@ -18,7 +18,7 @@
 #include "formats/native/native.h"
 #include <stdio.h>
 
-#define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES (UINT64_C(1) << CHUNK_LOG2)
 #define EMA_COMPONENT "ema."
 #define EMA_CARRY ".carry"
 #define COMPONENT_BYTES (CKPT_NAME_MAX + sizeof EMA_COMPONENT + sizeof EMA_CARRY)
@@ -672,7 +672,7 @@ static int runs_make(struct build *b)
 	a->target = calloc(ntarget + 1, sizeof *a->target);
 	if (derived)
 		twin = calloc((size_t)b->main->npiece + 1, sizeof *twin);
-	if (!a->run || !a->target || (derived && (!twin || native_twins(b->main, twin) < 0)))
+	if (!a->run || !a->target || (derived && (!twin || table_twins(b->main, twin) < 0)))
 		return no_memory(b->err);
 	for (uint32_t i = 0; i < b->main->ntensor; i++)
 		for (uint32_t k = 0; b->first[i] && k < pieces_of(b->main, i); k++)

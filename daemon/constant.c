@@ -97,7 +97,7 @@ int const_part_take(struct const_part *c, const void *raw, uint64_t step)
 /* The first piece of the chunk that is another one now; TABLE_NONE: only bytes of no piece are. */
 static uint32_t changed_in(const struct const_part *c, uint64_t chunk, const uint8_t *raw)
 {
-	uint64_t from = chunk << NATIVE_CHUNK_LOG2, to = from + c->chunk[chunk].raw_len;
+	uint64_t from = chunk << CHUNK_LOG2, to = from + c->chunk[chunk].raw_len;
 
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		const struct table_piece *p = &c->table.piece[i];
@@ -133,7 +133,7 @@ static uint32_t chunk_compare(struct const_part *c, const uint8_t *raw, uint64_t
 		return TABLE_NONE;
 	k = &c->chunk[i];
 	c->next = (i + 1) % c->nchunk;
-	h = hash128(raw + (i << NATIVE_CHUNK_LOG2), k->raw_len);
+	h = hash128(raw + (i << CHUNK_LOG2), k->raw_len);
 	if (k->raw_len && memcmp(&h, &k->sum, sizeof h) != 0)
 		piece = changed_in(c, i, raw);
 	*ret_right = k->right;

@@ -644,7 +644,7 @@ static int fill_from_disk(struct restore *x)
 	int rc = store_step_open(x->store, x->pin.dir, &f->step_fd, &x->err);
 
 	if (rc == 0)
-		rc = store_source_dir(x->d->opts.ops, f->step_fd, &f->dir);
+		rc = source_make(x->d->opts.ops, f->step_fd, NULL, 0, &f->dir);
 	if (rc < 0)
 		return rc;
 	f->dir_open = true;
@@ -680,7 +680,7 @@ void fill_end(struct restore *x)
 	free(TAKE(x->landing));
 	files_close(f);
 	if (f->dir_open)
-		store_source_dir_close(&f->dir);
+		source_end(&f->dir);
 	f->dir_open = false;
 	if (f->step_fd >= 0)
 		(void)close(TAKE_FD(f->step_fd));

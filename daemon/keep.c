@@ -136,12 +136,11 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 	struct source_dir dir;
 	struct move_files files;
 	uint64_t bytes = 0, began = now_ns();
-	int rc = store_source_dir(ops, step_fd, &dir);
+	int rc = source_make(ops, step_fd, NULL, SOURCE_FRESH, &dir);
 
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot read step %" PRIu64, st->step);
 	x->fault[0] = 0;
-	store_source_dir_fresh(&dir);
 	rc = format_native.open(
 		&(struct format_open){ .dir = &dir, .fault = verify_fault, .fault_arg = x }, &saved,
 		err);
@@ -155,7 +154,7 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 		move_close(&files);
 	}
 	checkpoint_free(saved);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc == 0)
 		log_line(&x->d->opts.log, LOG_INFO,
 			 "keep: job %s step %" PRIu64 " read back and verified: %" PRIu64

@@ -254,7 +254,7 @@ static int disk_list(const struct listing *x, const struct pin *pin, int fd, str
 {
 	struct checkpoint *saved = NULL;
 	struct source_dir dir;
-	int rc = store_source_dir(x->s->d->opts.ops, fd, &dir);
+	int rc = source_make(x->s->d->opts.ops, fd, NULL, 0, &dir);
 
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot open the directory of step %llu",
@@ -266,7 +266,7 @@ static int disk_list(const struct listing *x, const struct pin *pin, int fd, str
 	for (uint32_t i = 0; rc == 0 && i < saved->table.ntensor; i++)
 		rc = tensor_list(to, &saved->table.tensor[i], err);
 	checkpoint_free(saved);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	return rc;
 }
 

@@ -5,7 +5,7 @@
 // through done_fd.
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/move/part_writer.h"
+#include "ckpt/move/chunk_stream.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <sched.h>
@@ -60,7 +60,7 @@ static void *worker_run(void *arg)
 		atomic_store(&me->sign_ns, 0);
 		task_back(me->pool->d, t);
 	}
-	part_io_close(TAKE(me->io));
+	chunk_queue_close(TAKE(me->io));
 	return NULL;
 }
 

@@ -747,10 +747,10 @@ uint64_t decl_bytes_max(const struct decl *d, bool with_const)
 {
 	const struct table *constant = decl_part(d, PART_CONST);
 	const struct table *made = decl_part(d, PART_AVERAGE);
-	uint64_t bytes = move_part_bytes_max(decl_part(d, PART_MAIN),
-					     (constant ? 1u : 0u) + (made ? 1u : 0u));
+	uint64_t bytes = native_part_bytes_max(decl_part(d, PART_MAIN),
+					       (constant ? 1u : 0u) + (made ? 1u : 0u));
 
 	if (made)
-		bytes += move_part_bytes_max(made, 0);
-	return constant && with_const ? bytes + move_part_bytes_max(constant, 0) : bytes;
+		bytes += native_part_bytes_max(made, 0);
+	return constant && with_const ? bytes + native_part_bytes_max(constant, 0) : bytes;
 }

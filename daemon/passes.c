@@ -9,7 +9,7 @@
 #include <sched.h>
 
 #define THREADS_MAX 8u /* some 60 GB/s of sums */
-#define MIB_LOG2 NATIVE_CHUNK_LOG2
+#define MIB_LOG2 CHUNK_LOG2
 
 struct passing_part {
 	struct table table;
@@ -292,7 +292,7 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 {
 	struct passing_part *p = &x->part[i];
 	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
-	struct walk_opts o = { .nhelper = nhelper };
+	struct walk_opts o = { .nhelper = nhelper, .data_off = NATIVE_DATA_OFF };
 	cleanup_free struct chunk *known = NULL;
 	int e;
 

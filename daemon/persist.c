@@ -14,7 +14,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/wire/attributes.h"
 #include "daemon/average.h"
-#include "ckpt/move/part_writer.h"
+#include "daemon/part_file.h"
 #include "ckpt/store/lineage.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,10 +28,10 @@
 const char ckptd_version[] = "ckptd " CKPT_VERSION;
 
 /* A part that is being written, or whose file is made and allocated already. */
-struct part_file {
+struct part_out {
 	char name[sizeof((struct native_part *)0)->name];
 	int fd;	   /* -1: none yet, or it is finished */
-	bool data; /* of a main part: what move_write_data writes is in the file */
+	bool data; /* of a main part: what part_file_data writes is in the file */
 	/* The part's table, for whoever writes it beside a walk; no place: not made yet */
 	struct table beside;
 	uint64_t done; /* bytes that were written to it */
@@ -69,12 +69,12 @@ struct persist {
 	struct ckpt_err walk_err;
 	struct passing *passing;
 	struct native_part *part;
-	struct part_file *file;
+	struct part_out *file;
 	struct const_state now;	   /* but for the epoch */
 	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
 	atomic_uint next;	   /* rank whose part nobody writes yet */
 	struct queue
-		written_parts; /* struct part_file: to be synced; item NULL: each writer does that */
+		written_parts; /* struct part_out: to be synced; item NULL: each writer does that */
 	atomic_int failed;     /* the first part that was lost: its result, and err */
 	int rc, passed;	       /* passed: of the walk alone */
 	struct ckpt_err err;
@@ -201,7 +201,7 @@ static void const_look(struct persist *p)
 static int const_link(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
-	struct part_file *f = &p->file[p->world + r];
+	struct part_out *f = &p->file[p->world + r];
 	struct ckpt_err err = { 0 };
 	cleanup_close int fd = -1;
 	int rc;
@@ -241,7 +241,7 @@ static int const_take(struct persist *p, uint32_t r)
 	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, p->world + r), NULL, NULL);
 
 	const_part_free(c);
-	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
+	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
 	c->table = *passing_table(p->passing, p->world + r);
 	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
 	c->decl = decl_slot_ref(from->decl);
@@ -312,51 +312,51 @@ static int table_open(struct persist *p, uint32_t i, uint32_t nhelper, struct ck
 static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 {
 	struct native_part source[PART_KINDS];
-	struct part_file *f = &p->file[i];
+	struct part_out *f = &p->file[i];
 	bool direct = true;
 
 	f->data = false;
 	return store_part_create(p->txn, rank_of(p, i),
-				 move_part_bytes_max(table_of(p, i), sources_of(p, i, source)),
+				 native_part_bytes_max(table_of(p, i), sources_of(p, i, source)),
 				 &direct, f->name, &f->fd, err);
 }
 
 /* As much of the part as is written now. */
-static int part_fill(struct persist *p, uint32_t i, const struct move_write *how,
+static int part_fill(struct persist *p, uint32_t i, const struct part_file_opts *how,
 		     const struct native_info *info, struct ckpt_err *err)
 {
 	uint32_t r = rank_of(p, i);
 	const struct snap_rank *from = &p->snap->rank[r];
 	const void *raw = decl_part_raw(from->decl, kind_of(p, i), from->mem->base);
-	struct part_file *f = &p->file[i];
-	struct move_write walked = *how;
+	struct part_out *f = &p->file[i];
+	struct part_file_opts walked = *how;
 	int rc;
 
 	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) {
-		rc = move_write_data(how, f->fd, raw, &f->beside, info, r, err);
+		rc = part_file_data(how, f->fd, raw, &f->beside, info, r, err);
 		f->data = rc == 0;
 		return rc;
 	}
 	walked.walk = passing_walk(p->passing, i);
-	rc = f->data ? move_write_rest(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
-				       &p->part[i], err)
-		     : move_write_part(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
+	rc = f->data ? part_file_rest(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
+				      &p->part[i], err)
+		     : part_file_write(&walked, f->fd, raw, passing_table(p->passing, i), info, r,
 				       &p->part[i], err);
 	p->part[i].table = passing_table(p->passing, i);
 	return rc;
 }
 
 /* Its bytes, not synced yet. */
-static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct ckpt_err *err)
+static int part_put(struct persist *p, uint32_t i, struct chunk_queue **io, struct ckpt_err *err)
 {
-	struct part_file *f = &p->file[i];
+	struct part_out *f = &p->file[i];
 	struct native_part source[PART_KINDS];
 	struct part_attempt x = { .p = p };
-	const struct move_write how = { .ops = p->d->opts.ops,
-					.engine = p->d->opts.engine,
-					.io = io,
-					.tick = persist_tick,
-					.arg = &x };
+	const struct part_file_opts how = { .ops = p->d->opts.ops,
+					    .engine = p->d->opts.engine,
+					    .queue = io,
+					    .tick = persist_tick,
+					    .arg = &x };
 	struct native_role role = { .kind = kind_of(p, i), .source = source };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0;
@@ -379,7 +379,7 @@ static int part_put(struct persist *p, uint32_t i, struct part_io **io, struct c
 
 static int part_sync(struct persist *p, uint32_t i, struct ckpt_err *err)
 {
-	struct part_file *f = &p->file[i];
+	struct part_out *f = &p->file[i];
 	int rc = store_part_finish(p->txn, f->name, TAKE_FD(f->fd), p->part[i].file_bytes, &f->id,
 				   err);
 
@@ -397,7 +397,7 @@ static bool worth_another_try(const struct persist *p, uint32_t i, int rc)
 }
 
 /* synced: it has failed once, and rc says why. */
-static int part_persist(struct persist *p, uint32_t i, int rc, struct part_io **io, bool sync,
+static int part_persist(struct persist *p, uint32_t i, int rc, struct chunk_queue **io, bool sync,
 			struct ckpt_err *err)
 {
 	int tries = rc < 0;
@@ -424,7 +424,7 @@ static void part_lost(struct persist *p, int rc, const struct ckpt_err *err)
 static void *parts_sync(void *arg)
 {
 	struct persist *p = arg;
-	struct part_file *f;
+	struct part_out *f;
 
 	while ((f = queue_pop(&p->written_parts))) {
 		uint32_t i = (uint32_t)(f - p->file);
@@ -450,7 +450,7 @@ static bool is_written_now(const struct persist *p, uint32_t i)
 }
 
 /* Those of a rank that are written in this round. Of a main part's data nothing is synced yet. */
-static int rank_write(struct persist *p, uint32_t r, struct part_io **io, struct ckpt_err *err)
+static int rank_write(struct persist *p, uint32_t r, struct chunk_queue **io, struct ckpt_err *err)
 {
 	bool hand_over = p->written_parts.item,
 	     ends = p->round != ROUND_MAIN || p->half != WRITE_DATA;
@@ -472,7 +472,7 @@ static int rank_write(struct persist *p, uint32_t r, struct part_io **io, struct
 }
 
 /* Takes one rank after the other until none is left or one of their parts is lost. */
-static void parts_write(struct persist *p, struct part_io **io)
+static void parts_write(struct persist *p, struct chunk_queue **io)
 {
 	struct ckpt_err err;
 	uint32_t r;
@@ -487,10 +487,10 @@ static void parts_write(struct persist *p, struct part_io **io)
 
 static void *writer_run(void *arg)
 {
-	struct part_io *io = NULL;
+	struct chunk_queue *io = NULL;
 
 	parts_write(arg, &io);
-	part_io_close(io);
+	chunk_queue_close(io);
 	return NULL;
 }
 
@@ -529,7 +529,7 @@ static int parts_reserve(struct persist *p)
 
 	(void)passing_threads(p->world, &helpers);
 	for (uint32_t i = 0; i < p->npart; i++)
-		p->file[i] = (struct part_file){ .fd = -1, .beside = p->file[i].beside };
+		p->file[i] = (struct part_out){ .fd = -1, .beside = p->file[i].beside };
 	for (uint32_t i = 0; i < part_number(p, PART_AVERAGE, 0) && rc == 0; i++)
 		if (has_part(p, i))
 			rc = table_open(p, i, helpers, &p->err);
@@ -554,7 +554,7 @@ static int parts_threads(struct persist *p)
 {
 	uint32_t helpers, want = passing_threads(p->world, &helpers), n = 0, nsync = 0;
 	pthread_t writer[WRITERS_MAX], syncer[SYNCERS_MAX];
-	struct part_io *own = NULL, **io = p->worker ? &p->worker->io : &own;
+	struct chunk_queue *own = NULL, **io = p->worker ? &p->worker->io : &own;
 
 	p->written_parts = (struct queue){ 0 };
 	if (p->world > 1 && (p->round == ROUND_SOURCES || p->half != WRITE_DATA) &&
@@ -577,8 +577,8 @@ static int parts_threads(struct persist *p)
 			(void)pthread_join(syncer[--nsync], NULL);
 		queue_destroy(&p->written_parts);
 	}
-	if (*io && (io == &own || part_io_has_threads(*io)))
-		part_io_close(TAKE(*io));
+	if (*io && (io == &own || chunk_queue_has_threads(*io)))
+		chunk_queue_close(TAKE(*io));
 	return atomic_load(&p->failed);
 }
 

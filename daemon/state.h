@@ -19,6 +19,7 @@
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/move/move.h"
+#include "formats/native/native.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/mark.h"
@@ -46,7 +47,8 @@ struct worker {
 	struct pool *pool;
 	pthread_t thread;
 	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
-	struct part_io *io; /* the thread's: a queue and buffers from one step to the next; NULL */
+	struct chunk_queue
+		*io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
 struct pool {
 	struct queue queue;

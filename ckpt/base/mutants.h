@@ -38,7 +38,7 @@
 	X(ONLY_WITHOUT_COPIED, cli, "a model of an average has the tensors that it copies") \
 	X(ONLY_RAW, cli, "a model of an average has averaged tensors, not the raw ones") \
 	X(CAST_OVERFLOW_UNCOUNTED, move, "elements that a cast made infinite are counted") \
-	X(CONVERTED_WITHOUT_CHAIN, cli, "a converted average keeps its chain") \
+	X(CONVERTED_WITHOUT_CHAIN, native, "a converted average keeps its chain") \
 	X(CHAINS_ALL_ALIKE, cli, "diff says when two averages took in different steps") \
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \

@@ -14,7 +14,7 @@
 #ifndef CKPT_CLI_CLI_H
 #define CKPT_CLI_CLI_H
 #include "ckpt/cli/output.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 #include "ckpt/io/io.h"
 #include <signal.h>
 #include <stdio.h>
@@ -127,6 +127,7 @@ enum cli_option_id {
 	OPT_NO_MARK,
 	OPT_KEEP_GOING,
 	OPT_FROM_MEMORY,
+	OPT_FROM,
 	OPT_SORT,
 	OPT_FIRST,
 	OPT_COUNT,

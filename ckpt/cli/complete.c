@@ -359,7 +359,7 @@ static void offer_tensors(struct complete *x)
 	uint64_t dims[CKPT_DIMS_MAX];
 	struct subject s;
 
-	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
+	if (!subject_find(&s, x->ops, x->where, name, NULL, NULL) &&
 	    !subject_open(&s, NULL, NULL, NULL)) {
 		const struct table *t = &s.ckpt->table;
 		const char *last = "";
@@ -388,7 +388,7 @@ static void offer_components(struct complete *x)
 	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
 	struct subject s;
 
-	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
+	if (!subject_find(&s, x->ops, x->where, name, NULL, NULL) &&
 	    !subject_open(&s, NULL, NULL, NULL)) {
 		const struct table *t = &s.ckpt->table;
 

@@ -54,8 +54,8 @@ struct conversion {
 	uint32_t first, n;
 	struct table *table; /* [n] of the parts */
 	struct table all;    /* their raw spaces, tensors in their order */
-	struct part_io *io;
-	struct part_writer **writer;	 /* [n] */
+	struct chunk_queue *io;
+	struct chunk_stream **writer;	 /* [n] */
 	struct native_info *writer_info; /* [n] with its role: kind, and what it names */
 	struct native_role *role;	 /* [n] */
 	int *fd;			 /* [n] */
@@ -72,7 +72,7 @@ const struct conversion_facts *conversion_facts(const struct conversion *c)
 /* As many as their buffers and tables have room for, and as may be open besides the source's files. */
 static uint32_t batch_size(const struct conversion *c)
 {
-	uint64_t parts = c->o.mem_limit / BUFFERS_SHARE / PART_BUFFER - MOVE_DEPTH;
+	uint64_t parts = c->o.mem_limit / BUFFERS_SHARE / CHUNK_BUFFER - MOVE_DEPTH;
 	uint64_t tables = ((uint64_t)c->o.target->ntensor + 1) * PARTS_TENSOR_BYTES;
 	uint64_t used = (uint64_t)c->o.src->nfile + FILES_SPARE;
 	struct rlimit files;
@@ -209,7 +209,7 @@ static int save(struct conversion *c, struct ckpt_err *err)
 		struct journal_part *p = &c->j.part[c->first + i];
 
 		p->state = JOURNAL_OPEN;
-		rc = part_failed(c, part_writer_save(c->writer[i], &p->at, err), err);
+		rc = part_failed(c, chunk_stream_save(c->writer[i], &p->at, err), err);
 		parts_keep(&c->parts, c->first + i, &c->table[i]);
 	}
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
@@ -358,12 +358,12 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 	struct checkpoint *k = NULL;
 	struct source_dir dir;
 	uint32_t nprint = 0;
-	int rc = store_source_dir(c->o.ops, c->dir.fd, &dir);
+	int rc = source_make(c->o.ops, c->dir.fd, NULL, 0, &dir);
 
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", c->dir.path);
 	rc = format_native.open(&(struct format_open){ .dir = &dir }, &k, err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc)
 		return rc;
 	if (k->world != c->facts.world || k->table.ntensor != t->ntensor)
@@ -560,6 +560,35 @@ static int batch_table(struct conversion *c, struct ckpt_err *err)
 	return rc ? rc : table_seal(all, err);
 }
 
+static int head_put(struct conversion *c, uint32_t i, struct ckpt_err *err)
+{
+	cleanup_free struct ck_head *head = malloc(sizeof *head);
+	uint32_t rank = c->parts.of[c->first + i].rank;
+
+	if (!head)
+		return no_memory(err);
+	native_part_head(&c->writer_info[i], rank, head);
+	return chunk_queue_put(c->io, c->fd[i], rank, head, sizeof *head, 0, err);
+}
+
+static int tail_put(struct conversion *c, uint32_t i, struct ckpt_err *err)
+{
+	struct native_part *p = &c->part[c->first + i];
+	cleanup_free void *tail = NULL;
+	struct chunk_written w;
+	uint64_t len;
+	int rc = chunk_stream_end(c->writer[i], &w, err);
+
+	if (!rc)
+		rc = native_part_tail(&c->writer_info[i], p->rank, &c->table[i], w.chunk, w.nchunk,
+				      w.data_end, &tail, &len, &p->root, err);
+	if (!rc)
+		rc = chunk_queue_put(c->io, c->fd[i], p->rank, tail, len, w.data_end, err);
+	if (!rc)
+		p->file_bytes = w.data_end + len;
+	return rc;
+}
+
 static int batch_open(struct conversion *c, struct ckpt_err *err)
 {
 	int rc = 0;
@@ -594,10 +623,11 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 	if (!rc)
 		rc = batch_table(c, err);
 	if (!rc)
-		rc = part_io_open(&(struct part_io_opts){ .ops = c->o.ops,
-							  .engine = c->o.engine,
-							  .nbuffer = c->facts.batch + MOVE_DEPTH },
-				  &c->io, err);
+		rc = chunk_queue_open(
+			&(struct chunk_queue_opts){ .ops = c->o.ops,
+						    .engine = c->o.engine,
+						    .nbuffer = c->facts.batch + MOVE_DEPTH },
+			&c->io, err);
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		uint32_t r = c->first + i;
 		const struct journal_part *p = &c->j.part[r];
@@ -606,9 +636,11 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 		if (rc < 0)
 			break;
 		c->fd[i] = rc;
-		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->writer_info[i],
-				      c->parts.of[r].rank, p->state == JOURNAL_OPEN ? &p->at : NULL,
-				      &c->writer[i], err);
+		rc = chunk_stream_open(
+			c->io, c->fd[i], &c->table[i], NATIVE_DATA_OFF, c->parts.of[r].rank,
+			p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
+		if (!rc)
+			rc = head_put(c, i, err);
 		if (rc == -EBADMSG)
 			rc = ckpt_error(err, -EIO,
 					"%s/%s differs from what an earlier run synced, and was "
@@ -630,7 +662,7 @@ static int batch_close(struct conversion *c, int rc, struct ckpt_err *err)
 		int closed;
 
 		if (c->writer)
-			part_writer_close(c->writer[i]);
+			chunk_stream_close(c->writer[i]);
 		if (!c->fd || c->fd[i] < 0)
 			continue;
 		closed = ops->close(ops->ctx, c->fd[i]);
@@ -640,7 +672,7 @@ static int batch_close(struct conversion *c, int rc, struct ckpt_err *err)
 					      c->part[c->first + i].name);
 		}
 	}
-	part_io_close(TAKE(c->io));
+	chunk_queue_close(TAKE(c->io));
 	table_free(&c->all);
 	for (uint32_t i = 0; c->table && i < c->n; i++)
 		table_free(&c->table[i]);
@@ -669,10 +701,11 @@ static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 	for (uint32_t i = 0; i < w->ncut && !rc; i++) {
 		const struct window_cut *x = &w->cut[i];
 
-		rc = part_write(c->writer[x->place], x->dst_off, buf + x->buf_off, x->len, c->err);
+		rc = chunk_stream_write(c->writer[x->place], x->dst_off, buf + x->buf_off, x->len,
+					c->err);
 		bytes += x->len;
 	}
-	drained = part_io_drain(c->io, rc ? NULL : c->err);
+	drained = chunk_queue_drain(c->io, rc ? NULL : c->err);
 	rc = part_failed(c, rc ? rc : drained, c->err);
 	if (rc)
 		return rc;
@@ -690,7 +723,7 @@ static int batch_finish(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		struct native_part *p = &c->part[c->first + i];
 
-		rc = part_failed(c, part_writer_finish(c->writer[i], p, err), err);
+		rc = part_failed(c, tail_put(c, i, err), err);
 		if (rc)
 			break;
 		rc = ops->truncate(ops->ctx, c->fd[i], p->file_bytes);
@@ -715,7 +748,7 @@ static int batch_finish(struct conversion *c, struct ckpt_err *err)
 static int batch_run(struct conversion *c, const struct move_files *from, move_tick_fn *tick,
 		     void *arg, struct ckpt_err *err)
 {
-	uint64_t buffers = (uint64_t)(c->facts.batch + MOVE_DEPTH) * PART_BUFFER;
+	uint64_t buffers = (uint64_t)(c->facts.batch + MOVE_DEPTH) * CHUNK_BUFFER;
 	struct ckpt_err save_err;
 	uint32_t next;
 	int rc = batch_open(c, err);

@@ -70,7 +70,7 @@ int journal_encode(const struct journal *j, const struct table *all, void **ret_
 				  .world = le32_of(j->world) };
 	struct container_info info = { .kind = CONTAINER_JOURNAL,
 				       .step = j->step,
-				       .chunk_log2 = NATIVE_CHUNK_LOG2,
+				       .chunk_log2 = CHUNK_LOG2,
 				       .align_log2 = NATIVE_ALIGN_LOG2 };
 	uint64_t nsum = 0, nprint = 0, who_len;
 	struct arena a = { 0 };
@@ -145,7 +145,7 @@ static int part_decode(const struct cj_part *rec, const struct cj_sum *sum, uint
 		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++)
 		memcpy(chunk[i].raw_hash.b, sum[i].hash, sizeof chunk[i].raw_hash.b);
-	ret->at = (struct part_state){
+	ret->at = (struct chunk_state){
 		.nchunk = n, .fill = le32_get(rec->fill), .hash = ret->root, .sum = chunk
 	};
 	return 0;

@@ -14,7 +14,8 @@
 #ifndef CKPT_CLI_CONVERSION_JOURNAL_H
 #define CKPT_CLI_CONVERSION_JOURNAL_H
 #include "ckpt/base/util.h"
-#include "ckpt/move/part_writer.h"
+#include "ckpt/move/chunk_stream.h"
+#include "formats/native/native.h"
 
 struct cj_state {
 	le64 seq, mem_limit;
@@ -37,9 +38,9 @@ enum journal_part_state { JOURNAL_NONE, JOURNAL_OPEN, JOURNAL_DONE };
 
 struct journal_part {
 	uint32_t state;
-	struct part_state at; /* OPEN */
-	uint64_t file_bytes;  /* DONE */
-	struct hash128 root;  /* DONE */
+	struct chunk_state at; /* OPEN */
+	uint64_t file_bytes;   /* DONE */
+	struct hash128 root;   /* DONE */
 };
 
 struct journal {

@@ -4,7 +4,6 @@
  * own table and its piece in `all` are of the same tensor and rank, of which there is one.
  */
 #include "ckpt/cli/conversion_parts.h"
-#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
@@ -51,7 +50,7 @@ static int main_table(const struct parts *p, uint32_t rank, struct table *ret, s
 
 /* --- averages --- */
 
-#define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES (UINT64_C(1) << CHUNK_LOG2)
 
 /* What the rank owns of a MADE tensor: as of the one that it averages. */
 static int made_owned(const struct parts *p, uint32_t tensor, const uint32_t *coord,
@@ -102,8 +101,6 @@ static int made_begin(const struct parts *p, uint32_t rank, struct table *ret, s
 	for (uint32_t i = 0; i < t->naverage && !rc; i++) {
 		struct table_average x = t->average[i];
 
-		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
-			x.updates = 0;
 		rc = table_add_average(ret, &x, NULL, err);
 	}
 	snprintf(name, sizeof name, "rank %u", rank);
@@ -214,8 +211,6 @@ static int tensors_add(struct parts *p, struct ckpt_err *err)
 	for (uint32_t i = 0; i < from->naverage && !rc; i++) {
 		struct table_average x = from->average[i];
 
-		if (MUTANT(CONVERTED_WITHOUT_CHAIN))
-			x.updates = 0;
 		rc = table_add_average(&p->all, &x, NULL, err);
 	}
 	for (uint32_t i = 0; i < from->ntensor && !rc; i++)
@@ -246,7 +241,7 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 			: table_put_piece(&p->all, &y, err);
 		p->bytes += y.len;
 	}
-	p->of[i].room = move_part_bytes_max(&t, p->nmade ? 1 : 0);
+	p->of[i].room = native_part_bytes_max(&t, p->nmade ? 1 : 0);
 	table_free(&t);
 	return rc;
 }

@@ -75,11 +75,11 @@ static bool is_checkpoint(const struct io_ops *ops, int fd)
 	struct source_dir dir;
 	bool yes = false;
 
-	if (store_source_dir(ops, fd, &dir))
+	if (source_make(ops, fd, NULL, 0, &dir))
 		return false;
 	for (uint32_t i = 0; formats[i] && !yes; i++)
 		yes = formats[i]->probe(&dir, looked) > 0;
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	return yes;
 }
 

@@ -8,8 +8,8 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/layout_partial.h"
-#include "ckpt/cli/layout_shares.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/layout_shares.h"
+#include "ckpt/draw/screen.h"
 
 #define NUMBER_BYTES 20 /* digits of the largest one */
 

@@ -10,7 +10,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/engine/element.h"
-#include "ckpt/cli/layout_shares.h"
+#include "ckpt/draw/layout_shares.h"
 #include "ckpt/move/reduce.h"
 #include <jansson.h>
 #include <math.h>

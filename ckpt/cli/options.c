@@ -82,6 +82,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_NO_MARK, 0, "no-mark", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_KEEP_GOING, 0, "keep-going", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_FROM_MEMORY, 0, "from-memory", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_FROM, 0, "from", "FORMAT", NULL, NULL, false, ARG_NONE },
 	{ OPT_SORT, 0, "sort", "KEY", NULL, NULL, false, ARG_SORT },
 	{ OPT_FIRST, 'n', "count", "COUNT", NULL, NULL, false, ARG_NONE },
 };

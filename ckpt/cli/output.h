@@ -26,14 +26,11 @@
  */
 #ifndef CKPT_CLI_OUTPUT_H
 #define CKPT_CLI_OUTPUT_H
+#include "ckpt/draw/grid.h"
 #include "ckpt/layout/layout.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-
-struct screen;
-
-enum cell_style { STYLE_PLAIN, STYLE_STRONG, STYLE_GOOD, STYLE_WARN, STYLE_BAD, STYLE_DIM };
 
 enum cell_kind {
 	CELL_NONE,   /* JSON null, text "-" */
@@ -107,23 +104,6 @@ static inline struct cell cell_styled(struct cell c, enum cell_style style)
 	c.style = style;
 	return c;
 }
-
-/* What happens to a column where the terminal is narrow. */
-enum column_fit {
-	FIT_WHOLE, /* nothing */
-	FIT_LAST,  /* shortened as a last resort */
-	FIT_THEN,  /* shortened before those */
-	FIT_FIRST, /* shortened before all others */
-	FIT_DROP,  /* left out */
-	FIT_WRAP,  /* of the last column: broken between words */
-};
-
-struct column {
-	const char *key;  /* JSON member; NULL: text only */
-	const char *head; /* heading or label; NULL: JSON only */
-	bool right;	  /* numbers stand on the right */
-	uint8_t fit;	  /* enum column_fit */
-};
 
 struct output {
 	const struct output_ops *ops;

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/output.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 #include <jansson.h>
 
 #define DEPTH_MAX 16

@@ -4,10 +4,10 @@
  * Invariant: what is meant for programs only (no head, no columns, inside a row) leaves no trace.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/grid.h"
+#include "ckpt/draw/grid.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/output.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 
 #define LABEL_INDENT 2
 #define VALUE_BYTES 8192 /* a path, a name and a set all fit */

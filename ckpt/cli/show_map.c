@@ -7,10 +7,10 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/map.h"
+#include "ckpt/draw/map.h"
 #include "ckpt/cli/show.h"
+#include "ckpt/cli/picture.h"
 #include "ckpt/table/shown.h"
-#include "ckpt/cli/svg.h"
 #include "ckpt/table/operand.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
@@ -261,7 +261,7 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 	rc = map_svg(j->m, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;
-	return rc ? rc : svg_write(c->ops, path, svg, len, err);
+	return rc ? rc : picture_write(c->ops, path, svg, len, err);
 }
 
 static int make(struct job *j)

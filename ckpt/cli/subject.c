@@ -9,41 +9,69 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
-#include <fcntl.h>
 #include <fnmatch.h>
 
 #define NEAR_SHOWN 3
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
+static struct engine engine_of(const struct io_ops *ops)
+{
+	return (struct engine){ .ops = ops, .io = IO_AUTO, .format = formats };
+}
+
+/* What lies at a path and is no step of a store. */
+static int path_find(struct subject *s, const struct format *force, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s->ops);
+	struct ckpt_err tried;
+	int rc = engine_find(&e, s->ref.path, force, &s->opened, err);
+
+	if (rc == -ENOMSG && err)
+		tried = *err;
+	if (rc == -ENOMSG && !(rc = store_path_job(s->ops, s->ref.path, err)))
+		rc = err ? ckpt_error(err, -ENOMSG, "%s", tried.msg) : -ENOMSG;
+	s->ref.step_fd = s->opened.fd;
+	return rc;
+}
+
+static int step_take(struct subject *s, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s->ops);
+
+	return engine_take(&e, s->ref.step_fd, s->ref.path, &s->opened, err);
+}
+
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
-		 struct ckpt_err *err)
+		 const struct format *force, struct ckpt_err *err)
 {
 	int rc;
 
-	*s = (struct subject){ .ops = ops };
+	*s = (struct subject){ .ops = ops, .opened.fd = -1 };
 	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
-	if (rc)
-		return rc;
-	rc = store_source_dir(ops, s->ref.step_fd, &s->dir);
-	if (rc)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-	s->has_dir = true;
-	return 0;
+	if (rc > 0)
+		return path_find(s, force, err);
+	if (!rc && force && force != formats[0])
+		return ckpt_error(err, -EINVAL,
+				  "%.300s is a step of a store, and steps are %s, not %s",
+				  s->ref.path, formats[0]->name, force->name);
+	return rc ? rc : step_take(s, err);
 }
 
 int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
 		 struct ckpt_err *err)
 {
-	int rc;
-
-	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd };
+	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd, .opened.fd = -1 };
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
-	rc = store_source_dir(ops, step_fd, &s->dir);
-	if (rc)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", path);
-	s->has_dir = true;
-	return 0;
+	return step_take(s, err);
+}
+
+int subject_fresh(struct subject *s, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s->ops);
+	int rc = engine_fresh(&e, &s->opened);
+
+	return rc ? ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path) : 0;
 }
 
 int subject_damage(int rc)
@@ -64,27 +92,16 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
-	char looked[FORMAT_LOOKED];
-	int rc, best = 0;
+	int rc;
 
-	s->format = formats[0];
-	for (uint32_t i = 0; formats[i]; i++) {
-		rc = formats[i]->probe(&s->dir, looked);
-
-		if (rc == -EACCES || rc == -EPERM)
-			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-		if (rc > best) {
-			s->format = formats[i];
-			best = rc;
-		}
-	}
-	rc = s->format->open(&(struct format_open){ .dir = &s->dir,
-						    .partial = s->partial,
-						    .choose = s->choose,
-						    .choose_arg = s->choose_arg,
-						    .fault = fault,
-						    .fault_arg = arg },
-			     &s->ckpt, err);
+	s->opened.path = s->ref.path;
+	rc = engine_open(&(struct format_open){ .partial = s->partial,
+						.choose = s->choose,
+						.choose_arg = s->choose_arg,
+						.fault = fault,
+						.fault_arg = arg },
+			 &s->opened, err);
+	s->ckpt = s->opened.ckpt;
 	if (rc)
 		return subject_damage(rc);
 	return s->ref.dir[0] ? store_step_same(s->ref.dir, s->ref.id, s->ckpt, err) : 0;
@@ -92,13 +109,15 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)
 {
+	const struct format *format = s->opened.format;
+	const struct source_dir *dir = &s->opened.dir;
 	struct checkpoint *k = NULL;
 	struct source src = { 0 };
 	int rc;
 
-	if (!s->format->root || s->dir.open(s->dir.ctx, s->format->root->name, &src))
+	if (!format || !format->root || dir->open(dir->ctx, format->root->name, &src))
 		return false;
-	rc = s->format->root->summary(&src, &k, NULL);
+	rc = format->root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)
@@ -138,11 +157,20 @@ void subject_note(struct cli *c, const struct store_ref *ref)
 
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
 {
+	struct address a;
+
 	switch (rc) {
 	case -ENOENT:
 	case -ENOTDIR:
 		return tell_missing(c, rc, err, name);
+	case -ENOMSG:
+		return cli_fail(c, rc, err,
+				"check the path; ckptctl version lists the formats, and --from "
+				"FORMAT forces one");
 	case -ENOTUNIQ:
+		if (!address_parse(name, &a, NULL) && a.kind == ADDRESS_PATH)
+			return cli_fail(c, rc, err, "ckptctl %s --from FORMAT %s", c->verb->name,
+					name);
 		return cli_fail(c, rc, err, "ckptctl %s JOB@%s", c->verb->name, name);
 	case -EUCLEAN:
 		if (!strncmp(name, "latest", 6))
@@ -170,6 +198,19 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 	}
 }
 
+int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(c->ops);
+	const char *word = c->value[OPT_FROM];
+	char list[400];
+
+	*ret = word ? engine_format(&e, word) : NULL;
+	if (!word || *ret)
+		return 0;
+	return ckpt_error(err, -EINVAL, "--from %.60s is no format that is known here: %s", word,
+			  engine_formats_print(&e, list, sizeof list));
+}
+
 int subject_get(struct cli *c, const char *name, struct subject *s)
 {
 	return subject_get_some(c, name, NULL, NULL, s);
@@ -178,9 +219,14 @@ int subject_get(struct cli *c, const char *name, struct subject *s)
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s)
 {
+	const struct format *force = NULL;
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(s, c->ops, c->where, name, &err);
+	int rc;
 
+	*s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
+	rc = subject_from(c, &force, &err);
+	if (!rc)
+		rc = subject_find(s, c->ops, c->where, name, force, &err);
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &s->ref);
@@ -200,29 +246,21 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 
 void subject_close(struct subject *s)
 {
-	if (s->ckpt)
-		checkpoint_free(s->ckpt);
-	if (s->has_dir)
-		store_source_dir_close(&s->dir);
-	if (s->ref.step_fd >= 0)
+	if (s->opened.format || s->opened.dir.ctx)
+		engine_close(&s->opened);
+	else if (s->ref.step_fd >= 0)
 		close(s->ref.step_fd);
-	*s = (struct subject){ .ref.step_fd = -1 };
+	*s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
 }
 
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
-	char looked[FORMAT_LOOKED];
-	struct subject s;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool yes = false;
+	const struct engine e = engine_of(c->ops);
+	struct opened o;
+	int rc = engine_find(&e, path, NULL, &o, NULL);
 
-	if (fd < 0)
-		return false;
-	if (!subject_take(&s, c->ops, fd, path, NULL))
-		for (uint32_t i = 0; formats[i] && !yes; i++)
-			yes = formats[i]->probe(&s.dir, looked) > 0;
-	subject_close(&s);
-	return yes;
+	engine_close(&o);
+	return !rc || rc == -ENOTUNIQ;
 }
 
 char *subject_title(const struct checkpoint *k, const char *path, char *buf)

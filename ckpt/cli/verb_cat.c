@@ -758,6 +758,8 @@ const struct cli_verb verb_cat = {
 			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
 			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "

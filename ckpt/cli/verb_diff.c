@@ -120,20 +120,12 @@ static int choose(struct diff *d, struct ckpt_err *err)
 
 /* --- contents --- */
 
-static struct opened opened_of(const struct subject *s)
-{
-	return (struct opened){
-		.path = s->ref.path, .ckpt = s->ckpt, .dir = s->dir, .fd = s->ref.step_fd
-	};
-}
-
 static int contents_read(struct diff *d, struct ckpt_err *err)
 {
 	struct progress progress;
 	struct engine e = {
 		.ops = d->c->ops, .format = formats, .tick = progress_tick, .arg = &progress
 	};
-	struct opened a = opened_of(&d->a), b = opened_of(&d->b);
 	uint64_t bytes = compare_choose(&d->a.ckpt->table, &d->b.ckpt->table, d->values, &d->found);
 	int rc;
 
@@ -141,7 +133,7 @@ static int contents_read(struct diff *d, struct ckpt_err *err)
 		return -ENOMEM;
 	progress_begin(&progress, d->c, bytes, "comparing %u tensor%s", d->found.npair,
 		       d->found.npair == 1 ? "" : "s");
-	rc = compare_read(&e, &a, &b, d->values, &d->found, err);
+	rc = compare_read(&e, &d->a.opened, &d->b.opened, d->values, &d->found, err);
 	progress_end(&progress);
 	return rc;
 }
@@ -194,7 +186,7 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
 	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
-	output_put(o, &f_format, cell_text(s->format->name));
+	output_put(o, &f_format, cell_text(s->opened.format->name));
 	output_put(o, &f_count, cell_of(CELL_COUNT, k->table.ntensor));
 	output_close(o);
 }
@@ -824,6 +816,8 @@ const struct cli_verb verb_diff = {
 			{ OPT_LAYOUTS, "mesh, parts, layouts and roles count too" },
 			{ OPT_VALUES, "read what differs: how many elements, how far apart" },
 			{ OPT_NO_READ, "read no data: what has no fingerprint is not compared" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

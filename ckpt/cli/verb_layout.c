@@ -10,9 +10,9 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/layout_batch.h"
 #include "ckpt/cli/layout_question.h"
-#include "ckpt/cli/layout_shares.h"
-#include "ckpt/cli/map.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/layout_shares.h"
+#include "ckpt/draw/map.h"
+#include "ckpt/cli/picture.h"
 #include "ckpt/table/table.h"
 #include <fcntl.h>
 
@@ -162,7 +162,7 @@ static int picture(struct job *j, const char *path, struct ckpt_err *err)
 	rc = map_svg(j->m, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;
-	return rc ? rc : svg_write(j->c->ops, path, svg, len, err);
+	return rc ? rc : picture_write(j->c->ops, path, svg, len, err);
 }
 
 static int draw(struct job *j)

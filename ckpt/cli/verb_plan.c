@@ -6,11 +6,11 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/average_cost.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/flow_draw.h"
+#include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/cli/picture.h"
 #include "ckpt/engine/load_cost.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
@@ -411,7 +411,7 @@ static int picture(struct planning *p, struct ckpt_err *err)
 		rc = -ENOMEM;
 	if (rc)
 		return ckpt_error(err, rc, "out of memory for the picture");
-	return svg_write(p->c->ops, p->c->value[OPT_SVG], svg, len, err);
+	return picture_write(p->c->ops, p->c->value[OPT_SVG], svg, len, err);
 }
 
 /* --- the verb --- */
@@ -536,6 +536,8 @@ const struct cli_verb verb_plan = {
 			{ OPT_SVG,
 			  "also draw the matrix into this file; an existing file is replaced "
 			  "only if it is such a picture" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL } },
 	.exits =
 		"0; 2 the mesh, the layout file or the spec of an average is wrong; 4 its metadata is damaged; 5 it is "

@@ -367,10 +367,10 @@ static int put_summary(struct cli *c, const struct subject *s)
 		code = put_marks(c, s);
 	else
 		marked_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
-	output_put(o, &f_format, cell_text(s->format->name));
+	output_put(o, &f_format, cell_text(s->opened.format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
-	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
-		 k->tool);
+	snprintf(line, sizeof line, "%s%s%s", s->opened.format->name,
+		 k->tool[0] ? ", written by " : "", k->tool);
 	output_put(o, &f_written, cell_text(line));
 	return code;
 }
@@ -783,6 +783,8 @@ const struct cli_verb verb_show = {
 			{ OPT_SVG,
 			  "with --map: also draw into this file; an existing file is replaced "
 			  "only if it is such a picture" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

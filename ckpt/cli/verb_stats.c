@@ -753,6 +753,8 @@ const struct cli_verb verb_stats = {
 			{ OPT_TENSORS,
 			  "only tensors whose name, or component/name, matches; * matches "
 			  "anything" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

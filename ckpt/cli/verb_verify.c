@@ -430,9 +430,9 @@ static int check(struct one *x, struct ckpt_err *err)
 	int rc, data = 0;
 
 	x->s.partial = true;
-	if (x->v->data)
-		store_source_dir_fresh(&x->s.dir);
-	rc = subject_open(&x->s, on_fault, x, err);
+	rc = x->v->data ? subject_fresh(&x->s, err) : 0;
+	if (!rc)
+		rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		x->sums = engine_sums(x->s.ckpt);
@@ -862,7 +862,13 @@ static void verify_name(struct verify *v, const char *name)
 {
 	struct one x = { .v = v };
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(&x.s, v->c->ops, v->c->where, name, &err);
+	const struct format *force = NULL;
+	int rc;
+
+	x.s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
+	rc = subject_from(v->c, &force, &err);
+	if (!rc)
+		rc = subject_find(&x.s, v->c->ops, v->c->where, name, force, &err);
 
 	if (!rc) {
 		/* what lies at this path is another step or another job's */
@@ -1083,6 +1089,8 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

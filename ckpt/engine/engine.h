@@ -22,8 +22,10 @@ struct engine {
 struct opened {
 	const char *path; /* as messages name it; borrowed */
 	struct checkpoint *ckpt;
+	const struct format *format;
 	struct source_dir dir;
-	int fd; /* its directory */
+	uint32_t source_flags; /* of dir (io/io_source.h) */
+	int fd;		       /* its directory */
 	/*
 	 * Which bytes these are: the hash of its id, where a chain of sums leads from that to every
 	 * byte (HAS_SUMS); else of the metadata that was read, and of name, size, time and inode of

@@ -73,6 +73,10 @@ struct io_ops {
 	 * an open directory; and which directory such a path leads to now, links followed */
 	int (*path)(void *ctx, int fd, char *ret, uint64_t bytes);
 	int (*find)(void *ctx, const char *path, struct io_stat *ret);
+	/* NULL: refused (io_open_path). A path that a person typed, from dirfd on (AT_FDCWD: the working
+	 * directory), or an entry that may be a link: links are followed. Never to make or to write
+	 * anything. O_CLOEXEC is added */
+	int (*open_path)(void *ctx, int dirfd, const char *path, int flags);
 	/* NULL: what open, size and stat say (io_stat_at). Of one entry of dirfd, which is not opened */
 	int (*stat_at)(void *ctx, int dirfd, const char *name, struct io_stat *ret);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
@@ -94,6 +98,11 @@ static inline int io_path(const struct io_ops *ops, int fd, char *ret, uint64_t 
 static inline int io_find(const struct io_ops *ops, const char *path, struct io_stat *ret)
 {
 	return ops->find ? ops->find(ops->ctx, path, ret) : -EOPNOTSUPP;
+}
+
+static inline int io_open_path(const struct io_ops *ops, int dirfd, const char *path, int flags)
+{
+	return ops->open_path ? ops->open_path(ops->ctx, dirfd, path, flags) : -ELOOP;
 }
 
 /* Looks at a regular file by its name, which is one component. -ENOENT; -EISDIR, -EINVAL, -ELOOP: it is no

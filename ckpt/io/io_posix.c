@@ -444,6 +444,14 @@ static int sys_find(void *ctx, const char *path, struct io_stat *ret)
 	return fd < 0 ? -errno : sys_stat(ctx, fd, ret);
 }
 
+static int sys_open_path(void *ctx, int dirfd, const char *path, int flags)
+{
+	int fd = openat(dirfd, path, flags | O_CLOEXEC);
+
+	(void)ctx;
+	return fd < 0 ? -errno : fd;
+}
+
 const struct io_ops io_ops_posix = {
 	.open = sys_open,
 	.close = sys_close,
@@ -463,5 +471,6 @@ const struct io_ops io_ops_posix = {
 	.stat = sys_stat,
 	.path = sys_path,
 	.find = sys_find,
+	.open_path = sys_open_path,
 	.stat_at = sys_stat_at,
 };

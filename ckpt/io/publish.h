@@ -84,7 +84,7 @@ int publish_file_end(struct publish *p, const char *name, int fd, uint64_t bytes
 		     struct ckpt_err *err);
 /* Remove all files and journals: to begin anew. */
 int publish_clear(struct publish *p, struct ckpt_err *err);
-/* Read what is written so far; source_end (io/source.h) ends it. */
+/* Read what is written so far; source_end (io/io_source.h) ends it. */
 int publish_source(struct publish *p, struct source_dir *ret);
 /* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
  * where it is. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move.h - carries plans out: memory to memory, files to memory, memory to a part file; and reads
- * files back to verify them. Bounded memory; bytes are checked before they are used; every chunk
+ * move.h - carries plans out: memory to memory, files to memory; and reads files back to verify
+ * them. Bytes to files: chunk_stream.h. Bounded memory; bytes are checked before they are used; every chunk
  * that is needed is read once.
  */
 #ifndef CKPT_MOVE_MOVE_H
@@ -10,7 +10,6 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/window.h"
 #include "formats/format.h"
-#include "formats/native/native.h"
 
 #define MOVE_BLOCK (8u << 20) /* bytes of one read or write */
 #define MOVE_DEPTH 8u	      /* blocks in flight */
@@ -103,10 +102,6 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 /* The windows of such a run are cut for this limit (windows_open); 0: mem_limit is too little. */
 uint64_t move_window_bytes(uint64_t mem_limit);
 
-struct walk_pass;
-struct walk;
-struct part_io;
-
 /* What a writer found of tensors that are declared as derived of others. */
 struct part_derived {
 	uint64_t pieces, bytes;	    /* equal: not written */
@@ -114,51 +109,6 @@ struct part_derived {
 	uint32_t tensor;	    /* of t, with the first unequal one; TABLE_NONE */
 	uint64_t element;	    /* its number in the piece, counted row-major */
 };
-
-struct move_write {
-	const struct io_ops *ops;
-	enum io_engine engine;
-	/* The walk (walk.h) over the part. Give it to write the part again after a failed disk, or
-	 * if it has walked over the part before. NULL: move_write_part makes one, of these: */
-	struct walk *walk;
-	const struct walk_pass *pass; /* [npass] */
-	uint32_t npass, nhelper;
-	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread; *io
-	 * NULL: none yet. part_io_close in the end. */
-	struct part_io **io;
-	move_tick_fn *tick; /* may be NULL */
-	void *arg;
-	struct part_derived *ret_derived; /* set where all went well; may be NULL */
-};
-
-/*
- * Memory to a new part file: hash and fingerprint each chunk of the raw space, write header,
- * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
- * change. Bytes between the pieces of a chunk are written as they are (keep them zero, so that
- * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
- * there. Sets the fingerprints of t's pieces and, where a derived tensor is bit by bit the rounding
- * of its master, PIECE_DERIVED: its bytes are not written then. (Nothing else of t changes.) Does
- * not sync: the caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is
- * aligned to 4 KiB. Fills all of *ret_part but name. After an error nothing is under
- * way.
- */
-int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
-		    struct ckpt_err *err);
-/*
- * The same in two halves, where others walk over the part meanwhile, or what it names is not known
- * yet. First the header, and the chunks that lie where they lie whatever that walk finds
- * (walk_fixed); t: a table that nobody else uses. Then, with x->walk, which has ended, and its
- * table: the other chunks, sections and trailer.
- */
-int move_write_data(const struct move_write *x, int fd, const void *raw, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct ckpt_err *err);
-int move_write_rest(const struct move_write *x, int fd, const void *raw, struct table *t,
-		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
-		    struct ckpt_err *err);
-/* Upper bound of the file's size, for fallocate: as if nothing were derived. nsource: other parts
- * that it names. */
-uint64_t move_part_bytes_max(const struct table *t, uint32_t nsource);
 
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);

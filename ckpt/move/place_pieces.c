@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place_pieces.c - pieces by offset and fingerprints by range, for move_write_part and move_verify.
+ * place_pieces.c - pieces by offset and fingerprints by range, for what writes and what verifies.
  * Invariant: the fingerprints of any cuts of a piece on element bounds add up to the piece's.
  */
 #include "ckpt/move/place_pieces.h"
+#include "ckpt/move/move.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/round.h"
@@ -320,4 +321,9 @@ void place_pieces_sums(const struct place_pieces *p, struct table *t, const uint
 		at = to;
 	}
 	hash128_add(hash, window + (at - lo), hi - at);
+}
+
+uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p)
+{
+	return piece_fingerprint(t, piece, 0, piece->set.numel, p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * round.c - see round.h. Called where a derived tensor is written (part_writer.c), read (row_copy.c)
+ * round.c - see round.h. Called where a derived tensor is written (walk.c), read (row_copy.c)
  * and verified (place_pieces.c). Invariant: the chosen instruction set changes speed only, never a
  * bit.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * walk.c - see walk.h. Called by part_writer, by the daemon for steps that stay in memory, and
- * through part_writer by the converter. Invariant: chunks [0, passed) were seen by everything that
+ * walk.c - see walk.h. Called by chunk_stream, by the daemon for steps that stay in memory, and
+ * through chunk_stream by the converter. Invariant: chunks [0, passed) were seen by everything that
  * rides on the walk, once and in order; no other chunk was seen by anything.
  */
 #include "ckpt/move/walk.h"
@@ -10,6 +10,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/move/round.h"
+#include "formats/chunk_map.h"
 
 /* So many chunks may be summed before the caller has taken the first of them. */
 #define AHEAD 64u
@@ -28,7 +29,7 @@ struct walk {
 	uint32_t npass, nhelper;
 	struct place_pieces pieces;
 	struct chunk *chunk; /* [nchunk] */
-	uint64_t nchunk, data_end;
+	uint64_t nchunk, data_off, data_end;
 	uint64_t passed;
 	const uint8_t *raw; /* walk_raw's; else NULL */
 	/* The tensors that are derived are compared before the walk comes to chunk derived_at. */
@@ -54,7 +55,7 @@ static int by_master(const void *va, const void *vb)
 
 /*
  * The pieces that may be derived: those behind all of whose masters' bytes the first of their own
- * chunks begins. In a table of native_part_table all of them.
+ * chunks begins. In a raw space as a format lays it out that is all of them.
  */
 static int derivatives_find(struct walk *w)
 {
@@ -63,7 +64,7 @@ static int derivatives_find(struct walk *w)
 
 	w->derived_at = w->nchunk;
 	w->derivative = calloc((size_t)t->npiece + 1, sizeof *w->derivative);
-	if (!w->derivative || !twin || native_twins(t, twin) < 0) {
+	if (!w->derivative || !twin || table_twins(t, twin) < 0) {
 		free(TAKE(w->derivative));
 		return -ENOMEM;
 	}
@@ -71,11 +72,11 @@ static int derivatives_find(struct walk *w)
 		return 0;
 	for (uint32_t i = 0; i < t->npiece; i++)
 		if (twin[i] != TABLE_NONE)
-			w->derived_at = MIN(w->derived_at, t->piece[i].off >> NATIVE_CHUNK_LOG2);
+			w->derived_at = MIN(w->derived_at, t->piece[i].off >> CHUNK_LOG2);
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		const struct table_piece *m = twin[i] == TABLE_NONE ? NULL : &t->piece[twin[i]];
 
-		if (m && m->off + m->len <= w->derived_at << NATIVE_CHUNK_LOG2)
+		if (m && m->off + m->len <= w->derived_at << CHUNK_LOG2)
 			w->derivative[w->nderivative++] =
 				(struct derivative){ .master = twin[i], .piece = i };
 	}
@@ -161,7 +162,7 @@ static int derived_decide(struct walk *w, struct ckpt_err *err)
 		w->derived.pieces++;
 		w->derived.bytes += x->len;
 	}
-	e = native_part_chunks(w->t, &chunk, &n, &w->data_end, err);
+	e = chunk_map_make(w->t, w->data_off, &chunk, &n, &w->data_end, err);
 	if (e < 0)
 		return e;
 	for (uint64_t i = 0; i < w->derived_at; i++) {
@@ -179,7 +180,7 @@ static int derived_decide(struct walk *w, struct ckpt_err *err)
 /* The masters in a span, which is in the cache, with what is derived of them. */
 static void span_derived(struct walk *w, const struct walk_span *s)
 {
-	uint64_t end = MIN(s->off + s->len, w->derived_at << NATIVE_CHUNK_LOG2);
+	uint64_t end = MIN(s->off + s->len, w->derived_at << CHUNK_LOG2);
 
 	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
 		uint32_t i = w->pieces.piece[k];
@@ -202,7 +203,7 @@ static int chunk_pass(struct walk *w, uint64_t i, const uint8_t *p, uint64_t *fp
 	hash128_begin(&sum);
 	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
 		s.p = p + at;
-		s.off = (i << NATIVE_CHUNK_LOG2) + at;
+		s.off = (i << CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, WALK_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
 		place_pieces_sums(&w->pieces, w->t, s.p, s.off, s.off + s.len, &sum, fp);
@@ -287,7 +288,7 @@ static uint64_t team_claim(struct team *m)
 static void team_pass(struct team *m, uint64_t i, uint64_t *fp)
 {
 	(void)pthread_mutex_unlock(&m->lock);
-	(void)chunk_pass(m->w, i, m->raw + (i << NATIVE_CHUNK_LOG2), fp);
+	(void)chunk_pass(m->w, i, m->raw + (i << CHUNK_LOG2), fp);
 	(void)pthread_mutex_lock(&m->lock);
 	m->done[i] = true;
 	(void)pthread_cond_broadcast(&m->moved);
@@ -388,7 +389,7 @@ static int chunks_walk(struct walk *w, const uint8_t *raw, uint64_t from, uint64
 	int e = 0;
 
 	for (uint64_t i = chunk_from(w, from); i < end && e == 0; i = chunk_from(w, i + 1)) {
-		const uint8_t *p = raw + (i << NATIVE_CHUNK_LOG2);
+		const uint8_t *p = raw + (i << CHUNK_LOG2);
 
 		if (team)
 			team_reach(team, i);
@@ -463,11 +464,11 @@ const struct part_derived *walk_derived(const struct walk *w)
 
 uint64_t walk_fixed(const struct table *t)
 {
-	uint64_t n = div_up(t->place[0].bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
+	uint64_t n = div_up(t->place[0].bytes, UINT64_C(1) << CHUNK_LOG2);
 
 	for (uint32_t i = 0; i < t->npiece; i++)
 		if (t->tensor[t->piece[i].tensor].cls == CKPT_DERIVED)
-			n = MIN(n, t->piece[i].off >> NATIVE_CHUNK_LOG2);
+			n = MIN(n, t->piece[i].off >> CHUNK_LOG2);
 	return n;
 }
 
@@ -485,7 +486,7 @@ static int walk_begin(struct walk *w, const struct walk_opts *o, struct ckpt_err
 
 	for (uint32_t i = 0; i < w->t->npiece; i++) /* an earlier walk may have set them */
 		w->t->piece[i].flags = 0;
-	e = native_part_chunks(w->t, &w->chunk, &w->nchunk, &w->data_end, err);
+	e = chunk_map_make(w->t, w->data_off, &w->chunk, &w->nchunk, &w->data_end, err);
 	if (e < 0)
 		return e;
 	if (o->nsum > w->nchunk)
@@ -524,6 +525,7 @@ int walk_open(const struct walk_opts *opts, struct table *t, uint32_t rank, stru
 	w->pass = opts->pass;
 	w->npass = opts->npass;
 	w->nhelper = opts->nhelper;
+	w->data_off = opts->data_off;
 	w->derived.tensor = TABLE_NONE;
 	e = walk_begin(w, opts, err);
 	if (e < 0) {

@@ -2,7 +2,7 @@
 /*
  * walk.h - the one walk over the raw space of a part: each byte is brought into the cache once, and
  * the sums, the fingerprints, the check of what is derived and then every pass see it there. Who
- * writes the part (part_writer.c) comes behind the walk, chunk by chunk; a part that is not written
+ * writes the part (chunk_stream.c) comes behind the walk, chunk by chunk; a part that is not written
  * is walked all the same. Averages are a pass, too.
  *
  * A pass sees, in the thread that walks, all bytes of the part's chunks in ascending order, each
@@ -40,6 +40,7 @@ struct walk_pass {
 struct walk_opts {
 	const struct walk_pass *pass; /* [npass], asked in this order; they outlive the walk */
 	uint32_t npass;
+	uint64_t data_off; /* where the first chunk lies in the file (formats/chunk_map.h) */
 	/* Threads beside the caller's that make sums in walk_raw. They help where nothing has to be
 	 * seen in order: without passes and without derived tensors. */
 	uint32_t nhelper;

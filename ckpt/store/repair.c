@@ -425,13 +425,13 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	if (r)
 		return r;
 	facts_of(x, st, &at, &facts);
-	r = store_source_dir(x->s->ops, fd, &dir);
+	r = source_make(x->s->ops, fd, NULL, 0, &dir);
 	if (r)
 		return ckpt_error(err, r, "no memory to read it");
 	r = format->root->rebuild(&dir, &facts, STORE_REPAIR_TOOL, &bytes, &len, id, err);
 	if (!r)
 		r = overlay_check(format, &dir, bytes, len, err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (r || x->o->dry)
 		return r;
 	r = manifest_put(x, st, fd, bytes, len, id, err);
@@ -462,10 +462,10 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 
 	if (r)
 		return r;
-	r = store_source_dir(x->s->ops, fd, &dir);
+	r = source_make(x->s->ops, fd, NULL, 0, &dir);
 	if (!r) {
 		r = x->s->format->open(&(struct format_open){ .dir = &dir }, &c, err);
-		store_source_dir_close(&dir);
+		source_end(&dir);
 	}
 	checkpoint_free(c);
 	(void)x->s->ops->close(x->s->ops->ctx, fd);

@@ -359,7 +359,7 @@ static int file_read(const struct io_ops *ops, int fd, struct mark_file *f)
 {
 	char text[STORE_MARK_BYTES_MAX];
 	struct source src;
-	int r = store_source_open(ops, fd, f->file, &src);
+	int r = source_open(ops, fd, f->file, 0, &src);
 
 	if (r == -ENOENT)
 		return 1;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_scan.c - what a job directory holds, and the sources through which formats read it. Called by
- * the daemon, by ckptctl, and by commit when a job goes back.
+ * store_scan.c - what a job directory holds. Called by the daemon, by ckptctl, and by commit when a job goes back.
  * Invariant: a step is COMMITTED only if its MANIFEST can be read and says that it is this job's step of
  * this number (store_identity), and nobody has said that it is bad.
  */
@@ -11,120 +10,6 @@
 #include <stdio.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/store_impl.h"
-
-/* --- sources --- */
-
-struct file_source {
-	const struct io_ops *ops;
-	int fd;
-};
-
-static int file_source_read(void *ctx, void *buf, uint64_t len, uint64_t off)
-{
-	const struct file_source *f = ctx;
-
-	return io_pread_all(f->ops, f->fd, buf, len, off);
-}
-
-static void file_source_close(void *ctx)
-{
-	struct file_source *f = ctx;
-
-	(void)f->ops->close(f->ops->ctx, f->fd);
-	free(f);
-}
-
-/* O_NONBLOCK: a fifo by that name must not hold us. */
-int store_source_open(const struct io_ops *ops, int dirfd, const char *name, struct source *ret)
-{
-	struct file_source *f;
-	uint64_t bytes = 0;
-	int r, fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
-
-	if (fd < 0)
-		return fd;
-	r = ops->size(ops->ctx, fd, &bytes);
-	f = r ? NULL : malloc(sizeof *f);
-	if (!f) {
-		(void)ops->close(ops->ctx, fd);
-		return r ? r : -ENOMEM;
-	}
-	*f = (struct file_source){ .ops = ops, .fd = fd };
-	*ret = (struct source){
-		.ctx = f, .bytes = bytes, .read = file_source_read, .close = file_source_close
-	};
-	return 0;
-}
-
-struct dir_source {
-	const struct io_ops *ops;
-	int fd;
-	bool fresh;
-};
-
-static int dir_source_open(void *ctx, const char *name, struct source *ret)
-{
-	const struct dir_source *d = ctx;
-	int r;
-
-	if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-		return -EINVAL;
-	r = store_source_open(d->ops, d->fd, name, ret);
-	if (!r && d->fresh)
-		io_forget(((const struct file_source *)ret->ctx)->fd);
-	return r;
-}
-
-struct dir_listing {
-	const struct dir_source *dir;
-	source_entry_fn *each;
-	void *arg;
-};
-
-static int dir_source_entry(void *arg, const char *name, unsigned char d_type)
-{
-	const struct dir_listing *l = arg;
-	enum source_kind kind = d_type == DT_REG   ? SOURCE_FILE
-				: d_type == DT_DIR ? SOURCE_DIR
-						   : SOURCE_OTHER;
-	struct source src;
-
-	if (d_type == DT_UNKNOWN && store_source_open(l->dir->ops, l->dir->fd, name, &src) == 0) {
-		kind = SOURCE_FILE;
-		src.close(src.ctx);
-	}
-	return l->each(l->arg, name, kind);
-}
-
-static int dir_source_list(void *ctx, const char *sub, source_entry_fn *each, void *arg)
-{
-	struct dir_listing l = { .dir = ctx, .each = each, .arg = arg };
-
-	if (*sub)
-		return -EINVAL;
-	return l.dir->ops->list(l.dir->ops->ctx, l.dir->fd, dir_source_entry, &l);
-}
-
-int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret)
-{
-	struct dir_source *d = malloc(sizeof *d);
-
-	if (!d)
-		return -ENOMEM;
-	*d = (struct dir_source){ .ops = ops, .fd = dirfd };
-	*ret = (struct source_dir){ .ctx = d, .open = dir_source_open, .list = dir_source_list };
-	return 0;
-}
-
-void store_source_dir_fresh(struct source_dir *d)
-{
-	((struct dir_source *)d->ctx)->fresh = true;
-}
-
-void store_source_dir_close(struct source_dir *d)
-{
-	free(TAKE(d->ctx));
-}
 
 /* --- one step --- */
 
@@ -324,7 +209,7 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 		parts->no_memory = false;
 	}
 	(void)snprintf(path, sizeof path, "%s/%s", st->dir, root);
-	r = store_source_open(s->ops, s->job_fd, path, &src);
+	r = source_open(s->ops, s->job_fd, path, 0, &src);
 	if (r) {
 		if (r == -ENOENT)
 			(void)ckpt_error(&err, r, "its %s is missing", root);

@@ -14,6 +14,7 @@
 #define CKPT_TABLE_TABLE_H
 #include "ckpt/base/arena.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/strmap.h"
 #include "ckpt/layout/layout.h"
 
 #define TABLE_NONE UINT32_MAX
@@ -99,9 +100,9 @@ struct table {
 	uint32_t *first; /* [ntensor+1] after table_seal: pieces of tensor t are
 					 * [first[t], first[t+1]) */
 	bool sealed;
-	bool borrows;		   /* private: its tensors are another table's */
-	struct table_index *index; /* private: hash of the keys */
-	uint32_t cap_[6];	   /* private */
+	bool borrows;	     /* private: its tensors are another table's */
+	struct keymap index; /* private: tensors by their keys */
+	uint32_t cap_[6];    /* private */
 };
 
 /*
@@ -178,6 +179,15 @@ char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES]);
  * pending reduction. TABLE_NONE: there is none, or x is of another class. x is one of t's tensors.
  */
 uint32_t table_master(const struct table *t, const struct table_tensor *x);
+/*
+ * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a
+ * tensor that is derived, the piece of the tensor `of` with the same elements in the same place;
+ * TABLE_NONE where there is none, and of every other piece. Of a tensor that is BF16 or F16, with a
+ * master that is F32, of the same shape, not derived itself, neither with a pending reduction
+ * (table_master); both pieces row-major, the master's on a multiple of 4 bytes. t is sealed.
+ * -ENOMEM.
+ */
+int table_twins(const struct table *t, uint32_t *ret_twin);
 /*
  * Which tensor's component, name and element size the ownership rule takes for x: a derived one's
  * master, the tensor that a MADE one averages; else x itself. x is one of t's tensors.

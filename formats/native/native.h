@@ -14,11 +14,10 @@
 #define FORMATS_NATIVE_H
 #include "ckpt/base/container.h"
 #include "ckpt/table/encode.h"
-#include "formats/format.h"
+#include "formats/chunk_map.h"
 
-#define NATIVE_CHUNK_LOG2 20
 #define NATIVE_ALIGN_LOG2 12
-#define NATIVE_ALIGN (1u << NATIVE_ALIGN_LOG2)
+#define NATIVE_DATA_OFF CHUNK_ALIGN /* of a part: where its chunks begin, behind the header */
 /* Pieces of this size and more start on a chunk, so that what is written of them are whole blocks;
  * smaller ones, packed, fill such blocks together. */
 #define NATIVE_BIG (8u << 20)
@@ -26,7 +25,7 @@
 #define NATIVE_MANIFEST "MANIFEST"
 
 /* Limits; a file that exceeds one is malformed. */
-#define NATIVE_PART_BYTES_MAX ((uint64_t)1 << 40) /* raw: a dead part is written again whole */
+#define NATIVE_PART_BYTES_MAX CHUNK_RAW_MAX
 #define NATIVE_META_BYTES_MAX ((uint64_t)1 << 30) /* sections of one file, read into memory whole */
 #define NATIVE_WORLD_MAX (1u << 20)
 #define NATIVE_NOTES_MAX 16
@@ -122,29 +121,6 @@ int native_part_table_of(const struct table *decl, uint32_t rank, enum native_sh
 /* The numbers of all tensors in that order, which is the same for all ranks that declare the same:
  * ret_tensor[decl->ntensor]. -ENOMEM. */
 int native_raw_order(const struct table *decl, uint32_t *ret_tensor);
-
-/*
- * Where a writer that stores every chunk raw puts the raw space of a part table: one entry per raw
- * MiB, the sums zero. raw_len reaches from the chunk's start to the end of the last piece with
- * bytes in it (a DERIVED one has none); raw bytes between pieces belong to the chunk and mean
- * nothing; a chunk without such pieces is a hole. Chunk after chunk from byte 4096 on, each on a
- * multiple of 4096, holes left out.
- * *ret_data_end: the end of the last one, a multiple of 4096. *ret_chunk is malloc'ed. -EPROTO:
- * pieces overlap, or differ in element size within a chunk (never so in a table of
- * native_part_table).
- */
-int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
-		       uint64_t *ret_data_end, struct ckpt_err *err);
-
-/*
- * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a
- * tensor that is derived, the piece of the tensor `of` with the same elements in the same place;
- * TABLE_NONE where there is none, and of every other piece. Of a tensor that is BF16 or F16, with a
- * master that is F32, of the same shape, not derived itself, neither with a pending reduction
- * (table_master); both pieces row-major, the master's on a multiple of 4 bytes. t is sealed.
- * -ENOMEM.
- */
-int native_twins(const struct table *t, uint32_t *ret_twin);
 
 /* Upper bound of a part's file, for fallocate: as if nothing were derived. t: its table; nsource:
  * other parts that it names. */

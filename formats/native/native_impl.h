@@ -11,7 +11,7 @@ _Static_assert(sizeof(struct ck_note) == 16, "ck_note");
 _Static_assert(sizeof(struct ck_attr) == 8, "ck_attr");
 
 /*
- * May a chunk be stored so? need: what native_part_chunks says of it: how far the pieces reach, and of which
+ * May a chunk be stored so? need: what chunk_map_make says of it: how far the pieces reach, and of which
  * elements. room: how much of the raw space there is from its start on. *at: the end of the chunk before
  * in the file; moves on. data_end: that of the file. 0; -EPROTO, -EPROTONOSUPPORT with the reason.
  */

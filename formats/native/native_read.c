@@ -563,10 +563,10 @@ static int head_known(struct reader *rd, const char *file, const struct containe
 	static const uint8_t zero[sizeof h->checkpoint];
 	int bad = 1;
 
-	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2)
+	if (h->chunk_log2 != CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2)
 		newer(rd, file, 0, CONTAINER_BLOCK,
 		      "chunks of 2^%u bytes on multiples of 2^%u; this program knows 2^%d on 2^%d",
-		      h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
+		      h->chunk_log2, h->align_log2, CHUNK_LOG2, NATIVE_ALIGN_LOG2);
 	else if (manifest ? h->part_kind > PART_AVERAGE
 			  : h->part_kind || h->writer ||
 				    memcmp(h->checkpoint, zero, sizeof zero) != 0)
@@ -948,7 +948,7 @@ static int derived_find(struct opening *o, const char *file, struct table *t)
 	if (!any)
 		return 0;
 	twin = calloc(t->npiece, sizeof *twin);
-	if (!twin || native_twins(t, twin) < 0)
+	if (!twin || table_twins(t, twin) < 0)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		struct table_piece *p = &t->piece[i];
@@ -1043,7 +1043,7 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 	struct chunk *chunk;
 	struct records x;
 	struct ckpt_err err;
-	int r = native_part_chunks(t, &need, &n, &end, &err);
+	int r = chunk_map_make(t, NATIVE_DATA_OFF, &need, &n, &end, &err);
 
 	if (r == -ENOMEM)
 		return r;
@@ -1075,10 +1075,10 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		chunk[i] = chunk_decode(&rec[i]);
 		r = rec[i].flags && !chunk[i].raw_len
 			    ? ckpt_error(&err, -EPROTO, "a hole has flags")
-		    : rec[i].flags ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
-				   : native_chunk_check(&chunk[i], &need[i],
-							raw_end - (i << NATIVE_CHUNK_LOG2),
-							e->map.data_end, &at, &err);
+		    : rec[i].flags
+			    ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
+			    : native_chunk_check(&chunk[i], &need[i], raw_end - (i << CHUNK_LOG2),
+						 e->map.data_end, &at, &err);
 		if (!r)
 			continue;
 		fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", file, "",
@@ -1255,7 +1255,7 @@ static struct format_file part_known(const struct native_part *p)
 		.name = p->name,
 		.file_bytes = p->file_bytes,
 		.raw_bytes = p->raw_bytes,
-		.chunk_log2 = NATIVE_CHUNK_LOG2,
+		.chunk_log2 = CHUNK_LOG2,
 		.rank = p->rank,
 		.kind = p->kind,
 		.group = p->group,

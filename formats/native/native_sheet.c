@@ -15,7 +15,7 @@
 #include "ckpt/table/target.h"
 #include <stdio.h>
 
-#define CHUNK_BYTES (UINT64_C(1) << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES (UINT64_C(1) << CHUNK_LOG2)
 #define MEMO 1024u /* sets that are remembered; a power of two */
 
 /* A model has few shapes: one set serves all pieces that are cut alike. */
@@ -129,7 +129,9 @@ static int made_pieces(const struct parts *p, uint32_t rank, struct table *ret,
 		struct indexset set;
 
 		r = made_owned(p, p->made[i], coord, &a, &set);
-		if (r) {
+		if (r == -ENOMEM) {
+			r = no_memory(err);
+		} else if (r) {
 			r = ckpt_error(err, r, "%s/%s: its share cannot be computed", x->component,
 				       x->name);
 		} else if (set.numel) {
@@ -332,7 +334,7 @@ static int files_make(struct sheet *s, struct memo *memo, struct ckpt_err *err)
 	for (uint32_t i = 0; i < p->npart && !r; i++) {
 		file[i] = (struct sheet_file){ .name = p->of[i].name,
 					       .data_off = CONTAINER_BLOCK,
-					       .chunk_log2 = NATIVE_CHUNK_LOG2 };
+					       .chunk_log2 = CHUNK_LOG2 };
 		run[2 * i] = (struct sheet_run){ i, 0, CONTAINER_BLOCK };
 		run[2 * i + 1] = (struct sheet_run){ i, SHEET_END, 0 };
 		r = part_place(s, i, memo, &file[i].bytes, err);
@@ -567,7 +569,9 @@ static int cover_check(const struct sheet *s, struct ckpt_err *err)
 	int r;
 
 	table_cover(&s->table, &list);
-	r = ckpt_errlist_end(&list, err, "the pieces of the target do not make up its tensors");
+	r = list.code == -ENOMEM
+		    ? no_memory(err) /* what was not checked is not wrong */
+		    : ckpt_errlist_end(&list, err, "the parts do not make up the tensors");
 	ckpt_errlist_free(&list);
 	return r;
 }

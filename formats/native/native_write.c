@@ -28,7 +28,7 @@ static struct container_info head_of(const struct native_info *info, uint32_t ki
 		.wall_ns = info->wall_ns,
 		.writer = writer,
 		.world = info->world,
-		.chunk_log2 = NATIVE_CHUNK_LOG2,
+		.chunk_log2 = CHUNK_LOG2,
 		.align_log2 = NATIVE_ALIGN_LOG2,
 	};
 
@@ -78,7 +78,7 @@ static int chunks_check(const struct table *t, const struct chunk *chunk, uint64
 {
 	cleanup_free struct chunk *need = NULL;
 	uint64_t n, end, at = CONTAINER_BLOCK;
-	int r = native_part_chunks(t, &need, &n, &end, err);
+	int r = chunk_map_make(t, NATIVE_DATA_OFF, &need, &n, &end, err);
 
 	if (r < 0)
 		return r;
@@ -86,9 +86,8 @@ static int chunks_check(const struct table *t, const struct chunk *chunk, uint64
 		return ckpt_error(err, -EINVAL, "a part with %llu chunks was given %llu",
 				  (unsigned long long)n, (unsigned long long)nchunk);
 	for (uint64_t i = 0; i < n; i++) {
-		r = native_chunk_check(&chunk[i], &need[i],
-				       t->place[0].bytes - (i << NATIVE_CHUNK_LOG2), INT64_MAX, &at,
-				       err);
+		r = native_chunk_check(&chunk[i], &need[i], t->place[0].bytes - (i << CHUNK_LOG2),
+				       INT64_MAX, &at, err);
 		if (r < 0) {
 			if (err)
 				err->code = -EINVAL;

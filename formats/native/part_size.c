@@ -49,11 +49,11 @@ static uint64_t piece_bytes(const struct table_piece *p)
 /* What the chunks of a part take; where that cannot be found out, what full ones would. */
 static uint64_t chunks_bytes(const struct table *t)
 {
-	uint64_t nchunk = div_up(t->place[0].bytes, UINT64_C(1) << NATIVE_CHUNK_LOG2);
-	uint64_t end = nchunk << NATIVE_CHUNK_LOG2;
+	uint64_t nchunk = div_up(t->place[0].bytes, UINT64_C(1) << CHUNK_LOG2);
+	uint64_t end = nchunk << CHUNK_LOG2;
 	struct chunk *chunk = NULL;
 
-	(void)native_part_chunks(t, &chunk, &nchunk, &end, NULL);
+	(void)chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &nchunk, &end, NULL);
 	free(chunk);
 	return end + nchunk * sizeof(struct ck_chunk);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part_table.c - what a rank writes and where it lies: raw space and chunks. Called by the daemon
- * when a declaration is sealed, by move when a part is written, and by the reader, which compares.
+ * part_table.c - what a rank writes and where it lies: the raw space. Called by the daemon when a
+ * declaration is sealed, and by the reader, which compares.
  * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
  * tensor the same bytes of the raw space.
  */
@@ -10,7 +10,7 @@
 #include "formats/native/native_impl.h"
 #include <stdio.h>
 
-#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES ((uint64_t)1 << CHUNK_LOG2)
 
 /* --- which pieces --- */
 
@@ -450,127 +450,6 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 
 /* --- where they lie in the file --- */
 
-struct extent {
-	uint64_t off, end;
-	uint32_t elem, piece;
-};
-
-static int by_off(const void *va, const void *vb)
-{
-	const struct extent *a = va, *b = vb;
-
-	return (a->off > b->off) - (a->off < b->off);
-}
-
-static void extents_sort(struct extent *x, uint32_t n)
-{
-	for (uint32_t i = 1; i < n; i++)
-		if (x[i].off < x[i - 1].off) {
-			qsort(x, n, sizeof *x, by_off);
-			return;
-		}
-}
-
-/*
- * The pieces in the order of the raw space; they must not overlap. By chunk first: inside one they
- * mostly come in order, for they come by tensor, and a raw space has them so. next: zeros, one per
- * chunk and one more.
- */
-static int extents_make(const struct table *t, uint64_t nchunk, uint32_t *next, struct extent *x,
-			struct ckpt_err *err)
-{
-	char label[160], other[160];
-
-	for (uint32_t i = 0; i < t->npiece; i++)
-		next[(t->piece[i].off >> NATIVE_CHUNK_LOG2) + 1]++;
-	for (uint64_t c = 0; c < nchunk; c++)
-		next[c + 1] += next[c];
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		const struct table_piece *p = &t->piece[i];
-
-		x[next[p->off >> NATIVE_CHUNK_LOG2]++] =
-			(struct extent){ .off = p->off,
-					 .end = p->off + p->len,
-					 .elem = t->tensor[p->tensor].elem_bytes,
-					 .piece = i };
-	}
-	/* Each has run to where the next one began. */
-	for (uint64_t c = 0; c < nchunk; c++)
-		extents_sort(x + (c ? next[c - 1] : 0), next[c] - (c ? next[c - 1] : 0));
-	for (uint32_t i = 1; i < t->npiece; i++)
-		if (x[i].off < x[i - 1].end)
-			return ckpt_error(
-				err, -EPROTO, "%s and %s overlap at byte %llu of the raw space",
-				table_tensor_print(&t->tensor[t->piece[x[i - 1].piece].tensor],
-						   label, sizeof label),
-				table_tensor_print(&t->tensor[t->piece[x[i].piece].tensor], other,
-						   sizeof other),
-				(unsigned long long)x[i].off);
-	return 0;
-}
-
-static int extents_cut(const struct table *t, const struct extent *x, struct chunk *chunk,
-		       uint8_t *elem, struct ckpt_err *err)
-{
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		for (uint64_t c = x[i].off >> NATIVE_CHUNK_LOG2; c << NATIVE_CHUNK_LOG2 < x[i].end;
-		     c++) {
-			if (elem[c] && elem[c] != x[i].elem)
-				return ckpt_error(err, -EPROTO,
-						  "chunk %llu has elements of %u and of %u bytes",
-						  (unsigned long long)c, elem[c], x[i].elem);
-			elem[c] = (uint8_t)x[i].elem;
-			if (t->piece[x[i].piece].flags & PIECE_DERIVED)
-				continue;
-			chunk[c].elem_bytes = elem[c];
-			chunk[c].raw_len =
-				(uint32_t)MIN(x[i].end - (c << NATIVE_CHUNK_LOG2), CHUNK_BYTES);
-		}
-	}
-	return 0;
-}
-
-int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
-		       uint64_t *ret_data_end, struct ckpt_err *err)
-{
-	uint64_t n = div_up(t->place[0].bytes, CHUNK_BYTES), at = CONTAINER_BLOCK;
-	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
-	cleanup_free struct chunk *chunk = NULL;
-	cleanup_free uint32_t *next = NULL;
-	cleanup_free uint8_t *elem = NULL;
-	int r;
-
-	assert(t->sealed && t->nplace == 1);
-	if (n > NATIVE_PART_BYTES_MAX >> NATIVE_CHUNK_LOG2)
-		return ckpt_error(err, -EPROTO,
-				  "a raw space of %llu bytes; at most %llu are possible",
-				  (unsigned long long)t->place[0].bytes,
-				  (unsigned long long)NATIVE_PART_BYTES_MAX);
-	chunk = calloc(n + 1, sizeof *chunk);
-	elem = calloc(n + 1, sizeof *elem);
-	next = calloc(n + 2, sizeof *next);
-	if (!x || !chunk || !elem || !next)
-		return ckpt_error(err, -ENOMEM, "out of memory for the chunks of a part");
-	r = extents_make(t, n, next, x, err);
-	if (!r)
-		r = extents_cut(t, x, chunk, elem, err);
-	if (r < 0)
-		return r;
-	for (uint64_t i = 0; i < n; i++) {
-		chunk[i].source = chunk[i].base = UINT32_MAX;
-		if (!chunk[i].raw_len)
-			continue;
-		chunk[i].codec = CODEC_RAW;
-		chunk[i].stored_len = chunk[i].raw_len;
-		chunk[i].off = at;
-		at += align_up(chunk[i].raw_len, NATIVE_ALIGN);
-	}
-	*ret_chunk = TAKE(chunk);
-	*ret_nchunk = n;
-	*ret_data_end = at;
-	return 0;
-}
-
 int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
 		       uint64_t data_end, uint64_t *at, struct ckpt_err *err)
 {
@@ -604,85 +483,13 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 		return ckpt_error(
 			err, -EPROTO,
 			"it is not coded, but is stored in another length or has a second sum");
-	if (c->off < *at || c->off % NATIVE_ALIGN || c->off > data_end ||
+	if (c->off < *at || c->off % CHUNK_ALIGN || c->off > data_end ||
 	    c->stored_len > data_end - c->off)
 		return ckpt_error(
 			err, -EPROTO,
 			"it lies at byte %llu of the file: not behind the chunk before it, on a "
 			"multiple of %u and before byte %llu",
-			(unsigned long long)c->off, NATIVE_ALIGN, (unsigned long long)data_end);
+			(unsigned long long)c->off, CHUNK_ALIGN, (unsigned long long)data_end);
 	*at = c->off + c->stored_len;
-	return 0;
-}
-
-/* --- what is rounded of what --- */
-
-/* A piece by its first element: pieces of one tensor have none in common. */
-static int by_first_element(const void *va, const void *vb, void *table)
-{
-	const struct table *t = table;
-	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
-				 *b = &t->piece[*(const uint32_t *)vb];
-
-	for (uint32_t d = 0; d < a->set.ndim; d++) {
-		uint64_t x = a->set.dim[d].run[0].start, y = b->set.dim[d].run[0].start;
-
-		if (x != y)
-			return x < y ? -1 : 1;
-	}
-	return 0;
-}
-
-/* The item whose piece begins where piece k does; TABLE_NONE. */
-static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32_t n, uint32_t k)
-{
-	uint32_t from = 0, to = n;
-
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (by_first_element(&item[mid], &k, (void *)t) < 0)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
-}
-
-/* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */
-static void twins_match(const struct table *t, uint32_t x, const uint32_t *item, uint32_t n,
-			uint32_t *twin)
-{
-	for (uint32_t k = t->first[x]; k < t->first[x + 1]; k++) {
-		uint32_t hit = t->piece[k].stride ? TABLE_NONE : begins_alike(t, item, n, k);
-		const struct table_piece *p = hit == TABLE_NONE ? NULL : &t->piece[hit];
-
-		if (p && p->place == t->piece[k].place && !p->stride && p->off % 4 == 0 &&
-		    !(p->flags & PIECE_DERIVED) && indexset_equal(&p->set, &t->piece[k].set))
-			twin[k] = hit;
-	}
-}
-
-int native_twins(const struct table *t, uint32_t *ret_twin)
-{
-	cleanup_free uint32_t *item = NULL;
-
-	for (uint32_t i = 0; i < t->npiece; i++)
-		ret_twin[i] = TABLE_NONE;
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		uint32_t m = table_master(t, &t->tensor[i]), n;
-
-		if (m == TABLE_NONE || t->first[i] == t->first[i + 1])
-			continue;
-		if (!item)
-			item = calloc((size_t)t->npiece + 1, sizeof *item);
-		if (!item)
-			return -ENOMEM;
-		n = t->first[m + 1] - t->first[m];
-		for (uint32_t k = 0; k < n; k++)
-			item[k] = t->first[m] + k;
-		qsort_r(item, n, sizeof *item, by_first_element, (void *)t);
-		twins_match(t, i, item, n, ret_twin);
-	}
 	return 0;
 }

@@ -224,8 +224,7 @@ static int add_part_piece(void *arg, uint32_t tensor, const struct holder *h)
 	}
 	x.place = p->place[h->rank] - 1;
 	end = &p->end[x.place][strcmp(p->t.tensor[tensor].component, "optim") == 0];
-	x.off = align_up(*end,
-			 bytes >= NATIVE_BIG ? UINT64_C(1) << NATIVE_CHUNK_LOG2 : NATIVE_PACK);
+	x.off = align_up(*end, bytes >= NATIVE_BIG ? UINT64_C(1) << CHUNK_LOG2 : NATIVE_PACK);
 	*end = x.off + bytes;
 	x.off += end == &p->end[x.place][1] ? OPTIM_AT : 0;
 	p->bytes[x.place] = MAX(p->bytes[x.place], x.off + bytes);
@@ -261,7 +260,7 @@ static void with_pieces(const struct table *src, const struct table *dst, uint32
 	for (uint32_t i = 0; i < world; i++)
 		nneeded += needed[i];
 	say(n > 1 ? "host_parts_needed" : "parts_needed", nneeded);
-	reads_begin(&reads, NULL, NATIVE_CHUNK_LOG2);
+	reads_begin(&reads, NULL, CHUNK_LOG2);
 	for (uint32_t i = 0; i < n; i++) {
 		struct table mine;
 		struct plan plan;

@@ -8,7 +8,7 @@
 #include "ckpt/base/hash.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
-#include "ckpt/move/part_writer.h"
+#include "daemon/part_file.h"
 #include "ckpt/move/round.h"
 
 #include <fcntl.h>
@@ -121,7 +121,7 @@ static void write_check(const struct io_req *r)
 
 static void raw_write(struct io_queue *q, int fd, uint8_t *raw, uint64_t bytes)
 {
-	struct io_req req[PART_IN_FLIGHT / MOVE_BLOCK], *r;
+	struct io_req req[CHUNK_QUEUE_BYTES / MOVE_BLOCK], *r;
 	uint32_t used = 0;
 
 	for (uint64_t at = 0; at < bytes; at += MOVE_BLOCK) {
@@ -176,7 +176,7 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 {
 	const struct native_info info = { .job = "write", .step = 1, .generation = 1, .world = 1 };
 	struct io_ops ops = io_ops_posix;
-	struct move_write opts = { .ops = &ops };
+	struct part_file_opts opts = { .ops = &ops };
 	uint64_t whole, wall, cpu, seed = 1,
 				   state = 0; /* state: without what lies between its tensors */
 	bool derived = !strcmp(how, "derived"), is_mixed = derived || !strcmp(how, "stored");
@@ -207,9 +207,9 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 		round_masters(&t, (uint8_t *)raw);
 	snprintf(name, sizeof name, "%s/write.part", dir);
 	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
-	if (fd < 0 || fallocate(fd, 0, 0, (off_t)move_part_bytes_max(&t, 0)))
+	if (fd < 0 || fallocate(fd, 0, 0, (off_t)native_part_bytes_max(&t, 0)))
 		die("%s cannot be made: %s", name, strerror(errno));
-	if (!sums && io_queue_open(&io_ops_posix, IO_AUTO, PART_DEPTH, &q, &e))
+	if (!sums && io_queue_open(&io_ops_posix, IO_AUTO, CHUNK_QUEUE_DEPTH, &q, &e))
 		die("%s", e.msg);
 	if (!strcmp(how, "beside")) {
 		if (pthread_create(&reads, NULL, memory_reads, NULL))
@@ -224,7 +224,7 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	}
 	wall = now_ns();
 	cpu = cpu_ns();
-	if (sums && move_write_part(&opts, fd, raw, &t, &info, 0, &part, &e))
+	if (sums && part_file_write(&opts, fd, raw, &t, &info, 0, &part, &e))
 		die("%s", e.msg);
 	if (!sums)
 		raw_write(q, fd, (uint8_t *)raw, whole);

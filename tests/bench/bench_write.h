@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_write.h - what the sums of a save cost: the same bytes to a fresh, allocated, synced file,
- * with them (move_write_part, as the daemon does it) and without (the same queue, depth and blocks,
+ * with them (part_file_write, as the daemon does it) and without (the same queue, depth and blocks,
  * and nothing but the bytes).
  */
 #ifndef BENCH_WRITE_H

@@ -146,7 +146,7 @@ static int part_encode(const struct native_info *info, uint32_t rank, struct tab
 	uint64_t nchunk, data_end, tail_len;
 	struct ck_head head;
 	uint32_t *value;
-	int r = native_part_chunks(t, &chunk, &nchunk, &data_end, err);
+	int r = chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, err);
 
 	if (r)
 		return r;
@@ -485,10 +485,10 @@ static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash
 	struct source_dir dir;
 	bool good;
 
-	if (store_source_dir(ops, dirfd, &dir))
+	if (source_make(ops, dirfd, NULL, 0, &dir))
 		return false;
 	good = format_native.open(&(struct format_open){ .dir = &dir }, &c, &err) == 0;
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (!good)
 		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);
 	else if (c->step != want->step || c->seq != want->seq)

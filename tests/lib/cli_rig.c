@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <termios.h>
 #include "ckpt/cli/progress.h"
+#include "daemon/part_file.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/row.h"
 #include "formats/native/native.h"
@@ -378,14 +379,14 @@ const struct io_ops *quick_ops(void)
 static void part_write(struct store_txn *x, uint32_t rank, const struct native_info *info,
 		       struct table *t, const void *raw, struct native_part *ret)
 {
-	struct move_write how = { .ops = quick_ops(), .engine = IO_INLINE };
+	struct part_file_opts how = { .ops = quick_ops(), .engine = IO_INLINE };
 	struct ckpt_err err;
 	bool direct = false;
 	int fd;
 
-	assert_ok(store_part_create(x, rank, move_part_bytes_max(t, 0), &direct, ret->name, &fd,
+	assert_ok(store_part_create(x, rank, native_part_bytes_max(t, 0), &direct, ret->name, &fd,
 				    &err));
-	assert_int_equal(move_write_part(&how, fd, raw, t, info, rank, ret, &err), 0);
+	assert_int_equal(part_file_write(&how, fd, raw, t, info, rank, ret, &err), 0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, NULL, &err), 0);
 }
 

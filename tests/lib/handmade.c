@@ -130,13 +130,13 @@ static void chunks_place(const struct handmade *p, const struct table *t, struct
 	uint64_t at = CONTAINER_BLOCK;
 
 	for (uint64_t i = 0; i < n; i++) {
-		uint64_t room = t->place[0].bytes - (i << NATIVE_CHUNK_LOG2);
+		uint64_t room = t->place[0].bytes - (i << CHUNK_LOG2);
 
 		if (!chunk[i].raw_len)
 			continue;
-		at = align_up(at + p->gap, NATIVE_ALIGN);
+		at = align_up(at + p->gap, CHUNK_ALIGN);
 		chunk[i].off = at;
-		room = MIN(room, UINT64_C(1) << NATIVE_CHUNK_LOG2);
+		room = MIN(room, UINT64_C(1) << CHUNK_LOG2);
 		chunk[i].raw_len = (uint32_t)MIN(room, chunk[i].raw_len + p->longer);
 		chunk[i].stored_len = chunk[i].raw_len;
 		at += chunk[i].raw_len;
@@ -167,15 +167,14 @@ static void part_write(struct handmade *p, uint32_t i, struct table *t)
 		q->fp = q->fp_known ? memdir_fingerprint(t, q, dense) : 0;
 		free(dense);
 	}
-	r = native_part_chunks(t, &chunk, &n, &end, &err);
+	r = chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &n, &end, &err);
 	if (r < 0)
 		fprintf(stderr, "%s\n", err.msg);
 	assert(!r);
 	chunks_place(p, t, chunk, n, &end);
 	for (uint64_t k = 0; k < n; k++)
 		if (chunk[k].raw_len)
-			chunk[k].raw_hash =
-				hash128(raw + (k << NATIVE_CHUNK_LOG2), chunk[k].raw_len);
+			chunk[k].raw_hash = hash128(raw + (k << CHUNK_LOG2), chunk[k].raw_len);
 	native_part_head(&p->info, part->rank, &head);
 	r = native_part_tail(&p->info, part->rank, t, chunk, n, end, &tail, &len, &part->root,
 			     &err);
@@ -187,7 +186,7 @@ static void part_write(struct handmade *p, uint32_t i, struct table *t)
 	assert(file);
 	memcpy(file, &head, sizeof head);
 	for (uint64_t k = 0; k < n; k++)
-		memcpy(file + chunk[k].off, raw + (k << NATIVE_CHUNK_LOG2), chunk[k].raw_len);
+		memcpy(file + chunk[k].off, raw + (k << CHUNK_LOG2), chunk[k].raw_len);
 	memcpy(file + end, tail, len);
 	(void)memdir_add(&p->d, part->name, file, part->file_bytes);
 	free(file);

@@ -182,11 +182,11 @@ static struct checkpoint *open_dir(int fd)
 	struct source_dir dir;
 	struct ckpt_err err = { 0 };
 
-	MUST(store_source_dir(&io_ops_posix, fd, &dir) == 0);
+	MUST(source_make(&io_ops_posix, fd, NULL, 0, &dir) == 0);
 	MUST_OK(format_native.open(&(struct format_open){ .dir = &dir, .fault = fault_print }, &c,
 				   &err),
 		&err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	return c;
 }
 

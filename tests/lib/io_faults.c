@@ -712,6 +712,16 @@ static int faults_find(void *ctx, const char *path, struct io_stat *ret)
 	return io_find(f->under, path, ret);
 }
 
+static int faults_open_path(void *ctx, int dirfd, const char *path, int flags)
+{
+	struct io_faults *f = ctx;
+	int rc;
+
+	if (fault_gate(f, IO_ON_OPEN, &rc) != CALL_PASS)
+		return rc;
+	return io_open_path(f->under, dirfd, path, flags);
+}
+
 static void faults_point(void *ctx, const char *name)
 {
 	struct io_faults *f = ctx;
@@ -723,7 +733,7 @@ static void faults_point(void *ctx, const char *name)
 
 void io_faults_init(struct io_faults *f, const struct io_ops *under)
 {
-	*f = (struct io_faults)ROW(.ops = { .ctx = f, .open = faults_open, .close = faults_close, .pread = faults_pread, .pwrite = faults_pwrite, .fallocate = faults_fallocate, .truncate = faults_truncate, .sync = faults_sync, .mkdir = faults_mkdir, .rename = faults_rename, .link = faults_link, .unlink = faults_unlink, .size = faults_size, .list = faults_list, .space = faults_space, .lock = faults_lock, .stat = faults_stat, .path = faults_path, .find = faults_find, .point = faults_point, }, .under = under, .on = IO_ON_ANY);
+	*f = (struct io_faults)ROW(.ops = { .ctx = f, .open = faults_open, .close = faults_close, .pread = faults_pread, .pwrite = faults_pwrite, .fallocate = faults_fallocate, .truncate = faults_truncate, .sync = faults_sync, .mkdir = faults_mkdir, .rename = faults_rename, .link = faults_link, .unlink = faults_unlink, .size = faults_size, .list = faults_list, .space = faults_space, .lock = faults_lock, .stat = faults_stat, .path = faults_path, .find = faults_find, .open_path = faults_open_path, .point = faults_point, }, .under = under, .on = IO_ON_ANY);
 	(void)pthread_mutex_init(&f->lock, NULL);
 }
 

@@ -6,7 +6,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/many.h"
 #include "ckpt/base/util.h"
-#include "ckpt/move/move.h"
+#include "daemon/part_file.h"
 #include "ckpt/store/store.h"
 #include "formats/native/native.h"
 #include <fcntl.h>
@@ -114,11 +114,11 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		x64 = (x64 ^ (x64 >> 27)) * 0x94d049bb133111ebu;
 		raw[i] = x64 ^ (x64 >> 31);
 	}
-	r = store_part_create(txn, rank, move_part_bytes_max(&x->part, 0), &direct, x->file.name,
+	r = store_part_create(txn, rank, native_part_bytes_max(&x->part, 0), &direct, x->file.name,
 			      &fd, err);
 	if (r)
 		return r;
-	r = move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_AUTO }, fd,
+	r = part_file_write(&(struct part_file_opts){ .ops = &io_ops_posix, .engine = IO_AUTO }, fd,
 			    raw, &x->part, info, rank, &x->file, err);
 	if (r) {
 		store_part_drop(txn, x->file.name, fd);

@@ -146,12 +146,12 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 		p->fp = memdir_fingerprint(ret_table, p, raw + p->off);
 		p->fp_known = true;
 	}
-	r = native_part_chunks(ret_table, &chunk, &nchunk, &data_end, NULL);
+	r = chunk_map_make(ret_table, NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, NULL);
 	assert(!r);
 	for (uint64_t i = 0; i < nchunk; i++) {
 		if (!chunk[i].raw_len)
 			continue;
-		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
+		chunk[i].raw_hash = hash128(raw + (i << CHUNK_LOG2), chunk[i].raw_len);
 	}
 	*ret_part =
 		(struct native_part)ROW(.rank = rank, .step = info->step,
@@ -170,8 +170,7 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 	memcpy(file, &head, sizeof head);
 	for (uint64_t i = 0; i < nchunk; i++)
 		if (chunk[i].raw_len)
-			memcpy(file + chunk[i].off, raw + (i << NATIVE_CHUNK_LOG2),
-			       chunk[i].raw_len);
+			memcpy(file + chunk[i].off, raw + (i << CHUNK_LOG2), chunk[i].raw_len);
 	memcpy(file + data_end, tail, tail_len);
 	*ret_bytes = file;
 	free(tail);

@@ -3,6 +3,7 @@
  * test_cli_convert.c - ckptctl convert: the same tensors on another mesh, whatever interrupts it:
  * the destination is whole or not there, and another run goes on where the last one was.
  */
+#include "formats/native/native.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/cli_rig.h"
 #include "ckpt/cli/conversion.h"
@@ -99,9 +100,9 @@ static int try_open(const char *path, struct opened *ret)
 	*ret = (struct opened){ .fd = open(path, O_RDONLY | O_DIRECTORY) };
 	if (ret->fd < 0)
 		return -ENOENT;
-	assert_int_equal(store_source_dir(&io_ops_posix, ret->fd, &dir), 0);
+	assert_int_equal(source_make(&io_ops_posix, ret->fd, NULL, 0, &dir), 0);
 	rc = format_native.open(&(struct format_open){ .dir = &dir }, &ret->k, &err);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (rc) {
 		print_error("%s: %s\n", path, err.msg);
 		close(ret->fd);
@@ -837,7 +838,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 		struct table t, u;
 
 		assert_int_equal(conversion_part_table(&p, i, &t, &err), 0);
-		assert_true(move_part_bytes_max(&t, 0) == p.of[i].room);
+		assert_true(native_part_bytes_max(&t, 0) == p.of[i].room);
 		assert_true(t.place[0].bytes == p.all.place[i].bytes);
 		pieces += t.npiece;
 		for (uint32_t k = 0; k < t.npiece; k++)

@@ -89,7 +89,47 @@ const struct format format_bare = {
 	.probe = bare_probe,
 	.open = bare_open,
 };
-const struct format *const formats[] = { &format_native, &format_bare, NULL };
+
+/* A second format that lies where a file TWIN does, besides BARE or alone. */
+static int twin_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
+{
+	struct source src = { 0 };
+	int rc = dir->entry ? -ENOENT : dir->open(dir->ctx, "TWIN", &src);
+
+	snprintf(looked, FORMAT_LOOKED, "no TWIN");
+	if (!rc && src.close)
+		src.close(src.ctx);
+	return rc ? 0 : 100;
+}
+
+/* One file whose first bytes are "lone". */
+static int lone_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
+{
+	struct source src = { 0 };
+	char magic[4] = "";
+
+	snprintf(looked, FORMAT_LOOKED, "no file that begins with lone");
+	if (!dir->entry || dir->open(dir->ctx, dir->entry, &src))
+		return 0;
+	if (src.bytes >= 4)
+		assert_int_equal(src.read(src.ctx, magic, 4, 0), 0);
+	src.close(src.ctx);
+	return memcmp(magic, "lone", 4) ? 0 : 75;
+}
+
+static int refuse_open(const struct format_open *how, struct checkpoint **ret, struct ckpt_err *err)
+{
+	(void)how;
+	*ret = NULL;
+	return ckpt_error(err, -EPROTONOSUPPORT, "it is only a test");
+}
+
+static const struct format format_twin = { .name = "twin", .probe = twin_probe, .open = bare_open },
+			   format_lone = { .name = "lone",
+					   .probe = lone_probe,
+					   .open = refuse_open };
+const struct format *const formats[] = { &format_native, &format_bare, &format_twin, &format_lone,
+					 NULL };
 
 /* --- checkpoints --- */
 
@@ -107,11 +147,12 @@ static const char *native_step(const char *job, uint64_t step)
 }
 
 /* A copy of a step as a bare checkpoint. */
-static char *bare_of(const char *job, uint64_t step)
+static char *bare_of(const char *name, const char *job, uint64_t step)
 {
-	static uint32_t n;
-	char *to = place(path_of("bare-%u", n++));
+	char *to = place(name);
 
+	if (exists(to))
+		remove_tree(to);
 	copy_step(native_step(job, step), to);
 	spill(path_of("%s/BARE", to), "");
 	return to;
@@ -127,8 +168,8 @@ static json_t *diff_json(int code, const char *a, const char *b, const char *opt
 
 TEST(what_has_no_fingerprint_is_read_and_what_is_equal_bit_by_bit_is_equal)
 {
-	const char *plain = native_step("alpha", 10), *same = bare_of("alpha", 10),
-		   *mesh = bare_of("gamma", 10);
+	const char *plain = native_step("alpha", 10), *same = bare_of("same", "alpha", 10),
+		   *mesh = bare_of("mesh", "gamma", 10);
 	json_t *j = diff_json(0, plain, same, NULL);
 
 	assert_json_has(j, "{'equal':true, 'compared_by_reading_count':23}");
@@ -145,7 +186,7 @@ TEST(what_has_no_fingerprint_is_read_and_what_is_equal_bit_by_bit_is_equal)
 
 TEST(what_differs_by_one_bit_differs_also_without_fingerprints)
 {
-	const char *a = bare_of("alpha", 10), *b = bare_of("alpha", 10);
+	const char *a = bare_of("a", "alpha", 10), *b = bare_of("b", "alpha", 10);
 	json_t *j;
 
 	flip(part(b, 1), 4096 + 5);
@@ -161,14 +202,14 @@ TEST(what_differs_by_one_bit_differs_also_without_fingerprints)
 	json_decref(j);
 	SHOWN_IS(6, "diff", a, b);
 	/* two models */
-	j = diff_json(6, bare_of("alpha", 10), bare_of("alpha", 20), NULL);
+	j = diff_json(6, bare_of("model-a", "alpha", 10), bare_of("model-b", "alpha", 20), NULL);
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "contents"), 21);
 	json_decref(j);
 }
 
 TEST(what_was_not_read_is_unknown_and_never_equal)
 {
-	const char *a = bare_of("alpha", 10), *b = bare_of("alpha", 20);
+	const char *a = bare_of("a", "alpha", 10), *b = bare_of("b", "alpha", 20);
 	json_t *j = diff_json(3, a, a, "--no-read");
 
 	assert_json_has(j, "{'equal':null, 'compared_by_reading_count':0}");
@@ -180,7 +221,7 @@ TEST(what_was_not_read_is_unknown_and_never_equal)
 	json_decref(diff_json(3, native_step("alpha", 10), a, "--no-read"));
 	json_decref(diff_json(0, native_step("alpha", 10), native_step("gamma", 10), "--no-read"));
 	/* a difference that is known stays one */
-	json_decref(diff_json(6, a, bare_of("delta", 10), "--no-read"));
+	json_decref(diff_json(6, a, bare_of("delta", "delta", 10), "--no-read"));
 	RUN_IS(2, "diff", a, b, "--no-read", "--values");
 }
 
@@ -203,7 +244,7 @@ static const json_t *one_verified(int code, const char *path, const char *option
 
 TEST(verify_says_how_many_bytes_have_sums_and_how_many_have_none)
 {
-	const char *bare = bare_of("alpha", 10);
+	const char *bare = bare_of("bare", "alpha", 10);
 	const json_t *x = one_verified(0, native_step("alpha", 10), "--data");
 
 	assert_int_equal(number(x, "unsummed_bytes"), 0);
@@ -223,7 +264,7 @@ TEST(verify_says_how_many_bytes_have_sums_and_how_many_have_none)
 
 TEST(what_a_format_does_not_know_is_shown_by_no_verb)
 {
-	const char *bare = bare_of("alpha", 10);
+	const char *bare = bare_of("bare", "alpha", 10);
 	json_t *j;
 
 	SHOWN_IS(0, "show", bare);
@@ -246,7 +287,7 @@ TEST(what_a_format_does_not_know_is_shown_by_no_verb)
 
 TEST(a_tensor_is_found_by_the_name_that_its_own_format_gives_it)
 {
-	const char *bare = bare_of("alpha", 10);
+	const char *bare = bare_of("bare", "alpha", 10);
 	json_t *j = json_run("ckptd.show/1", "show", bare, "bare:embed.weight", "--json");
 
 	assert_json_has(item(j, "tensors", 0),
@@ -258,6 +299,67 @@ TEST(a_tensor_is_found_by_the_name_that_its_own_format_gives_it)
 	j = json_run("ckptd.show/1", "show", native_step("alpha", 10), "model/embed.weight",
 		     "--json");
 	assert_json_has(item(j, "tensors", 0), "{'foreign_name':null}");
+}
+
+/* --- which format it is --- */
+
+static const char *format_of(const char *path, const char *option)
+{
+	json_t *j;
+
+	RUN("show", path, "--json", option);
+	if (got.code)
+		return NULL;
+	j = json_kept(json_out("ckptd.show/1"));
+	return string(j, "format");
+}
+
+TEST(the_most_confident_format_is_chosen_and_from_forces_another)
+{
+	const char *both = bare_of("chosen", "alpha", 10), *plain = place("copied");
+
+	assert_string_equal(format_of(both, NULL), "bare");
+	assert_string_equal(format_of(both, "--from=native"), "native");
+	copy_step(native_step("alpha", 10), plain);
+	assert_string_equal(format_of(plain, NULL), "native");
+	/* what the store finds by a step's name is the store's format, whatever lies in it */
+	assert_string_equal(format_of(native_step("alpha", 10), NULL), "native");
+	RUN_IS(2, "show", native_step("alpha", 10), "--from=bare");
+	RUN_IS(2, "show", both, "--from=nothing");
+	assert_says(got.err, "native, bare, twin, lone");
+}
+
+TEST(two_formats_that_fit_equally_are_refused_with_both_names)
+{
+	const char *both = bare_of("torn", "alpha", 10);
+
+	spill(path_of("%s/TWIN", both), "");
+	SHOWN_IS(2, "show", both);
+	assert_says(got.err, "bare and twin");
+	assert_string_equal(format_of(both, "--from=twin"), "twin");
+	RUN_IS(0, "diff", both, both, "--from=bare");
+}
+
+TEST(where_no_format_fits_each_says_what_it_looked_for)
+{
+	const char *empty = place("empty"), *manifest = place("others"), *file = place("file.txt");
+
+	assert_int_equal(mkdir(empty, 0700), 0);
+	assert_int_equal(mkdir(manifest, 0700), 0);
+	spill(path_of("%s/MANIFEST", manifest), "include README.md\n");
+	spill(file, "hello");
+	SHOWN_IS(10, "show", empty);
+	SHOWN_IS(10, "verify", manifest);
+	SHOWN_IS(10, "show", file);
+	RUN_IS(10, "show", file);
+	assert_says(got.err, "no file that begins with lone");
+	assert_silent(got.err, "damaged");
+	RUN_IS(10, "show", path_of("%s/nothing", top));
+	/* a file is one format's, and its answer is the answer */
+	spill(file, "lone file");
+	SHOWN_IS(8, "show", file);
+	/* a job's directory is no checkpoint, and that is said */
+	SHOWN_IS(10, "show", path_of("%s/alpha", work));
 }
 
 static int make_more(void **state)

@@ -2,10 +2,10 @@
 /* test_cli_query.c - what the verbs that only look have in common: every screen fits, every error says
  * the next command, names do no harm, and nothing that could not be read is passed over in silence. */
 #include "tests/lib/cli_rig.h"
-#include "ckpt/cli/map.h"
+#include "ckpt/draw/map.h"
 #include "ckpt/cli/newfile.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/svg.h"
 #include "tests/lib/io_faults.h"
 #include <signal.h>
 

@@ -4,6 +4,7 @@
  * several jobs and on every kind of damage. The program runs in this process through cli_run; the
  * stores are made by the rooms below, from the sample model.
  */
+#include "formats/native/native.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/row.h"
 

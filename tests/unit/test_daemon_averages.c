@@ -286,7 +286,7 @@ static void check_slot(const struct decl *d)
 	assert_int_equal(d->raw_bytes % (2 * MIB), 0);
 	assert_true(d->raw_bytes >= d->average_at + a->bytes + SLOT_SEAL_BYTES);
 	assert_int_equal(averages_slot_bytes(d), d->raw_bytes - d->average_at);
-	assert_ok(native_part_chunks(&a->made, &chunk, &n, &end, NULL));
+	assert_ok(chunk_map_make(&a->made, NATIVE_DATA_OFF, &chunk, &n, &end, NULL));
 	free(chunk);
 	for (uint32_t i = 0; i < a->made.npiece; i++) {
 		const struct table_piece *p = &a->made.piece[i];

@@ -54,7 +54,7 @@ static int watch_span(void *ctx, const struct pass_at *at, const struct walk_spa
 	w->waits--;
 	w->unguarded += at->step > w->guarded;
 	w->torn += s->off < w->next[at->rank] || s->p != at->raw + s->off ||
-		   s->off >> NATIVE_CHUNK_LOG2 != (s->off + s->len - 1) >> NATIVE_CHUNK_LOG2;
+		   s->off >> CHUNK_LOG2 != (s->off + s->len - 1) >> CHUNK_LOG2;
 	if (s->off == 0) {
 		struct hash128 h = at->before ? hash128(at->before, s->len) : (struct hash128){ 0 };
 

@@ -4,6 +4,7 @@
  * while it ran; a slot that the next launch took over is not used as long as it holds a step; and
  * no byte of what it held before comes into a file.
  */
+#include "formats/native/native.h"
 #include "tests/lib/procs.h"
 #include <inttypes.h>
 
@@ -165,14 +166,14 @@ static void no_bytes_of_others(const char *job, uint64_t step)
 
 	for (uint32_t i = 0; i < c->nfile; i++) {
 		const struct format_file *f = &c->file[i];
-		uint64_t bytes = f->nchunk << NATIVE_CHUNK_LOG2;
+		uint64_t bytes = f->nchunk << CHUNK_LOG2;
 		cleanup_free uint8_t *raw = calloc(1, bytes + 1);
 		cleanup_close int fd = openat(dir, f->name, O_RDONLY | O_CLOEXEC);
 
 		assert_true(raw && fd >= 0);
 		for (uint64_t k = 0; k < f->nchunk; k++)
-			assert_int_equal(pread(fd, raw + (k << NATIVE_CHUNK_LOG2),
-					       f->chunk[k].raw_len, (off_t)f->chunk[k].off),
+			assert_int_equal(pread(fd, raw + (k << CHUNK_LOG2), f->chunk[k].raw_len,
+					       (off_t)f->chunk[k].off),
 					 f->chunk[k].raw_len);
 		covered_by(c, i, raw);
 		for (uint64_t at = 0; at < bytes; at++)

@@ -9,7 +9,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/layout/layout.h"
 #include "ckpt/move/damage.h"
-#include "ckpt/move/part_writer.h"
+#include "daemon/part_file.h"
 #include "ckpt/table/operand.h"
 #include "tests/lib/handmade.h"
 #include "tests/unit/test_move_disk.h"
@@ -406,16 +406,16 @@ static void ranks_write(struct ranks *j, struct disk *d)
 
 	info.world = j->world;
 	for (uint32_t r = 0; r < j->world; r++) {
-		const struct move_write how = { .ops = &io_ops_posix,
-						.engine = IO_INLINE,
-						.ret_derived = &j->derived[r] };
-		uint64_t most = move_part_bytes_max(&j->part[r], 0);
+		const struct part_file_opts how = { .ops = &io_ops_posix,
+						    .engine = IO_INLINE,
+						    .ret_derived = &j->derived[r] };
+		uint64_t most = native_part_bytes_max(&j->part[r], 0);
 
 		snprintf(part[r].name, sizeof part[r].name, "w%04u-%08x-%03u.part", r, 1u, 0u);
 		fd = openat(d->fd, part[r].name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 		assert_true(fd >= 0);
 		assert_ok_err(
-			move_write_part(&how, fd, j->raw[r], &j->part[r], &info, r, &part[r], &err),
+			part_file_write(&how, fd, j->raw[r], &j->part[r], &info, r, &part[r], &err),
 			&err);
 		assert_true(part[r].file_bytes <= most);
 		close(fd);
@@ -698,7 +698,7 @@ static int file_new(const char *name)
 static void halves_are_the_whole(struct ranks *j, uint32_t r)
 {
 	struct native_info info = disk_info;
-	struct move_write how = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	struct part_file_opts how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	cleanup_table struct table beside = { 0 };
 	struct native_part part[2];
 	struct ckpt_err err;
@@ -708,14 +708,15 @@ static void halves_are_the_whole(struct ranks *j, uint32_t r)
 
 	info.world = j->world;
 	assert_ok(table_twin(&j->part[r], &beside));
-	assert_ok_err(walk_open(&(struct walk_opts){ 0 }, &j->part[r], r, &how.walk, &err), &err);
-	assert_ok_err(move_write_data(&how, fd[1], j->raw[r], &beside, &info, r, &err), &err);
+	assert_ok_err(walk_open(&(struct walk_opts){ .data_off = NATIVE_DATA_OFF }, &j->part[r], r,
+				&how.walk, &err),
+		      &err);
+	assert_ok_err(part_file_data(&how, fd[1], j->raw[r], &beside, &info, r, &err), &err);
 	assert_ok_err(
-		move_write_part(&how, fd[0], j->raw[r], &j->part[r], &info, r, &part[0], &err),
+		part_file_write(&how, fd[0], j->raw[r], &j->part[r], &info, r, &part[0], &err),
 		&err);
-	assert_ok_err(
-		move_write_rest(&how, fd[1], j->raw[r], &j->part[r], &info, r, &part[1], &err),
-		&err);
+	assert_ok_err(part_file_rest(&how, fd[1], j->raw[r], &j->part[r], &info, r, &part[1], &err),
+		      &err);
 	for (uint32_t i = 0; i < 2; i++) {
 		file[i] = file_read(fd[i], &n[i]);
 		close(fd[i]);

@@ -9,7 +9,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include "ckpt/move/move.h"
+#include "daemon/part_file.h"
 #include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/sample.h"
@@ -239,14 +239,14 @@ static inline void job_write(struct job *j, struct disk *d, const struct disk_ho
 			    O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (how->direct ? O_DIRECT : 0),
 			    0600);
 		assert_true(fd >= 0);
-		assert_ok_err(move_write_part(&(struct move_write){ .ops = how->ops,
-								    .engine = how->engine },
+		assert_ok_err(part_file_write(&(struct part_file_opts){ .ops = how->ops,
+									.engine = how->engine },
 					      fd, j->raw[i], &j->part[i], &info, i, &part[i], &err),
 			      &err);
 		assert_int_equal(fstat(fd, &st), 0);
 		assert_int_equal(st.st_size, part[i].file_bytes);
 		assert_int_equal(st.st_size % 4096, 0);
-		assert_true((uint64_t)st.st_size <= move_part_bytes_max(&j->part[i], 0));
+		assert_true((uint64_t)st.st_size <= native_part_bytes_max(&j->part[i], 0));
 		close(fd);
 	}
 	assert_ok_err(native_manifest(&info, part, j->world, &lineage, &bytes, &len, id, &err),

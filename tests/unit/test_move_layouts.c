@@ -6,6 +6,7 @@
  * The oracle knows what every element is, and nothing of plans.
  */
 #include "ckpt/move/move.h"
+#include "formats/native/native.h"
 #include "tests/unit/test_layout_cases.h"
 #include "tests/lib/row.h"
 

@@ -8,7 +8,7 @@
 #include "tests/lib/without_memory.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/each_pages.h"
-#include "ckpt/move/move.h"
+#include "daemon/part_file.h"
 #include "tests/unit/test_move_partial.h"
 #include "tests/unit/test_move_forged.h"
 #include "tests/lib/memdir.h"
@@ -48,9 +48,9 @@ struct writing {
 static int act_write_part(void *arg, struct ckpt_err *err)
 {
 	struct writing *w = arg;
-	const struct move_write how = { .ops = &ops, .engine = IO_INLINE };
+	const struct part_file_opts how = { .ops = &ops, .engine = IO_INLINE };
 
-	return move_write_part(&how, memdir_io_open(&dir, 0, "out", 0, 0), w->raw, &w->t, &w->info,
+	return part_file_write(&how, memdir_io_open(&dir, 0, "out", 0, 0), w->raw, &w->t, &w->info,
 			       0, &w->part, err);
 }
 
@@ -65,10 +65,10 @@ TEST(a_part_is_written_or_there_is_no_memory)
 	assert_int_equal(sample_make("fsdp=1", 0, opts.seed, opts.scale, &one), 0);
 	assert_int_equal(native_part_table(&one.decl, 0, &w.t, NULL, NULL), 0);
 	w.raw = aligned_alloc(4096, align_up(w.t.place[0].bytes, 4096));
-	room = calloc(1, move_part_bytes_max(&w.t, 0));
+	room = calloc(1, native_part_bytes_max(&w.t, 0));
 	assert_true(w.raw && room);
 	memset(w.raw, 0, align_up(w.t.place[0].bytes, 4096));
-	(void)memdir_add(&dir, "out", room, move_part_bytes_max(&w.t, 0));
+	(void)memdir_add(&dir, "out", room, native_part_bytes_max(&w.t, 0));
 	without_memory(2, "write_part", act_write_part, &w);
 	memdir_remove(&dir, "out");
 	free(room);

@@ -4,12 +4,12 @@
  * from has held other bytes before.
  */
 #include <sys/mman.h>
-#include "ckpt/move/part_writer.h"
+#include "ckpt/move/chunk_stream.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define CHUNKS 12 /* of two buffers, in turn */
-#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES ((uint64_t)1 << CHUNK_LOG2)
 
 /* One tensor of bytes in each chunk, none a multiple of anything, each shorter than the one before. */
 static void part_table(struct table *t)
@@ -39,37 +39,37 @@ static void part_table(struct table *t)
 /* halves: each chunk comes in two pieces. */
 static void written(bool halves)
 {
-	const struct native_info info = {
-		.job = "padding", .step = 1, .generation = 1, .world = 1
-	};
-	const struct part_io_opts o = { .ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2 };
+	const struct chunk_queue_opts o = { .ops = &io_ops_posix,
+					    .engine = IO_INLINE,
+					    .nbuffer = 2 };
 	uint8_t *raw = aligned_alloc(4096, CHUNK_BYTES), *file = malloc(2 * CHUNK_BYTES);
 	int fd = memfd_create("part", MFD_CLOEXEC);
-	struct native_part part = { .rank = 0 };
+	struct chunk_written done;
 	struct table t = { 0 };
-	struct part_writer *w;
+	struct chunk_stream *w;
 	struct ckpt_err err;
-	struct part_io *io;
+	struct chunk_queue *io;
 	struct chunk *chunk;
 	uint64_t n, end;
 
 	assert_true(raw && file && fd >= 0);
 	memset(raw, 0xa5, CHUNK_BYTES);
 	part_table(&t);
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &end, &err), 0);
+	assert_int_equal(chunk_map_make(&t, CHUNK_ALIGN, &chunk, &n, &end, &err), 0);
 	assert_int_equal(n, CHUNKS);
-	assert_int_equal(part_io_open(&o, &io, &err), 0);
-	assert_int_equal(part_writer_open(io, fd, &t, &info, 0, NULL, &w, &err), 0);
+	assert_int_equal(chunk_queue_open(&o, &io, &err), 0);
+	assert_int_equal(chunk_stream_open(io, fd, &t, CHUNK_ALIGN, 0, NULL, &w, &err), 0);
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t cut = halves ? 1000 : 0;
 
-		if (cut && part_write(w, i * CHUNK_BYTES, raw, cut, &err))
+		if (cut && chunk_stream_write(w, i * CHUNK_BYTES, raw, cut, &err))
 			fail_msg("%s", err.msg);
-		assert_ok_err(
-			part_write(w, i * CHUNK_BYTES + cut, raw, chunk[i].raw_len - cut, &err),
-			&err);
+		assert_ok_err(chunk_stream_write(w, i * CHUNK_BYTES + cut, raw,
+						 chunk[i].raw_len - cut, &err),
+			      &err);
 	}
-	assert_int_equal(part_writer_finish(w, &part, &err), 0);
+	assert_int_equal(chunk_stream_end(w, &done, &err), 0);
+	assert_true(done.nchunk == n && done.data_end == end);
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t stop = i + 1 < n ? chunk[i + 1].off : end, len = stop - chunk[i].off;
 
@@ -82,8 +82,8 @@ static void written(bool halves)
 					 (unsigned long long)(k - chunk[i].raw_len),
 					 (unsigned long long)i);
 	}
-	part_writer_close(w);
-	part_io_close(io);
+	chunk_stream_close(w);
+	chunk_queue_close(io);
 	free(chunk);
 	table_free(&t);
 	free(raw);

@@ -1,14 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_part.c - parts written from bytes that come in any cuts are those that move_write_part
+ * test_move_part.c - parts written from bytes that come in any cuts are those that part_file_write
  * makes of the same state; several at a time in few buffers; left and continued anywhere; and no
  * error goes unheard.
  */
 #include "tests/unit/test_move_disk.h"
-#include "ckpt/move/part_writer.h"
+#include "daemon/part_file.h"
 #include "tests/lib/io_faults.h"
 
 #define SEED UINT64_C(0x91)
+
+/* A stream with what surrounds it in a part: header, sections and trailer. */
+struct part_writer {
+	struct chunk_stream *stream;
+	struct chunk_queue *io;
+	int fd;
+	struct table *t;
+	const struct native_info *info;
+	uint32_t rank;
+};
+
+static void part_writer_close(struct part_writer *w)
+{
+	if (w)
+		chunk_stream_close(w->stream);
+	free(w);
+}
+
+static int part_writer_open(struct chunk_queue *io, int fd, struct table *t,
+			    const struct native_info *info, uint32_t rank,
+			    const struct chunk_state *from, struct part_writer **ret,
+			    struct ckpt_err *e)
+{
+	struct part_writer *w = calloc(1, sizeof *w);
+	struct ck_head *head = calloc(1, sizeof *head);
+	int rc;
+
+	assert_true(w && head);
+	*w = (struct part_writer)ROW(.io = io, .fd = fd, .t = t, .info = info, .rank = rank);
+	rc = chunk_stream_open(io, fd, t, NATIVE_DATA_OFF, rank, from, &w->stream, e);
+	native_part_head(info, rank, head);
+	if (!rc)
+		rc = chunk_queue_put(io, fd, rank, head, sizeof *head, 0, e);
+	free(head);
+	if (rc)
+		part_writer_close(w);
+	else
+		*ret = w;
+	return rc;
+}
+
+static int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
+		      struct ckpt_err *e)
+{
+	return chunk_stream_write(w->stream, off, p, len, e);
+}
+
+static int part_writer_save(struct part_writer *w, struct chunk_state *ret, struct ckpt_err *e)
+{
+	return chunk_stream_save(w->stream, ret, e);
+}
+
+static int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *e)
+{
+	struct chunk_written done;
+	void *tail = NULL;
+	uint64_t len;
+	int rc = chunk_stream_end(w->stream, &done, e);
+
+	if (!rc)
+		rc = native_part_tail(w->info, w->rank, w->t, done.chunk, done.nchunk,
+				      done.data_end, &tail, &len, &ret->root, e);
+	if (!rc)
+		rc = chunk_queue_put(w->io, w->fd, w->rank, tail, len, done.data_end, e);
+	free(tail);
+	if (rc)
+		return rc;
+	ret->rank = w->rank;
+	ret->kind = PART_MAIN;
+	ret->group = 0;
+	ret->step = w->info->step;
+	ret->generation = w->info->generation;
+	native_part_uuid(w->info, w->rank, ret->uuid);
+	ret->file_bytes = done.data_end + len;
+	ret->raw_bytes = w->t->place[0].bytes;
+	ret->table = w->t;
+	return 0;
+}
 
 static uint8_t *file_bytes(struct disk *d, const char *name, uint64_t *ret_len)
 {
@@ -99,7 +177,7 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 	struct table *t = &j->part[rank];
 	struct native_info info = disk_info;
 	struct part_writer *w;
-	struct part_io *io;
+	struct chunk_queue *io;
 	struct feed f;
 	uint8_t *mem = aligned_alloc(4096, 4 << 20);
 	int fd = again_open(a, name, O_CREAT | O_EXCL);
@@ -111,8 +189,8 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		t->piece[i].fp = 0x1234;
 	}
 	assert_ok_err(
-		part_io_open(
-			&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
+		chunk_queue_open(
+			&(struct chunk_queue_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
 			&io, &err),
 		&err);
 	assert_ok_err(part_writer_open(io, fd, t, &info, rank, NULL, &w, &err), &err);
@@ -122,12 +200,12 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 
 		memcpy(mem + at, j->raw[rank] + off, len);
 		assert_int_equal(part_write(w, off, mem + at, len, &err), 0);
-		assert_int_equal(part_io_drain(io, &err), 0);
+		assert_int_equal(chunk_queue_drain(io, &err), 0);
 		memset(mem + at, 0xdd, len);
 	}
 	assert_ok_err(part_writer_finish(w, ret, &err), &err);
 	part_writer_close(w);
-	part_io_close(io);
+	chunk_queue_close(io);
 	for (uint32_t i = 0; i < t->npiece; i++)
 		assert_int_equal(t->piece[i].fp, fp[i]);
 	free(f.piece);
@@ -194,7 +272,7 @@ TEST(test_a_part_is_continued_where_it_was_left)
 	info.world = j.world;
 	for (uint32_t r = 0; r < j.world; r++) {
 		struct again a = { &D, &io_ops_posix, IO_THREADS, r % 2, 0 };
-		struct part_state s = { 0 };
+		struct chunk_state s = { 0 };
 		struct chunk *sum = NULL;
 		struct table *t = &j.part[r];
 		int fd = again_open(&a, "again", O_CREAT | O_EXCL);
@@ -206,12 +284,12 @@ TEST(test_a_part_is_continued_where_it_was_left)
 		feed_make(&f, t, j.raw[r]);
 		for (rounds = 0; more; rounds++) {
 			struct part_writer *w;
-			struct part_io *io;
+			struct chunk_queue *io;
 
-			assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-									 .engine = IO_THREADS,
-									 .nbuffer = 2),
-					       &io, &err));
+			assert_ok(chunk_queue_open(
+				&(struct chunk_queue_opts)ROW(.ops = &io_ops_posix,
+							      .engine = IO_THREADS, .nbuffer = 2),
+				&io, &err));
 			assert_ok_err(
 				part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err),
 				&err);
@@ -234,7 +312,7 @@ TEST(test_a_part_is_continued_where_it_was_left)
 				fail_msg("%s", err.msg);
 			}
 			part_writer_close(w);
-			part_io_close(io);
+			chunk_queue_close(io);
 		}
 		assert_true(rounds > 2);
 		files_equal(&D, part_name(r), "again");
@@ -249,9 +327,9 @@ TEST(test_a_part_is_continued_where_it_was_left)
 TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 {
 	struct native_info info = disk_info;
-	struct part_state s, bad;
+	struct chunk_state s, bad;
 	struct part_writer *w, *x;
-	struct part_io *io;
+	struct chunk_queue *io;
 	struct table *t;
 	struct job j;
 	uint8_t b;
@@ -262,9 +340,9 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	info.world = j.world;
 	t = &j.part[0];
 	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_ok(part_io_open(
-		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 4),
-		&io, &err));
+	assert_ok(chunk_queue_open(&(struct chunk_queue_opts)ROW(.ops = &io_ops_posix,
+								 .engine = IO_INLINE, .nbuffer = 4),
+				   &io, &err));
 	assert_int_equal(part_writer_open(io, fd, t, &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 0, j.raw[0], 100, &err), 0);
 	assert_int_equal(part_writer_save(w, &s, &err), 0);
@@ -284,7 +362,7 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	assert_int_equal(ftruncate(fd, 4096), 0);
 	assert_int_equal(part_writer_open(io, fd, t, &info, 0, &s, &x, &err), -EBADMSG);
 	part_writer_close(w);
-	part_io_close(io);
+	chunk_queue_close(io);
 	close(fd);
 	job_free(&j);
 }
@@ -294,7 +372,7 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	struct native_info info = disk_info;
 	struct native_part part;
 	struct part_writer *w;
-	struct part_io *io;
+	struct chunk_queue *io;
 	struct job j;
 	int fd;
 
@@ -302,16 +380,16 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_ok(part_io_open(
-		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2),
-		&io, &err));
+	assert_ok(chunk_queue_open(&(struct chunk_queue_opts)ROW(.ops = &io_ops_posix,
+								 .engine = IO_INLINE, .nbuffer = 2),
+				   &io, &err));
 	assert_int_equal(part_writer_open(io, fd, &j.part[0], &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), -EINVAL);
 	assert_int_equal(part_write(w, 2 << 20, j.raw[0], 64, &err), -EINVAL);
 	assert_int_equal(part_writer_finish(w, &part, &err), -EINVAL);
 	part_writer_close(w);
-	part_io_close(io);
+	chunk_queue_close(io);
 	close(fd);
 	job_free(&j);
 }
@@ -333,9 +411,9 @@ TEST(test_every_failing_write_is_told)
 		err = (struct ckpt_err){ 0 };
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, n % 2);
-		e = move_write_part(
-			&(struct move_write){ .ops = &faults.ops,
-					      .engine = n % 3 ? IO_INLINE : IO_THREADS },
+		e = part_file_write(
+			&(struct part_file_opts){ .ops = &faults.ops,
+						  .engine = n % 3 ? IO_INLINE : IO_THREADS },
 			fd, j.raw[0], &j.part[0], &info, 0, &part, &err);
 		close(fd);
 		if (!io_faults_hit(&faults)) {
@@ -414,15 +492,15 @@ static void made_write(struct made *m, const char *name, struct native_part *ret
 {
 	int fd = made_file(m, name);
 
-	assert_ok_err(
-		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
-				fd, m->raw, &m->t, &alone, 0, ret, &err),
-		&err);
+	assert_ok_err(part_file_write(
+			      &(struct part_file_opts){ .ops = &io_ops_posix, .engine = IO_INLINE },
+			      fd, m->raw, &m->t, &alone, 0, ret, &err),
+		      &err);
 	close(fd);
 }
 
 struct opened {
-	struct part_io *io;
+	struct chunk_queue *io;
 	struct part_writer *w;
 	int fd;
 };
@@ -431,10 +509,10 @@ static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
 			const struct io_ops *ops, struct opened *ret)
 {
 	ret->fd = made_file(m, name);
-	assert_ok_err(part_io_open(&(struct part_io_opts){ .ops = ops,
-							   .engine = IO_INLINE,
-							   .nbuffer = nbuffer },
-				   &ret->io, &err),
+	assert_ok_err(chunk_queue_open(&(struct chunk_queue_opts){ .ops = ops,
+								   .engine = IO_INLINE,
+								   .nbuffer = nbuffer },
+				       &ret->io, &err),
 		      &err);
 	assert_ok_err(part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err),
 		      &err);
@@ -443,14 +521,14 @@ static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
 static void writer_free(struct opened *o)
 {
 	part_writer_close(o->w);
-	part_io_close(o->io);
+	chunk_queue_close(o->io);
 	close(o->fd);
 }
 
 /* More writes than may be under way, and none of them large: the queue is emptied on the way. */
 TEST(test_more_writes_than_the_queue_holds_are_one_file)
 {
-	enum { N = 2 * PART_DEPTH };
+	enum { N = 2 * CHUNK_QUEUE_DEPTH };
 	struct native_part part, again;
 	struct opened o;
 	struct made m;
@@ -523,9 +601,9 @@ TEST(test_many_chunks_in_one_call_are_the_same_file)
 		assert_int_equal(e, io_faults_hit(&faults) ? -ENOSPC : 0);
 		if (e) {
 			struct part_writer *more;
-			struct part_state s;
+			struct chunk_state s;
 
-			assert_int_equal(part_io_drain(o.io, &err), -ENOSPC);
+			assert_int_equal(chunk_queue_drain(o.io, &err), -ENOSPC);
 			assert_non_null(strstr(err.msg, "cannot write"));
 			assert_int_equal(part_writer_save(o.w, &s, &err), -ENOSPC);
 			assert_int_equal(
@@ -556,7 +634,7 @@ TEST(test_a_long_description_is_written_or_told)
 	fd = openat(m.d.fd, "x", O_RDONLY);
 	assert_int_equal(fstat(fd, &st), 0);
 	close(fd);
-	assert_true((uint64_t)st.st_size > m.t.place[0].bytes + 3 * PART_BUFFER / 2);
+	assert_true((uint64_t)st.st_size > m.t.place[0].bytes + 3 * CHUNK_BUFFER / 2);
 	for (n = 1;; n++) {
 		struct io_faults faults;
 		int e;
@@ -565,8 +643,9 @@ TEST(test_a_long_description_is_written_or_told)
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -EIO, false);
 		fd = made_file(&m, "again");
-		e = move_write_part(&(struct move_write){ .ops = &faults.ops, .engine = IO_INLINE },
-				    fd, m.raw, &m.t, &alone, 0, &part, &err);
+		e = part_file_write(
+			&(struct part_file_opts){ .ops = &faults.ops, .engine = IO_INLINE }, fd,
+			m.raw, &m.t, &alone, 0, &part, &err);
 		close(fd);
 		if (!io_faults_hit(&faults)) {
 			assert_int_equal(e, 0);
@@ -665,11 +744,11 @@ TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 
 	made_make(&m, 2, 5000, false);
 	fd = made_file(&m, "x");
-	assert_int_equal(
-		move_write_part(&(struct move_write)ROW(.ops = &io_ops_posix, .engine = IO_INLINE,
-							.tick = stop, .arg = &told),
-				fd, m.raw, &m.t, &alone, 0, &part, &err),
-		-ECANCELED);
+	assert_int_equal(part_file_write(&(struct part_file_opts)ROW(.ops = &io_ops_posix,
+								     .engine = IO_INLINE,
+								     .tick = stop, .arg = &told),
+					 fd, m.raw, &m.t, &alone, 0, &part, &err),
+			 -ECANCELED);
 	assert_non_null(strstr(err.msg, "given up"));
 	assert_true(told >= 10000);
 	close(fd);
@@ -697,7 +776,7 @@ TEST(test_of_two_errors_the_first_is_told)
 		const struct walk_pass tap[2] = { { .span = tap_fail },
 						  { .span = tap_count, .ctx = &seen } };
 		struct io_faults faults;
-		struct part_io *io;
+		struct chunk_queue *io;
 		struct part_writer *w;
 		struct made m;
 		int fd, e = 0;
@@ -707,10 +786,10 @@ TEST(test_of_two_errors_the_first_is_told)
 		fd = made_file(&m, "x");
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
-		assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
-								 .engine = IO_INLINE, .nbuffer = 2,
-								 .pass = tap, .npass = 2),
-				       &io, &err));
+		assert_ok(chunk_queue_open(
+			&(struct chunk_queue_opts)ROW(.ops = &faults.ops, .engine = IO_INLINE,
+						      .nbuffer = 2, .pass = tap, .npass = 2),
+			&io, &err));
 		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
 		for (uint32_t i = 0; i < 3 && !e; i++)
 			e = part_write(w, i * MIB, m.raw + i * MIB, 5, &err);
@@ -718,7 +797,7 @@ TEST(test_of_two_errors_the_first_is_told)
 		assert_non_null(strstr(err.msg, fails ? "cannot write" : "on the way failed"));
 		assert_int_equal(seen, 2); /* what came behind the failing one was not asked */
 		part_writer_close(w);
-		part_io_close(io);
+		chunk_queue_close(io);
 		close(fd);
 		made_free(&m);
 	}
@@ -727,7 +806,7 @@ TEST(test_of_two_errors_the_first_is_told)
 TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 {
 	struct native_part part;
-	struct part_state s, bad;
+	struct chunk_state s, bad;
 	struct part_writer *w;
 	struct io_faults faults;
 	struct opened o;

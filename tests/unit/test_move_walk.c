@@ -5,7 +5,7 @@
  * reach the disk in few large writes.
  */
 #include "tests/unit/test_move_disk.h"
-#include "ckpt/move/part_writer.h"
+#include "daemon/part_file.h"
 #include "tests/lib/io_faults.h"
 #include <stdatomic.h>
 
@@ -26,9 +26,9 @@ static int watch_span(void *ctx, const struct walk_span *s)
 	uint64_t end = s->off + s->len;
 
 	w->wrong |= s->off < w->next || s->off % WALK_SPAN_BYTES || !s->len ||
-		    s->len > WALK_SPAN_BYTES ||
-		    s->off >> NATIVE_CHUNK_LOG2 != (end - 1) >> NATIVE_CHUNK_LOG2 || s->t != w->t ||
-		    s->rank != w->rank || memcmp(s->p, w->raw + s->off, s->len) != 0;
+		    s->len > WALK_SPAN_BYTES || s->off >> CHUNK_LOG2 != (end - 1) >> CHUNK_LOG2 ||
+		    s->t != w->t || s->rank != w->rank ||
+		    memcmp(s->p, w->raw + s->off, s->len) != 0;
 	/* what was left out since the last span holds no piece */
 	for (uint32_t i = 0; s->off > w->next && i < w->t->npiece; i++)
 		w->wrong |= w->t->piece[i].off + w->t->piece[i].len > w->next &&
@@ -48,8 +48,8 @@ static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct
 
 	assert_true(fd >= 0);
 	info.world = j->world;
-	e = move_write_part(
-		&(struct move_write){
+	e = part_file_write(
+		&(struct part_file_opts){
 			.ops = how->ops, .engine = how->engine, .pass = tap, .npass = ntap },
 		fd, j->raw[rank], &j->part[rank], &info, rank, ret, &err);
 	close(fd);
@@ -76,7 +76,9 @@ TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 
 			w[1] = w[0];
 			assert_ok_err(write_with(&D, &j, r, &how, tap, 2, &part), &err);
-			assert_int_equal(native_part_chunks(&j.part[r], &chunk, &n, &end, &err), 0);
+			assert_int_equal(
+				chunk_map_make(&j.part[r], NATIVE_DATA_OFF, &chunk, &n, &end, &err),
+				0);
 			for (uint64_t i = 0; i < n; i++) {
 				bytes += chunk[i].raw_len;
 				whole += chunk[i].raw_len > 0;
@@ -141,7 +143,9 @@ static int told_chunk(void *arg, uint64_t i, const uint8_t *p)
 static void walked_open(struct job *j, uint32_t rank, const struct walk_pass *pass,
 			uint32_t nhelper, struct walk **ret)
 {
-	const struct walk_opts o = { .pass = pass, .npass = pass != NULL, .nhelper = nhelper };
+	const struct walk_opts o = {
+		.pass = pass, .npass = pass != NULL, .nhelper = nhelper, .data_off = NATIVE_DATA_OFF
+	};
 
 	assert_ok_err(walk_open(&o, &j->part[rank], rank, ret, &err), &err);
 }
@@ -241,9 +245,9 @@ TEST(a_part_that_is_written_anew_is_the_same_and_is_walked_once)
 			fd = openat(D.fd, "again.part", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
 				    0600);
 			assert_true(fd >= 0);
-			e = move_write_part(&(struct move_write){ .ops = &faults.ops,
-								  .engine = IO_INLINE,
-								  .walk = walk },
+			e = part_file_write(&(struct part_file_opts){ .ops = &faults.ops,
+								      .engine = IO_INLINE,
+								      .walk = walk },
 					    fd, j.raw[0], &j.part[0], &info, 0, &part, &err);
 			if (e == 0)
 				break;
@@ -261,7 +265,7 @@ TEST(a_part_that_is_written_anew_is_the_same_and_is_walked_once)
 		/* And from sums that were made before: no pass sees it. */
 		if (fails == 0) {
 			struct watch unseen = { .t = &j.part[0], .raw = j.raw[0] };
-			struct walk_opts o = { .resumed = true };
+			struct walk_opts o = { .resumed = true, .data_off = NATIVE_DATA_OFF };
 			cleanup_free struct chunk *sum = NULL;
 
 			walked_open(&j, 0, NULL, 0, &walk);
@@ -276,12 +280,12 @@ TEST(a_part_that_is_written_anew_is_the_same_and_is_walked_once)
 			assert_ok_err(walk_open(&o, &j.part[0], 0, &walk, &err), &err);
 			fd = openat(D.fd, "again.part", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
 				    0600);
-			assert_ok_err(move_write_part(&(struct move_write){ .ops = &io_ops_posix,
-									    .engine = IO_INLINE,
-									    .walk = walk },
-						      fd, j.raw[0], &j.part[0], &info, 0, &part,
-						      &err),
-				      &err);
+			assert_ok_err(
+				part_file_write(&(struct part_file_opts){ .ops = &io_ops_posix,
+									  .engine = IO_INLINE,
+									  .walk = walk },
+						fd, j.raw[0], &j.part[0], &info, 0, &part, &err),
+				&err);
 			assert_int_equal(unseen.spans, 0);
 			assert_int_equal(file_sum(fd), want);
 			close(fd);
@@ -396,7 +400,7 @@ static void padding_check(int fd, const struct table *t)
 	struct chunk *chunk;
 	uint64_t n, end;
 
-	assert_int_equal(native_part_chunks(t, &chunk, &n, &end, NULL), 0);
+	assert_int_equal(chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &n, &end, NULL), 0);
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t pad = align_up(chunk[i].raw_len, 4096) - chunk[i].raw_len;
 		uint8_t b[4096];
@@ -434,10 +438,10 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 		assert_non_null(raw);
 		memset(raw, 7, raw_bytes);
 		info.world = 1;
-		assert_ok_err(
-			move_write_part(&(struct move_write){ .ops = &c.ops, .engine = IO_INLINE },
-					fd, raw, &t, &info, 0, &part, &err),
-			&err);
+		assert_ok_err(part_file_write(&(struct part_file_opts){ .ops = &c.ops,
+									.engine = IO_INLINE },
+					      fd, raw, &t, &info, 0, &part, &err),
+			      &err);
 		/* Header, trailer, blocks; and each tensor that has blocks of its own ends with one
 		 * that is not whole, and with what is left of a chunk. */
 		for (uint32_t k = 0; k < t.npiece; k++) {

@@ -102,8 +102,8 @@ static int part_file(struct disk *d, struct job *j, uint32_t rank, const struct 
 
 	assert_true(fd >= 0);
 	info.world = j->world;
-	e = move_write_part(
-		&(struct move_write){
+	e = part_file_write(
+		&(struct part_file_opts){
 			.ops = how->ops, .engine = how->engine, .tick = tick, .arg = arg },
 		fd, j->raw[rank], &j->part[rank], &info, rank, ret_part, err);
 	close(fd);
@@ -140,7 +140,8 @@ TEST(the_file_holds_the_pieces_their_sums_and_otherwise_zeros)
 		assert_int_equal(part.raw_bytes, t->place[0].bytes);
 		assert_int_equal(part.rank, r);
 		assert_ptr_equal(part.table, t);
-		assert_int_equal(native_part_chunks(t, &chunk, &nchunk, &data_end, &err), 0);
+		assert_int_equal(
+			chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, &err), 0);
 		for (uint64_t i = 0; i < nchunk; i++) {
 			if (!chunk[i].raw_len)
 				continue;
@@ -275,7 +276,8 @@ TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 
 	job_make(&j, "fsdp=2", seed, EVERY == 1 ? 9 : 4);
 	job_stage(&j, 4, 0);
-	assert_int_equal(native_part_chunks(&j.part[0], &chunk, &nchunk, &data_end, &err), 0);
+	assert_int_equal(
+		chunk_map_make(&j.part[0], NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, &err), 0);
 	free(chunk);
 	assert_int_equal(part_file(&D, &j, 0, &how, on_tick, &t, NULL, &part, &err), 0);
 	assert_int_equal(t.bytes, data_end - 4096);
@@ -325,7 +327,7 @@ TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 		job_make(&j, mesh[i], seed, 2);
 		job_stage(&j, 4, 0);
 		for (uint32_t r = 0; r < j.world; r++) {
-			uint64_t most = move_part_bytes_max(&j.part[r], 0);
+			uint64_t most = native_part_bytes_max(&j.part[r], 0);
 
 			assert_ok_err(part_file(&D, &j, r, &how, NULL, NULL, NULL, &part, &err),
 				      &err);

@@ -378,13 +378,13 @@ static void tiny_part(struct memdir *d, struct native_info *info, const struct n
 		p->fp = memdir_fingerprint(t, p, bytes);
 		p->fp_known = true;
 	}
-	assert_int_equal(native_part_chunks(t, &chunk, &n, &data_end, NULL), 0);
+	assert_int_equal(chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &n, &data_end, NULL), 0);
 	native_part_head(info, 0, &head);
 	file = calloc(1, data_end);
 	assert_non_null(file);
 	memcpy(file, &head, sizeof head);
 	for (uint64_t i = 0; i < n; i++) {
-		const uint8_t *at = raw + (i << NATIVE_CHUNK_LOG2);
+		const uint8_t *at = raw + (i << CHUNK_LOG2);
 
 		if (!chunk[i].raw_len)
 			continue;

@@ -11,7 +11,9 @@
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/handmade.h"
+#include "tests/lib/sheet_files.h"
 #include "tests/lib/unit.h"
+#include "ckpt/table/target.h"
 
 #define WORLD 3
 
@@ -192,7 +194,7 @@ static int act_part_chunks(void *arg, struct ckpt_err *err)
 	struct writing *w = arg;
 	struct chunk *chunk = NULL;
 	uint64_t n, end;
-	int r = native_part_chunks(&w->t[0], &chunk, &n, &end, err);
+	int r = chunk_map_make(&w->t[0], NATIVE_DATA_OFF, &chunk, &n, &end, err);
 
 	if (r == 0) {
 		assert_int_equal(n, w->nchunk);
@@ -307,7 +309,9 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 		assert_ok(table_merge(&w.all, &w.t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL));
 	}
 	assert_int_equal(table_seal(&w.all, NULL), 0);
-	assert_int_equal(native_part_chunks(&w.t[0], &w.chunk, &w.nchunk, &w.data_end, NULL), 0);
+	assert_int_equal(
+		chunk_map_make(&w.t[0], NATIVE_DATA_OFF, &w.chunk, &w.nchunk, &w.data_end, NULL),
+		0);
 	without_memory(3, "part_chunks", act_part_chunks, &w);
 	without_memory(3, "part_tail", act_part_tail, &w);
 	assert_ok(native_manifest(&w.info, w.part, WORLD, &w.line, &w.want, &w.want_len, id, NULL));
@@ -366,7 +370,7 @@ static int act_several_tail(void *arg, struct ckpt_err *err)
 	struct chunk *chunk;
 	uint64_t n, end, len;
 	void *bytes = NULL;
-	int r = native_part_chunks(&several.table[2], &chunk, &n, &end, err);
+	int r = chunk_map_make(&several.table[2], NATIVE_DATA_OFF, &chunk, &n, &end, err);
 
 	(void)arg;
 	if (r)
@@ -451,3 +455,78 @@ TEST(parts_of_each_kind_are_read_and_made_or_there_is_no_memory)
 }
 
 UNIT(.group_setup = setup, .group_teardown = teardown);
+
+/* --- sheets --- */
+
+struct sheeting {
+	struct table target;
+	struct format_want want;
+	struct sheet *s;
+	struct sheet_done done[WORLD + 1];
+	uint32_t run;
+};
+
+static int act_sheet(void *arg, struct ckpt_err *err)
+{
+	struct sheeting *x = arg;
+	struct sheet *s;
+	int r = format_native.sheet(&x->target, &x->want, &s, NULL, err);
+
+	assert_int_equal(r < 0, s == NULL);
+	sheet_free(s);
+	return r;
+}
+
+static int act_fill(void *arg, struct ckpt_err *err)
+{
+	struct sheeting *x = arg;
+	const struct sheet_state written = { .file = x->done };
+	struct arena a = { 0 };
+	struct hash128 seal;
+	const void *p;
+	uint64_t len;
+	int r = format_native.fill(x->s, x->run, &written, &a, &p, &len, &seal, err);
+
+	arena_free(&a);
+	return r;
+}
+
+static bool sheet_bytes(void *arg, const struct table *t, const struct table_piece *p, uint8_t *ret)
+{
+	(void)arg;
+	sample_piece(opts.seed, t, p, opts.step, ret);
+	return true;
+}
+
+TEST(a_sheet_and_its_runs_are_made_or_there_is_no_memory)
+{
+	struct sheeting x = ROW(.want = ROW(.tool = "test"));
+	struct source_dir d = memdir_source(&dir);
+	struct checkpoint *c, *is;
+	struct memdir out = { .n = 0 };
+	struct ckpt_err err;
+
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &d }, &c, &err), &err);
+	assert_ok_err(target_make(&c->table, "fsdp=3", NULL, 0, &x.target, NULL, NULL, &err), &err);
+	x.want.facts = c;
+	without_memory(3, "sheet", act_sheet, &x);
+	assert_ok_err(format_native.sheet(&x.target, &x.want, &x.s, NULL, &err), &err);
+	assert_ok_err(sheet_files_write(x.s, sheet_bytes, NULL, &out, NULL, &err), &err);
+	d = memdir_source(&out);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &d }, &is, &err), &err);
+	for (uint32_t i = 0; i < WORLD; i++)
+		x.done[i] = (struct sheet_done)ROW(.bytes = is->file[i].file_bytes,
+						   .data_end = is->file[i].data_end,
+						   .nchunk = is->file[i].nchunk,
+						   .chunk = is->file[i].chunk);
+	without_memory(3, "head of a part", act_fill, &x);
+	x.run = 1;
+	without_memory(3, "end of a part", act_fill, &x);
+	x.run = 2 * WORLD;
+	without_memory(3, "MANIFEST of a sheet", act_fill, &x);
+	sheet_free(x.s);
+	table_free(&x.target);
+	memdir_clear(&out);
+	checkpoint_free(is);
+	checkpoint_free(c);
+}

@@ -82,7 +82,7 @@ static void check_raw_space(const struct table *t, uint32_t rank)
 		}
 	}
 	assert_int_equal(t->place[0].bytes, end);
-	assert_int_equal(native_part_chunks(t, &chunk, &nchunk, &data_end, NULL), 0);
+	assert_int_equal(chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &nchunk, &data_end, NULL), 0);
 	assert_int_equal(nchunk, div_up(end, MIB));
 	for (uint64_t c = 0; c < nchunk; c++) {
 		uint64_t last = c * MIB;
@@ -517,14 +517,14 @@ TEST(a_raw_space_in_which_chunks_make_no_sense_has_none)
 	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
 	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
 	t.place[0].bytes = NATIVE_PART_BYTES_MAX + 1;
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &data_end, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "a raw space of 1099511627777 bytes"));
 	t.place[0].bytes = UINT64_MAX;
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &data_end, &err), -EPROTO);
 	table_free(&t);
 	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
 	t.piece[1].off = t.piece[0].off + 1;
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &data_end, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "overlap at byte"));
 	/* The first piece of the next dtype, which starts a chunk, in the last chunk of the one
 	 * before. */
@@ -537,7 +537,7 @@ TEST(a_raw_space_in_which_chunks_make_no_sense_has_none)
 			t.piece[i].off -= 64;
 			break;
 		}
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &data_end, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, " has elements of "));
 	table_free(&t);
 	sample_free(&s);
@@ -556,7 +556,7 @@ TEST(a_part_is_not_written_with_chunks_that_lie_elsewhere)
 
 	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
 	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, NULL), 0);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &data_end, NULL), 0);
 	assert_true(n > 3);
 	assert_int_equal(
 		native_part_tail(&info, 0, &t, chunk, n - 1, data_end, &bytes, &len, &root, &err),

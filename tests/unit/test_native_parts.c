@@ -642,7 +642,7 @@ TEST(twins_of_many_boxes_are_found_at_once)
 	}
 	assert_int_equal(table_seal(&t, NULL), 0);
 	begin = seconds();
-	assert_int_equal(native_twins(&t, twin), 0);
+	assert_int_equal(table_twins(&t, twin), 0);
 	if (seconds() - begin > 5)
 		fail_msg("%.1f s", seconds() - begin);
 	for (uint32_t i = 0; i < 2 * N; i++) {

@@ -206,7 +206,7 @@ static inline void made_part(struct memdir *d, const struct native_info *info, u
 				       .raw_bytes = t->place[0].bytes, .table = t);
 	native_part_uuid(info, rank, ret->uuid);
 	snprintf(ret->name, sizeof ret->name, "w%04u-00000005-000.part", rank);
-	assert_ok_err(native_part_chunks(t, &chunk, &n, &data_end, &err), &err);
+	assert_ok_err(chunk_map_make(t, NATIVE_DATA_OFF, &chunk, &n, &data_end, &err), &err);
 	assert_ok_err(
 		native_part_tail(info, rank, t, chunk, n, data_end, &tail, &len, &ret->root, &err),
 		&err);

@@ -553,7 +553,7 @@ TEST(nonsense_is_not_written)
 	line.tool = NULL; /* may be left out */
 	assert_int_equal(native_manifest(&info, &p, 1, &line, &bytes, &len, id, &err), 0);
 	free(TAKE(bytes));
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &end, &err), 0);
+	assert_int_equal(chunk_map_make(&t, NATIVE_DATA_OFF, &chunk, &n, &end, &err), 0);
 #define NO_TAIL()                                                                                  \
 	assert_int_equal(native_part_tail(&info, 0, &t, chunk, n, end, &bytes, &len, &root, &err), \
 			 -EINVAL)

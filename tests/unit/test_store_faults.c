@@ -128,10 +128,10 @@ static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
 	if (!r)
 		r = store_step_open(s, dir, &fd, &err);
 	if (!r)
-		r = store_source_dir(s->ops, fd, &source);
+		r = source_make(s->ops, fd, NULL, 0, &source);
 	if (!r) {
 		r = format_native.open(&(struct format_open){ .dir = &source }, &c, &err);
-		store_source_dir_close(&source);
+		source_end(&source);
 	}
 	if (!r) {
 		*ret_sum = memfs_mix(*ret_sum, c->step);

@@ -23,12 +23,12 @@ static int verify(void *arg, const struct store_step *st, int step_fd, struct ck
 {
 	struct checkpoint *c = NULL;
 	struct source_dir dir;
-	int r = store_source_dir(&io_ops_posix, step_fd, &dir);
+	int r = source_make(&io_ops_posix, step_fd, NULL, 0, &dir);
 
 	if (r)
 		return r;
 	r = format_native.open(&(struct format_open){ .dir = &dir }, &c, e);
-	store_source_dir_close(&dir);
+	source_end(&dir);
 	if (!r)
 		assert_int_equal(c->step, st->step);
 	checkpoint_free(c);

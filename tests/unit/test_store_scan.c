@@ -5,22 +5,11 @@
 #include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 
-/* Files whose bytes were to be the disk's. */
-static uint32_t forgotten;
-
-static int forget(int fd, off_t at, off_t bytes, int advice)
-{
-	assert_true(fcntl(fd, F_GETFD) >= 0);
-	forgotten += advice == POSIX_FADV_DONTNEED;
-	return 0;
-}
-
 static struct store_step *step;
 static uint32_t n;
 
 static int setup(void **state)
 {
-	libc_instead.posix_fadvise = forget;
 	return job_make(state);
 }
 
@@ -492,52 +481,12 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 	assert_order("40 10");
 	assert_int_equal(step[0].bytes, bytes);
 	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), 0);
-	assert_int_equal(store_source_dir(&ops, fd, &d), 0);
+	assert_int_equal(source_make(&ops, fd, NULL, 0, &d), 0);
 	assert_int_equal(d.list(d.ctx, "", count_files, count), 0);
 	assert_int_equal(count[0], CRASH_WORLD + 1);
 	assert_int_equal(count[1], 3);
-	store_source_dir_close(&d);
+	source_end(&d);
 	(void)close(fd);
-}
-
-static int refuse_entry(void *arg, const char *name, enum source_kind kind)
-{
-	return strcmp(name, "MANIFEST") == 0 ? 40 + (kind == SOURCE_FILE) : 0;
-}
-
-TEST(a_source_directory_gives_files_and_nothing_else)
-{
-	struct source_dir d;
-	struct source src;
-	uint8_t head[4096];
-	int fd;
-
-	save(10, UINT64_MAX);
-	put_dir(s->job_fd, "step-000000000010/sub");
-	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
-	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), 0);
-	assert_int_equal(store_source_dir(&io_ops_posix, fd, &d), 0);
-	assert_int_equal(d.open(d.ctx, "sub", &src), -EISDIR);
-	assert_int_equal(d.open(d.ctx, "link", &src), -ELOOP);
-	assert_int_equal(d.open(d.ctx, "none", &src), -ENOENT);
-	assert_int_equal(d.open(d.ctx, "../step-000000000010/MANIFEST", &src), -EINVAL);
-	assert_int_equal(d.open(d.ctx, "..", &src), -EINVAL);
-	assert_int_equal(d.open(d.ctx, ".", &src), -EINVAL);
-	assert_int_equal(d.open(d.ctx, "", &src), -EINVAL);
-	assert_int_equal(d.list(d.ctx, "", refuse_entry, NULL), 41);
-	assert_int_equal(d.open(d.ctx, "MANIFEST", &src), 0);
-	src.close(src.ctx);
-	assert_int_equal(forgotten, 0);
-	store_source_dir_fresh(&d);
-	assert_int_equal(d.open(d.ctx, "none", &src), -ENOENT);
-	assert_int_equal(forgotten, 0);
-	assert_int_equal(d.open(d.ctx, "MANIFEST", &src), 0);
-	assert_int_equal(forgotten, 1);
-	store_source_dir_close(&d);
-	(void)close(fd);
-	assert_int_equal(src.read(src.ctx, head, sizeof head, 0), 0); /* it outlives both */
-	assert_int_equal(src.read(src.ctx, head, sizeof head, src.bytes - 1), -ENODATA);
-	src.close(src.ctx);
 }
 
 #define MANY 1000

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_map.c - maps: exact drawings of layouts, and that every cell of random ones says what an
+ * test_draw_map.c - maps: exact drawings of layouts, and that every cell of random ones says what an
  * element-by-element look says. The input is made of meshes and placements; there is no checkpoint
  * here.
  */
-#include "ckpt/cli/map_impl.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/map_impl.h"
+#include "ckpt/draw/svg.h"
 #include "tests/lib/unit.h"
 #include <fcntl.h>
 #include <sys/stat.h>

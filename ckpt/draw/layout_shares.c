@@ -4,7 +4,7 @@
  * Invariant: what is kept are lists, never ranks; whatever a question asks, time and memory have
  * the bounds of the header.
  */
-#include "ckpt/cli/layout_shares.h"
+#include "ckpt/draw/layout_shares.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* map_impl.h - the model behind a map, between map.c (makes it), map_text.c and map_svg.c (draw it). */
-#ifndef CKPT_CLI_MAP_IMPL_H
-#define CKPT_CLI_MAP_IMPL_H
-#include "ckpt/cli/map.h"
+#ifndef CKPT_DRAW_MAP_IMPL_H
+#define CKPT_DRAW_MAP_IMPL_H
+#include "ckpt/draw/map.h"
 
 /* A stretch of a dimension. many: 0, or how many spans it stands for (UINT64_MAX: unknown). */
 struct map_span {

@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/map_impl.h"
+#include "ckpt/draw/map_impl.h"
 #include <stdio.h>
 
 #define WIDTH 80

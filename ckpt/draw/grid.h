@@ -5,11 +5,28 @@
  * first; the words of a last column may go on below. Columns without a head, and columns in which
  * every cell is empty, are left out.
  */
-#ifndef CKPT_CLI_GRID_H
-#define CKPT_CLI_GRID_H
-#include "ckpt/cli/screen.h"
+#ifndef CKPT_DRAW_GRID_H
+#define CKPT_DRAW_GRID_H
+#include "ckpt/draw/screen.h"
 
 #define GRID_COLUMNS_MAX 24
+
+/* What happens to a column where the terminal is narrow. */
+enum column_fit {
+	FIT_WHOLE, /* nothing */
+	FIT_LAST,  /* shortened as a last resort */
+	FIT_THEN,  /* shortened before those */
+	FIT_FIRST, /* shortened before all others */
+	FIT_DROP,  /* left out */
+	FIT_WRAP,  /* of the last column: broken between words */
+};
+
+struct column {
+	const char *key;  /* JSON member; NULL: text only */
+	const char *head; /* heading or label; NULL: JSON only */
+	bool right;	  /* numbers stand on the right */
+	uint8_t fit;	  /* enum column_fit */
+};
 
 struct grid;
 

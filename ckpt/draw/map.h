@@ -9,9 +9,10 @@
  * with most shares, at index 0 of the others (facts.at_zero). What does not fit is left out in the
  * middle, and counted.
  */
-#ifndef CKPT_CLI_MAP_H
-#define CKPT_CLI_MAP_H
-#include "ckpt/cli/screen.h"
+#ifndef CKPT_DRAW_MAP_H
+#define CKPT_DRAW_MAP_H
+#include "ckpt/draw/screen.h"
+#include "ckpt/layout/layout.h"
 
 #define MAP_DIMS_MAX 64		/* dimensions of a tensor */
 #define MAP_CUTS_MAX 65536	/* runs of a dimension that are looked at one by one */

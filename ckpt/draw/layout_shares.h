@@ -4,8 +4,8 @@
  * each has one list for every coordinate in the mesh dimensions that cut it, so that many ranks
  * share few lists.
  */
-#ifndef CKPT_CLI_LAYOUT_SHARES_H
-#define CKPT_CLI_LAYOUT_SHARES_H
+#ifndef CKPT_DRAW_LAYOUT_SHARES_H
+#define CKPT_DRAW_LAYOUT_SHARES_H
 #include "ckpt/layout/layout.h"
 
 #define SHARES_RECORDS_MAX (1u << 22) /* progressions of all lists together: 128 MiB */

@@ -3,10 +3,10 @@
  * flow_draw.c - a flow matrix as text and as a picture. Called by verb_plan.c.
  * Invariant: what is drawn is all of the matrix: ranks that are not drawn apart are drawn together.
  */
-#include "ckpt/cli/flow_draw.h"
+#include "ckpt/draw/flow_draw.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/svg.h"
 
 #define TEXT_SIDE 16u
 #define WIDTH 80u    /* where the screen has none */

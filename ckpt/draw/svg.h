@@ -4,11 +4,13 @@
  * pages, in colours that the colour-blind tell apart (Okabe and Ito). Texts are cleaned and escaped
  * here; coordinates are pixels. Used by maps and flow_draw.
  */
-#ifndef CKPT_CLI_SVG_H
-#define CKPT_CLI_SVG_H
-#include "ckpt/io/io.h"
+#ifndef CKPT_DRAW_SVG_H
+#define CKPT_DRAW_SVG_H
+#include <stdint.h>
 #include <stdio.h>
 
+/* What each picture begins with: a file that begins so may be overwritten by another one. */
+#define SVG_MARK "<!-- ckptctl: a picture that may be overwritten -->"
 #define SVG_COLOURS 8
 #define SVG_NONE SVG_COLOURS	   /* held by nobody */
 #define SVG_MANY (SVG_COLOURS + 1) /* left out, or several together */
@@ -31,11 +33,4 @@ void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink,
 	      ...) __attribute__((format(printf, 6, 7)));
 void svg_line(FILE *f, double x0, double y0, double x1, double y1);
 void svg_end(FILE *f);
-
-/*
- * Put a whole picture at path, as newfile.h does. A file that is there is replaced where it begins as
- * svg_begin begins; any other is left alone: -EBUSY. err has the sentence.
- */
-int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
-	      struct ckpt_err *err);
 #endif

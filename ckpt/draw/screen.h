@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* screen.h - what the other end of a stream can show, and text fitted to it. Used by the text
- * output, the help and the progress line. */
-#ifndef CKPT_CLI_SCREEN_H
-#define CKPT_CLI_SCREEN_H
-#include "ckpt/cli/output.h"
+/* screen.h - what the other end of a stream can show, and text fitted to it. Used by
+ * drawings and columns, the text output, the help and the progress line. */
+#ifndef CKPT_DRAW_SCREEN_H
+#define CKPT_DRAW_SCREEN_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum cell_style { STYLE_PLAIN, STYLE_STRONG, STYLE_GOOD, STYLE_WARN, STYLE_BAD, STYLE_DIM };
 
 struct screen {
 	bool terminal;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source.h - the files of a directory as a source (base/source.h), through io_ops.
+ * io_source.h - the files of a directory as a source (base/source.h), through io_ops.
  *
  * Names out of metadata never leave the directory: "a/b" is opened beneath it, and no component but the last
  * may be a symbolic link. A name that is empty, begins or ends with '/', or has an empty component, "." or
@@ -9,8 +9,9 @@
  * -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be followed -ELOOP; no open waits for a
  * fifo's other end.
  */
-#ifndef CKPT_IO_SOURCE_H
-#define CKPT_IO_SOURCE_H
+#ifndef CKPT_IO_IO_SOURCE_H
+#define CKPT_IO_IO_SOURCE_H
+#include "ckpt/base/hash.h"
 #include "ckpt/base/source.h"
 #include "ckpt/io/io.h"
 #include <limits.h>
@@ -37,4 +38,18 @@ void source_end(struct source_dir *d); /* NULL ctx is fine */
 /* One file: as a source's open, with these flags. The caller closes it. */
 int source_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
 		struct source *ret);
+
+/*
+ * What a conversion is made of, as one number: the bytes that a reader was given (each read with its name and
+ * offset), and the files that it names (each with its length, time of change and inode). The order does
+ * not count. Two runs that read the same of the same files get the same; another content, length,
+ * mtime or inode gives another.
+ *
+ * source_watch: what is read through ret counts. under: of source_make; it and ret live until
+ * source_end(ret), and no source that ret opened outlives that. Any thread. -ENOMEM.
+ */
+int source_watch(const struct source_dir *under, struct source_dir *ret);
+/* Count a file's length, mtime and inode. Errors as of open. */
+int source_stamp(const struct source_dir *watch, const char *name);
+struct hash128 source_watched(const struct source_dir *watch);
 #endif

@@ -3,7 +3,7 @@
  * screen.c - what a stream can show, and text fitted to it.
  * Invariant: no byte of a name reaches a terminal before screen_clean has seen it.
  */
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 #include "ckpt/base/util.h"
 #include <sys/ioctl.h>
 

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part_writer.c - see part_writer.h. Called by move_write_part and by the converter. Invariant: the
- * sums in the file describe the bytes that were handed to the disk; everything that no chunk stores
- * is zero; every length and offset is a multiple of 4 KiB, so that O_DIRECT takes all of it.
+ * chunk_stream.c - see chunk_stream.h. Called by the daemon's part_file and by the converter.
+ * Invariant: the sums in the chunk map describe the bytes that were handed to the disk; everything
+ * that no chunk stores is zero; every length and offset is a multiple of CHUNK_ALIGN, so that
+ * O_DIRECT takes all of it.
  */
-#include "ckpt/move/part_writer.h"
+#include "ckpt/move/chunk_stream.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/pace.h"
 
-#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+#define CHUNK_BYTES ((uint64_t)1 << CHUNK_LOG2)
 struct flight {
 	struct io_req req;
 	uint32_t rank;	 /* whose part it is */
 	uint8_t *buffer; /* free again when the write is done; NULL: the caller's memory */
 };
 
-struct part_io {
+struct chunk_queue {
 	const struct io_ops *ops;
 	const struct walk_pass *pass;
 	uint32_t npass;
 	struct io_queue *queue;
-	struct flight flight[PART_DEPTH];
-	struct flight *idle[PART_DEPTH];
+	struct flight flight[CHUNK_QUEUE_DEPTH];
+	struct flight *idle[CHUNK_QUEUE_DEPTH];
 	uint32_t nidle;
 	uint64_t in_flight; /* bytes */
 	uint8_t *mem;
@@ -34,16 +35,15 @@ struct part_io {
 	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
 };
 
-struct part_writer {
-	struct part_io *io;
+struct chunk_stream {
+	struct chunk_queue *io;
 	int fd;
 	struct table *t;
-	const struct native_info *info;
 	uint32_t rank;
 	struct walk *walk;
 	bool own;	   /* the walk is this writer's */
 	uint64_t next;	   /* the chunk that is expected: no hole, or the end */
-	uint64_t from, to; /* part_write_chunks: what it writes */
+	uint64_t from, to; /* chunk_stream_write_chunks: what it writes */
 	uint8_t *buffer;   /* of chunk `next` where it has begun; NULL */
 	uint32_t fill;	   /* bytes in it */
 	struct {
@@ -54,14 +54,14 @@ struct part_writer {
 
 /* --- writes under way --- */
 
-static int failed(const struct part_io *io, struct ckpt_err *err)
+static int failed(const struct chunk_queue *io, struct ckpt_err *err)
 {
 	if (err)
 		*err = io->fail;
 	return io->fail.code;
 }
 
-static int write_failed(struct part_io *io, int code, uint32_t rank, uint64_t len, uint64_t off)
+static int write_failed(struct chunk_queue *io, int code, uint32_t rank, uint64_t len, uint64_t off)
 {
 	if (io->fail.code)
 		return io->fail.code;
@@ -70,7 +70,7 @@ static int write_failed(struct part_io *io, int code, uint32_t rank, uint64_t le
 				(unsigned long long)len, (unsigned long long)off, rank);
 }
 
-static void reap(struct part_io *io)
+static void reap(struct chunk_queue *io)
 {
 	struct io_req *r = io_reap(io->queue);
 	struct flight *f = r->user;
@@ -85,14 +85,14 @@ static void reap(struct part_io *io)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
 }
 
-/* buffer: p is one; else p stays as it is until part_io_drain. */
-static int submit(struct part_writer *w, const uint8_t *p, bool buffer, uint64_t len, uint64_t off)
+/* buffer: p is one; else p stays as it is until chunk_queue_drain. */
+static int submit(struct chunk_stream *w, const uint8_t *p, bool buffer, uint64_t len, uint64_t off)
 {
-	struct part_io *io = w->io;
+	struct chunk_queue *io = w->io;
 	struct flight *f;
 	int e;
 
-	while (!io->nidle || (io->in_flight && io->in_flight + len > PART_IN_FLIGHT))
+	while (!io->nidle || (io->in_flight && io->in_flight + len > CHUNK_QUEUE_BYTES))
 		reap(io);
 	io->in_flight += len;
 	f = io->idle[--io->nidle];
@@ -108,7 +108,7 @@ static int submit(struct part_writer *w, const uint8_t *p, bool buffer, uint64_t
 	return io->fail.code;
 }
 
-static uint8_t *buffer_take(struct part_io *io)
+static uint8_t *buffer_take(struct chunk_queue *io)
 {
 	while (!io->nbuffer) {
 		assert(io_in_flight(io->queue)); /* there are more buffers than writers */
@@ -117,7 +117,7 @@ static uint8_t *buffer_take(struct part_io *io)
 	return io->buffer[--io->nbuffer];
 }
 
-int part_io_drain(struct part_io *io, struct ckpt_err *err)
+int chunk_queue_drain(struct chunk_queue *io, struct ckpt_err *err)
 {
 	while (io_in_flight(io->queue))
 		reap(io);
@@ -126,56 +126,57 @@ int part_io_drain(struct part_io *io, struct ckpt_err *err)
 	return io->fail.code ? failed(io, err) : 0;
 }
 
-static int buffers_make(struct part_io *io, uint32_t n)
+static int buffers_make(struct chunk_queue *io, uint32_t n)
 {
 	io->buffer = calloc((size_t)n + 1, sizeof *io->buffer);
-	io->mem_bytes = (uint64_t)n * PART_BUFFER;
+	io->mem_bytes = (uint64_t)n * CHUNK_BUFFER;
 	io->mem = pages_new(io->mem_bytes);
 	if (!io->mem || !io->buffer)
 		return -ENOMEM;
 	for (; io->nbuffer < n; io->nbuffer++)
-		io->buffer[io->nbuffer] = io->mem + (uint64_t)io->nbuffer * PART_BUFFER;
+		io->buffer[io->nbuffer] = io->mem + (uint64_t)io->nbuffer * CHUNK_BUFFER;
 	return 0;
 }
 
-int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt_err *err)
+int chunk_queue_open(const struct chunk_queue_opts *o, struct chunk_queue **ret,
+		     struct ckpt_err *err)
 {
-	struct part_io *io = calloc(1, sizeof *io);
+	struct chunk_queue *io = calloc(1, sizeof *io);
 	int e;
 
 	*ret = NULL;
 	if (!io || buffers_make(io, o->nbuffer) < 0) {
-		part_io_close(io);
+		chunk_queue_close(io);
 		return ckpt_error(err, -ENOMEM, "out of memory for %u write buffers of %u MiB",
-				  o->nbuffer, PART_BUFFER >> 20);
+				  o->nbuffer, CHUNK_BUFFER >> 20);
 	}
 	io->ops = o->ops;
 	io->pass = o->pass;
 	io->npass = o->npass;
 	io->pace = (struct pace){ .tick = o->tick, .arg = o->arg };
-	for (; io->nidle < PART_DEPTH; io->nidle++)
+	for (; io->nidle < CHUNK_QUEUE_DEPTH; io->nidle++)
 		io->idle[io->nidle] = &io->flight[io->nidle];
-	e = io_queue_open(o->ops, o->engine, PART_DEPTH, &io->queue, err);
+	e = io_queue_open(o->ops, o->engine, CHUNK_QUEUE_DEPTH, &io->queue, err);
 	if (e < 0) {
-		part_io_close(io);
+		chunk_queue_close(io);
 		return e;
 	}
 	*ret = io;
 	return 0;
 }
 
-void part_io_again(struct part_io *io, move_tick_fn *tick, void *arg)
+void chunk_queue_again(struct chunk_queue *io, move_tick_fn *tick, void *arg)
 {
 	assert(!io_in_flight(io->queue) && !io->fail.code);
 	io->pace = (struct pace){ .tick = tick, .arg = arg };
 }
 
-bool part_io_has_threads(const struct part_io *io)
+bool chunk_queue_has_threads(const struct chunk_queue *io)
 {
 	return io_queue_engine(io->queue) == IO_THREADS;
 }
 
-void part_io_close(struct part_io *io)
+void chunk_queue_close(struct chunk_queue *io)
 {
 	if (!io)
 		return;
@@ -188,12 +189,12 @@ void part_io_close(struct part_io *io)
 /* --- data --- */
 
 /* The chunk map, as the walk has it by now. */
-static const struct chunk *chunk_at(const struct part_writer *w, uint64_t i)
+static const struct chunk *chunk_at(const struct chunk_stream *w, uint64_t i)
 {
 	return &walk_chunks(w->walk, NULL, NULL)[i];
 }
 
-static uint64_t chunk_count(const struct part_writer *w)
+static uint64_t chunk_count(const struct chunk_stream *w)
 {
 	uint64_t n;
 
@@ -201,7 +202,7 @@ static uint64_t chunk_count(const struct part_writer *w)
 	return n;
 }
 
-static void next_chunk(struct part_writer *w, uint64_t from)
+static void next_chunk(struct chunk_stream *w, uint64_t from)
 {
 	uint64_t n;
 	const struct chunk *c = walk_chunks(w->walk, &n, NULL);
@@ -210,7 +211,7 @@ static void next_chunk(struct part_writer *w, uint64_t from)
 		w->next++;
 }
 
-static int run_submit(struct part_writer *w)
+static int run_submit(struct chunk_stream *w)
 {
 	uint64_t len = TAKE(w->run.len);
 
@@ -220,7 +221,7 @@ static int run_submit(struct part_writer *w)
 /* The last page that b's first bytes reach is whole. Returns the bytes of all of them. */
 static uint64_t page_end(uint8_t *b, uint64_t bytes)
 {
-	uint64_t whole = align_up(bytes, NATIVE_ALIGN);
+	uint64_t whole = align_up(bytes, CHUNK_ALIGN);
 
 	if (!MUTANT(PADDING_NOT_CLEARED))
 		memset(b + bytes, 0, whole - bytes);
@@ -229,10 +230,10 @@ static uint64_t page_end(uint8_t *b, uint64_t bytes)
 
 /* The next chunk, which the walk has passed and which begins on a page at p: its pages as they are,
  * together with those before them, and a copy of what is left. */
-static int chunk_direct(struct part_writer *w, const uint8_t *p)
+static int chunk_direct(struct chunk_stream *w, const uint8_t *p)
 {
 	const struct chunk *c = chunk_at(w, w->next);
-	uint64_t rest = c->raw_len % NATIVE_ALIGN, len = c->raw_len - rest, off = c->off;
+	uint64_t rest = c->raw_len % CHUNK_ALIGN, len = c->raw_len - rest, off = c->off;
 	bool follows = w->run.p + w->run.len == p && w->run.off + w->run.len == off;
 	int e = w->io->fail.code;
 	uint8_t *b;
@@ -253,7 +254,7 @@ static int chunk_direct(struct part_writer *w, const uint8_t *p)
 }
 
 /* The next chunk, which lies in a buffer and which the walk has passed. */
-static int chunk_submit(struct part_writer *w, uint8_t *b)
+static int chunk_submit(struct chunk_stream *w, uint8_t *b)
 {
 	const struct chunk *c = chunk_at(w, w->next);
 	uint64_t off = c->off, len = page_end(b, c->raw_len);
@@ -262,7 +263,7 @@ static int chunk_submit(struct part_writer *w, uint8_t *b)
 	return submit(w, b, true, len, off);
 }
 
-static int chunk_walk(struct part_writer *w, const uint8_t *p)
+static int chunk_walk(struct chunk_stream *w, const uint8_t *p)
 {
 	struct ckpt_err err = { 0 };
 	int e = walk_chunk(w->walk, w->next, p, &err);
@@ -272,7 +273,7 @@ static int chunk_walk(struct part_writer *w, const uint8_t *p)
 	return w->io->fail.code;
 }
 
-static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, uint64_t len)
+static int chunk_buffered(struct chunk_stream *w, uint64_t in, const uint8_t *p, uint64_t len)
 {
 	const struct chunk *c = chunk_at(w, w->next);
 
@@ -291,11 +292,11 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 /* Can it be written from where it lies? */
 static bool is_direct(const uint8_t *p, uint64_t len)
 {
-	return len >= NATIVE_ALIGN && (uintptr_t)p % NATIVE_ALIGN == 0;
+	return len >= CHUNK_ALIGN && (uintptr_t)p % CHUNK_ALIGN == 0;
 }
 
-int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
-	       struct ckpt_err *err)
+int chunk_stream_write(struct chunk_stream *w, uint64_t off, const void *p, uint64_t len,
+		       struct ckpt_err *err)
 {
 	uint64_t nchunk = chunk_count(w);
 	const uint8_t *from = p;
@@ -305,7 +306,7 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 		uint64_t in = off % CHUNK_BYTES, n;
 		const struct chunk *c = chunk_at(w, w->next);
 
-		if (w->next >= nchunk || off >> NATIVE_CHUNK_LOG2 != w->next || in < w->fill ||
+		if (w->next >= nchunk || off >> CHUNK_LOG2 != w->next || in < w->fill ||
 		    in >= c->raw_len) {
 			(void)run_submit(w); /* what did follow */
 			return ckpt_error(
@@ -334,7 +335,7 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 /* walk_passed_fn */
 static int on_passed(void *arg, uint64_t i, const uint8_t *p)
 {
-	struct part_writer *w = arg;
+	struct chunk_stream *w = arg;
 	uint64_t len = chunk_at(w, i)->raw_len;
 	uint8_t *b;
 
@@ -348,14 +349,15 @@ static int on_passed(void *arg, uint64_t i, const uint8_t *p)
 	return chunk_submit(w, b);
 }
 
-int part_write_chunks(struct part_writer *w, const void *raw, uint64_t from, uint64_t to,
-		      struct ckpt_err *err)
+int chunk_stream_write_chunks(struct chunk_stream *w, const void *raw, uint64_t from, uint64_t to,
+			      struct ckpt_err *err)
 {
 	struct ckpt_err why = { 0 };
 	int e;
 
 	w->from = from;
 	w->to = to;
+	next_chunk(w, from);
 	e = walk_raw(w->walk, raw, on_passed, w, &why);
 	e = e > 0 ? 0 : e; /* the chunk behind the last one ended it */
 	if (e && !w->io->fail.code)
@@ -367,95 +369,55 @@ int part_write_chunks(struct part_writer *w, const void *raw, uint64_t from, uin
 	return e ? failed(w->io, err) : 0;
 }
 
-int part_write_raw(struct part_writer *w, const void *raw, struct ckpt_err *err)
+int chunk_stream_write_raw(struct chunk_stream *w, const void *raw, struct ckpt_err *err)
 {
-	return part_write_chunks(w, raw, 0, UINT64_MAX, err);
+	return chunk_stream_write_chunks(w, raw, 0, UINT64_MAX, err);
 }
 
-/* --- what surrounds it --- */
+/* --- beside the chunks --- */
 
-static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uint64_t off)
+int chunk_queue_put(struct chunk_queue *io, int fd, uint32_t rank, const void *p, uint64_t len,
+		    uint64_t off, struct ckpt_err *err)
 {
-	uint8_t *b = buffer_take(w->io);
-	int e = 0;
+	uint8_t *b = buffer_take(io);
+	int e = io->fail.code;
 
+	assert(len % CHUNK_ALIGN == 0 && off % CHUNK_ALIGN == 0);
 	for (uint64_t at = 0, n; at < len && !e; at += n) {
-		n = MIN(len - at, PART_BUFFER);
+		n = MIN(len - at, CHUNK_BUFFER);
 		memcpy(b, (const uint8_t *)p + at, n);
-		e = io_pwrite_all(w->io->ops, w->fd, b, n, off + at);
+		e = io_pwrite_all(io->ops, fd, b, n, off + at);
 		if (e < 0)
-			e = write_failed(w->io, e, w->rank, n, off + at);
+			e = write_failed(io, e, rank, n, off + at);
 	}
-	w->io->buffer[w->io->nbuffer++] = b;
-	return e;
+	io->buffer[io->nbuffer++] = b;
+	return e ? failed(io, err) : 0;
 }
 
-static int tail_write(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
-{
-	uint64_t len, nchunk, data_end;
-	const struct chunk *chunk = walk_chunks(w->walk, &nchunk, &data_end);
-	cleanup_free void *tail = NULL;
-	int e = native_part_tail(w->info, w->rank, w->t, chunk, nchunk, data_end, &tail, &len,
-				 &ret->root, err);
-
-	if (e < 0)
-		return e;
-	if (bounced_write(w, tail, len, data_end) < 0)
-		return failed(w->io, err);
-	ret->rank = w->rank;
-	ret->kind = w->info->role ? w->info->role->kind : PART_MAIN;
-	ret->group = w->info->role ? w->info->role->group : 0;
-	ret->step = w->info->step;
-	ret->generation = w->info->generation;
-	native_part_uuid(w->info, w->rank, ret->uuid);
-	ret->file_bytes = data_end + len;
-	ret->raw_bytes = w->t->place[0].bytes;
-	ret->table = w->t;
-	return 0;
-}
-
-int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
+int chunk_stream_end(struct chunk_stream *w, struct chunk_written *ret, struct ckpt_err *err)
 {
 	int e;
 
 	if (w->next < chunk_count(w))
 		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
 				  w->t->place[0].name, (unsigned long long)w->next);
-	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(w->io, err);
-	return e < 0 ? e : tail_write(w, ret, err);
-}
-
-int part_write_rest(struct part_io *io, int fd, struct walk *walk, struct table *t,
-		    const struct native_info *info, uint32_t rank, const void *raw, uint64_t from,
-		    struct native_part *ret, struct ckpt_err *err)
-{
-	struct part_writer w = {
-		.io = io, .fd = fd, .walk = walk, .t = t, .info = info, .rank = rank
-	};
-	int e = io->fail.code ? failed(io, err) : 0;
-
-	assert(walk_ended(walk));
-	if (!e)
-		e = part_write_chunks(&w, raw, from, UINT64_MAX, err);
-	if (!e)
-		e = part_io_drain(io, err);
-	if (!e)
-		e = tail_write(&w, ret, err);
+	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : chunk_queue_drain(w->io, err);
 	if (e < 0)
-		(void)part_io_drain(io, NULL);
-	return e;
+		return e;
+	ret->chunk = walk_chunks(w->walk, &ret->nchunk, &ret->data_end);
+	return 0;
 }
 
 /* --- to be continued --- */
 
-int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err)
+int chunk_stream_save(struct chunk_stream *w, struct chunk_state *ret, struct ckpt_err *err)
 {
-	int e = part_io_drain(w->io, err);
-	uint64_t stored = align_up(w->fill, NATIVE_ALIGN);
+	int e = chunk_queue_drain(w->io, err);
+	uint64_t stored = align_up(w->fill, CHUNK_ALIGN);
 
 	if (e < 0)
 		return e;
-	*ret = (struct part_state){ .nchunk = w->next, .fill = w->fill, .sum = chunk_at(w, 0) };
+	*ret = (struct chunk_state){ .nchunk = w->next, .fill = w->fill, .sum = chunk_at(w, 0) };
 	if (!w->fill)
 		return 0;
 	ret->hash = hash128(w->buffer, w->fill);
@@ -467,7 +429,7 @@ int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_
 }
 
 /* Of the chunk in which it ended. */
-static int state_take(struct part_writer *w, const struct part_state *s, struct ckpt_err *err)
+static int state_take(struct chunk_stream *w, const struct chunk_state *s, struct ckpt_err *err)
 {
 	const struct chunk *c = chunk_at(w, s->nchunk);
 	struct hash128 h;
@@ -481,7 +443,7 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	if (!s->fill)
 		return 0;
 	w->buffer = buffer_take(w->io);
-	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN), c->off);
+	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, CHUNK_ALIGN), c->off);
 	h = hash128(w->buffer, s->fill);
 	if (e < 0 || (memcmp(h.b, s->hash.b, sizeof h.b) != 0 && !MUTANT(JOURNAL_BYTES_TRUSTED)))
 		return ckpt_error(err, e < 0 && e != -ENODATA ? e : -EBADMSG,
@@ -490,27 +452,11 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	return 0;
 }
 
-static int writer_begin(struct part_writer *w, const struct part_state *from, struct ckpt_err *err)
+static int stream_open(struct chunk_queue *io, int fd, struct walk *walk, bool own, struct table *t,
+		       uint32_t rank, const struct chunk_state *from, struct chunk_stream **ret,
+		       struct ckpt_err *err)
 {
-	cleanup_free struct ck_head *head = malloc(sizeof *head);
-	int e = 0;
-
-	if (!head)
-		return ckpt_error(err, -ENOMEM, "out of memory for a part");
-	next_chunk(w, 0);
-	if (from)
-		e = state_take(w, from, err);
-	native_part_head(w->info, w->rank, head);
-	if (!e && bounced_write(w, head, sizeof *head, 0) < 0)
-		e = failed(w->io, err);
-	return e;
-}
-
-static int writer_open(struct part_io *io, int fd, struct walk *walk, bool own, struct table *t,
-		       const struct native_info *info, uint32_t rank, const struct part_state *from,
-		       struct part_writer **ret, struct ckpt_err *err)
-{
-	struct part_writer *w = calloc(1, sizeof *w);
+	struct chunk_stream *w = calloc(1, sizeof *w);
 	int e;
 
 	if (!w) {
@@ -521,24 +467,24 @@ static int writer_open(struct part_io *io, int fd, struct walk *walk, bool own, 
 	w->io = io;
 	w->fd = fd;
 	w->t = t;
-	w->info = info;
 	w->rank = rank;
 	w->walk = walk;
 	w->own = own;
-	e = io->fail.code ? failed(io, err) : writer_begin(w, from, err);
+	next_chunk(w, 0);
+	e = io->fail.code ? failed(io, err) : from ? state_take(w, from, err) : 0;
 	if (e < 0) {
-		part_writer_close(w);
+		chunk_stream_close(w);
 		return e;
 	}
 	*ret = w;
 	return 0;
 }
 
-int part_writer_open(struct part_io *io, int fd, struct table *t, const struct native_info *info,
-		     uint32_t rank, const struct part_state *from, struct part_writer **ret,
-		     struct ckpt_err *err)
+int chunk_stream_open(struct chunk_queue *io, int fd, struct table *t, uint64_t data_off,
+		      uint32_t rank, const struct chunk_state *from, struct chunk_stream **ret,
+		      struct ckpt_err *err)
 {
-	struct walk_opts o = { .pass = io->pass, .npass = io->npass };
+	struct walk_opts o = { .pass = io->pass, .npass = io->npass, .data_off = data_off };
 	struct walk *walk;
 	int e;
 
@@ -549,18 +495,17 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
 		o.resumed = true;
 	}
 	e = walk_open(&o, t, rank, &walk, err);
-	return e < 0 ? e : writer_open(io, fd, walk, true, t, info, rank, from, ret, err);
+	return e < 0 ? e : stream_open(io, fd, walk, true, t, rank, from, ret, err);
 }
 
-int part_writer_open_walk(struct part_io *io, int fd, struct walk *walk, struct table *t,
-			  const struct native_info *info, uint32_t rank, struct part_writer **ret,
-			  struct ckpt_err *err)
+int chunk_stream_open_walk(struct chunk_queue *io, int fd, struct walk *walk, struct table *t,
+			   uint32_t rank, struct chunk_stream **ret, struct ckpt_err *err)
 {
 	*ret = NULL;
-	return writer_open(io, fd, walk, false, t, info, rank, NULL, ret, err);
+	return stream_open(io, fd, walk, false, t, rank, NULL, ret, err);
 }
 
-void part_writer_close(struct part_writer *w)
+void chunk_stream_close(struct chunk_stream *w)
 {
 	if (!w)
 		return;

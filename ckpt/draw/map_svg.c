@@ -5,8 +5,8 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/map_impl.h"
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/map_impl.h"
+#include "ckpt/draw/svg.h"
 #include <stdio.h>
 
 #define PLOT_WIDTH 760.0

@@ -4,9 +4,9 @@
  * text of at most 16 x 16 cells, and as a picture of at most 64 x 64: where there are more ranks,
  * neighbours are drawn as one, which is said. Used by ckptctl plan.
  */
-#ifndef CKPT_CLI_FLOW_DRAW_H
-#define CKPT_CLI_FLOW_DRAW_H
-#include "ckpt/cli/screen.h"
+#ifndef CKPT_DRAW_FLOW_DRAW_H
+#define CKPT_DRAW_FLOW_DRAW_H
+#include "ckpt/draw/screen.h"
 #include "ckpt/plan/flow.h"
 #include <stdio.h>
 

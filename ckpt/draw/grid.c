@@ -4,7 +4,7 @@
  * help.
  * Invariant: every row has exactly ncol cells; a cell that was never set is empty.
  */
-#include "ckpt/cli/grid.h"
+#include "ckpt/draw/grid.h"
 #include "ckpt/base/arena.h"
 #include "ckpt/base/util.h"
 

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * svg.c - see svg.h. Called by map_svg.c and the verbs that write pictures.
- * Invariant: no byte of a name reaches the file before screen_clean and the escaping have seen it;
- * no file but our own is ever replaced.
+ * svg.c - see svg.h. Called by map_svg.c and flow_draw.c.
+ * Invariant: no byte of a name reaches the stream before screen_clean and the escaping have seen it.
  */
-#include "ckpt/cli/svg.h"
+#include "ckpt/draw/svg.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/newfile.h"
-#include "ckpt/cli/screen.h"
+#include "ckpt/draw/screen.h"
 #include <stdarg.h>
 
-#define MARK "<!-- ckptctl: a picture that may be overwritten -->"
 #define TEXT_BYTES 4096
 #define SHADE_COLOUR 5u	 /* blue, whose ink is white */
 #define SHADE_LEAST 0.15 /* opacity of what is nearly nothing */
@@ -51,8 +48,9 @@ static void escape(FILE *f, const char *s)
 void svg_begin(FILE *f, double width, double height, const char *title)
 {
 	fprintf(f,
-		MARK "\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
-		     "viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n<title>",
+		SVG_MARK
+		"\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+		"viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n<title>",
 		width, height, width, height);
 	escape(f, title);
 	fputs("</title>\n<style>\n"
@@ -136,20 +134,4 @@ void svg_line(FILE *f, double x0, double y0, double x1, double y1)
 void svg_end(FILE *f)
 {
 	fputs("</svg>\n", f);
-}
-
-/* --- the file --- */
-
-int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
-	      struct ckpt_err *err)
-{
-	struct newfile f;
-	int rc = newfile_open_over(ops, path, MARK, &f, err);
-
-	if (!rc)
-		rc = newfile_write(&f, bytes, len, err);
-	if (!rc)
-		rc = newfile_commit(&f, err);
-	newfile_drop(&f);
-	return rc;
 }
