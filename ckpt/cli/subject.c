@@ -9,37 +9,45 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
+#include <fcntl.h>
 #include <fnmatch.h>
 
 #define NEAR_SHOWN 3
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-static struct engine engine_of(const struct io_ops *ops)
+static struct engine engine_of(const struct subject *s)
 {
-	return (struct engine){ .ops = ops, .io = IO_AUTO, .format = formats };
+	return (struct engine){ .ops = s->ops, .format = formats };
 }
 
-/* What lies at a path and is no step of a store. */
-static int path_find(struct subject *s, const struct format *force, struct ckpt_err *err)
+static struct engine_subject engine_subject_of(const struct subject *s)
 {
-	const struct engine e = engine_of(s->ops);
-	struct ckpt_err tried;
-	int rc = engine_find(&e, s->ref.path, force, &s->opened, err);
+	return (struct engine_subject){
+		.fd = s->ref.step_fd, .entry = s->entry, .path = s->ref.path, .flags = s->flags
+	};
+}
 
-	if (rc == -ENOMSG && err)
-		tried = *err;
-	if (rc == -ENOMSG && !(rc = store_path_job(s->ops, s->ref.path, err)))
-		rc = err ? ckpt_error(err, -ENOMSG, "%s", tried.msg) : -ENOMSG;
-	s->ref.step_fd = s->opened.fd;
+/* What is no step of a store, at a path that is there. */
+static int path_open(struct subject *s, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s);
+	const struct format *format;
+	struct engine_subject x;
+	int rc = source_path(s->ops, s->ref.path, &s->ref.step_fd, s->entry, err);
+
+	if (rc)
+		return rc;
+	s->flags = SOURCE_LINKS;
+	x = engine_subject_of(s);
+	rc = s->force ? 0 : engine_probe(&e, &x, &format, err);
+	if (rc == -ENOMSG) {
+		rc = store_path_job(s->ops, s->ref.path, err);
+		rc = rc ? rc : -ENOMSG;
+	}
+	if (rc)
+		close(TAKE_FD(s->ref.step_fd));
 	return rc;
-}
-
-static int step_take(struct subject *s, struct ckpt_err *err)
-{
-	const struct engine e = engine_of(s->ops);
-
-	return engine_take(&e, s->ref.step_fd, s->ref.path, &s->opened, err);
 }
 
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
@@ -47,31 +55,22 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 {
 	int rc;
 
-	*s = (struct subject){ .ops = ops, .opened.fd = -1 };
+	*s = (struct subject){ .ops = ops, .force = force };
 	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc > 0)
-		return path_find(s, force, err);
+		return path_open(s, err);
+	s->is_step = !rc;
 	if (!rc && force && force != formats[0])
 		return ckpt_error(err, -EINVAL,
 				  "%.300s is a step of a store, and steps are %s, not %s",
 				  s->ref.path, formats[0]->name, force->name);
-	return rc ? rc : step_take(s, err);
+	return rc;
 }
 
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
-		 struct ckpt_err *err)
+void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path)
 {
-	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd, .opened.fd = -1 };
+	*s = (struct subject){ .ops = ops, .is_step = true, .ref.step_fd = step_fd };
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
-	return step_take(s, err);
-}
-
-int subject_fresh(struct subject *s, struct ckpt_err *err)
-{
-	const struct engine e = engine_of(s->ops);
-	int rc = engine_fresh(&e, &s->opened);
-
-	return rc ? ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path) : 0;
 }
 
 int subject_damage(int rc)
@@ -92,32 +91,33 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
+	const struct engine e = engine_of(s);
+	struct engine_subject x = engine_subject_of(s);
 	int rc;
 
-	s->opened.path = s->ref.path;
-	rc = engine_open(&(struct format_open){ .partial = s->partial,
-						.choose = s->choose,
-						.choose_arg = s->choose_arg,
-						.fault = fault,
-						.fault_arg = arg },
-			 &s->opened, err);
-	s->ckpt = s->opened.ckpt;
-	if (rc)
-		return subject_damage(rc);
-	return s->ref.dir[0] ? store_step_same(s->ref.dir, s->ref.id, s->ckpt, err) : 0;
+	x.force = s->is_step ? formats[0] : s->force;
+	x.id = s->ref.dir[0] ? s->ref.id : NULL;
+	x.how = (struct format_open){ .partial = s->partial,
+				      .choose = s->choose,
+				      .choose_arg = s->choose_arg,
+				      .fault = fault,
+				      .fault_arg = arg };
+	rc = engine_open(&e, &x, &s->o, err);
+	s->format = s->o.format;
+	s->ckpt = s->o.ckpt;
+	return rc == -ESTALE ? rc : subject_damage(rc);
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)
 {
-	const struct format *format = s->opened.format;
-	const struct source_dir *dir = &s->opened.dir;
+	const struct format_root *root = s->format ? s->format->root : NULL;
 	struct checkpoint *k = NULL;
 	struct source src = { 0 };
 	int rc;
 
-	if (!format || !format->root || dir->open(dir->ctx, format->root->name, &src))
+	if (!root || source_open(s->ops, s->ref.step_fd, root->name, 0, &src))
 		return false;
-	rc = format->root->summary(&src, &k, NULL);
+	rc = root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)
@@ -200,7 +200,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err)
 {
-	const struct engine e = engine_of(c->ops);
+	const struct engine e = { .ops = c->ops, .format = formats };
 	const char *word = c->value[OPT_FROM];
 	char list[400];
 
@@ -223,7 +223,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 	struct ckpt_err err = { 0 };
 	int rc;
 
-	*s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
+	*s = (struct subject){ .ref.step_fd = -1 };
 	rc = subject_from(c, &force, &err);
 	if (!rc)
 		rc = subject_find(s, c->ops, c->where, name, force, &err);
@@ -246,21 +246,21 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 
 void subject_close(struct subject *s)
 {
-	if (s->opened.format || s->opened.dir.ctx)
-		engine_close(&s->opened);
-	else if (s->ref.step_fd >= 0)
+	engine_close(&s->o);
+	if (s->ref.step_fd >= 0)
 		close(s->ref.step_fd);
-	*s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
+	*s = (struct subject){ .ref.step_fd = -1 };
 }
 
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
-	const struct engine e = engine_of(c->ops);
-	struct opened o;
-	int rc = engine_find(&e, path, NULL, &o, NULL);
+	const struct engine e = { .ops = c->ops, .format = formats };
+	cleanup_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct engine_subject x = { .fd = fd, .path = path };
+	const struct format *format;
+	int rc = fd < 0 ? -ENOMSG : engine_probe(&e, &x, &format, NULL);
 
-	engine_close(&o);
-	return !rc || rc == -ENOTUNIQ;
+	return rc == 0 || rc == -ENOTUNIQ;
 }
 
 char *subject_title(const struct checkpoint *k, const char *path, char *buf)

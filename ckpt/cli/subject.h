@@ -17,12 +17,17 @@ struct subject_brief {
 
 struct subject {
 	const struct io_ops *ops;
-	struct store_ref ref;	  /* step_fd -1: not found */
-	struct opened opened;	  /* its descriptor is ref.step_fd, its checkpoint is ckpt */
+	struct store_ref ref;	    /* step_fd -1: not found */
+	bool is_step;		    /* a store found it: its format is the one of stores */
+	const struct format *force; /* of a path: --from; NULL */
+	char entry[NAME_MAX + 1];   /* a file in the directory step_fd; "": the directory */
+	uint32_t flags;		    /* set before subject_open: of source_make */
+	struct opened o;
+	const struct format *format; /* NULL: not known yet */
 	bool partial;		  /* set before subject_open: as open_partial of formats/format.h */
 	format_choose_fn *choose; /* the same: as open_some; NULL: all */
 	void *choose_arg;
-	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
+	struct checkpoint *ckpt; /* of o; NULL: its metadata cannot be read */
 };
 
 /* Find what name means: a step ("latest", "step:12") below `where`, or a path, where the formats are asked,
@@ -32,11 +37,7 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
-		 struct ckpt_err *err);
-/* Between these and subject_open: what is read from now on is read from the disk, not from what the page
- * cache still has. For a verb that says that every byte is right. -ENOMEM. */
-int subject_fresh(struct subject *s, struct ckpt_err *err);
+void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path);
 /*
  * Read its metadata; faults as format.h says. -EBADMSG for whatever is wrong with the checkpoint; other
  * errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by a step's

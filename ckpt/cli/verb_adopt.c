@@ -239,13 +239,17 @@ static int job_note(void *arg, const char *job, int job_fd, const char *abs_path
 /* A checkpoint that lies in no job's directory. */
 static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
 {
-	struct subject s = { .ref.step_fd = -1, .opened.fd = -1 };
+	struct subject s = { .ref.step_fd = -1 };
 	struct subject_brief brief;
 	char name[64] = "step-N";
 	int fd = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd >= 0 && !subject_take(&s, c->ops, fd, abs, NULL) && subject_brief(&s, &brief))
-		snprintf(name, sizeof name, "step-%012llu", (unsigned long long)brief.step);
+	if (fd >= 0) {
+		subject_take(&s, c->ops, fd, abs);
+		s.format = formats[0];
+		if (subject_brief(&s, &brief))
+			snprintf(name, sizeof name, "step-%012llu", (unsigned long long)brief.step);
+	}
 	subject_close(&s);
 	ckpt_error(
 		err, -EINVAL,

@@ -133,7 +133,7 @@ static int contents_read(struct diff *d, struct ckpt_err *err)
 		return -ENOMEM;
 	progress_begin(&progress, d->c, bytes, "comparing %u tensor%s", d->found.npair,
 		       d->found.npair == 1 ? "" : "s");
-	rc = compare_read(&e, &d->a.opened, &d->b.opened, d->values, &d->found, err);
+	rc = compare_read(&e, &d->a.o, &d->b.o, d->values, &d->found, err);
 	progress_end(&progress);
 	return rc;
 }
@@ -186,7 +186,7 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
 	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
-	output_put(o, &f_format, cell_text(s->opened.format->name));
+	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_count, cell_of(CELL_COUNT, k->table.ntensor));
 	output_close(o);
 }

@@ -367,10 +367,10 @@ static int put_summary(struct cli *c, const struct subject *s)
 		code = put_marks(c, s);
 	else
 		marked_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
-	output_put(o, &f_format, cell_text(s->opened.format->name));
+	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
-	snprintf(line, sizeof line, "%s%s%s", s->opened.format->name,
-		 k->tool[0] ? ", written by " : "", k->tool);
+	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
+		 k->tool);
 	output_put(o, &f_written, cell_text(line));
 	return code;
 }

@@ -430,9 +430,8 @@ static int check(struct one *x, struct ckpt_err *err)
 	int rc, data = 0;
 
 	x->s.partial = true;
-	rc = x->v->data ? subject_fresh(&x->s, err) : 0;
-	if (!rc)
-		rc = subject_open(&x->s, on_fault, x, err);
+	x->s.flags |= x->v->data ? SOURCE_FRESH : 0;
+	rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		x->sums = engine_sums(x->s.ckpt);
@@ -865,7 +864,7 @@ static void verify_name(struct verify *v, const char *name)
 	const struct format *force = NULL;
 	int rc;
 
-	x.s = (struct subject){ .ref.step_fd = -1, .opened.fd = -1 };
+	x.s = (struct subject){ .ref.step_fd = -1 };
 	rc = subject_from(v->c, &force, &err);
 	if (!rc)
 		rc = subject_find(&x.s, v->c->ops, v->c->where, name, force, &err);
@@ -912,9 +911,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			continue;
 		snprintf(x.job, sizeof x.job, "%s", job);
 		snprintf(path, sizeof path, "%s/%s", abs_path, step[i].dir);
-		if (!r)
-			r = subject_take(&x.s, v->c->ops, fd, path, &err);
 		if (!r) {
+			subject_take(&x.s, v->c->ops, fd, path);
 			verify_one(&x, step[i].state == STORE_DAMAGED ||
 						       step[i].state == STORE_MISPLACED
 					       ? step[i].why

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.c - see open.h. Called by the command, for every checkpoint that it reads.
- * Invariant: what no format recognises is opened as none.
+ * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening got.
  */
 #include "ckpt/engine/open.h"
-#include "ckpt/base/util.h"
-#include "ckpt/io/io_source.h"
+#include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
+#include "ckpt/base/mutant.h"
+#include "ckpt/base/util.h"
 
-#define LOOKED_BYTES 700 /* of a sentence: what some formats looked for */
+#define TRIED_BYTES 600 /* what the formats looked for, in one sentence */
 
 const struct format *engine_format(const struct engine *e, const char *name)
 {
@@ -30,101 +29,97 @@ char *engine_formats_print(const struct engine *e, char *buf, size_t bytes)
 	return buf;
 }
 
-int engine_probe(const struct engine *e, const struct source_dir *dir, const char *path,
-		 const struct format **ret, int *ret_fit, struct ckpt_err *err)
-{
-	char looked[FORMAT_LOOKED], list[LOOKED_BYTES] = "";
-	const struct format *also = NULL;
-	size_t n = 0;
-
-	*ret = NULL;
-	*ret_fit = 0;
-	for (uint32_t i = 0; e->format[i]; i++) {
-		int fit = e->format[i]->probe(dir, looked);
-
-		if (fit < 0)
-			return ckpt_error_errno(err, -fit, "%.300s cannot be read", path);
-		if (!fit && n < sizeof list)
-			n += (size_t)snprintf(list + n, sizeof list - n, "%s%s: %s", n ? "; " : "",
-					      e->format[i]->name, looked);
-		if (fit && fit == *ret_fit)
-			also = e->format[i];
-		if (fit <= *ret_fit)
-			continue;
-		*ret = e->format[i];
-		*ret_fit = fit;
-		also = NULL;
-	}
-	if (!*ret)
-		return ckpt_error(err, -ENOMSG,
-				  "%.300s is no checkpoint in a format that is known here. %s",
-				  path, list);
-	if (also)
-		return ckpt_error(err, -ENOTUNIQ,
-				  "%.300s fits two formats: %s and %s; --from chooses one", path,
-				  (*ret)->name, also->name);
-	return 0;
-}
-
-static int source_begin(const struct engine *e, uint32_t flags, const char *entry, struct opened *o,
+static int format_probe(const struct engine *e, const struct source_dir *dir,
+			const struct engine_subject *s, const struct format **ret,
 			struct ckpt_err *err)
 {
-	int rc = source_make(e->ops, o->fd, entry, flags, &o->dir);
+	const struct format *second = NULL;
+	char tried[TRIED_BYTES] = "", looked[FORMAT_LOOKED];
+	int best = 0;
+	size_t at = 0;
 
-	o->source_flags = flags;
-	return rc ? ckpt_error_errno(err, -rc, "%.300s cannot be read", o->path) : 0;
+	*ret = NULL;
+	for (uint32_t i = 0; e->format[i]; i++) {
+		int r = e->format[i]->probe(dir, looked);
+
+		if (r < 0)
+			return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+		if (r > best)
+			second = NULL;
+		else if (r == best && r)
+			second = e->format[i];
+		if (r > best) {
+			best = r;
+			*ret = e->format[i];
+		}
+		if (at < sizeof tried)
+			at += (size_t)snprintf(tried + at, sizeof tried - at, "%s%s: %s",
+					       at ? "; " : "", e->format[i]->name, looked);
+	}
+	if (second)
+		return ckpt_error(err, -ENOTUNIQ,
+				  "%.300s fits two formats: %s and %s; --from chooses one", s->path,
+				  (*ret)->name, second->name);
+	if (best)
+		return 0;
+	return ckpt_error(err, -ENOMSG,
+			  "%.300s is no checkpoint in a format that is known here. %s", s->path,
+			  tried);
 }
 
-int engine_find(const struct engine *e, const char *path, const struct format *force,
-		struct opened *ret, struct ckpt_err *err)
+static bool has_id(const struct checkpoint *c, const uint8_t id[16])
 {
-	char entry[NAME_MAX + 1];
-	int rc, fit;
+	char hex[33];
 
-	*ret = (struct opened){ .path = path, .fd = -1 };
-	rc = source_path(e->ops, path, &ret->fd, entry, err);
-	if (!rc)
-		rc = source_begin(e, SOURCE_LINKS, entry, ret, err);
-	if (!rc && force)
-		ret->format = force;
-	else if (!rc)
-		rc = engine_probe(e, &ret->dir, path, &ret->format, &fit, err);
-	return rc;
+	for (uint32_t i = 0; i < 16; i++)
+		(void)snprintf(hex + (size_t)2 * i, 3, "%02x", id[i]);
+	return strcmp(hex, c->id[0] ? c->id : "00000000000000000000000000000000") == 0;
 }
 
-int engine_take(const struct engine *e, int fd, const char *path, struct opened *ret,
+static int id_check(const struct engine_subject *s, const struct checkpoint *c,
+		    struct ckpt_err *err)
+{
+	if (!s->id || has_id(c, s->id) || MUTANT(SWAPPED_ACCEPTED))
+		return 0;
+	return ckpt_error(err, -ESTALE,
+			  "%.300s is another checkpoint than a moment ago: now it is step %" PRIu64
+			  " of job %s; somebody has put it in its place",
+			  s->path, c->step, c->job);
+}
+
+int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err)
 {
-	*ret = (struct opened){ .path = path, .fd = fd, .format = e->format[0] };
-	return source_begin(e, 0, NULL, ret, err);
+	struct format_open how = s->how;
+	int r;
+
+	*ret = (struct opened){ .path = s->path, .format = s->force, .fd = s->fd };
+	r = source_make(e->ops, s->fd, s->entry, s->flags, &ret->dir);
+	if (r)
+		return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+	if (!ret->format)
+		r = format_probe(e, &ret->dir, s, &ret->format, err);
+	how.dir = &ret->dir;
+	if (!r)
+		r = ret->format->open(&how, &ret->ckpt, err);
+	return r ? r : id_check(s, ret->ckpt, err);
 }
 
-int engine_fresh(const struct engine *e, struct opened *o)
+int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
+		 struct ckpt_err *err)
 {
-	struct source_dir old = o->dir;
-	int rc = source_make(e->ops, o->fd, old.entry, o->source_flags | SOURCE_FRESH, &o->dir);
+	struct source_dir dir;
+	int r = source_make(e->ops, s->fd, s->entry, s->flags, &dir);
 
-	if (rc)
-		o->dir = old;
-	else
-		source_end(&old);
-	return rc;
-}
-
-int engine_open(const struct format_open *how, struct opened *o, struct ckpt_err *err)
-{
-	struct format_open x = *how;
-
-	x.dir = &o->dir;
-	return o->format->open(&x, &o->ckpt, err);
+	if (r)
+		return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+	r = format_probe(e, &dir, s, ret, err);
+	source_end(&dir);
+	return r;
 }
 
 void engine_close(struct opened *o)
 {
-	checkpoint_free(o->ckpt);
-	if (o->dir.ctx)
-		source_end(&o->dir);
-	if (o->fd >= 0)
-		close(o->fd);
-	*o = (struct opened){ .fd = -1 };
+	checkpoint_free(TAKE(o->ckpt));
+	source_end(&o->dir);
 }

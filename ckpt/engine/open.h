@@ -1,41 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.h - from a path to an open checkpoint. Whatever a person typed that is no step's name is a path: of a
- * directory, or of one file. Each format is asked whether it lies there; it reads magic and returns a
- * confidence. The highest wins. Two that fit equally are refused with both names, and one that is forced
- * (--from) is not asked. A step that the store found is of the format that stores are made of, and no other
- * is asked.
- *
- *	engine_find or engine_take	directory, descriptor, format
- *	engine_open			its metadata
- *	engine_close			after any of them, also one that failed
+ * open.h - the one way to open a checkpoint for reading: a step that its store has locked, or what lies
+ * at a path. Called by the command and by the daemon.
  */
 #ifndef CKPT_ENGINE_OPEN_H
 #define CKPT_ENGINE_OPEN_H
 #include "ckpt/engine/engine.h"
-
-#define ENGINE_FIT_MAGIC 75 /* of what a probe returns, from here on its magic was read */
+#include "ckpt/io/io_source.h"
 
 /* By its name; NULL: there is none. */
 const struct format *engine_format(const struct engine *e, const char *name);
 /* "native, safetensors". Returns buf. */
 char *engine_formats_print(const struct engine *e, char *buf, size_t bytes);
+
+struct engine_subject {
+	int fd; /* its directory (store_step_open, source_path): the caller keeps it open */
+	const char *entry; /* the one file in it, of source_path; NULL, "": the directory */
+	const char *path;  /* for sentences */
+	const struct format *force; /* NULL: the formats are asked (format.probe) */
+	const uint8_t *id;	/* 16 bytes: of the step that was chosen; NULL: any checkpoint */
+	uint32_t flags;		/* of source_make */
+	struct format_open how; /* but for dir */
+};
+
 /*
- * Which format lies there? *ret_fit: its confidence, as format.h says. -ENOMSG: none; err says what each
- * looked for. -ENOTUNIQ: two fit equally. -EACCES, ...: it cannot be read.
+ * e: ops, and format unless s->force is given.
+ * Errors: of the format's open; -ENOMSG: no format fits, and the sentence lists what each looked for;
+ * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; of reading
+ * (-EACCES, ...). In any case *ret is to be closed: if s->how.partial is set, it may have a checkpoint
+ * although the result is an error.
  */
-int engine_probe(const struct engine *e, const struct source_dir *dir, const char *path,
-		 const struct format **ret, int *ret_fit, struct ckpt_err *err);
-/* path is borrowed until engine_close. force: NULL, or the format that it is. Errors as of engine_probe and
- * source_path. */
-int engine_find(const struct engine *e, const char *path, const struct format *force,
-		struct opened *ret, struct ckpt_err *err);
-/* A step's directory, found and locked by the store. Takes fd, also where it fails. */
-int engine_take(const struct engine *e, int fd, const char *path, struct opened *ret,
+int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err);
-/* From now on its metadata is read from the disk, not from what the page cache still has. */
-int engine_fresh(const struct engine *e, struct opened *o);
-/* how: but for dir. Errors as of format.open; where that says so, o->ckpt is set after an error too. */
-int engine_open(const struct format_open *how, struct opened *o, struct ckpt_err *err);
 void engine_close(struct opened *o);
+/* Which format is it? Errors as of engine_open. Nothing but what the probes read is read. */
+int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
+		 struct ckpt_err *err);
 #endif
