@@ -68,7 +68,7 @@ int keymap_reserve(struct keymap *m, struct arena *a, uint64_t more)
 		return -E2BIG;
 	while (slots / 2 < m->n + more)
 		slots *= 2;
-	if (slots == had)
+	if (slots == had || m->n + more == 0)
 		return 0;
 	x.slot = arena_array(a, slots, sizeof *x.slot);
 	if (!x.slot)

@@ -117,13 +117,16 @@ int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct ma
 	struct ckpt_err err = { 0 };
 	int rc = store_resolve(c->ops, formats[0], c->where, name, ref, &err);
 
-	if (rc)
+	if (rc > 0 && store_path_job(c->ops, ref->path, &err))
+		rc = err.code;
+	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, ref);
-	rc = marked_find(c->ops, ref, ret, &err);
+	rc = rc ? rc : marked_find(c->ops, ref, ret, &err);
 	if (!rc)
 		return CLI_OK;
-	close(TAKE_FD(ref->step_fd));
+	if (ref->step_fd >= 0)
+		close(TAKE_FD(ref->step_fd));
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	ckpt_error(&err, -EINVAL,

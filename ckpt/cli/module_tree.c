@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * module_tree.c - see module_tree.h. Hashing all the way: 200,000 names cost milliseconds a depth.
+ * module_tree.c - see module_tree.h. 200,000 names cost milliseconds a depth.
  * Invariant: every tensor is in exactly one row, so rows sum up to the whole.
  */
 #include "ckpt/cli/module_tree.h"
+#include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/shown.h"
 #include <stdio.h>
@@ -19,61 +20,26 @@ struct numbers {
 
 struct group {
 	const char *key;
-	uint64_t hash;
 	struct numbers number[NUMBERS_MAX];
 	struct module_row row;
-};
-
-/* Open addressing; 0 is free. */
-struct hash {
-	uint64_t *slot;
-	uint64_t mask, used;
 };
 
 struct groups {
 	struct arena *arena;
 	struct group *group;
 	uint32_t n, cap;
-	struct hash by_key;  /* slot: group + 1 */
-	struct hash numbers; /* slot: hash of (group, place, number) */
+	struct arena names;    /* of the two maps */
+	struct strmap by_key;  /* their numbers are those of the groups */
+	struct strmap numbers; /* of struct numbered */
 };
 
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-	h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-	return h ^ h >> 29;
-}
-
-static int hash_init(struct hash *h, uint64_t n)
-{
-	uint64_t slots = 64;
-
-	while (slots < 2 * n)
-		slots *= 2;
-	*h = (struct hash){ calloc(slots, sizeof *h->slot), slots - 1, 0 };
-	return h->slot ? 0 : -ENOMEM;
-}
-
-/* Was x not there yet? */
-static bool hash_add(struct hash *h, uint64_t x)
-{
-	uint64_t at = x & h->mask;
-
-	x |= !x;
-	for (; h->slot[at]; at = (at + 1) & h->mask)
-		if (h->slot[at] == x)
-			return false;
-	if (h->used >= h->mask - h->mask / 4)
-		return false; /* full: the count of numbers ends here, and is a lower bound */
-	h->slot[at] = x;
-	h->used++;
-	return true;
-}
+struct numbered { /* a number that stands at some place of a group's path */
+	uint32_t group, place, number;
+};
 
 struct key {
 	char text[PATH_BYTES];
 	size_t len;
-	uint64_t hash;
 	uint32_t number[NUMBERS_MAX], nnumber;
 };
 
@@ -110,7 +76,6 @@ static bool is_number(const char *s, size_t n, uint32_t *ret)
 static void key_make(const struct table_tensor *x, uint32_t depth, struct key *k)
 {
 	const char *p = x->name;
-	uint64_t h = 0;
 
 	k->len = k->nnumber = 0;
 	key_add(k, x->component, strlen(x->component));
@@ -126,21 +91,16 @@ static void key_make(const struct table_tensor *x, uint32_t depth, struct key *k
 			p++;
 	}
 	k->text[k->len] = 0;
-	for (size_t i = 0; i < k->len; i++)
-		h = (h ^ (uint8_t)k->text[i]) * UINT64_C(0x100000001b3);
-	k->hash = mix(1, h);
 }
 
+/* NULL: no memory. */
 static struct group *group_get(struct groups *g, const struct key *k)
 {
-	uint64_t at = k->hash & g->by_key.mask;
+	uint32_t i = strmap_find(&g->by_key, k->text, k->len);
 	struct group *x;
 
-	for (; g->by_key.slot[at]; at = (at + 1) & g->by_key.mask) {
-		x = &g->group[g->by_key.slot[at] - 1];
-		if (x->hash == k->hash && !strcmp(x->key, k->text))
-			return x;
-	}
+	if (i != KEYMAP_NONE)
+		return &g->group[i];
 	if (g->n == g->cap) {
 		uint32_t cap = g->cap ? 2 * g->cap : 64;
 
@@ -151,13 +111,31 @@ static struct group *group_get(struct groups *g, const struct key *k)
 		g->cap = cap;
 	}
 	x = &g->group[g->n];
-	*x = (struct group){ .key = arena_str(g->arena, k->text), .hash = k->hash };
-	for (uint32_t i = 0; i < NUMBERS_MAX; i++)
+	*x = (struct group){ .key = arena_str(g->arena, k->text) };
+	for (i = 0; i < NUMBERS_MAX; i++)
 		x->number[i].min = UINT32_MAX;
-	if (!x->key)
+	if (!x->key || strmap_add(&g->by_key, &g->names, x->key, k->len, &i) < 0)
 		return NULL;
-	g->by_key.slot[at] = ++g->n;
+	g->n++;
 	return x;
+}
+
+static int number_add(struct groups *g, struct group *to, uint32_t place, uint32_t number)
+{
+	struct numbered key = { (uint32_t)(to - g->group), place, number };
+	struct numbers *n = &to->number[place];
+	uint32_t i;
+	void *own;
+
+	n->min = MIN(n->min, number);
+	n->max = MAX(n->max, number);
+	if (strmap_find(&g->numbers, &key, sizeof key) != KEYMAP_NONE)
+		return 0;
+	own = arena_dup(&g->names, &key, sizeof key);
+	if (!own || strmap_add(&g->numbers, &g->names, own, sizeof key, &i) < 0)
+		return -ENOMEM;
+	n->distinct++;
+	return 0;
 }
 
 static int group_add(struct groups *g, const struct table_tensor *x, uint32_t depth)
@@ -173,33 +151,24 @@ static int group_add(struct groups *g, const struct table_tensor *x, uint32_t de
 	to->row.tensors++;
 	to->row.elements += shown_numel(x);
 	to->row.bytes += ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-	for (uint32_t i = 0; i < k.nnumber; i++) {
-		struct numbers *n = &to->number[i];
-
-		n->min = MIN(n->min, k.number[i]);
-		n->max = MAX(n->max, k.number[i]);
-		n->distinct +=
-			hash_add(&g->numbers, mix(mix(mix(k.hash, i), k.number[i]), 0x6d6f64));
-	}
+	for (uint32_t i = 0; i < k.nnumber; i++)
+		if (number_add(g, to, i, k.number[i]))
+			return -ENOMEM;
 	return 0;
 }
 
 static void groups_free(struct groups *g)
 {
 	free(g->group);
-	free(g->by_key.slot);
-	free(g->numbers.slot);
+	arena_free(&g->names);
 }
 
 static int groups_make(const struct table *t, const uint32_t *id, uint32_t n, uint32_t depth,
 		       struct arena *a, struct groups *g)
 {
-	int rc;
+	int rc = 0;
 
 	*g = (struct groups){ .arena = a };
-	rc = hash_init(&g->by_key, n);
-	if (!rc)
-		rc = hash_init(&g->numbers, 2 * (uint64_t)n);
 	for (uint32_t i = 0; i < n && !rc; i++)
 		rc = group_add(g, &t->tensor[id[i]], depth);
 	return rc;

@@ -16,6 +16,57 @@
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
+/* The best of the formats that may be it; 0: none, and tried lists what each looked for; -errno. */
+static int format_find(const struct source_dir *dir, const struct format **ret, char tried[400])
+{
+	char looked[FORMAT_LOOKED];
+	int best = 0, at = 0;
+
+	tried[0] = 0;
+	for (uint32_t i = 0; formats[i]; i++) {
+		int rc = formats[i]->probe(dir, looked);
+
+		if (rc < 0)
+			return rc;
+		if (rc > best) {
+			best = rc;
+			*ret = formats[i];
+		}
+		at += snprintf(tried + at, 400 - (size_t)MIN(at, 399), "%s%s: %s", at ? "; " : "",
+			       formats[i]->name, looked);
+		at = MIN(at, 399);
+	}
+	return best;
+}
+
+/* What is no step of a store, at a path that is there. */
+static int path_open(struct subject *s, struct ckpt_err *err)
+{
+	const struct format *format;
+	struct source_dir dir;
+	char tried[400];
+	int rc;
+
+	s->ref.step_fd = open(s->ref.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->ref.step_fd < 0)
+		return errno == ENOTDIR
+			       ? ckpt_error(err, -ENOTDIR, "%.200s is a file: give the directory",
+					    s->ref.path)
+			       : ckpt_error_errno(err, errno, "cannot open %.200s", s->ref.path);
+	rc = source_make(s->ops, s->ref.step_fd, "", 0, &dir);
+	if (!rc) {
+		rc = format_find(&dir, &format, tried);
+		source_end(&dir);
+	}
+	if (rc < 0)
+		ckpt_error_errno(err, -rc, "%.300s cannot be read", s->ref.path);
+	else if (!rc && !(rc = store_path_job(s->ops, s->ref.path, err)))
+		rc = ckpt_error(err, -ENOENT, "%.300s is no checkpoint: %s", s->ref.path, tried);
+	if (rc < 0)
+		close(TAKE_FD(s->ref.step_fd));
+	return MIN(rc, 0);
+}
+
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 struct ckpt_err *err)
 {
@@ -23,6 +74,8 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 
 	*s = (struct subject){ .ops = ops };
 	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
+	if (rc > 0)
+		rc = path_open(s, err);
 	if (rc)
 		return rc;
 	rc = source_make(ops, s->ref.step_fd, NULL, 0, &s->dir);
@@ -74,20 +127,13 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
-	char looked[FORMAT_LOOKED];
+	char tried[400];
 	int rc;
 
 	s->format = formats[0];
-	for (uint32_t i = 0; formats[i]; i++) {
-		rc = formats[i]->probe(&s->dir, looked);
-
-		if (rc == -EACCES || rc == -EPERM)
-			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-		if (rc > 0) {
-			s->format = formats[i];
-			break;
-		}
-	}
+	rc = format_find(&s->dir, &s->format, tried);
+	if (rc == -EACCES || rc == -EPERM)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
 	rc = s->format->open(&(struct format_open){ .dir = &s->dir,
 						    .partial = s->partial,
 						    .choose = s->choose,

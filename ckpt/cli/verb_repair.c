@@ -315,14 +315,15 @@ static int find(struct cli *c, struct place *ret, int *ret_code)
 		return -EINVAL;
 	}
 	rc = store_resolve(c->ops, formats[0], c->where, word, &ret->ref, &err);
-	if (rc && !stat(word, &st) && S_ISDIR(st.st_mode) && rc != -EACCES && rc != -EPERM)
+	if (rc && !stat(word, &st) && S_ISDIR(st.st_mode) && rc != -EACCES && rc != -EPERM &&
+	    (rc < 0 || !subject_is_checkpoint(c, word)))
 		return 0;
-	if (rc) {
+	if (rc < 0) {
 		*ret_code = subject_tell(c, rc, &err, word);
 		return rc;
 	}
 	subject_note(c, &ret->ref);
-	rc = marked_find(c->ops, &ret->ref, &ret->m, &err);
+	rc = rc ? rc : marked_find(c->ops, &ret->ref, &ret->m, &err);
 	if (rc > 0) {
 		ckpt_error(&err, -EINVAL, "%.300s lies in no store: repair works on a store's jobs",
 			   ret->ref.path);

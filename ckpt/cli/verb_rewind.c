@@ -378,12 +378,14 @@ static int run(struct cli *c)
 					   "--dry-run changes nothing, --yes does: give one"),
 				&err, "ckptctl rewind -h");
 	rc = store_resolve_aside(c->ops, formats[0], c->where, name, &ref, &err);
-	if (rc)
+	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);
-	code = structure_check(c, &ref);
-	rc = code ? 0 : marked_find(c->ops, &ref, &x.m, &err);
-	close(TAKE_FD(ref.step_fd));
+	code = rc ? 0 : structure_check(c, &ref);
+	if (!rc)
+		rc = code ? 0 : marked_find(c->ops, &ref, &x.m, &err);
+	if (ref.step_fd >= 0)
+		close(TAKE_FD(ref.step_fd));
 	if (code)
 		return code;
 	if (rc > 0) {

@@ -190,11 +190,14 @@ static int run(struct cli *c)
 					   "--dry-run removes nothing, --yes does: give one"),
 				&err, "ckptctl rm -h");
 	rc = store_resolve_any(c->ops, formats[0], c->where, name, &ref, &err);
-	if (rc)
+	if (rc > 0 && store_path_job(c->ops, ref.path, &err))
+		rc = err.code;
+	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);
-	rc = marked_find(c->ops, &ref, &m, &err);
-	close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
+	rc = rc ? rc : marked_find(c->ops, &ref, &m, &err);
+	if (ref.step_fd >= 0)
+		close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
 	if (rc > 0) {
 		ckpt_error(
 			&err, -EINVAL,

@@ -330,10 +330,8 @@ void declare_free(ckpt *c)
 		free(c->tensor[i].block);
 	retired_free(c);
 	free(c->tensor);
-	free(c->tensor_names.slot);
 	free(c->by_value);
 	free(c->blob);
-	free(c->blob_names.slot);
 }
 
 static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_err *err)
@@ -534,89 +532,53 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *given, struct declared
 }
 
 /* --- which tensor has this name --- */
-static uint64_t fnv(uint64_t h, const char *s, size_t bytes)
+static uint64_t tensor_key(const char *component, size_t bytes, const char *name)
 {
-	for (size_t i = 0; i < bytes; i++)
-		h = (h ^ (uint8_t)s[i]) * UINT64_C(0x100000001b3);
-	return h;
+	return key_hash(key_hash(0, component, bytes), name, strlen(name));
 }
 
-/* Of a component (of a blob: none) and a name. */
-static uint32_t name_hash(const char *component, size_t bytes, const char *name)
-{
-	uint64_t h = fnv(UINT64_C(0xcbf29ce484222325), component, bytes);
-
-	h = fnv(h, name, strlen(name) + 1);
-	return (uint32_t)(h ^ h >> 32);
-}
-
-static bool is_named(const struct declared *d, uint32_t hash, const char *component, size_t bytes,
+static bool is_named(const struct declared *d, const char *component, size_t bytes,
 		     const char *name)
 {
-	return d->hash == hash && !strcmp(d->t.name, name) &&
-	       !strncmp(d->t.component, component, bytes) && !d->t.component[bytes];
+	return !strcmp(d->t.name, name) && !strncmp(d->t.component, component, bytes) &&
+	       !d->t.component[bytes];
 }
 
-static void tensor_named(struct ckpt *c, uint32_t id)
+/* The tensor of this name, also one that was dropped. */
+static struct declared *named_ever(const ckpt *c, const char *component, size_t bytes,
+				   const char *name)
 {
-	const struct names *x = &c->tensor_names;
-	uint32_t at = c->tensor[id].hash & x->mask;
+	uint64_t hash = tensor_key(component, bytes, name);
 
-	while (x->slot[at] && !c->tensor[x->slot[at] - 1].dropped)
-		at = (at + 1) & x->mask;
-	x->slot[at] = id + 1;
-}
-
-/* The tensor of this name, also one that was dropped, if another one has not taken its place. */
-static struct declared *named_ever(const ckpt *c, uint32_t hash, const char *component,
-				   size_t bytes, const char *name)
-{
-	const struct names *x = &c->tensor_names;
-
-	for (uint32_t at = hash & x->mask; x->slot && x->slot[at]; at = (at + 1) & x->mask)
-		if (is_named(&c->tensor[x->slot[at] - 1], hash, component, bytes, name))
-			return &c->tensor[x->slot[at] - 1];
+	for (uint32_t at = 0, i; (i = keymap_next(&c->tensor_names, hash, &at)) != KEYMAP_NONE;)
+		if (is_named(&c->tensor[i], component, bytes, name))
+			return &c->tensor[i];
 	return NULL;
 }
 
 const struct declared *named_find(const ckpt *c, const char *component, size_t bytes,
 				  const char *name)
 {
-	const struct declared *d =
-		named_ever(c, name_hash(component, bytes, name), component, bytes, name);
+	const struct declared *d = named_ever(c, component, bytes, name);
 
 	return d && !d->dropped ? d : NULL;
-}
-
-/* Empty, for as many as cap. */
-static int names_make(struct names *x, uint32_t cap)
-{
-	uint32_t *slot = calloc(2 * (size_t)cap, sizeof *slot);
-
-	if (!slot)
-		return -ENOMEM;
-	free(x->slot);
-	*x = (struct names){ slot, 2 * cap - 1 };
-	return 0;
 }
 
 /* Room for one more. */
 static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
 {
 	uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
-	struct declared *all;
+	struct declared *all = c->tensor;
 
-	if (c->ntensor < c->cap_tensor)
-		return 0;
-	all = realloc(c->tensor, cap * sizeof *all);
-	if (all)
-		c->tensor = all;
-	if (!all || names_make(&c->tensor_names, cap) < 0)
+	if (c->ntensor == c->cap_tensor) {
+		all = realloc(c->tensor, cap * sizeof *all);
+		if (all) {
+			c->tensor = all;
+			c->cap_tensor = cap;
+		}
+	}
+	if (!all || keymap_reserve(&c->tensor_names, &c->arena, 1) < 0)
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	c->cap_tensor = cap;
-	for (uint32_t i = 0; i < c->ntensor; i++)
-		if (!c->tensor[i].dropped)
-			tensor_named(c, i);
 	return 0;
 }
 
@@ -637,8 +599,7 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		rc = tensors_reserve(c, err);
 	if (rc < 0)
 		return rc;
-	to.hash = name_hash(mine.component, strlen(mine.component), mine.name);
-	had = named_ever(c, to.hash, mine.component, strlen(mine.component), mine.name);
+	had = named_ever(c, mine.component, strlen(mine.component), mine.name);
 	if (had && !had->dropped)
 		return ckpt_error(err, -EALREADY,
 				  "%s/%s is declared twice: drop the first, or use another name",
@@ -652,7 +613,8 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	id = had ? (uint32_t)(had - c->tensor) : c->ntensor++;
 	c->tensor[id] = to;
 	if (!had)
-		tensor_named(c, id);
+		keymap_put(&c->tensor_names,
+			   tensor_key(mine.component, strlen(mine.component), mine.name), id);
 	if (ret_id)
 		*ret_id = id;
 	c->dirty = true;
@@ -714,43 +676,37 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	return 0;
 }
 
-/* The slot of the blob of this name, or where it would be. */
-static uint32_t *blob_slot(const ckpt *c, uint32_t hash, const char *name)
+static struct blob *blob_find(const ckpt *c, const char *name)
 {
-	const struct names *x = &c->blob_names;
-	uint32_t at = hash & x->mask;
+	uint64_t hash = key_hash(0, name, strlen(name));
 
-	for (; x->slot[at]; at = (at + 1) & x->mask) {
-		const struct blob *b = &c->blob[x->slot[at] - 1];
-
-		if (b->hash == hash && strcmp(b->name, name) == 0)
-			break;
-	}
-	return &x->slot[at];
+	for (uint32_t at = 0, i; (i = keymap_next(&c->blob_names, hash, &at)) != KEYMAP_NONE;)
+		if (!strcmp(c->blob[i].name, name))
+			return &c->blob[i];
+	return NULL;
 }
 
 static int blobs_reserve(ckpt *c, struct ckpt_err *err)
 {
 	uint32_t cap = c->cap_blob ? c->cap_blob * 2 : 16;
-	struct blob *all;
+	struct blob *all = c->blob;
 
-	if (c->nblob < c->cap_blob)
-		return 0;
-	all = realloc(c->blob, cap * sizeof *all);
-	if (all)
-		c->blob = all;
-	if (!all || names_make(&c->blob_names, cap) < 0)
+	if (c->nblob == c->cap_blob) {
+		all = realloc(c->blob, cap * sizeof *all);
+		if (all) {
+			c->blob = all;
+			c->cap_blob = cap;
+		}
+	}
+	if (!all || keymap_reserve(&c->blob_names, &c->arena, 1) < 0)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
-	c->cap_blob = cap;
-	for (uint32_t i = 0; i < c->nblob; i++)
-		*blob_slot(c, all[i].hash, all[i].name) = i + 1;
 	return 0;
 }
 
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err)
 {
-	uint32_t media = (uint32_t)how >> 8, hash, *slot;
+	uint32_t media = (uint32_t)how >> 8;
 	int rc = client_check(c, err);
 	char *mine;
 
@@ -771,21 +727,18 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
 	rc = blobs_reserve(c, err);
 	if (rc < 0)
 		return rc;
-	hash = name_hash("", 0, name);
-	slot = blob_slot(c, hash, name);
-	if (*slot)
+	if (blob_find(c, name))
 		return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
 	mine = arena_str(&c->arena, name);
 	if (!mine)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
+	keymap_put(&c->blob_names, key_hash(0, mine, strlen(mine)), c->nblob);
 	c->blob[c->nblob++] = (struct blob){ .name = mine,
-					     .hash = hash,
 					     .per_rank = how & CKPT_PER_RANK,
 					     .media = media,
 					     .ptr = ptr,
 					     .len = len,
 					     .cap = cap };
-	*slot = c->nblob;
 	c->dirty = true;
 	return 0;
 }
@@ -794,19 +747,17 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
 {
 	int rc = client_check(c, err);
 	struct blob *b;
-	uint32_t at;
 
 	if (rc == 0)
 		rc = name_check("blob name", name, false, err);
 	if (rc < 0)
 		return rc;
-	at = c->nblob ? *blob_slot(c, name_hash("", 0, name), name) : 0;
-	if (!at)
+	b = blob_find(c, name);
+	if (!b)
 		return ckpt_error(err, -EINVAL,
 				  "there is no blob %s: declare it with ckpt_blob_add", name);
 	if (!cap || cap > GIB)
 		return ckpt_error(err, -EINVAL, "blob %s: cap must be 1 byte to 1 GiB", name);
-	b = &c->blob[at - 1];
 	if (b->cap == cap)
 		return 0;
 	b->cap = cap;

@@ -82,7 +82,6 @@ struct part_block {
 
 struct declared {
 	bool dropped;
-	uint32_t hash;	      /* of component and name */
 	struct ckpt_tensor t; /* strings and arrays are the arena's */
 	struct indexset share;
 	uint32_t nlocal;
@@ -107,20 +106,12 @@ struct attr {
 
 struct blob {
 	char *name;
-	uint32_t hash; /* of the name */
 	bool per_rank;
 	uint32_t media; /* enum ckpt_media */
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
 	uint64_t now; /* *len as the snapshot that is being taken has read it */
-};
-
-/* Where the elements of an array that have a name are: numbers + 1, 0: free. An element that is not
- * valid any more keeps its place for those behind it, until another element takes the place. */
-struct names {
-	uint32_t *slot;
-	uint32_t mask; /* slots - 1; at most half of them are taken */
 };
 
 /* When the next mark is to be written: due.c's. */
@@ -228,11 +219,11 @@ struct ckpt {
 	struct table meshes; /* only its meshes are used */
 	struct declared *tensor;
 	uint32_t ntensor, cap_tensor; /* cap: a power of two */
-	struct names tensor_names;
+	struct keymap tensor_names;   /* also those that were dropped */
 	struct part_block *retired;
 	struct blob *blob;
 	uint32_t nblob, cap_blob;
-	struct names blob_names;
+	struct keymap blob_names;
 	struct average *average[TABLE_AVERAGES_MAX]; /* [naverage] in the order of their names */
 	uint32_t naverage;
 	struct attr *attr; /* [nattr] in the order of their keys */

@@ -5,6 +5,7 @@
  * Invariant: a border of a drawing is where some share begins or ends; nothing is drawn that was
  * not looked at, and what is left out is a span that says so.
  */
+#include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/draw/map_impl.h"
@@ -128,29 +129,6 @@ char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 
 /* --- equal lists, equal sets --- */
 
-/* Numbers things that are equal alike: 0, 1, ... by first appearance. Open addressing. */
-struct dedupe {
-	uint32_t *slot; /* number + 1; 0: free */
-	uint32_t mask;
-};
-
-static int dedupe_init(struct dedupe *d, uint32_t n)
-{
-	uint64_t slots = 16;
-
-	while (slots < 2 * (uint64_t)n)
-		slots *= 2;
-	d->mask = (uint32_t)(slots - 1);
-	d->slot = calloc(slots, sizeof *d->slot);
-	return d->slot ? 0 : -ENOMEM;
-}
-
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-	h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-	return h ^ h >> 29;
-}
-
 static uint64_t list_first(const struct indices *x)
 {
 	return x->n ? x->run[0].start : 0;
@@ -165,9 +143,11 @@ static uint64_t list_stop(const struct indices *x)
 }
 
 /* Equal sets may have different records: only what the set itself says. */
-static uint64_t list_hash(const struct indices *x)
+static uint64_t list_key(uint64_t before, const struct indices *x)
 {
-	return mix(mix(mix(1, x->total), list_first(x)), list_stop(x));
+	uint64_t key[] = { x->total, list_first(x), list_stop(x) };
+
+	return key_hash(before, key, sizeof key);
 }
 
 /* How many indices of x are below at. */
@@ -219,20 +199,18 @@ static uint32_t ranks_unique(uint32_t *rank, uint32_t n)
 	return m;
 }
 
-static uint32_t find_set(const struct dedupe *d, const struct map_share *share, uint32_t n,
-			 const struct indexset *set, uint32_t **ret_slot)
+/* The number of the share with this set; n: there is none, and now it is n. */
+static uint32_t set_number(struct keymap *sets, const struct map_share *share, uint32_t n,
+			   const struct indexset *set)
 {
-	uint64_t h = 7;
-	uint32_t at;
+	uint64_t hash = 0;
 
 	for (uint32_t i = 0; i < set->ndim; i++)
-		h = mix(h, list_hash(&set->dim[i]));
-	for (at = (uint32_t)h & d->mask; d->slot[at]; at = (at + 1) & d->mask)
-		if (indexset_equal(share[d->slot[at] - 1].set, set)) {
-			*ret_slot = NULL;
-			return d->slot[at] - 1;
-		}
-	*ret_slot = &d->slot[at];
+		hash = list_key(hash, &set->dim[i]);
+	for (uint32_t at = 0, i; (i = keymap_next(sets, hash, &at)) != KEYMAP_NONE;)
+		if (indexset_equal(share[i].set, set))
+			return i;
+	keymap_put(sets, hash, n);
 	return n;
 }
 
@@ -244,24 +222,21 @@ static int make_shares(struct map *m, const struct map_in *const *in, uint32_t n
 	uint32_t *empty = arena_array(&m->arena, (size_t)nin + 1, sizeof *empty);
 	uint32_t *rank = arena_array(&m->arena, (size_t)nin + 1, sizeof *rank);
 	cleanup_free uint32_t *id = calloc((size_t)nin + 1, sizeof *id);
-	struct dedupe d = { 0 };
-	uint32_t at = 0, *slot;
+	struct keymap sets = { 0 };
+	uint32_t at = 0;
 
-	if (!share || !empty || !rank || !id || dedupe_init(&d, nin))
+	if (!share || !empty || !rank || !id || keymap_reserve(&sets, &m->arena, nin))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < nin; i++) {
 		if (!in[i]->set->numel) {
 			empty[f->nempty++] = in[i]->rank;
 			continue;
 		}
-		id[i] = find_set(&d, share, f->nshare, in[i]->set, &slot);
-		if (slot) {
-			share[f->nshare].set = in[i]->set;
-			*slot = ++f->nshare;
-		}
+		id[i] = set_number(&sets, share, f->nshare, in[i]->set);
+		if (id[i] == f->nshare)
+			share[f->nshare++].set = in[i]->set;
 		share[id[i]].nrank++;
 	}
-	free(d.slot);
 	for (uint32_t i = 0; i < f->nshare; i++) {
 		share[i].rank = rank + at;
 		at += share[i].nrank;
@@ -291,24 +266,27 @@ static const struct indices *list_at(const struct map *m, uint32_t share, int32_
 static int distinct(const struct map *m, int32_t dim, const struct indices **ret_list,
 		    uint32_t *ret_id, uint32_t *ret_n)
 {
-	struct dedupe d;
-	uint32_t n = 0, at;
+	struct keymap lists = { 0 };
+	struct arena a = { 0 };
+	uint32_t n = 0;
 
-	if (dedupe_init(&d, m->facts.nshare))
+	if (keymap_reserve(&lists, &a, m->facts.nshare))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->facts.nshare; i++) {
 		const struct indices *x = list_at(m, i, dim);
+		uint64_t hash = list_key(0, x);
+		uint32_t at = 0;
 
-		for (at = (uint32_t)list_hash(x) & d.mask; d.slot[at]; at = (at + 1) & d.mask)
-			if (indices_equal(ret_list[d.slot[at] - 1], x))
-				break;
-		if (!d.slot[at]) {
-			ret_list[n++] = x;
-			d.slot[at] = n;
+		do
+			ret_id[i] = keymap_next(&lists, hash, &at);
+		while (ret_id[i] != KEYMAP_NONE && !indices_equal(ret_list[ret_id[i]], x));
+		if (ret_id[i] == KEYMAP_NONE) {
+			keymap_put(&lists, hash, n);
+			ret_list[n] = x;
+			ret_id[i] = n++;
 		}
-		ret_id[i] = d.slot[at] - 1;
 	}
-	free(d.slot);
+	arena_free(&a);
 	*ret_n = n;
 	return 0;
 }

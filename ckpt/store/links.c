@@ -1,50 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * links.c - see links.h. Invariant: uses of a file is how often its index stands in use[0..nuse), and at
- * least half of the slots are free.
+ * links.c - see links.h. Invariant: uses of a file is how often its index stands in use[0..nuse).
  */
 #include "ckpt/store/links.h"
 #include <stdlib.h>
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
-static uint32_t slot_of(const struct links *l, uint64_t dev, uint64_t ino)
+static uint64_t link_key(const struct io_stat *st)
 {
-	uint64_t h = (dev * UINT64_C(0x9e3779b97f4a7c15)) ^ ino;
-	uint32_t i;
+	return key_hash(st->dev, &st->ino, sizeof st->ino);
+}
 
-	h = (h ^ h >> 32) * UINT64_C(0xbf58476d1ce4e5b9);
-	for (i = (uint32_t)(h >> 32) & (l->nslot - 1); l->slot[i]; i = (i + 1) & (l->nslot - 1)) {
-		const struct link_file *f = &l->file[l->slot[i] - 1];
+static uint32_t link_find(const struct links *l, const struct io_stat *st)
+{
+	uint64_t hash = link_key(st);
 
-		if (f->dev == dev && f->ino == ino)
-			break;
-	}
-	return i;
+	for (uint32_t at = 0, i; (i = keymap_next(&l->found, hash, &at)) != KEYMAP_NONE;)
+		if (l->file[i].dev == st->dev && l->file[i].ino == st->ino)
+			return i;
+	return KEYMAP_NONE;
 }
 
 /* Room for one file more. */
-static int slots_grow(struct links *l)
+static int files_grow(struct links *l)
 {
-	uint32_t n = l->nslot ? 2 * l->nslot : 64;
+	uint32_t cap = l->cap ? 2 * l->cap : 32;
 	struct link_file *file;
-	uint32_t *slot;
 
-	if (2 * (l->nfile + 1) <= l->nslot)
-		return 0;
-	file = reallocarray(l->file, n / 2, sizeof *file);
-	if (!file)
-		return -ENOMEM;
-	l->file = file;
-	slot = calloc(n, sizeof *slot);
-	if (!slot)
-		return -ENOMEM;
-	free(l->slot);
-	l->slot = slot;
-	l->nslot = n;
-	for (uint32_t i = 0; i < l->nfile; i++)
-		slot[slot_of(l, l->file[i].dev, l->file[i].ino)] = i + 1;
-	return 0;
+	if (l->nfile == l->cap) {
+		file = reallocarray(l->file, cap, sizeof *file);
+		if (!file)
+			return -ENOMEM;
+		l->file = file;
+		l->cap = cap;
+	}
+	return keymap_reserve(&l->found, &l->arena, 1);
 }
 
 /* At powers of two there is no room for another one. */
@@ -67,20 +58,21 @@ int links_add(struct links *l, const struct io_stat *st)
 
 	if (!st->ino || MUTANT(LINKED_BYTES_TWICE))
 		return 0;
+	at = link_find(l, st);
 	/* The last name of a file whose others were seen, and have gone since. */
-	if (st->nlink < 2 && !(l->nfile && l->slot[slot_of(l, st->dev, st->ino)]))
+	if (st->nlink < 2 && at == KEYMAP_NONE)
 		return 0;
-	if (slots_grow(l) || use_grow(l))
+	if (files_grow(l) || use_grow(l))
 		return -ENOMEM;
-	at = slot_of(l, st->dev, st->ino);
-	if (!l->slot[at]) {
-		l->file[l->nfile++] = (struct link_file){
+	if (at == KEYMAP_NONE) {
+		at = l->nfile++;
+		l->file[at] = (struct link_file){
 			.dev = st->dev, .ino = st->ino, .bytes = st->bytes, .nlink = st->nlink
 		};
-		l->slot[at] = l->nfile;
+		keymap_put(&l->found, link_key(st), at);
 	}
-	l->use[l->nuse++] = l->slot[at] - 1;
-	l->file[l->slot[at] - 1].uses++;
+	l->use[l->nuse++] = at;
+	l->file[at].uses++;
 	return 0;
 }
 
@@ -138,7 +130,7 @@ uint64_t links_repeated(struct links *l, uint32_t first, uint32_t n)
 void links_free(struct links *l)
 {
 	free(TAKE(l->file));
-	free(TAKE(l->slot));
+	arena_free(&l->arena);
 	free(TAKE(l->use));
 	*l = (struct links){ 0 };
 }

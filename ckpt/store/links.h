@@ -8,6 +8,7 @@
  */
 #ifndef CKPT_STORE_LINKS_H
 #define CKPT_STORE_LINKS_H
+#include "ckpt/base/strmap.h"
 #include "ckpt/io/io.h"
 
 struct link_file {
@@ -19,9 +20,10 @@ struct link_file {
 
 struct links {
 	struct link_file *file; /* [nfile] */
-	uint32_t *slot;		/* [nslot] a hash table: 1 + index of a file; 0: free */
+	struct keymap found;	/* files by device and inode */
+	struct arena arena;	/* of `found` */
 	uint32_t *use;		/* [nuse] index of a file, in the order in which names were seen */
-	uint32_t nfile, nslot, nuse;
+	uint32_t nfile, cap, nuse;
 	bool unseen; /* a name could not be looked at (store_bytes_stay), so the sums may be wrong */
 };
 

@@ -284,7 +284,7 @@ void store_abort(struct store_txn *x);
 struct store_ref {
 	/* the step directory, locked against removal (store_step_open); the caller closes it */
 	int step_fd;
-	char path[4096]; /* absolute */
+	char path[4096]; /* absolute; the result 1: of a file or a directory that is no step */
 	/* "", or which newer steps "latest" has passed over and why, or that what lies at a path is not
 	 * what its place says: to be told */
 	char note[512];
@@ -293,13 +293,17 @@ struct store_ref {
 };
 
 /*
- * The checkpoint that name means (address.h): below where (NULL: "."; a store with one job, or a job
- * directory) unless the name says which job, or is a path. A path may lead to any directory that holds
- * MANIFEST, copied, renamed, set aside. latest passes damaged, misplaced and quarantined steps over (note),
- * and stops at one that a newer or an older version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and
- * quarantined ones, and their reader says what is wrong; a misplaced step has no name: -EBADMSG
- * (store_step_refuse). By path it is opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
- * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
+ * The step that name means (address.h): below where (NULL: "."; a store with one job, or a job
+ * directory), unless the name says which job, or is a path. latest passes damaged, misplaced and
+ * quarantined steps over (note), and stops at one that a newer or an older version wrote:
+ * -EPROTONOSUPPORT. Other names resolve to damaged and quarantined steps, and their reader says what
+ * is wrong. A misplaced step has no name: -EBADMSG (store_step_refuse). -ENOENT (exit 10) lists the
+ * nearest steps or tags; -EUCLEAN: the step is not committed, or all are damaged (5); -ENOTUNIQ:
+ * several jobs, all listed.
+ *
+ * A path, or a word that is no name of a step and is called so here, is a step if the directory has
+ * the name of one (step-N, .old-...), wherever it lies: it is locked, and a note says if it is
+ * misplaced. All else at a path is for the formats: 1, with ret->path, and nothing is open.
  */
 int store_resolve(const struct io_ops *ops, const struct format *format, const char *where,
 		  const char *name, struct store_ref *ret, struct ckpt_err *err);
@@ -312,6 +316,9 @@ int store_resolve_aside(const struct io_ops *ops, const struct format *format, c
  * that this one cannot read. For ckptctl rm. */
 int store_resolve_any(const struct io_ops *ops, const struct format *format, const char *where,
 		      const char *name, struct store_ref *ret, struct ckpt_err *err);
+
+/* No format knows what is at a path: -ENOENT with a sentence if it is a job's directory, else 0. */
+int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 
 /*
  * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_find.c - from what people type to a step directory, and from a path to its jobs. Called by
+ * store_find.c - from the name of a step to its directory, and from a path to its jobs. Called by
  * ckptctl and by restore.
  * The path that was typed is opened as any program would, links included: it is the user's. What lies
  * beneath is reached through struct io_ops only.
@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
@@ -634,124 +635,7 @@ static int resolve_short(const struct io_ops *ops, const struct format *format, 
 	return r == -ESTALE ? -ENOENT : r;
 }
 
-/* --- paths --- */
-
-static int part_mark(void *arg, const char *name, unsigned char d_type)
-{
-	size_t n = strlen(name);
-
-	(void)arg;
-	(void)d_type;
-	return name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
-}
-
-/* What is there but cannot be opened is for the reader to judge. */
-static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
-{
-	struct source src;
-	int r = source_open(ops, dirfd, name, 0, &src);
-
-	if (r == 0)
-		src.close(src.ctx);
-	return r == -ENOENT;
-}
-
-/* As store_step_open does it, of a path. */
-static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
-{
-	int r = ops->lock(ops->ctx, fd, false);
-
-	if (r == -EOPNOTSUPP)
-		r = 0;
-	if (!r) {
-		cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-		r = now < 0 ? -errno : store_same_check(ops, now, fd);
-	}
-	if (r == -EAGAIN || r == -ENOENT || r == -ESTALE)
-		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
-	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
-}
-
-/* What lies at a path is what was asked for; but is it what its place says? The name of a step says its
- * number; a directory that ckptd or ckptctl has written to says the rest. */
-static void path_judge(const struct io_ops *ops, const struct format *format, const char *abs,
-		       struct store_ref *ret)
-{
-	struct store s = { .ops = ops, .format = format, .root_fd = -1, .job_fd = -1 };
-	cleanup_close int job_fd = -1;
-	struct store_step st;
-	char job[PATH_MAX];
-	int claims, r;
-
-	(void)snprintf(job, sizeof job, "%.*s/.", (int)(path_base(abs) - abs) - 1, abs);
-	job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (job_fd < 0)
-		return;
-	job[strlen(job) - 2] = 0;
-	s.job_fd = job_fd;
-	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(job[0] ? job : "/"));
-	claims = ops->open(ops->ctx, job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
-	if (claims >= 0) {
-		(void)ops->close(ops->ctx, claims);
-		r = store_step_judge(&s, path_base(abs), &st, NULL);
-		r = r ? 0 : st.code;
-	} else {
-		r = store_step_look(&s, path_base(abs), &st);
-		r = r || !store_step_has_id(&st) ? 0
-						 : store_identity(&st, st.said.job, NULL, st.why);
-	}
-	if (r == -EUCLEAN)
-		(void)snprintf(
-			ret->note, sizeof ret->note,
-			"%.250s: it is read all the same, and stays without a name in its job",
-			st.why);
-}
-
-static int resolve_path(const struct io_ops *ops, const struct format *format, const char *path,
-			struct store_ref *ret, struct ckpt_err *err)
-{
-	cleanup_close int fd = -1;
-	char abs[PATH_MAX];
-	struct store_name x;
-	int r;
-
-	r = path_open(path, abs, &fd, err);
-	if (r)
-		return r;
-	store_name_parse(path_base(abs), &x);
-	if (x.kind == STORE_TMP || x.kind == STORE_TRASH)
-		return ckpt_error(err, -EUCLEAN,
-				  "%.300s is not committed: it is %s; ckptctl ls lists what is",
-				  abs,
-				  x.kind == STORE_TMP ? "still being written, or its writer died"
-						      : "being deleted");
-	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
-	if (x.kind != STORE_STEP && is_missing(ops, fd, format->root->name)) {
-		r = store_is_job(ops, fd);
-		if (r > 0)
-			return ckpt_error(
-				err, -ENOENT,
-				"%.200s is a job's directory, not a checkpoint: give one of "
-				"its steps, or \"latest -C %.200s\"",
-				abs, abs);
-		if (!r)
-			r = ops->list(ops->ctx, fd, part_mark, NULL);
-		if (r < 0)
-			return store_fail(err, r, "cannot list %.200s", abs);
-		return ckpt_error(err, r ? -EUCLEAN : -ENOENT,
-				  "%.300s is no %scheckpoint: it has no %s", abs,
-				  r ? "complete " : "", format->root->name);
-	}
-	r = path_lock(ops, abs, fd, err);
-	if (r)
-		return r;
-	memcpy(ret->path, abs, sizeof abs);
-	if (x.kind == STORE_STEP || x.kind == STORE_OLD)
-		path_judge(ops, format, abs, ret);
-	ret->step_fd = TAKE_FD(fd);
-	return 0;
-}
+/* --- words --- */
 
 static bool is_directory(const char *name)
 {
@@ -775,16 +659,14 @@ static int beside_directory(const char *name, int r, struct store_ref *ret, stru
 	return ckpt_error(err, r, "%s; the directory of this name here is ./%.40s", why.msg, name);
 }
 
-/* A word that is nothing else may be a directory. */
-static int resolve_word(const struct io_ops *ops, const struct format *format, const char *where,
-			const char *word, struct store_ref *ret, struct ckpt_err *err)
+/* A word that is no step's name, and nothing here is called so. */
+static int word_unknown(const struct io_ops *ops, const char *where, const char *word,
+			struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX], hint[CKPT_JOB_MAX + 64] = "";
 	int job = -1;
 
-	if (is_directory(word))
-		return resolve_path(ops, format, word, ret, err);
 	if (store_job_check(word, NULL) == 0 && path_open(where, abs, &fd, NULL) == 0)
 		job = ops->open(ops->ctx, fd, word, O_RDONLY | O_DIRECTORY, 0);
 	if (job >= 0) {
@@ -796,7 +678,7 @@ static int resolve_word(const struct io_ops *ops, const struct format *format, c
 	return ckpt_error(
 		err, -ENOENT,
 		"there is no checkpoint \"%.200s\": it is none of latest, latest~N, N or "
-		"step:N, tag:NAME, or one of these behind JOB@, and there is no directory "
+		"step:N, tag:NAME, or one of these behind JOB@, and there is no file or directory "
 		"./%.200s%s",
 		word, word, hint);
 }
@@ -812,8 +694,9 @@ static int resolve(const struct io_ops *ops, const struct format *format, const 
 	if (r)
 		return r;
 	if (want.kind == ADDRESS_PATH)
-		return strchr(name, '/') ? resolve_path(ops, format, name, ret, err)
-					 : resolve_word(ops, format, where, name, ret, err);
+		return strchr(name, '/') || access(name, F_OK) == 0
+			       ? store_path_find(ops, format, name, ret, err)
+			       : word_unknown(ops, where, name, err);
 	r = resolve_short(ops, format, where, &want, also, ret, err);
 	return want.bare && is_directory(name) ? beside_directory(name, r, ret, err) : r;
 }

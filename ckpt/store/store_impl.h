@@ -55,6 +55,10 @@ int store_list(const struct io_ops *ops, int job_fd, uint32_t kinds, struct stor
 /* Is it a job's directory? 1 yes, 0 no, -errno. (store_find.c) */
 int store_is_job(const struct io_ops *ops, int fd);
 
+/* store_resolve of a path. (store_path.c) */
+int store_path_find(const struct io_ops *ops, const struct format *format, const char *path,
+		    struct store_ref *ret, struct ckpt_err *err);
+
 struct store_txn {
 	struct store *s;
 	struct store_txn *next; /* in s->begun, under s->lock */

@@ -7,7 +7,6 @@
  */
 #include "ckpt/table/encode.h"
 #include "ckpt/base/dtype.h"
-#include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"
 
 _Static_assert(sizeof(struct ck_mesh) == 16, "ck_mesh");
@@ -23,11 +22,12 @@ _Static_assert(sizeof(struct ck_average) == 64, "ck_average");
 struct pool {
 	uint8_t *bytes;
 	uint64_t len, cap;
-	uint32_t *slot; /* [mask + 1] entry + 1 */
+	struct arena keys;
+	struct keymap map; /* of entries */
 	struct pool_entry {
 		uint64_t off, len;
 	} * entry;
-	uint32_t n, mask, ncap;
+	uint32_t n, ncap;
 	uint64_t max; /* offsets are le32 */
 	bool failed;  /* -ENOMEM, or over max: asked once at the end */
 };
@@ -35,7 +35,7 @@ struct pool {
 static void pool_free(struct pool *p)
 {
 	free(p->bytes);
-	free(p->slot);
+	arena_free(&p->keys);
 	free(p->entry);
 }
 
@@ -58,70 +58,41 @@ static bool pool_grow(struct pool *p, uint64_t more)
 	return true;
 }
 
-static uint32_t pool_hash(const void *p, uint64_t len)
-{
-	struct hash128 h = hash128(p, len);
-	uint32_t x;
-
-	memcpy(&x, h.b, sizeof x);
-	return x;
-}
-
-static uint32_t *pool_slot(const struct pool *p, const void *bytes, uint64_t len)
-{
-	uint32_t i = pool_hash(bytes, len) & p->mask;
-
-	for (; p->slot[i]; i = (i + 1) & p->mask) {
-		const struct pool_entry *e = &p->entry[p->slot[i] - 1];
-
-		if (e->len == len && !memcmp(p->bytes + e->off, bytes, len))
-			break;
-	}
-	return &p->slot[i];
-}
-
-/* Room for one more entry, with at most half of the slots taken. */
+/* Room for one more entry. */
 static bool pool_entries(struct pool *p)
 {
 	uint32_t cap = p->ncap ? 2 * p->ncap : 64;
 	void *entry;
 
+	if (keymap_reserve(&p->map, &p->keys, 1) < 0)
+		return false;
 	if (p->n < p->ncap)
 		return true;
 	entry = realloc(p->entry, cap * sizeof *p->entry);
 	if (!entry)
 		return false;
 	p->entry = entry;
-	free(p->slot);
-	p->slot = calloc((size_t)2 * cap, sizeof *p->slot);
-	if (!p->slot) {
-		p->ncap = 0;
-		return false;
-	}
 	p->ncap = cap;
-	p->mask = 2 * cap - 1;
-	for (uint32_t i = 0; i < p->n; i++)
-		*pool_slot(p, p->bytes + p->entry[i].off, p->entry[i].len) = i + 1;
 	return true;
 }
 
 /* Where these bytes are: a byte offset. len >= 1. */
 static uint64_t pool_put(struct pool *p, const void *bytes, uint64_t len)
 {
-	uint32_t *slot;
+	uint64_t hash = key_hash(0, bytes, len);
 
+	for (uint32_t at = 0, i; (i = keymap_next(&p->map, hash, &at)) != KEYMAP_NONE;)
+		if (p->entry[i].len == len && !memcmp(p->bytes + p->entry[i].off, bytes, len))
+			return p->entry[i].off;
 	if (p->failed || !pool_entries(p) || !pool_grow(p, len)) {
 		p->failed = true;
 		return 0;
 	}
-	slot = pool_slot(p, bytes, len);
-	if (!*slot) {
-		memcpy(p->bytes + p->len, bytes, len);
-		p->entry[p->n] = (struct pool_entry){ .off = p->len, .len = len };
-		p->len += len;
-		*slot = ++p->n;
-	}
-	return p->entry[*slot - 1].off;
+	memcpy(p->bytes + p->len, bytes, len);
+	keymap_put(&p->map, hash, p->n);
+	p->entry[p->n++] = (struct pool_entry){ .off = p->len, .len = len };
+	p->len += len;
+	return p->entry[p->n - 1].off;
 }
 
 struct enc {

@@ -7,7 +7,6 @@
  */
 #include "ckpt/table/table.h"
 #include "ckpt/table/names.h"
-#include "ckpt/table/operand.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -16,15 +15,6 @@
 #include <stdio.h>
 
 enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE, CAP_AVERAGE };
-
-struct table_slot {
-	uint32_t hash;
-	uint32_t tensor; /* + 1; 0: free */
-};
-struct table_index {
-	uint32_t mask; /* slots - 1; at most half of them are taken */
-	struct table_slot *slot;
-};
 
 /* --- growth --- */
 
@@ -81,96 +71,32 @@ static void must_own(const struct table *t)
 
 /* --- keys --- */
 
-static uint64_t hash_word(uint64_t h, uint64_t w)
+static uint64_t tensor_key(const char *component, const char *name, uint32_t rank)
 {
-	h = (h ^ w) * UINT64_C(0x9e3779b97f4a7c15);
-	return h ^ h >> 32;
+	return key_hash(key_hash(rank, component, strlen(component)), name, strlen(name));
 }
 
-static uint64_t hash_str(uint64_t h, const char *s)
+static uint32_t tensor_find(const struct table *t, uint64_t hash, const char *component,
+			    const char *name, uint32_t rank)
 {
-	size_t n = strlen(s);
-	uint64_t w;
+	for (uint32_t at = 0, i; (i = keymap_next(&t->index, hash, &at)) != KEYMAP_NONE;) {
+		const struct table_tensor *y = &t->tensor[i];
 
-	h = hash_word(h, n);
-	for (; n >= sizeof w; n -= sizeof w, s += sizeof w) {
-		memcpy(&w, s, sizeof w);
-		h = hash_word(h, w);
+		if (y->rank == rank && !strcmp(y->name, name) && !strcmp(y->component, component))
+			return i;
 	}
-	w = 0;
-	memcpy(&w, s, n);
-	return hash_word(h, w);
-}
-
-static uint32_t key_hash(const char *component, const char *name, uint32_t rank)
-{
-	uint64_t h = hash_str(hash_str(rank, component), name);
-
-	return (uint32_t)(h ^ h >> 29);
-}
-
-/* The slot where the key is, or where it would go. */
-static struct table_slot *index_slot(const struct table *t, const char *component, const char *name,
-				     uint32_t rank, uint32_t hash)
-{
-	const struct table_index *x = t->index;
-	uint32_t i = hash & x->mask;
-
-	for (; x->slot[i].tensor; i = (i + 1) & x->mask) {
-		const struct table_tensor *y = &t->tensor[x->slot[i].tensor - 1];
-
-		if (x->slot[i].hash == hash && y->rank == rank && !strcmp(y->name, name) &&
-		    !strcmp(y->component, component))
-			break;
-	}
-	return &x->slot[i];
-}
-
-/* Slots for `more` tensors. */
-static int index_reserve(struct table *t, uint64_t more)
-{
-	const struct table_index *old = t->index;
-	uint32_t slots = old ? old->mask + 1 : 0, want = slots ? slots : 64;
-	struct table_index *x;
-
-	if (t->ntensor + more <= slots / 2)
-		return 0;
-	while (want / 2 < t->ntensor + more)
-		want *= 2;
-	x = arena_alloc(&t->arena, sizeof *x);
-	if (!x)
-		return -ENOMEM;
-	x->slot = arena_array(&t->arena, want, sizeof *x->slot);
-	if (!x->slot)
-		return -ENOMEM;
-	x->mask = want - 1;
-	for (uint32_t i = 0; i < slots; i++) {
-		uint32_t at = old->slot[i].hash & x->mask;
-
-		if (!old->slot[i].tensor)
-			continue;
-		while (x->slot[at].tensor)
-			at = (at + 1) & x->mask;
-		x->slot[at] = old->slot[i];
-	}
-	t->index = x;
-	return 0;
+	return TABLE_NONE;
 }
 
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank)
 {
-	uint32_t at = 0;
-
-	if (t->index)
-		at = index_slot(t, component, name, rank, key_hash(component, name, rank))->tensor;
-	return at ? at - 1 : TABLE_NONE;
+	return t->index.n ? tensor_find(t, tensor_key(component, name, rank), component, name, rank)
+			  : TABLE_NONE;
 }
 
 void table_find_soon(const struct table *t, const char *component, const char *name, uint32_t rank)
 {
-	if (t->index)
-		__builtin_prefetch(
-			&t->index->slot[key_hash(component, name, rank) & t->index->mask], 1);
+	keymap_soon(&t->index, tensor_key(component, name, rank));
 }
 
 int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
@@ -181,7 +107,7 @@ int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
 	if (ntensor)
 		r = GROW_BY(t, CAP_TENSOR, tensor, ntensor, ntensor, TABLE_TENSORS_MAX);
 	if (!r && ntensor)
-		r = index_reserve(t, ntensor);
+		r = keymap_reserve(&t->index, &t->arena, ntensor);
 	if (!r && npiece)
 		r = GROW_BY(t, CAP_PIECE, piece, npiece, npiece, TABLE_PIECES_MAX);
 	return r == -E2BIG ? 0 : r; /* whoever adds the last of them is told */
@@ -626,8 +552,7 @@ int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 		     struct ckpt_err *err)
 {
 	struct table_tensor y = *x;
-	struct table_slot *slot;
-	uint32_t hash;
+	uint64_t hash;
 	int r;
 
 	must_own(t);
@@ -640,18 +565,17 @@ int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 				  LABEL(&y));
 	r = GROW(t, CAP_TENSOR, tensor, ntensor, TABLE_TENSORS_MAX);
 	if (!r)
-		r = index_reserve(t, 1);
+		r = keymap_reserve(&t->index, &t->arena, 1);
 	if (r < 0)
 		return no_room(err, r, "tensors", TABLE_TENSORS_MAX);
-	hash = key_hash(y.component, y.name, y.rank);
-	slot = index_slot(t, y.component, y.name, y.rank, hash);
-	if (slot->tensor)
+	hash = tensor_key(y.component, y.name, y.rank);
+	if (tensor_find(t, hash, y.component, y.name, y.rank) != TABLE_NONE)
 		return ckpt_error(err, -EALREADY, "%s is declared twice", LABEL(&y));
 	y.shape = arena_dup(&t->arena, y.shape, y.ndim * sizeof *y.shape);
 	if (!y.shape)
 		return no_room(err, -ENOMEM, "tensors", TABLE_TENSORS_MAX);
 	t->tensor[t->ntensor] = y;
-	*slot = (struct table_slot){ .hash = hash, .tensor = t->ntensor + 1 };
+	keymap_put(&t->index, hash, t->ntensor);
 	if (ret_id)
 		*ret_id = t->ntensor;
 	t->ntensor++;
@@ -1417,27 +1341,23 @@ static int tensor_pack(struct names *n, const struct table_tensor *x, struct tab
 
 static int index_pack(struct names *n, struct table *t)
 {
-	struct table keys = { .tensor = t->tensor };
-	struct table_index x;
-	int r = index_reserve(&keys, t->ntensor);
+	struct arena a = { 0 };
+	struct keymap *x = &t->index;
+	int r;
 
-	for (; !r && keys.ntensor < t->ntensor; keys.ntensor++) {
-		const struct table_tensor *y = &t->tensor[keys.ntensor];
-		uint32_t hash = key_hash(y->component, y->name, y->rank);
-		struct table_slot *s = index_slot(&keys, y->component, y->name, y->rank, hash);
+	*x = (struct keymap){ 0 };
+	r = keymap_reserve(x, &a, t->ntensor);
+	for (uint32_t i = 0; !r && i < t->ntensor; i++) {
+		const struct table_tensor *y = &t->tensor[i];
 
-		*s = (struct table_slot){ hash, keys.ntensor + 1 };
+		keymap_put(x, tensor_key(y->component, y->name, y->rank), i);
 	}
-	t->index = NULL;
-	if (!r && keys.index) {
-		memset(&x, 0, sizeof x);
-		x.mask = keys.index->mask;
-		x.slot = (struct table_slot *)names_bytes(n, keys.index->slot,
-							  ((size_t)x.mask + 1) * sizeof *x.slot);
-		t->index = x.slot ? (struct table_index *)names_bytes(n, &x, sizeof x) : NULL;
-		r = t->index ? 0 : -ENOMEM;
+	if (!r && x->slot) {
+		x->slot = (struct keymap_slot *)names_bytes(
+			n, x->slot, ((size_t)x->mask + 1) * sizeof *x->slot);
+		r = x->slot ? 0 : -ENOMEM;
 	}
-	arena_free(&keys.arena);
+	arena_free(&a);
 	return r;
 }
 

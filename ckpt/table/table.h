@@ -14,6 +14,7 @@
 #define CKPT_TABLE_TABLE_H
 #include "ckpt/base/arena.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/strmap.h"
 #include "ckpt/layout/layout.h"
 
 #define TABLE_NONE UINT32_MAX
@@ -99,9 +100,9 @@ struct table {
 	uint32_t *first; /* [ntensor+1] after table_seal: pieces of tensor t are
 					 * [first[t], first[t+1]) */
 	bool sealed;
-	bool borrows;		   /* private: its tensors are another table's */
-	struct table_index *index; /* private: hash of the keys */
-	uint32_t cap_[6];	   /* private */
+	bool borrows;	     /* private: its tensors are another table's */
+	struct keymap index; /* private: tensors by their keys */
+	uint32_t cap_[6];    /* private */
 };
 
 /*

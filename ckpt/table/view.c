@@ -34,9 +34,9 @@ struct making {
 	struct table *t;
 	struct made all;  /* in the order of the result */
 	struct made more; /* of the present rule */
-	/* Finds items by name: item + 1, 0: free; entries whose item is called otherwise are
-	 * stale. */
-	uint32_t *slot, mask, used;
+	/* Finds items by name. An item also stays where its earlier names are. */
+	struct keymap names;
+	struct arena names_arena;
 	const struct view_rule *rule;
 	bool hit, hit_blob;
 	struct ckpt_errlist *list;
@@ -94,66 +94,42 @@ static int set_name(struct making *k, const char *name, const struct table_tenso
 	return 0;
 }
 
-static uint32_t name_hash(const char *component, const char *name, uint32_t rank)
+static uint64_t item_key(const struct table_tensor *x)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ rank; /* FNV-1a */
-
-	for (const char *p = component; *p; p++)
-		h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
-	h *= UINT64_C(0x100000001b3);
-	for (const char *p = name; *p; p++)
-		h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
-	return (uint32_t)(h ^ h >> 32);
+	return key_hash(key_hash(x->rank, x->component, strlen(x->component)), x->name,
+			strlen(x->name));
 }
 
 /* The item of this name that is not `other`; TABLE_NONE. */
-static uint32_t find(const struct making *k, const struct table_tensor *x, uint32_t other)
+static uint32_t item_find(const struct making *k, const struct table_tensor *x, uint32_t other)
 {
-	uint32_t i = name_hash(x->component, x->name, x->rank) & k->mask;
+	uint64_t hash = item_key(x);
 
-	for (; k->slot[i]; i = (i + 1) & k->mask) {
-		const struct item *y = &k->all.item[k->slot[i] - 1];
+	for (uint32_t at = 0, i; (i = keymap_next(&k->names, hash, &at)) != KEYMAP_NONE;) {
+		const struct item *y = &k->all.item[i];
 
-		if (k->slot[i] - 1 != other && !y->gone && y->x.rank == x->rank &&
-		    !strcmp(y->x.name, x->name) && !strcmp(y->x.component, x->component))
-			return k->slot[i] - 1;
+		if (i != other && !y->gone && y->x.rank == x->rank && !strcmp(y->x.name, x->name) &&
+		    !strcmp(y->x.component, x->component))
+			return i;
 	}
 	return TABLE_NONE;
 }
 
-static void slot_put(struct making *k, uint32_t item)
-{
-	const struct table_tensor *x = &k->all.item[item].x;
-	uint32_t i = name_hash(x->component, x->name, x->rank) & k->mask;
-
-	while (k->slot[i])
-		i = (i + 1) & k->mask;
-	k->slot[i] = item + 1;
-	k->used++;
-}
-
-/* Items `first` .. are called what they are called now; all of them where there is no room for so
- * many names more. */
+/* Items `first` .. are called what they are called now; all of them, and by these names alone, if
+ * there is no room for so many names more. */
 static int index_items(struct making *k, uint32_t first, uint32_t names)
 {
-	uint64_t want = 64;
-
-	if (k->slot && k->used + (uint64_t)names <= k->mask / 2) {
-		for (uint32_t i = first; i < k->all.n; i++)
-			slot_put(k, i);
-		return 0;
+	if (!k->names.slot || k->names.n + (uint64_t)names > k->names.mask / 2) {
+		first = 0;
+		arena_free(&k->names_arena);
+		k->names = (struct keymap){ 0 };
+		if (keymap_reserve(&k->names, &k->names_arena, 2 * ((uint64_t)k->all.n + names)) <
+		    0)
+			return -ENOMEM;
 	}
-	while (want / 4 < (uint64_t)k->all.n + names)
-		want *= 2;
-	free(k->slot);
-	k->slot = calloc(want, sizeof *k->slot);
-	if (!k->slot)
-		return -ENOMEM;
-	k->mask = (uint32_t)want - 1;
-	k->used = 0;
-	for (uint32_t i = 0; i < k->all.n; i++)
+	for (uint32_t i = first; i < k->all.n; i++)
 		if (!k->all.item[i].gone)
-			slot_put(k, i);
+			keymap_put(&k->names, item_key(&k->all.item[i].x), i);
 	return 0;
 }
 
@@ -711,9 +687,9 @@ static int rename_items(struct making *k)
 	if (index_items(k, k->all.n, nhit) < 0)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < nhit; i++)
-		slot_put(k, hit[i]);
+		keymap_put(&k->names, item_key(&k->all.item[hit[i]].x), hit[i]);
 	for (uint32_t i = 0; i < nhit; i++)
-		if (find(k, &k->all.item[hit[i]].x, hit[i]) != TABLE_NONE)
+		if (item_find(k, &k->all.item[hit[i]].x, hit[i]) != TABLE_NONE)
 			(void)taken_twice(k, &k->all.item[hit[i]]);
 	rename_of(k, of, nof);
 	return 0;
@@ -766,7 +742,7 @@ static int add_more(struct making *k)
 		return -ENOMEM;
 	k->more.n = 0;
 	for (uint32_t i = first; i < k->all.n; i++)
-		if (find(k, &k->all.item[i].x, i) != TABLE_NONE)
+		if (item_find(k, &k->all.item[i].x, i) != TABLE_NONE)
 			(void)taken_twice(k, &k->all.item[i]);
 	return 0;
 }
@@ -910,7 +886,7 @@ static int find_parts(struct making *k, struct part *x, const struct view_match 
 
 		if (!bad) {
 			x->number = i;
-			x->item = find(k, &want.x, TABLE_NONE);
+			x->item = item_find(k, &want.x, TABLE_NONE);
 			if (x->item == TABLE_NONE)
 				bad = refuse(k, "there is no tensor %s", LABEL(&want));
 			else if (k->all.item[x->item].x.flags & TENSOR_BLOB)
@@ -1135,7 +1111,7 @@ int view_make(const struct table *src, const struct view *v, struct table *ret,
 		table_free(ret);
 	free(k.all.item);
 	free(k.more.item);
-	free(k.slot);
+	arena_free(&k.names_arena);
 	ckpt_errlist_free(&list);
 	return rc;
 }

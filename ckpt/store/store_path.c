@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_path.c - what a path is to a store. Called by store_resolve, and by ckptctl.
+ * The entry name alone says whether a path leads to a step: step-N and .old-... do, wherever they lie.
+ * Whatever else lies at a path is not looked into: the formats find out what it is.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+static const char *path_base(const char *abs)
+{
+	return strrchr(abs, '/') + 1;
+}
+
+/* As store_step_open does it, of a path. */
+static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
+{
+	int r = ops->lock(ops->ctx, fd, false);
+
+	if (r == -EOPNOTSUPP)
+		r = 0;
+	if (!r) {
+		cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		r = now < 0 ? -errno : store_same_check(ops, now, fd);
+	}
+	if (r == -EAGAIN || r == -ENOENT || r == -ESTALE)
+		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
+	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
+}
+
+/* What lies at a path is what was asked for; but is it what its place says? The name of a step says its
+ * number; a directory that ckptd or ckptctl has written to says the rest. */
+static void path_judge(const struct io_ops *ops, const struct format *format, const char *abs,
+		       struct store_ref *ret)
+{
+	struct store s = { .ops = ops, .format = format, .root_fd = -1, .job_fd = -1 };
+	cleanup_close int job_fd = -1;
+	struct store_step st;
+	char job[PATH_MAX];
+	int claims, r;
+
+	(void)snprintf(job, sizeof job, "%.*s/.", (int)(path_base(abs) - abs) - 1, abs);
+	job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (job_fd < 0)
+		return;
+	job[strlen(job) - 2] = 0;
+	s.job_fd = job_fd;
+	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(job[0] ? job : "/"));
+	claims = ops->open(ops->ctx, job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
+	if (claims >= 0) {
+		(void)ops->close(ops->ctx, claims);
+		r = store_step_judge(&s, path_base(abs), &st, NULL);
+		r = r ? 0 : st.code;
+	} else {
+		r = store_step_look(&s, path_base(abs), &st);
+		r = r || !store_step_has_id(&st) ? 0
+						 : store_identity(&st, st.said.job, NULL, st.why);
+	}
+	if (r == -EUCLEAN)
+		(void)snprintf(
+			ret->note, sizeof ret->note,
+			"%.250s: it is read all the same, and stays without a name in its job",
+			st.why);
+}
+
+int store_path_find(const struct io_ops *ops, const struct format *format, const char *path,
+		    struct store_ref *ret, struct ckpt_err *err)
+{
+	cleanup_close int fd = -1;
+	struct store_name x;
+	int r;
+
+	if (!realpath(path, ret->path))
+		return store_fail(err, -errno, "cannot open %.200s", path);
+	store_name_parse(path_base(ret->path), &x);
+	if (x.kind == STORE_FOREIGN)
+		return 1;
+	fd = open(ret->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOTDIR ? 1 : store_fail(err, -errno, "cannot open %.200s", path);
+	if (x.kind == STORE_TMP || x.kind == STORE_TRASH)
+		return ckpt_error(err, -EUCLEAN,
+				  "%.300s is not committed: it is %s; ckptctl ls lists what is",
+				  ret->path,
+				  x.kind == STORE_TMP ? "still being written, or its writer died"
+						      : "being deleted");
+	r = path_lock(ops, ret->path, fd, err);
+	if (r)
+		return r;
+	path_judge(ops, format, ret->path, ret);
+	ret->step_fd = TAKE_FD(fd);
+	return 0;
+}
+
+int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *err)
+{
+	cleanup_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || store_is_job(ops, fd) <= 0)
+		return 0;
+	return ckpt_error(
+		err, -ENOENT,
+		"%.200s is a job's directory, not a checkpoint: give one of its steps, or "
+		"\"latest -C %.200s\"",
+		path, path);
+}
