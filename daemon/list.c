@@ -242,13 +242,6 @@ static int memory_list(const struct listing *x, struct table *to, struct ckpt_er
 	return rc;
 }
 
-/* No part is needed. */
-static int no_part(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
-{
-	(void)arg, (void)k, (void)needed, (void)err;
-	return 0;
-}
-
 static int disk_list(const struct listing *x, const struct pin *pin, int fd, struct table *to,
 		     struct ckpt_err *err)
 {
@@ -259,7 +252,7 @@ static int disk_list(const struct listing *x, const struct pin *pin, int fd, str
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot open the directory of step %llu",
 					(unsigned long long)pin->step);
-	rc = format_native.open(&(struct format_open){ .dir = &dir, .choose = no_part }, &saved,
+	rc = format_native.open(&(struct format_open){ .dir = &dir, .depth = FORMAT_NAMES }, &saved,
 				err);
 	if (rc == 0)
 		rc = store_step_same(pin->dir, pin->id, saved, err);

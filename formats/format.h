@@ -106,7 +106,7 @@ enum {
 };
 enum format_depth {
 	FORMAT_EXTENTS, /* all of it */
-	FORMAT_NAMES	/* tensors, no pieces: a format may give more */
+	FORMAT_NAMES	/* tensors, no pieces, of files the names: a format may give more */
 };
 
 /* All that it points to lives in the table's arena. */
@@ -188,7 +188,7 @@ struct format_open {
 	 * do not overlap. That they are enough is for plan_make to say: where it misses elements,
 	 * open all.
 	 */
-	format_choose_fn *choose;
+	format_choose_fn *choose; /* not asked at depth NAMES */
 	void *choose_arg;
 	format_fault_fn *fault; /* each fault, one by one; reading goes on as far as it can */
 	void *fault_arg;
@@ -325,4 +325,12 @@ struct format {
 	const struct format_root *root;	    /* NULL: no store is made of it */
 };
 void checkpoint_free(struct checkpoint *c);
+
+/*
+ * For readers: sorts the ranges of a file, leaves out empty ones, makes one of neighbours that are
+ * alike (not of those with a CRC-32), and gives them to f. They live as long as `range` does.
+ * -EPROTO names the first byte that is in two of them or in none, or is none of the file's.
+ */
+int format_ranges_check(struct format_file *f, struct format_range *range, uint64_t n,
+			struct ckpt_err *err);
 #endif

@@ -41,6 +41,10 @@ int native_part_decode(const struct ck_part *rec, const char *string, uint64_t n
 int native_lineage_of(const struct checkpoint *facts, const char *tool, struct arena *a,
 		      struct native_lineage *ret);
 
+/* The ranges of a part (format_file.range) whose header, trailer, sections and chunks are right. -ENOMEM. */
+int native_ranges_make(const struct container_map *m, const struct chunk *chunk, uint64_t nchunk,
+		       struct arena *a, struct format_file *f);
+
 /* Upper bound of a file that has what t declares, and no pieces, parts, lineage, notes or attributes. */
 uint64_t native_declared_bytes_max(const struct table *t);
 

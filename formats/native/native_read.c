@@ -882,6 +882,8 @@ struct opening {
 	format_choose_fn *choose; /* NULL: all */
 	void *choose_arg;
 	struct ckpt_err *err; /* of the choice */
+	bool names;	      /* no part is needed */
+	bool some;	      /* not all parts are read */
 	bool *needed;	      /* [world] */
 	bool no_averages;     /* nobody wants what the parts of kind 2 hold */
 	bool *named;	      /* [npart] the further parts that a main part names */
@@ -1090,7 +1092,7 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 	ret->nchunk = n;
 	ret->data_off = CONTAINER_BLOCK;
 	ret->data_end = e->map.data_end;
-	return 0;
+	return native_ranges_make(&e->map, chunk, n, &o->m.c->table.arena, ret);
 }
 
 /* The further parts that a main part names are those of MANIFEST. */
@@ -1334,6 +1336,8 @@ static int part_open(struct opening *o, uint32_t i, struct format_file *f)
 	int r;
 
 	*f = part_known(p);
+	if (o->names)
+		return part_pass(o, p, f);
 	/* What a writer beside the ranks has made is anybody's. */
 	if (o->needed && p->rank < o->m.c->world && !o->needed[p->rank])
 		return part_pass(o, p, f);
@@ -1344,6 +1348,9 @@ static int part_open(struct opening *o, uint32_t i, struct format_file *f)
 }
 
 /* --- the whole directory --- */
+
+/* Each tensor says of its own fingerprint whether it is known. */
+#define NATIVE_HAS ((uint32_t)(HAS_PRINTS | HAS_SUMS | HAS_LAYOUTS | HAS_STEP))
 
 static int by_name(const void *a, const void *b)
 {
@@ -1575,7 +1582,7 @@ static int directory_read(struct opening *o)
 	int r = manifest_read(o), bad = 0;
 	bool overlaps;
 
-	if (!r && o->choose)
+	if (!r && o->choose && !o->names)
 		r = parts_choose(o);
 	if (r)
 		return r;
@@ -1590,7 +1597,7 @@ static int directory_read(struct opening *o)
 			return r;
 		bad |= r;
 	}
-	r = o->choose ? 0 : o->dir->list(o->dir->ctx, "", entry_check, o);
+	r = o->some ? 0 : o->dir->list(o->dir->ctx, "", entry_check, o);
 	if (r == -ENOMEM)
 		return r;
 	if (r < 0)
@@ -1599,7 +1606,7 @@ static int directory_read(struct opening *o)
 	r = table_seal(&c->table, NULL);
 	if (r < 0)
 		return r;
-	for (uint32_t i = c->world; i < c->nfile && !o->choose && !bad; i++) {
+	for (uint32_t i = c->world; i < c->nfile && !o->some && !bad; i++) {
 		if (o->named[i])
 			continue;
 		fault(&o->rd, -EPROTO, "mismatch", NATIVE_MANIFEST, "", 0, 0,
@@ -1607,10 +1614,10 @@ static int directory_read(struct opening *o)
 		bad = 1;
 	}
 	c->partial = bad;
-	c->some = o->choose;
+	c->some = o->some;
 	if (bad)
 		return 1; /* without all pieces, coverage and sums are known to be wrong */
-	if (o->choose)
+	if (o->some)
 		table_disjoint(&c->table, &cover);
 	else
 		table_cover(&c->table, &cover);
@@ -1620,8 +1627,8 @@ static int directory_read(struct opening *o)
 	}
 	overlaps = cover.n > 0;
 	faults_of_list(&o->rd, -EPROTO, "coverage", "", &cover);
-	if (!o->choose || !overlaps)
-		sums_check(o, o->choose);
+	if (!o->some || !overlaps)
+		sums_check(o, o->some);
 	return 0;
 }
 
@@ -1648,6 +1655,8 @@ static int native_open(const struct format_open *how, struct checkpoint **ret, s
 			     .dir = how->dir,
 			     .choose = how->choose,
 			     .choose_arg = how->choose_arg,
+			     .names = how->depth == FORMAT_NAMES,
+			     .some = how->choose || how->depth == FORMAT_NAMES,
 			     .err = err };
 	struct checkpoint *c = calloc(1, sizeof *c);
 	int r;
@@ -1656,6 +1665,8 @@ static int native_open(const struct format_open *how, struct checkpoint **ret, s
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
+	c->has = NATIVE_HAS;
+	c->depth = how->depth;
 	o.m.rd = &o.rd;
 	o.m.c = c;
 	r = directory_read(&o);
@@ -1682,12 +1693,13 @@ static int is_part(void *arg, const char *name, enum source_kind kind)
 	return kind == SOURCE_FILE && n > 5 && name[0] == 'w' && !strcmp(name + n - 5, ".part");
 }
 
-static bool has_magic(const struct source *src)
+/* 1, 0, -errno. */
+static int magic_read(const struct source *src)
 {
 	char magic[sizeof CONTAINER_HEAD_MAGIC - 1];
+	int r = src->bytes < sizeof magic ? 1 : src->read(src->ctx, magic, sizeof magic, 0);
 
-	return src->bytes >= sizeof magic && src->read(src->ctx, magic, sizeof magic, 0) == 0 &&
-	       !memcmp(magic, CONTAINER_HEAD_MAGIC, sizeof magic);
+	return r < 0 ? r : !r && !memcmp(magic, CONTAINER_HEAD_MAGIC, sizeof magic);
 }
 
 /* Parts without a MANIFEST, or beside a damaged one, are ours to complain about; a file called MANIFEST
@@ -1695,19 +1707,26 @@ static bool has_magic(const struct source *src)
 static int native_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
 {
 	struct source src = { 0 };
-	int r = dir->entry ? -ENOENT : dir->open(dir->ctx, NATIVE_MANIFEST, &src);
-	bool is = r == 0 && has_magic(&src);
+	bool there;
+	int r;
 
-	snprintf(looked, FORMAT_LOOKED, "%s",
-		 dir->entry ? "it has directories alone"
-		 : r == 0   ? NATIVE_MANIFEST " is another program's, and no part (w*.part)"
-			    : "no " NATIVE_MANIFEST " and no part (w*.part)");
-	if (r == 0)
+	if (dir->entry) {
+		snprintf(looked, FORMAT_LOOKED, "it has directories alone");
+		return 0;
+	}
+	r = dir->open(dir->ctx, NATIVE_MANIFEST, &src);
+	there = r == 0;
+	if (there) {
+		r = magic_read(&src);
 		source_close(&src);
+	}
+	snprintf(looked, FORMAT_LOOKED, "%s",
+		 there ? NATIVE_MANIFEST " is another program's, and no part (w*.part)"
+		       : "no " NATIVE_MANIFEST " and no part (w*.part)");
+	if (r > 0)
+		return 75;
 	if (r < 0 && r != -ENOENT && r != -EISDIR)
 		return r;
-	if (is || dir->entry)
-		return is ? 75 : 0;
 	r = dir->list(dir->ctx, "", is_part, NULL);
 	return r > 0 ? 25 : r;
 }
@@ -1778,6 +1797,8 @@ int native_summary_parts(const struct source *manifest, native_part_fn *each, vo
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
+	c->has = NATIVE_HAS;
+	c->depth = FORMAT_NAMES;
 	r = envelope_read(&rd, manifest, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, SUMMARY_KINDS,
 			  false, &m.env);
 	if (!r)

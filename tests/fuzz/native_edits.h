@@ -9,6 +9,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/handmade.h"
+#include "tests/lib/tiles.h"
 #include "tests/fuzz/edits.h"
 #include <stdio.h>
 
@@ -131,6 +132,11 @@ static void native_fault(void *arg, const struct format_fault *f)
 
 static void native_use(const struct checkpoint *c)
 {
+	const char *wrong = tiles_all_wrong(c);
+
+	if (wrong)
+		fprintf(stderr, "%s\n", wrong);
+	assert(!wrong && c->has & HAS_SUMS);
 	assert(c->table.sealed && c->nfile == c->table.nplace && c->world <= c->nfile);
 	for (uint32_t i = 0; i < c->nfile; i++) {
 		const struct format_file *f = &c->file[i];

@@ -5,6 +5,7 @@
  * makes them anew. Runs in the root of the repository, as make does.
  */
 #include "tests/lib/handmade.h"
+#include "tests/lib/tiles.h"
 #include "tests/unit/test_move_disk.h"
 
 #define T(...) (&(struct handmade_tensor)ROW(__VA_ARGS__))
@@ -251,6 +252,7 @@ static void verified(struct disk *d)
 	struct move_files f;
 	uint64_t bytes;
 
+	assert_null(tiles_all_wrong(c));
 	assert_ok_err(move_open(&io_ops_posix, d->fd, c, false, IO_INLINE, &f, &err), &err);
 	assert_ok_err(move_verify(&f, NULL, NULL, on_fault, NULL, &bytes, &err), &err);
 	assert_true(bytes > 0);

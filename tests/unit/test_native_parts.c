@@ -8,6 +8,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/handmade.h"
 #include "tests/lib/sample.h"
+#include "tests/lib/tiles.h"
 #include "tests/lib/unit.h"
 #include <time.h>
 
@@ -107,6 +108,7 @@ static struct checkpoint *sound(struct handmade *p)
 
 	assert_ok_err(open_it(p, &c), &err);
 	assert_int_equal(told.n, 0);
+	assert_null(tiles_all_wrong(c));
 	for (uint32_t i = 0; i < c->table.npiece; i++)
 		if (!c->table.piece[i].stride)
 			piece_check(p, c, &c->table.piece[i]);

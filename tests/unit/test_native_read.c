@@ -7,6 +7,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
+#include "tests/lib/tiles.h"
 #include "tests/lib/unit.h"
 
 /* Under a sanitizer, which costs ten times as much, not every byte but every ninth. */
@@ -85,12 +86,38 @@ static void must_fault(struct memdir *d, int code, const char *kind, const char 
 	assert_non_null(strstr(err.msg, x.text));
 }
 
+static void zeros_check(const struct format_file *f, const uint8_t *bytes)
+{
+	uint64_t zeros = 0;
+
+	assert_int_equal(f->range[0].kind, RANGE_META);
+	assert_int_equal(f->range[0].len, 4096);
+	assert_int_equal(f->range[f->nrange - 1].kind, RANGE_META);
+	for (uint64_t i = 0; i < f->nrange; i++) {
+		const struct format_range *x = &f->range[i];
+
+		assert_int_equal(x->sum, x->kind == RANGE_META	 ? SUM_OPEN
+					 : x->kind == RANGE_DATA ? SUM_CHUNKS
+					 : x->off < f->data_end	 ? SUM_NONE
+								 : SUM_OPEN);
+		for (uint64_t k = 0; k < x->len && x->kind == RANGE_ZERO; k++)
+			if (bytes[x->off + k])
+				fail_msg("%s: byte %llu is not zero", f->name,
+					 (unsigned long long)(x->off + k));
+		zeros += x->kind == RANGE_ZERO;
+	}
+	assert_true(zeros > 0);
+}
+
 static struct checkpoint *must_open(struct memdir *d)
 {
 	struct checkpoint *c;
 	struct found x;
 
 	assert_ok_err(try_open(d, &x, &err, &c), &err);
+	assert_null(tiles_all_wrong(c));
+	for (uint32_t i = 0; i < c->nfile; i++)
+		zeros_check(&c->file[i], memdir_find(d, c->file[i].name)->bytes);
 	return c;
 }
 

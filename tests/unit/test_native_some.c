@@ -261,3 +261,40 @@ TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
 }
 
 UNIT(.setup = setup, .teardown = teardown);
+
+/* The names of everything are in MANIFEST. */
+TEST(at_depth_names_manifest_alone_is_read)
+{
+	struct checkpoint *all;
+
+	memdir_checkpoint(&d, &plain);
+	assert_ok_err(format_native.open(&(struct format_open){ .dir = &dir }, &all, &err), &err);
+	assert_int_equal(all->depth, FORMAT_EXTENTS);
+	assert_int_equal(all->has, HAS_PRINTS | HAS_SUMS | HAS_LAYOUTS | HAS_STEP);
+	for (uint32_t i = d.n; i-- > 0;)
+		if (strcmp(d.file[i].name, NATIVE_MANIFEST) != 0)
+			memdir_remove(&d, d.file[i].name);
+	assert_int_equal(d.n, 1);
+	assert_ok_err(
+		format_native.open(&(struct format_open){ .dir = &dir, .depth = FORMAT_NAMES }, &c,
+				   &err),
+		&err);
+	assert_int_equal(c->depth, FORMAT_NAMES);
+	assert_true(c->some && !c->partial && c->table.sealed);
+	assert_int_equal(c->has, all->has);
+	assert_int_equal(c->table.npiece, 0);
+	assert_int_equal(c->table.ntensor, all->table.ntensor);
+	assert_int_equal(c->nfile, all->nfile);
+	assert_string_equal(c->id, all->id);
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		assert_true(c->file[i].unread);
+		assert_null(c->file[i].range);
+		assert_string_equal(c->file[i].name, all->file[i].name);
+		assert_string_equal(c->table.place[i].name, all->file[i].name);
+		assert_int_equal(c->file[i].file_bytes, all->file[i].file_bytes);
+	}
+	for (uint32_t i = 0; i < c->table.ntensor; i++)
+		assert_string_equal(c->table.tensor[i].name, all->table.tensor[i].name);
+	checkpoint_free(c);
+	checkpoint_free(all);
+}
