@@ -5,7 +5,6 @@
 #include "daemon/drift.h"
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
-#include "ckpt/plan/position.h"
 #include "ckpt/table/operand.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -200,9 +199,9 @@ static void sum_run(struct summing *w, uint64_t number, uint64_t off, uint64_t n
  * told. */
 static uint64_t stretch_at(const struct indices *x, uint64_t pos, uint64_t most)
 {
-	uint64_t index = position_index(x, pos);
+	uint64_t index = indices_at(x, pos);
 
-	while (most > 1 && position_index(x, pos + most - 1) - index != most - 1)
+	while (most > 1 && indices_at(x, pos + most - 1) - index != most - 1)
 		most /= 2;
 	return most;
 }
@@ -219,10 +218,10 @@ static void sum_walk(struct summing *w, uint32_t d, uint64_t first, uint64_t off
 		return;
 	}
 	unit = w->below[d];
-	from = position_below(x, w->lo > first ? (w->lo - first) / unit : 0);
-	end = position_below(x, div_up(w->hi - first, unit));
+	from = indices_below(x, w->lo > first ? (w->lo - first) / unit : 0);
+	end = indices_below(x, div_up(w->hi - first, unit));
 	for (uint64_t pos = from; pos < end; pos += run) {
-		uint64_t number = first + position_index(x, pos) * unit;
+		uint64_t number = first + indices_at(x, pos) * unit;
 
 		run = 1;
 		if (d < w->flat) {
@@ -264,8 +263,8 @@ static void piece_bounds(const struct summing *w, uint64_t *ret_lo, uint64_t *re
 	*ret_lo = 0;
 	*ret_hi = 1;
 	for (uint32_t d = 0; d < w->p->set.ndim; d++) {
-		*ret_lo += position_lo(&w->p->set.dim[d]) * w->below[d];
-		*ret_hi += (position_hi(&w->p->set.dim[d]) - 1) * w->below[d];
+		*ret_lo += indices_lo(&w->p->set.dim[d]) * w->below[d];
+		*ret_hi += (indices_hi(&w->p->set.dim[d]) - 1) * w->below[d];
 	}
 }
 

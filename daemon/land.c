@@ -6,7 +6,6 @@
 // tensors that lie in it alone; the windows are the only memory that this takes.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
-#include "ckpt/plan/position.h"
 #include "ckpt/plan/window.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -218,7 +217,7 @@ static uint64_t cut_address(const struct table_piece *p, const struct window_cut
 	if (!p->stride)
 		return at + (c->dst_off - piece_off);
 	for (uint32_t d = 0; d < p->set.ndim; d++)
-		at += position_below(&p->set.dim[d], position_lo(&c->set.dim[d])) *
+		at += indices_below(&p->set.dim[d], indices_lo(&c->set.dim[d])) *
 		      (uint64_t)p->stride[d] * elem;
 	return at;
 }

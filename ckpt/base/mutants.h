@@ -244,6 +244,11 @@
 	/* --- formats of others --- */ \
 	X(JSON_DEEP, json, "JSON is read to a limited depth") \
 	X(JSON_HALF_PAIR, json, "half a surrogate pair is no character") \
+	X(SAFETENSORS_SIZE, safetensors, "a tensor has the bytes that its shape and dtype say") \
+	X(SAFETENSORS_HOLES, safetensors, "every byte between the first tensor and the last is in exactly one") \
+	X(SAFETENSORS_TAIL, safetensors, "no byte is behind the last tensor") \
+	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
+	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \

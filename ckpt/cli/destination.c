@@ -69,6 +69,7 @@ static bool is_inside(int fd, const struct stat *top)
 	return false;
 }
 
+/* Of the format of stores. A directory with files of another format is anybody's: its parent may be $HOME. */
 static bool is_checkpoint(const struct io_ops *ops, int fd)
 {
 	char looked[FORMAT_LOOKED];
@@ -77,8 +78,7 @@ static bool is_checkpoint(const struct io_ops *ops, int fd)
 
 	if (source_make(ops, fd, NULL, 0, &dir))
 		return false;
-	for (uint32_t i = 0; formats[i] && !yes; i++)
-		yes = formats[i]->probe(&dir, looked) > 0;
+	yes = formats[0]->probe(&dir, looked) > 0;
 	source_end(&dir);
 	return yes;
 }

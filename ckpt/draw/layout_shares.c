@@ -43,15 +43,6 @@ static uint64_t part_steps(const struct part *p, uint64_t extent)
 	return steps;
 }
 
-static uint64_t runs_of(const struct indices *x)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n; i++)
-		n += x->run[i].count;
-	return n;
-}
-
 static int make_dim(const struct mesh *m, const struct part *p, uint64_t extent, struct arena *a,
 		    struct shares_dim *d, uint64_t *records)
 {
@@ -67,7 +58,7 @@ static int make_dim(const struct mesh *m, const struct part *p, uint64_t extent,
 
 		if (rc)
 			return rc;
-		list[i] = (struct shares_list){ set.dim[0], runs_of(&set.dim[0]) };
+		list[i] = (struct shares_list){ set.dim[0], indices_runs(&set.dim[0]) };
 		*records += set.dim[0].n;
 		if (*records > SHARES_RECORDS_MAX)
 			return -EFBIG;

@@ -93,15 +93,6 @@ char *map_label(uint32_t n, const uint32_t *rank, uint32_t max, char *buf, size_
 	return buf;
 }
 
-static uint64_t runs_of(const struct indices *x)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n; i++)
-		n += x->run[i].count;
-	return n;
-}
-
 char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 {
 	struct text t = { buf, bytes, 0 };
@@ -112,7 +103,7 @@ char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 		const struct run *r = &x->run[i];
 
 		if (i == PATTERN_RUNS) {
-			text_add(&t, "; %s runs in all", human_count(runs_of(x), a));
+			text_add(&t, "; %s runs in all", human_count(indices_runs(x), a));
 			break;
 		}
 		text_add(&t, "%s", i ? "; " : "");
@@ -129,46 +120,17 @@ char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 
 /* --- equal lists, equal sets --- */
 
-static uint64_t list_first(const struct indices *x)
-{
-	return x->n ? x->run[0].start : 0;
-}
-
-/* Behind its last index. */
-static uint64_t list_stop(const struct indices *x)
-{
-	const struct run *r = x->n ? &x->run[x->n - 1] : NULL;
-
-	return r ? r->start + r->stride * (r->count - 1) + r->len : 0;
-}
-
 /* Equal sets may have different records: only what the set itself says. */
 static uint64_t list_key(uint64_t before, const struct indices *x)
 {
-	uint64_t key[] = { x->total, list_first(x), list_stop(x) };
+	uint64_t key[] = { x->total, indices_lo(x), indices_hi(x) };
 
 	return key_hash(before, key, sizeof key);
 }
 
-/* How many indices of x are below at. */
-static uint64_t list_below(const struct indices *x, uint64_t at)
+static bool span_meets(const struct indices *x, const struct map_span *s)
 {
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n && x->run[i].start < at; i++) {
-		const struct run *r = &x->run[i];
-		uint64_t whole = MIN((at - r->start) / r->stride, r->count);
-
-		n += whole * r->len;
-		if (whole < r->count)
-			n += MIN(at - r->start - whole * r->stride, r->len);
-	}
-	return n;
-}
-
-static bool list_meets(const struct indices *x, const struct map_span *s)
-{
-	return list_below(x, s->stop) > list_below(x, s->start);
+	return indices_below(x, s->stop) > indices_below(x, s->start);
 }
 
 /* --- making --- */
@@ -364,7 +326,7 @@ static void cut_add(struct cuts *c, const struct run *r, uint64_t i)
 /* The ends of the first and of the last `most` runs of a list. */
 static void cuts_of(struct cuts *c, const struct indices *x, uint64_t most)
 {
-	uint64_t total = runs_of(x), at = 0;
+	uint64_t total = indices_runs(x), at = 0;
 	bool all = total <= 2 * most;
 
 	for (uint32_t i = 0; i < x->n; at += x->run[i].count, i++) {
@@ -392,7 +354,7 @@ static int axis_cuts(const struct map_axis *a, struct cuts *c)
 	uint64_t runs = 0, most, room;
 
 	for (uint32_t i = 0; i < a->nlist; i++)
-		runs += runs_of(a->list[i]);
+		runs += indices_runs(a->list[i]);
 	most = MAP_CUTS_MAX;
 	if (runs > MAP_CUTS_MAX)
 		most = MIN(ENDS_SHOWN, MAP_CUTS_MAX / a->nlist + 1);
@@ -463,7 +425,7 @@ static void choose_drawn(struct map *m)
 		m->drawn[i] = true;
 		for (uint32_t k = 0; k < m->facts.nzero; k++)
 			m->drawn[i] &=
-				list_meets(list_at(m, i, (int32_t)m->facts.at_zero[k]), &zero);
+				span_meets(list_at(m, i, (int32_t)m->facts.at_zero[k]), &zero);
 	}
 }
 
@@ -668,10 +630,10 @@ static uint32_t spans_of(const struct map *m, uint32_t share, int32_t dim,
 		return 1;
 	}
 	x = list_at(m, share, dim);
-	if (runs_of(x) < n)
+	if (indices_runs(x) < n)
 		return spans_by_run(x, span, n, fit, ret);
 	for (uint32_t i = 0; i < n; i++)
-		if (!map_is_gap(&span[i], fit) && list_meets(x, &span[i]))
+		if (!map_is_gap(&span[i], fit) && span_meets(x, &span[i]))
 			ret[k++] = i;
 	return k;
 }

@@ -7,7 +7,6 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/engine/element.h"
-#include "ckpt/plan/position.h"
 #include <math.h>
 
 #define BLOCK 512 /* elements */
@@ -27,7 +26,7 @@ static void note_first(struct apart *x, const struct indexset *set, uint64_t i)
 
 	i /= values;
 	for (uint32_t d = x->ndim; d-- > 0; i /= set->dim[d].total)
-		at[d] = position_index(&set->dim[d], i % set->dim[d].total);
+		at[d] = indices_at(&set->dim[d], i % set->dim[d].total);
 	for (uint32_t d = 0; d < x->ndim; d++)
 		global = global * x->shape[d] + at[d];
 	global = global * values + value;

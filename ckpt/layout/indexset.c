@@ -137,6 +137,20 @@ bool indexset_equal(const struct indexset *x, const struct indexset *y)
 	return true;
 }
 
+bool indexset_meet(const struct indexset *x, const struct indexset *y)
+{
+	uint64_t first;
+
+	assert(x->ndim == y->ndim);
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (indices_apart(&x->dim[d], &y->dim[d]))
+			return false;
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (!indices_meet(&x->dim[d], &y->dim[d], &first))
+			return false;
+	return true;
+}
+
 int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret)
 {
 	struct indices *dim = arena_array(a, MAX(x->ndim, 1u), sizeof *dim);

@@ -188,6 +188,46 @@ bool indices_equal(const struct indices *x, const struct indices *y)
 	return i == x->n && j == y->n;
 }
 
+/* Stretches of x end where x has gaps, so those of the rest do not touch. */
+int indices_minus(const struct indices *x, const struct indices *y, struct arena *a,
+		  struct indices *ret)
+{
+	cleanup_run_builder struct run_builder b;
+	struct indices_cursor xc = { 0 }, yc = { 0 };
+	struct stretch s, t = { 0 };
+	bool more = indices_next(y, y, &yc, &t);
+	int e = 0;
+
+	run_builder_init(&b);
+	while (e == 0 && indices_next(x, x, &xc, &s)) {
+		uint64_t at = s.index, end = s.index + s.len;
+
+		for (; e == 0 && more && t.index < end; more = indices_next(y, y, &yc, &t)) {
+			if (t.index > at)
+				e = run_builder_add(&b, run_one(at, t.index - at));
+			at = t.index + t.len;
+		}
+		if (e == 0 && at < end)
+			e = run_builder_add(&b, run_one(at, end - at));
+	}
+	return e < 0 ? e : run_builder_finish(&b, a, ret);
+}
+
+int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret)
+{
+	struct run *run = by ? arena_dup(a, x->run, x->n * sizeof *run) : NULL;
+
+	*ret = *x;
+	if (!by)
+		return 0;
+	if (!run)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < x->n; i++)
+		run[i].start += by;
+	ret->run = run;
+	return 0;
+}
+
 /* *from: the lowest index that the record may have, and then the lowest of the next one. */
 static int check_run(const struct run *r, uint32_t i, uint64_t extent, uint64_t *from,
 		     struct ckpt_err *err)

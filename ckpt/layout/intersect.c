@@ -148,6 +148,54 @@ bool indices_next(const struct indices *x, const struct indices *y, struct indic
 	return false;
 }
 
+bool indices_meet(const struct indices *x, const struct indices *y, uint64_t *ret_first)
+{
+	struct indices_cursor at = { 0 };
+	struct stretch s;
+
+	if (indices_apart(x, y) || !indices_next(x, y, &at, &s))
+		return false;
+	*ret_first = s.index;
+	return true;
+}
+
+static bool is_range(const struct indices *x)
+{
+	return x->n == 1 && x->run->count == 1;
+}
+
+static struct indices_common common_range(const struct indices *x, uint64_t lo, uint64_t hi)
+{
+	uint64_t from = indices_below(x, lo), to = indices_below(x, hi);
+
+	if (from == to)
+		return (struct indices_common){ 0 };
+	return (struct indices_common){ to - from, indices_at(x, from), indices_at(x, to - 1) };
+}
+
+struct indices_common indices_common(const struct indices *x, const struct indices *y)
+{
+	struct indices_common c = { 0 };
+	struct indices_cursor at = { 0 };
+	struct stretch s;
+
+	if (indices_apart(x, y))
+		return c;
+	if (is_range(y))
+		return common_range(x, indices_lo(y), indices_hi(y));
+	if (is_range(x))
+		return common_range(y, indices_lo(x), indices_hi(x));
+	if (indices_equal(x, y))
+		return (struct indices_common){ x->total, indices_lo(x), indices_hi(x) - 1 };
+	while (indices_next(x, y, &at, &s)) {
+		if (!c.n)
+			c.first = s.index;
+		c.last = s.index + s.len - 1;
+		c.n += s.len;
+	}
+	return c;
+}
+
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
 	while (b > 0) {

@@ -213,6 +213,24 @@ uint64_t layout_owner_hash(const char *component, const char *name, uint64_t fir
 /* [start, stop); empty when stop <= start. */
 int indices_range(uint64_t start, uint64_t stop, struct arena *a, struct indices *ret);
 
+/* The first index, and one above the last; 0 of an empty list. */
+static inline uint64_t indices_lo(const struct indices *x)
+{
+	return x->n ? x->run[0].start : 0;
+}
+static inline uint64_t indices_hi(const struct indices *x)
+{
+	const struct run *r = x->n ? &x->run[x->n - 1] : NULL;
+
+	return r ? r->start + (r->count - 1) * r->stride + r->len : 0;
+}
+/* How many indices are below `index`: its position, if the list has it. O(records). */
+uint64_t indices_below(const struct indices *x, uint64_t index);
+/* The index at a position, which is below x->total. O(records). */
+uint64_t indices_at(const struct indices *x, uint64_t position);
+/* The maximal stretches of the list. O(records). */
+uint64_t indices_runs(const struct indices *x);
+
 /* Elements number [from, to) of x; a `to` above the total means the total. */
 int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct arena *a,
 		  struct indices *ret);
@@ -233,6 +251,24 @@ int indices_cut_columns(const struct indices *x, uint32_t k, uint32_t r, uint32_
 int indices_intersect(const struct indices *x, const struct indices *y, struct arena *a,
 		      struct indices *ret);
 bool indices_equal(const struct indices *x, const struct indices *y); /* as sets; O(records) */
+/* Both have indices, and the bounds of the one end before those of the other begin. O(1). */
+static inline bool indices_apart(const struct indices *x, const struct indices *y)
+{
+	return indices_lo(x) >= indices_hi(y) || indices_lo(y) >= indices_hi(x);
+}
+/* Have they an index in common? *ret_first: the first one. Costs as indices_next. */
+bool indices_meet(const struct indices *x, const struct indices *y, uint64_t *ret_first);
+/* What two lists have in common: how many indices, the first and the last of them. O(records) if one
+ * is a range or both are equal; else as indices_next for each stretch. */
+struct indices_common {
+	uint64_t n, first, last;
+};
+struct indices_common indices_common(const struct indices *x, const struct indices *y);
+/* x without y, which is a part of x. Steps: the runs of both. */
+int indices_minus(const struct indices *x, const struct indices *y, struct arena *a,
+		  struct indices *ret);
+/* The indices i + by; by may be negative, modulo 2^64, as long as no index is. */
+int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);
 
 /* An untrusted list: the invariants of struct indices, all below extent, total right. -EINVAL. */
 int indices_check(const struct indices *x, uint64_t extent, struct ckpt_err *err);
@@ -243,6 +279,8 @@ int indexset_box(uint32_t ndim, const uint64_t *start, const uint64_t *extent, s
 int indexset_intersect(const struct indexset *x, const struct indexset *y, struct arena *a,
 		       struct indexset *ret);				 /* of the same ndim */
 bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all empty ones are */
+/* Have they an element in common? Neither is empty, and they have the same ndim. Costs as indices_meet. */
+bool indexset_meet(const struct indexset *x, const struct indexset *y);
 /*
  * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a
  * rank holds of a tensor, or of its share of it, that was flattened and cut (ZeRO, Paddle's

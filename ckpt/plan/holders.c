@@ -6,7 +6,6 @@
  */
 #include "ckpt/plan/holders.h"
 #include "ckpt/base/util.h"
-#include "ckpt/plan/position.h"
 
 /* Stretches that are looked at one by one before the parts of a strided cut are tried instead. */
 #define STRETCHES_MAX 256u
@@ -82,7 +81,7 @@ static bool hits_next(struct hits *h, uint32_t *ret_part)
 			h->next = h->end;
 			h->end = split_of(&h->split, h->split.total - 1) + 1;
 		} else {
-			h->at.at = MAX(h->at.at, position_index(h->x, from));
+			h->at.at = MAX(h->at.at, indices_at(h->x, from));
 			if (!indices_next(h->x, h->want, &h->at, &s))
 				return false;
 			h->next = split_of(&h->split, s.x_pos);
@@ -171,14 +170,6 @@ static struct strided strided_of(const struct level *l, uint64_t total)
 	return s;
 }
 
-static bool lists_meet(const struct indices *x, const struct indices *y)
-{
-	struct indices_cursor at = { 0 };
-	struct stretch s;
-
-	return indices_next(x, y, &at, &s);
-}
-
 /* --- from a whole dimension to its shares --- */
 
 struct descent {
@@ -191,15 +182,6 @@ struct descent {
 	uint64_t *steps; /* of the answer so far */
 };
 
-static uint64_t runs_of(const struct indices *x)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < x->n; i++)
-		n += x->run[i].count;
-	return n;
-}
-
 static int spend(struct descent *d, uint64_t steps)
 {
 	*d->steps += MIN(steps, HOLDERS_STEPS_MAX);
@@ -209,14 +191,14 @@ static int spend(struct descent *d, uint64_t steps)
 /* What a cut, and what it has in common with the set, may cost at most. */
 static int spend_cut(struct descent *d, const struct level *l, const struct indices *x)
 {
-	uint64_t runs = runs_of(x);
+	uint64_t runs = indices_runs(x);
 
 	return spend(d, x->n + (runs > 1 ? MIN(runs, (uint64_t)l->factor) : 1));
 }
 
 static int spend_meeting(struct descent *d, const struct indices *x)
 {
-	uint64_t x_runs = runs_of(x), want_runs = runs_of(d->want);
+	uint64_t x_runs = indices_runs(x), want_runs = indices_runs(d->want);
 
 	return spend(d, x->n + d->want->n + MIN(x_runs, want_runs));
 }
@@ -229,6 +211,7 @@ static int strided_try(struct descent *d, struct strided *s, const struct indice
 	for (uint32_t r = 0; r < s->nany && e == 0; r++) {
 		struct arena a = { 0 };
 		struct indices cut;
+		uint64_t first;
 
 		if (s->bits[r / 64] >> r % 64 & 1)
 			continue;
@@ -237,7 +220,7 @@ static int strided_try(struct descent *d, struct strided *s, const struct indice
 			e = level_cut(s->level, x, r, &a, &cut);
 		if (e == 0)
 			e = spend_meeting(d, &cut);
-		if (e == 0 && lists_meet(&cut, d->want))
+		if (e == 0 && indices_meet(&cut, d->want, &first))
 			bit_set(s, r);
 		arena_free(&a);
 	}
@@ -580,7 +563,7 @@ static void cursor_replicas(struct holders_cursor *c)
 		return;
 	}
 	for (uint32_t d = 0; d < ndim; d++)
-		first = first * h->kind.shape[d] + c->set[d].run[0].start;
+		first = first * h->kind.shape[d] + indices_lo(&c->set[d]);
 	c->replica = (uint32_t)(layout_owner_hash(c->component, c->name, first) % n);
 	c->replica_end = c->replica + 1;
 }

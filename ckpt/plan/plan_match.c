@@ -7,7 +7,6 @@
  */
 #include "ckpt/plan/plan_match.h"
 #include "ckpt/base/util.h"
-#include "ckpt/plan/position.h"
 #include "ckpt/table/declared.h"
 
 struct match_span {
@@ -15,71 +14,6 @@ struct match_span {
 	uint64_t hi_max; /* of this and all spans before it */
 	uint32_t piece;
 };
-
-/* --- one dimension of two pieces --- */
-
-/* How many indices two lists share, and the first and last of them. */
-struct meet {
-	uint64_t n, first, last;
-};
-
-static bool is_range(const struct indices *x)
-{
-	return x->n == 1 && x->run->count == 1;
-}
-
-static struct meet meet_range(const struct indices *x, uint64_t lo, uint64_t hi)
-{
-	uint64_t from = position_below(x, lo), to = position_below(x, hi);
-
-	if (from == to)
-		return (struct meet){ 0 };
-	return (struct meet){ to - from, position_index(x, from), position_index(x, to - 1) };
-}
-
-static struct meet meet_walk(const struct indices *x, const struct indices *y)
-{
-	struct indices_cursor at = { 0 };
-	struct meet m = { 0 };
-	struct stretch s;
-
-	while (indices_next(x, y, &at, &s)) {
-		if (!m.n)
-			m.first = s.index;
-		m.last = s.index + s.len - 1;
-		m.n += s.len;
-	}
-	return m;
-}
-
-static struct meet meet(const struct indices *x, const struct indices *y)
-{
-	if (position_lo(x) >= position_hi(y) || position_lo(y) >= position_hi(x))
-		return (struct meet){ 0 };
-	if (is_range(y))
-		return meet_range(x, position_lo(y), position_hi(y));
-	if (is_range(x))
-		return meet_range(y, position_lo(x), position_hi(x));
-	if (indices_equal(x, y))
-		return (struct meet){ x->total, position_lo(x), position_hi(x) - 1 };
-	return meet_walk(x, y);
-}
-
-static bool sets_meet(const struct indexset *x, const struct indexset *y)
-{
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (position_lo(&x->dim[d]) >= position_hi(&y->dim[d]) ||
-		    position_lo(&y->dim[d]) >= position_hi(&x->dim[d]))
-			return false;
-	for (uint32_t d = 0; d < x->ndim; d++) {
-		struct indices_cursor at = { 0 };
-		struct stretch s;
-
-		if (!indices_next(&x->dim[d], &y->dim[d], &at, &s))
-			return false;
-	}
-	return true;
-}
 
 /* --- the source pieces of a tensor --- */
 
@@ -105,8 +39,8 @@ static uint32_t spread_dim(const struct match *m)
 
 	for (uint32_t d = 0; d < ndim; d++)
 		for (uint32_t i = 1; i < m->n; i++)
-			if (position_lo(&piece_set(m, i)->dim[d]) !=
-			    position_lo(&piece_set(m, 0)->dim[d]))
+			if (indices_lo(&piece_set(m, i)->dim[d]) !=
+			    indices_lo(&piece_set(m, 0)->dim[d]))
 				return d;
 	return 0;
 }
@@ -133,7 +67,7 @@ static bool disjoint_by_tree(struct match *m)
 
 		piece_tree_begin(&m->tree, &piece[i].set, &at);
 		while (piece_tree_next(&at, &k))
-			if (k > i && sets_meet(&piece[i].set, &piece[k].set))
+			if (k > i && indexset_meet(&piece[i].set, &piece[k].set))
 				return false;
 	}
 	return true;
@@ -162,8 +96,8 @@ static bool all_disjoint(struct match *m, uint32_t src_tensor)
 				if (m->has_tree)
 					return disjoint_by_tree(m);
 			}
-			if (sets_meet(&m->src->piece[m->span[i].piece].set,
-				      &m->src->piece[m->span[j].piece].set))
+			if (indexset_meet(&m->src->piece[m->span[i].piece].set,
+					  &m->src->piece[m->span[j].piece].set))
 				return false;
 		}
 	return true;
@@ -197,8 +131,8 @@ int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)
 		struct match_span *p = &m->span[i];
 
 		p->piece = m->first + i;
-		p->lo = s->ndim ? position_lo(&s->dim[m->dim]) : 0;
-		p->hi = s->ndim ? position_hi(&s->dim[m->dim]) : 1;
+		p->lo = s->ndim ? indices_lo(&s->dim[m->dim]) : 0;
+		p->hi = s->ndim ? indices_hi(&s->dim[m->dim]) : 1;
 	}
 	if (m->n > 1)
 		qsort(m->span, m->n, sizeof *m->span, span_compare);
@@ -251,15 +185,16 @@ static int op_make(const struct match *m, uint32_t src_piece, const struct table
 	*ret_numel = 0;
 	for (uint32_t i = s->set.ndim; i-- > 0;) {
 		const struct indices *x = &s->set.dim[i], *y = &d->set.dim[i];
-		struct meet t = only ? meet(&only->dim[i], &only->dim[i]) : meet(x, y);
+		struct indices_common t =
+			only ? indices_common(&only->dim[i], &only->dim[i]) : indices_common(x, y);
 		uint64_t stride = s->stride ? (uint64_t)s->stride[i] : step;
 
 		if (!t.n)
 			return 0;
 		if (t.n == x->total && t.n == y->total)
 			op.whole |= 1u << i;
-		lo += position_below(x, t.first) * stride;
-		hi += position_below(x, t.last) * stride;
+		lo += indices_below(x, t.first) * stride;
+		hi += indices_below(x, t.last) * stride;
 		numel *= t.n;
 		step *= x->total;
 	}
@@ -278,73 +213,6 @@ struct rests {
 	struct indexset *set;
 	uint32_t n;
 };
-
-/* Collects ascending stretches into records; equal ones at equal distances become one record. */
-struct runs {
-	struct run *run;
-	uint32_t n, cap;
-	uint64_t total;
-};
-
-static int runs_add(struct runs *b, uint64_t start, uint64_t len)
-{
-	struct run *last = b->n ? &b->run[b->n - 1] : NULL;
-
-	b->total += len;
-	if (last && last->len == len && last->count == 1) {
-		last->stride = start - last->start;
-		last->count = 2;
-		return 0;
-	}
-	if (last && last->len == len && start == last->start + last->count * last->stride) {
-		last->count++;
-		return 0;
-	}
-	if (b->n == b->cap) {
-		uint32_t cap = b->cap ? 2 * b->cap : 16;
-		struct run *p = reallocarray(b->run, cap, sizeof *p);
-
-		if (b->n >= LAYOUT_RUNS_MAX)
-			return -E2BIG;
-		if (!p)
-			return -ENOMEM;
-		b->run = p;
-		b->cap = cap;
-	}
-	b->run[b->n++] = (struct run){ start, len, len, 1 };
-	return 0;
-}
-
-/* x without y, which is a part of x. Stretches of x end where x has gaps, so those of the rest
- * do not touch. */
-static int indices_minus(const struct indices *x, const struct indices *y, struct arena *a,
-			 struct indices *ret)
-{
-	struct indices_cursor xc = { 0 }, yc = { 0 };
-	struct stretch s, t = { 0 };
-	struct runs b = { 0 };
-	bool more = indices_next(y, y, &yc, &t);
-	int e = 0;
-
-	while (e == 0 && indices_next(x, x, &xc, &s)) {
-		uint64_t at = s.index, end = s.index + s.len;
-
-		for (; e == 0 && more && t.index < end; more = indices_next(y, y, &yc, &t)) {
-			if (t.index > at)
-				e = runs_add(&b, at, t.index - at);
-			at = t.index + t.len;
-		}
-		if (e == 0 && at < end)
-			e = runs_add(&b, at, end - at);
-	}
-	*ret = (struct indices){ .n = b.n, .total = b.total };
-	if (e == 0 && b.n) {
-		ret->run = arena_dup(a, b.run, b.n * sizeof *b.run);
-		e = ret->run ? 0 : -ENOMEM;
-	}
-	free(b.run);
-	return e;
-}
 
 /* Append r without i, a part of it, as at most ndim products: those that differ from i first in
  * dimension d. */
@@ -414,8 +282,8 @@ static int rests_take(struct match *m, struct rests *from, struct rests *to, uin
 static bool first_before(const struct indexset *x, const struct indexset *y)
 {
 	for (uint32_t d = 0; d < x->ndim; d++)
-		if (position_lo(&x->dim[d]) != position_lo(&y->dim[d]))
-			return position_lo(&x->dim[d]) < position_lo(&y->dim[d]);
+		if (indices_lo(&x->dim[d]) != indices_lo(&y->dim[d]))
+			return indices_lo(&x->dim[d]) < indices_lo(&y->dim[d]);
 	return false;
 }
 
@@ -430,7 +298,7 @@ static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *f
 			low = &r->set[i];
 	}
 	for (uint32_t d = 0; r->n && d < low->ndim; d++)
-		first[d] = position_lo(&low->dim[d]);
+		first[d] = indices_lo(&low->dim[d]);
 }
 
 static int whittle(struct match *m, const struct table *dst, uint32_t dst_piece,
@@ -447,7 +315,7 @@ static int whittle(struct match *m, const struct table *dst, uint32_t dst_piece,
 	}
 	r[0].set[r[0].n++] = dst->piece[dst_piece].set;
 	for (uint32_t i = 0; i < m->n && r[0].n && e == 0; i++) {
-		if (!sets_meet(piece_set(m, i), &dst->piece[dst_piece].set))
+		if (!indexset_meet(piece_set(m, i), &dst->piece[dst_piece].set))
 			continue;
 		const struct rests from = r[0];
 
@@ -501,8 +369,8 @@ static int take_all(struct match *m, const struct table *dst, uint32_t dst_piece
 		    struct op_list *ops, uint64_t *ret_have)
 {
 	const struct indexset *want = &dst->piece[dst_piece].set;
-	uint64_t lo = want->ndim ? position_lo(&want->dim[m->dim]) : 0;
-	uint64_t hi = want->ndim ? position_hi(&want->dim[m->dim]) : 1;
+	uint64_t lo = want->ndim ? indices_lo(&want->dim[m->dim]) : 0;
+	uint64_t hi = want->ndim ? indices_hi(&want->dim[m->dim]) : 1;
 	uint64_t numel;
 
 	*ret_have = 0;

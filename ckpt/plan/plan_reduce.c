@@ -8,7 +8,6 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/plan/plan_match.h"
-#include "ckpt/plan/position.h"
 #include "ckpt/table/operand.h"
 #include <stdio.h>
 
@@ -518,8 +517,8 @@ static uint64_t set_key(const struct indexset *s)
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 
 	for (uint32_t d = 0; d < s->ndim; d++) {
-		h = (h ^ position_lo(&s->dim[d])) * UINT64_C(0x100000001b3);
-		h = (h ^ position_hi(&s->dim[d])) * UINT64_C(0x100000001b3);
+		h = (h ^ indices_lo(&s->dim[d])) * UINT64_C(0x100000001b3);
+		h = (h ^ indices_hi(&s->dim[d])) * UINT64_C(0x100000001b3);
 		h = (h ^ s->dim[d].total) * UINT64_C(0x100000001b3);
 	}
 	return h;

@@ -6,7 +6,6 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/plan/position.h"
 
 static bool is_whole(const struct plan_cursor *c, uint32_t d)
 {
@@ -23,8 +22,8 @@ static bool dim_next(struct plan_cursor *c, uint32_t d)
 	only = &c->op->only->dim[d];
 	if (!indices_next(only, only, &c->dim[d].at, s))
 		return false;
-	s->x_pos = position_below(x, s->index);
-	s->y_pos = position_below(y, s->index);
+	s->x_pos = indices_below(x, s->index);
+	s->y_pos = indices_below(y, s->index);
 	return true;
 }
 
@@ -186,7 +185,7 @@ static bool dim_seek(struct plan_cursor *c, uint32_t d, uint64_t pos, bool *ret_
 		c->dim[d].in = *ret_exact ? pos - s->x_pos : 0;
 		return true;
 	}
-	c->dim[d].at = (struct indices_cursor){ .at = position_index(x, pos) };
+	c->dim[d].at = (struct indices_cursor){ .at = indices_at(x, pos) };
 	if (!dim_next(c, d))
 		return false;
 	*ret_exact = s->x_pos == pos;

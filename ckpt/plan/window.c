@@ -6,7 +6,6 @@
  */
 #include "ckpt/plan/window.h"
 #include "ckpt/base/util.h"
-#include "ckpt/plan/position.h"
 
 /* The description of a window stays small beside its buffer, also where tensors are tiny. */
 #define CUTS_MAX 16384u
@@ -83,8 +82,8 @@ static void actives_find(struct windows *w)
 				a.unit = unit;
 				continue;
 			}
-			below = position_below(&set->dim[d], w->at[d]);
-			inside &= position_below(&set->dim[d], w->at[d] + 1) > below;
+			below = indices_below(&set->dim[d], w->at[d]);
+			inside &= indices_below(&set->dim[d], w->at[d] + 1) > below;
 			a.base += below * unit;
 		}
 		if (inside)
@@ -94,7 +93,7 @@ static void actives_find(struct windows *w)
 
 static uint64_t below(const struct active *a, uint64_t index)
 {
-	return a->list ? position_below(a->list, index) * a->unit : index * a->unit;
+	return a->list ? indices_below(a->list, index) * a->unit : index * a->unit;
 }
 
 /* The most room that the indices [at, to) can take, and how many pieces have some of them. */
@@ -166,8 +165,8 @@ static int cut_set(const struct windows *w, const struct active *a, uint64_t to,
 		else if (d > w->depth)
 			dim[d] = set->dim[d];
 		else
-			e = indices_slice(&set->dim[d], position_below(&set->dim[d], w->at[d]),
-					  position_below(&set->dim[d], to), mem, &dim[d]);
+			e = indices_slice(&set->dim[d], indices_below(&set->dim[d], w->at[d]),
+					  indices_below(&set->dim[d], to), mem, &dim[d]);
 		ret->numel *= dim[d].total;
 	}
 	return e;

@@ -50,32 +50,14 @@ static void not_checked(struct ckpt_errlist *l, const char *what)
 	l->code = -ENOMEM;
 }
 
-static uint64_t list_lo(const struct indices *d)
-{
-	return d->run[0].start;
-}
-
-static uint64_t list_hi(const struct indices *d)
-{
-	const struct run *r = &d->run[d->n - 1];
-
-	return r->start + r->stride * (r->count - 1) + r->len;
-}
-
 /* Do they meet? *ret_at: the first common index. */
 static bool lists_meet(struct cover *c, const struct indices *x, const struct indices *y,
 		       uint64_t *ret_at)
 {
-	struct indices_cursor at = { 0 };
-	struct stretch s;
-
-	if (list_lo(x) >= list_hi(y) || list_lo(y) >= list_hi(x))
+	if (indices_apart(x, y))
 		return false;
 	c->steps += x->n + y->n;
-	if (!indices_next(x, y, &at, &s))
-		return false;
-	*ret_at = s.index;
-	return true;
+	return indices_meet(x, y, ret_at);
 }
 
 /* "0-4 x 3-6": its bounds. */
@@ -86,8 +68,8 @@ static char *set_print(const struct indexset *s, char *buf, size_t bytes)
 	snprintf(buf, bytes, "[]");
 	for (uint32_t d = 0; d < s->ndim && used < bytes - 48; d++)
 		used += (size_t)snprintf(buf + used, bytes - used, "%s%llu-%llu", d ? " x " : "",
-					 (unsigned long long)list_lo(&s->dim[d]),
-					 (unsigned long long)list_hi(&s->dim[d]));
+					 (unsigned long long)indices_lo(&s->dim[d]),
+					 (unsigned long long)indices_hi(&s->dim[d]));
 	return buf;
 }
 
@@ -134,7 +116,7 @@ static void spans_fill(struct cover *c, uint32_t dim)
 	for (uint32_t i = 0; i < c->n; i++) {
 		const struct indices *d = &c->piece[i].set.dim[dim];
 
-		c->span[i] = (struct span){ .lo = list_lo(d), .hi = list_hi(d), .piece = i };
+		c->span[i] = (struct span){ .lo = indices_lo(d), .hi = indices_hi(d), .piece = i };
 	}
 	qsort(c->span, c->n, sizeof *c->span, span_compare);
 }
@@ -239,23 +221,6 @@ static void overlaps_find(struct cover *c)
 	}
 }
 
-/* How many indices of the list are below i. */
-static uint64_t list_below(const struct indices *d, uint64_t i)
-{
-	uint64_t n = 0;
-
-	for (uint32_t k = 0; k < d->n && d->run[k].start < i; k++) {
-		const struct run *r = &d->run[k];
-		uint64_t full = (i - r->start) / r->stride;
-
-		if (full >= r->count)
-			n += r->count * r->len;
-		else
-			n += full * r->len + MIN((i - r->start) % r->stride, r->len);
-	}
-	return n;
-}
-
 struct region {
 	uint64_t lo, hi;
 }; /* [lo, hi) of a dimension */
@@ -272,8 +237,8 @@ static uint64_t region_count(struct cover *c, const struct region *in, const uin
 
 		for (uint32_t d = 0; d < s->ndim && numel; d++) {
 			c->tries += s->dim[d].n;
-			numel *=
-				list_below(&s->dim[d], in[d].hi) - list_below(&s->dim[d], in[d].lo);
+			numel *= indices_below(&s->dim[d], in[d].hi) -
+				 indices_below(&s->dim[d], in[d].lo);
 		}
 		have += numel;
 	}
@@ -289,7 +254,7 @@ static uint32_t region_keep(const struct cover *c, const struct region *in, uint
 	for (uint32_t i = 0; i < n; i++) {
 		const struct indices *x = &c->piece[live[i]].set.dim[d];
 
-		if (list_lo(x) < in[d].hi && list_hi(x) > in[d].lo)
+		if (indices_lo(x) < in[d].hi && indices_hi(x) > in[d].lo)
 			live[kept++] = live[i];
 	}
 	return kept;

@@ -10,24 +10,12 @@
 
 #define LEAF 4u /* pieces that are not divided any further */
 
-static uint64_t list_lo(const struct indices *d)
-{
-	return d->run[0].start;
-}
-
-static uint64_t list_hi(const struct indices *d)
-{
-	const struct run *r = &d->run[d->n - 1];
-
-	return r->start + r->stride * (r->count - 1) + r->len;
-}
-
 /* Twice the middle of a piece: below 2^64, because all indices are below 2^63. */
 static uint64_t middle(const struct piece_tree *t, uint32_t i, uint32_t dim)
 {
 	const struct indices *d = &t->piece[t->order[i]].set.dim[dim];
 
-	return list_lo(d) + list_hi(d);
+	return indices_lo(d) + indices_hi(d);
 }
 
 /* The dimension in which the most pieces of their mean size would lie side by side. */
@@ -45,7 +33,7 @@ static uint32_t dim_choose(const struct piece_tree *t, uint32_t from, uint32_t t
 
 			low = MIN(low, middle(t, i, d));
 			high = MAX(high, middle(t, i, d));
-			sizes += (double)(list_hi(x) - list_lo(x));
+			sizes += (double)(indices_hi(x) - indices_lo(x));
 		}
 		side = (double)(high - low) * (to - from) / sizes;
 		if (side > most) {
@@ -95,8 +83,8 @@ static void bounds_of_leaf(const struct piece_tree *t, uint32_t from, uint32_t t
 		for (uint32_t i = from; i < to; i++) {
 			const struct indices *x = &t->piece[t->order[i]].set.dim[d];
 
-			ret[d].lo = MIN(ret[d].lo, list_lo(x));
-			ret[d].hi = MAX(ret[d].hi, list_hi(x));
+			ret[d].lo = MIN(ret[d].lo, indices_lo(x));
+			ret[d].hi = MAX(ret[d].hi, indices_hi(x));
 		}
 	}
 }
@@ -166,8 +154,8 @@ static bool bounds_meet(const struct piece_tree_cursor *c, uint32_t node)
 	const struct piece_bounds *b = c->tree->bounds + (size_t)node * c->tree->ndim;
 
 	for (uint32_t d = 0; d < c->tree->ndim; d++)
-		if (b[d].lo + MUTANT(BRANCHES_PASSED_OVER) >= list_hi(&c->set->dim[d]) ||
-		    list_lo(&c->set->dim[d]) >= b[d].hi)
+		if (b[d].lo + MUTANT(BRANCHES_PASSED_OVER) >= indices_hi(&c->set->dim[d]) ||
+		    indices_lo(&c->set->dim[d]) >= b[d].hi)
 			return false;
 	return true;
 }
@@ -177,8 +165,8 @@ static bool piece_meets(const struct piece_tree_cursor *c, uint32_t piece)
 	const struct indexset *x = &c->tree->piece[piece].set;
 
 	for (uint32_t d = 0; d < c->tree->ndim; d++)
-		if (list_lo(&x->dim[d]) >= list_hi(&c->set->dim[d]) ||
-		    list_lo(&c->set->dim[d]) >= list_hi(&x->dim[d]))
+		if (indices_lo(&x->dim[d]) >= indices_hi(&c->set->dim[d]) ||
+		    indices_lo(&c->set->dim[d]) >= indices_hi(&x->dim[d]))
 			return false;
 	return true;
 }

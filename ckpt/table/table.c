@@ -710,10 +710,7 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece with %u dimensions of a tensor with %u", LABEL(x),
 				  p->set.ndim, x->ndim);
 	for (uint32_t i = 0; i < x->ndim; i++) {
-		const struct indices *d = &p->set.dim[i];
-		const struct run *last = d->run + d->n - 1;
-
-		if (last->start + last->stride * (last->count - 1) + last->len > x->shape[i])
+		if (indices_hi(&p->set.dim[i]) > x->shape[i])
 			return ckpt_error(
 				err, -EINVAL,
 				"%s: a piece reaches beyond the %llu indices of dimension %u",

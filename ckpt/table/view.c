@@ -313,68 +313,23 @@ static int piece_set(struct making *k, struct shape *s, struct table_piece *ret)
 	return 0;
 }
 
-/* The list with all indices moved by `by`, which may be negative modulo 2^64. */
-static int list_move(struct making *k, uint64_t by, struct indices *x)
-{
-	struct run *run;
-
-	if (!by)
-		return 0;
-	run = arena_dup(&k->t->arena, x->run, x->n * sizeof *x->run);
-	if (!run)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < x->n; i++)
-		run[i].start += by;
-	x->run = run;
-	return 0;
-}
-
-static uint64_t list_end(const struct indices *x)
-{
-	const struct run *r = &x->run[x->n - 1];
-
-	return r->start + (r->count - 1) * r->stride + r->len;
-}
-
-/* Indices [lo, hi) of the list, and how many come before them. */
-static int list_cut(struct making *k, uint64_t lo, uint64_t hi, struct indices *x,
-		    uint64_t *ret_before)
-{
-	struct arena *a = &k->t->arena;
-	struct indices range, before = { 0 }, here = { 0 };
-	int rc = 0;
-
-	*ret_before = 0;
-	if (x->run[0].start >= hi || list_end(x) <= lo) {
-		*x = here;
-		return 0;
-	}
-	if (x->run[0].start < lo) {
-		rc = indices_range(0, lo, a, &range);
-		rc = rc ? rc : indices_intersect(x, &range, a, &before);
-	}
-	if (!rc && (x->run[0].start < lo || list_end(x) > hi)) {
-		rc = indices_range(lo, hi, a, &range);
-		rc = rc ? rc : indices_intersect(x, &range, a, &here);
-		*x = here;
-	}
-	*ret_before = before.total;
-	return rc;
-}
-
 /* The part [lo, hi) of dimension d, as [0, hi - lo). 1, or 0: the piece has none of it. */
 static int piece_cut(struct making *k, const struct table_piece *p, uint32_t elem, uint32_t d,
 		     uint64_t lo, uint64_t hi, bool drop, struct table_piece *ret)
 {
+	struct arena *a = &k->t->arena;
+	const struct indices *x = &p->set.dim[d];
+	uint64_t before = indices_below(x, lo), end = indices_below(x, hi);
 	struct shape s;
-	uint64_t before;
 	int rc;
 
+	if (before == end)
+		return 0;
 	shape_of(p, &s);
-	rc = list_cut(k, lo, hi, &s.dim[d], &before);
-	if (rc || !s.dim[d].n)
+	rc = indices_slice(x, before, end, a, &s.dim[d]);
+	rc = rc ? rc : indices_move(&s.dim[d], -lo, a, &s.dim[d]);
+	if (rc)
 		return rc;
-	rc = list_move(k, -lo, &s.dim[d]);
 	*ret = *p;
 	ret->off += before * (uint64_t)s.stride[d] * elem;
 	if (p->flags & PIECE_DERIVED)
@@ -403,7 +358,7 @@ static int piece_join(struct making *k, const struct table_piece *p, uint32_t d,
 		s.ndim++;
 		rc = indices_range(at, at + 1, &k->t->arena, &s.dim[d]);
 	} else {
-		rc = list_move(k, at, &s.dim[d]);
+		rc = indices_move(&s.dim[d], at, &k->t->arena, &s.dim[d]);
 	}
 	*ret = *p;
 	return rc ? rc : piece_set(k, &s, ret);
@@ -467,7 +422,7 @@ static int cut(struct making *k, const struct item *from, uint32_t d, uint64_t l
 	for (uint32_t i = 0; i < from->npiece; i++) {
 		const struct indices *x = &from->piece[i].set.dim[d];
 
-		cap += x->run[0].start < hi && list_end(x) > lo;
+		cap += indices_lo(x) < hi && indices_hi(x) > lo;
 	}
 	piece = arena_array(&k->t->arena, cap, sizeof *piece);
 	rc = piece ? layout_map(k, from->x.layout, to, &y->x.layout) : -ENOMEM;

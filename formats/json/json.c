@@ -26,16 +26,21 @@ void json_begin(struct json *j, const void *text, uint64_t len, const char *what
 	};
 }
 
-static int fail_at(struct json *j, const char *at, const char *why)
+static int refuse_at(struct json *j, const char *at, int code, const char *why)
 {
 	if (j->bad)
-		return -EPROTO;
-	j->bad = true;
-	return ckpt_error(j->err, -EPROTO, "byte %llu of %s: %s",
-			  (unsigned long long)(at - j->text), j->what, why);
+		return j->bad;
+	j->bad = code;
+	return ckpt_error(j->err, code, "byte %llu of %s: %s", (unsigned long long)(at - j->text),
+			  j->what, why);
 }
 
-int json_fail(struct json *j, const struct json_token *at, const char *fmt, ...)
+static int fail_at(struct json *j, const char *at, const char *why)
+{
+	return refuse_at(j, at, -EPROTO, why);
+}
+
+int json_refuse(struct json *j, const struct json_token *at, int code, const char *fmt, ...)
 {
 	char why[400];
 	va_list ap;
@@ -43,7 +48,7 @@ int json_fail(struct json *j, const struct json_token *at, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(why, sizeof why, fmt, ap);
 	va_end(ap);
-	return fail_at(j, j->text + at->off, why);
+	return refuse_at(j, j->text + at->off, code, why);
 }
 
 static bool is_object(const struct json *j)
@@ -384,7 +389,7 @@ static int next_scan(struct json *j, struct json_token *ret)
 int json_next(struct json *j, struct json_token *ret)
 {
 	if (j->bad)
-		return -EPROTO;
+		return j->bad;
 	blanks_skip(j);
 	if (j->at == j->end) {
 		if (j->want != WANT_END)

@@ -17,6 +17,7 @@
 #ifndef CKPT_JSON_H
 #define CKPT_JSON_H
 #include "ckpt/ckpt.h"
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,7 +54,7 @@ struct json { /* private */
 	uint64_t object[2]; /* bit d: the value at depth d is an object */
 	uint32_t depth;
 	uint8_t want;
-	bool bad;
+	int bad; /* the error that ended it */
 };
 
 /* text outlives the scanner. what: its name in messages. err may be NULL. */
@@ -65,9 +66,10 @@ int json_next(struct json *j, struct json_token *ret);
 int json_want(struct json *j, enum json_kind kind, const char *member, struct json_token *ret);
 /* Behind the value that `first` began (of an object or array: all of it). */
 int json_skip(struct json *j, const struct json_token *first);
-/* -EPROTO: "byte 12 of WHAT: <sentence>". */
-int json_fail(struct json *j, const struct json_token *at, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+/* Ends the scan with this code, and "byte 12 of WHAT: <sentence>". */
+int json_refuse(struct json *j, const struct json_token *at, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define json_fail(j, at, ...) json_refuse(j, at, -EPROTO, __VA_ARGS__)
 
 /*
  * The bytes that a KEY or STRING means, in UTF-8: at most t->len, without a 0 behind them, but maybe with

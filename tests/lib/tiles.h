@@ -47,7 +47,7 @@ static inline const char *tiles_wrong(const struct format_file *f)
 	}
 	snprintf(text, sizeof text, "%.60s: its chunks and their ranges differ in length by %llu",
 		 f->name, (unsigned long long)data);
-	return data ? text : NULL;
+	return data && f->chunk ? text : NULL;
 }
 
 /* Of all that were read. */

@@ -280,6 +280,123 @@ TEST(lists_are_equal_when_their_indices_are_however_they_are_grouped)
 	}
 }
 
+TEST(positions_bounds_and_runs_are_those_of_the_list)
+{
+	static struct naive x;
+
+	naive_seed(__func__);
+	for (uint32_t n = 0; n < CASES; n++) {
+		cleanup_arena struct arena a = { 0 };
+		uint32_t below = 0, runs = 0, index = naive_below(NAIVE_MAX + 50);
+		struct indices l;
+
+		random_naive(&x);
+		group(&x, &a, &l);
+		for (uint32_t i = 0; i < x.n; i++) {
+			below += x.v[i] < index;
+			runs += !i || x.v[i] != x.v[i - 1] + 1;
+		}
+		assert_int_equal(indices_below(&l, index), below);
+		assert_int_equal(indices_runs(&l), runs);
+		assert_int_equal(indices_lo(&l), x.n ? x.v[0] : 0);
+		assert_int_equal(indices_hi(&l), x.n ? x.v[x.n - 1] + 1 : 0);
+		if (x.n) {
+			uint32_t at = naive_below(x.n);
+
+			assert_int_equal(indices_at(&l, at), x.v[at]);
+			assert_int_equal(indices_below(&l, x.v[at]), at);
+		}
+	}
+}
+
+TEST(what_two_lists_have_in_common_is_counted_and_taken_away)
+{
+	static struct naive x, y, both, rest;
+
+	naive_seed(__func__);
+	for (uint32_t n = 0; n < CASES; n++) {
+		cleanup_arena struct arena a = { 0 };
+		struct indices lx, ly, part, got;
+		struct indices_common c;
+		uint64_t first;
+
+		random_naive(&x);
+		y = x;
+		if (naive_below(4)) /* else as groups of the same */
+			random_naive(&y);
+		group(&x, &a, &lx);
+		group(&y, &a, &ly);
+		naive_intersect(&x, &y, &both);
+		c = indices_common(&lx, &ly);
+		assert_int_equal(c.n, both.n);
+		assert_int_equal(c.first, both.n ? both.v[0] : 0);
+		assert_int_equal(c.last, both.n ? both.v[both.n - 1] : 0);
+		assert_int_equal(indices_meet(&lx, &ly, &first), both.n > 0);
+		if (both.n)
+			assert_int_equal(first, both.v[0]);
+		rest.n = 0;
+		for (uint32_t i = 0, j = 0; i < x.n; i++) {
+			if (j < both.n && both.v[j] == x.v[i])
+				j++;
+			else
+				rest.v[rest.n++] = x.v[i];
+		}
+		group(&both, &a, &part);
+		assert_int_equal(indices_minus(&lx, &part, &a, &got), 0);
+		naive_assert(&got, &rest);
+	}
+}
+
+TEST(a_list_that_is_moved_keeps_its_runs)
+{
+	static struct naive x;
+
+	naive_seed(__func__);
+	for (uint32_t n = 0; n < CASES; n++) {
+		cleanup_arena struct arena a = { 0 };
+		struct indices l, got;
+		uint64_t by;
+
+		random_naive(&x);
+		group(&x, &a, &l);
+		by = x.n && naive_below(2) ? -(uint64_t)naive_below(x.v[0] + 1) : naive_below(99);
+		for (uint32_t i = 0; i < x.n; i++)
+			x.v[i] += (uint32_t)by;
+		assert_int_equal(indices_move(&l, by, &a, &got), 0);
+		naive_assert(&got, &x);
+		assert_int_equal(got.n, l.n);
+	}
+}
+
+TEST(sets_meet_when_they_do_so_in_every_dimension)
+{
+	static struct naive x[3], y[3], both;
+
+	naive_seed(__func__);
+	for (uint32_t n = 0; n < CASES / 3; n++) {
+		cleanup_arena struct arena a = { 0 };
+		struct indices dx[3], dy[3];
+		struct indexset sx = { 3, 1, dx }, sy = { 3, 1, dy }, got;
+		bool meet = true;
+
+		for (uint32_t d = 0; d < 3; d++) {
+			do {
+				random_naive(&x[d]);
+				random_naive(&y[d]);
+			} while (!x[d].n || !y[d].n);
+			group(&x[d], &a, &dx[d]);
+			group(&y[d], &a, &dy[d]);
+			naive_intersect(&x[d], &y[d], &both);
+			meet &= both.n > 0;
+			sx.numel *= dx[d].total;
+			sy.numel *= dy[d].total;
+		}
+		assert_int_equal(indexset_meet(&sx, &sy), meet);
+		assert_int_equal(indexset_intersect(&sx, &sy, &a, &got), 0);
+		assert_int_equal(got.numel > 0, meet);
+	}
+}
+
 /* --- huge lists --- */
 
 static void cut_of_range(uint64_t n, uint32_t k, uint32_t r, uint32_t f, struct arena *a,

@@ -3,7 +3,6 @@
  * test_plan_window.c - windows hold every byte of a table once, in order, whatever the tensors, the
  * index sets and the limit; compared with a walk over single elements.
  */
-#include "ckpt/plan/position.h"
 #include "ckpt/plan/window.h"
 #include "tests/lib/row.h"
 #include "tests/lib/draw.h"
@@ -96,7 +95,7 @@ static void random_table(struct table *t, uint32_t n, uint32_t nplace)
 static void nth(const struct indexset *s, uint64_t n, uint64_t *ret)
 {
 	for (uint32_t d = s->ndim; d-- > 0; n /= s->dim[d].total)
-		ret[d] = position_index(&s->dim[d], n % s->dim[d].total);
+		ret[d] = indices_at(&s->dim[d], n % s->dim[d].total);
 }
 
 static void cut_check(const struct table *t, const struct window *w, const struct window_cut *c,

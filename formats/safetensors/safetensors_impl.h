@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors_impl.h - what the files of this room say to each other: one header, one index. */
+#ifndef CKPT_SAFETENSORS_IMPL_H
+#define CKPT_SAFETENSORS_IMPL_H
+#include "ckpt/base/strmap.h"
+#include "formats/json/json.h"
+#include "formats/safetensors/safetensors.h"
+
+#define SAFETENSORS_ENDING ".safetensors"
+#define SAFETENSORS_INDEX_ENDING ".safetensors.index.json"
+#define SAFETENSORS_INDEX "model.safetensors.index.json"
+#define SAFETENSORS_SHARDING "DCP_SHARDING_INFO"
+#define SAFETENSORS_VALUE_MAX 100000000u /* an index has the limit of a header */
+
+/* One entry of a header. shape in elements (of F4: bytes). */
+struct header_tensor {
+	char *name; /* in the header's bytes, with a 0 behind it */
+	uint32_t dtype, ndim;
+	uint64_t shape[CKPT_DIMS_MAX];
+	uint64_t begin, end; /* of the data */
+};
+
+/* Whom header_read gives what it finds; < 0 ends it. at: for json_fail. */
+struct header_sink {
+	int (*meta)(void *arg, const char *key, const char *value);
+	int (*tensor)(void *arg, const struct header_tensor *x, struct json *j,
+		      const struct json_token *at);
+	void *arg;
+};
+
+/*
+ * Read a header of len bytes, in front of data_bytes of data: first all of "__metadata__", then every tensor,
+ * in the order of the header. The bytes are changed. Checks what the reference reader checks, and that each
+ * byte of the data belongs to exactly one tensor. -EPROTO malformed; -EBADMSG the file is shorter than its
+ * tensors; -EPROTONOSUPPORT a dtype, rank or name that this program has not; -ENOMEM.
+ */
+int header_read(void *bytes, uint64_t len, uint64_t data_bytes, const char *what,
+		const struct header_sink *to, struct ckpt_err *err);
+
+/* The weight_map of an index: tensor number i of `tensor` is in file of[i] of `file`. */
+struct weight_index {
+	struct strmap tensor, file;
+	uint32_t *of;
+};
+/* The bytes are changed: names lie in them, each with a 0 behind it. All else lives in a. */
+int weight_index_read(void *bytes, uint64_t len, const char *what, struct arena *a,
+		      struct weight_index *ret, struct ckpt_err *err);
+
+/* DCP_SHARDING_INFO: where in its tensor each tensor of a file begins: offsets[i][] of tensor i of `tensor`. */
+struct sharding {
+	struct strmap tensor;
+	struct shard_offsets {
+		uint32_t n;
+		const uint64_t *at;
+	} * offsets;
+};
+int sharding_read(const char *text, const char *what, struct arena *a, struct sharding *ret,
+		  struct ckpt_err *err);
+
+/* "w" behind 0, or -EPROTONOSUPPORT where the text has a 0 in it. The text ends in one afterwards. */
+int json_name_take(struct json *j, const struct json_token *t, char **ret);
+#endif

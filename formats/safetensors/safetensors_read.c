@@ -1,0 +1,923 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safetensors_read.c - opens safetensors files: one, a directory of them with or without an index, DCP's
+ * shards, and what ckptctl export wrote. Called through the registry.
+ * Invariant: every byte of every file is in one range, and every tensor's elements are in its pieces, or
+ * nothing is opened.
+ */
+#include "formats/safetensors/safetensors_impl.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
+#include "ckpt/base/util.h"
+#include "formats/safetensors/safetensors_format.h"
+#include <stdio.h>
+
+#define PROBE_FILES 8 /* of a directory: so many headers are looked at */
+
+/* A set of elements that several pieces have: its bounds are the key. */
+struct sets {
+	struct strmap map;
+	struct indexset *set;
+	uint32_t cap;
+};
+
+struct reading {
+	const struct format_open *how;
+	struct checkpoint *c;
+	struct table *t;
+	struct ckpt_err *err;
+	struct arena tmp;
+	struct sets sets;
+	struct strmap components;
+	struct strmap replicas; /* (tensor, set) of each piece of tensors in several files */
+	struct weight_index index;
+	bool has_index, boxed; /* boxed: a file has sharding info */
+	/* of the file that is being read */
+	const char *name;
+	uint32_t file;
+	uint64_t data_off;
+	struct sharding sharding;
+	bool sharded, ours, slashed;
+	/* [ntensor] the file that had the tensor last */
+	uint32_t *last;
+	uint32_t last_cap;
+	struct strmap meta;
+	const char **meta_value; /* [meta.map.n] */
+	uint32_t meta_cap;
+};
+
+static bool ends_in(const char *s, const char *end)
+{
+	size_t n = strlen(s), m = strlen(end);
+
+	return n > m && !strcmp(s + n - m, end);
+}
+
+static void source_close(struct source *s)
+{
+	if (s->close)
+		s->close(s->ctx);
+}
+
+/* The file that a person named; NULL: the directory. */
+static const char *entry_of(const struct source_dir *d)
+{
+	return d->entry && *d->entry ? d->entry : NULL;
+}
+
+/* --- is it this format? --- */
+
+/* The first eight bytes are a length that the file has room for, and '{' comes behind them. */
+static int has_header(const struct source_dir *d, const char *name)
+{
+	struct source src = { 0 };
+	uint8_t head[9];
+	uint64_t len;
+	int rc = d->open(d->ctx, name, &src);
+
+	if (rc < 0)
+		return rc;
+	if (src.bytes < sizeof head || src.read(src.ctx, head, sizeof head, 0) < 0) {
+		source_close(&src);
+		return 0;
+	}
+	len = le64_get(*(const le64 *)head);
+	rc = len <= SAFETENSORS_HEADER_MAX && len <= src.bytes - 8 && head[8] == '{';
+	source_close(&src);
+	return rc;
+}
+
+struct looking {
+	const struct source_dir *d;
+	uint32_t nfile, nheader;
+	bool index;
+};
+
+static int look_at(void *arg, const char *name, enum source_kind kind)
+{
+	struct looking *l = arg;
+
+	if (kind == SOURCE_DIR)
+		return 0;
+	l->index |= ends_in(name, SAFETENSORS_INDEX_ENDING);
+	if (!ends_in(name, SAFETENSORS_ENDING))
+		return 0;
+	if (l->nfile++ < PROBE_FILES)
+		l->nheader += has_header(l->d, name) > 0;
+	return 0;
+}
+
+static int safetensors_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
+{
+	const char *entry = entry_of(dir);
+	struct looking l = { .d = dir };
+	int rc;
+
+	if (entry && ends_in(entry, SAFETENSORS_INDEX_ENDING)) {
+		snprintf(looked, FORMAT_LOOKED, "an index of safetensors files");
+		return 75;
+	}
+	if (entry) {
+		rc = has_header(dir, entry);
+		snprintf(looked, FORMAT_LOOKED, "no header of safetensors");
+		return rc < 0 ? rc : rc ? 75 : ends_in(entry, SAFETENSORS_ENDING) ? 25 : 0;
+	}
+	rc = dir->list(dir->ctx, "", look_at, &l);
+	snprintf(looked, FORMAT_LOOKED, "no *.safetensors and no *.safetensors.index.json");
+	return rc < 0 ? rc : l.nheader ? 75 : l.nfile || l.index ? 25 : 0;
+}
+
+/* --- sets --- */
+
+static int set_find(struct reading *r, const struct header_tensor *x, const uint64_t *at,
+		    uint32_t *ret)
+{
+	uint64_t key[2 * CKPT_DIMS_MAX + 1] = { x->ndim }, *copy;
+	size_t bytes = (2 * x->ndim + 1) * sizeof *key;
+	int rc;
+
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		key[1 + d] = at ? at[d] : 0;
+		key[1 + x->ndim + d] = x->shape[d];
+	}
+	*ret = strmap_find(&r->sets.map, key, bytes);
+	if (*ret != KEYMAP_NONE)
+		return 0;
+	copy = arena_dup(&r->tmp, key, bytes);
+	rc = copy ? strmap_add(&r->sets.map, &r->tmp, copy, bytes, ret) : -ENOMEM;
+	if (rc >= 0 && *ret >= r->sets.cap) {
+		uint32_t cap = r->sets.cap ? 2 * r->sets.cap : 64;
+		struct indexset *more = realloc(r->sets.set, cap * sizeof *more);
+
+		rc = more ? 0 : -ENOMEM;
+		r->sets.set = more ? more : r->sets.set;
+		r->sets.cap = more ? cap : r->sets.cap;
+	}
+	return rc < 0 ? rc
+		      : indexset_box(x->ndim, &copy[1], &copy[1 + x->ndim], &r->t->arena,
+				     &r->sets.set[*ret]);
+}
+
+/* --- one tensor of a file --- */
+
+static int last_set(struct reading *r, uint32_t id)
+{
+	if (id >= r->last_cap) {
+		uint32_t cap = MAX(2 * r->last_cap, id + 256);
+		uint32_t *more = realloc(r->last, cap * sizeof *more);
+
+		if (!more)
+			return -ENOMEM;
+		r->last = more;
+		r->last_cap = cap;
+	}
+	r->last[id] = r->file;
+	return 0;
+}
+
+/* What the index says of the tensor must be so. */
+static int index_check(struct reading *r, const struct header_tensor *x, struct json *j,
+		       const struct json_token *at)
+{
+	uint32_t n = strmap_find(&r->index.tensor, x->name, strlen(x->name));
+
+	if (!r->has_index || MUTANT(SAFETENSORS_INDEX_UNREAD))
+		return 0;
+	if (n == KEYMAP_NONE)
+		return json_fail(j, at, "tensor %.200s is in %s, but not in the index", x->name,
+				 r->name);
+	if (r->index.of[n] != r->file)
+		return json_fail(
+			j, at, "tensor %.200s is in %s, but the index says that it is in %s",
+			x->name, r->name, (const char *)r->index.file.key[r->index.of[n]].bytes);
+	return 0;
+}
+
+/* Another file's part of a tensor that is known. */
+static int tensor_join(struct reading *r, uint32_t id, const struct header_tensor *x,
+		       const uint64_t *at, struct json *j, const struct json_token *tok)
+{
+	struct table_tensor *y = &r->t->tensor[id];
+	uint64_t *shape = (uint64_t *)(uintptr_t)y->shape, end;
+
+	if (r->last[id] == r->file)
+		return json_fail(j, tok, "tensor %.200s is there twice", x->name);
+	if (!at)
+		return json_fail(
+			j, tok,
+			"tensor %.200s is in %s too, and no sharding info says which part of "
+			"it each of them has; name one file",
+			x->name, r->c->file[r->last[id]].name);
+	if (y->dtype != x->dtype || y->ndim != x->ndim)
+		return json_fail(
+			j, tok,
+			"tensor %.200s is %s with %u dimensions, and in %s it is %s with %u",
+			x->name, dtype_name(x->dtype), x->ndim, r->c->file[r->last[id]].name,
+			dtype_name(y->dtype), y->ndim);
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		if (ckpt_add(at[d], x->shape[d], &end))
+			end = UINT64_MAX;
+		shape[d] = MAX(shape[d], end);
+	}
+	if (table_shape_count(y))
+		return json_fail(j, tok, "tensor %.200s has more bytes than can be counted",
+				 x->name);
+	return 0;
+}
+
+static int tensor_new(struct reading *r, const char *component, const struct header_tensor *x,
+		      const uint64_t *at, uint32_t *ret, struct json *j,
+		      const struct json_token *tok)
+{
+	uint64_t shape[CKPT_DIMS_MAX];
+	struct table_tensor y = { .component = component,
+				  .of = "",
+				  .dtype = x->dtype,
+				  .ndim = x->ndim,
+				  .shape = shape,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE };
+	struct ckpt_err why = { 0 };
+	int rc;
+
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (ckpt_add(x->shape[d], at ? at[d] : 0, &shape[d]))
+			shape[d] = UINT64_MAX;
+	y.name = arena_str(&r->t->arena, x->name + (*component ? strlen(component) + 1 : 0));
+	if (!y.name)
+		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
+	rc = table_put_tensor(r->t, &y, ret, &why);
+	if (rc == -ENOMEM)
+		return ckpt_error(r->err, rc, "%s", why.msg);
+	if (!rc)
+		return 0;
+	return json_refuse(j, tok, rc == -ENAMETOOLONG || rc == -E2BIG ? -EPROTONOSUPPORT : -EPROTO,
+			   "%s", why.msg);
+}
+
+/* The same elements again, of a rank that has a copy? */
+static int is_replica(struct reading *r, uint32_t id, uint32_t set)
+{
+	uint32_t *key = arena_dup(&r->tmp, (const uint32_t[]){ id, set }, 2 * sizeof *key);
+	int rc = key ? strmap_add(&r->replicas, &r->tmp, key, 2 * sizeof *key, &(uint32_t){ 0 })
+		     : -ENOMEM;
+
+	return rc < 0 ? rc : !rc;
+}
+
+static int piece_add(struct reading *r, uint32_t id, const struct header_tensor *x,
+		     const uint64_t *at)
+{
+	struct table_piece p = { .tensor = id,
+				 .rank = r->c->file[r->file].rank,
+				 .place = r->file,
+				 .off = r->data_off + x->begin };
+	uint32_t set;
+	int rc;
+
+	if (x->begin == x->end)
+		return 0;
+	rc = set_find(r, x, at, &set);
+	if (rc < 0)
+		return ckpt_error(r->err, rc, "out of memory for the pieces");
+	if (at) {
+		rc = is_replica(r, id, set);
+		if (rc < 0)
+			return ckpt_error(r->err, rc, "out of memory for the pieces");
+		if (rc)
+			return 0;
+	}
+	p.set = r->sets.set[set];
+	return table_put_piece(r->t, &p, r->err);
+}
+
+/* "component/name" of a rank's file; else all is the name. NULL: out of memory. */
+static const char *component_of(struct reading *r, const char *name)
+{
+	const char *slash = r->slashed ? strchr(name, '/') : NULL;
+	size_t len = slash ? (size_t)(slash - name) : 0;
+	uint32_t n = strmap_find(&r->components, name, len);
+	char *s;
+
+	if (n != KEYMAP_NONE)
+		return r->components.key[n].bytes;
+	s = arena_alloc(&r->t->arena, len + 1);
+	if (!s || strmap_add(&r->components, &r->tmp, memcpy(s, name, len), len, &n) < 0)
+		return NULL;
+	return s;
+}
+
+static int on_tensor(void *arg, const struct header_tensor *x, struct json *j,
+		     const struct json_token *tok)
+{
+	struct reading *r = arg;
+	const char *component = component_of(r, x->name);
+	uint32_t at = r->sharded ? strmap_find(&r->sharding.tensor, x->name, strlen(x->name))
+				 : KEYMAP_NONE;
+	const struct shard_offsets *o = at == KEYMAP_NONE ? NULL : &r->sharding.offsets[at];
+	static const uint64_t zeros[CKPT_DIMS_MAX];
+	/* DCP lists all of a file's tensors but those that are complete in it. */
+	const uint64_t *offsets = o ? o->at : r->sharded ? zeros : NULL;
+	uint32_t id;
+	int rc = index_check(r, x, j, tok);
+
+	if (rc)
+		return rc;
+	if (!component)
+		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
+	if (o && o->n != x->ndim)
+		return json_fail(
+			j, tok,
+			"tensor %.200s has %u dimensions, and %u offsets in " SAFETENSORS_SHARDING,
+			x->name, x->ndim, o->n);
+	id = table_find(r->t, component, x->name + (*component ? strlen(component) + 1 : 0),
+			TABLE_NONE);
+	rc = id == TABLE_NONE ? tensor_new(r, component, x, offsets, &id, j, tok)
+			      : tensor_join(r, id, x, offsets, j, tok);
+	if (rc)
+		return rc;
+	if (last_set(r, id))
+		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
+	return piece_add(r, id, x, offsets);
+}
+
+/* --- metadata of a file --- */
+
+static bool is_number(const char *s, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(s, &end, 10);
+	return *s >= '0' && *s <= '9' && !*end && !errno;
+}
+
+/* All but what says how the file is made. The first file's word counts. */
+static int meta_keep(struct reading *r, const char *key, const char *value)
+{
+	char *k = arena_str(&r->t->arena, key), *v = arena_str(&r->t->arena, value);
+	uint32_t n;
+	int rc = k && v ? strmap_add(&r->meta, &r->tmp, k, strlen(k), &n) : -ENOMEM;
+
+	if (rc <= 0)
+		return rc;
+	if (n >= r->meta_cap) {
+		uint32_t cap = r->meta_cap ? 2 * r->meta_cap : 64;
+		const char **more = realloc(r->meta_value, cap * sizeof *more);
+
+		if (!more)
+			return -ENOMEM;
+		r->meta_value = more;
+		r->meta_cap = cap;
+	}
+	r->meta_value[n] = v;
+	return 0;
+}
+
+static int on_meta(void *arg, const char *key, const char *value)
+{
+	struct reading *r = arg;
+	char what[400];
+	int rc;
+
+	if (!strcmp(key, "format"))
+		return 0;
+	if (!strcmp(key, SAFETENSORS_SHARDING)) {
+		if (entry_of(r->how->dir)) /* one file is what it has */
+			return 0;
+		r->sharded = r->boxed = true;
+		snprintf(what, sizeof what, SAFETENSORS_SHARDING " of %.200s", r->name);
+		return sharding_read(value, what, &r->tmp, &r->sharding, r->err);
+	}
+	if (!strcmp(key, "ckptd"))
+		r->ours = true;
+	if (!strcmp(key, "keys"))
+		r->slashed = !strcmp(value, "component/name");
+	rc = meta_keep(r, key, value);
+	return rc < 0 ? ckpt_error(r->err, rc, "no memory for the metadata") : 0;
+}
+
+static const char *meta_of(const struct reading *r, const char *key)
+{
+	uint32_t n = strmap_find(&r->meta, key, strlen(key));
+
+	return n == KEYMAP_NONE ? NULL : r->meta_value[n];
+}
+
+/* --- one file --- */
+
+static int fault_say(const struct reading *r, int rc, const char *file)
+{
+	struct format_fault f = {
+		.kind = rc == -EUCLEAN || rc == -ENOENT ? "missing"
+			: rc == -EBADMSG		? "truncated"
+			: rc == -EPROTONOSUPPORT	? "newer"
+			: rc == -EPROTO			? "malformed"
+							: "unreadable",
+		.file = file ? file : "",
+		.tensor = "",
+		.text = r->err->msg,
+	};
+
+	if (rc && rc != -ENOMEM && rc != -ECANCELED && r->how->fault)
+		r->how->fault(r->how->fault_arg, &f);
+	return rc;
+}
+
+/* Errors of opening a file that must be there. */
+static int open_error(struct reading *r, int rc, const char *name)
+{
+	switch (rc) {
+	case -ENOENT:
+		return ckpt_error(r->err, -EUCLEAN, "%s is missing", name);
+	case -EINVAL:
+	case -EISDIR:
+	case -ELOOP:
+	case -ENXIO:
+	case -ENOTDIR:
+	case -ENAMETOOLONG:
+		return ckpt_error(
+			r->err, -EPROTO,
+			"%.300s is no file in the checkpoint's directory, or its name leads "
+			"out of it",
+			name);
+	default:
+		return ckpt_error_errno(r->err, -rc, "%s cannot be read", name);
+	}
+}
+
+/* "shard-00002-model-..": rank 1; "rank-00001.safetensors": rank 1. */
+static uint32_t rank_of(const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	unsigned n;
+
+	name = slash ? slash + 1 : name;
+	if (sscanf(name, "shard-%5u-", &n) == 1 && n)
+		return n - 1;
+	return sscanf(name, "rank-%5u.", &n) == 1 ? n : 0;
+}
+
+static int header_get(struct reading *r, const struct source *src, void **ret, uint64_t *ret_len)
+{
+	uint64_t len;
+	le64 first;
+	int rc;
+
+	if (src->bytes < sizeof first)
+		return ckpt_error(r->err, -EBADMSG,
+				  "%s has %llu bytes: a header begins with 8 bytes", r->name,
+				  (unsigned long long)src->bytes);
+	rc = src->read(src->ctx, &first, sizeof first, 0);
+	if (rc < 0)
+		return ckpt_error_errno(r->err, -rc, "%s cannot be read", r->name);
+	len = le64_get(first);
+	if (len > SAFETENSORS_HEADER_MAX && !MUTANT(SAFETENSORS_HEADER_HUGE))
+		return ckpt_error(
+			r->err, -EPROTO,
+			"%s: its first bytes say that the header has %llu bytes; the format "
+			"allows %u",
+			r->name, (unsigned long long)len, SAFETENSORS_HEADER_MAX);
+	if (len > src->bytes - sizeof first)
+		return ckpt_error(r->err, -EBADMSG,
+				  "%s: its header has %llu bytes, the file %llu: it is cut, or no "
+				  "safetensors file",
+				  r->name, (unsigned long long)len, (unsigned long long)src->bytes);
+	*ret = malloc(len + 1);
+	if (!*ret)
+		return ckpt_error(r->err, -ENOMEM, "out of memory for the header of %s", r->name);
+	rc = src->read(src->ctx, *ret, len, sizeof first);
+	*ret_len = len;
+	return rc < 0 ? ckpt_error_errno(r->err, -rc, "%s cannot be read", r->name) : 0;
+}
+
+/* So that arrays are not copied while they grow. */
+static int room_make(struct reading *r, const char *head, uint64_t len)
+{
+	static const char word[] = "\"data_offsets\"";
+	const char *at = head, *end = head + len;
+	uint64_t n = 0;
+
+	while (at && n < TABLE_TENSORS_MAX) {
+		at = memmem(at, (size_t)(end - at), word, sizeof word - 1);
+		n += at != NULL;
+		at = at ? at + sizeof word : NULL;
+		if (at && at >= end)
+			break;
+	}
+	return table_reserve(r->t, n, n) ? ckpt_error(r->err, -ENOMEM, "no memory for %llu tensors",
+						      (unsigned long long)n)
+					 : 0;
+}
+
+static int ranges_make(struct reading *r, struct format_file *f)
+{
+	struct format_range *range = arena_array(&r->t->arena, 2, sizeof *range);
+
+	if (!range)
+		return ckpt_error(r->err, -ENOMEM, "no memory for %s", f->name);
+	range[0] = (struct format_range){ .len = r->data_off, .kind = RANGE_META, .sum = SUM_OPEN };
+	range[1] = (struct format_range){ .off = r->data_off,
+					  .len = f->file_bytes - r->data_off,
+					  .kind = RANGE_DATA,
+					  .sum = SUM_NONE };
+	f->range = range;
+	f->nrange = range[1].len ? 2 : 1;
+	return 0;
+}
+
+static int header_use(struct reading *r, const struct source *src)
+{
+	struct format_file *f = &r->c->file[r->file];
+	const struct header_sink to = { .meta = on_meta, .tensor = on_tensor, .arg = r };
+	cleanup_free void *head = NULL;
+	char what[400];
+	uint64_t len = 0;
+	int rc = header_get(r, src, &head, &len);
+
+	if (rc)
+		return rc;
+	f->file_bytes = f->raw_bytes = src->bytes;
+	r->c->stored_bytes += src->bytes;
+	r->data_off = sizeof(le64) + len;
+	rc = table_add_place(
+		r->t,
+		&(struct table_place){ .name = f->name, .rank = f->rank, .bytes = src->bytes },
+		NULL, r->err);
+	if (!rc)
+		rc = room_make(r, head, len);
+	snprintf(what, sizeof what, "the header of %.300s", r->name);
+	if (!rc)
+		rc = header_read(head, len, src->bytes - r->data_off, what, &to, r->err);
+	return rc ? rc : ranges_make(r, f);
+}
+
+static int file_read(struct reading *r, uint32_t file)
+{
+	struct format_file *f = &r->c->file[file];
+	struct source src = { 0 };
+	int rc;
+
+	r->file = file;
+	r->name = f->name;
+	r->sharded = r->slashed = false;
+	f->rank = rank_of(f->name);
+	r->c->world = MAX(r->c->world, f->rank + 1);
+	rc = r->how->dir->open(r->how->dir->ctx, f->name, &src);
+	if (rc)
+		rc = open_error(r, rc, f->name);
+	else
+		rc = header_use(r, &src);
+	source_close(&src);
+	return fault_say(r, rc, f->name);
+}
+
+/* --- which files --- */
+
+struct names {
+	struct reading *r;
+	const char **name;
+	uint32_t n, cap;
+	const char *index; /* the one that counts; NULL: none */
+	uint32_t nindex;
+};
+
+static int foreign_add(struct checkpoint *c, const char *name)
+{
+	char *copy;
+
+	if (c->nforeign++ >= CHECKPOINT_FOREIGN)
+		return 0;
+	copy = arena_str(&c->table.arena, name);
+	c->foreign[c->nforeign - 1] = copy;
+	return copy ? 0 : -ENOMEM;
+}
+
+static int names_add(struct names *l, const char *name)
+{
+	if (l->n == l->cap) {
+		uint32_t cap = l->cap ? 2 * l->cap : 64;
+		const char **more = realloc(l->name, cap * sizeof *more);
+
+		if (!more)
+			return -ENOMEM;
+		l->name = more;
+		l->cap = cap;
+	}
+	l->name[l->n] = arena_str(&l->r->tmp, name);
+	return l->name[l->n++] ? 0 : -ENOMEM;
+}
+
+static int on_entry(void *arg, const char *name, enum source_kind kind)
+{
+	struct names *l = arg;
+
+	if (kind == SOURCE_FILE && ends_in(name, SAFETENSORS_ENDING))
+		return names_add(l, name);
+	if (kind != SOURCE_FILE || !ends_in(name, SAFETENSORS_INDEX_ENDING))
+		return 0;
+	/* Of several, the one without a variant's name is the model's. */
+	if (!l->index || !strcmp(name, SAFETENSORS_INDEX)) {
+		l->index = arena_str(&l->r->tmp, name);
+		if (!l->index)
+			return -ENOMEM;
+	}
+	l->nindex++;
+	return 0;
+}
+
+static int on_foreign(void *arg, const char *name, enum source_kind kind)
+{
+	struct reading *r = arg;
+
+	(void)kind;
+	for (uint32_t i = 0; i < r->c->nfile; i++) {
+		const char *f = r->c->file[i].name;
+		size_t n = strcspn(f, "/");
+
+		if (strlen(name) == n && !strncmp(name, f, n))
+			return 0;
+	}
+	return foreign_add(r->c, name);
+}
+
+static int name_compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Read the index, which is the last of the checkpoint's files. */
+static int index_read(struct reading *r, const char *name)
+{
+	struct source src = { 0 };
+	char *bytes;
+	int rc = r->how->dir->open(r->how->dir->ctx, name, &src);
+
+	r->name = name;
+	if (rc)
+		return open_error(r, rc, name);
+	bytes = src.bytes <= SAFETENSORS_HEADER_MAX ? arena_alloc(&r->tmp, src.bytes + 1) : NULL;
+	if (src.bytes > SAFETENSORS_HEADER_MAX)
+		rc = ckpt_error(r->err, -EPROTO, "%s has %llu bytes: that is no index", name,
+				(unsigned long long)src.bytes);
+	else if (!bytes)
+		rc = ckpt_error(r->err, -ENOMEM, "out of memory for %s", name);
+	else
+		rc = src.read(src.ctx, bytes, src.bytes, 0);
+	if (rc < 0 && !r->err->code)
+		ckpt_error_errno(r->err, -rc, "%s cannot be read", name);
+	if (!rc)
+		rc = weight_index_read(bytes, src.bytes, name, &r->tmp, &r->index, r->err);
+	r->has_index = !rc;
+	r->c->stored_bytes += src.bytes;
+	source_close(&src);
+	return rc;
+}
+
+static int index_place(struct reading *r, const char *name)
+{
+	struct format_file *f = &r->c->file[r->c->nfile - 1];
+	struct format_range *range = arena_array(&r->t->arena, 1, sizeof *range);
+	struct source src = { 0 };
+	int rc = r->how->dir->open(r->how->dir->ctx, name, &src);
+
+	if (rc)
+		return open_error(r, rc, name);
+	f->file_bytes = f->raw_bytes = src.bytes;
+	source_close(&src);
+	if (!range)
+		return ckpt_error(r->err, -ENOMEM, "no memory for %s", name);
+	*range = (struct format_range){ .len = f->file_bytes, .kind = RANGE_META, .sum = SUM_OPEN };
+	f->range = range;
+	f->nrange = f->file_bytes != 0;
+	return table_add_place(r->t,
+			       &(struct table_place){ .name = f->name, .bytes = f->file_bytes },
+			       NULL, r->err);
+}
+
+static int files_list(struct reading *r, struct names *l)
+{
+	const char *entry = entry_of(r->how->dir);
+	int rc = 0;
+
+	if (entry && ends_in(entry, SAFETENSORS_INDEX_ENDING))
+		l->index = entry;
+	else if (entry)
+		rc = names_add(l, entry);
+	else
+		rc = r->how->dir->list(r->how->dir->ctx, "", on_entry, l);
+	if (rc)
+		return ckpt_error_errno(r->err, -rc, "the directory cannot be listed");
+	if (l->nindex > 1 && strcmp(l->index, SAFETENSORS_INDEX) != 0)
+		return ckpt_error(r->err, -EPROTO,
+				  "%u indexes are there, and none is " SAFETENSORS_INDEX
+				  ": name one of them",
+				  l->nindex);
+	if (!l->index)
+		return l->n ? 0 : ckpt_error(r->err, -EUCLEAN, "no *.safetensors is there");
+	rc = index_read(r, l->index);
+	if (rc)
+		return rc;
+	/* In the order of the index, by whose numbers its tensors know them. */
+	l->n = 0;
+	for (uint32_t i = 0; i < r->index.file.map.n && !rc; i++)
+		rc = names_add(l, r->index.file.key[i].bytes);
+	return rc ? ckpt_error(r->err, rc, "no memory for the names of files") : 0;
+}
+
+static int files_make(struct reading *r, const struct names *l)
+{
+	struct arena *a = &r->t->arena;
+	uint32_t n = l->n + (l->index != NULL);
+
+	if (n > TABLE_PLACES_MAX)
+		return ckpt_error(r->err, -EPROTONOSUPPORT, "%u files are more than ckptd opens",
+				  n);
+	r->c->file = arena_array(a, n, sizeof *r->c->file);
+	r->c->nfile = n;
+	for (uint32_t i = 0; i < n && r->c->file; i++) {
+		const char *name = arena_str(a, i < l->n ? l->name[i] : l->index);
+
+		r->c->file[i] = (struct format_file){ .name = name };
+		if (!name)
+			r->c->file = NULL;
+	}
+	return r->c->file ? 0 : ckpt_error(r->err, -ENOMEM, "no memory for %u files", n);
+}
+
+/* --- what all files say together --- */
+
+/* Each tensor of the index was in its file. */
+static int index_complete(struct reading *r)
+{
+	for (uint32_t i = 0; r->has_index && i < r->index.tensor.map.n; i++) {
+		const char *name = r->index.tensor.key[i].bytes;
+
+		if (!MUTANT(SAFETENSORS_INDEX_UNREAD) &&
+		    table_find(r->t, "", name, TABLE_NONE) == TABLE_NONE)
+			return ckpt_error(
+				r->err, -EPROTO,
+				"the index says that tensor %.200s is in %.200s, which does "
+				"not have it",
+				name, (const char *)r->index.file.key[r->index.of[i]].bytes);
+	}
+	return 0;
+}
+
+/* An export by rank: all ranks of its mesh must be there. Without sharding info nothing says which part of a
+ * tensor a rank has. */
+static int ranks_complete(struct reading *r)
+{
+	const char *spec =
+		r->ours && !entry_of(r->how->dir) && meta_of(r, "rank") ? meta_of(r, "mesh") : NULL;
+	uint32_t nrank = 0;
+	struct mesh m;
+
+	if (!spec || mesh_parse(spec, &r->tmp, &m, NULL))
+		return 0;
+	for (uint32_t i = 0; i < r->c->nfile; i++)
+		nrank += !i || r->c->file[i].rank != r->c->file[i - 1].rank;
+	if (nrank < m.nrank)
+		return ckpt_error(r->err, -EUCLEAN, "%u of the %u ranks of mesh %.100s are there",
+				  nrank, m.nrank, spec);
+	r->c->world = MAX(r->c->world, m.nrank);
+	return 0;
+}
+
+static int attr_compare(const void *va, const void *vb)
+{
+	const struct checkpoint_attr *x = va, *y = vb;
+
+	return strcmp(x->key, y->key);
+}
+
+/* save_model's way to say that two names are one tensor: a key that is no tensor, with a tensor's name. */
+static const char *alias_key(struct reading *r, const char *key, const char *value,
+			     const char **ret_value)
+{
+	bool alias = table_find(r->t, "", key, TABLE_NONE) == TABLE_NONE &&
+		     table_find(r->t, "", value, TABLE_NONE) != TABLE_NONE;
+	size_t bytes = strlen(key) + sizeof SAFETENSORS_ALIAS + 1;
+	char *k = alias ? arena_alloc(&r->t->arena, bytes) : NULL;
+	char *v = alias ? arena_alloc(&r->t->arena, strlen(value) + 2) : NULL;
+
+	*ret_value = value;
+	if (!alias || !k || !v)
+		return alias ? NULL : key;
+	snprintf(k, bytes, SAFETENSORS_ALIAS "/%s", key);
+	snprintf(v, strlen(value) + 2, "/%s", value);
+	*ret_value = v;
+	return k;
+}
+
+static int facts_take(struct reading *r)
+{
+	static const char *const own[] = { "ckptd", "job",  "step", "checkpoint",
+					   "mesh",  "rank", "keys", "DCP_VERSION" };
+	struct checkpoint *c = r->c;
+	const char *job = meta_of(r, "job"), *step = meta_of(r, "step"),
+		   *tool = meta_of(r, "ckptd");
+
+	if (r->ours && step && is_number(step, &c->step))
+		c->has |= HAS_STEP;
+	if (r->ours && job)
+		snprintf(c->job, sizeof c->job, "%s", job);
+	if (tool)
+		snprintf(c->tool, sizeof c->tool, "ckptctl %.50s", tool);
+	c->attr = arena_array(&r->t->arena, (size_t)r->meta.map.n + 1, sizeof *c->attr);
+	for (uint32_t i = 0; c->attr && i < r->meta.map.n; i++) {
+		const char *key = r->meta.key[i].bytes;
+		bool skip = false;
+
+		for (uint32_t k = 0; k < ARRAY_LEN(own); k++)
+			skip |= !strcmp(key, own[k]) && (r->ours || !strcmp(key, "DCP_VERSION"));
+		if (skip)
+			continue;
+		c->attr[c->nattr].key =
+			alias_key(r, key, r->meta_value[i], &c->attr[c->nattr].value);
+		if (!c->attr[c->nattr++].key)
+			c->attr = NULL;
+	}
+	if (!c->attr)
+		return ckpt_error(r->err, -ENOMEM, "no memory for the metadata");
+	qsort(c->attr, c->nattr, sizeof *c->attr, attr_compare);
+	return 0;
+}
+
+static int pieces_check(struct reading *r)
+{
+	struct ckpt_errlist list = { .code = -EPROTO };
+	int rc = table_seal(r->t, r->err);
+
+	if (!rc && r->boxed) {
+		table_cover(r->t, &list);
+		rc = ckpt_errlist_end(&list, r->err, "the shards do not make whole tensors");
+	}
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+static int reading_run(struct reading *r)
+{
+	struct names l = { .r = r };
+	int rc = files_list(r, &l);
+
+	rc = fault_say(r, rc, l.index);
+	if (!rc && !l.index)
+		qsort(l.name, l.n, sizeof *l.name, name_compare);
+	if (!rc)
+		rc = files_make(r, &l);
+	for (uint32_t i = 0; !rc && i < l.n; i++)
+		rc = file_read(r, i);
+	if (!rc && l.index)
+		rc = index_place(r, l.index);
+	free(l.name);
+	if (rc)
+		return rc;
+	rc = index_complete(r);
+	if (!rc)
+		rc = ranks_complete(r);
+	if (!rc)
+		rc = facts_take(r);
+	if (!rc)
+		rc = pieces_check(r);
+	if (!rc && !entry_of(r->how->dir))
+		rc = r->how->dir->list(r->how->dir->ctx, "", on_foreign, r);
+	return fault_say(r, rc, NULL);
+}
+
+static int safetensors_open(const struct format_open *how, struct checkpoint **ret,
+			    struct ckpt_err *err)
+{
+	struct ckpt_err own = { 0 };
+	struct reading r = { .how = how, .err = err ? err : &own };
+	int rc;
+
+	*ret = NULL;
+	r.c = calloc(1, sizeof *r.c);
+	if (!r.c)
+		return ckpt_error(err, -ENOMEM, "out of memory for a checkpoint");
+	r.t = &r.c->table;
+	r.c->format = &format_safetensors;
+	r.c->parent_step = UINT64_MAX;
+	rc = reading_run(&r);
+	arena_free(&r.tmp);
+	free(r.sets.set);
+	free(r.last);
+	free(r.meta_value);
+	if (rc) {
+		checkpoint_free(r.c);
+		return rc;
+	}
+	*ret = r.c;
+	return 0;
+}
+
+const struct format format_safetensors = {
+	.name = "safetensors",
+	.about =
+		"safetensors files: one, or a directory of them, as Hugging Face and DCP have them",
+	.ending = SAFETENSORS_ENDING,
+	.probe = safetensors_probe,
+	.open = safetensors_open,
+};
