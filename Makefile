@@ -74,7 +74,7 @@ USES.cli := wire draw engine move store registry safetensors json native format 
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 LIBS.io := $(call static,uring)
-LIBS.coding := $(call static,z)
+LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
 LIBS.engine := -lm
 LIBS.cli := $(call static,jansson) -lm
