@@ -51,6 +51,12 @@ enum cli_exit {
 };
 /* A negative errno of any room; 0 for 0 and above. -ECANCELED: 130, or 143 after SIGTERM. */
 int cli_exit(int rc);
+/* What publish (io/publish.h) says of a file that a person named with an option, for cli_exit: a name
+ * that is taken is -EBUSY, a directory that does not exist -EINVAL. Others as they are. */
+static inline int cli_new_file(int rc)
+{
+	return rc == -EEXIST ? -EBUSY : rc == -ENOENT ? -EINVAL : rc;
+}
 
 /* Signals so far that ask to stop (SIGINT, SIGTERM), and the last of them: main's handler counts.
  * Whatever takes long asks cli_stopped() and ends with -ECANCELED; progress_tick does. */

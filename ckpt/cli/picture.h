@@ -5,7 +5,7 @@
 #include "ckpt/io/io.h"
 
 /*
- * Puts a whole picture (ckpt/draw/svg.h) at path, as newfile.h does. A picture that is there is
+ * Puts a whole picture (ckpt/draw/svg.h) at path (io/publish.h). A picture that is there is
  * replaced; any other file stays as it is: -EBUSY. err has the sentence.
  */
 int picture_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,

@@ -6,11 +6,11 @@
  * stdout carries either bytes or a document, never both; a file appears when it is whole.
  */
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/engine/element.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/newfile.h"
 #include "ckpt/engine/npy.h"
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/progress.h"
@@ -18,6 +18,7 @@
 #include "ckpt/engine/slice.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
+#include "ckpt/io/publish.h"
 #include "ckpt/move/move.h"
 #include <limits.h>
 #include <signal.h>
@@ -46,7 +47,9 @@ struct cat {
 	struct slice slice;  /* as it is shown */
 	struct slice stored; /* the same in elements */
 	uint64_t bytes;	     /* of the elements */
-	struct newfile file;
+	struct publish *file;
+	int file_fd; /* of it; -1 */
+	uint64_t file_bytes;
 	bool to_file;
 	int fd; /* of stdout; -1: only through c->out */
 	struct tally tally;
@@ -214,10 +217,46 @@ static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
 	return 0;
 }
 
+static int put_file_bytes(struct cat *k, const void *p, uint64_t n)
+{
+	int rc = io_pwrite_all(k->c->ops, k->file_fd, p, n, k->file_bytes);
+
+	k->file_bytes += n;
+	return rc ? ckpt_error_errno(&k->err, -rc, "%.3000s cannot be written",
+				     k->c->value[OPT_OUTPUT])
+		  : 0;
+}
+
+static int file_begin(struct cat *k)
+{
+	const struct publish_opts o = { .ops = k->c->ops,
+					.path = k->c->value[OPT_OUTPUT],
+					.mode = 0666 };
+	int rc = publish_begin(&o, 0, &k->file, &k->err);
+
+	if (!rc)
+		rc = publish_file(k->file, "", 0, NULL, &k->file_fd, &k->err);
+	return cli_new_file(rc);
+}
+
+static int file_commit(struct cat *k)
+{
+	int rc = publish_file_end(k->file, "", TAKE_FD(k->file_fd), k->file_bytes, &k->err);
+
+	return cli_new_file(rc ? rc : publish_commit(k->file, &k->err));
+}
+
+static void file_end(struct cat *k)
+{
+	if (k->file_fd >= 0)
+		(void)k->c->ops->close(k->c->ops->ctx, TAKE_FD(k->file_fd));
+	publish_end(TAKE(k->file), false);
+}
+
 static int put_bytes(struct cat *k, const void *p, uint64_t n)
 {
 	if (k->to_file)
-		return newfile_write(&k->file, p, n, &k->err);
+		return put_file_bytes(k, p, n);
 	return k->mode == CAT_BYTES ? put_out(k, p, n) : 0;
 }
 
@@ -279,7 +318,7 @@ static int read_slice(struct cat *k)
 	if (!rc && set.numel)
 		rc = read_set(k, &set);
 	if (!rc && k->to_file)
-		rc = newfile_commit(&k->file, &k->err);
+		rc = file_commit(k);
 	arena_free(&a);
 	return rc;
 }
@@ -364,10 +403,10 @@ static void put_file(struct cat *k)
 	bool npy = k->to_file && k->npy;
 
 	if (k->to_file)
-		output_put(o, &f_file, cell_text(k->file.path));
+		output_put(o, &f_file, cell_text(k->c->value[OPT_OUTPUT]));
 	else
 		output_put(o, &f_no_file, cell_none());
-	output_put(o, &f_file_bytes, k->to_file ? cell_of(CELL_BYTES, k->file.bytes) : cell_none());
+	output_put(o, &f_file_bytes, k->to_file ? cell_of(CELL_BYTES, k->file_bytes) : cell_none());
 	output_put(o, &f_descr, npy ? cell_text(npy_descr(k->x->dtype)) : cell_none());
 	output_put(o, &f_view, npy ? cell_word(npy_view(k->x->dtype)) : cell_none());
 }
@@ -671,7 +710,7 @@ static int find(struct cat *k)
 	next_is(k, "choose another FILE");
 	k->to_file = c->value[OPT_OUTPUT] != NULL;
 	if (k->to_file)
-		rc = newfile_open(c->ops, c->value[OPT_OUTPUT], &k->file, &k->err);
+		rc = file_begin(k);
 	if (!rc)
 		k->next[0] = 0;
 	return rc;
@@ -706,7 +745,7 @@ static int cat(struct cat *k)
 
 static int run(struct cli *c)
 {
-	struct cat k = { .c = c, .file = { .dir = -1, .fd = -1 }, .s.ref.step_fd = -1 };
+	struct cat k = { .c = c, .file_fd = -1, .s.ref.step_fd = -1 };
 	int code, rc;
 
 	if (c->narg < 2)
@@ -718,7 +757,7 @@ static int run(struct cli *c)
 	if (rc)
 		return cli_fail(c, rc, &k.err, "ckptctl cat -h");
 	code = cat(&k);
-	newfile_drop(&k.file);
+	file_end(&k);
 	subject_close(&k.s);
 	return code;
 }

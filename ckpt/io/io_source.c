@@ -36,7 +36,7 @@ static void file_source_close(void *ctx)
 }
 
 /* "a", "a/b": no component is empty, "." or "..". */
-static bool name_stays(const char *name)
+bool source_name_stays(const char *name)
 {
 	for (const char *p = name;; p++) {
 		size_t n = strcspn(p, "/");
@@ -92,7 +92,7 @@ static int file_open(const struct io_ops *ops, int dirfd, const char *name, uint
 {
 	int fd;
 
-	if (!name_stays(name))
+	if (!source_name_stays(name))
 		return -EINVAL;
 	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
 	if (fd == -ELOOP && flags & SOURCE_LINKS)
@@ -186,7 +186,7 @@ static int dir_source_list(void *ctx, const char *sub, source_entry_fn *each, vo
 
 	if (!*sub)
 		return ops->list(ops->ctx, d->fd, dir_source_entry, &l);
-	if (!name_stays(sub))
+	if (!source_name_stays(sub))
 		return -EINVAL;
 	l.fd = ops->open(ops->ctx, d->fd, sub, O_RDONLY | O_DIRECTORY, 0);
 	if (l.fd < 0)

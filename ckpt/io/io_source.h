@@ -21,6 +21,9 @@ enum {
 	SOURCE_FRESH = 2  /* read from the disk, not from what the page cache still has */
 };
 
+/* Is it a name as above, "a" or "a/b"? */
+bool source_name_stays(const char *name);
+
 /*
  * Find what a person typed: links are followed. A directory: *ret_fd, and "" as the entry. A regular
  * file: the directory around it, and its name there. The caller closes *ret_fd. -ENOENT, -ENOTDIR,

@@ -27,7 +27,7 @@
 
 #define PUBLISH_JOURNALS 2u
 #define PUBLISH_OVER_MAX 64u /* bytes of `over` */
-#define PUBLISH_DEPTH_MAX 8u /* directories beneath NAME */
+#define PUBLISH_DEPTH_MAX 8u /* components of a name beneath NAME */
 
 /* A path's directory and last component. Slashes at its end do not count. */
 struct publish_place {
@@ -55,9 +55,10 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, its directory does not exist, or .NAME.ckptctl holds what is not
- * ours; -EEXIST: something has the name, and was not changed; -EBUSY: another run has the lock;
- * -ENOSPC; what allow said; errors of the file system. After an error there is nothing to end.
+ * -EINVAL: the path has no name, or what is not ours lies where the lock or the files go; -ENOENT: there is
+ * no directory around it; -EEXIST: something has the name, and was not changed; -EBUSY: another run
+ * has the lock; -ENOSPC; what allow said; errors of the file system. After an error there is nothing
+ * to end, and nothing is left that was not there.
  */
 int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **ret,
 		  struct ckpt_err *err);
@@ -86,6 +87,8 @@ int publish_file_end(struct publish *p, const char *name, int fd, uint64_t bytes
 int publish_clear(struct publish *p, struct ckpt_err *err);
 /* Read what is written so far; source_end (io/io_source.h) ends it. */
 int publish_source(struct publish *p, struct source_dir *ret);
+/* The directory in which its files lie until then, borrowed: of one file, the one around it. */
+int publish_fd(const struct publish *p);
 /* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
  * where it is. */
 int publish_commit(struct publish *p, struct ckpt_err *err);

@@ -462,6 +462,20 @@ static int memfs_list(void *ctx, int dirfd,
 	return rc;
 }
 
+/* "/" and AT_FDCWD are the root. */
+static int memfs_open_path(void *ctx, int dirfd, const char *path, int flags)
+{
+	struct memfs *fs = ctx;
+	int root = dirfd == AT_FDCWD || *path == '/' ? memfs_open_root(fs) : dirfd, fd;
+
+	while (*path == '/')
+		path++;
+	fd = memfs_open(ctx, root, *path ? path : ".", flags, 0);
+	if (root != dirfd)
+		(void)memfs_close(ctx, root);
+	return fd;
+}
+
 static int memfs_space(void *ctx, int fd, struct io_space *ret)
 {
 	*ret = (struct io_space){ .free_bytes = UINT64_C(1) << 40,
@@ -525,6 +539,7 @@ void memfs_init(struct memfs *fs)
 					.space = memfs_space,
 					.lock = memfs_lock,
 					.stat = memfs_stat,
+					.open_path = memfs_open_path,
 				});
 	memfs_reset(fs);
 }

@@ -3,7 +3,6 @@
  * the next command, names do no harm, and nothing that could not be read is passed over in silence. */
 #include "tests/lib/cli_rig.h"
 #include "ckpt/draw/map.h"
-#include "ckpt/cli/newfile.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/draw/svg.h"
 #include "tests/lib/io_faults.h"
@@ -326,40 +325,6 @@ TEST(the_title_of_a_picture_fits_it)
 	assert_true(screen_columns(title) * 9 < 780);
 }
 
-TEST(a_file_of_ours_gives_way_and_no_other)
-{
-	const char *dir = path_of("%s/files", top), *file = path_of("%s/f", dir);
-	struct ckpt_err err = { 0 };
-	struct newfile f;
-	char *text;
-
-	assert_int_equal(mkdir(dir, 0700), 0);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(newfile_open_over(&io_ops_posix, file, "ours", &f, &err), 0);
-		assert_int_equal(newfile_write(&f, i ? "ours 1" : "ours 0", 6, &err), 0);
-		assert_int_equal(entries(dir), i + 1);
-		assert_int_equal(newfile_commit(&f, &err), 0);
-		newfile_drop(&f);
-		assert_int_equal(entries(dir), 1);
-	}
-	text = slurp(file);
-	assert_string_equal(text, "ours 1");
-	/* It became somebody else's in the meantime. */
-	assert_int_equal(newfile_open_over(&io_ops_posix, file, "ours", &f, &err), 0);
-	spill(file, "what I wrote");
-	assert_int_equal(newfile_write(&f, "ours 2", 6, &err), 0);
-	assert_int_equal(newfile_commit(&f, &err), -EBUSY);
-	newfile_drop(&f);
-	text = slurp(file);
-	assert_string_equal(text, "what I wrote");
-	assert_int_equal(newfile_open_over(&io_ops_posix, file, "ours", &f, &err), -EBUSY);
-	newfile_drop(&f);
-	assert_int_equal(newfile_open(&io_ops_posix, path_of("%s/no/f", dir), &f, &err), -EINVAL);
-	newfile_drop(&f);
-	assert_says(err.msg, "there is no directory");
-	assert_int_equal(entries(dir), 1);
-}
-
 static int run_ops(const struct io_ops *ops, const struct cli_verb *verb, enum cli_option_id id,
 		   const char *value, const char *tensor)
 {
@@ -376,8 +341,11 @@ static int run_ops(const struct io_ops *ops, const struct cli_verb *verb, enum c
 TEST(whichever_call_fails_a_file_is_whole_or_as_it_was)
 {
 	static const uint32_t call[] = { IO_ON_CREATE, IO_ON_WRITE, IO_ON_SYNC, IO_ON_RENAME };
-	const char *dir = path_of("%s/faults", top), *file = path_of("%s/f.svg", dir);
+	char dir[300], file[310];
 	struct io_faults f;
+
+	snprintf(dir, sizeof dir, "%s", path_of("%s/faults", top));
+	snprintf(file, sizeof file, "%s/f.svg", dir);
 
 	assert_int_equal(mkdir(dir, 0700), 0);
 	io_faults_init(&f, quick_ops());
