@@ -17,7 +17,8 @@ struct decoder {
 	struct decoder_opts o;
 	uint64_t made; /* bytes that came out */
 	uint32_t crc;
-	bool begun, ended;
+	bool ended;
+	bool drained; /* of ZSTD: without more input nothing comes out */
 	z_stream z;
 	ZSTD_DStream *zstd;
 	uint8_t elem[DECODE_ELEM_MAX]; /* of SWAPPED: a part of an element, on its way in or out */
@@ -43,8 +44,8 @@ int decoder_open(const struct decoder_opts *opts, struct decoder **ret, struct c
 		break;
 	case DECODE_ZSTD:
 		d->zstd = ZSTD_createDStream();
-		ok = d->zstd && !ZSTD_isError(ZSTD_DCtx_setParameter(
-					d->zstd, ZSTD_d_windowLogMax, DECODE_WINDOW_LOG2));
+		ok = d->zstd && !ZSTD_isError(ZSTD_DCtx_setParameter(d->zstd, ZSTD_d_windowLogMax,
+								     DECODE_WINDOW_LOG2));
 		break;
 	}
 	if (!ok) {
@@ -140,8 +141,12 @@ static int zstd_step(struct decoder *d, struct decoding *x, struct ckpt_err *err
 {
 	ZSTD_inBuffer in = { .src = x->in, .size = x->in_len };
 	ZSTD_outBuffer out = { .dst = x->out, .size = x->out_len };
-	size_t e = ZSTD_decompressStream(d->zstd, &out, &in);
+	size_t e;
 
+	/* It takes many calls without progress for damage. */
+	if (!out.size || (!in.size && d->drained))
+		return 0;
+	e = ZSTD_decompressStream(d->zstd, &out, &in);
 	x->in += in.pos;
 	x->in_len -= in.pos;
 	x->out += out.pos;
@@ -149,6 +154,7 @@ static int zstd_step(struct decoder *d, struct decoding *x, struct ckpt_err *err
 	if (ZSTD_isError(e))
 		return zstd_failed(ZSTD_getErrorCode(e), err);
 	d->ended = !e; /* until another frame begins */
+	d->drained = in.pos == in.size && out.pos < out.size;
 	return 0;
 }
 

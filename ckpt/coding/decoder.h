@@ -19,7 +19,7 @@
  */
 enum decode_how { DECODE_SWAPPED, DECODE_DEFLATE, DECODE_ZSTD };
 #define DECODE_ELEM_MAX 16u
-#define DECODE_WINDOW_LOG2 23 /* a zstd frame that wants a larger window is refused */
+#define DECODE_WINDOW_LOG2 23		  /* a zstd frame that wants a larger window is refused */
 #define DECODER_BYTES ((uint64_t)9 << 20) /* of memory, at most */
 
 struct decoder_opts {
