@@ -713,6 +713,8 @@ const struct cli_verb verb_convert = {
 			{ OPT_DRY_RUN, "only print what would be made" },
 			{ OPT_MEM_LIMIT,
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
