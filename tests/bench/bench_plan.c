@@ -431,7 +431,8 @@ static void manifest(const char *model)
 			die("a MANIFEST is read as another one");
 		checkpoint_free(k);
 		ns = now_ns();
-		if (file_open(&file, NATIVE_MANIFEST, &source) || native_summary(&source, &k, &err))
+		if (file_open(&file, NATIVE_MANIFEST, &source) ||
+		    format_native.root->summary(&source, &k, &err))
 			die("%s", err.msg);
 		say("manifest_summary", now_ns() - ns);
 		checkpoint_free(k);

@@ -125,7 +125,7 @@ static int act_summary(void *arg, struct ckpt_err *err)
 {
 	struct source s = memdir_open(&dir, NATIVE_MANIFEST);
 	struct checkpoint *c;
-	int r = native_summary(&s, &c, err);
+	int r = format_native.root->summary(&s, &c, err);
 
 	(void)arg;
 	assert_int_equal(r < 0, c == NULL);
@@ -273,7 +273,7 @@ static int act_rebuild(void *arg, struct ckpt_err *err)
 	uint8_t id[16];
 	void *bytes = NULL;
 	uint64_t len;
-	int r = native_rebuild(&d, "demo", opts.step, &w->line, &bytes, &len, id, err);
+	int r = memdir_rebuild(&d, "demo", opts.step, &w->line, &bytes, &len, id, err);
 
 	if (r == 0) {
 		const struct memdir_file *f = memdir_find(&dir, NATIVE_MANIFEST);
@@ -350,7 +350,7 @@ static int act_several_rebuild(void *arg, struct ckpt_err *err)
 	uint8_t id[16];
 	void *bytes = NULL;
 	uint64_t len;
-	int r = native_rebuild(&d, "demo", 12, &several.line, &bytes, &len, id, err);
+	int r = memdir_rebuild(&d, "demo", 12, &several.line, &bytes, &len, id, err);
 
 	(void)arg;
 	assert_int_equal(r < 0, bytes == NULL);
