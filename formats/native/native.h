@@ -181,12 +181,6 @@ int native_manifest_declared(const struct native_info *info, const struct table 
 			     const struct native_part *part, uint32_t npart,
 			     const struct native_lineage *lineage, void **ret_bytes,
 			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err);
-/* The same where the parts' tables are united already: all has the pieces of every rank with their
- * fingerprints, is sealed, and gets the tensors' fingerprints. part[].table is not looked at. */
-int native_manifest_united(const struct native_info *info, const struct native_part *part,
-			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
-			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
-			   struct ckpt_err *err);
 
 /*
  * The same where the tensors of all parts are one table already, and its pieces were found to cover
