@@ -7,6 +7,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/destination.h"
+#include "ckpt/io/publish.h"
 #include "formats/native/native.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -43,11 +44,11 @@ static bool same_inode(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-static int path_split(struct partial *p, const char *dst, struct destination *d,
+static int path_split(struct partial *p, const char *dst, struct publish_place *d,
 		      struct ckpt_err *err)
 {
 	size_t max = NAME_MAX - sizeof SUFFIX;
-	int rc = destination_split(dst, d, err);
+	int rc = publish_split(dst, d, err);
 
 	if (rc)
 		return rc;
@@ -146,7 +147,7 @@ int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t
 		 struct partial *p, struct ckpt_err *err)
 {
 	char foreign[NAME_MAX + 1];
-	struct destination d;
+	struct publish_place d;
 	struct stat src;
 	uint64_t named;
 	int rc;

@@ -8,6 +8,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/conversion.h"
 #include "ckpt/cli/destination.h"
+#include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
@@ -75,9 +76,9 @@ static void put_result(struct converting *x)
 
 static int fail_parent(struct converting *x, const struct ckpt_err *err)
 {
-	struct destination d;
+	struct publish_place d;
 
-	if (destination_split(x->c->arg[1], &d, NULL))
+	if (publish_split(x->c->arg[1], &d, NULL))
 		return cli_fail(x->c, -ENOENT, err, NULL);
 	return cli_fail(x->c, -ENOENT, err, "mkdir -p %s, then run the same command again",
 			d.parent);
