@@ -66,7 +66,7 @@ USES.engine := move native format plan io table layout base
 USES.draw := plan table layout base
 USES.device := base
 USES.client := wire device table layout ema base
-USES.daemon := wire move store native format plan io table device layout ema base
+USES.daemon := wire engine move store native format plan io table device layout ema base
 USES.cli := wire draw engine move store registry safetensors json native format plan io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).

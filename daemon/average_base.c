@@ -165,55 +165,47 @@ static int load_choose(void *arg, const struct checkpoint *k, bool *needed, stru
 	return average_parts_choose(x->dst, x->world, k, needed, err);
 }
 
-static int load_step(struct load *x, const struct source_dir *dir, int fd, bool some,
-		     const struct store_step *step)
+static int load_step(struct load *x, int fd, bool some, const struct store_step *step)
 {
 	const struct daemon_opts *o = &x->l->job->d->opts;
-	struct checkpoint *saved = NULL;
+	const struct engine e = daemon_engine(x->l->job->d);
+	const struct engine_subject chosen = { .fd = fd,
+					       .path = step->dir,
+					       .force = &format_native,
+					       .id = step->id,
+					       .how.choose = some ? load_choose : NULL,
+					       .how.choose_arg = x };
+	struct opened disk;
 	struct move_files files;
-	int rc = some ? format_native.open(&(struct format_open){ .dir = dir,
-								  .choose = load_choose,
-								  .choose_arg = x },
-					   &saved, &x->err)
-		      : format_native.open(&(struct format_open){ .dir = dir }, &saved, &x->err);
+	int rc = engine_open(&e, &chosen, &disk, &x->err);
 
 	if (rc == 0)
-		rc = store_step_same(step->dir, step->id, saved, &x->err);
-	if (rc == 0)
-		rc = move_open(o->ops, fd, saved, true, o->engine, &files, &x->err);
+		rc = move_open(o->ops, fd, disk.ckpt, true, o->engine, &files, &x->err);
 	if (rc == 0) {
-		const struct average_origin s = { .table = &saved->table,
-						  .nrow = saved->table.naverage,
-						  .row = saved->table.average,
-						  .step = saved->step,
+		const struct table *saved = &disk.ckpt->table;
+		const struct average_origin s = { .table = saved,
+						  .nrow = saved->naverage,
+						  .row = saved->average,
+						  .step = disk.ckpt->step,
 						  .some = some };
 
 		rc = load_from(x, &s, average_files_move, &files);
-		x->step = saved->step;
+		x->step = disk.ckpt->step;
 		move_close(&files);
 	}
-	checkpoint_free(saved);
+	engine_close(&disk);
 	return rc;
 }
 
 static int load_from_disk(struct load *x, const struct store_step *step)
 {
-	const struct store *store = x->store;
-	struct source_dir dir;
-	int fd, rc = store_step_open(store, step->dir, &fd, &x->err);
+	int fd, rc = store_step_open(x->store, step->dir, &fd, &x->err);
 
 	if (rc < 0)
 		return rc;
-	rc = source_make(store->ops, fd, NULL, 0, &dir);
-	if (rc == 0) {
-		rc = load_step(x, &dir, fd, true, step);
-		if (rc == -EMEDIUMTYPE) /* layouts are a hint */
-			rc = load_step(x, &dir, fd, false, step);
-		source_end(&dir);
-	} else {
-		ckpt_error_errno(&x->err, -rc, "cannot open the directory of step %" PRIu64,
-				 step->step);
-	}
+	rc = load_step(x, fd, true, step);
+	if (rc == -EMEDIUMTYPE) /* layouts are a hint */
+		rc = load_step(x, fd, false, step);
 	(void)close(fd);
 	return rc;
 }

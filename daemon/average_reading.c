@@ -841,17 +841,17 @@ void average_seeds_free(struct average_seed *s)
 }
 
 /* The directory is the user's, who has opened it: nothing here is opened by a path. */
-static int seed_open(const struct io_ops *ops, int fd, struct source_dir *dir,
-		     struct checkpoint **ret, struct ckpt_err *err)
+static int seed_open(const struct daemon *d, const struct average_seed *s, struct opened *ret,
+		     struct ckpt_err *err)
 {
-	int rc = source_make(ops, fd, NULL, 0, dir);
+	const struct engine e = daemon_engine(d);
 
-	if (rc < 0)
-		return ckpt_error_errno(err, -rc, "it cannot be read");
-	rc = format_native.open(&(struct format_open){ .dir = dir }, ret, err);
-	if (rc < 0)
-		source_end(dir);
-	return rc;
+	if (s->fd < 0)
+		return ckpt_error(err, -EINVAL, "it cannot be opened: %s", strerror(s->error));
+	return engine_open(
+		&e,
+		&(struct engine_subject){ .fd = s->fd, .path = s->path, .force = &format_native },
+		ret, err);
 }
 
 /* Into the rows of base that have nothing; move false: could it be done? */
@@ -859,21 +859,17 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 		      uint64_t step, bool move, struct ckpt_err *err)
 {
 	struct seeding x = { .base = b, .spec = s->spec, .world = b->world };
-	struct checkpoint *saved = NULL;
+	struct opened o = { .ckpt = NULL };
 	struct move_files files;
-	struct source_dir dir;
 	struct ckpt_err why = { 0 };
 	cleanup_free void **base = calloc(b->world, sizeof *base);
-	int rc = !base ? -ENOMEM
-		 : s->fd < 0
-			 ? ckpt_error(&why, -EINVAL, "it cannot be opened: %s", strerror(s->error))
-			 : seed_open(d->opts.ops, s->fd, &dir, &saved, &why);
+	int rc = base ? seed_open(d, s, &o, &why) : -ENOMEM;
 
-	x.saved = saved;
+	x.saved = o.ckpt;
 	if (rc == 0) {
 		rc = seed_plan(&x, &why);
 		if (rc == 0 && move)
-			rc = move_open(d->opts.ops, s->fd, saved, true, d->opts.engine, &files,
+			rc = move_open(d->opts.ops, s->fd, o.ckpt, true, d->opts.engine, &files,
 				       &why);
 		if (rc == 0 && move) {
 			for (uint32_t r = 0; r < b->world; r++)
@@ -881,16 +877,15 @@ int average_seed_read(const struct daemon *d, const struct average_seed *s, stru
 			rc = average_files_move(&files, &x.plan, base, &why);
 			move_close(&files);
 		}
-		source_end(&dir);
 	}
 	for (uint32_t i = 0; i < b->nrow && rc == 0 && move; i++)
 		if (row_is_seeded(b, i, s->spec)) {
-			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step, saved->id,
+			b->row[i] = ema_state_seeded(of_base(b)->row[i].canonical, step, o.ckpt->id,
 						     x.weights[i]);
 			b->flags[i] |= AVERAGE_SEEDED;
 		}
 	seed_done(&x);
-	checkpoint_free(saved);
+	engine_close(&o);
 	return rc < 0 ? ckpt_error(err, rc,
 				   "average %s: its seed %.300s cannot be used: %.1500s: give the "
 				   "directory of a whole step, or leave out seed=",

@@ -224,7 +224,7 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 {
 	int rc;
 
-	if (!x->f.saved) {
+	if (!x->f.disk.ckpt) {
 		const struct move_spread how = { .right = mib_is_right,
 						 .arg = (void *)(uintptr_t)x };
 
@@ -363,11 +363,11 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 	*ret = NULL;
 	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK) || !averages_concern(x))
 		return 0;
-	s.memory = !x->f.saved;
-	if (x->f.saved) {
-		s.nrow = x->f.saved->table.naverage;
-		s.row = x->f.saved->table.average;
-		s.some = lacks_parts(x->f.saved);
+	s.memory = !x->f.disk.ckpt;
+	if (x->f.disk.ckpt) {
+		s.nrow = x->f.disk.ckpt->table.naverage;
+		s.row = x->f.disk.ckpt->table.average;
+		s.some = lacks_parts(x->f.disk.ckpt);
 	} else if (x->held) {
 		rc = average_held_open(x->held, &s, &x->err);
 	}
@@ -377,11 +377,11 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 
 static int averages_move(struct restore *x, struct average_reading *r)
 {
-	int rc = average_reading_move(r, &x->d->reaper,
-				      x->f.saved ? average_files_move : average_held_move,
-				      x->f.saved ? (void *)&x->f.files : (void *)x->held, &x->err);
+	int rc = average_reading_move(
+		r, &x->d->reaper, x->f.disk.ckpt ? average_files_move : average_held_move,
+		x->f.disk.ckpt ? (void *)&x->f.files : (void *)x->held, &x->err);
 
-	if (x->f.saved)
+	if (x->f.disk.ckpt)
 		x->damaged |= stays_damaged(rc);
 	if (rc == 0) {
 		x->base = average_reading_base(r);
@@ -414,7 +414,7 @@ static void average_ends_say(struct restore *x, const char *name)
 /* Averages of the step that nobody declares any more: they may have been forgotten. */
 static void averages_end_say(struct restore *x)
 {
-	const struct table *saved = x->f.saved ? &x->f.saved->table : NULL;
+	const struct table *saved = x->f.disk.ckpt ? &x->f.disk.ckpt->table : NULL;
 	const struct averages *held = !saved && x->nsrc ? x->src[0].decl->averages : NULL;
 
 	for (uint32_t i = 0; saved && i < saved->naverage; i++)
@@ -592,7 +592,7 @@ static void files_close(struct filling *f)
 	if (f->files_open)
 		move_close(&f->files);
 	f->files_open = false;
-	checkpoint_free(TAKE(f->saved));
+	engine_close(&f->disk);
 }
 
 /* What stands in the place of a file and is none (a directory, a link, a pipe): the file is missing. */
@@ -607,25 +607,24 @@ static int no_file(int rc)
 static int files_open(struct restore *x, bool some)
 {
 	struct filling *f = &x->f;
-	int rc = some ? format_native.open(&(struct format_open){ .dir = &f->dir,
-								  .choose = choose_parts,
-								  .choose_arg = x },
-					   &f->saved, &x->err)
-		      : format_native.open(&(struct format_open){ .dir = &f->dir }, &f->saved,
-					   &x->err);
+	const struct engine e = daemon_engine(x->d);
+	const struct engine_subject step = { .fd = f->step_fd,
+					     .path = x->pin.dir,
+					     .force = &format_native,
+					     .id = x->pin.id,
+					     .how.choose = some ? choose_parts : NULL,
+					     .how.choose_arg = x };
+	int rc = no_file(engine_open(&e, &step, &f->disk, &x->err));
 
-	rc = no_file(rc);
 	x->damaged = stays_damaged(rc);
 	if (rc == 0)
-		rc = store_step_same(x->pin.dir, x->pin.id, f->saved, &x->err);
-	if (rc == 0)
-		rc = move_open(x->d->opts.ops, f->step_fd, f->saved, true, x->d->opts.engine,
+		rc = move_open(x->d->opts.ops, f->step_fd, f->disk.ckpt, true, x->d->opts.engine,
 			       &f->files, &x->err);
 	f->files_open = rc == 0;
 	if (rc == 0) {
-		f->src = &f->saved->table;
-		x->got.world_saved = f->saved->world;
-		snprintf(x->got.id, sizeof x->got.id, "%s", f->saved->id);
+		f->src = &f->disk.ckpt->table;
+		x->got.world_saved = f->disk.ckpt->world;
+		snprintf(x->got.id, sizeof x->got.id, "%s", f->disk.ckpt->id);
 	}
 	return rc;
 }
@@ -643,16 +642,13 @@ static int fill_from_disk(struct restore *x)
 	struct filling *f = &x->f;
 	int rc = store_step_open(x->store, x->pin.dir, &f->step_fd, &x->err);
 
-	if (rc == 0)
-		rc = source_make(x->d->opts.ops, f->step_fd, NULL, 0, &f->dir);
 	if (rc < 0)
 		return rc;
-	f->dir_open = true;
 	rc = files_open(x, true);
 	if (rc == 0)
 		rc = fill(x);
 	if (rc == -EMEDIUMTYPE &&
-	    lacks_parts(f->saved)) { /* the hint was wrong, or it does not fit */
+	    lacks_parts(f->disk.ckpt)) { /* the hint was wrong, or it does not fit */
 		files_close(f);
 		listed_free(&x->listed);
 		x->err = (struct ckpt_err){ 0 };
@@ -679,9 +675,6 @@ void fill_end(struct restore *x)
 		landing_source_free(x->landing[r]);
 	free(TAKE(x->landing));
 	files_close(f);
-	if (f->dir_open)
-		source_end(&f->dir);
-	f->dir_open = false;
 	if (f->step_fd >= 0)
 		(void)close(TAKE_FD(f->step_fd));
 	table_free(&f->memory);

@@ -131,21 +131,23 @@ static void verify_fault(void *arg, const struct format_fault *f)
 static int verify_step(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *err)
 {
 	struct pruning *x = arg;
-	const struct io_ops *ops = x->d->opts.ops;
-	struct checkpoint *saved = NULL;
-	struct source_dir dir;
+	const struct engine e = daemon_engine(x->d);
+	const struct engine_subject step = { .fd = step_fd,
+					     .path = st->dir,
+					     .force = &format_native,
+					     .flags = SOURCE_FRESH,
+					     .how.fault = verify_fault,
+					     .how.fault_arg = x };
+	struct opened o;
 	struct move_files files;
 	uint64_t bytes = 0, began = now_ns();
-	int rc = source_make(ops, step_fd, NULL, SOURCE_FRESH, &dir);
+	int rc;
 
-	if (rc < 0)
-		return ckpt_error_errno(err, -rc, "cannot read step %" PRIu64, st->step);
 	x->fault[0] = 0;
-	rc = format_native.open(
-		&(struct format_open){ .dir = &dir, .fault = verify_fault, .fault_arg = x }, &saved,
-		err);
+	rc = engine_open(&e, &step, &o, err);
 	if (rc == 0)
-		rc = move_open(ops, step_fd, saved, true, x->d->opts.engine, &files, err);
+		rc = move_open(x->d->opts.ops, step_fd, o.ckpt, true, x->d->opts.engine, &files,
+			       err);
 	if (rc == 0) {
 		files.buffer_bytes = VERIFY_BYTES;
 		rc = MUTANT(NOT_READ_BACK)
@@ -153,8 +155,7 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 			     : move_verify(&files, verify_tick, x, verify_fault, x, &bytes, err);
 		move_close(&files);
 	}
-	checkpoint_free(saved);
-	source_end(&dir);
+	engine_close(&o);
 	if (rc == 0)
 		log_line(&x->d->opts.log, LOG_INFO,
 			 "keep: job %s step %" PRIu64 " read back and verified: %" PRIu64

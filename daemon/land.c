@@ -484,7 +484,7 @@ static void window_start(struct restore *x, struct landing_source *s, struct lan
 	s->state[window] = WINDOW_FILLING;
 	s->running = true;
 	x->tasks++;
-	if (x->f.saved)
+	if (x->f.disk.ckpt)
 		device_task(x->l->place->device, LANE_ASK, &t->task);
 	else
 		daemon_task(x->d, &x->d->work, &t->task);

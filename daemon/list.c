@@ -245,21 +245,18 @@ static int memory_list(const struct listing *x, struct table *to, struct ckpt_er
 static int disk_list(const struct listing *x, const struct pin *pin, int fd, struct table *to,
 		     struct ckpt_err *err)
 {
-	struct checkpoint *saved = NULL;
-	struct source_dir dir;
-	int rc = source_make(x->s->d->opts.ops, fd, NULL, 0, &dir);
+	const struct engine e = daemon_engine(x->s->d);
+	const struct engine_subject step = { .fd = fd,
+					     .path = pin->dir,
+					     .force = &format_native,
+					     .id = pin->id,
+					     .how.depth = FORMAT_NAMES };
+	struct opened o;
+	int rc = engine_open(&e, &step, &o, err);
 
-	if (rc < 0)
-		return ckpt_error_errno(err, -rc, "cannot open the directory of step %llu",
-					(unsigned long long)pin->step);
-	rc = format_native.open(&(struct format_open){ .dir = &dir, .depth = FORMAT_NAMES }, &saved,
-				err);
-	if (rc == 0)
-		rc = store_step_same(pin->dir, pin->id, saved, err);
-	for (uint32_t i = 0; rc == 0 && i < saved->table.ntensor; i++)
-		rc = tensor_list(to, &saved->table.tensor[i], err);
-	checkpoint_free(saved);
-	source_end(&dir);
+	for (uint32_t i = 0; rc == 0 && i < o.ckpt->table.ntensor; i++)
+		rc = tensor_list(to, &o.ckpt->table.tensor[i], err);
+	engine_close(&o);
 	return rc;
 }
 

@@ -23,10 +23,9 @@
 struct filling {
 	struct store *store;
 	int step_fd;
-	struct source_dir dir;
-	struct checkpoint *saved; /* NULL: from memory */
+	struct opened disk; /* ckpt NULL: from memory */
 	struct move_files files;
-	bool dir_open, files_open;
+	bool files_open;
 	struct table memory; /* of the staged slots */
 	void **slot;	     /* [nsrc] their bytes */
 	const struct table *src;

@@ -18,6 +18,7 @@
 #include "ckpt/base/thread.h"
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/move/move.h"
 #include "formats/native/native.h"
 #include "ckpt/plan/plan.h"
@@ -904,6 +905,11 @@ struct daemon {
 	int report_fd; /* the newest report, for a moment: who asks all the time costs nothing */
 	uint64_t report_ns, report_bytes;
 };
+/* What opens steps. The daemon names the format: it asks none. */
+static inline struct engine daemon_engine(const struct daemon *d)
+{
+	return (struct engine){ .ops = d->opts.ops, .io = d->opts.engine };
+}
 void daemon_task(struct daemon *d, struct pool *p, struct task *t);
 /* what: tagged pointer, see loop.c */
 int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events);

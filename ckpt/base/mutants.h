@@ -59,7 +59,6 @@
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
-	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \
 	X(NAMES_REUSED, store, "names of collecting directories and parts are used once") \
@@ -83,7 +82,7 @@
 	X(FOREIGN_JOB_ACCEPTED, store, "a step of another job is misplaced") \
 	X(OTHER_PARENT_ACCEPTED, store, "a step that continues another parent is misplaced") \
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
-	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
+	X(SWAPPED_ACCEPTED, engine, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
 	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
@@ -119,7 +118,6 @@
 	X(FAULTY_UNSAID, store, "repair says which steps lack a part") \
 	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
 	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
-	X(REPAIR_NOT_SYNCED, store, "a new MANIFEST is synced before its rename") \
 	X(LIVE_LAUNCH_REPAIRED, store, "what the newest launch may be writing is left alone") \
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \

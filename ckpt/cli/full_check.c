@@ -71,11 +71,9 @@ int full_check(struct cli *c, int step_fd, const char *path, struct full_checked
 
 	if (fd < 0)
 		return ckpt_error_errno(err, errno, "%.300s cannot be read", path);
-	rc = subject_take(&s, c->ops, fd, path, &e);
-	if (!rc)
-		rc = subject_fresh(&s, &e);
-	if (!rc)
-		rc = subject_open(&s, on_fault, &x, &e);
+	subject_take(&s, c->ops, fd, path);
+	s.flags = SOURCE_FRESH;
+	rc = subject_open(&s, on_fault, &x, &e);
 	if (!rc)
 		rc = check_data(c, &s, &x, &bytes, &e);
 	if (s.ckpt)

@@ -2,111 +2,178 @@
 /*
  * layout_partial.c - redistributions of pending reductions, carried out on values. Called for the
  * "locals" of ckptctl layout --batch.
- * Invariant: the work is proportional to the values that the question and the answer have; operands
- * are taken in the order of their coordinates.
+ * Invariant: the values go the way that those of a checkpoint go: two tables, a plan, and the mover.
  */
 #include "ckpt/cli/layout_partial.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/engine/element.h"
 #include "ckpt/draw/layout_shares.h"
+#include "ckpt/engine/element.h"
+#include "ckpt/move/move.h"
 #include "ckpt/move/reduce.h"
+#include "ckpt/plan/plan_reduce.h"
+#include "ckpt/table/operand.h"
 #include <jansson.h>
 #include <math.h>
 
 #define WHOLE_MAX 9007199254740992.0 /* up to here whole doubles are printed as integers */
 
+/* What all ranks hold before, or after: place i of the table is the memory of the rank at place i of
+ * the mesh. */
+struct side {
+	struct table t;
+	struct indexset *share; /* [nrank] */
+	void **base;		/* [nrank] */
+	uint8_t *values;	/* of all ranks, one behind the other */
+	uint64_t held, most;	/* elements: of all ranks; of one */
+};
+
 struct work {
 	const struct question *q;
 	struct ckpt_err *err;
-	struct layout from, to;
-	struct shares src, dst;
-	uint32_t kept, reduced,
-		placed; /* mesh dimensions: P that stays, P that goes, S to P(sum) */
-	struct reduction r;
-	uint32_t bytes;	  /* of an element */
-	uint8_t *full;	  /* [combinations of kept dimensions][numel] */
-	uint32_t *holder; /* [numel] place of a rank that had the element in src */
-	uint64_t *at;	  /* where the elements of one share lie in the tensor */
-	uint8_t *local;	  /* the values of one share */
+	struct arena *arena;
+	uint32_t bytes; /* of an element */
+	struct mesh mesh;
+	struct side src, dst;
 };
 
-static void work_free(struct work *w)
+static void side_free(struct side *s)
 {
-	free(w->full);
-	free(w->holder);
-	free(w->at);
-	free(w->local);
+	table_free(&s->t);
+	free(s->base);
+	free(s->values);
+}
+
+static int no_memory(const struct work *w)
+{
+	return ckpt_error(w->err, -ENOMEM, "out of memory");
 }
 
 /* --- what happens in each mesh dimension --- */
 
-static int refuse_change(const struct work *w, uint32_t m)
-{
-	struct question one = { .mesh = { .ndim = 1 } };
-	struct question_side side = { .place = { w->q->src.place[m] },
-				      .strided = w->q->src.strided >> m & 1 };
-	char src[64], dst[64];
-
-	question_side_print(&one, &side, src, sizeof src);
-	side.place[0] = w->q->dst.place[m];
-	question_side_print(&one, &side, dst, sizeof dst);
-	return ckpt_error(w->err, -EINVAL,
-			  "mesh dimension %u: %s cannot become %s; only S(DIM) can become P(sum), "
-			  "and a partial stay what it is",
-			  m, src, dst);
-}
-
-static int find_changes(struct work *w)
+/* As plan_reduce.h has it, said of one mesh dimension at a time. A factor of 1 is a strided shard too. */
+static int changes_check(const struct work *w)
 {
 	const struct question *q = w->q;
 
-	w->r = (struct reduction){ .op = CKPT_SUM, .dtype = q->dtype, .divisor = 1 };
 	for (uint32_t m = 0; m < q->mesh.ndim; m++) {
-		const struct ckpt_placement *s = &q->src.place[m], *d = &q->dst.place[m];
+		struct question one = { .mesh = { .ndim = 1 } };
+		struct question_side side = { .place = { q->src.place[m] },
+					      .strided = q->src.strided >> m & 1 };
+		char src[64], dst[64];
 
-		if (d->how != CKPT_PARTIAL) {
-			if (s->how != CKPT_PARTIAL)
-				continue;
-			w->reduced |= 1u << m;
-			if (s->reduce == CKPT_AVG)
-				w->r.divisor *= q->mesh.dim[m];
-			if (s->reduce != CKPT_SUM)
-				w->r.op = s->reduce;
-		} else if (s->how == CKPT_PARTIAL && s->reduce == d->reduce) {
-			w->kept |= 1u << m;
-		} else if (s->how == CKPT_SHARD && !(q->src.strided >> m & 1) &&
-			   d->reduce == CKPT_SUM) {
-			w->placed |= 1u << m;
-		} else {
-			return refuse_change(w, m);
-		}
-	}
-	return w->reduced ? reduction_check(&w->r, w->err) : 0;
-}
-
-/* The next coordinate in the mesh dimensions of the mask; false: they are all 0 again. */
-static bool next_coord(const struct mesh *m, uint32_t mask, uint32_t *coord)
-{
-	for (uint32_t d = m->ndim; d-- > 0;) {
-		if (!(mask >> d & 1))
+		if (q->dst.place[m].how != CKPT_PARTIAL ||
+		    (!side.strided && !plan_why_not_partial(&q->src.place[m], &q->dst.place[m])))
 			continue;
-		if (++coord[d] < m->dim[d])
-			return true;
-		coord[d] = 0;
+		question_side_print(&one, &side, src, sizeof src);
+		side.place[0] = q->dst.place[m];
+		question_side_print(&one, &side, dst, sizeof dst);
+		return ckpt_error(w->err, -EINVAL,
+				  "mesh dimension %u: %s cannot become %s; only S(DIM) can become "
+				  "P(sum), and a partial stay what it is",
+				  m, src, dst);
 	}
-	return false;
+	return 0;
 }
 
-static uint32_t number_of(const struct mesh *m, uint32_t mask, const uint32_t *coord)
-{
-	uint32_t n = 0;
+/* --- tables --- */
 
-	for (uint32_t d = 0; d < m->ndim; d++)
-		if (mask >> d & 1)
-			n = n * m->dim[d] + coord[d];
-	return n;
+static int mesh_make(struct work *w)
+{
+	uint32_t *rank = arena_array(w->arena, w->q->mesh.nrank, sizeof *rank);
+
+	if (!rank)
+		return no_memory(w);
+	for (uint32_t i = 0; i < w->q->mesh.nrank; i++)
+		rank[i] = i;
+	w->mesh = w->q->mesh;
+	w->mesh.rank = rank;
+	return 0;
+}
+
+/* The share of each rank, within the bounds of layout_shares.h. */
+static int shares_find(struct work *w, const struct layout *l, struct side *s)
+{
+	const struct question *q = w->q;
+	struct indices *dim;
+	struct shares all;
+	struct shares_totals n;
+	int rc = shares_make(&w->mesh, l, q->ndim, q->shape, w->arena, &all, w->err);
+
+	if (rc)
+		return rc;
+	shares_count(&all, &n);
+	s->held = n.held;
+	s->most = n.most;
+	s->share = arena_array(w->arena, w->mesh.nrank, sizeof *s->share);
+	dim = arena_array(w->arena, (size_t)w->mesh.nrank * MAX(q->ndim, 1u), sizeof *dim);
+	if (!s->share || !dim)
+		return no_memory(w);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++, dim += q->ndim) {
+		const struct shares_list *list[CKPT_DIMS_MAX];
+		uint32_t coord[CKPT_DIMS_MAX];
+
+		question_rank(q, i, coord);
+		s->share[i] = (struct indexset){ q->ndim, shares_at(&all, coord, list), dim };
+		for (uint32_t d = 0; d < q->ndim; d++)
+			dim[d] = list[d]->x;
+	}
+	return 0;
+}
+
+static int pieces_add(struct work *w, struct side *s, uint32_t tensor)
+{
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		struct table_place place = { .name = "",
+					     .rank = i,
+					     .bytes = s->share[i].numel * w->bytes };
+		struct table_piece p = { .tensor = tensor, .rank = i, .set = s->share[i] };
+		int rc = table_add_place(&s->t, &place, &p.place, w->err);
+
+		if (!rc)
+			rc = table_add_piece(&s->t, &p, w->err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int side_table(struct work *w, const struct question_side *of, struct side *s)
+{
+	struct layout l = { .nplace = w->mesh.ndim, .place = of->place };
+	struct table_tensor x = { .component = "",
+				  .name = "locals",
+				  .of = "",
+				  .dtype = w->q->dtype,
+				  .rank = TABLE_NONE,
+				  .ndim = w->q->ndim,
+				  .shape = w->q->shape };
+	uint32_t tensor;
+	int rc = table_add_mesh(&s->t, &w->mesh, &l.mesh, w->err);
+
+	if (!rc)
+		rc = table_add_layout(&s->t, &l, &x.layout, w->err);
+	if (!rc)
+		rc = table_add_tensor(&s->t, &x, &tensor, w->err);
+	if (!rc)
+		rc = pieces_add(w, s, tensor);
+	return rc ? rc : table_seal(&s->t, w->err);
+}
+
+static int side_memory(const struct work *w, struct side *s)
+{
+	uint64_t at = 0;
+
+	s->values = malloc(s->held * w->bytes + 1);
+	s->base = calloc(w->mesh.nrank, sizeof *s->base);
+	if (!s->values || !s->base)
+		return no_memory(w);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		s->base[i] = s->values + at;
+		at += s->share[i].numel * w->bytes;
+	}
+	return 0;
 }
 
 /* --- values --- */
@@ -154,198 +221,116 @@ static void put_value(struct answer *a, uint32_t dtype, const uint8_t *p)
 	}
 }
 
-/* Where the elements of a share lie, row-major. n of them, at least one. */
-static void find_elements(const struct work *w, const struct shares_list *const *dim)
+/* --- from locals to results --- */
+
+/* As many numbers as each rank holds: so what is allocated for them is no more than the question has. */
+static int locals_check(const struct work *w)
 {
-	uint64_t n = 1;
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		const json_t *list = json_array_get(w->q->locals, i);
 
-	w->at[0] = 0;
-	for (uint32_t d = 0; d < w->q->ndim; d++) {
-		const struct indices *x = &dim[d]->x;
-
-		/* From behind: what is written is never read again. */
-		for (uint64_t i = n; i-- > 0;) {
-			uint64_t base = w->at[i] * w->q->shape[d], *to = w->at + i * x->total;
-
-			for (const struct run *r = x->run; r < x->run + x->n; r++)
-				for (uint64_t j = 0; j < r->count; j++)
-					for (uint64_t k = 0; k < r->len; k++)
-						*to++ = base + r->start + j * r->stride + k;
-		}
-		n *= x->total;
+		if (!json_is_array(list) || json_array_size(list) != w->src.share[i].numel)
+			return ckpt_error(
+				w->err, -EINVAL,
+				"\"locals\"[%u] must be an array of the %llu numbers that "
+				"\"src\" gives this rank",
+				i, (unsigned long long)w->src.share[i].numel);
 	}
-}
-
-/* --- from locals to the tensor --- */
-
-static int read_local(const struct work *w, uint32_t place, uint64_t n)
-{
-	const json_t *list = json_array_get(w->q->locals, place);
-
-	if (!json_is_array(list) || json_array_size(list) != n)
-		return ckpt_error(
-			w->err, -EINVAL,
-			"\"locals\"[%u] must be an array of the %llu numbers that \"src\" "
-			"gives this rank",
-			place, (unsigned long long)n);
-	for (uint64_t i = 0; i < n; i++)
-		if (!encode(w->q->dtype, json_array_get(list, i), w->local + i * w->bytes))
-			return ckpt_error(w->err, -EINVAL,
-					  "\"locals\"[%u][%llu] is not a value of type %s", place,
-					  (unsigned long long)i, dtype_name(w->q->dtype));
 	return 0;
 }
 
-/* One rank's part of an operand. first: of the operand, whose elements nobody has put there yet. */
-static int put_local(struct work *w, uint32_t place, const uint32_t *coord, uint8_t *operand,
-		     uint8_t *there)
+static int locals_read(const struct work *w)
 {
-	const struct shares_list *dim[CKPT_DIMS_MAX];
-	uint64_t n = shares_at(&w->src, coord, dim);
-	int rc = read_local(w, place, n);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		const json_t *list = json_array_get(w->q->locals, i);
+		uint8_t *to = w->src.base[i];
 
-	if (rc || !n)
+		for (uint64_t k = 0; k < w->src.share[i].numel; k++)
+			if (!encode(w->q->dtype, json_array_get(list, k), to + k * w->bytes))
+				return ckpt_error(w->err, -EINVAL,
+						  "\"locals\"[%u][%llu] is not a value of type %s",
+						  i, (unsigned long long)k,
+						  dtype_name(w->q->dtype));
+	}
+	return 0;
+}
+
+/* Mesh dimensions in which ranks hold different things: shards, or operands. */
+static uint32_t distinct_dims(const struct work *w)
+{
+	uint32_t dims = 0;
+
+	for (uint32_t m = 0; m < w->mesh.ndim; m++)
+		if (w->q->src.place[m].how != CKPT_REPLICATE)
+			dims |= UINT32_C(1) << m;
+	return dims;
+}
+
+/* Ranks that hold the same must say the same. */
+static int replicas_check(const struct work *w)
+{
+	uint32_t dims = distinct_dims(w);
+	cleanup_free uint32_t *first = calloc(w->mesh.nrank, sizeof *first); /* place + 1 */
+
+	if (!first)
+		return no_memory(w);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		const uint8_t *x = w->src.base[i], *y;
+		uint32_t coord[CKPT_DIMS_MAX], *of;
+
+		question_rank(w->q, i, coord);
+		of = &first[operand_number(&w->mesh, dims, coord)];
+		if (!*of)
+			*of = i + 1;
+		y = w->src.base[*of - 1];
+		for (uint64_t k = 0; k < w->src.share[i].numel; k++)
+			if (memcmp(x + k * w->bytes, y + k * w->bytes, w->bytes) != 0)
+				return ckpt_error(
+					w->err, -EINVAL,
+					"\"locals\"[%u][%llu] differs from what a replica "
+					"of it has: reduce it, or make them equal",
+					i, (unsigned long long)k);
+	}
+	return 0;
+}
+
+static int values_move(struct work *w)
+{
+	struct plan plan = { 0 };
+	int rc = plan_make(&w->src.t, &w->dst.t, NULL, &plan, NULL, w->err);
+
+	if (rc)
 		return rc;
-	find_elements(w, dim);
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t e = w->at[i];
-		const uint8_t *x = w->local + i * w->bytes;
-
-		if (there[e] && memcmp(operand + e * w->bytes, x, w->bytes) != 0)
-			return ckpt_error(w->err, -EINVAL,
-					  "\"locals\"[%u][%llu] differs from what a replica of it "
-					  "has: reduce it, or make them equal",
-					  place, (unsigned long long)i);
-		there[e] = 1;
-		memcpy(operand + e * w->bytes, x, w->bytes);
-		w->holder[e] = place;
+	rc = move_check(&plan, w->err);
+	if (!rc) {
+		rc = move_copy(&plan, (const void *const *)w->src.base, w->dst.base, NULL, NULL);
+		if (rc)
+			ckpt_error(w->err, rc, "the values cannot be moved: %s", strerror(-rc));
 	}
-	return 0;
-}
-
-/* All that ranks with these coordinates in the partial dimensions hold together. */
-static int read_operand(struct work *w, uint32_t *coord, uint8_t *operand, uint8_t *there)
-{
-	const struct mesh *m = &w->q->mesh;
-	uint32_t all = (1u << m->ndim) - 1, others = all & ~(w->kept | w->reduced);
-	int rc;
-
-	memset(there, 0, w->src.numel);
-	do
-		rc = put_local(w, number_of(m, all, coord), coord, operand, there);
-	while (!rc && next_coord(m, others, coord));
+	plan_free(&plan);
 	return rc;
-}
-
-static int read_operands(struct work *w, uint8_t *operand, uint8_t *there, uint8_t *acc)
-{
-	const struct mesh *m = &w->q->mesh;
-	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
-	uint64_t numel = w->src.numel;
-	uint8_t *full = w->full;
-	int rc = 0;
-
-	do {
-		bool first = true;
-
-		do {
-			rc = read_operand(w, coord, operand, there);
-			if (!rc && first)
-				reduction_begin(&w->r, acc, operand, numel);
-			else if (!rc)
-				reduction_add(&w->r, acc, operand, numel);
-			first = false;
-		} while (!rc && next_coord(m, w->reduced, coord));
-		if (!rc)
-			reduction_end(&w->r, acc, full, numel);
-		full += numel * w->bytes;
-	} while (!rc && next_coord(m, w->kept, coord));
-	return rc;
-}
-
-static int make_tensor(struct work *w, uint64_t most)
-{
-	cleanup_free uint8_t *operand = NULL;
-	cleanup_free uint8_t *there = NULL;
-	cleanup_free uint8_t *acc = NULL;
-	uint64_t numel = w->src.numel, kept = 1;
-
-	for (uint32_t m = 0; m < w->q->mesh.ndim; m++)
-		if (w->kept >> m & 1)
-			kept *= w->q->mesh.dim[m];
-	if (numel > ANSWER_ELEMENTS_MAX || kept * numel > ANSWER_ELEMENTS_MAX)
-		return ckpt_error(w->err, -E2BIG,
-				  "the tensor is too large to be computed; at most %u elements",
-				  ANSWER_ELEMENTS_MAX);
-	w->full = malloc(kept * numel * w->bytes + 1);
-	w->holder = malloc(numel * sizeof *w->holder + 1);
-	w->at = malloc(most * sizeof *w->at + sizeof *w->at);
-	w->local = malloc(most * w->bytes + 1);
-	operand = malloc(numel * w->bytes + 1);
-	there = malloc(numel + 1);
-	acc = malloc(numel * reduction_acc_bytes(&w->r) + 1);
-	if (!w->full || !w->holder || !w->at || !w->local || !operand || !there || !acc)
-		return ckpt_error(w->err, -ENOMEM, "out of memory");
-	return read_operands(w, operand, there, acc);
-}
-
-/* --- from the tensor to results --- */
-
-/* In the mesh dimensions that become P(sum), an element stays with those who had it. */
-static bool is_zero(const struct work *w, uint64_t element, const uint32_t *coord)
-{
-	uint32_t had[CKPT_DIMS_MAX];
-
-	if (!w->placed)
-		return false;
-	question_rank(w->q, w->holder[element], had);
-	for (uint32_t m = 0; m < w->q->mesh.ndim; m++)
-		if (w->placed >> m & 1 && had[m] != coord[m])
-			return true;
-	return false;
-}
-
-static void put_result(struct answer *a, const struct work *w, const uint32_t *coord)
-{
-	const struct shares_list *dim[CKPT_DIMS_MAX];
-	uint64_t n = shares_at(&w->dst, coord, dim);
-	const uint8_t *full =
-		w->full + number_of(&w->q->mesh, w->kept, coord) * w->src.numel * w->bytes;
-
-	answer_text(a, "[");
-	if (n)
-		find_elements(w, dim);
-	for (uint64_t i = 0; i < n; i++) {
-		if (i)
-			answer_text(a, ",");
-		if (is_zero(w, w->at[i], coord))
-			answer_text(a, "0");
-		else
-			put_value(a, w->q->dtype, full + w->at[i] * w->bytes);
-	}
-	answer_text(a, "]");
 }
 
 static void put_results(struct answer *a, const struct work *w)
 {
-	const struct mesh *m = &w->q->mesh;
-	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
-	const struct shares_list *dim[CKPT_DIMS_MAX];
-	uint64_t shape[CKPT_DIMS_MAX];
-
 	answer_text(a, "{\"result\":[");
-	for (uint32_t i = 0; i < m->nrank; i++) {
-		question_rank(w->q, i, coord);
-		if (i)
-			answer_text(a, ",");
-		put_result(a, w, coord);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		const uint8_t *p = w->dst.base[i];
+
+		answer_text(a, i ? ",[" : "[");
+		for (uint64_t k = 0; k < w->dst.share[i].numel; k++) {
+			if (k)
+				answer_text(a, ",");
+			put_value(a, w->q->dtype, p + k * w->bytes);
+		}
+		answer_text(a, "]");
 	}
 	answer_text(a, "],\"result_shapes\":[");
-	for (uint32_t i = 0; i < m->nrank; i++) {
-		question_rank(w->q, i, coord);
-		shares_at(&w->dst, coord, dim);
+	for (uint32_t i = 0; i < w->mesh.nrank; i++) {
+		uint64_t shape[CKPT_DIMS_MAX];
+
 		for (uint32_t d = 0; d < w->q->ndim; d++)
-			shape[d] = dim[d]->x.total;
+			shape[d] = w->dst.share[i].dim[d].total;
 		if (i)
 			answer_text(a, ",");
 		answer_numbers(a, w->q->ndim, shape);
@@ -353,40 +338,56 @@ static void put_results(struct answer *a, const struct work *w)
 	answer_text(a, "]}\n");
 }
 
-static int work_do(struct work *w, struct arena *arena)
+static int sides_make(struct work *w)
 {
 	const struct question *q = w->q;
-	struct shares_totals src, dst;
-	int rc = find_changes(w);
+	struct layout from = { .nplace = q->mesh.ndim, .place = q->src.place };
+	struct layout to = { .nplace = q->mesh.ndim, .place = q->dst.place };
+	int rc = mesh_make(w);
 
 	if (!rc)
-		rc = shares_make(&q->mesh, &w->from, q->ndim, q->shape, arena, &w->src, w->err);
+		rc = shares_find(w, &from, &w->src);
 	if (!rc)
-		rc = shares_make(&q->mesh, &w->to, q->ndim, q->shape, arena, &w->dst, w->err);
-	if (rc)
-		return rc;
-	shares_count(&w->src, &src);
-	shares_count(&w->dst, &dst);
-	if (dst.held > ANSWER_ELEMENTS_MAX || src.most > ANSWER_ELEMENTS_MAX)
-		return ckpt_error(
-			w->err, -E2BIG,
-			"the ranks would have more than %u values; ask of a smaller tensor",
-			ANSWER_ELEMENTS_MAX);
-	return make_tensor(w, MAX(src.most, dst.most));
+		rc = shares_find(w, &to, &w->dst);
+	if (!rc && (w->dst.held > ANSWER_ELEMENTS_MAX || w->src.most > ANSWER_ELEMENTS_MAX))
+		rc = ckpt_error(w->err, -E2BIG,
+				"the ranks would have more than %u values; ask of a smaller tensor",
+				ANSWER_ELEMENTS_MAX);
+	if (!rc)
+		rc = locals_check(w);
+	if (!rc)
+		rc = side_memory(w, &w->src);
+	if (!rc)
+		rc = side_memory(w, &w->dst);
+	return rc;
+}
+
+static int work_do(struct work *w)
+{
+	int rc = changes_check(w);
+
+	if (!rc)
+		rc = sides_make(w);
+	if (!rc)
+		rc = locals_read(w);
+	if (!rc)
+		rc = replicas_check(w);
+	if (!rc)
+		rc = side_table(w, &w->q->src, &w->src);
+	if (!rc)
+		rc = side_table(w, &w->q->dst, &w->dst);
+	return rc ? rc : values_move(w);
 }
 
 int partial_answer(struct answer *a, const struct question *q, struct arena *arena,
 		   struct ckpt_err *err)
 {
-	struct work w = { .q = q,
-			  .err = err,
-			  .from = { .nplace = q->mesh.ndim, .place = q->src.place },
-			  .to = { .nplace = q->mesh.ndim, .place = q->dst.place },
-			  .bytes = dtype_bytes(q->dtype) };
-	int rc = work_do(&w, arena);
+	struct work w = { .q = q, .err = err, .arena = arena, .bytes = dtype_bytes(q->dtype) };
+	int rc = work_do(&w);
 
 	if (!rc)
 		put_results(a, &w);
-	work_free(&w);
+	side_free(&w.src);
+	side_free(&w.dst);
 	return rc;
 }

@@ -80,7 +80,7 @@ static int take_other(void *arg, const char *name, enum source_kind kind)
 	if (kind != SOURCE_FILE || o->n == OTHERS_MAX || strlen(name) >= sizeof o->file->name ||
 	    is_data_file(o->s->ckpt, name))
 		return 0;
-	rc = o->s->dir.open(o->s->dir.ctx, name, &src);
+	rc = o->s->o.dir.open(o->s->o.dir.ctx, name, &src);
 	if (rc == -ENOENT || rc == -EACCES || rc == -EPERM || rc == -ELOOP || rc == -EISDIR ||
 	    rc == -EINVAL)
 		return 0; /* gone, somebody else's, or no file: no part of it */
@@ -194,7 +194,7 @@ int show_files(struct cli *c, const struct subject *s)
 		free(others.file);
 		return cli_fail(c, -ENOMEM, NULL, NULL);
 	}
-	rc = s->dir.list(s->dir.ctx, "", take_other, &others);
+	rc = s->o.dir.list(s->o.dir.ctx, "", take_other, &others);
 	qsort(others.file, others.n, sizeof *others.file, other_compare);
 	if (!rc)
 		put_files(c, s, a, &others);

@@ -142,13 +142,10 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 {
 	const struct map_facts *f = map_facts(j->m);
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
-	uint32_t partial = operand_dims(&j->k->table, j->x), operands = 1;
+	uint32_t operands = operands_of(&j->k->table, j->x);
 	char ranks[64], written[64] = "written once";
 	size_t len;
 
-	if (partial)
-		operands = operand_count(&j->k->table.mesh[j->k->table.layout[j->x->layout].mesh],
-					 partial);
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, 8 * j->x->elem_bytes / dtype_values(j->x->dtype), buf, bytes);

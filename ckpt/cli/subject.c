@@ -16,55 +16,38 @@
 #define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-/* The best of the formats that may be it; 0: none, and tried lists what each looked for; -errno. */
-static int format_find(const struct source_dir *dir, const struct format **ret, char tried[400])
+static struct engine engine_of(const struct subject *s)
 {
-	char looked[FORMAT_LOOKED];
-	int best = 0, at = 0;
+	return (struct engine){ .ops = s->ops, .format = formats };
+}
 
-	tried[0] = 0;
-	for (uint32_t i = 0; formats[i]; i++) {
-		int rc = formats[i]->probe(dir, looked);
-
-		if (rc < 0)
-			return rc;
-		if (rc > best) {
-			best = rc;
-			*ret = formats[i];
-		}
-		at += snprintf(tried + at, 400 - (size_t)MIN(at, 399), "%s%s: %s", at ? "; " : "",
-			       formats[i]->name, looked);
-		at = MIN(at, 399);
-	}
-	return best;
+static struct engine_subject engine_subject_of(const struct subject *s)
+{
+	return (struct engine_subject){
+		.fd = s->ref.step_fd, .entry = s->entry, .path = s->ref.path, .flags = s->flags
+	};
 }
 
 /* What is no step of a store, at a path that is there. */
 static int path_open(struct subject *s, struct ckpt_err *err)
 {
+	const struct engine e = engine_of(s);
 	const struct format *format;
-	struct source_dir dir;
-	char tried[400];
-	int rc;
+	struct engine_subject x;
+	int rc = source_path(s->ops, s->ref.path, &s->ref.step_fd, s->entry, err);
 
-	s->ref.step_fd = open(s->ref.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (s->ref.step_fd < 0)
-		return errno == ENOTDIR
-			       ? ckpt_error(err, -ENOTDIR, "%.200s is a file: give the directory",
-					    s->ref.path)
-			       : ckpt_error_errno(err, errno, "cannot open %.200s", s->ref.path);
-	rc = source_make(s->ops, s->ref.step_fd, "", 0, &dir);
-	if (!rc) {
-		rc = format_find(&dir, &format, tried);
-		source_end(&dir);
+	if (rc)
+		return rc;
+	s->flags = SOURCE_LINKS;
+	x = engine_subject_of(s);
+	rc = engine_probe(&e, &x, &format, err);
+	if (rc == -ENOMSG) {
+		rc = store_path_job(s->ops, s->ref.path, err);
+		rc = rc ? rc : -ENOENT;
 	}
-	if (rc < 0)
-		ckpt_error_errno(err, -rc, "%.300s cannot be read", s->ref.path);
-	else if (!rc && !(rc = store_path_job(s->ops, s->ref.path, err)))
-		rc = ckpt_error(err, -ENOENT, "%.300s is no checkpoint: %s", s->ref.path, tried);
-	if (rc < 0)
+	if (rc)
 		close(TAKE_FD(s->ref.step_fd));
-	return MIN(rc, 0);
+	return rc;
 }
 
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
@@ -75,38 +58,15 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 	*s = (struct subject){ .ops = ops };
 	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc > 0)
-		rc = path_open(s, err);
-	if (rc)
-		return rc;
-	rc = source_make(ops, s->ref.step_fd, NULL, 0, &s->dir);
-	if (rc)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-	s->has_dir = true;
-	return 0;
+		return path_open(s, err);
+	s->is_step = !rc;
+	return rc;
 }
 
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
-		 struct ckpt_err *err)
+void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path)
 {
-	int rc;
-
-	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd };
+	*s = (struct subject){ .ops = ops, .is_step = true, .ref.step_fd = step_fd };
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
-	rc = source_make(ops, step_fd, NULL, 0, &s->dir);
-	if (rc)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", path);
-	s->has_dir = true;
-	return 0;
-}
-
-int subject_fresh(struct subject *s, struct ckpt_err *err)
-{
-	int rc;
-
-	source_end(&s->dir);
-	rc = source_make(s->ops, s->ref.step_fd, NULL, SOURCE_FRESH, &s->dir);
-	s->has_dir = !rc;
-	return rc ? ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path) : 0;
 }
 
 int subject_damage(int rc)
@@ -127,34 +87,33 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
-	char tried[400];
+	const struct engine e = engine_of(s);
+	struct engine_subject x = engine_subject_of(s);
 	int rc;
 
-	s->format = formats[0];
-	rc = format_find(&s->dir, &s->format, tried);
-	if (rc == -EACCES || rc == -EPERM)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
-	rc = s->format->open(&(struct format_open){ .dir = &s->dir,
-						    .partial = s->partial,
-						    .choose = s->choose,
-						    .choose_arg = s->choose_arg,
-						    .fault = fault,
-						    .fault_arg = arg },
-			     &s->ckpt, err);
-	if (rc)
-		return subject_damage(rc);
-	return s->ref.dir[0] ? store_step_same(s->ref.dir, s->ref.id, s->ckpt, err) : 0;
+	x.fallback = s->is_step ? formats[0] : NULL;
+	x.id = s->ref.dir[0] ? s->ref.id : NULL;
+	x.how = (struct format_open){ .partial = s->partial,
+				      .choose = s->choose,
+				      .choose_arg = s->choose_arg,
+				      .fault = fault,
+				      .fault_arg = arg };
+	rc = engine_open(&e, &x, &s->o, err);
+	s->format = s->o.format;
+	s->ckpt = s->o.ckpt;
+	return rc == -ESTALE ? rc : subject_damage(rc);
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)
 {
+	const struct format_root *root = s->format ? s->format->root : NULL;
 	struct checkpoint *k = NULL;
 	struct source src = { 0 };
 	int rc;
 
-	if (!s->format->root || s->dir.open(s->dir.ctx, s->format->root->name, &src))
+	if (!root || source_open(s->ops, s->ref.step_fd, root->name, 0, &src))
 		return false;
-	rc = s->format->root->summary(&src, &k, NULL);
+	rc = root->summary(&src, &k, NULL);
 	if (src.close)
 		src.close(src.ctx);
 	if (rc)
@@ -256,10 +215,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 
 void subject_close(struct subject *s)
 {
-	if (s->ckpt)
-		checkpoint_free(s->ckpt);
-	if (s->has_dir)
-		source_end(&s->dir);
+	engine_close(&s->o);
 	if (s->ref.step_fd >= 0)
 		close(s->ref.step_fd);
 	*s = (struct subject){ .ref.step_fd = -1 };
@@ -267,18 +223,13 @@ void subject_close(struct subject *s)
 
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
-	char looked[FORMAT_LOOKED];
-	struct subject s;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool yes = false;
+	const struct engine e = { .ops = c->ops, .format = formats };
+	cleanup_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct engine_subject x = { .fd = fd, .path = path };
+	const struct format *format;
+	int rc = fd < 0 ? -ENOMSG : engine_probe(&e, &x, &format, NULL);
 
-	if (fd < 0)
-		return false;
-	if (!subject_take(&s, c->ops, fd, path, NULL))
-		for (uint32_t i = 0; formats[i] && !yes; i++)
-			yes = formats[i]->probe(&s.dir, looked) > 0;
-	subject_close(&s);
-	return yes;
+	return rc == 0 || rc == -ENOTUNIQ;
 }
 
 /* Is word the tensor's name, or component/name? */

@@ -4,6 +4,7 @@
 #ifndef CKPT_CLI_SUBJECT_H
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
 
@@ -15,32 +16,29 @@ struct subject_brief {
 
 struct subject {
 	const struct io_ops *ops;
-	struct store_ref ref; /* step_fd -1: not found */
-	struct source_dir dir;
-	bool has_dir;
-	const struct format *format;
+	struct store_ref ref;	  /* step_fd -1: not found */
+	bool is_step;		  /* a store found it: it is one, whatever can be read of it */
+	char entry[NAME_MAX + 1]; /* a file in the directory step_fd; "": the directory */
+	uint32_t flags;		  /* set before subject_open: of source_make */
+	struct opened o;
+	const struct format *format; /* NULL: not known yet */
 	bool partial;		  /* set before subject_open: as open_partial of formats/format.h */
 	format_choose_fn *choose; /* the same: as open_some; NULL: all */
 	void *choose_arg;
-	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
+	struct checkpoint *ckpt; /* of o; NULL: its metadata cannot be read */
 };
 
 /* Find the directory that name ("latest", "step:12", a path) means below `where`. 0 or what
  * store_resolve returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 struct ckpt_err *err);
-/* The same with a directory that is open already; takes step_fd. */
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
-		 struct ckpt_err *err);
-/* Between these and subject_open: what is read from now on is read from the disk, not from what the page
- * cache still has. For a verb that says that every byte is right. -ENOMEM. */
-int subject_fresh(struct subject *s, struct ckpt_err *err);
+/* The same with a step's directory that is open already; takes step_fd. */
+void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path);
 /*
- * Recognise its format and read its metadata; faults as format.h says. A directory that no format
- * knows is read as the first one, which then says what is wrong with it: subject_find has seen that
- * it is a checkpoint, and a damaged one must not look like a stranger. -EBADMSG for whatever is
- * wrong with the checkpoint; other errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ...
- * -ESTALE: what was found by a step's name is another checkpoint by now.
+ * Recognise its format and read its metadata; faults as format.h says. A step that no format knows is
+ * read as the first format, which then says what is wrong with it: a damaged step must not look like a
+ * stranger. -EBADMSG for whatever is wrong with the checkpoint; other errors are the reader's: -EACCES,
+ * -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by a step's name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
 /* The same sorting of errors for what fails later. */

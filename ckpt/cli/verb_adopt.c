@@ -244,7 +244,8 @@ static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
 	char name[64] = "step-N";
 	int fd = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd >= 0 && !subject_take(&s, c->ops, fd, abs, NULL)) {
+	if (fd >= 0) {
+		subject_take(&s, c->ops, fd, abs);
 		s.format = formats[0];
 		if (subject_brief(&s, &brief))
 			snprintf(name, sizeof name, "step-%012llu", (unsigned long long)brief.step);

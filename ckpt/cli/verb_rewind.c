@@ -347,9 +347,8 @@ static int structure_check(struct cli *c, const struct store_ref *ref)
 
 	if (fd < 0)
 		return cli_fail(c, -errno, NULL, NULL);
-	rc = subject_take(&s, c->ops, fd, ref->path, &err);
-	if (!rc)
-		rc = subject_open(&s, NULL, NULL, &err);
+	subject_take(&s, c->ops, fd, ref->path);
+	rc = subject_open(&s, NULL, NULL, &err);
 	if (rc == -EBADMSG)
 		code = cli_fail(c, rc, &err,
 				"ckptctl verify %s lists every fault; ckptctl ls --all, the other "

@@ -284,8 +284,7 @@ static int kind_held(const struct stats *s, const struct kind *kind, struct rank
 	}
 	r->held += held;
 	/* Operands of a pending reduction are no copies of each other. */
-	r->replicated += held - MIN(held, x->numel * kind->elem_bytes *
-						  operand_count(mesh, operand_dims(t, x)));
+	r->replicated += held - MIN(held, x->numel * kind->elem_bytes * operands_of(t, x));
 	return 0;
 }
 

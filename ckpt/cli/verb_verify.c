@@ -434,9 +434,8 @@ static int check(struct one *x, struct ckpt_err *err)
 	int rc, data = 0;
 
 	x->s.partial = true;
-	rc = x->v->data ? subject_fresh(&x->s, err) : 0;
-	if (!rc)
-		rc = subject_open(&x->s, on_fault, x, err);
+	x->s.flags |= x->v->data ? SOURCE_FRESH : 0;
+	rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
@@ -875,9 +874,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			continue;
 		snprintf(x.job, sizeof x.job, "%s", job);
 		snprintf(path, sizeof path, "%s/%s", abs_path, step[i].dir);
-		if (!r)
-			r = subject_take(&x.s, v->c->ops, fd, path, &err);
 		if (!r) {
+			subject_take(&x.s, v->c->ops, fd, path);
 			verify_one(&x, step[i].state == STORE_DAMAGED ||
 						       step[i].state == STORE_MISPLACED
 					       ? step[i].why

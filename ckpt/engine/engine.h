@@ -20,9 +20,11 @@ struct engine {
 
 /* A checkpoint that is open for reading. */
 struct opened {
+	const char *path;	     /* as messages name it; borrowed */
+	const struct format *format; /* NULL: not known yet */
 	struct checkpoint *ckpt;
 	struct source_dir dir;
-	int fd; /* its directory */
+	int fd; /* its directory; the caller's */
 	/*
 	 * Which bytes these are: the hash of its id, where a chain of sums leads from that to every
 	 * byte (HAS_SUMS); else of the metadata that was read, and of name, size, time and inode of

@@ -224,9 +224,8 @@ bool damage_of(const struct damage *d, const struct table *t, uint32_t tensor, c
 	       size_t bytes)
 {
 	const struct table_tensor *x = &t->tensor[tensor];
-	uint32_t dims = operand_dims(t, x);
 	const struct damage_range *r = NULL;
-	uint64_t have = 0, want = x->numel;
+	uint64_t have = 0, want = x->numel * operands_of(t, x);
 
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1] && !r; i++) {
 		const struct table_piece *p = &t->piece[i];
@@ -243,8 +242,6 @@ bool damage_of(const struct damage *d, const struct table *t, uint32_t tensor, c
 	}
 	if (x->cls == CKPT_SINK)
 		return false;
-	if (dims)
-		want *= operand_count(&t->mesh[t->layout[x->layout].mesh], dims);
 	if (have != want)
 		snprintf(buf, bytes, "%llu of its %llu elements are missing; %s",
 			 (unsigned long long)(want - MIN(have, want)), (unsigned long long)want,

@@ -116,9 +116,7 @@ static const struct ckpt_placement *place_of(const struct layout *l, uint32_t me
 	return NULL;
 }
 
-/* The source's placement and the one declared, of one mesh dimension: why not? NULL: they may. */
-static const char *why_not(const struct ckpt_placement *from, const struct ckpt_placement *to,
-			   uint32_t from_size, uint32_t to_size)
+const char *plan_why_not_partial(const struct ckpt_placement *from, const struct ckpt_placement *to)
 {
 	bool partial = from && from->how == CKPT_PARTIAL;
 
@@ -130,8 +128,6 @@ static const char *why_not(const struct ckpt_placement *from, const struct ckpt_
 		return "a strided shard does not become an operand";
 	if (!partial && to->reduce != CKPT_SUM)
 		return "a shard becomes an operand of a sum, and of nothing else";
-	if (from_size != to_size)
-		return "operands are taken as they are by a mesh dimension of the same size only";
 	return NULL;
 }
 
@@ -156,7 +152,9 @@ static void partial_take(struct reducing *r, struct group *g, const struct table
 		return;
 	}
 	q = place_of(l, d);
-	why = why_not(q, p, from->dim[d], to->dim[p->mesh_dim]);
+	why = plan_why_not_partial(q, p);
+	if (!why && from->dim[d] != to->dim[p->mesh_dim])
+		why = "operands are taken as they are by a mesh dimension of the same size only";
 	if (why) {
 		ckpt_errlist_add(r->list,
 				 "%s: declared %s (%u), the checkpoint has %s (%u): %s; declare it "

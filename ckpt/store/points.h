@@ -23,8 +23,7 @@
 	X(PART_SYNCED, "part-synced", "its bytes are durable")                               \
 	X(PART_CLOSED, "part-closed", "it is finished")                                      \
 	X(PART_LINKED, "part-linked", "another step's part has a name here too")             \
-	X(MANIFEST_WRITTEN, "manifest-written", "MANIFEST is written under another name")    \
-	X(MANIFEST_SYNCED, "manifest-synced", "its bytes are durable")                       \
+	X(MANIFEST_SYNCED, "manifest-synced", "MANIFEST is durable under another name")      \
 	X(MANIFEST_RENAMED, "manifest-renamed", "it has its name")                           \
 	X(COMMIT_DIR_SYNCED, "commit-dir-synced",                                            \
 	  "every name in the collecting directory is durable")                               \
@@ -50,8 +49,7 @@
 	X(REMOVE_TRASHED, "remove-trashed", "it is trash")                                   \
 	X(REMOVE_SYNCED, "remove-synced", "and durably so")                                  \
 	X(REMOVE_DONE, "remove-done", "its files are gone, its marks are there")             \
-	X(REPAIR_WRITTEN, "repair-written", "a new MANIFEST is written under another name")  \
-	X(REPAIR_SYNCED, "repair-synced", "it is durable under that name")                   \
+	X(REPAIR_SYNCED, "repair-synced", "a new MANIFEST is durable under another name")    \
 	X(REPAIR_MARKED, "repair-marked",                                                    \
 	  "its new id is in quarantine, held and tagged as the old one")                     \
 	X(REPAIR_ASIDE, "repair-aside", "the damaged MANIFEST has another name")             \

@@ -222,11 +222,6 @@ int store_step_judge(const struct store *s, const char *dir, struct store_step *
  * where a newer or an older version wrote it. What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
  * called for people. */
 int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err);
-/* Is what was opened by this entry's name the checkpoint with this id, which was chosen by it? -ESTALE:
- * another directory was put in its place. An id of zeros, of what could not be read, is none. */
-int store_step_same(const char *dir, const uint8_t id[16], const struct checkpoint *c,
-		    struct ckpt_err *err);
-
 /* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
 struct store_txn;
 
@@ -289,7 +284,7 @@ struct store_ref {
 	 * what its place says: to be told */
 	char note[512];
 	char dir[STORE_DIR_MAX]; /* found by a step's name: its entry; "" by path */
-	uint8_t id[16];		 /* of it then, for store_step_same */
+	uint8_t id[16];		 /* of it then: engine_open compares it */
 };
 
 /*

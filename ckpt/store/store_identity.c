@@ -124,21 +124,6 @@ int store_step_refuse_in(const struct store *s, const struct store_step *st, str
 	return store_step_refuse(st, where, err);
 }
 
-int store_step_same(const char *dir, const uint8_t id[16], const struct checkpoint *c,
-		    struct ckpt_err *err)
-{
-	uint8_t is[16] = { 0 };
-
-	if (c->id[0])
-		store_id_of(c->id, is);
-	if (memcmp(is, id, sizeof is) == 0 || MUTANT(SWAPPED_ACCEPTED))
-		return 0;
-	return ckpt_error(err, -ESTALE,
-			  "%s is another checkpoint than a moment ago: now it is step %" PRIu64
-			  " of job %s; somebody has put it in its place",
-			  dir, c->step, c->job);
-}
-
 /* --- a job's directory --- */
 
 struct names {

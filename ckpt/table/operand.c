@@ -35,6 +35,13 @@ uint32_t operand_count(const struct mesh *m, uint32_t dims)
 	return n;
 }
 
+uint32_t operands_of(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t dims = operand_dims(t, x);
+
+	return dims ? operand_count(&t->mesh[t->layout[x->layout].mesh], dims) : 1;
+}
+
 uint32_t operand_number(const struct mesh *m, uint32_t dims, const uint32_t *coord)
 {
 	uint32_t n = 0;

@@ -1533,11 +1533,8 @@ static int parts_choose(struct opening *o)
 static bool is_all_there(const struct table *t, uint32_t tensor)
 {
 	const struct table_tensor *x = &t->tensor[tensor];
-	uint32_t dims = operand_dims(t, x);
-	uint64_t want = x->numel, have = 0;
+	uint64_t want = x->numel * operands_of(t, x), have = 0;
 
-	if (dims)
-		want *= operand_count(&t->mesh[t->layout[x->layout].mesh], dims);
 	for (uint32_t k = t->first[tensor]; k < t->first[tensor + 1]; k++)
 		have += t->piece[k].set.numel;
 	return have == want;

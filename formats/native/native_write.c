@@ -844,11 +844,8 @@ static void whole_check(const struct table *t, const uint64_t *element,
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		const struct table_tensor *x = &t->tensor[i];
-		uint32_t dims = operand_dims(t, x);
-		uint64_t want = x->cls == CKPT_SINK ? 0 : x->numel;
+		uint64_t want = x->cls == CKPT_SINK ? 0 : x->numel * operands_of(t, x);
 
-		if (dims)
-			want *= operand_count(&t->mesh[t->layout[x->layout].mesh], dims);
 		if (element[i] != want && !MUTANT(WHOLE_NOT_COUNTED))
 			ckpt_errlist_add(ret_list,
 					 "%s: %llu elements in its pieces, and it has %llu",

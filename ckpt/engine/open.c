@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening got.
+ */
+#include "ckpt/engine/open.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "ckpt/base/mutant.h"
+#include "ckpt/base/util.h"
+
+#define TRIED_BYTES 600 /* what the formats looked for, in one sentence */
+
+static int format_probe(const struct engine *e, const struct source_dir *dir,
+			const struct engine_subject *s, const struct format **ret,
+			struct ckpt_err *err)
+{
+	const struct format *second = NULL;
+	char tried[TRIED_BYTES] = "", looked[FORMAT_LOOKED];
+	int best = 0;
+	size_t at = 0;
+
+	*ret = NULL;
+	for (uint32_t i = 0; e->format[i]; i++) {
+		int r = e->format[i]->probe(dir, looked);
+
+		if (r < 0)
+			return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+		if (r > best)
+			second = NULL;
+		else if (r == best && r)
+			second = e->format[i];
+		if (r > best) {
+			best = r;
+			*ret = e->format[i];
+		}
+		if (at < sizeof tried)
+			at += (size_t)snprintf(tried + at, sizeof tried - at, "%s%s: %s",
+					       at ? "; " : "", e->format[i]->name, looked);
+	}
+	if (second)
+		return ckpt_error(err, -ENOTUNIQ,
+				  "%.300s may be of the format %s or %s: choose one with --from",
+				  s->path, (*ret)->name, second->name);
+	if (best)
+		return 0;
+	*ret = s->fallback;
+	return *ret ? 0 : ckpt_error(err, -ENOMSG, "%.300s is no checkpoint: %s", s->path, tried);
+}
+
+static bool has_id(const struct checkpoint *c, const uint8_t id[16])
+{
+	char hex[33];
+
+	for (uint32_t i = 0; i < 16; i++)
+		(void)snprintf(hex + (size_t)2 * i, 3, "%02x", id[i]);
+	return strcmp(hex, c->id[0] ? c->id : "00000000000000000000000000000000") == 0;
+}
+
+static int id_check(const struct engine_subject *s, const struct checkpoint *c,
+		    struct ckpt_err *err)
+{
+	if (!s->id || has_id(c, s->id) || MUTANT(SWAPPED_ACCEPTED))
+		return 0;
+	return ckpt_error(err, -ESTALE,
+			  "%.300s is another checkpoint than a moment ago: now it is step %" PRIu64
+			  " of job %s; somebody has put it in its place",
+			  s->path, c->step, c->job);
+}
+
+int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
+		struct ckpt_err *err)
+{
+	struct format_open how = s->how;
+	int r;
+
+	*ret = (struct opened){ .path = s->path, .format = s->force, .fd = s->fd };
+	r = source_make(e->ops, s->fd, s->entry, s->flags, &ret->dir);
+	if (r)
+		return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+	if (!ret->format)
+		r = format_probe(e, &ret->dir, s, &ret->format, err);
+	how.dir = &ret->dir;
+	if (!r)
+		r = ret->format->open(&how, &ret->ckpt, err);
+	return r ? r : id_check(s, ret->ckpt, err);
+}
+
+int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
+		 struct ckpt_err *err)
+{
+	struct source_dir dir;
+	int r = source_make(e->ops, s->fd, s->entry, s->flags, &dir);
+
+	if (r)
+		return ckpt_error_errno(err, -r, "%.300s cannot be read", s->path);
+	r = format_probe(e, &dir, s, ret, err);
+	source_end(&dir);
+	return r;
+}
+
+void engine_close(struct opened *o)
+{
+	checkpoint_free(TAKE(o->ckpt));
+	source_end(&o->dir);
+}

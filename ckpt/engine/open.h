@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open.h - the one way to open a checkpoint for reading: a step that its store has locked, or what lies
+ * at a path. Called by the command and by the daemon.
+ */
+#ifndef CKPT_ENGINE_OPEN_H
+#define CKPT_ENGINE_OPEN_H
+#include "ckpt/engine/engine.h"
+#include "ckpt/io/io_source.h"
+
+struct engine_subject {
+	int fd; /* its directory (store_step_open, source_path): the caller keeps it open */
+	const char *entry; /* the one file in it, of source_path; NULL, "": the directory */
+	const char *path;  /* for sentences */
+	const struct format *force;    /* NULL: the formats are asked (format.probe) */
+	const struct format *fallback; /* if no format fits; NULL: then it is no checkpoint */
+	const uint8_t *id;	/* 16 bytes: of the step that was chosen; NULL: any checkpoint */
+	uint32_t flags;		/* of source_make */
+	struct format_open how; /* but for dir */
+};
+
+/*
+ * e: ops, and format unless s->force is given.
+ * Errors: of the format's open; -ENOMSG: no format fits, and the sentence lists what each looked for;
+ * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; of reading
+ * (-EACCES, ...). In any case *ret is to be closed: if s->how.partial is set, it may have a checkpoint
+ * although the result is an error.
+ */
+int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
+		struct ckpt_err *err);
+void engine_close(struct opened *o);
+/* Which format is it? Errors as of engine_open. Nothing but what the probes read is read. */
+int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
+		 struct ckpt_err *err);
+#endif

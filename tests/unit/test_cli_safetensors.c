@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_safetensors.c - golden safetensors files, of Hugging Face and of torch.distributed.checkpoint: every
+ * tensor's bytes, read as verbs read them, have the SHA-256 that the framework's own reader saw (truth.json beside
+ * them); and malformed ones are refused in time. tests/vectors/foreign.md says who wrote them.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/io/io_source.h"
+#include "ckpt/move/move.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/table/target.h"
+#include "formats/safetensors/safetensors_format.h"
+#include "tests/lib/cli_rig.h"
+#include "tests/lib/sha256.h"
+#include "tests/lib/unit.h"
+#include <dirent.h>
+#include <jansson.h>
+
+static struct ckpt_err err;
+
+static int opened(const char *path, struct checkpoint **ret, int *ret_fd)
+{
+	char entry[NAME_MAX + 1];
+	struct source_dir d;
+	int rc;
+
+	assert_ok_err(source_path(&io_ops_posix, path, ret_fd, entry, &err), &err);
+	assert_ok(source_make(&io_ops_posix, *ret_fd, entry, SOURCE_LINKS, &d));
+	rc = format_safetensors.open(&(struct format_open){ .dir = &d }, ret, &err);
+	source_end(&d);
+	return rc;
+}
+
+/* All of it on one rank. */
+static uint8_t *gathered(const struct checkpoint *k, int fd, struct table *target,
+			 struct table *mine)
+{
+	struct plan plan = { 0 };
+	struct move_files files;
+	uint8_t *base;
+
+	assert_ok_err(target_make(&k->table, "all=1", NULL, 0, target, NULL, NULL, &err), &err);
+	assert_ok_err(target_rank(target, 0, mine, &err), &err);
+	base = malloc(mine->place[0].bytes + 1);
+	assert_ok_err(plan_make(&k->table, mine, NULL, &plan, NULL, &err), &err);
+	assert_ok_err(move_open(&io_ops_posix, fd, k, false, IO_AUTO, &files, &err), &err);
+	assert_ok_err(move_read(&plan, &files, (void *[]){ base }, NULL, NULL, &err), &err);
+	move_close(&files);
+	plan_free(&plan);
+	return base;
+}
+
+static void tensor_is(const struct checkpoint *k, const struct table *mine, const uint8_t *base,
+		      const char *name, const json_t *truth)
+{
+	uint32_t id = table_find(&k->table, "", name, TABLE_NONE), n;
+	const json_t *shape = json_object_get(truth, "shape");
+	const struct table_tensor *x = &k->table.tensor[id];
+	const struct table_piece *p;
+	char hex[65];
+
+	if (id == TABLE_NONE)
+		fail_msg("there is no %s", name);
+	assert_string_equal(dtype_name(x->dtype),
+			    json_string_value(json_object_get(truth, "dtype")));
+	assert_int_equal(x->ndim, json_array_size(shape));
+	for (uint32_t d = 0; d < x->ndim; d++)
+		assert_int_equal(x->shape[d] * (d + 1 == x->ndim ? dtype_values(x->dtype) : 1),
+				 (uint64_t)json_number_value(json_array_get(shape, d)));
+	n = mine->first[id + 1] - mine->first[id];
+	p = &mine->piece[mine->first[id]];
+	assert_int_equal(n, x->numel != 0);
+	sha256(base + (n ? p->off : 0), n ? p->len : 0, hex);
+	if (strcmp(hex, json_string_value(json_object_get(truth, "sha256"))) != 0)
+		fail_msg("%s: %s", name, hex);
+}
+
+/* Returns how many tensors. */
+static size_t golden_is_read(const char *dir, const char *truth_name)
+{
+	struct table target = { 0 }, mine = { 0 };
+	char path[600];
+	struct checkpoint *k;
+	const char *name;
+	json_t *truth, *tensors, *x;
+	uint8_t *base;
+	size_t n;
+	int fd;
+
+	snprintf(path, sizeof path, "%s/%s", dir, truth_name);
+	truth = json_load_file(path, JSON_DECODE_INT_AS_REAL, NULL);
+	assert_non_null(truth);
+	snprintf(path, sizeof path, "%s/%s", dir,
+		 json_string_value(json_object_get(truth, "path")));
+	if (opened(path, &k, &fd))
+		fail_msg("%s: %s", path, err.msg);
+	tensors = json_object_get(truth, "tensors");
+	n = json_object_size(tensors);
+	assert_int_equal(k->table.ntensor, n);
+	base = gathered(k, fd, &target, &mine);
+	json_object_foreach(tensors, name, x) tensor_is(k, &mine, base, name, x);
+	free(base);
+	table_free(&mine);
+	table_free(&target);
+	checkpoint_free(k);
+	close(fd);
+	json_decref(truth);
+	return n;
+}
+
+/* *ret_n: cases. */
+static size_t goldens_are_read(const char *dir, uint32_t *ret_n)
+{
+	DIR *d = opendir(dir);
+	size_t n = 0;
+
+	assert_non_null(d);
+	*ret_n = 0;
+	for (struct dirent *e; (e = readdir(d));) {
+		if (!strstr(e->d_name, ".truth.json"))
+			continue;
+		n += golden_is_read(dir, e->d_name);
+		++*ret_n;
+	}
+	closedir(d);
+	return n;
+}
+
+TEST(every_golden_tensor_has_the_bytes_that_its_own_reader_saw)
+{
+	uint32_t ncase;
+
+	assert_int_equal(goldens_are_read("tests/vectors/safetensors", &ncase), 77);
+	assert_int_equal(ncase, 8);
+	assert_int_equal(goldens_are_read("tests/vectors/hf", &ncase), 103);
+	assert_int_equal(ncase, 4);
+	assert_int_equal(goldens_are_read("tests/vectors/dcp_hf", &ncase), 54);
+	assert_int_equal(ncase, 3);
+}
+
+TEST(a_malformed_golden_file_is_refused)
+{
+	DIR *d = opendir("tests/vectors/malformed");
+	uint32_t n = 0;
+
+	assert_non_null(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		struct checkpoint *k = NULL;
+		char path[600];
+		int rc, fd;
+
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "tests/vectors/malformed/%s", e->d_name);
+		rc = opened(path, &k, &fd);
+		close(fd);
+		if (k ||
+		    (rc != -EPROTO && rc != -EBADMSG && rc != -EUCLEAN && rc != -EPROTONOSUPPORT))
+			fail_msg("%s: %d", path, rc);
+		assert_true(err.msg[0]);
+		n++;
+	}
+	closedir(d);
+	assert_int_equal(n, 15);
+}
