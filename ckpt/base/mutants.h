@@ -251,12 +251,10 @@
 	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
 	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \
 	/* --- conversion --- */ \
-	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
-	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
-	X(JOURNAL_BYTES_TRUSTED, cli, "bytes that a journal names are read again before they are used") \
-	X(JOURNAL_BEFORE_PARTS, cli, "parts are durable before the journal names them") \
-	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
-	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
-	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced")
+	X(SOURCE_NOT_STAMPED, engine, "a source that changed while it was read gives nothing") \
+	X(CONVERTED_NOT_COMPARED, engine, "what was converted is compared with its source") \
+	X(JOURNAL_PARTS_TRUSTED, engine, "parts that a journal names are looked at before they are used") \
+	X(JOURNAL_BYTES_TRUSTED, move, "bytes that a journal names are read again before they are used") \
+	X(JOURNAL_BEFORE_PARTS, engine, "parts are durable before the journal names them")
 /* clang-format on */
 #endif

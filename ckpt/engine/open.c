@@ -3,6 +3,7 @@
  * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening got.
  */
 #include "ckpt/engine/open.h"
+#include "ckpt/engine/identity.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/mutant.h"
@@ -67,6 +68,23 @@ static int id_check(const struct engine_subject *s, const struct checkpoint *c,
 			  s->path, c->step, c->job);
 }
 
+/* Through a watch: which bytes these are is not in an id that a format made of all of them. */
+static int watched_open(const struct format_open *how, struct opened *ret, struct ckpt_err *err)
+{
+	struct format_open watched = *how;
+	struct source_dir watch;
+	int r = source_watch(&ret->dir, &watch);
+
+	if (r)
+		return ckpt_error(err, r, "out of memory for %.300s", ret->path);
+	watched.dir = &watch;
+	r = ret->format->open(&watched, &ret->ckpt, err);
+	if (!r)
+		r = identity_make(ret, &watch, err);
+	source_end(&watch);
+	return r;
+}
+
 int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err)
 {
@@ -80,8 +98,12 @@ int engine_open(const struct engine *e, const struct engine_subject *s, struct o
 	if (!ret->format)
 		r = format_probe(e, &ret->dir, s, &ret->format, err);
 	how.dir = &ret->dir;
-	if (!r)
+	if (!r && !ret->format->root && how.depth == FORMAT_EXTENTS)
+		r = watched_open(&how, ret, err);
+	else if (!r)
 		r = ret->format->open(&how, &ret->ckpt, err);
+	if (!r && ret->ckpt->has & HAS_SUMS)
+		r = identity_make(ret, NULL, err);
 	return r ? r : id_check(s, ret->ckpt, err);
 }
 

@@ -174,12 +174,6 @@ static int bytes_read(struct reader *rd, const struct source *src, const char *f
 	return 1;
 }
 
-static void source_close(struct source *src)
-{
-	if (src->close)
-		src->close(src->ctx);
-}
-
 /* --- the envelope --- */
 
 struct envelope {

@@ -53,12 +53,6 @@ static bool ends_in(const char *s, const char *end)
 	return n > m && !strcmp(s + n - m, end);
 }
 
-static void source_close(struct source *s)
-{
-	if (s->close)
-		s->close(s->ctx);
-}
-
 /* The file that a person named; NULL: the directory. */
 static const char *entry_of(const struct source_dir *d)
 {
