@@ -38,6 +38,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_DEPTH, 0, "depth", "N", NULL, NULL, false, ARG_NONE },
 	{ OPT_LAYOUTS, 0, "layouts", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_VALUES, 0, "values", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_NO_READ, 0, "no-read", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SLICE, 0, "slice", "RANGES", NULL, NULL, false, ARG_NONE },
 	{ OPT_NPY, 0, "npy", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_OUTPUT, 'o', "output", "FILE", NULL, NULL, false, ARG_FILE },
@@ -81,8 +82,17 @@ const struct cli_option cli_options[] = {
 	{ OPT_NO_MARK, 0, "no-mark", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_KEEP_GOING, 0, "keep-going", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_FROM_MEMORY, 0, "from-memory", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_FROM, 0, "from", "FORMAT", NULL, NULL, false, ARG_NONE },
 	{ OPT_SORT, 0, "sort", "KEY", NULL, NULL, false, ARG_SORT },
 	{ OPT_FIRST, 'n', "count", "COUNT", NULL, NULL, false, ARG_NONE },
+	/* Of some verbs an option of the same name takes something else. */
+	{ OPT_TO_FORMAT, 0, "to", "FORMAT", NULL, NULL, false, ARG_NONE },
+	{ OPT_ONLY_GLOB, 0, "only", "GLOB", NULL, NULL, false, ARG_TENSOR },
+	{ OPT_STEP, 0, "step", "N", NULL, NULL, false, ARG_NONE },
+	{ OPT_NEW_JOB, 0, "job", "NAME", NULL, NULL, false, ARG_NONE },
+	{ OPT_SHARD_SIZE, 0, "shard-size", "BYTES", NULL, NULL, false, ARG_NONE },
+	{ OPT_DROP_UNSUPPORTED, 0, "drop-unsupported", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_CHECK, 0, "check", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 
