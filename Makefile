@@ -27,13 +27,14 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map='$(CURDIR)'=. -fPIC -
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base ema wire layout table io json format plan native safetensors registry store move engine draw device client daemon cli
+ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
 DIR.io := ckpt/io
+DIR.coding := ckpt/coding
 DIR.plan := ckpt/plan
 DIR.store := ckpt/store
 DIR.format := formats
@@ -54,6 +55,7 @@ USES.wire := base
 USES.layout := base
 USES.table := layout base
 USES.io := base
+USES.coding := base
 USES.plan := table layout base
 USES.format := table layout base
 USES.native := format table layout base
@@ -61,17 +63,18 @@ USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
 USES.store := format table layout io base
-USES.move := format plan io table layout base
-USES.engine := move native format plan io table layout base
+USES.move := format plan coding io table layout base
+USES.engine := move native format plan coding io table layout base
 USES.draw := plan table layout base
 USES.device := base
 USES.client := wire device table layout ema base
-USES.daemon := wire engine move store native format plan io table device layout ema base
-USES.cli := wire draw engine move store registry safetensors json native format plan io table device layout ema base
+USES.daemon := wire engine move store native format plan coding io table device layout ema base
+USES.cli := wire draw engine move store registry safetensors json native format plan coding io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 LIBS.io := $(call static,uring)
+LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
 LIBS.engine := -lm
 LIBS.cli := $(call static,jansson) -lm

@@ -58,12 +58,12 @@ struct format_file {
 	uint64_t file_bytes, raw_bytes;
 	uint32_t chunk_log2;
 	uint64_t nchunk;
-	const struct chunk *chunk;   /* [nchunk]; NULL: raw bytes are the file's bytes and
+	const struct chunk *chunk; /* [nchunk]; NULL: raw bytes are the file's bytes and
 					 * carry no checksum */
-	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
-					 * are zero */
+	/* None of a file that is lost or unread, or at depth NAMES. Of a file with chunks the DATA
+	 * and ZERO ranges that `open` has not read lie side by side. */
 	uint64_t nrange;
-	const struct format_range *range; /* [nrange]; none of a file that is lost or unread */
+	const struct format_range *range; /* [nrange] */
 	uint32_t rank;			  /* writer */
 	uint32_t kind, group; /* enum part_kind; which of those of one writer, kind and step */
 	/* When it was written: the checkpoint's, or older (then it is a link to that step's file). */

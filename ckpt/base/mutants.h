@@ -153,6 +153,9 @@
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
+	X(RANGE_CRC_IGNORED, move, "a CRC-32 that a file holds is compared") \
+	X(DECODED_MORE, coding, "a decoder gives no more bytes than were announced") \
+	X(DECODED_CRC_IGNORED, coding, "the CRC-32 of decoded bytes is compared") \
 	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \
 	X(DERIVED_FLUSHES, move, "rounding keeps subnormal numbers") \
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \

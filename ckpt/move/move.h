@@ -6,7 +6,7 @@
  */
 #ifndef CKPT_MOVE_MOVE_H
 #define CKPT_MOVE_MOVE_H
-#include "ckpt/io/io.h"
+#include "ckpt/io/io_files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/window.h"
 #include "formats/format.h"
@@ -52,7 +52,7 @@ int move_check(const struct plan *p, struct ckpt_err *err);
 struct move_files {
 	const struct io_ops *ops;
 	const struct checkpoint *ckpt;
-	const int *fd; /* [nfile], opened with O_DIRECT where direct */
+	struct io_files *files; /* [nfile]; of those that are lost or unread there is none */
 	bool direct;
 	uint32_t align;
 	enum io_engine engine;
@@ -60,12 +60,22 @@ struct move_files {
 	 * what is fast. */
 	uint64_t buffer_bytes;
 };
-/* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
- * file, where the file system refuses it at open or at a read; the page cache forgets the file
- * before. What is no regular file (any more) is -EISDIR or -EINVAL; lost files stay closed, fd
- * -1. */
+/*
+ * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first needed, and not
+ * many at once (io/io_files.h): step_dirfd stays open until then. direct falls back file by file,
+ * where the file system refuses it at open or at a read; the page cache forgets the file before.
+ * -ENOMEM.
+ */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
+/* Is file i there to be read? */
+static inline bool move_has(const struct move_files *f, uint32_t i)
+{
+	return !f->ckpt->file[i].lost && !f->ckpt->file[i].unread;
+}
+/* A descriptor of file i, until io_files_give. -EAGAIN, without a sentence: give one back first. What is no
+ * regular file (any more) is -EISDIR or -EINVAL; -ENOENT, -ESTALE, ... */
+int move_take(const struct move_files *f, uint32_t i, struct ckpt_err *err);
 void move_close(struct move_files *f);
 
 /*
@@ -113,8 +123,8 @@ struct part_derived {
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
 
-/* Which chunks are verified; all for a zero-initialised one. Bytes between chunks go with the chunk
- * behind them, those behind the last one with it. */
+/* Which units are verified; all for a zero-initialised one. A unit is a chunk (bytes between chunks
+ * go with the chunk behind them, those behind the last one with it); of a file without chunks a MiB. */
 struct move_subset {
 	enum { SUBSET_ALL, SUBSET_NTH, SUBSET_RANDOM } how;
 	uint32_t k, n; /* NTH: the k-th of n parts, from 1: each chunk is in exactly one of them */
@@ -125,18 +135,22 @@ struct move_subset {
 };
 
 struct move_verified {
-	uint64_t bytes, all_bytes;   /* that were read; that there are in the files' data areas */
-	uint64_t chunks, all_chunks; /* the same of chunks with bytes in them */
-	uint64_t pieces, all_pieces; /* whose every byte was asked for, so that its fingerprint
-				      * was compared */
+	uint64_t bytes, all_bytes; /* that were read; that there are to read */
+	/* Of `bytes`: with a sum that was compared, or in padding that must be zero; and without. */
+	uint64_t summed, unsummed;
+	uint64_t chunks, all_chunks; /* units with bytes in them */
+	uint64_t pieces, all_pieces; /* with a fingerprint; whose every byte was asked for, so
+				      * that it was compared */
 };
 /* What a subset asks for; bytes for a progress bar. Files that are lost are left out. */
 void move_subset_size(const struct checkpoint *c, const struct move_subset *subset,
 		      struct move_verified *ret);
 
 /*
- * Read every byte of the data areas: chunk hashes, zero padding, piece fingerprints
- * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
+ * Read every byte that is DATA or ZERO (format_range) and has not been read by `open`: hashes of
+ * chunks, CRC-32s of ranges, zero padding, fingerprints of pieces where they are known. A file
+ * without ranges is read from end to end. Of a file with chunks all bytes from the first of its DATA
+ * and ZERO ranges to the last are chunks' or zero. Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
  * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes),

@@ -1084,8 +1084,6 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 	}
 	ret->chunk = chunk;
 	ret->nchunk = n;
-	ret->data_off = CONTAINER_BLOCK;
-	ret->data_end = e->map.data_end;
 	return native_ranges_make(&e->map, chunk, n, &o->m.c->table.arena, ret);
 }
 
