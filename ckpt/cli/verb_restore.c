@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/destination.h"
+#include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
@@ -49,7 +50,7 @@ struct restore {
 	int refused;	   /* the exit code, told while the parts were chosen */
 	/* The directory: dir_fd -1 until it is there, parent_fd and base where it has to be made. */
 	const char *path;
-	struct destination d;
+	struct publish_place d;
 	int dir_fd, parent_fd;
 	bool made;
 	uint64_t begin_ns;
@@ -113,7 +114,7 @@ static int check_absent(struct restore *r, struct ckpt_err *err)
 
 static int parent_open(struct restore *r, struct ckpt_err *err)
 {
-	int rc = destination_split(r->path, &r->d, err);
+	int rc = publish_split(r->path, &r->d, err);
 
 	if (rc)
 		return rc;
@@ -914,7 +915,7 @@ static int take_memory(struct restore *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	struct destination d;
+	struct publish_place d;
 	int rc, code;
 
 	if (!c->value[OPT_MESH] && !c->value[OPT_ONLY])
@@ -922,7 +923,7 @@ static int take_memory(struct restore *r)
 			c, ckpt_error(&err, -EINVAL, "--mesh is missing: which mesh to load onto?"),
 			&err, "ckptctl restore %s %s --from-memory --mesh fsdp=4", c->arg[0],
 			r->path);
-	rc = destination_split(r->path, &d, &err);
+	rc = publish_split(r->path, &d, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, NULL);
 	code = memory_step_get(c, c->arg[0], d.parent, &r->memory);
