@@ -453,11 +453,6 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 			  read_only ? PROT_READ : PROT_READ | PROT_WRITE, ret_ptr, err);
 }
 
-int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err)
-{
-	return map_sealed(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ, ret_ptr, err);
-}
-
 /* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:
  * this is a trainer, so the limit is looked at first. */
 static int memfd_open(const char *name, uint64_t bytes, struct ckpt_err *err)

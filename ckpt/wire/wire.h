@@ -588,9 +588,7 @@ int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd);
 /* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
- * read_only, WRITE) sealed and exactly `bytes` long. wire_look maps it for reading, though others
- * may write to it. */
-int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
+ * read_only, WRITE) sealed and exactly `bytes` long. */
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);
