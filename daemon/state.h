@@ -222,7 +222,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
 /* Does a later rev of an epoch differ from the one before it in nothing but where memory lies,
- * strides, and how much room blobs have? 0 or -EINVAL with the first tensor, or average, that does
+ * strides, and how much space blobs have? 0 or -EINVAL with the first tensor, or average, that does
  * in more. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* What the byte of the slot belongs to: "model/w". Returns buf. */
@@ -489,7 +489,7 @@ struct landing {
 	int fd[2];	   /* -1: none yet */
 	uint8_t *map[2];   /* of `bytes`, rows first */
 	uint64_t bytes;	   /* 0: not made yet */
-	uint32_t rows_max; /* that there is room for */
+	uint32_t rows_max; /* that there is space for */
 	uint32_t round;	   /* of the newest LANDED */
 	bool sent;	   /* the descriptors */
 	bool out;	   /* that LANDED is not answered: the window is the library's */
@@ -840,7 +840,7 @@ void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
 /* A step was committed in the job's place: what the policy does not keep is removed. */
 void keep_after(struct job *j);
-/* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC
+/* Is there space for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC
  * and the sentence. Nothing is written. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);

@@ -28,7 +28,7 @@ enum lineage_how {
 	LINEAGE_ADD,
 	/*
 	 * A step that is there and has lost its MANIFEST: right below the next newer step; where
-	 * there is none, above all, with room for the lost ones below it.
+	 * there is none, above all, with space for the lost ones below it.
 	 */
 	LINEAGE_MEND,
 };

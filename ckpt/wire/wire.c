@@ -322,7 +322,7 @@ const char *wire_skip_text(uint32_t reason)
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =
-			"a blob of a rank was longer than its room: that rank's ckpt_why "
+			"a blob of a rank was longer than its capacity: that rank's ckpt_why "
 			"names it; use ckpt_blob_resize there",
 	};
 

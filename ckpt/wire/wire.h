@@ -35,7 +35,7 @@
  * one of them and where it belongs, the library carries it there, and LAND says that it has.
  *
  * A declaration of the same epoch and a higher rev differs from the one before it in three things
- * at most: where memory lies, its strides, and how much room blobs have. It concerns its rank
+ * at most: where memory lies, its strides, and how much space blobs have. It concerns its rank
  * alone: no other rank seals again, and no snapshot is skipped that begins after SEALED has come.
  *
  * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of
@@ -433,7 +433,7 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
-	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
+	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its capacity */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */
