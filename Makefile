@@ -27,13 +27,14 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map='$(CURDIR)'=. -fPIC -
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base ema wire layout table io json format plan native safetensors registry store move engine draw device client daemon cli
+ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
 DIR.io := ckpt/io
+DIR.coding := ckpt/coding
 DIR.plan := ckpt/plan
 DIR.store := ckpt/store
 DIR.format := formats
@@ -54,6 +55,7 @@ USES.wire := base
 USES.layout := base
 USES.table := layout base
 USES.io := base
+USES.coding := base
 USES.plan := table layout base
 USES.format := table layout base
 USES.native := format table layout base
@@ -61,17 +63,18 @@ USES.json := base
 USES.safetensors := json format table layout base
 USES.registry := safetensors json native format table layout base
 USES.store := format table layout io base
-USES.move := format plan io table layout base
-USES.engine := move native format plan io table layout base
+USES.move := format plan coding io table layout base
+USES.engine := move native format plan coding io table layout base
 USES.draw := plan table layout base
 USES.device := base
 USES.client := wire device table layout ema base
-USES.daemon := wire engine move store native format plan io table device layout ema base
-USES.cli := wire draw engine move store registry safetensors json native format plan io table device layout ema base
+USES.daemon := wire engine move store native format plan coding io table device layout ema base
+USES.cli := wire draw engine move store registry safetensors json native format plan coding io table device layout ema base
 # Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 LIBS.io := $(call static,uring)
+LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
 LIBS.engine := -lm
 LIBS.cli := $(call static,jansson) -lm
@@ -162,7 +165,7 @@ wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults client_daemons daemon_release move_memory native_memory wire_shared
+APART    := cli_faults cli_foreign client_daemons daemon_release move_memory native_memory wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -170,7 +173,7 @@ TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.
 RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
 RIG.cli  := $(O)/tests/lib/cli_rig.o
 OWN_LIBC := $(O)/tests/lib/libc.o
-HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults
+HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults cli_foreign
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
@@ -264,9 +267,9 @@ check: build/.deps-test
 
 # What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.
 golden: build/.deps-test
-	$(MAKEJ) -s $(O)/unit/cli
+	$(MAKEJ) -s $(O)/unit/cli $(O)/unit/cli_foreign
 	@rm -rf tests/golden
-	@GOLDEN=tests/golden $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@for u in cli cli_foreign; do GOLDEN=tests/golden $(O)/unit/$$u || exit; done >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
 	@git status --short tests/golden
 
 demo: build/.deps-build

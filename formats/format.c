@@ -5,8 +5,10 @@
  * knows no format.
  */
 #include "formats/format.h"
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 void checkpoint_free(struct checkpoint *c)
@@ -15,6 +17,86 @@ void checkpoint_free(struct checkpoint *c)
 		return;
 	table_free(&c->table);
 	free(c);
+}
+
+struct checkpoint *checkpoint_new(const struct format *f, uint32_t nfile)
+{
+	struct checkpoint *c = calloc(1, sizeof *c);
+
+	if (!c)
+		return NULL;
+	c->format = f;
+	c->world = 1;
+	c->parent_step = UINT64_MAX;
+	c->nfile = nfile;
+	c->file = arena_array(&c->table.arena, nfile, sizeof *c->file);
+	if (c->file)
+		return c;
+	checkpoint_free(c);
+	return NULL;
+}
+
+struct sheet *sheet_new(const struct format *f, uint32_t ntensor, uint32_t nfile, uint32_t nrun,
+			uint32_t nsum)
+{
+	struct sheet *s = calloc(1, sizeof *s);
+	struct arena *a = s ? &s->table.arena : NULL;
+
+	if (!s)
+		return NULL;
+	s->origin = arena_array(a, ntensor, sizeof *s->origin);
+	s->file = arena_array(a, nfile, sizeof *s->file);
+	s->run = arena_array(a, nrun, sizeof *s->run);
+	s->sum = arena_array(a, nsum, sizeof *s->sum);
+	s->nfile = nfile;
+	s->nrun = nrun;
+	s->nsum = nsum;
+	if (s->origin && s->file && s->run && s->sum) {
+		s->format = f;
+		return s;
+	}
+	table_free(&s->table);
+	free(s);
+	return NULL;
+}
+
+int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_t ndim,
+		      const uint64_t *shape, uint32_t place, uint64_t off, uint64_t *ret_bytes,
+		      struct ckpt_err *err)
+{
+	static const uint64_t zero[CKPT_DIMS_MAX];
+	struct table_piece p = { .place = place, .off = off };
+	struct table_tensor x = { .component = "",
+				  .name = name,
+				  .of = "",
+				  .dtype = dtype,
+				  .elem_bytes = dtype_bytes(dtype),
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE,
+				  .ndim = ndim,
+				  .shape = shape };
+	int r;
+
+	if (!x.elem_bytes)
+		return ckpt_error(err, -EPROTONOSUPPORT,
+				  "%.200s: this program does not know dtype %u", name, dtype);
+	r = table_add_tensor(t, &x, &p.tensor, err);
+	if (!r)
+		r = indexset_box(ndim, zero, shape, &t->arena, &p.set);
+	*ret_bytes = p.set.numel * x.elem_bytes;
+	if (!r)
+		r = table_add_piece(t, &p, err);
+	return r == -ENOMEM || r == -EALREADY || !r ? r : -EPROTO;
+}
+
+char *format_flat_name(const struct table_tensor *x, const char *strip,
+		       char buf[2 * CKPT_NAME_MAX + 2])
+{
+	bool bare = !*x->component || (strip && !strcmp(strip, x->component));
+
+	snprintf(buf, 2 * CKPT_NAME_MAX + 2, "%s%s%s", bare ? "" : x->component, bare ? "" : ".",
+		 x->name);
+	return buf;
 }
 
 static int range_by_off(const void *va, const void *vb)

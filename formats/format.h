@@ -58,12 +58,12 @@ struct format_file {
 	uint64_t file_bytes, raw_bytes;
 	uint32_t chunk_log2;
 	uint64_t nchunk;
-	const struct chunk *chunk;   /* [nchunk]; NULL: raw bytes are the file's bytes and
+	const struct chunk *chunk; /* [nchunk]; NULL: raw bytes are the file's bytes and
 					 * carry no checksum */
-	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
-					 * are zero */
+	/* None of a file that is lost or unread, or at depth NAMES. Of a file with chunks the DATA
+	 * and ZERO ranges that `open` has not read lie side by side. */
 	uint64_t nrange;
-	const struct format_range *range; /* [nrange]; none of a file that is lost or unread */
+	const struct format_range *range; /* [nrange] */
 	uint32_t rank;			  /* writer */
 	uint32_t kind, group; /* enum part_kind; which of those of one writer, kind and step */
 	/* When it was written: the checkpoint's, or older (then it is a link to that step's file). */
@@ -118,6 +118,8 @@ struct checkpoint {
 	struct format_made *made; /* [nmade] */
 	uint32_t has;		  /* HAS_* */
 	enum format_depth depth;
+	/* [table.ntensor] what the format itself calls them; NULL: as the table does */
+	const char *const *foreign_name;
 	uint64_t step, seq, generation, wall_ns;
 	uint64_t parent_step; /* UINT64_MAX: none */
 	uint32_t world;
@@ -244,12 +246,12 @@ struct sheet {
 	 * are as the files hold them. Pieces are row-major. The engine sets the pieces'
 	 * fingerprints. */
 	struct table table;
-	const uint32_t *origin; /* [table.ntensor] its number in the target */
+	uint32_t *origin; /* [table.ntensor] its number in the target */
 	uint32_t nfile, nrun, nsum;
-	const struct sheet_file *file;
+	struct sheet_file *file;
 	/* by (file, off): with the pieces they make up a file that is not chunked, byte by byte */
-	const struct sheet_run *run;
-	const struct sheet_sum *sum;
+	struct sheet_run *run;
+	struct sheet_sum *sum;
 	void *priv; /* the format's */
 };
 void sheet_free(struct sheet *s); /* NULL is fine */
@@ -326,6 +328,26 @@ struct format {
 };
 void checkpoint_free(struct checkpoint *c);
 
+/* --- for those who write a format --- */
+
+/* An empty checkpoint of one rank, without a parent and with room for nfile files. Only checkpoint_free
+ * frees it. NULL: no memory. */
+struct checkpoint *checkpoint_new(const struct format *f, uint32_t nfile);
+/* An empty sheet with room for so much; nfile, nrun and nsum are set. NULL: no memory. */
+struct sheet *sheet_new(const struct format *f, uint32_t ntensor, uint32_t nfile, uint32_t nrun,
+			uint32_t nsum);
+/*
+ * A tensor as most formats have it: a name, no component, no layout, and all of it row-major in one
+ * place from byte `off` on. *ret_bytes: how many. -EALREADY: the name is there; -EPROTO: an impossible
+ * name or shape, or more than the place has; -EPROTONOSUPPORT: a dtype that nobody knows; -ENOMEM.
+ */
+int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_t ndim,
+		      const uint64_t *shape, uint32_t place, uint64_t off, uint64_t *ret_bytes,
+		      struct ckpt_err *err);
+/* A tensor's name in a format that has no components: "component.name", but "name" of the component
+ * `strip` (NULL: none) and of "". Returns buf. */
+char *format_flat_name(const struct table_tensor *x, const char *strip,
+		       char buf[2 * CKPT_NAME_MAX + 2]);
 /*
  * For readers: sorts the ranges of a file, leaves out empty ones, makes one of neighbours that are
  * alike (not of those with a CRC-32), and gives them to f. They live as long as `range` does.

@@ -59,7 +59,6 @@
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
-	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \
 	X(NAMES_REUSED, store, "names of collecting directories and parts are used once") \
@@ -119,7 +118,6 @@
 	X(FAULTY_UNSAID, store, "repair says which steps lack a part") \
 	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
 	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
-	X(REPAIR_NOT_SYNCED, store, "a new MANIFEST is synced before its rename") \
 	X(LIVE_LAUNCH_REPAIRED, store, "what the newest launch may be writing is left alone") \
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
@@ -155,6 +153,9 @@
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
+	X(RANGE_CRC_IGNORED, move, "a CRC-32 that a file holds is compared") \
+	X(DECODED_MORE, coding, "a decoder gives no more bytes than were announced") \
+	X(DECODED_CRC_IGNORED, coding, "the CRC-32 of decoded bytes is compared") \
 	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \
 	X(DERIVED_FLUSHES, move, "rounding keeps subnormal numbers") \
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \
@@ -253,12 +254,10 @@
 	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
 	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \
 	/* --- conversion --- */ \
-	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
-	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
-	X(JOURNAL_BYTES_TRUSTED, cli, "bytes that a journal names are read again before they are used") \
-	X(JOURNAL_BEFORE_PARTS, cli, "parts are durable before the journal names them") \
-	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
-	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
-	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced")
+	X(SOURCE_NOT_STAMPED, engine, "a source that changed while it was read gives nothing") \
+	X(CONVERTED_NOT_COMPARED, engine, "what was converted is compared with its source") \
+	X(JOURNAL_PARTS_TRUSTED, engine, "parts that a journal names are looked at before they are used") \
+	X(JOURNAL_BYTES_TRUSTED, move, "bytes that a journal names are read again before they are used") \
+	X(JOURNAL_BEFORE_PARTS, engine, "parts are durable before the journal names them")
 /* clang-format on */
 #endif

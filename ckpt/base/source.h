@@ -14,6 +14,12 @@ struct source {
 	void (*close)(void *ctx);				       /* may be NULL */
 };
 
+static inline void source_close(struct source *s)
+{
+	if (s->close)
+		s->close(s->ctx);
+}
+
 enum source_kind { SOURCE_FILE, SOURCE_DIR, SOURCE_OTHER };
 /* != 0 ends the listing and is returned */
 typedef int source_entry_fn(void *arg, const char *name, enum source_kind kind);

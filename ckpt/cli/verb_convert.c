@@ -2,26 +2,34 @@
 /*
  * verb_convert.c - ckptctl convert: a checkpoint written again for another mesh, so that every rank
  * of it reads one file.
- * Invariant: the destination is whole or not there, and nothing that existed is touched.
+ * Invariant: the destination is complete or not there, and nothing that existed is touched.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/conversion.h"
 #include "ckpt/cli/destination.h"
-#include "ckpt/layout/human.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/engine/convert.h"
+#include "ckpt/io/publish.h"
+#include "ckpt/layout/human.h"
+#include "formats/registry/registry.h"
+#include <inttypes.h>
+#include <sys/stat.h>
 
 #define MEM_LIMIT GIB		  /* without --mem-limit */
 #define JOURNAL_NS (3 * NS_PER_S) /* between two journals */
+#define TOOL "ckptctl " CKPT_VERSION
 #define FIELD(name, key) static const struct column name = { key, NULL, false, FIT_WHOLE }
 
 struct converting {
 	struct cli *c;
 	struct subject s;
 	struct remesh to;
-	struct conversion *v;
+	char source[64]; /* "id ..." */
+	struct converted made;
+	struct progress progress;
+	bool begun; /* the document, and the progress in it */
 	uint64_t mem_limit, begin_ns;
 	double speed;
 };
@@ -32,19 +40,40 @@ FIELD(f_step, "step");
 FIELD(f_destination, "destination");
 FIELD(f_id, "destination_id");
 FIELD(f_compared, "compared_tensor_count");
+FIELD(f_unknown, "made_tensor_count");
 FIELD(f_bytes, "tensor_bytes");
 FIELD(f_before, "resumed_bytes");
 FIELD(f_stored, "bytes");
 FIELD(f_seconds, "took_s");
 FIELD(f_speed, "bytes_per_second");
 
+static void say_compared(struct converting *x)
+{
+	const struct converted *f = &x->made;
+	char count[HUMAN_BYTES], made[HUMAN_BYTES];
+
+	if (f->nmade)
+		cli_say(x->c, STYLE_PLAIN,
+			"%s tensor%s compared with the source's fingerprints; of %s the source has "
+			"none, and they were made on the way.",
+			human_count(f->nprint, count), f->nprint == 1 ? " was" : "s were",
+			human_count(f->nmade, made));
+	else if (f->nprint > 1)
+		cli_say(x->c, STYLE_PLAIN,
+			"The fingerprints of all %s tensors are those of the source.",
+			human_count(f->nprint, count));
+	else if (f->nprint)
+		cli_say(x->c, STYLE_PLAIN, "The fingerprint of its tensor is that of the source.");
+}
+
 static void put_result(struct converting *x)
 {
-	const struct conversion_facts *f = conversion_facts(x->v);
+	const struct converted *f = &x->made;
 	const struct checkpoint *k = x->s.ckpt;
 	struct output *o = x->c->o;
 	uint64_t ns = elapsed_ns(x->begin_ns, now_ns());
-	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], count[HUMAN_BYTES], speed[64] = "";
+	uint32_t world = target_world(&x->to.target);
+	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], speed[64] = "";
 
 	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
 	output_put(o, &f_path, cell_text(x->s.ref.path));
@@ -54,6 +83,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_destination, cell_text(x->c->arg[1]));
 	output_put(o, &f_id, cell_text(f->id));
 	output_put(o, &f_compared, cell_of(CELL_NUMBER, f->nprint));
+	output_put(o, &f_unknown, cell_of(CELL_NUMBER, f->nmade));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->bytes));
 	output_put(o, &f_before, cell_of(CELL_BYTES, f->before));
 	output_put(o, &f_stored, cell_of(CELL_BYTES, f->stored_bytes));
@@ -63,71 +93,55 @@ static void put_result(struct converting *x)
 		snprintf(speed, sizeof speed, " in %s, %.2f GB/s", human_span(ns, span),
 			 x->speed / 1e9);
 	cli_say(x->c, STYLE_PLAIN, "Wrote %s: step %llu on %s, %u part%s, %s%s.", x->c->arg[1],
-		(unsigned long long)k->step, mesh, f->world, f->world == 1 ? "" : "s",
+		(unsigned long long)k->step, mesh, world, world == 1 ? "" : "s",
 		human_bytes(f->bytes, size), speed);
-	if (f->nprint > 1)
-		cli_say(x->c, STYLE_PLAIN,
-			"The fingerprints of all %s tensors are those of the source.",
-			human_count(f->nprint, count));
-	else if (f->nprint)
-		cli_say(x->c, STYLE_PLAIN, "The fingerprint of its tensor is that of the source.");
+	say_compared(x);
 }
 
-static int fail_parent(struct converting *x, const struct ckpt_err *err)
+/* What an earlier run had done, and how to give up. */
+#define AGAIN "run the same command again: it continues where this one stopped. To give up"
+
+static int fail_kept(struct converting *x, int rc, const struct ckpt_err *err, const char *what)
 {
-	struct destination d;
+	const char *partial = x->made.partial;
+	int lock = (int)(strlen(partial) - strlen("-new"));
 
-	if (destination_split(x->c->arg[1], &d, NULL))
-		return cli_fail(x->c, -ENOENT, err, NULL);
-	return cli_fail(x->c, -ENOENT, err, "mkdir -p %s, then run the same command again",
-			d.parent);
+	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, partial, partial);
 }
 
-/* Tell what went wrong, and what to do. Returns the exit code. */
+/* Report what went wrong, and what to do. Returns the exit code. */
 static int fail(struct converting *x, int rc, const struct ckpt_err *err)
 {
-	const struct conversion_facts *f = x->v ? conversion_facts(x->v) : NULL;
-	struct ckpt_err told = *err;
+	bool kept = x->made.kept;
 
-	if (rc == -ECANCELED)
-		return cli_fail(
-			x->c, rc,
-			&(struct ckpt_err){ .msg = "interrupted; the destination does not exist" },
-			f && f->kept ? "run the same command again: it continues where this one "
-				       "stopped. To give up: rm -r %s"
-				     : NULL,
-			f ? f->partial : "");
+	if (rc == -ECANCELED) {
+		const struct ckpt_err said = {
+			.msg = "interrupted; the destination does not exist"
+		};
+
+		return kept ? fail_kept(x, rc, &said, AGAIN) : cli_fail(x->c, rc, &said, NULL);
+	}
 	if (rc == -ENOSPC || rc == -EDQUOT)
-		return cli_fail(
-			x->c, rc, &told,
-			f && f->kept ? "free space, then run the same command again: it continues "
-				       "where this one stopped. To give up: rm -r %s"
-				     : "free space there, or give another DST",
-			f ? f->partial : "");
+		return kept ? fail_kept(x, rc, err, "free space, then " AGAIN)
+			    : cli_fail(x->c, rc, err, "free space there, or give another DST");
 	if (rc == -EBADMSG || rc == -EPROTO)
-		return cli_fail(x->c, -EBADMSG, &told,
+		return cli_fail(x->c, -EBADMSG, err,
 				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
 				"checkpoints",
 				x->s.ref.path);
-	if (f && f->kept && rc == -EINVAL)
-		return cli_fail(x->c, rc, &told,
-				"move it away, then run the same command again: only the rename is "
-				"missing. To give up: rm -r %s",
-				f->partial);
-	if (f && f->kept)
-		return cli_fail(
-			x->c, rc, &told,
-			"run the same command again: it continues where this one stopped. To "
-			"give up: rm -r %s",
-			f->partial);
-	if (rc == -ENOENT && !f)
-		return fail_parent(x, &told);
-	return cli_fail(x->c, rc, &told, NULL);
+	if (kept && rc == -EEXIST)
+		return fail_kept(
+			x, -EINVAL, err,
+			"move it away, then run the same command again: only the rename is "
+			"missing. To give up");
+	if (kept)
+		return fail_kept(x, rc, err, AGAIN);
+	return cli_fail(x->c, rc == -EEXIST ? -EINVAL : rc, err, NULL);
 }
 
 static void say_resumed(struct converting *x)
 {
-	const struct conversion_facts *f = conversion_facts(x->v);
+	const struct converted *f = &x->made;
 	char done[HUMAN_BYTES], all[HUMAN_BYTES];
 
 	if (f->resumed)
@@ -155,39 +169,131 @@ static void say_blobs(struct converting *x)
 			 old, world, world, 0u);
 }
 
-static int convert(struct converting *x)
+static int on_tick(void *arg, uint64_t done)
 {
-	struct conversion_opts opts = {
-		.ops = x->c->ops,
-		.engine = IO_AUTO,
-		.src = x->s.ckpt,
-		.src_fd = x->s.ref.step_fd,
-		.target = &x->to.target,
-		.dst = x->c->arg[1],
-		.mem_limit = x->mem_limit,
-		.journal_ns = JOURNAL_NS,
-	};
-	const struct conversion_facts *f;
-	struct ckpt_err err = { 0 };
-	struct progress progress;
-	int rc = conversion_open(&opts, &x->v, &err);
+	struct converting *x = arg;
 
-	if (rc)
-		return fail(x, rc, &err);
-	f = conversion_facts(x->v);
+	return x->begun ? progress_tick(&x->progress, done) : cli_stopped();
+}
+
+static void on_begun(void *arg)
+{
+	struct converting *x = arg;
+
 	output_line(x->c->o, "ckptd.convert/1", "summary");
 	remesh_tell(x->c, &x->to);
 	say_resumed(x);
-	progress_begin(&progress, x->c, f->bytes, "step %llu", (unsigned long long)x->s.ckpt->step);
-	progress_skip(&progress, f->before);
-	rc = conversion_run(x->v, progress_tick, &progress, &err);
-	x->speed = progress_end(&progress);
+	progress_begin(&x->progress, x->c, x->made.bytes, "step %llu",
+		       (unsigned long long)x->s.ckpt->step);
+	progress_skip(&x->progress, x->made.before);
+	x->begun = true;
+}
+
+static int allow(void *arg, int dirfd, struct ckpt_err *err)
+{
+	struct converting *x = arg;
+
+	return destination_check(x->c->ops, x->c->arg[1], dirfd, x->s.o.fd, err);
+}
+
+static int convert(struct converting *x)
+{
+	struct opened src = x->s.o;
+	const struct engine e = { .ops = x->c->ops,
+				  .io = IO_AUTO,
+				  .format = formats,
+				  .mem_limit = x->mem_limit,
+				  .tick = on_tick,
+				  .arg = x };
+	const struct engine_convert how = { .src = &src,
+					    .target = &x->to.target,
+					    .to = formats[0],
+					    .want = { .facts = x->s.ckpt, .tool = TOOL },
+					    .dst = x->c->arg[1],
+					    .source = x->s.ckpt->has & HAS_SUMS ? x->source
+										: x->s.ref.path,
+					    .options = "",
+					    .journal_ns = JOURNAL_NS,
+					    .allow = allow,
+					    .allow_arg = x,
+					    .begun = on_begun,
+					    .begun_arg = x };
+	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
+	struct ckpt_err err = { 0 };
+	int rc;
+
+	src.ckpt = x->s.ckpt; /* perhaps through a view */
+	rc = engine_convert(&e, &how, &x->made, &cannot, &err);
+	ckpt_errlist_free(&cannot);
+	if (x->begun)
+		x->speed = progress_end(&x->progress);
 	if (rc)
 		return fail(x, rc, &err);
 	put_result(x);
 	output_end(x->c->o);
 	say_blobs(x);
 	return CLI_OK;
+}
+
+/* --- before --- */
+
+/* Stores call a step's directory so. */
+static bool names_step(const char *base, uint64_t *ret_step)
+{
+	char again[STORE_DIR_MAX];
+	char *end;
+
+	if (strncmp(base, "step-", 5) != 0 || base[5] < '0' || base[5] > '9')
+		return false;
+	*ret_step = strtoull(base + 5, &end, 10);
+	store_name_step(*ret_step, again);
+	return !*end && !strcmp(again, base);
+}
+
+/* Is there a directory for it, and does a store use its name for another step? */
+static int destination_find(struct converting *x)
+{
+	const char *dst = x->c->arg[1];
+	struct publish_place d;
+	struct ckpt_err err = { 0 };
+	struct stat src, st;
+	uint64_t step = x->s.ckpt->step, named;
+	int rc = publish_split(dst, &d, &err);
+
+	if (rc)
+		return cli_fail(x->c, rc, &err, NULL);
+	if (access(d.parent, F_OK)) {
+		rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, d.parent);
+		return rc == -ENOENT
+			       ? cli_fail(x->c, rc, &err,
+					  "mkdir -p %s, then run the same command again", d.parent)
+			       : cli_fail(x->c, rc, &err, NULL);
+	}
+	if (!stat(dst, &st) && !fstat(x->s.o.fd, &src) && st.st_dev == src.st_dev &&
+	    st.st_ino == src.st_ino)
+		return cli_fail(x->c,
+				ckpt_error(&err, -EINVAL,
+					   "%s is the checkpoint itself: give a path that does not "
+					   "exist yet",
+					   dst),
+				&err, NULL);
+	if (!names_step(d.base, &named) || named == step)
+		return CLI_OK;
+	return cli_fail(x->c,
+			ckpt_error(&err, -EINVAL,
+				   "%s is what a store calls its step %" PRIu64
+				   ", and this is step %" PRIu64 ": give another name",
+				   dst, named, step),
+			&err, NULL);
+}
+
+static int source_find(struct converting *x)
+{
+	int code = subject_get(x->c, x->c->arg[0], &x->s);
+
+	if (!code)
+		snprintf(x->source, sizeof x->source, "id %s", x->s.ckpt->id);
+	return code;
 }
 
 static int begin(struct converting *x)
@@ -206,15 +312,17 @@ static int begin(struct converting *x)
 				"--mem-limit=%s is not a size: write 512M, 2G or a number of bytes",
 				limit),
 			&err, NULL);
-	if (limit && x->mem_limit < CONVERSION_MEM_MIN)
+	if (limit && x->mem_limit < CONVERT_MEM_MIN)
 		return cli_fail(c,
 				ckpt_error(&err, -EINVAL,
 					   "--mem-limit %s is too small; the minimum is %uM", limit,
-					   CONVERSION_MEM_MIN >> 20),
+					   CONVERT_MEM_MIN >> 20),
 				&err, NULL);
-	code = subject_get(c, c->arg[0], &x->s);
+	code = source_find(x);
 	if (!code)
 		code = remesh(c, &x->s, &x->to);
+	if (!code)
+		code = destination_find(x);
 	return code ? code : convert(x);
 }
 
@@ -230,7 +338,6 @@ static int run(struct cli *c)
 					   "convert needs a checkpoint and the directory to make"),
 				&err, "ckptctl convert latest DST --mesh SPEC");
 	code = begin(&x);
-	conversion_close(x.v);
 	remesh_free(&x.to);
 	subject_close(&x.s);
 	return code;
@@ -254,9 +361,9 @@ const struct cli_verb verb_convert = {
 		"explains how tensors are cut on the new mesh.\n"
 		"Memory is bounded: if it is too small for all parts at once, convert writes "
 		"some of them after the others. DST appears when it is complete and on disk. "
-		"Until then convert collects everything in .DST.ckptctl-partial beside it. After "
+		"Until then convert collects everything in .DST.ckptctl-new beside it. After "
 		"Ctrl-C, a kill or a full disk, the same command continues from there, and "
-		"nothing else has changed. To give up, remove that directory.",
+		"nothing else has changed. To give up, remove that directory and .DST.ckptctl-new.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },
@@ -271,6 +378,8 @@ const struct cli_verb verb_convert = {
 			REMESH_OPTIONS,
 			{ OPT_MEM_LIMIT,
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, is inside a "

@@ -31,5 +31,6 @@ struct opened {
 	 * its files. Equal identities: the same checkpoint, untouched.
 	 */
 	struct hash128 identity;
+	struct hash128 stamp; /* the files alone, as they were then (identity.h) */
 };
 #endif

@@ -49,8 +49,10 @@ static void count_chunks(const struct format_file *f, struct file_account *a)
 		stored = raw = f->raw_bytes;
 	if (!coded && raw > a->piece_bytes)
 		stored -= MIN(stored, raw - a->piece_bytes);
-	if (f->data_end > f->data_off)
-		area = MIN(f->data_end - f->data_off, f->file_bytes);
+	for (uint64_t i = 0; i < f->nrange; i++)
+		if (f->range[i].kind == RANGE_DATA ||
+		    (f->range[i].kind == RANGE_ZERO && f->range[i].sum != SUM_OPEN))
+			area += f->range[i].len;
 	if (!f->chunk && !area) /* a format that does not say where its data begin */
 		area = MIN(a->piece_bytes, f->file_bytes);
 	a->data = MIN(stored, area);

@@ -3,12 +3,32 @@
  * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening got.
  */
 #include "ckpt/engine/open.h"
+#include "ckpt/engine/identity.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
 #define TRIED_BYTES 600 /* what the formats looked for, in one sentence */
+
+const struct format *engine_format(const struct engine *e, const char *name)
+{
+	for (uint32_t i = 0; e->format[i]; i++)
+		if (!strcmp(e->format[i]->name, name))
+			return e->format[i];
+	return NULL;
+}
+
+char *engine_formats_print(const struct engine *e, char *buf, size_t bytes)
+{
+	size_t n = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 0; e->format[i] && n < bytes; i++)
+		n += (size_t)snprintf(buf + n, bytes - n, "%s%s", i ? ", " : "",
+				      e->format[i]->name);
+	return buf;
+}
 
 static int format_probe(const struct engine *e, const struct source_dir *dir,
 			const struct engine_subject *s, const struct format **ret,
@@ -39,12 +59,13 @@ static int format_probe(const struct engine *e, const struct source_dir *dir,
 	}
 	if (second)
 		return ckpt_error(err, -ENOTUNIQ,
-				  "%.300s may be of the format %s or %s: choose one with --from",
-				  s->path, (*ret)->name, second->name);
+				  "%.300s fits two formats: %s and %s; --from chooses one", s->path,
+				  (*ret)->name, second->name);
 	if (best)
 		return 0;
-	*ret = s->fallback;
-	return *ret ? 0 : ckpt_error(err, -ENOMSG, "%.300s is no checkpoint: %s", s->path, tried);
+	return ckpt_error(err, -ENOMSG,
+			  "%.300s is no checkpoint in a format that is known here. %s", s->path,
+			  tried);
 }
 
 static bool has_id(const struct checkpoint *c, const uint8_t id[16])
@@ -67,6 +88,23 @@ static int id_check(const struct engine_subject *s, const struct checkpoint *c,
 			  s->path, c->step, c->job);
 }
 
+/* Through a watch: which bytes these are is not in an id that a format made of all of them. */
+static int watched_open(const struct format_open *how, struct opened *ret, struct ckpt_err *err)
+{
+	struct format_open watched = *how;
+	struct source_dir watch;
+	int r = source_watch(&ret->dir, &watch);
+
+	if (r)
+		return ckpt_error(err, r, "out of memory for %.300s", ret->path);
+	watched.dir = &watch;
+	r = ret->format->open(&watched, &ret->ckpt, err);
+	if (!r)
+		r = identity_make(ret, &watch, err);
+	source_end(&watch);
+	return r;
+}
+
 int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err)
 {
@@ -80,8 +118,12 @@ int engine_open(const struct engine *e, const struct engine_subject *s, struct o
 	if (!ret->format)
 		r = format_probe(e, &ret->dir, s, &ret->format, err);
 	how.dir = &ret->dir;
-	if (!r)
+	if (!r && !ret->format->root && how.depth == FORMAT_EXTENTS)
+		r = watched_open(&how, ret, err);
+	else if (!r)
 		r = ret->format->open(&how, &ret->ckpt, err);
+	if (!r && ret->ckpt->has & HAS_SUMS)
+		r = identity_make(ret, NULL, err);
 	return r ? r : id_check(s, ret->ckpt, err);
 }
 

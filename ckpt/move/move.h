@@ -113,8 +113,8 @@ struct part_derived {
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
 
-/* Which chunks are verified; all for a zero-initialised one. Bytes between chunks go with the chunk
- * behind them, those behind the last one with it. */
+/* Which units are verified; all for a zero-initialised one. A unit is a chunk (bytes between chunks
+ * go with the chunk behind them, those behind the last one with it); of a file without chunks a MiB. */
 struct move_subset {
 	enum { SUBSET_ALL, SUBSET_NTH, SUBSET_RANDOM } how;
 	uint32_t k, n; /* NTH: the k-th of n parts, from 1: each chunk is in exactly one of them */
@@ -125,18 +125,22 @@ struct move_subset {
 };
 
 struct move_verified {
-	uint64_t bytes, all_bytes;   /* that were read; that there are in the files' data areas */
-	uint64_t chunks, all_chunks; /* the same of chunks with bytes in them */
-	uint64_t pieces, all_pieces; /* whose every byte was asked for, so that its fingerprint
-				      * was compared */
+	uint64_t bytes, all_bytes; /* that were read; that there are to read */
+	/* Of `bytes`: with a sum that was compared, or in padding that must be zero; and without. */
+	uint64_t summed, unsummed;
+	uint64_t chunks, all_chunks; /* units with bytes in them */
+	uint64_t pieces, all_pieces; /* with a fingerprint; whose every byte was asked for, so
+				      * that it was compared */
 };
 /* What a subset asks for; bytes for a progress bar. Files that are lost are left out. */
 void move_subset_size(const struct checkpoint *c, const struct move_subset *subset,
 		      struct move_verified *ret);
 
 /*
- * Read every byte of the data areas: chunk hashes, zero padding, piece fingerprints
- * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
+ * Read every byte that is DATA or ZERO (format_range) and has not been read by `open`: hashes of
+ * chunks, CRC-32s of ranges, zero padding, fingerprints of pieces where they are known. A file
+ * without ranges is read from end to end. Of a file with chunks all bytes from the first of its DATA
+ * and ZERO ranges to the last are chunks' or zero. Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
  * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes),

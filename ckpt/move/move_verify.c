@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move_verify.c - reads a checkpoint, or some chunks of it, and says what is wrong with it. Called by
- * ckptctl verify. Invariant: every byte of the data areas that was asked for is read, and is covered
- * by a chunk's sums or must be zero; every byte is asked for by exactly one of n parts. Nothing that
- * is found ends the reading.
+ * move_verify.c - reads a checkpoint, or some units of it, and says what is wrong with it. Called by
+ * ckptctl verify. Invariant: every byte that was asked for is read; it counts as summed only if a
+ * sum that its file holds was compared, or if it must be zero; every byte is asked for by exactly
+ * one of n parts. Nothing that is found ends the reading.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
+#include "ckpt/coding/crc.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
 #include "ckpt/move/move.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
+#include "ckpt/move/verify_units.h"
 #include <stdatomic.h>
 #include <stdio.h>
 
 #define LABEL_BYTES 160
 #define TEXT_BYTES 400
+#define GAP_MAX (64u << 10) /* bytes that are read over, between units of a file without chunks */
 
 /* Found by a worker, told by the caller's thread. */
 struct found {
@@ -25,11 +28,20 @@ struct found {
 	uint64_t lo, hi; /* raw bytes that it spoils */
 };
 
+/* The CRC-32 of some bytes of a range, which goes on in the next block, or began before. */
+struct crc_part {
+	uint64_t range, from, to; /* in the file */
+	uint32_t crc;
+};
+
 /* What came of a block. */
 struct outcome {
 	struct found *found;
 	uint32_t nfound;
 	bool no_memory;
+	uint64_t summed; /* bytes whose sum was compared */
+	uint32_t nopen;
+	struct crc_part open[2]; /* at its beginning, and at its end */
 };
 
 struct verifying {
@@ -42,6 +54,8 @@ struct verifying {
 	struct stream stream;
 	struct outcome *outcome; /* [stream.n] */
 	bool *cut;		 /* [nfile] told to be cut short */
+	struct crc_part crc;	 /* of the range that has begun; to == 0: none has */
+	uint32_t crc_file;
 	struct pace pace;
 	const struct move_subset *subset;
 	struct move_verified *got;
@@ -51,74 +65,6 @@ struct verifying {
 	void *arg;
 	struct ckpt_err *err;
 };
-
-/* --- which chunks --- */
-
-/* The chunks of a checkpoint, asked one after the other, file by file. */
-struct picking {
-	const struct move_subset *s;
-	bool skip;	      /* the file */
-	uint64_t number;      /* of the next chunk, in all files */
-	uint64_t left, want;  /* RANDOM: of the file's: those to come, those to be taken of them */
-	uint64_t random, all; /* all: bytes of all files */
-};
-
-static uint64_t data_bytes(const struct format_file *f)
-{
-	if (f->lost)
-		return 0;
-	return f->chunk ? f->data_end - MIN(f->data_off, f->data_end) : f->file_bytes;
-}
-
-static void picking_begin(struct picking *x, const struct checkpoint *c,
-			  const struct move_subset *s)
-{
-	*x = (struct picking){ .s = s };
-	for (uint32_t i = 0; i < c->nfile; i++)
-		x->all += data_bytes(&c->file[i]);
-}
-
-static void picking_file(struct picking *x, const struct format_file *f, uint32_t file)
-{
-	double share = x->all ? (double)x->s->bytes / (double)x->all : 0;
-
-	x->left = x->want = 0;
-	x->skip = x->s->skip && x->s->skip[file];
-	if (x->skip || x->s->how != SUBSET_RANDOM)
-		return;
-	x->random = x->s->seed + file * UINT64_C(0x9e3779b97f4a7c15);
-	for (uint64_t i = 0; i < file_nchunk(f); i++)
-		x->left += file_chunk(f, i).raw_len > 0;
-	x->want = share >= 1 ? x->left : (uint64_t)(share * (double)x->left + 0.5);
-	x->want = x->want ? x->want : 1;
-	x->want = MIN(x->want, x->left);
-}
-
-static uint64_t random_below(struct picking *x, uint64_t n)
-{
-	uint64_t z = x->random += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (z ^ z >> 31) % n;
-}
-
-/* Is the next chunk that has bytes wanted? Of those to come each is as likely as the others. */
-static bool picking_next(struct picking *x)
-{
-	uint64_t number = x->number++;
-
-	if (x->skip)
-		return false;
-	if (x->s->how == SUBSET_ALL)
-		return true;
-	if (x->s->how == SUBSET_NTH)
-		return number % x->s->n + 1 == x->s->k;
-	if (random_below(x, x->left--) >= x->want)
-		return false;
-	x->want--;
-	return true;
-}
 
 static void tell(struct verifying *k, const struct format_fault *x)
 {
@@ -156,6 +102,8 @@ static void chunk_pieces(struct verifying *k, uint32_t file, uint64_t lo, uint64
 			break;
 		if (b.off + b.len <= lo)
 			continue;
+		if (!p->fp_known)
+			continue;
 		if (!raw || !piece_splits(s->t, p))
 			atomic_store_explicit(&k->spoilt[s->piece[i]], true, memory_order_relaxed);
 		else
@@ -165,7 +113,7 @@ static void chunk_pieces(struct verifying *k, uint32_t file, uint64_t lo, uint64
 	}
 }
 
-static void gap_check(struct outcome *x, const uint8_t *p, uint64_t n, uint64_t off)
+static void zeros_check(struct outcome *x, const uint8_t *p, uint64_t n, uint64_t off)
 {
 	uint64_t from = 0, to = n;
 
@@ -174,11 +122,10 @@ static void gap_check(struct outcome *x, const uint8_t *p, uint64_t n, uint64_t 
 	while (to > from && !p[to - 1])
 		to--;
 	if (from < to && !MUTANT(PADDING_IGNORED))
-		found_add(x,
-			  (struct found){ .kind = "padding",
-					  .text = "bytes between chunks that must be zero are not",
-					  .off = off + from,
-					  .len = to - from });
+		found_add(x, (struct found){ .kind = "padding",
+					     .text = "bytes that must be zero are not",
+					     .off = off + from,
+					     .len = to - from });
 }
 
 static void block_chunk(struct verifying *k, uint32_t file, struct outcome *x, uint64_t i,
@@ -198,27 +145,91 @@ static void block_chunk(struct verifying *k, uint32_t file, struct outcome *x, u
 	chunk_pieces(k, file, lo, hi, why ? NULL : stored);
 }
 
+static void chunks_work(struct verifying *k, const struct stream_block *b, struct outcome *x,
+			const uint8_t *bytes, uint64_t got)
+{
+	const struct format_file *f = &k->f->ckpt->file[b->file];
+	uint64_t at = 0;
+
+	x->summed = got;
+	for (uint64_t i = b->first; i < b->end; i++) {
+		const struct chunk *c = &f->chunk[i];
+		uint64_t from = c->off - b->off, to = from + c->stored_len;
+
+		if (!c->raw_len)
+			continue;
+		if (at < MIN(from, got))
+			zeros_check(x, bytes + at, MIN(from, got) - at, b->off + at);
+		block_chunk(k, b->file, x, i, c, to <= got ? bytes + from : NULL);
+		at = to;
+	}
+	if (at < got)
+		zeros_check(x, bytes + at, got - at, b->off + at);
+}
+
+static void crc_found(struct outcome *x, const struct format_range *r, uint32_t crc)
+{
+	x->summed += r->len;
+	if (crc != r->crc && !MUTANT(RANGE_CRC_IGNORED))
+		found_add(x, (struct found){ .kind = "checksum",
+					     .text = "the CRC-32 of its bytes is wrong",
+					     .off = r->off,
+					     .len = r->len,
+					     .lo = r->off,
+					     .hi = r->off + r->len });
+}
+
+/* Bytes [from, to) of the file, which lie at p, are of range number i. */
+static void range_work(struct outcome *x, const struct format_range *r, uint64_t i, uint64_t from,
+		       uint64_t to, const uint8_t *p)
+{
+	struct crc_part part = { .range = i, .from = from, .to = to };
+
+	if (r->kind == RANGE_ZERO) {
+		zeros_check(x, p, to - from, from);
+		x->summed += r->sum == SUM_CRC32 ? 0 : to - from;
+	}
+	if (r->sum != SUM_CRC32)
+		return;
+	part.crc = crc_add(0, p, to - from);
+	if (to - from == r->len)
+		crc_found(x, r, part.crc);
+	else
+		x->open[x->nopen++] = part; /* no other range reaches over a bound of the block */
+}
+
+static void plain_work(struct verifying *k, const struct stream_block *b, struct outcome *x,
+		       const uint8_t *bytes, uint64_t got)
+{
+	const struct format_file *f = &k->f->ckpt->file[b->file];
+	uint64_t end = b->off + got, n;
+	struct format_range one;
+	const struct format_range *r = file_ranges(f, &one, &n);
+
+	for (uint64_t i = ranges_from(r, n, b->off); i < n && r[i].off < end; i++) {
+		uint64_t from = MAX(b->off, r[i].off), to = MIN(end, r[i].off + r[i].len);
+
+		if (range_is_read(&r[i]))
+			range_work(x, &r[i], i, from, to, bytes + (from - b->off));
+	}
+	for (uint64_t i = b->first; i < b->end; i++) {
+		uint64_t lo = MAX(i << CHUNK_PLAIN_LOG2, b->off),
+			 hi = MIN((i + 1) << CHUNK_PLAIN_LOG2, b->off + b->len);
+
+		chunk_pieces(k, b->file, lo, hi, hi <= end ? bytes + (lo - b->off) : NULL);
+	}
+}
+
 static void verify_work(void *ctx, uint64_t block, const uint8_t *bytes)
 {
 	struct verifying *k = ctx;
 	const struct stream_block *b = &k->stream.block[block];
-	const struct format_file *f = &k->f->ckpt->file[b->file];
-	uint64_t at = 0, got = b->got < 0 ? 0 : (uint64_t)b->got;
-	struct outcome *x = &k->outcome[block];
+	uint64_t got = b->got < 0 ? 0 : (uint64_t)b->got;
 
-	for (uint64_t i = b->first; i < b->end; i++) {
-		const struct chunk c = file_chunk(f, i);
-		uint64_t from = c.off - b->off, to = from + c.stored_len;
-
-		if (!c.raw_len)
-			continue;
-		if (f->chunk && at < MIN(from, got))
-			gap_check(x, bytes + at, MIN(from, got) - at, b->off + at);
-		block_chunk(k, b->file, x, i, &c, to <= got ? bytes + from : NULL);
-		at = to;
-	}
-	if (f->chunk && at < got)
-		gap_check(x, bytes + at, got - at, b->off + at);
+	if (k->f->ckpt->file[b->file].chunk)
+		chunks_work(k, b, &k->outcome[block], bytes, got);
+	else
+		plain_work(k, b, &k->outcome[block], bytes, got);
 }
 
 /* --- in the caller's thread --- */
@@ -272,6 +283,29 @@ static void block_tell(struct verifying *k, uint64_t block)
 					.length = b->len - (uint64_t)b->got });
 }
 
+/* The blocks of a file come in their order. Where some are left out, or could not be read, no sum of
+ * a range that reaches into them is compared. */
+static void crc_go_on(struct verifying *k, uint32_t file, struct outcome *x)
+{
+	for (uint32_t i = 0; i < x->nopen; i++) {
+		const struct crc_part *p = &x->open[i];
+		const struct format_range *r = &k->f->ckpt->file[file].range[p->range];
+		struct crc_part *c = &k->crc;
+
+		if (p->from == r->off) {
+			*c = *p;
+			k->crc_file = file;
+			continue;
+		}
+		if (k->crc_file != file || c->range != p->range || c->to != p->from)
+			continue;
+		c->crc = crc_join(c->crc, p->crc, p->to - p->from);
+		c->to = p->to;
+		if (c->to == r->off + r->len)
+			crc_found(x, r, c->crc);
+	}
+}
+
 static int verify_done(void *ctx, uint64_t block)
 {
 	struct verifying *k = ctx;
@@ -279,11 +313,15 @@ static int verify_done(void *ctx, uint64_t block)
 	struct outcome *x = &k->outcome[block];
 	uint64_t got = b->got < 0 ? 0 : (uint64_t)b->got;
 
+	crc_go_on(k, b->file, x);
 	if (x->no_memory)
 		return ckpt_error(k->err, -ENOMEM, "out of memory for the list of faults");
 	block_tell(k, block);
 	free(TAKE(x->found));
+	if (!k->f->ckpt->file[b->file].chunk)
+		got = file_read_bytes(&k->f->ckpt->file[b->file], b->off, b->off + got, NULL);
 	k->got->bytes += got;
+	k->got->summed += x->summed;
 	return pace_add(&k->pace, got);
 }
 
@@ -297,7 +335,7 @@ static void pieces_tell(struct verifying *k)
 		const struct format_file *f = &k->f->ckpt->file[p->place];
 		uint64_t sum = atomic_load_explicit(&k->sum[i], memory_order_relaxed);
 
-		if (!f->chunk || !p->fp_known || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
+		if (!p->fp_known || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
 		    atomic_load_explicit(&k->spoilt[i], memory_order_relaxed))
 			continue;
 		table_tensor_print(&t->tensor[p->tensor], label, sizeof label);
@@ -328,44 +366,51 @@ static int range_add(struct verifying *k, uint32_t file, uint64_t from, uint64_t
 	return 0;
 }
 
-/* The last block of the file, when it can take the bytes up to `to`. */
-static struct stream_block *block_room(struct verifying *k, uint32_t file, uint64_t at, uint64_t to)
+/* The last block of the file, if it ends at most `gap` bytes before `at` and can take the bytes up to
+ * `to`. */
+static struct stream_block *block_room(struct verifying *k, uint32_t file, uint64_t at, uint64_t to,
+				       uint64_t gap)
 {
 	struct stream_block *b = k->stream.n ? &k->stream.block[k->stream.n - 1] : NULL;
 
-	return b && b->file == file && b->off + b->len == at && to - b->off <= MOVE_BLOCK ? b
-											  : NULL;
+	return b && b->file == file && b->off + b->len <= at && at - (b->off + b->len) <= gap &&
+			       to - b->off <= MOVE_BLOCK
+		       ? b
+		       : NULL;
 }
 
-/* The chunk, and the bytes between `at` and it. */
-static int chunk_add(struct verifying *k, uint32_t file, uint64_t i, const struct chunk *c,
-		     uint64_t at)
+/* The unit, and the bytes between `at` and it. */
+static int unit_add(struct verifying *k, uint32_t file, const struct unit *u, uint64_t at)
 {
-	uint64_t to = c->off + c->stored_len;
-	struct stream_block *b = block_room(k, file, at, to);
+	bool chunks = k->f->ckpt->file[file].chunk;
+	uint64_t to = u->off + u->len;
+	struct stream_block *b =
+		block_room(k, file, chunks ? at : u->off, to, chunks ? 0 : GAP_MAX);
 	int e;
 
+	if (b && !chunks && b->end != u->i)
+		b = NULL;
 	if (!b) {
-		e = range_add(k, file, at, c->off);
+		e = chunks ? range_add(k, file, at, u->off) : 0;
 		if (e < 0)
 			return e;
 		b = stream_block_add(&k->stream);
 		if (!b)
 			return ckpt_error(k->err, -ENOMEM, "out of memory for the list of reads");
 		b->file = file;
-		b->off = c->off;
+		b->off = u->off;
 	}
 	b->len = to - b->off;
 	if (b->first == b->end)
-		b->first = i;
-	b->end = i + 1;
+		b->first = u->i;
+	b->end = u->i + 1;
 	return 0;
 }
 
 /* What lies behind the file's last chunk. */
 static int rest_add(struct verifying *k, uint32_t file, uint64_t at, uint64_t end)
 {
-	struct stream_block *b = at < end ? block_room(k, file, at, end) : NULL;
+	struct stream_block *b = at < end ? block_room(k, file, at, end, 0) : NULL;
 
 	if (!b)
 		return range_add(k, file, at, end);
@@ -373,42 +418,51 @@ static int rest_add(struct verifying *k, uint32_t file, uint64_t at, uint64_t en
 	return 0;
 }
 
+static int unit_check(struct verifying *k, const struct format_file *f, const struct unit *u,
+		      uint64_t at, uint64_t end)
+{
+	int e = f->chunk ? chunk_known(f, u->i, k->err) : 0;
+
+	if (e == 0 && (u->off < at || u->off + u->len > end))
+		e = ckpt_error(
+			k->err, -EPROTO,
+			"%s: chunk %llu at offset %llu lies outside of the data or in another chunk",
+			f->name, (unsigned long long)u->i, (unsigned long long)u->off);
+	return e;
+}
+
 static int file_add(struct verifying *k, struct picking *picking, uint32_t file)
 {
 	const struct format_file *f = &k->f->ckpt->file[file];
-	uint64_t at = f->chunk ? f->data_off : 0, end = f->chunk ? f->data_end : f->file_bytes;
-	bool wanted = k->subset->how == SUBSET_ALL; /* a file without chunks */
-	int e = 0;
+	bool wanted = k->subset->how == SUBSET_ALL; /* a file without units */
+	uint64_t at, end;
+	struct units units;
+	struct unit u;
 
+	file_span(f, &at, &end);
 	picking_file(picking, f, file);
 	wanted &= !picking->skip;
-	for (uint64_t i = 0; i < file_nchunk(f); i++) {
-		const struct chunk c = file_chunk(f, i);
-		uint64_t lo = i << file_chunk_log2(f);
+	for (units_begin(&units, f); units_next(&units, &u); at = u.off + u.len) {
+		int e = unit_check(k, f, &u, at, end);
 
-		if (!c.raw_len)
-			continue;
-		e = chunk_known(f, i, k->err);
-		if (e == 0 && (c.off < at || c.off + c.stored_len > end))
-			e = ckpt_error(
-				k->err, -EPROTO,
-				"%s: chunk %llu at offset %llu lies outside of the data or in another chunk",
-				f->name, (unsigned long long)i, (unsigned long long)c.off);
 		if (e < 0)
 			return e;
 		k->got->all_chunks++;
 		wanted = picking_next(picking);
 		if (wanted) {
 			k->got->chunks++;
-			e = chunk_add(k, file, i, &c, at);
+			e = unit_add(k, file, &u, at);
+		} else if (f->chunk) {
+			uint64_t lo = u.i << f->chunk_log2;
+
+			chunk_pieces(k, file, lo, lo + f->chunk[u.i].raw_len, NULL);
 		} else {
-			chunk_pieces(k, file, lo, lo + c.raw_len, NULL);
+			chunk_pieces(k, file, u.off, u.off + u.len, NULL);
 		}
 		if (e < 0)
 			return e;
-		at = c.off + c.stored_len;
 	}
-	return wanted ? rest_add(k, file, at, end) : 0;
+	return wanted && f->chunk ? rest_add(k, file, at, end) : 0;
 }
 
 static int verifying_begin(struct verifying *k)
@@ -435,8 +489,11 @@ static int verifying_begin(struct verifying *k)
 			return e;
 	}
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
-		k->got->all_pieces++;
-		k->got->pieces += !atomic_load_explicit(&k->spoilt[i], memory_order_relaxed);
+		bool known = c->table.piece[i].fp_known;
+
+		k->got->all_pieces += known;
+		k->got->pieces +=
+			known && !atomic_load_explicit(&k->spoilt[i], memory_order_relaxed);
 	}
 	k->outcome = calloc(k->stream.n + 1, sizeof *k->outcome);
 	return k->outcome ? 0 : ckpt_error(k->err, -ENOMEM, "out of memory for the list of reads");
@@ -481,6 +538,7 @@ int move_verify_some(const struct move_files *f, const struct move_subset *subse
 
 	*ret = (struct move_verified){ 0 };
 	e = verifying_run(&k);
+	ret->unsummed = ret->bytes - ret->summed;
 	for (uint64_t i = 0; k.outcome && i < k.stream.n; i++)
 		free(k.outcome[i].found);
 	free(k.outcome);
@@ -513,25 +571,25 @@ void move_subset_size(const struct checkpoint *c, const struct move_subset *subs
 	ret->all_bytes = picking.all;
 	for (uint32_t file = 0; file < c->nfile; file++) {
 		const struct format_file *f = &c->file[file];
-		uint64_t at = f->chunk ? f->data_off : 0;
 		bool wanted = subset->how == SUBSET_ALL;
+		uint64_t at, end;
+		struct units units;
+		struct unit u;
 
 		if (f->lost)
 			continue;
+		file_span(f, &at, &end);
 		picking_file(&picking, f, file);
 		wanted &= !picking.skip;
-		for (uint64_t i = 0; i < file_nchunk(f); i++) {
-			const struct chunk x = file_chunk(f, i);
-
-			if (!x.raw_len)
-				continue;
+		for (units_begin(&units, f); units_next(&units, &u); at = u.off + u.len) {
 			wanted = picking_next(&picking);
 			ret->all_chunks++;
 			ret->chunks += wanted;
-			ret->bytes += wanted ? x.off + x.stored_len - at : 0;
-			at = x.off + x.stored_len;
+			ret->bytes += !wanted	 ? 0
+				      : f->chunk ? u.off + u.len - at
+						 : file_read_bytes(f, u.off, u.off + u.len, NULL);
 		}
-		if (wanted)
-			ret->bytes += (f->chunk ? f->data_end : f->file_bytes) - at;
+		if (wanted && f->chunk)
+			ret->bytes += end - at;
 	}
 }

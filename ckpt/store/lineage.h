@@ -4,10 +4,10 @@
  * steps are set aside for it. Called by the daemon before each commit, by repair for a MANIFEST
  * that it makes again, and by convert.
  *
- * Sequence numbers say which of two steps is newer, so each new step gets one above all that were
- * ever given, whatever the numbers of the steps. A damaged, misplaced, newer or older step
- * (store_step_lost) does not say its own; each of them may have one more than all that can be read,
- * so the new step leaves one free for each.
+ * Sequence numbers order the steps by age, so each new step gets a number above all earlier ones,
+ * whatever the numbers of the steps. The sequence number of a damaged, misplaced, newer or older step
+ * (store_step_lost) is unknown. Each of them may have one more than all that can be read, so the new
+ * step leaves one number free for each.
  */
 #ifndef CKPT_STORE_LINEAGE_H
 #define CKPT_STORE_LINEAGE_H
@@ -21,14 +21,14 @@ enum lineage_how {
 	 */
 	LINEAGE_NEXT,
 	/*
-	 * A step that comes to what is there (a rescue to another directory, a conversion into a
-	 * job): it continues the newest one, nothing is set aside, and a step that is not older is
+	 * A step that joins an existing line (a rescue to another directory, a conversion into a
+	 * job). It continues the newest step. Nothing is set aside, and a step that is not older is
 	 * in its way.
 	 */
 	LINEAGE_ADD,
 	/*
-	 * A step that is there and has lost its MANIFEST: right below the next newer step; where
-	 * there is none, above all, with space for the lost ones below it.
+	 * A step that has lost its MANIFEST. Its place is right below the next newer step; if there
+	 * is none, above all, with space for the lost steps below it.
 	 */
 	LINEAGE_MEND,
 };
@@ -67,16 +67,15 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
 		 struct ckpt_err *err);
 
 /*
- * What a launch knows of its line once it has committed a step, so that the next one need not read
- * every MANIFEST that is kept. It holds as long as nobody else has changed the line, and that is
- * seen from the names of the job's directory, in one listing that opens nothing: each entry of a
- * step, in the line or set aside, was there when all was read, or is the launch's own; the newest
- * step of the line is the launch's; its MANIFEST is the file that it was; and nobody has marked it
- * bad. Whatever gives a line another number or another parent (another launch, prune, rm, rewind,
- * adopt, convert, repair, a directory that is moved in or away) changes one of these, or takes away
- * a step that nobody needs to continue. The times of the directory are not asked: a clock that
- * ticks slowly would hide a change right behind our own. What is not seen is an older step's
- * directory whose content somebody has replaced by hand under the same name.
+ * The line as a launch knows it after it has committed a step, so that the next commit need not read
+ * every MANIFEST. It holds while no other process changes the line. One listing of the job's directory,
+ * which opens nothing, shows that: each entry of a step, in the line or set aside, existed when all was
+ * read, or is the launch's own; the newest step of the line is the launch's; its MANIFEST is the same
+ * file; and it has no bad mark. Each change that gives the line another number or another parent
+ * (another launch, prune, rm, rewind, adopt, convert, repair, a directory that is moved in or away)
+ * changes one of these, or removes a step that no other needs. The times of the directory do not count:
+ * a clock that ticks slowly would hide a change right behind our own. One change stays unseen: a person
+ * replaces the content of an older step's directory under the same name.
  */
 struct lineage_known {
 	bool set;
@@ -91,8 +90,8 @@ void lineage_forget(struct lineage_known *k);
  * made. */
 int lineage_next(const struct store *s, const struct lineage_ask *ask, struct lineage_known *k,
 		 struct lineage *ret, bool *ret_scanned, struct ckpt_err *err);
-/* After a commit of what lineage_next said. Without memory, or where files cannot be told from each
- * other, nothing is known. */
+/* After a commit at the place that lineage_next returned. Without memory, or if the file system gives files no
+ * identity, nothing is known. */
 void lineage_committed(const struct store *s, const struct lineage_ask *ask,
 		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k);
 #endif

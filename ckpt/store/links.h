@@ -24,12 +24,12 @@ struct links {
 	struct arena arena;	/* of `found` */
 	uint32_t *use;		/* [nuse] index of a file, in the order in which names were seen */
 	uint32_t nfile, cap, nuse;
-	bool unseen; /* a name could not be looked at (store_bytes_stay), so the sums may be wrong */
+	bool unseen; /* the state of a name is unknown (store_bytes_stay), so the sums may be wrong */
 };
 
-/* A name of this file was seen. 0, also where it has no other name and is not taken note of; -ENOMEM. */
+/* Count a name of this file. A file without another name is not kept. 0, -ENOMEM. */
 int links_add(struct links *l, const struct io_stat *st);
-/* The names from the first-th on are taken back. */
+/* Take the names from number `first` on back. */
 void links_cut(struct links *l, uint32_t first);
 /* Of n names from the first-th on. Bytes of files that were seen under another name too */
 uint64_t links_shared(const struct links *l, uint32_t first, uint32_t n);

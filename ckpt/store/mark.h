@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mark.h - what people and programs say about a committed step: it is held, tagged, verified, bad,
+ * mark.h - marks of a committed step: people and programs mark it as held, tagged, verified, bad or
  * adopted.
  *
  * A mark is one small file in JOB/.ckptd/:
@@ -8,24 +8,24 @@
  *	KIND-%012u-%016x[-NAME][~%08x]
  *
  * with KIND hold, tag, verified, bad or adopted; the step's number; the first 8 bytes of the checkpoint's id in
- * hex (0: the MANIFEST could not be read when it was set); NAME for hold and tag only; and a random
- * number where the same mark was set again while the old one stood. Lines "key=value", each ended by
+ * hex (0: the MANIFEST could not be read when the mark was set); NAME for hold and tag only; and a
+ * random number if the same mark was set again while the old one stood. Lines "key=value", each ended by
  * a newline, at most 4 KiB: made= (RFC 3339 UTC, required), by= (user@host), until= (RFC 3339 UTC,
  * hold only), why= (one line). Other keys are for later versions; text is printable UTF-8.
  *
- * A mark belongs to one checkpoint: a later one of the same step has another id and none of its
- * marks. Where a step's MANIFEST cannot be read its id is not known: then every hold, tag and bad mark
- * of its number counts, and no verified or adopted one. A hold or tag that was set then counts for the step of that
- * number also when it can be read again.
- * A mark whose content cannot be read (torn, damaged): hold, tag and bad count all the same, without
- * an end; verified and adopted do not. An expired hold counts as none (store_mark_counts). The bad mark
- * is the quarantine: store_scan gives such a step the state STORE_QUARANTINED. The adopted mark says that
- * a step which says that it is another job's, or continues another step, is here on purpose: store.h.
+ * A mark belongs to one checkpoint: a later checkpoint of the same step has another id and none of its
+ * marks. If a step's MANIFEST cannot be read, its id is unknown. Then every hold, tag and bad mark of its
+ * number counts, and no verified or adopted mark. A hold or tag that is set in this state counts for the
+ * step of that number also after its MANIFEST can be read again.
+ * If the content of a mark cannot be read (torn, damaged), hold, tag and bad count without an end;
+ * verified and adopted do not count. An expired hold does not count (store_mark_counts). The bad mark is
+ * the quarantine: store_scan gives such a step the state STORE_QUARANTINED. The adopted mark means that a
+ * step of another job, or one that continues another step, is here on purpose (store.h).
  *
- * Setting: the file is created O_EXCL, written, synced, and .ckptd synced; only then older files of
- * the same mark (for a tag: of the same name on any step) are removed. Whoever sees two takes, of tags,
- * verified and bad the one made last, of holds the one that lasts longest. The step is locked (shared)
- * meanwhile, so that removal, which looks at the marks under its own lock, sees the mark or waits.
+ * To set a mark, the store creates the file O_EXCL, writes and syncs it, and syncs .ckptd. Only then it
+ * removes older files of the same mark (of a tag: of the same name on any step). A reader that sees two
+ * takes the newest tag, verified or bad mark, and the hold that lasts longest. The store locks the step
+ * (shared) meanwhile. Removal reads the marks under its own lock, so it sees the mark, or waits.
  *
  * A store that was opened without a claim, or made by hand from {.ops, .job_fd, .job}, is enough.
  */
@@ -64,9 +64,9 @@ const char *store_mark_word(enum store_mark_kind kind); /* "hold", ... */
 int store_mark_name_check(const char *name, struct ckpt_err *err);
 /*
  * name: hold and tag; NULL otherwise. until_ns: hold; else 0. why: NULL or text, cut to what fits, its
- * control characters replaced. Set again it replaces what it said; a tag moves from another step.
- * After 0 it is durable. -ENOENT: the step has gone, or is being removed. -EINVAL: name, or a step that
- * is being collected. -EROFS, -EACCES, ...: cannot be written.
+ * control characters replaced. A mark that is set again replaces the old one; a tag moves from another
+ * step. After 0 the mark is durable. -ENOENT: there is no such step, or it is being removed. -EINVAL: a
+ * bad name, or a step that is being collected. -EROFS, -EACCES, ...: it cannot be written.
  */
 int store_mark_set(const struct store *s, const struct store_step *st, enum store_mark_kind kind,
 		   const char *name, uint64_t until_ns, const char *why, struct ckpt_err *err);

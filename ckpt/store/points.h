@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * points.h - the named moments of the directory protocol, in the order in which they come. io_point
- * tells a table of system calls that one has been reached; tests kill, cut the power and count there.
- * One table; a name here without a place in the store, or the other way round, is a fault
- * (tests/unit/test_store_repair.c).
+ * points.h - the named moments of the directory protocol, in their order. io_point reports a moment to
+ * the table of system calls; tests kill the process, cut the power and count there. A test checks that
+ * each name has a place in the store, and each place a name (tests/unit/test_store_repair.c).
  */
 #ifndef CKPT_STORE_POINTS_H
 #define CKPT_STORE_POINTS_H
@@ -13,9 +12,9 @@
 	X(CLAIM_DURABLE, "claim-durable", "the claim is synced, and so is its name")         \
 	X(SWEEP_TRASHED, "sweep-trashed", "an older launch's collecting directory is trash") \
 	X(SWEEP_SYNCED, "sweep-synced", "the names of all trash are durable")                \
-	X(SWEEP_UNLINKED, "sweep-unlinked", "a file of trash is gone")                       \
-	X(SWEEP_REMOVED, "sweep-removed", "a directory of trash is gone")                    \
-	X(SWEEP_CLAIM, "sweep-claim", "the file of a claim below the highest is gone")       \
+	X(SWEEP_UNLINKED, "sweep-unlinked", "a file of trash is removed")                    \
+	X(SWEEP_REMOVED, "sweep-removed", "a directory of trash is removed")                 \
+	X(SWEEP_CLAIM, "sweep-claim", "a claim below the highest is removed")                \
 	X(BEGIN_MADE, "begin-made", "the collecting directory exists")                       \
 	X(PART_CREATED, "part-created", "a part's file exists, empty")                       \
 	X(PART_RESERVED, "part-reserved", "its space is allocated")                          \
@@ -23,12 +22,11 @@
 	X(PART_SYNCED, "part-synced", "its bytes are durable")                               \
 	X(PART_CLOSED, "part-closed", "it is finished")                                      \
 	X(PART_LINKED, "part-linked", "another step's part has a name here too")             \
-	X(MANIFEST_WRITTEN, "manifest-written", "MANIFEST is written under another name")    \
-	X(MANIFEST_SYNCED, "manifest-synced", "its bytes are durable")                       \
+	X(MANIFEST_SYNCED, "manifest-synced", "MANIFEST is durable under another name")      \
 	X(MANIFEST_RENAMED, "manifest-renamed", "it has its name")                           \
 	X(COMMIT_DIR_SYNCED, "commit-dir-synced",                                            \
 	  "every name in the collecting directory is durable")                               \
-	X(ASIDE_LOCKED, "aside-locked", "nobody removes steps from now on")                  \
+	X(ASIDE_LOCKED, "aside-locked", "no process removes steps from now on")              \
 	X(COMMIT_CLAIM_CHECKED, "commit-claim-checked", "the claim is still the highest")    \
 	X(ASIDE_RENAMED, "aside-renamed", "a newer step is set aside")                       \
 	X(ASIDE_SYNCED, "aside-synced", "and durably so")                                    \
@@ -45,13 +43,12 @@
 	X(MARK_GONE, "mark-gone", "the file of a mark is removed")                           \
 	X(MARK_GONE_SYNCED, "mark-gone-synced", "and durably so")                            \
 	X(PRUNE_VERIFIED, "prune-verified", "the newest committed step is verified")         \
-	X(REMOVE_LOCKED, "remove-locked", "a step that goes is locked, nobody reads it")     \
-	X(REMOVE_CHECKED, "remove-checked", "nobody has held it, and a newer one is there")  \
+	X(REMOVE_LOCKED, "remove-locked", "the step to remove is locked, without readers")   \
+	X(REMOVE_CHECKED, "remove-checked", "it has no hold, and a newer step is there")     \
 	X(REMOVE_TRASHED, "remove-trashed", "it is trash")                                   \
 	X(REMOVE_SYNCED, "remove-synced", "and durably so")                                  \
-	X(REMOVE_DONE, "remove-done", "its files are gone, its marks are there")             \
-	X(REPAIR_WRITTEN, "repair-written", "a new MANIFEST is written under another name")  \
-	X(REPAIR_SYNCED, "repair-synced", "it is durable under that name")                   \
+	X(REMOVE_DONE, "remove-done", "its files are removed, its marks are there")          \
+	X(REPAIR_SYNCED, "repair-synced", "a new MANIFEST is durable under another name")    \
 	X(REPAIR_MARKED, "repair-marked",                                                    \
 	  "its new id is in quarantine, held and tagged as the old one")                     \
 	X(REPAIR_ASIDE, "repair-aside", "the damaged MANIFEST has another name")             \

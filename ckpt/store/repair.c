@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include "ckpt/io/publish.h"
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/store_impl.h"
 
@@ -278,25 +279,6 @@ static int spent_unlink(void *arg, const char *name, unsigned char d_type)
 	return 0;
 }
 
-static int manifest_write(const struct io_ops *ops, int fd, const char *name, const void *bytes,
-			  uint64_t len)
-{
-	int closed, r, file = ops->open(ops->ctx, fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
-
-	if (file < 0)
-		return file;
-	r = io_pwrite_all(ops, file, bytes, len, 0);
-	if (!r) {
-		io_point(ops, POINT_REPAIR_WRITTEN);
-		r = MUTANT(REPAIR_NOT_SYNCED) ? 0 : store_sync(ops, file);
-	}
-	closed = ops->close(ops->ctx, file);
-	r = r ? r : closed;
-	if (!r)
-		io_point(ops, POINT_REPAIR_SYNCED);
-	return r;
-}
-
 /* Is it a mark of a step that is known by its id? */
 static bool is_of_another(const struct repairing *x, const struct store_mark *m)
 {
@@ -368,8 +350,10 @@ static int manifest_put(struct repairing *x, struct store_step *st, int fd, cons
 		return r;
 	(void)ops->list(ops->ctx, fd, spent_unlink, &spent);
 	(void)snprintf(name, sizeof name, "%s.%08" PRIx32, store_root(x->s), nonce);
-	r = manifest_write(ops, fd, name, bytes, len);
-	if (r)
+	r = publish_put(ops, fd, name, bytes, len);
+	if (!r)
+		io_point(ops, POINT_REPAIR_SYNCED);
+	else
 		r = store_fail(err, r, "cannot write a new %s", store_root(x->s));
 	is.state = STORE_QUARANTINED;
 	memcpy(is.id, id, sizeof is.id);

@@ -2,26 +2,23 @@
 /*
  * repair.h - put a job's directory in order. Called by ckptctl repair.
  *
- * 1. Trash, and collecting directories of launches older than the highest claim, are removed. Those of
- *    the highest may be alive and stay, unless abandoned: then a launch is claimed here, which fences
- *    whoever still writes, and all go.
- * 2. A quarantined step is checked in full; whole, it is released (and verified); else it stays.
- * 3. A step-N whose MANIFEST is missing or cannot be believed, whose parts are all there and intact
- *    (every rank 0..world-1 once; the same job, step, launch and uuid), gets a new MANIFEST: seq and
- *    parent by its place in the line, tool "ckptctl repair". It is written beside, the whole is checked
- *    in full, and it appears by a rename; the damaged one stays as MANIFEST.damaged-%08x, which readers
- *    pass over. What the old one said besides (notes) is lost, and the checkpoint's id is a new one;
- *    hold and tag marks move to it. A MANIFEST that cannot be read now may be whole, and stays.
+ * 1. It removes trash, and collecting directories of launches older than the highest claim. Those of the
+ *    highest claim may belong to a live process and stay. With `abandoned` it claims a launch itself, which
+ *    fences any process that still writes, and removes them all.
+ * 2. It checks a quarantined step in full. If every byte is right, it releases the step and marks it verified.
+ * 3. A step-N may have a MANIFEST that is missing or wrong while its parts are all there and intact (every
+ *    rank 0..world-1 once; the same job, step, launch and uuid). Then repair makes a new MANIFEST: seq and
+ *    parent by the step's place in the line, tool "ckptctl repair". It writes it under another name, checks
+ *    the step in full, and renames it; the damaged one stays as MANIFEST.damaged-%08x, which readers
+ *    ignore. Other content of the old MANIFEST (notes) is lost. The checkpoint gets a new id, and hold and
+ *    tag marks move to it. If a MANIFEST cannot be read now, it may be good, and repair leaves it.
+ * 4. It leaves a misplaced step, and a step that a newer version wrote. A person moves or adopts the former.
+ *    If a step's MANIFEST is that of another step and its parts are its own, repair mends it as in 3.
+ * 5. Of the other steps it reads all but the data, and reports what it finds: a missing part, or a
+ *    contradiction, has no mark.
  *
- * 4. A misplaced step stays as it is, and so does what a newer version wrote: the first is moved or adopted by
- *    who knows why it is there. One whose MANIFEST is that of another step while its parts are this one's
- *    is mended like 3.
- *
- * 5. Of the others all but the data is read, and what is found is said: a part that is missing, or what contradicts
- *    itself, has no mark.
- *
- * Nothing that was committed is removed. Steps are locked (shared) while they are worked on. A crash at
- * any point leaves what can be repaired again.
+ * Repair removes nothing that was committed. It locks a step (shared) while it works on it. After a crash at
+ * any point the same call can repair the rest.
  */
 #ifndef CKPT_STORE_REPAIR_H
 #define CKPT_STORE_REPAIR_H
@@ -31,7 +28,7 @@ enum repair_act {
 	REPAIR_REMOVED,	 /* trash or a collecting directory */
 	REPAIR_RELEASED, /* from quarantine */
 	REPAIR_REBUILT,	 /* has a MANIFEST again */
-	REPAIR_LEFT,	 /* cannot be repaired, or may be alive: text says why and what to do */
+	REPAIR_LEFT, /* cannot be repaired, or may belong to a live process: text says what to do */
 };
 struct repair_row {
 	enum repair_act act; /* of a dry run: what would be done */
@@ -52,9 +49,9 @@ struct repair_opts {
 };
 struct repair_result {
 	uint32_t removed, released, rebuilt, left;
-	uint64_t freed;	 /* bytes of files whose last name has gone */
+	uint64_t freed;	 /* bytes of files whose last name was removed */
 	uint64_t shared; /* bytes of what was removed that stay, because steps share them */
-	bool unseen;	 /* some files could not be looked at: freed and shared may be wrong */
+	bool unseen;	 /* the state of some files is unknown: freed and shared may be wrong */
 };
 
 /* 0 also where some are left. -EINVAL: dir is no step directory; -ENOENT: there is none. */

@@ -8,22 +8,21 @@
  *	last	it is one of the keep_last newest
  *	every	its number is a multiple of keep_every (0 is)
  *	within	it is younger than keep_within_ns. Ages count from now or from the time of the newest
- *		committed step, whichever is earlier: a clock that runs ahead makes nothing old. A step from
- *		the future of now is young, and no committed step is older than one before it in the line
- *	best	fewer than n committed steps have a better note of that key; of equal ones the newer is
- *		better; a step without the note, or whose note is not a number, is none of them
- * A step that was set aside is kept for set_aside_for_ns since then, whatever the policy says (ages count as
- * above; one that does not say when is set aside at this moment). After that it is kept by hold, tag and
- * within, and by last and best when fewer than n steps, committed or set aside, are newer or better; it
- * takes no place of a committed one there. So a job that went back, or began anew, by mistake can go back
- * (ckptctl rewind) for as long.
- * Damaged and quarantined steps take no place either and are kept: repair mends or releases them, and
- * store_prune removes them only when asked (prune.h: bad). Steps that are misplaced, or that a newer
- * version wrote, are kept in any case: their bytes may be right. Collecting directories are the claim's and
- * repair's.
+ *		committed step, whichever is earlier, so a clock that runs ahead makes no step old. A step
+ *		with a time in the future is young, and no committed step is older than one before it in
+ *		the line
+ *	best	fewer than n committed steps have a better note of that key; of equal notes the newer step's
+ *		is better; a step without the note, or with a note that is not a number, does not count
+ * A step that was set aside is kept for set_aside_for_ns since then, whatever the policy says. Ages count as
+ * above; if the time is unknown, it is now. After that, hold, tag and within keep it. last and best keep it if
+ * fewer than n steps, committed or set aside, are newer or better; it takes no place of a committed step. So
+ * a job that went back, or began anew, by mistake can return (ckptctl rewind) for that time.
+ * Damaged and quarantined steps take no place either, and are kept: repair mends or releases them, and
+ * store_prune removes them only on request (prune.h: bad). Steps that are misplaced, or that a newer version
+ * wrote, are always kept, because their bytes may be right. Claim and repair remove collecting directories.
  *
- * That a newer step must be committed and verified before any is removed, and that none is removed
- * that is being read, is for store_prune to see to.
+ * store_prune ensures that a newer step is committed and verified before it removes any, and that it removes
+ * none that is being read.
  */
 #ifndef CKPT_STORE_RETAIN_H
 #define CKPT_STORE_RETAIN_H
@@ -31,8 +30,7 @@
 
 #define RETAIN_BEST_MAX 4
 #define RETAIN_KEY_MAX 64
-#define RETAIN_SET_ASIDE_NS \
-	(7 * 86400 * NS_PER_S) /* long enough for somebody to come back from a week away */
+#define RETAIN_SET_ASIDE_NS (7 * 86400 * NS_PER_S) /* as long as a person may be away */
 
 struct retain_policy { /* all zero: none */
 	uint32_t keep_last;

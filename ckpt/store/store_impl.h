@@ -34,13 +34,13 @@ struct store_name {
 	uint32_t nonce;			/* TMP, TRASH */
 	char dir[STORE_DIR_MAX];
 };
-/* Each moves *p behind what it has found; false: not there. hex: 8 digits, lower case. */
+/* Each moves *p behind the text that it finds; false: it is not there. hex: 8 digits, lower case. */
 bool store_take_text(const char **p, const char *text);
 bool store_take_decimal(const char **p, uint64_t *ret);
 bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
-/* aside_s: when it was set aside, seconds since 1970; UNKNOWN: a program that did not say it did that. */
+/* aside_s: when it was set aside, in seconds since 1970; UNKNOWN: an older program wrote no time. */
 #define STORE_ASIDE_UNKNOWN UINT64_MAX
 #define STORE_ASIDE_MAX (UINT64_MAX / NS_PER_S)
 void store_name_old(uint64_t step, uint64_t seq, uint64_t aside_s, char ret[STORE_DIR_MAX]);
@@ -75,22 +75,21 @@ struct store_txn {
 /* --- locks (store_lock.c) --- */
 
 /*
- * Open a directory by its entry name and lock it, until the descriptor is closed: shared to read what
- * is in it, exclusive to remove it. Looked at again under the lock: the name leads to it. -EAGAIN:
- * somebody's lock is in the way. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
+ * Open a directory by its entry name and lock it until the descriptor is closed: shared to read it,
+ * exclusive to remove it. Under the lock it checks again that the name leads to it. -EAGAIN: another
+ * process has a lock. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
  */
 int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd);
-/* Is what is open as a what is open as b? 0, -ESTALE: it is not, ... Where it cannot be known they are
- * taken for the same. */
+/* Are a and b descriptors of the same file? 0: yes, or it is unknown; -ESTALE: no; ... */
 int store_same_check(const struct io_ops *ops, int a, int b);
 /* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one, ... */
 int store_hold_check(const struct store *s, const char *dir, int fd);
 /*
- * The line of the job's steps: exclusive for who sets steps aside, waiting for a few seconds, shared
- * for who removes one, who does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
+ * Lock the line of the job's steps: exclusive to set steps aside, which waits for a few seconds; shared
+ * to remove one, which does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
  */
 int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd);
-/* Under it: from its name to this one, or to another one where it is taken, which is returned. */
+/* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and returned. */
 int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX]);
 
 /* --- one step (store_scan.c) --- */
@@ -98,21 +97,21 @@ int store_aside_rename(const struct store *s, const char *from, char to[STORE_DI
 /* The name of the file that makes a directory a step: "MANIFEST". */
 const char *store_root(const struct store *s);
 
-/* What a directory is now. 0, with state, id and all; -ENOENT. */
+/* One step as it is now. 0, with state, id and all; -ENOENT. */
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
-/* The same with a stat for each part, and code and why as store_scan_parts tells them; the state stays. */
+/* The same with a stat for each part, and code and why as of store_scan_parts; the state stays. */
 int store_step_look_parts(const struct store *s, const char *dir, struct store_step *ret);
-/* What code and lacks are called, before why. */
+/* Words for code and lacks, which stand before why. */
 const char *store_step_fault(const struct store_step *st);
-/* Sum of its file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
+/* Sum of its file sizes, as far as they are known. -ENOENT: there is no such directory. */
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
-/* Its files' names, as removal has them, are added to links, from *ret_first on; returns how many of its bytes
- * stay when they and all names in links go. */
+/* Adds the names of its files that removal would unlink to links, from *ret_first on. Returns how many of its
+ * bytes stay after these names and all others in links are removed. */
 uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
 			  uint32_t *ret_first);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
-/* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
+/* It exists, and its MANIFEST does not give its place in the line: its number does. */
 bool store_step_lost(const struct store_step *st);
 /* An id is 16 bytes here and 32 hexadecimal digits in struct checkpoint. */
 void store_id_of(const char *hex, uint8_t ret[16]);
@@ -123,14 +122,14 @@ void store_id_print(const uint8_t id[16], char ret_hex[33]);
 /* In the line or set aside. */
 bool store_step_misplaced(const struct store_step *st);
 bool store_step_newer(const struct store_step *st);
-/* store_step_refuse; where: as this process reaches the job's directory, as far as it can be known. */
+/* store_step_refuse; where: the path of the job's directory for this process, if it is known. */
 int store_step_refuse_in(const struct store *s, const struct store_step *st, struct ckpt_err *err);
 /* -EINVAL: it belongs to another job than s->job. */
 int store_home_check(const struct store *s, struct ckpt_err *err);
 
 /* --- marks (store_mark.c) --- */
 
-/* The marks with exactly this step and id, of a checkpoint that is no more: as many as go. */
+/* Remove the marks with exactly this step and id, whose checkpoint was removed; errors are ignored. */
 void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
 /* "2026-11-21T19:30:00Z" */
 #define STORE_TIME_BYTES 40
@@ -144,13 +143,12 @@ struct store_claimed {
 };
 /* gen-%08u and gen-%08u.%u; false: neither. */
 bool store_claimed_parse(const char *entry, struct store_claimed *ret);
-/* The highest claim on disk; {0, 0} where nobody has claimed. */
+/* The highest claim on disk; {0, 0}: none. */
 int store_claim_highest(const struct store *s, struct store_claimed *ret, struct ckpt_err *err);
-/* 0 while s is where its name leads (store_here) and what it has claimed is the highest claim on disk;
- * -ESTALE. */
+/* 0 if the name of s leads to it (store_here) and its claim is the highest on disk; -ESTALE. */
 int store_claim_check(struct store *s, struct ckpt_err *err);
 
-/* What is in a step's directory, or in trash, that the store did not make. */
+/* Entries of a step's directory, or of trash, that the store did not make. */
 struct store_foreign {
 	uint32_t n;
 	char first[256]; /* its name; "" none */
@@ -159,15 +157,17 @@ struct store_foreign {
 bool store_is_ours(const struct store *s, const char *name, unsigned char d_type);
 int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret);
 
-/* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */
+/* Rename to .trash-..., and return that name. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
-/* Remove what the store made in it (format_root.owns), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
- * somebody has locked is being removed by him, or comes back by his hand: it stays. */
+/*
+ * Remove the files that the store made in it (format_root.owns), and the directory if nothing else is in
+ * it. Its name is durable (store_trash_sweep), or it was never committed. A directory that another
+ * process has locked stays: that process removes it or brings it back.
+ */
 void store_trash_remove(const struct store *s, const char *trash);
-/* The same by who has it locked as fd. */
+/* The same for the process that has locked it as fd. */
 void store_trash_empty(const struct store *s, const char *trash, int fd);
-/* Sync the job directory (always, or where there is trash), then remove all trash that was there
- * before. */
+/* Sync the job directory (always, or if there is trash), then remove the trash that was there before. */
 int store_trash_sweep(const struct store *s, bool always);
 
 int store_nonce(uint32_t *ret, struct ckpt_err *err);

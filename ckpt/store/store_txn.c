@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include "ckpt/io/publish.h"
 #include "ckpt/store/store_impl.h"
 
 #define JOB_STEP "job %s, step %" PRIu64
@@ -331,26 +332,6 @@ static int commit_check(struct store_txn *x, uint64_t rewind, struct ckpt_err *e
 			  JOB_STEP_OF(x), dir, rewind);
 }
 
-static int manifest_write(struct store_txn *x, const char *name, const void *manifest,
-			  uint64_t bytes)
-{
-	const struct io_ops *ops = x->s->ops;
-	int closed, r, fd;
-
-	fd = ops->open(ops->ctx, x->fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
-	if (fd < 0)
-		return fd;
-	r = io_pwrite_all(ops, fd, manifest, bytes, 0);
-	if (!r)
-		io_point(ops, POINT_MANIFEST_WRITTEN);
-	if (!r && !MUTANT(MANIFEST_NOT_SYNCED))
-		r = store_sync(ops, fd);
-	if (!r)
-		io_point(ops, POINT_MANIFEST_SYNCED);
-	closed = ops->close(ops->ctx, fd);
-	return r ? r : closed;
-}
-
 /* The whole directory becomes durable, MANIFEST last. */
 static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t bytes,
 			   struct ckpt_err *err)
@@ -361,9 +342,11 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 	int r;
 
 	(void)snprintf(name, sizeof name, "%s.%08" PRIx32, root, x->nonce);
-	r = manifest_write(x, name, manifest, bytes);
-	if (!r)
+	r = publish_put(ops, x->fd, name, manifest, bytes);
+	if (!r) {
+		io_point(ops, POINT_MANIFEST_SYNCED);
 		r = ops->rename(ops->ctx, x->fd, name, root);
+	}
 	if (txn_is_fenced(x, r, err))
 		return -ESTALE;
 	if (r)

@@ -174,12 +174,6 @@ static int bytes_read(struct reader *rd, const struct source *src, const char *f
 	return 1;
 }
 
-static void source_close(struct source *src)
-{
-	if (src->close)
-		src->close(src->ctx);
-}
-
 /* --- the envelope --- */
 
 struct envelope {
@@ -1090,8 +1084,6 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 	}
 	ret->chunk = chunk;
 	ret->nchunk = n;
-	ret->data_off = CONTAINER_BLOCK;
-	ret->data_end = e->map.data_end;
 	return native_ranges_make(&e->map, chunk, n, &o->m.c->table.arena, ret);
 }
 

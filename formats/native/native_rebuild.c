@@ -256,8 +256,7 @@ static int entry_add(void *arg, const char *name, enum source_kind kind)
 	if (r)
 		(void)ckpt_error_prefix(b->err, r, "%.80s", name);
 	arena_free(&l.mem);
-	if (src.close)
-		src.close(src.ctx);
+	source_close(&src);
 	return r && r != -ENOMEM && !stray ? set_aside(b) : r;
 }
 

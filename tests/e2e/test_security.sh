@@ -76,10 +76,10 @@ daemon_start --quiet
 check "a job's directory that is a link is not followed" links_job
 check "nor its directory of claims" links_claims
 stop
-links_partial() { # convert collects beside its destination
-	ln -s "$outside" "$tmp/.dst.ckptctl-partial"
+links_partial() { # SUFFIX: convert collects beside its destination
+	ln -s "$outside" "$tmp/.dst.ckptctl$1"
 	! "$ckptctl" convert "$(step_dir 8)" "$tmp/dst" --mesh fsdp=3 >"$tmp/out" 2>&1 || return 1
-	rm "$tmp/.dst.ckptctl-partial"
+	rm "$tmp/.dst.ckptctl$1"
 	untouched
 }
 links_dst() {
@@ -88,7 +88,8 @@ links_dst() {
 	rm "$tmp/dst"
 	untouched
 }
-check "what convert collects in is no link" links_partial
+check "what convert collects in is no link" links_partial -new
+check "nor is the directory of its lock" links_partial ""
 check "nor what it makes" links_dst
 
 # A part that is a link at one moment and itself at the next, as often as can be: it is read, or refused.

@@ -6,7 +6,7 @@
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
-#include "ckpt/cli/conversion_journal.h"
+#include "ckpt/engine/journal.h"
 #include "tests/fuzz/container_edits.h"
 
 #define WORLD 3

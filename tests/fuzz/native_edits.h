@@ -153,8 +153,7 @@ static void native_use(const struct checkpoint *c)
 			at = x->off + x->stored_len;
 		}
 		for (uint64_t k = 0; k < f->nchunk; k++)
-			assert(f->chunk[k].off + f->chunk[k].stored_len <= f->data_end &&
-			       f->data_end <= f->file_bytes);
+			assert(f->chunk[k].off + f->chunk[k].stored_len <= f->file_bytes);
 	}
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		const struct table_piece *p = &c->table.piece[i];

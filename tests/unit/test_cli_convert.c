@@ -6,8 +6,10 @@
 #include "formats/native/native.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/cli_rig.h"
-#include "ckpt/cli/conversion.h"
-#include "ckpt/cli/conversion_parts.h"
+#include "ckpt/engine/convert.h"
+#include "ckpt/engine/identity.h"
+#include "ckpt/io/io_source.h"
+#include "formats/registry/registry.h"
 #include "ckpt/table/target.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/row.h"
@@ -17,7 +19,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#define LEAST CONVERSION_MEM_MIN
+#define LEAST CONVERT_MEM_MIN
 
 static uint64_t rng;
 /* Of each case: below top, where what it leaves is removed. */
@@ -86,33 +88,28 @@ static void make_source(const char *path, const char *mesh, uint64_t scale, uint
 	closedir(d);
 }
 
-struct opened {
-	int fd;
-	struct checkpoint *k;
-};
-
 static int try_open(const char *path, struct opened *ret)
 {
 	struct ckpt_err err = { 0 };
-	struct source_dir dir;
 	int rc;
 
-	*ret = (struct opened){ .fd = open(path, O_RDONLY | O_DIRECTORY) };
+	*ret = (struct opened){ .path = path, .fd = open(path, O_RDONLY | O_DIRECTORY) };
 	if (ret->fd < 0)
 		return -ENOENT;
-	assert_int_equal(source_make(&io_ops_posix, ret->fd, NULL, 0, &dir), 0);
-	rc = format_native.open(&(struct format_open){ .dir = &dir }, &ret->k, &err);
-	source_end(&dir);
+	assert_int_equal(source_make(&io_ops_posix, ret->fd, NULL, 0, &ret->dir), 0);
+	rc = format_native.open(&(struct format_open){ .dir = &ret->dir }, &ret->ckpt, &err);
 	if (rc) {
 		print_error("%s: %s\n", path, err.msg);
+		source_end(&ret->dir);
 		close(ret->fd);
 	}
-	return rc;
+	return rc ? rc : identity_make(ret, NULL, &err);
 }
 
 static void opened_close(struct opened *x)
 {
-	checkpoint_free(x->k);
+	checkpoint_free(x->ckpt);
+	source_end(&x->dir);
 	close(x->fd);
 }
 
@@ -150,14 +147,14 @@ static void assert_true_checkpoint(const char *path, const char *mesh, uint32_t 
 	uint64_t bytes;
 
 	assert_int_equal(try_open(path, &x), 0);
-	assert_int_equal(x.k->world, world);
-	assert_int_equal(x.k->nfile, world);
-	assert_string_equal(mesh_print(&x.k->table.mesh[0], text, sizeof text), mesh);
-	truth.k = x.k;
-	if (move_open(&io_ops_posix, x.fd, x.k, false, IO_INLINE, &f, &err) ||
+	assert_int_equal(x.ckpt->world, world);
+	assert_int_equal(x.ckpt->nfile, world);
+	assert_string_equal(mesh_print(&x.ckpt->table.mesh[0], text, sizeof text), mesh);
+	truth.k = x.ckpt;
+	if (move_open(&io_ops_posix, x.fd, x.ckpt, false, IO_INLINE, &f, &err) ||
 	    move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err) ||
-	    move_windows(&f, &x.k->table, UINT64_C(1) << 30, 0, window_is_true, &truth, NULL, NULL,
-			 &err))
+	    move_windows(&f, &x.ckpt->table, UINT64_C(1) << 30, 0, window_is_true, &truth, NULL,
+			 NULL, &err))
 		fail_msg("%s: %s", path, err.msg);
 	move_close(&f);
 	free(truth.want);
@@ -171,25 +168,25 @@ static void assert_same(const char *a, const char *b)
 
 	assert_int_equal(try_open(a, &x), 0);
 	assert_int_equal(try_open(b, &y), 0);
-	assert_int_equal(x.k->step, y.k->step);
-	assert_int_equal(x.k->seq, y.k->seq);
-	assert_int_equal(x.k->generation, y.k->generation);
-	assert_int_equal(x.k->wall_ns, y.k->wall_ns);
-	assert_int_equal(x.k->parent_step, y.k->parent_step);
-	assert_string_equal(x.k->parent_id, y.k->parent_id);
-	assert_string_equal(x.k->job, y.k->job);
-	assert_int_equal(x.k->nnote, y.k->nnote);
-	for (uint32_t i = 0; i < x.k->nnote; i++) {
-		assert_string_equal(x.k->note[i].key, y.k->note[i].key);
-		assert_true(x.k->note[i].value == y.k->note[i].value);
+	assert_int_equal(x.ckpt->step, y.ckpt->step);
+	assert_int_equal(x.ckpt->seq, y.ckpt->seq);
+	assert_int_equal(x.ckpt->generation, y.ckpt->generation);
+	assert_int_equal(x.ckpt->wall_ns, y.ckpt->wall_ns);
+	assert_int_equal(x.ckpt->parent_step, y.ckpt->parent_step);
+	assert_string_equal(x.ckpt->parent_id, y.ckpt->parent_id);
+	assert_string_equal(x.ckpt->job, y.ckpt->job);
+	assert_int_equal(x.ckpt->nnote, y.ckpt->nnote);
+	for (uint32_t i = 0; i < x.ckpt->nnote; i++) {
+		assert_string_equal(x.ckpt->note[i].key, y.ckpt->note[i].key);
+		assert_true(x.ckpt->note[i].value == y.ckpt->note[i].value);
 	}
-	assert_int_equal(x.k->table.ntensor, y.k->table.ntensor);
-	for (uint32_t i = 0; i < x.k->table.ntensor; i++) {
-		const struct table_tensor *t = &x.k->table.tensor[i], *u;
-		uint32_t at = table_find(&y.k->table, t->component, t->name, t->rank);
+	assert_int_equal(x.ckpt->table.ntensor, y.ckpt->table.ntensor);
+	for (uint32_t i = 0; i < x.ckpt->table.ntensor; i++) {
+		const struct table_tensor *t = &x.ckpt->table.tensor[i], *u;
+		uint32_t at = table_find(&y.ckpt->table, t->component, t->name, t->rank);
 
 		assert_true(at != TABLE_NONE);
-		u = &y.k->table.tensor[at];
+		u = &y.ckpt->table.tensor[at];
 		assert_int_equal(t->fp, u->fp);
 		assert_int_equal(t->role, u->role);
 		assert_int_equal(t->cls, u->cls);
@@ -203,34 +200,41 @@ static void assert_same(const char *a, const char *b)
 
 /* --- the engine --- */
 
-struct engine {
+struct rig {
 	struct opened src;
 	struct table target;
-	struct conversion_opts opts;
+	struct engine engine;
+	struct engine_convert how;
+	char source[64];
 	uint64_t ticked, stop_at; /* 0: never */
 };
 
+/* Of the case that runs. */
+static struct rig e;
+static struct converted f;
+static struct ckpt_err err;
+
 static int stop_tick(void *arg, uint64_t done)
 {
-	struct engine *x = arg;
+	struct rig *x = arg;
 
 	x->ticked += done;
-	return x->stop_at && x->ticked >= x->stop_at;
+	return cli_stopped() || (x->stop_at && x->ticked >= x->stop_at);
 }
-
-/* Of the case that runs. */
-static struct engine e;
-static struct conversion_facts f;
-static struct ckpt_err err;
 
 static void engine_make(const char *from, const char *to, const char *mesh)
 {
 	assert_int_equal(try_open(from, &e.src), 0);
-	assert_ok_err(target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err),
+	assert_ok_err(target_make(&e.src.ckpt->table, mesh, NULL, 0, &e.target, NULL, NULL, &err),
 		      &err);
-	e.opts = (struct conversion_opts)ROW(.ops = quick_ops(), .engine = IO_THREADS,
-					     .src = e.src.k, .src_fd = e.src.fd,
-					     .target = &e.target, .dst = to, .mem_limit = LEAST);
+	snprintf(e.source, sizeof e.source, "id %s", e.src.ckpt->id);
+	e.engine = (struct engine)ROW(.ops = quick_ops(), .io = IO_THREADS, .format = formats,
+				      .mem_limit = LEAST, .tick = stop_tick, .arg = &e);
+	e.how = (struct engine_convert)ROW(.src = &e.src, .target = &e.target, .to = &format_native,
+					   .dst = to,
+					   .want = { .facts = e.src.ckpt,
+						     .tool = "ckptctl " CKPT_VERSION },
+					   .source = e.source, .options = "");
 }
 
 static void engine_free(void)
@@ -241,16 +245,12 @@ static void engine_free(void)
 
 static int engine_run(void)
 {
-	struct conversion *c;
-	int rc = conversion_open(&e.opts, &c, &err);
+	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
+	int rc;
 
-	f = (struct conversion_facts){ 0 };
 	e.ticked = 0;
-	if (rc)
-		return rc;
-	rc = conversion_run(c, stop_tick, &e, &err);
-	f = *conversion_facts(c);
-	conversion_close(c);
+	rc = engine_convert(&e.engine, &e.how, &f, &cannot, &err);
+	ckpt_errlist_free(&cannot);
 	return rc;
 }
 
@@ -265,20 +265,29 @@ static void make_whole(const char *from_mesh, uint64_t scale, const char *mesh)
 {
 	engine_from(from_mesh, scale, whole, mesh);
 	assert_int_equal(engine_run(), 0);
-	e.opts.dst = dst;
+	e.how.dst = dst;
 }
 
 static const char *partial_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 
-	return path_of("%.*s/.%s.ckptctl-partial", (int)(slash - path), path, slash + 1);
+	return path_of("%.*s/.%s.ckptctl-new", (int)(slash - path), path, slash + 1);
+}
+
+/* The directory of lock and journals. */
+static const char *lock_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return path_of("%.*s/.%s.ckptctl", (int)(slash - path), path, slash + 1);
 }
 
 static void assert_nothing(const char *path)
 {
 	assert_false(exists(path));
 	assert_false(exists(partial_of(path)));
+	assert_false(exists(lock_of(path)));
 }
 
 /* --- what comes out --- */
@@ -321,15 +330,15 @@ TEST(test_the_same_conversion_gives_the_same_bytes)
 	engine_make(src, a, "fsdp=3");
 	assert_int_equal(engine_run(), 0);
 	assert_int_equal(f.batch, 2);
-	assert_int_equal(f.world, 3);
+	assert_int_equal(f.nfile, 4);
 	assert_int_equal(e.ticked, f.bytes);
 	/* Other windows, other batches, another engine. */
-	e.opts.dst = b;
-	e.opts.mem_limit = UINT64_C(1) << 30;
-	e.opts.engine = IO_AUTO;
-	e.opts.journal_ns = NS_PER_S;
+	e.how.dst = b;
+	e.engine.mem_limit = UINT64_C(1) << 30;
+	e.engine.io = IO_AUTO;
+	e.how.journal_ns = NS_PER_S;
 	assert_int_equal(engine_run(), 0);
-	assert_int_equal(f.batch, 3);
+	assert_int_equal(f.batch, 4);
 	assert_true(same_files(a, b));
 }
 
@@ -384,11 +393,9 @@ TEST(test_it_goes_on_where_it_was_interrupted)
 
 TEST(test_an_interrupt_counts_before_the_first_byte_too)
 {
-	struct conversion *c;
-
 	engine_from("fsdp=2", 0, dst, "fsdp=3");
 	cli_stops = 1;
-	assert_int_equal(conversion_open(&e.opts, &c, &err), -ECANCELED);
+	assert_int_equal(engine_run(), -ECANCELED);
 	assert_nothing(dst);
 	SHOWN_IS(130, "convert", src, dst, "--mesh", "fsdp=3");
 	SHOWN_IS(130, "restore", src, dst, "--mesh", "fsdp=3");
@@ -410,8 +417,8 @@ TEST(test_torn_journals_are_not_believed)
 	rng = draw_seed(__func__);
 	make_whole("fsdp=4", 10, "fsdp=3");
 	for (int what = 0; what < 8; what++) {
-		const char *j[2] = { path_of("%s/journal-0", partial_of(dst)),
-				     path_of("%s/journal-1", partial_of(dst)) };
+		const char *j[2] = { path_of("%s/journal-0", lock_of(dst)),
+				     path_of("%s/journal-1", lock_of(dst)) };
 
 		interrupt();
 		for (int i = 0; i < 2; i++) {
@@ -514,8 +521,8 @@ TEST(test_what_has_other_fingerprints_than_its_source_is_never_published)
 {
 	engine_from("fsdp=4", 10, dst, "fsdp=3");
 	interrupt();
-	fingerprint_change(path_of("%s/journal-0", partial_of(dst)));
-	fingerprint_change(path_of("%s/journal-1", partial_of(dst)));
+	fingerprint_change(path_of("%s/journal-0", lock_of(dst)));
+	fingerprint_change(path_of("%s/journal-1", lock_of(dst)));
 	assert_int_equal(engine_run(), -EBADMSG);
 	assert_true(f.resumed);
 	assert_nothing(dst);
@@ -542,7 +549,7 @@ TEST(test_another_conversion_is_not_continued)
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 	remove_tree(dst);
 	/* More memory was promised than is given now. */
-	e.opts.mem_limit = 80u << 20;
+	e.engine.mem_limit = 80u << 20;
 	e.stop_at = 40u << 20;
 	assert_int_equal(engine_run(), -ECANCELED);
 	if (exists(partial_of(dst))) {
@@ -551,10 +558,10 @@ TEST(test_another_conversion_is_not_continued)
 	}
 	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	/* What is not ours. */
-	assert_int_equal(mkdir(partial_of(path_of("%s/dst2", top)), 0700), 0);
-	spill(path_of("%s/thesis.txt", partial_of(path_of("%s/dst2", top))), "");
+	assert_int_equal(mkdir(lock_of(path_of("%s/dst2", top)), 0700), 0);
+	spill(path_of("%s/thesis.txt", lock_of(path_of("%s/dst2", top))), "");
 	SHOWN_IS(2, "convert", src, path_of("%s/dst2", top), "--mesh", "fsdp=3");
-	assert_true(exists(path_of("%s/.dst2.ckptctl-partial/thesis.txt", top)));
+	assert_true(exists(path_of("%s/.dst2.ckptctl/thesis.txt", top)));
 }
 
 TEST(test_only_one_run_writes_to_a_destination)
@@ -562,8 +569,8 @@ TEST(test_only_one_run_writes_to_a_destination)
 	int fd;
 
 	make_source(src, "fsdp=4", 1, 5);
-	assert_int_equal(mkdir(partial_of(dst), 0700), 0);
-	fd = open(partial_of(dst), O_RDONLY | O_DIRECTORY);
+	assert_int_equal(mkdir(lock_of(dst), 0700), 0);
+	fd = open(lock_of(dst), O_RDONLY | O_DIRECTORY);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
 	SHOWN_IS(11, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_false(exists(dst));
@@ -581,7 +588,7 @@ TEST(test_a_killed_run_is_continued)
 	took = now_ns();
 	assert_int_equal(engine_run(), 0);
 	took = now_ns() - took;
-	e.opts.dst = dst;
+	e.how.dst = dst;
 	for (int round = 0; round < 12 || (killed <= 3 && round < 100); round++) {
 		for (int i = 0; !exists(dst); i++) {
 			struct timespec t = { .tv_nsec = (long)draw_below(
@@ -629,11 +636,11 @@ TEST(test_a_full_disk_leaves_what_was_done)
 
 	make_whole("fsdp=4", 10, "fsdp=3");
 	io_faults_init(&faults, quick_ops());
-	e.opts.ops = &faults.ops;
+	e.engine.ops = &faults.ops;
 	for (n = 1, step = 1;; n += step, step += n / 6) {
 		int rc;
 
-		e.opts.ops = &faults.ops;
+		e.engine.ops = &faults.ops;
 		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, true);
 		rc = engine_run();
 		if (!io_faults_hit(&faults)) {
@@ -641,12 +648,12 @@ TEST(test_a_full_disk_leaves_what_was_done)
 			break;
 		}
 		assert_int_equal(rc, -ENOSPC);
-		assert_says(err.msg, partial_of(dst));
+		assert_says(err.msg, lock_of(dst));
 		assert_false(exists(dst));
 		assert_int_equal(exists(partial_of(dst)), f.kept);
 		kept += f.kept;
 		dropped += !f.kept;
-		e.opts.ops = quick_ops();
+		e.engine.ops = quick_ops();
 		rc = f.kept;
 		if (engine_run())
 			fail_msg("%llu: %s", (unsigned long long)n, err.msg);
@@ -664,7 +671,7 @@ TEST(test_no_room_is_told_before_anything_is_written)
 	engine_from("fsdp=4", 1, dst, "fsdp=3");
 	io_faults_init(&faults, quick_ops());
 	io_faults_fail(&faults, IO_ON_FALLOCATE, 2, -ENOSPC, true);
-	e.opts.ops = &faults.ops;
+	e.engine.ops = &faults.ops;
 	assert_int_equal(engine_run(), -ENOSPC);
 	assert_nothing(dst);
 	/* A file system without fallocate does without. */
@@ -683,7 +690,7 @@ TEST(test_any_failing_call_leaves_the_destination_away_or_whole)
 	for (n = 1;; n++) {
 		int rc;
 
-		e.opts.ops = &faults.ops;
+		e.engine.ops = &faults.ops;
 		io_faults_fail(&faults, IO_ON_MUTATING | IO_ON_READ | IO_ON_SIZE | IO_ON_LIST, n,
 			       -EIO, n % 2);
 		err.msg[0] = 0;
@@ -700,7 +707,7 @@ TEST(test_any_failing_call_leaves_the_destination_away_or_whole)
 		}
 		if (!exists(partial_of(dst)))
 			continue;
-		e.opts.ops = quick_ops();
+		e.engine.ops = quick_ops();
 		if (engine_run())
 			fail_msg("%llu: %s", (unsigned long long)n, err.msg);
 		assert_true(same_files(whole, dst));
@@ -730,7 +737,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	} else {
 		if (x->n % 2)
 			return 0;
-		e.opts.dst = dst;
+		e.how.dst = dst;
 		if (engine_run()) {
 			print_error("%s\n", err.msg);
 			return 1;
@@ -761,12 +768,12 @@ TEST(test_after_a_power_loss_it_is_whole_or_continued)
 	record = io_record_new(fd);
 	io_faults_init(&faults, quick_ops());
 	faults.record = record;
-	e.opts.ops = &faults.ops;
-	e.opts.engine = IO_INLINE;
-	e.opts.dst = path_of("%s/dst", root);
+	e.engine.ops = &faults.ops;
+	e.engine.io = IO_INLINE;
+	e.how.dst = path_of("%s/dst", root);
 	assert_ok_err(engine_run(), &err);
 	io_record_mark(record, 1);
-	e.opts.ops = quick_ops();
+	e.engine.ops = quick_ops();
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
 	printf("%llu states, %llu complete, %llu continued\n", (unsigned long long)states,
 	       (unsigned long long)x.there, (unsigned long long)x.resumed);
@@ -820,44 +827,6 @@ TEST(test_a_damaged_source_gives_nothing)
 	assert_nothing(dst);
 }
 
-/* --- the parts' tables --- */
-
-TEST(test_many_parts_tell_their_tensors_once)
-{
-	struct parts p;
-	uint64_t pieces = 0;
-
-	make_source(src, "fsdp=4", 1, 5);
-	engine_make(src, hold("dst"), "fsdp=3000");
-	assert_ok_err(parts_make(&e.target, &p, &err), &err);
-	assert_int_equal(p.all.ntensor, e.target.ntensor);
-	assert_int_equal(p.all.nplace, 3000);
-	/* A part's own table tells all tensors and the mesh of 3,000 ranks. */
-	assert_true(p.all.arena.total_bytes < 3000 * 4096);
-	for (uint32_t i = 0; i < 3000; i += 7) {
-		struct table t, u;
-
-		assert_int_equal(conversion_part_table(&p, i, &t, &err), 0);
-		assert_true(native_part_bytes_max(&t, 0) == p.of[i].room);
-		assert_true(t.place[0].bytes == p.all.place[i].bytes);
-		pieces += t.npiece;
-		for (uint32_t k = 0; k < t.npiece; k++)
-			t.piece[k].fp = UINT64_C(1) << 40 | (uint64_t)i << 16 | k;
-		parts_keep(&p, i, &t);
-		assert_int_equal(conversion_part_table(&p, i, &u, &err), 0);
-		for (uint32_t k = 0; k < t.npiece; k++) {
-			assert_true(u.piece[k].fp == t.piece[k].fp);
-			assert_true(indexset_equal(&u.piece[k].set, &t.piece[k].set));
-		}
-		table_free(&t);
-		table_free(&u);
-	}
-	for (uint32_t k = 0; k < p.all.npiece; k++)
-		pieces -= p.all.piece[k].rank % 7 == 0;
-	assert_int_equal(pieces, 0);
-	conversion_parts_free(&p);
-}
-
 TEST(test_more_ranks_than_a_checkpoint_has_are_refused_at_once)
 {
 	make_source(src, "fsdp=2", 0, 5);
@@ -878,7 +847,7 @@ static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
 	assert_int_equal(rc, 0);
 	racing_fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY);
 	assert_int_equal(flock(racing_fd, LOCK_EX), 0);
-	rc = openat(racing_fd, "w0000-00000000-000.part", O_WRONLY | O_CREAT, 0600);
+	rc = openat(racing_fd, "journal-0", O_WRONLY | O_CREAT, 0600);
 	assert_true(rc >= 0);
 	close(rc);
 	return 0;
@@ -889,11 +858,11 @@ TEST(test_who_loses_the_lock_takes_nothing_away)
 	engine_from("fsdp=2", 0, dst, "fsdp=3");
 	racing = *quick_ops();
 	racing.mkdir = mkdir_and_lose;
-	e.opts.ops = &racing;
+	e.engine.ops = &racing;
 	assert_int_equal(engine_run(), -EBUSY);
-	assert_true(exists(path_of("%s/w0000-00000000-000.part", partial_of(dst))));
+	assert_true(exists(path_of("%s/journal-0", lock_of(dst))));
 	close(racing_fd);
-	e.opts.ops = quick_ops();
+	e.engine.ops = quick_ops();
 	assert_int_equal(engine_run(), 0);
 }
 
@@ -929,14 +898,25 @@ TEST(test_a_missing_parent_is_to_be_made)
 	SHOWN_IS(10, "restore", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3");
 }
 
+static void die(void *arg)
+{
+	(void)arg;
+	kill(getpid(), SIGKILL);
+}
+
 TEST(test_what_did_nothing_is_no_obstacle)
 {
-	struct conversion *c;
+	pid_t pid;
+	int status;
 
 	engine_from("fsdp=2", 0, dst, "fsdp=3");
-	/* As after a kill before the first journal that tells of bytes. */
-	assert_int_equal(conversion_open(&e.opts, &c, &err), 0);
-	conversion_close(c);
+	/* Killed before the first journal that speaks of bytes. */
+	e.how.begun = die;
+	pid = fork();
+	if (!pid)
+		_exit(engine_run() ? 1 : 2);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
 	assert_true(exists(partial_of(dst)));
 	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=2");
 }
@@ -958,10 +938,10 @@ TEST(test_few_descriptors_make_batches_with_the_same_bytes)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	make_source(src, "fsdp=4", 20, 5);
 	engine_make(src, whole, "fsdp=100");
-	e.opts.mem_limit = UINT64_C(1) << 30;
+	e.engine.mem_limit = UINT64_C(1) << 30;
 	assert_int_equal(engine_run(), 0);
-	assert_int_equal(f.batch, 100);
-	e.opts.dst = dst;
+	assert_int_equal(f.batch, 101);
+	e.how.dst = dst;
 	files_limit(64);
 	rc = engine_run();
 	files_limit(was.rlim_cur);
@@ -972,7 +952,7 @@ TEST(test_few_descriptors_make_batches_with_the_same_bytes)
 	remove_tree(dst);
 	/* Windows are those of the batch that began; so another run keeps to it. */
 	files_limit(64);
-	e.opts.mem_limit = 100u << 20;
+	e.engine.mem_limit = 100u << 20;
 	e.stop_at = 80u << 20;
 	rc = engine_run();
 	files_limit(was.rlim_cur);
@@ -980,7 +960,7 @@ TEST(test_few_descriptors_make_batches_with_the_same_bytes)
 	assert_true(f.kept && f.batch < 40);
 	rc = (int)f.batch;
 	e.stop_at = 0;
-	e.opts.mem_limit = UINT64_C(1) << 30;
+	e.engine.mem_limit = UINT64_C(1) << 30;
 	assert_int_equal(engine_run(), 0);
 	assert_true(f.resumed);
 	assert_int_equal(f.batch, rc);
@@ -1003,9 +983,9 @@ static int clean(void **state)
 	DIR *d = opendir(top);
 
 	(void)state;
-	if (e.src.k)
+	if (e.src.ckpt)
 		engine_free();
-	e = (struct engine){ 0 };
+	e = (struct rig){ 0 };
 	for (struct dirent *x; (x = readdir(d));)
 		if (x->d_name[strspn(x->d_name, ".")] && strcmp(x->d_name, "work") &&
 		    strncmp(x->d_name, "made-", 5))

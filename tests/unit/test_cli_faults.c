@@ -88,7 +88,7 @@ static int tree_add(const char *path, const struct stat *st, int type, struct FT
 
 	(void)f;
 	/* claims, marks and what a run that failed left behind for the next one */
-	if (strstr(name, "/.ckptd") || strstr(name, "/.trash-") || strstr(name, "ckptctl-partial"))
+	if (strstr(name, "/.ckptd") || strstr(name, "/.trash-") || strstr(name, ".ckptctl"))
 		return 0;
 	if (type != FTW_F) {
 		tree.sum += memfs_mix(h, 7);
@@ -240,7 +240,7 @@ static const char *judge_again(const struct command *c, const struct answer *goo
 		return "asked again on a good disk it leaves other files";
 	if (again.code == good->code || (c->changes && again.code == CLI_WARNINGS))
 		return NULL;
-	if (c->writes && first->out == good->out && strstr(got.err, "exists already"))
+	if (c->writes && first->out == good->out && (strstr(got.err, "exists already") || strstr(got.err, "exists and was not changed")))
 		return NULL; /* whole, and perhaps not durable */
 	return "asked again on a good disk it fails";
 }

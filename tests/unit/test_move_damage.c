@@ -174,7 +174,7 @@ TEST(a_good_checkpoint_has_no_faults_and_all_its_data_is_read)
 
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->nfile; i++)
-		want += s.c->file[i].data_end - s.c->file[i].data_off;
+		want += data_to(&s.c->file[i]) - data_from(&s.c->file[i]);
 	for (size_t i = 0; i < ARRAY_LEN(engine); i++) {
 		assert_int_equal(verify_with(&s, &io_ops_posix, engine[i], &x, &bytes), 0);
 		assert_int_equal(bytes, want);
@@ -191,8 +191,8 @@ TEST(verify_finds_every_flipped_byte_of_data_and_padding)
 	for (uint32_t i = 0; i < s.c->nfile; i++) {
 		const struct format_file *f = &s.c->file[i];
 
-		verify_must_find(&s, i, f->data_off);
-		verify_must_find(&s, i, f->data_end - 1);
+		verify_must_find(&s, i, data_from(f));
+		verify_must_find(&s, i, data_to(f) - 1);
 		for (uint64_t k = 0; k < f->nchunk; k += EVERY) {
 			const struct chunk *c = &f->chunk[k];
 			uint64_t end = c->off + c->stored_len;
@@ -209,7 +209,7 @@ TEST(verify_finds_every_flipped_byte_of_data_and_padding)
 		}
 		for (uint32_t k = 0; k < FEWER(30); k++)
 			verify_must_find(&s, i,
-					 f->data_off + draw(&s.rng) % (f->data_end - f->data_off));
+					 data_from(f) + draw(&s.rng) % (data_to(f) - data_from(f)));
 	}
 	assert_true(padding >= FEWER(5));
 	scene_free(&s);
@@ -350,7 +350,7 @@ TEST(what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify)
 	bad.from = UINT64_MAX; /* nothing is bad */
 	flip(&s, 0, big_chunk(&s, 0, 0), 1);
 	assert_int_equal(verify_with(&s, &bad.ops, IO_THREADS, &x, &bytes), -EBADMSG);
-	bad.from = s.c->file[0].data_off;
+	bad.from = data_from(&s.c->file[0]);
 	assert_int_equal(verify_with(&s, &bad.ops, IO_INLINE, &x, &bytes), -EIO);
 	assert_true(x.n >= s.c->nfile);
 	for (uint32_t i = 0; i < x.n; i++)
@@ -407,7 +407,7 @@ TEST(a_chunk_map_that_cannot_be_is_refused_by_verify)
 		*c = good;
 		*last = good_last;
 		if (i == 0)
-			last->off = s.c->file[0].data_end - 1; /* half behind the data */
+			last->off = data_to(&s.c->file[0]) - 1; /* half behind the data */
 		else if (i == 1)
 			c->off = 4096; /* in the chunk before */
 		else if (i == 2)

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "daemon/part_file.h"
+#include "tests/lib/part_data.h"
 #include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/sample.h"

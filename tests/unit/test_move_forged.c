@@ -86,7 +86,7 @@ TEST(a_chunk_too_large_to_be_held_is_refused_unread)
 	forged_one(off);
 	x.file.chunk_log2 = 27;
 	x.chunk[0].raw_len = x.chunk[0].stored_len = STREAM_BLOCK_MAX + 1;
-	x.file.data_end = FORGED_BYTES + STREAM_BLOCK_MAX + 1;
+	x.data_end = FORGED_BYTES + STREAM_BLOCK_MAX + 1;
 	assert_int_equal(forged_read(&x, IO_INLINE, got, &err), -EFBIG);
 	assert_non_null(strstr(err.msg, "chunks of more than 64 MiB"));
 	assert_int_equal(forged_verify(&x, NULL, NULL, NULL, NULL, &err), -EFBIG);
@@ -199,12 +199,12 @@ TEST(what_no_chunk_has_must_be_zero_and_there)
 	struct move_verified v;
 
 	forged_begin(&x, 3, off);
-	x.file.data_end = 60 * MIB + 3 * FORGED_BYTES;
-	x.bytes = x.file.file_bytes = x.file.data_end + FORGED_BYTES;
+	x.data_end = 60 * MIB + 3 * FORGED_BYTES;
+	x.bytes = x.file.file_bytes = x.data_end + FORGED_BYTES;
 	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
 	assert_int_equal(forged_verify(&x, NULL, NULL, NULL, &v, &err), 0);
-	assert_int_equal(v.bytes, x.file.data_end - x.file.data_off);
+	assert_int_equal(v.bytes, x.data_end - x.data_off);
 	assert_int_equal(v.bytes, v.all_bytes);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct told t = { .n = 0 };
@@ -219,14 +219,14 @@ TEST(what_no_chunk_has_must_be_zero_and_there)
 	}
 	x.bad_at = UINT64_MAX;
 	/* It ends inside of what no chunk has, inside of a chunk, before all: it is told once. */
-	for (uint64_t end = 0; end < x.file.data_end; end += 7 * MIB + 1) {
+	for (uint64_t end = 0; end < x.data_end; end += 7 * MIB + 1) {
 		struct told t = { .n = 0 };
 
 		x.bytes = end;
 		assert_int_equal(forged_verify(&x, NULL, on_fault, &t, &v, &err), -EBADMSG);
 		assert_int_equal(t.n, 1);
 		assert_string_equal(t.kind[0], "truncated");
-		assert_int_equal(t.offset[0], MAX(end, x.file.data_off));
+		assert_int_equal(t.offset[0], MAX(end, x.data_off));
 	}
 	forged_free(&x);
 }
@@ -273,6 +273,7 @@ TEST(a_file_without_chunks_is_read_as_it_is)
 
 		/* Nothing in it must be zero, and no sum says what it was. */
 		x.bad_at = 150;
+		x.c.table.piece[0].fp_known = false;
 		assert_int_equal(forged_verify(&x, s, NULL, NULL, &v, &err), 0);
 		move_subset_size(&x.c, s, &size);
 		assert_int_equal(v.bytes, size.bytes);
@@ -280,6 +281,15 @@ TEST(a_file_without_chunks_is_read_as_it_is)
 		assert_int_equal(v.chunks, size.chunks);
 		assert_true(v.chunks > 0 && v.bytes > 0);
 		assert_int_equal(v.all_chunks, size.all_chunks);
+		assert_int_equal(v.all_pieces, 0);
+		assert_int_equal(v.unsummed, v.bytes);
+		/* But for the fingerprint of its elements, where one is known. */
+		x.c.table.piece[0].fp_known = true;
+		assert_int_equal(forged_verify(&x, s, NULL, NULL, &v, &err), -EBADMSG);
+		assert_non_null(strstr(err.msg, "the elements have fingerprint"));
+		assert_int_equal(v.pieces, 1);
+		x.bad_at = UINT64_MAX;
+		assert_int_equal(forged_verify(&x, s, NULL, NULL, &v, &err), 0);
 	}
 	forged_free(&x);
 }
@@ -303,7 +313,7 @@ TEST(of_nothing_a_part_is_nothing)
 	}
 	/* Lost files have nothing to be asked for, and are neither opened nor read. */
 	x.file.lost = true;
-	x.file.data_end += FORGED_BYTES;
+	x.data_end += FORGED_BYTES;
 	assert_int_equal(forged_verify(&x, &s, NULL, NULL, &v, &err), 0);
 	move_subset_size(&x.c, &s, &size);
 	assert_int_equal(size.all_bytes, 0);

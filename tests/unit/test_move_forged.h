@@ -20,6 +20,8 @@ struct forged {
 	struct checkpoint c;
 	struct format_file file;
 	struct chunk chunk[FORGED_CHUNKS_MAX];
+	uint64_t data_off, data_end; /* what chunks may occupy; the rest of it is zero */
+	struct format_range range[3];
 	struct io_ops ops;
 	uint64_t bytes;	 /* of the file: reads end there */
 	uint64_t bad_at; /* a byte that is changed; UINT64_MAX: none */
@@ -128,8 +130,8 @@ static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *of
 		x->raw[g] = forged_byte(g);
 	x->file = (struct format_file)ROW(.name = "forged", .raw_bytes = place.bytes,
 					  .chunk_log2 = FORGED_LOG2, .nchunk = off ? n : 0,
-					  .chunk = off ? x->chunk : NULL, .data_off = FORGED_BYTES,
-					  .data_end = FORGED_BYTES);
+					  .chunk = off ? x->chunk : NULL);
+	x->data_off = x->data_end = FORGED_BYTES;
 	x->bytes = place.bytes;
 	for (uint32_t i = 0; off && i < n; i++) {
 		if (!off[i])
@@ -139,10 +141,10 @@ static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *of
 						.base = TABLE_NONE,
 						.raw_hash = hash128(x->raw + i * FORGED_BYTES,
 								    FORGED_BYTES));
-		x->file.data_end = MAX(x->file.data_end, off[i] + FORGED_BYTES);
+		x->data_end = MAX(x->data_end, off[i] + FORGED_BYTES);
 	}
 	if (off)
-		x->bytes = x->file.data_end + FORGED_BYTES;
+		x->bytes = x->data_end + FORGED_BYTES;
 	x->file.file_bytes = x->bytes;
 	x->c.nfile = 1;
 	x->c.file = &x->file;
@@ -200,7 +202,21 @@ static inline int forged_verify(struct forged *x, const struct move_subset *s,
 	static const struct move_subset all;
 	struct move_verified got;
 	struct move_files f;
-	int r = move_open(&x->ops, 0, &x->c, false, IO_INLINE, &f, err);
+	int r;
+
+	if (x->file.chunk) {
+		x->range[0] = (struct format_range)ROW(.len = x->data_off, .kind = RANGE_META,
+						       .sum = SUM_OPEN);
+		x->range[1] = (struct format_range)ROW(.off = x->data_off,
+						       .len = x->data_end - x->data_off,
+						       .kind = RANGE_DATA, .sum = SUM_CHUNKS);
+		x->range[2] = (struct format_range)ROW(.off = x->data_end,
+						       .len = x->file.file_bytes - x->data_end,
+						       .kind = RANGE_META, .sum = SUM_OPEN);
+		x->file.range = x->range;
+		x->file.nrange = 3;
+	}
+	r = move_open(&x->ops, 0, &x->c, false, IO_INLINE, &f, err);
 
 	if (r == 0) {
 		r = move_verify_some(&f, s ? s : &all, NULL, NULL, fault, arg, ret ? ret : &got,

@@ -14,6 +14,7 @@
  * All in memory, so that every region can have its turn.
  */
 #include "ckpt/move/move.h"
+#include "tests/lib/part_data.h"
 #include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/sample.h"
@@ -102,7 +103,7 @@ static void regions_of(struct scene *s, uint32_t file)
 		at = c->off + c->stored_len;
 	}
 	if (p)
-		region_add(s, (struct region){ file, PADDING, at, p->data_end - at, 0, 0, 0 });
+		region_add(s, (struct region){ file, PADDING, at, data_to(p) - at, 0, 0, 0 });
 	at = le64_get(t->data_end);
 	for (uint32_t i = 0; i < le32_get(t->nsect); i++) {
 		uint64_t off = le64_get(t->sect[i].off), len = le64_get(t->sect[i].len);

@@ -89,7 +89,7 @@ TEST(all_is_every_byte_and_every_piece)
 
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->nfile; i++)
-		bytes += s.c->file[i].data_end - s.c->file[i].data_off;
+		bytes += data_to(&s.c->file[i]) - data_from(&s.c->file[i]);
 	assert_int_equal(verify(&s, &all, &seen, &got), 0);
 	assert_int_equal(got.bytes, bytes);
 	assert_int_equal(got.all_bytes, bytes);
@@ -125,11 +125,11 @@ TEST(the_n_parts_are_every_byte_once_and_find_every_flipped_one)
 	for (uint32_t i = 0; i < 16; i++) {
 		uint32_t file = (uint32_t)(draw(&s.rng) % s.c->nfile);
 		const struct format_file *f = &s.c->file[file];
-		uint64_t off = f->data_off + draw(&s.rng) % (f->data_end - f->data_off);
+		uint64_t off = data_from(f) + draw(&s.rng) % (data_to(f) - data_from(f));
 		uint32_t found = 0;
 
 		if (i < 4) /* what lies behind the last chunk */
-			off = s.c->file[file = i].data_end - 1;
+			off = data_to(&s.c->file[file = i]) - 1;
 		flip(&s, file, off);
 		for (uint32_t k = 1; k <= 3; k++) {
 			struct move_subset x = { .how = SUBSET_NTH, .k = k, .n = 3 };
@@ -249,12 +249,12 @@ TEST(a_lost_file_is_passed_by_and_the_others_are_read)
 	s.c->file[1].lost = true;
 	for (uint32_t i = 0; i < s.c->nfile; i++)
 		if (i != 1)
-			bytes += s.c->file[i].data_end - s.c->file[i].data_off;
+			bytes += data_to(&s.c->file[i]) - data_from(&s.c->file[i]);
 	assert_int_equal(unlinkat(s.d.fd, s.c->file[1].name, 0), 0);
 	for (uint32_t i = 0; i < s.c->table.npiece; i++)
 		if (s.c->table.piece[i].place == 1)
 			s.c->table.piece[i].fp = 0; /* open_partial has none of them at all */
-	flip(&s, 2, s.c->file[2].data_off);
+	flip(&s, 2, data_from(&s.c->file[2]));
 	assert_int_equal(verify(&s, &all, &seen, &got), -EBADMSG);
 	assert_int_equal(seen.checksum, 1);
 	assert_int_equal(seen.other, 0);

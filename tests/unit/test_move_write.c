@@ -300,7 +300,7 @@ TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 	plan_free(&p);
 
 	for (uint32_t i = 0; i < c->nfile; i++)
-		chunks += c->file[i].data_end - c->file[i].data_off;
+		chunks += data_to(&c->file[i]) - data_from(&c->file[i]);
 	assert_int_equal(move_open(&io_ops_posix, D.fd, c, false, IO_AUTO, &f, &err), 0);
 	t = (struct ticks){ 0 };
 	assert_int_equal(move_verify(&f, on_tick, &t, NULL, NULL, &bytes, &err), 0);

@@ -5,6 +5,7 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
+#include "tests/lib/part_data.h"
 #include "tests/lib/row.h"
 #include "tests/lib/without_memory.h"
 #include "tests/lib/each_arena.h"
@@ -516,7 +517,7 @@ TEST(a_sheet_and_its_runs_are_made_or_there_is_no_memory)
 	assert_ok_err(format_native.open(&(struct format_open){ .dir = &d }, &is, &err), &err);
 	for (uint32_t i = 0; i < WORLD; i++)
 		x.done[i] = (struct sheet_done)ROW(.bytes = is->file[i].file_bytes,
-						   .data_end = is->file[i].data_end,
+						   .data_end = data_to(&is->file[i]),
 						   .nchunk = is->file[i].nchunk,
 						   .chunk = is->file[i].chunk);
 	without_memory(3, "head of a part", act_fill, &x);

@@ -4,6 +4,7 @@
  * and no change of any byte of metadata, no file that is missing, cut, exchanged or too many goes
  * unseen.
  */
+#include "tests/lib/part_data.h"
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
@@ -98,7 +99,7 @@ static void zeros_check(const struct format_file *f, const uint8_t *bytes)
 
 		assert_int_equal(x->sum, x->kind == RANGE_META	 ? SUM_OPEN
 					 : x->kind == RANGE_DATA ? SUM_CHUNKS
-					 : x->off < f->data_end	 ? SUM_NONE
+					 : x->off < data_to(f)	 ? SUM_NONE
 								 : SUM_OPEN);
 		for (uint64_t k = 0; k < x->len && x->kind == RANGE_ZERO; k++)
 			if (bytes[x->off + k])
@@ -141,8 +142,8 @@ static void check_contents(struct memdir *d, const struct checkpoint *c,
 
 			n = MIN(p->len - at, (UINT64_C(1) << f->chunk_log2) - in);
 			assert_true(k < f->nchunk && in + n <= f->chunk[k].raw_len);
-			assert_true(f->chunk[k].off >= f->data_off &&
-				    f->chunk[k].off + f->chunk[k].stored_len <= f->data_end);
+			assert_true(f->chunk[k].off >= data_from(f) &&
+				    f->chunk[k].off + f->chunk[k].stored_len <= data_to(f));
 			assert_int_equal(f->chunk[k].off % 4096, 0);
 			memcpy(have + at, file + f->chunk[k].off + in, n);
 		}
@@ -293,7 +294,7 @@ TEST(every_changed_byte_of_metadata_is_a_fault)
 	for (uint32_t i = 0; i < D.n; i++) {
 		struct memdir_file *f = &D.file[i];
 		bool part = strcmp(f->name, NATIVE_MANIFEST) != 0;
-		uint64_t data_end = part ? c->file[0].data_end : CONTAINER_BLOCK;
+		uint64_t data_end = part ? data_to(&c->file[0]) : CONTAINER_BLOCK;
 
 		for (uint64_t k = 0; k < f->len; k++) {
 			struct checkpoint *again;
@@ -645,7 +646,7 @@ TEST(all_damage_is_told_and_not_only_the_first)
 	o.mesh = "fsdp=4";
 	memdir_checkpoint(&D, &o);
 	c = must_open(&D);
-	end = c->file[3].data_end;
+	end = data_to(&c->file[3]);
 	checkpoint_free(c);
 	D.file[1].bytes[0] ^= 1;				   /* its header */
 	D.file[2].bytes[D.file[2].len - 1] ^= 1;		   /* its trailer */

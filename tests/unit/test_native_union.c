@@ -4,6 +4,7 @@
  * declarations that are the same to the byte, holes in a raw space, pending reductions, thousands
  * of tensors that nobody holds, a model without a mesh.
  */
+#include "tests/lib/part_data.h"
 #include "tests/unit/test_native_rig.h"
 
 #define WORLD 2
@@ -216,7 +217,7 @@ TEST(a_hole_has_no_bytes_and_no_checksums)
 	assert_int_equal(c->file[1].chunk[1].raw_len, 0);
 	assert_int_equal(c->file[1].chunk[1].off, 0);
 	assert_int_equal(c->file[1].chunk[2].off, 2 * CONTAINER_BLOCK);
-	assert_int_equal(c->file[1].data_end, 3 * CONTAINER_BLOCK);
+	assert_int_equal(data_to(&c->file[1]), 3 * CONTAINER_BLOCK);
 	checkpoint_free(c);
 	assert_int_equal(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), 0);
 	assert_memory_equal(bytes, manifest()->bytes, len);

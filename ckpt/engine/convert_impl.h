@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* convert_impl.h - what the files of engine_convert share. */
+#ifndef CKPT_ENGINE_CONVERT_IMPL_H
+#define CKPT_ENGINE_CONVERT_IMPL_H
+#include "ckpt/engine/convert.h"
+#include "ckpt/engine/journal.h"
+#include "ckpt/engine/passing.h"
+#include "ckpt/engine/sink.h"
+
+struct convert {
+	const struct engine *e;
+	const struct engine_convert *c;
+	struct converted *facts;
+
+	/* What is made. */
+	struct arena arena;
+	struct checkpoint said; /* want.facts with an attribute more */
+	struct format_want want;
+	struct table kept; /* the target, less what is dropped; empty: all of it */
+	const struct table *target;
+	struct sheet *sheet;
+	struct passage_map map;
+	uint8_t uuid[16]; /* of the journal */
+
+	/* How far it is. */
+	struct publish *to;
+	struct journal j;
+	struct journal earlier; /* of the run that is continued; j points into it */
+	void *earlier_bytes;
+	struct sheet_done *done; /* [nfile] */
+	uint64_t saved_ns, save_took_ns;
+	uint64_t saved_bytes; /* that the newest journal on the disk says are done */
+	bool write_failed;
+
+	/* The batch that is open. */
+	uint32_t first, n;
+	struct passing passing;
+	struct sink *sink;
+	uint8_t *cast; /* CAST_BYTES, once something is cast */
+	struct ckpt_err *err;
+};
+
+/* Is the file one with chunks? */
+static inline bool convert_has_chunks(const struct convert *v, uint32_t file)
+{
+	return v->sheet->file[file].chunk_log2 != 0;
+}
+
+/* convert_sheet.c: target, sheet and map of what is wanted; v->want has its uuid. */
+int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err);
+void convert_sheet_free(struct convert *v);
+
+/* convert_resume.c: the journals of an earlier run. */
+/* 1: v->j, v->done and the fingerprints are as it left them; 0: there is nothing to continue. */
+int convert_take_up(struct convert *v, struct ckpt_err *err);
+int convert_journal_put(struct convert *v, struct ckpt_err *err);
+
+/* convert_check.c: the fingerprints that were made against the source's, and what was made against
+ * the sheet, as its own format reads it. */
+int convert_prints_check(struct convert *v, struct ckpt_err *err);
+int convert_result_check(struct convert *v, struct ckpt_err *err);
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* toy_format.c - see toy_format.h. */
+#include "tests/lib/toy_format.h"
+#include <errno.h>
+#include <stdio.h>
+
+/* 75, and *ret is open; 0: it is something else; -errno. */
+static int toy_find(const struct source_dir *dir, struct source *ret, struct toy_head *head)
+{
+	int r = dir->open(dir->ctx, dir->entry ? dir->entry : TOY_FILE, ret);
+
+	if (r)
+		return r == -ENOENT || r == -EISDIR ? 0 : r;
+	r = ret->bytes < sizeof *head ? 0 : ret->read(ret->ctx, head, sizeof *head, 0);
+	if (!r && ret->bytes >= sizeof *head && !memcmp(head, TOY_MAGIC, sizeof head->magic))
+		return 75;
+	source_close(ret);
+	return r;
+}
+
+static int toy_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
+{
+	struct toy_head head;
+	struct source src;
+	int r = toy_find(dir, &src, &head);
+
+	snprintf(looked, FORMAT_LOOKED, "no " TOY_FILE);
+	if (r > 0)
+		source_close(&src);
+	return r;
+}
+
+/* --- reading: tensors, where they lie, and what every byte of the file is --- */
+
+static int toy_tensor(struct checkpoint *c, const struct toy_tensor *x, struct format_range *range,
+		      struct ckpt_err *err)
+{
+	uint64_t shape[4], off = le64_get(x->off), bytes = 0;
+	int r;
+
+	if (!memchr(x->name, 0, sizeof x->name) || le32_get(x->ndim) > 4)
+		return ckpt_error(err, -EPROTO, TOY_FILE ": a bad name or shape: %.63s", x->name);
+	for (int d = 0; d < 4; d++)
+		shape[d] = le64_get(x->shape[d]);
+	r = format_tensor_add(&c->table, x->name, le32_get(x->dtype), le32_get(x->ndim), shape, 0,
+			      off, &bytes, err);
+	*range = (struct format_range){ off, bytes, le32_get(x->crc), RANGE_DATA, SUM_CRC32 };
+	return r == -EALREADY ? -EPROTO : r;
+}
+
+static int toy_read(struct checkpoint *c, const struct source *src, uint64_t n,
+		    struct ckpt_err *err)
+{
+	uint64_t head = sizeof(struct toy_head) + n * sizeof(struct toy_tensor);
+	struct toy_tensor *rec = arena_array(&c->table.arena, n, sizeof *rec);
+	struct format_range *range = arena_array(&c->table.arena, n + 1, sizeof *range);
+	int r = rec && range ? 0 : ckpt_error(err, -ENOMEM, "out of memory for " TOY_FILE);
+
+	if (!r && n && src->read(src->ctx, rec, n * sizeof *rec, sizeof(struct toy_head)))
+		r = ckpt_error(err, -EIO, TOY_FILE " cannot be read");
+	if (!r)
+		r = table_add_place(&c->table, &(struct table_place){ TOY_FILE, 0, src->bytes },
+				    NULL, err);
+	for (uint64_t i = 0; i < n && !r; i++)
+		r = toy_tensor(c, &rec[i], &range[i + 1], err);
+	if (r)
+		return r;
+	range[0] = (struct format_range){ 0, head, 0, RANGE_META, SUM_OPEN };
+	r = format_ranges_check(c->file, range, n + 1, err);
+	return r ? r : table_seal(&c->table, err);
+}
+
+static int toy_open(const struct format_open *how, struct checkpoint **ret, struct ckpt_err *err)
+{
+	struct source src = { 0 };
+	struct toy_head head;
+	int r = toy_find(how->dir, &src, &head);
+
+	*ret = NULL;
+	if (r <= 0)
+		return ckpt_error(err, r ? r : -EPROTO, "there is no " TOY_FILE " to be read");
+	if (le64_get(head.n) > (src.bytes - sizeof head) / sizeof(struct toy_tensor))
+		r = ckpt_error(err, -EPROTO, TOY_FILE " ends before its head does");
+	else if (!(*ret = checkpoint_new(&format_toy, 1)))
+		r = ckpt_error(err, -ENOMEM, "out of memory for " TOY_FILE);
+	if (r > 0) {
+		(*ret)->file->name = how->dir->entry ? how->dir->entry : TOY_FILE;
+		(*ret)->file->file_bytes = (*ret)->file->raw_bytes = src.bytes;
+		(*ret)->stored_bytes = src.bytes;
+		r = toy_read(*ret, &src, le64_get(head.n), err);
+	}
+	source_close(&src);
+	if (r)
+		checkpoint_free(TAKE(*ret));
+	return r;
+}
+
+/* --- writing: where tensors will lie, and the bytes that are no tensor's --- */
+
+static bool toy_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY])
+{
+	const struct table_tensor *x = &t->tensor[tensor];
+
+	snprintf(why, FORMAT_WHY, "it has a long name, more than 4 dimensions, or is one rank's");
+	return strlen(x->component) + strlen(x->name) < 63 && x->ndim <= 4 && x->rank == TABLE_NONE;
+}
+
+static int toy_sheet(const struct table *target, const struct format_want *want, struct sheet **ret,
+		     struct ckpt_errlist *cannot, struct ckpt_err *err)
+{
+	struct sheet *s = *ret = sheet_new(&format_toy, target->ntensor, 1, 1, target->ntensor);
+	struct table_place place = { want->stem ? want->stem : TOY_FILE, 0, INT64_MAX };
+	char name[2 * CKPT_NAME_MAX + 2];
+	uint64_t end, bytes;
+	int r = s ? table_add_place(&s->table, &place, NULL, err)
+		  : ckpt_error(err, -ENOMEM, "out of memory for " TOY_FILE);
+
+	if (r)
+		goto out;
+	s->run->len = end = sizeof(struct toy_head) + target->ntensor * sizeof(struct toy_tensor);
+	for (uint32_t i = 0; i < target->ntensor && !r; i++, end += bytes) {
+		const struct table_tensor *x = &target->tensor[i];
+
+		r = format_tensor_add(&s->table, format_flat_name(x, want->strip, name), x->dtype,
+				      x->ndim, x->shape, 0, end, &bytes, err);
+		if (r == -EALREADY) {
+			ckpt_errlist_add(cannot, "%s: two tensors have this name", name);
+			r = -EMEDIUMTYPE;
+		}
+		s->origin[i] = i;
+		s->sum[i] = (struct sheet_sum){ 0, end, bytes };
+	}
+	s->file[0] = (struct sheet_file){ .name = s->table.place->name, .bytes = end };
+	s->table.place->bytes = end;
+	r = r ? r : table_seal(&s->table, err);
+out:
+	if (r)
+		sheet_free(TAKE(*ret));
+	return r;
+}
+
+static int toy_fill(const struct sheet *s, uint32_t run, const struct sheet_state *state,
+		    struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
+		    struct ckpt_err *err)
+{
+	struct toy_head *head = arena_array(a, 1, s->run[run].len);
+	struct toy_tensor *rec = (struct toy_tensor *)(head + 1);
+
+	if (!head)
+		return ckpt_error(err, -ENOMEM, "out of memory for " TOY_FILE);
+	memcpy(head->magic, TOY_MAGIC, sizeof head->magic);
+	head->n = le64_of(s->table.ntensor);
+	for (uint32_t i = 0; i < s->table.ntensor; i++, rec++) {
+		const struct table_tensor *x = &s->table.tensor[i];
+
+		snprintf(rec->name, sizeof rec->name, "%s", x->name);
+		rec->dtype = le32_of(x->dtype);
+		rec->ndim = le32_of(x->ndim);
+		for (uint32_t d = 0; d < x->ndim; d++)
+			rec->shape[d] = le64_of(x->shape[d]);
+		rec->off = le64_of(s->sum[i].off);
+		rec->crc = le32_of(state->crc[i]);
+	}
+	*ret = head;
+	*ret_len = s->run[run].len;
+	*ret_seal = (struct hash128){ 0 };
+	return 0;
+}
+
+const struct format format_toy = {
+	.name = "toy",
+	.about = "a format of the tests",
+	.ending = ".toy",
+	.probe = toy_probe,
+	.open = toy_open,
+	.holds = toy_holds,
+	.sheet = toy_sheet,
+	.fill = toy_fill,
+};
