@@ -16,6 +16,7 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/selection.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/engine/verify.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/move/damage.h"
@@ -430,10 +431,10 @@ static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *er
 				NULL);
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return cli_fail(r->c, rc, err, "free space there, or use another DIR");
-	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG &&
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && engine_damage(rc) == -EBADMSG &&
 	    r->keep_going && !r->scanned)
 		return AGAIN;
-	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG)
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && engine_damage(rc) == -EBADMSG)
 		return cli_fail(
 			r->c, -EBADMSG, err,
 			"ckptctl verify --data %s lists every fault; ckptctl ls lists the other "

@@ -457,7 +457,7 @@ static int check(struct one *x, struct ckpt_err *err)
 						 .all_chunks = x->got.all_chunks,
 						 .all_pieces = x->s.ckpt->table.npiece };
 		if (x->v->data)
-			data = subject_damage(check_data(x, rc ? NULL : err));
+			data = engine_damage(check_data(x, rc ? NULL : err));
 	}
 	x->damaged |= data == -EBADMSG;
 	if (data == -ECANCELED || data == -EBADMSG || !rc)
@@ -465,7 +465,7 @@ static int check(struct one *x, struct ckpt_err *err)
 	know(x);
 	if (rc == -EBADMSG && !x->nfault) {
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
-		/* subject_damage calls everything so; the error knows better. */
+		/* engine_damage calls everything so; the error knows better. */
 		x->nunread +=
 			err->code != -EBADMSG && err->code != -EPROTO && err->code != -EUCLEAN;
 	}
