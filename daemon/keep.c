@@ -324,7 +324,7 @@ uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 	if (!retain_is_policy(&d->opts.policy))
 		return 0;
 	if (prune(d, s, bytes, 1, &got, &err) < 0)
-		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no room could be made: %s",
+		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no space could be made: %s",
 			 s->job, err.msg);
 	return got.freed;
 }

@@ -200,7 +200,7 @@
 	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot") \
 	X(CHANGED_LATE, client, "a guard reports a change before it reports success") \
 	X(TORCH_ORDER_LITERAL, client, "torch's split factors are read as an order where the trainer says so") \
-	X(BLOB_CUT, client, "a blob that is longer than its room is not cut to it") \
+	X(BLOB_CUT, client, "a blob that is longer than its capacity is not cut to it") \
 	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \
