@@ -165,7 +165,7 @@ wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults client_daemons daemon_release move_memory native_memory wire_shared
+APART    := cli_faults cli_foreign client_daemons daemon_release move_memory native_memory wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -173,7 +173,7 @@ TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.
 RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
 RIG.cli  := $(O)/tests/lib/cli_rig.o
 OWN_LIBC := $(O)/tests/lib/libc.o
-HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults
+HAS_OWN_LIBC := io store native_memory move_memory cli cli_faults cli_foreign
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
@@ -267,9 +267,9 @@ check: build/.deps-test
 
 # What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.
 golden: build/.deps-test
-	$(MAKEJ) -s $(O)/unit/cli
+	$(MAKEJ) -s $(O)/unit/cli $(O)/unit/cli_foreign
 	@rm -rf tests/golden
-	@GOLDEN=tests/golden $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@for u in cli cli_foreign; do GOLDEN=tests/golden $(O)/unit/$$u || exit; done >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
 	@git status --short tests/golden
 
 demo: build/.deps-build

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - what the daemon knows. Everything here belongs to the thread in daemon_run, except
- * where a field says otherwise.
+ * state.h - the state of the daemon. It belongs to the thread in daemon_run, the owner, unless a field
+ * says otherwise. "Worker" behind a function: tasks call it.
  *
  *	job       a directory of a store; outlives its launches
  *	launch    one incarnation of the job's ranks: a generation, a job page, its members
  *	member    a rank of a launch: session, rank page, segments, declaration, slots
- *	snap      one ticket that got a slot: who has copied, and what became of it
+ *	snap      one ticket that got a slot: the ranks' copies, and the outcome
  *
  * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
  * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
- * QUEUED ends when the step is guarded and nothing else of the job is walked; a walk that writes
+ * QUEUED ends when the step is guarded and no other step of the job is walked. A walk that writes
  * nothing leaves it STAGED.
  */
 #ifndef DAEMON_STATE_H
@@ -47,7 +47,7 @@ struct task {
 struct worker {
 	struct pool *pool;
 	pthread_t thread;
-	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+	_Atomic uint64_t sign_ns; /* when its task began or last made progress; 0: it has none */
 	struct chunk_queue
 		*io; /* the thread's: a queue and buffers from one step to the next; NULL */
 };
@@ -59,17 +59,16 @@ struct pool {
 };
 int pool_start(struct daemon *d, struct pool *p, const char *name, uint32_t n);
 void pool_stop(struct pool *p);
-/* The calling thread's, of a task or of a thread that works for one; NULL: it is the owner's. */
+/* The worker of the calling thread: one that runs a task or works for one; NULL: the owner. */
 struct worker *worker_me(void);
-/* The task gets on: bytes were written, read or checked. NULL is fine. */
+/* The task makes progress: bytes were written, read or checked. NULL is fine. */
 void worker_sign(struct worker *w);
 
-/* --- devices: where a task may hang that touches a store. Each device has threads of its own, so
- * that a disk that is frozen, or a server that is away, holds up the tasks of its own jobs only
- * --- */
-#define DEVICES_MAX 32u /* of 7 threads each; what comes beyond them shares one */
-/* KEEP: what takes long and nobody waits for; in WRITE it would be in the way of a step, in ASK of
- * a rank that attaches or restores. */
+/* --- devices: a task that touches a store may hang there. Each device has threads of its own, so a
+ * frozen disk, or a server that does not answer, delays the tasks of its own jobs only --- */
+#define DEVICES_MAX 32u /* of 7 threads each; further devices share one */
+/* KEEP: long tasks without a waiter. In WRITE they would delay a step, in ASK a rank that attaches or
+ * restores. */
 enum lane { LANE_WRITE, LANE_ASK, LANE_KEEP, LANES };
 struct device {
 	struct daemon *d;
@@ -79,44 +78,43 @@ struct device {
 	struct pool lane[LANES]; /* threads start with the first task */
 	struct device *next;
 };
-/* Of the directory that is open as fd: a reference. NULL: no memory. It touches no file system. */
+/* A reference to the device of the open directory fd; NULL: no memory. It touches no file system. */
 struct device *device_get(struct daemon *d, int fd);
 void device_unref(struct device *v); /* the last one ends its threads; NULL is fine */
 void device_task(struct device *v, enum lane lane, struct task *t);
-/* for how long its slowest task has not got on; 0: less than a second */
+/* since when its slowest task makes no progress; 0: less than a second */
 uint64_t device_stuck_ns(const struct device *v, uint64_t now);
-/* Device and inode of an open directory, without asking the device. -ENOTDIR, ... */
+/* Device and inode of an open directory, without a request to the device. -ENOTDIR, ... */
 int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino);
 
-/* --- places: a directory that launches write to. A job's name may lead to another one later: that
- * is another place, and what belongs to a launch stays with the launch's --- */
+/* --- places: a directory that launches write to. If a job's name leads to another directory later,
+ * that is another place; a launch keeps its own --- */
 struct place {
 	struct daemon *d;
 	uint32_t refs; /* launches, jobs, tasks */
 	struct store *store;
 	struct device *device;
-	uint64_t dev, ino; /* 0: not known */
-	bool away;	   /* a write has found that its name does not lead to it */
-	bool looking;
-	uint64_t looked_ns; /* whether it is back */
+	uint64_t dev, ino;  /* 0: not known */
+	bool away;	    /* a write found that its name does not lead to it */
+	bool looking;	    /* a task checks whether it is back */
+	uint64_t looked_ns; /* the last such check */
 };
 /* Takes the store. NULL: no memory, and the store is closed. */
 struct place *place_new(struct daemon *d, struct store *s);
 struct place *place_ref(struct place *p);
-/* Do both hold the same directory? As long as both do, its inode's number is nobody else's. */
+/* Do both hold the same directory? While they hold it, no other directory has its inode number. */
 static inline bool place_same(const struct place *a, const struct place *b)
 {
 	return a == b || (a && b && a->ino && a->ino == b->ino && a->dev == b->dev);
 }
 void place_unref(struct place *p); /* NULL is fine */
 struct job;
-/* The places of what is staged that are away: is one back? Then its newest staged step is
- * written. */
+/* Checks the places of staged steps that are away. If one is back, its newest staged step is written. */
 void place_tick(struct job *j, uint64_t now);
 
 /* --- memory --- */
-/* Undoing a mapping of many GiB takes seconds, in which the owner's heart would not beat: a thread
- * of its own does it from RELEASE_BYTES on, and what is left when it is told to stop. */
+/* To unmap many GiB takes seconds, and meanwhile the owner would send no beats. So a thread of its own
+ * unmaps segments of RELEASE_BYTES and more. When it stops, it unmaps all that are left. */
 #ifndef RELEASE_BYTES
 #define RELEASE_BYTES (64 * MIB)
 #endif
@@ -139,29 +137,28 @@ struct slotmem {
 	void *base;
 	uint64_t bytes;
 	uint64_t ino; /* the memfd's: a slot that came back with its rank is mapped twice */
-	/* A task sets them; a launch that ends meanwhile looks */
+	/* A task sets them; a launch that ends meanwhile reads them */
 	_Atomic bool touched;
-	_Atomic bool dirty; /* it was another launch's: what lies between the pieces is not zero */
+	_Atomic bool dirty; /* of another launch: the bytes between the pieces are not zero */
 	struct reaper *reaper;
 };
 /*
- * Who copies from or to the rank's memory has a reference by decl_ref. When the last of them is
- * gone, so are the rank's segments and all that only a copy needs. What the slot holds can still be
- * told by whoever has one by decl_slot_ref: a staged step of a launch that has ended keeps no
- * memory but its slots.
+ * A task that copies from or to the rank's memory holds a reference of decl_ref. The last of these
+ * frees the rank's segments and all that only a copy needs. A holder of decl_slot_ref can still find
+ * what the slot holds: a staged step of a launch that has ended keeps no memory but its slots.
  */
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
 	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rev, rank;
-	/* What the rank has: places are its segments, and behind them, if it is used, the process's
-	 * own memory, which the daemon never sees */
+	/* The rank's tensors. Places are its segments, and behind them, if it is used, the process's
+	 * own memory, to which the daemon has no access */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
-	struct table part; /* what is copied to its slot: one place; no averages */
-	/* of where its pieces, and those of averages, lie: equal ones have the same bytes between
-	 * them */
+	struct table part; /* the copy in its slot: one place; no averages */
+	/* A hash of the positions of its pieces and those of averages. Slots with equal sums have the
+	 * same gaps */
 	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
@@ -185,7 +182,7 @@ struct decl {
 	struct drift_decl *drift; /* drift.c's */
 	struct segment **seg;	  /* [nseg] references held */
 	const void **base;	  /* [table.nplace]; NULL: the process's own memory */
-	/* What `table` no longer says of tensors in boxes on a mesh that has the rank (boxes.c) */
+	/* Tensors in boxes on a mesh that has the rank, which `table` does not keep (boxes.c) */
 	struct decl_boxes {
 		uint32_t tensor, mesh; /* of table; of boxes_mesh */
 		uint64_t sum;	       /* of the boxes */
@@ -203,8 +200,8 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* Of what its slot holds (part, main, constant, averages, attributes, raw_bytes), not of table, copy
- * and the segments. */
+/* A reference to the slot's description (part, main, constant, averages, attributes, raw_bytes), not to
+ * table, copy and the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
@@ -213,27 +210,25 @@ int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct c
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
-/* Zeros between the pieces of a slot that holds other bytes there, and where blobs lie, and in its
- * seal. Worker. */
+/* Writes zeros between the pieces of a slot that holds other bytes there, and into blobs and its seal.
+ * Worker. */
 int slotmem_clean(struct slotmem *s, const struct decl *d);
-/* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
- * where there is none. Worker. */
+/* Decode, check and plan a declaration. seg[]: the rank's segments by id, or NULL. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
-/* Does a later rev of an epoch differ from the one before it in nothing but where memory lies,
- * strides, and how much room blobs have? 0 or -EINVAL with the first tensor, or average, that does
- * in more. Worker. */
+/* Does a later rev of an epoch differ from the one before it only in the position of memory, in strides,
+ * and in the room of blobs? 0, or -EINVAL with the first tensor or average that differs otherwise. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
-/* What the byte of the slot belongs to: "model/w". Returns buf. */
+/* The tensor that has this byte of the slot: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
-/* Before its table forgets the meshes of boxes. -ENOMEM. Worker. */
+/* Keeps the boxes and their meshes, before the table drops them. -ENOMEM. Worker. */
 int boxes_note(struct decl *d);
 /* --- what all ranks declare (whole.c). Workers --- */
 /*
- * Does this declaration agree with those that the other ranks have made in its epoch? other[world]:
- * NULL where there is none. *a: what the last one left behind, or NULL; it is the next one's.
- * -EINVAL with every contradiction.
+ * Does this declaration agree with those of the other ranks in its epoch? other[world]: NULL for a
+ * rank without one. *a: the state of the call before, or NULL; the next call takes it. -EINVAL with
+ * every contradiction.
  */
 struct agreed;
 int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint32_t world,
@@ -261,13 +256,13 @@ struct whole {
 	uint32_t **map, *map_n;
 	bool *own;
 };
-/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; all that is
- * wrong. */
+/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; the sentence lists
+ * all faults. */
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
 struct whole *whole_ref(struct whole *w);
 void whole_unref(struct whole *w); /* NULL is fine */
-/* Where ranks of one mesh declare different boxes of a tensor: a line in the list. all: sealed, has
- * the tensors of all of them. Worker. */
+/* Adds a line to the list for each tensor of which ranks of one mesh declare different boxes. all: sealed,
+ * with the tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
 		   struct ckpt_errlist *ret_list);
 /* The rows of a plan, malloc'ed: all those from the place `own` (TABLE_NONE: there is none), and of
@@ -321,7 +316,7 @@ struct session {
 	pid_t pid;
 	uid_t uid;
 	enum session_state state;
-	/* a task works for it: its socket is not read, and it is not freed */
+	/* a task works for it: the owner neither reads its socket nor frees it */
 	bool busy;
 	bool closed; /* end of file seen */
 	bool said_bye;
@@ -338,7 +333,7 @@ struct session {
 	struct draining *draining; /* CONTROL; NULL before the first DRAIN */
 	struct session *next;
 };
-/* Connections of one user that speak another protocol: one line a second says how many. */
+/* Connections of one user with another protocol. The log counts them, one line a second. */
 struct garbage {
 	uint64_t said_ns;
 	uint32_t untold;
@@ -347,13 +342,13 @@ struct garbage {
 };
 void session_accept(struct daemon *d);
 void session_readable(struct session *s);
-void session_end(struct session *s); /* the peer is gone, or is to go */
+void session_end(struct session *s); /* the peer has closed, or must be disconnected */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
-/* The process of this rank is dead, or has said that it is done: no thread of it, and no device,
- * writes to its slots. A slot may be used for something else only if this is so, or `copying` of
- * its page does not name it. */
+/* Is the process of this rank dead, or has it reported that it is done? Then no thread and no device of
+ * it writes to its slots. A slot may be used again only if this is so, or if `copying` of its page does
+ * not name it. */
 bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
@@ -361,7 +356,7 @@ void session_ok(struct session *s);
 void session_refuse(struct session *s, int code, const char *text);
 
 /* --- jobs and launches --- */
-/* What became of a step, for who asks later. */
+/* The outcome of a step, for later requests. */
 #define PAST_MAX 64
 struct past {
 	uint64_t step, generation, trigger, mark_ns, phase_ns[3];
@@ -389,8 +384,8 @@ struct room {
  */
 struct const_part {
 	bool set;
-	/* Another value of one of them, and what it holds may not be what is to be saved, or may be
-	 * damaged: the next step writes it again. */
+	/* If one of these values changes, the part may be outdated or damaged, and the next step writes
+	 * it again. */
 	struct const_state {
 		uint32_t epoch, rev; /* the declaration's; as snap.const_rev */
 		uint32_t damages;    /* as daemon.damages */
@@ -401,7 +396,7 @@ struct const_part {
 	struct native_part part; /* name: in that step */
 	struct table table;	 /* with fingerprints; part.table */
 	struct decl *decl;	 /* decl_slot_ref: that of its names and sets */
-	/* What it holds, to be compared with later slots (constant.c) */
+	/* Its content, to be compared with later slots (constant.c) */
 	struct const_chunk { /* [nchunk], one per raw MiB */
 		struct hash128 sum;
 		uint32_t raw_len;
@@ -418,10 +413,10 @@ struct const_part {
 
 /* Of averages: steps. */
 struct average_tally {
-	uint64_t averaged; /* that have theirs, whether they were taken in or not */
-	/* of these, that some row did not take in, by enum average_gate (average.h) */
+	uint64_t averaged; /* with averages, whether these took the step in or not */
+	/* of these: some row did not take the step in, by enum average_gate (average.h) */
 	uint64_t gated[4];
-	uint64_t given_up; /* that have none, because the next marks needed the slots */
+	uint64_t given_up; /* without averages, because the next marks needed the slots */
 };
 
 #define REFUSALS_MAX 16u
@@ -429,7 +424,7 @@ struct average_tally {
 struct job {
 	struct daemon *d;
 	uint64_t id;
-	/* What should have been written could not be: code 0: nothing fails. job_failing's. */
+	/* A write failed; code 0: none does. job_failing sets it. */
 	struct failing {
 		int code;
 		uint64_t wall_ns; /* since when */
@@ -456,16 +451,15 @@ struct job {
 	struct passing *passing; /* a walk that writes nothing; NULL */
 	struct snap *before;	 /* pinned for the passes of the step behind it; NULL: none */
 	bool writing_walked; /* what passes want of `writing` is made: another walk may go beside it */
-	/* A step is to be walked as soon as it is guarded, and nothing else holds it up: it is
-	 * looked at often */
+	/* A step waits only for its guard before it is walked: job_tick checks it often */
 	bool awaits_guard;
 	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
-	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
+	/* found damaged since the newest claim: restores of this place skip them */
 	struct bad {
 		uint64_t step, generation; /* generation: of one in memory */
 		uint32_t where;		   /* as in struct pin */
-		bool lacks; /* it is good, and lacks what CKPT_PEEK asks for: never said */
+		bool lacks; /* it is good, and lacks what CKPT_PEEK asks for: not reported */
 		char why[200];
 	} * bad;
 	uint32_t nbad;
@@ -495,14 +489,14 @@ struct landing {
 	bool out;	   /* that LANDED is not answered: the window is the library's */
 	uint32_t out_window;
 	uint64_t out_ns; /* since then */
-	int code;	 /* what LAND said, if it could not be done */
+	int code;	 /* the error of LAND; 0: none */
 };
 struct member {
 	uint32_t rank;
-	uid_t uid; /* whose process it is, or was */
+	uid_t uid; /* user of its process */
 	struct session *session;
 	bool attached, lost, left; /* ever; died; detached by itself */
-	bool over;    /* its process is dead, or has said that it is done: see member_dead */
+	bool over;    /* its process is dead, or has reported that it is done: see member_dead */
 	bool touched; /* the slots of decl are in memory */
 	uint64_t touch_again_ns; /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
@@ -520,7 +514,7 @@ struct member {
 	struct wire_restore want;
 	uint64_t asked_ns;
 	struct landing *landing; /* NULL: nothing of its own memory is restored */
-	struct ckpt_err *owed;	 /* a restore that has failed: to be told when its LAND comes */
+	struct ckpt_err *owed;	 /* of a failed restore: the reply to its LAND */
 };
 
 enum launch_state { LAUNCH_FORMING, LAUNCH_READY, LAUNCH_ENDED };
@@ -543,7 +537,7 @@ struct launch {
 	enum { THIRD_SETTLED, THIRD_ASKED, THIRD_TOUCHED } third;
 	uint32_t slots_epoch;
 	enum launch_state state;
-	bool again;    /* it was there before: may have committed steps that nobody here saw */
+	bool again; /* an earlier daemon served it: there may be commits of it that are unknown here */
 	bool averaged; /* a step of it has had averages, or may have had, under another daemon */
 	bool restoring, covering;
 	struct restore *filling; /* whose windows are filled; NULL */
@@ -551,8 +545,7 @@ struct launch {
 	struct whole *whole;	 /* of the newest epoch that was; NULL: there was none */
 	struct names *names; /* of what is declared in the epoch names_epoch; NULL: nothing was */
 	uint32_t names_epoch;
-	/* Declarations are held against the others one after the other. agreed: NULL while one
-	 * is */
+	/* Declarations are compared with the others one after the other. agreed: NULL meanwhile */
 	struct agreed *agreed;
 	bool agreeing;
 	struct declare *waiting; /* for their turn, oldest first */
@@ -577,9 +570,9 @@ struct launch {
 		bool *begun;
 		struct bad *lack; /* [nlack] of CKPT_PEEK */
 	} retreat;
-	int peek_fd; /* the step that CKPT_PEEK has chosen: nobody removes it meanwhile; -1 */
-	/* Of the newest restore that has compared a step with the declarations: what did not match.
-	 * The memfd that LISTED brings */
+	int peek_fd; /* the step that CKPT_PEEK has chosen, locked against removal; -1 */
+	/* What did not match in the newest restore that compared a step with the declarations: the
+	 * memfd of LISTED */
 	struct listed {
 		bool set;
 		int fd;
@@ -589,23 +582,23 @@ struct launch {
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
-	/* The step on disk that it chose, held against removal until a step of its own is
-	 * committed: until then it is where the job goes back to. -1: none */
+	/* The step on disk that it restored, locked against removal until it has committed a step of
+	 * its own: until then the job goes back to this one. -1: none */
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
-	struct drift *drift;	     /* NULL: nothing to tell */
+	struct drift *drift;	     /* NULL: nothing to report */
 	struct averages_from *from;  /* average_base.c's; NULL: nothing is known or needed */
 	struct member *member;	     /* [world] */
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
-	/* Bit i: slot i of a rank holds a step of an older launch, too: it is not given to the gate
-	 * before that step is released (spare.c). */
+	/* Bit i: slot i of a rank also holds a step of an older launch. The gate gets it when that step
+	 * is released (spare.c). */
 	uint32_t lent;
 	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
 	uint32_t const_said; /* the same of const tensors that have changed */
-	/* Why a link was refused, as far as the log knows: sums. The io threads' */
+	/* Hashes of the reasons for refused links that were logged. The io threads' */
 	uint64_t refusal[REFUSALS_MAX];
 	uint32_t nrefusal;
 	uint32_t
@@ -615,8 +608,7 @@ struct launch {
 #define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
-	/* QUEUED: it has marked, and somebody still copies: a task of ours, its own copier, or
-	 * both */
+	/* QUEUED: it has marked, and a task of ours, its own copier, or both, still copy */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
 	bool task, not_copied;	  /* not_copied: as RECORD_NOT_COPIED */
 	uint64_t mark;		  /* 0: taken over from an earlier daemon */
@@ -631,15 +623,16 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
-	_Atomic bool left;   /* the launch has gone back behind it: nobody is told of it any more */
+	_Atomic bool left;   /* the launch has gone back behind it: its outcome is not reported */
 	uint64_t base, back; /* of the launch when it was marked */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
-	bool told;	     /* that it is staged */
+	bool told;	     /* it was reported as staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */
-	bool averaged;	     /* its slots hold the averages of this step, whole */
+	bool averaged;	     /* its slots hold all averages of this step */
 	bool average_late;   /* it has given up its averages */
-	struct average_result *average; /* reference: what is known of them; NULL until averaged */
-	char why[1280];			/* unfit */
+	struct average_result
+		*average; /* reference: the result of averaging; NULL until averaged */
+	char why[1280];	  /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	uint32_t drift_turn; /* DRIFT_NO_TURN: none, or given back */
@@ -647,12 +640,12 @@ struct snap {
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
 	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
-	/* The passes that want it have seen it; one has failed, so it is not walked again but to be
+	/* All passes that want it have seen it; one has failed, so it is walked again only to be
 	 * written */
 	bool passed, pass_failed;
-	/* rescue: it is to be written to another directory, or is. rescued: it is there */
+	/* rescue: it is written to another directory, now or later. rescued: it is there */
 	bool rescue, rescued;
-	bool durable;	   /* WRITING: its parts are; MANIFEST is not there yet */
+	bool durable;	   /* WRITING: its parts are durable; MANIFEST is not there yet */
 	uint64_t trigger;  /* the order that it fulfils; 0: none */
 	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
 	uint64_t write_ns; /* since when it is being written */
@@ -672,7 +665,7 @@ struct snap {
 
 void hello_try(struct session *s); /* join or begin a launch */
 void launch_declare(struct session *s, const struct wire_declare *m, int fd);
-void launch_ring(struct launch *l); /* the doorbell, or the clock: look at every page */
+void launch_ring(struct launch *l); /* after the doorbell, or by the clock: reads every page */
 void launch_tick(struct launch *l, uint64_t now);
 void launch_member_gone(struct launch *l, struct member *m, bool dead);
 /* not for good: the same launch comes back to a new beginning */
@@ -684,27 +677,26 @@ void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
 void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);
-bool job_idle(const struct job *j); /* nothing to write, nobody attached */
+bool job_idle(const struct job *j); /* no step to write, no rank attached */
 /* release what need not be kept, give free slots back, start what is due */
 void job_settle(struct job *j);
 void job_drain(struct job *j);
-/* nobody attached and nothing held for a long time */
+/* no rank attached and no step held for a long time */
 bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
-/* What the ranks, and later whoever asks, are told of a step. */
+/* Reports the outcome of a step to the ranks, and keeps it for later requests. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
-/* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
- * too. */
+/* The newest staged step is written, whatever its marks said, and so are the steps that were marked to be. */
 void job_flush(struct job *j, uint64_t drain);
 /* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone,
  * or, where there is none, what is marked. How many steps. */
 uint32_t job_rescue(struct job *j, bool copy, bool take);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
-/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and
- * the ranks say so. */
+/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and the ranks
+ * report it. */
 void job_failing(struct job *j, int code, const char *text);
 /* the next mark is to be written */
 void job_trigger(struct job *j, uint32_t ticket_flags);
@@ -721,17 +713,17 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 void slot_give(struct launch *l, uint32_t slot);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
-/* all members are gone: what is staged is to be written */
+/* no member is left: staged steps are written */
 void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have, and
- * from then on */
+/* 1: no rank's memory changed while it was copied; 0: not known yet; -1: the memory of one may have changed,
+ * which stays so */
 int snap_guarded(struct snap *s);
 
 /* It is guarded: it is walked, and written behind the walk. */
 void persist_start(struct snap *s);
-/* Write it to another place, beside all that happens to it: rescue_written. */
+/* Write it to another place too; rescue_written gets the result. */
 void persist_rescue(struct snap *s, struct place *to);
 
 /* --- const parts: are the slot's bytes still those that were written? (constant.c) --- */
@@ -739,12 +731,12 @@ void persist_rescue(struct snap *s, struct place *to);
  * sums.
  * -ENOMEM: it cannot be compared later, so it must not be linked. */
 int const_part_take(struct const_part *c, const void *raw, uint64_t step);
-/* Some of the bytes of a later step's: TABLE_NONE: they are the same; else a tensor of c->table
- * that is not, and in *ret_right the last step in which those bytes were seen to be right. */
+/* Compares some bytes of a later step. TABLE_NONE: they are the same; else a tensor of c->table that
+ * differs, and in *ret_right the last step in which those bytes were right. */
 uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step,
 			    uint64_t *ret_right);
 void const_part_free(struct const_part *c);
-/* A link of this part was refused: is the reason one that the launch has not had? */
+/* A link of this part was refused: is the reason new for the launch? */
 bool const_refusal_new(struct launch *l, const char *part, const struct ckpt_err *err);
 
 void restore_ask(struct session *s, const struct wire_restore *m);
@@ -758,32 +750,31 @@ bool back_marked(const struct launch *l);
 /* Do all its ranks wait in ckpt_restore, and has every copy ended? If not, restore_try comes
  * again. */
 bool back_ready(struct launch *l);
-/* Its ranks have got this step, and seq is the highest number on disk. staged: it is a step of the
- * launch that is in memory and not committed. */
+/* Its ranks have restored this step, and seq is the highest number on disk. staged: the step is the
+ * launch's, in memory and not committed. */
 void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
-/* What would a restore with this wish take now? Nothing is pinned, marked or remembered. ret_mem:
- * what is in memory for it, whose slots the caller holds until it has looked; NULL: nothing. NULL:
- * no memory. */
+/* Which step would this restore take now? It pins, marks and keeps nothing. ret_mem: the step in memory;
+ * the caller holds its slots until it has read them; NULL: none. Returns NULL: no memory. */
 struct restore;
 struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 			     const struct snap **ret_mem);
-/* Worker. -ENOENT: nothing; or as ckpt_restore says it. fd: the step's directory, where it is on
- * disk; both are x's until the next choice. */
+/* Worker. -ENOENT: there is none; other errors as of ckpt_restore. fd: the step's directory, if it is on
+ * disk; *ret and fd are valid until the next choice. */
 int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err);
-/* Worker. What was chosen cannot be read for this reason: is there to be another choice? */
+/* Worker. The chosen step cannot be read for this reason: may another one be chosen? */
 bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
 void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
-/* A launch that may begin without being asked whether that is meant: it has restored, there is
- * nothing (START_CLEAR), or a rank says so (START_FRESH). */
+/* The launch may begin: it has restored, there are no steps (START_CLEAR), or a rank called ckpt_fresh
+ * (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
 
 /* --- what a step holds, what a restore did not match (list.c) --- */
 void list_ask(struct session *s, const struct wire_list *m);
-/* What plan_make says does not match: zero-initialised, freed by list_notes_free. */
+/* The mismatches that plan_make found: zero-initialised, freed by list_notes_free. */
 struct list_notes {
 	uint32_t n, cap;
 	struct list_note {
@@ -794,8 +785,8 @@ struct list_notes {
 };
 void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
 void list_notes_free(struct list_notes *n);
-/* The memfd of all that: names of missing, mismatched, unused tensors. Worker. Not set: no memory
- * for it. */
+/* Makes the memfd with the names of missing, mismatched and unused tensors. Worker. If ret is not set, there
+ * was no memory. */
 void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
 		    const char *only, struct listed *ret);
 void listed_free(struct listed *x);
@@ -803,12 +794,12 @@ void listed_free(struct listed *x);
 bool list_asked(const struct table_tensor *x, const char *only);
 
 /* --- waiting for ranks (waits.c) --- */
-/* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
+/* Ranks that wait for other ranks for some seconds: to the log, and through the job page to the libraries. */
 void waits_tick(struct launch *l, uint64_t now);
 
 /* --- slots of a launch that has ended, for the next one (spare.c) --- */
 #define SPARE_NS (60 * NS_PER_S) /* that a launch which follows may take */
-/* The launch ends: what slots its members have, before they are let go. */
+/* The launch ends: keeps the slots of its members before they are released. */
 void spares_keep(struct launch *l);
 /*
  * A slot for this declaration of the member: a reference, or NULL. held: one that still holds a
@@ -818,16 +809,15 @@ struct slotmem *spare_take(const struct launch *l, const struct member *m, const
 			   bool held);
 void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
 void spares_tick(struct job *j, uint64_t now);
-/* Which slots of the launch still hold a step of an older one; what holds none any more is given to
- * the gate. */
+/* Finds the slots of the launch that still hold a step of an older one, and gives the others to the gate. */
 void launch_lent(struct launch *l);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
-/* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
+/* Writes the job's steps to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
 int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct ckpt_err *err);
 void rescue_next(struct job *j);
 void rescue_written(struct snap *s, int rc, const char *text);
-void rescue_lost(struct snap *s, int rc, const char *text); /* it comes to nothing, unwritten */
+void rescue_lost(struct snap *s, int rc, const char *text); /* it ends unwritten */
 void rescue_free(struct job *j);
 bool rescue_has(const struct job *j, uint64_t number);
 
@@ -835,24 +825,22 @@ bool rescue_has(const struct job *j, uint64_t number);
 /* "149 GiB": 32 bytes. Returns buf. */
 const char *keep_human(uint64_t bytes, char *buf);
 #define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */
-/* Of what kind the store is, to the log. Worker. */
+/* Logs the kind of file system that the store is on. Worker. */
 void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
-/* A step was committed in the job's place: what the policy does not keep is removed. */
+/* A step was committed in the job's place: removes the steps that the policy does not keep. */
 void keep_after(struct job *j);
-/* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC
- * and the sentence. Nothing is written. Worker. */
+/* Is there room for so many bytes? If not, and if there is a policy, it removes steps; else -ENOSPC and a
+ * sentence. It writes nothing. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);
-/* To the sentence of a step that does not fit: how much was set aside, and what removes it.
+/* Adds to the sentence of a step that does not fit: how many bytes are set aside, and what removes them.
  * Worker. */
 void keep_advise(struct store *s, struct ckpt_err *err);
-/* Where there is a policy, and once the newest step has been read back: remove what was set aside,
- * the oldest first, then what the policy does not keep, until so many bytes are freed. Returns how
- * many were. Worker. */
+/* If there is a policy: reads the newest step back, then removes the steps that were set aside, the oldest
+ * first, then those that the policy does not keep, until so many bytes are freed. Returns how many were. Worker. */
 uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes);
-/* A step whose files are damaged is marked so, for all that come later. said: what became of it, to
- * be appended to the sentence. Worker. */
+/* Puts a damaged step into quarantine. said: the result, to be appended to the sentence. Worker. */
 void keep_quarantine(const struct store *s, const char *dir, const char *why, char *said,
 		     size_t said_bytes);
 
@@ -864,14 +852,14 @@ void control_gone(struct session *s);
 void control_over(struct snap *s, int rc, const char *text);
 /* the same of a rescue, for the DRAIN of this number */
 void control_rescued(struct snap *s, uint64_t number, int rc, const char *text);
-/* answer the DRAINs whose steps are all over */
+/* answer the DRAINs whose steps have all ended */
 void control_look(struct daemon *d);
 /* ranks that are attached or want to be; control connections do not keep a daemon */
 bool daemon_attended(const struct daemon *d);
 
-/* --- the door (door.c): the socket and the lock that says whose it is --- */
+/* --- the door (door.c): the socket and its lock --- */
 int door_open(struct daemon *d, struct ckpt_err *err);
-void door_watch(struct daemon *d); /* who knocks is heard */
+void door_watch(struct daemon *d); /* accepts connections from now on */
 void door_tick(struct daemon *d);
 void door_close(struct daemon *d);
 
@@ -881,9 +869,9 @@ struct daemon {
 	char socket[108];
 	int lock_fd, listen_fd, epoll_fd, timer_fd, done_fd, stop_fd;
 	uint64_t socket_dev, socket_ino; /* of the file that the listening socket made */
-	bool shut_out; /* the socket's place is another's now, or cannot be made again: that was said */
+	bool shut_out; /* another process has the socket's name, or it cannot be made again: logged */
 	_Atomic uint32_t stops;
-	bool killed;		   /* daemon_kill: leave without a trace of order */
+	bool killed;		   /* daemon_kill: end at once, without cleaning up */
 	pthread_mutex_t done_lock; /* protects done_first, done_last */
 	struct task *done_first, *done_last;
 	uint32_t running;	/* tasks handed out and not back */
@@ -893,19 +881,19 @@ struct daemon {
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until, began_ns;
-	uint64_t busy_ns; /* when a trainer's step or a writing last had it do something */
+	uint64_t busy_ns;	    /* when it last worked for a trainer's step or a write */
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
 	/* Steps of any job that were found damaged: then no const part that was written before is
 	 * linked */
 	_Atomic uint32_t damages;
-	uint32_t new_max;	   /* connections that have said nothing yet */
-	bool deaf;		   /* no descriptor for who knocks: until the next tick */
+	uint32_t new_max;	   /* of connections without a message yet */
+	bool deaf;		   /* no descriptor for a new connection: until the next tick */
 	struct garbage garbage[2]; /* this user's, root's */
-	int report_fd; /* the newest report, for a moment: who asks all the time costs nothing */
+	int report_fd; /* the newest report, kept for a moment, so that frequent requests cost nothing */
 	uint64_t report_ns, report_bytes;
 };
-/* What opens steps. The daemon names the format: it asks none. */
+/* For engine_open. The daemon names the format of each step, so no format is probed. */
 static inline struct engine daemon_engine(const struct daemon *d)
 {
 	return (struct engine){ .ops = d->opts.ops, .io = d->opts.engine };

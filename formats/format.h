@@ -118,6 +118,8 @@ struct checkpoint {
 	struct format_made *made; /* [nmade] */
 	uint32_t has;		  /* HAS_* */
 	enum format_depth depth;
+	/* [table.ntensor] what the format itself calls them; NULL: as the table does */
+	const char *const *foreign_name;
 	uint64_t step, seq, generation, wall_ns;
 	uint64_t parent_step; /* UINT64_MAX: none */
 	uint32_t world;

@@ -9,7 +9,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/manual.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/mark.h"
 #include "formats/registry/registry.h"
@@ -359,7 +359,7 @@ static void offer_tensors(struct complete *x)
 	uint64_t dims[CKPT_DIMS_MAX];
 	struct subject s;
 
-	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
+	if (!subject_find(&s, x->ops, x->where, name, NULL, NULL) &&
 	    !subject_open(&s, NULL, NULL, NULL)) {
 		const struct table *t = &s.ckpt->table;
 		const char *last = "";
@@ -388,7 +388,7 @@ static void offer_components(struct complete *x)
 	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
 	struct subject s;
 
-	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
+	if (!subject_find(&s, x->ops, x->where, name, NULL, NULL) &&
 	    !subject_open(&s, NULL, NULL, NULL)) {
 		const struct table *t = &s.ckpt->table;
 

@@ -6,7 +6,7 @@
 #include "ckpt/cli/module_tree.h"
 #include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include <stdio.h>
 
 #define NUMBERS_MAX 6 /* numeric parts of a path that are put together; more stay as they are */

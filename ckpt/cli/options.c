@@ -38,6 +38,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_DEPTH, 0, "depth", "N", NULL, NULL, false, ARG_NONE },
 	{ OPT_LAYOUTS, 0, "layouts", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_VALUES, 0, "values", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_NO_READ, 0, "no-read", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SLICE, 0, "slice", "RANGES", NULL, NULL, false, ARG_NONE },
 	{ OPT_NPY, 0, "npy", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_OUTPUT, 'o', "output", "FILE", NULL, NULL, false, ARG_FILE },
@@ -81,6 +82,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_NO_MARK, 0, "no-mark", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_KEEP_GOING, 0, "keep-going", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_FROM_MEMORY, 0, "from-memory", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_FROM, 0, "from", "FORMAT", NULL, NULL, false, ARG_NONE },
 	{ OPT_SORT, 0, "sort", "KEY", NULL, NULL, false, ARG_SORT },
 	{ OPT_FIRST, 'n', "count", "COUNT", NULL, NULL, false, ARG_NONE },
 };

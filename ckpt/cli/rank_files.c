@@ -192,7 +192,7 @@ static int make_head(const struct batch *b, struct rank_file *file, struct arena
 	assert(b->f->as.nmeta <= RANK_FILES_META_MAX);
 	for (uint32_t i = 0; i < b->f->as.nmeta; i++)
 		meta[nmeta++] = b->f->as.meta[i];
-	rc = safetensors_make(y, file->ntensor, meta, nmeta, a, ret, list, err);
+	rc = safetensors_make(y, file->ntensor, meta, nmeta, 8, a, ret, list, err);
 	if (rc)
 		return rc;
 	file->bytes = ret->file_bytes;

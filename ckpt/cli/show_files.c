@@ -152,13 +152,14 @@ static void put_files(struct cli *c, const struct subject *s, const struct file_
 {
 	const struct checkpoint *k = s->ckpt;
 	struct file_account sum = { 0 };
+	char title[SUBJECT_TITLE];
 	uint64_t bytes = 0;
 
 	output_begin(c->o, "ckptd.show/1");
-	cli_say(c, STYLE_STRONG, "files of step %llu of %s", (unsigned long long)k->step, k->job);
+	cli_say(c, STYLE_STRONG, "files of %s", subject_title(k, s->ref.path, title));
 	output_put(c->o, &f_path, cell_text(s->ref.path));
-	output_put(c->o, &f_job, cell_word(k->job));
-	output_put(c->o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(c->o, &f_job, subject_job(k));
+	output_put(c->o, &f_step, subject_step(k));
 	output_list(c->o, "files", col, COL_COUNT);
 	for (uint32_t i = 0; i < k->nfile; i++) {
 		put_row(c->o, k->file[i].name, k->file[i].rank, k->file[i].file_bytes,

@@ -9,8 +9,8 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/draw/map.h"
 #include "ckpt/cli/show.h"
-#include "ckpt/cli/shown.h"
 #include "ckpt/cli/picture.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/table/operand.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
@@ -175,8 +175,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	char line[LINE_BYTES];
 
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_job, subject_job(k));
+	output_put(o, &f_step, subject_step(k));
 	output_object(o, "map");
 	output_put(o, &f_component, cell_text(x->component));
 	output_put(o, &f_name, cell_text(x->name));
@@ -209,13 +209,12 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 
 static int tell(struct cli *c, const struct subject *s, const struct job *j, const char *svg)
 {
-	char full[NAME_BYTES], line[LINE_BYTES];
+	char full[NAME_BYTES], line[LINE_BYTES], title[SUBJECT_TITLE];
 	int rc = 0;
 
 	output_begin(c->o, "ckptd.show/1");
-	cli_say(c, STYLE_STRONG, "%s in step %llu of %s",
-		table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
-		j->k->job);
+	cli_say(c, STYLE_STRONG, "%s in %s", table_tensor_print(j->x, full, sizeof full),
+		subject_title(j->k, s->ref.path, title));
 	put_map(c, s, j, svg);
 	if (!c->json) {
 		cli_say(c, STYLE_PLAIN, "%s", "");
@@ -237,8 +236,8 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 
 static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
 {
-	char full[NAME_BYTES], title[NAME_BYTES + 128], what[LINE_BYTES], layout[512], shape[256],
-		bytes[HUMAN_BYTES], words[LINE_BYTES];
+	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
+		what[LINE_BYTES], layout[512], shape[256], bytes[HUMAN_BYTES], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -247,9 +246,8 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 
 	if (!f)
 		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
-	snprintf(title, sizeof title, "%s in step %llu of %s",
-		 table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
-		 j->k->job);
+	snprintf(title, sizeof title, "%s in %s", table_tensor_print(j->x, full, sizeof full),
+		 subject_title(j->k, "this checkpoint", where));
 	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
 		 human_shape(j->x->ndim, j->shape, shape, sizeof shape),
 		 human_bytes(j->x->numel * j->x->elem_bytes, bytes),

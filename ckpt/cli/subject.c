@@ -40,10 +40,10 @@ static int path_open(struct subject *s, struct ckpt_err *err)
 		return rc;
 	s->flags = SOURCE_LINKS;
 	x = engine_subject_of(s);
-	rc = engine_probe(&e, &x, &format, err);
+	rc = s->force ? 0 : engine_probe(&e, &x, &format, err);
 	if (rc == -ENOMSG) {
 		rc = store_path_job(s->ops, s->ref.path, err);
-		rc = rc ? rc : -ENOENT;
+		rc = rc ? rc : -ENOMSG;
 	}
 	if (rc)
 		close(TAKE_FD(s->ref.step_fd));
@@ -51,15 +51,19 @@ static int path_open(struct subject *s, struct ckpt_err *err)
 }
 
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
-		 struct ckpt_err *err)
+		 const struct format *force, struct ckpt_err *err)
 {
 	int rc;
 
-	*s = (struct subject){ .ops = ops };
+	*s = (struct subject){ .ops = ops, .force = force };
 	rc = store_resolve(ops, formats[0], where, name, &s->ref, err);
 	if (rc > 0)
 		return path_open(s, err);
 	s->is_step = !rc;
+	if (!rc && force && force != formats[0])
+		return ckpt_error(err, -EINVAL,
+				  "%.300s is a step of a store, and steps are %s, not %s",
+				  s->ref.path, formats[0]->name, force->name);
 	return rc;
 }
 
@@ -91,7 +95,7 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 	struct engine_subject x = engine_subject_of(s);
 	int rc;
 
-	x.fallback = s->is_step ? formats[0] : NULL;
+	x.force = s->is_step ? formats[0] : s->force;
 	x.id = s->ref.dir[0] ? s->ref.id : NULL;
 	x.how = (struct format_open){ .partial = s->partial,
 				      .choose = s->choose,
@@ -153,11 +157,20 @@ void subject_note(struct cli *c, const struct store_ref *ref)
 
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
 {
+	struct address a;
+
 	switch (rc) {
 	case -ENOENT:
 	case -ENOTDIR:
 		return tell_missing(c, rc, err, name);
+	case -ENOMSG:
+		return cli_fail(c, rc, err,
+				"check the path; ckptctl version lists the formats, and --from "
+				"FORMAT forces one");
 	case -ENOTUNIQ:
+		if (!address_parse(name, &a, NULL) && a.kind == ADDRESS_PATH)
+			return cli_fail(c, rc, err, "ckptctl %s --from FORMAT %s", c->verb->name,
+					name);
 		return cli_fail(c, rc, err, "ckptctl %s JOB@%s", c->verb->name, name);
 	case -EUCLEAN:
 		if (!strncmp(name, "latest", 6))
@@ -185,6 +198,19 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 	}
 }
 
+int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err)
+{
+	const struct engine e = { .ops = c->ops, .format = formats };
+	const char *word = c->value[OPT_FROM];
+	char list[400];
+
+	*ret = word ? engine_format(&e, word) : NULL;
+	if (!word || *ret)
+		return 0;
+	return ckpt_error(err, -EINVAL, "--from %.60s is no format that is known here: %s", word,
+			  engine_formats_print(&e, list, sizeof list));
+}
+
 int subject_get(struct cli *c, const char *name, struct subject *s)
 {
 	return subject_get_some(c, name, NULL, NULL, s);
@@ -193,9 +219,14 @@ int subject_get(struct cli *c, const char *name, struct subject *s)
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s)
 {
+	const struct format *force = NULL;
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(s, c->ops, c->where, name, &err);
+	int rc;
 
+	*s = (struct subject){ .ref.step_fd = -1 };
+	rc = subject_from(c, &force, &err);
+	if (!rc)
+		rc = subject_find(s, c->ops, c->where, name, force, &err);
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &s->ref);
@@ -232,21 +263,67 @@ bool subject_is_checkpoint(struct cli *c, const char *path)
 	return rc == 0 || rc == -ENOTUNIQ;
 }
 
+char *subject_title(const struct checkpoint *k, const char *path, char *buf)
+{
+	const char *base = strrchr(path, '/');
+
+	if (!(k->has & HAS_STEP))
+		snprintf(buf, SUBJECT_TITLE, "%s", base && base[1] ? base + 1 : path);
+	else
+		snprintf(buf, SUBJECT_TITLE, "step %llu%s%s", (unsigned long long)k->step,
+			 *k->job ? " of " : "", k->job);
+	return buf;
+}
+
+char *subject_short(const struct checkpoint *k, const char *path, char *buf)
+{
+	if (!(k->has & HAS_STEP))
+		return subject_title(k, path, buf);
+	snprintf(buf, SUBJECT_TITLE, "step %llu", (unsigned long long)k->step);
+	return buf;
+}
+
+struct cell subject_step(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->step) : cell_none();
+}
+
+struct cell subject_world(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_of(CELL_COUNT, k->world) : cell_none();
+}
+
+struct cell subject_job(const struct checkpoint *k)
+{
+	return k->has & HAS_STEP ? cell_word(k->job) : cell_none();
+}
+
+const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor)
+{
+	if (k->format == formats[0])
+		return NULL;
+	return k->foreign_name ? k->foreign_name[tensor] : k->table.tensor[tensor].name;
+}
+
 /* Is word the tensor's name, or component/name? */
-static bool is_called(const struct table_tensor *x, const char *word)
+static bool is_called(const struct table_tensor *x, const char *foreign, const char *word)
 {
 	size_t n = strlen(x->component);
+
+	if (foreign && !strcmp(foreign, word))
+		return true;
 
 	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' &&
 					  !strcmp(x->name, word + n + 1));
 }
 
-static bool matches(const struct table_tensor *x, const char *glob)
+static bool matches(const struct table_tensor *x, const char *foreign, const char *glob)
 {
 	char full[NAME_BYTES];
 
-	snprintf(full, sizeof full, "%s/%s", x->component, x->name);
-	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0);
+	snprintf(full, sizeof full, "%s%s%s", x->component, *x->component ? "/" : "", x->name);
+	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0) ||
+	       (foreign && !fnmatch(glob, foreign, 0));
 }
 
 /* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name is
@@ -300,22 +377,23 @@ static void near_names(const struct table *t, const char *word, char *buf, size_
 		const struct table_tensor *x = &t->tensor[id[i]];
 		size_t len = strlen(buf);
 
-		snprintf(buf + len, bytes - len, "%s%.200s/%.200s",
-			 i ? ", " : "; near it: ", x->component, x->name);
+		snprintf(buf + len, bytes - len, "%s%.200s%s%.200s",
+			 i ? ", " : "; near it: ", x->component, *x->component ? "/" : "", x->name);
 	}
 }
 
 /* Collect the tensors that `is` says yes to. */
-static int collect(const struct table *t, const char *word,
-		   bool (*is)(const struct table_tensor *, const char *), uint32_t **ret_id,
-		   uint32_t *ret_n)
+static int collect(const struct checkpoint *k, const char *word,
+		   bool (*is)(const struct table_tensor *, const char *, const char *),
+		   uint32_t **ret_id, uint32_t *ret_n)
 {
+	const struct table *t = &k->table;
 	uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id), n = 0;
 
 	if (!id)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (is(&t->tensor[i], word))
+		if (is(&t->tensor[i], subject_foreign_name(k, i), word))
 			id[n++] = i;
 	*ret_id = id;
 	*ret_n = n;
@@ -339,27 +417,28 @@ static uint32_t leave_averages(const struct table *t, const char *word, uint32_t
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err)
 {
-	char near[1400];
-	int rc = collect(&k->table, word, is_called, ret_id, ret_n);
+	char near[1400], title[SUBJECT_TITLE];
+	int rc = collect(k, word, is_called, ret_id, ret_n);
 
 	if (!rc)
 		*ret_n = leave_averages(&k->table, word, *ret_id, *ret_n);
 	if (rc || *ret_n)
 		return rc;
 	near_names(&k->table, word, near, sizeof near);
-	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in step %llu%s", word,
-			  (unsigned long long)k->step, near);
+	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in %s%s", word,
+			  subject_short(k, "the checkpoint", title), near);
 }
 
 int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
 		 struct ckpt_err *err)
 {
-	int rc = collect(&k->table, glob, matches, ret_id, ret_n);
+	char title[SUBJECT_TITLE];
+	int rc = collect(k, glob, matches, ret_id, ret_n);
 
 	if (rc || *ret_n)
 		return rc;
-	return ckpt_error(err, -ENOENT, "none of the %u tensors in step %llu matches \"%.200s\"",
-			  k->table.ntensor, (unsigned long long)k->step, glob);
+	return ckpt_error(err, -ENOENT, "none of the %u tensors in %s matches \"%.200s\"",
+			  k->table.ntensor, subject_short(k, "the checkpoint", title), glob);
 }
 
 char *subject_mesh(const struct table *t, char *buf, size_t bytes)

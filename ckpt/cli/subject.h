@@ -7,6 +7,7 @@
 #include "ckpt/engine/open.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
+#include <limits.h>
 
 /* Who a checkpoint says that it is, where it cannot be opened. */
 struct subject_brief {
@@ -16,10 +17,11 @@ struct subject_brief {
 
 struct subject {
 	const struct io_ops *ops;
-	struct store_ref ref;	  /* step_fd -1: not found */
-	bool is_step;		  /* a store found it: it is one, whatever can be read of it */
-	char entry[NAME_MAX + 1]; /* a file in the directory step_fd; "": the directory */
-	uint32_t flags;		  /* set before subject_open: of source_make */
+	struct store_ref ref;	    /* step_fd -1: not found */
+	bool is_step;		    /* a store found it: its format is the one of stores */
+	const struct format *force; /* of a path: --from; NULL */
+	char entry[NAME_MAX + 1];   /* a file in the directory step_fd; "": the directory */
+	uint32_t flags;		    /* set before subject_open: of source_make */
 	struct opened o;
 	const struct format *format; /* NULL: not known yet */
 	bool partial;		  /* set before subject_open: as open_partial of formats/format.h */
@@ -28,17 +30,18 @@ struct subject {
 	struct checkpoint *ckpt; /* of o; NULL: its metadata cannot be read */
 };
 
-/* Find the directory that name ("latest", "step:12", a path) means below `where`. 0 or what
- * store_resolve returned. */
+/* Find what name means: a step ("latest", "step:12") below `where`, or a path, where the formats are asked,
+ * or none but force (NULL: --from was not given). 0, or what store_resolve or engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
-		 struct ckpt_err *err);
+		 const struct format *force, struct ckpt_err *err);
+/* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
+int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */
 void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path);
 /*
- * Recognise its format and read its metadata; faults as format.h says. A step that no format knows is
- * read as the first format, which then says what is wrong with it: a damaged step must not look like a
- * stranger. -EBADMSG for whatever is wrong with the checkpoint; other errors are the reader's: -EACCES,
- * -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by a step's name is another checkpoint by now.
+ * Read its metadata; faults as format.h says. -EBADMSG for whatever is wrong with the checkpoint; other
+ * errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by a step's
+ * name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
 /* The same sorting of errors for what fails later. */
@@ -66,11 +69,24 @@ void subject_close(struct subject *s);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 
-/* The tensor for what a person typed: "component/name" or a name; ids of all that it means
+/* "step 12 of demo", or the last part of its path where a checkpoint has no step: in titles and messages.
+ * Returns buf. */
+#define SUBJECT_TITLE (NAME_MAX + 1)
+char *subject_title(const struct checkpoint *k, const char *path, char *buf);
+/* The same in short, for messages and progress lines: "step 12". */
+char *subject_short(const struct checkpoint *k, const char *path, char *buf);
+/* Its step, world, job: nothing where the format knows none (HAS_STEP). */
+struct cell subject_step(const struct checkpoint *k);
+struct cell subject_world(const struct checkpoint *k);
+struct cell subject_job(const struct checkpoint *k);
+/* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
+const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
+
+/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it; ids of all that it means
  * (per-rank blobs share one), *ret_id malloc'ed. */
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err);
-/* The same for a glob over "component/name" or the name, where '*' matches any characters. */
+/* The same for a glob over these, where '*' matches any characters. */
 int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
 		 struct ckpt_err *err);
 

@@ -14,7 +14,7 @@
 #include "ckpt/engine/npy.h"
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/engine/slice.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
@@ -368,17 +368,16 @@ static void put_about(struct cat *k)
 {
 	struct output *o = k->c->o;
 	const struct table_tensor *x = k->x;
-	char name[NAME_BYTES], slice[SLICE_BYTES], from[160];
+	char name[NAME_BYTES], slice[SLICE_BYTES], from[SUBJECT_TITLE];
 	bool part = k->c->value[OPT_SLICE] != NULL;
 
-	snprintf(from, sizeof from, "step %llu of %s", (unsigned long long)k->s.ckpt->step,
-		 k->s.ckpt->job);
+	subject_title(k->s.ckpt, k->s.ref.path, from);
 	slice_print(&k->slice, k->shape, slice, sizeof slice);
 	output_put(o, &f_tensor,
 		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
 	output_put(o, &f_path, cell_text(k->s.ref.path));
-	output_put(o, &f_job, cell_word(k->s.ckpt->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->s.ckpt->step));
+	output_put(o, &f_job, subject_job(k->s.ckpt));
+	output_put(o, &f_step, subject_step(k->s.ckpt));
 	output_put(o, &f_from, cell_text(from));
 	output_put(o, &f_component, cell_text(x->component));
 	output_put(o, &f_name, cell_text(x->name));
@@ -798,6 +797,8 @@ const struct cli_verb verb_cat = {
 			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
 			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "

@@ -378,6 +378,8 @@ const struct cli_verb verb_convert = {
 			REMESH_OPTIONS,
 			{ OPT_MEM_LIMIT,
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, is inside a "

@@ -1,62 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_diff.c - ckptctl diff: do two checkpoints hold the same? Keys, shapes, dtypes and
- * fingerprints decide, all from metadata; --values reads what differs and says how far.
+ * verb_diff.c - ckptctl diff: do two checkpoints hold the same? Names, shapes, dtypes and fingerprints
+ * decide, all from metadata; where a fingerprint is not known the tensors are read (engine/compare.h).
  * Invariant: all differences are found, counted and, for programs, listed; how the elements lie in
- * ranks and files is none, unless --layouts.
+ * ranks and files is none, unless --layouts. What was not compared is never called equal.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/average_seen.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/pairs.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/table/operand.h"
+#include "ckpt/engine/compare.h"
+#include "formats/registry/registry.h"
 #include <stdarg.h>
 
 #define SAID_MAX 20u /* differences of a kind that a person is shown */
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, UNKNOWN, LAYOUT, ROLE, KINDS };
 static const struct {
 	const char *key, *one, *many; /* "1 has another shape", "2 have another shape" */
-} kinds[KINDS] = {
-	[ONLY_A] = { "only_in_a", "is only in A", "are only in A" },
-	[ONLY_B] = { "only_in_b", "is only in B", "are only in B" },
-	[SHAPE] = { "shape", "has another shape", "have another shape" },
-	[DTYPE] = { "dtype", "has another dtype", "have another dtype" },
-	[OPERANDS] = { "operands", "has other operands of a pending reduction",
-		       "have other operands of a pending reduction" },
-	[CONTENTS] = { "contents", "has other contents", "have other contents" },
-	[UNKNOWN] = { "unknown", "was not compared: a fingerprint is not known",
-		      "were not compared: a fingerprint is not known" },
-	[LAYOUT] = { "layout", "has another layout", "have another layout" },
-	[ROLE] = { "role", "is declared differently", "are declared differently" },
-};
-
-struct item {
-	enum kind kind;
-	uint32_t a, b; /* tensors; TABLE_NONE */
-	uint32_t pair; /* its values; TABLE_NONE: not compared */
+} kinds[COMPARE_KINDS] = {
+	[COMPARE_ONLY_A] = { "only_in_a", "is only in A", "are only in A" },
+	[COMPARE_ONLY_B] = { "only_in_b", "is only in B", "are only in B" },
+	[COMPARE_SHAPE] = { "shape", "has another shape", "have another shape" },
+	[COMPARE_DTYPE] = { "dtype", "has another dtype", "have another dtype" },
+	[COMPARE_OPERANDS] = { "operands", "has other operands of a pending reduction",
+			       "have other operands of a pending reduction" },
+	[COMPARE_CONTENTS] = { "contents", "has other contents", "have other contents" },
+	[COMPARE_UNKNOWN] = { "unknown", "was not compared: a fingerprint is not known",
+			      "were not compared: a fingerprint is not known" },
+	[COMPARE_LAYOUT] = { "layout", "has another layout", "have another layout" },
+	[COMPARE_ROLE] = { "role", "is declared differently", "are declared differently" },
 };
 
 struct diff {
 	struct cli *c;
 	struct subject a, b;
 	bool *in_a, *in_b; /* [tensor] is it asked for */
-	struct item *item;
-	uint32_t nitem;
-	uint32_t count[KINDS];
-	uint32_t nboth;	     /* keys that both have */
-	uint64_t both_bytes; /* of them, in A */
-	bool layouts, values;
+	struct compared found;
+	bool layouts, values, no_read;
 	bool mesh_differs, parts_differ;
-	struct pair *pair;
-	uint32_t npair;
 };
 
 /* --- finding --- */
@@ -68,128 +55,29 @@ static uint64_t tensor_bytes(const struct table_tensor *x)
 	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
 }
 
-static void add(struct diff *d, enum kind kind, uint32_t a, uint32_t b)
-{
-	d->item[d->nitem++] = (struct item){ .kind = kind, .a = a, .b = b, .pair = TABLE_NONE };
-	d->count[kind]++;
-}
-
-static bool same_shape(const struct table_tensor *x, const struct table_tensor *y)
-{
-	uint64_t a[CKPT_DIMS_MAX], b[CKPT_DIMS_MAX];
-
-	return x->ndim == y->ndim &&
-	       !memcmp(shown_shape(x, a), shown_shape(y, b), x->ndim * sizeof *a);
-}
-
-static bool same_layout(const struct diff *d, const struct table_tensor *x,
-			const struct table_tensor *y)
-{
-	if (x->layout == TABLE_NONE || y->layout == TABLE_NONE)
-		return x->layout == y->layout;
-	return table_layout_equal(&d->a.ckpt->table, x->layout, &d->b.ckpt->table, y->layout);
-}
-
-/* Has y's layout the PARTIALs of x's, by the names of the mesh dimensions? */
-static bool has_partials(const struct table *s, const struct table_tensor *x, const struct table *t,
-			 const struct table_tensor *y)
-{
-	const struct layout *l = &s->layout[x->layout], *m = &t->layout[y->layout];
-	const struct mesh *p = &s->mesh[l->mesh], *q = &t->mesh[m->mesh];
-
-	for (uint32_t i = 0; i < l->nplace; i++) {
-		const struct ckpt_placement *a = &l->place[i];
-		uint32_t k = 0;
-
-		if (a->how != CKPT_PARTIAL)
-			continue;
-		while (k < m->nplace &&
-		       (m->place[k].how != CKPT_PARTIAL || m->place[k].reduce != a->reduce ||
-			p->dim[a->mesh_dim] != q->dim[m->place[k].mesh_dim] ||
-			strcmp(p->name[a->mesh_dim], q->name[m->place[k].mesh_dim]) != 0))
-			k++;
-		if (k == m->nplace)
-			return false;
-	}
-	return true;
-}
-
-/* Fingerprints of operands say nothing of others, nor of what comes of them. */
-static bool same_operands(const struct table *s, const struct table_tensor *x,
-			  const struct table *t, const struct table_tensor *y)
-{
-	bool a = operand_dims(s, x) != 0, b = operand_dims(t, y) != 0;
-
-	if (!a || !b)
-		return a == b;
-	return has_partials(s, x, t, y) && has_partials(t, y, s, x);
-}
-
-/* At most three differences of a pair. */
-static void compare(struct diff *d, uint32_t a, uint32_t b)
-{
-	const struct table_tensor *x = &d->a.ckpt->table.tensor[a],
-				  *y = &d->b.ckpt->table.tensor[b];
-
-	d->nboth++;
-	d->both_bytes += tensor_bytes(x);
-	if (!same_shape(x, y))
-		add(d, SHAPE, a, b);
-	else if (x->dtype != y->dtype)
-		add(d, DTYPE, a, b);
-	else if (!same_operands(&d->a.ckpt->table, x, &d->b.ckpt->table, y))
-		add(d, OPERANDS, a, b);
-	else if (x->fp_known && y->fp_known && x->fp != y->fp)
-		add(d, CONTENTS, a, b);
-	else if (!x->fp_known || !y->fp_known)
-		add(d, UNKNOWN, a, b);
-	if (!same_layout(d, x, y))
-		add(d, LAYOUT, a, b);
-	if (x->role != y->role || x->cls != y->cls || strcmp(x->of, y->of))
-		add(d, ROLE, a, b);
-}
-
-static int find(struct diff *d)
-{
-	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
-	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
-
-	d->item = calloc((size_t)3 * a->ntensor + b->ntensor + 1, sizeof *d->item);
-	if (!d->item)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < a->ntensor; i++) {
-		const struct table_tensor *x = &a->tensor[i];
-		uint32_t j = table_find(b, x->component, x->name, x->rank);
-
-		if (d->in_a[i] && j == TABLE_NONE)
-			add(d, ONLY_A, i, TABLE_NONE);
-		else if (d->in_a[i])
-			compare(d, i, j);
-	}
-	for (uint32_t j = 0; j < b->ntensor; j++) {
-		const struct table_tensor *y = &b->tensor[j];
-
-		if (d->in_b[j] && table_find(a, y->component, y->name, y->rank) == TABLE_NONE)
-			add(d, ONLY_B, TABLE_NONE, j);
-	}
-	d->mesh_differs = strcmp(subject_mesh(a, mesh_a, sizeof mesh_a),
-				 subject_mesh(b, mesh_b, sizeof mesh_b)) != 0;
-	d->parts_differ = d->a.ckpt->nfile != d->b.ckpt->nfile;
-	return 0;
-}
-
 /* Is it a difference by what was asked for? */
-static bool counts(const struct diff *d, enum kind kind)
+static bool counts(const struct diff *d, enum compare_kind kind)
 {
-	return (kind != LAYOUT && kind != ROLE) || d->layouts;
+	return (kind != COMPARE_LAYOUT && kind != COMPARE_ROLE) || d->layouts;
+}
+
+static bool differs(const struct diff *d)
+{
+	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
+		if (k != COMPARE_UNKNOWN && d->found.count[k] && counts(d, k))
+			return true;
+	return d->layouts && (d->mesh_differs || d->parts_differ);
+}
+
+/* Nothing differs, but not all was compared. */
+static bool unknown(const struct diff *d)
+{
+	return !differs(d) && d->found.count[COMPARE_UNKNOWN];
 }
 
 static bool equal(const struct diff *d)
 {
-	for (uint32_t k = 0; k < KINDS; k++)
-		if (d->count[k] && counts(d, k))
-			return false;
-	return !d->layouts || (!d->mesh_differs && !d->parts_differ);
+	return !differs(d) && !unknown(d);
 }
 
 static int select_some(const struct checkpoint *k, const char *glob, bool **ret, uint32_t *ret_n,
@@ -230,40 +118,35 @@ static int choose(struct diff *d, struct ckpt_err *err)
 	return rb;
 }
 
-/* --- values --- */
+/* --- contents --- */
 
-/* Two of which an element of one holds more values than one of the other (dtype_values) lie in
- * bytes that windows cut differently: that they differ in dtype is all that is said. */
-static bool comparable(const struct diff *d, const struct item *x)
-{
-	if (x->kind != CONTENTS && x->kind != DTYPE && x->kind != OPERANDS)
-		return false;
-	return dtype_values(d->a.ckpt->table.tensor[x->a].dtype) ==
-	       dtype_values(d->b.ckpt->table.tensor[x->b].dtype);
-}
-
-static int read_values(struct diff *d, struct ckpt_err *err)
+static int contents_read(struct diff *d, struct ckpt_err *err)
 {
 	struct progress progress;
+	struct engine e = {
+		.ops = d->c->ops, .format = formats, .tick = progress_tick, .arg = &progress
+	};
+	uint64_t bytes = compare_choose(&d->a.ckpt->table, &d->b.ckpt->table, d->values, &d->found);
 	int rc;
 
-	d->pair = calloc((size_t)d->nitem + 1, sizeof *d->pair);
-	if (!d->pair)
+	if (!d->found.pair)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < d->nitem; i++) {
-		struct item *x = &d->item[i];
-
-		if (!comparable(d, x))
-			continue;
-		x->pair = d->npair;
-		d->pair[d->npair++] = (struct pair){ .a = x->a, .b = x->b };
-	}
-	progress_begin(&progress, d->c,
-		       pairs_bytes(&d->a.ckpt->table, &d->b.ckpt->table, d->pair, d->npair),
-		       "comparing %u tensor%s", d->npair, d->npair == 1 ? "" : "s");
-	rc = pairs_compare(&d->a, &d->b, d->pair, d->npair, progress_tick, &progress, err);
+	progress_begin(&progress, d->c, bytes, "comparing %u tensor%s", d->found.npair,
+		       d->found.npair == 1 ? "" : "s");
+	rc = compare_read(&e, &d->a.o, &d->b.o, d->values, &d->found, err);
 	progress_end(&progress);
 	return rc;
+}
+
+static int find(struct diff *d)
+{
+	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
+	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
+
+	d->mesh_differs = strcmp(subject_mesh(a, mesh_a, sizeof mesh_a),
+				 subject_mesh(b, mesh_b, sizeof mesh_b)) != 0;
+	d->parts_differ = d->a.ckpt->nfile != d->b.ckpt->nfile;
+	return compare_find(a, b, d->in_a, d->in_b, &d->found);
 }
 
 /* --- telling: the two --- */
@@ -275,6 +158,7 @@ KEY(f_values, "values_compared");
 KEY(f_tensors, "tensor_glob");
 KEY(f_both, "in_both_count");
 KEY(f_both_bytes, "in_both_bytes");
+KEY(f_read, "compared_by_reading_count");
 KEY(f_mesh_differs, "mesh_differs");
 KEY(f_parts_differ, "parts_differ");
 KEY(f_path, "path");
@@ -295,10 +179,10 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 
 	output_object(o, key);
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_job, subject_job(k));
+	output_put(o, &f_step, subject_step(k));
 	output_put(o, &f_id, k->id[0] ? cell_text(k->id) : cell_none());
-	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
+	output_put(o, &f_world, subject_world(k));
 	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
 	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
@@ -332,6 +216,14 @@ __attribute__((format(printf, 3, 4))) static void say_row(struct output *o, cons
 	output_close(o);
 }
 
+static const char *step_print(const struct checkpoint *k, char buf[HUMAN_BYTES])
+{
+	buf[0] = 0;
+	if (k->has & HAS_STEP)
+		snprintf(buf, HUMAN_BYTES, "%llu", (unsigned long long)k->step);
+	return buf;
+}
+
 static void say_sides(struct diff *d)
 {
 	const struct checkpoint *a = d->a.ckpt, *b = d->b.ckpt;
@@ -340,8 +232,10 @@ static void say_sides(struct diff *d)
 
 	output_list(o, NULL, sides, COL_SIDES);
 	say_row(o, "path", "%s\n%s", d->a.ref.path, d->b.ref.path);
-	say_row(o, "job", "%s\n%s", a->job, b->job);
-	say_row(o, "step", "%llu\n%llu", (unsigned long long)a->step, (unsigned long long)b->step);
+	if ((a->has | b->has) & HAS_STEP) {
+		say_row(o, "job", "%s\n%s", a->job, b->job);
+		say_row(o, "step", "%s\n%s", step_print(a, sa), step_print(b, sb));
+	}
 	say_row(o, "mesh", "%s\n%s", subject_mesh(&a->table, ma, sizeof ma),
 		subject_mesh(&b->table, mb, sizeof mb));
 	say_row(o, "parts", "%u\n%u", a->nfile, b->nfile);
@@ -416,7 +310,7 @@ static void put_values(struct output *o, const struct apart *v)
 	output_close(o);
 }
 
-static const struct table_tensor *tensor_of(const struct diff *d, const struct item *x)
+static const struct table_tensor *tensor_of(const struct diff *d, const struct compare_item *x)
 {
 	return x->a != TABLE_NONE ? &d->a.ckpt->table.tensor[x->a] : &d->b.ckpt->table.tensor[x->b];
 }
@@ -426,8 +320,8 @@ static void put_items(struct diff *d)
 	struct output *o = d->c->o;
 
 	output_list(o, "differences", NULL, 0);
-	for (uint32_t i = 0; o->machine && i < d->nitem; i++) {
-		const struct item *x = &d->item[i];
+	for (uint32_t i = 0; o->machine && i < d->found.nitem; i++) {
+		const struct compare_item *x = &d->found.item[i];
 		const struct table_tensor *t = tensor_of(d, x);
 
 		if (!counts(d, x->kind))
@@ -448,7 +342,7 @@ static void put_items(struct diff *d)
 		if (x->pair == TABLE_NONE)
 			output_put(o, &i_values, cell_none());
 		else
-			put_values(o, &d->pair[x->pair].compare);
+			put_values(o, &d->found.pair[x->pair].apart);
 		output_close(o);
 	}
 	output_close(o);
@@ -511,7 +405,7 @@ static void print_print(const struct table_tensor *x, char *buf, size_t bytes)
 }
 
 /* What the two say, where it is not the same. */
-static void say_two(const struct diff *d, const struct item *x)
+static void say_two(const struct diff *d, const struct compare_item *x)
 {
 	const struct table *ta = &d->a.ckpt->table, *tb = &d->b.ckpt->table;
 	const struct table_tensor *a = &ta->tensor[x->a], *b = &tb->tensor[x->b];
@@ -519,97 +413,98 @@ static void say_two(const struct diff *d, const struct item *x)
 	uint64_t shape[CKPT_DIMS_MAX];
 
 	switch (x->kind) {
-	case SHAPE:
+	case COMPARE_SHAPE:
 		snprintf(wa, sizeof wa, "%s %.800s", dtype_name(a->dtype),
 			 human_shape(a->ndim, shown_shape(a, shape), sa, sizeof sa));
 		snprintf(wb, sizeof wb, "%s %.800s", dtype_name(b->dtype),
 			 human_shape(b->ndim, shown_shape(b, shape), sb, sizeof sb));
 		break;
-	case DTYPE:
+	case COMPARE_DTYPE:
 		snprintf(wa, sizeof wa, "%s", dtype_name(a->dtype));
 		snprintf(wb, sizeof wb, "%s", dtype_name(b->dtype));
 		break;
-	case CONTENTS:
-	case UNKNOWN:
+	case COMPARE_CONTENTS:
+	case COMPARE_UNKNOWN:
 		print_print(a, wa, sizeof wa);
 		print_print(b, wb, sizeof wb);
 		break;
-	case OPERANDS:
-	case LAYOUT:
+	case COMPARE_OPERANDS:
+	case COMPARE_LAYOUT:
 		layout_print(ta, a, wa, sizeof wa);
 		layout_print(tb, b, wb, sizeof wb);
 		break;
-	case ROLE:
+	case COMPARE_ROLE:
 		snprintf(wa, sizeof wa, "%s %s %.500s", role_name(a->role), class_name(a->cls),
 			 a->of);
 		snprintf(wb, sizeof wb, "%s %s %.500s", role_name(b->role), class_name(b->cls),
 			 b->of);
 		break;
-	case ONLY_A:
-	case ONLY_B:
-	case KINDS:
+	case COMPARE_ONLY_A:
+	case COMPARE_ONLY_B:
+	case COMPARE_KINDS:
 		return;
 	}
 	output_put(d->c->o, &item_columns[T_A], cell_text(wa));
 	output_put(d->c->o, &item_columns[T_B], cell_text(wb));
 }
 
-static void say_item(const struct diff *d, const struct item *x)
+static void say_item(const struct diff *d, const struct compare_item *x)
 {
 	struct output *o = d->c->o;
 	const struct table_tensor *t = tensor_of(d, x);
 	char name[NAME_BYTES];
 	uint64_t shape[CKPT_DIMS_MAX];
-	bool only = x->kind == ONLY_A || x->kind == ONLY_B;
+	bool only = x->kind == COMPARE_ONLY_A || x->kind == COMPARE_ONLY_B;
 
 	output_row(o);
 	output_put(o, &item_columns[T_TENSOR], cell_text(table_tensor_print(t, name, sizeof name)));
-	if (only || x->kind == CONTENTS)
+	if (only || x->kind == COMPARE_CONTENTS)
 		output_put(o, &item_columns[T_DTYPE], cell_text(dtype_name(t->dtype)));
-	if (only || x->kind == CONTENTS || x->kind == DTYPE)
+	if (only || x->kind == COMPARE_CONTENTS || x->kind == COMPARE_DTYPE)
 		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, shown_shape(t, shape)));
 	if (only)
 		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, tensor_bytes(t)));
-	if (x->pair == TABLE_NONE || x->kind == DTYPE || x->kind == OPERANDS)
+	if (x->pair == TABLE_NONE || x->kind == COMPARE_DTYPE || x->kind == COMPARE_OPERANDS)
 		say_two(d, x);
 	if (x->pair != TABLE_NONE)
-		say_values(o, &d->pair[x->pair].compare);
+		say_values(o, &d->found.pair[x->pair].apart);
 	output_close(o);
 }
 
-static const char *words(const struct diff *d, enum kind kind)
+static const char *words(const struct diff *d, enum compare_kind kind)
 {
-	return d->count[kind] == 1 ? kinds[kind].one : kinds[kind].many;
+	return d->found.count[kind] == 1 ? kinds[kind].one : kinds[kind].many;
 }
 
-static void say_kind(struct diff *d, enum kind kind)
+static void say_kind(struct diff *d, enum compare_kind kind)
 {
 	char n[HUMAN_BYTES], more[HUMAN_BYTES];
 	uint32_t said = 0;
 
-	if (!d->count[kind] || !counts(d, kind))
+	if (!d->found.count[kind] || !counts(d, kind))
 		return;
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	cli_say(d->c, STYLE_STRONG, "%s %s", human_count(d->count[kind], n), words(d, kind));
+	cli_say(d->c, STYLE_STRONG, "%s %s", human_count(d->found.count[kind], n), words(d, kind));
 	output_list(d->c->o, NULL, item_columns, T_COUNT);
-	for (uint32_t i = 0; i < d->nitem && said < SAID_MAX; i++)
-		if (d->item[i].kind == kind) {
-			say_item(d, &d->item[i]);
+	for (uint32_t i = 0; i < d->found.nitem && said < SAID_MAX; i++)
+		if (d->found.item[i].kind == kind) {
+			say_item(d, &d->found.item[i]);
 			said++;
 		}
 	output_close(d->c->o);
-	if (said < d->count[kind])
+	if (said < d->found.count[kind])
 		cli_say(d->c, STYLE_DIM, "and %s more: --json lists all",
-			human_count(d->count[kind] - said, more));
+			human_count(d->found.count[kind] - said, more));
 }
 
 /* --- telling: the result --- */
 
 static bool lone_blobs(const struct diff *d)
 {
-	for (uint32_t i = 0; i < d->nitem; i++)
-		if ((d->item[i].kind == ONLY_A || d->item[i].kind == ONLY_B) &&
-		    tensor_of(d, &d->item[i])->rank != TABLE_NONE)
+	for (uint32_t i = 0; i < d->found.nitem; i++)
+		if ((d->found.item[i].kind == COMPARE_ONLY_A ||
+		     d->found.item[i].kind == COMPARE_ONLY_B) &&
+		    tensor_of(d, &d->found.item[i])->rank != TABLE_NONE)
 			return true;
 	return false;
 }
@@ -619,10 +514,10 @@ static void say_different(struct diff *d)
 	char line[LINE_BYTES], n[HUMAN_BYTES];
 	size_t len = 0;
 
-	for (uint32_t k = 0; k < KINDS; k++)
-		if (d->count[k] && counts(d, k))
+	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
+		if (d->found.count[k] && counts(d, k))
 			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", human_count(d->count[k], n),
+						len ? ", " : "", human_count(d->found.count[k], n),
 						words(d, k));
 	if (d->layouts && d->mesh_differs)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
@@ -631,41 +526,77 @@ static void say_different(struct diff *d)
 		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
 			 len ? ", " : "");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
-		 human_count(d->nboth, n),
-		 d->nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
+		 human_count(d->found.nboth, n),
+		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
 	if (lone_blobs(d))
 		cli_say(d->c, STYLE_DIM,
 			"If only one checkpoint has a rank's blob, that is a difference: it is "
 			"that rank's own data on any mesh.");
 }
 
-static void say_result(struct diff *d)
+static const char *tensors_or_blobs(uint32_t n)
 {
-	char n[HUMAN_BYTES], bytes[HUMAN_BYTES];
-	bool same = equal(d);
+	return n == 1 ? "tensor or blob" : "tensors and blobs";
+}
 
-	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	if (same)
-		cli_mark(d->c, STYLE_GOOD, "equal", 2,
-			 ": %s %s, %s, %s the same names, shapes, dtypes%s and "
-			 "fingerprints",
-			 human_count(d->nboth, n),
-			 d->nboth == 1 ? "tensor or blob" : "tensors and blobs",
-			 human_bytes(d->both_bytes, bytes), d->nboth == 1 ? "has" : "have",
-			 d->layouts ? ", layouts" : "");
+static void say_equal(struct diff *d)
+{
+	const struct compared *f = &d->found;
+	char n[HUMAN_BYTES], read[HUMAN_BYTES], bytes[HUMAN_BYTES];
+
+	human_bytes(f->both_bytes, bytes);
+	cli_mark(d->c, STYLE_GOOD, "equal", 2,
+		 ": %s %s, %s, %s the same names, shapes, dtypes%s and %s",
+		 human_count(f->nboth, n), tensors_or_blobs(f->nboth), bytes,
+		 f->nboth == 1 ? "has" : "have", d->layouts ? ", layouts" : "",
+		 !f->nread		? "fingerprints"
+		 : f->nread == f->nboth ? "contents"
+					: "fingerprints or contents");
+	if (f->nread)
+		cli_hint(d->c,
+			 "%s of them %s no fingerprint on both sides: diff read %s and compared "
+			 "every bit.",
+			 human_count(f->nread, read), f->nread == 1 ? "has" : "have",
+			 f->nread == 1 ? "it" : "them");
 	else
-		say_different(d);
-	if (!d->layouts && d->count[LAYOUT])
-		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
-			human_count(d->count[LAYOUT], n), words(d, LAYOUT));
-	if (same)
 		cli_hint(d->c,
 			 "No data was read: the fingerprints are in the metadata; ckptctl verify "
 			 "--data checks them.");
-	else if (!d->values && d->count[OPERANDS])
+}
+
+static void say_unknown(struct diff *d)
+{
+	const struct compared *f = &d->found;
+	char n[HUMAN_BYTES], m[HUMAN_BYTES];
+
+	cli_mark(d->c, STYLE_WARN, "unknown", 2,
+		 ": no difference in what was compared, but the contents of %s of %s %s were not",
+		 human_count(f->count[COMPARE_UNKNOWN], n), human_count(f->nboth, m),
+		 tensors_or_blobs(f->nboth));
+	if (d->no_read)
+		cli_hint(d->c, "Without --no-read diff reads them and compares every bit.");
+}
+
+static void say_result(struct diff *d)
+{
+	char n[HUMAN_BYTES];
+
+	cli_say(d->c, STYLE_PLAIN, "%s", "");
+	if (equal(d))
+		say_equal(d);
+	else if (unknown(d))
+		say_unknown(d);
+	else
+		say_different(d);
+	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
+		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
+			human_count(d->found.count[COMPARE_LAYOUT], n), words(d, COMPARE_LAYOUT));
+	if (d->values || !differs(d))
+		return;
+	if (d->found.count[COMPARE_OPERANDS])
 		cli_hint(d->c, "Fingerprints do not show whether the operands reduce to the same "
 			       "values: --values reduces and compares them.");
-	else if (!d->values && (d->count[CONTENTS] || d->count[DTYPE]))
+	else if (d->found.count[COMPARE_CONTENTS] || d->found.count[COMPARE_DTYPE])
 		cli_hint(d->c, "--values reads those tensors and prints how far apart they are.");
 }
 
@@ -756,20 +687,21 @@ static void tell(struct diff *d)
 	struct output *o = d->c->o;
 	const char *glob = d->c->value[OPT_TENSORS];
 
-	output_put(o, &f_equal, cell_of(CELL_FLAG, equal(d)));
+	output_put(o, &f_equal, unknown(d) ? cell_none() : cell_of(CELL_FLAG, equal(d)));
 	output_put(o, &f_layouts, cell_of(CELL_FLAG, d->layouts));
 	output_put(o, &f_values, cell_of(CELL_FLAG, d->values));
 	output_put(o, &f_tensors, glob ? cell_text(glob) : cell_none());
 	put_side(o, "a", &d->a);
 	put_side(o, "b", &d->b);
-	output_put(o, &f_both, cell_of(CELL_COUNT, d->nboth));
-	output_put(o, &f_both_bytes, cell_of(CELL_BYTES, d->both_bytes));
+	output_put(o, &f_both, cell_of(CELL_COUNT, d->found.nboth));
+	output_put(o, &f_both_bytes, cell_of(CELL_BYTES, d->found.both_bytes));
+	output_put(o, &f_read, cell_of(CELL_COUNT, d->found.nread));
 	output_put(o, &f_mesh_differs, cell_of(CELL_FLAG, d->mesh_differs));
 	output_put(o, &f_parts_differ, cell_of(CELL_FLAG, d->parts_differ));
 	output_object(o, "counts");
-	for (uint32_t k = 0; k < KINDS; k++)
+	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		output_put(o, &(struct column){ kinds[k].key, NULL, false, FIT_WHOLE },
-			   cell_of(CELL_COUNT, d->count[k]));
+			   cell_of(CELL_COUNT, d->found.count[k]));
 	output_close(o);
 	put_items(d);
 	if (o->machine) {
@@ -777,7 +709,7 @@ static void tell(struct diff *d)
 		return;
 	}
 	say_sides(d);
-	for (uint32_t k = 0; k < KINDS; k++)
+	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		say_kind(d, k);
 	say_result(d);
 	put_averages(d);
@@ -789,17 +721,19 @@ static int diff(struct diff *d)
 {
 	struct ckpt_err err = { 0 };
 	int rc = choose(d, &err);
+	bool reads;
 
 	if (rc)
 		return cli_fail(d->c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				d->a.ref.path);
-	if (d->values)
+	rc = find(d);
+	reads = !rc && (d->values || (d->found.count[COMPARE_UNKNOWN] && !d->no_read));
+	if (reads)
 		output_line(d->c->o, "ckptd.diff/1", "summary");
 	else
 		output_begin(d->c->o, "ckptd.diff/1");
-	rc = find(d);
-	if (!rc && d->values)
-		rc = read_values(d, &err);
+	if (reads)
+		rc = contents_read(d, &err);
 	if (rc == -EBADMSG || rc == -EPROTO)
 		return cli_fail(d->c, rc, &err, "ckptctl verify --data %s %s lists every fault",
 				d->a.ref.path, d->b.ref.path);
@@ -809,7 +743,7 @@ static int diff(struct diff *d)
 		return cli_fail(d->c, rc, &err, NULL);
 	tell(d);
 	output_end(d->c->o);
-	return equal(d) ? CLI_OK : CLI_DIFFERS;
+	return equal(d) ? CLI_OK : unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
 }
 
 static int run(struct cli *c)
@@ -818,19 +752,24 @@ static int run(struct cli *c)
 			  .a.ref.step_fd = -1,
 			  .b.ref.step_fd = -1,
 			  .layouts = c->value[OPT_LAYOUTS] != NULL,
-			  .values = c->value[OPT_VALUES] != NULL };
+			  .values = c->value[OPT_VALUES] != NULL,
+			  .no_read = c->value[OPT_NO_READ] != NULL };
 	struct ckpt_err err = { 0 };
 	int code;
 
 	if (c->narg < 2)
 		return cli_fail(c, ckpt_error(&err, -EINVAL, "diff takes two checkpoints"), &err,
 				"ckptctl diff latest~1 latest");
+	if (d.values && d.no_read)
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL,
+					   "--values reads, and --no-read forbids it: give one"),
+				&err, "ckptctl diff -h");
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)
 		code = diff(&d);
-	free(d.pair);
-	free(d.item);
+	compared_free(&d.found);
 	free(d.in_a);
 	free(d.in_b);
 	subject_close(&d.a);
@@ -842,21 +781,26 @@ const struct cli_verb verb_diff = {
 	.name = "diff",
 	.help = "compare two checkpoints",
 	.synonyms = (const char *const[]){ "compare", NULL },
-	.synopsis = (const char *const[]){ "A B [--tensors=GLOB] [--layouts] [--values]", NULL },
-	.about = "Compares the names, shapes, dtypes and contents of all tensors and blobs. It "
-		 "compares contents by the fingerprints in the metadata. A fingerprint does not "
-		 "depend on how a tensor was cut, so diff reads no data and takes little time; "
-		 "verify --data checks the fingerprints. Another mesh, layout, number of parts, "
-		 "step or job is shown but is no difference. With --layouts the first three of "
-		 "them are differences, and so is another declaration of a tensor.\n"
-		 "--values reads the tensors whose contents or dtypes differ and prints how many "
-		 "elements differ, how far apart they are, the first one, and NaNs. 0.0 and -0.0 "
-		 "differ in bits and so in contents, but their values are equal; NaN equals "
-		 "NaN.\n"
-		 "Pending reductions are compared by their operands. If A has operands and B has "
-		 "the reduced tensor or other operands, that is a difference of its own: --values "
-		 "reduces both and compares the results.\n"
-		 "A and B may be in different stores.",
+	.synopsis =
+		(const char *const[]){ "A B [--tensors=GLOB] [--layouts] [--values | --no-read]",
+				       NULL },
+	.about =
+		"Compares the names, shapes, dtypes and contents of all tensors and blobs. It "
+		"compares contents by the fingerprints in the metadata. A fingerprint does not "
+		"depend on how a tensor was cut, so diff reads no data and takes little time; "
+		"verify --data checks the fingerprints. If one of the two has no fingerprint of a "
+		"tensor, as in most foreign formats, diff reads that tensor from both and compares "
+		"every bit; with --no-read it says that it is not known. Another mesh, layout, number of parts, "
+		"step or job is shown but is no difference. With --layouts the first three of "
+		"them are differences, and so is another declaration of a tensor.\n"
+		"--values reads the tensors whose contents or dtypes differ and prints how many "
+		"elements differ, how far apart they are, the first one, and NaNs. 0.0 and -0.0 "
+		"differ in bits and so in contents, but their values are equal; NaN equals "
+		"NaN.\n"
+		"Pending reductions are compared by their operands. If A has operands and B has "
+		"the reduced tensor or other operands, that is a difference of its own: --values "
+		"reduces both and compares the results.\n"
+		"A and B may be in different stores.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl diff latest~1 latest --tensors 'model/*'",
@@ -871,10 +815,14 @@ const struct cli_verb verb_diff = {
 			{ OPT_TENSORS, "only tensors whose name, or component/name, matches" },
 			{ OPT_LAYOUTS, "mesh, parts, layouts and roles count too" },
 			{ OPT_VALUES, "read what differs: how many elements, how far apart" },
+			{ OPT_NO_READ, "read no data: what has no fingerprint is not compared" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 equal; 6 different; 4 one is damaged; 5 one is not committed; 10 there is no "
-		 "such store, checkpoint or tensor; 12 it cannot be read.",
+	.exits =
+		"0 equal; 3 nothing differs, but not all was compared; 6 different; 4 one is damaged; 5 one is not committed; 10 there is no "
+		"such store, checkpoint or tensor; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

@@ -130,7 +130,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	const struct checkpoint *k = s->ckpt;
 	uint64_t bytes = 0;
 	bool bad = false;
-	char size[HUMAN_BYTES];
+	char size[HUMAN_BYTES], title[SUBJECT_TITLE];
 
 	for (uint32_t i = 0; i < n; i++) {
 		bytes += x[i].bytes + x[i].carry_bytes;
@@ -138,12 +138,12 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	}
 	output_begin(c->o, "ckptd.ema/1");
 	output_put(c->o, &f_path, cell_text(s->ref.path));
-	output_put(c->o, &f_job, cell_word(k->job));
-	output_put(c->o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(c->o, &f_job, subject_job(k));
+	output_put(c->o, &f_step, subject_step(k));
 	output_put(c->o, &f_bytes, cell_of(CELL_BYTES, bytes));
 	averages_put(c->o, k, x, n);
 	if (!c->json) {
-		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
+		cli_say(c, STYLE_STRONG, "%s", subject_title(k, s->ref.path, title));
 		put_table(c->o, k, x, n);
 		for (uint32_t i = 0; i < n; i++)
 			say_average(c, k, &x[i]);
@@ -159,6 +159,7 @@ static int run(struct cli *c)
 {
 	cleanup_free struct average_seen *x = NULL;
 	struct ckpt_err err = { 0 };
+	char title[SUBJECT_TITLE];
 	struct subject s;
 	uint32_t n = 0;
 	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s), rc;
@@ -171,8 +172,8 @@ static int run(struct cli *c)
 		else if (!n)
 			code = cli_fail(c,
 					ckpt_error(&err, -ENOENT,
-						   "step %llu of %s has no averages of its weights",
-						   (unsigned long long)s.ckpt->step, s.ckpt->job),
+						   "%s has no averages of its weights",
+						   subject_title(s.ckpt, s.ref.path, title)),
 					&err,
 					"a job has them that calls ckpt_average before ckpt_seal; "
 					"docs/AVERAGES.md describes it");

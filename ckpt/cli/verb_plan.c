@@ -83,20 +83,34 @@ FIELD(f_host_text, NULL, "one host");
 FIELD(f_requests_text, NULL, "in reads");
 FIELD(f_svg, "svg", NULL);
 
+/* "fsdp=4, 4 ranks"; "" where that is not known. */
+static void from_print(const struct checkpoint *k, char *buf, size_t bytes)
+{
+	size_t len;
+
+	subject_mesh(&k->table, buf, bytes);
+	len = strlen(buf);
+	if (k->has & HAS_STEP)
+		snprintf(buf + len, bytes - len, "%s%u rank%s", len ? ", " : "", k->world,
+			 k->world == 1 ? "" : "s");
+}
+
 static void put_who(struct planning *p)
 {
 	const struct checkpoint *k = p->s->ckpt;
 	struct output *o = p->c->o;
 	const char *layout = p->c->value[OPT_LAYOUT];
-	char from[LINE_BYTES / 2], to[LINE_BYTES / 2], line[2 * LINE_BYTES];
+	char to[LINE_BYTES / 2], line[2 * LINE_BYTES];
+	size_t len;
 
-	subject_mesh(&k->table, from, sizeof from);
 	mesh_print(p->to.target.mesh, to, sizeof to);
 	output_put(o, &f_path, cell_text(p->s->ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
-	snprintf(line, sizeof line, "%s%s%u rank%s, %u file%s", from, *from ? ", " : "", k->world,
-		 k->world == 1 ? "" : "s", k->nfile, k->nfile == 1 ? "" : "s");
+	output_put(o, &f_job, subject_job(k));
+	output_put(o, &f_step, subject_step(k));
+	from_print(k, line, sizeof line);
+	len = strlen(line);
+	snprintf(line + len, sizeof line - len, "%s%u file%s", len ? ", " : "", k->nfile,
+		 k->nfile == 1 ? "" : "s");
 	output_put(o, &f_from_text, cell_text(line));
 	remesh_put(p->c, &p->to);
 	snprintf(line, sizeof line, "%s, %u rank%s%s%s", to, p->cost.world,
@@ -373,8 +387,8 @@ static int print_flow(struct planning *p)
 static int picture(struct planning *p, struct ckpt_err *err)
 {
 	const struct checkpoint *k = p->s->ckpt;
-	char title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4], what[LINE_BYTES],
-		words[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+	char where[SUBJECT_TITLE], title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4],
+		what[LINE_BYTES], words[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -383,12 +397,10 @@ static int picture(struct planning *p, struct ckpt_err *err)
 
 	if (!f)
 		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
-	subject_mesh(&k->table, from, sizeof from);
+	from_print(k, from, sizeof from);
 	mesh_print(p->to.target.mesh, to, sizeof to);
-	snprintf(title, sizeof title, "loading step %llu of %s", (unsigned long long)k->step,
-		 k->job);
-	snprintf(what, sizeof what, "%s%s%u rank%s -> %s, %u rank%s%s%s", from, *from ? ", " : "",
-		 k->world, k->world == 1 ? "" : "s", to, p->cost.world,
+	snprintf(title, sizeof title, "loading %s", subject_title(k, p->s->ref.path, where));
+	snprintf(what, sizeof what, "%s -> %s, %u rank%s%s%s", from, to, p->cost.world,
 		 p->cost.world == 1 ? "" : "s", p->c->value[OPT_LAYOUT] ? ", by " : "",
 		 p->c->value[OPT_LAYOUT] ? p->c->value[OPT_LAYOUT] : "");
 	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
@@ -415,13 +427,14 @@ static int put_plan(struct planning *p)
 {
 	const struct checkpoint *k = p->s->ckpt;
 	struct ckpt_err err = { 0 };
+	char title[SUBJECT_TITLE];
 	struct cli *c = p->c;
 	int rc = c->value[OPT_SVG] ? picture(p, &err) : 0;
 
 	if (rc)
 		return cli_fail(c, rc, &err, "choose another FILE");
 	c->o->ops->begin(c->o, "ckptd.plan/1");
-	cli_say(c, STYLE_STRONG, "loading step %llu of %s", (unsigned long long)k->step, k->job);
+	cli_say(c, STYLE_STRONG, "loading %s", subject_title(k, p->s->ref.path, title));
 	put_who(p);
 	put_held(p);
 	put_read(p);
@@ -523,6 +536,8 @@ const struct cli_verb verb_plan = {
 			{ OPT_SVG,
 			  "also draw the matrix into this file; an existing file is replaced "
 			  "only if it is such a picture" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL } },
 	.exits =
 		"0; 2 the mesh, the layout file or the spec of an average is wrong; 4 its metadata is damaged; 5 it is "

@@ -736,7 +736,11 @@ static int subject_get_damaged(struct restore *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(&r->s, c->ops, c->where, r->name, &err);
+	const struct format *force = NULL;
+	int rc = subject_from(c, &force, &err);
+
+	if (!rc)
+		rc = subject_find(&r->s, c->ops, c->where, r->name, force, &err);
 
 	if (rc)
 		return subject_tell(c, rc, &err, r->name);
@@ -1049,6 +1053,8 @@ const struct cli_verb verb_restore = {
 			{ OPT_FROM_MEMORY, "of the newest staged step, which a ckptd here holds" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_KEEP_GOING, "leave out and list the tensors that are damaged" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

@@ -13,7 +13,7 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -108,15 +108,17 @@ static void put_world(struct output *o, const struct checkpoint *k)
 	char mesh[LINE_BYTES], line[2 * LINE_BYTES];
 	size_t len = 0;
 
-	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
+	output_put(o, &f_world, subject_world(k));
 	output_put(o, &f_mesh, cell_word(subject_mesh(t, mesh, sizeof mesh)));
 	line[0] = 0;
 	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
 					mesh_print(&t->mesh[i], mesh, sizeof mesh));
-	snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
-		 k->world == 1 ? "" : "s");
-	output_put(o, &f_meshes, cell_text(line));
+	if (k->has & HAS_STEP)
+		snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
+			 k->world == 1 ? "" : "s");
+	if (*line)
+		output_put(o, &f_meshes, cell_text(line));
 	put_meshes(o, t);
 }
 
@@ -164,7 +166,8 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 		output_put(o, &col[COL_RANK],
 			   cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
 		output_put(o, &col[COL_KIND], cell_text(kind[k->file[i].kind]));
-		output_put(o, &col[COL_STEP], cell_of(CELL_NUMBER, k->file[i].step));
+		output_put(o, &col[COL_STEP],
+			   k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->file[i].step) : cell_none());
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
 		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
 		output_close(o);
@@ -337,20 +340,22 @@ static int put_summary(struct cli *c, const struct subject *s)
 {
 	const struct checkpoint *k = s->ckpt;
 	struct output *o = c->o;
+	const bool steps = k->has & HAS_STEP;
 	char line[LINE_BYTES];
-	int code;
+	int code = CLI_OK;
 
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
-	output_put(o, &f_created, cell_of(CELL_TIME, k->wall_ns));
+	output_put(o, &f_job, subject_job(k));
+	output_put(o, &f_step, subject_step(k));
+	output_put(o, &f_created, steps ? cell_of(CELL_TIME, k->wall_ns) : cell_none());
 	output_put(o, &f_created_ns, cell_unless(CELL_NUMBER, k->wall_ns, 0));
 	output_put(o, &f_id, hex_or_none(k->id));
-	put_lineage(o, k);
-	output_put(o, &f_seq, cell_of(CELL_NUMBER, k->seq));
+	if (steps)
+		put_lineage(o, k);
+	output_put(o, &f_seq, steps ? cell_of(CELL_NUMBER, k->seq) : cell_none());
 	output_put(o, &f_parent, cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
 	output_put(o, &f_parent_id, hex_or_none(k->parent_id));
-	output_put(o, &f_generation, cell_of(CELL_NUMBER, k->generation));
+	output_put(o, &f_generation, steps ? cell_of(CELL_NUMBER, k->generation) : cell_none());
 	put_world(o, k);
 	put_parts(o, k);
 	put_totals(o, &k->table);
@@ -358,7 +363,10 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_averages(o, k);
 	put_notes(o, k);
 	put_attrs(o, k);
-	code = put_marks(c, s);
+	if (steps)
+		code = put_marks(c, s);
+	else
+		marked_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
 	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
@@ -432,6 +440,14 @@ static int put_groups(struct output *o, const struct table *t)
 
 /* --- tensors and pieces --- */
 
+/* The file that a place is, or that it is made of; NULL: it is made of none. */
+static const struct format_file *place_file(const struct checkpoint *k, uint32_t place)
+{
+	while (place >= k->nfile && k->made[place - k->nfile].how != MADE_GIVEN)
+		place = k->made[place - k->nfile].from;
+	return place < k->nfile ? &k->file[place] : NULL;
+}
+
 /* Where in its file a piece begins; UINT64_MAX if its elements are not packed there: it has none,
  * or they lie coded, with strides, or in chunks with gaps between them. */
 static uint64_t file_offset(const struct format_file *f, const struct table_piece *p)
@@ -483,16 +499,18 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 	output_list(o, "pieces", col, COL_COUNT);
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
 		const struct table_piece *p = &t->piece[i];
-		const struct format_file *f = &k->file[p->place];
+		const struct format_file *f = place_file(k, p->place);
 		const bool none = p->flags & PIECE_DERIVED;
 		struct arena a = { 0 };
 		const struct indexset *set = shown_set(x, &p->set, &a);
 
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
-		output_put(o, &col[COL_FILE], cell_text(f->name));
+		output_put(o, &col[COL_FILE], f ? cell_text(f->name) : cell_none());
 		output_put(o, &col[COL_OFFSET],
-			   cell_unless(CELL_NUMBER, file_offset(f, p), UINT64_MAX));
+			   p->place < k->nfile
+				   ? cell_unless(CELL_NUMBER, file_offset(f, p), UINT64_MAX)
+				   : cell_none());
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
 		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
@@ -509,6 +527,7 @@ enum {
 	COL_TENSOR,
 	COL_COMPONENT,
 	COL_NAME,
+	COL_FOREIGN,
 	COL_DTYPE,
 	COL_SHAPE,
 	COL_BYTES,
@@ -528,6 +547,7 @@ static const struct column tensor_columns[COL_COUNT] = {
 	[COL_TENSOR] = { NULL, "TENSOR", false, FIT_LAST },
 	[COL_COMPONENT] = { "component", NULL, false, FIT_WHOLE },
 	[COL_NAME] = { "name", NULL, false, FIT_WHOLE },
+	[COL_FOREIGN] = { "foreign_name", NULL, false, FIT_WHOLE },
 	[COL_DTYPE] = { "dtype", "DTYPE", false, FIT_WHOLE },
 	[COL_SHAPE] = { "shape", "SHAPE", false, FIT_WHOLE },
 	[COL_BYTES] = { "bytes", NULL, true, FIT_WHOLE },
@@ -548,6 +568,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 {
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
+	const char *foreign = subject_foreign_name(k, id);
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 	uint64_t shape[CKPT_DIMS_MAX];
 
@@ -557,6 +578,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
 	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
 	output_put(o, &col[COL_NAME], cell_text(x->name));
+	output_put(o, &col[COL_FOREIGN], foreign ? cell_text(foreign) : cell_none());
 	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
 	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, shown_shape(x, shape)));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x)));
@@ -592,8 +614,10 @@ static void put_tensors(struct output *o, const struct checkpoint *k, const uint
 }
 
 /* One tensor for a person: labels, then its pieces. */
-static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
+static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 {
+	const struct checkpoint *k = s->ckpt;
+	char title[SUBJECT_TITLE];
 	struct column col[COL_COUNT] = { 0 };
 	const struct table_tensor *x = &k->table.tensor[id];
 	char full[NAME_BYTES];
@@ -607,8 +631,8 @@ static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
 	col[COL_MEDIA].head = x->flags & TENSOR_BLOB ? "content" : NULL;
 	col[COL_LAYOUT].head = "layout";
 	col[COL_FINGERPRINT].head = "fingerprint";
-	cli_say(c, STYLE_STRONG, "%s in step %llu of %s", table_tensor_print(x, full, sizeof full),
-		(unsigned long long)k->step, k->job);
+	cli_say(c, STYLE_STRONG, "%s in %s", table_tensor_print(x, full, sizeof full),
+		subject_title(k, s->ref.path, title));
 	put_tensor(c->o, k, id, col);
 	put_pieces(c->o, k, id);
 }
@@ -618,16 +642,17 @@ static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
 static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
+	char title[SUBJECT_TITLE];
 	int rc = 0, code = CLI_OK;
 
 	output_begin(c->o, "ckptd.show/1");
 	if (id && !c->json) {
 		if (n == 1)
-			say_tensor(c, k, id[0]);
+			say_tensor(c, s, id[0]);
 		else
 			put_tensors(c->o, k, id, n, true);
 	} else {
-		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
+		cli_say(c, STYLE_STRONG, "%s", subject_title(k, s->ref.path, title));
 		code = put_summary(c, s);
 		rc = put_groups(c->o, &k->table);
 		if (c->o->machine)
@@ -758,6 +783,8 @@ const struct cli_verb verb_show = {
 			{ OPT_SVG,
 			  "with --map: also draw into this file; an existing file is replaced "
 			  "only if it is such a picture" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

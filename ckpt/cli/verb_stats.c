@@ -11,7 +11,7 @@
 #include "ckpt/engine/file_account.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/module_tree.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/operand.h"
 
@@ -53,6 +53,7 @@ FIELD(f_most, "most_bytes", NULL);
 FIELD(f_wrote, NULL, "written");
 FIELD(f_holds, NULL, "held");
 FIELD(f_held_none, "held", NULL);
+FIELD(f_wrote_none, "written", NULL);
 
 struct stats {
 	const struct checkpoint *k;
@@ -298,7 +299,7 @@ static int ranks_held(const struct stats *s, struct ranks *r)
 
 	for (uint32_t i = 0; i < n && !rc; i++)
 		shares += t->mesh[t->layout[t->tensor[kind[i].tensor].layout].mesh].nrank;
-	r->held_known = shares <= SHARES_MAX;
+	r->held_known = shares <= SHARES_MAX && s->k->has & HAS_LAYOUTS;
 	for (uint32_t i = 0; i < n && !rc && r->held_known; i++)
 		rc = kind_held(s, &kind[i], r);
 	return rc;
@@ -372,8 +373,12 @@ static int put_spread(struct output *o, const struct stats *s, const struct rank
 static int put_rank_lines(struct output *o, const struct stats *s, const struct ranks *r)
 {
 	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
-	int rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written", &f_wrote);
+	int rc = 0;
 
+	if (s->k->has & HAS_STEP)
+		rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written", &f_wrote);
+	else
+		output_put(o, &f_wrote_none, cell_none());
 	if (rc)
 		return rc;
 	if (r->held_known)
@@ -388,6 +393,8 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 			 "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
 			 human_bytes(r->held, a), human_bytes(r->replicated, b),
 			 percent(r->replicated, r->held));
+	else if (!(s->k->has & HAS_LAYOUTS))
+		snprintf(text, sizeof text, "not known: there are no layouts");
 	else
 		snprintf(text, sizeof text, "not counted: too many shapes on too many ranks");
 	output_put(o, &f_copies, cell_text(text));
@@ -423,7 +430,7 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 struct twins {
 	const struct table_tensor **x; /* [n] of equal contents, side by side */
 	uint32_t n;
-	bool known;
+	uint32_t unknown; /* tensors of which no fingerprint is known */
 	uint64_t zero_tensors, zero_bytes, equal_bytes;
 	uint32_t ngroup;
 	struct twin {
@@ -472,8 +479,11 @@ static int twins_make(struct stats *s, struct twins *w)
 	w->group = arena_array(&s->arena, (size_t)s->n + 1, sizeof *w->group);
 	if (!w->x || !w->group)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < s->k->table.ntensor; i++)
-		w->known |= s->k->table.tensor[i].fp_known;
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
+
+		w->unknown += !x->fp_known && x->numel && x->cls != CKPT_SINK;
+	}
 	for (uint32_t i = 0; i < s->n; i++) {
 		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
 
@@ -504,13 +514,16 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 {
 	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 
-	output_put(o, &f_known, cell_of(CELL_FLAG, w->known));
-	output_put(o, &f_equal_bytes, w->known ? cell_of(CELL_BYTES, w->equal_bytes) : cell_none());
-	output_put(o, &f_zero_tensors,
-		   w->known ? cell_of(CELL_COUNT, w->zero_tensors) : cell_none());
-	output_put(o, &f_zero_bytes, w->known ? cell_of(CELL_BYTES, w->zero_bytes) : cell_none());
-	if (!w->known) {
-		output_put(o, &f_equal, cell_text("not known: there are no fingerprints"));
+	const bool known = !w->unknown;
+
+	output_put(o, &f_known, cell_of(CELL_FLAG, known));
+	output_put(o, &f_equal_bytes, known ? cell_of(CELL_BYTES, w->equal_bytes) : cell_none());
+	output_put(o, &f_zero_tensors, known ? cell_of(CELL_COUNT, w->zero_tensors) : cell_none());
+	output_put(o, &f_zero_bytes, known ? cell_of(CELL_BYTES, w->zero_bytes) : cell_none());
+	if (!known) {
+		snprintf(text, sizeof text, "not known: %s of %s tensors have no fingerprint",
+			 human_count(w->unknown, a), human_count(s->n, b));
+		output_put(o, &f_equal, cell_text(text));
 		return;
 	}
 	if (w->ngroup)
@@ -606,8 +619,8 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	int rc = 0;
 
 	output_put(o, &f_path, cell_text(subject->ref.path));
-	output_put(o, &f_job, cell_word(s->k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, s->k->step));
+	output_put(o, &f_job, subject_job(s->k));
+	output_put(o, &f_step, subject_step(s->k));
 	output_put(o, &f_glob, cell_word(s->glob));
 	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->n));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, s->bytes));
@@ -627,6 +640,7 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 
 static int stats(struct cli *c, const struct subject *subject, struct stats *s, uint32_t depth)
 {
+	char title[SUBJECT_TITLE];
 	struct ranks r;
 	struct twins w;
 	int rc = ranks_make(s, &r);
@@ -636,7 +650,7 @@ static int stats(struct cli *c, const struct subject *subject, struct stats *s, 
 	if (rc)
 		return rc;
 	output_begin(c->o, "ckptd.stats/1");
-	cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)s->k->step, s->k->job);
+	cli_say(c, STYLE_STRONG, "%s", subject_title(s->k, subject->ref.path, title));
 	rc = put_head(c->o, s, subject, &r, &w);
 	if (!rc)
 		rc = put_sums(c->o, s, depth);
@@ -738,6 +752,8 @@ const struct cli_verb verb_stats = {
 			{ OPT_TENSORS,
 			  "only tensors whose name, or component/name, matches; * matches "
 			  "anything" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

@@ -13,6 +13,7 @@
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/engine/verify.h"
 #include "ckpt/move/move.h"
 #include "formats/registry/registry.h"
 #include <limits.h>
@@ -54,6 +55,7 @@ struct verify {
 	uint32_t nbefore;
 	uint64_t checked_bytes;
 	uint64_t data_bytes, data_checked; /* of the good ones: that there are, that were read */
+	uint64_t unsummed;		   /* of them, too: that have no sum */
 	uint32_t ngood, nfaulty, nother;
 	int code;
 };
@@ -71,6 +73,7 @@ struct one {
 	uint64_t checked_bytes;
 	uint64_t before_bytes;	  /* of the data: read with an earlier checkpoint of this run */
 	struct move_verified got; /* of the data */
+	struct engine_sums sums;
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
@@ -91,6 +94,8 @@ enum {
 	COL_DATA_BYTES,
 	COL_DATA_CHECKED,
 	COL_DATA_BEFORE,
+	COL_SUMMED,
+	COL_UNSUMMED,
 	COL_CHUNKS,
 	COL_CHUNKS_CHECKED,
 	COL_PIECES,
@@ -112,6 +117,8 @@ static const struct column columns[COL_COUNT] = {
 	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
 	[COL_DATA_CHECKED] = { "checked_data_bytes", NULL, false, FIT_WHOLE },
 	[COL_DATA_BEFORE] = { "shared_data_bytes", NULL, false, FIT_WHOLE },
+	[COL_SUMMED] = { "summed_bytes", NULL, false, FIT_WHOLE },
+	[COL_UNSUMMED] = { "unsummed_bytes", NULL, false, FIT_WHOLE },
 	[COL_CHUNKS] = { "chunk_count", NULL, false, FIT_WHOLE },
 	[COL_CHUNKS_CHECKED] = { "checked_chunk_count", NULL, false, FIT_WHOLE },
 	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
@@ -347,11 +354,12 @@ static int check_data(struct one *x, struct ckpt_err *err)
 	struct move_files files;
 	struct move_verified size, rest;
 	uint64_t nfault = x->nfault, first = x->v->nfault;
+	char title[SUBJECT_TITLE];
 	int rc;
 
 	if (!skip)
-		return ckpt_error(err, -ENOMEM, "no memory to check step %llu",
-				  (unsigned long long)k->step);
+		return ckpt_error(err, -ENOMEM, "no memory to check %s",
+				  subject_title(k, x->s.ref.path, title));
 
 	move_subset_size(k, &subset, &size);
 	if (x->v->part.percent > 0)
@@ -364,7 +372,7 @@ static int check_data(struct one *x, struct ckpt_err *err)
 		before_find(x, &files, skip);
 	subset.skip = skip;
 	move_subset_size(k, &subset, &rest);
-	progress_begin(&progress, c, rest.bytes, "step %llu", (unsigned long long)k->step);
+	progress_begin(&progress, c, rest.bytes, "%s", subject_short(k, x->s.ref.path, title));
 	rc = move_verify_some(&files, &subset, progress_tick, &progress, on_fault, x, &x->got, err);
 	x->speed = progress_end(&progress);
 	x->checked_bytes += x->got.bytes;
@@ -390,11 +398,13 @@ static void know(struct one *x)
 	const char *base = strrchr(x->s.ref.path, '/');
 	struct subject_brief brief = { 0 };
 	unsigned long long n;
+	bool steps = true;
 	int end = 0;
 
 	if (k) {
 		brief = (struct subject_brief){ .step = k->step, .stored_bytes = k->stored_bytes };
 		memcpy(brief.job, k->job, sizeof brief.job);
+		steps = k->has & HAS_STEP;
 	}
 	if (k || subject_brief(&x->s, &brief)) {
 		x->bytes = brief.stored_bytes;
@@ -404,7 +414,7 @@ static void know(struct one *x)
 	} else {
 		return;
 	}
-	if (!x->has_step) {
+	if (!x->has_step && steps) {
 		x->step = brief.step;
 		x->has_step = true;
 		memcpy(x->job, brief.job, sizeof x->job);
@@ -424,6 +434,7 @@ static int check(struct one *x, struct ckpt_err *err)
 	rc = subject_open(&x->s, on_fault, x, err);
 	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
+		x->sums = engine_sums(x->s.ckpt);
 		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
 		if (!x->s.ckpt->partial)
 			x->checked_bytes = x->s.ckpt->stored_bytes -
@@ -595,11 +606,32 @@ static void say_shared(const struct one *x)
 		marked_close(&m);
 }
 
+/* What was done, and of how many bytes nobody can say whether they are right. */
+static void what_print(const struct one *x, char *buf, size_t bytes)
+{
+	char summed[HUMAN_BYTES], unsummed[HUMAN_BYTES];
+	size_t n;
+
+	if (*x->v->part.text)
+		snprintf(buf, bytes, "%.3g %% of the data",
+			 100 * share(x->got.bytes, x->got.all_bytes));
+	else
+		snprintf(buf, bytes, "%s",
+			 !x->v->data	     ? "structure checked"
+			 : !x->sums.unsummed ? "every byte checked"
+					     : "every byte read");
+	n = strlen(buf);
+	if (x->v->data && x->sums.unsummed)
+		snprintf(buf + n, bytes - n, ": %s have checksums, %s have none",
+			 human_bytes(x->sums.summed, summed),
+			 human_bytes(x->sums.unsummed, unsummed));
+}
+
 static void say_one(const struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct cli *c = v->c;
-	char size[HUMAN_BYTES] = "", speed[HUMAN_BYTES] = "", name[CKPT_JOB_MAX + 64];
+	char size[HUMAN_BYTES] = "", speed[HUMAN_BYTES] = "", name[SUBJECT_TITLE];
 	char foreign[CHECKPOINT_FOREIGN * 62 + 64];
 
 	if (x->has_step)
@@ -613,15 +645,16 @@ static void say_one(const struct one *x, int rc)
 	if (v->data && c->out_screen.terminal && x->speed > 0)
 		snprintf(speed, sizeof speed, "  %.2f GB/s", x->speed / 1e9);
 	if (!rc) {
-		char what[64] = "structure checked";
+		bool read = v->data && x->sums.unsummed;
+		char what[128], title[SUBJECT_TITLE];
 
-		if (*v->part.text)
-			snprintf(what, sizeof what, "%.3g %% of the data",
-				 100 * share(x->got.bytes, x->got.all_bytes));
-		else if (v->data)
-			strcpy(what, "every byte checked");
-		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
-			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
+		what_print(x, what, sizeof what);
+		if (!x->has_step && x->s.ckpt)
+			snprintf(name, sizeof name, "%s",
+				 subject_title(x->s.ckpt, x->s.ref.path, title));
+		cli_mark(c, read ? STYLE_WARN : STYLE_GOOD, read ? "read" : "ok", 8,
+			 "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "", foreign,
+			 *foreign ? ")  " : "      ", name, size, what, speed);
 		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 			say_fault(v, &v->fault[i]);
 		if (x->nodd)
@@ -679,6 +712,10 @@ static void put_one(const struct one *x, int rc)
 		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.all_bytes) : cell_none());
 	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
 	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->before_bytes));
+	output_put(o, &columns[COL_SUMMED],
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->sums.summed) : cell_none());
+	output_put(o, &columns[COL_UNSUMMED],
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->sums.unsummed) : cell_none());
 	output_put(o, &columns[COL_CHUNKS],
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_chunks) : cell_none());
 	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.chunks));
@@ -747,8 +784,8 @@ static void keep_mark(struct one *x, int rc)
 	int r;
 
 	if (!v->data || v->c->value[OPT_NO_MARK] || (rc && rc != -EBADMSG) ||
-	    (!rc && x->got.bytes != x->got.all_bytes) || (rc && !x->damaged) ||
-	    (rc && x->nfault == x->nunread))
+	    (!rc && (x->got.bytes != x->got.all_bytes || x->sums.unsummed)) ||
+	    (rc && !x->damaged) || (rc && x->nfault == x->nunread))
 		return;
 	if (x->at) {
 		set_mark(x, rc, x->store, x->at);
@@ -761,6 +798,12 @@ static void keep_mark(struct one *x, int rc)
 		set_mark(x, rc, &m.s, &m.step);
 	if (!r)
 		marked_close(&m);
+}
+
+/* Nothing but its own files, and of what was asked for nothing that cannot be checked. */
+static bool is_plain(const struct one *x)
+{
+	return !foreign_count(x) && !x->nodd && !(x->v->data && x->sums.unsummed);
 }
 
 /* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
@@ -784,12 +827,14 @@ static void verify_one(struct one *x, const char *why)
 	v->checked_bytes += x->checked_bytes;
 	v->data_bytes += rc ? 0 : x->got.all_bytes;
 	v->data_checked += rc ? 0 : x->got.bytes;
+	v->unsummed += rc || !v->data ? 0 : x->sums.unsummed;
 	v->ngood += !rc;
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
 	if (!rc || rc == -EBADMSG) {
-		v->code = cli_worse(v->code, rc || !(foreign_count(x) || x->nodd) ? cli_exit(rc)
-										  : CLI_WARNINGS);
+		v->code = cli_worse(v->code, rc		   ? cli_exit(rc)
+					     : is_plain(x) ? CLI_OK
+							   : CLI_WARNINGS);
 		keep_mark(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
@@ -816,7 +861,13 @@ static void verify_name(struct verify *v, const char *name)
 {
 	struct one x = { .v = v };
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(&x.s, v->c->ops, v->c->where, name, &err);
+	const struct format *force = NULL;
+	int rc;
+
+	x.s = (struct subject){ .ref.step_fd = -1 };
+	rc = subject_from(v->c, &force, &err);
+	if (!rc)
+		rc = subject_find(&x.s, v->c->ops, v->c->where, name, force, &err);
 
 	if (!rc) {
 		/* what lies at this path is another step or another job's */
@@ -930,8 +981,8 @@ static void summary(struct verify *v)
 			n == 1 ? "" : "s", 100 * share(v->data_checked, v->data_bytes),
 			v->part.text);
 	else if (v->ngood && !v->nother)
-		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s",
-			size);
+		cli_say(v->c, STYLE_DIM, "%u checkpoint%s %s, %s read", n, n == 1 ? "" : "s",
+			v->unsummed ? "without a fault in what has checksums" : "good", size);
 	if (v->ngood && !v->data && !v->nfaulty)
 		cli_hint(v->c, "--data also reads and checks every byte of the data");
 }
@@ -1006,19 +1057,20 @@ const struct cli_verb verb_verify = {
 	.synonyms = (const char *const[]){ "check", "validate", NULL },
 	.synopsis = (const char *const[]){ "[--data | --data-subset=PART] [CKPT...]",
 					   "[--data | --data-subset=PART] --all [PATH]", NULL },
-	.about = "Checks that a checkpoint is complete: its files, their sizes, headers, tables "
-		 "and hashes, and that every element of every tensor is stored exactly once. With "
-		 "--data it also reads every byte and checks it against its checksums. With "
-		 "--data-subset it reads some of them: 5% or 200G, chosen at random from every "
-		 "file (verify prints the number of the sample: 5%@123 chooses the same again), "
-		 "or 1/7, the first of seven parts that together are everything. CKPT is latest "
-		 "(the default), latest~1, step:12000, tag:best, or the path of a step directory, "
-		 "also of a copied or renamed one. Unfinished steps and steps that were set aside "
-		 "are no faults. A foreign file in a step's directory (.nfs0001, an editor's "
-		 "backup, a directory, a link) is ignored, and is a warning.\n"
-		 "In a store, verify keeps the result of --data with the step. If the step is "
-		 "good, it is marked as verified: ckptctl prune needs that before it removes "
-		 "older steps. If it is damaged, it is quarantined, and latest skips it.",
+	.about =
+		"Checks that a checkpoint is complete: its files, their sizes, headers, tables "
+		"and hashes, and that every element of every tensor is stored exactly once. With "
+		"--data it also reads every byte and checks it against its checksums, and prints how "
+		"many bytes have none, as in most foreign formats. With --data-subset it reads "
+		"some of them: 5% or 200G, chosen at random from every file (verify prints the number of the sample: 5%@123 chooses the same again), "
+		"or 1/7, the first of seven parts that together are everything. CKPT is latest "
+		"(the default), latest~1, step:12000, tag:best, or the path of a step directory, "
+		"also of a copied or renamed one. Unfinished steps and steps that were set aside "
+		"are no faults. A foreign file in a step's directory (.nfs0001, an editor's "
+		"backup, a directory, a link) is ignored, and is a warning.\n"
+		"In a store, verify keeps the result of --data with the step. If the step is "
+		"good, it is marked as verified: ckptctl prune needs that before it removes "
+		"older steps. If it is damaged, it is quarantined, and latest skips it.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl verify", "the newest checkpoint's structure" },
@@ -1035,11 +1087,13 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
+			{ OPT_FROM,
+			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 all are good (--all: also if there is none yet); 3 all are good, and foreign files "
-		"were ignored; 4 one is damaged; 5 one is not committed; 10 there is no such store or "
+		"0 all are good (--all: also if there is none yet); 3 no fault, but foreign files were "
+		"ignored, or bytes that were read have no checksum; 4 one is damaged; 5 one is not committed; 10 there is no such store or "
 		"checkpoint; 12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,

@@ -11,6 +11,25 @@
 
 #define TRIED_BYTES 600 /* what the formats looked for, in one sentence */
 
+const struct format *engine_format(const struct engine *e, const char *name)
+{
+	for (uint32_t i = 0; e->format[i]; i++)
+		if (!strcmp(e->format[i]->name, name))
+			return e->format[i];
+	return NULL;
+}
+
+char *engine_formats_print(const struct engine *e, char *buf, size_t bytes)
+{
+	size_t n = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 0; e->format[i] && n < bytes; i++)
+		n += (size_t)snprintf(buf + n, bytes - n, "%s%s", i ? ", " : "",
+				      e->format[i]->name);
+	return buf;
+}
+
 static int format_probe(const struct engine *e, const struct source_dir *dir,
 			const struct engine_subject *s, const struct format **ret,
 			struct ckpt_err *err)
@@ -40,12 +59,13 @@ static int format_probe(const struct engine *e, const struct source_dir *dir,
 	}
 	if (second)
 		return ckpt_error(err, -ENOTUNIQ,
-				  "%.300s may be of the format %s or %s: choose one with --from",
-				  s->path, (*ret)->name, second->name);
+				  "%.300s fits two formats: %s and %s; --from chooses one", s->path,
+				  (*ret)->name, second->name);
 	if (best)
 		return 0;
-	*ret = s->fallback;
-	return *ret ? 0 : ckpt_error(err, -ENOMSG, "%.300s is no checkpoint: %s", s->path, tried);
+	return ckpt_error(err, -ENOMSG,
+			  "%.300s is no checkpoint in a format that is known here. %s", s->path,
+			  tried);
 }
 
 static bool has_id(const struct checkpoint *c, const uint8_t id[16])

@@ -8,12 +8,16 @@
 #include "ckpt/engine/engine.h"
 #include "ckpt/io/io_source.h"
 
+/* By its name; NULL: there is none. */
+const struct format *engine_format(const struct engine *e, const char *name);
+/* "native, safetensors". Returns buf. */
+char *engine_formats_print(const struct engine *e, char *buf, size_t bytes);
+
 struct engine_subject {
 	int fd; /* its directory (store_step_open, source_path): the caller keeps it open */
 	const char *entry; /* the one file in it, of source_path; NULL, "": the directory */
 	const char *path;  /* for sentences */
-	const struct format *force;    /* NULL: the formats are asked (format.probe) */
-	const struct format *fallback; /* if no format fits; NULL: then it is no checkpoint */
+	const struct format *force; /* NULL: the formats are asked (format.probe) */
 	const uint8_t *id;	/* 16 bytes: of the step that was chosen; NULL: any checkpoint */
 	uint32_t flags;		/* of source_make */
 	struct format_open how; /* but for dir */

@@ -179,7 +179,7 @@ static uint64_t name_sum(const char *dir)
 	return sum;
 }
 
-static bool knows(const struct lineage_known *k, const char *dir)
+static bool entry_is_known(const struct lineage_known *k, const char *dir)
 {
 	uint64_t sum = name_sum(dir);
 
@@ -221,7 +221,7 @@ static bool still_holds(const struct store *s, const struct lineage_ask *ask,
 	    k->seq >= UINT64_MAX - 1)
 		return false;
 	for (uint32_t i = 0; i < n; i++)
-		if (!knows(k, entry[i].dir) ||
+		if (!entry_is_known(k, entry[i].dir) ||
 		    (entry[i].kind == STORE_STEP && entry[i].step > k->step))
 			return false;
 	store_name_step(k->step, dir);

@@ -240,8 +240,8 @@ struct pruning {
 	struct links *links, own;
 };
 
-__attribute__((format(printf, 3, 4))) static void keep(struct pruning *p, uint32_t i,
-						       const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void row_keep(struct pruning *p, uint32_t i,
+							   const char *fmt, ...)
 {
 	va_list ap;
 
@@ -272,7 +272,7 @@ static bool is_kept_by_mark(const struct pruning *p, const struct store_step *st
 	return false;
 }
 
-static int look(struct pruning *p)
+static int steps_read(struct pruning *p)
 {
 	int r;
 
@@ -319,7 +319,7 @@ static void row_ask(struct pruning *p, uint32_t i)
 	if ((!bad && !is_aside(p, st)) || is_kept_by_mark(p, st) || is_out_of_place(st))
 		return; /* and the policy has said why it stays */
 	if (store_step_unread(st)) {
-		keep(p, i, "it cannot be read now: %.120s", st->why);
+		row_keep(p, i, "it cannot be read now: %.120s", st->why);
 		return;
 	}
 	p->row[i].remove = true;
@@ -352,7 +352,7 @@ static bool is_faulty(const struct pruning *p, struct store_step *st)
 }
 
 /* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
-static int decide(struct pruning *p, uint32_t *ret)
+static int rows_decide(struct pruning *p, uint32_t *ret)
 {
 	int r = retain_decide(p->o->policy, p->step, p->n, p->mark, p->nmark, p->o->now_ns, p->row);
 
@@ -367,9 +367,9 @@ static int decide(struct pruning *p, uint32_t *ret)
 		if (!MUTANT(PRUNED_NEWEST) &&
 		    (p->newest == p->n ||
 		     (!is_older(p->step, i, p->newest) && !is_aside(p, &p->step[i]))))
-			keep(p, i, "no newer step is committed");
+			row_keep(p, i, "no newer step is committed");
 		else if (!p->o->bad && !is_aside(p, &p->step[i]) && is_faulty(p, &p->step[i]))
-			keep(p, i, "%s: %.120s", store_step_fault(&p->step[i]), p->step[i].why);
+			row_keep(p, i, "%s: %.120s", store_step_fault(&p->step[i]), p->step[i].why);
 		else
 			++*ret;
 	}
@@ -380,7 +380,7 @@ static void keep_all(struct pruning *p, const char *reason)
 {
 	for (uint32_t i = 0; i < p->n; i++)
 		if (p->row[i].remove)
-			keep(p, i, "%s", reason);
+			row_keep(p, i, "%s", reason);
 }
 
 /* The newest is not whole: told, and no mark of it. */
@@ -395,7 +395,7 @@ static int newest_fault(struct pruning *p, const struct store_step *st)
 }
 
 /* 1: it is found damaged, and no longer what it was: decide again. */
-static int verify(struct pruning *p)
+static int newest_verify(struct pruning *p)
 {
 	struct store_step *st = &p->step[p->newest];
 	struct ckpt_err why = { .msg = "" };
@@ -446,14 +446,14 @@ static int keeper_take(struct pruning *p)
 	}
 	r = store_hold(p->s, st->dir, false, &p->keeper.fd);
 	if (r == -ENOENT || r == -ESTALE || r == -EAGAIN) {
-		r = look(p);
+		r = steps_read(p);
 		return r ? r : 1;
 	}
 	if (r)
 		return store_fail(p->err, r, "job %s: cannot open %s", p->s->job, st->dir);
 	p->keeper.step = st;
 	if (!verified)
-		r = verify(p);
+		r = newest_verify(p);
 	if (!r)
 		io_point(p->s->ops, POINT_PRUNE_VERIFIED);
 	else
@@ -484,7 +484,7 @@ static void row_remove(struct pruning *p, uint32_t i)
 	p->ret->failed += r != -EAGAIN && r != -ENOENT;
 	if (!p->ret->why.code && r != -EAGAIN && r != -ENOENT)
 		(void)ckpt_error(&p->ret->why, r, "%s", why.msg);
-	keep(p, i, "%.*s", (int)sizeof p->row[i].reason - 1, why.msg);
+	row_keep(p, i, "%.*s", (int)sizeof p->row[i].reason - 1, why.msg);
 	if (r == -EBUSY)
 		keep_all(p, why.msg);
 }
@@ -496,19 +496,19 @@ static void remove_some(struct pruning *p, bool aside)
 		if (!p->row[i].remove || is_aside(p, &p->step[i]) != aside)
 			continue;
 		if (p->o->free_bytes && p->ret->freed >= p->o->free_bytes)
-			keep(p, i, "enough is free without it");
+			row_keep(p, i, "enough is free without it");
 		else
 			row_remove(p, i);
 	}
 }
 
-static int prune(struct pruning *p)
+static int steps_prune(struct pruning *p)
 {
 	uint32_t want = 0;
-	int r = look(p), again = 1;
+	int r = steps_read(p), again = 1;
 
 	for (uint32_t i = 0; !r && again > 0; i++) {
-		r = decide(p, &want);
+		r = rows_decide(p, &want);
 		if (i == STORE_TRIES_MAX) {
 			keep_all(p, "the newest step changes all the time");
 			want = 0;
@@ -550,7 +550,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 			r = store_fail(err, r, "job %s: cannot sweep its trash", s->job);
 	}
 	if (!r)
-		r = prune(&p);
+		r = steps_prune(&p);
 	keeper_release(s, &p.keeper);
 	links_free(&p.own);
 	free(p.row);

@@ -24,9 +24,9 @@ struct repairing {
 	char home[CKPT_JOB_MAX + 1]; /* the job that the directory belongs to */
 };
 
-__attribute__((format(printf, 7, 8))) static void tell(struct repairing *x, enum repair_act act,
-						       int rc, const char *dir, uint64_t step,
-						       uint64_t bytes, const char *fmt, ...)
+__attribute__((format(printf, 7, 8))) static void row_put(struct repairing *x, enum repair_act act,
+							  int rc, const char *dir, uint64_t step,
+							  uint64_t bytes, const char *fmt, ...)
 {
 	struct repair_row row = { .act = act, .rc = rc, .step = step, .bytes = bytes };
 	va_list ap;
@@ -65,31 +65,31 @@ struct leftover {
 	char now[STORE_DIR_MAX]; /* what it is called by now */
 };
 
-static void leftover_tell(struct repairing *x, const struct leftover *l)
+static void leftover_report(struct repairing *x, const struct leftover *l)
 {
 	uint64_t step = l->name.kind == STORE_TMP ? l->name.step : UINT64_MAX, bytes;
 	int there = x->o->dry ? -ENOENT : store_bytes_of(x->s, l->now, &bytes);
 
 	if (!l->goes)
-		tell(x, REPAIR_LEFT, 0, l->name.dir, step, l->bytes,
-		     "launch %" PRIu64 " is the newest: it may be writing this now; --abandoned "
-		     "removes it, and ends that launch's commits",
-		     l->name.generation);
+		row_put(x, REPAIR_LEFT, 0, l->name.dir, step, l->bytes,
+			"launch %" PRIu64 " is the newest: it may be writing this now; --abandoned "
+			"removes it, and ends that launch's commits",
+			l->name.generation);
 	else if (l->foreign.n && (x->o->dry || there != -ENOENT))
-		tell(x, REPAIR_LEFT, -ENOTEMPTY, l->name.dir, step, l->bytes,
-		     "%s, and %" PRIu32
-		     " %s in it that ckptd did not make: %.200s%s; move %s away, or "
-		     "remove the directory yourself",
-		     l->name.kind == STORE_TRASH ? "it was being deleted" : "its launch is over",
-		     l->foreign.n, l->foreign.n == 1 ? "file is" : "files are", l->foreign.first,
-		     l->foreign.n > 1 ? ", ..." : "", l->foreign.n == 1 ? "it" : "them");
+		row_put(x, REPAIR_LEFT, -ENOTEMPTY, l->name.dir, step, l->bytes,
+			"%s, and %" PRIu32
+			" %s in it that ckptd did not make: %.200s%s; move %s away, or "
+			"remove the directory yourself",
+			l->name.kind == STORE_TRASH ? "it was being deleted" : "its launch is over",
+			l->foreign.n, l->foreign.n == 1 ? "file is" : "files are", l->foreign.first,
+			l->foreign.n > 1 ? ", ..." : "", l->foreign.n == 1 ? "it" : "them");
 	else if (there == -ENOENT)
-		tell(x, REPAIR_REMOVED, 0, l->name.dir, step, l->bytes, "%s",
-		     l->name.kind == STORE_TRASH ? "was being deleted"
-						 : "its launch is over, it was never committed");
+		row_put(x, REPAIR_REMOVED, 0, l->name.dir, step, l->bytes, "%s",
+			l->name.kind == STORE_TRASH ? "was being deleted"
+						    : "its launch is over, it was never committed");
 	else
-		tell(x, REPAIR_LEFT, there ? there : -EBUSY, l->name.dir, step, l->bytes,
-		     "it cannot be removed: it is in use");
+		row_put(x, REPAIR_LEFT, there ? there : -EBUSY, l->name.dir, step, l->bytes,
+			"it cannot be removed: it is in use");
 }
 
 static int leftovers_remove(struct repairing *x, struct leftover *l, uint32_t n)
@@ -113,7 +113,7 @@ static int leftovers_remove(struct repairing *x, struct leftover *l, uint32_t n)
 		 : 0;
 }
 
-static int leftovers(struct repairing *x)
+static int leftovers_sweep(struct repairing *x)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct leftover *l = NULL;
@@ -143,7 +143,7 @@ static int leftovers(struct repairing *x)
 	if (!x->o->dry)
 		r = leftovers_remove(x, l, n);
 	for (uint32_t i = 0; !r && i < n; i++)
-		leftover_tell(x, &l[i]);
+		leftover_report(x, &l[i]);
 	x->ret->shared = links_kept_once(&links);
 	x->ret->unseen = links.unseen;
 	links_free(&links);
@@ -152,15 +152,16 @@ static int leftovers(struct repairing *x)
 
 /* --- quarantine --- */
 
-static int release(struct repairing *x, struct store_step *st, const struct store_mark *bad)
+static int quarantine_release(struct repairing *x, struct store_step *st,
+			      const struct store_mark *bad)
 {
 	struct ckpt_err why = { .msg = "" };
 	int fd, r;
 
 	if (x->o->dry) {
-		tell(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
-		     "would be checked in full, and released if it is whole: %.200s",
-		     bad->why[0] ? bad->why : "it was found damaged");
+		row_put(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
+			"would be checked in full, and released if it is whole: %.200s",
+			bad->why[0] ? bad->why : "it was found damaged");
 		return 0;
 	}
 	r = store_step_open(x->s, st->dir, &fd, &why);
@@ -171,15 +172,15 @@ static int release(struct repairing *x, struct store_step *st, const struct stor
 		(void)x->s->ops->close(x->s->ops->ctx, fd);
 	}
 	if (r) {
-		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%s%.300s",
-		     is_damage(r) ? "it is damaged, and stays in quarantine: " : "", why.msg);
+		row_put(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%s%.300s",
+			is_damage(r) ? "it is damaged, and stays in quarantine: " : "", why.msg);
 		return 0;
 	}
 	(void)store_mark_set(x->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
 	if (st->state == STORE_QUARANTINED)
 		st->state = STORE_COMMITTED;
-	tell(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
-	     "every byte was checked, it is released from quarantine");
+	row_put(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
+		"every byte was checked, it is released from quarantine");
 	return 0;
 }
 
@@ -466,27 +467,27 @@ static void whole_check(struct repairing *x, struct store_step *st)
 		return;
 	for (char *p = why.msg; *p; p++)
 		*p = (char)(*p == '\n' ? ' ' : *p);
-	tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes,
-	     "%.300s; ckptctl verify --data lists every fault", why.msg);
+	row_put(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes,
+		"%.300s; ckptctl verify --data lists every fault", why.msg);
 }
 
-static void misplaced_tell(struct repairing *x, const struct store_step *st)
+static void misplaced_report(struct repairing *x, const struct store_step *st)
 {
 	char dir[STORE_DIR_MAX];
 
 	store_name_step(st->said.step, dir);
 	if (st->said.step != st->step)
-		tell(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
-		     "misplaced: %.180s; call it %s in the directory of job %s", st->why, dir,
-		     st->said.job);
+		row_put(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
+			"misplaced: %.180s; call it %s in the directory of job %s", st->why, dir,
+			st->said.job);
 	else
-		tell(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
-		     "misplaced: %.190s; move it where it belongs, or, if it is here on purpose: "
-		     "ckptctl adopt",
-		     st->why);
+		row_put(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
+			"misplaced: %.190s; move it where it belongs, or, if it is here on purpose: "
+			"ckptctl adopt",
+			st->why);
 }
 
-static int rebuild(struct repairing *x, struct store_step *st)
+static int root_rebuild(struct repairing *x, struct store_step *st)
 {
 	const struct store_step was = *st;
 	struct ckpt_err why = { .msg = "" };
@@ -508,15 +509,15 @@ static int rebuild(struct repairing *x, struct store_step *st)
 		return ckpt_error(x->err, r, "%s", why.msg);
 	if (r && was.state == STORE_MISPLACED && st->state == STORE_DAMAGED) {
 		*st = was;
-		misplaced_tell(x, st);
+		misplaced_report(x, st);
 	} else if (r)
-		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%.380s", why.msg);
+		row_put(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%.380s", why.msg);
 	else
-		tell(x, REPAIR_REBUILT, 0, st->dir, st->step, st->bytes, "%s",
-		     x->o->dry ? "all its parts are there: it would get a new MANIFEST, without "
-				 "its notes, and be checked in full"
-			       : "all its parts are there: it has a new MANIFEST, without its "
-				 "notes, and every byte was checked");
+		row_put(x, REPAIR_REBUILT, 0, st->dir, st->step, st->bytes, "%s",
+			x->o->dry ? "all its parts are there: it would get a new MANIFEST, without "
+				    "its notes, and be checked in full"
+				  : "all its parts are there: it has a new MANIFEST, without its "
+				    "notes, and every byte was checked");
 	return 0;
 }
 
@@ -540,23 +541,23 @@ static int steps_repair(struct repairing *x)
 			continue;
 		found = true;
 		if (st->state == STORE_DAMAGED && store_step_unread(st))
-			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
-			     "%.200s: it may be whole, so repair it when it can be read; if it "
-			     "never can, move it away first",
-			     st->why);
+			row_put(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+				"%.200s: it may be whole, so repair it when it can be read; if it "
+				"never can, move it away first",
+				st->why);
 		else if (st->state == STORE_NEWER)
-			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
-			     "it was written by a newer version, which can look at it: %.200s",
-			     st->why);
+			row_put(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+				"it was written by a newer version, which can look at it: %.200s",
+				st->why);
 		else if (st->state == STORE_OLDER)
-			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
-			     "it has %.200s: ckptd 0.1 can check it", st->why);
+			row_put(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+				"it has %.200s: ckptd 0.1 can check it", st->why);
 		else if (st->state == STORE_MISPLACED && st->said.step == st->step)
-			misplaced_tell(x, st);
+			misplaced_report(x, st);
 		else if (st->state == STORE_DAMAGED || st->state == STORE_MISPLACED)
-			r = rebuild(x, st);
+			r = root_rebuild(x, st);
 		else if ((bad = quarantine_of(x, st)))
-			r = release(x, st, bad);
+			r = quarantine_release(x, st, bad);
 		else if (st->state == STORE_COMMITTED ||
 			 (st->state == STORE_SET_ASIDE && !st->code))
 			whole_check(x, st);
@@ -582,7 +583,7 @@ int store_repair(struct store *s, const struct repair_opts *o, struct repair_res
 					  "job %s: \"%.64s\" is no name of a step directory",
 					  s->job, o->dir);
 	} else {
-		r = leftovers(&x);
+		r = leftovers_sweep(&x);
 	}
 	if (!r)
 		r = steps_repair(&x);

@@ -161,7 +161,7 @@ static int target_find(struct rewinding *x)
 
 /* --- moving --- */
 
-static int move(struct rewinding *x, const struct store_step *st, bool back)
+static int step_move(struct rewinding *x, const struct store_step *st, bool back)
 {
 	struct store *s = x->s;
 	char to[STORE_DIR_MAX];
@@ -203,13 +203,13 @@ static int move_all(struct rewinding *x)
 		    (x->fork < x->n && x->step[i].step <= x->step[x->fork].step))
 			continue;
 		x->ret->naside++;
-		r = move(x, &x->step[i], false);
+		r = step_move(x, &x->step[i], false);
 	}
 	for (uint32_t i = 0; !r && i < x->nback; i++) {
 		uint32_t at = MUTANT(REWIND_NEWEST_FIRST) ? i : x->nback - 1 - i;
 
 		x->ret->nback++;
-		r = move(x, &x->step[x->back[at]], true);
+		r = step_move(x, &x->step[x->back[at]], true);
 	}
 	return r;
 }

@@ -683,8 +683,9 @@ static int word_unknown(const struct io_ops *ops, const char *where, const char 
 		word, word, hint);
 }
 
-static int resolve(const struct io_ops *ops, const struct format *format, const char *where,
-		   const char *name, uint32_t also, struct store_ref *ret, struct ckpt_err *err)
+static int name_resolve(const struct io_ops *ops, const struct format *format, const char *where,
+			const char *name, uint32_t also, struct store_ref *ret,
+			struct ckpt_err *err)
 {
 	struct address want;
 	int r;
@@ -704,17 +705,17 @@ static int resolve(const struct io_ops *ops, const struct format *format, const 
 int store_resolve(const struct io_ops *ops, const struct format *format, const char *where,
 		  const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, format, where, name, 0, ret, err);
+	return name_resolve(ops, format, where, name, 0, ret, err);
 }
 
 int store_resolve_aside(const struct io_ops *ops, const struct format *format, const char *where,
 			const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, format, where, name, ALSO_ASIDE, ret, err);
+	return name_resolve(ops, format, where, name, ALSO_ASIDE, ret, err);
 }
 
 int store_resolve_any(const struct io_ops *ops, const struct format *format, const char *where,
 		      const char *name, struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, format, where, name, ALSO_ASIDE | ALSO_OLDER, ret, err);
+	return name_resolve(ops, format, where, name, ALSO_ASIDE | ALSO_OLDER, ret, err);
 }

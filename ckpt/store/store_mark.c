@@ -75,7 +75,7 @@ void store_time_print(uint64_t ns, bool fraction, char ret[STORE_TIME_BYTES])
 	(void)snprintf(ret + n, STORE_TIME_BYTES - n, "Z");
 }
 
-static bool digits(const char **p, uint32_t n, uint64_t *ret)
+static bool digits_take(const char **p, uint32_t n, uint64_t *ret)
 {
 	for (*ret = 0; n > 0; n--, (*p)++) {
 		if (**p < '0' || **p > '9')
@@ -94,9 +94,10 @@ static bool time_parse(const char *text, uint64_t *ret)
 	size_t whole;
 	struct tm tm;
 
-	if (!digits(&p, 4, &year) || *p++ != '-' || !digits(&p, 2, &month) || *p++ != '-' ||
-	    !digits(&p, 2, &day) || *p++ != 'T' || !digits(&p, 2, &hour) || *p++ != ':' ||
-	    !digits(&p, 2, &minute) || *p++ != ':' || !digits(&p, 2, &second))
+	if (!digits_take(&p, 4, &year) || *p++ != '-' || !digits_take(&p, 2, &month) ||
+	    *p++ != '-' || !digits_take(&p, 2, &day) || *p++ != 'T' || !digits_take(&p, 2, &hour) ||
+	    *p++ != ':' || !digits_take(&p, 2, &minute) || *p++ != ':' ||
+	    !digits_take(&p, 2, &second))
 		return false;
 	whole = (size_t)(p - text);
 	if (*p == '.') {
@@ -104,7 +105,7 @@ static bool time_parse(const char *text, uint64_t *ret)
 
 		if (n == 0 || n > 9)
 			return false;
-		(void)digits(&p, n, &part);
+		(void)digits_take(&p, n, &part);
 		for (; n < 9; n++)
 			part *= 10;
 	}
@@ -504,7 +505,7 @@ bool store_mark_counts(const struct store_mark *m, uint64_t now)
 /* --- setting --- */
 
 /* user@host */
-static void who(char *ret, size_t bytes)
+static void maker_print(char *ret, size_t bytes)
 {
 	char host[65] = "", room[4096], name[80];
 	struct passwd pw, *found = NULL;
@@ -663,7 +664,7 @@ int store_mark_set(const struct store *s, const struct store_step *st, enum stor
 	m.made_ns = wall_ns();
 	m.until_ns = until_ns;
 	text_take(m.why, sizeof m.why, why);
-	who(m.by, sizeof m.by);
+	maker_print(m.by, sizeof m.by);
 	r = store_hold(s, st->dir, false, &fd);
 	if (!r)
 		r = step_check(s, st);

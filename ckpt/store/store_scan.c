@@ -340,7 +340,7 @@ static int home_read(const struct store *s, struct home *ret, struct ckpt_err *e
 	return r == -EACCES || r == -EPERM ? 0 : r;
 }
 
-static void misplace(struct store_step *st)
+static void step_misplace(struct store_step *st)
 {
 	st->code = -EUCLEAN;
 	if (st->state == STORE_COMMITTED)
@@ -348,18 +348,18 @@ static void misplace(struct store_step *st)
 }
 
 /* By number and job. What could not be read has said nothing. */
-static void judge(struct store_step *st, const struct home *h)
+static void step_judge(struct store_step *st, const struct home *h)
 {
 	if (store_step_has_id(st) && store_identity(st, h->job, NULL, st->why))
-		misplace(st);
+		step_misplace(st);
 }
 
 /* By parent, which is judged. */
-static void judge_parent(struct store_step *st, const struct home *h,
+static void parent_judge(struct store_step *st, const struct home *h,
 			 const struct store_step *parent)
 {
 	if (st->state == STORE_COMMITTED && store_identity(st, h->job, parent, st->why))
-		misplace(st);
+		step_misplace(st);
 }
 
 /* --- all steps --- */
@@ -450,13 +450,13 @@ static void sort_by_age(struct store_step *step, uint32_t n)
 
 /* --- the whole --- */
 
-static void adopt(struct store_step *st, const struct store_mark *m)
+static void step_adopt(struct store_step *st, const struct store_mark *m)
 {
 	st->adopted |= m->kind == MARK_ADOPTED && store_mark_is(m, st);
 }
 
 /* What somebody has found to be damaged is no longer a checkpoint to start from. */
-static void quarantine(struct store_step *st, const struct store_mark *m)
+static void step_quarantine(struct store_step *st, const struct store_mark *m)
 {
 	if (m->kind != MARK_BAD || st->state != STORE_COMMITTED || !store_mark_is(m, st) ||
 	    MUTANT(QUARANTINE_IGNORED))
@@ -486,24 +486,24 @@ static void marks_apply(struct store_step *step, uint32_t n, const struct home *
 
 /* Is each of them what its name and place say? Lowest number first: a parent is judged before its
  * children. */
-static void judge_all(struct store_step *step, uint32_t n, const struct home *h)
+static void steps_judge(struct store_step *step, uint32_t n, const struct home *h)
 {
 	qsort(step, n, sizeof *step, by_step);
-	marks_apply(step, n, h, adopt);
+	marks_apply(step, n, h, step_adopt);
 	for (uint32_t i = 0; i < n; i++)
-		judge(&step[i], h);
-	marks_apply(step, n, h, quarantine);
+		step_judge(&step[i], h);
+	marks_apply(step, n, h, step_quarantine);
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t number = step[i].parent_step;
 
 		for (uint32_t k = step_first(step, n, number); k < n && step[k].step == number; k++)
 			if (step[k].state == STORE_COMMITTED)
-				judge_parent(&step[i], h, &step[k]);
+				parent_judge(&step[i], h, &step[k]);
 	}
 }
 
 /* Array and notes in one block, so that one free is enough. The array is freed. */
-static struct store_step *pack(struct store_step *step, uint32_t n)
+static struct store_step *steps_pack(struct store_step *step, uint32_t n)
 {
 	struct store_step *ret;
 	struct ckpt_note *note;
@@ -531,8 +531,8 @@ static struct store_step *pack(struct store_step *step, uint32_t n)
 	return ret;
 }
 
-static int scan(const struct store *s, bool all, bool parts, struct links *links,
-		struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
+static int steps_scan(const struct store *s, bool all, bool parts, struct links *links,
+		      struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct store_step *step = NULL;
@@ -561,11 +561,11 @@ static int scan(const struct store *s, bool all, bool parts, struct links *links
 	if (r >= 0)
 		r = home_read(s, &home, err);
 	if (r >= 0) {
-		judge_all(step, n, &home);
+		steps_judge(step, n, &home);
 		sort_by_age(step, n);
 		if (parts)
 			parts_apply(step, n);
-		*ret = pack(step, n);
+		*ret = steps_pack(step, n);
 		r = *ret ? 0
 			 : ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
 				      s->job, n);
@@ -579,13 +579,13 @@ static int scan(const struct store *s, bool all, bool parts, struct links *links
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err)
 {
-	return scan(s, all, false, NULL, ret, ret_n, err);
+	return steps_scan(s, all, false, NULL, ret, ret_n, err);
 }
 
 int store_scan_parts(const struct store *s, bool all, struct links *links, struct store_step **ret,
 		     uint32_t *ret_n, struct ckpt_err *err)
 {
-	return scan(s, all, true, links, ret, ret_n, err);
+	return steps_scan(s, all, true, links, ret, ret_n, err);
 }
 
 bool store_has_steps(const struct store *s)
@@ -656,9 +656,9 @@ static void parent_look(const struct store *s, const struct store_step *st, cons
 		*ret = (struct store_step){ .step = UINT64_MAX, .state = STORE_DAMAGED };
 		return;
 	}
-	marks_apply(ret, 1, h, adopt);
-	judge(ret, h);
-	marks_apply(ret, 1, h, quarantine);
+	marks_apply(ret, 1, h, step_adopt);
+	step_judge(ret, h);
+	marks_apply(ret, 1, h, step_quarantine);
 }
 
 int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,
@@ -672,11 +672,11 @@ int store_step_judge(const struct store *s, const char *dir, struct store_step *
 		return store_fail(err, r, "job %s: cannot look at %s", s->job, dir);
 	r = home_read(s, &home, err);
 	if (!r) {
-		marks_apply(ret, 1, &home, adopt);
-		judge(ret, &home);
-		marks_apply(ret, 1, &home, quarantine);
+		marks_apply(ret, 1, &home, step_adopt);
+		step_judge(ret, &home);
+		marks_apply(ret, 1, &home, step_quarantine);
 		parent_look(s, ret, &home, &parent);
-		judge_parent(ret, &home, &parent);
+		parent_judge(ret, &home, &parent);
 	}
 	free(home.mark);
 	return r;

@@ -7,7 +7,8 @@
  *	N bytes			JSON in UTF-8, an object: "__metadata__" first (strings only), then per
  *				tensor, in the order of the data:
  *				"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}
- *				no white space in it; blanks behind it, so that N is a multiple of 8
+ *				no white space in it; blanks behind it, so that the data begin at a
+ *				multiple of `align`: 8 as the reference, or 4096 for direct I/O
  *	data			the tensors row-major, one directly behind the other; data_offsets
  *				count from here. The file ends where the last one ends.
  *
@@ -48,12 +49,13 @@ struct safetensors_head {
 bool safetensors_dtype(uint32_t dtype);
 
 /*
- * The header of a file with these tensors. They may come in any order and stay in it; off and bytes
+ * The header of a file with these tensors. align: a power of two, at least 8. They may come in any order and stay in it; off and bytes
  * of each are set. meta in the order given; none: no "__metadata__". -EMEDIUMTYPE when the format
  * cannot hold it: every reason is a line of the list (may be NULL; its code is -EMEDIUMTYPE), and
  * err has as many as fit. -ENOMEM.
  */
 int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safetensors_meta *meta,
-		     uint32_t nmeta, struct arena *a, struct safetensors_head *ret_head,
-		     struct ckpt_errlist *ret_list, struct ckpt_err *err);
+		     uint32_t nmeta, uint32_t align, struct arena *a,
+		     struct safetensors_head *ret_head, struct ckpt_errlist *ret_list,
+		     struct ckpt_err *err);
 #endif

@@ -425,50 +425,69 @@ int weight_index_read(void *bytes, uint64_t len, const char *what, struct arena 
 
 /* --- DCP's sharding info: JSON in a string --- */
 
-static int saved_offsets_read(struct json *j, struct arena *a, struct shard_offsets *ret,
-			      struct ckpt_err *err)
+static int numbers_read(struct json *j, const char *member, struct arena *a, uint32_t *ret_n,
+			const uint64_t **ret, struct ckpt_err *err)
 {
 	uint64_t at[CKPT_DIMS_MAX];
 	struct json_token t;
 	uint32_t n = 0;
-	int rc = json_want(j, JSON_ARRAY, "saved_offsets", &t);
+	int rc = json_want(j, JSON_ARRAY, member, &t);
 
 	while (!rc) {
 		rc = json_next(j, &t);
 		if (rc || t.kind == JSON_ARRAY_END)
 			break;
 		if (t.kind != JSON_UINT || n == CKPT_DIMS_MAX)
-			return json_fail(
-				j, &t, "saved_offsets must be at most 16 whole numbers from 0 on");
+			return json_fail(j, &t, "%s must be at most 16 whole numbers from 0 on",
+					 member);
 		at[n++] = t.number;
 	}
 	if (rc)
 		return rc;
-	*ret = (struct shard_offsets){ .n = n, .at = arena_dup(a, at, n * sizeof *at) };
-	return ret->at ? 0 : ckpt_error(err, -ENOMEM, "out of memory for saved_offsets");
+	*ret_n = n;
+	*ret = arena_dup(a, at, n * sizeof *at);
+	return *ret ? 0 : ckpt_error(err, -ENOMEM, "out of memory for %s", member);
 }
 
-static int shard_read(struct json *j, struct arena *a, struct shard_offsets *ret,
-		      struct ckpt_err *err)
+static int shard_member(struct json *j, const struct json_token *key, struct arena *a,
+			struct shard *ret, struct ckpt_err *err)
 {
 	struct json_token t;
-	bool found = false;
+	char *text;
+	int rc;
+
+	if (!ret->at && json_is(key, "saved_offsets"))
+		return numbers_read(j, "saved_offsets", a, &ret->n, &ret->at, err);
+	if (!ret->shape && json_is(key, "shape"))
+		return numbers_read(j, "shape", a, &ret->nshape, &ret->shape, err);
+	rc = json_next(j, &t);
+	if (rc)
+		return rc;
+	if (t.kind == JSON_STRING && json_is(key, "placements")) {
+		rc = json_name_take(j, &t, &text);
+		ret->placements = text;
+		return rc;
+	}
+	if (t.kind == JSON_UINT && t.number < UINT32_MAX && json_is(key, "rank"))
+		ret->rank = (uint32_t)t.number;
+	return json_skip(j, &t);
+}
+
+static int shard_read(struct json *j, struct arena *a, struct shard *ret, struct ckpt_err *err)
+{
+	struct json_token t;
 	int rc = json_want(j, JSON_OBJECT, "a tensor", &t);
 
+	*ret = (struct shard){ .rank = UINT32_MAX };
 	while (!rc) {
 		rc = json_next(j, &t);
 		if (rc || t.kind == JSON_OBJECT_END)
 			break;
-		if (!found && json_is(&t, "saved_offsets")) {
-			found = true;
-			rc = saved_offsets_read(j, a, ret, err);
-			continue;
-		}
-		rc = json_next(j, &t);
-		if (!rc)
-			rc = json_skip(j, &t);
+		rc = shard_member(j, &t, a, ret, err);
 	}
-	return rc || found ? rc : json_fail(j, &t, "a tensor has no saved_offsets");
+	if (rc || ret->at || (ret->placements && ret->shape))
+		return rc;
+	return json_fail(j, &t, "a tensor has no saved_offsets");
 }
 
 int sharding_read(const char *text, const char *what, struct arena *a, struct sharding *ret,
@@ -497,18 +516,18 @@ int sharding_read(const char *text, const char *what, struct arena *a, struct sh
 		if (!rc)
 			return json_fail(&j, &t, "tensor %.200s is there twice", name);
 		if (rc > 0 && number >= cap) {
-			struct shard_offsets *more =
+			struct shard *more =
 				arena_array(a, cap ? 2 * (size_t)cap : 64, sizeof *more);
 
 			rc = more ? rc : -ENOMEM;
 			if (more && cap)
-				memcpy(more, ret->offsets, cap * sizeof *more);
-			ret->offsets = more;
+				memcpy(more, ret->of, cap * sizeof *more);
+			ret->of = more;
 			cap = cap ? 2 * cap : 64;
 		}
 		if (rc < 0)
 			return ckpt_error(err, rc, "no memory for %s", what);
-		rc = shard_read(&j, a, &ret->offsets[number], err);
+		rc = shard_read(&j, a, &ret->of[number], err);
 	}
 	return rc ? rc : json_want(&j, JSON_END, "it", &t);
 }

@@ -3,6 +3,7 @@
 #ifndef CKPT_SAFETENSORS_IMPL_H
 #define CKPT_SAFETENSORS_IMPL_H
 #include "ckpt/base/strmap.h"
+#include "formats/format.h"
 #include "formats/json/json.h"
 #include "formats/safetensors/safetensors.h"
 
@@ -46,17 +47,42 @@ struct weight_index {
 int weight_index_read(void *bytes, uint64_t len, const char *what, struct arena *a,
 		      struct weight_index *ret, struct ckpt_err *err);
 
-/* DCP_SHARDING_INFO: where in its tensor each tensor of a file begins: offsets[i][] of tensor i of `tensor`. */
+/*
+ * DCP_SHARDING_INFO: which part of its tensor each tensor of a file is. DCP has the offsets alone; an export by
+ * rank also has "rank" of a blob that is one rank's, and instead of offsets, where the part is no box,
+ * "placements" on the mesh of the metadata (layout_parse) and the shape of all of it.
+ */
 struct sharding {
 	struct strmap tensor;
-	struct shard_offsets {
-		uint32_t n;
-		const uint64_t *at;
-	} * offsets;
+	struct shard {
+		uint32_t n, nshape, rank; /* rank: TABLE_NONE */
+		const uint64_t *at;	  /* [n] */
+		const uint64_t *shape;	  /* [nshape] */
+		const char *placements;	  /* NULL: a box from `at` on */
+	} * of;				  /* [tensor.map.n] */
 };
 int sharding_read(const char *text, const char *what, struct arena *a, struct sharding *ret,
 		  struct ckpt_err *err);
 
+/* Text that is counted where at is NULL, else written. */
+struct header_text {
+	char *at;
+	uint64_t len;
+};
+void header_put(struct header_text *t, const char *s, size_t n);
+void header_put_text(struct header_text *t, const char *s);
+void header_put_number(struct header_text *t, uint64_t x);
+void header_put_string(struct header_text *t, const char *s); /* in quotes, escaped as JSON */
+
 /* "w" behind 0, or -EPROTONOSUPPORT where the text has a 0 in it. The text ends in one afterwards. */
 int json_name_take(struct json *j, const struct json_token *t, char **ret);
+
+/* Of format_safetensors. */
+bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
+int safetensors_sheet(const struct table *target, const struct format_want *want,
+		      struct sheet **ret, struct ckpt_errlist *cannot, struct ckpt_err *err);
+int safetensors_fill(const struct sheet *s, uint32_t run, const struct sheet_state *state,
+		     struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
+		     struct ckpt_err *err);
+void safetensors_sheet_end(struct sheet *s);
 #endif

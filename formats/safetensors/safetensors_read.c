@@ -5,46 +5,12 @@
  * Invariant: every byte of every file is in one range, and every tensor's elements are in its pieces, or
  * nothing is opened.
  */
-#include "formats/safetensors/safetensors_impl.h"
-#include "ckpt/base/dtype.h"
+#include "formats/safetensors/safetensors_reading.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "formats/safetensors/safetensors_format.h"
 #include <stdio.h>
 
 #define PROBE_FILES 8 /* of a directory: so many headers are looked at */
-
-/* A set of elements that several pieces have: its bounds are the key. */
-struct sets {
-	struct strmap map;
-	struct indexset *set;
-	uint32_t cap;
-};
-
-struct reading {
-	const struct format_open *how;
-	struct checkpoint *c;
-	struct table *t;
-	struct ckpt_err *err;
-	struct arena tmp;
-	struct sets sets;
-	struct strmap components;
-	struct strmap replicas; /* (tensor, set) of each piece of tensors in several files */
-	struct weight_index index;
-	bool has_index, boxed; /* boxed: a file has sharding info */
-	/* of the file that is being read */
-	const char *name;
-	uint32_t file;
-	uint64_t data_off;
-	struct sharding sharding;
-	bool sharded, ours, slashed;
-	/* [ntensor] the file that had the tensor last */
-	uint32_t *last;
-	uint32_t last_cap;
-	struct strmap meta;
-	const char **meta_value; /* [meta.map.n] */
-	uint32_t meta_cap;
-};
 
 static bool ends_in(const char *s, const char *end)
 {
@@ -121,220 +87,6 @@ static int safetensors_probe(const struct source_dir *dir, char looked[FORMAT_LO
 	return rc < 0 ? rc : l.nheader ? 75 : l.nfile || l.index ? 25 : 0;
 }
 
-/* --- sets --- */
-
-static int set_find(struct reading *r, const struct header_tensor *x, const uint64_t *at,
-		    uint32_t *ret)
-{
-	uint64_t key[2 * CKPT_DIMS_MAX + 1] = { x->ndim }, *copy;
-	size_t bytes = (2 * x->ndim + 1) * sizeof *key;
-	int rc;
-
-	for (uint32_t d = 0; d < x->ndim; d++) {
-		key[1 + d] = at ? at[d] : 0;
-		key[1 + x->ndim + d] = x->shape[d];
-	}
-	*ret = strmap_find(&r->sets.map, key, bytes);
-	if (*ret != KEYMAP_NONE)
-		return 0;
-	copy = arena_dup(&r->tmp, key, bytes);
-	rc = copy ? strmap_add(&r->sets.map, &r->tmp, copy, bytes, ret) : -ENOMEM;
-	if (rc >= 0 && *ret >= r->sets.cap) {
-		uint32_t cap = r->sets.cap ? 2 * r->sets.cap : 64;
-		struct indexset *more = realloc(r->sets.set, cap * sizeof *more);
-
-		rc = more ? 0 : -ENOMEM;
-		r->sets.set = more ? more : r->sets.set;
-		r->sets.cap = more ? cap : r->sets.cap;
-	}
-	return rc < 0 ? rc
-		      : indexset_box(x->ndim, &copy[1], &copy[1 + x->ndim], &r->t->arena,
-				     &r->sets.set[*ret]);
-}
-
-/* --- one tensor of a file --- */
-
-static int last_set(struct reading *r, uint32_t id)
-{
-	if (id >= r->last_cap) {
-		uint32_t cap = MAX(2 * r->last_cap, id + 256);
-		uint32_t *more = realloc(r->last, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		r->last = more;
-		r->last_cap = cap;
-	}
-	r->last[id] = r->file;
-	return 0;
-}
-
-/* What the index says of the tensor must be so. */
-static int index_check(struct reading *r, const struct header_tensor *x, struct json *j,
-		       const struct json_token *at)
-{
-	uint32_t n = strmap_find(&r->index.tensor, x->name, strlen(x->name));
-
-	if (!r->has_index || MUTANT(SAFETENSORS_INDEX_UNREAD))
-		return 0;
-	if (n == KEYMAP_NONE)
-		return json_fail(j, at, "tensor %.200s is in %s, but not in the index", x->name,
-				 r->name);
-	if (r->index.of[n] != r->file)
-		return json_fail(
-			j, at, "tensor %.200s is in %s, but the index says that it is in %s",
-			x->name, r->name, (const char *)r->index.file.key[r->index.of[n]].bytes);
-	return 0;
-}
-
-/* Another file's part of a tensor that is known. */
-static int tensor_join(struct reading *r, uint32_t id, const struct header_tensor *x,
-		       const uint64_t *at, struct json *j, const struct json_token *tok)
-{
-	struct table_tensor *y = &r->t->tensor[id];
-	uint64_t *shape = (uint64_t *)(uintptr_t)y->shape, end;
-
-	if (r->last[id] == r->file)
-		return json_fail(j, tok, "tensor %.200s is there twice", x->name);
-	if (!at)
-		return json_fail(
-			j, tok,
-			"tensor %.200s is in %s too, and no sharding info says which part of "
-			"it each of them has; name one file",
-			x->name, r->c->file[r->last[id]].name);
-	if (y->dtype != x->dtype || y->ndim != x->ndim)
-		return json_fail(
-			j, tok,
-			"tensor %.200s is %s with %u dimensions, and in %s it is %s with %u",
-			x->name, dtype_name(x->dtype), x->ndim, r->c->file[r->last[id]].name,
-			dtype_name(y->dtype), y->ndim);
-	for (uint32_t d = 0; d < x->ndim; d++) {
-		if (ckpt_add(at[d], x->shape[d], &end))
-			end = UINT64_MAX;
-		shape[d] = MAX(shape[d], end);
-	}
-	if (table_shape_count(y))
-		return json_fail(j, tok, "tensor %.200s has more bytes than can be counted",
-				 x->name);
-	return 0;
-}
-
-static int tensor_new(struct reading *r, const char *component, const struct header_tensor *x,
-		      const uint64_t *at, uint32_t *ret, struct json *j,
-		      const struct json_token *tok)
-{
-	uint64_t shape[CKPT_DIMS_MAX];
-	struct table_tensor y = { .component = component,
-				  .of = "",
-				  .dtype = x->dtype,
-				  .ndim = x->ndim,
-				  .shape = shape,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE };
-	struct ckpt_err why = { 0 };
-	int rc;
-
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (ckpt_add(x->shape[d], at ? at[d] : 0, &shape[d]))
-			shape[d] = UINT64_MAX;
-	y.name = arena_str(&r->t->arena, x->name + (*component ? strlen(component) + 1 : 0));
-	if (!y.name)
-		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
-	rc = table_put_tensor(r->t, &y, ret, &why);
-	if (rc == -ENOMEM)
-		return ckpt_error(r->err, rc, "%s", why.msg);
-	if (!rc)
-		return 0;
-	return json_refuse(j, tok, rc == -ENAMETOOLONG || rc == -E2BIG ? -EPROTONOSUPPORT : -EPROTO,
-			   "%s", why.msg);
-}
-
-/* The same elements again, of a rank that has a copy? */
-static int is_replica(struct reading *r, uint32_t id, uint32_t set)
-{
-	uint32_t *key = arena_dup(&r->tmp, (const uint32_t[]){ id, set }, 2 * sizeof *key);
-	int rc = key ? strmap_add(&r->replicas, &r->tmp, key, 2 * sizeof *key, &(uint32_t){ 0 })
-		     : -ENOMEM;
-
-	return rc < 0 ? rc : !rc;
-}
-
-static int piece_add(struct reading *r, uint32_t id, const struct header_tensor *x,
-		     const uint64_t *at)
-{
-	struct table_piece p = { .tensor = id,
-				 .rank = r->c->file[r->file].rank,
-				 .place = r->file,
-				 .off = r->data_off + x->begin };
-	uint32_t set;
-	int rc;
-
-	if (x->begin == x->end)
-		return 0;
-	rc = set_find(r, x, at, &set);
-	if (rc < 0)
-		return ckpt_error(r->err, rc, "out of memory for the pieces");
-	if (at) {
-		rc = is_replica(r, id, set);
-		if (rc < 0)
-			return ckpt_error(r->err, rc, "out of memory for the pieces");
-		if (rc)
-			return 0;
-	}
-	p.set = r->sets.set[set];
-	return table_put_piece(r->t, &p, r->err);
-}
-
-/* "component/name" of a rank's file; else all is the name. NULL: out of memory. */
-static const char *component_of(struct reading *r, const char *name)
-{
-	const char *slash = r->slashed ? strchr(name, '/') : NULL;
-	size_t len = slash ? (size_t)(slash - name) : 0;
-	uint32_t n = strmap_find(&r->components, name, len);
-	char *s;
-
-	if (n != KEYMAP_NONE)
-		return r->components.key[n].bytes;
-	s = arena_alloc(&r->t->arena, len + 1);
-	if (!s || strmap_add(&r->components, &r->tmp, memcpy(s, name, len), len, &n) < 0)
-		return NULL;
-	return s;
-}
-
-static int on_tensor(void *arg, const struct header_tensor *x, struct json *j,
-		     const struct json_token *tok)
-{
-	struct reading *r = arg;
-	const char *component = component_of(r, x->name);
-	uint32_t at = r->sharded ? strmap_find(&r->sharding.tensor, x->name, strlen(x->name))
-				 : KEYMAP_NONE;
-	const struct shard_offsets *o = at == KEYMAP_NONE ? NULL : &r->sharding.offsets[at];
-	static const uint64_t zeros[CKPT_DIMS_MAX];
-	/* DCP lists all of a file's tensors but those that are complete in it. */
-	const uint64_t *offsets = o ? o->at : r->sharded ? zeros : NULL;
-	uint32_t id;
-	int rc = index_check(r, x, j, tok);
-
-	if (rc)
-		return rc;
-	if (!component)
-		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
-	if (o && o->n != x->ndim)
-		return json_fail(
-			j, tok,
-			"tensor %.200s has %u dimensions, and %u offsets in " SAFETENSORS_SHARDING,
-			x->name, x->ndim, o->n);
-	id = table_find(r->t, component, x->name + (*component ? strlen(component) + 1 : 0),
-			TABLE_NONE);
-	rc = id == TABLE_NONE ? tensor_new(r, component, x, offsets, &id, j, tok)
-			      : tensor_join(r, id, x, offsets, j, tok);
-	if (rc)
-		return rc;
-	if (last_set(r, id))
-		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
-	return piece_add(r, id, x, offsets);
-}
-
 /* --- metadata of a file --- */
 
 static bool is_number(const char *s, uint64_t *ret)
@@ -385,6 +137,10 @@ static int on_meta(void *arg, const char *key, const char *value)
 	}
 	if (!strcmp(key, "ckptd"))
 		r->ours = true;
+	if (!strcmp(key, "mesh"))
+		r->mesh = arena_str(&r->tmp, value);
+	if (!strcmp(key, "rank"))
+		is_number(value, &r->rank);
 	if (!strcmp(key, "keys"))
 		r->slashed = !strcmp(value, "component/name");
 	rc = meta_keep(r, key, value);
@@ -523,7 +279,7 @@ static int ranges_make(struct reading *r, struct format_file *f)
 static int header_use(struct reading *r, const struct source *src)
 {
 	struct format_file *f = &r->c->file[r->file];
-	const struct header_sink to = { .meta = on_meta, .tensor = on_tensor, .arg = r };
+	const struct header_sink to = { .meta = on_meta, .tensor = reading_tensor, .arg = r };
 	cleanup_free void *head = NULL;
 	char what[400];
 	uint64_t len = 0;
@@ -555,6 +311,8 @@ static int file_read(struct reading *r, uint32_t file)
 	r->file = file;
 	r->name = f->name;
 	r->sharded = r->slashed = false;
+	r->mesh = NULL;
+	r->rank = 0;
 	f->rank = rank_of(f->name);
 	r->c->world = MAX(r->c->world, f->rank + 1);
 	rc = r->how->dir->open(r->how->dir->ctx, f->name, &src);
@@ -914,4 +672,8 @@ const struct format format_safetensors = {
 	.ending = SAFETENSORS_ENDING,
 	.probe = safetensors_probe,
 	.open = safetensors_open,
+	.holds = safetensors_holds,
+	.sheet = safetensors_sheet,
+	.fill = safetensors_fill,
+	.sheet_end = safetensors_sheet_end,
 };

@@ -4,13 +4,12 @@
  * Invariant: a header is made whole or not at all; the size of every piece of text is counted by
  * the code that writes it.
  */
-#include "formats/safetensors/safetensors.h"
+#include "formats/safetensors/safetensors_impl.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/layout.h"
 #include <stdio.h>
 
-#define HEAD_ALIGN 8
 #define SHOWN 120 /* bytes of a name in a message */
 
 /* The reference's rank of each dtype; 0: the format has no such thing. */
@@ -29,36 +28,31 @@ bool safetensors_dtype(uint32_t dtype)
 
 /* --- text: counted when at is NULL, else written --- */
 
-struct text {
-	char *at;
-	uint64_t len;
-};
-
-static void put(struct text *t, const char *s, size_t n)
+void header_put(struct header_text *t, const char *s, size_t n)
 {
 	if (t->at)
 		memcpy(t->at + t->len, s, n);
 	t->len += n;
 }
 
-static void put_text(struct text *t, const char *s)
+void header_put_text(struct header_text *t, const char *s)
 {
-	put(t, s, strlen(s));
+	header_put(t, s, strlen(s));
 }
 
-static void put_number(struct text *t, uint64_t x)
+void header_put_number(struct header_text *t, uint64_t x)
 {
 	char buf[24];
 
-	put(t, buf, (size_t)snprintf(buf, sizeof buf, "%llu", (unsigned long long)x));
+	header_put(t, buf, (size_t)snprintf(buf, sizeof buf, "%llu", (unsigned long long)x));
 }
 
 /* As serde_json escapes: what must be, in the short form where there is one. */
-static void put_string(struct text *t, const char *s)
+void header_put_string(struct header_text *t, const char *s)
 {
 	static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
 
-	put(t, "\"", 1);
+	header_put(t, "\"", 1);
 	for (; *s; s++) {
 		const char *p = strchr(from, *s);
 		char buf[8];
@@ -66,14 +60,15 @@ static void put_string(struct text *t, const char *s)
 		if (p) {
 			buf[0] = '\\';
 			buf[1] = to[p - from];
-			put(t, buf, 2);
+			header_put(t, buf, 2);
 		} else if ((unsigned char)*s < 0x20) {
-			put(t, buf, (size_t)snprintf(buf, sizeof buf, "\\u%04x", (unsigned)*s));
+			header_put(t, buf,
+				   (size_t)snprintf(buf, sizeof buf, "\\u%04x", (unsigned)*s));
 		} else {
-			put(t, s, 1);
+			header_put(t, s, 1);
 		}
 	}
-	put(t, "\"", 1);
+	header_put(t, "\"", 1);
 }
 
 /* --- what the format refuses --- */
@@ -186,60 +181,61 @@ static void check_meta(const struct safetensors_meta *meta, uint32_t n, struct c
 
 /* --- the header --- */
 
-static void put_tensor(struct text *t, const struct safetensors_tensor *x, uint64_t at)
+static void put_tensor(struct header_text *t, const struct safetensors_tensor *x, uint64_t at)
 {
-	put_string(t, x->name);
-	put_text(t, ":{\"dtype\":\"");
-	put_text(t, dtype_name(x->dtype));
-	put_text(t, "\",\"shape\":[");
+	header_put_string(t, x->name);
+	header_put_text(t, ":{\"dtype\":\"");
+	header_put_text(t, dtype_name(x->dtype));
+	header_put_text(t, "\",\"shape\":[");
 	for (uint32_t d = 0; d < x->ndim; d++) {
-		put(t, ",", d != 0);
-		put_number(t, x->shape[d] * (d + 1 == x->ndim ? dtype_values(x->dtype) : 1));
+		header_put(t, ",", d != 0);
+		header_put_number(t, x->shape[d] * (d + 1 == x->ndim ? dtype_values(x->dtype) : 1));
 	}
-	put_text(t, "],\"data_offsets\":[");
-	put_number(t, at);
-	put(t, ",", 1);
-	put_number(t, at + x->bytes);
-	put_text(t, "]}");
+	header_put_text(t, "],\"data_offsets\":[");
+	header_put_number(t, at);
+	header_put(t, ",", 1);
+	header_put_number(t, at + x->bytes);
+	header_put_text(t, "]}");
 }
 
 /* *ret_data: the bytes of all tensors, which check_total has found to fit. */
-static void put_header(struct text *t, struct safetensors_tensor *const *sorted, uint32_t n,
-		       const struct safetensors_meta *meta, uint32_t nmeta, uint64_t *ret_data)
+static void put_header(struct header_text *t, struct safetensors_tensor *const *sorted, uint32_t n,
+		       const struct safetensors_meta *meta, uint32_t nmeta, uint32_t align,
+		       uint64_t *ret_data)
 {
 	uint64_t at = 0;
 
-	put(t, "{", 1);
+	header_put(t, "{", 1);
 	if (nmeta)
-		put_text(t, "\"" SAFETENSORS_METADATA "\":{");
+		header_put_text(t, "\"" SAFETENSORS_METADATA "\":{");
 	for (uint32_t i = 0; i < nmeta; i++) {
-		put(t, ",", i != 0);
-		put_string(t, meta[i].key);
-		put(t, ":", 1);
-		put_string(t, meta[i].value);
+		header_put(t, ",", i != 0);
+		header_put_string(t, meta[i].key);
+		header_put(t, ":", 1);
+		header_put_string(t, meta[i].value);
 	}
-	put(t, "}", nmeta != 0);
+	header_put(t, "}", nmeta != 0);
 	for (uint32_t i = 0; i < n; i++) {
-		put(t, ",", i || nmeta);
+		header_put(t, ",", i || nmeta);
 		put_tensor(t, sorted[i], at);
 		at += sorted[i]->bytes;
 	}
-	put(t, "}", 1);
-	while (t->len % HEAD_ALIGN)
-		put(t, " ", 1);
+	header_put(t, "}", 1);
+	while ((sizeof(le64) + t->len) % align)
+		header_put(t, " ", 1);
 	*ret_data = at;
 }
 
 static int build(struct safetensors_tensor **sorted, uint32_t n,
-		 const struct safetensors_meta *meta, uint32_t nmeta, struct arena *a,
-		 struct safetensors_head *ret, struct ckpt_errlist *list)
+		 const struct safetensors_meta *meta, uint32_t nmeta, uint32_t align,
+		 struct arena *a, struct safetensors_head *ret, struct ckpt_errlist *list)
 {
-	struct text t = { .at = NULL };
+	struct header_text t = { .at = NULL };
 	uint64_t data, at, length;
 	le64 first;
 	char *head;
 
-	put_header(&t, sorted, n, meta, nmeta, &data);
+	put_header(&t, sorted, n, meta, nmeta, align, &data);
 	length = t.len;
 	if (length > SAFETENSORS_HEADER_MAX) {
 		ckpt_errlist_add(list,
@@ -253,8 +249,8 @@ static int build(struct safetensors_tensor **sorted, uint32_t n,
 		return -ENOMEM;
 	first = le64_of(length);
 	memcpy(head, &first, sizeof first);
-	t = (struct text){ .at = head + sizeof first };
-	put_header(&t, sorted, n, meta, nmeta, &data);
+	t = (struct header_text){ .at = head + sizeof first };
+	put_header(&t, sorted, n, meta, nmeta, align, &data);
 	assert(t.len == length);
 	at = sizeof first + length;
 	*ret = (struct safetensors_head){ .bytes = head, .len = at, .file_bytes = at + data };
@@ -278,8 +274,9 @@ static void check_total(const struct safetensors_tensor *x, uint32_t n, struct c
 }
 
 int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safetensors_meta *meta,
-		     uint32_t nmeta, struct arena *a, struct safetensors_head *ret_head,
-		     struct ckpt_errlist *ret_list, struct ckpt_err *err)
+		     uint32_t nmeta, uint32_t align, struct arena *a,
+		     struct safetensors_head *ret_head, struct ckpt_errlist *ret_list,
+		     struct ckpt_err *err)
 {
 	cleanup_free struct safetensors_tensor **sorted = calloc((size_t)n + 1, sizeof(*sorted));
 	struct ckpt_errlist own = { .code = -EMEDIUMTYPE }, *list = ret_list ? ret_list : &own;
@@ -298,7 +295,7 @@ int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safe
 	check_total(x, n, list);
 	if (list->n == before) {
 		qsort(sorted, n, sizeof(*sorted), by_place);
-		rc = build(sorted, n, meta, nmeta, a, ret_head, list);
+		rc = build(sorted, n, meta, nmeta, align, a, ret_head, list);
 	}
 	if (rc)
 		rc = ckpt_error(err, rc, "out of memory");

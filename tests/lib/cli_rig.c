@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli_rig.c - see cli_rig.h. */
 #include "tests/lib/cli_rig.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <regex.h>
 #include <sys/syscall.h>
@@ -842,6 +843,39 @@ void assert_narrow(const char *text, uint32_t width)
 #define TAIL_LINES 12
 
 const char *rig_here;
+
+/* With rig_here, what lies below top has a name that does not depend on where that is. */
+
+static char *path_here(const char *path, char *ret)
+{
+	static char *(*real_one)(const char *, char *);
+	char *abs, *to;
+	size_t len;
+
+	if (!real_one)
+		*(void **)&real_one = dlsym(RTLD_NEXT, "realpath");
+	abs = real_one(path, ret);
+	if (!abs || !rig_here || !*top)
+		return abs;
+	to = real_one(top, NULL);
+	len = to ? strlen(to) : 0;
+	if (to && !strncmp(abs, to, len) && (abs[len] == '/' || !abs[len]))
+		(void)snprintf(ret, PATH_MAX, "%s%s", rig_here, path_of("%s", abs + len));
+	free(to);
+	return abs;
+}
+
+char *realpath(const char *restrict path, char *restrict ret)
+{
+	return path_here(path, ret);
+}
+
+char *__realpath_chk(const char *path, char *ret, size_t bytes);
+char *__realpath_chk(const char *path, char *ret, size_t bytes)
+{
+	(void)bytes;
+	return path_here(path, ret);
+}
 
 /* What differs by run, with as many characters as it has. */
 static const struct {

@@ -139,7 +139,7 @@ int shown(const char *test, const char *typed, const char *word, ...) __attribut
 /* The same, but what appears is in got.out, whatever it is, colours included. */
 int at_terminal(const char *typed, const char *word, ...) __attribute__((sentinel));
 #define TERMINAL(...) at_terminal(NULL, __VA_ARGS__, NULL)
-/* How SHOWN's paths get short: realpath(3) of the program, if it has hooks (test_cli_golden.c). */
+/* How SHOWN's paths get short: what realpath(3) of the program begins with while it is set. */
 extern const char *rig_here;
 #define RIG_HERE "/proc/self/cwd"
 

@@ -4,43 +4,9 @@
  * success, nothing there, damage, a wrong command. What else happens to a verb is shown in the verb's own tests.
  */
 #include "tests/lib/cli_rig.h"
-#include <dlfcn.h>
 #include <pwd.h>
 
 /* --- what takes the place of the C library's, so that the same appears everywhere --- */
-
-/* With rig_here, what lies below top has a name that does not depend on where that is. */
-
-static char *path_here(const char *path, char *ret)
-{
-	static char *(*real_one)(const char *, char *);
-	char *abs, *to;
-	size_t len;
-
-	if (!real_one)
-		*(void **)&real_one = dlsym(RTLD_NEXT, "realpath");
-	abs = real_one(path, ret);
-	if (!abs || !rig_here || !*top)
-		return abs;
-	to = real_one(top, NULL);
-	len = to ? strlen(to) : 0;
-	if (to && !strncmp(abs, to, len) && (abs[len] == '/' || !abs[len]))
-		(void)snprintf(ret, PATH_MAX, "%s%s", rig_here, path_of("%s", abs + len));
-	free(to);
-	return abs;
-}
-
-char *realpath(const char *restrict path, char *restrict ret)
-{
-	return path_here(path, ret);
-}
-
-char *__realpath_chk(const char *path, char *ret, size_t bytes);
-char *__realpath_chk(const char *path, char *ret, size_t bytes)
-{
-	(void)bytes;
-	return path_here(path, ret);
-}
 
 /* Who asks, and where. */
 int gethostname(char *ret, size_t bytes)

@@ -6,7 +6,7 @@
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/strict_safetensors.h"
 #include "tests/lib/row.h"
-#include "ckpt/cli/shown.h"
+#include "ckpt/table/shown.h"
 #include <math.h>
 
 static const char *made, *other; /* step 1 of two jobs, which differ in two halves of bytes */

@@ -250,7 +250,7 @@ static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2,
 	const struct target_rule columns[] = { { "*.experts", "Shard(2)@tp", "f:1" },
 					       { "*", "Shard(1)@tp", "f:2" } };
 
-	assert_int_equal(subject_find(&s, &io_ops_posix, where, "latest", &err), 0);
+	assert_int_equal(subject_find(&s, &io_ops_posix, where, "latest", NULL, &err), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
 	k = *s.ckpt;
 	memcpy(file, k.file, k.nfile * sizeof *file);
@@ -556,7 +556,7 @@ TEST(a_checkpoint_that_lacks_elements_does_not_fit)
 	struct ckpt_err err = { 0 };
 	uint32_t left = 0;
 
-	assert_int_equal(subject_find(&s, &io_ops_posix, alpha, "latest", &err), 0);
+	assert_int_equal(subject_find(&s, &io_ops_posix, alpha, "latest", NULL, &err), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
 	k = *s.ckpt;
 	assert_int_equal(target_make(&k.table, "fsdp=2", NULL, 0, &g, NULL, NULL, &err), 0);

@@ -148,7 +148,7 @@ static uint32_t check_files(const char *dir, size_t source, const char *mesh)
 	struct table target;
 	uint32_t empty = 0, world;
 
-	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(source), NULL), 0);
+	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(source), NULL, NULL), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
 	assert_int_equal(target_make(&s.ckpt->table, mesh, NULL, 0, &target, NULL, NULL, NULL), 0);
 	world = target_world(&target);
@@ -899,7 +899,7 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	struct subject s;
 	uint64_t n, m;
 
-	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL), 0);
+	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL, NULL), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
 	RUN_IS(0, "restore", step_of(1), out, "--mesh", "fsdp=1", "--view", view);
 	f = must_load(file_of(out, 0));

@@ -57,7 +57,7 @@ TEST(a_header_is_these_bytes)
 		{ .name = "n", .dtype = CKPT_I64 },
 	};
 
-	assert_int_equal(safetensors_make(x, 4, meta, 2, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(x, 4, meta, 2, 8, &arena, &head, NULL, &err), 0);
 	assert_head("{\"__metadata__\":{\"format\":\"pt\",\"step\":\"12\"},"
 		    "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
 		    "\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[8,8]},"
@@ -73,7 +73,7 @@ TEST(a_header_is_these_bytes)
 
 TEST(no_tensors_and_no_metadata_is_a_file_too)
 {
-	assert_int_equal(safetensors_make(NULL, 0, NULL, 0, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(NULL, 0, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 	assert_head("{}      ");
 	assert_int_equal(head.file_bytes, 16);
 }
@@ -84,7 +84,7 @@ TEST(names_are_escaped_as_the_reference_does)
 		{ .name = "q\"\\/\b\f\n\r\t\x01\x1f\x7f\xce\xb2", .dtype = CKPT_U8 },
 	};
 
-	assert_int_equal(safetensors_make(x, 1, NULL, 0, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(x, 1, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 	assert_head("{\"q\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\xce\xb2\":"
 		    "{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}      ");
 }
@@ -110,7 +110,7 @@ TEST(data_begin_on_multiples_of_eight_and_elements_on_their_size)
 			};
 			k++;
 		}
-		assert_int_equal(safetensors_make(x, k, NULL, 0, &arena, &head, NULL, &err), 0);
+		assert_int_equal(safetensors_make(x, k, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 		assert_int_equal(head.len % 8, 0);
 		for (uint32_t i = 0; i < k; i++)
 			assert_int_equal(x[i].off % MIN(dtype_bytes(x[i].dtype), 8u), 0);
@@ -146,7 +146,7 @@ TEST(the_same_tensors_give_the_header_that_the_library_wrote)
 		for (uint32_t k = 0; k < f.nmeta; k++)
 			meta[k] = (struct safetensors_meta){ f.meta[k].key, f.meta[k].value };
 		assert_int_equal(
-			safetensors_make(x, f.ntensor, meta, f.nmeta, &arena, &head, NULL, &err),
+			safetensors_make(x, f.ntensor, meta, f.nmeta, 8, &arena, &head, NULL, &err),
 			0);
 		assert_int_equal(head.len, f.data);
 		assert_int_equal(head.file_bytes, f.len);
@@ -185,7 +185,7 @@ TEST(dtypes_come_in_the_order_of_the_library)
 	}
 	for (uint32_t d = CKPT_BOOL; d <= CKPT_F4; d++)
 		assert_int_equal(seen >> d & 1, d != CKPT_C128 && d != CKPT_C32);
-	assert_int_equal(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(x, n, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 	file = calloc(1, head.file_bytes);
 	memcpy(file, head.bytes, head.len);
 	if (!strict_parse(file, head.file_bytes, &g, why))
@@ -223,7 +223,7 @@ TEST(everything_that_does_not_fit_is_listed_at_once)
 		{ .name = "model/half", .dtype = CKPT_C32 }, { .name = "alone", .dtype = CKPT_F4 });
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 
-	assert_refused(safetensors_make(x, ARRAY_LEN(x), meta, 3, &arena, &head, &list, &err),
+	assert_refused(safetensors_make(x, ARRAY_LEN(x), meta, 3, 8, &arena, &head, &list, &err),
 		       "tensor model/c: the format has no dtype C128");
 	assert_int_equal(list.n, 11);
 	assert_non_null(strstr(list.text, "tensor model/half: the format has no dtype C32"));
@@ -266,13 +266,13 @@ TEST(only_utf8_is_a_name)
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct safetensors_tensor x = { .name = bad[i], .dtype = CKPT_U8 };
 
-		assert_refused(safetensors_make(&x, 1, NULL, 0, &arena, &head, NULL, &err),
+		assert_refused(safetensors_make(&x, 1, NULL, 0, 8, &arena, &head, NULL, &err),
 			       "no UTF-8");
 	}
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct safetensors_tensor x = { .name = good[i], .dtype = CKPT_U8 };
 
-		assert_int_equal(safetensors_make(&x, 1, NULL, 0, &arena, &head, NULL, &err), 0);
+		assert_int_equal(safetensors_make(&x, 1, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 	}
 }
 
@@ -284,9 +284,9 @@ TEST(sizes_that_overflow_together_are_refused)
 					  { "c", CKPT_U8, 1, big, 0, 0 },
 					  { "d", CKPT_U8, 1, big, 0, 0 } };
 
-	assert_int_equal(safetensors_make(x, 1, NULL, 0, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(x, 1, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 	for (uint32_t n = 2; n <= 4; n++)
-		assert_refused(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err),
+		assert_refused(safetensors_make(x, n, NULL, 0, 8, &arena, &head, NULL, &err),
 			       "do not fit into one file");
 }
 
@@ -303,9 +303,9 @@ TEST(a_header_above_the_limit_is_refused)
 	for (uint32_t i = 0; i < n; i++)
 		x[i] = (struct safetensors_tensor){ text + i, CKPT_U8, 0, NULL, 0, 0 };
 #if !defined(__SANITIZE_ADDRESS__) /* 100 MB of it */
-	assert_int_equal(safetensors_make(x, 99, NULL, 0, &arena, &head, NULL, &err), 0);
+	assert_int_equal(safetensors_make(x, 99, NULL, 0, 8, &arena, &head, NULL, &err), 0);
 #endif
-	assert_refused(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err),
+	assert_refused(safetensors_make(x, n, NULL, 0, 8, &arena, &head, NULL, &err),
 		       "the format takes 100000000");
 	free(text);
 	free(x);

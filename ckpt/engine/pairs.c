@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pairs.c - see pairs.h. Called by diff --values.
+ * pairs.c - see pairs.h. Called by compare.c.
  * Invariant: a window of the first and its image in the second hold the same elements in the same
  * order.
  */
-#include "ckpt/cli/pairs.h"
+#include "ckpt/engine/pairs.h"
 #include "ckpt/base/util.h"
 
 #define WINDOW (32 * MIB) /* of the larger of the two */
 
 struct sides {
-	const struct subject *a, *b;
+	const struct engine *e;
+	const struct opened *a, *b;
 	struct move_files files_a, files_b;
 	struct pair *pair;
 	uint32_t n;
 	struct table dst;  /* the tensors as a has them */
 	uint32_t *pair_of; /* [tensor of dst] */
-	move_tick_fn *tick;
-	void *arg;
 	struct ckpt_err *err;
 };
 
@@ -32,7 +31,7 @@ uint64_t pairs_bytes(const struct table *a, const struct table *b, const struct 
 	return bytes;
 }
 
-static int whole(const struct table_tensor *x, struct arena *a, struct indexset *ret)
+static int set_whole(const struct table_tensor *x, struct arena *a, struct indexset *ret)
 {
 	uint64_t start[CKPT_DIMS_MAX] = { 0 };
 
@@ -40,7 +39,7 @@ static int whole(const struct table_tensor *x, struct arena *a, struct indexset 
 }
 
 /* Destination: every tensor whole, one behind the other. */
-static int destination(struct sides *s)
+static int destination_make(struct sides *s)
 {
 	const struct table *t = &s->a->ckpt->table;
 	struct table_place place = { .name = "what diff reads", .rank = TABLE_NONE };
@@ -59,7 +58,7 @@ static int destination(struct sides *s)
 		x.made = 0;
 		rc = table_add_tensor(&s->dst, &x, &piece.tensor, s->err);
 		if (!rc)
-			rc = whole(&x, &s->dst.arena, &piece.set);
+			rc = set_whole(&x, &s->dst.arena, &piece.set);
 		if (rc)
 			break;
 		s->pair_of[piece.tensor] = i;
@@ -108,7 +107,7 @@ static int image_tensor(const struct sides *s, const struct window *w, uint32_t 
 
 /* The window's elements as the second has them: the same sets in the same order, one behind the
  * other. */
-static int image(const struct sides *s, const struct window *w, struct window *ret)
+static int image_make(const struct sides *s, const struct window *w, struct window *ret)
 {
 	struct table_place place = { .name = "what diff reads", .rank = TABLE_NONE };
 	struct table_piece piece = { 0 };
@@ -129,43 +128,49 @@ static int image(const struct sides *s, const struct window *w, struct window *r
 	return rc ? rc : table_seal(&ret->table, s->err);
 }
 
-static void compare(struct sides *s, const struct window *w, const uint8_t *a, const uint8_t *b)
+static void window_compare(struct sides *s, const struct window *w, const uint8_t *a,
+			   const uint8_t *b)
 {
 	for (uint32_t i = 0; i < w->ncut; i++) {
 		const struct window_cut *cut = &w->cut[i];
 
-		apart_add(&pair_of(s, cut)->compare, &cut->set, a + cut->buf_off, b);
-		b += cut->set.numel * elem_bytes_b(s, cut);
+		struct pair *pair = pair_of(s, cut);
+		uint64_t bytes = cut->set.numel * elem_bytes_b(s, cut);
+
+		/* What has the same bytes need not be taken apart where only that is asked. */
+		if (!pair->bits || bytes != cut->len || memcmp(a + cut->buf_off, b, bytes) != 0)
+			apart_add(&pair->apart, &cut->set, a + cut->buf_off, b);
+		b += bytes;
 	}
 }
 
-static int one_window(struct sides *s, const struct window *w)
+static int window_read(struct sides *s, const struct window *w)
 {
 	cleanup_free uint8_t *a = malloc(w->bytes + 1), *b = NULL;
 	struct window other;
-	int rc = image(s, w, &other);
+	int rc = image_make(s, w, &other);
 
 	if (!rc)
 		b = malloc(other.bytes + 1);
 	if (!a || (!rc && !b))
 		rc = -ENOMEM;
 	if (!rc) {
-		rc = move_window(&s->files_a, w, a, s->tick, s->arg, s->err);
+		rc = move_window(&s->files_a, w, a, s->e->tick, s->e->arg, s->err);
 		if (rc && rc != -ECANCELED)
-			rc = ckpt_error_prefix(s->err, rc, "%.1000s", s->a->ref.path);
+			rc = ckpt_error_prefix(s->err, rc, "%.1000s", s->a->path);
 	}
 	if (!rc) {
-		rc = move_window(&s->files_b, &other, b, s->tick, s->arg, s->err);
+		rc = move_window(&s->files_b, &other, b, s->e->tick, s->e->arg, s->err);
 		if (rc && rc != -ECANCELED)
-			rc = ckpt_error_prefix(s->err, rc, "%.1000s", s->b->ref.path);
+			rc = ckpt_error_prefix(s->err, rc, "%.1000s", s->b->path);
 	}
 	if (!rc)
-		compare(s, w, a, b);
+		window_compare(s, w, a, b);
 	table_free(&other.table);
 	return rc;
 }
 
-static int all_windows(struct sides *s)
+static int windows_read(struct sides *s)
 {
 	struct windows *windows = NULL;
 	struct window w;
@@ -176,36 +181,34 @@ static int all_windows(struct sides *s)
 			rc = more;
 			break;
 		}
-		rc = one_window(s, &w);
+		rc = window_read(s, &w);
 		window_free(&w);
 	}
 	windows_close(windows);
 	return rc;
 }
 
-int pairs_compare(const struct subject *a, const struct subject *b, struct pair *pair, uint32_t n,
-		  move_tick_fn *tick, void *arg, struct ckpt_err *err)
+int pairs_compare(const struct engine *e, const struct opened *a, const struct opened *b,
+		  struct pair *pair, uint32_t n, struct ckpt_err *err)
 {
-	struct sides s = {
-		.a = a, .b = b, .pair = pair, .n = n, .tick = tick, .arg = arg, .err = err
-	};
+	struct sides s = { .e = e, .a = a, .b = b, .pair = pair, .n = n, .err = err };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct table_tensor *x = &a->ckpt->table.tensor[pair[i].a];
 
-		apart_begin(&pair[i].compare, x->dtype, b->ckpt->table.tensor[pair[i].b].dtype,
+		apart_begin(&pair[i].apart, x->dtype, b->ckpt->table.tensor[pair[i].b].dtype,
 			    x->ndim, x->shape);
 	}
 	if (!n)
 		return 0;
-	rc = destination(&s);
+	rc = destination_make(&s);
 	if (!rc)
-		rc = move_open(a->ops, a->ref.step_fd, a->ckpt, true, IO_AUTO, &s.files_a, err);
+		rc = move_open(e->ops, a->fd, a->ckpt, true, e->io, &s.files_a, err);
 	if (!rc) {
-		rc = move_open(b->ops, b->ref.step_fd, b->ckpt, true, IO_AUTO, &s.files_b, err);
+		rc = move_open(e->ops, b->fd, b->ckpt, true, e->io, &s.files_b, err);
 		if (!rc) {
-			rc = all_windows(&s);
+			rc = windows_read(&s);
 			move_close(&s.files_b);
 		}
 		move_close(&s.files_a);

@@ -4,8 +4,8 @@
  * elements, and an element of F4 is a byte of two values (dtype_values): people see its last
  * dimension doubled, in text and in JSON, and type it so. All other dtypes are shown as they are.
  */
-#ifndef CKPT_CLI_SHOWN_H
-#define CKPT_CLI_SHOWN_H
+#ifndef CKPT_TABLE_SHOWN_H
+#define CKPT_TABLE_SHOWN_H
 #include "ckpt/table/table.h"
 
 uint64_t shown_numel(const struct table_tensor *x);

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors_reading.h - one opening of safetensors files, while it lasts. */
+#ifndef CKPT_SAFETENSORS_READING_H
+#define CKPT_SAFETENSORS_READING_H
+#include "formats/safetensors/safetensors_format.h"
+#include "formats/safetensors/safetensors_impl.h"
+
+/* A set of elements that several pieces have: its bounds are the key. */
+struct sets {
+	struct strmap map;
+	struct indexset *set;
+	uint32_t cap;
+};
+
+struct reading {
+	const struct format_open *how;
+	struct checkpoint *c;
+	struct table *t;
+	struct ckpt_err *err;
+	struct arena tmp;
+	struct sets sets;
+	struct strmap components;
+	struct strmap replicas; /* (tensor, set) of each piece of tensors in several files */
+	struct weight_index index;
+	bool has_index, boxed; /* boxed: a file has sharding info */
+	/* of the file that is being read */
+	const char *name;
+	uint32_t file;
+	uint64_t data_off;
+	struct sharding sharding;
+	bool sharded, ours, slashed;
+	const char *mesh; /* an export's; NULL */
+	uint64_t rank;
+	/* [ntensor] the file that had the tensor last */
+	uint32_t *last;
+	uint32_t last_cap;
+	struct strmap meta;
+	const char **meta_value; /* [meta.map.n] */
+	uint32_t meta_cap;
+};
+
+/* header_sink.tensor; arg: the reading. */
+int reading_tensor(void *arg, const struct header_tensor *x, struct json *j,
+		   const struct json_token *at);
+#endif

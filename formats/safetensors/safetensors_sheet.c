@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safetensors_sheet.c - a target as safetensors files (formats/format.h): which files, what lies where, and the
+ * bytes of headers and index. The engine calls it to convert and to export.
+ * Invariant: a header that is filled in is the one of which the sheet was made: both follow from the target and
+ * what is wanted, and nothing else.
+ *
+ * By rank: rank-00000.safetensors, ..: each rank's shares, in its local shapes, under component/name. Complete
+ * tensors: one file, or model-00001-of-00003.safetensors, .. and their index, under component.name.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/table/target.h"
+#include "formats/safetensors/safetensors_format.h"
+#include "formats/safetensors/safetensors_impl.h"
+#include <stdio.h>
+
+#define PAYLOAD_ALIGN 4096 /* whole blocks of tensors go past the page cache */
+#define NAME_BYTES 48
+#define META_MAX 12
+
+struct files {
+	const struct table *target;
+	const struct format_want *want;
+	uint32_t n; /* files with tensors */
+	/* complete tensors: file i has order[first[i]], .., of the target's numbers */
+	uint32_t *order, *first;
+	char (*name)[NAME_BYTES];
+	const char *index; /* NULL: none */
+	uint64_t index_len;
+};
+
+/* What one file holds: tensors of the target, their names and shapes there, and their elements. */
+struct list {
+	struct arena a;
+	uint32_t n, *tensor;
+	struct safetensors_tensor *x;
+	struct indexset *set;
+	struct table holds; /* of a rank */
+};
+
+static int no_memory(struct ckpt_err *err)
+{
+	return ckpt_error(err, -ENOMEM, "out of memory for safetensors files");
+}
+
+/* --- what a file holds --- */
+
+/* component/name of a rank's file, component.name of complete tensors; whose it is where it is another
+ * rank's. A component that is stripped is left out. */
+static const char *key_make(const struct files *f, const struct table_tensor *x, uint32_t rank,
+			    struct arena *a)
+{
+	bool bare = !*x->component || (f->want->strip && !strcmp(f->want->strip, x->component));
+	size_t bytes = strlen(x->component) + strlen(x->name) + 32;
+	char *s = arena_alloc(a, bytes);
+	int n;
+
+	if (!s)
+		return NULL;
+	n = snprintf(s, bytes, "%s%s%s", bare ? "" : x->component,
+		     bare		? ""
+		     : f->want->by_rank ? "/"
+					: ".",
+		     x->name);
+	if (x->rank != TABLE_NONE && x->rank != rank)
+		snprintf(s + n, bytes - (size_t)n, "/rank-%05u", x->rank);
+	return s;
+}
+
+static int whole_set(const struct table_tensor *x, struct arena *a, struct indexset *ret)
+{
+	static const uint64_t zeros[CKPT_DIMS_MAX];
+
+	return indexset_box(x->ndim, zeros, x->shape, a, ret);
+}
+
+static int complete_list(const struct files *f, uint32_t file, struct list *l)
+{
+	uint32_t from = f->first[file];
+
+	for (; l->n < f->first[file + 1] - from; l->n++) {
+		const struct table_tensor *x = &f->target->tensor[f->order[from + l->n]];
+
+		l->tensor[l->n] = f->order[from + l->n];
+		l->x[l->n] = (struct safetensors_tensor){ .name = key_make(f, x, 0, &l->a),
+							  .dtype = x->dtype,
+							  .ndim = x->ndim,
+							  .shape = x->shape };
+		if (!l->x[l->n].name || whole_set(x, &l->a, &l->set[l->n]))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* Does an ONLY put the tensor elsewhere? */
+static bool lives_elsewhere(const struct table *t, const struct table_tensor *x,
+			    const uint32_t *coord)
+{
+	const struct layout *l = x->layout == TABLE_NONE ? NULL : &t->layout[x->layout];
+
+	for (uint32_t i = 0; l && i < l->nplace; i++)
+		if (l->place[i].how == CKPT_ONLY &&
+		    coord[l->place[i].mesh_dim] != l->place[i].split_factor)
+			return true;
+	return false;
+}
+
+/* What the rank holds of a tensor, also where that is empty. */
+static int share_find(struct list *l, uint32_t tensor, const uint32_t *coord, struct indexset *ret)
+{
+	static const struct layout whole;
+	const struct table *t = &l->holds;
+	const struct table_tensor *x = &t->tensor[tensor];
+
+	if (t->first[tensor] < t->first[tensor + 1]) {
+		*ret = t->piece[t->first[tensor]].set;
+		return 0;
+	}
+	return layout_share(&t->mesh[0], x->layout == TABLE_NONE ? &whole : &t->layout[x->layout],
+			    x->ndim, x->shape, coord, &l->a, ret);
+}
+
+static int rank_list(const struct files *f, uint32_t rank, struct list *l, struct ckpt_err *err)
+{
+	uint32_t world = target_world(f->target), coord[CKPT_DIMS_MAX];
+	int rc = target_rank(f->target, rank, &l->holds, err);
+
+	if (rc)
+		return rc;
+	if (!mesh_coord(&l->holds.mesh[0], rank, coord))
+		return ckpt_error(err, -EINVAL, "the mesh has no rank %u", rank);
+	for (uint32_t i = 0; i < l->holds.ntensor && !rc; i++) {
+		const struct table_tensor *x = &l->holds.tensor[i];
+		uint64_t *shape;
+
+		if (x->cls == CKPT_SINK || lives_elsewhere(&l->holds, x, coord) ||
+		    (x->rank != TABLE_NONE && x->rank % world != rank))
+			continue;
+		shape = arena_array(&l->a, (size_t)x->ndim + 1, sizeof *shape);
+		rc = shape ? share_find(l, i, coord, &l->set[l->n]) : -ENOMEM;
+		for (uint32_t d = 0; d < x->ndim && !rc; d++)
+			shape[d] = l->set[l->n].dim[d].total;
+		l->tensor[l->n] = i;
+		l->x[l->n] = (struct safetensors_tensor){ .name = key_make(f, x, rank, &l->a),
+							  .dtype = x->dtype,
+							  .ndim = x->ndim,
+							  .shape = shape };
+		rc = rc || l->x[l->n].name ? rc : -ENOMEM;
+		l->n++;
+	}
+	return rc ? ckpt_error(err, rc, "the shares of rank %u cannot be listed", rank) : 0;
+}
+
+static void list_free(struct list *l)
+{
+	table_free(&l->holds);
+	arena_free(&l->a);
+}
+
+/* list_free in any case. */
+static int list_make(const struct files *f, uint32_t file, struct list *l, struct ckpt_err *err)
+{
+	size_t most = f->want->by_rank ? f->target->ntensor : f->first[file + 1] - f->first[file];
+
+	*l = (struct list){ 0 };
+	l->x = arena_array(&l->a, most + 1, sizeof *l->x);
+	l->tensor = arena_array(&l->a, most + 1, sizeof *l->tensor);
+	l->set = arena_array(&l->a, most + 1, sizeof *l->set);
+	if (!l->x || !l->tensor || !l->set)
+		return no_memory(err);
+	if (f->want->by_rank)
+		return rank_list(f, file, l, err);
+	return complete_list(f, file, l) ? no_memory(err) : 0;
+}
+
+/* --- a header --- */
+
+static bool is_box(const struct indexset *s)
+{
+	for (uint32_t d = 0; d < s->ndim; d++)
+		if (s->dim[d].n > 1 || (s->dim[d].n && s->dim[d].run[0].count > 1))
+			return false;
+	return true;
+}
+
+/* Where the set begins; an empty one is behind all others. */
+static uint64_t set_start(const struct indexset *s, const struct table_tensor *x, uint32_t d)
+{
+	return s->dim[d].n ? s->dim[d].run[0].start : x->shape[d];
+}
+
+/* DCP's reader takes saved_offsets, and fails where there are none: so it never takes a share that is no box
+ * for one. The rest is for ours. */
+static void sharding_put(const struct files *f, const struct list *l, struct header_text *t)
+{
+	header_put_text(t, "{");
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct table_tensor *x = &f->target->tensor[l->tensor[i]];
+		char text[1024];
+
+		header_put(t, ", ", i ? 2 : 0);
+		header_put_string(t, l->x[i].name);
+		if (is_box(&l->set[i])) {
+			header_put_text(t, ": {\"saved_offsets\": [");
+			for (uint32_t d = 0; d < x->ndim; d++) {
+				header_put(t, ", ", d ? 2 : 0);
+				header_put_number(t, set_start(&l->set[i], x, d));
+			}
+		} else {
+			header_put_text(t, ": {\"placements\": ");
+			header_put_string(
+				t, table_layout_print(f->target, x->layout, text, sizeof text));
+			header_put_text(t, ", \"shape\": [");
+			for (uint32_t d = 0; d < x->ndim; d++) {
+				header_put(t, ", ", d ? 2 : 0);
+				header_put_number(t, x->shape[d]);
+			}
+		}
+		header_put_text(t, "]");
+		if (x->rank != TABLE_NONE) {
+			header_put_text(t, ", \"rank\": ");
+			header_put_number(t, x->rank);
+		}
+		header_put_text(t, "}");
+	}
+	header_put_text(t, "}");
+}
+
+static const char *sharding_text(const struct files *f, struct list *l)
+{
+	struct header_text t = { 0 };
+	char *s;
+
+	sharding_put(f, l, &t);
+	s = arena_alloc(&l->a, t.len + 1);
+	t = (struct header_text){ .at = s };
+	if (s)
+		sharding_put(f, l, &t);
+	return s;
+}
+
+static bool is_alias(const char *key)
+{
+	return !strncmp(key, SAFETENSORS_ALIAS, sizeof SAFETENSORS_ALIAS - 1);
+}
+
+/* What the checkpoint says of itself; "format" is what transformers wants. Attributes follow. */
+static int meta_make(const struct files *f, uint32_t file, struct list *l,
+		     struct safetensors_meta **ret, uint32_t *ret_n)
+{
+	const struct checkpoint *k = f->want->facts;
+	struct safetensors_meta *m = arena_array(&l->a, (size_t)k->nattr + META_MAX, sizeof *m);
+	const char *tool = f->want->tool ? f->want->tool : "";
+	char *mesh = arena_alloc(&l->a, 1024), *number = arena_alloc(&l->a, 64);
+	uint32_t n = 0;
+
+	if (!m || !mesh || !number)
+		return -ENOMEM;
+	m[n++] = (struct safetensors_meta){ "format", "pt" };
+	m[n++] = (struct safetensors_meta){ "ckptd",
+					    !strncmp(tool, "ckptctl ", 8) ? tool + 8 : tool };
+	if (k->has & HAS_STEP) {
+		snprintf(number, 32, "%llu", (unsigned long long)k->step);
+		if (*k->job)
+			m[n++] = (struct safetensors_meta){ "job", k->job };
+		m[n++] = (struct safetensors_meta){ "step", number };
+	}
+	if (*k->id)
+		m[n++] = (struct safetensors_meta){ "checkpoint", k->id };
+	if (f->want->by_rank) {
+		snprintf(number + 32, 32, "%u", file);
+		m[n++] = (struct safetensors_meta){ "mesh",
+						    mesh_print(&f->target->mesh[0], mesh, 1024) };
+		m[n++] = (struct safetensors_meta){ "rank", number + 32 };
+		m[n++] = (struct safetensors_meta){ "keys", "component/name" };
+		m[n] = (struct safetensors_meta){ SAFETENSORS_SHARDING, sharding_text(f, l) };
+		if (!m[n++].value)
+			return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		bool own = is_alias(k->attr[i].key);
+
+		for (uint32_t j = 0; j < n && !own; j++)
+			own = !strcmp(m[j].key, k->attr[i].key);
+		if (!own)
+			m[n++] = (struct safetensors_meta){ k->attr[i].key, k->attr[i].value };
+	}
+	*ret = m;
+	*ret_n = n;
+	return 0;
+}
+
+static int head_make(const struct files *f, uint32_t file, struct list *l,
+		     struct safetensors_head *ret, struct ckpt_errlist *cannot,
+		     struct ckpt_err *err)
+{
+	struct safetensors_meta *meta;
+	uint32_t nmeta;
+	int rc = meta_make(f, file, l, &meta, &nmeta);
+
+	return rc ? no_memory(err)
+		  : safetensors_make(l->x, l->n, meta, nmeta, PAYLOAD_ALIGN, &l->a, ret, cannot,
+				     err);
+}
+
+/* --- which files --- */
+
+/* Complete tensors, in the target's order, as many to a file as it takes. */
+static int files_cut(struct files *f)
+{
+	const struct table *t = f->target;
+	uint64_t bytes = 0;
+	uint32_t n = 0;
+
+	f->order = calloc((size_t)t->ntensor + 1, sizeof *f->order);
+	f->first = calloc((size_t)t->ntensor + 2, sizeof *f->first);
+	if (!f->order || !f->first)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		uint64_t more = x->numel * x->elem_bytes;
+
+		if (x->cls == CKPT_SINK)
+			continue;
+		if (bytes && f->want->shard_bytes && !f->want->stem &&
+		    more > f->want->shard_bytes - MIN(bytes, f->want->shard_bytes)) {
+			f->first[++f->n] = n;
+			bytes = 0;
+		}
+		f->order[n++] = i;
+		bytes += more;
+	}
+	f->first[++f->n] = n;
+	return 0;
+}
+
+static int files_name(struct files *f)
+{
+	if (f->want->by_rank)
+		f->n = target_world(f->target);
+	else if (files_cut(f))
+		return -ENOMEM;
+	f->name = calloc(f->n, sizeof *f->name);
+	for (uint32_t i = 0; i < f->n && f->name; i++)
+		if (f->want->by_rank)
+			snprintf(f->name[i], NAME_BYTES, "rank-%05u.safetensors", i);
+		else if (f->n == 1)
+			strcpy(f->name[i], "model.safetensors");
+		else
+			snprintf(f->name[i], NAME_BYTES, "model-%05u-of-%05u.safetensors", i + 1,
+				 f->n);
+	return f->name ? 0 : -ENOMEM;
+}
+
+/* --- the index --- */
+
+struct weight {
+	const char *key;
+	uint32_t file;
+};
+
+static int weight_compare(const void *va, const void *vb)
+{
+	const struct weight *x = va, *y = vb;
+
+	return strcmp(x->key, y->key);
+}
+
+static void index_put(const struct files *f, const struct weight *w, uint32_t n, uint64_t bytes,
+		      struct header_text *t)
+{
+	header_put_text(t, "{\n  \"metadata\": {\n    \"total_size\": ");
+	header_put_number(t, bytes);
+	header_put_text(t, "\n  },\n  \"weight_map\": {");
+	for (uint32_t i = 0; i < n; i++) {
+		header_put_text(t, i ? ",\n    " : "\n    ");
+		header_put_string(t, w[i].key);
+		header_put_text(t, ": ");
+		header_put_string(t, f->name[w[i].file]);
+	}
+	header_put_text(t, "\n  }\n}\n");
+}
+
+/* As Hugging Face writes it: by name. */
+static int index_make(struct files *f, struct arena *keep)
+{
+	uint32_t n = f->first[f->n];
+	cleanup_free struct weight *w = calloc((size_t)n + 1, sizeof *w);
+	struct header_text t = { 0 };
+	struct arena a = { 0 };
+	uint64_t bytes = 0;
+	bool made = w != NULL;
+
+	for (uint32_t i = 0, file = 0; i < n && made; i++) {
+		const struct table_tensor *x = &f->target->tensor[f->order[i]];
+
+		file += i == f->first[file + 1];
+		w[i] = (struct weight){ key_make(f, x, 0, &a), file };
+		made = w[i].key != NULL;
+		bytes += x->numel * x->elem_bytes;
+	}
+	if (made) {
+		qsort(w, n, sizeof *w, weight_compare);
+		index_put(f, w, n, bytes, &t);
+		f->index = arena_alloc(keep, t.len + 1);
+		f->index_len = t.len;
+		t = (struct header_text){ .at = (char *)(uintptr_t)f->index };
+		if (f->index)
+			index_put(f, w, n, bytes, &t);
+	}
+	arena_free(&a);
+	return f->index ? 0 : -ENOMEM;
+}
+
+/* --- the sheet --- */
+
+/* A tensor as the files have it: by rank, under its component; else under the flat name. */
+static int tensor_add(const struct files *f, struct sheet *s, uint32_t tensor, uint32_t *number,
+		      struct ckpt_err *err)
+{
+	struct table_tensor x = f->target->tensor[tensor];
+	struct arena a = { 0 };
+	uint32_t *origin = (uint32_t *)(uintptr_t)s->origin;
+	bool bare = f->want->strip && !strcmp(f->want->strip, x.component);
+	int rc = 0;
+
+	if (number[tensor] != TABLE_NONE)
+		return 0;
+	if (!f->want->by_rank) {
+		x.name = key_make(f, &x, 0, &a);
+		x.component = "";
+		x.rank = TABLE_NONE;
+		rc = x.name ? 0 : no_memory(err);
+	} else if (bare) {
+		x.component = "";
+	}
+	x.of = "";
+	x.role = CKPT_OTHER;
+	x.cls = CKPT_STABLE;
+	x.made = x.media = 0;
+	x.flags = x.rank == TABLE_NONE ? 0 : TENSOR_BLOB;
+	x.layout = TABLE_NONE;
+	x.fp = 0;
+	x.fp_known = false;
+	if (!rc)
+		rc = table_add_tensor(&s->table, &x, &number[tensor], err);
+	if (!rc)
+		origin[number[tensor]] = tensor;
+	arena_free(&a);
+	return rc;
+}
+
+static int place_compare(const void *va, const void *vb, void *arg)
+{
+	const struct safetensors_tensor *x = arg;
+	uint64_t a = x[*(const uint32_t *)va].off, b = x[*(const uint32_t *)vb].off;
+
+	return (a > b) - (a < b);
+}
+
+/* Tensors and pieces, as they lie in the file. */
+static int pieces_add(const struct files *f, struct sheet *s, uint32_t file, const struct list *l,
+		      uint32_t *number, struct ckpt_err *err)
+{
+	cleanup_free uint32_t *at = calloc((size_t)l->n + 1, sizeof *at);
+	int rc = at ? 0 : no_memory(err);
+
+	for (uint32_t i = 0; i < l->n && at; i++)
+		at[i] = i;
+	if (at)
+		qsort_r(at, l->n, sizeof *at, place_compare, l->x);
+	for (uint32_t i = 0; i < l->n && !rc; i++) {
+		struct table_piece p = { .rank = f->want->by_rank ? file : 0,
+					 .place = file,
+					 .set = l->set[at[i]],
+					 .off = l->x[at[i]].off };
+
+		rc = tensor_add(f, s, l->tensor[at[i]], number, err);
+		p.tensor = number[l->tensor[at[i]]];
+		if (!rc)
+			rc = table_add_piece(&s->table, &p, err);
+	}
+	return rc;
+}
+
+static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint32_t *number,
+		    struct ckpt_errlist *cannot, struct ckpt_err *err)
+{
+	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[file];
+	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[file];
+	struct safetensors_head head = { 0 };
+	struct table_place place;
+	struct list l;
+	int rc = list_make(f, file, &l, err);
+
+	if (!rc)
+		rc = head_make(f, file, &l, &head, cannot, err);
+	if (!rc) {
+		*to = (struct sheet_file){ .name = f->want->stem ? f->want->stem : f->name[file],
+					   .bytes = head.file_bytes };
+		*run = (struct sheet_run){ .file = file, .len = head.len };
+		place = (struct table_place){ to->name, f->want->by_rank ? file : TABLE_NONE,
+					      head.file_bytes };
+		rc = table_add_place(&s->table, &place, NULL, err);
+	}
+	if (!rc)
+		rc = pieces_add(f, s, file, &l, number, err);
+	list_free(&l);
+	return rc;
+}
+
+static int index_add(struct files *f, struct sheet *s, struct ckpt_err *err)
+{
+	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[f->n];
+	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[f->n];
+
+	if (index_make(f, &s->table.arena))
+		return no_memory(err);
+	*to = (struct sheet_file){ .name = SAFETENSORS_INDEX, .bytes = f->index_len };
+	*run = (struct sheet_run){ .file = f->n, .len = f->index_len };
+	s->nfile++;
+	s->nrun++;
+	return table_add_place(&s->table, &(struct table_place){ SAFETENSORS_INDEX, TABLE_NONE, 0 },
+			       NULL, err);
+}
+
+static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *cannot,
+		      struct ckpt_err *err)
+{
+	cleanup_free uint32_t *number = NULL;
+	struct arena *a = &s->table.arena;
+	int rc = 0;
+
+	if (files_name(f))
+		return no_memory(err);
+	number = malloc(((size_t)f->target->ntensor + 1) * sizeof *number);
+	s->origin = arena_array(a, (size_t)f->target->ntensor + 1, sizeof *s->origin);
+	s->file = arena_array(a, (size_t)f->n + 1, sizeof *s->file);
+	s->run = arena_array(a, (size_t)f->n + 1, sizeof *s->run);
+	if (!number || !s->origin || !s->file || !s->run ||
+	    table_reserve(&s->table, f->target->ntensor, f->target->ntensor))
+		return no_memory(err);
+	memset(number, 0xff, ((size_t)f->target->ntensor + 1) * sizeof *number);
+	s->nfile = s->nrun = f->n;
+	for (uint32_t i = 0; i < f->n && !rc; i++)
+		rc = file_add(f, s, i, number, cannot, err);
+	if (!rc && !f->want->by_rank && f->n > 1)
+		rc = index_add(f, s, err);
+	return rc ? rc : table_seal(&s->table, err);
+}
+
+/* Two tensors of one name in the files: components are told apart by what stands in front. */
+static int names_check(const struct files *f, struct ckpt_errlist *cannot, struct ckpt_err *err)
+{
+	struct strmap seen = { 0 };
+	struct arena a = { 0 };
+	uint64_t before = cannot->n;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < f->target->ntensor && rc >= 0; i++) {
+		const struct table_tensor *x = &f->target->tensor[i];
+		const char *key;
+
+		if (x->cls == CKPT_SINK)
+			continue;
+		key = key_make(f, x, f->want->by_rank ? x->rank : 0, &a);
+		rc = key ? strmap_add(&seen, &a, key, strlen(key), &(uint32_t){ 0 }) : -ENOMEM;
+		if (!rc && (!f->want->by_rank || x->rank == TABLE_NONE))
+			ckpt_errlist_add(cannot,
+					 "tensor %.300s: two or more have this name in the files",
+					 key);
+	}
+	arena_free(&a);
+	if (rc < 0)
+		return no_memory(err);
+	return cannot->n == before
+		       ? 0
+		       : ckpt_error(
+				 err, -EMEDIUMTYPE,
+				 "%llu tensors have a name that another one has: a view (--view) "
+				 "can rename them",
+				 (unsigned long long)(cannot->n - before));
+}
+
+bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY])
+{
+	const struct table_tensor *x = &t->tensor[tensor];
+
+	if (!safetensors_dtype(x->dtype)) {
+		snprintf(why, FORMAT_WHY, "the format has no dtype %s", dtype_name(x->dtype));
+		return false;
+	}
+	if (dtype_values(x->dtype) > 1 && !x->ndim) {
+		snprintf(why, FORMAT_WHY, "%s without a dimension is half a byte",
+			 dtype_name(x->dtype));
+		return false;
+	}
+	return true;
+}
+
+int safetensors_sheet(const struct table *target, const struct format_want *want,
+		      struct sheet **ret, struct ckpt_errlist *cannot, struct ckpt_err *err)
+{
+	struct ckpt_errlist own = { .code = -EMEDIUMTYPE };
+	struct sheet *s = calloc(1, sizeof *s);
+	struct files *f = calloc(1, sizeof *f);
+	int rc;
+
+	*ret = NULL;
+	if (!s || !f) {
+		free(s);
+		free(f);
+		return no_memory(err);
+	}
+	*f = (struct files){ .target = target, .want = want };
+	s->format = &format_safetensors;
+	s->priv = f;
+	rc = want->by_rank && want->stem
+		     ? ckpt_error(err, -EINVAL,
+				  "the files of ranks are a directory, not the file %s", want->stem)
+		     : names_check(f, cannot ? cannot : &own, err);
+	if (!rc)
+		rc = sheet_make(f, s, cannot ? cannot : &own, err);
+	ckpt_errlist_free(&own);
+	if (rc)
+		sheet_free(s);
+	else
+		*ret = s;
+	return rc;
+}
+
+void safetensors_sheet_end(struct sheet *s)
+{
+	struct files *f = s->priv;
+
+	free(f->order);
+	free(f->first);
+	free(f->name);
+	free(f);
+}
+
+int safetensors_fill(const struct sheet *s, uint32_t run, const struct sheet_state *state,
+		     struct arena *a, const void **ret, uint64_t *ret_len, struct hash128 *ret_seal,
+		     struct ckpt_err *err)
+{
+	const struct files *f = s->priv;
+	struct safetensors_head head = { 0 };
+	struct list l;
+	int rc;
+
+	(void)state;
+	*ret_seal = (struct hash128){ 0 };
+	if (run == f->n) {
+		*ret = f->index;
+		*ret_len = f->index_len;
+		return 0;
+	}
+	rc = list_make(f, run, &l, err);
+	if (!rc)
+		rc = head_make(f, run, &l, &head, NULL, err);
+	*ret = rc ? NULL : arena_dup(a, head.bytes, head.len);
+	*ret_len = head.len;
+	list_free(&l);
+	return rc || *ret ? rc : no_memory(err);
+}
