@@ -72,7 +72,7 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_LATE] = "a rank came late",
 	[WIRE_SKIP_COPYING] = "the copy before had not ended",
 	[WIRE_SKIP_DRAINING] = "ckptd was stopping",
-	[WIRE_SKIP_BLOB] = "a blob was longer than its room",
+	[WIRE_SKIP_BLOB] = "a blob was longer than its capacity",
 };
 
 /* Reasons that a newer ckptd knows, and those that an older one does not tell. */

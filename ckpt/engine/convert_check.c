@@ -102,13 +102,25 @@ int convert_prints_check(struct convert *v, struct ckpt_err *err)
 
 /* --- as its own format reads it --- */
 
+/* Elements in pieces, each set once: files of ranks have copies, of which a reader may give one.
+ * UINT64_MAX: out of memory. */
 static uint64_t pieces_numel(const struct table *t, uint32_t tensor)
 {
-	uint64_t n = 0;
+	uint32_t first = t->first[tensor], n = t->first[tensor + 1] - first;
+	cleanup_free const struct table_piece **p = NULL;
+	uint64_t numel = 0;
 
-	for (uint32_t k = t->first[tensor]; k < t->first[tensor + 1]; k++)
-		n += t->piece[k].set.numel;
-	return n;
+	if (n == 1)
+		return t->piece[first].set.numel;
+	p = calloc((size_t)n + 1, sizeof *p);
+	if (!p)
+		return UINT64_MAX;
+	for (uint32_t i = 0; i < n; i++)
+		p[i] = &t->piece[first + i];
+	qsort(p, n, sizeof *p, sets_compare);
+	for (uint32_t i = 0; i < n; i++)
+		numel += i && !sets_compare(&p[i - 1], &p[i]) ? 0 : p[i]->set.numel;
+	return numel;
 }
 
 /* The result's tensor is the sheet's. */
@@ -117,10 +129,11 @@ static bool tensor_equal(const struct convert *v, uint32_t tensor, const struct 
 {
 	const struct table *s = &v->sheet->table;
 	const struct table_tensor *x = &s->tensor[tensor], *y = &t->tensor[at];
+	uint64_t numel = pieces_numel(s, tensor);
 
 	return x->dtype == y->dtype && x->ndim == y->ndim &&
 	       (!x->ndim || !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape)) &&
-	       pieces_numel(s, tensor) == pieces_numel(t, at) &&
+	       numel != UINT64_MAX && numel == pieces_numel(t, at) &&
 	       !(x->fp_known && y->fp_known && x->fp != y->fp);
 }
 

@@ -38,6 +38,7 @@ struct stream_room {
 	const struct move_files *files;
 	struct made_reader *made; /* NULL: none were wanted yet */
 	int code;		  /* what ended it early */
+	struct ckpt_err *err;	  /* the caller's; written with code where a file cannot be opened */
 };
 
 static void slot_work(struct stream_room *r, struct slot *x)
@@ -121,18 +122,29 @@ static int slots_make(struct stream_room *r)
 	return 0;
 }
 
-static void submit(struct stream_room *r)
+/* false: of the descriptors that may be open, all are taken until a read comes back. */
+static bool submit(struct stream_room *r)
 {
 	uint64_t align = read_align(r->s->files);
-	struct slot *x = r->idle[--r->nidle];
 	struct stream_block *b = &r->s->block[r->next_submit];
 	uint64_t from = b->off / align * align;
-	int e;
+	int fd = move_take(r->s->files, b->file, r->err), e;
+	struct slot *x;
 
+	if (fd == -EAGAIN && io_in_flight(r->io))
+		return false;
+	if (fd == -EAGAIN)
+		fd = ckpt_error_errno(r->err, EMFILE, "cannot open %s of the checkpoint",
+				      r->s->files->ckpt->file[b->file].name);
+	if (fd < 0) {
+		r->code = fd;
+		return false;
+	}
+	x = r->idle[--r->nidle];
 	x->block = r->next_submit++;
 	x->skip = b->off - from;
 	x->req = (struct io_req){
-		.fd = r->s->files->fd[b->file],
+		.fd = fd,
 		.buf = x->buf,
 		.off = from,
 		.len = align_up(b->off + b->len, align) - from,
@@ -140,12 +152,14 @@ static void submit(struct stream_room *r)
 	};
 	e = io_submit(r->io, &x->req);
 	assert(e == 0); /* never more than its depth are under way */
+	return true;
 }
 
 static void arrived(struct stream_room *r, struct slot *x)
 {
 	struct stream_block *b = &r->s->block[x->block];
 
+	io_files_give(r->s->files->files, b->file);
 	b->got = x->req.res;
 	if (b->got >= 0) {
 		b->got = MAX(b->got - (int64_t)x->skip, 0);
@@ -171,8 +185,8 @@ static void finished(struct stream_room *r, struct slot *x)
 static void submit_all(struct stream_room *r)
 {
 	while (r->code == 0 && r->nidle && r->next_submit < r->s->n &&
-	       io_in_flight(r->io) < MOVE_DEPTH)
-		submit(r);
+	       io_in_flight(r->io) < MOVE_DEPTH && submit(r))
+		;
 }
 
 static int stream_loop(struct stream_room *r)
@@ -259,6 +273,7 @@ static int room_run(struct stream_room *r, const struct stream *s, struct ckpt_e
 	r->s = s;
 	r->next_submit = r->next_done = 0;
 	r->code = 0;
+	r->err = err;
 	r->finished = calloc(s->n, sizeof *r->finished);
 	if (!r->finished)
 		return ckpt_error(err, -ENOMEM, "out of memory for the state of %llu reads",

@@ -105,7 +105,7 @@ static int feed_open(const struct made_reader *r, uint32_t place, uint64_t off, 
 		/* A file with chunks has raw bytes, which are not those of the file. */
 		return ckpt_error(err, -EPROTO, "it is made of bytes that are not there");
 	if (!m)
-		e = f->fd[place] < 0 || f->ckpt->file[place].chunk
+		e = !move_has(f, place) || f->ckpt->file[place].chunk
 			    ? ckpt_error(err, -EPROTO, "it is made of a file that is not open")
 			    : 0;
 	else if (m->how != MADE_GIVEN)
@@ -120,24 +120,28 @@ static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 		 want = MIN(MADE_CELL, align_up(s->end, 4096) - from);
 
 	while (n < want) {
-		struct io_req q = { .fd = s->f->fd[s->place],
-				    .buf = s->buf + n,
-				    .len = want - n,
-				    .off = from + n };
-		int64_t r = io_submit(s->queue, &q);
+		struct io_req q = { .buf = s->buf + n, .len = want - n, .off = from + n };
+		int64_t r;
 
+		q.fd = move_take(s->f, s->place, err);
+		if (q.fd < 0)
+			return q.fd == -EAGAIN ? ckpt_error_errno(err, EMFILE,
+								  "cannot open %s of the checkpoint",
+								  s->f->ckpt->file[s->place].name)
+					       : q.fd;
+		r = io_submit(s->queue, &q);
 		assert(!r);
 		r = io_reap(s->queue)->res;
+		io_files_give(s->f->files, s->place);
 		if (r < 0)
-			return ckpt_error_errno(
-				err, (int)-r, "%s: cannot read %llu bytes at offset %llu",
-				s->f->ckpt->file[s->place].name, (unsigned long long)(want - n),
-				(unsigned long long)(from + n));
-		if (!r || r % 4096) {
-			n += (uint64_t)r;
-			break;
-		}
+			return ckpt_error_errno(err, (int)-r,
+						"%s: cannot read %llu bytes at offset %llu",
+						s->f->ckpt->file[s->place].name,
+						(unsigned long long)(want - n),
+						(unsigned long long)(from + n));
 		n += (uint64_t)r;
+		if (!r || r % 4096)
+			break;
 	}
 	if (n <= skip)
 		return ckpt_error(err, -EBADMSG, "%s is cut short: it ends at byte %llu",

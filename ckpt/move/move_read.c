@@ -80,7 +80,7 @@ static int bases_check(const struct reading *k)
 			return ckpt_error(k->err, -EINVAL, "%s is wanted, but has no memory",
 					  k->p->dst->place[op->dst_place].name);
 		assert(op->src_place < k->f->ckpt->nfile + k->f->ckpt->nmade);
-		if (op->src_place < k->f->ckpt->nfile && k->f->fd[op->src_place] < 0)
+		if (op->src_place < k->f->ckpt->nfile && !move_has(k->f, op->src_place))
 			return ckpt_error(k->err, -EINVAL, "%s is needed, but not open",
 					  k->p->src->place[op->src_place].name);
 	}

@@ -560,8 +560,9 @@ static int verifying_begin(struct verifying *k)
 
 		if (c->file[i].lost)
 			continue;
-		e = k->f->fd[i] < 0 ? ckpt_error(k->err, -EINVAL, "%s is not open", c->file[i].name)
-				    : file_add(k, &picking, i);
+		e = !move_has(k->f, i)
+			    ? ckpt_error(k->err, -EINVAL, "%s is not open", c->file[i].name)
+			    : file_add(k, &picking, i);
 		if (e < 0)
 			return e;
 	}

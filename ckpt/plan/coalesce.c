@@ -4,7 +4,6 @@
  * Invariant: after reads_make the reads are disjoint, and every byte that was asked for is in one.
  */
 #include "ckpt/plan/coalesce.h"
-#include "ckpt/plan/plan_reduce.h"
 #include "ckpt/base/util.h"
 
 const struct read_cost read_cost_default = { .request_ns = 200000,
@@ -54,13 +53,14 @@ static int append(struct reads *r, const struct read *x)
 	return 0;
 }
 
-/* A stretch, of which so many bytes are needed. */
-static int add(struct reads *r, uint32_t place, uint64_t off, uint64_t len, uint64_t wanted)
+int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
 {
 	struct read *last = r->nadd ? &r->add[r->nadd - 1] : NULL;
 
 	assert(off <= INT64_MAX && len <= INT64_MAX);
-	r->wanted_bytes += wanted;
+	if (!len)
+		return 0;
+	r->wanted_bytes += len;
 	/* Rows mostly ascend: where one read will do, they take no room of their own. */
 	if (last && last->place == place && off >= last->off &&
 	    off <= last->off + last->len + r->gap) {
@@ -68,47 +68,6 @@ static int add(struct reads *r, uint32_t place, uint64_t off, uint64_t len, uint
 		return 0;
 	}
 	return append(r, &(struct read){ .place = place, .off = off, .len = len });
-}
-
-int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
-{
-	return len ? add(r, place, off, len, len) : 0;
-}
-
-/* A row of single elements: from the first to the last one where that is cheap. */
-static int add_elements(struct reads *r, uint32_t place, const struct plan_row *row)
-{
-	uint32_t elem = plan_row_src_elem(row);
-	int e = 0;
-
-	if (row->src_stride <= r->gap + elem)
-		return add(r, place, row->src_off, plan_row_src_bytes(row), row->n * elem);
-	for (uint64_t i = 0; i < row->n && !e; i++)
-		e = reads_add(r, place, row->src_off + i * row->src_stride, elem);
-	return e;
-}
-
-static int add_ops(struct reads *r, const struct plan *p, const struct plan_op *op, uint64_t nop)
-{
-	struct plan_cursor c;
-	struct plan_row row;
-	int e = 0;
-
-	for (uint64_t i = 0; i < nop && !e; i++) {
-		uint32_t place = op[i].src_place;
-
-		for (plan_rows(p, &op[i], &c); !e && plan_row_next(&c, &row);)
-			e = row.elem ? add_elements(r, place, &row)
-				     : reads_add(r, place, row.src_off, row.len);
-	}
-	return e;
-}
-
-int reads_add_plan(struct reads *r, const struct plan *p)
-{
-	int e = add_ops(r, p, p->op, p->nop);
-
-	return e || !p->reduced ? e : add_ops(r, p, p->reduced->op, p->reduced->nop);
 }
 
 /* To whole chunks. */

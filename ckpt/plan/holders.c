@@ -30,13 +30,6 @@ bool holders_layout_alike(const struct layout *x, const struct layout *y)
 	return true;
 }
 
-bool holders_kind_equal(const struct holders_kind *x, const struct holders_kind *y)
-{
-	return x->mesh == y->mesh && x->ndim == y->ndim && x->elem_bytes == y->elem_bytes &&
-	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) &&
-	       (x->layout == y->layout || holders_layout_alike(x->layout, y->layout));
-}
-
 /* --- one cut --- */
 
 /* Positions [0, total) in parts, of which the first `longer` have width + 1 and the others width. */

@@ -5,13 +5,18 @@
  * them); and malformed ones are refused in time. tests/vectors/foreign.md says who wrote them.
  */
 #include "ckpt/base/dtype.h"
+#include "ckpt/engine/convert.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/table/target.h"
 #include "formats/safetensors/safetensors_format.h"
+#include "formats/native/native.h"
+#include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/sha256.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
 #include <jansson.h>
@@ -136,6 +141,96 @@ TEST(every_golden_tensor_has_the_bytes_that_its_own_reader_saw)
 	assert_int_equal(ncase, 4);
 	assert_int_equal(goldens_are_read("tests/vectors/dcp_hf", &ncase), 54);
 	assert_int_equal(ncase, 3);
+}
+
+/* --- there and back --- */
+
+static int tick(void *arg, uint64_t done)
+{
+	return 0;
+}
+
+/* dst: a new directory beside the other ones. */
+static void converted_to(const char *from, const char *to, const struct format *format,
+			 const char *mesh, struct format_want want)
+{
+	const struct engine e = { .ops = &io_ops_posix,
+				  .io = IO_AUTO,
+				  .format = formats,
+				  .mem_limit = CONVERT_MEM_MIN,
+				  .tick = tick };
+	struct engine_convert c = {
+		.to = format, .dst = to, .source = from, .options = "", .check = true
+	};
+	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
+	char entry[NAME_MAX + 1];
+	struct converted made;
+	struct table target;
+	struct opened src;
+	int fd;
+
+	assert_ok_err(source_path(&io_ops_posix, from, &fd, entry, &err), &err);
+	assert_ok_err(
+		engine_open(&e, &(struct engine_subject){ .fd = fd, .entry = entry, .path = from },
+			    &src, &err),
+		&err);
+	assert_ok_err(target_make(&src.ckpt->table, mesh, NULL, 0, &target, NULL, NULL, &err),
+		      &err);
+	c.src = &src;
+	c.target = &target;
+	c.want = want;
+	c.want.facts = src.ckpt;
+	c.want.tool = "ckptctl 1.2.3";
+	assert_ok_err(engine_convert(&e, &c, &made, &cannot, &err), &err);
+	ckpt_errlist_free(&cannot);
+	table_free(&target);
+	engine_close(&src);
+	close(fd);
+}
+
+/* Every tensor's bytes are those of the golden checkpoint. */
+static void is_still(const char *path, const char *truth_name)
+{
+	struct table target = { 0 }, mine = { 0 };
+	struct checkpoint *k;
+	json_t *truth = json_load_file(truth_name, JSON_DECODE_INT_AS_REAL, NULL), *x;
+	const char *name;
+	uint8_t *base;
+	int fd;
+
+	assert_ok_err(opened(path, &k, &fd), &err);
+	base = gathered(k, fd, &target, &mine);
+	assert_int_equal(k->table.ntensor, json_object_size(json_object_get(truth, "tensors")));
+	json_object_foreach(json_object_get(truth, "tensors"), name, x)
+		tensor_is(k, &mine, base, name, x);
+	free(base);
+	table_free(&mine);
+	table_free(&target);
+	checkpoint_free(k);
+	close(fd);
+	json_decref(truth);
+}
+
+TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
+{
+	char dir[SCRATCH_MAX], native[400], back[400], ranks[400], again[400];
+
+	scratch_make(dir);
+	snprintf(native, sizeof native, "%s/native", dir);
+	snprintf(back, sizeof back, "%s/back", dir);
+	snprintf(ranks, sizeof ranks, "%s/ranks", dir);
+	snprintf(again, sizeof again, "%s/again", dir);
+	converted_to("tests/vectors/hf/mixtral", native, &format_native, "fsdp=3",
+		     (struct format_want){ 0 });
+	converted_to(native, back, &format_safetensors, "all=1",
+		     (struct format_want){ .shard_bytes = 9000 });
+	is_still(back, "tests/vectors/hf/mixtral.truth.json");
+	/* The same by way of files of ranks. */
+	converted_to(native, ranks, &format_safetensors, "fsdp=2",
+		     (struct format_want){ .by_rank = true });
+	converted_to(ranks, again, &format_safetensors, "all=1", (struct format_want){ 0 });
+	is_still(again, "tests/vectors/hf/mixtral.truth.json");
+	scratch_remove(dir);
 }
 
 TEST(a_malformed_golden_file_is_refused)
