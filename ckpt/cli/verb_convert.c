@@ -635,7 +635,7 @@ static int begin(struct converting *x)
 	return code ? code : convert(x);
 }
 
-static int run(struct cli *c)
+static int convert_run(struct cli *c)
 {
 	struct converting x = { .c = c, .s.ref.step_fd = -1, .begin_ns = now_ns() };
 	struct ckpt_err err = { 0 };
@@ -729,5 +729,5 @@ const struct cli_verb verb_convert = {
 		"143 interrupted: run it again.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = convert_run,
 };

@@ -932,7 +932,7 @@ static int take_memory(struct restore *r)
 	return code;
 }
 
-static int run(struct cli *c)
+static int restore_run(struct cli *c)
 {
 	struct restore r = {
 		.c = c, .s.ref.step_fd = -1, .dir_fd = -1, .parent_fd = -1, .begin_ns = now_ns()
@@ -1071,5 +1071,5 @@ const struct cli_verb verb_restore = {
 		"answer; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = restore_run,
 };
