@@ -85,6 +85,14 @@ const struct cli_option cli_options[] = {
 	{ OPT_FROM, 0, "from", "FORMAT", NULL, NULL, false, ARG_NONE },
 	{ OPT_SORT, 0, "sort", "KEY", NULL, NULL, false, ARG_SORT },
 	{ OPT_FIRST, 'n', "count", "COUNT", NULL, NULL, false, ARG_NONE },
+	/* Of some verbs an option of the same name takes something else. */
+	{ OPT_TO_FORMAT, 0, "to", "FORMAT", NULL, NULL, false, ARG_NONE },
+	{ OPT_ONLY_GLOB, 0, "only", "GLOB", NULL, NULL, false, ARG_TENSOR },
+	{ OPT_STEP, 0, "step", "N", NULL, NULL, false, ARG_NONE },
+	{ OPT_NEW_JOB, 0, "job", "NAME", NULL, NULL, false, ARG_NONE },
+	{ OPT_SHARD_SIZE, 0, "shard-size", "BYTES", NULL, NULL, false, ARG_NONE },
+	{ OPT_DROP_UNSUPPORTED, 0, "drop-unsupported", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_CHECK, 0, "check", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 

@@ -42,8 +42,10 @@ void remesh_tell(struct cli *c, const struct remesh *m);
 void remesh_free(struct remesh *m);
 
 /* What stands for OPT_MESH and OPT_LAYOUT in a verb's own options. */
-#define REMESH_OPTIONS                                                                             \
-	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4 (required)" },      \
+#define REMESH_OPTIONS                                                                        \
+	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4 (required)" }, \
+		REMESH_LAYOUT
+#define REMESH_LAYOUT                                                                              \
 	{                                                                                          \
 		OPT_LAYOUT,                                                                        \
 			"a file of placements that differ, one \"GLOB PLACEMENTS\" a line, as in " \

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_convert.c - ckptctl convert: a checkpoint written again for another mesh, so that every rank
- * of it reads one file.
+ * verb_convert.c - ckptctl convert: a checkpoint written again, for another mesh or in another format.
  * Invariant: the destination is complete or not there, and nothing that existed is touched.
  */
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/destination.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/view_file.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
+#include "ckpt/move/cast.h"
 #include "formats/registry/registry.h"
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -20,12 +22,24 @@
 #define MEM_LIMIT GIB		  /* without --mem-limit */
 #define JOURNAL_NS (3 * NS_PER_S) /* between two journals */
 #define TOOL "ckptctl " CKPT_VERSION
+#define OPTIONS_BYTES 4096u
+#define NO_JOB "imported" /* of a source that has no job, without --job */
 #define FIELD(name, key) static const struct column name = { key, NULL, false, FIT_WHOLE }
 
 struct converting {
 	struct cli *c;
 	struct subject s;
+	struct view_file view;
 	struct remesh to;
+	const struct format *format;  /* of what is made */
+	bool file;		      /* one file, not a directory */
+	bool alone;		      /* without --mesh: one rank */
+	char mesh[CKPT_NAME_MAX + 8]; /* that it has then */
+	struct publish_place place;
+	struct checkpoint said; /* what the result says of itself */
+	char options[OPTIONS_BYTES];
+	uint64_t shard_bytes;
+	uint32_t nleft;	 /* tensors that --only leaves out */
 	char source[64]; /* "id ..." */
 	struct converted made;
 	struct progress progress;
@@ -38,6 +52,12 @@ FIELD(f_path, "path");
 FIELD(f_job, "job");
 FIELD(f_step, "step");
 FIELD(f_destination, "destination");
+FIELD(f_from, "from_format");
+FIELD(f_format, "format");
+FIELD(f_files, "file_count");
+FIELD(f_dropped, "dropped_tensor_count");
+FIELD(f_dry, "dry_run");
+FIELD(f_overflow, "overflow_count");
 FIELD(f_id, "destination_id");
 FIELD(f_compared, "compared_tensor_count");
 FIELD(f_unknown, "made_tensor_count");
@@ -52,10 +72,14 @@ static void say_compared(struct converting *x)
 	const struct converted *f = &x->made;
 	char count[HUMAN_BYTES], made[HUMAN_BYTES];
 
-	if (f->nmade)
+	if (f->nmade && !f->nprint)
 		cli_say(x->c, STYLE_PLAIN,
-			"%s tensor%s compared with the source's fingerprints; of %s the source has "
-			"none, and they were made on the way.",
+			"The source has no fingerprints to compare: those of %s tensor%s were made on "
+			"the way.",
+			human_count(f->nmade, made), f->nmade == 1 ? "" : "s");
+	else if (f->nmade)
+		cli_say(x->c, STYLE_PLAIN,
+			"%s tensor%s compared with the source's fingerprints, %s had none.",
 			human_count(f->nprint, count), f->nprint == 1 ? " was" : "s were",
 			human_count(f->nmade, made));
 	else if (f->nprint > 1)
@@ -66,35 +90,61 @@ static void say_compared(struct converting *x)
 		cli_say(x->c, STYLE_PLAIN, "The fingerprint of its tensor is that of the source.");
 }
 
+static void say_made(struct converting *x, uint64_t ns)
+{
+	const struct converted *f = &x->made;
+	uint32_t world = target_world(&x->to.target);
+	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], speed[64] = "", step[48] = "";
+
+	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
+	if (x->c->out_screen.terminal && x->speed > 0)
+		snprintf(speed, sizeof speed, " in %s, %.2f GB/s", human_span(ns, span),
+			 x->speed / 1e9);
+	if (x->said.has & HAS_STEP)
+		snprintf(step, sizeof step, "step %llu%s", (unsigned long long)x->said.step,
+			 x->format->root ? " on " : ", ");
+	if (x->c->value[OPT_DRY_RUN])
+		cli_say(x->c, STYLE_PLAIN,
+			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
+			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
+			human_bytes(f->bytes, size));
+	else if (x->format->root)
+		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
+			mesh, world, world == 1 ? "" : "s", human_bytes(f->bytes, size), speed);
+	else
+		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
+			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
+			human_bytes(f->bytes, size), speed);
+}
+
 static void put_result(struct converting *x)
 {
 	const struct converted *f = &x->made;
-	const struct checkpoint *k = x->s.ckpt;
 	struct output *o = x->c->o;
 	uint64_t ns = elapsed_ns(x->begin_ns, now_ns());
-	uint32_t world = target_world(&x->to.target);
-	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], speed[64] = "";
+	bool dry = x->c->value[OPT_DRY_RUN];
 
-	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
 	output_put(o, &f_path, cell_text(x->s.ref.path));
-	output_put(o, &f_job, cell_word(k->job));
-	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_from, cell_text(x->s.ckpt->format->name));
+	output_put(o, &f_job, cell_word(x->said.job));
+	output_put(o, &f_step,
+		   x->said.has & HAS_STEP ? cell_of(CELL_NUMBER, x->said.step) : cell_word(NULL));
 	remesh_put(x->c, &x->to);
 	output_put(o, &f_destination, cell_text(x->c->arg[1]));
-	output_put(o, &f_id, cell_text(f->id));
+	output_put(o, &f_format, cell_text(x->format->name));
+	output_put(o, &f_dry, cell_of(CELL_FLAG, dry));
+	output_put(o, &f_id, cell_word(f->id));
+	output_put(o, &f_files, cell_of(CELL_NUMBER, f->nfile));
 	output_put(o, &f_compared, cell_of(CELL_NUMBER, f->nprint));
 	output_put(o, &f_unknown, cell_of(CELL_NUMBER, f->nmade));
+	output_put(o, &f_dropped, cell_of(CELL_NUMBER, f->ndropped));
+	output_put(o, &f_overflow, cell_of(CELL_NUMBER, f->noverflow));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->bytes));
 	output_put(o, &f_before, cell_of(CELL_BYTES, f->before));
 	output_put(o, &f_stored, cell_of(CELL_BYTES, f->stored_bytes));
 	output_put(o, &f_seconds, cell_real((double)ns / (double)NS_PER_S));
 	output_put(o, &f_speed, cell_of(CELL_NUMBER, (uint64_t)x->speed));
-	if (x->c->out_screen.terminal && x->speed > 0)
-		snprintf(speed, sizeof speed, " in %s, %.2f GB/s", human_span(ns, span),
-			 x->speed / 1e9);
-	cli_say(x->c, STYLE_PLAIN, "Wrote %s: step %llu on %s, %u part%s, %s%s.", x->c->arg[1],
-		(unsigned long long)k->step, mesh, world, world == 1 ? "" : "s",
-		human_bytes(f->bytes, size), speed);
+	say_made(x, ns);
 	say_compared(x);
 }
 
@@ -176,12 +226,23 @@ static int on_tick(void *arg, uint64_t done)
 	return x->begun ? progress_tick(&x->progress, done) : cli_stopped();
 }
 
+/* Without --mesh nobody asked how tensors are placed. */
+static void changes_tell(struct converting *x)
+{
+	if (!x->alone) {
+		remesh_tell(x->c, &x->to);
+		return;
+	}
+	output_list(x->c->o, "changes", NULL, 0);
+	output_close(x->c->o);
+}
+
 static void on_begun(void *arg)
 {
 	struct converting *x = arg;
 
 	output_line(x->c->o, "ckptd.convert/1", "summary");
-	remesh_tell(x->c, &x->to);
+	changes_tell(x);
 	say_resumed(x);
 	progress_begin(&x->progress, x->c, x->made.bytes, "step %llu",
 		       (unsigned long long)x->s.ckpt->step);
@@ -196,6 +257,46 @@ static int allow(void *arg, int dirfd, struct ckpt_err *err)
 	return destination_check(x->c->ops, x->c->arg[1], dirfd, x->s.o.fd, err);
 }
 
+/* What the format cannot say, line by line. */
+static void cannot_say(struct converting *x, const struct ckpt_errlist *cannot)
+{
+	for (const char *p = cannot->text, *end; p && *p; p = end ? end + 1 : NULL) {
+		end = strchr(p, '\n');
+		cli_hint(x->c, "  left out: %.*s", end ? (int)(end - p) : (int)strlen(p), p);
+	}
+}
+
+static int misfit(struct converting *x, const struct ckpt_errlist *cannot,
+		  const struct ckpt_err *err)
+{
+	struct ckpt_err all = { .code = -EMEDIUMTYPE };
+
+	ckpt_error(&all, -EMEDIUMTYPE, "%s:\n%.3000s", err->msg, cannot->text ? cannot->text : "");
+	return cli_fail(x->c, -EMEDIUMTYPE, &all,
+			"--drop-unsupported leaves them out; ckptctl convert -h lists the formats");
+}
+
+/* What was made, and the exit code. */
+static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
+{
+	const struct converted *f = &x->made;
+	char over[HUMAN_BYTES];
+
+	if (!x->begun) {
+		output_line(x->c->o, "ckptd.convert/1", "summary");
+		changes_tell(x);
+	}
+	put_result(x);
+	output_end(x->c->o);
+	if (x->format->root)
+		say_blobs(x);
+	cannot_say(x, cannot);
+	if (f->noverflow)
+		cli_hint(x->c, "%s elements became infinite: they are too large for %s",
+			 human_count(f->noverflow, over), x->c->value[OPT_DTYPE]);
+	return f->ndropped || f->noverflow ? CLI_WARNINGS : CLI_OK;
+}
+
 static int convert(struct converting *x)
 {
 	struct opened src = x->s.o;
@@ -207,32 +308,38 @@ static int convert(struct converting *x)
 				  .arg = x };
 	const struct engine_convert how = { .src = &src,
 					    .target = &x->to.target,
-					    .to = formats[0],
-					    .want = { .facts = x->s.ckpt, .tool = TOOL },
+					    .to = x->format,
+					    .want = { .facts = &x->said,
+						      .tool = TOOL,
+						      .stem = x->file ? x->place.base : NULL,
+						      .shard_bytes = x->shard_bytes },
 					    .dst = x->c->arg[1],
+					    .file = x->file,
 					    .source = x->s.ckpt->has & HAS_SUMS ? x->source
 										: x->s.ref.path,
-					    .options = "",
+					    .options = x->options,
 					    .journal_ns = JOURNAL_NS,
+					    .dry = x->c->value[OPT_DRY_RUN],
+					    .drop = x->c->value[OPT_DROP_UNSUPPORTED],
+					    .check = x->c->value[OPT_CHECK],
 					    .allow = allow,
 					    .allow_arg = x,
 					    .begun = on_begun,
 					    .begun_arg = x };
 	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
 	struct ckpt_err err = { 0 };
-	int rc;
+	int rc, code;
 
 	src.ckpt = x->s.ckpt; /* perhaps through a view */
 	rc = engine_convert(&e, &how, &x->made, &cannot, &err);
-	ckpt_errlist_free(&cannot);
 	if (x->begun)
 		x->speed = progress_end(&x->progress);
-	if (rc)
-		return fail(x, rc, &err);
-	put_result(x);
-	output_end(x->c->o);
-	say_blobs(x);
-	return CLI_OK;
+	if (rc == -EMEDIUMTYPE)
+		code = misfit(x, &cannot, &err);
+	else
+		code = rc ? fail(x, rc, &err) : made_say(x, &cannot);
+	ckpt_errlist_free(&cannot);
+	return code;
 }
 
 /* --- before --- */
@@ -254,19 +361,19 @@ static bool names_step(const char *base, uint64_t *ret_step)
 static int destination_find(struct converting *x)
 {
 	const char *dst = x->c->arg[1];
-	struct publish_place d;
+	struct publish_place *d = &x->place;
 	struct ckpt_err err = { 0 };
 	struct stat src, st;
 	uint64_t step = x->s.ckpt->step, named;
-	int rc = publish_split(dst, &d, &err);
+	int rc = publish_split(dst, d, &err);
 
 	if (rc)
 		return cli_fail(x->c, rc, &err, NULL);
-	if (access(d.parent, F_OK)) {
-		rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, d.parent);
+	if (access(d->parent, F_OK)) {
+		rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, d->parent);
 		return rc == -ENOENT
 			       ? cli_fail(x->c, rc, &err,
-					  "mkdir -p %s, then run the same command again", d.parent)
+					  "mkdir -p %s, then run the same command again", d->parent)
 			       : cli_fail(x->c, rc, &err, NULL);
 	}
 	if (!stat(dst, &st) && !fstat(x->s.o.fd, &src) && st.st_dev == src.st_dev &&
@@ -277,7 +384,7 @@ static int destination_find(struct converting *x)
 					   "exist yet",
 					   dst),
 				&err, NULL);
-	if (!names_step(d.base, &named) || named == step)
+	if (!names_step(d->base, &named) || named == step)
 		return CLI_OK;
 	return cli_fail(x->c,
 			ckpt_error(&err, -EINVAL,
@@ -287,40 +394,241 @@ static int destination_find(struct converting *x)
 			&err, NULL);
 }
 
-static int source_find(struct converting *x)
-{
-	int code = subject_get(x->c, x->c->arg[0], &x->s);
+/* --- what is asked for --- */
 
+static int usage(struct converting *x, const struct ckpt_err *err, const char *next)
+{
+	return cli_fail(x->c, -EINVAL, err, next ? "%s" : NULL, next);
+}
+
+static int bytes_option(struct converting *x, enum cli_option_id id, const char *name,
+			uint64_t *ret)
+{
+	const char *text = x->c->value[id];
+	struct ckpt_err err = { 0 };
+
+	if (!text || !human_parse_bytes(text, ret))
+		return CLI_OK;
+	ckpt_error(&err, -EINVAL, "--%s=%s is not a size: write 512M, 2G or a number of bytes",
+		   name, text);
+	return usage(x, &err, NULL);
+}
+
+static bool ends_in(const char *s, const char *ending)
+{
+	size_t n = strlen(s), m = ending ? strlen(ending) : 0;
+
+	return m && n > m && !strcmp(s + n - m, ending);
+}
+
+/* By --to, else by DST's ending, else the one that stores are made of. */
+static int format_find(struct converting *x)
+{
+	const char *to = x->c->value[OPT_TO_FORMAT], *dst = x->c->arg[1];
+	char known[256] = "";
+	struct ckpt_err err = { 0 };
+
+	for (uint32_t i = 0; formats[i]; i++) {
+		const struct format *f = formats[i];
+
+		if (!f->sheet)
+			continue;
+		snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+			 *known ? ", " : "", f->name);
+		if (to ? !strcmp(to, f->name) : ends_in(dst, f->ending))
+			x->format = f;
+	}
+	if (to && !x->format)
+		return usage(
+			x,
+			(ckpt_error(&err, -EINVAL, "--to %s: convert writes %s", to, known), &err),
+			NULL);
+	if (!x->format)
+		x->format = formats[0];
+	x->file = ends_in(dst, x->format->ending);
+	return CLI_OK;
+}
+
+/* What else decides what is made; another run must have the same to continue this one. */
+static int options_print(struct converting *x)
+{
+	static const struct {
+		enum cli_option_id id;
+		const char *name;
+	} word[] = { { OPT_ONLY_GLOB, "only" },
+		     { OPT_DTYPE, "dtype" },
+		     { OPT_STEP, "step" },
+		     { OPT_NEW_JOB, "job" },
+		     { OPT_SHARD_SIZE, "shard-size" } };
+	size_t n = 0;
+	struct ckpt_err err = { 0 };
+
+	if (x->c->value[OPT_VIEW])
+		n += (size_t)snprintf(x->options, OPTIONS_BYTES, "--view %s (%02x%02x%02x%02x)",
+				      x->c->value[OPT_VIEW], x->view.sum.b[0], x->view.sum.b[1],
+				      x->view.sum.b[2], x->view.sum.b[3]);
+	for (uint32_t i = 0; i < x->c->ngiven && n < OPTIONS_BYTES; i++)
+		for (uint32_t k = 0; k < ARRAY_LEN(word) && n < OPTIONS_BYTES; k++)
+			if (x->c->given[i].id == word[k].id)
+				n += (size_t)snprintf(x->options + n, OPTIONS_BYTES - n,
+						      "%s--%s %s", n ? " " : "", word[k].name,
+						      x->c->given[i].value);
+	if (x->c->value[OPT_DROP_UNSUPPORTED] && n < OPTIONS_BYTES)
+		n += (size_t)snprintf(x->options + n, OPTIONS_BYTES - n, "%s--drop-unsupported",
+				      n ? " " : "");
+	if (n < OPTIONS_BYTES)
+		return CLI_OK;
+	ckpt_error(&err, -EINVAL, "the options have more than %u bytes together", OPTIONS_BYTES);
+	return usage(x, &err, NULL);
+}
+
+/* Step and job: the source's, or those of the command where it has none. */
+static int facts_find(struct converting *x)
+{
+	const char *step = x->c->value[OPT_STEP], *job = x->c->value[OPT_NEW_JOB];
+	struct checkpoint *k = &x->said;
+	struct ckpt_err err = { 0 };
+	uint64_t n = 0;
+	char *end = NULL;
+
+	*k = *x->s.ckpt;
+	if (k->has & HAS_STEP) {
+		if (!step && !job)
+			return CLI_OK;
+		ckpt_error(&err, -EINVAL,
+			   "%s says itself that it is step %" PRIu64
+			   " of job %s: --step and --job are for sources that do not",
+			   x->s.ref.path, k->step, k->job);
+		return usage(x, &err, NULL);
+	}
+	if (step)
+		n = strtoull(step, &end, 10);
+	if (step && (*end || *step < '0' || *step > '9')) {
+		ckpt_error(&err, -EINVAL, "--step=%s is not a number", step);
+		return usage(x, &err, NULL);
+	}
+	if (job && store_job_check(job, &err))
+		return usage(x, &err, NULL);
+	if (!step && !job && !x->format->root)
+		return CLI_OK;
+	k->has |= HAS_STEP;
+	k->step = n;
+	k->parent_step = UINT64_MAX;
+	snprintf(k->job, sizeof k->job, "%s", job ? job : NO_JOB);
+	if (!step || !job)
+		cli_hint(x->c,
+			 "%s has no step and no job: the result is step %" PRIu64
+			 " of job %s (--step, --job)",
+			 x->s.ref.path, k->step, k->job);
+	return CLI_OK;
+}
+
+/* --only: all others are left out. */
+static int only_take(struct converting *x)
+{
+	struct table *t = &x->to.target;
+	cleanup_free bool *take = NULL;
+	struct ckpt_err err = { 0 };
+
+	if (!x->c->value[OPT_ONLY_GLOB])
+		return CLI_OK;
+	take = calloc((size_t)t->ntensor + 1, sizeof *take);
+	if (!take)
+		return cli_fail(x->c, ckpt_error(&err, -ENOMEM, "out of memory for --only"), &err,
+				NULL);
+	for (uint32_t i = 0; i < x->c->ngiven; i++) {
+		cleanup_free uint32_t *id = NULL;
+		uint32_t n = 0;
+		int rc;
+
+		if (x->c->given[i].id != OPT_ONLY_GLOB)
+			continue;
+		rc = subject_glob(x->s.ckpt, x->c->given[i].value, &id, &n, &err);
+		if (rc)
+			return cli_fail(x->c, rc == -ENOENT ? -EINVAL : rc, &err, NULL);
+		for (uint32_t k = 0; k < n; k++)
+			take[id[k]] = true;
+	}
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (!take[i]) {
+			t->tensor[i].cls = CKPT_SINK;
+			x->nleft++;
+		}
+	return CLI_OK;
+}
+
+/* --dtype: what can be cast is. */
+static void dtype_take(struct converting *x)
+{
+	uint32_t to = x->c->value[OPT_DTYPE] ? dtype_of_name(x->c->value[OPT_DTYPE]) : 0;
+	struct table *t = &x->to.target;
+
+	for (uint32_t i = 0; i < t->ntensor && to; i++) {
+		struct table_tensor *y = &t->tensor[i];
+
+		if (y->flags & TENSOR_BLOB || y->dtype == to || !cast_known(y->dtype, to))
+			continue;
+		y->dtype = to;
+		y->elem_bytes = (uint32_t)dtype_bytes(to);
+		y->fp = 0;
+		y->fp_known = false;
+	}
+}
+
+static int target_find(struct converting *x)
+{
+	const struct table *t = &x->s.ckpt->table;
+	int code;
+
+	x->alone = !x->c->value[OPT_MESH];
+	if (x->alone) {
+		snprintf(x->mesh, sizeof x->mesh, "%s=1",
+			 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
+		x->c->value[OPT_MESH] = x->mesh;
+	}
+	code = remesh(x->c, &x->s, &x->to);
 	if (!code)
-		snprintf(x->source, sizeof x->source, "id %s", x->s.ckpt->id);
+		code = only_take(x);
+	if (!code)
+		dtype_take(x);
 	return code;
 }
 
-static int begin(struct converting *x)
+static int memory_find(struct converting *x)
 {
-	struct cli *c = x->c;
-	const char *limit = c->value[OPT_MEM_LIMIT];
+	const char *limit = x->c->value[OPT_MEM_LIMIT];
 	struct ckpt_err err = { 0 };
 	int code;
 
 	x->mem_limit = MEM_LIMIT;
-	if (limit && human_parse_bytes(limit, &x->mem_limit))
-		return cli_fail(
-			c,
-			ckpt_error(
-				&err, -EINVAL,
-				"--mem-limit=%s is not a size: write 512M, 2G or a number of bytes",
-				limit),
-			&err, NULL);
-	if (limit && x->mem_limit < CONVERT_MEM_MIN)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--mem-limit %s is too small; the minimum is %uM", limit,
-					   CONVERT_MEM_MIN >> 20),
-				&err, NULL);
-	code = source_find(x);
+	code = bytes_option(x, OPT_MEM_LIMIT, "mem-limit", &x->mem_limit);
+	if (code || x->mem_limit >= CONVERT_MEM_MIN)
+		return code;
+	ckpt_error(&err, -EINVAL, "--mem-limit %s is too small; the minimum is %uM", limit,
+		   CONVERT_MEM_MIN >> 20);
+	return usage(x, &err, NULL);
+}
+
+static int begin(struct converting *x)
+{
+	int code = memory_find(x);
+
 	if (!code)
-		code = remesh(c, &x->s, &x->to);
+		code = bytes_option(x, OPT_SHARD_SIZE, "shard-size", &x->shard_bytes);
+	if (!code)
+		code = format_find(x);
+	if (!code)
+		code = subject_get(x->c, x->c->arg[0], &x->s);
+	if (code)
+		return code;
+	snprintf(x->source, sizeof x->source, "id %s", x->s.ckpt->id);
+	code = view_file_begin(x->c, &x->s, &x->view);
+	if (!code)
+		code = target_find(x);
+	if (!code)
+		code = facts_find(x);
+	if (!code)
+		code = options_print(x);
 	if (!code)
 		code = destination_find(x);
 	return code ? code : convert(x);
@@ -335,59 +643,89 @@ static int run(struct cli *c)
 	if (c->narg < 2)
 		return cli_fail(c,
 				ckpt_error(&err, -EINVAL,
-					   "convert needs a checkpoint and the directory to make"),
+					   "convert needs a checkpoint and what to make of it"),
 				&err, "ckptctl convert latest DST --mesh SPEC");
 	code = begin(&x);
 	remesh_free(&x.to);
+	view_file_end(&x.s, &x.view);
 	subject_close(&x.s);
 	return code;
 }
 
 const struct cli_verb verb_convert = {
 	.name = "convert",
-	.help = "write a checkpoint again for another mesh",
+	.help = "write a checkpoint again: for another mesh, in another format",
 	.synopsis =
-		(const char *const[]){ "SRC DST --mesh=SPEC [--layout=FILE] [--mem-limit=BYTES]",
+		(const char *const[]){ "SRC DST [--to=FORMAT] [--mesh=SPEC] [--layout=FILE] "
+				       "[--only=GLOB]... [--dtype=DTYPE] [--view=FILE] "
+				       "[--shard-size=BYTES] [--step=N] [--job=NAME] "
+				       "[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES]",
 				       NULL },
 	.about =
-		"Makes the directory DST, a checkpoint with the same tensors on another mesh. "
-		"DST has one part for each rank of the mesh, with what that rank owns. No daemon "
-		"is needed. Step, job, notes, times, lineage and all values are those of SRC. "
-		"convert checks every byte that it reads, and at the end it compares every "
-		"tensor's fingerprint. It carries out pending reductions (Partial): DST holds "
-		"the results. It keeps the blobs of ranks that the new mesh does not have.\n"
-		"SRC is latest, latest~1, 12000, JOB@latest, or a path. DST must not exist; its parent "
-		"directory must. Every verb accepts DST as it accepts SRC. ckptctl plan -h "
-		"explains how tensors are cut on the new mesh.\n"
-		"Memory is bounded: if it is too small for all parts at once, convert writes "
+		"Makes DST, a checkpoint with the same tensors. No daemon is needed. Step, job, notes, "
+		"times, lineage and all values are those of SRC. "
+		"convert checks every byte of SRC that has a checksum, and makes each tensor's "
+		"fingerprint on the way: it compares those that SRC has. It opens what it has made "
+		"before DST appears; with --check it also reads every byte of it again. It carries "
+		"out pending reductions (Partial): DST holds the results.\n"
+		"SRC is latest, latest~1, 12000, JOB@latest, or a path, also of a checkpoint in another "
+		"format. DST must not exist; its parent directory must. The format of DST is that of "
+		"--to, else that of its ending (.safetensors: one file), else native: then DST has one "
+		"part for each rank of the mesh, with what that rank owns, and keeps the blobs of ranks "
+		"that the mesh does not have. Without --mesh there is one rank. ckptctl plan -h "
+		"explains how tensors are cut on another mesh. What the format cannot hold is listed, "
+		"and nothing is written; with --drop-unsupported it is left out.\n"
+		"Memory is bounded: if it is too small for all files at once, convert writes "
 		"some of them after the others. DST appears when it is complete and on disk. "
 		"Until then convert collects everything in .DST.ckptctl-new beside it. After "
 		"Ctrl-C, a kill or a full disk, the same command continues from there, and "
-		"nothing else has changed. To give up, remove that directory and .DST.ckptctl-new.",
+		"nothing else has changed. If SRC changes meanwhile, nothing is made of it. To give up, "
+		"remove .DST.ckptctl-new and .DST.ckptctl.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },
-			{ "ckptctl convert step:90 /data/whole --mesh fsdp=1",
-			  "everything in one part" },
+			{ "ckptctl convert step:90 /data/whole", "everything in one part" },
 			{ "ckptctl convert latest /data/big --mesh dp=4,fsdp=64 --mem-limit 256M",
 			  "with little memory" },
+			{ "ckptctl convert ./Llama-8B /data/llama --mesh fsdp=8 --job llama",
+			  "a Hugging Face directory, for eight ranks" },
+			{ "ckptctl convert latest model.safetensors --only \"model/*\" --dtype BF16",
+			  "one file of the model's tensors" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			REMESH_OPTIONS,
+			{ OPT_TO_FORMAT, "the format of DST: native or safetensors" },
+			{ OPT_MESH, "the mesh of DST: names and sizes, as in dp=2,fsdp=4" },
+			REMESH_LAYOUT,
+			{ OPT_ONLY_GLOB,
+			  "only tensors whose component/name, or name, matches; may be "
+			  "given more than once" },
+			{ OPT_DTYPE, "cast floating-point tensors: F32, BF16 or F16" },
+			VIEW_OPTION,
+			{ OPT_SHARD_SIZE,
+			  "files of at most so many bytes where tensors allow it, as "
+			  "in 5G (formats with whole tensors)" },
+			{ OPT_STEP, "the step of DST, if SRC has none (default: 0)" },
+			{ OPT_NEW_JOB, "the job of DST, if SRC has none (default: " NO_JOB ")" },
+			{ OPT_DROP_UNSUPPORTED, "leave out what the format cannot hold" },
+			{ OPT_CHECK, "read every byte of the result again before it appears" },
+			{ OPT_DRY_RUN, "only print what would be made" },
 			{ OPT_MEM_LIMIT,
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
 			{ OPT_FROM,
 			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, is inside a "
-		 "checkpoint, or has the name that a store gives to another step, or another "
-		 "conversion to DST was not finished; 4 SRC is damaged; 5 SRC is not committed; "
-		 "10 there is no such checkpoint, or DST has no parent directory; 11 another "
-		 "convert to DST is running; 12 no permission; 13 no space; 130, 143 interrupted: "
-		 "run it again.",
+	.exits =
+		"0; 2 an option, the mesh, a layout or view file is wrong, DST exists, is inside a "
+		"checkpoint, or has the name that a store gives to another step, or another "
+		"conversion to DST was not finished; 3 tensors were left out (--drop-unsupported), or "
+		"elements became infinite (--dtype); 4 SRC is damaged; 5 SRC is not committed; "
+		"7 the format cannot hold a tensor; "
+		"10 there is no such checkpoint, or DST has no parent directory; 11 another "
+		"convert to DST is running, or SRC has changed; 12 no permission; 13 no space; 130, "
+		"143 interrupted: run it again.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

@@ -26,6 +26,7 @@ int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 		rc = view_make(&s->ckpt->table, &view, &seen, &err);
 	if (rc)
 		return cli_fail(c, rc == -EALREADY || rc == -E2BIG ? -EINVAL : rc, &err, NULL);
+	ret->sum = hash128(text, strlen(text));
 	ret->seen = *s->ckpt;
 	ret->seen.table = seen;
 	ret->whole = s->ckpt;

@@ -12,6 +12,7 @@ struct view_file {
 	struct arena arena;
 	struct checkpoint seen;	  /* the subject's checkpoint with the view's table */
 	struct checkpoint *whole; /* NULL: there is no view */
+	struct hash128 sum;	  /* of the file's text */
 };
 
 /*

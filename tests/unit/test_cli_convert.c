@@ -8,6 +8,7 @@
 #include "tests/lib/cli_rig.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/engine/identity.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "formats/registry/registry.h"
 #include "ckpt/table/target.h"
@@ -205,6 +206,7 @@ struct rig {
 	struct table target;
 	struct engine engine;
 	struct engine_convert how;
+	struct checkpoint said; /* of a source that says neither step nor job */
 	char source[64];
 	uint64_t ticked, stop_at; /* 0: never */
 };
@@ -965,6 +967,156 @@ TEST(test_few_descriptors_make_batches_with_the_same_bytes)
 	assert_true(f.resumed);
 	assert_int_equal(f.batch, rc);
 	assert_true(same_files(whole, dst));
+}
+
+/* --- sources and results of another format --- */
+
+#define FOREIGN "tests/vectors/safetensors"
+
+/* A directory with one safetensors file. */
+static void make_foreign(const char *path, const char *file)
+{
+	static char bytes[1 << 20];
+	int from = open(path_of("%s/%s", FOREIGN, file), O_RDONLY), to;
+	ssize_t n = read(from, bytes, sizeof bytes);
+
+	assert_true(from >= 0 && n > 0 && n < (ssize_t)sizeof bytes);
+	assert_int_equal(mkdir(path, 0700), 0);
+	to = open(path_of("%s/model.safetensors", path), O_WRONLY | O_CREAT, 0600);
+	assert_int_equal(write(to, bytes, (size_t)n), n);
+	close(from);
+	close(to);
+}
+
+/* The rig's source is path from now on. */
+static void engine_make_foreign(const char *from, const char *to)
+{
+	struct engine_subject s = { .path = from };
+
+	if (e.src.ckpt) {
+		table_free(&e.target);
+		engine_close(&e.src);
+		close(e.src.fd);
+	}
+	s.fd = open(from, O_RDONLY | O_DIRECTORY);
+	e.engine = (struct engine)ROW(.ops = quick_ops(), .io = IO_THREADS, .format = formats,
+				      .mem_limit = LEAST, .tick = stop_tick, .arg = &e);
+	assert_ok_err(engine_open(&e.engine, &s, &e.src, &err), &err);
+	assert_ok_err(target_make(&e.src.ckpt->table, "dp=2", NULL, 0, &e.target, NULL, NULL, &err),
+		      &err);
+	e.said = *e.src.ckpt;
+	e.said.parent_step = UINT64_MAX;
+	strcpy(e.said.job, "other");
+	e.how = (struct engine_convert)ROW(.src = &e.src, .target = &e.target, .to = &format_native,
+					   .dst = to,
+					   .want = { .facts = &e.said,
+						     .tool = "ckptctl " CKPT_VERSION },
+					   .source = from, .options = "");
+}
+
+/* Until the disk is full, and something of worth is there. */
+static void engine_fill_up(void)
+{
+	struct io_faults faults;
+	uint64_t n = 1;
+
+	io_faults_init(&faults, quick_ops());
+	e.engine.ops = &faults.ops;
+	for (f.kept = false; !f.kept; n++) {
+		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, true);
+		assert_int_equal(engine_run(), -ENOSPC);
+	}
+	e.engine.ops = quick_ops();
+}
+
+TEST(test_a_source_without_fingerprints_gets_them_and_says_so)
+{
+	const char *again = hold("again");
+	json_t *j;
+
+	make_foreign(src, "numpy.safetensors");
+	j = json_run("ckptd.convert/1", "--json", "convert", src, dst, "--mesh", "dp=2", "--job",
+		     "other", "--step", "12");
+	assert_json_has(j, "{'from_format':'safetensors', 'format':'native', 'job':'other', "
+			   "'step':12, 'compared_tensor_count':0}");
+	assert_true(number(j, "made_tensor_count") > 3);
+	RUN_IS(0, "verify", "--data", dst);
+	/* What it has now is compared. */
+	j = json_run("ckptd.convert/1", "--json", "convert", dst, again, "--mesh", "dp=3");
+	assert_json_has(j, "{'made_tensor_count':0}");
+	RUN_IS(0, "convert", src, hold("direct"), "--mesh", "dp=3");
+	RUN_IS(0, "diff", "--values", hold("direct"), again);
+	RUN_IS(2, "convert", dst, hold("third"), "--step", "4");
+}
+
+TEST(test_what_is_made_of_one_model_is_not_continued_with_another)
+{
+	const char *other = hold("other"), *file = path_of("%s/model.safetensors", src);
+
+	make_foreign(src, "numpy.safetensors");
+	make_foreign(other, "numpy.safetensors");
+	engine_make_foreign(src, dst);
+	engine_fill_up();
+	/* The same names, shapes and bytes in another place. */
+	engine_make_foreign(other, dst);
+	assert_int_equal(engine_run(), -EINVAL);
+	assert_says(err.msg, path_of("of another checkpoint: %s, not %s", src, other));
+	assert_true(exists(partial_of(dst)));
+	/* The same path, and the file was written again. */
+	assert_int_equal(rename(path_of("%s/model.safetensors", other), file), 0);
+	engine_make_foreign(src, dst);
+	assert_int_equal(engine_run(), -EINVAL);
+	assert_says(err.msg, "its files have changed since");
+	assert_true(exists(partial_of(dst)));
+	remove_tree(partial_of(dst));
+	remove_tree(lock_of(dst));
+	assert_ok_err(engine_run(), &err);
+	RUN_IS(0, "verify", "--data", dst);
+}
+
+static void touch_source(void *arg)
+{
+	int fd = open(arg, O_WRONLY);
+
+	assert_int_equal(futimens(fd, (struct timespec[2]){ { .tv_sec = 1 }, { .tv_sec = 2 } }), 0);
+	close(fd);
+}
+
+TEST(test_a_source_that_changes_meanwhile_gives_nothing)
+{
+	char file[PATH_MAX];
+
+	make_foreign(src, "numpy.safetensors");
+	snprintf(file, sizeof file, "%s/model.safetensors", src);
+	engine_make_foreign(src, dst);
+	e.how.begun = touch_source;
+	e.how.begun_arg = file;
+	assert_int_equal(engine_run(), -ESTALE);
+	assert_says(err.msg, src);
+	assert_nothing(dst);
+	RUN_IS(0, "convert", src, dst);
+}
+
+TEST(test_tensors_are_chosen_and_cast)
+{
+	json_t *j;
+
+	make_source(src, "fsdp=2", 0, 5);
+	j = json_run("ckptd.convert/1", "--json", "convert", src, dst, "--only", "*wo", "-n");
+	assert_json_has(j, "{'dry_run':true, 'mesh':'fsdp=1', 'destination_id':null}");
+	assert_nothing(dst);
+	j = json_run("ckptd.convert/1", "--json", "convert", src, dst, "--only", "*wo", "--check");
+	assert_true(number(j, "compared_tensor_count") > 0);
+	RUN_IS(0, "show", "--json", dst);
+	assert_null(strstr(got.out, "rng"));
+	RUN_IS(2, "convert", src, hold("none"), "--only", "*nothing*");
+	RUN_IS(2, "convert", src, hold("none"), "--to", "parchment");
+	assert_says(got.err, "convert writes native");
+	RUN_IS(0, "convert", src, hold("cast"), "--dtype", "F32", "--only", "*wo");
+	RUN_IS(0, "verify", "--data", hold("cast"));
+	/* Another dtype, and no other value. */
+	RUN_IS(6, "diff", "--values", hold("cast"), dst);
+	assert_says(got.out, "F32  F16       0          0");
 }
 
 static int anew(void **state)

@@ -174,7 +174,7 @@ TEST(wrong_usage)
 		  { 2, "verify --dta" }, { 2, "verify -C @/work/alpha --data-subset=8/7" },
 		  { 2, "restore -C @/work/plain latest" },
 		  { 2, "restore -C @/work/plain latest @/out --mesh fsdp=3 --rank 3" },
-		  { 2, "convert -C @/work/alpha latest @/out" },
+		  { 2, "convert -C @/work/alpha latest @/out --mesh fsdp" },
 		  { 2, "convert -C @/work/alpha latest @/work --mesh fsdp=3" },
 		  { 2, "hold -C @/work/alpha" },
 		  { 2, "hold -C @/work/alpha latest --until=tomorrow" },

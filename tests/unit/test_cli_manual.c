@@ -105,6 +105,15 @@ static void assert_tells(const char *text, const char *words)
 	free(all);
 }
 
+/* An option of one name may take something else with another verb. */
+static bool takes_name(const struct cli_verb *verb, const char *name)
+{
+	for (uint32_t i = 0; i < cli_option_count; i++)
+		if (!strcmp(cli_options[i].name, name) && cli_verb_takes(verb, &cli_options[i]))
+			return true;
+	return false;
+}
+
 TEST(every_option_of_every_verb_is_in_its_page_its_help_and_its_completion)
 {
 	uint32_t n = 0;
@@ -137,7 +146,8 @@ TEST(every_option_of_every_verb_is_in_its_page_its_help_and_its_completion)
 				 o->arg ? o->arg : "");
 			snprintf(line, sizeof line, "--%s\t", o->name);
 			if (!help) {
-				assert_silent(s.candidates, line);
+				if (!takes_name(*v, o->name))
+					assert_silent(s.candidates, line);
 				continue;
 			}
 			n++;
