@@ -124,7 +124,7 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	/* no free slot, the slots are not ready yet, or a blob is longer than its room: nothing was
+	/* no free slot, the slots are not ready yet, or a blob is longer than its capacity: nothing was
 	 * copied; continue */
 	CKPT_SKIPPED = 1,
 	/* the copy was given up: it was late, and training need not wait, or it could not be right
@@ -525,11 +525,11 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id);
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
-/* Other room for a blob: cap is 1 byte to 1 GiB. Call ckpt_seal afterwards: for a blob with
+/* Another capacity for a blob: cap is 1 byte to 1 GiB. Call ckpt_seal afterwards: for a blob with
  * CKPT_PER_RANK on this rank alone, as after ckpt_tensor_move, for another one on all ranks, as
  * after ckpt_tensor_add; until then snapshots are skipped. -EINVAL: there is no blob of this name.
- * If a blob is longer than its room at a snapshot, nothing is cut: ckpt_snapshot returns
- * CKPT_SKIPPED, ckpt_why names the blob, its length and its room, and the next snapshot for which
+ * If a blob is longer than its capacity at a snapshot, nothing is cut: ckpt_snapshot returns
+ * CKPT_SKIPPED, ckpt_why names the blob, its length and its capacity, and the next snapshot for which
  * it fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if
  * others have marked it before, it is torn for them. */
 int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);

@@ -6,6 +6,7 @@
 #include "daemon/state.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/engine/verify.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -105,7 +106,6 @@ struct pruning {
 	struct daemon *d;
 	const char *job;
 	uint32_t stops_max; /* it goes on while the daemon was told to stop so often at most */
-	char fault[256];    /* the first one that verifying found */
 };
 
 static int verify_tick(void *arg, uint64_t done)
@@ -117,52 +117,29 @@ static int verify_tick(void *arg, uint64_t done)
 	return atomic_load_explicit(&x->d->stops, memory_order_relaxed) > x->stops_max;
 }
 
-static void verify_fault(void *arg, const struct format_fault *f)
-{
-	struct pruning *x = arg;
-
-	if (!x->fault[0])
-		snprintf(x->fault, sizeof x->fault, "%.60s at %" PRIu64 ": %.150s", f->file,
-			 f->offset, f->text);
-}
-
 /* Every byte, and from the device where the file system lets us: what is only in the page cache is
  * not what the next machine reads. */
 static int verify_step(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *err)
 {
 	struct pruning *x = arg;
-	const struct engine e = daemon_engine(x->d);
-	const struct engine_subject step = { .fd = step_fd,
-					     .path = st->dir,
-					     .force = &format_native,
-					     .flags = SOURCE_FRESH,
-					     .how.fault = verify_fault,
-					     .how.fault_arg = x };
-	struct opened o;
-	struct move_files files;
-	uint64_t bytes = 0, began = now_ns();
+	struct engine e = daemon_engine(x->d);
+	const struct engine_check check = { .fd = step_fd,
+					    .path = st->dir,
+					    .format = &format_native,
+					    .buffer_bytes = VERIFY_BYTES };
+	struct engine_checked got;
+	uint64_t began = now_ns();
 	int rc;
 
-	x->fault[0] = 0;
-	rc = engine_open(&e, &step, &o, err);
-	if (rc == 0)
-		rc = move_open(x->d->opts.ops, step_fd, o.ckpt, true, x->d->opts.engine, &files,
-			       err);
-	if (rc == 0) {
-		files.buffer_bytes = VERIFY_BYTES;
-		rc = MUTANT(NOT_READ_BACK)
-			     ? 0
-			     : move_verify(&files, verify_tick, x, verify_fault, x, &bytes, err);
-		move_close(&files);
-	}
-	engine_close(&o);
+	e.io = x->d->opts.engine;
+	e.tick = verify_tick;
+	e.arg = x;
+	rc = engine_check(&e, &check, &got, err);
 	if (rc == 0)
 		log_line(&x->d->opts.log, LOG_INFO,
 			 "keep: job %s step %" PRIu64 " read back and verified: %" PRIu64
 			 " MiB in %.1f s",
-			 x->job, st->step, bytes / MIB, (double)(now_ns() - began) / 1e9);
-	else if (x->fault[0] && rc != -ECANCELED)
-		ckpt_error(err, rc, "%s", x->fault);
+			 x->job, st->step, got.bytes / MIB, (double)(now_ns() - began) / 1e9);
 	if (rc < 0 && rc != -ECANCELED)
 		atomic_fetch_add(&x->d->damages, 1);
 	return rc;
@@ -347,7 +324,7 @@ uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 	if (!retain_is_policy(&d->opts.policy))
 		return 0;
 	if (prune(d, s, bytes, 1, &got, &err) < 0)
-		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no room could be made: %s",
+		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no space could be made: %s",
 			 s->job, err.msg);
 	return got.freed;
 }

@@ -218,7 +218,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
 /* Does a later rev of an epoch differ from the one before it only in the position of memory, in strides,
- * and in the room of blobs? 0, or -EINVAL with the first tensor or average that differs otherwise. Worker. */
+ * and in the capacity of blobs? 0, or -EINVAL with the first tensor or average that differs otherwise. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* The tensor that has this byte of the slot: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
@@ -483,7 +483,7 @@ struct landing {
 	int fd[2];	   /* -1: none yet */
 	uint8_t *map[2];   /* of `bytes`, rows first */
 	uint64_t bytes;	   /* 0: not made yet */
-	uint32_t rows_max; /* that there is room for */
+	uint32_t rows_max; /* that there is space for */
 	uint32_t round;	   /* of the newest LANDED */
 	bool sent;	   /* the descriptors */
 	bool out;	   /* that LANDED is not answered: the window is the library's */
@@ -830,7 +830,7 @@ void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
 /* A step was committed in the job's place: removes the steps that the policy does not keep. */
 void keep_after(struct job *j);
-/* Is there room for so many bytes? If not, and if there is a policy, it removes steps; else -ENOSPC and a
+/* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else -ENOSPC and a
  * sentence. It writes nothing. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);

@@ -8,7 +8,7 @@
  * All integers are little-endian. The file is written once, front to back; its length is a
  * multiple of 4096. The data area [4096, data_end) belongs to the format that uses the container;
  * it is empty except in parts. Every section starts on a multiple of 4096, at or behind data_end,
- * in the order of the trailer's table and without overlap; an empty one takes no room. What lies
+ * in the order of the trailer's table and without overlap; an empty one takes no space. What lies
  * between them (from data_end, or from a section's end, to the next section or the trailer) is
  * zero, and so is every field named zero or pad and every unused row of the table; all of it is
  * checked on reading.

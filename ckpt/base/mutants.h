@@ -83,7 +83,7 @@
 	X(OTHER_PARENT_ACCEPTED, store, "a step that continues another parent is misplaced") \
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
 	X(SWAPPED_ACCEPTED, engine, "what was opened is the checkpoint that was chosen") \
-	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
+	X(NEWER_QUARANTINED, engine, "what a newer version wrote is not damaged") \
 	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
@@ -154,6 +154,7 @@
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
 	X(RANGE_CRC_IGNORED, move, "a CRC-32 that a file holds is compared") \
+	X(MADE_ALWAYS_ANEW, move, "what is asked for in its order is decoded once") \
 	X(DECODED_MORE, coding, "a decoder gives no more bytes than were announced") \
 	X(DECODED_CRC_IGNORED, coding, "the CRC-32 of decoded bytes is compared") \
 	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \
@@ -200,7 +201,7 @@
 	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot") \
 	X(CHANGED_LATE, client, "a guard reports a change before it reports success") \
 	X(TORCH_ORDER_LITERAL, client, "torch's split factors are read as an order where the trainer says so") \
-	X(BLOB_CUT, client, "a blob that is longer than its room is not cut to it") \
+	X(BLOB_CUT, client, "a blob that is longer than its capacity is not cut to it") \
 	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \
@@ -229,7 +230,7 @@
 	X(ADOPTED_FROM_ONE, daemon, "a step is taken over when every rank brings it along") \
 	X(SPACE_GUARD_OFF, daemon, "a step that does not fit is known before its first byte") \
 	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
-	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
+	X(NOT_READ_BACK, engine, "the newest step is read back before older ones go") \
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	X(ALLOC_UNTOUCHED, client, "memory of ckpt_alloc is there before anybody writes to it") \

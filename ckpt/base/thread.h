@@ -22,7 +22,7 @@ struct queue {
 };
 int queue_init(struct queue *q, uint32_t cap);
 void queue_destroy(struct queue *q);
-bool queue_push(struct queue *q, void *item);	  /* waits for room; false when closed */
+bool queue_push(struct queue *q, void *item);	  /* waits for space; false when closed */
 bool queue_try_push(struct queue *q, void *item); /* false when full or closed */
 void *queue_pop(struct queue *q);		  /* waits; NULL when closed and empty */
 void *queue_try_pop(struct queue *q);		  /* NULL when empty */

@@ -12,37 +12,6 @@
 
 #define PARENTS_MAX 4096u /* as deep as a path can be */
 
-int destination_split(const char *path, struct destination *ret, struct ckpt_err *err)
-{
-	size_t n = strlen(path), base;
-
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	if (!n)
-		return ckpt_error(err, -EINVAL, "the destination needs a name");
-	if (n >= sizeof ret->parent)
-		return ckpt_error(err, -EINVAL, "the path of the destination is too long");
-	for (base = n; base && path[base - 1] != '/';)
-		base--;
-	if (n - base > NAME_MAX)
-		return ckpt_error(err, -EINVAL,
-				  "the name of the destination is longer than %u bytes", NAME_MAX);
-	memcpy(ret->base, path + base, n - base);
-	ret->base[n - base] = 0;
-	if (base == n || !strcmp(ret->base, ".") || !strcmp(ret->base, ".."))
-		return ckpt_error(err, -EINVAL,
-				  "%.200s is not the name of a new directory: give the path of the "
-				  "directory to make",
-				  path);
-	while (base > 1 && path[base - 1] == '/')
-		base--;
-	memcpy(ret->parent, path, base);
-	ret->parent[base] = 0;
-	if (!base)
-		strcpy(ret->parent, ".");
-	return 0;
-}
-
 static bool same_inode(const struct stat *a, const struct stat *b)
 {
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
@@ -88,9 +57,9 @@ int destination_check(const struct io_ops *ops, const char *path, int dir_fd, in
 {
 	struct stat src;
 
-	if (fstat(src_fd, &src))
+	if (src_fd >= 0 && fstat(src_fd, &src))
 		return ckpt_error_errno(err, errno, "the source cannot be examined");
-	if (is_inside(dir_fd, &src))
+	if (src_fd >= 0 && is_inside(dir_fd, &src))
 		return ckpt_error(
 			err, -EINVAL,
 			"%.1000s is inside the checkpoint itself: no file is ever added to a "

@@ -199,14 +199,14 @@ static void reserving_and_locks(struct judge *j)
 
 	if (f->fallocate_rc == -EOPNOTSUPP)
 		say(j, "fallocate", DOCTOR_WARN,
-		    "keep room for two steps; ext4, xfs or NFS 4.2 can reserve it",
+		    "keep space for two steps; ext4, xfs or NFS 4.2 can reserve it",
 		    "not here: a full disk is detected only in the middle of a step");
 	else if (f->fallocate_rc)
 		say(j, "fallocate", DOCTOR_FAIL, "check dmesg, df and quota",
-		    "room for one block could not be reserved: %s", strerror(-f->fallocate_rc));
+		    "space for one block could not be reserved: %s", strerror(-f->fallocate_rc));
 	else
 		say(j, "fallocate", DOCTOR_OK, NULL,
-		    "a step's room is reserved before its first byte");
+		    "a step's space is reserved before its first byte");
 	if (f->lock_rc == -EOPNOTSUPP)
 		say(j, "locks", DOCTOR_WARN,
 		    "mount it with locks (Lustre: -o flock); or remove old steps by hand while "
@@ -277,20 +277,20 @@ static void space(struct judge *j)
 			 "free %s, or name a larger one: a step is kept until the next one is "
 			 "complete",
 			 size(need - f->free_bytes)),
-		    "%s free: no room for one step of %s", size(f->free_bytes), size(job));
+		    "%s free: no space for one step of %s", size(f->free_bytes), size(job));
 	else if (f->free_bytes < need)
 		say(j, "space", DOCTOR_WARN,
 		    text(next, sizeof next,
 			 "free %s more: a step is kept until the next one is complete",
 			 size(need - f->free_bytes)),
-		    "%s free: room for one step of %s only", size(f->free_bytes), size(job));
+		    "%s free: space for one step of %s only", size(f->free_bytes), size(job));
 	else
 		say(j, "space", DOCTOR_OK,
 		    f->free_bytes / job < STEPS_MANY
 			    ? "steps stay until they are pruned: ckptd --keep-last 3, or ckptctl "
 			      "prune"
 			    : NULL,
-		    "%s free of %s: room for %llu steps of %s", size(f->free_bytes),
+		    "%s free of %s: space for %llu steps of %s", size(f->free_bytes),
 		    size(f->total_bytes), (unsigned long long)(f->free_bytes / job), size(job));
 	if (f->free_files < FILES_FREE_MIN)
 		say(j, "inodes", DOCTOR_WARN,

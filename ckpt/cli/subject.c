@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
+#include "ckpt/engine/verify.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
@@ -73,22 +74,6 @@ void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, cons
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
 }
 
-int subject_damage(int rc)
-{
-	switch (rc) {
-	case -EACCES:
-	case -EPERM:
-	case -EPROTONOSUPPORT:
-	case -ENOMEM:
-	case -EMFILE:
-	case -ENFILE:
-	case -ECANCELED:
-		return rc;
-	default:
-		return rc < 0 ? -EBADMSG : rc;
-	}
-}
-
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
 	const struct engine e = engine_of(s);
@@ -105,7 +90,7 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 	rc = engine_open(&e, &x, &s->o, err);
 	s->format = s->o.format;
 	s->ckpt = s->o.ckpt;
-	return rc == -ESTALE ? rc : subject_damage(rc);
+	return rc == -ESTALE ? rc : engine_damage(rc);
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)

@@ -44,8 +44,6 @@ void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, cons
  * name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
-/* The same sorting of errors for what fails later. */
-int subject_damage(int rc);
 /* After subject_open failed: what can still be told. false: nothing. */
 bool subject_brief(const struct subject *s, struct subject_brief *ret);
 /* The next command where a store is not for this user to read. */

@@ -255,7 +255,8 @@ static int allow(void *arg, int dirfd, struct ckpt_err *err)
 {
 	struct converting *x = arg;
 
-	return destination_check(x->c->ops, x->c->arg[1], dirfd, x->s.o.fd, err);
+	/* The directory around one file is no checkpoint. */
+	return destination_check(x->c->ops, x->c->arg[1], dirfd, *x->s.entry ? -1 : x->s.o.fd, err);
 }
 
 /* What the format cannot say, line by line. */

@@ -52,7 +52,7 @@ static void finding(void *arg, const struct doctor_finding *f)
 		cli_mark(d->c, STYLE_DIM, "                    ->", INDENT + 3, " %s", f->next);
 }
 
-static int run(struct cli *c)
+static int doctor_run(struct cli *c)
 {
 	struct doctor_ask ask = { .ops = c->ops,
 				  .path = c->narg ? c->arg[0] : c->where,
@@ -133,5 +133,5 @@ const struct cli_verb verb_doctor = {
 		 "wrong; 3 it works, with warnings.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = doctor_run,
 };

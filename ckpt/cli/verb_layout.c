@@ -397,7 +397,7 @@ static int run_batch(struct cli *c)
 	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }
 
-static int run(struct cli *c)
+static int layout_run(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 	int rc = check_options(c, &err);
@@ -469,5 +469,5 @@ const struct cli_verb verb_layout = {
 		 "and is something else; 12 it cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_FILE, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = layout_run,
 };

@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/destination.h"
+#include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
@@ -16,6 +17,7 @@
 #include "ckpt/cli/selection.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/verb_convert.h"
+#include "ckpt/engine/verify.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/move/damage.h"
@@ -50,7 +52,7 @@ struct restore {
 	int refused;	   /* the exit code, told while the parts were chosen */
 	/* The directory: dir_fd -1 until it is there, parent_fd and base where it has to be made. */
 	const char *path;
-	struct destination d;
+	struct publish_place d;
 	int dir_fd, parent_fd;
 	bool made;
 	uint64_t begin_ns;
@@ -114,7 +116,7 @@ static int check_absent(struct restore *r, struct ckpt_err *err)
 
 static int parent_open(struct restore *r, struct ckpt_err *err)
 {
-	int rc = destination_split(r->path, &r->d, err);
+	int rc = publish_split(r->path, &r->d, err);
 
 	if (rc)
 		return rc;
@@ -430,10 +432,10 @@ static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *er
 				NULL);
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return cli_fail(r->c, rc, err, "free space there, or use another DIR");
-	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG &&
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && engine_damage(rc) == -EBADMSG &&
 	    r->keep_going && !r->scanned)
 		return AGAIN;
-	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG)
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && engine_damage(rc) == -EBADMSG)
 		return cli_fail(
 			r->c, -EBADMSG, err,
 			"ckptctl verify --data %s lists every fault; ckptctl ls lists the other "
@@ -915,7 +917,7 @@ static int take_memory(struct restore *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	struct destination d;
+	struct publish_place d;
 	int rc, code;
 
 	if (!c->value[OPT_MESH] && !c->value[OPT_ONLY])
@@ -923,7 +925,7 @@ static int take_memory(struct restore *r)
 			c, ckpt_error(&err, -EINVAL, "--mesh is missing: which mesh to load onto?"),
 			&err, "ckptctl restore %s %s --from-memory --mesh fsdp=4", c->arg[0],
 			r->path);
-	rc = destination_split(r->path, &d, &err);
+	rc = publish_split(r->path, &d, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, NULL);
 	code = memory_step_get(c, c->arg[0], d.parent, &r->memory);
@@ -967,7 +969,7 @@ static int refuse_complete(struct cli *c)
 	return CLI_OK;
 }
 
-static int run(struct cli *c)
+static int restore_run(struct cli *c)
 {
 	struct restore r = {
 		.c = c, .s.ref.step_fd = -1, .dir_fd = -1, .parent_fd = -1, .begin_ns = now_ns()
@@ -1130,5 +1132,5 @@ const struct cli_verb verb_restore = {
 		"answer; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = restore_run,
 };

@@ -9,11 +9,11 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/engine/file_account.h"
+#include "ckpt/engine/held.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/module_tree.h"
+#include "ckpt/engine/module_tree.h"
 #include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/table/operand.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -21,7 +21,6 @@
 #define MODULES_SHOWN 20u /* without --depth: the tree goes as deep as this many rows allow */
 #define RANKS_SHOWN 16u
 #define EQUALS_SHOWN 8u
-#define SHARES_MAX (1u << 22) /* shares that are computed: some seconds */
 
 FIELD(f_path, "path", "path");
 FIELD(f_job, "job", NULL);
@@ -56,12 +55,9 @@ FIELD(f_held_none, "held", NULL);
 FIELD(f_wrote_none, "written", NULL);
 
 struct stats {
-	const struct checkpoint *k;
-	const uint32_t *id; /* [n] the tensors asked for */
-	uint32_t n;
+	struct chosen of; /* the tensors asked for */
 	const char *glob; /* that asked for them; NULL: all there are */
 	uint64_t bytes;
-	struct arena arena;
 };
 
 static uint64_t tensor_bytes(const struct table_tensor *x)
@@ -109,8 +105,8 @@ static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 	struct module_row *row;
 	uint32_t n, shown;
 	uint64_t more = 0;
-	int rc = module_rows(&s->k->table, s->id, s->n, depth, MODULES_SHOWN, &s->arena, &row, &n,
-			     &depth);
+	int rc = module_rows(&s->of.k->table, s->of.id, s->of.n, depth, MODULES_SHOWN, &s->of.arena,
+			     &row, &n, &depth);
 
 	if (rc)
 		return rc;
@@ -158,8 +154,8 @@ static void put_words(struct output *o, const struct stats *s, const char *key,
 	struct module_row row[64];
 	uint32_t n = 0, at = 0;
 
-	for (uint32_t i = 0; i < s->n; i++) {
-		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
+	for (uint32_t i = 0; i < s->of.n; i++) {
+		const struct table_tensor *x = &s->of.k->table.tensor[s->of.id[i]];
 		const char *w = word(x);
 
 		if (at >= n || strcmp(row[at].path, w) != 0)
@@ -190,7 +186,8 @@ static int put_sums(struct output *o, struct stats *s, uint32_t depth)
 	int rc = put_modules(o, s, depth);
 
 	if (!rc)
-		rc = module_rows(&s->k->table, s->id, s->n, 0, 0, &s->arena, &row, &n, &zero);
+		rc = module_rows(&s->of.k->table, s->of.id, s->of.n, 0, 0, &s->of.arena, &row, &n,
+				 &zero);
 	if (rc)
 		return rc;
 	output_list(o, "components", component, SUM_COUNT);
@@ -204,135 +201,6 @@ static int put_sums(struct output *o, struct stats *s, uint32_t depth)
 
 /* --- ranks --- */
 
-struct rank_sum {
-	uint64_t wrote, holds, pieces;
-};
-
-/* Tensors of one layout and shape: their shares are computed once. */
-struct kind {
-	uint32_t tensor;     /* one of them */
-	uint64_t elem_bytes; /* of all of them together */
-};
-
-struct ranks {
-	struct rank_sum *rank; /* [world] */
-	bool held_known;
-	uint64_t held, replicated;
-};
-
-static int kind_compare(const void *a, const void *b, void *arg)
-{
-	const struct table *t = arg;
-	const struct table_tensor *x = &t->tensor[*(const uint32_t *)a],
-				  *y = &t->tensor[*(const uint32_t *)b];
-
-	if (x->layout != y->layout)
-		return x->layout < y->layout ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (x->shape[d] != y->shape[d])
-			return x->shape[d] < y->shape[d] ? -1 : 1;
-	return 0;
-}
-
-static int kinds_make(const struct stats *s, struct kind **ret, uint32_t *ret_n)
-{
-	struct table *t = (struct table *)&s->k->table;
-	cleanup_free uint32_t *id = calloc((size_t)s->n + 1, sizeof *id);
-	struct kind *kind = calloc((size_t)s->n + 1, sizeof *kind);
-	uint32_t n = 0, m = 0;
-
-	*ret = kind;
-	if (!id || !kind)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < s->n; i++)
-		if (t->tensor[s->id[i]].layout != TABLE_NONE)
-			id[m++] = s->id[i];
-	qsort_r(id, m, sizeof *id, kind_compare, t);
-	for (uint32_t i = 0; i < m; i++) {
-		if (!i || kind_compare(&id[i - 1], &id[i], t))
-			kind[n++] = (struct kind){ .tensor = id[i] };
-		kind[n - 1].elem_bytes += t->tensor[id[i]].elem_bytes;
-	}
-	*ret_n = n;
-	return 0;
-}
-
-/* What each rank of the mesh holds of all tensors of one kind. */
-static int kind_held(const struct stats *s, const struct kind *kind, struct ranks *r)
-{
-	const struct table *t = &s->k->table;
-	const struct table_tensor *x = &t->tensor[kind->tensor];
-	const struct layout *l = &t->layout[x->layout];
-	const struct mesh *mesh = &t->mesh[l->mesh];
-	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
-	uint64_t held = 0;
-
-	for (uint32_t i = 0; i < mesh->nrank; i++) {
-		struct arena a = { 0 };
-		struct indexset set;
-		int rc = layout_share(mesh, l, x->ndim, x->shape, coord, &a, &set);
-
-		arena_free(&a);
-		if (rc)
-			return rc;
-		held += set.numel * kind->elem_bytes;
-		if (mesh->rank[i] < s->k->world)
-			r->rank[mesh->rank[i]].holds += set.numel * kind->elem_bytes;
-		for (uint32_t d = mesh->ndim; d-- > 0 && ++coord[d] == mesh->dim[d];)
-			coord[d] = 0;
-	}
-	r->held += held;
-	/* Operands of a pending reduction are no copies of each other. */
-	r->replicated += held - MIN(held, x->numel * kind->elem_bytes * operands_of(t, x));
-	return 0;
-}
-
-static int ranks_held(const struct stats *s, struct ranks *r)
-{
-	const struct table *t = &s->k->table;
-	cleanup_free struct kind *kind = NULL;
-	uint32_t n = 0;
-	uint64_t shares = 0;
-	int rc = kinds_make(s, &kind, &n);
-
-	for (uint32_t i = 0; i < n && !rc; i++)
-		shares += t->mesh[t->layout[t->tensor[kind[i].tensor].layout].mesh].nrank;
-	r->held_known = shares <= SHARES_MAX && s->k->has & HAS_LAYOUTS;
-	for (uint32_t i = 0; i < n && !rc && r->held_known; i++)
-		rc = kind_held(s, &kind[i], r);
-	return rc;
-}
-
-static int ranks_make(struct stats *s, struct ranks *r)
-{
-	const struct table *t = &s->k->table;
-
-	*r = (struct ranks){ .rank = arena_array(&s->arena, (size_t)s->k->world + 1,
-						 sizeof *r->rank) };
-	if (!r->rank)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < s->n; i++) {
-		const struct table_tensor *x = &t->tensor[s->id[i]];
-
-		for (uint32_t k = t->first[s->id[i]]; k < t->first[s->id[i] + 1]; k++) {
-			const struct table_piece *p = &t->piece[k];
-			uint64_t bytes = p->set.numel * x->elem_bytes;
-			struct rank_sum *to = p->rank < s->k->world ? &r->rank[p->rank] : NULL;
-
-			if (x->layout == TABLE_NONE)
-				r->held += bytes;
-			if (!to)
-				continue;
-			to->pieces++;
-			to->wrote += p->flags & PIECE_DERIVED ? 0 : bytes;
-			to->holds += x->layout == TABLE_NONE ? bytes : 0;
-		}
-	}
-	return ranks_held(s, r);
-}
-
 static int u64_compare(const void *a, const void *b)
 {
 	const uint64_t *x = a, *y = b;
@@ -344,8 +212,8 @@ static int u64_compare(const void *a, const void *b)
 static int put_spread(struct output *o, const struct stats *s, const struct ranks *r, size_t field,
 		      const char *key, const struct column *line)
 {
-	cleanup_free uint64_t *x = calloc((size_t)s->k->world + 1, sizeof *x);
-	uint32_t n = s->k->world;
+	cleanup_free uint64_t *x = calloc((size_t)s->of.k->world + 1, sizeof *x);
+	uint32_t n = s->of.k->world;
 	char text[LINE_BYTES], a[3][HUMAN_BYTES];
 
 	if (!x)
@@ -375,7 +243,7 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	int rc = 0;
 
-	if (s->k->has & HAS_STEP)
+	if (s->of.k->has & HAS_STEP)
 		rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written", &f_wrote);
 	else
 		output_put(o, &f_wrote_none, cell_none());
@@ -393,7 +261,7 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 			 "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
 			 human_bytes(r->held, a), human_bytes(r->replicated, b),
 			 percent(r->replicated, r->held));
-	else if (!(s->k->has & HAS_LAYOUTS))
+	else if (!(s->of.k->has & HAS_LAYOUTS))
 		snprintf(text, sizeof text, "not known: there are no layouts");
 	else
 		snprintf(text, sizeof text, "not counted: too many shapes on too many ranks");
@@ -410,10 +278,10 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 		{ "held_bytes", "HELD", true, FIT_WHOLE },
 		{ "piece_count", "PIECES", true, FIT_WHOLE },
 	};
-	bool shown = o->machine || (s->k->world > 1 && s->k->world <= RANKS_SHOWN);
+	bool shown = o->machine || (s->of.k->world > 1 && s->of.k->world <= RANKS_SHOWN);
 
 	output_list(o, "ranks", shown ? col : NULL, COL_COUNT);
-	for (uint32_t i = 0; i < s->k->world && shown; i++) {
+	for (uint32_t i = 0; i < s->of.k->world && shown; i++) {
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_of(CELL_NUMBER, i));
 		output_put(o, &col[COL_WROTE], cell_of(CELL_BYTES, r->rank[i].wrote));
@@ -427,89 +295,6 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 
 /* --- contents that are there twice --- */
 
-struct twins {
-	const struct table_tensor **x; /* [n] of equal contents, side by side */
-	uint32_t n;
-	uint32_t unknown; /* tensors of which no fingerprint is known */
-	uint64_t zero_tensors, zero_bytes, equal_bytes;
-	uint32_t ngroup;
-	struct twin {
-		uint32_t first, n;
-		uint64_t extra; /* bytes that are there once more, or more often */
-	} * group;		/* most bytes first */
-};
-
-static int content_compare(const void *a, const void *b)
-{
-	const struct table_tensor *x = *(const struct table_tensor *const *)a,
-				  *y = *(const struct table_tensor *const *)b;
-
-	if (x->fp != y->fp)
-		return x->fp < y->fp ? -1 : 1;
-	if (x->dtype != y->dtype)
-		return x->dtype < y->dtype ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (x->shape[d] != y->shape[d])
-			return x->shape[d] < y->shape[d] ? -1 : 1;
-	return 0;
-}
-
-static int content_order(const void *a, const void *b)
-{
-	const struct table_tensor *const *x = a, *const *y = b;
-	int d = content_compare(a, b);
-
-	return d ? d : (*x > *y) - (*x < *y);
-}
-
-static int twin_compare(const void *a, const void *b)
-{
-	const struct twin *x = a, *y = b;
-
-	if (x->extra != y->extra)
-		return x->extra < y->extra ? 1 : -1;
-	return (x->first > y->first) - (x->first < y->first);
-}
-
-static int twins_make(struct stats *s, struct twins *w)
-{
-	*w = (struct twins){ .x = arena_array(&s->arena, (size_t)s->n + 1, sizeof *w->x) };
-	w->group = arena_array(&s->arena, (size_t)s->n + 1, sizeof *w->group);
-	if (!w->x || !w->group)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < s->n; i++) {
-		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
-
-		w->unknown += !x->fp_known && x->numel && x->cls != CKPT_SINK;
-	}
-	for (uint32_t i = 0; i < s->n; i++) {
-		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
-
-		if (!x->fp_known || !x->numel || x->cls == CKPT_SINK)
-			continue;
-		/* Zeros add nothing to a fingerprint, and only they: 0 is a tensor of zeros. */
-		if (!x->fp) {
-			w->zero_tensors++;
-			w->zero_bytes += tensor_bytes(x);
-			continue;
-		}
-		w->x[w->n++] = x;
-	}
-	qsort(w->x, w->n, sizeof *w->x, content_order);
-	for (uint32_t i = 0, n; i < w->n; i += n) {
-		for (n = 1; i + n < w->n && !content_compare(&w->x[i], &w->x[i + n]);)
-			n++;
-		if (n == 1)
-			continue;
-		w->group[w->ngroup++] = (struct twin){ i, n, (n - 1) * tensor_bytes(w->x[i]) };
-		w->equal_bytes += (n - 1) * tensor_bytes(w->x[i]);
-	}
-	qsort(w->group, w->ngroup, sizeof *w->group, twin_compare);
-	return 0;
-}
-
 static void put_twin_lines(struct output *o, const struct stats *s, const struct twins *w)
 {
 	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
@@ -522,7 +307,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 	output_put(o, &f_zero_bytes, known ? cell_of(CELL_BYTES, w->zero_bytes) : cell_none());
 	if (!known) {
 		snprintf(text, sizeof text, "not known: %s of %s tensors have no fingerprint",
-			 human_count(w->unknown, a), human_count(s->n, b));
+			 human_count(w->unknown, a), human_count(s->of.n, b));
 		output_put(o, &f_equal, cell_text(text));
 		return;
 	}
@@ -592,13 +377,13 @@ static void put_twins(struct output *o, const struct twins *w)
 static int put_overhead(struct output *o, const struct stats *s)
 {
 	cleanup_free struct file_account *a = NULL;
-	uint64_t padding = 0, metadata, all = s->k->stored_bytes;
+	uint64_t padding = 0, metadata, all = s->of.k->stored_bytes;
 	char text[LINE_BYTES], b[3][HUMAN_BYTES];
-	int rc = file_account_make(s->k, &a, &metadata);
+	int rc = file_account_make(s->of.k, &a, &metadata);
 
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < s->k->nfile; i++) {
+	for (uint32_t i = 0; i < s->of.k->nfile; i++) {
 		padding += a[i].padding;
 		metadata += a[i].metadata;
 	}
@@ -619,17 +404,17 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	int rc = 0;
 
 	output_put(o, &f_path, cell_text(subject->ref.path));
-	output_put(o, &f_job, subject_job(s->k));
-	output_put(o, &f_step, subject_step(s->k));
+	output_put(o, &f_job, subject_job(s->of.k));
+	output_put(o, &f_step, subject_step(s->of.k));
 	output_put(o, &f_glob, cell_word(s->glob));
-	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->n));
+	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->of.n));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, s->bytes));
 	if (!s->glob)
-		snprintf(text, sizeof text, "%s, %s", human_count(s->n, a),
+		snprintf(text, sizeof text, "%s, %s", human_count(s->of.n, a),
 			 human_bytes(s->bytes, b));
 	else
-		snprintf(text, sizeof text, "%s of %u, %s", human_count(s->n, a),
-			 s->k->table.ntensor, human_bytes(s->bytes, b));
+		snprintf(text, sizeof text, "%s of %u, %s", human_count(s->of.n, a),
+			 s->of.k->table.ntensor, human_bytes(s->bytes, b));
 	output_put(o, &f_total, cell_text(text));
 	rc = put_overhead(o, s);
 	if (!rc)
@@ -643,14 +428,14 @@ static int stats(struct cli *c, const struct subject *subject, struct stats *s, 
 	char title[SUBJECT_TITLE];
 	struct ranks r;
 	struct twins w;
-	int rc = ranks_make(s, &r);
+	int rc = ranks_make(&s->of, &r);
 
 	if (!rc)
-		rc = twins_make(s, &w);
+		rc = twins_make(&s->of, &w);
 	if (rc)
 		return rc;
 	output_begin(c->o, "ckptd.stats/1");
-	cli_say(c, STYLE_STRONG, "%s", subject_title(s->k, subject->ref.path, title));
+	cli_say(c, STYLE_STRONG, "%s", subject_title(s->of.k, subject->ref.path, title));
 	rc = put_head(c->o, s, subject, &r, &w);
 	if (!rc)
 		rc = put_sums(c->o, s, depth);
@@ -683,25 +468,25 @@ static int parse_depth(const char *word, uint32_t *ret, struct ckpt_err *err)
 static int select_tensors(struct cli *c, const struct subject *subject, uint32_t **ret,
 			  struct stats *s, struct ckpt_err *err)
 {
-	const struct table *t = &s->k->table;
+	const struct table *t = &s->of.k->table;
 	int rc = 0;
 
 	s->glob = c->value[OPT_TENSORS];
 	if (s->glob) {
-		rc = subject_glob(subject->ckpt, s->glob, ret, &s->n, err);
+		rc = subject_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
 	} else {
 		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
-		for (; *ret && s->n < t->ntensor; s->n++)
-			(*ret)[s->n] = s->n;
+		for (; *ret && s->of.n < t->ntensor; s->of.n++)
+			(*ret)[s->of.n] = s->of.n;
 		rc = *ret ? 0 : -ENOMEM;
 	}
-	s->id = *ret;
-	for (uint32_t i = 0; i < s->n && !rc; i++)
-		s->bytes += tensor_bytes(&t->tensor[s->id[i]]);
+	s->of.id = *ret;
+	for (uint32_t i = 0; i < s->of.n && !rc; i++)
+		s->bytes += tensor_bytes(&t->tensor[s->of.id[i]]);
 	return rc;
 }
 
-static int run(struct cli *c)
+static int stats_run(struct cli *c)
 {
 	cleanup_free uint32_t *id = NULL;
 	struct ckpt_err err = { 0 };
@@ -714,7 +499,7 @@ static int run(struct cli *c)
 		return cli_fail(c, rc, &err, "ckptctl stats -h");
 	code = subject_get(c, c->narg ? c->arg[0] : "latest", &subject);
 	if (!code) {
-		s.k = subject.ckpt;
+		s.of.k = subject.ckpt;
 		rc = select_tensors(c, &subject, &id, &s, &err);
 		if (rc == -ENOENT)
 			code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
@@ -722,7 +507,7 @@ static int run(struct cli *c)
 		else if (rc || (rc = stats(c, &subject, &s, depth)))
 			code = cli_fail(c, rc, &err, NULL);
 	}
-	arena_free(&s.arena);
+	arena_free(&s.of.arena);
 	subject_close(&subject);
 	return code;
 }
@@ -760,5 +545,5 @@ const struct cli_verb verb_stats = {
 		 "checkpoint or tensor; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = stats_run,
 };

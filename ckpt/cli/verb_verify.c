@@ -282,6 +282,20 @@ static struct read_before *before_of(struct verify *v, int fd, struct io_stat *r
 	return &v->before[at];
 }
 
+/* NULL also for a file that cannot be opened: reading it says why. */
+static struct read_before *before_at(struct verify *v, const struct move_files *files, uint32_t i,
+				     struct io_stat *st)
+{
+	int fd = io_files_take(files->files, i);
+	struct read_before *b;
+
+	if (fd < 0)
+		return NULL;
+	b = before_of(v, fd, st);
+	io_files_give(files->files, i);
+	return b;
+}
+
 /* Which files of it have been read with another checkpoint: those are not read again. */
 static void before_find(struct one *x, const struct move_files *files, bool *skip)
 {
@@ -289,7 +303,7 @@ static void before_find(struct one *x, const struct move_files *files, bool *ski
 		struct read_before *b;
 		struct io_stat st;
 
-		b = files->fd[i] < 0 ? NULL : before_of(x->v, files->fd[i], &st);
+		b = before_at(x->v, files, i, &st);
 		skip[i] = b && b->done && b->modified_ns == st.modified_ns &&
 			  !MUTANT(SHARED_READ_TWICE);
 	}
@@ -304,7 +318,7 @@ static void before_tell(struct one *x, const struct move_files *files, const boo
 		const struct read_before *b;
 		struct io_stat st;
 
-		if (!skip[i] || !(b = before_of(v, files->fd[i], &st)))
+		if (!skip[i] || !(b = before_at(v, files, i, &st)))
 			continue;
 		for (uint64_t k = b->first, end = b->end; k < end; k++) {
 			const struct fault f = v->fault[k]; /* the array may move */
@@ -333,7 +347,7 @@ static void before_keep(struct one *x, const struct move_files *files, const boo
 		struct io_stat st;
 		struct read_before *b;
 
-		if (skip[i] || files->fd[i] < 0 || !(b = before_of(v, files->fd[i], &st)))
+		if (skip[i] || !(b = before_at(v, files, i, &st)))
 			continue;
 		*b = (struct read_before){ .done = true,
 					   .modified_ns = st.modified_ns,
@@ -443,7 +457,7 @@ static int check(struct one *x, struct ckpt_err *err)
 						 .all_chunks = x->got.all_chunks,
 						 .all_pieces = x->s.ckpt->table.npiece };
 		if (x->v->data)
-			data = subject_damage(check_data(x, rc ? NULL : err));
+			data = engine_damage(check_data(x, rc ? NULL : err));
 	}
 	x->damaged |= data == -EBADMSG;
 	if (data == -ECANCELED || data == -EBADMSG || !rc)
@@ -451,7 +465,7 @@ static int check(struct one *x, struct ckpt_err *err)
 	know(x);
 	if (rc == -EBADMSG && !x->nfault) {
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
-		/* subject_damage calls everything so; the error knows better. */
+		/* engine_damage calls everything so; the error knows better. */
 		x->nunread +=
 			err->code != -EBADMSG && err->code != -EPROTO && err->code != -EUCLEAN;
 	}
@@ -987,7 +1001,7 @@ static void summary(struct verify *v)
 		cli_hint(v->c, "--data also reads and checks every byte of the data");
 }
 
-static int run(struct cli *c)
+static int verify_run(struct cli *c)
 {
 	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
 				   data = { "data", NULL, false, FIT_WHOLE },
@@ -1097,5 +1111,5 @@ const struct cli_verb verb_verify = {
 		"checkpoint; 12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
-	.run = run,
+	.run = verify_run,
 };

@@ -17,7 +17,7 @@ enum abi_struct { ABI_OPTS, ABI_TENSOR, ABI_MARK, ABI_WANT, ABI_GOT, ABI_STATS }
 /* Copy a structure that the library reads; from begins with its .size. -EINVAL: from is NULL, or shorter
  * than in ABI 2. -EOPNOTSUPP: it is longer than ours, and not zero there. */
 int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err *err);
-/* May *to, which begins with its .size, be written? 0; -EINVAL: it has no room for .size and the word
+/* May *to, which begins with its .size, be written? 0; -EINVAL: it has no space for .size and the word
  * behind it. Asked before anything is done. */
 int abi_room(enum abi_struct which, const void *to, struct ckpt_err *err);
 /* Write at most .size bytes of *from to *to; .size stays as it is. */

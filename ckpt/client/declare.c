@@ -764,7 +764,7 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
 	if (b->per_rank)
 		c->moved = c->resized = true;
 	else
-		c->dirty = true; /* all ranks have the same room */
+		c->dirty = true; /* all ranks have the same capacity */
 	return 0;
 }
 

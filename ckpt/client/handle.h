@@ -234,9 +234,9 @@ struct ckpt {
 		uint32_t elem;
 	} * by_value;
 	uint32_t nby_value;
-	/* moved: only where memory lies, and the room of this rank's own blobs, has changed since
+	/* moved: only where memory lies, and the capacity of this rank's own blobs, has changed since
 	 * the seal;
-	 * resized: such a room has. */
+	 * resized: such a capacity has. */
 	bool dirty, moved, resized, sealed_once;
 	uint32_t own; /* locals in the process's own memory */
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
@@ -389,7 +389,7 @@ int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err);
 int declare_encode(ckpt *c, struct ckpt_err *err);
 /* What is copied by value, without the blobs: to the shadow, or (out) from it. */
 void shadow_copy(ckpt *c, bool out);
-/* How long the blobs are now, read once for this snapshot. One that is longer than its room;
+/* How long the blobs are now, read once for this snapshot. One that is longer than its capacity;
  * NULL. */
 const struct blob *blobs_look(ckpt *c);
 void blobs_by_value(ckpt *c); /* as long as they were then */

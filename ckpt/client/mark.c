@@ -121,7 +121,7 @@ static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
 	pthread_mutex_lock(&c->why_lock);
 	snprintf(c->blob_why, sizeof c->blob_why,
 		 "step %" PRIu64 ": blob %.200s is %" PRIu64
-		 " bytes long, and has room for %" PRIu64
+		 " bytes long, and has space for %" PRIu64
 		 ": make it shorter, or call ckpt_blob_resize, and then ckpt_seal%s",
 		 step, b->name, b->now, b->cap, b->per_rank ? "" : " on all ranks");
 	pthread_mutex_unlock(&c->why_lock);

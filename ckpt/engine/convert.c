@@ -473,6 +473,8 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 	int rc;
 
 	*ret = (struct converted){ 0 };
+	if (err)
+		*err = (struct ckpt_err){ 0 };
 	assert(e->mem_limit >= CONVERT_MEM_MIN);
 	rc = convert_sheet_make(&v, cannot, err);
 	if (!rc)

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify.c - see verify.h. Called by the verbs that say that a checkpoint is right.
+ * verify.c - see verify.h. Called by the verbs that say that a checkpoint is right, and by the daemon
+ * before it removes an older one.
  * Invariant: a byte counts as summed only if a sum covers it, or its value is fixed.
  */
 #include "ckpt/engine/verify.h"
+#include <stdio.h>
+#include "ckpt/base/mutant.h"
+#include "ckpt/base/util.h"
+#include "ckpt/engine/open.h"
 
 static void ranges_count(const struct format_file *f, struct engine_sums *s)
 {
@@ -34,4 +39,114 @@ struct engine_sums engine_sums(const struct checkpoint *k)
 			ret.unsummed += f->file_bytes;
 	}
 	return ret;
+}
+
+int engine_damage(int rc)
+{
+	switch (rc) {
+	case -EACCES:
+	case -EPERM:
+	case -EPROTONOSUPPORT:
+	case -ENOMEM:
+	case -EMFILE:
+	case -ENFILE:
+	case -ECANCELED:
+		return rc;
+	default:
+		return rc < 0 ? -EBADMSG : rc;
+	}
+}
+
+struct checking {
+	uint64_t ndamage, nunread;
+	char first[2][400]; /* what was said first: of damage, of what could not be read */
+};
+
+static void checking_fault(void *arg, const struct format_fault *f)
+{
+	struct checking *x = arg;
+	bool unread = f->kind && !strcmp(f->kind, "unreadable");
+	char *say = x->first[unread];
+
+	if (format_fault_is_odd(f))
+		return;
+	if ((unread ? x->nunread++ : x->ndamage++) > 0)
+		return;
+	if (f->file && *f->file && (f->offset || f->length))
+		snprintf(say, sizeof x->first[0], "%.120s, byte %llu: %.240s", f->file,
+			 (unsigned long long)f->offset, f->text ? f->text : f->kind);
+	else
+		snprintf(say, sizeof x->first[0], "%.120s%s%.240s", f->file ? f->file : "",
+			 f->file && *f->file ? ": " : "", f->text ? f->text : f->kind);
+}
+
+/* Wrong, though no sum is: it contradicts itself, or files are missing. */
+static bool is_unproven(int code)
+{
+	return code == -EPROTO || code == -EUCLEAN;
+}
+
+static int data_check(const struct engine *e, const struct engine_check *x, const struct opened *o,
+		      struct checking *c, uint64_t *ret_bytes, struct ckpt_err *err)
+{
+	struct move_files files;
+	struct move_verified size;
+	int rc = move_open(e->ops, o->fd, o->ckpt, true, e->io, &files, err);
+
+	if (rc)
+		return rc;
+	files.buffer_bytes = x->buffer_bytes;
+	move_subset_size(o->ckpt, &(struct move_subset){ 0 }, &size);
+	if (x->begin)
+		x->begin(x->arg, o->ckpt, size.bytes);
+	rc = MUTANT(NOT_READ_BACK)
+		     ? 0
+		     : move_verify(&files, e->tick, e->arg, checking_fault, c, ret_bytes, err);
+	move_close(&files);
+	return rc;
+}
+
+/* What was found, as one error. */
+static int checking_judge(const struct checking *x, int rc, const struct ckpt_err *e,
+			  const char *path, struct ckpt_err *err)
+{
+	if (rc == -ECANCELED)
+		return ckpt_error(err, rc, "interrupted while %.300s was checked", path);
+	/* What this version cannot judge is not damaged. */
+	if (rc == -EPROTONOSUPPORT && !MUTANT(NEWER_QUARANTINED))
+		return ckpt_error(err, rc, "%s", e->msg);
+	if (x->ndamage)
+		return ckpt_error(err, rc == -EBADMSG && is_unproven(e->code) ? e->code : -EBADMSG,
+				  "%s", x->first[0]);
+	if (x->nunread && (!rc || rc == -EBADMSG || rc == -EIO))
+		return ckpt_error(err, -EIO, "%s", x->first[1]);
+	/* engine_damage calls whatever is wrong -EBADMSG; the error knows better. */
+	if (rc == -EBADMSG && e->code && e->code != -EBADMSG)
+		rc = is_unproven(e->code) ? e->code : -EIO;
+	return rc ? ckpt_error(err, rc, "%s", e->msg[0] ? e->msg : strerror(-rc)) : 0;
+}
+
+int engine_check(const struct engine *e, const struct engine_check *x, struct engine_checked *ret,
+		 struct ckpt_err *err)
+{
+	struct checking c = { 0 };
+	const struct engine_subject step = { .fd = x->fd,
+					     .path = x->path,
+					     .force = x->format,
+					     .flags = SOURCE_FRESH,
+					     .how.fault = checking_fault,
+					     .how.fault_arg = &c };
+	struct ckpt_err e_open = { 0 };
+	uint64_t bytes = 0;
+	struct opened o;
+	int rc = engine_damage(engine_open(e, &step, &o, &e_open));
+
+	if (!rc)
+		rc = data_check(e, x, &o, &c, &bytes, &e_open);
+	if (o.ckpt)
+		bytes += o.ckpt->stored_bytes - MIN(bytes, o.ckpt->stored_bytes);
+	engine_close(&o);
+	if (ret)
+		*ret = (struct engine_checked){ .bytes = bytes, .nfault = c.ndamage + c.nunread };
+	return checking_judge(&c, rc, &e_open, x->path, err);
 }

@@ -59,7 +59,7 @@ static int regular_check(const struct io_ops *ops, int fd, uint64_t *ret_bytes)
 }
 
 /* A link to a device or a fifo is not opened: opening alone may do something to it. */
-static int link_open(const struct io_ops *ops, int dirfd, const char *name)
+static int link_open(const struct io_ops *ops, int dirfd, const char *name, int how)
 {
 	const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
 	char parent[PATH_MAX];
@@ -79,29 +79,35 @@ static int link_open(const struct io_ops *ops, int dirfd, const char *name)
 		fd = regular_check(ops, fd, &bytes);
 	if (fd >= 0) {
 		(void)ops->close(ops->ctx, fd);
-		fd = io_open_path(ops, at, last, O_RDONLY | O_NONBLOCK);
+		fd = io_open_path(ops, at, last, O_RDONLY | how);
 	}
 	if (slash)
 		(void)ops->close(ops->ctx, at);
 	return fd;
 }
 
-/* O_NONBLOCK: a fifo by that name must not make us wait. */
-static int file_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
-		     uint64_t *ret_bytes)
+int source_fd(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags, int how,
+	      uint64_t *ret_bytes)
 {
 	int fd;
 
 	if (!source_name_stays(name))
 		return -EINVAL;
-	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
+	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | how, 0);
 	if (fd == -ELOOP && flags & SOURCE_LINKS)
-		fd = link_open(ops, dirfd, name);
+		fd = link_open(ops, dirfd, name, how);
 	if (fd >= 0)
 		fd = regular_check(ops, fd, ret_bytes);
 	if (fd >= 0 && flags & SOURCE_FRESH)
 		io_forget(fd);
 	return fd;
+}
+
+/* A fifo by that name must not make us wait. */
+static int file_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
+		     uint64_t *ret_bytes)
+{
+	return source_fd(ops, dirfd, name, flags, O_NONBLOCK, ret_bytes);
 }
 
 int source_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,

@@ -41,6 +41,10 @@ void source_end(struct source_dir *d); /* NULL ctx is fine */
 /* One file: as a source's open, with these flags. The caller closes it. */
 int source_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
 		struct source *ret);
+/* The same as a descriptor, opened with O_RDONLY and `how` (O_NONBLOCK, O_DIRECT; without O_NONBLOCK a fifo may
+ * make it wait). */
+int source_fd(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags, int how,
+	      uint64_t *ret_bytes);
 
 /*
  * What a conversion is made of, as one number: the bytes that a reader was given (each read with its name and

@@ -35,7 +35,10 @@ struct stream_room {
 	pthread_t worker[WORKERS_MAX];
 	uint32_t nworker;
 	struct io_queue *io;
-	int code; /* what ended it early */
+	const struct move_files *files;
+	struct made_reader *made; /* NULL: none were wanted yet */
+	int code;		  /* what ended it early */
+	struct ckpt_err *err;	  /* the caller's; written with code where a file cannot be opened */
 };
 
 static void slot_work(struct stream_room *r, struct slot *x)
@@ -119,18 +122,29 @@ static int slots_make(struct stream_room *r)
 	return 0;
 }
 
-static void submit(struct stream_room *r)
+/* false: of the descriptors that may be open, all are taken until a read comes back. */
+static bool submit(struct stream_room *r)
 {
 	uint64_t align = read_align(r->s->files);
-	struct slot *x = r->idle[--r->nidle];
 	struct stream_block *b = &r->s->block[r->next_submit];
 	uint64_t from = b->off / align * align;
-	int e;
+	int fd = move_take(r->s->files, b->file, r->err), e;
+	struct slot *x;
 
+	if (fd == -EAGAIN && io_in_flight(r->io))
+		return false;
+	if (fd == -EAGAIN)
+		fd = ckpt_error_errno(r->err, EMFILE, "cannot open %s of the checkpoint",
+				      r->s->files->ckpt->file[b->file].name);
+	if (fd < 0) {
+		r->code = fd;
+		return false;
+	}
+	x = r->idle[--r->nidle];
 	x->block = r->next_submit++;
 	x->skip = b->off - from;
 	x->req = (struct io_req){
-		.fd = r->s->files->fd[b->file],
+		.fd = fd,
 		.buf = x->buf,
 		.off = from,
 		.len = align_up(b->off + b->len, align) - from,
@@ -138,12 +152,14 @@ static void submit(struct stream_room *r)
 	};
 	e = io_submit(r->io, &x->req);
 	assert(e == 0); /* never more than its depth are under way */
+	return true;
 }
 
 static void arrived(struct stream_room *r, struct slot *x)
 {
 	struct stream_block *b = &r->s->block[x->block];
 
+	io_files_give(r->s->files->files, b->file);
 	b->got = x->req.res;
 	if (b->got >= 0) {
 		b->got = MAX(b->got - (int64_t)x->skip, 0);
@@ -169,8 +185,8 @@ static void finished(struct stream_room *r, struct slot *x)
 static void submit_all(struct stream_room *r)
 {
 	while (r->code == 0 && r->nidle && r->next_submit < r->s->n &&
-	       io_in_flight(r->io) < MOVE_DEPTH)
-		submit(r);
+	       io_in_flight(r->io) < MOVE_DEPTH && submit(r))
+		;
 }
 
 static int stream_loop(struct stream_room *r)
@@ -214,6 +230,8 @@ int stream_room_open(const struct move_files *f, struct stream_room **ret, struc
 	int e = r ? queue_init(&r->asked, SLOTS_MAX) : -ENOMEM;
 
 	*ret = r;
+	if (r)
+		r->files = f;
 	if (e == 0)
 		e = queue_init(&r->done, SLOTS_MAX);
 	e = e < 0 ? ckpt_error(err, e, "out of memory for a queue of reads")
@@ -237,7 +255,15 @@ void stream_room_close(struct stream_room *r)
 	queue_destroy(&r->asked);
 	queue_destroy(&r->done);
 	pages_free(r->mem, r->mem_bytes);
+	made_close(r->made);
 	free(r);
+}
+
+struct made_reader *stream_room_made(struct stream_room *r)
+{
+	if (!r->made)
+		(void)made_open(r->files, &r->made, NULL);
+	return r->made;
 }
 
 static int room_run(struct stream_room *r, const struct stream *s, struct ckpt_err *err)
@@ -247,6 +273,7 @@ static int room_run(struct stream_room *r, const struct stream *s, struct ckpt_e
 	r->s = s;
 	r->next_submit = r->next_done = 0;
 	r->code = 0;
+	r->err = err;
 	r->finished = calloc(s->n, sizeof *r->finished);
 	if (!r->finished)
 		return ckpt_error(err, -ENOMEM, "out of memory for the state of %llu reads",

@@ -6,7 +6,7 @@
  */
 #ifndef CKPT_MOVE_MOVE_H
 #define CKPT_MOVE_MOVE_H
-#include "ckpt/io/io.h"
+#include "ckpt/io/io_files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/window.h"
 #include "formats/format.h"
@@ -52,7 +52,7 @@ int move_check(const struct plan *p, struct ckpt_err *err);
 struct move_files {
 	const struct io_ops *ops;
 	const struct checkpoint *ckpt;
-	const int *fd; /* [nfile], opened with O_DIRECT where direct */
+	struct io_files *files; /* [nfile]; of those that are lost or unread there is none */
 	bool direct;
 	uint32_t align;
 	enum io_engine engine;
@@ -60,12 +60,22 @@ struct move_files {
 	 * what is fast. */
 	uint64_t buffer_bytes;
 };
-/* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
- * file, where the file system refuses it at open or at a read; the page cache forgets the file
- * before. What is no regular file (any more) is -EISDIR or -EINVAL; lost files stay closed, fd
- * -1. */
+/*
+ * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first needed, and not
+ * many at once (io/io_files.h): step_dirfd stays open until then. direct falls back file by file,
+ * where the file system refuses it at open or at a read; the page cache forgets the file before.
+ * -ENOMEM.
+ */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
+/* Is file i there to be read? */
+static inline bool move_has(const struct move_files *f, uint32_t i)
+{
+	return !f->ckpt->file[i].lost && !f->ckpt->file[i].unread;
+}
+/* A descriptor of file i, until io_files_give. -EAGAIN, without a sentence: give one back first. What is no
+ * regular file (any more) is -EISDIR or -EINVAL; -ENOENT, -ESTALE, ... */
+int move_take(const struct move_files *f, uint32_t i, struct ckpt_err *err);
 void move_close(struct move_files *f);
 
 /*

@@ -4,7 +4,6 @@
  * Invariant: after reads_make the reads are disjoint, and every byte that was asked for is in one.
  */
 #include "ckpt/plan/coalesce.h"
-#include "ckpt/plan/plan_reduce.h"
 #include "ckpt/base/util.h"
 
 const struct read_cost read_cost_default = { .request_ns = 200000,
@@ -39,7 +38,7 @@ void reads_free(struct reads *r)
 	*r = (struct reads){ .nread = 0 };
 }
 
-static int append(struct reads *r, const struct read *x)
+static int read_append(struct reads *r, const struct read *x)
 {
 	if (r->nadd == r->cap) {
 		uint64_t cap = r->cap ? 2 * r->cap : 256;
@@ -54,61 +53,21 @@ static int append(struct reads *r, const struct read *x)
 	return 0;
 }
 
-/* A stretch, of which so many bytes are needed. */
-static int add(struct reads *r, uint32_t place, uint64_t off, uint64_t len, uint64_t wanted)
+int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
 {
 	struct read *last = r->nadd ? &r->add[r->nadd - 1] : NULL;
 
 	assert(off <= INT64_MAX && len <= INT64_MAX);
-	r->wanted_bytes += wanted;
+	if (!len)
+		return 0;
+	r->wanted_bytes += len;
 	/* Rows mostly ascend: where one read will do, they take no room of their own. */
 	if (last && last->place == place && off >= last->off &&
 	    off <= last->off + last->len + r->gap) {
 		last->len = MAX(last->len, off + len - last->off);
 		return 0;
 	}
-	return append(r, &(struct read){ .place = place, .off = off, .len = len });
-}
-
-int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
-{
-	return len ? add(r, place, off, len, len) : 0;
-}
-
-/* A row of single elements: from the first to the last one where that is cheap. */
-static int add_elements(struct reads *r, uint32_t place, const struct plan_row *row)
-{
-	uint32_t elem = plan_row_src_elem(row);
-	int e = 0;
-
-	if (row->src_stride <= r->gap + elem)
-		return add(r, place, row->src_off, plan_row_src_bytes(row), row->n * elem);
-	for (uint64_t i = 0; i < row->n && !e; i++)
-		e = reads_add(r, place, row->src_off + i * row->src_stride, elem);
-	return e;
-}
-
-static int add_ops(struct reads *r, const struct plan *p, const struct plan_op *op, uint64_t nop)
-{
-	struct plan_cursor c;
-	struct plan_row row;
-	int e = 0;
-
-	for (uint64_t i = 0; i < nop && !e; i++) {
-		uint32_t place = op[i].src_place;
-
-		for (plan_rows(p, &op[i], &c); !e && plan_row_next(&c, &row);)
-			e = row.elem ? add_elements(r, place, &row)
-				     : reads_add(r, place, row.src_off, row.len);
-	}
-	return e;
-}
-
-int reads_add_plan(struct reads *r, const struct plan *p)
-{
-	int e = add_ops(r, p, p->op, p->nop);
-
-	return e || !p->reduced ? e : add_ops(r, p, p->reduced->op, p->reduced->nop);
+	return read_append(r, &(struct read){ .place = place, .off = off, .len = len });
 }
 
 /* To whole chunks. */
@@ -137,7 +96,7 @@ static int by_offset(const void *va, const void *vb)
 }
 
 /* What lies so near that one read is cheaper than two. */
-static void join(struct reads *r)
+static void reads_join(struct reads *r)
 {
 	uint64_t n = 0;
 
@@ -155,7 +114,7 @@ static void join(struct reads *r)
 }
 
 /* In pieces of at most read_max, as the file's chunks cut. */
-static int divide(struct reads *r)
+static int read_divide(struct reads *r)
 {
 	uint64_t max = MAX(r->cost.read_max >> r->chunk_log2, UINT64_C(1)) << r->chunk_log2, n = 0;
 
@@ -195,7 +154,7 @@ static int by_turn(const void *va, const void *vb)
 	return (a->read.off > b->read.off) - (a->read.off < b->read.off);
 }
 
-static int deal(struct reads *r, uint32_t turn)
+static int reads_deal(struct reads *r, uint32_t turn)
 {
 	cleanup_free struct dealt *d = calloc(r->nread + 1, sizeof *d);
 	uint32_t nplace = 0;
@@ -230,7 +189,7 @@ int reads_make(struct reads *r, const uint64_t *place_bytes, uint32_t turn)
 	round_out(r, place_bytes);
 	if (r->nadd > 1)
 		qsort(r->add, r->nadd, sizeof *r->add, by_offset);
-	join(r);
-	e = divide(r);
-	return e ? e : deal(r, turn);
+	reads_join(r);
+	e = read_divide(r);
+	return e ? e : reads_deal(r, turn);
 }

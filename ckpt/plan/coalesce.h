@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coalesce.h - from the rows of one or many plans to few, large, sequential reads. All ranks of a
+ * coalesce.h - from what one or many plans need to few, large, sequential reads. All ranks of a
  * host add what they need; what comes out names every needed byte (of files with chunks: every
  * needed chunk) once, so that it is read once per host. For the mover of a restore, and for those
  * who say what it costs.
@@ -45,8 +45,6 @@ struct reads {
 void reads_begin(struct reads *r, const struct read_cost *cost, uint32_t chunk_log2);
 /* Bytes [off, off + len) of a place are needed; in any order, also twice. -ENOMEM. */
 int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len);
-/* All rows of a plan, also of operands, whose source places have these numbers. */
-int reads_add_plan(struct reads *r, const struct plan *p);
 /* place_bytes: of each place, where the last chunk ends; NULL: whole chunks. -ENOMEM. */
 int reads_make(struct reads *r, const uint64_t *place_bytes, uint32_t turn);
 void reads_free(struct reads *r);

@@ -8,8 +8,7 @@
  *
  * An answer is a product like the index sets themselves: a list of shares per tensor dimension. It
  * is a value: it depends on (mesh, placements, shape, element size) and not on the tensor's name,
- * nor on the coordinate of an ONLY, so it is asked for once and serves all tensors of the same kind
- * (holders_kind_equal).
+ * nor on the coordinate of an ONLY, so it is asked for once and serves all tensors of the same kind.
  */
 #ifndef CKPT_PLAN_HOLDERS_H
 #define CKPT_PLAN_HOLDERS_H
@@ -28,8 +27,6 @@ struct holders_kind {
 };
 /* Have tensors with these layouts, on one mesh, the same holders but for the coordinates of ONLYs? */
 bool holders_layout_alike(const struct layout *x, const struct layout *y);
-/* Have they the same answers? */
-bool holders_kind_equal(const struct holders_kind *x, const struct holders_kind *y);
 
 /* Of a share that the replicas divide among them: what one of them owns. */
 struct holders_slice {

@@ -28,7 +28,7 @@ enum lineage_how {
 	LINEAGE_ADD,
 	/*
 	 * A step that has lost its MANIFEST. Its place is right below the next newer step; if there
-	 * is none, above all, with room for the lost steps below it.
+	 * is none, above all, with space for the lost steps below it.
 	 */
 	LINEAGE_MEND,
 };

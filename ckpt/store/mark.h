@@ -76,7 +76,7 @@ int store_mark_clear(const struct store *s, const struct store_step *st, enum st
 
 /* The format of a mark, pure. parse: file is the entry in .ckptd, text its content (NULL: it could not
  * be read). 1: a mark; 0: some other file; -EPROTO: a mark with a malformed content, which is `unread`.
- * print: ret has room for STORE_MARK_BYTES_MAX; returns the length. */
+ * print: ret has space for STORE_MARK_BYTES_MAX; returns the length. */
 int store_mark_parse(const char *file, const char *text, uint64_t bytes, struct store_mark *ret);
 uint32_t store_mark_print(const struct store_mark *m, char *ret);
 #endif

@@ -181,7 +181,7 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 		r = ops->fallocate(ops->ctx, fd, bytes_max);
 	if (r && r != -EOPNOTSUPP) {
 		store_part_drop(x, ret_name, fd);
-		return store_fail(err, r, JOB_STEP ": no room for %" PRIu64 " bytes of part %s",
+		return store_fail(err, r, JOB_STEP ": no space for %" PRIu64 " bytes of part %s",
 				  JOB_STEP_OF(x), bytes_max, ret_name);
 	}
 	io_point(ops, POINT_PART_RESERVED);

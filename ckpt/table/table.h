@@ -33,7 +33,7 @@ enum {			  /* table_piece.flags */
        /* No bytes of its own: its elements are F32 ones from byte `from` of the place on, rounded
         * to the
 	 * tensor's dtype, which is BF16 or F16 (in a file: those of its twin, a piece of the tensor
-	 * `of` with the same set, row-major, in the same place). off and len keep its room in the
+	 * `of` with the same set, row-major, in the same place). off and len keep its space in the
 	 * raw space, which holds nothing; strides count elements, here as everywhere. */
        PIECE_DERIVED = 1,
        PIECE_TRUSTED = 2, /* with DERIVED: nobody compared it in this step */

@@ -322,7 +322,7 @@ const char *wire_skip_text(uint32_t reason)
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =
-			"a blob of a rank was longer than its room: that rank's ckpt_why "
+			"a blob of a rank was longer than its capacity: that rank's ckpt_why "
 			"names it; use ckpt_blob_resize there",
 	};
 
@@ -451,11 +451,6 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 {
 	return map_sealed(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0),
 			  read_only ? PROT_READ : PROT_READ | PROT_WRITE, ret_ptr, err);
-}
-
-int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err)
-{
-	return map_sealed(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ, ret_ptr, err);
 }
 
 /* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:

@@ -35,7 +35,7 @@
  * one of them and where it belongs, the library carries it there, and LAND says that it has.
  *
  * A declaration of the same epoch and a higher rev differs from the one before it in three things
- * at most: where memory lies, its strides, and how much room blobs have. It concerns its rank
+ * at most: where memory lies, its strides, and how much space blobs have. It concerns its rank
  * alone: no other rank seals again, and no snapshot is skipped that begins after SEALED has come.
  *
  * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of
@@ -433,7 +433,7 @@ enum wire_skip {
 	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
-	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its room */
+	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its capacity */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */
@@ -588,9 +588,7 @@ int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd);
 /* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
- * read_only, WRITE) sealed and exactly `bytes` long. wire_look maps it for reading, though others
- * may write to it. */
-int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
+ * read_only, WRITE) sealed and exactly `bytes` long. */
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);

@@ -181,12 +181,6 @@ int native_manifest_declared(const struct native_info *info, const struct table 
 			     const struct native_part *part, uint32_t npart,
 			     const struct native_lineage *lineage, void **ret_bytes,
 			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err);
-/* The same where the parts' tables are united already: all has the pieces of every rank with their
- * fingerprints, is sealed, and gets the tensors' fingerprints. part[].table is not looked at. */
-int native_manifest_united(const struct native_info *info, const struct native_part *part,
-			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
-			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
-			   struct ckpt_err *err);
 
 /*
  * The same where the tensors of all parts are one table already, and its pieces were found to cover
@@ -205,42 +199,19 @@ int native_manifest_whole(const struct native_info *info, const struct native_wh
 			  const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 			  uint8_t *ret_id, struct ckpt_err *err);
 
-/*
- * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
- * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main
- * part says how many there were, and which other parts its rank had: all must be there. What looks
- * like a part, and none names it, may be anything. A part with features in ro_compat is not
- * described anew. What MANIFEST alone knew (lineage, notes, attributes) is the caller's. Whoever
- * makes it visible opens the directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL
- * say why it cannot be.
- */
-int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
-		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
-		   uint8_t *ret_id, struct ckpt_err *err);
-
 /* --- reading --- */
-
-/* What a file in a step's directory is by its name: MANIFEST; what is to become one, or was one
- * (MANIFEST.%08x, MANIFEST.damaged-%08x); a part (w%04u-%08x-%03u.part); or nobody here made it. */
-enum native_entry { NATIVE_FOREIGN, NATIVE_IS_MANIFEST, NATIVE_SPENT, NATIVE_PART };
-enum native_entry native_entry(const char *name);
 
 /*
  * Its open gives file i = part i = place i of the table: the main parts in the order of ranks, then
  * the others; tensor fingerprints are those of MANIFEST and have been compared with the sums of the
  * pieces' (open_some compares nothing, and does not list the directory). On failure *ret is NULL;
  * the error's sentence lists what was found, as the faults do one by one.
+ *
+ * Its root is MANIFEST. The summary decodes no tensors: the table has meshes alone. rebuild reads every
+ * part, but for its data, and checks it. Each main part says how many there were, and which other parts
+ * its rank had: all must be there. What looks like a part, and none names it, may be anything. A part
+ * with features in ro_compat is not described anew. Whoever makes the new MANIFEST visible opens the
+ * directory with it first.
  */
 extern const struct format format_native;
-
-/*
- * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES, ATTRS): no
- * tensors are decoded. table is empty but for meshes; the files are unread.
- */
-int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
-/* As native_summary. If MANIFEST is right, it then calls `each` for every part as MANIFEST has it
- * (without a table), main parts first, until `each` returns another value than 0. */
-typedef int native_part_fn(void *arg, const struct native_part *part);
-int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
-			 struct checkpoint **ret, struct ckpt_err *err);
 #endif

@@ -57,10 +57,15 @@ int native_fill(const struct sheet *s, uint32_t run, const struct sheet_state *s
 		struct ckpt_err *err);
 void native_sheet_end(struct sheet *s);
 
-/* format_root.rebuild */
-int native_rebuild_of(const struct source_dir *dir, const struct checkpoint *facts,
-		      const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
-		      struct ckpt_err *err);
+/* format_root: format.h and native.h say what they do. */
+int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
+int native_rebuild(const struct source_dir *dir, const struct checkpoint *facts, const char *tool,
+		   void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16], struct ckpt_err *err);
+
+/* What a file in a step's directory is by its name: MANIFEST; what is to become one, or was one
+ * (MANIFEST.%08x, MANIFEST.damaged-%08x); a part (w%04u-%08x-%03u.part); or another program's. */
+enum native_entry { NATIVE_FOREIGN, NATIVE_IS_MANIFEST, NATIVE_SPENT, NATIVE_PART };
+enum native_entry native_entry(const char *name);
 
 /* May a part be called so? A single component that needs no quoting anywhere, and not MANIFEST. */
 bool native_name_ok(const char *name);

@@ -331,12 +331,12 @@ static int sources_check(struct rebuilding *b)
 	return 0;
 }
 
-static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
+static int rebuild(struct rebuilding *b, const struct checkpoint *facts,
 		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		   uint8_t *ret_id)
 {
-	struct native_info info = { .job = job, .step = step };
-	struct hash128 of_job = container_job(job);
+	struct native_info info = { .job = facts->job, .step = facts->step };
+	struct hash128 of_job = container_job(facts->job);
 	int r = b->dir->list(b->dir->ctx, "", entry_add, b);
 
 	if (r && !b->err->msg[0])
@@ -351,7 +351,8 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 	}
 	if (r)
 		return r;
-	if (memcmp(b->first.job, of_job.b, sizeof b->first.job) != 0 || b->first.step != step)
+	if (memcmp(b->first.job, of_job.b, sizeof b->first.job) != 0 ||
+	    b->first.step != facts->step)
 		return ckpt_error(b->err, -EBADMSG,
 				  "its parts are of step %llu of %s job: the directory was renamed "
 				  "or swapped",
@@ -366,33 +367,22 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 			       b->err);
 }
 
-int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
-		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
-		   uint8_t *ret_id, struct ckpt_err *err)
+int native_rebuild(const struct source_dir *dir, const struct checkpoint *facts, const char *tool,
+		   void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16], struct ckpt_err *err)
 {
 	struct ckpt_err e = { .msg = "" };
 	struct rebuilding b = { .dir = dir, .err = &e };
-	int r = rebuild(&b, job, step, lineage, ret_bytes, ret_len, ret_id);
+	struct native_lineage line;
+	struct arena a = { 0 };
+	int r = native_lineage_of(facts, tool, &a, &line);
 
+	r = r ? ckpt_error(&e, r, "out of memory for notes and attributes")
+	      : rebuild(&b, facts, &line, ret_bytes, ret_len, ret_id);
 	for (uint32_t i = 0; i < b.ntable; i++)
 		table_free(&b.table[i]);
 	free(b.table);
 	free(b.part);
 	free(b.source);
-	return r ? ckpt_error(err, r, "%s", e.msg) : 0;
-}
-
-int native_rebuild_of(const struct source_dir *dir, const struct checkpoint *facts,
-		      const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
-		      struct ckpt_err *err)
-{
-	struct native_lineage line;
-	struct arena a = { 0 };
-	int r = native_lineage_of(facts, tool, &a, &line);
-
-	r = r ? ckpt_error(err, r, "out of memory for notes and attributes")
-	      : native_rebuild(dir, facts->job, facts->step, &line, ret_bytes, ret_len, ret_id,
-			       err);
 	arena_free(&a);
-	return r;
+	return r ? ckpt_error(err, r, "%s", e.msg) : 0;
 }

@@ -331,7 +331,7 @@ struct manifest {
 	uint32_t npart;
 	const struct native_lineage *lineage;
 	struct table *t;	      /* the union */
-	struct table made;	      /* where it is not the caller's */
+	struct table made;	      /* it, if it is needed */
 	const struct table *declared; /* where none is needed: its tensors; else NULL */
 	struct arena a;
 	struct strings strings;
@@ -702,7 +702,7 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	parts_order(m);
 	if (!m->list.n)
 		r = names_check(m);
-	if (!r && !m->list.n && !m->t && !m->declared)
+	if (!r && !m->list.n && !m->declared)
 		r = parts_unite(m);
 	/* With the sums of the fingerprints, and whole. */
 	if (!r && !m->list.n && !m->declared)
@@ -716,16 +716,15 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	return r ? r : manifest_encode(m, ret_bytes, ret_len);
 }
 
-/* all NULL and declared NULL: the union of the parts' tables. */
+/* declared NULL: the union of the parts' tables. */
 static int manifest_of(const struct native_info *info, const struct native_part *part,
-		       uint32_t npart, struct table *all, const struct table *declared,
+		       uint32_t npart, const struct table *declared,
 		       const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		       uint8_t *ret_id, struct ckpt_err *err)
 {
 	struct manifest m = { .info = info,
 			      .npart = npart,
 			      .lineage = lineage,
-			      .t = all,
 			      .declared = declared,
 			      .list = { .code = -EINVAL },
 			      .err = err };
@@ -744,15 +743,7 @@ int native_manifest(const struct native_info *info, const struct native_part *pa
 		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		    uint8_t *ret_id, struct ckpt_err *err)
 {
-	return manifest_of(info, part, npart, NULL, NULL, lineage, ret_bytes, ret_len, ret_id, err);
-}
-
-int native_manifest_united(const struct native_info *info, const struct native_part *part,
-			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
-			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
-			   struct ckpt_err *err)
-{
-	return manifest_of(info, part, npart, all, NULL, lineage, ret_bytes, ret_len, ret_id, err);
+	return manifest_of(info, part, npart, NULL, lineage, ret_bytes, ret_len, ret_id, err);
 }
 
 int native_manifest_declared(const struct native_info *info, const struct table *declared,
@@ -761,8 +752,7 @@ int native_manifest_declared(const struct native_info *info, const struct table 
 			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err)
 {
 	assert(declared->sealed);
-	return manifest_of(info, part, npart, NULL, declared, lineage, ret_bytes, ret_len, ret_id,
-			   err);
+	return manifest_of(info, part, npart, declared, lineage, ret_bytes, ret_len, ret_id, err);
 }
 
 /* --- of a union that was made before --- */

@@ -300,7 +300,7 @@ class Extras:
         alone.
 
         ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
-        is then longer than its room: if the step is marked all the same, the library skips it on all ranks, and never
+        is then longer than its capacity: if the step is marked all the same, the library skips it on all ranks, and never
         saves the object's state of the step before.
         """
         assert self._handle is not None

@@ -231,6 +231,18 @@ static int add_part_piece(void *arg, uint32_t tensor, const struct holder *h)
 	return e ? e : table_add_piece(&p->t, &x, NULL);
 }
 
+static void plan_reads(const struct plan *p, struct reads *r)
+{
+	for (uint64_t i = 0; i < p->nop; i++) {
+		struct plan_cursor c;
+		struct plan_row row;
+
+		for (plan_rows(p, &p->op[i], &c); plan_row_next(&c, &row);)
+			if (reads_add(r, p->op[i].src_place, row.src_off, plan_row_src_bytes(&row)))
+				die("out of memory");
+	}
+}
+
 /* What comes after the parts are opened, for n ranks of one host. */
 static void with_pieces(const struct table *src, const struct table *dst, uint32_t first,
 			uint32_t n)
@@ -271,8 +283,7 @@ static void with_pieces(const struct table *src, const struct table *dst, uint32
 			die("%s", err.msg);
 		say("plan_of_pieces", now_ns() - ns);
 		ns = now_ns();
-		if (reads_add_plan(&reads, &plan))
-			die("out of memory");
+		plan_reads(&plan, &reads);
 		say("reads_added", now_ns() - ns);
 		plan_free(&plan);
 		table_free(&mine);
@@ -431,7 +442,8 @@ static void manifest(const char *model)
 			die("a MANIFEST is read as another one");
 		checkpoint_free(k);
 		ns = now_ns();
-		if (file_open(&file, NATIVE_MANIFEST, &source) || native_summary(&source, &k, &err))
+		if (file_open(&file, NATIVE_MANIFEST, &source) ||
+		    format_native.root->summary(&source, &k, &err))
 			die("%s", err.msg);
 		say("manifest_summary", now_ns() - ns);
 		checkpoint_free(k);

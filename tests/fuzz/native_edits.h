@@ -212,7 +212,7 @@ static void native_try(void)
 		native_use(c);
 	checkpoint_free(c);
 	native_try_some(!r);
-	r = native_summary(&m, &c, &err);
+	r = format_native.root->summary(&m, &c, &err);
 	assert((r < 0) == !c);
 	checkpoint_free(c);
 }

@@ -220,6 +220,36 @@ void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts)
 		table_free(&table[i]);
 }
 
+int memdir_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
+		   const struct native_lineage *line, void **ret_bytes, uint64_t *ret_len,
+		   uint8_t ret_id[16], struct ckpt_err *err)
+{
+	static const uint8_t none[16];
+	struct checkpoint facts =
+		ROW(.step = step, .seq = line->seq, .parent_step = line->parent_step,
+		    .nnote = line->nnote, .nattr = line->nattr);
+	struct checkpoint_attr attr[64];
+	int r;
+
+	assert(line->nattr <= 64 && line->nnote <= NATIVE_NOTES_MAX);
+	snprintf(facts.job, sizeof facts.job, "%s", job);
+	for (int i = 0; i < 16 && memcmp(line->parent_id, none, 16) != 0; i++)
+		snprintf(facts.parent_id + (size_t)2 * (size_t)i, 3, "%02x", line->parent_id[i]);
+	if (line->nattr)
+		memcpy(attr, line->attr, line->nattr * sizeof *attr);
+	facts.attr = attr;
+	facts.note = arena_array(&facts.table.arena, line->nnote, sizeof *facts.note);
+	if (!facts.note)
+		return ckpt_error(err, -ENOMEM, "no memory for notes");
+	for (uint32_t i = 0; i < line->nnote; i++) {
+		facts.note[i].key = line->note[i].key;
+		facts.note[i].value = line->note[i].value;
+	}
+	r = format_native.root->rebuild(dir, &facts, line->tool, ret_bytes, ret_len, ret_id, err);
+	arena_free(&facts.table.arena);
+	return r;
+}
+
 static void memdir_head_sign(uint8_t *block)
 {
 	struct hash128 h = hash128(block, CONTAINER_BLOCK - 16);

@@ -49,6 +49,11 @@ void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts);
 void memdir_part(const struct memdir_opts *opts, const struct native_info *info, uint32_t rank,
 		 struct native_part *ret_part, struct table *ret_table, uint8_t **ret_bytes);
 
+/* format_native.root->rebuild, of a checkpoint of this job, step and lineage. */
+int memdir_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
+		   const struct native_lineage *line, void **ret_bytes, uint64_t *ret_len,
+		   uint8_t ret_id[16], struct ckpt_err *err);
+
 /* The fingerprint of a piece, element by element. p: its bytes, row-major. */
 uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *piece,
 			    const uint8_t *p);

@@ -150,7 +150,7 @@ TEST(each_thing_that_is_missing_turns_its_check_and_no_other)
 	     f.commit_used = TIB - GIB);
 	CASE("overcommit", DOCTOR_OK, "298 GiB", f.commit_strict = true; f.commit_limit = TIB);
 	CASE("huge pages", DOCTOR_OK, "never", strcpy(f.shmem_huge, "never"));
-	CASE("space", DOCTOR_FAIL, "no room", f.free_bytes = 148 * GIB);
+	CASE("space", DOCTOR_FAIL, "no space", f.free_bytes = 148 * GIB);
 	CASE("space", DOCTOR_WARN, "one step", f.free_bytes = 297 * GIB);
 	CASE("space", DOCTOR_OK, "2 steps", f.free_bytes = 298 * GIB);
 	CASE("inodes", DOCTOR_WARN, "only 12", f.free_files = 12);

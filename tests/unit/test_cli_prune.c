@@ -413,7 +413,7 @@ TEST(an_interrupt_before_anything_went_loses_nothing)
 
 /* --- the check of every byte --- */
 
-static int checked(const char *step, struct full_checked *ret, struct ckpt_err *err)
+static int checked(const char *step, struct engine_checked *ret, struct ckpt_err *err)
 {
 	FILE *none = fopen("/dev/null", "w");
 	struct cli c = { .ops = &io_ops_posix, .quiet = true, .out = none, .err = none };
@@ -435,7 +435,7 @@ static int checked(const char *step, struct full_checked *ret, struct ckpt_err *
 TEST(a_check_says_good_damaged_or_that_nobody_knows)
 {
 	const char *job = line(place("full"), "run", 2), *step = step_path(job, 20);
-	struct full_checked n;
+	struct engine_checked n;
 	struct ckpt_err err;
 	json_t *j;
 

@@ -4,7 +4,7 @@
  * a checkpoint made for it, and the tree of modules on names that are made to confuse it.
  */
 #include "tests/lib/cli_rig.h"
-#include "ckpt/cli/module_tree.h"
+#include "ckpt/engine/module_tree.h"
 
 static const char *alpha(void)
 {

@@ -221,9 +221,9 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 	/* This rank is the first to mark the step: for the others there is nothing to copy. */
 	journal_is(1, LOG_ROOM + 1);
 	assert_int_equal(rank_step(&R[1], 2, CKPT_PERSIST), CKPT_SKIPPED);
-	must_say_why(&R[1], "step 2: blob journal is 17 bytes long, and has room for 16: make it");
+	must_say_why(&R[1], "step 2: blob journal is 17 bytes long, and has space for 16: make it");
 	assert_int_equal(rank_step(&R[0], 2, CKPT_PERSIST), CKPT_SKIPPED);
-	must_say_why(&R[0], "a blob of a rank was longer than its room: that rank's ckpt_why");
+	must_say_why(&R[0], "a blob of a rank was longer than its capacity: that rank's ckpt_why");
 	assert_int_equal(ckpt_wait(R[0].c, 2, CKPT_STAGED, PATIENCE, &R[0].err), -ENOENT);
 	/* Shorter, it is taken: the same step, and the next one. */
 	journal_is(1, 3);
@@ -234,7 +234,7 @@ TEST(a_blob_that_is_too_long_skips_the_step_and_the_next_one_works)
 	journal_is(1, 4000);
 	must_step(&R[0], 4, CKPT_PERSIST);
 	assert_int_equal(rank_step(&R[1], 4, CKPT_PERSIST), CKPT_SKIPPED);
-	must_say_why(&R[1], "step 4: blob journal is 4000 bytes long, and has room for 16");
+	must_say_why(&R[1], "step 4: blob journal is 4000 bytes long, and has space for 16");
 	assert_int_equal(rank_wait(&R[0], 4, CKPT_STAGED), -ENOENT);
 	assert_non_null(strstr(R[0].err.msg, "rank 1 could not copy it: its ckpt_why says why"));
 	assert_int_equal(ckpt_guard(R[1].c, NULL), 0); /* it was skipped here, and not torn */
@@ -418,7 +418,7 @@ static void free_script(struct rank *k)
 		/* FINAL waits for a slot, so only a blob that is too long is a reason. */
 		MUST(rc == CKPT_SKIPPED || (rc == 0 && !is_long));
 		if (is_long)
-			MUST(rank_why(k) == -ENOENT && strstr(k->err.msg, "has room for 16"));
+			MUST(rank_why(k) == -ENOENT && strstr(k->err.msg, "has space for 16"));
 		rc = rank_wait(k, step, CKPT_COMMITTED);
 		MUST(rc == 0 || rc == -ENOENT);
 		MUST(rc < 0 || !is_long);

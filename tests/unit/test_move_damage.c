@@ -445,7 +445,6 @@ TEST(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves)
 	struct scene s;
 	struct plan p;
 	uint64_t bytes;
-	int fd;
 
 	scene_make(&s, __func__);
 	assert_int_equal(plan_make(&s.c->table, &s.to.all, NULL, &p, NULL, &err), 0);
@@ -457,13 +456,12 @@ TEST(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves)
 	assert_int_equal(move_read(&p, &f, base, NULL, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "no memory"));
 	assert_int_equal(move_read(&p, &f, base, NULL, NULL, NULL), -EINVAL);
-	fd = f.fd[1];
-	((int *)f.fd)[1] = -1;
+	s.c->file[1].unread = true;
 	assert_int_equal(move_read(&p, &f, s.to.base, NULL, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "not open"));
 	assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "not open"));
-	((int *)f.fd)[1] = fd;
+	s.c->file[1].unread = false;
 	for (uint32_t i = 0; i < s.to.world; i++) { /* no byte has moved */
 		char why[200];
 
@@ -477,8 +475,12 @@ TEST(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves)
 	move_close(&f);
 	/* A file that went away between the reading of its metadata and of its data. */
 	assert_int_equal(unlinkat(s.d.fd, s.c->file[1].name, 0), 0);
-	assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, true, IO_INLINE, &f, &err), -ENOENT);
+	assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, true, IO_INLINE, &f, &err), 0);
+	assert_int_equal(move_read(&p, &f, s.to.base, NULL, NULL, &err), -ENOENT);
 	assert_non_null(strstr(err.msg, s.c->file[1].name));
+	assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err), -ENOENT);
+	assert_non_null(strstr(err.msg, s.c->file[1].name));
+	move_close(&f);
 	plan_free(&p);
 	scene_free(&s);
 }

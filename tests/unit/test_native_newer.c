@@ -439,7 +439,7 @@ static int summary_code(void)
 	struct source m = memdir_open(&bad, NATIVE_MANIFEST);
 	struct checkpoint *c = NULL;
 	struct ckpt_err err;
-	int r = native_summary(&m, &c, &err);
+	int r = format_native.root->summary(&m, &c, &err);
 
 	checkpoint_free(c);
 	return r;
@@ -730,7 +730,7 @@ TEST(a_summary_has_the_verdict_of_the_whole)
 		((uint8_t *)memdir_section(file_of(3), of[i].kind))[of[i].off] = 77;
 		memdir_sign(&bad, file_of(3));
 		m = memdir_open(&bad, NATIVE_MANIFEST);
-		if (native_summary(&m, &c, &err) != of[i].code)
+		if (format_native.root->summary(&m, &c, &err) != of[i].code)
 			fail_msg("%zu: %d: %s", i, err.code, err.msg);
 		if (c)
 			assert_true(c->newer && c->nnote + c->nattr == 1);

@@ -374,7 +374,7 @@ static int rebuild(struct handmade *p)
 	int r;
 
 	err = (struct ckpt_err){ 0 };
-	r = native_rebuild(&dir, "demo", p->info.step, &p->line, &bytes, &len, id, &err);
+	r = memdir_rebuild(&dir, "demo", p->info.step, &p->line, &bytes, &len, id, &err);
 	free(bytes);
 	return r;
 }

@@ -227,7 +227,7 @@ TEST(the_summary_says_what_the_whole_says)
 	memdir_checkpoint(&D, &o);
 	c = must_open(&D);
 	m = memdir_open(&D, NATIVE_MANIFEST);
-	assert_int_equal(native_summary(&m, &s, &err), 0);
+	assert_int_equal(format_native.root->summary(&m, &s, &err), 0);
 	assert_int_equal(s->step, c->step);
 	assert_int_equal(s->seq, c->seq);
 	assert_int_equal(s->generation, c->generation);
@@ -257,7 +257,7 @@ TEST(the_summary_says_what_the_whole_says)
 	checkpoint_free(c);
 	checkpoint_free(s);
 	memdir_find(&D, NATIVE_MANIFEST)->bytes[100] ^= 1;
-	assert_int_equal(native_summary(&m, &s, &err), -EBADMSG);
+	assert_int_equal(format_native.root->summary(&m, &s, &err), -EBADMSG);
 	assert_null(s);
 }
 

@@ -15,7 +15,7 @@ static int rebuild_of(const struct source_dir *dir, const char *job, uint64_t st
 	int r;
 
 	*err = (struct ckpt_err){ 0 };
-	r = native_rebuild(dir, job, step, &line, &bytes, &len, id, err);
+	r = memdir_rebuild(dir, job, step, &line, &bytes, &len, id, err);
 	assert_int_equal(r < 0, bytes == NULL);
 	assert_int_equal(err->code, r);
 	return r;
@@ -92,7 +92,7 @@ TEST(a_manifest_of_many_parts_is_made_again_as_it_was)
 
 	memdir_checkpoint(&d, &o);
 	was = memdir_find(&d, NATIVE_MANIFEST);
-	assert_ok_err(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), &err);
+	assert_ok_err(memdir_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), &err);
 	assert_int_equal(len, was->len);
 	assert_memory_equal(bytes, was->bytes, len);
 	assert_memory_equal(id, was->bytes + was->len - 16, 16);

@@ -252,7 +252,7 @@ static int act_summary(const struct source_dir *dir, struct checkpoint **ret, st
 	*ret = NULL;
 	if (r < 0)
 		return ckpt_error_errno(err, -r, "cannot be opened");
-	r = native_summary(&s, ret, err);
+	r = format_native.root->summary(&s, ret, err);
 	s.close(s.ctx);
 	return r;
 }
@@ -397,7 +397,7 @@ static void summary_refused(int code, const char *words)
 	struct source m = memdir_open(&bad, NATIVE_MANIFEST);
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
-	int r = native_summary(&m, &c, &err);
+	int r = format_native.root->summary(&m, &c, &err);
 
 	assert_null(c);
 	if (r != code || !strstr(err.msg, words))
@@ -433,7 +433,7 @@ TEST(a_manifest_that_is_damaged_where_a_summary_looks_has_none)
 		struct source m = memdir_open(&bad, NATIVE_MANIFEST);
 		struct checkpoint *c;
 
-		assert_int_equal(native_summary(&m, &c, &err), 0);
+		assert_int_equal(format_native.root->summary(&m, &c, &err), 0);
 		checkpoint_free(c);
 	}
 	afresh();
@@ -460,7 +460,7 @@ TEST(sections_that_no_memory_holds_are_refused_unread)
 			 -EPROTO);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "bytes of sections; at most 1073741824 are possible"));
-	assert_int_equal(native_summary(&src, &c, &err), -EPROTO);
+	assert_int_equal(format_native.root->summary(&src, &c, &err), -EPROTO);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "more than 1073741824 bytes of sections"));
 }

@@ -219,7 +219,7 @@ TEST(a_hole_has_no_bytes_and_no_checksums)
 	assert_int_equal(c->file[1].chunk[2].off, 2 * CONTAINER_BLOCK);
 	assert_int_equal(data_to(&c->file[1]), 3 * CONTAINER_BLOCK);
 	checkpoint_free(c);
-	assert_int_equal(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), 0);
+	assert_int_equal(memdir_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), 0);
 	assert_memory_equal(bytes, manifest()->bytes, len);
 	free(bytes);
 	k = memdir_section(part(1), CK_CHUNKS);
@@ -377,11 +377,11 @@ TEST(a_summary_of_what_has_no_mesh_and_no_notes_is_given)
 	assert_int_equal(native_manifest(&one, &p, 1, &line, &bytes, &len, id, &err), 0);
 	(void)memdir_add(&bad, NATIVE_MANIFEST, bytes, len);
 	free(bytes);
-	assert_int_equal(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), 0);
+	assert_int_equal(memdir_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), 0);
 	assert_memory_equal(bytes, manifest()->bytes, len);
 	free(bytes);
 	m = memdir_open(&bad, NATIVE_MANIFEST);
-	assert_int_equal(native_summary(&m, &c, &err), 0);
+	assert_int_equal(format_native.root->summary(&m, &c, &err), 0);
 	assert_int_equal(c->table.nmesh, 0);
 	assert_int_equal(c->nnote, 0);
 	assert_int_equal(c->step, 12);

@@ -144,9 +144,9 @@ TEST(what_the_store_puts_into_a_step_is_known_by_its_name)
 		    "w0000-0123abcd-000", "weights.part", ".nfs0001", "lost+found");
 
 	for (size_t i = 0; i < ARRAY_LEN(ours); i++)
-		assert_int_not_equal(native_entry(ours[i]), NATIVE_FOREIGN);
+		assert_true(format_native.root->owns(ours[i]));
 	for (size_t i = 0; i < ARRAY_LEN(not_ours); i++)
-		if (native_entry(not_ours[i]) != NATIVE_FOREIGN)
+		if (format_native.root->owns(not_ours[i]))
 			fail_msg("%s is taken for one of ours", not_ours[i]);
 }
 

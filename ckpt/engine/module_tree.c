@@ -3,7 +3,7 @@
  * module_tree.c - see module_tree.h. 200,000 names cost milliseconds a depth.
  * Invariant: every tensor is in exactly one row, so rows sum up to the whole.
  */
-#include "ckpt/cli/module_tree.h"
+#include "ckpt/engine/module_tree.h"
 #include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
 #include "ckpt/table/shown.h"

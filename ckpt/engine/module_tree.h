@@ -6,8 +6,8 @@
  * differ in those alone are one row, "model/layers.{0..31}.mlp". Depth 0 is the component, depth n
  * its name's first n parts; a name with fewer parts is a row of its own.
  */
-#ifndef CKPT_CLI_MODULE_TREE_H
-#define CKPT_CLI_MODULE_TREE_H
+#ifndef CKPT_ENGINE_MODULE_TREE_H
+#define CKPT_ENGINE_MODULE_TREE_H
 #include "ckpt/table/table.h"
 
 #define MODULE_DEPTH_MAX 16
