@@ -216,7 +216,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 # missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client% wire%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
-REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_restore
+REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
 	move_subset table_view wire_shared client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
 	layout_properties safetensors_write,$(UNIT))

@@ -209,6 +209,9 @@ struct format_want {
 	const char *stem;     /* name of the one file; NULL: a directory */
 	uint64_t shard_bytes; /* of a file at most, where tensors allow it; 0: no limit */
 	bool by_rank; /* a file of each rank's shares; else each element once, in whole tensors */
+	uint32_t rank_first,
+		nrank;	   /* by_rank: of these alone, which make no checkpoint; nrank 0: of all */
+	bool bare;	   /* no component is in any name */
 	const char *strip; /* a component whose name is left out of tensors' names; NULL: none */
 	uint32_t nitem;	   /* items with a media type, read before: FORMAT_GIVEN_MAX in all */
 	const struct format_item {
@@ -224,6 +227,7 @@ struct sheet_file {
 	uint64_t bytes; /* exact; an upper bound if it is chunked or is one run of unknown length */
 	uint64_t data_off;  /* chunked: the place is raw space, and its chunks lie from here on */
 	uint8_t chunk_log2; /* 0: not chunked: the place is the file */
+	uint32_t ntensor; /* in it, with those that are empty there; 0: the format does not count */
 };
 /*
  * Bytes that belong to no tensor. The engine asks for them (format.fill) when the data of their file

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * destination.c - see destination.h. Called by restore and convert. Invariant: nothing is made here,
+ * destination.c - see destination.h. Called by export and convert. Invariant: nothing is made here,
  * and what cannot be looked at is no reason to refuse: making it says why.
  */
 #include "ckpt/cli/destination.h"

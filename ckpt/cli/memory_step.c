@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_step.c - see memory_step.h. Called by verb_restore.c.
+ * memory_step.c - see memory_step.h. Called by verb_export.c.
  * Invariant: of the temporary directory nothing is left, whatever happened; only a command that is killed
  * leaves it, as .ckptd-memory-XXXXXX.
  */
@@ -180,8 +180,7 @@ int memory_step_get(struct cli *c, const char *name, const char *beside, struct 
 				"or one of these behind JOB@",
 				name);
 	if (rc)
-		return cli_fail(c, rc, &err,
-				"ckptctl restore latest DIR --from-memory --mesh SPEC");
+		return cli_fail(c, rc, &err, "ckptctl export latest DIR --from-memory --mesh SPEC");
 	rc = control_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = get(&k, &a, beside, ret, &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * memory_step.h - a step that the daemon holds in memory, as a checkpoint on disk for as long as it is
- * read. For restore --from-memory.
+ * read. For export --from-memory.
  *
  * The daemon writes the job's newest staged step, as it writes every step, to a temporary directory (DRAIN
  * with WIRE_TO and WIRE_COPY): so what is read has all its sums, and is checked as any checkpoint is. It is

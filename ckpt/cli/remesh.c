@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remesh.c - --mesh and --layout. Called by plan, restore and convert.
+ * remesh.c - --mesh and --layout. Called by plan, export and convert.
  * Invariant: a tensor that is not cut on the new mesh as it was on the old one is told, once, to
  * people and to programs.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selection.c - see selection.h. Called by verb_restore.c.
+ * selection.c - see selection.h. Called by verb_export.c.
  * Invariant: an averaged model has every tensor that its spec averages or copies, or there is none.
  */
 #include "ckpt/cli/selection.h"
@@ -93,7 +93,7 @@ static int take_average(struct choosing *k, struct selection_of *of)
 	if (rc == -EINVAL)
 		return ckpt_newer(&k->err,
 				  "the rules of average %s, \"%.300s\", so it is not known which "
-				  "tensors it copies (without --only restore writes those that it "
+				  "tensors it copies (without --only export writes those that it "
 				  "averages, as %s/...)",
 				  a->name, a->schedule, of->component);
 	for (uint32_t i = 0; !rc && i < k->t->ntensor; i++) {
@@ -288,7 +288,7 @@ int selection_begin(struct cli *c, struct subject *s, bool as_model, struct sele
 	/* Two averages of one model, both under its names. */
 	if (rc == -EALREADY)
 		rc = ckpt_error(&k.err, -EMEDIUMTYPE,
-				"%s twice: with --view restore one component at a time", k.err.msg);
+				"%s twice: with --view export one component at a time", k.err.msg);
 	if (rc) {
 		code = choose_tell(&k, rc);
 		table_free(&left);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selection.h - --only COMPONENT of ckptctl restore: a checkpoint of which some components are
+ * selection.h - --only COMPONENT of ckptctl export: a checkpoint of which some components are
  * left.
  *
  * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its

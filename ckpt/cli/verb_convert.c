@@ -259,12 +259,11 @@ static int allow(void *arg, int dirfd, struct ckpt_err *err)
 	return destination_check(x->c->ops, x->c->arg[1], dirfd, *x->s.entry ? -1 : x->s.o.fd, err);
 }
 
-/* What the format cannot say, line by line. */
-static void cannot_say(struct converting *x, const struct ckpt_errlist *cannot)
+void convert_cannot_say(struct cli *c, const struct ckpt_errlist *cannot)
 {
 	for (const char *p = cannot->text, *end; p && *p; p = end ? end + 1 : NULL) {
 		end = strchr(p, '\n');
-		cli_hint(x->c, "  left out: %.*s", end ? (int)(end - p) : (int)strlen(p), p);
+		cli_hint(c, "  left out: %.*s", end ? (int)(end - p) : (int)strlen(p), p);
 	}
 }
 
@@ -292,7 +291,7 @@ static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 	output_end(x->c->o);
 	if (x->format->root)
 		say_blobs(x);
-	cannot_say(x, cannot);
+	convert_cannot_say(x->c, cannot);
 	if (f->noverflow)
 		cli_hint(x->c, "%s elements became infinite: they are too large for %s",
 			 human_count(f->noverflow, over), x->c->value[OPT_DTYPE]);
@@ -559,19 +558,15 @@ static int only_take(struct converting *x)
 	return CLI_OK;
 }
 
-/* --dtype: what can be cast is. */
-static void dtype_take(struct converting *x)
+void convert_cast(uint32_t dtype, struct table *target)
 {
-	uint32_t to = x->c->value[OPT_DTYPE] ? dtype_of_name(x->c->value[OPT_DTYPE]) : 0;
-	struct table *t = &x->to.target;
+	for (uint32_t i = 0; i < target->ntensor && dtype; i++) {
+		struct table_tensor *y = &target->tensor[i];
 
-	for (uint32_t i = 0; i < t->ntensor && to; i++) {
-		struct table_tensor *y = &t->tensor[i];
-
-		if (y->flags & TENSOR_BLOB || y->dtype == to || !cast_known(y->dtype, to))
+		if (y->flags & TENSOR_BLOB || y->dtype == dtype || !cast_known(y->dtype, dtype))
 			continue;
-		y->dtype = to;
-		y->elem_bytes = (uint32_t)dtype_bytes(to);
+		y->dtype = dtype;
+		y->elem_bytes = (uint32_t)dtype_bytes(dtype);
 		y->fp = 0;
 		y->fp_known = false;
 	}
@@ -592,7 +587,8 @@ static int target_find(struct converting *x)
 	if (!code)
 		code = only_take(x);
 	if (!code)
-		dtype_take(x);
+		convert_cast(x->c->value[OPT_DTYPE] ? dtype_of_name(x->c->value[OPT_DTYPE]) : 0,
+			     &x->to.target);
 	return code;
 }
 

@@ -104,7 +104,7 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 	else if (x->ncopied)
 		cli_mark(
 			c, STYLE_PLAIN, "", 4,
-			"    %s tensor%s copied: the step's own (restore --only ema.%s takes them along).",
+			"    %s tensor%s copied: the step's own (export --only ema.%s takes them along).",
 			human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
 	if (a->flags & AVERAGE_KAHAN)
 		cli_mark(c, STYLE_PLAIN, "", 4,
@@ -208,7 +208,7 @@ const struct cli_verb verb_ema = {
 		(const struct cli_example[]){
 			{ "ckptctl ema", "those of the newest checkpoint" },
 			{ "ckptctl ema step:90 --json", "for a program" },
-			{ "ckptctl restore latest out --only ema.fast", "one of them as a model" },
+			{ "ckptctl export latest out --only ema.fast", "one of them as a model" },
 			{ NULL, NULL },
 		},
 	.exits =

@@ -905,7 +905,7 @@ const struct cli_verb verb_ls = {
 		"long they last, its tags, and whether every byte of it was checked since it was "
 		"written. LOSS is the note of this name that the job gave with the step.\n"
 		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "
-		"outlives the trainer, and ckptctl restore --from-memory reads it.\n"
+		"outlives the trainer, and ckptctl export --from-memory reads it.\n"
 		"KEY is step (the highest first), age (the newest), size (the largest), or any note "
 		"(the smallest first); -KEY is the other way round. A step without the note is last.",
 	.example =

@@ -12,7 +12,7 @@ const struct cli_verb *const cli_verbs[] = {
 	/* what there is */
 	&verb_ls, &verb_show, &verb_stats, &verb_cat, &verb_diff, &verb_verify, &verb_ema,
 	/* to another mesh, or out of here */
-	&verb_plan, &verb_convert, &verb_restore, &verb_layout,
+	&verb_plan, &verb_convert, &verb_export, &verb_layout,
 	/* what stays */
 	&verb_hold, &verb_release, &verb_tag, &verb_prune, &verb_rm, &verb_rewind, &verb_repair,
 	&verb_adopt,

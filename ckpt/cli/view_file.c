@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view_file.c - see view_file.h. Called by verb_restore.c. Invariant: the checkpoint itself and its
+/* view_file.c - see view_file.h. Called by verb_export.c. Invariant: the checkpoint itself and its
  * files' sums stay as they were; only the table that is planned from is another. */
 #include "ckpt/cli/view_file.h"
 #include "ckpt/base/util.h"

@@ -108,9 +108,9 @@ static int files_create(struct convert *v, struct ckpt_err *err)
 
 static int begin_anew(struct convert *v, struct ckpt_err *err)
 {
-	int rc = publish_clear(v->to, err);
+	int rc = v->c->once ? 0 : publish_clear(v->to, err);
 
-	if (!rc)
+	if (!rc && !v->c->once)
 		rc = convert_journal_put(v, err);
 	return rc ? rc : files_create(v, err);
 }
@@ -149,7 +149,7 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 	const struct publish_opts o = { .ops = v->e->ops,
 					.path = v->c->dst,
 					.dir = !v->c->file,
-					.resume = true,
+					.resume = !v->c->once,
 					/* Like those of a store: what is in them is its owner's. */
 					.mode = v->c->to->root ? 0600 : 0666,
 					.allow = v->c->allow,
@@ -159,6 +159,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 	if (rc)
 		return rc;
 	snprintf(v->facts->partial, sizeof v->facts->partial, "%s", publish_path(v->to));
+	if (v->c->once)
+		return begin_anew(v, err);
 	rc = convert_take_up(v, err);
 	if (rc < 0) {
 		publish_end(TAKE(v->to), true); /* it is another conversion's, or cannot be read */
@@ -200,6 +202,8 @@ static bool save_is_due(const struct convert *v)
 {
 	uint64_t since = elapsed_ns(v->saved_ns, now_ns());
 
+	if (v->c->once)
+		return false;
 	return since >= v->c->journal_ns && since >= SYNC_SHARE * v->save_took_ns;
 }
 
@@ -207,7 +211,8 @@ static bool save_is_due(const struct convert *v)
 static int take_cast(struct convert *v, const struct sink_bytes *b, uint32_t from, uint32_t to)
 {
 	uint32_t had = dtype_bytes(from), has = dtype_bytes(to);
-	uint64_t n = b->len / had;
+	uint32_t tensor = v->sheet->origin[v->sheet->table.piece[b->piece].tensor];
+	uint64_t n = b->len / had, over;
 	int rc = 0;
 
 	if (!v->cast)
@@ -219,7 +224,10 @@ static int take_cast(struct convert *v, const struct sink_bytes *b, uint32_t fro
 
 		now = MIN(n - at, (uint64_t)CAST_BYTES / has);
 		cast(from, p, to, v->cast, now);
-		v->facts->noverflow += cast_overflows(from, p, to, v->cast, now);
+		over = cast_overflows(from, p, to, v->cast, now);
+		v->facts->noverflow += over;
+		if (v->c->overflow)
+			v->c->overflow[tensor] += over;
 		rc = v->sink->take(v->sink,
 				   &(struct sink_bytes){ .piece = b->piece,
 							 .off = b->off + at * has,
@@ -394,7 +402,7 @@ static int batch_run(struct convert *v, const struct move_files *from, struct ck
 	if (!rc && v->passing.table.npiece)
 		rc = move_windows(from, &v->passing.table, v->j.mem_limit - buffer_bytes(v, chunks),
 				  v->j.windows, on_window, v, v->e->tick, v->e->arg, err);
-	if (rc == -ECANCELED && v->sink && !v->write_failed && save(v, &save_err)) {
+	if (rc == -ECANCELED && v->sink && !v->write_failed && !v->c->once && save(v, &save_err)) {
 		rc = save_err.code;
 		if (err)
 			*err = save_err;
@@ -432,6 +440,7 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 
 	v->saved_ns = now_ns();
 	if (!v->j.finished) {
+		v->reading = true;
 		rc = files_write(v, err);
 		if (!rc)
 			rc = convert_prints_check(v, err);
@@ -439,20 +448,24 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 			rc = identity_check(v->c->src, v->c->source, err);
 		if (rc)
 			return rc;
+		v->reading = false;
 		v->j.finished = true;
-		rc = convert_journal_put(v, err);
+		rc = v->c->once ? 0 : convert_journal_put(v, err);
 	} else {
 		rc = convert_prints_check(v, err);
 	}
 	if (!rc)
 		rc = convert_result_check(v, err);
+	if (!rc && v->c->once && is_stopped(v))
+		rc = ckpt_error(err, -ECANCELED, "interrupted");
 	return rc ? rc : publish_commit(v->to, err);
 }
 
 /* After these another run finds what was done as good as it is. */
 static bool worth_keeping(const struct convert *v, int rc)
 {
-	if (rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO || (!v->saved_bytes && !v->j.finished))
+	if (v->c->once || rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO ||
+	    (!v->saved_bytes && !v->j.finished))
 		return false;
 	if (v->j.finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT || rc == -ENOMEM)
 		return true;
@@ -473,6 +486,7 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 	struct convert v = { .e = e, .c = c, .facts = ret };
 	int rc;
 
+	assert(!c->want.nrank || c->once);
 	*ret = (struct converted){ 0 };
 	if (err)
 		*err = (struct ckpt_err){ 0 };
@@ -480,6 +494,8 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 	rc = convert_sheet_make(&v, cannot, err);
 	if (!rc)
 		rc = journal_make(&v, err);
+	if (!rc && c->planned)
+		c->planned(c->begun_arg, v.sheet);
 	if (!rc && !c->dry) {
 		rc = convert_begin(&v, err);
 		if (!rc && c->begun)
@@ -487,6 +503,7 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 		if (!rc)
 			rc = convert_run(&v, err);
 		ret->kept = rc && v.to && worth_keeping(&v, rc);
+		ret->source_failed = rc && v.reading && !v.write_failed;
 		publish_end(v.to, ret->kept);
 	}
 	convert_free(&v);

@@ -39,9 +39,13 @@ struct engine_convert {
 	bool dry;	     /* only find out what would be made */
 	bool drop;	     /* leave out what the format cannot hold */
 	bool check;	     /* read every byte of the result again */
+	bool once;	     /* without a journal: nothing is left for another run to continue */
 	/* May something be made in this directory (publish_opts.allow)? NULL: anywhere */
 	int (*allow)(void *arg, int dirfd, struct ckpt_err *err);
 	void *allow_arg;
+	uint64_t *overflow; /* [target->ntensor], zero: elements that became infinite; NULL: no */
+	/* What will be made, before anything is. May be NULL. */
+	void (*planned)(void *arg, const struct sheet *s);
 	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it is
 	 * then. May be NULL. */
 	void (*begun)(void *arg);
@@ -61,6 +65,7 @@ struct converted {
 	bool resumed;	    /* something of an earlier run is used */
 	bool restarted;	    /* an earlier run had left nothing that can be used */
 	bool kept;	    /* after an error: what is done stays, and can be continued */
+	bool source_failed; /* after an error: reading did, not writing */
 	char id[40];	    /* of what was made; "": the format has none */
 	char partial[PATH_MAX + NAME_MAX + 36]; /* where it is collected; "": nowhere */
 };

@@ -243,8 +243,12 @@ int convert_result_check(struct convert *v, struct ckpt_err *err)
 {
 	struct checkpoint *k = NULL;
 	struct source_dir dir;
-	int rc = publish_source(v->to, &dir);
+	int rc;
 
+	/* Its header is of this run, as its data are. */
+	if (convert_is_part(v))
+		return 0;
+	rc = publish_source(v->to, &dir);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", publish_path(v->to));
 	rc = v->c->to->open(&(struct format_open){ .dir = &dir }, &k, err);

@@ -29,8 +29,8 @@ struct convert {
 	void *earlier_bytes;
 	struct sheet_done *done; /* [nfile] */
 	uint64_t saved_ns, save_took_ns;
-	uint64_t saved_bytes; /* that the newest journal on the disk says are done */
-	bool write_failed;
+	uint64_t saved_bytes;	    /* that the newest journal on the disk says are done */
+	bool write_failed, reading; /* reading: of the source */
 
 	/* The batch that is open. */
 	uint32_t first, n;
@@ -44,6 +44,12 @@ struct convert {
 static inline bool convert_has_chunks(const struct convert *v, uint32_t file)
 {
 	return v->sheet->file[file].chunk_log2 != 0;
+}
+
+/* Files of some ranks: no reader takes them for a checkpoint. */
+static inline bool convert_is_part(const struct convert *v)
+{
+	return v->want.by_rank && v->want.nrank;
 }
 
 /* convert_sheet.c: target, sheet and map of what is wanted; v->want has its uuid. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * damage.c - see damage.h. Called by verb_restore.c.
+ * damage.c - see damage.h. Called by verb_export.c.
  * Invariant: a tensor that is not called damaged has every element, and none of them in bytes that a
  * fault was found in.
  */

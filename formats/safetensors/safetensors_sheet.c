@@ -28,6 +28,7 @@ struct files {
 	uint32_t *order, *first;
 	const char **alias;
 	char (*name)[NAME_BYTES];
+	bool flat;	   /* by rank: no reader can tell the keys' components from their names */
 	const char *index; /* NULL: none */
 	uint64_t index_len;
 };
@@ -54,12 +55,36 @@ static bool is_alias(const char *key)
 	return !strncmp(key, SAFETENSORS_ALIAS, sizeof SAFETENSORS_ALIAS - 1);
 }
 
+static bool is_bare(const struct files *f, const struct table_tensor *x)
+{
+	return f->want->bare || (f->want->strip && !strcmp(f->want->strip, x->component));
+}
+
+/* A name with a slash and no component in front of it reads as if it had one. */
+static bool is_ambiguous(const struct files *f)
+{
+	for (uint32_t i = 0; i < f->target->ntensor; i++) {
+		const struct table_tensor *x = &f->target->tensor[i];
+
+		if (x->cls != CKPT_SINK && (!*x->component || is_bare(f, x)) &&
+		    strchr(x->name, '/'))
+			return true;
+	}
+	return false;
+}
+
+/* The rank whose shares are in a file. */
+static uint32_t rank_of(const struct files *f, uint32_t file)
+{
+	return f->want->rank_first + file;
+}
+
 /* component/name of a rank's file, component.name of complete tensors; whose it is where it is another
  * rank's. A component that is stripped is left out. */
 static const char *key_make(const struct files *f, const struct table_tensor *x, uint32_t rank,
 			    struct arena *a)
 {
-	bool bare = !*x->component || (f->want->strip && !strcmp(f->want->strip, x->component));
+	bool bare = !*x->component || is_bare(f, x);
 	size_t bytes = strlen(x->component) + strlen(x->name) + 32;
 	char *s = arena_alloc(a, bytes);
 	int n;
@@ -197,7 +222,7 @@ static int list_make(const struct files *f, uint32_t file, struct list *l, struc
 	if (!l->x || !l->tensor || !l->set || !l->id)
 		return no_memory(err);
 	if (f->want->by_rank)
-		return rank_list(f, file, l, err);
+		return rank_list(f, rank_of(f, file), l, err);
 	return complete_list(f, file, l) ? no_memory(err) : 0;
 }
 
@@ -291,11 +316,11 @@ static int meta_make(const struct files *f, uint32_t file, struct list *l,
 	if (*k->id)
 		m[n++] = (struct safetensors_meta){ "checkpoint", k->id };
 	if (f->want->by_rank) {
-		snprintf(number + 32, 32, "%u", file);
+		snprintf(number + 32, 32, "%u", rank_of(f, file));
 		m[n++] = (struct safetensors_meta){ "mesh",
 						    mesh_print(&f->target->mesh[0], mesh, 1024) };
 		m[n++] = (struct safetensors_meta){ "rank", number + 32 };
-		m[n++] = (struct safetensors_meta){ "keys", "component/name" };
+		m[n++] = (struct safetensors_meta){ "keys", f->flat ? "name" : "component/name" };
 		m[n] = (struct safetensors_meta){ SAFETENSORS_SHARDING, sharding_text(f, l) };
 		if (!m[n++].value)
 			return -ENOMEM;
@@ -387,13 +412,13 @@ static int files_cut(struct files *f)
 static int files_name(struct files *f)
 {
 	if (f->want->by_rank)
-		f->n = target_world(f->target);
+		f->n = f->want->nrank ? f->want->nrank : target_world(f->target);
 	else if (files_cut(f))
 		return -ENOMEM;
 	f->name = calloc(f->n, sizeof *f->name);
 	for (uint32_t i = 0; i < f->n && f->name; i++)
 		if (f->want->by_rank)
-			snprintf(f->name[i], NAME_BYTES, "rank-%05u.safetensors", i);
+			snprintf(f->name[i], NAME_BYTES, "rank-%05u.safetensors", rank_of(f, i));
 		else if (f->n == 1)
 			strcpy(f->name[i], "model.safetensors");
 		else
@@ -474,7 +499,6 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	char component[CKPT_NAME_MAX + 1];
 	struct arena a = { 0 };
 	uint32_t *origin = (uint32_t *)(uintptr_t)s->origin;
-	bool bare = f->want->strip && !strcmp(f->want->strip, x.component);
 	int rc = 0;
 
 	if (number[id] != TABLE_NONE)
@@ -485,7 +509,11 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 		x.component = "";
 		x.rank = TABLE_NONE;
 		rc = x.name ? 0 : no_memory(err);
-	} else if (bare) {
+	} else if (f->flat) {
+		x.name = key_make(f, &x, x.rank, &a);
+		x.component = "";
+		rc = x.name ? 0 : no_memory(err);
+	} else if (is_bare(f, &x)) {
 		x.component = "";
 	}
 	x.of = "";
@@ -524,7 +552,7 @@ static int pieces_add(const struct files *f, struct sheet *s, uint32_t file, con
 	if (at)
 		qsort_r(at, l->n, sizeof *at, place_compare, l->x);
 	for (uint32_t i = 0; i < l->n && !rc; i++) {
-		struct table_piece p = { .rank = f->want->by_rank ? file : 0,
+		struct table_piece p = { .rank = f->want->by_rank ? rank_of(f, file) : 0,
 					 .place = file,
 					 .set = l->set[at[i]],
 					 .off = l->x[at[i]].off };
@@ -551,9 +579,11 @@ static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint3
 		rc = head_make(f, file, &l, &head, cannot, err);
 	if (!rc) {
 		*to = (struct sheet_file){ .name = f->want->stem ? f->want->stem : f->name[file],
-					   .bytes = head.file_bytes };
+					   .bytes = head.file_bytes,
+					   .ntensor = l.n };
 		*run = (struct sheet_run){ .file = file, .len = head.len };
-		place = (struct table_place){ to->name, f->want->by_rank ? file : TABLE_NONE,
+		place = (struct table_place){ to->name,
+					      f->want->by_rank ? rank_of(f, file) : TABLE_NONE,
 					      head.file_bytes };
 		rc = table_add_place(&s->table, &place, NULL, err);
 	}
@@ -586,6 +616,7 @@ static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *can
 	struct arena *a = &s->table.arena;
 	int rc = 0;
 
+	f->flat = f->want->by_rank && (f->want->bare || is_ambiguous(f));
 	if (files_name(f))
 		return no_memory(err);
 	number = malloc(most * sizeof *number);
@@ -670,7 +701,7 @@ int safetensors_sheet(const struct table *target, const struct format_want *want
 	*f = (struct files){ .target = target, .want = want };
 	s->format = &format_safetensors;
 	s->priv = f;
-	rc = want->by_rank && want->stem
+	rc = want->by_rank && want->stem && want->nrank != 1
 		     ? ckpt_error(err, -EINVAL,
 				  "the files of ranks are a directory, not the file %s", want->stem)
 		     : names_check(f, cannot ? cannot : &own, err);

@@ -220,7 +220,7 @@ def _mismatch(entry: Entry, saved: "Tensor", cast: bool) -> List[str]:
     if wanted != saved.dtype and not cast:
         lines.append(f"  {entry.key}: {wanted} in the program, {saved.dtype} in the step (cast=True casts)")
     if saved.is_partial:
-        lines.append(f"  {entry.key}: the step has operands of a pending reduction (ckptctl restore reduces them)")
+        lines.append(f"  {entry.key}: the step has operands of a pending reduction (ckptctl export reduces them)")
     return lines
 
 

@@ -202,7 +202,7 @@ class Tensor:
         import torch
 
         if self.is_partial:
-            self._refuse("ranks wrote operands of it, which ckptctl restore reduces: restore it, and read that file")
+            self._refuse("ranks wrote operands of it, which ckptctl export reduces: restore it, and read that file")
         extent = [r.count for r in ranges]
         wanted = _product(extent)
         out = into
@@ -301,7 +301,7 @@ class Model(Mapping[str, Tensor]):
 
 
 def _model_of(owner: "Checkpoint", average: str) -> Dict[str, Tensor]:
-    """As `ckptctl restore --only ema.NAME` does it. What an average copies is what ckptctl says that it copies."""
+    """As `ckptctl export --only ema.NAME` does it. What an average copies is what ckptctl says that it copies."""
     record = next((a for a in owner.averages if a["name"] == average), None)
     if record is None:
         names = ", ".join(repr(a["name"]) for a in owner.averages) or "none"
@@ -312,7 +312,7 @@ def _model_of(owner: "Checkpoint", average: str) -> Dict[str, Tensor]:
         raise error("restore", errno.EPROTONOSUPPORT, text)
     if record["missing_count"]:
         text = f"average {average!r} lacks {record['missing_count']} tensors, so no model can be made of it"
-        hint = f"ckptctl restore {owner.path} DIR --only {record['component']} lists them"
+        hint = f"ckptctl export {owner.path} DIR --only {record['component']} lists them"
         raise error("restore", errno.EMEDIUMTYPE, f"{text} ({hint})")
     found: Dict[str, Tensor] = {}
     for tensor in owner.values():

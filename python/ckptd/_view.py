@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptd.view`: rules for `ckptctl restore --view`, which give one file for load_state_dict(strict=True).
+"""`ckptd.view`: rules for `ckptctl export --view`, which give one file for load_state_dict(strict=True).
 
 `python -m ckptd view CKPT` prints them. docs/LAYOUTS.md has the notation (ckpt/table/view.h).
 """
@@ -23,7 +23,7 @@ def view(path: Any, *, store: Any = None) -> str:
 
     path, store: as of ckptd.open. With it,
 
-        ckptctl restore CKPT DIR --mesh rank=1 --view FILE
+        ckptctl export CKPT DIR --mesh rank=1 --view FILE
 
     writes DIR/rank-00000.safetensors, which `model.load_state_dict(safetensors.torch.load_file(...), strict=True)`
     takes. Optimizer state, averages and blobs are dropped. NothingToRestore, Damaged, ...: as ckptd.open. NotFitting:
@@ -46,7 +46,7 @@ def view_of(checkpoint: Any) -> str:
         raise error("restore", errno.EMEDIUMTYPE, text)
     lines = [
         f"# The model of step {checkpoint.step} under the names of its own state_dict:",
-        "# ckptctl restore CKPT DIR --mesh rank=1 --view THIS",
+        "# ckptctl export CKPT DIR --mesh rank=1 --view THIS",
     ]
     lines += [f"drop {_pattern(component)}/*" for component in sorted(components - {MODEL})]
     for alias, key in sorted(checkpoint.aliases.items()):
@@ -72,7 +72,7 @@ def view_main(argv: Optional[Sequence[str]] = None) -> int:
 
     parser = argparse.ArgumentParser(
         prog="python -m ckptd view",
-        description="Print a view file for `ckptctl restore CKPT DIR --mesh rank=1 --view FILE`: "
+        description="Print a view file for `ckptctl export CKPT DIR --mesh rank=1 --view FILE`: "
         "the restored file then has the names of the model's own state_dict, and nothing else.",
     )
     what = "latest (the default), step:12000, tag:best, or a path"

@@ -361,7 +361,7 @@ static void verb_save(char **a, int n)
 	run_team(&t, save_rank);
 }
 
-static void verb_restore(char **a, int n)
+static void verb_export(char **a, int n)
 {
 	struct job_opts o = job_of(a, "save");
 
@@ -417,7 +417,7 @@ static const struct verb {
 	{ "stall", 7, 7, verb_stall },	   { "loop", 5, 5, verb_loop },
 	{ "drift", 6, 6, verb_drift },	   { "scale", 6, 7, verb_scale },
 	{ "life", 7, 7, verb_life },	   { "save", 4, 7, verb_save },
-	{ "restore", 6, 6, verb_restore }, { "steps", 3, 3, verb_steps },
+	{ "restore", 6, 6, verb_export }, { "steps", 3, 3, verb_steps },
 	{ "hash", 1, 1, verb_hash },	   { "canary", 3, 3, verb_canary },
 	{ "write", 4, 4, verb_write },	   { "many", 5, 5, verb_many },
 	{ "ema", 2, 2, verb_ema },	   { "averages", 5, 5, verb_averages },

@@ -203,7 +203,7 @@ Stall: what rank 0 spent in ckpt_snapshot and ckpt_guard for one snapshot ($(sam
 of one memcpy of the rank's $(mib state_bytes). Of so few samples the 99th percentile is the longest. The trainers and ckptd
 share $(nproc) cores: during $(value demo-a stall_preempted) of these stalls the kernel gave rank 0's core to another thread. make bench measures one trainer alone.
 Average: ckptd kept an average of demo-a's weights beside each of its steps, through kill and resume ($average). Loss of the averaged
-model $averaged, of the weights of step $steps $raw: in BF16, on text that is drawn anew. ckptctl restore --only ema.fast --dtype BF16 wrote it.
+model $averaged, of the weights of step $steps $raw: in BF16, on text that is drawn anew. ckptctl export --only ema.fast --dtype BF16 wrote it.
 $((SECONDS - begin)) s. To look at the store: $build/ckptctl ls $store
 END
 if [ -n "$end" ]; then

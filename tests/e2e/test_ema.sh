@@ -37,7 +37,7 @@ check "slow has a carry and a rule of its own" eval 'ctl ema && says "ema.slow.c
 check "and their health" eval 'ctl ema && says "health: updates 6" "$tmp/out.txt"'
 check "status has them too" eval 'ctl status && says "fast: step 7, 6 updates, 0 steps behind" "$tmp/out.txt"'
 check "every byte is verified" ctl verify --data latest
-check "restore --only ema.fast" ctl restore latest "$tmp/fast" --only ema.fast
+check "export --only ema.fast" ctl restore latest "$tmp/fast" --only ema.fast
 check "its elements are those of the plain loop" same_tensor "$tmp/fast/model.safetensors" w "$tmp/fast.w"
 check "the copied tensors are the step's own" eval 'ctl restore latest "$tmp/raw" --only model && tensor_of "$tmp/raw/model.safetensors" running >"$tmp/running" && same_tensor "$tmp/fast/model.safetensors" running "$tmp/running"'
 check "the raw model has the weights" same_tensor "$tmp/raw/model.safetensors" w "$tmp/raw.w"

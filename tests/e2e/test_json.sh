@@ -123,7 +123,7 @@ check "a job trains" within field_above attached_count 1
 check "and has steps" within field_above newest_step 3
 check "status" json 0 status
 check "ls with steps in memory" json 0 ls "$store"
-check "restore --from-memory" json 0 restore latest "$tmp/memory" --mesh fsdp=1 --from-memory
+check "export --from-memory" json 0 restore latest "$tmp/memory" --mesh fsdp=1 --from-memory
 check "restore of what is not in memory" json 10 restore 99998 "$tmp/none" --mesh fsdp=1 --from-memory
 check "trigger" json 0 trigger
 check "trigger of a job that is not there" json 10 trigger --job=nobody
@@ -270,7 +270,7 @@ check "ema of a step without averages" json 10 ema "$dir"
 check "show of averages" json 0 show "$ema"
 check "diff of averages" json 6 diff "$ema" "$tmp/averages/averaged/step-000000000002"
 check "diff with a step without averages" json 6 diff "$ema" "$dir"
-check "restore --only --dtype" json 3 restore "$ema" "$tmp/average" --only ema.fast --dtype F16
+check "export --only --dtype" json 3 restore "$ema" "$tmp/average" --only ema.fast --dtype F16
 check "show of derived tensors, and of parts that steps share" json 0 show "$other" --tensors='model/*'
 check "show --map" json 0 show "$dir" --map "model/$tensor"
 blob=$("$ckptctl" show --json "$dir" | grep -o '"component":"[a-z]*","name":"[^"]*","dtype":"[A-Z0-9]*","shape":[^}]*"rank":0,"layout"' | head -1 |

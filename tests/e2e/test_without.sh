@@ -31,7 +31,7 @@ everything=io_uring,odirect,openat2,renameat2,statx,sync_file_range,fadvise,pidf
 # FEATURES PROGRAM...: what `make test` runs. Each program where its subject meets the feature.
 choice() {
 	cat <<-END
-		$everything io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view daemon_inprocess cli_restore script:test_readme_example
+		$everything io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view daemon_inprocess cli_export script:test_readme_example
 		io_uring io_queue store_commit
 		io_uring-enosys io_queue io_probe
 		io_uring-register io_queue
@@ -71,7 +71,7 @@ all() {
 	{
 		echo "$everything $(cd "$unit" && echo *_*) $scripts"
 		for feature in $("$without" --list | cut -f1); do
-			echo "$feature $(cd "$unit" && echo io_* store_*) daemon_inprocess daemon_control cli_restore cli_convert $scripts"
+			echo "$feature $(cd "$unit" && echo io_* store_*) daemon_inprocess daemon_control cli_export cli_convert $scripts"
 		done
 	} | while read -r feature programs; do
 		printf '%s' "$feature"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint of any mesh to one file that the plain model takes: python -m ckptd view, ckptctl restore
+"""From a checkpoint of any mesh to one file that the plain model takes: python -m ckptd view, ckptctl export
 --view."""
 
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ckptd.open, ckptd.load and ckptd.view: steps that the engine wrote, against ckptctl, and every kind of bad input.
 
-The steps are those of build/trainer, and of torch programs. `ckptctl cat` and `ckptctl restore` are the oracles.
+The steps are those of build/trainer, and of torch programs. `ckptctl cat` and `ckptctl export` are the oracles.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ class BadInput(Oracle):
             if tensor["name"] == "out.bias":
                 tensor["of"] = "optim/none"
         checkpoint = Checkpoint(answer)
-        with self.assertRaisesRegex(NotSupported, "ckptctl restore reduces"):
+        with self.assertRaisesRegex(NotSupported, "ckptctl export reduces"):
             checkpoint["optim/fc1.bias.master"][...]
         with self.assertRaisesRegex(NotSupported, "not packed"):
             checkpoint["optim/fc2.bias.master"][...]

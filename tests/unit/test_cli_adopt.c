@@ -66,14 +66,14 @@ static const char *state_of(const char *store, uint64_t step)
 static void assert_refused(const char *store, const char *name, int code, const char *what)
 {
 	static const char *const verbs[] = { "verify",	"show", "stats", "plan", "convert",
-					     "restore", "cat",	"hold",	 "tag",	 "release",
+					     "export", "cat",	"hold",	 "tag",	 "release",
 					     "diff",	"rm",	"rewind" };
 	const char *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
 		const char *v = verbs[i];
 
-		if (!strcmp(v, "convert") || !strcmp(v, "restore"))
+		if (!strcmp(v, "convert") || !strcmp(v, "export"))
 			RUN(v, "-C", store, name, out, "--mesh=fsdp=1");
 		else if (!strcmp(v, "plan"))
 			RUN(v, "-C", store, name, "--mesh=fsdp=1");
@@ -450,7 +450,7 @@ TEST(a_newer_part_is_no_damage)
 	closedir(d);
 	make_newer(path_of("%s/%s", step_of(store, "run", 20), file));
 	RUN_IS(8, "verify", "--data", "-C", store, "latest");
-	RUN_IS(8, "restore", "-C", store, "latest", path_of("%s/never", top));
+	RUN_IS(8, "export", "-C", store, "latest", path_of("%s/never", top));
 	RUN("prune", "--yes", "--keep-last=1", store);
 	assert_int_equal(got.code, 8);
 	assert_int_equal(access(step_of(store, "run", 10), F_OK), 0);

@@ -418,7 +418,7 @@ TEST(test_an_interrupt_counts_before_the_first_byte_too)
 	assert_int_equal(engine_run(), -ECANCELED);
 	assert_nothing(dst);
 	SHOWN_IS(130, "convert", src, dst, "--mesh", "fsdp=3");
-	SHOWN_IS(130, "restore", src, dst, "--mesh", "fsdp=3");
+	SHOWN_IS(130, "export", src, dst, "--mesh", "fsdp=3");
 	cli_stops = 0;
 	assert_nothing(dst);
 }
@@ -915,8 +915,8 @@ TEST(test_nothing_is_made_in_another_checkpoint)
 	make_source(src, "fsdp=2", 0, 5);
 	make_source(other, "fsdp=2", 0, 6);
 	SHOWN_IS(2, "convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3");
-	SHOWN_IS(2, "restore", src, path_of("%s/dst", other), "--mesh", "fsdp=3");
-	SHOWN_IS(2, "restore", src, other, "--mesh", "fsdp=3", "--rank", "0");
+	SHOWN_IS(2, "export", src, path_of("%s/dst", other), "--mesh", "fsdp=3");
+	SHOWN_IS(2, "export", src, other, "--mesh", "fsdp=3", "--rank", "0");
 	RUN_IS(0, "verify", "--data", other);
 }
 
@@ -937,7 +937,7 @@ TEST(test_a_missing_parent_is_to_be_made)
 {
 	make_source(src, "fsdp=2", 0, 5);
 	SHOWN_IS(10, "convert", src, path_of("%s/no/such/dst", top), "--mesh", "fsdp=3");
-	SHOWN_IS(10, "restore", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3");
+	SHOWN_IS(10, "export", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3");
 }
 
 static void die(void *arg)

@@ -301,13 +301,13 @@ static int make_out(void **state)
 	return rc;
 }
 
-TEST(restore_only_an_average_is_the_model_under_its_own_names)
+TEST(export_only_an_average_is_the_model_under_its_own_names)
 {
 	const char *step = make("only", &(struct odd){ 0 });
 	struct strict_file f;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(0, "export", step, out, "--only", "ema.fast");
 	assert_int_equal(entries(out), 1);
 	f = load(alone());
 	assert_int_equal(f.ntensor, 5);
@@ -328,7 +328,7 @@ TEST(restore_only_an_average_is_the_model_under_its_own_names)
 	strict_free(&f);
 	remove_tree(out);
 
-	RUN_IS(0, "restore", step, out, "--only", "ema.slow", "--dtype", "BF16", "--mem-limit",
+	RUN_IS(0, "export", step, out, "--only", "ema.slow", "--dtype", "BF16", "--mem-limit",
 	       "64M");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 5);
@@ -340,17 +340,17 @@ TEST(restore_only_an_average_is_the_model_under_its_own_names)
 	strict_free(&f);
 	remove_tree(out);
 
-	SHOWN_IS(0, "restore", step, out, "--only", "ema.fast", "--dtype", "BF16");
+	SHOWN_IS(0, "export", step, out, "--only", "ema.fast", "--dtype", "BF16");
 	remove_tree(out);
 }
 
-TEST(restore_only_the_model_is_raw)
+TEST(export_only_the_model_is_raw)
 {
 	const char *step = make("raw", &(struct odd){ 0 });
 	struct strict_file f;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "model", "--dtype", "F32");
+	RUN_IS(0, "export", step, out, "--only", "model", "--dtype", "F32");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 5);
 	expect(&f, "w", "model", "w", CKPT_F32, CKPT_F32, 48);
@@ -359,7 +359,7 @@ TEST(restore_only_the_model_is_raw)
 	strict_free(&f);
 	remove_tree(out);
 	/* Without --only names have their components, and averages are tensors like others. */
-	RUN_IS(0, "restore", step, out, "--mesh", "fsdp=1");
+	RUN_IS(0, "export", step, out, "--mesh", "fsdp=1");
 	f = load(path_of("%s/rank-00000.safetensors", out));
 	assert_int_equal(f.ntensor, 11);
 	expect(&f, "model/w", "model", "w", CKPT_F32, CKPT_F32, 48);
@@ -368,7 +368,7 @@ TEST(restore_only_the_model_is_raw)
 	strict_free(&f);
 	remove_tree(out);
 	/* Of all components that are named. */
-	RUN_IS(0, "restore", step, out, "--only", "model", "--only", "optim");
+	RUN_IS(0, "export", step, out, "--only", "model", "--only", "optim");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 6);
 	expect(&f, "w.m", "optim", "w.m", CKPT_F32, CKPT_F32, 48);
@@ -376,20 +376,20 @@ TEST(restore_only_the_model_is_raw)
 	remove_tree(out);
 }
 
-TEST(restore_only_goes_with_mesh_rank_layout_and_view)
+TEST(export_only_goes_with_mesh_rank_layout_and_view)
 {
 	const char *step = make("mesh", &(struct odd){ 0 }), *view = path_of("%s/view.txt", top);
 	struct strict_file f, one;
 	const struct strict_tensor *y;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype",
+	RUN_IS(0, "export", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype",
 	       "BF16");
 	assert_int_equal(entries(out), 4);
 	f = load(path_of("%s/rank-00003.safetensors", out));
 	y = strict_find(&f, "w");
 	assert_true(y && y->shape[0] == 2);
-	RUN_IS(0, "restore", step, path_of("%s/one", top), "--only", "ema.fast", "--mesh", "fsdp=4",
+	RUN_IS(0, "export", step, path_of("%s/one", top), "--only", "ema.fast", "--mesh", "fsdp=4",
 	       "--dtype", "BF16", "--rank", "3");
 	one = load(path_of("%s/one/rank-00003.safetensors", top));
 	assert_int_equal(f.len, one.len);
@@ -401,13 +401,13 @@ TEST(restore_only_goes_with_mesh_rank_layout_and_view)
 
 	/* The rules of a view were written for the model, and serve its averages. */
 	spill(view, "rename model/w -> model/blk.q\ntranspose model/blk.q dims 1,0\n");
-	RUN_IS(0, "restore", step, out, "--only", "model", "--view", view);
+	RUN_IS(0, "export", step, out, "--only", "model", "--view", view);
 	f = load(alone());
 	y = strict_find(&f, "blk.q");
 	assert_true(y && y->shape[0] == 6 && y->shape[1] == 8);
 	strict_free(&f);
 	remove_tree(out);
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--view", view);
+	RUN_IS(0, "export", step, out, "--only", "ema.fast", "--view", view);
 	f = load(alone());
 	assert_int_equal(f.ntensor, 5);
 	y = strict_find(&f, "blk.q");
@@ -415,53 +415,51 @@ TEST(restore_only_goes_with_mesh_rank_layout_and_view)
 	strict_free(&f);
 	remove_tree(out);
 	spill(view, "rename model/w -> model/blk.q\n");
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast", "--view", view);
+	RUN_IS(0, "export", step, out, "--only", "ema.fast", "--view", view);
 	f = load(alone());
 	expect(&f, "blk.q", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
 	strict_free(&f);
 	remove_tree(out);
 	/* All of it through a view has the averages under their own names. */
 	spill(view, "rename ema.fast/* -> fast/{1}\n");
-	RUN_IS(0, "restore", step, out, "--mesh", "fsdp=1", "--view", view);
+	RUN_IS(0, "export", step, out, "--mesh", "fsdp=1", "--view", view);
 	f = load(path_of("%s/rank-00000.safetensors", out));
 	expect(&f, "fast/w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
 	strict_free(&f);
 	remove_tree(out);
 }
 
-TEST(restore_only_refuses_what_would_be_no_model)
+TEST(export_only_refuses_what_would_be_no_model)
 {
 	const char *step = make("refuse", &(struct odd){ 0 }), *bad;
 
 	clear();
-	RUN_IS(2, "restore", step, out, "--only", "ema.fats");
+	RUN_IS(2, "export", step, out, "--only", "ema.fats");
 	assert_says(got.err, "--only=ema.fats: there is no such component");
 	assert_says(got.err, "model");
-	RUN_IS(2, "restore", step, out, "--only", "model", "--rank", "0");
+	RUN_IS(2, "export", step, out, "--only", "model", "--rank", "0");
 	assert_says(got.err, "--rank needs --mesh");
-	RUN_IS(2, "restore", step, out, "--only", "model", "--dtype", "F8");
-	RUN_IS(2, "restore", step, out, "--rank", "0");
-	assert_says(got.err, "--mesh is missing");
+	RUN_IS(2, "export", step, out, "--only", "model", "--dtype", "F8");
 	/* Two components with one name: all such names are told. */
-	RUN_IS(7, "restore", step, out, "--only", "ema.fast", "--only", "ema.slow");
+	RUN_IS(7, "export", step, out, "--only", "ema.fast", "--only", "ema.slow");
 	assert_says(got.err, "b: ema.fast/b and ema.slow/b");
 	assert_says(got.err, "w: ema.fast/w and ema.slow/w");
-	RUN_IS(7, "restore", step, out, "--only", "model", "--only", "ema.slow");
+	RUN_IS(7, "export", step, out, "--only", "model", "--only", "ema.slow");
 	assert_says(got.err, "w: ema.slow/w and model/w");
 	assert_silent(got.err, "running"); /* copied: it is one tensor */
 	/* A copied tensor of another component with the name of an averaged one. */
 	bad = make("clash", &(struct odd){ .clash = true, .try = 1 });
-	RUN_IS(7, "restore", bad, out, "--only", "ema.fast");
+	RUN_IS(7, "export", bad, out, "--only", "ema.fast");
 	assert_says(got.err, "w: ema.fast/w and other/w");
 	/* A tensor is missing. */
 	bad = make("gap", &(struct odd){ .no_b = true, .try = 2 });
-	RUN_IS(7, "restore", bad, out, "--only", "ema.fast");
+	RUN_IS(7, "export", bad, out, "--only", "ema.fast");
 	assert_says(got.err, "ema.fast/b: there is no such tensor");
 	/* Whose rules a newer version wrote. */
 	bad = make("newer", &(struct odd){ .schedule = "quadratic decay=1 zig", .try = 3 });
-	RUN_IS(8, "restore", bad, out, "--only", "ema.fast");
+	RUN_IS(8, "export", bad, out, "--only", "ema.fast");
 	assert_says(got.err, "quadratic");
-	RUN_IS(0, "restore", bad, out, "--only", "ema.slow");
+	RUN_IS(0, "export", bad, out, "--only", "ema.slow");
 	remove_tree(out);
 	assert_false(exists(out));
 }
@@ -475,7 +473,7 @@ TEST(the_rules_of_an_average_say_what_it_copies)
 	struct strict_file f;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(0, "export", step, out, "--only", "ema.fast");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 3);
 	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F32, 48);
@@ -493,7 +491,7 @@ TEST(a_frozen_parameter_with_a_master_is_averaged_and_an_empty_one_is_the_steps_
 	const struct strict_tensor *y;
 
 	clear();
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(0, "export", step, out, "--only", "ema.fast");
 	f = load(alone());
 	assert_int_equal(f.ntensor, 7);
 	expect(&f, "half", "ema.fast", "half", CKPT_F32, CKPT_F32, 6);
@@ -521,12 +519,12 @@ TEST(a_master_that_is_copied_for_a_parameter_that_nobody_declares_makes_no_model
 							.try = 21 });
 
 	clear();
-	RUN_IS(7, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(7, "export", step, out, "--only", "ema.fast");
 	assert_says(got.err, "ema.fast/gone: there is no such tensor");
 	step = make("skipped", &(struct odd){ .fast = "constant decay=.9 gone=skip",
 					      .copied_master = true,
 					      .try = 22 });
-	RUN_IS(0, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(0, "export", step, out, "--only", "ema.fast");
 	remove_tree(out);
 }
 
@@ -539,7 +537,7 @@ TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
 
 	clear();
 	/* The hand's elements reach 2^16: F16 ends below that. */
-	(void)RUN("restore", step, out, "--only", "ema.fast", "--dtype", "F16", "--json");
+	(void)RUN("export", step, out, "--only", "ema.fast", "--dtype", "F16", "--json");
 	f = load(alone());
 	expect(&f, "w", "ema.fast", "w", CKPT_F32, CKPT_F16, 48);
 	for (uint32_t i = 0; i < f.ntensor; i++)
@@ -559,9 +557,9 @@ TEST(dtype_rounds_counts_what_overflows_and_refuses_what_it_cannot)
 			   "'tensor_count': 2, 'copied_count': 4, 'mixed': false}]}");
 	remove_tree(out);
 	bad = make("f8", &(struct odd){ .f8 = true, .try = 6 });
-	RUN_IS(7, "restore", bad, out, "--only", "model", "--dtype", "BF16");
+	RUN_IS(7, "export", bad, out, "--only", "model", "--dtype", "BF16");
 	assert_says(got.err, "model/q: F8_E4M3");
-	RUN_IS(0, "restore", bad, out, "--only", "model");
+	RUN_IS(0, "export", bad, out, "--only", "model");
 	remove_tree(out);
 }
 
@@ -717,10 +715,10 @@ static void read_by_all(const char *step, const char *other)
 	(void)RUN("plan", step, "--mesh", "fsdp=3", "--average", "uniform");
 	assert_in_range(got.code, 0, 15);
 	clear();
-	(void)RUN("restore", step, out, "--only", "ema.fast", "--only", "ema.slow");
+	(void)RUN("export", step, out, "--only", "ema.fast", "--only", "ema.slow");
 	assert_in_range(got.code, 0, 15);
 	clear();
-	(void)RUN("restore", step, out, "--mesh", "fsdp=3");
+	(void)RUN("export", step, out, "--mesh", "fsdp=3");
 	assert_int_equal(got.code, 0);
 	clear();
 	(void)RUN("convert", step, copy, "--mesh", "fsdp=3");
@@ -793,7 +791,7 @@ TEST(plan_counts_the_memory_of_averages)
 	assert_says(got.err, "model/q: F8_E4M3");
 }
 
-TEST(restore_only_needs_only_what_it_writes)
+TEST(export_only_needs_only_what_it_writes)
 {
 	const char *step = make("hurt", &(struct odd){ .try = 20 });
 	json_t *j;
@@ -801,11 +799,11 @@ TEST(restore_only_needs_only_what_it_writes)
 	clear();
 	/* Part 0 is rank 0's averages: the first piece of ema.fast/w lies in front. */
 	flip(part(step, 0), 4096 + 3);
-	RUN_IS(0, "restore", step, out, "--only", "model");
+	RUN_IS(0, "export", step, out, "--only", "model");
 	clear();
-	RUN_IS(4, "restore", step, out, "--only", "ema.fast");
+	RUN_IS(4, "export", step, out, "--only", "ema.fast");
 	assert_false(exists(out));
-	RUN_IS(3, "restore", step, out, "--only", "ema.fast", "--keep-going", "--json");
+	RUN_IS(3, "export", step, out, "--only", "ema.fast", "--keep-going", "--json");
 	j = json_kept(json_out("ckptd.restore/1"));
 	assert_true(count(j, "left_out") >= 1);
 	assert_says(string(item(j, "left_out", 0), "tensor"), "ema.fast/");
@@ -816,9 +814,9 @@ TEST(components_are_offered_behind_only)
 {
 	const char *step = make("offered", &(struct odd){ .try = 21 });
 
-	RUN_IS(0, "completion", "complete", "--", "restore", step, "--only", "ema.f");
+	RUN_IS(0, "completion", "complete", "--", "export", step, "--only", "ema.f");
 	assert_string_equal(got.out, "ema.fast\n");
-	RUN_IS(0, "completion", "complete", "--", "restore", step, "--dtype=B");
+	RUN_IS(0, "completion", "complete", "--", "export", step, "--dtype=B");
 	assert_string_equal(got.out, "--dtype=BF16\n");
 }
 
@@ -831,7 +829,7 @@ static void check_step(const char *step)
 
 	clear();
 	RUN_IS(0, "verify", "--data", step);
-	RUN_IS(0, "restore", step, out, "--mesh", "x=1");
+	RUN_IS(0, "export", step, out, "--mesh", "x=1");
 	f = load(path_of("%s/rank-00000.safetensors", out));
 	assert_int_equal(f.ntensor, 11);
 	expect(&f, "model/w", "model", "w", CKPT_F32, CKPT_F32, 48);

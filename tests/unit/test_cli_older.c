@@ -39,14 +39,14 @@ TEST(steps_of_an_older_version_are_listed_as_what_they_are)
 
 TEST(each_verb_names_the_version_that_reads_them)
 {
-	static const char *const verbs[] = { "verify", "show", "stats", "restore", "diff",
+	static const char *const verbs[] = { "verify", "show", "stats", "export", "diff",
 					     "hold",   "tag",  "cat",	"rewind",  "adopt" };
 	const char *store = older_of("verbs"), *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
 		const char *v = verbs[i];
 
-		if (!strcmp(v, "restore"))
+		if (!strcmp(v, "export"))
 			RUN_IS(8, v, "-C", store, "latest", out, "--mesh=fsdp=1");
 		else if (!strcmp(v, "cat"))
 			RUN_IS(8, v, "-C", store, "step:20", "w");

@@ -193,10 +193,10 @@ TEST(safetensors_get_the_doubled_shape_and_no_c32)
 	const struct made all[] = { ROW("model", "q", CKPT_F4, 3, { 2, 3, 4 }, q_bytes, 0),
 				    ROW("model", "f", CKPT_F8_E4M3FNUZ, 1, { 24 }, q_bytes, 0) };
 
-	SHOWN_IS(CLI_MISFIT, "restore", made, out, "--mesh", "fsdp=1");
+	SHOWN_IS(CLI_MISFIT, "export", made, out, "--mesh", "fsdp=1");
 	assert_false(exists(out));
 	plain = make_made(path_of("%s/plain", top), "plain", 1, all, ARRAY_LEN(all));
-	RUN_IS(0, "restore", plain, out, "--mesh", "fsdp=1");
+	RUN_IS(0, "export", plain, out, "--mesh", "fsdp=1");
 	if (!strict_load(path_of("%s/rank-00000.safetensors", out), &f, why))
 		fail_msg("%s", why);
 	assert_int_equal(f.ntensor, 2);

@@ -147,8 +147,8 @@ TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 	uint8_t printed[12];
 
 	assert_true(a && b);
-	RUN_IS(0, "restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3");
-	RUN_IS(0, "restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "export", pending, path_of("%s/ra", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "export", plain, path_of("%s/rb", top), "--mesh", "fsdp=3");
 	for (uint32_t r = 0; r < 3; r++) {
 		uint64_t n = data_of(path_of("%s/ra/rank-%05u.safetensors", top, r), a, cap);
 
@@ -177,7 +177,7 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	DIR *d;
 
 	assert_true(a && b);
-	RUN_IS(0, "restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2");
+	RUN_IS(0, "export", plain, path_of("%s/oall", top), "--mesh", "fsdp=2");
 	d = opendir(pending);
 	for (struct dirent *e; (e = readdir(d));) {
 		if (!strstr(e->d_name, ".part"))
@@ -185,7 +185,7 @@ TEST(one_rank_gets_all_operands_or_nothing)
 		copy_step(pending, some);
 		assert_int_equal(unlink(path_of("%s/%s", some, e->d_name)), 0);
 		for (uint32_t r = 0; r < 2; r++) {
-			int code = RUN("restore", some, path_of("%s/oone", top), "--mesh", "fsdp=2",
+			int code = RUN("export", some, path_of("%s/oone", top), "--mesh", "fsdp=2",
 				       "--rank", r ? "1" : "0");
 			uint64_t n;
 
@@ -211,7 +211,7 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	for (uint32_t r = 0; r < 2; r++) {
 		uint64_t n;
 
-		RUN_IS(0, "restore", pending, path_of("%s/oone", top), "--mesh", "fsdp=2", "--rank",
+		RUN_IS(0, "export", pending, path_of("%s/oone", top), "--mesh", "fsdp=2", "--rank",
 		       r ? "1" : "0");
 		n = data_of(path_of("%s/oone/rank-%05u.safetensors", top, r), a, cap);
 		assert_int_equal(data_of(path_of("%s/oall/rank-%05u.safetensors", top, r), b, cap),
@@ -273,7 +273,7 @@ TEST(an_operand_whose_part_is_lost_is_missed)
 		if (!strncmp(e->d_name, "w0003", 5))
 			assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
 	closedir(d);
-	SHOWN_IS(4, "restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3");
+	SHOWN_IS(4, "export", copy, path_of("%s/rc", top), "--mesh", "fsdp=3");
 	assert_int_not_equal(access(path_of("%s/rc/rank-00000.safetensors", top), F_OK), 0);
 }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* export.h - what the files of ckptctl export share. */
+#ifndef CKPT_CLI_EXPORT_H
+#define CKPT_CLI_EXPORT_H
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/memory_step.h"
+#include "ckpt/cli/progress.h"
+#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/selection.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/cli/view_file.h"
+#include "ckpt/engine/convert.h"
+#include "ckpt/move/damage.h"
+#include <limits.h>
+
+#define EXPORT_AGAIN (-1) /* in place of an exit code: nothing is printed yet; look for damage */
+
+/* One that was made, or would be. */
+struct export_file {
+	char name[64];
+	uint32_t rank, ntensor, nblob_other; /* blobs of other ranks that it carries */
+	uint64_t bytes, data_bytes;
+};
+
+struct export
+{
+	struct cli *c;
+	const char *name; /* of the checkpoint: the first argument, or the path of memory's step */
+	struct memory_step memory;
+	struct subject s;
+	struct selection only; /* stands below the view */
+	struct view_file view;
+	const struct format *format;  /* safetensors */
+	bool alone;		      /* without --mesh: complete tensors */
+	char mesh[CKPT_NAME_MAX + 8]; /* that they have then */
+	uint32_t dtype;		      /* 0: as they are */
+	struct remesh to;
+	uint64_t mem_limit, shard_bytes;
+	uint32_t first, n; /* ranks */
+	bool one;	   /* --rank */
+	int refused;	   /* the exit code, told while the parts were chosen */
+	/* What is made. dst: DST, or of one rank the file in it; file: it is one file. */
+	const char *path;
+	char dst[PATH_MAX];
+	bool file, made_dir;
+	struct checkpoint said;
+	struct arena arena;
+	uint64_t *overflow; /* [ntensor] elements that became infinite; NULL: nothing is cast */
+	uint32_t nfile;
+	struct export_file *made_file; /* [nfile] */
+	struct converted made;
+	struct ckpt_errlist cannot;
+	bool no_memory, begun, told; /* begun: the progress; told: the document has begun */
+	struct progress progress;
+	uint64_t begin_ns;
+	double speed;
+	/* --keep-going */
+	bool keep_going, scanned; /* scanned: every byte was looked at */
+	struct damage damage;
+	uint32_t nleft;
+	bool *left; /* [ntensor] that are damaged, and left out */
+};
+
+/* export_write.c. Each returns an exit code, and what went wrong has been told. */
+/* Is there a directory for it? Nothing is made. */
+int export_find(struct export *r);
+/* All files, or EXPORT_AGAIN. */
+int export_write(struct export *r);
+/* The exit code of an error; source: reading the source failed; or EXPORT_AGAIN. */
+int export_fail(struct export *r, int rc, bool source, const struct ckpt_err *err);
+
+/* export_result.c */
+/* The document, once; without --mesh nobody asked how tensors are placed. */
+void export_document(struct export *r);
+/* What was done. Returns the exit code. */
+int export_put(struct export *r);
+#endif
