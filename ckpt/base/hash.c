@@ -125,7 +125,7 @@ const uint8_t hash_secret[192] = {
 	0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-static uint64_t word(const uint8_t *p)
+static uint64_t word_read(const uint8_t *p)
 {
 	uint64_t w;
 
@@ -137,18 +137,18 @@ static uint64_t word(const uint8_t *p)
 static void stripe_add(uint64_t acc[8], const uint8_t *p, const uint8_t *secret)
 {
 	for (uint32_t k = 0; k < 8; k++) {
-		uint64_t d = word(p + 8 * k), x = d ^ word(secret + 8 * k);
+		uint64_t d = word_read(p + 8 * k), x = d ^ word_read(secret + 8 * k);
 
 		acc[k] += (x & 0xffffffff) * (x >> 32);
 		acc[k ^ 1] += d;
 	}
 }
 
-static uint64_t merge(const uint64_t acc[8], const uint8_t *secret, uint64_t h)
+static uint64_t acc_merge(const uint64_t acc[8], const uint8_t *secret, uint64_t h)
 {
 	for (uint32_t k = 0; k < 8; k += 2) {
-		unsigned __int128 x = (unsigned __int128)(acc[k] ^ word(secret + 8 * k)) *
-				      (acc[k + 1] ^ word(secret + 8 * k + 8));
+		unsigned __int128 x = (unsigned __int128)(acc[k] ^ word_read(secret + 8 * k)) *
+				      (acc[k + 1] ^ word_read(secret + 8 * k + 8));
 
 		h += (uint64_t)x ^ (uint64_t)(x >> 64);
 	}
@@ -156,7 +156,7 @@ static uint64_t merge(const uint64_t acc[8], const uint8_t *secret, uint64_t h)
 	return h ^ (h >> 32);
 }
 
-static struct hash128 canonical(uint64_t low, uint64_t high)
+static struct hash128 hash_canonical(uint64_t low, uint64_t high)
 {
 	struct hash128 h;
 
@@ -174,7 +174,7 @@ void hash128_begin(struct hash128_state *s)
 	s->held = 0;
 }
 
-static uint8_t *held(struct hash128_state *s)
+static uint8_t *block_held(struct hash128_state *s)
 {
 	return s->block + HASH_STRIPE;
 }
@@ -183,8 +183,8 @@ static uint8_t *held(struct hash128_state *s)
  * Only a block that something follows is taken, and its last stripe is kept: the end needs the last
  * stripe of all. more: something follows these bytes.
  */
-static void add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool more, uintptr_t ahead,
-		uint32_t lines)
+static void bytes_add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool more,
+		      uintptr_t ahead, uint32_t lines)
 {
 	const struct hash_isa *isa = hash_isa();
 	size_t n;
@@ -192,14 +192,14 @@ static void add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool mo
 	s->bytes += bytes;
 	if (s->held) {
 		n = MIN(bytes, HASH_BLOCK - s->held);
-		memcpy(held(s) + s->held, p, n);
+		memcpy(block_held(s) + s->held, p, n);
 		s->held += (uint32_t)n;
 		p += n;
 		bytes -= n;
 		if (s->held < HASH_BLOCK || (!bytes && !more))
 			return;
-		isa->blocks(s->acc, held(s), 1, ahead, lines);
-		memcpy(s->block, held(s) + HASH_BLOCK - HASH_STRIPE, HASH_STRIPE);
+		isa->blocks(s->acc, block_held(s), 1, ahead, lines);
+		memcpy(s->block, block_held(s) + HASH_BLOCK - HASH_STRIPE, HASH_STRIPE);
 		s->held = 0;
 		ahead += (uintptr_t)lines * HASH_STRIPE;
 	}
@@ -211,7 +211,7 @@ static void add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool mo
 		memcpy(s->block, p - HASH_STRIPE, HASH_STRIPE);
 	}
 	if (bytes)
-		memcpy(held(s), p, bytes);
+		memcpy(block_held(s), p, bytes);
 	s->held = (uint32_t)bytes;
 }
 
@@ -220,7 +220,7 @@ static void add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool mo
 
 void hash128_add(struct hash128_state *s, const void *p, size_t bytes)
 {
-	add(s, p, bytes, false, (uintptr_t)p + AHEAD, HASH_BLOCK / HASH_STRIPE);
+	bytes_add(s, p, bytes, false, (uintptr_t)p + AHEAD, HASH_BLOCK / HASH_STRIPE);
 }
 
 struct hash128 hash128_end(const struct hash128_state *s)
@@ -232,14 +232,14 @@ struct hash128 hash128_end(const struct hash128_state *s)
 	if (s->bytes <= SHORT) {
 		XXH128_hash_t h = XXH3_128bits(p, s->bytes);
 
-		return canonical(h.low64, h.high64);
+		return hash_canonical(h.low64, h.high64);
 	}
 	memcpy(acc, s->acc, sizeof acc);
 	for (; (n + 1) * HASH_STRIPE < s->held; n++)
 		stripe_add(acc, p + n * HASH_STRIPE, hash_secret + 8 * n);
 	stripe_add(acc, p + s->held - HASH_STRIPE, hash_secret + LAST_AT);
-	return canonical(merge(acc, hash_secret + LOW_AT, s->bytes * PRIME64_1),
-			 merge(acc, hash_secret + HIGH_AT, ~(s->bytes * PRIME64_2)));
+	return hash_canonical(acc_merge(acc, hash_secret + LOW_AT, s->bytes * PRIME64_1),
+			      acc_merge(acc, hash_secret + HIGH_AT, ~(s->bytes * PRIME64_2)));
 }
 
 struct hash128 hash128(const void *p, size_t bytes)
@@ -247,7 +247,7 @@ struct hash128 hash128(const void *p, size_t bytes)
 	struct hash128_state s;
 
 	hash128_begin(&s);
-	add(&s, p, bytes, false, (uintptr_t)p + AHEAD, HASH_BLOCK / HASH_STRIPE);
+	bytes_add(&s, p, bytes, false, (uintptr_t)p + AHEAD, HASH_BLOCK / HASH_STRIPE);
 	return hash128_end(&s);
 }
 
@@ -317,7 +317,7 @@ uint64_t hash128_add_elements(struct hash128_state *s, const void *p, uint64_t n
 		uintptr_t ahead = (uintptr_t)q + AHEAD;
 
 		m = MIN(n, step);
-		add(s, q, m * elem_bytes, n > m, ahead, HASH_BLOCK / HASH_STRIPE / 2);
+		bytes_add(s, q, m * elem_bytes, n > m, ahead, HASH_BLOCK / HASH_STRIPE / 2);
 		sum += sum_elements(q, m, elem_bytes, first, ahead + STEP / 2);
 	}
 	return sum;

@@ -154,6 +154,7 @@
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
 	X(RANGE_CRC_IGNORED, move, "a CRC-32 that a file holds is compared") \
+	X(MADE_ALWAYS_ANEW, move, "what is asked for in its order is decoded once") \
 	X(DECODED_MORE, coding, "a decoder gives no more bytes than were announced") \
 	X(DECODED_CRC_IGNORED, coding, "the CRC-32 of decoded bytes is compared") \
 	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \

@@ -84,7 +84,7 @@ void pages_free(void *p, uint64_t bytes)
  * shared memory where shmem_enabled says never. Not by touching: where there is no memory for the
  * page (vm.overcommit_memory=2), that is death by SIGBUS.
  */
-static void collapse(uint8_t *p, uint64_t bytes)
+static void pages_collapse(uint8_t *p, uint64_t bytes)
 {
 	uint8_t *from = (uint8_t *)align_up((uintptr_t)p, PAGES_HUGE);
 	uint64_t skip = (uint64_t)(from - p);
@@ -101,7 +101,7 @@ int pages_populate(void *p, uint64_t bytes)
 {
 	int rc;
 
-	collapse(p, bytes);
+	pages_collapse(p, bytes);
 	rc = madvise(p, bytes, MADV_POPULATE_WRITE) ? -errno : 0;
 	return rc == -ENOMEM ? rc : 0;
 }

@@ -57,9 +57,9 @@ int destination_check(const struct io_ops *ops, const char *path, int dir_fd, in
 {
 	struct stat src;
 
-	if (fstat(src_fd, &src))
+	if (src_fd >= 0 && fstat(src_fd, &src))
 		return ckpt_error_errno(err, errno, "the source cannot be examined");
-	if (is_inside(dir_fd, &src))
+	if (src_fd >= 0 && is_inside(dir_fd, &src))
 		return ckpt_error(
 			err, -EINVAL,
 			"%.1000s is inside the checkpoint itself: no file is ever added to a "

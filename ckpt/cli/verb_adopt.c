@@ -363,7 +363,7 @@ static int adopt(struct adopt *a)
 	return rc ? tell(a->c, rc, &err) : document(a, dry);
 }
 
-static int run(struct cli *c)
+static int adopt_run(struct cli *c)
 {
 	struct adopt a = {
 		.c = c, .s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = -1 }
@@ -427,5 +427,5 @@ const struct cli_verb verb_adopt = {
 		"written, or belongs to another user; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = adopt_run,
 };

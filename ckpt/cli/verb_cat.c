@@ -742,7 +742,7 @@ static int cat(struct cat *k)
 	return rc ? cli_fail(c, rc, &k->err, NULL) : CLI_OK;
 }
 
-static int run(struct cli *c)
+static int cat_run(struct cli *c)
 {
 	struct cat k = { .c = c, .file_fd = -1, .s.ref.step_fd = -1 };
 	int code, rc;
@@ -807,5 +807,5 @@ const struct cli_verb verb_cat = {
 		 "full.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TENSOR, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = cat_run,
 };

@@ -19,7 +19,7 @@ static void on_alarm(int sig)
 	_exit(CLI_OK);
 }
 
-static int run(struct cli *c)
+static int completion_run(struct cli *c)
 {
 	static const struct column col_shell = { "shell", NULL, false, FIT_WHOLE },
 				   col_script = { "script", NULL, false, FIT_WHOLE };
@@ -77,5 +77,5 @@ const struct cli_verb verb_completion = {
 	.exits = "0; 2 there is no script for that shell.",
 	.args = (const enum cli_arg[]){ ARG_SHELL, ARG_NONE },
 	.narg_max = UINT32_MAX,
-	.run = run,
+	.run = completion_run,
 };

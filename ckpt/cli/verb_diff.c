@@ -746,7 +746,7 @@ static int diff(struct diff *d)
 	return equal(d) ? CLI_OK : unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
 }
 
-static int run(struct cli *c)
+static int diff_run(struct cli *c)
 {
 	struct diff d = { .c = c,
 			  .a.ref.step_fd = -1,
@@ -825,5 +825,5 @@ const struct cli_verb verb_diff = {
 		"such store, checkpoint or tensor; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = diff_run,
 };

@@ -78,7 +78,7 @@ static void tell(const struct drain *d)
 	output_end(d->c->o);
 }
 
-static int run(struct cli *c)
+static int drain_run(struct cli *c)
 {
 	struct drain d = { .c = c, .k = { .c = c, .sock = -1 } };
 	struct ckpt_err err = { 0 };
@@ -141,5 +141,5 @@ const struct cli_verb verb_drain = {
 		"no daemon, or it exited; 15 timed out, and the daemon continues to write.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = drain_run,
 };

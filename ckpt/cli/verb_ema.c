@@ -155,7 +155,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	return bad ? CLI_WARNINGS : CLI_OK;
 }
 
-static int run(struct cli *c)
+static int ema_run(struct cli *c)
 {
 	cleanup_free struct average_seen *x = NULL;
 	struct ckpt_err err = { 0 };
@@ -217,5 +217,5 @@ const struct cli_verb verb_ema = {
 		"permission.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = ema_run,
 };

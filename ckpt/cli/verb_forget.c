@@ -72,7 +72,7 @@ static bool would_lose(const struct control *k, uint32_t job)
 	return false;
 }
 
-static int run(struct cli *c)
+static int forget_run(struct cli *c)
 {
 	struct control k = { .c = c, .sock = -1 };
 	struct ckpt_err err = { 0 };
@@ -137,5 +137,5 @@ const struct cli_verb verb_forget = {
 		 "answer.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = forget_run,
 };

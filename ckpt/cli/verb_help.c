@@ -34,7 +34,7 @@ static int print_json(struct cli *c, const struct cli_verb *verb)
 	return CLI_OK;
 }
 
-static int run(struct cli *c)
+static int help_run(struct cli *c)
 {
 	const struct cli_verb *verb = c->narg ? cli_verb_find(c->arg[0]) : NULL;
 	struct ckpt_err err;
@@ -65,5 +65,5 @@ const struct cli_verb verb_help = {
 	.exits = "0; 2 there is no such verb.",
 	.args = (const enum cli_arg[]){ ARG_VERB, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = help_run,
 };

@@ -36,7 +36,7 @@ static void told(struct cli *c, const struct marked *m, const struct store_ref *
 		cli_hint(c, "it is quarantined: ckptctl repair %s checks it again", ref->path);
 }
 
-static int run(struct cli *c)
+static int hold_run(struct cli *c)
 {
 	const char *by = c->value[OPT_BY], *why = c->value[OPT_WHY];
 	struct store_ref ref = { .step_fd = -1 };
@@ -103,5 +103,5 @@ const struct cli_verb verb_hold = {
 		 "removed; 12 the store cannot be written, or belongs to another user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = hold_run,
 };

@@ -8,8 +8,8 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/layout_batch.h"
-#include "ckpt/cli/layout_question.h"
+#include "ckpt/answer/answer_batch.h"
+#include "ckpt/answer/question.h"
 #include "ckpt/draw/layout_shares.h"
 #include "ckpt/draw/map.h"
 #include "ckpt/cli/picture.h"
@@ -393,11 +393,12 @@ static int run_batch(struct cli *c)
 	} else if (isatty(STDIN_FILENO)) {
 		cli_hint(c, "reading questions, one JSON object a line; Ctrl-D ends");
 	}
-	rc = layout_batch(path ? file : STDIN_FILENO, c->out, c->value[OPT_SUMMARY], &err);
+	rc = answer_batch(path ? file : STDIN_FILENO, c->out, c->value[OPT_SUMMARY], cli_stopped,
+			  &err);
 	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }
 
-static int run(struct cli *c)
+static int layout_run(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 	int rc = check_options(c, &err);
@@ -469,5 +470,5 @@ const struct cli_verb verb_layout = {
 		 "and is something else; 12 it cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_FILE, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = layout_run,
 };

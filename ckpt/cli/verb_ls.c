@@ -821,7 +821,7 @@ static void summary(struct ls *l, const char *where)
 			 l->damaged, l->damaged == 1 ? "" : "s");
 }
 
-static int run(struct cli *c)
+static int ls_run(struct cli *c)
 {
 	static const struct column stored = { "stored_bytes", NULL, false, FIT_WHOLE };
 	const char *where = c->narg ? c->arg[0] : c->where;
@@ -930,5 +930,5 @@ const struct cli_verb verb_ls = {
 		"12 it cannot be read, or none of the jobs in it can.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = ls_run,
 };

@@ -63,7 +63,7 @@ static void put(struct cli *c, const struct cli_verb *verb, const char *page)
 	c->o->ops->end(c->o);
 }
 
-static int run(struct cli *c)
+static int man_run(struct cli *c)
 {
 	const struct cli_verb *verb = c->narg ? cli_verb_find(c->arg[0]) : NULL;
 	cleanup_free char *page = NULL;
@@ -118,5 +118,5 @@ const struct cli_verb verb_man = {
 	.exits = "0; 2 there is no such verb.",
 	.args = (const enum cli_arg[]){ ARG_VERB, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = man_run,
 };

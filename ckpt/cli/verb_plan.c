@@ -475,7 +475,7 @@ out:
 	return code;
 }
 
-static int run(struct cli *c)
+static int plan_run(struct cli *c)
 {
 	struct subject s;
 	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
@@ -546,5 +546,5 @@ const struct cli_verb verb_plan = {
 		"read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = plan_run,
 };

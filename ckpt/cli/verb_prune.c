@@ -427,7 +427,7 @@ static int agree(struct prune *p, const char *where, struct ckpt_err *err)
 	return 1;
 }
 
-static int run(struct cli *c)
+static int prune_run(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct prune p = { .c = c, .dry = c->value[OPT_DRY_RUN] };
@@ -528,5 +528,5 @@ const struct cli_verb verb_prune = {
 		"store cannot be written; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = prune_run,
 };

@@ -63,7 +63,7 @@ static void told(struct cli *c, const struct marked *m, const struct store_ref *
 	output_end(c->o);
 }
 
-static int run(struct cli *c)
+static int release_run(struct cli *c)
 {
 	const char *by = c->value[OPT_BY];
 	struct store_ref ref = { .step_fd = -1 };
@@ -124,5 +124,5 @@ const struct cli_verb verb_release = {
 		 "there is no such store, checkpoint or hold; 12 the store cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = release_run,
 };

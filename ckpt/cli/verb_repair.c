@@ -376,7 +376,7 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err)
 	return cli_fail(c, rc, err, NULL);
 }
 
-static int run(struct cli *c)
+static int repair_run(struct cli *c)
 {
 	struct repair p = { .c = c, .dry = c->value[OPT_DRY_RUN] };
 	struct ckpt_err err = { 0 };
@@ -452,5 +452,5 @@ const struct cli_verb verb_repair = {
 		"interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = repair_run,
 };

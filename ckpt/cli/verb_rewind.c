@@ -360,7 +360,7 @@ static int structure_check(struct cli *c, const struct store_ref *ref)
 	return code;
 }
 
-static int run(struct cli *c)
+static int rewind_run(struct cli *c)
 {
 	struct rewind x = { .c = c, .dry = c->value[OPT_DRY_RUN], .control = { .sock = -1 } };
 	const char *name = c->narg ? c->arg[0] : "";
@@ -442,5 +442,5 @@ const struct cli_verb verb_rewind = {
 		"user's; 15 the daemon does not answer; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = rewind_run,
 };

@@ -172,7 +172,7 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 	return CLI_WARNINGS;
 }
 
-static int run(struct cli *c)
+static int rm_run(struct cli *c)
 {
 	const char *name = c->narg ? c->arg[0] : "";
 	struct ckpt_err err = { 0 };
@@ -243,5 +243,5 @@ const struct cli_verb verb_rm = {
 		"interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = rm_run,
 };

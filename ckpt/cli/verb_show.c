@@ -733,7 +733,7 @@ static int run_map(struct cli *c, const struct subject *s)
 	return show_map(c, s, id[0], c->value[OPT_SVG]);
 }
 
-static int run(struct cli *c)
+static int show_run(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 	struct subject s;
@@ -792,5 +792,5 @@ const struct cli_verb verb_show = {
 		 "cannot be read, or FILE cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TENSOR, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = show_run,
 };

@@ -486,7 +486,7 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 	return rc;
 }
 
-static int run(struct cli *c)
+static int stats_run(struct cli *c)
 {
 	cleanup_free uint32_t *id = NULL;
 	struct ckpt_err err = { 0 };
@@ -545,5 +545,5 @@ const struct cli_verb verb_stats = {
 		 "checkpoint or tensor; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = stats_run,
 };

@@ -894,7 +894,7 @@ static int watch(struct cli *c, struct control *k)
 	return CLI_OK;
 }
 
-static int run(struct cli *c)
+static int status_run(struct cli *c)
 {
 	struct control k;
 	struct ckpt_err err = { 0 };
@@ -946,5 +946,5 @@ const struct cli_verb verb_status = {
 		"differ, an average has NaN or cannot be right, or a disk hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
 		"it does not answer.",
 	.narg_max = 0,
-	.run = run,
+	.run = status_run,
 };

@@ -185,7 +185,7 @@ static int delete (struct cli *c)
 	return code;
 }
 
-static int run(struct cli *c)
+static int tag_run(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 
@@ -226,5 +226,5 @@ const struct cli_verb verb_tag = {
 		 "user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
 	.narg_max = 2,
-	.run = run,
+	.run = tag_run,
 };

@@ -133,7 +133,7 @@ static void tell(struct trigger *t, bool committed)
 	output_end(c->o);
 }
 
-static int run(struct cli *c)
+static int trigger_run(struct cli *c)
 {
 	struct trigger t = {
 		.c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns(), .step = UINT64_MAX
@@ -191,5 +191,5 @@ const struct cli_verb verb_trigger = {
 		 "attached; 12 the daemon belongs to another user; 14 no daemon; 15 timed out, or "
 		 "the daemon does not answer.",
 	.narg_max = 0,
-	.run = run,
+	.run = trigger_run,
 };

@@ -1001,7 +1001,7 @@ static void summary(struct verify *v)
 		cli_hint(v->c, "--data also reads and checks every byte of the data");
 }
 
-static int run(struct cli *c)
+static int verify_run(struct cli *c)
 {
 	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
 				   data = { "data", NULL, false, FIT_WHOLE },
@@ -1111,5 +1111,5 @@ const struct cli_verb verb_verify = {
 		"checkpoint; 12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
-	.run = run,
+	.run = verify_run,
 };

@@ -11,7 +11,7 @@ static const struct column col_version = { "version", NULL, false, false };
 static const struct column col_abi = { "abi", "client interface", false, false };
 static const struct column col_format[] = { { "format", NULL, false, false } };
 
-static int run(struct cli *c)
+static int version_run(struct cli *c)
 {
 	char names[256] = "";
 
@@ -44,5 +44,5 @@ const struct cli_verb verb_version = {
 	.example = (const struct cli_example[]){ { "ckptctl version --json", "for a bug report" },
 						 { NULL, NULL } },
 	.exits = "0",
-	.run = run,
+	.run = version_run,
 };

@@ -508,7 +508,7 @@ static void tell(const struct waiting *w)
 	output_end(c->o);
 }
 
-static int run(struct cli *c)
+static int wait_run(struct cli *c)
 {
 	struct waiting w = { .c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns() };
 	struct ckpt_err err = { 0 };
@@ -570,5 +570,5 @@ const struct cli_verb verb_wait = {
 		"store does not have the step; 15 timed out, or the daemon does not answer.",
 	.args = (const enum cli_arg[]){ ARG_STEP, ARG_NONE },
 	.narg_max = 1,
-	.run = run,
+	.run = wait_run,
 };

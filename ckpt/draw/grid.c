@@ -108,7 +108,7 @@ static uint32_t width_sum(const struct grid *g, const uint32_t *width, uint32_t 
 
 /* Leave out what may be, from the right; then take from the widest cells that may be shortened,
  * by their rank. Until everything fits, or nothing more can be done. */
-static void shrink(const struct grid *g, uint32_t *width, uint32_t indent, uint32_t limit)
+static void columns_shrink(const struct grid *g, uint32_t *width, uint32_t indent, uint32_t limit)
 {
 	for (uint32_t i = g->ncol; i-- > 0 && width_sum(g, width, indent) > limit;)
 		if (g->cols[i].fit == FIT_DROP)
@@ -128,14 +128,14 @@ static void shrink(const struct grid *g, uint32_t *width, uint32_t indent, uint3
 	}
 }
 
-static void put(FILE *f, const char *s, size_t n)
+static void cell_put(FILE *f, const char *s, size_t n)
 {
 	fwrite_unlocked(s, 1, n, f);
 }
 
 static void put_str(FILE *f, const char *s)
 {
-	put(f, s, strlen(s));
+	cell_put(f, s, strlen(s));
 }
 
 static void put_blanks(FILE *f, uint32_t n)
@@ -143,8 +143,8 @@ static void put_blanks(FILE *f, uint32_t n)
 	static const char blank[] = "                                ";
 
 	for (; n >= sizeof blank; n -= (uint32_t)sizeof blank - 1)
-		put(f, blank, sizeof blank - 1);
-	put(f, blank, n);
+		cell_put(f, blank, sizeof blank - 1);
+	cell_put(f, blank, n);
 }
 
 /* The end of a name says more than its beginning: keep more of it. Returns the columns. */
@@ -157,7 +157,7 @@ static uint32_t put_short(FILE *f, const struct grid_item *it, uint32_t width, b
 	/* A wide character does not always fit exactly. */
 	if (screen_columns(end) > tail)
 		end += screen_prefix(end, 2);
-	put(f, it->text, n);
+	cell_put(f, it->text, n);
 	put_str(f, unicode ? "\u2026" : "..");
 	put_str(f, end);
 	return screen_columns(it->text) - screen_columns(it->text + n) + dots + screen_columns(end);
@@ -210,7 +210,7 @@ static void put_row(const struct grid *g, const struct grid_item *item, FILE *f,
 		put_item(f, s, &item[i], &g->cols[i], width[i], at, i == last);
 		at += width[i];
 	}
-	put(f, "\n", 1);
+	cell_put(f, "\n", 1);
 }
 
 void grid_print(struct grid *g, FILE *f, const struct screen *s, uint32_t indent, bool heads)
@@ -226,7 +226,7 @@ void grid_print(struct grid *g, FILE *f, const struct screen *s, uint32_t indent
 						      screen_columns(g->cols[i].head), STYLE_DIM };
 	}
 	if (s->width)
-		shrink(g, width, indent, s->width);
+		columns_shrink(g, width, indent, s->width);
 	for (uint32_t i = 0; i < g->ncol; i++)
 		last = width[i] ? i : last;
 	if (heads && g->nrow)

@@ -225,8 +225,8 @@ static const struct indices *list_at(const struct map *m, uint32_t share, int32_
 
 /* The distinct lists of a dimension: number of each share's in ret_id[nshare], the lists
  * themselves in ret_list[nshare]. */
-static int distinct(const struct map *m, int32_t dim, const struct indices **ret_list,
-		    uint32_t *ret_id, uint32_t *ret_n)
+static int lists_distinct(const struct map *m, int32_t dim, const struct indices **ret_list,
+			  uint32_t *ret_id, uint32_t *ret_n)
 {
 	struct keymap lists = { 0 };
 	struct arena a = { 0 };
@@ -275,7 +275,7 @@ static int choose_axes(struct map *m)
 		if (!is_cut(m, d))
 			continue;
 		f->cut[f->ncut++] = d;
-		rc = distinct(m, (int32_t)d, list, id, &n);
+		rc = lists_distinct(m, (int32_t)d, list, id, &n);
 		if (n > best[0]) {
 			best[1] = best[0];
 			dim[1] = dim[0];
@@ -412,7 +412,7 @@ static int axis_make(struct map *m, int32_t dim, struct map_axis *a, uint32_t **
 		return 0;
 	a->extent = m->shape[dim];
 	a->nspan = 0;
-	if (distinct(m, dim, a->list, *ret_place, &a->nlist))
+	if (lists_distinct(m, dim, a->list, *ret_place, &a->nlist))
 		return -ENOMEM;
 	return axis_spans(m, a);
 }
@@ -460,7 +460,7 @@ static void count_copies(struct map *m)
 	map_view_free(&v);
 }
 
-static int make(struct map *m, const struct map_in *in, uint32_t nin)
+static int map_fill_facts(struct map *m, const struct map_in *in, uint32_t nin)
 {
 	const struct map_in **sorted = calloc((size_t)nin + 1, sizeof *sorted);
 	int rc = -ENOMEM;
@@ -505,7 +505,7 @@ int map_make(uint32_t ndim, const uint64_t *shape, const struct map_in *in, uint
 	m->shape = ndim ? arena_dup(&m->arena, shape, ndim * sizeof *shape) : NULL;
 	rc = ndim && !m->shape ? -ENOMEM : shape_numel(ndim, shape, &m->facts.numel);
 	if (!rc)
-		rc = make(m, in, nin);
+		rc = map_fill_facts(m, in, nin);
 	if (rc)
 		map_free(m);
 	else
@@ -568,8 +568,8 @@ static uint32_t pick_join(const struct map_axis *a, uint32_t max, struct map_spa
 	return n;
 }
 
-static int pick(const struct map_axis *a, uint32_t max, enum map_fit fit, struct arena *arena,
-		struct map_span **ret, uint32_t *ret_n)
+static int spans_pick(const struct map_axis *a, uint32_t max, enum map_fit fit, struct arena *arena,
+		      struct map_span **ret, uint32_t *ret_n)
 {
 	*ret = arena_array(arena, (size_t)MIN(max, a->nspan) + 1, sizeof **ret);
 	if (!*ret)
@@ -638,7 +638,7 @@ static uint32_t spans_of(const struct map *m, uint32_t share, int32_t dim,
 	return k;
 }
 
-static int fill(const struct map *m, enum map_fit fit, struct map_view *v)
+static int view_fill(const struct map *m, enum map_fit fit, struct map_view *v)
 {
 	cleanup_free uint32_t *row = calloc((size_t)v->nrow + 1, sizeof *row);
 	cleanup_free uint32_t *col = calloc((size_t)v->ncol + 1, sizeof *col);
@@ -687,11 +687,11 @@ int map_view_make(const struct map *m, uint32_t row_max, uint32_t col_max, enum 
 	int rc;
 
 	*ret = (struct map_view){ 0 };
-	rc = pick(&m->down, row_max, fit, &ret->arena, &ret->row, &ret->nrow);
+	rc = spans_pick(&m->down, row_max, fit, &ret->arena, &ret->row, &ret->nrow);
 	if (!rc)
-		rc = pick(&m->across, col_max, fit, &ret->arena, &ret->col, &ret->ncol);
+		rc = spans_pick(&m->across, col_max, fit, &ret->arena, &ret->col, &ret->ncol);
 	if (!rc)
-		rc = fill(m, fit, ret);
+		rc = view_fill(m, fit, ret);
 	if (rc)
 		map_view_free(ret);
 	return rc;

@@ -21,7 +21,7 @@ static const struct {
 	{ "#cc79a7", "#000" }, { "#0072b2", "#fff" }, { "#d55e00", "#000" }, { "#bbbbbb", "#000" },
 };
 
-static void escape(FILE *f, const char *s)
+static void text_escape(FILE *f, const char *s)
 {
 	char clean[TEXT_BYTES];
 
@@ -52,7 +52,7 @@ void svg_begin(FILE *f, double width, double height, const char *title)
 		"\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
 		"viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n<title>",
 		width, height, width, height);
-	escape(f, title);
+	text_escape(f, title);
 	fputs("</title>\n<style>\n"
 	      "text{font:11px ui-monospace,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\n"
 	      ".bg{fill:#fff}.t{fill:#1b1d22}.h{fill:#1b1d22;font-size:15px;font-weight:bold}"
@@ -75,7 +75,7 @@ static void rect_end(FILE *f, const char *tip)
 		return;
 	}
 	fputs("><title>", f);
-	escape(f, tip);
+	text_escape(f, tip);
 	fputs("</title></rect>\n", f);
 }
 
@@ -121,7 +121,7 @@ void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink,
 		snprintf(cls, sizeof cls, "%s", plain[ink]);
 	fprintf(f, "<text class=\"%s\" x=\"%.2f\" y=\"%.2f\" text-anchor=\"%s\">", cls, x, y,
 		name[anchor]);
-	escape(f, text);
+	text_escape(f, text);
 	fputs("</text>\n", f);
 }
 

@@ -150,7 +150,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.path = v->c->dst,
 					.dir = !v->c->file,
 					.resume = true,
-					.mode = 0666,
+					/* Like those of a store: what is in them is its owner's. */
+					.mode = v->c->to->root ? 0600 : 0666,
 					.allow = v->c->allow,
 					.arg = v->c->allow_arg };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
@@ -475,6 +476,8 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 	int rc;
 
 	*ret = (struct converted){ 0 };
+	if (err)
+		*err = (struct ckpt_err){ 0 };
 	assert(e->mem_limit >= CONVERT_MEM_MIN);
 	rc = convert_sheet_make(&v, cannot, err);
 	if (!rc)

@@ -230,7 +230,7 @@ static int parse_number(const char **s, unsigned __int128 *ret_nano)
 	return digits ? 0 : -EINVAL;
 }
 
-static int scaled(unsigned __int128 nano, uint64_t unit, uint64_t *ret)
+static int unit_print(unsigned __int128 nano, uint64_t unit, uint64_t *ret)
 {
 	unsigned __int128 x;
 
@@ -265,7 +265,7 @@ int human_parse_bytes(const char *s, uint64_t *ret)
 		else if (power && (*s & ~0x20) == 'B')
 			s++;
 	}
-	return *s ? -EINVAL : scaled(nano, UINT64_C(1) << (10 * power), ret);
+	return *s ? -EINVAL : unit_print(nano, UINT64_C(1) << (10 * power), ret);
 }
 
 int human_parse_time(const char *s, uint64_t *ret_ns)
@@ -284,7 +284,7 @@ int human_parse_time(const char *s, uint64_t *ret_ns)
 	s += *s == ' ' && s[1];
 	for (uint32_t i = 0; i < ARRAY_LEN(unit); i++)
 		if (!strcmp(s, unit[i].unit))
-			return scaled(nano, unit[i].ns, ret_ns);
+			return unit_print(nano, unit[i].ns, ret_ns);
 	return -EINVAL;
 }
 

@@ -36,7 +36,7 @@ static const char *behind_blanks(const char *p)
 	return p;
 }
 
-static bool take(const char **at, const char *word)
+static bool text_take(const char **at, const char *word)
 {
 	const char *p = behind_blanks(*at);
 	size_t n = strlen(word);
@@ -52,7 +52,7 @@ static bool take_key(const char **at, const char *key)
 {
 	const char *p = *at;
 
-	if (!take(&p, key) || !take(&p, "="))
+	if (!text_take(&p, key) || !text_take(&p, "="))
 		return false;
 	*at = p;
 	return true;
@@ -83,20 +83,20 @@ static const char *read_reduction(const char **at, struct placement_text *ret)
 	const char *quote, *empty = *at;
 	uint8_t i = 0;
 
-	if (take(&empty, ")"))
+	if (text_take(&empty, ")"))
 		return NULL;
 	(void)take_key(at, "reduce_op");
-	quote = take(at, "'") ? "'" : take(at, "\"") ? "\"" : NULL;
-	while (i < ARRAY_LEN(name) && !take(at, name[i]))
+	quote = text_take(at, "'") ? "'" : text_take(at, "\"") ? "\"" : NULL;
+	while (i < ARRAY_LEN(name) && !text_take(at, name[i]))
 		i++;
 	*at = behind_blanks(*at);
 	if (i == ARRAY_LEN(name))
 		return "expected sum, avg, min, max or product";
-	if (quote && !take(at, quote))
+	if (quote && !text_take(at, quote))
 		return "expected the closing quotation mark";
 	ret->reduce = i;
-	if (take(at, ",")) {
-		ret->keep = take(at, "keep");
+	if (text_take(at, ",")) {
+		ret->keep = text_take(at, "keep");
 		*at = behind_blanks(*at);
 		if (!ret->keep)
 			return "expected \"keep\" after this comma";
@@ -106,7 +106,7 @@ static const char *read_reduction(const char **at, struct placement_text *ret)
 
 static const char *read_factor(const char **at, struct placement_text *ret)
 {
-	if (!take(at, ",")) {
+	if (!text_take(at, ",")) {
 		*at = behind_blanks(*at);
 		return "expected a comma and the split factor";
 	}
@@ -120,35 +120,36 @@ const char *placement_read(const char **at, struct placement_text *ret)
 
 	*ret = (struct placement_text){ .how = CKPT_REPLICATE };
 	*at = behind_blanks(*at);
-	if (take(at, "Replicate")) {
-		if (!take(at, "("))
+	if (text_take(at, "Replicate")) {
+		if (!text_take(at, "("))
 			return NULL;
-	} else if (take(at, "StridedShard(") || take(at, "_StridedShard(") || take(at, "_S(")) {
+	} else if (text_take(at, "StridedShard(") || text_take(at, "_StridedShard(") ||
+		   text_take(at, "_S(")) {
 		ret->how = CKPT_SHARD;
 		ret->strided = true;
 		(void)take_key(at, "dim");
 		want = read_integer(at, &ret->dim, &ret->dim_at);
 		want = want ? want : read_factor(at, ret);
-	} else if (take(at, "Shard(") || take(at, "S(")) {
+	} else if (text_take(at, "Shard(") || text_take(at, "S(")) {
 		ret->how = CKPT_SHARD;
 		(void)take_key(at, "dim");
 		want = read_integer(at, &ret->dim, &ret->dim_at);
-	} else if (take(at, "Only(")) {
+	} else if (text_take(at, "Only(")) {
 		ret->how = CKPT_ONLY;
 		want = read_integer(at, &ret->dim, &ret->dim_at);
-	} else if (take(at, "Partial(") || take(at, "P(")) {
+	} else if (text_take(at, "Partial(") || text_take(at, "P(")) {
 		ret->how = CKPT_PARTIAL;
 		want = read_reduction(at, ret);
-	} else if (take(at, "R")) {
+	} else if (text_take(at, "R")) {
 		return NULL;
-	} else if (take(at, "Partial")) {
+	} else if (text_take(at, "Partial")) {
 		*at = behind_blanks(*at);
 		return "expected '(' and the reduction, sum, avg, min, max or product";
 	} else {
 		return "expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
 		       "Partial(OPERATION) or Replicate";
 	}
-	if (!want && !take(at, ")")) {
+	if (!want && !text_take(at, ")")) {
 		*at = behind_blanks(*at);
 		want = "expected a closing parenthesis";
 	}
@@ -287,7 +288,7 @@ static int read_placement(struct reading *r, struct ckpt_err *err)
 
 	if (e < 0)
 		return e;
-	if (take(&r->at, "@")) {
+	if (text_take(&r->at, "@")) {
 		if (!first && r->in_order)
 			return text_error(
 				r, err,
@@ -334,33 +335,33 @@ static int read_list(struct reading *r, struct ckpt_err *err)
 	const char *start, *close;
 	int e;
 
-	if (take(&r->at, "flat:"))
+	if (text_take(&r->at, "flat:"))
 		r->mode = CKPT_FLAT;
-	else if (take(&r->at, "unflatten_pad:"))
+	else if (text_take(&r->at, "unflatten_pad:"))
 		r->mode = CKPT_UNFLATTEN_PAD;
 	start = r->at;
 	/* Of a mesh, "Replicate" is all that there is to say. */
-	if (take(&r->at, "Replicate")) {
-		if (take(&r->at, "("))
-			(void)take(&r->at, ")");
+	if (text_take(&r->at, "Replicate")) {
+		if (text_take(&r->at, "("))
+			(void)text_take(&r->at, ")");
 		skip_blanks(r);
 		if (!*r->at)
 			return 0;
 		r->at = start;
 	}
-	close = take(&r->at, "(") ? ")" : take(&r->at, "[") ? "]" : NULL; /* Python's */
+	close = text_take(&r->at, "(") ? ")" : text_take(&r->at, "[") ? "]" : NULL; /* Python's */
 	for (;;) {
 		e = read_placement(r, err);
 		if (e < 0 || (!close && !*r->at))
 			return e < 0 ? e : check_end(r, err);
-		if (close && take(&r->at, close))
+		if (close && text_take(&r->at, close))
 			return check_end(r, err);
 		if (*r->at != ',')
 			return text_error(r, err,
 					  close ? "expected a comma or the closing bracket"
 						: "expected a comma or the end");
 		r->at++;
-		if (close && take(&r->at, close)) /* "(Shard(0),)" */
+		if (close && text_take(&r->at, close)) /* "(Shard(0),)" */
 			return check_end(r, err);
 	}
 }

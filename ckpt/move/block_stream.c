@@ -35,8 +35,10 @@ struct stream_room {
 	pthread_t worker[WORKERS_MAX];
 	uint32_t nworker;
 	struct io_queue *io;
-	int code;	      /* what ended it early */
-	struct ckpt_err *err; /* the caller's; written with code where a file cannot be opened */
+	const struct move_files *files;
+	struct made_reader *made; /* NULL: none were wanted yet */
+	int code;		  /* what ended it early */
+	struct ckpt_err *err;	  /* the caller's; written with code where a file cannot be opened */
 };
 
 static void slot_work(struct stream_room *r, struct slot *x)
@@ -228,6 +230,8 @@ int stream_room_open(const struct move_files *f, struct stream_room **ret, struc
 	int e = r ? queue_init(&r->asked, SLOTS_MAX) : -ENOMEM;
 
 	*ret = r;
+	if (r)
+		r->files = f;
 	if (e == 0)
 		e = queue_init(&r->done, SLOTS_MAX);
 	e = e < 0 ? ckpt_error(err, e, "out of memory for a queue of reads")
@@ -251,7 +255,15 @@ void stream_room_close(struct stream_room *r)
 	queue_destroy(&r->asked);
 	queue_destroy(&r->done);
 	pages_free(r->mem, r->mem_bytes);
+	made_close(r->made);
 	free(r);
+}
+
+struct made_reader *stream_room_made(struct stream_room *r)
+{
+	if (!r->made)
+		(void)made_open(r->files, &r->made, NULL);
+	return r->made;
 }
 
 static int room_run(struct stream_room *r, const struct stream *s, struct ckpt_err *err)

@@ -8,6 +8,7 @@
  */
 #ifndef CKPT_MOVE_BLOCK_STREAM_H
 #define CKPT_MOVE_BLOCK_STREAM_H
+#include "ckpt/move/made.h"
 #include "ckpt/move/move.h"
 
 #define STREAM_BLOCK_MAX \
@@ -39,6 +40,8 @@ uint64_t stream_block_bytes(const struct move_files *f);
 struct stream_room;
 int stream_room_open(const struct move_files *f, struct stream_room **ret, struct ckpt_err *err);
 void stream_room_close(struct stream_room *r); /* NULL is fine */
+/* The decoders of its checkpoint's made places, from one stream to the next. NULL: no memory. */
+struct made_reader *stream_room_made(struct stream_room *r);
 
 /* A new last block, all zero; NULL: no memory. Moves the blocks before it. */
 struct stream_block *stream_block_add(struct stream *s);

@@ -29,7 +29,7 @@ struct reading {
 	const struct plan *p;
 	const struct move_files *f;
 	void *const *dst_base;
-	uint64_t *op_first; /* [nfile + 1]: ops of a file */
+	uint64_t *op_first; /* [nplace + 1]: ops of a file, or of a made place */
 	uint64_t *hi_max;   /* [nop] the highest src_hi of this and all ops before it in its file */
 	uint64_t *need_first; /* [nfile + 1]: a file's chunks in need */
 	bool *need;
@@ -46,24 +46,26 @@ struct reading {
 static int reading_index(struct reading *k)
 {
 	const struct plan *p = k->p;
-	uint32_t nfile = k->f->ckpt->nfile;
+	uint32_t nfile = k->f->ckpt->nfile, nplace = nfile + k->f->ckpt->nmade;
 	uint64_t at = 0, chunks = 0;
 
-	k->op_first = calloc((size_t)nfile + 1, sizeof *k->op_first);
+	k->op_first = calloc((size_t)nplace + 1, sizeof *k->op_first);
 	k->need_first = calloc((size_t)nfile + 1, sizeof *k->need_first);
 	k->hi_max = calloc(p->nop + 1, sizeof *k->hi_max);
 	if (!k->op_first || !k->need_first || !k->hi_max)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < nfile; i++) {
+	for (uint32_t i = 0; i < nplace; i++) {
 		uint64_t hi = 0;
 
-		k->need_first[i] = chunks;
-		chunks += file_nchunk(&k->f->ckpt->file[i]);
+		if (i < nfile) {
+			k->need_first[i] = chunks;
+			chunks += file_nchunk(&k->f->ckpt->file[i]);
+		}
 		k->op_first[i] = at;
 		for (; at < p->nop && p->op[at].src_place == i; at++)
 			k->hi_max[at] = hi = MAX(hi, p->op[at].src_hi);
 	}
-	k->op_first[nfile] = at;
+	k->op_first[nplace] = at;
 	k->need_first[nfile] = chunks;
 	k->need = calloc(chunks + 1, sizeof *k->need);
 	return k->need ? 0 : -ENOMEM;
@@ -77,8 +79,8 @@ static int bases_check(const struct reading *k)
 		if (!k->dst_base[op->dst_place])
 			return ckpt_error(k->err, -EINVAL, "%s is wanted, but has no memory",
 					  k->p->dst->place[op->dst_place].name);
-		assert(op->src_place < k->f->ckpt->nfile);
-		if (!move_has(k->f, op->src_place))
+		assert(op->src_place < k->f->ckpt->nfile + k->f->ckpt->nmade);
+		if (op->src_place < k->f->ckpt->nfile && !move_has(k->f, op->src_place))
 			return ckpt_error(k->err, -EINVAL, "%s is needed, but not open",
 					  k->p->src->place[op->src_place].name);
 	}
@@ -257,7 +259,7 @@ static int reading_begin(struct reading *k)
 
 	if (e == 0 && reading_index(k) < 0)
 		e = ckpt_error(k->err, -ENOMEM, "out of memory for the list of needed chunks");
-	for (uint64_t i = 0; i < k->p->nop && e == 0; i++)
+	for (uint64_t i = 0; i < k->op_first[k->f->ckpt->nfile] && e == 0; i++)
 		e = op_mark(k, &k->p->op[i]);
 	for (uint32_t i = 0; i < k->f->ckpt->nfile && e == 0; i++)
 		e = file_cut(k, i);
@@ -267,6 +269,49 @@ static int reading_begin(struct reading *k)
 	return k->outcome ? 0 : ckpt_error(k->err, -ENOMEM, "out of memory for the list of reads");
 }
 
+/* --- places that are made --- */
+
+struct making {
+	struct reading *k;
+	uint32_t place;
+};
+
+/* made_fn */
+static int made_scatter(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p)
+{
+	struct making *x = arg;
+	uint64_t n = chunk_scatter(x->k, x->place, lo, hi, p);
+
+	x->k->moved += n;
+	return pace_add(&x->k->pace, n);
+}
+
+/* One place after the other, as far as rows of it are wanted. */
+static int made_read(struct reading *k)
+{
+	const struct checkpoint *c = k->f->ckpt;
+	struct made_reader *own = NULL, *m;
+	int e = 0;
+
+	if (k->op_first[c->nfile] == k->p->nop)
+		return 0;
+	m = k->room ? stream_room_made(k->room) : NULL;
+	if (!k->room && !made_open(k->f, &own, k->err))
+		m = own;
+	if (!m)
+		return ckpt_error(k->err, -ENOMEM, "out of memory for decoders");
+	for (uint32_t i = c->nfile; i < c->nfile + c->nmade && !e; i++) {
+		uint64_t first = k->op_first[i], end = k->op_first[i + 1];
+		struct making x = { .k = k, .place = i };
+
+		if (first < end)
+			e = made_run(m, i, k->p->op[first].src_lo, k->hi_max[end - 1], made_scatter,
+				     &x, k->err);
+	}
+	made_close(own);
+	return e;
+}
+
 static int reading_run(struct reading *k)
 {
 	uint64_t copied = k->p->bytes - (k->p->reduced ? k->p->reduced->bytes : 0);
@@ -274,6 +319,8 @@ static int reading_run(struct reading *k)
 
 	if (e == 0)
 		e = stream_run(&k->stream, k->room, k->err);
+	if (e == 0)
+		e = made_read(k);
 	if (e == 0)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)

@@ -10,6 +10,7 @@
 #include "ckpt/coding/crc.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
+#include "ckpt/move/made.h"
 #include "ckpt/move/move.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
@@ -332,7 +333,7 @@ static void pieces_tell(struct verifying *k)
 
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		const struct table_piece *p = &t->piece[i];
-		const struct format_file *f = &k->f->ckpt->file[p->place];
+		uint32_t root = made_root(k->f->ckpt, p->place);
 		uint64_t sum = atomic_load_explicit(&k->sum[i], memory_order_relaxed);
 
 		if (!p->fp_known || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
@@ -342,10 +343,86 @@ static void pieces_tell(struct verifying *k)
 		snprintf(text, sizeof text,
 			 "the elements have fingerprint %016llx, the file says %016llx",
 			 (unsigned long long)sum, (unsigned long long)p->fp);
-		tell(k,
-		     &(struct format_fault){
-			     .kind = "mismatch", .file = f->name, .tensor = label, .text = text });
+		tell(k, &(struct format_fault){
+				.kind = "mismatch",
+				.file = root == TABLE_NONE ? "" : k->f->ckpt->file[root].name,
+				.tensor = label,
+				.text = text });
 	}
+}
+
+/* --- places that are made --- */
+
+struct making {
+	struct verifying *k;
+	uint32_t place;
+};
+
+/* made_fn */
+static int made_check(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p)
+{
+	struct making *x = arg;
+
+	chunk_pieces(x->k, x->place, lo, hi, p);
+	return pace_add(&x->k->pace, 0);
+}
+
+static int made_verify(struct verifying *k, struct made_reader *m, uint32_t place)
+{
+	const struct checkpoint *c = k->f->ckpt;
+	const struct format_made *x = &c->made[place - c->nfile];
+	uint64_t bytes = c->table.place[place].bytes;
+	uint32_t root = made_root(c, place);
+	struct making making = { .k = k, .place = place };
+	struct ckpt_err err = { 0 };
+	char label[LABEL_BYTES];
+	int e = made_run(m, place, 0, bytes, made_check, &making, &err);
+
+	if (!e && x->has_crc && x->from < c->nfile) /* the bytes that it is made of have that sum */
+		k->got->summed += x->len;
+	if (!e || e == -ECANCELED || e == -ENOMEM) {
+		if (e && k->err)
+			*k->err = err;
+		return e;
+	}
+	chunk_pieces(k, place, 0, bytes, NULL);
+	place_pieces_name(&k->pieces, place, 0, bytes, label, sizeof label);
+	if (e != -EBADMSG && e != -EPROTO && e != -EPROTONOSUPPORT)
+		k->nunreadable++;
+	tell(k, &(struct format_fault){ .kind = e == -EBADMSG		? "checksum"
+						: e == -EPROTO		? "malformed"
+						: e == -EPROTONOSUPPORT ? "newer"
+									: "unreadable",
+					.file = root == TABLE_NONE ? "" : c->file[root].name,
+					.tensor = label,
+					.text = err.msg,
+					.offset = x->off,
+					.length = x->len });
+	return 0;
+}
+
+/* All of them, or, where some of the bytes are asked for, none. */
+static int made_verify_all(struct verifying *k)
+{
+	const struct checkpoint *c = k->f->ckpt;
+	struct made_reader *m;
+	int e = 0;
+
+	if (!c->nmade || k->subset->how != SUBSET_ALL)
+		return 0;
+	if (made_open(k->f, &m, k->err))
+		return -ENOMEM;
+	for (uint32_t i = c->nfile; i < c->nfile + c->nmade && !e; i++) {
+		uint32_t root = made_root(c, i);
+
+		if (root == TABLE_NONE ||
+		    !(c->file[root].lost || (k->subset->skip && k->subset->skip[root])))
+			e = made_verify(k, m, i);
+		else
+			chunk_pieces(k, i, 0, c->table.place[i].bytes, NULL);
+	}
+	made_close(m);
+	return e;
 }
 
 /* --- what is read --- */
@@ -489,6 +566,8 @@ static int verifying_begin(struct verifying *k)
 		if (e < 0)
 			return e;
 	}
+	for (uint32_t i = c->nfile; i < c->nfile + c->nmade && k->subset->how != SUBSET_ALL; i++)
+		chunk_pieces(k, i, 0, c->table.place[i].bytes, NULL);
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		bool known = c->table.piece[i].fp_known;
 
@@ -507,6 +586,8 @@ static int verifying_run(struct verifying *k)
 	if (e < 0)
 		return e;
 	e = stream_run(&k->stream, NULL, k->err);
+	if (e == 0)
+		e = made_verify_all(k);
 	if (e == 0)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)
@@ -539,6 +620,7 @@ int move_verify_some(const struct move_files *f, const struct move_subset *subse
 
 	*ret = (struct move_verified){ 0 };
 	e = verifying_run(&k);
+	ret->summed = MIN(ret->summed, ret->bytes);
 	ret->unsummed = ret->bytes - ret->summed;
 	for (uint64_t i = 0; k.outcome && i < k.stream.n; i++)
 		free(k.outcome[i].found);

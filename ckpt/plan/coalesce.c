@@ -38,7 +38,7 @@ void reads_free(struct reads *r)
 	*r = (struct reads){ .nread = 0 };
 }
 
-static int append(struct reads *r, const struct read *x)
+static int read_append(struct reads *r, const struct read *x)
 {
 	if (r->nadd == r->cap) {
 		uint64_t cap = r->cap ? 2 * r->cap : 256;
@@ -67,7 +67,7 @@ int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
 		last->len = MAX(last->len, off + len - last->off);
 		return 0;
 	}
-	return append(r, &(struct read){ .place = place, .off = off, .len = len });
+	return read_append(r, &(struct read){ .place = place, .off = off, .len = len });
 }
 
 /* To whole chunks. */
@@ -96,7 +96,7 @@ static int by_offset(const void *va, const void *vb)
 }
 
 /* What lies so near that one read is cheaper than two. */
-static void join(struct reads *r)
+static void reads_join(struct reads *r)
 {
 	uint64_t n = 0;
 
@@ -114,7 +114,7 @@ static void join(struct reads *r)
 }
 
 /* In pieces of at most read_max, as the file's chunks cut. */
-static int divide(struct reads *r)
+static int read_divide(struct reads *r)
 {
 	uint64_t max = MAX(r->cost.read_max >> r->chunk_log2, UINT64_C(1)) << r->chunk_log2, n = 0;
 
@@ -154,7 +154,7 @@ static int by_turn(const void *va, const void *vb)
 	return (a->read.off > b->read.off) - (a->read.off < b->read.off);
 }
 
-static int deal(struct reads *r, uint32_t turn)
+static int reads_deal(struct reads *r, uint32_t turn)
 {
 	cleanup_free struct dealt *d = calloc(r->nread + 1, sizeof *d);
 	uint32_t nplace = 0;
@@ -189,7 +189,7 @@ int reads_make(struct reads *r, const uint64_t *place_bytes, uint32_t turn)
 	round_out(r, place_bytes);
 	if (r->nadd > 1)
 		qsort(r->add, r->nadd, sizeof *r->add, by_offset);
-	join(r);
-	e = divide(r);
-	return e ? e : deal(r, turn);
+	reads_join(r);
+	e = read_divide(r);
+	return e ? e : reads_deal(r, turn);
 }

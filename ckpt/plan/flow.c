@@ -20,7 +20,7 @@ static uint32_t block_of(uint32_t n, uint32_t most)
 	return least;
 }
 
-static int make(struct flow *f)
+static int matrix_make(struct flow *f)
 {
 	f->nrow = (uint32_t)div_up(f->nfrom, f->from_block);
 	f->ncol = (uint32_t)div_up(f->nto, f->to_block);
@@ -41,7 +41,7 @@ int flow_begin(struct flow *f, uint32_t nfrom, uint32_t nto)
 	*f = (struct flow){ .nfrom = nfrom, .nto = nto };
 	f->from_block = block_of(nfrom, rows);
 	f->to_block = block_of(nto, cols);
-	return make(f);
+	return matrix_make(f);
 }
 
 void flow_free(struct flow *f)
@@ -78,7 +78,7 @@ int flow_group(const struct flow *f, uint32_t rows, uint32_t cols, struct flow *
 	*ret = (struct flow){ .nfrom = f->nfrom, .nto = f->nto };
 	ret->from_block = f->from_block * down;
 	ret->to_block = f->to_block * across;
-	rc = make(ret);
+	rc = matrix_make(ret);
 	for (uint32_t i = 0; i < f->nrow && !rc; i++)
 		for (uint32_t j = 0; j < f->ncol; j++)
 			ret->cell[(size_t)(i / down) * ret->ncol + j / across] += flow_at(f, i, j);

@@ -175,7 +175,7 @@ struct descent {
 	uint64_t *steps; /* of the answer so far */
 };
 
-static int spend(struct descent *d, uint64_t steps)
+static int steps_spend(struct descent *d, uint64_t steps)
 {
 	*d->steps += MIN(steps, HOLDERS_STEPS_MAX);
 	return *d->steps > HOLDERS_STEPS_MAX ? -E2BIG : 0;
@@ -186,14 +186,14 @@ static int spend_cut(struct descent *d, const struct level *l, const struct indi
 {
 	uint64_t runs = indices_runs(x);
 
-	return spend(d, x->n + (runs > 1 ? MIN(runs, (uint64_t)l->factor) : 1));
+	return steps_spend(d, x->n + (runs > 1 ? MIN(runs, (uint64_t)l->factor) : 1));
 }
 
 static int spend_meeting(struct descent *d, const struct indices *x)
 {
 	uint64_t x_runs = indices_runs(x), want_runs = indices_runs(d->want);
 
-	return spend(d, x->n + d->want->n + MIN(x_runs, want_runs));
+	return steps_spend(d, x->n + d->want->n + MIN(x_runs, want_runs));
 }
 
 /* Too many stretches to look at: cut it for every coordinate that is still open. */
@@ -234,7 +234,7 @@ static int strided_hits(struct descent *d, struct strided *s, const struct indic
 		positions_mark(s, st.x_pos, st.x_pos + st.len);
 		if (n++ == STRETCHES_MAX)
 			return strided_try(d, s, x);
-		if (spend(d, s->nany) < 0)
+		if (steps_spend(d, s->nany) < 0)
 			return -E2BIG;
 	}
 	return 0;
@@ -262,7 +262,7 @@ static int share_add(struct descent *d, const struct indices *x, uint64_t at)
 	return 0;
 }
 
-static int descend(struct descent *d, uint32_t level, const struct indices *x, uint64_t at);
+static int level_descend(struct descent *d, uint32_t level, const struct indices *x, uint64_t at);
 
 static int descend_to(struct descent *d, uint32_t level, const struct indices *x, uint64_t at,
 		      uint32_t r)
@@ -274,8 +274,8 @@ static int descend_to(struct descent *d, uint32_t level, const struct indices *x
 	if (e == 0)
 		e = level_cut(l, x, r, d->a, &cut);
 	if (e == 0)
-		e = spend(d, cut.n * RECORD_STEPS);
-	return e < 0 ? e : descend(d, level + 1, &cut, at + place_of(l->axis, l->naxis, r));
+		e = steps_spend(d, cut.n * RECORD_STEPS);
+	return e < 0 ? e : level_descend(d, level + 1, &cut, at + place_of(l->axis, l->naxis, r));
 }
 
 static int descend_strided(struct descent *d, uint32_t level, const struct indices *x, uint64_t at)
@@ -288,7 +288,7 @@ static int descend_strided(struct descent *d, uint32_t level, const struct indic
 	if (!bits)
 		return -ENOMEM;
 	s.bits = bits;
-	e = spend(d, l->k + x->n);
+	e = steps_spend(d, l->k + x->n);
 	if (e == 0)
 		e = strided_hits(d, &s, x);
 	for (uint32_t r = 0; r < s.nany && e == 0; r++)
@@ -298,7 +298,7 @@ static int descend_strided(struct descent *d, uint32_t level, const struct indic
 }
 
 /* x is not empty and meets what is wanted. As deep as there are levels, at most CKPT_DIMS_MAX. */
-static int descend(struct descent *d, uint32_t level, const struct indices *x, uint64_t at)
+static int level_descend(struct descent *d, uint32_t level, const struct indices *x, uint64_t at)
 {
 	const struct level *l = &d->level[level];
 	struct hits h = { .x = x, .want = d->want };
@@ -311,7 +311,7 @@ static int descend(struct descent *d, uint32_t level, const struct indices *x, u
 		return descend_strided(d, level, x, at);
 	h.split = (struct split){ .total = x->total, .width = div_up(x->total, l->k) };
 	while (e == 0 && hits_next(&h, &r)) {
-		e = spend(d, x->n);
+		e = steps_spend(d, x->n);
 		if (e == 0)
 			e = descend_to(d, level, x, at, r);
 	}
@@ -368,7 +368,7 @@ static int shares_find(const struct holders_kind *k, uint32_t tensor_dim,
 
 	levels_of(k, tensor_dim, &d, axis);
 	if (e == 0 && all.total > 0 && (!d.want || d.want->total > 0))
-		e = descend(&d, 0, &all, 0);
+		e = level_descend(&d, 0, &all, 0);
 	if (e == 0 && d.n > 0) {
 		ret->share[tensor_dim] = arena_dup(a, d.share, d.n * sizeof *d.share);
 		if (!ret->share[tensor_dim])

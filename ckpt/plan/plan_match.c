@@ -301,8 +301,9 @@ static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *f
 		first[d] = indices_lo(&low->dim[d]);
 }
 
-static int whittle(struct match *m, const struct table *dst, uint32_t dst_piece,
-		   struct op_list *ops, struct arena *keep, uint64_t *ret_missing, uint64_t *first)
+static int piece_whittle(struct match *m, const struct table *dst, uint32_t dst_piece,
+			 struct op_list *ops, struct arena *keep, uint64_t *ret_missing,
+			 uint64_t *first)
 {
 	struct rests r[2] = { 0 };
 	int e = 0;
@@ -392,7 +393,7 @@ int match_some(struct match *m, const struct table *dst, uint32_t dst_piece, str
 	uint64_t n, first[CKPT_DIMS_MAX];
 
 	if (!m->disjoint)
-		return whittle(m, dst, dst_piece, ops, keep, &n, first);
+		return piece_whittle(m, dst, dst_piece, ops, keep, &n, first);
 	return take_all(m, dst, dst_piece, ops, &n);
 }
 
@@ -404,9 +405,9 @@ int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, st
 
 	*ret_missing = 0;
 	if (!m->disjoint)
-		return whittle(m, dst, dst_piece, ops, keep, ret_missing, first_missing);
+		return piece_whittle(m, dst, dst_piece, ops, keep, ret_missing, first_missing);
 	e = take_all(m, dst, dst_piece, ops, &have);
 	if (e < 0 || have == dst->piece[dst_piece].set.numel)
 		return e;
-	return whittle(m, dst, dst_piece, NULL, keep, ret_missing, first_missing);
+	return piece_whittle(m, dst, dst_piece, NULL, keep, ret_missing, first_missing);
 }

@@ -192,7 +192,7 @@ static bool dim_seek(struct plan_cursor *c, uint32_t d, uint64_t pos, bool *ret_
 	return true;
 }
 
-static void seek(struct plan_cursor *c, uint64_t src_off)
+static void cursor_seek(struct plan_cursor *c, uint64_t src_off)
 {
 	uint64_t rest = src_off - c->src_off;
 	uint32_t n = c->nouter + c->has_row;
@@ -222,7 +222,7 @@ void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src
 	plan_rows(p, op, c);
 	if (src_off <= op->src_lo || !is_ascending(c->src))
 		return;
-	seek(c, src_off);
+	cursor_seek(c, src_off);
 	if (!c->src->stride)
 		return;
 	/* It may lie in a gap behind a row. */

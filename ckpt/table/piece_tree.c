@@ -11,7 +11,7 @@
 #define LEAF 4u /* pieces that are not divided any further */
 
 /* Twice the middle of a piece: below 2^64, because all indices are below 2^63. */
-static uint64_t middle(const struct piece_tree *t, uint32_t i, uint32_t dim)
+static uint64_t piece_middle(const struct piece_tree *t, uint32_t i, uint32_t dim)
 {
 	const struct indices *d = &t->piece[t->order[i]].set.dim[dim];
 
@@ -31,8 +31,8 @@ static uint32_t dim_choose(const struct piece_tree *t, uint32_t from, uint32_t t
 		for (uint32_t i = from; i < to; i++) {
 			const struct indices *x = &t->piece[t->order[i]].set.dim[d];
 
-			low = MIN(low, middle(t, i, d));
-			high = MAX(high, middle(t, i, d));
+			low = MIN(low, piece_middle(t, i, d));
+			high = MAX(high, piece_middle(t, i, d));
 			sizes += (double)(indices_hi(x) - indices_lo(x));
 		}
 		side = (double)(high - low) * (to - from) / sizes;
@@ -51,13 +51,13 @@ static void select_lower(struct piece_tree *t, uint32_t from, uint32_t to, uint3
 	int64_t lo = from, hi = (int64_t)to - 1;
 
 	while (lo < hi) {
-		uint64_t pivot = middle(t, (uint32_t)(lo + (hi - lo) / 2), dim);
+		uint64_t pivot = piece_middle(t, (uint32_t)(lo + (hi - lo) / 2), dim);
 		int64_t i = lo, j = hi;
 
 		while (i <= j) {
-			while (middle(t, (uint32_t)i, dim) < pivot)
+			while (piece_middle(t, (uint32_t)i, dim) < pivot)
 				i++;
-			while (middle(t, (uint32_t)j, dim) > pivot)
+			while (piece_middle(t, (uint32_t)j, dim) > pivot)
 				j--;
 			if (i <= j) {
 				uint32_t x = t->order[i];
@@ -89,24 +89,24 @@ static void bounds_of_leaf(const struct piece_tree *t, uint32_t from, uint32_t t
 	}
 }
 
-static uint32_t half(uint32_t from, uint32_t to)
+static uint32_t span_half(uint32_t from, uint32_t to)
 {
 	return from + (to - from) / 2;
 }
 
 /* At most PIECE_TREE_DEPTH deep. */
-static void divide(struct piece_tree *t, uint32_t node, uint32_t from, uint32_t to)
+static void node_divide(struct piece_tree *t, uint32_t node, uint32_t from, uint32_t to)
 {
 	struct piece_bounds *b = t->bounds + (size_t)node * t->ndim, *low, *high;
-	uint32_t at = half(from, to);
+	uint32_t at = span_half(from, to);
 
 	if (to - from <= LEAF) {
 		bounds_of_leaf(t, from, to, b);
 		return;
 	}
 	select_lower(t, from, to, at, dim_choose(t, from, to));
-	divide(t, 2 * node + 1, from, at);
-	divide(t, 2 * node + 2, at, to);
+	node_divide(t, 2 * node + 1, from, at);
+	node_divide(t, 2 * node + 2, at, to);
 	low = t->bounds + (size_t)(2 * node + 1) * t->ndim;
 	high = low + t->ndim;
 	for (uint32_t d = 0; d < t->ndim; d++)
@@ -131,7 +131,7 @@ int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
 	}
 	for (uint32_t i = 0; i < n; i++)
 		t.order[i] = i;
-	divide(&t, 0, 0, n);
+	node_divide(&t, 0, 0, n);
 	*ret = t;
 	return 0;
 }
@@ -192,7 +192,7 @@ bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret)
 			c->leaf_end = x.to;
 			continue;
 		}
-		at = half(x.from, x.to);
+		at = span_half(x.from, x.to);
 		c->pending[c->n++] = (struct piece_tree_node){ 2 * x.node + 2, at, x.to };
 		c->pending[c->n++] = (struct piece_tree_node){ 2 * x.node + 1, x.from, at };
 	}

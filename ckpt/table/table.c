@@ -19,8 +19,8 @@ enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE, CAP_AVERAGE };
 /* --- growth --- */
 
 /* Room for `more` elements. Old arrays stay in the arena: at most as much again. */
-static int grow(struct table *t, int which, void **array, uint32_t n, uint64_t more, uint32_t max,
-		size_t elem)
+static int array_grow(struct table *t, int which, void **array, uint32_t n, uint64_t more,
+		      uint32_t max, size_t elem)
 {
 	uint32_t cap = t->cap_[which];
 	void *p;
@@ -41,12 +41,12 @@ static int grow(struct table *t, int which, void **array, uint32_t n, uint64_t m
 	return 0;
 }
 
-#define GROW_BY(t, which, array, n, more, max)                                           \
-	({                                                                               \
-		void *array_ = (t)->array;                                               \
-		int r_ = grow(t, which, &array_, (t)->n, more, max, sizeof *(t)->array); \
-		(t)->array = array_;                                                     \
-		r_;                                                                      \
+#define GROW_BY(t, which, array, n, more, max)                                                 \
+	({                                                                                     \
+		void *array_ = (t)->array;                                                     \
+		int r_ = array_grow(t, which, &array_, (t)->n, more, max, sizeof *(t)->array); \
+		(t)->array = array_;                                                           \
+		r_;                                                                            \
 	})
 #define GROW(t, which, array, n, max) GROW_BY(t, which, array, n, 1, max)
 

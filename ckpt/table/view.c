@@ -151,8 +151,8 @@ static struct item *item_add(struct made *m)
 }
 
 /* Does the present rule take the item? The name lies in name, which the match points into. */
-static bool takes(struct making *k, const struct item *y, char name[VIEW_NAME_MAX],
-		  struct view_match *ret)
+static bool rule_takes(struct making *k, const struct item *y, char name[VIEW_NAME_MAX],
+		       struct view_match *ret)
 {
 	if (y->gone)
 		return false;
@@ -393,7 +393,7 @@ static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, str
 }
 
 /* Elements have other row-major indices now, or nothing says that they do not. */
-static void forget(struct item *y, struct table_piece *piece)
+static void fp_forget(struct item *y, struct table_piece *piece)
 {
 	y->x.fp = 0;
 	y->x.fp_known = false;
@@ -404,8 +404,8 @@ static void forget(struct item *y, struct table_piece *piece)
 }
 
 /* from's indices [lo, hi) of dimension d as y, which has its name; drop: without that dimension. */
-static int cut(struct making *k, const struct item *from, uint32_t d, uint64_t lo, uint64_t hi,
-	       bool drop, bool only, struct item *y)
+static int item_cut(struct making *k, const struct item *from, uint32_t d, uint64_t lo, uint64_t hi,
+		    bool drop, bool only, struct item *y)
 {
 	uint32_t to[CKPT_DIMS_MAX], n = from->x.ndim - drop;
 	uint64_t shape[CKPT_DIMS_MAX];
@@ -438,7 +438,7 @@ static int cut(struct making *k, const struct item *from, uint32_t d, uint64_t l
 	}
 	y->piece = piece;
 	if (!rc && !only)
-		forget(y, piece);
+		fp_forget(y, piece);
 	return rc;
 }
 
@@ -448,8 +448,8 @@ static bool is_partial(const struct making *k, const struct item *y)
 }
 
 /* Can b stand behind a along d (stack: anywhere)? */
-static int joins(struct making *k, const struct item *a, const struct item *b, uint32_t d,
-		 bool stack)
+static int items_fit(struct making *k, const struct item *a, const struct item *b, uint32_t d,
+		     bool stack)
 {
 	char x[LABEL_BYTES], y[LABEL_BYTES];
 	bool fits = a->x.ndim == b->x.ndim;
@@ -491,12 +491,13 @@ static int join_pieces(struct making *k, struct item *const *part, uint32_t n, u
 	}
 	y->piece = piece;
 	if (!rc && n > 1)
-		forget(y, piece);
+		fp_forget(y, piece);
 	return rc;
 }
 
 /* The parts as y, which has its name. */
-static int join(struct making *k, struct item *const *part, uint32_t n, bool stack, struct item *y)
+static int items_join(struct making *k, struct item *const *part, uint32_t n, bool stack,
+		      struct item *y)
 {
 	const struct item *a = part[0];
 	uint32_t to[CKPT_DIMS_MAX], d, ndim = a->x.ndim + stack;
@@ -509,7 +510,7 @@ static int join(struct making *k, struct item *const *part, uint32_t n, bool sta
 	if (!rc && stack && d + 1 == ndim && dtype_values(a->x.dtype) > 1)
 		rc = refuse_packed(k, a);
 	for (uint32_t i = 0; i < n && rc != -ENOMEM && (!rc || i); i++) {
-		int bad = i ? joins(k, a, part[i], d, stack) : 0;
+		int bad = i ? items_fit(k, a, part[i], d, stack) : 0;
 
 		rc = bad ? bad : rc;
 		alike = alike && part[i]->x.layout == a->x.layout;
@@ -530,7 +531,7 @@ static int join(struct making *k, struct item *const *part, uint32_t n, bool sta
 }
 
 /* In place. */
-static int turn(struct making *k, struct item *y)
+static int item_turn(struct making *k, struct item *y)
 {
 	const uint64_t *dims = k->rule->number;
 	uint64_t shape[CKPT_DIMS_MAX], last = 0;
@@ -558,7 +559,7 @@ static int turn(struct making *k, struct item *y)
 		rc = piece_turn(k, &y->piece[i], dims, &piece[i]);
 	y->piece = piece;
 	if (!rc && moved)
-		forget(y, piece);
+		fp_forget(y, piece);
 	return rc;
 }
 
@@ -622,12 +623,12 @@ static int rename_items(struct making *k)
 		struct item *y = &k->all.item[i];
 		const char *was = NULL;
 
-		if (!takes(k, y, name, &m))
+		if (!rule_takes(k, y, name, &m))
 			continue;
 		hit[nhit++] = i;
 		if (dst && !(y->x.flags & TENSOR_BLOB))
 			was = key_keep(k, &y->x);
-		rc = k->rule->verb == VIEW_TRANSPOSE ? turn(k, y) : 0;
+		rc = k->rule->verb == VIEW_TRANSPOSE ? item_turn(k, y) : 0;
 		if (!ends(rc) && dst)
 			rc = call(k, dst, &m, 0, &y->x, &y->x);
 		if (!ends(rc) && dst && !(y->x.flags & TENSOR_BLOB)) {
@@ -660,7 +661,7 @@ static int copy_items(struct making *k)
 	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
 		struct item *y;
 
-		if (!takes(k, &k->all.item[i], name, &m))
+		if (!rule_takes(k, &k->all.item[i], name, &m))
 			continue;
 		y = item_add(&k->more);
 		if (!y)
@@ -677,7 +678,7 @@ static void drop_items(struct making *k)
 	struct view_match m;
 
 	for (uint32_t i = 0; i < k->all.n; i++)
-		if (takes(k, &k->all.item[i], name, &m))
+		if (rule_takes(k, &k->all.item[i], name, &m))
 			k->all.item[i].gone = true;
 }
 
@@ -769,7 +770,7 @@ static int cut_item(struct making *k, const struct item *from, const struct view
 			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
 		y->x = from->x;
 		rc = call(k, r->dst[r->dst_numbers ? 0 : i], m, i, &from->x, &y->x);
-		rc = rc ? rc : cut(k, from, d, lo, hi, drop, n == 1, y);
+		rc = rc ? rc : item_cut(k, from, d, lo, hi, drop, n == 1, y);
 		lo = hi;
 	}
 	return rc;
@@ -782,7 +783,7 @@ static int cut_items(struct making *k)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
-		if (!takes(k, &k->all.item[i], name, &m))
+		if (!rule_takes(k, &k->all.item[i], name, &m))
 			continue;
 		rc = cut_item(k, &k->all.item[i], &m);
 		k->all.item[i].gone = true;
@@ -865,7 +866,7 @@ static int list_parts(struct making *k, struct parts *p)
 	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
 		struct part x = { .item = i };
 
-		if (!takes(k, &k->all.item[i], name, &m))
+		if (!rule_takes(k, &k->all.item[i], name, &m))
 			continue;
 		x.number = numbers ? m.number : 0;
 		x.match = numbers ? 0 : i;
@@ -903,7 +904,7 @@ static int join_parts(struct making *k, const struct part *p, size_t n)
 	y->x = part[0]->x;
 	y->x.component = p->x.component;
 	y->x.name = p->x.name;
-	return join(k, part, (uint32_t)n, k->rule->verb == VIEW_STACK, y);
+	return items_join(k, part, (uint32_t)n, k->rule->verb == VIEW_STACK, y);
 }
 
 static int join_items(struct making *k)

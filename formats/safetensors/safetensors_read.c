@@ -633,8 +633,11 @@ static int reading_run(struct reading *r)
 		rc = facts_take(r);
 	if (!rc)
 		rc = pieces_check(r);
-	if (!rc && !entry_of(r->how->dir))
+	if (!rc && !entry_of(r->how->dir)) {
 		rc = r->how->dir->list(r->how->dir->ctx, "", on_foreign, r);
+		if (rc)
+			ckpt_error_errno(r->err, -rc, "the directory cannot be listed");
+	}
 	return fault_say(r, rc, NULL);
 }
 

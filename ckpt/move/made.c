@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * made.c - see made.h. Called by move_read and move_verify. Invariant: the last cell of a place is
+ * handed out only when its decoder has found the end of its stream, and its sum right.
+ */
+#include "ckpt/move/made.h"
+#include "ckpt/base/mutant.h"
+#include "ckpt/base/pages.h"
+#include "ckpt/base/util.h"
+#include "ckpt/coding/decoder.h"
+
+/* Bytes of a place, front to back. */
+struct feed {
+	const struct move_files *f;
+	struct io_queue *queue;
+	uint32_t place;
+	uint64_t at, end; /* to come; of a decoded place `end` is its last byte */
+	uint8_t *buf;	  /* MADE_CELL bytes, page-aligned */
+	uint64_t lo, hi;  /* of a decoded place: what lies in buf */
+	struct feed *from;
+	struct decoder *d;
+	struct decoding x;
+	uint64_t used; /* when; by the clock of its reader */
+};
+
+struct made_reader {
+	const struct move_files *f;
+	struct io_queue
+		*queue;	    /* one read at a time; it knows what to do where O_DIRECT is refused */
+	struct feed **feed; /* [nmade] */
+	uint32_t nopen;
+	uint64_t begun, clock;
+};
+
+static const struct format_made *made_of(const struct checkpoint *c, uint32_t place)
+{
+	return place < c->nfile ? NULL : &c->made[place - c->nfile];
+}
+
+uint32_t made_root(const struct checkpoint *c, uint32_t place)
+{
+	const struct format_made *m;
+
+	while ((m = made_of(c, place))) {
+		if (m->how == MADE_GIVEN || m->from >= place)
+			return TABLE_NONE;
+		place = m->from;
+	}
+	return place;
+}
+
+static void feed_close(struct feed *s)
+{
+	if (!s)
+		return;
+	feed_close(s->from);
+	decoder_close(s->d);
+	pages_free(s->buf, MADE_CELL);
+	free(s);
+}
+
+static int feed_open(const struct made_reader *r, uint32_t place, uint64_t off, uint64_t len,
+		     uint32_t depth, struct feed **ret, struct ckpt_err *err);
+
+static int feed_decode(const struct made_reader *r, struct feed *s, const struct format_made *m,
+		       uint32_t depth, struct ckpt_err *err)
+{
+	static const enum decode_how how[] = { [MADE_SWAPPED] = DECODE_SWAPPED,
+					       [MADE_DEFLATE] = DECODE_DEFLATE,
+					       [MADE_ZSTD] = DECODE_ZSTD };
+	struct decoder_opts o = { .bytes = s->f->ckpt->table.place[s->place].bytes,
+				  .elem = m->elem,
+				  .has_crc = m->has_crc,
+				  .crc = m->crc };
+	int e;
+
+	if (m->how > MADE_ZSTD || m->from >= s->place || depth == MADE_DEPTH_MAX ||
+	    (m->how == MADE_SWAPPED && (!m->elem || m->elem > DECODE_ELEM_MAX)))
+		return ckpt_error(err, -EPROTO, "it is made in a way that makes no sense");
+	o.how = how[m->how];
+	e = feed_open(r, m->from, m->off, m->len, depth + 1, &s->from, err);
+	return e ? e : decoder_open(&o, &s->d, err);
+}
+
+/* Bytes [off, + len) of a place. */
+static int feed_open(const struct made_reader *r, uint32_t place, uint64_t off, uint64_t len,
+		     uint32_t depth, struct feed **ret, struct ckpt_err *err)
+{
+	const struct move_files *f = r->f;
+	const struct table *t = &f->ckpt->table;
+	const struct format_made *m = made_of(f->ckpt, place);
+	struct feed *s = calloc(1, sizeof *s);
+	int e = 0;
+
+	*ret = s;
+	if (!s || !(s->buf = pages_new(MADE_CELL)))
+		return ckpt_error(err, -ENOMEM, "out of memory for a decoder");
+	*s = (struct feed){ .f = f,
+			    .queue = r->queue,
+			    .place = place,
+			    .buf = s->buf,
+			    .at = off,
+			    .end = off + len };
+	if (off > t->place[place].bytes || len > t->place[place].bytes - off)
+		/* A file with chunks has raw bytes, which are not those of the file. */
+		return ckpt_error(err, -EPROTO, "it is made of bytes that are not there");
+	if (!m)
+		e = !move_has(f, place) || f->ckpt->file[place].chunk
+			    ? ckpt_error(err, -EPROTO, "it is made of a file that is not open")
+			    : 0;
+	else if (m->how != MADE_GIVEN)
+		e = feed_decode(r, s, m, depth, err);
+	return e;
+}
+
+/* All reads are aligned, for files that were opened so. */
+static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struct ckpt_err *err)
+{
+	uint64_t from = s->at / 4096 * 4096, skip = s->at - from, n = 0,
+		 want = MIN(MADE_CELL, align_up(s->end, 4096) - from);
+
+	while (n < want) {
+		struct io_req q = { .buf = s->buf + n, .len = want - n, .off = from + n };
+		int64_t r;
+
+		q.fd = move_take(s->f, s->place, err);
+		if (q.fd < 0)
+			return q.fd == -EAGAIN ? ckpt_error_errno(err, EMFILE,
+								  "cannot open %s of the checkpoint",
+								  s->f->ckpt->file[s->place].name)
+					       : q.fd;
+		r = io_submit(s->queue, &q);
+		assert(!r);
+		r = io_reap(s->queue)->res;
+		io_files_give(s->f->files, s->place);
+		if (r < 0)
+			return ckpt_error_errno(err, (int)-r,
+						"%s: cannot read %llu bytes at offset %llu",
+						s->f->ckpt->file[s->place].name,
+						(unsigned long long)(want - n),
+						(unsigned long long)(from + n));
+		n += (uint64_t)r;
+		if (!r || r % 4096)
+			break;
+	}
+	if (n <= skip)
+		return ckpt_error(err, -EBADMSG, "%s is cut short: it ends at byte %llu",
+				  s->f->ckpt->file[s->place].name, (unsigned long long)(from + n));
+	*ret = s->buf + skip;
+	*ret_n = MIN(n - skip, s->end - s->at);
+	s->at += *ret_n;
+	return 0;
+}
+
+static int feed_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struct ckpt_err *err);
+
+/* The next cell of a decoded place, into buf. */
+static int cell_next(struct feed *s, struct ckpt_err *err)
+{
+	uint64_t bytes = s->f->ckpt->table.place[s->place].bytes;
+	int e = 0;
+
+	s->lo = s->hi;
+	s->hi = MIN(s->lo + MADE_CELL, bytes);
+	s->x.out = s->buf;
+	s->x.out_len = s->hi - s->lo;
+	while (!e && (s->x.out_len || s->hi == bytes)) {
+		uint64_t had = s->x.out_len;
+
+		if (!s->x.in_len && s->from->at < s->from->end)
+			e = feed_next(s->from, &s->x.in, &s->x.in_len, err);
+		if (!e)
+			e = decoder_take(s->d, &s->x, err);
+		if (!e && !s->x.in_len && s->from->at == s->from->end && had == s->x.out_len)
+			return decoder_end(s->d, err);
+	}
+	return e;
+}
+
+static int feed_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struct ckpt_err *err)
+{
+	const struct format_made *m = made_of(s->f->ckpt, s->place);
+	int e = 0;
+
+	if (!m)
+		return file_next(s, ret, ret_n, err);
+	if (m->how == MADE_GIVEN) {
+		*ret = (const uint8_t *)m->given + s->at;
+		*ret_n = s->end - s->at;
+	} else {
+		while (s->hi <= s->at && !e)
+			e = cell_next(s, err);
+		*ret = s->buf + (s->at - s->lo);
+		*ret_n = MIN(s->hi, s->end) - s->at;
+	}
+	s->at += *ret_n;
+	return e;
+}
+
+/* --- of all made places --- */
+
+int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_err *err)
+{
+	struct made_reader *m = calloc(1, sizeof *m);
+	int e;
+
+	*ret = m;
+	if (m)
+		m->feed = calloc((size_t)f->ckpt->nmade + 1, sizeof(struct feed *));
+	if (!m || !m->feed) {
+		free(TAKE(*ret));
+		return ckpt_error(err, -ENOMEM, "out of memory for decoders");
+	}
+	m->f = f;
+	e = io_queue_open(f->ops, IO_INLINE, 1, &m->queue, err);
+	if (e)
+		made_close(TAKE(*ret));
+	return e;
+}
+
+void made_close(struct made_reader *m)
+{
+	if (!m)
+		return;
+	for (uint32_t i = 0; i < m->f->ckpt->nmade; i++)
+		feed_close(m->feed[i]);
+	io_queue_close(m->queue);
+	free(m->feed);
+	free(m);
+}
+
+uint64_t made_begun(const struct made_reader *m)
+{
+	return m->begun;
+}
+
+static void oldest_close(struct made_reader *m)
+{
+	uint32_t old = TABLE_NONE;
+
+	for (uint32_t i = 0; i < m->f->ckpt->nmade; i++)
+		if (m->feed[i] && (old == TABLE_NONE || m->feed[i]->used < m->feed[old]->used))
+			old = i;
+	feed_close(TAKE(m->feed[old]));
+	m->nopen--;
+}
+
+static int feed_at(struct made_reader *m, uint32_t i, uint64_t from, struct ckpt_err *err)
+{
+	uint32_t place = m->f->ckpt->nfile + i;
+	int e = 0;
+
+	if (m->feed[i] && (m->feed[i]->lo > from || MUTANT(MADE_ALWAYS_ANEW))) {
+		feed_close(TAKE(m->feed[i]));
+		m->nopen--;
+	}
+	if (!m->feed[i]) {
+		if (m->nopen == MADE_OPEN_MAX)
+			oldest_close(m);
+		e = feed_open(m, place, 0, m->f->ckpt->table.place[place].bytes, 0, &m->feed[i],
+			      err);
+		if (!m->feed[i])
+			return e;
+		m->nopen++;
+		m->begun++;
+	}
+	m->feed[i]->used = ++m->clock;
+	return e;
+}
+
+/* A feed that failed is not asked again. */
+static int made_failed(struct made_reader *m, uint32_t i, int e, struct ckpt_err *err)
+{
+	uint32_t place = m->f->ckpt->nfile + i, root = made_root(m->f->ckpt, place);
+
+	feed_close(TAKE(m->feed[i]));
+	m->nopen--;
+	return ckpt_error_prefix(err, e, "%s in %s", m->f->ckpt->table.place[place].name,
+				 root == TABLE_NONE ? "memory" : m->f->ckpt->file[root].name);
+}
+
+int made_run(struct made_reader *m, uint32_t place, uint64_t from, uint64_t to, made_fn *fn,
+	     void *arg, struct ckpt_err *err)
+{
+	uint32_t i = place - m->f->ckpt->nfile;
+	const struct format_made *x = &m->f->ckpt->made[i];
+	struct feed *s;
+	int e;
+
+	if (x->how == MADE_GIVEN)
+		return fn(arg, from, to, (const uint8_t *)x->given + from);
+	if (from >= to)
+		return 0;
+	e = feed_at(m, i, from, err);
+	s = m->feed[i];
+	if (!s)
+		return e;
+	while (!e && s->hi <= from)
+		e = cell_next(s, err);
+	while (!e) {
+		int r = fn(arg, s->lo, s->hi, s->buf);
+
+		if (r || s->hi >= to)
+			return r;
+		e = cell_next(s, err);
+	}
+	return made_failed(m, i, e, err);
+}
