@@ -545,7 +545,7 @@ static void note_print(const struct ls *l, const struct ls_row *row, char *buf, 
 
 	*buf = 0;
 	if (row->on_disk)
-		marked_print(row->step, j->mark, j->nmark, l->now_ns,
+		store_mark_sentence(row->step, j->mark, j->nmark, l->now_ns,
 			     j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME, buf,
 			     bytes);
 	if (!row->memory)
@@ -583,7 +583,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
 		   row->on_disk
-			   ? cell_styled(cell_text(marked_state(x->state)), state_style(x->state))
+			   ? cell_styled(cell_text(store_state_word(x->state)), state_style(x->state))
 			   : cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
 	output_put(o, &col[COL_SHARED], counted ? cell_of(CELL_BYTES, shared) : cell_none());

@@ -26,7 +26,7 @@ struct move {
 
 struct rewind {
 	struct cli *c;
-	struct marked m;
+	struct store_home m;
 	char path[4096];
 	bool dry;
 
@@ -307,7 +307,7 @@ static int step_rewind(struct rewind *x)
 {
 	struct cli *c = x->c;
 	struct ckpt_err err = { 0 };
-	int rc = x->dry ? 0 : marked_owner(x->m.s.job_fd, x->m.dir, &err);
+	int rc = x->dry ? 0 : store_home_owner(x->m.s.job_fd, x->m.dir, &err);
 
 	if (rc)
 		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
@@ -382,7 +382,7 @@ static int rewind_run(struct cli *c)
 	subject_note(c, &ref);
 	code = rc ? 0 : structure_check(c, &ref);
 	if (!rc)
-		rc = code ? 0 : marked_find(c->ops, &ref, &x.m, &err);
+		rc = code ? 0 : store_home_find(c->ops, formats[0], &ref, &x.m, &err);
 	if (ref.step_fd >= 0)
 		close(TAKE_FD(ref.step_fd));
 	if (code)
@@ -402,7 +402,7 @@ static int rewind_run(struct cli *c)
 	free(x.staged);
 	free(x.move);
 	(void)pthread_mutex_destroy(&x.m.s.lock);
-	marked_close(&x.m);
+	store_home_close(&x.m);
 	return code;
 }
 

@@ -74,6 +74,39 @@ TEST(times_are_typed_with_or_without_a_unit)
 	}
 }
 
+TEST(a_moment_is_a_duration_with_a_unit_or_a_date_that_is_to_come)
+{
+	static const struct {
+		const char *text;
+		int rc;
+		uint64_t s;
+	} t[] = {
+		{ "90m", 0, 1000 + 5400 },
+		{ "2w", 0, 1000 + 14 * 86400 },
+		{ "1970-01-01T00:20:00Z", 0, 1200 },
+		{ "1970-01-01t02:20:00.999+02:00", 0, 1200 },
+		{ "1970-01-01 00:00:00-00:20", 0, 1200 },
+		{ "1970-01-01T00:16:40Z", -ERANGE, 0 },
+		{ "1970-02-30T00:00:00Z", -EINVAL, 0 },
+		{ "1970-01-01T00:20:00", -EINVAL, 0 },
+		{ "1970-01-01T00:20:00.Z", -EINVAL, 0 },
+		{ "90", -EINVAL, 0 },
+		{ "0s", -EINVAL, 0 },
+		{ "w", -EINVAL, 0 },
+		{ "", -EINVAL, 0 },
+		{ "99999999999999999999999999999999d", -EINVAL, 0 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+		uint64_t ns = 0;
+
+		if (human_parse_moment(t[i].text, 1000 * NS_PER_S, &ns) != t[i].rc)
+			fail_msg("%s", t[i].text);
+		if (!t[i].rc && ns != t[i].s * NS_PER_S)
+			fail_msg("%s is %llu", t[i].text, (unsigned long long)ns);
+	}
+}
+
 TEST(spans_are_told_in_two_numbers_at_most)
 {
 	static const struct {
