@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
@@ -118,11 +118,11 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err, const char *n
 /* A restart takes the newest step from the memory of ckptd: what was removed would come back. */
 static void memory_say(struct cli *c, const struct store_home *m)
 {
-	struct control k = { .c = c, .sock = -1 };
+	struct control k = { .sock = -1 };
 	struct ckpt_err err;
 	bool held = false;
 
-	if (control_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
+	if (daemon_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
 		for (uint32_t i = 0; i < k.report.head->nstep; i++) {
 			const struct wire_report_step *s = &k.report.step[i];
 
