@@ -157,7 +157,8 @@ static void offer_jobs(struct complete *x)
 	struct jobs j = { 0 };
 	struct control k;
 
-	if (!daemon_open(&k, &c, 1, NULL)) { /* it is late already: it gets no more than a second */
+	if (!daemon_ask_open(&k, &c, 1,
+			     NULL)) { /* it is late already: it gets no more than a second */
 		if (!control_report(&k, NULL))
 			for (uint32_t i = 0; i < k.report.head->njob; i++)
 				offer_live_job(x, &k.report, i);

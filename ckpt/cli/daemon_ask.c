@@ -5,7 +5,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 
-int daemon_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err)
+int daemon_ask_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err)
 {
 	const char *env = getenv("CKPTD_SOCKET");
 	const struct control_at at = { .socket = c->value[OPT_SOCKET] ? c->value[OPT_SOCKET]
@@ -18,7 +18,7 @@ int daemon_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_er
 	return control_open(k, &at, until, err);
 }
 
-int daemon_fail(struct cli *c, const struct control *k, int rc, const struct ckpt_err *err)
+int daemon_ask_fail(struct cli *c, const struct control *k, int rc, const struct ckpt_err *err)
 {
 	bool given = c->value[OPT_SOCKET] || getenv("CKPTD_SOCKET");
 	const char *verb = c->verb ? c->verb->name : "status";
@@ -44,7 +44,7 @@ int daemon_fail(struct cli *c, const struct control *k, int rc, const struct ckp
 	}
 }
 
-int daemon_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
+int daemon_ask_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
 {
 	const char *s = c->value[OPT_TIMEOUT];
 	uint64_t ns, now = now_ns();
@@ -59,7 +59,7 @@ int daemon_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
 	return 0;
 }
 
-void daemon_pause(uint64_t ns)
+void daemon_ask_pause(uint64_t ns)
 {
 	const struct timespec t = { .tv_sec = (time_t)(ns / NS_PER_S),
 				    .tv_nsec = (long)(ns % NS_PER_S) };

@@ -109,7 +109,7 @@ static int step_order(struct control *k, uint64_t job, int fd, struct ckpt_err *
 			return rc;
 		if (!is_passing(&got))
 			break;
-		daemon_pause(TRY_NS);
+		daemon_ask_pause(TRY_NS);
 	}
 	return got.failed ? ckpt_error(err, got.code, "%s", got.text) : 0; /* find says it */
 }
@@ -182,7 +182,7 @@ int memory_step_get(struct cli *c, const char *name, const char *beside, struct 
 	if (rc)
 		return cli_fail(c, rc, &err,
 				"ckptctl restore latest DIR --from-memory --mesh SPEC");
-	rc = daemon_open(&k, c, 0, &err);
+	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = step_write(c, &k, &a, beside, ret, &err);
 	if (rc == -ENOENT)
@@ -190,7 +190,7 @@ int memory_step_get(struct cli *c, const char *name, const char *beside, struct 
 	else if (rc == -EBUSY)
 		code = cli_fail(c, rc, &err, "this again, when that one is over");
 	else
-		code = rc ? daemon_fail(c, &k, rc, &err) : CLI_OK;
+		code = rc ? daemon_ask_fail(c, &k, rc, &err) : CLI_OK;
 	control_close(&k);
 	return code;
 }

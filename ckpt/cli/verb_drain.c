@@ -82,11 +82,11 @@ static int drain_run(struct cli *c)
 {
 	struct drain d = { .c = c, .k = { .sock = -1 } };
 	struct ckpt_err err = { 0 };
-	int rc = daemon_until(c, &d.until, &err), code;
+	int rc = daemon_ask_until(c, &d.until, &err), code;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
-	rc = daemon_open(&d.k, c, d.until, &err);
+	rc = daemon_ask_open(&d.k, c, d.until, &err);
 	if (rc == 0)
 		rc = drain(&d, &err);
 	if (rc < 0) {
@@ -96,7 +96,7 @@ static int drain_run(struct cli *c)
 			code = cli_fail(c, rc, &err,
 					"ckptctl drain again, when the other drain has ended");
 		else
-			code = daemon_fail(c, &d.k, rc, &err);
+			code = daemon_ask_fail(c, &d.k, rc, &err);
 		control_close(&d.k);
 		return code;
 	}

@@ -84,7 +84,7 @@ static int forget_run(struct cli *c)
 	if (!c->narg)
 		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
 				&err, "ckptctl status lists the jobs");
-	rc = daemon_open(&k, c, 0, &err);
+	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = job_forget(c, &k, &job, &alone, &got, &err);
 	if (rc == -EBUSY && (alone || would_lose(c, &k, job))) {
@@ -96,7 +96,7 @@ static int forget_run(struct cli *c)
 	} else if (rc == -EBUSY) {
 		code = cli_fail(c, rc, &err, "ckptctl status -w shows when that is over");
 	} else if (rc < 0) {
-		code = daemon_fail(c, &k, rc, &err);
+		code = daemon_ask_fail(c, &k, rc, &err);
 	} else {
 		output_begin(c->o, "ckptd.forget/1");
 		output_put(c->o, &col_job, cell_text(k.report.job[job].name));

@@ -272,7 +272,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 /* Silence is no error: without a daemon there is nothing in memory, and a stopped one is not waited for. */
 static void ask_daemon(struct ls *l)
 {
-	if (!l->njob || daemon_open(&l->k, l->c, 1, NULL))
+	if (!l->njob || daemon_ask_open(&l->k, l->c, 1, NULL))
 		return;
 	if (control_report(&l->k, NULL))
 		control_close(&l->k);

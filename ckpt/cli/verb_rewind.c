@@ -103,7 +103,7 @@ static int daemon_ask(struct rewind *x, struct ckpt_err *err)
 /* No daemon is none to be asked; one that does not answer may have ranks. */
 static int daemon_find(struct rewind *x, struct ckpt_err *err)
 {
-	int rc = daemon_open(&x->control, x->c, 0, err);
+	int rc = daemon_ask_open(&x->control, x->c, 0, err);
 
 	if (rc == -ECONNREFUSED)
 		return 0;
@@ -128,7 +128,7 @@ static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 				  sizeof got, NULL, control_soon(&x->control), err);
 		if (rc != -EBUSY || now_ns() > until || cli_stopped())
 			break;
-		daemon_pause(FORGET_NAP_NS);
+		daemon_ask_pause(FORGET_NAP_NS);
 	}
 	if (!rc)
 		x->freed = got.bytes;
@@ -314,7 +314,7 @@ static int step_rewind(struct rewind *x)
 	output_begin(c->o, "ckptd.rewind/1");
 	rc = daemon_find(x, &err);
 	if (rc && rc != -EBUSY && rc != -ENOMEM)
-		return daemon_fail(c, &x->control, rc, &err);
+		return daemon_ask_fail(c, &x->control, rc, &err);
 	if (!rc && x->control.sock < 0) /* and another socket's daemon may serve it */
 		cli_hint(
 			c,

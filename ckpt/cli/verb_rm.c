@@ -122,7 +122,7 @@ static void memory_say(struct cli *c, const struct store_home *m)
 	struct ckpt_err err;
 	bool held = false;
 
-	if (daemon_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
+	if (daemon_ask_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
 		for (uint32_t i = 0; i < k.report.head->nstep; i++) {
 			const struct wire_report_step *s = &k.report.step[i];
 

@@ -878,13 +878,13 @@ static int watch(struct cli *c, struct control *k)
 	if (w.screen)
 		fputs("\033[?1049h\033[?25l\033[2J", c->out); /* another page, no cursor */
 	for (; !cli_stopped() && !ferror(c->out); w.first = false) {
-		if (k->sock < 0 && daemon_open(k, c, 0, &err) < 0)
+		if (k->sock < 0 && daemon_ask_open(k, c, 0, &err) < 0)
 			k->report.head = NULL;
 		if (k->sock >= 0 && control_report(k, &err) < 0)
 			control_close(k);
 		if (!cli_stopped())
 			watch_frame(c, k, err.msg, &w);
-		daemon_pause(FRAME_NS);
+		daemon_ask_pause(FRAME_NS);
 	}
 	if (w.screen) {
 		fputs("\033[?25h\033[?1049l", c->out);
@@ -898,12 +898,12 @@ static int status_run(struct cli *c)
 {
 	struct control k;
 	struct ckpt_err err = { 0 };
-	int rc = daemon_open(&k, c, 0, &err), code = CLI_OK;
+	int rc = daemon_ask_open(&k, c, 0, &err), code = CLI_OK;
 
 	if (rc == 0)
 		rc = control_report(&k, &err);
 	if (rc)
-		code = daemon_fail(c, &k, rc, &err);
+		code = daemon_ask_fail(c, &k, rc, &err);
 	else if (c->value[OPT_WATCH])
 		code = watch(c, &k);
 	else
