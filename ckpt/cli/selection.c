@@ -6,7 +6,7 @@
 #include "ckpt/cli/selection.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/engine/average_seen.h"
 #include <inttypes.h>
 #include <stdarg.h>
 
