@@ -511,6 +511,8 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 	assert(p->over_len <= PUBLISH_OVER_MAX);
 	memcpy(p->over, o->over ? o->over : "", p->over_len);
 	rc = publish_split(o->path, &p->at, err);
+	if (!rc && !p->dir && o->path[strlen(o->path) - 1] == '/')
+		rc = ckpt_error(err, -EINVAL, "%.200s is not the name of a file", o->path);
 	p->path = rc ? NULL : strdup(o->path);
 	if (!rc && !p->path)
 		rc = ckpt_error(err, -ENOMEM, "no memory to write %.3000s", o->path);
