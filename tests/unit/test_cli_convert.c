@@ -833,7 +833,6 @@ TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 	make_source(src, "fsdp=2", 1, 5);
 	memset(long_name, 'x', 300);
 	RUN_IS(2, "convert", src);
-	RUN_IS(2, "convert", src, dst);
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=0");
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much");
 	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M");
