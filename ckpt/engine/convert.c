@@ -150,7 +150,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.path = v->c->dst,
 					.dir = !v->c->file,
 					.resume = true,
-					.mode = 0666,
+					/* Like those of a store: what is in them is its owner's. */
+					.mode = v->c->to->root ? 0600 : 0666,
 					.allow = v->c->allow,
 					.arg = v->c->allow_arg };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);

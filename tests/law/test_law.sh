@@ -160,8 +160,9 @@ calls() { # DIRECTORY-OF-ARCHIVES
 			}
 		}'
 }
-upward() { # rooms stand in an order in which each uses lower ones only
-	awk '$1 == "room" { for (i = 4; i <= NF; i++) if (!($i in seen)) print $2 " uses " $i ", which does not come before it"; seen[$2] = 1 }' "$1"
+upward() { # rooms stand in an order in which each uses and links lower ones only
+	awk '$1 == "links" { for (i = 3; i <= NF; i++) if (!($i in seen)) print $2 " links " $i ", which does not come before it" }
+		$1 == "room" { for (i = 4; i <= NF; i++) if (!($i in seen)) print $2 " uses " $i ", which does not come before it"; seen[$2] = 1 }' "$1"
 }
 
 # ---- the library that goes into trainers ----
@@ -198,6 +199,11 @@ nothing_beside() { # TREE: a clone must be enough
 }
 no_vla_no_alloca() { # TREE
 	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
+}
+# Formats are known by their array: only native, the array and the daemon, which writes native, have its names, in comments too.
+native_names() { # TREE
+	(cd "$1" && grep -E '^(ckpt|ema|formats)/' "$tmp/c" | grep -vE '^formats/(native|registry)/' |
+		xargs grep -niE '\bnative_|"formats/native/')
 }
 # Tests that documents name are there: cases in the last column of a table if its head begins with "test"; units, fuzzers and
 # files anywhere. `oldest` is the example of a verb.
@@ -250,6 +256,7 @@ else
 fi
 check "file names are unique in the tree" none unique_names "$tmp/files"
 check "only ckpt/io syncs files" none one_fsync .
+check "only native, the array of formats and the daemon name anything of native" none native_names .
 check "nothing refers to what lies outside of a clone" none nothing_beside .
 check "no alloca" none no_vla_no_alloca .
 check "every source, script and makefile names its licence" none spdx .
@@ -309,6 +316,17 @@ plant ckpt/store/store.c '#include <liburing.h>'
 check "(control) io_uring outside of io is found" found "store.c includes liburing.h" libraries "$tmp/tree"
 plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
+for planted in ckpt/table/table.h:'/* as native_part_table has it */' ckpt/engine/open.c:'extern int native_open(void);' \
+	formats/safetensors/safetensors_read.c:'#define MANY NATIVE_ATTRS_MAX'; do
+	plant "${planted%%:*}" "${planted#*:}"
+	check "(control) a name of native in ${planted%%:*} is found" found "${planted%%:*}" native_names "$tmp/tree"
+done
+plant formats/registry/registry.c '/* native_format */'
+check "(control) the array of formats may name native" none native_names "$tmp/tree"
+plant ckpt/cli/verb_ls.c '#include "formats/native/native.h"'
+check "(control) the command including native, which it only links, is found" found "cli may not use native" includes "$tmp/tree"
+plant ckpt/engine/open.c '#include "formats/native/native.h"'
+check "(control) the engine including a format is found" found "engine may not use native" includes "$tmp/tree"
 plant ckpt/base/arena.c "/* see ../""shared/design */"
 check "(control) a word about what lies beside the clone is found" found "arena.c" nothing_beside "$tmp/tree"
 plant docs/DURABILITY.md $'\n| claim | test |\n|---|---|\n| it holds | `store_crash`: `'no_such_test'_is_there` |'

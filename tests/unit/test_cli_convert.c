@@ -1113,6 +1113,22 @@ TEST(test_what_is_made_of_one_model_is_not_continued_with_another)
 	RUN_IS(0, "verify", "--data", dst);
 }
 
+TEST(test_a_source_without_placements_is_cut_along_dimension_0)
+{
+	const char *rules = hold("rules");
+
+	make_foreign(src, "numpy.safetensors");
+	RUN_IS(0, "convert", src, dst, "--mesh", "dp=2,fsdp=3");
+	assert_says(got.err, "This checkpoint says no placements");
+	RUN_IS(0, "show", "--json", "--tensors", "*", dst);
+	assert_says(got.out, "Shard(0)@");
+	spill(rules, "* Replicate@dp\n");
+	RUN_IS(0, "convert", src, hold("direct"), "--mesh", "dp=2", "--layout", rules);
+	RUN_IS(0, "show", "--json", "--tensors", "*", hold("direct"));
+	assert_null(strstr(got.out, "Shard(0)@"));
+	RUN_IS(0, "diff", "--values", dst, hold("direct"));
+}
+
 static void touch_source(void *arg)
 {
 	int fd = open(arg, O_WRONLY);

@@ -258,3 +258,29 @@ TEST(a_malformed_golden_file_is_refused)
 	closedir(d);
 	assert_int_equal(n, 15);
 }
+
+TEST(every_verb_refuses_a_malformed_file_as_damaged_incomplete_or_unknown)
+{
+	static const char *const verbs[] = { "show", "verify", "convert" };
+	DIR *d = opendir("tests/vectors/malformed");
+	char dir[SCRATCH_MAX], dst[400], path[600];
+
+	assert_non_null(d);
+	scratch_make(dir);
+	snprintf(dst, sizeof dst, "%s/dst", dir);
+	for (struct dirent *e; (e = readdir(d));) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "tests/vectors/malformed/%s", e->d_name);
+		for (uint32_t i = 0; i < ARRAY_LEN(verbs); i++) {
+			int code = i == 2 ? RUN(verbs[i], path, dst) : RUN(verbs[i], path);
+
+			if (code != 4 && code != 5 && code != 7 && code != 8)
+				fail_msg("%s %s: %d", verbs[i], path, code);
+			assert_true(got.err[0] || got.out[0]);
+			assert_int_not_equal(access(dst, F_OK), 0);
+		}
+	}
+	closedir(d);
+	scratch_remove(dir);
+}
