@@ -240,7 +240,7 @@ static void rules_match(const struct ema_spec *s, const struct ema_subject *x, u
 }
 
 /* Why it cannot be averaged although it was to be; NULL: it can. */
-static const char *unfit(const struct table *t, const struct table_tensor *x)
+static const char *average_obstacle(const struct table *t, const struct table_tensor *x)
 {
 	if (!ema_can_average(x->dtype))
 		return "only F32, BF16 and F16 can be averaged";
@@ -294,7 +294,7 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 	rules_match(s, &subject, &b->a->hit[spec]);
 	if (v.act != EMA_AVERAGE)
 		return 0;
-	why = unfit(b->t, x);
+	why = average_obstacle(b->t, x);
 	if (why) {
 		ckpt_errlist_add(&b->a->wrong,
 				 "average %s: %s (%s): %s: give it a rule, copy or skip",

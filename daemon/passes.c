@@ -261,7 +261,7 @@ static uint32_t riders_set(struct passing *x, uint32_t i)
 	return x->npass + 1;
 }
 
-static bool rides(const struct passing *x)
+static bool passing_rides(const struct passing *x)
 {
 	return x->npass || x->averaging;
 }
@@ -276,7 +276,7 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
-	if (!fp || walk_derives(&p->table) || (i < x->world && rides(x)))
+	if (!fp || walk_derives(&p->table) || (i < x->world && passing_rides(x)))
 		return NULL;
 	at = part_at(x, i);
 	c = calloc(MAX(n, 1u), sizeof *c);
@@ -563,7 +563,7 @@ int passing_over(struct passing *x, int rc)
 	if (x->over)
 		return 0;
 	x->over = true;
-	if (rides(x)) {
+	if (passing_rides(x)) {
 		/* who drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
@@ -686,7 +686,7 @@ static void alone_done(struct daemon *d, struct task *t)
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool idle, told = rc < 0 && rc != -ECANCELED && rides(x) && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && passing_rides(x) && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;

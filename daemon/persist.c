@@ -938,7 +938,7 @@ static void commit_done(struct daemon *d, struct task *t)
 		keep_after(j);
 }
 
-static void discard(struct persist *p)
+static void persist_discard(struct persist *p)
 {
 	parts_drop(p, 0);
 	store_abort(TAKE(p->txn));
@@ -947,10 +947,10 @@ static void discard(struct persist *p)
 
 /* The daemon is killed, or the step is not what its ranks had (of one that was taken over a guard
  * may still say so): nothing of it is committed. */
-static bool discarded(struct persist *p)
+static bool persist_discarded(struct persist *p)
 {
 	if (p->rc == 0 && (atomic_load(&p->d->stops) >= 1000 || snap_guarded(p->snap) < 0))
-		discard(p);
+		persist_discard(p);
 	return p->rc < 0;
 }
 
@@ -961,7 +961,7 @@ static void parts_done(struct daemon *d, struct task *t)
 
 	(void)d;
 	changed_say(p);
-	if (discarded(p)) {
+	if (persist_discarded(p)) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
 		persist_over(p);
@@ -979,12 +979,12 @@ static void data_next(struct persist *p)
 	if (p->walking || !p->data_over)
 		return;
 	if (p->rc == 0 && p->passed < 0)
-		discard(p);
+		persist_discard(p);
 	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer heard of the walk's end */
 		p->rc = p->passed;
 		p->err = p->walk_err;
 	}
-	if (discarded(p)) {
+	if (persist_discarded(p)) {
 		parts_done(p->d, &p->task);
 		return;
 	}

@@ -388,7 +388,7 @@ static void on_seed(struct session *s, const struct wire_seed *m, int *fd)
 	session_ok(s);
 }
 
-static void handle(struct session *s, const void *msg, int *fd)
+static void message_handle(struct session *s, const void *msg, int *fd)
 {
 	uint32_t type = ((const struct wire_head *)msg)->type;
 
@@ -514,6 +514,6 @@ void session_readable(struct session *s)
 		session_end(s);
 		return;
 	}
-	handle(s, buf, fd);
+	message_handle(s, buf, fd);
 	wire_close_fds(fd, nfd);
 }

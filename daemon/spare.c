@@ -40,7 +40,7 @@ static const struct snap *held_by(const struct job *j, const struct launch *l,
 }
 
 /* Will it be released when l has staged a step? Not so what was staged for another directory. */
-static bool follows(const struct launch *l, const struct snap *s)
+static bool spare_follows(const struct launch *l, const struct snap *s)
 {
 	return place_same(s->launch->place, l->place) && !s->rescue;
 }
@@ -82,7 +82,7 @@ struct slotmem *spare_take(const struct launch *l, const struct member *m, const
 		struct slotmem *mem;
 
 		if (x->rank != m->rank || x->uid != m->uid || x->mem->bytes != d->raw_bytes ||
-		    (s != NULL) != held || (s && (!same || !follows(l, s))))
+		    (s != NULL) != held || (s && (!same || !spare_follows(l, s))))
 			continue;
 		mem = slotmem_ref(x->mem);
 		mem->dirty |= !same;

@@ -68,8 +68,8 @@ static int agreed_add(struct agreed *a, struct decl *d, bool *ret_agree, struct 
 }
 
 /* All in which it contradicts the first rank that it contradicts. */
-static int contradictions(const struct decl *mine, struct decl *const *other, uint32_t world,
-			  struct ckpt_err *err)
+static int contradictions_find(const struct decl *mine, struct decl *const *other, uint32_t world,
+			       struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	char mine_who[32], other_who[32];
@@ -134,7 +134,7 @@ int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint3
 		return 0;
 	/* What was refused is in the table now: the next rank makes another one. */
 	agreed_free(TAKE(*a));
-	return rc < 0 ? rc : contradictions(mine, other, world, err);
+	return rc < 0 ? rc : contradictions_find(mine, other, world, err);
 }
 
 /* --- are they whole? --- */
