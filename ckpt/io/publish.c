@@ -753,13 +753,17 @@ int publish_clear(struct publish *p, struct ckpt_err *err)
 
 int publish_source(struct publish *p, struct source_dir *ret)
 {
-	return p->dir ? source_make(p->ops, p->new_fd, NULL, 0, ret)
-		      : source_make(p->ops, p->parent_fd, p->new_name, 0, ret);
+	return source_make(p->ops, publish_fd(p), publish_entry(p), 0, ret);
 }
 
 int publish_fd(const struct publish *p)
 {
 	return p->dir ? p->new_fd : p->parent_fd;
+}
+
+const char *publish_entry(const struct publish *p)
+{
+	return p->dir ? "" : p->new_name;
 }
 
 /* --- the rename --- */
