@@ -6,7 +6,6 @@
  */
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
-#include "ckpt/engine/verify.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
@@ -29,11 +28,27 @@ static struct engine_subject engine_subject_of(const struct subject *s)
 	};
 }
 
+/* Files of a format that commits with one of them, and that one is not there: a writer died, or still
+ * writes. A step that lacks it is damaged, and its reader says so. */
+static int path_committed(const struct subject *s, const struct format *format,
+			  struct ckpt_err *err)
+{
+	const char *name = format->root && !s->entry[0] ? format->root->name : NULL;
+	int fd = name ? s->ops->open(s->ops->ctx, s->ref.step_fd, name, O_PATH, 0) : -1;
+
+	if (fd >= 0)
+		(void)s->ops->close(s->ops->ctx, fd);
+	return name && fd == -ENOENT
+		       ? ckpt_error(err, -EUCLEAN, "%.300s is no complete checkpoint: it has no %s",
+				    s->ref.path, name)
+		       : 0;
+}
+
 /* What is no step of a store, at a path that is there. */
 static int path_open(struct subject *s, struct ckpt_err *err)
 {
 	const struct engine e = engine_of(s);
-	const struct format *format;
+	const struct format *format = s->force;
 	struct engine_subject x;
 	int rc = source_path(s->ops, s->ref.path, &s->ref.step_fd, s->entry, err);
 
@@ -46,6 +61,8 @@ static int path_open(struct subject *s, struct ckpt_err *err)
 		rc = store_path_job(s->ops, s->ref.path, err);
 		rc = rc ? rc : -ENOMSG;
 	}
+	if (!rc)
+		rc = path_committed(s, format, err);
 	if (rc)
 		close(TAKE_FD(s->ref.step_fd));
 	return rc;
@@ -74,11 +91,10 @@ void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, cons
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
 }
 
-int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
+/* How it is opened, and by which format. */
+static struct engine_subject opening_of(const struct subject *s, format_fault_fn *fault, void *arg)
 {
-	const struct engine e = engine_of(s);
 	struct engine_subject x = engine_subject_of(s);
-	int rc;
 
 	x.force = s->is_step ? formats[0] : s->force;
 	x.id = s->ref.dir[0] ? s->ref.id : NULL;
@@ -87,10 +103,34 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 				      .choose_arg = s->choose_arg,
 				      .fault = fault,
 				      .fault_arg = arg };
-	rc = engine_open(&e, &x, &s->o, err);
+	return x;
+}
+
+static void subject_opened(struct subject *s)
+{
 	s->format = s->o.format;
 	s->ckpt = s->o.ckpt;
+}
+
+int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s);
+	const struct engine_subject x = opening_of(s, fault, arg);
+	int rc = engine_open(&e, &x, &s->o, err);
+
+	subject_opened(s);
 	return rc == -ESTALE ? rc : engine_damage(rc);
+}
+
+int subject_verify(struct subject *s, const struct engine *e, const struct engine_verify *v,
+		   format_fault_fn *fault, void *arg, struct engine_verified *ret,
+		   struct ckpt_err *err)
+{
+	const struct engine_subject x = opening_of(s, fault, arg);
+	int rc = engine_verify(e, &x, v, &s->o, ret, err);
+
+	subject_opened(s);
+	return rc;
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)

@@ -55,8 +55,8 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, or what is not ours lies where the lock or the files go; -ENOENT: there is
- * no directory around it; -EEXIST: something has the name, and was not changed; -EBUSY: another run
+ * -EINVAL: the path has no name, or a file's ends in a slash, or what is not ours lies where the lock or
+ * the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name, and was not changed; -EBUSY: another run
  * has the lock; -ENOSPC; what allow said; errors of the file system. After an error there is nothing
  * to end, and nothing is left that was not there.
  */
@@ -89,6 +89,8 @@ int publish_clear(struct publish *p, struct ckpt_err *err);
 int publish_source(struct publish *p, struct source_dir *ret);
 /* The directory in which its files lie until then, borrowed: of one file, the one around it. */
 int publish_fd(const struct publish *p);
+/* What the one file is called there until then; "": it is a directory with files. */
+const char *publish_entry(const struct publish *p);
 /* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
  * where it is. */
 int publish_commit(struct publish *p, struct ckpt_err *err);

@@ -447,6 +447,53 @@ TEST(export_without_a_mesh_writes_the_complete_model)
 	remove_tree(path_of("%s/one", top));
 }
 
+TEST(restore_is_the_old_name_and_does_the_same)
+{
+	const char *old = path_of("%s/old", top);
+
+	RUN_IS(0, "restore", in, old, "--mesh", "fsdp=3");
+	assert_silent(got.err, "export");
+	RUN_IS(0, "export", in, out, "--mesh", "fsdp=3");
+	for (uint32_t r = 0; r < 3; r++)
+		assert_true(same_file(file_of(old, r), file_of(out, r)));
+	remove_tree(old);
+	remove_tree(out);
+}
+
+TEST(options_of_complete_tensors_go_with_ranks_and_the_other_way_round)
+{
+	const char *alpha = path_of("%s/alpha", work);
+	struct strict_file f;
+
+	RUN_IS(0, "export", in, out, "--mesh", "fsdp=3", "-n");
+	assert_says(got.out, "Nothing was written");
+	RUN_IS(0, "export", in, out, "--mesh", "fsdp=3", "--rank", "1", "-n");
+	RUN_IS(0, "export", in, out, "--only", "model", "-n");
+	assert_false(exists(out));
+	RUN_IS(0, "export", in, out, "--mesh", "fsdp=3", "--strip", "model");
+	f = must_load(file_of(out, 1));
+	assert_non_null(strict_find(&f, "embed.weight"));
+	assert_null(strict_find(&f, "model/embed.weight"));
+	assert_non_null(strict_find(&f, "blob/cursor"));
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(CLI_WARNINGS, "export", "latest", out, "--mesh", "fsdp=2", "-C", alpha,
+	       "--drop-unsupported");
+	assert_says(got.err, "model/spectrum");
+	f = must_load(file_of(out, 0));
+	assert_null(strict_find(&f, "model/spectrum"));
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(0, "export", in, out, "--only", "model", "--shard-size", "64K");
+	assert_true(exists(path_of("%s/model.safetensors.index.json", out)));
+	remove_tree(out);
+	RUN_IS(0, "export", in, path_of("%s/m.safetensors", top), "--only", "model");
+	f = must_load(path_of("%s/m.safetensors", top));
+	assert_non_null(strict_find(&f, "embed.weight"));
+	strict_free(&f);
+	assert_int_equal(unlink(path_of("%s/m.safetensors", top)), 0);
+}
+
 TEST(wrong_commands_say_what_to_write)
 {
 	SHOWN_IS(CLI_USAGE, "export", in);
