@@ -37,18 +37,6 @@ static const struct format_made *made_of(const struct checkpoint *c, uint32_t pl
 	return place < c->nfile ? NULL : &c->made[place - c->nfile];
 }
 
-uint32_t made_root(const struct checkpoint *c, uint32_t place)
-{
-	const struct format_made *m;
-
-	while ((m = made_of(c, place))) {
-		if (m->how == MADE_GIVEN || m->from >= place)
-			return TABLE_NONE;
-		place = m->from;
-	}
-	return place;
-}
-
 static void feed_close(struct feed *s)
 {
 	if (!s)
@@ -125,20 +113,20 @@ static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 
 		q.fd = move_take(s->f, s->place, err);
 		if (q.fd < 0)
-			return q.fd == -EAGAIN ? ckpt_error_errno(err, EMFILE,
-								  "cannot open %s of the checkpoint",
-								  s->f->ckpt->file[s->place].name)
-					       : q.fd;
+			return q.fd == -EAGAIN
+				       ? ckpt_error_errno(err, EMFILE,
+							  "cannot open %s of the checkpoint",
+							  s->f->ckpt->file[s->place].name)
+				       : q.fd;
 		r = io_submit(s->queue, &q);
 		assert(!r);
 		r = io_reap(s->queue)->res;
 		io_files_give(s->f->files, s->place);
 		if (r < 0)
-			return ckpt_error_errno(err, (int)-r,
-						"%s: cannot read %llu bytes at offset %llu",
-						s->f->ckpt->file[s->place].name,
-						(unsigned long long)(want - n),
-						(unsigned long long)(from + n));
+			return ckpt_error_errno(
+				err, (int)-r, "%s: cannot read %llu bytes at offset %llu",
+				s->f->ckpt->file[s->place].name, (unsigned long long)(want - n),
+				(unsigned long long)(from + n));
 		n += (uint64_t)r;
 		if (!r || r % 4096)
 			break;
@@ -271,7 +259,7 @@ static int feed_at(struct made_reader *m, uint32_t i, uint64_t from, struct ckpt
 /* A feed that failed is not asked again. */
 static int made_failed(struct made_reader *m, uint32_t i, int e, struct ckpt_err *err)
 {
-	uint32_t place = m->f->ckpt->nfile + i, root = made_root(m->f->ckpt, place);
+	uint32_t place = m->f->ckpt->nfile + i, root = checkpoint_file_of(m->f->ckpt, place);
 
 	feed_close(TAKE(m->feed[i]));
 	m->nopen--;

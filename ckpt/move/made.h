@@ -18,9 +18,6 @@ struct made_reader;
 int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_err *err);
 void made_close(struct made_reader *m); /* NULL is fine */
 
-/* The file in which the bytes of a place lie in the end; TABLE_NONE: they are GIVEN. */
-uint32_t made_root(const struct checkpoint *c, uint32_t place);
-
 /* Bytes [lo, hi) of the place lie at p. != 0 ends it. */
 typedef int made_fn(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p);
 /*
