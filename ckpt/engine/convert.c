@@ -71,7 +71,9 @@ static int journal_make(struct convert *v, struct ckpt_err *err)
 				 .tool = v->want.tool,
 				 .options = v->c->options ? v->c->options : "",
 				 .file = arena_array(&v->arena, (size_t)n + 1, sizeof *v->j.file),
-				 .sum = arena_array(&v->arena, 1, sizeof *v->j.sum) };
+				 .nsum = v->sheet->nsum,
+				 .sum = arena_array(&v->arena, (size_t)v->sheet->nsum + 1,
+						    sizeof *v->j.sum) };
 	memcpy(v->j.uuid, v->uuid, sizeof v->j.uuid);
 	v->facts->batch = v->j.batch;
 	return v->done && v->j.mesh && v->j.file && v->j.sum ? 0 : no_memory(err);
@@ -276,7 +278,9 @@ static int batch_open(struct convert *v, bool chunks, struct ckpt_err *err)
 				      .file = v->c->file,
 				      .nbuffer = v->j.batch + MOVE_DEPTH,
 				      .piece = v->map.piece,
-				      .first = v->map.first };
+				      .first = v->map.first,
+				      .sum = v->j.sum,
+				      .piece_sum = v->piece_sum };
 	const struct journal_file *from = &v->j.file[v->first];
 	int rc = passing_make(v->sheet, &v->map, &v->c->src->ckpt->table, v->first, v->n,
 			      &v->passing, err);
@@ -300,7 +304,7 @@ static int batch_open(struct convert *v, bool chunks, struct ckpt_err *err)
 static int run_put(struct convert *v, uint32_t run, uint64_t *end, struct ckpt_err *err)
 {
 	const struct sheet_run *r = &v->sheet->run[run];
-	const struct sheet_state state = { .file = v->done };
+	const struct sheet_state state = { .file = v->done, .crc = v->crc };
 	struct sheet_done *done = &v->done[r->file];
 	struct hash128 seal;
 	struct arena a = { 0 };
@@ -365,6 +369,8 @@ static int batch_finish(struct convert *v, struct ckpt_err *err)
 {
 	int rc = 0;
 
+	for (uint32_t i = 0; i < v->sheet->nsum; i++)
+		v->crc[i] = v->j.sum[i].crc;
 	for (uint32_t i = 0; i < v->n && !rc; i++)
 		rc = file_finish(v, v->first + i, err);
 	return rc;

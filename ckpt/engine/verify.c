@@ -38,6 +38,16 @@ struct engine_sums engine_sums(const struct checkpoint *k)
 		else
 			ret.unsummed += f->file_bytes;
 	}
+	/* Bytes of which a place with a sum is made. */
+	for (uint32_t i = 0; i < k->nmade; i++) {
+		const struct format_made *m = &k->made[i];
+
+		if (m->how == MADE_GIVEN || !m->has_crc || m->from >= k->nfile ||
+		    k->file[m->from].lost)
+			continue;
+		ret.summed += MIN(m->len, ret.unsummed);
+		ret.unsummed -= MIN(m->len, ret.unsummed);
+	}
 	return ret;
 }
 
