@@ -53,6 +53,21 @@ static uint32_t batch_size(const struct convert *v)
 	return (uint32_t)MIN(n, (uint64_t)v->sheet->nfile);
 }
 
+/* Room for a decoder, too? */
+static int memory_check(const struct convert *v, struct ckpt_err *err)
+{
+	uint64_t least = CONVERT_MEM_MIN + move_decoder_bytes(v->c->src->ckpt);
+	char has[HUMAN_BYTES];
+
+	if (v->e->mem_limit >= least)
+		return 0;
+	return ckpt_error(
+		err, -EINVAL,
+		"a memory limit of %s is too small for tensors that are compressed in this "
+		"way: --mem-limit %lluM, or more",
+		human_bytes(v->e->mem_limit, has), (unsigned long long)div_up(least, MIB));
+}
+
 static int journal_make(struct convert *v, struct ckpt_err *err)
 {
 	char mesh[MESH_BYTES] = "";
@@ -483,6 +498,8 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 		*err = (struct ckpt_err){ 0 };
 	assert(e->mem_limit >= CONVERT_MEM_MIN);
 	rc = convert_sheet_make(&v, cannot, err);
+	if (!rc)
+		rc = memory_check(&v, err);
 	if (!rc)
 		rc = journal_make(&v, err);
 	if (!rc && !c->dry) {

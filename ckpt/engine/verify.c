@@ -22,6 +22,22 @@ static void ranges_count(const struct format_file *f, struct engine_sums *s)
 	}
 }
 
+/* Do these bytes of the file have no sum of their own? */
+static bool is_unsummed(const struct format_file *f, const struct format_made *m)
+{
+	uint64_t low = 0, high = f->nrange;
+
+	while (low < high) {
+		uint64_t mid = low + (high - low) / 2;
+
+		if (f->range[mid].off + f->range[mid].len <= m->off)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < f->nrange && f->range[low].kind == RANGE_DATA && f->range[low].sum == SUM_NONE;
+}
+
 struct engine_sums engine_sums(const struct checkpoint *k)
 {
 	struct engine_sums ret = { 0 };
@@ -43,7 +59,7 @@ struct engine_sums engine_sums(const struct checkpoint *k)
 		const struct format_made *m = &k->made[i];
 
 		if (m->how == MADE_GIVEN || !m->has_crc || m->from >= k->nfile ||
-		    k->file[m->from].lost)
+		    !is_unsummed(&k->file[m->from], m))
 			continue;
 		ret.summed += MIN(m->len, ret.unsummed);
 		ret.unsummed -= MIN(m->len, ret.unsummed);

@@ -38,7 +38,7 @@ struct stream_room {
 	const struct move_files *files;
 	struct made_reader *made; /* NULL: none were wanted yet */
 	int code;		  /* what ended it early */
-	struct ckpt_err *err;	  /* the caller's; written with code where a file cannot be opened */
+	struct ckpt_err *err; /* the caller's; written with code where a file cannot be opened */
 };
 
 static void slot_work(struct stream_room *r, struct slot *x)
