@@ -26,8 +26,9 @@ endif
 CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map='$(CURDIR)'=. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
-# The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw device client daemon cli
+# The rooms, lowest first, and what each may use besides itself; LINKS are rooms that the used ones need: they are linked, and
+# the room neither includes their headers nor calls them. tests/law reads these lines.
+ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw answer host device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
@@ -45,6 +46,8 @@ DIR.registry := formats/registry
 DIR.move := ckpt/move
 DIR.engine := ckpt/engine
 DIR.draw := ckpt/draw
+DIR.answer := ckpt/answer
+DIR.host := ckpt/host
 DIR.device := ckpt/device
 DIR.client := ckpt/client
 DIR.daemon := daemon
@@ -61,34 +64,40 @@ USES.format := table layout base
 USES.native := format table layout base
 USES.json := base
 USES.safetensors := json format table layout base
-USES.registry := safetensors json native format table layout base
+USES.registry := safetensors native format table layout base
+LINKS.registry := json
 USES.store := format table layout io base
 USES.move := format plan coding io table layout base
-USES.engine := move native format plan coding io table layout base
+USES.engine := move format plan coding io table layout base
 USES.draw := plan table layout base
+USES.answer := draw engine move format plan coding io table layout base
+USES.host := wire store format table layout io base
 USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire engine move store native format plan coding io table device layout ema base
-USES.cli := wire draw engine move store registry safetensors json native format plan coding io table device layout ema base
-# Libraries besides libc and pthread: the room that includes their headers is the only one. They are linked statically where their
+USES.cli := wire host answer draw engine move store registry safetensors format plan coding io table layout ema base
+LINKS.cli := json native
+# Libraries besides libc and pthread: the rooms named here are the only ones that include their headers. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
 static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 LIBS.io := $(call static,uring)
 LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
 LIBS.engine := -lm
+LIBS.answer := $(call static,jansson) -lm
 LIBS.cli := $(call static,jansson) -lm
 
 all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
 
+reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 define room
 SRC.$(1) := $$(filter-out %/ckptctl.c %/ckptd.c,$$(wildcard $$(DIR.$(1))/*.c))
 OBJ.$(1) := $$(SRC.$(1):%.c=$(O)/%.o)
 $(O)/$(1).a: $$(OBJ.$(1)) $(O)/$(1).list
 	$$(Q)rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$(OBJ.$(1))
-ARCH.$(1) := $(O)/$(1).a $$(USES.$(1):%=$(O)/%.a)
-LINK.$(1) = $$(ARCH.$(1)) $$(sort $$(foreach r,$(1) $$(USES.$(1)),$$(LIBS.$$(r))))
+ARCH.$(1) := $$(foreach r,$$(call reverse,$$(ROOMS)),$$(patsubst %,$(O)/%.a,$$(filter $$(r),$(1) $$(USES.$(1)) $$(LINKS.$(1)))))
+LINK.$(1) = $$(ARCH.$(1)) $$(sort $$(foreach r,$(1) $$(USES.$(1)) $$(LINKS.$(1)),$$(LIBS.$$(r))))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
@@ -184,6 +193,7 @@ BESIDE.daemon := $(O)/client.a
 BESIDE.move := $(O)/daemon.a $(O)/native.a
 BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
+BESIDE.engine := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))
@@ -221,7 +231,7 @@ RACING   := $(filter-out daemon_drift move_rot move_damage move_part move_partia
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
 FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_ROOMS := cli daemon client $(USES.cli)
+FUZZ_ROOMS := cli daemon client device $(USES.cli) $(LINKS.cli)
 FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
 $(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(O)/tests.a $(FUZZ_ROOMS:%=$(O)/%.a)
 	@mkdir -p $(@D)
@@ -297,9 +307,9 @@ build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
 
-# For tests/law: one line a room: its name, folder, what it may use.
+# For tests/law: one line a room: its name, folder, what it may use; and one for what it only links.
 law-data:
-	@$(foreach r,$(ROOMS),echo "room $(r) $(DIR.$(r)) $(USES.$(r))";)
+	@$(foreach r,$(ROOMS),echo "room $(r) $(DIR.$(r)) $(USES.$(r))"; echo "links $(r) $(LINKS.$(r))";)
 
 clean:
 	rm -rf build

@@ -143,6 +143,7 @@ enum cli_option_id {
 	OPT_SHARD_SIZE,
 	OPT_DROP_UNSUPPORTED,
 	OPT_CHECK,
+	OPT_STRIP,
 	OPT_COUNT,
 };
 

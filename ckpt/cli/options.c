@@ -92,6 +92,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_NEW_JOB, 0, "job", "NAME", NULL, NULL, false, ARG_NONE },
 	{ OPT_SHARD_SIZE, 0, "shard-size", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_DROP_UNSUPPORTED, 0, "drop-unsupported", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_STRIP, 0, "strip", "COMPONENT", NULL, NULL, false, ARG_NONE },
 	{ OPT_CHECK, 0, "check", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);

@@ -169,6 +169,12 @@ int remesh(struct cli *c, const struct subject *s, struct remesh *ret)
 	if (!rc)
 		rc = target_make(&s->ckpt->table, c->value[OPT_MESH], f.rule, f.nrule, &ret->target,
 				 on_note, &notes, &err);
+	/* A rule of --layout is taken as it stands, and so is what no rule names. */
+	if (!rc && !f.path && !(s->ckpt->has & HAS_LAYOUTS)) {
+		ret->spread = true;
+		ret->nnote = 0;
+		rc = target_spread(&ret->target, &ret->nspread, &err);
+	}
 	if (!rc && notes.failed)
 		rc = ckpt_error(&err, -ENOMEM, "out of memory for the notes on %s",
 				c->value[OPT_MESH]);
@@ -319,6 +325,15 @@ void remesh_tell(struct cli *c, const struct remesh *m)
 	}
 	output_close(c->o);
 	if (c->json || c->quiet)
+		return;
+	if (m->spread && target_world(&m->target) > 1)
+		cli_hint(
+			c,
+			"This checkpoint says no placements: %u of %u tensors are cut along dimension 0, "
+			"over the largest mesh dimension that it fills; the others are complete on every "
+			"rank. --layout places them otherwise.",
+			m->nspread, m->target.ntensor);
+	if (m->spread)
 		return;
 	say_new_dims(c, m);
 	tell_people(c, m);

@@ -23,6 +23,8 @@ struct remesh_note {
 struct remesh {
 	const struct table *from; /* the subject's */
 	struct table target;	  /* as target_make made it */
+	bool spread; /* the source says no placements: they were made (target_spread) */
+	uint32_t nspread;
 	uint32_t nnote;
 	struct remesh_note *note; /* in the order of the tensors */
 	struct arena arena;

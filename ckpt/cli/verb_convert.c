@@ -10,6 +10,7 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/verb_convert.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/io/publish.h"
@@ -313,7 +314,8 @@ static int convert(struct converting *x)
 					    .want = { .facts = &x->said,
 						      .tool = TOOL,
 						      .stem = x->file ? x->place.base : NULL,
-						      .shard_bytes = x->shard_bytes },
+						      .shard_bytes = x->shard_bytes,
+						      .strip = x->c->value[OPT_STRIP] },
 					    .dst = x->c->arg[1],
 					    .file = x->file,
 					    .source = x->s.ckpt->has & HAS_SUMS ? x->source
@@ -456,11 +458,10 @@ static int options_print(struct converting *x)
 	static const struct {
 		enum cli_option_id id;
 		const char *name;
-	} word[] = { { OPT_ONLY_GLOB, "only" },
-		     { OPT_DTYPE, "dtype" },
-		     { OPT_STEP, "step" },
-		     { OPT_NEW_JOB, "job" },
-		     { OPT_SHARD_SIZE, "shard-size" } };
+	} word[] = {
+		{ OPT_ONLY_GLOB, "only" }, { OPT_DTYPE, "dtype" },	     { OPT_STEP, "step" },
+		{ OPT_NEW_JOB, "job" },	   { OPT_SHARD_SIZE, "shard-size" }, { OPT_STRIP, "strip" }
+	};
 	size_t n = 0;
 	struct ckpt_err err = { 0 };
 
@@ -635,7 +636,7 @@ static int begin(struct converting *x)
 	return code ? code : convert(x);
 }
 
-static int convert_run(struct cli *c)
+int convert_run(struct cli *c)
 {
 	struct converting x = { .c = c, .s.ref.step_fd = -1, .begin_ns = now_ns() };
 	struct ckpt_err err = { 0 };

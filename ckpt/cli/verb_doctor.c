@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_doctor.c - ckptctl doctor: will ckptd be well here? What it looks at is told in doctor.h. */
+/* verb_doctor.c - ckptctl doctor: can ckptd work well here? ckpt/host/host_facts.h says what is examined. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/doctor.h"
+#include "ckpt/host/host_facts.h"
+#include "formats/registry/registry.h"
 
 enum { COL_CHECK, COL_RESULT, COL_FOUND, COL_TODO, COL_COUNT };
 static const struct column columns[COL_COUNT] = {
@@ -23,18 +24,18 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 
 struct doctor {
 	struct cli *c;
-	uint32_t n[DOCTOR_FAIL + 1];
+	uint32_t n[HOST_FAIL + 1];
 };
 
-static void finding(void *arg, const struct doctor_finding *f)
+static void finding(void *arg, const struct host_finding *f)
 {
 	static const struct {
 		const char *key, *mark;
 		enum cell_style style;
 	} level[] = {
-		[DOCTOR_OK] = { "ok", "ok  ", STYLE_GOOD },
-		[DOCTOR_WARN] = { "warn", "warn", STYLE_WARN },
-		[DOCTOR_FAIL] = { "fail", "FAIL", STYLE_BAD },
+		[HOST_OK] = { "ok", "ok  ", STYLE_GOOD },
+		[HOST_WARN] = { "warn", "warn", STYLE_WARN },
+		[HOST_FAIL] = { "fail", "FAIL", STYLE_BAD },
 	};
 	struct doctor *d = arg;
 	struct output *o = d->c->o;
@@ -54,11 +55,12 @@ static void finding(void *arg, const struct doctor_finding *f)
 
 static int doctor_run(struct cli *c)
 {
-	struct doctor_ask ask = { .ops = c->ops,
-				  .path = c->narg ? c->arg[0] : c->where,
-				  .socket = c->value[OPT_SOCKET] };
+	struct host_ask ask = { .ops = c->ops,
+				.format = formats[0],
+				.path = c->narg ? c->arg[0] : c->where,
+				.socket = c->value[OPT_SOCKET] };
 	struct doctor d = { .c = c };
-	struct doctor_facts *f;
+	struct host_facts *f;
 	struct ckpt_err err;
 	const char *env = getenv("CKPTD_SOCKET");
 	char job[HUMAN_BYTES];
@@ -74,7 +76,7 @@ static int doctor_run(struct cli *c)
 	if (!f)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
 				NULL);
-	doctor_look(&ask, f);
+	host_examine(&ask, f);
 	c->o->ops->begin(c->o, "ckptd.doctor/1");
 	output_put(c->o, &col_path, cell_text(f->path));
 	output_put(c->o, &col_job, cell_unless(CELL_BYTES, f->job_bytes, 0));
@@ -83,25 +85,25 @@ static int doctor_run(struct cli *c)
 		   : f->job_bytes ? cell_text("--job-size")
 				  : cell_none());
 	output_list(c->o, "checks", columns, COL_COUNT);
-	doctor_judge(f, finding, &d);
+	host_judge(f, finding, &d);
 	output_close(c->o);
-	output_put(c->o, &col_warnings, cell_of(CELL_NUMBER, d.n[DOCTOR_WARN]));
-	output_put(c->o, &col_failures, cell_of(CELL_NUMBER, d.n[DOCTOR_FAIL]));
+	output_put(c->o, &col_warnings, cell_of(CELL_NUMBER, d.n[HOST_WARN]));
+	output_put(c->o, &col_failures, cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",
 			human_bytes(f->job_bytes, job));
-	if (d.n[DOCTOR_FAIL])
+	if (d.n[HOST_FAIL])
 		cli_say(c, STYLE_BAD, "%u of %u checks failed: ckptd would not work properly here.",
-			d.n[DOCTOR_FAIL], d.n[DOCTOR_OK] + d.n[DOCTOR_WARN] + d.n[DOCTOR_FAIL]);
-	else if (d.n[DOCTOR_WARN])
-		cli_say(c, STYLE_WARN, "ckptd works here, with %u warning%s.", d.n[DOCTOR_WARN],
-			d.n[DOCTOR_WARN] == 1 ? "" : "s");
+			d.n[HOST_FAIL], d.n[HOST_OK] + d.n[HOST_WARN] + d.n[HOST_FAIL]);
+	else if (d.n[HOST_WARN])
+		cli_say(c, STYLE_WARN, "ckptd works here, with %u warning%s.", d.n[HOST_WARN],
+			d.n[HOST_WARN] == 1 ? "" : "s");
 	else
 		cli_say(c, STYLE_GOOD, "ckptd works here.");
 	c->o->ops->end(c->o);
 	free(f);
-	return d.n[DOCTOR_FAIL] ? CLI_FAILED : d.n[DOCTOR_WARN] ? CLI_WARNINGS : CLI_OK;
+	return d.n[HOST_FAIL] ? CLI_FAILED : d.n[HOST_WARN] ? CLI_WARNINGS : CLI_OK;
 }
 
 const struct cli_verb verb_doctor = {

@@ -8,8 +8,8 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/layout_batch.h"
-#include "ckpt/cli/layout_question.h"
+#include "ckpt/answer/answer_batch.h"
+#include "ckpt/answer/question.h"
 #include "ckpt/draw/layout_shares.h"
 #include "ckpt/draw/map.h"
 #include "ckpt/cli/picture.h"
@@ -393,7 +393,8 @@ static int run_batch(struct cli *c)
 	} else if (isatty(STDIN_FILENO)) {
 		cli_hint(c, "reading questions, one JSON object a line; Ctrl-D ends");
 	}
-	rc = layout_batch(path ? file : STDIN_FILENO, c->out, c->value[OPT_SUMMARY], &err);
+	rc = answer_batch(path ? file : STDIN_FILENO, c->out, c->value[OPT_SUMMARY], cli_stopped,
+			  &err);
 	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }
 

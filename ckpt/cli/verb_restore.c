@@ -16,6 +16,7 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/selection.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/verb_convert.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/move/cast.h"
@@ -932,6 +933,42 @@ static int take_memory(struct restore *r)
 	return code;
 }
 
+/* Complete tensors, as convert writes them; not what only files of ranks have. */
+static bool is_complete(const struct cli *c)
+{
+	static const enum cli_option_id ranks[] = { OPT_MESH,	OPT_RANK,	 OPT_ONLY,
+						    OPT_LAYOUT, OPT_FROM_MEMORY, OPT_KEEP_GOING };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(ranks); i++)
+		if (c->value[ranks[i]])
+			return false;
+	return true;
+}
+
+/* Options that only complete tensors have. */
+static int refuse_complete(struct cli *c)
+{
+	static const struct {
+		enum cli_option_id id;
+		const char *name;
+	} only[] = { { OPT_STRIP, "strip" },
+		     { OPT_SHARD_SIZE, "shard-size" },
+		     { OPT_DROP_UNSUPPORTED, "drop-unsupported" },
+		     { OPT_DRY_RUN, "dry-run" } };
+	struct ckpt_err err = { 0 };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(only); i++)
+		if (c->value[only[i].id])
+			return cli_fail(
+				c,
+				ckpt_error(&err, -EINVAL,
+					   "--%s is for complete tensors: not with --mesh, --rank, "
+					   "--only, --layout, --keep-going or --from-memory",
+					   only[i].name),
+				&err, NULL);
+	return CLI_OK;
+}
+
 static int restore_run(struct cli *c)
 {
 	struct restore r = {
@@ -946,6 +983,13 @@ static int restore_run(struct cli *c)
 			ckpt_error(&err, -EINVAL,
 				   "restore needs a checkpoint and the directory to write to"),
 			&err, "ckptctl restore latest DIR --mesh SPEC");
+	if (is_complete(c)) {
+		c->value[OPT_TO_FORMAT] = "safetensors";
+		return convert_run(c);
+	}
+	code = refuse_complete(c);
+	if (code)
+		return code;
 	if (take_mem_limit(&r, &err))
 		return cli_fail(c, -EINVAL, &err, NULL);
 	if (c->value[OPT_RANK] && c->value[OPT_ONLY] && !c->value[OPT_MESH])
@@ -983,11 +1027,21 @@ const struct cli_verb verb_restore = {
 			"CKPT DIR --mesh=SPEC [--rank=R] [--only=COMPONENT]... [--dtype=DTYPE] "
 			"[--view=FILE] [--layout=FILE] [--mem-limit=BYTES] [--keep-going] "
 			"[--from-memory]",
+			"CKPT DST [--strip=COMPONENT] [--dtype=DTYPE] [--view=FILE] "
+			"[--shard-size=BYTES] [--mem-limit=BYTES] [--drop-unsupported] [-n]",
 			"CKPT DIR --only=COMPONENT... [--dtype=DTYPE] [--view=FILE] "
 			"[--layout=FILE] [--mem-limit=BYTES] [--keep-going] [--from-memory]",
 			NULL },
 	.about =
-		"restore writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
+		"Without --mesh, restore (or export: it has both names) writes the complete tensors, "
+		"as Hugging Face has them: DST is one file, if its name ends in .safetensors, or a "
+		"directory with model.safetensors, or, with --shard-size, with "
+		"model-00001-of-00003.safetensors, ... and their index. Keys are component.name; "
+		"--strip COMPONENT leaves that component's name away, as load_state_dict and "
+		"from_pretrained want it. A tensor with several names (tied weights) is there under "
+		"each of them. The same command continues a run that was interrupted. "
+		"docs/JSON.md: the summary is that of ckptctl convert.\n"
+		"With --mesh, restore writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
 		"DIR/rank-00001.safetensors, .... Every program that reads safetensors can load these "
 		"files. Keys are component/name, each tensor is the rank's local shard (also an "
 		"empty one, with a 0 in its shape), blobs are U8. Blobs that belong to no rank are in "
@@ -1001,7 +1055,7 @@ const struct cli_verb verb_restore = {
 		"With --only restore writes the tensors of one component, or of several if it is "
 		"given several times. Keys are then the tensors' own names, without a component: "
 		"those of the model. If two tensors would have one name, restore lists them and "
-		"writes nothing. Without --mesh everything is in one file, "
+		"writes nothing. With --only and without --mesh everything is in one file, "
 		"DIR/model.safetensors. --only ema.fast is the averaged model: the averaged "
 		"tensors, and those that the average copies (buffers, frozen tensors, ...; "
 		"ckpt_average), which are the step's own. The file's metadata names the average, "
@@ -1029,6 +1083,8 @@ const struct cli_verb verb_restore = {
 		"rank leaves out the same tensors.",
 	.example =
 		(const struct cli_example[]){
+			{ "ckptctl restore latest model.safetensors --strip model",
+			  "the complete model in one file, under its own names" },
 			{ "ckptctl restore latest out --mesh fsdp=3", "all ranks of fsdp=3" },
 			{ "ckptctl restore step:90 out --mesh fsdp=1", "everything in one file" },
 			{ "ckptctl restore latest out --mesh fsdp=1 --view names.txt",
@@ -1054,6 +1110,11 @@ const struct cli_verb verb_restore = {
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
 			{ OPT_FROM_MEMORY, "of the newest staged step, which a ckptd here holds" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
+			{ OPT_STRIP, "leave this component's name out of the keys" },
+			{ OPT_SHARD_SIZE,
+			  "split complete tensors into files of at most so many bytes" },
+			{ OPT_DROP_UNSUPPORTED, "leave out what safetensors cannot hold" },
+			{ OPT_DRY_RUN, "only print what would be made" },
 			{ OPT_KEEP_GOING, "leave out and list the tensors that are damaged" },
 			{ OPT_FROM,
 			  "the format of a CKPT that is a path, if ckptctl takes it for another" },

@@ -215,9 +215,8 @@ struct piece_bytes table_piece_bytes(const struct table *t, const struct table_p
  */
 bool table_is_boxes(const struct table *t, const struct table_tensor *x);
 /*
- * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have
- * no layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
- * named. So ranks that hold boxes on different meshes agree about the tensor.
+ * Of a declaration whose boxes have become pieces of a part: its tensors have no layouts of mode
+ * CKPT_BOXES any more, and the table has neither those nor meshes that only they named. So ranks that hold boxes on different meshes agree about the tensor.
  */
 int table_boxes_forget(struct table *t); /* -ENOMEM */
 /* The numbers that meshes and layouts have then, ret_mesh[nmesh], ret_layout[nlayout]; TABLE_NONE:

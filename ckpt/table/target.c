@@ -561,6 +561,40 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 	return rc;
 }
 
+/* --- without placements --- */
+
+/* NONE: it fills no mesh dimension. */
+static uint16_t spread_over(const struct mesh *m, const struct table_tensor *x)
+{
+	uint16_t best = NONE;
+
+	for (uint16_t d = 0; d < m->ndim && x->ndim && !(x->flags & TENSOR_BLOB); d++)
+		if (m->dim[d] > 1 && m->dim[d] <= x->shape[0] &&
+		    (best == NONE || m->dim[d] > m->dim[best]))
+			best = d;
+	return best;
+}
+
+int target_spread(struct table *target, uint32_t *ret_n, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	*ret_n = 0;
+	table_reopen(target);
+	for (uint32_t i = 0; i < target->ntensor && !rc; i++) {
+		struct table_tensor *x = &target->tensor[i];
+		uint16_t dim = spread_over(&target->mesh[0], x);
+		struct ckpt_placement p = { .how = CKPT_SHARD, .mesh_dim = dim };
+		const struct layout l = { .mode = CKPT_CHUNK, .nplace = 1, .place = &p };
+
+		if (dim == NONE)
+			continue;
+		rc = table_add_layout(target, &l, &x->layout, err);
+		++*ret_n;
+	}
+	return rc ? rc : table_seal(target, err);
+}
+
 /* --- what ranks hold --- */
 
 /* A model has few shapes: one share serves all tensors that are cut alike. */

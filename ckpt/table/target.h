@@ -55,6 +55,14 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 		struct ckpt_err *err);
 
 /*
+ * Of a source that says no placements: each tensor is cut along dimension 0 over the largest mesh
+ * dimension (of equals the first) that has at most as many ranks as it has indices there; blobs, and
+ * tensors that fill none, stay complete on every rank. *ret_n: how many are cut. target: of
+ * target_make without rules; it is sealed again. -ENOMEM, -E2BIG.
+ */
+int target_spread(struct table *target, uint32_t *ret_n, struct ckpt_err *err);
+
+/*
  * What a rank of it holds: the same tensors (same numbers) and one place, "rank R", in which the
  * rank's shares, and the blobs that it carries, lie row-major one behind the other, each on a
  * multiple of 64 bytes, in the order of the tensors. Nothing of a SINK: no checkpoint has any.

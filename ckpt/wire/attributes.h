@@ -11,7 +11,7 @@
 #include "ckpt/base/error.h"
 #include <stdbool.h>
 
-#define ATTRIBUTES_MAX 65000u /* a step has a few more, of ckptd: NATIVE_ATTRS_MAX */
+#define ATTRIBUTES_MAX 65000u /* ckptd adds a few to a step: at most 65,536 */
 #define ATTRIBUTE_KEY_MAX (11u + 2u * CKPT_NAME_MAX + 1u) /* ckpt.alias: and a tensor's key */
 #define ATTRIBUTE_VALUE_MAX 4096u
 #define ATTRIBUTE_ALIAS "ckpt.alias:"

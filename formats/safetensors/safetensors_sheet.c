@@ -23,8 +23,10 @@ struct files {
 	const struct table *target;
 	const struct format_want *want;
 	uint32_t n; /* files with tensors */
-	/* complete tensors: file i has order[first[i]], .., of the target's numbers */
+	/* complete tensors: file i has order[first[i]], .., of the target's numbers. alias: the key of another
+	 * name that the tensor has; NULL: it is under its own */
 	uint32_t *order, *first;
+	const char **alias;
 	char (*name)[NAME_BYTES];
 	const char *index; /* NULL: none */
 	uint64_t index_len;
@@ -34,6 +36,7 @@ struct files {
 struct list {
 	struct arena a;
 	uint32_t n, *tensor;
+	uint32_t *id; /* the same of complete tensors, by their numbers in `order` */
 	struct safetensors_tensor *x;
 	struct indexset *set;
 	struct table holds; /* of a rank */
@@ -45,6 +48,11 @@ static int no_memory(struct ckpt_err *err)
 }
 
 /* --- what a file holds --- */
+
+static bool is_alias(const char *key)
+{
+	return !strncmp(key, SAFETENSORS_ALIAS, sizeof SAFETENSORS_ALIAS - 1);
+}
 
 /* component/name of a rank's file, component.name of complete tensors; whose it is where it is another
  * rank's. A component that is stripped is left out. */
@@ -75,19 +83,37 @@ static int whole_set(const struct table_tensor *x, struct arena *a, struct index
 	return indexset_box(x->ndim, zeros, x->shape, a, ret);
 }
 
+/* The tensor number i of `order`, under the name that it has there. */
+static struct table_tensor tensor_held(const struct files *f, uint32_t i,
+				       char component[CKPT_NAME_MAX + 1])
+{
+	struct table_tensor x = f->target->tensor[f->order[i]];
+	const char *slash = f->alias[i] ? strchr(f->alias[i], '/') : NULL;
+
+	if (slash) {
+		snprintf(component, CKPT_NAME_MAX + 1, "%.*s", (int)(slash - f->alias[i]),
+			 f->alias[i]);
+		x.component = component;
+		x.name = slash + 1;
+	}
+	return x;
+}
+
 static int complete_list(const struct files *f, uint32_t file, struct list *l)
 {
 	uint32_t from = f->first[file];
 
 	for (; l->n < f->first[file + 1] - from; l->n++) {
-		const struct table_tensor *x = &f->target->tensor[f->order[from + l->n]];
+		char component[CKPT_NAME_MAX + 1];
+		struct table_tensor x = tensor_held(f, from + l->n, component);
 
 		l->tensor[l->n] = f->order[from + l->n];
-		l->x[l->n] = (struct safetensors_tensor){ .name = key_make(f, x, 0, &l->a),
-							  .dtype = x->dtype,
-							  .ndim = x->ndim,
-							  .shape = x->shape };
-		if (!l->x[l->n].name || whole_set(x, &l->a, &l->set[l->n]))
+		l->id[l->n] = from + l->n;
+		l->x[l->n] = (struct safetensors_tensor){ .name = key_make(f, &x, 0, &l->a),
+							  .dtype = x.dtype,
+							  .ndim = x.ndim,
+							  .shape = x.shape };
+		if (!l->x[l->n].name || whole_set(&x, &l->a, &l->set[l->n]))
 			return -ENOMEM;
 	}
 	return 0;
@@ -141,7 +167,7 @@ static int rank_list(const struct files *f, uint32_t rank, struct list *l, struc
 		rc = shape ? share_find(l, i, coord, &l->set[l->n]) : -ENOMEM;
 		for (uint32_t d = 0; d < x->ndim && !rc; d++)
 			shape[d] = l->set[l->n].dim[d].total;
-		l->tensor[l->n] = i;
+		l->tensor[l->n] = l->id[l->n] = i;
 		l->x[l->n] = (struct safetensors_tensor){ .name = key_make(f, x, rank, &l->a),
 							  .dtype = x->dtype,
 							  .ndim = x->ndim,
@@ -167,7 +193,8 @@ static int list_make(const struct files *f, uint32_t file, struct list *l, struc
 	l->x = arena_array(&l->a, most + 1, sizeof *l->x);
 	l->tensor = arena_array(&l->a, most + 1, sizeof *l->tensor);
 	l->set = arena_array(&l->a, most + 1, sizeof *l->set);
-	if (!l->x || !l->tensor || !l->set)
+	l->id = arena_array(&l->a, most + 1, sizeof *l->id);
+	if (!l->x || !l->tensor || !l->set || !l->id)
 		return no_memory(err);
 	if (f->want->by_rank)
 		return rank_list(f, file, l, err);
@@ -240,11 +267,6 @@ static const char *sharding_text(const struct files *f, struct list *l)
 	return s;
 }
 
-static bool is_alias(const char *key)
-{
-	return !strncmp(key, SAFETENSORS_ALIAS, sizeof SAFETENSORS_ALIAS - 1);
-}
-
 /* What the checkpoint says of itself; "format" is what transformers wants. Attributes follow. */
 static int meta_make(const struct files *f, uint32_t file, struct list *l,
 		     struct safetensors_meta **ret, uint32_t *ret_n)
@@ -306,30 +328,57 @@ static int head_make(const struct files *f, uint32_t file, struct list *l,
 
 /* --- which files --- */
 
-/* Complete tensors, in the target's order, as many to a file as it takes. */
+/* Another name of a tensor that is held, and no tensor itself: its number, or TABLE_NONE. */
+static uint32_t alias_of(const struct files *f, const struct checkpoint_attr *attr)
+{
+	const char *key = attr->key + sizeof SAFETENSORS_ALIAS - 1;
+	const struct table *t = f->target;
+	uint32_t of = is_alias(attr->key) ? table_find_key(t, attr->value) : TABLE_NONE, own;
+
+	if (of == TABLE_NONE || t->tensor[of].cls == CKPT_SINK || !strchr(key, '/'))
+		return TABLE_NONE;
+	own = table_find_key(t, key);
+	return own == TABLE_NONE || t->tensor[own].cls == CKPT_SINK ? of : TABLE_NONE;
+}
+
+/* As many to a file as it takes. */
+static void file_cut(struct files *f, uint32_t *n, uint64_t *bytes, uint32_t tensor,
+		     const char *alias)
+{
+	const struct table_tensor *x = &f->target->tensor[tensor];
+	uint64_t more = x->numel * x->elem_bytes, limit = f->want->shard_bytes;
+
+	if (*bytes && limit && !f->want->stem && more > limit - MIN(*bytes, limit)) {
+		f->first[++f->n] = *n;
+		*bytes = 0;
+	}
+	f->alias[*n] = alias;
+	f->order[(*n)++] = tensor;
+	*bytes += more;
+}
+
+/* Complete tensors, in the target's order, and then those that have a second name under it: load_state_dict and
+ * from_pretrained ask for every name. */
 static int files_cut(struct files *f)
 {
-	const struct table *t = f->target;
+	const struct checkpoint *k = f->want->facts;
+	size_t most = (size_t)f->target->ntensor + k->nattr;
 	uint64_t bytes = 0;
 	uint32_t n = 0;
 
-	f->order = calloc((size_t)t->ntensor + 1, sizeof *f->order);
-	f->first = calloc((size_t)t->ntensor + 2, sizeof *f->first);
-	if (!f->order || !f->first)
+	f->order = calloc(most + 1, sizeof *f->order);
+	f->alias = calloc(most + 1, sizeof *f->alias);
+	f->first = calloc(most + 2, sizeof *f->first);
+	if (!f->order || !f->first || !f->alias)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const struct table_tensor *x = &t->tensor[i];
-		uint64_t more = x->numel * x->elem_bytes;
+	for (uint32_t i = 0; i < f->target->ntensor; i++)
+		if (f->target->tensor[i].cls != CKPT_SINK)
+			file_cut(f, &n, &bytes, i, NULL);
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		uint32_t of = alias_of(f, &k->attr[i]);
 
-		if (x->cls == CKPT_SINK)
-			continue;
-		if (bytes && f->want->shard_bytes && !f->want->stem &&
-		    more > f->want->shard_bytes - MIN(bytes, f->want->shard_bytes)) {
-			f->first[++f->n] = n;
-			bytes = 0;
-		}
-		f->order[n++] = i;
-		bytes += more;
+		if (of != TABLE_NONE)
+			file_cut(f, &n, &bytes, of, k->attr[i].key + sizeof SAFETENSORS_ALIAS - 1);
 	}
 	f->first[++f->n] = n;
 	return 0;
@@ -393,12 +442,13 @@ static int index_make(struct files *f, struct arena *keep)
 	bool made = w != NULL;
 
 	for (uint32_t i = 0, file = 0; i < n && made; i++) {
-		const struct table_tensor *x = &f->target->tensor[f->order[i]];
+		char component[CKPT_NAME_MAX + 1];
+		struct table_tensor x = tensor_held(f, i, component);
 
 		file += i == f->first[file + 1];
-		w[i] = (struct weight){ key_make(f, x, 0, &a), file };
+		w[i] = (struct weight){ key_make(f, &x, 0, &a), file };
 		made = w[i].key != NULL;
-		bytes += x->numel * x->elem_bytes;
+		bytes += x.numel * x.elem_bytes;
 	}
 	if (made) {
 		qsort(w, n, sizeof *w, weight_compare);
@@ -415,19 +465,22 @@ static int index_make(struct files *f, struct arena *keep)
 
 /* --- the sheet --- */
 
-/* A tensor as the files have it: by rank, under its component; else under the flat name. */
-static int tensor_add(const struct files *f, struct sheet *s, uint32_t tensor, uint32_t *number,
+/* A tensor as the files have it: by rank, under its component; else under the flat name. id: of list.id. */
+static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint32_t *number,
 		      struct ckpt_err *err)
 {
+	uint32_t tensor = f->want->by_rank ? id : f->order[id];
 	struct table_tensor x = f->target->tensor[tensor];
+	char component[CKPT_NAME_MAX + 1];
 	struct arena a = { 0 };
 	uint32_t *origin = (uint32_t *)(uintptr_t)s->origin;
 	bool bare = f->want->strip && !strcmp(f->want->strip, x.component);
 	int rc = 0;
 
-	if (number[tensor] != TABLE_NONE)
+	if (number[id] != TABLE_NONE)
 		return 0;
 	if (!f->want->by_rank) {
+		x = tensor_held(f, id, component);
 		x.name = key_make(f, &x, 0, &a);
 		x.component = "";
 		x.rank = TABLE_NONE;
@@ -444,9 +497,9 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t tensor, u
 	x.fp = 0;
 	x.fp_known = false;
 	if (!rc)
-		rc = table_add_tensor(&s->table, &x, &number[tensor], err);
+		rc = table_add_tensor(&s->table, &x, &number[id], err);
 	if (!rc)
-		origin[number[tensor]] = tensor;
+		origin[number[id]] = tensor;
 	arena_free(&a);
 	return rc;
 }
@@ -476,8 +529,8 @@ static int pieces_add(const struct files *f, struct sheet *s, uint32_t file, con
 					 .set = l->set[at[i]],
 					 .off = l->x[at[i]].off };
 
-		rc = tensor_add(f, s, l->tensor[at[i]], number, err);
-		p.tensor = number[l->tensor[at[i]]];
+		rc = tensor_add(f, s, l->id[at[i]], number, err);
+		p.tensor = number[l->id[at[i]]];
 		if (!rc)
 			rc = table_add_piece(&s->table, &p, err);
 	}
@@ -528,20 +581,21 @@ static int index_add(struct files *f, struct sheet *s, struct ckpt_err *err)
 static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *cannot,
 		      struct ckpt_err *err)
 {
+	size_t most = (size_t)f->target->ntensor + f->want->facts->nattr + 1;
 	cleanup_free uint32_t *number = NULL;
 	struct arena *a = &s->table.arena;
 	int rc = 0;
 
 	if (files_name(f))
 		return no_memory(err);
-	number = malloc(((size_t)f->target->ntensor + 1) * sizeof *number);
-	s->origin = arena_array(a, (size_t)f->target->ntensor + 1, sizeof *s->origin);
+	number = malloc(most * sizeof *number);
+	s->origin = arena_array(a, most, sizeof *s->origin);
 	s->file = arena_array(a, (size_t)f->n + 1, sizeof *s->file);
 	s->run = arena_array(a, (size_t)f->n + 1, sizeof *s->run);
 	if (!number || !s->origin || !s->file || !s->run ||
 	    table_reserve(&s->table, f->target->ntensor, f->target->ntensor))
 		return no_memory(err);
-	memset(number, 0xff, ((size_t)f->target->ntensor + 1) * sizeof *number);
+	memset(number, 0xff, most * sizeof *number);
 	s->nfile = s->nrun = f->n;
 	for (uint32_t i = 0; i < f->n && !rc; i++)
 		rc = file_add(f, s, i, number, cannot, err);
@@ -635,6 +689,7 @@ void safetensors_sheet_end(struct sheet *s)
 	struct files *f = s->priv;
 
 	free(f->order);
+	free(f->alias);
 	free(f->first);
 	free(f->name);
 	free(f);

@@ -12,19 +12,22 @@
 #define WORLD 3
 #define SUMS 5
 
-static struct table all; /* of all parts: place i is part i */
+static struct table all; /* place i is file i */
 
 static void start(void)
 {
 	struct chunk sum[SUMS] = { 0 };
-	struct journal_part part[WORLD] = { { .state = JOURNAL_DONE, .file_bytes = 81920 },
-					    { .state = JOURNAL_OPEN,
-					      .at = { .nchunk = SUMS, .fill = 77, .sum = sum } },
-					    { .state = JOURNAL_NONE } };
+	struct journal_sum crc[2] = { { 17, 4096 }, { 0 } };
+	struct journal_file file[WORLD] = {
+		{ .state = JOURNAL_DONE, .bytes = 81920 },
+		{ .state = JOURNAL_OPEN, .nchunk = SUMS, .fill = 77, .chunk = sum },
+		{ .state = JOURNAL_NONE }
+	};
 	struct journal j =
-		ROW(.step = 12, .seq = 3, .mem_limit = 64 << 20, .windows = 4, .bytes = 1000,
-		    .first = 1, .batch = 2, .world = WORLD, .source = "0123456789abcdef",
-		    .tool = "ckptctl test", .mesh = "fsdp=3", .part = part);
+		ROW(.seq = 3, .mem_limit = 64 << 20, .windows = 4, .bytes = 1000, .first = 1,
+		    .batch = 2, .nfile = WORLD, .source = "0123456789abcdef", .from = "native",
+		    .to = "native", .mesh = "fsdp=3", .tool = "ckptctl test", .options = "",
+		    .file = file, .sum = crc, .nsum = 2);
 	uint64_t len;
 	void *bytes;
 	int r = 0;
@@ -55,26 +58,30 @@ static void take(void *arg, const void *bytes, uint64_t len)
 
 	(void)arg;
 	if (journal_decode(bytes, len, &j, &err) < 0) {
-		assert(err.code < 0 && err.msg[0] && !j.part && !j.world);
+		assert(err.code < 0 && err.msg[0] && !j.file && !j.nfile);
 		return;
 	}
-	for (uint32_t i = 0; i < j.world; i++) {
-		const struct journal_part *x = &j.part[i];
+	for (uint32_t i = 0; i < j.nfile; i++) {
+		const struct journal_file *x = &j.file[i];
 
 		assert(x->state <= JOURNAL_DONE);
-		for (uint64_t k = 0; x->state == JOURNAL_OPEN && k < x->at.nchunk; k++)
-			sums += x->at.sum[k].stored_crc;
+		for (uint64_t k = 0; x->state == JOURNAL_OPEN && k < x->nchunk; k++)
+			sums += x->chunk[k].raw_hash.b[0];
 	}
+	for (uint64_t i = 0; i < j.nsum; i++)
+		sums += j.sum[i].crc + j.sum[i].at;
 	assert(sums || !sums); /* all were read */
-	assert(strlen(j.source) + strlen(j.tool) + strlen(j.mesh) < len);
-	assert(j.first <= j.world && j.batch);
-	if (j.world == all.nplace && journal_prints(&j, &all, &err) == 0) {
+	assert(strlen(j.source) + strlen(j.from) + strlen(j.to) + strlen(j.mesh) + strlen(j.tool) +
+		       strlen(j.options) <
+	       len);
+	assert(j.first <= j.nfile && j.batch);
+	if (j.nfile == all.nplace && journal_prints(&j, &all, &err) == 0) {
 		int r = journal_encode(&j, &all, &p, &n, NULL);
 
 		assert(!r);
 		r = journal_decode(p, n, &again, NULL);
-		assert(!r && again.nprint == j.nprint && again.world == j.world &&
-		       again.step == j.step);
+		assert(!r && again.nprint == j.nprint && again.nfile == j.nfile &&
+		       again.nsum == j.nsum && again.finished == j.finished);
 		journal_free(&again);
 		free(p);
 	}

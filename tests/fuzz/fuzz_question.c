@@ -5,7 +5,7 @@
  * sorted and merged, and as many elements as the placements say.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/cli/layout_answer.h"
+#include "ckpt/answer/answer.h"
 #include <jansson.h>
 
 #define BYTES_MAX 2048

@@ -78,11 +78,12 @@ includes() { # TREE
 		}' | grep -v '^ckpt/ckpt.h:'
 }
 
-# A library's headers belong to one room.
+# A library's headers belong to one room; jansson's to the one that reads questions and to the one that
+# writes documents, and to none that reads a checkpoint: there formats/json keeps nothing.
 libraries() { # TREE
 	local pair
-	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/cli/' 'xxhash.h ckpt/base/' 'cmocka.h tests/'; do
-		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -v "^${pair#* }" |
+	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/(answer|cli)/' 'xxhash.h ckpt/base/' 'zlib.h ckpt/coding/' 'zstd.h ckpt/coding/' 'cmocka.h tests/'; do
+		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -vE "^${pair#* }" |
 			grep -v '^tests/' | sed "s,\$, includes ${pair% *}: only ${pair#* } does,"
 	done
 }
@@ -160,8 +161,9 @@ calls() { # DIRECTORY-OF-ARCHIVES
 			}
 		}'
 }
-upward() { # rooms stand in an order in which each uses lower ones only
-	awk '$1 == "room" { for (i = 4; i <= NF; i++) if (!($i in seen)) print $2 " uses " $i ", which does not come before it"; seen[$2] = 1 }' "$1"
+upward() { # rooms stand in an order in which each uses and links lower ones only
+	awk '$1 == "links" { for (i = 3; i <= NF; i++) if (!($i in seen)) print $2 " links " $i ", which does not come before it" }
+		$1 == "room" { for (i = 4; i <= NF; i++) if (!($i in seen)) print $2 " uses " $i ", which does not come before it"; seen[$2] = 1 }' "$1"
 }
 
 # ---- the library that goes into trainers ----
@@ -199,6 +201,11 @@ nothing_beside() { # TREE: a clone must be enough
 no_vla_no_alloca() { # TREE
 	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
 }
+# Formats are known by their array: only native, the array and the daemon, which writes native, have its names, in comments too.
+native_names() { # TREE
+	(cd "$1" && grep -E '^(ckpt|ema|formats)/' "$tmp/c" | grep -vE '^formats/(native|registry)/' |
+		xargs grep -niE '\bnative_|"formats/native/')
+}
 # Tests that documents name are there: cases in the last column of a table if its head begins with "test"; units, fuzzers and
 # files anywhere. `oldest` is the example of a verb.
 named() { # TREE
@@ -226,7 +233,7 @@ self_contained() { # each header compiles alone, as the first thing in a file
 
 check "the rooms' order goes up only" none upward "$tmp/data"
 check "every include is one that the law allows" none includes .
-check "a library's headers are included in one room only" none libraries .
+check "a library's headers are included in its own rooms only" none libraries .
 check "the trainer uses ckpt.h and nothing else of ours" none users .
 if command -v python3 >/dev/null; then
 	check "the Python package uses libckpt.so, the programs and the standard library, and imports torch inside of functions" none python_imports .
@@ -250,6 +257,7 @@ else
 fi
 check "file names are unique in the tree" none unique_names "$tmp/files"
 check "only ckpt/io syncs files" none one_fsync .
+check "only native, the array of formats and the daemon name anything of native" none native_names .
 check "nothing refers to what lies outside of a clone" none nothing_beside .
 check "no alloca" none no_vla_no_alloca .
 check "every source, script and makefile names its licence" none spdx .
@@ -307,8 +315,21 @@ plant tests/trainer/train.c '#include "ckpt/base/util.h"'
 check "(control) a trainer that looks inside is found" found "ckpt/base/util.h" users "$tmp/tree"
 plant ckpt/store/store.c '#include <liburing.h>'
 check "(control) io_uring outside of io is found" found "store.c includes liburing.h" libraries "$tmp/tree"
+plant formats/safetensors/safetensors_read.c '#include <zlib.h>'
+check "(control) a decoder outside of coding is found" found "safetensors_read.c includes zlib.h" libraries "$tmp/tree"
 plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
+for planted in ckpt/table/table.h:'/* as native_part_table has it */' ckpt/engine/open.c:'extern int native_open(void);' \
+	formats/safetensors/safetensors_read.c:'#define MANY NATIVE_ATTRS_MAX'; do
+	plant "${planted%%:*}" "${planted#*:}"
+	check "(control) a name of native in ${planted%%:*} is found" found "${planted%%:*}" native_names "$tmp/tree"
+done
+plant formats/registry/registry.c '/* native_format */'
+check "(control) the array of formats may name native" none native_names "$tmp/tree"
+plant ckpt/cli/verb_ls.c '#include "formats/native/native.h"'
+check "(control) the command including native, which it only links, is found" found "cli may not use native" includes "$tmp/tree"
+plant ckpt/engine/open.c '#include "formats/native/native.h"'
+check "(control) the engine including a format is found" found "engine may not use native" includes "$tmp/tree"
 plant ckpt/base/arena.c "/* see ../""shared/design */"
 check "(control) a word about what lies beside the clone is found" found "arena.c" nothing_beside "$tmp/tree"
 plant docs/DURABILITY.md $'\n| claim | test |\n|---|---|\n| it holds | `store_crash`: `'no_such_test'_is_there` |'

@@ -19,6 +19,7 @@
 #include "ckpt/store/store.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/sample.h"
+#include "tests/lib/says.h"
 #include "tests/lib/unit.h"
 
 #define SEED 7
@@ -145,17 +146,6 @@ extern const char *rig_here;
 
 /* No line of it is wider. Colours take no column; a path is as long as it is. */
 void assert_narrow(const char *text, uint32_t width);
-
-#define assert_says(text, part)                                                        \
-	do {                                                                           \
-		if (!strstr(text, part))                                               \
-			fail_msg("\"%s\" is not in:\n%s", part, (text) ? (text) : ""); \
-	} while (0)
-#define assert_silent(text, part)                                             \
-	do {                                                                  \
-		if (strstr(text, part))                                       \
-			fail_msg("\"%s\" should not be in:\n%s", part, text); \
-	} while (0)
 
 /* --- JSON --- */
 

@@ -411,10 +411,53 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 	remove_tree(path_of("%s/lies", plain));
 }
 
+/* Complete tensors: the same elements as one rank's file, under component.name. */
+TEST(export_without_a_mesh_writes_the_complete_model)
+{
+	struct strict_file one, all;
+	uint32_t n = 0;
+
+	SHOWN_IS(CLI_OK, "export", in, path_of("%s/all.safetensors", top));
+	RUN_IS(CLI_OK, "restore", in, path_of("%s/one", top), "--mesh", "fsdp=1");
+	one = must_load(file_of(path_of("%s/one", top), 0));
+	all = must_load(path_of("%s/all.safetensors", top));
+	assert_int_equal(one.ntensor, all.ntensor);
+	assert_int_equal(all.data % 4096, 0);
+	for (uint32_t i = 0; i < one.ntensor; i++) {
+		const struct strict_tensor *x = &one.tensor[i], *y;
+		char name[2000];
+
+		snprintf(name, sizeof name, "%s", x->name);
+		if (strchr(name, '/') && strncmp(name, "/", 1))
+			*strchr(name, '/') = '.';
+		y = strict_find(&all, name);
+		if (!y)
+			fail_msg("there is no %s", name);
+		assert_string_equal(x->dtype, y->dtype);
+		assert_int_equal(x->end - x->begin, y->end - y->begin);
+		assert_memory_equal(one.bytes + one.data + x->begin,
+				    all.bytes + all.data + y->begin, x->end - x->begin);
+		n += x->end > x->begin;
+	}
+	assert_true(n > 4);
+	strict_free(&one);
+	strict_free(&all);
+	assert_int_equal(unlink(path_of("%s/all.safetensors", top)), 0);
+	RUN_IS(CLI_OK, "export", in, out, "--shard-size", "64K", "--strip", "model");
+	assert_true(exists(path_of("%s/model.safetensors.index.json", out)));
+	RUN_IS(CLI_WARNINGS, "verify", "--data", out); /* it has no sums */
+	RUN_IS(CLI_OK, "export", in, path_of("%s/none", top), "-n");
+	assert_false(exists(path_of("%s/none", top)));
+	remove_tree(out);
+	remove_tree(path_of("%s/one", top));
+}
+
 TEST(wrong_commands_say_what_to_write)
 {
 	SHOWN_IS(CLI_USAGE, "restore", in);
-	SHOWN_IS(CLI_USAGE, "restore", in, out);
+	RUN_IS(CLI_USAGE, "restore", in, out, "--rank", "1");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--shard-size", "1M");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--strip", "model");
 	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=0");
 	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "3");
 	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "-1");
@@ -424,7 +467,7 @@ TEST(wrong_commands_say_what_to_write)
 	RUN_IS(CLI_MISSING, "restore", "step:999", out, "--mesh", "fsdp=3", "-C",
 	       path_of("%s/job0", plain));
 	RUN_IS(CLI_MISSING, "restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3");
-	RUN_IS(CLI_USAGE, "restore", in, out, "--json");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--rank", "1", "--json");
 	assert_json_error(CLI_USAGE);
 	assert_false(exists(out));
 }

@@ -210,22 +210,27 @@ static void on_fault(void *arg, const struct format_fault *f)
 	snprintf(t->tensor, sizeof t->tensor, "%s", f->tensor);
 }
 
-static int verified(const char *dir, struct told *ret, struct engine_sums *sums)
+/* Bytes without a sum are the same, whether data are read or it is said what would be. */
+static int verified(const char *dir, struct told *ret, struct engine_verified *found)
 {
 	struct engine e = engine_of(64 << 20);
-	struct move_files f;
+	struct engine_verify v = { .data = false };
+	struct engine_subject s = { .path = dir, .how = { .fault = on_fault, .fault_arg = ret } };
+	cleanup_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	uint64_t unsummed;
 	struct opened x;
-	uint64_t bytes;
 	int rc;
 
 	*ret = (struct told){ 0 };
 	ticked = 0;
-	assert_ok_err(dir_open(&e, dir, &x), &err);
-	*sums = engine_sums(x.ckpt);
-	assert_ok_err(move_open(e.ops, x.fd, x.ckpt, false, e.io, &f, &err), &err);
-	rc = move_verify(&f, NULL, NULL, on_fault, ret, &bytes, &err);
-	move_close(&f);
-	dir_close(&x);
+	s.fd = fd;
+	assert_ok_err(engine_verify(&e, &s, &v, &x, found, &err), &err);
+	engine_close(&x);
+	unsummed = found->unsummed;
+	v.data = true;
+	rc = engine_verify(&e, &s, &v, &x, found, &err);
+	assert_true(rc || found->unsummed == unsummed);
+	engine_close(&x);
 	return rc;
 }
 
@@ -249,7 +254,7 @@ TEST(deflated_tensors_become_native_and_come_back_plain)
 {
 	const char *coded, *plain, *native, *back;
 	struct converted made;
-	struct engine_sums sums;
+	struct engine_verified sums;
 	struct told told;
 
 	scratch_make(top);
@@ -294,7 +299,7 @@ TEST(a_stream_is_decoded_twice_at_most_in_a_conversion)
 TEST(a_conversion_to_it_goes_on_after_it_was_stopped)
 {
 	const char *plain, *again;
-	struct engine_sums sums;
+	struct engine_verified sums;
 	struct converted made;
 	struct told told;
 
@@ -317,7 +322,7 @@ TEST(a_conversion_to_it_goes_on_after_it_was_stopped)
 TEST(damage_in_a_stream_is_found_and_nothing_is_made_of_it)
 {
 	const char *coded, *native;
-	struct engine_sums sums;
+	struct engine_verified sums;
 	struct converted made;
 	struct told told;
 
@@ -357,7 +362,7 @@ TEST(a_stream_with_more_or_fewer_bytes_than_its_tensor_is_refused)
 
 	for (size_t i = 0; i < ARRAY_LEN(twist); i++) {
 		const char *coded, *native;
-		struct engine_sums sums;
+		struct engine_verified sums;
 		struct converted made;
 		struct told told;
 

@@ -200,7 +200,7 @@ static void piece_is(const struct table_piece *p, const struct table_tensor *x, 
 	memcpy(same, f->bytes, f->len);
 	for (uint32_t i = 0; i < sheet->table.ntensor; i++)
 		if (sheet->origin[i] == origin)
-			q.tensor = i;
+			q.tensor = i; /* or another name of it */
 	piece_write(&q, same);
 	assert_memory_equal(same, f->bytes, f->len);
 	assert_int_equal(p->len, p->set.numel * x->elem_bytes);
@@ -309,7 +309,7 @@ TEST(two_tensors_of_one_name_are_refused_by_it)
 
 TEST(attributes_are_metadata_and_come_back)
 {
-	struct checkpoint_attr attr[] = { { "ckpt.alias:model/head", "model/qkv" },
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/head", "model/absent" },
 					  { "lr", "0.1 \"high\"" } };
 
 	facts = (struct checkpoint){ .attr = attr, .nattr = 2 };
@@ -318,6 +318,18 @@ TEST(attributes_are_metadata_and_come_back)
 	assert_string_equal(back->attr[0].key, "lr");
 	assert_string_equal(back->attr[0].value, "0.1 \"high\"");
 	assert_int_equal(back->has, 0);
+}
+
+TEST(a_tensor_with_two_names_is_there_under_both)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/head", "model/qkv" },
+					  { "ckpt.alias:model/stage", "model/qkv" },
+					  { "ckpt.alias:model/x", "model/absent" } };
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 3 };
+	round_trip("all=1", (struct format_want){ .strip = "model", .shard_bytes = 100 });
+	assert_int_not_equal(table_find(&back->table, "", "head", TABLE_NONE), TABLE_NONE);
+	assert_int_equal(back->table.ntensor, target.ntensor + 1);
 }
 
 TEST(what_the_format_has_no_word_for_is_said)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_batch.c - ckptctl layout --batch: lines in, lines out.
+ * answer_batch.c - ckptctl layout --batch: lines in, lines out.
  * Invariant: as many answers as questions, in their order; memory is that of the longest line and of
  * its JSON, which may be 80 times as much.
  */
-#include "ckpt/cli/layout_batch.h"
+#include "ckpt/answer/answer_batch.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/cli.h"
-#include "ckpt/cli/layout_answer.h"
+#include "ckpt/answer/answer.h"
 
 #define READ_BYTES ((size_t)1 << 20)
 
 struct batch {
 	int fd;
+	bool (*stopped)(void);
 	struct answer *a;
 	char *buf; /* [cap]: [from, to) is not answered yet, [from, seen) has no end of a line */
 	size_t cap, from, seen, to;
@@ -47,7 +47,7 @@ static void answer_complete(struct batch *b)
 	while ((end = memchr(b->buf + b->seen, '\n', b->to - b->seen)) && !ferror(b->a->out)) {
 		answer_to(b, (size_t)(end - b->buf));
 		b->from = b->seen = (size_t)(end - b->buf) + 1;
-		if (cli_stopped())
+		if (b->stopped())
 			return;
 	}
 	b->seen = b->to;
@@ -86,7 +86,7 @@ static int batch_run(struct batch *b, struct ckpt_err *err)
 		ssize_t n;
 
 		answer_complete(b);
-		if (cli_stopped())
+		if (b->stopped())
 			return -ECANCELED;
 		if (ferror(b->a->out))
 			return 0;
@@ -109,10 +109,14 @@ static int batch_run(struct batch *b, struct ckpt_err *err)
 	return 0;
 }
 
-int layout_batch(int fd, FILE *out, bool counts, struct ckpt_err *err)
+int answer_batch(int fd, FILE *out, bool counts, bool (*stopped)(void), struct ckpt_err *err)
 {
 	cleanup_free struct answer *a = calloc(1, sizeof *a);
-	struct batch b = { .fd = fd, .a = a, .buf = malloc(2 * READ_BYTES), .cap = 2 * READ_BYTES };
+	struct batch b = { .fd = fd,
+			   .stopped = stopped,
+			   .a = a,
+			   .buf = malloc(2 * READ_BYTES),
+			   .cap = 2 * READ_BYTES };
 	int rc = -ENOMEM;
 
 	if (a && b.buf) {

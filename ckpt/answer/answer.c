@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_answer.c - answers of ckptctl layout --batch. Called for each line of the batch.
+ * answer.c - answers of ckptctl layout --batch. Called for each line of the batch.
  * Invariant: an answer is known to the end before its first byte is written, so that a line is
  * whole, whatever happens.
  */
-#include "ckpt/cli/layout_answer.h"
+#include "ckpt/answer/answer.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/layout_partial.h"
+#include "ckpt/answer/answer_reduce.h"
 #include "ckpt/draw/layout_shares.h"
 #include "ckpt/draw/screen.h"
 
@@ -27,7 +27,7 @@ static inline void room_for(struct answer *a, size_t n)
 		answer_flush(a);
 }
 
-static inline void put(struct answer *a, char c)
+static inline void answer_char(struct answer *a, char c)
 {
 	room_for(a, 1);
 	a->buf[a->used++] = c;
@@ -58,13 +58,13 @@ void answer_number(struct answer *a, uint64_t n)
 
 void answer_numbers(struct answer *a, uint32_t n, const uint64_t *x)
 {
-	put(a, '[');
+	answer_char(a, '[');
 	for (uint32_t i = 0; i < n; i++) {
 		if (i)
-			put(a, ',');
+			answer_char(a, ',');
 		answer_number(a, x[i]);
 	}
-	put(a, ']');
+	answer_char(a, ']');
 }
 
 void answer_refuse(struct answer *a, const char *why)
@@ -76,8 +76,8 @@ void answer_refuse(struct answer *a, const char *why)
 	answer_text(a, "{\"error\":\"");
 	for (const char *p = clean; *p; p++) {
 		if (*p == '"' || *p == '\\')
-			put(a, '\\');
-		put(a, *p);
+			answer_char(a, '\\');
+		answer_char(a, *p);
 	}
 	answer_text(a, "\"}\n");
 }
@@ -88,7 +88,7 @@ static void put_runs(struct answer *a, const struct indices *x)
 {
 	const char *comma = "[";
 
-	put(a, '[');
+	answer_char(a, '[');
 	for (uint32_t i = 0; i < x->n; i++) {
 		const struct run *r = &x->run[i];
 		uint64_t start = r->start;
@@ -97,12 +97,12 @@ static void put_runs(struct answer *a, const struct indices *x)
 			answer_text(a, comma);
 			comma = ",[";
 			answer_number(a, start);
-			put(a, ',');
+			answer_char(a, ',');
 			answer_number(a, start + r->len);
-			put(a, ']');
+			answer_char(a, ']');
 		}
 	}
-	put(a, ']');
+	answer_char(a, ']');
 }
 
 static void put_lists(struct answer *a, const struct shares *s, uint64_t elements,
@@ -126,10 +126,10 @@ static void put_lists(struct answer *a, const struct shares *s, uint64_t element
 	answer_text(a, ",\"runs\":[");
 	for (uint32_t d = 0; d < s->ndim; d++) {
 		if (d)
-			put(a, ',');
+			answer_char(a, ',');
 		put_runs(a, &dim[d]->x);
 	}
-	put(a, ']');
+	answer_char(a, ']');
 }
 
 static void put_shares(struct answer *a, const struct question *q, const struct shares *s)
@@ -137,7 +137,7 @@ static void put_shares(struct answer *a, const struct question *q, const struct 
 	uint32_t coord[CKPT_DIMS_MAX];
 	const struct shares_list *dim[CKPT_DIMS_MAX];
 
-	put(a, '[');
+	answer_char(a, '[');
 	for (uint32_t i = 0; i < q->mesh.nrank; i++) {
 		uint64_t elements;
 
@@ -146,12 +146,12 @@ static void put_shares(struct answer *a, const struct question *q, const struct 
 		answer_text(a, i ? ",{\"coord\":[" : "{\"coord\":[");
 		for (uint32_t d = 0; d < q->mesh.ndim; d++) {
 			if (d)
-				put(a, ',');
+				answer_char(a, ',');
 			answer_number(a, coord[d]);
 		}
-		put(a, ']');
+		answer_char(a, ']');
 		put_lists(a, s, elements, dim);
-		put(a, '}');
+		answer_char(a, '}');
 	}
 	answer_text(a, "]\n");
 }
@@ -226,7 +226,7 @@ void answer_line(struct answer *a, const char *line, size_t len)
 	if (!rc && q.kind == ASK_SHARES)
 		rc = answer_shares(a, &q, &arena, &err);
 	else if (!rc && q.kind == ASK_REDUCE)
-		rc = partial_answer(a, &q, &arena, &err);
+		rc = answer_reduction(a, &q, &arena, &err);
 	else if (!rc)
 		answer_order(a, &q);
 	if (rc)

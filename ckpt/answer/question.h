@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_question.h - what ckptctl layout is asked: a shape, a mesh, and what each mesh dimension
- * does. One question is one JSON object; its fields tell its kind, in the order of enum
- * question_kind. Other fields are ignored, and one that is null is as if it were not there.
+ * question.h - questions about layouts: a shape, a mesh, and what each mesh dimension does. Asked by
+ * ckptctl layout. One question is one JSON object; its fields give its kind, in the order of enum
+ * question_kind. Other fields are ignored, and a field that is null counts as missing.
  *
  *	{"shape":[7,5],"mesh":[3,2],"ranks":[..]?,"placements":["_S(0, 2)","S(0)"],
  *	 "order":[[0,[1,0]]]?,"mode":"order"?}
@@ -17,8 +17,8 @@
  * literal (the default; _S as it stands), order (the split factors say the order, nothing else),
  * flat and unflatten_pad (enum ckpt_mode).
  */
-#ifndef CKPT_CLI_LAYOUT_QUESTION_H
-#define CKPT_CLI_LAYOUT_QUESTION_H
+#ifndef CKPT_ANSWER_QUESTION_H
+#define CKPT_ANSWER_QUESTION_H
 #include "ckpt/layout/layout.h"
 
 struct json_t;
@@ -29,8 +29,8 @@ enum question_kind {
 	ASK_SHARES, /* "placements": which elements does each rank hold? */
 };
 
-/* Placements as they are written, one per mesh dimension; strided: a bit for each _S, of which a
- * factor of 1 would not tell. */
+/* Placements as they are written, one per mesh dimension; strided: a bit for each _S,
+ * because a factor of 1 does not show it. */
 struct question_side {
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	uint32_t strided;

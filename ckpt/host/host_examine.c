@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor_look.c - the half of doctor.h that asks the machine. Called by ckptctl doctor.
- * Invariant: whatever fails, scratch files are gone and the next fact is asked for.
+ * host_examine.c - the half of host_facts.h that collects the facts. Called by ckptctl doctor.
+ * Invariant: whatever fails, scratch files are removed and the next fact is collected.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/doctor.h"
+#include "ckpt/host/host_facts.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/store/store.h"
-#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -88,14 +87,14 @@ static int scratch_make(const struct io_ops *ops, int dir, const char *name, uin
 	return rc ? rc : closed;
 }
 
-static int by_size(const void *a, const void *b)
+static int compare_u64(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
 
-static void look_at_sync(const struct io_ops *ops, int dir, struct doctor_facts *f)
+static void examine_sync(const struct io_ops *ops, int dir, struct host_facts *f)
 {
 	uint64_t took[SYNCS], sum = 0;
 	uint32_t n = 0;
@@ -107,12 +106,12 @@ static void look_at_sync(const struct io_ops *ops, int dir, struct doctor_facts 
 		(void)ops->unlink(ops->ctx, dir, name, false);
 		sum += took[n++];
 	}
-	qsort(took, n, sizeof *took, by_size);
+	qsort(took, n, sizeof *took, compare_u64);
 	f->sync_ns = took[n / 2];
 }
 
 /* A step is committed by a rename that must never replace: is that so here? */
-static void look_at_rename(const struct io_ops *ops, int dir, struct doctor_facts *f)
+static void examine_rename(const struct io_ops *ops, int dir, struct host_facts *f)
 {
 	char name[3][80];
 	uint64_t ns;
@@ -134,7 +133,7 @@ static void look_at_rename(const struct io_ops *ops, int dir, struct doctor_fact
 }
 
 /* What a step's files need besides: room that is reserved, and locks that readers take. */
-static void look_at_files(const struct io_ops *ops, int dir, struct doctor_facts *f)
+static void examine_files(const struct io_ops *ops, int dir, struct host_facts *f)
 {
 	char name[80];
 	int fd;
@@ -149,11 +148,16 @@ static void look_at_files(const struct io_ops *ops, int dir, struct doctor_facts
 	(void)ops->unlink(ops->ctx, dir, name, false);
 }
 
+struct newest {
+	const struct format *format;
+	struct host_facts *f;
+};
+
 static int newest_of_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
-	struct doctor_facts *f = arg;
+	struct newest *x = arg;
 	struct store s = {
-		.ops = &io_ops_posix, .format = formats[0], .root_fd = -1, .job_fd = job_fd
+		.ops = &io_ops_posix, .format = x->format, .root_fd = -1, .job_fd = job_fd
 	};
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
@@ -161,7 +165,7 @@ static int newest_of_job(void *arg, const char *job, int job_fd, const char *abs
 	(void)abs_path;
 	snprintf(s.job, sizeof s.job, "%s", job);
 	if (!store_scan(&s, false, &step, &n, NULL) && n)
-		f->job_bytes = MAX(f->job_bytes, step[0].bytes);
+		x->f->job_bytes = MAX(x->f->job_bytes, step[0].bytes);
 	return 0;
 }
 
@@ -194,7 +198,7 @@ static bool has_word(const char *list, const char *word)
 
 /* id parent MAJOR:MINOR root mount-point options ... - type source super-options; the last that
  * names the device of this directory is as good as any, for these options are the device's. */
-static void look_at_mount(const char *root, dev_t dev, struct doctor_facts *f)
+static void examine_mount(const char *root, dev_t dev, struct host_facts *f)
 {
 	char path[PATH_MAX], line[4 * PATH_MAX];
 	FILE *file;
@@ -216,7 +220,7 @@ static void look_at_mount(const char *root, dev_t dev, struct doctor_facts *f)
 }
 
 /* Of a partition, the queue is its disk's. */
-static void look_at_disk(const char *root, dev_t dev, struct doctor_facts *f)
+static void examine_disk(const char *root, dev_t dev, struct host_facts *f)
 {
 	static const char *const at[] = { "", "/.." };
 	char path[PATH_MAX], link[PATH_MAX];
@@ -237,7 +241,7 @@ static void look_at_disk(const char *root, dev_t dev, struct doctor_facts *f)
 		 strrchr(link, '/') ? strrchr(link, '/') + 1 : link);
 }
 
-static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts *f)
+static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 	cleanup_close int dir = open(ask->path, flags);
@@ -260,27 +264,29 @@ static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts 
 	if (!fstatvfs(dir, &vfs)) {
 		f->free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
 		f->total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize;
-		f->free_files = vfs.f_files ? vfs.f_favail : DOCTOR_NONE;
+		f->free_files = vfs.f_files ? vfs.f_favail : HOST_NONE;
 	}
 	if (!fstat(dir, &st)) {
-		look_at_mount(root, st.st_dev, f);
-		look_at_disk(root, st.st_dev, f);
+		examine_mount(root, st.st_dev, f);
+		examine_disk(root, st.st_dev, f);
 	}
 	f->dir_rc = io_probe(ask->ops, dir, &f->probe, &f->dir_err);
 	if (f->dir_rc)
 		return;
-	look_at_files(ask->ops, dir, f);
-	look_at_sync(ask->ops, dir, f);
-	look_at_rename(ask->ops, dir, f);
-	if (!f->job_bytes && !f->missing) {
-		store_jobs(ask->ops, ask->path, newest_of_job, f, NULL);
+	examine_files(ask->ops, dir, f);
+	examine_sync(ask->ops, dir, f);
+	examine_rename(ask->ops, dir, f);
+	if (!f->job_bytes && !f->missing && ask->format) {
+		struct newest x = { ask->format, f };
+
+		store_jobs(ask->ops, ask->path, newest_of_job, &x, NULL);
 		f->job_guessed = f->job_bytes != 0;
 	}
 }
 
 /* --- memory and sessions --- */
 
-static void look_at_memory(const char *root, struct doctor_facts *f)
+static void examine_memory(const char *root, struct host_facts *f)
 {
 	char path[PATH_MAX], line[256], name[64];
 	uint64_t kib, huge_n = 0, huge_kib = 0;
@@ -308,12 +314,12 @@ static void look_at_memory(const char *root, struct doctor_facts *f)
 			continue;
 		for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
 			if (!strcmp(name, want[i].name) && ckpt_mul(kib, want[i].unit, want[i].ret))
-				*want[i].ret = DOCTOR_NONE;
+				*want[i].ret = HOST_NONE;
 	}
 	if (file)
 		fclose(file);
 	if (ckpt_mul(huge_n, huge_kib, &huge_n) || ckpt_mul(huge_n, KIB, &f->huge_bytes))
-		f->huge_bytes = DOCTOR_NONE;
+		f->huge_bytes = HOST_NONE;
 	f->commit_strict =
 		line_of(root, line, sizeof line, "/proc/sys/vm/overcommit_memory") && *line == '2';
 	if (line_of(root, line, sizeof line, "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
@@ -327,7 +333,7 @@ static void look_at_memory(const char *root, struct doctor_facts *f)
 
 /* The tightest limit between a group and the root of its hierarchy. Inside a container the path
  * that the kernel tells may not be there: then its mount is the group itself. */
-static void look_at_group(const char *root, uint32_t version, char *group, struct doctor_facts *f)
+static void examine_group(const char *root, uint32_t version, char *group, struct host_facts *f)
 {
 	static const char *const at[] = { "", "/sys/fs/cgroup/memory", "/sys/fs/cgroup" };
 	static const char *const limit[] = { "", "memory.limit_in_bytes", "memory.max" };
@@ -362,12 +368,12 @@ static void look_at_group(const char *root, uint32_t version, char *group, struc
 	}
 }
 
-static void look_at_groups(const char *root, struct doctor_facts *f)
+static void examine_groups(const char *root, struct host_facts *f)
 {
 	char path[PATH_MAX], line[PATH_MAX];
 	FILE *file;
 
-	f->cgroup_limit = DOCTOR_NONE;
+	f->cgroup_limit = HOST_NONE;
 	snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
 	file = fopen(path, "re");
 	while (file && fgets(line, sizeof line, file)) { /* number:controllers:group */
@@ -381,16 +387,16 @@ static void look_at_groups(const char *root, struct doctor_facts *f)
 		if (!strcmp(group, "/"))
 			*group = 0;
 		if (!controllers[1])
-			look_at_group(root, 2, group, f);
+			examine_group(root, 2, group, f);
 		else if (!strncmp(controllers + 1, "memory", 6))
-			look_at_group(root, 1, group, f);
+			examine_group(root, 1, group, f);
 	}
 	if (file)
 		fclose(file);
 }
 
 /* Does logind end what a user started when the user leaves? */
-static void look_at_session(const char *root, struct doctor_facts *f)
+static void examine_session(const char *root, struct host_facts *f)
 {
 	char path[PATH_MAX], line[256];
 	const char *user = getenv("USER");
@@ -417,10 +423,10 @@ static uint64_t hard_limit(__rlimit_resource_t what)
 {
 	struct rlimit r;
 
-	return getrlimit(what, &r) || r.rlim_max == RLIM_INFINITY ? DOCTOR_NONE : r.rlim_max;
+	return getrlimit(what, &r) || r.rlim_max == RLIM_INFINITY ? HOST_NONE : r.rlim_max;
 }
 
-static void look_at_kernel(struct doctor_facts *f)
+static void examine_kernel(struct host_facts *f)
 {
 	struct utsname u;
 	struct ucred who;
@@ -453,7 +459,7 @@ static void look_at_kernel(struct doctor_facts *f)
 	f->as = hard_limit(RLIMIT_AS);
 }
 
-static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)
+static void examine_engine(const struct io_ops *ops, struct host_facts *f)
 {
 	struct ckpt_err err = { 0 };
 	struct io_queue *q;
@@ -471,7 +477,7 @@ static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)
 
 /* One request, one answer of that type. */
 static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t seq, uint32_t want,
-		      void *ret, uint32_t ret_bytes, int *ret_fd, struct doctor_facts *f)
+		      void *ret, uint32_t ret_bytes, int *ret_fd, struct host_facts *f)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
@@ -502,7 +508,7 @@ static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t 
 }
 
 /* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
-static int daemon_answers(int s, struct doctor_facts *f)
+static int daemon_answers(int s, struct host_facts *f)
 {
 	struct wire_control hello = { 0 };
 	struct wire_ok ok;
@@ -565,7 +571,7 @@ static bool oom_of(const char *root, uint32_t pid, int *ret)
 }
 
 /* Who dies with whom: the ranks that are attached, beside the daemon. */
-static void look_at_ranks(const char *root, int s, struct doctor_facts *f)
+static void examine_ranks(const char *root, int s, struct host_facts *f)
 {
 	struct wire_status ask = { 0 };
 	struct wire_status_is is;
@@ -594,7 +600,7 @@ static void look_at_ranks(const char *root, int s, struct doctor_facts *f)
 	munmap(map, is.bytes);
 }
 
-static void look_at_daemon(const char *root, const char *socket_path, struct doctor_facts *f)
+static void examine_daemon(const char *root, const char *socket_path, struct host_facts *f)
 {
 	const struct timeval patience = { .tv_sec = CONNECT_S };
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -614,25 +620,25 @@ static void look_at_daemon(const char *root, const char *socket_path, struct doc
 	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 	f->daemon_rc = connect(s, (struct sockaddr *)&a, sizeof a) ? -errno : daemon_answers(s, f);
 	if (f->daemon_rc == 0)
-		look_at_ranks(root, s, f);
+		examine_ranks(root, s, f);
 }
 
-void doctor_look(const struct doctor_ask *ask, struct doctor_facts *f)
+void host_examine(const struct host_ask *ask, struct host_facts *f)
 {
 	const char *root = ask->root ? ask->root : "", *end = getenv("SLURM_JOB_END_TIME");
 
-	*f = (struct doctor_facts){ .job_bytes = ask->job_bytes,
-				    .uid = geteuid(),
-				    .free_files = DOCTOR_NONE,
-				    .now_ns = wall_ns() };
+	*f = (struct host_facts){ .job_bytes = ask->job_bytes,
+				  .uid = geteuid(),
+				  .free_files = HOST_NONE,
+				  .now_ns = wall_ns() };
 	snprintf(f->path, sizeof f->path, "%s", ask->path);
-	look_at_directory(ask, f);
-	look_at_engine(ask->ops, f);
-	look_at_kernel(f);
-	look_at_memory(root, f);
-	look_at_groups(root, f);
-	look_at_session(root, f);
-	look_at_daemon(root, ask->socket, f);
+	examine_directory(ask, f);
+	examine_engine(ask->ops, f);
+	examine_kernel(f);
+	examine_memory(root, f);
+	examine_groups(root, f);
+	examine_session(root, f);
+	examine_daemon(root, ask->socket, f);
 	f->torchrun = getenv("TORCHELASTIC_RUN_ID") != NULL;
 	f->torchrun_patient = getenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") != NULL;
 	f->slurm = getenv("SLURM_JOB_ID") != NULL;

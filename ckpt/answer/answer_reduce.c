@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_partial.c - redistributions of pending reductions, carried out on values. Called for the
+ * answer_reduce.c - redistributions of pending reductions, carried out on values. Called for the
  * "locals" of ckptctl layout --batch.
  * Invariant: the values go the way that those of a checkpoint go: two tables, a plan, and the mover.
  */
-#include "ckpt/cli/layout_partial.h"
+#include "ckpt/answer/answer_reduce.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -178,7 +178,7 @@ static int side_memory(const struct work *w, struct side *s)
 
 /* --- values --- */
 
-static bool encode(uint32_t dtype, const json_t *x, uint8_t *p)
+static bool value_read(uint32_t dtype, const json_t *x, uint8_t *p)
 {
 	const struct reduction round = { CKPT_SUM, dtype, 1 };
 	json_int_t n = json_integer_value(x);
@@ -246,7 +246,7 @@ static int locals_read(const struct work *w)
 		uint8_t *to = w->src.base[i];
 
 		for (uint64_t k = 0; k < w->src.share[i].numel; k++)
-			if (!encode(w->q->dtype, json_array_get(list, k), to + k * w->bytes))
+			if (!value_read(w->q->dtype, json_array_get(list, k), to + k * w->bytes))
 				return ckpt_error(w->err, -EINVAL,
 						  "\"locals\"[%u][%llu] is not a value of type %s",
 						  i, (unsigned long long)k,
@@ -379,8 +379,8 @@ static int work_do(struct work *w)
 	return rc ? rc : values_move(w);
 }
 
-int partial_answer(struct answer *a, const struct question *q, struct arena *arena,
-		   struct ckpt_err *err)
+int answer_reduction(struct answer *a, const struct question *q, struct arena *arena,
+		     struct ckpt_err *err)
 {
 	struct work w = { .q = q, .err = err, .arena = arena, .bytes = dtype_bytes(q->dtype) };
 	int rc = work_do(&w);

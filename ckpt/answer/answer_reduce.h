@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_partial.h - what a redistribution that has to do with pending reductions leaves on every
+ * answer_reduce.h - what a redistribution that has to do with pending reductions leaves on every
  * rank: the values, computed.
  *
  * A mesh dimension that is P(op) in src and not in dst is reduced; one that is the same P(op) in
@@ -9,12 +9,12 @@
  * Nothing else becomes a partial: R, _S and another P are refused, as DTensor does. Everything else
  * is cut as dst says.
  */
-#ifndef CKPT_CLI_LAYOUT_PARTIAL_H
-#define CKPT_CLI_LAYOUT_PARTIAL_H
-#include "ckpt/cli/layout_answer.h"
+#ifndef CKPT_ANSWER_ANSWER_REDUCE_H
+#define CKPT_ANSWER_ANSWER_REDUCE_H
+#include "ckpt/answer/answer.h"
 
 /* q of kind ASK_REDUCE. -EINVAL, -EOPNOTSUPP, -E2BIG, -ENOMEM with the sentence, and then nothing
  * was written. */
-int partial_answer(struct answer *a, const struct question *q, struct arena *arena,
-		   struct ckpt_err *err);
+int answer_reduction(struct answer *a, const struct question *q, struct arena *arena,
+		     struct ckpt_err *err);
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_question.c - from a line of JSON, or from words of the command line, to a layout. Called
+ * question.c - from a line of JSON, or from words of the command line, to a layout. Called
  * by ckptctl layout.
  * Invariant: a question that was accepted has passed layout_check, has at most LAYOUT_RANKS_MAX
  * ranks, and a shape whose number of elements fits 63 bits.
  */
-#include "ckpt/cli/layout_question.h"
+#include "ckpt/answer/question.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -95,7 +95,7 @@ static int read_placement(const char *text, size_t len, const struct question *q
 
 /* --- from JSON --- */
 
-static const json_t *field(const json_t *o, const char *key)
+static const json_t *question_field(const json_t *o, const char *key)
 {
 	const json_t *v = json_object_get(o, key);
 
@@ -106,7 +106,7 @@ static const json_t *field(const json_t *o, const char *key)
 static int read_numbers(const json_t *o, const char *key, json_int_t least, uint32_t max,
 			uint64_t *ret, uint32_t *ret_n, struct ckpt_err *err)
 {
-	const json_t *v = field(o, key);
+	const json_t *v = question_field(o, key);
 	size_t n = json_array_size(v);
 
 	if (!json_is_array(v))
@@ -165,7 +165,7 @@ static int read_mesh(struct question *q, struct ckpt_err *err)
 static int read_placements(const struct question *q, const char *key, uint32_t ndim,
 			   struct question_side *s, struct ckpt_err *err)
 {
-	const json_t *v = field(q->json, key);
+	const json_t *v = question_field(q->json, key);
 	int rc = 0;
 
 	if (!json_is_array(v))
@@ -223,7 +223,7 @@ static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 	uint32_t n = 0;
 	int rc;
 
-	if (!field(q->json, "ranks"))
+	if (!question_field(q->json, "ranks"))
 		return 0;
 	rank = arena_array(a, q->mesh.nrank, sizeof *rank);
 	if (!rank)
@@ -327,7 +327,8 @@ static int mode_of(const char *word, enum mode *ret, struct ckpt_err *err)
 }
 
 /* The layout from src: order is NULL, or what the question says. */
-static int settle(struct question *q, const json_t *order, enum mode mode, struct ckpt_err *err)
+static int layout_settle(struct question *q, const json_t *order, enum mode mode,
+			 struct ckpt_err *err)
 {
 	int rc = 0;
 
@@ -352,7 +353,7 @@ static int settle(struct question *q, const json_t *order, enum mode mode, struc
 
 static int read_shares(struct question *q, struct arena *a, struct ckpt_err *err)
 {
-	const json_t *word = field(q->json, "mode");
+	const json_t *word = question_field(q->json, "mode");
 	enum mode mode = MODE_LITERAL;
 	int rc = read_placements(q, "placements", q->ndim, &q->src, err);
 
@@ -360,7 +361,7 @@ static int read_shares(struct question *q, struct arena *a, struct ckpt_err *err
 		rc = read_ranks(q, a, err);
 	if (!rc && word)
 		rc = mode_of(json_string_value(word), &mode, err);
-	return rc ? rc : settle(q, field(q->json, "order"), mode, err);
+	return rc ? rc : layout_settle(q, question_field(q->json, "order"), mode, err);
 }
 
 static int read_dtype(struct question *q, struct ckpt_err *err)
@@ -374,7 +375,7 @@ static int read_dtype(struct question *q, struct ckpt_err *err)
 		{ "int8", CKPT_I8 },	 { "uint8", CKPT_U8 },	    { "int16", CKPT_I16 },
 		{ "uint16", CKPT_U16 },	 { "uint32", CKPT_U32 },    { "uint64", CKPT_U64 },
 	};
-	const char *word = json_string_value(field(q->json, "dtype"));
+	const char *word = json_string_value(question_field(q->json, "dtype"));
 
 	for (size_t i = 0; word && i < ARRAY_LEN(torch); i++)
 		if (!strcmp(word, torch[i].name) || !strcmp(word, dtype_name(torch[i].dtype))) {
@@ -406,7 +407,7 @@ static int read_reduce(struct question *q, struct ckpt_err *err)
 		rc = read_side(q, "src", &q->src, err);
 	if (!rc)
 		rc = read_side(q, "dst", &q->dst, err);
-	q->locals = field(q->json, "locals");
+	q->locals = question_field(q->json, "locals");
 	if (!rc && (!json_is_array(q->locals) || json_array_size(q->locals) != q->mesh.nrank))
 		rc = ckpt_error(err, -EINVAL,
 				"\"locals\" must be an array with an array of numbers for each of "
@@ -442,11 +443,12 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 		return ckpt_error(err, -EINVAL, "not JSON, at byte %d: %s", why.position, why.text);
 	if (!json_is_object(ret->json))
 		return ckpt_error(err, -EINVAL, "a question must be a JSON object: {..}");
-	if (field(ret->json, "strided"))
+	if (question_field(ret->json, "strided"))
 		ret->kind = ASK_ORDER;
-	else if (field(ret->json, "locals") && field(ret->json, "src") && field(ret->json, "dst"))
+	else if (question_field(ret->json, "locals") && question_field(ret->json, "src") &&
+		 question_field(ret->json, "dst"))
 		ret->kind = ASK_REDUCE;
-	else if (field(ret->json, "placements"))
+	else if (question_field(ret->json, "placements"))
 		ret->kind = ASK_SHARES;
 	else
 		return ckpt_error(
@@ -462,7 +464,7 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 
 /* --- from the command line --- */
 
-static const char *skip(const char *s, const char *what)
+static const char *text_skip(const char *s, const char *what)
 {
 	return s + strspn(s, what);
 }
@@ -480,10 +482,10 @@ static bool take_size(const char **at, uint64_t *ret)
 
 static int shape_of_words(struct question *q, const char *text, struct ckpt_err *err)
 {
-	bool bracket = *skip(text, " ") == '[';
-	const char *at = bracket ? skip(text, " ") + 1 : text;
+	bool bracket = *text_skip(text, " ") == '[';
+	const char *at = bracket ? text_skip(text, " ") + 1 : text;
 
-	for (at = skip(at, " "); *at && *at != ']';) {
+	for (at = text_skip(at, " "); *at && *at != ']';) {
 		const char *from = at;
 		uint64_t n;
 
@@ -497,9 +499,9 @@ static int shape_of_words(struct question *q, const char *text, struct ckpt_err 
 				"as in 4096,1024; [] is a scalar)",
 				text, (size_t)(from - text) + 1);
 		q->shape[q->ndim++] = n;
-		at = skip(at, " ");
+		at = text_skip(at, " ");
 		if (*at == ',')
-			at = skip(at + 1, " ");
+			at = text_skip(at + 1, " ");
 		else if (*at && *at != ']')
 			return ckpt_error(
 				err, -EINVAL,
@@ -508,7 +510,7 @@ static int shape_of_words(struct question *q, const char *text, struct ckpt_err 
 	}
 	if (bracket && *at++ != ']')
 		return ckpt_error(err, -EINVAL, "shape \"%.80s\": its bracket is not closed", text);
-	if (*skip(at, " "))
+	if (*text_skip(at, " "))
 		return ckpt_error(
 			err, -EINVAL,
 			"shape \"%.80s\", character %zu: unexpected characters after the shape",
@@ -532,29 +534,29 @@ static size_t placement_bytes(const char *at, char close)
 /* torch's notation, one for each mesh dimension. */
 static int placements_of_words(struct question *q, const char *text, struct ckpt_err *err)
 {
-	const char *at = skip(text, " ");
+	const char *at = text_skip(text, " ");
 	char close = (char)(*at == '[' ? ']' : *at == '(' ? ')' : 0);
 	uint32_t n = 0;
 	int rc = 0;
 
-	at = close ? skip(at + 1, " ") : at;
+	at = close ? text_skip(at + 1, " ") : at;
 	while (*at && *at != close && !rc) {
 		size_t len = placement_bytes(at, close);
 
 		if (n < q->mesh.ndim)
 			rc = read_placement(at, len, q, q->ndim, n, &q->src, err);
 		n++;
-		at = skip(at + len, " ");
+		at = text_skip(at + len, " ");
 		if (*at == ',')
-			at = skip(at + 1, " ");
+			at = text_skip(at + 1, " ");
 	}
 	if (!rc && close && *at++ != close)
 		return ckpt_error(err, -EINVAL, "placements \"%.80s\": the bracket is not closed",
 				  text);
-	if (!rc && *skip(at, " "))
+	if (!rc && *text_skip(at, " "))
 		return ckpt_error(err, -EINVAL,
 				  "placements \"%.80s\", character %zu: this is too much", text,
-				  (size_t)(skip(at, " ") - text) + 1);
+				  (size_t)(text_skip(at, " ") - text) + 1);
 	if (!rc && n != q->mesh.ndim)
 		rc = ckpt_error(err, -EINVAL,
 				"%u placements for the %u dimensions of the mesh: one for each is "
@@ -591,8 +593,8 @@ static int layout_of_words(struct question *q, const char *text, enum mode mode,
 /* "Replicate", of the whole mesh. */
 static bool is_all_replicated(const char *text)
 {
-	text = skip(text, " ");
-	return !strncmp(text, "Replicate", 9) && !*skip(text + 9, " ()");
+	text = text_skip(text, " ");
+	return !strncmp(text, "Replicate", 9) && !*text_skip(text + 9, " ()");
 }
 
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *word,
@@ -612,7 +614,7 @@ int question_of_words(const char *shape, const char *mesh, const char *placement
 	if (strchr(placements, '@') || is_all_replicated(placements))
 		return layout_of_words(ret, placements, mode, a, err);
 	rc = placements_of_words(ret, placements, err);
-	return rc ? rc : settle(ret, NULL, mode, err);
+	return rc ? rc : layout_settle(ret, NULL, mode, err);
 }
 
 void question_free(struct question *q)

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_answer.h - one line for each question of ckptctl layout --batch.
+ * answer.h - answers to questions about layouts (question.h): one line of JSON each. What rooms below
+ * compute is written here; nothing is computed here. Called by ckptctl layout --batch, from one thread.
  *
  *	placements	[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]: one object a rank, in ascending
  *			rank: its coordinate, and for each tensor dimension the runs [start,stop) that it
  *			holds, sorted and merged. counts: in place of "runs" {"elements": how many,
  *			"run_counts": [of each dimension], "progression_counts": [the same]}
- *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: they say none
+ *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: the factors give no order
  *	locals		{"result":[[..],..],"result_shapes":[[..],..]}: of each rank in ascending rank
  *	refused		{"error":"why"}
  */
-#ifndef CKPT_CLI_LAYOUT_ANSWER_H
-#define CKPT_CLI_LAYOUT_ANSWER_H
-#include "ckpt/cli/layout_question.h"
+#ifndef CKPT_ANSWER_H
+#define CKPT_ANSWER_H
+#include "ckpt/answer/question.h"
 #include <stdio.h>
 
-#define ANSWER_RUNS_MAX (1u << 24)     /* more are refused: counts say how many they are */
+#define ANSWER_RUNS_MAX (1u << 24)     /* an answer with more is refused; with counts it is given */
 #define ANSWER_ELEMENTS_MAX (1u << 24) /* of all results of a redistribution */
 
 /* Lines on their way to out: a big buffer, so that a small answer is no system call. */

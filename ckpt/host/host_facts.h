@@ -1,41 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor.h - will ckptd be well on this machine, with this directory as its store and a job of this
- * size? In two halves: doctor_look asks the machine and judges nothing; doctor_judge is a pure
- * function of what was found, so that every verdict can be tested on any machine.
+ * host_facts.h - can ckptd work well on this machine, with this directory as its store and a job of this
+ * size? There are two halves: host_examine collects facts from the machine and judges nothing;
+ * host_judge is a pure function of these facts, so that every verdict can be tested on any machine.
+ * Called by ckptctl doctor, from one thread. Nothing here prints.
  *
- * What is looked at, and why: what ckptd uses (memfd, SO_PEERCRED, pidfd, O_DIRECT, io_uring, rename
- * without replacing, locks), what its promises rest on (a file system that keeps what was synced, a
- * disk whose cache is flushed), and what
- * a job needs of the machine (space for the newest step and the one being written, memory for two
- * copies of its state, a daemon that outlives the login).
+ * The facts are about what ckptd uses (memfd, SO_PEERCRED, pidfd, O_DIRECT, io_uring, rename
+ * without replacing, locks), about what its promises rest on (a file system that keeps what was
+ * synced, a disk whose cache is flushed), and about what a job needs of the machine (space for the
+ * newest step and for the one that is being written, memory for two copies of its state, a daemon
+ * that outlives the login).
  */
-#ifndef CKPT_CLI_DOCTOR_H
-#define CKPT_CLI_DOCTOR_H
+#ifndef CKPT_HOST_FACTS_H
+#define CKPT_HOST_FACTS_H
 #include "ckpt/layout/human.h"
 #include "ckpt/io/io.h"
 #include <limits.h>
 
-#define DOCTOR_NONE UINT64_MAX /* no limit; not known */
+#define HOST_NONE UINT64_MAX /* no limit; not known */
 
-struct doctor_ask {
+struct format;
+
+struct host_ask {
 	const struct io_ops *ops;
+	const struct format *format; /* what stores are made of; NULL: no step is opened */
 	const char *path;
-	uint64_t job_bytes; /* 0: not known; then the newest step in path tells */
+	uint64_t job_bytes; /* 0: not known; then it is the size of the newest step in path */
 	const char *socket; /* NULL: the user's default */
-	/* "" or where /proc, /sys, /etc, /run and /var/lib of a made-up machine lie: files only */
+	/* NULL, or the directory that has /proc, /sys, /etc, /run and /var/lib of a made-up machine: files only */
 	const char *root;
 };
 
 /* rc: 0 or a negative errno. */
-struct doctor_facts {
-	char path[PATH_MAX], parent[PATH_MAX]; /* parent: looked at where path does not exist */
+struct host_facts {
+	char path[PATH_MAX], parent[PATH_MAX]; /* parent: examined where path does not exist */
 	uint64_t job_bytes;
 	bool job_guessed;
 	uint32_t uid;
 
 	int dir_rc;
-	bool missing; /* path does not exist; its parent was looked at */
+	bool missing; /* path does not exist; its parent was examined */
 	struct ckpt_err dir_err;
 	struct io_probe probe;
 	uint32_t fs_magic;	/* statfs's f_type */
@@ -54,7 +58,7 @@ struct doctor_facts {
 	uint64_t mem_total, mem_available, swap_total, swap_free, huge_bytes, shm_bytes;
 	uint32_t cgroup; /* 1, 2: the version of what limits memory; 0: nothing does */
 	uint64_t cgroup_limit, cgroup_used;
-	bool cgroup_oom_group; /* who is over its limit takes all others along */
+	bool cgroup_oom_group; /* one process over its limit ends all others of the group */
 	bool commit_strict;    /* vm.overcommit_memory = 2 */
 	uint64_t commit_limit, commit_used;
 	char shmem_huge[16]; /* "never", "advise", ...; "": not known */
@@ -83,17 +87,19 @@ struct doctor_facts {
 	uint64_t slurm_end_s; /* SLURM_JOB_END_TIME; 0: not set */
 };
 
-enum doctor_level { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
+enum host_level { HOST_OK, HOST_WARN, HOST_FAIL };
 
-struct doctor_finding {
+struct host_finding {
 	const char *check; /* a stable word: "space" */
-	enum doctor_level level;
+	enum host_level level;
 	char found[640];
 	char next[640]; /* "": nothing */
 };
 
-/* Leaves nothing in the directory. Never fails: what cannot be found out is a fact too. */
-void doctor_look(const struct doctor_ask *ask, struct doctor_facts *ret);
-void doctor_judge(const struct doctor_facts *f,
-		  void (*each)(void *arg, const struct doctor_finding *f), void *arg);
+/* Writes some small scratch files into the directory and removes them. It never fails: that something
+ * cannot be found out is a fact too. */
+void host_examine(const struct host_ask *ask, struct host_facts *ret);
+/* Calls each for every finding, in the order in which people read them. */
+void host_judge(const struct host_facts *f, void (*each)(void *arg, const struct host_finding *f),
+		void *arg);
 #endif
