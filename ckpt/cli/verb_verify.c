@@ -433,7 +433,7 @@ static void say_shared(const struct one *x)
 	cleanup_free struct store_step *step = NULL;
 	struct links links = { 0 };
 	struct ckpt_err err = { 0 };
-	struct marked m = { .s.job_fd = -1 };
+	struct store_home m = { .s.job_fd = -1 };
 	bool looked = false;
 	uint32_t n = 0, nfile = 0;
 
@@ -448,7 +448,7 @@ static void say_shared(const struct one *x)
 		    io_stat_at(v->c->ops, x->s.ref.step_fd, file, &st) || st.nlink < 2)
 			continue;
 		if (!looked) {
-			if (marked_home(v->c->ops, &x->s.ref, &m, &err))
+			if (store_home_open(v->c->ops, formats[0], &x->s.ref, &m, &err))
 				return;
 			looked = true;
 			if (store_scan_parts(&m.s, true, &links, &step, &n, &err))
@@ -459,7 +459,7 @@ static void say_shared(const struct one *x)
 	}
 	links_free(&links);
 	if (looked)
-		marked_close(&m);
+		store_home_close(&m);
 }
 
 /* What was done, and of how many bytes nobody can say whether they are right. */
@@ -636,7 +636,7 @@ static void keep_mark(struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct ckpt_err err = { 0 };
-	struct marked m;
+	struct store_home m;
 	int r;
 
 	if (!v->data || v->c->value[OPT_NO_MARK] || (rc && rc != -EBADMSG) ||
@@ -647,13 +647,13 @@ static void keep_mark(struct one *x, int rc)
 		set_mark(x, rc, x->store, x->at);
 		return;
 	}
-	r = marked_find(v->c->ops, &x->s.ref, &m, &err);
+	r = store_home_find(v->c->ops, formats[0], &x->s.ref, &m, &err);
 	if (r < 0)
 		cli_hint(v->c, "the result is not kept: %s", err.msg);
 	if (!r)
 		set_mark(x, rc, &m.s, &m.step);
 	if (!r)
-		marked_close(&m);
+		store_home_close(&m);
 }
 
 /* Nothing but its own files, and of what was asked for nothing that cannot be checked. */
