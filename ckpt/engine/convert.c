@@ -454,9 +454,11 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 /* After these another run finds what was done as good as it is. */
 static bool worth_keeping(const struct convert *v, int rc)
 {
-	if (rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO || (!v->saved_bytes && !v->j.finished))
+	if (rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO ||
+	    (!v->saved_bytes && !v->saved_finished))
 		return false;
-	if (v->j.finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT || rc == -ENOMEM)
+	if (v->saved_finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT ||
+	    rc == -ENOMEM)
 		return true;
 	return !v->write_failed;
 }
