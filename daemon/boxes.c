@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// boxes.c - tensors in boxes on a mesh: all ranks of the mesh hold the same ones. Where the
-// declarations do not cover a tensor, that may be because they do not: then it is said. Called by
-// memory and launch, in workers.
-// Invariant: what is noted of a declaration is a few bytes a tensor; ranks are compared by sorting.
+// boxes.c - tensors in boxes on a mesh: all ranks of the mesh must hold the same boxes. If the
+// declarations do not cover a tensor, this finds whether the ranks disagree, for the error. Called
+// by memory and launch, in workers.
+// Invariant: a declaration leaves a few bytes for each tensor; ranks are compared by sorting.
 #include "daemon/state.h"
 #include <inttypes.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // constant.c - does the slot still hold the bytes of the const part that was written? Of each step
-// that would link it some are compared: words from everywhere, and one MiB after the other. Called
-// by persist, in the thread that writes the job's steps.
-// Invariant: what could not be remembered is not linked; one MiB is read per rank and step, and
-// more only where something has changed.
+// that would link the part, some bytes are compared: words from all of it, and one MiB after the
+// other. Called by persist, in the thread that writes the job's steps.
+// Invariant: a part whose bytes could not be remembered is not linked; a step reads one MiB of each
+// rank, and more only if something has changed.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 #include <stdio.h>

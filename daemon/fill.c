@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fill.c - from a staged step or its files to the memory of all ranks. Called by restore; runs in
-// workers. Invariants: all declarations are checked before the first byte is written; of the files
-// only the parts are opened that have something of what is wanted.
+// workers. Invariants: all declarations are checked before the first byte is written; only the
+// parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/reshard.h"

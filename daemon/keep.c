@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// keep.c - what stays on disk: steps are removed by the policy after a commit and where a step would
-// not fit; what is found damaged is marked; what the store is like. Called by launch, persist,
-// restore and loop.
-// Invariant: nothing here is waited for by the owner; what fails here is said and costs no step.
+// keep.c - which steps stay on disk. It removes steps by the policy, after a commit and before a
+// step that does not fit; it marks damaged steps; it reports the state of the store. Called by
+// launch, persist, restore and loop.
+// Invariant: the owner waits for nothing here; if something fails here, the log has it and no step
+// is lost.
 #include "daemon/state.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"

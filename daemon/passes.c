@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // passes.c - see passes.h. Called by snap, persist and restore.
 // Invariants: the slots that a walk reads, its predecessor's among them, are pinned from
-// passing_new to passing_end; sums are published whole or not at all.
+// passing_new to passing_end; sums are published all at once or not at all.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // persist.c - a guarded snap becomes a committed step: one walk over its slots (passes.h) with the
 // writer of its parts behind it, then MANIFEST and commit. Called by snap; runs on the threads of
-// the store's device. Invariant: nothing is written from memory that can still change; a file whose
-// write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
-// written when the walk has ended; the step is reported committed only after store_commit said so.
+// the store's device. Invariants: nothing is written from memory that can still change; a file
+// whose write or sync failed is never used again, and its bytes are written anew from the slot;
+// MANIFEST is written when the walk has ended; the step is reported as committed only after
+// store_commit has succeeded.
 //
 // A main part names the rank's other parts, so it ends last: those of all ranks are written and
-// synced before, several at a time. Where the step's averages are still to be made, a task of its
-// own walks the main parts (passing_ahead), and two tasks write. The first one, beside that walk:
-// the const parts, and of the main parts what does not depend on the walk. The second one, when
-// both have ended: the average parts, and what is left of the main ones.
+// synced before, several at a time. If the step's averages are still to be made, a task of its own
+// walks the main parts (passing_ahead), and two tasks write. The first one runs beside that walk:
+// it writes the const parts, and of the main parts the bytes that do not depend on the walk. The
+// second one runs when both have ended: it writes the average parts, and the rest of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/wire/attributes.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - all ranks of a launch get one and the same step back: rounds and choosing. Called by
-// session and launch; choosing runs in the work pool.
+// restore.c - all ranks of a launch restore the same step: rounds and the choice of the step.
+// Called by session and launch; the choice runs in the work pool.
 // Invariants: the first caller's choice is pinned for the round, also the choice "nothing";
 // everything is checked before the first byte is written; a failure is every rank's failure. A
-// round is one ckpt_restore of every rank; ranks count them alike. A choice of CKPT_LATEST that
-// proves damaged is given up for the next older one within the round, while all ranks wait; what
-// was passed over goes into the answer.
+// round is one ckpt_restore of every rank; ranks count them alike. If the choice of CKPT_LATEST is
+// found damaged, the round takes the next older step, while all ranks wait; the answer names each
+// step that was skipped.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rows.c - a copy plan as rows (wire/wire.h), for the library to see what goes where. Called when a
-// declaration is taken. Invariant: a row names bytes that the plan copies, and none twice.
+// rows.c - a copy plan as rows (wire/wire.h), from which the library reads what is copied to where.
+// Called when a declaration is taken. Invariant: a row names bytes that the plan copies, and no
+// byte is in two rows.
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <sys/mman.h>

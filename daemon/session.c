@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // session.c - one connected rank: its requests, its end. Called by the loop.
-// Invariant: a session is answered in order, once per request; while a task works for it its
-// socket is not read and it is not freed.
+// Invariant: a session gets its answers in order, one for each request; while a task works for it,
+// its socket is not read and it is not freed.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// spare.c - slots of a launch that has ended, for the launch of the same job that follows: they are
-// in memory already. So a job that starts again needs no more than it did: its state and its slots.
-// Called by launch and snap.
-// Invariants: a slot goes to the same rank of the same job, and to a process of the same user;
-// nobody who had it before can still write to it; one that holds a step is not handed to the gate
-// before that step is released.
+// spare.c - slots of a launch that has ended, for the next launch of the same job: they are in
+// memory already. So a job that starts again needs no more memory than before: its state and its
+// slots. Called by launch and snap.
+// Invariants: a slot is given to the same rank of the same job, and to a process of the same user;
+// no process that had it before can still write to it; a slot that holds a step is given to the
+// gate only after that step is released.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// waits.c - which ranks of a launch the others wait for, as a sentence: to the job page at once, where
-// ckpt_seal reads it, and after some seconds to the logs of daemon and libraries. Called by launch.
-// Invariant: a tick costs a look at each rank only while one waits.
+// waits.c - for which ranks of a launch the others wait, as a sentence: on the job page at once,
+// where ckpt_seal reads it, and after some seconds in the logs of daemon and libraries. Called by
+// launch.
+// Invariant: a tick visits the ranks only while one of them waits.
 #include "daemon/state.h"
 #include <stdio.h>
 

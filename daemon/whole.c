@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// whole.c - what the ranks of a launch declare, together: do they agree, and do their pieces make
-// whole tensors? Asked once per epoch, in workers; what every commit needs of the answer is kept.
-// Called by launch and persist.
+// whole.c - the declarations of all ranks of a launch, together: do they agree, and do their pieces
+// make complete tensors? Checked once per epoch, in workers; the part of the answer that every
+// commit needs is kept. Called by launch and persist.
 // Invariants: a rank is compared with one table of all that came before it, not with each of them;
 // a struct whole is read only once it is made.
 #include "ckpt/base/mutant.h"

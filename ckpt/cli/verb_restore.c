@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/destination.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"

@@ -210,7 +210,7 @@ static void plain_work(struct verifying *k, const struct stream_block *b, struct
 	for (uint64_t i = ranges_from(r, n, b->off); i < n && r[i].off < end; i++) {
 		uint64_t from = MAX(b->off, r[i].off), to = MIN(end, r[i].off + r[i].len);
 
-		if (range_is_read(&r[i]))
+		if (move_reads(&r[i]))
 			range_work(x, &r[i], i, from, to, bytes + (from - b->off));
 	}
 	for (uint64_t i = b->first; i < b->end; i++) {

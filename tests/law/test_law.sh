@@ -82,7 +82,7 @@ includes() { # TREE
 # writes documents, and to none that reads a checkpoint: there formats/json keeps nothing.
 libraries() { # TREE
 	local pair
-	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/(answer|cli)/' 'xxhash.h ckpt/base/' 'zlib.h ckpt/coding/' 'zstd.h ckpt/coding/' 'cmocka.h tests/'; do
+	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/(answer|output)/' 'xxhash.h ckpt/base/' 'zlib.h ckpt/coding/' 'zstd.h ckpt/coding/' 'cmocka.h tests/'; do
 		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -vE "^${pair#* }" |
 			grep -v '^tests/' | sed "s,\$, includes ${pair% *}: only ${pair#* } does,"
 	done

@@ -254,6 +254,10 @@ TEST(verify_says_how_many_bytes_have_sums_and_how_many_have_none)
 	assert_int_equal(number(x, "summed_bytes"), 0);
 	assert_int_equal(number(x, "unsummed_bytes"), parts_bytes(bare));
 	assert_json_has(x, "{'ok':true, 'data_read':'all', 'step':null, 'job':null, 'mark':null}");
+	/* of some of the bytes it says what was read, not what there is */
+	x = one_verified(3, bare, "--data-subset=1/2");
+	assert_int_equal(number(x, "unsummed_bytes"), number(x, "checked_data_bytes"));
+	assert_true(number(x, "unsummed_bytes") < parts_bytes(bare));
 	SHOWN_IS(3, "verify", "--data", bare);
 	assert_silent(got.out, "every byte checked");
 	assert_silent(got.out, "good");
