@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/move/cast.h"
@@ -143,6 +144,13 @@ static bool is_begun(struct convert *v)
 	return found;
 }
 
+static int outside_check(void *arg, int dirfd, struct ckpt_err *err)
+{
+	const struct convert *v = arg;
+
+	return engine_outside(v->e, v->c->src, v->c->dst, dirfd, err);
+}
+
 /* 0: v->to is open, and what is to do begins at v->j. */
 static int convert_begin(struct convert *v, struct ckpt_err *err)
 {
@@ -152,8 +160,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.resume = true,
 					/* Like those of a store: what is in them is its owner's. */
 					.mode = v->c->to->root ? 0600 : 0666,
-					.allow = v->c->allow,
-					.arg = v->c->allow_arg };
+					.allow = outside_check,
+					.arg = v };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
 	bool found;
 
