@@ -8,7 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/cli/average_put.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
