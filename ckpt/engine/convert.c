@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/move/cast.h"
@@ -160,6 +161,13 @@ static bool is_begun(struct convert *v)
 	return found;
 }
 
+static int outside_check(void *arg, int dirfd, struct ckpt_err *err)
+{
+	const struct convert *v = arg;
+
+	return engine_outside(v->e, v->c->src, v->c->dst, dirfd, err);
+}
+
 /* 0: v->to is open, and what is to do begins at v->j. */
 static int convert_begin(struct convert *v, struct ckpt_err *err)
 {
@@ -169,8 +177,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.resume = true,
 					/* Like those of a store: what is in them is its owner's. */
 					.mode = v->c->to->root ? 0600 : 0666,
-					.allow = v->c->allow,
-					.arg = v->c->allow_arg };
+					.allow = outside_check,
+					.arg = v };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
 	bool found;
 
@@ -475,9 +483,11 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 /* After these another run finds what was done as good as it is. */
 static bool worth_keeping(const struct convert *v, int rc)
 {
-	if (rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO || (!v->saved_bytes && !v->j.finished))
+	if (rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO ||
+	    (!v->saved_bytes && !v->saved_finished))
 		return false;
-	if (v->j.finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT || rc == -ENOMEM)
+	if (v->saved_finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT ||
+	    rc == -ENOMEM)
 		return true;
 	return !v->write_failed;
 }

@@ -39,9 +39,6 @@ struct engine_convert {
 	bool dry;	     /* only find out what would be made */
 	bool drop;	     /* leave out what the format cannot hold */
 	bool check;	     /* read every byte of the result again */
-	/* May something be made in this directory (publish_opts.allow)? NULL: anywhere */
-	int (*allow)(void *arg, int dirfd, struct ckpt_err *err);
-	void *allow_arg;
 	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it is
 	 * then. May be NULL. */
 	void (*begun)(void *arg);
@@ -67,7 +64,7 @@ struct converted {
 
 /*
  * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are such,
- * and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is impossible, too
+ * and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is impossible, or in a checkpoint, too
  * little memory, or an earlier run to dst is of another conversion (all differences in err); -ENOSPC;
  * -ESTALE: the source has changed meanwhile, and nothing is kept; -EBADMSG: damage in the source, or
  * a fingerprint that differs; -ECANCELED: tick said so. Nothing of it is at dst after an error.

@@ -32,6 +32,7 @@ struct convert {
 	struct sheet_done *done; /* [nfile] */
 	uint64_t saved_ns, save_took_ns;
 	uint64_t saved_bytes; /* that the newest journal on the disk says are done */
+	bool saved_finished;  /* it says that all files are */
 	bool write_failed;
 
 	/* The batch that is open. */

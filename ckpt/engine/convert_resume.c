@@ -21,9 +21,11 @@ int convert_journal_put(struct convert *v, struct ckpt_err *err)
 	rc = journal_encode(&v->j, &v->sheet->table, &bytes, &len, err);
 	if (!rc)
 		rc = publish_note(v->to, (uint32_t)(v->j.seq % PUBLISH_JOURNALS), bytes, len, err);
-	if (!rc)
-		v->saved_bytes = v->j.bytes;
-	return rc;
+	if (rc)
+		return rc;
+	v->saved_bytes = v->j.bytes;
+	v->saved_finished = v->j.finished;
+	return 0;
 }
 
 /* --- an earlier run's --- */
@@ -165,7 +167,7 @@ static int earlier_use(struct convert *v, const struct journal *was, struct ckpt
 	v->j.batch = v->facts->batch = was->batch;
 	v->j.first = was->first;
 	v->j.windows = was->windows;
-	v->j.finished = was->finished;
+	v->j.finished = v->saved_finished = was->finished;
 	v->j.bytes = v->facts->before = v->saved_bytes = was->bytes;
 	memcpy(v->j.file, was->file, v->j.nfile * sizeof *v->j.file);
 	for (uint32_t i = 0; i < v->j.nfile; i++)
