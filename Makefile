@@ -28,7 +28,7 @@ LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,
 
 # The rooms, lowest first, and what each may use besides itself; LINKS are rooms that the used ones need: they are linked, and
 # the room neither includes their headers nor calls them. tests/law reads these lines.
-ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw answer host device client daemon cli
+ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw answer output host device client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
@@ -47,6 +47,7 @@ DIR.move := ckpt/move
 DIR.engine := ckpt/engine
 DIR.draw := ckpt/draw
 DIR.answer := ckpt/answer
+DIR.output := ckpt/output
 DIR.host := ckpt/host
 DIR.device := ckpt/device
 DIR.client := ckpt/client
@@ -68,14 +69,16 @@ USES.registry := safetensors native format table layout base
 LINKS.registry := json
 USES.store := format table layout io base
 USES.move := format plan coding io table layout base
-USES.engine := move format plan coding io table layout base
+USES.engine := move format plan coding io table layout ema base
 USES.draw := plan table layout base
 USES.answer := draw engine move format plan coding io table layout base
+USES.output := draw layout base
+LINKS.output := plan table
 USES.host := wire store format table layout io base
 USES.device := base
 USES.client := wire device table layout ema base
 USES.daemon := wire engine move store native format plan coding io table device layout ema base
-USES.cli := wire host answer draw engine move store registry safetensors format plan coding io table layout ema base
+USES.cli := wire host output answer draw engine move store registry safetensors format plan coding io table layout ema base
 LINKS.cli := json native
 # Libraries besides libc and pthread: the rooms named here are the only ones that include their headers. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
@@ -85,7 +88,8 @@ LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
 LIBS.engine := -lm
 LIBS.answer := $(call static,jansson) -lm
-LIBS.cli := $(call static,jansson) -lm
+LIBS.output := $(call static,jansson) -lm
+LIBS.cli := -lm
 
 all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
 

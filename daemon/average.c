@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// average.c - the averages of one step (average.h): what becomes of each of them, their update in
-// the walk over the step's slots, the one decision about all of it, their health, and the slots'
-// seals. Called by passes, persist and snap.
-// Invariants: what the predecessor's slots hold is read and never written; no seal is complete
-// before every rank's averages of the step are final; ranks share nothing while they are walked.
+// average.c - the averages of one step (average.h): the outcome of each, their update in the walk
+// over the step's slots, the one decision about all of them, their health, and the slots' seals.
+// Called by passes, persist and snap.
+// Invariants: a walk reads the predecessor's slots and never writes them; a seal becomes complete
+// only when every rank's averages of the step are final; during the walk ranks share nothing.
 #include "daemon/average.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>

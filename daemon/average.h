@@ -13,7 +13,7 @@
  * with the same set of elements: so no element is averaged twice on a host, and nothing is sent.
  *
  * Invariants: an average is made of GUARDED steps alone, out of place, from the average of the newest
- * guarded step before it; it is used, written or told of only when all of it, for all ranks of the
+ * guarded step before it; it is used, written or reported only when all of it, for all ranks of the
  * host, is made (snap.averaged), and before that the slot's seal is open. Weights and averages of a
  * step are one thing: a step that wants averages is not committed without them.
  */
@@ -127,7 +127,7 @@ _Static_assert(sizeof(struct slot_seal) <= SLOT_SEAL_BYTES, "a page");
 
 /* --- of a step (average.c) --- */
 
-/* What is known of a step's averages once they are made: the snap's, one reference. */
+/* The result of a step's averages once they are made: the snap's, one reference. */
 struct average_result {
 	_Atomic uint32_t refs;
 	uint64_t step;
@@ -216,7 +216,7 @@ struct average_base {
 	uint32_t epoch, world, nrow;
 	struct slotmem *
 		*mem; /* [world] rank r's averages' raw space, from byte 0; NULL: it owns nothing */
-	struct decl **decl;    /* [world] decl_slot_ref: whose places these are */
+	struct decl **decl;    /* [world] decl_slot_ref: the places are theirs */
 	struct ema_state *row; /* [nrow] last_step EMA_NO_STEP: not there, it begins anew */
 	uint32_t *flags;       /* [nrow] */
 	uint64_t step;	       /* the step that it was read from */
@@ -239,9 +239,9 @@ void average_base_forget(struct launch *l);
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
 /*
  * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
- * declared, and there is nothing that the launch may go on from, they are looked at: true: a task
- * does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal says what is wrong
- * with one. Elsewhere an average whose seed cannot be used begins anew, and the log says so. Owner.
+ * declared, and there is nothing that the launch may continue from, they are checked: true: a task
+ * does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal reports what is
+ * wrong with one. Elsewhere an average whose seed cannot be used begins anew, and the log says so. Owner.
  */
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// average_base.c - what the averages of a launch go on from where no slot in memory has them: those
-// of a step that was restored, of slots of an older epoch, of the newest committed step, or a seed.
-// Called by restore, launch and the passes; the reading (average_reading.h) runs in workers, all else
-// is the owner's.
+// average_base.c - the averages that a launch continues from if no slot in memory has them: those
+// of a restored step, of slots of an older epoch, of the newest committed step, or a seed. Called
+// by restore, launch and the passes. The reading (average_reading.h) runs in workers; all else
+// belongs to the owner.
 // Invariant: while a launch has a base, no newer step of it is averaged: average_base_drop.
 #include "ckpt/base/mutant.h"
 #include "daemon/average_reading.h"

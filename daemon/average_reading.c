@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // average_reading.c - see average_reading.h. Called by fill and average_base, in workers.
-// Invariants: a base has averages of one step and of nothing else; an average is read whole and
-// checked like weights, or not at all; one that cannot go on begins anew, and a line says so and why.
+// Invariants: a base has averages of one step and of nothing else; an average is read completely
+// and checked like weights, or not at all; if one cannot continue, it begins anew, and a line gives
+// the reason.
 #include "daemon/average_reading.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"

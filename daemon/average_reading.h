@@ -32,7 +32,7 @@ struct average_held {
 		struct decl *decl; /* decl_slot_ref */
 		struct slotmem *mem;
 		uint64_t at;		/* of the averages' raw space in mem */
-		struct slot_sums *sums; /* of mem; NULL: nobody has summed it */
+		struct slot_sums *sums; /* of mem; NULL: it was not summed */
 	} * rank;			/* [n] */
 	struct table_average *row;	/* [nrow] names and texts are the declarations' */
 	void **base;			/* [n] by place of table */
@@ -57,8 +57,8 @@ int average_files_move(void *files, const struct plan *p, void *const *base, str
 
 /*
  * Which averages of dst, the declarations of all ranks, go on from the source. Nothing is written
- * and no memory for values is taken yet. An average of which anything is missing there begins anew
- * whole, and only that one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
+ * and no memory for values is taken yet. If anything of an average is missing there, all of
+ * that average begins anew, and no other one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
  */
 struct average_reading;
 int average_reading_plan(struct decl *const *dst, uint32_t world, const struct average_origin *from,

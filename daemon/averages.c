@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// averages.c - what the averages of a declaration are: which tensors are averaged, by which
-// schedule, of which source, and where their averages lie in the slot. Called by memory (each
-// rank's declaration) and by whole (all ranks' together), in workers.
-// Invariant: what becomes of a tensor, and the name of its average, follow from that tensor's own
-// record alone, so that ranks which declare different tensors decide alike. What one rank cannot
-// see (a master that another rank has) is refused when all ranks have declared.
+// averages.c - the averages of a declaration: which tensors are averaged, by which schedule, of
+// which source, and where their averages lie in the slot. Called by memory (each rank's
+// declaration) and by whole (all ranks' together), in workers.
+// Invariant: whether a tensor is averaged, and the name of its average, follow from that tensor's
+// own record alone, so that ranks which declare different tensors decide alike. A mistake that one
+// rank cannot find alone (a master that another rank has) is refused when all ranks have declared.
 //
-// With source=master an FP32 master speaks for the parameter that its `of` names: the average has
-// the parameter's name, and rules are asked about that name. A parameter is its own source where
-// its rank declares no such master. A rank that declares a parameter, and not the master that
-// another rank declares of it, is refused: it declares the master too, without pieces (CKPT_BOXES,
-// nlocal 0) where it holds nothing of it.
+// With source=master an FP32 master stands for the parameter that its `of` names: the average has
+// the parameter's name, and rules are matched with that name. If its rank declares no such master,
+// a parameter is its own source. If a rank declares a parameter and another rank declares its
+// master, the first rank must declare the master, too, without pieces where it holds none
+// (CKPT_BOXES, nlocal 0); otherwise it is refused.
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/table/operand.h"
@@ -240,7 +240,7 @@ static void rules_match(const struct ema_spec *s, const struct ema_subject *x, u
 }
 
 /* Why it cannot be averaged although it was to be; NULL: it can. */
-static const char *unfit(const struct table *t, const struct table_tensor *x)
+static const char *average_obstacle(const struct table *t, const struct table_tensor *x)
 {
 	if (!ema_can_average(x->dtype))
 		return "only F32, BF16 and F16 can be averaged";
@@ -294,7 +294,7 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 	rules_match(s, &subject, &b->a->hit[spec]);
 	if (v.act != EMA_AVERAGE)
 		return 0;
-	why = unfit(b->t, x);
+	why = average_obstacle(b->t, x);
 	if (why) {
 		ckpt_errlist_add(&b->a->wrong,
 				 "average %s: %s (%s): %s: give it a rule, copy or skip",

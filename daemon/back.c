@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // back.c - a launch that has taken snapshots goes back to an older step. Called by restore, when
-// all ranks wait in ckpt_restore: so nobody marks, and every copy has been given up or has ended.
-// Invariant: from then on nothing of the launch that is newer than that step is staged, written or
-// told; the numbers above it come again.
+// all ranks wait in ckpt_restore: so no rank marks, and every copy has ended or was given up.
+// Invariant: from then on no newer step of the launch is staged, written or reported; the numbers
+// above that step are used again.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// boxes.c - tensors in boxes on a mesh: all ranks of the mesh hold the same ones. Where the
-// declarations do not cover a tensor, that may be because they do not: then it is said. Called by
-// memory and launch, in workers.
-// Invariant: what is noted of a declaration is a few bytes a tensor; ranks are compared by sorting.
+// boxes.c - tensors in boxes on a mesh: all ranks of the mesh must hold the same boxes. If the
+// declarations do not cover a tensor, this finds whether the ranks disagree, for the error. Called
+// by memory and launch, in workers.
+// Invariant: a declaration leaves a few bytes for each tensor; ranks are compared by sorting.
 #include "daemon/state.h"
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@ struct noted {
 	uint32_t tensor; /* the same of all ranks */
 };
 
-static void add(struct hash128_state *s, const void *p, size_t bytes)
+static void sum_add(struct hash128_state *s, const void *p, size_t bytes)
 {
 	hash128_add(s, &bytes, sizeof bytes);
 	if (bytes)
@@ -34,9 +34,9 @@ static uint64_t mesh_sum(const struct mesh *m)
 
 	hash128_begin(&s);
 	for (uint32_t d = 0; d < m->ndim; d++)
-		add(&s, m->name[d], strlen(m->name[d]));
-	add(&s, m->dim, m->ndim * sizeof *m->dim);
-	add(&s, m->rank, m->nrank * sizeof *m->rank);
+		sum_add(&s, m->name[d], strlen(m->name[d]));
+	sum_add(&s, m->dim, m->ndim * sizeof *m->dim);
+	sum_add(&s, m->rank, m->nrank * sizeof *m->rank);
 	return sum_of(&s);
 }
 
@@ -51,7 +51,7 @@ uint64_t boxes_sum(const struct table *t, uint32_t tensor)
 
 		hash128_begin(&s);
 		for (uint32_t d = 0; d < set->ndim; d++)
-			add(&s, set->dim[d].run, set->dim[d].n * sizeof *set->dim[d].run);
+			sum_add(&s, set->dim[d].run, set->dim[d].n * sizeof *set->dim[d].run);
 		sum += sum_of(&s);
 	}
 	return sum;

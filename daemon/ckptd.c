@@ -61,7 +61,7 @@ static void on_signal(int sig)
 		daemon_stop(running);
 }
 
-static int seconds(const char *s, uint64_t *ret_ns)
+static int seconds_parse(const char *s, uint64_t *ret_ns)
 {
 	char *end;
 	double x = strtod(s, &end);
@@ -74,7 +74,7 @@ static int seconds(const char *s, uint64_t *ret_ns)
 	return 0;
 }
 
-static int options(int argc, char **argv, struct daemon_opts *o, bool *background)
+static int options_parse(int argc, char **argv, struct daemon_opts *o, bool *background)
 {
 	static const struct option known[] = {
 		{ "socket", 1, NULL, 's' },
@@ -102,10 +102,10 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 			o->socket = optarg;
 			break;
 		case 'i':
-			rc = seconds(optarg, &o->idle_exit_ns);
+			rc = seconds_parse(optarg, &o->idle_exit_ns);
 			break;
 		case 'd':
-			rc = seconds(optarg, &o->drain_ns);
+			rc = seconds_parse(optarg, &o->drain_ns);
 			break;
 		case 'e':
 			o->engine = strcmp(optarg, "uring") == 0     ? IO_URING
@@ -163,7 +163,7 @@ static int exit_code(int rc)
 
 /* In a session of its own and nobody's child; the first process leaves with the exit code when the
  * second one listens or has failed. */
-static int background(void)
+static int background_enter(void)
 {
 	int ready[2];
 	pid_t pid;
@@ -214,7 +214,7 @@ int main(int argc, char **argv)
 	int ready = -1, rc;
 	char socket[512], policy[512];
 
-	if (options(argc, argv, &o, &to_background) < 0)
+	if (options_parse(argc, argv, &o, &to_background) < 0)
 		return 2;
 	if (!o.socket && getenv("CKPTD_SOCKET") && *getenv("CKPTD_SOCKET"))
 		o.socket = getenv("CKPTD_SOCKET");
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 	}
 	prctl(PR_SET_DUMPABLE, 0); /* weights do not belong into core files */
 	if (to_background)
-		ready = background();
+		ready = background_enter();
 	rc = daemon_open(&o, &running, &err);
 	/* several ranks start one at once: the others need no words */
 	if (rc < 0 && !(to_background && rc == -EADDRINUSE))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// commands.c - connections that look and give orders: STATUS, TRIGGER, DRAIN, FORGET of
-// wire/wire.h. Called by session and loop; snap tells it when a step is over.
-// Invariant: no request waits, touches a file system, or costs more than a look at every rank;
-// whoever asks all the time gets the same report again.
+// commands.c - connections that ask and give orders: STATUS, TRIGGER, DRAIN, FORGET of wire/wire.h.
+// Called by session and loop; snap calls it when a step is over.
+// Invariant: no request waits, uses a file system, or costs more than one visit to every rank. If a
+// client repeats its request faster than reports are made, it gets the same report again.
 #include "daemon/average.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"

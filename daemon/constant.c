@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // constant.c - does the slot still hold the bytes of the const part that was written? Of each step
-// that would link it some are compared: words from everywhere, and one MiB after the other. Called
-// by persist, in the thread that writes the job's steps.
-// Invariant: what could not be remembered is not linked; one MiB is read per rank and step, and
-// more only where something has changed.
+// that would link the part, some bytes are compared: words from all of it, and one MiB after the
+// other. Called by persist, in the thread that writes the job's steps.
+// Invariant: a part whose bytes could not be remembered is not linked; a step reads one MiB of each
+// rank, and more only if something has changed.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define WORDS_SPREAD 512u /* anywhere in the part's pieces, each byte as likely as any other */
 #define WORDS_PIECES 512u /* one of each piece; of more pieces, of so many of them */
 
-static uint64_t draw(uint64_t *rng)
+static uint64_t random_draw(uint64_t *rng)
 {
 	uint64_t z = *rng += UINT64_C(0x9e3779b97f4a7c15);
 
@@ -55,13 +55,14 @@ static void words_take(struct const_part *c, const uint8_t *raw)
 	for (uint32_t i = 0; i < npiece; i++) {
 		uint32_t piece = (uint32_t)((uint64_t)i * t->npiece / npiece);
 
-		c->word[n++] = word_of(t, piece, draw(&rng) % t->piece[piece].len, raw);
+		c->word[n++] = word_of(t, piece, random_draw(&rng) % t->piece[piece].len, raw);
 	}
 	/* One of each of as many equal shares of the bytes: so they come in the pieces' order. */
 	for (uint32_t i = 0, piece = 0; i < WORDS_SPREAD && all; i++) {
 		uint64_t from = all / WORDS_SPREAD * i, share = all / WORDS_SPREAD;
 
-		at = from + draw(&rng) % (i + 1 < WORDS_SPREAD ? MAX(share, 1u) : all - from);
+		at = from +
+		     random_draw(&rng) % (i + 1 < WORDS_SPREAD ? MAX(share, 1u) : all - from);
 		for (; at - before >= t->piece[piece].len; piece++)
 			before += t->piece[piece].len;
 		c->word[n++] = word_of(t, piece, at - before, raw);

@@ -2,10 +2,9 @@
 /*
  * daemon.h - ckptd as a library: ckptd.c and the tests call it.
  *
- * One thread (whoever calls daemon_run) owns all state: sockets, jobs, launches, snapshots.
- * Whatever may take long - copying, touching memory, file systems, planning - is a task that a
- * worker thread runs on data of its own and that comes back to the owner. There are no locks on
- * state.
+ * One thread (the one that calls daemon_run) owns all state: sockets, jobs, launches, snapshots.
+ * Everything that may take long (copying, touching memory, file systems, planning) is a task: a
+ * worker thread runs it on data of its own, and the owner gets it back. There are no locks on state.
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
@@ -24,7 +23,7 @@ struct daemon_opts {
 	uint32_t copy_threads; /* 0: min(4, cores - 1), at least 1 */
 	enum io_engine engine;
 	/* which steps stay, of every job; none: all of them. After each commit the others are
-	 * removed, when the newest has been read back and found whole */
+	 * removed, when every byte of the newest has been read back and was right */
 	struct retain_policy policy;
 	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive
 	 * the daemon */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // door.c - the socket that ckptd listens on, and the lock beside it. Called by loop.
-// Invariants: who has the lock of a path is the one that listens there; what a cleaner of temporary files
-// takes away is made again, and nothing is taken from another ckptd.
+// Invariants: only the process that has the lock of a path listens there; if a cleaner of temporary
+// files removes the socket or the lock, ckptd makes it again; ckptd removes nothing of another
+// ckptd.
 #include "ckpt/base/error.h"
 #include "daemon/state.h"
 #include <fcntl.h>

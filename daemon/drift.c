@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// drift.c - see drift.h. The sums are the copier's, the comparison the work pool's, all else the
-// owner's. Invariant: only sums of one turn, one epoch and one step are ever compared, and only
-// once all ranks are seen to have guarded that step.
+// drift.c - see drift.h. The copier makes the sums, the work pool compares them; all else belongs
+// to the owner. Invariant: only sums of one turn, one epoch and one step are compared, and only
+// after every rank has guarded that step.
 #include "daemon/drift.h"
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"

@@ -6,7 +6,7 @@
  *
  * What is compared. Of each rank all elements that it declares of a tensor which other ranks
  * declare too: a tensor with a layout, on a mesh of which a dimension of more than one rank neither
- * shards it nor says where it lives (CKPT_ONLY). The ranks that differ in those dimensions alone
+ * shards it nor places it on one coordinate (CKPT_ONLY). The ranks that differ in those dimensions alone
  * are its replicas; they have the same elements, wherever these lie in each one's memory. Their
  * bits must be equal, also of a NaN. Left out are
  *	VOLATILE	it may change at any time, and random states differ by nature
@@ -26,11 +26,11 @@
  * When. Elements are numbered row-major in the whole tensor. Block b is 2^15 of them, and up to
  * 2^18 of a tensor that still has 128 blocks then. A step has a turn, 0 to 127, and of a tensor the
  * blocks are summed whose b + hash of the tensor's name is the turn, mod 128: every rank takes the
- * same ones, and in 128 turns each is taken once. A tensor of one block is so summed whole once in
- * 128 turns, as many of them in each. The sum is the fingerprint (ckpt/base/hash.h) of the rank's
- * elements in these blocks: additive, so it does not depend on the memory they lie in. The daemon
- * gives out turns: the one that was compared longest ago, and no other one under way has. A step
- * that comes to nothing gives its turn back, so within 128 steps that are compared all is.
+ * same ones, and in 128 turns each is taken once. So all of a tensor of one block is summed once in
+ * 128 turns, as many such tensors in each turn. The sum is the fingerprint (ckpt/base/hash.h) of the rank's
+ * elements in these blocks: additive, so it does not depend on the memory they lie in. A step
+ * gets the turn that was compared longest ago and that no other step under way has. A step that
+ * fails gives its turn back, so 128 compared steps compare all elements.
  *
  * Who. The daemon's copier, in the same task as the copy and behind it, from the sources: they are
  * stable until the copy is COPIED, which comes afterwards. A canary that does not match, or a guard
@@ -40,17 +40,17 @@
  * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it,
  * so that no sum is of memory that was being changed; a torn or unguarded step proves nothing and
  * is not compared. A thread of the work pool compares, the owner keeps what it finds. One bit that
- * differs always changes the sum; ckpt/base/hash.h says what else a fingerprint tells apart.
+ * differs always changes the sum; ckpt/base/hash.h lists what else changes a fingerprint.
  *
- * The daemon tells once of a tensor until its replicas are equal again: the newest step in which
- * those blocks were equal, the first in which they were not, the ranks by value, and where more of
- * them have one value than any other, who does not. In the log, on the job page, from which the
- * ranks' libraries log it, in status, and in MANIFEST of the steps that are committed meanwhile
- * (attribute DRIFT_ATTR). A new epoch and a restore forget all
- * of it: memory is another then.
+ * The daemon reports a tensor once until its replicas are equal again: the newest step in which
+ * those blocks were equal, the first in which they were not, the ranks by value, and, if one value
+ * is that of more ranks than any other, the ranks that do not have it. The report is in the log, on
+ * the job page (from which the ranks' libraries log it), in status, and in MANIFEST of the steps
+ * that are committed meanwhile (attribute DRIFT_ATTR). A new epoch and a restore discard all of it,
+ * because memory is another then.
  *
  * Bounds: a rank's sums of a step are 24 bytes for each tensor that is summed in it. DRIFT_NAMED
- * tensors are told by name, further ones are counted.
+ * tensors are reported by name, further ones are counted.
  */
 #ifndef DAEMON_DRIFT_H
 #define DAEMON_DRIFT_H
@@ -83,12 +83,12 @@ void drift_sums_free(struct drift_sums *x); /* NULL is fine */
 /* --- owner --- */
 /* For a step that begins; DRIFT_NO_TURN: none (then nothing is summed). */
 uint32_t drift_turn(struct launch *l);
-/* Is it time to compare a step's sums? Takes them from it then. Called whenever something may have
- * become known, and (last) before it is freed. */
+/* Is it time to compare a step's sums? Takes them from it then. Called whenever a rank may have
+ * guarded, and (last) before it is freed. */
 void drift_look(struct snap *s, bool last);
 void drift_free(struct drift *x); /* NULL is fine */
 
-/* One line for each tensor whose replicas differ, at most `bytes`; "": none is known to. Any
+/* One line for each tensor whose replicas differ, at most `bytes`; "": none was found. Any
  * thread, as long as it has a reference of the launch. */
 void drift_text(const struct launch *l, char *buf, uint32_t bytes);
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fill.c - from a staged step or its files to the memory of all ranks. Called by restore; runs in
-// workers. Invariants: all declarations are checked before the first byte is written; of the files
-// only the parts are opened that have something of what is wanted.
+// workers. Invariants: all declarations are checked before the first byte is written; only the
+// parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/reshard.h"
@@ -241,7 +241,7 @@ bool fill_asks(const struct restore *x, const struct table_tensor *t)
 	       (!(x->want.flags & CKPT_PEEK) || t->cls == CKPT_SINK);
 }
 
-static bool has(const struct table *t, const struct table_tensor *x)
+static bool table_has(const struct table *t, const struct table_tensor *x)
 {
 	return table_find(t, x->component, x->name, x->rank) != TABLE_NONE;
 }
@@ -253,7 +253,7 @@ static uint32_t count_unused(const struct restore *x, const struct table *src,
 
 	for (uint32_t i = 0; i < src->ntensor; i++) /* what the daemon made no rank declares */
 		n += fill_asks(x, &src->tensor[i]) && !src->tensor[i].made &&
-		     !has(dst, &src->tensor[i]);
+		     !table_has(dst, &src->tensor[i]);
 	return n;
 }
 
@@ -266,7 +266,7 @@ static int check_left_alone(struct restore *x, const struct table *src, const st
 	int rc;
 
 	for (uint32_t i = 0; i < x->retreat.nbegun && i < dst->ntensor; i++)
-		if (x->retreat.begun[i] && !has(src, &dst->tensor[i]))
+		if (x->retreat.begun[i] && !table_has(src, &dst->tensor[i]))
 			ckpt_errlist_add(&list, "%s",
 					 table_tensor_print(&dst->tensor[i], name, sizeof name));
 	x->overwritten = list.n > 0;
@@ -289,7 +289,7 @@ static int note_begun(struct restore *x, const struct table *src, const struct t
 		return ckpt_error(&x->err, -ENOMEM, "no memory to restore");
 	r->nbegun = dst->ntensor;
 	for (uint32_t i = 0; i < dst->ntensor; i++)
-		r->begun[i] |= fill_asks(x, &dst->tensor[i]) && has(src, &dst->tensor[i]);
+		r->begun[i] |= fill_asks(x, &dst->tensor[i]) && table_has(src, &dst->tensor[i]);
 	return 0;
 }
 
@@ -448,7 +448,7 @@ static int peek_judge(struct restore *x, int rc, const struct plan *plan,
 }
 
 /* Check everything, then move everything. */
-static int fill(struct restore *x)
+static int memory_fill(struct restore *x)
 {
 	const struct table *src = x->f.src;
 	struct wanted w;
@@ -518,7 +518,7 @@ static int fill_from_memory(struct restore *x)
 	rc = x->f.slot ? merge_memory(x) : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
 	x->f.src = &x->f.memory;
 	x->got.world_saved = x->nsrc;
-	return rc == 0 ? fill(x) : rc;
+	return rc == 0 ? memory_fill(x) : rc;
 }
 
 /* --- which parts are needed --- */
@@ -646,7 +646,7 @@ static int fill_from_disk(struct restore *x)
 		return rc;
 	rc = files_open(x, true);
 	if (rc == 0)
-		rc = fill(x);
+		rc = memory_fill(x);
 	if (rc == -EMEDIUMTYPE &&
 	    lacks_parts(f->disk.ckpt)) { /* the hint was wrong, or it does not fit */
 		files_close(f);
@@ -654,7 +654,7 @@ static int fill_from_disk(struct restore *x)
 		x->err = (struct ckpt_err){ 0 };
 		rc = files_open(x, false);
 		if (rc == 0)
-			rc = fill(x);
+			rc = memory_fill(x);
 	}
 	if (x->damaged)
 		fill_damaged(x, x->err.msg);

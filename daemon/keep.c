@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// keep.c - what stays on disk: steps are removed by the policy after a commit and where a step would
-// not fit; what is found damaged is marked; what the store is like. Called by launch, persist,
-// restore and loop.
-// Invariant: nothing here is waited for by the owner; what fails here is said and costs no step.
+// keep.c - which steps stay on disk. It removes steps by the policy, after a commit and before a
+// step that does not fit; it marks damaged steps; it reports the state of the store. Called by
+// launch, persist, restore and loop.
+// Invariant: the owner waits for nothing here; if something fails here, the log has it and no step
+// is lost.
 #include "daemon/state.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"
@@ -145,7 +146,7 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 	return rc;
 }
 
-static void removed(void *arg, const struct store_step *st, const struct retain_row *row)
+static void row_log(void *arg, const struct store_step *st, const struct retain_row *row)
 {
 	const struct pruning *x = arg;
 
@@ -158,8 +159,8 @@ static void removed(void *arg, const struct store_step *st, const struct retain_
 			 x->job, st->step, row->reason);
 }
 
-static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_t stops_max,
-		 struct prune_result *ret, struct ckpt_err *err)
+static int policy_apply(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_t stops_max,
+			struct prune_result *ret, struct ckpt_err *err)
 {
 	struct pruning x = { .d = d, .job = s->job, .stops_max = stops_max };
 	const struct prune_opts o = { .policy = &d->opts.policy,
@@ -167,7 +168,7 @@ static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_
 				      .free_bytes = free_bytes,
 				      .set_aside = free_bytes != 0 && !MUTANT(ROOM_FROM_THE_LINE),
 				      .verify = verify_step,
-				      .row = removed,
+				      .row = row_log,
 				      .arg = &x };
 
 	return store_prune(s, &o, ret, err);
@@ -189,7 +190,7 @@ static void prune_run(struct task *t)
 	if (atomic_load(&x->job->d->stops))
 		x->rc = ckpt_error(&x->err, -ECANCELED, "ckptd stops");
 	else
-		x->rc = prune(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
+		x->rc = policy_apply(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
 }
 
 static void prune_done(struct daemon *d, struct task *t)
@@ -290,7 +291,7 @@ void keep_advise(struct store *s, struct ckpt_err *err)
 }
 
 /* What the mildest --keep-last that makes room would free: for the sentence. */
-static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
+static void policy_advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 {
 	struct prune_result got = { 0 };
 	uint32_t last;
@@ -323,7 +324,7 @@ uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 
 	if (!retain_is_policy(&d->opts.policy))
 		return 0;
-	if (prune(d, s, bytes, 1, &got, &err) < 0)
+	if (policy_apply(d, s, bytes, 1, &got, &err) < 0)
 		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no space could be made: %s",
 			 s->job, err.msg);
 	return got.freed;
@@ -350,7 +351,7 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 		if (!freed)
 			break;
 	}
-	advise(s, bytes - now.free_bytes, advice, sizeof advice);
+	policy_advise(s, bytes - now.free_bytes, advice, sizeof advice);
 	ckpt_error(err, -ENOSPC,
 		   "step %" PRIu64 " needs %s, %s are free: No space left on device; %s", step,
 		   keep_human(bytes, need), keep_human(now.free_bytes, have), advice);

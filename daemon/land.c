@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // land.c - a restore into memory that only its own process may write: through two windows per rank,
 // which workers fill in turn and the library empties (wire/wire.h, LANDED). Called by restore;
-// windows are filled in workers, all else is the owner's.
-// Invariants: nobody writes to a window from LANDED to its LAND; each window is planned from the
-// tensors that lie in it alone; the windows are the only memory that this takes.
+// workers fill windows, all else belongs to the owner.
+// Invariants: from LANDED of a window to its LAND ckptd does not write to it; each window is
+// planned from the tensors that lie in it alone; the windows are the only memory that this takes.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/window.h"

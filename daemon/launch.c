@@ -205,7 +205,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	return 0;
 }
 
-static void unready(struct launch *l)
+static void launch_unready(struct launch *l)
 {
 	gate_close(l);
 	atomic_store(&l->page->ready_epoch, 0);
@@ -214,7 +214,7 @@ static void unready(struct launch *l)
 
 /* What ckpt_seal returns; 0: it goes on waiting. Without all of its ranks a launch comes to
  * nothing. */
-static void judge(struct launch *l, int code, const char *text)
+static void launch_judge(struct launch *l, int code, const char *text)
 {
 	if (atomic_load(&l->page->refused) == ECONNRESET)
 		return;
@@ -227,7 +227,7 @@ void launch_fence(struct launch *l, bool for_good)
 {
 	atomic_store(&l->page->fenced, for_good);
 	l->state = LAUNCH_ENDED;
-	unready(l);
+	launch_unready(l);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct session *s = l->member[i].session;
 
@@ -255,7 +255,7 @@ static bool job_stages(const struct job *j, const struct launch *l)
 	return false;
 }
 
-static void welcome(struct session *s, struct launch *l)
+static void welcome_send(struct session *s, struct launch *l)
 {
 	struct member *m = &l->member[s->hello.rank];
 	struct wire_welcome w = { .generation = l->generation,
@@ -536,7 +536,7 @@ static void claim_done(struct daemon *d, struct task *t)
 			launch_unref(old);
 		}
 		if (!s->closed)
-			welcome(s, l);
+			welcome_send(s, l);
 		else
 			l->nlost++;
 	} else {
@@ -653,7 +653,7 @@ void hello_try(struct session *s)
 	} else if (l->member[h->rank].attached) {
 		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");
 	} else {
-		welcome(s, l);
+		welcome_send(s, l);
 	}
 }
 
@@ -734,7 +734,7 @@ static void declare_run(struct task *t)
 }
 
 /* Does the rank bring slots along? */
-static bool adopts(const struct launch *l, const struct member *m)
+static bool member_adopts(const struct launch *l, const struct member *m)
 {
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (m->adopt[i].mem)
@@ -781,11 +781,11 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		slotmem_unref(TAKE(m->adopt[i].mem));
 	/* From the last slot on those that hold a step of the launch before, and one at least that
 	 * holds none: so the ranks' are the same ones. */
-	for (uint32_t i = l->nslot; i-- > 1 && !adopts(l, m);)
+	for (uint32_t i = l->nslot; i-- > 1 && !member_adopts(l, m);)
 		if (!(slot[i] = spare_take(l, m, decl, true)))
 			break;
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
-		if (!slot[i] && !adopts(l, m))
+		if (!slot[i] && !member_adopts(l, m))
 			slot[i] = spare_take(l, m, decl, false);
 	}
 	spares_drop(l->job, m->rank); /* before more is asked of the host */
@@ -847,8 +847,8 @@ static void declare_sealed(struct declare *c, struct member *m)
 	m->touched = false;
 	if (l->covered_epoch == c->epoch) /* that was another declaration */
 		l->covered_epoch = 0;
-	judge(l, 0, NULL); /* a new declaration, a new judgement */
-	unready(l);
+	launch_judge(l, 0, NULL); /* a new declaration, a new judgement */
+	launch_unready(l);
 	l->state = LAUNCH_FORMING;
 	l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 	declare_answer(c, m);
@@ -1339,12 +1339,12 @@ static void cover_done(struct daemon *d, struct task *t)
 	if (!all_declared(l, &epoch) || epoch != c->epoch || !cover_is_new(c)) {
 		cover_start(l);
 	} else if (c->rc < 0) {
-		judge(l, c->rc, c->err.msg);
+		launch_judge(l, c->rc, c->err.msg);
 		shared_event(l->page);
 		job_error(l->job, 0, c->err.msg);
 		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
 	} else {
-		judge(l, 0, NULL);
+		launch_judge(l, 0, NULL);
 		l->covered_epoch = epoch;
 		whole_unref(l->whole);
 		l->whole = TAKE(c->whole);
@@ -1369,7 +1369,7 @@ void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *
 		return; /* it was declared anew */
 	if (rc < 0) {
 		l->covered_epoch = 0;
-		judge(l, rc, text);
+		launch_judge(l, rc, text);
 		shared_event(l->page);
 		job_error(l->job, 0, text);
 		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
@@ -1434,8 +1434,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	m->left = !dead;
 	snprintf(text, sizeof text, "rank %u %s: start all ranks of the job again", m->rank,
 		 dead ? "has ended" : "has detached");
-	judge(l, -ECONNRESET, text);
-	unready(l);
+	launch_judge(l, -ECONNRESET, text);
+	launch_unready(l);
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
 	for (uint32_t r = 0; r < l->world; r++)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // list.c - what a step holds, and what a restore did not match: the answers to LIST (wire.h). The
-// session asks; restore.c chooses the step, and notes what its plan found.
-// Invariant: the owner's thread does nothing that grows with tensors. A list of a step is made by a
-// thread of the device, for each request anew; what did not match is listed once, in the restore
-// that found it, and each rank gets the same memfd.
+// session requests them; restore.c chooses the step and records what its plan did not match.
+// Invariant: the owner's thread does nothing that grows with the number of tensors. A thread of the
+// device makes the list of a step, anew for each request. The restore lists once what did not
+// match, and each rank gets the same memfd.
 #include "daemon/state.h"
 #include "ckpt/base/container.h"
 #include "ckpt/table/encode.h"

@@ -230,7 +230,7 @@ void daemon_kill(struct daemon *d)
 }
 
 /* --- the loop --- */
-static void tick(struct daemon *d)
+static void loop_tick(struct daemon *d)
 {
 	uint64_t now = now_ns(), n;
 	bool busy = d->running > 0;
@@ -273,7 +273,7 @@ static void guards_look(struct daemon *d)
 			job_settle(j);
 }
 
-static bool drained(struct daemon *d)
+static bool drain_done(struct daemon *d)
 {
 	if (now_ns() > d->drain_until)
 		atomic_store(&d->stops, 2); /* what is being written gives up */
@@ -296,7 +296,7 @@ static void begin_drain(struct daemon *d)
 		job_drain(j);
 }
 
-static void dispatch(struct daemon *d, const struct epoll_event *e)
+static void event_dispatch(struct daemon *d, const struct epoll_event *e)
 {
 	uintptr_t tag = (uintptr_t)e->data.ptr & 3;
 	void *p = (void *)((uintptr_t)e->data.ptr & ~(uintptr_t)3);
@@ -322,7 +322,7 @@ static void dispatch(struct daemon *d, const struct epoll_event *e)
 	} else if (p == &d->listen_fd) {
 		session_accept(d);
 	} else if (p == &d->timer_fd) {
-		tick(d);
+		loop_tick(d);
 	} else if (p == &d->done_fd) {
 		tasks_done(d);
 	}
@@ -344,7 +344,7 @@ int daemon_run(struct daemon *d)
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		if (n > 0)
-			dispatch(d, e);
+			event_dispatch(d, e);
 		else if (look)
 			guards_look(d);
 		if (atomic_load(&d->stops) && !d->drain_until)
@@ -356,7 +356,7 @@ int daemon_run(struct daemon *d)
 
 			if (read(d->stop_fd, &stop, sizeof stop) < 0 && errno != EAGAIN)
 				return -errno;
-			if (drained(d))
+			if (drain_done(d))
 				break;
 		} else if (d->opts.idle_exit_ns && !daemon_attended(d) &&
 			   now_ns() - d->idle_since > d->opts.idle_exit_ns) {

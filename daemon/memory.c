@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-static bool drop(_Atomic uint32_t *refs)
+static bool refs_drop(_Atomic uint32_t *refs)
 {
 	return atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
 }
@@ -34,7 +34,7 @@ struct release {
 	int fd; /* -1: none */
 };
 
-static void release(const struct release *x)
+static void release_do(const struct release *x)
 {
 	for (uint64_t at = 0; at < x->bytes; at += RELEASE_STEP)
 		munmap((uint8_t *)x->base + at, MIN(RELEASE_STEP, x->bytes - at));
@@ -48,7 +48,7 @@ static void *reaper_run(void *arg)
 	struct release *x;
 
 	while ((x = queue_pop(&r->queue))) {
-		release(x);
+		release_do(x);
 		free(x);
 	}
 	return NULL;
@@ -84,13 +84,13 @@ static void give_back(struct reaper *r, struct release x)
 		*later = x;
 	if (!later || !queue_try_push(&r->queue, later)) {
 		free(later);
-		release(&x);
+		release_do(&x);
 	}
 }
 
 void segment_unref(struct segment *s)
 {
-	if (!s || !drop(&s->refs))
+	if (!s || !refs_drop(&s->refs))
 		return;
 	give_back(s->reaper, (struct release){ s->base, s->bytes, -1 });
 	free(s);
@@ -104,7 +104,7 @@ struct slotmem *slotmem_ref(struct slotmem *s)
 
 void slotmem_unref(struct slotmem *s)
 {
-	if (!s || !drop(&s->refs))
+	if (!s || !refs_drop(&s->refs))
 		return;
 	give_back(s->reaper, (struct release){ s->base, s->bytes, s->fd });
 	free(s);
@@ -203,7 +203,7 @@ struct decl *decl_slot_ref(struct decl *d)
 
 void decl_slot_unref(struct decl *d)
 {
-	if (!d || !drop(&d->slots))
+	if (!d || !refs_drop(&d->slots))
 		return;
 	averages_free(d->averages);
 	free(d->attributes);
@@ -216,7 +216,7 @@ void decl_slot_unref(struct decl *d)
 
 void decl_unref(struct decl *d)
 {
-	if (!d || !drop(&d->refs))
+	if (!d || !refs_drop(&d->refs))
 		return;
 	plan_free(&d->copy);
 	table_free(&d->table);
@@ -405,7 +405,7 @@ const struct table *decl_part(const struct decl *d, uint32_t kind)
 	return d->constant.npiece ? &d->main : &d->part;
 }
 
-static int pack(struct table *t, struct names *n)
+static int table_repack(struct table *t, struct names *n)
 {
 	struct table packed;
 	int rc = t->sealed ? table_pack(t, n, &packed) : 0;
@@ -424,7 +424,7 @@ static int decl_pack(struct decl *d)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(table) && rc == 0; i++)
-		rc = pack(table[i], d->names);
+		rc = table_repack(table[i], d->names);
 	return rc;
 }
 

@@ -28,7 +28,7 @@ struct part_file_opts {
 	struct chunk_queue **queue;
 	move_tick_fn *tick; /* may be NULL; gets the bytes of the chunks */
 	void *arg;
-	struct part_derived *ret_derived; /* set where all went well; may be NULL */
+	struct part_derived *ret_derived; /* set if the call succeeds; may be NULL */
 };
 
 /* Fills all of *ret_part but name. */
@@ -36,9 +36,9 @@ int part_file_write(const struct part_file_opts *x, int fd, const void *raw, str
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
 /*
- * The same in two halves, where others walk over the part meanwhile, or what it names is not known
- * yet. First the header, and the chunks that lie where they lie whatever that walk finds
- * (walk_fixed); t: a table that nobody else uses. Then, with x->walk, which has ended, and its
+ * The same in two halves, if another thread walks over the part meanwhile, or if what it names is
+ * not there yet. First the header, and the chunks whose offsets do not depend on that walk
+ * (walk_fixed); t: a table that no other thread uses. Then, with x->walk, which has ended, and its
  * table: the other chunks, sections and trailer.
  */
 int part_file_data(const struct part_file_opts *x, int fd, const void *raw, struct table *t,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // passes.c - see passes.h. Called by snap, persist and restore.
 // Invariants: the slots that a walk reads, its predecessor's among them, are pinned from
-// passing_new to passing_end; sums are published whole or not at all.
+// passing_new to passing_end; sums are published all at once or not at all.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"
@@ -261,7 +261,7 @@ static uint32_t riders_set(struct passing *x, uint32_t i)
 	return x->npass + 1;
 }
 
-static bool rides(const struct passing *x)
+static bool passing_rides(const struct passing *x)
 {
 	return x->npass || x->averaging;
 }
@@ -276,7 +276,7 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
-	if (!fp || walk_derives(&p->table) || (i < x->world && rides(x)))
+	if (!fp || walk_derives(&p->table) || (i < x->world && passing_rides(x)))
 		return NULL;
 	at = part_at(x, i);
 	c = calloc(MAX(n, 1u), sizeof *c);
@@ -563,7 +563,7 @@ int passing_over(struct passing *x, int rc)
 	if (x->over)
 		return 0;
 	x->over = true;
-	if (rides(x)) {
+	if (passing_rides(x)) {
 		/* who drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
@@ -686,7 +686,7 @@ static void alone_done(struct daemon *d, struct task *t)
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool idle, told = rc < 0 && rc != -ECANCELED && rides(x) && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && passing_rides(x) && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;

@@ -6,7 +6,7 @@
  *
  * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not
  * change any more (a daemon that drains does not wait for guards: if one finds a change meanwhile,
- * the passes' end hears -ECANCELED); at most one walk of a job is seen by passes at a time, the
+ * the passes' end gets -ECANCELED); at most one walk of a job is seen by passes at a time, the
  * oldest step first, so a pass sees the steps in their order; and each pass sees a step once,
  * however often its files are written.
  *
@@ -37,9 +37,9 @@
 
 /*
  * The sums that a walk has made of a slot which stays in memory: entry i is of bytes [i MiB, + len)
- * of the slot (struct slotmem's base; main part and const part alike). len 0: nobody has summed
- * that MiB. What lies behind len in that MiB is no piece's, or is derived of what has sums.
- * Never changed once somebody can see it.
+ * of the slot (struct slotmem's base; main part and const part alike). len 0: that MiB
+ * was not summed. What lies behind len in that MiB is no piece's, or is derived of what has sums.
+ * Never changed once another thread can read it.
  */
 struct slot_sum {
 	struct hash128 sum;
@@ -84,8 +84,8 @@ struct pass {
 	enum pass_wants (*wants)(void *ctx, uint64_t step, bool written);
 	/* walk_pass.span; several ranks at a time, each in a thread. < 0 fails the step. */
 	int (*span)(void *ctx, const struct pass_at *at, const struct walk_span *s);
-	/* Owner, once for each walk: rc 0, all of the step was seen; else what was made of it goes,
-	 * and there may be another walk over the same step. */
+	/* Owner, once for each walk: rc 0, all of the step was seen; else what was made of it is
+	 * dropped, and there may be another walk over the same step. */
 	void (*end)(void *ctx, uint64_t step, int rc);
 	void *ctx;
 };
@@ -102,22 +102,22 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 bool passing_has(const struct passing *x, uint32_t i);
 /* Does this walk make the step's averages? Until passing_over. */
 bool passing_averages(const struct passing *x);
-/* What is known of the step's; NULL: it has none, or they are being made. */
+/* The result of the step's; NULL: it has none, or they are being made. */
 const struct average_result *passing_average(const struct passing *x);
 struct table *passing_table(struct passing *x, uint32_t i);
 struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
 /* Has a pass failed? Then the step has. */
 bool passing_failed(const struct passing *x);
-/* Owner. The main parts are walked and averages completed by a task of their own, beside whoever
- * writes the step. done: the owner again; err: where rc is not 0. Until then nobody else touches the
- * main parts' tables and walks. */
+/* Owner. The main parts are walked and averages completed by a task of their own, beside the
+ * writer of the step. done: the owner again; err: where rc is not 0. Until then no other thread uses
+ * the main parts' tables and walks. */
 void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const struct ckpt_err *err),
 		   void *arg);
 /* What passes want although the step could not be written; rc: of the writing. Worker. */
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
 void passing_sum(struct passing *x);
-/* Owner, once the main parts were walked: what passes made is kept, or goes; they hear of it; pins
+/* Owner, once the main parts were walked: what passes made is kept or dropped; they are called; pins
  * move. rc: of the passes. Returns that, or -ECANCELED where the step came to nothing meanwhile. */
 int passing_over(struct passing *x, int rc);
 /* Owner. passing_over, where that was not called yet; the sums are the step's. Frees x. */

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // persist.c - a guarded snap becomes a committed step: one walk over its slots (passes.h) with the
 // writer of its parts behind it, then MANIFEST and commit. Called by snap; runs on the threads of
-// the store's device. Invariant: nothing is written from memory that can still change; a file whose
-// write or sync failed is never used again, its bytes are written anew from the slot; MANIFEST is
-// written when the walk has ended; the step is reported committed only after store_commit said so.
+// the store's device. Invariants: nothing is written from memory that can still change; a file
+// whose write or sync failed is never used again, and its bytes are written anew from the slot;
+// MANIFEST is written when the walk has ended; the step is reported as committed only after
+// store_commit has succeeded.
 //
 // A main part names the rank's other parts, so it ends last: those of all ranks are written and
-// synced before, several at a time. Where the step's averages are still to be made, a task of its
-// own walks the main parts (passing_ahead), and two tasks write. The first one, beside that walk:
-// the const parts, and of the main parts what does not depend on the walk. The second one, when
-// both have ended: the average parts, and what is left of the main ones.
+// synced before, several at a time. If the step's averages are still to be made, a task of its own
+// walks the main parts (passing_ahead), and two tasks write. The first one runs beside that walk:
+// it writes the const parts, and of the main parts the bytes that do not depend on the walk. The
+// second one runs when both have ended: it writes the average parts, and the rest of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/wire/attributes.h"
@@ -938,7 +939,7 @@ static void commit_done(struct daemon *d, struct task *t)
 		keep_after(j);
 }
 
-static void discard(struct persist *p)
+static void persist_discard(struct persist *p)
 {
 	parts_drop(p, 0);
 	store_abort(TAKE(p->txn));
@@ -947,10 +948,10 @@ static void discard(struct persist *p)
 
 /* The daemon is killed, or the step is not what its ranks had (of one that was taken over a guard
  * may still say so): nothing of it is committed. */
-static bool discarded(struct persist *p)
+static bool persist_discarded(struct persist *p)
 {
 	if (p->rc == 0 && (atomic_load(&p->d->stops) >= 1000 || snap_guarded(p->snap) < 0))
-		discard(p);
+		persist_discard(p);
 	return p->rc < 0;
 }
 
@@ -961,7 +962,7 @@ static void parts_done(struct daemon *d, struct task *t)
 
 	(void)d;
 	changed_say(p);
-	if (discarded(p)) {
+	if (persist_discarded(p)) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
 		persist_over(p);
@@ -979,12 +980,12 @@ static void data_next(struct persist *p)
 	if (p->walking || !p->data_over)
 		return;
 	if (p->rc == 0 && p->passed < 0)
-		discard(p);
+		persist_discard(p);
 	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer heard of the walk's end */
 		p->rc = p->passed;
 		p->err = p->walk_err;
 	}
-	if (discarded(p)) {
+	if (persist_discarded(p)) {
 		parts_done(p->d, &p->task);
 		return;
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// place.c - directories that launches write to, and the devices below them. Called by launch, restore,
-// persist, keep, rescue and loop.
-// Invariants: what a launch commits goes to the directory that it claimed, or nowhere; a task that touches
-// a store runs on the threads of that store's device.
+// place.c - directories that launches write to, and the devices below them. Called by launch,
+// restore, persist, keep, rescue and loop.
+// Invariants: a launch commits to the directory that it claimed, or nowhere; a task that uses a
+// store runs on the threads of that store's device.
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rescue.c - DRAIN to another directory: what a job has staged is committed in DIR/JOB, also where the job's
-// own directory was moved, was removed or hangs. Called by commands and snap.
-// Invariants: a rescue reads the slots and changes nothing else: a step's own life goes on beside
-// it; a step that wants averages is rescued with them, or not at all.
+// rescue.c - DRAIN to another directory: the staged step of a job is committed in DIR/JOB, also if
+// the job's own directory was moved or removed, or hangs. Called by commands and snap.
+// Invariants: a rescue reads the slots and changes nothing else, and the step itself continues
+// beside it; a step that wants averages is rescued with them, or not at all.
 #include "daemon/average.h"
 #include "formats/native/native.h"
 #include <inttypes.h>

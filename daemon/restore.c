@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - all ranks of a launch get one and the same step back: rounds and choosing. Called by
-// session and launch; choosing runs in the work pool.
+// restore.c - all ranks of a launch restore the same step: rounds and the choice of the step.
+// Called by session and launch; the choice runs in the work pool.
 // Invariants: the first caller's choice is pinned for the round, also the choice "nothing";
 // everything is checked before the first byte is written; a failure is every rank's failure. A
-// round is one ckpt_restore of every rank; ranks count them alike. A choice of CKPT_LATEST that
-// proves damaged is given up for the next older one within the round, while all ranks wait; what
-// was passed over goes into the answer.
+// round is one ckpt_restore of every rank; ranks count them alike. If the choice of CKPT_LATEST is
+// found damaged, the round takes the next older step, while all ranks wait; the answer names each
+// step that was skipped.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include <inttypes.h>
@@ -34,15 +34,15 @@ void restore_free_retreat(struct launch *l)
 	retreat_free(&l->retreat);
 }
 
-static bool peeks(const struct wire_restore *want)
+static bool want_peeks(const struct wire_restore *want)
 {
 	return want->flags & CKPT_PEEK;
 }
 
 /* Does it change what the launch has, or where it is? */
-static bool changes(const struct wire_restore *want)
+static bool want_changes(const struct wire_restore *want)
 {
-	return !(want->flags & CKPT_DRY_RUN) && (!peeks(want) || MUTANT(PEEK_GOES_BACK));
+	return !(want->flags & CKPT_DRY_RUN) && (!want_peeks(want) || MUTANT(PEEK_GOES_BACK));
 }
 
 static void peek_let_go(struct launch *l)
@@ -261,7 +261,7 @@ static void passed_list(struct restore *x, const struct store_step *step, uint32
 }
 
 /* What is on disk: once for the whole retreat, unless it has changed. */
-static int choices(struct restore *x, struct store_step **ret, uint32_t *ret_n)
+static int steps_on_disk(struct restore *x, struct store_step **ret, uint32_t *ret_n)
 {
 	int rc = 0;
 
@@ -276,7 +276,7 @@ static int choices(struct restore *x, struct store_step **ret, uint32_t *ret_n)
  * at step 0 over them. */
 static int none_can_be(struct restore *x)
 {
-	bool written = x->retreat.tried && changes(&x->want);
+	bool written = x->retreat.tried && want_changes(&x->want);
 
 	return ckpt_error(
 		&x->err, x->retreat.tried ? -EBADMSG : -EUCLEAN,
@@ -300,7 +300,7 @@ static const char *job_path(const struct store *s, char *buf, size_t bytes)
 	return buf;
 }
 
-static int choose(struct restore *x)
+static int step_choose(struct restore *x)
 {
 	bool latest = x->want.step == CKPT_LATEST, memory;
 	struct store_step *step = NULL;
@@ -314,7 +314,7 @@ static int choose(struct restore *x)
 		.set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags
 	};
 	if (!(x->want.flags & CKPT_FROM_MEMORY) || x->seq_unknown)
-		rc = choices(x, &step, &n);
+		rc = steps_on_disk(x, &step, &n);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < n; i++)
@@ -367,7 +367,7 @@ static void choose_run(struct task *t)
 	do {
 		if (tries)
 			free(TAKE(x->retreat.step));
-		x->rc = choose(x);
+		x->rc = step_choose(x);
 	} while ((x->rc == -ENOENT || x->rc == -ESTALE || x->rc == -EAGAIN) &&
 		 ++tries < CHOICES_MAX);
 	fill_gone(x);
@@ -407,7 +407,7 @@ static void say_tried(struct restore *x)
 		return;
 	snprintf(why, sizeof why, "%s", x->err.msg);
 	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
-			 !changes(&x->want)
+			 !want_changes(&x->want)
 				 ? "newer steps"
 				 : "memory is undefined, because newer steps were tried, which",
 			 x->pin.passed);
@@ -437,7 +437,7 @@ static void choose_done(struct daemon *d, struct task *t)
 		answer_all(l, x, again);
 	else
 		l->pin[x->round % ROUNDS_MAX] = x->pin;
-	if (x->rc == 0 && x->pin_fd >= 0 && peeks(&x->want)) {
+	if (x->rc == 0 && x->pin_fd >= 0 && want_peeks(&x->want)) {
 		peek_let_go(l);
 		l->peek_fd = TAKE_FD(x->pin_fd);
 	} else if (x->rc == 0 && x->pin_fd >= 0) {
@@ -494,8 +494,8 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
 	 * would go back further than need be. */
-	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && (!peeks(want) || MUTANT(PEEK_WAITS)) &&
-	    job_writes(l->job, want->step))
+	if (!mem && !(want->flags & CKPT_FROM_MEMORY) &&
+	    (!want_peeks(want) || MUTANT(PEEK_WAITS)) && job_writes(l->job, want->step))
 		return;
 	x = restore_new(l, want, round);
 	if (!x) {
@@ -589,11 +589,11 @@ static void fill_over(struct restore *x)
 		l->tried = x->listed;
 		x->listed.set = false;
 	}
-	l->const_rev += changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
+	l->const_rev += want_changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0 && x->base_taken)
 		x->rc = averages_go_on(x);
 	if (x->rc == 0) {
-		if (changes(&x->want)) {
+		if (want_changes(&x->want)) {
 			const struct snap *s =
 				x->pin.where == 1 ? snap_of_step(l, x->pin.step) : NULL;
 
@@ -604,7 +604,7 @@ static void fill_over(struct restore *x)
 		}
 		log_line(&d->opts.log, LOG_NOTICE,
 			 "restore: job %s generation %" PRIu64 "%s from %s, step %" PRIu64, j->name,
-			 l->generation, peeks(&x->want) ? " looks at averages" : "",
+			 l->generation, want_peeks(&x->want) ? " looks at averages" : "",
 			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 		averages_log(x);
 	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
@@ -620,7 +620,7 @@ static void fill_over(struct restore *x)
 	if (is_damage(x->rc)) {
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
-		if (!peeks(&x->want))
+		if (!want_peeks(&x->want))
 			launch_let_go(l); /* whoever repairs it needs it alone */
 		remembered = !x->gone && !x->overwritten && job_bad_add(j, x);
 		if (goes_back(l, x, remembered)) {
@@ -673,7 +673,7 @@ static void fill_start(struct launch *l, uint32_t round)
 		restore_try(l);
 		return;
 	}
-	if (s && !peeks(&l->member[0].want) && averaged_declared(l) && average_base_waits(s))
+	if (s && !want_peeks(&l->member[0].want) && averaged_declared(l) && average_base_waits(s))
 		return; /* restore_tick comes again */
 	x = restore_new(l, &l->member[0].want, round);
 	if (x) {
@@ -683,7 +683,7 @@ static void fill_start(struct launch *l, uint32_t round)
 		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
 	if (!x || !x->src || !x->sums || !x->dst || !x->landing ||
-	    (s && !peeks(&x->want) && averaged_declared(l) &&
+	    (s && !want_peeks(&x->want) && averaged_declared(l) &&
 	     average_held_newest(s, &x->held) < 0)) {
 		if (x)
 			restore_free(x);
@@ -702,7 +702,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
-	l->const_rev += changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
+	l->const_rev += want_changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->pin.where == 1)
 		daemon_task(x->d, &x->d->work, &x->task);
 	else
@@ -711,7 +711,7 @@ static void fill_start(struct launch *l, uint32_t round)
 
 static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)
 {
-	if (peeks(want))
+	if (want_peeks(want))
 		return ckpt_error(err, -ENOENT,
 				  "job %s has no step%s%s%s with all tensors that are declared as "
 				  "CKPT_SINK; ckpt_unmatched lists what the last one lacks",
@@ -819,7 +819,7 @@ static void answer_none(struct launch *l, const struct wire_restore *want, uint3
 
 	x.rc = none_there(l->job, want, &x.err);
 	if (want->step == CKPT_LATEST && !(want->flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK)) &&
-	    changes(want))
+	    want_changes(want))
 		launch_start(l, START_CLEAR);
 	restore_free_retreat(l);
 	answer_all(l, &x, true);
@@ -857,7 +857,7 @@ void restore_try(struct launch *l)
 		answer_none(l, &first->want, round);
 		return;
 	}
-	if (peeks(&first->want)) {
+	if (want_peeks(&first->want)) {
 		/* What is chosen depends on all declarations; and nobody marks then. */
 		if (!all_asked(l, round))
 			return;
@@ -866,7 +866,7 @@ void restore_try(struct launch *l)
 			return;
 		}
 	}
-	if (changes(&first->want) && back_marked(l) && !back_ready(l))
+	if (want_changes(&first->want) && back_marked(l) && !back_ready(l))
 		return;
 	if (!pin->set) {
 		choose_start(l, &first->want, round);
@@ -880,7 +880,7 @@ void restore_try(struct launch *l)
 		fill_start(l, round);
 }
 
-static bool missing(const struct launch *l)
+static bool rank_missing(const struct launch *l)
 {
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].asked)
@@ -902,7 +902,7 @@ void restore_tick(struct launch *l, uint64_t now)
 		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
 		n = snprintf(text, sizeof text, "waited %.1f s for %s", (double)wait / 1e9,
-			     missing(l)
+			     rank_missing(l)
 				     ? "other ranks to call ckpt_restore; missing:"
 				     : "the step that is being written; call ckpt_restore again");
 		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 32; k++)

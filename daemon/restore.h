@@ -46,12 +46,12 @@ struct restore {
 	struct bad *bad;   /* [nbad] */
 	uint32_t nbad;
 	struct pin pin;
-	int pin_fd;		/* of the step's directory: nobody removes it meanwhile; -1: none */
+	int pin_fd;		/* of the step's directory: it is not removed meanwhile; -1: none */
 	struct retreat retreat; /* the launch's, while it is chosen or moved */
 	/* moving */
 	uint32_t nsrc, ndst;
 	struct snap_rank *src;	 /* [nsrc] references: the staged slots */
-	struct slot_sums **sums; /* [nsrc] references; NULL: nobody has summed that slot */
+	struct slot_sums **sums; /* [nsrc] references; NULL: that slot was not summed */
 	struct decl **dst;	 /* [ndst] references */
 	struct filling f;
 	struct landing_source **landing; /* [ndst] NULL: the rank has no memory of its own */
@@ -64,7 +64,7 @@ struct restore {
 	/* What the launch's averages go on from. taken: they do, from this step, or begin anew */
 	struct average_base *base;
 	bool base_taken;
-	char averages[4096];  /* average_reading_say, and those that nobody declares any more */
+	char averages[4096];  /* average_reading_say, and those that are not declared any more */
 	bool gone;	      /* what was chosen: not damaged, and not there */
 	bool lacks;	      /* CKPT_PEEK: it is good, and has not all that is asked for */
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
@@ -88,11 +88,11 @@ void fill_run(struct task *t);
  * thread. */
 int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
 	      struct ckpt_err *err);
-/* The files of the step are damaged: a mark says so to whoever comes later. Worker. */
+/* The files of the step are damaged: a mark records it for later readers. Worker. */
 void fill_damaged(struct restore *x, const char *why);
 void fill_end(struct restore *x);
-/* A trainer that gets -ENOENT starts at step 0. So where a step was found and has gone since (set
- * aside or removed), this makes another error of it. */
+/* A trainer that gets -ENOENT starts at step 0. So if a step was found and was set aside or
+ * removed since, this makes another error of it. */
 void fill_gone(struct restore *x);
 bool fill_asks(const struct restore *x, const struct table_tensor *t);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rows.c - a copy plan as rows (wire/wire.h), for the library to see what goes where. Called when a
-// declaration is taken. Invariant: a row names bytes that the plan copies, and none twice.
+// rows.c - a copy plan as rows (wire/wire.h), from which the library reads what is copied to where.
+// Called when a declaration is taken. Invariant: a row names bytes that the plan copies, and no
+// byte is in two rows.
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <sys/mman.h>
@@ -30,7 +31,7 @@ struct box { /* of one operation */
 	uint32_t ndim, elem;
 };
 
-static uint64_t mix(uint64_t z)
+static uint64_t bits_mix(uint64_t z)
 {
 	z = (z + 1) * UINT64_C(0x9e3779b97f4a7c15);
 	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -52,7 +53,7 @@ static void row_put(struct rows *x, const struct wire_row *r)
 		return;
 	}
 	number = x->seen++;
-	if (x->n < x->max && (x->keep_below == UINT64_MAX || mix(number) < x->keep_below))
+	if (x->n < x->max && (x->keep_below == UINT64_MAX || bits_mix(number) < x->keep_below))
 		x->row[x->n++] = *r;
 }
 
@@ -168,7 +169,7 @@ static void some_put(struct rows *x, const struct box *b)
 	}
 }
 
-static void strides(const struct table_piece *p, uint32_t elem, uint64_t *ret)
+static void strides_make(const struct table_piece *p, uint32_t elem, uint64_t *ret)
 {
 	uint64_t step = elem;
 
@@ -195,8 +196,8 @@ static void op_put(struct rows *x, const struct plan *p, const struct plan_op *o
 		      (t->cls == CKPT_VOLATILE || t->flags & TENSOR_BLOB ? WIRE_ROW_VALUE : 0u);
 	b.row.src = (op->src_place == own ? 0 : (uint64_t)op->src_place << 48) | src->off;
 	b.row.dst = dst->off;
-	strides(src, b.elem, b.src_stride);
-	strides(dst, b.elem, b.dst_stride);
+	strides_make(src, b.elem, b.src_stride);
+	strides_make(dst, b.elem, b.dst_stride);
 	if (op->only)
 		some_put(x, &b);
 	else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // session.c - one connected rank: its requests, its end. Called by the loop.
-// Invariant: a session is answered in order, once per request; while a task works for it its
-// socket is not read and it is not freed.
+// Invariant: a session gets its answers in order, one for each request; while a task works for it,
+// its socket is not read and it is not freed.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include <fcntl.h>
@@ -388,7 +388,7 @@ static void on_seed(struct session *s, const struct wire_seed *m, int *fd)
 	session_ok(s);
 }
 
-static void handle(struct session *s, const void *msg, int *fd)
+static void message_handle(struct session *s, const void *msg, int *fd)
 {
 	uint32_t type = ((const struct wire_head *)msg)->type;
 
@@ -514,6 +514,6 @@ void session_readable(struct session *s)
 		session_end(s);
 		return;
 	}
-	handle(s, buf, fd);
+	message_handle(s, buf, fd);
 	wire_close_fds(fd, nfd);
 }

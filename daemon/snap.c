@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // snap.c - tickets that got a slot, from the first rank's mark to the release of the slot.
 // Called by launch and loop.
-// Invariants: a snap is staged only when every rank of its launch has copied it whole under one
-// epoch and is known to guard; an older staged snap is released only after a newer one is
-// staged; a slot goes back to the gate only when no task and no copier of a rank can touch it.
+// Invariants: a snap is staged only when every rank of its launch has copied all of it under one
+// epoch, and written only when every rank has guarded it (or ckptd drains); an older staged snap
+// is released only after a newer one is staged; a slot is given to the gate only when no task
+// and no copier of a rank can use it.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include "daemon/average.h"

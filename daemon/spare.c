@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// spare.c - slots of a launch that has ended, for the launch of the same job that follows: they are
-// in memory already. So a job that starts again needs no more than it did: its state and its slots.
-// Called by launch and snap.
-// Invariants: a slot goes to the same rank of the same job, and to a process of the same user;
-// nobody who had it before can still write to it; one that holds a step is not handed to the gate
-// before that step is released.
+// spare.c - slots of a launch that has ended, for the next launch of the same job: they are in
+// memory already. So a job that starts again needs no more memory than before: its state and its
+// slots. Called by launch and snap.
+// Invariants: a slot is given to the same rank of the same job, and to a process of the same user;
+// no process that had it before can still write to it; a slot that holds a step is given to the
+// gate only after that step is released.
 #include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 
@@ -40,7 +40,7 @@ static const struct snap *held_by(const struct job *j, const struct launch *l,
 }
 
 /* Will it be released when l has staged a step? Not so what was staged for another directory. */
-static bool follows(const struct launch *l, const struct snap *s)
+static bool spare_follows(const struct launch *l, const struct snap *s)
 {
 	return place_same(s->launch->place, l->place) && !s->rescue;
 }
@@ -82,7 +82,7 @@ struct slotmem *spare_take(const struct launch *l, const struct member *m, const
 		struct slotmem *mem;
 
 		if (x->rank != m->rank || x->uid != m->uid || x->mem->bytes != d->raw_bytes ||
-		    (s != NULL) != held || (s && (!same || !follows(l, s))))
+		    (s != NULL) != held || (s && (!same || !spare_follows(l, s))))
 			continue;
 		mem = slotmem_ref(x->mem);
 		mem->dirty |= !same;

@@ -596,13 +596,13 @@ struct launch {
 	/* Bit i: slot i of a rank also holds a step of an older launch. The gate gets it when that step
 	 * is released (spare.c). */
 	uint32_t lent;
-	uint32_t skipping;   /* as shared_rank.skipping: the log knows it */
+	uint32_t skipping;   /* as shared_rank.skipping: the log has it */
 	uint32_t const_said; /* the same of const tensors that have changed */
 	/* Hashes of the reasons for refused links that were logged. The io threads' */
 	uint64_t refusal[REFUSALS_MAX];
 	uint32_t nrefusal;
 	uint32_t
-		derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
+		derived_said; /* 1 + the epoch whose unequal derived tensors the log has; 0: none */
 };
 
 #define CONST_REV_NONE UINT32_MAX

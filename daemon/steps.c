@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// steps.c - ckpt_steps: what is restorable, on disk and in memory. Called by session; the disk is
-// read in a worker. Invariant: a step that is not whole is not in the answer.
+// steps.c - ckpt_steps: which steps can be restored, on disk and in memory. Called by session; a
+// worker reads the disk. Invariant: a step that is not complete is not in the answer.
 #include "daemon/state.h"
 
 struct steps {

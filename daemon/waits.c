@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// waits.c - which ranks of a launch the others wait for, as a sentence: to the job page at once, where
-// ckpt_seal reads it, and after some seconds to the logs of daemon and libraries. Called by launch.
-// Invariant: a tick costs a look at each rank only while one waits.
+// waits.c - for which ranks of a launch the others wait, as a sentence: on the job page at once,
+// where ckpt_seal reads it, and after some seconds in the logs of daemon and libraries. Called by
+// launch.
+// Invariant: a tick visits the ranks only while one of them waits.
 #include "daemon/state.h"
 #include <stdio.h>
 
@@ -17,7 +18,7 @@ struct waits {
 	uint32_t n[RANK_WAITS_N], named[RANK_WAITS_N][NAMED_MAX];
 };
 
-static void count(struct waits *w, enum rank_waits what, uint32_t rank)
+static void waits_count(struct waits *w, enum rank_waits what, uint32_t rank)
 {
 	if (w->n[what] < NAMED_MAX)
 		w->named[what][w->n[what]] = rank;
@@ -34,7 +35,7 @@ static enum rank_waits of_seal(const struct launch *l, const struct member *m, u
 }
 
 /* False: no rank waits for another one. */
-static bool look(const struct launch *l, struct waits *w)
+static bool waits_find(const struct launch *l, struct waits *w)
 {
 	uint32_t epoch = 0;
 	bool asked = false;
@@ -65,7 +66,7 @@ static bool look(const struct launch *l, struct waits *w)
 			what = RANK_WAITS;
 		else if (asked && (what == RANK_WAITS || what == WITHOUT_SLOTS))
 			what = TO_CALL;
-		count(w, what, r);
+		waits_count(w, what, r);
 	}
 	return w->n[RANK_WAITS] < l->world || (asked && l->job->writing);
 }
@@ -119,7 +120,7 @@ void waits_tick(struct launch *l, uint64_t now)
 	struct waits w;
 	bool waits, due;
 
-	waits = look(l, &w);
+	waits = waits_find(l, &w);
 	if (waits)
 		waits_print(&w, text, sizeof text);
 	else

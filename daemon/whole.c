@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// whole.c - what the ranks of a launch declare, together: do they agree, and do their pieces make
-// whole tensors? Asked once per epoch, in workers; what every commit needs of the answer is kept.
-// Called by launch and persist.
+// whole.c - the declarations of all ranks of a launch, together: do they agree, and do their pieces
+// make complete tensors? Checked once per epoch, in workers; the part of the answer that every
+// commit needs is kept. Called by launch and persist.
 // Invariants: a rank is compared with one table of all that came before it, not with each of them;
 // a struct whole is read only once it is made.
 #include "ckpt/base/mutant.h"
@@ -68,8 +68,8 @@ static int agreed_add(struct agreed *a, struct decl *d, bool *ret_agree, struct 
 }
 
 /* All in which it contradicts the first rank that it contradicts. */
-static int contradictions(const struct decl *mine, struct decl *const *other, uint32_t world,
-			  struct ckpt_err *err)
+static int contradictions_find(const struct decl *mine, struct decl *const *other, uint32_t world,
+			       struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	char mine_who[32], other_who[32];
@@ -134,7 +134,7 @@ int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint3
 		return 0;
 	/* What was refused is in the table now: the next rank makes another one. */
 	agreed_free(TAKE(*a));
-	return rc < 0 ? rc : contradictions(mine, other, world, err);
+	return rc < 0 ? rc : contradictions_find(mine, other, world, err);
 }
 
 /* --- are they whole? --- */

@@ -66,7 +66,7 @@ static const struct ema_isa *isa_find(const char *name)
 }
 
 /* Two threads that come first at once choose the same. */
-static const struct ema_isa *isa(void)
+static const struct ema_isa *isa_chosen(void)
 {
 	const struct ema_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
 
@@ -204,7 +204,7 @@ static void run_update(uint32_t dtype, const uint8_t *p, uint64_t at, uint64_t n
 
 	for (uint32_t k = 0; k < ntarget; k++)
 		r[k] = run_of(&t[k], at);
-	p_max = isa()->update(dtype, p, n, r, ntarget, seen);
+	p_max = isa_chosen()->update(dtype, p, n, r, ntarget, seen);
 	if (health && p_max >= EMA_INFINITY)
 		source_counted(dtype, p, n, health);
 	else if (health)

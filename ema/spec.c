@@ -99,7 +99,7 @@ static const char *params_text(uint32_t bits, char ret[256])
 
 /* The beginning of some bytes, which may be anything, so that a sentence can show it. */
 #define SHOWN_BYTES 48
-static const char *shown(const char *s, size_t len, char ret[SHOWN_BYTES + 4])
+static const char *text_shown(const char *s, size_t len, char ret[SHOWN_BYTES + 4])
 {
 	size_t n = MIN(len, (size_t)SHOWN_BYTES);
 
@@ -132,7 +132,7 @@ static void c_numbers_end(struct c_numbers *c)
 	freelocale(c->ours);
 }
 
-static size_t digits(const char *s)
+static size_t digits_count(const char *s)
 {
 	size_t n = 0;
 
@@ -146,14 +146,14 @@ static bool number_read(const char *s, double *ret)
 {
 	const char *p = s + (*s == '-' || *s == '+');
 	bool some = false;
-	size_t n = digits(p), after = 0;
+	size_t n = digits_count(p), after = 0;
 
 	for (size_t i = 0; i < n; i++)
 		some |= p[i] != '0';
 	p += n;
 	if (*p == '.') {
 		p++;
-		after = digits(p);
+		after = digits_count(p);
 		for (size_t i = 0; i < after; i++)
 			some |= p[i] != '0';
 		p += after;
@@ -162,7 +162,7 @@ static bool number_read(const char *s, double *ret)
 		return false;
 	if (*p == 'e' || *p == 'E') {
 		p += 1 + (p[1] == '-' || p[1] == '+');
-		n = digits(p);
+		n = digits_count(p);
 		if (!n)
 			return false;
 		p += n;
@@ -180,7 +180,7 @@ static bool count_read(const char *s, uint64_t *ret)
 {
 	uint64_t x = 0;
 
-	if (!*s || s[digits(s)])
+	if (!*s || s[digits_count(s)])
 		return false;
 	for (; *s; s++)
 		if (ckpt_mul(x, 10, &x) || ckpt_add(x, (uint64_t)(*s - '0'), &x))
@@ -229,10 +229,10 @@ word_error(const struct parse *p, const struct word *w, const char *fmt, ...)
 	vsnprintf(why, sizeof why, fmt, ap);
 	va_end(ap);
 	return ckpt_error(p->err, -EINVAL, "word %u of the spec, \"%s\" (from byte %zu on), %s",
-			  p->number, shown(p->text + w->at, w->len, s), w->at + 1, why);
+			  p->number, text_shown(p->text + w->at, w->len, s), w->at + 1, why);
 }
 
-static bool blank(char c)
+static bool is_blank(char c)
 {
 	return c == ' ' || c == '\t' || c == '\n';
 }
@@ -243,13 +243,13 @@ static int word_next(struct parse *p, size_t *at, size_t end, bool inside, struc
 	const char *s = p->text;
 	size_t i = *at;
 
-	while (i < end && blank(s[i]))
+	while (i < end && is_blank(s[i]))
 		i++;
 	*ret = (struct word){ .at = i };
 	if (i == end)
 		return 0;
 	p->number += !inside; /* those in parentheses are of the word around them */
-	for (ret->left = SIZE_MAX; i < end && !blank(s[i]); i++) {
+	for (ret->left = SIZE_MAX; i < end && !is_blank(s[i]); i++) {
 		if ((uint8_t)s[i] < ' ' || s[i] == 0x7f) {
 			ret->len = i + 1 - ret->at;
 			return word_error(p, ret,
@@ -273,7 +273,7 @@ static int word_next(struct parse *p, size_t *at, size_t end, bool inside, struc
 			ret->own = true;
 			i = (size_t)(close - s) + 1;
 			ret->len = i - ret->at;
-			if (i < end && !blank(s[i]))
+			if (i < end && !is_blank(s[i]))
 				return word_error(p, ret,
 						  "goes on behind its parenthesis: put a "
 						  "blank there");
@@ -764,7 +764,7 @@ static struct subject subject_of(struct ckpt_errlist *list, const char *name)
 {
 	struct subject x = { .list = list };
 
-	shown(name, strlen(name), x.name);
+	text_shown(name, strlen(name), x.name);
 	return x;
 }
 
@@ -775,7 +775,7 @@ static void place_set(struct subject *x, const struct ema_rule *rule)
 	x->place[0] = 0;
 	if (rule)
 		snprintf(x->place, sizeof x->place,
-			 "rule %s: ", shown(rule->pattern, strlen(rule->pattern), pattern));
+			 "rule %s: ", text_shown(rule->pattern, strlen(rule->pattern), pattern));
 }
 
 static const char *number_text(double v, char ret[32])
@@ -850,13 +850,13 @@ static void rule_check(const struct subject *x, const struct ema_spec *s, uint32
 	char a[SHOWN_BYTES + 4], b[SHOWN_BYTES + 4];
 	const struct ema_rule *late = &s->rule[i];
 
-	shown(late->pattern, strlen(late->pattern), b);
+	text_shown(late->pattern, strlen(late->pattern), b);
 	for (uint32_t j = 0; j < i; j++) {
 		const struct ema_rule *early = &s->rule[j];
 
 		if (!pattern_covers(early->pattern, late->pattern))
 			continue;
-		shown(early->pattern, strlen(early->pattern), a);
+		text_shown(early->pattern, strlen(early->pattern), a);
 		if (!pattern_covers(late->pattern, early->pattern))
 			wrong(x,
 			      "rule %u, %s, never counts: rule %u, %s, takes all that it matches, "

@@ -26,7 +26,7 @@ static struct wide sum_ordered(double a, double b)
 }
 
 /* The upper 26 bits of a, and the rest. */
-static struct wide halves(double a)
+static struct wide double_halves(double a)
 {
 	double t = 0x1.0000002p27 * a, hi = t - (t - a);
 
@@ -36,7 +36,7 @@ static struct wide halves(double a)
 /* The exact product of two doubles. */
 static struct wide product(double a, double b)
 {
-	struct wide x = halves(a), y = halves(b);
+	struct wide x = double_halves(a), y = double_halves(b);
 	double p = a * b;
 
 	return (struct wide){ p, ((x.hi * y.hi - p) + x.hi * y.lo + x.lo * y.hi) + x.lo * y.lo };

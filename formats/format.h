@@ -143,6 +143,7 @@ struct checkpoint {
 	bool partial; /* some files are lost, and their pieces with them: open_partial */
 	bool newer;   /* notes or attributes make no sense to this program: left out */
 	bool some;    /* some files are unread, and their pieces are missing: open_some */
+	bool links; /* an entry of its directory may be a link to a file (SOURCE_LINKS): engine_open */
 };
 
 /*

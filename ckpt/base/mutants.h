@@ -44,8 +44,8 @@
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
 	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
-	X(SHARED_READ_TWICE, cli, "data that several steps share are read once in a run") \
-	X(SHARED_VERDICT_LOST, cli, "what is wrong with a shared file is wrong with each step that names it") \
+	X(SHARED_READ_TWICE, engine, "data that several steps share are read once in a run") \
+	X(SHARED_VERDICT_LOST, engine, "what is wrong with a shared file is wrong with each step that names it") \
 	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \

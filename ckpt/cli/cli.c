@@ -6,7 +6,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include <stdarg.h>
 
 #define LINE_BYTES 8192
@@ -153,7 +153,7 @@ static int alone(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 	struct control k;
-	int rc = control_open(&k, c, 0, &err);
+	int rc = daemon_ask_open(&k, c, 0, &err);
 
 	control_close(&k);
 	if (rc == -ECONNREFUSED && c->json)
@@ -164,7 +164,7 @@ static int alone(struct cli *c)
 		return CLI_OK;
 	}
 	if (rc < 0)
-		return control_fail(&k, rc, &err);
+		return daemon_ask_fail(c, &k, rc, &err);
 	c->verb = &verb_status;
 	return verb_status.run(c);
 }

@@ -13,7 +13,7 @@
  */
 #ifndef CKPT_CLI_CLI_H
 #define CKPT_CLI_CLI_H
-#include "ckpt/cli/output.h"
+#include "ckpt/output/output.h"
 #include "ckpt/draw/screen.h"
 #include "ckpt/io/io.h"
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "ckpt/cli/complete.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/manual.h"
 #include "ckpt/table/shown.h"
@@ -157,8 +157,8 @@ static void offer_jobs(struct complete *x)
 	struct jobs j = { 0 };
 	struct control k;
 
-	if (!control_open(&k, &c, 1,
-			  NULL)) { /* it is late already: it gets no more than a second */
+	if (!daemon_ask_open(&k, &c, 1,
+			     NULL)) { /* it is late already: it gets no more than a second */
 		if (!control_report(&k, NULL))
 			for (uint32_t i = 0; i < k.report.head->njob; i++)
 				offer_live_job(x, &k.report, i);

@@ -7,7 +7,7 @@
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
 #include "formats/registry/registry.h"
@@ -95,7 +95,7 @@ static bool is_passing(const struct wire_drained *got)
 }
 
 /* The job's newest staged step to the directory; returns when it is there. */
-static int order(struct control *k, uint64_t job, int fd, struct ckpt_err *err)
+static int step_order(struct control *k, uint64_t job, int fd, struct ckpt_err *err)
 {
 	struct wire_drained got;
 	int rc = 0;
@@ -109,14 +109,14 @@ static int order(struct control *k, uint64_t job, int fd, struct ckpt_err *err)
 			return rc;
 		if (!is_passing(&got))
 			break;
-		control_pause(TRY_NS);
+		daemon_ask_pause(TRY_NS);
 	}
 	return got.failed ? ckpt_error(err, got.code, "%s", got.text) : 0; /* find says it */
 }
 
 /* A step may have been staged, or given up, meanwhile. */
-static int find(struct cli *c, const char *job, const struct address *a, struct memory_step *m,
-		struct ckpt_err *err)
+static int step_find(struct cli *c, const char *job, const struct address *a, struct memory_step *m,
+		     struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
 	char dir[PATH_MAX], name[32] = "latest";
@@ -142,8 +142,8 @@ static int find(struct cli *c, const char *job, const struct address *a, struct 
 	return 0;
 }
 
-static int get(struct control *k, const struct address *a, const char *beside,
-	       struct memory_step *ret, struct ckpt_err *err)
+static int step_write(struct cli *c, struct control *k, const struct address *a, const char *beside,
+		      struct memory_step *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	uint32_t job;
@@ -159,16 +159,16 @@ static int get(struct control *k, const struct address *a, const char *beside,
 		char name[sizeof k->report.job->name];
 
 		memcpy(name, k->report.job[job].name, sizeof name);
-		rc = order(k, k->report.job[job].id, fd, err);
+		rc = step_order(k, k->report.job[job].id, fd, err);
 		if (rc == 0)
-			rc = find(k->c, name, a, ret, err);
+			rc = step_find(c, name, a, ret, err);
 	}
 	return rc;
 }
 
 int memory_step_get(struct cli *c, const char *name, const char *beside, struct memory_step *ret)
 {
-	struct control k = { .c = c, .sock = -1 };
+	struct control k = { .sock = -1 };
 	struct ckpt_err err = { 0 };
 	struct address a;
 	int rc = address_parse(name, &a, &err), code;
@@ -182,15 +182,15 @@ int memory_step_get(struct cli *c, const char *name, const char *beside, struct 
 	if (rc)
 		return cli_fail(c, rc, &err,
 				"ckptctl restore latest DIR --from-memory --mesh SPEC");
-	rc = control_open(&k, c, 0, &err);
+	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
-		rc = get(&k, &a, beside, ret, &err);
+		rc = step_write(c, &k, &a, beside, ret, &err);
 	if (rc == -ENOENT)
 		code = cli_fail(c, rc, &err, "ckptctl status; what is on disk: ckptctl ls");
 	else if (rc == -EBUSY)
 		code = cli_fail(c, rc, &err, "this again, when that one is over");
 	else
-		code = rc ? control_fail(&k, rc, &err) : CLI_OK;
+		code = rc ? daemon_ask_fail(c, &k, rc, &err) : CLI_OK;
 	control_close(&k);
 	return code;
 }

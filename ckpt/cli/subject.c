@@ -6,7 +6,6 @@
  */
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
-#include "ckpt/engine/verify.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
@@ -74,11 +73,10 @@ void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, cons
 	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
 }
 
-int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
+/* How it is opened, and by which format. */
+static struct engine_subject opening_of(const struct subject *s, format_fault_fn *fault, void *arg)
 {
-	const struct engine e = engine_of(s);
 	struct engine_subject x = engine_subject_of(s);
-	int rc;
 
 	x.force = s->is_step ? formats[0] : s->force;
 	x.id = s->ref.dir[0] ? s->ref.id : NULL;
@@ -87,10 +85,34 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 				      .choose_arg = s->choose_arg,
 				      .fault = fault,
 				      .fault_arg = arg };
-	rc = engine_open(&e, &x, &s->o, err);
+	return x;
+}
+
+static void subject_opened(struct subject *s)
+{
 	s->format = s->o.format;
 	s->ckpt = s->o.ckpt;
+}
+
+int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
+{
+	const struct engine e = engine_of(s);
+	const struct engine_subject x = opening_of(s, fault, arg);
+	int rc = engine_open(&e, &x, &s->o, err);
+
+	subject_opened(s);
 	return rc == -ESTALE ? rc : engine_damage(rc);
+}
+
+int subject_verify(struct subject *s, const struct engine *e, const struct engine_verify *v,
+		   format_fault_fn *fault, void *arg, struct engine_verified *ret,
+		   struct ckpt_err *err)
+{
+	const struct engine_subject x = opening_of(s, fault, arg);
+	int rc = engine_verify(e, &x, v, &s->o, ret, err);
+
+	subject_opened(s);
+	return rc;
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)

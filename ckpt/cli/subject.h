@@ -4,7 +4,7 @@
 #ifndef CKPT_CLI_SUBJECT_H
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
-#include "ckpt/engine/open.h"
+#include "ckpt/engine/verify.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
 #include <limits.h>
@@ -44,6 +44,10 @@ void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, cons
  * name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
+/* Read all that v asks for (engine/verify.h), with the same faults. Errors as of engine_verify. */
+int subject_verify(struct subject *s, const struct engine *e, const struct engine_verify *v,
+		   format_fault_fn *fault, void *arg, struct engine_verified *ret,
+		   struct ckpt_err *err);
 /* After subject_open failed: what can still be told. false: nothing. */
 bool subject_brief(const struct subject *s, struct subject_brief *ret);
 /* The next command where a store is not for this user to read. */

@@ -101,7 +101,7 @@ static int one_look(struct adopt *a, const char *entry, struct ckpt_err *err)
 static int carry_out(struct adopt *a, struct ckpt_err *err)
 {
 	char why[160];
-	int rc = marked_owner(a->s.job_fd, a->dir, err);
+	int rc = store_home_owner(a->s.job_fd, a->dir, err);
 
 	for (uint32_t i = 0; !rc && i < a->nrow; i++) {
 		const struct store_step *st = &a->row[i].step;

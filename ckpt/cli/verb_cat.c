@@ -14,18 +14,15 @@
 #include "ckpt/engine/npy.h"
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/table/shown.h"
-#include "ckpt/engine/slice.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
+#include "ckpt/engine/values.h"
 #include "ckpt/io/publish.h"
-#include "ckpt/move/move.h"
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
-#define MEMORY (256 * MIB) /* for windows and read buffers */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 #define LIST_BYTES 1000
 #define TEXT_MAX (64 * KIB) /* of a blob of text, on a terminal */
@@ -42,19 +39,13 @@ struct cat {
 	bool npy;
 	struct subject s;
 	const struct table_tensor *x;
-	const uint64_t *shape; /* of x, as it is shown */
-	uint64_t doubled[CKPT_DIMS_MAX];
-	struct slice slice;  /* as it is shown */
-	struct slice stored; /* the same in elements */
-	uint64_t bytes;	     /* of the elements */
+	struct values v; /* of x */
 	struct publish *file;
 	int file_fd; /* of it; -1 */
 	uint64_t file_bytes;
 	bool to_file;
 	int fd; /* of stdout; -1: only through c->out */
 	struct tally tally;
-	uint8_t *values; /* the preview's */
-	uint64_t done;	 /* bytes that came */
 	struct ckpt_err err;
 	char next[NEXT_BYTES]; /* what to do about err; "" nothing */
 };
@@ -174,27 +165,6 @@ static int choose(struct cat *k, const char *word, const char *rank)
 
 /* --- reading --- */
 
-/* The tensor alone, with one piece of these indices, row-major at 0 of one place. */
-static int target(const struct cat *k, const struct indexset *set, struct table *ret,
-		  struct ckpt_err *err)
-{
-	struct table_place place = { .name = "what cat reads",
-				     .rank = TABLE_NONE,
-				     .bytes = set->numel * k->x->elem_bytes };
-	struct table_tensor x = *k->x;
-	struct table_piece piece = { .set = *set };
-	int rc;
-
-	x.layout = TABLE_NONE;
-	x.made = 0;
-	rc = table_add_place(ret, &place, &piece.place, err);
-	if (!rc)
-		rc = table_add_tensor(ret, &x, &piece.tensor, err);
-	if (!rc)
-		rc = table_add_piece(ret, &piece, err);
-	return rc ? rc : table_seal(ret, err);
-}
-
 /* To stdout. It bypasses stdio where it can: so that a reader who went away is no error that stdio
  * remembers. */
 static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
@@ -260,66 +230,47 @@ static int put_bytes(struct cat *k, const void *p, uint64_t n)
 	return k->mode == CAT_BYTES ? put_out(k, p, n) : 0;
 }
 
-static int on_window(void *arg, const struct window *w, const uint8_t *buf)
+/* values_fn */
+static int on_values(void *arg, const uint8_t *p, uint64_t len, uint64_t done)
 {
 	struct cat *k = arg;
-	int rc = 0;
 
-	for (uint32_t i = 0; !rc && i < w->ncut; i++) {
-		const struct window_cut *cut = &w->cut[i];
-		const uint8_t *p = buf + cut->buf_off;
-
-		assert(cut->dst_off == k->done);
-		if (k->values)
-			memcpy(k->values + cut->dst_off, p, cut->len);
-		else
-			rc = put_bytes(k, p, cut->len);
-		if (k->mode == CAT_STATS)
-			tally_add(&k->tally, p, cut->len / k->x->elem_bytes);
-		k->done += cut->len;
-	}
-	return rc;
+	(void)done;
+	if (k->mode == CAT_STATS)
+		tally_add(&k->tally, p, len / k->x->elem_bytes);
+	return put_bytes(k, p, len);
 }
 
-static int read_set(struct cat *k, const struct indexset *set)
+/* The elements of `set`; NULL: all that were chosen. ret: where they go in memory; NULL: to on_values. */
+static int read_set(struct cat *k, const struct indexset *set, uint8_t **ret)
 {
-	char name[NAME_BYTES];
-	struct move_files files = { 0 };
 	struct progress progress;
-	struct table dst = { 0 };
-	int rc = target(k, set, &dst, &k->err);
+	const struct engine e = {
+		.ops = k->c->ops, .io = IO_AUTO, .tick = progress_tick, .arg = &progress
+	};
+	char name[NAME_BYTES];
+	int rc;
 
-	if (!rc)
-		rc = move_open(k->c->ops, k->s.ref.step_fd, k->s.ckpt, true, IO_AUTO, &files,
-			       &k->err);
-	if (!rc) {
-		progress_begin(&progress, k->c, set->numel * k->x->elem_bytes, "%s",
-			       table_tensor_print(k->x, name, sizeof name));
-		k->done = 0;
-		rc = move_windows(&files, &dst, MEMORY, 0, on_window, k, progress_tick, &progress,
-				  &k->err);
-		progress_end(&progress);
-		move_close(&files);
-	}
-	table_free(&dst);
+	progress_begin(&progress, k->c, set ? set->numel * k->x->elem_bytes : k->v.bytes, "%s",
+		       table_tensor_print(k->x, name, sizeof name));
+	rc = ret ? engine_values_take(&e, &k->s.o, &k->v, set, ret, &k->err)
+		 : engine_values_all(&e, &k->s.o, &k->v, on_values, k, &k->err);
+	progress_end(&progress);
 	return rc;
 }
 
 static int read_slice(struct cat *k)
 {
-	struct arena a = { 0 };
-	struct indexset set;
+	const struct slice *s = &k->v.stored;
 	uint8_t head[NPY_HEADER_MAX];
-	int rc = indexset_box(k->x->ndim, k->stored.start, k->stored.count, &a, &set);
+	int rc = 0;
 
-	if (!rc && k->npy)
-		rc = put_bytes(k, head,
-			       npy_header(k->x->dtype, k->stored.nshape, k->stored.shape, head));
-	if (!rc && set.numel)
-		rc = read_set(k, &set);
+	if (k->npy)
+		rc = put_bytes(k, head, npy_header(k->x->dtype, s->nshape, s->shape, head));
+	if (!rc && k->v.bytes)
+		rc = read_set(k, NULL, NULL);
 	if (!rc && k->to_file)
 		rc = file_commit(k);
-	arena_free(&a);
 	return rc;
 }
 
@@ -372,7 +323,7 @@ static void put_about(struct cat *k)
 	bool part = k->c->value[OPT_SLICE] != NULL;
 
 	subject_title(k->s.ckpt, k->s.ref.path, from);
-	slice_print(&k->slice, k->shape, slice, sizeof slice);
+	slice_print(&k->v.slice, k->v.shape, slice, sizeof slice);
 	output_put(o, &f_tensor,
 		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
 	output_put(o, &f_path, cell_text(k->s.ref.path));
@@ -387,13 +338,13 @@ static void put_about(struct cat *k)
 	if (x->flags & TENSOR_BLOB)
 		output_put(o, &f_content, cell_text(media_name(x->media)));
 	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &f_shape, cell_shape(x->ndim, k->shape));
+	output_put(o, &f_shape, cell_shape(x->ndim, k->v.shape));
 	output_put(o, &f_slice, part ? cell_text(slice) : cell_none());
 	if (part)
 		output_put(o, &f_slice_said, cell_text(slice));
-	output_put(o, &f_result, cell_shape(k->slice.nshape, k->slice.shape));
-	output_put(o, &f_elements, cell_of(CELL_COUNT, k->slice.numel));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->bytes));
+	output_put(o, &f_result, cell_shape(k->v.slice.nshape, k->v.slice.shape));
+	output_put(o, &f_elements, cell_of(CELL_COUNT, k->v.slice.numel));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->v.bytes));
 }
 
 static void put_file(struct cat *k)
@@ -475,53 +426,33 @@ static struct preview preview_pack(const struct preview *p, uint32_t values)
 	return ret;
 }
 
-/* The preview's bytes, which are elements, become one a value. */
-static int preview_unpack(struct cat *k, uint64_t n)
-{
-	uint8_t *value;
-
-	if (dtype_values(k->x->dtype) == 1)
-		return 0;
-	value = calloc(n + 1, dtype_values(k->x->dtype));
-	if (!value)
-		return -ENOMEM;
-	element_unpack(k->values, n, value);
-	free(k->values);
-	k->values = value;
-	return 0;
-}
-
 static int preview(struct cat *k)
 {
 	struct arena a = { 0 };
 	struct indices dim[CKPT_DIMS_MAX];
 	struct indexset set = { .ndim = k->x->ndim, .dim = dim };
 	struct preview p, stored;
+	uint8_t *value = NULL;
 	uint32_t at = 0, values = dtype_values(k->x->dtype);
 	int rc = 0;
 
-	preview_choose(k->slice.nshape, k->slice.shape, values, &p);
+	preview_choose(k->v.slice.nshape, k->v.slice.shape, values, &p);
 	stored = preview_pack(&p, values);
 	for (uint32_t d = 0; !rc && d < set.ndim; d++) {
-		uint64_t from = k->stored.start[d];
+		uint64_t from = k->v.stored.start[d];
 
-		rc = k->slice.single[d] ? indices_range(from, from + 1, &a, &dim[d])
-					: preview_indices(&stored, at++, from, &a, &dim[d]);
+		rc = k->v.slice.single[d] ? indices_range(from, from + 1, &a, &dim[d])
+					  : preview_indices(&stored, at++, from, &a, &dim[d]);
 	}
 	set.numel = stored.numel;
-	k->values = rc ? NULL : calloc(set.numel + 1, k->x->elem_bytes);
-	if (!rc && !k->values)
-		rc = -ENOMEM;
-	if (!rc && set.numel)
-		rc = read_set(k, &set);
 	if (!rc)
-		rc = preview_unpack(k, set.numel);
+		rc = read_set(k, &set, &value);
 	if (!rc) {
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
-		rc = preview_say(k->c, &p, k->x->dtype, k->values);
+		rc = preview_say(k->c, &p, k->x->dtype, value);
 	}
-	free(TAKE(k->values));
+	free(value);
 	arena_free(&a);
 	return rc;
 }
@@ -576,28 +507,26 @@ static void text_print(struct cat *k, const uint8_t *p, size_t n)
 /* JSON or text for a person. */
 static int text(struct cat *k)
 {
-	uint64_t n = MIN(k->stored.numel, (uint64_t)TEXT_MAX), more = k->stored.numel - n;
+	uint64_t n = MIN(k->v.stored.numel, (uint64_t)TEXT_MAX), more = k->v.stored.numel - n;
 	struct arena a = { 0 };
 	struct indexset set;
-	int rc = indexset_box(1, k->stored.start, &n, &a, &set);
+	uint8_t *value = NULL;
+	int rc = indexset_box(1, k->v.stored.start, &n, &a, &set);
 
-	k->values = rc ? NULL : calloc(n + 1, 1);
-	if (!rc && !k->values)
-		rc = -ENOMEM;
-	if (!rc && n)
-		rc = read_set(k, &set);
+	if (!rc)
+		rc = read_set(k, &set, &value);
 	if (!rc) {
-		size_t len = more ? utf8_trim(k->values, n, n - 4) : n;
+		size_t len = more ? utf8_trim(value, n, n - 4) : n;
 
 		more += n - len;
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
-		text_print(k, k->values, len);
+		text_print(k, value, len);
 		if (more)
 			cli_say(k->c, STYLE_DIM, "and %llu bytes more: redirect the output",
 				(unsigned long long)more);
 	}
-	free(TAKE(k->values));
+	free(value);
 	arena_free(&a);
 	return rc;
 }
@@ -695,14 +624,8 @@ static int find(struct cat *k)
 				  "%s is only ever restored into: its elements were not saved",
 				  table_tensor_print(k->x, name, sizeof name));
 	next_is(k, "ckptctl show %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
-	k->shape = shown_shape(k->x, k->doubled);
-	rc = slice_parse(c->value[OPT_SLICE], k->x->ndim, k->shape, &k->slice, &k->err);
-	if (!rc)
-		rc = slice_pack(c->value[OPT_SLICE], &k->slice, dtype_values(k->x->dtype),
-				&k->stored, &k->err);
-	if (!rc && ckpt_mul(k->stored.numel, k->x->elem_bytes, &k->bytes))
-		rc = ckpt_error(&k->err, -E2BIG, "%s has more bytes than can be counted",
-				table_tensor_print(k->x, name, sizeof name));
+	rc = values_choose(&k->s.ckpt->table, (uint32_t)(k->x - k->s.ckpt->table.tensor),
+			   c->value[OPT_SLICE], &k->v, &k->err);
 	if (rc)
 		return rc;
 	tally_begin(&k->tally, k->x->dtype);

@@ -3,7 +3,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/host/host_facts.h"
 #include "formats/registry/registry.h"
 

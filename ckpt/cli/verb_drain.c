@@ -2,7 +2,7 @@
 /* verb_drain.c - ckptctl drain: have the daemon write everything that is staged, and wait for it. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -80,13 +80,13 @@ static void tell(const struct drain *d)
 
 static int drain_run(struct cli *c)
 {
-	struct drain d = { .c = c, .k = { .c = c, .sock = -1 } };
+	struct drain d = { .c = c, .k = { .sock = -1 } };
 	struct ckpt_err err = { 0 };
-	int rc = control_until(c, &d.until, &err), code;
+	int rc = daemon_ask_until(c, &d.until, &err), code;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
-	rc = control_open(&d.k, c, d.until, &err);
+	rc = daemon_ask_open(&d.k, c, d.until, &err);
 	if (rc == 0)
 		rc = drain(&d, &err);
 	if (rc < 0) {
@@ -96,7 +96,7 @@ static int drain_run(struct cli *c)
 			code = cli_fail(c, rc, &err,
 					"ckptctl drain again, when the other drain has ended");
 		else
-			code = control_fail(&d.k, rc, &err);
+			code = daemon_ask_fail(c, &d.k, rc, &err);
 		control_close(&d.k);
 		return code;
 	}

@@ -3,7 +3,7 @@
  * over. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/store/store.h"
 #include "formats/registry/registry.h"
 
@@ -14,7 +14,7 @@ static const struct column col_lost = { "lost_step_count", "not on disk", false,
 
 /* Of the steps that the daemon has seen on disk and holds: is one no longer there? The daemon looks at no
  * directory for an order. -EBUSY with the sentence. */
-static int held_alone(const struct control *k, uint32_t job, struct ckpt_err *err)
+static int held_alone(struct cli *c, const struct control *k, uint32_t job, struct ckpt_err *err)
 {
 	const struct wire_report *r = &k->report;
 	char where[sizeof r->job->store + sizeof r->job->name + 2], name[32];
@@ -29,7 +29,7 @@ static int held_alone(const struct control *k, uint32_t job, struct ckpt_err *er
 		if (s->job != job || !(s->flags & WIRE_HELD) || s->state != WIRE_COMMITTED)
 			continue;
 		snprintf(name, sizeof name, "step:%llu", (unsigned long long)s->step);
-		rc = store_resolve(k->c->ops, formats[0], where, name, &ref, &why);
+		rc = store_resolve(c->ops, formats[0], where, name, &ref, &why);
 		if (ref.step_fd >= 0)
 			close(TAKE_FD(ref.step_fd));
 		if (rc)
@@ -42,16 +42,16 @@ static int held_alone(const struct control *k, uint32_t job, struct ckpt_err *er
 	return 0;
 }
 
-static int forget(struct control *k, uint32_t *ret_job, bool *ret_alone, struct wire_forgotten *ret,
-		  struct ckpt_err *err)
+static int job_forget(struct cli *c, struct control *k, uint32_t *ret_job, bool *ret_alone,
+		      struct wire_forgotten *ret, struct ckpt_err *err)
 {
-	struct wire_forget ask = { .flags = k->c->value[OPT_ALL] ? WIRE_ALL : 0 };
+	struct wire_forget ask = { .flags = c->value[OPT_ALL] ? WIRE_ALL : 0 };
 	int rc = control_report(k, err);
 
 	if (rc == 0)
-		rc = control_job(k, k->c->arg[0], ret_job, err);
-	if (rc == 0 && !k->c->value[OPT_ALL])
-		rc = held_alone(k, *ret_job, err);
+		rc = control_job(k, c->arg[0], ret_job, err);
+	if (rc == 0 && !c->value[OPT_ALL])
+		rc = held_alone(c, k, *ret_job, err);
 	*ret_alone = rc == -EBUSY;
 	if (rc < 0)
 		return rc;
@@ -61,20 +61,20 @@ static int forget(struct control *k, uint32_t *ret_job, bool *ret_alone, struct 
 }
 
 /* Is it for a step that would be lost that the daemon refused? */
-static bool would_lose(const struct control *k, uint32_t job)
+static bool would_lose(struct cli *c, const struct control *k, uint32_t job)
 {
 	const struct wire_report *r = &k->report;
 
 	for (uint32_t i = 0; i < r->head->nstep; i++)
 		if (r->step[i].job == job && r->step[i].flags & WIRE_HELD &&
 		    r->step[i].state != WIRE_COMMITTED && r->step[i].state != WIRE_MARKED)
-			return !r->job[job].attached && !k->c->value[OPT_ALL];
+			return !r->job[job].attached && !c->value[OPT_ALL];
 	return false;
 }
 
 static int forget_run(struct cli *c)
 {
-	struct control k = { .c = c, .sock = -1 };
+	struct control k = { .sock = -1 };
 	struct ckpt_err err = { 0 };
 	struct wire_forgotten got;
 	bool alone = false;
@@ -84,10 +84,10 @@ static int forget_run(struct cli *c)
 	if (!c->narg)
 		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
 				&err, "ckptctl status lists the jobs");
-	rc = control_open(&k, c, 0, &err);
+	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
-		rc = forget(&k, &job, &alone, &got, &err);
-	if (rc == -EBUSY && (alone || would_lose(&k, job))) {
+		rc = job_forget(c, &k, &job, &alone, &got, &err);
+	if (rc == -EBUSY && (alone || would_lose(c, &k, job))) {
 		code = cli_fail(
 			c, rc, &err,
 			"ckptctl drain %s --to DIR writes it; ckptctl forget --all %s gives "
@@ -96,7 +96,7 @@ static int forget_run(struct cli *c)
 	} else if (rc == -EBUSY) {
 		code = cli_fail(c, rc, &err, "ckptctl status -w shows when that is over");
 	} else if (rc < 0) {
-		code = control_fail(&k, rc, &err);
+		code = daemon_ask_fail(c, &k, rc, &err);
 	} else {
 		output_begin(c->o, "ckptd.forget/1");
 		output_put(c->o, &col_job, cell_text(k.report.job[job].name));

@@ -14,7 +14,7 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_until = { "until", NULL, false, FIT_WHOLE },
 			   col_why = { "why", NULL, false, FIT_WHOLE };
 
-static void told(struct cli *c, const struct marked *m, const struct store_ref *ref,
+static void told(struct cli *c, const struct store_home *m, const struct store_ref *ref,
 		 const char *name, uint64_t until, const char *why, uint64_t now)
 {
 	char when[HUMAN_BYTES], left[HUMAN_BYTES], line[256] = "";
@@ -36,17 +36,32 @@ static void told(struct cli *c, const struct marked *m, const struct store_ref *
 		cli_hint(c, "it is quarantined: ckptctl repair %s checks it again", ref->path);
 }
 
+static int until_parse(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckpt_err *err)
+{
+	int rc = human_parse_moment(text, now_ns, ret_ns);
+
+	if (rc == -ERANGE)
+		return ckpt_error(err, -EINVAL, "--until=%.60s is in the past", text);
+	if (rc)
+		return ckpt_error(
+			err, -EINVAL,
+			"--until=%.60s is not a time: give a duration from now (90m, 6h, 7d, 2w) or "
+			"a date (2026-11-22T18:00:00Z)",
+			text);
+	return 0;
+}
+
 static int hold_run(struct cli *c)
 {
 	const char *by = c->value[OPT_BY], *why = c->value[OPT_WHY];
 	struct store_ref ref = { .step_fd = -1 };
-	struct marked m;
+	struct store_home m;
 	struct ckpt_err err = { 0 };
 	uint64_t now = wall_ns(), until = 0;
 	char own[65];
 	int rc = 0, code;
 
-	marked_name(own);
+	store_mark_own_name(own);
 	if (!by)
 		by = own;
 	if (!c->narg)
@@ -54,20 +69,20 @@ static int hold_run(struct cli *c)
 	if (!rc)
 		rc = store_mark_name_check(by, &err);
 	if (!rc && c->value[OPT_UNTIL])
-		rc = marked_until(c->value[OPT_UNTIL], now, &until, &err);
+		rc = until_parse(c->value[OPT_UNTIL], now, &until, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl hold -h");
 	code = marked_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
-	rc = marked_owner(m.s.job_fd, m.dir, &err);
+	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
 		rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else
 		told(c, &m, &ref, by, until, why, now);
-	marked_close(&m);
+	store_home_close(&m);
 	close(ref.step_fd);
 	return code;
 }

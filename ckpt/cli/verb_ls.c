@@ -9,7 +9,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
@@ -272,7 +272,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 /* Silence is no error: without a daemon there is nothing in memory, and a stopped one is not waited for. */
 static void ask_daemon(struct ls *l)
 {
-	if (!l->njob || control_open(&l->k, l->c, 1, NULL))
+	if (!l->njob || daemon_ask_open(&l->k, l->c, 1, NULL))
 		return;
 	if (control_report(&l->k, NULL))
 		control_close(&l->k);
@@ -545,9 +545,9 @@ static void note_print(const struct ls *l, const struct ls_row *row, char *buf, 
 
 	*buf = 0;
 	if (row->on_disk)
-		marked_print(row->step, j->mark, j->nmark, l->now_ns,
-			     j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME, buf,
-			     bytes);
+		store_mark_sentence(row->step, j->mark, j->nmark, l->now_ns,
+				    j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME,
+				    buf, bytes);
 	if (!row->memory)
 		return;
 	if (row->on_disk)
@@ -582,9 +582,9 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_put(o, &col[COL_JOB], cell_text(j->job));
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
-		   row->on_disk
-			   ? cell_styled(cell_text(marked_state(x->state)), state_style(x->state))
-			   : cell_styled(cell_text("staged"), STYLE_WARN));
+		   row->on_disk ? cell_styled(cell_text(store_state_word(x->state)),
+					      state_style(x->state))
+				: cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
 	output_put(o, &col[COL_SHARED], counted ? cell_of(CELL_BYTES, shared) : cell_none());
 	output_put(o, &col[COL_OWN],

@@ -234,7 +234,7 @@ static void table(struct prune *p, bool shown)
 		output_put(o, &col[COL_JOB], cell_text(r->job));
 		output_put(o, &col[COL_STEP],
 			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
-		output_put(o, &col[COL_STATE], cell_text(marked_state(r->state)));
+		output_put(o, &col[COL_STATE], cell_text(store_state_word(r->state)));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
 		output_put(o, &col[COL_DECISION],
 			   cell_styled(cell_text(r->remove ? gone : "keep"),

@@ -11,7 +11,7 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_count = { "released_count", NULL, false, FIT_WHOLE };
 
 /* Who holds it, as a sentence's end; false: nobody. */
-static bool holders(const struct marked *m, char *buf, size_t bytes)
+static bool holders(const struct store_home *m, char *buf, size_t bytes)
 {
 	cleanup_free struct store_mark *mark = NULL;
 	uint64_t now = wall_ns();
@@ -29,7 +29,7 @@ static bool holders(const struct marked *m, char *buf, size_t bytes)
 	return len > 0;
 }
 
-static int nobody(struct cli *c, const struct marked *m, const struct store_ref *ref,
+static int nobody(struct cli *c, const struct store_home *m, const struct store_ref *ref,
 		  const char *by)
 {
 	unsigned long long step = m->step.step;
@@ -45,7 +45,7 @@ static int nobody(struct cli *c, const struct marked *m, const struct store_ref 
 	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
 }
 
-static void told(struct cli *c, const struct marked *m, const struct store_ref *ref, uint32_t n)
+static void told(struct cli *c, const struct store_home *m, const struct store_ref *ref, uint32_t n)
 {
 	unsigned long long step = m->step.step;
 	char who[600];
@@ -67,13 +67,13 @@ static int release_run(struct cli *c)
 {
 	const char *by = c->value[OPT_BY];
 	struct store_ref ref = { .step_fd = -1 };
-	struct marked m;
+	struct store_home m;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
 	char own[65];
 	int rc = 0, code;
 
-	marked_name(own);
+	store_mark_own_name(own);
 	if (!c->narg)
 		rc = ckpt_error(&err, -EINVAL,
 				"ckptctl release needs the checkpoint: latest, step:N");
@@ -97,7 +97,7 @@ static int release_run(struct cli *c)
 		code = nobody(c, &m, &ref, by);
 	else
 		told(c, &m, &ref, n);
-	marked_close(&m);
+	store_home_close(&m);
 	close(ref.step_fd);
 	return code;
 }

@@ -115,7 +115,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->path = abs_path;
 	p->njob++;
 	if (!rc && !p->c->value[OPT_DRY_RUN])
-		rc = marked_owner(job_fd, abs_path, &err);
+		rc = store_home_owner(job_fd, abs_path, &err);
 	if (!rc)
 		rc = store_repair(&s, &o, &r, &err);
 	p->sum.removed += r.removed;
@@ -141,7 +141,7 @@ struct place {
 	const char *path;
 	bool step;
 	struct store_ref ref;
-	struct marked m;
+	struct store_home m;
 };
 
 static int look(struct repair *p, const struct place *at, struct ckpt_err *err)
@@ -323,7 +323,7 @@ static int find(struct cli *c, struct place *ret, int *ret_code)
 		return rc;
 	}
 	subject_note(c, &ret->ref);
-	rc = rc ? rc : marked_find(c->ops, &ret->ref, &ret->m, &err);
+	rc = rc ? rc : store_home_find(c->ops, formats[0], &ret->ref, &ret->m, &err);
 	if (rc > 0) {
 		ckpt_error(&err, -EINVAL, "%.300s lies in no store: repair works on a store's jobs",
 			   ret->ref.path);
@@ -408,7 +408,7 @@ static int repair_run(struct cli *c)
 		rows_free(&p);
 	}
 	if (at.step)
-		marked_close(&at.m);
+		store_home_close(&at.m);
 	if (at.ref.step_fd >= 0)
 		close(at.ref.step_fd);
 	return code;

@@ -7,7 +7,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/rewind.h"
@@ -26,7 +26,7 @@ struct move {
 
 struct rewind {
 	struct cli *c;
-	struct marked m;
+	struct store_home m;
 	char path[4096];
 	bool dry;
 
@@ -103,7 +103,7 @@ static int daemon_ask(struct rewind *x, struct ckpt_err *err)
 /* No daemon is none to be asked; one that does not answer may have ranks. */
 static int daemon_find(struct rewind *x, struct ckpt_err *err)
 {
-	int rc = control_open(&x->control, x->c, 0, err);
+	int rc = daemon_ask_open(&x->control, x->c, 0, err);
 
 	if (rc == -ECONNREFUSED)
 		return 0;
@@ -128,7 +128,7 @@ static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 				  sizeof got, NULL, control_soon(&x->control), err);
 		if (rc != -EBUSY || now_ns() > until || cli_stopped())
 			break;
-		control_pause(FORGET_NAP_NS);
+		daemon_ask_pause(FORGET_NAP_NS);
 	}
 	if (!rc)
 		x->freed = got.bytes;
@@ -307,14 +307,14 @@ static int step_rewind(struct rewind *x)
 {
 	struct cli *c = x->c;
 	struct ckpt_err err = { 0 };
-	int rc = x->dry ? 0 : marked_owner(x->m.s.job_fd, x->m.dir, &err);
+	int rc = x->dry ? 0 : store_home_owner(x->m.s.job_fd, x->m.dir, &err);
 
 	if (rc)
 		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
 	output_begin(c->o, "ckptd.rewind/1");
 	rc = daemon_find(x, &err);
 	if (rc && rc != -EBUSY && rc != -ENOMEM)
-		return control_fail(&x->control, rc, &err);
+		return daemon_ask_fail(c, &x->control, rc, &err);
 	if (!rc && x->control.sock < 0) /* and another socket's daemon may serve it */
 		cli_hint(
 			c,
@@ -382,7 +382,7 @@ static int rewind_run(struct cli *c)
 	subject_note(c, &ref);
 	code = rc ? 0 : structure_check(c, &ref);
 	if (!rc)
-		rc = code ? 0 : marked_find(c->ops, &ref, &x.m, &err);
+		rc = code ? 0 : store_home_find(c->ops, formats[0], &ref, &x.m, &err);
 	if (ref.step_fd >= 0)
 		close(TAKE_FD(ref.step_fd));
 	if (code)
@@ -402,7 +402,7 @@ static int rewind_run(struct cli *c)
 	free(x.staged);
 	free(x.move);
 	(void)pthread_mutex_destroy(&x.m.s.lock);
-	marked_close(&x.m);
+	store_home_close(&x.m);
 	return code;
 }
 

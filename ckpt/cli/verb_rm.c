@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
@@ -26,12 +26,12 @@ static const struct column col_path = { "path", "path", false, FIT_LAST },
 			   col_left = { "trash", NULL, false, FIT_WHOLE };
 
 /* Where files of others stay: all of the path, or "". */
-static void left_print(const struct marked *m, const char *left, char *buf, size_t bytes)
+static void left_print(const struct store_home *m, const char *left, char *buf, size_t bytes)
 {
 	snprintf(buf, bytes, "%s%s%s", *left ? m->dir : "", *left ? "/" : "", left);
 }
 
-static void document(struct cli *c, const struct marked *m, const char *path, bool dry,
+static void document(struct cli *c, const struct store_home *m, const char *path, bool dry,
 		     const char *left)
 {
 	const struct store_step *st = &m->step;
@@ -42,7 +42,7 @@ static void document(struct cli *c, const struct marked *m, const char *path, bo
 	output_put(c->o, &col_dry, cell_of(CELL_FLAG, dry));
 	output_put(c->o, &col_job, cell_text(m->s.job));
 	output_put(c->o, &col_step, cell_of(CELL_NUMBER, st->step));
-	output_put(c->o, &col_state, cell_text(marked_state(st->state)));
+	output_put(c->o, &col_state, cell_text(store_state_word(st->state)));
 	output_put(c->o, &col_path, cell_text(path));
 	output_put(c->o, &col_bytes, cell_of(CELL_BYTES, st->bytes));
 	output_put(c->o, &col_freed, cell_of(CELL_BYTES, st->bytes - st->shared));
@@ -82,11 +82,11 @@ static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *er
 			err, -EINVAL,
 			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
 			"nothing was removed",
-			(unsigned long long)st->step, marked_state(st->state), size);
+			(unsigned long long)st->step, store_state_word(st->state), size);
 	if (st->older ? ask(c, "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
 			    (unsigned long long)st->step, st->why, size)
 		      : ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
-			    marked_state(st->state), size))
+			    store_state_word(st->state), size))
 		return 0;
 	if (cli_stopped())
 		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
@@ -116,13 +116,13 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err, const char *n
 }
 
 /* A restart takes the newest step from the memory of ckptd: what was removed would come back. */
-static void memory_say(struct cli *c, const struct marked *m)
+static void memory_say(struct cli *c, const struct store_home *m)
 {
-	struct control k = { .c = c, .sock = -1 };
+	struct control k = { .sock = -1 };
 	struct ckpt_err err;
 	bool held = false;
 
-	if (control_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
+	if (daemon_ask_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
 		for (uint32_t i = 0; i < k.report.head->nstep; i++) {
 			const struct wire_report_step *s = &k.report.step[i];
 
@@ -139,13 +139,13 @@ static void memory_say(struct cli *c, const struct marked *m)
 			k.socket, (unsigned long long)m->step.step, m->s.job, m->s.job);
 }
 
-static int step_remove(struct cli *c, struct marked *m, const char *path, const char *name)
+static int step_remove(struct cli *c, struct store_home *m, const char *path, const char *name)
 {
 	struct store_step was = { .shared = 0 };
 	bool dry = c->value[OPT_DRY_RUN];
 	char left[STORE_DIR_MAX] = "";
 	struct ckpt_err err = { 0 };
-	int rc = dry ? 0 : marked_owner(m->s.job_fd, m->dir, &err);
+	int rc = dry ? 0 : store_home_owner(m->s.job_fd, m->dir, &err);
 
 	if (rc)
 		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
@@ -177,7 +177,7 @@ static int rm_run(struct cli *c)
 	const char *name = c->narg ? c->arg[0] : "";
 	struct ckpt_err err = { 0 };
 	struct store_ref ref;
-	struct marked m;
+	struct store_home m;
 	int rc, code;
 
 	if (!*name)
@@ -195,7 +195,7 @@ static int rm_run(struct cli *c)
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);
-	rc = rc ? rc : marked_find(c->ops, &ref, &m, &err);
+	rc = rc ? rc : store_home_find(c->ops, formats[0], &ref, &m, &err);
 	if (ref.step_fd >= 0)
 		close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
 	if (rc > 0) {
@@ -208,7 +208,7 @@ static int rm_run(struct cli *c)
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	code = step_remove(c, &m, ref.path, name);
-	marked_close(&m);
+	store_home_close(&m);
 	return code;
 }
 

@@ -8,12 +8,13 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/cli/average_put.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/table/shown.h"
+#include "formats/registry/registry.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -228,26 +229,26 @@ static int put_marks(struct cli *c, const struct subject *s)
 {
 	struct store_mark *mark = NULL;
 	struct ckpt_err err = { 0 };
-	struct marked m;
+	struct store_home m;
 	uint32_t n = 0;
 	char line[LINE_BYTES];
-	int code = CLI_OK, rc = marked_home(c->ops, &s->ref, &m, &err);
+	int code = CLI_OK, rc = store_home_open(c->ops, formats[0], &s->ref, &m, &err);
 
 	if (!rc) {
 		m.step.step = s->ckpt->step;
-		marked_id(s->ckpt->id, m.step.id);
+		store_id_parse(s->ckpt->id, m.step.id);
 		rc = store_marks(&m.s, &mark, &n, &err);
 	}
 	if (rc < 0) {
 		ckpt_error_prefix(&err, rc, "holds, tags and other marks are not shown");
 		code = cli_fail(c, rc, &err, NULL);
 	}
-	marked_print(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
+	store_mark_sentence(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
 	if (*line)
 		output_put(c->o, &f_marks, cell_text(line));
 	marked_put(c->o, &m.step, mark, n, wall_ns());
 	free(mark);
-	marked_close(&m);
+	store_home_close(&m);
 	return code;
 }
 

@@ -4,7 +4,7 @@
  * Invariant: a frame of -w is written at once, over the one before, so that nothing flickers.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
 #include <stdarg.h>
 #include <sys/ioctl.h>
@@ -878,13 +878,13 @@ static int watch(struct cli *c, struct control *k)
 	if (w.screen)
 		fputs("\033[?1049h\033[?25l\033[2J", c->out); /* another page, no cursor */
 	for (; !cli_stopped() && !ferror(c->out); w.first = false) {
-		if (k->sock < 0 && control_open(k, c, 0, &err) < 0)
+		if (k->sock < 0 && daemon_ask_open(k, c, 0, &err) < 0)
 			k->report.head = NULL;
 		if (k->sock >= 0 && control_report(k, &err) < 0)
 			control_close(k);
 		if (!cli_stopped())
 			watch_frame(c, k, err.msg, &w);
-		control_pause(FRAME_NS);
+		daemon_ask_pause(FRAME_NS);
 	}
 	if (w.screen) {
 		fputs("\033[?25h\033[?1049l", c->out);
@@ -898,12 +898,12 @@ static int status_run(struct cli *c)
 {
 	struct control k;
 	struct ckpt_err err = { 0 };
-	int rc = control_open(&k, c, 0, &err), code = CLI_OK;
+	int rc = daemon_ask_open(&k, c, 0, &err), code = CLI_OK;
 
 	if (rc == 0)
 		rc = control_report(&k, &err);
 	if (rc)
-		code = control_fail(&k, rc, &err);
+		code = daemon_ask_fail(c, &k, rc, &err);
 	else if (c->value[OPT_WATCH])
 		code = watch(c, &k);
 	else

@@ -58,7 +58,7 @@ static int set(struct cli *c)
 {
 	const char *tag = c->arg[1];
 	struct store_ref ref = { .step_fd = -1 };
-	struct marked m;
+	struct store_home m;
 	struct ckpt_err err = { 0 };
 	uint64_t from;
 	int rc = store_mark_name_check(tag, &err), code;
@@ -69,7 +69,7 @@ static int set(struct cli *c)
 	if (code)
 		return code;
 	from = tagged(&m.s, tag);
-	rc = marked_owner(m.s.job_fd, m.dir, &err);
+	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
 		rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
 	if (rc)
@@ -77,7 +77,7 @@ static int set(struct cli *c)
 	else
 		told(c, ref.path, m.s.job, m.step.step, tag, false,
 		     from == m.step.step ? UINT64_MAX : from);
-	marked_close(&m);
+	store_home_close(&m);
 	close(ref.step_fd);
 	return code;
 }

@@ -3,7 +3,7 @@
  * --wait wait until it is. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
 #include <inttypes.h>
 
@@ -104,7 +104,7 @@ static int wait_for(struct trigger *t, struct ckpt_err *err)
 				"the next step of %s is not committed yet; ckptd will still "
 				"write it",
 				t->name);
-		control_pause(LOOK_NS);
+		daemon_ask_pause(LOOK_NS);
 	}
 	return rc;
 }
@@ -136,14 +136,14 @@ static void tell(struct trigger *t, bool committed)
 static int trigger_run(struct cli *c)
 {
 	struct trigger t = {
-		.c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns(), .step = UINT64_MAX
+		.c = c, .k = { .sock = -1 }, .began_ns = now_ns(), .step = UINT64_MAX
 	};
 	struct ckpt_err err = { 0 };
-	int rc = control_until(c, &t.until, &err), code = CLI_OK;
+	int rc = daemon_ask_until(c, &t.until, &err), code = CLI_OK;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl trigger --wait --timeout 10m");
-	rc = control_open(&t.k, c, t.until, &err);
+	rc = daemon_ask_open(&t.k, c, t.until, &err);
 	if (rc == 0)
 		rc = order(&t, &err);
 	if (rc == 0 && (c->value[OPT_WAIT] || c->value[OPT_TIMEOUT]))
@@ -153,7 +153,7 @@ static int trigger_run(struct cli *c)
 	else if (rc == -EUCLEAN || rc == -ETIMEDOUT)
 		code = cli_fail(c, rc, &err, "ckptctl status");
 	else if (rc < 0)
-		code = control_fail(&t.k, rc, &err);
+		code = daemon_ask_fail(c, &t.k, rc, &err);
 	else
 		tell(&t, rc > 0);
 	control_close(&t.k);

@@ -6,15 +6,14 @@
  * asked for is checked and all faults are listed, and the exit code is 4 then. Nothing is called
  * good that was not read.
  */
-#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/engine/shared_files.h"
 #include "ckpt/engine/verify.h"
-#include "ckpt/move/move.h"
 #include "formats/registry/registry.h"
 #include <limits.h>
 #include <sys/random.h>
@@ -36,23 +35,13 @@ struct part {
 	char text[96]; /* as it can be given again: "5%@123456"; "": all data, or none */
 };
 
-/* A file that several steps share, whose data were read in this run. */
-struct read_before {
-	bool done;		 /* and its verdict is known */
-	uint64_t modified_ns;	 /* of the file then */
-	uint64_t first, end;	 /* of v->fault: those of the data with which it was read */
-	char name[NAME_MAX + 1]; /* which there it has */
-};
-
 struct verify {
 	struct cli *c;
 	bool data; /* all of them, or some */
 	struct part part;
 	struct fault *fault;
 	uint64_t nfault, cap;
-	struct links links; /* files with several names, and for each: */
-	struct read_before *before;
-	uint32_t nbefore;
+	struct engine_shared shared; /* files that several steps have */
 	uint64_t checked_bytes;
 	uint64_t data_bytes, data_checked; /* of the good ones: that there are, that were read */
 	uint64_t unsummed;		   /* of them, too: that have no sum */
@@ -70,17 +59,15 @@ struct one {
 	bool has_step, has_bytes;
 	uint64_t first,
 		nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
-	uint64_t checked_bytes;
-	uint64_t before_bytes;	  /* of the data: read with an earlier checkpoint of this run */
-	struct move_verified got; /* of the data */
-	struct engine_sums sums;
+	struct engine_verified got;
+	struct progress progress;
+	bool begun; /* its data are read */
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
 	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
-	uint64_t nodd;	  /* told beside its faults: bytes that nothing uses are not zero */
-	bool damaged;	  /* a sum was wrong */
-	uint64_t nunread; /* of its faults: not known to be wrong, but not to be read */
+	uint64_t nodd; /* told beside its faults: bytes that nothing uses are not zero */
+	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
 };
 
 enum {
@@ -143,10 +130,8 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	struct one *x = arg;
 	struct verify *v = x->v;
 	struct fault *f;
-
 	bool odd = format_fault_is_odd(fault);
 
-	x->nunread += fault->kind && !strcmp(fault->kind, "unreadable");
 	x->nodd += odd;
 	x->nfault += !odd;
 	if (x->nfault + x->nodd > FAULTS_MAX)
@@ -259,149 +244,13 @@ static double share(uint64_t part, uint64_t all)
 	return all ? (double)part / (double)all : 1;
 }
 
-/* --- files that steps share --- */
-
-/* The record of an open file that has other names; NULL: it has none, or nothing can be kept of it. */
-static struct read_before *before_of(struct verify *v, int fd, struct io_stat *ret)
+static void verify_begin(void *arg, const struct checkpoint *k, uint64_t bytes)
 {
-	uint32_t at;
-
-	if (io_stat(v->c->ops, fd, ret) || ret->nlink < 2 || links_add(&v->links, ret))
-		return NULL;
-	at = v->links.use[v->links.nuse - 1];
-	if (at >= v->nbefore) {
-		uint32_t n = MAX(2 * v->nbefore, at + 16);
-		struct read_before *p = reallocarray(v->before, n, sizeof *p);
-
-		if (!p)
-			return NULL;
-		memset(p + v->nbefore, 0, (n - v->nbefore) * sizeof *p);
-		v->before = p;
-		v->nbefore = n;
-	}
-	return &v->before[at];
-}
-
-/* NULL also for a file that cannot be opened: reading it says why. */
-static struct read_before *before_at(struct verify *v, const struct move_files *files, uint32_t i,
-				     struct io_stat *st)
-{
-	int fd = io_files_take(files->files, i);
-	struct read_before *b;
-
-	if (fd < 0)
-		return NULL;
-	b = before_of(v, fd, st);
-	io_files_give(files->files, i);
-	return b;
-}
-
-/* Which files of it have been read with another checkpoint: those are not read again. */
-static void before_find(struct one *x, const struct move_files *files, bool *skip)
-{
-	for (uint32_t i = 0; i < files->ckpt->nfile; i++) {
-		struct read_before *b;
-		struct io_stat st;
-
-		b = before_at(x->v, files, i, &st);
-		skip[i] = b && b->done && b->modified_ns == st.modified_ns &&
-			  !MUTANT(SHARED_READ_TWICE);
-	}
-}
-
-/* What was found in them then is wrong with this checkpoint too, under the name that it has here. */
-static void before_tell(struct one *x, const struct move_files *files, const bool *skip)
-{
-	struct verify *v = x->v;
-
-	for (uint32_t i = 0; i < files->ckpt->nfile && !MUTANT(SHARED_VERDICT_LOST); i++) {
-		const struct read_before *b;
-		struct io_stat st;
-
-		if (!skip[i] || !(b = before_at(v, files, i, &st)))
-			continue;
-		for (uint64_t k = b->first, end = b->end; k < end; k++) {
-			const struct fault f = v->fault[k]; /* the array may move */
-
-			if (!strcmp(f.file, b->name))
-				on_fault(x,
-					 &(struct format_fault){ .kind = f.kind,
-								 .file = files->ckpt->file[i].name,
-								 .tensor = f.tensor,
-								 .text = f.text,
-								 .offset = f.offset,
-								 .length = f.length });
-		}
-	}
-}
-
-/* All of its data were read, and all faults are known: for the next one that has these files. */
-static void before_keep(struct one *x, const struct move_files *files, const bool *skip,
-			uint64_t first)
-{
-	struct verify *v = x->v;
-
-	if (x->nunread || x->nfault + x->nodd > FAULTS_MAX)
-		return;
-	for (uint32_t i = 0; i < files->ckpt->nfile; i++) {
-		struct io_stat st;
-		struct read_before *b;
-
-		if (skip[i] || !(b = before_at(v, files, i, &st)))
-			continue;
-		*b = (struct read_before){ .done = true,
-					   .modified_ns = st.modified_ns,
-					   .first = first,
-					   .end = v->nfault };
-		snprintf(b->name, sizeof b->name, "%s", files->ckpt->file[i].name);
-	}
-}
-
-static int check_data(struct one *x, struct ckpt_err *err)
-{
-	struct cli *c = x->v->c;
-	const struct checkpoint *k = x->s.ckpt;
-	struct move_subset subset = x->v->part.subset;
-	bool all = subset.how == SUBSET_ALL;
-	cleanup_free bool *skip = calloc((size_t)k->nfile + 1, sizeof *skip);
-	struct progress progress;
-	struct move_files files;
-	struct move_verified size, rest;
-	uint64_t nfault = x->nfault, first = x->v->nfault;
+	struct one *x = arg;
 	char title[SUBJECT_TITLE];
-	int rc;
 
-	if (!skip)
-		return ckpt_error(err, -ENOMEM, "no memory to check %s",
-				  subject_title(k, x->s.ref.path, title));
-
-	move_subset_size(k, &subset, &size);
-	if (x->v->part.percent > 0)
-		subset.bytes = (uint64_t)((double)size.all_bytes * x->v->part.percent / 100);
-	move_subset_size(k, &subset, &size);
-	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
-	if (rc)
-		return rc;
-	if (all)
-		before_find(x, &files, skip);
-	subset.skip = skip;
-	move_subset_size(k, &subset, &rest);
-	progress_begin(&progress, c, rest.bytes, "%s", subject_short(k, x->s.ref.path, title));
-	rc = move_verify_some(&files, &subset, progress_tick, &progress, on_fault, x, &x->got, err);
-	x->speed = progress_end(&progress);
-	x->checked_bytes += x->got.bytes;
-	if (all && (!rc || rc == -EBADMSG)) {
-		before_keep(x, &files, skip, first);
-		x->before_bytes = size.bytes - rest.bytes;
-		x->got.bytes += x->before_bytes;
-		x->got.chunks += size.chunks - rest.chunks;
-		x->got.pieces = x->got.all_pieces;
-		before_tell(x, &files, skip);
-		if (!rc && x->nfault > nfault)
-			rc = ckpt_error(err, -EBADMSG, "a file that it shares is damaged");
-	}
-	move_close(&files);
-	return rc;
+	x->begun = true;
+	progress_begin(&x->progress, x->v->c, bytes, "%s", subject_short(k, x->s.ref.path, title));
 }
 
 /* Who it is: what the store called it, else its own metadata as far as they go, else the name of
@@ -435,41 +284,34 @@ static void know(struct one *x)
 	}
 }
 
-/*
- * 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. Where some
- * of its files are damaged the data of the others are still read.
- */
+/* 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. */
 static int check(struct one *x, struct ckpt_err *err)
 {
-	int rc, data = 0;
+	const struct engine e = { .ops = x->v->c->ops,
+				  .io = IO_AUTO,
+				  .format = formats,
+				  .tick = progress_tick,
+				  .arg = &x->progress };
+	const struct engine_verify v = { .data = x->v->data,
+					 .subset = x->v->part.subset,
+					 .percent = x->v->part.percent,
+					 .shared = &x->v->shared,
+					 .begin = verify_begin,
+					 .arg = x };
+	int rc;
 
 	x->s.partial = true;
-	x->s.flags |= x->v->data ? SOURCE_FRESH : 0;
-	rc = subject_open(&x->s, on_fault, x, err);
-	x->damaged = rc && err->code == -EBADMSG;
-	if (x->s.ckpt) {
-		x->sums = engine_sums(x->s.ckpt);
-		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
-		if (!x->s.ckpt->partial)
-			x->checked_bytes = x->s.ckpt->stored_bytes -
-					   MIN(x->got.bytes, x->s.ckpt->stored_bytes);
-		x->got = (struct move_verified){ .all_bytes = x->got.all_bytes,
-						 .all_chunks = x->got.all_chunks,
-						 .all_pieces = x->s.ckpt->table.npiece };
-		if (x->v->data)
-			data = engine_damage(check_data(x, rc ? NULL : err));
-	}
-	x->damaged |= data == -EBADMSG;
-	if (data == -ECANCELED || data == -EBADMSG || !rc)
-		rc = data;
+	rc = subject_verify(&x->s, &e, &v, on_fault, x, &x->got, err);
+	if (x->begun)
+		x->speed = progress_end(&x->progress);
 	know(x);
 	if (rc == -EBADMSG && !x->nfault) {
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
 		/* engine_damage calls everything so; the error knows better. */
-		x->nunread +=
+		x->unproven =
 			err->code != -EBADMSG && err->code != -EPROTO && err->code != -EUCLEAN;
 	}
-	return !rc && x->nfault ? -EBADMSG : rc;
+	return rc;
 }
 
 static void say_fault(struct verify *v, const struct fault *f)
@@ -519,10 +361,10 @@ static void say_before(const struct one *x)
 {
 	char size[HUMAN_BYTES];
 
-	if (x->before_bytes)
+	if (x->got.before_bytes)
 		cli_say(x->v->c, STYLE_DIM,
 			"  %s of it read with a checkpoint above: a shared file",
-			human_bytes(x->before_bytes, size));
+			human_bytes(x->got.before_bytes, size));
 }
 
 /* Pieces that the writer did not compare with what they are derived of: no checksum tells whether they
@@ -591,7 +433,7 @@ static void say_shared(const struct one *x)
 	cleanup_free struct store_step *step = NULL;
 	struct links links = { 0 };
 	struct ckpt_err err = { 0 };
-	struct marked m = { .s.job_fd = -1 };
+	struct store_home m = { .s.job_fd = -1 };
 	bool looked = false;
 	uint32_t n = 0, nfile = 0;
 
@@ -606,7 +448,7 @@ static void say_shared(const struct one *x)
 		    io_stat_at(v->c->ops, x->s.ref.step_fd, file, &st) || st.nlink < 2)
 			continue;
 		if (!looked) {
-			if (marked_home(v->c->ops, &x->s.ref, &m, &err))
+			if (store_home_open(v->c->ops, formats[0], &x->s.ref, &m, &err))
 				return;
 			looked = true;
 			if (store_scan_parts(&m.s, true, &links, &step, &n, &err))
@@ -617,7 +459,7 @@ static void say_shared(const struct one *x)
 	}
 	links_free(&links);
 	if (looked)
-		marked_close(&m);
+		store_home_close(&m);
 }
 
 /* What was done, and of how many bytes nobody can say whether they are right. */
@@ -628,17 +470,17 @@ static void what_print(const struct one *x, char *buf, size_t bytes)
 
 	if (*x->v->part.text)
 		snprintf(buf, bytes, "%.3g %% of the data",
-			 100 * share(x->got.bytes, x->got.all_bytes));
+			 100 * share(x->got.data.bytes, x->got.data.all_bytes));
 	else
 		snprintf(buf, bytes, "%s",
-			 !x->v->data	     ? "structure checked"
-			 : !x->sums.unsummed ? "every byte checked"
-					     : "every byte read");
+			 !x->v->data	    ? "structure checked"
+			 : !x->got.unsummed ? "every byte checked"
+					    : "every byte read");
 	n = strlen(buf);
-	if (x->v->data && x->sums.unsummed)
+	if (x->v->data && x->got.unsummed)
 		snprintf(buf + n, bytes - n, ": %s have checksums, %s have none",
-			 human_bytes(x->sums.summed, summed),
-			 human_bytes(x->sums.unsummed, unsummed));
+			 human_bytes(x->got.summed, summed),
+			 human_bytes(x->got.unsummed, unsummed));
 }
 
 static void say_one(const struct one *x, int rc)
@@ -659,7 +501,7 @@ static void say_one(const struct one *x, int rc)
 	if (v->data && c->out_screen.terminal && x->speed > 0)
 		snprintf(speed, sizeof speed, "  %.2f GB/s", x->speed / 1e9);
 	if (!rc) {
-		bool read = v->data && x->sums.unsummed;
+		bool read = v->data && x->got.unsummed;
 		char what[128], title[SUBJECT_TITLE];
 
 		what_print(x, what, sizeof what);
@@ -717,25 +559,25 @@ static void put_one(const struct one *x, int rc)
 	output_put(o, &columns[COL_OK], cell_of(CELL_FLAG, !rc));
 	output_put(o, &columns[COL_BYTES],
 		   x->has_bytes ? cell_of(CELL_BYTES, x->bytes) : cell_none());
-	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->checked_bytes));
+	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
 	output_put(o, &columns[COL_DATA],
-		   cell_text(!x->got.chunks			? "none"
-			     : x->got.bytes == x->got.all_bytes ? "all"
-								: "some"));
+		   cell_text(!x->got.data.chunks			  ? "none"
+			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
+									  : "some"));
 	output_put(o, &columns[COL_DATA_BYTES],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.all_bytes) : cell_none());
-	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
-	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->before_bytes));
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.data.all_bytes) : cell_none());
+	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.data.bytes));
+	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->got.before_bytes));
 	output_put(o, &columns[COL_SUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->sums.summed) : cell_none());
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.summed) : cell_none());
 	output_put(o, &columns[COL_UNSUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->sums.unsummed) : cell_none());
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.unsummed) : cell_none());
 	output_put(o, &columns[COL_CHUNKS],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_chunks) : cell_none());
-	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.chunks));
+		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_chunks) : cell_none());
+	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.data.chunks));
 	output_put(o, &columns[COL_PIECES],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_pieces) : cell_none());
-	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.pieces));
+		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_pieces) : cell_none());
+	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.data.pieces));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
 	output_put(o, &columns[COL_NODD], cell_of(CELL_NUMBER, x->nodd));
 	output_put(o, &columns[COL_NFOREIGN],
@@ -794,30 +636,30 @@ static void keep_mark(struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct ckpt_err err = { 0 };
-	struct marked m;
+	struct store_home m;
 	int r;
 
 	if (!v->data || v->c->value[OPT_NO_MARK] || (rc && rc != -EBADMSG) ||
-	    (!rc && (x->got.bytes != x->got.all_bytes || x->sums.unsummed)) ||
-	    (rc && !x->damaged) || (rc && x->nfault == x->nunread))
+	    (!rc && (x->got.data.bytes != x->got.data.all_bytes || x->got.unsummed)) ||
+	    (rc && !x->got.damaged) || (rc && x->nfault == x->got.nunread + x->unproven))
 		return;
 	if (x->at) {
 		set_mark(x, rc, x->store, x->at);
 		return;
 	}
-	r = marked_find(v->c->ops, &x->s.ref, &m, &err);
+	r = store_home_find(v->c->ops, formats[0], &x->s.ref, &m, &err);
 	if (r < 0)
 		cli_hint(v->c, "the result is not kept: %s", err.msg);
 	if (!r)
 		set_mark(x, rc, &m.s, &m.step);
 	if (!r)
-		marked_close(&m);
+		store_home_close(&m);
 }
 
 /* Nothing but its own files, and of what was asked for nothing that cannot be checked. */
 static bool is_plain(const struct one *x)
 {
-	return !foreign_count(x) && !x->nodd && !(x->v->data && x->sums.unsummed);
+	return !foreign_count(x) && !x->nodd && !(x->v->data && x->got.unsummed);
 }
 
 /* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
@@ -838,10 +680,10 @@ static void verify_one(struct one *x, const char *why)
 		v->fault[i].step = x->step;
 		v->fault[i].has_step = x->has_step;
 	}
-	v->checked_bytes += x->checked_bytes;
-	v->data_bytes += rc ? 0 : x->got.all_bytes;
-	v->data_checked += rc ? 0 : x->got.bytes;
-	v->unsummed += rc || !v->data ? 0 : x->sums.unsummed;
+	v->checked_bytes += x->got.bytes;
+	v->data_bytes += rc ? 0 : x->got.data.all_bytes;
+	v->data_checked += rc ? 0 : x->got.data.bytes;
+	v->unsummed += rc || !v->data ? 0 : x->got.unsummed;
 	v->ngood += !rc;
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
@@ -1060,8 +902,7 @@ static int verify_run(struct cli *c)
 	for (uint64_t i = 0; i < v.nfault; i++)
 		fault_free(&v.fault[i]);
 	free(v.fault);
-	free(v.before);
-	links_free(&v.links);
+	engine_shared_free(&v.shared);
 	return v.code;
 }
 

@@ -6,7 +6,7 @@
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
@@ -115,7 +115,7 @@ static int arguments(struct waiting *w, struct ckpt_err *err)
 			w->want = states[i].state;
 			break;
 		}
-	return rc < 0 ? rc : control_until(w->c, &w->until, err);
+	return rc < 0 ? rc : daemon_ask_until(w->c, &w->until, err);
 }
 
 /* --- the store --- */
@@ -342,7 +342,7 @@ static int look_daemon(struct waiting *w, struct ckpt_err *err)
 {
 	const struct wire_report_job *j;
 	uint32_t job;
-	int rc = control_open(&w->k, w->c, w->until, err);
+	int rc = daemon_ask_open(&w->k, w->c, w->until, err);
 
 	w->served = false;
 	if (rc == 0)
@@ -483,7 +483,7 @@ static int wait_for(struct waiting *w, struct ckpt_err *err)
 			return ckpt_error(err, -ECANCELED, "interrupted");
 		if (w->until && now >= w->until)
 			return time_over(w, err);
-		control_pause(w->until ? MIN(pause, w->until - now) : pause);
+		daemon_ask_pause(w->until ? MIN(pause, w->until - now) : pause);
 		pause = MIN(pause + pause / 8, LOOK_MAX_NS);
 	}
 	return rc;
@@ -510,7 +510,7 @@ static void tell(const struct waiting *w)
 
 static int wait_run(struct cli *c)
 {
-	struct waiting w = { .c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns() };
+	struct waiting w = { .c = c, .k = { .sock = -1 }, .began_ns = now_ns() };
 	struct ckpt_err err = { 0 };
 	int rc = arguments(&w, &err), code = CLI_OK;
 
@@ -524,7 +524,7 @@ static int wait_run(struct cli *c)
 	else if (rc == -ETIMEDOUT)
 		code = cli_fail(c, rc, &err, "ckptctl status");
 	else
-		code = control_fail(&w.k, rc, &err);
+		code = daemon_ask_fail(c, &w.k, rc, &err);
 	control_close(&w.k);
 	return code;
 }

@@ -111,8 +111,8 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 
 /* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE:
  * the daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
-static int answer(ckpt *c, uint64_t until, const struct link *watch, uint8_t in[WIRE_BYTES_MAX],
-		  int got[WIRE_FDS_MAX], int *ret_ngot)
+static int answer_await(ckpt *c, uint64_t until, const struct link *watch,
+			uint8_t in[WIRE_BYTES_MAX], int got[WIRE_FDS_MAX], int *ret_ngot)
 {
 	const struct wire_head *head = (const struct wire_head *)in;
 
@@ -138,8 +138,8 @@ static int answer(ckpt *c, uint64_t until, const struct link *watch, uint8_t in[
 }
 
 /* No answer: the sentence, and whether the connection is of any further use. */
-static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *head,
-		      struct ckpt_err *err)
+static int answer_missing(ckpt *c, uint32_t type, int rc, const struct wire_head *head,
+			  struct ckpt_err *err)
 {
 	pid_t closer = TAKE(c->closer);
 
@@ -187,7 +187,7 @@ int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, in
 	if (c->sock < 0)
 		return ckpt_error(err, -ECONNRESET, "not attached to a daemon (%s)", c->socket);
 	if (c->late) {
-		rc = answer(c, until, watch, in, ret_fd, &ngot);
+		rc = answer_await(c, until, watch, in, ret_fd, &ngot);
 		if (rc > 0) {
 			wire_close_fds(ret_fd, ngot);
 			c->late = false;
@@ -197,18 +197,18 @@ int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, in
 	if (rc == 0)
 		rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
 	if (rc == 0)
-		rc = answer(c, until, watch, in, ret_fd, &ngot);
+		rc = answer_await(c, until, watch, in, ret_fd, &ngot);
 	else if (rc == -EPIPE)
 		rc = -ECONNRESET;
 	if (rc < 0)
-		return unanswered(c, type, rc, head, err);
+		return answer_missing(c, type, rc, head, err);
 	c->answered = true;
 	if (head->type == WIRE_REFUSE)
 		return wire_refusal(in, (uint32_t)rc, err);
 	if (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0) {
 		wire_close_fds(ret_fd, ngot);
 		c->answered = false;
-		return unanswered(c, type, -EPROTO, head, err);
+		return answer_missing(c, type, -EPROTO, head, err);
 	}
 	c->closer = 0;
 	return head->type;
@@ -228,7 +228,7 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 	if (rc != (int)want || head->bytes != buf_bytes) {
 		wire_close_fds(got, WIRE_FDS_MAX);
 		c->answered = false;
-		return unanswered(c, type, -EPROTO, head, err);
+		return answer_missing(c, type, -EPROTO, head, err);
 	}
 	memcpy(buf, in, buf_bytes);
 	if (ret_fd)
@@ -388,7 +388,7 @@ static uint32_t start_known(const ckpt *c, bool again)
 	return flags;
 }
 
-static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
+static int hello_send(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 {
 	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again),
 				.rank = c->rank,
@@ -522,7 +522,7 @@ static int connect_once(ckpt *c, bool again, uint64_t until, struct ckpt_err *er
 	int rc = connect_socket(c, until, err);
 
 	if (rc == 0)
-		rc = hello(c, again, until, err);
+		rc = hello_send(c, again, until, err);
 	if (rc < 0)
 		drop_socket(c);
 	return rc;

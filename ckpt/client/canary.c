@@ -326,7 +326,8 @@ struct gather {
 	const uint64_t *word[CANARY_PROBES]; /* what it was; NULL: as in the slot */
 };
 
-static bool differs(const struct gather *g, const struct canary_place *p, const uint64_t *word)
+static bool place_differs(const struct gather *g, const struct canary_place *p,
+			  const uint64_t *word)
 {
 	return word ? word_read(p->src, p->len) != *word
 		    : memcmp(p->src, g->slot + p->dst, p->len) != 0;
@@ -346,7 +347,7 @@ static uint64_t gather_compare(struct gather *g)
 	if (MAX(got, 0) < nprobe)
 		return g->at[g->of[MAX(got, 0)]].dst;
 	for (uint32_t i = 0; i < n; i++)
-		if (differs(g, &g->at[i], g->word[i]))
+		if (place_differs(g, &g->at[i], g->word[i]))
 			return g->at[i].dst;
 	return CANARY_SAME;
 }
@@ -364,7 +365,7 @@ static uint64_t place_compare(struct gather *g, const struct canary_place *p, co
 	uint64_t found = CANARY_SAME;
 
 	if (!p->own)
-		return differs(g, p, word) ? p->dst : CANARY_SAME;
+		return place_differs(g, p, word) ? p->dst : CANARY_SAME;
 	if (g->x->scratch_fd < 0)
 		return CANARY_SAME;
 	if (g->n == CANARY_PROBES)

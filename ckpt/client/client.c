@@ -82,7 +82,7 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 }
 
 /* The process may change its directory before the library tries again. */
-static char *absolute(const char *path)
+static char *path_absolute(const char *path)
 {
 	cleanup_free char *cwd = path[0] == '/' ? NULL : getcwd(NULL, 0);
 	char *ret = NULL;
@@ -94,7 +94,7 @@ static char *absolute(const char *path)
 
 static int socket_take(ckpt *c, const char *given, struct ckpt_err *err)
 {
-	cleanup_free char *whole = given ? absolute(given) : NULL;
+	cleanup_free char *whole = given ? path_absolute(given) : NULL;
 
 	c->socket_default = !given;
 	if (!given)
@@ -119,7 +119,7 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	if (rc < 0)
 		return rc;
 	c->job = strdup(job);
-	c->store = absolute(store);
+	c->store = path_absolute(store);
 	c->alive = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (c->alive == MAP_FAILED)
 		c->alive = NULL;
@@ -522,7 +522,7 @@ struct owned_walk {
 
 /* All elements that are in both, innermost dimension by stretches. first, off: global index and
  * offset (elements) by the dimensions before d. */
-static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
+static void owned_dims_walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 {
 	struct indices_cursor at = { 0 };
 	struct stretch s;
@@ -540,7 +540,7 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 			continue;
 		}
 		for (uint64_t i = 0; i < s.len; i++)
-			walk(w, d + 1, g + i, o + i * (uint64_t)w->p->stride[d]);
+			owned_dims_walk(w, d + 1, g + i, o + i * (uint64_t)w->p->stride[d]);
 	}
 }
 
@@ -575,7 +575,7 @@ static int local_sum(const struct declared *d, const struct part_of *p,
 		if (rc < 0)
 			return rc;
 	}
-	walk(&w, 0, 0, 0);
+	owned_dims_walk(&w, 0, 0, 0);
 	*sum += w.sum;
 	return 0;
 }

@@ -154,7 +154,7 @@ static void seed_open(struct average *x)
 	x->seed_error = x->seed_fd < 0 ? errno : 0;
 }
 
-static void advise(ckpt *c, struct average *x)
+static void average_advise(ckpt *c, struct average *x)
 {
 	struct ckpt_errlist list = { 0 };
 	int level = c->rank == 0 ? LOG_WARNING : LOG_INFO;
@@ -185,7 +185,7 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err)
 	rc = ckpt_errlist_end(&list, err, "averages cannot be made as they are declared");
 	ckpt_errlist_free(&list);
 	for (uint32_t i = 0; i < c->naverage && rc == 0; i++)
-		advise(c, c->average[i]);
+		average_advise(c, c->average[i]);
 	return rc;
 }
 

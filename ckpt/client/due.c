@@ -11,7 +11,7 @@
 #include "ckpt/client/handle.h"
 
 /* All that became of steps, so that outcomes are searched only when there is a new one. */
-static uint64_t outcomes(const struct link *l)
+static uint64_t outcomes_count(const struct link *l)
 {
 	uint64_t n = 0;
 
@@ -42,7 +42,7 @@ static bool changed_here(const struct link *l, uint64_t step)
 
 /* The fate of a step. It is lost where a later daemon has taken over all that it will, and not
  * it. */
-static enum outcome_state fate(const ckpt *c, const struct link *l, const struct due_step *x)
+static enum outcome_state step_fate(const ckpt *c, const struct link *l, const struct due_step *x)
 {
 	uint16_t seq = 0;
 	enum outcome_state is = shared_outcome_state(l->job, x->step - 1, &seq);
@@ -54,7 +54,7 @@ static enum outcome_state fate(const ckpt *c, const struct link *l, const struct
 	return is == OUTCOME_NONE && l != x->link && settled ? OUTCOME_TORN : is;
 }
 
-static void owe(struct due *d, uint32_t distance)
+static void mark_owe(struct due *d, uint32_t distance)
 {
 	d->distance = distance;
 	d->again = d->marks + distance - 1; /* the present mark is the first after it */
@@ -64,7 +64,7 @@ static void settle_asked(ckpt *c, struct link *l)
 {
 	struct due *d = &c->due;
 
-	switch (fate(c, l, &d->asked)) {
+	switch (step_fate(c, l, &d->asked)) {
 	case OUTCOME_NONE:
 	case OUTCOME_COPYING:
 		break;
@@ -91,7 +91,7 @@ static void settle_staged(ckpt *c, struct link *l)
 	struct due *d = &c->due;
 	uint32_t longer = MAX(2 * d->distance, 1u);
 
-	switch (fate(c, l, &d->staged)) {
+	switch (step_fate(c, l, &d->staged)) {
 	case OUTCOME_NONE:
 	case OUTCOME_COPYING:
 		return;
@@ -105,10 +105,10 @@ static void settle_staged(ckpt *c, struct link *l)
 		d->distance = 0;
 		break;
 	case OUTCOME_TORN: /* found to be changed, or not guarded */
-		owe(d, 1);
+		mark_owe(d, 1);
 		break;
 	case OUTCOME_FAILED:
-		owe(d, MIN(longer, c->persist_every));
+		mark_owe(d, MIN(longer, c->persist_every));
 		break;
 	}
 	d->staged.step = 0;
@@ -124,14 +124,14 @@ void due_mark(ckpt *c, uint64_t step)
 bool due_now(ckpt *c, struct link *l)
 {
 	struct due *d = &c->due;
-	uint64_t seen = outcomes(l);
+	uint64_t seen = outcomes_count(l);
 
 	if (d->asked.step && d->asked.link == l &&
 	    (torn_here(l, d->asked.step - 1) || changed_here(l, d->asked.step - 1)))
 		d->asked.step = 0;
 	if (d->staged.step && d->staged.link == l && changed_here(l, d->staged.step - 1)) {
 		d->staged.step = 0;
-		owe(d, 1);
+		mark_owe(d, 1);
 	}
 	if (seen != d->seen || (d->asked.step && d->asked.link != l) ||
 	    (d->staged.step && d->staged.link != l)) {

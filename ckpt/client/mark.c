@@ -14,18 +14,18 @@
 #define GUARD_MIN_NS (2 * NS_PER_MS)
 #define LOOK_NS (10 * NS_PER_MS) /* how often a wait looks whether the daemon still lives */
 
-static void add(_Atomic uint64_t *counter, uint64_t n)
+static void counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static void stalled(ckpt *c, uint64_t since, bool marked)
+static void stall_add(ckpt *c, uint64_t since, bool marked)
 {
 	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
 	uint64_t ns = now_ns() - since, bucket = ns ? 63 - (uint64_t)__builtin_clzll(ns) : 0;
 
-	add(&c->stall_ns_sum, ns);
-	add(&c->stall_log2_ns[MIN(bucket, (uint64_t)ARRAY_LEN(c->stall_log2_ns) - 1)], 1);
+	counter_add(&c->stall_ns_sum, ns);
+	counter_add(&c->stall_log2_ns[MIN(bucket, (uint64_t)ARRAY_LEN(c->stall_log2_ns) - 1)], 1);
 	if (ns > atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed))
 		atomic_store_explicit(&c->stall_ns_max, ns, memory_order_relaxed);
 	if (!c->measured_since)
@@ -81,7 +81,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 		       : -EINVAL;
 }
 
-static uint32_t wanted(const struct ckpt_mark *m, uint32_t trigger, bool due)
+static uint32_t ticket_flags(const struct ckpt_mark *m, uint32_t trigger, bool due)
 {
 	uint32_t flags = m ? m->flags : 0;
 
@@ -137,7 +137,7 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		      bool refuse, struct ticket *ret)
 {
 	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
-		 want = refuse ? TICKET_REFUSE : wanted(m, trigger, due_now(c, l)),
+		 want = refuse ? TICKET_REFUSE : ticket_flags(m, trigger, due_now(c, l)),
 		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
 	const struct ticket *spent =
 		l == c->spent_link && step + 1 == c->spent_step ? &c->spent : NULL;
@@ -215,7 +215,7 @@ bool client_unclean(const ckpt *c, const struct link *l)
 }
 
 /* The log has it once; its line is the helper's to write. */
-static int unclean(ckpt *c)
+static int unclean_refuse(ckpt *c)
 {
 	if (!atomic_exchange(&c->unclean_said, true)) {
 		atomic_store(&c->unclean_say, true);
@@ -246,7 +246,7 @@ static uint32_t failing_changes(const struct link *l)
 }
 
 /* The step was taken. Had it become known by then that what should be written cannot be? */
-static int failing(struct link *l, uint32_t changes)
+static int failing_changed(struct link *l, uint32_t changes)
 {
 	if (changes == l->failing_seen)
 		return 0;
@@ -255,8 +255,8 @@ static int failing(struct link *l, uint32_t changes)
 }
 
 /* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
-static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
-		    enum wire_skip *ret_why)
+static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
+			 enum wire_skip *ret_why)
 {
 	struct link *l = link_up(c, now);
 	const uint64_t one = 1;
@@ -273,7 +273,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
 		return -ESTALE;
 	if (client_unclean(c, l))
-		return unclean(c);
+		return unclean_refuse(c);
 	*ret_why = WIRE_SKIP_DETACHED;
 	due_mark(c, step);
 	if (!l)
@@ -287,7 +287,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 					      : now - c->last_mark_ns;
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
-		add(&c->unguarded, 1);
+		counter_add(&c->unguarded, 1);
 	if (c->dirty || c->moved || !c->sealed_once || !declared_now(c)) {
 		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
@@ -360,7 +360,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
 	}
-	return rc == 0 ? failing(l, changes) : rc;
+	return rc == 0 ? failing_changed(l, changes) : rc;
 }
 
 static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
@@ -385,18 +385,18 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 	if (rc < 0)
 		return rc;
 	now = now_ns();
-	rc = snapshot(c, step, mark ? &mine : NULL, now, &why);
+	rc = snapshot_take(c, step, mark ? &mine : NULL, now, &why);
 	atomic_store_explicit(&c->marked, rc, memory_order_relaxed);
 	atomic_store_explicit(&c->skipped_why, rc == CKPT_SKIPPED ? 1 + (uint32_t)why : 0,
 			      memory_order_relaxed);
 	if (rc >= 0) {
 		bool skipped = rc == CKPT_SKIPPED || rc == CKPT_DETACHED;
 
-		add(&c->taken, !skipped);
+		counter_add(&c->taken, !skipped);
 		skips_count(c, atomic_load_explicit(&c->link, memory_order_acquire),
 			    skipped ? (int)why : -1);
 	}
-	stalled(c, now, true);
+	stall_add(c, now, true);
 	return rc;
 }
 
@@ -412,14 +412,15 @@ static uint64_t guard_budget(const ckpt *c)
 
 /* Must the trainer wait for its copy? Not for one that a device does before whatever is queued
  * behind it. */
-static bool unfinished(const ckpt *c, const struct shared_snap *s)
+static bool copy_unfinished(const ckpt *c, const struct shared_snap *s)
 {
 	return shared_snap_state(s, NULL) == SNAP_COPYING &&
 	       (c->guard == CKPT_NEVER || !shared_snap_ordered(s));
 }
 
 /* Nobody copies any more what the daemon has still to copy. */
-static bool orphaned(const ckpt *c, const struct link *l, const struct shared_snap *s, uint64_t now)
+static bool copy_orphaned(const ckpt *c, const struct link *l, const struct shared_snap *s,
+			  uint64_t now)
 {
 	uint64_t seq;
 
@@ -431,12 +432,12 @@ static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *
 {
 	uint64_t now;
 
-	while (unfinished(c, s) && (now = now_ns()) < until) {
+	while (copy_unfinished(c, s) && (now = now_ns()) < until) {
 		uint32_t seen;
 
 		atomic_store_explicit(&l->rank->waiting, 1, memory_order_seq_cst);
 		seen = atomic_load_explicit(&l->rank->wake, memory_order_seq_cst);
-		if (!unfinished(c, s) || orphaned(c, l, s, now))
+		if (!copy_unfinished(c, s) || copy_orphaned(c, l, s, now))
 			break;
 		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
 	}
@@ -479,14 +480,14 @@ static void guard_changed(ckpt *c)
 		return; /* full: it is awake */
 }
 
-static int guard(ckpt *c, struct link *l, uint64_t until)
+static int link_guard(ckpt *c, struct link *l, uint64_t until)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
 	uint64_t mark, at;
 	bool changed;
 	int rc = 0;
 
-	if (s && unfinished(c, s))
+	if (s && copy_unfinished(c, s))
 		guard_wait(l, c, s, until);
 	/* (c): its device reads the state before it does what is queued from here on */
 	if (!s || c->guard == CKPT_NEVER || !shared_snap_ordered(s))
@@ -496,14 +497,14 @@ static int guard(ckpt *c, struct link *l, uint64_t until)
 		shared_tear(c->snap_link->rank);
 	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
 		c->torn_reported = mark;
-		add(&c->torn, 1);
+		counter_add(&c->torn, 1);
 		rc = CKPT_TORN;
 		if (shared_why_get(s, mark, &at)) /* by the daemon's copier */
 			canary_found(c, s->rec.step, at);
 	}
 	changed = guard_compare(c);
 	if (changed) {
-		add(&c->torn, 1);
+		counter_add(&c->torn, 1);
 		rc = CKPT_TORN;
 	}
 	shared_update(l->rank, changed && l == c->snap_link);
@@ -527,8 +528,8 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 	if (!l)
 		return bad;
 	start = now_ns();
-	rc = guard(c, l, start + guard_budget(c));
-	stalled(c, start, false);
+	rc = link_guard(c, l, start + guard_budget(c));
+	stall_add(c, start, false);
 	return bad ? bad : rc;
 }
 
@@ -538,7 +539,7 @@ void mark_end(ckpt *c)
 
 	if (!l || !c->snapped)
 		return;
-	(void)guard(c, l, 0);
+	(void)link_guard(c, l, 0);
 	copier_quiesce(c);
 	canary_off(&c->canary);
 }
@@ -546,7 +547,7 @@ void mark_end(ckpt *c)
 /* --- watching --- */
 /* Is it of an earlier attempt at the step, which this rank has marked once more since? Or was it
  * staged before a guard found that it is not to be used? */
-static bool outdated(const struct link *l, const struct shared_outcome *o)
+static bool outcome_outdated(const struct link *l, const struct shared_outcome *o)
 {
 	uint64_t newest = 0;
 	bool is = false;
@@ -574,14 +575,14 @@ static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *re
 
 	for (struct link *l = now; l; l = l->older)
 		if (shared_outcome_get(l->job, step, ret) &&
-		    (l == now ? !outdated(l, ret) : ret->state == OUTCOME_COMMITTED))
+		    (l == now ? !outcome_outdated(l, ret) : ret->state == OUTCOME_COMMITTED))
 			return true;
 	return false;
 }
 
 /* May this step still come to something? Only what this rank has marked, or what a daemon is about
  * to take over. */
-static bool hopeful(const ckpt *c, uint64_t step)
+static bool step_hopeful(const ckpt *c, uint64_t step)
 {
 	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
 	bool settling = atomic_load(&c->state) == LINK_DOWN ||
@@ -638,10 +639,10 @@ static int torn_here(ckpt *c, struct link *l, uint64_t step, struct ckpt_err *er
 	return 0;
 }
 
-static int reached(ckpt *c, uint64_t step, int state, struct ckpt_err *err)
+static int step_reached(ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 {
 	/* before the outcome is looked for, or it could come in between */
-	bool hope = hopeful(c, step);
+	bool hope = step_hopeful(c, step);
 	struct shared_outcome o;
 
 	if (!outcome_find(c, step, &o)) {
@@ -697,7 +698,7 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 
 		if (l)
 			atomic_store(&l->rank->waited_step, step + 1);
-		rc = reached(c, step, state, err);
+		rc = step_reached(c, step, state, err);
 		if (rc <= 0)
 			return rc;
 		if (now >= until)

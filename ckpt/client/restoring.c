@@ -33,18 +33,18 @@ static int landings_take(ckpt *c, uint8_t in[WIRE_BYTES_MAX], int fd[WIRE_FDS_MA
 	return rc;
 }
 
-static uint32_t fills(const struct link *l)
+static uint32_t link_fills(const struct link *l)
 {
 	return l ? atomic_load(&l->job->fills) : 0;
 }
 
-static bool peeks(const struct ckpt_want *w)
+static bool want_peeks(const struct ckpt_want *w)
 {
 	return w->flags & CKPT_PEEK;
 }
 
 /* Does it change more than SINKs? */
-static bool changes(const struct ckpt_want *w)
+static bool want_changes(const struct ckpt_want *w)
 {
 	return !(w->flags & (CKPT_DRY_RUN | CKPT_PEEK));
 }
@@ -71,7 +71,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 				  "no daemon is attached: the one on %s does not answer",
 				  c->socket);
 	l = atomic_load(&c->link);
-	begun = fills(l);
+	begun = link_fills(l);
 	rc = rpc_ask(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, in, fd, wait_ns, err);
 	if (rc == WIRE_LANDED)
 		rc = landings_take(c, in, fd, wait_ns, err);
@@ -88,14 +88,14 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		}
 	}
 	/* after the renewal: what a daemon writes from now on is not this process's memory */
-	if (fills(l) != begun)
+	if (link_fills(l) != begun)
 		atomic_store(&c->undefined, true);
 	if (rc == WIRE_RESTORED) {
 		memcpy(r, in, sizeof *r);
 		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
-	if (rc == 0 && peeks(w) &&
+	if (rc == 0 && want_peeks(w) &&
 	    !MUTANT(PEEK_BLOBS_TAKEN)) { /* those of the restored step stay */
 		munmap(blobs, r->blob_bytes);
 	} else if (rc == 0) {
@@ -103,7 +103,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 			munmap(c->blobs, c->blobs_bytes);
 		c->blobs = blobs;
 		c->blobs_bytes = r->blob_bytes;
-		if (changes(w)) {
+		if (want_changes(w)) {
 			/* before the agreement: should the daemon die meanwhile, the next one must
 			 * know */
 			c->base = r->base;
@@ -146,7 +146,7 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 		return ckpt_error(
 			err, -EINVAL,
 			"ckpt_want has both FROM_DISK and FROM_MEMORY, or .only is too long");
-	if (peeks(w) && w->flags & (CKPT_LENIENT | CKPT_EXACT))
+	if (want_peeks(w) && w->flags & (CKPT_LENIENT | CKPT_EXACT))
 		return ckpt_error(
 			err, -EINVAL,
 			"ckpt_want has CKPT_PEEK, which does not combine with CKPT_LENIENT "
@@ -159,7 +159,7 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 /* "Nothing found" would mean: keep what memory holds. */
 static int nothing_judge(const ckpt *c, const struct ckpt_want *w, int rc, struct ckpt_err *err)
 {
-	if (rc != -ENOENT || !changes(w) || !atomic_load(&c->undefined))
+	if (rc != -ENOENT || !want_changes(w) || !atomic_load(&c->undefined))
 		return rc;
 	return ckpt_error(
 		err, -EUCLEAN,
@@ -175,7 +175,7 @@ static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct
 {
 	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));
 
-	if (!changes(w) || (rc == -ENOENT && !all))
+	if (!want_changes(w) || (rc == -ENOENT && !all))
 		return;
 	pthread_mutex_lock(&c->why_lock);
 	snprintf(c->unrestored_why, sizeof c->unrestored_why, "%.*s", SHARED_TEXT - 1, why->msg);
@@ -249,7 +249,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;
 	if (asked) {
-		if (changes(&w)) {
+		if (want_changes(&w)) {
 			line = last_line(c);
 			mark_end(c);
 			shadow_copy(c, false); /* what is not restored stays */
@@ -268,8 +268,8 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	}
 	r.passed[sizeof r.passed - 1] = 0;
 	r.averages[sizeof r.averages - 1] = 0;
-	passed_say(c, &r, peeks(&w) ? "read" : "restored");
-	if (changes(&w)) {
+	passed_say(c, &r, want_peeks(&w) ? "read" : "restored");
+	if (want_changes(&w)) {
 		shadow_copy(c, true);
 		last_anew(c, line);
 		line_back(c, r.step);

@@ -7,12 +7,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-static bool drop(_Atomic uint32_t *refs)
+static bool refs_drop(_Atomic uint32_t *refs)
 {
 	return atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
 }
 
-static void take(_Atomic uint32_t *refs)
+static void refs_take(_Atomic uint32_t *refs)
 {
 	atomic_fetch_add_explicit(refs, 1, memory_order_relaxed);
 }
@@ -20,13 +20,13 @@ static void take(_Atomic uint32_t *refs)
 /* --- sources --- */
 struct sources *sources_ref(struct sources *s)
 {
-	take(&s->refs);
+	refs_take(&s->refs);
 	return s;
 }
 
 void sources_unref(struct sources *s)
 {
-	if (!s || !drop(&s->refs))
+	if (!s || !refs_drop(&s->refs))
 		return;
 	free(s->name);
 	free(s->span);
@@ -80,7 +80,7 @@ static bool sources_have(const struct sources *s, uint32_t tensor, uint64_t from
 /* --- slots --- */
 static void slot_unref(struct sealed_slot *s)
 {
-	if (!s || !drop(&s->refs))
+	if (!s || !refs_drop(&s->refs))
 		return;
 	if (s->ops)
 		s->ops->forget(s->device, &s->at);
@@ -98,7 +98,7 @@ static struct sealed_slot *slot_of(const struct sealed *before, const struct sta
 		struct sealed_slot *s = before->slot[i];
 
 		if (s->dev == st->st_dev && s->ino == st->st_ino && s->at.bytes == bytes) {
-			take(&s->refs);
+			refs_take(&s->refs);
 			return s;
 		}
 	}
@@ -328,13 +328,13 @@ int sealed_make(const struct wire_sealed *m, const int *fd, const struct sealed 
 
 struct sealed *sealed_ref(struct sealed *s)
 {
-	take(&s->refs);
+	refs_take(&s->refs);
 	return s;
 }
 
 void sealed_unref(struct sealed *s)
 {
-	if (!s || !drop(&s->refs))
+	if (!s || !refs_drop(&s->refs))
 		return;
 	for (uint32_t i = 0; i < s->nslot; i++)
 		slot_unref(s->slot[i]);

@@ -7,7 +7,7 @@
 
 _Static_assert(WIRE_SKIPS == SHARED_SKIPS, "the page has a counter for each reason");
 
-static uint64_t count(const ckpt *c, uint32_t why)
+static uint64_t skipped_since_start(const ckpt *c, uint32_t why)
 {
 	return atomic_load_explicit(&c->skipped[why], memory_order_relaxed);
 }
@@ -15,14 +15,15 @@ static uint64_t count(const ckpt *c, uint32_t why)
 void skips_carry(ckpt *c, struct link *l)
 {
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
-		atomic_store_explicit(&l->rank->skipped[i], count(c, i), memory_order_relaxed);
+		atomic_store_explicit(&l->rank->skipped[i], skipped_since_start(c, i),
+				      memory_order_relaxed);
 	atomic_store_explicit(&l->rank->skipping,
 			      atomic_load_explicit(&c->skips.now, memory_order_relaxed),
 			      memory_order_relaxed);
 }
 
 /* More than half of the window: skipping. At most a quarter: no more. */
-static uint32_t skipping(const struct skips *s, uint32_t was)
+static uint32_t skips_verdict(const struct skips *s, uint32_t was)
 {
 	uint32_t n[WIRE_SKIPS + 1] = { 0 }, most = 1, skipped;
 
@@ -47,7 +48,7 @@ void skips_count(ckpt *c, struct link *l, int why)
 		atomic_fetch_add_explicit(&c->skipped[why], 1, memory_order_relaxed);
 	if (*at != is) {
 		*at = is;
-		now = skipping(s, was);
+		now = skips_verdict(s, was);
 		atomic_store_explicit(&s->now, now, memory_order_relaxed);
 	}
 	if (!l)
@@ -57,7 +58,7 @@ void skips_count(ckpt *c, struct link *l, int why)
 		skips_carry(c, l);
 	s->link = l;
 	if (why >= 0)
-		atomic_store_explicit(&l->rank->skipped[why], count(c, (uint32_t)why),
+		atomic_store_explicit(&l->rank->skipped[why], skipped_since_start(c, (uint32_t)why),
 				      memory_order_relaxed);
 	if (now != was)
 		atomic_store_explicit(&l->rank->skipping, now, memory_order_relaxed);

@@ -17,7 +17,7 @@ struct list {
 	uint64_t step;
 };
 
-static int contradicts(struct ckpt_err *err, const char *what)
+static int list_contradicts(struct ckpt_err *err, const char *what)
 {
 	return ckpt_error(err, -EPROTO, "the daemon's list of tensors contradicts itself: %s",
 			  what);
@@ -35,9 +35,9 @@ static int verdicts_check(const struct container_view *v, struct list *l, struct
 	if (rc < 0)
 		return rc;
 	if (n != l->table.ntensor)
-		return contradicts(err, "it does not have one verdict for each tensor");
+		return list_contradicts(err, "it does not have one verdict for each tensor");
 	if (!texts.p || !texts.len || ((const char *)texts.p)[texts.len - 1])
-		return contradicts(err, "its texts do not end");
+		return list_contradicts(err, "its texts do not end");
 	l->verdict = rec;
 	l->text = texts.p;
 	for (uint64_t i = 0; i < n; i++) {
@@ -45,7 +45,7 @@ static int verdicts_check(const struct container_view *v, struct list *l, struct
 
 		memcpy(&x, &l->verdict[i], sizeof x);
 		if (x.what < CKPT_MISSING || x.what > CKPT_MISMATCH || x.text >= texts.len)
-			return contradicts(err, "a verdict is unknown, or has no text");
+			return list_contradicts(err, "a verdict is unknown, or has no text");
 	}
 	return 0;
 }

@@ -63,8 +63,8 @@ static int write_fd(const struct device_target *t, const uint8_t *dst, const str
 }
 
 /* Contiguous at dst. */
-static int move(const struct host *h, const struct device_target *t, uint8_t *dst,
-		const struct iovec *from, uint32_t n, uint64_t bytes)
+static int host_read(const struct host *h, const struct device_target *t, uint8_t *dst,
+		     const struct iovec *from, uint32_t n, uint64_t bytes)
 {
 	return h->by_fd ? write_fd(t, dst, from, n) : read_own(dst, from, n, bytes);
 }
@@ -87,14 +87,14 @@ static int copy_lines(const struct host *h, const struct device_target *t,
 			to[i] = (struct iovec){ dst + i * r->dst_pitch, r->width };
 		}
 		rc = apart ? read_vec(to, n, from, n, n * r->width)
-			   : move(h, t, dst, from, n, n * r->width);
+			   : host_read(h, t, dst, from, n, n * r->width);
 		line += n;
 	}
 	return rc;
 }
 
-static void gather(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch,
-		   uint64_t width, uint64_t rows)
+static void rows_gather(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch,
+			uint64_t width, uint64_t rows)
 {
 	for (uint64_t i = 0; i < rows; i++, dst += dst_pitch, src += src_pitch)
 		switch (width) {
@@ -128,8 +128,8 @@ static int copy_spans(const struct device_row *r)
 
 		rc = read_own(bounce, &from, 1, span);
 		if (rc == 0)
-			gather(r->dst + line * r->dst_pitch, r->dst_pitch, bounce, r->src_pitch,
-			       r->width, n);
+			rows_gather(r->dst + line * r->dst_pitch, r->dst_pitch, bounce,
+				    r->src_pitch, r->width, n);
 		line += n;
 	}
 	return rc;
@@ -140,7 +140,7 @@ static int copy_row(const struct host *h, const struct device_target *t, const s
 	struct iovec from = { (void *)(uintptr_t)r->src, r->width };
 
 	if (r->rows == 1)
-		return move(h, t, r->dst, &from, 1, r->width);
+		return host_read(h, t, r->dst, &from, 1, r->width);
 	/* No page lies whole in a gap of less than a page: what is between two lines is there if
 	 * they are. */
 	if (!h->by_fd && r->width < SPAN_MAX && r->src_pitch >= r->width &&
@@ -150,7 +150,7 @@ static int copy_row(const struct host *h, const struct device_target *t, const s
 }
 
 /* The rows from here on that are one line each, at most VECS: a tensor each, mostly. */
-static uint32_t singles(const struct device_row *row, uint32_t n)
+static uint32_t singles_count(const struct device_row *row, uint32_t n)
 {
 	uint32_t k = 0;
 
@@ -184,7 +184,7 @@ static int copy_singles(const struct device_row *row, uint32_t n, uint32_t *ret_
 
 /* The rows from here on, one line each, that lie behind each other with gaps as copy_row has them:
  * what malloc gives for small tensors. */
-static uint32_t neighbours(const struct device_row *row, uint32_t n)
+static uint32_t neighbours_count(const struct device_row *row, uint32_t n)
 {
 	uint32_t k = 0;
 
@@ -219,8 +219,8 @@ static int host_copy(struct device_handle *d, const struct device_target *to,
 	for (uint32_t i = 0, k; i < n && rc == 0; i += k) {
 		uint32_t near;
 
-		k = h->by_fd ? 0 : singles(row + i, n - i);
-		near = neighbours(row + i, k);
+		k = h->by_fd ? 0 : singles_count(row + i, n - i);
+		near = neighbours_count(row + i, k);
 		if (near >= NEAR_MIN && copy_neighbours(row + i, near) == 0) {
 			k = near;
 			continue;

@@ -123,21 +123,21 @@ static int entry_found(void *arg, const char *name, enum source_kind kind)
 	return 1;
 }
 
-/* Has an earlier run left anything? */
+/* Has an earlier run left any files? Where that cannot be known, it may have. */
 static bool is_begun(struct convert *v)
 {
+	struct source f = { 0 };
 	struct source_dir d;
-	struct source f;
 	bool found;
 
 	if (publish_source(v->to, &d))
-		return false;
+		return true;
 	if (v->c->file) {
-		found = !d.open(d.ctx, d.entry, &f) && f.bytes;
-		if (found && f.close)
+		found = d.open(d.ctx, d.entry, &f) || f.bytes;
+		if (f.close)
 			f.close(f.ctx);
 	} else {
-		found = d.list(d.ctx, "", entry_found, NULL) > 0;
+		found = d.list(d.ctx, "", entry_found, NULL) != 0;
 	}
 	source_end(&d);
 	return found;
@@ -155,11 +155,13 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.allow = v->c->allow,
 					.arg = v->c->allow_arg };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
+	bool found;
 
 	if (rc)
 		return rc;
 	snprintf(v->facts->partial, sizeof v->facts->partial, "%s", publish_path(v->to));
-	rc = convert_take_up(v, err);
+	found = is_begun(v);
+	rc = found ? convert_take_up(v, err) : 0; /* a journal alone says nothing */
 	if (rc < 0) {
 		publish_end(TAKE(v->to), true); /* it is another conversion's, or cannot be read */
 		return rc;
@@ -167,7 +169,7 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 	v->facts->resumed = rc > 0;
 	if (rc > 0)
 		return 0;
-	v->facts->restarted = is_begun(v);
+	v->facts->restarted = found;
 	return begin_anew(v, err);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/move/place_pieces.h"
 #include <stdio.h>
@@ -241,23 +242,22 @@ static int result_read(struct convert *v, struct checkpoint *k, int dirfd, struc
 
 int convert_result_check(struct convert *v, struct ckpt_err *err)
 {
-	struct checkpoint *k = NULL;
-	struct source_dir dir;
-	int rc = publish_source(v->to, &dir);
+	const struct engine_subject made = { .fd = publish_fd(v->to),
+					     .entry = publish_entry(v->to),
+					     .path = publish_path(v->to),
+					     .force = v->c->to };
+	struct opened o;
+	int rc = engine_open(v->e, &made, &o, err);
 
-	if (rc)
-		return ckpt_error_errno(err, -rc, "%s cannot be read", publish_path(v->to));
-	rc = v->c->to->open(&(struct format_open){ .dir = &dir }, &k, err);
 	if (!rc && !MUTANT(CONVERTED_NOT_COMPARED))
-		rc = tables_compare(v, &k->table, err);
+		rc = tables_compare(v, &o.ckpt->table, err);
 	/* What an earlier run wrote into files without checksums is read again, too. */
-	if (!rc && (v->c->check || (v->facts->resumed && !(k->has & HAS_SUMS))))
-		rc = result_read(v, k, publish_fd(v->to), err);
+	if (!rc && (v->c->check || (v->facts->resumed && !(o.ckpt->has & HAS_SUMS))))
+		rc = result_read(v, o.ckpt, o.fd, err);
 	if (!rc) {
-		v->facts->stored_bytes = k->stored_bytes;
-		snprintf(v->facts->id, sizeof v->facts->id, "%s", k->id);
+		v->facts->stored_bytes = o.ckpt->stored_bytes;
+		snprintf(v->facts->id, sizeof v->facts->id, "%s", o.ckpt->id);
 	}
-	checkpoint_free(k);
-	source_end(&dir);
+	engine_close(&o);
 	return rc;
 }

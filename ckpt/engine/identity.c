@@ -23,7 +23,7 @@ static int files_stamp(const struct source_dir *watch, const struct checkpoint *
 	return rc;
 }
 
-/* Name, length, time and inode of every file. */
+/* Name, length, times and inode of every file. */
 static int stamp_make(const struct opened *o, struct hash128 *ret, struct ckpt_err *err)
 {
 	struct source_dir watch;

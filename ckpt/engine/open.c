@@ -122,6 +122,8 @@ int engine_open(const struct engine *e, const struct engine_subject *s, struct o
 		r = watched_open(&how, ret, err);
 	else if (!r)
 		r = ret->format->open(&how, &ret->ckpt, err);
+	if (ret->ckpt)
+		ret->ckpt->links = s->flags & SOURCE_LINKS;
 	if (!r && ret->ckpt->has & HAS_SUMS)
 		r = identity_make(ret, NULL, err);
 	return r ? r : id_check(s, ret->ckpt, err);

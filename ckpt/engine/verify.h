@@ -5,18 +5,50 @@
  */
 #ifndef CKPT_ENGINE_VERIFY_H
 #define CKPT_ENGINE_VERIFY_H
-#include "ckpt/engine/engine.h"
-
-/* Bytes of all files that were not lost, by what verify can say of them. summed: a sum covers them, or they
- * must be zero. unsummed: none does. Padding that means nothing is neither. */
-struct engine_sums {
-	uint64_t summed, unsummed;
-};
-struct engine_sums engine_sums(const struct checkpoint *k);
+#include "ckpt/engine/open.h"
 
 /* What is wrong with a checkpoint, as one error: -EBADMSG, but for what says nothing of it (-EACCES, -ENOMEM,
  * -EPROTONOSUPPORT, -ECANCELED, ...). */
 int engine_damage(int rc);
+
+/* Files that several checkpoints of one run share are read once: one for all of them, zero-initialised. */
+struct engine_shared;
+void engine_shared_free(struct engine_shared *s);
+
+struct engine_verify {
+	bool data;		      /* read them, too; else what engine_open checks is all */
+	struct move_subset subset;    /* of the data; skip is engine_verify's */
+	double percent;		      /* > 0: subset.bytes becomes so much of the data */
+	uint64_t buffer_bytes;	      /* of move_verify; 0: what is fast */
+	struct engine_shared *shared; /* NULL: every file is read */
+	/* Asked once the metadata are read, before `bytes` of data are; may be NULL. */
+	void (*begin)(void *arg, const struct checkpoint *k, uint64_t bytes);
+	void *arg;
+};
+struct engine_verified {
+	struct move_verified data; /* of the files before, too */
+	uint64_t bytes;		   /* that were read, metadata included */
+	uint64_t
+		before_bytes; /* of the data: read with an earlier checkpoint that shares the file */
+	/* Bytes of all files that are not lost. summed: compared with a sum, or with zero where they must be
+	 * zero. unsummed: no sum covers them. Padding that means nothing is neither. Where no data were
+	 * read: what would be. */
+	uint64_t summed, unsummed;
+	uint64_t nfault, nunread,
+		nodd; /* faults; nunread: of them, what could not be read; and bytes that
+					 * should be zero and harm nothing */
+	bool damaged; /* a sum was wrong */
+};
+/*
+ * Opens a checkpoint and reads its data, from the disk. Every fault goes to s->how.fault, and none ends it:
+ * with s->how.partial the data of files that could be opened are read whatever is wrong with others.
+ * 0; -EBADMSG: there are faults, or the error's code says what else is wrong; -ECANCELED: e->tick said so;
+ * errors of which engine_damage says that they are none of the checkpoint's; -ESTALE as of engine_open.
+ * o is to be closed in any case. ret is what was done, also after an error.
+ */
+int engine_verify(const struct engine *e, const struct engine_subject *s,
+		  const struct engine_verify *v, struct opened *o, struct engine_verified *ret,
+		  struct ckpt_err *err);
 
 struct engine_check {
 	int fd;			     /* a step's directory; the caller's */

@@ -44,7 +44,7 @@ static int fs_type_find(int dirfd, struct io_probe *ret)
 	return 0;
 }
 
-static bool refused(int rc) /* the flag, not the file */
+static bool flag_refused(int rc) /* the flag, not the file */
 {
 	return rc == -EINVAL || rc == -EOPNOTSUPP;
 }
@@ -147,7 +147,7 @@ int io_probe(const struct io_ops *ops, int dirfd, struct io_probe *ret, struct c
 	if (rc)
 		return ckpt_error_errno(err, -rc, "probe of the store's file system: fstatfs");
 	rc = direct_try(ops, dirfd, ret);
-	if (refused(rc) || (rc == 0 && !ret->direct))
+	if (flag_refused(rc) || (rc == 0 && !ret->direct))
 		rc = buffered_try(ops, dirfd, ret);
 	if (rc)
 		return ckpt_error_errno(

@@ -210,7 +210,7 @@ int io_submit(struct io_queue *q, struct io_req *r)
 }
 
 /* A buffered write is over: let the disk have it. A test's table is told nothing of that. */
-static void wrote(struct io_queue *q, const struct io_xfer *x)
+static void write_flush(struct io_queue *q, const struct io_xfer *x)
 {
 	struct io_req *r = x->req;
 	int rc;
@@ -238,7 +238,7 @@ struct io_req *io_reap(struct io_queue *q)
 	}
 	q->in_flight--;
 	q->idle[q->nidle++] = x;
-	wrote(q, x);
+	write_flush(q, x);
 	return TAKE(x->req);
 }
 

@@ -39,7 +39,7 @@ static const struct {
 	{ 0, "plain: kernel before 5.6" },
 };
 
-static void prepare(struct io_queue *q, struct io_xfer *x)
+static void sqe_prepare(struct io_queue *q, struct io_xfer *x)
 {
 	struct ring *e = q->state;
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&e->ring);
@@ -73,12 +73,12 @@ static bool ring_start(struct io_queue *q, struct io_xfer *x)
 		x->req->res = e->dead;
 		return true;
 	}
-	prepare(q, x);
+	sqe_prepare(q, x);
 	enter_check(io_uring_submit(&e->ring)); /* what it leaves behind goes with the next wait */
 	return false;
 }
 
-static struct io_xfer *pop(struct ring *e, int32_t *ret_res)
+static struct io_xfer *cqe_pop(struct ring *e, int32_t *ret_res)
 {
 	struct io_uring_cqe *cqe;
 	struct io_xfer *x;
@@ -92,7 +92,7 @@ static struct io_xfer *pop(struct ring *e, int32_t *ret_res)
 }
 
 /* Submit what is prepared and wait for a completion; it need not have brought one. */
-static void enter(struct io_queue *q)
+static void ring_enter(struct io_queue *q)
 {
 	const struct timespec nap = { .tv_nsec = NS_PER_MS };
 	struct ring *e = q->state;
@@ -131,12 +131,12 @@ static struct io_xfer *ring_wait(struct io_queue *q)
 	int32_t res = 0;
 
 	while (!e->dead) {
-		while ((x = pop(e, &res))) {
+		while ((x = cqe_pop(e, &res))) {
 			if (io_xfer_took(x, res))
 				return x;
-			prepare(q, x);
+			sqe_prepare(q, x);
 		}
-		enter(q);
+		ring_enter(q);
 	}
 	return fail_one(q, e->dead);
 }
@@ -210,7 +210,7 @@ static int features_check(struct io_queue *q, struct ring *e)
 	return 0;
 }
 
-static int setup(struct io_queue *q, struct ring *e, const char **ret_rung)
+static int ring_setup(struct io_queue *q, struct ring *e, const char **ret_rung)
 {
 	int rc = -EINVAL;
 
@@ -240,7 +240,7 @@ int io_ring_open(struct io_queue *q)
 		io_why(q, "io_uring: no memory");
 		return -ENOMEM;
 	}
-	rc = setup(q, e, &rung);
+	rc = ring_setup(q, e, &rung);
 	memory_passes();
 	if (rc) {
 		free(e);

@@ -360,7 +360,7 @@ int source_stamp(const struct source_dir *watch, const char *name)
 	struct watch *w = watch->ctx;
 	const struct dir_source *d = w->under->ctx;
 	struct io_stat st = { 0 };
-	uint64_t of[3] = { 0 };
+	uint64_t of[4] = { 0 };
 	int fd = file_open(d->ops, d->fd, name, d->flags & SOURCE_LINKS, &of[0]), rc;
 
 	if (fd < 0)
@@ -370,7 +370,9 @@ int source_stamp(const struct source_dir *watch, const char *name)
 	if (rc && rc != -EOPNOTSUPP)
 		return rc;
 	of[1] = st.modified_ns;
-	of[2] = st.ino;
+	/* Copying over a file may keep its length and its time (cp -p); this one nobody can set. */
+	of[2] = st.changed_ns;
+	of[3] = st.ino;
 	watch_count(w, "file", name, 0, sizeof of, of);
 	return 0;
 }

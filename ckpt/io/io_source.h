@@ -48,15 +48,15 @@ int source_fd(const struct io_ops *ops, int dirfd, const char *name, uint32_t fl
 
 /*
  * What a conversion is made of, as one number: the bytes that a reader was given (each read with its name and
- * offset), and the files that it names (each with its length, time of change and inode). The order does
+ * offset), and the files that it names (each with its length, times of change and inode). The order does
  * not count. Two runs that read the same of the same files get the same; another content, length,
- * mtime or inode gives another.
+ * mtime, ctime or inode gives another.
  *
  * source_watch: what is read through ret counts. under: of source_make; it and ret live until
  * source_end(ret), and no source that ret opened outlives that. Any thread. -ENOMEM.
  */
 int source_watch(const struct source_dir *under, struct source_dir *ret);
-/* Count a file's length, mtime and inode. Errors as of open. */
+/* Count a file's length, mtime, ctime and inode. Errors as of open. */
 int source_stamp(const struct source_dir *watch, const char *name);
 struct hash128 source_watched(const struct source_dir *watch);
 #endif

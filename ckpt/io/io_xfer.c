@@ -32,7 +32,7 @@ static int direct_off(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT) < 0 ? -errno : 0;
 }
 
-static bool finish(struct io_xfer *x, int64_t res)
+static bool request_finish(struct io_xfer *x, int64_t res)
 {
 	x->req->res = res;
 	return true;
@@ -100,8 +100,8 @@ static bool took_nothing(struct io_xfer *x, int64_t got)
 	struct io_req *r = x->req;
 
 	if (!r->write)
-		return finish(x, got == 0 ? (int64_t)r->done_ : -EIO);
-	return ++x->stalls >= 2 ? finish(x, -ENOSPC) : false;
+		return request_finish(x, got == 0 ? (int64_t)r->done_ : -EIO);
+	return ++x->stalls >= 2 ? request_finish(x, -ENOSPC) : false;
 }
 
 bool io_xfer_took(struct io_xfer *x, int64_t got)
@@ -110,18 +110,18 @@ bool io_xfer_took(struct io_xfer *x, int64_t got)
 	uint64_t before = r->done_;
 
 	if (got == -EINTR || got == -EAGAIN)
-		return ++x->retries > IO_XFER_RETRIES_MAX ? finish(x, got) : false;
+		return ++x->retries > IO_XFER_RETRIES_MAX ? request_finish(x, got) : false;
 	if (direct_refused(x, got))
 		return false;
 	if (got < 0)
-		return finish(x, got);
+		return request_finish(x, got);
 	assert((uint64_t)got <= x->asked.len);
 	x->retries = 0;
 	r->done_ = MAX(before, x->asked.off - r->off + (uint64_t)got);
 	if (r->done_ == r->len || (r->write && MUTANT(SHORT_WRITE_IGNORED)))
-		return finish(x, (int64_t)r->len);
+		return request_finish(x, (int64_t)r->len);
 	if (!r->write && (uint64_t)got < x->asked.len && x->direct && at_end(r))
-		return finish(x, (int64_t)r->done_);
+		return request_finish(x, (int64_t)r->done_);
 	if (r->done_ == before)
 		return took_nothing(x, got);
 	x->stalls = 0;
@@ -143,7 +143,7 @@ void io_xfer_run(struct io_xfer *x, const struct io_ops *ops)
 	} while (!io_xfer_took(x, got));
 }
 
-static int64_t whole(const struct io_ops *ops, struct io_req *r)
+static int64_t request_run(const struct io_ops *ops, struct io_req *r)
 {
 	struct io_xfer x;
 
@@ -174,7 +174,7 @@ int io_stat_at(const struct io_ops *ops, int dirfd, const char *name, struct io_
 int io_pread_all(const struct io_ops *ops, int fd, void *buf, uint64_t len, uint64_t off)
 {
 	struct io_req r = { .fd = fd, .buf = buf, .len = len, .off = off };
-	int64_t res = whole(ops, &r);
+	int64_t res = request_run(ops, &r);
 
 	if (res < 0)
 		return (int)res;
@@ -186,7 +186,7 @@ int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t le
 	struct io_req r = {
 		.fd = fd, .write = true, .buf = (void *)(uintptr_t)buf, .len = len, .off = off
 	};
-	int64_t res = whole(ops, &r);
+	int64_t res = request_run(ops, &r);
 
 	return res < 0 ? (int)res : 0;
 }

@@ -511,6 +511,8 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 	assert(p->over_len <= PUBLISH_OVER_MAX);
 	memcpy(p->over, o->over ? o->over : "", p->over_len);
 	rc = publish_split(o->path, &p->at, err);
+	if (!rc && !p->dir && o->path[strlen(o->path) - 1] == '/')
+		rc = ckpt_error(err, -EINVAL, "%.200s is not the name of a file", o->path);
 	p->path = rc ? NULL : strdup(o->path);
 	if (!rc && !p->path)
 		rc = ckpt_error(err, -ENOMEM, "no memory to write %.3000s", o->path);
@@ -751,13 +753,17 @@ int publish_clear(struct publish *p, struct ckpt_err *err)
 
 int publish_source(struct publish *p, struct source_dir *ret)
 {
-	return p->dir ? source_make(p->ops, p->new_fd, NULL, 0, ret)
-		      : source_make(p->ops, p->parent_fd, p->new_name, 0, ret);
+	return source_make(p->ops, publish_fd(p), publish_entry(p), 0, ret);
 }
 
 int publish_fd(const struct publish *p)
 {
 	return p->dir ? p->new_fd : p->parent_fd;
+}
+
+const char *publish_entry(const struct publish *p)
+{
+	return p->dir ? "" : p->new_name;
 }
 
 /* --- the rename --- */

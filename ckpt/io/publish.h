@@ -89,6 +89,8 @@ int publish_clear(struct publish *p, struct ckpt_err *err);
 int publish_source(struct publish *p, struct source_dir *ret);
 /* The directory in which its files lie until then, borrowed: of one file, the one around it. */
 int publish_fd(const struct publish *p);
+/* What the one file is called there until then; "": it is a directory with files. */
+const char *publish_entry(const struct publish *p);
 /* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
  * where it is. */
 int publish_commit(struct publish *p, struct ckpt_err *err);

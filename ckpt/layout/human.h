@@ -25,6 +25,9 @@ char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, si
  * seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */
 int human_parse_bytes(const char *s, uint64_t *ret);
 int human_parse_time(const char *s, uint64_t *ret_ns);
+/* A moment after now_ns (both since 1970): a duration from then on, always with a unit, "w" (weeks) too; or
+ * RFC 3339 to the second, "2026-11-22T18:00:00Z". -EINVAL; -ERANGE: a date that is not after now_ns. */
+int human_parse_moment(const char *s, uint64_t now_ns, uint64_t *ret_ns);
 
 /* How far apart two names are (insertions, deletions, replacements, swaps of neighbours);
  * UINT32_MAX beyond max. */

@@ -38,7 +38,7 @@ struct stream_room {
 	const struct move_files *files;
 	struct made_reader *made; /* NULL: none were wanted yet */
 	int code;		  /* what ended it early */
-	struct ckpt_err *err;	  /* the caller's; written with code where a file cannot be opened */
+	struct ckpt_err *err; /* the caller's; written with code where a file cannot be opened */
 };
 
 static void slot_work(struct stream_room *r, struct slot *x)
@@ -60,7 +60,7 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static uint32_t processors(void)
+static uint32_t processor_count(void)
 {
 	cpu_set_t cpus;
 	int n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
@@ -71,7 +71,7 @@ static uint32_t processors(void)
 /* Fewer threads than wanted only make it slower; without any the caller does the work. */
 static void workers_start(struct stream_room *r)
 {
-	uint32_t want = r->s->n <= INLINE_BLOCKS ? 0 : processors();
+	uint32_t want = r->s->n <= INLINE_BLOCKS ? 0 : processor_count();
 
 	while (r->nworker < want &&
 	       thread_start(&r->worker[r->nworker], "ckpt-move", false, worker_main, r) == 0)
@@ -85,7 +85,7 @@ static uint64_t read_align(const struct move_files *f)
 
 uint64_t stream_block_bytes(const struct move_files *f)
 {
-	uint64_t slot = f->buffer_bytes / (MOVE_DEPTH + 2 * processors()), block = MOVE_BLOCK;
+	uint64_t slot = f->buffer_bytes / (MOVE_DEPTH + 2 * processor_count()), block = MOVE_BLOCK;
 
 	while (f->buffer_bytes && block > MIB && block + read_align(f) > slot)
 		block -= MIB;
@@ -123,7 +123,7 @@ static int slots_make(struct stream_room *r)
 }
 
 /* false: of the descriptors that may be open, all are taken until a read comes back. */
-static bool submit(struct stream_room *r)
+static bool block_submit(struct stream_room *r)
 {
 	uint64_t align = read_align(r->s->files);
 	struct stream_block *b = &r->s->block[r->next_submit];
@@ -155,7 +155,7 @@ static bool submit(struct stream_room *r)
 	return true;
 }
 
-static void arrived(struct stream_room *r, struct slot *x)
+static void read_arrived(struct stream_room *r, struct slot *x)
 {
 	struct stream_block *b = &r->s->block[x->block];
 
@@ -174,7 +174,7 @@ static void arrived(struct stream_room *r, struct slot *x)
 }
 
 /* Its buffer is free again; tell the owner of all blocks that are done in a row. */
-static void finished(struct stream_room *r, struct slot *x)
+static void block_finished(struct stream_room *r, struct slot *x)
 {
 	r->finished[x->block] = true;
 	r->idle[r->nidle++] = x;
@@ -185,7 +185,7 @@ static void finished(struct stream_room *r, struct slot *x)
 static void submit_all(struct stream_room *r)
 {
 	while (r->code == 0 && r->nidle && r->next_submit < r->s->n &&
-	       io_in_flight(r->io) < MOVE_DEPTH && submit(r))
+	       io_in_flight(r->io) < MOVE_DEPTH && block_submit(r))
 		;
 }
 
@@ -198,13 +198,13 @@ static int stream_loop(struct stream_room *r)
 		submit_all(r);
 		q = io_reap(r->io);
 		if (q)
-			arrived(r, q->user);
+			read_arrived(r, q->user);
 		else if (r->nidle == r->nslot)
 			return r->code;
 		/* While reads are under way the workers are not waited for. */
 		x = q ? queue_try_pop(&r->done) : queue_pop(&r->done);
 		for (; x; x = queue_try_pop(&r->done))
-			finished(r, x);
+			block_finished(r, x);
 	}
 }
 

@@ -54,7 +54,7 @@ struct chunk_stream {
 
 /* --- writes under way --- */
 
-static int failed(const struct chunk_queue *io, struct ckpt_err *err)
+static int queue_failed(const struct chunk_queue *io, struct ckpt_err *err)
 {
 	if (err)
 		*err = io->fail;
@@ -70,7 +70,7 @@ static int write_failed(struct chunk_queue *io, int code, uint32_t rank, uint64_
 				(unsigned long long)len, (unsigned long long)off, rank);
 }
 
-static void reap(struct chunk_queue *io)
+static void queue_reap(struct chunk_queue *io)
 {
 	struct io_req *r = io_reap(io->queue);
 	struct flight *f = r->user;
@@ -86,14 +86,15 @@ static void reap(struct chunk_queue *io)
 }
 
 /* buffer: p is one; else p stays as it is until chunk_queue_drain. */
-static int submit(struct chunk_stream *w, const uint8_t *p, bool buffer, uint64_t len, uint64_t off)
+static int write_submit(struct chunk_stream *w, const uint8_t *p, bool buffer, uint64_t len,
+			uint64_t off)
 {
 	struct chunk_queue *io = w->io;
 	struct flight *f;
 	int e;
 
 	while (!io->nidle || (io->in_flight && io->in_flight + len > CHUNK_QUEUE_BYTES))
-		reap(io);
+		queue_reap(io);
 	io->in_flight += len;
 	f = io->idle[--io->nidle];
 	f->rank = w->rank;
@@ -112,7 +113,7 @@ static uint8_t *buffer_take(struct chunk_queue *io)
 {
 	while (!io->nbuffer) {
 		assert(io_in_flight(io->queue)); /* there are more buffers than writers */
-		reap(io);
+		queue_reap(io);
 	}
 	return io->buffer[--io->nbuffer];
 }
@@ -120,10 +121,10 @@ static uint8_t *buffer_take(struct chunk_queue *io)
 int chunk_queue_drain(struct chunk_queue *io, struct ckpt_err *err)
 {
 	while (io_in_flight(io->queue))
-		reap(io);
+		queue_reap(io);
 	if (!io->fail.code && pace_end(&io->pace) < 0)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
-	return io->fail.code ? failed(io, err) : 0;
+	return io->fail.code ? queue_failed(io, err) : 0;
 }
 
 static int buffers_make(struct chunk_queue *io, uint32_t n)
@@ -215,7 +216,7 @@ static int run_submit(struct chunk_stream *w)
 {
 	uint64_t len = TAKE(w->run.len);
 
-	return len ? submit(w, w->run.p, false, len, w->run.off) : w->io->fail.code;
+	return len ? write_submit(w, w->run.p, false, len, w->run.off) : w->io->fail.code;
 }
 
 /* The last page that b's first bytes reach is whole. Returns the bytes of all of them. */
@@ -250,7 +251,7 @@ static int chunk_direct(struct chunk_stream *w, const uint8_t *p)
 		return e;
 	b = buffer_take(w->io);
 	memcpy(b, p + len, rest);
-	return submit(w, b, true, page_end(b, rest), off + len);
+	return write_submit(w, b, true, page_end(b, rest), off + len);
 }
 
 /* The next chunk, which lies in a buffer and which the walk has passed. */
@@ -260,7 +261,7 @@ static int chunk_submit(struct chunk_stream *w, uint8_t *b)
 	uint64_t off = c->off, len = page_end(b, c->raw_len);
 
 	next_chunk(w, w->next + 1);
-	return submit(w, b, true, len, off);
+	return write_submit(w, b, true, len, off);
 }
 
 static int chunk_walk(struct chunk_stream *w, const uint8_t *p)
@@ -329,7 +330,7 @@ int chunk_stream_write(struct chunk_stream *w, uint64_t off, const void *p, uint
 	}
 	if (!e)
 		e = run_submit(w);
-	return e ? failed(w->io, err) : 0;
+	return e ? queue_failed(w->io, err) : 0;
 }
 
 /* walk_passed_fn */
@@ -366,7 +367,7 @@ int chunk_stream_write_chunks(struct chunk_stream *w, const void *raw, uint64_t 
 		e = run_submit(w);
 	/* What came last may have become a hole. */
 	next_chunk(w, w->next);
-	return e ? failed(w->io, err) : 0;
+	return e ? queue_failed(w->io, err) : 0;
 }
 
 int chunk_stream_write_raw(struct chunk_stream *w, const void *raw, struct ckpt_err *err)
@@ -391,7 +392,7 @@ int chunk_queue_put(struct chunk_queue *io, int fd, uint32_t rank, const void *p
 			e = write_failed(io, e, rank, n, off + at);
 	}
 	io->buffer[io->nbuffer++] = b;
-	return e ? failed(io, err) : 0;
+	return e ? queue_failed(io, err) : 0;
 }
 
 int chunk_stream_end(struct chunk_stream *w, struct chunk_written *ret, struct ckpt_err *err)
@@ -425,7 +426,7 @@ int chunk_stream_save(struct chunk_stream *w, struct chunk_state *ret, struct ck
 	e = io_pwrite_all(w->io->ops, w->fd, w->buffer, stored, chunk_at(w, w->next)->off);
 	if (e < 0)
 		write_failed(w->io, e, w->rank, stored, chunk_at(w, w->next)->off);
-	return e < 0 ? failed(w->io, err) : 0;
+	return e < 0 ? queue_failed(w->io, err) : 0;
 }
 
 /* Of the chunk in which it ended. */
@@ -471,7 +472,7 @@ static int stream_open(struct chunk_queue *io, int fd, struct walk *walk, bool o
 	w->walk = walk;
 	w->own = own;
 	next_chunk(w, 0);
-	e = io->fail.code ? failed(io, err) : from ? state_take(w, from, err) : 0;
+	e = io->fail.code ? queue_failed(io, err) : from ? state_take(w, from, err) : 0;
 	if (e < 0) {
 		chunk_stream_close(w);
 		return e;

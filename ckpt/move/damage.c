@@ -39,7 +39,7 @@ static struct damage_range *range_add(struct damage *d)
 }
 
 /* Neighbours often say the same: it is kept once. */
-static const char *keep(struct damage *d, const char *text, const char *last)
+static const char *text_keep(struct damage *d, const char *text, const char *last)
 {
 	text = text ? text : "";
 	if (last && !strcmp(last, text))
@@ -60,16 +60,16 @@ void damage_fault(void *arg, const struct format_fault *f)
 	r = range_add(d);
 	if (!r)
 		return;
-	r->kind = keep(d, f->kind, last.kind);
-	r->file = keep(d, f->file, last.file);
-	r->tensor = keep(d, f->tensor, last.tensor);
-	r->text = keep(d, f->text, last.text);
+	r->kind = text_keep(d, f->kind, last.kind);
+	r->file = text_keep(d, f->file, last.file);
+	r->tensor = text_keep(d, f->tensor, last.tensor);
+	r->text = text_keep(d, f->text, last.text);
 	r->offset = f->offset;
 	r->length = !strcmp(f->kind, "truncated") ? UINT64_MAX - f->offset : f->length;
 }
 
 /* "w0003.part, byte 8192: the hash of its bytes is wrong" */
-static const char *say(struct damage *d, const struct damage_range *r)
+static const char *range_say(struct damage *d, const struct damage_range *r)
 {
 	char line[512];
 	const char *s;
@@ -105,7 +105,7 @@ static void settle_bytes(struct damage *d, const struct checkpoint *k, struct at
 			 const struct damage_range *r)
 {
 	const struct format_file *f = &k->file[at->file];
-	const char *text = say(d, r);
+	const char *text = range_say(d, r);
 	uint64_t end = r->offset + r->length, n = file_nchunk(f);
 
 	if (r->offset < at->offset || !r->length)
@@ -130,7 +130,7 @@ static void settle_tensor(struct damage *d, const struct checkpoint *k,
 			  const struct damage_range *r)
 {
 	const struct table *t = &k->table;
-	const char *text = say(d, r);
+	const char *text = range_say(d, r);
 	char name[2 * CKPT_NAME_MAX + 64];
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
@@ -145,8 +145,8 @@ static void settle_tensor(struct damage *d, const struct checkpoint *k,
 	}
 }
 
-static void settle(struct damage *d, const struct checkpoint *k, struct at *at,
-		   const struct damage_range *r)
+static void range_settle(struct damage *d, const struct checkpoint *k, struct at *at,
+			 const struct damage_range *r)
 {
 	if (at->file == k->nfile || strcmp(k->file[at->file].name, r->file) != 0) {
 		*at = (struct at){ 0 };
@@ -154,7 +154,7 @@ static void settle(struct damage *d, const struct checkpoint *k, struct at *at,
 			at->file++;
 	}
 	if (at->file < k->nfile && k->file[at->file].lost)
-		d->lost = d->lost ? d->lost : say(d, r);
+		d->lost = d->lost ? d->lost : range_say(d, r);
 	else if (at->file < k->nfile && (r->length || !*r->tensor))
 		settle_bytes(d, k, at, r);
 	else if (*r->tensor)
@@ -180,7 +180,7 @@ int damage_settle(struct damage *d, const struct checkpoint *k, struct ckpt_err 
 		const struct damage_range r = d->range[i];
 
 		if (r.kind)
-			settle(d, k, &at, &r);
+			range_settle(d, k, &at, &r);
 	}
 	if (d->failed)
 		return ckpt_error(err, -ENOMEM, "out of memory for the list of damages");

@@ -146,6 +146,8 @@ struct move_verified {
 void move_subset_size(const struct checkpoint *c, const struct move_subset *subset,
 		      struct move_verified *ret);
 
+/* Are its bytes read to be verified? Else `open` has read them, or they mean nothing. */
+bool move_reads(const struct format_range *r);
 /*
  * Read every byte that is DATA or ZERO (format_range) and has not been read by `open`: hashes of
  * chunks, CRC-32s of ranges, zero padding, fingerprints of pieces where they are known. A file

@@ -5,6 +5,7 @@
  * or at a read (io_xfer.h), is read through the page cache when that has forgotten it.
  */
 #include "ckpt/base/util.h"
+#include "ckpt/io/io_source.h"
 #include "ckpt/move/move.h"
 
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *c, bool direct,
@@ -19,7 +20,8 @@ int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint 
 	for (uint32_t i = 0; name && i < c->nfile; i++)
 		name[i] = c->file[i].lost || c->file[i].unread ? NULL : c->file[i].name;
 	if (name)
-		rc = io_files_make(ops, step_dirfd, name, c->nfile, 0, direct, &ret->files);
+		rc = io_files_make(ops, step_dirfd, name, c->nfile, c->links ? SOURCE_LINKS : 0,
+				   direct, &ret->files);
 	return rc ? ckpt_error(err, rc, "out of memory for %u files", c->nfile) : 0;
 }
 

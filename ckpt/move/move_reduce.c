@@ -45,7 +45,8 @@ static uint32_t made_bytes(const struct plan_sum *s)
 	return MAX(s->n > 1 ? reduction_acc_bytes(&r) : 0, dtype_bytes(s->to));
 }
 
-static const char *label(const struct plan *p, const struct plan_sum *s, char *buf, size_t bytes)
+static const char *sum_label(const struct plan *p, const struct plan_sum *s, char *buf,
+			     size_t bytes)
 {
 	return table_tensor_print(&p->dst->tensor[s->dst_tensor], buf, bytes);
 }
@@ -57,10 +58,10 @@ static int sum_check(const struct plan *p, const struct plan_sum *s, struct ckpt
 	int e = s->n > 1 ? reduction_check(&r, err) : 0;
 
 	if (e < 0)
-		return ckpt_error_prefix(err, e, "%s", label(p, s, name, sizeof name));
+		return ckpt_error_prefix(err, e, "%s", sum_label(p, s, name, sizeof name));
 	if (s->dtype != s->to && !cast_known(s->dtype, s->to))
 		return ckpt_error(err, -EOPNOTSUPP, "%s: %s does not become %s",
-				  label(p, s, name, sizeof name), dtype_name(s->dtype),
+				  sum_label(p, s, name, sizeof name), dtype_name(s->dtype),
 				  dtype_name(s->to));
 	return 0;
 }

@@ -42,7 +42,7 @@ struct spread {
 	struct stretch_of wrong; /* of the first that failed */
 };
 
-static uint32_t processors(void)
+static uint32_t processor_count(void)
 {
 	cpu_set_t cpus;
 	int n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
@@ -110,7 +110,7 @@ static int spread_cut(struct spread *s)
 }
 
 /* Rows whose source bytes lie in [lo, hi) of the place. */
-static uint64_t scatter(const struct spread *s, uint32_t place, uint64_t lo, uint64_t hi)
+static uint64_t rows_scatter(const struct spread *s, uint32_t place, uint64_t lo, uint64_t hi)
 {
 	const uint8_t *src = (const uint8_t *)s->src_base[place] + lo;
 	uint64_t from = s->op_first[place], to = s->op_first[place + 1], end = to, moved = 0;
@@ -144,7 +144,7 @@ static uint64_t stretch_do(struct spread *s, const struct stretch_of *t)
 	uint64_t moved = 0, step = UINT64_C(1) << SUM_LOG2;
 
 	if (!s->x || !s->x->right)
-		return scatter(s, t->place, t->lo, t->hi);
+		return rows_scatter(s, t->place, t->lo, t->hi);
 	for (uint64_t lo = t->lo; lo < t->hi; lo += step) {
 		const uint8_t *p = (const uint8_t *)s->src_base[t->place] + lo;
 		int none = 0;
@@ -157,7 +157,7 @@ static uint64_t stretch_do(struct spread *s, const struct stretch_of *t)
 			return moved;
 		}
 		if (!s->looks)
-			moved += scatter(s, t->place, lo, MIN(lo + step, t->hi));
+			moved += rows_scatter(s, t->place, lo, MIN(lo + step, t->hi));
 	}
 	return moved;
 }
@@ -175,7 +175,7 @@ static void *spread_work(void *arg)
 
 static void spread_run(struct spread *s)
 {
-	uint32_t want = s->x && s->x->nthread ? MIN(s->x->nthread, THREADS_MAX) : processors(),
+	uint32_t want = s->x && s->x->nthread ? MIN(s->x->nthread, THREADS_MAX) : processor_count(),
 		 n = 0;
 	pthread_t thread[THREADS_MAX];
 

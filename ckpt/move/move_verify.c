@@ -67,7 +67,7 @@ struct verifying {
 	struct ckpt_err *err;
 };
 
-static void tell(struct verifying *k, const struct format_fault *x)
+static void fault_tell(struct verifying *k, const struct format_fault *x)
 {
 	if (!format_fault_is_odd(x) && !k->nfault++)
 		snprintf(k->first_text, sizeof k->first_text, "%s, offset %llu: %s", x->file,
@@ -210,7 +210,7 @@ static void plain_work(struct verifying *k, const struct stream_block *b, struct
 	for (uint64_t i = ranges_from(r, n, b->off); i < n && r[i].off < end; i++) {
 		uint64_t from = MAX(b->off, r[i].off), to = MIN(end, r[i].off + r[i].len);
 
-		if (range_is_read(&r[i]))
+		if (move_reads(&r[i]))
 			range_work(x, &r[i], i, from, to, bytes + (from - b->off));
 	}
 	for (uint64_t i = b->first; i < b->end; i++) {
@@ -246,12 +246,12 @@ static void block_tell(struct verifying *k, uint64_t block)
 		const struct found *y = &x->found[i];
 
 		place_pieces_name(&k->pieces, b->file, y->lo, y->hi, label, sizeof label);
-		tell(k, &(struct format_fault){ .kind = y->kind,
-						.file = f->name,
-						.tensor = label,
-						.text = y->text,
-						.offset = y->off,
-						.length = y->len });
+		fault_tell(k, &(struct format_fault){ .kind = y->kind,
+						      .file = f->name,
+						      .tensor = label,
+						      .text = y->text,
+						      .offset = y->off,
+						      .length = y->len });
 	}
 	if (b->got == (int64_t)b->len || k->cut[b->file])
 		return;
@@ -267,21 +267,21 @@ static void block_tell(struct verifying *k, uint64_t block)
 
 		k->nunreadable++;
 		snprintf(text, sizeof text, "cannot be read: %s", why ? why : "unknown error");
-		tell(k, &(struct format_fault){ .kind = "unreadable",
-						.file = f->name,
-						.tensor = label,
-						.text = text,
-						.offset = b->off,
-						.length = b->len });
+		fault_tell(k, &(struct format_fault){ .kind = "unreadable",
+						      .file = f->name,
+						      .tensor = label,
+						      .text = text,
+						      .offset = b->off,
+						      .length = b->len });
 		return;
 	}
 	k->cut[b->file] = true;
-	tell(k, &(struct format_fault){ .kind = "truncated",
-					.file = f->name,
-					.tensor = label,
-					.text = "the file ends inside its data",
-					.offset = b->off + (uint64_t)b->got,
-					.length = b->len - (uint64_t)b->got });
+	fault_tell(k, &(struct format_fault){ .kind = "truncated",
+					      .file = f->name,
+					      .tensor = label,
+					      .text = "the file ends inside its data",
+					      .offset = b->off + (uint64_t)b->got,
+					      .length = b->len - (uint64_t)b->got });
 }
 
 /* The blocks of a file come in their order. Where some are left out, or could not be read, no sum of
@@ -343,11 +343,11 @@ static void pieces_tell(struct verifying *k)
 		snprintf(text, sizeof text,
 			 "the elements have fingerprint %016llx, the file says %016llx",
 			 (unsigned long long)sum, (unsigned long long)p->fp);
-		tell(k, &(struct format_fault){
-				.kind = "mismatch",
-				.file = root == TABLE_NONE ? "" : k->f->ckpt->file[root].name,
-				.tensor = label,
-				.text = text });
+		fault_tell(k, &(struct format_fault){
+				      .kind = "mismatch",
+				      .file = root == TABLE_NONE ? "" : k->f->ckpt->file[root].name,
+				      .tensor = label,
+				      .text = text });
 	}
 }
 
@@ -389,15 +389,15 @@ static int made_verify(struct verifying *k, struct made_reader *m, uint32_t plac
 	place_pieces_name(&k->pieces, place, 0, bytes, label, sizeof label);
 	if (e != -EBADMSG && e != -EPROTO && e != -EPROTONOSUPPORT)
 		k->nunreadable++;
-	tell(k, &(struct format_fault){ .kind = e == -EBADMSG		? "checksum"
-						: e == -EPROTO		? "malformed"
-						: e == -EPROTONOSUPPORT ? "newer"
-									: "unreadable",
-					.file = root == TABLE_NONE ? "" : c->file[root].name,
-					.tensor = label,
-					.text = err.msg,
-					.offset = x->off,
-					.length = x->len });
+	fault_tell(k, &(struct format_fault){ .kind = e == -EBADMSG	      ? "checksum"
+						      : e == -EPROTO	      ? "malformed"
+						      : e == -EPROTONOSUPPORT ? "newer"
+									      : "unreadable",
+					      .file = root == TABLE_NONE ? "" : c->file[root].name,
+					      .tensor = label,
+					      .text = err.msg,
+					      .offset = x->off,
+					      .length = x->len });
 	return 0;
 }
 

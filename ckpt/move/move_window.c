@@ -216,7 +216,7 @@ static int pass_alone(struct passage *p, move_window_fn *fn, void *fn_arg, struc
 	return e;
 }
 
-static int pass(struct passage *p, move_window_fn *fn, void *fn_arg, struct ckpt_err *err)
+static int pass_ahead(struct passage *p, move_window_fn *fn, void *fn_arg, struct ckpt_err *err)
 {
 	pthread_t reader;
 	bool reader_failed;
@@ -280,7 +280,7 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 	if (!e)
 		e = buffers_make(&p, err);
 	if (!e) {
-		e = pass(&p, fn, fn_arg, err);
+		e = pass_ahead(&p, fn, fn_arg, err);
 		pages_free(p.mem, p.mem_bytes);
 	}
 	windows_close(p.ws);

@@ -140,7 +140,7 @@ static uint16_t bf16_of_f32(float f)
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static void widen(uint32_t dtype, const loose_u16 *x, loose_f32 *ret, uint64_t n)
+static void f32_widen(uint32_t dtype, const loose_u16 *x, loose_f32 *ret, uint64_t n)
 {
 	if (dtype == CKPT_F16)
 		for (uint64_t i = 0; i < n; i++)
@@ -150,7 +150,7 @@ static void widen(uint32_t dtype, const loose_u16 *x, loose_f32 *ret, uint64_t n
 			ret[i] = f32_of_bits((uint32_t)x[i] << 16);
 }
 
-static void narrow(uint32_t dtype, const loose_f32 *x, loose_u16 *ret, uint64_t n)
+static void f32_narrow(uint32_t dtype, const loose_f32 *x, loose_u16 *ret, uint64_t n)
 {
 	if (dtype == CKPT_F16)
 		for (uint64_t i = 0; i < n; i++)
@@ -227,7 +227,7 @@ static void combine_narrow(const struct reduction *r, loose_f32 *acc, const loos
 	for (uint64_t at = 0; at < n; at += BLOCK) {
 		uint64_t m = MIN(n - at, (uint64_t)BLOCK);
 
-		widen(r->dtype, x + at, wide, m);
+		f32_widen(r->dtype, x + at, wide, m);
 		combine_f32(r->op, acc + at, wide, m);
 	}
 }
@@ -235,7 +235,7 @@ static void combine_narrow(const struct reduction *r, loose_f32 *acc, const loos
 void reduction_begin(const struct reduction *r, void *acc, const void *x, uint64_t n)
 {
 	if (is_narrow(r->dtype))
-		widen(r->dtype, x, acc, n);
+		f32_widen(r->dtype, x, acc, n);
 	else
 		memcpy(acc, x, n * dtype_bytes(r->dtype));
 }
@@ -313,6 +313,6 @@ void reduction_end(const struct reduction *r, const void *acc, void *out, uint64
 		memcpy(wide, from + at, m * sizeof *wide);
 		if (r->divisor > 1)
 			divide_f32(wide, m, r->divisor);
-		narrow(r->dtype, wide, to + at, m);
+		f32_narrow(r->dtype, wide, to + at, m);
 	}
 }

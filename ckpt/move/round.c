@@ -15,7 +15,7 @@
 
 #define COUNT_BLOCK 64u /* elements that are counted one by one where one is unequal */
 
-static uint64_t none(const uint8_t *x, uint8_t *ret, uint64_t n)
+static uint64_t none_round(const uint8_t *x, uint8_t *ret, uint64_t n)
 {
 	(void)x, (void)ret, (void)n;
 	return 0;
@@ -27,7 +27,8 @@ static uint64_t none_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 	return 0;
 }
 
-const struct round_isa round_isa_scalar = { "scalar", none, none, none_equal, none_equal };
+const struct round_isa round_isa_scalar = { "scalar", none_round, none_round, none_equal,
+					    none_equal };
 static const struct round_isa *_Atomic chosen;
 
 #ifdef __x86_64__
@@ -64,7 +65,7 @@ static const struct round_isa *isa_find(const char *name)
 }
 
 /* Two threads that come first at once choose the same. */
-static const struct round_isa *isa(void)
+static const struct round_isa *isa_chosen(void)
 {
 	const struct round_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
 
@@ -100,8 +101,8 @@ void round_f32(uint32_t dtype, const void *x, void *ret, uint64_t n)
 	const uint8_t *from = x;
 	uint8_t *to = ret;
 	uint64_t i = MUTANT(DERIVED_FLUSHES) ? 0
-		     : dtype == CKPT_BF16    ? isa()->bf16(from, to, n)
-					     : isa()->f16(from, to, n);
+		     : dtype == CKPT_BF16    ? isa_chosen()->bf16(from, to, n)
+					     : isa_chosen()->f16(from, to, n);
 
 	assert(round_known(dtype));
 	for (; i < n; i++) {
@@ -135,7 +136,7 @@ uint64_t round_unequal(uint32_t dtype, const void *x, const void *y, uint64_t n,
 		       uint64_t *ret_first)
 {
 	uint64_t (*equal)(const uint8_t *, const uint8_t *, uint64_t) =
-		dtype == CKPT_BF16 ? isa()->bf16_equal : isa()->f16_equal;
+		dtype == CKPT_BF16 ? isa_chosen()->bf16_equal : isa_chosen()->f16_equal;
 	const uint8_t *from = x, *have = y;
 	uint64_t sum = 0;
 

@@ -12,13 +12,13 @@
 #define LANES 8
 #define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
-static inline __m256i load(const uint8_t *p)
+static inline __m256i f32_load(const uint8_t *p)
 {
 	return _mm256_loadu_si256((const __m256i *)p);
 }
 
 /* All bits of a lane that has a NaN: without its sign it is positive, so a signed comparison does. */
-static inline __m256i nans(__m256i v)
+static inline __m256i f32_nans(__m256i v)
 {
 	return _mm256_cmpgt_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)),
 				  _mm256_set1_epi32(0x7f800000));
@@ -32,15 +32,15 @@ static inline __m256i bf16_numbers(__m256i v)
 	return _mm256_srli_epi32(_mm256_add_epi32(v, odd), 16);
 }
 
-static uint64_t bf16(const uint8_t *x, uint8_t *ret, uint64_t n)
+static uint64_t bf16_round(const uint8_t *x, uint8_t *ret, uint64_t n)
 {
 	uint64_t i = 0;
 
 	for (; n - i >= LANES; i += LANES) {
-		__m256i v = load(x + 4 * i);
+		__m256i v = f32_load(x + 4 * i);
 		__m256i nan = _mm256_or_si256(_mm256_srli_epi32(v, 16), _mm256_set1_epi32(0x40));
 
-		v = _mm256_blendv_epi8(bf16_numbers(v), nan, nans(v));
+		v = _mm256_blendv_epi8(bf16_numbers(v), nan, f32_nans(v));
 		_mm_storeu_si128((__m128i *)(ret + 2 * i),
 				 _mm_packus_epi32(_mm256_castsi256_si128(v),
 						  _mm256_extracti128_si256(v, 1)));
@@ -48,7 +48,7 @@ static uint64_t bf16(const uint8_t *x, uint8_t *ret, uint64_t n)
 	return i;
 }
 
-static uint64_t f16(const uint8_t *x, uint8_t *ret, uint64_t n)
+static uint64_t f16_round(const uint8_t *x, uint8_t *ret, uint64_t n)
 {
 	uint64_t i = 0;
 
@@ -62,21 +62,21 @@ static uint64_t f16(const uint8_t *x, uint8_t *ret, uint64_t n)
 /* Zero in every lane where all is as it should be. */
 static inline __m256i bf16_wrong(const uint8_t *x, const uint8_t *y)
 {
-	__m256i v = load(x);
+	__m256i v = f32_load(x);
 	__m256i have = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)y));
 
-	return _mm256_or_si256(nans(v), _mm256_xor_si256(bf16_numbers(v), have));
+	return _mm256_or_si256(f32_nans(v), _mm256_xor_si256(bf16_numbers(v), have));
 }
 
 /* Of two vectors at once, whose results fill one. */
 static inline __m256i f16_wrong(const uint8_t *x, const uint8_t *y)
 {
-	__m256i low = load(x), high = load(x + 4 * LANES);
+	__m256i low = f32_load(x), high = f32_load(x + 4 * LANES);
 	__m256i made = _mm256_set_m128i(_mm256_cvtps_ph(_mm256_castsi256_ps(high), NEAREST),
 					_mm256_cvtps_ph(_mm256_castsi256_ps(low), NEAREST));
 
-	return _mm256_or_si256(_mm256_or_si256(nans(low), nans(high)),
-			       _mm256_xor_si256(made, load(y)));
+	return _mm256_or_si256(_mm256_or_si256(f32_nans(low), f32_nans(high)),
+			       _mm256_xor_si256(made, f32_load(y)));
 }
 
 static uint64_t bf16_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
@@ -107,5 +107,5 @@ static uint64_t f16_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 	return i;
 }
 
-const struct round_isa round_isa_avx2 = { "avx2", bf16, f16, bf16_equal, f16_equal };
+const struct round_isa round_isa_avx2 = { "avx2", bf16_round, f16_round, bf16_equal, f16_equal };
 #endif

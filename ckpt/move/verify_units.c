@@ -19,7 +19,7 @@ const struct format_range *file_ranges(const struct format_file *f, struct forma
 	return one;
 }
 
-bool range_is_read(const struct format_range *r)
+bool move_reads(const struct format_range *r)
 {
 	return r->sum == SUM_CRC32 ||
 	       ((r->kind == RANGE_DATA || r->kind == RANGE_ZERO) && r->sum != SUM_OPEN);
@@ -50,7 +50,7 @@ uint64_t file_read_bytes(const struct format_file *f, uint64_t from, uint64_t to
 	for (uint64_t i = ranges_from(r, n, from); i < n && r[i].off < to; i++) {
 		uint64_t len = MIN(to, r[i].off + r[i].len) - MAX(from, r[i].off);
 
-		if (!range_is_read(&r[i]))
+		if (!move_reads(&r[i]))
 			continue;
 		sum += len;
 		zero += r[i].kind == RANGE_ZERO ? len : 0;
@@ -67,10 +67,10 @@ void file_span(const struct format_file *f, uint64_t *ret_off, uint64_t *ret_end
 	const struct format_range *r = file_ranges(f, &one, &n);
 
 	*ret_off = *ret_end = 0;
-	while (n && !range_is_read(&r[n - 1]))
+	while (n && !move_reads(&r[n - 1]))
 		n--;
 	for (uint64_t i = 0; i < n && !*ret_end; i++) {
-		if (!range_is_read(&r[i]))
+		if (!move_reads(&r[i]))
 			continue;
 		*ret_off = r[i].off;
 		*ret_end = r[n - 1].off + r[n - 1].len;
@@ -110,7 +110,7 @@ static bool cells_next(struct units *u, struct unit *ret)
 	uint64_t lo = u->i * CELL_BYTES, hi, to = 0;
 
 	while (u->at < u->nrange && (u->range[u->at].off + u->range[u->at].len <= lo ||
-				     !range_is_read(&u->range[u->at])))
+				     !move_reads(&u->range[u->at])))
 		u->at++;
 	if (u->at == u->nrange)
 		return false;
@@ -118,7 +118,7 @@ static bool cells_next(struct units *u, struct unit *ret)
 	u->i = lo / CELL_BYTES;
 	hi = (u->i + 1) * CELL_BYTES;
 	for (uint64_t k = u->at; k < u->nrange && u->range[k].off < hi; k++)
-		if (range_is_read(&u->range[k]))
+		if (move_reads(&u->range[k]))
 			to = MIN(u->range[k].off + u->range[k].len, hi);
 	*ret = (struct unit){ .i = u->i, .off = lo, .len = to - lo };
 	u->i++;

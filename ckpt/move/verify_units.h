@@ -14,7 +14,6 @@
 /* The ranges of a file, in order. one: room for a range of which a file without ranges is made. */
 const struct format_range *file_ranges(const struct format_file *f, struct format_range *one,
 				       uint64_t *ret_n);
-bool range_is_read(const struct format_range *r);
 /* The first of them that ends behind byte `at`. O(log n). */
 uint64_t ranges_from(const struct format_range *range, uint64_t n, uint64_t at);
 /* How many of the bytes [from, to) are to be read; ret_zero: how many of these must be zero. */

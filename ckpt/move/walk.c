@@ -216,7 +216,7 @@ static int chunk_pass(struct walk *w, uint64_t i, const uint8_t *p, uint64_t *fp
 	return e;
 }
 
-static int failed(const struct walk *w, struct ckpt_err *err)
+static int walk_result(const struct walk *w, struct ckpt_err *err)
 {
 	if (err && w->fail.code)
 		*err = w->fail;
@@ -252,7 +252,7 @@ int walk_chunk(struct walk *w, uint64_t i, const uint8_t *p, struct ckpt_err *er
 		return ckpt_error(err, -EINVAL, "%s: its chunk %llu is not what follows",
 				  w->t->place[0].name, (unsigned long long)i);
 	(void)walk_next(w, i, p);
-	return failed(w, err);
+	return walk_result(w, err);
 }
 
 /* --- with helpers --- */
@@ -410,7 +410,7 @@ int walk_raw(struct walk *w, const void *raw, walk_passed_fn *passed, void *arg,
 	int e;
 
 	if (w->fail.code)
-		return failed(w, err);
+		return walk_result(w, err);
 	w->raw = raw;
 	if (!w->derivative && derivatives_find(w) < 0)
 		return ckpt_error(err, -ENOMEM, "out of memory for what is derived in a part");
@@ -430,7 +430,7 @@ int walk_raw(struct walk *w, const void *raw, walk_passed_fn *passed, void *arg,
 	}
 	if (e == 0)
 		w->passed = w->nchunk;
-	return w->fail.code ? failed(w, err) : e;
+	return w->fail.code ? walk_result(w, err) : e;
 }
 
 bool walk_failed(const struct walk *w)

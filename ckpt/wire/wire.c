@@ -165,7 +165,7 @@ int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd)
 	return (int)n;
 }
 
-static bool terminated(const char *s, size_t bytes)
+static bool string_terminated(const char *s, size_t bytes)
 {
 	return memchr(s, 0, bytes) != NULL;
 }
@@ -237,7 +237,7 @@ static bool drain_fits(const struct wire_drain *d, int nfd)
 static bool seed_fits(const struct wire_seed *s, int nfd)
 {
 	return (s->error == 0) == (nfd == 1) && s->error <= INT32_MAX &&
-	       terminated(s->path, sizeof s->path);
+	       string_terminated(s->path, sizeof s->path);
 }
 
 int wire_request_check(const void *msg, uint32_t bytes, int nfd)
@@ -248,20 +248,20 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 	if (good && k->type == WIRE_DRAIN)
 		good = drain_fits(msg, nfd);
 	if (good && k->type == WIRE_HELLO)
-		good = terminated(((const struct wire_hello *)msg)->job,
-				  sizeof((struct wire_hello *)0)->job);
+		good = string_terminated(((const struct wire_hello *)msg)->job,
+					 sizeof((struct wire_hello *)0)->job);
 	if (good && k->type == WIRE_SEED)
 		good = seed_fits(msg, nfd);
 	if (good && k->type == WIRE_RESTORE)
-		good = terminated(((const struct wire_restore *)msg)->only,
-				  sizeof((struct wire_restore *)0)->only);
+		good = string_terminated(((const struct wire_restore *)msg)->only,
+					 sizeof((struct wire_restore *)0)->only);
 	return good ? 0 : -EPROTO;
 }
 
 static bool drained_fits(const struct wire_drained *d)
 {
 	return d->code <= 0 && (d->code < 0) == (d->failed > 0) &&
-	       terminated(d->text, sizeof d->text);
+	       string_terminated(d->text, sizeof d->text);
 }
 
 static bool sealed_fits(const struct wire_sealed *m, int nfd)
@@ -285,7 +285,7 @@ int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd)
 	return good ? 0 : -EPROTO;
 }
 
-static bool inside(uint64_t at, const struct wire_row *r, uint64_t pitch, uint64_t bytes)
+static bool row_inside(uint64_t at, const struct wire_row *r, uint64_t pitch, uint64_t bytes)
 {
 	uint64_t more, end;
 
@@ -300,9 +300,9 @@ int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint
 	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
 
 	return r->rows && r->width && (own || segment < nsegment) && r->zero == 0 &&
-			       inside(own ? r->src : WIRE_ROW_OFF(r->src), r, r->src_pitch,
-				      own ? WIRE_OWN_BYTES : segment_bytes[segment]) &&
-			       inside(r->dst, r, r->dst_pitch, slot_bytes)
+			       row_inside(own ? r->src : WIRE_ROW_OFF(r->src), r, r->src_pitch,
+					  own ? WIRE_OWN_BYTES : segment_bytes[segment]) &&
+			       row_inside(r->dst, r, r->dst_pitch, slot_bytes)
 		       ? 0
 		       : -EPROTO;
 }
@@ -340,23 +340,27 @@ uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep, uint32
 
 static bool report_job_good(const struct wire_report_job *j)
 {
-	return terminated(j->name, sizeof j->name) && terminated(j->store, sizeof j->store) &&
-	       terminated(j->error, sizeof j->error) && terminated(j->failing, sizeof j->failing) &&
-	       terminated(j->drift, sizeof j->drift) && terminated(j->device, sizeof j->device) &&
-	       j->launch <= WIRE_ENDED && j->attached <= j->world && j->used <= j->held;
+	return string_terminated(j->name, sizeof j->name) &&
+	       string_terminated(j->store, sizeof j->store) &&
+	       string_terminated(j->error, sizeof j->error) &&
+	       string_terminated(j->failing, sizeof j->failing) &&
+	       string_terminated(j->drift, sizeof j->drift) &&
+	       string_terminated(j->device, sizeof j->device) && j->launch <= WIRE_ENDED &&
+	       j->attached <= j->world && j->used <= j->held;
 }
 
 static bool report_step_good(const struct wire_report_step *s)
 {
 	return s->state <= WIRE_SKIPPED && s->code <= 0 && s->written <= s->total &&
-	       terminated(s->text, sizeof s->text);
+	       string_terminated(s->text, sizeof s->text);
 }
 
 static bool report_average_good(const struct wire_report_average *a)
 {
-	return terminated(a->name, sizeof a->name) && terminated(a->schedule, sizeof a->schedule) &&
-	       terminated(a->worst_name, sizeof a->worst_name) &&
-	       terminated(a->convex_name, sizeof a->convex_name) && a->gate < WIRE_GATES;
+	return string_terminated(a->name, sizeof a->name) &&
+	       string_terminated(a->schedule, sizeof a->schedule) &&
+	       string_terminated(a->worst_name, sizeof a->worst_name) &&
+	       string_terminated(a->convex_name, sizeof a->convex_name) && a->gate < WIRE_GATES;
 }
 
 bool wire_average_is_bad(const struct wire_report_average *a)
@@ -372,7 +376,7 @@ int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, st
 	    h->nrank > WIRE_REPORT_RANKS_MAX || h->nstep > WIRE_REPORT_STEPS_MAX ||
 	    h->naverage > WIRE_REPORT_AVERAGES_MAX ||
 	    wire_report_bytes(h->njob, h->nrank, h->nstep, h->naverage) != bytes ||
-	    !terminated(h->version, sizeof h->version))
+	    !string_terminated(h->version, sizeof h->version))
 		return ckpt_error(err, -EPROTO, "the daemon's report has an unknown structure");
 	ret->head = h;
 	ret->job = (const struct wire_report_job *)(h + 1);

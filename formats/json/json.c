@@ -56,7 +56,7 @@ static bool is_object(const struct json *j)
 	return j->depth && (j->object[(j->depth - 1) / 64 % 2] >> (j->depth - 1) % 64 & 1);
 }
 
-static int push(struct json *j, bool object)
+static int depth_push(struct json *j, bool object)
 {
 	uint64_t bit = UINT64_C(1) << j->depth % 64;
 
@@ -240,7 +240,7 @@ bool json_is(const struct json_token *t, const char *text)
 
 /* --- other values --- */
 
-static const char *digits(const char *s, const char *end)
+static const char *digits_skip(const char *s, const char *end)
 {
 	while (s < end && *s >= '0' && *s <= '9')
 		s++;
@@ -269,14 +269,14 @@ static int number_scan(struct json *j, struct json_token *ret)
 
 	*ret = (struct json_token){ JSON_FLOAT, .off = (uint64_t)(s - j->text), .text = s };
 	first = s + minus;
-	s = digits(first, j->end);
+	s = digits_skip(first, j->end);
 	if (s == first || (*first == '0' && s - first > 1))
 		return fail_at(j, j->at, "this is no number of JSON");
 	behind = s;
 	if (s < j->end && *s == '.') {
 		plain = false;
 		behind = s + 1;
-		s = digits(behind, j->end);
+		s = digits_skip(behind, j->end);
 		if (s == behind)
 			return fail_at(j, j->at, "this is no number of JSON");
 	}
@@ -285,7 +285,7 @@ static int number_scan(struct json *j, struct json_token *ret)
 		s++;
 		s += s < j->end && (*s == '+' || *s == '-');
 		behind = s;
-		s = digits(behind, j->end);
+		s = digits_skip(behind, j->end);
 		if (s == behind)
 			return fail_at(j, j->at, "this is no number of JSON");
 	}
@@ -325,7 +325,7 @@ static int value_scan(struct json *j, struct json_token *ret)
 		*ret = (struct json_token){ c == '{' ? JSON_OBJECT : JSON_ARRAY,
 					    .off = (uint64_t)(j->at - j->text), .text = j->at,
 					    .len = 1 };
-		rc = push(j, c == '{');
+		rc = depth_push(j, c == '{');
 		j->at += !rc;
 		return rc;
 	}

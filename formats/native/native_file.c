@@ -12,7 +12,7 @@
 /* --- faults --- */
 
 /* What a caller must hear of before all else (docs/FORMAT.md, verdicts); what could not be read comes last. */
-static int gravity(int code)
+static int code_gravity(int code)
 {
 	switch (code) {
 	case -EBADMSG:
@@ -44,7 +44,7 @@ void reader_fault(struct reader *rd, int code, const char *kind, const char *fil
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	if (!rd->list.n || gravity(code) > gravity(rd->list.code))
+	if (!rd->list.n || code_gravity(code) > code_gravity(rd->list.code))
 		rd->list.code = code;
 	if (*file)
 		ckpt_errlist_add(&rd->list, "%s: %s", file, text);

@@ -25,7 +25,7 @@ static const char *string_at(const struct manifest *m, le32 at, size_t max)
 	return string_of(m->string, m->nstring, at, max);
 }
 
-static void hex(const uint8_t *b, char *ret)
+static void id_print(const uint8_t *b, char *ret)
 {
 	for (int i = 0; i < 16; i++)
 		snprintf(ret + (size_t)2 * (size_t)i, 3, "%02x", b[i]);
@@ -77,23 +77,24 @@ static int lineage_read(struct manifest *m)
 	c->wall_ns = h->wall_ns;
 	c->seq = le64_get(l->seq);
 	c->parent_step = le64_get(l->parent_step);
-	hex(m->env.map.self.b, c->id);
+	id_print(m->env.map.self.b, c->id);
 	if (!all_zero(l->parent_id, sizeof l->parent_id))
-		hex(l->parent_id, c->parent_id);
+		id_print(l->parent_id, c->parent_id);
 	snprintf(c->job, sizeof c->job, "%s", job);
 	snprintf(c->tool, sizeof c->tool, "%s", tool);
 	return 0;
 }
 
 /* An optional section that makes no sense to this program, whatever the reason: left out, and said so. */
-static int drop(struct manifest *m)
+static int section_drop(struct manifest *m)
 {
 	m->c->newer = true;
 	return MUTANT(OPTIONAL_REFUSED) ? MALFORMED(m, 0, 0, "it makes no sense") : 0;
 }
 
 /* The records of an optional section. false: it has another form. */
-static bool optional(struct manifest *m, uint32_t kind, uint32_t rec_bytes, struct records *ret)
+static bool section_optional(struct manifest *m, uint32_t kind, uint32_t rec_bytes,
+			     struct records *ret)
 {
 	*ret = (struct records){ .n = 0 };
 	for (uint32_t i = 0; i < m->env.map.nsect; i++) {
@@ -113,8 +114,8 @@ static int notes_read(struct manifest *m)
 	const struct ck_note *rec;
 	struct records x;
 
-	if (!optional(m, CK_NOTES, sizeof *rec, &x) || x.n > NATIVE_NOTES_MAX)
-		return drop(m);
+	if (!section_optional(m, CK_NOTES, sizeof *rec, &x) || x.n > NATIVE_NOTES_MAX)
+		return section_drop(m);
 	rec = x.rec;
 	m->c->note = arena_array(&m->c->table.arena, x.n, sizeof *m->c->note);
 	if (!m->c->note)
@@ -124,7 +125,7 @@ static int notes_read(struct manifest *m)
 		uint64_t bits = le64_get(rec[i].value);
 
 		if (le32_get(rec[i].zero) || !key)
-			return drop(m);
+			return section_drop(m);
 		m->c->note[i].key = arena_str(&m->c->table.arena, key);
 		if (!m->c->note[i].key)
 			return -ENOMEM;
@@ -141,8 +142,8 @@ static int attrs_read(struct manifest *m)
 	const struct ck_attr *rec;
 	struct records x;
 
-	if (!optional(m, CK_ATTRS, sizeof *rec, &x) || x.n > NATIVE_ATTRS_MAX)
-		return drop(m);
+	if (!section_optional(m, CK_ATTRS, sizeof *rec, &x) || x.n > NATIVE_ATTRS_MAX)
+		return section_drop(m);
 	rec = x.rec;
 	attr = arena_array(a, x.n, sizeof *attr);
 	if (!attr)
@@ -152,7 +153,7 @@ static int attrs_read(struct manifest *m)
 		const char *value = string_at(m, rec[i].value, NATIVE_ATTR_VALUE_MAX);
 
 		if (!key || !*key || !value || (i && strcmp(attr[i - 1].key, key) >= 0))
-			return drop(m);
+			return section_drop(m);
 		attr[i].key = arena_str(a, key);
 		attr[i].value = arena_str(a, value);
 		if (!attr[i].key || !attr[i].value)

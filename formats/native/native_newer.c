@@ -68,7 +68,7 @@ static const struct rule rules[] = {
 	  .value = AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED },
 };
 
-static uint64_t number(const uint8_t *rec, uint32_t at, uint32_t bytes)
+static uint64_t field_number(const uint8_t *rec, uint32_t at, uint32_t bytes)
 {
 	uint64_t v = 0;
 
@@ -77,9 +77,9 @@ static uint64_t number(const uint8_t *rec, uint32_t at, uint32_t bytes)
 	return v;
 }
 
-static bool applies(const struct rule *r, const uint8_t *rec)
+static bool rule_applies(const struct rule *r, const uint8_t *rec)
 {
-	uint64_t v = number(rec, r->other_at, r->other_bytes);
+	uint64_t v = field_number(rec, r->other_at, r->other_bytes);
 
 	switch (r->where) {
 	case ALWAYS:
@@ -94,7 +94,7 @@ static bool applies(const struct rule *r, const uint8_t *rec)
 	return true;
 }
 
-static bool every(const uint8_t *p, uint32_t n, uint8_t byte)
+static bool bytes_are(const uint8_t *p, uint32_t n, uint8_t byte)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (p[i] != byte)
@@ -108,15 +108,15 @@ static bool is_known(const struct rule *r, const uint8_t *rec)
 
 	switch (r->how) {
 	case AT_MOST:
-		return number(rec, r->at, r->bytes) <= r->value;
+		return field_number(rec, r->at, r->bytes) <= r->value;
 	case BITS:
-		return !(number(rec, r->at, r->bytes) & ~(uint64_t)r->value);
+		return !(field_number(rec, r->at, r->bytes) & ~(uint64_t)r->value);
 	case ZERO:
-		return every(p, r->bytes, 0);
+		return bytes_are(p, r->bytes, 0);
 	case ONES:
-		return every(p, r->bytes, 0xff);
+		return bytes_are(p, r->bytes, 0xff);
 	case DTYPE:
-		return dtype_bytes((uint32_t)number(rec, r->at, r->bytes)) != 0;
+		return dtype_bytes((uint32_t)field_number(rec, r->at, r->bytes)) != 0;
 	}
 	return true;
 }
@@ -141,7 +141,7 @@ int native_newer(const struct table_section *section, uint32_t n, struct ckpt_er
 			for (uint64_t j = 0; j < count; j++) {
 				const uint8_t *rec = (const uint8_t *)s->bytes + j * r->rec_bytes;
 
-				if (applies(r, rec) && !is_known(r, rec))
+				if (rule_applies(r, rec) && !is_known(r, rec))
 					return ckpt_newer(
 						err,
 						"section of kind %u, record %llu: a value of '%s' "

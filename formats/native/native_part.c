@@ -102,8 +102,8 @@ static int derived_find(struct opening *o, const char *file, struct table *t)
 }
 
 /* Why tensor i may not be in this part; NULL: it may. */
-static const char *misplaced(const struct opening *o, const struct native_part *p,
-			     const struct table *t, uint32_t i)
+static const char *tensor_misplaced(const struct opening *o, const struct native_part *p,
+				    const struct table *t, uint32_t i)
 {
 	const struct table_tensor *x = &t->tensor[i];
 
@@ -138,7 +138,7 @@ static int pieces_check(struct opening *o, const struct native_part *part, const
 		return 1;
 	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const char *why = misplaced(o, part, t, i);
+		const char *why = tensor_misplaced(o, part, t, i);
 
 		if (!why)
 			continue;

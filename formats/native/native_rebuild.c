@@ -89,7 +89,7 @@ static int load_sections(const struct source *src, struct loaded *l, struct ckpt
 	return 0;
 }
 
-static const char *stranger(const struct container_info *a, const struct container_info *b)
+static const char *part_stranger(const struct container_info *a, const struct container_info *b)
 {
 	if (memcmp(a->checkpoint, b->checkpoint, sizeof a->checkpoint) != 0)
 		return "checkpoint";
@@ -168,7 +168,8 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 	r = load_sections(src, l, b->err);
 	if (r)
 		return r;
-	what = l->info.part_kind == PART_MAIN && b->nmain ? stranger(&l->info, &b->first) : NULL;
+	what = l->info.part_kind == PART_MAIN && b->nmain ? part_stranger(&l->info, &b->first)
+							  : NULL;
 	if (what) {
 		*ret_stray = true;
 		return ckpt_error(b->err, -EBADMSG, "its %s is not that of the other parts", what);
@@ -331,9 +332,9 @@ static int sources_check(struct rebuilding *b)
 	return 0;
 }
 
-static int rebuild(struct rebuilding *b, const struct checkpoint *facts,
-		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
-		   uint8_t *ret_id)
+static int manifest_rebuild(struct rebuilding *b, const struct checkpoint *facts,
+			    const struct native_lineage *lineage, void **ret_bytes,
+			    uint64_t *ret_len, uint8_t *ret_id)
 {
 	struct native_info info = { .job = facts->job, .step = facts->step };
 	struct hash128 of_job = container_job(facts->job);
@@ -377,7 +378,7 @@ int native_rebuild(const struct source_dir *dir, const struct checkpoint *facts,
 	int r = native_lineage_of(facts, tool, &a, &line);
 
 	r = r ? ckpt_error(&e, r, "out of memory for notes and attributes")
-	      : rebuild(&b, facts, &line, ret_bytes, ret_len, ret_id);
+	      : manifest_rebuild(&b, facts, &line, ret_bytes, ret_len, ret_id);
 	for (uint32_t i = 0; i < b.ntable; i++)
 		table_free(&b.table[i]);
 	free(b.table);

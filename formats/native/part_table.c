@@ -123,7 +123,7 @@ static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
 }
 
 /* All of a blob, or nothing of a tensor. */
-static int whole(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
+static int blob_box(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
 {
 	static const uint64_t zero[CKPT_DIMS_MAX];
 
@@ -135,8 +135,8 @@ static int whole(const struct table_tensor *x, bool mine, struct arena *a, struc
 }
 
 /* What the rank has to hold of a tensor, and what of that it writes. */
-static int shares(struct build *b, const struct table_tensor *x, struct arena *a,
-		  struct indexset *ret_share, struct indexset *ret_owned)
+static int tensor_shares(struct build *b, const struct table_tensor *x, struct arena *a,
+			 struct indexset *ret_share, struct indexset *ret_owned)
 {
 	const struct table *d = b->decl;
 	const struct table_tensor *as = table_owned_as(d, x);
@@ -145,14 +145,14 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	int r;
 
 	if (x->layout == TABLE_NONE) {
-		r = whole(x, true, a, ret_share);
-		return r ? r : whole(x, true, a, ret_owned);
+		r = blob_box(x, true, a, ret_share);
+		return r ? r : blob_box(x, true, a, ret_owned);
 	}
 	l = &d->layout[x->layout];
 	coord = coord_of(b, l->mesh);
 	if (!coord) {
-		whole(x, false, a, ret_share);
-		return whole(x, false, a, ret_owned);
+		blob_box(x, false, a, ret_share);
+		return blob_box(x, false, a, ret_owned);
 	}
 	r = layout_share(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, a, ret_share);
 	if (!r)
@@ -204,7 +204,7 @@ static int owns_some(struct build *b, uint32_t tensor, bool *ret)
 		     i < b->decl->first[tensor + 1] && !r && !owned.numel; i++)
 			r = box_owned(b, x, &b->decl->piece[i].set, &a, &owned);
 	else
-		r = shares(b, x, &a, &share, &owned);
+		r = tensor_shares(b, x, &a, &share, &owned);
 	*ret = r == 0 && owned.numel;
 	arena_free(&a);
 	return r == -ENOMEM ? ckpt_error(b->err, r, "out of memory for the raw space of rank %u",
@@ -348,7 +348,7 @@ static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 
 	if (table_is_boxes(b->decl, x))
 		return boxes_place(b, tensor, end);
-	r = shares(b, x, &a, &share, &owned);
+	r = tensor_shares(b, x, &a, &share, &owned);
 	if (r < 0) {
 		arena_free(&a);
 		return share_fails(b, x, r);

@@ -40,8 +40,8 @@ int json_name_take(struct json *j, const struct json_token *t, char **ret)
 
 /* --- values that the format does not have, or ckptd --- */
 
-static int unsupported(struct scan *s, const struct json_token *at, const char *name,
-		       const char *why)
+static int tensor_unsupported(struct scan *s, const struct json_token *at, const char *name,
+			      const char *why)
 {
 	return json_refuse(&s->j, at, -EPROTONOSUPPORT, "tensor %.200s: %s", name, why);
 }
@@ -62,7 +62,7 @@ static int dtype_take(struct scan *s, const struct json_token *t, const char *na
 		 t->len > 3 && !memcmp(t->text, "F6_", 3)
 			 ? "has elements of 6 bits, which ckptd does not have"
 			 : "is not known");
-	return unsupported(s, t, name, why);
+	return tensor_unsupported(s, t, name, why);
 }
 
 /* --- one entry --- */
@@ -82,7 +82,7 @@ static int shape_read(struct scan *s, struct header_tensor *x)
 				"tensor %.200s: its shape must have whole numbers from 0 on",
 				x->name);
 		if (x->ndim == CKPT_DIMS_MAX)
-			return unsupported(
+			return tensor_unsupported(
 				s, &t, x->name,
 				"it has more than 16 dimensions, which ckptd does not have");
 		x->shape[x->ndim++] = t.number;
@@ -120,7 +120,7 @@ static int shape_settle(struct scan *s, const struct json_token *at, struct head
 				 x->name, (unsigned long long)numel, dtype_name(x->dtype));
 	if (values > 1) {
 		if (x->shape[x->ndim - 1] % values)
-			return unsupported(
+			return tensor_unsupported(
 				s, at, x->name,
 				"its last dimension is odd, so rows of 4-bit elements end inside of bytes");
 		x->shape[x->ndim - 1] /= values;

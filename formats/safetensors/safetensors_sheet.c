@@ -84,8 +84,8 @@ static int whole_set(const struct table_tensor *x, struct arena *a, struct index
 }
 
 /* The tensor number i of `order`, under the name that it has there. */
-static struct table_tensor held(const struct files *f, uint32_t i,
-				char component[CKPT_NAME_MAX + 1])
+static struct table_tensor tensor_held(const struct files *f, uint32_t i,
+				       char component[CKPT_NAME_MAX + 1])
 {
 	struct table_tensor x = f->target->tensor[f->order[i]];
 	const char *slash = f->alias[i] ? strchr(f->alias[i], '/') : NULL;
@@ -105,7 +105,7 @@ static int complete_list(const struct files *f, uint32_t file, struct list *l)
 
 	for (; l->n < f->first[file + 1] - from; l->n++) {
 		char component[CKPT_NAME_MAX + 1];
-		struct table_tensor x = held(f, from + l->n, component);
+		struct table_tensor x = tensor_held(f, from + l->n, component);
 
 		l->tensor[l->n] = f->order[from + l->n];
 		l->id[l->n] = from + l->n;
@@ -443,7 +443,7 @@ static int index_make(struct files *f, struct arena *keep)
 
 	for (uint32_t i = 0, file = 0; i < n && made; i++) {
 		char component[CKPT_NAME_MAX + 1];
-		struct table_tensor x = held(f, i, component);
+		struct table_tensor x = tensor_held(f, i, component);
 
 		file += i == f->first[file + 1];
 		w[i] = (struct weight){ key_make(f, &x, 0, &a), file };
@@ -480,7 +480,7 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	if (number[id] != TABLE_NONE)
 		return 0;
 	if (!f->want->by_rank) {
-		x = held(f, id, component);
+		x = tensor_held(f, id, component);
 		x.name = key_make(f, &x, 0, &a);
 		x.component = "";
 		x.rank = TABLE_NONE;

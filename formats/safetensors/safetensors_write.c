@@ -100,7 +100,7 @@ static bool is_utf8(const char *text)
 }
 
 /* A name for a message: what is no printable ASCII is '?'. */
-static const char *shown(const char *name, char buf[SHOWN + 1])
+static const char *name_shown(const char *name, char buf[SHOWN + 1])
 {
 	size_t n = strnlen(name, SHOWN);
 
@@ -111,12 +111,12 @@ static const char *shown(const char *name, char buf[SHOWN + 1])
 }
 
 /* Sets bytes. */
-static void check(struct safetensors_tensor *x, struct ckpt_errlist *list)
+static void tensor_check(struct safetensors_tensor *x, struct ckpt_errlist *list)
 {
 	char buf[SHOWN + 1];
 	uint64_t numel;
 
-	shown(x->name, buf);
+	name_shown(x->name, buf);
 	if (!is_utf8(x->name))
 		ckpt_errlist_add(list, "tensor %s: its name is no UTF-8", buf);
 	else if (!strcmp(x->name, SAFETENSORS_METADATA))
@@ -159,7 +159,7 @@ static void check_names(struct safetensors_tensor **sorted, uint32_t n, struct c
 		if (!strcmp(sorted[i - 1]->name, sorted[i]->name) &&
 		    (i < 2 || strcmp(sorted[i - 2]->name, sorted[i]->name)))
 			ckpt_errlist_add(list, "tensor %s: two or more have this name",
-					 shown(sorted[i]->name, buf));
+					 name_shown(sorted[i]->name, buf));
 }
 
 static void check_meta(const struct safetensors_meta *meta, uint32_t n, struct ckpt_errlist *list)
@@ -169,7 +169,7 @@ static void check_meta(const struct safetensors_meta *meta, uint32_t n, struct c
 	for (uint32_t i = 0; i < n; i++) {
 		bool twice = false;
 
-		shown(meta[i].key, buf);
+		name_shown(meta[i].key, buf);
 		if (!is_utf8(meta[i].key) || !is_utf8(meta[i].value))
 			ckpt_errlist_add(list, "metadata %s: this is no UTF-8", buf);
 		for (uint32_t k = 0; k < i && !twice; k++)
@@ -226,9 +226,9 @@ static void put_header(struct header_text *t, struct safetensors_tensor *const *
 	*ret_data = at;
 }
 
-static int build(struct safetensors_tensor **sorted, uint32_t n,
-		 const struct safetensors_meta *meta, uint32_t nmeta, uint32_t align,
-		 struct arena *a, struct safetensors_head *ret, struct ckpt_errlist *list)
+static int header_build(struct safetensors_tensor **sorted, uint32_t n,
+			const struct safetensors_meta *meta, uint32_t nmeta, uint32_t align,
+			struct arena *a, struct safetensors_head *ret, struct ckpt_errlist *list)
 {
 	struct header_text t = { .at = NULL };
 	uint64_t data, at, length;
@@ -288,14 +288,14 @@ int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safe
 	for (uint32_t i = 0; i < n; i++) {
 		x[i].off = x[i].bytes = 0;
 		sorted[i] = &x[i];
-		check(&x[i], list);
+		tensor_check(&x[i], list);
 	}
 	check_names(sorted, n, list);
 	check_meta(meta, nmeta, list);
 	check_total(x, n, list);
 	if (list->n == before) {
 		qsort(sorted, n, sizeof(*sorted), by_place);
-		rc = build(sorted, n, meta, nmeta, align, a, ret_head, list);
+		rc = header_build(sorted, n, meta, nmeta, align, a, ret_head, list);
 	}
 	if (rc)
 		rc = ckpt_error(err, rc, "out of memory");

@@ -82,7 +82,7 @@ includes() { # TREE
 # writes documents, and to none that reads a checkpoint: there formats/json keeps nothing.
 libraries() { # TREE
 	local pair
-	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/(answer|cli)/' 'xxhash.h ckpt/base/' 'cmocka.h tests/'; do
+	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/(answer|output)/' 'xxhash.h ckpt/base/' 'zlib.h ckpt/coding/' 'zstd.h ckpt/coding/' 'cmocka.h tests/'; do
 		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -vE "^${pair#* }" |
 			grep -v '^tests/' | sed "s,\$, includes ${pair% *}: only ${pair#* } does,"
 	done
@@ -315,6 +315,8 @@ plant tests/trainer/train.c '#include "ckpt/base/util.h"'
 check "(control) a trainer that looks inside is found" found "ckpt/base/util.h" users "$tmp/tree"
 plant ckpt/store/store.c '#include <liburing.h>'
 check "(control) io_uring outside of io is found" found "store.c includes liburing.h" libraries "$tmp/tree"
+plant formats/safetensors/safetensors_read.c '#include <zlib.h>'
+check "(control) a decoder outside of coding is found" found "safetensors_read.c includes zlib.h" libraries "$tmp/tree"
 plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
 for planted in ckpt/table/table.h:'/* as native_part_table has it */' ckpt/engine/open.c:'extern int native_open(void);' \

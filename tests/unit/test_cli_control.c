@@ -4,7 +4,7 @@
  * should be: they say nothing, half of it, something else, or what cannot be; and what status makes
  * of a report. Real daemons are tests/e2e/test_control.sh's.
  */
-#include "ckpt/cli/control.h"
+#include "ckpt/cli/daemon_ask.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/row.h"
 #include <inttypes.h>

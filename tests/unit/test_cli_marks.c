@@ -4,6 +4,7 @@
  * and where it is shown: ls, show, completion.
  */
 #include "ckpt/cli/marked.h"
+#include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/libc.h"
 #include <sys/file.h>
@@ -180,21 +181,21 @@ TEST(a_step_that_was_renamed_meanwhile_is_not_taken_for_another)
 {
 	const char *job = path_of("%s/alpha", work);
 	struct store_ref ref = { .step_fd = reading(job, 10) };
-	struct marked m;
+	struct store_home m;
 	struct ckpt_err err = { 0 };
 
 	snprintf(ref.path, sizeof ref.path, "%s", step_path(job, 20));
-	assert_int_equal(marked_find(&io_ops_posix, &ref, &m, &err), 1);
-	assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
+	assert_int_equal(store_home_find(&io_ops_posix, formats[0], &ref, &m, &err), 1);
+	assert_int_equal(store_home_open(&io_ops_posix, formats[0], &ref, &m, &err), 1);
 	snprintf(ref.path, sizeof ref.path, "%s", step_path(job, 10));
-	assert_int_equal(marked_find(&io_ops_posix, &ref, &m, &err), 0);
+	assert_int_equal(store_home_find(&io_ops_posix, formats[0], &ref, &m, &err), 0);
 	assert_int_equal(m.step.step, 10);
-	marked_close(&m);
+	store_home_close(&m);
 	for (const char *const *p =
 		     (const char *const[]){ "/", "/step-000000000010", "x", "", NULL };
 	     *p; p++) {
 		snprintf(ref.path, sizeof ref.path, "%s", *p);
-		assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
+		assert_int_equal(store_home_open(&io_ops_posix, formats[0], &ref, &m, &err), 1);
 	}
 	close(ref.step_fd);
 }

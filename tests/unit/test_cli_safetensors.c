@@ -233,6 +233,71 @@ TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
 	scratch_remove(dir);
 }
 
+/* --- Hugging Face's cache: snapshots/REVISION/NAME is a link to ../../blobs/HASH --- */
+
+/* from, laid out so below `cache`; sets `snapshot`. */
+static void cache_lay(const char *from, const char *cache, char snapshot[PATH_MAX])
+{
+	DIR *d = opendir(from);
+	uint32_t n = 0;
+
+	assert_non_null(d);
+	snprintf(snapshot, PATH_MAX, "%s/snapshots/0123abcd", cache);
+	assert_ok(mkdir(cache, 0700));
+	assert_ok(mkdir(path_of("%s/blobs", cache), 0700));
+	assert_ok(mkdir(path_of("%s/snapshots", cache), 0700));
+	assert_ok(mkdir(snapshot, 0700));
+	for (struct dirent *e; (e = readdir(d)); n++) {
+		if (e->d_name[0] == '.')
+			continue;
+		copy_file(path_of("%s/%s", from, e->d_name), path_of("%s/blobs/%u", cache, n));
+		assert_ok(symlink(path_of("../../blobs/%u", n),
+				  path_of("%s/%s", snapshot, e->d_name)));
+	}
+	closedir(d);
+}
+
+TEST(a_directory_of_links_is_read_like_any_other)
+{
+	static const char golden[] = "tests/vectors/hf/mixtral";
+	const char *native = place("mixtral-native"), *back = place("mixtral-back");
+	char snapshot[PATH_MAX];
+	size_t len;
+	char *bytes;
+
+	cache_lay(golden, place("models--mixtral"), snapshot);
+	RUN_IS(CLI_OK, "show", snapshot);
+	RUN_IS(CLI_WARNINGS, "verify", "--data", snapshot); /* they have no checksums */
+	RUN_IS(CLI_OK, "cat", golden, "lm_head.weight");
+	len = got.out_len;
+	bytes = malloc(len);
+	assert_non_null(bytes);
+	memcpy(bytes, got.out, len);
+	RUN_IS(CLI_OK, "cat", snapshot, "lm_head.weight");
+	assert_int_equal(got.out_len, len);
+	assert_memory_equal(got.out, bytes, len);
+	free(bytes);
+	RUN_IS(CLI_OK, "diff", "--values", snapshot, golden);
+	RUN_IS(CLI_OK, "convert", snapshot, native, "--mesh", "fsdp=2");
+	RUN_IS(CLI_OK, "convert", native, back, "--to", "safetensors");
+	is_still(back, "tests/vectors/hf/mixtral.truth.json");
+}
+
+TEST(a_link_in_a_stores_step_is_refused)
+{
+	const char *store = place("linked-store"), *step, *file, *moved = place("moved.part");
+
+	make_step(store, &(struct how){ "alpha", "fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false });
+	step = step_path(path_of("%s/alpha", store), 10);
+	file = part(step, 1);
+	RUN_IS(CLI_OK, "verify", "--data", step);
+	assert_ok(rename(file, moved));
+	assert_ok(symlink(moved, file));
+	RUN_IS(CLI_CORRUPT, "verify", "--data", step);
+	RUN_IS(CLI_CORRUPT, "convert", step, place("of-links"), "--mesh", "fsdp=1");
+	assert_false(exists(place("of-links")));
+}
+
 TEST(a_malformed_golden_file_is_refused)
 {
 	DIR *d = opendir("tests/vectors/malformed");
@@ -284,3 +349,5 @@ TEST(every_verb_refuses_a_malformed_file_as_damaged_incomplete_or_unknown)
 	closedir(d);
 	scratch_remove(dir);
 }
+
+UNIT(.group_setup = make_top, .group_teardown = drop_all);

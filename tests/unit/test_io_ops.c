@@ -233,7 +233,8 @@ static int stat_check(void *arg)
 	HOLDS(fstat(fd, &st) == 0 && io_stat(OPS, fd, &a) == 0);
 	HOLDS(a.dev == st.st_dev && a.ino == st.st_ino && a.uid == st.st_uid);
 	HOLDS(a.bytes == 5 && a.nlink == 2);
-	HOLDS(a.changed_ns == (uint64_t)st.st_ctim.tv_sec * NS_PER_S);
+	HOLDS(a.changed_ns ==
+	      (uint64_t)st.st_ctim.tv_sec * NS_PER_S + (uint64_t)st.st_ctim.tv_nsec);
 	HOLDS(a.modified_ns ==
 	      (uint64_t)st.st_mtim.tv_sec * NS_PER_S + (uint64_t)st.st_mtim.tv_nsec);
 	return 0;

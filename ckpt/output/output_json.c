@@ -8,7 +8,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/output.h"
+#include "ckpt/output/output.h"
 #include "ckpt/draw/screen.h"
 #include <jansson.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output.h - what verbs print through: a document of named values, lists and objects, rendered as
- * text for people or as one JSON document.
+ * output.h - a document of named values, lists and objects, which is printed as text for people or as one
+ * JSON document. Verbs print through it, so that both are the same program. An output belongs to one thread.
  *
- * A value is said once. Its *column* has a key (JSON) and a head (text: the table's heading, or the
- * label in front of it); a column without a key is for people only, one without a head for programs
- * only. Likewise a list without a key, and a list without columns, with all that is inside. Cells
- * are of the house's own kinds (bytes, a step, an age, an index set): text makes them readable,
+ * A value is put once. Its *column* has a key (JSON) and a head (text: the table's heading, or the
+ * label in front of it). A column without a key is for people only, a column without a head for programs
+ * only. The same holds for a list without a key, and for a list without columns, with all that is inside.
+ * Cells are of the project's own kinds (bytes, a step, an age, an index set): text makes them readable,
  * JSON exact.
  *
  *	output_begin(schema)  put(col, cell)...
@@ -16,16 +16,16 @@
  *
  * JSON is either one document (output_begin), or JSON Lines (output_line): each line a document with
  * a "type". A verb that may take long has lines: any number of "progress" while its "summary", which
- * it began before them, is still open, and that last. status -w has one line a look.
+ * it began before them, is still open, and the summary comes last. status -w prints one line each time.
  *
  * A document is written as it comes, 64 KiB at a time; a line is kept until it is complete. Whatever
- * happens, what was printed parses: a document that is given up (the output is freed without
- * output_end, or memory ran out) is not printed at all when it still fits in those 64 KiB, else it is
- * closed where it stands and its last member is "complete": false. A line that is given up is not
- * printed. Either way the error is on stderr and in the exit code.
+ * happens, what was printed parses. If a document is given up (the output is freed without output_end,
+ * or memory ran out), it is not printed at all as long as it fits in those 64 KiB; otherwise it is closed
+ * at that point, and its last member is "complete": false. A line that is given up is not printed. In
+ * both cases the error is on stderr and in the exit code.
  */
-#ifndef CKPT_CLI_OUTPUT_H
-#define CKPT_CLI_OUTPUT_H
+#ifndef CKPT_OUTPUT_H
+#define CKPT_OUTPUT_H
 #include "ckpt/draw/grid.h"
 #include "ckpt/layout/layout.h"
 #include <stdbool.h>
@@ -73,7 +73,7 @@ static inline struct cell cell_of(enum cell_kind kind, uint64_t n)
 {
 	return (struct cell){ .kind = kind, .n = n };
 }
-/* CELL_NONE for a word that is not there: NULL or empty. */
+/* CELL_NONE for a missing word: NULL or empty. */
 static inline struct cell cell_word(const char *s)
 {
 	return s && *s ? cell_text(s) : cell_none();
@@ -107,13 +107,13 @@ static inline struct cell cell_styled(struct cell c, enum cell_style style)
 
 struct output {
 	const struct output_ops *ops;
-	/* Values that nobody reads at a glance are wanted: every piece of every tensor. */
+	/* for programs: put also what people do not read at a glance, as every piece of every tensor */
 	bool machine;
 	bool ascii;  /* JSON: no character beyond ASCII; text asks its screen */
-	bool failed; /* out of memory: the document is not whole */
+	bool failed; /* out of memory: the document is not complete */
 };
 
-/* How far something is. what: of whom, "step 90". Unknown: total 0, seconds_left UINT64_MAX. */
+/* How far something is. what: its name, "step 90". Unknown: total 0, seconds_left UINT64_MAX. */
 struct output_progress {
 	const char *what;
 	uint64_t done, total; /* bytes */

@@ -6,7 +6,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/draw/grid.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/output.h"
+#include "ckpt/output/output.h"
 #include "ckpt/draw/screen.h"
 
 #define LABEL_INDENT 2

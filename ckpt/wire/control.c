@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - ckptctl's end of a control connection. Called by status, wait, trigger, drain,
- * forget. Invariant: nothing that the daemon sent is used before it was checked, and no call
+ * control.c - see control.h. Called by ckptctl: status, wait, trigger, drain, forget, and verbs that
+ * change steps. Invariant: nothing that the daemon sent is used before it was checked, and no call
  * outlives its deadline or an interrupt.
  */
-#include "ckpt/cli/control.h"
+#include "ckpt/wire/control.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/layout/human.h"
 #include <limits.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,16 +23,12 @@
 
 static int socket_name(struct control *k, struct ckpt_err *err)
 {
-	const char *given = k->c->value[OPT_SOCKET], *env = getenv("CKPTD_SOCKET");
-
-	if (!given && env && *env)
-		given = env;
-	if (!given)
+	if (!k->at.socket)
 		return wire_socket_path(k->socket, 0, err);
-	if (strlen(given) >= sizeof k->socket)
+	if (strlen(k->at.socket) >= sizeof k->socket)
 		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
-				  given, sizeof k->socket - 1);
-	snprintf(k->socket, sizeof k->socket, "%s", given);
+				  k->at.socket, sizeof k->socket - 1);
+	snprintf(k->socket, sizeof k->socket, "%s", k->at.socket);
 	return 0;
 }
 
@@ -102,13 +101,14 @@ void control_close(struct control *k)
 		(void)close(TAKE_FD(k->sock));
 }
 
-int control_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err)
+int control_open(struct control *k, const struct control_at *at, uint64_t until,
+		 struct ckpt_err *err)
 {
 	struct wire_control hello = { 0 };
 	struct wire_ok ok;
 	int rc;
 
-	*k = (struct control){ .c = c, .sock = -1, .until = until };
+	*k = (struct control){ .at = *at, .sock = -1, .until = until };
 	rc = socket_name(k, err);
 	if (rc == 0)
 		rc = connect_to(k, err);
@@ -128,7 +128,7 @@ static int wait_answer(const struct control *k, uint64_t until, struct ckpt_err 
 		uint64_t now = now_ns(), left = until ? until - MIN(until, now) : LOOK_NS;
 		int n;
 
-		if (cli_stopped())
+		if (k->at.stopped && k->at.stopped())
 			return ckpt_error(err, -ECANCELED, "interrupted");
 		if (!left)
 			return ckpt_error(err, -ETIMEDOUT, "ckptd on %s does not answer",
@@ -141,7 +141,7 @@ static int wait_answer(const struct control *k, uint64_t until, struct ckpt_err 
 	}
 }
 
-static int gone(const struct control *k, struct ckpt_err *err)
+static int connection_lost(const struct control *k, struct ckpt_err *err)
 {
 	return ckpt_error(err, -ECONNRESET, "ckptd on %s closed the connection", k->socket);
 }
@@ -161,7 +161,7 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 
 	rc = wire_send(k->sock, msg, type, bytes, ++k->seq, &fd, fd >= 0);
 	if (rc < 0)
-		return gone(k, err);
+		return connection_lost(k, err);
 	rc = wait_answer(k, until, err);
 	if (rc < 0)
 		return rc;
@@ -173,7 +173,7 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 			"exited, or is of an older version than this ckptctl (protocol %u)",
 			k->socket, WIRE_ABI);
 	if (rc == 0)
-		return gone(k, err);
+		return connection_lost(k, err);
 	if (rc == -EPROTONOSUPPORT)
 		return ckpt_error(
 			err, -ECONNRESET,
@@ -227,32 +227,6 @@ int control_report(struct control *k, struct ckpt_err *err)
 	return 0;
 }
 
-int control_fail(const struct control *k, int rc, const struct ckpt_err *err)
-{
-	bool given = k->c->value[OPT_SOCKET] || getenv("CKPTD_SOCKET");
-	const char *verb = k->c->verb ? k->c->verb->name : "status";
-
-	switch (rc) {
-	case -ECONNREFUSED:
-		return cli_fail(k->c, rc, err, "ckptd --background%s%s", given ? " --socket " : "",
-				given ? k->socket : "");
-	case -ECONNRESET:
-	case -ETIMEDOUT:
-		return cli_fail(k->c, rc, err, "ckptctl doctor");
-	case -ENOENT:
-	case -ENOTUNIQ:
-		return cli_fail(k->c, rc, err, "ckptctl status lists the jobs");
-	case -EINVAL:
-	case -EACCES:
-		return cli_fail(k->c, rc, err,
-				"ckptctl %s -S PATH, with the socket of your own ckptd", verb);
-	case -EAGAIN:
-		return cli_fail(k->c, rc, err, "ckptctl %s again, in a moment", verb);
-	default:
-		return cli_fail(k->c, rc, err, NULL);
-	}
-}
-
 /* --- jobs --- */
 #define JOB_PATH \
 	(sizeof((struct wire_report_job *)0)->store + sizeof((struct wire_report_job *)0)->name + 1)
@@ -264,12 +238,12 @@ static void job_path(const struct wire_report_job *j, char *buf, size_t bytes)
 }
 
 /* Is the job in the store, or is it the job directory, that `where` names? */
-static bool below(const char *where, const struct wire_report_job *j)
+static bool job_is_below(const char *where, const struct wire_report_job *j)
 {
 	char path[PATH_MAX], job[JOB_PATH];
 	size_t len;
 
-	if (!realpath(where, path)) { /* gone, or another host's: as it is written */
+	if (!realpath(where, path)) { /* removed, or on another host: as it is written */
 		snprintf(path, sizeof path, "%s", where);
 		len = strlen(path);
 		while (len > 1 && path[len - 1] == '/')
@@ -279,7 +253,7 @@ static bool below(const char *where, const struct wire_report_job *j)
 	return !strcmp(path, j->store) || !strcmp(path, job);
 }
 
-static bool meant(const struct wire_report_job *j, const char *name)
+static bool job_is_meant(const struct wire_report_job *j, const char *name)
 {
 	char path[JOB_PATH];
 
@@ -295,7 +269,8 @@ static uint32_t jobs_meant(const struct control *k, const char *name, const char
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < k->report.head->njob; i++)
-		if ((!where || below(where, &k->report.job[i])) && meant(&k->report.job[i], name)) {
+		if ((!where || job_is_below(where, &k->report.job[i])) &&
+		    job_is_meant(&k->report.job[i], name)) {
 			*ret_index = i;
 			n++;
 		}
@@ -306,7 +281,7 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err)
 {
 	const struct wire_report *r = &k->report;
-	const char *only = k->c->value[OPT_STORE];
+	const char *only = k->at.only;
 	char all[2048] = "", path[JOB_PATH], real[PATH_MAX];
 	uint32_t n, known = 0;
 
@@ -316,12 +291,12 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 	}
 	n = jobs_meant(k, name, only, ret_index);
 
-	if (n == 1 || (n && !only && jobs_meant(k, name, k->c->where, ret_index) == 1))
+	if (n == 1 || (n && !only && jobs_meant(k, name, k->at.where, ret_index) == 1))
 		return 0;
 	for (uint32_t i = 0; i < r->head->njob; i++) {
 		size_t len = strlen(all);
 
-		if (only && !below(only, &r->job[i]))
+		if (only && !job_is_below(only, &r->job[i]))
 			continue;
 		job_path(&r->job[i], path, sizeof path);
 		snprintf(all + len, sizeof all - len, "%s%s", known++ ? ", " : "", path);
@@ -361,29 +336,4 @@ const struct wire_report_step *control_staged(const struct wire_report *r, uint3
 			best = s;
 	}
 	return best;
-}
-
-/* --- time --- */
-int control_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
-{
-	const char *s = c->value[OPT_TIMEOUT];
-	uint64_t ns, now = now_ns();
-
-	*ret_until = 0;
-	if (!s)
-		return 0;
-	if (human_parse_time(s, &ns) < 0)
-		return ckpt_error(err, -EINVAL,
-				  "--timeout %.60s is not a time; write 30s, 5m, or 2h", s);
-	*ret_until = now > UINT64_MAX - ns ? UINT64_MAX : now + ns;
-	return 0;
-}
-
-void control_pause(uint64_t ns)
-{
-	const struct timespec t = { .tv_sec = (time_t)(ns / NS_PER_S),
-				    .tv_nsec = (long)(ns % NS_PER_S) };
-
-	if (!cli_stopped())
-		(void)nanosleep(&t, NULL);
 }
