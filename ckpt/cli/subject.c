@@ -28,11 +28,27 @@ static struct engine_subject engine_subject_of(const struct subject *s)
 	};
 }
 
+/* Files of a format that commits with one of them, and that one is not there: a writer died, or still
+ * writes. A step that lacks it is damaged, and its reader says so. */
+static int path_committed(const struct subject *s, const struct format *format,
+			  struct ckpt_err *err)
+{
+	const char *name = format->root && !s->entry[0] ? format->root->name : NULL;
+	int fd = name ? s->ops->open(s->ops->ctx, s->ref.step_fd, name, O_PATH, 0) : -1;
+
+	if (fd >= 0)
+		(void)s->ops->close(s->ops->ctx, fd);
+	return name && fd == -ENOENT
+		       ? ckpt_error(err, -EUCLEAN, "%.300s is no complete checkpoint: it has no %s",
+				    s->ref.path, name)
+		       : 0;
+}
+
 /* What is no step of a store, at a path that is there. */
 static int path_open(struct subject *s, struct ckpt_err *err)
 {
 	const struct engine e = engine_of(s);
-	const struct format *format;
+	const struct format *format = s->force;
 	struct engine_subject x;
 	int rc = source_path(s->ops, s->ref.path, &s->ref.step_fd, s->entry, err);
 
@@ -45,6 +61,8 @@ static int path_open(struct subject *s, struct ckpt_err *err)
 		rc = store_path_job(s->ops, s->ref.path, err);
 		rc = rc ? rc : -ENOMSG;
 	}
+	if (!rc)
+		rc = path_committed(s, format, err);
 	if (rc)
 		close(TAKE_FD(s->ref.step_fd));
 	return rc;

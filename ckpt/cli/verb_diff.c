@@ -542,7 +542,7 @@ static const char *tensors_or_blobs(uint32_t n)
 static void say_equal(struct diff *d)
 {
 	const struct compared *f = &d->found;
-	char n[HUMAN_BYTES], read[HUMAN_BYTES], bytes[HUMAN_BYTES];
+	char n[HUMAN_BYTES], bytes[HUMAN_BYTES];
 
 	human_bytes(f->both_bytes, bytes);
 	cli_mark(d->c, STYLE_GOOD, "equal", 2,
@@ -552,6 +552,14 @@ static void say_equal(struct diff *d)
 		 !f->nread		? "fingerprints"
 		 : f->nread == f->nboth ? "contents"
 					: "fingerprints or contents");
+}
+
+/* What that rests on. */
+static void hint_equal(struct diff *d)
+{
+	const struct compared *f = &d->found;
+	char read[HUMAN_BYTES];
+
 	if (f->nread)
 		cli_hint(d->c,
 			 "%s of them %s no fingerprint on both sides: diff read %s and compared "
@@ -591,6 +599,8 @@ static void say_result(struct diff *d)
 	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
 			human_count(d->found.count[COMPARE_LAYOUT], n), words(d, COMPARE_LAYOUT));
+	if (equal(d))
+		hint_equal(d);
 	if (d->values || !differs(d))
 		return;
 	if (d->found.count[COMPARE_OPERANDS])

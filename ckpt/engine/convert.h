@@ -14,14 +14,14 @@
  * source, or of a source that has changed, is refused.
  *
  * Memory: a buffer of 1 MiB for each file with chunks that is open, and eight more, or sixteen for
- * other files; the rest of mem_limit is for windows.
+ * other files; the rest of mem_limit is for windows and for the decoders of what is compressed.
  */
 #ifndef CKPT_ENGINE_CONVERT_H
 #define CKPT_ENGINE_CONVERT_H
 #include "ckpt/engine/engine.h"
 #include <limits.h>
 
-#define CONVERT_MEM_MIN (40u << 20)
+#define CONVERT_MEM_MIN (40u << 20) /* and move_decoder_bytes of the source */
 
 struct engine_convert {
 	/* Its checkpoint may be one that is seen through a view, or some of its tensors. */

@@ -20,7 +20,9 @@ struct convert {
 	const struct table *target;
 	struct sheet *sheet;
 	struct passage_map map;
-	uint8_t uuid[16]; /* of the journal */
+	uint32_t *piece_sum; /* [npiece] the sum of its bytes; TABLE_NONE. NULL: there are none */
+	uint32_t *crc;	     /* [nsum] of all files that are complete */
+	uint8_t uuid[16];    /* of the journal */
 
 	/* How far it is. */
 	struct publish *to;

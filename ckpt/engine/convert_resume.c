@@ -156,10 +156,11 @@ static int files_check(struct convert *v, const struct journal *was)
 
 static int earlier_use(struct convert *v, const struct journal *was, struct ckpt_err *err)
 {
-	int rc = journal_prints(was, &v->sheet->table, err);
+	int rc = was->nsum == v->j.nsum ? journal_prints(was, &v->sheet->table, err) : -EBADMSG;
 
 	if (rc)
 		return rc;
+	memcpy(v->j.sum, was->sum, v->j.nsum * sizeof *v->j.sum);
 	v->j.mem_limit = was->mem_limit;
 	v->j.batch = v->facts->batch = was->batch;
 	v->j.first = was->first;

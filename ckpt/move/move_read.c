@@ -259,7 +259,7 @@ static int reading_begin(struct reading *k)
 
 	if (e == 0 && reading_index(k) < 0)
 		e = ckpt_error(k->err, -ENOMEM, "out of memory for the list of needed chunks");
-	for (uint64_t i = 0; i < k->op_first[k->f->ckpt->nfile] && e == 0; i++)
+	for (uint64_t i = 0; e == 0 && i < k->op_first[k->f->ckpt->nfile]; i++)
 		e = op_mark(k, &k->p->op[i]);
 	for (uint32_t i = 0; i < k->f->ckpt->nfile && e == 0; i++)
 		e = file_cut(k, i);

@@ -21,7 +21,7 @@ resume() { # STATUS OPTION...
 check "a job of another model is refused with 7" resume 7 --mesh fsdp=2 --steps 20 --params 90K --resume latest
 mismatches() { # every tensor whose shape differs has a line
 	local name n=0
-	"$ckptctl" show --json step:16 -C "$store" | grep -o '"component":"[a-z]*","name":"[^"]*","dtype":"[A-Z0-9]*","shape":\[[0-9,]*\]' \
+	"$ckptctl" show --json step:16 -C "$store" | grep -o '"component":"[a-z]*","name":"[^"]*","foreign_name":null,"dtype":"[A-Z0-9]*","shape":\[[0-9,]*\]' \
 		>"$tmp/shapes"
 	while read -r name; do
 		name=$(sed 's/.*"name":"\([^"]*\)".*/\1/' <<<"$name")

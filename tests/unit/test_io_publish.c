@@ -722,6 +722,25 @@ TEST(a_directory_that_is_missing_is_said_and_where_nothing_may_be_made_nothing_i
 	assert_alone("file");
 }
 
+TEST(a_slash_at_the_end_is_of_a_directory)
+{
+	struct publish_opts o = opts_of("dst/");
+	struct publish *p;
+	struct ckpt_err err;
+
+	for (uint32_t i = 0; i < 2; i++) {
+		o.resume = i;
+		assert_int_equal(begun(&o, &p, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "dst/ is not the name of a file"));
+		assert_alone("");
+	}
+	o.dir = true;
+	assert_ok_err(begun(&o, &p, &err), &err);
+	assert_int_equal(publish_commit(p, &err), 0);
+	publish_end(p, false);
+	assert_alone("dst");
+}
+
 static int allow_none(void *arg, int dirfd, struct ckpt_err *err)
 {
 	struct stat st, want;

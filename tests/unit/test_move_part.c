@@ -37,6 +37,7 @@ static int part_writer_open(struct chunk_queue *io, int fd, struct table *t,
 	int rc;
 
 	assert_true(w && head);
+	*ret = NULL;
 	*w = (struct part_writer)ROW(.io = io, .fd = fd, .t = t, .info = info, .rank = rank);
 	rc = chunk_stream_open(io, fd, t, NATIVE_DATA_OFF, rank, from, &w->stream, e);
 	native_part_head(info, rank, head);
