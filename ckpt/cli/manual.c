@@ -57,7 +57,7 @@ const struct cli_option *manual_option(enum cli_option_id id)
 const char *manual_option_help(const struct cli_option *o, const char *help, char *buf,
 			       size_t bytes)
 {
-	const char *p = o->choice;
+	const char *p = cli_option_words(o);
 	size_t at;
 
 	if (!p || (strstr(help, strrchr(p, '|') ? strrchr(p, '|') + 1 : p)))

@@ -316,12 +316,14 @@ TEST(test_every_tensor_and_blob_arrives_on_every_mesh)
 		const char *back = hold("back");
 
 		make_source(src, pairs[i].from, 1, 40 + i);
-		if (RUN("convert", src, dst, "--mesh", pairs[i].to) != 0)
+		if (RUN("convert", src, dst, "--mesh", pairs[i].to, "--replicate",
+			dims_of(pairs[i].to)) != 0)
 			fail_msg("%s -> %s: %s", pairs[i].from, pairs[i].to, got.err);
 		assert_true_checkpoint(dst, pairs[i].to, pairs[i].world);
 		assert_same(src, dst);
 		assert_false(exists(partial_of(dst)));
-		RUN_IS(0, "convert", dst, back, "--mesh", pairs[i].from);
+		RUN_IS(0, "convert", dst, back, "--mesh", pairs[i].from, "--replicate",
+		       dims_of(pairs[i].from));
 		assert_same(src, back);
 		RUN_IS(0, "verify", "--data", dst, back);
 		remove_tree(src);
@@ -846,6 +848,7 @@ TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 	make_source(src, "fsdp=2", 1, 5);
 	memset(long_name, 'x', 300);
 	RUN_IS(2, "convert", src);
+	RUN_IS(2, "convert", src, dst, "--replicate", "tp");
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=0");
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much");
 	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M");
@@ -1164,8 +1167,8 @@ TEST(test_a_source_without_placements_is_cut_along_dimension_0)
 	const char *rules = hold("rules");
 
 	make_foreign(src, "numpy.safetensors");
-	RUN_IS(0, "convert", src, dst, "--mesh", "dp=2,fsdp=3");
-	assert_says(got.err, "This checkpoint says no placements");
+	RUN_IS(0, "convert", src, dst, "--mesh", "dp=2,fsdp=3", "--replicate", "dp,fsdp");
+	assert_says(got.err, "have no placements");
 	RUN_IS(0, "show", "--json", "--tensors", "*", dst);
 	assert_says(got.out, "Shard(0)@");
 	spill(rules, "* Replicate@dp\n");
@@ -1173,6 +1176,21 @@ TEST(test_a_source_without_placements_is_cut_along_dimension_0)
 	RUN_IS(0, "show", "--json", "--tensors", "*", hold("direct"));
 	assert_null(strstr(got.out, "Shard(0)@"));
 	RUN_IS(0, "diff", "--values", dst, hold("direct"));
+}
+
+TEST(test_chunks_of_a_source_without_placements_are_kept_as_shards)
+{
+	RUN_IS(0, "convert", "tests/vectors/dcp_hf/hf_sharded", dst, "--mesh", "fsdp=4", "--job",
+	       "other");
+	assert_says(got.err, "17 are cut as the chunks are");
+	RUN_IS(0, "diff", "--values", "tests/vectors/dcp_hf/hf_sharded", dst);
+	RUN_IS(3, "convert", "tests/vectors/dcp_hf/hf_sharded", hold("two"), "--mesh",
+	       "dp=2,fsdp=4");
+	assert_says(got.err, "--replicate dp");
+	assert_false(exists(hold("two")));
+	RUN_IS(0, "convert", "tests/vectors/dcp_hf/hf_sharded", hold("two"), "--mesh",
+	       "dp=2,fsdp=4", "--replicate", "dp");
+	RUN_IS(0, "diff", "--values", dst, hold("two"));
 }
 
 static void touch_source(void *arg)
