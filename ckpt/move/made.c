@@ -125,20 +125,20 @@ static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 
 		q.fd = move_take(s->f, s->place, err);
 		if (q.fd < 0)
-			return q.fd == -EAGAIN ? ckpt_error_errno(err, EMFILE,
-								  "cannot open %s of the checkpoint",
-								  s->f->ckpt->file[s->place].name)
-					       : q.fd;
+			return q.fd == -EAGAIN
+				       ? ckpt_error_errno(err, EMFILE,
+							  "cannot open %s of the checkpoint",
+							  s->f->ckpt->file[s->place].name)
+				       : q.fd;
 		r = io_submit(s->queue, &q);
 		assert(!r);
 		r = io_reap(s->queue)->res;
 		io_files_give(s->f->files, s->place);
 		if (r < 0)
-			return ckpt_error_errno(err, (int)-r,
-						"%s: cannot read %llu bytes at offset %llu",
-						s->f->ckpt->file[s->place].name,
-						(unsigned long long)(want - n),
-						(unsigned long long)(from + n));
+			return ckpt_error_errno(
+				err, (int)-r, "%s: cannot read %llu bytes at offset %llu",
+				s->f->ckpt->file[s->place].name, (unsigned long long)(want - n),
+				(unsigned long long)(from + n));
 		n += (uint64_t)r;
 		if (!r || r % 4096)
 			break;
