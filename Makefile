@@ -69,7 +69,7 @@ USES.registry := safetensors native format table layout base
 LINKS.registry := json
 USES.store := format table layout io base
 USES.move := format plan coding io table layout base
-USES.engine := move format plan coding io table layout base
+USES.engine := move format plan coding io table layout ema base
 USES.draw := plan table layout base
 USES.answer := draw engine move format plan coding io table layout base
 USES.output := draw layout base
@@ -197,6 +197,7 @@ BESIDE.daemon := $(O)/client.a
 BESIDE.move := $(O)/daemon.a $(O)/native.a
 BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
+BESIDE.engine := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

@@ -6,7 +6,7 @@
 #include "ckpt/cli/selection.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/engine/average_seen.h"
 #include <inttypes.h>
 #include <stdarg.h>
 
@@ -14,8 +14,9 @@
 
 struct choosing {
 	struct cli *c;
-	const struct table *t;
-	bool *take; /* [ntensor] */
+	const struct checkpoint *ckpt;
+	const struct table *t; /* of it */
+	bool *take;	       /* [ntensor] */
 	/* The component that a tensor of an average gets (as_model); NULL: it keeps its own.
 	 * [ntensor] */
 	const char **component;
@@ -147,10 +148,24 @@ static int component_of_master(struct choosing *k, uint32_t i)
 	return 0;
 }
 
+/* The tensors that a glob means, as convert's --only takes it. */
+static int take_glob(struct choosing *k, struct selection_of *of)
+{
+	cleanup_free uint32_t *id = NULL;
+	int rc = subject_glob(k->ckpt, of->component, &id, &of->ntensor, &k->err);
+
+	of->glob = true;
+	for (uint32_t i = 0; !rc && i < of->ntensor; i++)
+		k->take[id[i]] = true;
+	return rc;
+}
+
 static int take_component(struct choosing *k, struct selection_of *of)
 {
 	int rc = 0;
 
+	if (of->glob)
+		return 0;
 	of->average = average_of(k->t, of->component);
 	for (uint32_t i = 0; i < k->t->ntensor; i++)
 		if (!strcmp(k->t->tensor[i].component, of->component)) {
@@ -166,7 +181,7 @@ static int take_component(struct choosing *k, struct selection_of *of)
 	return rc;
 }
 
-/* The components that the command line names. The error lists all that the step lacks. */
+/* The components and tensors that the command line names. The error lists all that the step lacks. */
 static int choose(struct choosing *k)
 {
 	struct selection *x = k->x;
@@ -176,6 +191,7 @@ static int choose(struct choosing *k)
 	for (uint32_t i = 0; i < k->c->ngiven; i++) {
 		const char *value = k->c->given[i].value;
 		bool again = k->c->given[i].id != OPT_ONLY;
+		struct selection_of *of;
 
 		for (uint32_t j = 0; j < x->n && !again; j++)
 			again = !strcmp(x->of[j].component, value);
@@ -184,9 +200,16 @@ static int choose(struct choosing *k)
 		if (x->n == SELECTION_MAX)
 			return ckpt_error(&k->err, -EINVAL, "--only was given more than %u times",
 					  SELECTION_MAX);
-		x->of[x->n++].component = value;
-		if (!has_component(k->t, value) && !average_of(k->t, value))
+		of = &x->of[x->n++];
+		of->component = value;
+		if (has_component(k->t, value) || average_of(k->t, value))
+			continue;
+		rc = take_glob(k, of);
+		if (rc && rc != -ENOENT)
+			return rc;
+		if (rc)
 			ckpt_errlist_add(&k->list, "--only=%s: there is no such component", value);
+		rc = 0;
 	}
 	if (k->list.n) {
 		components_print(k->t, have, sizeof have);
@@ -218,7 +241,7 @@ static int choose_tell(struct choosing *k, int rc)
 int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret)
 {
 	struct selection x = { 0 };
-	struct choosing a = { .c = c, .t = &k->table, .take = ret, .x = &x };
+	struct choosing a = { .c = c, .ckpt = k, .t = &k->table, .take = ret, .x = &x };
 	int rc = choose(&a), code = rc ? choose_tell(&a, rc) : CLI_OK;
 
 	ckpt_errlist_free(&a.list);
@@ -228,8 +251,9 @@ int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret)
 
 /* --- the table that is left --- */
 
-/* As ckpt/table/view.c: places keep their numbers, pieces their bytes. */
-static int table_of(struct choosing *k, struct table *ret)
+/* As ckpt/table/view.c: places keep their numbers, pieces their bytes. own: the tensors' names in their own
+ * format, where that has others; NULL. */
+static int table_of(struct choosing *k, struct table *ret, const char **own)
 {
 	const struct table *t = k->t;
 	uint64_t ntensor = 0, npiece = 0;
@@ -259,6 +283,8 @@ static int table_of(struct choosing *k, struct table *ret)
 		if (k->component && k->component[i])
 			x.component = k->component[i];
 		rc = table_put_tensor(ret, &x, &id, &k->err);
+		if (!rc && own)
+			own[id] = k->ckpt->foreign_name[i];
 		for (uint32_t p = t->first[i]; p < t->first[i + 1] && !rc; p++) {
 			struct table_piece piece = t->piece[p];
 
@@ -272,8 +298,9 @@ static int table_of(struct choosing *k, struct table *ret)
 int selection_begin(struct cli *c, struct subject *s, bool as_model, struct selection *ret)
 {
 	const struct table *t = &s->ckpt->table;
-	struct choosing k = { .c = c, .t = t, .x = ret };
+	struct choosing k = { .c = c, .ckpt = s->ckpt, .t = t, .x = ret };
 	struct table left = { 0 };
+	const char **own = NULL;
 	int rc, code = CLI_OK;
 
 	*ret = (struct selection){ 0 };
@@ -283,8 +310,12 @@ int selection_begin(struct cli *c, struct subject *s, bool as_model, struct sele
 	if (as_model)
 		k.component = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.component);
 	rc = k.take && (k.component || !as_model) ? choose(&k) : -ENOMEM;
+	if (!rc && s->ckpt->foreign_name) {
+		own = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *own);
+		rc = own ? 0 : -ENOMEM;
+	}
 	if (!rc)
-		rc = table_of(&k, &left);
+		rc = table_of(&k, &left, own);
 	/* Two averages of one model, both under its names. */
 	if (rc == -EALREADY)
 		rc = ckpt_error(&k.err, -EMEDIUMTYPE,
@@ -295,6 +326,7 @@ int selection_begin(struct cli *c, struct subject *s, bool as_model, struct sele
 	} else {
 		ret->seen = *s->ckpt;
 		ret->seen.table = left;
+		ret->seen.foreign_name = own;
 		ret->whole = s->ckpt;
 		s->ckpt = &ret->seen;
 	}

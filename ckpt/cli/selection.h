@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * selection.h - --only COMPONENT of ckptctl restore: a checkpoint of which some components are
- * left.
+ * left. What is no component is a glob over the names of tensors, as convert's --only (subject_glob).
  *
  * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its
  * own tensors, and those that the average's rules copy (buffers, frozen ones, ...). Nothing of the
@@ -17,7 +17,8 @@
 #define SELECTION_META 8u /* pairs that a file says of its selection */
 
 struct selection_of {
-	const char *component;
+	const char *component; /* or the glob */
+	bool glob;
 	const struct table_average *average; /* rule 0; NULL: it is none */
 	uint32_t ntensor, ncopied;	     /* ncopied: of other components */
 	const char *copied;		     /* one of them, as people read it; NULL */

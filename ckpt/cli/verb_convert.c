@@ -6,7 +6,6 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/destination.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
@@ -251,14 +250,6 @@ static void on_begun(void *arg)
 	x->begun = true;
 }
 
-static int allow(void *arg, int dirfd, struct ckpt_err *err)
-{
-	struct converting *x = arg;
-
-	/* The directory around one file is no checkpoint. */
-	return destination_check(x->c->ops, x->c->arg[1], dirfd, *x->s.entry ? -1 : x->s.o.fd, err);
-}
-
 /* What the format cannot say, line by line. */
 static void cannot_say(struct converting *x, const struct ckpt_errlist *cannot)
 {
@@ -325,8 +316,6 @@ static int convert(struct converting *x)
 					    .dry = x->c->value[OPT_DRY_RUN],
 					    .drop = x->c->value[OPT_DROP_UNSUPPORTED],
 					    .check = x->c->value[OPT_CHECK],
-					    .allow = allow,
-					    .allow_arg = x,
 					    .begun = on_begun,
 					    .begun_arg = x };
 	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };

@@ -7,7 +7,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/progress.h"

@@ -6,7 +6,7 @@
  * measured when it made them, or it is not known.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/cli/average_put.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include <inttypes.h>

@@ -4,7 +4,7 @@
  * Invariant: the figures are those of the plans that a restore would carry out.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_cost.h"
+#include "ckpt/engine/average_cost.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
@@ -216,7 +216,7 @@ static int take_averages(struct planning *p, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < p->c->ngiven && !rc; i++)
 		if (p->c->given[i].id == OPT_AVERAGE)
-			rc = average_cost(&p->to.target, p->c->given[i].value,
+			rc = average_cost(&p->to.target, p->c->given[i].value, cli_stopped,
 					  &p->average[p->naverage++], err);
 	return rc;
 }

@@ -7,7 +7,6 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
-#include "ckpt/cli/destination.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/memory_step.h"
@@ -19,10 +18,12 @@
 #include "ckpt/cli/verb_convert.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/cli/view_file.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/move/damage.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/reshard.h"
+#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -129,6 +130,7 @@ static int parent_open(struct restore *r, struct ckpt_err *err)
 /* Find where the files go; nothing is made yet. */
 static int directory_find(struct restore *r, struct ckpt_err *err)
 {
+	const struct engine e = { .ops = r->c->ops, .format = formats };
 	int rc;
 
 	r->dir_fd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -141,8 +143,7 @@ static int directory_find(struct restore *r, struct ckpt_err *err)
 		if (rc)
 			return rc;
 	}
-	rc = destination_check(r->c->ops, r->path, r->dir_fd >= 0 ? r->dir_fd : r->parent_fd,
-			       r->s.ref.step_fd, err);
+	rc = engine_outside(&e, &r->s.o, r->path, r->dir_fd >= 0 ? r->dir_fd : r->parent_fd, err);
 	if (rc || r->dir_fd < 0)
 		return rc;
 	return r->one ? check_absent(r, err) : check_empty(r, err);
@@ -1052,8 +1053,8 @@ const struct cli_verb verb_restore = {
 		"latest~1, 12000, JOB@latest, or a path. If DIR does not exist, restore makes it; "
 		"otherwise it must be empty. With --rank DIR may have other ranks' files, and restore "
 		"opens only the parts that have data of that rank.\n"
-		"With --only restore writes the tensors of one component, or of several if it is "
-		"given several times. Keys are then the tensors' own names, without a component: "
+		"With --only restore writes the tensors of one component, or those whose "
+		"component/name, or name, matches a pattern with *; it can be given several times. Keys are then the tensors' own names, without a component: "
 		"those of the model. If two tensors would have one name, restore lists them and "
 		"writes nothing. With --only and without --mesh everything is in one file, "
 		"DIR/model.safetensors. --only ema.fast is the averaged model: the averaged "
@@ -1105,7 +1106,8 @@ const struct cli_verb verb_restore = {
 			VIEW_OPTION,
 			{ OPT_RANK, "only this rank's file" },
 			{ OPT_ONLY,
-			  "only this component, without its name in the keys; can be repeated" },
+			  "only this component, or tensors whose name matches, without the "
+			  "component in the keys; can be repeated" },
 			{ OPT_DTYPE, "cast floating-point tensors: F32, BF16 or F16" },
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
 			{ OPT_FROM_MEMORY, "of the newest staged step, which a ckptd here holds" },

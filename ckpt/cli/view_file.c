@@ -29,6 +29,7 @@ int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 	ret->sum = hash128(text, strlen(text));
 	ret->seen = *s->ckpt;
 	ret->seen.table = seen;
+	ret->seen.foreign_name = NULL; /* its tensors are called as the view says */
 	ret->whole = s->ckpt;
 	s->ckpt = &ret->seen;
 	return CLI_OK;

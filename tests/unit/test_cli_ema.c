@@ -5,7 +5,7 @@
  * --only and --dtype, element by element against the elements that the hand wrote.
  */
 #include "tests/lib/cli_rig.h"
-#include "ckpt/cli/average_seen.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/move/cast.h"
 #include "tests/lib/handmade.h"
 #include "tests/lib/row.h"

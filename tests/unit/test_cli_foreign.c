@@ -299,6 +299,15 @@ TEST(a_tensor_is_found_by_the_name_that_its_own_format_gives_it)
 	RUN_IS(0, "show", bare, "--tensors", "bare:embed*");
 	RUN_IS(0, "cat", bare, "bare:embed.weight");
 	RUN_IS(0, "stats", bare, "--tensors", "bare:*");
+	RUN_IS(0, "diff", bare, bare, "--tensors", "bare:embed*");
+	RUN_IS(0, "convert", bare, path_of("%s/by-name", top), "--only", "bare:embed*");
+	j = json_run("ckptd.show/1", "show", path_of("%s/by-name", top), "--json", "--tensors",
+		     "*");
+	assert_int_equal(json_array_size(json_object_get(j, "tensors")), 4);
+	j = json_run("ckptd.restore/1", "export", bare, path_of("%s/exported", top), "--only",
+		     "bare:embed*", "--json");
+	assert_json_has(item(j, "only", 0), "{'tensor_count':4}");
+	RUN_IS(2, "export", bare, path_of("%s/none", top), "--only", "bare:none*");
 	RUN_IS(10, "show", native_step("alpha", 10), "bare:embed.weight");
 	j = json_run("ckptd.show/1", "show", native_step("alpha", 10), "model/embed.weight",
 		     "--json");

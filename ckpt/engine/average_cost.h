@@ -4,8 +4,8 @@
  * counts it (daemon/averages.c): FP32 for each element that a rank owns of what is averaged, and as
  * much again for Kahan's carries, in each slot; without the gaps between pieces.
  */
-#ifndef CKPT_CLI_AVERAGE_COST_H
-#define CKPT_CLI_AVERAGE_COST_H
+#ifndef CKPT_ENGINE_AVERAGE_COST_H
+#define CKPT_ENGINE_AVERAGE_COST_H
 #include "ckpt/table/table.h"
 
 struct average_cost {
@@ -14,7 +14,7 @@ struct average_cost {
 	uint64_t bytes, most; /* of one slot: of all ranks; of the rank that owns most */
 };
 /* target: target_make's. -EINVAL: the spec cannot be read or meant: all that is wrong is in err;
- * -EMEDIUMTYPE: it would average what cannot be averaged; -ECANCELED: cli_stopped; -ENOMEM. */
-int average_cost(const struct table *target, const char *spec, struct average_cost *ret,
-		 struct ckpt_err *err);
+ * -EMEDIUMTYPE: it would average what cannot be averaged; -ECANCELED: stopped() (NULL: never), asked for each tensor; -ENOMEM. */
+int average_cost(const struct table *target, const char *spec, bool (*stopped)(void),
+		 struct average_cost *ret, struct ckpt_err *err);
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* average_cost.c - see average_cost.h. Called by verb_plan.c. Invariant: no element is counted for two ranks. */
-#include "ckpt/cli/average_cost.h"
+#include "ckpt/engine/average_cost.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/average_seen.h"
-#include "ckpt/cli/cli.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/table/target.h"
 
 struct costing {
@@ -14,6 +13,7 @@ struct costing {
 	bool *stands;	  /* [ntensor] a master whose parameter nobody declares */
 	uint64_t *rank;	  /* [world] bytes */
 	uint32_t ntensor;
+	bool (*stopped)(void);
 	struct ckpt_errlist list;
 };
 
@@ -88,10 +88,10 @@ static int tensor_count(struct costing *k, uint32_t from, struct ckpt_err *err)
 			k->rank[r] += set.numel * each;
 		arena_free(&a);
 	}
-	return cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted") : rc;
+	return k->stopped && k->stopped() ? ckpt_error(err, -ECANCELED, "interrupted") : rc;
 }
 
-static int count(struct costing *k, struct ckpt_err *err)
+static int costs_count(struct costing *k, struct ckpt_err *err)
 {
 	int rc = 0;
 
@@ -125,10 +125,10 @@ static int spec_take(const char *text, struct ema_spec **ret, char **canonical,
 	return rc ? rc : *canonical ? 0 : -ENOMEM;
 }
 
-int average_cost(const struct table *target, const char *spec, struct average_cost *ret,
-		 struct ckpt_err *err)
+int average_cost(const struct table *target, const char *spec, bool (*stopped)(void),
+		 struct average_cost *ret, struct ckpt_err *err)
 {
-	struct costing k = { .t = target };
+	struct costing k = { .t = target, .stopped = stopped };
 	struct ema_spec *s = NULL;
 	int rc;
 
@@ -141,7 +141,7 @@ int average_cost(const struct table *target, const char *spec, struct average_co
 	if (!rc && (!k.master || !k.stands || !k.rank))
 		rc = ckpt_error(err, -ENOMEM, "out of memory for the cost of an average");
 	if (!rc)
-		rc = count(&k, err);
+		rc = costs_count(&k, err);
 	for (uint32_t r = 0; r < target_world(target) && !rc; r++) {
 		ret->bytes += k.rank[r];
 		ret->most = MAX(ret->most, k.rank[r]);

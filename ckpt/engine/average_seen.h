@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average_seen.h - the averages of the weights that a checkpoint has, as ema, show and diff tell of
- * them. They are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and the
- * attributes "ckpt.health:ema.NAME" that the daemon wrote.
+ * average_seen.h - the averages of the weights that a checkpoint has, for ema, show, diff and restore. They
+ * are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and the attributes
+ * "ckpt.health:ema.NAME" that the daemon wrote. All of it is pure; any thread may call.
  */
-#ifndef CKPT_CLI_AVERAGE_SEEN_H
-#define CKPT_CLI_AVERAGE_SEEN_H
-#include "ckpt/cli/cli.h"
+#ifndef CKPT_ENGINE_AVERAGE_SEEN_H
+#define CKPT_ENGINE_AVERAGE_SEEN_H
 #include "formats/format.h"
 #include "ema/spec.h"
 
@@ -65,10 +64,6 @@ uint64_t averages_health_count(const char *health, const char *word);
 /* Are the chains of the two the same: schedule, updates, history? */
 bool averages_same_chain(const struct table_average *a, const struct table_average *b);
 
-/* For programs: the list "averages" of them, with a list "rules" in each row. People get
- * nothing. */
-void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x,
-		  uint32_t n);
 /* "120 updates since step 0, the newest at step 30"; returns buf. */
 char *averages_chain(const struct checkpoint *k, const struct table_average *a, char *buf,
 		     size_t bytes);
