@@ -197,6 +197,7 @@ BESIDE.daemon := $(O)/client.a
 BESIDE.move := $(O)/daemon.a $(O)/native.a
 BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
+BESIDE.engine := $(O)/native.a
 define unit
 UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(BESIDE.$(call unit_room,$(1))) $(ARCH.$(call unit_room,$(1)))

@@ -19,6 +19,19 @@ void checkpoint_free(struct checkpoint *c)
 	free(c);
 }
 
+uint32_t checkpoint_file_of(const struct checkpoint *c, uint32_t place)
+{
+	while (place >= c->nfile) {
+		const struct format_made *m = &c->made[place - c->nfile];
+
+		/* A place is made of an earlier one: so this ends, whatever a file says. */
+		if (m->how == MADE_GIVEN || m->from >= place)
+			return TABLE_NONE;
+		place = m->from;
+	}
+	return place;
+}
+
 struct checkpoint *checkpoint_new(const struct format *f, uint32_t nfile)
 {
 	struct checkpoint *c = calloc(1, sizeof *c);

@@ -332,6 +332,9 @@ struct format {
 	const struct format_root *root;	    /* NULL: no store is made of it */
 };
 void checkpoint_free(struct checkpoint *c);
+/* The number of the file in which a place's bytes lie, or those of which they are made; TABLE_NONE: they are
+ * GIVEN. */
+uint32_t checkpoint_file_of(const struct checkpoint *c, uint32_t place);
 
 /* --- for those who write a format --- */
 

@@ -96,6 +96,7 @@ enum cli_option_id {
 	OPT_STATS,
 	OPT_MESH,
 	OPT_LAYOUT,
+	OPT_REPLICATE,
 	OPT_VIEW,
 	OPT_RANK,
 	OPT_ONLY,
@@ -176,6 +177,9 @@ struct cli_option {
 };
 extern const struct cli_option cli_options[];
 extern const uint32_t cli_option_count;
+/* The arguments that help and completion name, "auto|always|never": its choice, or the formats that can
+ * be read, or written. NULL: any. */
+const char *cli_option_words(const struct cli_option *o);
 
 /* --- verbs --- */
 struct cli;

@@ -488,8 +488,8 @@ static const struct cli_option *option_in(const struct complete *x, const char *
 
 static void offer_argument(struct complete *x, const struct cli_option *o)
 {
-	if (o->choice)
-		offer_choices(x, o->choice);
+	if (cli_option_words(o))
+		offer_choices(x, cli_option_words(o));
 	else
 		offer_kind(x, o->kind);
 }

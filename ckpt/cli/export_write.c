@@ -6,8 +6,8 @@
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/destination.h"
 #include "ckpt/cli/export.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/io/publish.h"
 #include "formats/registry/registry.h"
@@ -59,6 +59,7 @@ int export_find(struct export *r)
 static int directory_make(struct export *r, struct ckpt_err *err)
 {
 	const struct io_ops *ops = r->c->ops;
+	const struct engine e = { .ops = ops, .format = formats };
 	struct publish_place d;
 	cleanup_close int parent = -1;
 	int rc = publish_split(r->path, &d, err);
@@ -68,7 +69,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 	parent = open(d.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (parent < 0)
 		return ckpt_error_errno(err, errno, "%s cannot be opened", d.parent);
-	rc = access(r->path, F_OK) ? destination_check(ops, r->path, parent, r->s.o.fd, err) : 0;
+	rc = access(r->path, F_OK) ? engine_outside(&e, &r->s.o, r->path, parent, err) : 0;
 	if (rc)
 		return rc;
 	rc = ops->mkdir(ops->ctx, parent, d.base, 0777);
@@ -84,13 +85,6 @@ static void directory_drop(struct export *r)
 	if (r->made_dir)
 		(void)r->c->ops->unlink(r->c->ops->ctx, AT_FDCWD, r->path, true);
 	r->made_dir = false;
-}
-
-static int allow(void *arg, int dirfd, struct ckpt_err *err)
-{
-	struct export *r = arg;
-
-	return destination_check(r->c->ops, r->path, dirfd, *r->s.entry ? -1 : r->s.o.fd, err);
 }
 
 /* --- the files --- */
@@ -255,8 +249,6 @@ static int engine_run(struct export *r, struct ckpt_err *err)
 					    .dry = r->c->value[OPT_DRY_RUN],
 					    .drop = r->c->value[OPT_DROP_UNSUPPORTED],
 					    .overflow = r->overflow,
-					    .allow = allow,
-					    .allow_arg = r,
 					    .planned = on_planned,
 					    .begun = on_begun,
 					    .begun_arg = r };

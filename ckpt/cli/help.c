@@ -13,14 +13,14 @@
 #define EXAMPLE 44 /* columns of an example with its blanks */
 #define BELOW 6	   /* blanks in front of what a longer one is for, on the next line */
 
-static void head(struct cli *c, const char *text)
+static void help_head(struct cli *c, const char *text)
 {
 	fprintf(c->out, "\n%s%s%s\n", screen_style(&c->out_screen, STYLE_STRONG), text,
 		screen_plain(&c->out_screen, STYLE_STRONG));
 }
 
 /* "  left      right, wrapped"; right goes to a line of its own where left is too long. */
-static void pair(struct cli *c, const char *left, const char *right, uint32_t left_columns)
+static void help_pair(struct cli *c, const char *left, const char *right, uint32_t left_columns)
 {
 	uint32_t n = 2 + screen_columns(left);
 
@@ -43,7 +43,7 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 	else
 		snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? "=" : "",
 			 o->arg ? o->arg : "");
-	pair(c, left, manual_option_help(o, help, words, sizeof words), LEFT + 2);
+	help_pair(c, left, manual_option_help(o, help, words, sizeof words), LEFT + 2);
 }
 
 /* What a verb is for, and other words for it: "... (check, validate)". Returns buf. */
@@ -64,11 +64,11 @@ static void global_options(struct cli *c)
 			option_line(c, &cli_options[i], cli_options[i].help);
 }
 
-static void examples(struct cli *c, const struct cli_example *e)
+static void help_examples(struct cli *c, const struct cli_example *e)
 {
 	for (; e->command; e++) {
 		if (2 + screen_columns(e->command) + 2 <= EXAMPLE) {
-			pair(c, e->command, e->what, EXAMPLE);
+			help_pair(c, e->command, e->what, EXAMPLE);
 			continue;
 		}
 		fprintf(c->out, "  %s\n%*s", e->command, BELOW, "");
@@ -88,7 +88,7 @@ void cli_help_first(struct cli *c)
 	fputs("ckptctl manages the checkpoints of sharded training jobs. If your job writes\n"
 	      "to the store runs/, begin with:\n\n",
 	      c->out);
-	examples(c, steps);
+	help_examples(c, steps);
 	fputs("\nA checkpoint is called latest, latest~1 (the one before it), 12000 (a step),\n"
 	      "JOB@latest, or by the path of its directory; a directory called 12000 is\n"
 	      "./12000. If you set CKPTD_STORE=runs/, you can omit -C runs/.\n\n"
@@ -121,16 +121,16 @@ void cli_help(struct cli *c)
 	char words[160];
 
 	fputs("ckptctl VERB [OPTION...] [ARGUMENT...]\n", c->out);
-	head(c, "VERBS");
+	help_head(c, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		pair(c, (*v)->name, verb_words(*v, words, sizeof words), 14);
-	head(c, "OPTIONS");
+		help_pair(c, (*v)->name, verb_words(*v, words, sizeof words), 14);
+	help_head(c, "OPTIONS");
 	global_options(c);
-	head(c, "EXIT STATUS");
+	help_head(c, "EXIT STATUS");
 	exit_columns(c);
-	head(c, "ENVIRONMENT");
+	help_head(c, "ENVIRONMENT");
 	for (const struct manual_variable *v = manual_variables; v->name; v++)
-		pair(c, v->name, v->words, LEFT + 2);
+		help_pair(c, v->name, v->words, LEFT + 2);
 	fputs("\nckptctl VERB -h describes one verb, with examples; ckptctl man VERB prints all.\n",
 	      c->out);
 }
@@ -145,9 +145,9 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 
 		screen_wrap(c->out, *s, WIDTH, columns, columns);
 	}
-	head(c, "EXAMPLES");
-	examples(c, verb->example);
-	head(c, "WHAT IT DOES");
+	help_head(c, "EXAMPLES");
+	help_examples(c, verb->example);
+	help_head(c, "WHAT IT DOES");
 	fputs("  ", c->out);
 	screen_wrap(c->out, verb->about, WIDTH, 2, 2);
 	if (verb->synonyms) {
@@ -155,12 +155,12 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 		for (const char *const *s = verb->synonyms; *s; s++)
 			fprintf(c->out, "%s%s", *s, s[1] ? ", " : ".\n");
 	}
-	head(c, "OPTIONS");
+	help_head(c, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
 		if (manual_tells(v))
 			option_line(c, manual_option(v->id), v->help);
 	global_options(c);
-	head(c, "EXIT STATUS");
+	help_head(c, "EXIT STATUS");
 	fputs("  ", c->out);
 	screen_wrap(c->out, verb->exits, WIDTH, 2, 2);
 }

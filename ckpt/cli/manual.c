@@ -57,7 +57,7 @@ const struct cli_option *manual_option(enum cli_option_id id)
 const char *manual_option_help(const struct cli_option *o, const char *help, char *buf,
 			       size_t bytes)
 {
-	const char *p = o->choice;
+	const char *p = cli_option_words(o);
 	size_t at;
 
 	if (!p || (strstr(help, strrchr(p, '|') ? strrchr(p, '|') + 1 : p)))
@@ -131,13 +131,13 @@ static void roff_words(FILE *f, const char *text)
 	fputc('\n', f);
 }
 
-static void section(FILE *f, const char *name)
+static void page_section(FILE *f, const char *name)
 {
 	fprintf(f, ".SH %s\n", name);
 }
 
 /* Text with a font around it. */
-static void styled(FILE *f, char font, const char *text, size_t n)
+static void text_styled(FILE *f, char font, const char *text, size_t n)
 {
 	fprintf(f, "\\f%c", font);
 	roff_text(f, text, n);
@@ -145,7 +145,7 @@ static void styled(FILE *f, char font, const char *text, size_t n)
 }
 
 /* What follows a verb's name: options bold, what CAPITALS stand for in italics. */
-static void synopsis(FILE *f, const char *s)
+static void verb_synopsis(FILE *f, const char *s)
 {
 	static const char part[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
@@ -156,10 +156,10 @@ static void synopsis(FILE *f, const char *s)
 			n = strspn(s, "-abcdefghijklmnopqrstuvwxyz");
 			if (n < 2 && s[1] >= 'A' && s[1] <= 'Z')
 				n = 2;
-			styled(f, 'B', s, n);
+			text_styled(f, 'B', s, n);
 		} else if (*s >= 'A' && *s <= 'Z') {
 			n = strspn(s, part);
-			styled(f, 'I', s, n);
+			text_styled(f, 'I', s, n);
 		} else {
 			n = 1;
 			roff_text(f, s, n);
@@ -169,21 +169,21 @@ static void synopsis(FILE *f, const char *s)
 	fputc('\n', f);
 }
 
-static void option(FILE *f, const struct cli_option *o, const char *help)
+static void option_item(FILE *f, const struct cli_option *o, const char *help)
 {
 	char dashes[64], words[512];
 
 	fputs(".TP\n", f);
 	if (o->letter) {
 		snprintf(dashes, sizeof dashes, "-%c", o->letter);
-		styled(f, 'B', dashes, strlen(dashes));
+		text_styled(f, 'B', dashes, strlen(dashes));
 		fputs(", ", f);
 	}
 	snprintf(dashes, sizeof dashes, "--%s", o->name);
-	styled(f, 'B', dashes, strlen(dashes));
+	text_styled(f, 'B', dashes, strlen(dashes));
 	if (o->arg) {
 		fputc(o->letter ? ' ' : '=', f);
-		styled(f, 'I', o->arg, strlen(o->arg));
+		text_styled(f, 'I', o->arg, strlen(o->arg));
 	}
 	fputc('\n', f);
 	roff_words(f, manual_option_help(o, help, words, sizeof words));
@@ -193,13 +193,13 @@ static void options_of_all(FILE *f)
 {
 	for (uint32_t i = 0; i < cli_option_count; i++)
 		if (cli_options[i].global)
-			option(f, &cli_options[i], cli_options[i].help);
+			option_item(f, &cli_options[i], cli_options[i].help);
 }
 
-static void item(FILE *f, char font, const char *name)
+static void page_item(FILE *f, char font, const char *name)
 {
 	fputs(".TP\n", f);
-	styled(f, font, name, strlen(name));
+	text_styled(f, font, name, strlen(name));
 	fputc('\n', f);
 }
 
@@ -223,7 +223,7 @@ static void exits_in_words(FILE *f, const char *s)
 		size_t digits = strspn(s, "0123456789"), n;
 
 		snprintf(code, sizeof code, "%.*s", (int)digits, s);
-		item(f, 'B', code);
+		page_item(f, 'B', code);
 		s += digits;
 		s += strspn(s, " ");
 		snprintf(line, sizeof line, "%.*s", (int)(end - s), s);
@@ -234,9 +234,9 @@ static void exits_in_words(FILE *f, const char *s)
 	}
 }
 
-static void variables(FILE *f, const struct cli_verb *verb)
+static void page_variables(FILE *f, const struct cli_verb *verb)
 {
-	section(f, "ENVIRONMENT");
+	page_section(f, "ENVIRONMENT");
 	for (const struct manual_variable *v = manual_variables; v->name; v++) {
 		bool told = v->id == OPT_NONE || !verb;
 
@@ -245,21 +245,21 @@ static void variables(FILE *f, const struct cli_verb *verb)
 			told |= o->id == v->id;
 		if (!told)
 			continue;
-		item(f, 'B', v->name);
+		page_item(f, 'B', v->name);
 		roff_words(f, v->words);
 	}
 }
 
-static void examples(FILE *f, const struct cli_example *e)
+static void verb_examples(FILE *f, const struct cli_example *e)
 {
-	section(f, "EXAMPLES");
+	page_section(f, "EXAMPLES");
 	for (; e->command; e++) {
-		item(f, 'B', e->command);
+		page_item(f, 'B', e->command);
 		roff_words(f, e->what);
 	}
 }
 
-static void title(FILE *f, const char *name)
+static void page_title(FILE *f, const char *name)
 {
 	fputs(".\\\" SPDX-License-Identifier: Apache-2.0\n"
 	      ".\\\" Made by ckptctl man from its tables of verbs and options.\n.TH ",
@@ -273,7 +273,7 @@ static void title(FILE *f, const char *name)
 	fprintf(f, " 1 %s \"ckptd %s\" \"ckptd manual\"\n", PAGE_DATE, CLI_VERSION);
 }
 
-static void reference(FILE *f, const char *name, char chapter, bool last)
+static void verb_reference(FILE *f, const char *name, char chapter, bool last)
 {
 	fputs(".BR ", f);
 	roff_text(f, name, strlen(name));
@@ -285,12 +285,12 @@ static void page_of_verb(FILE *f, const struct cli_verb *verb)
 	char name[64];
 
 	snprintf(name, sizeof name, "ckptctl-%s", verb->name);
-	title(f, name);
-	section(f, "NAME");
+	page_title(f, name);
+	page_section(f, "NAME");
 	roff_text(f, name, strlen(name));
 	fputs("\n\\-\n", f);
 	roff_words(f, verb->help);
-	section(f, "SYNOPSIS");
+	page_section(f, "SYNOPSIS");
 	for (const char *const *s = verb->synopsis; *s; s++) {
 		if (s != verb->synopsis)
 			fputs(".br\n", f);
@@ -298,44 +298,44 @@ static void page_of_verb(FILE *f, const struct cli_verb *verb)
 		roff_text(f, verb->name, strlen(verb->name));
 		fputs("\\fR", f);
 		fputs(**s ? " " : "", f);
-		synopsis(f, *s);
+		verb_synopsis(f, *s);
 	}
-	section(f, "DESCRIPTION");
+	page_section(f, "DESCRIPTION");
 	roff_words(f, verb->about);
 	if (verb->synonyms) {
 		fputs(".PP\nOther words for it: ", f);
 		for (const char *const *s = verb->synonyms; *s; s++) {
-			styled(f, 'B', *s, strlen(*s));
+			text_styled(f, 'B', *s, strlen(*s));
 			fputs(s[1] ? ", " : ".\n", f);
 		}
 	}
-	section(f, "OPTIONS");
+	page_section(f, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
 		if (manual_tells(v))
-			option(f, manual_option(v->id), v->help);
+			option_item(f, manual_option(v->id), v->help);
 	fputs(".SS Options of every verb\n", f);
 	options_of_all(f);
-	examples(f, verb->example);
-	section(f, "EXIT STATUS");
+	verb_examples(f, verb->example);
+	page_section(f, "EXIT STATUS");
 	exits_in_words(f, verb->exits);
-	variables(f, verb);
-	section(f, "SEE ALSO");
-	reference(f, "ckptctl", '1', false);
-	reference(f, "ckpt", '3', false);
-	reference(f, "ckptd", '8', true);
+	page_variables(f, verb);
+	page_section(f, "SEE ALSO");
+	verb_reference(f, "ckptctl", '1', false);
+	verb_reference(f, "ckpt", '3', false);
+	verb_reference(f, "ckptd", '8', true);
 }
 
 static void page_of_program(FILE *f)
 {
 	char name[64];
 
-	title(f, "ckptctl");
-	section(f, "NAME");
+	page_title(f, "ckptctl");
+	page_section(f, "NAME");
 	fputs("ckptctl \\- manage the checkpoints of sharded training jobs\n", f);
-	section(f, "SYNOPSIS");
+	page_section(f, "SYNOPSIS");
 	fputs("\\fBckptctl\\fR ", f);
-	synopsis(f, "[VERB] [OPTION...] [ARGUMENT...]");
-	section(f, "DESCRIPTION");
+	verb_synopsis(f, "[VERB] [OPTION...] [ARGUMENT...]");
+	page_section(f, "DESCRIPTION");
 	roff_words(
 		f,
 		"Lists, inspects, checks, compares, converts and restores the checkpoints that "
@@ -350,27 +350,27 @@ static void page_of_program(FILE *f)
 		"otherwise what to do first. Data goes to standard output; errors, hints and "
 		"progress go to standard error. An error says what, where, why, and the next "
 		"command.");
-	section(f, "VERBS");
+	page_section(f, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
-		item(f, 'B', (*v)->name);
+		page_item(f, 'B', (*v)->name);
 		roff_words(f, (*v)->help);
 	}
-	section(f, "OPTIONS");
+	page_section(f, "OPTIONS");
 	options_of_all(f);
-	section(f, "EXIT STATUS");
+	page_section(f, "EXIT STATUS");
 	for (const struct manual_exit *e = manual_exits; e->words; e++) {
 		snprintf(name, sizeof name, "%d", e->code);
-		item(f, 'B', name);
+		page_item(f, 'B', name);
 		roff_words(f, e->words);
 	}
-	variables(f, NULL);
-	section(f, "SEE ALSO");
+	page_variables(f, NULL);
+	page_section(f, "SEE ALSO");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
 		snprintf(name, sizeof name, "ckptctl-%s", (*v)->name);
-		reference(f, name, '1', false);
+		verb_reference(f, name, '1', false);
 	}
-	reference(f, "ckpt", '3', false);
-	reference(f, "ckptd", '8', true);
+	verb_reference(f, "ckpt", '3', false);
+	verb_reference(f, "ckptd", '8', true);
 }
 
 void manual_page(FILE *f, const struct cli_verb *verb)

@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
+#include "formats/registry/registry.h"
 #include <getopt.h>
 
 #define LONG_BASE 256 /* getopt's val of an option: this + its id, so that it is never a letter */
@@ -44,7 +45,8 @@ const struct cli_option cli_options[] = {
 	{ OPT_OUTPUT, 'o', "output", "FILE", NULL, NULL, false, ARG_FILE },
 	{ OPT_STATS, 0, "stats", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_MESH, 0, "mesh", "SPEC", NULL, NULL, false, ARG_NONE },
-	{ OPT_LAYOUT, 0, "layout", "FILE", NULL, NULL, false, ARG_FILE },
+	{ OPT_LAYOUT, 0, "layout", "RULE|FILE", NULL, NULL, false, ARG_FILE },
+	{ OPT_REPLICATE, 0, "replicate", "DIMS", NULL, NULL, false, ARG_NONE },
 	{ OPT_VIEW, 0, "view", "FILE", NULL, NULL, false, ARG_FILE },
 	{ OPT_RANK, 0, "rank", "R", NULL, NULL, false, ARG_NONE },
 	{ OPT_ONLY, 0, "only", "COMPONENT", NULL, NULL, false, ARG_COMPONENT },
@@ -103,6 +105,20 @@ static const struct cli_option *option_of(enum cli_option_id id)
 		if (cli_options[i].id == id)
 			return &cli_options[i];
 	return NULL;
+}
+
+const char *cli_option_words(const struct cli_option *o)
+{
+	static char words[256];
+	size_t n = 0;
+
+	if (o->id != OPT_FROM && o->id != OPT_TO_FORMAT)
+		return o->choice;
+	for (uint32_t i = 0; formats[i] && n < sizeof words; i++)
+		if (o->id == OPT_FROM || formats[i]->sheet)
+			n += (size_t)snprintf(words + n, sizeof words - n, "%s%s", n ? "|" : "",
+					      formats[i]->name);
+	return words;
 }
 
 bool cli_verb_takes(const struct cli_verb *verb, const struct cli_option *o)

@@ -27,7 +27,7 @@ void progress_begin(struct progress *p, struct cli *c, uint64_t total, const cha
 	va_end(ap);
 }
 
-static uint32_t tenths(const struct progress *p)
+static uint32_t percent_tenths(const struct progress *p)
 {
 	return p->total ? (uint32_t)((double)MIN(p->done, p->total) / (double)p->total * 10) : 0;
 }
@@ -36,22 +36,22 @@ void progress_skip(struct progress *p, uint64_t bytes)
 {
 	p->before += bytes;
 	p->done += bytes;
-	p->tenths = tenths(p);
+	p->tenths = percent_tenths(p);
 }
 
-static double rate(const struct progress *p, uint64_t now)
+static double bytes_rate(const struct progress *p, uint64_t now)
 {
 	return now > p->begin_ns ? (double)(p->done - p->before) * (double)NS_PER_S /
 					   (double)(now - p->begin_ns)
 				 : 0;
 }
 
-static void show(struct progress *p, uint64_t now, bool fleeting)
+static void progress_show(struct progress *p, uint64_t now, bool fleeting)
 {
 	struct output_progress x = { .what = p->what,
 				     .done = p->total ? MIN(p->done, p->total) : p->done,
 				     .total = p->total,
-				     .rate = rate(p, now),
+				     .rate = bytes_rate(p, now),
 				     .seconds_left = UINT64_MAX,
 				     .fleeting = fleeting };
 
@@ -59,15 +59,15 @@ static void show(struct progress *p, uint64_t now, bool fleeting)
 		x.seconds_left = (uint64_t)MIN((double)(x.total - x.done) / x.rate + 0.5, 1e9);
 	p->c->o->ops->progress(p->c->o, &x);
 	p->shown_ns = now;
-	p->tenths = tenths(p);
+	p->tenths = percent_tenths(p);
 	p->drawn |= fleeting;
 }
 
 /* Is it time for a line? */
-static bool due(const struct progress *p, uint64_t now)
+static bool progress_due(const struct progress *p, uint64_t now)
 {
 	if (p->c->json)
-		return tenths(p) > p->tenths || now - p->shown_ns >= JSON_NS;
+		return percent_tenths(p) > p->tenths || now - p->shown_ns >= JSON_NS;
 	return now - p->shown_ns >= LINE_NS;
 }
 
@@ -80,11 +80,11 @@ int progress_tick(void *arg, uint64_t done)
 	p->done += done;
 	if (cli_asked) {
 		cli_asked = 0;
-		show(p, now, false);
+		progress_show(p, now, false);
 	} else if (p->c->quiet) {
 		/* nothing unasked */
-	} else if (bar ? now - p->shown_ns >= BAR_NS : due(p, now)) {
-		show(p, now, bar);
+	} else if (bar ? now - p->shown_ns >= BAR_NS : progress_due(p, now)) {
+		progress_show(p, now, bar);
 	}
 	return cli_stopped();
 }
@@ -93,5 +93,5 @@ double progress_end(struct progress *p)
 {
 	if (p->drawn)
 		p->c->o->ops->progress(p->c->o, NULL);
-	return rate(p, progress_clock());
+	return bytes_rate(p, progress_clock());
 }

@@ -6,7 +6,6 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/destination.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
@@ -251,14 +250,6 @@ static void on_begun(void *arg)
 	x->begun = true;
 }
 
-static int allow(void *arg, int dirfd, struct ckpt_err *err)
-{
-	struct converting *x = arg;
-
-	/* The directory around one file is no checkpoint. */
-	return destination_check(x->c->ops, x->c->arg[1], dirfd, *x->s.entry ? -1 : x->s.o.fd, err);
-}
-
 void convert_cannot_say(struct cli *c, const struct ckpt_errlist *cannot)
 {
 	for (const char *p = cannot->text, *end; p && *p; p = end ? end + 1 : NULL) {
@@ -324,8 +315,6 @@ static int convert(struct converting *x)
 					    .dry = x->c->value[OPT_DRY_RUN],
 					    .drop = x->c->value[OPT_DROP_UNSUPPORTED],
 					    .check = x->c->value[OPT_CHECK],
-					    .allow = allow,
-					    .allow_arg = x,
 					    .begun = on_begun,
 					    .begun_arg = x };
 	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
@@ -654,11 +643,12 @@ const struct cli_verb verb_convert = {
 	.name = "convert",
 	.help = "write a checkpoint again: for another mesh, in another format",
 	.synopsis =
-		(const char *const[]){ "SRC DST [--to=FORMAT] [--mesh=SPEC] [--layout=FILE] "
-				       "[--only=GLOB]... [--dtype=DTYPE] [--view=FILE] "
-				       "[--shard-size=BYTES] [--step=N] [--job=NAME] "
-				       "[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES]",
-				       NULL },
+		(const char *const[]){
+			"SRC DST [--from=FORMAT] [--to=FORMAT] [--mesh=SPEC] [--layout=RULE|FILE]... [--replicate=DIMS] "
+			"[--only=GLOB]... [--dtype=DTYPE] [--view=FILE] "
+			"[--shard-size=BYTES] [--step=N] [--job=NAME] "
+			"[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES]",
+			NULL },
 	.about =
 		"Makes DST, a checkpoint with the same tensors. No daemon is needed. Step, job, notes, "
 		"times, lineage and all values are those of SRC. "
@@ -668,7 +658,7 @@ const struct cli_verb verb_convert = {
 		"out pending reductions (Partial): DST holds the results.\n"
 		"SRC is latest, latest~1, 12000, JOB@latest, or a path, also of a checkpoint in another "
 		"format. DST must not exist; its parent directory must. The format of DST is that of "
-		"--to, else that of its ending (.safetensors: one file), else native: then DST has one "
+		"--to, else that of its ending (as in .safetensors: one file), else native: then DST has one "
 		"part for each rank of the mesh, with what that rank owns, and keeps the blobs of ranks "
 		"that the mesh does not have. Without --mesh there is one rank. ckptctl plan -h "
 		"explains how tensors are cut on another mesh. What the format cannot hold is listed, "
@@ -683,7 +673,7 @@ const struct cli_verb verb_convert = {
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },
 			{ "ckptctl convert step:90 /data/whole", "everything in one part" },
-			{ "ckptctl convert latest /data/big --mesh dp=4,fsdp=64 --mem-limit 256M",
+			{ "ckptctl convert latest /data/big --mesh fsdp=256 --mem-limit 256M",
 			  "with little memory" },
 			{ "ckptctl convert ./Llama-8B /data/llama --mesh fsdp=8 --job llama",
 			  "a Hugging Face directory, for eight ranks" },
@@ -693,7 +683,7 @@ const struct cli_verb verb_convert = {
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_TO_FORMAT, "the format of DST: native or safetensors" },
+			{ OPT_TO_FORMAT, "the format of DST" },
 			{ OPT_MESH, "the mesh of DST: names and sizes, as in dp=2,fsdp=4" },
 			REMESH_LAYOUT,
 			{ OPT_ONLY_GLOB,
@@ -719,7 +709,8 @@ const struct cli_verb verb_convert = {
 		"0; 2 an option, the mesh, a layout or view file is wrong, DST exists, is inside a "
 		"checkpoint, or has the name that a store gives to another step, or another "
 		"conversion to DST was not finished; 3 tensors were left out (--drop-unsupported), or "
-		"elements became infinite (--dtype); 4 SRC is damaged; 5 SRC is not committed; "
+		"elements became infinite (--dtype), or the mesh would hold copies that --replicate does "
+		"not name, and nothing is written; 4 SRC is damaged; 5 SRC is not committed; "
 		"7 the format cannot hold a tensor; "
 		"10 there is no such checkpoint, or DST has no parent directory; 11 another "
 		"convert to DST is running, or SRC has changed; 12 no permission; 13 no space; 130, "

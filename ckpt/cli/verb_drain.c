@@ -20,7 +20,7 @@ struct drain {
 };
 
 /* The job that is meant, and the directory, which is made where it is missing. */
-static int order(struct drain *d, struct wire_drain *ask, int *ret_fd, struct ckpt_err *err)
+static int drain_order(struct drain *d, struct wire_drain *ask, int *ret_fd, struct ckpt_err *err)
 {
 	const char *to = d->c->value[OPT_TO], *job = d->c->narg ? d->c->arg[0] : NULL;
 	uint32_t i;
@@ -46,11 +46,11 @@ static int order(struct drain *d, struct wire_drain *ask, int *ret_fd, struct ck
 
 /* The DRAIN's answer comes when all is over: a failure of the connection before that says nothing
  * about the steps. */
-static int drain(struct drain *d, struct ckpt_err *err)
+static int jobs_drain(struct drain *d, struct ckpt_err *err)
 {
 	struct wire_drain ask = { 0 };
 	cleanup_close int fd = -1;
-	int rc = order(d, &ask, &fd, err);
+	int rc = drain_order(d, &ask, &fd, err);
 
 	if (rc < 0)
 		return rc;
@@ -63,7 +63,7 @@ static int drain(struct drain *d, struct ckpt_err *err)
 	return rc;
 }
 
-static void tell(const struct drain *d)
+static void drained_print(const struct drain *d)
 {
 	const char *to = d->c->value[OPT_TO];
 	bool json = d->c->value[OPT_JSON]; /* where objects of one kind have the same keys */
@@ -88,7 +88,7 @@ static int drain_run(struct cli *c)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
 	rc = daemon_ask_open(&d.k, c, d.until, &err);
 	if (rc == 0)
-		rc = drain(&d, &err);
+		rc = jobs_drain(&d, &err);
 	if (rc < 0) {
 		if (rc == -ETIMEDOUT)
 			code = cli_fail(c, rc, &err, "ckptctl status");
@@ -101,7 +101,7 @@ static int drain_run(struct cli *c)
 		return code;
 	}
 	control_close(&d.k);
-	tell(&d);
+	drained_print(&d);
 	if (!d.got.failed)
 		return CLI_OK;
 	ckpt_error(&err, d.got.code, "%s", d.got.text);

@@ -466,10 +466,10 @@ const struct cli_verb verb_export = {
 	.help = "write safetensors: the complete model, or a file per rank",
 	.synopsis =
 		(const char *const[]){
-			"CKPT DST [--only=COMPONENT]... [--strip=COMPONENT] [--dtype=DTYPE] "
+			"CKPT DST [--from=FORMAT] [--only=COMPONENT]... [--strip=COMPONENT] [--dtype=DTYPE] "
 			"[--view=FILE] [--shard-size=BYTES] [--mem-limit=BYTES] [--keep-going] "
 			"[--from-memory] [--drop-unsupported] [-n]",
-			"CKPT DIR --mesh=SPEC [--rank=R] [--layout=FILE] [--only=COMPONENT]... "
+			"CKPT DIR --mesh=SPEC [--from=FORMAT] [--rank=R] [--layout=RULE|FILE]... [--replicate=DIMS] [--only=COMPONENT]... "
 			"[--strip=COMPONENT] [--dtype=DTYPE] [--view=FILE] [--mem-limit=BYTES] "
 			"[--keep-going] [--from-memory] [--drop-unsupported] [-n]",
 			NULL },
@@ -510,7 +510,7 @@ const struct cli_verb verb_export = {
 		"model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
 		"\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
 		"1,0\" (docs/LAYOUTS.md describes all rules). A tensor that is cut or joined along "
-		"a sharded dimension is complete on every rank, unless --layout places it otherwise. "
+		"a sharded dimension is cut along dimension 0, unless --layout places it otherwise. "
 		"With --view export opens all parts. With --only the rules apply to the selected "
 		"tensors alone, and averaged tensors have the components of those that they "
 		"average: a file of rules that was written for the model serves its averages, too. "
@@ -536,7 +536,7 @@ const struct cli_verb verb_export = {
 			  "the newest step of job demo in the memory of ckptd" },
 			{ "ckptctl export latest out --only ema.fast --dtype BF16",
 			  "the averaged model in one file, under the model's names" },
-			{ "ckptctl export latest out --mesh dp=2,fsdp=8 --rank 5",
+			{ "ckptctl export latest out --mesh fsdp=16 --rank 5",
 			  "one rank's file, on its own host" },
 			{ NULL, NULL },
 		},
@@ -565,7 +565,8 @@ const struct cli_verb verb_export = {
 	.exits =
 		"0; 2 the mesh, the layout or view file, --rank or --only is wrong, DIR is not "
 		"empty or is in a checkpoint; 3 damaged tensors were left out (--keep-going), or "
-		"elements became infinite (--dtype); 4 the checkpoint is damaged; 5 it is not "
+		"elements became infinite (--dtype), or the mesh would hold copies that --replicate does "
+		"not name, and nothing is written; 4 the checkpoint is damaged; 5 it is not "
 		"committed; 7 safetensors cannot hold a tensor, --dtype cannot cast one, two would "
 		"have one name, or an average is not complete; 8 the average's rules are of a newer "
 		"version; 10 there is no such store or checkpoint, or none in "

@@ -14,8 +14,8 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_until = { "until", NULL, false, FIT_WHOLE },
 			   col_why = { "why", NULL, false, FIT_WHOLE };
 
-static void told(struct cli *c, const struct store_home *m, const struct store_ref *ref,
-		 const char *name, uint64_t until, const char *why, uint64_t now)
+static void hold_print(struct cli *c, const struct store_home *m, const struct store_ref *ref,
+		       const char *name, uint64_t until, const char *why, uint64_t now)
 {
 	char when[HUMAN_BYTES], left[HUMAN_BYTES], line[256] = "";
 
@@ -81,7 +81,7 @@ static int hold_run(struct cli *c)
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else
-		told(c, &m, &ref, by, until, why, now);
+		hold_print(c, &m, &ref, by, until, why, now);
 	store_home_close(&m);
 	close(ref.step_fd);
 	return code;

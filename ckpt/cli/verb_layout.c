@@ -143,7 +143,7 @@ static char *layout_text(const struct job *j, char *buf, size_t bytes)
 	return table_layout_print(&t, 0, buf, bytes);
 }
 
-static int picture(struct job *j, const char *path, struct ckpt_err *err)
+static int picture_make(struct job *j, const char *path, struct ckpt_err *err)
 {
 	char title[LINE_BYTES], shape[256], mesh[256], layout[LINE_BYTES], words[LINE_BYTES];
 	const char *line[] = { layout, words, NULL };
@@ -165,7 +165,7 @@ static int picture(struct job *j, const char *path, struct ckpt_err *err)
 	return rc ? rc : picture_write(j->c->ops, path, svg, len, err);
 }
 
-static int draw(struct job *j)
+static int map_draw(struct job *j)
 {
 	struct cli *c = j->c;
 	char line[LINE_BYTES];
@@ -186,7 +186,7 @@ static int draw(struct job *j)
 
 /* --- telling --- */
 
-static struct cell replication(const struct job *j)
+static struct cell replication_cell(const struct job *j)
 {
 	uint64_t n = j->shares.numel;
 
@@ -212,7 +212,7 @@ static void put_counts(struct job *j)
 	struct output *o = j->c->o;
 
 	output_put(o, &f_held, cell_of(CELL_COUNT, s->held));
-	output_put(o, &f_replication, replication(j));
+	output_put(o, &f_replication, replication_cell(j));
 	output_put(o, &f_least, cell_of(CELL_COUNT, s->least));
 	output_put(o, &f_most, cell_of(CELL_COUNT, s->most));
 	output_put(o, &f_empty, cell_of(CELL_COUNT, s->empty));
@@ -318,7 +318,7 @@ static void put_ranks(struct job *j, bool summary)
 	output_close(o);
 }
 
-static int tell(struct job *j)
+static int answer_print(struct job *j)
 {
 	struct cli *c = j->c;
 	bool summary = c->value[OPT_SUMMARY];
@@ -333,14 +333,14 @@ static int tell(struct job *j)
 	put_ranks(j, summary);
 	output_put(c->o, &f_svg, svg ? cell_text(svg) : cell_none());
 	if (!summary && !c->json)
-		rc = draw(j);
+		rc = map_draw(j);
 	output_end(c->o);
 	return rc;
 }
 
 /* --- the verb --- */
 
-static int answer(struct job *j, struct ckpt_err *err, const char **next)
+static int question_answer(struct job *j, struct ckpt_err *err, const char **next)
 {
 	bool summary = j->c->value[OPT_SUMMARY];
 	int rc = take_question(j, err);
@@ -356,10 +356,10 @@ static int answer(struct job *j, struct ckpt_err *err, const char **next)
 	if (!rc && !summary)
 		rc = make_map(j, err);
 	if (!rc && j->c->value[OPT_SVG]) {
-		rc = picture(j, j->c->value[OPT_SVG], err);
+		rc = picture_make(j, j->c->value[OPT_SVG], err);
 		*next = rc ? "choose another FILE" : NULL;
 	}
-	return rc ? rc : tell(j);
+	return rc ? rc : answer_print(j);
 }
 
 static int run_one(struct cli *c)
@@ -367,7 +367,7 @@ static int run_one(struct cli *c)
 	struct job j = { .c = c };
 	struct ckpt_err err = { 0 };
 	const char *next;
-	int rc = answer(&j, &err, &next);
+	int rc = question_answer(&j, &err, &next);
 
 	if (rc == -E2BIG && !err.msg[0])
 		ckpt_error(&err, rc, "its blocks are too many, and overlap too much, to be drawn");

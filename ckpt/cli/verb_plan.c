@@ -491,7 +491,7 @@ const struct cli_verb verb_plan = {
 	.help = "the cost of loading a checkpoint onto another mesh",
 	.synopsis =
 		(const char *const[]){
-			"[CKPT] --mesh=SPEC [--layout=FILE] [--average=SPEC]... [--svg=FILE]",
+			"[CKPT] --mesh=SPEC [--layout=RULE|FILE]... [--replicate=DIMS] [--average=SPEC]... [--svg=FILE]",
 			NULL },
 	.about =
 		"Prints for every rank of a mesh how many bytes it would hold, and how many it "
@@ -504,26 +504,33 @@ const struct cli_verb verb_plan = {
 		"neighbours. --svg also draws the matrix, for a bug report.\n"
 		"Placements follow the names of mesh dimensions. If both meshes have a "
 		"dimension, it cuts what it cut before, whatever its new size is. If a dimension "
-		"is new, all tensors are replicated over it. If the new mesh does not have a "
+		"is new and nothing says how it cuts most of the tensors, its ranks would hold copies: "
+		"then plan, convert and restore do nothing but say what the copies would cost, and what "
+		"else to ask for; with --replicate they make them. If the new mesh does not have a "
 		"dimension, that dimension cuts nothing any more. Shards may be uneven or empty. "
 		"If several mesh dimensions would cut one dimension of a tensor that has too few "
 		"elements for them, only the largest cuts it. plan lists the tensors whose cuts "
 		"change, with the reason.\n"
 		"With --average plan also prints how much memory an average of the weights with "
 		"this spec (ckpt_average, docs/AVERAGES.md) would take on the mesh, in each slot.\n"
-		"--layout overrides these rules. Each line of FILE is a name, or a glob over "
+		"A tensor without placements is cut as its chunks are, if they are those of torch.chunk, "
+		"else along its dimension 0 over the largest dimension of the mesh that it fills.\n"
+		"--layout overrides these rules. Each rule is a name, or a glob over "
 		"component/name, and placements in the order in which they apply: "
 		"Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
-		"Replicate@mesh. The first line that matches counts; '#' begins a comment. CKPT "
+		"Replicate@mesh. The first rule that matches counts; in a FILE '#' begins a comment. CKPT "
 		"is latest (the default), latest~1, 12000, JOB@latest, or a path.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },
-			{ "ckptctl plan step:90 --mesh dp=2,fsdp=4 --json",
+			{ "ckptctl plan step:90 --mesh fsdp=8 --json",
 			  "every rank and tensor, for a program" },
 			{ "ckptctl plan --mesh fsdp=6 --average 'constant decay=.999'",
 			  "and the memory of an average" },
 			{ "ckptctl plan --mesh tp=4 --layout tp.txt", "cut by rules of your own" },
+			{ "ckptctl plan --mesh tp=4 --layout \"*.weight=Shard(1)@tp\" --replicate tp",
+			  "one rule; what it does not name is on every rank" },
+			{ "ckptctl plan --mesh dp=2,fsdp=4 --replicate dp", "two copies" },
 			{ "ckptctl plan --mesh fsdp=6 --svg flow.svg",
 			  "draw which rank needs whose bytes" },
 			{ NULL, NULL },
@@ -540,7 +547,8 @@ const struct cli_verb verb_plan = {
 			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
 			{ OPT_NONE, NULL } },
 	.exits =
-		"0; 2 the mesh, the layout file or the spec of an average is wrong; 4 its metadata is damaged; 5 it is "
+		"0; 2 the mesh, the layout file or the spec of an average is wrong; 3 the mesh "
+		"would hold copies that --replicate does not name; 4 its metadata is damaged; 5 it is "
 		"not committed; 7 it lacks what the mesh needs; 10 there is no such store or "
 		"checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
 		"read.",

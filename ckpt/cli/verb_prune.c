@@ -216,7 +216,7 @@ static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
 
 /* --- telling --- */
 
-static void table(struct prune *p, bool shown)
+static void plan_table(struct prune *p, bool shown)
 {
 	struct output *o = p->c->o;
 	struct column col[COL_COUNT];
@@ -245,7 +245,7 @@ static void table(struct prune *p, bool shown)
 	output_close(o);
 }
 
-static void sums(struct prune *p)
+static void plan_sums(struct prune *p)
 {
 	static const struct column removed = { "removed_count", NULL, false, FIT_WHOLE },
 				   kept = { "kept_count", NULL, false, FIT_WHOLE },
@@ -292,7 +292,7 @@ static void sums(struct prune *p)
 }
 
 /* What was found on the way and what it means for the exit code. */
-static int verdict(struct prune *p)
+static int row_verdict(struct prune *p)
 {
 	const struct prune_result *r = &p->sum;
 	struct cli *c = p->c;
@@ -322,7 +322,7 @@ static int verdict(struct prune *p)
 	return r->busy || r->failed ? CLI_WARNINGS : CLI_OK;
 }
 
-static void document(struct prune *p, bool shown)
+static void plan_document(struct prune *p, bool shown)
 {
 	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE },
 				   policy = { "policy", NULL, false, FIT_WHOLE };
@@ -332,13 +332,13 @@ static void document(struct prune *p, bool shown)
 	retain_print(&p->policy, words, sizeof words);
 	output_put(o, &dry, cell_of(CELL_FLAG, p->dry));
 	output_put(o, &policy, cell_word(words));
-	table(p, shown);
-	sums(p);
+	plan_table(p, shown);
+	plan_sums(p);
 }
 
 /* --- the verb --- */
 
-static int options(struct cli *c, struct prune *p, struct ckpt_err *err)
+static int policy_options(struct cli *c, struct prune *p, struct ckpt_err *err)
 {
 	static const struct {
 		enum cli_option_id id;
@@ -381,7 +381,7 @@ static int options(struct cli *c, struct prune *p, struct ckpt_err *err)
 	return rc;
 }
 
-static int tell(struct prune *p, int rc, const struct ckpt_err *err)
+static int result_print(struct prune *p, int rc, const struct ckpt_err *err)
 {
 	struct cli *c = p->c;
 
@@ -398,7 +398,7 @@ static int tell(struct prune *p, int rc, const struct ckpt_err *err)
  * Look first, and ask. 0: remove; 1: there is nothing to do, or it is not wanted, and all is said;
  * -errno. What would have been done is in p->row.
  */
-static int agree(struct prune *p, const char *where, struct ckpt_err *err)
+static int removal_agree(struct prune *p, const char *where, struct ckpt_err *err)
 {
 	char size[HUMAN_BYTES];
 	int rc;
@@ -415,7 +415,7 @@ static int agree(struct prune *p, const char *where, struct ckpt_err *err)
 				  p->sum.removed, p->sum.removed == 1 ? "" : "s",
 				  human_bytes(p->sum.freed, size));
 	p->dry = true;
-	table(p, true);
+	plan_table(p, true);
 	p->dry = false;
 	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
 		human_bytes(p->sum.freed, size)))
@@ -432,7 +432,7 @@ static int prune_run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct prune p = { .c = c, .dry = c->value[OPT_DRY_RUN] };
 	struct ckpt_err err = { 0 };
-	int rc = options(c, &p, &err), code = CLI_OK;
+	int rc = policy_options(c, &p, &err), code = CLI_OK;
 	bool shown = true;
 
 	if (rc)
@@ -445,7 +445,7 @@ static int prune_run(struct cli *c)
 	if (p.dry || c->value[OPT_YES]) {
 		rc = all_jobs(&p, where, &err);
 	} else {
-		rc = agree(&p, where, &err);
+		rc = removal_agree(&p, where, &err);
 		if (!rc) {
 			rc = all_jobs(&p, where, &err);
 			/* They were shown: once more only what went otherwise. */
@@ -455,14 +455,14 @@ static int prune_run(struct cli *c)
 	}
 	/* What could be looked at is told, whatever could not. */
 	if (!p.answered && (!rc || (p.njob && rc != -EINVAL))) {
-		document(&p, shown);
+		plan_document(&p, shown);
 		output_end(c->o);
-		code = verdict(&p);
+		code = row_verdict(&p);
 	} else {
 		code = p.code;
 	}
 	if (rc && (rc != -ECANCELED || p.answered))
-		code = cli_worse(code, tell(&p, rc, &err));
+		code = cli_worse(code, result_print(&p, rc, &err));
 	rows_free(&p);
 	return code;
 }

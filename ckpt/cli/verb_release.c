@@ -11,7 +11,7 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_count = { "released_count", NULL, false, FIT_WHOLE };
 
 /* Who holds it, as a sentence's end; false: nobody. */
-static bool holders(const struct store_home *m, char *buf, size_t bytes)
+static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
 {
 	cleanup_free struct store_mark *mark = NULL;
 	uint64_t now = wall_ns();
@@ -29,14 +29,14 @@ static bool holders(const struct store_home *m, char *buf, size_t bytes)
 	return len > 0;
 }
 
-static int nobody(struct cli *c, const struct store_home *m, const struct store_ref *ref,
-		  const char *by)
+static int no_hold_fail(struct cli *c, const struct store_home *m, const struct store_ref *ref,
+			const char *by)
 {
 	unsigned long long step = m->step.step;
 	struct ckpt_err err;
 	char who[600];
 
-	if (!holders(m, who, sizeof who))
+	if (!holders_print(m, who, sizeof who))
 		return cli_fail(
 			c, ckpt_error(&err, -ENOENT, "step %llu of %s has no hold", step, m->s.job),
 			&err, "ckptctl ls %s shows the holds", m->dir);
@@ -45,7 +45,8 @@ static int nobody(struct cli *c, const struct store_home *m, const struct store_
 	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
 }
 
-static void told(struct cli *c, const struct store_home *m, const struct store_ref *ref, uint32_t n)
+static void release_print(struct cli *c, const struct store_home *m, const struct store_ref *ref,
+			  uint32_t n)
 {
 	unsigned long long step = m->step.step;
 	char who[600];
@@ -55,7 +56,7 @@ static void told(struct cli *c, const struct store_home *m, const struct store_r
 	output_put(c->o, &col_job, cell_text(m->s.job));
 	output_put(c->o, &col_step, cell_of(CELL_NUMBER, step));
 	output_put(c->o, &col_count, cell_of(CELL_NUMBER, n));
-	if (holders(m, who, sizeof who))
+	if (holders_print(m, who, sizeof who))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
 			m->s.job, who);
 	else
@@ -94,9 +95,9 @@ static int release_run(struct cli *c)
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else if (!n)
-		code = nobody(c, &m, &ref, by);
+		code = no_hold_fail(c, &m, &ref, by);
 	else
-		told(c, &m, &ref, n);
+		release_print(c, &m, &ref, n);
 	store_home_close(&m);
 	close(ref.step_fd);
 	return code;

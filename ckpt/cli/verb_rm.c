@@ -31,8 +31,8 @@ static void left_print(const struct store_home *m, const char *left, char *buf, 
 	snprintf(buf, bytes, "%s%s%s", *left ? m->dir : "", *left ? "/" : "", left);
 }
 
-static void document(struct cli *c, const struct store_home *m, const char *path, bool dry,
-		     const char *left)
+static void removal_document(struct cli *c, const struct store_home *m, const char *path, bool dry,
+			     const char *left)
 {
 	const struct store_step *st = &m->step;
 	char size[HUMAN_BYTES], stay[HUMAN_BYTES], trash[4200];
@@ -70,7 +70,7 @@ static void older_say(struct cli *c, const struct store_step *st)
 }
 
 /* 0: go on; 1: it is not wanted; -errno. */
-static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *err)
+static int removal_agree(struct cli *c, const struct store_step *st, struct ckpt_err *err)
 {
 	char size[HUMAN_BYTES];
 
@@ -94,7 +94,7 @@ static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *er
 	return 1;
 }
 
-static int tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
+static int removal_print(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
 {
 	switch (rc) {
 	case -EINVAL:
@@ -154,16 +154,16 @@ static int step_remove(struct cli *c, struct store_home *m, const char *path, co
 	if (!rc && m->step.older)
 		older_say(c, &m->step);
 	if (!rc && !dry) {
-		rc = agree(c, &m->step, &err);
+		rc = removal_agree(c, &m->step, &err);
 		if (rc > 0)
 			return CLI_OK;
 		if (!rc)
 			rc = store_remove(&m->s, m->step.dir, false, wall_ns(), &was, left, &err);
 	}
 	if (rc)
-		return tell(c, rc, &err, name);
+		return removal_print(c, rc, &err, name);
 	m->step.shared = was.shared;
-	document(c, m, path, dry, left);
+	removal_document(c, m, path, dry, left);
 	if (m->step.state != STORE_SET_ASIDE)
 		memory_say(c, m);
 	if (!was.shared_unseen)

@@ -441,14 +441,6 @@ static int put_groups(struct output *o, const struct table *t)
 
 /* --- tensors and pieces --- */
 
-/* The file that a place is, or that it is made of; NULL: it is made of none. */
-static const struct format_file *place_file(const struct checkpoint *k, uint32_t place)
-{
-	while (place >= k->nfile && k->made[place - k->nfile].how != MADE_GIVEN)
-		place = k->made[place - k->nfile].from;
-	return place < k->nfile ? &k->file[place] : NULL;
-}
-
 /* Where in its file a piece begins; UINT64_MAX if its elements are not packed there: it has none,
  * or they lie coded, with strides, or in chunks with gaps between them. */
 static uint64_t file_offset(const struct format_file *f, const struct table_piece *p)
@@ -500,17 +492,19 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 	output_list(o, "pieces", col, COL_COUNT);
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
 		const struct table_piece *p = &t->piece[i];
-		const struct format_file *f = place_file(k, p->place);
+		const uint32_t file = checkpoint_file_of(k, p->place);
 		const bool none = p->flags & PIECE_DERIVED;
 		struct arena a = { 0 };
 		const struct indexset *set = shown_set(x, &p->set, &a);
 
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
-		output_put(o, &col[COL_FILE], f ? cell_text(f->name) : cell_none());
+		output_put(o, &col[COL_FILE],
+			   file == TABLE_NONE ? cell_none() : cell_text(k->file[file].name));
 		output_put(o, &col[COL_OFFSET],
 			   p->place < k->nfile
-				   ? cell_unless(CELL_NUMBER, file_offset(f, p), UINT64_MAX)
+				   ? cell_unless(CELL_NUMBER, file_offset(&k->file[file], p),
+						 UINT64_MAX)
 				   : cell_none());
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
 		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));

@@ -14,8 +14,8 @@ static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_deleted = { "deleted", NULL, false, FIT_WHOLE },
 			   col_moved = { "moved_from", NULL, false, FIT_WHOLE };
 
-static void told(struct cli *c, const char *path, const char *job, uint64_t step, const char *tag,
-		 bool deleted, uint64_t from)
+static void tag_print(struct cli *c, const char *path, const char *job, uint64_t step,
+		      const char *tag, bool deleted, uint64_t from)
 {
 	struct output *o = c->o;
 	unsigned long long n = step;
@@ -39,7 +39,7 @@ static void told(struct cli *c, const char *path, const char *job, uint64_t step
 }
 
 /* The step that has the tag now; UINT64_MAX: none. */
-static uint64_t tagged(const struct store *s, const char *tag)
+static uint64_t tagged_step(const struct store *s, const char *tag)
 {
 	cleanup_free struct store_mark *mark = NULL;
 	const struct store_mark *best = NULL;
@@ -54,7 +54,7 @@ static uint64_t tagged(const struct store *s, const char *tag)
 	return best ? best->step : UINT64_MAX;
 }
 
-static int set(struct cli *c)
+static int tag_set(struct cli *c)
 {
 	const char *tag = c->arg[1];
 	struct store_ref ref = { .step_fd = -1 };
@@ -68,15 +68,15 @@ static int set(struct cli *c)
 	code = marked_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
-	from = tagged(&m.s, tag);
+	from = tagged_step(&m.s, tag);
 	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
 		rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else
-		told(c, ref.path, m.s.job, m.step.step, tag, false,
-		     from == m.step.step ? UINT64_MAX : from);
+		tag_print(c, ref.path, m.s.job, m.step.step, tag, false,
+			  from == m.step.step ? UINT64_MAX : from);
 	store_home_close(&m);
 	close(ref.step_fd);
 	return code;
@@ -100,7 +100,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 
 	snprintf(s.job, sizeof s.job, "%s", job);
 	f->njob++;
-	if (tagged(&s, f->tag) == UINT64_MAX)
+	if (tagged_step(&s, f->tag) == UINT64_MAX)
 		return 0;
 	if (!f->nfound++)
 		snprintf(f->first, sizeof f->first, "%s", abs_path);
@@ -153,7 +153,7 @@ static int delete_in(struct cli *c, const struct search *f, int job_fd)
 	if (rc)
 		return marked_tell(c, rc, &err);
 	find_path(&s, best, f->path, path, sizeof path);
-	told(c, path, s.job, best->step, f->tag, true, UINT64_MAX);
+	tag_print(c, path, s.job, best->step, f->tag, true, UINT64_MAX);
 	return CLI_OK;
 }
 
@@ -196,7 +196,7 @@ static int tag_run(struct cli *c)
 	else if (c->narg < 2)
 		ckpt_error(&err, -EINVAL, "ckptctl tag needs a checkpoint and a name for it");
 	else
-		return set(c);
+		return tag_set(c);
 	return cli_fail(c, -EINVAL, &err, "ckptctl tag -h");
 }
 

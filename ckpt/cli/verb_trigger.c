@@ -23,7 +23,7 @@ struct trigger {
 	uint64_t step; /* that fulfilled the order; UINT64_MAX: not known */
 };
 
-static int order(struct trigger *t, struct ckpt_err *err)
+static int trigger_order(struct trigger *t, struct ckpt_err *err)
 {
 	struct wire_trigger ask = { .flags = t->c->value[OPT_FINAL] ? WIRE_FINAL : 0 };
 	struct wire_triggered got;
@@ -56,7 +56,7 @@ static const struct wire_report_job *job_now(const struct trigger *t, uint32_t *
 }
 
 /* 1: committed; 0: not yet; -EUCLEAN: it will not be. A torn step's order goes to the next one. */
-static int look(struct trigger *t, struct ckpt_err *err)
+static int report_look(struct trigger *t, struct ckpt_err *err)
 {
 	const struct wire_report *r = &t->k.report;
 	const struct wire_report_step *failed = NULL;
@@ -94,7 +94,7 @@ static int wait_for(struct trigger *t, struct ckpt_err *err)
 {
 	int rc;
 
-	while ((rc = look(t, err)) == 0) {
+	while ((rc = report_look(t, err)) == 0) {
 		if (cli_stopped())
 			return ckpt_error(err, -ECANCELED,
 					  "interrupted; ckptd will still write the next step");
@@ -109,7 +109,7 @@ static int wait_for(struct trigger *t, struct ckpt_err *err)
 	return rc;
 }
 
-static void tell(struct trigger *t, bool committed)
+static void trigger_print(struct trigger *t, bool committed)
 {
 	struct cli *c = t->c;
 	double waited = (double)(now_ns() - t->began_ns) / (double)NS_PER_S;
@@ -145,7 +145,7 @@ static int trigger_run(struct cli *c)
 		return cli_fail(c, rc, &err, "ckptctl trigger --wait --timeout 10m");
 	rc = daemon_ask_open(&t.k, c, t.until, &err);
 	if (rc == 0)
-		rc = order(&t, &err);
+		rc = trigger_order(&t, &err);
 	if (rc == 0 && (c->value[OPT_WAIT] || c->value[OPT_TIMEOUT]))
 		rc = wait_for(&t, &err);
 	if (rc == -ENOENT)
@@ -155,7 +155,7 @@ static int trigger_run(struct cli *c)
 	else if (rc < 0)
 		code = daemon_ask_fail(c, &t.k, rc, &err);
 	else
-		tell(&t, rc > 0);
+		trigger_print(&t, rc > 0);
 	control_close(&t.k);
 	return code;
 }

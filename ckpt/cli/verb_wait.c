@@ -96,7 +96,7 @@ static int take_address(struct waiting *w, const char *text, struct ckpt_err *er
 	return 0;
 }
 
-static int arguments(struct waiting *w, struct ckpt_err *err)
+static int arguments_read(struct waiting *w, struct ckpt_err *err)
 {
 	static const struct {
 		const char *name;
@@ -239,7 +239,7 @@ static bool has_come(uint32_t state, uint32_t want)
 	}
 }
 
-static bool lost(const struct wire_report_step *s)
+static bool connection_lost(const struct wire_report_step *s)
 {
 	return s->state == WIRE_TORN || s->state == WIRE_SKIPPED || s->state == WIRE_FAILED;
 }
@@ -247,7 +247,7 @@ static bool lost(const struct wire_report_step *s)
 /* May it be meant by "latest"? What is only held in memory never comes to disk. */
 static bool may_come(const struct wire_report_step *s, uint32_t want)
 {
-	return !lost(s) &&
+	return !connection_lost(s) &&
 	       (want == WIRE_STAGED || s->state >= WIRE_QUEUED || s->flags & WIRE_TO_WRITE);
 }
 
@@ -270,7 +270,7 @@ static const struct wire_report_step *step_find(const struct waiting *w, uint32_
 }
 
 /* 1: reached; 0: not yet; -EUCLEAN: never. */
-static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
+static int step_judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
 {
 	const struct wire_report *r = &w->k.report;
 	const struct wire_report_job *j = &r->job[job];
@@ -326,7 +326,7 @@ static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 }
 
 /* How far the job is, for whoever waits in vain. */
-static void remember(struct waiting *w, uint32_t job)
+static void job_remember(struct waiting *w, uint32_t job)
 {
 	const struct wire_report *r = &w->k.report;
 	const struct wire_report_step *s = control_staged(r, job);
@@ -354,13 +354,13 @@ static int look_daemon(struct waiting *w, struct ckpt_err *err)
 	w->served = true;
 	j = &w->k.report.job[job];
 	memcpy(w->job, j->name, sizeof w->job);
-	remember(w, job);
+	job_remember(w, job);
 	if (j->store[0]) {
 		snprintf(w->known, sizeof w->known, "%s/%s", j->store, j->name);
 		memcpy(w->dir, w->known, sizeof w->dir);
 	}
 	rc = w->step == LATEST ? daemon_latest(w, job, err) : 1;
-	return rc > 0 ? judge(w, job, err) : rc;
+	return rc > 0 ? step_judge(w, job, err) : rc;
 }
 
 static int look_store(struct waiting *w, struct ckpt_err *err)
@@ -407,7 +407,7 @@ static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 	return why;
 }
 
-static int look(struct waiting *w, struct ckpt_err *err)
+static int report_read(struct waiting *w, struct ckpt_err *err)
 {
 	int rc;
 
@@ -476,7 +476,7 @@ static int wait_for(struct waiting *w, struct ckpt_err *err)
 	uint64_t pause = LOOK_MIN_NS;
 	int rc;
 
-	while ((rc = look(w, err)) == 0) {
+	while ((rc = report_read(w, err)) == 0) {
 		uint64_t now = now_ns();
 
 		if (cli_stopped())
@@ -489,7 +489,7 @@ static int wait_for(struct waiting *w, struct ckpt_err *err)
 	return rc;
 }
 
-static void tell(const struct waiting *w)
+static void outcome_print(const struct waiting *w)
 {
 	struct cli *c = w->c;
 	uint64_t ns = now_ns() - w->began_ns;
@@ -512,13 +512,13 @@ static int wait_run(struct cli *c)
 {
 	struct waiting w = { .c = c, .k = { .sock = -1 }, .began_ns = now_ns() };
 	struct ckpt_err err = { 0 };
-	int rc = arguments(&w, &err), code = CLI_OK;
+	int rc = arguments_read(&w, &err), code = CLI_OK;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl wait latest --timeout 5m");
 	rc = wait_for(&w, &err);
 	if (rc > 0)
-		tell(&w);
+		outcome_print(&w);
 	else if (rc == -EUCLEAN || rc == -ENOENT)
 		code = cli_fail(c, rc, &err, "ckptctl ls --all lists all steps");
 	else if (rc == -ETIMEDOUT)

@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
+#include "ckpt/engine/open.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/move/cast.h"
@@ -53,6 +54,21 @@ static uint32_t batch_size(const struct convert *v)
 	return (uint32_t)MIN(n, (uint64_t)v->sheet->nfile);
 }
 
+/* Room for a decoder, too? */
+static int memory_check(const struct convert *v, struct ckpt_err *err)
+{
+	uint64_t least = CONVERT_MEM_MIN + move_decoder_bytes(v->c->src->ckpt);
+	char has[HUMAN_BYTES];
+
+	if (v->e->mem_limit >= least)
+		return 0;
+	return ckpt_error(
+		err, -EINVAL,
+		"a memory limit of %s is too small for tensors that are compressed in this "
+		"way: --mem-limit %lluM, or more",
+		human_bytes(v->e->mem_limit, has), (unsigned long long)div_up(least, MIB));
+}
+
 static int journal_make(struct convert *v, struct ckpt_err *err)
 {
 	char mesh[MESH_BYTES] = "";
@@ -71,7 +87,9 @@ static int journal_make(struct convert *v, struct ckpt_err *err)
 				 .tool = v->want.tool,
 				 .options = v->c->options ? v->c->options : "",
 				 .file = arena_array(&v->arena, (size_t)n + 1, sizeof *v->j.file),
-				 .sum = arena_array(&v->arena, 1, sizeof *v->j.sum) };
+				 .nsum = v->sheet->nsum,
+				 .sum = arena_array(&v->arena, (size_t)v->sheet->nsum + 1,
+						    sizeof *v->j.sum) };
 	memcpy(v->j.uuid, v->uuid, sizeof v->j.uuid);
 	v->facts->batch = v->j.batch;
 	return v->done && v->j.mesh && v->j.file && v->j.sum ? 0 : no_memory(err);
@@ -143,6 +161,13 @@ static bool is_begun(struct convert *v)
 	return found;
 }
 
+static int outside_check(void *arg, int dirfd, struct ckpt_err *err)
+{
+	const struct convert *v = arg;
+
+	return engine_outside(v->e, v->c->src, v->c->dst, dirfd, err);
+}
+
 /* 0: v->to is open, and what is to do begins at v->j. */
 static int convert_begin(struct convert *v, struct ckpt_err *err)
 {
@@ -152,8 +177,8 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.resume = !v->c->once,
 					/* Like those of a store: what is in them is its owner's. */
 					.mode = v->c->to->root ? 0600 : 0666,
-					.allow = v->c->allow,
-					.arg = v->c->allow_arg };
+					.allow = outside_check,
+					.arg = v };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
 	bool found;
 
@@ -287,7 +312,9 @@ static int batch_open(struct convert *v, bool chunks, struct ckpt_err *err)
 				      .file = v->c->file,
 				      .nbuffer = v->j.batch + MOVE_DEPTH,
 				      .piece = v->map.piece,
-				      .first = v->map.first };
+				      .first = v->map.first,
+				      .sum = v->j.sum,
+				      .piece_sum = v->piece_sum };
 	const struct journal_file *from = &v->j.file[v->first];
 	int rc = passing_make(v->sheet, &v->map, &v->c->src->ckpt->table, v->first, v->n,
 			      &v->passing, err);
@@ -311,7 +338,7 @@ static int batch_open(struct convert *v, bool chunks, struct ckpt_err *err)
 static int run_put(struct convert *v, uint32_t run, uint64_t *end, struct ckpt_err *err)
 {
 	const struct sheet_run *r = &v->sheet->run[run];
-	const struct sheet_state state = { .file = v->done };
+	const struct sheet_state state = { .file = v->done, .crc = v->crc };
 	struct sheet_done *done = &v->done[r->file];
 	struct hash128 seal;
 	struct arena a = { 0 };
@@ -376,6 +403,8 @@ static int batch_finish(struct convert *v, struct ckpt_err *err)
 {
 	int rc = 0;
 
+	for (uint32_t i = 0; i < v->sheet->nsum; i++)
+		v->crc[i] = v->j.sum[i].crc;
 	for (uint32_t i = 0; i < v->n && !rc; i++)
 		rc = file_finish(v, v->first + i, err);
 	return rc;
@@ -467,9 +496,10 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 static bool worth_keeping(const struct convert *v, int rc)
 {
 	if (v->c->once || rc == -ESTALE || rc == -EBADMSG || rc == -EPROTO ||
-	    (!v->saved_bytes && !v->j.finished))
+	    (!v->saved_bytes && !v->saved_finished))
 		return false;
-	if (v->j.finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT || rc == -ENOMEM)
+	if (v->saved_finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT ||
+	    rc == -ENOMEM)
 		return true;
 	return !v->write_failed;
 }
@@ -494,6 +524,8 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 		*err = (struct ckpt_err){ 0 };
 	assert(e->mem_limit >= CONVERT_MEM_MIN);
 	rc = convert_sheet_make(&v, cannot, err);
+	if (!rc)
+		rc = memory_check(&v, err);
 	if (!rc)
 		rc = journal_make(&v, err);
 	if (!rc && c->planned)

@@ -14,14 +14,14 @@
  * source, or of a source that has changed, is refused.
  *
  * Memory: a buffer of 1 MiB for each file with chunks that is open, and eight more, or sixteen for
- * other files; the rest of mem_limit is for windows.
+ * other files; the rest of mem_limit is for windows and for the decoders of what is compressed.
  */
 #ifndef CKPT_ENGINE_CONVERT_H
 #define CKPT_ENGINE_CONVERT_H
 #include "ckpt/engine/engine.h"
 #include <limits.h>
 
-#define CONVERT_MEM_MIN (40u << 20)
+#define CONVERT_MEM_MIN (40u << 20) /* and move_decoder_bytes of the source */
 
 struct engine_convert {
 	/* Its checkpoint may be one that is seen through a view, or some of its tensors. */
@@ -40,9 +40,6 @@ struct engine_convert {
 	bool drop;	     /* leave out what the format cannot hold */
 	bool check;	     /* read every byte of the result again */
 	bool once;	     /* without a journal: nothing is left for another run to continue */
-	/* May something be made in this directory (publish_opts.allow)? NULL: anywhere */
-	int (*allow)(void *arg, int dirfd, struct ckpt_err *err);
-	void *allow_arg;
 	uint64_t *overflow; /* [target->ntensor], zero: elements that became infinite; NULL: no */
 	/* What will be made, before anything is. May be NULL. */
 	void (*planned)(void *arg, const struct sheet *s);
@@ -72,7 +69,7 @@ struct converted {
 
 /*
  * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are such,
- * and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is impossible, too
+ * and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is impossible, or in a checkpoint, too
  * little memory, or an earlier run to dst is of another conversion (all differences in err); -ENOSPC;
  * -ESTALE: the source has changed meanwhile, and nothing is kept; -EBADMSG: damage in the source, or
  * a fingerprint that differs; -ECANCELED: tick said so. Nothing of it is at dst after an error.

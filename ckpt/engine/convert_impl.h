@@ -20,7 +20,9 @@ struct convert {
 	const struct table *target;
 	struct sheet *sheet;
 	struct passage_map map;
-	uint8_t uuid[16]; /* of the journal */
+	uint32_t *piece_sum; /* [npiece] the sum of its bytes; TABLE_NONE. NULL: there are none */
+	uint32_t *crc;	     /* [nsum] of all files that are complete */
+	uint8_t uuid[16];    /* of the journal */
 
 	/* How far it is. */
 	struct publish *to;
@@ -29,7 +31,8 @@ struct convert {
 	void *earlier_bytes;
 	struct sheet_done *done; /* [nfile] */
 	uint64_t saved_ns, save_took_ns;
-	uint64_t saved_bytes;	    /* that the newest journal on the disk says are done */
+	uint64_t saved_bytes; /* that the newest journal on the disk says are done */
+	bool saved_finished;  /* it says that all files are */
 	bool write_failed, reading; /* reading: of the source */
 
 	/* The batch that is open. */

@@ -21,9 +21,11 @@ int convert_journal_put(struct convert *v, struct ckpt_err *err)
 	rc = journal_encode(&v->j, &v->sheet->table, &bytes, &len, err);
 	if (!rc)
 		rc = publish_note(v->to, (uint32_t)(v->j.seq % PUBLISH_JOURNALS), bytes, len, err);
-	if (!rc)
-		v->saved_bytes = v->j.bytes;
-	return rc;
+	if (rc)
+		return rc;
+	v->saved_bytes = v->j.bytes;
+	v->saved_finished = v->j.finished;
+	return 0;
 }
 
 /* --- an earlier run's --- */
@@ -156,15 +158,16 @@ static int files_check(struct convert *v, const struct journal *was)
 
 static int earlier_use(struct convert *v, const struct journal *was, struct ckpt_err *err)
 {
-	int rc = journal_prints(was, &v->sheet->table, err);
+	int rc = was->nsum == v->j.nsum ? journal_prints(was, &v->sheet->table, err) : -EBADMSG;
 
 	if (rc)
 		return rc;
+	memcpy(v->j.sum, was->sum, v->j.nsum * sizeof *v->j.sum);
 	v->j.mem_limit = was->mem_limit;
 	v->j.batch = v->facts->batch = was->batch;
 	v->j.first = was->first;
 	v->j.windows = was->windows;
-	v->j.finished = was->finished;
+	v->j.finished = v->saved_finished = was->finished;
 	v->j.bytes = v->facts->before = v->saved_bytes = was->bytes;
 	memcpy(v->j.file, was->file, v->j.nfile * sizeof *v->j.file);
 	for (uint32_t i = 0; i < v->j.nfile; i++)

@@ -155,6 +155,67 @@ static void sizes_count(struct convert *v)
 				   src->tensor[v->map.from[s->table.piece[k].tensor]].elem_bytes;
 }
 
+static int piece_compare(const void *va, const void *vb, void *arg)
+{
+	const struct table_piece *a = (const struct table_piece *)arg + *(const uint32_t *)va,
+				 *b = (const struct table_piece *)arg + *(const uint32_t *)vb;
+
+	if (a->place != b->place)
+		return a->place < b->place ? -1 : 1;
+	return a->off < b->off ? -1 : a->off > b->off;
+}
+
+/* The piece of which that is a sum, of these that are sorted by place and offset; TABLE_NONE. */
+static uint32_t piece_of(const struct table *t, const uint32_t *sorted, const struct sheet_sum *sum)
+{
+	uint32_t low = 0, high = t->npiece;
+
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+		const struct table_piece *p = &t->piece[sorted[mid]];
+
+		if (p->place < sum->file || (p->place == sum->file && p->off < sum->off))
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low < t->npiece && t->piece[sorted[low]].place == sum->file &&
+	    t->piece[sorted[low]].off == sum->off && t->piece[sorted[low]].len == sum->len)
+		return sorted[low];
+	return TABLE_NONE;
+}
+
+/* Which piece's bytes make which sum. */
+static int sums_find(struct convert *v, struct ckpt_err *err)
+{
+	const struct sheet *s = v->sheet;
+	const struct table *t = &s->table;
+	cleanup_free uint32_t *sorted = calloc((size_t)t->npiece + 1, sizeof *sorted);
+
+	if (!s->nsum)
+		return 0;
+	v->piece_sum = arena_array(&v->arena, (size_t)t->npiece + 1, sizeof *v->piece_sum);
+	v->crc = arena_array(&v->arena, s->nsum, sizeof *v->crc);
+	if (!sorted || !v->piece_sum || !v->crc)
+		return no_memory(err);
+	for (uint32_t k = 0; k < t->npiece; k++) {
+		v->piece_sum[k] = TABLE_NONE;
+		sorted[k] = k;
+	}
+	qsort_r(sorted, t->npiece, sizeof *sorted, piece_compare, t->piece);
+	for (uint32_t i = 0; i < s->nsum; i++) {
+		const struct sheet_sum *x = &s->sum[i];
+		uint32_t k = x->len ? piece_of(t, sorted, x) : TABLE_NONE;
+
+		if (x->len && (k == TABLE_NONE || convert_has_chunks(v, x->file)))
+			return ckpt_error(err, -EPROTO, "%s: a sum is wanted of what is no piece",
+					  s->file[x->file].name);
+		if (k != TABLE_NONE)
+			v->piece_sum[k] = i;
+	}
+	return 0;
+}
+
 int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	int rc;
@@ -167,9 +228,8 @@ int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ck
 		rc = uuids_make(v, err);
 	if (!rc)
 		rc = v->c->to->sheet(v->target, &v->want, &v->sheet, cannot, err);
-	if (!rc && v->sheet->nsum)
-		rc = ckpt_error(err, -EOPNOTSUPP, "%s needs checksums that are not made here",
-				v->c->to->name);
+	if (!rc)
+		rc = sums_find(v, err);
 	if (!rc)
 		rc = passage_map_make(v->sheet, &v->c->src->ckpt->table, v->target, &v->map, err);
 	if (!rc)

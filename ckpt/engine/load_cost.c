@@ -16,11 +16,12 @@
 
 struct counting {
 	const struct checkpoint *k;
-	uint64_t *first;  /* [nfile+1]: bit of a file's first chunk; a file without has one bit */
+	/* [nplace+1]: bit of a place's first chunk; a file without, and what is made, has one bit */
+	uint64_t *first;
 	uint64_t words;	  /* of a set of bits */
 	uint64_t *bits;	  /* [RANKS_AT_ONCE][words] */
 	uint64_t *all;	  /* [words]: of all ranks */
-	uint32_t *writer; /* [nfile] */
+	uint32_t *writer; /* [nplace] */
 	struct load_cost *cost;
 };
 
@@ -36,16 +37,36 @@ static uint64_t op_src_bytes(const struct plan_op *op)
 	return op->round ? 2 * op->bytes : op->bytes;
 }
 
+static uint32_t place_count(const struct checkpoint *k)
+{
+	return k->nfile + k->nmade;
+}
+
+/* A made place, and the file that is read for it, which has no chunks. */
+static void mark_made(const struct counting *c, uint32_t place, uint64_t *bits)
+{
+	uint32_t file = checkpoint_file_of(c->k, place);
+
+	mark(bits, c->first[place], c->first[place + 1]);
+	if (file != TABLE_NONE)
+		mark(bits, c->first[file], c->first[file] + 1);
+}
+
 /* Mark the chunks with bytes that the operation reads. */
 static void mark_op(const struct counting *c, const struct plan *p, const struct plan_op *op,
 		    uint64_t *bits)
 {
-	const struct format_file *f = &c->k->file[op->src_place];
 	uint64_t first = c->first[op->src_place];
 	bool ascend = plan_rows_ascend(p, op);
+	const struct format_file *f;
 	struct plan_cursor at;
 	struct plan_row row;
 
+	if (op->src_place >= c->k->nfile) {
+		mark_made(c, op->src_place, bits);
+		return;
+	}
+	f = &c->k->file[op->src_place];
 	if (!f->chunk) {
 		mark(bits, first, first + 1);
 		return;
@@ -105,6 +126,25 @@ static void count_bits(const struct counting *c, const uint64_t *bits, struct lo
 	}
 }
 
+/* What a rank decodes it reads from the beginning: the bytes in the file of all such places. */
+static uint64_t made_bytes(const struct counting *c, const uint64_t *bits)
+{
+	const struct checkpoint *k = c->k;
+	uint64_t bytes = 0;
+
+	for (uint32_t place = k->nfile; place < place_count(k); place++) {
+		const struct format_made *m = &k->made[place - k->nfile];
+
+		if (!(bits[c->first[place] / 64] >> c->first[place] % 64 & 1) ||
+		    checkpoint_file_of(k, place) == TABLE_NONE)
+			continue;
+		while (m->from >= k->nfile)
+			m = &k->made[m->from - k->nfile];
+		bytes += m->len;
+	}
+	return bytes;
+}
+
 /* Operations on the ranks from `first` on. held: they are what the rank holds, too. */
 static void count_ops(struct counting *c, const struct plan *p, const struct plan_op *op,
 		      uint64_t nop, uint32_t first, bool held)
@@ -113,7 +153,7 @@ static void count_ops(struct counting *c, const struct plan *p, const struct pla
 		struct load_rank *r = &c->cost->rank[first + op[i].dst_place];
 
 		r->bytes += held ? op[i].bytes : 0;
-		if (!c->k->file[op[i].src_place].chunk)
+		if (op[i].src_place < c->k->nfile && !c->k->file[op[i].src_place].chunk)
 			r->read_bytes += op_src_bytes(&op[i]);
 		mark_op(c, p, &op[i], c->bits + op[i].dst_place * c->words);
 	}
@@ -157,6 +197,7 @@ static int count_ranks(struct counting *c, const struct table *t, uint32_t first
 		const uint64_t *bits = c->bits + i * c->words;
 
 		count_bits(c, bits, r);
+		r->read_bytes += made_bytes(c, bits);
 		for (uint64_t w = 0; w < c->words; w++)
 			c->all[w] |= bits[w];
 		c->cost->held_bytes += r->bytes;
@@ -214,11 +255,15 @@ static int flow_of_files(struct counting *c)
 {
 	uint32_t n = MAX(c->k->world, 1u);
 
-	c->writer = calloc((size_t)c->k->nfile + 1, sizeof *c->writer);
+	c->writer = calloc((size_t)place_count(c->k) + 1, sizeof *c->writer);
 	if (!c->writer)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < c->k->nfile; i++) {
-		c->writer[i] = c->k->file[i].rank == TABLE_NONE ? i : c->k->file[i].rank;
+	for (uint32_t i = 0; i < place_count(c->k); i++) {
+		uint32_t file = checkpoint_file_of(c->k, i);
+
+		if (file == TABLE_NONE) /* at hand: it counts as the first rank's */
+			continue;
+		c->writer[i] = c->k->file[file].rank == TABLE_NONE ? file : c->k->file[file].rank;
 		n = MAX(n, c->writer[i] + 1);
 	}
 	return flow_begin(&c->cost->flow, n, c->cost->world);
@@ -226,15 +271,16 @@ static int flow_of_files(struct counting *c)
 
 static int count_begin(struct counting *c, struct ckpt_err *err)
 {
+	uint32_t n = place_count(c->k);
 	uint64_t bit = 0;
 
-	c->first = calloc((size_t)c->k->nfile + 1, sizeof *c->first);
-	for (uint32_t i = 0; c->first && i < c->k->nfile; i++) {
+	c->first = calloc((size_t)n + 1, sizeof *c->first);
+	for (uint32_t i = 0; c->first && i < n; i++) {
 		c->first[i] = bit;
-		bit += c->k->file[i].chunk ? c->k->file[i].nchunk : 1;
+		bit += i < c->k->nfile && c->k->file[i].chunk ? c->k->file[i].nchunk : 1;
 	}
 	if (c->first)
-		c->first[c->k->nfile] = bit;
+		c->first[n] = bit;
 	c->words = bit / 64 + 1;
 	c->bits = calloc(RANKS_AT_ONCE * c->words, sizeof *c->bits);
 	c->all = calloc(c->words, sizeof *c->all);

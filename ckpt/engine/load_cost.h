@@ -5,7 +5,8 @@
  * carry out; no data is read.
  *
  * A chunk is read whole, for it is checked whole. Files without chunks are read to
- * the byte by a rank, and whole by the host.
+ * the byte by a rank, and whole by the host. Of a place that is made of bytes of a file a rank reads
+ * all these bytes.
  */
 #ifndef CKPT_ENGINE_LOAD_COST_H
 #define CKPT_ENGINE_LOAD_COST_H

@@ -4,6 +4,7 @@
  */
 #include "ckpt/engine/open.h"
 #include "ckpt/engine/identity.h"
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/mutant.h"
@@ -140,6 +141,69 @@ int engine_probe(const struct engine *e, const struct engine_subject *s, const s
 	r = format_probe(e, &dir, s, ret, err);
 	source_end(&dir);
 	return r;
+}
+
+/* --- where nothing is made --- */
+
+/* Is dirfd the directory `top`, or below it? What cannot be found out is no reason to refuse: making something
+ * there says why. */
+static bool is_inside(const struct io_ops *ops, int dirfd, const struct io_stat *top)
+{
+	int at = io_open_path(ops, dirfd, ".", O_RDONLY | O_DIRECTORY);
+	struct io_stat st, last = { 0 };
+	bool inside = false;
+
+	for (uint32_t i = 0; at >= 0 && i < PATH_MAX && !io_stat(ops, at, &st); i++) {
+		int up;
+
+		inside = st.dev == top->dev && st.ino == top->ino;
+		if (inside || (i && st.dev == last.dev && st.ino == last.ino))
+			break;
+		last = st;
+		up = io_open_path(ops, at, "..", O_RDONLY | O_DIRECTORY);
+		(void)ops->close(ops->ctx, at);
+		at = up;
+	}
+	if (at >= 0)
+		(void)ops->close(ops->ctx, at);
+	return inside;
+}
+
+/* Of the format of stores. A directory with files of another format is anybody's: its parent may be $HOME. */
+static bool is_checkpoint(const struct engine *e, int dirfd)
+{
+	char looked[FORMAT_LOOKED];
+	struct source_dir dir;
+	bool yes;
+
+	if (source_make(e->ops, dirfd, NULL, 0, &dir))
+		return false;
+	yes = e->format[0]->probe(&dir, looked) > 0;
+	source_end(&dir);
+	return yes;
+}
+
+int engine_outside(const struct engine *e, const struct opened *src, const char *path, int dirfd,
+		   struct ckpt_err *err)
+{
+	struct io_stat top;
+	int rc = src->dir.entry ? 0 : io_stat(e->ops, src->fd, &top);
+
+	if (rc)
+		return ckpt_error_errno(err, -rc, "the source cannot be examined");
+	if (!src->dir.entry && is_inside(e->ops, dirfd, &top))
+		return ckpt_error(
+			err, -EINVAL,
+			"%.1000s is inside the checkpoint itself: no file is ever added to a "
+			"checkpoint",
+			path);
+	if (is_checkpoint(e, dirfd))
+		return ckpt_error(
+			err, -EINVAL,
+			"%.1000s is inside another checkpoint: no file is ever added to a "
+			"checkpoint",
+			path);
+	return 0;
 }
 
 void engine_close(struct opened *o)

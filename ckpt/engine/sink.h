@@ -22,7 +22,7 @@ struct sink_env {
 	uint32_t nbuffer;	 /* of chunks: more than there are files open at a time */
 	const uint32_t *piece;	 /* [npiece] the pieces by their places, in the table's order */
 	const uint32_t *first;	 /* [nfile + 1] where those of a place begin */
-	struct journal_sum *sum; /* [sheet->nsum], running */
+	struct journal_sum *sum; /* [sheet->nsum] of what was taken so far */
 	const uint32_t
 		*piece_sum; /* [npiece] a piece's sheet_sum; TABLE_NONE. NULL: there are none */
 };

@@ -9,6 +9,7 @@
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
+#include "ckpt/coding/crc.h"
 #include "ckpt/engine/sink.h"
 #include "ckpt/move/place_pieces.h"
 
@@ -219,6 +220,28 @@ static void print_add(struct plain *s, const struct sink_bytes *b)
 	p->fp_known = true;
 }
 
+/* A sum that a run needs; a piece's bytes come front to back. */
+static void sum_add(struct plain *s, const struct sink_bytes *b)
+{
+	uint32_t k = s->env.piece_sum ? s->env.piece_sum[b->piece] : TABLE_NONE;
+	struct journal_sum *sum;
+
+	if (k == TABLE_NONE)
+		return;
+	sum = &s->env.sum[k];
+	if (b->off - s->env.sheet->table.piece[b->piece].off != sum->at) {
+		/* A journal says so. */
+		if (!s->fail.code)
+			ckpt_error(&s->fail, -EBADMSG,
+				   "%s: a sum of %llu bytes cannot be continued at byte %llu",
+				   publish_path(s->env.to), (unsigned long long)sum->at,
+				   (unsigned long long)b->off);
+		return;
+	}
+	sum->crc = crc_add(sum->crc, b->p, b->len);
+	sum->at += b->len;
+}
+
 static int plain_take(struct sink *sink, const struct sink_bytes *b, struct ckpt_err *err)
 {
 	struct plain *s = (struct plain *)sink;
@@ -226,6 +249,7 @@ static int plain_take(struct sink *sink, const struct sink_bytes *b, struct ckpt
 	struct plain_run *r = &s->run;
 
 	print_add(s, b);
+	sum_add(s, b);
 	if (r->len && r->file == file && r->p + r->len == b->p && r->off + r->len == b->off) {
 		r->len += b->len;
 		return failed(s, err);
@@ -259,8 +283,6 @@ static int plain_save(struct sink *sink, struct journal *j, struct ckpt_err *err
 					 s->env.sheet->file[s->first + i].name);
 		j->file[s->first + i] = (struct journal_file){ .state = JOURNAL_OPEN };
 	}
-	for (uint32_t i = 0; i < s->env.sheet->nsum && !rc; i++)
-		j->sum[i] = s->env.sum[i];
 	return rc;
 }
 

@@ -38,6 +38,37 @@ static void sums_add(const struct format_file *f, unsigned int which, struct eng
 		ret->unsummed += f->file_bytes;
 }
 
+/* Do these bytes of the file have no sum of their own? */
+static bool is_unsummed(const struct format_file *f, const struct format_made *m)
+{
+	uint64_t low = 0, high = f->nrange;
+
+	while (low < high) {
+		uint64_t mid = low + (high - low) / 2;
+
+		if (f->range[mid].off + f->range[mid].len <= m->off)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < f->nrange && f->range[low].kind == RANGE_DATA && f->range[low].sum == SUM_NONE;
+}
+
+/* Bytes of which a place with a sum is made, that sums_add has found to have none. */
+static void sums_of_made(const struct checkpoint *k, struct engine_verified *ret)
+{
+	for (uint32_t i = 0; i < k->nmade; i++) {
+		const struct format_made *m = &k->made[i];
+		uint64_t n = MIN(m->len, ret->unsummed);
+
+		if (m->how == MADE_GIVEN || !m->has_crc || m->from >= k->nfile ||
+		    !is_unsummed(&k->file[m->from], m))
+			continue;
+		ret->summed += n;
+		ret->unsummed -= n;
+	}
+}
+
 /* skip: files that were read before; NULL: no data were read. */
 static void sums_make(const struct checkpoint *k, const bool *skip, struct engine_verified *ret)
 {
@@ -45,6 +76,8 @@ static void sums_make(const struct checkpoint *k, const bool *skip, struct engin
 	ret->unsummed = skip ? ret->data.unsummed : 0;
 	for (uint32_t i = 0; i < k->nfile; i++)
 		sums_add(&k->file[i], skip && !skip[i] ? IN_OPEN : IN_OPEN | IN_DATA, ret);
+	if (!skip)
+		sums_of_made(k, ret);
 }
 
 int engine_damage(int rc)

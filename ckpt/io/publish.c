@@ -26,7 +26,7 @@ struct publish {
 	char over[PUBLISH_OVER_MAX];
 	size_t over_len;
 	int parent_fd, lock_fd, new_fd; /* -1: not open; new_fd: of a directory */
-	bool made;			/* the lock, by this run */
+	bool made, new_made;		/* the lock, what becomes NAME: by this run */
 	char lock_name[NAME_MAX + 1], new_name[NAME_MAX + 1];
 	char *path, *new_path; /* for sentences */
 	bool parent_dirty;     /* a name in the parent is not synced */
@@ -254,6 +254,14 @@ static int lock_fail(struct publish *p, int rc, struct ckpt_err *err)
 				p->at.parent, p->lock_name);
 }
 
+/* Beside NAME lies something else by one of our names. */
+static int not_ours(const struct publish *p, const char *name, struct ckpt_err *err)
+{
+	return ckpt_error(err, -EINVAL,
+			  "%.2000s/%s is not what ckptctl makes there: check it, then remove it",
+			  p->at.parent, name);
+}
+
 static int dir_open(const struct publish *p, const char *name)
 {
 	return p->ops->open(p->ops->ctx, p->parent_fd, name, O_RDONLY | O_DIRECTORY, 0);
@@ -290,6 +298,8 @@ static int lock_try(struct publish *p, bool make, struct ckpt_err *err)
 	if (rc < 0) {
 		if (p->made)
 			(void)ops->unlink(ops->ctx, p->parent_fd, p->lock_name, true);
+		if (rc == -ELOOP || rc == -ENOTDIR)
+			return not_ours(p, p->lock_name, err);
 		return ckpt_error_errno(err, -rc, "%.2000s/%s cannot be opened", p->at.parent,
 					p->lock_name);
 	}
@@ -352,12 +362,32 @@ static uint32_t dir_mode(const struct publish *p)
 static int new_make(struct publish *p, const char *name)
 {
 	const struct io_ops *ops = p->ops;
-	int fd, excl = p->resume ? 0 : O_EXCL;
+	int fd;
 
 	if (p->dir)
 		return ops->mkdir(ops->ctx, p->parent_fd, name, dir_mode(p));
-	fd = ops->open(ops->ctx, p->parent_fd, name, O_RDWR | O_CREAT | excl, p->mode);
+	fd = ops->open(ops->ctx, p->parent_fd, name, O_RDWR | O_CREAT | O_EXCL, p->mode);
 	return fd < 0 ? fd : ops->close(ops->ctx, fd);
+}
+
+/* A directory, which is kept open; or the file that an earlier run left. */
+static int new_look(struct publish *p, struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	int fd = p->dir ? dir_open(p, p->new_name)
+			: ops->open(ops->ctx, p->parent_fd, p->new_name, O_RDWR | O_NONBLOCK, 0);
+	uint64_t bytes;
+	int rc = fd < 0 ? fd : 0;
+
+	if (!rc && p->dir) {
+		p->new_fd = fd;
+	} else if (!rc) {
+		rc = ops->size(ops->ctx, fd, &bytes);
+		(void)ops->close(ops->ctx, fd);
+	}
+	if (rc == -ELOOP || rc == -ENOTDIR || rc == -EISDIR || rc == -EINVAL || rc == -ENXIO)
+		return not_ours(p, p->new_name, err);
+	return rc ? path_fail(p, rc, "opened", err) : 0;
 }
 
 static int new_open(struct publish *p, struct ckpt_err *err)
@@ -374,6 +404,7 @@ static int new_open(struct publish *p, struct ckpt_err *err)
 				 p->at.base,
 				 ((uint32_t)(now_ns() >> 4) ^ (uint32_t)getpid() << 16) + i);
 		rc = new_make(p, name);
+		p->new_made = !rc;
 		if (p->resume && rc == -EEXIST)
 			rc = 0;
 	}
@@ -387,18 +418,7 @@ static int new_open(struct publish *p, struct ckpt_err *err)
 		p->new_path = NULL;
 		return ckpt_error(err, -ENOMEM, "no memory for a path");
 	}
-	if (!p->dir)
-		return 0;
-	rc = dir_open(p, name);
-	if (rc == -ENOTDIR)
-		return ckpt_error(
-			err, -EINVAL,
-			"%.3000s is a file, left by another command: check it, then remove it",
-			p->new_path);
-	if (rc < 0)
-		return path_fail(p, rc, "opened", err);
-	p->new_fd = rc;
-	return 0;
+	return p->dir || !p->new_made ? new_look(p, err) : 0;
 }
 
 static int size_add(void *arg, const char *name, unsigned char d_type);
@@ -528,7 +548,9 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 		*ret = p;
 		return 0;
 	}
-	/* What an earlier run left stays for a later one. */
+	/* What was there stays: an earlier run left it for a later one. */
+	if (!p->new_made)
+		p->new_name[0] = 0;
 	if (p->resume ? p->made && p->lock_fd >= 0 : p->parent_fd >= 0)
 		all_remove(p);
 	publish_free(p);

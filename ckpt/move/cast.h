@@ -3,7 +3,7 @@
  * cast.h - elements of one floating-point type as another: F16, BF16, F32, F64. What the target can
  * hold is exact; the rest is rounded once, to nearest even, to infinity where it is too large. A
  * NaN stays one. Used behind the reduction of operands (move_reduce.c), and by ckptctl export
- * --dtype (rank_files.c).
+ * --dtype (convert.c).
  */
 #ifndef CKPT_MOVE_CAST_H
 #define CKPT_MOVE_CAST_H

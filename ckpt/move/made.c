@@ -28,25 +28,13 @@ struct made_reader {
 	struct io_queue
 		*queue;	    /* one read at a time; it knows what to do where O_DIRECT is refused */
 	struct feed **feed; /* [nmade] */
-	uint32_t nopen;
-	uint64_t begun, clock;
+	uint32_t nopen, open_max;
+	uint64_t clock;
 };
 
 static const struct format_made *made_of(const struct checkpoint *c, uint32_t place)
 {
 	return place < c->nfile ? NULL : &c->made[place - c->nfile];
-}
-
-uint32_t made_root(const struct checkpoint *c, uint32_t place)
-{
-	const struct format_made *m;
-
-	while ((m = made_of(c, place))) {
-		if (m->how == MADE_GIVEN || m->from >= place)
-			return TABLE_NONE;
-		place = m->from;
-	}
-	return place;
 }
 
 static void feed_close(struct feed *s)
@@ -125,20 +113,20 @@ static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 
 		q.fd = move_take(s->f, s->place, err);
 		if (q.fd < 0)
-			return q.fd == -EAGAIN ? ckpt_error_errno(err, EMFILE,
-								  "cannot open %s of the checkpoint",
-								  s->f->ckpt->file[s->place].name)
-					       : q.fd;
+			return q.fd == -EAGAIN
+				       ? ckpt_error_errno(err, EMFILE,
+							  "cannot open %s of the checkpoint",
+							  s->f->ckpt->file[s->place].name)
+				       : q.fd;
 		r = io_submit(s->queue, &q);
 		assert(!r);
 		r = io_reap(s->queue)->res;
 		io_files_give(s->f->files, s->place);
 		if (r < 0)
-			return ckpt_error_errno(err, (int)-r,
-						"%s: cannot read %llu bytes at offset %llu",
-						s->f->ckpt->file[s->place].name,
-						(unsigned long long)(want - n),
-						(unsigned long long)(from + n));
+			return ckpt_error_errno(
+				err, (int)-r, "%s: cannot read %llu bytes at offset %llu",
+				s->f->ckpt->file[s->place].name, (unsigned long long)(want - n),
+				(unsigned long long)(from + n));
 		n += (uint64_t)r;
 		if (!r || r % 4096)
 			break;
@@ -212,6 +200,7 @@ int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_
 		return ckpt_error(err, -ENOMEM, "out of memory for decoders");
 	}
 	m->f = f;
+	m->open_max = f->decoder_max ? f->decoder_max : MADE_OPEN_MAX;
 	e = io_queue_open(f->ops, IO_INLINE, 1, &m->queue, err);
 	if (e)
 		made_close(TAKE(*ret));
@@ -229,9 +218,42 @@ void made_close(struct made_reader *m)
 	free(m);
 }
 
-uint64_t made_begun(const struct made_reader *m)
+/* Of a place that is being decoded: buffers and decoders, down to its file. */
+static uint64_t feed_bytes(const struct checkpoint *c, uint32_t place)
 {
-	return m->begun;
+	const struct format_made *m = made_of(c, place);
+	uint64_t bytes = MADE_CELL;
+
+	for (uint32_t depth = 0; m && m->how != MADE_GIVEN && depth < MADE_DEPTH_MAX; depth++) {
+		/* All but zstd's keep much less than a cell. */
+		bytes += MADE_CELL + (m->how == MADE_ZSTD ? DECODER_BYTES : MADE_CELL / 8);
+		m = made_of(c, m->from);
+	}
+	return bytes;
+}
+
+uint32_t made_fit(const struct checkpoint *c, uint64_t mem_limit, uint64_t *ret_bytes)
+{
+	uint64_t most = 0, n = 0, fit;
+
+	for (uint32_t i = 0; i < c->nmade; i++) {
+		if (c->made[i].how == MADE_GIVEN)
+			continue;
+		most = MAX(most, feed_bytes(c, c->nfile + i));
+		n++;
+	}
+	fit = n ? mem_limit / 8 / most : 0;
+	fit = MAX(fit, UINT64_C(1));
+	n = MIN(n, (uint64_t)MADE_OPEN_MAX);
+	n = MIN(n, fit);
+	*ret_bytes = n * most;
+	return (uint32_t)n;
+}
+
+static void place_close(struct made_reader *m, uint32_t i)
+{
+	feed_close(TAKE(m->feed[i]));
+	m->nopen--;
 }
 
 static void oldest_close(struct made_reader *m)
@@ -241,8 +263,7 @@ static void oldest_close(struct made_reader *m)
 	for (uint32_t i = 0; i < m->f->ckpt->nmade; i++)
 		if (m->feed[i] && (old == TABLE_NONE || m->feed[i]->used < m->feed[old]->used))
 			old = i;
-	feed_close(TAKE(m->feed[old]));
-	m->nopen--;
+	place_close(m, old);
 }
 
 static int feed_at(struct made_reader *m, uint32_t i, uint64_t from, struct ckpt_err *err)
@@ -250,19 +271,16 @@ static int feed_at(struct made_reader *m, uint32_t i, uint64_t from, struct ckpt
 	uint32_t place = m->f->ckpt->nfile + i;
 	int e = 0;
 
-	if (m->feed[i] && (m->feed[i]->lo > from || MUTANT(MADE_ALWAYS_ANEW))) {
-		feed_close(TAKE(m->feed[i]));
-		m->nopen--;
-	}
+	if (m->feed[i] && (m->feed[i]->lo > from || MUTANT(MADE_ALWAYS_ANEW)))
+		place_close(m, i);
 	if (!m->feed[i]) {
-		if (m->nopen == MADE_OPEN_MAX)
+		if (m->nopen == m->open_max)
 			oldest_close(m);
 		e = feed_open(m, place, 0, m->f->ckpt->table.place[place].bytes, 0, &m->feed[i],
 			      err);
 		if (!m->feed[i])
 			return e;
 		m->nopen++;
-		m->begun++;
 	}
 	m->feed[i]->used = ++m->clock;
 	return e;
@@ -271,10 +289,9 @@ static int feed_at(struct made_reader *m, uint32_t i, uint64_t from, struct ckpt
 /* A feed that failed is not asked again. */
 static int made_failed(struct made_reader *m, uint32_t i, int e, struct ckpt_err *err)
 {
-	uint32_t place = m->f->ckpt->nfile + i, root = made_root(m->f->ckpt, place);
+	uint32_t place = m->f->ckpt->nfile + i, root = checkpoint_file_of(m->f->ckpt, place);
 
-	feed_close(TAKE(m->feed[i]));
-	m->nopen--;
+	place_close(m, i);
 	return ckpt_error_prefix(err, e, "%s in %s", m->f->ckpt->table.place[place].name,
 				 root == TABLE_NONE ? "memory" : m->f->ckpt->file[root].name);
 }
@@ -300,8 +317,11 @@ int made_run(struct made_reader *m, uint32_t place, uint64_t from, uint64_t to, 
 	while (!e) {
 		int r = fn(arg, s->lo, s->hi, s->buf);
 
-		if (r || s->hi >= to)
+		if (r || s->hi >= to) {
+			if (to == m->f->ckpt->table.place[place].bytes)
+				place_close(m, i);
 			return r;
+		}
 		e = cell_next(s, err);
 	}
 	return made_failed(m, i, e, err);

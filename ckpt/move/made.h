@@ -3,8 +3,9 @@
  * made.h - the bytes of made places (formats/format.h), front to back, in bounded memory. For
  * ckpt/move only.
  *
- * Of each made place a reader remembers how far it is: whoever asks for bytes in their order has
- * them decoded once, whoever goes back pays for another decoding. It belongs to one thread.
+ * Of each made place a reader remembers how far it is, until its last byte was asked for: whoever asks
+ * for bytes in their order has them decoded once, whoever goes back pays for another decoding. It belongs
+ * to one thread.
  */
 #ifndef CKPT_MOVE_MADE_H
 #define CKPT_MOVE_MADE_H
@@ -18,9 +19,6 @@ struct made_reader;
 int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_err *err);
 void made_close(struct made_reader *m); /* NULL is fine */
 
-/* The file in which the bytes of a place lie in the end; TABLE_NONE: they are GIVEN. */
-uint32_t made_root(const struct checkpoint *c, uint32_t place);
-
 /* Bytes [lo, hi) of the place lie at p. != 0 ends it. */
 typedef int made_fn(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p);
 /*
@@ -30,6 +28,9 @@ typedef int made_fn(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p);
  */
 int made_run(struct made_reader *m, uint32_t place, uint64_t from, uint64_t to, made_fn *fn,
 	     void *arg, struct ckpt_err *err);
-/* How many times decoding was begun, of all places. */
-uint64_t made_begun(const struct made_reader *m);
+/*
+ * How many decoders of a checkpoint are kept open in so much memory, and what they take (*ret_bytes): an
+ * eighth of it, or one; MADE_OPEN_MAX or all at most. 0: nothing of it is decoded.
+ */
+uint32_t made_fit(const struct checkpoint *c, uint64_t mem_limit, uint64_t *ret_bytes);
 #endif

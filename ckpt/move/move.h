@@ -59,6 +59,7 @@ struct move_files {
 	/* Of move_read's and move_verify's buffers; at least two chunks are held whatever it is. 0:
 	 * what is fast. */
 	uint64_t buffer_bytes;
+	uint32_t decoder_max; /* of made places that are kept open; 0: what is fast */
 };
 /*
  * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first needed, and not
@@ -101,16 +102,19 @@ int move_window(const struct move_files *f, const struct window *w, void *buf, m
 
 /*
  * All windows of dst, one after the other, in bounded memory: while fn has one in the calling
- * thread, the next is read by another. mem_limit: bytes for all of it, windows and read buffers;
- * -EINVAL with the least that is possible when it is too little. skip: windows to pass by. fn != 0
+ * thread, the next is read by another. mem_limit: bytes for all of it, windows, read buffers and
+ * decoders; -EINVAL with the least that is possible when it is too little. skip: windows to pass by. fn != 0
  * ends it and is returned; buf is fn's until it returns. tick is asked in the calling thread.
  */
 typedef int move_window_fn(void *arg, const struct window *w, const uint8_t *buf);
 int move_windows(const struct move_files *f, const struct table *dst, uint64_t mem_limit,
 		 uint64_t skip, move_window_fn *fn, void *fn_arg, move_tick_fn *tick,
 		 void *tick_arg, struct ckpt_err *err);
-/* The windows of such a run are cut for this limit (windows_open); 0: mem_limit is too little. */
+/* The windows of such a run are cut for this limit (windows_open), less what decoders take of it; 0:
+ * mem_limit is too little. */
 uint64_t move_window_bytes(uint64_t mem_limit);
+/* What the decoders of a checkpoint take of memory at least; 0: it needs none. */
+uint64_t move_decoder_bytes(const struct checkpoint *c);
 
 /* What a writer found of tensors that are declared as derived of others. */
 struct part_derived {

@@ -333,7 +333,7 @@ static void pieces_tell(struct verifying *k)
 
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		const struct table_piece *p = &t->piece[i];
-		uint32_t root = made_root(k->f->ckpt, p->place);
+		uint32_t root = checkpoint_file_of(k->f->ckpt, p->place);
 		uint64_t sum = atomic_load_explicit(&k->sum[i], memory_order_relaxed);
 
 		if (!p->fp_known || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
@@ -372,7 +372,7 @@ static int made_verify(struct verifying *k, struct made_reader *m, uint32_t plac
 	const struct checkpoint *c = k->f->ckpt;
 	const struct format_made *x = &c->made[place - c->nfile];
 	uint64_t bytes = c->table.place[place].bytes;
-	uint32_t root = made_root(c, place);
+	uint32_t root = checkpoint_file_of(c, place);
 	struct making making = { .k = k, .place = place };
 	struct ckpt_err err = { 0 };
 	char label[LABEL_BYTES];
@@ -413,7 +413,7 @@ static int made_verify_all(struct verifying *k)
 	if (made_open(k->f, &m, k->err))
 		return -ENOMEM;
 	for (uint32_t i = c->nfile; i < c->nfile + c->nmade && !e; i++) {
-		uint32_t root = made_root(c, i);
+		uint32_t root = checkpoint_file_of(c, i);
 
 		if (root == TABLE_NONE ||
 		    !(c->file[root].lost || (k->subset->skip && k->subset->skip[root])))

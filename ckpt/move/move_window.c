@@ -9,6 +9,7 @@
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/block_stream.h"
+#include "ckpt/move/made.h"
 #include "ckpt/move/move.h"
 #include "ckpt/move/pace.h"
 
@@ -54,6 +55,14 @@ uint64_t move_window_bytes(uint64_t mem_limit)
 	if (mem_limit < LIMIT_MIN)
 		return 0;
 	return MIN(bytes / PAGES_HUGE * PAGES_HUGE, (uint64_t)WINDOW_MAX);
+}
+
+uint64_t move_decoder_bytes(const struct checkpoint *c)
+{
+	uint64_t bytes;
+
+	made_fit(c, 0, &bytes);
+	return bytes;
 }
 
 static int window_read(struct stream_room *room, const struct move_files *f, const struct window *w,
@@ -258,19 +267,24 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 		 uint64_t skip, move_window_fn *fn, void *fn_arg, move_tick_fn *tick,
 		 void *tick_arg, struct ckpt_err *err)
 {
+	uint64_t decoders, left;
 	struct passage p = { .f = *f,
-			     .buf_bytes = move_window_bytes(mem_limit),
 			     .pace = { .tick = tick, .arg = tick_arg },
 			     .lock = PTHREAD_MUTEX_INITIALIZER,
 			     .changed = PTHREAD_COND_INITIALIZER };
 	int e;
 
+	p.f.decoder_max = made_fit(f->ckpt, mem_limit, &decoders);
+	left = mem_limit - MIN(mem_limit, decoders);
+	p.buf_bytes = move_window_bytes(left);
 	if (!p.buf_bytes)
-		return ckpt_error(err, -EINVAL,
-				  "a memory limit of %llu bytes is too small to read a checkpoint "
-				  "in windows; the minimum is %u MiB",
-				  (unsigned long long)mem_limit, LIMIT_MIN >> 20);
-	p.f.buffer_bytes = read_bytes(mem_limit);
+		return ckpt_error(
+			err, -EINVAL,
+			"a memory limit of %llu bytes is too small to read a checkpoint "
+			"in windows; the minimum is %llu MiB",
+			(unsigned long long)mem_limit,
+			(unsigned long long)div_up(LIMIT_MIN + move_decoder_bytes(f->ckpt), MIB));
+	p.f.buffer_bytes = read_bytes(left);
 	if (f->buffer_bytes)
 		p.f.buffer_bytes = MIN(p.f.buffer_bytes, f->buffer_bytes);
 	e = windows_open(dst, p.buf_bytes, &p.ws, err);

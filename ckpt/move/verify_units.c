@@ -109,8 +109,8 @@ static bool cells_next(struct units *u, struct unit *ret)
 {
 	uint64_t lo = u->i * CELL_BYTES, hi, to = 0;
 
-	while (u->at < u->nrange && (u->range[u->at].off + u->range[u->at].len <= lo ||
-				     !move_reads(&u->range[u->at])))
+	while (u->at < u->nrange &&
+	       (u->range[u->at].off + u->range[u->at].len <= lo || !move_reads(&u->range[u->at])))
 		u->at++;
 	if (u->at == u->nrange)
 		return false;

@@ -119,17 +119,17 @@ static json_t *value_of(const struct cell *c)
 
 /* --- the text --- */
 
-static void flush(struct json *j)
+static void json_flush(struct json *j)
 {
 	fwrite(j->buf, 1, j->len, j->out);
 	j->printed |= j->len > 0;
 	j->len = 0;
 }
 
-static void emit(struct json *j, const char *p, size_t n)
+static void json_emit(struct json *j, const char *p, size_t n)
 {
 	if (!j->line && j->len + n > HOLD_BYTES) {
-		flush(j);
+		json_flush(j);
 		if (n > HOLD_BYTES) {
 			fwrite(p, 1, n, j->out);
 			return;
@@ -154,14 +154,14 @@ static void emit(struct json *j, const char *p, size_t n)
 
 static void emit_str(struct json *j, const char *s)
 {
-	emit(j, s, strlen(s));
+	json_emit(j, s, strlen(s));
 }
 
-static void newline(struct json *j, uint32_t depth)
+static void json_newline(struct json *j, uint32_t depth)
 {
-	emit(j, "\n", 1);
+	json_emit(j, "\n", 1);
 	for (uint32_t i = 0; i < depth; i++)
-		emit(j, "  ", 2);
+		json_emit(j, "  ", 2);
 }
 
 /* jansson indents a value as if it stood alone. Inside of its strings no line ends. */
@@ -171,10 +171,10 @@ static int emit_value(const char *p, size_t n, void *arg)
 	const char *end = p + n, *nl;
 
 	for (; (nl = memchr(p, '\n', (size_t)(end - p))); p = nl + 1) {
-		emit(j, p, (size_t)(nl - p));
-		newline(j, j->depth);
+		json_emit(j, p, (size_t)(nl - p));
+		json_newline(j, j->depth);
 	}
-	emit(j, p, (size_t)(end - p));
+	json_emit(j, p, (size_t)(end - p));
 	return 0;
 }
 
@@ -184,7 +184,7 @@ static size_t ascii_of(const struct json *j)
 }
 
 /* Takes v; NULL: memory ran out. */
-static void dump(struct json *j, json_t *v)
+static void value_dump(struct json *j, json_t *v)
 {
 	bool pretty = j->pretty && !j->line;
 
@@ -198,22 +198,22 @@ static void dump(struct json *j, json_t *v)
 }
 
 /* What stands in front of a member of the innermost container: key NULL in an array. */
-static void place(struct json *j, const char *key)
+static void member_place(struct json *j, const char *key)
 {
 	bool pretty = j->pretty && !j->line;
 
 	if (j->open[j->depth - 1].some)
-		emit(j, ",", 1);
+		json_emit(j, ",", 1);
 	j->open[j->depth - 1].some = true;
 	if (pretty)
-		newline(j, j->depth);
+		json_newline(j, j->depth);
 	if (j->open[j->depth - 1].array)
 		return;
-	dump(j, json_string(key));
-	emit(j, ": ", pretty ? 2 : 1);
+	value_dump(j, json_string(key));
+	json_emit(j, ": ", pretty ? 2 : 1);
 }
 
-static void enter(struct json *j, const char *key, bool array)
+static void level_enter(struct json *j, const char *key, bool array)
 {
 	if (j->depth == DEPTH_MAX) {
 		j->o.failed = true;
@@ -221,24 +221,24 @@ static void enter(struct json *j, const char *key, bool array)
 		return;
 	}
 	if (j->depth)
-		place(j, key);
-	emit(j, array ? "[" : "{", 1);
+		member_place(j, key);
+	json_emit(j, array ? "[" : "{", 1);
 	j->open[j->depth].array = array;
 	j->open[j->depth++].some = false;
 }
 
-static void leave(struct json *j)
+static void level_leave(struct json *j)
 {
 	j->depth--;
 	if (j->pretty && !j->line && j->open[j->depth].some)
-		newline(j, j->depth);
-	emit(j, j->open[j->depth].array ? "]" : "}", 1);
+		json_newline(j, j->depth);
+	json_emit(j, j->open[j->depth].array ? "]" : "}", 1);
 }
 
-static void add(struct json *j, const char *key, json_t *v)
+static void value_add(struct json *j, const char *key, json_t *v)
 {
-	place(j, key);
-	dump(j, v);
+	member_place(j, key);
+	value_dump(j, v);
 }
 
 /* --- the document --- */
@@ -248,11 +248,11 @@ static void doc_drop(struct json *j)
 {
 	if (j->depth && j->printed) {
 		while (j->depth > 1)
-			leave(j);
-		add(j, "complete", json_false());
-		leave(j);
-		emit(j, "\n", 1);
-		flush(j);
+			level_leave(j);
+		value_add(j, "complete", json_false());
+		level_leave(j);
+		json_emit(j, "\n", 1);
+		json_flush(j);
 	}
 	j->depth = j->hidden = 0;
 	j->len = 0;
@@ -264,10 +264,10 @@ static void doc_start(struct json *j, const char *schema, const char *type)
 	doc_drop(j);
 	j->line = type != NULL;
 	snprintf(j->schema, sizeof j->schema, "%s", schema);
-	enter(j, NULL, false);
-	add(j, "schema", json_string(schema));
+	level_enter(j, NULL, false);
+	value_add(j, "schema", json_string(schema));
 	if (type)
-		add(j, "type", json_string(type));
+		value_add(j, "type", json_string(type));
 }
 
 static void doc_begin(struct output *o, const char *schema)
@@ -286,7 +286,7 @@ static void doc_put(struct output *o, const struct column *col, struct cell c)
 
 	assert(j->depth);
 	if (!j->hidden && col->key)
-		add(j, col->key, value_of(&c));
+		value_add(j, col->key, value_of(&c));
 }
 
 static void doc_enter(struct json *j, const char *key, bool array)
@@ -295,7 +295,7 @@ static void doc_enter(struct json *j, const char *key, bool array)
 	if (j->hidden || (!key && !j->open[j->depth - 1].array))
 		j->hidden++;
 	else
-		enter(j, key, array);
+		level_enter(j, key, array);
 }
 
 static void doc_object(struct output *o, const char *key)
@@ -322,7 +322,7 @@ static void doc_close(struct output *o)
 	if (j->hidden)
 		j->hidden--;
 	else if (j->depth > 1)
-		leave(j);
+		level_leave(j);
 }
 
 static void doc_progress(struct output *o, const struct output_progress *p)
@@ -369,11 +369,11 @@ static void doc_end(struct output *o)
 
 	assert(j->depth == 1 && !j->hidden);
 	if (!o->failed) {
-		leave(j);
-		emit(j, "\n", 1);
+		level_leave(j);
+		json_emit(j, "\n", 1);
 	}
 	if (!o->failed) {
-		flush(j);
+		json_flush(j);
 		if (j->line)
 			fflush(j->out);
 	}

@@ -431,7 +431,7 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		last = &k->last[x.layout];
 		carry(k, &x, &c);
 	} else {
-		say(k, "it has no placements: complete on every rank");
+		say(k, TARGET_UNPLACED);
 	}
 	tell = tell || x.layout == TABLE_NONE || !same_cuts(k, &x, &c);
 	if (!is_layout(k->dst, *last, &c)) {
@@ -563,35 +563,213 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 
 /* --- without placements --- */
 
-/* NONE: it fills no mesh dimension. */
-static uint16_t spread_over(const struct mesh *m, const struct table_tensor *x)
+struct settling {
+	const struct table *src;
+	const struct mesh *mesh;
+	bool grid;
+	struct target_settled *ret;
+	/* Bytes of tensors by mesh dimension: that it cuts; that it does not, and no rule names. */
+	uint64_t cut[CKPT_DIMS_MAX], uncut[CKPT_DIMS_MAX];
+};
+
+/* A mesh dimension larger than 1 that size indices fill and nothing else of the tensor takes: one of
+ * exactly `want` ranks, else the largest, of equals the first. NONE. */
+static uint16_t settle_over(const struct mesh *m, uint64_t size, uint64_t want, uint32_t taken)
 {
 	uint16_t best = NONE;
 
-	for (uint16_t d = 0; d < m->ndim && x->ndim && !(x->flags & TENSOR_BLOB); d++)
-		if (m->dim[d] > 1 && m->dim[d] <= x->shape[0] &&
-		    (best == NONE || m->dim[d] > m->dim[best]))
+	for (uint16_t d = 0; d < m->ndim; d++) {
+		if (m->dim[d] < 2 || m->dim[d] > size || taken >> d & 1)
+			continue;
+		if (m->dim[d] == want)
+			return d;
+		if (best == NONE || m->dim[d] > m->dim[best])
 			best = d;
+	}
 	return best;
 }
 
-int target_spread(struct table *target, uint32_t *ret_n, struct ckpt_err *err)
+/*
+ * Are its pieces the grid that torch.chunk makes? ret_count[ndim]: into how many each dimension is
+ * cut. Of chunks of c indices there are n = ceil(size / c); torch.chunk makes chunks of c for some
+ * number of them if and only if ceil(size / n) is c.
+ */
+static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 {
+	const struct table_tensor *x = &t->tensor[id];
+	uint64_t chunk[CKPT_DIMS_MAX] = { 0 }, cells = 1;
+	uint32_t n = t->first[id + 1] - t->first[id];
+
+	for (uint32_t i = t->first[id]; i < t->first[id + 1]; i++)
+		for (uint32_t d = 0; d < x->ndim; d++)
+			chunk[d] = MAX(chunk[d], t->piece[i].set.dim[d].total);
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		if (!chunk[d])
+			return false;
+		ret_count[d] = (x->shape[d] + chunk[d] - 1) / chunk[d];
+		if ((x->shape[d] + ret_count[d] - 1) / ret_count[d] != chunk[d] ||
+		    ckpt_mul(cells, ret_count[d], &cells))
+			return false;
+	}
+	/* No two pieces of a checkpoint overlap: as many as there are cells, each a cell, are the grid. */
+	if (n < 2 || cells != n)
+		return false;
+	for (uint32_t i = t->first[id]; i < t->first[id + 1]; i++)
+		for (uint32_t d = 0; d < x->ndim; d++) {
+			const struct indices *l = &t->piece[i].set.dim[d];
+
+			if (l->n != 1 || l->run[0].count != 1 || l->run[0].start % chunk[d] ||
+			    l->total != MIN(chunk[d], x->shape[d] - l->run[0].start))
+				return false;
+		}
+	return true;
+}
+
+/* The dimensions of a grid go over mesh dimensions, the one with most chunks first. */
+static uint32_t settle_grid(const struct settling *k, const struct table_tensor *x, uint64_t *count,
+			    struct ckpt_placement *ret)
+{
+	uint32_t n = 0, taken = 0;
+
+	for (;;) {
+		uint32_t d = 0;
+		uint16_t over;
+
+		for (uint32_t i = 1; i < x->ndim; i++)
+			if (count[i] > count[d])
+				d = i;
+		if (count[d] < 2)
+			return n;
+		over = settle_over(k->mesh, x->shape[d], count[d], taken);
+		count[d] = 0;
+		if (over == NONE)
+			continue;
+		taken |= 1u << over;
+		ret[n++] = (struct ckpt_placement){ .how = CKPT_SHARD,
+						    .mesh_dim = over,
+						    .tensor_dim = (uint16_t)d };
+	}
+}
+
+/* A tensor that has no placements, by its chunks or along dimension 0. */
+static int settle(struct settling *k, struct table *target, uint32_t id, struct ckpt_err *err)
+{
+	struct table_tensor *x = &target->tensor[id];
+	struct ckpt_placement place[CKPT_DIMS_MAX];
+	struct layout l = { .mode = CKPT_CHUNK, .place = place };
+	uint64_t count[CKPT_DIMS_MAX];
+	uint16_t over;
+
+	if (k->grid && k->src->sealed && x->ndim && grid_of(k->src, id, count))
+		l.nplace = settle_grid(k, x, count, place);
+	if (l.nplace) {
+		k->ret->ngrid++;
+		return table_add_layout(target, &l, &x->layout, err);
+	}
+	over = x->ndim ? settle_over(k->mesh, x->shape[0], 0, 0) : NONE;
+	if (over == NONE) {
+		k->ret->nwhole++;
+		return 0;
+	}
+	place[0] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = over };
+	l.nplace = 1;
+	k->ret->nspread++;
+	return table_add_layout(target, &l, &x->layout, err);
+}
+
+/* --- copies --- */
+
+/* Bit per dimension of the mesh that divides the tensor: no two of its coordinates hold one element. */
+static uint32_t cut_over(const struct mesh *m, const struct layout *l)
+{
+	uint32_t bits = 0;
+
+	for (uint32_t i = 0; i < l->nplace; i++)
+		if ((l->place[i].how == CKPT_SHARD || l->place[i].how == CKPT_ONLY) &&
+		    m->dim[l->place[i].mesh_dim] > 1)
+			bits |= 1u << l->place[i].mesh_dim;
+	return bits;
+}
+
+static void add_held(uint64_t *sum, uint64_t bytes, uint64_t copies)
+{
+	if (ckpt_mul(bytes, copies, &bytes) || ckpt_add(*sum, bytes, sum))
+		*sum = UINT64_MAX;
+}
+
+/* What the ranks hold of one tensor; named: by a rule. */
+static void count_copies(struct settling *k, const struct table *target, uint32_t id, bool named)
+{
+	const struct table_tensor *x = &target->tensor[id];
+	uint32_t old = k->src->tensor[id].layout, cut = 0;
+	uint64_t copies = k->mesh->nrank;
+
+	if (x->cls == CKPT_SINK || x->rank != TABLE_NONE)
+		return;
+	if (x->layout != TABLE_NONE)
+		cut = cut_over(k->mesh, &target->layout[x->layout]);
+	for (uint32_t d = 0; d < k->mesh->ndim; d++)
+		if (cut >> d & 1)
+			copies /= k->mesh->dim[d];
+	add_held(&k->ret->bytes, x->numel * x->elem_bytes, 1);
+	add_held(&k->ret->held_bytes, x->numel * x->elem_bytes, copies);
+	if (x->flags & TENSOR_BLOB)
+		return;
+	for (uint32_t d = 0; d < k->mesh->ndim; d++)
+		if (cut >> d & 1)
+			add_held(&k->cut[d], x->numel * x->elem_bytes, 1);
+		else if (!named)
+			add_held(&k->uncut[d], x->numel * x->elem_bytes, 1);
+	if (!cut && !named && old != TABLE_NONE &&
+	    cut_over(&k->src->mesh[k->src->layout[old].mesh], &k->src->layout[old]))
+		k->ret->nlost++;
+}
+
+/* Bit per dimension of the mesh, larger than 1, that the source's meshes do not have. */
+static uint32_t new_dims(const struct settling *k)
+{
+	uint32_t bits = 0;
+
+	for (uint32_t d = 0; d < k->mesh->ndim; d++)
+		bits |= (k->mesh->dim[d] > 1 ? 1u : 0) << d;
+	for (uint32_t i = 0; i < k->src->nmesh; i++)
+		for (uint32_t e = 0; e < k->src->mesh[i].ndim; e++)
+			for (uint32_t d = 0; d < k->mesh->ndim; d++)
+				if (!strcmp(k->src->mesh[i].name[e], k->mesh->name[d]))
+					bits &= ~(1u << d);
+	return bits;
+}
+
+int target_settle(const struct table *src, bool grid, const struct target_rule *rule,
+		  uint32_t nrule, struct table *target, struct target_settled *ret,
+		  struct ckpt_err *err)
+{
+	struct settling k = { .src = src, .mesh = &target->mesh[0], .grid = grid, .ret = ret };
+	struct making named = { .src = src, .nrule = nrule };
 	int rc = 0;
 
-	*ret_n = 0;
+	*ret = (struct target_settled){ 0 };
+	ret->fresh = new_dims(&k);
+	named.rule = arena_array(&named.arena, nrule, sizeof *named.rule);
+	if (nrule && !named.rule)
+		return ckpt_error(err, -ENOMEM, "out of memory for %u layout rules", nrule);
+	for (uint32_t i = 0; i < nrule; i++)
+		named.rule[i] =
+			(struct rule){ .text = &rule[i], .plain = strcspn(rule[i].glob, "*?[\\") };
 	table_reopen(target);
 	for (uint32_t i = 0; i < target->ntensor && !rc; i++) {
-		struct table_tensor *x = &target->tensor[i];
-		uint16_t dim = spread_over(&target->mesh[0], x);
-		struct ckpt_placement p = { .how = CKPT_SHARD, .mesh_dim = dim };
-		const struct layout l = { .mode = CKPT_CHUNK, .nplace = 1, .place = &p };
+		const struct table_tensor *x = &src->tensor[i];
+		bool by_rule = rule_for(&named, x) != NULL;
 
-		if (dim == NONE)
-			continue;
-		rc = table_add_layout(target, &l, &x->layout, err);
-		++*ret_n;
+		if (!by_rule && x->layout == TABLE_NONE && !(x->flags & TENSOR_BLOB))
+			rc = settle(&k, target, i, err);
+		if (!rc)
+			count_copies(&k, target, i, by_rule);
 	}
+	arena_free(&named.arena);
+	for (uint32_t d = 0; d < k.mesh->ndim; d++)
+		if (k.uncut[d] > k.cut[d])
+			ret->uncut |= ret->fresh & 1u << d;
 	return rc ? rc : table_seal(target, err);
 }
 

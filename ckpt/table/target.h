@@ -41,6 +41,9 @@ struct target_rule {
 	const char *where; /* "layouts.txt:3", for messages */
 };
 
+/* What target_make tells of a tensor without placements that no rule names. */
+#define TARGET_UNPLACED "it has no placements: complete on every rank"
+
 /* tensor: in src. text: what was done and why, a few words, without the tensor's name. */
 typedef void target_note_fn(void *arg, uint32_t tensor, const char *text);
 
@@ -55,12 +58,30 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 		struct ckpt_err *err);
 
 /*
- * Of a source that says no placements: each tensor is cut along dimension 0 over the largest mesh
- * dimension (of equals the first) that has at most as many ranks as it has indices there; blobs, and
- * tensors that fill none, stay complete on every rank. *ret_n: how many are cut. target: of
- * target_make without rules; it is sealed again. -ENOMEM, -E2BIG.
+ * Of the tensors that have no placements and that no rule names, how they are placed, and what the
+ * mesh costs. If grid is set and a tensor's pieces in src are the grid that torch.chunk makes, each
+ * dimension that the grid cuts is a Shard: the one with most chunks first, over the mesh dimension of
+ * as many ranks, else the largest that it can fill (of equals the first). Any other tensor is cut along
+ * dimension 0 over the largest mesh dimension that has at most as many ranks as it has indices there.
+ * Blobs, and tensors that fill none, stay complete on every rank.
+ *
+ * target: of target_make with the same src and rules; it is sealed again. grid needs the pieces of src.
+ * -ENOMEM, -E2BIG.
  */
-int target_spread(struct table *target, uint32_t *ret_n, struct ckpt_err *err);
+struct target_settled {
+	uint32_t ngrid, nspread,
+		nwhole; /* tensors: by their chunks, along dimension 0, on every rank */
+	/* Bit per dimension of the mesh, larger than 1, that no mesh of src has; uncut: and that cuts less
+	 * (in bytes) than it leaves uncut of what no rule names, so that its ranks hold copies. */
+	uint32_t fresh, uncut;
+	uint32_t nlost; /* tensors that were cut, that no rule names, and that nothing cuts now */
+	uint64_t bytes,
+		held_bytes; /* of tensors and blobs of all ranks; what the ranks hold together.
+				     * UINT64_MAX: more than can be counted */
+};
+int target_settle(const struct table *src, bool grid, const struct target_rule *rule,
+		  uint32_t nrule, struct table *target, struct target_settled *ret,
+		  struct ckpt_err *err);
 
 /*
  * What a rank of it holds: the same tensors (same numbers) and one place, "rank R", in which the

@@ -307,14 +307,14 @@ check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements
 check "plan" json 0 plan "$dir" --mesh fsdp=2
 check "plan --average" json 0 plan "$dir" --mesh fsdp=2 --average "constant decay=.9"
 check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
-check "plan --layout" json 0 plan "$dir" --mesh dp=3 --layout "$tmp/rules"
-check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3
-check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --layout "$tmp/rules"
-check "restore" json 0 restore "$dir" "$tmp/files" --mesh dp=3
-check "restore --rank" json 0 restore "$dir" "$tmp/file" --mesh dp=3 --rank 1 --layout "$tmp/rules"
+check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules"
+check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3 --replicate dp
+check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules"
+check "restore" json 0 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp
+check "restore --rank" json 0 restore "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules"
 echo 'rename model/* -> weights/{1}' >"$tmp/names"
 check "restore --view" json 0 restore "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
-check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3
+check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp
 check "a converted one" json 0 show "$tmp/converted"
 check "has no difference" json 0 diff "$dir" "$tmp/converted"
 check "hold" json 0 hold "$dir" --by=eval --until=6h --why='it is read'
@@ -337,7 +337,7 @@ for part in "$sick"/*.part; do
 done
 rm "$tmp/sick/$(basename "$older")/MANIFEST"
 check "verify that quarantines" json 4 verify --data "$sick"
-check "restore --keep-going" json 3 restore "$sick" "$tmp/kept" --mesh dp=3 --keep-going
+check "restore --keep-going" json 3 restore "$sick" "$tmp/kept" --mesh dp=3 --replicate dp --keep-going
 check "ls --all with a quarantined one" json 0 ls --all "$tmp/sick"
 check "show of a quarantined one" json 0 show "$sick"
 check "prune of it" json 0 prune -n --keep-last=1 "$tmp/sick"

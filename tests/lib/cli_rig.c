@@ -694,6 +694,23 @@ int run(const char *word, ...)
 	return got.code;
 }
 
+const char *dims_of(const char *mesh)
+{
+	static char dims[256];
+	char *to = dims;
+
+	for (const char *p = mesh; *p; p += strcspn(p, ",")) {
+		size_t n = strcspn(p, "=");
+
+		assert_true(to + n < dims + sizeof dims);
+		memcpy(to, p, n);
+		to += n;
+		p += n;
+	}
+	*to = 0;
+	return dims;
+}
+
 void exit_is(int have, int want, const char *file, int line_)
 {
 	if (have != want) {

@@ -113,6 +113,8 @@ extern struct got {
 void run_argv(int argc, char **argv);
 int run(const char *word, ...) __attribute__((sentinel)); /* words up to a NULL */
 #define RUN(...) run(__VA_ARGS__, NULL)
+/* "dp,fsdp" of "dp=2,fsdp=3", for --replicate. Valid until it is called again. */
+const char *dims_of(const char *mesh);
 /* It must end with this code. */
 #define RUN_IS(code, ...) exit_is(RUN(__VA_ARGS__), code, __FILE__, __LINE__)
 void exit_is(int have, int want, const char *file, int line);

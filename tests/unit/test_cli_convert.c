@@ -316,12 +316,14 @@ TEST(test_every_tensor_and_blob_arrives_on_every_mesh)
 		const char *back = hold("back");
 
 		make_source(src, pairs[i].from, 1, 40 + i);
-		if (RUN("convert", src, dst, "--mesh", pairs[i].to) != 0)
+		if (RUN("convert", src, dst, "--mesh", pairs[i].to, "--replicate",
+			dims_of(pairs[i].to)) != 0)
 			fail_msg("%s -> %s: %s", pairs[i].from, pairs[i].to, got.err);
 		assert_true_checkpoint(dst, pairs[i].to, pairs[i].world);
 		assert_same(src, dst);
 		assert_false(exists(partial_of(dst)));
-		RUN_IS(0, "convert", dst, back, "--mesh", pairs[i].from);
+		RUN_IS(0, "convert", dst, back, "--mesh", pairs[i].from, "--replicate",
+		       dims_of(pairs[i].from));
 		assert_same(src, back);
 		RUN_IS(0, "verify", "--data", dst, back);
 		remove_tree(src);
@@ -649,15 +651,14 @@ TEST(test_a_killed_run_is_continued)
 
 /* --- disks that fail --- */
 
-TEST(test_a_full_disk_leaves_what_was_done)
+/* At each write, or, with growth, at fewer and fewer of them. */
+static void disk_fills(bool growth, uint64_t *kept, uint64_t *dropped)
 {
 	struct io_faults faults;
-	uint64_t n, step, kept = 0, dropped = 0;
+	uint64_t n, step;
 
-	make_whole("fsdp=4", 10, "fsdp=3");
 	io_faults_init(&faults, quick_ops());
-	e.engine.ops = &faults.ops;
-	for (n = 1, step = 1;; n += step, step += n / 6) {
+	for (n = 1, step = 1;; n += step, step += growth ? n / 6 : 0) {
 		int rc;
 
 		e.engine.ops = &faults.ops;
@@ -671,8 +672,8 @@ TEST(test_a_full_disk_leaves_what_was_done)
 		assert_says(err.msg, lock_of(dst));
 		assert_false(exists(dst));
 		assert_int_equal(exists(partial_of(dst)), f.kept);
-		kept += f.kept;
-		dropped += !f.kept;
+		*kept += f.kept;
+		*dropped += !f.kept;
 		e.engine.ops = quick_ops();
 		rc = f.kept;
 		if (engine_run())
@@ -681,7 +682,21 @@ TEST(test_a_full_disk_leaves_what_was_done)
 		assert_true(same_files(whole, dst));
 		remove_tree(dst);
 	}
+	remove_tree(dst);
+}
+
+TEST(test_a_full_disk_leaves_what_was_done)
+{
+	uint64_t kept = 0, dropped = 0;
+
+	make_whole("fsdp=4", 10, "fsdp=3");
+	disk_fills(true, &kept, &dropped);
 	assert_true(kept > 0 && dropped > 0);
+	/* Without a journal but the last one, which fails too: there is nothing to keep. */
+	kept = dropped = 0;
+	e.how.journal_ns = UINT64_MAX;
+	disk_fills(false, &kept, &dropped);
+	assert_true(!kept && dropped > 0);
 }
 
 TEST(test_no_room_is_told_before_anything_is_written)
@@ -833,6 +848,7 @@ TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 	make_source(src, "fsdp=2", 1, 5);
 	memset(long_name, 'x', 300);
 	RUN_IS(2, "convert", src);
+	RUN_IS(2, "convert", src, dst, "--replicate", "tp");
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=0");
 	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much");
 	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M");
@@ -1151,8 +1167,8 @@ TEST(test_a_source_without_placements_is_cut_along_dimension_0)
 	const char *rules = hold("rules");
 
 	make_foreign(src, "numpy.safetensors");
-	RUN_IS(0, "convert", src, dst, "--mesh", "dp=2,fsdp=3");
-	assert_says(got.err, "This checkpoint says no placements");
+	RUN_IS(0, "convert", src, dst, "--mesh", "dp=2,fsdp=3", "--replicate", "dp,fsdp");
+	assert_says(got.err, "have no placements");
 	RUN_IS(0, "show", "--json", "--tensors", "*", dst);
 	assert_says(got.out, "Shard(0)@");
 	spill(rules, "* Replicate@dp\n");
@@ -1160,6 +1176,21 @@ TEST(test_a_source_without_placements_is_cut_along_dimension_0)
 	RUN_IS(0, "show", "--json", "--tensors", "*", hold("direct"));
 	assert_null(strstr(got.out, "Shard(0)@"));
 	RUN_IS(0, "diff", "--values", dst, hold("direct"));
+}
+
+TEST(test_chunks_of_a_source_without_placements_are_kept_as_shards)
+{
+	RUN_IS(0, "convert", "tests/vectors/dcp_hf/hf_sharded", dst, "--mesh", "fsdp=4", "--job",
+	       "other");
+	assert_says(got.err, "17 are cut as the chunks are");
+	RUN_IS(0, "diff", "--values", "tests/vectors/dcp_hf/hf_sharded", dst);
+	RUN_IS(3, "convert", "tests/vectors/dcp_hf/hf_sharded", hold("two"), "--mesh",
+	       "dp=2,fsdp=4");
+	assert_says(got.err, "--replicate dp");
+	assert_false(exists(hold("two")));
+	RUN_IS(0, "convert", "tests/vectors/dcp_hf/hf_sharded", hold("two"), "--mesh",
+	       "dp=2,fsdp=4", "--replicate", "dp");
+	RUN_IS(0, "diff", "--values", dst, hold("two"));
 }
 
 static void touch_source(void *arg)

@@ -862,7 +862,7 @@ TEST(convert_takes_averages_to_another_mesh_with_their_chains)
 
 	check_step(step);
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
-		RUN_IS(0, "convert", step, to, "--mesh", mesh[i]);
+		RUN_IS(0, "convert", step, to, "--mesh", mesh[i], "--replicate", dims_of(mesh[i]));
 		check_step(to);
 		assert_in_range(average_parts(to), 1, 8);
 		RUN_IS(0, "ema", to, "--json");

@@ -172,7 +172,8 @@ TEST(every_rank_of_every_mesh_gets_its_elements)
 			/* All of them from the first, each from one or two of the others. */
 			if (i && (m + i) % 2)
 				continue;
-			if (RUN("export", step_of(i), out, "--mesh", meshes[m], "-q"))
+			if (RUN("export", step_of(i), out, "--mesh", meshes[m], "-q", "--replicate",
+				dims_of(meshes[m])))
 				fail_msg("%s to %s: %s", sources[i], meshes[m], got.err);
 			empty += check_files(out, i, meshes[m]);
 			remove_tree(out);
@@ -226,8 +227,10 @@ TEST(the_same_files_come_out_of_little_memory)
 	char text[32];
 
 	snprintf(text, sizeof text, "%u", CONVERT_MEM_MIN);
-	RUN_IS(0, "export", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G");
-	RUN_IS(0, "export", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text);
+	RUN_IS(0, "export", in, big, "--mesh", "dp=2,fsdp=3", "--replicate", "dp", "--mem-limit",
+	       "2G");
+	RUN_IS(0, "export", in, little, "--mesh", "dp=2,fsdp=3", "--replicate", "dp", "--mem-limit",
+	       text);
 	for (uint32_t r = 0; r < 6; r++)
 		assert_true(same_file(file_of(big, r), file_of(little, r)));
 	remove_tree(big);

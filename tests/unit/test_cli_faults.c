@@ -240,7 +240,8 @@ static const char *judge_again(const struct command *c, const struct answer *goo
 		return "asked again on a good disk it leaves other files";
 	if (again.code == good->code || (c->changes && again.code == CLI_WARNINGS))
 		return NULL;
-	if (c->writes && first->out == good->out && (strstr(got.err, "exists already") || strstr(got.err, "exists and was not changed")))
+	if (c->writes && first->out == good->out &&
+	    (strstr(got.err, "exists already") || strstr(got.err, "exists and was not changed")))
 		return NULL; /* whole, and perhaps not durable */
 	return "asked again on a good disk it fails";
 }

@@ -184,6 +184,36 @@ TEST(diff_counts_values_of_f4_and_names_the_first_by_its_indices)
 	json_decref(j);
 }
 
+TEST(all_that_safetensors_lacks_is_listed_and_left_out_where_that_is_asked_for)
+{
+	static const char *const lacks[] = { "model/half", "model/wide" };
+	const char *dst = path_of("%s/left.safetensors", top), *src;
+	static char wide[32] = "thirty-two bytes are two C128's";
+	const struct made all[] = { ROW("model", "q", CKPT_F32, 1, { 6 }, q_bytes, 0),
+				    ROW("model", "half", CKPT_C32, 1, { 2 }, q_bytes, 0),
+				    ROW("model", "wide", CKPT_C128, 1, { 2 }, wide, 0),
+				    ROW("blob", "config", CKPT_U8, 1, { 24 }, q_bytes,
+					MADE_BLOB(CKPT_MEDIA_JSON)) };
+
+	src = make_made(path_of("%s/lacks", top), "lacks", 1, all, ARRAY_LEN(all));
+	for (int dry = 0; dry < 2; dry++) {
+		RUN_IS(CLI_MISFIT, "convert", src, dst, dry ? "-n" : "--check");
+		for (size_t i = 0; i < ARRAY_LEN(lacks); i++)
+			assert_says(got.err, lacks[i]);
+		assert_says(got.err, "--drop-unsupported leaves them out");
+		assert_false(exists(dst));
+		assert_false(exists(path_of("%s/.left.safetensors.ckptctl-new", top)));
+	}
+	RUN_IS(CLI_WARNINGS, "convert", src, dst, "--drop-unsupported");
+	for (size_t i = 0; i < ARRAY_LEN(lacks); i++)
+		assert_says(got.err, lacks[i]);
+	RUN_IS(0, "show", "--json", "--tensors", "*", dst);
+	assert_says(got.out, "model.q");
+	for (size_t i = 0; i < ARRAY_LEN(lacks); i++)
+		assert_null(strstr(got.out, lacks[i] + 6));
+	RUN_IS(CLI_WARNINGS, "verify", "--data", dst); /* safetensors has no sums */
+}
+
 TEST(safetensors_get_the_doubled_shape_and_no_c32)
 {
 	const char *out = path_of("%s/out", top), *plain;

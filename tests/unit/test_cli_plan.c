@@ -349,7 +349,8 @@ TEST(the_text_fits_80_columns)
 					    "fsdp=9000" };
 
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
-		RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", mesh[i]);
+		RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", mesh[i], "--replicate",
+		       dims_of(mesh[i]));
 		for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
 			q = strchr(p, '\n');
 			assert_non_null(q);
@@ -484,10 +485,10 @@ TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
 	const json_t *notes;
 
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=4");
-	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4");
-	RUN_IS(0, "-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4");
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4", "--replicate", "dp");
+	RUN_IS(0, "-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4", "--replicate", "dp");
 	assert_string_equal(got.err, "");
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4", "--json");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4", "--replicate", "dp", "--json");
 	assert_string_equal(got.err, "");
 	j = json_out("ckptd.plan/1");
 	notes = member(j, "changes", JSON_ARRAY);
@@ -499,7 +500,51 @@ TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
 
 TEST(a_slip_in_a_name_is_suspected)
 {
-	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fdsp=4");
+	SHOWN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "fdsp=4");
+	assert_string_equal(got.out, "");
+}
+
+TEST(copies_that_nobody_asked_for_are_refused_with_their_cost)
+{
+	SHOWN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "tp=4");
+	assert_string_equal(got.out, "");
+	RUN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "tp=4", "--json");
+	assert_json_error(CLI_WARNINGS);
+	RUN_IS(CLI_WARNINGS, "-C", alpha, "restore", "latest", path_of("%s/none", top), "--mesh",
+	       "tp=4");
+	RUN_IS(CLI_WARNINGS, "-C", alpha, "convert", "latest", path_of("%s/none", top), "--mesh",
+	       "tp=4");
+	assert_false(exists(path_of("%s/none", top)));
+	/* What it suggests, and what was meant. */
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=4");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "tp=4", "--replicate", "tp");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "tp=1");
+	SHOWN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "dp=2,fsdp=3");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=2,fsdp=3", "--replicate", "dp");
+	SHOWN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "dp=2,tp=2", "--replicate",
+		 "dp");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=2,tp=2", "--replicate", "dp",
+	       "--replicate", "tp");
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "tp=2", "--replicate", "dp");
+}
+
+TEST(a_rule_of_the_command_line_cuts_and_leaves_no_other_tensor_to_copies)
+{
+	json_t *j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "tp=2",
+			     "--layout", "*=Shard(0)@tp", "--json");
+
+	assert_true(real(j, "replication") < 1.2);
+	/* The first rule that matches counts. */
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "tp=2", "--layout",
+		     "model/* = Replicate", "--layout", "*=Shard(0)@tp", "--json");
+	assert_true(real(j, "replication") > 1.2);
+	/* What no rule names was cut. */
+	SHOWN_IS(CLI_WARNINGS, "-C", alpha, "plan", "latest", "--mesh", "tp=2", "--layout",
+		 "model/*=Shard(0)@tp");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "tp=2", "--layout",
+	       "model/*=Shard(0)@tp", "--replicate", "tp");
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "tp=2", "--layout",
+		 "none*=Shard(0)", "--layout", "model/*=Shard(0)@dp");
 }
 
 /* --- --layout --- */

@@ -283,6 +283,23 @@ TEST(a_directory_of_links_is_read_like_any_other)
 	is_still(back, "tests/vectors/hf/mixtral.truth.json");
 }
 
+TEST(beside_a_file_but_in_no_directory_of_a_checkpoint_something_is_made)
+{
+	const char *dir = place("beside"), *file = path_of("%s/one.safetensors", dir),
+		   *native = path_of("%s/native", dir);
+
+	assert_ok(mkdir(dir, 0700));
+	copy_file("tests/vectors/safetensors/numpy.safetensors", file);
+	RUN_IS(CLI_OK, "convert", file, native);
+	RUN_IS(CLI_OK, "export", file, path_of("%s/whole", dir), "--mesh", "all=1");
+	RUN_IS(CLI_USAGE, "convert", dir, path_of("%s/in", dir));
+	RUN_IS(CLI_USAGE, "export", dir, path_of("%s/in", dir), "--mesh", "all=1");
+	RUN_IS(CLI_USAGE, "convert", file, path_of("%s/in", native));
+	assert_says(got.err, "inside another checkpoint");
+	RUN_IS(CLI_USAGE, "export", file, path_of("%s/in", native), "--mesh", "all=1");
+	RUN_IS(CLI_OK, "verify", "--data", native);
+}
+
 TEST(a_link_in_a_stores_step_is_refused)
 {
 	const char *store = place("linked-store"), *step, *file, *moved = place("moved.part");

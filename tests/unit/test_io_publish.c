@@ -703,9 +703,44 @@ TEST(what_is_not_ours_is_not_removed)
 	assert_int_equal(begun(&o, &p, &err), -EINVAL);
 	assert_true(file_is(".dst.ckptctl-new", "mine"));
 	assert_int_equal(unlinkat(at, ".dst.ckptctl-new", 0), 0);
+	assert_int_equal(unlinkat(at, ".dst.ckptctl", AT_REMOVEDIR), 0);
 	assert_int_equal(symlinkat("/tmp", at, ".dst.ckptctl-new"), 0);
-	assert_int_equal(begun(&o, &p, &err), -ELOOP);
-	assert_true(there(".dst.ckptctl-new"));
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_alone(".dst.ckptctl-new");
+	assert_int_equal(unlinkat(at, ".dst.ckptctl-new", 0), 0);
+	assert_int_equal(symlinkat("/tmp", at, ".dst.ckptctl"), 0);
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "is not what ckptctl makes"));
+	assert_alone(".dst.ckptctl");
+	assert_int_equal(unlinkat(at, ".dst.ckptctl", 0), 0);
+	o.dir = false; /* what is no file where a file goes */
+	assert_int_equal(mkdirat(at, ".dst.ckptctl-new", 0700), 0);
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_alone(".dst.ckptctl-new");
+	assert_int_equal(unlinkat(at, ".dst.ckptctl-new", AT_REMOVEDIR), 0);
+	assert_int_equal(mkfifoat(at, ".dst.ckptctl-new", 0600), 0);
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_alone(".dst.ckptctl-new");
+}
+
+TEST(what_was_there_before_stays_if_it_cannot_begin)
+{
+	struct publish_opts o = opts_of("dst");
+	struct publish *p;
+	struct ckpt_err err;
+
+	o.dir = o.resume = true;
+	assert_int_equal(mkdirat(at, ".dst.ckptctl-new", 0700), 0);
+	file_put(".dst.ckptctl-new/thesis", "mine");
+	assert_int_equal(publish_begin(&o, UINT64_MAX, &p, &err), -ENOSPC);
+	assert_true(file_is(".dst.ckptctl-new/thesis", "mine"));
+	assert_alone(".dst.ckptctl-new");
+	o = opts_of("dst2");
+	o.resume = true;
+	file_put(".dst2.ckptctl-new", "mine");
+	assert_int_equal(publish_begin(&o, UINT64_MAX, &p, &err), -ENOSPC);
+	assert_true(file_is(".dst2.ckptctl-new", "mine"));
+	assert_false(there(".dst2.ckptctl"));
 }
 
 TEST(a_directory_that_is_missing_is_said_and_where_nothing_may_be_made_nothing_is)

@@ -8,6 +8,7 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
+#include <malloc.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -231,7 +232,9 @@ TEST(each_place_is_decoded_once_where_windows_go_front_to_back)
 	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
 	x.read = 0;
 	assert_true(move_window_bytes(16 * MIB) < 2 * BYTES);
-	assert_ok_err(move_windows(&f, &dst, 16 * MIB, 0, on_window, to, NULL, NULL, &err), &err);
+	assert_ok_err(move_windows(&f, &dst, 16 * MIB + move_decoder_bytes(&x.c), 0, on_window, to,
+				   NULL, NULL, &err),
+		      &err);
 	for (uint32_t i = 0; i < MADE; i++)
 		assert_true(!memcmp(to + i * BYTES, held_tensor(i), BYTES));
 	assert_true(x.read < x.len + x.made[3].len + MADE * 2 * 4096);
@@ -293,6 +296,128 @@ TEST(what_is_wrong_in_a_made_place_is_found_and_named)
 	move_close(&f);
 	free(to);
 	held_end();
+}
+
+/* --- memory --- */
+
+#define COLUMNS 48u /* places, each a part of every row */
+#define ROWS 1024u
+#define WIDTH 256u /* elements of a row in a place */
+
+static uint64_t zstd_to(const void *from, uint64_t len, uint8_t *to, uint64_t room)
+{
+	ZSTD_CCtx *z = ZSTD_createCCtx();
+	ZSTD_inBuffer in = { from, len, 0 };
+	ZSTD_outBuffer out = { to, room, 0 };
+
+	/* Its frame does not say how many bytes it has: so a decoder gets all of its window. */
+	assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(z, ZSTD_c_windowLog, 23)));
+	assert_false(ZSTD_isError(ZSTD_compressStream2(z, &out, &in, ZSTD_e_continue)));
+	assert_int_equal(ZSTD_compressStream2(z, &out, &in, ZSTD_e_end), 0);
+	ZSTD_freeCCtx(z);
+	return out.pos;
+}
+
+static uint32_t value_at(uint64_t row, uint64_t column)
+{
+	return (uint32_t)(row * 7 + column);
+}
+
+/* A tensor of ROWS rows, whose columns lie in many places: each window takes some of all of them. */
+static void columns_begin(void)
+{
+	const uint64_t shape[] = { ROWS, COLUMNS * WIDTH }, bytes = 4 * ROWS * WIDTH;
+	struct table_tensor t =
+		ROW(.component = "m", .name = "t", .of = "", .dtype = CKPT_F32,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2, .shape = shape);
+	uint32_t *plain = malloc(bytes);
+	struct arena *a = &x.c.table.arena;
+
+	x = (struct held){ .bad_at = UINT64_MAX };
+	x.ops = (struct io_ops)ROW(.open = held_open, .close = held_close, .size = held_size,
+				   .pread = held_pread);
+	x.bytes = malloc(COLUMNS * bytes);
+	x.c.made = arena_array(a, COLUMNS, sizeof *x.c.made);
+	assert_true(plain && x.bytes && x.c.made);
+	x.c.nmade = COLUMNS;
+	x.c.nfile = 1;
+	x.c.file = &x.file;
+	assert_int_equal(
+		table_add_place(&x.c.table,
+				&(struct table_place)ROW(.name = "file", .bytes = COLUMNS * bytes),
+				NULL, NULL),
+		0);
+	assert_int_equal(table_add_tensor(&x.c.table, &t, NULL, NULL), 0);
+	for (uint32_t i = 0; i < COLUMNS; i++) {
+		const uint64_t lo[] = { 0, i * WIDTH }, n[] = { ROWS, WIDTH };
+		const struct table_place place = { .name = "column", .bytes = bytes };
+		struct table_piece p = { .place = 1 + i };
+		uint64_t len;
+
+		for (uint64_t k = 0; k < ROWS * WIDTH; k++)
+			plain[k] = value_at(k / WIDTH, i * WIDTH + k % WIDTH);
+		len = zstd_to(plain, bytes, x.bytes + x.len, bytes);
+		x.c.made[i] = (struct format_made)ROW(.how = MADE_ZSTD, .off = x.len, .len = len);
+		x.len += len;
+		assert_int_equal(table_add_place(&x.c.table, &place, NULL, NULL), 0);
+		assert_int_equal(indexset_box(2, lo, n, a, &p.set), 0);
+		assert_ok_err(table_add_piece(&x.c.table, &p, &err), &err);
+	}
+	assert_ok_err(table_seal(&x.c.table, &err), &err);
+	x.file = (struct format_file)ROW(.name = "file", .raw_bytes = x.len, .file_bytes = x.len);
+	free(plain);
+}
+
+struct columns {
+	uint64_t at, most; /* elements that were right; bytes that were allocated */
+};
+
+static int on_rows(void *arg, const struct window *w, const uint8_t *buf)
+{
+	struct columns *c = arg;
+	struct mallinfo2 now = mallinfo2();
+
+	for (uint32_t i = 0; i < w->ncut; i++)
+		for (uint64_t k = 0; k < w->cut[i].len / 4; k++, c->at++)
+			assert_int_equal(
+				((const uint32_t *)(buf + w->cut[i].buf_off))[k],
+				value_at(c->at / (COLUMNS * WIDTH), c->at % (COLUMNS * WIDTH)));
+	c->most = MAX(c->most, (uint64_t)(now.uordblks + now.hblkhd));
+	return 0;
+}
+
+TEST(decoders_are_part_of_the_memory_limit)
+{
+	const uint64_t limit = 64 * MIB, shape[] = { ROWS, COLUMNS * WIDTH }, zero[2] = { 0 };
+	struct table_place place = { .name = "memory", .bytes = 4 * ROWS * COLUMNS * WIDTH };
+	struct columns c = { 0 };
+	struct table dst = { 0 };
+	struct table_piece p = { .place = 0 };
+	struct move_files f;
+	struct arena a = { 0 };
+	uint64_t before;
+
+	columns_begin();
+	assert_int_equal(table_add_place(&dst, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&dst, &x.c.table.tensor[0], NULL, NULL), 0);
+	assert_int_equal(indexset_box(2, zero, shape, &a, &p.set), 0);
+	assert_ok_err(table_add_piece(&dst, &p, &err), &err);
+	assert_ok_err(table_seal(&dst, &err), &err);
+	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
+	before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	assert_ok_err(move_windows(&f, &dst, limit, 0, on_rows, &c, NULL, NULL, &err), &err);
+	assert_int_equal(c.at, ROWS * COLUMNS * WIDTH);
+	assert_true(c.most - before < 2 * move_decoder_bytes(&x.c));
+	/* What a decoder takes is missing for windows. */
+	assert_true(move_decoder_bytes(&x.c) > 9 * MIB);
+	assert_int_equal(move_windows(&f, &dst, 20 * MIB, 0, on_rows, &c, NULL, NULL, &err),
+			 -EINVAL);
+	assert_non_null(strstr(err.msg, "the minimum is 27 MiB"));
+	move_close(&f);
+	table_free(&dst);
+	table_free(&x.c.table);
+	arena_free(&a);
+	free(x.bytes);
 }
 
 UNIT();

@@ -1015,3 +1015,135 @@ TEST(blanks_and_the_underscore_of_torch_are_read_too)
 	assert_string_equal(table_layout_print(&t, 1, text, sizeof text),
 			    "Replicate@dp, Replicate@tp");
 }
+
+/* --- without placements --- */
+
+/* A tensor without placements in chunks of chunk[d] indices, in one place. */
+static void add_chunks(struct table *t, const char *name, uint32_t ndim, const uint64_t *shape,
+		       const uint64_t *chunk)
+{
+	struct table_tensor x = { .component = "",
+				  .name = name,
+				  .of = "",
+				  .dtype = CKPT_U8,
+				  .elem_bytes = 1,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE,
+				  .ndim = ndim,
+				  .shape = shape };
+	uint64_t at[4] = { 0 }, off = 0, numel = 1;
+	uint32_t id, place, d;
+
+	for (d = 0; d < ndim; d++)
+		numel *= shape[d];
+	assert_int_equal(table_add_tensor(t, &x, &id, NULL), 0);
+	assert_int_equal(
+		table_add_place(t, &(struct table_place){ name, TABLE_NONE, numel }, &place, NULL),
+		0);
+	do {
+		struct indices dim[4];
+		struct indexset set = { ndim, 1, dim };
+
+		for (d = 0; d < ndim; d++) {
+			assert_int_equal(indices_range(at[d], MIN(at[d] + chunk[d], shape[d]),
+						       &t->arena, &dim[d]),
+					 0);
+			set.numel *= dim[d].total;
+		}
+		assert_int_equal(table_add_piece(t,
+						 &(struct table_piece){ .tensor = id,
+									.place = place,
+									.set = set,
+									.off = off },
+						 NULL),
+				 0);
+		off += set.numel;
+		for (d = ndim; d-- > 0 && (at[d] += chunk[d]) >= shape[d];)
+			at[d] = 0;
+	} while (d < ndim);
+}
+
+static struct target_settled settled;
+
+/* In these chunks, on this mesh. */
+static void settles(bool grid, uint32_t ndim, const uint64_t *shape, const uint64_t *chunk,
+		    const char *mesh, const char *want)
+{
+	cleanup_table struct table t = { 0 }, g = { 0 };
+
+	add_chunks(&t, "w", ndim, shape, chunk);
+	seal(&t);
+	make(&t, mesh, NULL, 0, &g);
+	assert_int_equal(told.n, 1);
+	assert_string_equal(told.text[0], TARGET_UNPLACED);
+	assert_int_equal(target_settle(&t, grid, NULL, 0, &g, &settled, NULL), 0);
+	assert_true(g.sealed);
+	assert_string_equal(layout_of(&g, 0), want);
+}
+#define CHUNKS(...)         \
+	(const uint64_t[])  \
+	{                   \
+		__VA_ARGS__ \
+	}
+
+TEST(a_chunk_grid_that_torch_makes_is_as_many_shards)
+{
+	settles(true, SHAPE(37, 16), CHUNKS(10, 16), "fsdp=4", "Shard(0)@fsdp");
+	assert_int_equal(settled.ngrid, 1);
+	assert_int_equal(settled.uncut, 0);
+	settles(true, SHAPE(12, 16), CHUNKS(12, 4), "tp=2", "Shard(1)@tp");
+	settles(true, SHAPE(12, 16), CHUNKS(12, 4), "big=8,tp=4", "Shard(1)@tp, Replicate@big");
+	assert_int_equal(settled.uncut, 1);
+	/* The dimension with more chunks goes first, each to the mesh dimension of its size. */
+	settles(true, SHAPE(12, 16), CHUNKS(6, 4), "a=2,b=4", "Shard(1)@b, Shard(0)@a");
+	settles(true, SHAPE(12, 16), CHUNKS(6, 4), "a=3", "Shard(1)@a");
+	settles(true, SHAPE(12, 16, 4), CHUNKS(6, 4, 2), "a=2,b=4,c=2",
+		"Shard(1)@b, Shard(0)@a, Shard(2)@c");
+}
+
+TEST(chunks_that_are_none_of_torchs_are_cut_along_dimension_0)
+{
+	/* 7 + 3 are chunks of 7, but torch.chunk of 10 in 2 gives 5 + 5. */
+	settles(true, SHAPE(16, 10), CHUNKS(16, 7), "tp=2", "Shard(0)@tp");
+	assert_int_equal(settled.nspread, 1);
+	settles(true, SHAPE(16, 10), CHUNKS(16, 5), "tp=2", "Shard(1)@tp");
+	settles(false, SHAPE(16, 10), CHUNKS(16, 5), "tp=2", "Shard(0)@tp");
+	/* In one piece. */
+	settles(true, SHAPE(16, 10), CHUNKS(16, 10), "dp=2,tp=4", "Shard(0)@tp, Replicate@dp");
+	assert_int_equal(settled.uncut, 1);
+	assert_int_equal(settled.bytes, 160);
+	assert_int_equal(settled.held_bytes, 320);
+	settles(true, SHAPE(3, 10), CHUNKS(3, 10), "dp=2,tp=4", "Shard(0)@dp, Replicate@tp");
+	assert_int_equal(settled.uncut, 2);
+	settles(true, SHAPE(3, 10), CHUNKS(3, 10), "tp=4", "Replicate@tp");
+	assert_int_equal(settled.nwhole, 1);
+	assert_int_equal(settled.uncut, 1);
+	assert_int_equal(settled.held_bytes, 120);
+}
+
+TEST(what_a_rule_names_is_settled_by_it_and_what_loses_its_cut_is_counted)
+{
+	cleanup_table struct table t = { 0 }, g = { 0 };
+	const struct target_rule rule[] = { { "r*", "Replicate", "rules:1" } };
+
+	add_mesh(&t, "fsdp=4", 0);
+	add(&t, "model", "w", SHAPE(8, 8), "Shard(0)@fsdp");
+	add(&t, "model", "norm", SHAPE(8), "Replicate@fsdp");
+	add(&t, "model", "r", SHAPE(8), "Shard(0)@fsdp");
+	add_chunks(&t, "r2", SHAPE(8), CHUNKS(4));
+	add_chunks(&t, "s", SHAPE(8), CHUNKS(4));
+	seal(&t);
+	make(&t, "tp=2", rule, 1, &g);
+	assert_int_equal(target_settle(&t, true, rule, 1, &g, &settled, NULL), 0);
+	assert_string_equal(layout_of(&g, 3), "Replicate@tp");
+	assert_string_equal(layout_of(&g, 4), "Shard(0)@tp");
+	assert_int_equal(settled.ngrid, 1);
+	assert_int_equal(settled.nlost, 1); /* w: r has a rule, norm was complete before */
+	assert_int_equal(settled.fresh, 1);
+	assert_int_equal(settled.uncut, 1);
+	table_free(&g);
+	make(&t, "fsdp=2", rule, 1, &g);
+	assert_int_equal(target_settle(&t, true, rule, 1, &g, &settled, NULL), 0);
+	assert_int_equal(settled.nlost, 0);
+	assert_int_equal(settled.fresh, 0);
+}
