@@ -32,7 +32,7 @@ class PlainFile(matrix.Cell):
                     subprocess.run(
                         [sys.executable, "-m", "ckptd", "view", "-C", path, "latest"], env=env, stdout=f, check=True
                     )
-                job.ctl("restore", "-C", path, "latest", out, "--mesh", "rank=1", "--view", rules)
+                job.ctl("export", "-C", path, "latest", out, "--mesh", "rank=1", "--view", rules)
                 state = load_file(os.path.join(out, "rank-00000.safetensors"))
                 plain = gpt.build("plain", dtype=gpt.dtype_of(how))
                 plain.load_state_dict(state, strict=True)
