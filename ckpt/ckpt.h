@@ -124,8 +124,8 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	/* no free slot, the slots are not ready yet, or a blob is longer than its capacity: nothing was
-	 * copied; continue */
+	/* no free slot, the slots are not ready yet, or a blob is longer than its capacity: nothing
+	 * was copied; continue */
 	CKPT_SKIPPED = 1,
 	/* the copy was given up: it was late, and training need not wait, or it could not be right
 	 * (ckpt_why): continue */
@@ -529,9 +529,9 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
  * CKPT_PER_RANK on this rank alone, as after ckpt_tensor_move, for another one on all ranks, as
  * after ckpt_tensor_add; until then snapshots are skipped. -EINVAL: there is no blob of this name.
  * If a blob is longer than its capacity at a snapshot, nothing is cut: ckpt_snapshot returns
- * CKPT_SKIPPED, ckpt_why names the blob, its length and its capacity, and the next snapshot for which
- * it fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it; if
- * others have marked it before, it is torn for them. */
+ * CKPT_SKIPPED, ckpt_why names the blob, its length and its capacity, and the next snapshot for
+ * which it fits is taken. No rank saves that step. If this rank marks it first, all ranks skip it;
+ * if others have marked it before, it is torn for them. */
 int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *err);
 
 /* Declare an average of the weights, which the daemon computes: it takes no memory of the trainer

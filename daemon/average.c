@@ -196,8 +196,8 @@ void average_seals_open(const struct launch *l, uint32_t slot)
 	for (uint32_t r = 0; r < l->world; r++) {
 		const struct member *m = &l->member[r];
 
-		/* Where other declarations are on their way, the slot may be as long as the last ones
-		 * said. */
+		/* Where other declarations are on their way, the slot may be as long as the last
+		 * ones said. */
 		if (averages_of(m->decl) && m->slot[slot] &&
 		    m->slot[slot]->bytes >= m->decl->raw_bytes) {
 			struct slot_seal *seal = seal_of(m->decl, m->slot[slot]);

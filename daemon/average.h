@@ -12,10 +12,10 @@
  * PART_AVERAGE. Each owned piece of an averaged tensor (the source) has one MADE piece per average,
  * with the same set of elements: so no element is averaged twice on a host, and nothing is sent.
  *
- * Invariants: an average is made of GUARDED steps alone, out of place, from the average of the newest
- * guarded step before it; it is used, written or reported only when all of it, for all ranks of the
- * host, is made (snap.averaged), and before that the slot's seal is open. Weights and averages of a
- * step are one thing: a step that wants averages is not committed without them.
+ * Invariants: an average is made of GUARDED steps alone, out of place, from the average of the
+ * newest guarded step before it; it is used, written or reported only when all of it, for all ranks
+ * of the host, is made (snap.averaged), and before that the slot's seal is open. Weights and
+ * averages of a step are one thing: a step that wants averages is not committed without them.
  */
 #ifndef DAEMON_AVERAGE_H
 #define DAEMON_AVERAGE_H
@@ -28,10 +28,10 @@
 
 /* One source piece, or one of its runs of consecutive elements, that is averaged. */
 struct average_run {
-	/* Raw offsets in the main part: of the bytes that bring the walk here, and of the source. They
-	 * are the same but for a derived tensor that is averaged itself (source=param): what is derived
-	 * and equal is in no chunk, so its master's bytes bring the walk here. at_bytes: of one element
-	 * at `at`. */
+	/* Raw offsets in the main part: of the bytes that bring the walk here, and of the source.
+	 * They are the same but for a derived tensor that is averaged itself (source=param): what
+	 * is derived and equal is in no chunk, so its master's bytes bring the walk here. at_bytes:
+	 * of one element at `at`. */
 	uint64_t at, src, n;	  /* n: elements */
 	uint32_t at_bytes, dtype; /* dtype: of the source */
 	uint32_t target, ntarget; /* in averages.target */
@@ -64,15 +64,15 @@ struct averages {
 	struct average_run *run; /* [nrun] ascending by `at` */
 	struct average_target *target;
 	/* The MADE tensors of which the rank has pieces, and these (with carries), one place;
-	 * `made.average[i]` is row i, with the state of no step. Tensors and pieces are in the order
-	 * of the raw space. */
+	 * `made.average[i]` is row i, with the state of no step. Tensors and pieces are in the
+	 * order of the raw space. */
 	struct table made;
 	uint64_t bytes; /* of its raw space; a multiple of 4096 */
 	/* hash128 over the rows' names, rules and canonical schedules, and the names and places of
 	 * all pieces: slot_seal.declared */
 	uint8_t declared[16];
-	/* For averages_judge: of each average, by rows; and of each spec, bit i: rule i matches some
-	 * tensor that this rank declares */
+	/* For averages_judge: of each average, by rows; and of each spec, bit i: rule i matches
+	 * some tensor that this rank declares */
 	uint32_t nsource;
 	struct average_source *source;
 	uint64_t *hit; /* [nspec] */
@@ -80,9 +80,9 @@ struct averages {
 };
 
 /*
- * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main: the
- * rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares none.
- * (*ret)->wrong lists what is wrong with them, a line each; such averages have no pieces.
+ * What a declaration's averages are. t: as declared (its averages: name and spec, rule 0); main:
+ * the rank's main part, sealed; its index sets live as long as *ret does. *ret NULL: it declares
+ * none. (*ret)->wrong lists what is wrong with them, a line each; such averages have no pieces.
  * averages_judge refuses them later, so that every rank gets the same list, with the mistakes of
  * all ranks. names: the made table's strings. Worker.
  * -EPROTO: a row is no canonical spec; -ENOMEM, -E2BIG, -EFBIG.
@@ -91,8 +91,8 @@ int averages_make(const struct table *t, const struct table *main, uint32_t rank
 		  struct names *names, struct averages **ret, struct ckpt_err *err);
 void averages_free(struct averages *a); /* NULL is fine */
 /* Of all ranks' declarations, which agree: what each of them has wrong; rules that match nothing
- * anywhere; averages of nothing; names that two averaged tensors would share; a parameter that a rank
- * declares without the master that another rank has. A line each. Worker. */
+ * anywhere; averages of nothing; names that two averaged tensors would share; a parameter that a
+ * rank declares without the master that another rank has. A line each. Worker. */
 void averages_judge(struct decl *const *decl, uint32_t world, struct ckpt_errlist *list);
 /* Do two declarations average alike? Every average that is missing or another one is a line. */
 void averages_compare(const struct decl *x, const char *x_who, const struct decl *y,
@@ -106,8 +106,8 @@ uint64_t averages_slot_bytes(const struct decl *d);
 enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
 /*
  * Which step's averages the slot holds: for a daemon that takes the slot over after another one's
- * death. Opened before a pass writes the first byte, completed (release) when all ranks' averages of
- * the step are made. Little endian, this host's memory only; what does not check is open.
+ * death. Opened before a pass writes the first byte, completed (release) when all ranks' averages
+ * of the step are made. Little endian, this host's memory only; what does not check is open.
  */
 struct slot_seal {
 	uint32_t magic;
@@ -134,8 +134,8 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that of
-	 * the first row that did not; 0: all did */
+	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that
+	 * of the first row that did not; 0: all did */
 	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
 	struct average_row_health {
@@ -201,8 +201,8 @@ void average_rows_now(const struct average_result *of, const struct decl *d, uin
 /* An adopted step whose slots are all sealed complete for it is averaged; else not. Owner. */
 void average_adopt(struct snap *s);
 /* Of a slot that a rank brings along, of a declaration with averages: may a step of the launch have
- * had averages, in this slot or before the launch was given it? Its last page is all zero as long as
- * none had. */
+ * had averages, in this slot or before the launch was given it? Its last page is all zero as long
+ * as none had. */
 bool average_slot_used(const struct slotmem *m);
 /* The slot is to hold another step: whatever seal it has is open. Owner. */
 void average_seals_open(const struct launch *l, uint32_t slot);
@@ -225,8 +225,8 @@ struct average_base {
 struct average_base *average_base_ref(struct average_base *b);
 void average_base_unref(struct average_base *b); /* NULL is fine */
 /*
- * Where the launch's next step finds its averages. READY: *ret is a reference, or NULL: nowhere, they
- * begin anew. LOADING: a task is under way, job_settle comes again.
+ * Where the launch's next step finds its averages. READY: *ret is a reference, or NULL: nowhere,
+ * they begin anew. LOADING: a task is under way, job_settle comes again.
  */
 enum average_base_is { AVERAGE_BASE_READY, AVERAGE_BASE_LOADING };
 enum average_base_is average_base_get(struct launch *l, struct average_base **ret);
@@ -238,10 +238,11 @@ void average_base_forget(struct launch *l);
  * What the passes have pinned does not count any more. -ENOMEM. Owner. */
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
 /*
- * Seeds that the session has brought for this declaration: they are the launch's. When all ranks have
- * declared, and there is nothing that the launch may continue from, they are checked: true: a task
- * does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal reports what is
- * wrong with one. Elsewhere an average whose seed cannot be used begins anew, and the log says so. Owner.
+ * Seeds that the session has brought for this declaration: they are the launch's. When all ranks
+ * have declared, and there is nothing that the launch may continue from, they are checked: true: a
+ * task does, and ends in launch_seeds_checked; meanwhile they are pending. So ckpt_seal reports
+ * what is wrong with one. Elsewhere an average whose seed cannot be used begins anew, and the log
+ * says so. Owner.
  */
 void average_seeds_take(struct launch *l, const struct decl *decl, struct session *s);
 bool average_seeds_check(struct launch *l);

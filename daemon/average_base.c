@@ -104,8 +104,8 @@ struct load {
 	uint32_t turn, world;
 	struct decl **dst;	   /* [world] decl_slot_ref */
 	struct average_held *held; /* from memory; NULL: from disk, or seeds */
-	/* From disk: the launch's line, and a step of it below this one. The store is the place's, which
-	 * lives as long as the launch does */
+	/* From disk: the launch's line, and a step of it below this one. The store is the place's,
+	 * which lives as long as the launch does */
 	struct store *store;
 	uint64_t generation, line_base, line_back, below;
 	struct average_seed *seeds; /* these are read; NULL: none */
@@ -147,8 +147,8 @@ static int load_from(struct load *x, const struct average_origin *s, average_mov
 	return rc;
 }
 
-/* Is it of the launch's line: one that it committed and has not gone back behind, or the one that it
- * restored? */
+/* Is it of the launch's line: one that it committed and has not gone back behind, or the one that
+ * it restored? */
 static bool is_of_line(const struct load *x, const struct store_step *s)
 {
 	bool left = s->seq && s->seq <= x->line_back && s->step + 1 > x->line_base;
@@ -305,8 +305,9 @@ static void load_run(struct task *t)
 	}
 }
 
-/* Where there is nothing of the launch's averages: did an earlier daemon make some, or did the launch
- * restore a step? A launch whose daemon died before its first average begins like any other. */
+/* Where there is nothing of the launch's averages: did an earlier daemon make some, or did the
+ * launch restore a step? A launch whose daemon died before its first average begins like any
+ * other. */
 static bool may_have_averages(const struct launch *l)
 {
 	return l->averaged || l->base || MUTANT(SEED_LOST);
@@ -505,7 +506,8 @@ bool average_seeds_check(struct launch *l)
 	const struct decl *first = l->member[0].decl;
 	struct load *x;
 
-	/* With steps to go on from, or amid the training, it may never be needed: then it may be gone. */
+	/* With steps to go on from, or amid the training, it may never be needed: then it may be
+	 * gone. */
 	if (!f || f->checked == first->epoch)
 		return false;
 	f->checked = first->epoch;

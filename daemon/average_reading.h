@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average_reading.h - reads a struct average_base (average.h): the averages of a step in memory or on
- * disk, or what a seed has, onto the places that the ranks declare now. Called by fill.c, in the same
- * fill that restores the weights, and by average_base.c. All of it runs in workers, but where
+ * average_reading.h - reads a struct average_base (average.h): the averages of a step in memory or
+ * on disk, or what a seed has, onto the places that the ranks declare now. Called by fill.c, in the
+ * same fill that restores the weights, and by average_base.c. All of it runs in workers, but where
  * `Owner` stands.
  */
 #ifndef DAEMON_AVERAGE_READING_H
@@ -58,7 +58,8 @@ int average_files_move(void *files, const struct plan *p, void *const *base, str
 /*
  * Which averages of dst, the declarations of all ranks, go on from the source. Nothing is written
  * and no memory for values is taken yet. If anything of an average is missing there, all of
- * that average begins anew, and no other one. -EMEDIUMTYPE: from->some, and elements are missing: open all parts.
+ * that average begins anew, and no other one. -EMEDIUMTYPE: from->some, and elements are missing:
+ * open all parts.
  */
 struct average_reading;
 int average_reading_plan(struct decl *const *dst, uint32_t world, const struct average_origin *from,
@@ -87,8 +88,8 @@ struct average_seed {
 void average_seeds_free(struct average_seed *s); /* all that follow, too; NULL is fine */
 /*
  * The rows of that average which have nothing to go on from begin with the seed's average of the
- * same name, or else with its weights, and go on at `step`. move false: only look whether that could
- * be done; b needs no memory then. The error is a sentence for the user.
+ * same name, or else with its weights, and go on at `step`. move false: only look whether that
+ * could be done; b needs no memory then. The error is a sentence for the user.
  */
 int average_seed_read(const struct daemon *d, const struct average_seed *s, struct average_base *b,
 		      uint64_t step, bool move, struct ckpt_err *err);

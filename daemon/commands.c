@@ -50,8 +50,8 @@ static const struct snap *newest_averaged(const struct job *j)
 	return best;
 }
 
-/* What the newest declarations of the job average, or, where its ranks have left, those of a step in
- * memory; NULL: nothing. */
+/* What the newest declarations of the job average, or, where its ranks have left, those of a step
+ * in memory; NULL: nothing. */
 static const struct averages *job_averages(const struct job *j)
 {
 	const struct decl *d = j->launch && j->launch->world ? j->launch->member[0].decl : NULL;
@@ -168,8 +168,8 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 	to->used = MIN(to->used, to->held);
 }
 
-/* Of the slots that there are, the room that is the averages'. Of a launch whose ranks have left, of the
- * slots that hold a step. */
+/* Of the slots that there are, the room that is the averages'. Of a launch whose ranks have left,
+ * of the slots that hold a step. */
 static void put_average_memory(const struct job *j, struct wire_report_job *to)
 {
 	const struct launch *l = j->launch;

@@ -4,7 +4,8 @@
  *
  * One thread (the one that calls daemon_run) owns all state: sockets, jobs, launches, snapshots.
  * Everything that may take long (copying, touching memory, file systems, planning) is a task: a
- * worker thread runs it on data of its own, and the owner gets it back. There are no locks on state.
+ * worker thread runs it on data of its own, and the owner gets it back. There are no locks on
+ * state.
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H

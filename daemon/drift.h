@@ -6,9 +6,9 @@
  *
  * What is compared. Of each rank all elements that it declares of a tensor which other ranks
  * declare too: a tensor with a layout, on a mesh of which a dimension of more than one rank neither
- * shards it nor places it on one coordinate (CKPT_ONLY). The ranks that differ in those dimensions alone
- * are its replicas; they have the same elements, wherever these lie in each one's memory. Their
- * bits must be equal, also of a NaN. Left out are
+ * shards it nor places it on one coordinate (CKPT_ONLY). The ranks that differ in those dimensions
+ * alone are its replicas; they have the same elements, wherever these lie in each one's memory.
+ * Their bits must be equal, also of a NaN. Left out are
  *	VOLATILE	it may change at any time, and random states differ by nature
  *	PARTIAL		operands differ by nature
  *	blobs, SINK	each rank's own; never saved
@@ -27,10 +27,10 @@
  * 2^18 of a tensor that still has 128 blocks then. A step has a turn, 0 to 127, and of a tensor the
  * blocks are summed whose b + hash of the tensor's name is the turn, mod 128: every rank takes the
  * same ones, and in 128 turns each is taken once. So all of a tensor of one block is summed once in
- * 128 turns, as many such tensors in each turn. The sum is the fingerprint (ckpt/base/hash.h) of the rank's
- * elements in these blocks: additive, so it does not depend on the memory they lie in. A step
- * gets the turn that was compared longest ago and that no other step under way has. A step that
- * fails gives its turn back, so 128 compared steps compare all elements.
+ * 128 turns, as many such tensors in each turn. The sum is the fingerprint (ckpt/base/hash.h) of
+ * the rank's elements in these blocks: additive, so it does not depend on the memory they lie in. A
+ * step gets the turn that was compared longest ago and that no other step under way has. A step
+ * that fails gives its turn back, so 128 compared steps compare all elements.
  *
  * Who. The daemon's copier, in the same task as the copy and behind it, from the sources: they are
  * stable until the copy is COPIED, which comes afterwards. A canary that does not match, or a guard

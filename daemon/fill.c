@@ -595,7 +595,8 @@ static void files_close(struct filling *f)
 	engine_close(&f->disk);
 }
 
-/* What stands in the place of a file and is none (a directory, a link, a pipe): the file is missing. */
+/* What stands in the place of a file and is none (a directory, a link, a pipe): the file is
+ * missing. */
 static int no_file(int rc)
 {
 	bool none =

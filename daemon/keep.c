@@ -14,8 +14,8 @@
 #define VERIFY_BYTES (64 * MIB) /* of buffers: the trainer needs the memory more */
 #define LOOK_NS (10 * NS_PER_S) /* from one look at the free space to the next */
 
-/* The time of day, but never further on than this process has lived since it first asked: a clock that
- * jumps ahead makes nothing old. */
+/* The time of day, but never further on than this process has lived since it first asked: a clock
+ * that jumps ahead makes nothing old. */
 static uint64_t steady_wall_ns(void)
 {
 	static _Atomic uint64_t offset; /* of the first look: time of day less CLOCK_MONOTONIC */
@@ -338,8 +338,8 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	char need[32], have[32], advice[96];
 
 	for (uint64_t missing = 0, freed = 0;;) {
-		/* What says nothing, a network file system among them, says it when it is written to;
-		 * and some tell of what was removed only later: the reservation knows. */
+		/* What says nothing, a network file system among them, says it when it is written
+		 * to; and some tell of what was removed only later: the reservation knows. */
 		if (ops->space(ops->ctx, s->job_fd, &now) < 0 || !now.total_bytes ||
 		    now.free_bytes >= bytes || (missing && freed >= missing) ||
 		    MUTANT(SPACE_GUARD_OFF))

@@ -23,8 +23,8 @@ struct part_file_opts {
 	struct walk *walk;
 	const struct walk_pass *pass; /* [npass] */
 	uint32_t npass, nhelper;
-	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread; *queue
-	 * NULL: none yet. chunk_queue_close in the end. */
+	/* NULL, or where a queue and its buffers lie from one part to the next, of one thread;
+	 * *queue NULL: none yet. chunk_queue_close in the end. */
 	struct chunk_queue **queue;
 	move_tick_fn *tick; /* may be NULL; gets the bytes of the chunks */
 	void *arg;

@@ -11,9 +11,9 @@
  * however often its files are written.
  *
  * Averages (average.h) are a pass of every step whose declarations have some. The walk that makes
- * them does not wait for the writer of the step, but goes ahead of it: what comes next needs them as
- * the average before its own, and a directory may hang. From passing_over on the next step may be
- * walked, too. The averages of a step that is not written give way to a step that is to be.
+ * them does not wait for the writer of the step, but goes ahead of it: what comes next needs them
+ * as the average before its own, and a directory may hang. From passing_over on the next step may
+ * be walked, too. The averages of a step that is not written give way to a step that is to be.
  *
  * Which steps are walked:
  *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
@@ -109,16 +109,17 @@ struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
 /* Has a pass failed? Then the step has. */
 bool passing_failed(const struct passing *x);
 /* Owner. The main parts are walked and averages completed by a task of their own, beside the
- * writer of the step. done: the owner again; err: where rc is not 0. Until then no other thread uses
- * the main parts' tables and walks. */
+ * writer of the step. done: the owner again; err: where rc is not 0. Until then no other thread
+ * uses the main parts' tables and walks. */
 void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const struct ckpt_err *err),
 		   void *arg);
 /* What passes want although the step could not be written; rc: of the writing. Worker. */
 int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
 void passing_sum(struct passing *x);
-/* Owner, once the main parts were walked: what passes made is kept or dropped; they are called; pins
- * move. rc: of the passes. Returns that, or -ECANCELED where the step came to nothing meanwhile. */
+/* Owner, once the main parts were walked: what passes made is kept or dropped; they are called;
+ * pins move. rc: of the passes. Returns that, or -ECANCELED where the step came to nothing
+ * meanwhile. */
 int passing_over(struct passing *x, int rc);
 /* Owner. passing_over, where that was not called yet; the sums are the step's. Frees x. */
 void passing_end(struct passing *x, int rc);
@@ -132,7 +133,8 @@ bool passes_wait(const struct snap *s);
 bool passes_may_give_up(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
-/* An older step of its launch is to be rescued, so its averages are to be made first, and can be. */
+/* An older step of its launch is to be rescued, so its averages are to be made first, and can
+ * be. */
 bool passes_older_wait(const struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);

@@ -41,8 +41,8 @@ int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino)
 	return S_ISDIR(plain.st_mode) ? 0 : -ENOTDIR;
 }
 
-/* One line of mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw". id: of the mount;
- * 0 where the kernel does not say: the first of the device. */
+/* One line of mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw". id: of
+ * the mount; 0 where the kernel does not say: the first of the device. */
 static bool mount_is(const char *line, uint64_t id, uint64_t dev, char *ret, size_t bytes)
 {
 	const char *rest = strstr(line, " - ");

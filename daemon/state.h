@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - the state of the daemon. It belongs to the thread in daemon_run, the owner, unless a field
- * says otherwise. "Worker" behind a function: tasks call it.
+ * state.h - the state of the daemon. It belongs to the thread in daemon_run, the owner, unless a
+ * field says otherwise. "Worker" behind a function: tasks call it.
  *
  *	job       a directory of a store; outlives its launches
  *	launch    one incarnation of the job's ranks: a generation, a job page, its members
@@ -67,8 +67,8 @@ void worker_sign(struct worker *w);
 /* --- devices: a task that touches a store may hang there. Each device has threads of its own, so a
  * frozen disk, or a server that does not answer, delays the tasks of its own jobs only --- */
 #define DEVICES_MAX 32u /* of 7 threads each; further devices share one */
-/* KEEP: long tasks without a waiter. In WRITE they would delay a step, in ASK a rank that attaches or
- * restores. */
+/* KEEP: long tasks without a waiter. In WRITE they would delay a step, in ASK a rank that attaches
+ * or restores. */
 enum lane { LANE_WRITE, LANE_ASK, LANE_KEEP, LANES };
 struct device {
 	struct daemon *d;
@@ -78,7 +78,8 @@ struct device {
 	struct pool lane[LANES]; /* threads start with the first task */
 	struct device *next;
 };
-/* A reference to the device of the open directory fd; NULL: no memory. It touches no file system. */
+/* A reference to the device of the open directory fd; NULL: no memory. It touches no file
+ * system. */
 struct device *device_get(struct daemon *d, int fd);
 void device_unref(struct device *v); /* the last one ends its threads; NULL is fine */
 void device_task(struct device *v, enum lane lane, struct task *t);
@@ -109,12 +110,13 @@ static inline bool place_same(const struct place *a, const struct place *b)
 }
 void place_unref(struct place *p); /* NULL is fine */
 struct job;
-/* Checks the places of staged steps that are away. If one is back, its newest staged step is written. */
+/* Checks the places of staged steps that are away. If one is back, its newest staged step is
+ * written. */
 void place_tick(struct job *j, uint64_t now);
 
 /* --- memory --- */
-/* To unmap many GiB takes seconds, and meanwhile the owner would send no beats. So a thread of its own
- * unmaps segments of RELEASE_BYTES and more. When it stops, it unmaps all that are left. */
+/* To unmap many GiB takes seconds, and meanwhile the owner would send no beats. So a thread of its
+ * own unmaps segments of RELEASE_BYTES and more. When it stops, it unmaps all that are left. */
 #ifndef RELEASE_BYTES
 #define RELEASE_BYTES (64 * MIB)
 #endif
@@ -144,21 +146,21 @@ struct slotmem {
 };
 /*
  * A task that copies from or to the rank's memory holds a reference of decl_ref. The last of these
- * frees the rank's segments and all that only a copy needs. A holder of decl_slot_ref can still find
- * what the slot holds: a staged step of a launch that has ended keeps no memory but its slots.
+ * frees the rank's segments and all that only a copy needs. A holder of decl_slot_ref can still
+ * find what the slot holds: a staged step of a launch that has ended keeps no memory but its slots.
  */
 struct decl {
 	_Atomic uint32_t refs;	/* all of them together have one of: */
 	_Atomic uint32_t slots; /* decl_slot_ref */
 	struct names *names;	/* of its tables: a reference */
 	uint32_t epoch, rev, rank;
-	/* The rank's tensors. Places are its segments, and behind them, if it is used, the process's
-	 * own memory, to which the daemon has no access */
+	/* The rank's tensors. Places are its segments, and behind them, if it is used, the
+	 * process's own memory, to which the daemon has no access */
 	struct table table;
 	uint32_t own;	   /* that place; TABLE_NONE: none */
 	struct table part; /* the copy in its slot: one place; no averages */
-	/* A hash of the positions of its pieces and those of averages. Slots with equal sums have the
-	 * same gaps */
+	/* A hash of the positions of its pieces and those of averages. Slots with equal sums have
+	 * the same gaps */
 	uint64_t slot_sum;
 	uint64_t copy_bytes; /* of copy */
 	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the
@@ -200,8 +202,8 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-/* A reference to the slot's description (part, main, constant, averages, attributes, raw_bytes), not to
- * table, copy and the segments. */
+/* A reference to the slot's description (part, main, constant, averages, attributes, raw_bytes),
+ * not to table, copy and the segments. */
 struct decl *decl_slot_ref(struct decl *d);
 void decl_slot_unref(struct decl *d);
 /* sized and mapped, not touched */
@@ -210,15 +212,16 @@ int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct c
 int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
 		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
-/* Writes zeros between the pieces of a slot that holds other bytes there, and into blobs and its seal.
- * Worker. */
+/* Writes zeros between the pieces of a slot that holds other bytes there, and into blobs and its
+ * seal. Worker. */
 int slotmem_clean(struct slotmem *s, const struct decl *d);
 /* Decode, check and plan a declaration. seg[]: the rank's segments by id, or NULL. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct names *names, struct decl **ret,
 	      struct ckpt_err *err);
-/* Does a later rev of an epoch differ from the one before it only in the position of memory, in strides,
- * and in the capacity of blobs? 0, or -EINVAL with the first tensor or average that differs otherwise. Worker. */
+/* Does a later rev of an epoch differ from the one before it only in the position of memory, in
+ * strides, and in the capacity of blobs? 0, or -EINVAL with the first tensor or average that
+ * differs otherwise. Worker. */
 int decl_moves_only(const struct decl *old, const struct decl *now, struct ckpt_err *err);
 /* The tensor that has this byte of the slot: "model/w". Returns buf. */
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
@@ -256,13 +259,13 @@ struct whole {
 	uint32_t **map, *map_n;
 	bool *own;
 };
-/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; the sentence lists
- * all faults. */
+/* -EINVAL: their pieces do not cover every tensor once, or an average cannot be made; the sentence
+ * lists all faults. */
 int whole_make(struct decl *const *decl, uint32_t world, struct whole **ret, struct ckpt_err *err);
 struct whole *whole_ref(struct whole *w);
 void whole_unref(struct whole *w); /* NULL is fine */
-/* Adds a line to the list for each tensor of which ranks of one mesh declare different boxes. all: sealed,
- * with the tensors of all of them. Worker. */
+/* Adds a line to the list for each tensor of which ranks of one mesh declare different boxes. all:
+ * sealed, with the tensors of all of them. Worker. */
 void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all,
 		   struct ckpt_errlist *ret_list);
 /* The rows of a plan, malloc'ed: all those from the place `own` (TABLE_NONE: there is none), and of
@@ -346,9 +349,9 @@ void session_end(struct session *s); /* the peer has closed, or must be disconne
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
-/* Is the process of this rank dead, or has it reported that it is done? Then no thread and no device of
- * it writes to its slots. A slot may be used again only if this is so, or if `copying` of its page does
- * not name it. */
+/* Is the process of this rank dead, or has it reported that it is done? Then no thread and no
+ * device of it writes to its slots. A slot may be used again only if this is so, or if `copying` of
+ * its page does not name it. */
 bool member_dead(const struct member *m);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
@@ -384,8 +387,8 @@ struct room {
  */
 struct const_part {
 	bool set;
-	/* If one of these values changes, the part may be outdated or damaged, and the next step writes
-	 * it again. */
+	/* If one of these values changes, the part may be outdated or damaged, and the next step
+	 * writes it again. */
 	struct const_state {
 		uint32_t epoch, rev; /* the declaration's; as snap.const_rev */
 		uint32_t damages;    /* as daemon.damages */
@@ -582,8 +585,8 @@ struct launch {
 	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
 	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
 	char waits_said[SHARED_TEXT];
-	/* The step on disk that it restored, locked against removal until it has committed a step of
-	 * its own: until then the job goes back to this one. -1: none */
+	/* The step on disk that it restored, locked against removal until it has committed a step
+	 * of its own: until then the job goes back to this one. -1: none */
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
@@ -593,8 +596,8 @@ struct launch {
 	struct const_part *constant; /* [world] */
 	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
-	/* Bit i: slot i of a rank also holds a step of an older launch. The gate gets it when that step
-	 * is released (spare.c). */
+	/* Bit i: slot i of a rank also holds a step of an older launch. The gate gets it when that
+	 * step is released (spare.c). */
 	uint32_t lent;
 	uint32_t skipping;   /* as shared_rank.skipping: the log has it */
 	uint32_t const_said; /* the same of const tensors that have changed */
@@ -688,15 +691,16 @@ void job_free(struct job *j);
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
-/* The newest staged step is written, whatever its marks said, and so are the steps that were marked to be. */
+/* The newest staged step is written, whatever its marks said, and so are the steps that were marked
+ * to be. */
 void job_flush(struct job *j, uint64_t drain);
 /* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone,
  * or, where there is none, what is marked. How many steps. */
 uint32_t job_rescue(struct job *j, bool copy, bool take);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
-/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and the ranks
- * report it. */
+/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and
+ * the ranks report it. */
 void job_failing(struct job *j, int code, const char *text);
 /* the next mark is to be written */
 void job_trigger(struct job *j, uint32_t ticket_flags);
@@ -717,8 +721,8 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead);
 void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-/* 1: no rank's memory changed while it was copied; 0: not known yet; -1: the memory of one may have changed,
- * which stays so */
+/* 1: no rank's memory changed while it was copied; 0: not known yet; -1: the memory of one may have
+ * changed, which stays so */
 int snap_guarded(struct snap *s);
 
 /* It is guarded: it is walked, and written behind the walk. */
@@ -731,8 +735,8 @@ void persist_rescue(struct snap *s, struct place *to);
  * sums.
  * -ENOMEM: it cannot be compared later, so it must not be linked. */
 int const_part_take(struct const_part *c, const void *raw, uint64_t step);
-/* Compares some bytes of a later step. TABLE_NONE: they are the same; else a tensor of c->table that
- * differs, and in *ret_right the last step in which those bytes were right. */
+/* Compares some bytes of a later step. TABLE_NONE: they are the same; else a tensor of c->table
+ * that differs, and in *ret_right the last step in which those bytes were right. */
 uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step,
 			    uint64_t *ret_right);
 void const_part_free(struct const_part *c);
@@ -754,13 +758,14 @@ bool back_ready(struct launch *l);
  * launch's, in memory and not committed. */
 void back_go(struct launch *l, uint64_t step, uint64_t seq, bool staged);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
-/* Which step would this restore take now? It pins, marks and keeps nothing. ret_mem: the step in memory;
- * the caller holds its slots until it has read them; NULL: none. Returns NULL: no memory. */
+/* Which step would this restore take now? It pins, marks and keeps nothing. ret_mem: the step in
+ * memory; the caller holds its slots until it has read them; NULL: none. Returns NULL: no
+ * memory. */
 struct restore;
 struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 			     const struct snap **ret_mem);
-/* Worker. -ENOENT: there is none; other errors as of ckpt_restore. fd: the step's directory, if it is on
- * disk; *ret and fd are valid until the next choice. */
+/* Worker. -ENOENT: there is none; other errors as of ckpt_restore. fd: the step's directory, if it
+ * is on disk; *ret and fd are valid until the next choice. */
 int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err);
 /* Worker. The chosen step cannot be read for this reason: may another one be chosen? */
@@ -768,8 +773,8 @@ bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
 void restore_look_end(struct restore *x);
 /* What retreat holds: the round is over. */
 void restore_free_retreat(struct launch *l);
-/* The launch may begin: it has restored, there are no steps (START_CLEAR), or a rank called ckpt_fresh
- * (START_FRESH). */
+/* The launch may begin: it has restored, there are no steps (START_CLEAR), or a rank called
+ * ckpt_fresh (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
 
 /* --- what a step holds, what a restore did not match (list.c) --- */
@@ -785,8 +790,8 @@ struct list_notes {
 };
 void list_differs(void *notes, uint32_t dst_tensor, const char *text); /* plan_opts.differs */
 void list_notes_free(struct list_notes *n);
-/* Makes the memfd with the names of missing, mismatched and unused tensors. Worker. If ret is not set, there
- * was no memory. */
+/* Makes the memfd with the names of missing, mismatched and unused tensors. Worker. If ret is not
+ * set, there was no memory. */
 void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
 		    const char *only, struct listed *ret);
 void listed_free(struct listed *x);
@@ -794,7 +799,8 @@ void listed_free(struct listed *x);
 bool list_asked(const struct table_tensor *x, const char *only);
 
 /* --- waiting for ranks (waits.c) --- */
-/* Ranks that wait for other ranks for some seconds: to the log, and through the job page to the libraries. */
+/* Ranks that wait for other ranks for some seconds: to the log, and through the job page to the
+ * libraries. */
 void waits_tick(struct launch *l, uint64_t now);
 
 /* --- slots of a launch that has ended, for the next one (spare.c) --- */
@@ -809,7 +815,8 @@ struct slotmem *spare_take(const struct launch *l, const struct member *m, const
 			   bool held);
 void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
 void spares_tick(struct job *j, uint64_t now);
-/* Finds the slots of the launch that still hold a step of an older one, and gives the others to the gate. */
+/* Finds the slots of the launch that still hold a step of an older one, and gives the others to the
+ * gate. */
 void launch_lent(struct launch *l);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
@@ -830,15 +837,16 @@ void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
 /* A step was committed in the job's place: removes the steps that the policy does not keep. */
 void keep_after(struct job *j);
-/* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else -ENOSPC and a
- * sentence. It writes nothing. Worker. */
+/* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
+ * -ENOSPC and a sentence. It writes nothing. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);
-/* Adds to the sentence of a step that does not fit: how many bytes are set aside, and what removes them.
- * Worker. */
+/* Adds to the sentence of a step that does not fit: how many bytes are set aside, and what removes
+ * them. Worker. */
 void keep_advise(struct store *s, struct ckpt_err *err);
-/* If there is a policy: reads the newest step back, then removes the steps that were set aside, the oldest
- * first, then those that the policy does not keep, until so many bytes are freed. Returns how many were. Worker. */
+/* If there is a policy: reads the newest step back, then removes the steps that were set aside, the
+ * oldest first, then those that the policy does not keep, until so many bytes are freed. Returns
+ * how many were. Worker. */
 uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes);
 /* Puts a damaged step into quarantine. said: the result, to be appended to the sentence. Worker. */
 void keep_quarantine(const struct store *s, const char *dir, const char *why, char *said,

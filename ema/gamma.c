@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gamma.c - gamma of a sigma_rel, for the canonical form of specs: called by spec.c. It is apart
- * from schedule.c because the library, which reads specs, computes no decays. Invariant: the nearest
- * double, on every host.
+ * from schedule.c because the library, which reads specs, computes no decays. Invariant: the
+ * nearest double, on every host.
  */
 #include "ema/schedule.h"
 #include "ema/wide.h"

@@ -66,7 +66,8 @@ struct format_file {
 	const struct format_range *range; /* [nrange] */
 	uint32_t rank;			  /* writer */
 	uint32_t kind, group; /* enum part_kind; which of those of one writer, kind and step */
-	/* When it was written: the checkpoint's, or older (then it is a link to that step's file). */
+	/* When it was written: the checkpoint's, or older (then it is a link to that step's
+	 * file). */
 	uint64_t step, generation;
 	uint8_t uuid[16]; /* of this file: two with the same are one; zero: it has none */
 	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
@@ -79,8 +80,9 @@ struct format_file {
 #define CHECKPOINT_FOREIGN 8 /* names that somebody reads; of more the number will do */
 
 /*
- * Place nfile + i of the table: its bytes are made of bytes [off, off + len) of an earlier place, which
- * are read front to back (ckpt/coding). table.place[].bytes says how many there are. move makes them.
+ * Place nfile + i of the table: its bytes are made of bytes [off, off + len) of an earlier place,
+ * which are read front to back (ckpt/coding). table.place[].bytes says how many there are. move
+ * makes them.
  *   GIVEN    of nothing: they are at hand, at most FORMAT_GIVEN_MAX of all places together
  *   SWAPPED  the bytes of each element of `elem` bytes in reverse order
  *   DEFLATE  a raw deflate stream
@@ -136,8 +138,9 @@ struct checkpoint {
 	} * attr;	       /* by key */
 	uint64_t stored_bytes; /* of all files, metadata included */
 	uint64_t linked_bytes; /* of these: in files that an older step wrote */
-	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many, and the names of
-	 * the first CHECKPOINT_FOREIGN. Not known where `some`, and of a summary */
+	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many,
+	 * and the names of the first CHECKPOINT_FOREIGN. Not known where `some`, and of a
+	 * summary */
 	uint32_t nforeign;
 	const char *foreign[CHECKPOINT_FOREIGN];
 	bool partial; /* some files are lost, and their pieces with them: open_partial */
@@ -147,11 +150,11 @@ struct checkpoint {
 };
 
 /*
- * What verify found. kind: "checksum", "truncated", "missing", "unexpected" (more bytes than there should be, or
- * no regular file), "padding",
- * "malformed", "newer" (a newer version wrote it: nothing is known to be wrong), "mismatch", "coverage",
- * "unreadable" (the device or the permissions, not the bytes). "padding" (bytes that nothing uses are not
- * zero) concerns no tensor: opening succeeds.
+ * What verify found. kind: "checksum", "truncated", "missing", "unexpected" (more bytes than there
+ * should be, or no regular file), "padding",
+ * "malformed", "newer" (a newer version wrote it: nothing is known to be wrong), "mismatch",
+ * "coverage", "unreadable" (the device or the permissions, not the bytes). "padding" (bytes that
+ * nothing uses are not zero) concerns no tensor: opening succeeds.
  * file "" and offset 0 where it does not apply; tensor "" likewise.
  */
 struct format_fault {
@@ -166,9 +169,9 @@ static inline bool format_fault_is_odd(const struct format_fault *f)
 }
 
 /*
- * Which ranks' files are needed? k: what all files share, without pieces (the table is sealed); needed:
- * [k->world], by rank, all false. < 0 ends the opening with that result and err. All files of a chosen
- * rank are read, but for those of averages if the result is FORMAT_NO_AVERAGES.
+ * Which ranks' files are needed? k: what all files share, without pieces (the table is sealed);
+ * needed: [k->world], by rank, all false. < 0 ends the opening with that result and err. All files
+ * of a chosen rank are read, but for those of averages if the result is FORMAT_NO_AVERAGES.
  */
 enum { FORMAT_NO_AVERAGES = 1 };
 typedef int format_choose_fn(void *arg, const struct checkpoint *k, bool *needed,
@@ -231,9 +234,9 @@ struct sheet_file {
 	uint32_t ntensor; /* in it, with those that are empty there; 0: the format does not count */
 };
 /*
- * Bytes that belong to no tensor. The engine asks for them (format.fill) when the data of their file
- * are written, file by file: so a run knows the sums and seals of all files up to its own. The last
- * file makes the others a checkpoint.
+ * Bytes that belong to no tensor. The engine asks for them (format.fill) when the data of their
+ * file are written, file by file: so a run knows the sums and seals of all files up to its own. The
+ * last file makes the others a checkpoint.
  */
 struct sheet_run {
 	uint32_t file;
@@ -277,14 +280,15 @@ struct sheet_state {
 struct format_root {
 	const char *name; /* of that file: "MANIFEST" */
 	/*
-	 * What it alone says of the checkpoint: no tensors. Its files are listed in the order of the
-	 * checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation (an older
-	 * one's: a link) and uuid. Errors as of open.
+	 * What it alone says of the checkpoint: no tensors. Its files are listed in the order of
+	 * the checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation
+	 * (an older one's: a link) and uuid. Errors as of open.
 	 */
 	int (*summary)(const struct source *root, struct checkpoint **ret, struct ckpt_err *err);
 	/*
-	 * A new one from the other files, where it is lost. facts: what it alone knew (job, step, seq,
-	 * parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN files are missing; -EBADMSG,
+	 * A new one from the other files, where it is lost. facts: what it alone knew (job, step,
+	 * seq, parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN files are missing;
+	 * -EBADMSG,
 	 * -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be; what reading said; -ENOMEM.
 	 */
 	int (*rebuild)(const struct source_dir *dir, const struct checkpoint *facts,
@@ -292,7 +296,8 @@ struct format_root {
 		       struct ckpt_err *err);
 	/*
 	 * Does the format make files of this name in a step's directory? The root, the others, and
-	 * what was or is to become a root (NAME.%08x, NAME.damaged-%08x). All else is somebody else's.
+	 * what was or is to become a root (NAME.%08x, NAME.damaged-%08x). All else is somebody
+	 * else's.
 	 */
 	bool (*owns)(const char *name);
 };
@@ -318,8 +323,9 @@ struct format {
 	/* Can it say this tensor? If not, why: a few words. */
 	bool (*holds)(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
 	/*
-	 * target: of target_make, less what is left out. It and want outlive the sheet. -EMEDIUMTYPE:
-	 * the format cannot hold it as a whole; every reason is a line of `cannot`. -ENOMEM.
+	 * target: of target_make, less what is left out. It and want outlive the sheet.
+	 * -EMEDIUMTYPE: the format cannot hold it as a whole; every reason is a line of `cannot`.
+	 * -ENOMEM.
 	 */
 	int (*sheet)(const struct table *target, const struct format_want *want, struct sheet **ret,
 		     struct ckpt_errlist *cannot, struct ckpt_err *err);
@@ -332,22 +338,23 @@ struct format {
 	const struct format_root *root;	    /* NULL: no store is made of it */
 };
 void checkpoint_free(struct checkpoint *c);
-/* The number of the file in which a place's bytes lie, or those of which they are made; TABLE_NONE: they are
- * GIVEN. */
+/* The number of the file in which a place's bytes lie, or those of which they are made; TABLE_NONE:
+ * they are GIVEN. */
 uint32_t checkpoint_file_of(const struct checkpoint *c, uint32_t place);
 
 /* --- for those who write a format --- */
 
-/* An empty checkpoint of one rank, without a parent and with room for nfile files. Only checkpoint_free
- * frees it. NULL: no memory. */
+/* An empty checkpoint of one rank, without a parent and with room for nfile files. Only
+ * checkpoint_free frees it. NULL: no memory. */
 struct checkpoint *checkpoint_new(const struct format *f, uint32_t nfile);
 /* An empty sheet with room for so much; nfile, nrun and nsum are set. NULL: no memory. */
 struct sheet *sheet_new(const struct format *f, uint32_t ntensor, uint32_t nfile, uint32_t nrun,
 			uint32_t nsum);
 /*
  * A tensor as most formats have it: a name, no component, no layout, and all of it row-major in one
- * place from byte `off` on. *ret_bytes: how many. -EALREADY: the name is there; -EPROTO: an impossible
- * name or shape, or more than the place has; -EPROTONOSUPPORT: a dtype that nobody knows; -ENOMEM.
+ * place from byte `off` on. *ret_bytes: how many. -EALREADY: the name is there; -EPROTO: an
+ * impossible name or shape, or more than the place has; -EPROTONOSUPPORT: a dtype that nobody
+ * knows; -ENOMEM.
  */
 int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_t ndim,
 		      const uint64_t *shape, uint32_t place, uint64_t off, uint64_t *ret_bytes,

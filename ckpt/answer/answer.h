@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer.h - answers to questions about layouts (question.h): one line of JSON each. What rooms below
- * compute is written here; nothing is computed here. Called by ckptctl layout --batch, from one thread.
+ * answer.h - answers to questions about layouts (question.h): one line of JSON each. What rooms
+ * below compute is written here; nothing is computed here. Called by ckptctl layout --batch, from
+ * one thread.
  *
  *	placements	[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]: one object a rank, in ascending
  *			rank: its coordinate, and for each tensor dimension the runs [start,stop) that it

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * answer_batch.c - ckptctl layout --batch: lines in, lines out.
- * Invariant: as many answers as questions, in their order; memory is that of the longest line and of
- * its JSON, which may be 80 times as much.
+ * Invariant: as many answers as questions, in their order; memory is that of the longest line and
+ * of its JSON, which may be 80 times as much.
  */
 #include "ckpt/answer/answer_batch.h"
 #include "ckpt/base/error.h"

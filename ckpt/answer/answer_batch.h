@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer_batch.h - reads questions from a descriptor, a line each, and writes the answers to a stream
- * (answer.h). Called by ckptctl layout --batch.
+ * answer_batch.h - reads questions from a descriptor, a line each, and writes the answers to a
+ * stream (answer.h). Called by ckptctl layout --batch.
  *
  * Every line has its answer, also an empty one and one that is longer than BATCH_LINE_MAX. Answers
  * are kept back only while more questions can be read at once: a program that waits for an answer

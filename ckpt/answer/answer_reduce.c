@@ -2,7 +2,8 @@
 /*
  * answer_reduce.c - redistributions of pending reductions, carried out on values. Called for the
  * "locals" of ckptctl layout --batch.
- * Invariant: the values go the way that those of a checkpoint go: two tables, a plan, and the mover.
+ * Invariant: the values go the way that those of a checkpoint go: two tables, a plan, and the
+ * mover.
  */
 #include "ckpt/answer/answer_reduce.h"
 #include "ckpt/base/dtype.h"
@@ -19,8 +20,8 @@
 
 #define WHOLE_MAX 9007199254740992.0 /* up to here whole doubles are printed as integers */
 
-/* What all ranks hold before, or after: place i of the table is the memory of the rank at place i of
- * the mesh. */
+/* What all ranks hold before, or after: place i of the table is the memory of the rank at place i
+ * of the mesh. */
 struct side {
 	struct table t;
 	struct indexset *share; /* [nrank] */
@@ -52,7 +53,8 @@ static int no_memory(const struct work *w)
 
 /* --- what happens in each mesh dimension --- */
 
-/* As plan_reduce.h has it, said of one mesh dimension at a time. A factor of 1 is a strided shard too. */
+/* As plan_reduce.h has it, said of one mesh dimension at a time. A factor of 1 is a strided shard
+ * too. */
 static int changes_check(const struct work *w)
 {
 	const struct question *q = w->q;
@@ -223,7 +225,8 @@ static void put_value(struct answer *a, uint32_t dtype, const uint8_t *p)
 
 /* --- from locals to results --- */
 
-/* As many numbers as each rank holds: so what is allocated for them is no more than the question has. */
+/* As many numbers as each rank holds: so what is allocated for them is no more than the question
+ * has. */
 static int locals_check(const struct work *w)
 {
 	for (uint32_t i = 0; i < w->mesh.nrank; i++) {

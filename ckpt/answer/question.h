@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * question.h - questions about layouts: a shape, a mesh, and what each mesh dimension does. Asked by
- * ckptctl layout. One question is one JSON object; its fields give its kind, in the order of enum
- * question_kind. Other fields are ignored, and a field that is null counts as missing.
+ * question.h - questions about layouts: a shape, a mesh, and what each mesh dimension does. Asked
+ * by ckptctl layout. One question is one JSON object; its fields give its kind, in the order of
+ * enum question_kind. Other fields are ignored, and a field that is null counts as missing.
  *
  *	{"shape":[7,5],"mesh":[3,2],"ranks":[..]?,"placements":["_S(0, 2)","S(0)"],
  *	 "order":[[0,[1,0]]]?,"mode":"order"?}
@@ -60,8 +60,8 @@ struct question {
 int question_parse(const char *text, size_t len, struct arena *a, struct question *ret,
 		   struct ckpt_err *err);
 /* What a person types: "7,5" or "[7, 5]", "dp=3,tp=2", "S(0),_S(0,2)" in any spelling of
- * placement_read (or with the names of mesh dimensions as layout_parse reads it: "Shard(0)@dp"), a mode
- * or NULL. */
+ * placement_read (or with the names of mesh dimensions as layout_parse reads it: "Shard(0)@dp"), a
+ * mode or NULL. */
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *mode,
 		      struct arena *a, struct question *ret, struct ckpt_err *err);
 void question_free(struct question *q);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * container.h - the envelope of every file that ckptd writes: part files, MANIFEST, the declarations
- * that a client hands to the daemon, journals. This header is its specification.
+ * container.h - the envelope of every file that ckptd writes: part files, MANIFEST, the
+ * declarations that a client hands to the daemon, journals. This header is its specification.
  *
  *	header, 4096 bytes | data | sections | trailer, the last 4096 bytes of the file
  *

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 uint32_t dtype_bytes(uint32_t dtype); /* 1..16; 0: unknown dtype */
-/* Values that people count in an element: 2 of F4, whose element is a byte of two, the low half first,
- * side by side in the last dimension; else 1. */
+/* Values that people count in an element: 2 of F4, whose element is a byte of two, the low half
+ * first, side by side in the last dimension; else 1. */
 uint32_t dtype_values(uint32_t dtype);
 const char *dtype_name(uint32_t dtype);	  /* "BF16"; "?" for an unknown one */
 uint32_t dtype_of_name(const char *name); /* 0: unknown */

@@ -3,8 +3,8 @@
  * mutant.h - MUTANT(NAME): is this mistake planted? False, and nothing of it in the program, unless
  * it was built by `make V=mutant`; there the environment variable CKPT_MUTANT names the one mistake
  * (of mutants.h) that the process makes. A name that is unknown ends the process.
- * Written as `if (!MUTANT(X))` around the step that the mistake leaves out, or as an `if (MUTANT(X))`
- * that does the wrong thing; the line reads right without it.
+ * Written as `if (!MUTANT(X))` around the step that the mistake leaves out, or as an `if
+ * (MUTANT(X))` that does the wrong thing; the line reads right without it.
  */
 #ifndef CKPT_MUTANT_H
 #define CKPT_MUTANT_H

@@ -24,8 +24,8 @@ enum source_kind { SOURCE_FILE, SOURCE_DIR, SOURCE_OTHER };
 /* != 0 ends the listing and is returned */
 typedef int source_entry_fn(void *arg, const char *name, enum source_kind kind);
 
-/* Names are "a", or "a/b" beneath the directory; they neither begin with '/' nor have "." or ".." in
- * them (-EINVAL). open, read and list: any thread. */
+/* Names are "a", or "a/b" beneath the directory; they neither begin with '/' nor have "." or ".."
+ * in them (-EINVAL). open, read and list: any thread. */
 struct source_dir {
 	void *ctx;
 	const char *entry; /* the file in it that a person named; NULL: the directory */

@@ -14,8 +14,8 @@
 
 #define SLOTS_MIN 64
 
-/* The kernel gives each process 16 random bytes. libc keeps its canaries in them: what is used here is
- * their hash. Threads that meet here store the same number. */
+/* The kernel gives each process 16 random bytes. libc keeps its canaries in them: what is used here
+ * is their hash. Threads that meet here store the same number. */
 static uint64_t process_seed(void)
 {
 	static _Atomic uint64_t seed;
@@ -44,7 +44,8 @@ static void slot_take(struct keymap *m, struct keymap_slot with)
 	m->slot[i] = with;
 }
 
-/* Equal hashes stay in their order: the walk begins behind a free slot, so no row of taken ones is cut. */
+/* Equal hashes stay in their order: the walk begins behind a free slot, so no row of taken ones is
+ * cut. */
 static void slots_move(struct keymap *to, const struct keymap *from)
 {
 	uint32_t first = 0;

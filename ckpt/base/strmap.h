@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strmap.h - finds the number of a name: the one hash table of the tree. A strmap numbers byte strings;
- * a keymap is what it is made of, for keys that lie in an array of the caller's or have several parts.
+ * strmap.h - finds the number of a name: the one hash table of the tree. A strmap numbers byte
+ * strings; a keymap is what it is made of, for keys that lie in an array of the caller's or have
+ * several parts.
  *
- * Memory is the arena's that each call names, always the same one; a table that grows leaves its old
- * slots there, in all no more than the new ones. Nothing is taken out again. Zero-initialised a map is
- * empty. One thread at a time; any number of threads, while none of them adds.
+ * Memory is the arena's that each call names, always the same one; a table that grows leaves its
+ * old slots there, in all no more than the new ones. Nothing is taken out again. Zero-initialised a
+ * map is empty. One thread at a time; any number of threads, while none of them adds.
  *
- * A lookup takes constant time whatever names a file or a peer chooses: hashes depend on a number that
- * each process draws (strmap.c), so they mean nothing to another process and are written nowhere.
+ * A lookup takes constant time whatever names a file or a peer chooses: hashes depend on a number
+ * that each process draws (strmap.c), so they mean nothing to another process and are written
+ * nowhere.
  */
 #ifndef CKPT_BASE_STRMAP_H
 #define CKPT_BASE_STRMAP_H
@@ -29,8 +31,8 @@ struct keymap {
 	uint32_t mask, n;
 };
 
-/* Of a key: key_hash(0, ...). Of a key with more parts: each part's call is given what the one before
- * returned. Parts do not run together: "ab", "c" is another key than "a", "bc". */
+/* Of a key: key_hash(0, ...). Of a key with more parts: each part's call is given what the one
+ * before returned. Parts do not run together: "ab", "c" is another key than "a", "bc". */
 uint64_t key_hash(uint64_t before, const void *key, size_t bytes);
 /* Room for `more` keys besides those that are there. 0, -ENOMEM, -E2BIG. */
 int keymap_reserve(struct keymap *m, struct arena *a, uint64_t more);
@@ -63,8 +65,8 @@ static inline void keymap_soon(const struct keymap *m, uint64_t hash)
 		__builtin_prefetch(&m->slot[(uint32_t)hash & m->mask], 1);
 }
 
-/* Keys are numbered 0, 1, ... as they come. They stay the caller's, who keeps them as they are or sets
- * key[].bytes to an equal copy. */
+/* Keys are numbered 0, 1, ... as they come. They stay the caller's, who keeps them as they are or
+ * sets key[].bytes to an equal copy. */
 struct strmap {
 	struct keymap map;
 	struct strmap_key {

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* Start a joinable thread with all signals blocked, a name (at most 15 bytes) and, with batch,
- * SCHED_BATCH: a waking batch thread does not preempt the thread that woke it, which is the training
- * thread. Naming and SCHED_BATCH are best effort. 0 or a negative errno. */
+ * SCHED_BATCH: a waking batch thread does not preempt the thread that woke it, which is the
+ * training thread. Naming and SCHED_BATCH are best effort. 0 or a negative errno. */
 int thread_start(pthread_t *ret_thread, const char *name, bool batch, void *(*run)(void *),
 		 void *arg);
 

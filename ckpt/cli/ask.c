@@ -25,8 +25,8 @@ bool ask(struct cli *c, const char *fmt, ...)
 	va_end(ap);
 	fputs(" [y/N] ", c->err);
 	fflush(c->err);
-	/* By hand: stdio would keep what stands behind the line; and poll(2), unlike read(2), comes back
-	 * from a signal. */
+	/* By hand: stdio would keep what stands behind the line; and poll(2), unlike read(2), comes
+	 * back from a signal. */
 	while (n + 1 < sizeof line && !cli_stopped()) {
 		if (poll(&in, 1, -1) < 0 && errno == EINTR)
 			continue;

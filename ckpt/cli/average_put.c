@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* average_put.c - see average_put.h. Invariant: what is not written in the checkpoint is null, never 0. */
+/* average_put.c - see average_put.h. Invariant: what is not written in the checkpoint is null,
+ * never 0. */
 #include "ckpt/cli/average_put.h"
 #include "ckpt/base/util.h"
 

@@ -51,8 +51,8 @@ enum cli_exit {
 };
 /* A negative errno of any room; 0 for 0 and above. -ECANCELED: 130, or 143 after SIGTERM. */
 int cli_exit(int rc);
-/* What publish (io/publish.h) says of a file that a person named with an option, for cli_exit: a name
- * that is taken is -EBUSY, a directory that does not exist -EINVAL. Others as they are. */
+/* What publish (io/publish.h) says of a file that a person named with an option, for cli_exit: a
+ * name that is taken is -EBUSY, a directory that does not exist -EINVAL. Others as they are. */
 static inline int cli_new_file(int rc)
 {
 	return rc == -EEXIST ? -EBUSY : rc == -ENOENT ? -EINVAL : rc;
@@ -177,8 +177,8 @@ struct cli_option {
 };
 extern const struct cli_option cli_options[];
 extern const uint32_t cli_option_count;
-/* The arguments that help and completion name, "auto|always|never": its choice, or the formats that can
- * be read, or written. NULL: any. */
+/* The arguments that help and completion name, "auto|always|never": its choice, or the formats that
+ * can be read, or written. NULL: any. */
 const char *cli_option_words(const struct cli_option *o);
 
 /* --- verbs --- */
@@ -264,7 +264,7 @@ void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
 void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent,
 	      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Of two exit codes the one that matters more: corruption before everything, then permission, then the
- * rest as it came first, and warnings last. */
+/* Of two exit codes the one that matters more: corruption before everything, then permission, then
+ * the rest as it came first, and warnings last. */
 int cli_worse(int a, int b);
 #endif

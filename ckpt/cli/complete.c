@@ -375,7 +375,8 @@ static void offer_tensors(struct complete *x)
 			human_shape(e->ndim, shown_shape(e, dims), shape, sizeof shape);
 			snprintf(what, sizeof what, "%s %s", dtype_name(e->dtype), shape);
 			offer(x, full, what);
-			/* A name without its component is understood too: for those who type one. */
+			/* A name without its component is understood too: for those who type
+			 * one. */
 			if (*x->cur && strncmp(full, x->cur, strlen(x->cur)))
 				offer(x, e->name, what);
 		}

@@ -9,8 +9,8 @@
 
 const char complete_shells[] = "bash|zsh|fish";
 
-/* Readline takes '=', ':' and '@' for ends of words; a line is cut into words again here. What it has
- * of such a word before the last of them is not to be repeated in the reply. */
+/* Readline takes '=', ':' and '@' for ends of words; a line is cut into words again here. What it
+ * has of such a word before the last of them is not to be repeated in the reply. */
 static const char bash[] =
 	"# bash completion of ckptctl. Made by: ckptctl completion bash\n"
 	"_ckptctl_quote() {\n" /* $say, for a word that begins with the quote $1, or with none */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_result.c - what ckptctl export says of what it wrote. Called by verb_export.c. Invariant: raw
- * weights never pass for averaged ones, and each tensor that is left out is named.
+ * export_result.c - what ckptctl export says of what it wrote. Called by verb_export.c. Invariant:
+ * raw weights never pass for averaged ones, and each tensor that is left out is named.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/export.h"
@@ -76,7 +76,8 @@ static void put_left(struct export *r)
 	output_close(o);
 }
 
-/* What --only selected, and of whom its tensors are: raw weights must not pass for averaged ones. */
+/* What --only selected, and of whom its tensors are: raw weights must not pass for averaged
+ * ones. */
 static void put_only(struct export *r)
 {
 	static const struct column only[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * full_check.c - engine_check with progress. Called by ckptctl prune before anything older is removed, and by
- * repair.
+ * full_check.c - engine_check with progress. Called by ckptctl prune before anything older is
+ * removed, and by repair.
  * Invariant: 0 means that all bytes of all files were read and that all of them are right.
  */
 #include "ckpt/cli/full_check.h"

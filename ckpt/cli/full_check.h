@@ -8,8 +8,8 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/engine/verify.h"
 
-/* engine_check (engine/verify.h) of the step directory behind step_fd, which stays the caller's, with
- * progress as verify --data has it. ret may be NULL. */
+/* engine_check (engine/verify.h) of the step directory behind step_fd, which stays the caller's,
+ * with progress as verify --data has it. ret may be NULL. */
 int full_check(struct cli *c, int step_fd, const char *path, struct engine_checked *ret,
 	       struct ckpt_err *err);
 #endif

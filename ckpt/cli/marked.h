@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marked.h - what verbs that set or show marks have in common: from a name to the step in its store, and
- * what they print. For hold, release, tag, verify, show, ls, rm, repair, rewind and adopt.
+ * marked.h - what verbs that set or show marks have in common: from a name to the step in its
+ * store, and what they print. For hold, release, tag, verify, show, ls, rm, repair, rewind and
+ * adopt.
  */
 #ifndef CKPT_CLI_MARKED_H
 #define CKPT_CLI_MARKED_H
@@ -10,9 +11,9 @@
 #include "ckpt/store/mark.h"
 #include "ckpt/store/mark_words.h"
 
-/* store_resolve and store_home_find of a name on the command line. Prints what fails, and the note of a
- * "latest" that passed over other steps. Returns an exit code; after CLI_OK the caller closes ref's
- * step_fd, and ret. */
+/* store_resolve and store_home_find of a name on the command line. Prints what fails, and the note
+ * of a "latest" that passed over other steps. Returns an exit code; after CLI_OK the caller closes
+ * ref's step_fd, and ret. */
 int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct store_home *ret);
 
 /* Prints that a mark could not be changed. Returns the exit code. */

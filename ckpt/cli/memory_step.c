@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * memory_step.c - see memory_step.h. Called by verb_export.c.
- * Invariant: of the temporary directory nothing is left, whatever happened; only a command that is killed
- * leaves it, as .ckptd-memory-XXXXXX.
+ * Invariant: of the temporary directory nothing is left, whatever happened; only a command that is
+ * killed leaves it, as .ckptd-memory-XXXXXX.
  */
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/base/error.h"
@@ -88,7 +88,8 @@ static int check_staged(const struct wire_report *r, uint32_t job, const struct 
 			  list);
 }
 
-/* Did the step come to nothing, as any may before the trainer's guard? Then there is a newer one soon. */
+/* Did the step come to nothing, as any may before the trainer's guard? Then there is a newer one
+ * soon. */
 static bool is_passing(const struct wire_drained *got)
 {
 	return !got->failed || got->code == -ENOENT || got->code == -ECANCELED;

@@ -10,8 +10,8 @@
 #define PREVIEW_ALL 200	 /* elements that are all shown */
 #define PREVIEW_MAX 1000 /* elements that are ever shown */
 
-/* Which indices of each dimension are shown: the first `head`, the last `tail`. Of the last dimension
- * both are multiples of `grain`, as its extent is. */
+/* Which indices of each dimension are shown: the first `head`, the last `tail`. Of the last
+ * dimension both are multiples of `grain`, as its extent is. */
 struct preview {
 	uint32_t ndim, grain;
 	uint64_t shape[CKPT_DIMS_MAX], head[CKPT_DIMS_MAX], tail[CKPT_DIMS_MAX];

@@ -2,8 +2,8 @@
 /*
  * progress.c - when to say how far a movement is; the output says how. Called by verbs that read or
  * write much.
- * Invariant: a bar is drawn at most ten times a second; a line for people comes once a minute, unless
- * it was asked for.
+ * Invariant: a bar is drawn at most ten times a second; a line for people comes once a minute,
+ * unless it was asked for.
  */
 #include "ckpt/cli/progress.h"
 #include "ckpt/base/util.h"

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.h - how far a long movement is, through the output: for people on stderr a bar with rate
- * and time left on a terminal, which leaves nothing behind, and elsewhere (a pipe, a file, TERM=dumb) a
- * line a minute; for programs a line on stdout at most once a
+ * and time left on a terminal, which leaves nothing behind, and elsewhere (a pipe, a file,
+ * TERM=dumb) a line a minute; for programs a line on stdout at most once a
  * second, and whenever another 10 % are done:
  *
  *	{"schema": "ckptd.VERB/1", "type": "progress", "percent_done": 50.0, "bytes_done": 5,
  *	 "bytes_total": 10, "bytes_per_second": 1, "seconds_remaining": 5, "what": "step 90"}
  *
- * Where the total is unknown, percent_done, bytes_total and seconds_remaining are null. The verb has
- * begun its document by output_line(o, schema, "summary"): in a document of output_begin programs
- * see no progress. SIGUSR1 asks for a line at once, also with --quiet, and stays a line on a
- * terminal.
+ * Where the total is unknown, percent_done, bytes_total and seconds_remaining are null. The verb
+ * has begun its document by output_line(o, schema, "summary"): in a document of output_begin
+ * programs see no progress. SIGUSR1 asks for a line at once, also with --quiet, and stays a line on
+ * a terminal.
  */
 #ifndef CKPT_CLI_PROGRESS_H
 #define CKPT_CLI_PROGRESS_H

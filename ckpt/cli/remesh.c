@@ -272,8 +272,8 @@ static bool fills(const struct table *t, uint64_t ranks)
 	return false;
 }
 
-/* A mesh of as many ranks whose dimensions cut: that of the command without those of which bits are set,
- * the ranks of which another one has. Returns buf; "": there is none. */
+/* A mesh of as many ranks whose dimensions cut: that of the command without those of which bits are
+ * set, the ranks of which another one has. Returns buf; "": there is none. */
 static char *better_mesh(const struct remesh *m, uint32_t bits, char *buf, size_t bytes)
 {
 	const struct mesh *to = m->target.mesh;
@@ -313,7 +313,8 @@ static char *dims_print(const struct mesh *m, uint32_t bits, char *buf, size_t b
 	return buf;
 }
 
-/* A name that the checkpoint does not know may be a new one, or a slip: the nearest that is left out. */
+/* A name that the checkpoint does not know may be a new one, or a slip: the nearest that is left
+ * out. */
 static const char *near_dim(const struct remesh *m, const char *name)
 {
 	const struct table *t = m->from;

@@ -4,15 +4,16 @@
  * tensors on that mesh (ckpt/table/target.h), and what had to change on the way.
  *
  * A mesh dimension that the checkpoint does not know and that would cut little is refused (exit 3),
- * with what the copies would cost, unless --replicate names it; so is one that leaves tensors complete
- * on every rank that were cut and that no rule names.
+ * with what the copies would cost, unless --replicate names it; so is one that leaves tensors
+ * complete on every rank that were cut and that no rule names.
  *
- * --layout may be given several times: each is a rule GLOB=PLACEMENTS, or a file of rules (what has no
+ * --layout may be given several times: each is a rule GLOB=PLACEMENTS, or a file of rules (what has
+ * no
  * '=', and any name that exists). A layout file has one rule a line, "GLOB  PLACEMENTS", as in
  *	# the embedding is cut by columns
  *	model/embed.*	Shard(1)@fsdp, Replicate@dp
- * Blank lines and what follows a '#' at a line's beginning or behind a blank are left out. The first
- * rule that matches a tensor's component/name, or its name, counts.
+ * Blank lines and what follows a '#' at a line's beginning or behind a blank are left out. The
+ * first rule that matches a tensor's component/name, or its name, counts.
  */
 #ifndef CKPT_CLI_REMESH_H
 #define CKPT_CLI_REMESH_H
@@ -35,16 +36,16 @@ struct remesh {
 };
 
 /*
- * Returns an exit code. What went wrong has been told: no --mesh, a mesh or rules that cannot be read
- * or followed, no such layout file (all 2: the command must be mended, the checkpoint is there), copies
- * that nobody asked for (3), ...
+ * Returns an exit code. What went wrong has been told: no --mesh, a mesh or rules that cannot be
+ * read or followed, no such layout file (all 2: the command must be mended, the checkpoint is
+ * there), copies that nobody asked for (3), ...
  * ret is empty then. Call it before the document begins; remesh_free in any case.
  */
 int remesh(struct cli *c, const struct subject *s, struct remesh *ret);
 /* For programs: from_mesh, mesh, world_size and layout_file. */
 void remesh_put(struct cli *c, const struct remesh *m);
-/* Tell the notes: for programs the list "changes" of {tensor, text}; for people grouped, on stderr. In
- * the document, between begin and end. */
+/* Tell the notes: for programs the list "changes" of {tensor, text}; for people grouped, on stderr.
+ * In the document, between begin and end. */
 void remesh_tell(struct cli *c, const struct remesh *m);
 void remesh_free(struct remesh *m);
 

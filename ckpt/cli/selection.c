@@ -181,7 +181,8 @@ static int take_component(struct choosing *k, struct selection_of *of)
 	return rc;
 }
 
-/* The components and tensors that the command line names. The error lists all that the step lacks. */
+/* The components and tensors that the command line names. The error lists all that the step
+ * lacks. */
 static int choose(struct choosing *k)
 {
 	struct selection *x = k->x;
@@ -251,8 +252,8 @@ int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret)
 
 /* --- the table that is left --- */
 
-/* As ckpt/table/view.c: places keep their numbers, pieces their bytes. own: the tensors' names in their own
- * format, where that has others; NULL. */
+/* As ckpt/table/view.c: places keep their numbers, pieces their bytes. own: the tensors' names in
+ * their own format, where that has others; NULL. */
 static int table_of(struct choosing *k, struct table *ret, const char **own)
 {
 	const struct table *t = k->t;

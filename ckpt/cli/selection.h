@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * selection.h - --only COMPONENT of ckptctl export: a checkpoint of which some components are
- * left. What is no component is a glob over the names of tensors, as convert's --only (subject_glob).
+ * left. What is no component is a glob over the names of tensors, as convert's --only
+ * (subject_glob).
  *
  * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its
  * own tensors, and those that the average's rules copy (buffers, frozen ones, ...). Nothing of the

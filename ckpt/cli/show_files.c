@@ -2,7 +2,8 @@
 /*
  * show_files.c - show --files: every file of a checkpoint, and what its bytes are for. Called by
  * verb_show.c.
- * Invariant: data, padding and metadata of a row are its size; the last line is the sum of the rows.
+ * Invariant: data, padding and metadata of a row are its size; the last line is the sum of the
+ * rows.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

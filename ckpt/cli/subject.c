@@ -28,8 +28,8 @@ static struct engine_subject engine_subject_of(const struct subject *s)
 	};
 }
 
-/* Files of a format that commits with one of them, and that one is not there: a writer died, or still
- * writes. A step that lacks it is damaged, and its reader says so. */
+/* Files of a format that commits with one of them, and that one is not there: a writer died, or
+ * still writes. A step that lacks it is damaged, and its reader says so. */
 static int path_committed(const struct subject *s, const struct format *format,
 			  struct ckpt_err *err)
 {
@@ -351,8 +351,8 @@ static bool matches(const struct table_tensor *x, const char *foreign, const cha
 	       (foreign && !fnmatch(glob, foreign, 0));
 }
 
-/* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name is
- * as far as the farthest. */
+/* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name
+ * is as far as the farthest. */
 static uint32_t edits(const struct table_tensor *x, const char *word)
 {
 	const char *slash = strchr(word, '/'), *name = word;
@@ -425,8 +425,8 @@ static int collect(const struct checkpoint *k, const char *word,
 	return 0;
 }
 
-/* A name without a component means the weights, never their averages, which have it too. Returns how many
- * are left. */
+/* A name without a component means the weights, never their averages, which have it too. Returns
+ * how many are left. */
 static uint32_t leave_averages(const struct table *t, const char *word, uint32_t *id, uint32_t n)
 {
 	uint32_t raw = 0, left = 0;

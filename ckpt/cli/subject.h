@@ -30,8 +30,9 @@ struct subject {
 	struct checkpoint *ckpt; /* of o; NULL: its metadata cannot be read */
 };
 
-/* Find what name means: a step ("latest", "step:12") below `where`, or a path, where the formats are asked,
- * or none but force (NULL: --from was not given). 0, or what store_resolve or engine_find returned. */
+/* Find what name means: a step ("latest", "step:12") below `where`, or a path, where the formats
+ * are asked, or none but force (NULL: --from was not given). 0, or what store_resolve or
+ * engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 const struct format *force, struct ckpt_err *err);
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
@@ -39,9 +40,9 @@ int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err)
 /* The same with a step's directory that is open already; takes step_fd. */
 void subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path);
 /*
- * Read its metadata; faults as format.h says. -EBADMSG for whatever is wrong with the checkpoint; other
- * errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by a step's
- * name is another checkpoint by now.
+ * Read its metadata; faults as format.h says. -EBADMSG for whatever is wrong with the checkpoint;
+ * other errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ... -ESTALE: what was found by
+ * a step's name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
 /* Read all that v asks for (engine/verify.h), with the same faults. Errors as of engine_verify. */
@@ -55,24 +56,24 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret);
 	"some files could not be looked at: it is not known how many bytes other steps share"
 #define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
 
-/* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on stderr,
- * if anything; with --json an error whose code is 0. */
+/* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on
+ * stderr, if anything; with --json an error whose code is 0. */
 void subject_note(struct cli *c, const struct store_ref *ref);
 /* Tell that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);
-/* The same for verbs that need some of the data, as open_some of formats/format.h (all of it where the
- * format cannot). choose tells why itself when it refuses, with -ECANCELED: then -1. */
+/* The same for verbs that need some of the data, as open_some of formats/format.h (all of it where
+ * the format cannot). choose tells why itself when it refuses, with -ECANCELED: then -1. */
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s);
 void subject_close(struct subject *s);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 
-/* "step 12 of demo", or the last part of its path where a checkpoint has no step: in titles and messages.
- * Returns buf. */
+/* "step 12 of demo", or the last part of its path where a checkpoint has no step: in titles and
+ * messages. Returns buf. */
 #define SUBJECT_TITLE (NAME_MAX + 1)
 char *subject_title(const struct checkpoint *k, const char *path, char *buf);
 /* The same in short, for messages and progress lines: "step 12". */
@@ -84,8 +85,8 @@ struct cell subject_job(const struct checkpoint *k);
 /* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
 const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
 
-/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it; ids of all that it means
- * (per-rank blobs share one), *ret_id malloc'ed. */
+/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it;
+ * ids of all that it means (per-rank blobs share one), *ret_id malloc'ed. */
 int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
 		    uint32_t *ret_n, struct ckpt_err *err);
 /* The same for a glob over these, where '*' matches any characters. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_adopt.c - ckptctl adopt: a step of another job, or a job's directory that was renamed or copied,
- * is this job's on purpose.
- * Invariant: no byte of a step changes. A directory gets another job only after every step in it that can
- * be adopted was.
+ * verb_adopt.c - ckptctl adopt: a step of another job, or a job's directory that was renamed or
+ * copied, is this job's on purpose.
+ * Invariant: no byte of a step changes. A directory gets another job only after every step in it
+ * that can be adopted was.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -260,7 +260,8 @@ static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
 			name, name);
 }
 
-/* The job's directory, opened; its name becomes the job that is meant. -EINVAL: no job is called so. */
+/* The job's directory, opened; its name becomes the job that is meant. -EINVAL: no job is called
+ * so. */
 static int dir_open(struct adopt *a, const char *abs, size_t len, struct ckpt_err *err)
 {
 	const char *base;

@@ -241,7 +241,8 @@ static int on_values(void *arg, const uint8_t *p, uint64_t len, uint64_t done)
 	return put_bytes(k, p, len);
 }
 
-/* The elements of `set`; NULL: all that were chosen. ret: where they go in memory; NULL: to on_values. */
+/* The elements of `set`; NULL: all that were chosen. ret: where they go in memory; NULL: to
+ * on_values. */
 static int read_set(struct cat *k, const struct indexset *set, uint8_t **ret)
 {
 	struct progress progress;
@@ -412,7 +413,8 @@ static void put_stats(struct cat *k)
 	output_close(o);
 }
 
-/* What is shown, as elements: slice_pack has seen to it that the last dimension is one of the slice. */
+/* What is shown, as elements: slice_pack has seen to it that the last dimension is one of the
+ * slice. */
 static struct preview preview_pack(const struct preview *p, uint32_t values)
 {
 	struct preview ret = *p;
@@ -457,7 +459,8 @@ static int preview(struct cat *k)
 	return rc;
 }
 
-/* n bytes without a line break or tab. A zero is a control character too, but would end the piece. */
+/* n bytes without a line break or tab. A zero is a control character too, but would end the
+ * piece. */
 static void text_piece(struct cat *k, const uint8_t *p, size_t n)
 {
 	char raw[TEXT_PIECE + 1], clean[TEXT_PIECE + 1];

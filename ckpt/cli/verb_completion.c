@@ -12,7 +12,8 @@
 
 #define COMPLETE_S 2
 
-/* A shell waits: rather nothing than long, whatever hangs; and a shell that sees a signal says so. */
+/* A shell waits: rather nothing than long, whatever hangs; and a shell that sees a signal says
+ * so. */
 static void on_alarm(int sig)
 {
 	(void)sig;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_convert.c - ckptctl convert: a checkpoint written again, for another mesh or in another format.
- * Invariant: the destination is complete or not there, and nothing that existed is touched.
+ * verb_convert.c - ckptctl convert: a checkpoint written again, for another mesh or in another
+ * format. Invariant: the destination is complete or not there, and nothing that existed is touched.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"

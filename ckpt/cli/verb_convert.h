@@ -6,7 +6,8 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/table/table.h"
 
-/* The verb convert, with the options of c, also those that only export offers. Returns the exit code. */
+/* The verb convert, with the options of c, also those that only export offers. Returns the exit
+ * code. */
 int convert_run(struct cli *c);
 /* --dtype: the tensors of the target that can be cast get this one; 0: none. */
 void convert_cast(uint32_t dtype, struct table *target);

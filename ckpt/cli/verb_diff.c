@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_diff.c - ckptctl diff: do two checkpoints hold the same? Names, shapes, dtypes and fingerprints
- * decide, all from metadata; where a fingerprint is not known the tensors are read (engine/compare.h).
- * Invariant: all differences are found, counted and, for programs, listed; how the elements lie in
- * ranks and files is none, unless --layouts. What was not compared is never called equal.
+ * verb_diff.c - ckptctl diff: do two checkpoints hold the same? Names, shapes, dtypes and
+ * fingerprints decide, all from metadata; where a fingerprint is not known the tensors are read
+ * (engine/compare.h). Invariant: all differences are found, counted and, for programs, listed; how
+ * the elements lie in ranks and files is none, unless --layouts. What was not compared is never
+ * called equal.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"

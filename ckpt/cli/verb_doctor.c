@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_doctor.c - ckptctl doctor: can ckptd work well here? ckpt/host/host_facts.h says what is examined. */
+/* verb_doctor.c - ckptctl doctor: can ckptd work well here? ckpt/host/host_facts.h says what is
+ * examined. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"

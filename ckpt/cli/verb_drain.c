@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_drain.c - ckptctl drain: have the daemon write everything that is staged, and wait for it. */
+/* verb_drain.c - ckptctl drain: have the daemon write everything that is staged, and wait for
+ * it. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"

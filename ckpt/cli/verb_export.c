@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_export.c - ckptctl export (restore is its old name): a checkpoint as safetensors, complete or a file for
- * each rank of a mesh, for programs that know nothing of ckptd.
+ * verb_export.c - ckptctl export (restore is its old name): a checkpoint as safetensors, complete
+ * or a file for each rank of a mesh, for programs that know nothing of ckptd.
  * Invariant: the destination holds what it held before, or that and all files that were asked for.
  */
 #include "ckpt/base/dtype.h"
@@ -25,8 +25,8 @@ static bool is_small_float(uint32_t dtype)
 	       dtype == CKPT_F8_E4M3FNUZ || dtype == CKPT_F8_E5M2FNUZ || dtype == CKPT_F4;
 }
 
-/* All that --only and --dtype cannot do, before anything is written: 0, or the exit code, which has been
- * told. */
+/* All that --only and --dtype cannot do, before anything is written: 0, or the exit code, which has
+ * been told. */
 static int check_names(struct export *r)
 {
 	struct ckpt_errlist casts = { .code = -EMEDIUMTYPE }, clashes = { .code = -EMEDIUMTYPE };

@@ -12,8 +12,8 @@ static const struct column col_bytes = { "freed_bytes", "memory", false, FIT_WHO
 static const struct column col_steps = { "step_count", "steps", false, FIT_WHOLE };
 static const struct column col_lost = { "lost_step_count", "not on disk", false, FIT_WHOLE };
 
-/* Of the steps that the daemon has seen on disk and holds: is one no longer there? The daemon looks at no
- * directory for an order. -EBUSY with the sentence. */
+/* Of the steps that the daemon has seen on disk and holds: is one no longer there? The daemon looks
+ * at no directory for an order. -EBUSY with the sentence. */
 static int held_alone(struct cli *c, const struct control *k, uint32_t job, struct ckpt_err *err)
 {
 	const struct wire_report *r = &k->report;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_hold.c - ckptctl hold: keep a step whatever the retention policy says, until it is released or
- * the time is over. */
+/* verb_hold.c - ckptctl hold: keep a step whatever the retention policy says, until it is released
+ * or the time is over. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first, and what the daemon holds of its
- * jobs in memory. Reads one small file per step.
- * Invariant: the order inside a job is the store's (lineage), whatever the clocks said, unless --sort asks
- * for another; jobs are merged by the time of their newest step. The daemon's absence or silence is no
- * error, and costs a second at most.
+ * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first, and what the daemon holds of
+ * its jobs in memory. Reads one small file per step.
+ * Invariant: the order inside a job is the store's (lineage), whatever the clocks said, unless
+ * --sort asks for another; jobs are merged by the time of their newest step. The daemon's absence
+ * or silence is no error, and costs a second at most.
  */
 #include "ckpt/base/container.h"
 #include "ckpt/base/error.h"
@@ -269,7 +269,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 
 /* --- what is in memory --- */
 
-/* Silence is no error: without a daemon there is nothing in memory, and a stopped one is not waited for. */
+/* Silence is no error: without a daemon there is nothing in memory, and a stopped one is not waited
+ * for. */
 static void ask_daemon(struct ls *l)
 {
 	if (!l->njob || daemon_ask_open(&l->k, l->c, 1, NULL))

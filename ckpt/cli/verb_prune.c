@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_prune.c - ckptctl prune: remove the steps that a policy does not keep.
- * Invariant: nothing is removed without a rule that was given and a yes, said before or to the question;
- * what may never go is the store's to know (ckpt/store/prune.h), and every byte of the newest that stays
- * is read before.
+ * Invariant: nothing is removed without a rule that was given and a yes, said before or to the
+ * question; what may never go is the store's to know (ckpt/store/prune.h), and every byte of the
+ * newest that stays is read before.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -115,9 +115,9 @@ static int on_verify(void *arg, const struct store_step *st, int step_fd, struct
 }
 
 /*
- * --bad removes what is damaged. A MANIFEST that this user may not read, that the device did not give
- * this time, that a newer version wrote, or that is right but another step's, is none of that: the
- * checkpoint may be whole.
+ * --bad removes what is damaged. A MANIFEST that this user may not read, that the device did not
+ * give this time, that a newer version wrote, or that is right but another step's, is none of that:
+ * the checkpoint may be whole.
  */
 static int only_damage(const struct store *s, struct ckpt_err *err)
 {
@@ -202,7 +202,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	return rc == -ECANCELED ? rc : 0;
 }
 
-/* All jobs once. Returns what store_jobs does; jobs that may not be opened are an error at the end. */
+/* All jobs once. Returns what store_jobs does; jobs that may not be opened are an error at the
+ * end. */
 static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
 {
 	int rc;

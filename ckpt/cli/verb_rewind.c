@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_rewind.c - ckptctl rewind: make a step the newest of its job's line again.
- * Invariant: nothing moves below ranks that run, and nothing before a yes; what a daemon has in memory of the job is
- * given up before the first step moves, or it would be restored instead of what was asked for.
+ * Invariant: nothing moves below ranks that run, and nothing before a yes; what a daemon has in
+ * memory of the job is given up before the first step moves, or it would be restored instead of
+ * what was asked for.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_rm.c - ckptctl rm: remove one checkpoint of a store.
- * Invariant: it goes the way of all that is removed (ckpt/store/prune.h), after a yes that was given before or to
- * the question; the last complete step of a job never does.
+ * Invariant: it goes the way of all that is removed (ckpt/store/prune.h), after a yes that was
+ * given before or to the question; the last complete step of a job never does.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

@@ -195,7 +195,8 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 }
 
 #define ATTRS_SHOWN 20u /* of thousands, for a person */
-/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the first. */
+/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the
+ * first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
 	char line[LINE_BYTES];
@@ -265,8 +266,8 @@ static void put_totals(struct output *o, const struct table *t)
 	output_put(o, &f_tensors, cell_text(line));
 }
 
-/* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some all
- * the same. Nothing where there are none. */
+/* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some
+ * all the same. Nothing where there are none. */
 static void put_derived(struct output *o, const struct table *t)
 {
 	static const struct column f_line = { NULL, "derived", false, FIT_LAST },
@@ -317,7 +318,8 @@ static void put_derived(struct output *o, const struct table *t)
 	output_put(o, &f_line, cell_text(line));
 }
 
-/* How averaged weights came about, and what is odd about them. Nothing for people where there are none. */
+/* How averaged weights came about, and what is odd about them. Nothing for people where there are
+ * none. */
 static void put_averages(struct output *o, const struct checkpoint *k)
 {
 	cleanup_free struct average_seen *x = NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_stats.c - ckptctl stats: where the bytes of a checkpoint are, and which of them are there more
- * than once.
- * Invariant: every sum is over all tensors that were asked for; linear in tensors and pieces, but for
- * sorting.
+ * verb_stats.c - ckptctl stats: where the bytes of a checkpoint are, and which of them are there
+ * more than once.
+ * Invariant: every sum is over all tensors that were asked for; linear in tensors and pieces, but
+ * for sorting.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_trigger.c - ckptctl trigger: have the next step that a job marks written to the store, and with
+/* verb_trigger.c - ckptctl trigger: have the next step that a job marks written to the store, and
+ * with
  * --wait wait until it is. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

@@ -2,9 +2,9 @@
 /*
  * verb_verify.c - ckptctl verify: is a checkpoint what was committed? Its structure always, every
  * byte of it with --data, some with --data-subset.
- * Invariant: damage hides no other damage, neither of a checkpoint nor of a file in it: all that was
- * asked for is checked and all faults are listed, and the exit code is 4 then. Nothing is called
- * good that was not read.
+ * Invariant: damage hides no other damage, neither of a checkpoint nor of a file in it: all that
+ * was asked for is checked and all faults are listed, and the exit code is 4 then. Nothing is
+ * called good that was not read.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
@@ -367,8 +367,8 @@ static void say_before(const struct one *x)
 			human_bytes(x->got.before_bytes, size));
 }
 
-/* Pieces that the writer did not compare with what they are derived of: no checksum tells whether they
- * were equal. */
+/* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
+ * they were equal. */
 static void say_trusted(const struct one *x)
 {
 	const struct table *t = x->s.ckpt ? &x->s.ckpt->table : NULL;
@@ -425,7 +425,8 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 		at->nlink > count ? ", and it has names elsewhere" : "");
 }
 
-/* The steps of its job are looked at only now that it is damaged; with --all each of them says so itself. */
+/* The steps of its job are looked at only now that it is damaged; with --all each of them says so
+ * itself. */
 static void say_shared(const struct one *x)
 {
 	struct verify *v = x->v;
@@ -629,8 +630,8 @@ static void set_mark(struct one *x, int rc, const struct store *s, const struct 
 
 /*
  * Keep what was found, where the step lies in a store: that every byte is right, or that it is
- * damaged: a sum is wrong. What could not be read or contradicts itself is not known to be damaged, and
- * some of the bytes are not all.
+ * damaged: a sum is wrong. What could not be read or contradicts itself is not known to be damaged,
+ * and some of the bytes are not all.
  */
 static void keep_mark(struct one *x, int rc)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_wait.c - ckptctl wait: until a step is staged, persisted or committed, or never will be. Asks
- * the daemon; what is in the store needs none.
+ * verb_wait.c - ckptctl wait: until a step is staged, persisted or committed, or never will be.
+ * Asks the daemon; what is in the store needs none.
  * Invariant: 0 only when the state is reached; a step that is in the store has reached all of them.
  */
 #include "ckpt/base/error.h"
@@ -400,7 +400,8 @@ static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 		*err = told;
 	}
 	/* Whoever writes the store may be on another host; what is not in the store only a daemon
-	 * knows: one that is silent or does not know the job now, or the one after the one that did. */
+	 * knows: one that is silent or does not know the job now, or the one after the one that
+	 * did. */
 	if (w->until && (w->want == WIRE_COMMITTED || w->known[0] || told.code == -ENOENT ||
 			 told.code == -ETIMEDOUT))
 		return 0;

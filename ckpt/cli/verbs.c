@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verbs.c - the table of verbs, and which verb a word means. A new verb is a file verb_NAME.c, its declaration in cli.h, and a
- * place here. Called by cli_run and the help. */
+/* verbs.c - the table of verbs, and which verb a word means. A new verb is a file verb_NAME.c, its
+ * declaration in cli.h, and a place here. Called by cli_run and the help. */
 #include "ckpt/base/error.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"

@@ -144,8 +144,8 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 }
 
 /* --- at the seal --- */
-/* One that cannot be opened is not refused here: where the job goes on from its own averages, nobody
- * needs it. */
+/* One that cannot be opened is not refused here: where the job goes on from its own averages,
+ * nobody needs it. */
 static void seed_open(struct average *x)
 {
 	if (!x->spec->seed || x->seed_fd >= 0)

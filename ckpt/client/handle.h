@@ -234,8 +234,8 @@ struct ckpt {
 		uint32_t elem;
 	} * by_value;
 	uint32_t nby_value;
-	/* moved: only where memory lies, and the capacity of this rank's own blobs, has changed since
-	 * the seal;
+	/* moved: only where memory lies, and the capacity of this rank's own blobs, has changed
+	 * since the seal;
 	 * resized: such a capacity has. */
 	bool dirty, moved, resized, sealed_once;
 	uint32_t own; /* locals in the process's own memory */

@@ -464,8 +464,8 @@ static bool guard_compare(ckpt *c)
 	return true;
 }
 
-/* The guard has written to its page by then. A daemon that takes over later learns of the change from
- * the handle, or from its own page. */
+/* The guard has written to its page by then. A daemon that takes over later learns of the change
+ * from the handle, or from its own page. */
 static void guard_changed(ckpt *c)
 {
 	const struct shared_snap *s = shared_snap_newest(c->snap_link->rank);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// skips.c - how many snapshots were skipped, and why: counted here, by each rank, for ckpt_stats, for
-// the daemon's status, and for the two logs. Called by ckpt_snapshot and the helper.
+// skips.c - how many snapshots were skipped, and why: counted here, by each rank, for ckpt_stats,
+// for the daemon's status, and for the two logs. Called by ckpt_snapshot and the helper.
 // Invariant: what the page of a rank says is what ckpt_stats says.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"

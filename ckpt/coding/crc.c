@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crc.c - see crc.h: zlib's. Called by decoders, and by move, which verifies what containers hold. */
+/* crc.c - see crc.h: zlib's. Called by decoders, and by move, which verifies what containers
+ * hold. */
 #include "ckpt/coding/crc.h"
 #include <zlib.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decoder.h - decoders as streams: bytes go in front to back, and come out front to back, in bounded
- * memory whatever the input says. How many bytes come out is known before, and is exact: more or
- * fewer are damage, and so is input behind the end of the stream.
+ * decoder.h - decoders as streams: bytes go in front to back, and come out front to back, in
+ * bounded memory whatever the input says. How many bytes come out is known before, and is exact:
+ * more or fewer are damage, and so is input behind the end of the stream.
  *
  * Threads: a decoder belongs to one thread at a time.
  */

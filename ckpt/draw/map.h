@@ -49,7 +49,8 @@ struct map_facts {
 
 struct map;
 
-/* The sets must outlive the map. -ENOMEM; -EINVAL: a set of other dimensions, too many dimensions. */
+/* The sets must outlive the map. -ENOMEM; -EINVAL: a set of other dimensions, too many
+ * dimensions. */
 int map_make(uint32_t ndim, const uint64_t *shape, const struct map_in *in, uint32_t nin,
 	     struct map **ret);
 void map_free(struct map *m);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* map_impl.h - the model behind a map, between map.c (makes it), map_text.c and map_svg.c (draw it). */
+/* map_impl.h - the model behind a map, between map.c (makes it), map_text.c and map_svg.c (draw
+ * it). */
 #ifndef CKPT_DRAW_MAP_IMPL_H
 #define CKPT_DRAW_MAP_IMPL_H
 #include "ckpt/draw/map.h"
@@ -48,11 +49,13 @@ int map_view_make(const struct map *m, uint32_t row_max, uint32_t col_max, enum 
 void map_view_free(struct map_view *v);
 bool map_is_gap(const struct map_span *s, enum map_fit fit);
 bool map_cell_equal(const struct map_view *v, uint32_t x, uint32_t y);
-/* The ranks of all shares in a cell, ascending and distinct; *ret_rank lives in the view's arena. */
+/* The ranks of all shares in a cell, ascending and distinct; *ret_rank lives in the view's
+ * arena. */
 int map_cell_ranks(const struct map *m, struct map_view *v, uint32_t cell, uint32_t *ret_n,
 		   const uint32_t **ret_rank);
 uint32_t map_colour(const struct map *m, uint32_t share, uint32_t ncolour);
-/* Label of a cell in at most max bytes: "r0,r4", "r0-r7", "r0+15"; *ret_short: it is the last kind. */
+/* Label of a cell in at most max bytes: "r0,r4", "r0-r7", "r0+15"; *ret_short: it is the last
+ * kind. */
 char *map_label(uint32_t n, const uint32_t *rank, uint32_t max, char *buf, size_t bytes,
 		bool *ret_short);
 /* "4 every 16, 8 times from 0": the runs of a list. */

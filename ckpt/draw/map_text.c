@@ -123,7 +123,8 @@ static double excess(const struct map_span *s, double room, double total, uint32
 }
 
 /* Share `room` by the length of the spans, at least `least` each; gaps take their own. Equal ones
- * look equal: what cannot be shared evenly is not used. slack: how little is missing to one more. */
+ * look equal: what cannot be shared evenly is not used. slack: how little is missing to one
+ * more. */
 static void scale(const struct map_span *span, uint32_t n, uint32_t room, uint32_t least,
 		  uint32_t gap, double slack, uint32_t *ret)
 {

@@ -33,8 +33,8 @@ uint32_t screen_columns(const char *text);
 /* As much of text as fits n columns: its bytes. Never cuts a character. */
 size_t screen_prefix(const char *text, uint32_t n);
 
-/* Copy at most bytes-1 bytes with '?' in place of what is no UTF-8 and of characters that are not seen
- * but obeyed (controls, directions): names come out of files. Never cuts a character. */
+/* Copy at most bytes-1 bytes with '?' in place of what is no UTF-8 and of characters that are not
+ * seen but obeyed (controls, directions): names come out of files. Never cuts a character. */
 char *screen_clean(const char *text, char *buf, size_t bytes);
 /* text, or, where the screen takes ASCII alone and it has more, a copy with '?' for each other
  * character; buf may be text. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * svg.c - see svg.h. Called by map_svg.c and flow_draw.c.
- * Invariant: no byte of a name reaches the stream before screen_clean and the escaping have seen it.
+ * Invariant: no byte of a name reaches the stream before screen_clean and the escaping have seen
+ * it.
  */
 #include "ckpt/draw/svg.h"
 #include "ckpt/base/util.h"

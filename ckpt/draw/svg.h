@@ -24,7 +24,8 @@ void svg_begin(FILE *f, double width, double height, const char *title);
 /* colour: below SVG_COLOURS, SVG_NONE, SVG_MANY. tip: shown where the mouse stands; NULL: none. */
 void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
 	      const char *tip);
-/* A cell of a heat map: share (0 .. 1) of the strongest; 0 is empty. Its text's ink: svg_shade_ink. */
+/* A cell of a heat map: share (0 .. 1) of the strongest; 0 is empty. Its text's ink:
+ * svg_shade_ink. */
 void svg_shade(FILE *f, double x, double y, double width, double height, double share,
 	       const char *tip);
 uint32_t svg_shade_ink(double share);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* average_cost.c - see average_cost.h. Called by verb_plan.c. Invariant: no element is counted for two ranks. */
+/* average_cost.c - see average_cost.h. Called by verb_plan.c. Invariant: no element is counted for
+ * two ranks. */
 #include "ckpt/engine/average_cost.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"

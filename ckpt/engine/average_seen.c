@@ -17,7 +17,8 @@ static int seen_compare(const void *va, const void *vb)
 	return strcmp(a->a->name, b->a->name);
 }
 
-/* Is it the average of tensor i, or of its master? One whose source is not known is nobody else's. */
+/* Is it the average of tensor i, or of its master? One whose source is not known is nobody
+ * else's. */
 static bool is_made_of(const struct table *t, const struct table_tensor *made, uint32_t i)
 {
 	uint32_t source = made->made ? table_find_key(t, made->of) : TABLE_NONE;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average_seen.h - the averages of the weights that a checkpoint has, for ema, show, diff and restore. They
- * are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and the attributes
- * "ckpt.health:ema.NAME" that the daemon wrote. All of it is pure; any thread may call.
+ * average_seen.h - the averages of the weights that a checkpoint has, for ema, show, diff and
+ * restore. They are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and
+ * the attributes "ckpt.health:ema.NAME" that the daemon wrote. All of it is pure; any thread may
+ * call.
  */
 #ifndef CKPT_ENGINE_AVERAGE_SEEN_H
 #define CKPT_ENGINE_AVERAGE_SEEN_H

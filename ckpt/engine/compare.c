@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare.c - see compare.h. Called by ckptctl diff.
- * Invariant: a pair that is no item has equal fingerprints that both know, or was read and is equal bit by
- * bit.
+ * Invariant: a pair that is no item has equal fingerprints that both know, or was read and is equal
+ * bit by bit.
  */
 #include "ckpt/engine/compare.h"
 #include "ckpt/base/dtype.h"
@@ -130,9 +130,10 @@ int compare_find(const struct table *a, const struct table *b, const bool *in_a,
 }
 
 /*
- * Two of which an element of one holds more values than one of the other (dtype_values) lie in bytes that
- * windows cut differently: that they differ in dtype is all that is said. What operands reduce to shows
- * how far apart results are, but not that the operands are equal. Elements of a SINK are nowhere.
+ * Two of which an element of one holds more values than one of the other (dtype_values) lie in
+ * bytes that windows cut differently: that they differ in dtype is all that is said. What operands
+ * reduce to shows how far apart results are, but not that the operands are equal. Elements of a
+ * SINK are nowhere.
  */
 static bool is_read(const struct table *s, const struct table *t, const struct compare_item *x,
 		    bool values)

@@ -2,10 +2,11 @@
 /*
  * compare.h - do two checkpoints hold the same, whatever their formats, meshes and files are?
  *
- * Names, shapes, dtypes and operands are compared by the tables. Contents are compared by fingerprints where
- * both sides have one. Where one has none nothing is known until both tensors are read and compared bit by
- * bit; without that they are UNKNOWN, which is never equal. compare_find is a matter of tables alone;
- * compare_read reads. By the calling thread and those of move.
+ * Names, shapes, dtypes and operands are compared by the tables. Contents are compared by
+ * fingerprints where both sides have one. Where one has none nothing is known until both tensors
+ * are read and compared bit by bit; without that they are UNKNOWN, which is never equal.
+ * compare_find is a matter of tables alone; compare_read reads. By the calling thread and those of
+ * move.
  */
 #ifndef CKPT_ENGINE_COMPARE_H
 #define CKPT_ENGINE_COMPARE_H
@@ -45,12 +46,13 @@ struct compared {
 /* in_a, in_b: [ntensor] is it asked for? NULL: all are. 0 or -ENOMEM; free it after either. */
 int compare_find(const struct table *a, const struct table *b, const bool *in_a, const bool *in_b,
 		 struct compared *ret);
-/* Which of the items will be read: those that are UNKNOWN and can be compared bit by bit, and with `values`
- * those whose contents, dtypes or operands differ. Returns the bytes; UINT64_MAX: no memory. */
+/* Which of the items will be read: those that are UNKNOWN and can be compared bit by bit, and with
+ * `values` those whose contents, dtypes or operands differ. Returns the bytes; UINT64_MAX: no
+ * memory. */
 uint64_t compare_choose(const struct table *a, const struct table *b, bool values,
 			struct compared *c);
-/* Read them. What is equal bit by bit is an item no more; what is not becomes CONTENTS. err says which of
- * the two checkpoints failed; errors as of move_read, and -ECANCELED. */
+/* Read them. What is equal bit by bit is an item no more; what is not becomes CONTENTS. err says
+ * which of the two checkpoints failed; errors as of move_read, and -ECANCELED. */
 int compare_read(const struct engine *e, const struct opened *a, const struct opened *b,
 		 bool values, struct compared *c, struct ckpt_err *err);
 void compared_free(struct compared *c);

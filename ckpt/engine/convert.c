@@ -36,7 +36,8 @@ static bool is_stopped(const struct convert *v)
 
 /* --- before anything is written --- */
 
-/* As many files as their buffers and tables have room for, and as may be open besides the source's. */
+/* As many files as their buffers and tables have room for, and as may be open besides the
+ * source's. */
 static uint32_t batch_size(const struct convert *v)
 {
 	uint64_t buffers = v->e->mem_limit / BUFFERS_SHARE / MIB - MOVE_DEPTH;

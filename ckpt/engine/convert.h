@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * convert.h - a checkpoint written again, in another format or on another mesh, in bounded memory.
- * Windows of the source (ckpt/move/move.h) go into the files that a format's sheet describes, all of
- * them at once where their buffers fit, else in batches.
+ * Windows of the source (ckpt/move/move.h) go into the files that a format's sheet describes, all
+ * of them at once where their buffers fit, else in batches.
  *
  * What is made depends on the source, the target and what is wanted of the format: the same
  * conversion gives the same bytes. It appears by one rename (io/publish.h), after the format itself
@@ -43,8 +43,8 @@ struct engine_convert {
 	uint64_t *overflow; /* [target->ntensor], zero: elements that became infinite; NULL: no */
 	/* What will be made, before anything is. May be NULL. */
 	void (*planned)(void *arg, const struct sheet *s);
-	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it is
-	 * then. May be NULL. */
+	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it
+	 * is then. May be NULL. */
 	void (*begun)(void *arg);
 	void *begun_arg;
 };
@@ -68,11 +68,12 @@ struct converted {
 };
 
 /*
- * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are such,
- * and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is impossible, or in a checkpoint, too
- * little memory, or an earlier run to dst is of another conversion (all differences in err); -ENOSPC;
- * -ESTALE: the source has changed meanwhile, and nothing is kept; -EBADMSG: damage in the source, or
- * a fingerprint that differs; -ECANCELED: tick said so. Nothing of it is at dst after an error.
+ * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are
+ * such, and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is
+ * impossible, or in a checkpoint, too little memory, or an earlier run to dst is of another
+ * conversion (all differences in err); -ENOSPC;
+ * -ESTALE: the source has changed meanwhile, and nothing is kept; -EBADMSG: damage in the source,
+ * or a fingerprint that differs; -ECANCELED: tick said so. Nothing of it is at dst after an error.
  */
 int engine_convert(const struct engine *e, const struct engine_convert *c, struct converted *ret,
 		   struct ckpt_errlist *cannot, struct ckpt_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * convert_check.c - is what a conversion made what its source holds? Called by convert.c before the
- * rename. Invariant: a fingerprint that one side does not know is compared with nothing, and counted
- * as such.
+ * rename. Invariant: a fingerprint that one side does not know is compared with nothing, and
+ * counted as such.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * convert_resume.c - the journals of a conversion: written, and taken up again. Called by convert.c.
- * Invariant: of an earlier run nothing is believed but what the newest journal with a right hash
- * says, and that only if it is of the same conversion of the same source.
+ * convert_resume.c - the journals of a conversion: written, and taken up again. Called by
+ * convert.c. Invariant: of an earlier run nothing is believed but what the newest journal with a
+ * right hash says, and that only if it is of the same conversion of the same source.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"

@@ -4,11 +4,12 @@
  * Elements are little-endian, at any alignment.
  *
  * F8_E4M3 is OCP's (bias 7, no infinity, 0x7f and 0xff are NaN), F8_E5M2 is IEEE-like (bias 15),
- * F8_E8M0 is a power of two (2^(b - 127), 0xff is NaN). F8_E4M3FNUZ has bias 8, F8_E5M2FNUZ bias 16;
- * they have no infinity, and what would be -0, 0x80, is their only NaN. A BOOL that is not 0 is true.
+ * F8_E8M0 is a power of two (2^(b - 127), 0xff is NaN). F8_E4M3FNUZ has bias 8, F8_E5M2FNUZ bias
+ * 16; they have no infinity, and what would be -0, 0x80, is their only NaN. A BOOL that is not 0 is
+ * true.
  *
- * F4 (OCP's e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) is two values a byte. All functions here but
- * element_unpack take its values one a byte, in the low half.
+ * F4 (OCP's e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) is two values a byte. All functions here
+ * but element_unpack take its values one a byte, in the low half.
  */
 #ifndef CKPT_ENGINE_ELEMENT_H
 #define CKPT_ENGINE_ELEMENT_H

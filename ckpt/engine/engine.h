@@ -27,8 +27,8 @@ struct opened {
 	int fd; /* its directory; the caller's */
 	/*
 	 * Which bytes these are: the hash of its id, where a chain of sums leads from that to every
-	 * byte (HAS_SUMS); else of the metadata that was read, and of name, size, times and inode of
-	 * its files. Equal identities: the same checkpoint, untouched.
+	 * byte (HAS_SUMS); else of the metadata that was read, and of name, size, times and inode
+	 * of its files. Equal identities: the same checkpoint, untouched.
 	 */
 	struct hash128 identity;
 	struct hash128 stamp; /* the files alone, as they were then (identity.h) */

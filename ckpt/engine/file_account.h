@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* file_account.h - what every byte of a checkpoint's files is for. Used by show --files and stats. */
+/* file_account.h - what every byte of a checkpoint's files is for. Used by show --files and
+ * stats. */
 #ifndef CKPT_ENGINE_FILE_ACCOUNT_H
 #define CKPT_ENGINE_FILE_ACCOUNT_H
 #include "formats/format.h"
@@ -14,7 +15,7 @@ struct file_account {
 	uint32_t tensors, pieces;
 };
 
-/* *ret[k->nfile] is malloc'ed. ret_other: bytes of the checkpoint that are in none of its data files
- * (metadata). 0 or -ENOMEM. */
+/* *ret[k->nfile] is malloc'ed. ret_other: bytes of the checkpoint that are in none of its data
+ * files (metadata). 0 or -ENOMEM. */
 int file_account_make(const struct checkpoint *k, struct file_account **ret, uint64_t *ret_other);
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * held.h - where the bytes of tensors are: what each rank wrote and held in memory, and which contents are
- * there more than once. From tables alone; nothing is read. Linear in tensors and pieces, but for sorting.
+ * held.h - where the bytes of tensors are: what each rank wrote and held in memory, and which
+ * contents are there more than once. From tables alone; nothing is read. Linear in tensors and
+ * pieces, but for sorting.
  */
 #ifndef CKPT_ENGINE_HELD_H
 #define CKPT_ENGINE_HELD_H
@@ -24,10 +25,12 @@ struct ranks {
 	uint64_t held,
 		replicated; /* of all ranks; of that, copies of what another rank holds too */
 };
-/* 0, -ENOMEM; held_known is false where there are no layouts, or too many shapes on too many ranks. */
+/* 0, -ENOMEM; held_known is false where there are no layouts, or too many shapes on too many
+ * ranks. */
 int ranks_make(struct chosen *s, struct ranks *r);
 
-/* Tensors of one shape and dtype whose fingerprints are equal. Nothing is known of the `unknown` ones. */
+/* Tensors of one shape and dtype whose fingerprints are equal. Nothing is known of the `unknown`
+ * ones. */
 struct twins {
 	const struct table_tensor **x; /* [n] of equal contents, side by side */
 	uint32_t n;

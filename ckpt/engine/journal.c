@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal.c - see journal.h. Called by convert.c. Invariant: what is decoded was encoded by us: every
- * section has its hash, and every count is held against the others.
+ * journal.c - see journal.h. Called by convert.c. Invariant: what is decoded was encoded by us:
+ * every section has its hash, and every count is held against the others.
  */
 #include "ckpt/engine/journal.h"
 #include "ckpt/base/container.h"

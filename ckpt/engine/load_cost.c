@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * load_cost.c - counts what plans would read. Called by ckptctl plan.
- * Invariant: a chunk counts for a rank exactly where move_read would read it for that rank. Ranks are
- * planned a few at a time, so that memory does not grow with the mesh, and chunks are stepped over
- * one by one, so that time does not grow with the rows in them.
+ * Invariant: a chunk counts for a rank exactly where move_read would read it for that rank. Ranks
+ * are planned a few at a time, so that memory does not grow with the mesh, and chunks are stepped
+ * over one by one, so that time does not grow with the rows in them.
  */
 #include "ckpt/engine/load_cost.h"
 #include "ckpt/base/util.h"
@@ -16,7 +16,8 @@
 
 struct counting {
 	const struct checkpoint *k;
-	/* [nplace+1]: bit of a place's first chunk; a file without, and what is made, has one bit */
+	/* [nplace+1]: bit of a place's first chunk; a file without, and what is made, has one
+	 * bit */
 	uint64_t *first;
 	uint64_t words;	  /* of a set of bits */
 	uint64_t *bits;	  /* [RANKS_AT_ONCE][words] */
@@ -80,7 +81,8 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 	}
 	plan_rows(p, op, &at);
 	while (plan_row_next(&at, &row)) {
-		/* Elements that lie apart, where the source is not row-major, are rows of their own. */
+		/* Elements that lie apart, where the source is not row-major, are rows of their
+		 * own. */
 		bool apart = row.elem && row.src_stride != plan_row_src_elem(&row);
 		uint64_t n = apart ? row.n : 1, end = 0;
 		uint64_t len = apart ? plan_row_src_elem(&row) : plan_row_src_bytes(&row);

@@ -5,8 +5,8 @@
  * carry out; no data is read.
  *
  * A chunk is read whole, for it is checked whole. Files without chunks are read to
- * the byte by a rank, and whole by the host. Of a place that is made of bytes of a file a rank reads
- * all these bytes.
+ * the byte by a rank, and whole by the host. Of a place that is made of bytes of a file a rank
+ * reads all these bytes.
  */
 #ifndef CKPT_ENGINE_LOAD_COST_H
 #define CKPT_ENGINE_LOAD_COST_H
@@ -25,10 +25,12 @@ struct load_cost {
 	struct load_rank *rank; /* [world] */
 	/* All ranks as one reader that reads each chunk once: bytes counts each element once. */
 	struct load_rank host;
-	/* How that reader would read: neighbouring chunks at once, small gaps with them (coalesce.h). */
+	/* How that reader would read: neighbouring chunks at once, small gaps with them
+	 * (coalesce.h). */
 	uint64_t requests, request_bytes;
 	uint64_t held_bytes, read_bytes; /* of all ranks, added up */
-	/* What each rank takes of what whom wrote; a file without a writer counts as its number's. */
+	/* What each rank takes of what whom wrote; a file without a writer counts as its
+	 * number's. */
 	struct flow flow;
 };
 

@@ -2,9 +2,9 @@
 /*
  * module_tree.h - tensors summed up by the modules that their names tell of. Used by stats.
  *
- * A name's parts are separated by '.'. Parts that are numbers are layers, experts, ...: modules that
- * differ in those alone are one row, "model/layers.{0..31}.mlp". Depth 0 is the component, depth n
- * its name's first n parts; a name with fewer parts is a row of its own.
+ * A name's parts are separated by '.'. Parts that are numbers are layers, experts, ...: modules
+ * that differ in those alone are one row, "model/layers.{0..31}.mlp". Depth 0 is the component,
+ * depth n its name's first n parts; a name with fewer parts is a row of its own.
  */
 #ifndef CKPT_ENGINE_MODULE_TREE_H
 #define CKPT_ENGINE_MODULE_TREE_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening got.
+ * open.c - see open.h. Invariant: after engine_close nothing is left open, however far the opening
+ * got.
  */
 #include "ckpt/engine/open.h"
 #include "ckpt/engine/identity.h"
@@ -145,8 +146,8 @@ int engine_probe(const struct engine *e, const struct engine_subject *s, const s
 
 /* --- where nothing is made --- */
 
-/* Is dirfd the directory `top`, or below it? What cannot be found out is no reason to refuse: making something
- * there says why. */
+/* Is dirfd the directory `top`, or below it? What cannot be found out is no reason to refuse:
+ * making something there says why. */
 static bool is_inside(const struct io_ops *ops, int dirfd, const struct io_stat *top)
 {
 	int at = io_open_path(ops, dirfd, ".", O_RDONLY | O_DIRECTORY);
@@ -169,7 +170,8 @@ static bool is_inside(const struct io_ops *ops, int dirfd, const struct io_stat 
 	return inside;
 }
 
-/* Of the format of stores. A directory with files of another format is anybody's: its parent may be $HOME. */
+/* Of the format of stores. A directory with files of another format is anybody's: its parent may be
+ * $HOME. */
 static bool is_checkpoint(const struct engine *e, int dirfd)
 {
 	char looked[FORMAT_LOOKED];

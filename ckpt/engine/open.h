@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.h - the one way to open a checkpoint for reading: a step that its store has locked, or what lies
- * at a path. Called by the command and by the daemon.
+ * open.h - the one way to open a checkpoint for reading: a step that its store has locked, or what
+ * lies at a path. Called by the command and by the daemon.
  */
 #ifndef CKPT_ENGINE_OPEN_H
 #define CKPT_ENGINE_OPEN_H
@@ -25,18 +25,20 @@ struct engine_subject {
 
 /*
  * e: ops, and format unless s->force is given.
- * Errors: of the format's open; -ENOMSG: no format fits, and the sentence lists what each looked for;
- * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; of reading
- * (-EACCES, ...). In any case *ret is to be closed: if s->how.partial is set, it may have a checkpoint
- * although the result is an error.
+ * Errors: of the format's open; -ENOMSG: no format fits, and the sentence lists what each looked
+ * for;
+ * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; of
+ * reading (-EACCES, ...). In any case *ret is to be closed: if s->how.partial is set, it may have a
+ * checkpoint although the result is an error.
  */
 int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err);
 void engine_close(struct opened *o);
 /*
- * May something be made in the directory dirfd? -EINVAL: it is that of src, or lies below it, or it is a
- * checkpoint as stores have them, which would be faulty with a file more. Of one file that src is, the
- * directory around it is anybody's. path: what is to be made, for the sentence. e: ops and format.
+ * May something be made in the directory dirfd? -EINVAL: it is that of src, or lies below it, or it
+ * is a checkpoint as stores have them, which would be faulty with a file more. Of one file that src
+ * is, the directory around it is anybody's. path: what is to be made, for the sentence. e: ops and
+ * format.
  */
 int engine_outside(const struct engine *e, const struct opened *src, const char *path, int dirfd,
 		   struct ckpt_err *err);

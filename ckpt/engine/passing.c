@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * passing.c - see passing.h. Invariant: of two pieces in a file with chunks, the tensor of the first
- * comes first in the order.
+ * passing.c - see passing.h. Invariant: of two pieces in a file with chunks, the tensor of the
+ * first comes first in the order.
  */
 #include "ckpt/engine/passing.h"
 #include "ckpt/base/util.h"
@@ -175,7 +175,8 @@ bool passing_casts(const struct sheet *s, const struct passage_map *m, const str
 
 /* --- a batch --- */
 
-/* Where the pieces of a file lie while they pass: on the same bytes of a page, in the same order. */
+/* Where the pieces of a file lie while they pass: on the same bytes of a page, in the same
+ * order. */
 static void offsets_make(const struct sheet *s, const struct passage_map *m,
 			 const struct table *src, uint32_t file, uint32_t *sorted, uint64_t *off,
 			 uint64_t *ret_end)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shared_files.c - see shared_files.h. Called by verify.c.
- * Invariant: a file is passed by only if all of it was read, and every fault that was found then is told
- * again for each checkpoint that has it.
+ * Invariant: a file is passed by only if all of it was read, and every fault that was found then is
+ * told again for each checkpoint that has it.
  */
 #include "ckpt/engine/shared_files.h"
 #include "ckpt/base/mutant.h"
@@ -15,7 +15,8 @@ struct shared_file {
 	bool done;	      /* read, and all of its faults are known */
 };
 
-/* The record of an open file that has other names; NULL: it has none, or nothing can be kept of it. */
+/* The record of an open file that has other names; NULL: it has none, or nothing can be kept of
+ * it. */
 static struct shared_file *file_of(struct engine_shared *s, const struct io_ops *ops, int fd,
 				   struct io_stat *ret)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shared_files.h - files that several checkpoints of one run have, under names of their own: their data are
- * read with the first of these checkpoints, and what was found then holds for the others too. For verify.c.
- * A file is the same by device, inode and time of modification. Zero-initialised it knows none. One thread.
+ * shared_files.h - files that several checkpoints of one run have, under names of their own: their
+ * data are read with the first of these checkpoints, and what was found then holds for the others
+ * too. For verify.c. A file is the same by device, inode and time of modification. Zero-initialised
+ * it knows none. One thread.
  */
 #ifndef CKPT_ENGINE_SHARED_FILES_H
 #define CKPT_ENGINE_SHARED_FILES_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sink.h - where the bytes of a conversion go: files of a sheet (formats/format.h), some of them open
- * at a time. There are two kinds: files with chunks, whose raw bytes come in ascending order
+ * sink.h - where the bytes of a conversion go: files of a sheet (formats/format.h), some of them
+ * open at a time. There are two kinds: files with chunks, whose raw bytes come in ascending order
  * (sink_chunks.c), and files that are their own bytes, which come in any order (sink_plain.c).
  * Called by convert.c. A sink belongs to one thread.
  */
@@ -42,8 +42,8 @@ struct sink_bytes {
 };
 
 struct sink {
-	/* Files [first, first + n). from: their state in an earlier run; NULL: they are new. -EBADMSG:
-	 * a file does not hold what that says. After an error: close. */
+	/* Files [first, first + n). from: their state in an earlier run; NULL: they are new.
+	 * -EBADMSG: a file does not hold what that says. After an error: close. */
 	int (*open)(struct sink *s, uint32_t first, uint32_t n, const struct journal_file *from,
 		    struct ckpt_err *err);
 	int (*take)(struct sink *s, const struct sink_bytes *b, struct ckpt_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sink_chunks.c - files with chunks: a stream (ckpt/move/chunk_stream.h) each, of a table that has the
- * file's pieces alone. Called by convert.c. Invariant: piece i of a stream's table is the i-th piece
- * of the file in the sheet's table, so that fingerprints go back and forth by their numbers.
+ * sink_chunks.c - files with chunks: a stream (ckpt/move/chunk_stream.h) each, of a table that has
+ * the file's pieces alone. Called by convert.c. Invariant: piece i of a stream's table is the i-th
+ * piece of the file in the sheet's table, so that fingerprints go back and forth by their numbers.
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/engine/sink.h"

@@ -25,9 +25,9 @@ struct slice {
 int slice_parse(const char *text, uint32_t ndim, const uint64_t *shape, struct slice *ret,
 		struct ckpt_err *err);
 /*
- * Where an element holds several values of the last dimension (dtype_values) people count values and
- * files elements: s, which was parsed by the shape of the values, as elements. -EINVAL: it begins or
- * ends inside of one; text is what s was parsed from.
+ * Where an element holds several values of the last dimension (dtype_values) people count values
+ * and files elements: s, which was parsed by the shape of the values, as elements. -EINVAL: it
+ * begins or ends inside of one; text is what s was parsed from.
  */
 int slice_pack(const char *text, const struct slice *s, uint32_t values, struct slice *ret,
 	       struct ckpt_err *err);

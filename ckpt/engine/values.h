@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * values.h - the elements of a tensor, or of a slice of it, wherever its pieces lie: row-major, in bounded
- * memory, each checked against its checksum if it has one. Called by cat.
+ * values.h - the elements of a tensor, or of a slice of it, wherever its pieces lie: row-major, in
+ * bounded memory, each checked against its checksum if it has one. Called by cat.
  */
 #ifndef CKPT_ENGINE_VALUES_H
 #define CKPT_ENGINE_VALUES_H
@@ -17,12 +17,13 @@ struct values {
 	struct slice stored;	       /* the same in elements */
 	uint64_t bytes;		       /* of the elements */
 };
-/* text NULL: all of it. -EINVAL as of slice_parse and slice_pack; -E2BIG: its bytes cannot be counted. */
+/* text NULL: all of it. -EINVAL as of slice_parse and slice_pack; -E2BIG: its bytes cannot be
+ * counted. */
 int values_choose(const struct table *t, uint32_t tensor, const char *text, struct values *ret,
 		  struct ckpt_err *err);
 
-/* len bytes of whole elements, which are those behind the `done` bytes that came before; they are the
- * callee's until it returns. != 0 ends the reading and is returned. */
+/* len bytes of whole elements, which are those behind the `done` bytes that came before; they are
+ * the callee's until it returns. != 0 ends the reading and is returned. */
 typedef int values_fn(void *arg, const uint8_t *p, uint64_t len, uint64_t done);
 /* The elements of `set`, front to back. e: ops, io, tick, mem_limit (0: what is fast). Errors as of
  * move_windows. */
@@ -31,7 +32,8 @@ int engine_values(const struct engine *e, const struct opened *o, const struct v
 /* All that was chosen. */
 int engine_values_all(const struct engine *e, const struct opened *o, const struct values *v,
 		      values_fn *fn, void *arg, struct ckpt_err *err);
-/* The elements of `set` in memory: *ret is malloc'ed, one value a byte where an element holds several. */
+/* The elements of `set` in memory: *ret is malloc'ed, one value a byte where an element holds
+ * several. */
 int engine_values_take(const struct engine *e, const struct opened *o, const struct values *v,
 		       const struct indexset *set, uint8_t **ret, struct ckpt_err *err);
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify.c - see verify.h. Called by the verbs that say that a checkpoint is right, and by the daemon
- * before it removes an older one.
- * Invariant: a byte counts as summed only if it was compared with a sum, or its value is fixed; what was not
- * read counts as neither.
+ * verify.c - see verify.h. Called by the verbs that say that a checkpoint is right, and by the
+ * daemon before it removes an older one.
+ * Invariant: a byte counts as summed only if it was compared with a sum, or its value is fixed;
+ * what was not read counts as neither.
  */
 #include "ckpt/engine/verify.h"
 #include <stdio.h>

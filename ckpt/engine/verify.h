@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify.h - is every byte of a checkpoint what was written? As far as anybody can know: bytes with a sum
- * are compared with it; of bytes without one is known that they can be read.
+ * verify.h - is every byte of a checkpoint what was written? As far as anybody can know: bytes with
+ * a sum are compared with it; of bytes without one is known that they can be read.
  */
 #ifndef CKPT_ENGINE_VERIFY_H
 #define CKPT_ENGINE_VERIFY_H
 #include "ckpt/engine/open.h"
 
-/* What is wrong with a checkpoint, as one error: -EBADMSG, but for what says nothing of it (-EACCES, -ENOMEM,
+/* What is wrong with a checkpoint, as one error: -EBADMSG, but for what says nothing of it
+ * (-EACCES, -ENOMEM,
  * -EPROTONOSUPPORT, -ECANCELED, ...). */
 int engine_damage(int rc);
 
-/* Files that several checkpoints of one run share are read once: one for all of them, zero-initialised. */
+/* Files that several checkpoints of one run share are read once: one for all of them,
+ * zero-initialised. */
 struct engine_shared;
 void engine_shared_free(struct engine_shared *s);
 
@@ -30,9 +32,9 @@ struct engine_verified {
 	uint64_t bytes;		   /* that were read, metadata included */
 	uint64_t
 		before_bytes; /* of the data: read with an earlier checkpoint that shares the file */
-	/* Bytes of all files that are not lost. summed: compared with a sum, or with zero where they must be
-	 * zero. unsummed: no sum covers them. Padding that means nothing is neither. Where no data were
-	 * read: what would be. */
+	/* Bytes of all files that are not lost. summed: compared with a sum, or with zero where
+	 * they must be zero. unsummed: no sum covers them. Padding that means nothing is neither.
+	 * Where no data were read: what would be. */
 	uint64_t summed, unsummed;
 	uint64_t nfault, nunread,
 		nodd; /* faults; nunread: of them, what could not be read; and bytes that
@@ -40,11 +42,12 @@ struct engine_verified {
 	bool damaged; /* a sum was wrong */
 };
 /*
- * Opens a checkpoint and reads its data, from the disk. Every fault goes to s->how.fault, and none ends it:
- * with s->how.partial the data of files that could be opened are read whatever is wrong with others.
- * 0; -EBADMSG: there are faults, or the error's code says what else is wrong; -ECANCELED: e->tick said so;
- * errors of which engine_damage says that they are none of the checkpoint's; -ESTALE as of engine_open.
- * o is to be closed in any case. ret is what was done, also after an error.
+ * Opens a checkpoint and reads its data, from the disk. Every fault goes to s->how.fault, and none
+ * ends it: with s->how.partial the data of files that could be opened are read whatever is wrong
+ * with others. 0; -EBADMSG: there are faults, or the error's code says what else is wrong;
+ * -ECANCELED: e->tick said so; errors of which engine_damage says that they are none of the
+ * checkpoint's; -ESTALE as of engine_open. o is to be closed in any case. ret is what was done,
+ * also after an error.
  */
 int engine_verify(const struct engine *e, const struct engine_subject *s,
 		  const struct engine_verify *v, struct opened *o, struct engine_verified *ret,
@@ -64,10 +67,12 @@ struct engine_checked {
 	uint64_t nfault; /* that were found; the first one is told in err */
 };
 /*
- * Every byte of a step, from the disk, compared with every checksum there is, with one answer: for what is
- * deleted, released or built anew because of it. 0: all bytes of all files were read and are right; -EBADMSG,
- * -EPROTO, -EUCLEAN: it is damaged, err names the first fault; -EIO: nothing was found to be wrong, but
- * something could not be read, so that nobody knows; -ECANCELED: e->tick said so; others. ret may be NULL.
+ * Every byte of a step, from the disk, compared with every checksum there is, with one answer: for
+ * what is deleted, released or built anew because of it. 0: all bytes of all files were read and
+ * are right; -EBADMSG,
+ * -EPROTO, -EUCLEAN: it is damaged, err names the first fault; -EIO: nothing was found to be wrong,
+ * but something could not be read, so that nobody knows; -ECANCELED: e->tick said so; others. ret
+ * may be NULL.
  */
 int engine_check(const struct engine *e, const struct engine_check *x, struct engine_checked *ret,
 		 struct ckpt_err *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_facts.h - can ckptd work well on this machine, with this directory as its store and a job of this
- * size? There are two halves: host_examine collects facts from the machine and judges nothing;
+ * host_facts.h - can ckptd work well on this machine, with this directory as its store and a job of
+ * this size? There are two halves: host_examine collects facts from the machine and judges nothing;
  * host_judge is a pure function of these facts, so that every verdict can be tested on any machine.
  * Called by ckptctl doctor, from one thread. Nothing here prints.
  *
@@ -27,7 +27,8 @@ struct host_ask {
 	const char *path;
 	uint64_t job_bytes; /* 0: not known; then it is the size of the newest step in path */
 	const char *socket; /* NULL: the user's default */
-	/* NULL, or the directory that has /proc, /sys, /etc, /run and /var/lib of a made-up machine: files only */
+	/* NULL, or the directory that has /proc, /sys, /etc, /run and /var/lib of a made-up
+	 * machine: files only */
 	const char *root;
 };
 
@@ -72,8 +73,8 @@ struct host_facts {
 	int daemon_rc;
 	char daemon_said[400]; /* why not, in its own words; "": nothing */
 	/* of the daemon that listens: its process, oom_score_adj and cgroup ("": not known, or the
-	 * root of all), its jobs' ranks that are attached, how many of these are in that cgroup, and
-	 * the lowest oom_score_adj of all of them */
+	 * root of all), its jobs' ranks that are attached, how many of these are in that cgroup,
+	 * and the lowest oom_score_adj of all of them */
 	uint32_t daemon_pid, nrank, nrank_beside;
 	int daemon_oom, rank_oom;
 	bool daemon_oom_known;
@@ -96,8 +97,8 @@ struct host_finding {
 	char next[640]; /* "": nothing */
 };
 
-/* Writes some small scratch files into the directory and removes them. It never fails: that something
- * cannot be found out is a fact too. */
+/* Writes some small scratch files into the directory and removes them. It never fails: that
+ * something cannot be found out is a fact too. */
 void host_examine(const struct host_ask *ask, struct host_facts *ret);
 /* Calls each for every finding, in the order in which people read them. */
 void host_judge(const struct host_facts *f, void (*each)(void *arg, const struct host_finding *f),

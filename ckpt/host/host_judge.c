@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_judge.c - the half of host_facts.h that decides what is good and what to do. Called by ckptctl
- * doctor, and by tests with facts of machines that they do not run on.
+ * host_judge.c - the half of host_facts.h that decides what is good and what to do. Called by
+ * ckptctl doctor, and by tests with facts of machines that they do not run on.
  * Invariant: no system call; every warning and failure comes with something to do.
  */
 #include "ckpt/base/error.h"

@@ -26,8 +26,8 @@ struct io_space {
 struct io_stat {
 	uint64_t dev, ino; /* the same for the same file, while it is open */
 	uint32_t uid;	   /* its owner */
-	/* When it or its name last changed (a rename is a change), since 1970 by the file system's clock; 0: it
-	 * does not say */
+	/* When it or its name last changed (a rename is a change), since 1970 by the file system's
+	 * clock; 0: it does not say */
 	uint64_t changed_ns;
 	uint64_t
 		modified_ns; /* when its bytes last changed, by the same clock; 0: it does not say */
@@ -53,7 +53,8 @@ struct io_ops {
 	int (*mkdir)(void *ctx, int dirfd, const char *name, uint32_t mode);
 	/* within dirfd, RENAME_NOREPLACE: -EEXIST */
 	int (*rename)(void *ctx, int dirfd, const char *from, const char *to);
-	/* One more name for a file. -EEXIST; -EXDEV, -EPERM, -EMLINK, ...: not there, or not this file */
+	/* One more name for a file. -EEXIST; -EXDEV, -EPERM, -EMLINK, ...: not there, or not this
+	 * file */
 	int (*link)(void *ctx, int from_dirfd, const char *from, int to_dirfd, const char *to);
 	int (*unlink)(void *ctx, int dirfd, const char *name, bool is_dir);
 	/* -EISDIR, -EINVAL for what is no regular file */
@@ -63,21 +64,23 @@ struct io_ops {
 		    int (*each)(void *arg, const char *name, unsigned char d_type), void *arg);
 	/* of the file system that holds fd; a hint: quotas and other writers are not in it */
 	int (*space)(void *ctx, int fd, struct io_space *ret);
-	/* Advisory, of an open file or directory, until its last descriptor is closed; a second call
-	 * changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
+	/* Advisory, of an open file or directory, until its last descriptor is closed; a second
+	 * call changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
 	int (*lock)(void *ctx, int fd, bool exclusive);
-	/* NULL: cannot be known (io_stat). Of an open file or directory, as the kernel knows it: it asks
-	 * no device and no server */
+	/* NULL: cannot be known (io_stat). Of an open file or directory, as the kernel knows it: it
+	 * asks no device and no server */
 	int (*stat)(void *ctx, int fd, struct io_stat *ret);
-	/* Both NULL: cannot be known (io_path, io_find). The absolute path by which this process reaches
-	 * an open directory; and which directory such a path leads to now, links followed */
+	/* Both NULL: cannot be known (io_path, io_find). The absolute path by which this process
+	 * reaches an open directory; and which directory such a path leads to now, links
+	 * followed */
 	int (*path)(void *ctx, int fd, char *ret, uint64_t bytes);
 	int (*find)(void *ctx, const char *path, struct io_stat *ret);
-	/* NULL: refused (io_open_path). A path that a person typed, from dirfd on (AT_FDCWD: the working
-	 * directory), or an entry that may be a link: links are followed. Never to make or to write
-	 * anything. O_CLOEXEC is added */
+	/* NULL: refused (io_open_path). A path that a person typed, from dirfd on (AT_FDCWD: the
+	 * working directory), or an entry that may be a link: links are followed. Never to make or
+	 * to write anything. O_CLOEXEC is added */
 	int (*open_path)(void *ctx, int dirfd, const char *path, int flags);
-	/* NULL: what open, size and stat say (io_stat_at). Of one entry of dirfd, which is not opened */
+	/* NULL: what open, size and stat say (io_stat_at). Of one entry of dirfd, which is not
+	 * opened */
 	int (*stat_at)(void *ctx, int dirfd, const char *name, struct io_stat *ret);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
 	 * where tests kill, cut the power and count */
@@ -105,8 +108,8 @@ static inline int io_open_path(const struct io_ops *ops, int dirfd, const char *
 	return ops->open_path ? ops->open_path(ops->ctx, dirfd, path, flags) : -ELOOP;
 }
 
-/* Looks at a regular file by its name, which is one component. -ENOENT; -EISDIR, -EINVAL, -ELOOP: it is no
- * regular file. If ops has no stat, it opens the file and fills only its length. */
+/* Looks at a regular file by its name, which is one component. -ENOENT; -EISDIR, -EINVAL, -ELOOP:
+ * it is no regular file. If ops has no stat, it opens the file and fills only its length. */
 int io_stat_at(const struct io_ops *ops, int dirfd, const char *name, struct io_stat *ret);
 
 static inline void io_point(const struct io_ops *ops, const char *name)
@@ -124,16 +127,17 @@ int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t le
  * transfer that its file system refuses: the transfer is then done buffered, and so are all later
  * ones of that descriptor. */
 bool io_fd_direct(int fd);
-/* What the page cache has of a file leaves it, but for what is not on the disk yet: the next read is
- * the disk's. For who wanted to read past the cache and cannot; a queue does it by itself where a
- * direct read is refused. */
+/* What the page cache has of a file leaves it, but for what is not on the disk yet: the next read
+ * is the disk's. For who wanted to read past the cache and cannot; a queue does it by itself where
+ * a direct read is refused. */
 void io_forget(int fd);
 
 /* What the file system under a directory can do; probed once per store, with a scratch file that is
  * removed. */
 struct io_probe {
 	bool direct; /* O_DIRECT reads and writes work */
-	/* of offsets, lengths and buffers with direct: 4096; where statx says more, direct is false */
+	/* of offsets, lengths and buffers with direct: 4096; where statx says more, direct is
+	 * false */
 	uint32_t align;
 	bool reserves;	  /* fallocate works: what it promised is there */
 	bool volatile_fs; /* tmpfs, ramfs: nothing survives power loss */

@@ -97,8 +97,8 @@ static int file_check(struct io_files *f, struct one_file *x, int fd)
 }
 
 /*
- * A fifo in its place would keep an open waiting: so the first one does not wait, and looks. Not with the
- * descriptor that stays: for some kernels O_NONBLOCK means that reads may fail.
+ * A fifo in its place would keep an open waiting: so the first one does not wait, and looks. Not
+ * with the descriptor that stays: for some kernels O_NONBLOCK means that reads may fail.
  */
 static int file_open(struct io_files *f, struct one_file *x)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_files.h - descriptors of the many files of one directory, for reading. A file is opened when it is first
- * taken; at most IO_FILES_MAX are open at once, or a quarter of what this process may have, or fewer
- * where the kernel gives no more: then those that nobody has taken are closed, the longest unused
- * first. Any thread.
+ * io_files.h - descriptors of the many files of one directory, for reading. A file is opened when
+ * it is first taken; at most IO_FILES_MAX are open at once, or a quarter of what this process may
+ * have, or fewer where the kernel gives no more: then those that nobody has taken are closed, the
+ * longest unused first. Any thread.
  */
 #ifndef CKPT_IO_IO_FILES_H
 #define CKPT_IO_IO_FILES_H
@@ -13,16 +13,17 @@
 
 struct io_files;
 /*
- * name: [n], as of source_open (io_source.h), borrowed until io_files_free; NULL: that file is not there.
+ * name: [n], as of source_open (io_source.h), borrowed until io_files_free; NULL: that file is not
+ * there.
  * dirfd: the same. flags: SOURCE_LINKS. direct: past the page cache; where that is refused, the
  * page cache forgets the file when it is opened. -ENOMEM.
  */
 int io_files_make(const struct io_ops *ops, int dirfd, const char *const *name, uint32_t n,
 		  uint32_t flags, bool direct, struct io_files **ret);
 /*
- * A descriptor of file i, to be given back; several may have it. -EAGAIN: all that may be open are taken:
- * give one back first. -ENOENT, -EISDIR, -EINVAL (no regular file), ... as source_open; -ESTALE:
- * another file has the name since it was first opened.
+ * A descriptor of file i, to be given back; several may have it. -EAGAIN: all that may be open are
+ * taken: give one back first. -ENOENT, -EISDIR, -EINVAL (no regular file), ... as source_open;
+ * -ESTALE: another file has the name since it was first opened.
  */
 int io_files_take(struct io_files *f, uint32_t i);
 void io_files_give(struct io_files *f, uint32_t i);

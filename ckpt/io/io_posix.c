@@ -191,8 +191,9 @@ static int sys_sync(void *ctx, int fd)
 	(void)ctx;
 	struct stat st;
 
-	/* XFS that was shut down (its log could not be written) answers fsync of a directory with 0,
-	 * though what was renamed in it is lost; it does not answer fstat. Seen with Linux 6.18. */
+	/* XFS that was shut down (its log could not be written) answers fsync of a directory with
+	 * 0, though what was renamed in it is lost; it does not answer fstat. Seen with Linux
+	 * 6.18. */
 	return fsync(fd) || fstat(fd, &st) ? -errno : 0;
 }
 

@@ -12,8 +12,8 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 
-/* What the format's blocks, and so all transfers, are aligned to: a device that wants more refuses them
- * and is used buffered. */
+/* What the format's blocks, and so all transfers, are aligned to: a device that wants more refuses
+ * them and is used buffered. */
 #define ALIGN 4096u
 
 static const struct {

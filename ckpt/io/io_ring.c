@@ -141,8 +141,9 @@ static struct io_xfer *ring_wait(struct io_queue *q)
 	return fail_one(q, e->dead);
 }
 
-/* The memory of a ring that was closed may be another thread's ring next. liburing maps and unmaps it by
- * system calls of its own, which ThreadSanitizer does not see: this is what it sees instead. */
+/* The memory of a ring that was closed may be another thread's ring next. liburing maps and unmaps
+ * it by system calls of its own, which ThreadSanitizer does not see: this is what it sees
+ * instead. */
 static void memory_passes(void)
 {
 #ifdef __SANITIZE_THREAD__

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * io_source.c - see io_source.h. Called by everything that opens a checkpoint.
- * Invariant: a name is opened beneath the directory, by io_ops.open, which follows no link; only the
- * last component is opened again as a link, where that is asked for, and only when a look at it has
- * shown a regular file.
+ * Invariant: a name is opened beneath the directory, by io_ops.open, which follows no link; only
+ * the last component is opened again as a link, where that is asked for, and only when a look at it
+ * has shown a regular file.
  */
 #include "ckpt/io/io_source.h"
 #include "ckpt/base/error.h"

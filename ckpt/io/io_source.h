@@ -2,12 +2,13 @@
 /*
  * io_source.h - the files of a directory as a source (base/source.h), through io_ops.
  *
- * Names out of metadata never leave the directory: "a/b" is opened beneath it, and no component but the last
- * may be a symbolic link. A name that is empty, begins or ends with '/', or has an empty component, "." or
- * ".." is -EINVAL. The last component may be a link only with SOURCE_LINKS (a directory that a person
- * typed: Hugging Face's cache is made of links), and only to a regular file. What is no regular file is
- * -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be followed -ELOOP; no open waits for a
- * fifo's other end.
+ * Names out of metadata never leave the directory: "a/b" is opened beneath it, and no component but
+ * the last may be a symbolic link. A name that is empty, begins or ends with '/', or has an empty
+ * component, "." or ".." is -EINVAL. The last component may be a link only with SOURCE_LINKS (a
+ * directory that a person typed: Hugging Face's cache is made of links), and only to a regular
+ * file. What is no regular file is
+ * -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be followed -ELOOP; no open waits for
+ * a fifo's other end.
  */
 #ifndef CKPT_IO_IO_SOURCE_H
 #define CKPT_IO_IO_SOURCE_H
@@ -25,15 +26,16 @@ enum {
 bool source_name_stays(const char *name);
 
 /*
- * Find what a person typed: links are followed. A directory: *ret_fd, and "" as the entry. A regular
- * file: the directory around it, and its name there. The caller closes *ret_fd. -ENOENT, -ENOTDIR,
+ * Find what a person typed: links are followed. A directory: *ret_fd, and "" as the entry. A
+ * regular file: the directory around it, and its name there. The caller closes *ret_fd. -ENOENT,
+ * -ENOTDIR,
  * -EACCES, ...; -EINVAL: it is neither.
  */
 int source_path(const struct io_ops *ops, const char *path, int *ret_fd,
 		char ret_entry[NAME_MAX + 1], struct ckpt_err *err);
 
-/* dirfd is borrowed until source_end; sources that were opened may outlive both. entry: copied; "" or NULL:
- * the directory. -ENOMEM. */
+/* dirfd is borrowed until source_end; sources that were opened may outlive both. entry: copied; ""
+ * or NULL: the directory. -ENOMEM. */
 int source_make(const struct io_ops *ops, int dirfd, const char *entry, uint32_t flags,
 		struct source_dir *ret);
 void source_end(struct source_dir *d); /* NULL ctx is fine */
@@ -41,16 +43,16 @@ void source_end(struct source_dir *d); /* NULL ctx is fine */
 /* One file: as a source's open, with these flags. The caller closes it. */
 int source_open(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags,
 		struct source *ret);
-/* The same as a descriptor, opened with O_RDONLY and `how` (O_NONBLOCK, O_DIRECT; without O_NONBLOCK a fifo may
- * make it wait). */
+/* The same as a descriptor, opened with O_RDONLY and `how` (O_NONBLOCK, O_DIRECT; without
+ * O_NONBLOCK a fifo may make it wait). */
 int source_fd(const struct io_ops *ops, int dirfd, const char *name, uint32_t flags, int how,
 	      uint64_t *ret_bytes);
 
 /*
- * What a conversion is made of, as one number: the bytes that a reader was given (each read with its name and
- * offset), and the files that it names (each with its length, times of change and inode). The order does
- * not count. Two runs that read the same of the same files get the same; another content, length,
- * mtime, ctime or inode gives another.
+ * What a conversion is made of, as one number: the bytes that a reader was given (each read with
+ * its name and offset), and the files that it names (each with its length, times of change and
+ * inode). The order does not count. Two runs that read the same of the same files get the same;
+ * another content, length, mtime, ctime or inode gives another.
  *
  * source_watch: what is read through ret counts. under: of source_make; it and ret live until
  * source_end(ret), and no source that ret opened outlives that. Any thread. -ENOMEM.

@@ -15,8 +15,8 @@ void io_windows_init(struct io_windows *w)
 		w->file[i].fd = -1;
 }
 
-/* Not an error of the file: no such call in this kernel, sandbox or for this kind of file. Of a call that
- * only starts: where that works, so does the one that waits. */
+/* Not an error of the file: no such call in this kernel, sandbox or for this kind of file. Of a
+ * call that only starts: where that works, so does the one that waits. */
 static bool not_here(int eno)
 {
 	return eno == ENOSYS || eno == EINVAL || eno == EOPNOTSUPP || eno == ESPIPE || eno == EPERM;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * io_window.h - what is written through the page cache goes to the disk while more is written, and
- * leaves the cache again: else gigabytes of dirty pages pile up, push out what the trainer reads, and
- * fsync waits for all of them at once. Used by the queue (io_queue.c), for writes that are not
+ * leaves the cache again: else gigabytes of dirty pages pile up, push out what the trainer reads,
+ * and fsync waits for all of them at once. Used by the queue (io_queue.c), for writes that are not
  * direct. fsync alone makes durable; this never replaces it.
  *
  * Of each file, what has been written since the last time is a window. Full, its writeback is
- * started; the window before it is waited for and dropped from the cache. So at most two windows and
- * what is in flight are dirty.
+ * started; the window before it is waited for and dropped from the cache. So at most two windows
+ * and what is in flight are dirty.
  *
  * The rule: waiting for a range tells its write errors, and tells them once: a later fsync of the
  * same descriptor would say that all is well. So a range is waited for only in the name of a
@@ -34,7 +34,7 @@ struct io_windows {
 };
 
 void io_windows_init(struct io_windows *w);
-/* [off, off + len) of fd was written. 0, or a negative errno: bytes of this file, not only these, did
- * not reach the disk. */
+/* [off, off + len) of fd was written. 0, or a negative errno: bytes of this file, not only these,
+ * did not reach the disk. */
 int io_windows_wrote(struct io_windows *w, int fd, uint64_t off, uint64_t len);
 #endif

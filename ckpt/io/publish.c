@@ -2,8 +2,8 @@
 /*
  * publish.c - see publish.h. Called by the engine and by the verbs that write a file.
  * Invariant: NAME is made by one rename that replaces nothing, after every byte and every name in
- * what is renamed is synced; and only what this run, or a run before it, made beside NAME is removed,
- * under the lock where there is one.
+ * what is renamed is synced; and only what this run, or a run before it, made beside NAME is
+ * removed, under the lock where there is one.
  */
 #include "ckpt/io/publish.h"
 #include "ckpt/base/error.h"
@@ -790,8 +790,8 @@ const char *publish_entry(const struct publish *p)
 
 /* --- the rename --- */
 
-/* What gives way goes aside first, for a rename never replaces; and back if that was for nothing. An
- * empty directory is removed, and made again. */
+/* What gives way goes aside first, for a rename never replaces; and back if that was for nothing.
+ * An empty directory is removed, and made again. */
 static int way_make(struct publish *p, char aside[NAME_MAX + 1])
 {
 	const struct io_ops *ops = p->ops;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish.h - a file or a directory that a person asked for by its path: it appears complete, or not
- * at all. Nothing that exists is replaced, but what the caller names (over, an empty directory).
- * Called by the engine, and by the verbs that write a file. One thread; all through io_ops.
+ * publish.h - a file or a directory that a person asked for by its path: it appears complete, or
+ * not at all. Nothing that exists is replaced, but what the caller names (over, an empty
+ * directory). Called by the engine, and by the verbs that write a file. One thread; all through
+ * io_ops.
  *
  * Beside the path .../NAME lie, while it is made,
  *	.NAME.ckptctl		a directory, locked: journal-0, journal-1
  *	.NAME.ckptctl-new	what becomes NAME
- * if another run may continue (resume); else .NAME.XXXXXXXX.ckptctl-new alone. The caller writes the
- * journals' contents: each is written to the older of the two files and synced, after the names of
- * all files that it may mention are synced.
+ * if another run may continue (resume); else .NAME.XXXXXXXX.ckptctl-new alone. The caller writes
+ * the journals' contents: each is written to the older of the two files and synced, after the names
+ * of all files that it may mention are synced.
  *
  * What a killed run, or a power loss, may leave (resume), and what the next run finds:
  *	lock directory, no journal	   publish_journal: -ENOENT. publish_clear, then begin anew
@@ -55,10 +56,10 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, or a file's ends in a slash, or what is not ours lies where the lock or
- * the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name, and was not changed; -EBUSY: another run
- * has the lock; -ENOSPC; what allow said; errors of the file system. After an error there is nothing
- * to end, and nothing is left that was not there.
+ * -EINVAL: the path has no name, or a file's ends in a slash, or what is not ours lies where the
+ * lock or the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name,
+ * and was not changed; -EBUSY: another run has the lock; -ENOSPC; what allow said; errors of the
+ * file system. After an error there is nothing to end, and nothing is left that was not there.
  */
 int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **ret,
 		  struct ckpt_err *err);
@@ -68,19 +69,21 @@ const char *publish_path(const struct publish *p);
 /* Journal file `which` (0, 1), malloc'ed. -ENOENT without a sentence: there is none. */
 int publish_journal(struct publish *p, uint32_t which, uint64_t max, void **ret, uint64_t *ret_len,
 		    struct ckpt_err *err);
-/* Replace journal file `which` (the older one: the caller alternates). Synced, and all names before it. */
+/* Replace journal file `which` (the older one: the caller alternates). Synced, and all names before
+ * it. */
 int publish_note(struct publish *p, uint32_t which, const void *bytes, uint64_t len,
 		 struct ckpt_err *err);
 
 /*
  * Open a file for reading and writing; made where it is missing, with the directories around it.
- * name: "a/b" of a directory, "" of a file. room: bytes to reserve where the file system can; 0: none.
+ * name: "a/b" of a directory, "" of a file. room: bytes to reserve where the file system can; 0:
+ * none.
  * *direct: is O_DIRECT wanted? Cleared where it is refused. NULL: no. A file may be opened twice.
  */
 int publish_file(struct publish *p, const char *name, uint64_t room, bool *direct, int *ret_fd,
 		 struct ckpt_err *err);
-/* Cut to `bytes`, sync, close. fd is closed in any case. After an error the file's bytes are not known:
- * publish_end without keep. */
+/* Cut to `bytes`, sync, close. fd is closed in any case. After an error the file's bytes are not
+ * known: publish_end without keep. */
 int publish_file_end(struct publish *p, const char *name, int fd, uint64_t bytes,
 		     struct ckpt_err *err);
 /* Remove all files and journals: to begin anew. */
@@ -91,15 +94,15 @@ int publish_source(struct publish *p, struct source_dir *ret);
 int publish_fd(const struct publish *p);
 /* What the one file is called there until then; "": it is a directory with files. */
 const char *publish_entry(const struct publish *p);
-/* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all stays
- * where it is. */
+/* Every file was ended: it becomes NAME, by one rename. -EEXIST: the name was taken meanwhile, all
+ * stays where it is. */
 int publish_commit(struct publish *p, struct ckpt_err *err);
 /* keep: another run continues (resume; else as without). Without: nothing is left, but NAME after
  * publish_commit. NULL is fine. */
 void publish_end(struct publish *p, bool keep);
 
-/* A small new file: O_EXCL, mode 0600, written, synced, closed. The name is not synced. After an error it may be
- * there. */
+/* A small new file: O_EXCL, mode 0600, written, synced, closed. The name is not synced. After an
+ * error it may be there. */
 int publish_put(const struct io_ops *ops, int dirfd, const char *name, const void *bytes,
 		uint64_t len);
 #endif

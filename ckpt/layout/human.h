@@ -20,13 +20,14 @@ char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
 /* "0:2048, :"; more than a few runs: "0:2, 8:10 .. 24:26 (4 runs)". shape NULL: never ":". */
 char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes);
 
-/* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers of
- * 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d (none:
- * seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */
+/* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers
+ * of 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d
+ * (none: seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */
 int human_parse_bytes(const char *s, uint64_t *ret);
 int human_parse_time(const char *s, uint64_t *ret_ns);
-/* A moment after now_ns (both since 1970): a duration from then on, always with a unit, "w" (weeks) too; or
- * RFC 3339 to the second, "2026-11-22T18:00:00Z". -EINVAL; -ERANGE: a date that is not after now_ns. */
+/* A moment after now_ns (both since 1970): a duration from then on, always with a unit, "w" (weeks)
+ * too; or RFC 3339 to the second, "2026-11-22T18:00:00Z". -EINVAL; -ERANGE: a date that is not
+ * after now_ns. */
 int human_parse_moment(const char *s, uint64_t now_ns, uint64_t *ret_ns);
 
 /* How far apart two names are (insertions, deletions, replacements, swaps of neighbours);

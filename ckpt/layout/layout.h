@@ -258,8 +258,8 @@ static inline bool indices_apart(const struct indices *x, const struct indices *
 }
 /* Have they an index in common? *ret_first: the first one. Costs as indices_next. */
 bool indices_meet(const struct indices *x, const struct indices *y, uint64_t *ret_first);
-/* What two lists have in common: how many indices, the first and the last of them. O(records) if one
- * is a range or both are equal; else as indices_next for each stretch. */
+/* What two lists have in common: how many indices, the first and the last of them. O(records) if
+ * one is a range or both are equal; else as indices_next for each stretch. */
 struct indices_common {
 	uint64_t n, first, last;
 };
@@ -279,7 +279,8 @@ int indexset_box(uint32_t ndim, const uint64_t *start, const uint64_t *extent, s
 int indexset_intersect(const struct indexset *x, const struct indexset *y, struct arena *a,
 		       struct indexset *ret);				 /* of the same ndim */
 bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all empty ones are */
-/* Have they an element in common? Neither is empty, and they have the same ndim. Costs as indices_meet. */
+/* Have they an element in common? Neither is empty, and they have the same ndim. Costs as
+ * indices_meet. */
 bool indexset_meet(const struct indexset *x, const struct indexset *y);
 /*
  * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a

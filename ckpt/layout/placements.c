@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * placements.c - placements from the text that a person writes. Called for layout files and questions. What
- * table_layout_print says is read back as the same layout; whatever is read passes layout_check for
- * a tensor that has the dimensions it names.
+ * placements.c - placements from the text that a person writes. Called for layout files and
+ * questions. What table_layout_print says is read back as the same layout; whatever is read passes
+ * layout_check for a tensor that has the dimensions it names.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -279,7 +279,8 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 			  mesh_print(r->mesh, mesh, sizeof mesh), (int)MIN(n, (size_t)80), name);
 }
 
-/* Without @NAME placements belong to the mesh dimensions one after the other: then all of them do. */
+/* Without @NAME placements belong to the mesh dimensions one after the other: then all of them
+ * do. */
 static int read_placement(struct reading *r, struct ckpt_err *err)
 {
 	struct ckpt_placement p;

@@ -30,7 +30,8 @@ struct chunk file_chunk(const struct format_file *f, uint64_t i)
 			       .codec = CODEC_RAW };
 }
 
-/* The mistake of sums that do not say where a chunk belongs: any chunk of the file with this sum. */
+/* The mistake of sums that do not say where a chunk belongs: any chunk of the file with this
+ * sum. */
 static const struct chunk *chunk_like(const struct format_file *f, const struct chunk *c,
 				      const void *stored)
 {

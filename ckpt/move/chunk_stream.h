@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * chunk_stream.h - files with the chunks of raw spaces, written front to back, several at a time,
- * from bytes that come in ascending order. The daemon writes one file from memory at a time; convert
- * writes many from the windows of another checkpoint. Equal states give equal files, whichever way
- * they came. A stream ends at data_end with the chunk map: headers, sections and trailers are its
- * caller's.
+ * from bytes that come in ascending order. The daemon writes one file from memory at a time;
+ * convert writes many from the windows of another checkpoint. Equal states give equal files,
+ * whichever way they came. A stream ends at data_end with the chunk map: headers, sections and
+ * trailers are its caller's.
  *
  * Threads: a queue and its streams belong to the thread that opened it.
  */
@@ -24,7 +24,8 @@
 /*
  * What streams share: a queue of CHUNK_QUEUE_DEPTH writes of CHUNK_QUEUE_BYTES bytes, and buffers
  * for chunks that come in more than one piece. The streams call tick with the bytes of the chunks
- * that they have written. It may end everything with -ECANCELED. After an error every call returns it.
+ * that they have written. It may end everything with -ECANCELED. After an error every call returns
+ * it.
  */
 struct chunk_queue_opts {
 	const struct io_ops *ops;
@@ -93,8 +94,8 @@ int chunk_stream_write(struct chunk_stream *s, uint64_t off, const void *p, uint
  * is DERIVED.
  */
 int chunk_stream_write_raw(struct chunk_stream *s, const void *raw, struct ckpt_err *err);
-/* Some chunks of such a raw space, [from, to), and no others, where those before them are in the file
- * already: of the walk only the places count. */
+/* Some chunks of such a raw space, [from, to), and no others, where those before them are in the
+ * file already: of the walk only the places count. */
 int chunk_stream_write_chunks(struct chunk_stream *s, const void *raw, uint64_t from, uint64_t to,
 			      struct ckpt_err *err);
 /* Everything so far is in the file (not synced) and described; *ret lives as long as the stream,

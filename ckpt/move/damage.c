@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * damage.c - see damage.h. Called by verb_export.c.
- * Invariant: a tensor that is not called damaged has every element, and none of them in bytes that a
- * fault was found in.
+ * Invariant: a tensor that is not called damaged has every element, and none of them in bytes that
+ * a fault was found in.
  */
 #include "ckpt/move/damage.h"
 #include "ckpt/base/util.h"
@@ -93,8 +93,8 @@ static void settled_add(struct damage *d, uint32_t place, uint64_t lo, uint64_t 
 		*r = (struct damage_range){ .place = place, .lo = lo, .hi = hi, .text = text };
 }
 
-/* Faults come in the order of the files, and of their bytes: the next is looked for where the last one
- * was found. */
+/* Faults come in the order of the files, and of their bytes: the next is looked for where the last
+ * one was found. */
 struct at {
 	uint32_t file;
 	uint64_t chunk, offset;

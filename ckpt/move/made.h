@@ -3,9 +3,9 @@
  * made.h - the bytes of made places (formats/format.h), front to back, in bounded memory. For
  * ckpt/move only.
  *
- * Of each made place a reader remembers how far it is, until its last byte was asked for: whoever asks
- * for bytes in their order has them decoded once, whoever goes back pays for another decoding. It belongs
- * to one thread.
+ * Of each made place a reader remembers how far it is, until its last byte was asked for: whoever
+ * asks for bytes in their order has them decoded once, whoever goes back pays for another decoding.
+ * It belongs to one thread.
  */
 #ifndef CKPT_MOVE_MADE_H
 #define CKPT_MOVE_MADE_H
@@ -29,8 +29,8 @@ typedef int made_fn(void *arg, uint64_t lo, uint64_t hi, const uint8_t *p);
 int made_run(struct made_reader *m, uint32_t place, uint64_t from, uint64_t to, made_fn *fn,
 	     void *arg, struct ckpt_err *err);
 /*
- * How many decoders of a checkpoint are kept open in so much memory, and what they take (*ret_bytes): an
- * eighth of it, or one; MADE_OPEN_MAX or all at most. 0: nothing of it is decoded.
+ * How many decoders of a checkpoint are kept open in so much memory, and what they take
+ * (*ret_bytes): an eighth of it, or one; MADE_OPEN_MAX or all at most. 0: nothing of it is decoded.
  */
 uint32_t made_fit(const struct checkpoint *c, uint64_t mem_limit, uint64_t *ret_bytes);
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * move.h - carries plans out: memory to memory, files to memory; and reads files back to verify
- * them. Bytes to files: chunk_stream.h. Bounded memory; bytes are checked before they are used; every chunk
- * that is needed is read once.
+ * them. Bytes to files: chunk_stream.h. Bounded memory; bytes are checked before they are used;
+ * every chunk that is needed is read once.
  */
 #ifndef CKPT_MOVE_MOVE_H
 #define CKPT_MOVE_MOVE_H
@@ -62,9 +62,10 @@ struct move_files {
 	uint32_t decoder_max; /* of made places that are kept open; 0: what is fast */
 };
 /*
- * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first needed, and not
- * many at once (io/io_files.h): step_dirfd stays open until then. direct falls back file by file,
- * where the file system refuses it at open or at a read; the page cache forgets the file before.
+ * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first
+ * needed, and not many at once (io/io_files.h): step_dirfd stays open until then. direct falls back
+ * file by file, where the file system refuses it at open or at a read; the page cache forgets the
+ * file before.
  * -ENOMEM.
  */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
@@ -74,8 +75,8 @@ static inline bool move_has(const struct move_files *f, uint32_t i)
 {
 	return !f->ckpt->file[i].lost && !f->ckpt->file[i].unread;
 }
-/* A descriptor of file i, until io_files_give. -EAGAIN, without a sentence: give one back first. What is no
- * regular file (any more) is -EISDIR or -EINVAL; -ENOENT, -ESTALE, ... */
+/* A descriptor of file i, until io_files_give. -EAGAIN, without a sentence: give one back first.
+ * What is no regular file (any more) is -EISDIR or -EINVAL; -ENOENT, -ESTALE, ... */
 int move_take(const struct move_files *f, uint32_t i, struct ckpt_err *err);
 void move_close(struct move_files *f);
 
@@ -103,15 +104,16 @@ int move_window(const struct move_files *f, const struct window *w, void *buf, m
 /*
  * All windows of dst, one after the other, in bounded memory: while fn has one in the calling
  * thread, the next is read by another. mem_limit: bytes for all of it, windows, read buffers and
- * decoders; -EINVAL with the least that is possible when it is too little. skip: windows to pass by. fn != 0
- * ends it and is returned; buf is fn's until it returns. tick is asked in the calling thread.
+ * decoders; -EINVAL with the least that is possible when it is too little. skip: windows to pass
+ * by. fn != 0 ends it and is returned; buf is fn's until it returns. tick is asked in the calling
+ * thread.
  */
 typedef int move_window_fn(void *arg, const struct window *w, const uint8_t *buf);
 int move_windows(const struct move_files *f, const struct table *dst, uint64_t mem_limit,
 		 uint64_t skip, move_window_fn *fn, void *fn_arg, move_tick_fn *tick,
 		 void *tick_arg, struct ckpt_err *err);
-/* The windows of such a run are cut for this limit (windows_open), less what decoders take of it; 0:
- * mem_limit is too little. */
+/* The windows of such a run are cut for this limit (windows_open), less what decoders take of it;
+ * 0: mem_limit is too little. */
 uint64_t move_window_bytes(uint64_t mem_limit);
 /* What the decoders of a checkpoint take of memory at least; 0: it needs none. */
 uint64_t move_decoder_bytes(const struct checkpoint *c);
@@ -128,7 +130,8 @@ struct part_derived {
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
 
 /* Which units are verified; all for a zero-initialised one. A unit is a chunk (bytes between chunks
- * go with the chunk behind them, those behind the last one with it); of a file without chunks a MiB. */
+ * go with the chunk behind them, those behind the last one with it); of a file without chunks a
+ * MiB. */
 struct move_subset {
 	enum { SUBSET_ALL, SUBSET_NTH, SUBSET_RANDOM } how;
 	uint32_t k, n; /* NTH: the k-th of n parts, from 1: each chunk is in exactly one of them */
@@ -140,7 +143,8 @@ struct move_subset {
 
 struct move_verified {
 	uint64_t bytes, all_bytes; /* that were read; that there are to read */
-	/* Of `bytes`: with a sum that was compared, or in padding that must be zero; and without. */
+	/* Of `bytes`: with a sum that was compared, or in padding that must be zero; and
+	 * without. */
 	uint64_t summed, unsummed;
 	uint64_t chunks, all_chunks; /* units with bytes in them */
 	uint64_t pieces, all_pieces; /* with a fingerprint; whose every byte was asked for, so
@@ -155,8 +159,8 @@ bool move_reads(const struct format_range *r);
 /*
  * Read every byte that is DATA or ZERO (format_range) and has not been read by `open`: hashes of
  * chunks, CRC-32s of ranges, zero padding, fingerprints of pieces where they are known. A file
- * without ranges is read from end to end. Of a file with chunks all bytes from the first of its DATA
- * and ZERO ranges to the last are chunks' or zero. Each fault goes to fault(),
+ * without ranges is read from end to end. Of a file with chunks all bytes from the first of its
+ * DATA and ZERO ranges to the last are chunks' or zero. Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
  * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * move_files.c - the files of a checkpoint for those that read them.
- * Invariant: what is asked for directly comes from the disk: a file that refuses direct I/O, at open
- * or at a read (io_xfer.h), is read through the page cache when that has forgotten it.
+ * Invariant: what is asked for directly comes from the disk: a file that refuses direct I/O, at
+ * open or at a read (io_xfer.h), is read through the page cache when that has forgotten it.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_source.h"

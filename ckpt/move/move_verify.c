@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move_verify.c - reads a checkpoint, or some units of it, and says what is wrong with it. Called by
- * ckptctl verify. Invariant: every byte that was asked for is read; it counts as summed only if a
- * sum that its file holds was compared, or if it must be zero; every byte is asked for by exactly
+ * move_verify.c - reads a checkpoint, or some units of it, and says what is wrong with it. Called
+ * by ckptctl verify. Invariant: every byte that was asked for is read; it counts as summed only if
+ * a sum that its file holds was compared, or if it must be zero; every byte is asked for by exactly
  * one of n parts. Nothing that is found ends the reading.
  */
 #include "ckpt/base/mutant.h"
@@ -284,8 +284,8 @@ static void block_tell(struct verifying *k, uint64_t block)
 					      .length = b->len - (uint64_t)b->got });
 }
 
-/* The blocks of a file come in their order. Where some are left out, or could not be read, no sum of
- * a range that reaches into them is compared. */
+/* The blocks of a file come in their order. Where some are left out, or could not be read, no sum
+ * of a range that reaches into them is compared. */
 static void crc_go_on(struct verifying *k, uint32_t file, struct outcome *x)
 {
 	for (uint32_t i = 0; i < x->nopen; i++) {
@@ -443,8 +443,8 @@ static int range_add(struct verifying *k, uint32_t file, uint64_t from, uint64_t
 	return 0;
 }
 
-/* The last block of the file, if it ends at most `gap` bytes before `at` and can take the bytes up to
- * `to`. */
+/* The last block of the file, if it ends at most `gap` bytes before `at` and can take the bytes up
+ * to `to`. */
 static struct stream_block *block_room(struct verifying *k, uint32_t file, uint64_t at, uint64_t to,
 				       uint64_t gap)
 {

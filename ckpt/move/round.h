@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * round.h - F32 elements rounded to BF16 and F16, as tensors of class derived have them
- * (docs/FORMAT.md, Pieces): to nearest even, to infinity where it is too large, subnormal numbers and
+ * (docs/FORMAT.md, Pieces): to nearest even, to infinity where it is too large, subnormal numbers
+ * and
  * -0 kept, and a NaN with the bits v becomes
  *	BF16: (v >> 16) | 0x40
  *	F16:  ((v >> 16) & 0x8000) | 0x7e00 | ((v >> 13) & 0x3ff)

@@ -17,7 +17,8 @@ static inline __m256i f32_load(const uint8_t *p)
 	return _mm256_loadu_si256((const __m256i *)p);
 }
 
-/* All bits of a lane that has a NaN: without its sign it is positive, so a signed comparison does. */
+/* All bits of a lane that has a NaN: without its sign it is positive, so a signed comparison
+ * does. */
 static inline __m256i f32_nans(__m256i v)
 {
 	return _mm256_cmpgt_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)),

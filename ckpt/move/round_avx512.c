@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * round_avx512.c - rounding with 512-bit instructions (F, VL, BW, DQ). round.c calls it only where the
- * processor has them. The conversion to F16 keeps subnormal results, whatever the processor's
+ * round_avx512.c - rounding with 512-bit instructions (F, VL, BW, DQ). round.c calls it only where
+ * the processor has them. The conversion to F16 keeps subnormal results, whatever the processor's
  * flush-to-zero mode is; an F32 that is itself subnormal becomes 0 in every mode.
  */
 #ifdef __x86_64__

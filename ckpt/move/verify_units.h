@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify_units.h - what there is to verify in the files of a checkpoint, in units, and which units a
- * subset asks for. For ckpt/move only.
+ * verify_units.h - what there is to verify in the files of a checkpoint, in units, and which units
+ * a subset asks for. For ckpt/move only.
  *
  * A unit of a file with chunks is a chunk; of another file it is a MiB of it, cut to the bytes that
  * are to be read: those of DATA and ZERO ranges that `open` has not read, and of all ranges with a

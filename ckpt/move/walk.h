@@ -2,8 +2,8 @@
 /*
  * walk.h - the one walk over the raw space of a part: each byte is brought into the cache once, and
  * the sums, the fingerprints, the check of what is derived and then every pass see it there. Who
- * writes the part (chunk_stream.c) comes behind the walk, chunk by chunk; a part that is not written
- * is walked all the same. Averages are a pass, too.
+ * writes the part (chunk_stream.c) comes behind the walk, chunk by chunk; a part that is not
+ * written is walked all the same. Averages are a pass, too.
  *
  * A pass sees, in the thread that walks, all bytes of the part's chunks in ascending order, each
  * once, in spans that never cross the end of a chunk, zeros between pieces included. (What is

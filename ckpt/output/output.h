@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output.h - a document of named values, lists and objects, which is printed as text for people or as one
- * JSON document. Verbs print through it, so that both are the same program. An output belongs to one thread.
+ * output.h - a document of named values, lists and objects, which is printed as text for people or
+ * as one JSON document. Verbs print through it, so that both are the same program. An output
+ * belongs to one thread.
  *
  * A value is put once. Its *column* has a key (JSON) and a head (text: the table's heading, or the
- * label in front of it). A column without a key is for people only, a column without a head for programs
- * only. The same holds for a list without a key, and for a list without columns, with all that is inside.
- * Cells are of the project's own kinds (bytes, a step, an age, an index set): text makes them readable,
- * JSON exact.
+ * label in front of it). A column without a key is for people only, a column without a head for
+ * programs only. The same holds for a list without a key, and for a list without columns, with all
+ * that is inside. Cells are of the project's own kinds (bytes, a step, an age, an index set): text
+ * makes them readable, JSON exact.
  *
  *	output_begin(schema)  put(col, cell)...
  *		list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  output_end()
  *
  * A list inside a row is for programs only. Within one object a key is put once.
  *
- * JSON is either one document (output_begin), or JSON Lines (output_line): each line a document with
- * a "type". A verb that may take long has lines: any number of "progress" while its "summary", which
- * it began before them, is still open, and the summary comes last. status -w prints one line each time.
+ * JSON is either one document (output_begin), or JSON Lines (output_line): each line a document
+ * with a "type". A verb that may take long has lines: any number of "progress" while its "summary",
+ * which it began before them, is still open, and the summary comes last. status -w prints one line
+ * each time.
  *
- * A document is written as it comes, 64 KiB at a time; a line is kept until it is complete. Whatever
- * happens, what was printed parses. If a document is given up (the output is freed without output_end,
- * or memory ran out), it is not printed at all as long as it fits in those 64 KiB; otherwise it is closed
- * at that point, and its last member is "complete": false. A line that is given up is not printed. In
- * both cases the error is on stderr and in the exit code.
+ * A document is written as it comes, 64 KiB at a time; a line is kept until it is complete.
+ * Whatever happens, what was printed parses. If a document is given up (the output is freed without
+ * output_end, or memory ran out), it is not printed at all as long as it fits in those 64 KiB;
+ * otherwise it is closed at that point, and its last member is "complete": false. A line that is
+ * given up is not printed. In both cases the error is on stderr and in the exit code.
  */
 #ifndef CKPT_OUTPUT_H
 #define CKPT_OUTPUT_H
@@ -107,7 +109,8 @@ static inline struct cell cell_styled(struct cell c, enum cell_style style)
 
 struct output {
 	const struct output_ops *ops;
-	/* for programs: put also what people do not read at a glance, as every piece of every tensor */
+	/* for programs: put also what people do not read at a glance, as every piece of every
+	 * tensor */
 	bool machine;
 	bool ascii;  /* JSON: no character beyond ASCII; text asks its screen */
 	bool failed; /* out of memory: the document is not complete */

@@ -20,8 +20,8 @@ struct read_cost {
 	uint64_t request_ns, bytes_per_s; /* 0: read_cost_default's */
 	uint64_t read_max;		  /* bytes of one read; 0: the same */
 };
-/* A flash disk behind a file system, asked by few threads: 200 us, 2.5 GB/s (so gaps up to 500 kB are
- * read through), reads of 8 MiB. The mover's gaps follow the same rule. */
+/* A flash disk behind a file system, asked by few threads: 200 us, 2.5 GB/s (so gaps up to 500 kB
+ * are read through), reads of 8 MiB. The mover's gaps follow the same rule. */
 extern const struct read_cost read_cost_default;
 uint64_t read_cost_gap(const struct read_cost *c); /* bytes that are read through */
 

@@ -32,7 +32,8 @@ bool holders_layout_alike(const struct layout *x, const struct layout *y)
 
 /* --- one cut --- */
 
-/* Positions [0, total) in parts, of which the first `longer` have width + 1 and the others width. */
+/* Positions [0, total) in parts, of which the first `longer` have width + 1 and the others
+ * width. */
 struct split {
 	uint64_t total, width, longer;
 };

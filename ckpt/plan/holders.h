@@ -3,19 +3,20 @@
  * holders.h - who owns the elements of this index set? The inverse of layout_share and
  * layout_owned: of all coordinates of a mesh just those are enumerated whose part meets the set, by
  * inverting the cuts of each tensor dimension. What an answer costs depends on how many coordinates
- * there are in it, and not on how many ranks there are. For reshard.c, and for whoever wants to know
- * all owners of a tensor without a table of them.
+ * there are in it, and not on how many ranks there are. For reshard.c, and for whoever wants to
+ * know all owners of a tensor without a table of them.
  *
  * An answer is a product like the index sets themselves: a list of shares per tensor dimension. It
  * is a value: it depends on (mesh, placements, shape, element size) and not on the tensor's name,
- * nor on the coordinate of an ONLY, so it is asked for once and serves all tensors of the same kind.
+ * nor on the coordinate of an ONLY, so it is asked for once and serves all tensors of the same
+ * kind.
  */
 #ifndef CKPT_PLAN_HOLDERS_H
 #define CKPT_PLAN_HOLDERS_H
 #include "ckpt/layout/layout.h"
 
-/* Runs and coordinates looked at for one answer, about: a second or two. More is -E2BIG. Layouts come
- * from files; those in use take thousands. */
+/* Runs and coordinates looked at for one answer, about: a second or two. More is -E2BIG. Layouts
+ * come from files; those in use take thousands. */
 #define HOLDERS_STEPS_MAX (UINT64_C(1) << 28)
 
 /* A tensor as far as its holders depend on it. mesh_check and layout_check have passed. */
@@ -25,7 +26,8 @@ struct holders_kind {
 	uint32_t ndim, elem_bytes;
 	const uint64_t *shape;
 };
-/* Have tensors with these layouts, on one mesh, the same holders but for the coordinates of ONLYs? */
+/* Have tensors with these layouts, on one mesh, the same holders but for the coordinates of
+ * ONLYs? */
 bool holders_layout_alike(const struct layout *x, const struct layout *y);
 
 /* Of a share that the replicas divide among them: what one of them owns. */
@@ -93,8 +95,8 @@ struct holders_cursor {
 
 /*
  * Enumerate an answer for one tensor. layout: the tensor's own, of the answer's kind. component and
- * name decide who owns what is small. turn: HOLDERS_ONE. No allocation; what `ret` points to is valid
- * until the next call.
+ * name decide who owns what is small. turn: HOLDERS_ONE. No allocation; what `ret` points to is
+ * valid until the next call.
  */
 void holders_begin(const struct holders *h, const struct layout *layout, const char *component,
 		   const char *name, enum holders_who who, uint32_t turn,

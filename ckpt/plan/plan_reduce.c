@@ -573,7 +573,8 @@ static int want_make(struct reducing *r, struct table *want, struct ckpt_err *er
 
 		x.layout = TABLE_NONE;
 		x.made = 0;
-		/* Several groups of one tensor: a table has no key twice. Of n + 1 names one is free. */
+		/* Several groups of one tensor: a table has no key twice. Of n + 1 names one is
+		 * free. */
 		for (uint32_t k = i; table_find(want, x.component, x.name, x.rank) != TABLE_NONE;
 		     k++) {
 			snprintf(name, sizeof name, "%.*s#%u", CKPT_NAME_MAX - 12,

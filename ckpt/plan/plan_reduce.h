@@ -58,8 +58,8 @@ int plan_result(const struct plan *p, const struct window *w, const uint64_t *of
 /* Which sum a window's cut belongs to. */
 const struct plan_sum *plan_sum_of(const struct plan *p, const struct window_cut *cut);
 
-/* The rule above for one mesh dimension: why what is placed as `from` (NULL: replicated) does not become
- * an operand as `to` declares it, which is PARTIAL. NULL: it does. */
+/* The rule above for one mesh dimension: why what is placed as `from` (NULL: replicated) does not
+ * become an operand as `to` declares it, which is PARTIAL. NULL: it does. */
 const char *plan_why_not_partial(const struct ckpt_placement *from,
 				 const struct ckpt_placement *to);
 

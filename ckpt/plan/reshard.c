@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reshard.c - a rank's operations, from declarations. Called by whoever opens a part of a checkpoint
- * and by those who want to know what a move would cost. Invariant: for every tensor with a layout
- * the parts that are handed out of each operand are the rank's share, each element once (OWNERS and
- * ONE).
+ * reshard.c - a rank's operations, from declarations. Called by whoever opens a part of a
+ * checkpoint and by those who want to know what a move would cost. Invariant: for every tensor with
+ * a layout the parts that are handed out of each operand are the rank's share, each element once
+ * (OWNERS and ONE).
  */
 #include "ckpt/plan/reshard.h"
 #include "ckpt/base/util.h"

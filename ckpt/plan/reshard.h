@@ -8,8 +8,9 @@
  *
  * What a rank's plan costs depends on what the rank holds, not on the world and not on the tensors
  * of the model: tensors that live elsewhere are passed by with their layout, and tensors with equal
- * layouts and shapes are planned once. On disk the index sets of the parts are the truth and layouts
- * a hint: who reads opens the parts found here and lets plan_make say whether anything is missing.
+ * layouts and shapes are planned once. On disk the index sets of the parts are the truth and
+ * layouts a hint: who reads opens the parts found here and lets plan_make say whether anything is
+ * missing.
  *
  * One thread at a time: answers are remembered, in at most RESHARD_MEMORY_MAX bytes.
  */

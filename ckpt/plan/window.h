@@ -13,7 +13,8 @@
 #define CKPT_PLAN_WINDOW_H
 #include "ckpt/table/table.h"
 
-/* Bytes [dst_off, + len) of a place, which are elements of one piece and lie row-major at buf_off. */
+/* Bytes [dst_off, + len) of a place, which are elements of one piece and lie row-major at
+ * buf_off. */
 struct window_cut {
 	uint32_t place, piece; /* of the table that is cut */
 	uint64_t dst_off, buf_off, len;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* address.c - see address.h. Called by store_resolve, and by the verbs that ask the daemon. Invariant:
- * the text alone decides what it means; nothing is looked up. */
+/* address.c - see address.h. Called by store_resolve, and by the verbs that ask the daemon.
+ * Invariant: the text alone decides what it means; nothing is looked up. */
 #include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
 

@@ -31,7 +31,7 @@ struct address {
 	char job[PATH_MAX]; /* in front of the '@': a job's name, or, with a '/', a path; "": none */
 };
 
-/* Pure. -EINVAL: it is meant as one of these and has no number, an impossible one, an impossible tag, or
- * nothing in front of its '@'. */
+/* Pure. -EINVAL: it is meant as one of these and has no number, an impossible one, an impossible
+ * tag, or nothing in front of its '@'. */
 int address_parse(const char *text, struct address *ret, struct ckpt_err *err);
 #endif

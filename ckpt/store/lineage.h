@@ -5,9 +5,9 @@
  * that it makes again, and by convert.
  *
  * Sequence numbers order the steps by age, so each new step gets a number above all earlier ones,
- * whatever the numbers of the steps. The sequence number of a damaged, misplaced, newer or older step
- * (store_step_lost) is unknown. Each of them may have one more than all that can be read, so the new
- * step leaves one number free for each.
+ * whatever the numbers of the steps. The sequence number of a damaged, misplaced, newer or older
+ * step (store_step_lost) is unknown. Each of them may have one more than all that can be read, so
+ * the new step leaves one number free for each.
  */
 #ifndef CKPT_STORE_LINEAGE_H
 #define CKPT_STORE_LINEAGE_H
@@ -67,15 +67,16 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
 		 struct ckpt_err *err);
 
 /*
- * The line as a launch knows it after it has committed a step, so that the next commit need not read
- * every MANIFEST. It holds while no other process changes the line. One listing of the job's directory,
- * which opens nothing, shows that: each entry of a step, in the line or set aside, existed when all was
- * read, or is the launch's own; the newest step of the line is the launch's; its MANIFEST is the same
- * file; and it has no bad mark. Each change that gives the line another number or another parent
- * (another launch, prune, rm, rewind, adopt, convert, repair, a directory that is moved in or away)
- * changes one of these, or removes a step that no other needs. The times of the directory do not count:
- * a clock that ticks slowly would hide a change right behind our own. One change stays unseen: a person
- * replaces the content of an older step's directory under the same name.
+ * The line as a launch knows it after it has committed a step, so that the next commit need not
+ * read every MANIFEST. It holds while no other process changes the line. One listing of the job's
+ * directory, which opens nothing, shows that: each entry of a step, in the line or set aside,
+ * existed when all was read, or is the launch's own; the newest step of the line is the launch's;
+ * its MANIFEST is the same file; and it has no bad mark. Each change that gives the line another
+ * number or another parent (another launch, prune, rm, rewind, adopt, convert, repair, a directory
+ * that is moved in or away) changes one of these, or removes a step that no other needs. The times
+ * of the directory do not count: a clock that ticks slowly would hide a change right behind our
+ * own. One change stays unseen: a person replaces the content of an older step's directory under
+ * the same name.
  */
 struct lineage_known {
 	bool set;
@@ -90,8 +91,8 @@ void lineage_forget(struct lineage_known *k);
  * made. */
 int lineage_next(const struct store *s, const struct lineage_ask *ask, struct lineage_known *k,
 		 struct lineage *ret, bool *ret_scanned, struct ckpt_err *err);
-/* After a commit at the place that lineage_next returned. Without memory, or if the file system gives files no
- * identity, nothing is known. */
+/* After a commit at the place that lineage_next returned. Without memory, or if the file system
+ * gives files no identity, nothing is known. */
 void lineage_committed(const struct store *s, const struct lineage_ask *ask,
 		       const struct lineage *at, const uint8_t id[16], struct lineage_known *k);
 #endif

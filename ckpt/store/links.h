@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * links.h - files with more than one name: a part that several steps share is on the disk once, and its bytes go
- * with its last name. Called by store_scan_parts, removal, and ckptctl's ls and verify.
+ * links.h - files with more than one name: a part that several steps share is on the disk once, and
+ * its bytes go with its last name. Called by store_scan_parts, removal, and ckptctl's ls and
+ * verify.
  *
- * A set has each such file once, by device and inode, found in constant time; files with one name are not in it.
- * Zero-initialised it is empty. One thread at a time.
+ * A set has each such file once, by device and inode, found in constant time; files with one name
+ * are not in it. Zero-initialised it is empty. One thread at a time.
  */
 #ifndef CKPT_STORE_LINKS_H
 #define CKPT_STORE_LINKS_H

@@ -7,25 +7,28 @@
  *
  *	KIND-%012u-%016x[-NAME][~%08x]
  *
- * with KIND hold, tag, verified, bad or adopted; the step's number; the first 8 bytes of the checkpoint's id in
- * hex (0: the MANIFEST could not be read when the mark was set); NAME for hold and tag only; and a
- * random number if the same mark was set again while the old one stood. Lines "key=value", each ended by
- * a newline, at most 4 KiB: made= (RFC 3339 UTC, required), by= (user@host), until= (RFC 3339 UTC,
- * hold only), why= (one line). Other keys are for later versions; text is printable UTF-8.
+ * with KIND hold, tag, verified, bad or adopted; the step's number; the first 8 bytes of the
+ * checkpoint's id in hex (0: the MANIFEST could not be read when the mark was set); NAME for hold
+ * and tag only; and a random number if the same mark was set again while the old one stood. Lines
+ * "key=value", each ended by a newline, at most 4 KiB: made= (RFC 3339 UTC, required), by=
+ * (user@host), until= (RFC 3339 UTC, hold only), why= (one line). Other keys are for later
+ * versions; text is printable UTF-8.
  *
- * A mark belongs to one checkpoint: a later checkpoint of the same step has another id and none of its
- * marks. If a step's MANIFEST cannot be read, its id is unknown. Then every hold, tag and bad mark of its
- * number counts, and no verified or adopted mark. A hold or tag that is set in this state counts for the
- * step of that number also after its MANIFEST can be read again.
+ * A mark belongs to one checkpoint: a later checkpoint of the same step has another id and none of
+ * its marks. If a step's MANIFEST cannot be read, its id is unknown. Then every hold, tag and bad
+ * mark of its number counts, and no verified or adopted mark. A hold or tag that is set in this
+ * state counts for the step of that number also after its MANIFEST can be read again.
  * If the content of a mark cannot be read (torn, damaged), hold, tag and bad count without an end;
- * verified and adopted do not count. An expired hold does not count (store_mark_counts). The bad mark is
- * the quarantine: store_scan gives such a step the state STORE_QUARANTINED. The adopted mark means that a
- * step of another job, or one that continues another step, is here on purpose (store.h).
+ * verified and adopted do not count. An expired hold does not count (store_mark_counts). The bad
+ * mark is the quarantine: store_scan gives such a step the state STORE_QUARANTINED. The adopted
+ * mark means that a step of another job, or one that continues another step, is here on purpose
+ * (store.h).
  *
- * To set a mark, the store creates the file O_EXCL, writes and syncs it, and syncs .ckptd. Only then it
- * removes older files of the same mark (of a tag: of the same name on any step). A reader that sees two
- * takes the newest tag, verified or bad mark, and the hold that lasts longest. The store locks the step
- * (shared) meanwhile. Removal reads the marks under its own lock, so it sees the mark, or waits.
+ * To set a mark, the store creates the file O_EXCL, writes and syncs it, and syncs .ckptd. Only
+ * then it removes older files of the same mark (of a tag: of the same name on any step). A reader
+ * that sees two takes the newest tag, verified or bad mark, and the hold that lasts longest. The
+ * store locks the step (shared) meanwhile. Removal reads the marks under its own lock, so it sees
+ * the mark, or waits.
  *
  * A store that was opened without a claim, or made by hand from {.ops, .job_fd, .job}, is enough.
  */
@@ -63,10 +66,11 @@ const char *store_mark_word(enum store_mark_kind kind); /* "hold", ... */
 /* A name for a hold or a tag. -EINVAL says what is wrong. */
 int store_mark_name_check(const char *name, struct ckpt_err *err);
 /*
- * name: hold and tag; NULL otherwise. until_ns: hold; else 0. why: NULL or text, cut to what fits, its
- * control characters replaced. A mark that is set again replaces the old one; a tag moves from another
- * step. After 0 the mark is durable. -ENOENT: there is no such step, or it is being removed. -EINVAL: a
- * bad name, or a step that is being collected. -EROFS, -EACCES, ...: it cannot be written.
+ * name: hold and tag; NULL otherwise. until_ns: hold; else 0. why: NULL or text, cut to what fits,
+ * its control characters replaced. A mark that is set again replaces the old one; a tag moves from
+ * another step. After 0 the mark is durable. -ENOENT: there is no such step, or it is being
+ * removed. -EINVAL: a bad name, or a step that is being collected. -EROFS, -EACCES, ...: it cannot
+ * be written.
  */
 int store_mark_set(const struct store *s, const struct store_step *st, enum store_mark_kind kind,
 		   const char *name, uint64_t until_ns, const char *why, struct ckpt_err *err);
@@ -74,8 +78,9 @@ int store_mark_set(const struct store *s, const struct store_step *st, enum stor
 int store_mark_clear(const struct store *s, const struct store_step *st, enum store_mark_kind kind,
 		     const char *name, uint32_t *ret_n, struct ckpt_err *err);
 
-/* The format of a mark, pure. parse: file is the entry in .ckptd, text its content (NULL: it could not
- * be read). 1: a mark; 0: some other file; -EPROTO: a mark with a malformed content, which is `unread`.
+/* The format of a mark, pure. parse: file is the entry in .ckptd, text its content (NULL: it could
+ * not be read). 1: a mark; 0: some other file; -EPROTO: a mark with a malformed content, which is
+ * `unread`.
  * print: ret has space for STORE_MARK_BYTES_MAX; returns the length. */
 int store_mark_parse(const char *file, const char *text, uint64_t bytes, struct store_mark *ret);
 uint32_t store_mark_print(const struct store_mark *m, char *ret);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mark_words.h - steps and their marks in words, for people: ls, show, hold and what removes steps. Pure, but
- * for store_mark_own_name.
+ * mark_words.h - steps and their marks in words, for people: ls, show, hold and what removes steps.
+ * Pure, but for store_mark_own_name.
  */
 #ifndef CKPT_STORE_MARK_WORDS_H
 #define CKPT_STORE_MARK_WORDS_H

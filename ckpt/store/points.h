@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * points.h - the named moments of the directory protocol, in their order. io_point reports a moment to
- * the table of system calls; tests kill the process, cut the power and count there. A test checks that
- * each name has a place in the store, and each place a name (tests/unit/test_store_repair.c).
+ * points.h - the named moments of the directory protocol, in their order. io_point reports a moment
+ * to the table of system calls; tests kill the process, cut the power and count there. A test
+ * checks that each name has a place in the store, and each place a name
+ * (tests/unit/test_store_repair.c).
  */
 #ifndef CKPT_STORE_POINTS_H
 #define CKPT_STORE_POINTS_H

@@ -71,8 +71,8 @@ static int remove_check_owner(const struct store *s, const struct store_step *st
 	return r && r != -EOPNOTSUPP ? store_fail(err, r, "cannot look at %s", st->dir) : 0;
 }
 
-/* Under the lock: it is still the checkpoint that was judged, nobody has held or tagged it, and nobody
- * has found the one that stays damaged. */
+/* Under the lock: it is still the checkpoint that was judged, nobody has held or tagged it, and
+ * nobody has found the one that stays damaged. */
 static int remove_check_marks(const struct store *s, const struct store_step *st,
 			      const struct keeper *k, struct ckpt_err *err)
 {
@@ -329,7 +329,8 @@ static void row_ask(struct pruning *p, uint32_t i)
 				       : "quarantined");
 }
 
-/* This call has found that it is damaged, though nobody will say so of it. As a scan with parts tells it. */
+/* This call has found that it is damaged, though nobody will say so of it. As a scan with parts
+ * tells it. */
 static void step_fault(struct store_step *st, int code, bool lacks, const char *why)
 {
 	if (st->state == STORE_COMMITTED)
@@ -409,7 +410,8 @@ static int newest_verify(struct pruning *p)
 		p->ret->quarantined++;
 		st->state = STORE_QUARANTINED;
 		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
-		/* A sum is wrong, for everybody. Where that cannot be written it counts for this call. */
+		/* A sum is wrong, for everybody. Where that cannot be written it counts for this
+		 * call. */
 		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
 		return 1;
 	}
@@ -578,7 +580,8 @@ static uint32_t another_committed(const struct removing *x)
 	return i;
 }
 
-/* No other is committed. It is the last one that a job can start from, be it with an older version. */
+/* No other is committed. It is the last one that a job can start from, be it with an older
+ * version. */
 static bool is_last(const struct removing *x)
 {
 	uint32_t nolder = 0;

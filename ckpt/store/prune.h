@@ -3,12 +3,13 @@
  * prune.h - remove steps by a policy. Called by the daemon after a commit and when space runs
  * out, and by ckptctl prune.
  *
- * To remove a step, the store locks its directory exclusively, checks again that the name leads to it
- * and that no hold or tag was set since, renames it to .trash-%08x, syncs the job directory, unlinks the
- * files that the store made, and removes its marks. Other entries (.nfs0001, an editor's backup, a
- * directory, a link) stay in .trash-%08x, which repair lists. So a crash at any point leaves a complete
- * step, or trash, which the next claim or prune removes. A power loss brings no step back with files
- * missing, because the store unlinks files only after the rename is durable.
+ * To remove a step, the store locks its directory exclusively, checks again that the name leads to
+ * it and that no hold or tag was set since, renames it to .trash-%08x, syncs the job directory,
+ * unlinks the files that the store made, and removes its marks. Other entries (.nfs0001, an
+ * editor's backup, a directory, a link) stay in .trash-%08x, which repair lists. So a crash at any
+ * point leaves a complete step, or trash, which the next claim or prune removes. A power loss
+ * brings no step back with files missing, because the store unlinks files only after the rename is
+ * durable.
  *
  * Never removed:
  *	the newest committed step
@@ -27,20 +28,21 @@
  *	a directory that belongs to another user
  *	any file that the store did not make
  *
- * The store removes nothing from a directory if its name does not lead to it any more (store_here); it
- * checks that at the beginning and before each removal. It removes nothing while a job that goes back
- * sets steps aside and commits (store_commit), because meanwhile the newest step may be one that a policy
- * would not keep. It works with and without a claim, beside a running daemon and beside a second prune.
+ * The store removes nothing from a directory if its name does not lead to it any more (store_here);
+ * it checks that at the beginning and before each removal. It removes nothing while a job that goes
+ * back sets steps aside and commits (store_commit), because meanwhile the newest step may be one
+ * that a policy would not keep. It works with and without a claim, beside a running daemon and
+ * beside a second prune.
  */
 #ifndef CKPT_STORE_PRUNE_H
 #define CKPT_STORE_PRUNE_H
 #include "ckpt/store/retain.h"
 
 /*
- * Check every byte of a step. The caller does it, because the store reads no data. step_fd: its directory,
- * locked, borrowed. 0: every byte is right. -EBADMSG: it is damaged; the quarantine keeps the sentence in
- * err. -EPROTO, -EUCLEAN: it contradicts itself, or lacks a part; no mark keeps that. Any other error: it
- * could not be checked, and the operation ends.
+ * Check every byte of a step. The caller does it, because the store reads no data. step_fd: its
+ * directory, locked, borrowed. 0: every byte is right. -EBADMSG: it is damaged; the quarantine
+ * keeps the sentence in err. -EPROTO, -EUCLEAN: it contradicts itself, or lacks a part; no mark
+ * keeps that. Any other error: it could not be checked, and the operation ends.
  */
 typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
 			    struct ckpt_err *err);
@@ -48,8 +50,8 @@ typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
 struct prune_opts {
 	const struct retain_policy *policy; /* NULL: none */
 	bool bad; /* remove damaged and quarantined steps too, where they are neither held nor tagged */
-	/* Remove the steps that were set aside before all others, whatever the policy says of them, except
-	 * those that are held or tagged or could not be read */
+	/* Remove the steps that were set aside before all others, whatever the policy says of them,
+	 * except those that are held or tagged or could not be read */
 	bool set_aside;
 	bool dry;	 /* decide and report, change nothing, verify nothing */
 	uint64_t now_ns; /* wall_ns() */
@@ -82,19 +84,20 @@ struct prune_result {
 };
 
 /*
- * Decide and remove. Unless dry, it removes trash first. 0 also if single steps could not be removed
- * (ret->busy, ret->failed). Negative: it stopped; ret says what was done.
+ * Decide and remove. Unless dry, it removes trash first. 0 also if single steps could not be
+ * removed (ret->busy, ret->failed). Negative: it stopped; ret says what was done.
  */
 int store_prune(struct store *s, const struct prune_opts *o, struct prune_result *ret,
 		struct ckpt_err *err);
 
 /*
- * Remove the step in this entry of the job directory: committed, set aside, damaged, quarantined, or of an older
- * version. -EBUSY: it is the last complete step of the line (or the last of an older version, and none is
- * complete), held, tagged, or the line is being changed; -EAGAIN: it is being read;
+ * Remove the step in this entry of the job directory: committed, set aside, damaged, quarantined,
+ * or of an older version. -EBUSY: it is the last complete step of the line (or the last of an older
+ * version, and none is complete), held, tagged, or the line is being changed; -EAGAIN: it is being
+ * read;
  * -EOPNOTSUPP: no locks here; -EPERM: another user's; -ENOENT. dry: check, and remove nothing.
- * ret (may be NULL): the step before its removal, and how many of its bytes stay (shared). ret_left: "", or
- * the .trash-%08x with files that the store did not make.
+ * ret (may be NULL): the step before its removal, and how many of its bytes stay (shared).
+ * ret_left: "", or the .trash-%08x with files that the store did not make.
  */
 int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		 struct store_step *ret, char ret_left[STORE_DIR_MAX], struct ckpt_err *err);

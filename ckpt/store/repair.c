@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * repair.c - a job's directory in order: see repair.h. Called by ckptctl repair.
- * Invariant: a step that was quarantined or damaged is listed as committed only after every byte of it
- * was checked. A new MANIFEST appears under quarantine: a crash before the check leaves it there.
+ * Invariant: a step that was quarantined or damaged is listed as committed only after every byte of
+ * it was checked. A new MANIFEST appears under quarantine: a crash before the check leaves it
+ * there.
  */
 #include "ckpt/store/repair.h"
 #include <fcntl.h>

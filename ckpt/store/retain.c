@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * retain.c - which steps a policy keeps: see retain.h. Called by store_prune, and by ckptd and ckptctl
- * for their options.
+ * retain.c - which steps a policy keeps: see retain.h. Called by store_prune, and by ckptd and
+ * ckptctl for their options.
  * Invariant: a row that says remove has no rule that keeps it; what is not understood is kept.
  */
 #include "ckpt/store/retain.h"
@@ -244,7 +244,8 @@ static int by_value(const void *a, const void *b)
 	return (x->at > y->at) - (x->at < y->at);
 }
 
-/* Of those with a note of the key: how many are better. A committed step counts committed ones only. */
+/* Of those with a note of the key: how many are better. A committed step counts committed ones
+ * only. */
 static void rank_key(struct deciding *d, uint32_t k, struct ranked *room)
 {
 	uint32_t n = 0, ncommitted = 0;

@@ -13,16 +13,17 @@
  *		the line
  *	best	fewer than n committed steps have a better note of that key; of equal notes the newer step's
  *		is better; a step without the note, or with a note that is not a number, does not count
- * A step that was set aside is kept for set_aside_for_ns since then, whatever the policy says. Ages count as
- * above; if the time is unknown, it is now. After that, hold, tag and within keep it. last and best keep it if
- * fewer than n steps, committed or set aside, are newer or better; it takes no place of a committed step. So
- * a job that went back, or began anew, by mistake can return (ckptctl rewind) for that time.
- * Damaged and quarantined steps take no place either, and are kept: repair mends or releases them, and
- * store_prune removes them only on request (prune.h: bad). Steps that are misplaced, or that a newer version
- * wrote, are always kept, because their bytes may be right. Claim and repair remove collecting directories.
+ * A step that was set aside is kept for set_aside_for_ns since then, whatever the policy says. Ages
+ * count as above; if the time is unknown, it is now. After that, hold, tag and within keep it. last
+ * and best keep it if fewer than n steps, committed or set aside, are newer or better; it takes no
+ * place of a committed step. So a job that went back, or began anew, by mistake can return (ckptctl
+ * rewind) for that time. Damaged and quarantined steps take no place either, and are kept: repair
+ * mends or releases them, and store_prune removes them only on request (prune.h: bad). Steps that
+ * are misplaced, or that a newer version wrote, are always kept, because their bytes may be right.
+ * Claim and repair remove collecting directories.
  *
- * store_prune ensures that a newer step is committed and verified before it removes any, and that it removes
- * none that is being read.
+ * store_prune ensures that a newer step is committed and verified before it removes any, and that
+ * it removes none that is being read.
  */
 #ifndef CKPT_STORE_RETAIN_H
 #define CKPT_STORE_RETAIN_H
@@ -46,7 +47,8 @@ struct retain_policy { /* all zero: none */
 
 /*
  * option: keep-last N, keep-every N, keep-within TIME (90s, 90m, 36h, 7d, 2w), keep-best
- * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it), set-aside-for TIME.
+ * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it), set-aside-for
+ * TIME.
  * -EINVAL says what is wrong and p is unchanged.
  */
 int retain_parse(struct retain_policy *p, const char *option, const char *value,

@@ -49,8 +49,9 @@ static bool is_called_parent(const struct store_step *st, const struct store_ste
 }
 
 /*
- * The newest that can be before the parent of st, which is no longer there: older than that one, and not set aside
- * before st was written, neither by a step that went back behind it nor by the clock.
+ * The newest that can be before the parent of st, which is no longer there: older than that one,
+ * and not set aside before st was written, neither by a step that went back behind it nor by the
+ * clock.
  */
 static uint32_t before_parent(const struct rewinding *x, const struct store_step *st)
 {

@@ -2,8 +2,8 @@
 /*
  * store.c - open a job's directory, claim it for a launch, sweep what dead launches left. Called by
  * the daemon and, for reading, by ckptctl.
- * Invariant: whoever has a claim on disk higher than another's has also renamed away, or will before
- * it scans, every collecting directory that the other could still commit.
+ * Invariant: whoever has a claim on disk higher than another's has also renamed away, or will
+ * before it scans, every collecting directory that the other could still commit.
  */
 #include "ckpt/store/store.h"
 #include <dirent.h>
@@ -86,8 +86,8 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 	return r;
 }
 
-/* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. All else
- * there is foreign, and is never removed. */
+/* Is it a file that the store made in a step's directory? Where entries have no type the name has
+ * to do. All else there is foreign, and is never removed. */
 bool store_is_ours(const struct store *s, const char *name, unsigned char d_type)
 {
 	return (d_type == DT_REG || d_type == DT_UNKNOWN) && s->format->root->owns(name);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_below.c - where the stores are, for somebody who has named a directory that is none. Called by ckptctl.
- * Invariant: the search ends: it goes BELOW_DEPTH levels down and opens BELOW_DIRS directories at most.
+ * store_below.c - where the stores are, for somebody who has named a directory that is none. Called
+ * by ckptctl. Invariant: the search ends: it goes BELOW_DEPTH levels down and opens BELOW_DIRS
+ * directories at most.
  */
 #include <dirent.h>
 #include <fcntl.h>

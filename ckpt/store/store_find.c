@@ -2,8 +2,8 @@
 /*
  * store_find.c - from the name of a step to its directory, and from a path to its jobs. Called by
  * ckptctl and by restore.
- * The path that was typed is opened as any program would, links included: it is the user's. What lies
- * beneath is reached through struct io_ops only.
+ * The path that was typed is opened as any program would, links included: it is the user's. What
+ * lies beneath is reached through struct io_ops only.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -491,7 +491,8 @@ static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *ta
 			  ntag > NEAREST_MAX ? ", ..." : "");
 }
 
-/* The one step with this number that was set aside; NULL: none, or with the error in *ret_r several. */
+/* The one step with this number that was set aside; NULL: none, or with the error in *ret_r
+ * several. */
 static const struct store_step *aside_choose(const struct store_step *step, uint32_t n,
 					     uint64_t want, int *ret_r, struct ckpt_err *err)
 {

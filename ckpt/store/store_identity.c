@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_identity.c - is a checkpoint the one that was asked for, and which job does a directory belong
- * to: see store.h. Called by scans, by what finds a step by its name or path, and by the daemon before
- * it moves a byte.
+ * store_identity.c - is a checkpoint the one that was asked for, and which job does a directory
+ * belong to: see store.h. Called by scans, by what finds a step by its name or path, and by the
+ * daemon before it moves a byte.
  * Invariant: nothing here writes to a step; a directory changes its job only when it is asked to.
  */
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_impl.h - what the store's files share: names of directory entries, claims, trash, sentences.
- * Private to the room.
+ * store_impl.h - what the store's files share: names of directory entries, claims, trash,
+ * sentences. Private to the room.
  */
 #ifndef CKPT_STORE_IMPL_H
 #define CKPT_STORE_IMPL_H
@@ -34,13 +34,15 @@ struct store_name {
 	uint32_t nonce;			/* TMP, TRASH */
 	char dir[STORE_DIR_MAX];
 };
-/* Each moves *p behind the text that it finds; false: it is not there. hex: 8 digits, lower case. */
+/* Each moves *p behind the text that it finds; false: it is not there. hex: 8 digits, lower
+ * case. */
 bool store_take_text(const char **p, const char *text);
 bool store_take_decimal(const char **p, uint64_t *ret);
 bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
-/* aside_s: when it was set aside, in seconds since 1970; UNKNOWN: an older program wrote no time. */
+/* aside_s: when it was set aside, in seconds since 1970; UNKNOWN: an older program wrote no
+ * time. */
 #define STORE_ASIDE_UNKNOWN UINT64_MAX
 #define STORE_ASIDE_MAX (UINT64_MAX / NS_PER_S)
 void store_name_old(uint64_t step, uint64_t seq, uint64_t aside_s, char ret[STORE_DIR_MAX]);
@@ -76,20 +78,23 @@ struct store_txn {
 
 /*
  * Open a directory by its entry name and lock it until the descriptor is closed: shared to read it,
- * exclusive to remove it. Under the lock it checks again that the name leads to it. -EAGAIN: another
- * process has a lock. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
+ * exclusive to remove it. Under the lock it checks again that the name leads to it. -EAGAIN:
+ * another process has a lock. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
  */
 int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd);
 /* Are a and b descriptors of the same file? 0: yes, or it is unknown; -ESTALE: no; ... */
 int store_same_check(const struct io_ops *ops, int a, int b);
-/* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one, ... */
+/* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one,
+ * ... */
 int store_hold_check(const struct store *s, const char *dir, int fd);
 /*
- * Lock the line of the job's steps: exclusive to set steps aside, which waits for a few seconds; shared
- * to remove one, which does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
+ * Lock the line of the job's steps: exclusive to set steps aside, which waits for a few seconds;
+ * shared to remove one, which does not wait. *ret_fd -1: no locks here, which is no error for
+ * exclusive.
  */
 int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd);
-/* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and returned. */
+/* Under that lock: rename `from` to the name in `to`. If it is taken, another name is chosen and
+ * returned. */
 int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX]);
 
 /* --- one step (store_scan.c) --- */
@@ -105,8 +110,8 @@ int store_step_look_parts(const struct store *s, const char *dir, struct store_s
 const char *store_step_fault(const struct store_step *st);
 /* Sum of its file sizes, as far as they are known. -ENOENT: there is no such directory. */
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
-/* Adds the names of its files that removal would unlink to links, from *ret_first on. Returns how many of its
- * bytes stay after these names and all others in links are removed. */
+/* Adds the names of its files that removal would unlink to links, from *ret_first on. Returns how
+ * many of its bytes stay after these names and all others in links are removed. */
 uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
 			  uint32_t *ret_first);
 /* Its checkpoint's id could be read. */
@@ -129,7 +134,8 @@ int store_home_check(const struct store *s, struct ckpt_err *err);
 
 /* --- marks (store_mark.c) --- */
 
-/* Remove the marks with exactly this step and id, whose checkpoint was removed; errors are ignored. */
+/* Remove the marks with exactly this step and id, whose checkpoint was removed; errors are
+ * ignored. */
 void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
 /* "2026-11-21T19:30:00Z" */
 #define STORE_TIME_BYTES 40
@@ -160,20 +166,22 @@ int store_foreign_look(const struct store *s, const char *dir, struct store_fore
 /* Rename to .trash-..., and return that name. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
 /*
- * Remove the files that the store made in it (format_root.owns), and the directory if nothing else is in
- * it. Its name is durable (store_trash_sweep), or it was never committed. A directory that another
- * process has locked stays: that process removes it or brings it back.
+ * Remove the files that the store made in it (format_root.owns), and the directory if nothing else
+ * is in it. Its name is durable (store_trash_sweep), or it was never committed. A directory that
+ * another process has locked stays: that process removes it or brings it back.
  */
 void store_trash_remove(const struct store *s, const char *trash);
 /* The same for the process that has locked it as fd. */
 void store_trash_empty(const struct store *s, const char *trash, int fd);
-/* Sync the job directory (always, or if there is trash), then remove the trash that was there before. */
+/* Sync the job directory (always, or if there is trash), then remove the trash that was there
+ * before. */
 int store_trash_sweep(const struct store *s, bool always);
 
 int store_nonce(uint32_t *ret, struct ckpt_err *err);
 int store_sync(const struct io_ops *ops, int fd);
 
-/* The sentence, why (r), and what to do next. A quota that is used up is -ENOSPC like a full disk. */
+/* The sentence, why (r), and what to do next. A quota that is used up is -ENOSPC like a full
+ * disk. */
 int store_fail(struct ckpt_err *err, int r, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 #endif

@@ -5,7 +5,8 @@
  *	a step's directory	shared: I read it, or mark it; exclusive: I remove it
  *	the job's directory	shared: I remove a step of it; exclusive: I set steps aside
  * Order: the step first. Only who sets aside and who has claimed wait, and hold no other lock then.
- * Invariant: who has a step locked under a name has looked, after locking, that the name leads to it.
+ * Invariant: who has a step locked under a name has looked, after locking, that the name leads to
+ * it.
  */
 #include <fcntl.h>
 #include "ckpt/store/store_impl.h"

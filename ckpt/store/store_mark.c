@@ -490,7 +490,8 @@ bool store_mark_is(const struct store_mark *m, const struct store_step *st)
 		return false;
 	if (!store_step_has_id(st))
 		return !is_exact(m->kind);
-	/* set while the MANIFEST could not be read: rather keep one too many than lose what was held */
+	/* set while the MANIFEST could not be read: rather keep one too many than lose what was
+	 * held */
 	if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) &&
 	    memcmp(m->id8, (const uint8_t[sizeof m->id8]){ 0 }, sizeof m->id8) == 0)
 		return true;
@@ -606,8 +607,8 @@ static uint32_t files_of(const struct mark_files *f, const struct store_mark *m,
 	return n;
 }
 
-/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned; a MANIFEST of
- * another number does not tell. */
+/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned; a
+ * MANIFEST of another number does not tell. */
 static int step_check(const struct store *s, const struct store_step *st)
 {
 	struct store_step now;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store_path.c - what a path is to a store. Called by store_resolve, and by ckptctl.
- * The entry name alone says whether a path leads to a step: step-N and .old-... do, wherever they lie.
- * Whatever else lies at a path is not looked into: the formats find out what it is.
+ * The entry name alone says whether a path leads to a step: step-N and .old-... do, wherever they
+ * lie. Whatever else lies at a path is not looked into: the formats find out what it is.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,8 +32,8 @@ static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct c
 	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }
 
-/* What lies at a path is what was asked for; but is it what its place says? The name of a step says its
- * number; a directory that ckptd or ckptctl has written to says the rest. */
+/* What lies at a path is what was asked for; but is it what its place says? The name of a step says
+ * its number; a directory that ckptd or ckptctl has written to says the rest. */
 static void path_judge(const struct io_ops *ops, const struct format *format, const char *abs,
 		       struct store_ref *ret)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_scan.c - what a job directory holds. Called by the daemon, by ckptctl, and by commit when a job goes back.
- * Invariant: a step is COMMITTED only if its MANIFEST can be read and says that it is this job's step of
- * this number (store_identity), and nobody has said that it is bad.
+ * store_scan.c - what a job directory holds. Called by the daemon, by ckptctl, and by commit when a
+ * job goes back. Invariant: a step is COMMITTED only if its MANIFEST can be read and says that it
+ * is this job's step of this number (store_identity), and nobody has said that it is bad.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -193,7 +193,8 @@ static bool is_older(const struct source *src)
 	       container_is_older(head);
 }
 
-/* Reads MANIFEST into st. Negative: st->why says what is wrong with it. parts: NULL, or looked at too. */
+/* Reads MANIFEST into st. Negative: st->why says what is wrong with it. parts: NULL, or looked at
+ * too. */
 static int step_manifest(const struct store *s, struct store_step *st, struct parts_check *parts)
 {
 	struct checkpoint *c = NULL;
@@ -240,8 +241,8 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 	return 0;
 }
 
-/* When a step was set aside: as its name says, else as the directory does, whose name was changed then. Never
- * before it was written, by a clock that was wrong. */
+/* When a step was set aside: as its name says, else as the directory does, whose name was changed
+ * then. Never before it was written, by a clock that was wrong. */
 static uint64_t step_aside_ns(const struct store *s, const struct store_name *name,
 			      uint64_t wall_ns)
 {
@@ -281,7 +282,8 @@ static int step_read(const struct store *s, const struct store_name *name, bool 
 		return r == -ENOENT ? 1 : is_shortage(r) ? r : 0;
 	}
 	st->state = name->kind == STORE_OLD ? STORE_SET_ASIDE : STORE_COMMITTED;
-	/* Twice: between the two looks one step may have been set aside and another one committed. */
+	/* Twice: between the two looks one step may have been set aside and another one
+	 * committed. */
 	for (uint32_t i = 0; i < (MUTANT(LOOKED_ONCE) ? 1 : 2); i++) {
 		r = step_manifest(s, st, parts ? &check : NULL);
 		if (!r && name->kind == STORE_OLD)
@@ -408,8 +410,8 @@ bool store_step_lost(const struct store_step *st)
 	       st->state == STORE_NEWER || st->state == STORE_OLDER;
 }
 
-/* Adopted steps say the seq of another line: one that does not fit between its neighbours by number,
- * which are in the order of their seq, is that of the one below. */
+/* Adopted steps say the seq of another line: one that does not fit between its neighbours by
+ * number, which are in the order of their seq, is that of the one below. */
 static void adopted_fit(struct store_step *step, uint32_t n)
 {
 	uint64_t above = UINT64_MAX, below = 0;
@@ -427,8 +429,8 @@ static void adopted_fit(struct store_step *step, uint32_t n)
 		}
 }
 
-/* Steps by number. Collecting: newer than all. Lost: as old as the newest committed step with a lower
- * number, and by_age puts the higher number of the two first. */
+/* Steps by number. Collecting: newer than all. Lost: as old as the newest committed step with a
+ * lower number, and by_age puts the higher number of the two first. */
 static void sort_by_age(struct store_step *step, uint32_t n)
 {
 	uint64_t below = 0;
@@ -465,8 +467,8 @@ static void step_quarantine(struct store_step *st, const struct store_mark *m)
 	step_why(st, m->why[0] ? m->why : "it was found damaged");
 }
 
-/* MANIFEST is right, what it names is not all there, and nothing else is known against it. Of a step that
- * stands where it would if all were. */
+/* MANIFEST is right, what it names is not all there, and nothing else is known against it. Of a
+ * step that stands where it would if all were. */
 static void parts_apply(struct store_step *step, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -645,7 +647,8 @@ const char *store_step_fault(const struct store_step *st)
 				     : "damaged";
 }
 
-/* The step that st continues, as far as it can be known without the line: UINT64_MAX: there is none. */
+/* The step that st continues, as far as it can be known without the line: UINT64_MAX: there is
+ * none. */
 static void parent_look(const struct store *s, const struct store_step *st, const struct home *h,
 			struct store_step *ret)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_txn.c - one step from an empty collecting directory to a committed checkpoint, or to nothing.
- * Called by the daemon's persist threads and by what writes checkpoints offline.
+ * store_txn.c - one step from an empty collecting directory to a committed checkpoint, or to
+ * nothing. Called by the daemon's persist threads and by what writes checkpoints offline.
  * Invariant: step-N appears by one rename, of a directory whose every file and name is durable; and
  * until that rename has succeeded everything done so far can be, and on an error is, undone.
  */
@@ -42,7 +42,8 @@ static bool txn_is_fenced(struct store_txn *x, int r, struct ckpt_err *err)
 	return r == -ENOENT && store_claim_check(x->s, err) == -ESTALE;
 }
 
-/* Before mkdir the name is on the list of what this struct has begun, so that no claim trashes it. */
+/* Before mkdir the name is on the list of what this struct has begun, so that no claim trashes
+ * it. */
 static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *err)
 {
 	const struct io_ops *ops = x->s->ops;
@@ -369,8 +370,8 @@ struct aside {
 	int lock; /* of the line, until the commit is over; -1: none */
 };
 
-/* Newest first, so that whatever is cut short leaves the beginning of a line. Locked: nobody removes
- * what is left of it. */
+/* Newest first, so that whatever is cut short leaves the beginning of a line. Locked: nobody
+ * removes what is left of it. */
 static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;

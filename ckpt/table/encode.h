@@ -112,16 +112,16 @@ int table_encode(const struct table *t, bool with_pieces, struct arena *a,
  * The reverse, from untrusted bytes: every offset, count, string, shape, set, piece and order is
  * checked; the result is sealed. section[] may hold further kinds, which are ignored. place: the
  * table's places when there is no PLACES section (parts); NULL for a declaration, whose layouts may
- * have mode CKPT_BOXES, which no file has. -EPROTO with record and reason; -EPROTONOSUPPORT: a value,
- * flag, or record size that only a newer version knows; -ENOMEM.
+ * have mode CKPT_BOXES, which no file has. -EPROTO with record and reason; -EPROTONOSUPPORT: a
+ * value, flag, or record size that only a newer version knows; -ENOMEM.
  * ret_table is untouched on failure and points to nothing of the sections on success.
  */
 int table_decode(const struct table_section *section, uint32_t n, const struct table_place *place,
 		 uint32_t nplace, struct table *ret_table, struct ckpt_err *err);
 /*
- * The same in two steps, for many sections whose declarations (STRINGS to TENSORS) are the same bytes: these
- * once, to a sealed table without pieces, and then each one's pieces and places, to one that borrows
- * the tensors of the first (table_borrow).
+ * The same in two steps, for many sections whose declarations (STRINGS to TENSORS) are the same
+ * bytes: these once, to a sealed table without pieces, and then each one's pieces and places, to
+ * one that borrows the tensors of the first (table_borrow).
  */
 int table_decode_tensors(const struct table_section *section, uint32_t n, struct table *ret_table,
 			 struct ckpt_err *err);

@@ -11,8 +11,8 @@
 
 /* Bit per mesh dimension with a PARTIAL; 0 for a tensor that has none, or no layout. */
 uint32_t operand_dims(const struct table *t, const struct table_tensor *x);
-/* How many operands the tensor has; 1 for one that has no pending reduction. So many times its numel
- * are the elements of all its pieces together. */
+/* How many operands the tensor has; 1 for one that has no pending reduction. So many times its
+ * numel are the elements of all its pieces together. */
 uint32_t operands_of(const struct table *t, const struct table_tensor *x);
 /* dims: bits of dimensions of the mesh; below it a coordinate is [m->ndim]. */
 uint32_t operand_count(const struct mesh *m, uint32_t dims);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shown.c - see shown.h. Called by the verbs that print shapes or elements. Invariant: what is shown
- * of an element are all of its values. */
+/* shown.c - see shown.h. Called by the verbs that print shapes or elements. Invariant: what is
+ * shown of an element are all of its values. */
 #include "ckpt/table/shown.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"

@@ -147,7 +147,8 @@ int table_seal(struct table *t, struct ckpt_err *err);
 struct table table_borrow(const struct table *x);
 /*
  * A sealed table like x, with records of its own of tensors, pieces, places and averages, which may
- * be changed where that leaves their order as it is. All that they point to is x's, which outlives it.
+ * be changed where that leaves their order as it is. All that they point to is x's, which outlives
+ * it.
  * -ENOMEM.
  */
 int table_twin(const struct table *x, struct table *ret);
@@ -216,7 +217,8 @@ struct piece_bytes table_piece_bytes(const struct table *t, const struct table_p
 bool table_is_boxes(const struct table *t, const struct table_tensor *x);
 /*
  * Of a declaration whose boxes have become pieces of a part: its tensors have no layouts of mode
- * CKPT_BOXES any more, and the table has neither those nor meshes that only they named. So ranks that hold boxes on different meshes agree about the tensor.
+ * CKPT_BOXES any more, and the table has neither those nor meshes that only they named. So ranks
+ * that hold boxes on different meshes agree about the tensor.
  */
 int table_boxes_forget(struct table *t); /* -ENOMEM */
 /* The numbers that meshes and layouts have then, ret_mesh[nmesh], ret_layout[nlayout]; TABLE_NONE:

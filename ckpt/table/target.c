@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * target.c - a checkpoint's tensors on another mesh. Called by the verbs that take --mesh.
- * Invariant: whatever the placements were and whatever the mesh is, the shares of all ranks together
- * are the whole tensor, and a tensor comes out cut otherwise than it was only with a note.
+ * Invariant: whatever the placements were and whatever the mesh is, the shares of all ranks
+ * together are the whole tensor, and a tensor comes out cut otherwise than it was only with a note.
  */
 #include "ckpt/table/target.h"
 #include "ckpt/base/util.h"
@@ -244,7 +244,8 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 
 	decode_all(old, l, bits);
 	*ret = (struct cut){ 0 };
-	/* Sets of placements are told in the numbers of the old list, until those that go are gone. */
+	/* Sets of placements are told in the numbers of the old list, until those that go are
+	 * gone. */
 	for (uint32_t i = 0; i < l->nplace; i++) {
 		const struct ckpt_placement *p = &l->place[i];
 
@@ -572,8 +573,8 @@ struct settling {
 	uint64_t cut[CKPT_DIMS_MAX], uncut[CKPT_DIMS_MAX];
 };
 
-/* A mesh dimension larger than 1 that size indices fill and nothing else of the tensor takes: one of
- * exactly `want` ranks, else the largest, of equals the first. NONE. */
+/* A mesh dimension larger than 1 that size indices fill and nothing else of the tensor takes: one
+ * of exactly `want` ranks, else the largest, of equals the first. NONE. */
 static uint16_t settle_over(const struct mesh *m, uint64_t size, uint64_t want, uint32_t taken)
 {
 	uint16_t best = NONE;
@@ -611,7 +612,8 @@ static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 		    ckpt_mul(cells, ret_count[d], &cells))
 			return false;
 	}
-	/* No two pieces of a checkpoint overlap: as many as there are cells, each a cell, are the grid. */
+	/* No two pieces of a checkpoint overlap: as many as there are cells, each a cell, are the
+	 * grid. */
 	if (n < 2 || cells != n)
 		return false;
 	for (uint32_t i = t->first[id]; i < t->first[id + 1]; i++)
@@ -679,7 +681,8 @@ static int settle(struct settling *k, struct table *target, uint32_t id, struct 
 
 /* --- copies --- */
 
-/* Bit per dimension of the mesh that divides the tensor: no two of its coordinates hold one element. */
+/* Bit per dimension of the mesh that divides the tensor: no two of its coordinates hold one
+ * element. */
 static uint32_t cut_over(const struct mesh *m, const struct layout *l)
 {
 	uint32_t bits = 0;

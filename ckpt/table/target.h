@@ -50,8 +50,8 @@ typedef void target_note_fn(void *arg, uint32_t tensor, const char *text);
 /*
  * ret_target is sealed, has the mesh as mesh 0, the tensors of src in their order (their numbers
  * are the same) with fingerprints (but for what is reduced), and no places or pieces. note may be
- * NULL. -EINVAL: the mesh or a rule cannot be read (which, where in it, what to write there), a rule
- * matches nothing or names what is not there: all of them in the error; -ENOMEM.
+ * NULL. -EINVAL: the mesh or a rule cannot be read (which, where in it, what to write there), a
+ * rule matches nothing or names what is not there: all of them in the error; -ENOMEM.
  */
 int target_make(const struct table *src, const char *mesh, const struct target_rule *rule,
 		uint32_t nrule, struct table *ret_target, target_note_fn *note, void *arg,
@@ -60,19 +60,21 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 /*
  * Of the tensors that have no placements and that no rule names, how they are placed, and what the
  * mesh costs. If grid is set and a tensor's pieces in src are the grid that torch.chunk makes, each
- * dimension that the grid cuts is a Shard: the one with most chunks first, over the mesh dimension of
- * as many ranks, else the largest that it can fill (of equals the first). Any other tensor is cut along
- * dimension 0 over the largest mesh dimension that has at most as many ranks as it has indices there.
- * Blobs, and tensors that fill none, stay complete on every rank.
+ * dimension that the grid cuts is a Shard: the one with most chunks first, over the mesh dimension
+ * of as many ranks, else the largest that it can fill (of equals the first). Any other tensor is
+ * cut along dimension 0 over the largest mesh dimension that has at most as many ranks as it has
+ * indices there. Blobs, and tensors that fill none, stay complete on every rank.
  *
- * target: of target_make with the same src and rules; it is sealed again. grid needs the pieces of src.
+ * target: of target_make with the same src and rules; it is sealed again. grid needs the pieces of
+ * src.
  * -ENOMEM, -E2BIG.
  */
 struct target_settled {
 	uint32_t ngrid, nspread,
 		nwhole; /* tensors: by their chunks, along dimension 0, on every rank */
-	/* Bit per dimension of the mesh, larger than 1, that no mesh of src has; uncut: and that cuts less
-	 * (in bytes) than it leaves uncut of what no rule names, so that its ranks hold copies. */
+	/* Bit per dimension of the mesh, larger than 1, that no mesh of src has; uncut: and that
+	 * cuts less (in bytes) than it leaves uncut of what no rule names, so that its ranks hold
+	 * copies. */
 	uint32_t fresh, uncut;
 	uint32_t nlost; /* tensors that were cut, that no rule names, and that nothing cuts now */
 	uint64_t bytes,

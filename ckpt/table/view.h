@@ -44,12 +44,12 @@
  * sizes along the last dimension are even, and no rule makes another dimension the last.
  *
  * What stays of a tensor: dtype, role, class. Its layout, where it still says what the pieces are:
- * renamed, copied, turned (tensor dimensions permuted), cut or joined along a dimension that nothing
- * shards (parts of one layout); else none, but for PARTIALs, without which pieces mean something
- * else (parts that differ in them are refused). Its fingerprint and its pieces', where every element
- * keeps its row-major index (renamed, copied, a single part, only dimensions of size 1 turned); else
- * it is not known. `of`: renamed, copied and turned; it follows the tensor that it names where that
- * is renamed.
+ * renamed, copied, turned (tensor dimensions permuted), cut or joined along a dimension that
+ * nothing shards (parts of one layout); else none, but for PARTIALs, without which pieces mean
+ * something else (parts that differ in them are refused). Its fingerprint and its pieces', where
+ * every element keeps its row-major index (renamed, copied, a single part, only dimensions of size
+ * 1 turned); else it is not known. `of`: renamed, copied and turned; it follows the tensor that it
+ * names where that is renamed.
  */
 #ifndef CKPT_TABLE_VIEW_H
 #define CKPT_TABLE_VIEW_H

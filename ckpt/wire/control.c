@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - see control.h. Called by ckptctl: status, wait, trigger, drain, forget, and verbs that
- * change steps. Invariant: nothing that the daemon sent is used before it was checked, and no call
- * outlives its deadline or an interrupt.
+ * control.c - see control.h. Called by ckptctl: status, wait, trigger, drain, forget, and verbs
+ * that change steps. Invariant: nothing that the daemon sent is used before it was checked, and no
+ * call outlives its deadline or an interrupt.
  */
 #include "ckpt/wire/control.h"
 #include "ckpt/base/error.h"

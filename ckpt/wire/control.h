@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - the asking end of a control connection (wire.h): connect to a daemon, ask it, check its
- * answers, find the job that a name means. A struct control belongs to one thread.
+ * control.h - the asking end of a control connection (wire.h): connect to a daemon, ask it, check
+ * its answers, find the job that a name means. A struct control belongs to one thread.
  */
 #ifndef CKPT_WIRE_CONTROL_H
 #define CKPT_WIRE_CONTROL_H
@@ -30,17 +30,19 @@ struct control {
 	struct wire_report report; /* head NULL before control_report */
 };
 
-/* Connects. -ECONNREFUSED: no daemon listens there; -EACCES: it belongs to another user; -EINVAL: the path
- * cannot be a daemon's socket. k->socket is set in any case. After an error k is closed. The daemon has
- * CONTROL_ANSWER_NS for each answer; after `until`, if it is not 0, it has CONTROL_LAST_NS. */
+/* Connects. -ECONNREFUSED: no daemon listens there; -EACCES: it belongs to another user; -EINVAL:
+ * the path cannot be a daemon's socket. k->socket is set in any case. After an error k is closed.
+ * The daemon has CONTROL_ANSWER_NS for each answer; after `until`, if it is not 0, it has
+ * CONTROL_LAST_NS. */
 int control_open(struct control *k, const struct control_at *at, uint64_t until,
 		 struct ckpt_err *err);
 void control_close(struct control *k);
 /* The deadline of an answer that takes the daemon no work. */
 uint64_t control_soon(const struct control *k);
-/* Sends one request and receives one answer of type `want` into ret. until: CLOCK_MONOTONIC; 0: no limit.
- * -ECANCELED: the process was asked to stop. After -ETIMEDOUT and -ECONNRESET the connection cannot be
- * used any more. Other errors are the daemon's own sentences. */
+/* Sends one request and receives one answer of type `want` into ret. until: CLOCK_MONOTONIC; 0: no
+ * limit.
+ * -ECANCELED: the process was asked to stop. After -ETIMEDOUT and -ECONNRESET the connection cannot
+ * be used any more. Other errors are the daemon's own sentences. */
 int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
 		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err);
 /* The same, and passes a descriptor to the daemon; -1: none. */
@@ -50,8 +52,9 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
  * control_close. */
 int control_report(struct control *k, struct ckpt_err *err);
 
-/* The job in the report that name means (NULL: the only one; else NAME, a path STORE/NAME, or the path of a
- * store), below `only` if that is set. If several match, the job below `where` is meant. -ENOENT,
+/* The job in the report that name means (NULL: the only one; else NAME, a path STORE/NAME, or the
+ * path of a store), below `only` if that is set. If several match, the job below `where` is meant.
+ * -ENOENT,
  * -ENOTUNIQ: the sentence lists the jobs. */
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err);

@@ -349,9 +349,9 @@ struct shared_job {
 	/* daemon: how many fillings of a restore have begun to write into the ranks' memory; added
 	 * to before the first byte of each */
 	_Atomic uint32_t fills;
-	/* daemon: the newest epoch in which all ranks have been ready at the same time; 0: there was
-	 * none yet. See LAST above. A rank that still waits for it in ckpt_seal when another rank
-	 * has begun the next one waits no longer. */
+	/* daemon: the newest epoch in which all ranks have been ready at the same time; 0: there
+	 * was none yet. See LAST above. A rank that still waits for it in ckpt_seal when another
+	 * rank has begun the next one waits no longer. */
 	_Atomic uint32_t joined;
 	_Atomic uint64_t last; /* clients: see LAST above */
 };

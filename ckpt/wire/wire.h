@@ -199,9 +199,9 @@ struct wire_seed {
 /* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
  * i, and the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES
  * long, its offsets are addresses. Its section AVERAGES has one record for each ckpt_average, in
- * the order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. The declaration
- * of rank 0 may have the section WIRE_ATTRIBUTES (attributes.h). rev: 0 in each epoch's first
- * declaration. */
+ * the order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. The
+ * declaration of rank 0 may have the section WIRE_ATTRIBUTES (attributes.h). rev: 0 in each epoch's
+ * first declaration. */
 enum { WIRE_ATTRIBUTES = 1026 };
 #define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {

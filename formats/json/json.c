@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * json.c - the scanner: which token may come next is one of six states and a stack of bits. Called by the
- * formats. Invariant: at <= end, and every byte before `at` has been found good.
+ * json.c - the scanner: which token may come next is one of six states and a stack of bits. Called
+ * by the formats. Invariant: at <= end, and every byte before `at` has been found good.
  */
 #include "formats/json/json.h"
 #include "ckpt/base/error.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * json.h - a JSON scanner that keeps nothing. The caller holds the text and asks for one token after the
- * other; a token points into the text. Formats read their headers and indexes with it.
+ * json.h - a JSON scanner that keeps nothing. The caller holds the text and asks for one token
+ * after the other; a token points into the text. Formats read their headers and indexes with it.
  *
  * What is good is what the reference's parser (serde_json) takes:
  *   - RFC 8259 and nothing more: one value, blanks (space, tab, LF, CR) around tokens, no comments, no comma
@@ -11,8 +11,8 @@
  *   - at most JSON_DEPTH_MAX values in each other.
  * Duplicate keys are the caller's to refuse: the scanner remembers none.
  *
- * Pure functions; a struct json is one thread's. Errors are -EPROTO and a sentence that names the text, the
- * byte in it (from 0) and what is wrong there. After an error the scanner stays at it.
+ * Pure functions; a struct json is one thread's. Errors are -EPROTO and a sentence that names the
+ * text, the byte in it (from 0) and what is wrong there. After an error the scanner stays at it.
  */
 #ifndef CKPT_JSON_H
 #define CKPT_JSON_H
@@ -72,8 +72,8 @@ int json_refuse(struct json *j, const struct json_token *at, int code, const cha
 #define json_fail(j, at, ...) json_refuse(j, at, -EPROTO, __VA_ARGS__)
 
 /*
- * The bytes that a KEY or STRING means, in UTF-8: at most t->len, without a 0 behind them, but maybe with
- * zeros among them (\u0000). buf may be t->text itself. Returns how many.
+ * The bytes that a KEY or STRING means, in UTF-8: at most t->len, without a 0 behind them, but
+ * maybe with zeros among them (\u0000). buf may be t->text itself. Returns how many.
  */
 uint64_t json_unescape(const struct json_token *t, char *buf);
 #define JSON_IS_MAX 64

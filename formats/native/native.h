@@ -207,11 +207,11 @@ int native_manifest_whole(const struct native_info *info, const struct native_wh
  * pieces' (open_some compares nothing, and does not list the directory). On failure *ret is NULL;
  * the error's sentence lists what was found, as the faults do one by one.
  *
- * Its root is MANIFEST. The summary decodes no tensors: the table has meshes alone. rebuild reads every
- * part, but for its data, and checks it. Each main part says how many there were, and which other parts
- * its rank had: all must be there. What looks like a part, and none names it, may be anything. A part
- * with features in ro_compat is not described anew. Whoever makes the new MANIFEST visible opens the
- * directory with it first.
+ * Its root is MANIFEST. The summary decodes no tensors: the table has meshes alone. rebuild reads
+ * every part, but for its data, and checks it. Each main part says how many there were, and which
+ * other parts its rank had: all must be there. What looks like a part, and none names it, may be
+ * anything. A part with features in ro_compat is not described anew. Whoever makes the new MANIFEST
+ * visible opens the directory with it first.
  */
 extern const struct format format_native;
 #endif

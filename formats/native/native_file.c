@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_file.c - one file of a checkpoint as its sections, and what is wrong with it. Called by the readers of
- * MANIFEST and of parts. Invariant: nothing is used before the hash over it was right, and every byte of a
- * file's metadata is under some check, so no change goes unseen.
+ * native_file.c - one file of a checkpoint as its sections, and what is wrong with it. Called by
+ * the readers of MANIFEST and of parts. Invariant: nothing is used before the hash over it was
+ * right, and every byte of a file's metadata is under some check, so no change goes unseen.
  */
 #include "formats/native/native_reader.h"
 #include "ckpt/base/mutant.h"
@@ -11,7 +11,8 @@
 
 /* --- faults --- */
 
-/* What a caller must hear of before all else (docs/FORMAT.md, verdicts); what could not be read comes last. */
+/* What a caller must hear of before all else (docs/FORMAT.md, verdicts); what could not be read
+ * comes last. */
 static int code_gravity(int code)
 {
 	switch (code) {
@@ -166,7 +167,8 @@ static bool is_of_another_version(const void *head_block)
 }
 
 /* Header and trailer. root: the hash that the trailer's block must have; NULL: any. 0, 1 after
- * faults; then e->map.file_bytes is 0 unless the sections are still to be held against their hashes. */
+ * faults; then e->map.file_bytes is 0 unless the sections are still to be held against their
+ * hashes. */
 static int blocks_read(struct reader *rd, const struct source *src, const char *file, uint32_t kind,
 		       const uint8_t *root, struct envelope *e)
 {
@@ -240,8 +242,8 @@ static bool is_optional(const struct container_sect *s)
 	       (s->flags & CK_SECTION_OPTIONAL && !in_mask(ALL_KINDS, s->kind));
 }
 
-/* Is there a section of a kind that this program must understand but does not, or that it does not know in
- * such a file? known: those that it does. */
+/* Is there a section of a kind that this program must understand but does not, or that it does not
+ * know in such a file? known: those that it does. */
 int envelope_kinds_check(struct reader *rd, const char *file, const struct envelope *e,
 			 uint64_t known)
 {
@@ -299,8 +301,8 @@ static uint8_t *spare_take(struct reader *rd, uint64_t bytes)
 	return rd->spare;
 }
 
-/* All sections at once, and the zeros between them: to the spare memory, or to some of its own. 0, 1
- * after faults, -ENOMEM. */
+/* All sections at once, and the zeros between them: to the spare memory, or to some of its own. 0,
+ * 1 after faults, -ENOMEM. */
 static int sections_read(struct reader *rd, const struct source *src, const char *file, bool spare,
 			 struct envelope *e)
 {
@@ -381,7 +383,8 @@ uint32_t envelope_sections(const struct envelope *e, uint64_t kinds, struct tabl
 	return n;
 }
 
-/* Is there something in the file that is being read that only a newer version knows? Then it is told, once. */
+/* Is there something in the file that is being read that only a newer version knows? Then it is
+ * told, once. */
 static bool newer_instead(struct reader *rd, const char *file)
 {
 	struct table_section section[CONTAINER_SECT_MAX];
@@ -464,7 +467,8 @@ int envelope_records(struct reader *rd, const char *file, const struct envelope 
 
 /* --- what readers have in common --- */
 
-/* The fields of a header that only a newer version uses so. manifest: MANIFEST's header, NULL for its own. */
+/* The fields of a header that only a newer version uses so. manifest: MANIFEST's header, NULL for
+ * its own. */
 int reader_head_known(struct reader *rd, const char *file, const struct container_info *h,
 		      const struct container_info *manifest)
 {

@@ -11,9 +11,10 @@ _Static_assert(sizeof(struct ck_note) == 16, "ck_note");
 _Static_assert(sizeof(struct ck_attr) == 8, "ck_attr");
 
 /*
- * May a chunk be stored so? need: what chunk_map_make says of it: how far the pieces reach, and of which
- * elements. room: how much of the raw space there is from its start on. *at: the end of the chunk before
- * in the file; moves on. data_end: that of the file. 0; -EPROTO, -EPROTONOSUPPORT with the reason.
+ * May a chunk be stored so? need: what chunk_map_make says of it: how far the pieces reach, and of
+ * which elements. room: how much of the raw space there is from its start on. *at: the end of the
+ * chunk before in the file; moves on. data_end: that of the file. 0; -EPROTO, -EPROTONOSUPPORT with
+ * the reason.
  */
 int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
 		       uint64_t data_end, uint64_t *at, struct ckpt_err *err);
@@ -31,21 +32,24 @@ bool native_part_equal(const struct native_part *a, const struct native_part *b)
  * -EPROTONOSUPPORT names the first. Contradictions it does not see. */
 int native_newer(const struct table_section *section, uint32_t n, struct ckpt_err *err);
 
-/* A record of PARTS or SOURCES by itself: names, enums, zeros. string: STRINGS. -EPROTO, -EPROTONOSUPPORT.
- * What it says of its number and order is the caller's to check. */
+/* A record of PARTS or SOURCES by itself: names, enums, zeros. string: STRINGS. -EPROTO,
+ * -EPROTONOSUPPORT. What it says of its number and order is the caller's to check. */
 int native_part_decode(const struct ck_part *rec, const char *string, uint64_t nstring,
 		       struct native_part *ret, struct ckpt_err *err);
 
-/* The lineage, notes and attributes of `facts`, and the name of the tool that writes: for native_manifest.
- * It lives in a, and as long as facts. A parent's id that is none of this format is left out. -ENOMEM. */
+/* The lineage, notes and attributes of `facts`, and the name of the tool that writes: for
+ * native_manifest. It lives in a, and as long as facts. A parent's id that is none of this format
+ * is left out. -ENOMEM. */
 int native_lineage_of(const struct checkpoint *facts, const char *tool, struct arena *a,
 		      struct native_lineage *ret);
 
-/* The ranges of a part (format_file.range) whose header, trailer, sections and chunks are right. -ENOMEM. */
+/* The ranges of a part (format_file.range) whose header, trailer, sections and chunks are right.
+ * -ENOMEM. */
 int native_ranges_make(const struct container_map *m, const struct chunk *chunk, uint64_t nchunk,
 		       struct arena *a, struct format_file *f);
 
-/* Upper bound of a file that has what t declares, and no pieces, parts, lineage, notes or attributes. */
+/* Upper bound of a file that has what t declares, and no pieces, parts, lineage, notes or
+ * attributes. */
 uint64_t native_declared_bytes_max(const struct table *t);
 
 /* Writing: format.h says what they do. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_manifest.c - MANIFEST: lineage, notes, attributes, the list of parts, the tensors. Called when a
- * checkpoint is opened, and alone for a summary. Invariant: every number in it was compared with what it counts.
+ * native_manifest.c - MANIFEST: lineage, notes, attributes, the list of parts, the tensors. Called
+ * when a checkpoint is opened, and alone for a summary. Invariant: every number in it was compared
+ * with what it counts.
  */
 #include "formats/native/native_reader.h"
 #include "ckpt/base/mutant.h"
@@ -85,7 +86,8 @@ static int lineage_read(struct manifest *m)
 	return 0;
 }
 
-/* An optional section that makes no sense to this program, whatever the reason: left out, and said so. */
+/* An optional section that makes no sense to this program, whatever the reason: left out, and said
+ * so. */
 static int section_drop(struct manifest *m)
 {
 	m->c->newer = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_newer.c - what of a file only a newer version knows, however much else is wrong with it. Called by
- * the reader before it calls a file malformed: what looks like a contradiction may be what the newer version
- * means. Invariant: only sections whose hashes are right are looked at, and each field by itself.
+ * native_newer.c - what of a file only a newer version knows, however much else is wrong with it.
+ * Called by the reader before it calls a file malformed: what looks like a contradiction may be
+ * what the newer version means. Invariant: only sections whose hashes are right are looked at, and
+ * each field by itself.
  */
 #include "formats/native/native_impl.h"
 #include "ckpt/base/dtype.h"
@@ -13,7 +14,8 @@ struct rule {
 	const char *name;
 	enum { AT_MOST, BITS, ZERO, ONES, DTYPE } how; /* ONES: ~0 */
 	uint32_t value;
-	/* Only where the other field has none of these bits, or (EQUAL) not this value. ALWAYS: wherever it is. */
+	/* Only where the other field has none of these bits, or (EQUAL) not this value. ALWAYS:
+	 * wherever it is. */
 	enum { ALWAYS, WITHOUT, EQUAL, UNEQUAL } where;
 	uint32_t other_at, other_bytes, other;
 };

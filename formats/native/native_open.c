@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_open.c - the directory of a step as one table, and the description of the format. Called by the store, the
- * engine and the daemon. Invariant: a checkpoint without faults has all parts that MANIFEST names, their pieces
- * cover every tensor once, and the sums of their fingerprints are MANIFEST's.
+ * native_open.c - the directory of a step as one table, and the description of the format. Called
+ * by the store, the engine and the daemon. Invariant: a checkpoint without faults has all parts
+ * that MANIFEST names, their pieces cover every tensor once, and the sums of their fingerprints are
+ * MANIFEST's.
  */
 #include "formats/native/native_reader.h"
 #include "ckpt/base/mutant.h"
@@ -102,7 +103,8 @@ static int foreign_add(struct checkpoint *c, const char *name)
 	return copy ? 0 : -ENOMEM;
 }
 
-/* What nobody here made is no damage: an editor's backup, what a file server keeps, a lost+found. */
+/* What nobody here made is no damage: an editor's backup, what a file server keeps, a
+ * lost+found. */
 static int entry_check(void *arg, const char *name, enum source_kind kind)
 {
 	struct opening *o = arg;
@@ -344,8 +346,8 @@ static int magic_read(const struct source *src)
 	return r < 0 ? r : !r && !memcmp(magic, CONTAINER_HEAD_MAGIC, sizeof magic);
 }
 
-/* Parts without a MANIFEST, or beside a damaged one, are ours to complain about; a file called MANIFEST
- * is not, if it is something else. */
+/* Parts without a MANIFEST, or beside a damaged one, are ours to complain about; a file called
+ * MANIFEST is not, if it is something else. */
 static int native_probe(const struct source_dir *dir, char looked[FORMAT_LOOKED])
 {
 	struct source src = { 0 };

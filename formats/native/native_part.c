@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_part.c - a part: its pieces and chunks join the checkpoint that MANIFEST began. Called when a checkpoint is
- * opened. Invariant: a piece joins only if the part is the file that MANIFEST names, declares what MANIFEST
- * declares, and says of every chunk where it lies. The data are checked by move, with the sums given here.
+ * native_part.c - a part: its pieces and chunks join the checkpoint that MANIFEST began. Called
+ * when a checkpoint is opened. Invariant: a piece joins only if the part is the file that MANIFEST
+ * names, declares what MANIFEST declares, and says of every chunk where it lies. The data are
+ * checked by move, with the sums given here.
  */
 #include "formats/native/native_reader.h"
 #include "ckpt/base/mutant.h"
@@ -281,8 +282,8 @@ static int sources_check(struct opening *o, const struct native_part *p, const s
 	return 0;
 }
 
-/* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. linked: it was declared by
- * another launch. */
+/* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. linked: it was
+ * declared by another launch. */
 static int part_join(struct opening *o, const struct native_part *p, bool linked,
 		     const struct table *t)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_ranges.c - what the bytes of a part are (struct format_range): header, data, sections, trailer,
- * and what lies between them. The reader calls it when the part has been checked. Invariant: the
- * ranges ascend and leave no byte out; neighbours differ, so full chunks one behind the other are one.
+ * native_ranges.c - what the bytes of a part are (struct format_range): header, data, sections,
+ * trailer, and what lies between them. The reader calls it when the part has been checked.
+ * Invariant: the ranges ascend and leave no byte out; neighbours differ, so full chunks one behind
+ * the other are one.
  */
 #include "formats/native/native_impl.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_reader.h - what the files of formats/native that read share: one file as its sections, MANIFEST,
- * a part, and the list of faults. Functions return 0, 1 after faults, or -ENOMEM.
+ * native_reader.h - what the files of formats/native that read share: one file as its sections,
+ * MANIFEST, a part, and the list of faults. Functions return 0, 1 after faults, or -ENOMEM.
  */
 #ifndef FORMATS_NATIVE_READER_H
 #define FORMATS_NATIVE_READER_H
@@ -13,8 +13,8 @@ struct envelope;
 
 struct reader {
 	/*
-	 * The file that is being read, once its sections are, and the kinds of sections that this program
-	 * knows in it. Then what contradicts itself may be what a newer version means.
+	 * The file that is being read, once its sections are, and the kinds of sections that this
+	 * program knows in it. Then what contradicts itself may be what a newer version means.
 	 */
 	struct envelope *now;
 	uint64_t now_known;
@@ -39,11 +39,13 @@ __attribute__((format(printf, 8, 9))) void reader_fault(struct reader *rd, int c
 /* What is right, and this program does not know. */
 __attribute__((format(printf, 5, 6))) void
 reader_newer(struct reader *rd, const char *file, uint64_t off, uint64_t len, const char *fmt, ...);
-/* Every line of a list is a fault; frees it. In lines of the table's checks the tensor comes first. */
+/* Every line of a list is a fault; frees it. In lines of the table's checks the tensor comes
+ * first. */
 void reader_faults(struct reader *rd, int code, const char *kind, const char *file,
 		   struct ckpt_errlist *l);
 const char *reader_error_text(int r); /* of an -errno */
-/* Between these two a contradiction in the file may be a newer version's. known: kinds of sections. */
+/* Between these two a contradiction in the file may be a newer version's. known: kinds of
+ * sections. */
 void reader_file_begin(struct reader *rd, struct envelope *e, uint64_t known);
 void reader_file_end(struct reader *rd);
 /* The result of reading, and the sentence. r: 0, 1, -ENOMEM. */
@@ -83,17 +85,19 @@ static inline bool in_mask(uint64_t mask, uint32_t kind)
 #define REQUIRED_KINDS KINDS(TABLE_KINDS, CK_PARTS, CK_LINEAGE)
 
 /*
- * Header, trailer and the sections of these kinds; 0: all. root: the hash that the trailer's block must
- * have; NULL: any. spare: the sections lie in the reader's spare memory, until the next such file.
+ * Header, trailer and the sections of these kinds; 0: all. root: the hash that the trailer's block
+ * must have; NULL: any. spare: the sections lie in the reader's spare memory, until the next such
+ * file.
  */
 int envelope_read(struct reader *rd, const struct source *src, const char *file, uint32_t kind,
 		  const uint8_t *root, uint64_t kinds, bool spare, struct envelope *e);
 void envelope_free(struct envelope *e);
-/* Is there a section that this program must understand but does not, or that it does not know in such
- * a file? known: those that it does. */
+/* Is there a section that this program must understand but does not, or that it does not know in
+ * such a file? known: those that it does. */
 int envelope_kinds_check(struct reader *rd, const char *file, const struct envelope *e,
 			 uint64_t known);
-/* The sections that were loaded, as table_decode takes them: ret[CONTAINER_SECT_MAX]. Their number. */
+/* The sections that were loaded, as table_decode takes them: ret[CONTAINER_SECT_MAX]. Their
+ * number. */
 uint32_t envelope_sections(const struct envelope *e, uint64_t kinds, struct table_section *ret);
 
 /* The records of a section; none when it is missing. */
@@ -104,8 +108,8 @@ struct records {
 int envelope_records(struct reader *rd, const char *file, const struct envelope *e, uint32_t kind,
 		     uint32_t rec_bytes, struct records *ret);
 
-/* The fields of a header that only a newer version uses so. manifest: MANIFEST's header, NULL for its
- * own. */
+/* The fields of a header that only a newer version uses so. manifest: MANIFEST's header, NULL for
+ * its own. */
 int reader_head_known(struct reader *rd, const char *file, const struct container_info *h,
 		      const struct container_info *manifest);
 /* What table_decode said about the sections of a file, r and err, as a fault. */

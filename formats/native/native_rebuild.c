@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * native_rebuild.c - a MANIFEST made again from the parts of its checkpoint. Called by repair.
- * Invariant: what comes out is what native_manifest makes of parts that are all there: no rank is left
- * out, none is of another checkpoint, and every byte of their metadata was under a hash that was right.
+ * Invariant: what comes out is what native_manifest makes of parts that are all there: no rank is
+ * left out, none is of another checkpoint, and every byte of their metadata was under a hash that
+ * was right.
  */
 #include "formats/native/native_impl.h"
 #include "ckpt/base/mutant.h"
@@ -287,8 +288,8 @@ static int by_name(const void *a, const void *b)
 }
 
 /*
- * What the main parts name must be there, and is what they say; what none names is not of this checkpoint.
- * Leaves in part[] what is, with its group.
+ * What the main parts name must be there, and is what they say; what none names is not of this
+ * checkpoint. Leaves in part[] what is, with its group.
  */
 static int sources_check(struct rebuilding *b)
 {

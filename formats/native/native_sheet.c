@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_sheet.c - a native checkpoint as a sheet (formats/format.h): which parts a target has, what
- * lies in them, and the bytes of their heads, tails and of MANIFEST. The engine calls it to convert.
- * Invariant: the sheet and its runs follow from target and want alone, so a conversion that is
- * continued makes the same files; the own table of a part, which lists all tensors again, lives only
- * as long as one call for this part.
+ * native_sheet.c - a native checkpoint as a sheet (formats/format.h): which parts a target has,
+ * what lies in them, and the bytes of their heads, tails and of MANIFEST. The engine calls it to
+ * convert. Invariant: the sheet and its runs follow from target and want alone, so a conversion
+ * that is continued makes the same files; the own table of a part, which lists all tensors again,
+ * lives only as long as one call for this part.
  *
- * A rank has a main part, and one of averages if it owns something of one. The parts of averages come
- * first, because a main part names the other parts of its rank by the hashes of what they hold. The
- * last file is MANIFEST. A SINK is in no file.
+ * A rank has a main part, and one of averages if it owns something of one. The parts of averages
+ * come first, because a main part names the other parts of its rank by the hashes of what they
+ * hold. The last file is MANIFEST. A SINK is in no file.
  */
 #include "formats/native/native_impl.h"
 #include "ckpt/base/mutant.h"
@@ -253,8 +253,8 @@ static int set_share(struct memo *m, const struct indexset *x, struct arena *a,
 	return r;
 }
 
-/* All tensors, in the order in which their bytes lie in every part. A part's own table says how they
- * are cut, and what made them. */
+/* All tensors, in the order in which their bytes lie in every part. A part's own table says how
+ * they are cut, and what made them. */
 static int tensors_add(struct sheet *s, const struct table *target, const uint32_t *order,
 		       struct ckpt_err *err)
 {

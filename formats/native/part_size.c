@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part_size.c - how large a file of the format can become, for whoever makes room for it before it is
- * written. Called by the daemon, and for sheets. Invariant: no file is longer than what is said here.
+ * part_size.c - how large a file of the format can become, for whoever makes room for it before it
+ * is written. Called by the daemon, and for sheets. Invariant: no file is longer than what is said
+ * here.
  */
 #include "formats/native/native_impl.h"
 

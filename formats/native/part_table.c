@@ -29,8 +29,8 @@ struct build {
 	struct ckpt_err *err;
 };
 
-/* The order of the raw space: (component, dtype) groups by their first tensor, and behind all others
- * those of class derived. */
+/* The order of the raw space: (component, dtype) groups by their first tensor, and behind all
+ * others those of class derived. */
 struct order {
 	uint32_t tensor, group;
 	bool derived;

@@ -13,9 +13,10 @@
  *				count from here. The file ends where the last one ends.
  *
  * Order: dtype descending as the reference counts them (U64, I64, F64, C64, F32, U32, I32, BF16,
- * F16, U16, I16, F8_E5M2FNUZ, F8_E4M3FNUZ, F8_E8M0, F8_E4M3, F8_E5M2, I8, U8, F4, BOOL), so that each
- * element is aligned to its size, then name ascending by its bytes. In the header the shape of F4 counts
- * values of 4 bits, so its last dimension is twice ours. Names are unique UTF-8, and none is "__metadata__".
+ * F16, U16, I16, F8_E5M2FNUZ, F8_E4M3FNUZ, F8_E8M0, F8_E4M3, F8_E5M2, I8, U8, F4, BOOL), so that
+ * each element is aligned to its size, then name ascending by its bytes. In the header the shape of
+ * F4 counts values of 4 bits, so its last dimension is twice ours. Names are unique UTF-8, and none
+ * is "__metadata__".
  *
  * Pure functions, any thread.
  */
@@ -49,10 +50,10 @@ struct safetensors_head {
 bool safetensors_dtype(uint32_t dtype);
 
 /*
- * The header of a file with these tensors. align: a power of two, at least 8. They may come in any order and stay in it; off and bytes
- * of each are set. meta in the order given; none: no "__metadata__". -EMEDIUMTYPE when the format
- * cannot hold it: every reason is a line of the list (may be NULL; its code is -EMEDIUMTYPE), and
- * err has as many as fit. -ENOMEM.
+ * The header of a file with these tensors. align: a power of two, at least 8. They may come in any
+ * order and stay in it; off and bytes of each are set. meta in the order given; none: no
+ * "__metadata__". -EMEDIUMTYPE when the format cannot hold it: every reason is a line of the list
+ * (may be NULL; its code is -EMEDIUMTYPE), and err has as many as fit. -ENOMEM.
  */
 int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safetensors_meta *meta,
 		     uint32_t nmeta, uint32_t align, struct arena *a,

@@ -11,10 +11,10 @@
  *     "keys": "component/name" names that have the component in front.
  * Directories in it are ignored: sharded/ beneath a consolidated checkpoint has the same again.
  *
- * Places: the files in the order of their names, or of the index, which is then the last. Component is "".
- * Metadata strings become attributes, but for "format"; a key that is no tensor with a tensor's name as
- * value (save_model's word for tied weights) becomes "ckpt.alias:/KEY" = "/NAME". `has`: HAS_STEP of exports
- * that say their step; no fingerprints, no sums, no layouts.
+ * Places: the files in the order of their names, or of the index, which is then the last. Component
+ * is "". Metadata strings become attributes, but for "format"; a key that is no tensor with a
+ * tensor's name as value (save_model's word for tied weights) becomes "ckpt.alias:/KEY" = "/NAME".
+ * `has`: HAS_STEP of exports that say their step; no fingerprints, no sums, no layouts.
  */
 #ifndef CKPT_SAFETENSORS_FORMAT_H
 #define CKPT_SAFETENSORS_FORMAT_H

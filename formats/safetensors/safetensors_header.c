@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * safetensors_header.c - reads the JSON of a safetensors file, of its index and of DCP's sharding info.
- * Called by safetensors_read.c. Invariant: a tensor is given on only if its bytes lie in the data and are as
- * many as its shape and dtype say; a header is good only if its tensors' bytes tile the data.
+ * safetensors_header.c - reads the JSON of a safetensors file, of its index and of DCP's sharding
+ * info. Called by safetensors_read.c. Invariant: a tensor is given on only if its bytes lie in the
+ * data and are as many as its shape and dtype say; a header is good only if its tensors' bytes tile
+ * the data.
  */
 #include "formats/safetensors/safetensors_impl.h"
 #include "ckpt/base/dtype.h"

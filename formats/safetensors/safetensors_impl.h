@@ -30,10 +30,11 @@ struct header_sink {
 };
 
 /*
- * Read a header of len bytes, in front of data_bytes of data: first all of "__metadata__", then every tensor,
- * in the order of the header. The bytes are changed. Checks what the reference reader checks, and that each
- * byte of the data belongs to exactly one tensor. -EPROTO malformed; -EBADMSG the file is shorter than its
- * tensors; -EPROTONOSUPPORT a dtype, rank or name that this program has not; -ENOMEM.
+ * Read a header of len bytes, in front of data_bytes of data: first all of "__metadata__", then
+ * every tensor, in the order of the header. The bytes are changed. Checks what the reference reader
+ * checks, and that each byte of the data belongs to exactly one tensor. -EPROTO malformed; -EBADMSG
+ * the file is shorter than its tensors; -EPROTONOSUPPORT a dtype, rank or name that this program
+ * has not; -ENOMEM.
  */
 int header_read(void *bytes, uint64_t len, uint64_t data_bytes, const char *what,
 		const struct header_sink *to, struct ckpt_err *err);
@@ -48,9 +49,10 @@ int weight_index_read(void *bytes, uint64_t len, const char *what, struct arena 
 		      struct weight_index *ret, struct ckpt_err *err);
 
 /*
- * DCP_SHARDING_INFO: which part of its tensor each tensor of a file is. DCP has the offsets alone; an export by
- * rank also has "rank" of a blob that is one rank's, and instead of offsets, where the part is no box,
- * "placements" on the mesh of the metadata (layout_parse) and the shape of all of it.
+ * DCP_SHARDING_INFO: which part of its tensor each tensor of a file is. DCP has the offsets alone;
+ * an export by rank also has "rank" of a blob that is one rank's, and instead of offsets, where the
+ * part is no box, "placements" on the mesh of the metadata (layout_parse) and the shape of all of
+ * it.
  */
 struct sharding {
 	struct strmap tensor;
@@ -74,7 +76,8 @@ void header_put_text(struct header_text *t, const char *s);
 void header_put_number(struct header_text *t, uint64_t x);
 void header_put_string(struct header_text *t, const char *s); /* in quotes, escaped as JSON */
 
-/* "w" behind 0, or -EPROTONOSUPPORT where the text has a 0 in it. The text ends in one afterwards. */
+/* "w" behind 0, or -EPROTONOSUPPORT where the text has a 0 in it. The text ends in one
+ * afterwards. */
 int json_name_take(struct json *j, const struct json_token *t, char **ret);
 
 /* Of format_safetensors. */

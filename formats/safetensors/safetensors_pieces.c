@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * safetensors_pieces.c - a tensor of one file as a tensor, or a part of one, of the checkpoint. Called by
- * safetensors_read.c for each entry of each header. Invariant: a piece's set has as many elements as the file has
- * for it, and equal sets are made once.
+ * safetensors_pieces.c - a tensor of one file as a tensor, or a part of one, of the checkpoint.
+ * Called by safetensors_read.c for each entry of each header. Invariant: a piece's set has as many
+ * elements as the file has for it, and equal sets are made once.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"

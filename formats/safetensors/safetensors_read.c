@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * safetensors_read.c - opens safetensors files: one, a directory of them with or without an index, DCP's
- * shards, and what ckptctl export wrote. Called through the registry.
- * Invariant: every byte of every file is in one range, and every tensor's elements are in its pieces, or
- * nothing is opened.
+ * safetensors_read.c - opens safetensors files: one, a directory of them with or without an index,
+ * DCP's shards, and what ckptctl export wrote. Called through the registry.
+ * Invariant: every byte of every file is in one range, and every tensor's elements are in its
+ * pieces, or nothing is opened.
  */
 #include "formats/safetensors/safetensors_reading.h"
 #include "ckpt/base/mutant.h"
@@ -516,8 +516,8 @@ static int index_complete(struct reading *r)
 	return 0;
 }
 
-/* An export by rank: all ranks of its mesh must be there. Without sharding info nothing says which part of a
- * tensor a rank has. */
+/* An export by rank: all ranks of its mesh must be there. Without sharding info nothing says which
+ * part of a tensor a rank has. */
 static int ranks_complete(struct reading *r)
 {
 	const char *spec =
@@ -543,7 +543,8 @@ static int attr_compare(const void *va, const void *vb)
 	return strcmp(x->key, y->key);
 }
 
-/* save_model's way to say that two names are one tensor: a key that is no tensor, with a tensor's name. */
+/* save_model's way to say that two names are one tensor: a key that is no tensor, with a tensor's
+ * name. */
 static const char *alias_key(struct reading *r, const char *key, const char *value,
 			     const char **ret_value)
 {

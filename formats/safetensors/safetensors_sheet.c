@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * safetensors_sheet.c - a target as safetensors files (formats/format.h): which files, what lies where, and the
- * bytes of headers and index. The engine calls it to convert and to export.
- * Invariant: a header that is filled in is the one of which the sheet was made: both follow from the target and
- * what is wanted, and nothing else.
+ * safetensors_sheet.c - a target as safetensors files (formats/format.h): which files, what lies
+ * where, and the bytes of headers and index. The engine calls it to convert and to export.
+ * Invariant: a header that is filled in is the one of which the sheet was made: both follow from
+ * the target and what is wanted, and nothing else.
  *
- * By rank: rank-00000.safetensors, ..: each rank's shares, in its local shapes, under component/name. Complete
- * tensors: one file, or model-00001-of-00003.safetensors, .. and their index, under component.name.
+ * By rank: rank-00000.safetensors, ..: each rank's shares, in its local shapes, under
+ * component/name. Complete tensors: one file, or model-00001-of-00003.safetensors, .. and their
+ * index, under component.name.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -23,8 +24,8 @@ struct files {
 	const struct table *target;
 	const struct format_want *want;
 	uint32_t n; /* files with tensors */
-	/* complete tensors: file i has order[first[i]], .., of the target's numbers. alias: the key of another
-	 * name that the tensor has; NULL: it is under its own */
+	/* complete tensors: file i has order[first[i]], .., of the target's numbers. alias: the key
+	 * of another name that the tensor has; NULL: it is under its own */
 	uint32_t *order, *first;
 	const char **alias;
 	char (*name)[NAME_BYTES];
@@ -79,8 +80,8 @@ static uint32_t rank_of(const struct files *f, uint32_t file)
 	return f->want->rank_first + file;
 }
 
-/* component/name of a rank's file, component.name of complete tensors; whose it is where it is another
- * rank's. A component that is stripped is left out. */
+/* component/name of a rank's file, component.name of complete tensors; whose it is where it is
+ * another rank's. A component that is stripped is left out. */
 static const char *key_make(const struct files *f, const struct table_tensor *x, uint32_t rank,
 			    struct arena *a)
 {
@@ -242,8 +243,8 @@ static uint64_t set_start(const struct indexset *s, const struct table_tensor *x
 	return s->dim[d].n ? s->dim[d].run[0].start : x->shape[d];
 }
 
-/* DCP's reader takes saved_offsets, and fails where there are none: so it never takes a share that is no box
- * for one. The rest is for ours. */
+/* DCP's reader takes saved_offsets, and fails where there are none: so it never takes a share that
+ * is no box for one. The rest is for ours. */
 static void sharding_put(const struct files *f, const struct list *l, struct header_text *t)
 {
 	header_put_text(t, "{");
@@ -382,8 +383,8 @@ static void file_cut(struct files *f, uint32_t *n, uint64_t *bytes, uint32_t ten
 	*bytes += more;
 }
 
-/* Complete tensors, in the target's order, and then those that have a second name under it: load_state_dict and
- * from_pretrained ask for every name. */
+/* Complete tensors, in the target's order, and then those that have a second name under it:
+ * load_state_dict and from_pretrained ask for every name. */
 static int files_cut(struct files *f)
 {
 	const struct checkpoint *k = f->want->facts;
@@ -490,7 +491,8 @@ static int index_make(struct files *f, struct arena *keep)
 
 /* --- the sheet --- */
 
-/* A tensor as the files have it: by rank, under its component; else under the flat name. id: of list.id. */
+/* A tensor as the files have it: by rank, under its component; else under the flat name. id: of
+ * list.id. */
 static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint32_t *number,
 		      struct ckpt_err *err)
 {

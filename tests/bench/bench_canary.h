@@ -5,7 +5,7 @@
 #define BENCH_CANARY_H
 #include <stdint.h>
 
-/* A state of so many bytes in memory of ckpt_alloc's kind, and its copy, both beyond any cache. own: the
- * state is in memory of the trainer's own, which the guard reads by a system call. */
+/* A state of so many bytes in memory of ckpt_alloc's kind, and its copy, both beyond any cache.
+ * own: the state is in memory of the trainer's own, which the guard reads by a system call. */
 void bench_canary(uint64_t bytes, uint32_t rounds, int own);
 #endif

@@ -7,8 +7,8 @@
 
 /*
  * A job of so many FP32 tensors, each cut over so many ranks (the threads of this process): 64
- * elements of each on every rank, with so many averages of all of them. It saves `rounds` steps, one
- * after the other. Prints
+ * elements of each on every rank, with so many averages of all of them. It saves `rounds` steps,
+ * one after the other. Prints
  *	declare          processor ns of one rank's thread for all its ckpt_tensor_add
  *	seal             from the last rank's ckpt_seal to the last return
  *	seal_cpu, seal_owner  processor ns of the daemon from the first one on; of its owner thread alone

@@ -32,9 +32,9 @@ void bench_stall(const struct job_opts *o, uint32_t snapshots, const char *load,
 void bench_loop(const struct job_opts *o, const char *how, uint32_t rounds);
 
 /*
- * Two jobs of the same state, one with three averages of its weights and one without, in turn, so that
- * the other one rests: eight steps of a loop as above, with a snapshot at each of them, that is staged
- * only.
+ * Two jobs of the same state, one with three averages of its weights and one without, in turn, so
+ * that the other one rests: eight steps of a loop as above, with a snapshot at each of them, that
+ * is staged only.
  *	with, plain                one step
  *	stall_with, stall_plain    inside ckpt_snapshot and ckpt_guard, of each step
  *	reached_with, reached_plain  snapshots that were staged

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_impl.h - what the parts of the crash matrix share: what a run knows (a story), how it is judged, lives that
- * are recorded, scenes. crash_rigs.c, crash_power.c, crash_scenes.c and the tests that play scenes themselves.
+ * crash_impl.h - what the parts of the crash matrix share: what a run knows (a story), how it is
+ * judged, lives that are recorded, scenes. crash_rigs.c, crash_power.c, crash_scenes.c and the
+ * tests that play scenes themselves.
  */
 #ifndef CKPT_TESTS_CRASH_IMPL_H
 #define CKPT_TESTS_CRASH_IMPL_H
@@ -47,8 +48,8 @@ int story_save(const struct io_ops *ops, int root_fd, struct story *y, bool back
 /* Every entry is one of the story's steps, in the right order; *ret says which are where. */
 int story_look(const struct store *s, const struct story *y, struct judgement *ret,
 	       char why[CRASH_WHY]);
-/* A restart: a reader, then a new launch, then the same again. torn: a crash or a fault that lasts may have come
- * between setting aside and committing. */
+/* A restart: a reader, then a new launch, then the same again. torn: a crash or a fault that lasts
+ * may have come between setting aside and committing. */
 int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, bool torn,
 		  char why[CRASH_WHY]);
 const struct store_step *scan_find(const struct store_step *st, uint32_t n, enum store_state state,
@@ -76,8 +77,8 @@ struct power_life {
 	uint32_t nrandom, ntear;
 };
 
-/* While a run is recorded, fresh names and the time of day are the same in every recording, so that equal states
- * of two recordings are one. */
+/* While a run is recorded, fresh names and the time of day are the same in every recording, so that
+ * equal states of two recordings are one. */
 void crash_names_fixed(bool fixed);
 void power_promise(struct io_faults *f, struct power *w);
 /* One launch. A step that fails is begun once more, from the first byte. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_power.c - lives of a store that are recorded, and every disk that a power loss may leave of them
- * (tests/crash/README.md). crash_rigs.c judges.
- * Invariant: what is held against a state is what had been promised when the power went, kept by number.
+ * crash_power.c - lives of a store that are recorded, and every disk that a power loss may leave of
+ * them (tests/crash/README.md). crash_rigs.c judges.
+ * Invariant: what is held against a state is what had been promised when the power went, kept by
+ * number.
  */
 #include "tests/crash/crash_impl.h"
 #include <inttypes.h>
@@ -185,8 +186,8 @@ int rig_power_sync_failed(char why[CRASH_WHY])
 }
 
 /*
- * One process dies at its nth mutating call from the end, another one that had the store open already
- * claims and looks; then the power goes. What the second has seen must stay.
+ * One process dies at its nth mutating call from the end, another one that had the store open
+ * already claims and looks; then the power goes. What the second has seen must stay.
  */
 static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 {

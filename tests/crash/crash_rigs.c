@@ -456,7 +456,8 @@ static int rival_end(struct rival *b, char why[CRASH_WHY])
 	return crash_step_same(b->s, dir, &b->mine, inner) ? 0 : FAIL("%s: %.400s", dir, inner);
 }
 
-/* The first writes step 20 after 10, or goes back and writes 15; the second acts before its call. */
+/* The first writes step 20 after 10, or goes back and writes 15; the second acts before its
+ * call. */
 static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_acted,
 		     char why[CRASH_WHY])
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_rigs.h - the crash matrix of the store: what may go wrong, when, and what must hold afterwards.
- * tests/unit/test_store_crash.c shows that the store passes all; tests/mutants that each
- * classical mistake is found by one.
+ * crash_rigs.h - the crash matrix of the store: what may go wrong, when, and what must hold
+ * afterwards. tests/unit/test_store_crash.c shows that the store passes all; tests/mutants that
+ * each classical mistake is found by one.
  *
- * What must hold after anything: a step that was acknowledged is there to the byte, as step-N, or as
- * .old-N when the job has gone back behind it; nothing else is listed but the step that was being
- * written, whole; a claim then leaves nothing but steps; and looking or claiming again changes nothing.
+ * What must hold after anything: a step that was acknowledged is there to the byte, as step-N, or
+ * as .old-N when the job has gone back behind it; nothing else is listed but the step that was
+ * being written, whole; a claim then leaves nothing but steps; and looking or claiming again
+ * changes nothing.
  */
 #ifndef CKPT_TESTS_CRASH_RIGS_H
 #define CKPT_TESTS_CRASH_RIGS_H

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_scenes.c - what a store's house is kept with, to be cut short: sweeping after a dead launch, marks,
- * pruning, repair, a commit that is undone. Each scene is played
+ * crash_scenes.c - what a store's house is kept with, to be cut short: sweeping after a dead
+ * launch, marks, pruning, repair, a commit that is undone. Each scene is played
  *
  *	with the process dead at every named point of the protocol (ckpt/store/points.h), each time that it is
  *	reached; a name that no scene reaches is a fault;
  *	with the power lost at any moment (crash_power.c).
  *
- * Invariant: before a scene lets something go it says so in its promise (may_go), and only when the call has
- * returned 0 does it promise what the call was for.
+ * Invariant: before a scene lets something go it says so in its promise (may_go), and only when the
+ * call has returned 0 does it promise what the call was for.
  */
 #include "tests/crash/crash_impl.h"
 #include "formats/native/native.h"
@@ -171,7 +171,8 @@ static int repaired_check(const struct io_ops *ops, int root_fd, const struct st
 	return r;
 }
 
-/* Of 10, 20, 30 and 15 those that are listed: the line of 15, what is left of it, the line of 30 so far. */
+/* Of 10, 20, 30 and 15 those that are listed: the line of 15, what is left of it, the line of 30 so
+ * far. */
 static int rewound_look(const struct store *s, const struct story *y, uint32_t *ret,
 			char why[CRASH_WHY])
 {
@@ -207,7 +208,8 @@ static int rewind_again(struct store *s, const struct story *y, struct rewind_re
 	return at ? store_rewind(s, &(struct rewind_opts){ .dir = at->dir }, ret, err) : -ENOENT;
 }
 
-/* What was promised; then the same command again ends what was begun, and once more moves nothing. */
+/* What was promised; then the same command again ends what was begun, and once more moves
+ * nothing. */
 static int rewound_check(const struct io_ops *ops, int root_fd, const struct story *y, char *why)
 {
 	struct rewind_result result;

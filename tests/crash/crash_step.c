@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_step.c - see crash_step.h.
- * Invariant: the bytes that a step must have are in memory before the store has seen the last of them.
+ * Invariant: the bytes that a step must have are in memory before the store has seen the last of
+ * them.
  */
 #include "tests/crash/crash_step.h"
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_step.h - a real checkpoint of two ranks and a few KiB, written through the store as a daemon
- * would, and held byte by byte against what was written.
+ * crash_step.h - a real checkpoint of two ranks and a few KiB, written through the store as a
+ * daemon would, and held byte by byte against what was written.
  */
 #ifndef CKPT_TESTS_CRASH_STEP_H
 #define CKPT_TESTS_CRASH_STEP_H
@@ -14,8 +14,9 @@
 #define CRASH_JOB "demo"
 #define CRASH_WHY 600 /* bytes of a sentence that says what did not hold */
 
-/* A directory for one store: below TMPDIR if that is in memory, else in /dev/shm if the machine has it. Tests call
- * fsync ten thousand times and judge by the calls, not by the disk. It goes with its process at the latest. */
+/* A directory for one store: below TMPDIR if that is in memory, else in /dev/shm if the machine has
+ * it. Tests call fsync ten thousand times and judge by the calls, not by the disk. It goes with its
+ * process at the latest. */
 struct place {
 	char path[200];
 	int fd;
@@ -40,14 +41,14 @@ struct crash_step {
 };
 void crash_step_free(struct crash_step *c);
 
-/* Begin a step, write its parts (IO_INLINE; a part that fails is written once more), leave the commit
- * to the caller. *ret is for crash_commit, also after an error. */
+/* Begin a step, write its parts (IO_INLINE; a part that fails is written once more), leave the
+ * commit to the caller. *ret is for crash_commit, also after an error. */
 int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
 		struct crash_step *ret, struct ckpt_err *err);
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
 		 struct ckpt_err *err);
-/* The same with a const part: written if `from` is NULL or its file cannot be linked, else linked to that of `from`,
- * which is a committed step. */
+/* The same with a const part: written if `from` is NULL or its file cannot be linked, else linked
+ * to that of `from`, which is a committed step. */
 int crash_save_base(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 		    const struct crash_step *from, struct crash_step *ret, struct ckpt_err *err);
 /* Both; its parent is the newest committed step up to rewind. Free *ret whatever the result. */

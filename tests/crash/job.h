@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * job.h - the job that a unit test of the store has open: in a directory of its own, claimed, with the steps
- * that it has saved. What goes wrong here fails the test.
+ * job.h - the job that a unit test of the store has open: in a directory of its own, claimed, with
+ * the steps that it has saved. What goes wrong here fails the test.
  */
 #ifndef CKPT_TESTS_CRASH_JOB_H
 #define CKPT_TESTS_CRASH_JOB_H
@@ -42,7 +42,8 @@ void txn_drop(struct store_txn **x);
 #define cleanup_txn __attribute__((cleanup(txn_drop)))
 struct store job_by(const struct io_ops *by);
 
-/* rewind: crash_step.h. save: the next place of the line. begun: commit with crash_commit(x, &saved[], rewind). */
+/* rewind: crash_step.h. save: the next place of the line. begun: commit with crash_commit(x,
+ * &saved[], rewind). */
 int try_save(struct store *by, uint64_t step, uint64_t seq, uint64_t rewind);
 void save(uint64_t step, uint64_t rewind);
 struct store_txn *begun(struct store *by, uint64_t step, uint64_t seq);
@@ -58,8 +59,8 @@ uint32_t entries_of(int dirfd, const char *name);
 
 /* By the kernel's calls, whatever ops are. */
 void mark(uint64_t step, enum store_mark_kind kind, const char *name);
-/* "50 40 a30 d20": committed, collecting (c), set aside, damaged, quarantined (q), misplaced (m), of a newer
- * version (n) or an older one (o), the newest first; seq: "50-5". What is committed has
+/* "50 40 a30 d20": committed, collecting (c), set aside, damaged, quarantined (q), misplaced (m),
+ * of a newer version (n) or an older one (o), the newest first; seq: "50-5". What is committed has
  * the bytes that were saved; seq: but for MANIFEST, which may have been made again. */
 void listed(const struct store *by, bool seq, char text[200]);
 #endif

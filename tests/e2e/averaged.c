@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * averaged.c - for test_ema.sh and test_json.sh: a trainer of one process whose weights are averaged. It writes
- * what average fast must be after the last step to DIR/fast.w, and the weights to DIR/raw.w: computed
- * here, plainly, element by element. Compiled by the scripts.
+ * averaged.c - for test_ema.sh and test_json.sh: a trainer of one process whose weights are
+ * averaged. It writes what average fast must be after the last step to DIR/fast.w, and the weights
+ * to DIR/raw.w: computed here, plainly, element by element. Compiled by the scripts.
  *
  *	averaged STORE DIR STEPS [hold]		hold: at a line on stdin one more step, which no average takes in; ends
  *						at the next line

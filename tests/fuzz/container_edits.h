@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * container_edits.h - a fuzzer whose input is one container. Its first byte: bit 0: arbitrary bytes,
- * else changes (edits.h) to a good one; bit 1: with all checksums put right.
+ * container_edits.h - a fuzzer whose input is one container. Its first byte: bit 0: arbitrary
+ * bytes, else changes (edits.h) to a good one; bit 1: with all checksums put right.
  */
 #ifndef TESTS_CONTAINER_EDITS_H
 #define TESTS_CONTAINER_EDITS_H

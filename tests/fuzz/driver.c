@@ -4,7 +4,8 @@
  * fixed number of mutations of them. usage: X [-n MUTATIONS] [-s SEED] [FILE-or-DIRECTORY...]
  *
  * Invariant: the same seed and files give the same inputs, in the same order. An input that ends
- * the program is left in the working directory (or $FUZZ_CRASHES) as crash-SEED-NUMBER, which can be given as FILE.
+ * the program is left in the working directory (or $FUZZ_CRASHES) as crash-SEED-NUMBER, which can
+ * be given as FILE.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_derived.c - a changed part with tensors that are derived, with wrong and with right checksums: it
- * is refused with faults; or every derived piece has its twin, and a plan that reads it stays inside
- * the file. */
+/* fuzz_derived.c - a changed part with tensors that are derived, with wrong and with right
+ * checksums: it is refused with faults; or every derived piece has its twin, and a plan that reads
+ * it stays inside the file. */
 #include "ckpt/plan/plan.h"
 #include "tests/fuzz/native_edits.h"
 #include "tests/lib/handmade.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_journal.c - what an interrupted `ckptctl convert` left behind (container_edits.h).
- * What is accepted holds together: every sum and fingerprint that it counts is there to be read, and
- * what is written of it again is the same.
+ * What is accepted holds together: every sum and fingerprint that it counts is there to be read,
+ * and what is written of it again is the same.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"

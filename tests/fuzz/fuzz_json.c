@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_json.c - the JSON scanner on any bytes: tokens ascend and lie inside the text, what is open is closed,
- * a string's meaning is not longer than its text, and an error has a sentence. Skipping a value arrives where
- * reading it arrives.
+ * fuzz_json.c - the JSON scanner on any bytes: tokens ascend and lie inside the text, what is open
+ * is closed, a string's meaning is not longer than its text, and an error has a sentence. Skipping
+ * a value arrives where reading it arrives.
  */
 #include "tests/fuzz/fuzz.h"
 #include "formats/json/json.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_names.c - names that come from directories and from people: entries of a job directory and of
- * its claims, job names, part names, addresses of checkpoints. What is taken for ours is one component, is printed as it was
- * read, and leads nowhere else.
+ * fuzz_names.c - names that come from directories and from people: entries of a job directory and
+ * of its claims, job names, part names, addresses of checkpoints. What is taken for ours is one
+ * component, is printed as it was read, and leads nowhere else.
  */
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/store/address.h"
@@ -54,8 +54,8 @@ static void job(const char *s)
 		assert((unsigned char)*p > ' ' && (unsigned char)*p < 127);
 }
 
-/* What is in front of the '@' and what is behind it are the text, and the same step is meant when the
- * parts are put together again. */
+/* What is in front of the '@' and what is behind it are the text, and the same step is meant when
+ * the parts are put together again. */
 static void address(const char *s)
 {
 	struct ckpt_err err = { 0 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_safetensors.c - a directory of safetensors files: refused with a sentence and a fault, or every byte
- * of each file is in one range, and pieces lie inside of the data and make whole tensors. The input is the
- * headers, with a byte 0xff between them; the first byte says how many bytes of data each file has, and
- * whether the last text is an index.
+ * fuzz_safetensors.c - a directory of safetensors files: refused with a sentence and a fault, or
+ * every byte of each file is in one range, and pieces lie inside of the data and make whole
+ * tensors. The input is the headers, with a byte 0xff between them; the first byte says how many
+ * bytes of data each file has, and whether the last text is an index.
  */
 #include "tests/fuzz/fuzz.h"
 #include "formats/safetensors/safetensors_format.h"

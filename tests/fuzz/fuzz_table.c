@@ -84,7 +84,8 @@ static void use(const struct table *t)
 	ckpt_errlist_free(&list);
 }
 
-/* In two steps the outcome is the same; and pieces may come with declarations that are not theirs. */
+/* In two steps the outcome is the same; and pieces may come with declarations that are not
+ * theirs. */
 static void two_steps(int want)
 {
 	struct table tensors, t;

@@ -29,8 +29,8 @@ static uint32_t native_tensor(struct table *t, const char *component, const char
 	return handmade_tensor(t, &x);
 }
 
-/* Two ranks with parts of each kind: w0000-*-000 is rank 0's const part, -001 its averages, and after those of rank
- * 1 the main ones, -004 and -005. */
+/* Two ranks with parts of each kind: w0000-*-000 is rank 0's const part, -001 its averages, and
+ * after those of rank 1 the main ones, -004 and -005. */
 static void native_checkpoint(void)
 {
 	static struct handmade k;

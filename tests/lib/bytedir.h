@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytedir.h - a directory of byte strings as a struct source_dir, for readers of formats that need no native
- * checkpoint (memdir.h makes those). Names may be "a/b": then "a" is listed as a directory. Files made by
- * bytedir_safetensors have the header that is given and so many bytes of data 0, 1, 2, ....
+ * bytedir.h - a directory of byte strings as a struct source_dir, for readers of formats that need
+ * no native checkpoint (memdir.h makes those). Names may be "a/b": then "a" is listed as a
+ * directory. Files made by bytedir_safetensors have the header that is given and so many bytes of
+ * data 0, 1, 2, ....
  */
 #ifndef TESTS_BYTEDIR_H
 #define TESTS_BYTEDIR_H

@@ -73,7 +73,8 @@ bool exists(const char *path)
 	return !lstat(path, &st);
 }
 
-/* The names in a directory, sorted, those that are hidden too; they end with NULL, and last until the next call. */
+/* The names in a directory, sorted, those that are hidden too; they end with NULL, and last until
+ * the next call. */
 static void names_in(const char *dir, const char *ret[static NAMES_MAX])
 {
 	static char buf[NAMES_MAX][NAME_MAX + 1];
@@ -308,7 +309,8 @@ void declare_plain(struct table *t)
 	declare_some(t, is_plain);
 }
 
-/* What a rank declares, and for steps whose values are nobody's truth, bytes to begin with. Made once. */
+/* What a rank declares, and for steps whose values are nobody's truth, bytes to begin with. Made
+ * once. */
 struct declared {
 	char mesh[32];
 	uint32_t rank;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cli_rig.h - for the tests of ckptctl's verbs: stores that are made of the sample model, the command run in
- * this process through cli_run, and what it shows to a person, held by the files of tests/golden.
+ * cli_rig.h - for the tests of ckptctl's verbs: stores that are made of the sample model, the
+ * command run in this process through cli_run, and what it shows to a person, held by the files of
+ * tests/golden.
  */
 #ifndef TESTS_LIB_CLI_RIG_H
 #define TESTS_LIB_CLI_RIG_H
@@ -27,8 +28,8 @@
 #define WALL_NS (UINT64_C(1700000000) * NS_PER_S) /* of step 0; a step is a second later */
 #define RIG_NOW_NS (WALL_NS + 3600 * NS_PER_S)	  /* what every clock on a wall shows */
 
-/* Everything lies below top. work is a store: job alpha with the steps 10, 20 and 30 (fsdp=4), job beta with
- * step 25 (dp=2,fsdp=2). */
+/* Everything lies below top. work is a store: job alpha with the steps 10, 20 and 30 (fsdp=4), job
+ * beta with step 25 (dp=2,fsdp=2). */
 extern char top[SCRATCH_MAX], work[PATH_MAX];
 /* For UNIT: top with work, top without it, and the end of both. */
 int make_all(void **state);
@@ -79,8 +80,8 @@ extern void (*lie)(struct table *part);
 extern uint64_t rig_scale; /* of the sample: 1 */
 extern double rig_loss;	   /* the note of the steps that are made: 2.5 */
 
-/* ROOT/JOB with the steps 10, 20, ..., 10 * n, two ranks each, whose tensors are not the sample's. Returns
- * the job's directory. */
+/* ROOT/JOB with the steps 10, 20, ..., 10 * n, two ranks each, whose tensors are not the sample's.
+ * Returns the job's directory. */
 const char *line(const char *root, const char *job, uint64_t n);
 const char *step_path(const char *job, uint64_t step);
 bool there(const char *job, uint64_t step);
@@ -97,8 +98,8 @@ struct made {
 	const void *bytes; /* row-major */
 	uint32_t role;	   /* 0: OTHER; or MADE_BLOB(media) */
 };
-/* A committed step of a job below root, which is made if need be. The job has no other step before it. Returns
- * its path. */
+/* A committed step of a job below root, which is made if need be. The job has no other step before
+ * it. Returns its path. */
 const char *make_made(const char *root, const char *job, uint64_t step, const struct made *made,
 		      uint32_t n);
 
@@ -118,7 +119,8 @@ const char *dims_of(const char *mesh);
 /* It must end with this code. */
 #define RUN_IS(code, ...) exit_is(RUN(__VA_ARGS__), code, __FILE__, __LINE__)
 void exit_is(int have, int want, const char *file, int line);
-/* The verb alone, with a table of system calls. options: which have what arguments, up to OPT_NONE. */
+/* The verb alone, with a table of system calls. options: which have what arguments, up to
+ * OPT_NONE. */
 struct verb_option {
 	enum cli_option_id id;
 	const char *value;
@@ -127,11 +129,11 @@ int run_verb(const struct io_ops *ops, const struct cli_verb *verb, const char *
 	     const struct verb_option *option);
 
 /*
- * The command as a person sees it, on a terminal of 80 columns without colour that knows ASCII only. What
- * appears is compared with the next entry of tests/golden/VERB/CASE.txt; `make golden` writes these files, which
- * are to be read as a diff. The wall's clock stands at RIG_NOW_NS, the clock of progress stands too, and top is
- * called /data/training; what differs by run has one spelling (masked in cli_rig.c). Of a long text the middle is left
- * out.
+ * The command as a person sees it, on a terminal of 80 columns without colour that knows ASCII
+ * only. What appears is compared with the next entry of tests/golden/VERB/CASE.txt; `make golden`
+ * writes these files, which are to be read as a diff. The wall's clock stands at RIG_NOW_NS, the
+ * clock of progress stands too, and top is called /data/training; what differs by run has one
+ * spelling (masked in cli_rig.c). Of a long text the middle is left out.
  */
 int shown(const char *test, const char *typed, const char *word, ...) __attribute__((sentinel));
 #define SHOWN(...) shown(__func__, NULL, __VA_ARGS__, NULL)
@@ -168,8 +170,8 @@ double real(const json_t *j, const char *key);
 const char *string(const json_t *j, const char *key);
 size_t count(const json_t *j, const char *list);
 json_t *item(const json_t *j, const char *list, size_t i);
-/* It has these values: JSON with ' for ". An object must have the members that are named, a list exactly the
- * items. */
+/* It has these values: JSON with ' for ". An object must have the members that are named, a list
+ * exactly the items. */
 void assert_json_has(const json_t *have, const char *text);
 /* The command ended with this code, and its document has these values. */
 void assert_json(int code, const char *schema, const char *text);

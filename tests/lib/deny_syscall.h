@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deny_syscall.h - run a piece of a test in a child in which one system call fails with a chosen errno, as in a
- * sandbox or on an older kernel. Every fallback has a test that forces it with this.
+ * deny_syscall.h - run a piece of a test in a child in which one system call fails with a chosen
+ * errno, as in a sandbox or on an older kernel. Every fallback has a test that forces it with this.
  */
 #ifndef CKPT_TESTS_LIB_DENY_SYSCALL_H
 #define CKPT_TESTS_LIB_DENY_SYSCALL_H
@@ -14,7 +14,8 @@
 
 #define DENY_NOT_POSSIBLE 120 /* this kernel takes no filter: skip */
 
-/* For this process and its children, for ever. mask != 0: only when bits of argument arg that it names are set. */
+/* For this process and its children, for ever. mask != 0: only when bits of argument arg that it
+ * names are set. */
 static inline int deny_install_if(unsigned nr, unsigned eno, unsigned arg, unsigned mask)
 {
 	struct sock_filter code[] = {
@@ -40,7 +41,8 @@ static inline int deny_install(unsigned nr, unsigned eno)
 	return deny_install_if(nr, eno, 0, 0);
 }
 
-/* body's result (0..119) from a child where system call nr is -eno; body must not use the test framework's asserts. */
+/* body's result (0..119) from a child where system call nr is -eno; body must not use the test
+ * framework's asserts. */
 static inline int deny_run(unsigned nr, int eno, int (*body)(void *arg), void *arg)
 {
 	int status;

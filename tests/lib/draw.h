@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * draw.h - random numbers of the tests. A test draws the same every time, so that a change is judged by
- * what it did and not by luck; SEED=N draws others, and `make torture RIGS=seeds` does so by the hundred.
+ * draw.h - random numbers of the tests. A test draws the same every time, so that a change is
+ * judged by what it did and not by luck; SEED=N draws others, and `make torture RIGS=seeds` does so
+ * by the hundred.
  */
 #ifndef TESTS_LIB_DRAW_H
 #define TESTS_LIB_DRAW_H

@@ -2,8 +2,8 @@
 /*
  * each_arena.h - ckpt/base/arena.h as a test has it: each allocation is a malloc of its own. So
  * libc.h makes each one fail, not only those that find no room in a block; and
- * AddressSanitizer sees what reaches beyond one. Include it into one file of a test program; it takes
- * the place of arena.c.
+ * AddressSanitizer sees what reaches beyond one. Include it into one file of a test program; it
+ * takes the place of arena.c.
  */
 #ifndef TESTS_EACH_ARENA_H
 #define TESTS_EACH_ARENA_H

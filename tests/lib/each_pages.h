@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * each_pages.h - the private part of ckpt/base/pages.h as a test has it: libc.h makes it fail as well,
- * which comes before it. Include it into one file of a test program that needs nothing else of pages.c,
- * whose place it takes.
+ * each_pages.h - the private part of ckpt/base/pages.h as a test has it: libc.h makes it fail as
+ * well, which comes before it. Include it into one file of a test program that needs nothing else
+ * of pages.c, whose place it takes.
  */
 #ifndef TESTS_EACH_PAGES_H
 #define TESTS_EACH_PAGES_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handmade.h - checkpoints of format v0.2 in memory, part by part, of tables that a test makes up: several parts of
- * one rank, parts that an older step wrote, derived pieces, averages. Their data are real: every element is a
- * function of its tensor's key and its global index, and every fingerprint is that of the elements. Written as
- * slowly and plainly as possible, by hand where it is possible, so that it is a second hand against the product.
+ * handmade.h - checkpoints of format v0.2 in memory, part by part, of tables that a test makes up:
+ * several parts of one rank, parts that an older step wrote, derived pieces, averages. Their data
+ * are real: every element is a function of its tensor's key and its global index, and every
+ * fingerprint is that of the elements. Written as slowly and plainly as possible, by hand where it
+ * is possible, so that it is a second hand against the product.
  */
 #ifndef TESTS_HANDMADE_H
 #define TESTS_HANDMADE_H
@@ -18,17 +19,18 @@ struct handmade {
 	struct native_part part[HANDMADE_PARTS_MAX];
 	struct table table[HANDMADE_PARTS_MAX]; /* of those that were made here */
 	uint32_t n;
-	/* The layout of the data of the next part: bytes of zeros before each chunk, and bytes that it has
-	 * beyond its pieces (as far as the raw space goes). */
+	/* The layout of the data of the next part: bytes of zeros before each chunk, and bytes that
+	 * it has beyond its pieces (as far as the raw space goes). */
 	uint64_t gap, longer;
 };
 
 /* A step of a job; its uuid follows from both and from try. */
 void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world,
 		    uint32_t try);
-/* The next part, with its data: its number. t: not sealed, with one place, whose size becomes the end of the last
- * piece; taken. Fingerprints are filled in, unless pieces say `fp` 1 and not known: these stay unknown. source: numbers of
- * parts that were added before. The name follows from rank, uuid and n. */
+/* The next part, with its data: its number. t: not sealed, with one place, whose size becomes the
+ * end of the last piece; taken. Fingerprints are filled in, unless pieces say `fp` 1 and not known:
+ * these stay unknown. source: numbers of parts that were added before. The name follows from rank,
+ * uuid and n. */
 uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group,
 		      struct table *t, const uint32_t *source, uint32_t nsource);
 /* Part i of an older step, as a hard link would bring it; its table stays there. */

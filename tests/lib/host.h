@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.h - a host for tests: a directory of its own, a daemon in a thread of this process, the stores
- * below it, and a gate that holds back the daemon's writes.
+ * host.h - a host for tests: a directory of its own, a daemon in a thread of this process, the
+ * stores below it, and a gate that holds back the daemon's writes.
  */
 #ifndef TESTS_HOST_H
 #define TESTS_HOST_H
@@ -60,9 +60,9 @@ struct plan_of_job plan_of_host(struct plan_of_job p);
 
 void host_make(struct host *h);
 void host_free(struct host *h); /* the daemon must be gone */
-/* ops are the daemon's until it is closed, in host_teardown: static ones. NULL: the kernel's; but where
- * h->opts.engine is IO_THREADS, as it is at first, nothing waits for the disk: no test here outlives the
- * power. */
+/* ops are the daemon's until it is closed, in host_teardown: static ones. NULL: the kernel's; but
+ * where h->opts.engine is IO_THREADS, as it is at first, nothing waits for the disk: no test here
+ * outlives the power. */
 void host_start(struct host *h, const struct io_ops *ops);
 extern struct io_ops host_ops; /* these */
 /* Memory forgets; the disk does not. */
@@ -70,12 +70,14 @@ void host_restart(struct host *h);
 void host_stop(struct host *h); /* drains */
 void host_kill(struct host *h); /* as SIGKILL would */
 
-/* Committed steps of a job, newest first; every byte of each has been verified. At most n of them into ret. */
+/* Committed steps of a job, newest first; every byte of each has been verified. At most n of them
+ * into ret. */
 uint32_t host_committed(const struct host *h, const char *job, uint64_t *ret, uint32_t n);
 bool host_has(const struct host *h, const char *job, uint64_t step); /* is it committed? */
 uint32_t host_count(const struct host *h, const char *job,
 		    enum store_state state); /* entries of a state */
-/* All but what is being collected, in order: "1 2 ~3", ~ set aside, q quarantined, ! damaged, ? misplaced. */
+/* All but what is being collected, in order: "1 2 ~3", ~ set aside, q quarantined, ! damaged, ?
+ * misplaced. */
 const char *host_steps(const struct host *h, const char *job);
 int host_step_fd(const struct host *h, const char *job, uint64_t step); /* committed */
 struct checkpoint *host_open(const struct host *h, const char *job, uint64_t step);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_faults.h - a table of system calls for tests: it makes chosen calls fail, lets the process "die" at a chosen call, and records a run so that
- * every state that a power loss may leave on the disk can be made and checked. The model of a power loss: tests/crash/README.md.
+ * io_faults.h - a table of system calls for tests: it makes chosen calls fail, lets the process
+ * "die" at a chosen call, and records a run so that every state that a power loss may leave on the
+ * disk can be made and checked. The model of a power loss: tests/crash/README.md.
  *
- * An io_uring queue does not call the table: io_queue_open refuses IO_URING and IO_AUTO takes threads when the table is one of these. Use
- * IO_INLINE (deterministic) or IO_THREADS. A table may be called from several threads. Include io_faults.c into the test.
+ * An io_uring queue does not call the table: io_queue_open refuses IO_URING and IO_AUTO takes
+ * threads when the table is one of these. Use IO_INLINE (deterministic) or IO_THREADS. A table may
+ * be called from several threads. Include io_faults.c into the test.
  *
  * The fault loop:
  *	for (uint64_t n = 1;; n++) {
@@ -69,7 +71,8 @@ struct io_faults {
 	bool (*about)(
 		void); /* NULL, or: may calls of the thread that calls fail, and do they count? */
 	struct io_record *record; /* NULL, or where mutating calls are logged; the test's */
-	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes them */
+	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes
+	 * them */
 	void (*on_point)(void *arg, const char *name);
 	void *on_point_arg;
 	void (*on_call)(void *arg,
@@ -88,9 +91,11 @@ struct io_faults {
 /* No fault planned; calls of IO_ON_ANY are counted. */
 void io_faults_init(struct io_faults *f, const struct io_ops *under);
 
-/* Plans; each starts counting anew. The nth call (from 1) of the classes in `on` returns err; sticky: and all after it. */
+/* Plans; each starts counting anew. The nth call (from 1) of the classes in `on` returns err;
+ * sticky: and all after it. */
 void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err, bool sticky);
-/* The nth write moves about half of its bytes (of one byte: none); the nth read of several bytes gives about half of them. */
+/* The nth write moves about half of its bytes (of one byte: none); the nth read of several bytes
+ * gives about half of them. */
 void io_faults_short(struct io_faults *f, uint64_t nth);
 void io_faults_short_read(struct io_faults *f, uint64_t nth);
 void io_faults_plan(struct io_faults *f, const struct io_fault_kind *kind, uint64_t nth);
@@ -101,8 +106,9 @@ void io_faults_count(struct io_faults *f, uint32_t on); /* no fault, only count 
 bool io_faults_hit(struct io_faults *f);		/* has the plan done anything? */
 uint64_t io_faults_calls(struct io_faults *f);
 
-/* Recording. What lies under rootfd now is taken as durable. Only what happens beneath it is recorded; a rename between directories is not
- * modelled and aborts. Set f.record after io_faults_init; keep files small (every written byte is copied). */
+/* Recording. What lies under rootfd now is taken as durable. Only what happens beneath it is
+ * recorded; a rename between directories is not modelled and aborts. Set f.record after
+ * io_faults_init; keep files small (every written byte is copied). */
 struct io_record *io_record_new(int rootfd);
 void io_record_free(struct io_record *r);
 void io_record_mark(
@@ -133,12 +139,14 @@ struct io_crash_opts {
 	uint32_t every; /* of the states one in so many are looked at; 0: all */
 	bool memory; /* states are made in a struct memfs, once per tree and mark: at->ops, in one thread */
 	bool quiet;
-	/* NULL, or where states in memory are counted that differ in their tree, mark or scenario */
+	/* NULL, or where states in memory are counted that differ in their tree, mark or
+	 * scenario */
 	struct io_crash_set *distinct;
 	uint64_t scenario;
 };
-/* Calls each for every state; it may change what it finds. A result other than 0 ends the walk, is returned, and the state's text is printed; so a
- * check should return, not jump. Negative also when a state cannot be made. *ret_states (may be NULL): how many were checked. */
+/* Calls each for every state; it may change what it finds. A result other than 0 ends the walk, is
+ * returned, and the state's text is printed; so a check should return, not jump. Negative also when
+ * a state cannot be made. *ret_states (may be NULL): how many were checked. */
 int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
 		    int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
 		    uint64_t *ret_states);

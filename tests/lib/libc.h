@@ -38,7 +38,8 @@ static inline uint64_t no_memory_end(void)
 	return atomic_load(&no_memory.failed);
 }
 
-/* --- getrandom fails, or every call gives the same bytes, so that fresh names turn out taken. One thread --- */
+/* --- getrandom fails, or every call gives the same bytes, so that fresh names turn out taken. One
+ * thread --- */
 extern struct no_random {
 	uint64_t fails_at; /* calls until the one that fails; 0: none does */
 	uint64_t failed;

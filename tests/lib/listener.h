@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * listener.h - a thread that listens on a socket and answers as a daemon does, until it is over: first OK, then
- * a report of two ranks that are attached and one that is not, of processes 4242, 4243 and 4244.
+ * listener.h - a thread that listens on a socket and answers as a daemon does, until it is over:
+ * first OK, then a report of two ranks that are attached and one that is not, of processes 4242,
+ * 4243 and 4244.
  */
 #ifndef TESTS_LIB_LISTENER_H
 #define TESTS_LIB_LISTENER_H

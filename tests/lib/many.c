@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * many.c - see many.h. Called by ckptbench.
- * Invariant: it does what a daemon does to commit a step, in the same order and with the same calls.
+ * Invariant: it does what a daemon does to commit a step, in the same order and with the same
+ * calls.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/many.h"

@@ -5,8 +5,9 @@
  *
  * A store with one job, "many", on the mesh fsdp=RANKS. Tensors are like those of a mixture of
  * experts: "layers.I.experts.E.wX.weight" in "model" with its master weight and two moments in
- * "optim", f32, cut on dimension 0: [4 * ranks, 4], a piece of 64 bytes on every rank; or, with bytes,
- * [n, 1024] with n such that all of them have about so many bytes. No part of them can be compressed.
+ * "optim", f32, cut on dimension 0: [4 * ranks, 4], a piece of 64 bytes on every rank; or, with
+ * bytes, [n, 1024] with n such that all of them have about so many bytes. No part of them can be
+ * compressed.
  */
 #ifndef TESTS_MANY_H
 #define TESTS_MANY_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memdir_io.h - a directory in memory (memdir.h) as struct io_ops, for tests of move: descriptor i is
- * file i. Files are read and overwritten as long as they are; nothing is allocated. Include memdir.c
- * before it.
+ * memdir_io.h - a directory in memory (memdir.h) as struct io_ops, for tests of move: descriptor i
+ * is file i. Files are read and overwritten as long as they are; nothing is allocated. Include
+ * memdir.c before it.
  */
 #ifndef TESTS_MEMDIR_IO_H
 #define TESTS_MEMDIR_IO_H

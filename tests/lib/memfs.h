@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memfs.h - a file system in memory behind struct io_ops: a crash test makes and looks at ten states in
- * the time that a real directory takes for one. It behaves as io_ops_posix does on ext4 (renames do not
- * replace, a directory that is not empty stays, locks belong to an open file); nothing is lost by itself,
- * sync does nothing. One thread. Symbolic links do not exist. Include memfs.c into the test.
+ * memfs.h - a file system in memory behind struct io_ops: a crash test makes and looks at ten
+ * states in the time that a real directory takes for one. It behaves as io_ops_posix does on ext4
+ * (renames do not replace, a directory that is not empty stays, locks belong to an open file);
+ * nothing is lost by itself, sync does nothing. One thread. Symbolic links do not exist. Include
+ * memfs.c into the test.
  *
  * Bytes of files are shared until they are written, so that a state costs what is different in it.
  */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * procs.h - daemons and ranks as processes of their own, for tests that kill, stop and start them at
- * chosen moments; beside the host H, whose directory, socket and store they use. A rank does what the
- * test orders over a socket and answers with what the library said and how long it took.
+ * procs.h - daemons and ranks as processes of their own, for tests that kill, stop and start them
+ * at chosen moments; beside the host H, whose directory, socket and store they use. A rank does
+ * what the test orders over a socket and answers with what the library said and how long it took.
  *
- * Every element of the state is a function of its tensor, its index and the step, so what is on disk
- * or in memory can be checked element by element.
+ * Every element of the state is a function of its tensor, its index and the step, so what is on
+ * disk or in memory can be checked element by element.
  */
 #ifndef TESTS_PROCS_H
 #define TESTS_PROCS_H
@@ -143,7 +143,8 @@ int wait_all(struct proc *r, uint32_t n, uint64_t step, int state);
 /* A whole step of training: marked (again, while no slot is free), come to that state, guarded. */
 void train(struct proc *r, uint32_t n, uint64_t step, uint32_t flags, int state);
 void train_staged(struct proc *r, uint32_t n, uint64_t from, uint64_t to);
-/* The next steps, until one is marked by all: its number. It is guarded when it has been committed. */
+/* The next steps, until one is marked by all: its number. It is guarded when it has been
+ * committed. */
 uint64_t train_on(struct proc *r, uint32_t n, uint64_t next);
 /* Is this step, and nothing newer, in the memory of the daemon? */
 bool remembers(struct proc *r, uint64_t step);
@@ -151,6 +152,7 @@ bool remembers(struct proc *r, uint64_t step);
 /* --- the disk: as host_steps says --- */
 bool disk_is(const char *steps);
 #define assert_disk(steps) assert_string_equal(host_steps(&H, JOB), steps)
-/* The format's reader accepts it, and every element of every tensor is that step's: read by hand. */
+/* The format's reader accepts it, and every element of every tensor is that step's: read by
+ * hand. */
 void assert_whole(uint64_t step, const struct proc_opts *o, uint32_t world);
 #endif

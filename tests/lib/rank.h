@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank.h - a rank of a made-up job that uses ckpt.h as a trainer would. Every element of its state is a pure
- * function of (tensor, global index, step), so what comes back on another mesh can be checked element
- * by element.
+ * rank.h - a rank of a made-up job that uses ckpt.h as a trainer would. Every element of its state
+ * is a pure function of (tensor, global index, step), so what comes back on another mesh can be
+ * checked element by element.
  *
- * The state has what a declaration can say: tensors that are sharded (even, uneven, strided, smaller than
- * the mesh), replicated, 0-d, empty; in memory of the library, in the process's own, with gaps between the
- * rows, in two boxes; VOLATILE, CONST, DERIVED; a global blob that grows and a blob per rank.
+ * The state has what a declaration can say: tensors that are sharded (even, uneven, strided,
+ * smaller than the mesh), replicated, 0-d, empty; in memory of the library, in the process's own,
+ * with gaps between the rows, in two boxes; VOLATILE, CONST, DERIVED; a global blob that grows and
+ * a blob per rank.
  *
  * Mesh dimensions are understood by name: fsdp cuts dimension 0, tp dimension 1, others replicate.
  */
@@ -143,7 +144,8 @@ uint64_t rank_bytes(const struct rank *k);		      /* of all its tensors */
 
 void rank_fill(struct rank *k, uint64_t step);
 void rank_clear(struct rank *k); /* a pattern that is no step's */
-/* Is everything of that step? Prints the first difference. blobs: also what ckpt_blob_read gives. */
+/* Is everything of that step? Prints the first difference. blobs: also what ckpt_blob_read
+ * gives. */
 bool rank_check(struct rank *k, uint64_t step);
 bool rank_check_clear(struct rank *k);
 bool rank_check_blobs(struct rank *k, uint64_t step, uint32_t world_saved);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* said.h - a log that keeps what was said, for tests to look for sentences. CKPT_TEST_LOG=1 shows it. */
+/* said.h - a log that keeps what was said, for tests to look for sentences. CKPT_TEST_LOG=1 shows
+ * it. */
 #ifndef TESTS_SAID_H
 #define TESTS_SAID_H
 #include <pthread.h>

@@ -71,8 +71,9 @@ static uint64_t sample_key(uint64_t seed, const struct table_tensor *x, uint64_t
 }
 
 /*
- * The elements list[0 .. n-1] behind `first`, one behind the other. This is half of the time of the tests that move
- * samples, and its memory is nobody else's: ThreadSanitizer looks at what is copied from it, not at each element.
+ * The elements list[0 .. n-1] behind `first`, one behind the other. This is half of the time of the
+ * tests that move samples, and its memory is nobody else's: ThreadSanitizer looks at what is copied
+ * from it, not at each element.
  */
 __attribute__((no_sanitize("thread"))) static void
 sample_values(uint64_t key, const struct table_tensor *x, uint64_t first, const uint64_t *list,

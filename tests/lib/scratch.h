@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scratch.h - a temporary directory of a test, in $TMPDIR; in /tmp where sockets in it would have too long a
- * name. Who aborts removes it, too.
+ * scratch.h - a temporary directory of a test, in $TMPDIR; in /tmp where sockets in it would have
+ * too long a name. Who aborts removes it, too.
  */
 #ifndef TESTS_SCRATCH_H
 #define TESTS_SCRATCH_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sheet_files.h - the files of a sheet (formats/format.h) made in memory, as plainly as possible: what
- * the engine does with windows, queues and a journal is done here piece by piece. For tests of
+ * sheet_files.h - the files of a sheet (formats/format.h) made in memory, as plainly as possible:
+ * what the engine does with windows, queues and a journal is done here piece by piece. For tests of
  * formats. Include memdir.c.
  */
 #ifndef TESTS_SHEET_FILES_H

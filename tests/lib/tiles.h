@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tiles.h - is every byte of a file in exactly one of its ranges (formats/format.h), in as few as can
- * be, and is every chunk in one that says so? Written without the product's check.
+ * tiles.h - is every byte of a file in exactly one of its ranges (formats/format.h), in as few as
+ * can be, and is every chunk in one that says so? Written without the product's check.
  */
 #ifndef TESTS_LIB_TILES_H
 #define TESTS_LIB_TILES_H

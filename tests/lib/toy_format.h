@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * toy_format.h - a checkpoint format as small as one can be, read and written. docs/ADDING-A-FORMAT.md
- * walks through it, and tests of the engine convert to it and back. One file, model.toy: a toy_head, a
- * toy_tensor for each tensor, and the tensors' bytes, row-major, in that order, without a gap. A tensor's
- * bytes may be a raw deflate stream; what is written here is not.
+ * toy_format.h - a checkpoint format as small as one can be, read and written.
+ * docs/ADDING-A-FORMAT.md walks through it, and tests of the engine convert to it and back. One
+ * file, model.toy: a toy_head, a toy_tensor for each tensor, and the tensors' bytes, row-major, in
+ * that order, without a gap. A tensor's bytes may be a raw deflate stream; what is written here is
+ * not.
  *
  * It has no components, ranks, layouts, fingerprints, steps or averages; no names of more than 63
  * bytes, and no tensors of more than 4 dimensions.

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit.c - the main of a room's unit tests (unit.h). One after the other, or some at a time in processes
- * of their own:
+ * unit.c - the main of a room's unit tests (unit.h). One after the other, or some at a time in
+ * processes of their own:
  *
  *	build/obj/release/unit/ROOM [-l] [-j N] [ROOM_SUBJECT[:CASE]...]
  *	build/obj/release/unit/ROOM_SUBJECT [-l] [-j N] [CASE...]
  *
- * ROOM_SUBJECT is that of tests/unit/test_ROOM_SUBJECT.c, and a link to the program of its room. Subjects
- * and cases may be patterns (*, ?). None: all.
- * -l lists them. -j N (two more than there are processors, for some wait): how many processes at once. Of one subject,
- * with -j 1 or where only one case or a group with fixtures is asked for, the cases run in this
- * process, so that a debugger sees them. What a process prints comes out whole, when it ends. The exit status is 1 when a
- * case failed, 2 when nothing has the name. CMOCKA_MESSAGE_OUTPUT=TAP is understood, as by every cmocka program.
+ * ROOM_SUBJECT is that of tests/unit/test_ROOM_SUBJECT.c, and a link to the program of its room.
+ * Subjects and cases may be patterns (*, ?). None: all.
+ * -l lists them. -j N (two more than there are processors, for some wait): how many processes at
+ * once. Of one subject, with -j 1 or where only one case or a group with fixtures is asked for, the
+ * cases run in this process, so that a debugger sees them. What a process prints comes out whole,
+ * when it ends. The exit status is 1 when a case failed, 2 when nothing has the name.
+ * CMOCKA_MESSAGE_OUTPUT=TAP is understood, as by every cmocka program.
  */
 #include "tests/lib/unit.h"
 #include <fnmatch.h>

@@ -74,7 +74,8 @@ static const struct unit_file unit_file_ __attribute__((unused));
 /* With fixtures of its own, or NULL for none, whatever UNIT says. */
 #define TEST_WITH(name_, setup_, teardown_) UNIT_CASE_(name_, true, setup_, teardown_)
 
-/* Beside cleanup_free and cleanup_close of util.h: freed where its block ends. Each begins as { 0 }. */
+/* Beside cleanup_free and cleanup_close of util.h: freed where its block ends. Each begins as { 0
+ * }. */
 #define cleanup_arena __attribute__((cleanup(arena_free)))
 #define cleanup_errlist __attribute__((cleanup(ckpt_errlist_free)))
 #define cleanup_plan __attribute__((cleanup(plan_free)))

@@ -3,8 +3,8 @@
  * without.c - `without FEATURE[,FEATURE...] -- COMMAND...` runs a command on a machine that lacks
  * something: system calls fail for it and all that it starts, as in a container, on another file
  * system or on an older kernel. Used by tests/e2e/test_without.sh, which reruns other tests so.
- * `without --list` prints the features, a line each. Exit status: the command's; 125 where no filter
- * can be installed, 127 where the command cannot be started, 2 for a bad command line.
+ * `without --list` prints the features, a line each. Exit status: the command's; 125 where no
+ * filter can be installed, 127 where the command cannot be started, 2 for a bad command line.
  */
 #include <errno.h>
 #include <fcntl.h>

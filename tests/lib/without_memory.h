@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* without_memory.h - each allocation of what a test does fails; for programs that are linked with libc.c. */
+/* without_memory.h - each allocation of what a test does fails; for programs that are linked with
+ * libc.c. */
 #ifndef TESTS_LIB_WITHOUT_MEMORY_H
 #define TESTS_LIB_WITHOUT_MEMORY_H
 #include "ckpt/base/error.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/unit.h"
 
-/* Do it with failing allocations until none fails: one of them; all from one on; and where there are three
- * ways, all once more with err NULL: nobody asks why. */
+/* Do it with failing allocations until none fails: one of them; all from one on; and where there
+ * are three ways, all once more with err NULL: nobody asks why. */
 static inline void without_memory(int ways, const char *what,
 				  int (*act)(void *arg, struct ckpt_err *err), void *arg)
 {

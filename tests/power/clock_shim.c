@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * clock_shim.c - preloaded into daemon, trainer and command, it sets their time of day: CLOCK_REALTIME
- * is off by as many seconds as the file that CLOCK_SHIM names says (a number; no file: 0), from the
- * next look on. Other clocks stay as they are, as they do when a machine's time is set.
+ * clock_shim.c - preloaded into daemon, trainer and command, it sets their time of day:
+ * CLOCK_REALTIME is off by as many seconds as the file that CLOCK_SHIM names says (a number; no
+ * file: 0), from the next look on. Other clocks stay as they are, as they do when a machine's time
+ * is set.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

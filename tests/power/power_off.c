@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * power_off.c - power_off DIR: the file system under DIR loses its power: from now on nothing reaches
- * the disk, its log least of all (FS_IOC_SHUTDOWN). With --sync-late a file was renamed just before, and
- * its directory is synced afterwards as the store does: exit status 1 if that succeeds. Called by power.sh.
+ * power_off.c - power_off DIR: the file system under DIR loses its power: from now on nothing
+ * reaches the disk, its log least of all (FS_IOC_SHUTDOWN). With --sync-late a file was renamed
+ * just before, and its directory is synced afterwards as the store does: exit status 1 if that
+ * succeeds. Called by power.sh.
  *
- * Invariant: it does so only to a disk that a test made: DIR is the root of a mounted loop device and
- * holds the file this-disk-may-lose-its-power.
+ * Invariant: it does so only to a disk that a test made: DIR is the root of a mounted loop device
+ * and holds the file this-disk-may-lose-its-power.
  */
 #include "ckpt/io/io.h"
 #include <errno.h>

@@ -121,8 +121,8 @@ static int is_end(const struct ema_state *s, const struct row *r)
 	       memcmp(s->history, r->history, sizeof s->history) == 0;
 }
 
-/* way[n * (last + 1) + step]: from this step, n edges lead to r->last. Without it, find would try all
- * ways that lead nowhere, and their number doubles with every step that was taken twice. */
+/* way[n * (last + 1) + step]: from this step, n edges lead to r->last. Without it, find would try
+ * all ways that lead nowhere, and their number doubles with every step that was taken twice. */
 static uint8_t *ways(const struct row *r)
 {
 	uint64_t row = r->last + 1;

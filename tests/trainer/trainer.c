@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trainer.c - the demo trainer: a byte-level language model trained in N processes with snapshots by
- * ckptd.
+ * trainer.c - the demo trainer: a byte-level language model trained in N processes with snapshots
+ * by ckptd.
  *
  * This process is the parent of the ranks: it reads the text, shapes the model, forks, and waits.
  * What a rank does is in train.h, the arithmetic in model.h, processes and their deaths in

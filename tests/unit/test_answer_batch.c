@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_answer_batch.c - questions about layouts, and their answers: the vectors of
- * tests/vectors/layout/x.jsonl (their form: tests/cli/test_layout_batch.sh), lines of any bytes and of any
- * length, and redistributions of pending reductions.
+ * tests/vectors/layout/x.jsonl (their form: tests/cli/test_layout_batch.sh), lines of any bytes and
+ * of any length, and redistributions of pending reductions.
  */
 #include "ckpt/answer/answer_batch.h"
 #include "ckpt/base/error.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_adopt.c - what is in the wrong place has no name and no quarantine mark; ckptctl adopt says that
- * it is the right one. What a newer version wrote is not passed over. */
+/* test_cli_adopt.c - what is in the wrong place has no name and no quarantine mark; ckptctl adopt
+ * says that it is the right one. What a newer version wrote is not passed over. */
 #include "tests/lib/cli_rig.h"
 #include "formats/native/native.h"
 
@@ -62,7 +62,8 @@ static const char *state_of(const char *store, uint64_t step)
 	return word;
 }
 
-/* Every verb that reads a checkpoint by its name refuses it with this exit code and this sentence. */
+/* Every verb that reads a checkpoint by its name refuses it with this exit code and this
+ * sentence. */
 static void assert_refused(const char *store, const char *name, int code, const char *what)
 {
 	static const char *const verbs[] = { "verify",	"show", "stats", "plan", "convert",
@@ -370,8 +371,8 @@ TEST(latest_stops_at_what_a_newer_version_wrote)
 	assert_string_equal(state_of(store, 30), "newer");
 }
 
-/* By its path a step may be looked at; it is not removed and not made the newest of a line, nor does a policy
- * remove it. */
+/* By its path a step may be looked at; it is not removed and not made the newest of a line, nor
+ * does a policy remove it. */
 static void assert_stays(const char *store, const char *dir, int code, const char *what)
 {
 	const char *path = path_of("%s/run/%s", store, dir);

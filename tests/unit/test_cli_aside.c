@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_aside.c - what the commands do with steps that were set aside, with one that somebody names to rm, with
- * what ls can see of damage, and with a directory that is no store. What rewind moves is test_store_rewind's; that it
- * stands back from a job that runs, tests/e2e/test_rewind.sh's.
+ * test_cli_aside.c - what the commands do with steps that were set aside, with one that somebody
+ * names to rm, with what ls can see of damage, and with a directory that is no store. What rewind
+ * moves is test_store_rewind's; that it stands back from a job that runs,
+ * tests/e2e/test_rewind.sh's.
  */
 #include "tests/lib/cli_rig.h"
 

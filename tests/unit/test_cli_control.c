@@ -499,7 +499,8 @@ TEST(status_answers_what_there_is_if_it_dies_now)
 	fake_stop();
 }
 
-/* Two averages behind the steps of report_training: fast, made at step 210, and slow, with nothing yet. */
+/* Two averages behind the steps of report_training: fast, made at step 210, and slow, with nothing
+ * yet. */
 static struct wire_report_average *report_averages(struct wire_report_job *j)
 {
 	struct wire_report_head *h = (struct wire_report_head *)fake.report;

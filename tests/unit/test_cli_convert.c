@@ -382,7 +382,8 @@ static void interrupted_again_and_again(void)
 	uint64_t before = 0, runs = 0, resumed = 0;
 
 	make_whole("fsdp=4", 10, "fsdp=2,tp=2");
-	/* Each run may read a little more than a window: every window is the last one of some run. */
+	/* Each run may read a little more than a window: every window is the last one of some
+	 * run. */
 	e.stop_at = 11u << 20;
 	for (int rc = -ECANCELED; rc == -ECANCELED; runs++) {
 		rc = engine_run();

@@ -595,8 +595,8 @@ static bool is_left_out(const json_t *j, const char *key)
 	return false;
 }
 
-/* Every tensor of the file that was made of the sound step is in the other with the same bytes, or is
- * listed as left out; and the other has no more. Returns how many are left out. */
+/* Every tensor of the file that was made of the sound step is in the other with the same bytes, or
+ * is listed as left out; and the other has no more. Returns how many are left out. */
 static uint32_t what_is_there_is_right(const char *sound, const char *kept, const json_t *j)
 {
 	struct strict_file x, y;
@@ -1033,8 +1033,8 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	subject_close(&s);
 }
 
-/* What a plain model takes: bare names, tied ones twice, nothing else; the mesh of one rank need not
- * be one of the checkpoint's. */
+/* What a plain model takes: bare names, tied ones twice, nothing else; the mesh of one rank need
+ * not be one of the checkpoint's. */
 TEST(a_view_makes_one_file_of_bare_names)
 {
 	const char *view = view_file("drop optim*/*\ndrop blob/*\n"

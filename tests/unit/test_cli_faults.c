@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_faults.c - ckptctl on a disk that fails: of every command each call of the table of system
- * calls fails once, in every way that tests/lib/io_faults.h knows, until the command has no call left to
- * fail. It never lies: 0 means the same answer and the same files as on a good disk; everything else has
- * one of the documented exit codes and a sentence; checkpoints are what they were; what it writes is
- * whole or not there, and there when it is asked again on a good disk; no descriptor leaks.
+ * test_cli_faults.c - ckptctl on a disk that fails: of every command each call of the table of
+ * system calls fails once, in every way that tests/lib/io_faults.h knows, until the command has no
+ * call left to fail. It never lies: 0 means the same answer and the same files as on a good disk;
+ * everything else has one of the documented exit codes and a sentence; checkpoints are what they
+ * were; what it writes is whole or not there, and there when it is asked again on a good disk; no
+ * descriptor leaks.
  *
- * FAULT_STEP=1 looks at every call (make torture); without it, at every call of some ways and at every
- * FAULT_STEP-th of the others.
+ * FAULT_STEP=1 looks at every call (make torture); without it, at every call of some ways and at
+ * every FAULT_STEP-th of the others.
  */
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/scratch.h"

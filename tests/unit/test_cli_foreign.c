@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_foreign.c - ckptctl on checkpoints of a format that is not ckptd's own: one without fingerprints, sums,
- * step or job. What nobody knows is said to be unknown, never equal, checked or 0.
+ * test_cli_foreign.c - ckptctl on checkpoints of a format that is not ckptd's own: one without
+ * fingerprints, sums, step or job. What nobody knows is said to be unknown, never equal, checked or
+ * 0.
  *
- * The format "bare" is a native step directory with a file BARE in it, of which all is left out that other
- * formats do not have: its files are plain bytes.
+ * The format "bare" is a native step directory with a file BARE in it, of which all is left out
+ * that other formats do not have: its files are plain bytes.
  */
 #include "ckpt/base/util.h"
 #include "formats/native/native.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_golden.c - what each verb shows to a person (tests/golden/VERB/SITUATION.txt): its help, a
- * success, nothing there, damage, a wrong command. What else happens to a verb is shown in the verb's own tests.
+ * test_cli_golden.c - what each verb shows to a person (tests/golden/VERB/SITUATION.txt): its help,
+ * a success, nothing there, damage, a wrong command. What else happens to a verb is shown in the
+ * verb's own tests.
  */
 #include "tests/lib/cli_rig.h"
 #include <pwd.h>
@@ -33,8 +34,8 @@ struct passwd *getpwuid(uid_t uid)
 
 static uint32_t nfile, nwide;
 
-/* Wider than a terminal may be: JSON, one word that is that long, and what follows a question, because what
- * was typed is not there. */
+/* Wider than a terminal may be: JSON, one word that is that long, and what follows a question,
+ * because what was typed is not there. */
 static bool may_be_wide(const char *line, size_t len)
 {
 	return *line == '{' || memmem(line, len, "[y/N] ", 6) || !strncmp(line, "$ ckptctl", 9) ||

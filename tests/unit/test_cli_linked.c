@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_linked.c - steps that share part files, as ckptctl counts and checks them. The shared ones are made by
- * hand: two jobs whose steps are hard links of each other.
+ * test_cli_linked.c - steps that share part files, as ckptctl counts and checks them. The shared
+ * ones are made by hand: two jobs whose steps are hard links of each other.
  */
 #include "tests/lib/cli_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_marks.c - what is said about steps, through the verbs: hold, release, tag, verify --data;
- * and where it is shown: ls, show, completion.
+ * test_cli_marks.c - what is said about steps, through the verbs: hold, release, tag, verify
+ * --data; and where it is shown: ls, show, completion.
  */
 #include "ckpt/cli/marked.h"
 #include "formats/registry/registry.h"

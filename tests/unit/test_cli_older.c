@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_older.c - a store that ckptd 0.1 wrote, as ckptctl shows it: what each verb says of it, and what it does not do. */
+/* test_cli_older.c - a store that ckptd 0.1 wrote, as ckptctl shows it: what each verb says of it,
+ * and what it does not do. */
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/older.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_packed.c - what ckptctl says of elements that are two values (F4) or of no other program's
- * type (C32, FNUZ), and of blobs whose bytes mean something.
+ * test_cli_packed.c - what ckptctl says of elements that are two values (F4) or of no other
+ * program's type (C32, FNUZ), and of blobs whose bytes mean something.
  */
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/strict_safetensors.h"
@@ -272,8 +272,8 @@ TEST(a_blob_says_what_it_is_and_text_is_text_on_a_terminal)
 	assert_memory_equal(got.out, notes, sizeof notes - 1);
 }
 
-/* Of a long text the first 64 KiB, and how many bytes are missing; no character is cut, neither there
- * nor where a long line is. */
+/* Of a long text the first 64 KiB, and how many bytes are missing; no character is cut, neither
+ * there nor where a long line is. */
 TEST(a_long_text_ends_with_how_much_is_left)
 {
 	enum { LINE = 3002, LINES = 24 };

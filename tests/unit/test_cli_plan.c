@@ -237,8 +237,8 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 	table_free(&g);
 }
 
-/* chunk_log2 0: the checkpoint as it is. Else as if its files were cut into chunks of that size; the
- * file number `bare` has none at all. */
+/* chunk_log2 0: the checkpoint as it is. Else as if its files were cut into chunks of that size;
+ * the file number `bare` has none at all. */
 static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2, uint32_t bare)
 {
 	struct subject s = { 0 };

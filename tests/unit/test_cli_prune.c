@@ -275,7 +275,8 @@ TEST(a_newest_step_that_lost_a_part_after_it_was_verified_is_not_relied_on)
 	assert_false(there(job, 10));
 }
 
-/* Nothing is marked for what is missing, so nothing says that it is: latest does not pass it over. */
+/* Nothing is marked for what is missing, so nothing says that it is: latest does not pass it
+ * over. */
 TEST(a_newest_step_that_lacks_a_part_is_not_said_to_be_quarantined)
 {
 	const char *job = line(place("newestnopart"), "run", 3);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_query.c - what the verbs that only look have in common: every screen fits, every error says
- * the next command, names do no harm, and nothing that could not be read is passed over in silence. */
+/* test_cli_query.c - what the verbs that only look have in common: every screen fits, every error
+ * says the next command, names do no harm, and nothing that could not be read is passed over in
+ * silence. */
 #include "tests/lib/cli_rig.h"
 #include "ckpt/draw/map.h"
 #include "ckpt/cli/progress.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_repair.c - ckptctl repair: what is found, what is done about it, and the exit codes. That a
- * crash in the middle loses nothing is test_store_repair's.
+ * test_cli_repair.c - ckptctl repair: what is found, what is done about it, and the exit codes.
+ * That a crash in the middle loses nothing is test_store_repair's.
  */
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/memdir.h"
@@ -135,7 +135,8 @@ TEST(a_step_that_lacks_a_part_has_no_mark_and_is_said_all_the_same)
 	RUN_IS(0, "repair", "-C", job, "step:20");
 }
 
-/* MANIFEST with a dtype of tomorrow, and with what no program can make sense of: all sums are right. */
+/* MANIFEST with a dtype of tomorrow, and with what no program can make sense of: all sums are
+ * right. */
 static void manifest_newer(const char *path, bool newer)
 {
 	static uint8_t bytes[1 << 20];

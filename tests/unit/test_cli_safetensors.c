@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_safetensors.c - golden safetensors files, of Hugging Face and of torch.distributed.checkpoint: every
- * tensor's bytes, read as verbs read them, have the SHA-256 that the framework's own reader saw (truth.json beside
- * them); and malformed ones are refused in time. tests/vectors/foreign.md says who wrote them.
+ * test_cli_safetensors.c - golden safetensors files, of Hugging Face and of
+ * torch.distributed.checkpoint: every tensor's bytes, read as verbs read them, have the SHA-256
+ * that the framework's own reader saw (truth.json beside them); and malformed ones are refused in
+ * time. tests/vectors/foreign.md says who wrote them.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/engine/convert.h"

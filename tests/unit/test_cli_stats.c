@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_stats.c - stats: its sums against the tensors that show lists, equal and zero contents in
- * a checkpoint made for it, and the tree of modules on names that are made to confuse it.
+ * test_cli_stats.c - stats: its sums against the tensors that show lists, equal and zero contents
+ * in a checkpoint made for it, and the tree of modules on names that are made to confuse it.
  */
 #include "tests/lib/cli_rig.h"
 #include "ckpt/engine/module_tree.h"

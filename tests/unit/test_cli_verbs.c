@@ -550,7 +550,8 @@ TEST(padding_that_is_not_zero_is_a_warning_and_no_obstacle)
 	remove_tree(step);
 }
 
-/* One way to damage a step: something is done, or a bit of a file is flipped, or the file gets another length. */
+/* One way to damage a step: something is done, or a bit of a file is flipped, or the file gets
+ * another length. */
 struct damage {
 	const char *name, *kind; /* kind: one of the faults; NULL: any */
 	void (*inflict)(const char *path);

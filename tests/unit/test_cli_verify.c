@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_verify.c - ckptctl verify: some of the data, damage beside what cannot be read, lines for
- * programs; and what ls says of a step that was set aside damaged. */
+/* test_cli_verify.c - ckptctl verify: some of the data, damage beside what cannot be read, lines
+ * for programs; and what ls says of a step that was set aside damaged. */
 #include "tests/lib/cli_rig.h"
 #include <unistd.h>
 

@@ -2,8 +2,8 @@
 /*
  * test_client_average.c - averages as the library declares them, beside a daemon that is a script:
  * it notes what comes and answers as a case says. What is malformed is refused by ckpt_average, all
- * that is wrong otherwise by ckpt_seal before anything is sent, and what is declared does not depend
- * on the order of calls.
+ * that is wrong otherwise by ckpt_seal before anything is sent, and what is declared does not
+ * depend on the order of calls.
  */
 #include "ckpt/base/container.h"
 #include "ckpt/base/pages.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_coding_decoder.c - decoders give what was coded, whatever cuts it comes and goes in; and refuse
- * what is cut short, goes on behind its end, is larger or smaller than announced, or damaged.
+ * test_coding_decoder.c - decoders give what was coded, whatever cuts it comes and goes in; and
+ * refuse what is cut short, goes on behind its end, is larger or smaller than announced, or
+ * damaged.
  */
 #include "ckpt/coding/crc.h"
 #include "ckpt/coding/decoder.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_adopt.c - what ranks bring along to the next daemon is a step only when each of them brings
- * it.
+ * test_daemon_adopt.c - what ranks bring along to the next daemon is a step only when each of them
+ * brings it.
  */
 #include "tests/lib/procs.h"
 

@@ -2,7 +2,8 @@
 /*
  * test_daemon_average.c - the averages of steps (daemon/average.h): which steps they take in, with
  * what bits, and what becomes of them when something fails. Trainers are in this process; what a
- * committed step holds is compared with a plain loop over whole tensors that applied the same steps.
+ * committed step holds is compared with a plain loop over whole tensors that applied the same
+ * steps.
  */
 #include "tests/lib/handmade.h"
 #include "tests/lib/host.h"
@@ -877,8 +878,8 @@ TEST(average_parts_are_synced_several_at_a_time)
 }
 
 /* --- the slots (FLOOR C3) --- */
-/* Steps 1 and 2 are marked; the walk of 2 is held. Which marks find a slot then, and which steps are
- * averaged in the end? */
+/* Steps 1 and 2 are marked; the walk of 2 is held. Which marks find a slot then, and which steps
+ * are averaged in the end? */
 static void slots_with_a_slow_walk(uint32_t slots, const char *taken, const char *made)
 {
 	char got[64] = "", is[64] = "";
@@ -961,8 +962,8 @@ TEST(a_step_that_is_written_does_not_wait_for_the_averages_of_one_that_is_not)
 	committed_is_ref(3);
 }
 
-/* Step 2 is being written, and its directory does not answer. How many of the next five marks find a
- * slot, and is each of these steps averaged? */
+/* Step 2 is being written, and its directory does not answer. How many of the next five marks find
+ * a slot, and is each of these steps averaged? */
 static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
 {
 	char got[64] = "";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_average_base.c - averages go on, with the same bits, after every restart: of trainers,
- * of daemons, of both; from memory and from disk; on another mesh; after a new seal; back to an older
- * step. What a step's averages should be is computed here, element by element, from the steps that
- * were taken in, and compared with what is on disk.
+ * test_daemon_average_base.c - averages go on, with the same bits, after every restart: of
+ * trainers, of daemons, of both; from memory and from disk; on another mesh; after a new seal; back
+ * to an older step. What a step's averages should be is computed here, element by element, from the
+ * steps that were taken in, and compared with what is on disk.
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/client/handle.h"
@@ -596,8 +596,8 @@ TEST(steps_that_were_never_written_count_for_a_new_daemon)
 	assert_both(6, &c);
 }
 
-/* No slot has its seal: what is on disk is gone on from, at its true distance. staged: the step that
- * is not written and is averaged anew; 0: there is none. */
+/* No slot has its seal: what is on disk is gone on from, at its true distance. staged: the step
+ * that is not written and is averaged anew; 0: there is none. */
 static void seals_break_with(struct rank *k, uint64_t staged)
 {
 	rank_meet(k);
@@ -1409,7 +1409,8 @@ static void daemon_dies_in_the_first_step(struct rank *k)
 	}
 }
 
-/* Before anything was averaged, nothing is lost with a daemon: the launch begins as it would have. */
+/* Before anything was averaged, nothing is lost with a daemon: the launch begins as it would
+ * have. */
 static void begins_with_the_seed_under_the_next_daemon(void (*amid)(struct rank *k), uint64_t first)
 {
 	struct chain c = { 0 };

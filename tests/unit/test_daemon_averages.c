@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_averages.c - what the averages of a declaration are: which tensors, of which source, under
- * which name, where in the slot, and what all ranks must agree about. Declarations are made by hand, and no
- * daemon runs.
+ * test_daemon_averages.c - what the averages of a declaration are: which tensors, of which source,
+ * under which name, where in the slot, and what all ranks must agree about. Declarations are made
+ * by hand, and no daemon runs.
  */
 #include "ckpt/base/pages.h"
 #include "ckpt/table/names.h"
@@ -16,8 +16,8 @@
 
 /* --- a job --- */
 
-/* One tensor as every rank declares it, or some; what is 0 is Replicate, a parameter, BF16 (a master:
- * F32), 6 x 5. layout: as layout_parse reads it; "boxes": rank r has row
+/* One tensor as every rank declares it, or some; what is 0 is Replicate, a parameter, BF16 (a
+ * master: F32), 6 x 5. layout: as layout_parse reads it; "boxes": rank r has row
  * r of each `world` rows alone; "same boxes": all ranks have two boxes. */
 struct want {
 	const char *component, *name, *of, *layout;
@@ -852,7 +852,8 @@ static const char *const any_spec[] = { "constant decay=.9",
 					"uniform *2=(constant decay=.9)",
 					"zero decay=.9 p3*=skip" };
 
-/* Does this random spec leave something to its rules, whatever was drawn? p1, p2 and p3 are there. */
+/* Does this random spec leave something to its rules, whatever was drawn? p1, p2 and p3 are
+ * there. */
 static uint32_t any_job(uint64_t *seed, struct want *want, char (*name)[32])
 {
 	uint32_t n = 0, tensors = 3 + (uint32_t)draw_below(seed, 6);

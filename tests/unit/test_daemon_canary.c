@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_canary.c - a state that is changed between ckpt_snapshot and ckpt_guard, with all kinds of
- * memory: with opts.check = 1 each element of each tensor is looked at, and what is left alone is never
- * said to be changed. The library and the daemon are in one process.
+ * test_daemon_canary.c - a state that is changed between ckpt_snapshot and ckpt_guard, with all
+ * kinds of memory: with opts.check = 1 each element of each tensor is looked at, and what is left
+ * alone is never said to be changed. The library and the daemon are in one process.
  */
 #include "tests/lib/rank.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_changed.c - a step whose state a rank changes between ckpt_snapshot and ckpt_guard: before
- * the copier has begun, after it has passed, on one of two ranks, while the daemon dies. It is never
- * committed, whoever waits hears why, and training goes on. All of the state is changed, so the 32 words
- * find it.
+ * test_daemon_changed.c - a step whose state a rank changes between ckpt_snapshot and ckpt_guard:
+ * before the copier has begun, after it has passed, on one of two ranks, while the daemon dies. It
+ * is never committed, whoever waits hears why, and training goes on. All of the state is changed,
+ * so the 32 words find it.
  */
 #include "tests/lib/procs.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_const.c - tensors of class const lie in a part of their own, which is written once and
- * linked by the steps behind it; and everything that makes the daemon write it again. The library and
- * the daemon in one process; the only const tensor of the job is "table", which one rank writes.
+ * test_daemon_const.c - tensors of class const lie in a part of their own, which is written once
+ * and linked by the steps behind it; and everything that makes the daemon write it again. The
+ * library and the daemon in one process; the only const tensor of the job is "table", which one
+ * rank writes.
  */
 #include "ckpt/client/handle.h"
 #include "ckpt/store/mark.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_derived.c - tensors that a live job declares as the rounding of others: what a declaration
- * must say; what is written of them, and what the log says where they are not that rounding; and that
- * they come back, from memory and from disk. The library and the daemon in one process, one rank.
+ * test_daemon_derived.c - tensors that a live job declares as the rounding of others: what a
+ * declaration must say; what is written of them, and what the log says where they are not that
+ * rounding; and that they come back, from memory and from disk. The library and the daemon in one
+ * process, one rank.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/row.h"

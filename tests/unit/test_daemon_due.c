@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_due.c - which steps are written under persist_every: one that was torn, skipped or could
- * not be written is made up for; and what a rank hears that waits for one of which nobody will write.
+ * test_daemon_due.c - which steps are written under persist_every: one that was torn, skipped or
+ * could not be written is made up for; and what a rank hears that waits for one of which nobody
+ * will write.
  */
 #include "tests/lib/procs.h"
 
@@ -58,7 +59,8 @@ TEST(one_that_was_skipped_costs_one_step)
 	all_leave(&r, 1, D);
 }
 
-/* What is marked by hand is not made up for: its caller was told. It is not counted twice either. */
+/* What is marked by hand is not made up for: its caller was told. It is not counted twice
+ * either. */
 TEST(a_step_that_was_marked_by_hand_pays_when_it_is_staged)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 10, .words = 64 };

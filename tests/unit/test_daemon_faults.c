@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_faults.c - the daemon on a disk that fails: each of its calls fails once in every way that
- * tests/lib/io_faults.h knows, while a trainer attaches, has two steps written, comes back and restores.
- * The trainer never waits in vain and goes on; whatever failed is told with a sentence; no step that was
- * acknowledged is lost or wrong; the daemon serves on as if nothing had been, and keeps no descriptor.
+ * test_daemon_faults.c - the daemon on a disk that fails: each of its calls fails once in every way
+ * that tests/lib/io_faults.h knows, while a trainer attaches, has two steps written, comes back and
+ * restores. The trainer never waits in vain and goes on; whatever failed is told with a sentence;
+ * no step that was acknowledged is lost or wrong; the daemon serves on as if nothing had been, and
+ * keeps no descriptor.
  *
  * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_frozen.c - disks that answer nothing: the jobs of others attach, commit, restore and are asked
- * about as if nothing was, and status says which disk it is. Every call for a frozen disk waits in the table of
- * system calls until the test thaws it; which disk a descriptor is on is read from its path.
+ * test_daemon_frozen.c - disks that answer nothing: the jobs of others attach, commit, restore and
+ * are asked about as if nothing was, and status says which disk it is. Every call for a frozen disk
+ * waits in the table of system calls until the test thaws it; which disk a descriptor is on is read
+ * from its path.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
@@ -88,8 +89,8 @@ static int f_sync(void *c, int fd)
 	return host_ops.sync(c, fd);
 }
 
-/* The kernel's word, which waits for no disk: each of them has a number of its own, and so has each job's
- * directory whose name is a number. */
+/* The kernel's word, which waits for no disk: each of them has a number of its own, and so has each
+ * job's directory whose name is a number. */
 static int f_stat(void *c, int fd, struct io_stat *ret)
 {
 	int rc = io_ops_posix.stat(c, fd, ret);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_identity.c - a restore gives the step that was asked for, or an error: what lies under a step's
- * name and is another checkpoint is refused before a byte moves, and gets no quarantine mark.
+ * test_daemon_identity.c - a restore gives the step that was asked for, or an error: what lies
+ * under a step's name and is another checkpoint is refused before a byte moves, and gets no
+ * quarantine mark.
  */
 #include "tests/lib/rank.h"
 

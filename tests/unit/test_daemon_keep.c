@@ -296,7 +296,8 @@ TEST(a_daemon_that_stops_removes_nothing_more)
 	assert_true(disk_is("1 2 3"));
 }
 
-/* Commits a step while the nth call (0: none) of the pruning behind it fails. How many calls it made. */
+/* Commits a step while the nth call (0: none) of the pruning behind it fails. How many calls it
+ * made. */
 static uint64_t save_and_fail(struct rank *k, uint64_t step, uint64_t nth, int err, bool sticky)
 {
 	uint64_t calls;
@@ -522,7 +523,8 @@ TEST(what_the_reservation_refuses_is_not_begun)
 	ranks_close(k, 2);
 }
 
-/* A step of many ranks does not take the last descriptor from who attaches or restores meanwhile. */
+/* A step of many ranks does not take the last descriptor from who attaches or restores
+ * meanwhile. */
 TEST(short_of_descriptors_half_of_them_stay_free)
 {
 	enum { N = 24, FEW = 20 };
@@ -593,8 +595,8 @@ TEST(where_nothing_can_be_restored_asking_again_is_no_use)
 		assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_DISK), -EUCLEAN);
 }
 
-/* Set aside or removed between the choice and the reading, by another launch: who is told -ENOENT starts
- * at step 0, and its first commit sets all others aside. */
+/* Set aside or removed between the choice and the reading, by another launch: who is told -ENOENT
+ * starts at step 0, and its first commit sets all others aside. */
 TEST(what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing)
 {
 	committed(2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_line.c - the line of steps that a launch commits: each is newer than those before it, and none
- * is set aside because it could not be read for a moment.
+ * test_daemon_line.c - the line of steps that a launch commits: each is newer than those before it,
+ * and none is set aside because it could not be read for a moment.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_place.c - the job's directory is moved, removed or replaced, between launches and in mid-training,
- * while ckptd lives and while it is dead: nothing is written to, set aside in or removed from what was taken
- * away, training goes on, what is staged stays, and ckptd goes on when the directory comes back. CKPT_TEST_LOG=1 shows the
- * daemon's log.
+ * test_daemon_place.c - the job's directory is moved, removed or replaced, between launches and in
+ * mid-training, while ckptd lives and while it is dead: nothing is written to, set aside in or
+ * removed from what was taken away, training goes on, what is staged stays, and ckptd goes on when
+ * the directory comes back. CKPT_TEST_LOG=1 shows the daemon's log.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
@@ -469,7 +469,8 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 		step_written(&K, 1);
 		step_held(&K, 2, 0);
 		host_kill(&H);
-		/* or the directory's number was given away again: the launch's claim is not in it */
+		/* or the directory's number was given away again: the launch's claim is not in
+		 * it */
 		snprintf(claims, sizeof claims, "%s/.ckptd", job_dir);
 		snprintf(hidden, sizeof hidden, "%s/hidden", H.dir);
 		if (way == WAYS)
@@ -480,7 +481,8 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 			note_archive(way);
 		host_start(&H, NULL);
 		ask_open(&a, H.socket);
-		/* Of a root that was made anew the daemon is not told: the rank brings the old one. */
+		/* Of a root that was made anew the daemon is not told: the rank brings the old
+		 * one. */
 		if (way < ROOT_MOVED || way == WAYS) {
 			ask_until(ask_job(&a, "j") &&
 				  strstr(ask_job(&a, "j")->error, "moved or replaced"));

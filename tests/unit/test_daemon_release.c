@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_daemon_release.c - large memory is given back by a thread of its own: undoing tens of GiB
- * takes seconds, in which the daemon's heart must beat. The daemon's memory.c is included here with a
- * low limit and an munmap that can be held.
+ * takes seconds, in which the daemon's heart must beat. The daemon's memory.c is included here with
+ * a low limit and an munmap that can be held.
  */
 #include "tests/lib/unit.h"
 #include <pthread.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_restored_half.c - a restore that had begun to write and failed, and then there is nothing
- * to restore: the trainer must not be told "there is nothing", because it would keep what memory holds.
+ * test_daemon_restored_half.c - a restore that had begun to write and failed, and then there is
+ * nothing to restore: the trainer must not be told "there is nothing", because it would keep what
+ * memory holds.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

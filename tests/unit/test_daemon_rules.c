@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_rules.c - the rules of daemon/snap.c in one scenario of two ranks, which names the rule
- * that was not kept. Each is a mistake of ckpt/base/mutants.h, and is then missed here.
+ * test_daemon_rules.c - the rules of daemon/snap.c in one scenario of two ranks, which names the
+ * rule that was not kept. Each is a mistake of ckpt/base/mutants.h, and is then missed here.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_slots.c - how many slots a launch has whose ranks leave that to ckptd (slots 0): two, or
- * with averages a third where there is memory for it; decided for all ranks alike, and said. The library
- * and the daemon in one process; nothing is written.
+ * test_daemon_slots.c - how many slots a launch has whose ranks leave that to ckptd (slots 0): two,
+ * or with averages a third where there is memory for it; decided for all ranks alike, and said. The
+ * library and the daemon in one process; nothing is written.
  */
 #include "ckpt/client/handle.h"
 #include "daemon/average.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_start.c - how a launch begins: what a restore goes back over and says of it, what keeps a
- * launch from starting over beside steps that nobody asked for, which ranks are waited for; and what a
- * trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
+ * test_daemon_start.c - how a launch begins: what a restore goes back over and says of it, what
+ * keeps a launch from starting over beside steps that nobody asked for, which ranks are waited for;
+ * and what a trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
  */
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_draw_map.c - maps: exact drawings of layouts, and that every cell of random ones says what an
- * element-by-element look says. The input is made of meshes and placements; there is no checkpoint
- * here.
+ * test_draw_map.c - maps: exact drawings of layouts, and that every cell of random ones says what
+ * an element-by-element look says. The input is made of meshes and placements; there is no
+ * checkpoint here.
  */
 #include "ckpt/draw/map_impl.h"
 #include "ckpt/draw/svg.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_engine_naive.h - what elements add up to, counted one by one: for the tests of the engine's values
- * and of ckptctl cat. */
+/* test_engine_naive.h - what elements add up to, counted one by one: for the tests of the engine's
+ * values and of ckptctl cat. */
 #ifndef TESTS_UNIT_ENGINE_NAIVE_H
 #define TESTS_UNIT_ENGINE_NAIVE_H
 #include "ckpt/base/dtype.h"

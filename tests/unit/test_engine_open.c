@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_engine_open.c - which format opens a directory, and is it the checkpoint that was chosen? With formats
- * that fit as the test says.
+ * test_engine_open.c - which format opens a directory, and is it the checkpoint that was chosen?
+ * With formats that fit as the test says.
  */
 #include <fcntl.h>
 #include "ckpt/base/util.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_engine_toy.c - the format that docs/ADDING-A-FORMAT.md walks through, in the engine: converted from
- * native and back, interrupted, with tensors that are deflated, verified, compared; a bomb is refused.
+ * test_engine_toy.c - the format that docs/ADDING-A-FORMAT.md walks through, in the engine:
+ * converted from native and back, interrupted, with tensors that are deflated, verified, compared;
+ * a bomb is refused.
  */
 #include "ckpt/coding/crc.h"
 #include "ckpt/engine/compare.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_engine_values.c - what the values of a tensor are made of: slices, elements of every dtype, .npy
- * headers, statistics. */
+/* test_engine_values.c - what the values of a tensor are made of: slices, elements of every dtype,
+ * .npy headers, statistics. */
 #include "tests/unit/test_engine_naive.h"
 #include "ckpt/base/util.h"
 #include "ckpt/engine/npy.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_format_ranges.c - format_ranges_check: each byte of a file is in one range, or it is said which
- * is not. Compared with a count of every byte.
+ * test_format_ranges.c - format_ranges_check: each byte of a file is in one range, or it is said
+ * which is not. Compared with a count of every byte.
  */
 #include "tests/lib/draw.h"
 #include "tests/lib/row.h"

@@ -699,14 +699,16 @@ static int64_t pair_call(struct pair *p, int i, uint64_t dice, const char *a, co
 	}
 }
 
-/* A directory answers some calls with one error here and another there, and nothing depends on it. */
+/* A directory answers some calls with one error here and another there, and nothing depends on
+ * it. */
 static int64_t pair_blur(int64_t r)
 {
 	return r < 0 && r != -EEXIST && r != -ENOENT && r != -EAGAIN && r != -ENOTEMPTY ? -EINVAL
 											: r;
 }
 
-/* A fresh one each time: names that move into each other would make a tree deeper than any of ours. */
+/* A fresh one each time: names that move into each other would make a tree deeper than any of
+ * ours. */
 static void pair_round(uint64_t seed)
 {
 	static const char *const name[] = { "a", "b", "c", "a/x", "b/x", "a/y" };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_io_files.c - a thousand files, few descriptors: each is opened when it is needed, and what it was. */
+/* test_io_files.c - a thousand files, few descriptors: each is opened when it is needed, and what
+ * it was. */
 #include "ckpt/io/io_files.h"
 #include "ckpt/io/io_source.h"
 #include "tests/lib/io_faults.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_io_publish.c - what a person asked for by its path is there with every byte, or not at all: after any
- * failing call, any end of the process, any power loss; and the next run continues, or begins anew.
+ * test_io_publish.c - what a person asked for by its path is there with every byte, or not at all:
+ * after any failing call, any end of the process, any power loss; and the next run continues, or
+ * begins anew.
  */
 #include "ckpt/io/publish.h"
 #include "ckpt/base/error.h"

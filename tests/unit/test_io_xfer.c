@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_io_xfer.c - what an answer of the kernel means for a request, without an engine: every answer
- * can be given here, also those that a ring brings and no table can force.
+ * test_io_xfer.c - what an answer of the kernel means for a request, without an engine: every
+ * answer can be given here, also those that a ring brings and no table can force.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_json_scan.c - the JSON scanner: what it takes, what it refuses and where, and what its tokens say.
+ * test_json_scan.c - the JSON scanner: what it takes, what it refuses and where, and what its
+ * tokens say.
  */
 #include "formats/json/json.h"
 #include "tests/lib/unit.h"

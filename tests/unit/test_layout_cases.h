@@ -5,7 +5,8 @@
  * says false and why; cases_hold runs it on random cases and shows a broken one after shrinking, in
  * the notation of mesh_parse and layout_parse.
  *
- * A case is plain data: copy it by assignment. What side_mesh and side_layout return points into it.
+ * A case is plain data: copy it by assignment. What side_mesh and side_layout return points into
+ * it.
  */
 #ifndef CKPT_TEST_LAYOUT_CASES_H
 #define CKPT_TEST_LAYOUT_CASES_H

@@ -162,7 +162,8 @@ TEST(strided_shards_read_literally_are_several_pieces)
 	expect_examples(x, ARRAY_LEN(x));
 }
 
-/* torchtitan: eight ranks are (fsdp=4, tp=2) for the dense weights and (efsdp=2, ep=4) for these. */
+/* torchtitan: eight ranks are (fsdp=4, tp=2) for the dense weights and (efsdp=2, ep=4) for
+ * these. */
 TEST(experts_have_a_mesh_of_their_own)
 {
 	static const struct example x[] = {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_layout_human.c - bytes, times and moments that people type, and numbers as people read them. */
+/* test_layout_human.c - bytes, times and moments that people type, and numbers as people read
+ * them. */
 #include "ckpt/layout/human.h"
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"

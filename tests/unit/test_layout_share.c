@@ -281,7 +281,8 @@ TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
 	assert_int_equal(x.numel + y.numel, 1);
 }
 
-/* As if the box were a tensor that nothing cuts; but for the hash, which has its place in the tensor. */
+/* As if the box were a tensor that nothing cuts; but for the hash, which has its place in the
+ * tensor. */
 TEST(each_element_of_a_box_has_one_owner_among_the_ranks_that_hold_it)
 {
 	static const char *const name[] = { "dp", "tp" };

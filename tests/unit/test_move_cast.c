@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_move_cast.c - one floating-point type as another: exact where it can be, else the nearest. */
+/* test_move_cast.c - one floating-point type as another: exact where it can be, else the
+ * nearest. */
 #include <math.h>
 #include "ckpt/base/dtype.h"
 #include "ckpt/ckpt.h"

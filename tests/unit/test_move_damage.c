@@ -426,7 +426,8 @@ TEST(a_chunk_map_that_cannot_be_is_refused_by_verify)
 		move_close(&f);
 	}
 	*last = good_last;
-	/* A hole where bytes are: they are padding that is not zero, and a piece without its bytes. */
+	/* A hole where bytes are: they are padding that is not zero, and a piece without its
+	 * bytes. */
 	*c = good;
 	c->raw_len = c->stored_len = 0;
 	assert_int_equal(verify(&s, &x), -EBADMSG);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_derived.c - tensors that are the rounding of others: written without bytes if and only if
- * every element is it; read as any tensor is, under any mesh and as another type; verified; and
- * damaged with their masters. What an element should be is said by an oracle of its own, which takes
- * the nearest of all 16-bit numbers.
+ * test_move_derived.c - tensors that are the rounding of others: written without bytes if and only
+ * if every element is it; read as any tensor is, under any mesh and as another type; verified; and
+ * damaged with their masters. What an element should be is said by an oracle of its own, which
+ * takes the nearest of all 16-bit numbers.
  */
 #include <math.h>
 #include "ckpt/base/dtype.h"
@@ -23,8 +23,8 @@ UNIT(.setup = disk_setup, .teardown = disk_teardown);
 static const char *const meshes[] = { "fsdp=1", "fsdp=2",      "fsdp=3", "dp=2,fsdp=2",
 				      "dp=3",	"fsdp=2,tp=2", "tp=3",	 "dp=2,tp=2,fsdp=2" };
 
-/* A state: every tensor whole, row-major. Tensors 2k and 2k + 1 are a master and what is derived of it;
- * those behind them are like any other. */
+/* A state: every tensor whole, row-major. Tensors 2k and 2k + 1 are a master and what is derived of
+ * it; those behind them are like any other. */
 struct state {
 	struct model_tensor {
 		char component[16], name[16], of[32];
@@ -456,7 +456,8 @@ static void element_judge(void *arg, uint64_t g, uint64_t number)
 		k->first = number;
 }
 
-/* A piece has no bytes if and only if all of its elements are equal; and the writer counted the others. */
+/* A piece has no bytes if and only if all of its elements are equal; and the writer counted the
+ * others. */
 static void pieces_check(const struct ranks *j, const struct state *s, const struct checkpoint *c)
 {
 	struct part_derived want[RANKS_MAX] = { 0 };
@@ -541,8 +542,8 @@ static void restore(const struct checkpoint *c, const struct state *s, const cha
 	ranks_free(&j);
 }
 
-/* Each of three thirds, and all of them together every chunk once; a derived piece counts in one of them if
- * its master's bytes are all in it. */
+/* Each of three thirds, and all of them together every chunk once; a derived piece counts in one of
+ * them if its master's bytes are all in it. */
 static void verify_thirds(const struct checkpoint *c)
 {
 	struct move_verified got, sum = { 0 };

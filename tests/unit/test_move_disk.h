@@ -140,7 +140,8 @@ struct job {
 	void *base[DISK_RANKS_MAX];
 };
 
-/* `make check` looks at fewer (SCALE). Under ThreadSanitizer one thread runs thirty times slower, and more cases show no more races. */
+/* `make check` looks at fewer (SCALE). Under ThreadSanitizer one thread runs thirty times slower,
+ * and more cases show no more races. */
 #if defined(__SANITIZE_THREAD__)
 #define FEWER(n) ((n) / 6 + 1)
 #define EVERY 6

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_forged.c - what no checkpoint of ours has, but a file or another format may: chunks in any
- * order and far apart, holes that a piece claims, chunks too large to be held, pieces over each other and
- * between elements, files without chunks, errors without a name.
+ * test_move_forged.c - what no checkpoint of ours has, but a file or another format may: chunks in
+ * any order and far apart, holes that a piece claims, chunks too large to be held, pieces over each
+ * other and between elements, files without chunks, errors without a name.
  */
 #include "tests/unit/test_move_forged.h"
 #include "tests/lib/row.h"
@@ -140,8 +140,8 @@ TEST(pieces_may_lie_over_each_other_and_between_elements)
 	assert_memory_equal(got + 4 * FORGED_BYTES, x.raw, 4 * FORGED_BYTES);
 	assert_memory_equal(got + 8 * FORGED_BYTES, x.raw + 50, 100);
 	assert_memory_equal(got + 8 * FORGED_BYTES + 100, x.raw + 3 * FORGED_BYTES - 2002, 6000);
-	/* The odd one's elements are cut by chunks: its fingerprint cannot be compared, that of no other
-	 * is the worse for it. */
+	/* The odd one's elements are cut by chunks: its fingerprint cannot be compared, that of no
+	 * other is the worse for it. */
 	x.c.table.piece[3].fp ^= 1;
 	assert_int_equal(forged_verify(&x, NULL, on_fault, &t, &v, &err), 0);
 	assert_int_equal(t.n, 0);

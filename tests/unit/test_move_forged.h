@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_forged.h - checkpoints as formats other than ours might have them, made by hand: one file of
- * small chunks, or of none, that lie anywhere in it, in memory that costs nothing; pieces that overlap
- * or are cut oddly. Raw byte g is forged_byte(g); where no chunk is, the file has zeros.
+ * test_move_forged.h - checkpoints as formats other than ours might have them, made by hand: one
+ * file of small chunks, or of none, that lie anywhere in it, in memory that costs nothing; pieces
+ * that overlap or are cut oddly. Raw byte g is forged_byte(g); where no chunk is, the file has
+ * zeros.
  */
 #ifndef CKPT_TEST_MOVE_FORGED_H
 #define CKPT_TEST_MOVE_FORGED_H
@@ -116,8 +117,8 @@ static inline void forged_hold(struct forged *x, const char *name, uint32_t dtyp
 	arena_free(&a);
 }
 
-/* n chunks of 4 KiB at off[] of the file, 0 being a hole; off NULL: a plain file of as many bytes. Hold
- * what there is, then seal the table. */
+/* n chunks of 4 KiB at off[] of the file, 0 being a hole; off NULL: a plain file of as many bytes.
+ * Hold what there is, then seal the table. */
 static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *off)
 {
 	struct table_place place = { .name = "forged", .bytes = (uint64_t)n * FORGED_BYTES };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_made.c - places that are made of bytes of files: read, read window by window and verified;
- * decoded once where they are asked for in their order; damage is found.
+ * test_move_made.c - places that are made of bytes of files: read, read window by window and
+ * verified; decoded once where they are asked for in their order; damage is found.
  */
 #include "ckpt/coding/crc.h"
 #include "ckpt/move/move.h"
@@ -323,7 +323,8 @@ static uint32_t value_at(uint64_t row, uint64_t column)
 	return (uint32_t)(row * 7 + column);
 }
 
-/* A tensor of ROWS rows, whose columns lie in many places: each window takes some of all of them. */
+/* A tensor of ROWS rows, whose columns lie in many places: each window takes some of all of
+ * them. */
 static void columns_begin(void)
 {
 	const uint64_t shape[] = { ROWS, COLUMNS * WIDTH }, bytes = 4 * ROWS * WIDTH;

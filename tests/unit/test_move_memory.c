@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_move_memory.c - there is no memory. Each thing that ckpt/move does is done again and
- * again, its first, second, third, ... allocation failing, once or with all after it, until it is done
- * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
- * under AddressSanitizer it also leaks nothing.
+ * again, its first, second, third, ... allocation failing, once or with all after it, until it is
+ * done without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was
+ * asked to; under AddressSanitizer it also leaks nothing.
  */
 #include "tests/lib/without_memory.h"
 #include "tests/lib/each_arena.h"
@@ -216,7 +216,8 @@ TEST(bytes_are_moved_or_there_is_no_memory)
 	checkpoint_free(m.c);
 }
 
-/* A byte that is wrong in each chunk: there is memory for what is to be said of it, or there is not. */
+/* A byte that is wrong in each chunk: there is memory for what is to be said of it, or there is
+ * not. */
 static int act_read_damaged(void *arg, struct ckpt_err *err)
 {
 	int r = act_read(arg, err);

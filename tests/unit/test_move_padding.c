@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_padding.c - what no chunk stores is zero in the file, also where the buffer that it was written
- * from has held other bytes before.
+ * test_move_padding.c - what no chunk stores is zero in the file, also where the buffer that it was
+ * written from has held other bytes before.
  */
 #include <sys/mman.h>
 #include "ckpt/move/chunk_stream.h"
@@ -11,7 +11,8 @@
 #define CHUNKS 12 /* of two buffers, in turn */
 #define CHUNK_BYTES ((uint64_t)1 << CHUNK_LOG2)
 
-/* One tensor of bytes in each chunk, none a multiple of anything, each shorter than the one before. */
+/* One tensor of bytes in each chunk, none a multiple of anything, each shorter than the one
+ * before. */
 static void part_table(struct table *t)
 {
 	struct table_place place = { .name = "a part", .bytes = CHUNKS * CHUNK_BYTES };

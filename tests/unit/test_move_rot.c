@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_move_rot.c - bit rot in a committed checkpoint: every region of every file (header, chunks,
- * the zeros between and behind them, sections, the zeros between those, trailer) is flipped, zeroed,
- * overwritten, exchanged for another like it and cut, and whole files are exchanged for those of
- * another rank, step, launch and job. Each time three things must hold:
+ * the zeros between and behind them, sections, the zeros between those, trailer) is flipped,
+ * zeroed, overwritten, exchanged for another like it and cut, and whole files are exchanged for
+ * those of another rank, step, launch and job. Each time three things must hold:
  *
  *	found	 reading all metadata (open_partial) and then all data (move_verify) has faults
  *	located	 one of them names the file and lies on the changed bytes, and where the bytes are a
@@ -23,7 +23,8 @@
 #include "tests/lib/unit.h"
 
 #define PATTERN 0xa5
-/* Under a sanitizer, which costs ten times as much, every so-manieth region; release looks at all, unless SCALE says else. */
+/* Under a sanitizer, which costs ten times as much, every so-manieth region; release looks at all,
+ * unless SCALE says else. */
 #if defined(__SANITIZE_THREAD__)
 #define BY 41
 #elif defined(__SANITIZE_ADDRESS__)
@@ -292,7 +293,8 @@ static bool is_all(const uint8_t *p, uint8_t v, uint64_t n)
 	return n == 0 || (p[0] == v && memcmp(p, p + 1, n - 1) == 0);
 }
 
-/* Restore into clean memory. Whatever comes of it: no byte there that the checkpoint did not have. */
+/* Restore into clean memory. Whatever comes of it: no byte there that the checkpoint did not
+ * have. */
 static int restore(struct scene *s)
 {
 	struct source_dir dir = memdir_source(&s->bad);
@@ -575,7 +577,8 @@ TEST(whole_files_of_another_rank_step_launch_or_job_are_found)
 			heal(&s, i);
 		}
 	}
-	/* Every part of another step, under this step's MANIFEST; and every part of this one twice. */
+	/* Every part of another step, under this step's MANIFEST; and every part of this one
+	 * twice. */
 	for (uint32_t i = 0; i < s.good.n; i++)
 		if (strcmp(s.good.file[i].name, NATIVE_MANIFEST) != 0)
 			file_put(&s, s.good.file[i].name,

@@ -35,7 +35,8 @@ static uint32_t bits_of(float f)
 
 /* --- the oracle --- */
 
-/* The value of 15 bits without a sign. What would follow the largest number is where infinity is. */
+/* The value of 15 bits without a sign. What would follow the largest number is where infinity
+ * is. */
 static double value_of(uint32_t dtype, uint32_t h)
 {
 	int fraction_bits = dtype == CKPT_F16 ? 10 : 7, bias = dtype == CKPT_F16 ? 15 : 127;
@@ -114,7 +115,8 @@ TEST(all_numbers_of_16_bits_and_what_lies_around_them_are_rounded_to_the_nearest
 		for (uint32_t h = 0; h < 65536; h++) {
 			double low = value_of(types[t], h & 0x7fff);
 			double high = value_of(types[t], (h & 0x7fff) + 1);
-			/* Itself, and half the way to the next: a tie wherever F32 has that number. */
+			/* Itself, and half the way to the next: a tie wherever F32 has that
+			 * number. */
 			uint32_t at[2] = { bits_of((float)low),
 					   bits_of((float)((low + high) / 2)) };
 
@@ -135,7 +137,8 @@ TEST(any_bits_are_rounded_to_the_nearest_even)
 	for (uint32_t round = 0; round < 200; round++) {
 		for (uint32_t i = 0; i < BLOCK; i++) {
 			v[i] = (uint32_t)rng();
-			/* Exponents at which F16 ends on either side, NaN and infinity among them. */
+			/* Exponents at which F16 ends on either side, NaN and infinity among
+			 * them. */
 			if (round % 4 == 1)
 				v[i] = (v[i] & 0x807fffff) | (100 + (uint32_t)(rng() % 48)) << 23;
 			if (round % 4 == 2)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_vectors.c - tests/vectors/v02: a step of each kind that format v0.2 has, as files. Each is what it was
- * when it was made, to the byte; opens as what it is; and is verified, element by element. CKPT_VECTORS_UPDATE=1
- * makes them anew. Runs in the root of the repository, as make does.
+ * test_move_vectors.c - tests/vectors/v02: a step of each kind that format v0.2 has, as files. Each
+ * is what it was when it was made, to the byte; opens as what it is; and is verified, element by
+ * element. CKPT_VECTORS_UPDATE=1 makes them anew. Runs in the root of the repository, as make does.
  */
 #include "tests/lib/handmade.h"
 #include "tests/lib/tiles.h"
@@ -145,8 +145,8 @@ static void make_f4(struct handmade *p, struct handmade *from)
 	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
 
-/* What a later version will write: a chunk of one byte that is repeated (codec 1), and bit 1 of incompat, in the
- * part and in MANIFEST. */
+/* What a later version will write: a chunk of one byte that is repeated (codec 1), and bit 1 of
+ * incompat, in the part and in MANIFEST. */
 static void make_coded(struct handmade *p, struct handmade *from)
 {
 	(void)from;

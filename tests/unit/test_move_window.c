@@ -2,7 +2,8 @@
 /*
  * test_move_window.c - a checkpoint streamed in windows gives every element of every place, blobs
  * included, whatever the meshes, the limit and the engine; and ends cleanly whatever goes wrong.
- * All meshes, sizes and moments in release; ThreadSanitizer looks at every sixth, and both sanitizers at fewer windows.
+ * All meshes, sizes and moments in release; ThreadSanitizer looks at every sixth, and both
+ * sanitizers at fewer windows.
  */
 #include "tests/unit/test_move_disk.h"
 #include "tests/lib/deny_syscall.h"
@@ -276,8 +277,8 @@ static int refuse_when_ahead(void *arg, const struct window *w, const uint8_t *b
 	(void)buf;
 	while (ahead.reads < ahead.two)
 		sched_yield();
-	/* What it does with the last of them, it does without a system call: almost always it has by
-	 * now. */
+	/* What it does with the last of them, it does without a system call: almost always it has
+	 * by now. */
 	for (uint32_t i = 0; i < 3000; i++)
 		sched_yield();
 	return 77;

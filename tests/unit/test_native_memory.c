@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_native_memory.c - there is no memory. Each thing that formats/native does is done again and
- * again, its first, second, third, ... allocation failing, once or with all after it, until it is done
- * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
- * under AddressSanitizer it also leaks nothing.
+ * again, its first, second, third, ... allocation failing, once or with all after it, until it is
+ * done without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was
+ * asked to; under AddressSanitizer it also leaks nothing.
  */
 #include "tests/lib/part_data.h"
 #include "tests/lib/row.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_newer.c - every field of every record of a checkpoint, set to what this program does not know, or to
- * what contradicts the rest, with all the sums above it right: a newer version wrote it, or nobody could
- * have; never is the one called the other, and neither is called damage. And of one file damage
- * is told before what is newer, and that before what makes no sense.
+ * test_native_newer.c - every field of every record of a checkpoint, set to what this program does
+ * not know, or to what contradicts the rest, with all the sums above it right: a newer version
+ * wrote it, or nobody could have; never is the one called the other, and neither is called damage.
+ * And of one file damage is told before what is newer, and that before what makes no sense.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/handmade.h"
@@ -125,7 +125,8 @@ static void on_fault(void *arg, const struct format_fault *f)
 	snprintf(x->text, sizeof x->text, "%s", f->text);
 }
 
-/* N newer. O older. B: contradicts itself. D: damaged or another's. X: opened without what is optional. =: opened. */
+/* N newer. O older. B: contradicts itself. D: damaged or another's. X: opened without what is
+ * optional. =: opened. */
 static void expect(char verdict, const char *what)
 {
 	const int code = verdict == 'N' || verdict == 'O' ? -EPROTONOSUPPORT
@@ -261,8 +262,8 @@ static const struct field placement[] = {
 	F(ck_placement, split_factor, { IN_ALL, 'B', 0, 3 }),
 };
 
-/* In main part and MANIFEST: 0 w, 1 h (derived), 2 c, 3 s (0-d), 4 rng (a blob), 5 g (pending); MANIFEST: 6 made.
- * The other parts have one. */
+/* In main part and MANIFEST: 0 w, 1 h (derived), 2 c, 3 s (0-d), 4 rng (a blob), 5 g (pending);
+ * MANIFEST: 6 made. The other parts have one. */
 static const struct field tensor[] = {
 	F(ck_tensor, component, { IN_ALL, 'B', 0, NONE }),
 	F(ck_tensor, name, { IN_ALL, 'B', 0, NONE }),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_parts.c - what a checkpoint of format v0.2 is made of beside main parts: parts that an older step
- * wrote on another mesh, constants, averages, derived pieces, boxes that no layout describes, attributes,
- * fingerprints that nobody knows, chunks with room between them. Each is read as it was meant, made again
- * from the parts alone, and refused where it does not hold together.
+ * test_native_parts.c - what a checkpoint of format v0.2 is made of beside main parts: parts that
+ * an older step wrote on another mesh, constants, averages, derived pieces, boxes that no layout
+ * describes, attributes, fingerprints that nobody knows, chunks with room between them. Each is
+ * read as it was meant, made again from the parts alone, and refused where it does not hold
+ * together.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/handmade.h"
@@ -96,7 +97,8 @@ static void piece_check(struct handmade *p, const struct checkpoint *c, const st
 		free(list[d]);
 }
 
-/* It opens, has the elements that it should, and what is made again of its parts is its MANIFEST. */
+/* It opens, has the elements that it should, and what is made again of its parts is its
+ * MANIFEST. */
 static struct checkpoint *sound(struct handmade *p)
 {
 	struct source_dir dir = memdir_source(&p->d);
@@ -132,7 +134,8 @@ static void refused(struct handmade *p, int code, const char *words)
 
 /* --- parts of older steps --- */
 
-/* A constant and a variable of fsdp=N, as rank r holds them: rows of the first to *ret_const, the rest to *ret. */
+/* A constant and a variable of fsdp=N, as rank r holds them: rows of the first to *ret_const, the
+ * rest to *ret. */
 static void tables(uint32_t world, uint32_t rank, struct table *ret, struct table *ret_const)
 {
 	char mesh[16];
@@ -315,8 +318,8 @@ TEST(of_several_parts_the_worst_is_told_first)
 	handmade_free(&older);
 }
 
-/* Its layout says what its pieces are, wherever they come from: of another step's layout they would be operands, or
- * none. And a rank that there is not holds none. */
+/* Its layout says what its pieces are, wherever they come from: of another step's layout they would
+ * be operands, or none. And a rank that there is not holds none. */
 TEST(the_layout_of_a_linked_tensor_that_is_pending_is_no_hint)
 {
 	static const struct {
@@ -579,7 +582,8 @@ TEST(a_derived_piece_without_its_twin_is_refused)
 	}
 }
 
-/* The master is const, in another file: then the derived tensor has bytes, or nothing to be made of. */
+/* The master is const, in another file: then the derived tensor has bytes, or nothing to be made
+ * of. */
 TEST(a_twin_is_in_the_same_file)
 {
 	for (int flags = 0; flags < 2; flags++) {
@@ -714,7 +718,8 @@ TEST(averages_of_ranks_are_united_and_mixed_where_they_differ)
 	}
 }
 
-/* What nobody declared has parts of its own, and what is declared has none there; constants are constant. */
+/* What nobody declared has parts of its own, and what is declared has none there; constants are
+ * constant. */
 TEST(a_tensor_in_a_part_that_is_not_for_it_is_refused)
 {
 	static const struct {
@@ -985,7 +990,8 @@ TEST(chunks_lie_anywhere_in_their_order_and_may_be_longer_than_their_pieces)
 					 4000); /* the raw space ends */
 			assert_int_equal(c->file[0].chunk[0].off, align_up(4096 + gap[i], 4096));
 			checkpoint_free(c);
-			/* Backwards, over each other, beyond the data, beyond the raw space: none of these. */
+			/* Backwards, over each other, beyond the data, beyond the raw space: none
+			 * of these. */
 			k = memdir_section(handmade_file(&p, 0), CK_CHUNKS);
 			le64 was = k[1].off;
 			const uint64_t wrong[] = { 0, le64_get(k[0].off), le64_get(k[2].off),

@@ -434,7 +434,8 @@ TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 	must_fault(&D, -EBADMSG, "mismatch", f->name); /* the same size, whole, of the next step */
 	file_exchange(f, &keep);
 	checkpoint_free(must_open(&D));
-	/* Only the header of the other step: with the trailer's uuid it would be that of another checkpoint. */
+	/* Only the header of the other step: with the trailer's uuid it would be that of another
+	 * checkpoint. */
 	memcpy(f->bytes, memdir_find(&other, f->name)->bytes, CONTAINER_BLOCK);
 	must_fault(&D, -EBADMSG, "mismatch", f->name);
 	file_exchange(f, &keep);
@@ -449,7 +450,8 @@ TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 	file_exchange(&D.file[0], &D.file[1]);
 	file_exchange(&D.file[1], &keep);
 	checkpoint_free(must_open(&D));
-	/* A part that was written again, whole and with the same names, but not what was committed. */
+	/* A part that was written again, whole and with the same names, but not what was
+	 * committed. */
 	struct memdir_file *m = memdir_find(&D, NATIVE_MANIFEST);
 	uint8_t *committed = malloc(m->len);
 

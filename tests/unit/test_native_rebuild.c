@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_rebuild.c - a MANIFEST is made again of all parts of one checkpoint, each of them whole,
- * or not at all: then the sentence names the part, and what is wrong with it.
+ * test_native_rebuild.c - a MANIFEST is made again of all parts of one checkpoint, each of them
+ * whole, or not at all: then the sentence names the part, and what is wrong with it.
  */
 #include "tests/unit/test_native_rig.h"
 
@@ -49,7 +49,8 @@ static void world_set(uint32_t rank, uint32_t world)
 	memdir_sign(&bad, part(rank));
 }
 
-/* Ranks of a pipeline declare a mesh of their own stage: it does not say how many others there were. */
+/* Ranks of a pipeline declare a mesh of their own stage: it does not say how many others there
+ * were. */
 TEST(a_manifest_is_made_again_of_all_parts_or_not_at_all)
 {
 	static const struct {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_rig.h - what the tests of reading and rebuilding share: a checkpoint of two ranks in memory
- * to be spoilt and made afresh, a directory whose n-th call fails, a file too long for any memory, and
- * checkpoints of declarations that the sample does not make.
+ * test_native_rig.h - what the tests of reading and rebuilding share: a checkpoint of two ranks in
+ * memory to be spoilt and made afresh, a directory whose n-th call fails, a file too long for any
+ * memory, and checkpoints of declarations that the sample does not make.
  */
 #ifndef TESTS_UNIT_NATIVE_RIG_H
 #define TESTS_UNIT_NATIVE_RIG_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_rot.c - metadata that are wrong under right checksums, as a newer writer, a mistake or
- * somebody with a hex editor would leave them: each number that is held against another, each name
- * that could lead elsewhere, each table that has another shape. And files that cannot be read, at
- * every single read. All of it is refused, and what is only unreadable is not called damaged.
+ * test_native_rot.c - metadata that are wrong under right checksums, as a newer writer, a mistake
+ * or somebody with a hex editor would leave them: each number that is held against another, each
+ * name that could lead elsewhere, each table that has another shape. And files that cannot be read,
+ * at every single read. All of it is refused, and what is only unreadable is not called damaged.
  */
 #include "tests/unit/test_native_rig.h"
 #include "formats/native/native_impl.h"
@@ -184,7 +184,8 @@ TEST(names_of_parts_that_lead_elsewhere_are_refused)
 		refused(manifest(), "impossible name");
 	}
 	{
-		/* Longer than any; and with what else is in the file behind it, which is no name. */
+		/* Longer than any; and with what else is in the file behind it, which is no
+		 * name. */
 		char key[NATIVE_NAME_MAX + 2];
 		const struct ckpt_note note = { key, 1 };
 		const struct memdir_opts o = {

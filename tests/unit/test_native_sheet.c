@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_native_sheet.c - a native checkpoint from its sheet. The files are compared with those that
- * ckptctl convert made of the same source before there were sheets: equal bytes, equal ids. They open,
- * and hold the source's tensors. What the format has no use for is refused.
+ * ckptctl convert made of the same source before there were sheets: equal bytes, equal ids. They
+ * open, and hold the source's tensors. What the format has no use for is refused.
  */
 #include "tests/lib/handmade.h"
 #include "tests/lib/row.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_toy.c - the format that docs/ADDING-A-FORMAT.md walks through is a format: what is written
- * as toy is read again, and as native it is what it was; it refuses what it cannot say and what is
- * malformed; every byte of its file is in one range.
+ * test_native_toy.c - the format that docs/ADDING-A-FORMAT.md walks through is a format: what is
+ * written as toy is read again, and as native it is what it was; it refuses what it cannot say and
+ * what is malformed; every byte of its file is in one range.
  */
 #include "tests/lib/memdir.h"
 #include "tests/lib/row.h"

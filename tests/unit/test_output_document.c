@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_output_document.c - one document as text and as JSON, and what is left of one that is given up. */
+/* test_output_document.c - one document as text and as JSON, and what is left of one that is given
+ * up. */
 #include <jansson.h>
 #include "ckpt/output/output.h"
 #include "tests/lib/page.h"

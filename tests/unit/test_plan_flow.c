@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_plan_flow.c - the bytes between old and new ranks against a count element by element, between
- * random meshes with random layouts on both sides; and what grouping ranks does to a matrix.
+ * test_plan_flow.c - the bytes between old and new ranks against a count element by element,
+ * between random meshes with random layouts on both sides; and what grouping ranks does to a
+ * matrix.
  */
 #include "tests/unit/test_plan_kinds.h"
 #include "ckpt/base/dtype.h"

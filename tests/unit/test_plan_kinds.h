@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_plan_kinds.h - random meshes and layouts of every kind and mode, for the tests of the planner
- * that works by arithmetic. Small enough to ask every coordinate.
+ * test_plan_kinds.h - random meshes and layouts of every kind and mode, for the tests of the
+ * planner that works by arithmetic. Small enough to ask every coordinate.
  */
 #ifndef CKPT_TEST_PLAN_KINDS_H
 #define CKPT_TEST_PLAN_KINDS_H

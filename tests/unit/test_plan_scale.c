@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_plan_scale.c - models and meshes that no one host has: Llama 3.1 405B on 16,384 ranks and on
- * 8,192, a mixture of experts with 187,000 tensors on 2,048 and on 1,024. What is computed is right,
- * and answers are computed as often as there are kinds of tensors. (make bench has the times.)
+ * 8,192, a mixture of experts with 187,000 tensors on 2,048 and on 1,024. What is computed is
+ * right, and answers are computed as often as there are kinds of tensors. (make bench has the
+ * times.)
  */
 #include "tests/unit/test_layout_naive.h"
 #include "tests/lib/models.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_safetensors_read.c - what the reader of safetensors makes of one file, of directories with and without
- * an index, and of shards; and what it refuses. What the reference library (safetensors 0.8.0) wrote is read
- * beside a strict reader that was written without it.
+ * test_safetensors_read.c - what the reader of safetensors makes of one file, of directories with
+ * and without an index, and of shards; and what it refuses. What the reference library (safetensors
+ * 0.8.0) wrote is read beside a strict reader that was written without it.
  */
 #include "ckpt/base/dtype.h"
 #include "formats/safetensors/safetensors_format.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_safetensors_sheet.c - what the writer of safetensors says that files hold, made into files here, element by
- * element: each is good to a strict reader, begins its data on a block, and all are read back as what the sheet
- * said.
+ * test_safetensors_sheet.c - what the writer of safetensors says that files hold, made into files
+ * here, element by element: each is good to a strict reader, begins its data on a block, and all
+ * are read back as what the sheet said.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/table/target.h"

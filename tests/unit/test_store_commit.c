@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_commit.c - parts, commits, lines of steps and going back on them. Crashes: test_store_crash.c. */
+/* test_store_commit.c - parts, commits, lines of steps and going back on them. Crashes:
+ * test_store_crash.c. */
 #include <sys/stat.h>
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"

@@ -2,9 +2,10 @@
 /*
  * test_store_crash.c - the store passes the whole crash matrix (tests/crash/crash_rigs.h).
  *
- * CRASH_STATES=N (10000): go on with other seeds until so many different states of the disk were looked at,
- * in CRASH_JOBS (1) processes. With AddressSanitizer: a tenth of the states, at all moments. SCALE: as many times
- * fewer states, failing calls and deaths. With ThreadSanitizer: what has threads.
+ * CRASH_STATES=N (10000): go on with other seeds until so many different states of the disk were
+ * looked at, in CRASH_JOBS (1) processes. With AddressSanitizer: a tenth of the states, at all
+ * moments. SCALE: as many times fewer states, failing calls and deaths. With ThreadSanitizer: what
+ * has threads.
  */
 #include <sys/wait.h>
 #include "tests/crash/crash_rigs.h"
@@ -120,7 +121,8 @@ static void enough_different_states_of_the_disk_were_looked_at(void **state)
 		      (unsigned long long)seed);
 	assert_true(io_crash_set_states(crash_walks.distinct) >= states);
 
-	/* what is counted is states, not names, times or runs: some of the same walk again add none */
+	/* what is counted is states, not names, times or runs: some of the same walk again add
+	 * none */
 	crash_walks.every = 10 * EVERY * (uint32_t)crash_scale();
 	states = io_crash_set_states(crash_walks.distinct);
 	crash_seed_set(seed);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_faults.c - the store where calls fail and memory runs out: each scene of tests/crash (saving,
- * going back, marks and pruning, sweeping, repair) with each of its system calls failing in every way of
- * tests/lib/io_faults.h, and each of its allocations failing once. What was promised before is there, what
- * was told done is done, nobody takes a failure for damage, and no descriptor is left.
+ * test_store_faults.c - the store where calls fail and memory runs out: each scene of tests/crash
+ * (saving, going back, marks and pruning, sweeping, repair) with each of its system calls failing
+ * in every way of tests/lib/io_faults.h, and each of its allocations failing once. What was
+ * promised before is there, what was told done is done, nobody takes a failure for damage, and no
+ * descriptor is left.
  *
  * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */

@@ -429,7 +429,8 @@ static void opens(const char *name, uint32_t nth, int error, bool once)
 	ops.open = open_made_up;
 }
 
-/* A directory gives its entries in any order: here in that of their names, or the other way round. */
+/* A directory gives its entries in any order: here in that of their names, or the other way
+ * round. */
 struct entries {
 	uint32_t n;
 	char name[16][NAME_MAX + 1];
@@ -891,8 +892,8 @@ TEST(any_call_may_fail_and_no_answer_is_a_wrong_one)
 				assert_true(err.msg[0]);
 				assert_int_equal(err.code, a.r);
 			}
-			/* who finds a MANIFEST that cannot be read passes it over, and says so; what is
-			 * in a directory by its path is for its reader to judge */
+			/* who finds a MANIFEST that cannot be read passes it over, and says so;
+			 * what is in a directory by its path is for its reader to judge */
 			if (a.r != error && !strstr(a.text, "passed over") &&
 			    !strstr(err.msg, "passed over") && !(q->is_path && !a.r) &&
 			    (a.r != good.r || strcmp(a.text, good.text) != 0))

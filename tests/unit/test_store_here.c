@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_here.c - a directory is looked up by its name: once it was moved, removed or replaced, whoever had
- * it open claims nothing in it, commits nothing, sets nothing aside and removes nothing, at whatever moment of
- * its work that happened; and when it is back it is the old store.
+ * test_store_here.c - a directory is looked up by its name: once it was moved, removed or replaced,
+ * whoever had it open claims nothing in it, commits nothing, sets nothing aside and removes
+ * nothing, at whatever moment of its work that happened; and when it is back it is the old store.
  */
 #include "ckpt/store/prune.h"
 #include "tests/crash/job.h"

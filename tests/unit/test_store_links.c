@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_links.c - files that several steps share count once: in a set, in a scan, when steps are removed, and in what dead launches left. */
+/* test_store_links.c - files that several steps share count once: in a set, in a scan, when steps
+ * are removed, and in what dead launches left. */
 #include "ckpt/store/links.h"
 #include "ckpt/store/prune.h"
 #include "ckpt/store/repair.h"
@@ -174,7 +175,8 @@ TEST(what_dead_launches_left_frees_what_is_theirs_alone)
 	assert_true(r.shared == 0 && r.removed == 0);
 }
 
-/* A copy of a step whose part 0 is the same file: under another number, which today's MANIFEST refuses, in another job. */
+/* A copy of a step whose part 0 is the same file: under another number, which today's MANIFEST
+ * refuses, in another job. */
 TEST(a_scan_knows_the_parts_that_steps_share)
 {
 	cleanup_free struct store_step *st = NULL, *other = NULL;

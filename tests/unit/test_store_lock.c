@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_lock.c - locks of steps and of their line: what is locked is what the name leads to, what
- * cannot be locked or looked at is said, who waits does so for as long as is told and no longer, and
- * what is not given is closed.
+ * test_store_lock.c - locks of steps and of their line: what is locked is what the name leads to,
+ * what cannot be locked or looked at is said, who waits does so for as long as is told and no
+ * longer, and what is not given is closed.
  */
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_mark.c - what is said of a step: set, read, replaced, cleared, in quarantine, after faults and power losses. */
+/* test_store_mark.c - what is said of a step: set, read, replaced, cleared, in quarantine, after
+ * faults and power losses. */
 #include <pwd.h>
 #include <sys/stat.h>
 #include "tests/crash/job.h"
@@ -390,7 +391,8 @@ TEST(a_job_without_its_own_directory_of_claims_gets_one)
 
 /* --- faults --- */
 
-/* Every call fails once, each kind of step: what was acknowledged is there, what was not is as before or as wanted. */
+/* Every call fails once, each kind of step: what was acknowledged is there, what was not is as
+ * before or as wanted. */
 TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 {
 	static const int code[] = { -EIO, -ENOSPC };
@@ -426,7 +428,8 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 	assert_true(runs > 20);
 }
 
-/* What was promised when the power went: 1 hold a; 2 and tag on 20; 3 tag on 30; 4 hold a is cleared; 5 30 is bad. */
+/* What was promised when the power went: 1 hold a; 2 and tag on 20; 3 tag on 30; 4 hold a is
+ * cleared; 5 30 is bad. */
 static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 {
 	struct store after = {
@@ -886,7 +889,8 @@ TEST(marks_without_memory_are_an_error_and_not_fewer_marks)
 		assert_int_equal(open_files(), open);
 		if (r == 0 && !failed)
 			break;
-		/* the allocation may have been the C library's, for a listing: then it is that error */
+		/* the allocation may have been the C library's, for a listing: then it is that
+		 * error */
 		assert_int_equal(r, -ENOMEM);
 		assert_int_equal(nmark, 0);
 		assert_null(said);
@@ -988,7 +992,8 @@ TEST(a_step_that_is_swapped_again_and_again_gets_no_mark)
 
 /* --- clearing where calls fail --- */
 
-/* Every call fails, once and from there on: what is told done is done, and what is not can be done again. */
+/* Every call fails, once and from there on: what is told done is done, and what is not can be done
+ * again. */
 TEST(clearing_says_done_only_when_they_are_gone)
 {
 	static const int code[] = { -EIO, -ENOENT, -EACCES };

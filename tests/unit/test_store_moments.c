@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_moments.c - removal of steps beside others who hold, read, move and commit in the very moment
- * in which it has judged and not yet removed; a repair that dies. What happens meanwhile is done at a named point of the
- * protocol (store/points.h), by another who has the job open.
+ * test_store_moments.c - removal of steps beside others who hold, read, move and commit in the very
+ * moment in which it has judged and not yet removed; a repair that dies. What happens meanwhile is
+ * done at a named point of the protocol (store/points.h), by another who has the job open.
  */
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_name.c - which names of directory entries, claims and jobs are ours, and listings of them. */
+/* test_store_name.c - which names of directory entries, claims and jobs are ours, and listings of
+ * them. */
 #include <dirent.h>
 #include "ckpt/store/store_impl.h"
 #include "formats/native/native.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_older.c - steps that an older version wrote are listed, refused by each name with the version that
- * reads them, set aside by who begins anew, and removed by their name alone.
+ * test_store_older.c - steps that an older version wrote are listed, refused by each name with the
+ * version that reads them, set aside by who begins anew, and removed by their name alone.
  */
 #include "ckpt/store/lineage.h"
 #include "ckpt/store/prune.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_power.c - the same promise on a real ext4: a file system in a loop file loses its power
- * (FS_IOC_SHUTDOWN without flushing its log) when the process died at its n-th mutating call, is mounted
- * again, and is looked at. Needs root, loop devices and mkfs.ext4; skipped, with the reason, without. The disk is mounted in
- * a namespace of the test's own, and is recognised by a mark before its power is cut.
+ * test_store_power.c - the same promise on a real ext4: a file system in a loop file loses its
+ * power (FS_IOC_SHUTDOWN without flushing its log) when the process died at its n-th mutating call,
+ * is mounted again, and is looked at. Needs root, loop devices and mkfs.ext4; skipped, with the
+ * reason, without. The disk is mounted in a namespace of the test's own, and is recognised by a
+ * mark before its power is cut.
  */
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -161,7 +162,8 @@ static bool job_holds(int root_fd, const struct job *j, char why[CRASH_WHY])
 	return good;
 }
 
-/* One life, one death, one power cut, one look. Exit status: 0 it holds, 1 not, 2 alive to the end. */
+/* One life, one death, one power cut, one look. Exit status: 0 it holds, 1 not, 2 alive to the
+ * end. */
 static int cycle(struct job *j, uint64_t nth)
 {
 	struct ckpt_err err = { 0 };
@@ -211,7 +213,8 @@ TEST(after_power_loss_on_ext4_every_acknowledged_step_is_there)
 			break;
 		cycles++;
 		alive += r == 2;
-		/* Sparsely at first, then every call around the commit; after a whole life from the start. */
+		/* Sparsely at first, then every call around the commit; after a whole life from the
+		 * start. */
 		nth = r == 2 ? 2 : nth < 16 ? nth + 5 : nth + 2;
 	}
 	for (uint32_t i = 0; i < j.n; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_prune.c - removal: what goes, what stays and why, and that no crash, fault, reader, hold, commit or second removal in between
- * loses a step or leaves half of one. */
+/* test_store_prune.c - removal: what goes, what stays and why, and that no crash, fault, reader,
+ * hold, commit or second removal in between loses a step or leaves half of one. */
 #include <sys/syscall.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/repair.h"
@@ -428,7 +428,8 @@ TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
 	assert_listed("q25 a40 q20 q10");
 }
 
-/* Where room is made: first what was set aside, from the oldest on, and then what the policy does not keep. */
+/* Where room is made: first what was set aside, from the oldest on, and then what the policy does
+ * not keep. */
 TEST(for_room_what_was_set_aside_goes_before_anything_else)
 {
 	save(25, 20);
@@ -514,7 +515,8 @@ static const char *in_trash(void)
 	return dir;
 }
 
-/* Our files go, the others stay, and so does the directory, as trash that nobody takes for a step. */
+/* Our files go, the others stay, and so does the directory, as trash that nobody takes for a
+ * step. */
 TEST(what_the_store_did_not_make_stays)
 {
 	static const char *const foreign[] = { ".nfs0001", "notes.txt", "MANIFEST~", "weights.part",
@@ -797,7 +799,8 @@ static void act_go_back(void)
 	(void)close(verdict);
 }
 
-/* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
+/* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken
+ * for the old one. */
 TEST(a_step_that_is_committed_meanwhile_stays)
 {
 	bool acted = true;
@@ -877,7 +880,8 @@ TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 	assert_listed("d50 40 30 20 10");
 }
 
-/* The newest one goes, or is being read by nobody knows whom, before it is locked: the next one stays. */
+/* The newest one goes, or is being read by nobody knows whom, before it is locked: the next one
+ * stays. */
 static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
 	if (strcmp(name, "step-000000000050") == 0 && TAKE(late))
@@ -977,7 +981,8 @@ static void act_prune_then_die(void)
 		io_faults_kill(&dying, 1);
 }
 
-/* It is pruned at any moment of a commit that goes back, and the committer dies right there: a step of the line is listed. */
+/* It is pruned at any moment of a commit that goes back, and the committer dies right there: a step
+ * of the line is listed. */
 TEST(a_prune_amid_a_commit_that_goes_back_leaves_a_step)
 {
 	bool acted = true;
@@ -1034,7 +1039,8 @@ TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 
 /* --- faults and deaths --- */
 
-/* 50 and 40 are to stay; the others are there whole or not at all; a claim and a prune clean the rest. */
+/* 50 and 40 are to stay; the others are there whole or not at all; a claim and a prune clean the
+ * rest. */
 static void assert_nothing_lost(const char *what, uint64_t nth)
 {
 	char text[200];

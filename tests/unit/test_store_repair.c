@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and that every named point of the store is
- * reached. */
+/* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and
+ * that every named point of the store is reached. */
 #include "ckpt/store/repair.h"
 #include "ckpt/store/rewind.h"
 #include "tests/crash/job.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_retain.c - the policy's options, its reasons, and its decisions against rules written down a second time. */
+/* test_store_retain.c - the policy's options, its reasons, and its decisions against rules written
+ * down a second time. */
 #include <math.h>
 #include "ckpt/base/error.h"
 #include "ckpt/store/retain.h"

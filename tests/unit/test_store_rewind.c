@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_rewind.c - a step becomes the newest of its line again: what moves, what stays, and when nothing
- * does. Deaths, faults and power losses in between: "rewinding" in tests/crash/crash_scenes.c. */
+/* test_store_rewind.c - a step becomes the newest of its line again: what moves, what stays, and
+ * when nothing does. Deaths, faults and power losses in between: "rewinding" in
+ * tests/crash/crash_scenes.c. */
 #include "ckpt/store/rewind.h"
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"

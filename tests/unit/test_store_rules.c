@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_rules.c - rules of the store that only matter in one moment, or when two things go wrong: each
- * is a planted mistake (ckpt/base/mutants.h) that no run over all calls had found. A system call of the
- * table is replaced, and does in that moment what another process or a bad disk would.
+ * test_store_rules.c - rules of the store that only matter in one moment, or when two things go
+ * wrong: each is a planted mistake (ckpt/base/mutants.h) that no run over all calls had found. A
+ * system call of the table is replaced, and does in that moment what another process or a bad disk
+ * would.
  */
 #include <semaphore.h>
 #include "tests/crash/job.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it is. */
+/* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it
+ * is. */
 #include "formats/native/native.h"
 #include "tests/crash/job.h"
 #include "tests/lib/row.h"
@@ -429,7 +430,8 @@ TEST(only_a_step_is_looked_at_as_one)
 	assert_int_equal(store_step_look(s, "step-000000000010", &st), -ENOENT);
 }
 
-/* A file system that does not say what its entries are; and one of them has gone when it is asked. */
+/* A file system that does not say what its entries are; and one of them has gone when it is
+ * asked. */
 struct unknown_listing {
 	int (*each)(void *arg, const char *name, unsigned char d_type);
 	void *arg;

@@ -72,7 +72,8 @@ TEST(a_tree_returns_what_a_look_at_every_piece_returns)
 	assert_true(met > 1000);
 }
 
-/* Pieces of 1 x 1 x 1 in a cube, without one or with one twice: no dimension tells many of them apart. */
+/* Pieces of 1 x 1 x 1 in a cube, without one or with one twice: no dimension tells many of them
+ * apart. */
 static void cube(uint32_t side, uint32_t lacks, uint32_t twice, struct ckpt_errlist *l)
 {
 	const uint64_t shape[] = { side, side, side }, one[] = { 1, 1, 1 };

@@ -2024,8 +2024,8 @@ TEST(an_outcome_is_read_whole_or_not_at_all)
 
 /* --- LAST --- */
 #define LAST_STEPS 4096
-/* Ranks that ask at the beginning of each step, in all orders that the scheduler finds, while others
- * stop the launch, and a restore in between that takes them back. */
+/* Ranks that ask at the beginning of each step, in all orders that the scheduler finds, while
+ * others stop the launch, and a restore in between that takes them back. */
 static struct {
 	_Atomic uint64_t word;
 	uint32_t world, stops, meetings;
