@@ -6,8 +6,8 @@ set -u
 # shellcheck source=tests/e2e/trainer_tap.sh
 . "$(dirname "$0")/../e2e/trainer_tap.sh"
 cd "$root" || exit 1
-program=build/obj/mutant/unit/cli
-[ -x $program ] || program=build/obj/release/unit/cli
+programs=build/obj/mutant/unit
+[ -x $programs/cli ] && [ -x $programs/cli_foreign ] || programs=build/obj/release/unit
 chmod 711 "$tmp" # some cases become another user for a while
 
 # SUBJECT:CASE of each case that calls SHOWN, also through functions and macros of its file.
@@ -37,7 +37,9 @@ showing() {
 }
 writes() {
 	mkdir -m 755 "$tmp/golden" || return 1
-	showing | TMPDIR=$tmp GOLDEN=$tmp/golden xargs $program >"$tmp/log" 2>&1 && return
+	showing >"$tmp/cases"
+	grep -v '^cli_foreign:' "$tmp/cases" | TMPDIR=$tmp GOLDEN=$tmp/golden xargs $programs/cli >"$tmp/log" 2>&1 &&
+		sed -n 's/^cli_foreign://p' "$tmp/cases" | TMPDIR=$tmp GOLDEN=$tmp/golden xargs $programs/cli_foreign >>"$tmp/log" 2>&1 && return
 	grep -aE 'not ok|FAILED|rror' "$tmp/log" | head -n 20
 	return 1
 }

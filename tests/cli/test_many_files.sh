@@ -15,7 +15,7 @@ few() {
 	(ulimit -n $limit && "$root/build/ckptctl" "$@") >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
 }
 made() {
-	few convert "$tmp/src" "$tmp/many" --mesh fsdp=$files
+	few convert "$tmp/src" "$tmp/many" --mesh fsdp=$files --layout '*=Shard(0)@fsdp'
 	[ "$(find "$tmp/many" -name '*.part' | wc -l)" = $files ]
 }
 verified() {

@@ -54,7 +54,8 @@ refused() {
 	grep -qF -- "$word" "$tmp/err" && [ -z "$(find "$tmp/none" -name 'step-*')" ]
 }
 converted_the_same() {
-	ctl convert latest "$tmp/converted" --mesh fsdp=4 && "$ckptctl" diff "$store/a/step-000000000020" "$tmp/converted"
+	ctl convert latest "$tmp/converted" --mesh fsdp=4 --layout '*=Shard(0)@fsdp' &&
+		"$ckptctl" diff "$store/a/step-000000000020" "$tmp/converted"
 }
 kill_daemon() {
 	kill -KILL "$daemon" && { wait "$daemon" 2>/dev/null || true; }

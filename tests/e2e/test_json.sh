@@ -123,8 +123,8 @@ check "a job trains" within field_above attached_count 1
 check "and has steps" within field_above newest_step 3
 check "status" json 0 status
 check "ls with steps in memory" json 0 ls "$store"
-check "export --from-memory" json 0 restore latest "$tmp/memory" --mesh fsdp=1 --from-memory
-check "restore of what is not in memory" json 10 restore 99998 "$tmp/none" --mesh fsdp=1 --from-memory
+check "export --from-memory" json 0 export latest "$tmp/memory" --mesh fsdp=1 --from-memory
+check "restore of what is not in memory" json 10 export 99998 "$tmp/none" --mesh fsdp=1 --from-memory
 check "trigger" json 0 trigger
 check "trigger of a job that is not there" json 10 trigger --job=nobody
 check "trigger --wait" json 0 trigger --final --wait --timeout 20s
@@ -270,7 +270,7 @@ check "ema of a step without averages" json 10 ema "$dir"
 check "show of averages" json 0 show "$ema"
 check "diff of averages" json 6 diff "$ema" "$tmp/averages/averaged/step-000000000002"
 check "diff with a step without averages" json 6 diff "$ema" "$dir"
-check "export --only --dtype" json 3 restore "$ema" "$tmp/average" --only ema.fast --dtype F16
+check "export --only --dtype" json 3 export "$ema" "$tmp/average" --only ema.fast --dtype F16
 check "show of derived tensors, and of parts that steps share" json 0 show "$other" --tensors='model/*'
 "$ckptctl" convert "$dir" "$tmp/whole" --to safetensors --drop-unsupported >/dev/null 2>&1 || true
 check "show of a foreign format" json 0 show "$tmp/whole"
@@ -310,10 +310,10 @@ check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
 check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules"
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3 --replicate dp
 check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules"
-check "restore" json 0 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp
-check "restore --rank" json 0 restore "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules"
+check "restore" json 0 export "$dir" "$tmp/files" --mesh dp=3 --replicate dp
+check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules"
 echo 'rename model/* -> weights/{1}' >"$tmp/names"
-check "restore --view" json 0 restore "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
+check "restore --view" json 0 export "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
 check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp
 check "a converted one" json 0 show "$tmp/converted"
 check "has no difference" json 0 diff "$dir" "$tmp/converted"
@@ -337,7 +337,7 @@ for part in "$sick"/*.part; do
 done
 rm "$tmp/sick/$(basename "$older")/MANIFEST"
 check "verify that quarantines" json 4 verify --data "$sick"
-check "restore --keep-going" json 3 restore "$sick" "$tmp/kept" --mesh dp=3 --replicate dp --keep-going
+check "restore --keep-going" json 3 export "$sick" "$tmp/kept" --mesh dp=3 --replicate dp --keep-going
 check "ls --all with a quarantined one" json 0 ls --all "$tmp/sick"
 check "show of a quarantined one" json 0 show "$sick"
 check "prune of it" json 0 prune -n --keep-last=1 "$tmp/sick"

@@ -6,7 +6,8 @@
  *	average_check MASTERS PARAMETERS SPEC EDGES < ROWS
  *
  * MASTERS: what trainer --masters wrote, of a model of about so many PARAMETERS. EDGES: lines "STEP
- * FROM", one for each time that a daemon made the averages of STEP from those of FROM. ROWS: lines
+ * FROM", one for each time that a daemon made the averages of STEP from those of FROM, the oldest
+ * first: a chain takes them in this order, which leaves few chains to try. ROWS: lines
  * "STEP SINCE UPDATES LAST HISTORY FILE", one for each committed step, ascending; FILE is a
  * safetensors file with its average in FP32. From where an average began the check goes along the
  * edges until the history is the one that the step says, and computes the average anew, with plain
@@ -139,9 +140,9 @@ static uint8_t *ways(const struct row *r)
 	return way;
 }
 
-/* Along the edges, states alone: path[] gets the steps. Returns how many, or -1. */
+/* Along the edges from number first on, states alone: path[] gets the steps. Returns how many, or -1. */
 static int find(struct ema_state s, const struct row *r, const uint8_t *way, uint64_t *path,
-		int depth)
+		int depth, size_t first)
 {
 	if (is_end(&s, r))
 		return depth;
@@ -149,7 +150,7 @@ static int find(struct ema_state s, const struct row *r, const uint8_t *way, uin
 		return -1;
 	if (!way[(r->updates - s.updates) * (r->last + 1) + s.last_step])
 		return -1;
-	for (size_t i = 0; i < k.nedge; i++) {
+	for (size_t i = first; i < k.nedge; i++) {
 		struct ema_update u;
 		int n;
 
@@ -158,7 +159,7 @@ static int find(struct ema_state s, const struct row *r, const uint8_t *way, uin
 		u = ema_schedule_update(&k.spec->schedule, &s, k.edge[i].step);
 		path[depth] = k.edge[i].step;
 		n = find(ema_state_after(&s, &u, k.canonical, k.edge[i].step), r, way, path,
-			 depth + 1);
+			 depth + 1, i + 1);
 		if (n >= 0)
 			return n;
 	}
@@ -225,7 +226,7 @@ static int check(const struct row *r)
 		k.tries = 0;
 		if (k.node[from - 1].state.since != r->since)
 			continue;
-		n = find(k.node[from - 1].state, r, way, path, 0);
+		n = find(k.node[from - 1].state, r, way, path, 0, 0);
 		x = k.node[from - 1];
 	}
 	for (int i = 0; i < n; i++) {

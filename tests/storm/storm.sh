@@ -394,8 +394,9 @@ removed() {
 
 # ---- averages ----
 
-edges() { # prints "STEP FROM" of all averages that a daemon has begun
-	sed -n "s/.* average: job $job step \([0-9]*\) goes on from step \([0-9]*\).*/\1 \2/p" "$tmp"/daemon.log "$socket.log" | sort -u
+edges() { # prints "STEP FROM" of all averages that a daemon has begun, by the time of the log lines
+	sed -n "s/ .* average: job $job step \([0-9]*\) goes on from step \([0-9]*\).*/ \1 \2/p" "$tmp"/daemon.log "$socket.log" |
+		sort -s -k1,1 | cut -d' ' -f2-
 }
 
 average_rows() { # NAME: of each committed step a line for average_check
