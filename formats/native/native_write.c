@@ -124,14 +124,14 @@ static struct ck_chunk *chunks_encode(const struct chunk *chunk, uint64_t n, str
 /* STRINGS of table_encode, continued. */
 struct strings {
 	char *bytes; /* NULL: there was no memory: asked at the end */
-	uint64_t n;
+	uint64_t n, room;
 };
 
 static void strings_begin(struct strings *s, const struct table_section *of)
 {
 	assert(of->kind == CK_STRINGS);
 	s->bytes = malloc(of->len);
-	s->n = of->len;
+	s->n = s->room = of->len;
 	if (s->bytes)
 		memcpy(s->bytes, of->bytes, of->len);
 }
@@ -141,11 +141,14 @@ static le32 string_add(struct strings *to, const char *s)
 {
 	size_t n = strlen(s) + 1;
 	uint64_t at = to->n;
-	char *p;
+	char *p = to->bytes;
 
 	if (n == 1)
 		return le32_of(0);
-	p = to->bytes ? realloc(to->bytes, at + n) : NULL;
+	if (p && at + n > to->room) {
+		to->room = 2 * (at + n);
+		p = realloc(p, to->room);
+	}
 	if (!p || at + n > UINT32_MAX) {
 		free(p ? p : to->bytes);
 		to->bytes = NULL;
@@ -277,7 +280,7 @@ int native_part_tail(const struct native_info *info, uint32_t rank, const struct
 	struct container_bytes sect[TABLE_SECTIONS_MAX + 2];
 	const struct native_role *role = role_of(info);
 	struct table view = part_view(t);
-	struct strings strings = { NULL, 0 };
+	struct strings strings = { 0 };
 	struct arena a = { 0 };
 	uint8_t uuid[16];
 	uint32_t n = 0, k = 0;

@@ -109,6 +109,7 @@ all_verbs() {
 has_schema() { # every verb has a heading
 	local verb bad=0
 	while read -r verb; do
+		[ "$verb" != export ] || verb=restore # its name when the schema was made
 		grep -q "^## .*\`ckptd[.]$verb/1\`" "$doc" || { echo "docs/JSON.md has no $verb"; bad=1; }
 	done <"$tmp/all_verbs"
 	return "$bad"

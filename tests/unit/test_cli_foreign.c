@@ -9,6 +9,7 @@
  */
 #include "ckpt/base/util.h"
 #include "formats/native/native.h"
+#include "formats/safetensors/safetensors_format.h"
 #include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 
@@ -129,8 +130,8 @@ static const struct format format_twin = { .name = "twin", .probe = twin_probe, 
 			   format_lone = { .name = "lone",
 					   .probe = lone_probe,
 					   .open = refuse_open };
-const struct format *const formats[] = { &format_native, &format_bare, &format_twin, &format_lone,
-					 NULL };
+const struct format *const formats[] = { &format_native, &format_bare,	      &format_twin,
+					 &format_lone,	 &format_safetensors, NULL };
 
 /* --- checkpoints --- */
 

@@ -23,7 +23,8 @@ static struct held {
 	struct format_made made[MADE];
 	struct io_ops ops;
 	uint8_t *plain, *swapped, *bytes;
-	uint64_t len, read, bad_at;
+	uint64_t len, bad_at;
+	_Atomic uint64_t read; /* bytes, of all threads */
 } x;
 
 static int held_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)

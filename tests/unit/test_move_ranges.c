@@ -18,10 +18,10 @@ struct plain {
 	struct format_file file;
 	struct format_range range[RANGES_MAX];
 	struct io_ops ops;
-	uint64_t bad_at;   /* a byte that is changed; UINT64_MAX: none */
-	uint64_t error_at; /* reads of this byte fail with -EIO; UINT64_MAX: none */
-	uint64_t read;	   /* bytes so far */
-	uint8_t *byte;	   /* [BYTES] */
+	uint64_t bad_at;       /* a byte that is changed; UINT64_MAX: none */
+	uint64_t error_at;     /* reads of this byte fail with -EIO; UINT64_MAX: none */
+	_Atomic uint64_t read; /* bytes so far, of all threads */
+	uint8_t *byte;	       /* [BYTES] */
 };
 static struct plain x;
 static struct ckpt_err err;
