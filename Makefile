@@ -266,7 +266,7 @@ of = $(patsubst $(1):%,%,$(filter $(1):%,$(TESTS)))
 NEED.release = $(if $(call of,script),all rigs) $(patsubst %,build/obj/release/unit/%,$(call of,unit))
 NEED.asan = $(patsubst %,build/obj/asan/unit/%,$(call of,asan)) $(patsubst %,build/obj/asan/fuzz/%,$(call of,fuzz))
 NEED.tsan = $(patsubst %,build/obj/tsan/unit/%,$(call of,tsan))
-NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh %/test_golden.sh,$(call of,script)),$(REDUCED))) \
+NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh %/test_golden.sh,$(call of,script)),$(REDUCED)) $(if $(filter %/test_golden.sh,$(call of,script)),cli_foreign)) \
 	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
 	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
