@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // spare.c - slots of a launch that has ended, for the next launch of the same job: they are in
-// memory already. So a job that starts again needs no more memory than before: its state and its
+// memory already. So a job that starts again needs as much memory as before: its state and its
 // slots. Called by launch and snap.
 // Invariants: a slot is given to the same rank of the same job, and to a process of the same user;
 // no process that had it before can still write to it; a slot that holds a step is given to the

@@ -4,11 +4,13 @@
  * below compute is written here; nothing is computed here. Called by ckptctl layout --batch, from
  * one thread.
  *
- *	placements	[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]: one object a rank, in ascending
- *			rank: its coordinate, and for each tensor dimension the runs [start,stop) that it
- *			holds, sorted and merged. counts: in place of "runs" {"elements": how many,
- *			"run_counts": [of each dimension], "progression_counts": [the same]}
- *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: the factors give no order
+ *	placements	[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]: one object a rank, in
+ *			ascending rank: its coordinate, and for each tensor dimension the runs
+ *			[start,stop) that it holds, sorted and merged. counts: in place of "runs"
+ *			{"elements": how many, "run_counts": [of each dimension],
+ *			"progression_counts": [the same]}
+ *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: the factors
+ *			give no order
  *	locals		{"result":[[..],..],"result_shapes":[[..],..]}: of each rank in ascending rank
  *	refused		{"error":"why"}
  */

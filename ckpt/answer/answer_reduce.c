@@ -225,8 +225,8 @@ static void put_value(struct answer *a, uint32_t dtype, const uint8_t *p)
 
 /* --- from locals to results --- */
 
-/* As many numbers as each rank holds: so what is allocated for them is no more than the question
- * has. */
+/* Each local tensor has as many numbers as its rank holds. So the answer allocates at most what the
+ * question is long. */
 static int locals_check(const struct work *w)
 {
 	for (uint32_t i = 0; i < w->mesh.nrank; i++) {

@@ -155,7 +155,7 @@
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
 	X(RANGE_CRC_IGNORED, move, "a CRC-32 that a file holds is compared") \
 	X(MADE_ALWAYS_ANEW, move, "what is asked for in its order is decoded once") \
-	X(DECODED_MORE, coding, "a decoder gives no more bytes than were announced") \
+	X(DECODED_MORE, coding, "a decoder that would give more bytes than announced fails") \
 	X(DECODED_CRC_IGNORED, coding, "the CRC-32 of decoded bytes is compared") \
 	X(DERIVED_UNCHECKED, move, "a derived tensor without bytes was compared with what it derives from") \
 	X(DERIVED_FLUSHES, move, "rounding keeps subnormal numbers") \

@@ -5,7 +5,7 @@
  * several parts.
  *
  * Memory is the arena's that each call names, always the same one; a table that grows leaves its
- * old slots there, in all no more than the new ones. Nothing is taken out again. Zero-initialised a
+ * old slots there; together they are at most as large as the new ones. No key can be removed. Zero-initialised a
  * map is empty. One thread at a time; any number of threads, while none of them adds.
  *
  * A lookup takes constant time whatever names a file or a peer chooses: hashes depend on a number

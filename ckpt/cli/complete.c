@@ -158,7 +158,7 @@ static void offer_jobs(struct complete *x)
 	struct control k;
 
 	if (!daemon_ask_open(&k, &c, 1,
-			     NULL)) { /* it is late already: it gets no more than a second */
+			     NULL)) { /* the daemon has one second at most: a person waits */
 		if (!control_report(&k, NULL))
 			for (uint32_t i = 0; i < k.report.head->njob; i++)
 				offer_live_job(x, &k.report, i);

@@ -198,7 +198,7 @@ static bool has_attr(const struct checkpoint_attr *attr, uint32_t n, const char 
 /* The files say of themselves what the checkpoint does, and what was selected and cast. */
 static int facts_make(struct export *r, struct ckpt_err *err)
 {
-	const struct checkpoint *k = r->s.ckpt;
+	struct checkpoint *k = r->s.ckpt;
 	struct selection_meta meta[SELECTION_META];
 	struct checkpoint_attr *attr;
 	uint32_t nmeta, n = 0;
@@ -213,6 +213,8 @@ static int facts_make(struct export *r, struct ckpt_err *err)
 	for (uint32_t i = 0, own = n; i < k->nattr; i++)
 		if (!has_attr(attr, own, k->attr[i].key))
 			attr[n++] = k->attr[i];
+	if (r->c->value[OPT_FROM_MEMORY]) /* the id is that of a copy which goes when export ends */
+		*k->id = 0;
 	r->said = *k;
 	r->said.attr = attr;
 	r->said.nattr = n;

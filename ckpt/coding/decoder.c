@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decoder.c - see decoder.h. Called by move, which makes places, and by formats that read a header
- * inside of a coded item. Invariant: no more bytes come out than were announced, and decoder_end
- * lets pass nothing but a stream that gave all of them and ended where its input does.
+ * inside of a coded item. Invariant: a decoder never gives more bytes than were announced. decoder_end refuses
+ * a stream that gave fewer, and one that ended before its input.
  */
 #include "ckpt/coding/decoder.h"
 #include "ckpt/base/mutant.h"

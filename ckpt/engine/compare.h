@@ -51,8 +51,8 @@ int compare_find(const struct table *a, const struct table *b, const bool *in_a,
  * memory. */
 uint64_t compare_choose(const struct table *a, const struct table *b, bool values,
 			struct compared *c);
-/* Read them. What is equal bit by bit is an item no more; what is not becomes CONTENTS. err says
- * which of the two checkpoints failed; errors as of move_read, and -ECANCELED. */
+/* Reads both sides of each item. Items that are equal bit by bit are removed; the others become
+ * CONTENTS. err says which of the two checkpoints failed; errors as of move_read, and -ECANCELED. */
 int compare_read(const struct engine *e, const struct opened *a, const struct opened *b,
 		 bool values, struct compared *c, struct ckpt_err *err);
 void compared_free(struct compared *c);

@@ -64,7 +64,7 @@ struct engine_check {
 };
 struct engine_checked {
 	uint64_t bytes;	 /* that were read */
-	uint64_t nfault; /* that were found; the first one is told in err */
+	uint64_t nfault; /* faults found; err describes the first one */
 };
 /*
  * Every byte of a step, from the disk, compared with every checksum there is, with one answer: for

@@ -2,8 +2,8 @@
 /*
  * io_files.h - descriptors of the many files of one directory, for reading. A file is opened when
  * it is first taken; at most IO_FILES_MAX are open at once, or a quarter of what this process may
- * have, or fewer where the kernel gives no more: then those that nobody has taken are closed, the
- * longest unused first. Any thread.
+ * have. Where the kernel refuses another one (EMFILE), fewer are open: then the file that was used
+ * longest ago, and is not taken, is closed. Any thread.
  */
 #ifndef CKPT_IO_IO_FILES_H
 #define CKPT_IO_IO_FILES_H

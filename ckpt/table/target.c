@@ -244,8 +244,7 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 
 	decode_all(old, l, bits);
 	*ret = (struct cut){ 0 };
-	/* Sets of placements are told in the numbers of the old list, until those that go are
-	 * gone. */
+	/* The sets hold numbers of the old list. They are renumbered when placements are removed. */
 	for (uint32_t i = 0; i < l->nplace; i++) {
 		const struct ckpt_placement *p = &l->place[i];
 

@@ -56,7 +56,7 @@ void reader_fault(struct reader *rd, int code, const char *kind, const char *fil
 		rd->fault(rd->arg, &f);
 }
 
-/* What is told and is no obstacle: no tensor's bytes are concerned. */
+/* Reports a fault that does not stop the opening, because it concerns no tensor's bytes. */
 __attribute__((format(printf, 6, 7))) static void oddity(struct reader *rd, const char *kind,
 							 const char *file, uint64_t off,
 							 uint64_t len, const char *fmt, ...)
@@ -436,7 +436,7 @@ int envelope_read(struct reader *rd, const struct source *src, const char *file,
 {
 	int r = blocks_read(rd, src, file, kind, root, e), s = 0;
 
-	/* Also where a newer version wrote it: damage is told before that. */
+	/* Damage is reported first, also in a file that a newer version wrote. */
 	if (e->map.file_bytes)
 		s = kinds ? sections_pick(rd, src, file, kinds, e)
 			  : sections_read(rd, src, file, spare, e);

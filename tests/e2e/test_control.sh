@@ -217,7 +217,7 @@ same_as_disk() { # the newest staged step, from memory and then from disk
 	cmp_files
 }
 # But for the id, which a step has when it is committed, and the blanks behind the header the files are the same.
-but_for_id() { LC_ALL=C sed -E 's/,?"checkpoint":"[0-9a-f]*"//; s/, id [0-9a-f]*//; s/\}\} +/}}/' "$1"; }
+but_for_id() { LC_ALL=C sed -E 's/,?"checkpoint":"[0-9a-f]*"//; s/, id [0-9a-f]*"/"/; s/\}\} +/}}/' "$1"; }
 cmp_files() {
 	local r
 	for r in 0 1 2; do
@@ -225,6 +225,8 @@ cmp_files() {
 	done
 }
 check "what memory holds of a job that is over is what is on disk later" same_as_disk
+no_id() { ! grep -aqE '"checkpoint":|, id [0-9a-f]' "$tmp/last/rank-00000.safetensors"; }
+check "and it names no id: the copy that had one is gone" no_id
 check "wait latest waits for what the daemon writes on its own" ctl_says 0 "is committed" wait latest --timeout 20s \
 	--job "$store/a"
 not_alone() { # its directory was moved away since: what memory has may be the only copy
