@@ -40,7 +40,7 @@ struct engine_convert {
 	bool drop;	     /* leave out what the format cannot hold */
 	bool check;	     /* read every byte of the result again */
 	bool once;	     /* without a journal: nothing is left for another run to continue */
-	uint64_t *overflow; /* [target->ntensor], zero: elements that became infinite; NULL: no */
+	uint64_t *overflow;  /* [target->ntensor], zero: elements that became infinite; NULL: no */
 	/* What will be made, before anything is. May be NULL. */
 	void (*planned)(void *arg, const struct sheet *s);
 	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it
@@ -58,6 +58,7 @@ struct converted {
 	uint32_t nprint;    /* tensors whose fingerprints were compared with the source's */
 	uint32_t nmade;	    /* tensors of which the source has none: they were made on the way */
 	uint32_t ndropped;  /* tensors that the format cannot hold */
+	uint32_t nunsaid;   /* attributes that it cannot say */
 	uint64_t noverflow; /* elements that became infinite in a cast */
 	bool resumed;	    /* something of an earlier run is used */
 	bool restarted;	    /* an earlier run had left nothing that can be used */
@@ -68,7 +69,7 @@ struct converted {
 };
 
 /*
- * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are
+ * cannot: a line for each tensor or attribute that the format cannot hold, and why. -EMEDIUMTYPE: there are
  * such, and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is
  * impossible, or in a checkpoint, too little memory, or an earlier run to dst is of another
  * conversion (all differences in err); -ENOSPC;
