@@ -220,7 +220,7 @@ static void sums(struct repair *p)
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char size[HUMAN_BYTES], word[4][128], line[4 * 128] = "";
+	char word[4][128], line[4 * 128] = "";
 	uint32_t n = 0;
 	size_t len = 0;
 
@@ -236,7 +236,7 @@ static void sums(struct repair *p)
 		return;
 	if (r->removed)
 		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", human_bytes(r->freed, size));
+			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
 		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
@@ -250,7 +250,7 @@ static void sums(struct repair *p)
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
-			human_bytes(r->shared, size));
+			BYTES_TEXT(r->shared));
 	if (r->unseen)
 		cli_hint(p->c, CLI_HINT_UNSEEN);
 }

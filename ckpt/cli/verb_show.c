@@ -189,15 +189,14 @@ static int put_marks(struct cli *c, const struct subject *s)
 
 static void put_totals(struct output *o, const struct table *t)
 {
-	char n[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		bytes += table_tensor_bytes(&t->tensor[i]);
 	output_key(o, "tensor_count", cell_of(CELL_COUNT, t->ntensor));
 	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, bytes));
-	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", human_count(t->ntensor, n),
-		     human_bytes(bytes, b));
+	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", COUNT_TEXT(t->ntensor),
+		     BYTES_TEXT(bytes));
 }
 
 /* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some

@@ -270,7 +270,7 @@ static int check(struct one *x, struct ckpt_err *err)
 
 static void say_fault(struct verify *v, const struct fault *f)
 {
-	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], mark[64];
+	char where[2 * CKPT_NAME_MAX + 512] = "", mark[64];
 	size_t n = 0;
 
 	if (*f->file)
@@ -278,7 +278,7 @@ static void say_fault(struct verify *v, const struct fault *f)
 	if (*f->file && (f->offset || f->length))
 		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", human_bytes(f->length, size));
+		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
 		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
 	snprintf(mark, sizeof mark, "  %s", f->kind);
@@ -313,12 +313,10 @@ static void foreign_print(const struct one *x, char *buf, size_t bytes)
 
 static void say_before(const struct one *x)
 {
-	char size[HUMAN_BYTES];
-
 	if (x->got.before_bytes)
 		cli_say(x->v->c, STYLE_DIM,
 			"  %s of it read with a checkpoint above: a shared file",
-			human_bytes(x->got.before_bytes, size));
+			BYTES_TEXT(x->got.before_bytes));
 }
 
 /* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
