@@ -45,15 +45,8 @@ static int rule_add(struct rules *f, struct target_rule rule, struct ckpt_err *e
 	if (f->nrule == RULES_MAX)
 		return ckpt_error(err, -EINVAL, "%s: more than %u layout rules", rule.where,
 				  RULES_MAX);
-	if (f->nrule == f->cap) {
-		uint32_t cap = f->cap ? 2 * f->cap : 16;
-		struct target_rule *p = reallocarray(f->rule, cap, sizeof *p);
-
-		if (!p)
-			return ckpt_error(err, -ENOMEM, "out of memory for layout rules");
-		f->rule = p;
-		f->cap = cap;
-	}
+	if (!ARRAY_GROW(f->rule, f->nrule, f->cap))
+		return ckpt_error(err, -ENOMEM, "out of memory for layout rules");
 	f->rule[f->nrule++] = rule;
 	return 0;
 }
@@ -152,21 +145,10 @@ static void on_note(void *arg, uint32_t tensor, const char *text)
 
 	if (!strcmp(text, TARGET_UNPLACED))
 		return; /* target_settle places it */
-	if (m->nnote == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 64;
-		struct remesh_note *p = reallocarray(m->note, cap, sizeof *p);
-
-		if (!p) {
-			x->failed = true;
-			return;
-		}
-		m->note = p;
-		x->cap = cap;
-	}
 	/* Neighbours often have the same reason: it is kept once. */
 	if (!copy || strcmp(copy, text) != 0)
 		copy = arena_str(&m->arena, text);
-	if (!copy) {
+	if (!copy || !ARRAY_GROW(m->note, m->nnote, x->cap)) {
 		x->failed = true;
 		return;
 	}

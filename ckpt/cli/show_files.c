@@ -124,9 +124,7 @@ static void put_files(struct cli *c, const struct subject *s, const struct file_
 
 	output_begin(c->o, "ckptd.show/1");
 	cli_say(c, STYLE_STRONG, "files of %s", subject_title(k, s->ref.path, title));
-	output_key(c->o, "path", cell_text(s->ref.path));
-	output_key(c->o, "job", subject_job(k));
-	output_key(c->o, "step", subject_step(k));
+	subject_put(c->o, s->ref.path, k);
 	output_list(c->o, "files", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < k->nfile; i++) {
 		put_row(c->o, k->file[i].name, k->file[i].rank, k->file[i].file_bytes,

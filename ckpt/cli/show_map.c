@@ -154,9 +154,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	struct output *o = c->o;
 	char line[LINE_BYTES];
 
-	output_key(o, "path", cell_text(s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, s->ref.path, k);
 	output_object(o, "map");
 	output_key(o, "component", cell_text(x->component));
 	output_key(o, "name", cell_text(x->name));

@@ -29,19 +29,18 @@ struct adopt {
 	bool whole;		     /* the directory is adopted, with its steps */
 	bool shown;		     /* the table, before the question */
 	struct row *row;
-	uint32_t nrow, nadopt;
+	uint32_t nrow, cap, nadopt;
 };
 
 /* --- what there is to adopt --- */
 
 static int row_add(struct adopt *a, const struct store_step *st, bool adopt, const char *why)
 {
-	struct row *p = reallocarray(a->row, a->nrow + 1, sizeof *p);
+	struct row *p;
 
-	if (!p)
+	if (!ARRAY_GROW(a->row, a->nrow, a->cap))
 		return -ENOMEM;
-	a->row = p;
-	p += a->nrow++;
+	p = &a->row[a->nrow++];
 	*p = (struct row){ .step = *st, .adopt = adopt };
 	p->step.note = NULL;
 	p->step.nnote = 0;
@@ -369,20 +368,14 @@ static int adopt_run(struct cli *c)
 	struct adopt a = {
 		.c = c, .s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = -1 }
 	};
-	struct ckpt_err err = { 0 };
 	int code;
 
 	if (!c->narg || !*c->arg[0])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "ckptctl adopt needs the path of a step or of a job's "
-					   "directory"),
-				&err, "ckptctl adopt -h");
+		return cli_usage(c, NULL,
+				 "ckptctl adopt needs the path of a step or of a job's "
+				 "directory");
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run and --yes exclude each other: give one"),
-				&err, "ckptctl adopt -h");
+		return cli_usage(c, NULL, "--dry-run and --yes exclude each other: give one");
 	code = adopt(&a);
 	if (a.s.job_fd >= 0)
 		close(a.s.job_fd);

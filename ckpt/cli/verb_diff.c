@@ -151,9 +151,7 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	char mesh[LINE_BYTES];
 
 	output_object(o, key);
-	output_key(o, "path", cell_text(s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, s->ref.path, k);
 	output_key(o, "id", cell_word(k->id));
 	output_key(o, "world_size", subject_world(k));
 	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
@@ -702,17 +700,12 @@ static int diff_run(struct cli *c)
 			  .layouts = c->value[OPT_LAYOUTS] != NULL,
 			  .values = c->value[OPT_VALUES] != NULL,
 			  .no_read = c->value[OPT_NO_READ] != NULL };
-	struct ckpt_err err = { 0 };
 	int code;
 
 	if (c->narg < 2)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "diff takes two checkpoints"), &err,
-				"ckptctl diff latest~1 latest");
+		return cli_usage(c, "ckptctl diff latest~1 latest", "diff takes two checkpoints");
 	if (d.values && d.no_read)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--values reads, and --no-read forbids it: give one"),
-				&err, "ckptctl diff -h");
+		return cli_usage(c, NULL, "--values reads, and --no-read forbids it: give one");
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)

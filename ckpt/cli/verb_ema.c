@@ -111,9 +111,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 		bad |= x[i].mixed || averages_health_is_bad(x[i].health);
 	}
 	output_begin(c->o, "ckptd.ema/1");
-	output_key(c->o, "path", cell_text(s->ref.path));
-	output_key(c->o, "job", subject_job(k));
-	output_key(c->o, "step", subject_step(k));
+	subject_put(c->o, s->ref.path, k);
 	output_key(c->o, "average_bytes", cell_of(CELL_BYTES, bytes));
 	averages_put(c->o, k, x, n);
 	if (!c->json) {

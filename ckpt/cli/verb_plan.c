@@ -79,9 +79,7 @@ static void put_who(struct planning *p)
 	char to[LINE_BYTES / 2], line[LINE_BYTES];
 
 	mesh_print(p->to.target.mesh, to, sizeof to);
-	output_key(o, "path", cell_text(p->s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, p->s->ref.path, k);
 	from_print(k, line, sizeof line);
 	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
 		     k->nfile == 1 ? "" : "s");

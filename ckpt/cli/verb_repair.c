@@ -62,16 +62,9 @@ static void on_row(void *arg, const struct repair_row *r)
 	char path[4096 + STORE_DIR_MAX];
 	struct row *x;
 
-	if (p->nrow == p->cap) {
-		uint32_t cap = p->cap ? 2 * p->cap : 16;
-
-		x = reallocarray(p->row, cap, sizeof *x);
-		if (!x) {
-			p->c->o->failed = true;
-			return;
-		}
-		p->row = x;
-		p->cap = cap;
+	if (!ARRAY_GROW(p->row, p->nrow, p->cap)) {
+		p->c->o->failed = true;
+		return;
 	}
 	snprintf(path, sizeof path, "%s/%s", p->path, r->dir);
 	x = &p->row[p->nrow++];
@@ -378,10 +371,7 @@ static int repair_run(struct cli *c)
 	int rc, code = CLI_OK;
 
 	if (p.dry && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
-				&err, "ckptctl repair -h");
+		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
 	if (!find(c, &at, &code)) {
 		output_line(c->o, "ckptd.repair/1", "summary");
 		if (p.dry || c->value[OPT_YES]) {

@@ -90,15 +90,8 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	x->nfault += !odd;
 	if (x->nfault + x->nodd > FAULTS_MAX)
 		return;
-	if (v->nfault == v->cap) {
-		uint64_t cap = v->cap ? 2 * v->cap : 16;
-		struct fault *p = reallocarray(v->fault, cap, sizeof *p);
-
-		if (!p)
-			return;
-		v->fault = p;
-		v->cap = cap;
-	}
+	if (!ARRAY_GROW(v->fault, v->nfault, v->cap))
+		return;
 	f = &v->fault[v->nfault++];
 	*f = (struct fault){
 		.kind = strdup(fault->kind ? fault->kind : ""),
@@ -793,24 +786,15 @@ static int verify_run(struct cli *c)
 		return cli_fail(c, -EINVAL, &err, "ckptctl verify -h");
 	for (uint32_t i = 0; i < c->narg; i++)
 		if (!*c->arg[i])
-			return cli_fail(
-				c,
-				ckpt_error(
-					&err, -EINVAL,
-					"a CKPT argument is empty: is a shell variable not set?"),
-				&err, "ckptctl verify -h");
+			return cli_usage(c, NULL,
+					 "a CKPT argument is empty: is a shell variable not set?");
 
 	if (c->value[OPT_ALL] && c->narg > 1)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes one PATH, a store or a job's directory"),
-				&err, "ckptctl verify -h");
+		return cli_usage(c, NULL, "--all takes one PATH, a store or a job's directory");
 	if (c->value[OPT_ALL] && subject_is_checkpoint(c, c->narg ? c->arg[0] : c->where))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes a store or a job, but %s is a checkpoint",
-					   c->narg ? c->arg[0] : c->where),
-				&err, "ckptctl verify PATH, without --all");
+		return cli_usage(c, "ckptctl verify PATH, without --all",
+				 "--all takes a store or a job, but %s is a checkpoint",
+				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
 	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
 	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
