@@ -323,6 +323,13 @@ struct cell subject_job(const struct checkpoint *k)
 	return k->has & HAS_STEP ? cell_word(k->job) : cell_none();
 }
 
+void subject_put(struct output *o, const char *path, const struct checkpoint *k)
+{
+	output_key(o, "path", cell_text(path));
+	output_key(o, "job", subject_job(k));
+	output_key(o, "step", subject_step(k));
+}
+
 const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor)
 {
 	if (k->format == formats[0])

@@ -82,6 +82,9 @@ char *subject_short(const struct checkpoint *k, const char *path, char *buf);
 struct cell subject_step(const struct checkpoint *k);
 struct cell subject_world(const struct checkpoint *k);
 struct cell subject_job(const struct checkpoint *k);
+/* For programs: the members path, job and step of the open object. */
+void subject_put(struct output *o, const char *path, const struct checkpoint *k);
+
 /* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
 const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
 
