@@ -85,7 +85,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 	if (!*ret)
 		return -ENOMEM;
 	if (glob)
-		rc = subject_glob(k, glob, &id, &n, err);
+		rc = named_glob(k, glob, &id, &n, err);
 	else
 		memset(*ret, true, k->table.ntensor);
 	for (uint32_t i = 0; !rc && i < n; i++)
