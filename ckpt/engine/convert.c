@@ -452,6 +452,18 @@ static int batch_run(struct convert *v, const struct move_files *from, struct ck
 
 /* --- the whole --- */
 
+/* Also of what was read in part, or by an earlier run. */
+static int source_sums_check(struct convert *v, const struct move_files *from, struct ckpt_err *err)
+{
+	cleanup_free bool *tensor = calloc((size_t)from->ckpt->table.ntensor + 1, sizeof *tensor);
+
+	if (!tensor)
+		return no_memory(err);
+	for (uint32_t i = 0; i < v->sheet->table.ntensor; i++)
+		tensor[v->map.from[i]] = true;
+	return move_sums_finish(from, tensor, v->e->tick, v->e->arg, err);
+}
+
 static int files_write(struct convert *v, struct ckpt_err *err)
 {
 	const struct opened *src = v->c->src;
@@ -462,6 +474,8 @@ static int files_write(struct convert *v, struct ckpt_err *err)
 		return rc;
 	while (!rc && v->j.first < v->sheet->nfile)
 		rc = batch_run(v, &from, err);
+	if (!rc)
+		rc = source_sums_check(v, &from, err);
 	move_close(&from);
 	return rc;
 }
