@@ -7,13 +7,6 @@
 #include "formats/registry/registry.h"
 #include <fcntl.h>
 
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_tag = { "tag", NULL, false, FIT_WHOLE },
-			   col_deleted = { "deleted", NULL, false, FIT_WHOLE },
-			   col_moved = { "moved_from", NULL, false, FIT_WHOLE };
-
 static void tag_print(struct cli *c, const char *path, const char *job, uint64_t step,
 		      const char *tag, bool deleted, uint64_t from)
 {
@@ -21,12 +14,12 @@ static void tag_print(struct cli *c, const char *path, const char *job, uint64_t
 	unsigned long long n = step;
 
 	output_begin(o, "ckptd.tag/1");
-	output_put(o, &col_path, cell_text(path));
-	output_put(o, &col_job, cell_text(job));
-	output_put(o, &col_step, cell_of(CELL_NUMBER, step));
-	output_put(o, &col_tag, cell_text(tag));
-	output_put(o, &col_deleted, cell_of(CELL_FLAG, deleted));
-	output_put(o, &col_moved, cell_unless(CELL_NUMBER, from, UINT64_MAX));
+	output_key(o, "path", cell_text(path));
+	output_key(o, "job", cell_text(job));
+	output_key(o, "step", cell_of(CELL_NUMBER, step));
+	output_key(o, "tag", cell_text(tag));
+	output_key(o, "deleted", cell_of(CELL_FLAG, deleted));
+	output_key(o, "moved_from", cell_unless(CELL_NUMBER, from, UINT64_MAX));
 	if (deleted)
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is no longer tagged %s", n, job, tag);
 	else if (from != UINT64_MAX)

@@ -70,52 +70,6 @@ struct one {
 	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
 };
 
-enum {
-	COL_PATH,
-	COL_JOB,
-	COL_STEP,
-	COL_OK,
-	COL_BYTES,
-	COL_CHECKED,
-	COL_DATA,
-	COL_DATA_BYTES,
-	COL_DATA_CHECKED,
-	COL_DATA_BEFORE,
-	COL_SUMMED,
-	COL_UNSUMMED,
-	COL_CHUNKS,
-	COL_CHUNKS_CHECKED,
-	COL_PIECES,
-	COL_PIECES_CHECKED,
-	COL_NFAULT,
-	COL_NODD,
-	COL_NFOREIGN,
-	COL_MARK,
-	COL_COUNT
-};
-static const struct column columns[COL_COUNT] = {
-	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
-	[COL_JOB] = { "job", NULL, false, FIT_WHOLE },
-	[COL_STEP] = { "step", NULL, false, FIT_WHOLE },
-	[COL_OK] = { "ok", NULL, false, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", NULL, false, FIT_WHOLE },
-	[COL_CHECKED] = { "checked_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA] = { "data_read", NULL, false, FIT_WHOLE },
-	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA_CHECKED] = { "checked_data_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA_BEFORE] = { "shared_data_bytes", NULL, false, FIT_WHOLE },
-	[COL_SUMMED] = { "summed_bytes", NULL, false, FIT_WHOLE },
-	[COL_UNSUMMED] = { "unsummed_bytes", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS] = { "chunk_count", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS_CHECKED] = { "checked_chunk_count", NULL, false, FIT_WHOLE },
-	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
-	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
-	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
-	[COL_NODD] = { "padding_count", NULL, false, FIT_WHOLE },
-	[COL_NFOREIGN] = { "foreign_count", NULL, false, FIT_WHOLE },
-	[COL_MARK] = { "mark", NULL, false, FIT_WHOLE },
-};
-
 static void fault_free(struct fault *f)
 {
 	free(f->kind);
@@ -549,51 +503,45 @@ static void say_one(const struct one *x, int rc)
 
 static void put_one(const struct one *x, int rc)
 {
-	static const struct column file = { "file", NULL, false, FIT_WHOLE };
 	struct output *o = x->v->c->o;
 
 	output_row(o);
-	output_put(o, &columns[COL_PATH], cell_text(x->s.ref.path));
-	output_put(o, &columns[COL_JOB], x->job[0] ? cell_text(x->job) : cell_none());
-	output_put(o, &columns[COL_STEP],
-		   x->has_step ? cell_of(CELL_NUMBER, x->step) : cell_none());
-	output_put(o, &columns[COL_OK], cell_of(CELL_FLAG, !rc));
-	output_put(o, &columns[COL_BYTES],
-		   x->has_bytes ? cell_of(CELL_BYTES, x->bytes) : cell_none());
-	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
-	output_put(o, &columns[COL_DATA],
+	output_key(o, "path", cell_text(x->s.ref.path));
+	output_key(o, "job", cell_word(x->job));
+	output_key(o, "step", cell_if(x->has_step, cell_of(CELL_NUMBER, x->step)));
+	output_key(o, "ok", cell_of(CELL_FLAG, !rc));
+	output_key(o, "bytes", cell_if(x->has_bytes, cell_of(CELL_BYTES, x->bytes)));
+	output_key(o, "checked_bytes", cell_of(CELL_BYTES, x->got.bytes));
+	output_key(o, "data_read",
 		   cell_text(!x->got.data.chunks			  ? "none"
 			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
 									  : "some"));
-	output_put(o, &columns[COL_DATA_BYTES],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.data.all_bytes) : cell_none());
-	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.data.bytes));
-	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->got.before_bytes));
-	output_put(o, &columns[COL_SUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.summed) : cell_none());
-	output_put(o, &columns[COL_UNSUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.unsummed) : cell_none());
-	output_put(o, &columns[COL_CHUNKS],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_chunks) : cell_none());
-	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.data.chunks));
-	output_put(o, &columns[COL_PIECES],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_pieces) : cell_none());
-	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.data.pieces));
-	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
-	output_put(o, &columns[COL_NODD], cell_of(CELL_NUMBER, x->nodd));
-	output_put(o, &columns[COL_NFOREIGN],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->s.ckpt->nforeign) : cell_none());
+	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.data.all_bytes)));
+	output_key(o, "checked_data_bytes", cell_of(CELL_BYTES, x->got.data.bytes));
+	output_key(o, "shared_data_bytes", cell_of(CELL_BYTES, x->got.before_bytes));
+	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.summed)));
+	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.unsummed)));
+	output_key(o, "chunk_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_chunks)));
+	output_key(o, "checked_chunk_count", cell_of(CELL_NUMBER, x->got.data.chunks));
+	output_key(o, "piece_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_pieces)));
+	output_key(o, "checked_piece_count", cell_of(CELL_NUMBER, x->got.data.pieces));
+	output_key(o, "fault_count", cell_of(CELL_NUMBER, x->nfault));
+	output_key(o, "padding_count", cell_of(CELL_NUMBER, x->nodd));
+	output_key(o, "foreign_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->s.ckpt->nforeign)));
 	output_list(o, "foreign", NULL, 0);
 	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
 		output_row(o);
-		output_put(o, &file, cell_text(x->s.ckpt->foreign[i]));
+		output_key(o, "file", cell_text(x->s.ckpt->foreign[i]));
 		output_close(o);
 	}
 	output_close(o);
-	output_put(o, &columns[COL_MARK],
-		   x->mark == MARKED_GOOD  ? cell_text("verified")
-		   : x->mark == MARKED_BAD ? cell_text("bad")
-					   : cell_none());
+	output_key(o, "mark",
+		   cell_word(x->mark == MARKED_GOOD  ? "verified"
+			     : x->mark == MARKED_BAD ? "bad"
+						     : NULL));
 	output_close(o);
 }
 
@@ -792,13 +740,6 @@ static int check_store(struct verify *v, const char *where, struct ckpt_err *err
 
 static void put_faults(struct verify *v)
 {
-	enum { F_KIND, F_FILE, F_OFFSET, F_LENGTH, F_TENSOR, F_STEP, F_PATH, F_TEXT, F_COUNT };
-	static const struct column col[F_COUNT] = {
-		{ "kind", NULL, false, FIT_WHOLE },   { "file", NULL, false, FIT_WHOLE },
-		{ "offset", NULL, false, FIT_WHOLE }, { "length", NULL, false, FIT_WHOLE },
-		{ "tensor", NULL, false, FIT_WHOLE }, { "step", NULL, false, FIT_WHOLE },
-		{ "path", NULL, false, FIT_WHOLE },   { "text", NULL, false, FIT_WHOLE },
-	};
 	struct output *o = v->c->o;
 
 	output_list(o, "faults", NULL, 0);
@@ -806,15 +747,14 @@ static void put_faults(struct verify *v)
 		const struct fault *f = &v->fault[i];
 
 		output_row(o);
-		output_put(o, &col[F_KIND], cell_text(f->kind));
-		output_put(o, &col[F_FILE], cell_word(f->file));
-		output_put(o, &col[F_OFFSET], cell_of(CELL_NUMBER, f->offset));
-		output_put(o, &col[F_LENGTH], cell_of(CELL_NUMBER, f->length));
-		output_put(o, &col[F_TENSOR], cell_word(f->tensor));
-		output_put(o, &col[F_STEP],
-			   f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
-		output_put(o, &col[F_PATH], cell_text(f->path));
-		output_put(o, &col[F_TEXT], cell_text(f->text));
+		output_key(o, "kind", cell_text(f->kind));
+		output_key(o, "file", cell_word(f->file));
+		output_key(o, "offset", cell_of(CELL_NUMBER, f->offset));
+		output_key(o, "length", cell_of(CELL_NUMBER, f->length));
+		output_key(o, "tensor", cell_word(f->tensor));
+		output_key(o, "step", cell_if(f->has_step, cell_of(CELL_NUMBER, f->step)));
+		output_key(o, "path", cell_text(f->path));
+		output_key(o, "text", cell_text(f->text));
 		output_close(o);
 	}
 	output_close(o);
@@ -846,9 +786,6 @@ static void summary(struct verify *v)
 
 static int verify_run(struct cli *c)
 {
-	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
-				   data = { "data", NULL, false, FIT_WHOLE },
-				   subset = { "data_subset", NULL, false, FIT_WHOLE };
 	const char *part = c->value[OPT_DATA_SUBSET];
 	struct verify v = { .c = c, .data = c->value[OPT_DATA] || part };
 	struct ckpt_err err = { 0 };
@@ -877,9 +814,9 @@ static int verify_run(struct cli *c)
 					   c->narg ? c->arg[0] : c->where),
 				&err, "ckptctl verify PATH, without --all");
 	output_line(c->o, "ckptd.verify/1", "summary");
-	output_put(c->o, &data, cell_of(CELL_FLAG, v.data && !part));
-	output_put(c->o, &subset, part ? cell_text(v.part.text) : cell_none());
-	output_list(c->o, "checkpoints", columns, COL_COUNT);
+	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
+	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
+	output_list(c->o, "checkpoints", NULL, 0);
 	if (c->value[OPT_ALL])
 		rc = check_store(&v, c->narg ? c->arg[0] : c->where, &err);
 	else if (!c->narg)
@@ -887,7 +824,7 @@ static int verify_run(struct cli *c)
 	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
-	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
+	output_key(c->o, "checked_bytes", cell_of(CELL_BYTES, v.checked_bytes));
 	put_faults(&v);
 	if (rc)
 		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
