@@ -26,7 +26,7 @@
 
 static const struct format *const formats[] = { &format_native, &format_toy, NULL };
 static struct ckpt_err err;
-static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 16];
+static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 32];
 static uint64_t nread, ticked, stop_at;
 static struct io_ops counting;
 
@@ -38,10 +38,12 @@ static int64_t counted_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_
 	return n;
 }
 
+static uint32_t asked, stop_asked; /* how often; which of them ends it, 0: none */
+
 static int stopping_tick(void *arg, uint64_t done)
 {
 	ticked += done;
-	return stop_at && ticked >= stop_at;
+	return (stop_at && ticked >= stop_at) || ++asked == stop_asked;
 }
 
 static const char *in_top(const char *name)
@@ -318,6 +320,34 @@ TEST(a_conversion_to_it_goes_on_after_it_was_stopped)
 	assert_ok_err(verified(again, &told, &sums), &err);
 	assert_int_equal(sums.unsummed, 0);
 	are_equal(plain, again);
+	scratch_remove(top);
+}
+
+/* Before the first byte: while it is found out what the files of many ranks will be. */
+TEST(a_conversion_that_is_still_being_planned_can_be_stopped)
+{
+	const char *plain, *native, *lock, *new;
+	struct converted made;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	native = in_top("native");
+	lock = in_top(".native.ckptctl");
+	new = in_top(".native.ckptctl-new");
+	toy_write(plain, 0, NULL);
+	for (uint32_t at = 1; at <= 64; at += 21) {
+		asked = 0;
+		stop_asked = at;
+		assert_int_equal(converted(plain, native, &format_native, "fsdp=64", &made),
+				 -ECANCELED);
+		assert_int_equal(asked, at);
+		assert_true(!made.kept && !made.nfile && !made.partial[0]);
+		assert_non_null(strstr(err.msg, "interrupted"));
+		assert_int_equal(access(native, F_OK), -1);
+		assert_int_equal(access(lock, F_OK), -1);
+		assert_int_equal(access(new, F_OK), -1);
+	}
+	stop_asked = 0;
 	scratch_remove(top);
 }
 
