@@ -10,7 +10,7 @@
 #include "ckpt/cli/full_check.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/store/repair.h"
 #include "formats/registry/registry.h"
 #include <sys/random.h>
@@ -130,7 +130,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	}
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
-						      rc == -EPERM    ? MARKED_NEXT_OWNER
+						      rc == -EPERM    ? LABELS_NEXT_OWNER
 						      : rc == -EACCES ? CLI_NEXT_USER
 								      : NULL));
 	return rc == -ECANCELED ? rc : 0;

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/daemon_ask.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/rewind.h"
 #include "formats/registry/registry.h"
@@ -303,7 +303,7 @@ static int step_rewind(struct rewind *x)
 	int rc = x->dry ? 0 : store_home_owner(x->m.s.job_fd, x->m.dir, &err);
 
 	if (rc)
-		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
+		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
 	output_begin(c->o, "ckptd.rewind/1");
 	rc = daemon_find(x, &err);
 	if (rc && rc != -EBUSY && rc != -ENOMEM)

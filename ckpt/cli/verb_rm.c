@@ -10,7 +10,7 @@
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/prune.h"
 #include "formats/registry/registry.h"
@@ -138,7 +138,7 @@ static int step_remove(struct cli *c, struct store_home *m, const char *path, co
 	int rc = dry ? 0 : store_home_owner(m->s.job_fd, m->dir, &err);
 
 	if (rc)
-		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
+		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
 	/* What may not be is said before anybody is asked. */
 	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), &was, left, &err);
 	if (!rc && m->step.older)

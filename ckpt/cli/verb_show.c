@@ -11,7 +11,7 @@
 #include "ckpt/cli/average_put.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/table/shown.h"
 #include "formats/registry/registry.h"
@@ -160,9 +160,9 @@ static void put_attrs(struct output *o, const struct checkpoint *k)
 }
 
 /* What was said about it in its store. A copy elsewhere has none of that. */
-static int put_marks(struct cli *c, const struct subject *s)
+static int put_labels(struct cli *c, const struct subject *s)
 {
-	struct store_mark *mark = NULL;
+	struct store_label *label = NULL;
 	struct ckpt_err err = { 0 };
 	struct store_home m;
 	uint32_t n = 0;
@@ -172,17 +172,17 @@ static int put_marks(struct cli *c, const struct subject *s)
 	if (!rc) {
 		m.step.step = s->ckpt->step;
 		store_id_parse(s->ckpt->id, m.step.id);
-		rc = store_marks(&m.s, &mark, &n, &err);
+		rc = store_labels(&m.s, &label, &n, &err);
 	}
 	if (rc < 0) {
-		ckpt_error_prefix(&err, rc, "holds, tags and other marks are not shown");
+		ckpt_error_prefix(&err, rc, "holds, tags and other labels are not shown");
 		code = cli_fail(c, rc, &err, NULL);
 	}
-	store_mark_sentence(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
+	store_label_sentence(&m.step, label, n, wall_ns(), false, 0, line, sizeof line);
 	if (*line)
-		output_head(c->o, "marks", cell_text(line));
-	marked_put(c->o, &m.step, mark, n, wall_ns());
-	free(mark);
+		output_head(c->o, "labels", cell_text(line));
+	labels_put(c->o, &m.step, label, n, wall_ns());
+	free(label);
 	store_home_close(&m);
 	return code;
 }
@@ -292,9 +292,9 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_notes(o, k);
 	put_attrs(o, k);
 	if (steps)
-		code = put_marks(c, s);
+		code = put_labels(c, s);
 	else
-		marked_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
+		labels_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
 	output_key(o, "format", cell_text(s->format->name));
 	output_key(o, "tool", cell_word(k->tool));
 	output_label(o, "format", STYLE_PLAIN, "%s%s%s", s->format->name,

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/shared_files.h"
@@ -65,7 +65,12 @@ struct one {
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
-	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
+	enum {
+		UNLABELLED,
+		LABELLED_GOOD,
+		LABELLED_BAD,
+		IS_BAD
+	} label;       /* IS_BAD: good, but quarantined */
 	uint64_t nodd; /* told beside its faults: bytes that nothing uses are not zero */
 	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
 };
@@ -270,7 +275,7 @@ static int check(struct one *x, struct ckpt_err *err)
 
 static void say_fault(struct verify *v, const struct fault *f)
 {
-	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], mark[64];
+	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], label[64];
 	size_t n = 0;
 
 	if (*f->file)
@@ -281,11 +286,11 @@ static void say_fault(struct verify *v, const struct fault *f)
 		n += (size_t)snprintf(where + n, 64, " (%s)", human_bytes(f->length, size));
 	if (*f->tensor)
 		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
-	snprintf(mark, sizeof mark, "  %s", f->kind);
+	snprintf(label, sizeof label, "  %s", f->kind);
 	if (*where)
-		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s\n%s", where, f->text);
+		cli_mark(v->c, STYLE_WARN, label, 4, "  %s\n%s", where, f->text);
 	else
-		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s", f->text);
+		cli_mark(v->c, STYLE_WARN, label, 4, "  %s", f->text);
 }
 
 /* Entries that are none of the checkpoint's. */
@@ -472,7 +477,7 @@ static void say_one(const struct one *x, int rc)
 			cli_say(c, STYLE_DIM, "  No tensor lies there.");
 		say_before(x);
 		say_trusted(x);
-		if (x->mark == IS_BAD)
+		if (x->label == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);
 		return;
@@ -494,7 +499,7 @@ static void say_one(const struct one *x, int rc)
 	if (x->nfault + x->nodd > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
 			(unsigned long long)(x->nfault + x->nodd - FAULTS_SAID));
-	if (x->mark == MARKED_BAD)
+	if (x->label == LABELLED_BAD)
 		cli_say(c, STYLE_PLAIN,
 			"  It is quarantined: latest skips it, and prune does not rely on it.");
 	cli_mark(c, STYLE_STRONG, "  next:", 8,
@@ -539,9 +544,9 @@ static void put_one(const struct one *x, int rc)
 	}
 	output_close(o);
 	output_key(o, "mark",
-		   cell_word(x->mark == MARKED_GOOD  ? "verified"
-			     : x->mark == MARKED_BAD ? "bad"
-						     : NULL));
+		   cell_word(x->label == LABELLED_GOOD	? "verified"
+			     : x->label == LABELLED_BAD ? "bad"
+							: NULL));
 	output_close(o);
 }
 
@@ -553,27 +558,27 @@ static void interrupted(struct verify *v)
 	v->code = cli_worse(v->code, cli_fail(v->c, -ECANCELED, &err, NULL));
 }
 
-static void set_mark(struct one *x, int rc, const struct store *s, const struct store_step *st)
+static void set_label(struct one *x, int rc, const struct store *s, const struct store_step *st)
 {
 	struct verify *v = x->v;
 	const struct fault *f = x->first < v->nfault ? &v->fault[x->first] : NULL;
-	enum store_mark_kind kind = rc ? MARK_BAD : MARK_VERIFIED;
+	enum store_label_kind kind = rc ? LABEL_BAD : LABEL_VERIFIED;
 	struct ckpt_err err = { 0 };
 	char why[400] = "";
 
 	if (st->state == STORE_QUARANTINED && !rc)
-		x->mark = IS_BAD;
+		x->label = IS_BAD;
 	if (st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE)
 		return;
 	if (rc && f)
 		snprintf(why, sizeof why, "%.100s%s%.250s", f->file, *f->file ? ": " : "", f->text);
-	rc = store_mark_set(s, st, kind, NULL, 0, rc ? why : NULL, &err);
+	rc = store_label_set(s, st, kind, NULL, 0, rc ? why : NULL, &err);
 	if (rc)
-		cli_hint(v->c, "step %llu of %s could not be marked as %s: %s",
+		cli_hint(v->c, "step %llu of %s could not be labelled as %s: %s",
 			 (unsigned long long)st->step, s->job,
-			 kind == MARK_BAD ? "quarantined" : "verified", err.msg);
+			 kind == LABEL_BAD ? "quarantined" : "verified", err.msg);
 	else
-		x->mark = kind == MARK_BAD ? MARKED_BAD : MARKED_GOOD;
+		x->label = kind == LABEL_BAD ? LABELLED_BAD : LABELLED_GOOD;
 }
 
 /*
@@ -581,7 +586,7 @@ static void set_mark(struct one *x, int rc, const struct store *s, const struct 
  * damaged: a sum is wrong. What could not be read or contradicts itself is not known to be damaged,
  * and some of the bytes are not all.
  */
-static void keep_mark(struct one *x, int rc)
+static void keep_label(struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct ckpt_err err = { 0 };
@@ -593,14 +598,14 @@ static void keep_mark(struct one *x, int rc)
 	    (rc && !x->got.damaged) || (rc && x->nfault == x->got.nunread + x->unproven))
 		return;
 	if (x->at) {
-		set_mark(x, rc, x->store, x->at);
+		set_label(x, rc, x->store, x->at);
 		return;
 	}
 	r = store_home_find(v->c->ops, formats[0], &x->s.ref, &m, &err);
 	if (r < 0)
 		cli_hint(v->c, "the result is not kept: %s", err.msg);
 	if (!r)
-		set_mark(x, rc, &m.s, &m.step);
+		set_label(x, rc, &m.s, &m.step);
 	if (!r)
 		store_home_close(&m);
 }
@@ -640,7 +645,7 @@ static void verify_one(struct one *x, const char *why)
 		v->code = cli_worse(v->code, rc		   ? cli_exit(rc)
 					     : is_plain(x) ? CLI_OK
 							   : CLI_WARNINGS);
-		keep_mark(x, rc);
+		keep_label(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
 	} else if (rc == -ECANCELED) {
@@ -862,7 +867,7 @@ const struct cli_verb verb_verify = {
 		"are no faults. A foreign file in a step's directory (.nfs0001, an editor's "
 		"backup, a directory, a link) is ignored, and is a warning.\n"
 		"In a store, verify keeps the result of --data with the step. If the step is "
-		"good, it is marked as verified: ckptctl prune needs that before it removes "
+		"good, it is labelled as verified: ckptctl prune needs that before it removes "
 		"older steps. If it is damaged, it is quarantined, and latest skips it.",
 	.example =
 		(const struct cli_example[]){
