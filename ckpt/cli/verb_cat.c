@@ -12,7 +12,7 @@
 #include "ckpt/engine/element.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/engine/npy.h"
-#include "ckpt/cli/preview.h"
+#include "ckpt/engine/preview.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
@@ -122,7 +122,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	cleanup_free uint32_t *id = NULL;
 	char list[LIST_BYTES];
 	uint32_t n = 0, want = TABLE_NONE;
-	int rc = subject_tensors(k->s.ckpt, word, &id, &n, &k->err);
+	int rc = named_tensors(k->s.ckpt, word, &id, &n, &k->err);
 
 	if (rc)
 		next_is(k, "ckptctl show %s --tensors '*' lists them all", k->s.ref.path);
@@ -385,7 +385,12 @@ static struct preview preview_pack(const struct preview *p, uint32_t values)
 	return ret;
 }
 
-static int preview(struct cat *k)
+static void preview_say(void *arg, const char *line)
+{
+	cli_say(arg, STYLE_PLAIN, "%s", line);
+}
+
+static int values_preview(struct cat *k)
 {
 	struct arena a = { 0 };
 	struct indices dim[CKPT_DIMS_MAX];
@@ -393,6 +398,7 @@ static int preview(struct cat *k)
 	struct preview p, stored;
 	uint8_t *value = NULL;
 	uint32_t at = 0, values = dtype_values(k->x->dtype);
+	uint32_t width = k->c->out_screen.width;
 	int rc = 0;
 
 	preview_choose(k->v.slice.nshape, k->v.slice.shape, values, &p);
@@ -409,7 +415,7 @@ static int preview(struct cat *k)
 	if (!rc) {
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
-		rc = preview_say(k->c, &p, k->x->dtype, value);
+		rc = preview_print(&p, k->x->dtype, value, width ? width : 80, preview_say, k->c);
 	}
 	free(value);
 	arena_free(&a);
@@ -552,7 +558,7 @@ static int deliver(struct cat *k)
 	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
 		rc = text(k);
 	else if (k->mode == CAT_PREVIEW)
-		rc = preview(k);
+		rc = values_preview(k);
 	else if (reads || k->mode == CAT_BYTES)
 		rc = read_slice(k);
 	if (rc)
@@ -650,7 +656,9 @@ const struct cli_verb verb_cat = {
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
-		 "against their checksums. A pipe or a file gets the bytes, row-major and "
+		 "against their checksums. If one checksum covers more than cat reads, as a slice "
+		 "of a foreign file may have it, it is not checked; verify --data checks all of "
+		 "them. A pipe or a file gets the bytes, row-major and "
 		 "little-endian; a terminal gets a few values, or the text of a blob that was "
 		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "

@@ -418,7 +418,7 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 
 	s->glob = c->value[OPT_TENSORS];
 	if (s->glob) {
-		rc = subject_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
+		rc = named_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
 	} else {
 		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
 		for (; *ret && s->of.n < t->ntensor; s->of.n++)
