@@ -46,6 +46,36 @@
 		taken_;           \
 	})
 
+/* For qsort: negative, 0, positive. */
+#define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
+/* The first i of [from, to) for which `before`, an expression of i, does not hold; it holds for all
+ * those before that one, and for none behind it. */
+#define SEARCH(i, from, to, before)                               \
+	({                                                        \
+		__typeof__(to) lo_ = (from), hi_ = (to);          \
+		while (lo_ < hi_) {                               \
+			__typeof__(to) i = lo_ + (hi_ - lo_) / 2; \
+			if (before)                               \
+				lo_ = i + 1;                      \
+			else                                      \
+				hi_ = i;                          \
+		}                                                 \
+		lo_;                                              \
+	})
+/* Space for one more element behind the n of a malloc'ed array[cap]. 0, -ENOMEM. */
+#define ARRAY_MORE(array, n, cap)                                      \
+	({                                                             \
+		size_t more_ = (cap) ? 2 * (size_t)(cap) : 64;         \
+		void *p_ = (array);                                    \
+		if ((n) == (cap))                                      \
+			p_ = reallocarray(p_, more_, sizeof *(array)); \
+		if (p_ && (n) == (cap))                                \
+			(cap) = (__typeof__(cap))more_;                \
+		if (p_)                                                \
+			(array) = p_;                                  \
+		p_ ? 0 : -ENOMEM;                                      \
+	})
+
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)

@@ -7,9 +7,9 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/plan/plan_match.h"
 #include "ckpt/plan/plan_reduce.h"
-#include <stdio.h>
 
 #define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
 #define SHAPE_BYTES 400 /* 16 dimensions of 20 digits */
@@ -23,18 +23,6 @@ struct making {
 	struct reducing *reducing;
 	struct ckpt_errlist *list;
 };
-
-static const char *dims_print(uint32_t ndim, const uint64_t *n, char buf[static SHAPE_BYTES])
-{
-	size_t used = 1;
-
-	strcpy(buf, "[");
-	for (uint32_t d = 0; d < ndim; d++)
-		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)n[d]);
-	strcpy(buf + used, "]");
-	return buf;
-}
 
 static bool is_wanted(const struct making *k, const struct table_tensor *x)
 {
@@ -72,7 +60,7 @@ static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
 			label, (unsigned long long)missing,
 			(unsigned long long)k->dst->piece[i].set.numel,
 			k->dst->place[k->dst->piece[i].place].name,
-			dims_print(k->dst->piece[i].set.ndim, first, at));
+			human_shape(k->dst->piece[i].set.ndim, first, at, sizeof at));
 	}
 	return 0;
 }
@@ -96,9 +84,10 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	}
 	y = &k->src->tensor[src_tensor];
 	if (!same_kind(k, x, y)) {
-		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
-				 dtype_name(x->dtype), dims_print(x->ndim, x->shape, want),
-				 dtype_name(y->dtype), dims_print(y->ndim, y->shape, have));
+		ckpt_errlist_add(
+			k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
+			dtype_name(x->dtype), human_shape(x->ndim, x->shape, want, sizeof want),
+			dtype_name(y->dtype), human_shape(y->ndim, y->shape, have, sizeof have));
 		return 0;
 	}
 	k->plan->ntensor++;

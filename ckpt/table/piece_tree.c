@@ -13,9 +13,9 @@
 /* Twice the middle of a piece: below 2^64, because all indices are below 2^63. */
 static uint64_t piece_middle(const struct piece_tree *t, uint32_t i, uint32_t dim)
 {
-	const struct indices *d = &t->piece[t->order[i]].set.dim[dim];
+	const struct indices *d = t->piece[t->order[i]].set.dim + dim;
 
-	return indices_lo(d) + indices_hi(d);
+	return t->ndim ? indices_lo(d) + indices_hi(d) : 0;
 }
 
 /* The dimension in which the most pieces of their mean size would lie side by side. */
@@ -114,32 +114,48 @@ static void node_divide(struct piece_tree *t, uint32_t node, uint32_t from, uint
 					      .hi = MAX(low[d].hi, high[d].hi) };
 }
 
-int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
-		    struct piece_tree *ret)
+/* Room for so many elements, whatever they were. */
+static int room_make(void **array, size_t *cap, size_t n, size_t elem)
 {
-	struct piece_tree t = { .piece = piece, .n = n, .ndim = ndim };
+	if (n <= *cap)
+		return 0;
+	free(*array);
+	*array = reallocarray(NULL, n, elem);
+	*cap = *array ? n : 0;
+	return *array ? 0 : -ENOMEM;
+}
+
+int piece_tree_make(struct piece_tree *t, const struct table_piece *piece, uint32_t n,
+		    uint32_t ndim)
+{
+	void *order = t->order, *bounds = t->bounds;
 	size_t nodes = 1;
+	int e;
 
 	/* The larger half of n is (n + 1) / 2. */
 	for (uint32_t k = n; k > LEAF; k = k / 2 + k % 2)
 		nodes = 2 * nodes + 1;
-	t.order = calloc((size_t)n + 1, sizeof *t.order);
-	t.bounds = calloc(nodes, MAX(ndim, 1u) * sizeof *t.bounds);
-	if (!t.order || !t.bounds) {
-		piece_tree_free(&t);
-		return -ENOMEM;
-	}
+	e = room_make(&order, &t->order_cap, n, sizeof *t->order);
+	t->order = order;
+	if (!e)
+		e = room_make(&bounds, &t->bounds_cap, nodes * ndim, sizeof *t->bounds);
+	t->bounds = bounds;
+	if (e)
+		return e;
+	t->piece = piece;
+	t->n = n;
+	t->ndim = ndim;
 	for (uint32_t i = 0; i < n; i++)
-		t.order[i] = i;
-	node_divide(&t, 0, 0, n);
-	*ret = t;
+		t->order[i] = i;
+	node_divide(t, 0, 0, n);
 	return 0;
 }
 
 void piece_tree_free(struct piece_tree *t)
 {
-	free(TAKE(t->order));
-	free(TAKE(t->bounds));
+	free(t->order);
+	free(t->bounds);
+	*t = (struct piece_tree){ .n = 0 };
 }
 
 void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
@@ -165,8 +181,7 @@ static bool piece_meets(const struct piece_tree_cursor *c, uint32_t piece)
 	const struct indexset *x = &c->tree->piece[piece].set;
 
 	for (uint32_t d = 0; d < c->tree->ndim; d++)
-		if (indices_lo(&x->dim[d]) >= indices_hi(&c->set->dim[d]) ||
-		    indices_lo(&c->set->dim[d]) >= indices_hi(&x->dim[d]))
+		if (indices_apart(&x->dim[d], &c->set->dim[d]))
 			return false;
 	return true;
 }

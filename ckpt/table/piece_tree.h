@@ -16,6 +16,7 @@ struct piece_tree {
 	const struct table_piece *piece; /* [n], the caller's, of one tensor */
 	uint32_t n, ndim;
 	uint32_t *order; /* [n]: pieces that are close to each other come together */
+	size_t order_cap, bounds_cap;
 	struct piece_bounds {
 		uint64_t lo, hi; /* [lo, hi) */
 	} * bounds;		 /* [nodes][ndim]; the halves of node i are 2i + 1 and 2i + 2 */
@@ -31,9 +32,9 @@ struct piece_tree_cursor {
 	} pending[PIECE_TREE_DEPTH + 2];
 };
 
-/* None of the pieces is empty. -ENOMEM. */
-int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
-		    struct piece_tree *ret);
+/* None of the pieces is empty. *t is zeroed, or a tree whose memory is used again. -ENOMEM. */
+int piece_tree_make(struct piece_tree *t, const struct table_piece *piece, uint32_t n,
+		    uint32_t ndim);
 void piece_tree_free(struct piece_tree *t); /* a zeroed one is fine */
 
 /* piece_tree_next returns, one by one, the pieces whose bounds meet those of the set, always in the
