@@ -27,34 +27,37 @@ static bool all_as_declared(const struct match *m, uint32_t src_tensor)
 	return known;
 }
 
-/*
- * The sum and, where bounds do not tell pieces apart, every pair of them. Interleaved ones are all
- * such pairs: when they have become many, the declaration may say it at once.
- */
+struct disjoint {
+	const struct match *m;
+	uint32_t src_tensor;
+	uint64_t pairs;
+	bool overlap;
+};
+
+/* Interleaved pieces are very many pairs: the declaration may say it at once. */
+static bool pair_check(void *arg, uint32_t i, uint32_t k)
+{
+	struct disjoint *d = arg;
+
+	if (++d->pairs == DECLARED_PAIRS * (uint64_t)d->m->n &&
+	    all_as_declared(d->m, d->src_tensor))
+		return false;
+	d->overlap = indexset_meet(piece_set(d->m, i), piece_set(d->m, k));
+	return !d->overlap;
+}
+
+/* By their sum and, where bounds do not tell pieces apart, every pair of them. */
 static bool all_disjoint(const struct match *m, uint32_t src_tensor)
 {
-	uint64_t sum = 0, pairs = 0;
-	uint32_t k;
+	struct disjoint d = { .m = m, .src_tensor = src_tensor };
+	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < m->n; i++)
 		if (ckpt_add(sum, piece_set(m, i)->numel, &sum) < 0 ||
 		    sum > m->src->tensor[src_tensor].numel)
 			return false;
-	for (uint32_t i = 0; i < m->n; i++) {
-		struct piece_tree_cursor at;
-
-		piece_tree_begin(&m->tree, piece_set(m, i), &at);
-		while (piece_tree_next(&at, &k)) {
-			if (k <= i)
-				continue;
-			if (++pairs == DECLARED_PAIRS * (uint64_t)m->n &&
-			    all_as_declared(m, src_tensor))
-				return true;
-			if (indexset_meet(piece_set(m, i), piece_set(m, k)))
-				return false;
-		}
-	}
-	return true;
+	piece_tree_pairs(&m->tree, pair_check, &d);
+	return !d.overlap;
 }
 
 int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)

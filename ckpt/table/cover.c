@@ -33,9 +33,9 @@ struct cover {
 	const struct table_tensor *x;
 	const struct table_piece *piece; /* [n] of this tensor */
 	uint32_t n;
-	uint64_t steps, tries; /* of the table so far */
-	uint64_t overlaps;
-	bool some; /* of the pieces: what is in none of them may be in others */
+	uint64_t steps, tries;	  /* of the table so far */
+	uint64_t pairs, overlaps; /* of the tensor */
+	bool some;		  /* of the pieces: what is in none of them may be in others */
 	char label[320];
 	struct ckpt_errlist *list;
 	struct piece_tree tree; /* of `piece` */
@@ -98,12 +98,7 @@ static void pair_test(struct cover *c, const struct table_piece *p, const struct
 				 c->t->place[q->place].name, q->rank);
 }
 
-static bool is_enough(const struct cover *c)
-{
-	return c->steps > STEPS_MAX || c->overlaps >= OVERLAPS_MAX;
-}
-
-static bool as_declared(struct cover *c)
+static bool is_as_declared(struct cover *c)
 {
 	uint32_t tensor = (uint32_t)(c->x - c->t->tensor);
 
@@ -111,31 +106,14 @@ static bool as_declared(struct cover *c)
 	return pieces_as_declared(c->t, tensor, c->piece, c->n, &c->ranks);
 }
 
-/* False: there is no memory. */
-static bool overlaps_find(struct cover *c)
+static bool pair_check(void *arg, uint32_t i, uint32_t k)
 {
-	uint64_t pairs = 0;
-	uint32_t k;
+	struct cover *c = arg;
 
-	if (c->n < 2)
-		return true;
-	if (piece_tree_make(&c->tree, c->piece, c->n, c->x->ndim) < 0)
+	if (++c->pairs == DECLARED_PAIRS * (uint64_t)c->n && is_as_declared(c))
 		return false;
-	for (uint32_t i = 0; i < c->n && !is_enough(c); i++) {
-		struct piece_tree_cursor at;
-
-		piece_tree_begin(&c->tree, &c->piece[i].set, &at);
-		while (piece_tree_next(&at, &k) && !is_enough(c)) {
-			if (k <= i) {
-				c->steps++;
-				continue;
-			}
-			if (++pairs == DECLARED_PAIRS * (uint64_t)c->n && as_declared(c))
-				return true;
-			pair_test(c, &c->piece[i], &c->piece[k]);
-		}
-	}
-	return true;
+	pair_test(c, &c->piece[i], &c->piece[k]);
+	return c->steps <= STEPS_MAX && c->overlaps < OVERLAPS_MAX;
 }
 
 struct region {
@@ -252,10 +230,14 @@ static void gap_report(struct cover *c, uint64_t have)
 /* False: it is not known whether there are any. */
 static bool overlaps_report(struct cover *c)
 {
-	if (!overlaps_find(c)) {
+	if (c->n < 2)
+		return true;
+	if (piece_tree_make(&c->tree, c->piece, c->n, c->x->ndim) < 0) {
 		not_checked(c->list, c->label);
 		return false;
 	}
+	c->pairs = 0;
+	piece_tree_pairs(&c->tree, pair_check, c);
 	if (c->steps > STEPS_MAX) {
 		ckpt_errlist_add(c->list, "%s: %u pieces are too interleaved to be checked",
 				 c->label, c->n);
