@@ -50,17 +50,17 @@
 #define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 /* The first i of [from, to) for which `before`, an expression of i, does not hold; it holds for all
  * those before that one, and for none behind it. */
-#define SEARCH(i, from, to, before)                               \
-	({                                                        \
-		__typeof__(to) lo_ = (from), hi_ = (to);          \
-		while (lo_ < hi_) {                               \
-			__typeof__(to) i = lo_ + (hi_ - lo_) / 2; \
-			if (before)                               \
-				lo_ = i + 1;                      \
-			else                                      \
-				hi_ = i;                          \
-		}                                                 \
-		lo_;                                              \
+#define SEARCH(i, from, to, before)                                \
+	({                                                         \
+		__typeof__((to) + 0) lo_ = (from), hi_ = (to);     \
+		while (lo_ < hi_) {                                \
+			__typeof__(lo_) i = lo_ + (hi_ - lo_) / 2; \
+			if (before)                                \
+				lo_ = i + 1;                       \
+			else                                       \
+				hi_ = i;                           \
+		}                                                  \
+		lo_;                                               \
 	})
 /* Space for one more element behind the n of a malloc'ed array[cap]. 0, -ENOMEM. */
 #define ARRAY_MORE(array, n, cap)                                      \

@@ -720,17 +720,22 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
 
 /* --- sealing --- */
 
-static int piece_compare(const void *va, const void *vb)
+int table_piece_order(const struct table_piece *a, const struct table_piece *b)
 {
-	const struct table_piece *a = va, *b = vb;
 	int r = COMPARE(a->tensor, b->tensor);
 
 	if (!r)
 		r = COMPARE(a->rank, b->rank);
 	if (!r)
 		r = COMPARE(a->place, b->place);
-	if (!r)
-		r = COMPARE(a->off, b->off);
+	return r ? r : COMPARE(a->off, b->off);
+}
+
+static int piece_compare(const void *va, const void *vb)
+{
+	const struct table_piece *a = va, *b = vb;
+	int r = table_piece_order(a, b);
+
 	return r ? r : COMPARE(a->len, b->len);
 }
 
