@@ -41,10 +41,10 @@ static bool same_kind(const struct making *k, const struct table_tensor *x,
 	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
 }
 
-static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
+static int plan_pieces(struct making *k, uint32_t dst_tensor)
 {
 	uint64_t missing, first[CKPT_DIMS_MAX];
-	char at[SHAPE_BYTES];
+	char label[LABEL_BYTES], at[SHAPE_BYTES];
 
 	for (uint32_t i = k->dst->first[dst_tensor]; i < k->dst->first[dst_tensor + 1]; i++) {
 		int e = match_piece(&k->match, k->dst, i, &k->ops, &k->plan->arena, &missing,
@@ -57,8 +57,8 @@ static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
 		ckpt_errlist_add(
 			k->list,
 			"%s: %llu of the %llu elements of %s are in no piece of the checkpoint, the first is %s",
-			label, (unsigned long long)missing,
-			(unsigned long long)k->dst->piece[i].set.numel,
+			table_tensor_print(&k->dst->tensor[dst_tensor], label, sizeof label),
+			(unsigned long long)missing, (unsigned long long)k->dst->piece[i].set.numel,
 			k->dst->place[k->dst->piece[i].place].name,
 			human_shape(k->dst->piece[i].set.ndim, first, at, sizeof at));
 	}
@@ -72,34 +72,37 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	char label[LABEL_BYTES], want[SHAPE_BYTES], have[SHAPE_BYTES];
 	int e;
 
-	table_tensor_print(x, label, sizeof label);
 	if (src_tensor == TABLE_NONE) {
 		if (k->opts->differs)
 			k->opts->differs(k->opts->differs_arg, dst_tensor, NULL);
 		if (k->opts->lenient)
 			k->plan->nmissing++;
 		else
-			ckpt_errlist_add(k->list, "%s: not in the checkpoint", label);
+			ckpt_errlist_add(k->list, "%s: not in the checkpoint",
+					 table_tensor_print(x, label, sizeof label));
 		return 0;
 	}
 	y = &k->src->tensor[src_tensor];
 	if (!same_kind(k, x, y)) {
-		ckpt_errlist_add(
-			k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
-			dtype_name(x->dtype), human_shape(x->ndim, x->shape, want, sizeof want),
-			dtype_name(y->dtype), human_shape(y->ndim, y->shape, have, sizeof have));
+		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s",
+				 table_tensor_print(x, label, sizeof label), dtype_name(x->dtype),
+				 human_shape(x->ndim, x->shape, want, sizeof want),
+				 dtype_name(y->dtype),
+				 human_shape(y->ndim, y->shape, have, sizeof have));
 		return 0;
 	}
 	k->plan->ntensor++;
 	if (k->dst->first[dst_tensor] == k->dst->first[dst_tensor + 1])
 		return 0;
-	e = reducing_tensor(k->reducing, src_tensor, dst_tensor, label, &k->ops, k->list);
+	e = reducing_tensor(k->reducing, src_tensor, dst_tensor, &k->ops, k->list);
 	if (e > 0)
 		return 0;
 	if (e == 0)
 		e = match_begin(&k->match, k->src, src_tensor);
 	if (e == 0)
-		e = plan_pieces(k, dst_tensor, label);
+		e = plan_pieces(k, dst_tensor);
+	if (e < 0)
+		table_tensor_print(x, label, sizeof label);
 	if (e == -E2BIG)
 		return ckpt_error(
 			err, e,

@@ -180,7 +180,7 @@ static void reduction_take(const struct table *src, const struct table_tensor *x
 
 /* What the two declarations say, for all pieces. False: it was refused. */
 static bool group_init(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor,
-		       const char *label, struct group *ret)
+		       struct group *ret)
 {
 	const struct table_tensor *x = &r->p->src->tensor[src_tensor],
 				  *y = &r->p->dst->tensor[dst_tensor];
@@ -190,7 +190,7 @@ static bool group_init(struct reducing *r, uint32_t src_tensor, uint32_t dst_ten
 				      .dst_tensor = dst_tensor,
 				      .dtype = x->dtype,
 				      .to = y->dtype } };
-	snprintf(ret->label, sizeof ret->label, "%s", label);
+	table_tensor_print(y, ret->label, sizeof ret->label);
 	if (y->layout != TABLE_NONE) {
 		const struct layout *l = &r->p->dst->layout[y->layout];
 
@@ -462,7 +462,7 @@ static int operand_match(struct reducing *r, const struct group *g, uint32_t fix
 	return e;
 }
 
-int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor, const char *label,
+int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor,
 		    struct op_list *ops, struct ckpt_errlist *list)
 {
 	const struct table *src = r->p->src, *dst = r->p->dst;
@@ -474,7 +474,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 	if (x->dtype == y->dtype && !operand_dims(src, x) && !operand_dims(dst, y))
 		return 0;
 	r->list = list;
-	if (!group_init(r, src_tensor, dst_tensor, label, &g) || !has_operands(r, &g))
+	if (!group_init(r, src_tensor, dst_tensor, &g) || !has_operands(r, &g))
 		return 1;
 	e = groups_make(r, &g, first);
 	if (e > 0 && g.s.n == 1 && !g.zeros && x->dtype == y->dtype) {

@@ -8,7 +8,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
-#define LEAF 8u /* pieces that are not divided any further */
+#define LEAF 4u /* pieces that are not divided any further */
 
 static struct piece_bounds bounds_of(const struct indices *x)
 {
@@ -35,6 +35,11 @@ static uint32_t dim_choose(const struct piece_tree *t, uint32_t from, uint32_t t
 	uint32_t best = 0;
 
 	for (uint32_t d = 0; d < t->ndim; d++) {
+		if (t->apart == 1u << d)
+			return d;
+		if (!(t->apart >> d & 1))
+			continue;
+
 		uint64_t low = UINT64_MAX, high = 0;
 		double sizes = 0, side;
 
@@ -153,10 +158,16 @@ int piece_tree_make(struct piece_tree *t, const struct table_piece *piece, uint3
 	t->own = t->bounds + nodes * ndim;
 	t->n = n;
 	t->ndim = ndim;
+	t->apart = 0;
 	for (uint32_t i = 0; i < n; i++) {
+		struct piece_bounds *own = t->own + (size_t)i * ndim;
+
 		t->order[i] = i;
-		for (uint32_t d = 0; d < ndim; d++)
-			t->own[(size_t)i * ndim + d] = bounds_of(&piece[i].set.dim[d]);
+		for (uint32_t d = 0; d < ndim; d++) {
+			own[d] = bounds_of(&piece[i].set.dim[d]);
+			if (own[d].lo != t->own[d].lo || own[d].hi != t->own[d].hi)
+				t->apart |= 1u << d;
+		}
 	}
 	node_divide(t, 0, 0, n);
 	return 0;

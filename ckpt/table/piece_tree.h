@@ -14,6 +14,7 @@
 
 struct piece_tree {
 	uint32_t n, ndim;
+	uint32_t apart;	 /* bit per dimension: the pieces have different bounds in it */
 	uint32_t *order; /* [n]: pieces that are close to each other come together */
 	size_t order_cap, bounds_cap;
 	struct piece_bounds {
