@@ -62,18 +62,19 @@
 		}                                                  \
 		lo_;                                               \
 	})
-/* Space for one more element behind the n of a malloc'ed array[cap]. 0, -ENOMEM. */
-#define ARRAY_MORE(array, n, cap)                                      \
-	({                                                             \
-		size_t more_ = (cap) ? 2 * (size_t)(cap) : 64;         \
-		void *p_ = (array);                                    \
-		if ((n) == (cap))                                      \
-			p_ = reallocarray(p_, more_, sizeof *(array)); \
-		if (p_ && (n) == (cap))                                \
-			(cap) = (__typeof__(cap))more_;                \
-		if (p_)                                                \
-			(array) = p_;                                  \
-		p_ ? 0 : -ENOMEM;                                      \
+/* Is there space for one more in an array of n elements, of cap at most? It doubles, or stays as it
+ * is: false, out of memory. */
+#define ARRAY_GROW(array, n, cap)                                                \
+	({                                                                       \
+		bool grown_ = true;                                              \
+		if ((n) == (cap)) {                                              \
+			__typeof__(cap) cap_ = (cap) ? 2 * (cap) : 16;           \
+			void *p_ = reallocarray((array), cap_, sizeof *(array)); \
+			grown_ = p_ != NULL;                                     \
+			(cap) = grown_ ? cap_ : (cap);                           \
+			(array) = grown_ ? p_ : (array);                         \
+		}                                                                \
+		grown_;                                                          \
 	})
 
 #define KIB ((uint64_t)1 << 10)

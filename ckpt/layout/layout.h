@@ -289,6 +289,9 @@ bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all 
 /* Have they an element in common? Neither is empty, and they have the same ndim. Costs as
  * indices_meet. */
 bool indexset_meet(const struct indexset *x, const struct indexset *y);
+/* Which one's first element comes first, row-major: as qsort's comparisons return it. Neither is
+ * empty, and they have the same ndim. */
+int indexset_order(const struct indexset *x, const struct indexset *y);
 /*
  * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a
  * rank holds of a tensor, or of its share of it, that was flattened and cut (ZeRO, Paddle's

@@ -27,7 +27,7 @@ int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len)
 	/* Rows mostly ascend: where one read will do, they take no memory of their own. */
 	if (!len || (r->n && read_join(&r->read[r->n - 1], place, off, len)))
 		return 0;
-	if (ARRAY_MORE(r->read, r->n, r->cap) < 0)
+	if (!ARRAY_GROW(r->read, r->n, r->cap))
 		return -ENOMEM;
 	r->read[r->n++] = (struct read){ .place = place, .off = off, .len = len };
 	return 0;

@@ -83,7 +83,7 @@ void match_free(struct match *m)
 
 static int op_append(struct op_list *l, const struct plan_op *op)
 {
-	if (ARRAY_MORE(l->op, l->n, l->cap) < 0)
+	if (!ARRAY_GROW(l->op, l->n, l->cap))
 		return -ENOMEM;
 	l->op[l->n++] = *op;
 	return 0;
@@ -201,14 +201,6 @@ static int rests_take(struct match *m, struct rests *from, struct rests *to, uin
 	return 0;
 }
 
-static bool first_before(const struct indexset *x, const struct indexset *y)
-{
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (indices_lo(&x->dim[d]) != indices_lo(&y->dim[d]))
-			return indices_lo(&x->dim[d]) < indices_lo(&y->dim[d]);
-	return false;
-}
-
 static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *first)
 {
 	const struct indexset *low = &r->set[0];
@@ -216,7 +208,7 @@ static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *f
 	*ret_missing = 0;
 	for (uint32_t i = 0; i < r->n; i++) {
 		*ret_missing += r->set[i].numel;
-		if (first_before(&r->set[i], low))
+		if (indexset_order(&r->set[i], low) < 0)
 			low = &r->set[i];
 	}
 	for (uint32_t d = 0; r->n && d < low->ndim; d++)

@@ -109,10 +109,14 @@ static bool is_as_declared(struct cover *c)
 static bool pair_check(void *arg, uint32_t i, uint32_t k)
 {
 	struct cover *c = arg;
+	const struct table_piece *p = &c->piece[i], *q = &c->piece[k];
 
 	if (++c->pairs == DECLARED_PAIRS * (uint64_t)c->n && is_as_declared(c))
 		return false;
-	pair_test(c, &c->piece[i], &c->piece[k]);
+	if (indexset_order(&q->set, &p->set) < 0)
+		pair_test(c, q, p);
+	else
+		pair_test(c, p, q);
 	return c->steps <= STEPS_MAX && c->overlaps < OVERLAPS_MAX;
 }
 

@@ -43,7 +43,7 @@ static uint64_t pool_put(struct pool *p, const void *bytes, uint64_t len)
 
 	if (!r)
 		return p->off[i];
-	p->failed = r < 0 || len > p->max - p->len || ARRAY_MORE(p->off, n, p->cap) < 0 ||
+	p->failed = r < 0 || len > p->max - p->len || !ARRAY_GROW(p->off, n, p->cap) ||
 		    !(p->map.key[i].bytes = arena_dup(&p->arena, bytes, len));
 	if (p->failed)
 		return 0;
@@ -738,7 +738,7 @@ static int dec_sets(struct dec *d, const le64 *v, uint64_t nv)
 	while (at < nv) {
 		int r;
 
-		if (ARRAY_MORE(d->set, d->nset, d->nset_cap) < 0)
+		if (!ARRAY_GROW(d->set, d->nset, d->nset_cap))
 			return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
 		d->set[d->nset].at = (uint32_t)at;
 		r = dec_set(d, v, nv, &at, &d->set[d->nset].set);
