@@ -213,7 +213,7 @@ void mesh_option_put(struct cli *c, const struct remesh *m)
 
 	output_key(c->o, "from_mesh", cell_word(shown_mesh(m->from, text, sizeof text)));
 	output_key(c->o, "mesh", cell_text(mesh_print(m->target.mesh, text, sizeof text)));
-	output_key(c->o, "world_size", cell_of(CELL_NUMBER, target_world(&m->target)));
+	output_key(c->o, "world_size", cell_number(target_world(&m->target)));
 	output_key(c->o, "layout_file", cell_word(c->value[OPT_LAYOUT]));
 }
 

@@ -49,8 +49,8 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 	output_begin(c->o, "ckptd.release/1");
 	output_key(c->o, "path", cell_text(ref->path));
 	output_key(c->o, "job", cell_text(m->s.job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, step));
-	output_key(c->o, "released_count", cell_of(CELL_NUMBER, n));
+	output_key(c->o, "step", cell_number(step));
+	output_key(c->o, "released_count", cell_number(n));
 	if (holders_print(m, who, sizeof who))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
 			m->s.job, who);

@@ -199,7 +199,7 @@ static void table(struct repair *p)
 		output_put(o, &col[COL_PATH], cell_text(x->path));
 		output_put(o, &col[COL_JOB], cell_text(x->job));
 		output_put(o, &col[COL_STEP], cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->r.bytes));
+		output_put(o, &col[COL_BYTES], cell_bytes(x->r.bytes));
 		output_put(o, &col[COL_ACTION],
 			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)));
 		output_put(o, &col[COL_TEXT], cell_text(x->r.text));
@@ -217,12 +217,12 @@ static void sums(struct repair *p)
 	uint32_t n = 0;
 	size_t len = 0;
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "released_count", cell_of(CELL_COUNT, r->released));
-	output_key(o, "rebuilt_count", cell_of(CELL_COUNT, r->rebuilt));
-	output_key(o, "left_count", cell_of(CELL_COUNT, r->left));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "released_count", cell_count(r->released));
+	output_key(o, "rebuilt_count", cell_count(r->rebuilt));
+	output_key(o, "left_count", cell_count(r->left));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
@@ -253,7 +253,7 @@ static int document(struct repair *p)
 	struct output *o = p->c->o;
 	int code = p->code;
 
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_flag(p->dry));
 	table(p);
 	sums(p);
 	output_end(o);

@@ -504,29 +504,26 @@ static void put_one(const struct one *x, int rc)
 	output_row(o);
 	output_key(o, "path", cell_text(x->s.ref.path));
 	output_key(o, "job", cell_word(x->job));
-	output_key(o, "step", cell_if(x->has_step, cell_of(CELL_NUMBER, x->step)));
-	output_key(o, "ok", cell_of(CELL_FLAG, !rc));
-	output_key(o, "bytes", cell_if(x->has_bytes, cell_of(CELL_BYTES, x->bytes)));
-	output_key(o, "checked_bytes", cell_of(CELL_BYTES, x->got.bytes));
+	output_key(o, "step", cell_if(x->has_step, cell_number(x->step)));
+	output_key(o, "ok", cell_flag(!rc));
+	output_key(o, "bytes", cell_if(x->has_bytes, cell_bytes(x->bytes)));
+	output_key(o, "checked_bytes", cell_bytes(x->got.bytes));
 	output_key(o, "data_read",
 		   cell_text(!x->got.data.chunks			  ? "none"
 			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
 									  : "some"));
-	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.data.all_bytes)));
-	output_key(o, "checked_data_bytes", cell_of(CELL_BYTES, x->got.data.bytes));
-	output_key(o, "shared_data_bytes", cell_of(CELL_BYTES, x->got.before_bytes));
-	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.summed)));
-	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.unsummed)));
-	output_key(o, "chunk_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_chunks)));
-	output_key(o, "checked_chunk_count", cell_of(CELL_NUMBER, x->got.data.chunks));
-	output_key(o, "piece_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_pieces)));
-	output_key(o, "checked_piece_count", cell_of(CELL_NUMBER, x->got.data.pieces));
-	output_key(o, "fault_count", cell_of(CELL_NUMBER, x->nfault));
-	output_key(o, "padding_count", cell_of(CELL_NUMBER, x->nodd));
-	output_key(o, "foreign_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->s.ckpt->nforeign)));
+	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.data.all_bytes)));
+	output_key(o, "checked_data_bytes", cell_bytes(x->got.data.bytes));
+	output_key(o, "shared_data_bytes", cell_bytes(x->got.before_bytes));
+	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.summed)));
+	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.unsummed)));
+	output_key(o, "chunk_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_chunks)));
+	output_key(o, "checked_chunk_count", cell_number(x->got.data.chunks));
+	output_key(o, "piece_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_pieces)));
+	output_key(o, "checked_piece_count", cell_number(x->got.data.pieces));
+	output_key(o, "fault_count", cell_number(x->nfault));
+	output_key(o, "padding_count", cell_number(x->nodd));
+	output_key(o, "foreign_count", cell_if(x->s.ckpt, cell_number(x->s.ckpt->nforeign)));
 	output_list(o, "foreign", NULL, 0);
 	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
 		output_row(o);
@@ -745,10 +742,10 @@ static void put_faults(struct verify *v)
 		output_row(o);
 		output_key(o, "kind", cell_text(f->kind));
 		output_key(o, "file", cell_word(f->file));
-		output_key(o, "offset", cell_of(CELL_NUMBER, f->offset));
-		output_key(o, "length", cell_of(CELL_NUMBER, f->length));
+		output_key(o, "offset", cell_number(f->offset));
+		output_key(o, "length", cell_number(f->length));
 		output_key(o, "tensor", cell_word(f->tensor));
-		output_key(o, "step", cell_if(f->has_step, cell_of(CELL_NUMBER, f->step)));
+		output_key(o, "step", cell_if(f->has_step, cell_number(f->step)));
 		output_key(o, "path", cell_text(f->path));
 		output_key(o, "text", cell_text(f->text));
 		output_close(o);
@@ -801,7 +798,7 @@ static int verify_run(struct cli *c)
 				 "--all takes a store or a job, but %s is a checkpoint",
 				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
-	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
+	output_key(c->o, "data", cell_flag(v.data && !part));
 	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
 	output_list(c->o, "checkpoints", NULL, 0);
 	if (c->value[OPT_ALL])
@@ -811,7 +808,7 @@ static int verify_run(struct cli *c)
 	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
-	output_key(c->o, "checked_bytes", cell_of(CELL_BYTES, v.checked_bytes));
+	output_key(c->o, "checked_bytes", cell_bytes(v.checked_bytes));
 	put_faults(&v);
 	if (rc)
 		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
@@ -867,8 +864,7 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

@@ -492,7 +492,7 @@ static void outcome_print(const struct waiting *w)
 
 	output_begin(c->o, "ckptd.wait/1");
 	output_key(c->o, "job", cell_text(w->job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, w->step));
+	output_key(c->o, "step", cell_number(w->step));
 	output_key(c->o, "state", cell_text(w->state));
 	output_key(c->o, "waited_s", cell_real((double)ns / (double)NS_PER_S));
 	if (ns < NS_PER_S)
