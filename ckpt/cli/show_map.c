@@ -124,24 +124,22 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
 	uint32_t operands = operands_of(&j->k->table, j->x);
 	char ranks[64], written[64] = "written once";
-	size_t len;
 
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, 8 * j->x->elem_bytes / dtype_values(j->x->dtype), buf, bytes);
 	if (!f->numel)
 		return buf;
-	len = strlen(buf);
 	pieces = j->k->table.first[j->id + 1] - j->k->table.first[j->id];
 	if (!j->nwriter)
-		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
+		human_add(buf, bytes, "; ", "not written");
 	else
-		len += (size_t)snprintf(buf + len, bytes - len, "; %s, in %u piece%s by %s",
-					written, pieces, pieces == 1 ? "" : "s",
-					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
-	if (known < world && len < bytes)
-		snprintf(buf + len, bytes - len, "; %u of %u ranks are not in its mesh",
-			 world - known, world);
+		human_add(buf, bytes, "; ", "%s, in %u piece%s by %s", written, pieces,
+			  pieces == 1 ? "" : "s",
+			  map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
+	if (known < world)
+		human_add(buf, bytes, "; ", "%u of %u ranks are not in its mesh", world - known,
+			  world);
 	return buf;
 }
 

@@ -455,20 +455,16 @@ static bool lone_blobs(const struct diff *d)
 
 static void say_different(struct diff *d)
 {
-	char line[LINE_BYTES];
-	size_t len = 0;
+	char line[LINE_BYTES] = "";
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		if (d->found.count[k] && counts(d, k))
-			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", COUNT_TEXT(d->found.count[k]),
-						words(d, k));
+			human_add(line, sizeof line, ", ", "%s %s", COUNT_TEXT(d->found.count[k]),
+				  words(d, k));
 	if (d->layouts && d->mesh_differs)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
-					len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the meshes differ");
 	if (d->layouts && d->parts_differ)
-		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
-			 len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the numbers of parts differ");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
 		 COUNT_TEXT(d->found.nboth),
 		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");

@@ -219,8 +219,8 @@ static void say_counts(struct job *j)
 		snprintf(line, sizeof line, "holds %s to %s elements", COUNT_TEXT(s->least),
 			 COUNT_TEXT(s->most));
 	if (s->empty && s->most)
-		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
-			 COUNT_TEXT(s->empty), COUNT_TEXT(j->q.mesh.nrank));
+		human_add(line, sizeof line, "; ", "%s of %s hold nothing", COUNT_TEXT(s->empty),
+			  COUNT_TEXT(j->q.mesh.nrank));
 	output_head(o, "one rank", cell_text(line));
 	output_label(o, "runs", STYLE_PLAIN,
 		     "%s over all ranks and dimensions, described by %s progression%s",

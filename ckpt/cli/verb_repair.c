@@ -213,9 +213,7 @@ static void sums(struct repair *p)
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char word[4][128], line[4 * 128] = "";
-	uint32_t n = 0;
-	size_t len = 0;
+	char line[4 * 128] = "";
 
 	output_key(o, "removed_count", cell_count(r->removed));
 	output_key(o, "released_count", cell_count(r->released));
@@ -228,18 +226,15 @@ static void sums(struct repair *p)
 	if (!p->nrow)
 		return;
 	if (r->removed)
-		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
+		human_add(line, sizeof line, ", ", "%u %sremoved, which free%s %s", r->removed,
+			  to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
-		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
-		snprintf(word[n++], sizeof *word, "%u %srebuilt%s", r->rebuilt, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %srebuilt%s", r->rebuilt, to_be, whole);
 	if (r->left)
-		snprintf(word[n++], sizeof *word, "%u left as %s", r->left,
-			 r->left == 1 ? "it is" : "they are");
-	for (uint32_t i = 0; i < n; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
-					word[i]);
+		human_add(line, sizeof line, ", ", "%u left as %s", r->left,
+			  r->left == 1 ? "it is" : "they are");
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",

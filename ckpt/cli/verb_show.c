@@ -54,18 +54,15 @@ static void put_meshes(struct output *o, const struct table *t)
 static void put_world(struct output *o, const struct checkpoint *k)
 {
 	const struct table *t = &k->table;
-	char mesh[LINE_BYTES], line[2 * LINE_BYTES];
-	size_t len = 0;
+	char mesh[LINE_BYTES], line[2 * LINE_BYTES] = "";
 
 	output_key(o, "world_size", subject_world(k));
 	output_key(o, "mesh", cell_word(shown_mesh(t, mesh, sizeof mesh)));
-	line[0] = 0;
-	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
-					mesh_print(&t->mesh[i], mesh, sizeof mesh));
+	for (uint32_t i = 0; i < t->nmesh && strlen(line) < LINE_BYTES; i++)
+		human_add(line, sizeof line, "; ", "%s",
+			  mesh_print(&t->mesh[i], mesh, sizeof mesh));
 	if (k->has & HAS_STEP)
-		snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
-			 k->world == 1 ? "" : "s");
+		human_add(line, sizeof line, ", ", "%u rank%s", k->world, k->world == 1 ? "" : "s");
 	if (*line)
 		output_head(o, "mesh", cell_text(line));
 	put_meshes(o, t);
@@ -82,23 +79,16 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 		most = MAX(most, k->file[i].file_bytes);
 	}
 	output_key(o, "bytes", cell_bytes(k->stored_bytes));
-	human_bytes(k->stored_bytes, a);
-	if (k->nfile == 1)
-		snprintf(line, sizeof line, "%s in 1 part", a);
-	else if (k->nfile)
-		snprintf(line, sizeof line, "%s in %u parts", a, k->nfile);
+	snprintf(line, sizeof line, "%s in %u part%s", BYTES_TEXT(k->stored_bytes), k->nfile,
+		 k->nfile == 1 ? "" : "s");
 	if (k->nfile > 1) {
-		size_t len = strlen(line);
 		bool same = !strcmp(human_bytes(least, a), human_bytes(most, b));
 
-		snprintf(line + len, sizeof line - len, same ? " of %s" : " of %s to %s", a, b);
+		human_add(line, sizeof line, "", same ? " of %s" : " of %s to %s", a, b);
 	}
-	if (k->linked_bytes) {
-		size_t len = strlen(line);
-
-		snprintf(line + len, sizeof line - len, "; %s of it shared with older steps",
-			 human_bytes(k->linked_bytes, a));
-	}
+	if (k->linked_bytes)
+		human_add(line, sizeof line, "", "; %s of it shared with older steps",
+			  BYTES_TEXT(k->linked_bytes));
 	if (k->nfile)
 		output_head(o, "size", cell_text(line));
 	output_key(o, "linked_bytes", cell_bytes(k->linked_bytes));
@@ -122,11 +112,8 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 
 	output_object(o, "notes");
 	for (uint32_t i = 0; i < k->nnote; i++) {
-		size_t len = strlen(line);
-
 		output_key(o, k->note[i].key, cell_real(k->note[i].value));
-		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "",
-			 k->note[i].key, k->note[i].value);
+		human_add(line, sizeof line, ", ", "%.100s %.6g", k->note[i].key, k->note[i].value);
 	}
 	output_close(o);
 	if (k->nnote)

@@ -546,7 +546,6 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 	const struct wire_report_job *j = &r->job[i];
 	struct pace_of_job p = job_pace(r, i);
 	char when[HUMAN_BYTES] = "", rate[96] = "";
-	size_t n = 0;
 
 	if (!j->newest)
 		return;
@@ -555,12 +554,12 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 		ago(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
 	}
 	if (j->attached && p.steps > 0)
-		n = (size_t)snprintf(rate, sizeof rate, "; %.3g steps/s", p.steps);
+		human_add(rate, sizeof rate, "", "%.3g steps/s", p.steps);
 	if (j->attached && p.snapshots > 0)
-		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
-			 SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
-	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
-	      (unsigned long long)j->newest - 1, when, rate);
+		human_add(rate, sizeof rate, ", ", "a snapshot every %s",
+			  SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
+	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s%s",
+	      (unsigned long long)j->newest - 1, when, *rate ? "; " : "", rate);
 }
 
 /* The question that everything here is for. */
@@ -637,24 +636,20 @@ static const char *const gate_why[WIRE_GATES] = {
 /* What is wrong with it, for people; "": nothing that is known. */
 static void average_ill(const struct wire_report_average *a, char *buf, size_t bytes)
 {
-	size_t n = 0;
-
 	*buf = 0;
 	if (a->nan || a->inf)
-		n += (size_t)snprintf(buf, bytes, "; it has %llu NaN and %llu infinite values",
-				      (unsigned long long)a->nan, (unsigned long long)a->inf);
+		human_add(buf, bytes, "", "; it has %llu NaN and %llu infinite values",
+			  (unsigned long long)a->nan, (unsigned long long)a->inf);
 	if (a->far)
-		n += (size_t)snprintf(buf + n, bytes - n,
-				      "; %llu tensor%s too far from the weights",
-				      (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
+		human_add(buf, bytes, "", "; %llu tensor%s too far from the weights",
+			  (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
 	if (a->convex_broken)
-		n += (size_t)snprintf(
-			buf + n, bytes - n,
-			"; larger than the weights ever were in %llu tensor%s (%.150s)",
-			(unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
-			a->convex_name);
+		human_add(buf, bytes, "",
+			  "; larger than the weights ever were in %llu tensor%s (%.150s)",
+			  (unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
+			  a->convex_name);
 	if (a->flags & WIRE_AVERAGE_MIXED)
-		snprintf(buf + n, bytes - n, "; its parts have different chains of updates");
+		human_add(buf, bytes, "", "; its parts have different chains of updates");
 }
 
 static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)

@@ -269,16 +269,15 @@ static int check(struct one *x, struct ckpt_err *err)
 static void say_fault(struct verify *v, const struct fault *f)
 {
 	char where[2 * CKPT_NAME_MAX + 512] = "", label[64];
-	size_t n = 0;
 
 	if (*f->file)
-		n += (size_t)snprintf(where, 256, "%s", f->file);
+		human_add(where, 256, "", "%s", f->file);
 	if (*f->file && (f->offset || f->length))
-		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
+		human_add(where, sizeof where, "", ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
+		human_add(where, sizeof where, "", " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
-		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
+		human_add(where, sizeof where, ", ", "tensor %s", f->tensor);
 	snprintf(label, sizeof label, "  %s", f->kind);
 	if (*where)
 		cli_mark(v->c, STYLE_WARN, label, 4, "  %s\n%s", where, f->text);
@@ -296,17 +295,15 @@ static uint32_t foreign_count(const struct one *x)
 static void foreign_print(const struct one *x, char *buf, size_t bytes)
 {
 	uint32_t n = foreign_count(x), shown = MIN(n, (uint32_t)CHECKPOINT_FOREIGN);
-	size_t used;
 
 	buf[0] = 0;
 	if (!n)
 		return;
-	used = (size_t)snprintf(buf, bytes, "%u foreign file%s ignored: ", n, n == 1 ? "" : "s");
-	for (uint32_t i = 0; i < shown && used < bytes; i++)
-		used += (size_t)snprintf(buf + used, bytes - used, "%s%.60s", i ? ", " : "",
-					 x->s.ckpt->foreign[i]);
-	if (n > shown && used < bytes)
-		snprintf(buf + used, bytes - used, ", ...");
+	human_add(buf, bytes, "", "%u foreign file%s ignored", n, n == 1 ? "" : "s");
+	for (uint32_t i = 0; i < shown; i++)
+		human_add(buf, bytes, i ? ", " : ": ", "%.60s", x->s.ckpt->foreign[i]);
+	if (n > shown)
+		human_add(buf, bytes, ", ", "...");
 }
 
 static void say_before(const struct one *x)
@@ -343,7 +340,6 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 	char text[SHARERS_SAID * 24 + 32] = "";
 	uint64_t said[SHARERS_SAID];
 	uint32_t count = 0;
-	size_t used = 0;
 
 	for (uint32_t i = n; i-- > 0;) {
 		bool has = false;
@@ -364,13 +360,10 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 		return;
 	}
 	for (uint32_t i = 0; i < MIN(count, (uint32_t)SHARERS_SAID); i++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu",
-					 !i		  ? ""
-					 : i + 1 == count ? " and "
-							  : ", ",
-					 (unsigned long long)said[i]);
+		human_add(text, sizeof text, i + 1 == count ? " and " : ", ", "%llu",
+			  (unsigned long long)said[i]);
 	if (count > SHARERS_SAID)
-		snprintf(text + used, sizeof text - used, " and %u more", count - SHARERS_SAID);
+		human_add(text, sizeof text, " and ", "%u more", count - SHARERS_SAID);
 	cli_say(x->v->c, STYLE_PLAIN, "  %s: steps %s share this file%s", file, text,
 		at->nlink > count ? ", and it has names elsewhere" : "");
 }
