@@ -283,3 +283,18 @@ uint32_t human_distance(const char *a, const char *b, uint32_t max)
 	}
 	return row[na % 3][nb] <= max ? row[na % 3][nb] : UINT32_MAX;
 }
+
+char *human_add(char *buf, size_t bytes, const char *sep, const char *fmt, ...)
+{
+	size_t len = strlen(buf);
+	va_list ap;
+
+	if (len && len < bytes)
+		len += (size_t)snprintf(buf + len, bytes - len, "%s", sep);
+	if (len >= bytes)
+		return buf;
+	va_start(ap, fmt);
+	vsnprintf(buf + len, bytes - len, fmt, ap);
+	va_end(ap);
+	return buf;
+}
