@@ -150,7 +150,7 @@ static int delete_in(struct cli *c, const struct search *f, int job_fd)
 	return CLI_OK;
 }
 
-static int delete (struct cli *c)
+static int tag_delete(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct search f = { .c = c, .tag = c->value[OPT_DELETE] };
@@ -183,7 +183,7 @@ static int tag_run(struct cli *c)
 	struct ckpt_err err = { 0 };
 
 	if (c->value[OPT_DELETE] && c->narg < 2)
-		return delete (c);
+		return tag_delete(c);
 	if (c->value[OPT_DELETE])
 		ckpt_error(&err, -EINVAL, "--delete=NAME takes at most one PATH, a store or a job");
 	else if (c->narg < 2)
