@@ -213,15 +213,12 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct steps *s = arg;
-	struct store store = {
-		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(s->x->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 	bool any = false;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL))
 		return 0;
 	offer_address(s, job, "latest", "the newest step");
@@ -247,16 +244,13 @@ struct names {
 static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	const struct names *s = arg;
-	struct store store = {
-		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(s->x->ops, job, job_fd);
 	cleanup_free struct store_label *label = NULL;
 	char word[CKPT_JOB_MAX + STORE_LABEL_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_labels(&store, &label, &n, NULL))
 		return 0;
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
@@ -283,14 +277,11 @@ static void offer_names(struct complete *x, enum store_label_kind kind, const ch
 static int notes_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct complete *x = arg;
-	struct store store = {
-		.ops = x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(x->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL) == 0 && n)
 		for (uint32_t i = 0; i < step[0].nnote; i++)
 			offer_word(x, step[0].note[i].key, "a note");

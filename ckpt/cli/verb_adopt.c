@@ -326,12 +326,7 @@ static int adopt_agree(struct adopt *a, struct ckpt_err *err)
 	output_begin(a->c->o, "ckptd.adopt/1"); /* of text: there is no JSON here */
 	table_print(a);
 	a->shown = true;
-	if (ask(a->c, "Make %s belong to job %s?", what, job))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(a->c, STYLE_DIM, "nothing changed");
-	return 1;
+	return ask(a->c, "changed", err, "Make %s belong to job %s?", what, job);
 }
 
 static int adopt_steps(struct adopt *a)

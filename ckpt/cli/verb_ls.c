@@ -225,15 +225,12 @@ static void line_keep(struct ls *l, struct ls_job *j)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
-	struct store s = {
-		.ops = l->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(l->c->ops, job, job_fd);
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
 	char home[CKPT_JOB_MAX + 1];
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan_parts(&s, true, &l->links, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */

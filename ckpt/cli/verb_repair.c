@@ -84,11 +84,7 @@ static int on_verify(void *arg, const struct store_step *st, int step_fd, struct
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct repair *p = arg;
-	struct store s = { .ops = p->c->ops,
-			   .format = formats[0],
-			   .root_fd = -1,
-			   .job_fd = job_fd,
-			   .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct store s = subject_store(p->c->ops, job, job_fd);
 	struct repair_opts o = { .dry = p->dry,
 				 .abandoned = p->c->value[OPT_ABANDONED] != NULL,
 				 .dir = p->dir,
@@ -103,7 +99,6 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		rc = ckpt_error(&err, -ECANCELED, "interrupted before job %s", job);
 	else if (getrandom(&s.nonce, sizeof s.nonce, 0) != sizeof s.nonce)
 		s.nonce = (uint32_t)now_ns();
-	snprintf(s.job, sizeof s.job, "%s", job);
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
@@ -336,15 +331,10 @@ static int repair_agree(struct repair *p, const struct place *at, bool *ret_answ
 			"nobody can be asked here: nothing was changed",
 			r->removed, r->removed == 1 ? "y" : "ies", r->released, r->rebuilt);
 	table_print(p);
-	if (ask(p->c, "Do that?")) {
-		p->dry = false;
-		return 0;
-	}
-	*ret_answered = true;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(p->c, STYLE_DIM, "nothing changed");
-	return 1;
+	rc = ask(p->c, "changed", err, "Do that?");
+	p->dry = rc != 0;
+	*ret_answered = rc != 0;
+	return rc;
 }
 
 static int repair_fail(struct cli *c, int rc, const struct ckpt_err *err)

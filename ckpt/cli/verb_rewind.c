@@ -255,13 +255,8 @@ static int rewind_agree(struct rewind *x, struct ckpt_err *err)
 			"asked here: nothing was changed",
 			x->result.naside, x->result.naside == 1 ? "" : "s", x->result.nback);
 	table_print(x);
-	if (ask(c, "Make step %llu the newest of job %s?", (unsigned long long)x->result.step,
-		x->m.s.job))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(c, STYLE_DIM, "nothing changed");
-	return 1;
+	return ask(c, "changed", err, "Make step %llu the newest of job %s?",
+		   (unsigned long long)x->result.step, x->m.s.job);
 }
 
 static int rewind_fail(struct rewind *x, int rc, const struct ckpt_err *err)

@@ -678,15 +678,12 @@ static void verify_name(struct verify *v, const char *name)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct verify *v = arg;
-	struct store s = {
-		.ops = v->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(v->c->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan(&s, false, &step, &n, &err);
 	if (rc)
 		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
