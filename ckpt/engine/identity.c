@@ -51,7 +51,7 @@ int identity_make(struct opened *o, const struct source_dir *watch, struct ckpt_
 		o->identity = hash128(o->ckpt->id, strlen(o->ckpt->id));
 		return 0;
 	}
-	rc = files_stamp(watch, o->ckpt, err);
+	rc = MUTANT(SOURCE_BY_METADATA) ? 0 : files_stamp(watch, o->ckpt, err);
 	o->identity = source_watched(watch);
 	return rc ? rc : stamp_make(o, &o->stamp, err);
 }

@@ -212,6 +212,20 @@ static void is_still(const char *path, const char *truth_name)
 	json_decref(truth);
 }
 
+/* A file has no sums of its tensors; that of its header is that it was read. */
+TEST(verify_says_that_bytes_of_tensors_have_no_sums)
+{
+	static const char file[] = "tests/vectors/hf/llama_single/model.safetensors";
+	const json_t *x;
+	struct stat st;
+
+	assert_int_equal(stat(file, &st), 0);
+	RUN_IS(3, "--json", "verify", "--data", file);
+	x = item(json_kept(json_out("ckptd.verify/1")), "checkpoints", 0);
+	assert_true(number(x, "unsummed_bytes") > (uint64_t)st.st_size / 2);
+	assert_int_equal(number(x, "summed_bytes") + number(x, "unsummed_bytes"), st.st_size);
+}
+
 TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
 {
 	char dir[SCRATCH_MAX], native[400], back[400], ranks[400], again[400];
