@@ -36,6 +36,7 @@ struct subject {
  * engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 const struct format *force, struct ckpt_err *err);
+#define FROM_HELP "the format of a CKPT that is a path, if ckptctl takes it for another"
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */
@@ -70,6 +71,8 @@ int subject_get(struct cli *c, const char *name, struct subject *s);
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s);
 void subject_close(struct subject *s);
+/* The directory of a job that is open, as a store: for callbacks of store_jobs. */
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 
@@ -86,6 +89,4 @@ struct cell subject_job(const struct checkpoint *k);
 /* For programs: the members path, job and step of the open object. */
 void subject_put(struct output *o, const char *path, const struct checkpoint *k);
 
-/* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
-char *subject_mesh(const struct table *t, char *buf, size_t bytes);
 #endif
