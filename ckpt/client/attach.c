@@ -29,7 +29,8 @@
 
 extern char **environ;
 
-void client_changed(ckpt *c)
+/* Wake whoever waits in ckpt_wait or a guard. */
+static void client_changed(ckpt *c)
 {
 	struct link *l = atomic_load(&c->link);
 

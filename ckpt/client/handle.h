@@ -324,7 +324,6 @@ void helper_wake(ckpt *c);
 /* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and
  * why */
 int why_jump(const ckpt *c, struct ckpt_err *err);
-void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err); /* (mem) */
 /* A daemon may still write into our memory, for an answer that we no longer wait for: what is there
  * goes into new segments, at the same addresses. */
