@@ -224,7 +224,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 # draws sanitizers scale down, or that look at times, in the variant V=mutant with no mistake chosen, because the mistakes need these
 # programs anyway; RELEASED ones as people get them (V=release). test_without.sh runs those of REDUCED where features of the kernel are
 # missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
-THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client% wire%,$(UNIT)))
+THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% engine_sink daemon% client% wire%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \

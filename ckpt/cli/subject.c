@@ -272,6 +272,18 @@ void subject_close(struct subject *s)
 	*s = (struct subject){ .ref.step_fd = -1 };
 }
 
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd)
+{
+	struct store s = { .ops = ops,
+			   .format = formats[0],
+			   .root_fd = -1,
+			   .job_fd = job_fd,
+			   .lock = PTHREAD_MUTEX_INITIALIZER };
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	return s;
+}
+
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
 	const struct engine e = { .ops = c->ops, .format = formats };

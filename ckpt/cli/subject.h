@@ -71,6 +71,8 @@ int subject_get(struct cli *c, const char *name, struct subject *s);
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s);
 void subject_close(struct subject *s);
+/* The directory of a job that is open, as a store: for callbacks of store_jobs. */
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 

@@ -73,15 +73,12 @@ static int removal_agree(struct cli *c, const struct store_step *st, struct ckpt
 			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
 			"nothing was removed",
 			(unsigned long long)st->step, store_state_word(st->state), size);
-	if (st->older ? ask(c, "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
-			    (unsigned long long)st->step, st->why, size)
-		      : ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
-			    store_state_word(st->state), size))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(c, STYLE_DIM, "nothing removed");
-	return 1;
+	if (st->older)
+		return ask(c, "removed", err,
+			   "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
+			   (unsigned long long)st->step, st->why, size);
+	return ask(c, "removed", err, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
+		   store_state_word(st->state), size);
 }
 
 static int removal_print(struct cli *c, int rc, const struct ckpt_err *err, const char *name)

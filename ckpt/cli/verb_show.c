@@ -530,7 +530,7 @@ static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 
 /* --- the verb --- */
 
-static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
+static int show_tensors(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
 	char title[SUBJECT_TITLE];
@@ -587,7 +587,7 @@ static int run_tensors(struct cli *c, const struct subject *s)
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				s->ref.path);
-	return show(c, s, id, n);
+	return show_tensors(c, s, id, n);
 }
 
 /* What several tensors are called that one word means. */

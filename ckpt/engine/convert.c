@@ -6,6 +6,7 @@
  */
 #include "ckpt/engine/convert.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
 #include "ckpt/engine/open.h"
@@ -511,7 +512,7 @@ static bool worth_keeping(const struct convert *v, int rc)
 	if (v->saved_finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT ||
 	    rc == -ENOMEM)
 		return true;
-	return !v->write_failed;
+	return !v->write_failed || MUTANT(KEPT_AFTER_FAILED_WRITE);
 }
 
 static void convert_free(struct convert *v)
