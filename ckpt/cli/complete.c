@@ -104,7 +104,7 @@ static void offer_options(struct complete *x)
 {
 	for (const struct cli_verb_option *v = x->verb ? x->verb->option : NULL;
 	     v && v->id != OPT_NONE; v++)
-		if (manual_tells(v))
+		if (manual_lists(v))
 			offer_option(x, manual_option(v->id), v->help);
 	for (uint32_t i = 0; i < cli_option_count; i++)
 		if (cli_options[i].global)
@@ -158,7 +158,7 @@ static void offer_jobs(struct complete *x)
 	struct control k;
 
 	if (!daemon_ask_open(&k, &c, 1,
-			     NULL)) { /* the daemon has one second at most: a person waits */
+			     NULL)) { /* the daemon has one second at most: the shell waits */
 		if (!control_report(&k, NULL))
 			for (uint32_t i = 0; i < k.report.head->njob; i++)
 				offer_live_job(x, &k.report, i);
@@ -367,7 +367,7 @@ static void offer_tensors(struct complete *x)
 			human_shape(e->ndim, shown_shape(e, dims), shape, sizeof shape);
 			snprintf(what, sizeof what, "%s %s", dtype_name(e->dtype), shape);
 			offer_word(x, full, what);
-			/* A name without its component is understood too: for those who type
+			/* A name without its component is understood too: for what is typed
 			 * one. */
 			if (*x->cur && strncmp(full, x->cur, strlen(x->cur)))
 				offer_word(x, e->name, what);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * show_map.c - show --map: who holds which elements of a tensor. Called by verb_show.c.
+ * show_map.c - show --map: which rank holds which elements of a tensor. Called by verb_show.c.
  * Invariant: what is drawn are the shares that the layout declares, or, without a layout, the
  * pieces; never a mixture.
  */
@@ -30,7 +30,7 @@ struct job {
 	uint32_t *writer;
 };
 
-/* --- who holds what --- */
+/* --- which rank holds what --- */
 
 static int take_shares(struct job *j)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every
+ * subject.c - from the name of a checkpoint on the command line to an open one. Called by every
  * verb that has a CKPT argument.
  * Invariant: after subject_close nothing is left open, however far the opening got.
  */

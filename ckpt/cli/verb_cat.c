@@ -28,7 +28,7 @@
 #define TEXT_PIECE 1024	    /* of it, cleaned at a time */
 #define SLICE_BYTES 800
 #define NEXT_BYTES (PATH_MAX + NAME_BYTES + 64)
-#define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
+#define EXIT_PIPE (128 + SIGPIPE) /* as a shell has it for a process that SIGPIPE ended */
 
 enum cat_mode { CAT_BYTES, CAT_STATS, CAT_PREVIEW, CAT_ABOUT };
 
@@ -164,7 +164,7 @@ static int tensor_choose(struct cat *k, const char *word, const char *rank)
 
 /* --- reading --- */
 
-/* To stdout. It bypasses stdio where it can: so that a reader who went away is no error that stdio
+/* To stdout. It bypasses stdio where it can: so that a reader that has closed the pipe is no error that stdio
  * remembers. */
 static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
 {
@@ -469,7 +469,7 @@ static void text_print(struct cat *k, const uint8_t *p, size_t n)
 		fputc('\n', k->c->out);
 }
 
-/* JSON or text for a person. */
+/* JSON or text for people. */
 static int blob_print(struct cat *k)
 {
 	uint64_t n = MIN(k->v.stored.numel, (uint64_t)TEXT_MAX), more = k->v.stored.numel - n;

@@ -18,7 +18,7 @@
 #include "formats/registry/registry.h"
 #include <stdarg.h>
 
-#define SAID_MAX 20u /* differences of a kind that a person is shown */
+#define SAID_MAX 20u /* differences of a kind that people see */
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
@@ -572,7 +572,7 @@ static void put_average(struct diff *d, const struct table_average *a,
 			const struct table_average *b)
 {
 	const struct table_average *x = a ? a : b;
-	char who[160], of_a[300], of_b[300];
+	char which[160], of_a[300], of_b[300];
 	struct output *o = d->c->o;
 
 	if (o->machine) {
@@ -585,16 +585,16 @@ static void put_average(struct diff *d, const struct table_average *a,
 		output_close(o);
 		return;
 	}
-	average_name(x, who, sizeof who);
+	average_name(x, which, sizeof which);
 	if (!a || !b)
-		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", who);
+		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", which);
 	else if (strcmp(a->schedule, b->schedule) != 0)
-		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who,
+		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", which,
 			a->schedule, b->schedule);
 	else if ((a->flags | b->flags) & AVERAGE_MIXED)
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has parts with different chains in %s: they cannot be compared.",
-			who,
+			which,
 			!(b->flags & AVERAGE_MIXED) ? "A"
 			: a->flags & AVERAGE_MIXED  ? "both"
 						    : "B");
@@ -602,7 +602,7 @@ static void put_average(struct diff *d, const struct table_average *a,
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has different chains: A: %s (%02x%02x%02x%02x); B: %s "
 			"(%02x%02x%02x%02x).",
-			who, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
+			which, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
 			a->history[1], a->history[2], a->history[3],
 			averages_chain(d->b.ckpt, b, of_b, sizeof of_b), b->history[0],
 			b->history[1], b->history[2], b->history[3]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_help.c - ckptctl help: what -h says, for those who ask with a word. Called by cli_run. */
+/* verb_help.c - ckptctl help: what -h prints, as a verb. Called by cli_run. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"

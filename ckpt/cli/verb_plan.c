@@ -16,7 +16,7 @@
 
 #define LINE_BYTES 1024
 #define TIMES_BYTES 128
-#define RANKS_SAID 16u /* more ranks than these are told as least, median and most */
+#define RANKS_SAID 16u /* of more ranks than these: least, median and most */
 
 struct planning {
 	struct cli *c;
@@ -207,13 +207,13 @@ static const struct column rank_columns[COL_COUNT] = {
 	[COL_TENSORS] = { "tensor_count", "TENSORS", true, FIT_WHOLE },
 };
 
-static void put_row(struct output *o, struct cell who, const struct load_rank *r, double times)
+static void put_row(struct output *o, struct cell rank, const struct load_rank *r, double times)
 {
 	char text[HUMAN_BYTES] = "-";
 
 	if (times >= 0)
 		snprintf(text, sizeof text, "%.2f", times);
-	OUTPUT_ROW(o, rank_columns, who, cell_bytes(r->bytes), cell_bytes(r->read_bytes),
+	OUTPUT_ROW(o, rank_columns, rank, cell_bytes(r->bytes), cell_bytes(r->read_bytes),
 		   times < 0 ? cell_none() : cell_real(times), cell_text(text),
 		   cell_count(r->files), cell_count(r->chunks), cell_count(r->tensors));
 }

@@ -29,7 +29,7 @@ struct repair {
 	struct row *row;
 	uint32_t nrow, cap, njob;
 	struct repair_result sum;
-	const char *job, *path; /* the one that is looked at */
+	const char *job, *path; /* the one that is in work */
 	int code;
 };
 
@@ -328,7 +328,7 @@ static int repair_agree(struct repair *p, const struct place *at, bool *ret_answ
 		return ckpt_error(
 			err, -EINVAL,
 			"%u director%s would be removed, %u steps released, %u rebuilt, and "
-			"nobody can be asked here: nothing was changed",
+			"ckptctl cannot ask here: nothing was changed",
 			r->removed, r->removed == 1 ? "y" : "ies", r->released, r->rebuilt);
 	table_print(p);
 	rc = ask(p->c, "changed", err, "Do that?");
@@ -414,7 +414,7 @@ const struct cli_verb verb_repair = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 nothing is left to repair; 2 nobody can be asked and --yes is missing, or the "
+		"0 nothing is left to repair; 2 ckptctl cannot ask and --yes is missing, or the "
 		"checkpoint lies in no store; 3 files that ckptd did not make are left in trash; 4 something "
 		"cannot be repaired; 8 another version wrote it; 10 there is no such "
 		"store or checkpoint; 11 a step is in use; 12 the store cannot be written; 130 "

@@ -111,7 +111,7 @@ static int daemon_find(struct rewind *x, struct ckpt_err *err)
 	return rc ? rc : daemon_ask(x, err);
 }
 
-/* Whoever wrote was fenced before, so that what is being written ends soon. */
+/* The writer was fenced before, so that what is being written ends soon. */
 static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 {
 	uint64_t until = now_ns() + FORGET_NS;
@@ -249,11 +249,11 @@ static int rewind_agree(struct rewind *x, struct ckpt_err *err)
 	if (x->nstaged)
 		return staged_refuse(x, err);
 	if (!ask_can(c))
-		return ckpt_error(
-			err, -EINVAL,
-			"%u step%s would be set aside and %u brought back, and nobody can be "
-			"asked here: nothing was changed",
-			x->result.naside, x->result.naside == 1 ? "" : "s", x->result.nback);
+		return ckpt_error(err, -EINVAL,
+				  "%u step%s would be set aside and %u brought back, and ckptctl "
+				  "cannot ask here: nothing was changed",
+				  x->result.naside, x->result.naside == 1 ? "" : "s",
+				  x->result.nback);
 	table_print(x);
 	return ask(c, "changed", err, "Make step %llu the newest of job %s?",
 		   (unsigned long long)x->result.step, x->m.s.job);
@@ -273,7 +273,7 @@ static int rewind_fail(struct rewind *x, int rc, const struct ckpt_err *err)
 		return cli_fail(c, rc, err, "end the job first; ckptctl status shows it");
 	case -EBADMSG:
 		return cli_fail(c, rc, err,
-				"ckptctl repair -n says what can be mended; ckptctl ls --all, "
+				"ckptctl repair -n shows what can be repaired; ckptctl ls --all, "
 				"which steps there are");
 	case -EACCES:
 	case -EPERM:
@@ -412,7 +412,7 @@ const struct cli_verb verb_rewind = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 done, or nothing to do; 2 nobody can be asked and --yes is missing, or several steps of "
+		"0 done, or nothing to do; 2 ckptctl cannot ask and --yes is missing, or several steps of "
 		"that number were set aside; 4 the step's metadata is damaged, or it is quarantined or misplaced; 5 it is still being written; "
 		"8 a newer version wrote it, or one that it may continue; 10 there is no such store or step; 11 ranks of the job are attached, a step in memory is not on "
 		"disk, or the line is being changed; 12 the store cannot be written, or the daemon is another "

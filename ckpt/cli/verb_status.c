@@ -75,17 +75,17 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_BLOB] = "a blob was longer than its capacity",
 };
 
-/* Reasons that a newer ckptd knows, and those that an older one does not tell. */
+/* Reasons that a newer ckptd knows, and those that an older one does not report. */
 static uint64_t skipped_otherwise(const struct wire_report_job *j)
 {
-	uint64_t told = 0;
+	uint64_t known = 0;
 
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++) {
-		uint64_t left = j->skipped - told;
+		uint64_t left = j->skipped - known;
 
-		told += skip_name[i] ? MIN(j->skipped_by[i], left) : 0;
+		known += skip_name[i] ? MIN(j->skipped_by[i], left) : 0;
 	}
-	return j->skipped - told;
+	return j->skipped - known;
 }
 
 /* Of the steps that were marked. */
@@ -134,7 +134,7 @@ static struct pace_of_job job_pace(const struct wire_report *r, uint32_t job)
 	return p;
 }
 
-/* Something that a person must look at: the exit code is 3. */
+/* Something that needs attention: the exit code is 3. */
 static bool is_stuck(const struct wire_report_job *j)
 {
 	return j->stuck_ns > 0;
@@ -510,12 +510,12 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 	}
 	text_label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached,
 		   j->world, launch_name[j->launch], (unsigned long long)j->generation);
-	for (uint32_t i = 0, told = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
+	for (uint32_t i = 0, listed = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
 		const struct wire_report_rank *k = &r->rank[i];
 
-		if (k->job != job || k->state == WIRE_ATTACHED || told == 4)
+		if (k->job != job || k->state == WIRE_ATTACHED || listed == 4)
 			continue;
-		if (++told == 4)
+		if (++listed == 4)
 			text_label(c, "", STYLE_WARN, "and more: ckptctl status --json");
 		else
 			text_label(c, "", STYLE_WARN, "rank %u: %s", k->rank, rank_name[k->state]);

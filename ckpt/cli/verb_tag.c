@@ -99,7 +99,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	return 0;
 }
 
-/* Where the step of a label lies; the job's directory where it has gone. */
+/* Where the step of a label lies; the job's directory where it was removed. */
 static void find_path(const struct store *s, const struct store_label *m, const char *job_path,
 		      char *ret, size_t bytes)
 {

@@ -19,7 +19,7 @@
 #include <sys/random.h>
 
 #define FAULTS_MAX 10000u  /* of one checkpoint that are kept: a lost disk must not fill memory */
-#define FAULTS_SAID 50u	   /* of one checkpoint that a person is told */
+#define FAULTS_SAID 50u	   /* of one checkpoint that people see */
 #define PARTS_MAX 1000000u /* N of K/N */
 
 struct fault {
@@ -71,7 +71,7 @@ struct one {
 		LABELLED_BAD,
 		IS_BAD
 	} label;       /* IS_BAD: good, but quarantined */
-	uint64_t nodd; /* told beside its faults: bytes that nothing uses are not zero */
+	uint64_t nodd; /* printed beside its faults: bytes that nothing uses are not zero */
 	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
 };
 
@@ -205,7 +205,7 @@ static void verify_begin(void *arg, const struct checkpoint *k, uint64_t bytes)
 	progress_begin(&x->progress, x->v->c, bytes, "%s", subject_short(k, x->s.ref.path, title));
 }
 
-/* Who it is: what the store called it, else its own metadata as far as they go, else the name of
+/* Which step it is: what the store called it, else its own metadata as far as they go, else the name of
  * its directory. */
 static void one_identify(struct one *x)
 {
@@ -314,7 +314,7 @@ static void say_before(const struct one *x)
 			BYTES_TEXT(x->got.before_bytes));
 }
 
-/* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
+/* Pieces that the writer did not compare with what they are derived of: no checksum shows whether
  * they were equal. */
 static void say_trusted(const struct one *x)
 {
@@ -368,8 +368,8 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 		at->nlink > count ? ", and it has names elsewhere" : "");
 }
 
-/* The steps of its job are looked at only now that it is damaged; with --all each of them says so
- * itself. */
+/* The other steps of its job are scanned only if it is damaged; with --all each of them has its own
+ * lines. */
 static void say_shared(const struct one *x)
 {
 	struct verify *v = x->v;
@@ -406,7 +406,7 @@ static void say_shared(const struct one *x)
 		store_home_close(&m);
 }
 
-/* What was done, and of how many bytes nobody can say whether they are right. */
+/* What was done, and how many bytes have no checksum. */
 static void what_print(const struct one *x, char *buf, size_t bytes)
 {
 	char summed[HUMAN_BYTES], unsummed[HUMAN_BYTES];
@@ -597,7 +597,7 @@ static bool is_plain(const struct one *x)
 	return !foreign_count(x) && !x->nodd && !(x->v->data && x->got.unsummed);
 }
 
-/* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
+/* Check what x->s has found, print it, and close it. why: what the store's scan found already (""
  * nothing). */
 static void verify_one(struct one *x, const char *why)
 {
@@ -806,7 +806,7 @@ static int verify_run(struct cli *c)
 							    ? "check the path; ckptctl ls"
 						    : rc == -EACCES ? CLI_NEXT_USER
 								    : NULL));
-	/* Where nothing could be looked at there is nothing to tell but the error. */
+	/* Where nothing could be checked there is nothing to print but the error. */
 	if (!v.code || v.ngood || v.nfaulty) {
 		summary_say(&v);
 		output_end(c->o);

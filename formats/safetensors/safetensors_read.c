@@ -106,15 +106,8 @@ static int texts_add(struct texts *t, struct arena *a, const char *key, const ch
 
 	if (rc <= 0)
 		return rc;
-	if (n >= t->cap) {
-		uint32_t cap = t->cap ? 2 * t->cap : 64;
-		const char **more = realloc(t->value, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		t->value = more;
-		t->cap = cap;
-	}
+	if (!ARRAY_GROW(t->value, n, t->cap))
+		return -ENOMEM;
 	t->value[n] = value;
 	return 1;
 }
@@ -381,15 +374,8 @@ static int foreign_add(struct checkpoint *c, const char *name)
 
 static int names_add(struct names *l, const char *name)
 {
-	if (l->n == l->cap) {
-		uint32_t cap = l->cap ? 2 * l->cap : 64;
-		const char **more = realloc(l->name, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		l->name = more;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->name, l->n, l->cap))
+		return -ENOMEM;
 	l->name[l->n] = arena_str(&l->r->tmp, name);
 	return l->name[l->n++] ? 0 : -ENOMEM;
 }
@@ -686,12 +672,10 @@ static int safetensors_open(const struct format_open *how, struct checkpoint **r
 	int rc;
 
 	*ret = NULL;
-	r.c = calloc(1, sizeof *r.c);
+	r.c = checkpoint_new(&format_safetensors, 0);
 	if (!r.c)
 		return ckpt_error(err, -ENOMEM, "out of memory for a checkpoint");
 	r.t = &r.c->table;
-	r.c->format = &format_safetensors;
-	r.c->parent_step = UINT64_MAX;
 	rc = reading_run(&r);
 	arena_free(&r.tmp);
 	free(r.sets.set);
