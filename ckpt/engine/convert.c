@@ -136,10 +136,15 @@ struct leftover_check {
 	char foreign[NAME_MAX + 1]; /* "": none */
 };
 
-/* Is it one of the sheet's files, or a directory around one? */
+/* Is it one of the sheet's files, or a directory around one? Or what another conversion to the
+ * format has begun, which is no obstacle where it did nothing? */
 static bool sheet_has(const struct convert *v, const char *name, enum source_kind kind)
 {
+	const struct format_root *root = v->c->to->root;
 	size_t n = strlen(name);
+
+	if (kind == SOURCE_FILE && root && root->owns(name))
+		return true;
 
 	for (uint32_t i = 0; i < v->sheet->nfile; i++) {
 		const char *file = v->sheet->file[i].name;
