@@ -159,11 +159,6 @@ bool indices_meet(const struct indices *x, const struct indices *y, uint64_t *re
 	return true;
 }
 
-static bool is_range(const struct indices *x)
-{
-	return x->n == 1 && x->run->count == 1;
-}
-
 static struct indices_common common_range(const struct indices *x, uint64_t lo, uint64_t hi)
 {
 	uint64_t from = indices_below(x, lo), to = indices_below(x, hi);
@@ -181,9 +176,9 @@ struct indices_common indices_common(const struct indices *x, const struct indic
 
 	if (indices_apart(x, y))
 		return c;
-	if (is_range(y))
+	if (indices_is_range(y))
 		return common_range(x, indices_lo(y), indices_hi(y));
-	if (is_range(x))
+	if (indices_is_range(x))
 		return common_range(y, indices_lo(x), indices_hi(x));
 	if (indices_equal(x, y))
 		return (struct indices_common){ x->total, indices_lo(x), indices_hi(x) - 1 };

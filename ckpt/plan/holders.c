@@ -250,15 +250,8 @@ static int share_add(struct descent *d, const struct indices *x, uint64_t at)
 		e = indices_intersect(x, d->want, d->a, &s.part);
 	if (e < 0)
 		return e;
-	if (d->n == d->cap) {
-		uint32_t cap = d->cap ? 2 * d->cap : 16;
-		struct holders_share *p = realloc(d->share, cap * sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		d->share = p;
-		d->cap = cap;
-	}
+	if (!ARRAY_GROW(d->share, d->n, d->cap))
+		return -ENOMEM;
 	d->share[d->n++] = s;
 	return 0;
 }

@@ -347,15 +347,8 @@ static int piece_fixed(struct reducing *r, const struct group *g, const struct t
 
 static struct group *group_new(struct reducing *r, const struct group *like)
 {
-	if (r->n == r->cap) {
-		uint32_t cap = r->cap ? 2 * r->cap : 16;
-		struct group *p = reallocarray(r->group, cap, sizeof *p);
-
-		if (!p)
-			return NULL;
-		r->group = p;
-		r->cap = cap;
-	}
+	if (!ARRAY_GROW(r->group, r->n, r->cap))
+		return NULL;
 	r->group[r->n] = *like;
 	return &r->group[r->n++];
 }
@@ -510,10 +503,9 @@ static uint64_t set_key(const struct indexset *s)
 static int wanted_compare(const void *va, const void *vb)
 {
 	const struct wanted *a = va, *b = vb;
+	int r = COMPARE(a->key, b->key);
 
-	if (a->key != b->key)
-		return a->key < b->key ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
+	return r ? r : COMPARE(a->piece, b->piece);
 }
 
 /* The distinct sets of a group's pieces into `want`. */

@@ -77,6 +77,12 @@ static uint64_t tensor_key(const char *component, const char *name, uint32_t ran
 	return key_hash(key_hash(rank, component, strlen(component)), name, strlen(name));
 }
 
+bool table_key_equal(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->rank == y->rank && !strcmp(x->name, y->name) &&
+	       !strcmp(x->component, y->component);
+}
+
 static uint32_t tensor_find(const struct table *t, uint64_t hash, const char *component,
 			    const char *name, uint32_t rank)
 {
@@ -849,7 +855,7 @@ bool table_is_boxes(const struct table *t, const struct table_tensor *x)
 }
 
 /* From 1 where it goes and 0 where it stays to new numbers. */
-static void renumber(uint32_t *to, uint32_t n)
+static void numbers_close(uint32_t *to, uint32_t n)
 {
 	uint32_t stay = 0;
 
@@ -869,8 +875,8 @@ void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *re
 	for (uint32_t i = 0; i < t->nlayout; i++)
 		if (!ret_layout[i])
 			ret_mesh[t->layout[i].mesh] = 0;
-	renumber(ret_mesh, t->nmesh);
-	renumber(ret_layout, t->nlayout);
+	numbers_close(ret_mesh, t->nmesh);
+	numbers_close(ret_layout, t->nlayout);
 }
 
 int table_boxes_forget(struct table *t)
@@ -1008,7 +1014,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 }
 
 /* Who speaks for a table in messages: its first place. */
-static const char *who(const struct table *t, const char *otherwise)
+static const char *place_name(const struct table *t, const char *otherwise)
 {
 	return t->nplace ? t->place[0].name : otherwise;
 }
@@ -1067,12 +1073,6 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 
-static bool is_key(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->rank == y->rank && !strcmp(x->name, y->name) &&
-	       !strcmp(x->component, y->component);
-}
-
 static int merge_tensors(struct merging *m)
 {
 	uint32_t next = 0; /* where it is if both have one order, as ranks of a job mostly have */
@@ -1083,7 +1083,7 @@ static int merge_tensors(struct merging *m)
 		int r;
 
 		*at = next;
-		if (next >= m->x->ntensor || !is_key(&m->x->tensor[next], &z))
+		if (next >= m->x->ntensor || !table_key_equal(&m->x->tensor[next], &z))
 			*at = table_find(m->x, z.component, z.name, z.rank);
 		next = *at + 1; /* 0 behind TABLE_NONE */
 		if (*at != TABLE_NONE && tensors_agree(m, &m->x->tensor[*at], &z))
@@ -1158,7 +1158,7 @@ static int merge_average(struct merging *m, const struct table_average *a, uint3
 }
 
 /* map: where y's tensors are in x then; without it its places and pieces come, too. */
-static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
+static int tables_merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
@@ -1194,8 +1194,8 @@ static struct merging merging_of(struct table *x, const struct table *y,
 {
 	return (struct merging){ .x = x,
 				 .y = y,
-				 .x_who = who(x, "the first"),
-				 .y_who = who(y, "the other"),
+				 .x_who = place_name(x, "the first"),
+				 .y_who = place_name(y, "the other"),
 				 .list = ret_list,
 				 .err = err };
 }
@@ -1205,7 +1205,7 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, NULL, ret_place0);
+	return tables_merge(&m, NULL, ret_place0);
 }
 
 int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
@@ -1213,7 +1213,7 @@ int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_ma
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, ret_map, NULL);
+	return tables_merge(&m, ret_map, NULL);
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
@@ -1228,7 +1228,7 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, NULL, NULL);
+	return tables_merge(&m, NULL, NULL);
 }
 
 /* --- packing --- */

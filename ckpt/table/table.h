@@ -171,7 +171,8 @@ void table_free(struct table *t);
  * after table_seal.
  */
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank);
-/* A hint, for whoever has many to find or to put: fetch from memory what that will need. */
+bool table_key_equal(const struct table_tensor *x, const struct table_tensor *y);
+/* A hint, where many are to be found or put: fetch from memory what that will need. */
 void table_find_soon(const struct table *t, const char *component, const char *name, uint32_t rank);
 /* "component/name", or "component/name of rank 3": what messages call a tensor. Returns buf. */
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
