@@ -29,7 +29,7 @@ static bool declared_same(const struct decl *x, const struct decl *y)
 struct average_result *average_result_ref(struct average_result *x)
 {
 	if (x)
-		atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);
+		add_relaxed(&x->refs, 1);
 	return x;
 }
 
@@ -158,7 +158,7 @@ static struct hash128 seal_self(const struct slot_seal *x)
 	struct slot_seal y;
 
 	memcpy(&y, x, sizeof y);
-	atomic_store_explicit(&y.state, SLOT_SEAL_COMPLETE, memory_order_relaxed);
+	store_relaxed(&y.state, SLOT_SEAL_COMPLETE);
 	return hash128(&y, offsetof(struct slot_seal, self));
 }
 
@@ -182,7 +182,7 @@ static void seal_complete(const struct snap *s, uint32_t r, const struct average
 	}
 	self = seal_self(to);
 	memcpy(to->self, &self, sizeof to->self);
-	atomic_store_explicit(&to->state, SLOT_SEAL_COMPLETE, memory_order_release);
+	store_release(&to->state, SLOT_SEAL_COMPLETE);
 }
 
 static void seals_complete(const struct snap *s, const struct average_result *x)
@@ -234,7 +234,7 @@ static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 	const struct slot_seal *at = seal_at(s, r);
 	struct hash128 self;
 
-	if (atomic_load_explicit(&at->state, memory_order_acquire) != SLOT_SEAL_COMPLETE)
+	if (load_acquire(&at->state) != SLOT_SEAL_COMPLETE)
 		return false;
 	memcpy(ret, at, sizeof *ret);
 	if (ret->magic != SLOT_SEAL_MAGIC || ret->step != s->step || ret->epoch != s->epoch ||
@@ -598,7 +598,7 @@ static int rank_again(struct averaging *x, struct averaging_rank *k, struct ckpt
 	for (uint32_t i = 0; i < k->a->nrun; i++)
 		for (uint64_t at = 0, to; at < k->a->run[i].n; at = to) {
 			to = MIN(at + SETTLE_ELEMENTS, k->a->run[i].n);
-			if (atomic_load_explicit(&d->stops, memory_order_relaxed) > 1)
+			if (load_relaxed(&d->stops) > 1)
 				return ckpt_error(err, -ECANCELED,
 						  "the averages of the step were given up");
 			run_update(x, k, &k->a->run[i], at, to, true);

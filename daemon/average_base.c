@@ -345,14 +345,13 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	f->said = true;
 }
 
-static void load_done(struct daemon *d, struct task *t)
+static void load_done(struct task *t)
 {
 	struct load *x = (struct load *)t;
 	struct launch *l = x->l;
 	struct job *j = l->job;
 	struct averages_from *f = l->from;
 
-	(void)d;
 	if (f && f->turn == x->turn) {
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
@@ -405,14 +404,14 @@ static void load_start(struct launch *l, struct load *x)
 {
 	struct averages_from *f = l->from;
 
-	x->task = (struct task){ load_run, load_done, NULL };
 	x->turn = ++f->turn;
 	f->loading = true;
 	l->refs++;
 	if (x->held)
-		daemon_task(l->job->d, &l->job->d->work, &x->task);
+		daemon_task(&l->job->d->work, &x->task, load_run, load_done);
 	else
-		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task, load_run,
+			    load_done);
 }
 
 /* --- seeds of a launch --- */
@@ -482,12 +481,11 @@ static struct average_seed *seeds_copy(const struct averages_from *f, uint32_t e
 	return ret;
 }
 
-static void check_done(struct daemon *d, struct task *t)
+static void check_done(struct task *t)
 {
 	struct load *x = (struct load *)t;
 	struct launch *l = x->l;
 
-	(void)d;
 	if (l->from && l->from->checked == x->dst[0]->epoch)
 		l->from->checking = false;
 	launch_seeds_checked(l, x->dst[0]->epoch, x->rc, x->err.msg);
@@ -526,10 +524,10 @@ bool average_seeds_check(struct launch *l)
 		load_free(x);
 		return false;
 	}
-	x->task = (struct task){ load_run, check_done, NULL };
 	f->checking = true;
 	l->refs++;
-	device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+	device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task, load_run,
+		    check_done);
 	return true;
 }
 

@@ -95,7 +95,7 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 		     uint64_t now)
 {
 	const struct shared_rank *p = m->page;
-	uint64_t marks = p ? atomic_load_explicit(&p->marks, memory_order_acquire) : 0, since;
+	uint64_t marks = p ? load_acquire(&p->marks) : 0, since;
 	struct shared_record rec;
 	enum snap_state state;
 	uint64_t seq;
@@ -112,14 +112,12 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 		return;
 	if (marks && shared_snap_read(&p->snap[marks % SHARED_SNAPS], &seq, &state, &rec) == 0)
 		to->newest = rec.step + 1;
-	to->copy_bytes = atomic_load_explicit(&p->copy_bytes, memory_order_relaxed) +
-			 atomic_load_explicit(&p->own_bytes, memory_order_relaxed);
-	to->copy_ns = atomic_load_explicit(&p->copy_ns, memory_order_relaxed) +
-		      atomic_load_explicit(&p->own_ns, memory_order_relaxed);
-	to->stall_sum_ns = atomic_load_explicit(&p->stall_sum_ns, memory_order_relaxed);
-	to->stall_max_ns = atomic_load_explicit(&p->stall_max_ns, memory_order_relaxed);
-	to->stall_last_ns = atomic_load_explicit(&p->stall_last_ns, memory_order_relaxed);
-	since = atomic_load_explicit(&p->stall_since_ns, memory_order_relaxed);
+	to->copy_bytes = load_relaxed(&p->copy_bytes) + load_relaxed(&p->own_bytes);
+	to->copy_ns = load_relaxed(&p->copy_ns) + load_relaxed(&p->own_ns);
+	to->stall_sum_ns = load_relaxed(&p->stall_sum_ns);
+	to->stall_max_ns = load_relaxed(&p->stall_max_ns);
+	to->stall_last_ns = load_relaxed(&p->stall_last_ns);
+	since = load_relaxed(&p->stall_since_ns);
 	to->measured_ns = since ? elapsed_ns(since, now) : 0;
 }
 
@@ -310,8 +308,8 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 	if (s->dropped)
 		return;
 	to->flags = WIRE_HELD | (s->no_average ? WIRE_NO_AVERAGE : 0);
-	to->total = atomic_load_explicit(&s->total, memory_order_relaxed);
-	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), to->total);
+	to->total = load_relaxed(&s->total);
+	to->written = MIN(load_relaxed(&s->written), to->total);
 	to->total = to->total ? to->total : snap_bytes(j, s);
 	switch (s->phase) {
 	case PHASE_COLLECTING:

@@ -621,7 +621,7 @@ static void page_say(struct launch *l, const char *text)
 	uint32_t n = atomic_load(&l->page->drifts);
 
 	shared_text_set(&l->page->drift[n % SHARED_DRIFTS], -EUCLEAN, text, true);
-	atomic_store_explicit(&l->page->drifts, n + 1, memory_order_release);
+	store_release(&l->page->drifts, n + 1);
 }
 
 static void found_add(struct comparing *c, struct drift *x, struct found *f)
@@ -667,13 +667,12 @@ static void turn_back(struct launch *l, uint32_t turn)
 		l->drift->busy[turn] = false;
 }
 
-static void compare_done(struct daemon *d, struct task *t)
+static void compare_done(struct task *t)
 {
 	struct comparing *c = (struct comparing *)t;
 	struct drift *x = drift_of(c->l);
 	bool unnamed;
 
-	(void)d;
 	turn_back(c->l, c->turn);
 	if (x && c->rc == 0 && c->epoch == x->epoch && c->rev == x->rev) {
 		x->last[c->turn] = ++x->given;
@@ -711,7 +710,6 @@ static void compare_start(struct snap *s)
 		sums_drop(s);
 		return;
 	}
-	c->task = (struct task){ compare_run, compare_done, NULL };
 	c->l = s->launch;
 	c->l->refs++;
 	c->step = s->step;
@@ -722,7 +720,7 @@ static void compare_start(struct snap *s)
 	for (uint32_t r = 0; r < s->world; r++)
 		c->sums[r] = TAKE(s->rank[r].drift);
 	s->drift_turn = DRIFT_NO_TURN;
-	daemon_task(s->job->d, &s->job->d->work, &c->task);
+	daemon_task(&s->job->d->work, &c->task, compare_run, compare_done);
 }
 
 void drift_look(struct snap *s, bool last)

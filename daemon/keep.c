@@ -115,7 +115,7 @@ static int verify_tick(void *arg, uint64_t done)
 
 	(void)done;
 	worker_sign(worker_me());
-	return atomic_load_explicit(&x->d->stops, memory_order_relaxed) > x->stops_max;
+	return load_relaxed(&x->d->stops) > x->stops_max;
 }
 
 /* Every byte, and from the device where the file system lets us: what is only in the page cache is
@@ -193,11 +193,11 @@ static void prune_run(struct task *t)
 		x->rc = policy_apply(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
 }
 
-static void prune_done(struct daemon *d, struct task *t)
+static void prune_done(struct task *t)
 {
 	struct prune *x = (struct prune *)t;
 	struct job *j = x->job;
-	const struct log *log = &d->opts.log;
+	const struct log *log = &j->d->opts.log;
 	char buf[32];
 
 	j->keeping--;
@@ -250,12 +250,10 @@ static void prune_start(struct job *j)
 
 	if (!x)
 		return; /* the next commit asks again */
-	*x = (struct prune){ .task = { prune_run, prune_done, NULL },
-			     .job = j,
-			     .place = place_ref(j->place) };
+	*x = (struct prune){ .job = j, .place = place_ref(j->place) };
 	j->keeping++;
 	j->pruning = true;
-	device_task(x->place->device, LANE_KEEP, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task, prune_run, prune_done);
 }
 
 void keep_after(struct job *j)
@@ -375,12 +373,11 @@ static void look_run(struct task *t)
 	x->rc = ops->space(ops->ctx, x->place->store->job_fd, &x->space);
 }
 
-static void look_done(struct daemon *d, struct task *t)
+static void look_done(struct task *t)
 {
 	struct look *x = (struct look *)t;
 	bool known = x->rc == 0 && x->space.total_bytes;
 
-	(void)d;
 	x->job->keeping--;
 	x->job->room.known = known;
 	x->job->room.free_bytes = known ? x->space.free_bytes : 0;
@@ -395,11 +392,9 @@ static void look_start(struct job *j, uint64_t now)
 	j->room.looked_ns = now;
 	if (!x)
 		return;
-	*x = (struct look){ .task = { look_run, look_done, NULL },
-			    .job = j,
-			    .place = place_ref(j->place) };
+	*x = (struct look){ .job = j, .place = place_ref(j->place) };
 	j->keeping++;
-	device_task(x->place->device, LANE_KEEP, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task, look_run, look_done);
 }
 
 void keep_tick(struct job *j, uint64_t now)

@@ -445,13 +445,12 @@ static void landing_run(struct task *task)
 		fill_damaged(t->x, t->err.msg);
 }
 
-static void landing_done(struct daemon *d, struct task *task)
+static void landing_done(struct task *task)
 {
 	struct landing_task *t = (struct landing_task *)task;
 	struct restore *x = t->x;
 	struct landing_source *s = t->s;
 
-	(void)d;
 	x->tasks--;
 	s->running = false;
 	if (t->rc < 0 && x->rc == 0) {
@@ -476,18 +475,14 @@ static void window_start(struct restore *x, struct landing_source *s, struct lan
 		x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	*t = (struct landing_task){ .task = { landing_run, landing_done, NULL },
-				    .x = x,
-				    .s = s,
-				    .k = k,
-				    .window = window };
+	*t = (struct landing_task){ .x = x, .s = s, .k = k, .window = window };
 	s->state[window] = WINDOW_FILLING;
 	s->running = true;
 	x->tasks++;
 	if (x->f.disk.ckpt)
-		device_task(x->l->place->device, LANE_ASK, &t->task);
+		device_task(x->l->place->device, LANE_ASK, &t->task, landing_run, landing_done);
 	else
-		daemon_task(x->d, &x->d->work, &t->task);
+		daemon_task(&x->d->work, &t->task, landing_run, landing_done);
 }
 
 static void window_send(struct member *m, struct landing_source *s, uint32_t window)

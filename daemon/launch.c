@@ -496,7 +496,7 @@ static void older_say(struct job *j, const char *dir)
 	job_error(j, 0, text);
 }
 
-static void claim_done(struct daemon *d, struct task *t)
+static void claim_done(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
 	struct session *s = c->s;
@@ -548,7 +548,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		}
 	}
 	session_unbusy(s);
-	for (struct session *w = d->sessions, *next; w; w = next) {
+	for (struct session *w = j->d->sessions, *next; w; w = next) {
 		next = w->next;
 		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
 			hello_try(w);
@@ -569,8 +569,7 @@ static void launch_begin(struct session *s, struct job *j)
 		refuse_and_end(s, -ENOMEM, "no memory");
 		return;
 	}
-	*c = (struct claim){ .task = { claim_run, claim_done, NULL },
-			     .s = s,
+	*c = (struct claim){ .s = s,
 			     .job = j,
 			     .place = j->place ? place_ref(j->place) : NULL,
 			     .root_fd = s->root_fd,
@@ -584,9 +583,8 @@ static void launch_begin(struct session *s, struct job *j)
 			     .step_fd = -1,
 			     .generation = s->hello.generation };
 	j->claiming = true;
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(j->device, LANE_ASK, &c->task);
+	session_busy(s);
+	device_task(j->device, LANE_ASK, &c->task, claim_run, claim_done);
 }
 
 /* Does it come back to a directory, and is that another one than the newest launch's? */
@@ -911,12 +909,11 @@ static void agree_run(struct task *t)
 	c->rc = agree(&c->agreed, c->decl, c->other, c->l->world, &c->err);
 }
 
-static void agree_done(struct daemon *d, struct task *t)
+static void agree_done(struct task *t)
 {
 	struct declare *c = (struct declare *)t;
 	struct launch *l = c->l;
 
-	(void)d;
 	l->agreed = TAKE(c->agreed);
 	l->agreeing = false;
 	for (uint32_t r = 0; r < l->world; r++)
@@ -947,17 +944,15 @@ static void agree_next(struct launch *l)
 		if (r != c->decl->rank && l->member[r].decl && l->member[r].decl->epoch == c->epoch)
 			c->other[r] = decl_ref(l->member[r].decl);
 	c->agreed = TAKE(l->agreed);
-	c->task = (struct task){ agree_run, agree_done, NULL };
 	l->agreeing = true;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, agree_run, agree_done);
 }
 
-static void declare_done(struct daemon *d, struct task *t)
+static void declare_done(struct task *t)
 {
 	struct declare *c = (struct declare *)t, **last = &c->l->waiting;
 	struct launch *l = c->l;
 
-	(void)d;
 	/* Of a later rev all others agree to what was compared with the rev before it. */
 	if (c->rc < 0 || c->s->closed || c->before) {
 		declare_end(c);
@@ -1001,7 +996,6 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 		free(c);
 		return;
 	}
-	c->task = (struct task){ declare_run, declare_done, NULL };
 	c->s = s;
 	c->l = s->launch;
 	c->l->refs++;
@@ -1018,9 +1012,8 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	}
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	daemon_task(s->d, &s->d->work, &c->task);
+	session_busy(s);
+	daemon_task(&s->d->work, &c->task, declare_run, declare_done);
 }
 
 /* --- becoming ready: every declaration is there, together they cover every tensor, every slot is
@@ -1238,7 +1231,7 @@ static void touch_run(struct task *t)
 			c->rc = slotmem_clean(c->slot[i], c->decl);
 }
 
-static void touch_done(struct daemon *d, struct task *t)
+static void touch_done(struct task *t)
 {
 	struct touch *c = (struct touch *)t;
 	struct launch *l = c->l;
@@ -1260,7 +1253,7 @@ static void touch_done(struct daemon *d, struct task *t)
 			c->m->rank, strerror(-c->rc));
 		job_error(l->job, 0, text);
 		log_line(
-			&d->opts.log, LOG_WARNING,
+			&l->job->d->opts.log, LOG_WARNING,
 			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
 			l->job->name, c->m->rank, strerror(-c->rc));
 		for (struct snap *s = l->job->snaps, *next; s; s = next) {
@@ -1268,7 +1261,7 @@ static void touch_done(struct daemon *d, struct task *t)
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
 				snap_release(s);
 		}
-		for (struct job *j = d->jobs; j; j = j->next)
+		for (struct job *j = l->job->d->jobs; j; j = j->next)
 			spares_drop(j, TABLE_NONE);
 	}
 	for (uint32_t i = 0; i < c->n; i++)
@@ -1288,8 +1281,7 @@ static void touch_start(struct launch *l, struct member *m)
 		m->touch_again_ns = now_ns() + NS_PER_S;
 		return;
 	}
-	*c = (struct touch){ .task = { touch_run, touch_done, NULL },
-			     .l = l,
+	*c = (struct touch){ .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
 			     .n = slots_sure(l),
@@ -1297,7 +1289,7 @@ static void touch_start(struct launch *l, struct member *m)
 	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, touch_run, touch_done);
 }
 
 struct cover {
@@ -1329,7 +1321,7 @@ static bool cover_is_new(const struct cover *c)
 	return true;
 }
 
-static void cover_done(struct daemon *d, struct task *t)
+static void cover_done(struct task *t)
 {
 	struct cover *c = (struct cover *)t;
 	struct launch *l = c->l;
@@ -1342,7 +1334,8 @@ static void cover_done(struct daemon *d, struct task *t)
 		launch_judge(l, c->rc, c->err.msg);
 		shared_event(l->page);
 		job_error(l->job, 0, c->err.msg);
-		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
+		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
+			 c->err.msg);
 	} else {
 		launch_judge(l, 0, NULL);
 		l->covered_epoch = epoch;
@@ -1390,7 +1383,6 @@ static void cover_start(struct launch *l)
 		free(c);
 		return;
 	}
-	c->task = (struct task){ cover_run, cover_done, NULL };
 	c->l = l;
 	c->epoch = epoch;
 	c->n = l->world;
@@ -1398,7 +1390,7 @@ static void cover_start(struct launch *l)
 		c->decl[r] = decl_ref(l->member[r].decl);
 	l->covering = true;
 	l->refs++;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, cover_run, cover_done);
 }
 
 /* --- losing members --- */
@@ -1463,7 +1455,7 @@ void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS])
 		uint64_t of[WIRE_SKIPS], sum = 0;
 
 		for (uint32_t i = 0; p && i < WIRE_SKIPS; i++)
-			sum += of[i] = atomic_load_explicit(&p->skipped[i], memory_order_relaxed);
+			sum += of[i] = load_relaxed(&p->skipped[i]);
 		if (sum <= most_sum)
 			continue;
 		memcpy(most, of, sizeof most);
@@ -1481,8 +1473,7 @@ static void skipping_log(struct launch *l)
 	for (uint32_t r = 0; r < l->world && !now; r++) {
 		const struct member *m = &l->member[r];
 
-		now = m->session ? atomic_load_explicit(&m->page->skipping, memory_order_relaxed)
-				 : 0;
+		now = m->session ? load_relaxed(&m->page->skipping) : 0;
 		rank = r;
 	}
 	if (!now != !l->skipping && now)

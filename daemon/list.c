@@ -282,12 +282,11 @@ static void listing_run(struct task *t)
 	} while (x->rc < 0 && restore_look_pass(x->look, &x->err));
 }
 
-static void listing_done(struct daemon *d, struct task *t)
+static void listing_done(struct task *t)
 {
 	struct listing *x = (struct listing *)t;
 	struct session *s = x->s;
 
-	(void)d;
 	if (x->rc < 0)
 		session_refuse(s, x->rc, x->err.msg);
 	else
@@ -341,8 +340,6 @@ void list_ask(struct session *s, const struct wire_list *m)
 		session_refuse(s, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ listing_run, listing_done, NULL };
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(s->launch->place->device, LANE_ASK, &x->task);
+	session_busy(s);
+	device_task(s->launch->place->device, LANE_ASK, &x->task, listing_run, listing_done);
 }

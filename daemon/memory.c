@@ -20,7 +20,7 @@ static bool refs_drop(_Atomic uint32_t *refs)
 
 struct segment *segment_ref(struct segment *s)
 {
-	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	add_relaxed(&s->refs, 1);
 	return s;
 }
 
@@ -98,7 +98,7 @@ void segment_unref(struct segment *s)
 
 struct slotmem *slotmem_ref(struct slotmem *s)
 {
-	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	add_relaxed(&s->refs, 1);
 	return s;
 }
 
@@ -191,13 +191,13 @@ int slotmem_clean(struct slotmem *s, const struct decl *d)
 
 struct decl *decl_ref(struct decl *d)
 {
-	atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+	add_relaxed(&d->refs, 1);
 	return d;
 }
 
 struct decl *decl_slot_ref(struct decl *d)
 {
-	atomic_fetch_add_explicit(&d->slots, 1, memory_order_relaxed);
+	add_relaxed(&d->slots, 1);
 	return d;
 }
 

@@ -605,10 +605,8 @@ static int alone_tick(void *arg, uint64_t i, const uint8_t *p)
 	(void)i;
 	(void)p;
 	worker_sign(x->worker);
-	return atomic_load_explicit(&x->stop, memory_order_relaxed) ||
-			       atomic_load_explicit(&x->snap->job->d->stops, memory_order_relaxed) >
-				       1 ||
-			       atomic_load_explicit(&x->failed, memory_order_relaxed)
+	return load_relaxed(&x->stop) || load_relaxed(&x->snap->job->d->stops) > 1 ||
+			       load_relaxed(&x->failed)
 		       ? -ECANCELED
 		       : 0;
 }
@@ -653,11 +651,10 @@ static void alone_run(struct task *t)
 		passing_sum(x);
 }
 
-static void ahead_done(struct daemon *d, struct task *t)
+static void ahead_done(struct task *t)
 {
 	struct passing *x = (struct passing *)t;
 
-	(void)d;
 	x->ahead(x->ahead_arg, atomic_load(&x->failed), &x->err);
 }
 
@@ -667,8 +664,7 @@ void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const stru
 	x->nwalk = x->world;
 	x->ahead = done;
 	x->ahead_arg = arg;
-	x->task = (struct task){ alone_run, ahead_done, NULL };
-	daemon_task(x->snap->job->d, &x->snap->job->d->work, &x->task);
+	daemon_task(&x->snap->job->d->work, &x->task, alone_run, ahead_done);
 }
 
 static bool has_sums(const struct snap *s)
@@ -680,7 +676,7 @@ static bool has_sums(const struct snap *s)
 	return true;
 }
 
-static void alone_done(struct daemon *d, struct task *t)
+static void alone_done(struct task *t)
 {
 	struct passing *x = (struct passing *)t;
 	struct snap *s = x->snap;
@@ -690,16 +686,16 @@ static void alone_done(struct daemon *d, struct task *t)
 
 	s->tasks--;
 	j->passing = NULL;
-	d->busy_ns = now_ns();
+	j->d->busy_ns = now_ns();
 	if (told) {
 		snap_tell(s, OUTCOME_FAILED, rc, x->err.msg);
-		log_line(&d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " failed: %s",
+		log_line(&j->d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " failed: %s",
 			 j->name, s->step, x->err.msg);
 	}
 	idle = x->idle && rc == 0;
 	passing_end(x, rc);
 	if (idle && has_sums(s))
-		log_line(&d->opts.log, LOG_DEBUG,
+		log_line(&j->d->opts.log, LOG_DEBUG,
 			 "passes: job %s step %" PRIu64 " has sums in memory", j->name, s->step);
 	job_settle(j);
 }
@@ -711,10 +707,9 @@ static void alone_start(struct snap *s, bool idle)
 	if (!x)
 		return; /* the next tick tries it again */
 	x->idle = idle;
-	x->task = (struct task){ alone_run, alone_done, NULL };
 	s->job->passing = x;
 	s->tasks++;
-	daemon_task(s->job->d, &s->job->d->work, &x->task);
+	daemon_task(&s->job->d->work, &x->task, alone_run, alone_done);
 }
 
 /* Has the daemon nothing else to do, and not had for a while? */

@@ -93,11 +93,9 @@ static int persist_tick(void *arg, uint64_t done)
 
 	x->done += done;
 	worker_sign(p->worker);
-	atomic_fetch_add_explicit(p->written, done, memory_order_relaxed);
-	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
-	       atomic_load_explicit(&p->snap->left, memory_order_relaxed) ||
-	       atomic_load_explicit(&p->walk_lost, memory_order_relaxed) ||
-	       atomic_load_explicit(&p->failed, memory_order_relaxed);
+	add_relaxed(p->written, done);
+	return load_relaxed(&p->d->stops) > 1 || load_relaxed(&p->snap->left) ||
+	       load_relaxed(&p->walk_lost) || load_relaxed(&p->failed);
 }
 
 static uint32_t rank_of(const struct persist *p, uint32_t i)
@@ -517,8 +515,8 @@ static void parts_count(struct persist *p)
 	}
 	if (p->rescue)
 		return;
-	atomic_store_explicit(&p->snap->total, total, memory_order_relaxed);
-	atomic_store_explicit(&p->snap->linked, linked, memory_order_relaxed);
+	store_relaxed(&p->snap->total, total);
+	store_relaxed(&p->snap->linked, linked);
 }
 
 /* All of the space before the first byte. Short of descriptors it gives half of them back, for who
@@ -654,7 +652,7 @@ static void room_again(struct persist *p)
 	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, room_needed(p))) {
 		p->err = (struct ckpt_err){ 0 };
 		const_look(p);
-		atomic_store_explicit(p->written, 0, memory_order_relaxed);
+		store_relaxed(p->written, 0);
 		parts_run(p);
 	}
 	if (p->rc == -ENOSPC && !p->rescue)
@@ -679,7 +677,7 @@ static int finish_tick(void *arg, uint64_t done)
 
 	(void)done;
 	worker_sign(p->worker);
-	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
+	return load_relaxed(&p->d->stops) > 1;
 }
 
 static void write_run(struct task *t)
@@ -913,14 +911,13 @@ static void persist_over(struct persist *p)
 	snap_written(s, rc, err.msg);
 }
 
-static void commit_done(struct daemon *d, struct task *t)
+static void commit_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 	struct job *j = s->job;
 	bool committed = p->rc == 0, kept = committed && place_same(p->place, j->place);
 
-	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
 	p->place->away |= p->away;
 	if (committed) {
@@ -955,12 +952,11 @@ static bool persist_discarded(struct persist *p)
 	return p->rc < 0;
 }
 
-static void parts_done(struct daemon *d, struct task *t)
+static void parts_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 
-	(void)d;
 	changed_say(p);
 	if (persist_discarded(p)) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
@@ -971,8 +967,7 @@ static void parts_done(struct daemon *d, struct task *t)
 	s->phase_ns[1] = now_ns() - s->mark_ns;
 	s->durable = true;
 	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0, NULL);
-	p->task = (struct task){ commit_run, commit_done, NULL };
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, commit_run, commit_done);
 }
 
 static void data_next(struct persist *p)
@@ -986,18 +981,16 @@ static void data_next(struct persist *p)
 		p->err = p->walk_err;
 	}
 	if (persist_discarded(p)) {
-		parts_done(p->d, &p->task);
+		parts_done(&p->task);
 		return;
 	}
-	p->task = (struct task){ rest_run, parts_done, NULL };
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, rest_run, parts_done);
 }
 
-static void data_done(struct daemon *d, struct task *t)
+static void data_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
-	(void)d;
 	p->data_over = true;
 	data_next(p);
 }
@@ -1069,14 +1062,14 @@ void persist_start(struct snap *s)
 	}
 	s->job->writing_walked = false;
 	s->write_ns = now_ns();
-	atomic_store_explicit(&s->total, 0, memory_order_relaxed); /* until parts_count */
-	atomic_store_explicit(&s->linked, 0, memory_order_relaxed);
-	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
+	store_relaxed(&s->total, 0); /* until parts_count */
+	store_relaxed(&s->linked, 0);
+	store_relaxed(&s->written, 0);
 	p->walking = p->half == WRITE_DATA;
-	p->task = (struct task){ write_run, p->walking ? data_done : parts_done, NULL };
 	if (p->walking)
 		passing_ahead(p->passing, walk_done, p);
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, write_run,
+		    p->walking ? data_done : parts_done);
 }
 
 /* --- to another place: at once, for only what is guarded is rescued --- */
@@ -1089,7 +1082,7 @@ static void rescue_run(struct task *t)
 		commit_run(t);
 }
 
-static void rescue_done(struct daemon *d, struct task *t)
+static void rescue_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
@@ -1097,7 +1090,6 @@ static void rescue_done(struct daemon *d, struct task *t)
 	struct ckpt_err err = p->err;
 	int rc = p->rc;
 
-	(void)d;
 	persist_end(p);
 	rescue_written(s, rc, err.msg);
 }
@@ -1112,6 +1104,5 @@ void persist_rescue(struct snap *s, struct place *to)
 	}
 	p->written = &p->rescued;
 	p->info.generation = to->store->generation;
-	p->task = (struct task){ rescue_run, rescue_done, NULL };
-	device_task(to->device, LANE_WRITE, &p->task);
+	device_task(to->device, LANE_WRITE, &p->task, rescue_run, rescue_done);
 }

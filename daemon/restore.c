@@ -413,13 +413,12 @@ static void say_tried(struct restore *x)
 			 x->pin.passed);
 }
 
-static void choose_done(struct daemon *d, struct task *t)
+static void choose_done(struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
 	bool again = x->retreat.tried > 0 || x->retreat.nlack > 0;
 
-	(void)d;
 	l->restoring = false;
 	if (x->pin.npassed && !again) {
 		char first[256];
@@ -502,7 +501,6 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ choose_run, choose_done, NULL };
 	if (mem) {
 		x->mem_known = true;
 		x->mem_step = mem->step;
@@ -510,7 +508,7 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 		x->mem_back = mem->back;
 	}
 	l->restoring = true;
-	device_task(l->place->device, LANE_ASK, &x->task);
+	device_task(l->place->device, LANE_ASK, &x->task, choose_run, choose_done);
 }
 
 /* --- filling --- */
@@ -642,11 +640,10 @@ void restore_landed(struct restore *x)
 	fill_over(x);
 }
 
-static void fill_done(struct daemon *d, struct task *t)
+static void fill_done(struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 
-	(void)d;
 	if (x->rc < 0 || !x->nlanding) {
 		fill_over(x);
 		return;
@@ -690,7 +687,6 @@ static void fill_start(struct launch *l, uint32_t round)
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
 	x->averaged = s && s->averaged;
@@ -704,9 +700,9 @@ static void fill_start(struct launch *l, uint32_t round)
 	l->restoring = true;
 	l->const_rev += want_changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->pin.where == 1)
-		daemon_task(x->d, &x->d->work, &x->task);
+		daemon_task(&x->d->work, &x->task, fill_run, fill_done);
 	else
-		device_task(l->place->device, LANE_ASK, &x->task);
+		device_task(l->place->device, LANE_ASK, &x->task, fill_run, fill_done);
 }
 
 static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)

@@ -193,6 +193,12 @@ void session_tick(struct session *s, uint64_t now)
 	}
 }
 
+void session_busy(struct session *s)
+{
+	s->busy = true;
+	daemon_unwatch(s->d, s->sock);
+}
+
 void session_unbusy(struct session *s)
 {
 	s->busy = false;

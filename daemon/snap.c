@@ -385,13 +385,12 @@ static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 
 static void copy_look(struct snap *s, uint32_t r);
 
-static void copy_done(struct daemon *d, struct task *t)
+static void copy_done(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
 	struct snap *s = c->snap;
 	struct job *j = s->job;
 
-	(void)d;
 	s->tasks--;
 	s->rank[c->r].task = false;
 	if (c->rc == 0) {
@@ -425,8 +424,7 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 		snap_fail(s, OUTCOME_TORN, -ENOENT, "ckptd has no memory for a copy");
 		return;
 	}
-	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
-			    .snap = s,
+	*c = (struct copy){ .snap = s,
 			    .r = rank,
 			    .decl = decl_ref(r->decl),
 			    .mem = slotmem_ref(r->mem),
@@ -437,7 +435,7 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 			    .changed_at = UINT64_MAX };
 	r->task = true;
 	s->tasks++;
-	daemon_task(s->job->d, &s->job->d->copy, &c->task);
+	daemon_task(&s->job->d->copy, &c->task, copy_run, copy_done);
 }
 
 /* What has become of a rank's copy: its own copier ends without a task. */
@@ -591,10 +589,7 @@ static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 
 	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
 	if (k->mark == 0) /* taken over: its guard knows nothing of this page's marks */
-		return atomic_load_explicit(&page->changed_step, memory_order_acquire) ==
-				       s->step + 1
-			       ? -1
-			       : 1;
+		return load_acquire(&page->changed_step) == s->step + 1 ? -1 : 1;
 	return shared_snap_guarded(page, k->mark, &rec);
 }
 
@@ -704,8 +699,7 @@ void launch_ring(struct launch *l)
 	}
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
-		uint64_t marks =
-			m->page ? atomic_load_explicit(&m->page->marks, memory_order_acquire) : 0;
+		uint64_t marks = m->page ? load_acquire(&m->page->marks) : 0;
 
 		if (marks > SHARED_SNAPS && m->marks_seen < marks - SHARED_SNAPS)
 			m->marks_seen = marks - SHARED_SNAPS;

@@ -39,9 +39,11 @@
 #define REWRITES_MAX 2
 
 /* --- tasks --- */
+struct task;
+typedef void task_fn(struct task *t);
 struct task {
-	void (*run)(struct task *t);			/* worker */
-	void (*done)(struct daemon *d, struct task *t); /* owner; frees the task */
+	task_fn *run;  /* in a worker */
+	task_fn *done; /* in the owner's thread, when run has returned; frees the task */
 	struct task *next;
 };
 struct worker {
@@ -82,7 +84,7 @@ struct device {
  * system. */
 struct device *device_get(struct daemon *d, int fd);
 void device_unref(struct device *v); /* the last one ends its threads; NULL is fine */
-void device_task(struct device *v, enum lane lane, struct task *t);
+void device_task(struct device *v, enum lane lane, struct task *t, task_fn *run, task_fn *done);
 /* since when its slowest task makes no progress; 0: less than a second */
 uint64_t device_stuck_ns(const struct device *v, uint64_t now);
 /* Device and inode of an open directory, without a request to the device. -ENOTDIR, ... */
@@ -348,6 +350,8 @@ void session_readable(struct session *s);
 void session_end(struct session *s); /* the peer has closed, or must be disconnected */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
+/* A task begins to work for the session, and has ended. */
+void session_busy(struct session *s);
 void session_unbusy(struct session *s);
 /* Is the process of this rank dead, or has it reported that it is done? Then no thread and no
  * device of it writes to its slots. A slot may be used again only if this is so, or if `copying` of
@@ -906,7 +910,7 @@ static inline struct engine daemon_engine(const struct daemon *d)
 {
 	return (struct engine){ .ops = d->opts.ops, .io = d->opts.engine };
 }
-void daemon_task(struct daemon *d, struct pool *p, struct task *t);
+void daemon_task(struct pool *p, struct task *t, task_fn *run, task_fn *done);
 /* what: tagged pointer, see loop.c */
 int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events);
 void daemon_unwatch(struct daemon *d, int fd);

@@ -140,7 +140,7 @@ int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint3
 /* --- are they whole? --- */
 struct whole *whole_ref(struct whole *w)
 {
-	atomic_fetch_add_explicit(&w->refs, 1, memory_order_relaxed);
+	add_relaxed(&w->refs, 1);
 	return w;
 }
 

@@ -44,7 +44,7 @@ void client_changed(ckpt *c)
 
 bool beat_lost(const struct link *l, uint64_t now)
 {
-	uint64_t beat = atomic_load_explicit(&l->job->beat_ns, memory_order_relaxed);
+	uint64_t beat = load_relaxed(&l->job->beat_ns);
 
 	return now > beat && now - beat > SHARED_BEAT_DEAD_NS;
 }
@@ -663,8 +663,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc == 0 && fd >= 0) {
 		rc = sealed_take(c, &sealed, got, sources, err);
-		atomic_store_explicit(&c->nslot, MUTANT(SLOTS_AS_ASKED) ? 2 : sealed.nslot,
-				      memory_order_relaxed);
+		store_relaxed(&c->nslot, MUTANT(SLOTS_AS_ASKED) ? 2 : sealed.nslot);
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -901,7 +900,7 @@ static void declare_again(ckpt *c)
 /* A line for each tensor. The other ranks' logs have it as information. */
 static void say_drift(ckpt *c, struct link *l)
 {
-	uint32_t n = atomic_load_explicit(&l->job->drifts, memory_order_acquire);
+	uint32_t n = load_acquire(&l->job->drifts);
 	char text[SHARED_TEXT];
 
 	if (n - l->drift_said > SHARED_DRIFTS)

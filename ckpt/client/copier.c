@@ -167,8 +167,8 @@ static int copy_run(ckpt *c)
 	both_copy(x);
 	if (atomic_load(&x->rc) < 0 || !goes_on(x))
 		return atomic_load(&x->rc) ? atomic_load(&x->rc) : -ECANCELED;
-	atomic_fetch_add_explicit(&r->own_bytes, x->sealed->own_bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&r->own_ns, now_ns() - start, memory_order_relaxed);
+	add_relaxed(&r->own_bytes, x->sealed->own_bytes);
+	add_relaxed(&r->own_ns, now_ns() - start);
 	return 0;
 }
 

@@ -193,7 +193,7 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err)
 struct seeds *seeds_ref(struct seeds *s)
 {
 	if (s)
-		atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+		add_relaxed(&s->refs, 1);
 	return s;
 }
 

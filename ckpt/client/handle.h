@@ -13,6 +13,7 @@
 #ifndef CKPT_CLIENT_HANDLE_H
 #define CKPT_CLIENT_HANDLE_H
 #include "ckpt/ckpt.h"
+#include "ckpt/base/atomic.h"
 #include "ckpt/base/log.h"
 #include "ckpt/client/canary.h"
 #include "ckpt/client/copier.h"
@@ -21,7 +22,6 @@
 #include "ckpt/table/table.h"
 #include "ema/spec.h"
 #include <pthread.h>
-#include <stdatomic.h>
 
 /* bytes before a by-value blob: its length now (le64), zeros */
 #define BLOB_HEAD 64u

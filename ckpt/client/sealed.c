@@ -14,7 +14,7 @@ static bool refs_drop(_Atomic uint32_t *refs)
 
 static void refs_take(_Atomic uint32_t *refs)
 {
-	atomic_fetch_add_explicit(refs, 1, memory_order_relaxed);
+	add_relaxed(refs, 1);
 }
 
 /* --- sources --- */

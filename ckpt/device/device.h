@@ -32,8 +32,8 @@
  */
 #ifndef CKPT_DEVICE_DEVICE_H
 #define CKPT_DEVICE_DEVICE_H
+#include "ckpt/base/atomic.h"
 #include "ckpt/base/error.h"
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -277,7 +277,7 @@ static int host_begin(struct device_handle *d, void *stream)
 static int host_end(struct device_handle *d, _Atomic uint32_t *done, uint32_t target)
 {
 	(void)d;
-	atomic_store_explicit(done, target, memory_order_release);
+	store_release(done, target);
 	return 0;
 }
 

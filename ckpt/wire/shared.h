@@ -163,7 +163,7 @@
 #ifndef CKPT_WIRE_SHARED_H
 #define CKPT_WIRE_SHARED_H
 #include "ckpt/ckpt.h"
-#include <stdatomic.h>
+#include "ckpt/base/atomic.h"
 #include <stdbool.h>
 
 #define SHARED_MAGIC 0x67617063u
