@@ -71,10 +71,10 @@ static struct average_result *result_new(const struct averages *a, uint64_t step
 }
 
 /* --- lines for MANIFEST --- */
-static const char *const gate_why[AVERAGE_GATES] = {
-	[AVERAGE_NOT_WANTED] = "CKPT_NO_EMA",
-	[AVERAGE_LOSS] = "its loss",
-	[AVERAGE_NONFINITE] = "values that are not finite",
+static const char *const gate_why[WIRE_GATES] = {
+	[WIRE_GATE_NOT_WANTED] = "CKPT_NO_EMA",
+	[WIRE_GATE_LOSS] = "its loss",
+	[WIRE_GATE_NONFINITE] = "values that are not finite",
 };
 
 /* All rows of one average. */
@@ -392,11 +392,11 @@ static void row_decide(struct averaging *x, uint32_t i)
 		return;
 	}
 	if (s->no_average) {
-		row_hold(x, i, AVERAGE_NOT_WANTED);
+		row_hold(x, i, WIRE_GATE_NOT_WANTED);
 		return;
 	}
 	if (loss_is_high(s, a->spec[row->average])) {
-		row_hold(x, i, AVERAGE_LOSS);
+		row_hold(x, i, WIRE_GATE_LOSS);
 		return;
 	}
 	if (!now->had)
@@ -624,7 +624,7 @@ static int step_drop(struct averaging *x, struct ckpt_err *err)
 			x->result->flags[i] |= x->rank[0].a->row[i].kahan ? AVERAGE_KAHAN : 0;
 		}
 		now->again = now->had;
-		row_hold(x, i, AVERAGE_NONFINITE);
+		row_hold(x, i, WIRE_GATE_NONFINITE);
 	}
 	for (uint32_t r = 0; r < x->world && rc == 0; r++)
 		if (!MUTANT(GATE_PER_RANK) || !is_finite(&x->rank[r]))
@@ -772,7 +772,7 @@ void averaging_end(struct averaging *x, int rc)
 	if (rc == 0) {
 		s->launch->averaged = true;
 		tally->averaged++;
-		tally->gated[x->result->gate] += x->result->gate != AVERAGE_TAKEN_IN;
+		tally->gated[x->result->gate] += x->result->gate != WIRE_GATE_NONE;
 		log_line(&s->job->d->opts.log, LOG_DEBUG,
 			 "passes: job %s step %" PRIu64 " has its averages%s%s", s->job->name,
 			 s->step, x->result->gate ? "; left out: " : "",
@@ -786,8 +786,8 @@ void averaging_end(struct averaging *x, int rc)
 	averaging_free(x);
 }
 
-/* --- what files say --- */
-static void row_say(struct table_average *to, const struct ema_state *state, uint32_t flags)
+/* --- rows of tables --- */
+void average_row_set(struct table_average *to, const struct ema_state *state, uint32_t flags)
 {
 	to->product = state->product;
 	to->updates = state->updates;
@@ -795,6 +795,17 @@ static void row_say(struct table_average *to, const struct ema_state *state, uin
 	to->since = state->since;
 	to->flags = flags;
 	memcpy(to->history, state->history, sizeof to->history);
+}
+
+struct ema_state average_row_state(const struct table_average *x)
+{
+	struct ema_state s = { .product = x->product,
+			       .updates = x->updates,
+			       .last_step = x->last_step,
+			       .since = x->since };
+
+	memcpy(s.history, x->history, sizeof s.history);
+	return s;
 }
 
 void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
@@ -805,7 +816,7 @@ void average_rows_now(const struct average_result *of, const struct decl *d, uin
 	for (uint32_t i = 0; of && a && i < n; i++)
 		for (uint32_t k = 0; k < of->nrow; k++)
 			if (row[i].rule == a->row[k].rule && !strcmp(row[i].name, a->row[k].name))
-				row_say(&row[i], &of->row[k], of->flags[k]);
+				average_row_set(&row[i], &of->row[k], of->flags[k]);
 }
 
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,

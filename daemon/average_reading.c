@@ -137,13 +137,8 @@ static struct average_held *held_new(uint32_t world, const struct averages *a,
 	for (uint32_t i = 0; i < a->nrow; i++) {
 		h->row[i] = (struct table_average){ .name = a->row[i].name,
 						    .schedule = a->row[i].canonical,
-						    .rule = a->row[i].rule,
-						    .product = state[i].product,
-						    .updates = state[i].updates,
-						    .last_step = state[i].last_step,
-						    .since = state[i].since,
-						    .flags = flags[i] };
-		memcpy(h->row[i].history, state[i].history, sizeof h->row[i].history);
+						    .rule = a->row[i].rule };
+		average_row_set(&h->row[i], &state[i], flags[i]);
 	}
 	return h;
 }
@@ -309,12 +304,6 @@ static bool is_carry(const struct table_tensor *t)
 	return n > m && strcmp(t->component + n - m, ".carry") == 0;
 }
 
-static bool same_shape(const struct table_tensor *a, const struct table_tensor *b)
-{
-	return a->dtype == b->dtype && a->ndim == b->ndim &&
-	       memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
-}
-
 /* Is tensor u of all there, and whose? */
 static void tensor_judge(struct average_reading *x, uint32_t u)
 {
@@ -335,7 +324,7 @@ static void tensor_judge(struct average_reading *x, uint32_t u)
 		row_lose(x, i, "the step %s %.200s", s ? "declares itself" : "lacks", name);
 		return;
 	}
-	if (!same_shape(t, s)) {
+	if (t->dtype != s->dtype || !table_shape_same(t, s)) {
 		row_lose(x, i, "%.200s has another shape there", name);
 		return;
 	}
@@ -378,9 +367,7 @@ static void row_judge(struct average_reading *x, uint32_t i)
 		return;
 	}
 	was = &x->from.row[r->src];
-	state = (struct ema_state){ .product = was->product,
-				    .last_step = was->last_step,
-				    .since = was->since };
+	state = average_row_state(was);
 	r->changed = strcmp(was->schedule, now->canonical) != 0;
 	if (was->last_step == EMA_NO_STEP)
 		row_lose(x, i, "no step was taken into it");
@@ -409,11 +396,7 @@ static void row_take(struct average_reading *x, uint32_t i)
 		*s = ema_state_copied(now, x->from.step);
 		return;
 	}
-	*s = (struct ema_state){ .product = was->product,
-				 .updates = was->updates,
-				 .last_step = was->last_step,
-				 .since = was->since };
-	memcpy(s->history, was->history, sizeof s->history);
+	*s = average_row_state(was);
 	if (r->changed) {
 		hash128_begin(&h);
 		hash128_add(&h, was->history, sizeof was->history);
@@ -727,11 +710,6 @@ static const struct table_tensor *seed_tensor(const struct seeding *x, const str
 	return s && !s->made && ema_can_average(s->dtype) ? s : NULL;
 }
 
-static bool shape_alike(const struct table_tensor *a, const struct table_tensor *b)
-{
-	return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
 /* Which rows begin as the seed's averages, and which as its weights? */
 static int seed_judge(struct seeding *x, struct ckpt_err *err)
 {
@@ -746,7 +724,7 @@ static int seed_judge(struct seeding *x, struct ckpt_err *err)
 			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec))
 				continue;
 			s = seed_tensor(x, x->base->decl[r], t, false);
-			x->weights[t->made - 1] |= !s || !shape_alike(s, t);
+			x->weights[t->made - 1] |= !s || !table_shape_same(s, t);
 		}
 	}
 	for (uint32_t r = 0; r < x->world; r++) {
@@ -759,7 +737,7 @@ static int seed_judge(struct seeding *x, struct ckpt_err *err)
 			    !x->weights[t->made - 1])
 				continue;
 			s = seed_tensor(x, x->base->decl[r], t, true);
-			if (!s || !shape_alike(s, t))
+			if (!s || !table_shape_same(s, t))
 				return ckpt_error(err, -EINVAL,
 						  s ? "its %.300s has another shape"
 						    : "it has neither %.300s nor an average of it, "

@@ -250,8 +250,7 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		to->world = l->world;
 		to->nslot = l->nslot;
 		to->lost = l->nlost;
-		for (uint32_t r = 0; r < l->world; r++)
-			to->attached += l->member[r].session != NULL;
+		to->attached = launch_attached(l);
 	}
 	to->free_mib = j->room.known ? 1 + mib_of(j->room.free_bytes) : 0;
 	to->next_mib = mib_of(align_up(j->room.need_bytes, MIB));
@@ -263,21 +262,6 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	put_average_memory(j, to);
 }
 
-static void put_past(const struct past *p, uint32_t job, struct wire_report_step *to)
-{
-	*to = (struct wire_report_step){ .job = job,
-					 .state = p->state,
-					 .code = p->code,
-					 .step = p->step,
-					 .generation = p->generation,
-					 .trigger = p->trigger,
-					 .mark_ns = p->mark_ns,
-					 .staged_ns = p->phase_ns[0],
-					 .persisted_ns = p->phase_ns[1],
-					 .committed_ns = p->phase_ns[2] };
-	snprintf(to->text, sizeof to->text, "%s", p->text);
-}
-
 static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t generation)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
@@ -286,7 +270,7 @@ static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t g
 	return NULL;
 }
 
-static const struct past *past_find(const struct job *j, const struct snap *s)
+static const struct wire_report_step *past_find(const struct job *j, const struct snap *s)
 {
 	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
 		if (j->past[i].step == s->step && j->past[i].generation == s->launch->generation)
@@ -294,16 +278,17 @@ static const struct past *past_find(const struct job *j, const struct snap *s)
 	return NULL;
 }
 
-static void put_snap(const struct job *j, const struct snap *s, uint32_t job, uint64_t now,
+static void put_snap(const struct job *j, const struct snap *s, uint64_t now,
 		     struct wire_report_step *to)
 {
-	const struct past *p = past_find(j, s),
-			  own = { .step = s->step,
-				  .generation = s->launch->generation,
-				  .mark_ns = s->mark_ns,
-				  .state = s->committed ? WIRE_COMMITTED : WIRE_STAGED };
+	const struct wire_report_step *p = past_find(j, s),
+				      own = { .step = s->step,
+					      .generation = s->launch->generation,
+					      .mark_ns = s->mark_ns,
+					      .state =
+						      s->committed ? WIRE_COMMITTED : WIRE_STAGED };
 
-	put_past(p ? p : &own, job, to);
+	*to = p ? *p : own;
 	to->trigger = MAX(to->trigger, s->trigger);
 	if (s->dropped)
 		return;
@@ -347,21 +332,20 @@ static uint32_t put_steps(const struct job *j, uint32_t job, uint64_t now,
 
 	for (const struct snap *s = j->snaps; s; s = s->next)
 		if (s->step_known)
-			put_snap(j, s, job, now, &to[n++]);
+			put_snap(j, s, now, &to[n++]);
 	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
 		if (!snap_of(j, j->past[i].step, j->past[i].generation))
-			put_past(&j->past[i], job, &to[n++]);
+			to[n++] = j->past[i];
 	for (uint32_t i = 0; i < MIN(j->nskipped, (uint32_t)PAST_MAX); i++)
-		put_past(&j->skipped[i], job, &to[n++]);
+		to[n++] = j->skipped[i];
+	for (uint32_t i = 0; i < n; i++)
+		to[i].job = job;
 	qsort(to, n, sizeof *to, by_mark);
 	return n;
 }
 
 /* --- averages --- */
-_Static_assert((int)WIRE_GATE_NOT_WANTED == (int)AVERAGE_NOT_WANTED &&
-		       (int)WIRE_GATE_LOSS == (int)AVERAGE_LOSS &&
-		       (int)WIRE_GATE_NONFINITE == (int)AVERAGE_NONFINITE &&
-		       (int)WIRE_AVERAGE_KAHAN == (int)AVERAGE_KAHAN &&
+_Static_assert((int)WIRE_AVERAGE_KAHAN == (int)AVERAGE_KAHAN &&
 		       (int)WIRE_AVERAGE_MIXED == (int)AVERAGE_MIXED &&
 		       (int)WIRE_AVERAGE_SEEDED == (int)AVERAGE_SEEDED,
 	       "the report says them by the same numbers");
@@ -481,7 +465,7 @@ static void on_status(struct session *s)
 		return;
 	}
 	w.bytes = d->report_bytes;
-	session_reply(s, &w, WIRE_STATUS_IS, sizeof w, &d->report_fd, 1);
+	session_reply(s, &w, WIRE_STATUS_IS, &d->report_fd, 1);
 }
 
 /* --- orders --- */
@@ -494,14 +478,6 @@ static struct job *job_find(struct session *s, uint64_t id)
 	return NULL;
 }
 
-static bool job_live(const struct job *j)
-{
-	for (uint32_t r = 0; j->launch && r < j->launch->world; r++)
-		if (j->launch->member[r].session)
-			return true;
-	return false;
-}
-
 static void on_trigger(struct session *s, const struct wire_trigger *m)
 {
 	struct job *j = job_find(s, m->job);
@@ -512,7 +488,7 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		return;
 	if (s->d->drain_until) {
 		session_refuse(s, -EBUSY, "ckptd is stopping and does not accept new steps");
-	} else if (!job_live(j)) {
+	} else if (!launch_attached(j->launch)) {
 		snprintf(text, sizeof text,
 			 "no rank of job %s is attached: no process marks a step", j->name);
 		session_refuse(s, -ENOENT, text);
@@ -529,7 +505,7 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 			log_line(&s->d->opts.log, LOG_NOTICE,
 				 "control: job %s: process %d orders that the next step is written",
 				 j->name, (int)s->pid);
-		session_reply(s, &w, WIRE_TRIGGERED, sizeof w, NULL, 0);
+		session_reply(s, &w, WIRE_TRIGGERED, NULL, 0);
 	}
 }
 
@@ -621,14 +597,14 @@ void control_look(struct daemon *d)
 		s->asked_ns = now_ns();
 		x->number = 0;
 		d->ndraining--;
-		session_reply(s, &w, WIRE_DRAINED, sizeof w, NULL, 0);
+		session_reply(s, &w, WIRE_DRAINED, NULL, 0);
 	}
 }
 
 /* Why a job's memory cannot be given back; false: it can. */
 static bool forget_refused(const struct job *j, bool all, char *text, size_t bytes)
 {
-	if (j->claiming || job_live(j)) {
+	if (j->claiming || launch_attached(j->launch)) {
 		snprintf(text, bytes, "ranks of job %s are attached: its memory is in use",
 			 j->name);
 		return true;
@@ -684,7 +660,7 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
 	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
 		job_free(j);
-	session_reply(s, &w, WIRE_FORGOTTEN, sizeof w, NULL, 0);
+	session_reply(s, &w, WIRE_FORGOTTEN, NULL, 0);
 }
 
 /* --- connections --- */

@@ -28,19 +28,11 @@ struct drift_decl {
 	struct drift_tensor t[];
 };
 
-static uint64_t word_of(struct hash128 h)
-{
-	uint64_t word;
-
-	memcpy(&word, &h, sizeof word);
-	return word;
-}
-
 static uint64_t name_hash(const struct table_tensor *x)
 {
 	char buf[TABLE_KEY_BYTES], *key = table_key(x, buf);
 
-	return word_of(hash128(key, strlen(key)));
+	return hash_word(hash128(key, strlen(key)));
 }
 
 /* Which dimensions of the mesh have replicas: bit d. */
@@ -88,7 +80,7 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 	for (uint32_t k = 0; k < m->ndim; k++)
 		at[k] = dims >> k & 1 && !MUTANT(DRIFT_SELF) ? 0 : coord[k];
 	*ret = (struct drift_tensor){ .id = name_hash(x),
-				      .group = word_of(hash128(at, sizeof at)),
+				      .group = hash_word(hash128(at, sizeof at)),
 				      .tensor = i,
 				      .slot = table_find(&d->part, x->component, x->name,
 							 TABLE_NONE) };

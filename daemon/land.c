@@ -497,7 +497,7 @@ static void window_send(struct member *m, struct landing_source *s, uint32_t win
 	k->out = true;
 	k->out_window = window;
 	k->out_ns = now_ns();
-	session_reply(m->session, &msg, WIRE_LANDED, sizeof msg, k->fd, k->sent ? 0 : 2);
+	session_reply(m->session, &msg, WIRE_LANDED, k->fd, k->sent ? 0 : 2);
 	k->sent = true;
 }
 

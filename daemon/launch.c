@@ -291,7 +291,7 @@ static void welcome_send(struct session *s, struct launch *l)
 	s->launch = l;
 	s->member = m;
 	s->state = SESSION_ATTACHED;
-	session_reply(s, &w, WIRE_WELCOME, sizeof w, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
+	session_reply(s, &w, WIRE_WELCOME, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
 	if (l->nattached == l->world)
 		log_line(&s->d->opts.log, LOG_NOTICE,
 			 "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name,
@@ -309,12 +309,13 @@ static void refuse_and_end(struct session *s, int code, const char *text)
  * over, and the ranks of the other that are still on their way must not take over in turn, or both
  * would end. A launch that the present one fenced before all its ranks had come and gone stays
  * outdated for as long as a rank of the present one is attached. */
-static bool launch_attended(const struct launch *l)
+uint32_t launch_attached(const struct launch *l)
 {
-	for (uint32_t i = 0; i < l->world; i++)
-		if (l->member[i].session)
-			return true;
-	return false;
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; l && r < l->world; r++)
+		n += l->member[r].session != NULL;
+	return n;
 }
 
 static uint32_t outdated_at(const struct job *j, uint64_t token)
@@ -329,7 +330,7 @@ static uint32_t outdated_at(const struct job *j, uint64_t token)
 static bool launch_outdated(const struct job *j, const struct wire_hello *h)
 {
 	return !h->generation && h->launch && j->launch && h->launch != j->launch->token &&
-	       outdated_at(j, h->launch) < j->noutdated && launch_attended(j->launch);
+	       outdated_at(j, h->launch) < j->noutdated && launch_attached(j->launch);
 }
 
 /* l takes over from old. */
@@ -337,7 +338,7 @@ static void launch_outdates(struct job *j, const struct launch *l, const struct 
 {
 	uint32_t at;
 
-	if (!launch_attended(old) && old->nattached >= old->world)
+	if (!launch_attached(old) && old->nattached >= old->world)
 		j->noutdated = 0; /* it had ended by itself, and so has whatever it fenced */
 	else if (old->token && old->token != l->token) {
 		if (j->noutdated == OUTDATED_MAX) /* the oldest is forgotten */
@@ -832,7 +833,7 @@ static void declare_answer(const struct declare *c, const struct member *m)
 		fd[i] = m->slot[i]->fd;
 	if (w.nrow)
 		fd[nfd++] = m->decl->rows_fd;
-	session_reply(c->s, &w, WIRE_SEALED, sizeof w, fd, nfd);
+	session_reply(c->s, &w, WIRE_SEALED, fd, nfd);
 }
 
 static void declare_sealed(struct declare *c, struct member *m)
@@ -1418,7 +1419,7 @@ static void members_release(struct launch *l)
 
 void launch_member_gone(struct launch *l, struct member *m, bool dead)
 {
-	uint32_t attached = 0;
+	uint32_t attached;
 	char text[128];
 
 	l->nlost++;
@@ -1430,8 +1431,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	launch_unready(l);
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
-	for (uint32_t r = 0; r < l->world; r++)
-		attached += l->member[r].session != NULL;
+	attached = launch_attached(l);
 	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left",
 		 l->job->name, m->rank, dead ? "has ended" : "detached", attached, l->world);
 	restore_try(l);

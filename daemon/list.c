@@ -68,7 +68,7 @@ static void list_answer(struct session *s, const struct listed *x)
 {
 	struct wire_listed m = { .step = x->step, .bytes = x->bytes, .where = x->where };
 
-	session_reply(s, &m, WIRE_LISTED, sizeof m, &x->fd, 1);
+	session_reply(s, &m, WIRE_LISTED, &x->fd, 1);
 }
 
 /* --- what a restore did not match --- */

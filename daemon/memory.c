@@ -480,16 +480,12 @@ static void pieces_sum(struct hash128_state *s, const struct table *t, uint64_t 
 static uint64_t slot_sum(const struct decl *d)
 {
 	struct hash128_state s;
-	struct hash128 h;
-	uint64_t sum;
 
 	hash128_begin(&s);
 	pieces_sum(&s, &d->part, 0);
 	if (d->averages)
 		pieces_sum(&s, &d->averages->made, d->average_at);
-	h = hash128_end(&s);
-	memcpy(&sum, &h, sizeof sum);
-	return sum;
+	return hash_word(hash128_end(&s));
 }
 
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,

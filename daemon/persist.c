@@ -143,14 +143,10 @@ static int bad_marks(const struct persist *p, uint64_t *ret)
 	*ret = 0;
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		uint8_t key[8 + sizeof mark->id8];
-		struct hash128 h;
-		uint64_t word;
 
 		memcpy(key, &mark[i].step, 8);
 		memcpy(key + 8, mark[i].id8, sizeof mark->id8);
-		h = hash128(key, sizeof key);
-		memcpy(&word, &h, sizeof word);
-		*ret += word;
+		*ret += hash_word(hash128(key, sizeof key));
 	}
 	free(mark);
 	return rc;

@@ -98,7 +98,7 @@ static void answer_one(struct member *m, const struct restore *x)
 	} else {
 		struct wire_restored got = x->got;
 
-		session_reply(s, &got, WIRE_RESTORED, sizeof got, &x->blob_fd, 1);
+		session_reply(s, &got, WIRE_RESTORED, &x->blob_fd, 1);
 	}
 }
 

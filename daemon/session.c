@@ -208,9 +208,9 @@ void session_unbusy(struct session *s)
 		daemon_watch(s->d, s->sock, s, EPOLLIN);
 }
 
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
-		   int nfd)
+void session_reply(struct session *s, void *msg, enum wire_type type, const int *fd, int nfd)
 {
+	uint32_t bytes = type == WIRE_REFUSE ? sizeof(struct wire_refuse) : wire_kind(type)->bytes;
 	int rc = s->closed ? 0 : wire_send(s->sock, msg, type, bytes, s->seq, fd, nfd);
 
 	if (rc < 0) {
@@ -224,7 +224,7 @@ void session_ok(struct session *s)
 {
 	struct wire_ok ok = { 0 };
 
-	session_reply(s, &ok, WIRE_OK, sizeof ok, NULL, 0);
+	session_reply(s, &ok, WIRE_OK, NULL, 0);
 }
 
 void session_refuse(struct session *s, int code, const char *text)
@@ -232,7 +232,7 @@ void session_refuse(struct session *s, int code, const char *text)
 	struct wire_refuse r = { .code = code };
 
 	snprintf(r.text, sizeof r.text, "%s", text);
-	session_reply(s, &r, WIRE_REFUSE, sizeof r, NULL, 0);
+	session_reply(s, &r, WIRE_REFUSE, NULL, 0);
 }
 
 /* Is there room for one more job, or one more launch of a known one? What a report can tell is the

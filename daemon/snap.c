@@ -79,9 +79,10 @@ static void snap_unlink(struct snap *s)
 }
 
 /* --- what is told --- */
-static struct past *past_of(struct past *ring, uint32_t *n, uint64_t step, uint64_t generation)
+static struct wire_report_step *past_of(struct wire_report_step *ring, uint32_t *n, uint64_t step,
+					uint64_t generation)
 {
-	struct past *p;
+	struct wire_report_step *p;
 
 	for (uint32_t i = 1; i <= MIN(*n, (uint32_t)PAST_MAX); i++) {
 		p = &ring[(*n - i) % PAST_MAX];
@@ -89,7 +90,9 @@ static struct past *past_of(struct past *ring, uint32_t *n, uint64_t step, uint6
 			return p;
 	}
 	p = &ring[(*n)++ % PAST_MAX];
-	*p = (struct past){ .step = step, .generation = generation, .mark_ns = now_ns() };
+	*p = (struct wire_report_step){ .step = step,
+					.generation = generation,
+					.mark_ns = now_ns() };
 	return p;
 }
 
@@ -158,12 +161,15 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 		[OUTCOME_COMMITTED] = WIRE_COMMITTED, [OUTCOME_TORN] = WIRE_TORN,
 		[OUTCOME_FAILED] = WIRE_FAILED,
 	};
-	struct past *p = past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
+	struct wire_report_step *p =
+		past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
 
 	p->state = state[outcome];
 	p->trigger = MAX(p->trigger, s->trigger);
 	p->mark_ns = s->mark_ns;
-	memcpy(p->phase_ns, s->phase_ns, sizeof p->phase_ns);
+	p->staged_ns = s->phase_ns[0];
+	p->persisted_ns = s->phase_ns[1];
+	p->committed_ns = s->phase_ns[2];
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
 	tally_add(s, outcome, text);
@@ -499,7 +505,7 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 static void ticket_skipped(struct launch *l, struct ticket t)
 {
 	struct job *j = l->job;
-	struct past *p = past_of(j->skipped, &j->nskipped, t.step, l->generation);
+	struct wire_report_step *p = past_of(j->skipped, &j->nskipped, t.step, l->generation);
 
 	p->state = WIRE_SKIPPED;
 	if (l == j->launch)
@@ -728,14 +734,6 @@ void launch_ring(struct launch *l)
 }
 
 /* --- staged --- */
-static bool nobody_left(const struct launch *l)
-{
-	for (uint32_t r = 0; r < l->world; r++)
-		if (l->member[r].session)
-			return false;
-	return true;
-}
-
 static void snap_staged(struct snap *s)
 {
 	struct launch *l = s->launch;
@@ -743,7 +741,8 @@ static void snap_staged(struct snap *s)
 	s->phase = PHASE_STAGED;
 	s->staged_at = now_ns();
 	s->phase_ns[0] = s->staged_at - s->mark_ns;
-	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || nobody_left(l) || s->job->d->drain_until)
+	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || !launch_attached(l) ||
+	    s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
 	log_line(&s->job->d->opts.log, LOG_INFO,
 		 "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,

@@ -357,20 +357,12 @@ void session_unbusy(struct session *s);
  * device of it writes to its slots. A slot may be used again only if this is so, or if `copying` of
  * its page does not name it. */
 bool member_dead(const struct member *m);
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
-		   int nfd);
+void session_reply(struct session *s, void *msg, enum wire_type type, const int *fd, int nfd);
 void session_ok(struct session *s);
 void session_refuse(struct session *s, int code, const char *text);
 
 /* --- jobs and launches --- */
-/* The outcome of a step, for later requests. */
-#define PAST_MAX 64
-struct past {
-	uint64_t step, generation, trigger, mark_ns, phase_ns[3];
-	uint32_t state; /* enum wire_step_state */
-	int code;
-	char text[192];
-};
+#define PAST_MAX 64 /* outcomes of steps, for later requests */
 struct tally {
 	uint64_t skipped_by[WIRE_SKIPS]; /* of launches that another one has replaced */
 	uint64_t taken, torn, staged, persisted, committed, failed;
@@ -421,7 +413,7 @@ struct const_part {
 /* Of averages: steps. */
 struct average_tally {
 	uint64_t averaged; /* with averages, whether these took the step in or not */
-	/* of these: some row did not take the step in, by enum average_gate (average.h) */
+	/* of these: some row did not take the step in, by enum wire_gate */
 	uint64_t gated[4];
 	uint64_t given_up; /* without averages, because the next marks needed the slots */
 };
@@ -439,9 +431,9 @@ struct job {
 	} failing;
 	struct tally tally;
 	struct average_tally average;
-	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
-	uint32_t npast, nskipped;		       /* so far */
-	uint64_t triggers;			       /* orders so far */
+	struct wire_report_step past[PAST_MAX], skipped[PAST_MAX]; /* rings */
+	uint32_t npast, nskipped;				   /* so far */
+	uint64_t triggers;					   /* orders so far */
 	uint32_t trigger,
 		trigger_last; /* ticket flags of the one that waits (0: none), of the newest */
 	uint64_t dev, ino;
@@ -678,7 +670,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 /* not for good: the same launch comes back to a new beginning */
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
-void launch_let_go(struct launch *l); /* of step_fd */
+uint32_t launch_attached(const struct launch *l); /* ranks; NULL: 0 */
+void launch_let_go(struct launch *l);		  /* of step_fd */
 /* rc: could the seeds of that epoch's averages be used (average.h)? */
 void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text);
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */

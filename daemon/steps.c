@@ -42,7 +42,7 @@ static void steps_done(struct task *t)
 	if (x->rc < 0)
 		session_refuse(x->s, x->rc, x->err.msg);
 	else
-		session_reply(x->s, &x->are, WIRE_STEPS_ARE, sizeof x->are, NULL, 0);
+		session_reply(x->s, &x->are, WIRE_STEPS_ARE, NULL, 0);
 	session_unbusy(x->s);
 	free(x);
 }

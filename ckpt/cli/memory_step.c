@@ -104,8 +104,7 @@ static int step_order(struct control *k, uint64_t job, int fd, struct ckpt_err *
 	for (uint32_t i = 0; i < TRIES_MAX; i++) {
 		struct wire_drain ask = { .flags = WIRE_TO | WIRE_COPY, .job = job };
 
-		rc = control_give(k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &got,
-				  sizeof got, NULL, 0, err);
+		rc = control_call(k, &ask, WIRE_DRAIN, fd, &got, NULL, 0, err);
 		if (rc || got.written)
 			return rc;
 		if (!is_passing(&got))

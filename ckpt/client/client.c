@@ -439,10 +439,8 @@ int ckpt_fresh(ckpt *c)
 		rc = -ESTALE;
 	} else if (atomic_load(&c->state) == LINK_UP) {
 		struct wire_fresh m = { 0 };
-		struct wire_ok ok;
 
-		rc = rpc_call(c, &m, WIRE_FRESH, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
-			      c->wait_ns, NULL);
+		rc = rpc_call(c, &m, WIRE_FRESH, -1, NULL, NULL, c->wait_ns, NULL);
 		if (rc == -ECONNRESET) /* the next daemon hears it */
 			rc = 0;
 	}
@@ -497,8 +495,7 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret, uint32_t n)
 	if (!rpc_take(c, until))
 		return -ETIMEDOUT;
 	now = now_ns();
-	rc = rpc_call(c, &m, WIRE_STEPS, sizeof m, NULL, 0, WIRE_STEPS_ARE, &are, sizeof are, NULL,
-		      until - MIN(until, now), NULL);
+	rc = rpc_call(c, &m, WIRE_STEPS, -1, &are, NULL, until - MIN(until, now), NULL);
 	rpc_give(c);
 	if (rc < 0)
 		return rc;
@@ -655,10 +652,8 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 	atomic_store(&c->stop, 0);
 	if (c->sock >= 0) {
 		struct wire_bye m = { 0 };
-		struct wire_ok ok;
 
-		(void)rpc_call(c, &m, WIRE_BYE, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
-			       NS_PER_S, NULL);
+		(void)rpc_call(c, &m, WIRE_BYE, -1, NULL, NULL, NS_PER_S, NULL);
 	}
 	handle_free(c);
 	return rc;

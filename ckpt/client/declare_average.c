@@ -251,10 +251,8 @@ int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < s->n && rc == 0; i++) {
 		struct wire_seed m = s->at[i].message;
-		struct wire_ok ok;
 
-		rc = rpc_call(c, &m, WIRE_SEED, sizeof m, &s->at[i].fd, s->at[i].fd >= 0, WIRE_OK,
-			      &ok, sizeof ok, NULL, RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_SEED, s->at[i].fd, NULL, NULL, RPC_NS, err);
 	}
 	return rc;
 }

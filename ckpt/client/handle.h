@@ -299,18 +299,17 @@ bool rpc_take(ckpt *c, uint64_t until);
 void rpc_give(ckpt *c);
 /* CLOCK_MONOTONIC so long from now; never before now */
 uint64_t client_until(uint64_t ns);
-/* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
- * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection
- * is ended, and so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
-int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
-	     struct ckpt_err *err);
-/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came
- * with it. */
-int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
-	    struct ckpt_err *err);
+/* Sends a request, with this descriptor (-1: none), and waits for its answer, under rpc. Returns the
+ * answer's type, > 0; `in` has the message, ret_fd its descriptors. -ETIMEDOUT: no answer came in
+ * time. After STEPS and LIST the connection then stays as it is, and the answer is dropped when it
+ * comes; else the connection is ended, and so it is after -ECONNRESET and -EPROTO. Other errors are
+ * the daemon's own. */
+int rpc_ask(ckpt *c, void *msg, enum wire_type type, int fd, uint8_t in[WIRE_BYTES_MAX],
+	    int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err);
+/* The same of a request that has one type of answer, which is copied to *answer. answer and ret_fd
+ * may be NULL. 0. */
+int rpc_call(ckpt *c, void *msg, enum wire_type type, int fd, void *answer,
+	     int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err);
 /* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or whoever's sits on its
  * socket, so nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this
  * component alone; NULL: all. -EPROTO: it contradicts itself. */

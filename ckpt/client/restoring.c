@@ -27,7 +27,7 @@ static int landings_take(ckpt *c, uint8_t in[WIRE_BYTES_MAX], int fd[WIRE_FDS_MA
 		/* all ranks wait for this answer, whatever it is */
 		land.code = begun < 0 ? begun : landing_take(&k, &m, fd);
 		wire_close_fds(fd, WIRE_FDS_MAX);
-		rc = rpc_ask(c, &land, WIRE_LAND, sizeof land, NULL, 0, in, fd, wait_ns, err);
+		rc = rpc_ask(c, &land, WIRE_LAND, -1, in, fd, wait_ns, err);
 	}
 	landings_end(&k);
 	return rc;
@@ -72,7 +72,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 				  c->socket);
 	l = atomic_load(&c->link);
 	begun = link_fills(l);
-	rc = rpc_ask(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, in, fd, wait_ns, err);
+	rc = rpc_ask(c, &m, WIRE_RESTORE, -1, in, fd, wait_ns, err);
 	if (rc == WIRE_LANDED)
 		rc = landings_take(c, in, fd, wait_ns, err);
 	if (rc < 0 && !c->answered) {
