@@ -518,31 +518,25 @@ static void tell_people(struct cli *c, const struct remesh *m)
 
 void remesh_put(struct cli *c, const struct remesh *m)
 {
-	static const struct column from = { "from_mesh", NULL, false, FIT_WHOLE },
-				   mesh = { "mesh", NULL, false, FIT_WHOLE },
-				   world = { "world_size", NULL, false, FIT_WHOLE },
-				   layout = { "layout_file", NULL, false, FIT_WHOLE };
 	char text[512];
 
-	output_put(c->o, &from, cell_word(subject_mesh(m->from, text, sizeof text)));
-	output_put(c->o, &mesh, cell_text(mesh_print(m->target.mesh, text, sizeof text)));
-	output_put(c->o, &world, cell_of(CELL_NUMBER, target_world(&m->target)));
-	output_put(c->o, &layout, cell_word(c->value[OPT_LAYOUT]));
+	output_key(c->o, "from_mesh", cell_word(subject_mesh(m->from, text, sizeof text)));
+	output_key(c->o, "mesh", cell_text(mesh_print(m->target.mesh, text, sizeof text)));
+	output_key(c->o, "world_size", cell_of(CELL_NUMBER, target_world(&m->target)));
+	output_key(c->o, "layout_file", cell_word(c->value[OPT_LAYOUT]));
 }
 
 void remesh_tell(struct cli *c, const struct remesh *m)
 {
-	static const struct column tensor = { "tensor", NULL, false, FIT_WHOLE },
-				   text = { "text", NULL, false, FIT_WHOLE };
 	char name[2 * CKPT_NAME_MAX + 64];
 
 	output_list(c->o, "changes", NULL, 0);
 	for (uint32_t i = 0; i < m->nnote && c->o->machine; i++) {
 		output_row(c->o);
-		output_put(c->o, &tensor,
+		output_key(c->o, "tensor",
 			   cell_text(table_tensor_print(&m->target.tensor[m->note[i].tensor], name,
 							sizeof name)));
-		output_put(c->o, &text, cell_text(m->note[i].text));
+		output_key(c->o, "text", cell_text(m->note[i].text));
 		output_close(c->o);
 	}
 	output_close(c->o);

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
@@ -114,7 +114,7 @@ static int carry_out(struct adopt *a, struct ckpt_err *err)
 					  a->nadopt);
 		snprintf(why, sizeof why, "step %llu of job %s", (unsigned long long)st->step,
 			 st->said.job);
-		rc = store_mark_set(&a->s, st, MARK_ADOPTED, NULL, 0, why, err);
+		rc = store_label_set(&a->s, st, LABEL_ADOPTED, NULL, 0, why, err);
 	}
 	if (!rc && a->whole)
 		rc = store_home_take(&a->s, err);
@@ -215,7 +215,7 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err)
 		return cli_fail(c, rc, err, "ckptctl repair -n shows what can be repaired");
 	if (rc == -EPROTONOSUPPORT)
 		return cli_fail(c, rc, err, "run the ckptctl of the version that wrote it");
-	return marked_tell(c, rc, err);
+	return labels_tell(c, rc, err);
 }
 
 /* --- where it is --- */
@@ -404,7 +404,7 @@ const struct cli_verb verb_adopt = {
 		"If PATH is the directory of a job that was renamed or copied, adopt makes it, and "
 		"every step in it, belong to the job with the new name. Before that, ckptctl reads it "
 		"as the old job's directory, and ckptd does not write to it.\n"
-		"The steps themselves do not change; adopt writes a mark beside each of them. "
+		"The steps themselves do not change; adopt writes a label beside each of them. "
 		"On a terminal adopt shows what it will do and asks; elsewhere it needs --yes.",
 	.example =
 		(const struct cli_example[]){

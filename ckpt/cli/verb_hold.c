@@ -4,7 +4,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 
 static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
@@ -61,25 +61,25 @@ static int hold_run(struct cli *c)
 	char own[65];
 	int rc = 0, code;
 
-	store_mark_own_name(own);
+	store_label_own_name(own);
 	if (!by)
 		by = own;
 	if (!c->narg)
 		rc = ckpt_error(&err, -EINVAL, "ckptctl hold needs the checkpoint: latest, step:N");
 	if (!rc)
-		rc = store_mark_name_check(by, &err);
+		rc = store_label_name_check(by, &err);
 	if (!rc && c->value[OPT_UNTIL])
 		rc = until_parse(c->value[OPT_UNTIL], now, &until, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl hold -h");
-	code = marked_get(c, c->arg[0], &ref, &m);
+	code = labels_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
 	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
-		rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
+		rc = store_label_set(&m.s, &m.step, LABEL_HOLD, by, until, why, &err);
 	if (rc)
-		code = marked_tell(c, rc, &err);
+		code = labels_tell(c, rc, &err);
 	else
 		hold_print(c, &m, &ref, by, until, why, now);
 	store_home_close(&m);

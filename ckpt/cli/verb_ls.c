@@ -11,7 +11,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 
@@ -30,8 +30,8 @@ struct ls_job {
 	char job[CKPT_JOB_MAX + 1];
 	char *path;
 	struct store_step *step;
-	struct store_mark *mark;
-	uint32_t n, nmark, at, nrow;
+	struct store_label *label;
+	uint32_t n, nlabel, at, nrow;
 	struct ls_row *row;
 	struct store_step *staged; /* [..] for the steps that are only in memory */
 	uint32_t latest;	   /* "latest" among step[]; UINT32_MAX: there is none */
@@ -154,8 +154,8 @@ static int job_add(struct ls *l, const struct ls_job *add, const char *job, cons
 
 static bool is_bad(const struct ls_job *j, const struct store_step *st)
 {
-	for (uint32_t i = 0; i < j->nmark; i++)
-		if (j->mark[i].kind == MARK_BAD && store_mark_is(&j->mark[i], st))
+	for (uint32_t i = 0; i < j->nlabel; i++)
+		if (j->label[i].kind == LABEL_BAD && store_label_is(&j->label[i], st))
 			return true;
 	return false;
 }
@@ -248,9 +248,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		return 0;
 	}
 	/* And the steps, where what was said about them cannot be read. */
-	rc = store_marks(&s, &j.mark, &j.nmark, &err);
+	rc = store_labels(&s, &j.label, &j.nlabel, &err);
 	if (rc) {
-		ckpt_error_prefix(&err, rc, "holds, tags and other marks of %s are not shown", job);
+		ckpt_error_prefix(&err, rc, "holds, tags and other labels of %s are not shown",
+				  job);
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
 	}
 	if (!store_home(&s, home, NULL) && strcmp(home, job))
@@ -262,7 +263,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
 		free(j.step);
-		free(j.mark);
+		free(j.label);
 	}
 	return rc;
 }
@@ -546,9 +547,9 @@ static void note_print(const struct ls *l, const struct ls_row *row, char *buf, 
 
 	*buf = 0;
 	if (row->on_disk)
-		store_mark_sentence(row->step, j->mark, j->nmark, l->now_ns,
-				    j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME,
-				    buf, bytes);
+		store_label_sentence(row->step, j->label, j->nlabel, l->now_ns,
+				     j->latest < j->n && row->step == &j->step[j->latest],
+				     NOTE_NAME, buf, bytes);
 	if (!row->memory)
 		return;
 	if (row->on_disk)
@@ -606,7 +607,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	note_print(l, row, note, sizeof note);
 	output_put(o, &col[COL_NOTE], cell_text(note));
 	if (o->machine) {
-		marked_put(o, x, j->mark, row->on_disk ? j->nmark : 0, l->now_ns);
+		labels_put(o, x, j->label, row->on_disk ? j->nlabel : 0, l->now_ns);
 		put_notes(o, x);
 	}
 	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
@@ -692,7 +693,7 @@ static void list(struct ls *l)
 /* What is wrong with the damaged steps that were listed. */
 static void reasons(struct ls *l)
 {
-	char mark[64];
+	char label[64];
 
 	for (uint32_t i = 0; i < l->njob; i++)
 		for (uint32_t k = 0; k < l->job[i].n; k++) {
@@ -700,8 +701,8 @@ static void reasons(struct ls *l)
 
 			if (!x->why[0])
 				continue;
-			snprintf(mark, sizeof mark, "step %llu", (unsigned long long)x->step);
-			cli_mark(l->c, STYLE_BAD, mark, 2, " of %s: %s", l->job[i].job, x->why);
+			snprintf(label, sizeof label, "step %llu", (unsigned long long)x->step);
+			cli_mark(l->c, STYLE_BAD, label, 2, " of %s: %s", l->job[i].job, x->why);
 		}
 }
 
@@ -881,7 +882,7 @@ static int ls_run(struct cli *c)
 		free(l.job[i].staged);
 		free(l.job[i].path);
 		free(l.job[i].step);
-		free(l.job[i].mark);
+		free(l.job[i].label);
 	}
 	free(l.job);
 	free(l.row);

@@ -12,7 +12,7 @@
 #include "ckpt/cli/full_check.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/store/prune.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #include "ckpt/cli/full_check.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/store/repair.h"
 #include "formats/registry/registry.h"
 #include <sys/random.h>
@@ -130,7 +130,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	}
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
-						      rc == -EPERM    ? MARKED_NEXT_OWNER
+						      rc == -EPERM    ? LABELS_NEXT_OWNER
 						      : rc == -EACCES ? CLI_NEXT_USER
 								      : NULL));
 	return rc == -ECANCELED ? rc : 0;
@@ -217,12 +217,6 @@ static void table(struct repair *p)
 
 static void sums(struct repair *p)
 {
-	static const struct column removed = { "removed_count", NULL, false, FIT_WHOLE },
-				   released = { "released_count", NULL, false, FIT_WHOLE },
-				   rebuilt = { "rebuilt_count", NULL, false, FIT_WHOLE },
-				   left = { "left_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
-				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
@@ -230,12 +224,12 @@ static void sums(struct repair *p)
 	uint32_t n = 0;
 	size_t len = 0;
 
-	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
-	output_put(o, &released, cell_of(CELL_COUNT, r->released));
-	output_put(o, &rebuilt, cell_of(CELL_COUNT, r->rebuilt));
-	output_put(o, &left, cell_of(CELL_COUNT, r->left));
-	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
-	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
+	output_key(o, "released_count", cell_of(CELL_COUNT, r->released));
+	output_key(o, "rebuilt_count", cell_of(CELL_COUNT, r->rebuilt));
+	output_key(o, "left_count", cell_of(CELL_COUNT, r->left));
+	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
+	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
@@ -263,11 +257,10 @@ static void sums(struct repair *p)
 
 static int document(struct repair *p)
 {
-	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE };
 	struct output *o = p->c->o;
 	int code = p->code;
 
-	output_put(o, &dry, cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
 	table(p);
 	sums(p);
 	output_end(o);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* marked.c - see marked.h. Invariant: every failure is printed once, with what to do. */
-#include "ckpt/cli/marked.h"
+/* labels.c - see labels.h. Invariant: every failure is printed once, with what to do. */
+#include "ckpt/cli/labels.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 
-int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct store_home *ret)
+int labels_get(struct cli *c, const char *name, struct store_ref *ref, struct store_home *ret)
 {
 	struct ckpt_err err = { 0 };
 	int rc = store_resolve(c->ops, formats[0], c->where, name, ref, &err);
@@ -24,16 +24,16 @@ int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct st
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	ckpt_error(&err, -EINVAL,
-		   "%.300s is not in a store: the marks of a checkpoint are kept in the directory "
+		   "%.300s is not in a store: the labels of a checkpoint are kept in the directory "
 		   "of its job",
 		   ref->path);
 	return cli_fail(c, -EINVAL, &err, "ckptctl %s -C STORE step:N", c->verb->name);
 }
 
-int marked_tell(struct cli *c, int rc, const struct ckpt_err *err)
+int labels_tell(struct cli *c, int rc, const struct ckpt_err *err)
 {
 	if (rc == -EPERM)
-		return cli_fail(c, rc, err, MARKED_NEXT_OWNER);
+		return cli_fail(c, rc, err, LABELS_NEXT_OWNER);
 	if (rc == -EACCES)
 		return cli_fail(c, rc, err, CLI_NEXT_USER);
 	if (rc == -EINVAL)
@@ -50,7 +50,7 @@ static struct cell time_cell(uint64_t ns)
 	return cell_unless(CELL_TIME, ns, 0);
 }
 
-void marked_put(struct output *o, const struct store_step *st, const struct store_mark *mark,
+void labels_put(struct output *o, const struct store_step *st, const struct store_label *label,
 		uint32_t n, uint64_t now_ns)
 {
 	static const struct column name = { "name", NULL, false, FIT_WHOLE },
@@ -61,37 +61,37 @@ void marked_put(struct output *o, const struct store_step *st, const struct stor
 				   verified = { "verified", NULL, false, FIT_WHOLE },
 				   bad = { "bad", NULL, false, FIT_WHOLE },
 				   adopted = { "adopted", NULL, false, FIT_WHOLE };
-	const struct store_mark *good = NULL, *broken = NULL, *here = NULL;
+	const struct store_label *good = NULL, *broken = NULL, *here = NULL;
 
 	output_list(o, "holds", NULL, 0);
 	for (uint32_t i = 0; i < n; i++) {
-		if (!store_mark_is(&mark[i], st))
+		if (!store_label_is(&label[i], st))
 			continue;
-		if (mark[i].kind == MARK_VERIFIED && !mark[i].unread)
-			good = &mark[i];
-		if (mark[i].kind == MARK_BAD)
-			broken = &mark[i];
-		if (mark[i].kind == MARK_ADOPTED && !mark[i].unread)
-			here = &mark[i];
-		if (mark[i].kind != MARK_HOLD || !store_mark_counts(&mark[i], now_ns))
+		if (label[i].kind == LABEL_VERIFIED && !label[i].unread)
+			good = &label[i];
+		if (label[i].kind == LABEL_BAD)
+			broken = &label[i];
+		if (label[i].kind == LABEL_ADOPTED && !label[i].unread)
+			here = &label[i];
+		if (label[i].kind != LABEL_HOLD || !store_label_counts(&label[i], now_ns))
 			continue;
 		output_row(o);
-		output_put(o, &name, cell_text(mark[i].name));
-		output_put(o, &made, time_cell(mark[i].made_ns));
-		output_put(o, &until, time_cell(mark[i].until_ns));
-		output_put(o, &by, cell_word(mark[i].by));
-		output_put(o, &why, cell_word(mark[i].why));
+		output_put(o, &name, cell_text(label[i].name));
+		output_put(o, &made, time_cell(label[i].made_ns));
+		output_put(o, &until, time_cell(label[i].until_ns));
+		output_put(o, &by, cell_word(label[i].by));
+		output_put(o, &why, cell_word(label[i].why));
 		output_close(o);
 	}
 	output_close(o);
 	output_list(o, "tags", NULL, 0);
 	for (uint32_t i = 0; i < n; i++) {
-		if (mark[i].kind != MARK_TAG || !store_mark_is(&mark[i], st))
+		if (label[i].kind != LABEL_TAG || !store_label_is(&label[i], st))
 			continue;
 		output_row(o);
-		output_put(o, &name, cell_text(mark[i].name));
-		output_put(o, &made, time_cell(mark[i].made_ns));
-		output_put(o, &by, cell_word(mark[i].by));
+		output_put(o, &name, cell_text(label[i].name));
+		output_put(o, &made, time_cell(label[i].made_ns));
+		output_put(o, &by, cell_word(label[i].by));
 		output_close(o);
 	}
 	output_close(o);
