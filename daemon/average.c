@@ -455,8 +455,7 @@ static void from_say(const struct averaging *x)
 		snprintf(from, sizeof from, "goes on from step %" PRIu64, x->previous->step);
 	else if (x->base)
 		snprintf(from, sizeof from, "goes on from %s", x->base->from);
-	log_line(&s->job->d->opts.log, LOG_INFO, "average: job %s step %" PRIu64 " %s",
-		 s->job->name, s->step, from);
+	snap_log(s, LOG_INFO, "average", " %s", from);
 }
 
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base)
@@ -773,9 +772,8 @@ void averaging_end(struct averaging *x, int rc)
 		s->launch->averaged = true;
 		tally->averaged++;
 		tally->gated[x->result->gate] += x->result->gate != WIRE_GATE_NONE;
-		log_line(&s->job->d->opts.log, LOG_DEBUG,
-			 "passes: job %s step %" PRIu64 " has its averages%s%s", s->job->name,
-			 s->step, x->result->gate ? "; left out: " : "",
+		snap_log(s, LOG_DEBUG, "passes", " has its averages%s%s",
+			 x->result->gate ? "; left out: " : "",
 			 x->result->gate ? gate_why[x->result->gate] : "");
 		s->average = TAKE(x->result);
 		s->averaged = true;

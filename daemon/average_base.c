@@ -65,14 +65,6 @@ void average_base_drop(struct launch *l)
 	f->over = f->seeded = true;
 }
 
-/* Lines of average_reading_say. */
-static void said_log(const struct job *j, const char *text)
-{
-	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&j->d->opts.log, LOG_NOTICE, "average: job %s: %.*s", j->name,
-			 (int)strcspn(p, "\n"), p);
-}
-
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step)
 {
 	struct averages_from *f = from_of(l);
@@ -230,10 +222,10 @@ static int load_newest(struct load *x)
 		rc = load_from_disk(x, &step[i]);
 		none = is_passed_over(rc);
 		if (none)
-			log_line(&x->l->job->d->opts.log, LOG_WARNING,
-				 "average: job %s: step %" PRIu64
-				 " is passed over, whose averages the job would go on with: %s",
-				 x->l->job->name, step[i].step, x->err.msg);
+			job_log(x->l->job, LOG_WARNING, "average",
+				": step %" PRIu64
+				" is passed over, whose averages the job would go on with: %s",
+				step[i].step, x->err.msg);
 	}
 	free(step);
 	return none ? -ENOENT : rc;
@@ -325,10 +317,8 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
 		f->seeded = true; /* it is no beginning */
-		log_line(
-			&j->d->opts.log, LOG_WARNING,
-			"average: job %s: the averages of this launch are lost, and begin anew: %s",
-			j->name,
+		job_log(j, LOG_WARNING, "average",
+			": the averages of this launch are lost, and begin anew: %s",
 			x->held ? x->err.msg
 				: "no slot in memory has them whole, and no committed step of the "
 				  "launch either");
@@ -337,11 +327,10 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	f->loading = false;
 	f->again_ns = now_ns() + AGAIN_NS;
 	if (!f->said)
-		log_line(
-			&j->d->opts.log, LOG_ERROR,
-			"average: job %s: the averages to go on with cannot be read now, and it is "
+		job_log(j, LOG_ERROR, "average",
+			": the averages to go on with cannot be read now, and it is "
 			"tried again; until then no step is averaged: %s",
-			j->name, x->err.msg);
+			x->err.msg);
 	f->said = true;
 }
 
@@ -362,7 +351,7 @@ static void load_done(struct task *t)
 				job_error(j, 0, x->unusable);
 			f->said = false;
 			f->again_ns = 0;
-			said_log(j, x->said);
+			job_log_lines(j, LOG_NOTICE, "average", ": ", x->said);
 		} else {
 			load_failed(f, x);
 		}

@@ -502,9 +502,8 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		w.after = j->tally.newest;
 		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
 		if (first) /* who orders all the time does not fill the log */
-			log_line(&s->d->opts.log, LOG_NOTICE,
-				 "control: job %s: process %d orders that the next step is written",
-				 j->name, (int)s->pid);
+			job_log(j, LOG_NOTICE, "control",
+				": process %d orders that the next step is written", (int)s->pid);
 		session_reply(s, &w, WIRE_TRIGGERED, NULL, 0);
 	}
 }
@@ -654,10 +653,9 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 			!x->committed && !x->rescued && !x->dropped && x->phase != PHASE_COLLECTING;
 		snap_release(x);
 	}
-	log_line(&s->d->opts.log, LOG_NOTICE,
-		 "control: job %s forgotten, as process %d ordered: %" PRIu64
-		 " MiB, %u steps, %u not on disk",
-		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
+	job_log(j, LOG_NOTICE, "control",
+		" forgotten, as process %d ordered: %" PRIu64 " MiB, %u steps, %u not on disk",
+		(int)s->pid, w.bytes / MIB, w.steps, w.lost);
 	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
 		job_free(j);
 	session_reply(s, &w, WIRE_FORGOTTEN, NULL, 0);

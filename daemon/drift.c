@@ -598,9 +598,8 @@ static void found_drop(struct comparing *c, struct drift *x)
 			i++;
 			continue;
 		}
-		log_line(&c->l->job->d->opts.log, LOG_NOTICE,
-			 "drift: job %s: equal again in step %" PRIu64 ": %s", c->l->job->name,
-			 c->step, x->found[i].text);
+		job_log(c->l->job, LOG_NOTICE, "drift", ": equal again in step %" PRIu64 ": %s",
+			c->step, x->found[i].text);
 		x->found[i] = x->found[--x->nfound];
 	}
 	if (!x->nfound) /* those without a name get one now */
@@ -637,10 +636,10 @@ static void found_add(struct comparing *c, struct drift *x, struct found *f)
 		return;
 	}
 	x->found[x->nfound++] = *f;
-	log_line(&c->l->job->d->opts.log, LOG_WARNING,
-		 "drift: job %s: replicas of a tensor are not equal: %s; a checkpoint has one of "
-		 "the values",
-		 c->l->job->name, f->text);
+	job_log(c->l->job, LOG_WARNING, "drift",
+		": replicas of a tensor are not equal: %s; a checkpoint has one of "
+		"the values",
+		f->text);
 	page_say(c->l, f->text);
 }
 

@@ -197,7 +197,6 @@ static void prune_done(struct task *t)
 {
 	struct prune *x = (struct prune *)t;
 	struct job *j = x->job;
-	const struct log *log = &j->d->opts.log;
 	char buf[32];
 
 	j->keeping--;
@@ -211,7 +210,7 @@ static void prune_done(struct task *t)
 			"%u step%s damaged when read back, and quarantined: ckptctl ls --all says why",
 			x->got.quarantined, x->got.quarantined == 1 ? " was" : "s were");
 		job_error(j, 0, text);
-		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+		job_log(j, LOG_ERROR, "keep", ": %s", text);
 	}
 	if (x->got.faulty) {
 		char text[512];
@@ -219,23 +218,21 @@ static void prune_done(struct task *t)
 		snprintf(text, sizeof text, "%.400s: ckptctl verify --data lists every fault",
 			 x->got.fault.msg);
 		job_error(j, 0, text);
-		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+		job_log(j, LOG_ERROR, "keep", ": %s", text);
 	}
 	if (x->rc < 0)
-		log_line(log, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING,
-			 "keep: job %s: older steps stay until the next commit: %s", j->name,
-			 x->err.msg);
+		job_log(j, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING, "keep",
+			": older steps stay until the next commit: %s", x->err.msg);
 	else
-		log_line(
-			log,
+		job_log(j,
 			x->got.failed || x->got.unverified ? LOG_WARNING
 			: x->got.busy			   ? LOG_INFO
 							   : LOG_DEBUG,
-			"keep: job %s: %u steps removed, %s freed; %u stay, %u of them being read, "
+			"keep",
+			": %u steps removed, %s freed; %u stay, %u of them being read, "
 			"%u could not be removed%s",
-			j->name, x->got.removed, keep_human(x->got.freed, buf), x->got.kept,
-			x->got.busy, x->got.failed,
-			x->got.unverified ? "; no newer step is verified" : "");
+			x->got.removed, keep_human(x->got.freed, buf), x->got.kept, x->got.busy,
+			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
 	place_unref(x->place);
 	free(x);
 	if (j->prune_again) {

@@ -223,6 +223,15 @@ static void launch_judge(struct launch *l, int code, const char *text)
 	atomic_store(&l->page->refused, (uint32_t)-code);
 }
 
+/* What all ranks declare together cannot be saved. */
+static void launch_refuse(struct launch *l, int code, const char *text)
+{
+	launch_judge(l, code, text);
+	shared_event(l->page);
+	job_error(l->job, 0, text);
+	job_log(l->job, LOG_WARNING, "launch", ": %s", text);
+}
+
 void launch_fence(struct launch *l, bool for_good)
 {
 	atomic_store(&l->page->fenced, for_good);
@@ -293,9 +302,8 @@ static void welcome_send(struct session *s, struct launch *l)
 	s->state = SESSION_ATTACHED;
 	session_reply(s, &w, WIRE_WELCOME, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
 	if (l->nattached == l->world)
-		log_line(&s->d->opts.log, LOG_NOTICE,
-			 "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name,
-			 l->world, l->generation);
+		job_log(l->job, LOG_NOTICE, "launch",
+			", all %u ranks attached, generation %" PRIu64, l->world, l->generation);
 }
 
 static void refuse_and_end(struct session *s, int code, const char *text)
@@ -474,13 +482,12 @@ static void elsewhere_say(const struct job *j, const struct launch *l)
 	for (const struct snap *s = j->snaps; s; s = s->next)
 		if (!place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
 		    !s->dropped && !s->rescued)
-			log_line(
-				&j->d->opts.log, LOG_WARNING,
-				"launch: job %s: memory holds step %" PRIu64
+			job_log(j, LOG_WARNING, "launch",
+				": memory holds step %" PRIu64
 				", which was staged for another directory than the one that the job's "
 				"name leads to now: this launch does not restore it; ckptctl drain %s "
 				"--to DIR writes it, before this launch takes its first snapshot",
-				j->name, s->step, j->name);
+				s->step, j->name);
 }
 
 /* What its ckpt_restore will say, when there is somebody who reads it. */
@@ -493,7 +500,7 @@ static void older_say(struct job *j, const char *dir)
 		 ": ckpt_restore refuses it; use ckptd 0.1, or begin anew "
 		 "(ckpt_fresh sets it aside)",
 		 dir);
-	log_line(&j->d->opts.log, LOG_WARNING, "launch: job %s: %s", j->name, text);
+	job_log(j, LOG_WARNING, "launch", ": %s", text);
 	job_error(j, 0, text);
 }
 
@@ -1084,8 +1091,7 @@ static void third_drop(struct launch *l, const char *why)
 		l->member[r].touched = l->member[r].decl != NULL;
 	}
 	launch_lent(l);
-	log_line(&l->job->d->opts.log, LOG_NOTICE, "launch: job %s: two slots instead of three: %s",
-		 l->job->name, why);
+	job_log(l->job, LOG_NOTICE, "launch", ": two slots instead of three: %s", why);
 }
 
 /* Does a rank bring it along with a step in it? Then it was decided before. */
@@ -1141,7 +1147,6 @@ static void third_decide(struct launch *l)
 static void averages_say(const struct launch *l)
 {
 	const struct averages *a = l->member[0].decl->averages;
-	const struct log *log = &l->job->d->opts.log;
 	uint64_t bytes = 0, slot = 0, all = 0;
 
 	if (!a)
@@ -1154,18 +1159,16 @@ static void averages_say(const struct launch *l)
 		slot += averages_slot_bytes(d);
 		all += d->raw_bytes;
 	}
-	log_line(log, LOG_NOTICE,
-		 "launch: job %s: averages (%u) have %" PRIu64
-		 " elements of 4 bytes on this host: %" PRIu64 " MiB in each of %u slots, %" PRIu64
-		 " MiB of memory beside the %" PRIu64 " MiB of the snapshots",
-		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
-		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
+	job_log(l->job, LOG_NOTICE, "launch",
+		": averages (%u) have %" PRIu64 " elements of 4 bytes on this host: %" PRIu64
+		" MiB in each of %u slots, %" PRIu64 " MiB of memory beside the %" PRIu64
+		" MiB of the snapshots",
+		a->nspec, bytes / 4, div_up(slot, MIB), l->nslot, div_up(slot, MIB) * l->nslot,
+		(all - slot) / MIB * l->nslot);
 	if (l->nslot < 3)
-		log_line(
-			log, LOG_NOTICE,
-			"launch: job %s: with averages and two slots every second step is averaged; "
-			"slots 3 averages each",
-			l->job->name);
+		job_log(l->job, LOG_NOTICE, "launch",
+			": with averages and two slots every second step is averaged; "
+			"slots 3 averages each");
 }
 
 static void maybe_ready(struct launch *l)
@@ -1198,9 +1201,9 @@ static void maybe_ready(struct launch *l)
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
 	restore_try(l);
-	log_line(&l->job->d->opts.log, LOG_INFO,
-		 "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0",
-		 l->job->name, epoch, l->nslot, l->member[0].decl->raw_bytes / MIB);
+	job_log(l->job, LOG_INFO, "launch",
+		" ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", epoch, l->nslot,
+		l->member[0].decl->raw_bytes / MIB);
 	averages_say(l);
 }
 
@@ -1253,10 +1256,9 @@ static void touch_done(struct task *t)
 			"rank %u: no memory for its slots (%s); snapshots are skipped until there is",
 			c->m->rank, strerror(-c->rc));
 		job_error(l->job, 0, text);
-		log_line(
-			&l->job->d->opts.log, LOG_WARNING,
-			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
-			l->job->name, c->m->rank, strerror(-c->rc));
+		job_log(l->job, LOG_WARNING, "launch",
+			", rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
+			c->m->rank, strerror(-c->rc));
 		for (struct snap *s = l->job->snaps, *next; s; s = next) {
 			next = s->next;
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
@@ -1332,11 +1334,7 @@ static void cover_done(struct task *t)
 	if (!all_declared(l, &epoch) || epoch != c->epoch || !cover_is_new(c)) {
 		cover_start(l);
 	} else if (c->rc < 0) {
-		launch_judge(l, c->rc, c->err.msg);
-		shared_event(l->page);
-		job_error(l->job, 0, c->err.msg);
-		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
-			 c->err.msg);
+		launch_refuse(l, c->rc, c->err.msg);
 	} else {
 		launch_judge(l, 0, NULL);
 		l->covered_epoch = epoch;
@@ -1363,11 +1361,7 @@ void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *
 		return; /* it was declared anew */
 	if (rc < 0) {
 		l->covered_epoch = 0;
-		launch_judge(l, rc, text);
-		shared_event(l->page);
-		job_error(l->job, 0, text);
-		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
-			 text);
+		launch_refuse(l, rc, text);
 	}
 	maybe_ready(l);
 }
@@ -1432,8 +1426,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
 	attached = launch_attached(l);
-	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left",
-		 l->job->name, m->rank, dead ? "has ended" : "detached", attached, l->world);
+	job_log(l->job, LOG_INFO, "launch", ": rank %u %s, %u of %u left", m->rank,
+		dead ? "has ended" : "detached", attached, l->world);
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
@@ -1467,7 +1461,6 @@ void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS])
 
 static void skipping_log(struct launch *l)
 {
-	const struct log *log = &l->job->d->opts.log;
 	uint32_t now = 0, rank = 0;
 
 	for (uint32_t r = 0; r < l->world && !now; r++) {
@@ -1477,14 +1470,12 @@ static void skipping_log(struct launch *l)
 		rank = r;
 	}
 	if (!now != !l->skipping && now)
-		log_line(
-			log, LOG_WARNING,
-			"launch: job %s: more than half of the newest 32 snapshots of rank %u were "
+		job_log(l->job, LOG_WARNING, "launch",
+			": more than half of the newest 32 snapshots of rank %u were "
 			"skipped: %s",
-			l->job->name, rank, wire_skip_text(now - 1));
+			rank, wire_skip_text(now - 1));
 	else if (!now != !l->skipping)
-		log_line(log, LOG_NOTICE, "launch: job %s: snapshots are taken again",
-			 l->job->name);
+		job_log(l->job, LOG_NOTICE, "launch", ": snapshots are taken again");
 	l->skipping = now;
 }
 

@@ -689,14 +689,12 @@ static void alone_done(struct task *t)
 	j->d->busy_ns = now_ns();
 	if (told) {
 		snap_tell(s, OUTCOME_FAILED, rc, x->err.msg);
-		log_line(&j->d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " failed: %s",
-			 j->name, s->step, x->err.msg);
+		snap_log(s, LOG_ERROR, "snap", " failed: %s", x->err.msg);
 	}
 	idle = x->idle && rc == 0;
 	passing_end(x, rc);
 	if (idle && has_sums(s))
-		log_line(&j->d->opts.log, LOG_DEBUG,
-			 "passes: job %s step %" PRIu64 " has sums in memory", j->name, s->step);
+		snap_log(s, LOG_DEBUG, "passes", " has sums in memory");
 	job_settle(j);
 }
 

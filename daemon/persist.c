@@ -210,11 +210,10 @@ static int const_link(struct persist *p, uint32_t r)
 	if (rc == -EXDEV) {
 		c->set = false;
 		if (const_refusal_new(p->snap->launch, c->part.name, &err))
-			log_line(&p->d->opts.log, LOG_NOTICE,
-				 "persist: job %s step %" PRIu64
+			snap_log(p->snap, LOG_NOTICE, "persist",
 				 ": the const part of rank %u is written again: %s (said once per "
 				 "launch)",
-				 p->info.job, p->info.step, r, err.msg);
+				 r, err.msg);
 		return 0;
 	}
 	if (rc < 0) {
@@ -877,8 +876,7 @@ static void derived_say(struct persist *p)
 		 table_tensor_print(&passing_table(p->passing, rank)->tensor[first->tensor], name,
 				    sizeof name),
 		 first->element, rank);
-	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
-		 p->snap->job->name, p->snap->step, text);
+	snap_log(p->snap, LOG_WARNING, "snap", ": %s", text);
 	job_error(p->snap->job, p->snap->step + 1, text);
 }
 
@@ -890,8 +888,7 @@ static void changed_say(struct persist *p)
 	if (!*p->changed || l->const_said == p->snap->epoch + 1)
 		return;
 	l->const_said = p->snap->epoch + 1;
-	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
-		 p->snap->job->name, p->snap->step, p->changed);
+	snap_log(p->snap, LOG_WARNING, "snap", ": %s", p->changed);
 	job_error(p->snap->job, p->snap->step + 1, p->changed);
 }
 

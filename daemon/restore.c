@@ -391,13 +391,6 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	return best;
 }
 
-static void passed_log(const struct launch *l, const struct pin *pin)
-{
-	for (const char *p = pin->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&l->job->d->opts.log, LOG_WARNING, "restore: job %s: passed over: %.*s",
-			 l->job->name, (int)strcspn(p, "\n"), p);
-}
-
 /* An error that comes after a try says what the try has left. */
 static void say_tried(struct restore *x)
 {
@@ -423,7 +416,7 @@ static void choose_done(struct task *t)
 	if (x->pin.npassed && !again) {
 		char first[256];
 
-		passed_log(l, &x->pin);
+		job_log_lines(l->job, LOG_WARNING, "restore", ": passed over: ", x->pin.passed);
 		snprintf(first, sizeof first, "passed over: %.*s",
 			 (int)MIN(strcspn(x->pin.passed, "\n"), (size_t)200), x->pin.passed);
 		job_error(l->job, 0, first);
@@ -565,16 +558,8 @@ static int averages_go_on(struct restore *x)
 	return rc < 0 ? ckpt_error(&x->err, rc, "no memory for the averages of the job") : 0;
 }
 
-static void averages_log(const struct restore *x)
-{
-	for (const char *p = x->averages; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&x->d->opts.log, LOG_NOTICE, "restore: job %s: %.*s", x->l->job->name,
-			 (int)strcspn(p, "\n"), p);
-}
-
 static void fill_over(struct restore *x)
 {
-	struct daemon *d = x->d;
 	struct launch *l = x->l;
 	struct job *j = l->job;
 	bool remembered = false;
@@ -600,19 +585,19 @@ static void fill_over(struct restore *x)
 			x->got.back = l->back;
 			launch_start(l, START_CLEAR);
 		}
-		log_line(&d->opts.log, LOG_NOTICE,
-			 "restore: job %s generation %" PRIu64 "%s from %s, step %" PRIu64, j->name,
-			 l->generation, want_peeks(&x->want) ? " looks at averages" : "",
-			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
-		averages_log(x);
+		job_log(j, LOG_NOTICE, "restore",
+			" generation %" PRIu64 "%s from %s, step %" PRIu64, l->generation,
+			want_peeks(&x->want) ? " looks at averages" : "",
+			x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		job_log_lines(j, LOG_NOTICE, "restore", ": ", x->averages);
 	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
 		peek_let_go(l);
 		restore_try(l);
 		restore_free(x);
 		return;
 	} else {
-		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
-			 x->pin.step, x->err.msg, x->labelled);
+		job_log(j, LOG_ERROR, "restore", " step %" PRIu64 ": %s%s", x->pin.step, x->err.msg,
+			x->labelled);
 	}
 	peek_let_go(l);
 	if (is_damage(x->rc)) {

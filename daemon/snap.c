@@ -10,6 +10,7 @@
 #include "daemon/average.h"
 #include "daemon/passes.h"
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 static struct snap *snap_new(struct launch *l, struct ticket t)
@@ -94,6 +95,24 @@ static struct wire_report_step *past_of(struct wire_report_step *ring, uint32_t 
 					.generation = generation,
 					.mark_ns = now_ns() };
 	return p;
+}
+
+void job_log(const struct job *j, int level, const char *room, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	log_line(&j->d->opts.log, level, "%s: job %s%s", room, j->name, text);
+}
+
+void job_log_lines(const struct job *j, int level, const char *room, const char *before,
+		   const char *text)
+{
+	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		job_log(j, level, room, "%s%.*s", before, (int)strcspn(p, "\n"), p);
 }
 
 void job_error(struct job *j, uint64_t step, const char *text)
@@ -257,8 +276,6 @@ void snap_release(struct snap *s)
 
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text)
 {
-	struct daemon *d = s->job->d;
-
 	if (s->dropped)
 		return;
 	s->dropped = true;
@@ -269,12 +286,11 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 		trigger_again(s);
 	if (s->step_known) {
 		snap_tell(s, outcome, code, text);
-		log_line(&d->opts.log,
+		snap_log(s,
 			 outcome == OUTCOME_FAILED ? LOG_ERROR
 			 : s->changed		   ? LOG_WARNING
 						   : LOG_INFO,
-			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
-			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
+			 "snap", " %s: %s", outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
 	/* the other ranks need not wait for copies of no use */
 	for (uint32_t r = 0; r < s->world; r++)
@@ -744,9 +760,7 @@ static void snap_staged(struct snap *s)
 	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || !launch_attached(l) ||
 	    s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
-	log_line(&s->job->d->opts.log, LOG_INFO,
-		 "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
-		 (double)s->phase_ns[0] / 1e6);
+	snap_log(s, LOG_INFO, "snap", " staged after %.1f ms", (double)s->phase_ns[0] / 1e6);
 }
 
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
@@ -767,9 +781,8 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
 	average_adopt(s);
-	log_line(&l->job->d->opts.log, LOG_NOTICE,
-		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon%s", l->job->name,
-		 step, s->averaged ? ", with its averages" : "");
+	job_log(l->job, LOG_NOTICE, "snap", " step %" PRIu64 " taken over from an earlier daemon%s",
+		step, s->averaged ? ", with its averages" : "");
 	snap_staged(s);
 	if (s->averaged) /* the steps come in their order */
 		passes_follow(s->job, s);
@@ -868,10 +881,7 @@ static void average_gone(struct snap *s)
 		return;
 	s->average_late = true;
 	s->job->average.given_up++;
-	log_line(&s->job->d->opts.log, LOG_DEBUG,
-		 "passes: job %s step %" PRIu64
-		 " has given up its averages: a newer step is staged",
-		 s->job->name, s->step);
+	snap_log(s, LOG_DEBUG, "passes", " has given up its averages: a newer step is staged");
 }
 
 void job_settle(struct job *j)
@@ -904,10 +914,9 @@ static void committed_log(const struct snap *s)
 
 	if (linked)
 		snprintf(tail, sizeof tail, ", linked %s", keep_human(linked, also));
-	log_line(&s->job->d->opts.log, LOG_NOTICE,
-		 "snap: job %s step %" PRIu64
+	snap_log(s, LOG_NOTICE, "snap",
 		 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms): wrote %s%s",
-		 s->job->name, s->step, (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6,
+		 (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6,
 		 (double)s->phase_ns[2] / 1e6, keep_human(atomic_load(&s->written), wrote), tail);
 }
 
@@ -921,8 +930,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		tell_staged(s);
 	s->phase = PHASE_STAGED;
 	if (atomic_load(&s->left)) {
-		log_line(&j->d->opts.log, LOG_NOTICE,
-			 "snap: job %s step %" PRIu64 " is left behind%s", j->name, s->step,
+		snap_log(s, LOG_NOTICE, "snap", " is left behind%s",
 			 rc == 0 ? ": it was committed, and the next commit sets it aside" : "");
 		snap_release(s);
 	} else if (rc < 0 && snap_guarded(s) < 0) {
@@ -943,9 +951,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		if (rc != -ECANCELED && s->launch == j->launch)
 			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
-		log_line(&j->d->opts.log, LOG_ERROR,
-			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
-			 text);
+		snap_log(s, LOG_ERROR, "snap", " could not be written: %s", text);
 		control_over(s, rc, text);
 	}
 	job_settle(j);

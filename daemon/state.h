@@ -686,6 +686,14 @@ bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
 /* Reports the outcome of a step to the ranks, and keeps it for later requests. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
+/* A line of the log: "ROOM: job NAME" and the text; of a snap "ROOM: job NAME step N". */
+void job_log(const struct job *j, int level, const char *room, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define snap_log(s, level, room, fmt, ...) \
+	job_log((s)->job, level, room, " step %" PRIu64 fmt, (s)->step, ##__VA_ARGS__)
+/* The same for each line of a text; `before` stands in front of it. */
+void job_log_lines(const struct job *j, int level, const char *room, const char *before,
+		   const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
 /* The newest staged step is written, whatever its marks said, and so are the steps that were marked
