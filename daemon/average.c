@@ -559,8 +559,12 @@ static void run_update(struct averaging *x, struct averaging_rank *k, const stru
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s)
 {
 	struct averaging_rank *k = &x->rank[r];
+	const struct daemon_opts *o = &x->snap->job->d->opts;
 	uint64_t end = s->off + s->len;
+	int rc = o->averages ? o->averages(x->snap->step, r, s) : 0;
 
+	if (rc < 0)
+		return rc;
 	for (; k->next < k->a->nrun; k->next++) {
 		const struct average_run *run = &k->a->run[k->next];
 

@@ -14,24 +14,21 @@
 struct passing_part {
 	struct table table;
 	struct walk *walk;
-	struct walk_pass pass[PASSES_MAX + 1]; /* and the averages */
+	struct walk_pass pass; /* of a main part: the averages */
 	struct rider {
-		const struct pass *pass;
 		struct averaging *averaging;
-		struct pass_at at;
-	} rider[PASSES_MAX + 1];
+		uint32_t rank;
+	} rider;
 };
 
 struct passing {
 	struct task task; /* of a walk that writes nothing */
 	struct snap *snap;
-	struct snap *before; /* pinned; NULL: no pass wants it, or there is none */
-	bool behind;	     /* a pass wants the step before */
-	bool written, rescue, idle;
+	struct snap *before; /* pinned; NULL: no averages are made, or there is none */
+	bool rescue, idle;
 	bool over;	  /* passing_over has been called */
 	atomic_bool stop; /* the walk is to end: it is idle, or late */
-	const struct pass *pass[PASSES_MAX];
-	uint32_t npass, world, npart;
+	uint32_t world, npart;
 	uint32_t nwalk; /* parts that a task of its own walks */
 	void (*ahead)(void *, int, const struct ckpt_err *); /* of passing_ahead; NULL */
 	void *ahead_arg;
@@ -209,61 +206,12 @@ struct walk *passing_walk(struct passing *x, uint32_t i)
 	return x->part[i].walk;
 }
 
-bool passing_failed(const struct passing *x)
-{
-	for (uint32_t i = 0; i < x->npart; i++)
-		if (x->part[i].walk && walk_failed(x->part[i].walk))
-			return true;
-	return false;
-}
-
-/* walk_pass.span */
-static int rider_span(void *ctx, const struct walk_span *s)
-{
-	const struct rider *r = ctx;
-
-	return r->pass->span(r->pass->ctx, &r->at, s);
-}
-
 /* walk_pass.span */
 static int average_span(void *ctx, const struct walk_span *s)
 {
 	const struct rider *r = ctx;
 
-	return averaging_span(r->averaging, r->at.rank, s);
-}
-
-/* How many ride on the walk of a main part. */
-static uint32_t riders_set(struct passing *x, uint32_t i)
-{
-	struct passing_part *p = &x->part[i];
-	uint32_t r = rank_of(x, i);
-	const struct snap_rank *from = &x->snap->rank[r];
-
-	for (uint32_t k = 0; k < x->npass; k++) {
-		struct pass_at at = { .step = x->snap->step,
-				      .rank = r,
-				      .raw = decl_part_raw(from->decl, PART_MAIN,
-							   from->mem->base) };
-
-		if (x->before && r < x->before->world && x->before->rank[r].decl == from->decl) {
-			at.before =
-				decl_part_raw(from->decl, PART_MAIN, x->before->rank[r].mem->base);
-			at.before_step = x->before->step;
-		}
-		p->rider[k] = (struct rider){ x->pass[k], NULL, at };
-		p->pass[k] = (struct walk_pass){ rider_span, &p->rider[k] };
-	}
-	if (!x->averaging)
-		return x->npass;
-	p->rider[x->npass] = (struct rider){ .averaging = x->averaging, .at.rank = r };
-	p->pass[x->npass] = (struct walk_pass){ average_span, &p->rider[x->npass] };
-	return x->npass + 1;
-}
-
-static bool passing_rides(const struct passing *x)
-{
-	return x->npass || x->averaging;
+	return averaging_span(r->averaging, r->rank, s);
 }
 
 /* What an earlier walk over this slot has made, as walk_open takes it; NULL: nothing, or it does
@@ -276,7 +224,7 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
-	if (!fp || walk_derives(&p->table) || (i < x->world && passing_rides(x)))
+	if (!fp || walk_derives(&p->table) || (i < x->world && x->averaging))
 		return NULL;
 	at = part_at(x, i);
 	c = calloc(MAX(n, 1u), sizeof *c);
@@ -307,9 +255,11 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 		if (e < 0)
 			return e;
 	}
-	if (i < x->world) {
-		o.npass = riders_set(x, i);
-		o.pass = p->pass;
+	if (i < x->world && x->averaging) {
+		p->rider = (struct rider){ x->averaging, rank_of(x, i) };
+		p->pass = (struct walk_pass){ average_span, &p->rider };
+		o.pass = &p->pass;
+		o.npass = 1;
 	}
 	known = part_known(x, i, &o.nsum);
 	if (known) {
@@ -346,21 +296,6 @@ static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passe
 	return e;
 }
 
-struct finish {
-	move_tick_fn *tick;
-	void *arg;
-};
-
-/* walk_passed_fn */
-static int finish_tick(void *arg, uint64_t i, const uint8_t *p)
-{
-	const struct finish *f = arg;
-
-	(void)i;
-	(void)p;
-	return f->tick(f->arg, 0) ? -ECANCELED : 0;
-}
-
 static int passing_settle(struct passing *x, struct ckpt_err *err)
 {
 	int rc;
@@ -372,31 +307,10 @@ static int passing_settle(struct passing *x, struct ckpt_err *err)
 	return rc;
 }
 
-int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err)
-{
-	struct finish f = { tick, arg };
-	int e = 0;
-
-	if (!x->npass || rc == -ECANCELED || passing_failed(x))
-		return x->npass ? rc : 0;
-	for (uint32_t r = 0; r < x->world && e == 0; r++)
-		e = part_walk(x, r, 0, finish_tick, &f, err);
-	return e;
-}
-
 /* --- a walk from its beginning to its end --- */
 static bool is_late(const struct snap *s)
 {
 	return s->staged_at < s->job->passed_at;
-}
-
-static bool pass_wanted(const struct pass *k, const struct snap *s, bool written, bool *behind)
-{
-	enum pass_wants how =
-		s->passed || is_late(s) ? PASS_NOT : k->wants(k->ctx, s->step, written);
-
-	*behind |= how == PASS_BEHIND;
-	return how != PASS_NOT;
 }
 
 /* Averages that a newer step's have gone past are not made any more, unless it is to be written. */
@@ -407,15 +321,7 @@ static bool average_due(const struct snap *s)
 
 bool passes_wait(const struct snap *s)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
-	bool behind = false;
-
-	if (s->phase == PHASE_COLLECTING || s->dropped || s->passed || s->pass_failed)
-		return false;
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
-		if (pass_wanted(&o->pass[k], s, s->phase == PHASE_QUEUED, &behind))
-			return true;
-	return average_due(s);
+	return !s->dropped && !s->pass_failed && average_due(s);
 }
 
 /* May a walk begin beside what is going on? */
@@ -426,16 +332,8 @@ static bool walk_may(const struct job *j)
 
 bool passes_may_give_up(const struct snap *s)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
-	bool behind = false;
-
-	if (s->phase != PHASE_STAGED || s->dropped || s->passed || s->pass_failed ||
-	    !average_due(s))
-		return false;
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
-		if (pass_wanted(&o->pass[k], s, false, &behind))
-			return false;
-	return !walk_may(s->job) || !passes_ready(s);
+	return s->phase == PHASE_STAGED && passes_wait(s) &&
+	       (!walk_may(s->job) || !passes_ready(s));
 }
 
 bool passes_ready(const struct snap *s)
@@ -481,19 +379,16 @@ static int averaging_begin(struct passing *x)
 	}
 	x->averaging = averaging_new(s, before, base);
 	average_base_unref(base);
-	x->behind = true;
 	return x->averaging ? 0 : -ENOMEM;
 }
 
-struct passing *passing_new(struct snap *s, bool written, bool rescue)
+struct passing *passing_new(struct snap *s, bool rescue)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
 	struct passing *x = calloc(1, sizeof *x);
 
 	if (!x)
 		return NULL;
 	x->snap = s;
-	x->written = written;
 	x->rescue = rescue;
 	x->world = s->world;
 	x->npart = x->nwalk = PART_KINDS * s->world;
@@ -507,15 +402,12 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	/* A rescue's walk goes beside another one, which may publish the step's sums meanwhile. */
 	for (uint32_t r = 0; r < s->world; r++)
 		x->known[r] = passes_sums(s, r);
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX) && !rescue; k++)
-		if (pass_wanted(&o->pass[k], s, written, &x->behind))
-			x->pass[x->npass++] = &o->pass[k];
 	x->average = average_result_ref(s->average);
 	if (!rescue && averaging_begin(x) < 0) {
 		passing_free(x);
 		return NULL;
 	}
-	if (x->behind && s->job->before && s->job->before != s)
+	if (x->averaging && s->job->before && s->job->before != s)
 		x->before = s->job->before;
 	if (x->before)
 		x->before->pins++;
@@ -533,11 +425,9 @@ static void pin_move(struct snap **at, struct snap *to)
 		was->pins--;
 }
 
-/* What was made of the step is kept, or goes. */
+/* What was made of the step is kept, or dropped. */
 static int average_over(struct passing *x, int rc)
 {
-	if (!x->averaging)
-		return rc;
 	if (rc == 0 && !x->settled)
 		rc = -ECANCELED;
 	averaging_end(TAKE(x->averaging), rc);
@@ -563,19 +453,15 @@ int passing_over(struct passing *x, int rc)
 	if (x->over)
 		return 0;
 	x->over = true;
-	if (passing_rides(x)) {
+	if (x->averaging) {
 		/* who drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
 		rc = average_over(x, rc);
-		s->passed = rc == 0;
 		s->pass_failed = rc < 0 && rc != -ECANCELED;
-		for (uint32_t k = 0; k < x->npass; k++)
-			if (x->pass[k]->end)
-				x->pass[k]->end(x->pass[k]->ctx, s->step, rc);
 		if (rc == 0)
 			j->passed_at = MAX(j->passed_at, s->staged_at);
-		if (rc == 0 && x->behind && is_newest(s))
+		if (rc == 0 && is_newest(s))
 			pin_move(&j->before, s);
 	}
 	if (x->before)
@@ -682,7 +568,7 @@ static void alone_done(struct task *t)
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool idle, told = rc < 0 && rc != -ECANCELED && passing_rides(x) && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && x->averaging && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;
@@ -700,7 +586,7 @@ static void alone_done(struct task *t)
 
 static void alone_start(struct snap *s, bool idle)
 {
-	struct passing *x = passing_new(s, false, false);
+	struct passing *x = passing_new(s, false);
 
 	if (!x)
 		return; /* the next tick tries it again */
@@ -742,8 +628,7 @@ void passes_next(struct job *j)
 			continue;
 		guarded = snap_guarded(s);
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || MUTANT(PASS_UNGUARDED) ||
-		     (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
+		if ((guarded > 0 || (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
 		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
@@ -805,6 +690,6 @@ void passes_make_way(struct job *j)
 	struct passing *x = j->passing;
 
 	passes_interrupt(j);
-	if (x && x->averaging && !x->npass && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
+	if (x && x->averaging && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
 		atomic_store(&x->stop, true);
 }

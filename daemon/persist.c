@@ -665,20 +665,9 @@ static void room_run(struct persist *p)
 	room_again(p);
 }
 
-/* move_tick_fn */
-static int finish_tick(void *arg, uint64_t done)
-{
-	struct persist *p = arg;
-
-	(void)done;
-	worker_sign(p->worker);
-	return load_relaxed(&p->d->stops) > 1;
-}
-
 static void write_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	struct ckpt_err err = { 0 };
 
 	const_look(p);
 	if (p->rescue) /* there nothing is removed to make room */
@@ -688,11 +677,7 @@ static void write_run(struct task *t)
 	blame_place(p);
 	if (p->half == WRITE_DATA)
 		return;
-	p->passed = p->rc;
-	if (p->rc < 0)
-		p->passed = passing_finish(p->passing, p->rc, finish_tick, p, &err);
-	if (p->passed == 0)
-		passing_sum(p->passing);
+	passing_sum(p->passing);
 }
 
 /* Behind both the walk and write_run. */
@@ -1026,7 +1011,7 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 	p->part = calloc(p->npart, sizeof *p->part);
 	p->file = calloc(p->npart, sizeof *p->file);
 	p->has = calloc(p->npart, sizeof *p->has);
-	p->passing = passing_new(s, true, rescue);
+	p->passing = passing_new(s, rescue);
 	p->passed = -ECANCELED;
 	if (!p->passing || !p->part || !p->file || !p->has) {
 		persist_end(p);

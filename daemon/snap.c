@@ -818,8 +818,8 @@ static void write_next(struct job *j)
 		int guarded = s->phase == PHASE_QUEUED ? snap_guarded(s) : -1;
 
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) && passes_ready(s) &&
-		    (!due || s->staged_at < due->staged_at))
+		if ((guarded > 0 || (guarded == 0 && MUTANT(AVERAGE_UNGUARDED))) &&
+		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due && j->writing)

@@ -638,10 +638,8 @@ struct snap {
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
-	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
-	/* All passes that want it have seen it; one has failed, so it is walked again only to be
-	 * written */
-	bool passed, pass_failed;
+	uint32_t pins;	  /* by a pass of the step that follows it (passes.c): the same */
+	bool pass_failed; /* its averages could not be made: it is walked again only to be written */
 	/* rescue: it is written to another directory, now or later. rescued: it is there */
 	bool rescue, rescued;
 	bool durable;	   /* WRITING: its parts are durable; MANIFEST is not there yet */
