@@ -91,7 +91,7 @@ static void put_row(struct output *o, const char *name, uint32_t rank, uint64_t 
 
 static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct file_account *sum)
 {
-	char n[HUMAN_BYTES], b[4][HUMAN_BYTES], holes[HUMAN_BYTES + 32] = "";
+	char b[4][HUMAN_BYTES], holes[HUMAN_BYTES + 32] = "";
 	double all = bytes ? (double)bytes : 1;
 	struct output *o = c->o;
 
@@ -108,7 +108,7 @@ static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct 
 			 human_bytes(sum->hole_bytes, b[0]));
 	cli_say(c, STYLE_PLAIN,
 		"%s file%s, %s: data %s (%.1f %%), padding %s (%.1f %%), metadata %s (%.1f %%)%s",
-		human_count(files, n), files == 1 ? "" : "s", human_bytes(bytes, b[0]),
+		COUNT_TEXT(files), files == 1 ? "" : "s", human_bytes(bytes, b[0]),
 		human_bytes(sum->data, b[1]), (double)sum->data / all * 100,
 		human_bytes(sum->padding, b[2]), (double)sum->padding / all * 100,
 		human_bytes(sum->metadata, b[3]), (double)sum->metadata / all * 100, holes);
@@ -124,9 +124,7 @@ static void put_files(struct cli *c, const struct subject *s, const struct file_
 
 	output_begin(c->o, "ckptd.show/1");
 	cli_say(c, STYLE_STRONG, "files of %s", subject_title(k, s->ref.path, title));
-	output_key(c->o, "path", cell_text(s->ref.path));
-	output_key(c->o, "job", subject_job(k));
-	output_key(c->o, "step", subject_step(k));
+	subject_put(c->o, s->ref.path, k);
 	output_list(c->o, "files", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < k->nfile; i++) {
 		put_row(c->o, k->file[i].name, k->file[i].rank, k->file[i].file_bytes,

@@ -154,9 +154,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	struct output *o = c->o;
 	char line[LINE_BYTES];
 
-	output_key(o, "path", cell_text(s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, s->ref.path, k);
 	output_object(o, "map");
 	output_key(o, "component", cell_text(x->component));
 	output_key(o, "name", cell_text(x->name));
@@ -215,7 +213,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
 {
 	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
-		what[LINE_BYTES], layout[512], shape[256], bytes[HUMAN_BYTES], words[LINE_BYTES];
+		what[LINE_BYTES], layout[512], shape[256], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -228,7 +226,7 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 		 subject_title(j->k, "this checkpoint", where));
 	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
 		 human_shape(j->x->ndim, j->shape, shape, sizeof shape),
-		 human_bytes(j->x->numel * j->x->elem_bytes, bytes),
+		 BYTES_TEXT(j->x->numel * j->x->elem_bytes),
 		 j->x->layout == TABLE_NONE
 			 ? "no layout"
 			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));

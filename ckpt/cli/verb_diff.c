@@ -85,7 +85,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 	if (!*ret)
 		return -ENOMEM;
 	if (glob)
-		rc = subject_glob(k, glob, &id, &n, err);
+		rc = named_glob(k, glob, &id, &n, err);
 	else
 		memset(*ret, true, k->table.ntensor);
 	for (uint32_t i = 0; !rc && i < n; i++)
@@ -151,9 +151,7 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	char mesh[LINE_BYTES];
 
 	output_object(o, key);
-	output_key(o, "path", cell_text(s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, s->ref.path, k);
 	output_key(o, "id", cell_word(k->id));
 	output_key(o, "world_size", subject_world(k));
 	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
@@ -424,13 +422,13 @@ static const char *words(const struct diff *d, enum compare_kind kind)
 
 static void say_kind(struct diff *d, enum compare_kind kind)
 {
-	char n[HUMAN_BYTES], more[HUMAN_BYTES];
+	char more[HUMAN_BYTES];
 	uint32_t said = 0;
 
 	if (!d->found.count[kind] || !counts(d, kind))
 		return;
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	cli_say(d->c, STYLE_STRONG, "%s %s", human_count(d->found.count[kind], n), words(d, kind));
+	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), words(d, kind));
 	output_list(d->c->o, NULL, item_columns, T_COUNT);
 	for (uint32_t i = 0; i < d->found.nitem && said < SAID_MAX; i++)
 		if (d->found.item[i].kind == kind) {
@@ -457,13 +455,13 @@ static bool lone_blobs(const struct diff *d)
 
 static void say_different(struct diff *d)
 {
-	char line[LINE_BYTES], n[HUMAN_BYTES];
+	char line[LINE_BYTES];
 	size_t len = 0;
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		if (d->found.count[k] && counts(d, k))
 			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", human_count(d->found.count[k], n),
+						len ? ", " : "", COUNT_TEXT(d->found.count[k]),
 						words(d, k));
 	if (d->layouts && d->mesh_differs)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
@@ -472,7 +470,7 @@ static void say_different(struct diff *d)
 		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
 			 len ? ", " : "");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
-		 human_count(d->found.nboth, n),
+		 COUNT_TEXT(d->found.nboth),
 		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
 	if (lone_blobs(d))
 		cli_say(d->c, STYLE_DIM,
@@ -488,13 +486,13 @@ static const char *tensors_or_blobs(uint32_t n)
 static void say_equal(struct diff *d)
 {
 	const struct compared *f = &d->found;
-	char n[HUMAN_BYTES], bytes[HUMAN_BYTES];
+	char bytes[HUMAN_BYTES];
 
 	human_bytes(f->both_bytes, bytes);
 	cli_mark(d->c, STYLE_GOOD, "equal", 2,
-		 ": %s %s, %s, %s the same names, shapes, dtypes%s and %s",
-		 human_count(f->nboth, n), tensors_or_blobs(f->nboth), bytes,
-		 f->nboth == 1 ? "has" : "have", d->layouts ? ", layouts" : "",
+		 ": %s %s, %s, %s the same names, shapes, dtypes%s and %s", COUNT_TEXT(f->nboth),
+		 tensors_or_blobs(f->nboth), bytes, f->nboth == 1 ? "has" : "have",
+		 d->layouts ? ", layouts" : "",
 		 !f->nread		? "fingerprints"
 		 : f->nread == f->nboth ? "contents"
 					: "fingerprints or contents");
@@ -521,11 +519,10 @@ static void hint_equal(struct diff *d)
 static void say_unknown(struct diff *d)
 {
 	const struct compared *f = &d->found;
-	char n[HUMAN_BYTES], m[HUMAN_BYTES];
 
 	cli_mark(d->c, STYLE_WARN, "unknown", 2,
 		 ": no difference in what was compared, but the contents of %s of %s %s were not",
-		 human_count(f->count[COMPARE_UNKNOWN], n), human_count(f->nboth, m),
+		 COUNT_TEXT(f->count[COMPARE_UNKNOWN]), COUNT_TEXT(f->nboth),
 		 tensors_or_blobs(f->nboth));
 	if (d->no_read)
 		cli_hint(d->c, "Without --no-read diff reads them and compares every bit.");
@@ -533,8 +530,6 @@ static void say_unknown(struct diff *d)
 
 static void say_result(struct diff *d)
 {
-	char n[HUMAN_BYTES];
-
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
 	if (equal(d))
 		say_equal(d);
@@ -544,7 +539,7 @@ static void say_result(struct diff *d)
 		say_different(d);
 	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
-			human_count(d->found.count[COMPARE_LAYOUT], n), words(d, COMPARE_LAYOUT));
+			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), words(d, COMPARE_LAYOUT));
 	if (equal(d))
 		hint_equal(d);
 	if (d->values || !differs(d))
@@ -705,17 +700,12 @@ static int diff_run(struct cli *c)
 			  .layouts = c->value[OPT_LAYOUTS] != NULL,
 			  .values = c->value[OPT_VALUES] != NULL,
 			  .no_read = c->value[OPT_NO_READ] != NULL };
-	struct ckpt_err err = { 0 };
 	int code;
 
 	if (c->narg < 2)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "diff takes two checkpoints"), &err,
-				"ckptctl diff latest~1 latest");
+		return cli_usage(c, "ckptctl diff latest~1 latest", "diff takes two checkpoints");
 	if (d.values && d.no_read)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--values reads, and --no-read forbids it: give one"),
-				&err, "ckptctl diff -h");
+		return cli_usage(c, NULL, "--values reads, and --no-read forbids it: give one");
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)

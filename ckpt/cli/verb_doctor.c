@@ -56,10 +56,8 @@ static int doctor_run(struct cli *c)
 	if (!ask.socket && env && *env)
 		ask.socket = env;
 	if (c->value[OPT_JOB_SIZE] && human_parse_bytes(c->value[OPT_JOB_SIZE], &ask.job_bytes))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "--job-size=%.80s is no number of bytes",
-					   c->value[OPT_JOB_SIZE]),
-				&err, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint");
+		return cli_usage(c, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint",
+				 "--job-size=%.80s is no number of bytes", c->value[OPT_JOB_SIZE]);
 	f = malloc(sizeof *f);
 	if (!f)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,

@@ -63,7 +63,7 @@ static void say_rules(struct cli *c, const struct checkpoint *k, const struct av
 static void say_average(struct cli *c, const struct checkpoint *k, const struct average_seen *x)
 {
 	const struct table_average *a = x->a;
-	char line[LINE_BYTES], n[HUMAN_BYTES];
+	char line[LINE_BYTES];
 
 	cli_mark(c, STYLE_STRONG, a->name, 4, ": %s", a->schedule);
 	cli_mark(c, STYLE_PLAIN, "", 4, "    %s.", averages_chain(k, a, line, sizeof line));
@@ -79,11 +79,11 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 		cli_mark(
 			c, STYLE_PLAIN, "", 4,
 			"    %s tensor%s copied: the step's own (export --only ema.%s takes them along).",
-			human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
+			COUNT_TEXT(x->ncopied), x->ncopied == 1 ? " is" : "s are", a->name);
 	if (a->flags & AVERAGE_KAHAN)
 		cli_mark(c, STYLE_PLAIN, "", 4,
 			 "    kahan: ema.%s.carry/... keep what rounding would lose (%s).", a->name,
-			 human_bytes(x->carry_bytes, n));
+			 BYTES_TEXT(x->carry_bytes));
 	if (a->flags & AVERAGE_SEEDED)
 		cli_mark(c, STYLE_PLAIN, "", 4,
 			 "    seeded: it began at step %" PRIu64
@@ -104,16 +104,14 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	const struct checkpoint *k = s->ckpt;
 	uint64_t bytes = 0;
 	bool bad = false;
-	char size[HUMAN_BYTES], title[SUBJECT_TITLE];
+	char title[SUBJECT_TITLE];
 
 	for (uint32_t i = 0; i < n; i++) {
 		bytes += x[i].bytes + x[i].carry_bytes;
 		bad |= x[i].mixed || averages_health_is_bad(x[i].health);
 	}
 	output_begin(c->o, "ckptd.ema/1");
-	output_key(c->o, "path", cell_text(s->ref.path));
-	output_key(c->o, "job", subject_job(k));
-	output_key(c->o, "step", subject_step(k));
+	subject_put(c->o, s->ref.path, k);
 	output_key(c->o, "average_bytes", cell_of(CELL_BYTES, bytes));
 	averages_put(c->o, k, x, n);
 	if (!c->json) {
@@ -123,7 +121,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 			say_average(c, k, &x[i]);
 		cli_say(c, STYLE_DIM,
 			"%u average%s: %s on disk, and as much in each slot of memory.", n,
-			n == 1 ? "" : "s", human_bytes(bytes, size));
+			n == 1 ? "" : "s", BYTES_TEXT(bytes));
 	}
 	output_end(c->o);
 	return bad ? CLI_WARNINGS : CLI_OK;

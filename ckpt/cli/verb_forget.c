@@ -76,8 +76,8 @@ static int forget_run(struct cli *c)
 	int rc, code = CLI_OK;
 
 	if (!c->narg)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
-				&err, "ckptctl status lists the jobs");
+		return cli_usage(c, "ckptctl status lists the jobs",
+				 "ckptctl forget needs the job's name");
 	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = job_forget(c, &k, &job, &alone, &got, &err);

@@ -205,28 +205,28 @@ static void put_counts(struct job *j)
 static void say_counts(struct job *j)
 {
 	const struct shares_totals *s = &j->sum;
-	char a[HUMAN_BYTES], b[HUMAN_BYTES], times[HUMAN_BYTES + 40] = "", line[LINE_BYTES];
+	char times[HUMAN_BYTES + 40] = "", line[LINE_BYTES];
 	struct output *o = j->c->o;
 
 	output_head(o, "elements", cell_of(CELL_COUNT, j->shares.numel));
 	if (j->shares.numel)
 		snprintf(times, sizeof times, ", %.4g times the tensor",
 			 (double)s->held / (double)j->shares.numel);
-	output_label(o, "ranks hold", STYLE_PLAIN, "%s element%s%s", human_count(s->held, a),
+	output_label(o, "ranks hold", STYLE_PLAIN, "%s element%s%s", COUNT_TEXT(s->held),
 		     s->held == 1 ? "" : "s", times);
 	if (s->least == s->most)
-		snprintf(line, sizeof line, "holds %s element%s", human_count(s->least, a),
+		snprintf(line, sizeof line, "holds %s element%s", COUNT_TEXT(s->least),
 			 s->least == 1 ? "" : "s");
 	else
-		snprintf(line, sizeof line, "holds %s to %s elements", human_count(s->least, a),
-			 human_count(s->most, b));
+		snprintf(line, sizeof line, "holds %s to %s elements", COUNT_TEXT(s->least),
+			 COUNT_TEXT(s->most));
 	if (s->empty && s->most)
 		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
-			 human_count(s->empty, a), human_count(j->q.mesh.nrank, b));
+			 COUNT_TEXT(s->empty), COUNT_TEXT(j->q.mesh.nrank));
 	output_head(o, "one rank", cell_text(line));
 	output_label(o, "runs", STYLE_PLAIN,
 		     "%s over all ranks and dimensions, described by %s progression%s",
-		     human_count(s->runs, a), human_count(s->progressions, b),
+		     COUNT_TEXT(s->runs), COUNT_TEXT(s->progressions),
 		     s->progressions == 1 ? "" : "s");
 }
 

@@ -69,9 +69,8 @@ static int man_run(struct cli *c)
 	FILE *f;
 
 	if (c->narg && !verb)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "there is no verb \"%.80s\"", c->arg[0]),
-				&err, "ckptctl -h lists the verbs");
+		return cli_usage(c, "ckptctl -h lists the verbs", "there is no verb \"%.80s\"",
+				 c->arg[0]);
 	f = open_memstream(&page, &bytes);
 	if (f)
 		manual_page(f, verb);

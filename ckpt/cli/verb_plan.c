@@ -79,9 +79,7 @@ static void put_who(struct planning *p)
 	char to[LINE_BYTES / 2], line[LINE_BYTES];
 
 	mesh_print(p->to.target.mesh, to, sizeof to);
-	output_key(o, "path", cell_text(p->s->ref.path));
-	output_key(o, "job", subject_job(k));
-	output_key(o, "step", subject_step(k));
+	subject_put(o, p->s->ref.path, k);
 	from_print(k, line, sizeof line);
 	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
 		     k->nfile == 1 ? "" : "s");
@@ -94,32 +92,29 @@ static void put_held(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char a[HUMAN_BYTES], b[HUMAN_BYTES], what[64], x[TIMES_BYTES];
+	char what[64], x[TIMES_BYTES];
 
 	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->host.tensors));
 	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, k->host.bytes));
 	output_key(o, "held_bytes", cell_of(CELL_BYTES, k->held_bytes));
 	output_key(o, "replication", ratio(k->held_bytes, k->host.bytes));
-	snprintf(what, sizeof what, "the %s of the tensors", human_bytes(k->host.bytes, b));
-	output_label(o, "ranks hold", STYLE_PLAIN, "%s in all%s", human_bytes(k->held_bytes, a),
+	snprintf(what, sizeof what, "the %s of the tensors", BYTES_TEXT(k->host.bytes));
+	output_label(o, "ranks hold", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->held_bytes),
 		     times_print(k->held_bytes, k->host.bytes, what, x));
 	output_key(o, "imbalance", cell_real(imbalance(k)));
 	output_label(o, "imbalance", STYLE_PLAIN, "%.2f: the largest rank holds %s, the mean is %s",
-		     imbalance(k), human_bytes(most_bytes(k), a),
-		     human_bytes(k->held_bytes / k->world, b));
+		     imbalance(k), BYTES_TEXT(most_bytes(k)), BYTES_TEXT(k->held_bytes / k->world));
 }
 
 /* "7 reads of 7.64 MiB on average, gaps of 1.20 MiB in them" */
 static void put_requests(struct output *o, const struct load_cost *k)
 {
-	char n[HUMAN_BYTES], mean[HUMAN_BYTES], gap[HUMAN_BYTES];
 	bool gaps = k->request_bytes > k->host.read_bytes;
 
 	output_label(o, "in reads", STYLE_PLAIN, "%s of %s on average%s%s%s",
-		     human_count(k->requests, n),
-		     human_bytes(k->requests ? k->request_bytes / k->requests : 0, mean),
-		     gaps ? "; " : "",
-		     gaps ? human_bytes(k->request_bytes - k->host.read_bytes, gap) : "",
+		     COUNT_TEXT(k->requests),
+		     BYTES_TEXT(k->requests ? k->request_bytes / k->requests : 0), gaps ? "; " : "",
+		     gaps ? BYTES_TEXT(k->request_bytes - k->host.read_bytes) : "",
 		     gaps ? " of gaps are read through" : "");
 }
 
@@ -127,17 +122,17 @@ static void put_read(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char a[HUMAN_BYTES], x[TIMES_BYTES], n[HUMAN_BYTES], m[HUMAN_BYTES];
+	char x[TIMES_BYTES];
 
 	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->read_bytes));
 	output_key(o, "amplification", ratio(k->read_bytes, k->held_bytes));
-	output_label(o, "ranks read", STYLE_PLAIN, "%s in all%s", human_bytes(k->read_bytes, a),
+	output_label(o, "ranks read", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->read_bytes),
 		     times_print(k->read_bytes, k->held_bytes, "what they hold", x));
 	output_label(o, "one host", STYLE_PLAIN, "reads %s%s: %s chunk%s of %s file%s",
-		     human_bytes(k->host.read_bytes, a),
+		     BYTES_TEXT(k->host.read_bytes),
 		     times_print(k->host.read_bytes, k->host.bytes, "the tensors", x),
-		     human_count(k->host.chunks, n), k->host.chunks == 1 ? "" : "s",
-		     human_count(k->host.files, m), k->host.files == 1 ? "" : "s");
+		     COUNT_TEXT(k->host.chunks), k->host.chunks == 1 ? "" : "s",
+		     COUNT_TEXT(k->host.files), k->host.files == 1 ? "" : "s");
 	put_requests(o, k);
 	output_object(o, "one_reader");
 	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->host.read_bytes));
@@ -303,7 +298,6 @@ static int put_ranks(struct planning *p)
 
 static void put_flow(struct output *o, const struct flow *f)
 {
-
 	output_object(o, "flow");
 	output_key(o, "from_block", cell_of(CELL_COUNT, f->from_block));
 	output_key(o, "to_block", cell_of(CELL_COUNT, f->to_block));
@@ -341,7 +335,7 @@ static int picture(struct planning *p, struct ckpt_err *err)
 {
 	const struct checkpoint *k = p->s->ckpt;
 	char where[SUBJECT_TITLE], title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4],
-		what[LINE_BYTES], words[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+		what[LINE_BYTES], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -357,8 +351,8 @@ static int picture(struct planning *p, struct ckpt_err *err)
 		 p->cost.world == 1 ? "" : "s", p->c->value[OPT_LAYOUT] ? ", by " : "",
 		 p->c->value[OPT_LAYOUT] ? p->c->value[OPT_LAYOUT] : "");
 	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
-		 human_bytes(p->cost.held_bytes, a), imbalance(&p->cost),
-		 human_bytes(p->cost.read_bytes, b));
+		 BYTES_TEXT(p->cost.held_bytes), imbalance(&p->cost),
+		 BYTES_TEXT(p->cost.read_bytes));
 	rc = flow_svg(&p->cost.flow, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;

@@ -5,11 +5,6 @@
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_count = { "released_count", NULL, false, FIT_WHOLE };
-
 /* Who holds it, as a sentence's end; false: nobody. */
 static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
 {
@@ -52,10 +47,10 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 	char who[600];
 
 	output_begin(c->o, "ckptd.release/1");
-	output_put(c->o, &col_path, cell_text(ref->path));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, step));
-	output_put(c->o, &col_count, cell_of(CELL_NUMBER, n));
+	output_key(c->o, "path", cell_text(ref->path));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_of(CELL_NUMBER, step));
+	output_key(c->o, "released_count", cell_of(CELL_NUMBER, n));
 	if (holders_print(m, who, sizeof who))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
 			m->s.job, who);

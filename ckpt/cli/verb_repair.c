@@ -62,16 +62,9 @@ static void on_row(void *arg, const struct repair_row *r)
 	char path[4096 + STORE_DIR_MAX];
 	struct row *x;
 
-	if (p->nrow == p->cap) {
-		uint32_t cap = p->cap ? 2 * p->cap : 16;
-
-		x = reallocarray(p->row, cap, sizeof *x);
-		if (!x) {
-			p->c->o->failed = true;
-			return;
-		}
-		p->row = x;
-		p->cap = cap;
+	if (!ARRAY_GROW(p->row, p->nrow, p->cap)) {
+		p->c->o->failed = true;
+		return;
 	}
 	snprintf(path, sizeof path, "%s/%s", p->path, r->dir);
 	x = &p->row[p->nrow++];
@@ -220,7 +213,7 @@ static void sums(struct repair *p)
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char size[HUMAN_BYTES], word[4][128], line[4 * 128] = "";
+	char word[4][128], line[4 * 128] = "";
 	uint32_t n = 0;
 	size_t len = 0;
 
@@ -236,7 +229,7 @@ static void sums(struct repair *p)
 		return;
 	if (r->removed)
 		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", human_bytes(r->freed, size));
+			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
 		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
@@ -250,7 +243,7 @@ static void sums(struct repair *p)
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
-			human_bytes(r->shared, size));
+			BYTES_TEXT(r->shared));
 	if (r->unseen)
 		cli_hint(p->c, CLI_HINT_UNSEEN);
 }
@@ -378,10 +371,7 @@ static int repair_run(struct cli *c)
 	int rc, code = CLI_OK;
 
 	if (p.dry && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
-				&err, "ckptctl repair -h");
+		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
 	if (!find(c, &at, &code)) {
 		output_line(c->o, "ckptd.repair/1", "summary");
 		if (p.dry || c->value[OPT_YES]) {

@@ -142,16 +142,9 @@ static void on_row(void *arg, const struct store_step *st, bool back)
 {
 	struct rewind *x = arg;
 
-	if (x->nmove == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 16;
-		struct move *p = reallocarray(x->move, cap, sizeof *p);
-
-		if (!p) {
-			x->c->o->failed = true;
-			return;
-		}
-		x->move = p;
-		x->cap = cap;
+	if (!ARRAY_GROW(x->move, x->nmove, x->cap)) {
+		x->c->o->failed = true;
+		return;
 	}
 	x->move[x->nmove] = (struct move){ .step = st->step, .bytes = st->bytes, .back = back };
 	memcpy(x->move[x->nmove++].dir, st->dir, sizeof st->dir);
@@ -362,13 +355,9 @@ static int rewind_run(struct cli *c)
 	int rc, code;
 
 	if (!*name)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl rewind needs a step"), &err,
-				"ckptctl ls --all lists them");
+		return cli_usage(c, "ckptctl ls --all lists them", "ckptctl rewind needs a step");
 	if (x.dry && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
-				&err, "ckptctl rewind -h");
+		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
 	rc = store_resolve_aside(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);

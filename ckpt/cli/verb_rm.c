@@ -171,14 +171,10 @@ static int rm_run(struct cli *c)
 	int rc, code;
 
 	if (!*name)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "ckptctl rm needs a checkpoint's name"),
-				&err, "ckptctl ls lists them");
+		return cli_usage(c, "ckptctl ls lists them",
+				 "ckptctl rm needs a checkpoint's name");
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run removes nothing, --yes does: give one"),
-				&err, "ckptctl rm -h");
+		return cli_usage(c, NULL, "--dry-run removes nothing, --yes does: give one");
 	rc = store_resolve_any(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc > 0 && store_path_job(c->ops, ref.path, &err))
 		rc = err.code;

@@ -189,15 +189,14 @@ static int put_labels(struct cli *c, const struct subject *s)
 
 static void put_totals(struct output *o, const struct table *t)
 {
-	char n[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		bytes += table_tensor_bytes(&t->tensor[i]);
 	output_key(o, "tensor_count", cell_of(CELL_COUNT, t->ntensor));
 	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, bytes));
-	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", human_count(t->ntensor, n),
-		     human_bytes(bytes, b));
+	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", COUNT_TEXT(t->ntensor),
+		     BYTES_TEXT(bytes));
 }
 
 /* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some
@@ -474,7 +473,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 {
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
-	const char *foreign = subject_foreign_name(k, id);
+	const char *foreign = named_foreign(k, id);
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 	uint64_t shape[CKPT_DIMS_MAX];
 
@@ -596,9 +595,9 @@ static int run_tensors(struct cli *c, const struct subject *s)
 	int rc = 0;
 
 	if (glob)
-		rc = subject_glob(s->ckpt, glob, &id, &n, &err);
+		rc = named_glob(s->ckpt, glob, &id, &n, &err);
 	else if (word)
-		rc = subject_tensors(s->ckpt, word, &id, &n, &err);
+		rc = named_tensors(s->ckpt, word, &id, &n, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				s->ref.path);
@@ -628,7 +627,7 @@ static int run_map(struct cli *c, const struct subject *s)
 	cleanup_free uint32_t *id = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
-	int rc = subject_tensors(s->ckpt, word, &id, &n, &err);
+	int rc = named_tensors(s->ckpt, word, &id, &n, &err);
 
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",

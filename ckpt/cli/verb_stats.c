@@ -79,10 +79,10 @@ static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 	for (uint32_t i = shown; i < n; i++)
 		more += row[i].bytes;
 	if (shown < n) {
-		char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+		char text[LINE_BYTES];
 
 		snprintf(text, sizeof text, "and %s more, %s: --depth=%u lists all",
-			 human_count(n - shown, a), human_bytes(more, b), depth);
+			 COUNT_TEXT(n - shown), BYTES_TEXT(more), depth);
 		o->ops->say(o, STYLE_DIM, NULL, 0, text);
 	}
 	return 0;
@@ -199,7 +199,6 @@ static int put_spread(struct output *o, const struct stats *s, const struct rank
 
 static int put_rank_lines(struct output *o, const struct stats *s, const struct ranks *r)
 {
-	char a[HUMAN_BYTES], b[HUMAN_BYTES];
 	int rc = 0;
 
 	if (s->of.k->has & HAS_STEP)
@@ -218,7 +217,7 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 	if (r->held_known)
 		output_label(o, "in memory", STYLE_PLAIN,
 			     "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
-			     human_bytes(r->held, a), human_bytes(r->replicated, b),
+			     BYTES_TEXT(r->held), BYTES_TEXT(r->replicated),
 			     percent(r->replicated, r->held));
 	else
 		output_head(o, "in memory",
@@ -251,7 +250,6 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 static void put_twin_lines(struct output *o, const struct stats *s, const struct twins *w)
 {
 	const bool known = !w->unknown;
-	char a[HUMAN_BYTES], b[HUMAN_BYTES];
 
 	output_key(o, "contents_known", cell_of(CELL_FLAG, known));
 	output_key(o, "equal_bytes", cell_if(known, cell_of(CELL_BYTES, w->equal_bytes)));
@@ -260,20 +258,20 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 	if (!known) {
 		output_label(o, "equal", STYLE_PLAIN,
 			     "not known: %s of %s tensors have no fingerprint",
-			     human_count(w->unknown, a), human_count(s->of.n, b));
+			     COUNT_TEXT(w->unknown), COUNT_TEXT(s->of.n));
 		return;
 	}
 	if (w->ngroup)
 		output_label(o, "equal", STYLE_PLAIN,
 			     "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
-			     human_count(w->ngroup, a), w->ngroup == 1 ? "" : "s",
-			     human_bytes(w->equal_bytes, b), percent(w->equal_bytes, s->bytes));
+			     COUNT_TEXT(w->ngroup), w->ngroup == 1 ? "" : "s",
+			     BYTES_TEXT(w->equal_bytes), percent(w->equal_bytes, s->bytes));
 	else
 		output_head(o, "equal", cell_text("no two tensors have equal contents"));
 	if (w->zero_tensors)
 		output_label(o, "zero", STYLE_PLAIN, "%s tensor%s with zeros only, %s",
-			     human_count(w->zero_tensors, a), w->zero_tensors == 1 ? "" : "s",
-			     human_bytes(w->zero_bytes, b));
+			     COUNT_TEXT(w->zero_tensors), w->zero_tensors == 1 ? "" : "s",
+			     BYTES_TEXT(w->zero_bytes));
 	else
 		output_head(o, "zero", cell_text("no tensor is all zeros"));
 }
@@ -350,7 +348,7 @@ static int put_overhead(struct output *o, const struct stats *s)
 static int put_head(struct output *o, struct stats *s, const struct subject *subject,
 		    const struct ranks *r, const struct twins *w)
 {
-	char of[HUMAN_BYTES] = "", a[HUMAN_BYTES], b[HUMAN_BYTES];
+	char of[HUMAN_BYTES] = "";
 	int rc;
 
 	output_field(o, "path", "path", cell_text(subject->ref.path));
@@ -361,8 +359,8 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, s->bytes));
 	if (s->glob)
 		snprintf(of, sizeof of, " of %u", s->of.k->table.ntensor);
-	output_label(o, "tensors", STYLE_PLAIN, "%s%s, %s", human_count(s->of.n, a), of,
-		     human_bytes(s->bytes, b));
+	output_label(o, "tensors", STYLE_PLAIN, "%s%s, %s", COUNT_TEXT(s->of.n), of,
+		     BYTES_TEXT(s->bytes));
 	rc = put_overhead(o, s);
 	if (!rc)
 		rc = put_rank_lines(o, s, r);
@@ -420,7 +418,7 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 
 	s->glob = c->value[OPT_TENSORS];
 	if (s->glob) {
-		rc = subject_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
+		rc = named_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
 	} else {
 		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
 		for (; *ret && s->of.n < t->ntensor; s->of.n++)

@@ -107,7 +107,6 @@ static void trigger_print(struct trigger *t, bool committed)
 {
 	struct cli *c = t->c;
 	double waited = (double)(now_ns() - t->began_ns) / (double)NS_PER_S;
-	char span[HUMAN_BYTES];
 
 	output_begin(c->o, "ckptd.trigger/1");
 	output_key(c->o, "job", cell_text(t->name));
@@ -117,7 +116,7 @@ static void trigger_print(struct trigger *t, bool committed)
 	output_key(c->o, "waited_s", cell_if(committed, cell_real(waited)));
 	if (committed)
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is committed, after %s.", t->step,
-			t->name, human_span(now_ns() - t->began_ns, span));
+			t->name, SPAN_TEXT(now_ns() - t->began_ns));
 	else if (t->after)
 		cli_say(c, STYLE_PLAIN,
 			"The next step that %s marks, after step %" PRIu64 ", will be written.",

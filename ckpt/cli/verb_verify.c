@@ -95,15 +95,8 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	x->nfault += !odd;
 	if (x->nfault + x->nodd > FAULTS_MAX)
 		return;
-	if (v->nfault == v->cap) {
-		uint64_t cap = v->cap ? 2 * v->cap : 16;
-		struct fault *p = reallocarray(v->fault, cap, sizeof *p);
-
-		if (!p)
-			return;
-		v->fault = p;
-		v->cap = cap;
-	}
+	if (!ARRAY_GROW(v->fault, v->nfault, v->cap))
+		return;
 	f = &v->fault[v->nfault++];
 	*f = (struct fault){
 		.kind = strdup(fault->kind ? fault->kind : ""),
@@ -275,7 +268,7 @@ static int check(struct one *x, struct ckpt_err *err)
 
 static void say_fault(struct verify *v, const struct fault *f)
 {
-	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], label[64];
+	char where[2 * CKPT_NAME_MAX + 512] = "", label[64];
 	size_t n = 0;
 
 	if (*f->file)
@@ -283,7 +276,7 @@ static void say_fault(struct verify *v, const struct fault *f)
 	if (*f->file && (f->offset || f->length))
 		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", human_bytes(f->length, size));
+		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
 		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
 	snprintf(label, sizeof label, "  %s", f->kind);
@@ -318,12 +311,10 @@ static void foreign_print(const struct one *x, char *buf, size_t bytes)
 
 static void say_before(const struct one *x)
 {
-	char size[HUMAN_BYTES];
-
 	if (x->got.before_bytes)
 		cli_say(x->v->c, STYLE_DIM,
 			"  %s of it read with a checkpoint above: a shared file",
-			human_bytes(x->got.before_bytes, size));
+			BYTES_TEXT(x->got.before_bytes));
 }
 
 /* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
@@ -800,24 +791,15 @@ static int verify_run(struct cli *c)
 		return cli_fail(c, -EINVAL, &err, "ckptctl verify -h");
 	for (uint32_t i = 0; i < c->narg; i++)
 		if (!*c->arg[i])
-			return cli_fail(
-				c,
-				ckpt_error(
-					&err, -EINVAL,
-					"a CKPT argument is empty: is a shell variable not set?"),
-				&err, "ckptctl verify -h");
+			return cli_usage(c, NULL,
+					 "a CKPT argument is empty: is a shell variable not set?");
 
 	if (c->value[OPT_ALL] && c->narg > 1)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes one PATH, a store or a job's directory"),
-				&err, "ckptctl verify -h");
+		return cli_usage(c, NULL, "--all takes one PATH, a store or a job's directory");
 	if (c->value[OPT_ALL] && subject_is_checkpoint(c, c->narg ? c->arg[0] : c->where))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes a store or a job, but %s is a checkpoint",
-					   c->narg ? c->arg[0] : c->where),
-				&err, "ckptctl verify PATH, without --all");
+		return cli_usage(c, "ckptctl verify PATH, without --all",
+				 "--all takes a store or a job, but %s is a checkpoint",
+				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
 	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
 	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));

@@ -489,7 +489,6 @@ static void outcome_print(const struct waiting *w)
 {
 	struct cli *c = w->c;
 	uint64_t ns = now_ns() - w->began_ns;
-	char span[HUMAN_BYTES];
 
 	output_begin(c->o, "ckptd.wait/1");
 	output_key(c->o, "job", cell_text(w->job));
@@ -500,7 +499,7 @@ static void outcome_print(const struct waiting *w)
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s.", w->step, w->job, w->state);
 	else
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s, after %s.", w->step, w->job,
-			w->state, human_span(ns, span));
+			w->state, SPAN_TEXT(ns));
 	output_end(c->o);
 }
 
