@@ -647,7 +647,7 @@ static uint32_t joint_at(const struct averaging *x, uint32_t r, uint32_t tensor,
 {
 	const struct whole *w = x->snap->whole;
 
-	return w ? w->map[2 * x->world + r][tensor] : first + tensor;
+	return w ? w->map[part_number(PART_AVERAGE, r, x->world)][tensor] : first + tensor;
 }
 
 static struct joint *joint_make(const struct averaging *x, uint32_t *ret_n)

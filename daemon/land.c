@@ -54,9 +54,7 @@ static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece, 
 	for (uint32_t i = 0; i < 2 && rc == 0; i++) {
 		void *map = NULL;
 
-		rc = wire_memfd("ckptd-landing", k->bytes, &k->fd[i], err);
-		if (rc == 0)
-			rc = wire_map(k->fd[i], k->bytes, 0, &map, err);
+		rc = wire_memfd_map("ckptd-landing", k->bytes, &k->fd[i], &map, err);
 		k->map[i] = map;
 	}
 	return rc;

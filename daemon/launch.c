@@ -96,12 +96,28 @@ void launch_let_go(struct launch *l)
 		(void)close(TAKE_FD(l->step_fd));
 }
 
+static void member_release(struct member *m)
+{
+	for (uint32_t k = 0; k < m->nseg; k++)
+		segment_unref(m->seg[k]);
+	free(TAKE(m->seg));
+	m->nseg = 0;
+	m->seg_bytes = 0;
+	decl_unref(TAKE(m->decl));
+	for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
+		slotmem_unref(TAKE(m->slot[k]));
+		slotmem_unref(TAKE(m->adopt[k].mem));
+	}
+	m->touched = false;
+	m->touch_again_ns = 0;
+}
+
 void launch_unref(struct launch *l)
 {
 	if (--l->refs)
 		return;
 	launch_let_go(l);
-	restore_free_retreat(l);
+	retreat_free(&l->retreat);
 	agreed_free(l->agreed);
 	whole_unref(l->whole);
 	names_unref(l->names);
@@ -113,14 +129,7 @@ void launch_unref(struct launch *l)
 
 		landing_free(m->landing);
 		free(m->owed);
-		for (uint32_t k = 0; k < m->nseg; k++)
-			segment_unref(m->seg[k]);
-		free(m->seg);
-		decl_unref(m->decl);
-		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
-			slotmem_unref(m->slot[k]);
-			slotmem_unref(m->adopt[k].mem);
-		}
+		member_release(m);
 		if (m->page) {
 			munmap(m->page, sizeof *m->page);
 			(void)close(m->page_fd);
@@ -145,16 +154,6 @@ void launch_unref(struct launch *l)
 	}
 	place_unref(l->place);
 	free(l);
-}
-
-static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_page,
-		    struct ckpt_err *err)
-{
-	int rc = wire_memfd(name, bytes, ret_fd, err);
-
-	if (rc == 0 && (rc = wire_map(*ret_fd, bytes, 0, ret_page, err)) < 0)
-		(void)close(*ret_fd);
-	return rc;
 }
 
 static int launch_new(struct job *j, const struct wire_hello *h, uint64_t generation,
@@ -185,7 +184,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	if (rc < 0)
 		l->world = 0;
 	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch")
-		    : page_new("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
+		    : wire_memfd_map("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
 	if (rc < 0) {
 		launch_unref(l);
 		return rc;
@@ -275,7 +274,7 @@ static void welcome_send(struct session *s, struct launch *l)
 	void *page;
 
 	if (!m->page) {
-		if (page_new("ckptd-rank", sizeof *m->page, &m->page_fd, &page, &err) < 0) {
+		if (wire_memfd_map("ckptd-rank", sizeof *m->page, &m->page_fd, &page, &err) < 0) {
 			session_refuse(s, err.code, err.msg);
 			session_end(s);
 			return;
@@ -1389,28 +1388,6 @@ static void cover_start(struct launch *l)
 }
 
 /* --- losing members --- */
-/* Nobody is left: what snaps and tasks need they hold themselves. */
-static void members_release(struct launch *l)
-{
-	agreed_free(TAKE(l->agreed));
-	for (uint32_t r = 0; r < l->world; r++) {
-		struct member *m = &l->member[r];
-
-		for (uint32_t k = 0; k < m->nseg; k++)
-			segment_unref(m->seg[k]);
-		free(TAKE(m->seg));
-		m->nseg = 0;
-		m->seg_bytes = 0;
-		decl_unref(TAKE(m->decl));
-		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
-			slotmem_unref(TAKE(m->slot[k]));
-			slotmem_unref(TAKE(m->adopt[k].mem));
-		}
-		m->touched = false;
-		m->touch_again_ns = 0;
-	}
-}
-
 void launch_member_gone(struct launch *l, struct member *m, bool dead)
 {
 	uint32_t attached;
@@ -1435,7 +1412,10 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 			l->job->trigger = 0;
 		snap_salvage(l);
 		spares_keep(l);
-		members_release(l);
+		/* What snaps and tasks need, they hold themselves. */
+		agreed_free(TAKE(l->agreed));
+		for (uint32_t r = 0; r < l->world; r++)
+			member_release(&l->member[r]);
 	}
 	job_settle(l->job);
 }

@@ -215,7 +215,7 @@ static void listing_free(struct listing *x)
 	}
 	free(x->src);
 	if (x->look)
-		restore_look_end(x->look);
+		restore_free(x->look);
 	listed_free(&x->listed);
 	free(x);
 }

@@ -78,21 +78,11 @@ bool slot_sums_match(const struct slot_sums *x, uint64_t i, const void *p)
 	return memcmp(h.b, x->mib[i].sum.b, sizeof h.b) == 0;
 }
 
-static uint32_t kind_of(const struct passing *x, uint32_t i)
-{
-	return part_kind(i, x->world);
-}
-
-static uint32_t rank_of(const struct passing *x, uint32_t i)
-{
-	return part_rank(i, x->world);
-}
-
 /* Entry of slot_sums.mib at which the part begins. */
 static uint64_t part_at(const struct passing *x, uint32_t i)
 {
-	const struct snap_rank *r = &x->snap->rank[rank_of(x, i)];
-	const uint8_t *raw = decl_part_raw(r->decl, kind_of(x, i), r->mem->base);
+	const struct snap_rank *r = &x->snap->rank[part_rank(i, x->world)];
+	const uint8_t *raw = decl_part_raw(r->decl, part_kind(i, x->world), r->mem->base);
 
 	return (uint64_t)(raw - (const uint8_t *)r->mem->base) >> MIB_LOG2;
 }
@@ -110,8 +100,8 @@ static int sums_add(struct passing *x, uint32_t i, struct slot_sums *to)
 		to->mib[at + k] = (struct slot_sum){ .sum = c[k].raw_hash, .len = c[k].raw_len };
 	for (uint32_t k = 0; k < p->table.npiece; k++)
 		fp[k] = p->table.piece[k].fp;
-	to->npiece[kind_of(x, i)] = p->table.npiece;
-	to->fp[kind_of(x, i)] = fp;
+	to->npiece[part_kind(i, x->world)] = p->table.npiece;
+	to->fp[part_kind(i, x->world)] = fp;
 	return 0;
 }
 
@@ -124,8 +114,8 @@ static bool part_ended(const struct passing *x, uint32_t i)
 static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums *from,
 		     struct slot_sums *to)
 {
-	uint32_t kind = kind_of(x, i);
-	const struct table *t = decl_part(x->snap->rank[rank_of(x, i)].decl, kind);
+	uint32_t kind = part_kind(i, x->world);
+	const struct table *t = decl_part(x->snap->rank[part_rank(i, x->world)].decl, kind);
 	uint64_t at = part_at(x, i), n;
 
 	if (!from || !from->fp[kind] || !t)
@@ -146,7 +136,7 @@ static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums
 static bool sums_grow(const struct passing *x, uint32_t r)
 {
 	for (uint32_t i = r; i < x->npart; i += x->world)
-		if (part_ended(x, i) && !(x->known[r] && x->known[r]->fp[kind_of(x, i)]))
+		if (part_ended(x, i) && !(x->known[r] && x->known[r]->fp[part_kind(i, x->world)]))
 			return part_ended(x, r) || x->known[r];
 	return false;
 }
@@ -180,9 +170,9 @@ void passing_sum(struct passing *x)
 /* --- parts --- */
 bool passing_has(const struct passing *x, uint32_t i)
 {
-	uint32_t kind = kind_of(x, i);
+	uint32_t kind = part_kind(i, x->world);
 
-	return decl_part(x->snap->rank[rank_of(x, i)].decl, kind) &&
+	return decl_part(x->snap->rank[part_rank(i, x->world)].decl, kind) &&
 	       (kind != PART_AVERAGE || x->average || x->averaging);
 }
 
@@ -219,8 +209,8 @@ static int average_span(void *ctx, const struct walk_span *s)
 static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 {
 	struct passing_part *p = &x->part[i];
-	const struct slot_sums *from = x->known[rank_of(x, i)];
-	const uint64_t *fp = from ? from->fp[kind_of(x, i)] : NULL;
+	const struct slot_sums *from = x->known[part_rank(i, x->world)];
+	const uint64_t *fp = from ? from->fp[part_kind(i, x->world)] : NULL;
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
@@ -239,7 +229,7 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_err *err)
 {
 	struct passing_part *p = &x->part[i];
-	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
+	const struct snap_rank *from = &x->snap->rank[part_rank(i, x->world)];
 	struct walk_opts o = { .nhelper = nhelper, .data_off = NATIVE_DATA_OFF };
 	cleanup_free struct chunk *known = NULL;
 	int e;
@@ -247,16 +237,16 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 	if (p->walk)
 		return 0;
 	if (!p->table.nplace) {
-		e = kind_of(x, i) == PART_AVERAGE
+		e = part_kind(i, x->world) == PART_AVERAGE
 			    ? average_part_now(x->average, from->decl, from->mem->base, &p->table,
 					       err)
-			    : decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table,
-					    err);
+			    : decl_part_now(from->decl, part_kind(i, x->world), from->mem->base,
+					    &p->table, err);
 		if (e < 0)
 			return e;
 	}
 	if (i < x->world && x->averaging) {
-		p->rider = (struct rider){ x->averaging, rank_of(x, i) };
+		p->rider = (struct rider){ x->averaging, part_rank(i, x->world) };
 		p->pass = (struct walk_pass){ average_span, &p->rider };
 		o.pass = &p->pass;
 		o.npass = 1;
@@ -266,7 +256,7 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 		o.sum = known;
 		o.resumed = true;
 	}
-	return walk_open(&o, &p->table, rank_of(x, i), &p->walk, err);
+	return walk_open(&o, &p->table, part_rank(i, x->world), &p->walk, err);
 }
 
 uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers)
@@ -283,7 +273,7 @@ uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers)
 static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passed_fn *passed,
 		     void *arg, struct ckpt_err *err)
 {
-	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
+	const struct snap_rank *from = &x->snap->rank[part_rank(i, x->world)];
 	int e;
 
 	if (!passing_has(x, i))
@@ -291,8 +281,8 @@ static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passe
 	e = passing_open(x, i, nhelper, err);
 	if (e == 0 && !walk_ended(x->part[i].walk))
 		e = walk_raw(x->part[i].walk,
-			     decl_part_raw(from->decl, kind_of(x, i), from->mem->base), passed, arg,
-			     err);
+			     decl_part_raw(from->decl, part_kind(i, x->world), from->mem->base),
+			     passed, arg, err);
 	return e;
 }
 
@@ -508,7 +498,7 @@ static void *alone_parts(void *arg)
 		int none = 0, rc = 0;
 
 		/* What is made in this walk is summed when it is written, or the daemon is idle. */
-		if (kind_of(x, i) != PART_AVERAGE || x->average)
+		if (part_kind(i, x->world) != PART_AVERAGE || x->average)
 			rc = part_walk(x, i, helpers, alone_tick, x, &err);
 
 		if (rc == -ECANCELED && !err.code)

@@ -98,26 +98,6 @@ static int persist_tick(void *arg, uint64_t done)
 	       load_relaxed(&p->walk_lost) || load_relaxed(&p->failed);
 }
 
-static uint32_t rank_of(const struct persist *p, uint32_t i)
-{
-	return part_rank(i, p->world);
-}
-
-static uint32_t kind_of(const struct persist *p, uint32_t i)
-{
-	return part_kind(i, p->world);
-}
-
-static bool has_part(const struct persist *p, uint32_t i)
-{
-	return p->has[i];
-}
-
-static uint32_t part_number(const struct persist *p, uint32_t kind, uint32_t r)
-{
-	return kind * p->world + r;
-}
-
 /* --- const parts: written once, then linked --- */
 
 /* As far as is known before the link is tried: its bytes are those of this snap, and nobody has
@@ -184,11 +164,11 @@ static void const_look(struct persist *p)
 	p->now = (struct const_state){ .rev = p->snap->const_rev,
 				       .damages = atomic_load(&p->d->damages) };
 	for (uint32_t r = 0; r < p->world; r++)
-		any |= has_part(p, p->world + r);
+		any |= p->has[part_number(PART_CONST, r, p->world)];
 	if (any && !p->rescue && bad_labels(p, &p->now.bad) < 0)
 		p->now.rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < p->world; r++)
-		if (has_part(p, p->world + r) && const_may_link(p, r))
+		if (p->has[part_number(PART_CONST, r, p->world)] && const_may_link(p, r))
 			const_compare(p, r);
 }
 
@@ -196,7 +176,8 @@ static void const_look(struct persist *p)
 static int const_link(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
-	struct part_out *f = &p->file[p->world + r];
+	uint32_t i = part_number(PART_CONST, r, p->world);
+	struct part_out *f = &p->file[i];
 	struct ckpt_err err = { 0 };
 	cleanup_close int fd = -1;
 	int rc;
@@ -222,8 +203,8 @@ static int const_link(struct persist *p, uint32_t r)
 	}
 	f->linked = true;
 	f->id = c->id;
-	p->part[p->world + r] = c->part;
-	memcpy(p->part[p->world + r].name, f->name, sizeof f->name);
+	p->part[i] = c->part;
+	memcpy(p->part[i].name, f->name, sizeof f->name);
 	return 0;
 }
 
@@ -232,17 +213,18 @@ static int const_take(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
 	const struct snap_rank *from = &p->snap->rank[r];
-	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, p->world + r), NULL, NULL);
+	uint32_t i = part_number(PART_CONST, r, p->world);
+	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, i), NULL, NULL);
 
 	const_part_free(c);
-	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
-	c->table = *passing_table(p->passing, p->world + r);
-	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
+	c->nchunk = div_up(p->part[i].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
+	c->table = *passing_table(p->passing, i);
+	*passing_table(p->passing, i) = (struct table){ 0 };
 	c->decl = decl_slot_ref(from->decl);
 	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
-	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
-		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
-						    .raw_len = chunk[i].raw_len };
+	for (uint64_t k = 0; c->chunk && k < c->nchunk; k++)
+		c->chunk[k] = (struct const_chunk){ .sum = chunk[k].raw_hash,
+						    .raw_len = chunk[k].raw_len };
 	return const_part_take(c, decl_part_raw(from->decl, PART_CONST, from->mem->base),
 			       p->info.step);
 }
@@ -252,9 +234,9 @@ static void const_remember(struct persist *p)
 {
 	for (uint32_t r = 0; r < p->world; r++) {
 		struct const_part *c = &p->snap->launch->constant[r];
-		uint32_t i = p->world + r;
+		uint32_t i = part_number(PART_CONST, r, p->world);
 
-		if (!has_part(p, i) || (!p->file[i].linked && const_take(p, r) < 0))
+		if (!p->has[i] || (!p->file[i].linked && const_take(p, r) < 0))
 			continue;
 		if (!p->file[i].linked) {
 			c->part = p->part[i];
@@ -274,11 +256,11 @@ static void const_remember(struct persist *p)
 /* The parts that a main one names, which are complete. How many. */
 static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_part *ret)
 {
-	uint32_t n = 0, r = rank_of(p, i);
+	uint32_t n = 0, r = part_rank(i, p->world);
 
 	for (uint32_t kind = PART_CONST; kind < PART_KINDS && i == r; kind++)
-		if (has_part(p, part_number(p, kind, r)))
-			ret[n++] = p->part[part_number(p, kind, r)];
+		if (p->has[part_number(kind, r, p->world)])
+			ret[n++] = p->part[part_number(kind, r, p->world)];
 	return n;
 }
 
@@ -286,19 +268,19 @@ static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_pa
  * were declared. */
 static const struct table *table_of(const struct persist *p, uint32_t i)
 {
-	if (kind_of(p, i) == PART_AVERAGE)
-		return decl_part(p->snap->rank[rank_of(p, i)].decl, PART_AVERAGE);
-	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA)
+	if (part_kind(i, p->world) == PART_AVERAGE)
+		return decl_part(p->snap->rank[part_rank(i, p->world)].decl, PART_AVERAGE);
+	if (part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA)
 		return &p->file[i].beside;
 	return passing_table(p->passing, i);
 }
 
 static int table_open(struct persist *p, uint32_t i, uint32_t nhelper, struct ckpt_err *err)
 {
-	const struct snap_rank *from = &p->snap->rank[rank_of(p, i)];
+	const struct snap_rank *from = &p->snap->rank[part_rank(i, p->world)];
 	struct table *t = &p->file[i].beside;
 
-	if (kind_of(p, i) != PART_MAIN || p->half != WRITE_DATA)
+	if (part_kind(i, p->world) != PART_MAIN || p->half != WRITE_DATA)
 		return passing_open(p->passing, i, nhelper, err);
 	return t->nplace ? 0 : decl_part_now(from->decl, PART_MAIN, from->mem->base, t, err);
 }
@@ -310,7 +292,7 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 	bool direct = true;
 
 	f->data = false;
-	return store_part_create(p->txn, rank_of(p, i),
+	return store_part_create(p->txn, part_rank(i, p->world),
 				 native_part_bytes_max(table_of(p, i), sources_of(p, i, source)),
 				 &direct, f->name, &f->fd, err);
 }
@@ -319,14 +301,14 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 static int part_fill(struct persist *p, uint32_t i, const struct part_file_opts *how,
 		     const struct native_info *info, struct ckpt_err *err)
 {
-	uint32_t r = rank_of(p, i);
+	uint32_t r = part_rank(i, p->world);
 	const struct snap_rank *from = &p->snap->rank[r];
-	const void *raw = decl_part_raw(from->decl, kind_of(p, i), from->mem->base);
+	const void *raw = decl_part_raw(from->decl, part_kind(i, p->world), from->mem->base);
 	struct part_out *f = &p->file[i];
 	struct part_file_opts walked = *how;
 	int rc;
 
-	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) {
+	if (part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA) {
 		rc = part_file_data(how, f->fd, raw, &f->beside, info, r, err);
 		f->data = rc == 0;
 		return rc;
@@ -351,7 +333,7 @@ static int part_put(struct persist *p, uint32_t i, struct chunk_queue **io, stru
 					    .queue = io,
 					    .tick = persist_tick,
 					    .arg = &x };
-	struct native_role role = { .kind = kind_of(p, i), .source = source };
+	struct native_role role = { .kind = part_kind(i, p->world), .source = source };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0;
 
@@ -386,7 +368,7 @@ static bool worth_another_try(const struct persist *p, uint32_t i, int rc)
 {
 	/* A full disk, a lost claim or an order to stop does not get better by itself. Where a pass
 	 * has failed it was no disk. */
-	return rc == -EIO && ((kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) ||
+	return rc == -EIO && ((part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA) ||
 			      !walk_failed(passing_walk(p->passing, i)));
 }
 
@@ -436,9 +418,9 @@ static void *parts_sync(void *arg)
 /* Is there such a part to be written now? */
 static bool is_written_now(const struct persist *p, uint32_t i)
 {
-	uint32_t kind = kind_of(p, i);
+	uint32_t kind = part_kind(i, p->world);
 
-	if (!has_part(p, i) || p->file[i].linked || (kind == PART_MAIN) != (p->round == ROUND_MAIN))
+	if (!p->has[i] || p->file[i].linked || (kind == PART_MAIN) != (p->round == ROUND_MAIN))
 		return false;
 	return kind == PART_MAIN || p->half != (kind == PART_CONST ? WRITE_REST : WRITE_DATA);
 }
@@ -455,7 +437,7 @@ static int rank_write(struct persist *p, uint32_t r, struct chunk_queue **io, st
 	for (uint32_t i = r; i < p->npart && rc == 0; i += p->world) {
 		if (!is_written_now(p, i))
 			continue;
-		if (kind_of(p, i) == PART_AVERAGE)
+		if (part_kind(i, p->world) == PART_AVERAGE)
 			rc = passing_open(p->passing, i, helpers, err);
 		if (rc == 0)
 			rc = part_persist(p, i, 0, io, ends && !hand_over, err);
@@ -501,7 +483,7 @@ static void parts_count(struct persist *p)
 	uint64_t total = 0, linked = 0;
 
 	for (uint32_t i = 0; i < p->npart; i++) {
-		if (!has_part(p, i))
+		if (!p->has[i])
 			continue;
 		if (p->file[i].linked)
 			linked += p->part[i].raw_bytes;
@@ -524,17 +506,17 @@ static int parts_reserve(struct persist *p)
 	(void)passing_threads(p->world, &helpers);
 	for (uint32_t i = 0; i < p->npart; i++)
 		p->file[i] = (struct part_out){ .fd = -1, .beside = p->file[i].beside };
-	for (uint32_t i = 0; i < part_number(p, PART_AVERAGE, 0) && rc == 0; i++)
-		if (has_part(p, i))
+	for (uint32_t i = 0; i < part_number(PART_AVERAGE, 0, p->world) && rc == 0; i++)
+		if (p->has[i])
 			rc = table_open(p, i, helpers, &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
-		if (has_part(p, p->world + r))
+		if (p->has[part_number(PART_CONST, r, p->world)])
 			rc = const_link(p, r);
 	if (rc < 0)
 		return rc;
 	parts_count(p);
 	for (; made < p->npart && rc == 0; made += rc == 0)
-		if (has_part(p, made) && !p->file[made].linked)
+		if (p->has[made] && !p->file[made].linked)
 			rc = part_reserve(p, made, &p->err);
 	if (rc != -EMFILE && rc != -ENFILE)
 		return rc;
@@ -726,7 +708,7 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
 	for (uint32_t i = 0; i < p->npart; i++) {
-		if (!has_part(p, i))
+		if (!p->has[i])
 			continue;
 		map[n] = w ? w->map[i] : NULL;
 		map_n[n] = w ? w->map_n[i] : 0;

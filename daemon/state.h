@@ -249,6 +249,10 @@ static inline uint32_t part_rank(uint32_t i, uint32_t world)
 {
 	return i % world;
 }
+static inline uint32_t part_number(uint32_t kind, uint32_t rank, uint32_t world)
+{
+	return kind * world + rank;
+}
 /* The tensors of all parts as one table: made once in an epoch, used by every commit. */
 struct whole {
 	_Atomic uint32_t refs;
@@ -773,9 +777,8 @@ int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err);
 /* Worker. The chosen step cannot be read for this reason: may another one be chosen? */
 bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
-void restore_look_end(struct restore *x);
-/* What retreat holds: the round is over. */
-void restore_free_retreat(struct launch *l);
+void restore_free(struct restore *x);
+void retreat_free(struct retreat *r); /* The round is over. */
 /* The launch may begin: it has restored, there are no steps (START_CLEAR), or a rank called
  * ckpt_fresh (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);

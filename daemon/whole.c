@@ -231,7 +231,7 @@ static int pieces_add(const struct whole *w, struct decl *const *decl, struct ta
 		if (rc == 0)
 			rc = slot_add(all, r, &decl[r]->part, w->map[r], 0, err);
 		if (rc == 0 && made)
-			rc = slot_add(all, r, made, w->map[PART_AVERAGE * w->world + r],
+			rc = slot_add(all, r, made, w->map[part_number(PART_AVERAGE, r, w->world)],
 				      decl[r]->average_at, err);
 	}
 	return rc < 0 ? rc : table_seal(all, err);

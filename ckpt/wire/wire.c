@@ -492,6 +492,16 @@ int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *e
 	return 0;
 }
 
+int wire_memfd_map(const char *name, uint64_t bytes, int *ret_fd, void **ret_ptr,
+		   struct ckpt_err *err)
+{
+	int rc = wire_memfd(name, bytes, ret_fd, err);
+
+	if (rc == 0 && (rc = wire_map(*ret_fd, bytes, 0, ret_ptr, err)) < 0)
+		(void)close(TAKE_FD(*ret_fd));
+	return rc;
+}
+
 int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
 		  struct ckpt_err *err)
 {

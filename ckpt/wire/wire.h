@@ -592,6 +592,9 @@ int wire_bell_check(int fd, struct ckpt_err *err);
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);
+/* The same, mapped. */
+int wire_memfd_map(const char *name, uint64_t bytes, int *ret_fd, void **ret_ptr,
+		   struct ckpt_err *err);
 /* A new memfd that holds these bytes and can no more be changed. */
 int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
 		  struct ckpt_err *err);
