@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#define SETTLE_ELEMENTS 65536u /* of one piece at a time: the daemon may be told to stop */
+#define SETTLE_ELEMENTS 65536u /* of one piece at a time: the daemon may have to stop */
 #define CARRY_SLACK 1e-6f      /* a corrected sum may lie so far outside of what it averages */
 
 static const struct averages *averages_of(const struct decl *d)
@@ -250,7 +250,7 @@ static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 	return !memcmp(ret->self, &self, sizeof ret->self);
 }
 
-/* Do they tell of the same updates? */
+/* Are their updates the same ones? */
 static bool rows_same(const struct slot_seal *x, const struct slot_seal *y)
 {
 	return x->nrow == y->nrow && !memcmp(x->row, y->row, x->nrow * sizeof *x->row);

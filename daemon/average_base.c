@@ -19,7 +19,7 @@ struct averages_from {
 	struct average_base *base; /* reference; NULL: none, or there never was one */
 	bool loading;
 	bool over;	   /* nothing on disk is looked for any more */
-	bool seeded;	   /* seeds were read, or are for nobody */
+	bool seeded;	   /* seeds were read, or no row needs one */
 	uint64_t restored; /* that step was; UINT64_MAX: none */
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
@@ -89,7 +89,7 @@ uint64_t average_base_held(const struct launch *l)
 	return l->from ? average_base_bytes(l->from->base) : 0;
 }
 
-/* --- loading, while nobody waits but the next step's pass --- */
+/* --- loading: only the walk of the next step waits for it --- */
 struct load {
 	struct task task;
 	struct launch *l; /* reference */
@@ -139,7 +139,7 @@ static int load_from(struct load *x, const struct average_origin *s, average_mov
 	return rc;
 }
 
-/* Is it of the launch's line: one that it committed and has not gone back behind, or the one that
+/* Is it of the launch's line: one that it committed and did not leave behind, or the one that
  * it restored? */
 static bool is_of_line(const struct load *x, const struct store_step *s)
 {
@@ -202,7 +202,7 @@ static int load_from_disk(struct load *x, const struct store_step *step)
 	return rc;
 }
 
-/* Is the step itself wrong, or gone, so that an older one is to be tried? */
+/* Is the step itself wrong, or removed, so that an older one is to be tried? */
 static bool is_passed_over(int rc)
 {
 	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -ENODATA ||
@@ -493,8 +493,8 @@ bool average_seeds_check(struct launch *l)
 	const struct decl *first = l->member[0].decl;
 	struct load *x;
 
-	/* With steps to go on from, or amid the training, it may never be needed: then it may be
-	 * gone. */
+	/* If there are steps to go on from, or amid the training, a seed may never be needed. Then
+	 * its directory need not be there. */
 	if (!f || f->checked == first->epoch)
 		return false;
 	f->checked = first->epoch;

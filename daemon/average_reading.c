@@ -74,7 +74,7 @@ struct average_base *average_base_new(struct decl *const *dst, uint32_t world)
 	return b;
 }
 
-/* All of it, or -ENOMEM: a host that has promised too much kills somebody at random. */
+/* All of it, or -ENOMEM: a host that has promised too much kills some process. */
 int average_base_memory(struct average_base *b, struct reaper *reaper, struct ckpt_err *err)
 {
 	uint64_t need = 0;
@@ -823,7 +823,7 @@ void average_seeds_free(struct average_seed *s)
 	}
 }
 
-/* The directory is the user's, who has opened it: nothing here is opened by a path. */
+/* The user's process has opened the directory: nothing here is opened by a path. */
 static int seed_open(const struct daemon *d, const struct average_seed *s, struct opened *ret,
 		     struct ckpt_err *err)
 {

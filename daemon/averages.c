@@ -247,7 +247,7 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 	const char *why;
 
 	if (s->source == EMA_MASTER && b->speaks[i] == SPOKEN_FOR)
-		return 0; /* rules are asked about it when its master is looked at */
+		return 0; /* rules judge its master instead */
 	subject = averages_subject(x, master, component);
 	v = ema_spec_judge(s, &subject);
 	rules_match(s, &subject, &b->a->hit[spec]);
@@ -641,7 +641,7 @@ static int runs_make(struct build *b)
 	return 0;
 }
 
-/* Rows and places: slots of which this is the same can be told from each other by nothing. */
+/* Rows and places: slots with equal sums are laid out alike. */
 static void declared_sum(struct averages *a)
 {
 	const struct table *t = &a->made;

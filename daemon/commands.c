@@ -159,14 +159,14 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 			to->used += mem ? mem->bytes : 0;
 			to->held += mem && mem != now ? mem->bytes : 0;
 		}
-	if (l) { /* averages that are gone on from, and lie in no slot */
+	if (l) { /* averages to go on from, which lie in no slot */
 		to->used += average_base_held(l);
 		to->held += average_base_held(l);
 	}
 	to->used = MIN(to->used, to->held);
 }
 
-/* Of the slots that there are, the room that is the averages'. Of a launch whose ranks have left,
+/* Of the slots that there are, the bytes that are the averages'. Of a launch whose ranks have left,
  * of the slots that hold a step. */
 static void put_average_memory(const struct job *j, struct wire_report_job *to)
 {
@@ -252,8 +252,8 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		to->lost = l->nlost;
 		to->attached = launch_attached(l);
 	}
-	to->free_mib = j->room.known ? 1 + mib_of(j->room.free_bytes) : 0;
-	to->next_mib = mib_of(align_up(j->room.need_bytes, MIB));
+	to->free_mib = j->space.known ? 1 + mib_of(j->space.free_bytes) : 0;
+	to->next_mib = mib_of(align_up(j->space.need_bytes, MIB));
 	memcpy(to->skipped_by, t->skipped_by, sizeof to->skipped_by);
 	launch_skips(l, to->skipped_by);
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
@@ -501,7 +501,7 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		w.number = ++j->triggers;
 		w.after = j->tally.newest;
 		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
-		if (first) /* who orders all the time does not fill the log */
+		if (first) /* orders in a loop do not fill the log */
 			job_log(j, LOG_NOTICE, "control",
 				": process %d orders that the next step is written", (int)s->pid);
 		session_reply(s, &w, WIRE_TRIGGERED, NULL, 0);

@@ -193,7 +193,7 @@ static int blobs_get(struct restore *x)
 }
 
 /* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot
- * be read is passed over by this launch, and marked for nobody: it may be right for another
+ * be read is passed over by this launch, and not quarantined: it may be right for another
  * version, or be there again. */
 static bool stays_damaged(int rc)
 {
@@ -400,7 +400,7 @@ static void average_ends_say(struct restore *x, const char *name)
 			 n ? "\n" : "", name, x->pin.step);
 }
 
-/* Averages of the step that nobody declares any more: they may have been forgotten. */
+/* Averages of the step that no rank declares any more: they may have been forgotten. */
 static void averages_end_say(struct restore *x)
 {
 	const struct table *saved = x->f.disk.ckpt ? &x->f.disk.ckpt->table : NULL;

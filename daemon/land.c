@@ -84,7 +84,7 @@ struct landing_window { /* a task's, while its state is FILLING */
 	uint64_t op;
 	bool in_op, same, has_next, has_last; /* same: as the row before it, of one piece */
 	struct plan_cursor cursor;
-	struct wire_row next, last; /* next found no room; last may still grow */
+	struct wire_row next, last; /* next had no space; last may still grow */
 };
 
 struct landing_source {
@@ -360,7 +360,7 @@ static bool row_grow(struct wire_row *last, const struct wire_row *r)
 	return true;
 }
 
-/* As many rows as there is room for. */
+/* As many rows as there is space for. */
 static void rows_put(const struct landing_source *s, const struct landing *k,
 		     struct landing_window *w, struct wire_row *to)
 {

@@ -314,7 +314,7 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 /* --- launches that were driven out --- */
 /* Two launches that begin at once and have no numbers: the one whose rank comes last has taken
  * over, and the ranks of the other that are still on their way must not take over in turn, or both
- * would end. A launch that the present one fenced before all its ranks had come and gone stays
+ * would end. A launch that the present one fenced before all its ranks had attached and left stays
  * outdated for as long as a rank of the present one is attached. */
 uint32_t launch_attached(const struct launch *l)
 {
@@ -440,7 +440,7 @@ static void claim_run(struct task *t)
 	if (c->rc == 0 && c->base) {
 		char dir[STORE_DIR_MAX];
 
-		/* where it is not there any more, nobody needs it */
+		/* if it was removed, it is not needed */
 		snprintf(dir, sizeof dir, "step-%012" PRIu64, c->base - 1);
 		(void)store_step_open(c->store, dir, &c->step_fd, &none);
 	}
@@ -471,11 +471,11 @@ static void claim_place(struct claim *c)
 	device_unref(j->device);
 	j->device = p->device;
 	j->device->refs++;
-	j->room = (struct room){ 0 };
+	j->space = (struct space){ 0 };
 }
 
-/* What memory holds for another directory than the launch's is restored by nobody: it is said how
- * it is kept. */
+/* The launch does not restore what memory holds for another directory: the log says how to keep
+ * it. */
 static void elsewhere_say(const struct job *j, const struct launch *l)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
@@ -489,7 +489,7 @@ static void elsewhere_say(const struct job *j, const struct launch *l)
 				s->step, j->name);
 }
 
-/* What its ckpt_restore will say, when there is somebody who reads it. */
+/* What its ckpt_restore will report, now, in the log. */
 static void older_say(struct job *j, const char *dir)
 {
 	char text[300];
@@ -710,7 +710,7 @@ static uint32_t slots_sure(const struct launch *l)
 	return l->third == THIRD_ASKED ? l->nslot - 1 : l->nslot;
 }
 
-/* In memory before the library hears of them: its next snapshot is not skipped. */
+/* In memory before the library maps them: its next snapshot is not skipped. */
 static int other_slots(struct declare *d)
 {
 	int rc = slots_fit(d->s->member, d->nsure, d->decl, d->memory_max, &d->err);
@@ -747,7 +747,7 @@ static bool member_adopts(const struct launch *l, const struct member *m)
 	return false;
 }
 
-/* The first declaration of an epoch, where nobody asks for a number: the others average alike. With
+/* The first declaration of an epoch, if no rank asks for a number: the others average alike. With
  * averages there is a third slot, if there is memory for it: see third_decide. */
 static void slots_count(struct launch *l, const struct decl *decl)
 {
@@ -1195,7 +1195,7 @@ static void maybe_ready(struct launch *l)
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i))
 			slot_give(l, i);
-	job_settle(l->job); /* what was taken over is told before the launch is ready */
+	job_settle(l->job); /* reports what was taken over before the launch is ready */
 	atomic_store(&l->page->joined, epoch); /* before a rank may know that it is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
@@ -1223,7 +1223,7 @@ static void touch_run(struct task *t)
 
 	for (uint32_t i = 0; i < c->n; i++)
 		need += c->slot[i]->touched ? 0 : c->slot[i]->bytes;
-	/* An overcommitted host kills somebody at random; not starting is better. */
+	/* An overcommitted host kills some process; not starting is better. */
 	if (need && pages_available() < need + 64 * MIB)
 		c->rc = -ENOMEM;
 	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
@@ -1342,7 +1342,7 @@ static void cover_done(struct task *t)
 		agreed_free(TAKE(l->agreed));
 		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
-			l->job->room.need_bytes = c->need + KEEP_SPARE;
+			l->job->space.need_bytes = c->need + KEEP_SPARE;
 		if (!average_seeds_check(l))
 			maybe_ready(l);
 	}

@@ -11,7 +11,7 @@
 
 /* --- a list --- */
 
-/* Of a tensor only what a list tells: its layout and its pieces are not listed, and what made an
+/* Of a tensor only what a list has: its layout and its pieces are not listed, and what made an
  * average is not. */
 static int tensor_list(struct table *to, const struct table_tensor *x, struct ckpt_err *err)
 {
@@ -109,7 +109,7 @@ struct verdicts {
 	struct table table;
 	struct wire_verdict *verdict; /* [table.ntensor] */
 	char *text;
-	uint64_t used, room;
+	uint64_t used, bytes;
 };
 
 /* What a text takes; "" is at 0. */
@@ -123,7 +123,7 @@ static uint32_t text_put(struct verdicts *v, const char *s)
 	uint64_t n = text_bytes(s), at = v->used;
 
 	/* 4 GiB of texts are longer than a declaration can make them */
-	if (!n || n > v->room - v->used || at > UINT32_MAX)
+	if (!n || n > v->bytes - v->used || at > UINT32_MAX)
 		return 0;
 	memcpy(v->text + at, s, n);
 	v->used += n;
@@ -155,13 +155,13 @@ static int differing_add(struct verdicts *v, const struct list_note *n, const st
 void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
 		    const char *only, struct listed *ret)
 {
-	struct verdicts v = { .used = 1, .room = 1 };
+	struct verdicts v = { .used = 1, .bytes = 1 };
 	int rc = n->failed ? -ENOMEM : 0;
 
 	for (uint32_t i = 0; i < n->n; i++)
-		v.room += text_bytes(n->note[i].text);
+		v.bytes += text_bytes(n->note[i].text);
 	v.verdict = calloc((uint64_t)n->n + src->ntensor + 1, sizeof *v.verdict);
-	v.text = calloc(v.room, 1);
+	v.text = calloc(v.bytes, 1);
 	if (!v.verdict || !v.text)
 		rc = -ENOMEM;
 	for (uint32_t i = 0; i < n->n && rc == 0; i++)

@@ -25,7 +25,7 @@ struct segment *segment_ref(struct segment *s)
 }
 
 /* --- giving back --- */
-#define RELEASES_MAX 65536u	 /* that wait; more are done by who brings them */
+#define RELEASES_MAX 65536u	 /* that wait; further ones are released at once */
 #define RELEASE_STEP (256 * MIB) /* at once: the address space is locked as long */
 
 struct release {
@@ -442,7 +442,7 @@ static int decl_averages(struct decl *d, struct ckpt_err *err)
 	return rc;
 }
 
-/* What is copied by value lies in a segment: nobody copies it later. */
+/* What is copied by value lies in a segment, as only ckpt_snapshot copies it. */
 static int pieces_check(const struct decl *d, struct ckpt_err *err)
 {
 	const struct table *t = &d->table;
@@ -544,7 +544,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	return 0;
 }
 
-/* Dimensions of a blob are its room. */
+/* Dimensions of a blob are its capacity. */
 static bool tensor_same(const struct table *x, const struct table *y, uint32_t i)
 {
 	const struct table_tensor *a = &x->tensor[i], *b = &y->tensor[i];
@@ -670,8 +670,8 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 	}
 	if (empty)
 		empty_leave(ret);
-	/* A blob that is shorter than its room may be the last: the raw space ends where the last
-	 * piece does. */
+	/* A blob that is shorter than its capacity may be the last: the raw space ends where the
+	 * last piece does. */
 	ret->place[0].bytes = pieces_end(ret);
 	return 0;
 }

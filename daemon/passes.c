@@ -33,7 +33,7 @@ struct passing {
 	void (*ahead)(void *, int, const struct ckpt_err *); /* of passing_ahead; NULL */
 	void *ahead_arg;
 	struct averaging *averaging; /* NULL: this walk makes no averages */
-	bool settled;		     /* averaging_settle has gone well */
+	bool settled;		     /* averaging_settle has succeeded */
 	/* reference: of the step; NULL: it has no averages, or they are being made */
 	struct average_result *average;
 	struct passing_part *part; /* [npart] */
@@ -123,7 +123,7 @@ static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums
 	to->fp[kind] = malloc(MAX(t->npiece, 1u) * sizeof *to->fp[kind]);
 	if (!to->fp[kind])
 		return -ENOMEM;
-	/* A blob that is shorter than its room may have no piece. */
+	/* A blob that is shorter than its capacity may have no piece. */
 	memcpy(to->fp[kind], from->fp[kind], from->npiece[kind] * sizeof *to->fp[kind]);
 	to->npiece[kind] = from->npiece[kind];
 	n = div_up(t->place[0].bytes, UINT64_C(1) << MIB_LOG2);
@@ -303,7 +303,7 @@ static bool is_late(const struct snap *s)
 	return s->staged_at < s->job->passed_at;
 }
 
-/* Averages that a newer step's have gone past are not made any more, unless it is to be written. */
+/* Averages are not made any more after those of a newer step, unless the step is to be written. */
 static bool average_due(const struct snap *s)
 {
 	return average_wanted(s) && (!is_late(s) || s->phase != PHASE_STAGED);
@@ -444,7 +444,7 @@ int passing_over(struct passing *x, int rc)
 		return 0;
 	x->over = true;
 	if (x->averaging) {
-		/* who drains does not wait for guards, and one may have come since */
+		/* a daemon that drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
 		rc = average_over(x, rc);

@@ -33,7 +33,7 @@ struct part_out {
 	char name[sizeof((struct native_part *)0)->name];
 	int fd;	   /* -1: none yet, or it is finished */
 	bool data; /* of a main part: what part_file_data writes is in the file */
-	/* The part's table, for whoever writes it beside a walk; no place: not made yet */
+	/* The part's table, to write it beside a walk; no place: not made yet */
 	struct table beside;
 	uint64_t done; /* bytes that were written to it */
 	bool linked;   /* it is an older step's: there is nothing to write */
@@ -73,7 +73,7 @@ struct persist {
 	struct part_out *file;
 	struct const_state now;	   /* but for the epoch */
 	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
-	atomic_uint next;	   /* rank whose part nobody writes yet */
+	atomic_uint next;	   /* the next rank whose parts are to be written */
 	struct queue
 		written_parts; /* struct part_out: to be synced; item NULL: each writer does that */
 	atomic_int failed;     /* the first part that was lost: its result, and err */
@@ -100,8 +100,8 @@ static int persist_tick(void *arg, uint64_t done)
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has
- * seen damage since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, and no
+ * damage was found since they were written. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
@@ -208,7 +208,7 @@ static int const_link(struct persist *p, uint32_t r)
 	return 0;
 }
 
-/* -ENOMEM: nobody can see whether it changes. */
+/* -ENOMEM: no later change could be found. */
 static int const_take(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
@@ -496,8 +496,9 @@ static void parts_count(struct persist *p)
 	store_relaxed(&p->snap->linked, linked);
 }
 
-/* All of the space before the first byte. Short of descriptors it gives half of them back, for who
- * attaches or restores meanwhile needs some: what was not reserved is when it is written. */
+/* All of the space before the first byte. If there are too few descriptors, half of them are given
+ * back for ranks that attach or restore meanwhile; those files are reserved when they are written.
+ * */
 static int parts_reserve(struct persist *p)
 {
 	uint32_t made = 0, helpers;
@@ -613,7 +614,7 @@ static void blame_place(struct persist *p)
 }
 
 /* On disk, at most. What is linked takes none. */
-static uint64_t room_needed(const struct persist *p)
+static uint64_t space_needed(const struct persist *p)
 {
 	uint64_t bytes = KEEP_SPARE;
 
@@ -623,10 +624,10 @@ static uint64_t room_needed(const struct persist *p)
 }
 
 /* What did not fit may, after something was removed: all is written from the beginning. */
-static void room_again(struct persist *p)
+static void space_again(struct persist *p)
 {
-	/* A link that was refused needs room, too. */
-	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, room_needed(p))) {
+	/* A link that was refused needs space, too. */
+	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, space_needed(p))) {
 		p->err = (struct ckpt_err){ 0 };
 		const_look(p);
 		store_relaxed(p->written, 0);
@@ -636,15 +637,15 @@ static void room_again(struct persist *p)
 		keep_advise(p->store, &p->err);
 }
 
-/* Room first: no disk is filled to learn that a step does not fit. What the file system does not
- * tell, quotas among it, is learned when the space is reserved. */
-static void room_run(struct persist *p)
+/* Space first: no disk is filled to learn that a step does not fit. What the file system does not
+ * report, such as quotas, fails when the space is reserved. */
+static void space_run(struct persist *p)
 {
-	p->rc = keep_room(p->d, p->store, p->info.step, room_needed(p), &p->err);
+	p->rc = keep_space(p->d, p->store, p->info.step, space_needed(p), &p->err);
 	if (p->rc < 0)
 		return;
 	parts_run(p);
-	room_again(p);
+	space_again(p);
 }
 
 static void write_run(struct task *t)
@@ -652,10 +653,10 @@ static void write_run(struct task *t)
 	struct persist *p = (struct persist *)t;
 
 	const_look(p);
-	if (p->rescue) /* there nothing is removed to make room */
+	if (p->rescue) /* there nothing is removed to make space */
 		parts_run(p);
 	else
-		room_run(p);
+		space_run(p);
 	blame_place(p);
 	if (p->half == WRITE_DATA)
 		return;
@@ -670,7 +671,7 @@ static void rest_run(struct task *t)
 	p->worker = worker_me();
 	p->half = WRITE_REST;
 	parts_end(p);
-	room_again(p);
+	space_again(p);
 	blame_place(p);
 	passing_sum(p->passing);
 }
@@ -859,7 +860,7 @@ static void changed_say(struct persist *p)
 	job_error(p->snap->job, p->snap->step + 1, p->changed);
 }
 
-/* Pins go before the job is settled: who waits for a slot finds it. */
+/* Pins end before the job is settled, so that a mark that waits for a slot finds it. */
 static void persist_over(struct persist *p)
 {
 	struct snap *s = p->snap;
@@ -890,7 +891,7 @@ static void commit_done(struct task *t)
 		launch_let_go(s->launch);
 	}
 	if (committed && s->launch == j->launch)
-		j->room.need_bytes = room_needed(p);
+		j->space.need_bytes = space_needed(p);
 	persist_over(p);
 	if (kept)
 		keep_after(j);
@@ -919,7 +920,7 @@ static void parts_done(struct task *t)
 
 	changed_say(p);
 	if (persist_discarded(p)) {
-		s->job->room.looked_ns = 0; /* what status says of it is old */
+		s->job->space.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
 		persist_over(p);
 		return;
@@ -936,7 +937,7 @@ static void data_next(struct persist *p)
 		return;
 	if (p->rc == 0 && p->passed < 0)
 		persist_discard(p);
-	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer heard of the walk's end */
+	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer ended because the walk did */
 		p->rc = p->passed;
 		p->err = p->walk_err;
 	}

@@ -58,20 +58,20 @@ static bool mount_is(const char *line, uint64_t id, uint64_t dev, char *ret, siz
 	return true;
 }
 
-/* What is mounted there, "" where that cannot be told. */
+/* What is mounted there; "": not known. */
 static void device_name(int fd, char *ret, size_t bytes)
 {
 	cleanup_free char *line = NULL;
 	struct statx st = { 0 };
 	uint64_t dev, ino;
-	size_t room = 0;
+	size_t capacity = 0;
 	FILE *f;
 
 	ret[0] = 0;
 	if (dir_look(fd, &dev, &ino) < 0 || !(f = fopen("/proc/self/mountinfo", "re")))
 		return;
 	(void)statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st);
-	while (getline(&line, &room, f) > 0)
+	while (getline(&line, &capacity, f) > 0)
 		if (mount_is(line, st.stx_mask & STATX_MNT_ID ? st.stx_mnt_id : 0, dev, ret, bytes))
 			break;
 	(void)fclose(f);

@@ -108,14 +108,14 @@ static void claim_done(struct task *t)
 static int held_list(struct rescue *x)
 {
 	const struct daemon *d = x->job->d;
-	uint32_t room = 0;
+	uint32_t most = 0;
 
 	for (const struct job *j = d->jobs; j; j = j->next) {
-		room++;
+		most++;
 		for (const struct snap *s = j->snaps; s; s = s->next)
-			room++;
+			most++;
 	}
-	x->held = calloc(room, sizeof *x->held);
+	x->held = calloc(most, sizeof *x->held);
 	if (!x->held)
 		return -ENOMEM;
 	for (const struct job *j = d->jobs; j; j = j->next) {

@@ -82,7 +82,7 @@ static void answer_one(struct member *m, const struct restore *x)
 	landing_free(TAKE(m->landing));
 	if (!s)
 		return;
-	if (out) { /* it does not listen: it hears of it when it has asked */
+	if (out) { /* its library is at work: the answer to its LAND has the error */
 		m->owed = malloc(sizeof *m->owed);
 		if (m->owed)
 			*m->owed = x->err;
@@ -190,7 +190,7 @@ static bool is_of_another_version(const struct store_step *s)
 	return s->state == STORE_NEWER || s->state == STORE_OLDER;
 }
 
-/* Nobody knows whether a step below it is older. */
+/* It is not known whether a step below it is older. */
 static bool is_last_word(const struct store_step *s)
 {
 	return is_of_another_version(s) && !MUTANT(NEWER_PASSED_OVER);
@@ -524,7 +524,7 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	return true;
 }
 
-/* A step without what is asked for: the next older one is looked at, and nothing is said of it. */
+/* A step without what is asked for: the next older one is tried, and no report names it. */
 static bool goes_past(struct launch *l, struct restore *x)
 {
 	struct bad lacks = bad_pinned(x);
@@ -602,7 +602,7 @@ static void fill_over(struct restore *x)
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
 		if (!want_peeks(&x->want))
-			launch_let_go(l); /* whoever repairs it needs it alone */
+			launch_let_go(l); /* a repair needs the step unlocked */
 		remembered = !x->gone && !x->overwritten && job_bad_add(j, x);
 		if (goes_back(l, x, remembered)) {
 			restore_try(l);
@@ -770,7 +770,7 @@ static bool ranks_agree(struct launch *l, uint32_t round)
 	return agree;
 }
 
-/* Whoever had this answer may train already. */
+/* A rank that had this answer may train already. */
 static void answer_none(struct launch *l, const struct wire_restore *want, uint32_t round)
 {
 	struct restore x = { .round = round, .blob_fd = -1 };

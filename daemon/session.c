@@ -18,8 +18,8 @@
 #define HELLO_NS (5 * NS_PER_S) /* from connecting to HELLO */
 #define GARBAGE_NS (NS_PER_S)	/* from a line about garbage to the next */
 
-/* Who connects and says nothing takes descriptors from those who save: beyond new_max the one goes
- * that has been silent longest. A rank that was only slow comes again. */
+/* Connections without a message take descriptors from ranks: beyond new_max the oldest of them is
+ * closed. A rank that was only slow connects again. */
 static uint32_t sessions_count(struct daemon *d)
 {
 	struct session *silent = NULL;
@@ -36,7 +36,7 @@ static uint32_t sessions_count(struct daemon *d)
 		struct pollfd said = { .fd = silent->sock, .events = POLLIN };
 
 		if (!silent->busy && poll(&said, 1, 0) > 0 && said.revents & POLLIN)
-			session_readable(silent); /* it has spoken, and was not heard yet */
+			session_readable(silent); /* its message has come, and was not read yet */
 		else
 			session_end(silent);
 	}
@@ -57,7 +57,7 @@ void session_accept(struct daemon *d)
 		}
 		return;
 	}
-	/* The kernel's word for who connected; root may look, nobody else. */
+	/* The kernel says whose process it is. Besides this user only root may connect. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
 	    (who.uid != geteuid() && who.uid != 0 && !MUTANT(FOREIGN_UID_TRUSTED)) ||
 	    sessions_count(d) >= SESSIONS_MAX || !(s = calloc(1, sizeof *s))) {
@@ -235,9 +235,11 @@ void session_refuse(struct session *s, int code, const char *text)
 	session_reply(s, &r, WIRE_REFUSE, NULL, 0);
 }
 
-/* Is there room for one more job, or one more launch of a known one? What a report can tell is the
- * limit: each job and each rank costs memory before anything is checked that costs its sender. */
-static bool room_for(const struct daemon *d, const struct wire_hello *m, uint64_t dev, uint64_t ino)
+/* Is there space for one more job, or one more launch of a known one? The limit is what a report
+ * can hold: each job and each rank costs memory before anything is checked that costs its sender.
+ * */
+static bool hello_fits(const struct daemon *d, const struct wire_hello *m, uint64_t dev,
+		       uint64_t ino)
 {
 	uint64_t njob = 0, nrank = 0;
 
@@ -269,7 +271,7 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 	} else if (s->d->drain_until) {
 		session_refuse(s, -ECONNREFUSED, "ckptd is stopping");
-	} else if (!room_for(s->d, m, dev, ino)) {
+	} else if (!hello_fits(s->d, m, dev, ino)) {
 		session_refuse(
 			s, -EAGAIN,
 			"ckptd has 1024 jobs or 32768 ranks, which is its maximum: end some, or start another ckptd for this store");
@@ -399,7 +401,7 @@ static void message_handle(struct session *s, const void *msg, int *fd)
 	uint32_t type = ((const struct wire_head *)msg)->type;
 
 	s->seq = ((const struct wire_head *)msg)->seq;
-	if (wire_kind(type)->who == WIRE_CONTROLLER) {
+	if (wire_kind(type)->sender == WIRE_CONTROLLER) {
 		control_request(s, msg, fd);
 		return;
 	}

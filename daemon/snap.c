@@ -79,7 +79,7 @@ static void snap_unlink(struct snap *s)
 	free(s);
 }
 
-/* --- what is told --- */
+/* --- reports --- */
 static struct wire_report_step *past_of(struct wire_report_step *ring, uint32_t *n, uint64_t step,
 					uint64_t generation)
 {
@@ -97,7 +97,7 @@ static struct wire_report_step *past_of(struct wire_report_step *ring, uint32_t 
 	return p;
 }
 
-void job_log(const struct job *j, int level, const char *room, const char *fmt, ...)
+void job_log(const struct job *j, int level, const char *of, const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;
@@ -105,14 +105,14 @@ void job_log(const struct job *j, int level, const char *room, const char *fmt, 
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	log_line(&j->d->opts.log, level, "%s: job %s%s", room, j->name, text);
+	log_line(&j->d->opts.log, level, "%s: job %s%s", of, j->name, text);
 }
 
-void job_log_lines(const struct job *j, int level, const char *room, const char *before,
+void job_log_lines(const struct job *j, int level, const char *of, const char *before,
 		   const char *text)
 {
 	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		job_log(j, level, room, "%s%.*s", before, (int)strcspn(p, "\n"), p);
+		job_log(j, level, of, "%s%.*s", before, (int)strcspn(p, "\n"), p);
 }
 
 void job_error(struct job *j, uint64_t step, const char *text)
@@ -233,7 +233,7 @@ bool launch_gate_open(const struct launch *l)
 	       l == l->job->launch;
 }
 
-/* Whoever dies is seen twice: its socket ends, and later it is dead. */
+/* The end of a rank is seen twice: its socket closes, and later its process is dead. */
 static bool slot_written(const struct launch *l, uint32_t slot)
 {
 	for (uint32_t r = 0; r < l->world; r++) {
@@ -587,7 +587,7 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 		return true; /* overwritten by newer ones: its ticket expires */
 	s = snap_of_ticket(l, rec.ticket_seq);
 	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
-		return false; /* taken after we looked at the gate */
+		return false; /* taken after the gate was read */
 	if (!s || s->dropped || s->phase != PHASE_COLLECTING ||
 	    s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
 		shared_snap_drop(m->page, at, mark);
@@ -649,7 +649,7 @@ int snap_guarded(struct snap *s)
 		bool closed;
 		int guarded = rank_guarded(s, r, &closed);
 
-		/* Of one that is gone nothing more will be seen, and who stops the daemon does not
+		/* A rank that has left does not guard any more, and a daemon that stops does not
 		 * wait for guards. */
 		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
 			all = 0;
@@ -808,7 +808,7 @@ void gate_close(struct launch *l)
 }
 
 /* The oldest one that is guarded. One that is not does not hold up others: it is another launch's,
- * or it is dropped when its launch is looked at next. */
+ * or it is dropped at the next launch_ring. */
 static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
@@ -946,8 +946,8 @@ void snap_written(struct snap *s, int rc, const char *text)
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		committed_log(s);
 	} else {
-		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits
-		 * for the step goes on. */
+		/* -ECANCELED: the daemon leaves, and the next one writes it. This comes before the
+		 * report to ranks that wait for the step. */
 		if (rc != -ECANCELED && s->launch == j->launch)
 			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
@@ -959,7 +959,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		restore_try(j->launch);
 }
 
-/* --- a member is gone --- */
+/* --- a member has left --- */
 static void copy_orphan(struct snap *s, struct member *m, bool dead, bool finish)
 {
 	const struct snap_rank *k = &s->rank[m->rank];

@@ -376,7 +376,7 @@ struct tally {
 	char error[512];
 };
 /* Of the file system that a store lies on. */
-struct room {
+struct space {
 	bool known;
 	uint64_t free_bytes, looked_ns;
 	uint64_t need_bytes; /* of the next step; 0: not known */
@@ -466,7 +466,7 @@ struct job {
 		char why[200];
 	} * bad;
 	uint32_t nbad;
-	struct room room;
+	struct space space;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
 	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
@@ -626,7 +626,7 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
-	_Atomic bool left;   /* the launch has gone back behind it: its outcome is not reported */
+	_Atomic bool left; /* the launch went back to an older step: its outcome is not reported */
 	uint64_t base, back; /* of the launch when it was marked */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* it was reported as staged */
@@ -688,13 +688,13 @@ bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
 /* Reports the outcome of a step to the ranks, and keeps it for later requests. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
-/* A line of the log: "ROOM: job NAME" and the text; of a snap "ROOM: job NAME step N". */
-void job_log(const struct job *j, int level, const char *room, const char *fmt, ...)
+/* A line of the log: "OF: job NAME" and the text; of a snap "OF: job NAME step N". */
+void job_log(const struct job *j, int level, const char *of, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
-#define snap_log(s, level, room, fmt, ...) \
-	job_log((s)->job, level, room, " step %" PRIu64 fmt, (s)->step, ##__VA_ARGS__)
+#define snap_log(s, level, of, fmt, ...) \
+	job_log((s)->job, level, of, " step %" PRIu64 fmt, (s)->step, ##__VA_ARGS__)
 /* The same for each line of a text; `before` stands in front of it. */
-void job_log_lines(const struct job *j, int level, const char *room, const char *before,
+void job_log_lines(const struct job *j, int level, const char *of, const char *before,
 		   const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
@@ -845,8 +845,8 @@ void keep_tick(struct job *j, uint64_t now);
 void keep_after(struct job *j);
 /* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
  * -ENOSPC and a sentence. It writes nothing. Worker. */
-int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
-	      struct ckpt_err *err);
+int keep_space(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
+	       struct ckpt_err *err);
 /* Adds to the sentence of a step that does not fit: how many bytes are set aside, and what removes
  * them. Worker. */
 void keep_advise(struct store *s, struct ckpt_err *err);

@@ -184,7 +184,7 @@ static int part_add(struct whole *w, const struct decl *d, uint32_t kind, uint32
 	w->own[i] = true;
 	w->map_n[i] = t->ntensor;
 	rc = table_merge_tensors(&w->table, t, w->map[i], ret_list, err);
-	if (rc == 0 && !w->table.nplace) /* its name says who was the first */
+	if (rc == 0 && !w->table.nplace) /* its name is that of the first rank */
 		rc = table_add_place(&w->table, &t->place[0], NULL, err);
 	if (rc == 0 && i % w->world)
 		map_share(w, i, i - 1);

@@ -48,7 +48,7 @@ static const struct preset {
 	[EMA_UNIFORM] = { "uniform", 0, 0 },
 	[EMA_ZERO] = { "zero", BIT(EMA_DECAY), BIT(EMA_DECAY) },
 };
-/* Of the warm-up: what timm and diffusers take without being told. */
+/* Of the warm-up: the defaults of timm and diffusers. */
 #define WARMUP_GAMMA 1.0
 #define WARMUP_POWER (2.0 / 3)
 
@@ -61,7 +61,7 @@ static const char *const source_name[] = { [EMA_MASTER] = "master", [EMA_PARAM] 
 
 struct out {
 	char *s;
-	size_t room, used;
+	size_t bytes, used;
 	bool full;
 };
 
@@ -71,11 +71,11 @@ __attribute__((format(printf, 2, 3))) static void out_add(struct out *o, const c
 	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(o->s + o->used, o->room - o->used, fmt, ap);
+	n = vsnprintf(o->s + o->used, o->bytes - o->used, fmt, ap);
 	va_end(ap);
-	if (n < 0 || (size_t)n >= o->room - o->used) {
+	if (n < 0 || (size_t)n >= o->bytes - o->used) {
 		o->full = true;
-		o->used = o->room - 1;
+		o->used = o->bytes - 1;
 		o->s[o->used] = 0;
 		return;
 	}

@@ -109,7 +109,7 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 	}
 }
 
-/* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE:
+/* The answer to seq; older ones, for which no call waits any more, are dropped. Its length; -EPIPE:
  * the daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
 static int answer_await(ckpt *c, uint64_t until, const struct link *watch,
 			uint8_t in[WIRE_BYTES_MAX], int got[WIRE_FDS_MAX], int *ret_ngot)
@@ -312,8 +312,8 @@ static int store_open_dir(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
-/* Ranks with a common parent are one launch. The parent's start time tells it from an older process
- * with its number. */
+/* Ranks with a common parent are one launch. The parent's start time distinguishes it from an older
+ * process with its number. */
 static uint64_t launch_token(void)
 {
 	char path[64], line[1024];
@@ -419,8 +419,7 @@ static int hello_send(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 void drop_socket(ckpt *c)
 {
 	if (c->sock >= 0) {
-		shutdown(c->sock,
-			 SHUT_RDWR); /* a child may hold it, too, and nobody waits for it */
+		shutdown(c->sock, SHUT_RDWR); /* a child may hold it, too */
 		(void)close(TAKE_FD(c->sock));
 	}
 	c->late = false;
@@ -610,7 +609,7 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 			 "client: rank %u of job %s: the library cannot check whether the state is "
 			 "changed before ckpt_guard: %s",
 			 c->rank, c->job, rc < 0 ? err->msg : why.msg);
-	/* Without the slots nobody copies the process's own memory. */
+	/* Without the slots the process's own memory cannot be copied. */
 	return sources->nspan ? rc : 0;
 }
 
@@ -739,7 +738,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 
 /* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which
  * it then says it to: it stores this word before it looks for the page, and the page is there
- * before this word is looked at. */
+ * before this word is read. */
 static uint64_t held_step(const ckpt *c, uint32_t slot)
 {
 	uint64_t step = atomic_load(&c->held[slot].step);

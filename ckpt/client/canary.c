@@ -12,7 +12,7 @@
 #define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of own memory that are read at once */
 _Static_assert(2 * CANARY_WORDS_ALL <= CANARY_SCRATCH && 2 * CANARY_WORDS_ALL <= 1024,
 	       "their bytes fit, and one call takes them");
-_Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has room for all words");
+_Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has space for all words");
 
 /* --- the map --- */
 int canary_init(struct canary *x, uint32_t check)

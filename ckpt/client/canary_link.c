@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // canary_link.c - a handle's canary: what the daemon sends of the copy becomes a map, the helper
-// draws and logs. Called by those who seal, by mark.c and the helper.
+// draws and logs. Called by attach.c at each seal, by mark.c and the helper.
 // Invariant: without memory for it nothing is looked for, and nothing else changes.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"

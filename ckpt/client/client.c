@@ -196,7 +196,7 @@ static void handle_free(ckpt *c)
 }
 
 /* Without CKPT_REQUIRE a rank trains on whatever keeps it from its daemon, but for a mistake of its
- * own, and where somebody else is this rank or this job by now. */
+ * own, and where another process is this rank or this job by now. */
 static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
 {
 	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE)
@@ -441,7 +441,7 @@ int ckpt_fresh(ckpt *c)
 		struct wire_fresh m = { 0 };
 
 		rc = rpc_call(c, &m, WIRE_FRESH, -1, NULL, NULL, c->wait_ns, NULL);
-		if (rc == -ECONNRESET) /* the next daemon hears it */
+		if (rc == -ECONNRESET) /* the next daemon gets it with HELLO */
 			rc = 0;
 	}
 	rpc_give(c);

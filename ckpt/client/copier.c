@@ -124,7 +124,7 @@ static void both_copy(struct copier *x)
 		shared_futex_wake(&x->go);
 	}
 	units_copy(x);
-	/* Where it has not got a core until now, nobody waits for it. */
+	/* If it has had no core until now, the guard does not wait for it. */
 	while (both && !left_change(x, LEFT_ASKED, LEFT_NONE) &&
 	       atomic_load(&x->left) == LEFT_WORKS)
 		shared_futex_wait(&x->left, LEFT_WORKS, LOOK_NS);

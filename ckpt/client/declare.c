@@ -71,7 +71,7 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					whole);
 	}
-	/* What lies behind the bytes that were asked for is nobody's, and stays untouched. */
+	/* What lies behind the bytes that were asked for is not used, and stays untouched. */
 	rc = segment_commit(fd, base, align_up(bytes, UINT64_C(4096)), err);
 	if (rc < 0) {
 		(void)munmap(base, whole);
@@ -214,9 +214,9 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 	return 0;
 }
 
-/* room: for 3 numbers per dimension. */
+/* numbers: space for 3 per dimension. */
 static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		      const struct ckpt_local *l, uint64_t *room, struct part_of *ret,
+		      const struct ckpt_local *l, uint64_t *numbers, struct part_of *ret,
 		      struct ckpt_err *err)
 {
 	uint32_t elem = dtype_bytes(t->dtype);
@@ -225,9 +225,9 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 
 	*ret = (struct part_of){ .ptr = l->ptr,
 				 .ndim = t->ndim,
-				 .start = room,
-				 .extent = room + t->ndim,
-				 .stride = (int64_t *)(room + 2 * t->ndim),
+				 .start = numbers,
+				 .extent = numbers + t->ndim,
+				 .stride = (int64_t *)(numbers + 2 * t->ndim),
 				 .dense = true,
 				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
 	if (!l->start != !l->extent)
@@ -281,18 +281,18 @@ static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexs
 		       const struct ckpt_local *l, uint32_t n, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	size_t numbers = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + numbers * 8;
+	size_t count = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + count * 8;
 	struct part_block *b = NULL;
-	uint64_t *room;
+	uint64_t *numbers;
 	int rc = 0;
 
 	if (n < SIZE_MAX / each - 1)
 		b = calloc(1, sizeof *b + n * each);
 	if (!b)
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	room = (uint64_t *)&b->part[n];
+	numbers = (uint64_t *)&b->part[n];
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = local_take(c, t, share, &l[i], room + i * numbers, &b->part[i], err);
+		rc = local_take(c, t, share, &l[i], numbers + i * count, &b->part[i], err);
 	if (rc == 0 && n == 0 && share->numel)
 		rc = ckpt_error(err, -EINVAL,
 				"%s/%s: this rank holds %" PRIu64

@@ -20,7 +20,8 @@ static uint64_t outcomes_count(const struct link *l)
 	return n;
 }
 
-/* This rank's own guard, or its next mark, may have torn it: the daemon need not have told yet. */
+/* This rank's own guard, or its next mark, may have torn it: the daemon may not have reported it
+ * yet. */
 static bool torn_here(const struct link *l, uint64_t step)
 {
 	const struct shared_snap *s = shared_snap_newest(l->rank);

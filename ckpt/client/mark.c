@@ -33,7 +33,7 @@ static void stall_add(ckpt *c, uint64_t since, bool marked)
 	c->stall_ns_last = marked ? ns : c->stall_ns_last + ns;
 	if (!l)
 		return;
-	/* for whoever watches the job from outside */
+	/* for ckptctl status */
 	store_relaxed(&l->rank->stall_since_ns, c->measured_since);
 	store_relaxed(&l->rank->stall_last_ns, c->stall_ns_last);
 	store_relaxed(&l->rank->stall_max_ns, load_relaxed(&c->stall_ns_max));
@@ -197,7 +197,7 @@ bool client_unclean(const ckpt *c, const struct link *l)
 {
 	uint32_t start = l ? load_acquire(&l->job->start) : START_CLEAR;
 
-	/* whatever the job has, and whoever started over before */
+	/* whatever the job has, also after ckpt_fresh */
 	if (load_relaxed(&c->undefined))
 		return true;
 	if (start != START_UNASKED && !load_relaxed(&c->unrestored))
@@ -404,7 +404,7 @@ static bool copy_unfinished(const ckpt *c, const struct shared_snap *s)
 	       (c->guard == CKPT_NEVER || !shared_snap_ordered(s));
 }
 
-/* Nobody copies any more what the daemon has still to copy. */
+/* What the daemon has still to copy is not copied any more. */
 static bool copy_orphaned(const ckpt *c, const struct link *l, const struct shared_snap *s,
 			  uint64_t now)
 {
@@ -507,8 +507,7 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 
 	if (rc < 0)
 		return rc;
-	bad = mark ? mark_take(&mine, mark)
-		   : 0; /* told; but whatever is returned, it has guarded */
+	bad = mark ? mark_take(&mine, mark) : 0; /* returned; the guard is done all the same */
 	l = load_acquire(&c->link);
 	if (!l)
 		return bad;
@@ -552,7 +551,7 @@ static bool outcome_outdated(const struct link *l, const struct shared_outcome *
 	return is;
 }
 
-/* What is known of a step: on the present pages, or on those of a daemon that is gone (there only
+/* What is known of a step: on the present pages, or on those of a daemon that has ended (there only
  * what is final). */
 static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
 {
@@ -587,7 +586,7 @@ static bool step_hopeful(const ckpt *c, uint64_t step)
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
 }
 
-/* Nobody has ordered that it is written. Who leaves last, or stops the daemon, does. */
+/* There is no order to write it. The last rank that leaves, or a daemon that stops, gives one. */
 static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
 {
 	if (c->persist_every == 1 || atomic_load(&c->due.stage_only) == step + 1)
@@ -603,7 +602,7 @@ static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
 			  step, c->persist_every);
 }
 
-/* Why this rank itself knows it to be torn, before the daemon has heard of it; 0: it does not. */
+/* Why this rank itself knows it to be torn, before the daemon does; 0: it does not. */
 static int torn_here(ckpt *c, struct link *l, uint64_t step, struct ckpt_err *err)
 {
 	char why[CANARY_WHY] = "ckpt_guard ended the copy, because it was late";
@@ -819,7 +818,7 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 	if (rc == 0 && !ret)
 		rc = -EINVAL;
 	if (rc == 0)
-		rc = abi_room(ABI_STATS, ret, NULL);
+		rc = abi_size(ABI_STATS, ret, NULL);
 	if (rc < 0)
 		return rc;
 	l = atomic_load(&c->link);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // restoring.c - ckpt_restore: the request, the windows that answer it, and from where steps count
-// on. Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other
+// on. Invariant: what a restore may overwrite is not copied meanwhile; after an error other
 // than "there is nothing", no snapshot is taken of what memory holds then.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -244,7 +244,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		return rc;
 	rc = abi_take(ABI_WANT, &w, want, &why);
 	if (rc == 0 && ret)
-		rc = abi_room(ABI_GOT, ret, &why);
+		rc = abi_size(ABI_GOT, ret, &why);
 	if (rc == 0)
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;

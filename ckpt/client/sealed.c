@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// sealed.c - see sealed.h. Called by attach.c when SEALED has come, and by those who hold one.
+// SPDX-License-Identifier: Apache-2.0 sealed.c - see sealed.h. Called by attach.c when SEALED has
+// come, and by the copier, which holds one.
 #include "ckpt/client/sealed.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"

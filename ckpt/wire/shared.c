@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 
 /* For tests/unit/test_wire_shared.c, which includes this file: where its scheduler may turn to
- * somebody else. */
+ * another thread. */
 #ifdef SHARED_POINTS
 static void (*shared_point)(void);
 #define POINT() ((void)(shared_point && (shared_point(), 0)))
@@ -65,9 +65,9 @@ static uint64_t step_near(uint64_t near, uint64_t bits)
 }
 
 /* The whole step of the newest ticket, or before the first one what the first rank asked for.
- * False: the gate has moved on. `ticketed` is never beyond the newest ticket, and whoever replaces
- * a ticket brings it up to that one first: so it is at most one ticket behind, which is less than
- * 2^35 steps. */
+ * False: the gate has moved on. `ticketed` is never beyond the newest ticket, and a rank that
+ * replaces a ticket brings it up to that one first: so it is at most one ticket behind, which is
+ * less than 2^35 steps. */
 static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64_t *ret)
 {
 	uint64_t known = 0;
@@ -224,7 +224,7 @@ bool shared_ticket_over(const struct shared_job *job, struct ticket t)
 	return over && !ticket_newer(t, gate_ticket(over)) && !MUTANT(OVER_UNCHECKED);
 }
 
-/* --- LAST: a change is tried on the value that was read until nobody else was faster --- */
+/* --- LAST: a change is tried again until no other one came between --- */
 #define LINE_SHIFT 55
 #define LINE_MASK (UINT64_C(0xff) << LINE_SHIFT)
 #define LAST_N(word) ((word) & ((UINT64_C(1) << LINE_SHIFT) - 1))
@@ -336,8 +336,8 @@ uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct t
 
 /*
  * Records and outcomes are read while they may be written anew: in words, after and before a look
- * at a word that the writer changes first. Release stores and acquire loads keep that order: who
- * has read one word of the new text also sees the changed word.
+ * at a word that the writer changes first. Release stores and acquire loads keep that order: a
+ * reader that has one word of the new text also sees the changed word.
  */
 static void words_store(void *to, const void *from, size_t bytes)
 {
@@ -459,7 +459,7 @@ uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, 
 		uint32_t len = SHARED_CANARY_LEN(x->at[i].off);
 
 		if (len > sizeof is || off > bytes || len > bytes - off)
-			continue; /* a client that writes nonsense harms nobody else */
+			continue; /* a client that writes nonsense harms only itself */
 		memcpy(&is, (const uint8_t *)slot + off, len);
 		if (is != x->at[i].word)
 			return off;
@@ -577,7 +577,8 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 		if (MUTANT(MOVE_ANY_SEQ))
 			seq = w >> 8;
 		if (word_state(w) != SNAP_COPYING || w >> 8 != seq) {
-			if (at != UINT64_MAX) /* it was given up before: nobody has to hear of it */
+			if (at !=
+			    UINT64_MAX) /* it was given up before: there is nothing to report */
 				store_release(&s->why, 0);
 			return COPY_END_TORN;
 		}

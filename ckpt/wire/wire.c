@@ -243,7 +243,7 @@ static bool seed_fits(const struct wire_seed *s, int nfd)
 int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_kind *k = kind_check(msg, bytes, nfd);
-	bool good = k && k->who != WIRE_DAEMON;
+	bool good = k && k->sender != WIRE_DAEMON;
 
 	if (good && k->type == WIRE_DRAIN)
 		good = drain_fits(msg, nfd);
@@ -458,7 +458,7 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 }
 
 /* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:
- * this is a trainer, so the limit is looked at first. */
+ * this is a trainer, so the limit is checked first. */
 static int memfd_open(const char *name, uint64_t bytes, struct ckpt_err *err)
 {
 	struct rlimit limit;
