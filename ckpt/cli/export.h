@@ -5,7 +5,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/only.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/view_file.h"

@@ -17,7 +17,7 @@ void export_document(struct export *r)
 	r->told = true;
 	output_line(r->c->o, "ckptd.restore/1", "summary");
 	if (!r->alone) {
-		remesh_tell(r->c, &r->to);
+		mesh_option_print(r->c, &r->to);
 		return;
 	}
 	output_list(r->c->o, "changes", NULL, 0);
@@ -234,7 +234,7 @@ static uint64_t put_result(struct export *r)
 	output_put(o, &from_memory, cell_of(CELL_FLAG, r->memory.dir[0] != 0));
 	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
-	remesh_put(r->c, &r->to);
+	mesh_option_put(r->c, &r->to);
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &dtype, cell_word(r->c->value[OPT_DTYPE]));
 	put_only(r);

@@ -324,14 +324,3 @@ void subject_put(struct output *o, const char *path, const struct checkpoint *k)
 	output_key(o, "job", subject_job(k));
 	output_key(o, "step", subject_step(k));
 }
-
-char *subject_mesh(const struct table *t, char *buf, size_t bytes)
-{
-	uint32_t best = 0;
-
-	buf[0] = 0;
-	for (uint32_t i = 1; i < t->nmesh; i++)
-		if (t->mesh[i].nrank > t->mesh[best].nrank)
-			best = i;
-	return t->nmesh ? mesh_print(&t->mesh[best], buf, bytes) : buf;
-}

@@ -86,6 +86,4 @@ struct cell subject_job(const struct checkpoint *k);
 /* For programs: the members path, job and step of the open object. */
 void subject_put(struct output *o, const char *path, const struct checkpoint *k);
 
-/* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
-char *subject_mesh(const struct table *t, char *buf, size_t bytes);
 #endif

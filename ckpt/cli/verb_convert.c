@@ -7,7 +7,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/verb_convert.h"
 #include "ckpt/cli/view_file.h"
@@ -129,7 +129,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_job, cell_word(x->said.job));
 	output_put(o, &f_step,
 		   x->said.has & HAS_STEP ? cell_of(CELL_NUMBER, x->said.step) : cell_word(NULL));
-	remesh_put(x->c, &x->to);
+	mesh_option_put(x->c, &x->to);
 	output_put(o, &f_destination, cell_text(x->c->arg[1]));
 	output_put(o, &f_format, cell_text(x->format->name));
 	output_put(o, &f_dry, cell_of(CELL_FLAG, dry));
@@ -230,7 +230,7 @@ static int on_tick(void *arg, uint64_t done)
 static void changes_tell(struct converting *x)
 {
 	if (!x->alone) {
-		remesh_tell(x->c, &x->to);
+		mesh_option_print(x->c, &x->to);
 		return;
 	}
 	output_list(x->c->o, "changes", NULL, 0);
@@ -572,7 +572,7 @@ static int target_find(struct converting *x)
 			 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
 		x->c->value[OPT_MESH] = x->mesh;
 	}
-	code = remesh(x->c, &x->s, &x->to);
+	code = mesh_option(x->c, &x->s, &x->to);
 	if (!code)
 		code = only_take(x);
 	if (!code)

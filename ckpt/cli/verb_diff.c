@@ -137,8 +137,8 @@ static int find(struct diff *d)
 	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
 	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
 
-	d->mesh_differs = strcmp(subject_mesh(a, mesh_a, sizeof mesh_a),
-				 subject_mesh(b, mesh_b, sizeof mesh_b)) != 0;
+	d->mesh_differs = strcmp(shown_mesh(a, mesh_a, sizeof mesh_a),
+				 shown_mesh(b, mesh_b, sizeof mesh_b)) != 0;
 	d->parts_differ = d->a.ckpt->nfile != d->b.ckpt->nfile;
 	return compare_find(a, b, d->in_a, d->in_b, &d->found);
 }
@@ -154,7 +154,7 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	subject_put(o, s->ref.path, k);
 	output_key(o, "id", cell_word(k->id));
 	output_key(o, "world_size", subject_world(k));
-	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
+	output_key(o, "mesh", cell_word(shown_mesh(&k->table, mesh, sizeof mesh)));
 	output_key(o, "part_count", cell_of(CELL_COUNT, k->nfile));
 	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
 	output_key(o, "format", cell_text(s->format->name));
@@ -206,8 +206,8 @@ static void say_sides(struct diff *d)
 		say_row(o, "job", "%s\n%s", a->job, b->job);
 		say_row(o, "step", "%s\n%s", step_print(a, sa), step_print(b, sb));
 	}
-	say_row(o, "mesh", "%s\n%s", subject_mesh(&a->table, ma, sizeof ma),
-		subject_mesh(&b->table, mb, sizeof mb));
+	say_row(o, "mesh", "%s\n%s", shown_mesh(&a->table, ma, sizeof ma),
+		shown_mesh(&b->table, mb, sizeof mb));
 	say_row(o, "parts", "%u\n%u", a->nfile, b->nfile);
 	say_row(o, "size", "%s\n%s", human_bytes(a->stored_bytes, sa),
 		human_bytes(b->stored_bytes, sb));

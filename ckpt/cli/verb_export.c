@@ -152,7 +152,7 @@ static int take_mesh(struct export *r, const struct subject *s)
 	int code, rc;
 
 	take_alone(r, &s->ckpt->table);
-	code = remesh(r->c, s, &r->to);
+	code = mesh_option(r->c, s, &r->to);
 
 	if (code)
 		return code;

@@ -8,8 +8,9 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/picture.h"
 #include "ckpt/engine/load_cost.h"
 
@@ -64,7 +65,7 @@ static void from_print(const struct checkpoint *k, char *buf, size_t bytes)
 {
 	size_t len;
 
-	subject_mesh(&k->table, buf, bytes);
+	shown_mesh(&k->table, buf, bytes);
 	len = strlen(buf);
 	if (k->has & HAS_STEP)
 		snprintf(buf + len, bytes - len, "%s%u rank%s", len ? ", " : "", k->world,
@@ -83,7 +84,7 @@ static void put_who(struct planning *p)
 	from_print(k, line, sizeof line);
 	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
 		     k->nfile == 1 ? "" : "s");
-	remesh_put(p->c, &p->to);
+	mesh_option_put(p->c, &p->to);
 	output_label(o, "onto", STYLE_PLAIN, "%s, %u rank%s%s%s", to, p->cost.world,
 		     p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
 }
@@ -391,7 +392,7 @@ static int put_plan(struct planning *p)
 	output_key(c->o, "svg", cell_word(c->value[OPT_SVG]));
 	if (!rc)
 		rc = print_flow(p);
-	remesh_tell(c, &p->to);
+	mesh_option_print(c, &p->to);
 	c->o->ops->end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
 }
@@ -399,7 +400,7 @@ static int put_plan(struct planning *p)
 static int plan(struct planning *p)
 {
 	struct ckpt_err err = { 0 };
-	int code = remesh(p->c, p->s, &p->to), rc;
+	int code = mesh_option(p->c, p->s, &p->to), rc;
 
 	if (code)
 		return code;

@@ -58,7 +58,7 @@ static void put_world(struct output *o, const struct checkpoint *k)
 	size_t len = 0;
 
 	output_key(o, "world_size", subject_world(k));
-	output_key(o, "mesh", cell_word(subject_mesh(t, mesh, sizeof mesh)));
+	output_key(o, "mesh", cell_word(shown_mesh(t, mesh, sizeof mesh)));
 	line[0] = 0;
 	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
