@@ -438,7 +438,7 @@ int ckpt_fresh(ckpt *c)
 	if (atomic_load(&c->state) == LINK_FENCED) {
 		rc = -ESTALE;
 	} else if (atomic_load(&c->state) == LINK_UP) {
-		struct wire_fresh m = { 0 };
+		struct wire_plain m = { 0 };
 
 		rc = rpc_call(c, &m, WIRE_FRESH, -1, NULL, NULL, c->wait_ns, NULL);
 		if (rc == -ECONNRESET) /* the next daemon gets it with HELLO */
@@ -651,7 +651,7 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 	helper_stop(c);
 	atomic_store(&c->stop, 0);
 	if (c->sock >= 0) {
-		struct wire_bye m = { 0 };
+		struct wire_plain m = { 0 };
 
 		(void)rpc_call(c, &m, WIRE_BYE, -1, NULL, NULL, NS_PER_S, NULL);
 	}

@@ -162,11 +162,11 @@ struct ckpt {
 	uint32_t seq;	      /* (rpc) */
 	bool late;	      /* (rpc) the answer to seq is still to come, and is not needed */
 	bool answered;	      /* (rpc) the newest request was, be it by a refusal */
-	bool on_helper; /* (rpc) the helper has sent the request: it does its other work meanwhile */
-	pid_t peer, closer;  /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
-	int said;	     /* (rpc) the newest error of attaching that the log has; 0: none */
-	uint64_t base, back; /* (rpc) as wire_hello */
-	uint64_t dev, ino;   /* (rpc) of the job's directory, as the daemon's welcome said */
+	bool on_helper;	      /* (rpc) the helper has sent it, and does other work meanwhile */
+	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
+	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
+	uint64_t base, back;  /* (rpc) as wire_hello */
+	uint64_t dev, ino;    /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
 		uint64_t bytes;
@@ -274,7 +274,7 @@ struct ckpt {
 	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
-	uint64_t torn_reported;			/* mark whose tearing ckpt_guard has returned */
+	uint64_t torn_reported;			/* mark: ckpt_guard said that it is torn */
 	void *blobs;
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;

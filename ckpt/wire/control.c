@@ -104,7 +104,7 @@ void control_close(struct control *k)
 int control_open(struct control *k, const struct control_at *at, uint64_t until,
 		 struct ckpt_err *err)
 {
-	struct wire_control hello = { 0 };
+	struct wire_plain hello = { 0 };
 	int rc;
 
 	*k = (struct control){ .at = *at, .sock = -1, .until = until };
@@ -197,7 +197,7 @@ int control_call(struct control *k, void *msg, enum wire_type type, int fd, void
 
 int control_report(struct control *k, struct ckpt_err *err)
 {
-	struct wire_status ask = { 0 };
+	struct wire_plain ask = { 0 };
 	struct wire_status_is is;
 	cleanup_close int fd = -1;
 	int rc = control_call(k, &ask, WIRE_STATUS, -1, &is, &fd, control_soon(k), err);

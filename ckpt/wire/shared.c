@@ -362,6 +362,14 @@ static void words_load(void *to, const void *from, size_t bytes)
 	}
 }
 
+/* While ver is odd the words behind it are being changed. */
+static void words_change(_Atomic uint32_t *ver, void *to, const void *from, size_t bytes)
+{
+	atomic_fetch_add_explicit(ver, 1, memory_order_acq_rel);
+	words_store(to, from, bytes);
+	atomic_fetch_add_explicit(ver, 1, memory_order_release);
+}
+
 #define RECORD_HEAD offsetof(struct shared_record, note)
 _Static_assert(RECORD_HEAD % 8 == 0 && sizeof(struct shared_note) % 8 == 0, "records are words");
 #define OUTCOME_HEAD offsetof(struct shared_outcome, step)
@@ -814,9 +822,7 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 	to.persisted_ns = phase_ns ? phase_ns[1] : 0;
 	to.committed_ns = phase_ns ? phase_ns[2] : 0;
 	snprintf(to.text, sizeof to.text, "%s", text ? text : "");
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-	words_store(&o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	words_change(&o->ver, &o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
 	if (fresh)
 		store_release(&job->next_outcome, next + 1);
 	add_relaxed(&job->count[state], 1);
@@ -836,9 +842,7 @@ void shared_outcomes_forget(struct shared_job *job, uint64_t step)
 
 		if (o->step <= step || o->state == OUTCOME_NONE)
 			continue;
-		atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-		words_store(&o->step, &none, sizeof none);
-		atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+		words_change(&o->ver, &o->step, &none, sizeof none);
 	}
 	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
 		if (load_relaxed(&job->newest[s]) > step + 1)
@@ -856,9 +860,7 @@ void shared_outcome_to_write(struct shared_job *job, uint64_t step)
 		return;
 	memcpy(&word, &o->state, sizeof word);
 	memcpy((uint8_t *)&word + sizeof word - sizeof code, &code, sizeof code);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-	words_store(&o->state, &word, sizeof word);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	words_change(&o->ver, &o->state, &word, sizeof word);
 }
 
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret)

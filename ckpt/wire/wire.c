@@ -189,10 +189,10 @@ static const struct wire_kind kinds[] = {
 	/* the directory, if it could be opened */
 	{ WIRE_SEED, WIRE_RANK, sizeof(struct wire_seed), 0, 1, { WIRE_OK }, "SEED" },
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
-	REQUEST(BYE, bye, WIRE_RANK, 0, WIRE_OK),
-	REQUEST(FRESH, fresh, WIRE_RANK, 0, WIRE_OK),
-	REQUEST(CONTROL, control, WIRE_CONTROLLER, 0, WIRE_OK),
-	REQUEST(STATUS, status, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
+	REQUEST(BYE, plain, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(FRESH, plain, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(CONTROL, plain, WIRE_CONTROLLER, 0, WIRE_OK),
+	REQUEST(STATUS, plain, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
 	REQUEST(TRIGGER, trigger, WIRE_CONTROLLER, 0, WIRE_TRIGGERED),
 	/* WIRE_TO brings a directory */
 	{ WIRE_DRAIN, WIRE_CONTROLLER, sizeof(struct wire_drain), 0, 1, { WIRE_DRAINED }, "DRAIN" },

@@ -163,6 +163,11 @@ struct wire_refuse {
 struct wire_ok {
 	struct wire_head head;
 };
+/* BYE, FRESH, CONTROL, STATUS */
+struct wire_plain {
+	struct wire_head head;
+	uint64_t pad;
+};
 
 /* id: the place number in declarations */
 struct wire_segment {
@@ -333,24 +338,8 @@ struct wire_steps_are {
 	uint32_t n, pad;
 	struct ckpt_step step[WIRE_STEPS_MAX];
 };
-struct wire_bye {
-	struct wire_head head;
-	uint64_t pad;
-};
-struct wire_fresh {
-	struct wire_head head;
-	uint64_t pad;
-};
 
 /* --- control --- */
-struct wire_control {
-	struct wire_head head;
-	uint64_t pad;
-};
-struct wire_status {
-	struct wire_head head;
-	uint64_t pad;
-};
 struct wire_status_is {
 	struct wire_head head;
 	uint64_t bytes; /* of the memfd, which is sealed against writing too */
