@@ -305,12 +305,12 @@ char *subject_short(const struct checkpoint *k, const char *path, char *buf)
 
 struct cell subject_step(const struct checkpoint *k)
 {
-	return k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->step) : cell_none();
+	return k->has & HAS_STEP ? cell_number(k->step) : cell_none();
 }
 
 struct cell subject_world(const struct checkpoint *k)
 {
-	return k->has & HAS_STEP ? cell_of(CELL_COUNT, k->world) : cell_none();
+	return k->has & HAS_STEP ? cell_count(k->world) : cell_none();
 }
 
 struct cell subject_job(const struct checkpoint *k)

@@ -36,6 +36,7 @@ struct subject {
  * engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 const struct format *force, struct ckpt_err *err);
+#define FROM_HELP "the format of a CKPT that is a path, if ckptctl takes it for another"
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */

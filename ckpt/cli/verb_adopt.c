@@ -137,8 +137,8 @@ static void table(struct adopt *a)
 		const struct row *r = &a->row[i];
 
 		snprintf(path, sizeof path, "%s/%s", a->dir, r->step.dir);
-		OUTPUT_ROW(o, col, cell_text(path), cell_of(CELL_NUMBER, r->step.step),
-			   cell_word(r->step.said.job), cell_of(CELL_BYTES, r->step.bytes),
+		OUTPUT_ROW(o, col, cell_text(path), cell_number(r->step.step),
+			   cell_word(r->step.said.job), cell_bytes(r->step.bytes),
 			   cell_styled(cell_text(r->adopt ? "adopt" : "leave"),
 				       r->adopt ? STYLE_GOOD : STYLE_WARN),
 			   cell_word(r->text));
@@ -174,13 +174,13 @@ static int document(struct adopt *a, bool dry)
 
 	if (!a->shown)
 		output_begin(o, "ckptd.adopt/1");
-	output_key(o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(o, "dry_run", cell_flag(dry));
 	output_key(o, "path", cell_text(a->dir));
 	output_key(o, "job", cell_text(job));
 	output_key(o, "directory_from", cell_if(is_moved(a), cell_text(a->home)));
 	table(a);
-	output_key(o, "adopted_count", cell_of(CELL_COUNT, a->nadopt));
-	output_key(o, "left_count", cell_of(CELL_COUNT, nleft));
+	output_key(o, "adopted_count", cell_count(a->nadopt));
+	output_key(o, "left_count", cell_count(nleft));
 	what_print(a, what, sizeof what);
 	if (!a->nadopt && !is_moved(a))
 		cli_say(a->c, STYLE_DIM,

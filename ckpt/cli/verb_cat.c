@@ -301,8 +301,8 @@ static void put_about(struct cat *k)
 	if (part)
 		output_head(o, "slice", cell_text(slice));
 	output_key(o, "result_shape", cell_shape(k->v.slice.nshape, k->v.slice.shape));
-	output_field(o, "elements", "elements", cell_of(CELL_COUNT, k->v.slice.numel));
-	output_field(o, "bytes", "size", cell_of(CELL_BYTES, k->v.bytes));
+	output_field(o, "elements", "elements", cell_count(k->v.slice.numel));
+	output_field(o, "bytes", "size", cell_bytes(k->v.bytes));
 }
 
 static void put_file(struct cat *k)
@@ -314,7 +314,7 @@ static void put_file(struct cat *k)
 		output_field(o, "destination", "file", cell_text(k->c->value[OPT_OUTPUT]));
 	else
 		output_key(o, "destination", cell_none());
-	output_key(o, "file_bytes", cell_if(k->to_file, cell_of(CELL_BYTES, k->file_bytes)));
+	output_key(o, "file_bytes", cell_if(k->to_file, cell_bytes(k->file_bytes)));
 	output_key(o, "npy_descr", cell_if(npy, cell_text(npy_descr(k->x->dtype))));
 	output_key(o, "npy_view", cell_if(npy, cell_word(npy_view(k->x->dtype))));
 }
@@ -358,15 +358,14 @@ static void put_stats(struct cat *k)
 	output_head(o, "mean", mean);
 	output_key(o, "std", t->finite ? cell_real(tally_std(t)) : none);
 	output_head(o, "std", std);
-	output_key(o, "finite_count", cell_of(CELL_COUNT, t->finite));
-	output_field(o, "zero_count", "zeros", cell_of(CELL_COUNT, t->zeros));
+	output_key(o, "finite_count", cell_count(t->finite));
+	output_field(o, "zero_count", "zeros", cell_count(t->zeros));
 	output_field(o, "nan_count", "NaN",
-		     cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
 	output_field(o, "inf_count", "Inf",
-		     cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
-	output_field(
-		o, "neg_inf_count", "-Inf",
-		cell_styled(cell_of(CELL_COUNT, t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
+	output_field(o, "neg_inf_count", "-Inf",
+		     cell_styled(cell_count(t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
 	output_close(o);
 }
 
@@ -688,8 +687,7 @@ const struct cli_verb verb_cat = {
 			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
 			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "
