@@ -222,15 +222,8 @@ static const char *source_name(const struct table *t, const struct average_sourc
 static int source_add(struct averages *a, const struct average_source *x, uint32_t *cap,
 		      struct ckpt_err *err)
 {
-	if (a->nsource == *cap) {
-		uint32_t n = *cap ? 2 * *cap : 1024;
-		struct average_source *more = reallocarray(a->source, n, sizeof *more);
-
-		if (!more)
-			return no_memory(err);
-		a->source = more;
-		*cap = n;
-	}
+	if (!ARRAY_GROW(a->source, a->nsource, *cap))
+		return no_memory(err);
 	a->source[a->nsource++] = *x;
 	return 0;
 }
@@ -354,15 +347,8 @@ static void clash_say(const char *average, const char *name, const struct seen_s
 static int seen_put(struct seen *x, const struct table_tensor *key, const struct seen_source *by,
 		    struct ckpt_err *err)
 {
-	if (x->key.ntensor == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 1024;
-		struct seen_source *more = reallocarray(x->by, cap, sizeof *more);
-
-		if (!more)
-			return no_memory(err);
-		x->by = more;
-		x->cap = cap;
-	}
+	if (!ARRAY_GROW(x->by, x->key.ntensor, x->cap))
+		return no_memory(err);
 	x->by[x->key.ntensor] = *by;
 	return table_add_tensor(&x->key, key, NULL, err);
 }
@@ -579,9 +565,7 @@ static int by_at(const void *va, const void *vb)
 {
 	const struct average_run *a = va, *b = vb;
 
-	if (a->at != b->at)
-		return a->at < b->at ? -1 : 1;
-	return (a->src > b->src) - (a->src < b->src);
+	return a->at != b->at ? COMPARE(a->at, b->at) : COMPARE(a->src, b->src);
 }
 
 /* All averages of piece k of a source. */

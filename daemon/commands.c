@@ -321,7 +321,7 @@ static int by_mark(const void *a, const void *b)
 {
 	const struct wire_report_step *x = a, *y = b;
 
-	return x->mark_ns < y->mark_ns ? 1 : x->mark_ns > y->mark_ns ? -1 : 0;
+	return COMPARE(y->mark_ns, x->mark_ns);
 }
 
 /* Returns how many. */

@@ -76,16 +76,9 @@ void list_differs(void *arg, uint32_t dst_tensor, const char *text)
 {
 	struct list_notes *n = arg;
 
-	if (n->n == n->cap) {
-		uint32_t cap = n->cap ? 2 * n->cap : 16;
-		struct list_note *p = reallocarray(n->note, cap, sizeof *p);
-
-		if (!p) {
-			n->failed = true;
-			return;
-		}
-		n->note = p;
-		n->cap = cap;
+	if (!ARRAY_GROW(n->note, n->n, n->cap)) {
+		n->failed = true;
+		return;
 	}
 	n->note[n->n] = (struct list_note){ dst_tensor, text ? strdup(text) : NULL };
 	n->failed |= text && !n->note[n->n].text;

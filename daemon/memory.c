@@ -155,7 +155,7 @@ static int by_off(const void *va, const void *vb)
 {
 	const struct extent *a = va, *b = vb;
 
-	return (a->off > b->off) - (a->off < b->off);
+	return COMPARE(a->off, b->off);
 }
 
 int slotmem_clean(struct slotmem *s, const struct decl *d)
