@@ -144,7 +144,7 @@ static uint32_t set_number(struct keymap *sets, const struct map_share *share, u
 	return n;
 }
 
-/* Shares and who has them. in: sorted by rank. */
+/* Shares and their ranks. in: sorted by rank. */
 static int make_shares(struct map *m, const struct map_in *const *in, uint32_t nin)
 {
 	struct map_facts *f = &m->facts;

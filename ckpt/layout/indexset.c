@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * indexset.c - products of index lists. Called by layout.c and by whoever plans or copies. numel is
+ * indexset.c - products of index lists. Called by layout.c, the planner and the mover. numel is
  * always the product of the totals (see layout.h for ndim 0), and 0 for every empty set.
  */
 #include "ckpt/base/util.h"

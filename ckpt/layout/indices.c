@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * indices.c - sorted lists of indices as progressions: ranges, slices, cuts, comparison, checking.
- * Called by layout.c, ownership.c and everyone who holds index sets. What comes out keeps the
+ * Called by layout.c, ownership.c and all code that has index sets. What comes out keeps the
  * invariants of struct indices; what comes from outside passes indices_check first.
  */
 #include "ckpt/base/error.h"

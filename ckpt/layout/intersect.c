@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intersect.c - what two index lists have in common: as stretches (indices_next, for those who copy
- * bytes) and as a list (indices_intersect, for those who plan).
+ * intersect.c - what two index lists have in common: as stretches (indices_next, for copying
+ * bytes) and as a list (indices_intersect, for planning).
  *
  * Two progressions may miss each other for ever (the even and the odd numbers). Nothing here walks
  * along such a pair: the next meeting is computed as Euclid would.
@@ -12,7 +12,7 @@
 
 #define NEVER UINT64_MAX
 #define MISSES_MAX 4	 /* plain jumps in a row before computing the next meeting */
-#define PATTERN_MAX 1024 /* stretches of one common period that are looked at for its shape */
+#define PATTERN_MAX 1024 /* stretches of one common period, at most, to find its shape */
 
 typedef unsigned __int128 u128;
 

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define LAYOUT_RUNS_MAX 65536	    /* progressions per dimension; more is -E2BIG */
-#define LAYOUT_STEPS_MAX (1u << 24) /* runs looked at one by one for one list; more is -E2BIG */
+#define LAYOUT_STEPS_MAX (1u << 24) /* runs that one list may take one by one; more is -E2BIG */
 #define LAYOUT_RANKS_MAX (1u << 20) /* places of a mesh */
 #define LAYOUT_NAME_MAX 64	    /* bytes of the name of a mesh dimension: [A-Za-z0-9._-] */
 
@@ -82,7 +82,7 @@ int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
 
 bool layout_is_partial(const struct layout *l); /* has a PARTIAL */
-/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. For whoever is about to
+/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. Before a
  * save. */
 int layout_check_saved(const struct mesh *m, const struct layout *l, struct ckpt_err *err);
 

@@ -7,7 +7,7 @@
 #include "ckpt/plan/holders.h"
 #include "ckpt/base/util.h"
 
-/* Stretches that are looked at one by one before the parts of a strided cut are tried instead. */
+/* Stretches that are tried one by one before the parts of a strided cut are tried instead. */
 #define STRETCHES_MAX 256u
 /* What a record costs that is kept: so an answer takes a gigabyte at most. */
 #define RECORD_STEPS UINT64_C(8)
@@ -502,7 +502,7 @@ int holders_find(const struct holders_kind *kind, const struct indexset *want, s
 	if (e < 0)
 		return e;
 	if (numel == 0 || (want && want->numel == 0)) {
-		ret->noperand = 0; /* nobody */
+		ret->noperand = 0; /* no rank */
 		return 0;
 	}
 	for (uint32_t d = 0; d < kind->ndim && e == 0; d++)

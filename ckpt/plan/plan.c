@@ -111,7 +111,7 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	return e < 0 ? ckpt_error(err, e, "out of memory while planning %s", label) : 0;
 }
 
-/* The same, and whoever asked hears what was said of it. */
+/* The same, and opts->differs is called with the lines that it added to the list. */
 static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err)
 {
 	struct ckpt_errlist one = { .code = k->list->code }, *all = k->list;

@@ -477,7 +477,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 			free((void *)r->group[r->n - 1].s.piece);
 		}
 	}
-	/* -1: it is told in the list. */
+	/* -1: it is a line in the list. */
 	return e == 0 || e == -1 ? 1 : e;
 }
 
@@ -605,7 +605,7 @@ static int operands_check(struct reducing *r, struct plan_reduced *x)
 	return e;
 }
 
-/* What the mover will be told that it moves: operands of want, each set once. */
+/* What the mover will count as moved: operands of want, each set once. */
 static int operands_bytes(struct reducing *r, struct plan_reduced *x)
 {
 	struct op_list ops = { 0 };

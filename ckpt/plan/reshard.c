@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reshard.c - a rank's operations, from declarations. Called by whoever opens a part of a
- * checkpoint and by those who want to know what a move would cost. Invariant: for every tensor with
+ * reshard.c - a rank's operations, from declarations. Called to open a part of a
+ * checkpoint, and to estimate what a move would cost. Invariant: for every tensor with
  * a layout the parts that are handed out of each operand are the rank's share, each element once
  * (OWNERS and ONE).
  */
@@ -321,7 +321,7 @@ static int hand_out(struct stream *s, struct reshard_op *op)
 	return s->fn(s->arg, op);
 }
 
-/* Of a tensor without a layout: a blob is its rank's, or rank 0's; anything else is somebody's. */
+/* Of a tensor without a layout: a blob is its rank's, or rank 0's; all else is not known. */
 static uint32_t blob_keeper(const struct table *t, const struct table_tensor *x)
 {
 	uint32_t world = t->nmesh ? t->mesh[0].nrank : 0;

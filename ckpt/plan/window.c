@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * window.c - cuts a table into windows. Called by the mover and whoever streams a checkpoint.
+ * window.c - cuts a table into windows. Called by the mover.
  * Invariant: all windows together hold every byte of every piece once; the bytes of a piece come in
  * ascending order; and where the cuts lie follows from the table and the limit alone.
  */
@@ -172,7 +172,7 @@ static int tensor_add(struct filling *f)
 		return 0;
 	f->tensor = f->w->tensor;
 	x.layout = TABLE_NONE;
-	x.made = 0; /* a plan does not ask who made it */
+	x.made = 0; /* a plan does not depend on it */
 	return table_add_tensor(&f->ret->table, &x, &f->id, f->err);
 }
 

@@ -2,8 +2,8 @@
 /*
  * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon
  * and every verb. Invariant: whatever is in a table has been checked when it was added: ids exist,
- * sets lie inside their shapes, spans inside their places. So those who read a table need no checks
- * of their own.
+ * sets lie inside their shapes, spans inside their places. So code that reads a table needs no
+ * checks of its own.
  */
 #include "ckpt/table/table.h"
 #include "ckpt/table/names.h"
@@ -117,7 +117,7 @@ int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
 		r = keymap_reserve(&t->index, &t->arena, ntensor);
 	if (!r && npiece)
 		r = GROW_BY(t, CAP_PIECE, piece, npiece, npiece, TABLE_PIECES_MAX);
-	return r == -E2BIG ? 0 : r; /* whoever adds the last of them is told */
+	return r == -E2BIG ? 0 : r; /* adding the last of them fails */
 }
 
 /* --- meshes and layouts --- */
@@ -657,7 +657,7 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
-	/* Of a file that is being read nobody knows yet where that is. */
+	/* Of a file that is being read it is not known yet where that is. */
 	if (p->flags && p->from && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
 		return ckpt_error(
 			err, -EINVAL,
@@ -944,7 +944,7 @@ static const struct mesh *mesh_of(const struct table *t, const struct table_tens
 	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
 }
 
-/* other: the mesh that it is told apart from; NULL: there is none. */
+/* other: the mesh that it differs from; NULL: there is none. */
 static void layout_and_mesh(const struct table *t, const struct table_tensor *x,
 			    const struct mesh *other, char *buf, size_t bytes)
 {

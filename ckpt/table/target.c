@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #define NONE UINT16_MAX /* no such dimension of a mesh */
-#define NOTE_BYTES 1024 /* of what is told of one tensor */
+#define NOTE_BYTES 1024 /* of the note of one tensor */
 #define FULL_BYTES (2 * CKPT_NAME_MAX + 2)
 #define ALIGN 64   /* of each tensor's share in a place */
 #define MEMO 4096u /* shares that are remembered; a power of two */
