@@ -297,9 +297,22 @@ static uint64_t sum_elements(const uint8_t *p, uint64_t n, uint32_t elem_bytes, 
 	return sum;
 }
 
+/* The sum asks for one half of a step to come, and this for the other. */
 uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t first)
 {
-	return sum_elements(p, n, elem_bytes, first, (uintptr_t)p + AHEAD);
+	const uint64_t step = STEP / elem_bytes;
+	const uint8_t *q = p;
+	uint64_t sum = 0;
+
+	for (uint64_t m; n; n -= m, first += m, q += m * elem_bytes) {
+		uintptr_t ahead = (uintptr_t)q + AHEAD;
+
+		m = MIN(n, step);
+		for (uint32_t i = 0; i < STEP / 2 && n > m; i += HASH_STRIPE)
+			hash_ask(ahead + i);
+		sum += sum_elements(q, m, elem_bytes, first, ahead + STEP / 2);
+	}
+	return sum;
 }
 
 /*

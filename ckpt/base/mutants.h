@@ -35,8 +35,8 @@
 	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
 	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
-	X(ONLY_WITHOUT_COPIED, cli, "a model of an average has the tensors that it copies") \
-	X(ONLY_RAW, cli, "a model of an average has averaged tensors, not the raw ones") \
+	X(ONLY_WITHOUT_COPIED, engine, "a model of an average has the tensors that it copies") \
+	X(ONLY_RAW, engine, "a model of an average has averaged tensors, not the raw ones") \
 	X(CAST_OVERFLOW_UNCOUNTED, move, "elements that a cast made infinite are counted") \
 	X(CONVERTED_WITHOUT_CHAIN, native, "a converted average keeps its chain") \
 	X(CHAINS_ALL_ALIKE, cli, "diff says when two averages took in different steps") \

@@ -18,7 +18,7 @@ void export_document(struct export *r)
 	r->told = true;
 	output_line(r->c->o, "ckptd.restore/1", "summary");
 	if (!r->alone) {
-		remesh_tell(r->c, &r->to);
+		mesh_option_print(r->c, &r->to);
 		return;
 	}
 	output_list(r->c->o, "changes", NULL, 0);
@@ -95,8 +95,8 @@ static void put_only(struct export *r)
 	struct output *o = r->c->o;
 
 	output_list(o, "only", NULL, 0);
-	for (uint32_t i = 0; i < r->only.n && o->machine; i++) {
-		const struct selection_of *x = &r->only.of[i];
+	for (uint32_t i = 0; i < r->only.selection.n && o->machine; i++) {
+		const struct selection_of *x = &r->only.selection.of[i];
 		const struct table_average *a = x->average;
 
 		output_row(o);
@@ -118,8 +118,8 @@ static void put_only(struct export *r)
 
 static void say_only(struct export *r)
 {
-	for (uint32_t i = 0; i < r->only.n; i++) {
-		const struct selection_of *x = &r->only.of[i];
+	for (uint32_t i = 0; i < r->only.selection.n; i++) {
+		const struct selection_of *x = &r->only.selection.of[i];
 		const struct table_average *a = x->average;
 		char count[HUMAN_BYTES], copied[HUMAN_BYTES];
 
@@ -235,7 +235,7 @@ static uint64_t put_result(struct export *r)
 	output_put(o, &from_memory, cell_of(CELL_FLAG, r->memory.dir[0] != 0));
 	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
-	remesh_put(r->c, &r->to);
+	mesh_option_put(r->c, &r->to);
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &dtype, cell_word(r->c->value[OPT_DTYPE]));
 	put_only(r);

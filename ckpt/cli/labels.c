@@ -53,14 +53,6 @@ static struct cell time_cell(uint64_t ns)
 void labels_put(struct output *o, const struct store_step *st, const struct store_label *label,
 		uint32_t n, uint64_t now_ns)
 {
-	static const struct column name = { "name", NULL, false, FIT_WHOLE },
-				   made = { "created", NULL, false, FIT_WHOLE },
-				   until = { "until", NULL, false, FIT_WHOLE },
-				   by = { "by", NULL, false, FIT_WHOLE },
-				   why = { "why", NULL, false, FIT_WHOLE },
-				   verified = { "verified", NULL, false, FIT_WHOLE },
-				   bad = { "bad", NULL, false, FIT_WHOLE },
-				   adopted = { "adopted", NULL, false, FIT_WHOLE };
 	const struct store_label *good = NULL, *broken = NULL, *here = NULL;
 
 	output_list(o, "holds", NULL, 0);
@@ -76,11 +68,11 @@ void labels_put(struct output *o, const struct store_step *st, const struct stor
 		if (label[i].kind != LABEL_HOLD || !store_label_counts(&label[i], now_ns))
 			continue;
 		output_row(o);
-		output_put(o, &name, cell_text(label[i].name));
-		output_put(o, &made, time_cell(label[i].made_ns));
-		output_put(o, &until, time_cell(label[i].until_ns));
-		output_put(o, &by, cell_word(label[i].by));
-		output_put(o, &why, cell_word(label[i].why));
+		output_key(o, "name", cell_text(label[i].name));
+		output_key(o, "created", time_cell(label[i].made_ns));
+		output_key(o, "until", time_cell(label[i].until_ns));
+		output_key(o, "by", cell_word(label[i].by));
+		output_key(o, "why", cell_word(label[i].why));
 		output_close(o);
 	}
 	output_close(o);
@@ -89,15 +81,14 @@ void labels_put(struct output *o, const struct store_step *st, const struct stor
 		if (label[i].kind != LABEL_TAG || !store_label_is(&label[i], st))
 			continue;
 		output_row(o);
-		output_put(o, &name, cell_text(label[i].name));
-		output_put(o, &made, time_cell(label[i].made_ns));
-		output_put(o, &by, cell_word(label[i].by));
+		output_key(o, "name", cell_text(label[i].name));
+		output_key(o, "created", time_cell(label[i].made_ns));
+		output_key(o, "by", cell_word(label[i].by));
 		output_close(o);
 	}
 	output_close(o);
-	output_put(o, &verified, good && !broken ? time_cell(good->made_ns) : cell_none());
-	output_put(o, &bad,
-		   broken ? cell_text(*broken->why ? broken->why : "no reason was given")
-			  : cell_none());
-	output_put(o, &adopted, here ? time_cell(here->made_ns) : cell_none());
+	output_key(o, "verified", good && !broken ? time_cell(good->made_ns) : cell_none());
+	output_key(o, "bad",
+		   cell_if(broken, cell_text(*broken->why ? broken->why : "no reason was given")));
+	output_key(o, "adopted", here ? time_cell(here->made_ns) : cell_none());
 }

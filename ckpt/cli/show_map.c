@@ -98,7 +98,7 @@ static void put_ranks(struct output *o, const char *key, uint32_t n, const uint3
 {
 	output_list(o, key, NULL, 0);
 	for (uint32_t i = 0; i < n; i++)
-		output_key(o, "rank", cell_of(CELL_NUMBER, rank[i]));
+		output_key(o, "rank", cell_number(rank[i]));
 	output_close(o);
 }
 
@@ -110,7 +110,7 @@ static void put_shares(struct output *o, const struct job *j)
 	for (uint32_t i = 0; i < f->nshare && o->machine; i++) {
 		output_row(o);
 		put_ranks(o, "holder_ranks", f->share[i].nrank, f->share[i].rank);
-		output_key(o, "elements", cell_of(CELL_COUNT, f->share[i].set->numel));
+		output_key(o, "elements", cell_count(f->share[i].set->numel));
 		output_key(o, "index", cell_set(f->share[i].set, j->shape));
 		output_close(o);
 	}
@@ -124,24 +124,22 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
 	uint32_t operands = operands_of(&j->k->table, j->x);
 	char ranks[64], written[64] = "written once";
-	size_t len;
 
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, 8 * j->x->elem_bytes / dtype_values(j->x->dtype), buf, bytes);
 	if (!f->numel)
 		return buf;
-	len = strlen(buf);
 	pieces = j->k->table.first[j->id + 1] - j->k->table.first[j->id];
 	if (!j->nwriter)
-		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
+		human_add(buf, bytes, "; ", "not written");
 	else
-		len += (size_t)snprintf(buf + len, bytes - len, "; %s, in %u piece%s by %s",
-					written, pieces, pieces == 1 ? "" : "s",
-					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
-	if (known < world && len < bytes)
-		snprintf(buf + len, bytes - len, "; %u of %u ranks are not in its mesh",
-			 world - known, world);
+		human_add(buf, bytes, "; ", "%s, in %u piece%s by %s", written, pieces,
+			  pieces == 1 ? "" : "s",
+			  map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
+	if (known < world)
+		human_add(buf, bytes, "; ", "%u of %u ranks are not in its mesh", world - known,
+			  world);
 	return buf;
 }
 
@@ -160,7 +158,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_key(o, "name", cell_text(x->name));
 	output_field(o, "dtype", "dtype", cell_text(dtype_name(x->dtype)));
 	output_field(o, "shape", "shape", cell_shape(x->ndim, j->shape));
-	output_field(o, "bytes", "size", cell_of(CELL_BYTES, x->numel * x->elem_bytes));
+	output_field(o, "bytes", "size", cell_bytes(x->numel * x->elem_bytes));
 	if (declared) {
 		const struct table *t = &k->table;
 
@@ -174,8 +172,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 		output_key(o, "mesh", cell_none());
 	}
 	output_key(o, "source", cell_text(declared ? "layout" : "pieces"));
-	output_key(o, "copies_min", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_min)));
-	output_key(o, "copies_max", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_max)));
+	output_key(o, "copies_min", cell_if(f->copies_known, cell_number(f->copies_min)));
+	output_key(o, "copies_max", cell_if(f->copies_known, cell_number(f->copies_max)));
 	put_shares(o, j);
 	put_ranks(o, "empty_ranks", f->nempty, f->empty);
 	put_ranks(o, "writer_ranks", j->nwriter, j->writer);

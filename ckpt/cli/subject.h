@@ -4,6 +4,7 @@
 #ifndef CKPT_CLI_SUBJECT_H
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
+#include "ckpt/engine/named.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
@@ -35,6 +36,7 @@ struct subject {
  * engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 const struct format *force, struct ckpt_err *err);
+#define FROM_HELP "the format of a CKPT that is a path, if ckptctl takes it for another"
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */
@@ -85,17 +87,4 @@ struct cell subject_job(const struct checkpoint *k);
 /* For programs: the members path, job and step of the open object. */
 void subject_put(struct output *o, const char *path, const struct checkpoint *k);
 
-/* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
-const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
-
-/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it;
- * ids of all that it means (per-rank blobs share one), *ret_id malloc'ed. */
-int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
-		    uint32_t *ret_n, struct ckpt_err *err);
-/* The same for a glob over these, where '*' matches any characters. */
-int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
-		 struct ckpt_err *err);
-
-/* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
-char *subject_mesh(const struct table *t, char *buf, size_t bytes);
 #endif

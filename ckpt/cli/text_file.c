@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text_file.c - see text_file.h. Called by remesh.c and view_file.c. Invariant: the text has one
+/* text_file.c - see text_file.h. Called by mesh_option.c and view_file.c. Invariant: the text has one
  * zero byte, its last. */
 #include "ckpt/cli/text_file.h"
 #include "ckpt/base/util.h"

@@ -125,9 +125,9 @@ static int carry_out(struct adopt *a, struct ckpt_err *err)
 static void table(struct adopt *a)
 {
 	static const struct column col[] = {
-		{ "step", "STEP", true, FIT_WHOLE },	{ "from_job", "OF JOB", false, FIT_LAST },
-		{ "bytes", "SIZE", true, FIT_WHOLE },	{ "action", "ACTION", false, FIT_WHOLE },
-		{ "text", "WHY NOT", false, FIT_WRAP }, { "path", NULL, false, FIT_WHOLE },
+		{ "path", NULL, false, FIT_WHOLE },	   { "step", "STEP", true, FIT_WHOLE },
+		{ "from_job", "OF JOB", false, FIT_LAST }, { "bytes", "SIZE", true, FIT_WHOLE },
+		{ "action", "ACTION", false, FIT_WHOLE },  { "text", "WHY NOT", false, FIT_WRAP },
 	};
 	struct output *o = a->c->o;
 	char path[PATH_MAX + STORE_DIR_MAX];
@@ -137,16 +137,11 @@ static void table(struct adopt *a)
 		const struct row *r = &a->row[i];
 
 		snprintf(path, sizeof path, "%s/%s", a->dir, r->step.dir);
-		output_row(o);
-		output_put(o, &col[5], cell_text(path));
-		output_put(o, &col[0], cell_of(CELL_NUMBER, r->step.step));
-		output_put(o, &col[1], cell_word(r->step.said.job));
-		output_put(o, &col[2], cell_of(CELL_BYTES, r->step.bytes));
-		output_put(o, &col[3],
+		OUTPUT_ROW(o, col, cell_text(path), cell_number(r->step.step),
+			   cell_word(r->step.said.job), cell_bytes(r->step.bytes),
 			   cell_styled(cell_text(r->adopt ? "adopt" : "leave"),
-				       r->adopt ? STYLE_GOOD : STYLE_WARN));
-		output_put(o, &col[4], cell_word(r->text));
-		output_close(o);
+				       r->adopt ? STYLE_GOOD : STYLE_WARN),
+			   cell_word(r->text));
 	}
 	output_close(o);
 }
@@ -172,12 +167,6 @@ static void what_print(const struct adopt *a, char *buf, size_t bytes)
 
 static int document(struct adopt *a, bool dry)
 {
-	static const struct column col_dry = { "dry_run", NULL, false, FIT_WHOLE },
-				   col_path = { "path", NULL, false, FIT_WHOLE },
-				   col_job = { "job", NULL, false, FIT_WHOLE },
-				   col_from = { "directory_from", NULL, false, FIT_WHOLE },
-				   col_adopted = { "adopted_count", NULL, false, FIT_WHOLE },
-				   col_left = { "left_count", NULL, false, FIT_WHOLE };
 	const char *job = a->whole ? a->s.job : a->home;
 	struct output *o = a->c->o;
 	uint32_t nleft = a->nrow - a->nadopt;
@@ -185,13 +174,13 @@ static int document(struct adopt *a, bool dry)
 
 	if (!a->shown)
 		output_begin(o, "ckptd.adopt/1");
-	output_put(o, &col_dry, cell_of(CELL_FLAG, dry));
-	output_put(o, &col_path, cell_text(a->dir));
-	output_put(o, &col_job, cell_text(job));
-	output_put(o, &col_from, is_moved(a) ? cell_text(a->home) : cell_none());
+	output_key(o, "dry_run", cell_flag(dry));
+	output_key(o, "path", cell_text(a->dir));
+	output_key(o, "job", cell_text(job));
+	output_key(o, "directory_from", cell_if(is_moved(a), cell_text(a->home)));
 	table(a);
-	output_put(o, &col_adopted, cell_of(CELL_COUNT, a->nadopt));
-	output_put(o, &col_left, cell_of(CELL_COUNT, nleft));
+	output_key(o, "adopted_count", cell_count(a->nadopt));
+	output_key(o, "left_count", cell_count(nleft));
 	what_print(a, what, sizeof what);
 	if (!a->nadopt && !is_moved(a))
 		cli_say(a->c, STYLE_DIM,

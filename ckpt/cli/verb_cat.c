@@ -12,7 +12,7 @@
 #include "ckpt/engine/element.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/engine/npy.h"
-#include "ckpt/cli/preview.h"
+#include "ckpt/engine/preview.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
@@ -122,7 +122,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	cleanup_free uint32_t *id = NULL;
 	char list[LIST_BYTES];
 	uint32_t n = 0, want = TABLE_NONE;
-	int rc = subject_tensors(k->s.ckpt, word, &id, &n, &k->err);
+	int rc = named_tensors(k->s.ckpt, word, &id, &n, &k->err);
 
 	if (rc)
 		next_is(k, "ckptctl show %s --tensors '*' lists them all", k->s.ref.path);
@@ -301,8 +301,8 @@ static void put_about(struct cat *k)
 	if (part)
 		output_head(o, "slice", cell_text(slice));
 	output_key(o, "result_shape", cell_shape(k->v.slice.nshape, k->v.slice.shape));
-	output_field(o, "elements", "elements", cell_of(CELL_COUNT, k->v.slice.numel));
-	output_field(o, "bytes", "size", cell_of(CELL_BYTES, k->v.bytes));
+	output_field(o, "elements", "elements", cell_count(k->v.slice.numel));
+	output_field(o, "bytes", "size", cell_bytes(k->v.bytes));
 }
 
 static void put_file(struct cat *k)
@@ -314,7 +314,7 @@ static void put_file(struct cat *k)
 		output_field(o, "destination", "file", cell_text(k->c->value[OPT_OUTPUT]));
 	else
 		output_key(o, "destination", cell_none());
-	output_key(o, "file_bytes", cell_if(k->to_file, cell_of(CELL_BYTES, k->file_bytes)));
+	output_key(o, "file_bytes", cell_if(k->to_file, cell_bytes(k->file_bytes)));
 	output_key(o, "npy_descr", cell_if(npy, cell_text(npy_descr(k->x->dtype))));
 	output_key(o, "npy_view", cell_if(npy, cell_word(npy_view(k->x->dtype))));
 }
@@ -358,15 +358,14 @@ static void put_stats(struct cat *k)
 	output_head(o, "mean", mean);
 	output_key(o, "std", t->finite ? cell_real(tally_std(t)) : none);
 	output_head(o, "std", std);
-	output_key(o, "finite_count", cell_of(CELL_COUNT, t->finite));
-	output_field(o, "zero_count", "zeros", cell_of(CELL_COUNT, t->zeros));
+	output_key(o, "finite_count", cell_count(t->finite));
+	output_field(o, "zero_count", "zeros", cell_count(t->zeros));
 	output_field(o, "nan_count", "NaN",
-		     cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
 	output_field(o, "inf_count", "Inf",
-		     cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
-	output_field(
-		o, "neg_inf_count", "-Inf",
-		cell_styled(cell_of(CELL_COUNT, t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
+	output_field(o, "neg_inf_count", "-Inf",
+		     cell_styled(cell_count(t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
 	output_close(o);
 }
 
@@ -385,7 +384,12 @@ static struct preview preview_pack(const struct preview *p, uint32_t values)
 	return ret;
 }
 
-static int preview(struct cat *k)
+static void preview_say(void *arg, const char *line)
+{
+	cli_say(arg, STYLE_PLAIN, "%s", line);
+}
+
+static int values_preview(struct cat *k)
 {
 	struct arena a = { 0 };
 	struct indices dim[CKPT_DIMS_MAX];
@@ -393,6 +397,7 @@ static int preview(struct cat *k)
 	struct preview p, stored;
 	uint8_t *value = NULL;
 	uint32_t at = 0, values = dtype_values(k->x->dtype);
+	uint32_t width = k->c->out_screen.width;
 	int rc = 0;
 
 	preview_choose(k->v.slice.nshape, k->v.slice.shape, values, &p);
@@ -409,7 +414,7 @@ static int preview(struct cat *k)
 	if (!rc) {
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
-		rc = preview_say(k->c, &p, k->x->dtype, value);
+		rc = preview_print(&p, k->x->dtype, value, width ? width : 80, preview_say, k->c);
 	}
 	free(value);
 	arena_free(&a);
@@ -552,7 +557,7 @@ static int deliver(struct cat *k)
 	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
 		rc = text(k);
 	else if (k->mode == CAT_PREVIEW)
-		rc = preview(k);
+		rc = values_preview(k);
 	else if (reads || k->mode == CAT_BYTES)
 		rc = read_slice(k);
 	if (rc)
@@ -650,7 +655,9 @@ const struct cli_verb verb_cat = {
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
-		 "against their checksums. A pipe or a file gets the bytes, row-major and "
+		 "against their checksums. If one checksum covers more than cat reads, as a slice "
+		 "of a foreign file may have it, it is not checked; verify --data checks all of "
+		 "them. A pipe or a file gets the bytes, row-major and "
 		 "little-endian; a terminal gets a few values, or the text of a blob that was "
 		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "
@@ -680,8 +687,7 @@ const struct cli_verb verb_cat = {
 			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
 			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "

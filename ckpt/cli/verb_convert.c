@@ -6,7 +6,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/casts.h"
 #include "ckpt/cli/progress.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/verb_convert.h"
 #include "ckpt/engine/convert.h"
@@ -126,7 +126,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_job, cell_word(x->said.job));
 	output_put(o, &f_step,
 		   x->said.has & HAS_STEP ? cell_of(CELL_NUMBER, x->said.step) : cell_word(NULL));
-	remesh_put(x->c, &x->to);
+	mesh_option_put(x->c, &x->to);
 	output_put(o, &f_destination, cell_text(x->c->arg[1]));
 	output_put(o, &f_format, cell_text(x->format->name));
 	output_put(o, &f_dry, cell_of(CELL_FLAG, dry));
@@ -227,7 +227,7 @@ static int on_tick(void *arg, uint64_t done)
 static void changes_tell(struct converting *x)
 {
 	if (!x->alone) {
-		remesh_tell(x->c, &x->to);
+		mesh_option_print(x->c, &x->to);
 		return;
 	}
 	output_list(x->c->o, "changes", NULL, 0);
@@ -564,7 +564,7 @@ static int only_take(struct converting *x)
 
 		if (x->c->given[i].id != OPT_ONLY_GLOB)
 			continue;
-		rc = subject_glob(x->s.ckpt, x->c->given[i].value, &id, &n, &err);
+		rc = named_glob(x->s.ckpt, x->c->given[i].value, &id, &n, &err);
 		if (rc)
 			return cli_fail(x->c, rc == -ENOENT ? -EINVAL : rc, &err, NULL);
 		for (uint32_t k = 0; k < n; k++)
@@ -584,7 +584,7 @@ static int target_find(struct converting *x)
 	int code;
 
 	x->alone = convert_alone(x->c, &x->s.ckpt->table, x->mesh);
-	code = remesh(x->c, &x->s, &x->to);
+	code = mesh_option(x->c, &x->s, &x->to);
 	if (!code)
 		code = only_take(x);
 	if (!code)

@@ -85,7 +85,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 	if (!*ret)
 		return -ENOMEM;
 	if (glob)
-		rc = subject_glob(k, glob, &id, &n, err);
+		rc = named_glob(k, glob, &id, &n, err);
 	else
 		memset(*ret, true, k->table.ntensor);
 	for (uint32_t i = 0; !rc && i < n; i++)
@@ -137,8 +137,8 @@ static int find(struct diff *d)
 	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
 	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
 
-	d->mesh_differs = strcmp(subject_mesh(a, mesh_a, sizeof mesh_a),
-				 subject_mesh(b, mesh_b, sizeof mesh_b)) != 0;
+	d->mesh_differs = strcmp(shown_mesh(a, mesh_a, sizeof mesh_a),
+				 shown_mesh(b, mesh_b, sizeof mesh_b)) != 0;
 	d->parts_differ = d->a.ckpt->nfile != d->b.ckpt->nfile;
 	return compare_find(a, b, d->in_a, d->in_b, &d->found);
 }
@@ -154,11 +154,11 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	subject_put(o, s->ref.path, k);
 	output_key(o, "id", cell_word(k->id));
 	output_key(o, "world_size", subject_world(k));
-	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
-	output_key(o, "part_count", cell_of(CELL_COUNT, k->nfile));
-	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
+	output_key(o, "mesh", cell_word(shown_mesh(&k->table, mesh, sizeof mesh)));
+	output_key(o, "part_count", cell_count(k->nfile));
+	output_key(o, "bytes", cell_bytes(k->stored_bytes));
 	output_key(o, "format", cell_text(s->format->name));
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->table.ntensor));
+	output_key(o, "tensor_count", cell_count(k->table.ntensor));
 	output_close(o);
 }
 
@@ -206,8 +206,8 @@ static void say_sides(struct diff *d)
 		say_row(o, "job", "%s\n%s", a->job, b->job);
 		say_row(o, "step", "%s\n%s", step_print(a, sa), step_print(b, sb));
 	}
-	say_row(o, "mesh", "%s\n%s", subject_mesh(&a->table, ma, sizeof ma),
-		subject_mesh(&b->table, mb, sizeof mb));
+	say_row(o, "mesh", "%s\n%s", shown_mesh(&a->table, ma, sizeof ma),
+		shown_mesh(&b->table, mb, sizeof mb));
 	say_row(o, "parts", "%u\n%u", a->nfile, b->nfile);
 	say_row(o, "size", "%s\n%s", human_bytes(a->stored_bytes, sa),
 		human_bytes(b->stored_bytes, sb));
@@ -244,14 +244,14 @@ static void put_values(struct output *o, const struct apart *v)
 	bool same = v->dtype_a == v->dtype_b;
 
 	output_object(o, "values");
-	output_key(o, "elements", cell_of(CELL_COUNT, v->count));
-	output_key(o, "bits_differ_count", cell_if(same, cell_of(CELL_COUNT, v->bits)));
-	output_key(o, "values_differ_count", cell_of(CELL_COUNT, v->values));
+	output_key(o, "elements", cell_count(v->count));
+	output_key(o, "bits_differ_count", cell_if(same, cell_count(v->bits)));
+	output_key(o, "values_differ_count", cell_count(v->values));
 	output_key(o, "max_abs_delta", cell_real(v->max_delta));
-	output_key(o, "nonfinite_differ_count", cell_of(CELL_COUNT, v->nonfinite));
+	output_key(o, "nonfinite_differ_count", cell_count(v->nonfinite));
 	output_key(o, "first_index", cell_if(v->has_first, cell_shape(v->ndim, v->first)));
-	output_key(o, "nan_count_a", cell_of(CELL_COUNT, v->nan_a));
-	output_key(o, "nan_count_b", cell_of(CELL_COUNT, v->nan_b));
+	output_key(o, "nan_count_a", cell_count(v->nan_a));
+	output_key(o, "nan_count_b", cell_count(v->nan_b));
 	output_close(o);
 }
 
@@ -407,7 +407,7 @@ static void say_item(const struct diff *d, const struct compare_item *x)
 	if (only || x->kind == COMPARE_CONTENTS || x->kind == COMPARE_DTYPE)
 		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, shown_shape(t, shape)));
 	if (only)
-		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, table_tensor_bytes(t)));
+		output_put(o, &item_columns[T_SIZE], cell_bytes(table_tensor_bytes(t)));
 	if (x->pair == TABLE_NONE || x->kind == COMPARE_DTYPE || x->kind == COMPARE_OPERANDS)
 		say_two(d, x);
 	if (x->pair != TABLE_NONE)
@@ -455,20 +455,16 @@ static bool lone_blobs(const struct diff *d)
 
 static void say_different(struct diff *d)
 {
-	char line[LINE_BYTES];
-	size_t len = 0;
+	char line[LINE_BYTES] = "";
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		if (d->found.count[k] && counts(d, k))
-			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", COUNT_TEXT(d->found.count[k]),
-						words(d, k));
+			human_add(line, sizeof line, ", ", "%s %s", COUNT_TEXT(d->found.count[k]),
+				  words(d, k));
 	if (d->layouts && d->mesh_differs)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
-					len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the meshes differ");
 	if (d->layouts && d->parts_differ)
-		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
-			 len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the numbers of parts differ");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
 		 COUNT_TEXT(d->found.nboth),
 		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
@@ -582,11 +578,10 @@ static void put_average(struct diff *d, const struct table_average *a,
 	if (o->machine) {
 		output_row(o);
 		output_key(o, "name", cell_text(x->name));
-		output_key(o, "rule", cell_of(CELL_NUMBER, x->rule));
-		output_key(o, "in_a", cell_of(CELL_FLAG, a != NULL));
-		output_key(o, "in_b", cell_of(CELL_FLAG, b != NULL));
-		output_key(o, "same_chain",
-			   cell_if(a && b, cell_of(CELL_FLAG, averages_same_chain(a, b))));
+		output_key(o, "rule", cell_number(x->rule));
+		output_key(o, "in_a", cell_flag(a != NULL));
+		output_key(o, "in_b", cell_flag(b != NULL));
+		output_key(o, "same_chain", cell_if(a && b, cell_flag(averages_same_chain(a, b))));
 		output_close(o);
 		return;
 	}
@@ -633,21 +628,21 @@ static void tell(struct diff *d)
 	struct output *o = d->c->o;
 	const char *glob = d->c->value[OPT_TENSORS];
 
-	output_key(o, "equal", cell_if(!unknown(d), cell_of(CELL_FLAG, equal(d))));
-	output_key(o, "layouts_compared", cell_of(CELL_FLAG, d->layouts));
-	output_key(o, "values_compared", cell_of(CELL_FLAG, d->values));
+	output_key(o, "equal", cell_if(!unknown(d), cell_flag(equal(d))));
+	output_key(o, "layouts_compared", cell_flag(d->layouts));
+	output_key(o, "values_compared", cell_flag(d->values));
 	output_key(o, "tensor_glob", cell_word(glob));
 	put_side(o, "a", &d->a);
 	put_side(o, "b", &d->b);
-	output_key(o, "in_both_count", cell_of(CELL_COUNT, d->found.nboth));
-	output_key(o, "in_both_bytes", cell_of(CELL_BYTES, d->found.both_bytes));
-	output_key(o, "compared_by_reading_count", cell_of(CELL_COUNT, d->found.nread));
-	output_key(o, "mesh_differs", cell_of(CELL_FLAG, d->mesh_differs));
-	output_key(o, "parts_differ", cell_of(CELL_FLAG, d->parts_differ));
+	output_key(o, "in_both_count", cell_count(d->found.nboth));
+	output_key(o, "in_both_bytes", cell_bytes(d->found.both_bytes));
+	output_key(o, "compared_by_reading_count", cell_count(d->found.nread));
+	output_key(o, "mesh_differs", cell_flag(d->mesh_differs));
+	output_key(o, "parts_differ", cell_flag(d->parts_differ));
 	output_object(o, "counts");
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		output_put(o, &(struct column){ kinds[k].key, NULL, false, FIT_WHOLE },
-			   cell_of(CELL_COUNT, d->found.count[k]));
+			   cell_count(d->found.count[k]));
 	output_close(o);
 	put_items(d);
 	if (o->machine) {
@@ -757,8 +752,7 @@ const struct cli_verb verb_diff = {
 			{ OPT_LAYOUTS, "mesh, parts, layouts and roles count too" },
 			{ OPT_VALUES, "read what differs: how many elements, how far apart" },
 			{ OPT_NO_READ, "read no data: what has no fingerprint is not compared" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

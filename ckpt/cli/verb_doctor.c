@@ -73,8 +73,8 @@ static int doctor_run(struct cli *c)
 	output_list(c->o, "checks", NULL, 0);
 	host_judge(f, finding, &d);
 	output_close(c->o);
-	output_key(c->o, "warning_count", cell_of(CELL_NUMBER, d.n[HOST_WARN]));
-	output_key(c->o, "failure_count", cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
+	output_key(c->o, "warning_count", cell_number(d.n[HOST_WARN]));
+	output_key(c->o, "failure_count", cell_number(d.n[HOST_FAIL]));
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",

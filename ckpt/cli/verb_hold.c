@@ -7,25 +7,18 @@
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_name = { "name", NULL, false, FIT_WHOLE },
-			   col_until = { "until", NULL, false, FIT_WHOLE },
-			   col_why = { "why", NULL, false, FIT_WHOLE };
-
 static void hold_print(struct cli *c, const struct store_home *m, const struct store_ref *ref,
 		       const char *name, uint64_t until, const char *why, uint64_t now)
 {
 	char when[HUMAN_BYTES], left[HUMAN_BYTES], line[256] = "";
 
 	output_begin(c->o, "ckptd.hold/1");
-	output_put(c->o, &col_path, cell_text(ref->path));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, m->step.step));
-	output_put(c->o, &col_name, cell_text(name));
-	output_put(c->o, &col_until, cell_unless(CELL_TIME, until, 0));
-	output_put(c->o, &col_why, cell_word(why));
+	output_key(c->o, "path", cell_text(ref->path));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_number(m->step.step));
+	output_key(c->o, "name", cell_text(name));
+	output_key(c->o, "until", cell_unless(CELL_TIME, until, 0));
+	output_key(c->o, "why", cell_word(why));
 	if (until)
 		snprintf(line, sizeof line, " until %s (%s left)", human_time(until, when),
 			 human_age(now, until, left));

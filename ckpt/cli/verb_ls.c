@@ -575,19 +575,19 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_row(o);
 	output_put(o, &col[COL_PATH], cell_if(row->on_disk, cell_text(path)));
 	output_put(o, &col[COL_JOB], cell_text(j->job));
-	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
+	output_put(o, &col[COL_STEP], cell_styled(cell_number(x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
 		   row->on_disk ? cell_styled(cell_text(store_state_word(x->state)),
 					      state_style(x->state))
 				: cell_styled(cell_text("staged"), STYLE_WARN));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
-	output_put(o, &col[COL_SHARED], cell_if(counted, cell_of(CELL_BYTES, shared)));
+	output_put(o, &col[COL_BYTES], cell_bytes(x->bytes));
+	output_put(o, &col[COL_SHARED], cell_if(counted, cell_bytes(shared)));
 	output_put(o, &col[COL_OWN],
-		   cell_if(counted, cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))));
-	output_put(o, &col[COL_SEQ], cell_if(known, cell_of(CELL_NUMBER, x->seq)));
+		   cell_if(counted, cell_bytes(x->bytes - MIN(shared, x->bytes))));
+	output_put(o, &col[COL_SEQ], cell_if(known, cell_number(x->seq)));
 	output_put(o, &col[COL_PARENT],
 		   cell_if(known, cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX)));
-	output_put(o, &col[COL_WORLD], cell_if(there, cell_of(CELL_COUNT, x->world)));
+	output_put(o, &col[COL_WORLD], cell_if(there, cell_count(x->world)));
 	output_put(o, &col[COL_MESH], cell_if(known, cell_text(x->mesh)));
 	output_put(o, &col[COL_FORMAT], cell_word(x->format));
 	output_put(o, &col[COL_AGE], cell_if(there, cell_of(CELL_AGE, x->wall_ns)));
@@ -602,7 +602,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 		labels_put(o, x, j->label, row->on_disk ? j->nlabel : 0, l->now_ns);
 		put_notes(o, x);
 	}
-	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
+	output_put(o, &col[COL_IN_MEMORY], cell_flag(row->memory != NULL));
 	output_put(o, &col[COL_WHY], cell_word(x->why));
 	output_close(o);
 }
@@ -629,14 +629,14 @@ static void put_staged(struct ls *l)
 				on_disk |= j->row[x].memory == m;
 			output_row(o);
 			output_put(o, &columns[COL_JOB], cell_text(j->job));
-			output_put(o, &columns[COL_STEP], cell_of(CELL_NUMBER, m->step));
+			output_put(o, &columns[COL_STEP], cell_number(m->step));
 			output_put(o, &columns[COL_GENERATION],
 				   cell_unless(CELL_NUMBER, m->generation, 0));
-			output_put(o, &columns[COL_WORLD], cell_of(CELL_COUNT, r->job[job].world));
-			output_put(o, &columns[COL_BYTES], cell_of(CELL_BYTES, m->total));
+			output_put(o, &columns[COL_WORLD], cell_count(r->job[job].world));
+			output_put(o, &columns[COL_BYTES], cell_bytes(m->total));
 			output_put(o, &columns[COL_AGE], cell_of(CELL_AGE, wall));
 			output_put(o, &columns[COL_CREATED_NS], cell_unless(CELL_NUMBER, wall, 0));
-			output_put(o, &columns[COL_ON_DISK], cell_of(CELL_FLAG, on_disk));
+			output_put(o, &columns[COL_ON_DISK], cell_flag(on_disk));
 			output_close(o);
 		}
 	}
@@ -746,10 +746,9 @@ static void asides(struct ls *l)
 		snprintf(at, sizeof at, "%s/%s", j->path, j->aside.dir);
 		output_row(o);
 		output_key(o, "job", cell_text(j->job));
-		output_key(o, "step_count", cell_of(CELL_NUMBER, j->naside));
-		output_key(o, "bytes", cell_of(CELL_BYTES, j->aside_bytes));
-		output_key(o, "up_to",
-			   cell_if(j->aside.dir[0], cell_of(CELL_NUMBER, j->aside.step)));
+		output_key(o, "step_count", cell_number(j->naside));
+		output_key(o, "bytes", cell_bytes(j->aside_bytes));
+		output_key(o, "up_to", cell_if(j->aside.dir[0], cell_number(j->aside.step)));
 		output_key(o, "path", cell_if(j->aside.dir[0], cell_text(at)));
 		output_put(o, &columns[COL_ASIDE_AT],
 			   cell_if(j->aside.aside_ns, cell_of(CELL_TIME, j->aside.aside_ns)));
@@ -850,7 +849,7 @@ static int ls_run(struct cli *c)
 	}
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
-		output_key(c->o, "stored_bytes", cell_of(CELL_BYTES, l.bytes));
+		output_key(c->o, "stored_bytes", cell_bytes(l.bytes));
 		list(&l);
 		put_staged(&l);
 		asides(&l);

@@ -55,7 +55,7 @@ static void put(struct cli *c, const struct cli_verb *verb, const char *page)
 
 	c->o->ops->begin(c->o, "ckptd.man/1");
 	output_key(c->o, "verb", cell_if(verb, cell_text(verb->name)));
-	output_key(c->o, "section", cell_of(CELL_NUMBER, 1));
+	output_key(c->o, "section", cell_number(1));
 	output_key(c->o, "page", cell_text(page));
 	c->o->ops->end(c->o);
 }

@@ -8,8 +8,9 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/picture.h"
 #include "ckpt/engine/load_cost.h"
 
@@ -64,7 +65,7 @@ static void from_print(const struct checkpoint *k, char *buf, size_t bytes)
 {
 	size_t len;
 
-	subject_mesh(&k->table, buf, bytes);
+	shown_mesh(&k->table, buf, bytes);
 	len = strlen(buf);
 	if (k->has & HAS_STEP)
 		snprintf(buf + len, bytes - len, "%s%u rank%s", len ? ", " : "", k->world,
@@ -83,7 +84,7 @@ static void put_who(struct planning *p)
 	from_print(k, line, sizeof line);
 	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
 		     k->nfile == 1 ? "" : "s");
-	remesh_put(p->c, &p->to);
+	mesh_option_put(p->c, &p->to);
 	output_label(o, "onto", STYLE_PLAIN, "%s, %u rank%s%s%s", to, p->cost.world,
 		     p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
 }
@@ -94,9 +95,9 @@ static void put_held(struct planning *p)
 	struct output *o = p->c->o;
 	char what[64], x[TIMES_BYTES];
 
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->host.tensors));
-	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, k->host.bytes));
-	output_key(o, "held_bytes", cell_of(CELL_BYTES, k->held_bytes));
+	output_key(o, "tensor_count", cell_count(k->host.tensors));
+	output_key(o, "tensor_bytes", cell_bytes(k->host.bytes));
+	output_key(o, "held_bytes", cell_bytes(k->held_bytes));
 	output_key(o, "replication", ratio(k->held_bytes, k->host.bytes));
 	snprintf(what, sizeof what, "the %s of the tensors", BYTES_TEXT(k->host.bytes));
 	output_label(o, "ranks hold", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->held_bytes),
@@ -124,7 +125,7 @@ static void put_read(struct planning *p)
 	struct output *o = p->c->o;
 	char x[TIMES_BYTES];
 
-	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->read_bytes));
+	output_key(o, "read_bytes", cell_bytes(k->read_bytes));
 	output_key(o, "amplification", ratio(k->read_bytes, k->held_bytes));
 	output_label(o, "ranks read", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->read_bytes),
 		     times_print(k->read_bytes, k->held_bytes, "what they hold", x));
@@ -135,12 +136,12 @@ static void put_read(struct planning *p)
 		     COUNT_TEXT(k->host.files), k->host.files == 1 ? "" : "s");
 	put_requests(o, k);
 	output_object(o, "one_reader");
-	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->host.read_bytes));
+	output_key(o, "read_bytes", cell_bytes(k->host.read_bytes));
 	output_key(o, "amplification", ratio(k->host.read_bytes, k->host.bytes));
-	output_key(o, "file_count", cell_of(CELL_COUNT, k->host.files));
-	output_key(o, "chunk_count", cell_of(CELL_COUNT, k->host.chunks));
-	output_key(o, "request_count", cell_of(CELL_COUNT, k->requests));
-	output_key(o, "request_bytes", cell_of(CELL_BYTES, k->request_bytes));
+	output_key(o, "file_count", cell_count(k->host.files));
+	output_key(o, "chunk_count", cell_count(k->host.chunks));
+	output_key(o, "request_count", cell_count(k->requests));
+	output_key(o, "request_bytes", cell_bytes(k->request_bytes));
 	output_close(o);
 }
 
@@ -160,8 +161,8 @@ static void put_averages(struct planning *p)
 	for (uint32_t i = 0; i < p->naverage; i++) {
 		const struct average_cost *x = &p->average[i];
 
-		OUTPUT_ROW(o, col, cell_text(x->canonical), cell_of(CELL_COUNT, x->ntensor),
-			   cell_of(CELL_BYTES, x->bytes), cell_of(CELL_BYTES, x->most));
+		OUTPUT_ROW(o, col, cell_text(x->canonical), cell_count(x->ntensor),
+			   cell_bytes(x->bytes), cell_bytes(x->most));
 	}
 	output_close(o);
 	if (p->naverage)
@@ -211,10 +212,9 @@ static void put_row(struct output *o, struct cell who, const struct load_rank *r
 
 	if (times >= 0)
 		snprintf(text, sizeof text, "%.2f", times);
-	OUTPUT_ROW(o, rank_columns, who, cell_of(CELL_BYTES, r->bytes),
-		   cell_of(CELL_BYTES, r->read_bytes), times < 0 ? cell_none() : cell_real(times),
-		   cell_text(text), cell_of(CELL_COUNT, r->files), cell_of(CELL_COUNT, r->chunks),
-		   cell_of(CELL_COUNT, r->tensors));
+	OUTPUT_ROW(o, rank_columns, who, cell_bytes(r->bytes), cell_bytes(r->read_bytes),
+		   times < 0 ? cell_none() : cell_real(times), cell_text(text),
+		   cell_count(r->files), cell_count(r->chunks), cell_count(r->tensors));
 }
 
 /* Read for each byte held; -1 of a rank that holds nothing. */
@@ -287,7 +287,7 @@ static int put_ranks(struct planning *p)
 
 	output_list(o, "ranks", few ? rank_columns : NULL, few ? COL_COUNT : 0);
 	for (uint32_t i = 0; i < k->world && (few || o->machine); i++)
-		put_row(o, cell_of(CELL_NUMBER, i), &k->rank[i], amplification(&k->rank[i]));
+		put_row(o, cell_number(i), &k->rank[i], amplification(&k->rank[i]));
 	output_close(o);
 	if (few || o->machine)
 		return 0;
@@ -299,17 +299,17 @@ static int put_ranks(struct planning *p)
 static void put_flow(struct output *o, const struct flow *f)
 {
 	output_object(o, "flow");
-	output_key(o, "from_block", cell_of(CELL_COUNT, f->from_block));
-	output_key(o, "to_block", cell_of(CELL_COUNT, f->to_block));
+	output_key(o, "from_block", cell_count(f->from_block));
+	output_key(o, "to_block", cell_count(f->to_block));
 	output_list(o, "cells", NULL, 0);
 	for (uint32_t i = 0; i < f->nrow && o->machine; i++)
 		for (uint32_t j = 0; j < f->ncol; j++) {
 			if (!flow_at(f, i, j))
 				continue;
 			output_row(o);
-			output_key(o, "from", cell_of(CELL_NUMBER, i * f->from_block));
-			output_key(o, "to", cell_of(CELL_NUMBER, j * f->to_block));
-			output_key(o, "bytes", cell_of(CELL_BYTES, flow_at(f, i, j)));
+			output_key(o, "from", cell_number(i * f->from_block));
+			output_key(o, "to", cell_number(j * f->to_block));
+			output_key(o, "bytes", cell_bytes(flow_at(f, i, j)));
 			output_close(o);
 		}
 	output_close(o);
@@ -391,7 +391,7 @@ static int put_plan(struct planning *p)
 	output_key(c->o, "svg", cell_word(c->value[OPT_SVG]));
 	if (!rc)
 		rc = print_flow(p);
-	remesh_tell(c, &p->to);
+	mesh_option_print(c, &p->to);
 	c->o->ops->end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
 }
@@ -399,7 +399,7 @@ static int put_plan(struct planning *p)
 static int plan(struct planning *p)
 {
 	struct ckpt_err err = { 0 };
-	int code = remesh(p->c, p->s, &p->to), rc;
+	int code = mesh_option(p->c, p->s, &p->to), rc;
 
 	if (code)
 		return code;
@@ -490,8 +490,7 @@ const struct cli_verb verb_plan = {
 			{ OPT_SVG,
 			  "also draw the matrix into this file; an existing file is replaced "
 			  "only if it is such a picture" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL } },
 	.exits =
 		"0; 2 the mesh, the layout file or the spec of an average is wrong; 3 the mesh "

@@ -226,10 +226,9 @@ static void plan_table(struct prune *p, bool shown)
 		output_row(o);
 		output_put(o, &col[COL_PATH], cell_text(r->path));
 		output_put(o, &col[COL_JOB], cell_text(r->job));
-		output_put(o, &col[COL_STEP],
-			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
+		output_put(o, &col[COL_STEP], cell_styled(cell_number(r->step), STYLE_STRONG));
 		output_put(o, &col[COL_STATE], cell_text(store_state_word(r->state)));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
+		output_put(o, &col[COL_BYTES], cell_bytes(r->bytes));
 		output_put(o, &col[COL_DECISION],
 			   cell_styled(cell_text(r->remove ? gone : "keep"),
 				       r->remove ? STYLE_WARN : STYLE_GOOD));
@@ -245,13 +244,13 @@ static void plan_sums(struct prune *p)
 	struct output *o = p->c->o;
 	char size[HUMAN_BYTES], stay[HUMAN_BYTES];
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "kept_count", cell_of(CELL_COUNT, r->kept));
-	output_key(o, "reading_count", cell_of(CELL_COUNT, r->busy));
-	output_key(o, "failed_count", cell_of(CELL_COUNT, r->failed));
-	output_key(o, "quarantined_count", cell_of(CELL_COUNT, r->quarantined));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "kept_count", cell_count(r->kept));
+	output_key(o, "reading_count", cell_count(r->busy));
+	output_key(o, "failed_count", cell_count(r->failed));
+	output_key(o, "quarantined_count", cell_count(r->quarantined));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	human_bytes(r->freed, size);
 	if (!p->nrow && p->code)
 		return;
@@ -315,7 +314,7 @@ static void plan_document(struct prune *p, bool shown)
 	char words[600];
 
 	retain_print(&p->policy, words, sizeof words);
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_flag(p->dry));
 	output_key(o, "policy", cell_word(words));
 	plan_table(p, shown);
 	plan_sums(p);

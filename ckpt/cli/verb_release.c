@@ -2,13 +2,9 @@
 /* verb_release.c - ckptctl release: a step need not be kept any more. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
-
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_count = { "released_count", NULL, false, FIT_WHOLE };
 
 /* Who holds it, as a sentence's end; false: nobody. */
 static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
@@ -16,17 +12,15 @@ static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
 	cleanup_free struct store_label *label = NULL;
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
-	size_t len = 0;
 
 	buf[0] = 0;
 	if (store_labels(&m->s, &label, &n, NULL))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
 		if (label[i].kind == LABEL_HOLD && store_label_is(&label[i], &m->step) &&
-		    store_label_counts(&label[i], now) && len < bytes)
-			len += (size_t)snprintf(buf + len, bytes - len, "%s%s", len ? ", " : "",
-						label[i].name);
-	return len > 0;
+		    store_label_counts(&label[i], now))
+			human_add(buf, bytes, ", ", "%s", label[i].name);
+	return *buf;
 }
 
 static int no_hold_fail(struct cli *c, const struct store_home *m, const struct store_ref *ref,
@@ -52,10 +46,10 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 	char who[600];
 
 	output_begin(c->o, "ckptd.release/1");
-	output_put(c->o, &col_path, cell_text(ref->path));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, step));
-	output_put(c->o, &col_count, cell_of(CELL_NUMBER, n));
+	output_key(c->o, "path", cell_text(ref->path));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_number(step));
+	output_key(c->o, "released_count", cell_number(n));
 	if (holders_print(m, who, sizeof who))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
 			m->s.job, who);

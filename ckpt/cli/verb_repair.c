@@ -199,7 +199,7 @@ static void table(struct repair *p)
 		output_put(o, &col[COL_PATH], cell_text(x->path));
 		output_put(o, &col[COL_JOB], cell_text(x->job));
 		output_put(o, &col[COL_STEP], cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->r.bytes));
+		output_put(o, &col[COL_BYTES], cell_bytes(x->r.bytes));
 		output_put(o, &col[COL_ACTION],
 			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)));
 		output_put(o, &col[COL_TEXT], cell_text(x->r.text));
@@ -213,33 +213,28 @@ static void sums(struct repair *p)
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char word[4][128], line[4 * 128] = "";
-	uint32_t n = 0;
-	size_t len = 0;
+	char line[4 * 128] = "";
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "released_count", cell_of(CELL_COUNT, r->released));
-	output_key(o, "rebuilt_count", cell_of(CELL_COUNT, r->rebuilt));
-	output_key(o, "left_count", cell_of(CELL_COUNT, r->left));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "released_count", cell_count(r->released));
+	output_key(o, "rebuilt_count", cell_count(r->rebuilt));
+	output_key(o, "left_count", cell_count(r->left));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
 		return;
 	if (r->removed)
-		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
+		human_add(line, sizeof line, ", ", "%u %sremoved, which free%s %s", r->removed,
+			  to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
-		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
-		snprintf(word[n++], sizeof *word, "%u %srebuilt%s", r->rebuilt, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %srebuilt%s", r->rebuilt, to_be, whole);
 	if (r->left)
-		snprintf(word[n++], sizeof *word, "%u left as %s", r->left,
-			 r->left == 1 ? "it is" : "they are");
-	for (uint32_t i = 0; i < n; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
-					word[i]);
+		human_add(line, sizeof line, ", ", "%u left as %s", r->left,
+			  r->left == 1 ? "it is" : "they are");
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
@@ -253,7 +248,7 @@ static int document(struct repair *p)
 	struct output *o = p->c->o;
 	int code = p->code;
 
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_flag(p->dry));
 	table(p);
 	sums(p);
 	output_end(o);

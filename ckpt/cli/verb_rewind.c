@@ -176,8 +176,8 @@ static void table(struct rewind *x)
 
 	output_list(o, "moves", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < x->nmove; i++) {
-		OUTPUT_ROW(o, col, cell_styled(cell_of(CELL_NUMBER, x->move[i].step), STYLE_STRONG),
-			   cell_of(CELL_BYTES, x->move[i].bytes),
+		OUTPUT_ROW(o, col, cell_styled(cell_number(x->move[i].step), STYLE_STRONG),
+			   cell_bytes(x->move[i].bytes),
 			   x->move[i].back ? cell_styled(cell_text("bring-back"), STYLE_GOOD)
 					   : cell_styled(cell_text("set-aside"), STYLE_WARN));
 	}
@@ -191,14 +191,14 @@ static void document(struct rewind *x, bool shown)
 	char at[4200];
 
 	snprintf(at, sizeof at, "%s/step-%012llu", x->m.dir, n);
-	output_key(o, "dry_run", cell_of(CELL_FLAG, x->dry));
+	output_key(o, "dry_run", cell_flag(x->dry));
 	output_key(o, "job", cell_text(x->m.s.job));
-	output_key(o, "step", cell_of(CELL_NUMBER, x->result.step));
+	output_key(o, "step", cell_number(x->result.step));
 	output_key(o, "path", cell_text(at));
 	if (shown || x->c->json)
 		table(x);
-	output_key(o, "lost_step_count", cell_of(CELL_NUMBER, x->nstaged));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, x->freed));
+	output_key(o, "lost_step_count", cell_number(x->nstaged));
+	output_key(o, "freed_bytes", cell_bytes(x->freed));
 	if (!x->nmove)
 		cli_say(x->c, STYLE_DIM, "step %llu is the newest of job %s already", n,
 			x->m.s.job);

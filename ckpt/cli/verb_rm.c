@@ -29,14 +29,14 @@ static void removal_document(struct cli *c, const struct store_home *m, const ch
 
 	left_print(m, left, trash, sizeof trash);
 	output_begin(c->o, "ckptd.rm/1");
-	output_key(c->o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(c->o, "dry_run", cell_flag(dry));
 	output_key(c->o, "job", cell_text(m->s.job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, st->step));
+	output_key(c->o, "step", cell_number(st->step));
 	output_field(c->o, "state", "state", cell_text(store_state_word(st->state)));
 	output_field(c->o, "path", "path", cell_text(path));
-	output_field(c->o, "bytes", "size", cell_of(CELL_BYTES, st->bytes));
-	output_key(c->o, "freed_bytes", cell_of(CELL_BYTES, st->bytes - st->shared));
-	output_key(c->o, "shared_bytes", cell_of(CELL_BYTES, st->shared));
+	output_field(c->o, "bytes", "size", cell_bytes(st->bytes));
+	output_key(c->o, "freed_bytes", cell_bytes(st->bytes - st->shared));
+	output_key(c->o, "shared_bytes", cell_bytes(st->shared));
 	output_key(c->o, "trash", cell_word(trash));
 	cli_say(c, STYLE_DIM,
 		dry ? "step %llu would be removed: %s (dry run; nothing removed)"

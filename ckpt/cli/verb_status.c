@@ -161,26 +161,14 @@ static bool any_trouble(const struct wire_report *r)
 }
 
 /* --- for programs --- */
-static void put(struct output *o, const char *key, struct cell c)
-{
-	const struct column col = { key, NULL, false, FIT_WHOLE };
-
-	output_put(o, &col, c);
-}
-
-static void put_n(struct output *o, const char *key, uint64_t n)
-{
-	put(o, key, cell_of(CELL_NUMBER, n));
-}
-
 static void put_step(struct output *o, const char *key, uint64_t one_more)
 {
-	put(o, key, one_more ? cell_of(CELL_NUMBER, one_more - 1) : cell_none());
+	output_key(o, key, one_more ? cell_number(one_more - 1) : cell_none());
 }
 
 static void put_span(struct output *o, const char *key, uint64_t ns, bool known)
 {
-	put(o, key, known ? cell_real(seconds(ns)) : cell_none());
+	output_key(o, key, known ? cell_real(seconds(ns)) : cell_none());
 }
 
 static void json_ranks(struct output *o, const struct wire_report *r, uint32_t job)
@@ -192,11 +180,11 @@ static void json_ranks(struct output *o, const struct wire_report *r, uint32_t j
 		if (k->job != job)
 			continue;
 		output_row(o);
-		put_n(o, "rank", k->rank);
-		put(o, "state", cell_text(rank_name[k->state]));
-		put(o, "pid", k->pid ? cell_of(CELL_NUMBER, k->pid) : cell_none());
+		output_key(o, "rank", cell_number(k->rank));
+		output_key(o, "state", cell_text(rank_name[k->state]));
+		output_key(o, "pid", k->pid ? cell_number(k->pid) : cell_none());
 		put_step(o, "newest_step", k->newest);
-		put_n(o, "copied_bytes", k->copy_bytes);
+		output_key(o, "copied_bytes", cell_number(k->copy_bytes));
 		put_span(o, "copied_s", k->copy_ns, true);
 		put_span(o, "stall_last_s", k->stall_last_ns, k->measured_ns);
 		put_span(o, "stall_max_s", k->stall_max_ns, k->measured_ns);
@@ -216,19 +204,19 @@ static void json_steps(struct output *o, const struct wire_report *r, uint32_t j
 		if (s->job != job)
 			continue;
 		output_row(o);
-		put_n(o, "step", s->step);
-		put(o, "state", cell_text(step_name[s->state]));
-		put_n(o, "generation", s->generation);
-		put(o, "in_memory", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
-		put(o, "to_write", cell_of(CELL_FLAG, (s->flags & WIRE_TO_WRITE) != 0));
-		put(o, "marked", cell_of(CELL_TIME, control_wall(r, s->mark_ns)));
+		output_key(o, "step", cell_number(s->step));
+		output_key(o, "state", cell_text(step_name[s->state]));
+		output_key(o, "generation", cell_number(s->generation));
+		output_key(o, "in_memory", cell_flag((s->flags & WIRE_HELD) != 0));
+		output_key(o, "to_write", cell_flag((s->flags & WIRE_TO_WRITE) != 0));
+		output_key(o, "marked", cell_of(CELL_TIME, control_wall(r, s->mark_ns)));
 		put_span(o, "staged_s", s->staged_ns, s->staged_ns);
 		put_span(o, "persisted_s", s->persisted_ns, s->persisted_ns);
 		put_span(o, "committed_s", s->committed_ns, s->committed_ns);
-		put(o, "written_bytes", writing ? cell_of(CELL_NUMBER, s->written) : cell_none());
-		put(o, "total_bytes", writing ? cell_of(CELL_NUMBER, s->total) : cell_none());
+		output_key(o, "written_bytes", writing ? cell_number(s->written) : cell_none());
+		output_key(o, "total_bytes", writing ? cell_number(s->total) : cell_none());
 		put_span(o, "writing_s", s->writing_ns, writing);
-		put(o, "why", s->text[0] ? cell_text(s->text) : cell_none());
+		output_key(o, "why", s->text[0] ? cell_text(s->text) : cell_none());
 		output_close(o);
 	}
 	output_close(o);
@@ -251,7 +239,7 @@ static void json_if_it_dies(struct output *o, const struct wire_report *r, uint3
 	const struct wire_report_step *s = control_staged(r, i);
 
 	output_object(o, "if_it_dies");
-	put(o, "memory_step", s ? cell_of(CELL_NUMBER, s->step) : cell_none());
+	output_key(o, "memory_step", s ? cell_number(s->step) : cell_none());
 	put_span(o, "memory_age_s", s ? elapsed_ns(s->mark_ns, r->head->now_ns) : 0, s);
 	put_step(o, "disk_step", j->last_committed);
 	put_span(o, "disk_age_s", elapsed_ns(j->last_committed_wall_ns, r->head->wall_ns),
@@ -262,21 +250,21 @@ static void json_if_it_dies(struct output *o, const struct wire_report *r, uint3
 static void json_trouble(struct output *o, const struct wire_report_job *j)
 {
 	output_object(o, "skipped");
-	put(o, "share", cell_real(skipped_share(j)));
+	output_key(o, "share", cell_real(skipped_share(j)));
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		if (skip_name[i])
-			put_n(o, skip_name[i], j->skipped_by[i]);
-	put_n(o, "otherwise", skipped_otherwise(j));
+			output_key(o, skip_name[i], cell_number(j->skipped_by[i]));
+	output_key(o, "otherwise", cell_number(skipped_otherwise(j)));
 	output_close(o);
 	output_object(o, "failing");
-	put(o, "text", cell_word(j->failing));
-	put(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
+	output_key(o, "text", cell_word(j->failing));
+	output_key(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
 	output_close(o);
 	output_object(o, "replicas");
-	put(o, "differ", cell_word(j->drift));
+	output_key(o, "differ", cell_word(j->drift));
 	output_close(o);
 	output_object(o, "device");
-	put(o, "name", cell_word(j->device));
+	output_key(o, "name", cell_word(j->device));
 	put_span(o, "stuck_s", j->stuck_ns, is_stuck(j));
 	output_close(o);
 }
@@ -291,7 +279,7 @@ static const char *const gate_name[WIRE_GATES] = {
 static void put_made(struct output *o, const struct wire_report_average *a, const char *key,
 		     uint64_t n)
 {
-	put(o, key, a->flags & WIRE_AVERAGE_MADE ? cell_of(CELL_NUMBER, n) : cell_none());
+	output_key(o, key, a->flags & WIRE_AVERAGE_MADE ? cell_number(n) : cell_none());
 }
 
 static void json_averages(struct output *o, const struct wire_report *r, uint32_t job)
@@ -299,12 +287,12 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 	const struct wire_report_job *j = &r->job[job];
 
 	output_object(o, "averaging");
-	put_n(o, "bytes", j->average_bytes);
-	put_n(o, "averaged", j->averaged);
-	put_n(o, "given_up", j->average_given_up);
-	put_n(o, "gated_not_wanted", j->average_gated[WIRE_GATE_NOT_WANTED]);
-	put_n(o, "gated_loss", j->average_gated[WIRE_GATE_LOSS]);
-	put_n(o, "gated_nonfinite", j->average_gated[WIRE_GATE_NONFINITE]);
+	output_key(o, "bytes", cell_number(j->average_bytes));
+	output_key(o, "averaged", cell_number(j->averaged));
+	output_key(o, "given_up", cell_number(j->average_given_up));
+	output_key(o, "gated_not_wanted", cell_number(j->average_gated[WIRE_GATE_NOT_WANTED]));
+	output_key(o, "gated_loss", cell_number(j->average_gated[WIRE_GATE_LOSS]));
+	output_key(o, "gated_nonfinite", cell_number(j->average_gated[WIRE_GATE_NONFINITE]));
 	output_close(o);
 	output_list(o, "averages", NULL, 0);
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
@@ -314,29 +302,30 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 		if (a->job != job)
 			continue;
 		output_row(o);
-		put(o, "name", cell_text(a->name));
-		put_n(o, "rule", a->rule);
-		put(o, "schedule", cell_text(a->schedule));
+		output_key(o, "name", cell_text(a->name));
+		output_key(o, "rule", cell_number(a->rule));
+		output_key(o, "schedule", cell_text(a->schedule));
 		put_step(o, "step", a->step);
 		put_made(o, a, "updates", a->updates);
 		put_step(o, "last_step", a->last_step);
 		put_step(o, "since_step", a->since);
 		put_made(o, a, "lag_steps", a->lag);
-		put(o, "product", made ? cell_real(a->product) : cell_none());
-		put(o, "gate", made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
-		put(o, "kahan", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_KAHAN) != 0));
-		put(o, "mixed", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_MIXED) != 0));
-		put(o, "seeded", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_SEEDED) != 0));
-		put(o, "worst", made && a->worst >= 0 ? cell_real(a->worst) : cell_none());
-		put(o, "worst_tensor", cell_word(a->worst_name));
+		output_key(o, "product", made ? cell_real(a->product) : cell_none());
+		output_key(o, "gate",
+			   made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
+		output_key(o, "kahan", cell_flag((a->flags & WIRE_AVERAGE_KAHAN) != 0));
+		output_key(o, "mixed", cell_flag((a->flags & WIRE_AVERAGE_MIXED) != 0));
+		output_key(o, "seeded", cell_flag((a->flags & WIRE_AVERAGE_SEEDED) != 0));
+		output_key(o, "worst", made && a->worst >= 0 ? cell_real(a->worst) : cell_none());
+		output_key(o, "worst_tensor", cell_word(a->worst_name));
 		put_made(o, a, "far_count", a->far);
 		put_made(o, a, "nan_count", a->nan);
 		put_made(o, a, "inf_count", a->inf);
 		put_made(o, a, "nan_source_count", a->nan_sources);
 		put_made(o, a, "inf_source_count", a->inf_sources);
 		put_made(o, a, "convex_broken_count", a->convex_broken);
-		put(o, "convex_broken_tensor", cell_word(a->convex_name));
-		put(o, "ill", made ? cell_of(CELL_FLAG, wire_average_is_bad(a)) : cell_none());
+		output_key(o, "convex_broken_tensor", cell_word(a->convex_name));
+		output_key(o, "ill", made ? cell_flag(wire_average_is_bad(a)) : cell_none());
 		output_close(o);
 	}
 	output_close(o);
@@ -349,58 +338,59 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	struct pace_of_job pace = job_pace(r, i);
 
 	output_row(o);
-	put(o, "job", cell_text(j->name));
-	put(o, "store", j->store[0] ? cell_text(j->store) : cell_none());
-	put(o, "launch", cell_text(launch_name[j->launch]));
-	put_n(o, "generation", j->generation);
-	put_n(o, "world_size", j->world);
-	put_n(o, "attached_count", j->attached);
-	put_n(o, "died_count", j->lost);
-	put_n(o, "slot_count", j->nslot);
+	output_key(o, "job", cell_text(j->name));
+	output_key(o, "store", j->store[0] ? cell_text(j->store) : cell_none());
+	output_key(o, "launch", cell_text(launch_name[j->launch]));
+	output_key(o, "generation", cell_number(j->generation));
+	output_key(o, "world_size", cell_number(j->world));
+	output_key(o, "attached_count", cell_number(j->attached));
+	output_key(o, "died_count", cell_number(j->lost));
+	output_key(o, "slot_count", cell_number(j->nslot));
 	put_step(o, "newest_step", j->newest);
 	put_span(o, "newest_age_s", elapsed_ns(pace.mark_ns, r->head->now_ns), pace.mark_ns);
-	put(o, "trigger_waits", cell_of(CELL_FLAG, j->trigger_waits));
+	output_key(o, "trigger_waits", cell_flag(j->trigger_waits));
 	json_if_it_dies(o, r, i);
 	output_object(o, "rate");
-	put(o, "steps_per_s", pace.steps > 0 ? cell_real(pace.steps) : cell_none());
-	put(o, "snapshots_per_s", pace.snapshots > 0 ? cell_real(pace.snapshots) : cell_none());
+	output_key(o, "steps_per_s", pace.steps > 0 ? cell_real(pace.steps) : cell_none());
+	output_key(o, "snapshots_per_s",
+		   pace.snapshots > 0 ? cell_real(pace.snapshots) : cell_none());
 	output_close(o);
 	output_object(o, "counts");
-	put_n(o, "taken", j->taken);
-	put_n(o, "skipped", j->skipped);
-	put_n(o, "torn", j->torn);
-	put_n(o, "staged", j->staged);
-	put_n(o, "persisted", j->persisted);
-	put_n(o, "committed", j->committed);
-	put_n(o, "failed", j->failed);
+	output_key(o, "taken", cell_number(j->taken));
+	output_key(o, "skipped", cell_number(j->skipped));
+	output_key(o, "torn", cell_number(j->torn));
+	output_key(o, "staged", cell_number(j->staged));
+	output_key(o, "persisted", cell_number(j->persisted));
+	output_key(o, "committed", cell_number(j->committed));
+	output_key(o, "failed", cell_number(j->failed));
 	output_close(o);
 	json_trouble(o, j);
 	output_object(o, "last_committed");
 	put_step(o, "step", j->last_committed);
-	put(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
+	output_key(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
 	put_span(o, "took_s", j->last_commit_ns, j->last_committed);
 	output_close(o);
 	output_object(o, "memory");
-	put_n(o, "used_bytes", j->used);
-	put_n(o, "resident_bytes", j->held);
-	put_n(o, "mapped_bytes", j->mapped);
+	output_key(o, "used_bytes", cell_number(j->used));
+	output_key(o, "resident_bytes", cell_number(j->held));
+	output_key(o, "mapped_bytes", cell_number(j->mapped));
 	output_close(o);
 	output_object(o, "disk");
-	put(o, "free_bytes",
-	    j->free_mib ? cell_of(CELL_NUMBER, (uint64_t)(j->free_mib - 1) * MIB) : cell_none());
-	put(o, "next_step_bytes",
-	    j->next_mib ? cell_of(CELL_NUMBER, (uint64_t)j->next_mib * MIB) : cell_none());
-	put(o, "fits", fits_known(j) ? cell_of(CELL_FLAG, fits(j)) : cell_none());
+	output_key(o, "free_bytes",
+		   j->free_mib ? cell_number((uint64_t)(j->free_mib - 1) * MIB) : cell_none());
+	output_key(o, "next_step_bytes",
+		   j->next_mib ? cell_number((uint64_t)j->next_mib * MIB) : cell_none());
+	output_key(o, "fits", fits_known(j) ? cell_flag(fits(j)) : cell_none());
 	output_close(o);
 	output_object(o, "stall");
 	put_span(o, "last_s", stall.last, stall.measured);
 	put_span(o, "max_s", stall.max, stall.measured);
 	put_span(o, "sum_s", stall.sum, stall.measured);
-	put(o, "share", stall.measured ? cell_real(share(&stall)) : cell_none());
+	output_key(o, "share", stall.measured ? cell_real(share(&stall)) : cell_none());
 	output_close(o);
 	output_object(o, "error");
-	put(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
-	put(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
+	output_key(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
+	output_key(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
 	put_step(o, "step", j->error_step);
 	output_close(o);
 	json_averages(o, r, i);
@@ -413,14 +403,14 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 static void json(struct output *o, const struct control *k, const struct wire_report *r,
 		 const char *host)
 {
-	put(o, "running", cell_of(CELL_FLAG, r != NULL));
-	put(o, "socket", cell_text(k->socket));
-	put(o, "host", cell_text(host));
-	put(o, "version", r ? cell_text(r->head->version) : cell_none());
-	put(o, "pid", r ? cell_of(CELL_NUMBER, r->head->pid) : cell_none());
+	output_key(o, "running", cell_flag(r != NULL));
+	output_key(o, "socket", cell_text(k->socket));
+	output_key(o, "host", cell_text(host));
+	output_key(o, "version", r ? cell_text(r->head->version) : cell_none());
+	output_key(o, "pid", r ? cell_number(r->head->pid) : cell_none());
 	put_span(o, "up_s", r ? r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns) : 0, r);
-	put(o, "stopping", r ? cell_of(CELL_FLAG, r->head->draining) : cell_none());
-	put(o, "cut", r ? cell_of(CELL_FLAG, r->head->cut) : cell_none());
+	output_key(o, "stopping", r ? cell_flag(r->head->draining) : cell_none());
+	output_key(o, "cut", r ? cell_flag(r->head->cut) : cell_none());
 	output_list(o, "jobs", NULL, 0);
 	for (uint32_t i = 0; r && i < r->head->njob; i++)
 		json_job(o, r, i);
@@ -556,7 +546,6 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 	const struct wire_report_job *j = &r->job[i];
 	struct pace_of_job p = job_pace(r, i);
 	char when[HUMAN_BYTES] = "", rate[96] = "";
-	size_t n = 0;
 
 	if (!j->newest)
 		return;
@@ -565,12 +554,12 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 		ago(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
 	}
 	if (j->attached && p.steps > 0)
-		n = (size_t)snprintf(rate, sizeof rate, "; %.3g steps/s", p.steps);
+		human_add(rate, sizeof rate, "", "%.3g steps/s", p.steps);
 	if (j->attached && p.snapshots > 0)
-		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
-			 SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
-	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
-	      (unsigned long long)j->newest - 1, when, rate);
+		human_add(rate, sizeof rate, ", ", "a snapshot every %s",
+			  SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
+	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s%s",
+	      (unsigned long long)j->newest - 1, when, *rate ? "; " : "", rate);
 }
 
 /* The question that everything here is for. */
@@ -647,24 +636,20 @@ static const char *const gate_why[WIRE_GATES] = {
 /* What is wrong with it, for people; "": nothing that is known. */
 static void average_ill(const struct wire_report_average *a, char *buf, size_t bytes)
 {
-	size_t n = 0;
-
 	*buf = 0;
 	if (a->nan || a->inf)
-		n += (size_t)snprintf(buf, bytes, "; it has %llu NaN and %llu infinite values",
-				      (unsigned long long)a->nan, (unsigned long long)a->inf);
+		human_add(buf, bytes, "", "; it has %llu NaN and %llu infinite values",
+			  (unsigned long long)a->nan, (unsigned long long)a->inf);
 	if (a->far)
-		n += (size_t)snprintf(buf + n, bytes - n,
-				      "; %llu tensor%s too far from the weights",
-				      (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
+		human_add(buf, bytes, "", "; %llu tensor%s too far from the weights",
+			  (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
 	if (a->convex_broken)
-		n += (size_t)snprintf(
-			buf + n, bytes - n,
-			"; larger than the weights ever were in %llu tensor%s (%.150s)",
-			(unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
-			a->convex_name);
+		human_add(buf, bytes, "",
+			  "; larger than the weights ever were in %llu tensor%s (%.150s)",
+			  (unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
+			  a->convex_name);
 	if (a->flags & WIRE_AVERAGE_MIXED)
-		snprintf(buf + n, bytes - n, "; its parts have different chains of updates");
+		human_add(buf, bytes, "", "; its parts have different chains of updates");
 }
 
 static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)

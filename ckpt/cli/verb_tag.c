@@ -16,9 +16,9 @@ static void tag_print(struct cli *c, const char *path, const char *job, uint64_t
 	output_begin(o, "ckptd.tag/1");
 	output_key(o, "path", cell_text(path));
 	output_key(o, "job", cell_text(job));
-	output_key(o, "step", cell_of(CELL_NUMBER, step));
+	output_key(o, "step", cell_number(step));
 	output_key(o, "tag", cell_text(tag));
-	output_key(o, "deleted", cell_of(CELL_FLAG, deleted));
+	output_key(o, "deleted", cell_flag(deleted));
 	output_key(o, "moved_from", cell_unless(CELL_NUMBER, from, UINT64_MAX));
 	if (deleted)
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is no longer tagged %s", n, job, tag);

@@ -269,16 +269,15 @@ static int check(struct one *x, struct ckpt_err *err)
 static void say_fault(struct verify *v, const struct fault *f)
 {
 	char where[2 * CKPT_NAME_MAX + 512] = "", label[64];
-	size_t n = 0;
 
 	if (*f->file)
-		n += (size_t)snprintf(where, 256, "%s", f->file);
+		human_add(where, 256, "", "%s", f->file);
 	if (*f->file && (f->offset || f->length))
-		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
+		human_add(where, sizeof where, "", ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
+		human_add(where, sizeof where, "", " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
-		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
+		human_add(where, sizeof where, ", ", "tensor %s", f->tensor);
 	snprintf(label, sizeof label, "  %s", f->kind);
 	if (*where)
 		cli_mark(v->c, STYLE_WARN, label, 4, "  %s\n%s", where, f->text);
@@ -296,17 +295,15 @@ static uint32_t foreign_count(const struct one *x)
 static void foreign_print(const struct one *x, char *buf, size_t bytes)
 {
 	uint32_t n = foreign_count(x), shown = MIN(n, (uint32_t)CHECKPOINT_FOREIGN);
-	size_t used;
 
 	buf[0] = 0;
 	if (!n)
 		return;
-	used = (size_t)snprintf(buf, bytes, "%u foreign file%s ignored: ", n, n == 1 ? "" : "s");
-	for (uint32_t i = 0; i < shown && used < bytes; i++)
-		used += (size_t)snprintf(buf + used, bytes - used, "%s%.60s", i ? ", " : "",
-					 x->s.ckpt->foreign[i]);
-	if (n > shown && used < bytes)
-		snprintf(buf + used, bytes - used, ", ...");
+	human_add(buf, bytes, "", "%u foreign file%s ignored", n, n == 1 ? "" : "s");
+	for (uint32_t i = 0; i < shown; i++)
+		human_add(buf, bytes, i ? ", " : ": ", "%.60s", x->s.ckpt->foreign[i]);
+	if (n > shown)
+		human_add(buf, bytes, ", ", "...");
 }
 
 static void say_before(const struct one *x)
@@ -343,7 +340,6 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 	char text[SHARERS_SAID * 24 + 32] = "";
 	uint64_t said[SHARERS_SAID];
 	uint32_t count = 0;
-	size_t used = 0;
 
 	for (uint32_t i = n; i-- > 0;) {
 		bool has = false;
@@ -364,13 +360,10 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 		return;
 	}
 	for (uint32_t i = 0; i < MIN(count, (uint32_t)SHARERS_SAID); i++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu",
-					 !i		  ? ""
-					 : i + 1 == count ? " and "
-							  : ", ",
-					 (unsigned long long)said[i]);
+		human_add(text, sizeof text, i + 1 == count ? " and " : ", ", "%llu",
+			  (unsigned long long)said[i]);
 	if (count > SHARERS_SAID)
-		snprintf(text + used, sizeof text - used, " and %u more", count - SHARERS_SAID);
+		human_add(text, sizeof text, " and ", "%u more", count - SHARERS_SAID);
 	cli_say(x->v->c, STYLE_PLAIN, "  %s: steps %s share this file%s", file, text,
 		at->nlink > count ? ", and it has names elsewhere" : "");
 }
@@ -504,29 +497,26 @@ static void put_one(const struct one *x, int rc)
 	output_row(o);
 	output_key(o, "path", cell_text(x->s.ref.path));
 	output_key(o, "job", cell_word(x->job));
-	output_key(o, "step", cell_if(x->has_step, cell_of(CELL_NUMBER, x->step)));
-	output_key(o, "ok", cell_of(CELL_FLAG, !rc));
-	output_key(o, "bytes", cell_if(x->has_bytes, cell_of(CELL_BYTES, x->bytes)));
-	output_key(o, "checked_bytes", cell_of(CELL_BYTES, x->got.bytes));
+	output_key(o, "step", cell_if(x->has_step, cell_number(x->step)));
+	output_key(o, "ok", cell_flag(!rc));
+	output_key(o, "bytes", cell_if(x->has_bytes, cell_bytes(x->bytes)));
+	output_key(o, "checked_bytes", cell_bytes(x->got.bytes));
 	output_key(o, "data_read",
 		   cell_text(!x->got.data.chunks			  ? "none"
 			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
 									  : "some"));
-	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.data.all_bytes)));
-	output_key(o, "checked_data_bytes", cell_of(CELL_BYTES, x->got.data.bytes));
-	output_key(o, "shared_data_bytes", cell_of(CELL_BYTES, x->got.before_bytes));
-	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.summed)));
-	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.unsummed)));
-	output_key(o, "chunk_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_chunks)));
-	output_key(o, "checked_chunk_count", cell_of(CELL_NUMBER, x->got.data.chunks));
-	output_key(o, "piece_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_pieces)));
-	output_key(o, "checked_piece_count", cell_of(CELL_NUMBER, x->got.data.pieces));
-	output_key(o, "fault_count", cell_of(CELL_NUMBER, x->nfault));
-	output_key(o, "padding_count", cell_of(CELL_NUMBER, x->nodd));
-	output_key(o, "foreign_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->s.ckpt->nforeign)));
+	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.data.all_bytes)));
+	output_key(o, "checked_data_bytes", cell_bytes(x->got.data.bytes));
+	output_key(o, "shared_data_bytes", cell_bytes(x->got.before_bytes));
+	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.summed)));
+	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.unsummed)));
+	output_key(o, "chunk_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_chunks)));
+	output_key(o, "checked_chunk_count", cell_number(x->got.data.chunks));
+	output_key(o, "piece_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_pieces)));
+	output_key(o, "checked_piece_count", cell_number(x->got.data.pieces));
+	output_key(o, "fault_count", cell_number(x->nfault));
+	output_key(o, "padding_count", cell_number(x->nodd));
+	output_key(o, "foreign_count", cell_if(x->s.ckpt, cell_number(x->s.ckpt->nforeign)));
 	output_list(o, "foreign", NULL, 0);
 	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
 		output_row(o);
@@ -745,10 +735,10 @@ static void put_faults(struct verify *v)
 		output_row(o);
 		output_key(o, "kind", cell_text(f->kind));
 		output_key(o, "file", cell_word(f->file));
-		output_key(o, "offset", cell_of(CELL_NUMBER, f->offset));
-		output_key(o, "length", cell_of(CELL_NUMBER, f->length));
+		output_key(o, "offset", cell_number(f->offset));
+		output_key(o, "length", cell_number(f->length));
 		output_key(o, "tensor", cell_word(f->tensor));
-		output_key(o, "step", cell_if(f->has_step, cell_of(CELL_NUMBER, f->step)));
+		output_key(o, "step", cell_if(f->has_step, cell_number(f->step)));
 		output_key(o, "path", cell_text(f->path));
 		output_key(o, "text", cell_text(f->text));
 		output_close(o);
@@ -801,7 +791,7 @@ static int verify_run(struct cli *c)
 				 "--all takes a store or a job, but %s is a checkpoint",
 				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
-	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
+	output_key(c->o, "data", cell_flag(v.data && !part));
 	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
 	output_list(c->o, "checkpoints", NULL, 0);
 	if (c->value[OPT_ALL])
@@ -811,7 +801,7 @@ static int verify_run(struct cli *c)
 	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
-	output_key(c->o, "checked_bytes", cell_of(CELL_BYTES, v.checked_bytes));
+	output_key(c->o, "checked_bytes", cell_bytes(v.checked_bytes));
 	put_faults(&v);
 	if (rc)
 		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
@@ -867,8 +857,7 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

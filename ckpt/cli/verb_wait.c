@@ -427,21 +427,19 @@ static void say_position(struct waiting *w, char *buf, size_t bytes)
 {
 	uint64_t step = w->step;
 	struct ckpt_err err;
-	size_t n = 0;
 
 	if (!w->committed && w->dir[0] && store_latest(w, &err) == 0)
 		w->committed = w->step + 1;
 	w->step = step;
 	*buf = 0;
 	if (w->at)
-		n += (size_t)snprintf(buf, bytes, "; the job is at step %" PRIu64, w->at - 1);
+		human_add(buf, bytes, "", "; the job is at step %" PRIu64, w->at - 1);
 	if (w->staged)
-		n += (size_t)snprintf(buf + n, bytes - n, ", its newest staged step is %" PRIu64,
-				      w->staged - 1);
+		human_add(buf, bytes, "", ", its newest staged step is %" PRIu64, w->staged - 1);
 	if (w->committed)
-		snprintf(buf + n, bytes - n, "%s newest committed %s%" PRIu64,
-			 w->at || w->staged ? ", its" : "; the", w->staged ? "" : "step is ",
-			 w->committed - 1);
+		human_add(buf, bytes, "", "%s newest committed %s%" PRIu64,
+			  w->at || w->staged ? ", its" : "; the", w->staged ? "" : "step is ",
+			  w->committed - 1);
 }
 
 static int time_over(struct waiting *w, struct ckpt_err *err)
@@ -492,7 +490,7 @@ static void outcome_print(const struct waiting *w)
 
 	output_begin(c->o, "ckptd.wait/1");
 	output_key(c->o, "job", cell_text(w->job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, w->step));
+	output_key(c->o, "step", cell_number(w->step));
 	output_key(c->o, "state", cell_text(w->state));
 	output_key(c->o, "waited_s", cell_real((double)ns / (double)NS_PER_S));
 	if (ns < NS_PER_S)

@@ -43,3 +43,14 @@ const struct indexset *shown_set(const struct table_tensor *x, const struct inde
 	*ret = (struct indexset){ .ndim = set->ndim, .numel = set->numel * values, .dim = dim };
 	return ret;
 }
+
+char *shown_mesh(const struct table *t, char *buf, size_t bytes)
+{
+	uint32_t best = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 1; i < t->nmesh; i++)
+		if (t->mesh[i].nrank > t->mesh[best].nrank)
+			best = i;
+	return t->nmesh ? mesh_print(&t->mesh[best], buf, bytes) : buf;
+}
