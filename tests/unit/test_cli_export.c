@@ -10,7 +10,9 @@
 #include "ckpt/engine/convert.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/io_faults.h"
+#include "tests/lib/row.h"
 #include "tests/lib/strict_safetensors.h"
 
 /* plain is a store like work, whose tensors safetensors can hold: a job per mesh, step 7. */
@@ -449,6 +451,78 @@ TEST(export_without_a_mesh_writes_the_complete_model)
 	assert_false(exists(path_of("%s/none", top)));
 	remove_tree(out);
 	remove_tree(path_of("%s/one", top));
+}
+
+static const uint8_t *bytes_of(const struct strict_file *f, const char *key, uint64_t *ret_bytes)
+{
+	const struct strict_tensor *y = strict_find(f, key);
+
+	if (!y)
+		fail_msg("there is no %s", key);
+	*ret_bytes = y->end - y->begin;
+	return f->bytes + f->data + y->begin;
+}
+
+/* A step of two tensors, of which one has three names. */
+static void make_tied(const char *dir)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/a.tied", "model/w" },
+					  { "ckpt.alias:model/z.tied", "model/w" } };
+	static const uint64_t origin[1];
+	struct ckpt_err err = { 0 };
+	struct handmade p;
+	struct table t;
+
+	handmade_begin(&p, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		uint32_t k = handmade_tensor(
+			&t,
+			&(struct handmade_tensor)ROW(.component = "model", .name = i ? "w" : "v",
+						     .dtype = CKPT_F32, .layout = TABLE_NONE,
+						     .ndim = 1, .shape = { 70 }));
+
+		handmade_piece(&t, 0, k, 4096 * i, 0, origin, (const uint64_t[]){ 70 });
+	}
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+	p.line.attr = attr;
+	p.line.nattr = 2;
+	assert_ok_err(handmade_commit(&p, &err), &err);
+	handmade_spill(&p, dir);
+	handmade_free(&p);
+}
+
+TEST(a_tensor_of_several_names_is_there_under_each_of_them)
+{
+	static const char *const name[] = { "w", "a.tied", "z.tied", "v" };
+	static const char *const more[][2] = { { "--strip", "model" },
+					       { "--dtype", "BF16" },
+					       { "--shard-size", "300" } };
+	const uint8_t *first, *p;
+	uint64_t bytes, n;
+	char tied[256];
+
+	snprintf(tied, sizeof tied, "%s/tied", top);
+	make_tied(tied);
+	for (uint32_t i = 0; i < ARRAY_LEN(more); i++) {
+		struct strict_file f[4];
+
+		RUN_IS(0, "export", tied, out, more[i][0], more[i][1]);
+		for (uint32_t k = 0; k < 4; k++) {
+			f[k] = must_load(i == 2 ? path_of("%s/model-%05u-of-00004.safetensors", out,
+							  k == 3 ? 1 : k + 2)
+						: path_of("%s/model.safetensors", out));
+			p = bytes_of(&f[k], path_of("%s%s", i ? "model." : "", name[k]), &n);
+			first = bytes_of(&f[0], i ? "model.w" : "w", &bytes);
+			assert_int_equal(bytes, 70 * (i == 1 ? 2 : 4));
+			assert_int_equal(bytes, n);
+			assert_int_equal(memcmp(first, p, n) == 0, k < 3);
+		}
+		for (uint32_t k = 0; k < 4; k++)
+			strict_free(&f[k]);
+		remove_tree(out);
+	}
+	remove_tree(tied);
 }
 
 TEST(restore_is_the_old_name_and_does_the_same)
@@ -964,16 +1038,6 @@ static const char *view_file(const char *rules)
 
 	spill(path, rules);
 	return path;
-}
-
-static const uint8_t *bytes_of(const struct strict_file *f, const char *key, uint64_t *ret_bytes)
-{
-	const struct strict_tensor *y = strict_find(f, key);
-
-	if (!y)
-		fail_msg("there is no %s", key);
-	*ret_bytes = y->end - y->begin;
-	return f->bytes + f->data + y->begin;
 }
 
 /* Element g of what is called key is element number(g) of the checkpoint's model/name. */
