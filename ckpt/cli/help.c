@@ -156,7 +156,7 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 	}
 	help_head(c, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
-		if (manual_tells(v))
+		if (manual_lists(v))
 			option_line(c, manual_option(v->id), v->help);
 	global_options(c);
 	help_head(c, "EXIT STATUS");

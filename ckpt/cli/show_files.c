@@ -58,7 +58,7 @@ static int take_other(void *arg, const char *name, enum source_kind kind)
 	rc = o->s->o.dir.open(o->s->o.dir.ctx, name, &src);
 	if (rc == -ENOENT || rc == -EACCES || rc == -EPERM || rc == -ELOOP || rc == -EISDIR ||
 	    rc == -EINVAL)
-		return 0; /* gone, somebody else's, or no file: no part of it */
+		return 0; /* removed, of another user, or no file: no part of it */
 	if (rc)
 		return rc;
 	strcpy(o->file[o->n].name, name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * show_map.c - show --map: who holds which elements of a tensor. Called by verb_show.c.
+ * show_map.c - show --map: which rank holds which elements of a tensor. Called by verb_show.c.
  * Invariant: what is drawn are the shares that the layout declares, or, without a layout, the
  * pieces; never a mixture.
  */
@@ -30,7 +30,7 @@ struct job {
 	uint32_t *writer;
 };
 
-/* --- who holds what --- */
+/* --- which rank holds what --- */
 
 static int take_shares(struct job *j)
 {
@@ -118,7 +118,7 @@ static void put_shares(struct output *o, const struct job *j)
 }
 
 /* What stands below the drawing. */
-static char *sentence(const struct job *j, char *buf, size_t bytes)
+static char *map_caption(const struct job *j, char *buf, size_t bytes)
 {
 	const struct map_facts *f = map_facts(j->m);
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
@@ -181,7 +181,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_close(o);
 }
 
-static int tell(struct cli *c, const struct subject *s, const struct job *j, const char *svg)
+static int map_document(struct cli *c, const struct subject *s, const struct job *j,
+			const char *svg)
 {
 	char full[NAME_BYTES], line[LINE_BYTES], title[SUBJECT_TITLE];
 	int rc = 0;
@@ -199,7 +200,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 			if (j->x->layout == TABLE_NONE)
 				cli_say(c, STYLE_PLAIN, "%s",
 					"no layout was declared: these are the pieces");
-			cli_say(c, STYLE_PLAIN, "%s", sentence(j, line, sizeof line));
+			cli_say(c, STYLE_PLAIN, "%s", map_caption(j, line, sizeof line));
 			if (svg)
 				cli_say(c, STYLE_PLAIN, "the picture is in %s", svg);
 		}
@@ -208,7 +209,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 	return rc;
 }
 
-static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
+static int map_picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
 {
 	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
 		what[LINE_BYTES], layout[512], shape[256], words[LINE_BYTES];
@@ -228,14 +229,14 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 		 j->x->layout == TABLE_NONE
 			 ? "no layout"
 			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));
-	sentence(j, words, sizeof words);
+	map_caption(j, words, sizeof words);
 	rc = map_svg(j->m, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;
 	return rc ? rc : picture_write(c->ops, path, svg, len, err);
 }
 
-static int make(struct job *j)
+static int map_compute(struct job *j)
 {
 	int rc;
 
@@ -251,14 +252,14 @@ int show_map(struct cli *c, const struct subject *s, uint32_t tensor, const char
 	struct job j = { .k = s->ckpt, .x = &s->ckpt->table.tensor[tensor], .id = tensor };
 	struct ckpt_err err = { 0 };
 	const char *next = NULL;
-	int rc = make(&j);
+	int rc = map_compute(&j);
 
 	if (!rc && svg) {
-		rc = picture(c, &j, svg, &err);
+		rc = map_picture(c, &j, svg, &err);
 		next = rc ? "choose another FILE" : NULL;
 	}
 	if (!rc)
-		rc = tell(c, s, &j, svg);
+		rc = map_document(c, s, &j, svg);
 	map_free(j.m);
 	arena_free(&j.arena);
 	if (rc == -E2BIG)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every
+ * subject.c - from the name of a checkpoint on the command line to an open one. Called by every
  * verb that has a CKPT argument.
  * Invariant: after subject_close nothing is left open, however far the opening got.
  */
@@ -270,6 +270,18 @@ void subject_close(struct subject *s)
 	if (s->ref.step_fd >= 0)
 		close(s->ref.step_fd);
 	*s = (struct subject){ .ref.step_fd = -1 };
+}
+
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd)
+{
+	struct store s = { .ops = ops,
+			   .format = formats[0],
+			   .root_fd = -1,
+			   .job_fd = job_fd,
+			   .lock = PTHREAD_MUTEX_INITIALIZER };
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	return s;
 }
 
 bool subject_is_checkpoint(struct cli *c, const char *path)

@@ -28,7 +28,7 @@
 #define TEXT_PIECE 1024	    /* of it, cleaned at a time */
 #define SLICE_BYTES 800
 #define NEXT_BYTES (PATH_MAX + NAME_BYTES + 64)
-#define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
+#define EXIT_PIPE (128 + SIGPIPE) /* as a shell has it for a process that SIGPIPE ended */
 
 enum cat_mode { CAT_BYTES, CAT_STATS, CAT_PREVIEW, CAT_ABOUT };
 
@@ -95,8 +95,8 @@ static void ranks_print(const struct table *t, const uint32_t *id, uint32_t n, c
 	}
 }
 
-static int ambiguous(const struct table *t, const uint32_t *id, uint32_t n, const char *word,
-		     struct ckpt_err *err)
+static int tensor_ambiguous(const struct table *t, const uint32_t *id, uint32_t n, const char *word,
+			    struct ckpt_err *err)
 {
 	char list[LIST_BYTES] = "";
 	size_t len = 0;
@@ -116,7 +116,7 @@ static int ambiguous(const struct table *t, const uint32_t *id, uint32_t n, cons
 			  list);
 }
 
-static int choose(struct cat *k, const char *word, const char *rank)
+static int tensor_choose(struct cat *k, const char *word, const char *rank)
 {
 	const struct table *t = &k->s.ckpt->table;
 	cleanup_free uint32_t *id = NULL;
@@ -134,7 +134,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	next_is(k, "ckptctl cat %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
 	for (uint32_t i = 1; i < n; i++)
 		if (strcmp(t->tensor[id[i]].component, k->x->component))
-			return ambiguous(t, id, n, word, &k->err);
+			return tensor_ambiguous(t, id, n, word, &k->err);
 	if (rank && k->x->rank == TABLE_NONE)
 		return ckpt_error(
 			&k->err, -EINVAL,
@@ -164,7 +164,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 
 /* --- reading --- */
 
-/* To stdout. It bypasses stdio where it can: so that a reader who went away is no error that stdio
+/* To stdout. It bypasses stdio where it can: so that a reader that has closed the pipe is no error that stdio
  * remembers. */
 static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
 {
@@ -320,7 +320,7 @@ static void put_file(struct cat *k)
 }
 
 /* min or max: of integers all digits. */
-static struct cell extreme(const struct tally *t, uint64_t whole, double real, char *buf)
+static struct cell extreme_cell(const struct tally *t, uint64_t whole, double real, char *buf)
 {
 	uint8_t bytes[8];
 
@@ -351,9 +351,9 @@ static void put_stats(struct cat *k)
 	if (tally_magnitude(t))
 		output_head(o, "of", cell_text("the absolute values"));
 	output_key(o, "min", t->finite ? cell_real(t->min) : none);
-	output_field(o, "min_text", "min", extreme(t, t->whole_min, t->min, min));
+	output_field(o, "min_text", "min", extreme_cell(t, t->whole_min, t->min, min));
 	output_key(o, "max", t->finite ? cell_real(t->max) : none);
-	output_field(o, "max_text", "max", extreme(t, t->whole_max, t->max, max));
+	output_field(o, "max_text", "max", extreme_cell(t, t->whole_max, t->max, max));
 	output_key(o, "mean", t->finite ? cell_real((double)t->mean) : none);
 	output_head(o, "mean", mean);
 	output_key(o, "std", t->finite ? cell_real(tally_std(t)) : none);
@@ -469,8 +469,8 @@ static void text_print(struct cat *k, const uint8_t *p, size_t n)
 		fputc('\n', k->c->out);
 }
 
-/* JSON or text for a person. */
-static int text(struct cat *k)
+/* JSON or text for people. */
+static int blob_print(struct cat *k)
 {
 	uint64_t n = MIN(k->v.stored.numel, (uint64_t)TEXT_MAX), more = k->v.stored.numel - n;
 	struct arena a = { 0 };
@@ -515,7 +515,7 @@ static void hint_view(struct cat *k)
 /* --- the verb --- */
 
 /* What the options ask for; -EINVAL where they do not go together. */
-static int decide(struct cat *k)
+static int output_decide(struct cat *k)
 {
 	struct cli *c = k->c;
 	const char *file = c->value[OPT_OUTPUT];
@@ -542,7 +542,7 @@ static int decide(struct cat *k)
 	return 0;
 }
 
-static int deliver(struct cat *k)
+static int bytes_deliver(struct cat *k)
 {
 	struct cli *c = k->c;
 	bool reads = k->mode == CAT_STATS || k->to_file,
@@ -555,7 +555,7 @@ static int deliver(struct cat *k)
 		output_begin(c->o, "ckptd.cat/1");
 	if (k->mode == CAT_PREVIEW &&
 	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
-		rc = text(k);
+		rc = blob_print(k);
 	else if (k->mode == CAT_PREVIEW)
 		rc = values_preview(k);
 	else if (reads || k->mode == CAT_BYTES)
@@ -576,11 +576,11 @@ static int deliver(struct cat *k)
 	return 0;
 }
 
-static int find(struct cat *k)
+static int tensor_find(struct cat *k)
 {
 	struct cli *c = k->c;
 	char name[NAME_BYTES];
-	int rc = choose(k, c->arg[1], c->value[OPT_RANK]);
+	int rc = tensor_choose(k, c->arg[1], c->value[OPT_RANK]);
 
 	if (rc)
 		return rc;
@@ -603,18 +603,18 @@ static int find(struct cat *k)
 	return rc;
 }
 
-static int cat(struct cat *k)
+static int tensor_cat(struct cat *k)
 {
 	struct cli *c = k->c;
 	int code = subject_get(c, c->arg[0], &k->s), rc;
 
 	if (code)
 		return code;
-	rc = find(k);
+	rc = tensor_find(k);
 	if (!rc) {
 		fflush(c->out);
 		k->fd = fileno(c->out);
-		rc = deliver(k);
+		rc = bytes_deliver(k);
 	}
 	if (rc == -EPIPE)
 		return EXIT_PIPE;
@@ -640,10 +640,10 @@ static int cat_run(struct cli *c)
 			c, ckpt_error(&k.err, -EINVAL, "cat needs a checkpoint and a tensor in it"),
 			&k.err, "ckptctl cat latest TENSOR; ckptctl show %s --tensors '*'",
 			c->narg ? c->arg[0] : "latest");
-	rc = decide(&k);
+	rc = output_decide(&k);
 	if (rc)
 		return cli_fail(c, rc, &k.err, "ckptctl cat -h");
-	code = cat(&k);
+	code = tensor_cat(&k);
 	file_end(&k);
 	subject_close(&k.s);
 	return code;

@@ -280,7 +280,7 @@ static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 		say_blobs(x);
 	convert_cannot_say(x->c, cannot);
 	casts_tell_overflow(x->c, f->noverflow);
-	return f->ndropped || f->noverflow ? CLI_WARNINGS : CLI_OK;
+	return f->ndropped || f->nunsaid || f->noverflow ? CLI_WARNINGS : CLI_OK;
 }
 
 static int convert(struct converting *x)

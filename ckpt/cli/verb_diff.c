@@ -18,7 +18,7 @@
 #include "formats/registry/registry.h"
 #include <stdarg.h>
 
-#define SAID_MAX 20u /* differences of a kind that a person is shown */
+#define SAID_MAX 20u /* differences of a kind that people see */
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
@@ -50,28 +50,28 @@ struct diff {
 /* --- finding --- */
 
 /* Is it a difference by what was asked for? */
-static bool counts(const struct diff *d, enum compare_kind kind)
+static bool kind_counts(const struct diff *d, enum compare_kind kind)
 {
 	return (kind != COMPARE_LAYOUT && kind != COMPARE_ROLE) || d->layouts;
 }
 
-static bool differs(const struct diff *d)
+static bool diff_found(const struct diff *d)
 {
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
-		if (k != COMPARE_UNKNOWN && d->found.count[k] && counts(d, k))
+		if (k != COMPARE_UNKNOWN && d->found.count[k] && kind_counts(d, k))
 			return true;
 	return d->layouts && (d->mesh_differs || d->parts_differ);
 }
 
 /* Nothing differs, but not all was compared. */
-static bool unknown(const struct diff *d)
+static bool diff_unknown(const struct diff *d)
 {
-	return !differs(d) && d->found.count[COMPARE_UNKNOWN];
+	return !diff_found(d) && d->found.count[COMPARE_UNKNOWN];
 }
 
-static bool equal(const struct diff *d)
+static bool diff_equal(const struct diff *d)
 {
-	return !differs(d) && !unknown(d);
+	return !diff_found(d) && !diff_unknown(d);
 }
 
 static int select_some(const struct checkpoint *k, const char *glob, bool **ret, uint32_t *ret_n,
@@ -95,7 +95,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 }
 
 /* What --tensors means in the two: it must mean something in one of them. */
-static int choose(struct diff *d, struct ckpt_err *err)
+static int tensors_choose(struct diff *d, struct ckpt_err *err)
 {
 	const char *glob = d->c->value[OPT_TENSORS];
 	uint32_t na = 0, nb = 0;
@@ -132,7 +132,7 @@ static int contents_read(struct diff *d, struct ckpt_err *err)
 	return rc;
 }
 
-static int find(struct diff *d)
+static int differences_find(struct diff *d)
 {
 	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
 	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
@@ -269,7 +269,7 @@ static void put_items(struct diff *d)
 		const struct compare_item *x = &d->found.item[i];
 		const struct table_tensor *t = tensor_of(d, x);
 
-		if (!counts(d, x->kind))
+		if (!kind_counts(d, x->kind))
 			continue;
 		output_row(o);
 		output_key(o, "kind", cell_text(kinds[x->kind].key));
@@ -415,7 +415,7 @@ static void say_item(const struct diff *d, const struct compare_item *x)
 	output_close(o);
 }
 
-static const char *words(const struct diff *d, enum compare_kind kind)
+static const char *kind_words(const struct diff *d, enum compare_kind kind)
 {
 	return d->found.count[kind] == 1 ? kinds[kind].one : kinds[kind].many;
 }
@@ -425,10 +425,10 @@ static void say_kind(struct diff *d, enum compare_kind kind)
 	char more[HUMAN_BYTES];
 	uint32_t said = 0;
 
-	if (!d->found.count[kind] || !counts(d, kind))
+	if (!d->found.count[kind] || !kind_counts(d, kind))
 		return;
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), words(d, kind));
+	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), kind_words(d, kind));
 	output_list(d->c->o, NULL, item_columns, T_COUNT);
 	for (uint32_t i = 0; i < d->found.nitem && said < SAID_MAX; i++)
 		if (d->found.item[i].kind == kind) {
@@ -458,9 +458,9 @@ static void say_different(struct diff *d)
 	char line[LINE_BYTES] = "";
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
-		if (d->found.count[k] && counts(d, k))
+		if (d->found.count[k] && kind_counts(d, k))
 			human_add(line, sizeof line, ", ", "%s %s", COUNT_TEXT(d->found.count[k]),
-				  words(d, k));
+				  kind_words(d, k));
 	if (d->layouts && d->mesh_differs)
 		human_add(line, sizeof line, ", ", "the meshes differ");
 	if (d->layouts && d->parts_differ)
@@ -527,18 +527,18 @@ static void say_unknown(struct diff *d)
 static void say_result(struct diff *d)
 {
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	if (equal(d))
+	if (diff_equal(d))
 		say_equal(d);
-	else if (unknown(d))
+	else if (diff_unknown(d))
 		say_unknown(d);
 	else
 		say_different(d);
 	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
-			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), words(d, COMPARE_LAYOUT));
-	if (equal(d))
+			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), kind_words(d, COMPARE_LAYOUT));
+	if (diff_equal(d))
 		hint_equal(d);
-	if (d->values || !differs(d))
+	if (d->values || !diff_found(d))
 		return;
 	if (d->found.count[COMPARE_OPERANDS])
 		cli_hint(d->c, "Fingerprints do not show whether the operands reduce to the same "
@@ -572,7 +572,7 @@ static void put_average(struct diff *d, const struct table_average *a,
 			const struct table_average *b)
 {
 	const struct table_average *x = a ? a : b;
-	char who[160], of_a[300], of_b[300];
+	char which[160], of_a[300], of_b[300];
 	struct output *o = d->c->o;
 
 	if (o->machine) {
@@ -585,16 +585,16 @@ static void put_average(struct diff *d, const struct table_average *a,
 		output_close(o);
 		return;
 	}
-	average_name(x, who, sizeof who);
+	average_name(x, which, sizeof which);
 	if (!a || !b)
-		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", who);
+		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", which);
 	else if (strcmp(a->schedule, b->schedule) != 0)
-		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who,
+		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", which,
 			a->schedule, b->schedule);
 	else if ((a->flags | b->flags) & AVERAGE_MIXED)
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has parts with different chains in %s: they cannot be compared.",
-			who,
+			which,
 			!(b->flags & AVERAGE_MIXED) ? "A"
 			: a->flags & AVERAGE_MIXED  ? "both"
 						    : "B");
@@ -602,7 +602,7 @@ static void put_average(struct diff *d, const struct table_average *a,
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has different chains: A: %s (%02x%02x%02x%02x); B: %s "
 			"(%02x%02x%02x%02x).",
-			who, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
+			which, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
 			a->history[1], a->history[2], a->history[3],
 			averages_chain(d->b.ckpt, b, of_b, sizeof of_b), b->history[0],
 			b->history[1], b->history[2], b->history[3]);
@@ -623,12 +623,12 @@ static void put_averages(struct diff *d)
 		output_close(d->c->o);
 }
 
-static void tell(struct diff *d)
+static void diff_print(struct diff *d)
 {
 	struct output *o = d->c->o;
 	const char *glob = d->c->value[OPT_TENSORS];
 
-	output_key(o, "equal", cell_if(!unknown(d), cell_flag(equal(d))));
+	output_key(o, "equal", cell_if(!diff_unknown(d), cell_flag(diff_equal(d))));
 	output_key(o, "layouts_compared", cell_flag(d->layouts));
 	output_key(o, "values_compared", cell_flag(d->values));
 	output_key(o, "tensor_glob", cell_word(glob));
@@ -658,16 +658,16 @@ static void tell(struct diff *d)
 
 /* --- the verb --- */
 
-static int diff(struct diff *d)
+static int diff_subjects(struct diff *d)
 {
 	struct ckpt_err err = { 0 };
-	int rc = choose(d, &err);
+	int rc = tensors_choose(d, &err);
 	bool reads;
 
 	if (rc)
 		return cli_fail(d->c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				d->a.ref.path);
-	rc = find(d);
+	rc = differences_find(d);
 	reads = !rc && (d->values || (d->found.count[COMPARE_UNKNOWN] && !d->no_read));
 	if (reads)
 		output_line(d->c->o, "ckptd.diff/1", "summary");
@@ -682,9 +682,9 @@ static int diff(struct diff *d)
 		ckpt_error(&err, rc, "interrupted");
 	if (rc)
 		return cli_fail(d->c, rc, &err, NULL);
-	tell(d);
+	diff_print(d);
 	output_end(d->c->o);
-	return equal(d) ? CLI_OK : unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
+	return diff_equal(d) ? CLI_OK : diff_unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
 }
 
 static int diff_run(struct cli *c)
@@ -704,7 +704,7 @@ static int diff_run(struct cli *c)
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)
-		code = diff(&d);
+		code = diff_subjects(&d);
 	compared_free(&d.found);
 	free(d.in_a);
 	free(d.in_b);

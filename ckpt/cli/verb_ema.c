@@ -98,7 +98,8 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 		cli_mark(c, STYLE_DIM, "    health: ", 4, "not known: ckptd wrote none");
 }
 
-static int tell(struct cli *c, const struct subject *s, const struct average_seen *x, uint32_t n)
+static int averages_print(struct cli *c, const struct subject *s, const struct average_seen *x,
+			  uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
 	uint64_t bytes = 0;
@@ -149,7 +150,7 @@ static int ema_run(struct cli *c)
 					"a job has them that calls ckpt_average before ckpt_seal; "
 					"docs/AVERAGES.md describes it");
 		else
-			code = tell(c, &s, x, n);
+			code = averages_print(c, &s, x, n);
 	}
 	subject_close(&s);
 	return code;

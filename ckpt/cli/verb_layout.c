@@ -2,7 +2,7 @@
 /*
  * verb_layout.c - ckptctl layout: which elements each rank of a layout holds, without any
  * checkpoint. Drawn, as a picture, for a program, or counted; and questions by the thousand.
- * Invariant: one place computes shares (layout_shares.c), whoever asks and however it is shown.
+ * Invariant: one place computes shares (layout_shares.c), for drawings and for lists.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -17,7 +17,7 @@
 #include <fcntl.h>
 
 #define LINE_BYTES 1024
-#define RANKS_SAID 16u	     /* more ranks than these are told together */
+#define RANKS_SAID 16u	     /* more ranks than these share a row */
 #define DRAWN_MAX (1u << 17) /* ranks of a drawing: their index sets take 64 MiB */
 
 struct job {

@@ -196,7 +196,7 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 }
 
 /* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
-static void keep(struct ls *l, struct ls_job *j)
+static void line_keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
@@ -225,15 +225,12 @@ static void keep(struct ls *l, struct ls_job *j)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
-	struct store s = {
-		.ops = l->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(l->c->ops, job, job_fd);
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
 	char home[CKPT_JOB_MAX + 1];
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan_parts(&s, true, &l->links, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
@@ -252,7 +249,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			 "%s holds the steps of job %s: it was renamed or copied; ckptctl adopt %s "
 			 "makes it job %s's",
 			 abs_path, home, abs_path, job);
-	keep(l, &j);
+	line_keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
 		free(j.step);
@@ -357,7 +354,7 @@ static int job_rows(struct ls *l, struct ls_job *j)
 
 /* The job whose next step is the newest; what is being collected has no time yet, and is newer
  * than all. */
-static struct ls_job *newest(struct ls *l)
+static struct ls_job *job_newest(struct ls *l)
 {
 	struct ls_job *best = NULL;
 	uint64_t when = 0;
@@ -390,7 +387,7 @@ static int rows_make(struct ls *l)
 	l->row = calloc((size_t)n + 1, sizeof *l->row);
 	if (!l->row)
 		return -ENOMEM;
-	while ((j = newest(l))) {
+	while ((j = job_newest(l))) {
 		l->row[l->nrow] = j->row[j->at++];
 		l->row[l->nrow].number = l->nrow;
 		l->nrow++;
@@ -657,7 +654,7 @@ static bool any_shared(const struct ls *l)
 	return false;
 }
 
-static void list(struct ls *l)
+static void steps_list(struct ls *l)
 {
 	struct column col[COL_COUNT];
 
@@ -683,7 +680,7 @@ static void list(struct ls *l)
 }
 
 /* What is wrong with the damaged steps that were listed. */
-static void reasons(struct ls *l)
+static void reasons_say(struct ls *l)
 {
 	char label[64];
 
@@ -732,7 +729,7 @@ static void aside_say(struct ls *l, const struct ls_job *j)
 }
 
 /* The same for programs. */
-static void asides(struct ls *l)
+static void asides_put(struct ls *l)
 {
 	struct output *o = l->c->o;
 
@@ -757,7 +754,7 @@ static void asides(struct ls *l)
 	output_close(o);
 }
 
-static void summary(struct ls *l, const char *where)
+static void summary_say(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES], again[HUMAN_BYTES], once[HUMAN_BYTES + 64] = "";
 
@@ -850,11 +847,11 @@ static int ls_run(struct cli *c)
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
 		output_key(c->o, "stored_bytes", cell_bytes(l.bytes));
-		list(&l);
+		steps_list(&l);
 		put_staged(&l);
-		asides(&l);
-		reasons(&l);
-		summary(&l, where);
+		asides_put(&l);
+		reasons_say(&l);
+		summary_say(&l, where);
 		output_end(c->o);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);

@@ -138,9 +138,7 @@ static int only_damage(const struct store *s, struct ckpt_err *err)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct prune *p = arg;
-	struct store s = {
-		.ops = p->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(p->c->ops, job, job_fd);
 	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
 				.bad = p->bad,
 				.set_aside = p->set_aside,
@@ -163,7 +161,6 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	if (p->free_bytes && p->sum.freed >= p->free_bytes)
 		return 0;
 	o.free_bytes = p->free_bytes ? p->free_bytes - p->sum.freed : 0;
-	snprintf(s.job, sizeof s.job, "%s", job);
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
@@ -400,14 +397,10 @@ static int removal_agree(struct prune *p, const char *where, struct ckpt_err *er
 	p->dry = true;
 	plan_table(p, true);
 	p->dry = false;
-	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
-		BYTES_TEXT(p->sum.freed)))
-		return 0;
-	p->answered = true;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(p->c, STYLE_DIM, "nothing removed");
-	return 1;
+	rc = ask(p->c, "removed", err, "Remove %u step%s, %s?", p->sum.removed,
+		 p->sum.removed == 1 ? "" : "s", BYTES_TEXT(p->sum.freed));
+	p->answered = rc != 0;
+	return rc;
 }
 
 static int prune_run(struct cli *c)

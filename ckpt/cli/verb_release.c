@@ -6,8 +6,8 @@
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 
-/* Who holds it, as a sentence's end; false: nobody. */
-static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
+/* The names of its holds, as a sentence's end; false: it has none. */
+static bool holds_print(const struct store_home *m, char *buf, size_t bytes)
 {
 	cleanup_free struct store_label *label = NULL;
 	uint64_t now = wall_ns();
@@ -28,14 +28,14 @@ static int no_hold_fail(struct cli *c, const struct store_home *m, const struct 
 {
 	unsigned long long step = m->step.step;
 	struct ckpt_err err;
-	char who[600];
+	char names[600];
 
-	if (!holders_print(m, who, sizeof who))
+	if (!holds_print(m, names, sizeof names))
 		return cli_fail(
 			c, ckpt_error(&err, -ENOENT, "step %llu of %s has no hold", step, m->s.job),
 			&err, "ckptctl ls %s shows the holds", m->dir);
 	ckpt_error(&err, -ENOENT, "step %llu of %s has no hold %.64s; it is held by %s", step,
-		   m->s.job, by, who);
+		   m->s.job, by, names);
 	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
 }
 
@@ -43,16 +43,16 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 			  uint32_t n)
 {
 	unsigned long long step = m->step.step;
-	char who[600];
+	char names[600];
 
 	output_begin(c->o, "ckptd.release/1");
 	output_key(c->o, "path", cell_text(ref->path));
 	output_key(c->o, "job", cell_text(m->s.job));
 	output_key(c->o, "step", cell_number(step));
 	output_key(c->o, "released_count", cell_number(n));
-	if (holders_print(m, who, sizeof who))
+	if (holds_print(m, names, sizeof names))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
-			m->s.job, who);
+			m->s.job, names);
 	else
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released", step, m->s.job);
 	output_end(c->o);

@@ -70,18 +70,15 @@ static int removal_agree(struct cli *c, const struct store_step *st, struct ckpt
 	if (!ask_can(c))
 		return ckpt_error(
 			err, -EINVAL,
-			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
+			"step %llu (%s, %s) would be removed, and ckptctl cannot ask here: "
 			"nothing was removed",
 			(unsigned long long)st->step, store_state_word(st->state), size);
-	if (st->older ? ask(c, "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
-			    (unsigned long long)st->step, st->why, size)
-		      : ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
-			    store_state_word(st->state), size))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(c, STYLE_DIM, "nothing removed");
-	return 1;
+	if (st->older)
+		return ask(c, "removed", err,
+			   "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
+			   (unsigned long long)st->step, st->why, size);
+	return ask(c, "removed", err, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
+		   store_state_word(st->state), size);
 }
 
 static int removal_print(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
@@ -139,7 +136,7 @@ static int step_remove(struct cli *c, struct store_home *m, const char *path, co
 
 	if (rc)
 		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
-	/* What may not be is said before anybody is asked. */
+	/* A refusal comes before the question. */
 	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), &was, left, &err);
 	if (!rc && m->step.older)
 		older_say(c, &m->step);
@@ -223,7 +220,7 @@ const struct cli_verb verb_rm = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 removed, or the answer was no; 2 nobody can be asked and --yes is missing, or CKPT lies in "
+		"0 removed, or the answer was no; 2 ckptctl cannot ask and --yes is missing, or CKPT lies in "
 		"no store; 4 it is misplaced; 5 it is still being written; 8 a newer version wrote it; 10 there is no such store or checkpoint; 11 it is the "
 		"last complete step, held, tagged, or being read; 12 the store cannot be written; 130 "
 		"interrupted.",

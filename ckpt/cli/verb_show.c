@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one
- * tensor and who wrote which elements of it; its files (show_files.c), a map (show_map.c).
+ * tensor and which rank wrote which elements of it; its files (show_files.c), a map (show_map.c).
  * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a
- * person what fits a screen.
+ * terminal what fits a screen.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
@@ -120,8 +120,8 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 		output_head(o, "notes", cell_text(line));
 }
 
-#define ATTRS_SHOWN 20u /* of thousands, for a person */
-/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the
+#define ATTRS_SHOWN 20u /* of thousands, for people */
+/* Where it came from, configurations, ...: a value may have many lines, of which people see the
  * first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
@@ -463,7 +463,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 	uint64_t shape[CKPT_DIMS_MAX];
 
-	/* Most tensors are STABLE: only the others say what they are. */
+	/* Most tensors are STABLE: only the others have their class. */
 	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ",
 		 x->cls == CKPT_STABLE ? "" : class_name(x->cls));
 	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
@@ -504,7 +504,7 @@ static void put_tensors(struct output *o, const struct checkpoint *k, const uint
 	output_close(o);
 }
 
-/* One tensor for a person: labels, then its pieces. */
+/* One tensor for people: labels, then its pieces. */
 static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 {
 	const struct checkpoint *k = s->ckpt;
@@ -530,7 +530,7 @@ static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 
 /* --- the verb --- */
 
-static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
+static int show_tensors(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
 	char title[SUBJECT_TITLE];
@@ -587,7 +587,7 @@ static int run_tensors(struct cli *c, const struct subject *s)
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				s->ref.path);
-	return show(c, s, id, n);
+	return show_tensors(c, s, id, n);
 }
 
 /* What several tensors are called that one word means. */

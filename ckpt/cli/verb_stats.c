@@ -27,7 +27,7 @@ struct stats {
 	uint64_t bytes;
 };
 
-static double percent(uint64_t part, uint64_t whole)
+static double percent_of(uint64_t part, uint64_t whole)
 {
 	return whole ? (double)part / (double)whole * 100 : 0;
 }
@@ -41,7 +41,7 @@ static void put_sum(struct output *o, const struct column *col, const struct mod
 {
 	char part[16];
 
-	snprintf(part, sizeof part, "%.1f %%", percent(r->bytes, all));
+	snprintf(part, sizeof part, "%.1f %%", percent_of(r->bytes, all));
 	output_row(o);
 	output_put(o, &col[SUM_KEY], cell_text(r->path));
 	output_put(o, &col[SUM_TENSORS], cell_count(r->tensors));
@@ -217,7 +217,7 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 		output_label(o, "in memory", STYLE_PLAIN,
 			     "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
 			     BYTES_TEXT(r->held), BYTES_TEXT(r->replicated),
-			     percent(r->replicated, r->held));
+			     percent_of(r->replicated, r->held));
 	else
 		output_head(o, "in memory",
 			    cell_text(s->of.k->has & HAS_LAYOUTS
@@ -264,7 +264,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 		output_label(o, "equal", STYLE_PLAIN,
 			     "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
 			     COUNT_TEXT(w->ngroup), w->ngroup == 1 ? "" : "s",
-			     BYTES_TEXT(w->equal_bytes), percent(w->equal_bytes, s->bytes));
+			     BYTES_TEXT(w->equal_bytes), percent_of(w->equal_bytes, s->bytes));
 	else
 		output_head(o, "equal", cell_text("no two tensors have equal contents"));
 	if (w->zero_tensors)
@@ -339,8 +339,8 @@ static int put_overhead(struct output *o, const struct stats *s)
 	output_key(o, "metadata_bytes", cell_bytes(metadata));
 	output_label(o, "files", STYLE_PLAIN,
 		     "%s, of which padding %s (%.1f %%), metadata %s (%.1f %%)",
-		     human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
-		     human_bytes(metadata, b[2]), percent(metadata, all));
+		     human_bytes(all, b[0]), human_bytes(padding, b[1]), percent_of(padding, all),
+		     human_bytes(metadata, b[2]), percent_of(metadata, all));
 	return 0;
 }
 
@@ -367,7 +367,8 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	return rc;
 }
 
-static int stats(struct cli *c, const struct subject *subject, struct stats *s, uint32_t depth)
+static int stats_print(struct cli *c, const struct subject *subject, struct stats *s,
+		       uint32_t depth)
 {
 	char title[SUBJECT_TITLE];
 	struct ranks r;
@@ -448,7 +449,7 @@ static int stats_run(struct cli *c)
 		if (rc == -ENOENT)
 			code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 					subject.ref.path);
-		else if (rc || (rc = stats(c, &subject, &s, depth)))
+		else if (rc || (rc = stats_print(c, &subject, &s, depth)))
 			code = cli_fail(c, rc, &err, NULL);
 	}
 	arena_free(&s.of.arena);

@@ -4,6 +4,7 @@
  * Invariant: open[0..nopen) are the files that have a descriptor, and no other has one.
  */
 #include "ckpt/io/io_files.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_source.h"
 #include <fcntl.h>
@@ -71,7 +72,8 @@ static bool idle_close(struct io_files *f)
 	for (uint32_t k = 0; k < f->nopen; k++) {
 		const struct one_file *x = &f->file[f->open[k]];
 
-		if (!x->taken && (best == UINT32_MAX || x->used < f->file[f->open[best]].used))
+		if ((!x->taken || MUTANT(FILES_CLOSED_TAKEN)) &&
+		    (best == UINT32_MAX || x->used < f->file[f->open[best]].used))
 			best = k;
 	}
 	if (best == UINT32_MAX)
@@ -88,7 +90,7 @@ static int file_check(struct io_files *f, struct one_file *x, int fd)
 
 	if (io_stat(f->ops, fd, &st))
 		return 0; /* it cannot be known */
-	if (x->seen && (x->dev != st.dev || x->ino != st.ino))
+	if (x->seen && !MUTANT(FILES_REPLACED) && (x->dev != st.dev || x->ino != st.ino))
 		return -ESTALE;
 	x->seen = true;
 	x->dev = st.dev;
@@ -134,7 +136,7 @@ static int file_take(struct io_files *f, uint32_t i)
 	if (fd < 0) {
 		if (!x->name)
 			return -ENOENT;
-		while (f->nopen >= f->most)
+		while (f->nopen >= f->most && !MUTANT(FILES_UNLIMITED))
 			if (!idle_close(f))
 				return -EAGAIN;
 		fd = file_open(f, x);

@@ -99,7 +99,7 @@ static int begins_otherwise(const struct publish *p)
 	(void)ops->close(ops->ctx, fd);
 	if (rc)
 		return rc == -ENODATA ? 1 : rc;
-	return memcmp(head, p->over, p->over_len) != 0;
+	return memcmp(head, p->over, p->over_len) != 0 && !MUTANT(PUBLISHED_OVER_OTHERS);
 }
 
 enum name_is { NAME_FREE, NAME_GIVES_WAY };
@@ -233,7 +233,7 @@ static int lock_entry_check(void *arg, const char *name, unsigned char d_type)
 
 	for (uint32_t i = 0; i < PUBLISH_JOURNALS; i++) {
 		journal_name(i, ours);
-		if (!strcmp(name, ours) && d_type != DT_DIR)
+		if ((!strcmp(name, ours) && d_type != DT_DIR) || MUTANT(PUBLISH_STRANGERS_REMOVED))
 			return 0;
 	}
 	snprintf(arg, NAME_MAX + 1, "%s", name);
@@ -304,10 +304,10 @@ static int lock_try(struct publish *p, bool make, struct ckpt_err *err)
 					p->lock_name);
 	}
 	p->lock_fd = rc;
-	rc = ops->lock(ops->ctx, p->lock_fd, true);
+	rc = MUTANT(PUBLISH_UNLOCKED) ? 0 : ops->lock(ops->ctx, p->lock_fd, true);
 	if (rc)
 		return lock_fail(p, rc, err);
-	if (lock_is_named(p))
+	if (lock_is_named(p) || MUTANT(PUBLISH_LOCK_UNNAMED))
 		return 0;
 	(void)ops->close(ops->ctx, TAKE_FD(p->lock_fd));
 	return 1;
@@ -549,7 +549,7 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 		return 0;
 	}
 	/* What was there stays: an earlier run left it for a later one. */
-	if (!p->new_made)
+	if (!p->new_made && !MUTANT(PUBLISH_REMOVES_EARLIER))
 		p->new_name[0] = 0;
 	if (p->resume ? p->made && p->lock_fd >= 0 : p->parent_fd >= 0)
 		all_remove(p);
@@ -635,15 +635,15 @@ int publish_note(struct publish *p, uint32_t which, const void *bytes, uint64_t 
 	assert(p->resume && which < PUBLISH_JOURNALS);
 	if (rc)
 		return rc;
-	if (p->parent_dirty)
+	if (p->parent_dirty && !MUTANT(PUBLISH_HOME_NOT_SYNCED))
 		rc = ops->sync(ops->ctx, p->parent_fd);
 	p->parent_dirty = rc != 0;
-	journal_name(which, name);
+	journal_name(MUTANT(PUBLISH_NOTE_IN_PLACE) ? 0 : which, name);
 	if (!rc)
 		rc = ops->unlink(ops->ctx, p->lock_fd, name, false);
 	if (!rc || rc == -ENOENT)
 		rc = publish_put(ops, p->lock_fd, name, bytes, len);
-	if (!rc)
+	if (!rc && !MUTANT(PUBLISH_NOTE_NOT_SYNCED))
 		rc = ops->sync(ops->ctx, p->lock_fd);
 	return rc ? ckpt_error_errno(err, -rc, "%.2000s/%s/%s cannot be written", p->at.parent,
 				     p->lock_name, name)
@@ -816,7 +816,7 @@ static int name_give(struct publish *p, struct ckpt_err *err)
 	if (!rc) {
 		rc = ops->rename(ops->ctx, p->parent_fd, p->new_name, p->at.base);
 		p->renamed = !rc;
-		if (rc && aside[0])
+		if (rc && aside[0] && !MUTANT(PUBLISHED_OVER_LOST))
 			(void)ops->rename(ops->ctx, p->parent_fd, aside, p->at.base);
 		else if (aside[0])
 			(void)ops->unlink(ops->ctx, p->parent_fd, aside, false);
@@ -843,6 +843,8 @@ int publish_commit(struct publish *p, struct ckpt_err *err)
 		rc = name_give(p, err);
 	if (rc)
 		return rc;
+	if (MUTANT(PUBLISH_UNLOCKED_EARLY))
+		lock_remove(p);
 	rc = MUTANT(PUBLISHED_NAME_NOT_SYNCED) ? 0 : p->ops->sync(p->ops->ctx, p->parent_fd);
 	if (rc)
 		return ckpt_error_errno(
