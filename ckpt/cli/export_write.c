@@ -61,7 +61,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 	parent = open(d.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (parent < 0)
 		return ckpt_error_errno(err, errno, "%s cannot be opened", d.parent);
-	rc = access(r->path, F_OK) ? engine_outside(&e, &r->s.o, r->path, parent, err) : 0;
+	rc = access(r->path, F_OK) ? engine_outside(&e, &r->s.o, r->path, parent, "", err) : 0;
 	if (rc)
 		return rc;
 	rc = ops->mkdir(ops->ctx, parent, d.base, 0777);

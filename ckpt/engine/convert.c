@@ -187,11 +187,11 @@ static void leftover_look(const struct convert *v, struct leftover_check *ret)
 	source_end(&d);
 }
 
-static int outside_check(void *arg, int dirfd, struct ckpt_err *err)
+static int outside_check(void *arg, int dirfd, const char *left, struct ckpt_err *err)
 {
 	const struct convert *v = arg;
 
-	return engine_outside(v->e, v->c->src, v->c->dst, dirfd, err);
+	return engine_outside(v->e, v->c->src, v->c->dst, dirfd, left, err);
 }
 
 /* 0: v->to is open, and what is to do begins at v->j. */

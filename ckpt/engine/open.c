@@ -185,8 +185,41 @@ static bool is_checkpoint(const struct engine *e, int dirfd)
 	return yes;
 }
 
+static bool is_file(const struct io_ops *ops, int dirfd, const char *name, const struct io_stat *is)
+{
+	int fd = io_open_path(ops, dirfd, name, O_RDONLY | O_NONBLOCK);
+	struct io_stat st;
+	bool same;
+
+	if (fd < 0)
+		return false;
+	same = !io_stat(ops, fd, &st) && st.dev == is->dev && st.ino == is->ino;
+	(void)ops->close(ops->ctx, fd);
+	return same;
+}
+
+/* Is src in the directory `left`, or is the file `left` one of its files, also by a link? */
+static bool is_read_from(const struct engine *e, const struct opened *src, int dirfd,
+			 const char *left)
+{
+	const struct checkpoint *k = src->ckpt;
+	int fd = e->ops->open(e->ops->ctx, dirfd, left, O_PATH, 0);
+	struct io_stat is;
+	bool found = false;
+
+	if (fd < 0)
+		return false;
+	if (!io_stat(e->ops, fd, &is)) {
+		found = is_inside(e->ops, src->fd, &is);
+		for (uint32_t i = 0; i < k->nfile && !found; i++)
+			found = is_file(e->ops, src->fd, k->file[i].name, &is);
+	}
+	(void)e->ops->close(e->ops->ctx, fd);
+	return found;
+}
+
 int engine_outside(const struct engine *e, const struct opened *src, const char *path, int dirfd,
-		   struct ckpt_err *err)
+		   const char *left, struct ckpt_err *err)
 {
 	struct io_stat top;
 	int rc = src->dir.entry ? 0 : io_stat(e->ops, src->fd, &top);
@@ -205,6 +238,11 @@ int engine_outside(const struct engine *e, const struct opened *src, const char 
 			"%.1000s is inside another checkpoint: no file is ever added to a "
 			"checkpoint",
 			path);
+	if (*left && is_read_from(e, src, dirfd, left))
+		return ckpt_error(err, -EINVAL,
+				  "%.1000s would be made in %.300s, from which the checkpoint is "
+				  "read: give another name",
+				  path, left);
 	return 0;
 }
 

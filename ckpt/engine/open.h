@@ -36,12 +36,13 @@ int engine_open(const struct engine *e, const struct engine_subject *s, struct o
 void engine_close(struct opened *o);
 /*
  * May something be made in the directory dirfd? -EINVAL: it is that of src, or lies below it, or it
- * is a checkpoint as stores have them, which would be faulty with a file more. Of one file that src
- * is, the directory around it is anybody's. path: what is to be made, for the sentence. e: ops and
- * format.
+ * is a checkpoint as stores have them, which would be faulty with a file more; or the entry `left`
+ * of dirfd, which will be written over, holds what src is read from. "": there is none. Of one file
+ * that src is, the directory around it is anybody's. path: what is to be made, for the sentence. e:
+ * ops and format.
  */
 int engine_outside(const struct engine *e, const struct opened *src, const char *path, int dirfd,
-		   struct ckpt_err *err);
+		   const char *left, struct ckpt_err *err);
 /* Which format is it? Errors as of engine_open. Nothing but what the probes read is read. */
 int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
 		 struct ckpt_err *err);

@@ -427,7 +427,7 @@ static int publish_open(struct publish *p, const struct publish_opts *o, uint64_
 	int rc = parent_open(p, err);
 
 	if (!rc && o->allow)
-		rc = o->allow(o->arg, p->parent_fd, err);
+		rc = o->allow(o->arg, p->parent_fd, p->new_name, err);
 	if (!rc)
 		rc = name_look(p, &is, err);
 	if (rc == -EEXIST && p->resume)

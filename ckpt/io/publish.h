@@ -48,9 +48,10 @@ struct publish_opts {
 		mode; /* of new files, less the umask; directories can be searched by whom they admit */
 	const char *over; /* a file that begins so gives way; NULL: none. An empty directory gives
 			   * way to a directory */
-	/* May something be made in this directory, which is open? A result < 0 ends publish_begin,
-	 * and err has the sentence. NULL: anywhere */
-	int (*allow)(void *arg, int dirfd, struct ckpt_err *err);
+	/* May something be made in this directory, which is open? left: what an earlier run may
+	 * have left there, and this one writes over; "": nothing (resume). A result < 0 ends
+	 * publish_begin, and err has the sentence. NULL: anywhere */
+	int (*allow)(void *arg, int dirfd, const char *left, struct ckpt_err *err);
 	void *arg;
 };
 

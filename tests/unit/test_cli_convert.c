@@ -1342,6 +1342,30 @@ static void change_source(void *arg)
 	bytes_change(arg);
 }
 
+/* A directory, a file, and a file that has another name as well. */
+TEST(test_what_an_interrupted_run_left_is_not_written_over_while_it_is_read)
+{
+	const char *file = hold("dst.safetensors"), *left = hold(".dst.safetensors.ckptctl-new");
+	const char *dir = hold("linked");
+
+	make_foreign(partial_of(dst), "numpy.safetensors");
+	SHOWN_IS(2, "convert", partial_of(dst), dst);
+	SHOWN_IS(2, "convert", path_of("%s/model.safetensors", partial_of(dst)), dst);
+	assert_true(exists(path_of("%s/model.safetensors", partial_of(dst))));
+	assert_false(exists(lock_of(dst)));
+	assert_int_equal(rename(path_of("%s/model.safetensors", partial_of(dst)), left), 0);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(symlink(left, path_of("%s/model.safetensors", dir)), 0);
+	RUN_IS(2, "convert", left, file, "--from", "safetensors");
+	RUN_IS(2, "convert", dir, file);
+	RUN_IS(2, "export", dir, file);
+	assert_int_equal(unlink(path_of("%s/model.safetensors", dir)), 0);
+	assert_int_equal(link(left, path_of("%s/model.safetensors", dir)), 0);
+	RUN_IS(2, "convert", dir, file);
+	assert_false(exists(lock_of(file)));
+	RUN_IS(0, "convert", dir, dst);
+}
+
 TEST(test_a_source_without_placements_is_cut_along_dimension_0)
 {
 	const char *rules = hold("rules");

@@ -854,12 +854,13 @@ TEST(a_slash_at_the_end_is_of_a_directory)
 	assert_alone("dst");
 }
 
-static int allow_none(void *arg, int dirfd, struct ckpt_err *err)
+static int allow_none(void *arg, int dirfd, const char *left, struct ckpt_err *err)
 {
 	struct stat st, want;
 
 	assert_int_equal(fstat(dirfd, &st) | fstat(at, &want), 0);
 	assert_int_equal(st.st_ino, want.st_ino);
+	assert_true(!*left || !strcmp(left, ".dst.ckptctl-new"));
 	return ckpt_error(err, -EINVAL, "not %s", (const char *)arg);
 }
 
