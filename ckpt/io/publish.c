@@ -102,6 +102,15 @@ static int begins_otherwise(const struct publish *p)
 	return memcmp(head, p->over, p->over_len) != 0 && !MUTANT(PUBLISHED_OVER_OTHERS);
 }
 
+/* Is the directory another file system than that around it? It never gives way to a rename. */
+static bool is_mounted(const struct publish *p, int fd)
+{
+	struct io_stat in, around;
+
+	return !io_stat(p->ops, fd, &in) && !io_stat(p->ops, p->parent_fd, &around) &&
+	       in.dev != around.dev;
+}
+
 enum name_is { NAME_FREE, NAME_GIVES_WAY };
 
 /* Nothing is opened but what may give way: a device stays as it is. */
@@ -109,6 +118,7 @@ static int name_look(const struct publish *p, enum name_is *ret, struct ckpt_err
 {
 	const struct io_ops *ops = p->ops;
 	int fd = ops->open(ops->ctx, p->parent_fd, p->at.base, O_PATH, 0), rc;
+	bool mounted = false;
 	uint64_t bytes;
 
 	*ret = NAME_FREE;
@@ -126,9 +136,16 @@ static int name_look(const struct publish *p, enum name_is *ret, struct ckpt_err
 		rc = p->over_len ? begins_otherwise(p) : 1;
 	else if (rc == -EINVAL)
 		rc = 1;
+	if (!rc && p->dir)
+		mounted = is_mounted(p, fd);
 	(void)ops->close(ops->ctx, fd);
 	if (rc == 1)
 		return name_taken(p, err);
+	if (mounted)
+		return ckpt_error(err, -EINVAL,
+				  "%.2000s is where a file system is mounted, and nothing can be "
+				  "renamed to it: give a name in it, as %.1000s/NAME",
+				  p->path, p->path);
 	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be examined", p->path) : 0;
 }
 

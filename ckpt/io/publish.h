@@ -58,8 +58,8 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, or a file's ends in a slash, or what is not ours lies where the
- * lock or the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name,
+ * -EINVAL: the path has no name, or a file's ends in a slash, or it is a mount point, or what is not
+ * ours lies where the lock or the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name,
  * and was not changed; -EBUSY: another run has the lock; -ENOSPC; what allow said; errors of the
  * file system. After an error there is nothing to end, and nothing is left that was not there.
  */

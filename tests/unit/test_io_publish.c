@@ -584,6 +584,37 @@ TEST(an_empty_directory_gives_way_to_a_directory)
 	assert_int_equal(state_of(&io_ops_posix, at, "dst", true), 1);
 }
 
+static ino_t mount_ino;
+
+static int stat_mounted(void *ctx, int fd, struct io_stat *ret)
+{
+	int rc = io_ops_posix.stat(ctx, fd, ret);
+
+	ret->dev += ret->ino == mount_ino;
+	return rc;
+}
+
+TEST(a_mount_point_is_refused_before_anything_is_made)
+{
+	struct publish_opts o = opts_of("dst");
+	struct io_ops ops = io_ops_posix;
+	struct publish *p;
+	struct ckpt_err err;
+	struct stat st;
+
+	assert_int_equal(mkdirat(at, "dst", 0700) | fstatat(at, "dst", &st, 0), 0);
+	mount_ino = st.st_ino;
+	ops.stat = stat_mounted;
+	o.ops = &ops;
+	o.dir = true;
+	for (uint32_t i = 0; i < 2; i++) {
+		o.resume = i;
+		assert_int_equal(begun(&o, &p, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "mounted"));
+		assert_alone("dst");
+	}
+}
+
 static int text_publish(const char *name, const char *over, const char *text, const char *meanwhile,
 			struct ckpt_err *err)
 {
