@@ -104,14 +104,15 @@ static void say_made(struct converting *x, uint64_t ns)
 		cli_say(x->c, STYLE_PLAIN,
 			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
 			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->bytes, size));
+			human_bytes(f->made_bytes, size));
 	else if (x->format->root)
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
-			mesh, world, world == 1 ? "" : "s", human_bytes(f->bytes, size), speed);
+			mesh, world, world == 1 ? "" : "s", human_bytes(f->made_bytes, size),
+			speed);
 	else
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
 			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->bytes, size), speed);
+			human_bytes(f->made_bytes, size), speed);
 }
 
 static void put_result(struct converting *x)

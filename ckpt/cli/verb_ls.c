@@ -819,7 +819,7 @@ static int ls_run(struct cli *c)
 		return cli_usage(c, NULL, "PATH is empty: a variable that is not set?");
 	leftovers_open(c, where, &left);
 	rc = store_jobs(c->ops, where, each_job, &l, &err);
-	if (!rc && !l.njob && subject_is_checkpoint(c, where))
+	if (!rc && !l.njob && !left.n && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
 	if (!rc)
 		closed = store_jobs_closed(c->ops, where, &err);

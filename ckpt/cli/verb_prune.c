@@ -477,11 +477,13 @@ static int prune_run(struct cli *c)
 
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl prune -h");
-	if (subject_is_checkpoint(c, where))
+	leftovers_open(c, where, &p.left);
+	if (!(p.unfinished && p.left.n) && subject_is_checkpoint(c, where)) {
+		leftovers_close(&p.left);
 		return cli_usage(c, "ckptctl prune PATH, the directory of a job",
 				 "%s is a checkpoint, not a store", where);
+	}
 	output_line(c->o, "ckptd.prune/1", "summary");
-	leftovers_open(c, where, &p.left);
 	if (p.dry || c->value[OPT_YES]) {
 		rc = removal_run(&p, where, &err);
 	} else {

@@ -1477,6 +1477,8 @@ TEST(test_tensors_are_chosen_and_cast)
 	RUN_IS(2, "convert", src, hold("none"), "--to", "parchment");
 	assert_says(got.err, "convert writes native");
 	RUN_IS(0, "convert", src, hold("cast"), "--dtype", "F32", "--only", "*wo");
+	/* What is written, not what was read. */
+	assert_says(got.out, "1 part, 11.7 KiB");
 	RUN_IS(0, "verify", "--data", hold("cast"));
 	/* Another dtype, and no other value. */
 	RUN_IS(6, "diff", "--values", hold("cast"), dst);

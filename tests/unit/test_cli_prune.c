@@ -411,6 +411,33 @@ TEST(what_killed_conversions_left_is_shown_and_removed_only_when_asked)
 	RUN_IS(10, "prune", "--yes", "--unfinished", path_of("%s/none", root));
 }
 
+/* Others by whom a directory of models is a checkpoint. */
+TEST(beside_files_of_models_is_found_what_a_killed_conversion_left)
+{
+	const char *root = place("models");
+	char new[PATH_MAX], model[PATH_MAX], lock[PATH_MAX];
+	int fd;
+
+	assert_int_equal(mkdir(root, 0700), 0);
+	snprintf(model, sizeof model, "%s/a.safetensors", root);
+	snprintf(lock, sizeof lock, "%s/.b.safetensors.ckptctl", root);
+	snprintf(new, sizeof new, "%s/.b.safetensors.ckptctl-new", root);
+	fd = open(model, O_WRONLY | O_CREAT, 0600);
+	assert_int_equal(write(fd, "\x02\0\0\0\0\0\0\0{}", 10), 10);
+	close(fd);
+	RUN_IS(2, "ls", root);
+	RUN_IS(2, "prune", "--yes", "--unfinished", root);
+	assert_int_equal(mkdir(lock, 0700), 0);
+	spill(path_of("%s/journal-0", lock), "torn");
+	spill(new, "123456");
+	RUN_IS(0, "ls", root);
+	assert_says(got.out, ".b.safetensors.ckptctl-new, 10 B: a conversion was interrupted");
+	RUN_IS(2, "prune", "--yes", "--keep-last=1", root);
+	RUN_IS(0, "prune", "--yes", "--unfinished", root);
+	assert_says(got.out, "freed 10 B");
+	assert_true(exists(model) && !exists(new) && !exists(lock));
+}
+
 TEST(free_takes_the_oldest_until_it_is_enough)
 {
 	const char *job = line(place("free"), "run", 5);
