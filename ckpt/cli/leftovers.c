@@ -12,7 +12,8 @@
 
 static const char *const state_word[] = { [LEFTOVER_WRITTEN] = "written",
 					  [LEFTOVER_UNFINISHED] = "unfinished",
-					  [LEFTOVER_DEAD] = "dead" };
+					  [LEFTOVER_DEAD] = "dead",
+					  [LEFTOVER_UNKNOWN] = "unknown" };
 
 /* leftover_fn */
 static int leftover_add(void *arg, const struct leftover *x)
@@ -151,6 +152,12 @@ static void leftover_print(const struct leftovers *l, uint32_t i, const char *ve
 			verdict ? verdict
 				: "nothing continues it, ckptctl prune --unfinished removes it");
 		break;
+	case LEFTOVER_UNKNOWN:
+		cli_say(l->c, STYLE_WARN,
+			"%s, %s: %s/%s cannot be locked, so it is not known whether ckptctl writes "
+			"%s; its owner can find out",
+			x->at, size, l->where, x->lock, x->becomes);
+		break;
 	}
 }
 
@@ -165,14 +172,19 @@ void leftovers_print(const struct leftovers *l, const char *verdict)
 			 l->where);
 }
 
+static bool is_removable(const struct leftover *x)
+{
+	return x->is == LEFTOVER_UNFINISHED || x->is == LEFTOVER_DEAD;
+}
+
 uint32_t leftovers_removable(const struct leftovers *l, uint64_t *ret_bytes)
 {
 	uint32_t n = 0;
 
 	*ret_bytes = 0;
 	for (uint32_t i = 0; i < l->n; i++) {
-		n += l->x[i].is != LEFTOVER_WRITTEN;
-		*ret_bytes += l->x[i].is != LEFTOVER_WRITTEN ? l->x[i].bytes : 0;
+		n += is_removable(&l->x[i]);
+		*ret_bytes += is_removable(&l->x[i]) ? l->x[i].bytes : 0;
 	}
 	return n;
 }
@@ -185,10 +197,11 @@ int leftovers_remove(struct leftovers *l, uint32_t *ret_n, uint64_t *ret_bytes,
 	*ret_n = 0;
 	*ret_bytes = 0;
 	for (uint32_t i = 0; i < l->n; i++) {
-		int rc = l->x[i].is == LEFTOVER_WRITTEN
-				 ? 0
-				 : leftover_remove(l->c->ops, l->fd, &l->x[i]);
+		int rc;
 
+		if (!is_removable(&l->x[i]))
+			continue;
+		rc = leftover_remove(l->c->ops, l->fd, &l->x[i]);
 		if (rc && !first)
 			first = rc == -EBUSY
 					? ckpt_error(err, rc,
@@ -196,7 +209,7 @@ int leftovers_remove(struct leftovers *l, uint32_t *ret_n, uint64_t *ret_bytes,
 						     l->where, l->x[i].at)
 					: ckpt_error_errno(err, -rc, "%s/%s cannot be removed",
 							   l->where, l->x[i].at);
-		if (rc || l->x[i].is == LEFTOVER_WRITTEN)
+		if (rc)
 			continue;
 		++*ret_n;
 		*ret_bytes += l->x[i].bytes;

@@ -247,7 +247,7 @@ static int leftover_count(void *arg, const struct leftover *x)
 {
 	struct host_facts *f = arg;
 
-	if (x->is == LEFTOVER_WRITTEN)
+	if (x->is == LEFTOVER_WRITTEN || x->is == LEFTOVER_UNKNOWN)
 		return 0;
 	f->nleft++;
 	f->nleft_unfinished += x->is == LEFTOVER_UNFINISHED;

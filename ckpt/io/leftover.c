@@ -54,14 +54,16 @@ static enum leftover_is locked_is(const struct finding *f, const struct leftover
 {
 	const struct io_ops *ops = f->ops;
 	int fd = ops->open(ops->ctx, f->fd, x->lock, O_RDONLY | O_DIRECTORY, 0);
-	enum leftover_is is = LEFTOVER_DEAD;
+	enum leftover_is is = LEFTOVER_UNKNOWN;
+	int rc;
 
 	if (fd < 0)
 		return is;
-	if (ops->lock(ops->ctx, fd, true) == -EAGAIN)
+	rc = ops->lock(ops->ctx, fd, true);
+	if (rc == -EAGAIN)
 		is = LEFTOVER_WRITTEN;
-	else if (has_journal(ops, fd))
-		is = LEFTOVER_UNFINISHED;
+	else if (!rc)
+		is = has_journal(ops, fd) ? LEFTOVER_UNFINISHED : LEFTOVER_DEAD;
 	(void)ops->close(ops->ctx, fd);
 	return is;
 }

@@ -14,7 +14,8 @@
 enum leftover_is {
 	LEFTOVER_WRITTEN,    /* a process writes it: its lock is held, or it changed a moment ago */
 	LEFTOVER_UNFINISHED, /* the same command continues it: it has a journal */
-	LEFTOVER_DEAD	     /* nothing continues it */
+	LEFTOVER_DEAD,	     /* nothing continues it */
+	LEFTOVER_UNKNOWN     /* its lock cannot be opened: it may be another user's */
 };
 struct leftover {
 	enum leftover_is is;

@@ -132,6 +132,30 @@ TEST(each_kind_is_found_with_its_name_its_size_and_what_can_be_done)
 	end();
 }
 
+static int open_refused(void *ctx, int dirfd, const char *path, int flags, mode_t mode)
+{
+	return strcmp(path, ".dst.ckptctl") || flags & O_PATH
+		       ? io_ops_posix.open(ctx, dirfd, path, flags, mode)
+		       : -EACCES;
+}
+
+TEST(of_a_lock_that_cannot_be_opened_nothing_is_known)
+{
+	struct io_ops ops = io_ops_posix;
+	struct found f = { 0 };
+
+	begin();
+	ops.open = open_refused;
+	publish_end(begun("dst", true, true, true), true);
+	assert_int_equal(leftovers_find(&ops, at, wall_ns(), found_add, &f), 0);
+	assert_int_equal(f.n, 1);
+	assert_int_equal(f.x[0].is, LEFTOVER_UNKNOWN);
+	assert_int_equal(leftover_remove(&ops, at, &f.x[0]), -EACCES);
+	assert_non_null(found_of(&f, ".dst.ckptctl-new", wall_ns()));
+	assert_int_equal(f.x[0].is, LEFTOVER_UNFINISHED);
+	end();
+}
+
 TEST(what_is_found_can_be_removed_unless_a_process_has_it)
 {
 	const uint64_t later = wall_ns() + 2 * LEFTOVER_QUIET_NS;
