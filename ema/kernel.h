@@ -57,8 +57,4 @@ struct ema_target {
 /* p: n elements of dtype CKPT_F32, CKPT_BF16 or CKPT_F16. ntarget <= EMA_TARGETS_MAX. */
 void ema_update_targets(uint32_t dtype, const void *p, uint64_t n, const struct ema_target *t,
 			uint32_t ntarget, struct ema_source_health *health);
-
-/* For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or
- * -EOPNOTSUPP. */
-int ema_force_isa(const char *isa);
 #endif

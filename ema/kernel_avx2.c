@@ -112,5 +112,5 @@ static inline uint32_t words_greatest(words x)
 
 #include "ema/kernel_lanes_body.h"
 
-const struct ema_isa ema_isa_avx2 = { "avx2", update };
+const struct ema_isa ema_isa_avx2 = { update };
 #endif

@@ -107,5 +107,5 @@ static inline uint32_t words_greatest(words x)
 
 #include "ema/kernel_lanes_body.h"
 
-const struct ema_isa ema_isa_avx512 = { "avx512", update };
+const struct ema_isa ema_isa_avx512 = { update };
 #endif

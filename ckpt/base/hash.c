@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.c - chooses the instruction set once, makes the fingerprint's constants, and walks a tensor
- * block by block.
- * Invariant: the chosen instruction set changes speed only, never a bit.
+ * hash.c - makes the fingerprint's constants, and walks a tensor block by block.
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/base/hash_body.h"
+#include "ckpt/base/isa.h"
 #include "ckpt/base/util.h"
 #include <pthread.h>
-#include <stdatomic.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -19,7 +17,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 static uint32_t k_word[BLOCK];	   /* K[i] */
 static uint32_t k_pair[2 * BLOCK]; /* K[i], L[i]: the two halves of an 8-byte element */
-static const struct hash_isa *_Atomic chosen;
+static const struct hash_isa *const kernels[] = ISA_ROWS(hash_isa);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static uint64_t splitmix64(uint64_t seed, uint64_t n)
@@ -31,31 +29,6 @@ static uint64_t splitmix64(uint64_t seed, uint64_t n)
 	return z ^ (z >> 31);
 }
 
-#ifdef __x86_64__
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-}
-
-static bool has_avx2(void)
-{
-	return __builtin_cpu_supports("avx2");
-}
-#endif
-
-/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
-static const struct hash_isa *isa_find(const char *name)
-{
-#ifdef __x86_64__
-	if (has_avx512() && (!name || !strcmp(name, hash_isa_avx512.name)))
-		return &hash_isa_avx512;
-	if (has_avx2() && (!name || !strcmp(name, hash_isa_avx2.name)))
-		return &hash_isa_avx2;
-#endif
-	return !name || !strcmp(name, hash_isa_scalar.name) ? &hash_isa_scalar : NULL;
-}
-
 static void constants_make(void)
 {
 	for (uint32_t i = 0; i < BLOCK; i++) {
@@ -64,28 +37,6 @@ static void constants_make(void)
 		k_word[i] = k_pair[2 * i] = (uint32_t)(z >> 32) | 1;
 		k_pair[2 * i + 1] = (uint32_t)z | 1;
 	}
-}
-
-/* Two threads that come first at once choose the same. */
-const struct hash_isa *hash_isa(void)
-{
-	const struct hash_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
-
-	if (__builtin_expect(!i, 0)) {
-		i = isa_find(NULL);
-		atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	}
-	return i;
-}
-
-int hash_force_isa(const char *name)
-{
-	const struct hash_isa *i = isa_find(name);
-
-	if (!i)
-		return -EOPNOTSUPP;
-	atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	return 0;
 }
 
 /* --- XXH3-128 ---
@@ -186,7 +137,7 @@ static uint8_t *block_held(struct hash128_state *s)
 static void bytes_add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool more,
 		      uintptr_t ahead, uint32_t lines)
 {
-	const struct hash_isa *isa = hash_isa();
+	const struct hash_isa *isa = kernels[isa_best()];
 	size_t n;
 
 	s->bytes += bytes;
@@ -272,7 +223,7 @@ static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t e
 static uint64_t sum_elements(const uint8_t *p, uint64_t n, uint32_t elem_bytes, uint64_t first,
 			     uintptr_t ahead)
 {
-	const struct hash_isa *s = hash_isa();
+	const struct hash_isa *s = kernels[isa_best()];
 	uint64_t sum = 0;
 
 	assert(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4 || elem_bytes == 8 ||

@@ -65,10 +65,4 @@ uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t fi
  * the bytes to come all the while. */
 uint64_t hash128_add_elements(struct hash128_state *s, const void *p, uint64_t n,
 			      uint32_t elem_bytes, uint64_t first);
-
-/*
- * For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or
- * -EOPNOTSUPP. All give the same bits.
- */
-int hash_force_isa(const char *isa);
 #endif
