@@ -285,5 +285,5 @@ int export_put(struct export *r)
 		cli_hint(r->c, "%u of %u tensors are damaged and were left out.", r->nleft,
 			 r->to.target.ntensor);
 	convert_cannot_say(r->c, &r->cannot);
-	return r->nleft || over || r->made.ndropped ? CLI_WARNINGS : CLI_OK;
+	return r->nleft || over || r->made.ndropped || r->made.nunsaid ? CLI_WARNINGS : CLI_OK;
 }

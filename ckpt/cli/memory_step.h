@@ -20,7 +20,7 @@ struct memory_step {
 
 /*
  * name: "latest", a step's number, or one of these behind JOB@ (--job is not taken). beside: the
- * directory that the temporary one is made in. Returns an exit code; what went wrong has been told:
+ * directory that the temporary one is made in. Returns an exit code; after the error was printed:
  * 2 name, or several jobs; 10 no such job, or the step is not in memory; 11 another drain; 14, 15
  * no daemon, or it is silent; or by why the step could not be written. memory_step_drop in any
  * case.

@@ -20,9 +20,9 @@ static int mesh_fail(struct cli *c, const struct subject *s, int rc, const struc
 
 	shown_mesh(&s->ckpt->table, own, sizeof own);
 	for (uint32_t i = 0; i < c->narg; i++)
-		snprintf(words + strlen(words), sizeof words - strlen(words), " %s", c->arg[i]);
-	return cli_fail(c, rc, err, "ckptctl %s%s --mesh %s", c->verb->name, words,
-			*own ? own : "fsdp=4");
+		human_add(words, sizeof words, " ", "%s", c->arg[i]);
+	return cli_fail(c, rc, err, "ckptctl %s %s%s--mesh %s", c->verb->name, words,
+			*words ? " " : "", *own ? own : "fsdp=4");
 }
 
 static int mesh_missing(struct cli *c, const struct subject *s)
@@ -133,8 +133,8 @@ static void group_say(struct cli *c, const struct remesh *m, const struct remesh
 	char names[1024] = "", line[1100], name[300];
 
 	for (uint32_t i = 0; i < n && i < NAMES_SAID; i++)
-		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
-			 table_tensor_print(&m->target.tensor[note[i].tensor], name, sizeof name));
+		human_add(names, sizeof names, ", ", "%s",
+			  table_tensor_print(&m->target.tensor[note[i].tensor], name, sizeof name));
 	cli_hint(c, "  %s tensor%s: %s", COUNT_TEXT(n), n == 1 ? "" : "s", note->text);
 	snprintf(line, sizeof line, "    %s%s", names, n > NAMES_SAID ? ", ..." : "");
 	screen_wrap(c->err, line, c->err_screen.width, 0, 4);
@@ -154,29 +154,24 @@ static void say_settled(struct cli *c, const struct remesh *m)
 {
 	const struct target_settled *k = &m->settled;
 	uint32_t n = k->ngrid + k->nspread + k->nwhole;
-	char text[400];
-	size_t at;
+	char text[400] = "";
 
 	if (!n || target_world(&m->target) == 1)
 		return;
-	at = (size_t)snprintf(text, sizeof text, "%u of %u tensors have no placements: ", n,
-			      m->target.ntensor);
 	if (k->ngrid)
-		at += (size_t)snprintf(text + at, sizeof text - at, "%u %s cut as the chunks are; ",
-				       k->ngrid, k->ngrid == 1 ? "is" : "are");
+		human_add(text, sizeof text, "; ", "%u %s cut as the chunks are", k->ngrid,
+			  k->ngrid == 1 ? "is" : "are");
 	if (k->nspread)
-		at += (size_t)snprintf(
-			text + at, sizeof text - at,
-			"%u %s cut along dimension 0, over the largest mesh dimension "
-			"that each fills; ",
-			k->nspread, k->nspread == 1 ? "is" : "are");
+		human_add(text, sizeof text, "; ",
+			  "%u %s cut along dimension 0, over the largest mesh dimension that each "
+			  "fills",
+			  k->nspread, k->nspread == 1 ? "is" : "are");
 	if (k->nwhole)
-		at += (size_t)snprintf(text + at, sizeof text - at,
-				       "%u %s none and %s complete on every rank; ", k->nwhole,
-				       k->nwhole == 1 ? "fills" : "fill",
-				       k->nwhole == 1 ? "is" : "are");
-	snprintf(text + at - 2, sizeof text - at + 2, ". --layout places them otherwise.");
-	cli_hint(c, "%s", text);
+		human_add(text, sizeof text, "; ", "%u %s none and %s complete on every rank",
+			  k->nwhole, k->nwhole == 1 ? "fills" : "fill",
+			  k->nwhole == 1 ? "is" : "are");
+	cli_hint(c, "%u of %u tensors have no placements: %s. --layout places them otherwise.", n,
+		 m->target.ntensor, text);
 }
 
 static void say_changes(struct cli *c, const struct remesh *m)
@@ -213,7 +208,7 @@ void mesh_option_put(struct cli *c, const struct remesh *m)
 
 	output_key(c->o, "from_mesh", cell_word(shown_mesh(m->from, text, sizeof text)));
 	output_key(c->o, "mesh", cell_text(mesh_print(m->target.mesh, text, sizeof text)));
-	output_key(c->o, "world_size", cell_of(CELL_NUMBER, target_world(&m->target)));
+	output_key(c->o, "world_size", cell_number(target_world(&m->target)));
 	output_key(c->o, "layout_file", cell_word(c->value[OPT_LAYOUT]));
 }
 

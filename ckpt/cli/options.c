@@ -2,7 +2,7 @@
 /*
  * options.c - the one table of options, and the parsing that it drives. Called by cli_run, twice:
  * before the verb and behind it.
- * Invariant: getopt_long(3) is told exactly what -h prints.
+ * Invariant: getopt_long(3) gets exactly the options that -h prints.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -144,7 +144,7 @@ static bool choice_has(const char *choice, const char *s)
 	return false;
 }
 
-/* Say why getopt stopped at `word`, and what to do instead. */
+/* The error says why getopt stopped at `word`, and what to write instead. */
 static int option_unknown(const struct cli_verb *verb, const char *word, struct ckpt_err *err)
 {
 	const char *name = word + strspn(word, "-");

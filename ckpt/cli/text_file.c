@@ -5,7 +5,7 @@
 #include "ckpt/base/util.h"
 #include <fcntl.h>
 
-#define FILE_MAX (4 * MIB) /* whoever has more means something else */
+#define FILE_MAX (4 * MIB) /* a larger file is something else */
 
 int text_file_read(const char *path, const char *what, const char *form, struct arena *a,
 		   char **ret, struct ckpt_err *err)

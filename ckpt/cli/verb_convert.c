@@ -286,7 +286,7 @@ static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 	if (f->noverflow)
 		cli_hint(x->c, "%s elements became infinite: they are too large for %s",
 			 human_count(f->noverflow, over), x->c->value[OPT_DTYPE]);
-	return f->ndropped || f->noverflow ? CLI_WARNINGS : CLI_OK;
+	return f->ndropped || f->nunsaid || f->noverflow ? CLI_WARNINGS : CLI_OK;
 }
 
 static int convert(struct converting *x)

@@ -15,7 +15,7 @@ struct doctor {
 	uint32_t n[HOST_FAIL + 1];
 };
 
-static void finding(void *arg, const struct host_finding *f)
+static void finding_print(void *arg, const struct host_finding *f)
 {
 	static const struct {
 		const char *key, *mark;
@@ -71,10 +71,10 @@ static int doctor_run(struct cli *c)
 			     : f->job_bytes ? "--job-size"
 					    : NULL));
 	output_list(c->o, "checks", NULL, 0);
-	host_judge(f, finding, &d);
+	host_judge(f, finding_print, &d);
 	output_close(c->o);
-	output_key(c->o, "warning_count", cell_of(CELL_NUMBER, d.n[HOST_WARN]));
-	output_key(c->o, "failure_count", cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
+	output_key(c->o, "warning_count", cell_number(d.n[HOST_WARN]));
+	output_key(c->o, "failure_count", cell_number(d.n[HOST_FAIL]));
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",

@@ -69,8 +69,8 @@ static void drained_print(const struct drain *d)
 		output_field(d->c->o, "job", "job", cell_word(d->job));
 	if (json || to)
 		output_field(d->c->o, "directory", "to", cell_word(to));
-	output_field(d->c->o, "written_count", "written", cell_of(CELL_NUMBER, d->got.written));
-	output_field(d->c->o, "failed_count", "failed", cell_of(CELL_NUMBER, d->got.failed));
+	output_field(d->c->o, "written_count", "written", cell_number(d->got.written));
+	output_field(d->c->o, "failed_count", "failed", cell_number(d->got.failed));
 	output_end(d->c->o);
 }
 

@@ -196,7 +196,7 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 }
 
 /* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
-static void keep(struct ls *l, struct ls_job *j)
+static void line_keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
@@ -225,15 +225,12 @@ static void keep(struct ls *l, struct ls_job *j)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
-	struct store s = {
-		.ops = l->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(l->c->ops, job, job_fd);
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
 	char home[CKPT_JOB_MAX + 1];
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan_parts(&s, true, &l->links, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
@@ -252,7 +249,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			 "%s holds the steps of job %s: it was renamed or copied; ckptctl adopt %s "
 			 "makes it job %s's",
 			 abs_path, home, abs_path, job);
-	keep(l, &j);
+	line_keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
 		free(j.step);
@@ -357,7 +354,7 @@ static int job_rows(struct ls *l, struct ls_job *j)
 
 /* The job whose next step is the newest; what is being collected has no time yet, and is newer
  * than all. */
-static struct ls_job *newest(struct ls *l)
+static struct ls_job *job_newest(struct ls *l)
 {
 	struct ls_job *best = NULL;
 	uint64_t when = 0;
@@ -390,7 +387,7 @@ static int rows_make(struct ls *l)
 	l->row = calloc((size_t)n + 1, sizeof *l->row);
 	if (!l->row)
 		return -ENOMEM;
-	while ((j = newest(l))) {
+	while ((j = job_newest(l))) {
 		l->row[l->nrow] = j->row[j->at++];
 		l->row[l->nrow].number = l->nrow;
 		l->nrow++;
@@ -575,19 +572,19 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_row(o);
 	output_put(o, &col[COL_PATH], cell_if(row->on_disk, cell_text(path)));
 	output_put(o, &col[COL_JOB], cell_text(j->job));
-	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
+	output_put(o, &col[COL_STEP], cell_styled(cell_number(x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
 		   row->on_disk ? cell_styled(cell_text(store_state_word(x->state)),
 					      state_style(x->state))
 				: cell_styled(cell_text("staged"), STYLE_WARN));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
-	output_put(o, &col[COL_SHARED], cell_if(counted, cell_of(CELL_BYTES, shared)));
+	output_put(o, &col[COL_BYTES], cell_bytes(x->bytes));
+	output_put(o, &col[COL_SHARED], cell_if(counted, cell_bytes(shared)));
 	output_put(o, &col[COL_OWN],
-		   cell_if(counted, cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))));
-	output_put(o, &col[COL_SEQ], cell_if(known, cell_of(CELL_NUMBER, x->seq)));
+		   cell_if(counted, cell_bytes(x->bytes - MIN(shared, x->bytes))));
+	output_put(o, &col[COL_SEQ], cell_if(known, cell_number(x->seq)));
 	output_put(o, &col[COL_PARENT],
 		   cell_if(known, cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX)));
-	output_put(o, &col[COL_WORLD], cell_if(there, cell_of(CELL_COUNT, x->world)));
+	output_put(o, &col[COL_WORLD], cell_if(there, cell_count(x->world)));
 	output_put(o, &col[COL_MESH], cell_if(known, cell_text(x->mesh)));
 	output_put(o, &col[COL_FORMAT], cell_word(x->format));
 	output_put(o, &col[COL_AGE], cell_if(there, cell_of(CELL_AGE, x->wall_ns)));
@@ -602,7 +599,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 		labels_put(o, x, j->label, row->on_disk ? j->nlabel : 0, l->now_ns);
 		put_notes(o, x);
 	}
-	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
+	output_put(o, &col[COL_IN_MEMORY], cell_flag(row->memory != NULL));
 	output_put(o, &col[COL_WHY], cell_word(x->why));
 	output_close(o);
 }
@@ -629,14 +626,14 @@ static void put_staged(struct ls *l)
 				on_disk |= j->row[x].memory == m;
 			output_row(o);
 			output_put(o, &columns[COL_JOB], cell_text(j->job));
-			output_put(o, &columns[COL_STEP], cell_of(CELL_NUMBER, m->step));
+			output_put(o, &columns[COL_STEP], cell_number(m->step));
 			output_put(o, &columns[COL_GENERATION],
 				   cell_unless(CELL_NUMBER, m->generation, 0));
-			output_put(o, &columns[COL_WORLD], cell_of(CELL_COUNT, r->job[job].world));
-			output_put(o, &columns[COL_BYTES], cell_of(CELL_BYTES, m->total));
+			output_put(o, &columns[COL_WORLD], cell_count(r->job[job].world));
+			output_put(o, &columns[COL_BYTES], cell_bytes(m->total));
 			output_put(o, &columns[COL_AGE], cell_of(CELL_AGE, wall));
 			output_put(o, &columns[COL_CREATED_NS], cell_unless(CELL_NUMBER, wall, 0));
-			output_put(o, &columns[COL_ON_DISK], cell_of(CELL_FLAG, on_disk));
+			output_put(o, &columns[COL_ON_DISK], cell_flag(on_disk));
 			output_close(o);
 		}
 	}
@@ -657,7 +654,7 @@ static bool any_shared(const struct ls *l)
 	return false;
 }
 
-static void list(struct ls *l)
+static void steps_list(struct ls *l)
 {
 	struct column col[COL_COUNT];
 
@@ -683,7 +680,7 @@ static void list(struct ls *l)
 }
 
 /* What is wrong with the damaged steps that were listed. */
-static void reasons(struct ls *l)
+static void reasons_say(struct ls *l)
 {
 	char label[64];
 
@@ -732,7 +729,7 @@ static void aside_say(struct ls *l, const struct ls_job *j)
 }
 
 /* The same for programs. */
-static void asides(struct ls *l)
+static void asides_put(struct ls *l)
 {
 	struct output *o = l->c->o;
 
@@ -746,10 +743,9 @@ static void asides(struct ls *l)
 		snprintf(at, sizeof at, "%s/%s", j->path, j->aside.dir);
 		output_row(o);
 		output_key(o, "job", cell_text(j->job));
-		output_key(o, "step_count", cell_of(CELL_NUMBER, j->naside));
-		output_key(o, "bytes", cell_of(CELL_BYTES, j->aside_bytes));
-		output_key(o, "up_to",
-			   cell_if(j->aside.dir[0], cell_of(CELL_NUMBER, j->aside.step)));
+		output_key(o, "step_count", cell_number(j->naside));
+		output_key(o, "bytes", cell_bytes(j->aside_bytes));
+		output_key(o, "up_to", cell_if(j->aside.dir[0], cell_number(j->aside.step)));
 		output_key(o, "path", cell_if(j->aside.dir[0], cell_text(at)));
 		output_put(o, &columns[COL_ASIDE_AT],
 			   cell_if(j->aside.aside_ns, cell_of(CELL_TIME, j->aside.aside_ns)));
@@ -758,7 +754,7 @@ static void asides(struct ls *l)
 	output_close(o);
 }
 
-static void summary(struct ls *l, const char *where)
+static void summary_say(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES], again[HUMAN_BYTES], once[HUMAN_BYTES + 64] = "";
 
@@ -850,12 +846,12 @@ static int ls_run(struct cli *c)
 	}
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
-		output_key(c->o, "stored_bytes", cell_of(CELL_BYTES, l.bytes));
-		list(&l);
+		output_key(c->o, "stored_bytes", cell_bytes(l.bytes));
+		steps_list(&l);
 		put_staged(&l);
-		asides(&l);
-		reasons(&l);
-		summary(&l, where);
+		asides_put(&l);
+		reasons_say(&l);
+		summary_say(&l, where);
 		output_end(c->o);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);

@@ -138,9 +138,7 @@ static int only_damage(const struct store *s, struct ckpt_err *err)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct prune *p = arg;
-	struct store s = {
-		.ops = p->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(p->c->ops, job, job_fd);
 	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
 				.bad = p->bad,
 				.set_aside = p->set_aside,
@@ -163,7 +161,6 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	if (p->free_bytes && p->sum.freed >= p->free_bytes)
 		return 0;
 	o.free_bytes = p->free_bytes ? p->free_bytes - p->sum.freed : 0;
-	snprintf(s.job, sizeof s.job, "%s", job);
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
@@ -226,10 +223,9 @@ static void plan_table(struct prune *p, bool shown)
 		output_row(o);
 		output_put(o, &col[COL_PATH], cell_text(r->path));
 		output_put(o, &col[COL_JOB], cell_text(r->job));
-		output_put(o, &col[COL_STEP],
-			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
+		output_put(o, &col[COL_STEP], cell_styled(cell_number(r->step), STYLE_STRONG));
 		output_put(o, &col[COL_STATE], cell_text(store_state_word(r->state)));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
+		output_put(o, &col[COL_BYTES], cell_bytes(r->bytes));
 		output_put(o, &col[COL_DECISION],
 			   cell_styled(cell_text(r->remove ? gone : "keep"),
 				       r->remove ? STYLE_WARN : STYLE_GOOD));
@@ -245,13 +241,13 @@ static void plan_sums(struct prune *p)
 	struct output *o = p->c->o;
 	char size[HUMAN_BYTES], stay[HUMAN_BYTES];
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "kept_count", cell_of(CELL_COUNT, r->kept));
-	output_key(o, "reading_count", cell_of(CELL_COUNT, r->busy));
-	output_key(o, "failed_count", cell_of(CELL_COUNT, r->failed));
-	output_key(o, "quarantined_count", cell_of(CELL_COUNT, r->quarantined));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "kept_count", cell_count(r->kept));
+	output_key(o, "reading_count", cell_count(r->busy));
+	output_key(o, "failed_count", cell_count(r->failed));
+	output_key(o, "quarantined_count", cell_count(r->quarantined));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	human_bytes(r->freed, size);
 	if (!p->nrow && p->code)
 		return;
@@ -315,7 +311,7 @@ static void plan_document(struct prune *p, bool shown)
 	char words[600];
 
 	retain_print(&p->policy, words, sizeof words);
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_flag(p->dry));
 	output_key(o, "policy", cell_word(words));
 	plan_table(p, shown);
 	plan_sums(p);
@@ -401,14 +397,10 @@ static int removal_agree(struct prune *p, const char *where, struct ckpt_err *er
 	p->dry = true;
 	plan_table(p, true);
 	p->dry = false;
-	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
-		BYTES_TEXT(p->sum.freed)))
-		return 0;
-	p->answered = true;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(p->c, STYLE_DIM, "nothing removed");
-	return 1;
+	rc = ask(p->c, "removed", err, "Remove %u step%s, %s?", p->sum.removed,
+		 p->sum.removed == 1 ? "" : "s", BYTES_TEXT(p->sum.freed));
+	p->answered = rc != 0;
+	return rc;
 }
 
 static int prune_run(struct cli *c)

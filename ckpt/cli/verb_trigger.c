@@ -111,7 +111,7 @@ static void trigger_print(struct trigger *t, bool committed)
 
 	output_begin(c->o, "ckptd.trigger/1");
 	output_key(c->o, "job", cell_text(t->name));
-	output_key(c->o, "after_step", cell_if(t->after, cell_of(CELL_NUMBER, t->after - 1)));
+	output_key(c->o, "after_step", cell_if(t->after, cell_number(t->after - 1)));
 	output_key(c->o, "step", cell_unless(CELL_NUMBER, t->step, UINT64_MAX));
 	output_key(c->o, "state", cell_text(committed ? "committed" : "ordered"));
 	output_key(c->o, "waited_s", cell_if(committed, cell_real(waited)));

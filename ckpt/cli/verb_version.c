@@ -24,7 +24,7 @@ static int version_run(struct cli *c)
 	}
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
-	output_field(c->o, "abi", "client interface", cell_of(CELL_NUMBER, CKPT_ABI));
+	output_field(c->o, "abi", "client interface", cell_number(CKPT_ABI));
 	output_head(c->o, "formats", cell_text(names));
 	c->o->ops->end(c->o);
 	return CLI_OK;

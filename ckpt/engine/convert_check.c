@@ -132,7 +132,8 @@ static bool tensor_equal(const struct convert *v, uint32_t tensor, const struct 
 	const struct table_tensor *x = &s->tensor[tensor], *y = &t->tensor[at];
 	uint64_t numel = pieces_numel(s, tensor);
 
-	return x->dtype == y->dtype && x->ndim == y->ndim &&
+	return x->dtype == y->dtype && x->ndim == y->ndim && x->media == y->media &&
+	       (x->flags & TENSOR_BLOB) == (y->flags & TENSOR_BLOB) &&
 	       (!x->ndim || !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape)) &&
 	       numel != UINT64_MAX && numel == pieces_numel(t, at) &&
 	       !(x->fp_known && y->fp_known && x->fp != y->fp);

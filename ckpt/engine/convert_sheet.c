@@ -52,10 +52,7 @@ static int target_keep(struct convert *v, struct ckpt_errlist *cannot, struct ck
 	}
 	if (v->kept.sealed)
 		v->target = &v->kept;
-	if (!v->facts->ndropped || v->c->drop)
-		return 0;
-	return ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u tensors", v->c->to->name,
-			  v->facts->ndropped, v->target->ntensor);
+	return 0;
 }
 
 /* --- what it says of itself --- */
@@ -67,11 +64,11 @@ static bool sheet_stopped(void *arg)
 }
 
 /* The facts, and what they were converted from. */
-static int facts_make(struct convert *v, struct ckpt_err *err)
+static int facts_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	const struct checkpoint *k = v->c->want.facts, *src = v->c->src->ckpt;
 	struct checkpoint_attr *attr = arena_array(&v->arena, (size_t)k->nattr + 1, sizeof *attr);
-	char from[CKPT_JOB_MAX + 128];
+	char from[CKPT_JOB_MAX + 128], why[FORMAT_WHY];
 	uint32_t n = 0;
 
 	snprintf(from, sizeof from, "%s", src->format->name);
@@ -83,9 +80,16 @@ static int facts_make(struct convert *v, struct ckpt_err *err)
 	v->said.attr = attr;
 	if (!attr)
 		return no_memory(err);
-	for (uint32_t i = 0; i < k->nattr; i++)
-		if (strcmp(k->attr[i].key, ATTR_FROM) != 0)
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		if (!strcmp(k->attr[i].key, ATTR_FROM))
+			continue;
+		if (v->c->to->says && !v->c->to->says(&k->attr[i], why)) {
+			ckpt_errlist_add(cannot, "attribute %.200s: %s", k->attr[i].key, why);
+			v->facts->nunsaid++;
+		} else {
 			attr[n++] = k->attr[i];
+		}
+	}
 	attr[n] = (struct checkpoint_attr){ ATTR_FROM, arena_str(&v->arena, from) };
 	if (!attr[n].value)
 		return no_memory(err);
@@ -231,7 +235,13 @@ int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ck
 	v->target = v->c->target;
 	rc = target_keep(v, cannot, err);
 	if (!rc)
-		rc = facts_make(v, err);
+		rc = facts_make(v, cannot, err);
+	if (!rc && !v->c->drop && v->facts->ndropped)
+		rc = ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u tensors",
+				v->c->to->name, v->facts->ndropped, v->target->ntensor);
+	else if (!rc && !v->c->drop && v->facts->nunsaid)
+		rc = ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u attributes",
+				v->c->to->name, v->facts->nunsaid, v->c->want.facts->nattr);
 	if (!rc)
 		rc = uuids_make(v, err);
 	if (!rc)

@@ -17,7 +17,13 @@ static int files_stamp(const struct source_dir *watch, const struct checkpoint *
 		if (k->file[i].lost || k->file[i].unread)
 			continue;
 		rc = source_stamp(watch, k->file[i].name);
-		if (rc)
+		if (rc == -ESTALE)
+			ckpt_error(
+				err, rc,
+				"%.300s was changed or replaced while its metadata were read: run "
+				"this again when nothing writes to it",
+				k->file[i].name);
+		else if (rc)
 			ckpt_error_errno(err, -rc, "%s cannot be examined", k->file[i].name);
 	}
 	return rc;

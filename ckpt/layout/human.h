@@ -25,6 +25,11 @@ char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, si
 #define COUNT_TEXT(n) human_count(n, (char[HUMAN_BYTES]){ 0 })
 #define SPAN_TEXT(ns) human_span(ns, (char[HUMAN_BYTES]){ 0 })
 
+/* Adds to the text in buf; sep stands between the two where buf is not empty. What does not fit is
+ * cut. */
+char *human_add(char *buf, size_t bytes, const char *sep, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
 /* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers
  * of 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d
  * (none: seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */

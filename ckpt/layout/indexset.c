@@ -151,6 +151,15 @@ bool indexset_meet(const struct indexset *x, const struct indexset *y)
 	return true;
 }
 
+int indexset_order(const struct indexset *x, const struct indexset *y)
+{
+	int r = 0;
+
+	for (uint32_t d = 0; d < x->ndim && !r; d++)
+		r = COMPARE(indices_lo(&x->dim[d]), indices_lo(&y->dim[d]));
+	return r;
+}
+
 int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret)
 {
 	struct indices *dim = arena_array(a, MAX(x->ndim, 1u), sizeof *dim);

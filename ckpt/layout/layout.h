@@ -143,13 +143,17 @@ struct placement_text {
 /* *at moves behind it. NULL; else what must stand there, in words, and *at is at the character that
  * is wrong. */
 const char *placement_read(const char **at, struct placement_text *ret);
+const char *reduce_name(uint32_t reduce); /* "sum", ...: of enum ckpt_reduce */
+/* "Shard(0)@fsdp", as layout_parse reads it. Returns buf. */
+#define PLACEMENT_BYTES (LAYOUT_NAME_MAX + 48)
+char *placement_print(const struct mesh *m, const struct ckpt_placement *p, char *buf,
+		      size_t bytes);
 
 /*
  * "Shard(0)@fsdp, StridedShard(1, 2)@dp, Only(1)@pp, Replicate@tp" of this mesh (mesh id 0), in the
  * order of application; "Replicate" alone is all of it. A pending reduction is "Partial(sum)@tp"
  * (avg, min, max, product), with CKPT_KEEP_PARTIAL "Partial(sum, keep)@tp"; a mode other than
- * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..". What
- * table_layout_print prints is read back as the same.
+ * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..".
  * As PyTorch prints them, without @ and in any of its spellings, there is one for each mesh
  * dimension, in the order of the mesh, which is then the order of application: "(Shard(dim=0),
  * Replicate())", "[_StridedShard(0, sf=2), Shard(0)]". -EINVAL names the character (from 1) and
@@ -158,6 +162,9 @@ const char *placement_read(const char **at, struct placement_text *ret);
  */
 int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,
 		 struct ckpt_err *err);
+/* The first notation, with a Replicate for each mesh dimension that has no placement; "boxes" for
+ * mode CKPT_BOXES, which layout_parse does not read. Returns buf. */
+char *placements_print(const struct mesh *m, const struct layout *l, char *buf, size_t bytes);
 
 /*
  * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
@@ -282,6 +289,9 @@ bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all 
 /* Have they an element in common? Neither is empty, and they have the same ndim. Costs as
  * indices_meet. */
 bool indexset_meet(const struct indexset *x, const struct indexset *y);
+/* Which one's first element comes first, row-major: as qsort's comparisons return it. Neither is
+ * empty, and they have the same ndim. */
+int indexset_order(const struct indexset *x, const struct indexset *y);
 /*
  * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a
  * rank holds of a tensor, or of its share of it, that was flattened and cut (ZeRO, Paddle's

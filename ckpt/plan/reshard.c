@@ -7,8 +7,8 @@
  */
 #include "ckpt/plan/reshard.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/table/operand.h"
-#include <stdio.h>
 
 #define SLOTS 4096u /* remembered answers; a power of two */
 #define UNMATCHED (TABLE_NONE - 1)
@@ -182,18 +182,6 @@ struct reshard {
 	uint64_t nop, bytes;
 };
 
-static const char *shape_print(const struct table_tensor *x, char buf[static SHAPE_BYTES])
-{
-	size_t used = 1;
-
-	strcpy(buf, "[");
-	for (uint32_t d = 0; d < x->ndim; d++)
-		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)x->shape[d]);
-	strcpy(buf + used, "]");
-	return buf;
-}
-
 static bool same_key(const struct table_tensor *x, const struct table_tensor *y)
 {
 	return x->rank == y->rank && !strcmp(x->name, y->name) &&
@@ -235,8 +223,9 @@ static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *
 	if (x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape))
 		return found;
 	ckpt_errlist_add(list, "%s: declared %s, the checkpoint has %s",
-			 table_tensor_print(x, label, sizeof label), shape_print(x, want),
-			 shape_print(y, have));
+			 table_tensor_print(x, label, sizeof label),
+			 human_shape(x->ndim, x->shape, want, sizeof want),
+			 human_shape(y->ndim, y->shape, have, sizeof have));
 	return UNMATCHED;
 }
 
@@ -297,24 +286,6 @@ int reshard_open(const struct table *src, const struct table *dst, const struct 
 	}
 	*ret = r;
 	return 0;
-}
-
-static int list_end(struct ckpt_errlist *list, struct ckpt_err *err)
-{
-	return ckpt_errlist_end(list, err, "the checkpoint does not fit what is declared");
-}
-
-int reshard_check(const struct reshard *r, struct ckpt_errlist *ret_list, struct ckpt_err *err)
-{
-	struct ckpt_errlist own = { 0 }, *list = ret_list ? ret_list : &own;
-	int e;
-
-	list->code = -EMEDIUMTYPE;
-	for (uint32_t i = 0; i < r->dst->ntensor; i++)
-		(void)match(r, i, list);
-	e = list_end(list, err);
-	ckpt_errlist_free(&own);
-	return e;
 }
 
 void reshard_close(struct reshard *r)
@@ -488,7 +459,7 @@ int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, st
 	int e = layouts_stream(&s);
 
 	if (!e)
-		e = list_end(&s.list, err);
+		e = ckpt_errlist_end(&s.list, err, "the checkpoint does not fit what is declared");
 	ckpt_errlist_free(&s.list);
 	return e;
 }
@@ -519,48 +490,6 @@ int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed
 
 	*ret_all = n.all;
 	return e;
-}
-
-/* --- for people --- */
-
-/* "[0, 128)", "16 x [0, 4) every 64", and so on. */
-static size_t indices_print(const struct indices *x, char *buf, size_t bytes)
-{
-	const struct run *r = x->run;
-	int n;
-
-	if (x->n == 0)
-		n = snprintf(buf, bytes, "[)");
-	else if (r->count == 1)
-		n = snprintf(buf, bytes, "[%llu, %llu)%s", (unsigned long long)r->start,
-			     (unsigned long long)(r->start + r->len), x->n > 1 ? ".." : "");
-	else
-		n = snprintf(buf, bytes, "%llu x [%llu, %llu) every %llu%s",
-			     (unsigned long long)r->count, (unsigned long long)r->start,
-			     (unsigned long long)(r->start + r->len), (unsigned long long)r->stride,
-			     x->n > 1 ? ".." : "");
-	return n < 0 ? 0 : (size_t)n;
-}
-
-char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, char *buf,
-		       size_t bytes)
-{
-	size_t used;
-
-	table_tensor_print(&r->src->tensor[op->src_tensor], buf, bytes);
-	used = strlen(buf);
-	for (uint32_t d = 0; d < op->part.ndim && used < bytes; d++) {
-		used += (size_t)snprintf(buf + used, bytes - used, d ? " x " : " ");
-		if (used < bytes)
-			used += indices_print(&op->part.dim[d], buf + used, bytes - used);
-	}
-	if (used < bytes && op->src_rank == TABLE_NONE)
-		snprintf(buf + used, bytes - used, ", %llu bytes from whoever has it",
-			 (unsigned long long)op->bytes);
-	else if (used < bytes)
-		snprintf(buf + used, bytes - used, ", %llu bytes from rank %u",
-			 (unsigned long long)op->bytes, op->src_rank);
-	return buf;
 }
 
 /* --- all owners --- */

@@ -150,6 +150,8 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
  */
 int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
+/* As a sealed table has them: by tensor, rank, place and off. As qsort's comparisons return it. */
+int table_piece_order(const struct table_piece *a, const struct table_piece *b);
 /* An open table with the meshes, layouts and tensors of x, which is sealed, outlives it and keeps
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);

@@ -5,9 +5,9 @@
  * together are the whole tensor, and a tensor comes out cut otherwise than it was only with a note.
  */
 #include "ckpt/table/target.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <fnmatch.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #define NONE UINT16_MAX /* no such dimension of a mesh */
@@ -42,46 +42,23 @@ struct making {
 	uint32_t *last; /* [src layouts]: where its last tensor's layout is in dst, TABLE_NONE */
 	uint32_t nrule;
 	struct rule *rule;
-	target_note_fn *note;
+	target_note_fn *note_fn;
 	void *note_arg;
-	char text[NOTE_BYTES];
-	size_t used;
+	struct text note;
+	char note_text[NOTE_BYTES];
 };
 
 /* --- notes --- */
 
-__attribute__((format(printf, 2, 3))) static void say(struct making *k, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void note_add(struct making *k, const char *fmt, ...)
 {
 	va_list ap;
-	int n;
 
-	if (k->used + 3 >= sizeof k->text)
-		return;
-	if (k->used) {
-		memcpy(k->text + k->used, "; ", 3);
-		k->used += 2;
-	}
+	text_add(&k->note, "%s", k->note.len ? "; " : "");
 	va_start(ap, fmt);
-	n = vsnprintf(k->text + k->used, sizeof k->text - k->used, fmt, ap);
+	text_vadd(&k->note, fmt, ap);
 	va_end(ap);
-	if (n > 0)
-		k->used = MIN(k->used + (size_t)n, sizeof k->text - 1);
 }
-
-/* "Shard(0)@fsdp"; returns buf. */
-static const char *place_print(const struct mesh *m, const struct ckpt_placement *p, char *buf,
-			       size_t bytes)
-{
-	if (p->how == CKPT_ONLY)
-		snprintf(buf, bytes, "Only(%u)@%s", p->split_factor, m->name[p->mesh_dim]);
-	else if (p->split_factor > 1)
-		snprintf(buf, bytes, "StridedShard(%u, %u)@%s", p->tensor_dim, p->split_factor,
-			 m->name[p->mesh_dim]);
-	else
-		snprintf(buf, bytes, "Shard(%u)@%s", p->tensor_dim, m->name[p->mesh_dim]);
-	return buf;
-}
-#define PLACE_BYTES (LAYOUT_NAME_MAX + 48)
 
 /* --- what cuts inside a strided shard --- */
 
@@ -140,7 +117,7 @@ static void carry_only(struct making *k, const struct mesh *old, const struct ck
 	uint32_t at = (uint32_t)((uint64_t)p->split_factor * m / n);
 
 	if (at != p->split_factor)
-		say(k, "Only(%u)@%s becomes Only(%u)", p->split_factor, k->mesh->name[to], at);
+		note_add(k, "Only(%u)@%s becomes Only(%u)", p->split_factor, k->mesh->name[to], at);
 	c->place[c->n++] =
 		(struct ckpt_placement){ .how = CKPT_ONLY, .mesh_dim = to, .split_factor = at };
 }
@@ -174,7 +151,8 @@ static void cut_alone(struct making *k, struct cut *c, const uint64_t *shape, ui
 {
 	uint32_t cutting = 0, largest = 0, n = 0, keep = (1u << c->n) - 1;
 	uint64_t product = 1;
-	char who[NOTE_BYTES / 2] = "";
+	char buf[NOTE_BYTES / 2];
+	struct text dims = text_in(buf, sizeof buf);
 
 	for (uint32_t i = 0; i < c->n; i++) {
 		const struct ckpt_placement *p = &c->place[i], *q = &c->place[largest];
@@ -187,13 +165,12 @@ static void cut_alone(struct making *k, struct cut *c, const uint64_t *shape, ui
 			largest = i;
 		cutting |= 1u << i;
 		product *= size; /* of a mesh: at most LAYOUT_RANKS_MAX */
-		snprintf(who + strlen(who), sizeof who - strlen(who), "%s%s=%u", n > 1 ? " x " : "",
-			 k->mesh->name[p->mesh_dim], size);
+		text_add(&dims, "%s%s=%u", n > 1 ? " x " : "", k->mesh->name[p->mesh_dim], size);
 	}
 	if (n < 2 || shape[tensor_dim] >= product)
 		return;
-	say(k, "dimension %u has too few elements for %s: %s cuts alone", tensor_dim, who,
-	    k->mesh->name[c->place[largest].mesh_dim]);
+	note_add(k, "dimension %u has too few elements for %s: %s cuts alone", tensor_dim, buf,
+		 k->mesh->name[c->place[largest].mesh_dim]);
 	cut_keep(c, keep & ~(cutting & ~(1u << largest)));
 }
 
@@ -201,7 +178,7 @@ static void cut_factors(struct making *k, struct cut *c)
 {
 	for (uint32_t i = 0; i < c->n; i++) {
 		struct ckpt_placement *p = &c->place[i];
-		char old[PLACE_BYTES], new[PLACE_BYTES];
+		char old[PLACEMENT_BYTES], new[PLACEMENT_BYTES];
 		uint64_t factor = 1;
 
 		if (!c->inside[i])
@@ -211,9 +188,9 @@ static void cut_factors(struct making *k, struct cut *c)
 				factor *= k->mesh->dim[c->place[j].mesh_dim];
 		if (factor == factor_of(p))
 			continue;
-		place_print(k->mesh, p, old, sizeof old);
+		placement_print(k->mesh, p, old, sizeof old);
 		p->split_factor = factor > 1 ? (uint32_t)factor : 0;
-		say(k, "%s becomes %s", old, place_print(k->mesh, p, new, sizeof new));
+		note_add(k, "%s becomes %s", old, placement_print(k->mesh, p, new, sizeof new));
 	}
 }
 
@@ -224,13 +201,6 @@ static void cut_mode(struct cut *c, uint32_t mode)
 	for (uint32_t i = 0; i < c->n; i++)
 		if (c->place[i].how == CKPT_SHARD)
 			c->mode = mode;
-}
-
-static void say_reduced(struct making *k, const struct mesh *old, const struct ckpt_placement *p)
-{
-	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
-
-	say(k, "Partial(%s)@%s is reduced", reduction[p->reduce], old->name[p->mesh_dim]);
 }
 
 /* The placements of a tensor of the source on the new mesh; says what does not stay. */
@@ -250,14 +220,16 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 
 		c.place[i] = *p;
 		if (p->how == CKPT_PARTIAL)
-			say_reduced(k, old, p);
+			note_add(k, "Partial(%s)@%s is reduced", reduce_name(p->reduce),
+				 old->name[p->mesh_dim]);
 		if (p->how == CKPT_REPLICATE || p->how == CKPT_PARTIAL)
 			continue;
 		if (to[p->mesh_dim] == NONE) {
-			say(k,
-			    p->how == CKPT_ONLY ? "%s is not in the new mesh: on all ranks"
-						: "%s is not in the new mesh: it no longer cuts",
-			    old->name[p->mesh_dim]);
+			note_add(k,
+				 p->how == CKPT_ONLY
+					 ? "%s is not in the new mesh: on all ranks"
+					 : "%s is not in the new mesh: it no longer cuts",
+				 old->name[p->mesh_dim]);
 			continue;
 		}
 		keep |= 1u << i;
@@ -327,10 +299,10 @@ static bool rule_apply(struct making *k, const struct rule *r, const struct tabl
 			continue;
 		if (p->how == CKPT_SHARD && p->tensor_dim >= x->ndim) {
 			if (x->ndim)
-				say(k, "no dimension %u: replicates over %s", p->tensor_dim,
-				    k->mesh->name[p->mesh_dim]);
+				note_add(k, "no dimension %u: replicates over %s", p->tensor_dim,
+					 k->mesh->name[p->mesh_dim]);
 			else
-				say(k, "0-d: replicates over %s", k->mesh->name[p->mesh_dim]);
+				note_add(k, "0-d: replicates over %s", k->mesh->name[p->mesh_dim]);
 			left = true;
 			continue;
 		}
@@ -420,18 +392,18 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 	bool tell = false;
 	int rc;
 
-	k->used = 0;
+	k->note = text_in(k->note_text, sizeof k->note_text);
 	if (x.flags & TENSOR_BLOB)
 		return table_add_tensor(k->dst, &x, NULL, err);
 	if (r) {
-		say(k, "%s by %s", r->text->placements, r->text->where);
+		note_add(k, "%s by %s", r->text->placements, r->text->where);
 		last = &r->last;
 		tell = rule_apply(k, r, &x, &c);
 	} else if (x.layout != TABLE_NONE) {
 		last = &k->last[x.layout];
 		carry(k, &x, &c);
 	} else {
-		say(k, TARGET_UNPLACED);
+		note_add(k, TARGET_UNPLACED);
 	}
 	tell = tell || x.layout == TABLE_NONE || !same_cuts(k, &x, &c);
 	if (!is_layout(k->dst, *last, &c)) {
@@ -448,8 +420,8 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		x.fp = 0;
 	x.layout = *last;
 	rc = table_add_tensor(k->dst, &x, NULL, err);
-	if (!rc && tell && k->note)
-		k->note(k->note_arg, id, k->text);
+	if (!rc && tell && k->note_fn)
+		k->note_fn(k->note_arg, id, k->note_text);
 	return rc;
 }
 
@@ -548,7 +520,7 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 		uint32_t nrule, struct table *ret_target, target_note_fn *note, void *arg,
 		struct ckpt_err *err)
 {
-	struct making k = { .src = src, .dst = ret_target, .note = note, .note_arg = arg };
+	struct making k = { .src = src, .dst = ret_target, .note_fn = note, .note_arg = arg };
 	struct ckpt_errlist list = { .code = -EINVAL };
 	int rc;
 

@@ -438,6 +438,12 @@ int json_want(struct json *j, enum json_kind kind, const char *member, struct js
 	return json_fail(j, ret, "%s must be %s", member, words[kind]);
 }
 
+void json_jump(struct json *j, uint64_t off)
+{
+	j->at = j->text + off;
+	value_end(j);
+}
+
 int json_skip(struct json *j, const struct json_token *first)
 {
 	struct json_token t = *first;

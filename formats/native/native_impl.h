@@ -53,6 +53,7 @@ int native_ranges_make(const struct container_map *m, const struct chunk *chunk,
 uint64_t native_declared_bytes_max(const struct table *t);
 
 /* Writing: format.h says what they do. */
+bool native_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY]);
 bool native_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
 int native_sheet(const struct table *target, const struct format_want *want, struct sheet **ret,
 		 struct ckpt_errlist *cannot, struct ckpt_err *err);

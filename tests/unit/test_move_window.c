@@ -401,7 +401,7 @@ TEST(test_too_little_memory_is_refused_with_the_least)
 			 -EINVAL);
 	assert_non_null(strstr(err.msg, "16 MiB"));
 	for (uint64_t limit = LEAST; limit < UINT64_C(1) << 40; limit += limit / 3)
-		assert_true(2 * move_window_bytes(limit) + MIN(limit / 4, 128u << 20) <= limit);
+		assert_true(2 * move_window_bytes(limit) + MIN(limit / 4, 32u << 20) <= limit);
 	rig_free(&r);
 }
 
