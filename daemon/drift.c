@@ -3,11 +3,11 @@
 // to the owner. Invariant: only sums of one turn, one epoch and one step are compared, and only
 // after every rank has guarded that step.
 #include "daemon/drift.h"
+#include "ckpt/base/text.h"
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/table/operand.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 /* Elements of a block: of a large tensor so many that there are 128 blocks or more. Fewer and
@@ -487,59 +487,42 @@ static struct value value_of_most(const struct drift_sum_of *x, uint32_t n)
 	return alone ? best : (struct value){ NULL, 0 };
 }
 
-struct line {
-	char *s;
-	size_t used, bytes;
-};
-
-__attribute__((format(printf, 2, 3))) static void line_add(struct line *l, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(l->s + l->used, l->bytes - l->used, fmt, ap);
-	va_end(ap);
-	if (n > 0)
-		l->used = MIN(l->used + (size_t)n, l->bytes - 1);
-}
-
 #define RANKS_NAMED 6u
 
 /* "0, 2, 3" */
-static void ranks_add(struct line *l, struct value v)
+static void ranks_add(struct text *l, struct value v)
 {
 	uint32_t named = v.n > RANKS_NAMED + 1 ? RANKS_NAMED : v.n;
 
 	for (uint32_t i = 0; i < named; i++)
-		line_add(l, "%s%u", i ? ", " : "", v.x[i].rank);
+		text_add(l, "%s%u", i ? ", " : "", v.x[i].rank);
 	if (named < v.n)
-		line_add(l, " and %u more", v.n - named);
+		text_add(l, " and %u more", v.n - named);
 }
 
 /* x: [n] one tensor on its replicas, by value; not all are equal. */
 static void found_print(struct comparing *c, const struct drift_sum_of *x, uint32_t n,
 			struct found *ret)
 {
-	struct line l = { ret->text, 0, sizeof ret->text - FOUND_STEPS };
+	struct text l = text_in(ret->text, sizeof ret->text - FOUND_STEPS);
 	const struct value most = value_of_most(x, n);
 	const char *between = most.n ? "minority " : "ranks ";
 	char name[100];
 
 	*ret = (struct found){ .id = x->id, .group = x->group };
 	ret->turns[c->turn / 64] = UINT64_C(1) << c->turn % 64;
-	line_add(&l, "%s: ",
+	text_add(&l, "%s: ",
 		 table_tensor_print(&c->sums[x->rank]->decl->part.tensor[x->slot], name,
 				    sizeof name));
 	for (struct value v = value_next(x, n, 0); v.n; v = value_next(x, n, v.x->rank + 1)) {
 		if (v.x == most.x)
 			continue;
-		line_add(&l, "%s", between);
+		text_add(&l, "%s", between);
 		ranks_add(&l, v);
 		between = " | ";
 	}
 	if (most.n) {
-		line_add(&l, ", against ");
+		text_add(&l, ", against ");
 		ranks_add(&l, most);
 	}
 }
