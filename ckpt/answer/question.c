@@ -644,10 +644,7 @@ char *question_side_print(const struct question *q, const struct question_side *
 
 uint64_t question_rank(const struct question *q, uint32_t place, uint32_t *ret_coord)
 {
-	uint32_t at = place;
-
-	for (uint32_t d = q->mesh.ndim; d-- > 0; at /= q->mesh.dim[d])
-		ret_coord[d] = at % q->mesh.dim[d];
+	mesh_place_coord(&q->mesh, place, ret_coord);
 	return q->rank ? q->rank[place] : place;
 }
 

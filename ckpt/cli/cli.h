@@ -126,6 +126,7 @@ enum cli_option_id {
 	OPT_BAD,
 	OPT_SET_ASIDE,
 	OPT_SET_ASIDE_FOR,
+	OPT_UNFINISHED,
 	OPT_BY,
 	OPT_UNTIL,
 	OPT_WHY,

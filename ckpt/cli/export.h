@@ -3,7 +3,7 @@
 #ifndef CKPT_CLI_EXPORT_H
 #define CKPT_CLI_EXPORT_H
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/memory_step.h"
+#include "ckpt/cli/from_memory.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/only.h"

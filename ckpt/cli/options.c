@@ -76,6 +76,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_BAD, 0, "bad", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SET_ASIDE, 0, "set-aside", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SET_ASIDE_FOR, 0, "set-aside-for", "TIME", NULL, NULL, false, ARG_NONE },
+	{ OPT_UNFINISHED, 0, "unfinished", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_BY, 0, "by", "NAME", NULL, NULL, false, ARG_HOLD },
 	{ OPT_UNTIL, 0, "until", "TIME", NULL, NULL, false, ARG_NONE },
 	{ OPT_WHY, 0, "why", "TEXT", NULL, NULL, false, ARG_NONE },

@@ -655,9 +655,9 @@ const struct cli_verb verb_cat = {
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
-		 "against their checksums. If one checksum covers more than cat reads, as a slice "
-		 "of a foreign file may have it, it is not checked; verify --data checks all of "
-		 "them. A pipe or a file gets the bytes, row-major and "
+		 "against their checksums. If a checksum covers more than cat reads, "
+		 "as it may for a slice of a foreign file, cat does not check it; verify --data "
+		 "does. A pipe or a file gets the bytes, row-major and "
 		 "little-endian; a terminal gets a few values, or the text of a blob that was "
 		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "

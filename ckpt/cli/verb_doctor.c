@@ -63,7 +63,7 @@ static int doctor_run(struct cli *c)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
 				NULL);
 	host_examine(&ask, f);
-	c->o->ops->begin(c->o, "ckptd.doctor/1");
+	output_begin(c->o, "ckptd.doctor/1");
 	output_key(c->o, "path", cell_text(f->path));
 	output_key(c->o, "job_bytes", cell_unless(CELL_BYTES, f->job_bytes, 0));
 	output_key(c->o, "job_bytes_from",
@@ -87,7 +87,7 @@ static int doctor_run(struct cli *c)
 			d.n[HOST_WARN] == 1 ? "" : "s");
 	else
 		cli_say(c, STYLE_GOOD, "ckptd works here.");
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	free(f);
 	return d.n[HOST_FAIL] ? CLI_FAILED : d.n[HOST_WARN] ? CLI_WARNINGS : CLI_OK;
 }

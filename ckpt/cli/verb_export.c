@@ -385,7 +385,7 @@ static int take_memory(struct export *r)
 	rc = publish_split(r->path, &d, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, NULL);
-	code = memory_step_get(c, c->arg[0], d.parent, &r->memory);
+	code = from_memory(c, c->arg[0], d.parent, &r->memory);
 	r->name = r->memory.path;
 	return code;
 }

@@ -10,6 +10,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
+#include "ckpt/cli/leftovers.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
@@ -811,12 +812,13 @@ static int ls_run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
+	struct leftovers left;
 	int rc, closed = 0, none = 0;
 
 	if (!*where)
 		return cli_usage(c, NULL, "PATH is empty: a variable that is not set?");
+	leftovers_open(c, where, &left);
 	rc = store_jobs(c->ops, where, each_job, &l, &err);
-
 	if (!rc && !l.njob && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
 	if (!rc)
@@ -824,7 +826,7 @@ static int ls_run(struct cli *c)
 	if (closed && !l.njob)
 		rc = closed;
 	else if (!rc && !l.njob)
-		rc = none = store_none(c->ops, where, &err);
+		rc = none = left.n ? 0 : store_none(c->ops, where, &err);
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
@@ -852,10 +854,12 @@ static int ls_run(struct cli *c)
 		asides_put(&l);
 		reasons_say(&l);
 		summary_say(&l, where);
+		leftovers_print(&left, NULL);
 		output_end(c->o);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);
 	}
+	leftovers_close(&left);
 	control_close(&l.k);
 	for (uint32_t i = 0; i < l.njob; i++) {
 		free(l.job[i].row);
@@ -888,6 +892,8 @@ const struct cli_verb verb_ls = {
 		"written. LOSS is the note of this name that the job gave with the step.\n"
 		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "
 		"outlives the trainer, and ckptctl export --from-memory reads it.\n"
+		"If ckptctl convert or export was killed in PATH, ls says what it has left there, how "
+		"large it is, and whether it can be continued.\n"
 		"KEY is step (the highest first), age (the newest), size (the largest), or any note "
 		"(the smallest first); -KEY is the other way round. A step without the note is last.",
 	.example =

@@ -53,11 +53,11 @@ static bool page_shown(const char *page, size_t bytes)
 static void page_put(struct cli *c, const struct cli_verb *verb, const char *page)
 {
 
-	c->o->ops->begin(c->o, "ckptd.man/1");
+	output_begin(c->o, "ckptd.man/1");
 	output_key(c->o, "verb", cell_if(verb, cell_text(verb->name)));
 	output_key(c->o, "section", cell_number(1));
 	output_key(c->o, "page", cell_text(page));
-	c->o->ops->end(c->o);
+	output_end(c->o);
 }
 
 static int man_run(struct cli *c)

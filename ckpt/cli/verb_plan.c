@@ -381,7 +381,7 @@ static int put_plan(struct planning *p)
 
 	if (rc)
 		return cli_fail(c, rc, &err, "choose another FILE");
-	c->o->ops->begin(c->o, "ckptd.plan/1");
+	output_begin(c->o, "ckptd.plan/1");
 	cli_say(c, STYLE_STRONG, "loading %s", subject_title(k, p->s->ref.path, title));
 	put_who(p);
 	put_held(p);
@@ -393,7 +393,7 @@ static int put_plan(struct planning *p)
 	if (!rc)
 		rc = print_flow(p);
 	mesh_option_print(c, &p->to);
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
 }
 

@@ -33,16 +33,6 @@ struct repair {
 	int code;
 };
 
-enum { COL_JOB, COL_STEP, COL_BYTES, COL_ACTION, COL_TEXT, COL_PATH, COL_COUNT };
-static const struct column columns[COL_COUNT] = {
-	[COL_JOB] = { "job", "JOB", false, FIT_LAST },
-	[COL_STEP] = { "step", "STEP", true, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
-	[COL_ACTION] = { "action", "ACTION", false, FIT_WHOLE },
-	[COL_TEXT] = { "text", "WHAT", false, FIT_WRAP },
-	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
-};
-
 /* --- finding and doing --- */
 
 static void rows_free(struct repair *p)
@@ -180,25 +170,24 @@ static enum cell_style action_style(const struct repair_row *r)
 
 static void table_print(struct repair *p)
 {
+	const struct column col[] = {
+		{ "path", NULL, false, FIT_WHOLE },
+		{ "job", p->njob < 2 ? NULL : "JOB", false, FIT_LAST },
+		{ "step", "STEP", true, FIT_WHOLE },
+		{ "bytes", "SIZE", true, FIT_WHOLE },
+		{ "action", "ACTION", false, FIT_WHOLE },
+		{ "text", "WHAT", false, FIT_WRAP },
+	};
 	struct output *o = p->c->o;
-	struct column col[COL_COUNT];
 
-	memcpy(col, columns, sizeof col);
-	if (p->njob < 2)
-		col[COL_JOB].head = NULL;
-	output_list(o, "items", col, COL_COUNT);
+	output_list(o, "items", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < p->nrow; i++) {
 		const struct row *x = &p->row[i];
 
-		output_row(o);
-		output_put(o, &col[COL_PATH], cell_text(x->path));
-		output_put(o, &col[COL_JOB], cell_text(x->job));
-		output_put(o, &col[COL_STEP], cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX));
-		output_put(o, &col[COL_BYTES], cell_bytes(x->r.bytes));
-		output_put(o, &col[COL_ACTION],
-			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)));
-		output_put(o, &col[COL_TEXT], cell_text(x->r.text));
-		output_close(o);
+		OUTPUT_ROW(o, col, cell_text(x->path), cell_text(x->job),
+			   cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX), cell_bytes(x->r.bytes),
+			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)),
+			   cell_text(x->r.text));
 	}
 	output_close(o);
 }

@@ -277,8 +277,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 
 static void put_twins(struct output *o, const struct twins *w)
 {
-	enum { COL_N, COL_BYTES, COL_EXTRA, COL_FP, COL_NAMES, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
+	static const struct column col[] = {
 		{ "tensor_count", "EQUAL", true, FIT_WHOLE },
 		{ "bytes", "SIZE", true, FIT_WHOLE },
 		{ "extra_bytes", "AGAIN", true, FIT_WHOLE },
@@ -288,7 +287,7 @@ static void put_twins(struct output *o, const struct twins *w)
 	uint32_t shown = o->machine ? w->ngroup : MIN(w->ngroup, EQUALS_SHOWN);
 	char full[NAME_BYTES], names[2 * NAME_BYTES + 32];
 
-	output_list(o, "equal_groups", col, COL_COUNT);
+	output_list(o, "equal_groups", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < shown; i++) {
 		const struct twin *g = &w->group[i];
 		const struct table_tensor *const *x = w->x + g->first;
@@ -300,11 +299,12 @@ static void put_twins(struct output *o, const struct twins *w)
 		if (g->n > 2)
 			snprintf(names + strlen(names), 32, ", %u more", g->n - 2);
 		output_row(o);
-		output_put(o, &col[COL_N], cell_count(g->n));
-		output_put(o, &col[COL_BYTES], cell_bytes(table_tensor_bytes(x[0])));
-		output_put(o, &col[COL_EXTRA], cell_bytes(g->extra));
-		output_put(o, &col[COL_FP], cell_of(CELL_FINGERPRINT, x[0]->fp));
-		output_put(o, &col[COL_NAMES], cell_text(names));
+		output_cells(o, col,
+			     (const struct cell[]){
+				     cell_count(g->n), cell_bytes(table_tensor_bytes(x[0])),
+				     cell_bytes(g->extra), cell_of(CELL_FINGERPRINT, x[0]->fp),
+				     cell_text(names) },
+			     ARRAY_LEN(col));
 		output_list(o, "tensors", NULL, 0);
 		for (uint32_t k = 0; k < g->n && o->machine; k++) {
 			output_row(o);

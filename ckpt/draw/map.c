@@ -17,7 +17,7 @@
 #define PATTERN_RUNS 3
 
 /* How many ranks from rank[0] on are equally far apart. */
-static uint32_t progression(uint32_t n, const uint32_t *rank)
+static uint32_t ranks_progression(uint32_t n, const uint32_t *rank)
 {
 	uint32_t len = MIN(n, 2u);
 
@@ -33,7 +33,7 @@ char *map_ranks(uint32_t n, const uint32_t *rank, char *buf, size_t bytes)
 	for (uint32_t i = 0, len; i < n; i += len) {
 		const uint32_t *r = rank + i;
 
-		len = progression(n - i, r);
+		len = ranks_progression(n - i, r);
 		text_add(&t, "%sr%u", i ? "," : "", r[0]);
 		if (len < 3)
 			len = 1;
@@ -144,7 +144,7 @@ static uint32_t set_number(struct keymap *sets, const struct map_share *share, u
 	return n;
 }
 
-/* Shares and who has them. in: sorted by rank. */
+/* Shares and their ranks. in: sorted by rank. */
 static int make_shares(struct map *m, const struct map_in *const *in, uint32_t nin)
 {
 	struct map_facts *f = &m->facts;
@@ -552,35 +552,22 @@ static int spans_pick(const struct map_axis *a, uint32_t max, enum map_fit fit, 
 /* The span that index lies in. */
 static uint32_t span_at(const struct map_span *span, uint32_t n, uint64_t index)
 {
-	uint32_t lo = 0, hi = n - 1;
-
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (span[mid].stop > index)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
+	return SEARCH(i, 0u, n - 1, span[i].stop <= index);
 }
 
 /* The same run by run, for lists with fewer runs than there are spans. */
 static uint32_t spans_by_run(const struct indices *x, const struct map_span *span, uint32_t n,
 			     enum map_fit fit, uint32_t *ret)
 {
+	struct indices_cursor at = { 0 };
+	struct stretch s;
 	uint32_t k = 0;
 
-	for (uint32_t r = 0; r < x->n; r++) {
-		for (uint64_t c = 0; c < x->run[r].count; c++) {
-			uint64_t start = x->run[r].start + c * x->run[r].stride;
-
-			for (uint32_t i = span_at(span, n, start);
-			     i < n && span[i].start < start + x->run[r].len; i++)
-				if (!map_is_gap(&span[i], fit) && (!k || ret[k - 1] < i))
-					ret[k++] = i;
-		}
-	}
+	while (indices_next(x, x, &at, &s))
+		for (uint32_t i = span_at(span, n, s.index);
+		     i < n && span[i].start < s.index + s.len; i++)
+			if (!map_is_gap(&span[i], fit) && (!k || ret[k - 1] < i))
+				ret[k++] = i;
 	return k;
 }
 

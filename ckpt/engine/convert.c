@@ -358,17 +358,7 @@ static int run_put(struct convert *v, uint32_t run, uint64_t *end, struct ckpt_e
 /* The first run of a file; they are sorted by files. */
 static uint32_t run_first(const struct sheet *s, uint32_t file)
 {
-	uint32_t low = 0, high = s->nrun;
-
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-
-		if (s->run[mid].file < file)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
+	return SEARCH(i, 0u, s->nrun, s->run[i].file < file);
 }
 
 static int file_finish(struct convert *v, uint32_t file, struct ckpt_err *err)

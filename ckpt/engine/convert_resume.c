@@ -9,8 +9,6 @@
 #include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 
-#define JOURNAL_BYTES_MAX GIB
-
 int convert_journal_put(struct convert *v, struct ckpt_err *err)
 {
 	cleanup_free void *bytes = NULL;

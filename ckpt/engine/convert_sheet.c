@@ -180,17 +180,11 @@ static int piece_compare(const void *va, const void *vb, void *arg)
 /* The piece of which that is a sum, of these that are sorted by place and offset; TABLE_NONE. */
 static uint32_t piece_of(const struct table *t, const uint32_t *sorted, const struct sheet_sum *sum)
 {
-	uint32_t low = 0, high = t->npiece;
+	uint32_t low = SEARCH(i, 0u, t->npiece,
+			      t->piece[sorted[i]].place < sum->file ||
+				      (t->piece[sorted[i]].place == sum->file &&
+				       t->piece[sorted[i]].off < sum->off));
 
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		const struct table_piece *p = &t->piece[sorted[mid]];
-
-		if (p->place < sum->file || (p->place == sum->file && p->off < sum->off))
-			low = mid + 1;
-		else
-			high = mid;
-	}
 	if (low < t->npiece && t->piece[sorted[low]].place == sum->file &&
 	    t->piece[sorted[low]].off == sum->off && t->piece[sorted[low]].len == sum->len)
 		return sorted[low];

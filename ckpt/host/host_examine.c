@@ -6,6 +6,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/host/host_facts.h"
+#include "ckpt/io/leftover.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/store/store.h"
 #include <fcntl.h>
@@ -241,6 +242,20 @@ static void examine_disk(const char *root, dev_t dev, struct host_facts *f)
 		 strrchr(link, '/') ? strrchr(link, '/') + 1 : link);
 }
 
+/* leftover_fn */
+static int leftover_count(void *arg, const struct leftover *x)
+{
+	struct host_facts *f = arg;
+
+	if (x->is == LEFTOVER_WRITTEN)
+		return 0;
+	f->nleft++;
+	f->nleft_unfinished += x->is == LEFTOVER_UNFINISHED;
+	f->left_bytes += x->bytes;
+	memcpy(f->left, x->at, sizeof f->left);
+	return 0;
+}
+
 static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
@@ -276,6 +291,7 @@ static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 	examine_files(ask->ops, dir, f);
 	examine_sync(ask->ops, dir, f);
 	examine_rename(ask->ops, dir, f);
+	(void)leftovers_find(ask->ops, dir, wall_ns(), leftover_count, f);
 	if (!f->job_bytes && !f->missing && ask->format) {
 		struct newest x = { ask->format, f };
 

@@ -340,15 +340,8 @@ static int watch_note(struct watch *w, const char *name, const struct source *sr
 
 	if (rc <= 0)
 		return rc;
-	if (n >= w->cap) {
-		uint32_t cap = w->cap ? 2 * w->cap : 16;
-		struct file_stamp *more = realloc(w->stamp, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		w->stamp = more;
-		w->cap = cap;
-	}
+	if (!ARRAY_GROW(w->stamp, n, w->cap))
+		return -ENOMEM;
 	return stamp_take(f->ops, f->fd, src->bytes, &w->stamp[n]);
 }
 

@@ -45,6 +45,15 @@ char *human_count(uint64_t n, char *buf)
 	return buf;
 }
 
+uint32_t human_digits(uint64_t n)
+{
+	uint32_t d = 1;
+
+	for (; n >= 10; n /= 10)
+		d++;
+	return d;
+}
+
 char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
 {
 	static const struct {

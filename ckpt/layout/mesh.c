@@ -114,9 +114,14 @@ bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord)
 		at++;
 	if (at == m->nrank)
 		return false;
-	for (uint32_t d = m->ndim; d-- > 0; at /= m->dim[d])
-		ret_coord[d] = at % m->dim[d];
+	mesh_place_coord(m, at, ret_coord);
 	return true;
+}
+
+void mesh_place_coord(const struct mesh *m, uint32_t place, uint32_t *ret_coord)
+{
+	for (uint32_t d = m->ndim; d-- > 0; place /= m->dim[d])
+		ret_coord[d] = place % m->dim[d];
 }
 
 /* The parts of a mesh while its text is read. */

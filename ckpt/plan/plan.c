@@ -111,7 +111,7 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	return e < 0 ? ckpt_error(err, e, "out of memory while planning %s", label) : 0;
 }
 
-/* The same, and whoever asked hears what was said of it. */
+/* The same, and opts->differs is called with the lines that it added to the list. */
 static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err)
 {
 	struct ckpt_errlist one = { .code = k->list->code }, *all = k->list;
@@ -133,14 +133,13 @@ static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err
 static int op_compare(const void *va, const void *vb)
 {
 	const struct plan_op *a = va, *b = vb;
+	int r = COMPARE(a->src_place, b->src_place);
 
-	if (a->src_place != b->src_place)
-		return a->src_place < b->src_place ? -1 : 1;
-	if (a->src_lo != b->src_lo)
-		return a->src_lo < b->src_lo ? -1 : 1;
-	if (a->dst_piece != b->dst_piece)
-		return a->dst_piece < b->dst_piece ? -1 : 1;
-	return a->src_piece < b->src_piece ? -1 : a->src_piece > b->src_piece;
+	if (!r)
+		r = COMPARE(a->src_lo, b->src_lo);
+	if (!r)
+		r = COMPARE(a->dst_piece, b->dst_piece);
+	return r ? r : COMPARE(a->src_piece, b->src_piece);
 }
 
 int op_list_end(const struct op_list *l, struct arena *a, struct plan_op **ret_op,

@@ -347,15 +347,8 @@ static int piece_fixed(struct reducing *r, const struct group *g, const struct t
 
 static struct group *group_new(struct reducing *r, const struct group *like)
 {
-	if (r->n == r->cap) {
-		uint32_t cap = r->cap ? 2 * r->cap : 16;
-		struct group *p = reallocarray(r->group, cap, sizeof *p);
-
-		if (!p)
-			return NULL;
-		r->group = p;
-		r->cap = cap;
-	}
+	if (!ARRAY_GROW(r->group, r->n, r->cap))
+		return NULL;
 	r->group[r->n] = *like;
 	return &r->group[r->n++];
 }
@@ -484,7 +477,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 			free((void *)r->group[r->n - 1].s.piece);
 		}
 	}
-	/* -1: it is told in the list. */
+	/* -1: it is a line in the list. */
 	return e == 0 || e == -1 ? 1 : e;
 }
 
@@ -510,10 +503,9 @@ static uint64_t set_key(const struct indexset *s)
 static int wanted_compare(const void *va, const void *vb)
 {
 	const struct wanted *a = va, *b = vb;
+	int r = COMPARE(a->key, b->key);
 
-	if (a->key != b->key)
-		return a->key < b->key ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
+	return r ? r : COMPARE(a->piece, b->piece);
 }
 
 /* The distinct sets of a group's pieces into `want`. */
@@ -613,7 +605,7 @@ static int operands_check(struct reducing *r, struct plan_reduced *x)
 	return e;
 }
 
-/* What the mover will be told that it moves: operands of want, each set once. */
+/* What the mover will count as moved: operands of want, each set once. */
 static int operands_bytes(struct reducing *r, struct plan_reduced *x)
 {
 	struct op_list ops = { 0 };

@@ -4,12 +4,12 @@
  * here nothing is needed but what MANIFEST and a target say: meshes, layouts, tensors. For each
  * tensor that the rank holds something of, the ranks that own it are computed (holders.h) and the
  * operations handed out one by one. Its uses: which parts of a checkpoint of thousands have to be
- * opened at all (reshard_ranks), who sends what to whom between two meshes, what a move would cost.
+ * opened at all (reshard_ranks), what ranks of two meshes send each other, what a move costs.
  *
  * What a rank's plan costs depends on what the rank holds, not on the world and not on the tensors
  * of the model: tensors that live elsewhere are passed by with their layout, and tensors with equal
  * layouts and shapes are planned once. On disk the index sets of the parts are the truth and
- * layouts a hint: who reads opens the parts found here and lets plan_make say whether anything is
+ * layouts a hint: a reader opens the parts found here, and plan_make reports whether anything is
  * missing.
  *
  * One thread at a time: answers are remembered, in at most RESHARD_MEMORY_MAX bytes.
@@ -32,7 +32,7 @@ struct reshard_opts {
 struct reshard;
 
 /*
- * src, dst: sealed; only their declarations are looked at; both must outlive the result. Pending
+ * src, dst: sealed; only their declarations are read; both must outlive the result. Pending
  * reductions of dst are taken as shares. opts NULL: the defaults. -ENOMEM.
  */
 int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is
- * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
+ * committed and after one is opened: any program may have made the pieces, so the work is bounded.
  * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Of a
  * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs
  * are found by a tree of bounds; if those are many, the declaration may say that the pieces are
@@ -42,7 +42,7 @@ struct cover {
 	struct rank_map ranks;	/* opened when it is first needed */
 };
 
-/* What was not looked at is no fault of the table: the list's code says so. */
+/* What was not checked is no fault of the table: the list's code is -ENOMEM. */
 static void not_checked(struct ckpt_errlist *l, const char *what)
 {
 	ckpt_errlist_add(l, "%s: out of memory: the pieces were not checked", what);
@@ -193,7 +193,7 @@ static bool gap_find(struct cover *c, uint64_t *at)
 	return live != NULL;
 }
 
-/* "of rank 1", "of ranks 0, 2, 3, ..": whose the pieces are. */
+/* "of rank 1", "of ranks 0, 2, 3, ..": of the pieces. */
 static char *ranks_print(const struct cover *c, char *buf, size_t bytes)
 {
 	struct text t = text_in(buf, bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * encode.c - tables to sections and back, as encode.h lays them down. Called by formats/native, the
- * client and the daemon. Invariant: decode believes nothing: a section is bytes that anybody may
- * have written, and every number in it is a guess until it is compared with the size of what it
+ * client and the daemon. Invariant: decode trusts nothing: any program may have written
+ * a section, and every number in it is a guess until it is compared with the size of what it
  * points into. What decode builds goes through the table's own checks as well.
  */
 #include "ckpt/table/encode.h"
@@ -26,7 +26,7 @@ struct pool {
 	uint64_t *off; /* [cap] by key: where its bytes begin */
 	uint32_t cap;
 	uint64_t len, max; /* offsets are le32 */
-	bool failed;	   /* -ENOMEM, or over max: looked at once, at the end */
+	bool failed;	   /* -ENOMEM, or over max: checked once, at the end */
 };
 
 static void pool_free(struct pool *p)

@@ -155,7 +155,6 @@ int rank_map_coord(struct rank_map *map, uint32_t mesh, uint32_t rank, uint32_t 
 {
 	const struct mesh *m = &map->t->mesh[mesh];
 	const struct rank_at key = { .rank = rank }, *at;
-	uint32_t index;
 
 	if (!map->mesh[mesh])
 		map->mesh[mesh] = mesh_sort(m);
@@ -164,8 +163,6 @@ int rank_map_coord(struct rank_map *map, uint32_t mesh, uint32_t rank, uint32_t 
 	at = bsearch(&key, map->mesh[mesh], m->nrank, sizeof *at, rank_compare);
 	if (!at)
 		return 0;
-	index = at->index;
-	for (uint32_t d = m->ndim; d-- > 0; index /= m->dim[d])
-		ret_coord[d] = index % m->dim[d];
+	mesh_place_coord(m, at->index, ret_coord);
 	return 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * piece_tree.h - which pieces of a tensor may share elements with a set? For those who compare many
- * pieces that no single dimension tells apart: 100,000 boxes in a grid of three dimensions. A tree
+ * piece_tree.h - which pieces of a tensor may share elements with a set? To compare many
+ * pieces that no single dimension divides: 100,000 boxes in a grid of three dimensions. A tree
  * of bounds: each half of the pieces has the bounds of all its pieces.
  *
  * Making it takes O(n log n) steps. A question takes O(log n) and a step for each piece that it

@@ -2,8 +2,8 @@
 /*
  * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon
  * and every verb. Invariant: whatever is in a table has been checked when it was added: ids exist,
- * sets lie inside their shapes, spans inside their places. So those who read a table need no checks
- * of their own.
+ * sets lie inside their shapes, spans inside their places. So code that reads a table needs no
+ * checks of its own.
  */
 #include "ckpt/table/table.h"
 #include "ckpt/table/names.h"
@@ -77,6 +77,12 @@ static uint64_t tensor_key(const char *component, const char *name, uint32_t ran
 	return key_hash(key_hash(rank, component, strlen(component)), name, strlen(name));
 }
 
+bool table_key_equal(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->rank == y->rank && !strcmp(x->name, y->name) &&
+	       !strcmp(x->component, y->component);
+}
+
 static uint32_t tensor_find(const struct table *t, uint64_t hash, const char *component,
 			    const char *name, uint32_t rank)
 {
@@ -111,7 +117,7 @@ int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
 		r = keymap_reserve(&t->index, &t->arena, ntensor);
 	if (!r && npiece)
 		r = GROW_BY(t, CAP_PIECE, piece, npiece, npiece, TABLE_PIECES_MAX);
-	return r == -E2BIG ? 0 : r; /* whoever adds the last of them is told */
+	return r == -E2BIG ? 0 : r; /* adding the last of them fails */
 }
 
 /* --- meshes and layouts --- */
@@ -651,7 +657,7 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
-	/* Of a file that is being read nobody knows yet where that is. */
+	/* Of a file that is being read it is not known yet where that is. */
 	if (p->flags && p->from && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
 		return ckpt_error(
 			err, -EINVAL,
@@ -849,7 +855,7 @@ bool table_is_boxes(const struct table *t, const struct table_tensor *x)
 }
 
 /* From 1 where it goes and 0 where it stays to new numbers. */
-static void renumber(uint32_t *to, uint32_t n)
+static void numbers_close(uint32_t *to, uint32_t n)
 {
 	uint32_t stay = 0;
 
@@ -869,8 +875,8 @@ void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *re
 	for (uint32_t i = 0; i < t->nlayout; i++)
 		if (!ret_layout[i])
 			ret_mesh[t->layout[i].mesh] = 0;
-	renumber(ret_mesh, t->nmesh);
-	renumber(ret_layout, t->nlayout);
+	numbers_close(ret_mesh, t->nmesh);
+	numbers_close(ret_layout, t->nlayout);
 }
 
 int table_boxes_forget(struct table *t)
@@ -938,7 +944,7 @@ static const struct mesh *mesh_of(const struct table *t, const struct table_tens
 	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
 }
 
-/* other: the mesh that it is told apart from; NULL: there is none. */
+/* other: the mesh that it differs from; NULL: there is none. */
 static void layout_and_mesh(const struct table *t, const struct table_tensor *x,
 			    const struct mesh *other, char *buf, size_t bytes)
 {
@@ -1008,7 +1014,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 }
 
 /* Who speaks for a table in messages: its first place. */
-static const char *who(const struct table *t, const char *otherwise)
+static const char *place_name(const struct table *t, const char *otherwise)
 {
 	return t->nplace ? t->place[0].name : otherwise;
 }
@@ -1067,12 +1073,6 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 
-static bool is_key(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->rank == y->rank && !strcmp(x->name, y->name) &&
-	       !strcmp(x->component, y->component);
-}
-
 static int merge_tensors(struct merging *m)
 {
 	uint32_t next = 0; /* where it is if both have one order, as ranks of a job mostly have */
@@ -1083,7 +1083,7 @@ static int merge_tensors(struct merging *m)
 		int r;
 
 		*at = next;
-		if (next >= m->x->ntensor || !is_key(&m->x->tensor[next], &z))
+		if (next >= m->x->ntensor || !table_key_equal(&m->x->tensor[next], &z))
 			*at = table_find(m->x, z.component, z.name, z.rank);
 		next = *at + 1; /* 0 behind TABLE_NONE */
 		if (*at != TABLE_NONE && tensors_agree(m, &m->x->tensor[*at], &z))
@@ -1158,7 +1158,7 @@ static int merge_average(struct merging *m, const struct table_average *a, uint3
 }
 
 /* map: where y's tensors are in x then; without it its places and pieces come, too. */
-static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
+static int tables_merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
@@ -1194,8 +1194,8 @@ static struct merging merging_of(struct table *x, const struct table *y,
 {
 	return (struct merging){ .x = x,
 				 .y = y,
-				 .x_who = who(x, "the first"),
-				 .y_who = who(y, "the other"),
+				 .x_who = place_name(x, "the first"),
+				 .y_who = place_name(y, "the other"),
 				 .list = ret_list,
 				 .err = err };
 }
@@ -1205,7 +1205,7 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, NULL, ret_place0);
+	return tables_merge(&m, NULL, ret_place0);
 }
 
 int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
@@ -1213,7 +1213,7 @@ int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_ma
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, ret_map, NULL);
+	return tables_merge(&m, ret_map, NULL);
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
@@ -1228,7 +1228,7 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, NULL, NULL);
+	return tables_merge(&m, NULL, NULL);
 }
 
 /* --- packing --- */

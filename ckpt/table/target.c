@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #define NONE UINT16_MAX /* no such dimension of a mesh */
-#define NOTE_BYTES 1024 /* of what is told of one tensor */
+#define NOTE_BYTES 1024 /* of the note of one tensor */
 #define FULL_BYTES (2 * CKPT_NAME_MAX + 2)
 #define ALIGN 64   /* of each tensor's share in a place */
 #define MEMO 4096u /* shares that are remembered; a power of two */
@@ -60,52 +60,9 @@ __attribute__((format(printf, 2, 3))) static void note_add(struct making *k, con
 	va_end(ap);
 }
 
-/* --- what cuts inside a strided shard --- */
-
 static uint32_t factor_of(const struct ckpt_placement *p)
 {
 	return MAX(p->split_factor, 1u);
-}
-
-/*
- * Torch's decoding of strided shards to a shard order, for one tensor dimension: bits[i] are the
- * placements behind i whose product is i's factor. False where no order has these factors.
- */
-static bool decode(const struct mesh *m, const struct layout *l, uint16_t tensor_dim,
-		   uint32_t *bits)
-{
-	uint32_t order[CKPT_DIMS_MAX], n = 0;
-
-	for (uint32_t i = l->nplace; i-- > 0;) {
-		const struct ckpt_placement *p = &l->place[i];
-		uint64_t product = 1;
-		uint32_t at = 0, before = 0;
-
-		if (p->how != CKPT_SHARD || p->tensor_dim != tensor_dim)
-			continue;
-		for (; at < n && product != factor_of(p); at++) {
-			before |= 1u << order[at];
-			product *= m->dim[l->place[order[at]].mesh_dim];
-		}
-		if (product != factor_of(p))
-			return false;
-		memmove(&order[at + 1], &order[at], (n - at) * sizeof *order);
-		order[at] = i;
-		n++;
-		bits[i] = before;
-	}
-	return true;
-}
-
-static void decode_all(const struct mesh *m, const struct layout *l, uint32_t *bits)
-{
-	for (uint32_t i = 0; i < l->nplace; i++) {
-		uint32_t seen[CKPT_DIMS_MAX] = { 0 };
-
-		if (l->place[i].how == CKPT_SHARD && factor_of(&l->place[i]) > 1 &&
-		    decode(m, l, l->place[i].tensor_dim, seen))
-			bits[i] = seen[i];
-	}
 }
 
 /* --- a tensor's own placements on the new mesh --- */
@@ -204,7 +161,7 @@ static void cut_mode(struct cut *c, uint32_t mode)
 }
 
 /* The placements of a tensor of the source on the new mesh; says what does not stay. */
-static void carry(struct making *k, const struct table_tensor *x, struct cut *ret)
+static void placements_carry(struct making *k, const struct table_tensor *x, struct cut *ret)
 {
 	const struct layout *l = &k->src->layout[x->layout];
 	const struct mesh *old = &k->src->mesh[l->mesh];
@@ -212,7 +169,7 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 	uint32_t bits[CKPT_DIMS_MAX] = { 0 }, keep = 0;
 	struct cut c = { .n = l->nplace };
 
-	decode_all(old, l, bits);
+	layout_inside(old, l, bits);
 	*ret = (struct cut){ 0 };
 	/* The sets hold numbers of the old list. They are renumbered when placements are removed. */
 	for (uint32_t i = 0; i < l->nplace; i++) {
@@ -401,7 +358,7 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		tell = rule_apply(k, r, &x, &c);
 	} else if (x.layout != TABLE_NONE) {
 		last = &k->last[x.layout];
-		carry(k, &x, &c);
+		placements_carry(k, &x, &c);
 	} else {
 		note_add(k, TARGET_UNPLACED);
 	}
@@ -578,8 +535,8 @@ static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 	for (uint32_t d = 0; d < x->ndim; d++) {
 		if (!chunk[d])
 			return false;
-		ret_count[d] = (x->shape[d] + chunk[d] - 1) / chunk[d];
-		if ((x->shape[d] + ret_count[d] - 1) / ret_count[d] != chunk[d] ||
+		ret_count[d] = div_up(x->shape[d], chunk[d]);
+		if (div_up(x->shape[d], ret_count[d]) != chunk[d] ||
 		    ckpt_mul(cells, ret_count[d], &cells))
 			return false;
 	}
@@ -591,8 +548,8 @@ static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 		for (uint32_t d = 0; d < x->ndim; d++) {
 			const struct indices *l = &t->piece[i].set.dim[d];
 
-			if (l->n != 1 || l->run[0].count != 1 || l->run[0].start % chunk[d] ||
-			    l->total != MIN(chunk[d], x->shape[d] - l->run[0].start))
+			if (!indices_is_range(l) || indices_lo(l) % chunk[d] ||
+			    l->total != MIN(chunk[d], x->shape[d] - indices_lo(l)))
 				return false;
 		}
 	return true;
@@ -625,7 +582,8 @@ static uint32_t settle_grid(const struct settling *k, const struct table_tensor 
 }
 
 /* A tensor that has no placements, by its chunks or along dimension 0. */
-static int settle(struct settling *k, struct table *target, uint32_t id, struct ckpt_err *err)
+static int tensor_settle(struct settling *k, struct table *target, uint32_t id,
+			 struct ckpt_err *err)
 {
 	struct table_tensor *x = &target->tensor[id];
 	struct ckpt_placement place[CKPT_DIMS_MAX];
@@ -736,7 +694,7 @@ int target_settle(const struct table *src, bool grid, const struct target_rule *
 		bool by_rule = rule_for(&named, x) != NULL;
 
 		if (!by_rule && x->layout == TABLE_NONE && !(x->flags & TENSOR_BLOB))
-			rc = settle(&k, target, i, err);
+			rc = tensor_settle(&k, target, i, err);
 		if (!rc)
 			count_copies(&k, target, i, by_rule);
 	}
@@ -816,7 +774,8 @@ static int share_of(struct holding *h, const struct table_tensor *x, uint32_t n,
 	return rc;
 }
 
-static int hold(struct holding *h, uint32_t tensor, uint32_t n, uint64_t *end, struct ckpt_err *err)
+static int share_hold(struct holding *h, uint32_t tensor, uint32_t n, uint64_t *end,
+		      struct ckpt_err *err)
 {
 	const struct table_tensor *x = &h->from->tensor[tensor];
 	struct table_piece p = { .tensor = tensor, .rank = h->first + n, .place = n };
@@ -855,7 +814,7 @@ static int hold_all(struct holding *h, struct ckpt_err *err)
 		rc = table_add_tensor(h->t, &h->from->tensor[i], NULL, err);
 		for (uint32_t r = 0; r < h->n && !rc; r++)
 			if (is_held(h, &h->from->tensor[i], h->first + r))
-				rc = hold(h, i, r, &end[r], err);
+				rc = share_hold(h, i, r, &end[r], err);
 	}
 	/* How large a place is, is known when all lies in it. */
 	for (uint32_t i = 0; i < h->n && !rc; i++)
@@ -881,12 +840,8 @@ static int hold_begin(struct holding *h, struct ckpt_err *err)
 	    table_reserve(h->t, h->from->ntensor, MIN(pieces, PIECES_RESERVED)))
 		return ckpt_error(err, -ENOMEM, "out of memory for %u ranks", h->n);
 	/* The ranks of a target's mesh are 0, 1, 2, ... in the order of the coordinates. */
-	for (uint32_t i = 0; i < h->n; i++) {
-		uint32_t at = h->first + i;
-
-		for (uint32_t d = h->mesh->ndim; d-- > 0; at /= h->mesh->dim[d])
-			h->coord[(size_t)i * h->mesh->ndim + d] = at % h->mesh->dim[d];
-	}
+	for (uint32_t i = 0; i < h->n; i++)
+		mesh_place_coord(h->mesh, h->first + i, h->coord + (size_t)i * h->mesh->ndim);
 	return 0;
 }
 

@@ -139,6 +139,16 @@ static uint32_t utf8_length(const char *text, const char *end)
 	return n + 1;
 }
 
+bool json_is_utf8(const char *text)
+{
+	const char *end = text + strlen(text);
+	uint32_t n = 1;
+
+	for (; text < end && n; text += n)
+		n = *text & 0x80 ? utf8_length(text, end) : 1;
+	return n;
+}
+
 /* at is at the opening quote; afterwards it is behind the closing one. */
 static int string_scan(struct json *j, struct json_token *ret)
 {

@@ -79,6 +79,8 @@ int json_refuse(struct json *j, const struct json_token *at, int code, const cha
  * maybe with zeros among them (\u0000). buf may be t->text itself. Returns how many.
  */
 uint64_t json_unescape(const struct json_token *t, char *buf);
+/* Is a text UTF-8, as strings of JSON must be? */
+bool json_is_utf8(const char *text);
 #define JSON_IS_MAX 64
 /* Does a KEY or STRING mean this text, of at most JSON_IS_MAX bytes? */
 bool json_is(const struct json_token *t, const char *text);

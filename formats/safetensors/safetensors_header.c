@@ -159,15 +159,8 @@ static int extent_add(struct scan *s, const struct json_token *at, const struct 
 				 "data: some overlap",
 				 x->name);
 	s->ascending &= x->begin == last;
-	if (s->n == s->cap) {
-		uint64_t cap = s->cap ? 2 * s->cap : 256;
-		void *more = realloc(s->extent, cap * sizeof *s->extent);
-
-		if (!more)
-			return ckpt_error(s->err, -ENOMEM, "out of memory for %s", s->what);
-		s->extent = more;
-		s->cap = cap;
-	}
+	if (!ARRAY_GROW(s->extent, s->n, s->cap))
+		return ckpt_error(s->err, -ENOMEM, "out of memory for %s", s->what);
 	s->extent[s->n++] = (struct extent){ x->begin, x->end };
 	return 0;
 }
@@ -385,11 +378,8 @@ static int weights_read(struct json *j, struct arena *a, struct weight_index *w,
 			return tensors_too_many(j, &t);
 		if (rc > 0)
 			rc = strmap_add(&w->file, a, value, strlen(value), &file);
-		if (rc >= 0 && tensor >= *cap) {
-			*cap = *cap ? 2 * *cap : 256;
-			*of = realloc(*of, *cap * sizeof **of);
-			rc = *of ? 0 : -ENOMEM;
-		}
+		if (rc >= 0 && !ARRAY_GROW(*of, tensor, *cap))
+			rc = -ENOMEM;
 		if (rc < 0)
 			return ckpt_error(err, rc, "no memory for the index");
 		(*of)[tensor] = file;
@@ -524,14 +514,8 @@ int sharding_read(char *text, const char *what, struct arena *a, struct sharding
 			return json_fail(&j, &t, "tensor %.200s is there twice", name);
 		if (rc > 0 && number == TABLE_TENSORS_MAX)
 			return tensors_too_many(&j, &t);
-		if (rc > 0 && number >= cap) {
-			struct shard *more;
-
-			cap = cap ? 2 * cap : 64;
-			more = realloc(ret->of, cap * sizeof *more);
-			rc = more ? rc : -ENOMEM;
-			ret->of = more ? more : ret->of;
-		}
+		if (rc > 0 && !ARRAY_GROW(ret->of, number, cap))
+			rc = -ENOMEM;
 		if (rc < 0)
 			return ckpt_error(err, rc, "no memory for %s", what);
 		rc = shard_read(&j, a, &ret->of[number], err);

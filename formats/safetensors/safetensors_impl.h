@@ -79,7 +79,6 @@ void header_put(struct header_text *t, const char *s, size_t n);
 void header_put_text(struct header_text *t, const char *s);
 void header_put_number(struct header_text *t, uint64_t x);
 void header_put_string(struct header_text *t, const char *s); /* in quotes, escaped as JSON */
-bool safetensors_is_text(const char *s);		      /* UTF-8 as of RFC 3629 */
 
 /* "w" behind 0, or -EPROTONOSUPPORT where the text has a 0 in it. The text ends in one
  * afterwards. */

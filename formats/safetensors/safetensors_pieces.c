@@ -25,15 +25,9 @@ static int set_number(struct reading *r, const uint64_t *key, size_t bytes, uint
 		return 0;
 	copy = arena_dup(&r->tmp, key, bytes);
 	rc = copy ? strmap_add(&r->sets.map, &r->tmp, copy, bytes, ret) : -ENOMEM;
-	if (rc >= 0 && *ret >= r->sets.cap) {
-		uint32_t cap = r->sets.cap ? 2 * r->sets.cap : 64;
-		struct indexset *more = realloc(r->sets.set, cap * sizeof *more);
-
-		rc = more ? 0 : -ENOMEM;
-		r->sets.set = more ? more : r->sets.set;
-		r->sets.cap = more ? cap : r->sets.cap;
-	}
-	return rc < 0 ? rc : 0;
+	if (rc >= 0)
+		rc = ARRAY_GROW(r->sets.set, *ret, r->sets.cap) ? 0 : -ENOMEM;
+	return rc;
 }
 
 static int box_find(struct reading *r, const struct header_tensor *x, const uint64_t *at,
@@ -111,21 +105,6 @@ static int share_find(struct reading *r, const struct header_tensor *x, const st
 }
 
 /* --- one tensor of a file --- */
-
-static int last_set(struct reading *r, uint32_t id)
-{
-	if (id >= r->last_cap) {
-		uint32_t cap = MAX(2 * r->last_cap, id + 256);
-		uint32_t *more = realloc(r->last, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		r->last = more;
-		r->last_cap = cap;
-	}
-	r->last[id] = r->file;
-	return 0;
-}
 
 /* What the index says of the tensor must be so. */
 static int index_check(struct reading *r, const struct header_tensor *x, struct json *j,
@@ -369,7 +348,8 @@ int reading_tensor(void *arg, const struct header_tensor *x, struct json *j,
 	rc = id == TABLE_NONE ? tensor_new(r, &p, &id) : tensor_join(r, id, &p);
 	if (rc)
 		return rc;
-	if (last_set(r, id))
+	if (!ARRAY_GROW(r->last, id, r->last_cap))
 		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
+	r->last[id] = r->file;
 	return piece_add(r, id, &p);
 }

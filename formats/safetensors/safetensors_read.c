@@ -106,15 +106,8 @@ static int texts_add(struct texts *t, struct arena *a, const char *key, const ch
 
 	if (rc <= 0)
 		return rc;
-	if (n >= t->cap) {
-		uint32_t cap = t->cap ? 2 * t->cap : 64;
-		const char **more = realloc(t->value, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		t->value = more;
-		t->cap = cap;
-	}
+	if (!ARRAY_GROW(t->value, n, t->cap))
+		return -ENOMEM;
 	t->value[n] = value;
 	return 1;
 }
@@ -381,15 +374,8 @@ static int foreign_add(struct checkpoint *c, const char *name)
 
 static int names_add(struct names *l, const char *name)
 {
-	if (l->n == l->cap) {
-		uint32_t cap = l->cap ? 2 * l->cap : 64;
-		const char **more = realloc(l->name, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		l->name = more;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->name, l->n, l->cap))
+		return -ENOMEM;
 	l->name[l->n] = arena_str(&l->r->tmp, name);
 	return l->name[l->n++] ? 0 : -ENOMEM;
 }
@@ -599,18 +585,34 @@ static const char *alias_key(struct reading *r, const char *key, const char *val
 	return k;
 }
 
+/* As stores name jobs: a file does not choose a path, or what a terminal does. */
+static bool is_job(const char *s)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				      "0123456789._-";
+	size_t n = strspn(s, allowed);
+
+	return n && n <= CKPT_JOB_MAX && !s[n] && *s != '.';
+}
+
+/* Which step of which job it is, if it says both; else they are attributes like others. */
 static int facts_take(struct reading *r)
 {
-	static const char *const own[] = { "ckptd", "job",  "step", "checkpoint",
-					   "mesh",  "rank", "keys", "DCP_VERSION" };
+	static const char *const own[] = { "DCP_VERSION", "ckptd", "checkpoint", "mesh",
+					   "rank",	  "keys",  "job",	 "step" };
 	struct checkpoint *c = r->c;
 	const char *job = meta_of(r, "job"), *step = meta_of(r, "step"),
 		   *tool = meta_of(r, "ckptd");
+	size_t nown = r->ours ? ARRAY_LEN(own) : 1;
+	uint64_t n;
 
-	if (r->ours && step && is_number(step, &c->step))
+	if (r->ours && step && job && is_number(step, &n) && is_job(job)) {
 		c->has |= HAS_STEP;
-	if (r->ours && job)
-		snprintf(c->job, sizeof c->job, "%s", job);
+		c->step = n;
+		strcpy(c->job, job);
+	} else if (r->ours) {
+		nown -= 2;
+	}
 	if (tool)
 		snprintf(c->tool, sizeof c->tool, "ckptctl %.50s", tool);
 	c->attr = arena_array(&r->t->arena, (size_t)r->meta.map.map.n + 1, sizeof *c->attr);
@@ -618,8 +620,8 @@ static int facts_take(struct reading *r)
 		const char *key = r->meta.map.key[i].bytes;
 		bool skip = false;
 
-		for (uint32_t k = 0; k < ARRAY_LEN(own); k++)
-			skip |= !strcmp(key, own[k]) && (r->ours || !strcmp(key, "DCP_VERSION"));
+		for (size_t k = 0; k < nown; k++)
+			skip |= !strcmp(key, own[k]);
 		if (skip)
 			continue;
 		c->attr[c->nattr].key =
@@ -686,12 +688,10 @@ static int safetensors_open(const struct format_open *how, struct checkpoint **r
 	int rc;
 
 	*ret = NULL;
-	r.c = calloc(1, sizeof *r.c);
+	r.c = checkpoint_new(&format_safetensors, 0);
 	if (!r.c)
 		return ckpt_error(err, -ENOMEM, "out of memory for a checkpoint");
 	r.t = &r.c->table;
-	r.c->format = &format_safetensors;
-	r.c->parent_step = UINT64_MAX;
 	rc = reading_run(&r);
 	arena_free(&r.tmp);
 	free(r.sets.set);

@@ -530,7 +530,6 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	struct table_tensor x = f->target->tensor[tensor];
 	char component[CKPT_NAME_MAX + 1];
 	struct arena a = { 0 };
-	uint32_t *origin = (uint32_t *)(uintptr_t)s->origin;
 	int rc = 0;
 
 	if (number[id] != TABLE_NONE)
@@ -555,7 +554,7 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	if (!rc)
 		rc = table_add_tensor(&s->table, &x, &number[id], err);
 	if (!rc)
-		origin[number[id]] = tensor;
+		s->origin[number[id]] = tensor;
 	arena_free(&a);
 	return rc;
 }
@@ -596,8 +595,8 @@ static int pieces_add(const struct files *f, struct sheet *s, uint32_t file, con
 static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint32_t *number,
 		    struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
-	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[file];
-	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[file];
+	struct sheet_file *to = &s->file[file];
+	struct sheet_run *run = &s->run[file];
 	struct safetensors_head head = { 0 };
 	struct table_place place;
 	struct list l;
@@ -623,8 +622,8 @@ static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint3
 
 static int index_add(struct files *f, struct sheet *s, struct ckpt_err *err)
 {
-	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[f->n];
-	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[f->n];
+	struct sheet_file *to = &s->file[f->n];
+	struct sheet_run *run = &s->run[f->n];
 
 	if (index_make(f, &s->table.arena))
 		return no_memory(err);
@@ -704,7 +703,7 @@ bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_W
 		snprintf(why, FORMAT_WHY, "the format has no dtype %s", dtype_name(x->dtype));
 		return false;
 	}
-	if (!safetensors_is_text(x->component) || !safetensors_is_text(x->name)) {
+	if (!json_is_utf8(x->component) || !json_is_utf8(x->name)) {
 		snprintf(why, FORMAT_WHY, "its name is no UTF-8");
 		return false;
 	}
@@ -719,7 +718,7 @@ bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_W
 bool safetensors_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY])
 {
 	snprintf(why, FORMAT_WHY, "it is no UTF-8");
-	return safetensors_is_text(attr->key) && safetensors_is_text(attr->value);
+	return json_is_utf8(attr->key) && json_is_utf8(attr->value);
 }
 
 int safetensors_sheet(const struct table *target, const struct format_want *want,

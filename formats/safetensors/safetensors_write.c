@@ -73,32 +73,6 @@ void header_put_string(struct header_text *t, const char *s)
 
 /* --- what the format refuses --- */
 
-/* RFC 3629: shortest form, no surrogates, nothing above U+10FFFF. */
-bool safetensors_is_text(const char *text)
-{
-	const unsigned char *s = (const unsigned char *)text;
-
-	while (*s) {
-		uint32_t n = *s < 0x80 ? 0 : *s < 0xc2 ? 4 : *s < 0xe0 ? 1 : *s < 0xf0 ? 2 : 3;
-		unsigned char low = 0x80, high = 0xbf;
-
-		if (n == 4 || *s > 0xf4)
-			return false;
-		if (*s == 0xe0)
-			low = 0xa0;
-		if (*s == 0xed)
-			high = 0x9f;
-		if (*s == 0xf0)
-			low = 0x90;
-		if (*s == 0xf4)
-			high = 0x8f;
-		for (s++; n; n--, s++, low = 0x80, high = 0xbf)
-			if (*s < low || *s > high)
-				return false;
-	}
-	return true;
-}
-
 /* A name for a message: what is no printable ASCII is '?'. */
 static const char *name_shown(const char *name, char buf[SHOWN + 1])
 {
@@ -117,7 +91,7 @@ static void tensor_check(struct safetensors_tensor *x, struct ckpt_errlist *list
 	uint64_t numel;
 
 	name_shown(x->name, buf);
-	if (!safetensors_is_text(x->name))
+	if (!json_is_utf8(x->name))
 		ckpt_errlist_add(list, "tensor %s: its name is no UTF-8", buf);
 	else if (!strcmp(x->name, SAFETENSORS_METADATA))
 		ckpt_errlist_add(list, "tensor %s: the format uses this name itself", buf);
@@ -175,7 +149,7 @@ static void check_meta(const struct safetensors_meta *meta, uint32_t n, const ch
 
 	for (uint32_t i = 0; i < n; i++) {
 		ret_key[i] = meta[i].key;
-		if (!safetensors_is_text(meta[i].key) || !safetensors_is_text(meta[i].value))
+		if (!json_is_utf8(meta[i].key) || !json_is_utf8(meta[i].value))
 			ckpt_errlist_add(list, "metadata %s: this is no UTF-8",
 					 name_shown(meta[i].key, buf));
 	}

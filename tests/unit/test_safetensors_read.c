@@ -588,6 +588,31 @@ TEST(an_export_by_rank_says_its_step_and_components)
 	shape_is(tensor("model", "w/x"), 1, 2, 0);
 }
 
+TEST(a_step_of_no_job_is_none)
+{
+	static const char *const said[] = { "\"step\":\"7\"",
+					    "\"job\":\"a\"",
+					    "\"job\":\"../a\",\"step\":\"7\"",
+					    "\"job\":\"..\",\"step\":\"7\"",
+					    "\"job\":\"a\\u001b[31m\",\"step\":\"7\"",
+					    "\"job\":\"\",\"step\":\"7\"",
+					    "\"job\":\"a\",\"step\":\"-7\"" };
+	char header[200], longest[CKPT_JOB_MAX + 2] = "";
+
+	for (uint32_t i = 0; i <= ARRAY_LEN(said); i++) {
+		memset(longest, 'j', CKPT_JOB_MAX + 1);
+		snprintf(header, sizeof header, "{\"__metadata__\":{\"ckptd\":\"0.2.0\",%s%s%s}}",
+			 i < ARRAY_LEN(said) ? said[i] : "\"step\":\"7\",\"job\":\"",
+			 i < ARRAY_LEN(said) ? "" : longest, i < ARRAY_LEN(said) ? "" : "\"");
+		bytedir_clear(&dir);
+		bytedir_safetensors(&dir, "m.safetensors", header, 0);
+		assert_ok_err(opened(NULL), &err);
+		assert_int_equal(k->has, 0);
+		assert_string_equal(k->job, "");
+		assert_int_equal(k->nattr, i < 2 ? 1 : 2);
+	}
+}
+
 TEST(an_export_by_rank_without_one_of_its_ranks_is_incomplete)
 {
 	bytedir_safetensors(&dir, "rank-00000.safetensors", RANK("0", "[0]"), 8);
