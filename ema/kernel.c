@@ -2,6 +2,7 @@
 /*
  * kernel.c - see kernel.h. It cuts the elements into runs, gives each run with all targets to the
  * instruction set, and adds up what the runs saw.
+ * Invariant: the chosen instruction set changes speed only, never a bit of an average.
  */
 #include "ema/kernel.h"
 #include "ckpt/base/isa.h"
@@ -27,7 +28,12 @@ static uint32_t update_scalar(uint32_t dtype, const uint8_t *p, uint64_t n, cons
 }
 
 const struct ema_isa ema_isa_scalar = { update_scalar };
-static const struct ema_isa *const kernels[] = ISA_ROWS(ema_isa);
+static const struct ema_isa *const isas[ISAS] = { [ISA_SCALAR] = &ema_isa_scalar,
+#ifdef __x86_64__
+						  [ISA_AVX2] = &ema_isa_avx2,
+						  [ISA_AVX512] = &ema_isa_avx512
+#endif
+};
 
 void ema_source_health_add(struct ema_source_health *to, const struct ema_source_health *x)
 {
@@ -146,7 +152,7 @@ static void run_update(uint32_t dtype, const uint8_t *p, uint64_t at, uint64_t n
 
 	for (uint32_t k = 0; k < ntarget; k++)
 		r[k] = run_of(&t[k], at);
-	p_max = kernels[isa_best()]->update(dtype, p, n, r, ntarget, seen);
+	p_max = isas[isa_now()]->update(dtype, p, n, r, ntarget, seen);
 	if (health && p_max >= EMA_INFINITY)
 		source_counted(dtype, p, n, health);
 	else if (health)

@@ -28,8 +28,8 @@
 
 #define EMA_TARGETS_MAX 8u /* averages in one call */
 
-/* Of the elements that were seen, added up: zero-initialised by the caller, who may go on with it
- * over many calls, and add several up. Sums are approximate: their order is not the same for all
+/* Of the elements that were seen, added up: zero-initialised by the caller, which may add more to
+ * it over many calls, and add several up. Sums are approximate: their order is not the same for all
  * instruction sets. Counts and maxima are exact. */
 struct ema_source_health {
 	uint64_t nan, inf;

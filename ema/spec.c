@@ -7,8 +7,8 @@
  * Numbers are read and printed as in the C locale, whatever the program around has set.
  */
 #include "ema/spec.h"
-#include "ckpt/base/text.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
 #include <locale.h>
@@ -49,7 +49,7 @@ static const struct preset {
 	[EMA_UNIFORM] = { "uniform", 0, 0 },
 	[EMA_ZERO] = { "zero", BIT(EMA_DECAY), BIT(EMA_DECAY) },
 };
-/* Of the warm-up: what timm and diffusers take without being told. */
+/* Of the warm-up: the defaults of timm and diffusers. */
 #define WARMUP_GAMMA 1.0
 #define WARMUP_POWER (2.0 / 3)
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.c - makes the fingerprint's constants, and walks a tensor block by block.
+ * hash.c - makes the fingerprint's constants, and walks a tensor
+ * block by block.
+ * Invariant: the chosen instruction set changes speed only, never a bit.
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/base/hash_body.h"
@@ -17,7 +19,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 static uint32_t k_word[BLOCK];	   /* K[i] */
 static uint32_t k_pair[2 * BLOCK]; /* K[i], L[i]: the two halves of an 8-byte element */
-static const struct hash_isa *const kernels[] = ISA_ROWS(hash_isa);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static uint64_t splitmix64(uint64_t seed, uint64_t n)
@@ -37,6 +38,18 @@ static void constants_make(void)
 		k_word[i] = k_pair[2 * i] = (uint32_t)(z >> 32) | 1;
 		k_pair[2 * i + 1] = (uint32_t)z | 1;
 	}
+}
+
+static const struct hash_isa *hash_isa(void)
+{
+	static const struct hash_isa *const isas[ISAS] = { [ISA_SCALAR] = &hash_isa_scalar,
+#ifdef __x86_64__
+							   [ISA_AVX2] = &hash_isa_avx2,
+							   [ISA_AVX512] = &hash_isa_avx512
+#endif
+	};
+
+	return isas[isa_now()];
 }
 
 /* --- XXH3-128 ---
@@ -137,7 +150,7 @@ static uint8_t *block_held(struct hash128_state *s)
 static void bytes_add(struct hash128_state *s, const uint8_t *p, size_t bytes, bool more,
 		      uintptr_t ahead, uint32_t lines)
 {
-	const struct hash_isa *isa = kernels[isa_best()];
+	const struct hash_isa *isa = hash_isa();
 	size_t n;
 
 	s->bytes += bytes;
@@ -223,7 +236,7 @@ static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t e
 static uint64_t sum_elements(const uint8_t *p, uint64_t n, uint32_t elem_bytes, uint64_t first,
 			     uintptr_t ahead)
 {
-	const struct hash_isa *s = kernels[isa_best()];
+	const struct hash_isa *s = hash_isa();
 	uint64_t sum = 0;
 
 	assert(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4 || elem_bytes == 8 ||

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hash_body.h - what hash_scalar.c, hash_avx2.c and hash_avx512.c have in common: each defines
- * blocks, sum1, sum2 and sum4 (or HASH_LANES, for which see below) and HASH_ISA, the name of its row
- * of kernels in hash.c, and includes this again. Invariant: every function here is static, so that the linker cannot
+ * HASH_ISA (its name), blocks, sum1, sum2 and sum4, and includes this to become one entry of the
+ * dispatch table in hash.c. Invariant: every function here is static, so that the linker cannot
  * give code of one instruction set to another.
  *
  * blocks(acc, p, n, ahead, lines): XXH3's main loop over n blocks of HASH_BLOCK bytes at p: 16
@@ -79,36 +79,8 @@ static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t 
 }
 #endif
 
-#ifdef HASH_LANES
-/*
- * For vectors: of HASH_LANES words, which vec_load1, 2 and 4 make of elements; acc[0] of mul_add
- * takes the products of even words, acc[1] those of odd ones.
- */
-#define HASH_SUM(w)                                                                              \
-	static uint64_t sum##w(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead) \
-	{                                                                                        \
-		vec acc[4] = { 0 };                                                              \
-		uint32_t i = 0;                                                                  \
-                                                                                                 \
-		for (; n - i >= HASH_ASK / w; i += HASH_ASK / w, ahead += HASH_STRIPE) {         \
-			const uint8_t *q = p + (size_t)w * i;                                    \
-                                                                                                 \
-			hash_ask(ahead);                                                         \
-			_Pragma("GCC unroll 4") for (uint32_t j = 0; j < HASH_ASK / w;           \
-						     j += 2 * HASH_LANES)                        \
-			{                                                                        \
-				mul_add(acc, vec_load##w(q + w * j), k + i + j);                 \
-				mul_add(acc + 2, vec_load##w(q + w * (j + HASH_LANES)),          \
-					k + i + j + HASH_LANES);                                 \
-			}                                                                        \
-		}                                                                                \
-		return vec_total(acc) + hash_tail##w(p + (size_t)w * i, k + i, n - i);           \
-	}
-HASH_SUM(1)
-HASH_SUM(2)
-HASH_SUM(4)
-#endif
-
 #ifdef HASH_ISA
-const struct hash_isa HASH_ISA = { blocks, sum1, sum2, sum4 };
+#define HASH_PASTE_(a, b) a##b
+#define HASH_PASTE(a, b) HASH_PASTE_(a, b)
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { blocks, sum1, sum2, sum4 };
 #endif

@@ -5,7 +5,7 @@
  */
 #include "ckpt/base/hash_body.h"
 
-static uint64_t word_at(const uint8_t *p)
+static uint64_t word(const uint8_t *p)
 {
 	uint64_t w;
 
@@ -20,15 +20,15 @@ static void blocks(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead,
 			hash_ask(ahead);
 		for (uint32_t i = 0; i < 16; i++)
 			for (uint32_t k = 0; k < 8; k++) {
-				uint64_t d = word_at(p + HASH_STRIPE * i + 8 * k);
-				uint64_t x = d ^ word_at(hash_secret + 8 * i + 8 * k);
+				uint64_t d = word(p + HASH_STRIPE * i + 8 * k);
+				uint64_t x = d ^ word(hash_secret + 8 * i + 8 * k);
 
 				acc[k] += (x & 0xffffffff) * (x >> 32);
 				acc[k ^ 1] += d;
 			}
 		for (uint32_t k = 0; k < 8; k++) {
 			acc[k] ^= acc[k] >> 47;
-			acc[k] ^= word_at(hash_secret + HASH_SCRAMBLE_AT + 8 * k);
+			acc[k] ^= word(hash_secret + HASH_SCRAMBLE_AT + 8 * k);
 			acc[k] *= HASH_PRIME32_1;
 		}
 	}
@@ -52,5 +52,5 @@ static uint64_t sum4(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t 
 	return hash_tail4(p, k, n);
 }
 
-#define HASH_ISA hash_isa_scalar
-#include "ckpt/base/hash_body.h" /* again: the row */
+#define HASH_ISA scalar
+#include "ckpt/base/hash_body.h" /* again: the table entry */

@@ -1,61 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* isa.c - see isa.h. Invariant: what was chosen changes speed only, never a bit. */
+/* isa.c - see isa.h. Called by the sums, the roundings and the kernels of averages. */
 #include "ckpt/base/isa.h"
-#include "ckpt/base/util.h"
-#include <stdatomic.h>
+#include "ckpt/base/atomic.h"
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
-static _Atomic int chosen = -1; /* enum isa; -1: none yet */
+#define UNKNOWN ISAS
+static _Atomic unsigned chosen = UNKNOWN;
 
-#ifdef __x86_64__
-static bool has_avx2(void)
+static bool isa_has(enum isa isa)
 {
+#ifdef __x86_64__
 	unsigned a, b, c, d;
 
-	/* The compilers' names for features lack F16C. */
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-	       __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
-}
-
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-}
+	if (isa == ISA_AVX512)
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+		       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+		       __builtin_cpu_supports("fma");
+	if (isa == ISA_AVX2) /* the compilers' names for features lack F16C */
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+		       __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
 #endif
-
-static enum isa isa_of_machine(void)
-{
-#ifdef __x86_64__
-	if (has_avx2())
-		return has_avx512() ? ISA_AVX512 : ISA_AVX2;
-#endif
-	return ISA_SCALAR;
-}
-
-/* Two threads that come first at once choose the same. */
-enum isa isa_best(void)
-{
-	int i = atomic_load_explicit(&chosen, memory_order_relaxed);
-
-	if (__builtin_expect(i < 0, 0)) {
-		i = isa_of_machine();
-		atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	}
-	return (enum isa)i;
+	return isa == ISA_SCALAR;
 }
 
 int isa_force(const char *name)
 {
-	static const char *const names[] = { "scalar", "avx2", "avx512" };
-	enum isa has = isa_of_machine();
+	static const char *const names[ISAS] = { "scalar", "avx2", "avx512" };
 
-	for (enum isa i = name ? ISA_SCALAR : has; i <= has; i++)
-		if (!name || !strcmp(name, names[i])) {
-			atomic_store_explicit(&chosen, (int)i, memory_order_relaxed);
+	for (unsigned isa = ISAS; isa-- > 0;)
+		if (isa_has((enum isa)isa) && (!name || !strcmp(name, names[isa]))) {
+			store_relaxed(&chosen, isa);
 			return 0;
 		}
 	return -EOPNOTSUPP;
+}
+
+enum isa isa_now(void)
+{
+	/* Two threads that come first at once choose the same. */
+	if (__builtin_expect(load_relaxed(&chosen) == UNKNOWN, 0))
+		(void)isa_force(NULL);
+	return (enum isa)load_relaxed(&chosen);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * isa.h - which vector instructions this machine has. hash.c, round.c of move and kernel.c of ema
- * have a row of kernels for each instruction set. All give the same bits. Any thread may call.
+ * isa.h - the instruction set that this process computes with: the best one of this machine, chosen
+ * once, for all code that is compiled once per set. It changes speed only, never a bit.
  */
 #ifndef CKPT_BASE_ISA_H
 #define CKPT_BASE_ISA_H
@@ -9,23 +9,11 @@
 enum isa {
 	ISA_SCALAR,
 	ISA_AVX2,   /* with FMA and F16C */
-	ISA_AVX512, /* F, VL, BW and DQ, and all of ISA_AVX2 */
+	ISA_AVX512, /* F, VL, BW and DQ, with FMA */
+	ISAS
 };
-/* Of the rows x_scalar, x_avx2 and x_avx512: an array by enum isa. */
-#ifdef __x86_64__
-#define ISA_ROWS(x)                                 \
-	{                                           \
-		&x##_scalar, &x##_avx2, &x##_avx512 \
-	}
-#else
-#define ISA_ROWS(x)         \
-	{                   \
-		&x##_scalar \
-	}
-#endif
-
-enum isa isa_best(void);
-/* For tests: "scalar", "avx2", "avx512" is the best from now on; NULL: what the machine has.
- * -EOPNOTSUPP: it lacks that. */
+/* Any thread. */
+enum isa isa_now(void);
+/* For tests: "scalar", "avx2", "avx512"; NULL: the best. 0, -EOPNOTSUPP. */
 int isa_force(const char *name);
 #endif

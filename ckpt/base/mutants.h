@@ -228,7 +228,6 @@
 	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
 	X(AVERAGES_UNCOMPARED, daemon, "ranks that average otherwise are refused") \
 	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
-	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(AVERAGE_UNGUARDED, daemon, "averages are made of guarded steps") \
 	X(AVERAGE_IN_PLACE, daemon, "an average is made out of place, from the step before") \

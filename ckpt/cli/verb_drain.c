@@ -50,8 +50,7 @@ static int jobs_drain(struct drain *d, struct ckpt_err *err)
 
 	if (rc < 0)
 		return rc;
-	rc = control_give(&d->k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &d->got,
-			  sizeof d->got, NULL, d->until, err);
+	rc = control_call(&d->k, &ask, WIRE_DRAIN, fd, &d->got, NULL, d->until, err);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(
 			err, rc,

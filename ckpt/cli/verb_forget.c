@@ -51,8 +51,7 @@ static int job_forget(struct cli *c, struct control *k, uint32_t *ret_job, bool 
 	if (rc < 0)
 		return rc;
 	ask.job = k->report.job[*ret_job].id;
-	return control_call(k, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, ret, sizeof *ret,
-			    NULL, control_soon(k), err);
+	return control_call(k, &ask, WIRE_FORGET, -1, ret, NULL, control_soon(k), err);
 }
 
 /* Is it for a step that would be lost that the daemon refused? */

@@ -125,8 +125,8 @@ static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 		if (rc || !x->known || !x->held)
 			return rc;
 		ask.job = x->control.report.job[x->job].id;
-		rc = control_call(&x->control, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, &got,
-				  sizeof got, NULL, control_soon(&x->control), err);
+		rc = control_call(&x->control, &ask, WIRE_FORGET, -1, &got, NULL,
+				  control_soon(&x->control), err);
 		if (rc != -EBUSY || now_ns() > until || cli_stopped())
 			break;
 		daemon_ask_pause(FORGET_NAP_NS);

@@ -31,8 +31,7 @@ static int trigger_order(struct trigger *t, struct ckpt_err *err)
 		return rc;
 	ask.job = t->job = t->k.report.job[i].id;
 	snprintf(t->name, sizeof t->name, "%s", t->k.report.job[i].name);
-	rc = control_call(&t->k, &ask, WIRE_TRIGGER, sizeof ask, WIRE_TRIGGERED, &got, sizeof got,
-			  NULL, control_soon(&t->k), err);
+	rc = control_call(&t->k, &ask, WIRE_TRIGGER, -1, &got, NULL, control_soon(&t->k), err);
 	if (rc < 0)
 		return rc;
 	t->number = got.number;

@@ -526,7 +526,7 @@ static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t 
 /* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
 static int daemon_answers(int s, struct host_facts *f)
 {
-	struct wire_control hello = { 0 };
+	struct wire_plain hello = { 0 };
 	struct wire_ok ok;
 	struct ucred who;
 	socklen_t len = sizeof who;
@@ -589,7 +589,7 @@ static bool oom_of(const char *root, uint32_t pid, int *ret)
 /* Who dies with whom: the ranks that are attached, beside the daemon. */
 static void examine_ranks(const char *root, int s, struct host_facts *f)
 {
-	struct wire_status ask = { 0 };
+	struct wire_plain ask = { 0 };
 	struct wire_status_is is;
 	struct wire_report r;
 	cleanup_close int fd = -1;

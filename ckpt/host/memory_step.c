@@ -102,8 +102,7 @@ static int step_order(const struct memory_ask *q, uint64_t job, int fd, struct c
 	for (uint32_t i = 0; i < TRIES_MAX; i++) {
 		struct wire_drain ask = { .flags = WIRE_TO | WIRE_COPY, .job = job };
 
-		rc = control_give(q->k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &got,
-				  sizeof got, NULL, 0, err);
+		rc = control_call(q->k, &ask, WIRE_DRAIN, fd, &got, NULL, 0, err);
 		if (rc || got.written)
 			return rc;
 		if (!is_passing(&got))

@@ -15,7 +15,6 @@ struct one_file {
 	const char *name;
 	int fd;		/* -1: closed */
 	uint32_t taken; /* by how many */
-	bool buffered;	/* it refused to be opened directly */
 	bool seen;	/* dev and ino are known */
 	uint64_t dev, ino;
 	uint64_t used; /* when it was taken last, by `clock` */
@@ -111,11 +110,8 @@ static int file_open(struct io_files *f, struct one_file *x)
 	if (fd < 0)
 		return fd;
 	(void)ops->close(ops->ctx, fd);
-	fd = f->direct && !x->buffered
-		     ? source_fd(ops, f->dirfd, x->name, f->flags, O_DIRECT, &bytes)
-		     : -EINVAL;
+	fd = f->direct ? source_fd(ops, f->dirfd, x->name, f->flags, O_DIRECT, &bytes) : -EINVAL;
 	if (fd == -EINVAL || fd == -EOPNOTSUPP) {
-		x->buffered = true;
 		fd = source_fd(ops, f->dirfd, x->name, f->flags, 0, &bytes);
 		if (f->direct && fd >= 0)
 			io_forget(fd);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * round.c - see round.h. Called where a derived tensor is written (walk.c), read (row_copy.c)
- * and verified (place_pieces.c).
+ * and verified (place_pieces.c). Invariant: the chosen instruction set changes speed only, never a
+ * bit.
  */
 #include "ckpt/move/round.h"
 #include "ckpt/base/isa.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/round_body.h"
+#include <errno.h>
 
 #define COUNT_BLOCK 64u /* elements that are counted one by one where one is unequal */
 
@@ -23,7 +25,12 @@ static uint64_t none_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 }
 
 const struct round_isa round_isa_scalar = { none_round, none_round, none_equal, none_equal };
-static const struct round_isa *const kernels[] = ISA_ROWS(round_isa);
+static const struct round_isa *const isas[ISAS] = { [ISA_SCALAR] = &round_isa_scalar,
+#ifdef __x86_64__
+						    [ISA_AVX2] = &round_isa_avx2,
+						    [ISA_AVX512] = &round_isa_avx512
+#endif
+};
 
 bool round_known(uint32_t dtype)
 {
@@ -40,8 +47,8 @@ void round_f32(uint32_t dtype, const void *x, void *ret, uint64_t n)
 	const uint8_t *from = x;
 	uint8_t *to = ret;
 	uint64_t i = MUTANT(DERIVED_FLUSHES) ? 0
-		     : dtype == CKPT_BF16    ? kernels[isa_best()]->bf16(from, to, n)
-					     : kernels[isa_best()]->f16(from, to, n);
+		     : dtype == CKPT_BF16    ? isas[isa_now()]->bf16(from, to, n)
+					     : isas[isa_now()]->f16(from, to, n);
 
 	assert(round_known(dtype));
 	for (; i < n; i++) {
@@ -75,8 +82,7 @@ uint64_t round_unequal(uint32_t dtype, const void *x, const void *y, uint64_t n,
 		       uint64_t *ret_first)
 {
 	uint64_t (*equal)(const uint8_t *, const uint8_t *, uint64_t) =
-		dtype == CKPT_BF16 ? kernels[isa_best()]->bf16_equal
-				   : kernels[isa_best()]->f16_equal;
+		dtype == CKPT_BF16 ? isas[isa_now()]->bf16_equal : isas[isa_now()]->f16_equal;
 	const uint8_t *from = x, *have = y;
 	uint64_t sum = 0;
 

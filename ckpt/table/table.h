@@ -16,6 +16,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/strmap.h"
 #include "ckpt/layout/layout.h"
+#include <string.h>
 
 #define TABLE_NONE UINT32_MAX
 #define TABLE_TENSORS_MAX (1u << 20)
@@ -124,6 +125,11 @@ int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
  * AVERAGE_MIXED. */
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err);
+static inline bool table_shape_same(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->ndim == y->ndim &&
+	       (!x->ndim || !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape));
+}
 /* Do two rows of one (name, rule) say the same? MIXED apart. */
 bool table_averages_equal(const struct table_average *x, const struct table_average *y);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,

@@ -364,6 +364,48 @@ TEST(a_conversion_that_is_still_being_planned_can_be_stopped)
 	scratch_remove(top);
 }
 
+static void stranger_put(const char *name)
+{
+	int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	assert_true(fd >= 0 && write(fd, "mine", 4) == 4);
+	close(fd);
+}
+
+/* With a journal that it could continue, and without. */
+TEST(what_lies_in_a_conversions_directory_and_is_none_of_its_files_stays)
+{
+	const char *plain, *again, *new, *mine, *lock;
+	struct converted made;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	again = in_top("again");
+	new = in_top(".again.ckptctl-new");
+	mine = in_top(".again.ckptctl-new/thesis");
+	lock = in_top(".again.ckptctl");
+	toy_write(plain, 0, NULL);
+	assert_int_equal(mkdir(new, 0700), 0);
+	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
+	assert_non_null(strstr(err.msg, "holds thesis, which this conversion did not make"));
+	assert_int_equal(access(mine, F_OK), 0);
+	assert_int_equal(unlink(mine), 0);
+	stop_at = 30 << 20;
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -ECANCELED);
+	assert_true(made.kept);
+	stop_at = 0;
+	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
+	assert_int_equal(access(mine, F_OK), 0);
+	assert_int_equal(unlink(mine), 0);
+	assert_ok_err(converted(plain, again, &format_toy, "all=1", &made), &err);
+	assert_true(made.resumed);
+	assert_int_equal(access(lock, F_OK), -1);
+	assert_int_equal(access(again, F_OK), 0);
+	scratch_remove(top);
+}
+
 TEST(damage_in_a_stream_is_found_and_nothing_is_made_of_it)
 {
 	const char *coded, *native;
