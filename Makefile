@@ -129,6 +129,9 @@ CFLAGS.kernel := -ffp-contract=off
 CFLAGS.kernel_avx2 := -mavx2 -mfma -mf16c -ffp-contract=off
 CFLAGS.kernel_avx512 := $(CFLAGS.hash_avx512) -mfma -ffp-contract=off
 CFLAGS.test_ema_kernel := -ffp-contract=off
+# Where the CUDA toolkit's headers are, if they are installed: cuda_types.c compares ours with them.
+CUDA_HOME ?= /usr/local/cuda
+CFLAGS.cuda_types := -isystem $(CUDA_HOME)/include
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)
@@ -178,7 +181,7 @@ wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults cli_foreign client_daemons daemon_release move_memory native_memory wire_shared
+APART    := cli_faults cli_foreign client_daemons device_cuda daemon_release move_memory native_memory wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -215,6 +218,13 @@ endef
 $(foreach r,$(UNIT_ROOMS),$(eval $(call unit,$(r),$(filter-out $(APART),$(filter $(r)_%,$(UNIT))))))
 $(foreach u,$(APART),$(eval $(call unit,$(u),$(u))))
 $(foreach u,$(filter-out $(APART),$(UNIT)),$(eval $(call subject,$(u))))
+# A CUDA driver without a GPU (tests/fakecuda).
+FAKECUDA := $(O)/fake/libcuda.so.1
+$(FAKECUDA): $(patsubst %.c,$(O)/%.o,$(wildcard tests/fakecuda/*.c))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+CFLAGS.test_device_cuda := -DFAKECUDA='"$(FAKECUDA)"'
+$(O)/unit/device_cuda: | $(FAKECUDA)
 # It compares its table of calls with what the library exports.
 CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
 $(O)/unit/daemon: | $(B)/libckpt.so
