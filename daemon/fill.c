@@ -665,7 +665,7 @@ static int fill_from_disk(struct restore *x)
 void fill_damaged(struct restore *x, const char *why)
 {
 	atomic_fetch_add(&x->d->damages, 1);
-	keep_quarantine(x->store, x->pin.dir, why, x->marked, sizeof x->marked);
+	keep_quarantine(x->store, x->pin.dir, why, x->labelled, sizeof x->labelled);
 }
 
 void fill_end(struct restore *x)

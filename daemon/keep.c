@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // keep.c - which steps stay on disk. It removes steps by the policy, after a commit and before a
-// step that does not fit; it marks damaged steps; it reports the state of the store. Called by
+// step that does not fit; it labels damaged steps; it reports the state of the store. Called by
 // launch, persist, restore and loop.
 // Invariant: the owner waits for nothing here; if something fails here, the log has it and no step
 // is lost.
@@ -88,7 +88,7 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 		if (strcmp(step[i].dir, dir) != 0 || step[i].state != STORE_COMMITTED ||
 		    MUTANT(DAMAGE_FORGOTTEN))
 			continue;
-		rc = store_mark_set(s, &step[i], MARK_BAD, NULL, 0, why, &err);
+		rc = store_label_set(s, &step[i], LABEL_BAD, NULL, 0, why, &err);
 		if (rc == 0)
 			snprintf(
 				said, said_bytes,
@@ -97,7 +97,7 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 				step[i].step);
 	}
 	if (rc < 0)
-		snprintf(said, said_bytes, "; and it could not be marked as damaged: %.150s",
+		snprintf(said, said_bytes, "; and it could not be labelled as damaged: %.150s",
 			 err.msg);
 	free(step);
 }

@@ -135,26 +135,26 @@ static bool const_may_link(const struct persist *p, uint32_t r)
 		MUTANT(CONST_DAMAGED_LINKED));
 }
 
-/* A sum over the bad marks of all steps: any program may have set one. */
-static int bad_marks(const struct persist *p, uint64_t *ret)
+/* A sum over the bad labels of all steps: any program may have set one. */
+static int bad_labels(const struct persist *p, uint64_t *ret)
 {
-	struct store_mark *mark = NULL;
+	struct store_label *label = NULL;
 	uint32_t n = 0;
-	int rc = store_marks_of(p->store, 1u << MARK_BAD, &mark, &n, NULL);
+	int rc = store_labels_of(p->store, 1u << LABEL_BAD, &label, &n, NULL);
 
 	*ret = 0;
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		uint8_t key[8 + sizeof mark->id8];
+		uint8_t key[8 + sizeof label->id8];
 		struct hash128 h;
 		uint64_t word;
 
-		memcpy(key, &mark[i].step, 8);
-		memcpy(key + 8, mark[i].id8, sizeof mark->id8);
+		memcpy(key, &label[i].step, 8);
+		memcpy(key + 8, label[i].id8, sizeof label->id8);
 		h = hash128(key, sizeof key);
 		memcpy(&word, &h, sizeof word);
 		*ret += word;
 	}
-	free(mark);
+	free(label);
 	return rc;
 }
 
@@ -191,7 +191,7 @@ static void const_look(struct persist *p)
 				       .damages = atomic_load(&p->d->damages) };
 	for (uint32_t r = 0; r < p->world; r++)
 		any |= has_part(p, p->world + r);
-	if (any && !p->rescue && bad_marks(p, &p->now.bad) < 0)
+	if (any && !p->rescue && bad_labels(p, &p->now.bad) < 0)
 		p->now.rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < p->world; r++)
 		if (has_part(p, p->world + r) && const_may_link(p, r))

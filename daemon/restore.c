@@ -614,7 +614,7 @@ static void fill_over(struct restore *x)
 		return;
 	} else {
 		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
-			 x->pin.step, x->err.msg, x->marked);
+			 x->pin.step, x->err.msg, x->labelled);
 	}
 	peek_let_go(l);
 	if (is_damage(x->rc)) {

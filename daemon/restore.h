@@ -70,7 +70,7 @@ struct restore {
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */
 	bool overwritten;     /* LENIENT would leave alone what a damaged step was written into */
-	char marked[256];     /* what became of the mark that says so */
+	char labelled[256];   /* what became of the label that says so */
 	int rc;
 	struct ckpt_err err;
 };
@@ -88,7 +88,7 @@ void fill_run(struct task *t);
  * thread. */
 int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
 	      struct ckpt_err *err);
-/* The files of the step are damaged: a mark records it for later readers. Worker. */
+/* The files of the step are damaged: a label records it for later readers. Worker. */
 void fill_damaged(struct restore *x, const char *why);
 void fill_end(struct restore *x);
 /* A trainer that gets -ENOENT starts at step 0. So if a step was found and was set aside or

@@ -23,7 +23,7 @@
 #include "formats/native/native.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/store/lineage.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include "ckpt/store/prune.h"
 #include "ckpt/table/names.h"
 #include "daemon/daemon.h"
@@ -392,7 +392,7 @@ struct const_part {
 	struct const_state {
 		uint32_t epoch, rev; /* the declaration's; as snap.const_rev */
 		uint32_t damages;    /* as daemon.damages */
-		uint64_t bad;	     /* sum over the job's bad marks */
+		uint64_t bad;	     /* sum over the job's bad labels */
 	} state;
 	char dir[STORE_DIR_MAX]; /* of that step */
 	struct store_part_id id;

@@ -102,6 +102,12 @@ int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_
 	return r == -ENOMEM || r == -EALREADY || !r ? r : -EPROTO;
 }
 
+int format_stopped(const struct format_want *w, struct ckpt_err *err)
+{
+	return w->stopped && w->stopped(w->stopped_arg) ? ckpt_error(err, -ECANCELED, "interrupted")
+							: 0;
+}
+
 char *format_flat_name(const struct table_tensor *x, const char *strip,
 		       char buf[2 * CKPT_NAME_MAX + 2])
 {

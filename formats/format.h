@@ -223,6 +223,8 @@ struct format_want {
 		const void *bytes;
 		uint64_t len;
 	} * item;
+	bool (*stopped)(void *arg); /* of format_stopped; NULL: nothing ends it early */
+	void *stopped_arg;
 };
 
 #define SHEET_END UINT64_MAX
@@ -325,7 +327,7 @@ struct format {
 	/*
 	 * target: of target_make, less what is left out. It and want outlive the sheet.
 	 * -EMEDIUMTYPE: the format cannot hold it as a whole; every reason is a line of `cannot`.
-	 * -ENOMEM.
+	 * -ECANCELED: format_stopped said so. -ENOMEM.
 	 */
 	int (*sheet)(const struct table *target, const struct format_want *want, struct sheet **ret,
 		     struct ckpt_errlist *cannot, struct ckpt_err *err);
@@ -359,6 +361,8 @@ struct sheet *sheet_new(const struct format *f, uint32_t ntensor, uint32_t nfile
 int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_t ndim,
 		      const uint64_t *shape, uint32_t place, uint64_t off, uint64_t *ret_bytes,
 		      struct ckpt_err *err);
+/* -ECANCELED: the user has stopped it. For each file of a sheet whose making takes long. */
+int format_stopped(const struct format_want *w, struct ckpt_err *err);
 /* A tensor's name in a format that has no components: "component.name", but "name" of the component
  * `strip` (NULL: none) and of "". Returns buf. */
 char *format_flat_name(const struct table_tensor *x, const char *strip,

@@ -35,8 +35,8 @@
 	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
 	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
-	X(ONLY_WITHOUT_COPIED, cli, "a model of an average has the tensors that it copies") \
-	X(ONLY_RAW, cli, "a model of an average has averaged tensors, not the raw ones") \
+	X(ONLY_WITHOUT_COPIED, engine, "a model of an average has the tensors that it copies") \
+	X(ONLY_RAW, engine, "a model of an average has averaged tensors, not the raw ones") \
 	X(CAST_OVERFLOW_UNCOUNTED, move, "elements that a cast made infinite are counted") \
 	X(CONVERTED_WITHOUT_CHAIN, native, "a converted average keeps its chain") \
 	X(CHAINS_ALL_ALIKE, cli, "diff says when two averages took in different steps") \
@@ -94,11 +94,11 @@
 	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
 	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \
 	X(DIRECTORY_REMEMBERED, store, "a directory is looked up by its name before each write") \
-	/* --- marks, removal, repair --- */ \
-	X(MARK_NOT_SYNCED, store, "a mark is synced before it counts") \
-	X(MARK_NAME_NOT_SYNCED, store, "the directory around a mark is synced before it counts") \
-	X(MARK_OF_ANOTHER, store, "a mark is of one checkpoint, not of all of its number") \
-	X(MARK_UNREAD_TRUSTED, store, "a verified mark that cannot be read says nothing") \
+	/* --- labels, removal, repair --- */ \
+	X(LABEL_NOT_SYNCED, store, "a label is synced before it counts") \
+	X(LABEL_NAME_NOT_SYNCED, store, "the directory around a label is synced before it counts") \
+	X(LABEL_OF_ANOTHER, store, "a label is of one checkpoint, not of all of its number") \
+	X(LABEL_UNREAD_TRUSTED, store, "a verified label that cannot be read says nothing") \
 	X(QUARANTINE_IGNORED, store, "a step in quarantine is nothing to start from") \
 	X(READERS_NOT_LOCKED, store, "a step that is being read is not removed") \
 	X(LOCKED_NAME_UNCHECKED, store, "what was locked is what the name leads to") \

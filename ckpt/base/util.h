@@ -46,6 +46,21 @@
 		taken_;           \
 	})
 
+/* Is there space for one more in an array of n elements, of cap at most? It doubles, or stays as it
+ * is: false, out of memory. */
+#define ARRAY_GROW(array, n, cap)                                                \
+	({                                                                       \
+		bool grown_ = true;                                              \
+		if ((n) == (cap)) {                                              \
+			__typeof__(cap) cap_ = (cap) ? 2 * (cap) : 16;           \
+			void *p_ = reallocarray((array), cap_, sizeof *(array)); \
+			grown_ = p_ != NULL;                                     \
+			(cap) = grown_ ? cap_ : (cap);                           \
+			(array) = grown_ ? p_ : (array);                         \
+		}                                                                \
+		grown_;                                                          \
+	})
+
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)

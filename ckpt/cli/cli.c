@@ -67,6 +67,19 @@ int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next
 	return cli_exit(rc);
 }
 
+int cli_usage(struct cli *c, const char *next, const char *fmt, ...)
+{
+	char line[LINE_BYTES], help[64];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof line, fmt, ap);
+	va_end(ap);
+	snprintf(help, sizeof help, "ckptctl %s -h", c->verb->name);
+	c->o->ops->error(c->o, CLI_USAGE, line, next ? next : help);
+	return CLI_USAGE;
+}
+
 void cli_hint(struct cli *c, const char *fmt, ...)
 {
 	char line[LINE_BYTES];

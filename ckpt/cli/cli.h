@@ -255,6 +255,9 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb);
  * is not NULL. Returns the exit code of rc. */
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)
 	__attribute__((format(printf, 4, 5)));
+/* The same for a command that is wrong: -EINVAL. next NULL: the verb's help. */
+int cli_usage(struct cli *c, const char *next, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* A line on stderr for people: nothing with --json. */
 void cli_hint(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A line of text between tables, on stdout: nothing with --json. */

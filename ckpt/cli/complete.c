@@ -11,7 +11,7 @@
 #include "ckpt/cli/manual.h"
 #include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include "formats/registry/registry.h"
 #include <limits.h>
 
@@ -180,7 +180,7 @@ struct steps {
 /* A word behind what says which job is meant. */
 static void offer_address(struct steps *s, const char *job, const char *word, const char *what)
 {
-	char text[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16];
+	char text[CKPT_JOB_MAX + STORE_LABEL_NAME_MAX + 16];
 
 	snprintf(text, sizeof text, "%s%s%s", s->before ? "" : job, s->before ? "" : "@", word);
 	offer(s->x, text, what);
@@ -239,7 +239,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 
 struct names {
 	struct complete *x;
-	enum store_mark_kind kind;
+	enum store_label_kind kind;
 	const char *before; /* what stands in front of the name: "tag:" */
 	bool job;	    /* and in front of that "JOB@" */
 };
@@ -250,28 +250,29 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	struct store store = {
 		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
 	};
-	cleanup_free struct store_mark *mark = NULL;
-	char word[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
+	cleanup_free struct store_label *label = NULL;
+	char word[CKPT_JOB_MAX + STORE_LABEL_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 
 	(void)abs_path;
 	snprintf(store.job, sizeof store.job, "%s", job);
-	if (store_marks(&store, &mark, &n, NULL))
+	if (store_labels(&store, &label, &n, NULL))
 		return 0;
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
-		if (mark[i].kind != s->kind || !store_mark_counts(&mark[i], now))
+		if (label[i].kind != s->kind || !store_label_counts(&label[i], now))
 			continue;
 		snprintf(word, sizeof word, "%s%s%s%s", s->job ? job : "", s->job ? "@" : "",
-			 s->before, mark[i].name);
-		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)mark[i].step,
+			 s->before, label[i].name);
+		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)label[i].step,
 			 job);
 		offer(s->x, word, what);
 	}
 	return 0;
 }
 
-static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before, bool job)
+static void offer_names(struct complete *x, enum store_label_kind kind, const char *before,
+			bool job)
 {
 	struct names s = { x, kind, before, job };
 
@@ -323,7 +324,7 @@ static void offer_steps_below(struct complete *x, bool number)
 	if (njob > 1 || strchr(x->cur, '@'))
 		s.before = NULL;
 	store_jobs(x->ops, x->where, each_job, &s, NULL);
-	offer_names(x, MARK_TAG, "tag:", !s.before);
+	offer_names(x, LABEL_TAG, "tag:", !s.before);
 }
 
 /* The addresses of checkpoint (ckpt/store/address.h), but paths: the shell knows those. */
@@ -441,10 +442,10 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 		offer_choices(x, complete_shells);
 		break;
 	case ARG_TAG:
-		offer_names(x, MARK_TAG, "", false);
+		offer_names(x, LABEL_TAG, "", false);
 		break;
 	case ARG_HOLD:
-		offer_names(x, MARK_HOLD, "", false);
+		offer_names(x, LABEL_HOLD, "", false);
 		break;
 	case ARG_SORT:
 		offer_sorts(x);

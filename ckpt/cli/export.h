@@ -6,7 +6,7 @@
 #include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
-#include "ckpt/cli/selection.h"
+#include "ckpt/cli/only.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/engine/convert.h"
@@ -28,7 +28,7 @@ struct export
 	const char *name; /* of the checkpoint: the first argument, or the path of memory's step */
 	struct memory_step memory;
 	struct subject s;
-	struct selection only; /* stands below the view */
+	struct only only; /* stands below the view */
 	struct view_file view;
 	const struct format *format;  /* safetensors */
 	bool alone;		      /* without --mesh: complete tensors */

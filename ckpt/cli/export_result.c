@@ -94,8 +94,8 @@ static void put_only(struct export *r)
 	struct output *o = r->c->o;
 
 	output_list(o, "only", NULL, 0);
-	for (uint32_t i = 0; i < r->only.n && o->machine; i++) {
-		const struct selection_of *x = &r->only.of[i];
+	for (uint32_t i = 0; i < r->only.selection.n && o->machine; i++) {
+		const struct selection_of *x = &r->only.selection.of[i];
 		const struct table_average *a = x->average;
 
 		output_row(o);
@@ -117,8 +117,8 @@ static void put_only(struct export *r)
 
 static void say_only(struct export *r)
 {
-	for (uint32_t i = 0; i < r->only.n; i++) {
-		const struct selection_of *x = &r->only.of[i];
+	for (uint32_t i = 0; i < r->only.selection.n; i++) {
+		const struct selection_of *x = &r->only.selection.of[i];
 		const struct table_average *a = x->average;
 		char count[HUMAN_BYTES], copied[HUMAN_BYTES];
 

@@ -204,7 +204,7 @@ static int facts_make(struct export *r, struct ckpt_err *err)
 	uint32_t nmeta, n = 0;
 
 	attr = arena_array(&r->arena, (size_t)k->nattr + SELECTION_META + 1, sizeof *attr);
-	if (!attr || selection_meta(&r->only, meta, &nmeta))
+	if (!attr || selection_meta(&r->only.selection, meta, &nmeta))
 		return ckpt_error(err, -ENOMEM, "out of memory for the files' metadata");
 	if (r->dtype)
 		attr[n++] = (struct checkpoint_attr){ "dtype", dtype_name(r->dtype) };

@@ -45,15 +45,8 @@ static int rule_add(struct rules *f, struct target_rule rule, struct ckpt_err *e
 	if (f->nrule == RULES_MAX)
 		return ckpt_error(err, -EINVAL, "%s: more than %u layout rules", rule.where,
 				  RULES_MAX);
-	if (f->nrule == f->cap) {
-		uint32_t cap = f->cap ? 2 * f->cap : 16;
-		struct target_rule *p = reallocarray(f->rule, cap, sizeof *p);
-
-		if (!p)
-			return ckpt_error(err, -ENOMEM, "out of memory for layout rules");
-		f->rule = p;
-		f->cap = cap;
-	}
+	if (!ARRAY_GROW(f->rule, f->nrule, f->cap))
+		return ckpt_error(err, -ENOMEM, "out of memory for layout rules");
 	f->rule[f->nrule++] = rule;
 	return 0;
 }
@@ -152,21 +145,10 @@ static void on_note(void *arg, uint32_t tensor, const char *text)
 
 	if (!strcmp(text, TARGET_UNPLACED))
 		return; /* target_settle places it */
-	if (m->nnote == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 64;
-		struct remesh_note *p = reallocarray(m->note, cap, sizeof *p);
-
-		if (!p) {
-			x->failed = true;
-			return;
-		}
-		m->note = p;
-		x->cap = cap;
-	}
 	/* Neighbours often have the same reason: it is kept once. */
 	if (!copy || strcmp(copy, text) != 0)
 		copy = arena_str(&m->arena, text);
-	if (!copy) {
+	if (!copy || !ARRAY_GROW(m->note, m->nnote, x->cap)) {
 		x->failed = true;
 		return;
 	}
@@ -338,8 +320,7 @@ static int refuse_copies(struct cli *c, const struct remesh *m, uint32_t bits)
 {
 	const struct target_settled *k = &m->settled;
 	const struct mesh *to = m->target.mesh;
-	char own[512], dims[512], better[600], what[64], next[1600], a[HUMAN_BYTES], b[HUMAN_BYTES],
-		e[HUMAN_BYTES];
+	char own[512], dims[512], better[600], what[64], next[1600];
 	uint32_t first = (uint32_t)__builtin_ctz(bits);
 	const char *near = near_dim(m, to->name[first]);
 	struct ckpt_err err = { 0 };
@@ -354,8 +335,8 @@ static int refuse_copies(struct cli *c, const struct remesh *m, uint32_t bits)
 		"--mesh %s would make copies: %s%s has no %s, and nothing says how it cuts %s. The %u ranks would hold %s each and %s in all; the tensors have %s%s%s%s",
 		c->value[OPT_MESH], *own ? "the checkpoint's mesh " : "the checkpoint", own, dims,
 		k->uncut & bits ? "the tensors" : what, to->nrank,
-		human_bytes(k->held_bytes / to->nrank, a), human_bytes(k->held_bytes, b),
-		human_bytes(k->bytes, e), near ? ". Did you mean " : "", near ? near : "",
+		BYTES_TEXT(k->held_bytes / to->nrank), BYTES_TEXT(k->held_bytes),
+		BYTES_TEXT(k->bytes), near ? ". Did you mean " : "", near ? near : "",
 		near ? "?" : "");
 	snprintf(
 		next, sizeof next,
@@ -439,12 +420,12 @@ static int group_compare(const void *va, const void *vb)
 static void group_say(struct cli *c, const struct remesh *m, const struct remesh_note *note,
 		      uint32_t n)
 {
-	char names[1024] = "", line[1100], name[300], count[HUMAN_BYTES];
+	char names[1024] = "", line[1100], name[300];
 
 	for (uint32_t i = 0; i < n && i < NAMES_SAID; i++)
 		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
 			 table_tensor_print(&m->target.tensor[note[i].tensor], name, sizeof name));
-	cli_hint(c, "  %s tensor%s: %s", human_count(n, count), n == 1 ? "" : "s", note->text);
+	cli_hint(c, "  %s tensor%s: %s", COUNT_TEXT(n), n == 1 ? "" : "s", note->text);
 	snprintf(line, sizeof line, "    %s%s", names, n > NAMES_SAID ? ", ..." : "");
 	screen_wrap(c->err, line, c->err_screen.width, 0, 4);
 }
@@ -492,7 +473,7 @@ static void tell_people(struct cli *c, const struct remesh *m)
 {
 	cleanup_free struct remesh_note *note = calloc((size_t)m->nnote + 1, sizeof *note);
 	cleanup_free struct group *group = calloc((size_t)m->nnote + 1, sizeof *group);
-	char mesh[512], count[HUMAN_BYTES], all[HUMAN_BYTES];
+	char mesh[512], all[HUMAN_BYTES];
 	uint32_t n = 0;
 
 	if (!note || !group || !m->nnote)
@@ -508,7 +489,7 @@ static void tell_people(struct cli *c, const struct remesh *m)
 	n++;
 	qsort(group, n, sizeof *group, group_compare);
 	cli_hint(c, "On %s, %s of %s tensors are placed differently than they were saved:",
-		 mesh_print(m->target.mesh, mesh, sizeof mesh), human_count(m->nnote, count),
+		 mesh_print(m->target.mesh, mesh, sizeof mesh), COUNT_TEXT(m->nnote),
 		 human_count(m->target.ntensor, all));
 	for (uint32_t i = 0; i < n && i < GROUPS_SAID; i++)
 		group_say(c, m, &note[group[i].at], group[i].n);
@@ -518,31 +499,25 @@ static void tell_people(struct cli *c, const struct remesh *m)
 
 void remesh_put(struct cli *c, const struct remesh *m)
 {
-	static const struct column from = { "from_mesh", NULL, false, FIT_WHOLE },
-				   mesh = { "mesh", NULL, false, FIT_WHOLE },
-				   world = { "world_size", NULL, false, FIT_WHOLE },
-				   layout = { "layout_file", NULL, false, FIT_WHOLE };
 	char text[512];
 
-	output_put(c->o, &from, cell_word(subject_mesh(m->from, text, sizeof text)));
-	output_put(c->o, &mesh, cell_text(mesh_print(m->target.mesh, text, sizeof text)));
-	output_put(c->o, &world, cell_of(CELL_NUMBER, target_world(&m->target)));
-	output_put(c->o, &layout, cell_word(c->value[OPT_LAYOUT]));
+	output_key(c->o, "from_mesh", cell_word(subject_mesh(m->from, text, sizeof text)));
+	output_key(c->o, "mesh", cell_text(mesh_print(m->target.mesh, text, sizeof text)));
+	output_key(c->o, "world_size", cell_of(CELL_NUMBER, target_world(&m->target)));
+	output_key(c->o, "layout_file", cell_word(c->value[OPT_LAYOUT]));
 }
 
 void remesh_tell(struct cli *c, const struct remesh *m)
 {
-	static const struct column tensor = { "tensor", NULL, false, FIT_WHOLE },
-				   text = { "text", NULL, false, FIT_WHOLE };
 	char name[2 * CKPT_NAME_MAX + 64];
 
 	output_list(c->o, "changes", NULL, 0);
 	for (uint32_t i = 0; i < m->nnote && c->o->machine; i++) {
 		output_row(c->o);
-		output_put(c->o, &tensor,
+		output_key(c->o, "tensor",
 			   cell_text(table_tensor_print(&m->target.tensor[m->note[i].tensor], name,
 							sizeof name)));
-		output_put(c->o, &text, cell_text(m->note[i].text));
+		output_key(c->o, "text", cell_text(m->note[i].text));
 		output_close(c->o);
 	}
 	output_close(c->o);

@@ -11,46 +11,20 @@
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/show.h"
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define OTHERS_MAX 1024 /* files without data that are listed, and in the sum */
 
-FIELD(f_path, "path", NULL);
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_count, "file_count", NULL);
-FIELD(f_bytes, "bytes", NULL);
-FIELD(f_data, "data_bytes", NULL);
-FIELD(f_padding, "padding_bytes", NULL);
-FIELD(f_metadata, "metadata_bytes", NULL);
-FIELD(f_holes, "hole_bytes", NULL);
-
-enum {
-	COL_FILE,
-	COL_RANK,
-	COL_BYTES,
-	COL_DATA,
-	COL_PADDING,
-	COL_METADATA,
-	COL_PIECES,
-	COL_TENSORS,
-	COL_RAW,
-	COL_HOLES,
-	COL_HOLES_SHOWN,
-	COL_COUNT,
-};
-
-static const struct column col[COL_COUNT] = {
-	[COL_FILE] = { "file", "FILE", false, FIT_LAST },
-	[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
-	[COL_DATA] = { "data_bytes", "DATA", true, FIT_WHOLE },
-	[COL_PADDING] = { "padding_bytes", "PADDING", true, FIT_WHOLE },
-	[COL_METADATA] = { "metadata_bytes", "METADATA", true, FIT_WHOLE },
-	[COL_PIECES] = { "piece_count", "PIECES", true, FIT_WHOLE },
-	[COL_TENSORS] = { "tensor_count", NULL, true, FIT_WHOLE },
-	[COL_RAW] = { "raw_bytes", NULL, true, FIT_WHOLE },
-	[COL_HOLES] = { "hole_bytes", NULL, true, FIT_WHOLE },
-	[COL_HOLES_SHOWN] = { NULL, "HOLES", true, FIT_DROP },
+static const struct column col[] = {
+	{ "file", "FILE", false, FIT_LAST },
+	{ "rank", "RANK", true, FIT_WHOLE },
+	{ "bytes", "SIZE", true, FIT_WHOLE },
+	{ "data_bytes", "DATA", true, FIT_WHOLE },
+	{ "padding_bytes", "PADDING", true, FIT_WHOLE },
+	{ "metadata_bytes", "METADATA", true, FIT_WHOLE },
+	{ "piece_count", "PIECES", true, FIT_WHOLE },
+	{ "tensor_count", NULL, true, FIT_WHOLE },
+	{ "raw_bytes", NULL, true, FIT_WHOLE },
+	{ "hole_bytes", NULL, true, FIT_WHOLE },
+	{ NULL, "HOLES", true, FIT_DROP },
 };
 
 struct other {
@@ -108,41 +82,33 @@ static void put_row(struct output *o, const char *name, uint32_t rank, uint64_t 
 
 	if (a->hole_bytes)
 		human_bytes(a->hole_bytes, holes);
-	output_row(o);
-	output_put(o, &col[COL_FILE], cell_text(name));
-	output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, rank, TABLE_NONE));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, bytes));
-	output_put(o, &col[COL_DATA], cell_of(CELL_BYTES, a->data));
-	output_put(o, &col[COL_PADDING], cell_of(CELL_BYTES, a->padding));
-	output_put(o, &col[COL_METADATA], cell_of(CELL_BYTES, a->metadata));
-	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, a->pieces));
-	output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, a->tensors));
-	output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, raw));
-	output_put(o, &col[COL_HOLES], cell_of(CELL_BYTES, a->hole_bytes));
-	output_put(o, &col[COL_HOLES_SHOWN], cell_text(holes));
-	output_close(o);
+	OUTPUT_ROW(o, col, cell_text(name), cell_unless(CELL_NUMBER, rank, TABLE_NONE),
+		   cell_of(CELL_BYTES, bytes), cell_of(CELL_BYTES, a->data),
+		   cell_of(CELL_BYTES, a->padding), cell_of(CELL_BYTES, a->metadata),
+		   cell_of(CELL_COUNT, a->pieces), cell_of(CELL_COUNT, a->tensors),
+		   cell_of(CELL_BYTES, raw), cell_of(CELL_BYTES, a->hole_bytes), cell_text(holes));
 }
 
 static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct file_account *sum)
 {
-	char n[HUMAN_BYTES], b[4][HUMAN_BYTES], holes[HUMAN_BYTES + 32] = "";
+	char b[4][HUMAN_BYTES], holes[HUMAN_BYTES + 32] = "";
 	double all = bytes ? (double)bytes : 1;
 	struct output *o = c->o;
 
 	output_object(o, "total");
-	output_put(o, &f_count, cell_of(CELL_COUNT, files));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, bytes));
-	output_put(o, &f_data, cell_of(CELL_BYTES, sum->data));
-	output_put(o, &f_padding, cell_of(CELL_BYTES, sum->padding));
-	output_put(o, &f_metadata, cell_of(CELL_BYTES, sum->metadata));
-	output_put(o, &f_holes, cell_of(CELL_BYTES, sum->hole_bytes));
+	output_key(o, "file_count", cell_of(CELL_COUNT, files));
+	output_key(o, "bytes", cell_of(CELL_BYTES, bytes));
+	output_key(o, "data_bytes", cell_of(CELL_BYTES, sum->data));
+	output_key(o, "padding_bytes", cell_of(CELL_BYTES, sum->padding));
+	output_key(o, "metadata_bytes", cell_of(CELL_BYTES, sum->metadata));
+	output_key(o, "hole_bytes", cell_of(CELL_BYTES, sum->hole_bytes));
 	output_close(o);
 	if (sum->hole_bytes)
 		snprintf(holes, sizeof holes, "; holes, not stored: %s",
 			 human_bytes(sum->hole_bytes, b[0]));
 	cli_say(c, STYLE_PLAIN,
 		"%s file%s, %s: data %s (%.1f %%), padding %s (%.1f %%), metadata %s (%.1f %%)%s",
-		human_count(files, n), files == 1 ? "" : "s", human_bytes(bytes, b[0]),
+		COUNT_TEXT(files), files == 1 ? "" : "s", human_bytes(bytes, b[0]),
 		human_bytes(sum->data, b[1]), (double)sum->data / all * 100,
 		human_bytes(sum->padding, b[2]), (double)sum->padding / all * 100,
 		human_bytes(sum->metadata, b[3]), (double)sum->metadata / all * 100, holes);
@@ -158,10 +124,8 @@ static void put_files(struct cli *c, const struct subject *s, const struct file_
 
 	output_begin(c->o, "ckptd.show/1");
 	cli_say(c, STYLE_STRONG, "files of %s", subject_title(k, s->ref.path, title));
-	output_put(c->o, &f_path, cell_text(s->ref.path));
-	output_put(c->o, &f_job, subject_job(k));
-	output_put(c->o, &f_step, subject_step(k));
-	output_list(c->o, "files", col, COL_COUNT);
+	subject_put(c->o, s->ref.path, k);
+	output_list(c->o, "files", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < k->nfile; i++) {
 		put_row(c->o, k->file[i].name, k->file[i].rank, k->file[i].file_bytes,
 			k->file[i].raw_bytes, &a[i]);

@@ -13,28 +13,8 @@
 #include "ckpt/table/shown.h"
 #include "ckpt/table/operand.h"
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
-
-FIELD(f_path, "path", NULL);
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_component, "component", NULL);
-FIELD(f_name, "name", NULL);
-FIELD(f_dtype, "dtype", "dtype");
-FIELD(f_shape, "shape", "shape");
-FIELD(f_bytes, "bytes", "size");
-FIELD(f_layout, "layout", "layout");
-FIELD(f_mesh, "mesh", "mesh");
-FIELD(f_no_mesh, "mesh", NULL);
-FIELD(f_source, "source", NULL);
-FIELD(f_copies_min, "copies_min", NULL);
-FIELD(f_copies_max, "copies_max", NULL);
-FIELD(f_svg, "svg", NULL);
-FIELD(f_rank, "rank", NULL);
-FIELD(f_elements, "elements", NULL);
-FIELD(f_index, "index", NULL);
 
 struct job {
 	const struct checkpoint *k;
@@ -118,7 +98,7 @@ static void put_ranks(struct output *o, const char *key, uint32_t n, const uint3
 {
 	output_list(o, key, NULL, 0);
 	for (uint32_t i = 0; i < n; i++)
-		output_put(o, &f_rank, cell_of(CELL_NUMBER, rank[i]));
+		output_key(o, "rank", cell_of(CELL_NUMBER, rank[i]));
 	output_close(o);
 }
 
@@ -130,8 +110,8 @@ static void put_shares(struct output *o, const struct job *j)
 	for (uint32_t i = 0; i < f->nshare && o->machine; i++) {
 		output_row(o);
 		put_ranks(o, "holder_ranks", f->share[i].nrank, f->share[i].rank);
-		output_put(o, &f_elements, cell_of(CELL_COUNT, f->share[i].set->numel));
-		output_put(o, &f_index, cell_set(f->share[i].set, j->shape));
+		output_key(o, "elements", cell_of(CELL_COUNT, f->share[i].set->numel));
+		output_key(o, "index", cell_set(f->share[i].set, j->shape));
 		output_close(o);
 	}
 	output_close(o);
@@ -174,36 +154,32 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	struct output *o = c->o;
 	char line[LINE_BYTES];
 
-	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, subject_job(k));
-	output_put(o, &f_step, subject_step(k));
+	subject_put(o, s->ref.path, k);
 	output_object(o, "map");
-	output_put(o, &f_component, cell_text(x->component));
-	output_put(o, &f_name, cell_text(x->name));
-	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &f_shape, cell_shape(x->ndim, j->shape));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, x->numel * x->elem_bytes));
+	output_key(o, "component", cell_text(x->component));
+	output_key(o, "name", cell_text(x->name));
+	output_field(o, "dtype", "dtype", cell_text(dtype_name(x->dtype)));
+	output_field(o, "shape", "shape", cell_shape(x->ndim, j->shape));
+	output_field(o, "bytes", "size", cell_of(CELL_BYTES, x->numel * x->elem_bytes));
 	if (declared) {
 		const struct table *t = &k->table;
 
-		output_put(o, &f_layout,
-			   cell_text(table_layout_print(t, x->layout, line, sizeof line)));
-		output_put(o, &f_mesh,
-			   cell_text(mesh_print(&t->mesh[t->layout[x->layout].mesh], line,
-						sizeof line)));
+		output_field(o, "layout", "layout",
+			     cell_text(table_layout_print(t, x->layout, line, sizeof line)));
+		output_field(o, "mesh", "mesh",
+			     cell_text(mesh_print(&t->mesh[t->layout[x->layout].mesh], line,
+						  sizeof line)));
 	} else {
-		output_put(o, &f_layout, cell_none());
-		output_put(o, &f_no_mesh, cell_none());
+		output_field(o, "layout", "layout", cell_none());
+		output_key(o, "mesh", cell_none());
 	}
-	output_put(o, &f_source, cell_text(declared ? "layout" : "pieces"));
-	output_put(o, &f_copies_min,
-		   f->copies_known ? cell_of(CELL_NUMBER, f->copies_min) : cell_none());
-	output_put(o, &f_copies_max,
-		   f->copies_known ? cell_of(CELL_NUMBER, f->copies_max) : cell_none());
+	output_key(o, "source", cell_text(declared ? "layout" : "pieces"));
+	output_key(o, "copies_min", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_min)));
+	output_key(o, "copies_max", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_max)));
 	put_shares(o, j);
 	put_ranks(o, "empty_ranks", f->nempty, f->empty);
 	put_ranks(o, "writer_ranks", j->nwriter, j->writer);
-	output_put(o, &f_svg, svg ? cell_text(svg) : cell_none());
+	output_key(o, "svg", cell_word(svg));
 	output_close(o);
 }
 
@@ -237,7 +213,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
 {
 	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
-		what[LINE_BYTES], layout[512], shape[256], bytes[HUMAN_BYTES], words[LINE_BYTES];
+		what[LINE_BYTES], layout[512], shape[256], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -250,7 +226,7 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 		 subject_title(j->k, "this checkpoint", where));
 	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
 		 human_shape(j->x->ndim, j->shape, shape, sizeof shape),
-		 human_bytes(j->x->numel * j->x->elem_bytes, bytes),
+		 BYTES_TEXT(j->x->numel * j->x->elem_bytes),
 		 j->x->layout == TABLE_NONE
 			 ? "no layout"
 			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));

@@ -10,11 +10,6 @@
 #include "ckpt/store/address.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
-#include <fnmatch.h>
-
-#define NEAR_SHOWN 3
-#define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
-#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
 static struct engine engine_of(const struct subject *s)
 {
@@ -323,147 +318,11 @@ struct cell subject_job(const struct checkpoint *k)
 	return k->has & HAS_STEP ? cell_word(k->job) : cell_none();
 }
 
-const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor)
+void subject_put(struct output *o, const char *path, const struct checkpoint *k)
 {
-	if (k->format == formats[0])
-		return NULL;
-	return k->foreign_name ? k->foreign_name[tensor] : k->table.tensor[tensor].name;
-}
-
-/* Is word the tensor's name, or component/name? */
-static bool is_called(const struct table_tensor *x, const char *foreign, const char *word)
-{
-	size_t n = strlen(x->component);
-
-	if (foreign && !strcmp(foreign, word))
-		return true;
-
-	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' &&
-					  !strcmp(x->name, word + n + 1));
-}
-
-static bool matches(const struct table_tensor *x, const char *foreign, const char *glob)
-{
-	char full[NAME_BYTES];
-
-	snprintf(full, sizeof full, "%s%s%s", x->component, *x->component ? "/" : "", x->name);
-	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0) ||
-	       (foreign && !fnmatch(glob, foreign, 0));
-}
-
-/* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name
- * is as far as the farthest. */
-static uint32_t edits(const struct table_tensor *x, const char *word)
-{
-	const char *slash = strchr(word, '/'), *name = word;
-	uint32_t max, d;
-
-	if (slash && !strncmp(x->component, word, (size_t)(slash - word)) &&
-	    !x->component[slash - word])
-		name = slash + 1;
-	max = MAX(2u, (uint32_t)strlen(name) / 3);
-	max = MIN(max, (uint32_t)NEAR_MAX);
-	d = human_distance(name, x->name, max);
-	return d == UINT32_MAX && *name && strstr(x->name, name) ? NEAR_MAX : d;
-}
-
-static bool same_name(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return !strcmp(x->name, y->name) && !strcmp(x->component, y->component);
-}
-
-/* The names that lie nearest to word, as a sentence's end: ", ...". */
-static void near_names(const struct table *t, const char *word, char *buf, size_t bytes)
-{
-	uint32_t id[NEAR_SHOWN], far[NEAR_SHOWN], n = 0;
-
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		uint32_t d = edits(&t->tensor[i], word), at;
-		bool told = d == UINT32_MAX;
-
-		/* Blobs of the ranks share a name. */
-		for (at = 0; at < n && !told; at++)
-			told = same_name(&t->tensor[id[at]], &t->tensor[i]);
-		if (told)
-			continue;
-		for (at = n; at && d < far[at - 1]; at--)
-			if (at < NEAR_SHOWN) {
-				id[at] = id[at - 1];
-				far[at] = far[at - 1];
-			}
-		if (at < NEAR_SHOWN) {
-			id[at] = i;
-			far[at] = d;
-			n = MIN(n + 1, (uint32_t)NEAR_SHOWN);
-		}
-	}
-	buf[0] = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct table_tensor *x = &t->tensor[id[i]];
-		size_t len = strlen(buf);
-
-		snprintf(buf + len, bytes - len, "%s%.200s%s%.200s",
-			 i ? ", " : "; near it: ", x->component, *x->component ? "/" : "", x->name);
-	}
-}
-
-/* Collect the tensors that `is` says yes to. */
-static int collect(const struct checkpoint *k, const char *word,
-		   bool (*is)(const struct table_tensor *, const char *, const char *),
-		   uint32_t **ret_id, uint32_t *ret_n)
-{
-	const struct table *t = &k->table;
-	uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id), n = 0;
-
-	if (!id)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (is(&t->tensor[i], subject_foreign_name(k, i), word))
-			id[n++] = i;
-	*ret_id = id;
-	*ret_n = n;
-	return 0;
-}
-
-/* A name without a component means the weights, never their averages, which have it too. Returns
- * how many are left. */
-static uint32_t leave_averages(const struct table *t, const char *word, uint32_t *id, uint32_t n)
-{
-	uint32_t raw = 0, left = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		raw += !t->tensor[id[i]].made;
-	for (uint32_t i = 0; i < n && raw; i++)
-		if (!t->tensor[id[i]].made || strcmp(t->tensor[id[i]].name, word) != 0)
-			id[left++] = id[i];
-	return raw ? left : n;
-}
-
-int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
-		    uint32_t *ret_n, struct ckpt_err *err)
-{
-	char near[1400], title[SUBJECT_TITLE];
-	int rc = collect(k, word, is_called, ret_id, ret_n);
-
-	if (!rc)
-		*ret_n = leave_averages(&k->table, word, *ret_id, *ret_n);
-	if (rc || *ret_n)
-		return rc;
-	near_names(&k->table, word, near, sizeof near);
-	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in %s%s", word,
-			  subject_short(k, "the checkpoint", title), near);
-}
-
-int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
-		 struct ckpt_err *err)
-{
-	char title[SUBJECT_TITLE];
-	int rc = collect(k, glob, matches, ret_id, ret_n);
-
-	if (rc || *ret_n)
-		return rc;
-	return ckpt_error(err, -ENOENT, "none of the %u tensors in %s matches \"%.200s\"",
-			  k->table.ntensor, subject_short(k, "the checkpoint", title), glob);
+	output_key(o, "path", cell_text(path));
+	output_key(o, "job", subject_job(k));
+	output_key(o, "step", subject_step(k));
 }
 
 char *subject_mesh(const struct table *t, char *buf, size_t bytes)

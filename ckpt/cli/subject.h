@@ -4,6 +4,7 @@
 #ifndef CKPT_CLI_SUBJECT_H
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
+#include "ckpt/engine/named.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/store/store.h"
 #include "formats/format.h"
@@ -82,16 +83,8 @@ char *subject_short(const struct checkpoint *k, const char *path, char *buf);
 struct cell subject_step(const struct checkpoint *k);
 struct cell subject_world(const struct checkpoint *k);
 struct cell subject_job(const struct checkpoint *k);
-/* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
-const char *subject_foreign_name(const struct checkpoint *k, uint32_t tensor);
-
-/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it;
- * ids of all that it means (per-rank blobs share one), *ret_id malloc'ed. */
-int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
-		    uint32_t *ret_n, struct ckpt_err *err);
-/* The same for a glob over these, where '*' matches any characters. */
-int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
-		 struct ckpt_err *err);
+/* For programs: the members path, job and step of the open object. */
+void subject_put(struct output *o, const char *path, const struct checkpoint *k);
 
 /* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
 char *subject_mesh(const struct table *t, char *buf, size_t bytes);

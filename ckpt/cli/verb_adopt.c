@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
@@ -29,19 +29,18 @@ struct adopt {
 	bool whole;		     /* the directory is adopted, with its steps */
 	bool shown;		     /* the table, before the question */
 	struct row *row;
-	uint32_t nrow, nadopt;
+	uint32_t nrow, cap, nadopt;
 };
 
 /* --- what there is to adopt --- */
 
 static int row_add(struct adopt *a, const struct store_step *st, bool adopt, const char *why)
 {
-	struct row *p = reallocarray(a->row, a->nrow + 1, sizeof *p);
+	struct row *p;
 
-	if (!p)
+	if (!ARRAY_GROW(a->row, a->nrow, a->cap))
 		return -ENOMEM;
-	a->row = p;
-	p += a->nrow++;
+	p = &a->row[a->nrow++];
 	*p = (struct row){ .step = *st, .adopt = adopt };
 	p->step.note = NULL;
 	p->step.nnote = 0;
@@ -114,7 +113,7 @@ static int carry_out(struct adopt *a, struct ckpt_err *err)
 					  a->nadopt);
 		snprintf(why, sizeof why, "step %llu of job %s", (unsigned long long)st->step,
 			 st->said.job);
-		rc = store_mark_set(&a->s, st, MARK_ADOPTED, NULL, 0, why, err);
+		rc = store_label_set(&a->s, st, LABEL_ADOPTED, NULL, 0, why, err);
 	}
 	if (!rc && a->whole)
 		rc = store_home_take(&a->s, err);
@@ -126,9 +125,9 @@ static int carry_out(struct adopt *a, struct ckpt_err *err)
 static void table(struct adopt *a)
 {
 	static const struct column col[] = {
-		{ "step", "STEP", true, FIT_WHOLE },	{ "from_job", "OF JOB", false, FIT_LAST },
-		{ "bytes", "SIZE", true, FIT_WHOLE },	{ "action", "ACTION", false, FIT_WHOLE },
-		{ "text", "WHY NOT", false, FIT_WRAP }, { "path", NULL, false, FIT_WHOLE },
+		{ "path", NULL, false, FIT_WHOLE },	   { "step", "STEP", true, FIT_WHOLE },
+		{ "from_job", "OF JOB", false, FIT_LAST }, { "bytes", "SIZE", true, FIT_WHOLE },
+		{ "action", "ACTION", false, FIT_WHOLE },  { "text", "WHY NOT", false, FIT_WRAP },
 	};
 	struct output *o = a->c->o;
 	char path[PATH_MAX + STORE_DIR_MAX];
@@ -138,16 +137,11 @@ static void table(struct adopt *a)
 		const struct row *r = &a->row[i];
 
 		snprintf(path, sizeof path, "%s/%s", a->dir, r->step.dir);
-		output_row(o);
-		output_put(o, &col[5], cell_text(path));
-		output_put(o, &col[0], cell_of(CELL_NUMBER, r->step.step));
-		output_put(o, &col[1], cell_word(r->step.said.job));
-		output_put(o, &col[2], cell_of(CELL_BYTES, r->step.bytes));
-		output_put(o, &col[3],
+		OUTPUT_ROW(o, col, cell_text(path), cell_of(CELL_NUMBER, r->step.step),
+			   cell_word(r->step.said.job), cell_of(CELL_BYTES, r->step.bytes),
 			   cell_styled(cell_text(r->adopt ? "adopt" : "leave"),
-				       r->adopt ? STYLE_GOOD : STYLE_WARN));
-		output_put(o, &col[4], cell_word(r->text));
-		output_close(o);
+				       r->adopt ? STYLE_GOOD : STYLE_WARN),
+			   cell_word(r->text));
 	}
 	output_close(o);
 }
@@ -173,12 +167,6 @@ static void what_print(const struct adopt *a, char *buf, size_t bytes)
 
 static int document(struct adopt *a, bool dry)
 {
-	static const struct column col_dry = { "dry_run", NULL, false, FIT_WHOLE },
-				   col_path = { "path", NULL, false, FIT_WHOLE },
-				   col_job = { "job", NULL, false, FIT_WHOLE },
-				   col_from = { "directory_from", NULL, false, FIT_WHOLE },
-				   col_adopted = { "adopted_count", NULL, false, FIT_WHOLE },
-				   col_left = { "left_count", NULL, false, FIT_WHOLE };
 	const char *job = a->whole ? a->s.job : a->home;
 	struct output *o = a->c->o;
 	uint32_t nleft = a->nrow - a->nadopt;
@@ -186,13 +174,13 @@ static int document(struct adopt *a, bool dry)
 
 	if (!a->shown)
 		output_begin(o, "ckptd.adopt/1");
-	output_put(o, &col_dry, cell_of(CELL_FLAG, dry));
-	output_put(o, &col_path, cell_text(a->dir));
-	output_put(o, &col_job, cell_text(job));
-	output_put(o, &col_from, is_moved(a) ? cell_text(a->home) : cell_none());
+	output_key(o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(o, "path", cell_text(a->dir));
+	output_key(o, "job", cell_text(job));
+	output_key(o, "directory_from", cell_if(is_moved(a), cell_text(a->home)));
 	table(a);
-	output_put(o, &col_adopted, cell_of(CELL_COUNT, a->nadopt));
-	output_put(o, &col_left, cell_of(CELL_COUNT, nleft));
+	output_key(o, "adopted_count", cell_of(CELL_COUNT, a->nadopt));
+	output_key(o, "left_count", cell_of(CELL_COUNT, nleft));
 	what_print(a, what, sizeof what);
 	if (!a->nadopt && !is_moved(a))
 		cli_say(a->c, STYLE_DIM,
@@ -215,7 +203,7 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err)
 		return cli_fail(c, rc, err, "ckptctl repair -n shows what can be repaired");
 	if (rc == -EPROTONOSUPPORT)
 		return cli_fail(c, rc, err, "run the ckptctl of the version that wrote it");
-	return marked_tell(c, rc, err);
+	return labels_tell(c, rc, err);
 }
 
 /* --- where it is --- */
@@ -369,20 +357,14 @@ static int adopt_run(struct cli *c)
 	struct adopt a = {
 		.c = c, .s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = -1 }
 	};
-	struct ckpt_err err = { 0 };
 	int code;
 
 	if (!c->narg || !*c->arg[0])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "ckptctl adopt needs the path of a step or of a job's "
-					   "directory"),
-				&err, "ckptctl adopt -h");
+		return cli_usage(c, NULL,
+				 "ckptctl adopt needs the path of a step or of a job's "
+				 "directory");
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run and --yes exclude each other: give one"),
-				&err, "ckptctl adopt -h");
+		return cli_usage(c, NULL, "--dry-run and --yes exclude each other: give one");
 	code = adopt(&a);
 	if (a.s.job_fd >= 0)
 		close(a.s.job_fd);
@@ -404,7 +386,7 @@ const struct cli_verb verb_adopt = {
 		"If PATH is the directory of a job that was renamed or copied, adopt makes it, and "
 		"every step in it, belong to the job with the new name. Before that, ckptctl reads it "
 		"as the old job's directory, and ckptd does not write to it.\n"
-		"The steps themselves do not change; adopt writes a mark beside each of them. "
+		"The steps themselves do not change; adopt writes a label beside each of them. "
 		"On a terminal adopt shows what it will do and asks; elsewhere it needs --yes.",
 	.example =
 		(const struct cli_example[]){

@@ -12,7 +12,7 @@
 #include "ckpt/engine/element.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/engine/npy.h"
-#include "ckpt/cli/preview.h"
+#include "ckpt/engine/preview.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/tally.h"
@@ -22,7 +22,6 @@
 #include <signal.h>
 #include <stdarg.h>
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 #define LIST_BYTES 1000
 #define TEXT_MAX (64 * KIB) /* of a blob of text, on a terminal */
@@ -123,7 +122,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	cleanup_free uint32_t *id = NULL;
 	char list[LIST_BYTES];
 	uint32_t n = 0, want = TABLE_NONE;
-	int rc = subject_tensors(k->s.ckpt, word, &id, &n, &k->err);
+	int rc = named_tensors(k->s.ckpt, word, &id, &n, &k->err);
 
 	if (rc)
 		next_is(k, "ckptctl show %s --tensors '*' lists them all", k->s.ref.path);
@@ -277,45 +276,6 @@ static int read_slice(struct cat *k)
 
 /* --- telling --- */
 
-FIELD(f_tensor, NULL, "tensor");
-FIELD(f_path, "path", NULL);
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_from, NULL, "in");
-FIELD(f_component, "component", NULL);
-FIELD(f_name, "name", NULL);
-FIELD(f_rank, "rank", NULL);
-FIELD(f_media, "media", NULL);
-FIELD(f_content, NULL, "content");
-FIELD(f_dtype, "dtype", "dtype");
-FIELD(f_shape, "shape", "shape");
-FIELD(f_slice, "slice", NULL);
-FIELD(f_slice_said, NULL, "slice");
-FIELD(f_result, "result_shape", NULL);
-FIELD(f_elements, "elements", "elements");
-FIELD(f_bytes, "bytes", "size");
-FIELD(f_file, "destination", "file");
-FIELD(f_no_file, "destination", NULL);
-FIELD(f_file_bytes, "file_bytes", NULL);
-FIELD(f_descr, "npy_descr", NULL);
-FIELD(f_view, "npy_view", NULL);
-FIELD(f_no_stats, "stats", NULL);
-FIELD(f_of, "quantity", NULL);
-FIELD(f_of_said, NULL, "of");
-FIELD(f_min, "min", NULL);
-FIELD(f_min_text, "min_text", "min");
-FIELD(f_max, "max", NULL);
-FIELD(f_max_text, "max_text", "max");
-FIELD(f_mean, "mean", NULL);
-FIELD(f_mean_said, NULL, "mean");
-FIELD(f_std, "std", NULL);
-FIELD(f_std_said, NULL, "std");
-FIELD(f_finite, "finite_count", NULL);
-FIELD(f_zeros, "zero_count", "zeros");
-FIELD(f_nan, "nan_count", "NaN");
-FIELD(f_inf, "inf_count", "Inf");
-FIELD(f_neg_inf, "neg_inf_count", "-Inf");
-
 static void put_about(struct cat *k)
 {
 	struct output *o = k->c->o;
@@ -325,27 +285,24 @@ static void put_about(struct cat *k)
 
 	subject_title(k->s.ckpt, k->s.ref.path, from);
 	slice_print(&k->v.slice, k->v.shape, slice, sizeof slice);
-	output_put(o, &f_tensor,
-		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
-	output_put(o, &f_path, cell_text(k->s.ref.path));
-	output_put(o, &f_job, subject_job(k->s.ckpt));
-	output_put(o, &f_step, subject_step(k->s.ckpt));
-	output_put(o, &f_from, cell_text(from));
-	output_put(o, &f_component, cell_text(x->component));
-	output_put(o, &f_name, cell_text(x->name));
-	output_put(o, &f_rank, cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
-	output_put(o, &f_media,
-		   x->flags & TENSOR_BLOB ? cell_text(media_name(x->media)) : cell_none());
+	output_head(o, "tensor",
+		    cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
+	subject_put(o, k->s.ref.path, k->s.ckpt);
+	output_head(o, "in", cell_text(from));
+	output_key(o, "component", cell_text(x->component));
+	output_key(o, "name", cell_text(x->name));
+	output_key(o, "rank", cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
+	output_key(o, "media", cell_if(x->flags & TENSOR_BLOB, cell_text(media_name(x->media))));
 	if (x->flags & TENSOR_BLOB)
-		output_put(o, &f_content, cell_text(media_name(x->media)));
-	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &f_shape, cell_shape(x->ndim, k->v.shape));
-	output_put(o, &f_slice, part ? cell_text(slice) : cell_none());
+		output_head(o, "content", cell_text(media_name(x->media)));
+	output_field(o, "dtype", "dtype", cell_text(dtype_name(x->dtype)));
+	output_field(o, "shape", "shape", cell_shape(x->ndim, k->v.shape));
+	output_key(o, "slice", cell_if(part, cell_text(slice)));
 	if (part)
-		output_put(o, &f_slice_said, cell_text(slice));
-	output_put(o, &f_result, cell_shape(k->v.slice.nshape, k->v.slice.shape));
-	output_put(o, &f_elements, cell_of(CELL_COUNT, k->v.slice.numel));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->v.bytes));
+		output_head(o, "slice", cell_text(slice));
+	output_key(o, "result_shape", cell_shape(k->v.slice.nshape, k->v.slice.shape));
+	output_field(o, "elements", "elements", cell_of(CELL_COUNT, k->v.slice.numel));
+	output_field(o, "bytes", "size", cell_of(CELL_BYTES, k->v.bytes));
 }
 
 static void put_file(struct cat *k)
@@ -354,12 +311,12 @@ static void put_file(struct cat *k)
 	bool npy = k->to_file && k->npy;
 
 	if (k->to_file)
-		output_put(o, &f_file, cell_text(k->c->value[OPT_OUTPUT]));
+		output_field(o, "destination", "file", cell_text(k->c->value[OPT_OUTPUT]));
 	else
-		output_put(o, &f_no_file, cell_none());
-	output_put(o, &f_file_bytes, k->to_file ? cell_of(CELL_BYTES, k->file_bytes) : cell_none());
-	output_put(o, &f_descr, npy ? cell_text(npy_descr(k->x->dtype)) : cell_none());
-	output_put(o, &f_view, npy ? cell_word(npy_view(k->x->dtype)) : cell_none());
+		output_key(o, "destination", cell_none());
+	output_key(o, "file_bytes", cell_if(k->to_file, cell_of(CELL_BYTES, k->file_bytes)));
+	output_key(o, "npy_descr", cell_if(npy, cell_text(npy_descr(k->x->dtype))));
+	output_key(o, "npy_view", cell_if(npy, cell_word(npy_view(k->x->dtype))));
 }
 
 /* min or max: of integers all digits. */
@@ -390,25 +347,25 @@ static void put_stats(struct cat *k)
 		std = cell_text(element_real_print(CKPT_F64, tally_std(t), 7, b));
 	}
 	output_object(o, "stats");
-	output_put(o, &f_of, cell_text(tally_magnitude(t) ? "magnitude" : "value"));
+	output_key(o, "quantity", cell_text(tally_magnitude(t) ? "magnitude" : "value"));
 	if (tally_magnitude(t))
-		output_put(o, &f_of_said, cell_text("the absolute values"));
-	output_put(o, &f_min, t->finite ? cell_real(t->min) : none);
-	output_put(o, &f_min_text, extreme(t, t->whole_min, t->min, min));
-	output_put(o, &f_max, t->finite ? cell_real(t->max) : none);
-	output_put(o, &f_max_text, extreme(t, t->whole_max, t->max, max));
-	output_put(o, &f_mean, t->finite ? cell_real((double)t->mean) : none);
-	output_put(o, &f_mean_said, mean);
-	output_put(o, &f_std, t->finite ? cell_real(tally_std(t)) : none);
-	output_put(o, &f_std_said, std);
-	output_put(o, &f_finite, cell_of(CELL_COUNT, t->finite));
-	output_put(o, &f_zeros, cell_of(CELL_COUNT, t->zeros));
-	output_put(o, &f_nan,
-		   cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
-	output_put(o, &f_inf,
-		   cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
-	output_put(
-		o, &f_neg_inf,
+		output_head(o, "of", cell_text("the absolute values"));
+	output_key(o, "min", t->finite ? cell_real(t->min) : none);
+	output_field(o, "min_text", "min", extreme(t, t->whole_min, t->min, min));
+	output_key(o, "max", t->finite ? cell_real(t->max) : none);
+	output_field(o, "max_text", "max", extreme(t, t->whole_max, t->max, max));
+	output_key(o, "mean", t->finite ? cell_real((double)t->mean) : none);
+	output_head(o, "mean", mean);
+	output_key(o, "std", t->finite ? cell_real(tally_std(t)) : none);
+	output_head(o, "std", std);
+	output_key(o, "finite_count", cell_of(CELL_COUNT, t->finite));
+	output_field(o, "zero_count", "zeros", cell_of(CELL_COUNT, t->zeros));
+	output_field(o, "nan_count", "NaN",
+		     cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
+	output_field(o, "inf_count", "Inf",
+		     cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
+	output_field(
+		o, "neg_inf_count", "-Inf",
 		cell_styled(cell_of(CELL_COUNT, t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
 	output_close(o);
 }
@@ -428,7 +385,12 @@ static struct preview preview_pack(const struct preview *p, uint32_t values)
 	return ret;
 }
 
-static int preview(struct cat *k)
+static void preview_say(void *arg, const char *line)
+{
+	cli_say(arg, STYLE_PLAIN, "%s", line);
+}
+
+static int values_preview(struct cat *k)
 {
 	struct arena a = { 0 };
 	struct indices dim[CKPT_DIMS_MAX];
@@ -436,6 +398,7 @@ static int preview(struct cat *k)
 	struct preview p, stored;
 	uint8_t *value = NULL;
 	uint32_t at = 0, values = dtype_values(k->x->dtype);
+	uint32_t width = k->c->out_screen.width;
 	int rc = 0;
 
 	preview_choose(k->v.slice.nshape, k->v.slice.shape, values, &p);
@@ -452,7 +415,7 @@ static int preview(struct cat *k)
 	if (!rc) {
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
-		rc = preview_say(k->c, &p, k->x->dtype, value);
+		rc = preview_print(&p, k->x->dtype, value, width ? width : 80, preview_say, k->c);
 	}
 	free(value);
 	arena_free(&a);
@@ -595,7 +558,7 @@ static int deliver(struct cat *k)
 	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
 		rc = text(k);
 	else if (k->mode == CAT_PREVIEW)
-		rc = preview(k);
+		rc = values_preview(k);
 	else if (reads || k->mode == CAT_BYTES)
 		rc = read_slice(k);
 	if (rc)
@@ -607,7 +570,7 @@ static int deliver(struct cat *k)
 	if (k->mode == CAT_STATS)
 		put_stats(k);
 	else if (told)
-		output_put(c->o, &f_no_stats, cell_none());
+		output_key(c->o, "stats", cell_none());
 	if (told)
 		output_end(c->o);
 	hint_view(k);
@@ -693,7 +656,9 @@ const struct cli_verb verb_cat = {
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
-		 "against their checksums. A pipe or a file gets the bytes, row-major and "
+		 "against their checksums. If one checksum covers more than cat reads, as a slice "
+		 "of a foreign file may have it, it is not checked; verify --data checks all of "
+		 "them. A pipe or a file gets the bytes, row-major and "
 		 "little-endian; a terminal gets a few values, or the text of a blob that was "
 		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "

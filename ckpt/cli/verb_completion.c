@@ -22,8 +22,6 @@ static void on_alarm(int sig)
 
 static int completion_run(struct cli *c)
 {
-	static const struct column col_shell = { "shell", NULL, false, FIT_WHOLE },
-				   col_script = { "script", NULL, false, FIT_WHOLE };
 	const char *shell = c->narg ? c->arg[0] : NULL,
 		   *script = shell ? complete_script(shell) : NULL;
 	struct ckpt_err err;
@@ -55,8 +53,8 @@ static int completion_run(struct cli *c)
 		return CLI_OK;
 	}
 	c->o->ops->begin(c->o, "ckptd.completion/1");
-	output_put(c->o, &col_shell, cell_text(shell));
-	output_put(c->o, &col_script, cell_text(script));
+	output_key(c->o, "shell", cell_text(shell));
+	output_key(c->o, "script", cell_text(script));
 	c->o->ops->end(c->o);
 	return CLI_OK;
 }

@@ -533,7 +533,7 @@ static int only_take(struct converting *x)
 
 		if (x->c->given[i].id != OPT_ONLY_GLOB)
 			continue;
-		rc = subject_glob(x->s.ckpt, x->c->given[i].value, &id, &n, &err);
+		rc = named_glob(x->s.ckpt, x->c->given[i].value, &id, &n, &err);
 		if (rc)
 			return cli_fail(x->c, rc == -ENOENT ? -EINVAL : rc, &err, NULL);
 		for (uint32_t k = 0; k < n; k++)

@@ -49,13 +49,6 @@ struct diff {
 
 /* --- finding --- */
 
-static uint64_t tensor_bytes(const struct table_tensor *x)
-{
-	uint64_t bytes;
-
-	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-}
-
 /* Is it a difference by what was asked for? */
 static bool counts(const struct diff *d, enum compare_kind kind)
 {
@@ -92,7 +85,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 	if (!*ret)
 		return -ENOMEM;
 	if (glob)
-		rc = subject_glob(k, glob, &id, &n, err);
+		rc = named_glob(k, glob, &id, &n, err);
 	else
 		memset(*ret, true, k->table.ntensor);
 	for (uint32_t i = 0; !rc && i < n; i++)
@@ -152,50 +145,28 @@ static int find(struct diff *d)
 
 /* --- telling: the two --- */
 
-#define KEY(name, key) static const struct column name = { key, NULL, false, FIT_WHOLE }
-KEY(f_equal, "equal");
-KEY(f_layouts, "layouts_compared");
-KEY(f_values, "values_compared");
-KEY(f_tensors, "tensor_glob");
-KEY(f_both, "in_both_count");
-KEY(f_both_bytes, "in_both_bytes");
-KEY(f_read, "compared_by_reading_count");
-KEY(f_mesh_differs, "mesh_differs");
-KEY(f_parts_differ, "parts_differ");
-KEY(f_path, "path");
-KEY(f_job, "job");
-KEY(f_step, "step");
-KEY(f_id, "id");
-KEY(f_world, "world_size");
-KEY(f_mesh, "mesh");
-KEY(f_parts, "part_count");
-KEY(f_bytes, "bytes");
-KEY(f_format, "format");
-KEY(f_count, "tensor_count");
-
 static void put_side(struct output *o, const char *key, const struct subject *s)
 {
 	const struct checkpoint *k = s->ckpt;
 	char mesh[LINE_BYTES];
 
 	output_object(o, key);
-	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, subject_job(k));
-	output_put(o, &f_step, subject_step(k));
-	output_put(o, &f_id, k->id[0] ? cell_text(k->id) : cell_none());
-	output_put(o, &f_world, subject_world(k));
-	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
-	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
-	output_put(o, &f_format, cell_text(s->format->name));
-	output_put(o, &f_count, cell_of(CELL_COUNT, k->table.ntensor));
+	subject_put(o, s->ref.path, k);
+	output_key(o, "id", cell_word(k->id));
+	output_key(o, "world_size", subject_world(k));
+	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
+	output_key(o, "part_count", cell_of(CELL_COUNT, k->nfile));
+	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
+	output_key(o, "format", cell_text(s->format->name));
+	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->table.ntensor));
 	output_close(o);
 }
 
-enum { COL_WHAT, COL_A, COL_B, COL_SIDES };
-static const struct column sides[COL_SIDES] = { { NULL, "", false, FIT_WHOLE },
-						{ NULL, "A", false, FIT_THEN },
-						{ NULL, "B", false, FIT_THEN } };
+static const struct column sides[] = {
+	{ NULL, "", false, FIT_WHOLE },
+	{ NULL, "A", false, FIT_THEN },
+	{ NULL, "B", false, FIT_THEN },
+};
 
 __attribute__((format(printf, 3, 4))) static void say_row(struct output *o, const char *what,
 							  const char *fmt, ...)
@@ -210,11 +181,9 @@ __attribute__((format(printf, 3, 4))) static void say_row(struct output *o, cons
 	b = strchr(line, '\n');
 	*b++ = 0;
 	same = !strcmp(line, b);
-	output_row(o);
-	output_put(o, &sides[COL_WHAT], cell_styled(cell_text(what), STYLE_DIM));
-	output_put(o, &sides[COL_A], cell_styled(cell_text(line), same ? STYLE_DIM : STYLE_PLAIN));
-	output_put(o, &sides[COL_B], cell_styled(cell_text(b), same ? STYLE_DIM : STYLE_PLAIN));
-	output_close(o);
+	OUTPUT_ROW(o, sides, cell_styled(cell_text(what), STYLE_DIM),
+		   cell_styled(cell_text(line), same ? STYLE_DIM : STYLE_PLAIN),
+		   cell_styled(cell_text(b), same ? STYLE_DIM : STYLE_PLAIN));
 }
 
 static const char *step_print(const struct checkpoint *k, char buf[HUMAN_BYTES])
@@ -231,7 +200,7 @@ static void say_sides(struct diff *d)
 	struct output *o = d->c->o;
 	char ma[LINE_BYTES], mb[LINE_BYTES], sa[HUMAN_BYTES], sb[HUMAN_BYTES];
 
-	output_list(o, NULL, sides, COL_SIDES);
+	output_list(o, NULL, sides, ARRAY_LEN(sides));
 	say_row(o, "path", "%s\n%s", d->a.ref.path, d->b.ref.path);
 	if ((a->has | b->has) & HAS_STEP) {
 		say_row(o, "job", "%s\n%s", a->job, b->job);
@@ -247,32 +216,7 @@ static void say_sides(struct diff *d)
 
 /* --- telling: one difference --- */
 
-KEY(i_kind, "kind");
-KEY(i_component, "component");
-KEY(i_name, "name");
-KEY(i_rank, "rank");
-KEY(i_a, "a");
-KEY(i_b, "b");
-KEY(i_dtype, "dtype");
-KEY(i_shape, "shape");
-KEY(i_layout, "layout");
-KEY(i_mesh, "mesh");
-KEY(i_role, "role");
-KEY(i_class, "class");
-KEY(i_of, "of");
-KEY(i_fp, "fingerprint");
-KEY(i_values, "values");
-KEY(v_elements, "elements");
-KEY(v_bits, "bits_differ_count");
-KEY(v_values, "values_differ_count");
-KEY(v_delta, "max_abs_delta");
-KEY(v_nonfinite, "nonfinite_differ_count");
-KEY(v_first, "first_index");
-KEY(v_nan_a, "nan_count_a");
-KEY(v_nan_b, "nan_count_b");
-
-static void put_tensor(struct output *o, const struct column *col, const struct table *t,
-		       uint32_t id)
+static void put_tensor(struct output *o, const char *key, const struct table *t, uint32_t id)
 {
 	const struct table_tensor *x = &t->tensor[id];
 	char layout[LINE_BYTES], mesh[LINE_BYTES] = "";
@@ -280,18 +224,18 @@ static void put_tensor(struct output *o, const struct column *col, const struct 
 
 	if (x->layout != TABLE_NONE)
 		mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh);
-	output_object(o, col->key);
-	output_put(o, &i_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &i_shape, cell_shape(x->ndim, shown_shape(x, shape)));
-	output_put(o, &i_fp, x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
-	output_put(o, &i_layout,
+	output_object(o, key);
+	output_key(o, "dtype", cell_text(dtype_name(x->dtype)));
+	output_key(o, "shape", cell_shape(x->ndim, shown_shape(x, shape)));
+	output_key(o, "fingerprint", cell_if(x->fp_known, cell_of(CELL_FINGERPRINT, x->fp)));
+	output_key(o, "layout",
 		   x->layout == TABLE_NONE
 			   ? cell_none()
 			   : cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
-	output_put(o, &i_mesh, *mesh ? cell_text(mesh) : cell_none());
-	output_put(o, &i_role, cell_text(role_name(x->role)));
-	output_put(o, &i_class, cell_text(class_name(x->cls)));
-	output_put(o, &i_of, x->of[0] ? cell_text(x->of) : cell_none());
+	output_key(o, "mesh", cell_word(mesh));
+	output_key(o, "role", cell_text(role_name(x->role)));
+	output_key(o, "class", cell_text(class_name(x->cls)));
+	output_key(o, "of", cell_word(x->of));
 	output_close(o);
 }
 
@@ -299,15 +243,15 @@ static void put_values(struct output *o, const struct apart *v)
 {
 	bool same = v->dtype_a == v->dtype_b;
 
-	output_object(o, i_values.key);
-	output_put(o, &v_elements, cell_of(CELL_COUNT, v->count));
-	output_put(o, &v_bits, same ? cell_of(CELL_COUNT, v->bits) : cell_none());
-	output_put(o, &v_values, cell_of(CELL_COUNT, v->values));
-	output_put(o, &v_delta, cell_real(v->max_delta));
-	output_put(o, &v_nonfinite, cell_of(CELL_COUNT, v->nonfinite));
-	output_put(o, &v_first, v->has_first ? cell_shape(v->ndim, v->first) : cell_none());
-	output_put(o, &v_nan_a, cell_of(CELL_COUNT, v->nan_a));
-	output_put(o, &v_nan_b, cell_of(CELL_COUNT, v->nan_b));
+	output_object(o, "values");
+	output_key(o, "elements", cell_of(CELL_COUNT, v->count));
+	output_key(o, "bits_differ_count", cell_if(same, cell_of(CELL_COUNT, v->bits)));
+	output_key(o, "values_differ_count", cell_of(CELL_COUNT, v->values));
+	output_key(o, "max_abs_delta", cell_real(v->max_delta));
+	output_key(o, "nonfinite_differ_count", cell_of(CELL_COUNT, v->nonfinite));
+	output_key(o, "first_index", cell_if(v->has_first, cell_shape(v->ndim, v->first)));
+	output_key(o, "nan_count_a", cell_of(CELL_COUNT, v->nan_a));
+	output_key(o, "nan_count_b", cell_of(CELL_COUNT, v->nan_b));
 	output_close(o);
 }
 
@@ -328,20 +272,20 @@ static void put_items(struct diff *d)
 		if (!counts(d, x->kind))
 			continue;
 		output_row(o);
-		output_put(o, &i_kind, cell_text(kinds[x->kind].key));
-		output_put(o, &i_component, cell_text(t->component));
-		output_put(o, &i_name, cell_text(t->name));
-		output_put(o, &i_rank, cell_unless(CELL_NUMBER, t->rank, TABLE_NONE));
+		output_key(o, "kind", cell_text(kinds[x->kind].key));
+		output_key(o, "component", cell_text(t->component));
+		output_key(o, "name", cell_text(t->name));
+		output_key(o, "rank", cell_unless(CELL_NUMBER, t->rank, TABLE_NONE));
 		if (x->a == TABLE_NONE)
-			output_put(o, &i_a, cell_none());
+			output_key(o, "a", cell_none());
 		else
-			put_tensor(o, &i_a, &d->a.ckpt->table, x->a);
+			put_tensor(o, "a", &d->a.ckpt->table, x->a);
 		if (x->b == TABLE_NONE)
-			output_put(o, &i_b, cell_none());
+			output_key(o, "b", cell_none());
 		else
-			put_tensor(o, &i_b, &d->b.ckpt->table, x->b);
+			put_tensor(o, "b", &d->b.ckpt->table, x->b);
 		if (x->pair == TABLE_NONE)
-			output_put(o, &i_values, cell_none());
+			output_key(o, "values", cell_none());
 		else
 			put_values(o, &d->found.pair[x->pair].apart);
 		output_close(o);
@@ -374,8 +318,7 @@ static void say_values(struct output *o, const struct apart *v)
 	else
 		snprintf(delta, sizeof delta, v->nonfinite ? "%.4g, inf" : "%.4g", v->max_delta);
 	output_put(o, &item_columns[T_DELTA], cell_text(delta));
-	output_put(o, &item_columns[T_FIRST],
-		   v->has_first ? cell_shape(v->ndim, v->first) : cell_none());
+	output_put(o, &item_columns[T_FIRST], cell_if(v->has_first, cell_shape(v->ndim, v->first)));
 	snprintf(nan, sizeof nan, "%llu/%llu", (unsigned long long)v->nan_a,
 		 (unsigned long long)v->nan_b);
 	if (v->nan_a || v->nan_b)
@@ -464,7 +407,7 @@ static void say_item(const struct diff *d, const struct compare_item *x)
 	if (only || x->kind == COMPARE_CONTENTS || x->kind == COMPARE_DTYPE)
 		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, shown_shape(t, shape)));
 	if (only)
-		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, tensor_bytes(t)));
+		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, table_tensor_bytes(t)));
 	if (x->pair == TABLE_NONE || x->kind == COMPARE_DTYPE || x->kind == COMPARE_OPERANDS)
 		say_two(d, x);
 	if (x->pair != TABLE_NONE)
@@ -479,13 +422,13 @@ static const char *words(const struct diff *d, enum compare_kind kind)
 
 static void say_kind(struct diff *d, enum compare_kind kind)
 {
-	char n[HUMAN_BYTES], more[HUMAN_BYTES];
+	char more[HUMAN_BYTES];
 	uint32_t said = 0;
 
 	if (!d->found.count[kind] || !counts(d, kind))
 		return;
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	cli_say(d->c, STYLE_STRONG, "%s %s", human_count(d->found.count[kind], n), words(d, kind));
+	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), words(d, kind));
 	output_list(d->c->o, NULL, item_columns, T_COUNT);
 	for (uint32_t i = 0; i < d->found.nitem && said < SAID_MAX; i++)
 		if (d->found.item[i].kind == kind) {
@@ -512,13 +455,13 @@ static bool lone_blobs(const struct diff *d)
 
 static void say_different(struct diff *d)
 {
-	char line[LINE_BYTES], n[HUMAN_BYTES];
+	char line[LINE_BYTES];
 	size_t len = 0;
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		if (d->found.count[k] && counts(d, k))
 			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", human_count(d->found.count[k], n),
+						len ? ", " : "", COUNT_TEXT(d->found.count[k]),
 						words(d, k));
 	if (d->layouts && d->mesh_differs)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
@@ -527,7 +470,7 @@ static void say_different(struct diff *d)
 		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
 			 len ? ", " : "");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
-		 human_count(d->found.nboth, n),
+		 COUNT_TEXT(d->found.nboth),
 		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
 	if (lone_blobs(d))
 		cli_say(d->c, STYLE_DIM,
@@ -543,13 +486,13 @@ static const char *tensors_or_blobs(uint32_t n)
 static void say_equal(struct diff *d)
 {
 	const struct compared *f = &d->found;
-	char n[HUMAN_BYTES], bytes[HUMAN_BYTES];
+	char bytes[HUMAN_BYTES];
 
 	human_bytes(f->both_bytes, bytes);
 	cli_mark(d->c, STYLE_GOOD, "equal", 2,
-		 ": %s %s, %s, %s the same names, shapes, dtypes%s and %s",
-		 human_count(f->nboth, n), tensors_or_blobs(f->nboth), bytes,
-		 f->nboth == 1 ? "has" : "have", d->layouts ? ", layouts" : "",
+		 ": %s %s, %s, %s the same names, shapes, dtypes%s and %s", COUNT_TEXT(f->nboth),
+		 tensors_or_blobs(f->nboth), bytes, f->nboth == 1 ? "has" : "have",
+		 d->layouts ? ", layouts" : "",
 		 !f->nread		? "fingerprints"
 		 : f->nread == f->nboth ? "contents"
 					: "fingerprints or contents");
@@ -576,11 +519,10 @@ static void hint_equal(struct diff *d)
 static void say_unknown(struct diff *d)
 {
 	const struct compared *f = &d->found;
-	char n[HUMAN_BYTES], m[HUMAN_BYTES];
 
 	cli_mark(d->c, STYLE_WARN, "unknown", 2,
 		 ": no difference in what was compared, but the contents of %s of %s %s were not",
-		 human_count(f->count[COMPARE_UNKNOWN], n), human_count(f->nboth, m),
+		 COUNT_TEXT(f->count[COMPARE_UNKNOWN]), COUNT_TEXT(f->nboth),
 		 tensors_or_blobs(f->nboth));
 	if (d->no_read)
 		cli_hint(d->c, "Without --no-read diff reads them and compares every bit.");
@@ -588,8 +530,6 @@ static void say_unknown(struct diff *d)
 
 static void say_result(struct diff *d)
 {
-	char n[HUMAN_BYTES];
-
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
 	if (equal(d))
 		say_equal(d);
@@ -599,7 +539,7 @@ static void say_result(struct diff *d)
 		say_different(d);
 	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
-			human_count(d->found.count[COMPARE_LAYOUT], n), words(d, COMPARE_LAYOUT));
+			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), words(d, COMPARE_LAYOUT));
 	if (equal(d))
 		hint_equal(d);
 	if (d->values || !differs(d))
@@ -635,23 +575,18 @@ static void average_name(const struct table_average *a, char *buf, size_t bytes)
 static void put_average(struct diff *d, const struct table_average *a,
 			const struct table_average *b)
 {
-	static const struct column name = { "name", NULL, false, FIT_WHOLE },
-				   rule = { "rule", NULL, true, FIT_WHOLE },
-				   in_a = { "in_a", NULL, false, FIT_WHOLE },
-				   in_b = { "in_b", NULL, false, FIT_WHOLE },
-				   same = { "same_chain", NULL, false, FIT_WHOLE };
 	const struct table_average *x = a ? a : b;
 	char who[160], of_a[300], of_b[300];
 	struct output *o = d->c->o;
 
 	if (o->machine) {
 		output_row(o);
-		output_put(o, &name, cell_text(x->name));
-		output_put(o, &rule, cell_of(CELL_NUMBER, x->rule));
-		output_put(o, &in_a, cell_of(CELL_FLAG, a != NULL));
-		output_put(o, &in_b, cell_of(CELL_FLAG, b != NULL));
-		output_put(o, &same,
-			   a && b ? cell_of(CELL_FLAG, averages_same_chain(a, b)) : cell_none());
+		output_key(o, "name", cell_text(x->name));
+		output_key(o, "rule", cell_of(CELL_NUMBER, x->rule));
+		output_key(o, "in_a", cell_of(CELL_FLAG, a != NULL));
+		output_key(o, "in_b", cell_of(CELL_FLAG, b != NULL));
+		output_key(o, "same_chain",
+			   cell_if(a && b, cell_of(CELL_FLAG, averages_same_chain(a, b))));
 		output_close(o);
 		return;
 	}
@@ -698,17 +633,17 @@ static void tell(struct diff *d)
 	struct output *o = d->c->o;
 	const char *glob = d->c->value[OPT_TENSORS];
 
-	output_put(o, &f_equal, unknown(d) ? cell_none() : cell_of(CELL_FLAG, equal(d)));
-	output_put(o, &f_layouts, cell_of(CELL_FLAG, d->layouts));
-	output_put(o, &f_values, cell_of(CELL_FLAG, d->values));
-	output_put(o, &f_tensors, glob ? cell_text(glob) : cell_none());
+	output_key(o, "equal", cell_if(!unknown(d), cell_of(CELL_FLAG, equal(d))));
+	output_key(o, "layouts_compared", cell_of(CELL_FLAG, d->layouts));
+	output_key(o, "values_compared", cell_of(CELL_FLAG, d->values));
+	output_key(o, "tensor_glob", cell_word(glob));
 	put_side(o, "a", &d->a);
 	put_side(o, "b", &d->b);
-	output_put(o, &f_both, cell_of(CELL_COUNT, d->found.nboth));
-	output_put(o, &f_both_bytes, cell_of(CELL_BYTES, d->found.both_bytes));
-	output_put(o, &f_read, cell_of(CELL_COUNT, d->found.nread));
-	output_put(o, &f_mesh_differs, cell_of(CELL_FLAG, d->mesh_differs));
-	output_put(o, &f_parts_differ, cell_of(CELL_FLAG, d->parts_differ));
+	output_key(o, "in_both_count", cell_of(CELL_COUNT, d->found.nboth));
+	output_key(o, "in_both_bytes", cell_of(CELL_BYTES, d->found.both_bytes));
+	output_key(o, "compared_by_reading_count", cell_of(CELL_COUNT, d->found.nread));
+	output_key(o, "mesh_differs", cell_of(CELL_FLAG, d->mesh_differs));
+	output_key(o, "parts_differ", cell_of(CELL_FLAG, d->parts_differ));
 	output_object(o, "counts");
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		output_put(o, &(struct column){ kinds[k].key, NULL, false, FIT_WHOLE },
@@ -765,17 +700,12 @@ static int diff_run(struct cli *c)
 			  .layouts = c->value[OPT_LAYOUTS] != NULL,
 			  .values = c->value[OPT_VALUES] != NULL,
 			  .no_read = c->value[OPT_NO_READ] != NULL };
-	struct ckpt_err err = { 0 };
 	int code;
 
 	if (c->narg < 2)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "diff takes two checkpoints"), &err,
-				"ckptctl diff latest~1 latest");
+		return cli_usage(c, "ckptctl diff latest~1 latest", "diff takes two checkpoints");
 	if (d.values && d.no_read)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--values reads, and --no-read forbids it: give one"),
-				&err, "ckptctl diff -h");
+		return cli_usage(c, NULL, "--values reads, and --no-read forbids it: give one");
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)

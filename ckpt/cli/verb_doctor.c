@@ -8,19 +8,6 @@
 #include "ckpt/host/host_facts.h"
 #include "formats/registry/registry.h"
 
-enum { COL_CHECK, COL_RESULT, COL_FOUND, COL_TODO, COL_COUNT };
-static const struct column columns[COL_COUNT] = {
-	{ "check", NULL, false, FIT_WHOLE },
-	{ "result", NULL, false, FIT_WHOLE },
-	{ "found", NULL, false, FIT_WHOLE },
-	{ "next", NULL, false, FIT_WHOLE },
-};
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job_bytes", NULL, false, FIT_WHOLE },
-			   col_guessed = { "job_bytes_from", NULL, false, FIT_WHOLE },
-			   col_warnings = { "warning_count", NULL, false, FIT_WHOLE },
-			   col_failures = { "failure_count", NULL, false, FIT_WHOLE };
-
 #define INDENT 20 /* of what was found */
 
 struct doctor {
@@ -43,10 +30,10 @@ static void finding(void *arg, const struct host_finding *f)
 
 	d->n[f->level]++;
 	output_row(o);
-	output_put(o, &columns[COL_CHECK], cell_text(f->check));
-	output_put(o, &columns[COL_RESULT], cell_text(level[f->level].key));
-	output_put(o, &columns[COL_FOUND], cell_text(f->found));
-	output_put(o, &columns[COL_TODO], *f->next ? cell_text(f->next) : cell_none());
+	output_key(o, "check", cell_text(f->check));
+	output_key(o, "result", cell_text(level[f->level].key));
+	output_key(o, "found", cell_text(f->found));
+	output_key(o, "next", cell_word(f->next));
 	output_close(o);
 	cli_mark(d->c, level[f->level].style, level[f->level].mark, INDENT, "  %-13s %s", f->check,
 		 f->found);
@@ -69,27 +56,25 @@ static int doctor_run(struct cli *c)
 	if (!ask.socket && env && *env)
 		ask.socket = env;
 	if (c->value[OPT_JOB_SIZE] && human_parse_bytes(c->value[OPT_JOB_SIZE], &ask.job_bytes))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "--job-size=%.80s is no number of bytes",
-					   c->value[OPT_JOB_SIZE]),
-				&err, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint");
+		return cli_usage(c, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint",
+				 "--job-size=%.80s is no number of bytes", c->value[OPT_JOB_SIZE]);
 	f = malloc(sizeof *f);
 	if (!f)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
 				NULL);
 	host_examine(&ask, f);
 	c->o->ops->begin(c->o, "ckptd.doctor/1");
-	output_put(c->o, &col_path, cell_text(f->path));
-	output_put(c->o, &col_job, cell_unless(CELL_BYTES, f->job_bytes, 0));
-	output_put(c->o, &col_guessed,
-		   f->job_guessed ? cell_text("newest step")
-		   : f->job_bytes ? cell_text("--job-size")
-				  : cell_none());
-	output_list(c->o, "checks", columns, COL_COUNT);
+	output_key(c->o, "path", cell_text(f->path));
+	output_key(c->o, "job_bytes", cell_unless(CELL_BYTES, f->job_bytes, 0));
+	output_key(c->o, "job_bytes_from",
+		   cell_word(f->job_guessed ? "newest step"
+			     : f->job_bytes ? "--job-size"
+					    : NULL));
+	output_list(c->o, "checks", NULL, 0);
 	host_judge(f, finding, &d);
 	output_close(c->o);
-	output_put(c->o, &col_warnings, cell_of(CELL_NUMBER, d.n[HOST_WARN]));
-	output_put(c->o, &col_failures, cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
+	output_key(c->o, "warning_count", cell_of(CELL_NUMBER, d.n[HOST_WARN]));
+	output_key(c->o, "failure_count", cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",

@@ -7,11 +7,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-static const struct column col_job = { "job", "job", false, FIT_LAST };
-static const struct column col_to = { "directory", "to", false, FIT_LAST };
-static const struct column col_written = { "written_count", "written", false, FIT_WHOLE };
-static const struct column col_failed = { "failed_count", "failed", false, FIT_WHOLE };
-
 struct drain {
 	struct cli *c;
 	struct control k;
@@ -71,11 +66,11 @@ static void drained_print(const struct drain *d)
 
 	output_begin(d->c->o, "ckptd.drain/1");
 	if (json || d->job[0])
-		output_put(d->c->o, &col_job, d->job[0] ? cell_text(d->job) : cell_none());
+		output_field(d->c->o, "job", "job", cell_word(d->job));
 	if (json || to)
-		output_put(d->c->o, &col_to, to ? cell_text(to) : cell_none());
-	output_put(d->c->o, &col_written, cell_of(CELL_NUMBER, d->got.written));
-	output_put(d->c->o, &col_failed, cell_of(CELL_NUMBER, d->got.failed));
+		output_field(d->c->o, "directory", "to", cell_word(to));
+	output_field(d->c->o, "written_count", "written", cell_of(CELL_NUMBER, d->got.written));
+	output_field(d->c->o, "failed_count", "failed", cell_of(CELL_NUMBER, d->got.failed));
 	output_end(d->c->o);
 }
 

@@ -13,58 +13,32 @@
 
 #define LINE_BYTES 1024
 
-static const struct column f_path = { "path", NULL, false, FIT_WHOLE },
-			   f_job = { "job", NULL, false, FIT_WHOLE },
-			   f_step = { "step", NULL, false, FIT_WHOLE },
-			   f_bytes = { "average_bytes", NULL, true, FIT_WHOLE };
-
 static void put_table(struct output *o, const struct checkpoint *k, const struct average_seen *x,
 		      uint32_t n)
 {
-	enum {
-		COL_NAME,
-		COL_UPDATES,
-		COL_LAST,
-		COL_SINCE,
-		COL_PRODUCT,
-		COL_TENSORS,
-		COL_BYTES,
-		COL_CHAIN,
-		COL_COUNT
-	};
-	static const struct column col[COL_COUNT] = {
-		[COL_NAME] = { NULL, "AVERAGE", false, FIT_LAST },
-		[COL_UPDATES] = { NULL, "UPDATES", true, FIT_WHOLE },
-		[COL_LAST] = { NULL, "LAST STEP", true, FIT_WHOLE },
-		[COL_SINCE] = { NULL, "SINCE", true, FIT_WHOLE },
-		[COL_PRODUCT] = { NULL, "PRODUCT", true, FIT_DROP },
-		[COL_TENSORS] = { NULL, "TENSORS", true, FIT_WHOLE },
-		[COL_BYTES] = { NULL, "SIZE", true, FIT_WHOLE },
-		[COL_CHAIN] = { NULL, "CHAIN", false, FIT_DROP },
+	static const struct column col[] = {
+		{ NULL, "AVERAGE", false, FIT_LAST },	{ NULL, "UPDATES", true, FIT_WHOLE },
+		{ NULL, "LAST STEP", true, FIT_WHOLE }, { NULL, "SINCE", true, FIT_WHOLE },
+		{ NULL, "PRODUCT", true, FIT_DROP },	{ NULL, "TENSORS", true, FIT_WHOLE },
+		{ NULL, "SIZE", true, FIT_WHOLE },	{ NULL, "CHAIN", false, FIT_DROP },
 	};
 
 	(void)k;
-	output_list(o, NULL, col, COL_COUNT);
+	output_list(o, NULL, col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < n; i++) {
 		const struct table_average *a = x[i].a;
 		char chain[16];
 
 		for (uint32_t b = 0; b < 4; b++)
 			snprintf(chain + 2 * b, sizeof chain - 2 * b, "%02x", a->history[b]);
-		output_row(o);
-		output_put(o, &col[COL_NAME], cell_text(a->name));
-		output_put(o, &col[COL_UPDATES], cell_of(CELL_COUNT, a->updates));
-		output_put(o, &col[COL_LAST], cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
-		output_put(o, &col[COL_SINCE],
+		OUTPUT_ROW(o, col, cell_text(a->name), cell_of(CELL_COUNT, a->updates),
+			   cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX),
 			   a->last_step == UINT64_MAX ? cell_none()
-						      : cell_of(CELL_NUMBER, a->since));
-		output_put(o, &col[COL_PRODUCT], cell_real(a->product));
-		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, x[i].ntensor));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x[i].bytes + x[i].carry_bytes));
-		output_put(o, &col[COL_CHAIN],
+						      : cell_of(CELL_NUMBER, a->since),
+			   cell_real(a->product), cell_of(CELL_COUNT, x[i].ntensor),
+			   cell_of(CELL_BYTES, x[i].bytes + x[i].carry_bytes),
 			   x[i].mixed ? cell_styled(cell_text("mixed"), STYLE_WARN)
 				      : cell_text(chain));
-		output_close(o);
 	}
 	output_close(o);
 }
@@ -89,7 +63,7 @@ static void say_rules(struct cli *c, const struct checkpoint *k, const struct av
 static void say_average(struct cli *c, const struct checkpoint *k, const struct average_seen *x)
 {
 	const struct table_average *a = x->a;
-	char line[LINE_BYTES], n[HUMAN_BYTES];
+	char line[LINE_BYTES];
 
 	cli_mark(c, STYLE_STRONG, a->name, 4, ": %s", a->schedule);
 	cli_mark(c, STYLE_PLAIN, "", 4, "    %s.", averages_chain(k, a, line, sizeof line));
@@ -105,11 +79,11 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 		cli_mark(
 			c, STYLE_PLAIN, "", 4,
 			"    %s tensor%s copied: the step's own (export --only ema.%s takes them along).",
-			human_count(x->ncopied, n), x->ncopied == 1 ? " is" : "s are", a->name);
+			COUNT_TEXT(x->ncopied), x->ncopied == 1 ? " is" : "s are", a->name);
 	if (a->flags & AVERAGE_KAHAN)
 		cli_mark(c, STYLE_PLAIN, "", 4,
 			 "    kahan: ema.%s.carry/... keep what rounding would lose (%s).", a->name,
-			 human_bytes(x->carry_bytes, n));
+			 BYTES_TEXT(x->carry_bytes));
 	if (a->flags & AVERAGE_SEEDED)
 		cli_mark(c, STYLE_PLAIN, "", 4,
 			 "    seeded: it began at step %" PRIu64
@@ -130,17 +104,15 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	const struct checkpoint *k = s->ckpt;
 	uint64_t bytes = 0;
 	bool bad = false;
-	char size[HUMAN_BYTES], title[SUBJECT_TITLE];
+	char title[SUBJECT_TITLE];
 
 	for (uint32_t i = 0; i < n; i++) {
 		bytes += x[i].bytes + x[i].carry_bytes;
 		bad |= x[i].mixed || averages_health_is_bad(x[i].health);
 	}
 	output_begin(c->o, "ckptd.ema/1");
-	output_put(c->o, &f_path, cell_text(s->ref.path));
-	output_put(c->o, &f_job, subject_job(k));
-	output_put(c->o, &f_step, subject_step(k));
-	output_put(c->o, &f_bytes, cell_of(CELL_BYTES, bytes));
+	subject_put(c->o, s->ref.path, k);
+	output_key(c->o, "average_bytes", cell_of(CELL_BYTES, bytes));
 	averages_put(c->o, k, x, n);
 	if (!c->json) {
 		cli_say(c, STYLE_STRONG, "%s", subject_title(k, s->ref.path, title));
@@ -149,7 +121,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 			say_average(c, k, &x[i]);
 		cli_say(c, STYLE_DIM,
 			"%u average%s: %s on disk, and as much in each slot of memory.", n,
-			n == 1 ? "" : "s", human_bytes(bytes, size));
+			n == 1 ? "" : "s", BYTES_TEXT(bytes));
 	}
 	output_end(c->o);
 	return bad ? CLI_WARNINGS : CLI_OK;

@@ -174,7 +174,7 @@ static int leave_unselected(struct export *r, const struct checkpoint *k)
 	if (!take)
 		return cli_fail(r->c, ckpt_error(&err, -ENOMEM, "out of memory for --only"), &err,
 				NULL);
-	code = selection_choose(r->c, k, take);
+	code = only_take(r->c, k, take);
 	for (uint32_t i = 0; i < k->table.ntensor && !code; i++)
 		if (!take[i])
 			r->to.target.tensor[i].cls = CKPT_SINK;
@@ -327,7 +327,7 @@ static int subject_get_mesh(struct export *r)
 			return code < 0 ? r->refused : code;
 		if (c->value[OPT_ONLY]) {
 			remesh_free(&r->to);
-			code = selection_begin(c, &r->s, false, &r->only);
+			code = only_begin(c, &r->s, false, &r->only);
 			if (!code)
 				code = take_mesh(r, &r->s);
 			if (code)
@@ -341,12 +341,12 @@ static int subject_get_mesh(struct export *r)
 		if (enough)
 			return CLI_OK;
 		remesh_free(&r->to);
-		selection_end(&r->s, &r->only);
+		only_end(&r->s, &r->only);
 		subject_close(&r->s);
 	}
 	code = r->keep_going ? subject_get_damaged(r) : subject_get(c, r->name, &r->s);
 	if (!code)
-		code = selection_begin(c, &r->s, c->value[OPT_VIEW] != NULL, &r->only);
+		code = only_begin(c, &r->s, c->value[OPT_VIEW] != NULL, &r->only);
 	if (!code)
 		code = view_file_begin(c, &r->s, &r->view);
 	if (!code)
@@ -453,7 +453,7 @@ static int export_run(struct cli *c)
 	free(r.left);
 	remesh_free(&r.to);
 	view_file_end(&r.s, &r.view);
-	selection_end(&r.s, &r.only);
+	only_end(&r.s, &r.only);
 	subject_close(&r.s);
 	arena_free(&r.arena);
 	memory_step_drop(&r.memory);

@@ -7,11 +7,6 @@
 #include "ckpt/store/store.h"
 #include "formats/registry/registry.h"
 
-static const struct column col_job = { "job", "forgotten", false, FIT_LAST };
-static const struct column col_bytes = { "freed_bytes", "memory", false, FIT_WHOLE };
-static const struct column col_steps = { "step_count", "steps", false, FIT_WHOLE };
-static const struct column col_lost = { "lost_step_count", "not on disk", false, FIT_WHOLE };
-
 /* Of the steps that the daemon has seen on disk and holds: is one no longer there? The daemon looks
  * at no directory for an order. -EBUSY with the sentence. */
 static int held_alone(struct cli *c, const struct control *k, uint32_t job, struct ckpt_err *err)
@@ -82,8 +77,8 @@ static int forget_run(struct cli *c)
 	int rc, code = CLI_OK;
 
 	if (!c->narg)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
-				&err, "ckptctl status lists the jobs");
+		return cli_usage(c, "ckptctl status lists the jobs",
+				 "ckptctl forget needs the job's name");
 	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = job_forget(c, &k, &job, &alone, &got, &err);
@@ -99,10 +94,11 @@ static int forget_run(struct cli *c)
 		code = daemon_ask_fail(c, &k, rc, &err);
 	} else {
 		output_begin(c->o, "ckptd.forget/1");
-		output_put(c->o, &col_job, cell_text(k.report.job[job].name));
-		output_put(c->o, &col_bytes, cell_of(CELL_BYTES, got.bytes));
-		output_put(c->o, &col_steps, cell_of(CELL_NUMBER, got.steps));
-		output_put(c->o, &col_lost, cell_of(CELL_NUMBER, got.lost));
+		output_field(c->o, "job", "forgotten", cell_text(k.report.job[job].name));
+		output_field(c->o, "freed_bytes", "memory", cell_of(CELL_BYTES, got.bytes));
+		output_field(c->o, "step_count", "steps", cell_of(CELL_NUMBER, got.steps));
+		output_field(c->o, "lost_step_count", "not on disk",
+			     cell_of(CELL_NUMBER, got.lost));
 		output_end(c->o);
 	}
 	control_close(&k);

@@ -14,8 +14,6 @@ static void print(struct cli *c, const struct cli_verb *verb)
 
 static int print_json(struct cli *c, const struct cli_verb *verb)
 {
-	static const struct column col_verb = { "verb", NULL, false, FIT_WHOLE },
-				   col_text = { "text", NULL, false, FIT_WHOLE };
 	cleanup_free char *text = NULL;
 	struct cli to = *c;
 	struct ckpt_err err;
@@ -28,8 +26,8 @@ static int print_json(struct cli *c, const struct cli_verb *verb)
 	if (!to.out || fclose(to.out))
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory for the text"), &err, NULL);
 	output_begin(c->o, "ckptd.help/1");
-	output_put(c->o, &col_verb, verb ? cell_text(verb->name) : cell_none());
-	output_put(c->o, &col_text, cell_text(text));
+	output_key(c->o, "verb", cell_if(verb, cell_text(verb->name)));
+	output_key(c->o, "text", cell_text(text));
 	output_end(c->o);
 	return CLI_OK;
 }

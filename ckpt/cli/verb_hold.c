@@ -4,15 +4,8 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
-
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_name = { "name", NULL, false, FIT_WHOLE },
-			   col_until = { "until", NULL, false, FIT_WHOLE },
-			   col_why = { "why", NULL, false, FIT_WHOLE };
 
 static void hold_print(struct cli *c, const struct store_home *m, const struct store_ref *ref,
 		       const char *name, uint64_t until, const char *why, uint64_t now)
@@ -20,12 +13,12 @@ static void hold_print(struct cli *c, const struct store_home *m, const struct s
 	char when[HUMAN_BYTES], left[HUMAN_BYTES], line[256] = "";
 
 	output_begin(c->o, "ckptd.hold/1");
-	output_put(c->o, &col_path, cell_text(ref->path));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, m->step.step));
-	output_put(c->o, &col_name, cell_text(name));
-	output_put(c->o, &col_until, cell_unless(CELL_TIME, until, 0));
-	output_put(c->o, &col_why, cell_word(why));
+	output_key(c->o, "path", cell_text(ref->path));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_of(CELL_NUMBER, m->step.step));
+	output_key(c->o, "name", cell_text(name));
+	output_key(c->o, "until", cell_unless(CELL_TIME, until, 0));
+	output_key(c->o, "why", cell_word(why));
 	if (until)
 		snprintf(line, sizeof line, " until %s (%s left)", human_time(until, when),
 			 human_age(now, until, left));
@@ -61,25 +54,25 @@ static int hold_run(struct cli *c)
 	char own[65];
 	int rc = 0, code;
 
-	store_mark_own_name(own);
+	store_label_own_name(own);
 	if (!by)
 		by = own;
 	if (!c->narg)
 		rc = ckpt_error(&err, -EINVAL, "ckptctl hold needs the checkpoint: latest, step:N");
 	if (!rc)
-		rc = store_mark_name_check(by, &err);
+		rc = store_label_name_check(by, &err);
 	if (!rc && c->value[OPT_UNTIL])
 		rc = until_parse(c->value[OPT_UNTIL], now, &until, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl hold -h");
-	code = marked_get(c, c->arg[0], &ref, &m);
+	code = labels_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
 	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
-		rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
+		rc = store_label_set(&m.s, &m.step, LABEL_HOLD, by, until, why, &err);
 	if (rc)
-		code = marked_tell(c, rc, &err);
+		code = labels_tell(c, rc, &err);
 	else
 		hold_print(c, &m, &ref, by, until, why, now);
 	store_home_close(&m);

@@ -16,31 +16,9 @@
 #include "ckpt/table/table.h"
 #include <fcntl.h>
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define RANKS_SAID 16u	     /* more ranks than these are told together */
 #define DRAWN_MAX (1u << 17) /* ranks of a drawing: their index sets take 64 MiB */
-
-FIELD(f_shape, "shape", "shape");
-FIELD(f_mesh, "mesh", "mesh");
-FIELD(f_layout, "layout", "layout");
-FIELD(f_elements, "elements", NULL);
-FIELD(f_rank_count, "rank_count", NULL);
-FIELD(f_held, "held_elements", NULL);
-FIELD(f_replication, "replication", NULL);
-FIELD(f_least, "elements_min", NULL);
-FIELD(f_most, "elements_max", NULL);
-FIELD(f_empty, "empty_rank_count", NULL);
-FIELD(f_progressions, "progression_count", NULL);
-FIELD(f_runs, "run_count", NULL);
-FIELD(f_copies_min, "copies_min", NULL);
-FIELD(f_copies_max, "copies_max", NULL);
-FIELD(f_svg, "svg", NULL);
-FIELD(f_tensor_text, NULL, "elements");
-FIELD(f_held_text, NULL, "ranks hold");
-FIELD(f_rank_text, NULL, "one rank");
-FIELD(f_runs_text, NULL, "runs");
-FIELD(f_coord, "coord", NULL);
 
 struct job {
 	struct cli *c;
@@ -198,11 +176,11 @@ static void put_question(struct job *j)
 	struct output *o = j->c->o;
 	char line[LINE_BYTES];
 
-	output_put(o, &f_shape, cell_shape(j->q.ndim, j->q.shape));
-	output_put(o, &f_mesh, cell_text(mesh_print(&j->q.mesh, line, sizeof line)));
-	output_put(o, &f_layout, cell_text(layout_text(j, line, sizeof line)));
-	output_put(o, &f_elements, cell_of(CELL_COUNT, j->shares.numel));
-	output_put(o, &f_rank_count, cell_of(CELL_COUNT, j->q.mesh.nrank));
+	output_field(o, "shape", "shape", cell_shape(j->q.ndim, j->q.shape));
+	output_field(o, "mesh", "mesh", cell_text(mesh_print(&j->q.mesh, line, sizeof line)));
+	output_field(o, "layout", "layout", cell_text(layout_text(j, line, sizeof line)));
+	output_key(o, "elements", cell_of(CELL_COUNT, j->shares.numel));
+	output_key(o, "rank_count", cell_of(CELL_COUNT, j->q.mesh.nrank));
 }
 
 static void put_counts(struct job *j)
@@ -211,47 +189,45 @@ static void put_counts(struct job *j)
 	const struct map_facts *f = j->m ? map_facts(j->m) : NULL;
 	struct output *o = j->c->o;
 
-	output_put(o, &f_held, cell_of(CELL_COUNT, s->held));
-	output_put(o, &f_replication, replication_cell(j));
-	output_put(o, &f_least, cell_of(CELL_COUNT, s->least));
-	output_put(o, &f_most, cell_of(CELL_COUNT, s->most));
-	output_put(o, &f_empty, cell_of(CELL_COUNT, s->empty));
-	output_put(o, &f_progressions, cell_of(CELL_COUNT, s->progressions));
-	output_put(o, &f_runs, cell_of(CELL_COUNT, s->runs));
-	output_put(o, &f_copies_min,
-		   f && f->copies_known ? cell_of(CELL_NUMBER, f->copies_min) : cell_none());
-	output_put(o, &f_copies_max,
-		   f && f->copies_known ? cell_of(CELL_NUMBER, f->copies_max) : cell_none());
+	output_key(o, "held_elements", cell_of(CELL_COUNT, s->held));
+	output_key(o, "replication", replication_cell(j));
+	output_key(o, "elements_min", cell_of(CELL_COUNT, s->least));
+	output_key(o, "elements_max", cell_of(CELL_COUNT, s->most));
+	output_key(o, "empty_rank_count", cell_of(CELL_COUNT, s->empty));
+	output_key(o, "progression_count", cell_of(CELL_COUNT, s->progressions));
+	output_key(o, "run_count", cell_of(CELL_COUNT, s->runs));
+	output_key(o, "copies_min",
+		   cell_if(f && f->copies_known, cell_of(CELL_NUMBER, f->copies_min)));
+	output_key(o, "copies_max",
+		   cell_if(f && f->copies_known, cell_of(CELL_NUMBER, f->copies_max)));
 }
 
 static void say_counts(struct job *j)
 {
 	const struct shares_totals *s = &j->sum;
-	char a[HUMAN_BYTES], b[HUMAN_BYTES], times[HUMAN_BYTES + 40] = "", line[LINE_BYTES];
+	char times[HUMAN_BYTES + 40] = "", line[LINE_BYTES];
 	struct output *o = j->c->o;
 
-	output_put(o, &f_tensor_text, cell_of(CELL_COUNT, j->shares.numel));
+	output_head(o, "elements", cell_of(CELL_COUNT, j->shares.numel));
 	if (j->shares.numel)
 		snprintf(times, sizeof times, ", %.4g times the tensor",
 			 (double)s->held / (double)j->shares.numel);
-	snprintf(line, sizeof line, "%s element%s%s", human_count(s->held, a),
-		 s->held == 1 ? "" : "s", times);
-	output_put(o, &f_held_text, cell_text(line));
+	output_label(o, "ranks hold", STYLE_PLAIN, "%s element%s%s", COUNT_TEXT(s->held),
+		     s->held == 1 ? "" : "s", times);
 	if (s->least == s->most)
-		snprintf(line, sizeof line, "holds %s element%s", human_count(s->least, a),
+		snprintf(line, sizeof line, "holds %s element%s", COUNT_TEXT(s->least),
 			 s->least == 1 ? "" : "s");
 	else
-		snprintf(line, sizeof line, "holds %s to %s elements", human_count(s->least, a),
-			 human_count(s->most, b));
+		snprintf(line, sizeof line, "holds %s to %s elements", COUNT_TEXT(s->least),
+			 COUNT_TEXT(s->most));
 	if (s->empty && s->most)
 		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
-			 human_count(s->empty, a), human_count(j->q.mesh.nrank, b));
-	output_put(o, &f_rank_text, cell_text(line));
-	snprintf(line, sizeof line,
-		 "%s over all ranks and dimensions, described by %s progression%s",
-		 human_count(s->runs, a), human_count(s->progressions, b),
-		 s->progressions == 1 ? "" : "s");
-	output_put(o, &f_runs_text, cell_text(line));
+			 COUNT_TEXT(s->empty), COUNT_TEXT(j->q.mesh.nrank));
+	output_head(o, "one rank", cell_text(line));
+	output_label(o, "runs", STYLE_PLAIN,
+		     "%s over all ranks and dimensions, described by %s progression%s",
+		     COUNT_TEXT(s->runs), COUNT_TEXT(s->progressions),
+		     s->progressions == 1 ? "" : "s");
 }
 
 enum {
@@ -298,12 +274,12 @@ static void put_rank(struct job *j, uint32_t i, bool indexed)
 	output_put(o, &rank_columns[COL_AT], cell_text(at));
 	output_list(o, "coord", NULL, 0);
 	for (uint32_t d = 0; d < j->q.mesh.ndim; d++)
-		output_put(o, &f_coord, cell_of(CELL_NUMBER, coord[d]));
+		output_key(o, "coord", cell_of(CELL_NUMBER, coord[d]));
 	output_close(o);
 	output_put(o, &rank_columns[COL_ELEMENTS], cell_of(CELL_COUNT, set.numel));
 	output_put(o, &rank_columns[COL_RUNS], cell_of(CELL_COUNT, runs));
 	output_put(o, &rank_columns[COL_PROGRESSIONS], cell_of(CELL_COUNT, records));
-	output_put(o, &rank_columns[COL_INDEX], indexed ? cell_set(&set, j->q.shape) : cell_none());
+	output_put(o, &rank_columns[COL_INDEX], cell_if(indexed, cell_set(&set, j->q.shape)));
 	output_close(o);
 }
 
@@ -331,7 +307,7 @@ static int answer_print(struct job *j)
 	if (summary)
 		say_counts(j);
 	put_ranks(j, summary);
-	output_put(c->o, &f_svg, svg ? cell_text(svg) : cell_none());
+	output_key(c->o, "svg", cell_word(svg));
 	if (!summary && !c->json)
 		rc = map_draw(j);
 	output_end(c->o);

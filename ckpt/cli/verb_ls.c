@@ -11,7 +11,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 
@@ -30,8 +30,8 @@ struct ls_job {
 	char job[CKPT_JOB_MAX + 1];
 	char *path;
 	struct store_step *step;
-	struct store_mark *mark;
-	uint32_t n, nmark, at, nrow;
+	struct store_label *label;
+	uint32_t n, nlabel, at, nrow;
 	struct ls_row *row;
 	struct store_step *staged; /* [..] for the steps that are only in memory */
 	uint32_t latest;	   /* "latest" among step[]; UINT32_MAX: there is none */
@@ -133,15 +133,8 @@ static int job_add(struct ls *l, const struct ls_job *add, const char *job, cons
 {
 	struct ls_job *j;
 
-	if (l->njob == l->cap) {
-		uint32_t cap = l->cap ? 2 * l->cap : 16;
-		struct ls_job *p = reallocarray(l->job, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		l->job = p;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->job, l->njob, l->cap))
+		return -ENOMEM;
 	j = &l->job[l->njob];
 	*j = *add;
 	j->path = strdup(path);
@@ -154,8 +147,8 @@ static int job_add(struct ls *l, const struct ls_job *add, const char *job, cons
 
 static bool is_bad(const struct ls_job *j, const struct store_step *st)
 {
-	for (uint32_t i = 0; i < j->nmark; i++)
-		if (j->mark[i].kind == MARK_BAD && store_mark_is(&j->mark[i], st))
+	for (uint32_t i = 0; i < j->nlabel; i++)
+		if (j->label[i].kind == LABEL_BAD && store_label_is(&j->label[i], st))
 			return true;
 	return false;
 }
@@ -248,9 +241,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		return 0;
 	}
 	/* And the steps, where what was said about them cannot be read. */
-	rc = store_marks(&s, &j.mark, &j.nmark, &err);
+	rc = store_labels(&s, &j.label, &j.nlabel, &err);
 	if (rc) {
-		ckpt_error_prefix(&err, rc, "holds, tags and other marks of %s are not shown", job);
+		ckpt_error_prefix(&err, rc, "holds, tags and other labels of %s are not shown",
+				  job);
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
 	}
 	if (!store_home(&s, home, NULL) && strcmp(home, job))
@@ -262,7 +256,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
 		free(j.step);
-		free(j.mark);
+		free(j.label);
 	}
 	return rc;
 }
@@ -546,9 +540,9 @@ static void note_print(const struct ls *l, const struct ls_row *row, char *buf, 
 
 	*buf = 0;
 	if (row->on_disk)
-		store_mark_sentence(row->step, j->mark, j->nmark, l->now_ns,
-				    j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME,
-				    buf, bytes);
+		store_label_sentence(row->step, j->label, j->nlabel, l->now_ns,
+				     j->latest < j->n && row->step == &j->step[j->latest],
+				     NOTE_NAME, buf, bytes);
 	if (!row->memory)
 		return;
 	if (row->on_disk)
@@ -579,7 +573,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
 	output_row(o);
-	output_put(o, &col[COL_PATH], row->on_disk ? cell_text(path) : cell_none());
+	output_put(o, &col[COL_PATH], cell_if(row->on_disk, cell_text(path)));
 	output_put(o, &col[COL_JOB], cell_text(j->job));
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
@@ -587,30 +581,29 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 					      state_style(x->state))
 				: cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
-	output_put(o, &col[COL_SHARED], counted ? cell_of(CELL_BYTES, shared) : cell_none());
+	output_put(o, &col[COL_SHARED], cell_if(counted, cell_of(CELL_BYTES, shared)));
 	output_put(o, &col[COL_OWN],
-		   counted ? cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes)) : cell_none());
-	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
+		   cell_if(counted, cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))));
+	output_put(o, &col[COL_SEQ], cell_if(known, cell_of(CELL_NUMBER, x->seq)));
 	output_put(o, &col[COL_PARENT],
-		   known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
-	output_put(o, &col[COL_WORLD], there ? cell_of(CELL_COUNT, x->world) : cell_none());
-	output_put(o, &col[COL_MESH], known ? cell_text(x->mesh) : cell_none());
-	output_put(o, &col[COL_FORMAT], x->format ? cell_text(x->format) : cell_none());
-	output_put(o, &col[COL_AGE], there ? cell_of(CELL_AGE, x->wall_ns) : cell_none());
-	output_put(o, &col[COL_ASIDE_AT],
-		   x->aside_ns ? cell_of(CELL_TIME, x->aside_ns) : cell_none());
+		   cell_if(known, cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX)));
+	output_put(o, &col[COL_WORLD], cell_if(there, cell_of(CELL_COUNT, x->world)));
+	output_put(o, &col[COL_MESH], cell_if(known, cell_text(x->mesh)));
+	output_put(o, &col[COL_FORMAT], cell_word(x->format));
+	output_put(o, &col[COL_AGE], cell_if(there, cell_of(CELL_AGE, x->wall_ns)));
+	output_put(o, &col[COL_ASIDE_AT], cell_if(x->aside_ns, cell_of(CELL_TIME, x->aside_ns)));
 	output_put(o, &col[COL_CREATED_NS], cell_unless(CELL_NUMBER, x->wall_ns, 0));
 	output_put(o, &col[COL_GENERATION], cell_unless(CELL_NUMBER, x->generation, 0));
-	output_put(o, &col[COL_ID], known ? cell_id(x->id) : cell_none());
-	output_put(o, &col[COL_VALUE], value ? cell_real(value->value) : cell_none());
+	output_put(o, &col[COL_ID], cell_if(known, cell_id(x->id)));
+	output_put(o, &col[COL_VALUE], cell_if(value, cell_real(value->value)));
 	note_print(l, row, note, sizeof note);
 	output_put(o, &col[COL_NOTE], cell_text(note));
 	if (o->machine) {
-		marked_put(o, x, j->mark, row->on_disk ? j->nmark : 0, l->now_ns);
+		labels_put(o, x, j->label, row->on_disk ? j->nlabel : 0, l->now_ns);
 		put_notes(o, x);
 	}
 	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
-	output_put(o, &col[COL_WHY], x->why[0] ? cell_text(x->why) : cell_none());
+	output_put(o, &col[COL_WHY], cell_word(x->why));
 	output_close(o);
 }
 
@@ -692,7 +685,7 @@ static void list(struct ls *l)
 /* What is wrong with the damaged steps that were listed. */
 static void reasons(struct ls *l)
 {
-	char mark[64];
+	char label[64];
 
 	for (uint32_t i = 0; i < l->njob; i++)
 		for (uint32_t k = 0; k < l->job[i].n; k++) {
@@ -700,8 +693,8 @@ static void reasons(struct ls *l)
 
 			if (!x->why[0])
 				continue;
-			snprintf(mark, sizeof mark, "step %llu", (unsigned long long)x->step);
-			cli_mark(l->c, STYLE_BAD, mark, 2, " of %s: %s", l->job[i].job, x->why);
+			snprintf(label, sizeof label, "step %llu", (unsigned long long)x->step);
+			cli_mark(l->c, STYLE_BAD, label, 2, " of %s: %s", l->job[i].job, x->why);
 		}
 }
 
@@ -741,11 +734,6 @@ static void aside_say(struct ls *l, const struct ls_job *j)
 /* The same for programs. */
 static void asides(struct ls *l)
 {
-	static const struct column job = { "job", NULL, false, FIT_WHOLE },
-				   count = { "step_count", NULL, false, FIT_WHOLE },
-				   bytes = { "bytes", NULL, false, FIT_WHOLE },
-				   up_to = { "up_to", NULL, false, FIT_WHOLE },
-				   path = { "path", NULL, false, FIT_WHOLE };
 	struct output *o = l->c->o;
 
 	output_list(o, "set_aside", NULL, 0);
@@ -757,14 +745,14 @@ static void asides(struct ls *l)
 			continue;
 		snprintf(at, sizeof at, "%s/%s", j->path, j->aside.dir);
 		output_row(o);
-		output_put(o, &job, cell_text(j->job));
-		output_put(o, &count, cell_of(CELL_NUMBER, j->naside));
-		output_put(o, &bytes, cell_of(CELL_BYTES, j->aside_bytes));
-		output_put(o, &up_to,
-			   j->aside.dir[0] ? cell_of(CELL_NUMBER, j->aside.step) : cell_none());
-		output_put(o, &path, j->aside.dir[0] ? cell_text(at) : cell_none());
+		output_key(o, "job", cell_text(j->job));
+		output_key(o, "step_count", cell_of(CELL_NUMBER, j->naside));
+		output_key(o, "bytes", cell_of(CELL_BYTES, j->aside_bytes));
+		output_key(o, "up_to",
+			   cell_if(j->aside.dir[0], cell_of(CELL_NUMBER, j->aside.step)));
+		output_key(o, "path", cell_if(j->aside.dir[0], cell_text(at)));
 		output_put(o, &columns[COL_ASIDE_AT],
-			   j->aside.aside_ns ? cell_of(CELL_TIME, j->aside.aside_ns) : cell_none());
+			   cell_if(j->aside.aside_ns, cell_of(CELL_TIME, j->aside.aside_ns)));
 		output_close(o);
 	}
 	output_close(o);
@@ -824,16 +812,13 @@ static void summary(struct ls *l, const char *where)
 
 static int ls_run(struct cli *c)
 {
-	static const struct column stored = { "stored_bytes", NULL, false, FIT_WHOLE };
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
 	int rc, closed = 0, none = 0;
 
 	if (!*where)
-		return cli_fail(
-			c, ckpt_error(&err, -EINVAL, "PATH is empty: a variable that is not set?"),
-			&err, "ckptctl ls -h");
+		return cli_usage(c, NULL, "PATH is empty: a variable that is not set?");
 	rc = store_jobs(c->ops, where, each_job, &l, &err);
 
 	if (!rc && !l.njob && subject_is_checkpoint(c, where))
@@ -865,7 +850,7 @@ static int ls_run(struct cli *c)
 	}
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
-		output_put(c->o, &stored, cell_of(CELL_BYTES, l.bytes));
+		output_key(c->o, "stored_bytes", cell_of(CELL_BYTES, l.bytes));
 		list(&l);
 		put_staged(&l);
 		asides(&l);
@@ -881,7 +866,7 @@ static int ls_run(struct cli *c)
 		free(l.job[i].staged);
 		free(l.job[i].path);
 		free(l.job[i].step);
-		free(l.job[i].mark);
+		free(l.job[i].label);
 	}
 	free(l.job);
 	free(l.row);

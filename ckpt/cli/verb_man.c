@@ -52,14 +52,11 @@ static bool shown(const char *page, size_t bytes)
 
 static void put(struct cli *c, const struct cli_verb *verb, const char *page)
 {
-	static const struct column col_verb = { "verb", NULL, false, FIT_WHOLE },
-				   col_chapter = { "section", NULL, false, FIT_WHOLE },
-				   col_page = { "page", NULL, false, FIT_WHOLE };
 
 	c->o->ops->begin(c->o, "ckptd.man/1");
-	output_put(c->o, &col_verb, verb ? cell_text(verb->name) : cell_none());
-	output_put(c->o, &col_chapter, cell_of(CELL_NUMBER, 1));
-	output_put(c->o, &col_page, cell_text(page));
+	output_key(c->o, "verb", cell_if(verb, cell_text(verb->name)));
+	output_key(c->o, "section", cell_of(CELL_NUMBER, 1));
+	output_key(c->o, "page", cell_text(page));
 	c->o->ops->end(c->o);
 }
 
@@ -72,9 +69,8 @@ static int man_run(struct cli *c)
 	FILE *f;
 
 	if (c->narg && !verb)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "there is no verb \"%.80s\"", c->arg[0]),
-				&err, "ckptctl -h lists the verbs");
+		return cli_usage(c, "ckptctl -h lists the verbs", "there is no verb \"%.80s\"",
+				 c->arg[0]);
 	f = open_memstream(&page, &bytes);
 	if (f)
 		manual_page(f, verb);

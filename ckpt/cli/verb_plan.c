@@ -13,7 +13,6 @@
 #include "ckpt/cli/picture.h"
 #include "ckpt/engine/load_cost.h"
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define TIMES_BYTES 128
 #define RANKS_SAID 16u /* more ranks than these are told as least, median and most */
@@ -60,29 +59,6 @@ static double imbalance(const struct load_cost *k)
 
 /* --- the summary --- */
 
-FIELD(f_path, "path", NULL);
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_from_text, NULL, "from");
-FIELD(f_to_text, NULL, "onto");
-FIELD(f_tensors, "tensor_count", NULL);
-FIELD(f_tensor_bytes, "tensor_bytes", NULL);
-FIELD(f_held, "held_bytes", NULL);
-FIELD(f_replication, "replication", NULL);
-FIELD(f_imbalance, "imbalance", NULL);
-FIELD(f_hold_text, NULL, "ranks hold");
-FIELD(f_balance_text, NULL, "imbalance");
-FIELD(f_read, "read_bytes", NULL);
-FIELD(f_amplification, "amplification", NULL);
-FIELD(f_read_text, NULL, "ranks read");
-FIELD(f_files, "file_count", NULL);
-FIELD(f_chunks, "chunk_count", NULL);
-FIELD(f_requests, "request_count", NULL);
-FIELD(f_request_bytes, "request_bytes", NULL);
-FIELD(f_host_text, NULL, "one host");
-FIELD(f_requests_text, NULL, "in reads");
-FIELD(f_svg, "svg", NULL);
-
 /* "fsdp=4, 4 ranks"; "" where that is not known. */
 static void from_print(const struct checkpoint *k, char *buf, size_t bytes)
 {
@@ -100,83 +76,71 @@ static void put_who(struct planning *p)
 	const struct checkpoint *k = p->s->ckpt;
 	struct output *o = p->c->o;
 	const char *layout = p->c->value[OPT_LAYOUT];
-	char to[LINE_BYTES / 2], line[2 * LINE_BYTES];
-	size_t len;
+	char to[LINE_BYTES / 2], line[LINE_BYTES];
 
 	mesh_print(p->to.target.mesh, to, sizeof to);
-	output_put(o, &f_path, cell_text(p->s->ref.path));
-	output_put(o, &f_job, subject_job(k));
-	output_put(o, &f_step, subject_step(k));
+	subject_put(o, p->s->ref.path, k);
 	from_print(k, line, sizeof line);
-	len = strlen(line);
-	snprintf(line + len, sizeof line - len, "%s%u file%s", len ? ", " : "", k->nfile,
-		 k->nfile == 1 ? "" : "s");
-	output_put(o, &f_from_text, cell_text(line));
+	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
+		     k->nfile == 1 ? "" : "s");
 	remesh_put(p->c, &p->to);
-	snprintf(line, sizeof line, "%s, %u rank%s%s%s", to, p->cost.world,
-		 p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
-	output_put(o, &f_to_text, cell_text(line));
+	output_label(o, "onto", STYLE_PLAIN, "%s, %u rank%s%s%s", to, p->cost.world,
+		     p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
 }
 
 static void put_held(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES], what[64], x[TIMES_BYTES];
+	char what[64], x[TIMES_BYTES];
 
-	output_put(o, &f_tensors, cell_of(CELL_COUNT, k->host.tensors));
-	output_put(o, &f_tensor_bytes, cell_of(CELL_BYTES, k->host.bytes));
-	output_put(o, &f_held, cell_of(CELL_BYTES, k->held_bytes));
-	output_put(o, &f_replication, ratio(k->held_bytes, k->host.bytes));
-	snprintf(what, sizeof what, "the %s of the tensors", human_bytes(k->host.bytes, b));
-	snprintf(line, sizeof line, "%s in all%s", human_bytes(k->held_bytes, a),
-		 times_print(k->held_bytes, k->host.bytes, what, x));
-	output_put(o, &f_hold_text, cell_text(line));
-	output_put(o, &f_imbalance, cell_real(imbalance(k)));
-	snprintf(line, sizeof line, "%.2f: the largest rank holds %s, the mean is %s", imbalance(k),
-		 human_bytes(most_bytes(k), a), human_bytes(k->held_bytes / k->world, b));
-	output_put(o, &f_balance_text, cell_text(line));
+	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->host.tensors));
+	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, k->host.bytes));
+	output_key(o, "held_bytes", cell_of(CELL_BYTES, k->held_bytes));
+	output_key(o, "replication", ratio(k->held_bytes, k->host.bytes));
+	snprintf(what, sizeof what, "the %s of the tensors", BYTES_TEXT(k->host.bytes));
+	output_label(o, "ranks hold", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->held_bytes),
+		     times_print(k->held_bytes, k->host.bytes, what, x));
+	output_key(o, "imbalance", cell_real(imbalance(k)));
+	output_label(o, "imbalance", STYLE_PLAIN, "%.2f: the largest rank holds %s, the mean is %s",
+		     imbalance(k), BYTES_TEXT(most_bytes(k)), BYTES_TEXT(k->held_bytes / k->world));
 }
 
 /* "7 reads of 7.64 MiB on average, gaps of 1.20 MiB in them" */
 static void put_requests(struct output *o, const struct load_cost *k)
 {
-	char line[LINE_BYTES], n[HUMAN_BYTES], mean[HUMAN_BYTES], gap[HUMAN_BYTES];
 	bool gaps = k->request_bytes > k->host.read_bytes;
 
-	snprintf(line, sizeof line, "%s of %s on average%s%s%s", human_count(k->requests, n),
-		 human_bytes(k->requests ? k->request_bytes / k->requests : 0, mean),
-		 gaps ? "; " : "",
-		 gaps ? human_bytes(k->request_bytes - k->host.read_bytes, gap) : "",
-		 gaps ? " of gaps are read through" : "");
-	output_put(o, &f_requests_text, cell_text(line));
+	output_label(o, "in reads", STYLE_PLAIN, "%s of %s on average%s%s%s",
+		     COUNT_TEXT(k->requests),
+		     BYTES_TEXT(k->requests ? k->request_bytes / k->requests : 0), gaps ? "; " : "",
+		     gaps ? BYTES_TEXT(k->request_bytes - k->host.read_bytes) : "",
+		     gaps ? " of gaps are read through" : "");
 }
 
 static void put_read(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char line[LINE_BYTES], a[HUMAN_BYTES], x[TIMES_BYTES], n[HUMAN_BYTES], m[HUMAN_BYTES];
+	char x[TIMES_BYTES];
 
-	output_put(o, &f_read, cell_of(CELL_BYTES, k->read_bytes));
-	output_put(o, &f_amplification, ratio(k->read_bytes, k->held_bytes));
-	snprintf(line, sizeof line, "%s in all%s", human_bytes(k->read_bytes, a),
-		 times_print(k->read_bytes, k->held_bytes, "what they hold", x));
-	output_put(o, &f_read_text, cell_text(line));
-	snprintf(line, sizeof line, "reads %s%s: %s chunk%s of %s file%s",
-		 human_bytes(k->host.read_bytes, a),
-		 times_print(k->host.read_bytes, k->host.bytes, "the tensors", x),
-		 human_count(k->host.chunks, n), k->host.chunks == 1 ? "" : "s",
-		 human_count(k->host.files, m), k->host.files == 1 ? "" : "s");
-	output_put(o, &f_host_text, cell_text(line));
+	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->read_bytes));
+	output_key(o, "amplification", ratio(k->read_bytes, k->held_bytes));
+	output_label(o, "ranks read", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->read_bytes),
+		     times_print(k->read_bytes, k->held_bytes, "what they hold", x));
+	output_label(o, "one host", STYLE_PLAIN, "reads %s%s: %s chunk%s of %s file%s",
+		     BYTES_TEXT(k->host.read_bytes),
+		     times_print(k->host.read_bytes, k->host.bytes, "the tensors", x),
+		     COUNT_TEXT(k->host.chunks), k->host.chunks == 1 ? "" : "s",
+		     COUNT_TEXT(k->host.files), k->host.files == 1 ? "" : "s");
 	put_requests(o, k);
 	output_object(o, "one_reader");
-	output_put(o, &f_read, cell_of(CELL_BYTES, k->host.read_bytes));
-	output_put(o, &f_amplification, ratio(k->host.read_bytes, k->host.bytes));
-	output_put(o, &f_files, cell_of(CELL_COUNT, k->host.files));
-	output_put(o, &f_chunks, cell_of(CELL_COUNT, k->host.chunks));
-	output_put(o, &f_requests, cell_of(CELL_COUNT, k->requests));
-	output_put(o, &f_request_bytes, cell_of(CELL_BYTES, k->request_bytes));
+	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->host.read_bytes));
+	output_key(o, "amplification", ratio(k->host.read_bytes, k->host.bytes));
+	output_key(o, "file_count", cell_of(CELL_COUNT, k->host.files));
+	output_key(o, "chunk_count", cell_of(CELL_COUNT, k->host.chunks));
+	output_key(o, "request_count", cell_of(CELL_COUNT, k->requests));
+	output_key(o, "request_bytes", cell_of(CELL_BYTES, k->request_bytes));
 	output_close(o);
 }
 
@@ -196,12 +160,8 @@ static void put_averages(struct planning *p)
 	for (uint32_t i = 0; i < p->naverage; i++) {
 		const struct average_cost *x = &p->average[i];
 
-		output_row(o);
-		output_put(o, &col[0], cell_text(x->canonical));
-		output_put(o, &col[1], cell_of(CELL_COUNT, x->ntensor));
-		output_put(o, &col[2], cell_of(CELL_BYTES, x->bytes));
-		output_put(o, &col[3], cell_of(CELL_BYTES, x->most));
-		output_close(o);
+		OUTPUT_ROW(o, col, cell_text(x->canonical), cell_of(CELL_COUNT, x->ntensor),
+			   cell_of(CELL_BYTES, x->bytes), cell_of(CELL_BYTES, x->most));
 	}
 	output_close(o);
 	if (p->naverage)
@@ -251,16 +211,10 @@ static void put_row(struct output *o, struct cell who, const struct load_rank *r
 
 	if (times >= 0)
 		snprintf(text, sizeof text, "%.2f", times);
-	output_row(o);
-	output_put(o, &rank_columns[COL_RANK], who);
-	output_put(o, &rank_columns[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
-	output_put(o, &rank_columns[COL_READ], cell_of(CELL_BYTES, r->read_bytes));
-	output_put(o, &rank_columns[COL_AMPLIFICATION], times < 0 ? cell_none() : cell_real(times));
-	output_put(o, &rank_columns[COL_AMPLIFICATION_TEXT], cell_text(text));
-	output_put(o, &rank_columns[COL_FILES], cell_of(CELL_COUNT, r->files));
-	output_put(o, &rank_columns[COL_CHUNKS], cell_of(CELL_COUNT, r->chunks));
-	output_put(o, &rank_columns[COL_TENSORS], cell_of(CELL_COUNT, r->tensors));
-	output_close(o);
+	OUTPUT_ROW(o, rank_columns, who, cell_of(CELL_BYTES, r->bytes),
+		   cell_of(CELL_BYTES, r->read_bytes), times < 0 ? cell_none() : cell_real(times),
+		   cell_text(text), cell_of(CELL_COUNT, r->files), cell_of(CELL_COUNT, r->chunks),
+		   cell_of(CELL_COUNT, r->tensors));
 }
 
 /* Read for each byte held; -1 of a rank that holds nothing. */
@@ -344,25 +298,18 @@ static int put_ranks(struct planning *p)
 
 static void put_flow(struct output *o, const struct flow *f)
 {
-	enum { COL_FROM, COL_TO, COL_BYTES_MOVED, COL_COUNT_FLOW };
-	static const struct column col[COL_COUNT_FLOW] = { { "from", NULL, true, FIT_WHOLE },
-							   { "to", NULL, true, FIT_WHOLE },
-							   { "bytes", NULL, true, FIT_WHOLE } };
-	FIELD(f_from_block, "from_block", NULL);
-	FIELD(f_to_block, "to_block", NULL);
-
 	output_object(o, "flow");
-	output_put(o, &f_from_block, cell_of(CELL_COUNT, f->from_block));
-	output_put(o, &f_to_block, cell_of(CELL_COUNT, f->to_block));
+	output_key(o, "from_block", cell_of(CELL_COUNT, f->from_block));
+	output_key(o, "to_block", cell_of(CELL_COUNT, f->to_block));
 	output_list(o, "cells", NULL, 0);
 	for (uint32_t i = 0; i < f->nrow && o->machine; i++)
 		for (uint32_t j = 0; j < f->ncol; j++) {
 			if (!flow_at(f, i, j))
 				continue;
 			output_row(o);
-			output_put(o, &col[COL_FROM], cell_of(CELL_NUMBER, i * f->from_block));
-			output_put(o, &col[COL_TO], cell_of(CELL_NUMBER, j * f->to_block));
-			output_put(o, &col[COL_BYTES_MOVED], cell_of(CELL_BYTES, flow_at(f, i, j)));
+			output_key(o, "from", cell_of(CELL_NUMBER, i * f->from_block));
+			output_key(o, "to", cell_of(CELL_NUMBER, j * f->to_block));
+			output_key(o, "bytes", cell_of(CELL_BYTES, flow_at(f, i, j)));
 			output_close(o);
 		}
 	output_close(o);
@@ -388,7 +335,7 @@ static int picture(struct planning *p, struct ckpt_err *err)
 {
 	const struct checkpoint *k = p->s->ckpt;
 	char where[SUBJECT_TITLE], title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4],
-		what[LINE_BYTES], words[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+		what[LINE_BYTES], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
 	cleanup_free char *svg = NULL;
 	size_t len = 0;
@@ -404,8 +351,8 @@ static int picture(struct planning *p, struct ckpt_err *err)
 		 p->cost.world == 1 ? "" : "s", p->c->value[OPT_LAYOUT] ? ", by " : "",
 		 p->c->value[OPT_LAYOUT] ? p->c->value[OPT_LAYOUT] : "");
 	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
-		 human_bytes(p->cost.held_bytes, a), imbalance(&p->cost),
-		 human_bytes(p->cost.read_bytes, b));
+		 BYTES_TEXT(p->cost.held_bytes), imbalance(&p->cost),
+		 BYTES_TEXT(p->cost.read_bytes));
 	rc = flow_svg(&p->cost.flow, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;
@@ -441,7 +388,7 @@ static int put_plan(struct planning *p)
 	rc = put_ranks(p);
 	put_averages(p);
 	put_flow(c->o, &p->cost.flow);
-	output_put(c->o, &f_svg, cell_word(c->value[OPT_SVG]));
+	output_key(c->o, "svg", cell_word(c->value[OPT_SVG]));
 	if (!rc)
 		rc = print_flow(p);
 	remesh_tell(c, &p->to);

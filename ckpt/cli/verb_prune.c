@@ -12,7 +12,7 @@
 #include "ckpt/cli/full_check.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/store/prune.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
@@ -75,16 +75,9 @@ static void on_row(void *arg, const struct store_step *st, const struct retain_r
 	char path[4096 + STORE_DIR_MAX];
 	struct row *r;
 
-	if (p->nrow == p->cap) {
-		uint32_t cap = p->cap ? 2 * p->cap : 64;
-
-		r = reallocarray(p->row, cap, sizeof *r);
-		if (!r) {
-			p->c->o->failed = true;
-			return;
-		}
-		p->row = r;
-		p->cap = cap;
+	if (!ARRAY_GROW(p->row, p->nrow, p->cap)) {
+		p->c->o->failed = true;
+		return;
 	}
 	snprintf(path, sizeof path, "%s/%s", p->path, st->dir);
 	r = &p->row[p->nrow];
@@ -248,24 +241,17 @@ static void plan_table(struct prune *p, bool shown)
 
 static void plan_sums(struct prune *p)
 {
-	static const struct column removed = { "removed_count", NULL, false, FIT_WHOLE },
-				   kept = { "kept_count", NULL, false, FIT_WHOLE },
-				   reading = { "reading_count", NULL, false, FIT_WHOLE },
-				   failed = { "failed_count", NULL, false, FIT_WHOLE },
-				   bad = { "quarantined_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
-				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct prune_result *r = &p->sum;
 	struct output *o = p->c->o;
 	char size[HUMAN_BYTES], stay[HUMAN_BYTES];
 
-	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
-	output_put(o, &kept, cell_of(CELL_COUNT, r->kept));
-	output_put(o, &reading, cell_of(CELL_COUNT, r->busy));
-	output_put(o, &failed, cell_of(CELL_COUNT, r->failed));
-	output_put(o, &bad, cell_of(CELL_COUNT, r->quarantined));
-	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
-	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
+	output_key(o, "kept_count", cell_of(CELL_COUNT, r->kept));
+	output_key(o, "reading_count", cell_of(CELL_COUNT, r->busy));
+	output_key(o, "failed_count", cell_of(CELL_COUNT, r->failed));
+	output_key(o, "quarantined_count", cell_of(CELL_COUNT, r->quarantined));
+	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
+	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
 	human_bytes(r->freed, size);
 	if (!p->nrow && p->code)
 		return;
@@ -325,14 +311,12 @@ static int row_verdict(struct prune *p)
 
 static void plan_document(struct prune *p, bool shown)
 {
-	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE },
-				   policy = { "policy", NULL, false, FIT_WHOLE };
 	struct output *o = p->c->o;
 	char words[600];
 
 	retain_print(&p->policy, words, sizeof words);
-	output_put(o, &dry, cell_of(CELL_FLAG, p->dry));
-	output_put(o, &policy, cell_word(words));
+	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "policy", cell_word(words));
 	plan_table(p, shown);
 	plan_sums(p);
 }
@@ -401,7 +385,6 @@ static int result_print(struct prune *p, int rc, const struct ckpt_err *err)
  */
 static int removal_agree(struct prune *p, const char *where, struct ckpt_err *err)
 {
-	char size[HUMAN_BYTES];
 	int rc;
 
 	p->dry = true;
@@ -414,12 +397,12 @@ static int removal_agree(struct prune *p, const char *where, struct ckpt_err *er
 				  "%u step%s, %s, would be removed, and nobody can be asked here: "
 				  "nothing was removed",
 				  p->sum.removed, p->sum.removed == 1 ? "" : "s",
-				  human_bytes(p->sum.freed, size));
+				  BYTES_TEXT(p->sum.freed));
 	p->dry = true;
 	plan_table(p, true);
 	p->dry = false;
 	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
-		human_bytes(p->sum.freed, size)))
+		BYTES_TEXT(p->sum.freed)))
 		return 0;
 	p->answered = true;
 	if (cli_stopped())
@@ -439,9 +422,8 @@ static int prune_run(struct cli *c)
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl prune -h");
 	if (subject_is_checkpoint(c, where))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where),
-				&err, "ckptctl prune PATH, the directory of a job");
+		return cli_usage(c, "ckptctl prune PATH, the directory of a job",
+				 "%s is a checkpoint, not a store", where);
 	output_line(c->o, "ckptd.prune/1", "summary");
 	if (p.dry || c->value[OPT_YES]) {
 		rc = all_jobs(&p, where, &err);

@@ -2,30 +2,25 @@
 /* verb_release.c - ckptctl release: a step need not be kept any more. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
-
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_count = { "released_count", NULL, false, FIT_WHOLE };
 
 /* Who holds it, as a sentence's end; false: nobody. */
 static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
 {
-	cleanup_free struct store_mark *mark = NULL;
+	cleanup_free struct store_label *label = NULL;
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 	size_t len = 0;
 
 	buf[0] = 0;
-	if (store_marks(&m->s, &mark, &n, NULL))
+	if (store_labels(&m->s, &label, &n, NULL))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
-		if (mark[i].kind == MARK_HOLD && store_mark_is(&mark[i], &m->step) &&
-		    store_mark_counts(&mark[i], now) && len < bytes)
+		if (label[i].kind == LABEL_HOLD && store_label_is(&label[i], &m->step) &&
+		    store_label_counts(&label[i], now) && len < bytes)
 			len += (size_t)snprintf(buf + len, bytes - len, "%s%s", len ? ", " : "",
-						mark[i].name);
+						label[i].name);
 	return len > 0;
 }
 
@@ -52,10 +47,10 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 	char who[600];
 
 	output_begin(c->o, "ckptd.release/1");
-	output_put(c->o, &col_path, cell_text(ref->path));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, step));
-	output_put(c->o, &col_count, cell_of(CELL_NUMBER, n));
+	output_key(c->o, "path", cell_text(ref->path));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_of(CELL_NUMBER, step));
+	output_key(c->o, "released_count", cell_of(CELL_NUMBER, n));
 	if (holders_print(m, who, sizeof who))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
 			m->s.job, who);
@@ -74,7 +69,7 @@ static int release_run(struct cli *c)
 	char own[65];
 	int rc = 0, code;
 
-	store_mark_own_name(own);
+	store_label_own_name(own);
 	if (!c->narg)
 		rc = ckpt_error(&err, -EINVAL,
 				"ckptctl release needs the checkpoint: latest, step:N");
@@ -85,15 +80,15 @@ static int release_run(struct cli *c)
 	if (!by)
 		by = own;
 	if (!rc)
-		rc = store_mark_name_check(by, &err);
+		rc = store_label_name_check(by, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl release -h");
-	code = marked_get(c, c->arg[0], &ref, &m);
+	code = labels_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
-	rc = store_mark_clear(&m.s, &m.step, MARK_HOLD, c->value[OPT_ALL] ? NULL : by, &n, &err);
+	rc = store_label_clear(&m.s, &m.step, LABEL_HOLD, c->value[OPT_ALL] ? NULL : by, &n, &err);
 	if (rc)
-		code = marked_tell(c, rc, &err);
+		code = labels_tell(c, rc, &err);
 	else if (!n)
 		code = no_hold_fail(c, &m, &ref, by);
 	else

@@ -10,7 +10,7 @@
 #include "ckpt/cli/full_check.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/store/repair.h"
 #include "formats/registry/registry.h"
 #include <sys/random.h>
@@ -62,16 +62,9 @@ static void on_row(void *arg, const struct repair_row *r)
 	char path[4096 + STORE_DIR_MAX];
 	struct row *x;
 
-	if (p->nrow == p->cap) {
-		uint32_t cap = p->cap ? 2 * p->cap : 16;
-
-		x = reallocarray(p->row, cap, sizeof *x);
-		if (!x) {
-			p->c->o->failed = true;
-			return;
-		}
-		p->row = x;
-		p->cap = cap;
+	if (!ARRAY_GROW(p->row, p->nrow, p->cap)) {
+		p->c->o->failed = true;
+		return;
 	}
 	snprintf(path, sizeof path, "%s/%s", p->path, r->dir);
 	x = &p->row[p->nrow++];
@@ -130,7 +123,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	}
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
-						      rc == -EPERM    ? MARKED_NEXT_OWNER
+						      rc == -EPERM    ? LABELS_NEXT_OWNER
 						      : rc == -EACCES ? CLI_NEXT_USER
 								      : NULL));
 	return rc == -ECANCELED ? rc : 0;
@@ -217,32 +210,26 @@ static void table(struct repair *p)
 
 static void sums(struct repair *p)
 {
-	static const struct column removed = { "removed_count", NULL, false, FIT_WHOLE },
-				   released = { "released_count", NULL, false, FIT_WHOLE },
-				   rebuilt = { "rebuilt_count", NULL, false, FIT_WHOLE },
-				   left = { "left_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
-				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char size[HUMAN_BYTES], word[4][128], line[4 * 128] = "";
+	char word[4][128], line[4 * 128] = "";
 	uint32_t n = 0;
 	size_t len = 0;
 
-	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
-	output_put(o, &released, cell_of(CELL_COUNT, r->released));
-	output_put(o, &rebuilt, cell_of(CELL_COUNT, r->rebuilt));
-	output_put(o, &left, cell_of(CELL_COUNT, r->left));
-	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
-	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
+	output_key(o, "released_count", cell_of(CELL_COUNT, r->released));
+	output_key(o, "rebuilt_count", cell_of(CELL_COUNT, r->rebuilt));
+	output_key(o, "left_count", cell_of(CELL_COUNT, r->left));
+	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
+	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
 		return;
 	if (r->removed)
 		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", human_bytes(r->freed, size));
+			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
 		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
@@ -256,18 +243,17 @@ static void sums(struct repair *p)
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
-			human_bytes(r->shared, size));
+			BYTES_TEXT(r->shared));
 	if (r->unseen)
 		cli_hint(p->c, CLI_HINT_UNSEEN);
 }
 
 static int document(struct repair *p)
 {
-	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE };
 	struct output *o = p->c->o;
 	int code = p->code;
 
-	output_put(o, &dry, cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
 	table(p);
 	sums(p);
 	output_end(o);
@@ -385,10 +371,7 @@ static int repair_run(struct cli *c)
 	int rc, code = CLI_OK;
 
 	if (p.dry && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
-				&err, "ckptctl repair -h");
+		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
 	if (!find(c, &at, &code)) {
 		output_line(c->o, "ckptd.repair/1", "summary");
 		if (p.dry || c->value[OPT_YES]) {

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/daemon_ask.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/rewind.h"
 #include "formats/registry/registry.h"
@@ -142,16 +142,9 @@ static void on_row(void *arg, const struct store_step *st, bool back)
 {
 	struct rewind *x = arg;
 
-	if (x->nmove == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 16;
-		struct move *p = reallocarray(x->move, cap, sizeof *p);
-
-		if (!p) {
-			x->c->o->failed = true;
-			return;
-		}
-		x->move = p;
-		x->cap = cap;
+	if (!ARRAY_GROW(x->move, x->nmove, x->cap)) {
+		x->c->o->failed = true;
+		return;
 	}
 	x->move[x->nmove] = (struct move){ .step = st->step, .bytes = st->bytes, .back = back };
 	memcpy(x->move[x->nmove++].dir, st->dir, sizeof st->dir);
@@ -174,46 +167,38 @@ static int rewind_store(struct rewind *x, bool dry, struct ckpt_err *err)
 
 static void table(struct rewind *x)
 {
-	static const struct column col[] = { { "step", "STEP", true, FIT_WHOLE },
-					     { "bytes", "SIZE", true, FIT_WHOLE },
-					     { "action", "ACTION", false, FIT_WHOLE } };
+	static const struct column col[] = {
+		{ "step", "STEP", true, FIT_WHOLE },
+		{ "bytes", "SIZE", true, FIT_WHOLE },
+		{ "action", "ACTION", false, FIT_WHOLE },
+	};
 	struct output *o = x->c->o;
 
 	output_list(o, "moves", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < x->nmove; i++) {
-		output_row(o);
-		output_put(o, &col[0],
-			   cell_styled(cell_of(CELL_NUMBER, x->move[i].step), STYLE_STRONG));
-		output_put(o, &col[1], cell_of(CELL_BYTES, x->move[i].bytes));
-		output_put(o, &col[2],
+		OUTPUT_ROW(o, col, cell_styled(cell_of(CELL_NUMBER, x->move[i].step), STYLE_STRONG),
+			   cell_of(CELL_BYTES, x->move[i].bytes),
 			   x->move[i].back ? cell_styled(cell_text("bring-back"), STYLE_GOOD)
 					   : cell_styled(cell_text("set-aside"), STYLE_WARN));
-		output_close(o);
 	}
 	output_close(o);
 }
 
 static void document(struct rewind *x, bool shown)
 {
-	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE },
-				   job = { "job", NULL, false, FIT_WHOLE },
-				   step = { "step", NULL, false, FIT_WHOLE },
-				   path = { "path", NULL, false, FIT_WHOLE },
-				   lost = { "lost_step_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
 	unsigned long long n = x->result.step;
 	struct output *o = x->c->o;
 	char at[4200];
 
 	snprintf(at, sizeof at, "%s/step-%012llu", x->m.dir, n);
-	output_put(o, &dry, cell_of(CELL_FLAG, x->dry));
-	output_put(o, &job, cell_text(x->m.s.job));
-	output_put(o, &step, cell_of(CELL_NUMBER, x->result.step));
-	output_put(o, &path, cell_text(at));
+	output_key(o, "dry_run", cell_of(CELL_FLAG, x->dry));
+	output_key(o, "job", cell_text(x->m.s.job));
+	output_key(o, "step", cell_of(CELL_NUMBER, x->result.step));
+	output_key(o, "path", cell_text(at));
 	if (shown || x->c->json)
 		table(x);
-	output_put(o, &lost, cell_of(CELL_NUMBER, x->nstaged));
-	output_put(o, &freed, cell_of(CELL_BYTES, x->freed));
+	output_key(o, "lost_step_count", cell_of(CELL_NUMBER, x->nstaged));
+	output_key(o, "freed_bytes", cell_of(CELL_BYTES, x->freed));
 	if (!x->nmove)
 		cli_say(x->c, STYLE_DIM, "step %llu is the newest of job %s already", n,
 			x->m.s.job);
@@ -311,7 +296,7 @@ static int step_rewind(struct rewind *x)
 	int rc = x->dry ? 0 : store_home_owner(x->m.s.job_fd, x->m.dir, &err);
 
 	if (rc)
-		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
+		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
 	output_begin(c->o, "ckptd.rewind/1");
 	rc = daemon_find(x, &err);
 	if (rc && rc != -EBUSY && rc != -ENOMEM)
@@ -370,13 +355,9 @@ static int rewind_run(struct cli *c)
 	int rc, code;
 
 	if (!*name)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl rewind needs a step"), &err,
-				"ckptctl ls --all lists them");
+		return cli_usage(c, "ckptctl ls --all lists them", "ckptctl rewind needs a step");
 	if (x.dry && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
-				&err, "ckptctl rewind -h");
+		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
 	rc = store_resolve_aside(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);

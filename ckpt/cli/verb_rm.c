@@ -10,20 +10,10 @@
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/prune.h"
 #include "formats/registry/registry.h"
-
-static const struct column col_path = { "path", "path", false, FIT_LAST },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_state = { "state", "state", false, FIT_WHOLE },
-			   col_bytes = { "bytes", "size", false, FIT_WHOLE },
-			   col_freed = { "freed_bytes", NULL, false, FIT_WHOLE },
-			   col_shared = { "shared_bytes", NULL, false, FIT_WHOLE },
-			   col_dry = { "dry_run", NULL, false, FIT_WHOLE },
-			   col_left = { "trash", NULL, false, FIT_WHOLE };
 
 /* Where files of others stay: all of the path, or "". */
 static void left_print(const struct store_home *m, const char *left, char *buf, size_t bytes)
@@ -39,15 +29,15 @@ static void removal_document(struct cli *c, const struct store_home *m, const ch
 
 	left_print(m, left, trash, sizeof trash);
 	output_begin(c->o, "ckptd.rm/1");
-	output_put(c->o, &col_dry, cell_of(CELL_FLAG, dry));
-	output_put(c->o, &col_job, cell_text(m->s.job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, st->step));
-	output_put(c->o, &col_state, cell_text(store_state_word(st->state)));
-	output_put(c->o, &col_path, cell_text(path));
-	output_put(c->o, &col_bytes, cell_of(CELL_BYTES, st->bytes));
-	output_put(c->o, &col_freed, cell_of(CELL_BYTES, st->bytes - st->shared));
-	output_put(c->o, &col_shared, cell_of(CELL_BYTES, st->shared));
-	output_put(c->o, &col_left, cell_word(trash));
+	output_key(c->o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(c->o, "job", cell_text(m->s.job));
+	output_key(c->o, "step", cell_of(CELL_NUMBER, st->step));
+	output_field(c->o, "state", "state", cell_text(store_state_word(st->state)));
+	output_field(c->o, "path", "path", cell_text(path));
+	output_field(c->o, "bytes", "size", cell_of(CELL_BYTES, st->bytes));
+	output_key(c->o, "freed_bytes", cell_of(CELL_BYTES, st->bytes - st->shared));
+	output_key(c->o, "shared_bytes", cell_of(CELL_BYTES, st->shared));
+	output_key(c->o, "trash", cell_word(trash));
 	cli_say(c, STYLE_DIM,
 		dry ? "step %llu would be removed: %s (dry run; nothing removed)"
 		    : "step %llu is removed: %s are free",
@@ -148,7 +138,7 @@ static int step_remove(struct cli *c, struct store_home *m, const char *path, co
 	int rc = dry ? 0 : store_home_owner(m->s.job_fd, m->dir, &err);
 
 	if (rc)
-		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
+		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
 	/* What may not be is said before anybody is asked. */
 	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), &was, left, &err);
 	if (!rc && m->step.older)
@@ -181,14 +171,10 @@ static int rm_run(struct cli *c)
 	int rc, code;
 
 	if (!*name)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "ckptctl rm needs a checkpoint's name"),
-				&err, "ckptctl ls lists them");
+		return cli_usage(c, "ckptctl ls lists them",
+				 "ckptctl rm needs a checkpoint's name");
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--dry-run removes nothing, --yes does: give one"),
-				&err, "ckptctl rm -h");
+		return cli_usage(c, NULL, "--dry-run removes nothing, --yes does: give one");
 	rc = store_resolve_any(c->ops, formats[0], c->where, name, &ref, &err);
 	if (rc > 0 && store_path_job(c->ops, ref.path, &err))
 		rc = err.code;

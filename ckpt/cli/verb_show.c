@@ -11,80 +11,29 @@
 #include "ckpt/cli/average_put.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/table/shown.h"
 #include "formats/registry/registry.h"
+#include <inttypes.h>
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
 /* --- the summary --- */
 
-FIELD(f_path, "path", "path");
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_id, "id", "id");
-FIELD(f_seq, "seq", NULL);
-FIELD(f_parent, "parent", NULL);
-FIELD(f_parent_id, "parent_id", NULL);
-FIELD(f_generation, "generation", NULL);
-FIELD(f_lineage, NULL, "lineage");
-FIELD(f_created, "created", "created");
-FIELD(f_created_ns, "created_ns", NULL);
-FIELD(f_world, "world_size", NULL);
-FIELD(f_mesh, "mesh", NULL);
-FIELD(f_meshes, NULL, "mesh");
-FIELD(f_format, "format", NULL);
-FIELD(f_tool, "tool", NULL);
-FIELD(f_written, NULL, "format");
-FIELD(f_bytes, "bytes", NULL);
-FIELD(f_size, NULL, "size");
-FIELD(f_tensor_count, "tensor_count", NULL);
-FIELD(f_tensor_bytes, "tensor_bytes", NULL);
-FIELD(f_tensors, NULL, "tensors");
-FIELD(f_notes, NULL, "notes");
-FIELD(f_attrs, NULL, "attributes");
-FIELD(f_averages, NULL, "averages");
-FIELD(f_more, NULL, ""); /* of the one above */
-FIELD(f_newer, "newer_left_out", NULL);
-FIELD(f_newer_said, NULL, "left out");
-FIELD(f_linked, "linked_bytes", NULL);
-FIELD(f_marks, NULL, "marks");
-
-static struct cell hex_or_none(const char *s)
-{
-	return *s ? cell_text(s) : cell_none();
-}
-
-static uint64_t tensor_bytes(const struct table_tensor *x)
-{
-	uint64_t bytes;
-
-	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-}
-
 static void put_lineage(struct output *o, const struct checkpoint *k)
 {
-	char line[LINE_BYTES];
+	char parent[64] = "no parent";
 
-	if (k->parent_step == UINT64_MAX)
-		snprintf(line, sizeof line, "seq %llu, no parent, launch %llu",
-			 (unsigned long long)k->seq, (unsigned long long)k->generation);
-	else
-		snprintf(line, sizeof line, "seq %llu, parent step %llu, launch %llu",
-			 (unsigned long long)k->seq, (unsigned long long)k->parent_step,
-			 (unsigned long long)k->generation);
-	output_put(o, &f_lineage, cell_text(line));
+	if (k->parent_step != UINT64_MAX)
+		snprintf(parent, sizeof parent, "parent step %" PRIu64, k->parent_step);
+	output_label(o, "lineage", STYLE_PLAIN, "seq %" PRIu64 ", %s, launch %" PRIu64, k->seq,
+		     parent, k->generation);
 }
 
 static void put_meshes(struct output *o, const struct table *t)
 {
-	enum { COL_MESH, COL_RANKS, COL_TENSORS, COL_COUNT };
-	static const struct column col[COL_COUNT] = { { "mesh", NULL, false, FIT_WHOLE },
-						      { "rank_count", NULL, true, FIT_WHOLE },
-						      { "tensor_count", NULL, true, FIT_WHOLE } };
 	cleanup_free uint64_t *uses = calloc((size_t)t->nmesh + 1, sizeof *uses);
 	char mesh[LINE_BYTES];
 
@@ -94,10 +43,9 @@ static void put_meshes(struct output *o, const struct table *t)
 	output_list(o, "meshes", NULL, 0);
 	for (uint32_t i = 0; uses && i < t->nmesh; i++) {
 		output_row(o);
-		output_put(o, &col[COL_MESH],
-			   cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
-		output_put(o, &col[COL_RANKS], cell_of(CELL_COUNT, t->mesh[i].nrank));
-		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, uses[i]));
+		output_key(o, "mesh", cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
+		output_key(o, "rank_count", cell_of(CELL_COUNT, t->mesh[i].nrank));
+		output_key(o, "tensor_count", cell_of(CELL_COUNT, uses[i]));
 		output_close(o);
 	}
 	output_close(o);
@@ -109,8 +57,8 @@ static void put_world(struct output *o, const struct checkpoint *k)
 	char mesh[LINE_BYTES], line[2 * LINE_BYTES];
 	size_t len = 0;
 
-	output_put(o, &f_world, subject_world(k));
-	output_put(o, &f_mesh, cell_word(subject_mesh(t, mesh, sizeof mesh)));
+	output_key(o, "world_size", subject_world(k));
+	output_key(o, "mesh", cell_word(subject_mesh(t, mesh, sizeof mesh)));
 	line[0] = 0;
 	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
@@ -119,18 +67,12 @@ static void put_world(struct output *o, const struct checkpoint *k)
 		snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
 			 k->world == 1 ? "" : "s");
 	if (*line)
-		output_put(o, &f_meshes, cell_text(line));
+		output_head(o, "mesh", cell_text(line));
 	put_meshes(o, t);
 }
 
 static void put_parts(struct output *o, const struct checkpoint *k)
 {
-	enum { COL_FILE, COL_RANK, COL_KIND, COL_STEP, COL_BYTES, COL_RAW, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
-		{ "file", NULL, false, FIT_WHOLE }, { "rank", NULL, true, FIT_WHOLE },
-		{ "kind", NULL, false, FIT_WHOLE }, { "step", NULL, true, FIT_WHOLE },
-		{ "bytes", NULL, true, FIT_WHOLE }, { "raw_bytes", NULL, true, FIT_WHOLE }
-	};
 	static const char *const kind[] = { "main", "const", "average" };
 	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t least = UINT64_MAX, most = 0;
@@ -139,7 +81,7 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 		least = MIN(least, k->file[i].file_bytes);
 		most = MAX(most, k->file[i].file_bytes);
 	}
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
+	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
 	human_bytes(k->stored_bytes, a);
 	if (k->nfile == 1)
 		snprintf(line, sizeof line, "%s in 1 part", a);
@@ -158,19 +100,18 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 			 human_bytes(k->linked_bytes, a));
 	}
 	if (k->nfile)
-		output_put(o, &f_size, cell_text(line));
-	output_put(o, &f_linked, cell_of(CELL_BYTES, k->linked_bytes));
+		output_head(o, "size", cell_text(line));
+	output_key(o, "linked_bytes", cell_of(CELL_BYTES, k->linked_bytes));
 	output_list(o, "parts", NULL, 0);
 	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
 		output_row(o);
-		output_put(o, &col[COL_FILE], cell_text(k->file[i].name));
-		output_put(o, &col[COL_RANK],
-			   cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
-		output_put(o, &col[COL_KIND], cell_text(kind[k->file[i].kind]));
-		output_put(o, &col[COL_STEP],
-			   k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->file[i].step) : cell_none());
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
-		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
+		output_key(o, "file", cell_text(k->file[i].name));
+		output_key(o, "rank", cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
+		output_key(o, "kind", cell_text(kind[k->file[i].kind]));
+		output_key(o, "step",
+			   cell_if(k->has & HAS_STEP, cell_of(CELL_NUMBER, k->file[i].step)));
+		output_key(o, "bytes", cell_of(CELL_BYTES, k->file[i].file_bytes));
+		output_key(o, "raw_bytes", cell_of(CELL_BYTES, k->file[i].raw_bytes));
 		output_close(o);
 	}
 	output_close(o);
@@ -184,14 +125,13 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 	for (uint32_t i = 0; i < k->nnote; i++) {
 		size_t len = strlen(line);
 
-		output_put(o, &(struct column){ k->note[i].key, NULL, false, FIT_WHOLE },
-			   cell_real(k->note[i].value));
+		output_key(o, k->note[i].key, cell_real(k->note[i].value));
 		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "",
 			 k->note[i].key, k->note[i].value);
 	}
 	output_close(o);
 	if (k->nnote)
-		output_put(o, &f_notes, cell_text(line));
+		output_head(o, "notes", cell_text(line));
 }
 
 #define ATTRS_SHOWN 20u /* of thousands, for a person */
@@ -199,36 +139,30 @@ static void put_notes(struct output *o, const struct checkpoint *k)
  * first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
-	char line[LINE_BYTES];
-
 	output_object(o, "attributes");
 	for (uint32_t i = 0; i < k->nattr; i++)
-		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
-			   cell_text(k->attr[i].value));
+		output_key(o, k->attr[i].key, cell_text(k->attr[i].value));
 	output_close(o);
 	for (uint32_t i = 0; i < MIN(k->nattr, ATTRS_SHOWN); i++) {
 		const char *value = k->attr[i].value;
 		size_t n = MIN(strcspn(value, "\n"), (size_t)200);
 
-		snprintf(line, sizeof line, "%.100s: %.*s%s", k->attr[i].key, (int)n, value,
-			 value[n] ? " ..." : "");
-		output_put(o, i ? &f_more : &f_attrs, cell_text(line));
+		output_label(o, i ? "" : "attributes", STYLE_PLAIN, "%.100s: %.*s%s",
+			     k->attr[i].key, (int)n, value, value[n] ? " ..." : "");
 	}
-	if (k->nattr > ATTRS_SHOWN) {
-		snprintf(line, sizeof line, "and %u more: ckptctl show --json",
-			 k->nattr - ATTRS_SHOWN);
-		output_put(o, &f_more, cell_text(line));
-	}
-	output_put(o, &f_newer, cell_of(CELL_FLAG, k->newer));
+	if (k->nattr > ATTRS_SHOWN)
+		output_label(o, "", STYLE_PLAIN, "and %u more: ckptctl show --json",
+			     k->nattr - ATTRS_SHOWN);
+	output_key(o, "newer_left_out", cell_of(CELL_FLAG, k->newer));
 	if (k->newer)
-		output_put(o, &f_newer_said,
-			   cell_text("notes or attributes that a newer version wrote"));
+		output_head(o, "left out",
+			    cell_text("notes or attributes that a newer version wrote"));
 }
 
 /* What was said about it in its store. A copy elsewhere has none of that. */
-static int put_marks(struct cli *c, const struct subject *s)
+static int put_labels(struct cli *c, const struct subject *s)
 {
-	struct store_mark *mark = NULL;
+	struct store_label *label = NULL;
 	struct ckpt_err err = { 0 };
 	struct store_home m;
 	uint32_t n = 0;
@@ -238,46 +172,39 @@ static int put_marks(struct cli *c, const struct subject *s)
 	if (!rc) {
 		m.step.step = s->ckpt->step;
 		store_id_parse(s->ckpt->id, m.step.id);
-		rc = store_marks(&m.s, &mark, &n, &err);
+		rc = store_labels(&m.s, &label, &n, &err);
 	}
 	if (rc < 0) {
-		ckpt_error_prefix(&err, rc, "holds, tags and other marks are not shown");
+		ckpt_error_prefix(&err, rc, "holds, tags and other labels are not shown");
 		code = cli_fail(c, rc, &err, NULL);
 	}
-	store_mark_sentence(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
+	store_label_sentence(&m.step, label, n, wall_ns(), false, 0, line, sizeof line);
 	if (*line)
-		output_put(c->o, &f_marks, cell_text(line));
-	marked_put(c->o, &m.step, mark, n, wall_ns());
-	free(mark);
+		output_head(c->o, "labels", cell_text(line));
+	labels_put(c->o, &m.step, label, n, wall_ns());
+	free(label);
 	store_home_close(&m);
 	return code;
 }
 
 static void put_totals(struct output *o, const struct table *t)
 {
-	char line[LINE_BYTES], n[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++)
-		bytes += tensor_bytes(&t->tensor[i]);
-	output_put(o, &f_tensor_count, cell_of(CELL_COUNT, t->ntensor));
-	output_put(o, &f_tensor_bytes, cell_of(CELL_BYTES, bytes));
-	snprintf(line, sizeof line, "%s, %s", human_count(t->ntensor, n), human_bytes(bytes, b));
-	output_put(o, &f_tensors, cell_text(line));
+		bytes += table_tensor_bytes(&t->tensor[i]);
+	output_key(o, "tensor_count", cell_of(CELL_COUNT, t->ntensor));
+	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, bytes));
+	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", COUNT_TEXT(t->ntensor),
+		     BYTES_TEXT(bytes));
 }
 
 /* Tensors that are declared as the rounding of others: what of them has no bytes, and what has some
  * all the same. Nothing where there are none. */
 static void put_derived(struct output *o, const struct table *t)
 {
-	static const struct column f_line = { NULL, "derived", false, FIT_LAST },
-				   f_spared = { "spared_bytes", NULL, true, FIT_WHOLE },
-				   f_stored = { "stored_bytes", NULL, true, FIT_WHOLE },
-				   f_pieces = { "stored_piece_count", NULL, true, FIT_WHOLE },
-				   f_first = { "stored_first", NULL, false, FIT_WHOLE },
-				   f_trusted = { "trusted_piece_count", NULL, true, FIT_WHOLE };
 	uint64_t spared = 0, stored = 0, pieces = 0, trusted = 0;
-	char line[LINE_BYTES], first[NAME_BYTES] = "", a[HUMAN_BYTES], b[HUMAN_BYTES];
+	char first[NAME_BYTES] = "", a[HUMAN_BYTES], b[HUMAN_BYTES];
 	bool any = false;
 
 	for (uint32_t i = 0; i < t->npiece; i++) {
@@ -299,23 +226,22 @@ static void put_derived(struct output *o, const struct table *t)
 	if (!any)
 		return;
 	output_object(o, "derived");
-	output_put(o, &f_spared, cell_of(CELL_BYTES, spared));
-	output_put(o, &f_stored, cell_of(CELL_BYTES, stored));
-	output_put(o, &f_pieces, cell_of(CELL_COUNT, pieces));
-	output_put(o, &f_first, *first ? cell_text(first) : cell_none());
-	output_put(o, &f_trusted, cell_of(CELL_COUNT, trusted));
+	output_key(o, "spared_bytes", cell_of(CELL_BYTES, spared));
+	output_key(o, "stored_bytes", cell_of(CELL_BYTES, stored));
+	output_key(o, "stored_piece_count", cell_of(CELL_COUNT, pieces));
+	output_key(o, "stored_first", cell_word(first));
+	output_key(o, "trusted_piece_count", cell_of(CELL_COUNT, trusted));
 	output_close(o);
 	human_bytes(spared, a);
 	human_bytes(stored, b);
 	if (pieces)
-		snprintf(
-			line, sizeof line,
+		output_label(
+			o, "derived", STYLE_PLAIN,
 			"%s of derived tensors not stored; %s in %llu piece%s stored as %s: %.150s first",
 			a, b, (unsigned long long)pieces, pieces == 1 ? "" : "s",
 			pieces == 1 ? "it is" : "they are", first);
 	else
-		snprintf(line, sizeof line, "%s of derived tensors not stored", a);
-	output_put(o, &f_line, cell_text(line));
+		output_label(o, "derived", STYLE_PLAIN, "%s of derived tensors not stored", a);
 }
 
 /* How averaged weights came about, and what is odd about them. Nothing for people where there are
@@ -323,19 +249,18 @@ static void put_derived(struct output *o, const struct table *t)
 static void put_averages(struct output *o, const struct checkpoint *k)
 {
 	cleanup_free struct average_seen *x = NULL;
-	char line[LINE_BYTES], chain[300];
+	char chain[300];
 	uint32_t n = 0;
 
 	o->failed |= averages_see(k, &x, &n) != 0;
 	averages_put(o, k, x, n);
-	for (uint32_t i = 0; i < n; i++) {
-		snprintf(line, sizeof line, "%.60s: %s%s%s", x[i].a->name,
-			 averages_chain(k, x[i].a, chain, sizeof chain),
-			 x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
-			 averages_health_is_bad(x[i].health) ? "; its health is bad: ckptctl ema"
-							     : "");
-		output_put(o, i ? &f_more : &f_averages, cell_text(line));
-	}
+	for (uint32_t i = 0; i < n; i++)
+		output_label(o, i ? "" : "averages", STYLE_PLAIN, "%.60s: %s%s%s", x[i].a->name,
+			     averages_chain(k, x[i].a, chain, sizeof chain),
+			     x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
+			     averages_health_is_bad(x[i].health)
+				     ? "; its health is bad: ckptctl ema"
+				     : "");
 }
 
 /* Returns an exit code. */
@@ -344,21 +269,20 @@ static int put_summary(struct cli *c, const struct subject *s)
 	const struct checkpoint *k = s->ckpt;
 	struct output *o = c->o;
 	const bool steps = k->has & HAS_STEP;
-	char line[LINE_BYTES];
 	int code = CLI_OK;
 
-	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, subject_job(k));
-	output_put(o, &f_step, subject_step(k));
-	output_put(o, &f_created, steps ? cell_of(CELL_TIME, k->wall_ns) : cell_none());
-	output_put(o, &f_created_ns, cell_unless(CELL_NUMBER, k->wall_ns, 0));
-	output_put(o, &f_id, hex_or_none(k->id));
+	output_field(o, "path", "path", cell_text(s->ref.path));
+	output_key(o, "job", subject_job(k));
+	output_key(o, "step", subject_step(k));
+	output_field(o, "created", "created", cell_if(steps, cell_of(CELL_TIME, k->wall_ns)));
+	output_key(o, "created_ns", cell_unless(CELL_NUMBER, k->wall_ns, 0));
+	output_field(o, "id", "id", cell_word(k->id));
 	if (steps)
 		put_lineage(o, k);
-	output_put(o, &f_seq, steps ? cell_of(CELL_NUMBER, k->seq) : cell_none());
-	output_put(o, &f_parent, cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
-	output_put(o, &f_parent_id, hex_or_none(k->parent_id));
-	output_put(o, &f_generation, steps ? cell_of(CELL_NUMBER, k->generation) : cell_none());
+	output_key(o, "seq", cell_if(steps, cell_of(CELL_NUMBER, k->seq)));
+	output_key(o, "parent", cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
+	output_key(o, "parent_id", cell_word(k->parent_id));
+	output_key(o, "generation", cell_if(steps, cell_of(CELL_NUMBER, k->generation)));
 	put_world(o, k);
 	put_parts(o, k);
 	put_totals(o, &k->table);
@@ -367,14 +291,13 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_notes(o, k);
 	put_attrs(o, k);
 	if (steps)
-		code = put_marks(c, s);
+		code = put_labels(c, s);
 	else
-		marked_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
-	output_put(o, &f_format, cell_text(s->format->name));
-	output_put(o, &f_tool, hex_or_none(k->tool));
-	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
-		 k->tool);
-	output_put(o, &f_written, cell_text(line));
+		labels_put(o, &(struct store_step){ 0 }, NULL, 0, 0);
+	output_key(o, "format", cell_text(s->format->name));
+	output_key(o, "tool", cell_word(k->tool));
+	output_label(o, "format", STYLE_PLAIN, "%s%s%s", s->format->name,
+		     k->tool[0] ? ", written by " : "", k->tool);
 	return code;
 }
 
@@ -394,16 +317,7 @@ static int group_compare(const void *a, const void *b, void *arg)
 
 static int put_groups(struct output *o, const struct table *t)
 {
-	enum {
-		COL_COMPONENT,
-		COL_ROLE,
-		COL_DTYPE,
-		COL_TENSORS,
-		COL_ELEMENTS,
-		COL_BYTES,
-		COL_COUNT
-	};
-	static const struct column col[COL_COUNT] = {
+	static const struct column col[] = {
 		{ "component", "COMPONENT", false, FIT_LAST },
 		{ "role", "ROLE", false, FIT_WHOLE },
 		{ "dtype", "DTYPE", false, FIT_WHOLE },
@@ -418,7 +332,7 @@ static int put_groups(struct output *o, const struct table *t)
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		id[i] = i;
 	qsort_r(id, t->ntensor, sizeof *id, group_compare, (void *)t);
-	output_list(o, "groups", col, COL_COUNT);
+	output_list(o, "groups", col, ARRAY_LEN(col));
 	for (uint32_t i = 0, n; i < t->ntensor; i += n) {
 		const struct table_tensor *x = &t->tensor[id[i]];
 		uint64_t elements = 0, bytes = 0;
@@ -426,16 +340,11 @@ static int put_groups(struct output *o, const struct table *t)
 		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t);
 		     n++) {
 			elements += shown_numel(&t->tensor[id[i + n]]);
-			bytes += tensor_bytes(&t->tensor[id[i + n]]);
+			bytes += table_tensor_bytes(&t->tensor[id[i + n]]);
 		}
-		output_row(o);
-		output_put(o, &col[COL_COMPONENT], cell_text(x->component));
-		output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
-		output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
-		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, n));
-		output_put(o, &col[COL_ELEMENTS], cell_of(CELL_COUNT, elements));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, bytes));
-		output_close(o);
+		OUTPUT_ROW(o, col, cell_text(x->component), cell_text(role_name(x->role)),
+			   cell_text(dtype_name(x->dtype)), cell_of(CELL_COUNT, n),
+			   cell_of(CELL_COUNT, elements), cell_of(CELL_BYTES, bytes));
 	}
 	output_close(o);
 	return 0;
@@ -504,10 +413,9 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_put(o, &col[COL_FILE],
 			   file == TABLE_NONE ? cell_none() : cell_text(k->file[file].name));
 		output_put(o, &col[COL_OFFSET],
-			   p->place < k->nfile
-				   ? cell_unless(CELL_NUMBER, file_offset(&k->file[file], p),
-						 UINT64_MAX)
-				   : cell_none());
+			   cell_if(p->place < k->nfile,
+				   cell_unless(CELL_NUMBER, file_offset(&k->file[file], p),
+					       UINT64_MAX)));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
 		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
@@ -565,7 +473,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 {
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
-	const char *foreign = subject_foreign_name(k, id);
+	const char *foreign = named_foreign(k, id);
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 	uint64_t shape[CKPT_DIMS_MAX];
 
@@ -575,16 +483,16 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
 	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
 	output_put(o, &col[COL_NAME], cell_text(x->name));
-	output_put(o, &col[COL_FOREIGN], foreign ? cell_text(foreign) : cell_none());
+	output_put(o, &col[COL_FOREIGN], cell_word(foreign));
 	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
 	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, shown_shape(x, shape)));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x)));
+	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, table_tensor_bytes(x)));
 	output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
 	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
 	output_put(o, &col[COL_ROLE_CLASS], cell_text(role));
-	output_put(o, &col[COL_OF], x->of[0] ? cell_text(x->of) : cell_none());
+	output_put(o, &col[COL_OF], cell_word(x->of));
 	output_put(o, &col[COL_MEDIA],
-		   x->flags & TENSOR_BLOB ? cell_text(media_name(x->media)) : cell_none());
+		   cell_if(x->flags & TENSOR_BLOB, cell_text(media_name(x->media))));
 	output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
 	if (x->layout == TABLE_NONE)
 		output_put(o, &col[COL_LAYOUT], cell_none());
@@ -593,7 +501,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
 	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
 	output_put(o, &col[COL_FINGERPRINT],
-		   x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
+		   cell_if(x->fp_known, cell_of(CELL_FINGERPRINT, x->fp)));
 }
 
 static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id,
@@ -687,9 +595,9 @@ static int run_tensors(struct cli *c, const struct subject *s)
 	int rc = 0;
 
 	if (glob)
-		rc = subject_glob(s->ckpt, glob, &id, &n, &err);
+		rc = named_glob(s->ckpt, glob, &id, &n, &err);
 	else if (word)
-		rc = subject_tensors(s->ckpt, word, &id, &n, &err);
+		rc = named_tensors(s->ckpt, word, &id, &n, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				s->ref.path);
@@ -719,7 +627,7 @@ static int run_map(struct cli *c, const struct subject *s)
 	cleanup_free uint32_t *id = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
-	int rc = subject_tensors(s->ckpt, word, &id, &n, &err);
+	int rc = named_tensors(s->ckpt, word, &id, &n, &err);
 
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",

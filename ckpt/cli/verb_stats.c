@@ -15,57 +15,17 @@
 #include "ckpt/table/shown.h"
 #include "ckpt/cli/subject.h"
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 #define MODULES_SHOWN 20u /* without --depth: the tree goes as deep as this many rows allow */
 #define RANKS_SHOWN 16u
 #define EQUALS_SHOWN 8u
 
-FIELD(f_path, "path", "path");
-FIELD(f_job, "job", NULL);
-FIELD(f_step, "step", NULL);
-FIELD(f_glob, "tensor_glob", NULL);
-FIELD(f_tensors, "tensor_count", NULL);
-FIELD(f_bytes, "tensor_bytes", NULL);
-FIELD(f_total, NULL, "tensors");
-FIELD(f_stored, "bytes", NULL);
-FIELD(f_files, NULL, "files");
-FIELD(f_padding, "padding_bytes", NULL);
-FIELD(f_metadata, "metadata_bytes", NULL);
-FIELD(f_held, "held_bytes", NULL);
-FIELD(f_replicated, "replicated_bytes", NULL);
-FIELD(f_copies, NULL, "in memory");
-FIELD(f_depth, "depth", NULL);
-FIELD(f_known, "contents_known", NULL);
-FIELD(f_equal_bytes, "equal_bytes", NULL);
-FIELD(f_equal, NULL, "equal");
-FIELD(f_zero_tensors, "zero_tensor_count", NULL);
-FIELD(f_zero_bytes, "zero_bytes", NULL);
-FIELD(f_zero, NULL, "zero");
-FIELD(f_component, "component", NULL);
-FIELD(f_name, "name", NULL);
-FIELD(f_rank, "rank", NULL);
-FIELD(f_least, "least_bytes", NULL);
-FIELD(f_median, "median_bytes", NULL);
-FIELD(f_most, "most_bytes", NULL);
-FIELD(f_wrote, NULL, "written");
-FIELD(f_holds, NULL, "held");
-FIELD(f_held_none, "held", NULL);
-FIELD(f_wrote_none, "written", NULL);
-
 struct stats {
 	struct chosen of; /* the tensors asked for */
 	const char *glob; /* that asked for them; NULL: all there are */
 	uint64_t bytes;
 };
-
-static uint64_t tensor_bytes(const struct table_tensor *x)
-{
-	uint64_t bytes;
-
-	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-}
 
 static double percent(uint64_t part, uint64_t whole)
 {
@@ -110,7 +70,7 @@ static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 
 	if (rc)
 		return rc;
-	output_put(o, &f_depth, cell_of(CELL_NUMBER, depth));
+	output_key(o, "depth", cell_of(CELL_NUMBER, depth));
 	shown = all ? n : MIN(n, MODULES_SHOWN);
 	output_list(o, "modules", col, SUM_COUNT);
 	for (uint32_t i = 0; i < shown; i++)
@@ -119,10 +79,10 @@ static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 	for (uint32_t i = shown; i < n; i++)
 		more += row[i].bytes;
 	if (shown < n) {
-		char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+		char text[LINE_BYTES];
 
 		snprintf(text, sizeof text, "and %s more, %s: --depth=%u lists all",
-			 human_count(n - shown, a), human_bytes(more, b), depth);
+			 COUNT_TEXT(n - shown), BYTES_TEXT(more), depth);
 		o->ops->say(o, STYLE_DIM, NULL, 0, text);
 	}
 	return 0;
@@ -167,7 +127,7 @@ static void put_words(struct output *o, const struct stats *s, const char *key,
 			continue;
 		row[at].tensors++;
 		row[at].elements += shown_numel(x);
-		row[at].bytes += tensor_bytes(x);
+		row[at].bytes += table_tensor_bytes(x);
 	}
 	qsort(row, n, sizeof *row, sum_compare);
 	output_list(o, key, col, SUM_COUNT);
@@ -210,11 +170,11 @@ static int u64_compare(const void *a, const void *b)
 
 /* Least, median and most of a field of all ranks. */
 static int put_spread(struct output *o, const struct stats *s, const struct ranks *r, size_t field,
-		      const char *key, const struct column *line)
+		      const char *key)
 {
 	cleanup_free uint64_t *x = calloc((size_t)s->of.k->world + 1, sizeof *x);
 	uint32_t n = s->of.k->world;
-	char text[LINE_BYTES], a[3][HUMAN_BYTES];
+	char a[3][HUMAN_BYTES];
 
 	if (!x)
 		return -ENOMEM;
@@ -222,57 +182,54 @@ static int put_spread(struct output *o, const struct stats *s, const struct rank
 		memcpy(&x[i], (const char *)&r->rank[i] + field, sizeof *x);
 	qsort(x, n, sizeof *x, u64_compare);
 	output_object(o, key);
-	output_put(o, &f_least, cell_of(CELL_BYTES, x[0]));
-	output_put(o, &f_median, cell_of(CELL_BYTES, x[n / 2]));
-	output_put(o, &f_most, cell_of(CELL_BYTES, x[n ? n - 1 : 0]));
+	output_key(o, "least_bytes", cell_of(CELL_BYTES, x[0]));
+	output_key(o, "median_bytes", cell_of(CELL_BYTES, x[n / 2]));
+	output_key(o, "most_bytes", cell_of(CELL_BYTES, x[n ? n - 1 : 0]));
 	output_close(o);
 	for (uint32_t i = 0; i < 3; i++)
 		human_bytes(x[i == 2 ? (n ? n - 1 : 0) : i ? n / 2 : 0], a[i]);
 	if (n < 2)
-		snprintf(text, sizeof text, "by one rank %s", a[0]);
+		output_label(o, key, STYLE_PLAIN, "by one rank %s", a[0]);
 	else if (!strcmp(a[0], a[2]))
-		snprintf(text, sizeof text, "per rank %s", a[0]);
+		output_label(o, key, STYLE_PLAIN, "per rank %s", a[0]);
 	else
-		snprintf(text, sizeof text, "per rank %s to %s, median %s", a[0], a[2], a[1]);
-	output_put(o, line, cell_text(text));
+		output_label(o, key, STYLE_PLAIN, "per rank %s to %s, median %s", a[0], a[2], a[1]);
 	return 0;
 }
 
 static int put_rank_lines(struct output *o, const struct stats *s, const struct ranks *r)
 {
-	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	int rc = 0;
 
 	if (s->of.k->has & HAS_STEP)
-		rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written", &f_wrote);
+		rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written");
 	else
-		output_put(o, &f_wrote_none, cell_none());
+		output_key(o, "written", cell_none());
 	if (rc)
 		return rc;
 	if (r->held_known)
-		rc = put_spread(o, s, r, offsetof(struct rank_sum, holds), "held", &f_holds);
+		rc = put_spread(o, s, r, offsetof(struct rank_sum, holds), "held");
 	else
-		output_put(o, &f_held_none, cell_none());
-	output_put(o, &f_held, r->held_known ? cell_of(CELL_BYTES, r->held) : cell_none());
-	output_put(o, &f_replicated,
-		   r->held_known ? cell_of(CELL_BYTES, r->replicated) : cell_none());
+		output_key(o, "held", cell_none());
+	output_key(o, "held_bytes", cell_if(r->held_known, cell_of(CELL_BYTES, r->held)));
+	output_key(o, "replicated_bytes",
+		   cell_if(r->held_known, cell_of(CELL_BYTES, r->replicated)));
 	if (r->held_known)
-		snprintf(text, sizeof text,
-			 "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
-			 human_bytes(r->held, a), human_bytes(r->replicated, b),
-			 percent(r->replicated, r->held));
-	else if (!(s->of.k->has & HAS_LAYOUTS))
-		snprintf(text, sizeof text, "not known: there are no layouts");
+		output_label(o, "in memory", STYLE_PLAIN,
+			     "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
+			     BYTES_TEXT(r->held), BYTES_TEXT(r->replicated),
+			     percent(r->replicated, r->held));
 	else
-		snprintf(text, sizeof text, "not counted: too many shapes on too many ranks");
-	output_put(o, &f_copies, cell_text(text));
+		output_head(o, "in memory",
+			    cell_text(s->of.k->has & HAS_LAYOUTS
+					      ? "not counted: too many shapes on too many ranks"
+					      : "not known: there are no layouts"));
 	return rc;
 }
 
 static void put_ranks(struct output *o, const struct stats *s, const struct ranks *r)
 {
-	enum { COL_RANK, COL_WROTE, COL_HOLDS, COL_PIECES, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
+	static const struct column col[] = {
 		{ "rank", "RANK", true, FIT_WHOLE },
 		{ "written_bytes", "WRITTEN", true, FIT_WHOLE },
 		{ "held_bytes", "HELD", true, FIT_WHOLE },
@@ -280,16 +237,11 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 	};
 	bool shown = o->machine || (s->of.k->world > 1 && s->of.k->world <= RANKS_SHOWN);
 
-	output_list(o, "ranks", shown ? col : NULL, COL_COUNT);
-	for (uint32_t i = 0; i < s->of.k->world && shown; i++) {
-		output_row(o);
-		output_put(o, &col[COL_RANK], cell_of(CELL_NUMBER, i));
-		output_put(o, &col[COL_WROTE], cell_of(CELL_BYTES, r->rank[i].wrote));
-		output_put(o, &col[COL_HOLDS],
-			   r->held_known ? cell_of(CELL_BYTES, r->rank[i].holds) : cell_none());
-		output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, r->rank[i].pieces));
-		output_close(o);
-	}
+	output_list(o, "ranks", shown ? col : NULL, ARRAY_LEN(col));
+	for (uint32_t i = 0; i < s->of.k->world && shown; i++)
+		OUTPUT_ROW(o, col, cell_of(CELL_NUMBER, i), cell_of(CELL_BYTES, r->rank[i].wrote),
+			   cell_if(r->held_known, cell_of(CELL_BYTES, r->rank[i].holds)),
+			   cell_of(CELL_COUNT, r->rank[i].pieces));
 	output_close(o);
 }
 
@@ -297,35 +249,31 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 
 static void put_twin_lines(struct output *o, const struct stats *s, const struct twins *w)
 {
-	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
-
 	const bool known = !w->unknown;
 
-	output_put(o, &f_known, cell_of(CELL_FLAG, known));
-	output_put(o, &f_equal_bytes, known ? cell_of(CELL_BYTES, w->equal_bytes) : cell_none());
-	output_put(o, &f_zero_tensors, known ? cell_of(CELL_COUNT, w->zero_tensors) : cell_none());
-	output_put(o, &f_zero_bytes, known ? cell_of(CELL_BYTES, w->zero_bytes) : cell_none());
+	output_key(o, "contents_known", cell_of(CELL_FLAG, known));
+	output_key(o, "equal_bytes", cell_if(known, cell_of(CELL_BYTES, w->equal_bytes)));
+	output_key(o, "zero_tensor_count", cell_if(known, cell_of(CELL_COUNT, w->zero_tensors)));
+	output_key(o, "zero_bytes", cell_if(known, cell_of(CELL_BYTES, w->zero_bytes)));
 	if (!known) {
-		snprintf(text, sizeof text, "not known: %s of %s tensors have no fingerprint",
-			 human_count(w->unknown, a), human_count(s->of.n, b));
-		output_put(o, &f_equal, cell_text(text));
+		output_label(o, "equal", STYLE_PLAIN,
+			     "not known: %s of %s tensors have no fingerprint",
+			     COUNT_TEXT(w->unknown), COUNT_TEXT(s->of.n));
 		return;
 	}
 	if (w->ngroup)
-		snprintf(text, sizeof text,
-			 "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
-			 human_count(w->ngroup, a), w->ngroup == 1 ? "" : "s",
-			 human_bytes(w->equal_bytes, b), percent(w->equal_bytes, s->bytes));
+		output_label(o, "equal", STYLE_PLAIN,
+			     "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
+			     COUNT_TEXT(w->ngroup), w->ngroup == 1 ? "" : "s",
+			     BYTES_TEXT(w->equal_bytes), percent(w->equal_bytes, s->bytes));
 	else
-		snprintf(text, sizeof text, "no two tensors have equal contents");
-	output_put(o, &f_equal, cell_text(text));
+		output_head(o, "equal", cell_text("no two tensors have equal contents"));
 	if (w->zero_tensors)
-		snprintf(text, sizeof text, "%s tensor%s with zeros only, %s",
-			 human_count(w->zero_tensors, a), w->zero_tensors == 1 ? "" : "s",
-			 human_bytes(w->zero_bytes, b));
+		output_label(o, "zero", STYLE_PLAIN, "%s tensor%s with zeros only, %s",
+			     COUNT_TEXT(w->zero_tensors), w->zero_tensors == 1 ? "" : "s",
+			     BYTES_TEXT(w->zero_bytes));
 	else
-		snprintf(text, sizeof text, "no tensor is all zeros");
-	output_put(o, &f_zero, cell_text(text));
+		output_head(o, "zero", cell_text("no tensor is all zeros"));
 }
 
 static void put_twins(struct output *o, const struct twins *w)
@@ -354,16 +302,16 @@ static void put_twins(struct output *o, const struct twins *w)
 			snprintf(names + strlen(names), 32, ", %u more", g->n - 2);
 		output_row(o);
 		output_put(o, &col[COL_N], cell_of(CELL_COUNT, g->n));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x[0])));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, table_tensor_bytes(x[0])));
 		output_put(o, &col[COL_EXTRA], cell_of(CELL_BYTES, g->extra));
 		output_put(o, &col[COL_FP], cell_of(CELL_FINGERPRINT, x[0]->fp));
 		output_put(o, &col[COL_NAMES], cell_text(names));
 		output_list(o, "tensors", NULL, 0);
 		for (uint32_t k = 0; k < g->n && o->machine; k++) {
 			output_row(o);
-			output_put(o, &f_component, cell_text(x[k]->component));
-			output_put(o, &f_name, cell_text(x[k]->name));
-			output_put(o, &f_rank, cell_unless(CELL_NUMBER, x[k]->rank, TABLE_NONE));
+			output_key(o, "component", cell_text(x[k]->component));
+			output_key(o, "name", cell_text(x[k]->name));
+			output_key(o, "rank", cell_unless(CELL_NUMBER, x[k]->rank, TABLE_NONE));
 			output_close(o);
 		}
 		output_close(o);
@@ -378,7 +326,7 @@ static int put_overhead(struct output *o, const struct stats *s)
 {
 	cleanup_free struct file_account *a = NULL;
 	uint64_t padding = 0, metadata, all = s->of.k->stored_bytes;
-	char text[LINE_BYTES], b[3][HUMAN_BYTES];
+	char b[3][HUMAN_BYTES];
 	int rc = file_account_make(s->of.k, &a, &metadata);
 
 	if (rc)
@@ -387,35 +335,32 @@ static int put_overhead(struct output *o, const struct stats *s)
 		padding += a[i].padding;
 		metadata += a[i].metadata;
 	}
-	output_put(o, &f_stored, cell_of(CELL_BYTES, all));
-	output_put(o, &f_padding, cell_of(CELL_BYTES, padding));
-	output_put(o, &f_metadata, cell_of(CELL_BYTES, metadata));
-	snprintf(text, sizeof text, "%s, of which padding %s (%.1f %%), metadata %s (%.1f %%)",
-		 human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
-		 human_bytes(metadata, b[2]), percent(metadata, all));
-	output_put(o, &f_files, cell_text(text));
+	output_key(o, "bytes", cell_of(CELL_BYTES, all));
+	output_key(o, "padding_bytes", cell_of(CELL_BYTES, padding));
+	output_key(o, "metadata_bytes", cell_of(CELL_BYTES, metadata));
+	output_label(o, "files", STYLE_PLAIN,
+		     "%s, of which padding %s (%.1f %%), metadata %s (%.1f %%)",
+		     human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
+		     human_bytes(metadata, b[2]), percent(metadata, all));
 	return 0;
 }
 
 static int put_head(struct output *o, struct stats *s, const struct subject *subject,
 		    const struct ranks *r, const struct twins *w)
 {
-	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
-	int rc = 0;
+	char of[HUMAN_BYTES] = "";
+	int rc;
 
-	output_put(o, &f_path, cell_text(subject->ref.path));
-	output_put(o, &f_job, subject_job(s->of.k));
-	output_put(o, &f_step, subject_step(s->of.k));
-	output_put(o, &f_glob, cell_word(s->glob));
-	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->of.n));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, s->bytes));
-	if (!s->glob)
-		snprintf(text, sizeof text, "%s, %s", human_count(s->of.n, a),
-			 human_bytes(s->bytes, b));
-	else
-		snprintf(text, sizeof text, "%s of %u, %s", human_count(s->of.n, a),
-			 s->of.k->table.ntensor, human_bytes(s->bytes, b));
-	output_put(o, &f_total, cell_text(text));
+	output_field(o, "path", "path", cell_text(subject->ref.path));
+	output_key(o, "job", subject_job(s->of.k));
+	output_key(o, "step", subject_step(s->of.k));
+	output_key(o, "tensor_glob", cell_word(s->glob));
+	output_key(o, "tensor_count", cell_of(CELL_COUNT, s->of.n));
+	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, s->bytes));
+	if (s->glob)
+		snprintf(of, sizeof of, " of %u", s->of.k->table.ntensor);
+	output_label(o, "tensors", STYLE_PLAIN, "%s%s, %s", COUNT_TEXT(s->of.n), of,
+		     BYTES_TEXT(s->bytes));
 	rc = put_overhead(o, s);
 	if (!rc)
 		rc = put_rank_lines(o, s, r);
@@ -473,7 +418,7 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 
 	s->glob = c->value[OPT_TENSORS];
 	if (s->glob) {
-		rc = subject_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
+		rc = named_glob(subject->ckpt, s->glob, ret, &s->of.n, err);
 	} else {
 		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
 		for (; *ret && s->of.n < t->ntensor; s->of.n++)
@@ -482,7 +427,7 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 	}
 	s->of.id = *ret;
 	for (uint32_t i = 0; i < s->of.n && !rc; i++)
-		s->bytes += tensor_bytes(&t->tensor[s->of.id[i]]);
+		s->bytes += table_tensor_bytes(&t->tensor[s->of.id[i]]);
 	return rc;
 }
 

@@ -555,7 +555,7 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
 	struct pace_of_job p = job_pace(r, i);
-	char when[HUMAN_BYTES] = "", rate[96] = "", span[HUMAN_BYTES];
+	char when[HUMAN_BYTES] = "", rate[96] = "";
 	size_t n = 0;
 
 	if (!j->newest)
@@ -568,7 +568,7 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 		n = (size_t)snprintf(rate, sizeof rate, "; %.3g steps/s", p.steps);
 	if (j->attached && p.snapshots > 0)
 		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
-			 human_span((uint64_t)MIN(1e9 / p.snapshots, 1e18), span));
+			 SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
 	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
 	      (unsigned long long)j->newest - 1, when, rate);
 }
@@ -602,39 +602,37 @@ static void text_skipped(struct cli *c, const struct wire_report_job *j)
 {
 	enum cell_style style = skipped_share(j) >= SKIPS_MANY ? STYLE_WARN : STYLE_PLAIN;
 	const char *head = "skipped";
-	char n[HUMAN_BYTES], all[HUMAN_BYTES];
 	uint64_t otherwise = skipped_otherwise(j);
 
 	if (!j->skipped)
 		return;
-	label(c, head, style, "%s of %s snapshots, %.2g %%", human_count(j->skipped, n),
-	      human_count(j->taken + j->skipped, all), 100 * skipped_share(j));
+	label(c, head, style, "%s of %s snapshots, %.2g %%", COUNT_TEXT(j->skipped),
+	      COUNT_TEXT(j->taken + j->skipped), 100 * skipped_share(j));
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		if (skip_why[i] && j->skipped_by[i])
-			label(c, "", style, "%s: %s", human_count(j->skipped_by[i], n),
-			      skip_why[i]);
+			label(c, "", style, "%s: %s", COUNT_TEXT(j->skipped_by[i]), skip_why[i]);
 	if (otherwise && otherwise < j->skipped)
-		label(c, "", style, "%s: for another reason", human_count(otherwise, n));
+		label(c, "", style, "%s: for another reason", COUNT_TEXT(otherwise));
 }
 
 static void text_trouble(struct cli *c, const struct wire_report *r,
 			 const struct wire_report_job *j)
 {
-	char since[HUMAN_BYTES] = "", span[HUMAN_BYTES];
+	char since[HUMAN_BYTES] = "";
 
 	if (is_stuck(j))
 		cli_mark(c, STYLE_BAD, "  disk hangs      ", 18,
 			 "%s has not answered for %s; the steps that are being written wait for it",
 			 j->device[0] ? j->device : "the device below the store",
-			 human_span(j->stuck_ns, span));
+			 SPAN_TEXT(j->stuck_ns));
 	for (const char *p = j->drift; *p; p += strcspn(p, "\n"), p += *p == '\n')
 		cli_mark(c, STYLE_BAD, p == j->drift ? "  replicas differ " : "                  ",
 			 18, "%.*s", (int)strcspn(p, "\n"), p);
 	if (!is_failing(j))
 		return;
 	if (j->failing_wall_ns)
-		snprintf(since, sizeof since, "since %s: ",
-			 human_span(elapsed_ns(j->failing_wall_ns, r->head->wall_ns), span));
+		snprintf(since, sizeof since,
+			 "since %s: ", SPAN_TEXT(elapsed_ns(j->failing_wall_ns, r->head->wall_ns)));
 	cli_mark(c, STYLE_BAD, "  failing         ", 18, "%s%s", since,
 		 j->failing[0] ? j->failing : "steps cannot be written");
 }
@@ -673,7 +671,7 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 {
 	const struct wire_report_job *j = &r->job[job];
 	const char *head = "averages";
-	char ill[1024], worst[240], n[HUMAN_BYTES], lost[HUMAN_BYTES];
+	char ill[1024], worst[240];
 
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
 		const struct wire_report_average *a = &r->average[i];
@@ -701,14 +699,14 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 		return;
 	if (j->average_bytes)
 		label(c, head, STYLE_PLAIN, "%s of the slots; %s step%s averaged",
-		      human_bytes(j->average_bytes, n), human_count(j->averaged, lost),
+		      BYTES_TEXT(j->average_bytes), COUNT_TEXT(j->averaged),
 		      j->averaged == 1 ? "" : "s");
 	else /* the job has ended, and its slots are only what keeps its newest step */
-		label(c, head, STYLE_PLAIN, "%s step%s averaged", human_count(j->averaged, lost),
+		label(c, head, STYLE_PLAIN, "%s step%s averaged", COUNT_TEXT(j->averaged),
 		      j->averaged == 1 ? "" : "s");
 	if (j->average_given_up)
 		label(c, "", STYLE_WARN, "%s step%s none: the next ones needed their slots",
-		      human_count(j->average_given_up, n),
+		      COUNT_TEXT(j->average_given_up),
 		      j->average_given_up == 1 ? " has" : "s have");
 }
 
@@ -716,7 +714,7 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
 	struct stall stall = job_stall(r, i);
-	char a[HUMAN_BYTES], b[HUMAN_BYTES], d[HUMAN_BYTES], e[HUMAN_BYTES], took[96] = "";
+	char a[HUMAN_BYTES], took[96] = "";
 
 	cli_say(c, STYLE_PLAIN, "%s", "");
 	cli_mark(c, STYLE_STRONG, j->name, 2, "%s%s", j->store[0] ? " in " : "", j->store);
@@ -734,20 +732,20 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 		      "the daemon will write the next step that is marked");
 	if (stall.measured && j->attached)
 		label(c, "trainer stall", STYLE_PLAIN, "%s last, %s at most, %.2g %% of the time",
-		      human_span(stall.last, a), human_span(stall.max, b), 100 * share(&stall));
+		      human_span(stall.last, a), SPAN_TEXT(stall.max), 100 * share(&stall));
 	if (j->held)
 		label(c, "staging memory", STYLE_PLAIN, "%s of %s in use, %u slots a rank",
-		      human_bytes(j->used, a), human_bytes(j->held, b), j->nslot);
+		      human_bytes(j->used, a), BYTES_TEXT(j->held), j->nslot);
 	if (fits_known(j))
 		label(c, "disk", fits(j) ? STYLE_PLAIN : STYLE_BAD, "%s free, the next step %s %s",
 		      human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
-		      fits(j) ? "takes" : "needs", human_bytes((uint64_t)j->next_mib * MIB, b));
+		      fits(j) ? "takes" : "needs", BYTES_TEXT((uint64_t)j->next_mib * MIB));
 	label(c, "snapshots", STYLE_PLAIN, "%s taken, %s skipped, %s torn",
-	      human_count(j->taken, a), human_count(j->skipped, b), human_count(j->torn, d));
+	      human_count(j->taken, a), COUNT_TEXT(j->skipped), COUNT_TEXT(j->torn));
 	if (j->last_committed)
-		snprintf(took, sizeof took, ", the last in %s", human_span(j->last_commit_ns, e));
+		snprintf(took, sizeof took, ", the last in %s", SPAN_TEXT(j->last_commit_ns));
 	label(c, "", STYLE_PLAIN, "%s staged, %s failed, %s committed%s", human_count(j->staged, a),
-	      human_count(j->failed, b), human_count(j->committed, d), took);
+	      COUNT_TEXT(j->failed), COUNT_TEXT(j->committed), took);
 	text_skipped(c, j);
 	text_averages(c, r, i);
 	text_error(c, r, j);

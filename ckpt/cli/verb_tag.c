@@ -2,17 +2,10 @@
 /* verb_tag.c - ckptctl tag: a name for a step, which finds it (tag:NAME) and keeps it. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 #include <fcntl.h>
-
-static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
-			   col_job = { "job", NULL, false, FIT_WHOLE },
-			   col_step = { "step", NULL, false, FIT_WHOLE },
-			   col_tag = { "tag", NULL, false, FIT_WHOLE },
-			   col_deleted = { "deleted", NULL, false, FIT_WHOLE },
-			   col_moved = { "moved_from", NULL, false, FIT_WHOLE };
 
 static void tag_print(struct cli *c, const char *path, const char *job, uint64_t step,
 		      const char *tag, bool deleted, uint64_t from)
@@ -21,12 +14,12 @@ static void tag_print(struct cli *c, const char *path, const char *job, uint64_t
 	unsigned long long n = step;
 
 	output_begin(o, "ckptd.tag/1");
-	output_put(o, &col_path, cell_text(path));
-	output_put(o, &col_job, cell_text(job));
-	output_put(o, &col_step, cell_of(CELL_NUMBER, step));
-	output_put(o, &col_tag, cell_text(tag));
-	output_put(o, &col_deleted, cell_of(CELL_FLAG, deleted));
-	output_put(o, &col_moved, cell_unless(CELL_NUMBER, from, UINT64_MAX));
+	output_key(o, "path", cell_text(path));
+	output_key(o, "job", cell_text(job));
+	output_key(o, "step", cell_of(CELL_NUMBER, step));
+	output_key(o, "tag", cell_text(tag));
+	output_key(o, "deleted", cell_of(CELL_FLAG, deleted));
+	output_key(o, "moved_from", cell_unless(CELL_NUMBER, from, UINT64_MAX));
 	if (deleted)
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is no longer tagged %s", n, job, tag);
 	else if (from != UINT64_MAX)
@@ -41,16 +34,16 @@ static void tag_print(struct cli *c, const char *path, const char *job, uint64_t
 /* The step that has the tag now; UINT64_MAX: none. */
 static uint64_t tagged_step(const struct store *s, const char *tag)
 {
-	cleanup_free struct store_mark *mark = NULL;
-	const struct store_mark *best = NULL;
+	cleanup_free struct store_label *label = NULL;
+	const struct store_label *best = NULL;
 	uint32_t n = 0;
 
-	if (store_marks(s, &mark, &n, NULL))
+	if (store_labels(s, &label, &n, NULL))
 		return UINT64_MAX;
 	for (uint32_t i = 0; i < n; i++)
-		if (mark[i].kind == MARK_TAG && !strcmp(mark[i].name, tag) &&
-		    (!best || mark[i].made_ns > best->made_ns))
-			best = &mark[i];
+		if (label[i].kind == LABEL_TAG && !strcmp(label[i].name, tag) &&
+		    (!best || label[i].made_ns > best->made_ns))
+			best = &label[i];
 	return best ? best->step : UINT64_MAX;
 }
 
@@ -61,19 +54,19 @@ static int tag_set(struct cli *c)
 	struct store_home m;
 	struct ckpt_err err = { 0 };
 	uint64_t from;
-	int rc = store_mark_name_check(tag, &err), code;
+	int rc = store_label_name_check(tag, &err), code;
 
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl tag -h");
-	code = marked_get(c, c->arg[0], &ref, &m);
+	code = labels_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
 	from = tagged_step(&m.s, tag);
 	rc = store_home_owner(m.s.job_fd, m.dir, &err);
 	if (!rc)
-		rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
+		rc = store_label_set(&m.s, &m.step, LABEL_TAG, tag, 0, NULL, &err);
 	if (rc)
-		code = marked_tell(c, rc, &err);
+		code = labels_tell(c, rc, &err);
 	else
 		tag_print(c, ref.path, m.s.job, m.step.step, tag, false,
 			  from == m.step.step ? UINT64_MAX : from);
@@ -109,8 +102,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	return 0;
 }
 
-/* Where the step of a mark lies; the job's directory where it has gone. */
-static void find_path(const struct store *s, const struct store_mark *m, const char *job_path,
+/* Where the step of a label lies; the job's directory where it has gone. */
+static void find_path(const struct store *s, const struct store_label *m, const char *job_path,
 		      char *ret, size_t bytes)
 {
 	cleanup_free struct store_step *step = NULL;
@@ -120,7 +113,7 @@ static void find_path(const struct store *s, const struct store_mark *m, const c
 	if (store_scan(s, true, &step, &n, NULL))
 		return;
 	for (uint32_t i = 0; i < n; i++)
-		if (store_mark_is(m, &step[i]))
+		if (store_label_is(m, &step[i]))
 			snprintf(ret, bytes, "%s/%s", job_path, step[i].dir);
 }
 
@@ -128,30 +121,30 @@ static void find_path(const struct store *s, const struct store_mark *m, const c
 static int delete_in(struct cli *c, const struct search *f, int job_fd)
 {
 	struct store s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd };
-	cleanup_free struct store_mark *mark = NULL;
-	const struct store_mark *best = NULL;
+	cleanup_free struct store_label *label = NULL;
+	const struct store_label *best = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0, one;
 	char path[4096 + STORE_DIR_MAX];
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", f->job);
-	rc = store_marks(&s, &mark, &n, &err);
+	rc = store_labels(&s, &label, &n, &err);
 	for (uint32_t i = 0; !rc && i < n; i++) {
-		struct store_step st = { .step = mark[i].step };
+		struct store_step st = { .step = label[i].step };
 
-		if (mark[i].kind != MARK_TAG || strcmp(mark[i].name, f->tag))
+		if (label[i].kind != LABEL_TAG || strcmp(label[i].name, f->tag))
 			continue;
-		memcpy(st.id, mark[i].id8, sizeof mark[i].id8);
-		rc = store_mark_clear(&s, &st, MARK_TAG, f->tag, &one, &err);
-		if (!best || mark[i].made_ns > best->made_ns)
-			best = &mark[i];
+		memcpy(st.id, label[i].id8, sizeof label[i].id8);
+		rc = store_label_clear(&s, &st, LABEL_TAG, f->tag, &one, &err);
+		if (!best || label[i].made_ns > best->made_ns)
+			best = &label[i];
 	}
 	if (!rc && !best)
 		rc = ckpt_error(&err, -ENOENT, "job %s: no step is tagged %.64s any longer", s.job,
 				f->tag);
 	if (rc)
-		return marked_tell(c, rc, &err);
+		return labels_tell(c, rc, &err);
 	find_path(&s, best, f->path, path, sizeof path);
 	tag_print(c, path, s.job, best->step, f->tag, true, UINT64_MAX);
 	return CLI_OK;
@@ -175,10 +168,10 @@ static int delete (struct cli *c)
 		return cli_fail(c, rc, &err, "ckptctl ls %s shows the tags",
 				f.njob ? where : "STORE");
 	if (rc)
-		return marked_tell(c, rc, &err);
+		return labels_tell(c, rc, &err);
 	fd = open(f.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return marked_tell(c, ckpt_error_errno(&err, errno, "cannot open %.300s", f.path),
+		return labels_tell(c, ckpt_error_errno(&err, errno, "cannot open %.300s", f.path),
 				   &err);
 	code = delete_in(c, &f, fd);
 	close(fd);

@@ -10,12 +10,6 @@
 
 #define LOOK_NS (100 * NS_PER_MS)
 
-static const struct column col_job = { "job", NULL, false, FIT_WHOLE };
-static const struct column col_after = { "after_step", NULL, false, FIT_WHOLE };
-static const struct column col_step = { "step", NULL, false, FIT_WHOLE };
-static const struct column col_state = { "state", NULL, false, FIT_WHOLE };
-static const struct column col_waited = { "waited_s", NULL, false, FIT_WHOLE };
-
 struct trigger {
 	struct cli *c;
 	struct control k;
@@ -114,17 +108,16 @@ static void trigger_print(struct trigger *t, bool committed)
 {
 	struct cli *c = t->c;
 	double waited = (double)(now_ns() - t->began_ns) / (double)NS_PER_S;
-	char span[HUMAN_BYTES];
 
 	output_begin(c->o, "ckptd.trigger/1");
-	output_put(c->o, &col_job, cell_text(t->name));
-	output_put(c->o, &col_after, t->after ? cell_of(CELL_NUMBER, t->after - 1) : cell_none());
-	output_put(c->o, &col_step, cell_unless(CELL_NUMBER, t->step, UINT64_MAX));
-	output_put(c->o, &col_state, cell_text(committed ? "committed" : "ordered"));
-	output_put(c->o, &col_waited, committed ? cell_real(waited) : cell_none());
+	output_key(c->o, "job", cell_text(t->name));
+	output_key(c->o, "after_step", cell_if(t->after, cell_of(CELL_NUMBER, t->after - 1)));
+	output_key(c->o, "step", cell_unless(CELL_NUMBER, t->step, UINT64_MAX));
+	output_key(c->o, "state", cell_text(committed ? "committed" : "ordered"));
+	output_key(c->o, "waited_s", cell_if(committed, cell_real(waited)));
 	if (committed)
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is committed, after %s.", t->step,
-			t->name, human_span(now_ns() - t->began_ns, span));
+			t->name, SPAN_TEXT(now_ns() - t->began_ns));
 	else if (t->after)
 		cli_say(c, STYLE_PLAIN,
 			"The next step that %s marks, after step %" PRIu64 ", will be written.",

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/engine/shared_files.h"
@@ -65,55 +65,14 @@ struct one {
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
-	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
+	enum {
+		UNLABELLED,
+		LABELLED_GOOD,
+		LABELLED_BAD,
+		IS_BAD
+	} label;       /* IS_BAD: good, but quarantined */
 	uint64_t nodd; /* told beside its faults: bytes that nothing uses are not zero */
 	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
-};
-
-enum {
-	COL_PATH,
-	COL_JOB,
-	COL_STEP,
-	COL_OK,
-	COL_BYTES,
-	COL_CHECKED,
-	COL_DATA,
-	COL_DATA_BYTES,
-	COL_DATA_CHECKED,
-	COL_DATA_BEFORE,
-	COL_SUMMED,
-	COL_UNSUMMED,
-	COL_CHUNKS,
-	COL_CHUNKS_CHECKED,
-	COL_PIECES,
-	COL_PIECES_CHECKED,
-	COL_NFAULT,
-	COL_NODD,
-	COL_NFOREIGN,
-	COL_MARK,
-	COL_COUNT
-};
-static const struct column columns[COL_COUNT] = {
-	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
-	[COL_JOB] = { "job", NULL, false, FIT_WHOLE },
-	[COL_STEP] = { "step", NULL, false, FIT_WHOLE },
-	[COL_OK] = { "ok", NULL, false, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", NULL, false, FIT_WHOLE },
-	[COL_CHECKED] = { "checked_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA] = { "data_read", NULL, false, FIT_WHOLE },
-	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA_CHECKED] = { "checked_data_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA_BEFORE] = { "shared_data_bytes", NULL, false, FIT_WHOLE },
-	[COL_SUMMED] = { "summed_bytes", NULL, false, FIT_WHOLE },
-	[COL_UNSUMMED] = { "unsummed_bytes", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS] = { "chunk_count", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS_CHECKED] = { "checked_chunk_count", NULL, false, FIT_WHOLE },
-	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
-	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
-	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
-	[COL_NODD] = { "padding_count", NULL, false, FIT_WHOLE },
-	[COL_NFOREIGN] = { "foreign_count", NULL, false, FIT_WHOLE },
-	[COL_MARK] = { "mark", NULL, false, FIT_WHOLE },
 };
 
 static void fault_free(struct fault *f)
@@ -136,15 +95,8 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	x->nfault += !odd;
 	if (x->nfault + x->nodd > FAULTS_MAX)
 		return;
-	if (v->nfault == v->cap) {
-		uint64_t cap = v->cap ? 2 * v->cap : 16;
-		struct fault *p = reallocarray(v->fault, cap, sizeof *p);
-
-		if (!p)
-			return;
-		v->fault = p;
-		v->cap = cap;
-	}
+	if (!ARRAY_GROW(v->fault, v->nfault, v->cap))
+		return;
 	f = &v->fault[v->nfault++];
 	*f = (struct fault){
 		.kind = strdup(fault->kind ? fault->kind : ""),
@@ -316,7 +268,7 @@ static int check(struct one *x, struct ckpt_err *err)
 
 static void say_fault(struct verify *v, const struct fault *f)
 {
-	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], mark[64];
+	char where[2 * CKPT_NAME_MAX + 512] = "", label[64];
 	size_t n = 0;
 
 	if (*f->file)
@@ -324,14 +276,14 @@ static void say_fault(struct verify *v, const struct fault *f)
 	if (*f->file && (f->offset || f->length))
 		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", human_bytes(f->length, size));
+		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
 		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
-	snprintf(mark, sizeof mark, "  %s", f->kind);
+	snprintf(label, sizeof label, "  %s", f->kind);
 	if (*where)
-		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s\n%s", where, f->text);
+		cli_mark(v->c, STYLE_WARN, label, 4, "  %s\n%s", where, f->text);
 	else
-		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s", f->text);
+		cli_mark(v->c, STYLE_WARN, label, 4, "  %s", f->text);
 }
 
 /* Entries that are none of the checkpoint's. */
@@ -359,12 +311,10 @@ static void foreign_print(const struct one *x, char *buf, size_t bytes)
 
 static void say_before(const struct one *x)
 {
-	char size[HUMAN_BYTES];
-
 	if (x->got.before_bytes)
 		cli_say(x->v->c, STYLE_DIM,
 			"  %s of it read with a checkpoint above: a shared file",
-			human_bytes(x->got.before_bytes, size));
+			BYTES_TEXT(x->got.before_bytes));
 }
 
 /* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
@@ -518,7 +468,7 @@ static void say_one(const struct one *x, int rc)
 			cli_say(c, STYLE_DIM, "  No tensor lies there.");
 		say_before(x);
 		say_trusted(x);
-		if (x->mark == IS_BAD)
+		if (x->label == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);
 		return;
@@ -540,7 +490,7 @@ static void say_one(const struct one *x, int rc)
 	if (x->nfault + x->nodd > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
 			(unsigned long long)(x->nfault + x->nodd - FAULTS_SAID));
-	if (x->mark == MARKED_BAD)
+	if (x->label == LABELLED_BAD)
 		cli_say(c, STYLE_PLAIN,
 			"  It is quarantined: latest skips it, and prune does not rely on it.");
 	cli_mark(c, STYLE_STRONG, "  next:", 8,
@@ -549,51 +499,45 @@ static void say_one(const struct one *x, int rc)
 
 static void put_one(const struct one *x, int rc)
 {
-	static const struct column file = { "file", NULL, false, FIT_WHOLE };
 	struct output *o = x->v->c->o;
 
 	output_row(o);
-	output_put(o, &columns[COL_PATH], cell_text(x->s.ref.path));
-	output_put(o, &columns[COL_JOB], x->job[0] ? cell_text(x->job) : cell_none());
-	output_put(o, &columns[COL_STEP],
-		   x->has_step ? cell_of(CELL_NUMBER, x->step) : cell_none());
-	output_put(o, &columns[COL_OK], cell_of(CELL_FLAG, !rc));
-	output_put(o, &columns[COL_BYTES],
-		   x->has_bytes ? cell_of(CELL_BYTES, x->bytes) : cell_none());
-	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
-	output_put(o, &columns[COL_DATA],
+	output_key(o, "path", cell_text(x->s.ref.path));
+	output_key(o, "job", cell_word(x->job));
+	output_key(o, "step", cell_if(x->has_step, cell_of(CELL_NUMBER, x->step)));
+	output_key(o, "ok", cell_of(CELL_FLAG, !rc));
+	output_key(o, "bytes", cell_if(x->has_bytes, cell_of(CELL_BYTES, x->bytes)));
+	output_key(o, "checked_bytes", cell_of(CELL_BYTES, x->got.bytes));
+	output_key(o, "data_read",
 		   cell_text(!x->got.data.chunks			  ? "none"
 			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
 									  : "some"));
-	output_put(o, &columns[COL_DATA_BYTES],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.data.all_bytes) : cell_none());
-	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.data.bytes));
-	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->got.before_bytes));
-	output_put(o, &columns[COL_SUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.summed) : cell_none());
-	output_put(o, &columns[COL_UNSUMMED],
-		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.unsummed) : cell_none());
-	output_put(o, &columns[COL_CHUNKS],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_chunks) : cell_none());
-	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.data.chunks));
-	output_put(o, &columns[COL_PIECES],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.data.all_pieces) : cell_none());
-	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.data.pieces));
-	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
-	output_put(o, &columns[COL_NODD], cell_of(CELL_NUMBER, x->nodd));
-	output_put(o, &columns[COL_NFOREIGN],
-		   x->s.ckpt ? cell_of(CELL_NUMBER, x->s.ckpt->nforeign) : cell_none());
+	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.data.all_bytes)));
+	output_key(o, "checked_data_bytes", cell_of(CELL_BYTES, x->got.data.bytes));
+	output_key(o, "shared_data_bytes", cell_of(CELL_BYTES, x->got.before_bytes));
+	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.summed)));
+	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.unsummed)));
+	output_key(o, "chunk_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_chunks)));
+	output_key(o, "checked_chunk_count", cell_of(CELL_NUMBER, x->got.data.chunks));
+	output_key(o, "piece_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_pieces)));
+	output_key(o, "checked_piece_count", cell_of(CELL_NUMBER, x->got.data.pieces));
+	output_key(o, "fault_count", cell_of(CELL_NUMBER, x->nfault));
+	output_key(o, "padding_count", cell_of(CELL_NUMBER, x->nodd));
+	output_key(o, "foreign_count",
+		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->s.ckpt->nforeign)));
 	output_list(o, "foreign", NULL, 0);
 	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
 		output_row(o);
-		output_put(o, &file, cell_text(x->s.ckpt->foreign[i]));
+		output_key(o, "file", cell_text(x->s.ckpt->foreign[i]));
 		output_close(o);
 	}
 	output_close(o);
-	output_put(o, &columns[COL_MARK],
-		   x->mark == MARKED_GOOD  ? cell_text("verified")
-		   : x->mark == MARKED_BAD ? cell_text("bad")
-					   : cell_none());
+	output_key(o, "mark",
+		   cell_word(x->label == LABELLED_GOOD	? "verified"
+			     : x->label == LABELLED_BAD ? "bad"
+							: NULL));
 	output_close(o);
 }
 
@@ -605,27 +549,27 @@ static void interrupted(struct verify *v)
 	v->code = cli_worse(v->code, cli_fail(v->c, -ECANCELED, &err, NULL));
 }
 
-static void set_mark(struct one *x, int rc, const struct store *s, const struct store_step *st)
+static void set_label(struct one *x, int rc, const struct store *s, const struct store_step *st)
 {
 	struct verify *v = x->v;
 	const struct fault *f = x->first < v->nfault ? &v->fault[x->first] : NULL;
-	enum store_mark_kind kind = rc ? MARK_BAD : MARK_VERIFIED;
+	enum store_label_kind kind = rc ? LABEL_BAD : LABEL_VERIFIED;
 	struct ckpt_err err = { 0 };
 	char why[400] = "";
 
 	if (st->state == STORE_QUARANTINED && !rc)
-		x->mark = IS_BAD;
+		x->label = IS_BAD;
 	if (st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE)
 		return;
 	if (rc && f)
 		snprintf(why, sizeof why, "%.100s%s%.250s", f->file, *f->file ? ": " : "", f->text);
-	rc = store_mark_set(s, st, kind, NULL, 0, rc ? why : NULL, &err);
+	rc = store_label_set(s, st, kind, NULL, 0, rc ? why : NULL, &err);
 	if (rc)
-		cli_hint(v->c, "step %llu of %s could not be marked as %s: %s",
+		cli_hint(v->c, "step %llu of %s could not be labelled as %s: %s",
 			 (unsigned long long)st->step, s->job,
-			 kind == MARK_BAD ? "quarantined" : "verified", err.msg);
+			 kind == LABEL_BAD ? "quarantined" : "verified", err.msg);
 	else
-		x->mark = kind == MARK_BAD ? MARKED_BAD : MARKED_GOOD;
+		x->label = kind == LABEL_BAD ? LABELLED_BAD : LABELLED_GOOD;
 }
 
 /*
@@ -633,7 +577,7 @@ static void set_mark(struct one *x, int rc, const struct store *s, const struct 
  * damaged: a sum is wrong. What could not be read or contradicts itself is not known to be damaged,
  * and some of the bytes are not all.
  */
-static void keep_mark(struct one *x, int rc)
+static void keep_label(struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct ckpt_err err = { 0 };
@@ -645,14 +589,14 @@ static void keep_mark(struct one *x, int rc)
 	    (rc && !x->got.damaged) || (rc && x->nfault == x->got.nunread + x->unproven))
 		return;
 	if (x->at) {
-		set_mark(x, rc, x->store, x->at);
+		set_label(x, rc, x->store, x->at);
 		return;
 	}
 	r = store_home_find(v->c->ops, formats[0], &x->s.ref, &m, &err);
 	if (r < 0)
 		cli_hint(v->c, "the result is not kept: %s", err.msg);
 	if (!r)
-		set_mark(x, rc, &m.s, &m.step);
+		set_label(x, rc, &m.s, &m.step);
 	if (!r)
 		store_home_close(&m);
 }
@@ -692,7 +636,7 @@ static void verify_one(struct one *x, const char *why)
 		v->code = cli_worse(v->code, rc		   ? cli_exit(rc)
 					     : is_plain(x) ? CLI_OK
 							   : CLI_WARNINGS);
-		keep_mark(x, rc);
+		keep_label(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
 	} else if (rc == -ECANCELED) {
@@ -792,13 +736,6 @@ static int check_store(struct verify *v, const char *where, struct ckpt_err *err
 
 static void put_faults(struct verify *v)
 {
-	enum { F_KIND, F_FILE, F_OFFSET, F_LENGTH, F_TENSOR, F_STEP, F_PATH, F_TEXT, F_COUNT };
-	static const struct column col[F_COUNT] = {
-		{ "kind", NULL, false, FIT_WHOLE },   { "file", NULL, false, FIT_WHOLE },
-		{ "offset", NULL, false, FIT_WHOLE }, { "length", NULL, false, FIT_WHOLE },
-		{ "tensor", NULL, false, FIT_WHOLE }, { "step", NULL, false, FIT_WHOLE },
-		{ "path", NULL, false, FIT_WHOLE },   { "text", NULL, false, FIT_WHOLE },
-	};
 	struct output *o = v->c->o;
 
 	output_list(o, "faults", NULL, 0);
@@ -806,15 +743,14 @@ static void put_faults(struct verify *v)
 		const struct fault *f = &v->fault[i];
 
 		output_row(o);
-		output_put(o, &col[F_KIND], cell_text(f->kind));
-		output_put(o, &col[F_FILE], cell_word(f->file));
-		output_put(o, &col[F_OFFSET], cell_of(CELL_NUMBER, f->offset));
-		output_put(o, &col[F_LENGTH], cell_of(CELL_NUMBER, f->length));
-		output_put(o, &col[F_TENSOR], cell_word(f->tensor));
-		output_put(o, &col[F_STEP],
-			   f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
-		output_put(o, &col[F_PATH], cell_text(f->path));
-		output_put(o, &col[F_TEXT], cell_text(f->text));
+		output_key(o, "kind", cell_text(f->kind));
+		output_key(o, "file", cell_word(f->file));
+		output_key(o, "offset", cell_of(CELL_NUMBER, f->offset));
+		output_key(o, "length", cell_of(CELL_NUMBER, f->length));
+		output_key(o, "tensor", cell_word(f->tensor));
+		output_key(o, "step", cell_if(f->has_step, cell_of(CELL_NUMBER, f->step)));
+		output_key(o, "path", cell_text(f->path));
+		output_key(o, "text", cell_text(f->text));
 		output_close(o);
 	}
 	output_close(o);
@@ -846,9 +782,6 @@ static void summary(struct verify *v)
 
 static int verify_run(struct cli *c)
 {
-	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
-				   data = { "data", NULL, false, FIT_WHOLE },
-				   subset = { "data_subset", NULL, false, FIT_WHOLE };
 	const char *part = c->value[OPT_DATA_SUBSET];
 	struct verify v = { .c = c, .data = c->value[OPT_DATA] || part };
 	struct ckpt_err err = { 0 };
@@ -858,28 +791,19 @@ static int verify_run(struct cli *c)
 		return cli_fail(c, -EINVAL, &err, "ckptctl verify -h");
 	for (uint32_t i = 0; i < c->narg; i++)
 		if (!*c->arg[i])
-			return cli_fail(
-				c,
-				ckpt_error(
-					&err, -EINVAL,
-					"a CKPT argument is empty: is a shell variable not set?"),
-				&err, "ckptctl verify -h");
+			return cli_usage(c, NULL,
+					 "a CKPT argument is empty: is a shell variable not set?");
 
 	if (c->value[OPT_ALL] && c->narg > 1)
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes one PATH, a store or a job's directory"),
-				&err, "ckptctl verify -h");
+		return cli_usage(c, NULL, "--all takes one PATH, a store or a job's directory");
 	if (c->value[OPT_ALL] && subject_is_checkpoint(c, c->narg ? c->arg[0] : c->where))
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--all takes a store or a job, but %s is a checkpoint",
-					   c->narg ? c->arg[0] : c->where),
-				&err, "ckptctl verify PATH, without --all");
+		return cli_usage(c, "ckptctl verify PATH, without --all",
+				 "--all takes a store or a job, but %s is a checkpoint",
+				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
-	output_put(c->o, &data, cell_of(CELL_FLAG, v.data && !part));
-	output_put(c->o, &subset, part ? cell_text(v.part.text) : cell_none());
-	output_list(c->o, "checkpoints", columns, COL_COUNT);
+	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
+	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
+	output_list(c->o, "checkpoints", NULL, 0);
 	if (c->value[OPT_ALL])
 		rc = check_store(&v, c->narg ? c->arg[0] : c->where, &err);
 	else if (!c->narg)
@@ -887,7 +811,7 @@ static int verify_run(struct cli *c)
 	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
-	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
+	output_key(c->o, "checked_bytes", cell_of(CELL_BYTES, v.checked_bytes));
 	put_faults(&v);
 	if (rc)
 		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
@@ -925,7 +849,7 @@ const struct cli_verb verb_verify = {
 		"are no faults. A foreign file in a step's directory (.nfs0001, an editor's "
 		"backup, a directory, a link) is ignored, and is a warning.\n"
 		"In a store, verify keeps the result of --data with the step. If the step is "
-		"good, it is marked as verified: ckptctl prune needs that before it removes "
+		"good, it is labelled as verified: ckptctl prune needs that before it removes "
 		"older steps. If it is damaged, it is quarantined, and latest skips it.",
 	.example =
 		(const struct cli_example[]){

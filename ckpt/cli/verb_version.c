@@ -6,31 +6,26 @@
 #include "ckpt/cli/subject.h"
 #include "formats/registry/registry.h"
 
-static const struct column col_program = { "program", NULL, false, false };
-static const struct column col_version = { "version", NULL, false, false };
-static const struct column col_abi = { "abi", "client interface", false, false };
-static const struct column col_format[] = { { "format", NULL, false, false } };
-
 static int version_run(struct cli *c)
 {
 	char names[256] = "";
 
 	c->o->ops->begin(c->o, "ckptd.version/1");
-	output_put(c->o, &col_program, cell_text("ckptctl"));
-	output_put(c->o, &col_version, cell_text(CLI_VERSION));
+	output_key(c->o, "program", cell_text("ckptctl"));
+	output_key(c->o, "version", cell_text(CLI_VERSION));
 	output_list(c->o, "formats", NULL, 0);
 	for (uint32_t i = 0; formats[i]; i++) {
 		size_t len = strlen(names);
 
 		output_row(c->o);
-		output_put(c->o, &col_format[0], cell_text(formats[i]->name));
+		output_key(c->o, "format", cell_text(formats[i]->name));
 		output_close(c->o);
 		snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", formats[i]->name);
 	}
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
-	output_put(c->o, &col_abi, cell_of(CELL_NUMBER, CKPT_ABI));
-	output_put(c->o, &(struct column){ NULL, "formats", false, false }, cell_text(names));
+	output_field(c->o, "abi", "client interface", cell_of(CELL_NUMBER, CKPT_ABI));
+	output_head(c->o, "formats", cell_text(names));
 	c->o->ops->end(c->o);
 	return CLI_OK;
 }

@@ -18,11 +18,6 @@
 #define LOOK_MAX_NS (250 * NS_PER_MS)
 #define LATEST UINT64_MAX
 
-static const struct column col_job = { "job", NULL, false, FIT_WHOLE };
-static const struct column col_step = { "step", NULL, false, FIT_WHOLE };
-static const struct column col_state = { "state", NULL, false, FIT_WHOLE };
-static const struct column col_waited = { "waited_s", NULL, false, FIT_WHOLE };
-
 struct waiting {
 	struct cli *c;
 	struct control k;
@@ -494,18 +489,17 @@ static void outcome_print(const struct waiting *w)
 {
 	struct cli *c = w->c;
 	uint64_t ns = now_ns() - w->began_ns;
-	char span[HUMAN_BYTES];
 
 	output_begin(c->o, "ckptd.wait/1");
-	output_put(c->o, &col_job, cell_text(w->job));
-	output_put(c->o, &col_step, cell_of(CELL_NUMBER, w->step));
-	output_put(c->o, &col_state, cell_text(w->state));
-	output_put(c->o, &col_waited, cell_real((double)ns / (double)NS_PER_S));
+	output_key(c->o, "job", cell_text(w->job));
+	output_key(c->o, "step", cell_of(CELL_NUMBER, w->step));
+	output_key(c->o, "state", cell_text(w->state));
+	output_key(c->o, "waited_s", cell_real((double)ns / (double)NS_PER_S));
 	if (ns < NS_PER_S)
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s.", w->step, w->job, w->state);
 	else
 		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s, after %s.", w->step, w->job,
-			w->state, human_span(ns, span));
+			w->state, SPAN_TEXT(ns));
 	output_end(c->o);
 }
 

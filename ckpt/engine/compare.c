@@ -10,13 +10,6 @@
 #include "ckpt/table/operand.h"
 #include "ckpt/table/shown.h"
 
-static uint64_t tensor_bytes(const struct table_tensor *x)
-{
-	uint64_t bytes;
-
-	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-}
-
 static void item_add(struct compared *c, enum compare_kind kind, uint32_t a, uint32_t b)
 {
 	c->item[c->nitem++] =
@@ -82,7 +75,7 @@ static void compare_pair(struct compared *c, const struct table *s, uint32_t a,
 	const struct table_tensor *x = &s->tensor[a], *y = &t->tensor[b];
 
 	c->nboth++;
-	c->both_bytes += tensor_bytes(x);
+	c->both_bytes += table_tensor_bytes(x);
 	if (!same_shape(x, y))
 		item_add(c, COMPARE_SHAPE, a, b);
 	else if (x->dtype != y->dtype)

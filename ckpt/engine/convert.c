@@ -29,11 +29,6 @@ static int no_memory(struct ckpt_err *err)
 	return ckpt_error(err, -ENOMEM, "out of memory for a conversion");
 }
 
-static bool is_stopped(const struct convert *v)
-{
-	return v->e->tick && v->e->tick(v->e->arg, 0);
-}
-
 /* --- before anything is written --- */
 
 /* As many files as their buffers and tables have room for, and as may be open besides the
@@ -112,7 +107,7 @@ static int files_create(struct convert *v, struct ckpt_err *err)
 	for (uint32_t i = 0; i < v->sheet->nfile && !rc; i++) {
 		int fd, closed;
 
-		if (is_stopped(v))
+		if (convert_is_stopped(v))
 			return ckpt_error(err, -ECANCELED, "interrupted");
 		rc = publish_file(v->to, file_name(v, i), v->sheet->file[i].bytes, NULL, &fd, err);
 		if (rc)
@@ -452,6 +447,18 @@ static int batch_run(struct convert *v, const struct move_files *from, struct ck
 
 /* --- the whole --- */
 
+/* Also of what was read in part, or by an earlier run. */
+static int source_sums_check(struct convert *v, const struct move_files *from, struct ckpt_err *err)
+{
+	cleanup_free bool *tensor = calloc((size_t)from->ckpt->table.ntensor + 1, sizeof *tensor);
+
+	if (!tensor)
+		return no_memory(err);
+	for (uint32_t i = 0; i < v->sheet->table.ntensor; i++)
+		tensor[v->map.from[i]] = true;
+	return move_sums_finish(from, tensor, v->e->tick, v->e->arg, err);
+}
+
 static int files_write(struct convert *v, struct ckpt_err *err)
 {
 	const struct opened *src = v->c->src;
@@ -462,6 +469,8 @@ static int files_write(struct convert *v, struct ckpt_err *err)
 		return rc;
 	while (!rc && v->j.first < v->sheet->nfile)
 		rc = batch_run(v, &from, err);
+	if (!rc)
+		rc = source_sums_check(v, &from, err);
 	move_close(&from);
 	return rc;
 }
@@ -488,7 +497,7 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 	}
 	if (!rc)
 		rc = convert_result_check(v, err);
-	if (!rc && v->c->once && is_stopped(v))
+	if (!rc && v->c->once && convert_is_stopped(v))
 		rc = ckpt_error(err, -ECANCELED, "interrupted");
 	return rc ? rc : publish_commit(v->to, err);
 }

@@ -40,7 +40,7 @@ struct engine_convert {
 	bool drop;	     /* leave out what the format cannot hold */
 	bool check;	     /* read every byte of the result again */
 	bool once;	     /* without a journal: nothing is left for another run to continue */
-	uint64_t *overflow; /* [target->ntensor], zero: elements that became infinite; NULL: no */
+	uint64_t *overflow;  /* [target->ntensor], zero: elements that became infinite; NULL: no */
 	/* What will be made, before anything is. May be NULL. */
 	void (*planned)(void *arg, const struct sheet *s);
 	/* Asked once, when it is known what an earlier run has done: `ret` of engine_convert as it

@@ -31,8 +31,8 @@ struct convert {
 	void *earlier_bytes;
 	struct sheet_done *done; /* [nfile] */
 	uint64_t saved_ns, save_took_ns;
-	uint64_t saved_bytes; /* that the newest journal on the disk says are done */
-	bool saved_finished;  /* it says that all files are */
+	uint64_t saved_bytes;	    /* that the newest journal on the disk says are done */
+	bool saved_finished;	    /* it says that all files are */
 	bool write_failed, reading; /* reading: of the source */
 
 	/* The batch that is open. */
@@ -47,6 +47,11 @@ struct convert {
 static inline bool convert_has_chunks(const struct convert *v, uint32_t file)
 {
 	return v->sheet->file[file].chunk_log2 != 0;
+}
+
+static inline bool convert_is_stopped(const struct convert *v)
+{
+	return v->e->tick && v->e->tick(v->e->arg, 0);
 }
 
 /* Files of some ranks: no reader takes them for a checkpoint. */

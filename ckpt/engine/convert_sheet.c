@@ -60,6 +60,12 @@ static int target_keep(struct convert *v, struct ckpt_errlist *cannot, struct ck
 
 /* --- what it says of itself --- */
 
+/* format_want.stopped */
+static bool sheet_stopped(void *arg)
+{
+	return convert_is_stopped(arg);
+}
+
 /* The facts, and what they were converted from. */
 static int facts_make(struct convert *v, struct ckpt_err *err)
 {
@@ -86,6 +92,8 @@ static int facts_make(struct convert *v, struct ckpt_err *err)
 	v->said.nattr = n + 1;
 	v->want = v->c->want;
 	v->want.facts = &v->said;
+	v->want.stopped = sheet_stopped;
+	v->want.stopped_arg = v;
 	return 0;
 }
 

@@ -9,13 +9,6 @@
 
 #define SHARES_MAX (1u << 22) /* shares that are computed: some seconds */
 
-static uint64_t tensor_bytes(const struct table_tensor *x)
-{
-	uint64_t bytes;
-
-	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
-}
-
 /* Tensors of one layout and shape: their shares are computed once. */
 struct kind {
 	uint32_t tensor;     /* one of them */
@@ -188,7 +181,7 @@ int twins_make(struct chosen *s, struct twins *w)
 		/* Zeros add nothing to a fingerprint, and only they: 0 is a tensor of zeros. */
 		if (!x->fp) {
 			w->zero_tensors++;
-			w->zero_bytes += tensor_bytes(x);
+			w->zero_bytes += table_tensor_bytes(x);
 			continue;
 		}
 		w->x[w->n++] = x;
@@ -199,8 +192,9 @@ int twins_make(struct chosen *s, struct twins *w)
 			n++;
 		if (n == 1)
 			continue;
-		w->group[w->ngroup++] = (struct twin){ i, n, (n - 1) * tensor_bytes(w->x[i]) };
-		w->equal_bytes += (n - 1) * tensor_bytes(w->x[i]);
+		w->group[w->ngroup++] =
+			(struct twin){ i, n, (n - 1) * table_tensor_bytes(w->x[i]) };
+		w->equal_bytes += (n - 1) * table_tensor_bytes(w->x[i]);
 	}
 	qsort(w->group, w->ngroup, sizeof *w->group, twin_compare);
 	return 0;

@@ -20,6 +20,11 @@ char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
 /* "0:2048, :"; more than a few runs: "0:2, 8:10 .. 24:26 (4 runs)". shape NULL: never ":". */
 char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes);
 
+/* The same without a buffer: the text lives as long as the block that it is written in. */
+#define BYTES_TEXT(bytes) human_bytes(bytes, (char[HUMAN_BYTES]){ 0 })
+#define COUNT_TEXT(n) human_count(n, (char[HUMAN_BYTES]){ 0 })
+#define SPAN_TEXT(ns) human_span(ns, (char[HUMAN_BYTES]){ 0 })
+
 /* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers
  * of 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d
  * (none: seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */

@@ -8,6 +8,10 @@
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/coding/decoder.h"
+#include "ckpt/move/range_sums.h"
+
+/* Of which decoders get their share where nobody limits buffers. */
+#define MADE_MEMORY (256 * MIB)
 
 /* Bytes of a place, front to back. */
 struct feed {
@@ -101,11 +105,13 @@ static int feed_open(const struct made_reader *r, uint32_t place, uint64_t off, 
 	return e;
 }
 
-/* All reads are aligned, for files that were opened so. */
+/* All reads are aligned, for files that were opened so, and end with a MiB of the file, of which
+ * sums of ranges are made. */
 static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struct ckpt_err *err)
 {
 	uint64_t from = s->at / 4096 * 4096, skip = s->at - from, n = 0,
-		 want = MIN(MADE_CELL, align_up(s->end, 4096) - from);
+		 want = MIN(MADE_CELL - from % MADE_CELL, align_up(s->end, 4096) - from);
+	const struct format_range *wrong = NULL;
 
 	while (n < want) {
 		struct io_req q = { .buf = s->buf + n, .len = want - n, .off = from + n };
@@ -134,6 +140,10 @@ static int file_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 	if (n <= skip)
 		return ckpt_error(err, -EBADMSG, "%s is cut short: it ends at byte %llu",
 				  s->f->ckpt->file[s->place].name, (unsigned long long)(from + n));
+	range_sums_add(s->f->sums, s->place, from, n, s->buf, range_wrong_keep, &wrong);
+	if (wrong)
+		return range_damaged(&s->f->ckpt->table, &s->f->ckpt->file[s->place], s->place,
+				     wrong, wrong->off, RANGE_CRC_WRONG, err);
 	*ret = s->buf + skip;
 	*ret_n = MIN(n - skip, s->end - s->at);
 	s->at += *ret_n;
@@ -159,8 +169,12 @@ static int cell_next(struct feed *s, struct ckpt_err *err)
 			e = feed_next(s->from, &s->x.in, &s->x.in_len, err);
 		if (!e)
 			e = decoder_take(s->d, &s->x, err);
-		if (!e && !s->x.in_len && s->from->at == s->from->end && had == s->x.out_len)
-			return decoder_end(s->d, err);
+		if (!e && !s->x.in_len && s->from->at == s->from->end && had == s->x.out_len) {
+			e = decoder_end(s->d, err);
+			if (!e)
+				range_sums_ended(s->f->sums, s->place);
+			return e;
+		}
 	}
 	return e;
 }
@@ -190,6 +204,7 @@ static int feed_next(struct feed *s, const uint8_t **ret, uint64_t *ret_n, struc
 int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_err *err)
 {
 	struct made_reader *m = calloc(1, sizeof *m);
+	uint64_t bytes;
 	int e;
 
 	*ret = m;
@@ -200,7 +215,10 @@ int made_open(const struct move_files *f, struct made_reader **ret, struct ckpt_
 		return ckpt_error(err, -ENOMEM, "out of memory for decoders");
 	}
 	m->f = f;
-	m->open_max = f->decoder_max ? f->decoder_max : MADE_OPEN_MAX;
+	m->open_max = f->decoder_max
+			      ? f->decoder_max
+			      : made_fit(f->ckpt, f->buffer_bytes ? f->buffer_bytes : MADE_MEMORY,
+					 &bytes);
 	e = io_queue_open(f->ops, IO_INLINE, 1, &m->queue, err);
 	if (e)
 		made_close(TAKE(*ret));

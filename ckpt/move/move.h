@@ -59,7 +59,8 @@ struct move_files {
 	/* Of move_read's and move_verify's buffers; at least two chunks are held whatever it is. 0:
 	 * what is fast. */
 	uint64_t buffer_bytes;
-	uint32_t decoder_max; /* of made places that are kept open; 0: what is fast */
+	uint32_t decoder_max;	 /* of made places that are kept open; 0: as buffer_bytes allow */
+	struct range_sums *sums; /* of what was read through these; NULL: there are none */
 };
 /*
  * The files of a checkpoint for reading; move_close ends it. Each is opened when it is first
@@ -84,7 +85,12 @@ void move_close(struct move_files *f);
  * Files to memory: plan from ckpt->table. Each needed chunk is read once, in large sequential
  * blocks, its hash checked, then scattered to all destinations. Damage: -EBADMSG naming
  * file, offset, tensor; a short file -EBADMSG. -EPROTO: the chunks do not hold what the pieces say.
- * The destinations are undefined after an error. Files without a chunk map are read unchecked.
+ * The destinations are undefined after an error.
+ *
+ * Of a file without a chunk map the CRC-32 of a range is compared when the last of its bytes has
+ * been read through f, by this call or with those before: so damage may be found after bytes of it
+ * were used. Of a range that is read in part, and of a file without such ranges, nothing is
+ * checked.
  *
  * Threads: up to four workers, no more than there are processors, check and scatter; memory is
  * about MOVE_DEPTH + 8 blocks at most, or f->buffer_bytes. The same holds for move_verify.
@@ -117,6 +123,14 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 uint64_t move_window_bytes(uint64_t mem_limit);
 /* What the decoders of a checkpoint take of memory at least; 0: it needs none. */
 uint64_t move_decoder_bytes(const struct checkpoint *c);
+
+/*
+ * After reading through f: the sums of all ranges and made places that were read in part, and of
+ * those that hold pieces of these tensors of f->ckpt->table ([ntensor]), are compared. What has not
+ * been read of them is read now. tick is asked with 0 bytes. Errors as of move_read.
+ */
+int move_sums_finish(const struct move_files *f, const bool *tensor, move_tick_fn *tick, void *arg,
+		     struct ckpt_err *err);
 
 /* What a writer found of tensors that are declared as derived of others. */
 struct part_derived {

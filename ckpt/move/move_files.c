@@ -7,6 +7,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_source.h"
 #include "ckpt/move/move.h"
+#include "ckpt/move/range_sums.h"
 
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *c, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err)
@@ -20,14 +21,20 @@ int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint 
 	for (uint32_t i = 0; name && i < c->nfile; i++)
 		name[i] = c->file[i].lost || c->file[i].unread ? NULL : c->file[i].name;
 	if (name)
+		rc = range_sums_make(c, false, &ret->sums);
+	if (!rc)
 		rc = io_files_make(ops, step_dirfd, name, c->nfile, c->links ? SOURCE_LINKS : 0,
 				   direct, &ret->files);
-	return rc ? ckpt_error(err, rc, "out of memory for %u files", c->nfile) : 0;
+	if (!rc)
+		return 0;
+	range_sums_free(TAKE(ret->sums));
+	return ckpt_error(err, rc, "out of memory for %u files", c->nfile);
 }
 
 void move_close(struct move_files *f)
 {
 	io_files_free(TAKE(f->files));
+	range_sums_free(TAKE(f->sums));
 }
 
 int move_take(const struct move_files *f, uint32_t i, struct ckpt_err *err)

@@ -13,6 +13,7 @@
 #include "ckpt/move/move_reduce.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
+#include "ckpt/move/range_sums.h"
 #include "ckpt/move/row_copy.h"
 #include "ckpt/plan/coalesce.h"
 
@@ -97,6 +98,7 @@ static int op_mark(struct reading *k, const struct plan_op *op)
 	struct plan_cursor c;
 	struct plan_row r;
 
+	range_sums_want(k->f->sums, op->src_place, op->src_lo, op->src_hi);
 	while (at < op->src_hi) {
 		uint64_t from = at, to = op->src_hi;
 
@@ -189,6 +191,7 @@ static int chunk_do(const struct reading *k, const struct stream_block *b, struc
 	const struct format_file *f = &k->f->ckpt->file[b->file];
 	const struct chunk c = file_chunk(f, i);
 	uint64_t lo = i << file_chunk_log2(f), at = c.off - b->off;
+	const struct format_range *wrong = NULL;
 	char label[LABEL_BYTES];
 	const char *why;
 
@@ -205,14 +208,14 @@ static int chunk_do(const struct reading *k, const struct stream_block *b, struc
 			c.stored_len, (unsigned long long)c.off);
 	}
 	why = chunk_fault(f, &c, bytes + at);
-	if (why) {
-		place_pieces_label(k->p->src, b->file, lo, lo + c.raw_len, label, sizeof label);
-		return ckpt_error(
-			err, -EBADMSG,
-			"%s is damaged: %u bytes at offset %llu, which hold %s: %s; restore an older step, and see ckptctl "
-			"verify --data",
-			f->name, c.stored_len, (unsigned long long)c.off, label, why);
-	}
+	if (why)
+		return range_damaged(k->p->src, f, b->file,
+				     &(struct format_range){ .off = c.off, .len = c.stored_len },
+				     lo, why, err);
+	range_sums_add(k->f->sums, b->file, lo, c.raw_len, bytes + at, range_wrong_keep, &wrong);
+	if (wrong)
+		return range_damaged(k->p->src, f, b->file, wrong, wrong->off, RANGE_CRC_WRONG,
+				     err);
 	x->moved += chunk_scatter(k, b->file, lo, lo + c.raw_len, bytes + at);
 	return 0;
 }
@@ -304,9 +307,11 @@ static int made_read(struct reading *k)
 		uint64_t first = k->op_first[i], end = k->op_first[i + 1];
 		struct making x = { .k = k, .place = i };
 
-		if (first < end)
-			e = made_run(m, i, k->p->op[first].src_lo, k->hi_max[end - 1], made_scatter,
-				     &x, k->err);
+		if (first == end)
+			continue;
+		range_sums_want(k->f->sums, i, 0, 0);
+		e = made_run(m, i, k->p->op[first].src_lo, k->hi_max[end - 1], made_scatter, &x,
+			     k->err);
 	}
 	made_close(own);
 	return e;

@@ -7,13 +7,13 @@
  */
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ckpt/coding/crc.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
 #include "ckpt/move/made.h"
 #include "ckpt/move/move.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
+#include "ckpt/move/range_sums.h"
 #include "ckpt/move/verify_units.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,20 +29,12 @@ struct found {
 	uint64_t lo, hi; /* raw bytes that it spoils */
 };
 
-/* The CRC-32 of some bytes of a range, which goes on in the next block, or began before. */
-struct crc_part {
-	uint64_t range, from, to; /* in the file */
-	uint32_t crc;
-};
-
 /* What came of a block. */
 struct outcome {
 	struct found *found;
 	uint32_t nfound;
 	bool no_memory;
 	uint64_t summed; /* bytes whose sum was compared */
-	uint32_t nopen;
-	struct crc_part open[2]; /* at its beginning, and at its end */
 };
 
 struct verifying {
@@ -55,8 +47,7 @@ struct verifying {
 	struct stream stream;
 	struct outcome *outcome; /* [stream.n] */
 	bool *cut;		 /* [nfile] told to be cut short */
-	struct crc_part crc;	 /* of the range that has begun; to == 0: none has */
-	uint32_t crc_file;
+	struct range_sums *sums;
 	struct pace pace;
 	const struct move_subset *subset;
 	struct move_verified *got;
@@ -168,35 +159,19 @@ static void chunks_work(struct verifying *k, const struct stream_block *b, struc
 		zeros_check(x, bytes + at, got - at, b->off + at);
 }
 
-static void crc_found(struct outcome *x, const struct format_range *r, uint32_t crc)
+/* range_sum_fn */
+static void crc_found(void *arg, const struct format_range *r, bool right)
 {
+	struct outcome *x = arg;
+
 	x->summed += r->len;
-	if (crc != r->crc && !MUTANT(RANGE_CRC_IGNORED))
+	if (!right)
 		found_add(x, (struct found){ .kind = "checksum",
 					     .text = "the CRC-32 of its bytes is wrong",
 					     .off = r->off,
 					     .len = r->len,
 					     .lo = r->off,
 					     .hi = r->off + r->len });
-}
-
-/* Bytes [from, to) of the file, which lie at p, are of range number i. */
-static void range_work(struct outcome *x, const struct format_range *r, uint64_t i, uint64_t from,
-		       uint64_t to, const uint8_t *p)
-{
-	struct crc_part part = { .range = i, .from = from, .to = to };
-
-	if (r->kind == RANGE_ZERO) {
-		zeros_check(x, p, to - from, from);
-		x->summed += r->sum == SUM_CRC32 ? 0 : to - from;
-	}
-	if (r->sum != SUM_CRC32)
-		return;
-	part.crc = crc_add(0, p, to - from);
-	if (to - from == r->len)
-		crc_found(x, r, part.crc);
-	else
-		x->open[x->nopen++] = part; /* no other range reaches over a bound of the block */
 }
 
 static void plain_work(struct verifying *k, const struct stream_block *b, struct outcome *x,
@@ -210,9 +185,12 @@ static void plain_work(struct verifying *k, const struct stream_block *b, struct
 	for (uint64_t i = ranges_from(r, n, b->off); i < n && r[i].off < end; i++) {
 		uint64_t from = MAX(b->off, r[i].off), to = MIN(end, r[i].off + r[i].len);
 
-		if (move_reads(&r[i]))
-			range_work(x, &r[i], i, from, to, bytes + (from - b->off));
+		if (r[i].kind != RANGE_ZERO || !move_reads(&r[i]))
+			continue;
+		zeros_check(x, bytes + (from - b->off), to - from, from);
+		x->summed += r[i].sum == SUM_CRC32 ? 0 : to - from;
 	}
+	range_sums_add(k->sums, b->file, b->off, got, bytes, crc_found, x);
 	for (uint64_t i = b->first; i < b->end; i++) {
 		uint64_t lo = MAX(i << CHUNK_PLAIN_LOG2, b->off),
 			 hi = MIN((i + 1) << CHUNK_PLAIN_LOG2, b->off + b->len);
@@ -284,29 +262,6 @@ static void block_tell(struct verifying *k, uint64_t block)
 					      .length = b->len - (uint64_t)b->got });
 }
 
-/* The blocks of a file come in their order. Where some are left out, or could not be read, no sum
- * of a range that reaches into them is compared. */
-static void crc_go_on(struct verifying *k, uint32_t file, struct outcome *x)
-{
-	for (uint32_t i = 0; i < x->nopen; i++) {
-		const struct crc_part *p = &x->open[i];
-		const struct format_range *r = &k->f->ckpt->file[file].range[p->range];
-		struct crc_part *c = &k->crc;
-
-		if (p->from == r->off) {
-			*c = *p;
-			k->crc_file = file;
-			continue;
-		}
-		if (k->crc_file != file || c->range != p->range || c->to != p->from)
-			continue;
-		c->crc = crc_join(c->crc, p->crc, p->to - p->from);
-		c->to = p->to;
-		if (c->to == r->off + r->len)
-			crc_found(x, r, c->crc);
-	}
-}
-
 static int verify_done(void *ctx, uint64_t block)
 {
 	struct verifying *k = ctx;
@@ -314,7 +269,6 @@ static int verify_done(void *ctx, uint64_t block)
 	struct outcome *x = &k->outcome[block];
 	uint64_t got = b->got < 0 ? 0 : (uint64_t)b->got;
 
-	crc_go_on(k, b->file, x);
 	if (x->no_memory)
 		return ckpt_error(k->err, -ENOMEM, "out of memory for the list of faults");
 	block_tell(k, block);
@@ -550,7 +504,8 @@ static int verifying_begin(struct verifying *k)
 	k->sum = calloc((size_t)c->table.npiece + 1, sizeof *k->sum);
 	k->spoilt = calloc((size_t)c->table.npiece + 1, sizeof *k->spoilt);
 	k->cut = calloc((size_t)c->nfile + 1, sizeof *k->cut);
-	if (!k->sum || !k->spoilt || !k->cut || place_pieces_make(&c->table, &k->pieces) < 0)
+	if (!k->sum || !k->spoilt || !k->cut || range_sums_make(c, true, &k->sums) < 0 ||
+	    place_pieces_make(&c->table, &k->pieces) < 0)
 		return ckpt_error(k->err, -ENOMEM, "out of memory for the sums of %u pieces",
 				  c->table.npiece);
 	picking_begin(&picking, c, k->subset);
@@ -629,6 +584,7 @@ int move_verify_some(const struct move_files *f, const struct move_subset *subse
 	free((void *)k.sum);
 	free((void *)k.spoilt);
 	free(k.cut);
+	range_sums_free(k.sums);
 	place_pieces_free(&k.pieces);
 	return e;
 }

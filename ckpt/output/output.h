@@ -28,6 +28,7 @@
  */
 #ifndef CKPT_OUTPUT_H
 #define CKPT_OUTPUT_H
+#include "ckpt/base/util.h"
 #include "ckpt/draw/grid.h"
 #include "ckpt/layout/layout.h"
 #include <stdbool.h>
@@ -101,6 +102,8 @@ static inline struct cell cell_set(const struct indexset *set, const uint64_t *s
 {
 	return (struct cell){ .kind = CELL_SET, .set = set, .shape = shape };
 }
+/* c where it is known, else none; c is evaluated only where it is known. */
+#define cell_if(known, c) ((known) ? (c) : cell_none())
 static inline struct cell cell_styled(struct cell c, enum cell_style style)
 {
 	c.style = style;
@@ -170,6 +173,22 @@ static inline void output_put(struct output *o, const struct column *col, struct
 {
 	o->ops->put(o, col, c);
 }
+/* A value with a key, with a label, or with both: what one column says, without a table. */
+static inline void output_field(struct output *o, const char *key, const char *head, struct cell c)
+{
+	output_put(o, &(const struct column){ .key = key, .head = head }, c);
+}
+static inline void output_key(struct output *o, const char *key, struct cell c)
+{
+	output_field(o, key, NULL, c);
+}
+static inline void output_head(struct output *o, const char *head, struct cell c)
+{
+	output_field(o, NULL, head, c);
+}
+/* A line of text behind a label; head "": it goes on below the one before. */
+void output_label(struct output *o, const char *head, enum cell_style style, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
 static inline void output_object(struct output *o, const char *key)
 {
 	o->ops->object(o, key);
@@ -187,4 +206,20 @@ static inline void output_close(struct output *o)
 {
 	o->ops->close(o);
 }
+/* The first n columns' cells of the open row. */
+static inline void output_cells(struct output *o, const struct column *cols, const struct cell *c,
+				uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		output_put(o, &cols[i], c[i]);
+}
+/* A row of an array of columns, with a cell for each of them. */
+#define OUTPUT_ROW(o, cols, ...)                                                        \
+	do {                                                                            \
+		const struct cell cells_[] = { __VA_ARGS__ };                           \
+		_Static_assert(ARRAY_LEN(cells_) == ARRAY_LEN(cols), "cells, columns"); \
+		output_row(o);                                                          \
+		output_cells(o, cols, cells_, ARRAY_LEN(cells_));                       \
+		output_close(o);                                                        \
+	} while (0)
 #endif

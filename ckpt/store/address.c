@@ -41,7 +41,7 @@ static int step_parse(const char *text, struct address *ret, struct ckpt_err *er
 	if (strncmp(text, "tag:", 4) == 0) {
 		ret->kind = ADDRESS_TAG;
 		ret->tag = text + 4;
-		return store_mark_name_check(ret->tag, err) ? -EINVAL : 1;
+		return store_label_name_check(ret->tag, err) ? -EINVAL : 1;
 	}
 	if (strncmp(text, "latest~", 7) == 0) {
 		ret->kind = ADDRESS_LATEST;

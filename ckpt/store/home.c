@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * home.c - see home.h. Called by every verb that sets marks, shows them, or removes a step.
+ * home.c - see home.h. Called by every verb that sets labels, shows them, or removes a step.
  * Invariant: a step is found in its job's directory only if the directory of that name there is the
  * one that was opened.
  */

@@ -200,13 +200,13 @@ static bool manifest_look(const struct store *s, const char *dir, struct io_stat
 
 static bool is_bad(const struct store *s, uint64_t step)
 {
-	cleanup_free struct store_mark *mark = NULL;
+	cleanup_free struct store_label *label = NULL;
 	bool bad;
 	uint32_t n;
 
-	bad = store_marks_of(s, 1u << MARK_BAD, &mark, &n, NULL) < 0;
+	bad = store_labels_of(s, 1u << LABEL_BAD, &label, &n, NULL) < 0;
 	for (uint32_t i = 0; i < n && !bad; i++)
-		bad = mark[i].step == step;
+		bad = label[i].step == step;
 	return bad;
 }
 

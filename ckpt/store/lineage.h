@@ -71,7 +71,7 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
  * read every MANIFEST. It holds while no other process changes the line. One listing of the job's
  * directory, which opens nothing, shows that: each entry of a step, in the line or set aside,
  * existed when all was read, or is the launch's own; the newest step of the line is the launch's;
- * its MANIFEST is the same file; and it has no bad mark. Each change that gives the line another
+ * its MANIFEST is the same file; and it has no bad label. Each change that gives the line another
  * number or another parent (another launch, prune, rm, rewind, adopt, convert, repair, a directory
  * that is moved in or away) changes one of these, or removes a step that no other needs. The times
  * of the directory do not count: a clock that ticks slowly would hide a change right behind our

@@ -37,20 +37,20 @@
 	X(COMMIT_SYNCED, "commit-synced", "step-N is committed")                             \
 	X(UNDO_TRASHED, "undo-trashed", "a collecting directory is given up")                \
 	X(UNDO_BACK, "undo-back", "a step that was set aside has its name again")            \
-	X(MARK_MADE, "mark-made", "the file of a mark exists, empty")                        \
-	X(MARK_WRITTEN, "mark-written", "it is written")                                     \
-	X(MARK_SYNCED, "mark-synced", "its bytes are durable")                               \
-	X(MARK_DURABLE, "mark-durable", "and so is its name")                                \
-	X(MARK_GONE, "mark-gone", "the file of a mark is removed")                           \
-	X(MARK_GONE_SYNCED, "mark-gone-synced", "and durably so")                            \
+	X(LABEL_MADE, "label-made", "the file of a label exists, empty")                     \
+	X(LABEL_WRITTEN, "label-written", "it is written")                                   \
+	X(LABEL_SYNCED, "label-synced", "its bytes are durable")                             \
+	X(LABEL_DURABLE, "label-durable", "and so is its name")                              \
+	X(LABEL_GONE, "label-gone", "the file of a label is removed")                        \
+	X(LABEL_GONE_SYNCED, "label-gone-synced", "and durably so")                          \
 	X(PRUNE_VERIFIED, "prune-verified", "the newest committed step is verified")         \
 	X(REMOVE_LOCKED, "remove-locked", "the step to remove is locked, without readers")   \
 	X(REMOVE_CHECKED, "remove-checked", "it has no hold, and a newer step is there")     \
 	X(REMOVE_TRASHED, "remove-trashed", "it is trash")                                   \
 	X(REMOVE_SYNCED, "remove-synced", "and durably so")                                  \
-	X(REMOVE_DONE, "remove-done", "its files are removed, its marks are there")          \
+	X(REMOVE_DONE, "remove-done", "its files are removed, its labels are there")         \
 	X(REPAIR_SYNCED, "repair-synced", "a new MANIFEST is durable under another name")    \
-	X(REPAIR_MARKED, "repair-marked",                                                    \
+	X(REPAIR_LABELLED, "repair-labelled",                                                \
 	  "its new id is in quarantine, held and tagged as the old one")                     \
 	X(REPAIR_ASIDE, "repair-aside", "the damaged MANIFEST has another name")             \
 	X(REPAIR_RENAMED, "repair-renamed", "the new one has its name")                      \

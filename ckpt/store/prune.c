@@ -73,10 +73,10 @@ static int remove_check_owner(const struct store *s, const struct store_step *st
 
 /* Under the lock: it is still the checkpoint that was judged, nobody has held or tagged it, and
  * nobody has found the one that stays damaged. */
-static int remove_check_marks(const struct store *s, const struct store_step *st,
-			      const struct keeper *k, struct ckpt_err *err)
+static int remove_check_labels(const struct store *s, const struct store_step *st,
+			       const struct keeper *k, struct ckpt_err *err)
 {
-	cleanup_free struct store_mark *mark = NULL;
+	cleanup_free struct store_label *label = NULL;
 	struct store_step now;
 	uint32_t n;
 	int r = store_step_look(s, st->dir, &now);
@@ -88,18 +88,20 @@ static int remove_check_marks(const struct store *s, const struct store_step *st
 	if (r)
 		return r == -ENOENT ? ckpt_error(err, r, "it has gone, or is another one now")
 				    : store_fail(err, r, "cannot look at %s", st->dir);
-	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG | 1u << MARK_BAD, &mark, &n, err);
+	r = store_labels_of(s, 1u << LABEL_HOLD | 1u << LABEL_TAG | 1u << LABEL_BAD, &label, &n,
+			    err);
 	for (uint32_t i = 0; !r && i < n; i++) {
-		if (mark[i].kind == MARK_BAD && k->step && store_mark_is(&mark[i], k->step))
+		if (label[i].kind == LABEL_BAD && k->step && store_label_is(&label[i], k->step))
 			r = ckpt_error(err, -EBUSY,
 				       "step %" PRIu64
 				       ", which was to stay instead, was found damaged",
 				       k->step->step);
-		else if (mark[i].kind != MARK_BAD && store_mark_is(&mark[i], st) &&
-			 store_mark_counts(&mark[i], k->now_ns) && !MUTANT(HELD_MEANWHILE_REMOVED))
+		else if (label[i].kind != LABEL_BAD && store_label_is(&label[i], st) &&
+			 store_label_counts(&label[i], k->now_ns) &&
+			 !MUTANT(HELD_MEANWHILE_REMOVED))
 			r = ckpt_error(err, -EPERM, "%s %s",
-				       mark[i].kind == MARK_TAG ? "tagged" : "held by",
-				       mark[i].name);
+				       label[i].kind == LABEL_TAG ? "tagged" : "held by",
+				       label[i].name);
 	}
 	return r;
 }
@@ -152,7 +154,7 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 				  "the job is going back to an older step at this moment");
 	if (r)
 		return store_fail(err, r, "cannot lock the job's directory");
-	r = remove_check_marks(s, st, k, err);
+	r = remove_check_labels(s, st, k, err);
 	if (!r)
 		r = remove_rename(s, st, k, trash, err);
 	(void)s->ops->close(s->ops->ctx, line);
@@ -160,7 +162,7 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 		return r;
 	store_trash_empty(s, trash, fd);
 	io_point(s->ops, POINT_REMOVE_DONE);
-	store_marks_forget(s, st->step, st->id);
+	store_labels_forget(s, st->step, st->id);
 	if (store_foreign_look(s, trash, &foreign) == 0 && foreign.n)
 		memcpy(ret_left, trash, sizeof trash);
 	return 0;
@@ -197,10 +199,10 @@ static void keeper_release(const struct store *s, struct keeper *k)
 	k->fd = -1;
 }
 
-static bool is_verified(const struct store_step *st, const struct store_mark *mark, uint32_t n)
+static bool is_verified(const struct store_step *st, const struct store_label *label, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		if (mark[i].kind == MARK_VERIFIED && store_mark_is(&mark[i], st))
+		if (label[i].kind == LABEL_VERIFIED && store_label_is(&label[i], st))
 			return true;
 	return false;
 }
@@ -232,9 +234,9 @@ struct pruning {
 	struct prune_result *ret;
 	struct ckpt_err *err;
 	struct store_step *step;
-	struct store_mark *mark;
+	struct store_label *label;
 	struct retain_row *row;
-	uint32_t n, nmark;
+	uint32_t n, nlabel;
 	uint32_t newest; /* n: none */
 	struct keeper keeper;
 	struct links *links, own;
@@ -251,23 +253,24 @@ __attribute__((format(printf, 3, 4))) static void row_keep(struct pruning *p, ui
 	va_end(ap);
 }
 
-static bool is_bad(const struct store_step *st, const struct store_mark *mark, uint32_t n)
+static bool is_bad(const struct store_step *st, const struct store_label *label, uint32_t n)
 {
 	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED)
 		return false;
 	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st) || st->code == -EBADMSG)
 		return true;
 	for (uint32_t i = 0; i < n; i++)
-		if (mark[i].kind == MARK_BAD && store_mark_is(&mark[i], st))
+		if (label[i].kind == LABEL_BAD && store_label_is(&label[i], st))
 			return true;
 	return false;
 }
 
-static bool is_kept_by_mark(const struct pruning *p, const struct store_step *st)
+static bool is_kept_by_label(const struct pruning *p, const struct store_step *st)
 {
-	for (uint32_t i = 0; i < p->nmark; i++)
-		if ((p->mark[i].kind == MARK_HOLD || p->mark[i].kind == MARK_TAG) &&
-		    store_mark_is(&p->mark[i], st) && store_mark_counts(&p->mark[i], p->o->now_ns))
+	for (uint32_t i = 0; i < p->nlabel; i++)
+		if ((p->label[i].kind == LABEL_HOLD || p->label[i].kind == LABEL_TAG) &&
+		    store_label_is(&p->label[i], st) &&
+		    store_label_counts(&p->label[i], p->o->now_ns))
 			return true;
 	return false;
 }
@@ -277,19 +280,19 @@ static int steps_read(struct pruning *p)
 	int r;
 
 	free(TAKE(p->row));
-	free(TAKE(p->mark));
+	free(TAKE(p->label));
 	free(TAKE(p->step));
 	r = p->o->bad ? store_scan_parts(p->s, true, NULL, &p->step, &p->n, p->err)
 		      : store_scan(p->s, true, &p->step, &p->n, p->err);
 	if (!r)
-		r = store_marks(p->s, &p->mark, &p->nmark, p->err);
+		r = store_labels(p->s, &p->label, &p->nlabel, p->err);
 	if (r)
 		return r;
 	/* What was found bad since the scan is nothing to rely on. */
-	for (uint32_t k = 0; k < p->nmark; k++)
-		for (uint32_t i = 0; p->mark[k].kind == MARK_BAD && i < p->n; i++)
+	for (uint32_t k = 0; k < p->nlabel; k++)
+		for (uint32_t i = 0; p->label[k].kind == LABEL_BAD && i < p->n; i++)
 			if (p->step[i].state == STORE_COMMITTED &&
-			    store_mark_is(&p->mark[k], &p->step[i]))
+			    store_label_is(&p->label[k], &p->step[i]))
 				p->step[i].state = STORE_QUARANTINED;
 	p->row = calloc((size_t)p->n + 1, sizeof *p->row);
 	return p->row ? 0
@@ -314,9 +317,9 @@ static bool is_aside(const struct pruning *p, const struct store_step *st)
 static void row_ask(struct pruning *p, uint32_t i)
 {
 	const struct store_step *st = &p->step[i];
-	bool bad = p->o->bad && is_bad(st, p->mark, p->nmark);
+	bool bad = p->o->bad && is_bad(st, p->label, p->nlabel);
 
-	if ((!bad && !is_aside(p, st)) || is_kept_by_mark(p, st) || is_out_of_place(st))
+	if ((!bad && !is_aside(p, st)) || is_kept_by_label(p, st) || is_out_of_place(st))
 		return; /* and the policy has said why it stays */
 	if (store_step_unread(st)) {
 		row_keep(p, i, "it cannot be read now: %.120s", st->why);
@@ -355,7 +358,8 @@ static bool is_faulty(const struct pruning *p, struct store_step *st)
 /* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
 static int rows_decide(struct pruning *p, uint32_t *ret)
 {
-	int r = retain_decide(p->o->policy, p->step, p->n, p->mark, p->nmark, p->o->now_ns, p->row);
+	int r = retain_decide(p->o->policy, p->step, p->n, p->label, p->nlabel, p->o->now_ns,
+			      p->row);
 
 	*ret = 0;
 	if (r)
@@ -384,7 +388,7 @@ static void keep_all(struct pruning *p, const char *reason)
 			row_keep(p, i, "%s", reason);
 }
 
-/* The newest is not whole: told, and no mark of it. */
+/* The newest is not whole: told, and no label of it. */
 static int newest_fault(struct pruning *p, const struct store_step *st)
 {
 	if (!p->ret->faulty++) {
@@ -412,7 +416,7 @@ static int newest_verify(struct pruning *p)
 		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
 		/* A sum is wrong, for everybody. Where that cannot be written it counts for this
 		 * call. */
-		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
+		(void)store_label_set(p->s, st, LABEL_BAD, NULL, 0, why.msg, NULL);
 		return 1;
 	}
 	if (r < 0) {
@@ -423,8 +427,8 @@ static int newest_verify(struct pruning *p)
 					 "is removed",
 					 st->step);
 	}
-	/* A full disk has no room for the mark: that it is verified is known here all the same. */
-	(void)store_mark_set(p->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	/* A full disk has no room for the label: that it is verified is known here all the same. */
+	(void)store_label_set(p->s, st, LABEL_VERIFIED, NULL, 0, NULL, NULL);
 	return 0;
 }
 
@@ -432,7 +436,7 @@ static int newest_verify(struct pruning *p)
 static int keeper_take(struct pruning *p)
 {
 	struct store_step *st = &p->step[p->newest];
-	bool verified = is_verified(st, p->mark, p->nmark) || MUTANT(PRUNED_UNVERIFIED);
+	bool verified = is_verified(st, p->label, p->nlabel) || MUTANT(PRUNED_UNVERIFIED);
 	int r;
 
 	if (!p->o->bad && is_faulty(p, st))
@@ -556,7 +560,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	keeper_release(s, &p.keeper);
 	links_free(&p.own);
 	free(p.row);
-	free(p.mark);
+	free(p.label);
 	free(p.step);
 	return r;
 }
@@ -565,8 +569,8 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 
 struct removing {
 	struct store_step *step;
-	struct store_mark *mark;
-	uint32_t n, nmark, at;
+	struct store_label *label;
+	uint32_t n, nlabel, at;
 	struct keeper keeper;
 };
 
@@ -608,12 +612,12 @@ static int remove_judge(const struct store *s, struct removing *x, uint64_t now_
 	r = store_step_older(st) ? 0 : store_step_refuse_in(s, st, err);
 	if (r)
 		return r;
-	for (uint32_t i = 0; i < x->nmark; i++)
-		if ((x->mark[i].kind == MARK_HOLD || x->mark[i].kind == MARK_TAG) &&
-		    store_mark_is(&x->mark[i], st) && store_mark_counts(&x->mark[i], now_ns))
+	for (uint32_t i = 0; i < x->nlabel; i++)
+		if ((x->label[i].kind == LABEL_HOLD || x->label[i].kind == LABEL_TAG) &&
+		    store_label_is(&x->label[i], st) && store_label_counts(&x->label[i], now_ns))
 			return ckpt_error(err, -EBUSY, "step %" PRIu64 " is %s %s", st->step,
-					  x->mark[i].kind == MARK_TAG ? "tagged" : "held by",
-					  x->mark[i].name);
+					  x->label[i].kind == LABEL_TAG ? "tagged" : "held by",
+					  x->label[i].name);
 	if (other == x->n && is_last(x) && !MUTANT(LAST_STEP_REMOVED))
 		return ckpt_error(err, -EBUSY,
 				  "step %" PRIu64
@@ -670,7 +674,7 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 
 	ret_left[0] = 0;
 	if (!r)
-		r = store_marks(s, &x.mark, &x.nmark, err);
+		r = store_labels(s, &x.label, &x.nlabel, err);
 	while (!r && x.at < x.n && strcmp(x.step[x.at].dir, dir) != 0)
 		x.at++;
 	if (!r && x.at == x.n)
@@ -688,7 +692,7 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		r = remove_found(s, &x, dry, now_ns, ret_left, err);
 	links_free(&links);
 	keeper_release(s, &x.keeper);
-	free(x.mark);
+	free(x.label);
 	free(x.step);
 	return r;
 }

@@ -5,7 +5,7 @@
  *
  * To remove a step, the store locks its directory exclusively, checks again that the name leads to
  * it and that no hold or tag was set since, renames it to .trash-%08x, syncs the job directory,
- * unlinks the files that the store made, and removes its marks. Other entries (.nfs0001, an
+ * unlinks the files that the store made, and removes its labels. Other entries (.nfs0001, an
  * editor's backup, a directory, a link) stay in .trash-%08x, which repair lists. So a crash at any
  * point leaves a complete step, or trash, which the next claim or prune removes. A power loss
  * brings no step back with files missing, because the store unlinks files only after the rename is
@@ -18,7 +18,7 @@
  *	  system are mostly local to a host: a reader on another host gets an error (ESTALE), never other
  *	  bytes
  *	a step without a newer committed step (a higher seq) that is kept and verified. First the newest
- *	  committed step is verified, by its mark, or now by the caller. It stays locked. Before each
+ *	  committed step is verified, by its label, or now by the caller. It stays locked. Before each
  *	  removal the store checks that it is there and was not found damaged. To remove a step that was
  *	  set aside on request (set_aside, store_remove), any committed step is enough
  *	a step that is misplaced, or that a newer version wrote, in the line or set aside; only store_remove,
@@ -41,7 +41,7 @@
 /*
  * Check every byte of a step. The caller does it, because the store reads no data. step_fd: its
  * directory, locked, borrowed. 0: every byte is right. -EBADMSG: it is damaged; the quarantine
- * keeps the sentence in err. -EPROTO, -EUCLEAN: it contradicts itself, or lacks a part; no mark
+ * keeps the sentence in err. -EPROTO, -EUCLEAN: it contradicts itself, or lacks a part; no label
  * keeps that. Any other error: it could not be checked, and the operation ends.
  */
 typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
@@ -58,7 +58,7 @@ struct prune_opts {
 	uint64_t
 		free_bytes; /* != 0: enough when so many were freed, oldest first; the rest is kept */
 	struct links *links; /* NULL, or of several jobs of a store: files that steps share */
-	/* NULL: only a step with a verified mark counts as verified */
+	/* NULL: only a step with a verified label counts as verified */
 	store_verify_fn *verify;
 	/* NULL, or called at the end for each step, newest first; reason says what was done */
 	void (*row)(void *arg, const struct store_step *st, const struct retain_row *row);
@@ -72,7 +72,7 @@ struct prune_result {
 	struct ckpt_err why;	/* of the first of these */
 	uint32_t quarantined;	/* found damaged by verify, by this call */
 	uint32_t faulty;       /* newest steps that lack a part or contradict themselves: no removal
-				 * relies on them, and they get no mark */
+				 * relies on them, and they get no label */
 	struct ckpt_err fault; /* of the first of these */
 	char fault_dir[STORE_DIR_MAX]; /* its entry */
 	uint64_t freed;		       /* bytes of files whose last name goes */

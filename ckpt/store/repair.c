@@ -20,8 +20,8 @@ struct repairing {
 	struct repair_result *ret;
 	struct ckpt_err *err;
 	struct store_step *step; /* newest first, kept up to date by what is repaired */
-	struct store_mark *mark;
-	uint32_t n, nmark;
+	struct store_label *label;
+	uint32_t n, nlabel;
 	char home[CKPT_JOB_MAX + 1]; /* the job that the directory belongs to */
 };
 
@@ -154,7 +154,7 @@ static int leftovers_sweep(struct repairing *x)
 /* --- quarantine --- */
 
 static int quarantine_release(struct repairing *x, struct store_step *st,
-			      const struct store_mark *bad)
+			      const struct store_label *bad)
 {
 	struct ckpt_err why = { .msg = "" };
 	int fd, r;
@@ -169,7 +169,7 @@ static int quarantine_release(struct repairing *x, struct store_step *st,
 	if (!r) {
 		r = MUTANT(RELEASED_UNVERIFIED) ? 0 : x->o->verify(x->o->arg, st, fd, &why);
 		if (!r)
-			r = store_mark_clear(x->s, st, MARK_BAD, NULL, NULL, &why);
+			r = store_label_clear(x->s, st, LABEL_BAD, NULL, NULL, &why);
 		(void)x->s->ops->close(x->s->ops->ctx, fd);
 	}
 	if (r) {
@@ -177,7 +177,7 @@ static int quarantine_release(struct repairing *x, struct store_step *st,
 			is_damage(r) ? "it is damaged, and stays in quarantine: " : "", why.msg);
 		return 0;
 	}
-	(void)store_mark_set(x->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	(void)store_label_set(x->s, st, LABEL_VERIFIED, NULL, 0, NULL, NULL);
 	if (st->state == STORE_QUARANTINED)
 		st->state = STORE_COMMITTED;
 	row_put(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
@@ -186,14 +186,14 @@ static int quarantine_release(struct repairing *x, struct store_step *st,
 }
 
 /* Who said so; NULL: nobody. */
-static const struct store_mark *quarantine_of(const struct repairing *x,
-					      const struct store_step *st)
+static const struct store_label *quarantine_of(const struct repairing *x,
+					       const struct store_step *st)
 {
 	if (st->state == STORE_COLLECTING || !store_step_has_id(st))
 		return NULL;
-	for (uint32_t i = 0; i < x->nmark; i++)
-		if (x->mark[i].kind == MARK_BAD && store_mark_is(&x->mark[i], st))
-			return &x->mark[i];
+	for (uint32_t i = 0; i < x->nlabel; i++)
+		if (x->label[i].kind == LABEL_BAD && store_label_is(&x->label[i], st))
+			return &x->label[i];
 	return NULL;
 }
 
@@ -281,8 +281,8 @@ static int spent_unlink(void *arg, const char *name, unsigned char d_type)
 	return 0;
 }
 
-/* Is it a mark of a step that is known by its id? */
-static bool is_of_another(const struct repairing *x, const struct store_mark *m)
+/* Is it a label of a step that is known by its id? */
+static bool is_of_another(const struct repairing *x, const struct store_label *m)
 {
 	for (uint32_t i = 0; i < x->n; i++)
 		if (m->step == x->step[i].step && store_step_has_id(&x->step[i]) &&
@@ -292,24 +292,24 @@ static bool is_of_another(const struct repairing *x, const struct store_mark *m)
 }
 
 /* The one that is to be is in quarantine, and held and tagged as what it was. */
-static int marks_move(struct repairing *x, const struct store_step *was,
-		      const struct store_step *is, struct ckpt_err *err)
+static int labels_move(struct repairing *x, const struct store_step *was,
+		       const struct store_step *is, struct ckpt_err *err)
 {
 	int r = 0;
 
 	if (!MUTANT(REBUILT_TRUSTED))
-		r = store_mark_set(x->s, is, MARK_BAD, NULL, 0,
-				   "its MANIFEST was made again, its data are not checked yet",
-				   err);
-	for (uint32_t i = 0; !r && i < x->nmark; i++) {
-		const struct store_mark *m = &x->mark[i];
+		r = store_label_set(x->s, is, LABEL_BAD, NULL, 0,
+				    "its MANIFEST was made again, its data are not checked yet",
+				    err);
+	for (uint32_t i = 0; !r && i < x->nlabel; i++) {
+		const struct store_label *m = &x->label[i];
 
-		if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) && store_mark_is(m, was) &&
+		if ((m->kind == LABEL_HOLD || m->kind == LABEL_TAG) && store_label_is(m, was) &&
 		    !is_of_another(x, m))
-			r = store_mark_set(x->s, is, m->kind, m->name, m->until_ns, m->why, err);
+			r = store_label_set(x->s, is, m->kind, m->name, m->until_ns, m->why, err);
 	}
 	if (!r)
-		io_point(x->s->ops, POINT_REPAIR_MARKED);
+		io_point(x->s->ops, POINT_REPAIR_LABELLED);
 	return r;
 }
 
@@ -360,7 +360,7 @@ static int manifest_put(struct repairing *x, struct store_step *st, int fd, cons
 	is.state = STORE_QUARANTINED;
 	memcpy(is.id, id, sizeof is.id);
 	if (!r)
-		r = marks_move(x, st, &is, err);
+		r = labels_move(x, st, &is, err);
 	if (!r)
 		r = manifest_place(x->s, fd, name, nonce, err);
 	if (r)
@@ -370,15 +370,15 @@ static int manifest_put(struct repairing *x, struct store_step *st, int fd, cons
 	return r;
 }
 
-/* Marks of the ids that it no longer has, the new one having all that counts. */
-static void marks_drop(struct repairing *x, const struct store_step *st)
+/* Labels of the ids that it no longer has, the new one having all that counts. */
+static void labels_drop(struct repairing *x, const struct store_step *st)
 {
-	for (uint32_t i = 0; i < x->nmark; i++) {
+	for (uint32_t i = 0; i < x->nlabel; i++) {
 		uint8_t id[16] = { 0 };
 
-		memcpy(id, x->mark[i].id8, sizeof x->mark[i].id8);
-		if (x->mark[i].step == st->step && !is_of_another(x, &x->mark[i]))
-			store_marks_forget(x->s, st->step, id);
+		memcpy(id, x->label[i].id8, sizeof x->label[i].id8);
+		if (x->label[i].step == st->step && !is_of_another(x, &x->label[i]))
+			store_labels_forget(x->s, st->step, id);
 	}
 }
 
@@ -424,17 +424,17 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	if (r)
 		return r;
 	st->seq = at.seq;
-	marks_drop(x, st);
+	labels_drop(x, st);
 	r = x->o->verify(x->o->arg, st, fd, err);
 	if (r == -EBADMSG)
-		(void)store_mark_set(x->s, st, MARK_BAD, NULL, 0, err->msg, NULL);
+		(void)store_label_set(x->s, st, LABEL_BAD, NULL, 0, err->msg, NULL);
 	if (r)
 		return ckpt_error_prefix(err, r, "it has a MANIFEST again, and is in quarantine");
 	io_point(x->s->ops, POINT_REPAIR_VERIFIED);
-	r = store_mark_clear(x->s, st, MARK_BAD, NULL, NULL, err);
+	r = store_label_clear(x->s, st, LABEL_BAD, NULL, NULL, err);
 	if (r)
 		return r;
-	(void)store_mark_set(x->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	(void)store_label_set(x->s, st, LABEL_VERIFIED, NULL, 0, NULL, NULL);
 	st->state = STORE_COMMITTED;
 	return 0;
 }
@@ -458,7 +458,7 @@ static int step_open(struct repairing *x, const struct store_step *st, struct ck
 	return r;
 }
 
-/* Nobody has said that it is bad: but what is no file's damage nobody marks. */
+/* Nobody has said that it is bad: but what is no file's damage nobody labels. */
 static void whole_check(struct repairing *x, struct store_step *st)
 {
 	struct ckpt_err why = { .msg = "" };
@@ -527,14 +527,14 @@ static int root_rebuild(struct repairing *x, struct store_step *st)
 /* Newest first: a step that is rebuilt is the next one's neighbour. */
 static int steps_repair(struct repairing *x)
 {
-	const struct store_mark *bad;
+	const struct store_label *bad;
 	bool found = false;
 	int r = store_home(x->s, x->home, x->err);
 
 	if (!r)
 		r = store_scan(x->s, true, &x->step, &x->n, x->err);
 	if (!r)
-		r = store_marks(x->s, &x->mark, &x->nmark, x->err);
+		r = store_labels(x->s, &x->label, &x->nlabel, x->err);
 	for (uint32_t i = 0; !r && i < x->n; i++) {
 		struct store_step *st = &x->step[i];
 
@@ -588,7 +588,7 @@ int store_repair(struct store *s, const struct repair_opts *o, struct repair_res
 	}
 	if (!r)
 		r = steps_repair(&x);
-	free(x.mark);
+	free(x.label);
 	free(x.step);
 	return r;
 }

@@ -6,7 +6,7 @@
  * of the
  *    highest claim may belong to a live process and stay. With `abandoned` it claims a launch itself, which
  *    fences any process that still writes, and removes them all.
- * 2. It checks a quarantined step in full. If every byte is right, it releases the step and marks
+ * 2. It checks a quarantined step in full. If every byte is right, it releases the step and labels
  * it verified.
  * 3. A step-N may have a MANIFEST that is missing or wrong while its parts are all there and intact
  * (every
@@ -14,12 +14,12 @@
  *    parent by the step's place in the line, tool "ckptctl repair". It writes it under another name, checks
  *    the step in full, and renames it; the damaged one stays as MANIFEST.damaged-%08x, which readers
  *    ignore. Other content of the old MANIFEST (notes) is lost. The checkpoint gets a new id, and hold and
- *    tag marks move to it. If a MANIFEST cannot be read now, it may be good, and repair leaves it.
+ *    tag labels move to it. If a MANIFEST cannot be read now, it may be good, and repair leaves it.
  * 4. It leaves a misplaced step, and a step that a newer version wrote. A person moves or adopts
  * the former.
  *    If a step's MANIFEST is that of another step and its parts are its own, repair mends it as in 3.
  * 5. Of the other steps it reads all but the data, and reports what it finds: a missing part, or a
- *    contradiction, has no mark.
+ *    contradiction, has no label.
  *
  * Repair removes nothing that was committed. It locks a step (shared) while it works on it. After a
  * crash at any point the same call can repair the rest.

@@ -198,14 +198,14 @@ struct deciding {
 	const struct retain_policy *p;
 	const struct store_step *step;
 	uint32_t n;
-	const struct store_mark *mark;
-	uint32_t nmark;
+	const struct store_label *label;
+	uint32_t nlabel;
 	uint64_t now, ages_from;
 	uint64_t
 		young_from; /* seq of the oldest committed step that is young: what follows it is no older */
 	uint32_t newest; /* committed; UINT32_MAX: none */
-	uint32_t *order; /* [nmark] of the marks by step */
-	bool *bad; /* [n]: damaged or quarantined, also by a mark that is newer than the scan */
+	uint32_t *order; /* [nlabel] of the labels by step */
+	bool *bad; /* [n]: damaged or quarantined, also by a label that is newer than the scan */
 	uint32_t (*rank)[RETAIN_BEST_MAX]; /* [n]: how many are better; UINT32_MAX: no such note */
 	uint32_t nlast, nseen; /* committed steps so far; and those that were set aside */
 };
@@ -282,34 +282,34 @@ static int rank_all(struct deciding *d)
 
 static int order_by_step(const void *a, const void *b, void *arg)
 {
-	const struct store_mark *mark = arg;
+	const struct store_label *label = arg;
 	uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
 
-	if (mark[i].step != mark[k].step)
-		return mark[i].step < mark[k].step ? -1 : 1;
+	if (label[i].step != label[k].step)
+		return label[i].step < label[k].step ? -1 : 1;
 	return (i > k) - (i < k);
 }
 
 static int order_all(struct deciding *d)
 {
-	d->order = calloc((size_t)d->nmark + 1, sizeof *d->order);
+	d->order = calloc((size_t)d->nlabel + 1, sizeof *d->order);
 	if (!d->order)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < d->nmark; i++)
+	for (uint32_t i = 0; i < d->nlabel; i++)
 		d->order[i] = i;
-	qsort_r(d->order, d->nmark, sizeof *d->order, order_by_step, (void *)(uintptr_t)d->mark);
+	qsort_r(d->order, d->nlabel, sizeof *d->order, order_by_step, (void *)(uintptr_t)d->label);
 	return 0;
 }
 
-/* The first mark, in that order, of a step with this number or a higher one. */
+/* The first label, in that order, of a step with this number or a higher one. */
 static uint32_t order_find(const struct deciding *d, uint64_t step)
 {
-	uint32_t from = 0, to = d->nmark;
+	uint32_t from = 0, to = d->nlabel;
 
 	while (from < to) {
 		uint32_t mid = from + (to - from) / 2;
 
-		if (d->mark[d->order[mid]].step < step)
+		if (d->label[d->order[mid]].step < step)
 			from = mid + 1;
 		else
 			to = mid;
@@ -334,30 +334,30 @@ static bool is_bad(const struct deciding *d, const struct store_step *st)
 {
 	bool bad = is_damaged(st);
 
-	for (uint32_t i = order_find(d, st->step); !bad && i < d->nmark; i++) {
-		const struct store_mark *m = &d->mark[d->order[i]];
+	for (uint32_t i = order_find(d, st->step); !bad && i < d->nlabel; i++) {
+		const struct store_label *m = &d->label[d->order[i]];
 
 		if (m->step != st->step)
 			break;
-		bad = m->kind == MARK_BAD && store_mark_is(m, st);
+		bad = m->kind == LABEL_BAD && store_label_is(m, st);
 	}
 	return bad;
 }
 
-static void marks_tell(const struct deciding *d, const struct store_step *st, struct text *t)
+static void labels_tell(const struct deciding *d, const struct store_step *st, struct text *t)
 {
 	char left[32];
 
-	for (uint32_t i = order_find(d, st->step); i < d->nmark; i++) {
-		const struct store_mark *m = &d->mark[d->order[i]];
+	for (uint32_t i = order_find(d, st->step); i < d->nlabel; i++) {
+		const struct store_label *m = &d->label[d->order[i]];
 
 		if (m->step != st->step)
 			break;
-		if (!store_mark_is(m, st) || !store_mark_counts(m, d->now))
+		if (!store_label_is(m, st) || !store_label_counts(m, d->now))
 			continue;
-		if (m->kind == MARK_TAG)
+		if (m->kind == LABEL_TAG)
 			text_add(t, ", tagged %s", m->name);
-		if (m->kind != MARK_HOLD || MUTANT(HELD_PRUNED))
+		if (m->kind != LABEL_HOLD || MUTANT(HELD_PRUNED))
 			continue;
 		text_add(t, ", held by %s", m->name);
 		if (m->until_ns) {
@@ -425,7 +425,7 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 			       "being written, or its writer died");
 		return;
 	}
-	marks_tell(d, st, &t);
+	labels_tell(d, st, &t);
 	aside_tell(d, st, &t);
 	if (!d->bad[i])
 		rules_tell(d, i, &t);
@@ -452,15 +452,15 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 }
 
 int retain_decide(const struct retain_policy *p, const struct store_step *step, uint32_t n,
-		  const struct store_mark *mark, uint32_t nmark, uint64_t now,
+		  const struct store_label *label, uint32_t nlabel, uint64_t now,
 		  struct retain_row *ret)
 {
 	static const struct retain_policy none;
 	struct deciding d = { .p = p ? p : &none,
 			      .step = step,
 			      .n = n,
-			      .mark = mark,
-			      .nmark = nmark,
+			      .label = label,
+			      .nlabel = nlabel,
 			      .now = now,
 			      .ages_from = now,
 			      .young_from = UINT64_MAX,

@@ -27,7 +27,7 @@
  */
 #ifndef CKPT_STORE_RETAIN_H
 #define CKPT_STORE_RETAIN_H
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 
 #define RETAIN_BEST_MAX 4
 #define RETAIN_KEY_MAX 64
@@ -63,9 +63,9 @@ struct retain_row {
 	char reason[160]; /* "last 1/3, newest committed"; "no rule matches" */
 };
 
-/* step: what store_scan gave, newest first, all or not; mark: what store_marks gave. ret[n], in the
- * order of the steps. -ENOMEM: nothing is decided. */
+/* step: what store_scan gave, newest first, all or not; label: what store_labels gave. ret[n], in
+ * the order of the steps. -ENOMEM: nothing is decided. */
 int retain_decide(const struct retain_policy *p, const struct store_step *step, uint32_t n,
-		  const struct store_mark *mark, uint32_t nmark, uint64_t now_ns,
+		  const struct store_label *label, uint32_t nlabel, uint64_t now_ns,
 		  struct retain_row *ret);
 #endif

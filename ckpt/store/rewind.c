@@ -14,7 +14,7 @@ struct rewinding {
 	struct rewind_result *ret;
 	struct ckpt_err *err;
 	struct store_step *step; /* newest first */
-	struct store_mark *bad;
+	struct store_label *bad;
 	uint32_t n, nbad;
 	uint32_t target;
 	uint32_t fork;	/* the newest of the line that stays; n: none does */
@@ -140,7 +140,7 @@ static int target_check(const struct rewinding *x)
 		return ckpt_error(x->err, st->code, "step %" PRIu64 " cannot be read: %.200s",
 				  st->step, st->why);
 	for (uint32_t i = 0; i < x->nbad; i++)
-		if (store_mark_is(&x->bad[i], st))
+		if (store_label_is(&x->bad[i], st))
 			return ckpt_error(x->err, -EBADMSG,
 					  "step %" PRIu64 " is quarantined: %.200s", st->step,
 					  x->bad[i].why);
@@ -152,7 +152,7 @@ static int target_find(struct rewinding *x)
 	int r = store_scan(x->s, true, &x->step, &x->n, x->err);
 
 	if (!r)
-		r = store_marks_of(x->s, 1u << MARK_BAD, &x->bad, &x->nbad, x->err);
+		r = store_labels_of(x->s, 1u << LABEL_BAD, &x->bad, &x->nbad, x->err);
 	while (!r && x->target < x->n && strcmp(x->step[x->target].dir, x->o->dir) != 0)
 		x->target++;
 	if (!r && x->target == x->n)

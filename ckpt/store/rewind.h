@@ -19,7 +19,7 @@
  */
 #ifndef CKPT_STORE_REWIND_H
 #define CKPT_STORE_REWIND_H
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 
 struct rewind_opts {
 	const char *dir; /* the step's entry in the job directory: step-N, or .old-N-... */

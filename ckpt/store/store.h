@@ -13,7 +13,7 @@
  *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
  *	        /.ckptd/gen-%08u.%u                    takeover n of that claim, n = 1, 2, ...
  *	        /.ckptd/job-NAME                       empty; the directory belongs to the job of this name
- *	        /.ckptd/KIND-%012u-...                 a mark of a step: held, tagged, ... (mark.h)
+ *	        /.ckptd/KIND-%012u-...                 a label of a step: held, tagged, ... (label.h)
  *
  * MANIFEST stands for the root file of the store's format (struct format_root).
  *
@@ -121,7 +121,7 @@ enum store_state {
 	STORE_COLLECTING, /* step, generation and bytes only */
 	STORE_SET_ASIDE,
 	STORE_DAMAGED, /* step-N whose MANIFEST cannot be read */
-	/* committed, with a good MANIFEST, and a bad mark (mark.h): damage was found */
+	/* committed, with a good MANIFEST, and a bad label (label.h): damage was found */
 	STORE_QUARANTINED,
 	/* step-N whose MANIFEST is good and is that of another checkpoint (store_identity): the
 	 * bytes are right, the place is wrong */
@@ -152,7 +152,7 @@ struct store_step {
 		uint8_t parent_id[16]; /* zero: none */
 		bool rebuilt;	       /* ckptctl repair made its MANIFEST, and so its id, anew */
 	} said;
-	bool adopted; /* it has an adopted mark (mark.h) */
+	bool adopted; /* it has an adopted label (label.h) */
 	/* loss, lr, ...: in the same block as the array of store_scan */
 	uint32_t nnote;
 	const struct ckpt_note *note;
@@ -223,12 +223,12 @@ int store_identity(const struct store_step *st, const char *home, const struct s
  */
 int store_home(const struct store *s, char ret[CKPT_JOB_MAX + 1], struct ckpt_err *err);
 /* The directory belongs to s->job from now on, durably. Its steps do not change: see
- * MARK_ADOPTED. */
+ * LABEL_ADOPTED. */
 int store_home_take(const struct store *s, struct ckpt_err *err);
 
 /*
  * One step as store_scan returns it, without the cost of the others. It compares number, job and
- * marks of the parent, and not the parent's own parent. It leaves notes out. -ENOENT; -EINVAL: no
+ * labels of the parent, and not the parent's own parent. It leaves notes out. -ENOENT; -EINVAL: no
  * step's name.
  */
 int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,

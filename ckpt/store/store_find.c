@@ -469,22 +469,22 @@ static int latest_unknown(const struct store_step *step, uint32_t n, uint64_t ba
 			  back, abs, ncommitted, ncommitted - 1, passed[0] ? "; " : "", passed);
 }
 
-static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *tag, const char *abs,
-		       struct ckpt_err *err)
+static int tag_unknown(const struct store_label *label, uint32_t n, const char *tag,
+		       const char *abs, struct ckpt_err *err)
 {
-	char list[NEAREST_MAX * (STORE_MARK_NAME_MAX + 2)] = "";
+	char list[NEAREST_MAX * (STORE_LABEL_NAME_MAX + 2)] = "";
 	uint32_t ntag = 0;
 	int used = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (strcmp(mark[i].name, tag) == 0)
+		if (strcmp(label[i].name, tag) == 0)
 			return ckpt_error(err, -ENOENT,
 					  "tag %s in %.200s is that of step %" PRIu64
 					  ", which has gone",
-					  tag, abs, mark[i].step);
+					  tag, abs, label[i].step);
 		if (ntag++ < NEAREST_MAX)
 			used += snprintf(list + used, sizeof list - (size_t)used, "%s%s",
-					 used ? ", " : "", mark[i].name);
+					 used ? ", " : "", label[i].name);
 	}
 	return ckpt_error(err, -ENOENT, "there is no tag %s in %.200s; it has %s%s", tag, abs,
 			  ntag ? list : "none (ckptctl tag sets one)",
@@ -567,17 +567,17 @@ static const struct store_step *tag_choose(const struct store *s, const struct s
 					   uint32_t n, const char *tag, const char *abs, int *ret_r,
 					   struct ckpt_err *err)
 {
-	cleanup_free struct store_mark *mark = NULL;
-	uint32_t nmark;
+	cleanup_free struct store_label *label = NULL;
+	uint32_t nlabel;
 
-	*ret_r = store_marks_of(s, 1u << MARK_TAG, &mark, &nmark, err);
+	*ret_r = store_labels_of(s, 1u << LABEL_TAG, &label, &nlabel, err);
 	if (*ret_r)
 		return NULL;
-	for (uint32_t k = 0; k < nmark; k++)
-		for (uint32_t i = 0; strcmp(mark[k].name, tag) == 0 && i < n; i++)
-			if (store_mark_is(&mark[k], &step[i]))
+	for (uint32_t k = 0; k < nlabel; k++)
+		for (uint32_t i = 0; strcmp(label[k].name, tag) == 0 && i < n; i++)
+			if (store_label_is(&label[k], &step[i]))
 				return &step[i];
-	*ret_r = tag_unknown(mark, nmark, tag, abs, err);
+	*ret_r = tag_unknown(label, nlabel, tag, abs, err);
 	return NULL;
 }
 

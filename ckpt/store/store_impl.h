@@ -9,7 +9,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include "ckpt/store/points.h"
 
 #define STORE_ROOT_MAX 32 /* bytes of the name of a format's root, with its zero */
@@ -132,11 +132,11 @@ int store_step_refuse_in(const struct store *s, const struct store_step *st, str
 /* -EINVAL: it belongs to another job than s->job. */
 int store_home_check(const struct store *s, struct ckpt_err *err);
 
-/* --- marks (store_mark.c) --- */
+/* --- labels (store_label.c) --- */
 
-/* Remove the marks with exactly this step and id, whose checkpoint was removed; errors are
+/* Remove the labels with exactly this step and id, whose checkpoint was removed; errors are
  * ignored. */
-void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
+void store_labels_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
 /* "2026-11-21T19:30:00Z" */
 #define STORE_TIME_BYTES 40
 void store_time_print(uint64_t ns, bool fraction, char ret[STORE_TIME_BYTES]);

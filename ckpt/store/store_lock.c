@@ -2,7 +2,7 @@
 /*
  * store_lock.c - who may take a step away. Used by the whole room.
  * Two locks, both advisory, of an open directory, gone with the process that holds them:
- *	a step's directory	shared: I read it, or mark it; exclusive: I remove it
+ *	a step's directory	shared: I read it, or label it; exclusive: I remove it
  *	the job's directory	shared: I remove a step of it; exclusive: I set steps aside
  * Order: the step first. Only who sets aside and who has claimed wait, and hold no other lock then.
  * Invariant: who has a step locked under a name has looked, after locking, that the name leads to

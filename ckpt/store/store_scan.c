@@ -327,8 +327,8 @@ bool store_step_unread(const struct store_step *st)
 /* The job that a directory belongs to, and what somebody has said of its steps. */
 struct home {
 	char job[CKPT_JOB_MAX + 1];
-	struct store_mark *mark;
-	uint32_t nmark;
+	struct store_label *label;
+	uint32_t nlabel;
 };
 
 static int home_read(const struct store *s, struct home *ret, struct ckpt_err *err)
@@ -336,8 +336,8 @@ static int home_read(const struct store *s, struct home *ret, struct ckpt_err *e
 	int r = store_home(s, ret->job, err);
 
 	if (!r)
-		r = store_marks_of(s, 1u << MARK_BAD | 1u << MARK_ADOPTED, &ret->mark, &ret->nmark,
-				   err);
+		r = store_labels_of(s, 1u << LABEL_BAD | 1u << LABEL_ADOPTED, &ret->label,
+				    &ret->nlabel, err);
 	/* Who may read the steps but not what is said of them is no one to be stopped by it. */
 	return r == -EACCES || r == -EPERM ? 0 : r;
 }
@@ -452,15 +452,15 @@ static void sort_by_age(struct store_step *step, uint32_t n)
 
 /* --- the whole --- */
 
-static void step_adopt(struct store_step *st, const struct store_mark *m)
+static void step_adopt(struct store_step *st, const struct store_label *m)
 {
-	st->adopted |= m->kind == MARK_ADOPTED && store_mark_is(m, st);
+	st->adopted |= m->kind == LABEL_ADOPTED && store_label_is(m, st);
 }
 
 /* What somebody has found to be damaged is no longer a checkpoint to start from. */
-static void step_quarantine(struct store_step *st, const struct store_mark *m)
+static void step_quarantine(struct store_step *st, const struct store_label *m)
 {
-	if (m->kind != MARK_BAD || st->state != STORE_COMMITTED || !store_mark_is(m, st) ||
+	if (m->kind != LABEL_BAD || st->state != STORE_COMMITTED || !store_label_is(m, st) ||
 	    MUTANT(QUARANTINE_IGNORED))
 		return;
 	st->state = STORE_QUARANTINED;
@@ -476,14 +476,14 @@ static void parts_apply(struct store_step *step, uint32_t n)
 			step[i].state = STORE_DAMAGED;
 }
 
-/* For each mark the steps of its number: they are ordered by it. */
-static void marks_apply(struct store_step *step, uint32_t n, const struct home *h,
-			void (*apply)(struct store_step *st, const struct store_mark *m))
+/* For each label the steps of its number: they are ordered by it. */
+static void labels_apply(struct store_step *step, uint32_t n, const struct home *h,
+			 void (*apply)(struct store_step *st, const struct store_label *m))
 {
-	for (uint32_t k = 0; k < h->nmark; k++)
-		for (uint32_t i = step_first(step, n, h->mark[k].step);
-		     i < n && step[i].step == h->mark[k].step; i++)
-			apply(&step[i], &h->mark[k]);
+	for (uint32_t k = 0; k < h->nlabel; k++)
+		for (uint32_t i = step_first(step, n, h->label[k].step);
+		     i < n && step[i].step == h->label[k].step; i++)
+			apply(&step[i], &h->label[k]);
 }
 
 /* Is each of them what its name and place say? Lowest number first: a parent is judged before its
@@ -491,10 +491,10 @@ static void marks_apply(struct store_step *step, uint32_t n, const struct home *
 static void steps_judge(struct store_step *step, uint32_t n, const struct home *h)
 {
 	qsort(step, n, sizeof *step, by_step);
-	marks_apply(step, n, h, step_adopt);
+	labels_apply(step, n, h, step_adopt);
 	for (uint32_t i = 0; i < n; i++)
 		step_judge(&step[i], h);
-	marks_apply(step, n, h, step_quarantine);
+	labels_apply(step, n, h, step_quarantine);
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t number = step[i].parent_step;
 
@@ -538,7 +538,7 @@ static int steps_scan(const struct store *s, bool all, bool parts, struct links 
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct store_step *step = NULL;
-	struct home home = { .nmark = 0 };
+	struct home home = { .nlabel = 0 };
 	uint32_t nfound, n = 0;
 	int r;
 
@@ -574,7 +574,7 @@ static int steps_scan(const struct store *s, bool all, bool parts, struct links 
 	}
 	*ret_n = r < 0 ? 0 : n;
 	notes_free(step, n);
-	free(home.mark);
+	free(home.label);
 	return r;
 }
 
@@ -659,15 +659,15 @@ static void parent_look(const struct store *s, const struct store_step *st, cons
 		*ret = (struct store_step){ .step = UINT64_MAX, .state = STORE_DAMAGED };
 		return;
 	}
-	marks_apply(ret, 1, h, step_adopt);
+	labels_apply(ret, 1, h, step_adopt);
 	step_judge(ret, h);
-	marks_apply(ret, 1, h, step_quarantine);
+	labels_apply(ret, 1, h, step_quarantine);
 }
 
 int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,
 		     struct ckpt_err *err)
 {
-	struct home home = { .nmark = 0 };
+	struct home home = { .nlabel = 0 };
 	struct store_step parent;
 	int r = store_step_look(s, dir, ret);
 
@@ -675,13 +675,13 @@ int store_step_judge(const struct store *s, const char *dir, struct store_step *
 		return store_fail(err, r, "job %s: cannot look at %s", s->job, dir);
 	r = home_read(s, &home, err);
 	if (!r) {
-		marks_apply(ret, 1, &home, step_adopt);
+		labels_apply(ret, 1, &home, step_adopt);
 		step_judge(ret, &home);
-		marks_apply(ret, 1, &home, step_quarantine);
+		labels_apply(ret, 1, &home, step_quarantine);
 		parent_look(s, ret, &home, &parent);
 		parent_judge(ret, &home, &parent);
 	}
-	free(home.mark);
+	free(home.label);
 	return r;
 }
 

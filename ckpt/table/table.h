@@ -69,6 +69,14 @@ struct table_tensor {
 	bool fp_known;
 };
 
+/* UINT64_MAX where they are more. */
+static inline uint64_t table_tensor_bytes(const struct table_tensor *x)
+{
+	uint64_t bytes;
+
+	return __builtin_mul_overflow(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
+}
+
 struct table_piece {
 	uint32_t tensor, rank, place;
 	uint16_t flags;

@@ -216,8 +216,10 @@ static int parts_list(struct parts *p, struct ckpt_err *err)
 		return no_memory(err);
 	for (uint32_t r = 0; r < world && p->nmade; r++) {
 		struct table t;
-		int rc = average_table(p, r, &t, err);
+		int rc = format_stopped(p->want, err);
 
+		if (!rc)
+			rc = average_table(p, r, &t, err);
 		if (rc)
 			return rc;
 		if (t.ntensor)
@@ -337,7 +339,9 @@ static int files_make(struct sheet *s, struct memo *memo, struct ckpt_err *err)
 					       .chunk_log2 = CHUNK_LOG2 };
 		run[2 * i] = (struct sheet_run){ i, 0, CONTAINER_BLOCK };
 		run[2 * i + 1] = (struct sheet_run){ i, SHEET_END, 0 };
-		r = part_place(s, i, memo, &file[i].bytes, err);
+		r = format_stopped(p->want, err);
+		if (!r)
+			r = part_place(s, i, memo, &file[i].bytes, err);
 	}
 	if (r)
 		return r;

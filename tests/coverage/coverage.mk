@@ -4,7 +4,7 @@
 # crashes is left out: it takes minutes without optimization, and looks at states rather than at branches.
 COVERAGE_ROOMS ?= store move native
 COVERAGE_UNITS := $(filter-out store_crash,$(foreach r,$(COVERAGE_ROOMS),$(filter $(r)_%,$(UNIT))))
-COVERAGE_FUZZ := $(filter native_part manifest mark,$(FUZZ))
+COVERAGE_FUZZ := $(filter native_part manifest label,$(FUZZ))
 .PHONY: coverage coverage-programs
 coverage-programs: $(COVERAGE_UNITS:%=$(O)/unit/%) $(COVERAGE_FUZZ:%=$(O)/fuzz/%)
 coverage: build/.deps-test

@@ -29,7 +29,7 @@ struct story {
 	bool acked[STORY_MAX];
 	bool failed[STORY_MAX]; /* and was begun again: it may be anywhere, or nowhere */
 	enum said gone[STORY_MAX], repaired[STORY_MAX]; /* of the scenes */
-	enum said marked[STORY_MAX][3];			/* hold, tag, bad */
+	enum said labelled[STORY_MAX][3];		/* hold, tag, bad */
 	uint32_t n;
 	uint64_t rewind;     /* of the step being written */
 	uint64_t generation; /* the highest acknowledged */

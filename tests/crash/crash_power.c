@@ -43,7 +43,7 @@ void power_promise(struct io_faults *f, struct power *w)
 		abort();
 	w->promise[w->npromise++] = w->y;
 	if (w->npromise > 1 && f->record)
-		io_record_mark(f->record, w->npromise - 1);
+		io_record_promise(f->record, w->npromise - 1);
 }
 
 static int power_check(void *arg, int dirfd, const struct io_crash *at)
@@ -52,8 +52,8 @@ static int power_check(void *arg, int dirfd, const struct io_crash *at)
 	struct story y = w->y;
 
 	crash_nrun++;
-	memcpy(y.acked, w->promise[at->mark].acked, sizeof y.acked);
-	y.generation = w->promise[at->mark].generation;
+	memcpy(y.acked, w->promise[at->promise].acked, sizeof y.acked);
+	y.generation = w->promise[at->promise].generation;
 	return story_restart(at->ops, dirfd, &y, true, w->why);
 }
 

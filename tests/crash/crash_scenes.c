@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_scenes.c - what a store's house is kept with, to be cut short: sweeping after a dead
- * launch, marks, pruning, repair, a commit that is undone. Each scene is played
+ * launch, labels, pruning, repair, a commit that is undone. Each scene is played
  *
  *	with the process dead at every named point of the protocol (ckpt/store/points.h), each time that it is
  *	reached; a name that no scene reaches is a fault;
@@ -30,20 +30,20 @@ static int verified_yes(void *arg, const struct store_step *st, int step_fd, str
 	return 0;
 }
 
-static bool has_mark(const struct store_mark *m, uint32_t n, const struct store_step *st,
-		     enum store_mark_kind kind)
+static bool has_label(const struct store_label *m, uint32_t n, const struct store_step *st,
+		      enum store_label_kind kind)
 {
 	for (uint32_t i = 0; i < n; i++)
-		if (m[i].kind == kind && store_mark_is(&m[i], st))
+		if (m[i].kind == kind && store_label_is(&m[i], st))
 			return true;
 	return false;
 }
 
 static int kept_step(const struct store *s, const struct story *y, uint32_t i,
-		     const struct store_step *st, const struct store_mark *m, uint32_t nm,
+		     const struct store_step *st, const struct store_label *m, uint32_t nm,
 		     char why[CRASH_WHY])
 {
-	static const enum store_mark_kind kind[] = { MARK_HOLD, MARK_TAG, MARK_BAD };
+	static const enum store_label_kind kind[] = { LABEL_HOLD, LABEL_TAG, LABEL_BAD };
 	char inner[CRASH_WHY] = "";
 
 	if (y->repaired[i]) {
@@ -53,18 +53,18 @@ static int kept_step(const struct store *s, const struct story *y, uint32_t i,
 		return FAIL("%s: %.400s", st->dir, inner);
 	}
 	for (uint32_t k = 0; k < ARRAY_LEN(kind); k++) {
-		bool there = has_mark(m, nm, st, kind[k]);
+		bool there = has_label(m, nm, st, kind[k]);
 
-		if (y->marked[i][k] == SAID_YES && !there)
-			return FAIL("step %" PRIu64 " has lost its mark %s", st->step,
-				    store_mark_word(kind[k]));
-		if (y->marked[i][k] == SAID_NO && there)
-			return FAIL("step %" PRIu64 " has the mark %s, which is not its", st->step,
-				    store_mark_word(kind[k]));
+		if (y->labelled[i][k] == SAID_YES && !there)
+			return FAIL("step %" PRIu64 " has lost its label %s", st->step,
+				    store_label_word(kind[k]));
+		if (y->labelled[i][k] == SAID_NO && there)
+			return FAIL("step %" PRIu64 " has the label %s, which is not its", st->step,
+				    store_label_word(kind[k]));
 	}
 	if (st->state != STORE_DAMAGED &&
-	    (st->state == STORE_QUARANTINED) != has_mark(m, nm, st, MARK_BAD))
-		return FAIL("step %" PRIu64 ": its state and its marks differ", st->step);
+	    (st->state == STORE_QUARANTINED) != has_label(m, nm, st, LABEL_BAD))
+		return FAIL("step %" PRIu64 ": its state and its labels differ", st->step);
 	return 0;
 }
 
@@ -73,14 +73,14 @@ static int kept_look(const struct store *s, const struct story *y, uint32_t ret[
 		     char why[CRASH_WHY])
 {
 	cleanup_free struct store_step *st = NULL;
-	cleanup_free struct store_mark *mark = NULL;
+	cleanup_free struct store_label *label = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n, nm, known = 0, others = 0;
 	int r = store_scan(s, true, &st, &n, &err);
 
 	memset(ret, 0, STORY_MAX * sizeof *ret);
 	if (!r)
-		r = store_marks(s, &mark, &nm, &err);
+		r = store_labels(s, &label, &nm, &err);
 	if (r)
 		return FAIL("a look: %.400s", err.msg);
 	for (uint32_t i = 0; i < n; i++) {
@@ -96,7 +96,7 @@ static int kept_look(const struct store *s, const struct story *y, uint32_t ret[
 				return FAIL("%s is damaged: %.300s", st[k].dir, st[k].why);
 			known++;
 			ret[i] = 1 + st[k].state;
-			r = kept_step(s, y, i, &st[k], mark, nm, why);
+			r = kept_step(s, y, i, &st[k], label, nm, why);
 			if (r)
 				return r;
 		}
@@ -164,7 +164,7 @@ static int repaired_check(const struct io_ops *ops, int root_fd, const struct st
 	if (store_repair(s, &o, &result, &err))
 		r = FAIL("repair: %.300s", err.msg);
 	all.repaired[y->n - 1] = SAID_YES;
-	all.marked[y->n - 1][2] = SAID_NO;
+	all.labelled[y->n - 1][2] = SAID_NO;
 	if (!r)
 		r = kept_look(s, &all, state, why);
 	store_close(s);
@@ -326,12 +326,12 @@ static const struct store_step *step_of(const struct store_step *st, uint32_t n,
 	return NULL;
 }
 
-/* One of the marks of a step, set or cleared; the promise before and after. false: it failed. */
-static bool scene_mark(struct io_faults *f, struct store *s, struct power *w, uint32_t i,
-		       uint32_t kind, bool set)
+/* One of the labels of a step, set or cleared; the promise before and after. false: it failed. */
+static bool scene_label(struct io_faults *f, struct store *s, struct power *w, uint32_t i,
+			uint32_t kind, bool set)
 {
 	static const char *const name[] = { SCENE_HOLD, SCENE_TAG, NULL };
-	static const enum store_mark_kind kinds[] = { MARK_HOLD, MARK_TAG, MARK_BAD };
+	static const enum store_label_kind kinds[] = { LABEL_HOLD, LABEL_TAG, LABEL_BAD };
 	cleanup_free struct store_step *st = NULL;
 	const struct store_step *at;
 	struct ckpt_err err = { 0 };
@@ -340,22 +340,22 @@ static bool scene_mark(struct io_faults *f, struct store *s, struct power *w, ui
 
 	if (r || !(at = step_of(st, n, w->y.step[i].step)))
 		return false;
-	w->y.marked[i][kind] = SAID_MAYBE;
+	w->y.labelled[i][kind] = SAID_MAYBE;
 	for (uint32_t k = 0; set && kind == 1 && k < w->y.n; k++)
-		if (w->y.marked[k][1] == SAID_YES)
-			w->y.marked[k][1] = SAID_MAYBE; /* the tag moves */
+		if (w->y.labelled[k][1] == SAID_YES)
+			w->y.labelled[k][1] = SAID_MAYBE; /* the tag moves */
 	power_promise(f, w);
-	r = set ? store_mark_set(s, at, kinds[kind], name[kind], 0, "a scene", &err)
-		: store_mark_clear(s, at, kinds[kind], name[kind], &cleared, &err);
+	r = set ? store_label_set(s, at, kinds[kind], name[kind], 0, "a scene", &err)
+		: store_label_clear(s, at, kinds[kind], name[kind], &cleared, &err);
 	if (!r && !set && !cleared)
 		r = -ENOENT; /* none was found to clear, and that was said */
 	if (r)
 		return false;
 	for (uint32_t k = 0; set && kind == 1 && k < w->y.n; k++)
-		w->y.marked[k][1] = SAID_NO;
-	w->y.marked[i][kind] = set ? SAID_YES : SAID_NO;
+		w->y.labelled[k][1] = SAID_NO;
+	w->y.labelled[i][kind] = set ? SAID_YES : SAID_NO;
 	if (set && kind == 2 && at->state == STORE_DAMAGED)
-		w->y.marked[i][kind] =
+		w->y.labelled[i][kind] =
 			SAID_MAYBE; /* of what could not be read: no longer when it can */
 	power_promise(f, w);
 	return true;
@@ -388,13 +388,13 @@ static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 
 	if (store_open(&f->ops, &format_native, root_fd, CRASH_JOB, false, &s, &err))
 		return;
-	w->done = scene_mark(f, s, w, 0, 0, true) &&  /* hold 10 */
-		  scene_mark(f, s, w, 1, 1, true) &&  /* tag 20 */
-		  scene_mark(f, s, w, 0, 0, false) && /* release 10 */
-		  scene_prune(f, s, w, 0, false) &&   /* 10 goes, 20 is tagged */
-		  scene_mark(f, s, w, 1, 2, true) &&  /* 20 is bad */
-		  scene_mark(f, s, w, 2, 1, true) &&  /* the tag moves to 30 */
-		  scene_prune(f, s, w, 1, true);      /* 20 goes */
+	w->done = scene_label(f, s, w, 0, 0, true) &&  /* hold 10 */
+		  scene_label(f, s, w, 1, 1, true) &&  /* tag 20 */
+		  scene_label(f, s, w, 0, 0, false) && /* release 10 */
+		  scene_prune(f, s, w, 0, false) &&    /* 10 goes, 20 is tagged */
+		  scene_label(f, s, w, 1, 2, true) &&  /* 20 is bad */
+		  scene_label(f, s, w, 2, 1, true) &&  /* the tag moves to 30 */
+		  scene_prune(f, s, w, 1, true);       /* 20 goes */
 	store_close(s);
 }
 
@@ -465,12 +465,12 @@ static int base_broken(int root_fd, struct power *w, bool gone)
 
 	if (!r && (store_open(&io_ops_posix, &format_native, root_fd, CRASH_JOB, false, &s, &err) ||
 		   store_scan(s, false, &st, &n, &err) ||
-		   store_mark_set(s, &st[0], MARK_HOLD, SCENE_HOLD, 0, NULL, &err)))
+		   store_label_set(s, &st[0], LABEL_HOLD, SCENE_HOLD, 0, NULL, &err)))
 		r = 1;
 	store_close(s);
-	w->y.marked[2][0] = SAID_YES;
+	w->y.labelled[2][0] = SAID_YES;
 	w->y.repaired[2] = SAID_MAYBE;
-	w->y.marked[2][2] = SAID_MAYBE; /* repair holds it back until it is checked */
+	w->y.labelled[2][2] = SAID_MAYBE; /* repair holds it back until it is checked */
 	if (r || gone)
 		return r ? r : unlinkat(root_fd, path, 0);
 	fd = openat(root_fd, path, O_RDWR | O_CLOEXEC);
@@ -503,7 +503,7 @@ static void live_repaired(struct io_faults *f, int root_fd, struct power *w)
 		return;
 	if (store_repair(s, &o, &result, &err) == 0 && result.rebuilt == 1) {
 		w->y.repaired[2] = SAID_YES;
-		w->y.marked[2][2] = SAID_NO;
+		w->y.labelled[2][2] = SAID_NO;
 		power_promise(f, w);
 		w->done = true;
 	}
@@ -517,7 +517,7 @@ const struct scene scenes[] = {
 	{ "going back, undone", base_three, live_undone, saved_check, 8, true, true },
 	{ "rewinding", base_back, live_rewound, rewound_check, 8, false, false },
 	{ "sweeping", base_dead, live_save, saved_check, 8, true, false },
-	{ "marks and pruning", base_three, live_kept, kept_check, 16, false, false },
+	{ "labels and pruning", base_three, live_kept, kept_check, 16, false, false },
 	{ "a linked part", base_none, live_linked, kept_check, 16, true, false },
 	{ "repair", base_torn_manifest, live_repaired, repaired_check, 16, false, false },
 	{ "repair without MANIFEST", base_no_manifest, live_repaired, repaired_check, 4, false,
@@ -629,7 +629,7 @@ struct scene_power {
 static int scene_check(void *arg, int dirfd, const struct io_crash *at)
 {
 	struct scene_power *x = arg;
-	struct story y = x->w.promise[at->mark];
+	struct story y = x->w.promise[at->promise];
 
 	crash_nrun++;
 	memcpy(y.step, x->w.y.step, sizeof y.step);

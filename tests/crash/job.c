@@ -165,7 +165,7 @@ uint32_t entries_of(int dirfd, const char *name)
 
 /* --- its steps --- */
 
-void mark(uint64_t step, enum store_mark_kind kind, const char *name)
+void label(uint64_t step, enum store_label_kind kind, const char *name)
 {
 	struct store at = job_by(&io_ops_posix);
 	cleanup_free struct store_step *st = NULL;
@@ -174,7 +174,7 @@ void mark(uint64_t step, enum store_mark_kind kind, const char *name)
 	assert_int_equal(store_scan(&at, true, &st, &n, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].step == step &&
-		    store_mark_set(&at, &st[i], kind, name, 0, "why", &err) == 0)
+		    store_label_set(&at, &st[i], kind, name, 0, "why", &err) == 0)
 			return;
 	fail_msg("%s", err.msg);
 }

@@ -58,7 +58,7 @@ int dir_open(int dirfd, const char *name);
 uint32_t entries_of(int dirfd, const char *name);
 
 /* By the kernel's calls, whatever ops are. */
-void mark(uint64_t step, enum store_mark_kind kind, const char *name);
+void label(uint64_t step, enum store_label_kind kind, const char *name);
 /* "50 40 a30 d20": committed, collecting (c), set aside, damaged, quarantined (q), misplaced (m),
  * of a newer version (n) or an older one (o), the newest first; seq: "50-5". What is committed has
  * the bytes that were saved; seq: but for MANIFEST, which may have been made again. */

@@ -54,7 +54,7 @@ needs() { # FEATURE PROGRAM
 	case $1:$2 in
 	memfd:*) ;;                                             # ckptd shares memory by nothing else
 	flock:daemon_* | flock:script:*) ;; # a daemon's own lock file
-	flock:store_mark | flock:store_moments | flock:store_prune | flock:store_repair) ;; # where there are no locks, nothing is removed
+	flock:store_label | flock:store_moments | flock:store_prune | flock:store_repair) ;; # where there are no locks, nothing is removed
 	flock:cli_*) ;;                                         # some of its tests prune
 	fallocate*:daemon_* | fallocate*:script:*) ;;           # of shared memory, not of files
 	*odirect*:move_mesh | *odirect*:move_part | *odirect*:move_write) ;; # they open files with it by themselves

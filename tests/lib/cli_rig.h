@@ -16,7 +16,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include "ckpt/store/store.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/sample.h"

@@ -24,9 +24,9 @@
 /* ---------------------------------------------------------------- the log */
 
 enum rec_kind ROW(EV_CREATE, EV_MKDIR, EV_RENAME, EV_LINK, EV_UNLINK, EV_WRITE, EV_ALLOCATE,
-		  EV_TRUNCATE, EV_SYNC, EV_MARK);
+		  EV_TRUNCATE, EV_SYNC, EV_PROMISE);
 static const char *const rec_kind_name[] = { "create", "mkdir",	    "rename",	"link", "unlink",
-					     "write",  "fallocate", "truncate", "sync", "mark" };
+					     "write",  "fallocate", "truncate", "sync", "promise" };
 
 struct rec_node {
 	bool is_dir;
@@ -44,7 +44,7 @@ struct rec_event {
 	uint8_t *data;
 	uint64_t off, len;
 	uint64_t begun, ended; /* lengths of the log */
-	uint64_t mark;
+	uint64_t promise;
 	bool failed; /* a sync */
 };
 
@@ -240,10 +240,10 @@ void io_record_free(struct io_record *r)
 	free(r);
 }
 
-void io_record_mark(struct io_record *r, uint64_t mark)
+void io_record_promise(struct io_record *r, uint64_t promise)
 {
 	(void)pthread_mutex_lock(&r->lock);
-	rec_event_add(r, EV_MARK, REC_NONE)->mark = mark;
+	rec_event_add(r, EV_PROMISE, REC_NONE)->promise = promise;
 	(void)pthread_mutex_unlock(&r->lock);
 }
 
@@ -858,7 +858,7 @@ struct crash_walk {
 	struct crash_kept *kept; /* per node */
 	struct crash_set chosen, looked_at;
 	uint64_t point; /* events before it happened */
-	uint64_t mark;
+	uint64_t promise;
 	bool *loose;		     /* per event: not durable at this point */
 	bool *orphan;		     /* per event: an fsync that failed has let go of it */
 	struct crash_choice *choice; /* per event */
@@ -1255,7 +1255,7 @@ static void crash_text_make(const struct crash_walk *w, char *text)
 		"crash state %llu (seed %llu): power lost after %llu of %llu events, promised %llu",
 		(unsigned long long)w->number, (unsigned long long)w->o->seed,
 		(unsigned long long)w->point, (unsigned long long)w->r->nevent,
-		(unsigned long long)w->mark);
+		(unsigned long long)w->promise);
 	if (w->point > 0)
 		crash_text_event(text, &w->r->event[w->point - 1], w->point - 1, "; the last:");
 	for (uint64_t i = 0; i < w->point; i++) {
@@ -1271,7 +1271,7 @@ static void crash_text_make(const struct crash_walk *w, char *text)
 /* The same choices under the same promise give the same state. */
 static bool crash_chosen_before(struct crash_walk *w)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ w->mark;
+	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ w->promise;
 
 	for (uint64_t i = 0; i < w->point; i++) {
 		if ((!rec_is_name(w->r->event[i].kind) && !rec_is_data(w->r->event[i].kind)) ||
@@ -1314,7 +1314,7 @@ static void crash_state_in_memory(struct crash_walk *w, struct io_crash *at)
 
 	memfs_reset(&w->fs);
 	crash_memory_make(w);
-	h = memfs_mix(memfs_hash(&w->fs), w->mark);
+	h = memfs_mix(memfs_hash(&w->fs), w->promise);
 	if (!crash_set_add(&w->looked_at, h))
 		return;
 	if (w->o->distinct)
@@ -1331,7 +1331,7 @@ static void crash_state_in_memory(struct crash_walk *w, struct io_crash *at)
 
 static void crash_state_check(struct crash_walk *w)
 {
-	struct io_crash at = { .number = w->number, .mark = w->mark };
+	struct io_crash at = { .number = w->number, .promise = w->promise };
 	char text[CRASH_TEXT_BYTES];
 
 	crash_order_close(w);
@@ -1407,8 +1407,8 @@ static void crash_point_check(struct crash_walk *w)
 	uint64_t last = UINT64_MAX;
 
 	crash_durability_find(w);
-	if (w->point > 0 && w->r->event[w->point - 1].kind == EV_MARK)
-		w->mark = w->r->event[w->point - 1].mark;
+	if (w->point > 0 && w->r->event[w->point - 1].kind == EV_PROMISE)
+		w->promise = w->r->event[w->point - 1].promise;
 	crash_all(w, FATE_KEPT, FATE_KEPT);
 	crash_state_check(w);
 	crash_all(w, FATE_LOST, FATE_LOST);

@@ -111,14 +111,14 @@ uint64_t io_faults_calls(struct io_faults *f);
  * io_faults_init; keep files small (every written byte is copied). */
 struct io_record *io_record_new(int rootfd);
 void io_record_free(struct io_record *r);
-void io_record_mark(
+void io_record_promise(
 	struct io_record *r,
-	uint64_t mark); /* now the code under test has promised `mark` (from 1) to somebody */
+	uint64_t promise); /* now the code under test has promised `promise` (from 1) to somebody */
 uint64_t io_record_events(const struct io_record *r);
 
 struct io_crash {
 	uint64_t number;	  /* of this state, from 0 */
-	uint64_t mark;		  /* the last one promised before the crash; 0: none */
+	uint64_t promise;	  /* the last one promised before the crash; 0: none */
 	const struct io_ops *ops; /* dirfd is one of its descriptors */
 	const char *path;	  /* of the directory on the disk; NULL in memory */
 };
@@ -137,9 +137,10 @@ struct io_crash_opts {
 	uint32_t
 		ntear; /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
 	uint32_t every; /* of the states one in so many are looked at; 0: all */
-	bool memory; /* states are made in a struct memfs, once per tree and mark: at->ops, in one thread */
+	/* states are made in a struct memfs, once per tree and promise: at->ops, in one thread */
+	bool memory;
 	bool quiet;
-	/* NULL, or where states in memory are counted that differ in their tree, mark or
+	/* NULL, or where states in memory are counted that differ in their tree, promise or
 	 * scenario */
 	struct io_crash_set *distinct;
 	uint64_t scenario;

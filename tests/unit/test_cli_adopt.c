@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cli_adopt.c - what is in the wrong place has no name and no quarantine mark; ckptctl adopt
+/* test_cli_adopt.c - what is in the wrong place has no name and no quarantine label; ckptctl adopt
  * says that it is the right one. What a newer version wrote is not passed over. */
 #include "tests/lib/cli_rig.h"
 #include "formats/native/native.h"
@@ -33,17 +33,17 @@ static void exchange(const char *to, const char *from)
 	copy_step(from, to);
 }
 
-static uint32_t marks_of(const char *store, const char *job, enum store_mark_kind kind)
+static uint32_t labels_of(const char *store, const char *job, enum store_label_kind kind)
 {
 	struct store s = { .ops = &io_ops_posix, .format = &format_native, .root_fd = -1 };
-	struct store_mark *mark = NULL;
+	struct store_label *label = NULL;
 	uint32_t n = 0, found = 0;
 
 	s.job_fd = open(path_of("%s/%s", store, job), O_RDONLY | O_DIRECTORY);
-	assert_int_equal(store_marks(&s, &mark, &n, NULL), 0);
+	assert_int_equal(store_labels(&s, &label, &n, NULL), 0);
 	for (uint32_t i = 0; i < n; i++)
-		found += mark[i].kind == kind;
-	free(mark);
+		found += label[i].kind == kind;
+	free(label);
 	close(s.job_fd);
 	return found;
 }
@@ -66,9 +66,9 @@ static const char *state_of(const char *store, uint64_t step)
  * sentence. */
 static void assert_refused(const char *store, const char *name, int code, const char *what)
 {
-	static const char *const verbs[] = { "verify",	"show", "stats", "plan", "convert",
-					     "export", "cat",	"hold",	 "tag",	 "release",
-					     "diff",	"rm",	"rewind" };
+	static const char *const verbs[] = { "verify", "show", "stats", "plan", "convert",
+					     "export", "cat",  "hold",	"tag",	"release",
+					     "diff",   "rm",   "rewind" };
 	const char *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
@@ -104,12 +104,12 @@ TEST(another_steps_bytes_under_a_steps_name_are_refused_by_name)
 	assert_string_equal(state_of(store, 20), "committed");
 	assert_refused(store, "step:10", 4, "is not step 10: its MANIFEST is that of step 20");
 	assert_says(got.err, "call it step-000000000020 in the directory of job run");
-	/* Nor by all: and there is no mark, the bytes are right. */
+	/* Nor by all: and there is no label, the bytes are right. */
 	SHOWN_IS(4, "verify", "--data", "--all", "-C", store);
-	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
+	assert_int_equal(labels_of(store, "run", LABEL_BAD), 0);
 	/* By its path it is read, with a warning. */
 	SHOWN_IS(3, "verify", "--data", step_of(store, "run", 10));
-	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
+	assert_int_equal(labels_of(store, "run", LABEL_BAD), 0);
 	/* No adopting makes a number another one. */
 	SHOWN_IS(4, "adopt", "--yes", step_of(store, "run", 10));
 	RUN_IS(0, "prune", "--yes", "--bad", "--keep-last=1", store);
@@ -165,7 +165,7 @@ TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 	make_step(store, &(struct how){ "run", "fsdp=2", 50, 3, 40, 40, false });
 	RUN_IS(0, "prune", "--yes", "--keep-last=1", store);
 	assert_int_not_equal(access(step_of(store, "run", 40), F_OK), 0);
-	assert_int_equal(marks_of(store, "run", MARK_ADOPTED), 0);
+	assert_int_equal(labels_of(store, "run", LABEL_ADOPTED), 0);
 }
 
 /* By their seq, the adopted ones would be the newest. */
@@ -367,7 +367,7 @@ TEST(latest_stops_at_what_a_newer_version_wrote)
 	assert_int_equal(access(step_of(store, "run", 30), F_OK), 0);
 	SHOWN_IS(8, "repair", "--yes", store);
 	RUN_IS(8, "adopt", "--yes", step_of(store, "run", 30));
-	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
+	assert_int_equal(labels_of(store, "run", LABEL_BAD), 0);
 	assert_string_equal(state_of(store, 30), "newer");
 }
 
@@ -455,7 +455,7 @@ TEST(a_newer_part_is_no_damage)
 	RUN("prune", "--yes", "--keep-last=1", store);
 	assert_int_equal(got.code, 8);
 	assert_int_equal(access(step_of(store, "run", 10), F_OK), 0);
-	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
+	assert_int_equal(labels_of(store, "run", LABEL_BAD), 0);
 }
 
 UNIT(.group_setup = make_top, .group_teardown = drop_all);

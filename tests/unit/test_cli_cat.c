@@ -4,7 +4,7 @@
 #include "tests/lib/cli_rig.h"
 #include "ckpt/engine/element.h"
 #include "ckpt/engine/npy.h"
-#include "ckpt/cli/preview.h"
+#include "ckpt/engine/preview.h"
 #include "ckpt/engine/slice.h"
 #include "ckpt/engine/tally.h"
 #include "tests/lib/row.h"

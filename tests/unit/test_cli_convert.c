@@ -778,7 +778,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	x->n++;
 	if (exists(dst)) {
 		x->there++;
-	} else if (at->mark) {
+	} else if (at->promise) {
 		print_error("it had been told that it is there\n");
 		return 1;
 	} else {
@@ -819,7 +819,7 @@ static void power_is_lost(void)
 	e.engine.io = IO_INLINE;
 	e.how.dst = path_of("%s/dst", root);
 	assert_ok_err(engine_run(), &err);
-	io_record_mark(record, 1);
+	io_record_promise(record, 1);
 	e.engine.ops = quick_ops();
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
 	printf("%llu states, %llu complete, %llu continued\n", (unsigned long long)states,

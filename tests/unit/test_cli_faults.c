@@ -31,7 +31,7 @@ struct command {
 	const char *name;
 	const char *word[WORDS_MAX]; /* "@" is the directory of the run, "@/" a path in it */
 	uint32_t every;		     /* in so many steps: it takes long */
-	bool changes;		     /* marks or removes: the store is then a copy of its own */
+	bool changes;		     /* labels or removes: the store is then a copy of its own */
 	bool writes;		     /* below out/ */
 };
 static const struct command command[] = {
@@ -88,7 +88,7 @@ static int tree_add(const char *path, const struct stat *st, int type, struct FT
 	int fd;
 
 	(void)f;
-	/* claims, marks and what a run that failed left behind for the next one */
+	/* claims, labels and what a run that failed left behind for the next one */
 	if (strstr(name, "/.ckptd") || strstr(name, "/.trash-") || strstr(name, ".ckptctl"))
 		return 0;
 	if (type != FTW_F) {

@@ -119,7 +119,7 @@ TEST(a_step_that_misses_a_part_is_left_and_said)
 	SHOWN_IS(4, "repair", "--yes", job);
 }
 
-TEST(a_step_that_lacks_a_part_has_no_mark_and_is_said_all_the_same)
+TEST(a_step_that_lacks_a_part_has_no_label_and_is_said_all_the_same)
 {
 	const char *job = line(place("lacks"), "run", 2);
 	json_t *j;

@@ -6,7 +6,7 @@
  * rank writes.
  */
 #include "ckpt/client/handle.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include "ckpt/store/store.h"
 #include "daemon/state.h"
 #include "tests/lib/host.h"
@@ -434,7 +434,7 @@ static void quarantine(uint64_t step)
 	while (i < n && all[i].step != step)
 		i++;
 	MUST(i < n);
-	MUST_OK(store_mark_set(&s, &all[i], MARK_BAD, NULL, 0, "a test says so", &err), &err);
+	MUST_OK(store_label_set(&s, &all[i], LABEL_BAD, NULL, 0, "a test says so", &err), &err);
 	free(all);
 	(void)close(s.job_fd);
 }

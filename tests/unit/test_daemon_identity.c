@@ -2,7 +2,7 @@
 /*
  * test_daemon_identity.c - a restore gives the step that was asked for, or an error: what lies
  * under a step's name and is another checkpoint is refused before a byte moves, and gets no
- * quarantine mark.
+ * quarantine label.
  */
 #include "tests/lib/rank.h"
 

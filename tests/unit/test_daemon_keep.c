@@ -205,7 +205,7 @@ static struct store by_hand(void)
 	return s;
 }
 
-static void mark(uint64_t step, enum store_mark_kind kind, const char *name, bool set)
+static void mark(uint64_t step, enum store_label_kind kind, const char *name, bool set)
 {
 	struct store s = by_hand();
 	struct store_step *all;
@@ -216,9 +216,9 @@ static void mark(uint64_t step, enum store_mark_kind kind, const char *name, boo
 		i++;
 	MUST(i < n);
 	if (set)
-		MUST_OK(store_mark_set(&s, &all[i], kind, name, 0, "a test says so", &err), &err);
+		MUST_OK(store_label_set(&s, &all[i], kind, name, 0, "a test says so", &err), &err);
 	else
-		MUST_OK(store_mark_clear(&s, &all[i], kind, NULL, &gone, &err), &err);
+		MUST_OK(store_label_clear(&s, &all[i], kind, NULL, &gone, &err), &err);
 	MUST_BE(gone, !set);
 	free(all);
 	(void)close(s.job_fd);
@@ -249,8 +249,8 @@ TEST(what_is_held_tagged_or_being_read_stays)
 	int reader = -1;
 
 	committed(4);
-	mark(1, MARK_HOLD, "me", true);
-	mark(2, MARK_TAG, "good", true);
+	mark(1, LABEL_HOLD, "me", true);
+	mark(2, LABEL_TAG, "good", true);
 	s = by_hand();
 	MUST_OK(store_step_open(&s, "step-000000000003", &reader, &K.err), &K.err);
 	start(1, 0);
@@ -260,8 +260,8 @@ TEST(what_is_held_tagged_or_being_read_stays)
 	assert_soon(said_times(&daemon_said, "keep: job job: 1 steps removed") == 1);
 	(void)close(reader);
 	(void)close(s.job_fd);
-	mark(1, MARK_HOLD, NULL, false);
-	mark(2, MARK_TAG, NULL, false);
+	mark(1, LABEL_HOLD, NULL, false);
+	mark(2, LABEL_TAG, NULL, false);
 	commit(&K, 6);
 	assert_disk("6");
 }
@@ -627,7 +627,7 @@ TEST(what_is_damaged_on_disk_is_good_in_memory)
 	assert_true(rank_check(&K, 2));
 }
 
-TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given)
+TEST(damage_that_cannot_be_labelled_is_said_and_an_older_step_is_given)
 {
 	committed(2);
 	host_damage(&H, "job", 2);
@@ -635,7 +635,7 @@ TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given)
 	rank_open(&K, &P, 0);
 	io_faults_fail(&disk.of_others, IO_ON_CREATE, 1, -EROFS, true);
 	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
-	assert_soon(said_times(&daemon_said, "could not be marked as damaged") == 1);
+	assert_soon(said_times(&daemon_said, "could not be labelled as damaged") == 1);
 	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
 	assert_true(K.got.step == 1 && K.got.npassed == 1);
 }

@@ -8,6 +8,7 @@
 #include "ckpt/engine/compare.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/engine/open.h"
+#include "ckpt/engine/values.h"
 #include "ckpt/engine/verify.h"
 #include "ckpt/table/target.h"
 #include "formats/native/native.h"
@@ -25,7 +26,7 @@
 
 static const struct format *const formats[] = { &format_native, &format_toy, NULL };
 static struct ckpt_err err;
-static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 16];
+static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 32];
 static uint64_t nread, ticked, stop_at;
 static struct io_ops counting;
 
@@ -37,10 +38,12 @@ static int64_t counted_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_
 	return n;
 }
 
+static uint32_t asked, stop_asked; /* how often; which of them ends it, 0: none */
+
 static int stopping_tick(void *arg, uint64_t done)
 {
 	ticked += done;
-	return stop_at && ticked >= stop_at;
+	return (stop_at && ticked >= stop_at) || ++asked == stop_asked;
 }
 
 static const char *in_top(const char *name)
@@ -320,6 +323,34 @@ TEST(a_conversion_to_it_goes_on_after_it_was_stopped)
 	scratch_remove(top);
 }
 
+/* Before the first byte: while it is found out what the files of many ranks will be. */
+TEST(a_conversion_that_is_still_being_planned_can_be_stopped)
+{
+	const char *plain, *native, *lock, *new;
+	struct converted made;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	native = in_top("native");
+	lock = in_top(".native.ckptctl");
+	new = in_top(".native.ckptctl-new");
+	toy_write(plain, 0, NULL);
+	for (uint32_t at = 1; at <= 64; at += 21) {
+		asked = 0;
+		stop_asked = at;
+		assert_int_equal(converted(plain, native, &format_native, "fsdp=64", &made),
+				 -ECANCELED);
+		assert_int_equal(asked, at);
+		assert_true(!made.kept && !made.nfile && !made.partial[0]);
+		assert_non_null(strstr(err.msg, "interrupted"));
+		assert_int_equal(access(native, F_OK), -1);
+		assert_int_equal(access(lock, F_OK), -1);
+		assert_int_equal(access(new, F_OK), -1);
+	}
+	stop_asked = 0;
+	scratch_remove(top);
+}
+
 TEST(damage_in_a_stream_is_found_and_nothing_is_made_of_it)
 {
 	const char *coded, *native;
@@ -340,6 +371,89 @@ TEST(damage_in_a_stream_is_found_and_nothing_is_made_of_it)
 	assert_non_null(strstr(err.msg, "t3 in " TOY_FILE));
 	assert_false(made.kept);
 	assert_int_equal(access(native, F_OK), -1);
+	scratch_remove(top);
+}
+
+/* Of a file without chunks: the sum that the container holds of a tensor. */
+TEST(damage_in_a_tensor_is_found_by_a_conversion_also_by_one_that_goes_on)
+{
+	const uint64_t first = TOY_HEAD_BYTES(TENSORS), rest = 4 * (1000 + 2000 + 3000);
+	const char *plain, *native;
+	struct converted made;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	native = in_top("native");
+	toy_write(plain, 0, NULL);
+	byte_flip(plain, rest + 4 * LARGE - 100); /* near the beginning of t0 */
+	assert_int_equal(converted(plain, native, &format_native, "fsdp=2", &made), -EBADMSG);
+	assert_non_null(strstr(err.msg, "which hold t0: their CRC-32 is wrong"));
+	assert_false(made.kept);
+	assert_true(made.source_failed);
+	stop_at = 30 << 20;
+	assert_int_equal(converted(plain, native, &format_toy, "all=1", &made), -ECANCELED);
+	assert_true(made.kept);
+	stop_at = 0;
+	assert_int_equal(converted(plain, native, &format_toy, "all=1", &made), -EBADMSG);
+	assert_true(made.resumed && made.before > first);
+	assert_non_null(strstr(err.msg, "which hold t0: their CRC-32 is wrong"));
+	assert_int_equal(access(native, F_OK), -1);
+	scratch_remove(top);
+}
+
+static int values_pass(void *arg, const uint8_t *p, uint64_t len, uint64_t done)
+{
+	(void)p;
+	*(uint64_t *)arg = done + len;
+	return 0;
+}
+
+static int values_read(const char *dir, const char *slice, uint64_t *ret)
+{
+	struct engine e = engine_of(0);
+	struct opened x;
+	struct values v;
+	int rc;
+
+	ticked = 0;
+	*ret = 0;
+	assert_ok_err(dir_open(&e, dir, &x), &err);
+	assert_ok_err(values_choose(&x.ckpt->table, 0, slice, &v, &err), &err);
+	rc = engine_values_all(&e, &x, &v, values_pass, ret, &err);
+	dir_close(&x);
+	return rc;
+}
+
+TEST(values_have_their_sum_compared_where_all_of_a_tensor_is_read)
+{
+	const char *plain, *other;
+	struct engine e = engine_of(64 << 20);
+	struct opened x, y;
+	struct compared c;
+	uint64_t n;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	other = in_top("other");
+	toy_write(plain, 0, NULL);
+	toy_write(other, 0, NULL);
+	assert_ok_err(values_read(plain, NULL, &n), &err);
+	byte_flip(plain, 4 * (1000 + 2000 + 3000) + 4 * LARGE - 100);
+	assert_int_equal(values_read(plain, NULL, &n), -EBADMSG);
+	assert_non_null(strstr(err.msg, "which hold t0: their CRC-32 is wrong"));
+	/* Of a part nothing is known. */
+	assert_ok_err(values_read(plain, "0:1000", &n), &err);
+	assert_int_equal(n, 4000);
+	ticked = 0;
+	assert_ok_err(dir_open(&e, plain, &x), &err);
+	assert_ok_err(dir_open(&e, other, &y), &err);
+	assert_ok_err(compare_find(&x.ckpt->table, &y.ckpt->table, NULL, NULL, &c), &err);
+	assert_true(compare_choose(&x.ckpt->table, &y.ckpt->table, false, &c) != UINT64_MAX);
+	assert_int_equal(compare_read(&e, &x, &y, false, &c, &err), -EBADMSG);
+	assert_non_null(strstr(err.msg, plain));
+	compared_free(&c);
+	dir_close(&x);
+	dir_close(&y);
 	scratch_remove(top);
 }
 

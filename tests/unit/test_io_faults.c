@@ -147,11 +147,11 @@ static int toy_commit(const struct toy *t, int root, int step)
 	if (rc == 0 && t->mistake == RENAME_BEFORE_SYNC)
 		rc = part_sync_late(t, root, name, "b.part");
 	if (rc == 0 && t->mistake == PROMISE_BEFORE_PARENT_SYNC && t->record)
-		io_record_mark(t->record, (uint64_t)step);
+		io_record_promise(t->record, (uint64_t)step);
 	if (rc == 0 && t->mistake != NO_PARENT_SYNC)
 		rc = o->sync(o->ctx, root);
 	if (rc == 0 && t->record)
-		io_record_mark(t->record, (uint64_t)step);
+		io_record_promise(t->record, (uint64_t)step);
 	return rc;
 }
 
@@ -186,7 +186,7 @@ static int toy_check(void *arg, int root, const struct io_crash *at)
 	for (int step = 1; step <= TOY_STEPS; step++) {
 		bool visible = step_visible(root, step);
 
-		if (at->mark >= (uint64_t)step && !visible)
+		if (at->promise >= (uint64_t)step && !visible)
 			return 1;
 		if (visible &&
 		    !(part_good(root, step, "a.part") && part_good(root, step, "b.part")))
@@ -222,7 +222,7 @@ static int crash_run(enum mistake mistake, bool base, uint64_t fail_sync, uint64
 		assert_int_equal(toy_commit(&t, root, 1), 0);
 	t.record = f.record = io_record_new(root);
 	if (base)
-		io_record_mark(f.record, 1);
+		io_record_promise(f.record, 1);
 	if (fail_sync)
 		io_faults_fail(&f, IO_ON_SYNC, fail_sync, -EIO, false);
 	t.mistake = mistake;
@@ -271,7 +271,7 @@ TEST(a_failing_call_fails_the_commit_and_harms_nothing_older)
 		for (uint64_t n = 1;; n++) {
 			struct io_faults f;
 			struct toy t = { .ops = &f.ops };
-			struct io_crash promised = { .mark = 1 };
+			struct io_crash promised = { .promise = 1 };
 			int root = live_fresh(), rc;
 
 			io_faults_init(&f, &io_ops_posix);
@@ -300,7 +300,7 @@ TEST(dead_at_any_call_nothing_torn_is_visible)
 	for (n = 1;; n++) {
 		struct io_faults f;
 		struct toy t = { .ops = &f.ops };
-		struct io_crash promised = { .mark = 1 };
+		struct io_crash promised = { .promise = 1 };
 		int root = live_fresh(), rc;
 
 		io_faults_init(&f, &io_ops_posix);
@@ -425,7 +425,7 @@ TEST(a_rename_may_come_before_the_data_and_a_name_not_at_all)
 
 static int last_mark_each(void *arg, int root, const struct io_crash *at)
 {
-	return at->mark == 7 ? listing_each(arg, root, at) : 0;
+	return at->promise == 7 ? listing_each(arg, root, at) : 0;
 }
 
 TEST(what_is_synced_stays)
@@ -444,7 +444,7 @@ TEST(what_is_synced_stays)
 	assert_int_equal(f.ops.sync(&f, fd), 0);
 	assert_int_equal(f.ops.rename(&f, root, "old", "new"), 0);
 	assert_int_equal(f.ops.sync(&f, root), 0);
-	io_record_mark(f.record, 7);
+	io_record_promise(f.record, 7);
 	assert_int_equal(io_crash_states(f.record, &o, last_mark_each, &l, NULL), 0);
 	assert_int_equal(l.n, 1);
 	assert_string_equal(l.line[0], "new=1024:11 ");
@@ -479,7 +479,7 @@ static int lost_each(void *arg, int root, const struct io_crash *at)
 	uint8_t got = 0;
 	int fd = openat(root, "f", O_RDONLY | O_CLOEXEC);
 
-	if (at->mark && fd >= 0 && pread(fd, &got, 1, 0) != 1)
+	if (at->promise && fd >= 0 && pread(fd, &got, 1, 0) != 1)
 		*(bool *)arg = true;
 	if (fd >= 0)
 		(void)close(fd);
@@ -503,7 +503,7 @@ TEST(a_sync_does_not_cover_a_write_in_flight)
 	assert_int_equal(f.ops.sync(&f, root), 0);
 	assert_int_equal(f.ops.pwrite(&f, s.fd, "x", 1, 0),
 			 1); /* a sync begins and ends inside it */
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	assert_int_equal(io_crash_states(f.record, &o, lost_each, &lost, NULL), 0);
 	assert_true(lost);
 	assert_int_equal(f.ops.close(&f, s.fd), 0);
@@ -515,7 +515,7 @@ static int links_each(void *arg, int root, const struct io_crash *at)
 {
 	struct stat a, b;
 
-	if (at->mark != 1)
+	if (at->promise != 1)
 		return 0;
 	++*(uint32_t *)arg;
 	if (fstatat(root, "sub/one", &a, 0) || fstatat(root, "two", &b, 0))
@@ -542,7 +542,7 @@ TEST(links_and_what_was_there_before_are_in_the_model)
 	assert_int_equal(f.ops.link(&f, root, "sub/one", root, "two"), 0);
 	assert_int_equal(f.ops.unlink(&f, root, "base", false), 0);
 	assert_int_equal(f.ops.sync(&f, root), 0);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	assert_int_equal(io_crash_states(f.record, &o, links_each, &checked, NULL), 0);
 	assert_true(checked > 0);
 	io_record_free(f.record);
@@ -602,10 +602,10 @@ struct trees {
 static int trees_each(void *arg, int root, const struct io_crash *at)
 {
 	struct trees *t = arg;
-	uint64_t h = memfs_mix(tree_hash(at->ops, root, 1, 0), at->mark);
+	uint64_t h = memfs_mix(tree_hash(at->ops, root, 1, 0), at->promise);
 	struct memfs *fs = at->ops->ctx;
 
-	if (!at->path && memfs_mix(memfs_hash(fs), at->mark) != h)
+	if (!at->path && memfs_mix(memfs_hash(fs), at->promise) != h)
 		t->wrong++;
 	if (crash_set_add(&t->of, h))
 		t->sum += h;

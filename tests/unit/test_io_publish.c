@@ -264,7 +264,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *crash)
 	struct ran ran = { 0 };
 	int was = state_of(crash->ops, dirfd, "dst", o.dir), rc;
 
-	if (was < 0 || (crash->mark && !was))
+	if (was < 0 || (crash->promise && !was))
 		return 1;
 	o.ops = crash->ops;
 	o.path = "/dst";
@@ -297,7 +297,7 @@ static void power_lose(bool dir, bool resume)
 	x.o.dir = dir;
 	x.o.resume = resume;
 	assert_ok_err(run(&x.o, &ran, &err), &err);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	assert_int_equal(io_crash_states(f.record, &how, after_power_loss, &x, &states), 0);
 	print_message("%" PRIu64 " states: %" PRIu64 " there, %" PRIu64 " continued, %" PRIu64
 		      " begun anew\n",
@@ -335,10 +335,10 @@ static int put_is_there(void *arg, int dirfd, const struct io_crash *crash)
 
 	(void)arg;
 	if (fd < 0)
-		return crash->mark != 0;
+		return crash->promise != 0;
 	rc = io_pread_all(crash->ops, fd, got, 4, 0);
 	(void)crash->ops->close(crash->ops->ctx, fd);
-	return crash->mark && (rc || memcmp(got, "text", 4) != 0);
+	return crash->promise && (rc || memcmp(got, "text", 4) != 0);
 }
 
 TEST(a_small_file_is_new_and_survives_a_power_loss)
@@ -352,7 +352,7 @@ TEST(a_small_file_is_new_and_survives_a_power_loss)
 	assert_int_equal(publish_put(&f.ops, at, "small", "text", 4), 0);
 	assert_int_equal(io_ops_posix.sync(NULL, at), 0);
 	assert_int_equal(f.ops.sync(f.ops.ctx, at), 0);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	assert_int_equal(publish_put(&f.ops, at, "small", "other", 5), -EEXIST);
 	assert_true(file_is("small", "text"));
 	assert_int_equal(io_crash_states(f.record, &how, put_is_there, NULL, &states), 0);

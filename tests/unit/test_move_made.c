@@ -299,6 +299,73 @@ TEST(what_is_wrong_in_a_made_place_is_found_and_named)
 	held_end();
 }
 
+/* The last byte of a stream shows whether its sum is right: nothing of that is seen by those that
+ * read its beginning, until they ask. */
+TEST(a_stream_that_was_read_in_part_is_decoded_to_its_end_by_those_that_must_know)
+{
+	const uint64_t zero = 0, n = 10;
+	struct table_place place = { .name = "memory", .bytes = 40 };
+	bool tensor[MADE] = { false };
+	uint32_t got[10];
+	void *base = got;
+	struct table dst = { 0 };
+	struct table_piece p = { .off = 0 };
+	struct move_files f;
+	struct plan plan;
+
+	held_begin();
+	assert_int_equal(table_add_place(&dst, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&dst, &x.c.table.tensor[1], NULL, NULL), 0);
+	assert_int_equal(indexset_box(1, &zero, &n, &dst.arena, &p.set), 0);
+	assert_ok_err(table_add_piece(&dst, &p, &err), &err);
+	assert_ok_err(table_seal(&dst, &err), &err);
+	x.made[1].crc ^= 1;
+	assert_ok_err(plan_make(&x.c.table, &dst, NULL, &plan, NULL, &err), &err);
+	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
+	assert_ok_err(move_read(&plan, &f, &base, NULL, NULL, &err), &err);
+	assert_memory_equal(got, x.plain, sizeof got);
+	x.read = 0;
+	assert_int_equal(move_sums_finish(&f, tensor, NULL, NULL, &err), -EBADMSG);
+	assert_non_null(strstr(err.msg, "t1 in file"));
+	/* What was decoded to its end is not decoded again. */
+	assert_true(x.read < x.made[1].len + 2 * 4096);
+	x.made[1].crc ^= 1;
+	tensor[2] = true; /* nothing was read of it */
+	assert_ok_err(move_sums_finish(&f, tensor, NULL, NULL, &err), &err);
+	assert_true(x.read > 2 * x.made[1].len + x.made[2].len);
+	x.read = 0;
+	assert_ok_err(move_sums_finish(&f, tensor, NULL, NULL, &err), &err);
+	assert_int_equal(x.read, 0);
+	move_close(&f);
+	plan_free(&plan);
+	table_free(&dst);
+	held_end();
+}
+
+/* A record in another byte order: its sum is of its bytes as they lie in the file. */
+TEST(the_sum_of_a_range_is_compared_while_a_place_is_made_of_it)
+{
+	struct format_range range[] = { { .len = 12345, .kind = RANGE_META },
+					{ .len = BYTES, .kind = RANGE_DATA, .sum = SUM_CRC32 },
+					{ .kind = RANGE_DATA } };
+	uint8_t *to = calloc(MADE, BYTES);
+
+	held_begin();
+	range[1].off = 12345;
+	range[1].crc = crc_add(0, x.swapped, BYTES);
+	range[2].off = 12345 + BYTES;
+	range[2].len = x.len - range[2].off;
+	x.file.range = range;
+	x.file.nrange = ARRAY_LEN(range);
+	x.made[0].has_crc = false;
+	assert_ok_err(held_read(to), &err);
+	x.bad_at = x.made[0].off + BYTES - 1;
+	assert_int_equal(held_read(to), -EBADMSG);
+	assert_non_null(strstr(err.msg, "CRC-32"));
+	free(to);
+	held_end();
+}
+
 /* --- memory --- */
 
 #define COLUMNS 48u /* places, each a part of every row */
@@ -420,6 +487,49 @@ TEST(decoders_are_part_of_the_memory_limit)
 	table_free(&x.c.table);
 	arena_free(&a);
 	free(x.bytes);
+}
+
+static int most_allocated(void *arg, uint64_t done)
+{
+	struct mallinfo2 now = mallinfo2();
+
+	(void)done;
+	*(uint64_t *)arg = MAX(*(uint64_t *)arg, (uint64_t)(now.uordblks + now.hblkhd));
+	return 0;
+}
+
+/* Half of each place: its decoder stays open for those that go on. */
+TEST(decoders_that_stay_open_are_few_also_where_nobody_sets_a_limit)
+{
+	const uint64_t n[] = { ROWS / 2, COLUMNS * WIDTH }, zero[2] = { 0 };
+	struct table_place place = { .name = "memory", .bytes = 2 * ROWS * COLUMNS * WIDTH };
+	uint64_t before, most = 0;
+	struct table dst = { 0 };
+	struct table_piece p = { .place = 0 };
+	struct move_files f;
+	struct plan plan;
+	void *base = malloc(place.bytes);
+
+	columns_begin();
+	assert_int_equal(table_add_place(&dst, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&dst, &x.c.table.tensor[0], NULL, NULL), 0);
+	assert_int_equal(indexset_box(2, zero, n, &dst.arena, &p.set), 0);
+	assert_ok_err(table_add_piece(&dst, &p, &err), &err);
+	assert_ok_err(table_seal(&dst, &err), &err);
+	assert_ok_err(plan_make(&x.c.table, &dst, NULL, &plan, NULL, &err), &err);
+	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
+	before = mallinfo2().uordblks + mallinfo2().hblkhd;
+	assert_ok_err(move_read(&plan, &f, &base, most_allocated, &most, &err), &err);
+	assert_true(most > before && most - before < 40 * MIB);
+	for (uint64_t k = 0; k < place.bytes / 4; k++)
+		assert_int_equal(((uint32_t *)base)[k],
+				 value_at(k / (COLUMNS * WIDTH), k % (COLUMNS * WIDTH)));
+	move_close(&f);
+	plan_free(&plan);
+	table_free(&dst);
+	table_free(&x.c.table);
+	free(x.bytes);
+	free(base);
 }
 
 UNIT();

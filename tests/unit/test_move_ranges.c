@@ -274,4 +274,150 @@ TEST(a_range_that_was_not_read_to_the_end_has_no_sum)
 	plain_end();
 }
 
+/* --- while tensors are read --- */
+
+/* Bytes [off, + len) of the file as a tensor. */
+static uint32_t tensor_add(const char *name, uint64_t off, uint64_t len)
+{
+	uint64_t zero = 0;
+	struct table_tensor t =
+		ROW(.component = "", .name = name, .of = "", .dtype = CKPT_U8, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = 1, .shape = &len);
+	struct table_piece p = { .off = off };
+
+	assert_int_equal(indexset_box(1, &zero, &len, &x.c.table.arena, &p.set), 0);
+	assert_int_equal(table_add_tensor(&x.c.table, &t, &p.tensor, NULL), 0);
+	assert_ok_err(table_add_piece(&x.c.table, &p, &err), &err);
+	return p.tensor;
+}
+
+/* Reads elements [from, to) of a tensor. */
+static int tensor_read(const struct move_files *f, uint32_t tensor, uint64_t from, uint64_t to)
+{
+	struct table_place place = { .name = "memory", .bytes = to - from };
+	uint64_t n = to - from;
+	struct table dst = { 0 };
+	struct table_piece p = { .off = 0 };
+	void *base = malloc(n);
+	struct plan plan;
+	int e;
+
+	assert_int_equal(table_add_place(&dst, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&dst, &x.c.table.tensor[tensor], NULL, NULL), 0);
+	assert_int_equal(indexset_box(1, &from, &n, &dst.arena, &p.set), 0);
+	assert_ok_err(table_add_piece(&dst, &p, &err), &err);
+	assert_ok_err(table_seal(&dst, &err), &err);
+	assert_ok_err(plan_make(&x.c.table, &dst, NULL, &plan, NULL, &err), &err);
+	e = move_read(&plan, f, &base, NULL, NULL, &err);
+	plan_free(&plan);
+	table_free(&dst);
+	free(base);
+	return e;
+}
+
+/* Three ranges with sums, which lie side by side: the tensor a has half of the first one, b all of
+ * the second, c all of the third. */
+static void records_begin(struct move_files *f, enum io_engine engine)
+{
+	plain_begin();
+	range_add(7 * MIB + 3, RANGE_DATA, SUM_CRC32);
+	range_add(9 * MIB, RANGE_DATA, SUM_CRC32);
+	range_add(0, RANGE_DATA, SUM_CRC32);
+	ranges_sum();
+	tensor_add("a", 0, 3 * MIB);
+	tensor_add("b", x.range[1].off, x.range[1].len);
+	tensor_add("c", x.range[2].off, x.range[2].len);
+	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	assert_ok_err(move_open(&x.ops, 0, &x.c, false, engine, f, &err), &err);
+}
+
+TEST(a_tensor_whose_range_is_read_whole_has_its_sum_compared)
+{
+	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS };
+	struct move_files f;
+
+	for (size_t i = 0; i < ARRAY_LEN(engine); i++) {
+		records_begin(&f, engine[i]);
+		assert_ok_err(tensor_read(&f, 1, 0, x.range[1].len), &err);
+		move_close(&f);
+		assert_ok_err(move_open(&x.ops, 0, &x.c, false, engine[i], &f, &err), &err);
+		/* The last byte of the range, whose MiB is also one of the next range's. */
+		x.bad_at = x.range[2].off - 1;
+		assert_ok_err(tensor_read(&f, 2, 0, x.range[2].len), &err);
+		assert_int_equal(tensor_read(&f, 1, 0, x.range[1].len), -EBADMSG);
+		assert_non_null(
+			strstr(err.msg, "plain is damaged: 9437184 bytes at offset 7340035"));
+		assert_non_null(strstr(err.msg, "CRC-32"));
+		move_close(&f);
+		plain_end();
+	}
+}
+
+TEST(parts_of_a_range_may_come_in_any_order_and_more_than_once)
+{
+	struct move_files f;
+
+	records_begin(&f, IO_INLINE);
+	x.bad_at = x.range[1].off + 8 * MIB;
+	assert_int_equal(tensor_read(&f, 1, 8 * MIB, 9 * MIB), 0);
+	assert_int_equal(tensor_read(&f, 1, 2 * MIB + 5, 8 * MIB), 0);
+	assert_int_equal(tensor_read(&f, 1, 5 * MIB, 6 * MIB), 0);
+	assert_int_equal(tensor_read(&f, 1, 0, 3 * MIB), -EBADMSG);
+	move_close(&f);
+	x.bad_at = UINT64_MAX;
+	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
+	for (uint64_t at = 9 * MIB; at; at -= 3 * MIB / 2)
+		assert_ok_err(tensor_read(&f, 1, at - 3 * MIB / 2, at), &err);
+	move_close(&f);
+	plain_end();
+}
+
+static int count_ticks(void *arg, uint64_t done)
+{
+	assert_int_equal(done, 0);
+	return --*(int *)arg == 0;
+}
+
+TEST(what_was_read_in_part_is_read_to_its_end_by_those_that_must_know)
+{
+	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS };
+	bool tensor[3] = { true, false, false };
+	struct move_files f;
+
+	for (size_t i = 0; i < ARRAY_LEN(engine); i++) {
+		int ticks = 1;
+
+		records_begin(&f, engine[i]);
+		assert_ok_err(tensor_read(&f, 0, 0, 3 * MIB), &err);
+		x.read = 0;
+		assert_ok_err(move_sums_finish(&f, tensor, NULL, NULL, &err), &err);
+		assert_true(x.read >= 4 * MIB && x.read < 5 * MIB); /* and no byte twice */
+		assert_ok_err(move_sums_finish(&f, tensor, NULL, NULL, &err), &err);
+		assert_true(x.read < 5 * MIB);
+		move_close(&f);
+		/* Damage in bytes that are no tensor's, but in the range of one. */
+		x.bad_at = 7 * MIB + 2;
+		assert_ok_err(move_open(&x.ops, 0, &x.c, false, engine[i], &f, &err), &err);
+		assert_ok_err(tensor_read(&f, 0, 0, 3 * MIB), &err);
+		assert_int_equal(move_sums_finish(&f, tensor, NULL, NULL, &err), -EBADMSG);
+		assert_non_null(strstr(err.msg, "which hold a: their CRC-32 is wrong"));
+		move_close(&f);
+		/* What is not asked for says nothing, and nothing of it is read. */
+		x.read = 0;
+		assert_ok_err(move_open(&x.ops, 0, &x.c, false, engine[i], &f, &err), &err);
+		assert_ok_err(move_sums_finish(&f, (bool[3]){ false }, NULL, NULL, &err), &err);
+		assert_int_equal(x.read, 0);
+		x.error_at = 20 * MIB;
+		tensor[2] = true;
+		x.bad_at = UINT64_MAX;
+		assert_int_equal(move_sums_finish(&f, tensor, NULL, NULL, &err), -EIO);
+		x.error_at = UINT64_MAX;
+		assert_int_equal(move_sums_finish(&f, tensor, count_ticks, &ticks, &err),
+				 -ECANCELED);
+		move_close(&f);
+		tensor[2] = false;
+		plain_end();
+	}
+}
+
 UNIT();

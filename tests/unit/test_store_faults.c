@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_faults.c - the store where calls fail and memory runs out: each scene of tests/crash
- * (saving, going back, marks and pruning, sweeping, repair) with each of its system calls failing
+ * (saving, going back, labels and pruning, sweeping, repair) with each of its system calls failing
  * in every way of tests/lib/io_faults.h, and each of its allocations failing once. What was
  * promised before is there, what was told done is done, nobody takes a failure for damage, and no
  * descriptor is left.
@@ -117,7 +117,7 @@ static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
 {
 	struct ckpt_err err = { 0 };
 	struct store_step *st = NULL;
-	struct store_mark *m = NULL;
+	struct store_label *m = NULL;
 	struct checkpoint *c = NULL;
 	struct source_dir source;
 	uint32_t n = 0, nm = 0;
@@ -125,7 +125,7 @@ static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
 
 	*ret_sum = r ? 0 : look_sum(st, n);
 	if (!r)
-		r = store_marks(s, &m, &nm, &err);
+		r = store_labels(s, &m, &nm, &err);
 	if (!r)
 		r = store_step_open(s, dir, &fd, &err);
 	if (!r)
@@ -164,7 +164,7 @@ TEST(a_look_without_memory_says_so_and_nothing_else)
 	assert_int_equal(
 		store_open(&io_ops_posix, &format_native, p.fd, CRASH_JOB, false, &s, &err), 0);
 	assert_int_equal(store_scan(s, false, &st, &nst, &err), 0);
-	assert_int_equal(store_mark_set(s, &st[1], MARK_HOLD, "me", 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(s, &st[1], LABEL_HOLD, "me", 0, NULL, &err), 0);
 	free(st);
 	assert_int_equal(looks(s, dir, &good), 0);
 	files = open_files();

@@ -685,7 +685,8 @@ TEST(of_many_tags_some_are_offered)
 
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
-		assert_int_equal(store_mark_set(s, &step[0], MARK_TAG, name[i], 0, NULL, &err), 0);
+		assert_int_equal(store_label_set(s, &step[0], LABEL_TAG, name[i], 0, NULL, &err),
+				 0);
 		if (i < 4)
 			(void)snprintf(words + strlen(words), 10, "%s%s", i ? ", " : "", name[i]);
 		assert_refused(-ENOENT, root, "tag:none", words);
@@ -861,7 +862,7 @@ static void places_make(void)
 	for (size_t i = 0; i < ARRAY_LEN(file); i++)
 		put_file(place.fd, file[i]);
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
-	assert_int_equal(store_mark_set(s, &step[1], MARK_TAG, "best", 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(s, &step[1], LABEL_TAG, "best", 0, NULL, &err), 0);
 }
 
 /* The same answer as without the failure, or that failure, with a sentence and nothing given. */

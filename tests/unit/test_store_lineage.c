@@ -248,7 +248,7 @@ TEST(a_line_that_somebody_has_changed_is_read_again)
 			move("step-000000000030", step);
 			break;
 		case 4: /* it is found damaged */
-			mark(40, MARK_BAD, NULL);
+			label(40, LABEL_BAD, NULL);
 			break;
 		case 5: /* its MANIFEST is made anew */
 		{

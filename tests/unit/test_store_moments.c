@@ -80,7 +80,7 @@ static int setup(void **state)
 	s->ops = &f.ops;
 	other = opened(&io_ops_posix);
 	newest = found(step30);
-	assert_int_equal(store_mark_set(other, &newest, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(other, &newest, LABEL_VERIFIED, NULL, 0, NULL, &err), 0);
 	return 0;
 }
 
@@ -115,7 +115,7 @@ static void hold10(void)
 {
 	struct store_step st = found(step10);
 
-	assert_int_equal(store_mark_set(other, &st, MARK_HOLD, "eval", 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(other, &st, LABEL_HOLD, "eval", 0, NULL, &err), 0);
 }
 
 TEST(a_step_that_somebody_held_meanwhile_stays)
@@ -173,7 +173,7 @@ static void quarantine30(void)
 {
 	struct store_step st = found(step30);
 
-	assert_int_equal(store_mark_set(other, &st, MARK_BAD, NULL, 0, "a chunk is wrong", &err),
+	assert_int_equal(store_label_set(other, &st, LABEL_BAD, NULL, 0, "a chunk is wrong", &err),
 			 0);
 }
 
@@ -198,7 +198,7 @@ TEST(nothing_is_removed_while_a_job_goes_back)
 {
 	struct store_step twenty = found(step20);
 
-	assert_int_equal(store_mark_set(other, &twenty, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(other, &twenty, LABEL_VERIFIED, NULL, 0, NULL, &err), 0);
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = prune_beside;
 	removed_meanwhile = UINT32_MAX;

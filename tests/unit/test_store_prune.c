@@ -140,8 +140,8 @@ static uint32_t leftovers(const char *dir)
 
 TEST(what_no_rule_keeps_goes_and_each_row_says_why)
 {
-	mark(10, MARK_TAG, "first");
-	mark(20, MARK_VERIFIED, NULL);
+	label(10, LABEL_TAG, "first");
+	label(20, LABEL_VERIFIED, NULL);
 	pruned = prune(&last2);
 	assert_rows("50 keep last 1/2, newest committed\n40 keep last 2/2\n"
 		    "30 remove no rule matches\n20 remove no rule matches\n"
@@ -156,7 +156,7 @@ TEST(what_no_rule_keeps_goes_and_each_row_says_why)
 	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* that of 50 */
 	pruned = prune(&last1);
 	assert_int_equal(pruned.removed, 1);
-	assert_int_equal(nverified, 1); /* the mark says so */
+	assert_int_equal(nverified, 1); /* the label says so */
 	assert_listed("50 10");
 }
 
@@ -239,24 +239,24 @@ TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 	}
 }
 
-static uint32_t marks_looked;
+static uint32_t labels_looked;
 
-/* Somebody finds the newest one damaged after the scan and before the marks are read. */
+/* Somebody finds the newest one damaged after the scan and before the labels are read. */
 static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	if (strcmp(name, STORE_CLAIMS) == 0 && ++marks_looked == 2)
-		mark(50, MARK_BAD, NULL);
+	if (strcmp(name, STORE_CLAIMS) == 0 && ++labels_looked == 2)
+		label(50, LABEL_BAD, NULL);
 	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
 TEST(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on)
 {
-	marks_looked = 0;
-	mark(50, MARK_VERIFIED, NULL);
-	mark(40, MARK_VERIFIED, NULL);
+	labels_looked = 0;
+	label(50, LABEL_VERIFIED, NULL);
+	label(40, LABEL_VERIFIED, NULL);
 	ops.open = open_then_bad;
 	assert_int_equal(prune_try(&ops, &last1), 0);
-	assert_true(marks_looked > 2);
+	assert_true(labels_looked > 2);
 	assert_int_equal(pruned.newest, 40);
 	assert_listed("q50 40");
 }
@@ -265,9 +265,9 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 {
 	struct prune_opts o = keep_last(NULL);
 
-	mark(50, MARK_BAD, NULL);
-	mark(30, MARK_BAD, NULL);
-	mark(20, MARK_HOLD, "me");
+	label(50, LABEL_BAD, NULL);
+	label(30, LABEL_BAD, NULL);
+	label(20, LABEL_HOLD, "me");
 	unlinked("step-000000000020/MANIFEST");
 	unlinked("step-000000000010/MANIFEST");
 	assert_listed("q50 40 q30 d20 d10");
@@ -287,10 +287,10 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	cleanup_txn struct store_txn *x = NULL;
 	char path[STORE_DIR_MAX + 10];
 
-	mark(50, MARK_BAD, NULL);
-	mark(20, MARK_BAD, NULL);
-	mark(20, MARK_TAG, "kept");
-	mark(10, MARK_TAG, "first");
+	label(50, LABEL_BAD, NULL);
+	label(20, LABEL_BAD, NULL);
+	label(20, LABEL_TAG, "kept");
+	label(10, LABEL_TAG, "first");
 	save(25, 20);
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, 40, 4));
 	unlinked(path);
@@ -314,10 +314,10 @@ TEST(a_hold_that_has_expired_keeps_nothing)
 
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	for (uint32_t i = 2; i < 4; i++) /* 30 and 20 */
-		assert_int_equal(store_mark_set(s, &st[i], MARK_HOLD, "me",
-						o.now_ns + (i == 2 ? 0 : NS_PER_S), NULL, &err),
+		assert_int_equal(store_label_set(s, &st[i], LABEL_HOLD, "me",
+						 o.now_ns + (i == 2 ? 0 : NS_PER_S), NULL, &err),
 				 0);
-	mark(30, MARK_BAD, NULL);
+	label(30, LABEL_BAD, NULL);
 	o.bad = true;
 	(void)prune_by(&o);
 	assert_listed("50 20");
@@ -410,8 +410,8 @@ TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
 	uint32_t n;
 
 	save(25, 20);
-	mark(40, MARK_HOLD, "me");
-	mark(50, MARK_BAD, NULL);
+	label(40, LABEL_HOLD, "me");
+	label(50, LABEL_BAD, NULL);
 	assert_listed("25 a50 a40 a30 20 10");
 	assert_int_equal(prune_aside(NULL, 0).removed, 2);
 	assert_int_equal(nverified, 1);
@@ -420,10 +420,10 @@ TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
 	assert_listed("25 a40 20 10");
 	/* Nothing complete would be left. */
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
-	assert_int_equal(store_mark_clear(s, &st[1], MARK_HOLD, NULL, NULL, &err), 0);
+	assert_int_equal(store_label_clear(s, &st[1], LABEL_HOLD, NULL, NULL, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].state == STORE_COMMITTED)
-			mark(st[i].step, MARK_BAD, NULL);
+			label(st[i].step, LABEL_BAD, NULL);
 	assert_int_equal(prune_aside(NULL, 0).removed, 0);
 	assert_listed("q25 a40 q20 q10");
 }
@@ -536,7 +536,7 @@ TEST(what_the_store_did_not_make_stays)
 	}
 	put_file(s->job_fd,
 		 "step-000000000030/MANIFEST.damaged-0000000a"); /* as a repair leaves it */
-	mark(30, MARK_VERIFIED, NULL);
+	label(30, LABEL_VERIFIED, NULL);
 	pruned = prune(&last1);
 	assert_int_equal(pruned.removed, 4);
 	assert_int_equal(pruned.failed, 0);
@@ -549,7 +549,7 @@ TEST(what_the_store_did_not_make_stays)
 		(void)prune(&last1); /* sweeps */
 	}
 	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
-	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* the mark of 30 is gone */
+	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* the label of 30 is gone */
 }
 
 /* --- one by its name --- */
@@ -570,8 +570,8 @@ TEST(a_step_is_removed_by_its_name_and_never_the_last_complete_one)
 	int fd;
 
 	save(35, 30); /* 40 and 50 are set aside */
-	mark(20, MARK_BAD, NULL);
-	mark(10, MARK_HOLD, "me");
+	label(20, LABEL_BAD, NULL);
+	label(10, LABEL_HOLD, "me");
 	assert_listed("35 a50 a40 30 q20 10");
 	assert_int_equal(remove_one("step-000000000010", false), -EBUSY);
 	assert_non_null(strstr(err.msg, "held by me"));
@@ -589,7 +589,7 @@ TEST(a_step_is_removed_by_its_name_and_never_the_last_complete_one)
 	assert_int_equal(remove_one("step-000000000020", false), 0);
 	assert_int_equal(remove_one("step-000000000035", false), 0); /* an older one is left */
 	assert_listed("a50 30 10");
-	mark(10, MARK_BAD, NULL);
+	label(10, LABEL_BAD, NULL);
 	assert_int_equal(remove_one("step-000000000030", false), -EBUSY);
 	assert_non_null(strstr(err.msg, "last complete step"));
 	assert_int_equal(remove_one(crash_aside(s, 50, 5), false), 0);
@@ -665,7 +665,7 @@ TEST(whose_a_step_is_must_be_known)
 		uint32_t left;
 		int r;
 
-		mark(50, MARK_VERIFIED, NULL);
+		label(50, LABEL_VERIFIED, NULL);
 		ops.stat = stat_fails;
 		stat_calls = 0;
 		r = prune_try(&ops, &last2);
@@ -736,7 +736,7 @@ static struct prune_result prune_meddled(const struct retain_policy *p, struct m
 	return ret;
 }
 
-static enum store_mark_kind late;
+static enum store_label_kind late;
 
 static void act_hold(void)
 {
@@ -746,11 +746,11 @@ static void act_hold(void)
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].step == 20)
-			verdict = store_mark_set(s, &st[i], late, "late", 0, NULL, &err);
+			verdict = store_label_set(s, &st[i], late, "late", 0, NULL, &err);
 }
 
 /* A hold that was acknowledged is a step that stays, whenever it came. */
-static void kept_or_refused(void **state, enum store_mark_kind kind)
+static void kept_or_refused(void **state, enum store_label_kind kind)
 {
 	uint32_t held = 0, refused = 0;
 	bool acted = true;
@@ -760,7 +760,7 @@ static void kept_or_refused(void **state, enum store_mark_kind kind)
 		struct meddling m = { .at = at, .act = act_hold };
 		char text[200];
 
-		mark(50, MARK_VERIFIED, NULL);
+		label(50, LABEL_VERIFIED, NULL);
 		verdict = 1;
 		(void)prune_meddled(&last1, &m);
 		listed(s, false, text);
@@ -776,12 +776,12 @@ static void kept_or_refused(void **state, enum store_mark_kind kind)
 
 TEST(a_hold_at_any_moment_is_kept_or_refused)
 {
-	kept_or_refused(state, MARK_HOLD);
+	kept_or_refused(state, LABEL_HOLD);
 }
 
 TEST(a_tag_at_any_moment_is_kept_or_refused)
 {
-	kept_or_refused(state, MARK_TAG);
+	kept_or_refused(state, LABEL_TAG);
 }
 
 static void act_go_back(void)
@@ -812,8 +812,8 @@ TEST(a_step_that_is_committed_meanwhile_stays)
 
 		move("step-000000000010", "x");
 		move("x", "step-000000000010");
-		mark(10, MARK_HOLD, "base");
-		mark(50, MARK_VERIFIED, NULL);
+		label(10, LABEL_HOLD, "base");
+		label(50, LABEL_VERIFIED, NULL);
 		(void)prune_meddled(&last1, &m);
 		acted = m.done;
 		listed(s, false, text);
@@ -841,7 +841,7 @@ TEST(what_is_no_longer_what_was_judged_stays)
 {
 	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
 
-	mark(50, MARK_VERIFIED, NULL);
+	label(50, LABEL_VERIFIED, NULL);
 	pruned = prune_meddled(&last2, &m);
 	assert_true(m.done);
 	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
@@ -857,7 +857,7 @@ TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_goes };
 
-	mark(50, MARK_VERIFIED, NULL);
+	label(50, LABEL_VERIFIED, NULL);
 	pruned = prune_meddled(&last1, &m);
 	assert_int_equal(pruned.removed, 0);
 	assert_listed("40 30 20 10");
@@ -873,7 +873,7 @@ TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
 
-	mark(50, MARK_VERIFIED, NULL);
+	label(50, LABEL_VERIFIED, NULL);
 	pruned = prune_meddled(&last1, &m);
 	assert_int_equal(pruned.removed, 0);
 	assert_non_null(strstr(rows, "which was to stay instead, has gone"));
@@ -893,7 +893,7 @@ TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 {
 	struct io_faults f;
 
-	late = MARK_TAG;
+	late = LABEL_TAG;
 	ops.open = open_too_late;
 	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_int_equal(pruned.newest, 40);
@@ -1115,7 +1115,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	left.job_fd = at->ops->open(at->ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
 	listed(&left, false, text);
 	r = strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acdq") ||
-	    (at->mark == 1 && strcmp(text, "50 40") != 0);
+	    (at->promise == 1 && strcmp(text, "50 40") != 0);
 	if (r)
 		print_message("%s\n", text);
 	if (!r && (store_open(at->ops, &format_native, dirfd, CRASH_JOB, true, &again, &err) ||
@@ -1149,7 +1149,7 @@ TEST(the_power_may_go_at_any_moment)
 	f.record = io_record_new(place.fd);
 	assert_int_equal(prune_try(&f.ops, &last2), 0);
 	assert_int_equal(pruned.removed, 3);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	assert_int_equal(walk(&f, &states), 0);
 	io_record_free(f.record);
 	print_message("%" PRIu64 " states, seed 3\n", states);
@@ -1171,7 +1171,7 @@ TEST(a_death_a_sweep_and_then_power_loss)
 		struct store *other;
 		struct io_faults f;
 
-		mark(50, MARK_VERIFIED, NULL);
+		label(50, LABEL_VERIFIED, NULL);
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_init(&dying, &f.ops);
 		f.record = io_record_new(place.fd);

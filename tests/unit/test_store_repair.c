@@ -86,18 +86,18 @@ static void assert_listed(const char *want)
 		fail_msg("%s, wanted %s; rows:\n%s", text, want, rows);
 }
 
-static uint32_t marks(enum store_mark_kind kind, uint64_t number)
+static uint32_t labels(enum store_label_kind kind, uint64_t number)
 {
-	cleanup_free struct store_mark *m = NULL;
+	cleanup_free struct store_label *m = NULL;
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n, nst, found = 0;
 
-	assert_int_equal(store_marks(s, &m, &n, &err), 0);
+	assert_int_equal(store_labels(s, &m, &n, &err), 0);
 	assert_int_equal(store_scan(s, true, &st, &nst, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < nst; k++)
 			found += m[i].kind == kind && st[k].step == number &&
-				 store_mark_is(&m[i], &st[k]);
+				 store_label_is(&m[i], &st[k]);
 	return found;
 }
 
@@ -214,20 +214,20 @@ TEST(what_was_set_aside_is_released_where_it_is)
 	save(26, 25);
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	assert_int_equal(st[2].step, 30);
-	assert_int_equal(store_mark_set(s, &st[2], MARK_BAD, NULL, 0, NULL, &err), 0);
-	assert_int_equal(store_mark_set(s, &st[1], MARK_BAD, NULL, 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(s, &st[2], LABEL_BAD, NULL, 0, NULL, &err), 0);
+	assert_int_equal(store_label_set(s, &st[1], LABEL_BAD, NULL, 0, NULL, &err), 0);
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
 	assert_int_equal(repair_of(&io_ops_posix, NULL, true, false, 0).released, 2);
 	assert_non_null(strstr(rows, "released if it is whole: it was found damaged"));
 	assert_int_equal(repair_of(&io_ops_posix, crash_aside(s, 30, 3), false, false, 0).released,
 			 1);
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
-	assert_int_equal(marks(MARK_BAD, 30), 0);
-	assert_int_equal(marks(MARK_VERIFIED, 30), 1);
+	assert_int_equal(labels(LABEL_BAD, 30), 0);
+	assert_int_equal(labels(LABEL_VERIFIED, 30), 1);
 	assert_int_equal(repair().released, 1);
 	assert_listed("26-5 25-4 a30-3 20-2 10-1");
 	/* Of whose checkpoint nothing is known, nothing is released. */
-	mark(30, MARK_BAD, NULL);
+	label(30, LABEL_BAD, NULL);
 	aside_break(30, 3);
 	assert_int_equal(repair().released, 0);
 	(void)repair_of(&io_ops_posix, ".tmp-000000000030-g00000001-00000000", false, false,
@@ -239,7 +239,7 @@ TEST(a_quarantined_step_is_released_only_when_it_is_whole)
 {
 	static const int verdicts[] = { -EBADMSG, -EPROTO, -EUCLEAN, -EIO };
 
-	mark(30, MARK_BAD, NULL);
+	label(30, LABEL_BAD, NULL);
 	assert_listed("q30-3 20-2 10-1");
 	repaired = repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_int_equal(repaired.released, 1);
@@ -257,14 +257,14 @@ TEST(a_quarantined_step_is_released_only_when_it_is_whole)
 	repaired = repair_of(&io_ops_posix, "step-000000000030", false, false, 0);
 	assert_int_equal(repaired.released, 1);
 	assert_listed("30-3 20-2 10-1");
-	assert_int_equal(marks(MARK_VERIFIED, 30), 1);
+	assert_int_equal(labels(LABEL_VERIFIED, 30), 1);
 	(void)repair_of(&io_ops_posix, "step-000000000099", false, false, -ENOENT);
 	(void)repair_of(&io_ops_posix, "..", false, false, -EINVAL);
 }
 
 TEST(why_a_step_is_quarantined_is_told_also_when_it_is_set_aside)
 {
-	mark(30, MARK_BAD, NULL);
+	label(30, LABEL_BAD, NULL);
 	(void)repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_non_null(strstr(rows, "released if it is whole: why"));
 	save(40, 20);
@@ -293,8 +293,8 @@ TEST(a_manifest_is_made_again_in_its_place)
 			repaired = repair();
 			if (repaired.rebuilt) {
 				assert_listed("30-3 20-2 10-1");
-				assert_int_equal(marks(MARK_VERIFIED, 10 * (which + 1)), 1);
-				assert_int_equal(marks(MARK_BAD, 10 * (which + 1)), 0);
+				assert_int_equal(labels(LABEL_VERIFIED, 10 * (which + 1)), 1);
+				assert_int_equal(labels(LABEL_BAD, 10 * (which + 1)), 0);
 			}
 			AFRESH();
 		}
@@ -399,27 +399,27 @@ TEST(a_manifest_that_cannot_be_read_now_is_not_made_again)
 
 TEST(holds_and_tags_stay_with_a_step_that_is_rebuilt)
 {
-	mark(30, MARK_HOLD, "me");
-	mark(30, MARK_TAG, "best");
-	mark(30, MARK_VERIFIED, NULL);
+	label(30, LABEL_HOLD, "me");
+	label(30, LABEL_TAG, "best");
+	label(30, LABEL_VERIFIED, NULL);
 	unlinked("step-000000000030/MANIFEST");
-	mark(30, MARK_HOLD, "later");
+	label(30, LABEL_HOLD, "later");
 	assert_int_equal(repair().rebuilt, 1);
-	assert_int_equal(marks(MARK_HOLD, 30), 2);
-	assert_int_equal(marks(MARK_TAG, 30), 1);
+	assert_int_equal(labels(LABEL_HOLD, 30), 2);
+	assert_int_equal(labels(LABEL_TAG, 30), 1);
 }
 
-TEST(the_marks_of_another_step_of_that_number_stay_with_it)
+TEST(the_labels_of_another_step_of_that_number_stay_with_it)
 {
-	mark(30, MARK_HOLD, "first");
+	label(30, LABEL_HOLD, "first");
 	save(25, 20);
 	save(30, 25);
-	mark(30, MARK_HOLD, "second");
+	label(30, LABEL_HOLD, "second");
 	unlinked("step-000000000030/MANIFEST");
 	assert_listed("d30-0 25-4 a30-3 20-2 10-1");
 	assert_int_equal(repair().rebuilt, 1);
 	assert_listed("30-5 25-4 a30-3 20-2 10-1");
-	assert_int_equal(marks(MARK_HOLD, 30), 2);
+	assert_int_equal(labels(LABEL_HOLD, 30), 2);
 	assert_int_equal(repair_of(&io_ops_posix, NULL, false, false, 0).left, 0);
 }
 
@@ -439,8 +439,8 @@ TEST(without_random_bytes_no_manifest_is_made)
 static void damage_all(void)
 {
 	unlinked("step-000000000030/MANIFEST");
-	mark(30, MARK_HOLD, "me");
-	mark(10, MARK_BAD, NULL);
+	label(30, LABEL_HOLD, "me");
+	label(10, LABEL_BAD, NULL);
 }
 
 /* After a repair that ended at its nth call, and after one more. */
@@ -449,7 +449,7 @@ static void assert_all_come_back(uint64_t nth)
 	char text[200];
 
 	listed(s, true, text);
-	if (!strstr(text, "20-2") || strstr(text, "q20") || marks(MARK_HOLD, 30) < 1)
+	if (!strstr(text, "20-2") || strstr(text, "q20") || labels(LABEL_HOLD, 30) < 1)
 		fail_msg("at %" PRIu64 ": %s", nth, text);
 	(void)repair();
 	assert_listed("30-3 20-2 10-1");
@@ -560,7 +560,7 @@ TEST(it_may_die_or_fail_at_any_call)
 			store_close(other);
 			assert_all_come_back(nth);
 			/* of its old id and of the new one, where it died in between */
-			assert_in_range(marks(MARK_HOLD, 30), 1, 2);
+			assert_in_range(labels(LABEL_HOLD, 30), 1, 2);
 			AFRESH();
 		}
 	}
@@ -617,7 +617,7 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 	assert_int_equal(crash_save(mine, 15, 4, 10, &c, &err), 0);
 	crash_step_free(&c);
 	spoil("step-000000000015/MANIFEST", 100);
-	mark(10, MARK_HOLD, "me");
+	label(10, LABEL_HOLD, "me");
 	assert_int_equal(store_repair(mine, &ro, &rr, &err), 0);
 	assert_int_equal(rr.rebuilt, 1);
 	w.dir = crash_aside(s, 30, 3);

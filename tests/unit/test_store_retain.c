@@ -9,7 +9,7 @@
 
 #define HOUR (3600 * NS_PER_S)
 #define STEPS_MAX 24
-#define MARKS_MAX 12
+#define LABELS_MAX 12
 
 static struct ckpt_err err;
 
@@ -124,9 +124,9 @@ TEST(every_row_says_why)
 {
 	static const struct ckpt_note loss[] = { { "loss", 0.5 }, { "loss", 0.25 } };
 	struct retain_policy p = { .keep_last = 2, .keep_every = 3000, .keep_within_ns = 2 * HOUR };
-	struct store_mark m[3] = { { .kind = MARK_HOLD, .name = "eval-17", .step = 1000 },
-				   { .kind = MARK_TAG, .name = "best", .step = 2000 },
-				   { .kind = MARK_HOLD, .name = "old", .step = 4000 } };
+	struct store_label m[3] = { { .kind = LABEL_HOLD, .name = "eval-17", .step = 1000 },
+				    { .kind = LABEL_TAG, .name = "best", .step = 2000 },
+				    { .kind = LABEL_HOLD, .name = "old", .step = 4000 } };
 	struct store_step st[9];
 	struct retain_row row[9];
 	uint32_t n = line(st, 6); /* 6000 ... 1000 */
@@ -168,7 +168,7 @@ TEST(how_long_a_hold_lasts_is_told_in_days_hours_or_minutes)
 		     { 48 * HOUR - 1, "held by me (47h left)" },
 		     { 2 * HOUR, "held by me (2h left)" },
 		     { 2 * HOUR - 1, "held by me (119m left)" } };
-	struct store_mark m = { .kind = MARK_HOLD, .name = "me", .step = 1000 };
+	struct store_label m = { .kind = LABEL_HOLD, .name = "me", .step = 1000 };
 	struct retain_policy p = { .keep_last = 1 };
 	struct store_step st[2];
 	struct retain_row row[2];
@@ -318,8 +318,8 @@ static uint32_t draw(uint32_t n)
 struct random_job {
 	struct store_step st[STEPS_MAX];
 	struct ckpt_note note[STEPS_MAX][2];
-	struct store_mark mark[MARKS_MAX];
-	uint32_t n, nmark;
+	struct store_label label[LABELS_MAX];
+	uint32_t n, nlabel;
 	struct retain_policy p;
 	uint64_t now;
 };
@@ -351,21 +351,21 @@ static void job_make(struct random_job *j)
 					(struct ckpt_note){ key[k], draw(10) ? (double)draw(5)
 									     : (double)NAN };
 	}
-	j->nmark = j->n ? draw(MARKS_MAX) : 0;
-	for (uint32_t i = 0; i < j->nmark; i++) {
+	j->nlabel = j->n ? draw(LABELS_MAX) : 0;
+	for (uint32_t i = 0; i < j->nlabel; i++) {
 		const struct store_step *st = &j->st[draw(j->n)];
 
-		j->mark[i] = (struct store_mark)ROW(.kind = (enum store_mark_kind)draw(4),
-						    .step = st->step, .name = "x");
-		memcpy(j->mark[i].id8, j->st[draw(3) ? (uint32_t)(st - j->st) : draw(j->n)].id, 8);
-		if (j->mark[i].kind == MARK_HOLD && draw(2))
-			j->mark[i].until_ns = j->now - HOUR + draw(3) * HOUR;
+		j->label[i] = (struct store_label)ROW(.kind = (enum store_label_kind)draw(4),
+						      .step = st->step, .name = "x");
+		memcpy(j->label[i].id8, j->st[draw(3) ? (uint32_t)(st - j->st) : draw(j->n)].id, 8);
+		if (j->label[i].kind == LABEL_HOLD && draw(2))
+			j->label[i].until_ns = j->now - HOUR + draw(3) * HOUR;
 	}
 	/* A scan would have seen it. */
-	for (uint32_t i = 0; i < j->nmark; i++)
+	for (uint32_t i = 0; i < j->nlabel; i++)
 		for (uint32_t k = 0; k < j->n; k++)
-			if (j->mark[i].kind == MARK_BAD && j->st[k].state == STORE_COMMITTED &&
-			    store_mark_is(&j->mark[i], &j->st[k]) && draw(4))
+			if (j->label[i].kind == LABEL_BAD && j->st[k].state == STORE_COMMITTED &&
+			    store_label_is(&j->label[i], &j->st[k]) && draw(4))
 				j->st[k].state = STORE_QUARANTINED;
 	j->p.keep_last = draw(3);
 	j->p.keep_every = draw(2) ? 5 * (uint64_t)(1 + draw(5)) : 0;
@@ -388,17 +388,17 @@ static bool no_id(const struct store_step *st)
 }
 
 /* Set while the id was not known: of whatever has that number. */
-static bool of_any_id(const struct store_mark *m)
+static bool of_any_id(const struct store_label *m)
 {
 	static const uint8_t none[8];
 
-	return (m->kind == MARK_HOLD || m->kind == MARK_TAG) && memcmp(m->id8, none, 8) == 0;
+	return (m->kind == LABEL_HOLD || m->kind == LABEL_TAG) && memcmp(m->id8, none, 8) == 0;
 }
 
-static bool says(const struct random_job *j, uint32_t i, enum store_mark_kind kind)
+static bool says(const struct random_job *j, uint32_t i, enum store_label_kind kind)
 {
-	for (uint32_t k = 0; k < j->nmark; k++) {
-		const struct store_mark *m = &j->mark[k];
+	for (uint32_t k = 0; k < j->nlabel; k++) {
+		const struct store_label *m = &j->label[k];
 
 		if (m->kind == kind && m->step == j->st[i].step &&
 		    (no_id(&j->st[i]) || of_any_id(m) || memcmp(m->id8, j->st[i].id, 8) == 0) &&
@@ -418,12 +418,12 @@ static double value(const struct random_job *j, uint32_t i, const char *key)
 
 static bool sound(const struct random_job *j, uint32_t i)
 {
-	return j->st[i].state == STORE_COMMITTED && !says(j, i, MARK_BAD);
+	return j->st[i].state == STORE_COMMITTED && !says(j, i, LABEL_BAD);
 }
 
 static bool sound_aside(const struct random_job *j, uint32_t i)
 {
-	return j->st[i].state == STORE_SET_ASIDE && !no_id(&j->st[i]) && !says(j, i, MARK_BAD);
+	return j->st[i].state == STORE_SET_ASIDE && !no_id(&j->st[i]) && !says(j, i, LABEL_BAD);
 }
 
 /* Kept by its note: fewer than n are better. Seqs fall with the index here. */
@@ -472,10 +472,10 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 	if (!j->p.keep_last && !j->p.keep_every && !j->p.keep_within_ns && !j->p.nbest)
 		return true;
 	if (st->state == STORE_COLLECTING || st->state == STORE_DAMAGED ||
-	    st->state == STORE_QUARANTINED || says(j, i, MARK_HOLD) || says(j, i, MARK_TAG) ||
+	    st->state == STORE_QUARANTINED || says(j, i, LABEL_HOLD) || says(j, i, LABEL_TAG) ||
 	    i == newest)
 		return true;
-	if (says(j, i, MARK_BAD) || (st->state == STORE_SET_ASIDE && no_id(st)))
+	if (says(j, i, LABEL_BAD) || (st->state == STORE_SET_ASIDE && no_id(st)))
 		return true;
 	if (st->state == STORE_SET_ASIDE &&
 	    (!st->aside_ns || st->aside_ns >= from ||
@@ -503,7 +503,7 @@ TEST(the_decisions_are_those_of_the_rules_written_down_again)
 	rng = seed;
 	for (uint32_t round = 0; round < 20000; round++) {
 		job_make(&j);
-		assert_int_equal(retain_decide(&j.p, j.st, j.n, j.mark, j.nmark, j.now, row), 0);
+		assert_int_equal(retain_decide(&j.p, j.st, j.n, j.label, j.nlabel, j.now, row), 0);
 		for (uint32_t i = 0; i < j.n; i++) {
 			if (row[i].remove == naive_keeps(&j, i))
 				fail_msg("round %u, row %u, state %d: %s", round, i,

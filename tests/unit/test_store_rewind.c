@@ -205,7 +205,7 @@ TEST(a_damaged_or_unfinished_step_is_refused_and_nothing_moves)
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].step == 30 || st[i].step == 15)
 			assert_int_equal(
-				store_mark_set(s, &st[i], MARK_BAD, NULL, 0, "a bit", &err), 0);
+				store_label_set(s, &st[i], LABEL_BAD, NULL, 0, "a bit", &err), 0);
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", aside(20, 2));
 	unlinked(path);
 	assert_int_equal(rewind_to(aside(30, 3)), -EBADMSG);

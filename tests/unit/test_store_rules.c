@@ -270,7 +270,7 @@ static int first_is_there(void *arg, int dirfd, const struct io_crash *at)
 	struct store *again;
 	bool same;
 
-	if (at->mark == 0)
+	if (at->promise == 0)
 		return 0;
 	if (store_open(at->ops, &format_native, dirfd, CRASH_JOB, false, &again, &err)) {
 		print_message("%s\n", err.msg);
@@ -297,29 +297,29 @@ TEST_WITH(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories
 	s = opened(&f.ops);
 	(void)claimed(s, 0, false);
 	save(10, UINT64_MAX);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	store_close(TAKE(s));
 	assert_int_equal(io_crash_states(f.record, &o, first_is_there, why, NULL), 0);
 	io_record_free(f.record);
 }
 
-/* --- marks --- */
+/* --- labels --- */
 
 #define UNTIL UINT64_C(4102444800000000000) /* 2100 */
 
 static int hold_is_there(void *arg, int dirfd, const struct io_crash *at)
 {
-	cleanup_free struct store_mark *said = NULL;
+	cleanup_free struct store_label *said = NULL;
 	struct store *again;
 	uint32_t n = 0;
 	int r;
 
 	(void)arg;
-	if (at->mark == 0)
+	if (at->promise == 0)
 		return 0;
 	r = store_open(at->ops, &format_native, dirfd, CRASH_JOB, false, &again, &err);
 	if (!r) {
-		r = store_marks(again, &said, &n, &err);
+		r = store_labels(again, &said, &n, &err);
 		store_close(again);
 	}
 	return r || n != 1 || said->unread || said->until_ns != UNTIL ||
@@ -341,9 +341,9 @@ TEST(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says)
 	f.record = io_record_new(place.fd);
 	s->ops = &f.ops;
 	assert_int_equal(store_scan(s, false, &st, &n, &err), 0);
-	assert_int_equal(store_mark_set(s, st, MARK_HOLD, "eval", UNTIL, "it is the best", &err),
+	assert_int_equal(store_label_set(s, st, LABEL_HOLD, "eval", UNTIL, "it is the best", &err),
 			 0);
-	io_record_mark(f.record, 1);
+	io_record_promise(f.record, 1);
 	s->ops = &ops;
 	assert_int_equal(io_crash_states(f.record, &o, hold_is_there, NULL, NULL), 0);
 	io_record_free(f.record);

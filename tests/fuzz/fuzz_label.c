@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_mark.c - store_mark_parse: any name and content is a mark that prints and parses as the same
- * one, a mark whose content says nothing, or no mark. The first line of the input is the name.
+ * fuzz_label.c - store_label_parse: any name and content is a label that prints and parses as the
+ * same one, a label whose content says nothing, or no label. The first line of the input is the name.
  */
 #include "tests/fuzz/fuzz.h"
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 
 static void terminated(const char *p, size_t bytes)
 {
@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	const uint8_t *line = bytes ? memchr(data, '\n', bytes) : NULL;
 	size_t n = line ? (size_t)(line - data) : bytes;
-	char name[256], *text, print[STORE_MARK_BYTES_MAX];
-	struct store_mark m, again;
+	char name[256], *text, print[STORE_LABEL_BYTES_MAX];
+	struct store_label m, again;
 	uint32_t len;
 	int r;
 
@@ -30,24 +30,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	text = malloc(bytes - n + 1); /* so that the sanitizer sees the end */
 	assert(text);
 	memcpy(text, data + n, bytes - n);
-	r = store_mark_parse(name, text, bytes - n, &m);
+	r = store_label_parse(name, text, bytes - n, &m);
 	free(text);
 	if (r == 0)
 		return 0;
 	terminated(m.name, sizeof m.name);
 	terminated(m.by, sizeof m.by);
 	terminated(m.why, sizeof m.why);
-	assert((m.kind == MARK_HOLD || m.kind == MARK_TAG) == (m.name[0] != 0));
-	assert(m.kind == MARK_HOLD || m.until_ns == 0);
+	assert((m.kind == LABEL_HOLD || m.kind == LABEL_TAG) == (m.name[0] != 0));
+	assert(m.kind == LABEL_HOLD || m.until_ns == 0);
 	if (r < 0) {
 		assert(r == -EPROTO && m.unread && !m.made_ns && !m.until_ns && !m.by[0] &&
 		       !m.why[0]);
 		return 0;
 	}
 	assert(!m.unread);
-	len = store_mark_print(&m, print);
+	len = store_label_print(&m, print);
 	assert(len < sizeof print);
-	r = store_mark_parse(name, print, len, &again);
+	r = store_label_parse(name, print, len, &again);
 	assert(r == 1);
 	assert(memcmp(&m, &again, sizeof m) == 0);
 	return 0;

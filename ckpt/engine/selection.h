@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selection.h - --only COMPONENT of ckptctl export: a checkpoint of which some components are
- * left. What is no component is a glob over the names of tensors, as convert's --only
- * (subject_glob).
+ * selection.h - a checkpoint of which some components are left: --only COMPONENT of ckptctl export.
+ * A name that is no component is a glob over the names of tensors, as convert's --only (named.h).
  *
  * A component that is the average of a name ("ema.fast") stands for the whole averaged model: its
  * own tensors, and those that the average's rules copy (buffers, frozen ones, ...). Nothing of the
@@ -10,9 +9,11 @@
  * (ema_spec_judge, docs/FORMAT.md). Where the spec cannot be read, or a tensor is missing that it
  * averages, nothing is selected: a model with gaps would look like a model.
  */
-#ifndef CKPT_CLI_SELECTION_H
-#define CKPT_CLI_SELECTION_H
-#include "ckpt/cli/subject.h"
+#ifndef CKPT_ENGINE_SELECTION_H
+#define CKPT_ENGINE_SELECTION_H
+#include "ckpt/base/arena.h"
+#include "ckpt/base/error.h"
+#include "formats/format.h"
 
 #define SELECTION_MAX 16u /* components of one command */
 #define SELECTION_META 8u /* pairs that a file says of its selection */
@@ -25,26 +26,27 @@ struct selection_of {
 	const char *copied;		     /* one of them, as people read it; NULL */
 };
 struct selection {
-	struct checkpoint seen; /* the checkpoint, of which the selected tensors are left */
 	struct checkpoint
-		*whole; /* the subject's own while `seen` stands in; NULL: nothing is selected */
+		seen; /* the checkpoint, of which the selected tensors are left; not freed */
 	uint32_t n;
 	struct selection_of of[SELECTION_MAX];
 	struct arena arena;
 };
 
 /*
- * The subject's checkpoint becomes what OPT_ONLY leaves of it; all of it without that option.
- * selection_end gives it back, in any case. as_model: averaged tensors get the components of those
- * that they average, so that the rules of a view that was written for the model find them.
- * Returns an exit code; what is wrong has been told: 2 there is no such component, 7 the average is
- * not complete, 8 its spec is of a newer version.
+ * ret->seen: what these names leave of k, which outlives it. as_model: averaged tensors get the
+ * components of those that they average, so that the rules of a view that was written for the model
+ * find them. -EINVAL: there is no such component, and the sentence lists those that there are;
+ * -EMEDIUMTYPE: the average is not complete; -EPROTONOSUPPORT: its spec is of a newer version;
+ * -ENOMEM. selection_free in any case.
  */
-int selection_begin(struct cli *c, struct subject *s, bool as_model, struct selection *ret);
-void selection_end(struct subject *s, struct selection *x);
+int selection_make(const struct checkpoint *k, const char *const *name, uint32_t n, bool as_model,
+		   struct selection *ret, struct ckpt_err *err);
+void selection_free(struct selection *x);
 
-/* Which tensors of k, as selection_begin would take them: ret[ntensor]. k may have no pieces. */
-int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret);
+/* Which tensors of k, as selection_make would take them: ret[ntensor]. k may have no pieces. */
+int selection_take(const struct checkpoint *k, const char *const *name, uint32_t n, bool *ret,
+		   struct ckpt_err *err);
 
 /*
  * Do any two tensors have one name, without their components? Each such name is a line of the list.

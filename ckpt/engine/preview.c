@@ -3,16 +3,17 @@
  * preview.c - see preview.h. Called by cat on a terminal.
  * Invariant: no more than PREVIEW_MAX elements, whatever the shape.
  */
-#include "ckpt/cli/preview.h"
+#include "ckpt/engine/preview.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/engine/element.h"
+#include <stdio.h>
 
 #define DIGITS 4
 #define EDGE 3
 #define LINE_BYTES 4096
 
-static uint64_t shown(const struct preview *p)
+static uint64_t shown_numel(const struct preview *p)
 {
 	uint64_t n = 1;
 
@@ -22,7 +23,7 @@ static uint64_t shown(const struct preview *p)
 	return n;
 }
 
-static void keep(struct preview *p, uint32_t d, uint64_t head, uint64_t tail)
+static void edges_keep(struct preview *p, uint32_t d, uint64_t head, uint64_t tail)
 {
 	uint64_t grain = d + 1 == p->ndim ? p->grain : 1;
 	bool all;
@@ -41,15 +42,15 @@ void preview_choose(uint32_t ndim, const uint64_t *shape, uint32_t grain, struct
 		ret->shape[d] = shape[d];
 		ret->head[d] = shape[d];
 	}
-	if (shown(ret) > PREVIEW_ALL)
+	if (shown_numel(ret) > PREVIEW_ALL)
 		for (uint32_t d = 0; d < ndim; d++)
-			keep(ret, d, EDGE, EDGE);
+			edges_keep(ret, d, EDGE, EDGE);
 	/* Many dimensions: less of the outer ones, until it is little enough. */
-	for (uint32_t d = 0; d < ndim && shown(ret) > PREVIEW_MAX; d++)
-		keep(ret, d, 1, 1);
-	for (uint32_t d = 0; d < ndim && shown(ret) > PREVIEW_MAX; d++)
-		keep(ret, d, 1, 0);
-	ret->numel = shown(ret);
+	for (uint32_t d = 0; d < ndim && shown_numel(ret) > PREVIEW_MAX; d++)
+		edges_keep(ret, d, 1, 1);
+	for (uint32_t d = 0; d < ndim && shown_numel(ret) > PREVIEW_MAX; d++)
+		edges_keep(ret, d, 1, 0);
+	ret->numel = shown_numel(ret);
 }
 
 int preview_indices(const struct preview *p, uint32_t d, uint64_t base, struct arena *a,
@@ -74,47 +75,47 @@ int preview_indices(const struct preview *p, uint32_t d, uint64_t base, struct a
 	return 0;
 }
 
-/* A line on its way to the screen. */
-struct draw {
-	struct cli *c;
+/* The text, line by line. */
+struct preview_text {
 	const struct preview *p;
+	void (*line_fn)(void *arg, const char *text);
+	void *arg;
+	uint32_t columns;	      /* of a line */
 	uint32_t dtype, bytes, width; /* width: of a value */
 	const uint8_t *at;	      /* the next value */
 	char line[LINE_BYTES];
 	size_t len, indent;
 };
 
-static void line_end(struct draw *w)
+static void line_end(struct preview_text *w)
 {
 	w->line[w->len] = 0;
 	while (w->len && w->line[w->len - 1] == ' ')
 		w->line[--w->len] = 0;
-	cli_say(w->c, STYLE_PLAIN, "%s", w->line);
+	w->line_fn(w->arg, w->line);
 	w->len = 0;
 }
 
-static void put(struct draw *w, const char *s)
+static void line_put(struct preview_text *w, const char *s)
 {
 	w->len += (size_t)snprintf(w->line + w->len, sizeof w->line - w->len, "%s", s);
 }
 
-static void blanks(struct draw *w, size_t n)
+static void line_indent(struct preview_text *w, size_t n)
 {
 	w->len += (size_t)snprintf(w->line + w->len, sizeof w->line - w->len, "%*s", (int)n, "");
 }
 
-/* A value, or the dots of a row: on a line of its own where there is no room. */
-static void put_cell(struct draw *w, const char *s, bool last)
+/* A value, or the dots of a row: on a line of its own where it does not fit. */
+static void put_cell(struct preview_text *w, const char *s, bool last)
 {
-	uint32_t limit = w->c->out_screen.width ? w->c->out_screen.width : 80;
-
-	if (w->len > w->indent && w->len + strlen(s) + 1 + w->p->ndim > limit) {
+	if (w->len > w->indent && w->len + strlen(s) + 1 + w->p->ndim > w->columns) {
 		line_end(w);
-		blanks(w, w->indent);
+		line_indent(w, w->indent);
 	}
-	put(w, s);
+	line_put(w, s);
 	if (!last)
-		put(w, ", ");
+		line_put(w, ", ");
 }
 
 /* What stands in the brackets of a dimension: indices, and dots in the place of those left out. */
@@ -130,7 +131,7 @@ static bool is_dots(const struct preview *p, uint32_t d, uint64_t item)
 	return item == p->head[d] && p->head[d] + p->tail[d] < p->shape[d];
 }
 
-static void put_row(struct draw *w, uint32_t d)
+static void put_row(struct preview_text *w, uint32_t d)
 {
 	uint64_t n = item_count(w->p, d);
 	char word[ELEMENT_BYTES], cell[2 * ELEMENT_BYTES];
@@ -148,47 +149,53 @@ static void put_row(struct draw *w, uint32_t d)
 }
 
 /* At most CKPT_DIMS_MAX deep. */
-static void put_dim(struct draw *w, uint32_t d)
+static void put_dim(struct preview_text *w, uint32_t d)
 {
 	uint64_t n = item_count(w->p, d);
 
-	put(w, "[");
+	line_put(w, "[");
 	w->indent = d + 1;
 	if (d + 1 == w->p->ndim)
 		put_row(w, d);
 	for (uint64_t i = 0; d + 1 < w->p->ndim && i < n; i++) {
 		if (i) {
-			put(w, ",");
+			line_put(w, ",");
 			line_end(w);
-			blanks(w, d + 1);
+			line_indent(w, d + 1);
 		}
 		if (is_dots(w->p, d, i))
-			put(w, "...");
+			line_put(w, "...");
 		else
 			put_dim(w, d + 1);
 	}
-	put(w, "]");
+	line_put(w, "]");
 }
 
-int preview_say(struct cli *c, const struct preview *p, uint32_t dtype, const uint8_t *values)
+int preview_print(const struct preview *p, uint32_t dtype, const uint8_t *values, uint32_t width,
+		  void (*line)(void *arg, const char *text), void *arg)
 {
-	struct draw *w = calloc(1, sizeof *w);
+	struct preview_text *w = calloc(1, sizeof *w);
 	char word[ELEMENT_BYTES];
 
 	if (!w)
 		return -ENOMEM;
-	*w = (struct draw){ .c = c, .p = p, .dtype = dtype, .bytes = dtype_bytes(dtype) };
+	*w = (struct preview_text){ .p = p,
+				    .line_fn = line,
+				    .arg = arg,
+				    .columns = width,
+				    .dtype = dtype,
+				    .bytes = dtype_bytes(dtype) };
 	for (uint64_t i = 0; i < p->numel; i++) {
 		element_print(dtype, values + i * w->bytes, DIGITS, word);
 		w->width = MAX(w->width, (uint32_t)strlen(word));
 	}
 	w->at = values;
 	if (!p->numel)
-		put(w, "[]");
+		line_put(w, "[]");
 	else if (p->ndim)
 		put_dim(w, 0);
 	else
-		put(w, element_print(dtype, values, 0, word));
+		line_put(w, element_print(dtype, values, 0, word));
 	line_end(w);
 	free(w);
 	return 0;

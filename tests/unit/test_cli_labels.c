@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_marks.c - what is said about steps, through the verbs: hold, release, tag, verify
+ * test_cli_labels.c - what is said about steps, through the verbs: hold, release, tag, verify
  * --data; and where it is shown: ls, show, completion.
  */
-#include "ckpt/cli/marked.h"
+#include "ckpt/cli/labels.h"
 #include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/libc.h"
@@ -118,7 +118,7 @@ TEST(names_and_times_that_are_none_are_usage_errors)
 					    "2099-01-31T18:00:00.25+02:00",
 					    "2099-01-31t18:00:00-11:30" };
 	const char *job = path_of("%s/alpha", work);
-	char longest[STORE_MARK_NAME_MAX + 2];
+	char longest[STORE_LABEL_NAME_MAX + 2];
 	json_t *j;
 
 	memset(longest, 'x', sizeof longest - 1);
@@ -148,7 +148,7 @@ TEST(names_and_times_that_are_none_are_usage_errors)
 	RUN_IS(0, "release", "-C", job, "latest", "--by=t");
 }
 
-TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
+TEST(steps_that_are_not_there_are_ten_and_copies_have_no_labels)
 {
 	const char *job = path_of("%s/alpha", work), *copy = path_of("%s/copied", top);
 	json_t *j;
@@ -200,7 +200,7 @@ TEST(a_step_that_was_renamed_meanwhile_is_not_taken_for_another)
 	close(ref.step_fd);
 }
 
-TEST(a_step_that_is_being_removed_gets_no_mark)
+TEST(a_step_that_is_being_removed_gets_no_label)
 {
 	const char *job = line(place("going"), "run", 2);
 	int fd = open(step_path(job, 10), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -378,31 +378,31 @@ TEST(where_all_are_damaged_latest_is_five_and_says_what_to_do)
 TEST(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve)
 {
 	const char *job = line(place("closed"), "run", 1);
-	const char *marks = path_of("%s/.ckptd", job);
+	const char *labels = path_of("%s/.ckptd", job);
 	json_t *j;
 
 	if (geteuid() == 0) {
 		print_message("skipped: root writes everywhere; the next test is its other half\n");
 		skip();
 	}
-	assert_int_equal(chmod(marks, 0500), 0);
+	assert_int_equal(chmod(labels, 0500), 0);
 	RUN_IS(0, "verify", "--data", "-C", job);
 	RUN_IS(0, "verify", "--data", "-C", job, "--json");
 	assert_string_equal(got.err, "");
 	RUN_IS(12, "hold", "-C", job, "latest");
 	RUN_IS(12, "tag", "-C", job, "latest", "x", "--json");
 	assert_json_error(12);
-	assert_int_equal(chmod(marks, 0), 0);
+	assert_int_equal(chmod(labels, 0), 0);
 	RUN_IS(12, "ls", job);
 	RUN_IS(12, "show", step_path(job, 10), "--json");
 	assert_json_error(12);
 	json_decref(json_out("ckptd.show/1"));
-	assert_int_equal(chmod(marks, 0700), 0);
+	assert_int_equal(chmod(labels, 0700), 0);
 	listed(job, 10, &j);
 	json_decref(j);
 }
 
-TEST(another_user_who_may_only_read_checks_and_marks_nothing)
+TEST(another_user_who_may_only_read_checks_and_labels_nothing)
 {
 	const char *root = place("others"), *job = line(root, "run", 1);
 	json_t *j;
@@ -445,10 +445,10 @@ TEST(another_user_who_may_only_read_checks_and_marks_nothing)
 
 /* --- what lies there --- */
 
-TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
+TEST(files_that_are_no_labels_or_torn_ones_break_no_verb)
 {
 	const char *job = line(place("hostile"), "run", 2);
-	const char *marks = path_of("%s/.ckptd", job);
+	const char *labels = path_of("%s/.ckptd", job);
 	char *names[64], big[8192];
 	uint32_t n = 0;
 	DIR *d;
@@ -457,12 +457,12 @@ TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 	RUN_IS(0, "hold", "-C", job, "latest", "--by=torn");
 	RUN_IS(0, "tag", "-C", job, "latest", "torn");
 	RUN_IS(0, "verify", "--data", "-C", job);
-	/* Each mark's content becomes something else. */
-	d = opendir(marks);
+	/* Each label's content becomes something else. */
+	d = opendir(labels);
 	for (struct dirent *e; (e = readdir(d)) && n < ARRAY_LEN(names);)
 		if (strstr(e->d_name, "hold-") || strstr(e->d_name, "tag-") ||
 		    strstr(e->d_name, "verified-"))
-			names[n++] = strdup(path_of("%s/%s", marks, e->d_name));
+			names[n++] = strdup(path_of("%s/%s", labels, e->d_name));
 	closedir(d);
 	assert_int_equal(n, 3);
 	memset(big, 'x', sizeof big - 1);
@@ -481,18 +481,18 @@ TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		free(names[i]);
-	spill(path_of("%s/hold-xx", marks), "");
-	spill(path_of("%s/tag-000000000020-0000000000000000-..", marks), "");
-	spill(path_of("%s/hold-000000000020-zzzzzzzzzzzzzzzz-a", marks), "");
-	assert_int_equal(mkdir(path_of("%s/bad-000000000010-0000000000000000", marks), 0700), 0);
-	assert_int_equal(symlink("/etc/passwd", path_of("%s/tag-x", marks)), 0);
+	spill(path_of("%s/hold-xx", labels), "");
+	spill(path_of("%s/tag-000000000020-0000000000000000-..", labels), "");
+	spill(path_of("%s/hold-000000000020-zzzzzzzzzzzzzzzz-a", labels), "");
+	assert_int_equal(mkdir(path_of("%s/bad-000000000010-0000000000000000", labels), 0700), 0);
+	assert_int_equal(symlink("/etc/passwd", path_of("%s/tag-x", labels)), 0);
 	RUN_IS(0, "ls", job);
 	RUN_IS(0, "release", "-C", job, "latest", "--all");
 	RUN_IS(0, "tag", "--delete=torn", job);
 	SHOWN_IS(0, "ls", job, "--all");
 }
 
-TEST(a_directory_of_marks_that_leads_elsewhere_is_not_followed)
+TEST(a_directory_of_labels_that_leads_elsewhere_is_not_followed)
 {
 	const char *job = line(place("led"), "run", 1), *out = place("outside");
 

@@ -1,43 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_mark.c - marks: see mark.h. Called by ckptctl, by the daemon, by scans (quarantine) and by
+ * store_label.c - see label.h. Called by ckptctl, by the daemon, by scans (quarantine) and by
  * removal.
- * Invariant: a mark that was acknowledged is on disk, whole, under a name; and what stood before is
- * taken away only then. Two who set the same mark at the same time remove neither the other's.
+ * Invariant: a label that was acknowledged is on disk, complete, under a name, before the label that
+ * it replaces is removed. Of two processes that set the same label at the same time, neither removes
+ * the label of the other.
  */
-#include "ckpt/store/mark.h"
+#include "ckpt/store/label.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
 
-#define MARK_FILE_MAX 160    /* bytes of its name, with its zero */
-#define MARKS_MAX (1u << 20) /* of a job; more is somebody's mistake */
-#define PATH_BYTES (MARK_FILE_MAX + sizeof STORE_CLAIMS)
+#define LABEL_FILE_MAX 160    /* bytes of its name, with its zero */
+#define LABELS_MAX (1u << 20) /* of a job; more is somebody's mistake */
+#define PATH_BYTES (LABEL_FILE_MAX + sizeof STORE_CLAIMS)
 
 static const char *const words[] = {
-	[MARK_HOLD] = "hold", [MARK_TAG] = "tag",	  [MARK_VERIFIED] = "verified",
-	[MARK_BAD] = "bad",   [MARK_ADOPTED] = "adopted",
+	[LABEL_HOLD] = "hold", [LABEL_TAG] = "tag",	    [LABEL_VERIFIED] = "verified",
+	[LABEL_BAD] = "bad",   [LABEL_ADOPTED] = "adopted",
 };
 
-const char *store_mark_word(enum store_mark_kind kind)
+const char *store_label_word(enum store_label_kind kind)
 {
 	return words[kind];
 }
 
-static bool is_named(enum store_mark_kind kind)
+static bool is_named(enum store_label_kind kind)
 {
-	return kind == MARK_HOLD || kind == MARK_TAG;
+	return kind == LABEL_HOLD || kind == LABEL_TAG;
 }
 
 /* It is of one checkpoint, whose id must be known, and says nothing where it cannot be read. */
-static bool is_exact(enum store_mark_kind kind)
+static bool is_exact(enum store_label_kind kind)
 {
-	return kind == MARK_VERIFIED || kind == MARK_ADOPTED;
+	return kind == LABEL_VERIFIED || kind == LABEL_ADOPTED;
 }
 
-int store_mark_name_check(const char *name, struct ckpt_err *err)
+int store_label_name_check(const char *name, struct ckpt_err *err)
 {
 	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 				      "0123456789._-";
@@ -53,9 +54,9 @@ int store_mark_name_check(const char *name, struct ckpt_err *err)
 	if (name[0] == '.')
 		return ckpt_error(err, -EINVAL, "name \"%.80s\" starts with a dot: leave it out",
 				  name);
-	if (n > STORE_MARK_NAME_MAX)
+	if (n > STORE_LABEL_NAME_MAX)
 		return ckpt_error(err, -EINVAL, "name \"%.80s\" has %zu bytes; at most %d fit",
-				  name, n, STORE_MARK_NAME_MAX);
+				  name, n, STORE_LABEL_NAME_MAX);
 	return 0;
 }
 
@@ -145,7 +146,7 @@ static uint32_t char_bytes(const uint8_t *p, uint64_t left)
 	return n;
 }
 
-/* As much as fits, '?' for what a mark may not hold. */
+/* As much as fits, '?' for what a label may not hold. */
 static void text_take(char *to, size_t bytes, const char *from)
 {
 	size_t at = 0, left = from ? strlen(from) : 0;
@@ -185,7 +186,7 @@ static bool text_parse(const char *value, char *to, size_t bytes)
 }
 
 /* 1 the line is one of ours, 0 of a later version, -EPROTO. */
-static int line_parse(char *line, struct store_mark *m, bool *ret_made)
+static int line_parse(char *line, struct store_label *m, bool *ret_made)
 {
 	char *value = strchr(line, '=');
 	uint64_t at;
@@ -198,7 +199,7 @@ static int line_parse(char *line, struct store_mark *m, bool *ret_made)
 		bool is_made = line[0] == 'm';
 
 		if ((is_made ? *ret_made : m->until_ns != 0) || !time_parse(value, &at) ||
-		    (!is_made && m->kind != MARK_HOLD))
+		    (!is_made && m->kind != LABEL_HOLD))
 			return -EPROTO;
 		if (is_made)
 			m->made_ns = at;
@@ -214,12 +215,12 @@ static int line_parse(char *line, struct store_mark *m, bool *ret_made)
 	return 0;
 }
 
-static int content_parse(const char *text, uint64_t bytes, struct store_mark *m)
+static int content_parse(const char *text, uint64_t bytes, struct store_label *m)
 {
-	char copy[STORE_MARK_BYTES_MAX + 1], *line = copy, *end;
+	char copy[STORE_LABEL_BYTES_MAX + 1], *line = copy, *end;
 	bool made = false;
 
-	if (!text || bytes == 0 || bytes > STORE_MARK_BYTES_MAX || text[bytes - 1] != '\n' ||
+	if (!text || bytes == 0 || bytes > STORE_LABEL_BYTES_MAX || text[bytes - 1] != '\n' ||
 	    memchr(text, 0, bytes))
 		return -EPROTO;
 	memcpy(copy, text, bytes);
@@ -233,48 +234,48 @@ static int content_parse(const char *text, uint64_t bytes, struct store_mark *m)
 	return made ? 0 : -EPROTO;
 }
 
-uint32_t store_mark_print(const struct store_mark *m, char *ret)
+uint32_t store_label_print(const struct store_label *m, char *ret)
 {
 	char at[STORE_TIME_BYTES];
 	int n;
 
 	store_time_print(m->made_ns, true, at);
-	n = snprintf(ret, STORE_MARK_BYTES_MAX, "made=%s\n", at);
+	n = snprintf(ret, STORE_LABEL_BYTES_MAX, "made=%s\n", at);
 	if (m->by[0])
-		n += snprintf(ret + n, STORE_MARK_BYTES_MAX - (size_t)n, "by=%s\n", m->by);
+		n += snprintf(ret + n, STORE_LABEL_BYTES_MAX - (size_t)n, "by=%s\n", m->by);
 	if (m->until_ns) {
 		store_time_print(m->until_ns, true, at);
-		n += snprintf(ret + n, STORE_MARK_BYTES_MAX - (size_t)n, "until=%s\n", at);
+		n += snprintf(ret + n, STORE_LABEL_BYTES_MAX - (size_t)n, "until=%s\n", at);
 	}
 	if (m->why[0])
-		n += snprintf(ret + n, STORE_MARK_BYTES_MAX - (size_t)n, "why=%s\n", m->why);
+		n += snprintf(ret + n, STORE_LABEL_BYTES_MAX - (size_t)n, "why=%s\n", m->why);
 	return (uint32_t)n;
 }
 
 /* --- names --- */
 
-static void file_print(const struct store_mark *m, const uint32_t *nonce, char ret[MARK_FILE_MAX])
+static void file_print(const struct store_label *m, const uint32_t *nonce, char ret[LABEL_FILE_MAX])
 {
-	int n = snprintf(ret, MARK_FILE_MAX, "%s-%012" PRIu64 "-", words[m->kind], m->step);
+	int n = snprintf(ret, LABEL_FILE_MAX, "%s-%012" PRIu64 "-", words[m->kind], m->step);
 
 	for (uint32_t i = 0; i < 8; i++)
-		n += snprintf(ret + n, MARK_FILE_MAX - (size_t)n, "%02x", m->id8[i]);
+		n += snprintf(ret + n, LABEL_FILE_MAX - (size_t)n, "%02x", m->id8[i]);
 	if (m->name[0])
-		n += snprintf(ret + n, MARK_FILE_MAX - (size_t)n, "-%s", m->name);
+		n += snprintf(ret + n, LABEL_FILE_MAX - (size_t)n, "-%s", m->name);
 	if (nonce)
-		(void)snprintf(ret + n, MARK_FILE_MAX - (size_t)n, "~%08" PRIx32, *nonce);
+		(void)snprintf(ret + n, LABEL_FILE_MAX - (size_t)n, "~%08" PRIx32, *nonce);
 }
 
 /* Only a name that we print ourselves is ours. */
-static bool file_parse(const char *file, struct store_mark *m)
+static bool file_parse(const char *file, struct store_label *m)
 {
-	char again[MARK_FILE_MAX];
+	char again[LABEL_FILE_MAX];
 	uint32_t word[2], kind = 0, nonce;
 	const char *p = file;
 	bool has_nonce;
 	size_t n;
 
-	*m = (struct store_mark){ .kind = MARK_HOLD };
+	*m = (struct store_label){ .kind = LABEL_HOLD };
 	while (kind < ARRAY_LEN(words) &&
 	       !(store_take_text(&p, words[kind]) && store_take_text(&p, "-"))) {
 		p = file;
@@ -284,17 +285,17 @@ static bool file_parse(const char *file, struct store_mark *m)
 	    !store_take_text(&p, "-") || !store_take_hex(&p, &word[0]) ||
 	    !store_take_hex(&p, &word[1]))
 		return false;
-	m->kind = (enum store_mark_kind)kind;
+	m->kind = (enum store_label_kind)kind;
 	for (uint32_t i = 0; i < 8; i++)
 		m->id8[i] = (uint8_t)(word[i / 4] >> (24 - 8 * (i % 4)));
 	if (store_take_text(&p, "-")) {
 		n = strcspn(p, "~");
-		if (!is_named(m->kind) || n > STORE_MARK_NAME_MAX)
+		if (!is_named(m->kind) || n > STORE_LABEL_NAME_MAX)
 			return false;
 		memcpy(m->name, p, n);
 		p += n;
 	}
-	if (is_named(m->kind) && store_mark_name_check(m->name, NULL))
+	if (is_named(m->kind) && store_label_name_check(m->name, NULL))
 		return false;
 	has_nonce = store_take_text(&p, "~");
 	if (has_nonce && !store_take_hex(&p, &nonce))
@@ -303,9 +304,9 @@ static bool file_parse(const char *file, struct store_mark *m)
 	return strcmp(again, file) == 0;
 }
 
-int store_mark_parse(const char *file, const char *text, uint64_t bytes, struct store_mark *ret)
+int store_label_parse(const char *file, const char *text, uint64_t bytes, struct store_label *ret)
 {
-	struct store_mark m;
+	struct store_label m;
 	int r;
 
 	if (!file_parse(file, ret))
@@ -321,29 +322,29 @@ int store_mark_parse(const char *file, const char *text, uint64_t bytes, struct 
 
 /* --- reading --- */
 
-struct mark_file {
-	struct store_mark m;
-	char file[MARK_FILE_MAX];
+struct label_file {
+	struct store_label m;
+	char file[LABEL_FILE_MAX];
 };
 
-struct mark_files {
+struct label_files {
 	uint32_t kinds, n, cap;
-	struct mark_file *at;
+	struct label_file *at;
 };
 
 static int files_add(void *arg, const char *file, unsigned char d_type)
 {
-	struct mark_files *f = arg;
-	struct store_mark m;
+	struct label_files *f = arg;
+	struct store_label m;
 
 	(void)d_type;
 	if (!file_parse(file, &m) || !(f->kinds & (1u << m.kind)))
 		return 0;
-	if (f->n == MARKS_MAX)
+	if (f->n == LABELS_MAX)
 		return -E2BIG;
 	if (f->n == f->cap) {
 		uint32_t cap = f->cap ? 2 * f->cap : 16;
-		struct mark_file *p = reallocarray(f->at, cap, sizeof *p);
+		struct label_file *p = reallocarray(f->at, cap, sizeof *p);
 
 		if (!p)
 			return -ENOMEM;
@@ -351,14 +352,14 @@ static int files_add(void *arg, const char *file, unsigned char d_type)
 		f->cap = cap;
 	}
 	f->at[f->n].m = m;
-	(void)snprintf(f->at[f->n++].file, MARK_FILE_MAX, "%s", file);
+	(void)snprintf(f->at[f->n++].file, LABEL_FILE_MAX, "%s", file);
 	return 0;
 }
 
 /* 0; 1: it has gone; -errno: a shortage of this process. What cannot be read is `unread`. */
-static int file_read(const struct io_ops *ops, int fd, struct mark_file *f)
+static int file_read(const struct io_ops *ops, int fd, struct label_file *f)
 {
-	char text[STORE_MARK_BYTES_MAX];
+	char text[STORE_LABEL_BYTES_MAX];
 	struct source src;
 	int r = source_open(ops, fd, f->file, 0, &src);
 
@@ -368,7 +369,7 @@ static int file_read(const struct io_ops *ops, int fd, struct mark_file *f)
 		return r;
 	if (!r) {
 		r = src.bytes > sizeof text ? -EFBIG : src.read(src.ctx, text, src.bytes, 0);
-		(void)store_mark_parse(f->file, r < 0 ? NULL : text, src.bytes, &f->m);
+		(void)store_label_parse(f->file, r < 0 ? NULL : text, src.bytes, &f->m);
 		src.close(src.ctx);
 	} else {
 		f->m.unread = true;
@@ -377,14 +378,14 @@ static int file_read(const struct io_ops *ops, int fd, struct mark_file *f)
 }
 
 /* Every file, those that say the same thing again too. */
-static int files_read(const struct store *s, uint32_t kinds, struct mark_files *ret,
+static int files_read(const struct store *s, uint32_t kinds, struct label_files *ret,
 		      struct ckpt_err *err)
 {
 	const struct io_ops *ops = s->ops;
 	int r, fd = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
 	uint32_t n = 0;
 
-	*ret = (struct mark_files){ .kinds = kinds };
+	*ret = (struct label_files){ .kinds = kinds };
 	if (fd == -ENOENT)
 		return 0;
 	r = fd < 0 ? fd : ops->list(ops->ctx, fd, files_add, ret);
@@ -401,52 +402,53 @@ static int files_read(const struct store *s, uint32_t kinds, struct mark_files *
 	if (r) {
 		free(TAKE(ret->at));
 		ret->n = 0;
-		return store_fail(err, r, "job %s: cannot read the marks in " STORE_CLAIMS, s->job);
+		return store_fail(err, r, "job %s: cannot read the labels in " STORE_CLAIMS,
+				  s->job);
 	}
 	return 0;
 }
 
-/* One mark, whatever its times say? Of a tag there is one in a job. */
-static int by_mark(const struct store_mark *x, const struct store_mark *y)
+/* One label, whatever its times say? Of a tag there is one in a job. */
+static int by_label(const struct store_label *x, const struct store_label *y)
 {
 	int r;
 
 	if (x->kind != y->kind)
 		return x->kind < y->kind ? -1 : 1;
 	r = strcmp(x->name, y->name);
-	if (r || x->kind == MARK_TAG)
+	if (r || x->kind == LABEL_TAG)
 		return r;
 	if (x->step != y->step)
 		return x->step < y->step ? -1 : 1;
 	return memcmp(x->id8, y->id8, sizeof x->id8);
 }
 
-static uint64_t lasts(const struct store_mark *m)
+static uint64_t lasts(const struct store_label *m)
 {
 	return m->until_ns ? m->until_ns : UINT64_MAX;
 }
 
 /* The one of several that counts comes first. */
-static int by_mark_and_weight(const void *a, const void *b)
+static int by_label_and_weight(const void *a, const void *b)
 {
-	const struct mark_file *f = a, *g = b;
-	const struct store_mark *x = &f->m, *y = &g->m;
-	int r = by_mark(x, y);
+	const struct label_file *f = a, *g = b;
+	const struct store_label *x = &f->m, *y = &g->m;
+	int r = by_label(x, y);
 
 	if (r)
 		return r;
-	if (x->kind == MARK_HOLD && lasts(x) != lasts(y))
+	if (x->kind == LABEL_HOLD && lasts(x) != lasts(y))
 		return lasts(x) > lasts(y) ? -1 : 1;
 	if (x->made_ns != y->made_ns)
 		return x->made_ns > y->made_ns ? -1 : 1;
 	return strcmp(g->file, f->file);
 }
 
-int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **ret, uint32_t *ret_n,
-		   struct ckpt_err *err)
+int store_labels_of(const struct store *s, uint32_t kinds, struct store_label **ret,
+		    uint32_t *ret_n, struct ckpt_err *err)
 {
-	struct mark_files f;
-	struct store_mark *m;
+	struct label_files f;
+	struct store_label *m;
 	uint32_t n = 0;
 	int r;
 
@@ -460,16 +462,16 @@ int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **re
 	m = malloc(f.n * sizeof *m);
 	if (!m) {
 		free(f.at);
-		return ckpt_error(err, -ENOMEM, "job %s: no memory for %" PRIu32 " marks", s->job,
+		return ckpt_error(err, -ENOMEM, "job %s: no memory for %" PRIu32 " labels", s->job,
 				  f.n);
 	}
-	qsort(f.at, f.n, sizeof *f.at, by_mark_and_weight);
+	qsort(f.at, f.n, sizeof *f.at, by_label_and_weight);
 	for (uint32_t i = 0; i < f.n; i++) {
-		const struct store_mark *x = &f.at[i].m;
+		const struct store_label *x = &f.at[i].m;
 
-		if (is_exact(x->kind) && x->unread && !MUTANT(MARK_UNREAD_TRUSTED))
+		if (is_exact(x->kind) && x->unread && !MUTANT(LABEL_UNREAD_TRUSTED))
 			continue;
-		if (n == 0 || by_mark(&m[n - 1], x) != 0)
+		if (n == 0 || by_label(&m[n - 1], x) != 0)
 			m[n++] = *x;
 	}
 	free(f.at);
@@ -478,13 +480,13 @@ int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **re
 	return 0;
 }
 
-int store_marks(const struct store *s, struct store_mark **ret, uint32_t *ret_n,
-		struct ckpt_err *err)
+int store_labels(const struct store *s, struct store_label **ret, uint32_t *ret_n,
+		 struct ckpt_err *err)
 {
-	return store_marks_of(s, UINT32_MAX, ret, ret_n, err);
+	return store_labels_of(s, UINT32_MAX, ret, ret_n, err);
 }
 
-bool store_mark_is(const struct store_mark *m, const struct store_step *st)
+bool store_label_is(const struct store_label *m, const struct store_step *st)
 {
 	if (m->step != st->step || st->state == STORE_COLLECTING)
 		return false;
@@ -492,15 +494,15 @@ bool store_mark_is(const struct store_mark *m, const struct store_step *st)
 		return !is_exact(m->kind);
 	/* set while the MANIFEST could not be read: rather keep one too many than lose what was
 	 * held */
-	if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) &&
+	if ((m->kind == LABEL_HOLD || m->kind == LABEL_TAG) &&
 	    memcmp(m->id8, (const uint8_t[sizeof m->id8]){ 0 }, sizeof m->id8) == 0)
 		return true;
-	return memcmp(m->id8, st->id, sizeof m->id8) == 0 || MUTANT(MARK_OF_ANOTHER);
+	return memcmp(m->id8, st->id, sizeof m->id8) == 0 || MUTANT(LABEL_OF_ANOTHER);
 }
 
-bool store_mark_counts(const struct store_mark *m, uint64_t now)
+bool store_label_counts(const struct store_label *m, uint64_t now)
 {
-	return m->kind != MARK_HOLD || lasts(m) > now;
+	return m->kind != LABEL_HOLD || lasts(m) > now;
 }
 
 /* --- setting --- */
@@ -545,10 +547,10 @@ static int claims_make(const struct store *s)
 	return r && r != -EEXIST ? r : store_sync(s->ops, s->job_fd);
 }
 
-static int mark_create(const struct store *s, const struct store_mark *m, char path[PATH_BYTES])
+static int label_create(const struct store *s, const struct store_label *m, char path[PATH_BYTES])
 {
 	const struct io_ops *ops = s->ops;
-	char file[MARK_FILE_MAX];
+	char file[LABEL_FILE_MAX];
 	int fd = -EEXIST;
 
 	for (uint32_t i = 0; (fd == -EEXIST || fd == -ENOENT) && i < STORE_TRIES_MAX; i++) {
@@ -567,47 +569,47 @@ static int mark_create(const struct store *s, const struct store_mark *m, char p
 }
 
 /* Whole and durable, or gone. */
-static int mark_write(const struct store *s, const struct store_mark *m)
+static int label_write(const struct store *s, const struct store_label *m)
 {
 	const struct io_ops *ops = s->ops;
-	char text[STORE_MARK_BYTES_MAX], path[PATH_BYTES];
-	uint32_t n = store_mark_print(m, text);
-	int r, closed, fd = mark_create(s, m, path);
+	char text[STORE_LABEL_BYTES_MAX], path[PATH_BYTES];
+	uint32_t n = store_label_print(m, text);
+	int r, closed, fd = label_create(s, m, path);
 
 	if (fd < 0)
 		return fd;
-	io_point(ops, POINT_MARK_MADE);
+	io_point(ops, POINT_LABEL_MADE);
 	r = io_pwrite_all(ops, fd, text, n, 0);
 	if (!r) {
-		io_point(ops, POINT_MARK_WRITTEN);
-		r = MUTANT(MARK_NOT_SYNCED) ? 0 : store_sync(ops, fd);
+		io_point(ops, POINT_LABEL_WRITTEN);
+		r = MUTANT(LABEL_NOT_SYNCED) ? 0 : store_sync(ops, fd);
 	}
 	closed = ops->close(ops->ctx, fd);
 	r = r ? r : closed;
 	if (!r) {
-		io_point(ops, POINT_MARK_SYNCED);
-		r = MUTANT(MARK_NAME_NOT_SYNCED) ? 0 : claims_sync(s);
+		io_point(ops, POINT_LABEL_SYNCED);
+		r = MUTANT(LABEL_NAME_NOT_SYNCED) ? 0 : claims_sync(s);
 	}
 	if (r)
 		(void)ops->unlink(ops->ctx, s->job_fd, path, false);
 	else
-		io_point(ops, POINT_MARK_DURABLE);
+		io_point(ops, POINT_LABEL_DURABLE);
 	return r;
 }
 
-/* Those files that a mark replaces. */
-static uint32_t files_of(const struct mark_files *f, const struct store_mark *m,
-			 struct mark_file *ret)
+/* Those files that a label replaces. */
+static uint32_t files_of(const struct label_files *f, const struct store_label *m,
+			 struct label_file *ret)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < f->n; i++)
-		if (by_mark(&f->at[i].m, m) == 0)
+		if (by_label(&f->at[i].m, m) == 0)
 			ret[n++] = f->at[i];
 	return n;
 }
 
-/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned; a
+/* Is the step that was scanned what the name leads to? Who cannot tell labels what was scanned; a
  * MANIFEST of another number does not tell. */
 static int step_check(const struct store *s, const struct store_step *st)
 {
@@ -619,9 +621,9 @@ static int step_check(const struct store *s, const struct store_step *st)
 	return memcmp(st->id, now.id, sizeof now.id) == 0 ? 0 : -ENOENT;
 }
 
-static int mark_replace(const struct store *s, struct store_mark *m, struct ckpt_err *err)
+static int label_replace(const struct store *s, struct store_label *m, struct ckpt_err *err)
 {
-	struct mark_files f;
+	struct label_files f;
 	uint32_t n, gone = 0;
 	char path[PATH_BYTES];
 	int r = files_read(s, 1u << m->kind, &f, err);
@@ -632,32 +634,32 @@ static int mark_replace(const struct store *s, struct store_mark *m, struct ckpt
 	for (uint32_t i = 0; i < n; i++)
 		if (f.at[i].m.made_ns >= m->made_ns && f.at[i].m.made_ns != UINT64_MAX)
 			m->made_ns = f.at[i].m.made_ns + 1;
-	r = mark_write(s, m);
+	r = label_write(s, m);
 	for (uint32_t i = 0; !r && i < n; i++) {
 		file_path(f.at[i].file, path);
 		gone += s->ops->unlink(s->ops->ctx, s->job_fd, path, false) == 0;
-		io_point(s->ops, POINT_MARK_GONE);
+		io_point(s->ops, POINT_LABEL_GONE);
 	}
 	if (gone && claims_sync(s) == 0)
-		io_point(s->ops, POINT_MARK_GONE_SYNCED);
+		io_point(s->ops, POINT_LABEL_GONE_SYNCED);
 	free(f.at);
-	return r ? store_fail(err, r, "job %s, step %" PRIu64 ": cannot make its %s mark durable",
+	return r ? store_fail(err, r, "job %s, step %" PRIu64 ": cannot make its %s label durable",
 			      s->job, m->step, words[m->kind])
 		 : 0;
 }
 
-int store_mark_set(const struct store *s, const struct store_step *st, enum store_mark_kind kind,
-		   const char *name, uint64_t until_ns, const char *why, struct ckpt_err *err)
+int store_label_set(const struct store *s, const struct store_step *st, enum store_label_kind kind,
+		    const char *name, uint64_t until_ns, const char *why, struct ckpt_err *err)
 {
-	struct store_mark m = { .kind = kind, .step = st->step };
+	struct store_label m = { .kind = kind, .step = st->step };
 	int r, fd;
 
-	if (is_named(kind) && store_mark_name_check(name, err))
+	if (is_named(kind) && store_label_name_check(name, err))
 		return -EINVAL;
-	if ((!is_named(kind) && name) || (kind != MARK_HOLD && until_ns) ||
+	if ((!is_named(kind) && name) || (kind != LABEL_HOLD && until_ns) ||
 	    st->state == STORE_COLLECTING)
 		return ckpt_error(err, -EINVAL,
-				  "job %s, step %" PRIu64 ": a %s mark cannot be set like this",
+				  "job %s, step %" PRIu64 ": a %s label cannot be set like this",
 				  s->job, st->step, words[kind]);
 	if (name)
 		memcpy(m.name, name, strlen(name) + 1);
@@ -671,12 +673,12 @@ int store_mark_set(const struct store *s, const struct store_step *st, enum stor
 		r = step_check(s, st);
 	if (r == -ENOENT || r == -EAGAIN || r == -ESTALE)
 		r = ckpt_error(err, -ENOENT,
-			       "job %s: %s has gone or is being removed, so it gets no %s mark",
+			       "job %s: %s has gone or is being removed, so it gets no %s label",
 			       s->job, st->dir, words[kind]);
 	else if (r)
-		r = store_fail(err, r, "job %s: cannot mark %s", s->job, st->dir);
+		r = store_fail(err, r, "job %s: cannot label %s", s->job, st->dir);
 	else
-		r = mark_replace(s, &m, err);
+		r = label_replace(s, &m, err);
 	if (fd >= 0)
 		(void)s->ops->close(s->ops->ctx, fd);
 	return r;
@@ -685,13 +687,13 @@ int store_mark_set(const struct store *s, const struct store_step *st, enum stor
 /* --- clearing --- */
 
 /* Which files go. */
-typedef bool choose_fn(const void *arg, const struct store_mark *m);
+typedef bool choose_fn(const void *arg, const struct store_label *m);
 
 /* *ret_n: how many went. An error: some may be left. */
 static int files_clear(const struct store *s, uint32_t kinds, choose_fn *choose, const void *arg,
 		       uint32_t *ret_n, struct ckpt_err *err)
 {
-	struct mark_files f;
+	struct label_files f;
 	char path[PATH_BYTES];
 	int gone, r = files_read(s, kinds, &f, err);
 
@@ -703,7 +705,7 @@ static int files_clear(const struct store *s, uint32_t kinds, choose_fn *choose,
 			continue;
 		file_path(f.at[i].file, path);
 		gone = s->ops->unlink(s->ops->ctx, s->job_fd, path, false);
-		io_point(s->ops, POINT_MARK_GONE);
+		io_point(s->ops, POINT_LABEL_GONE);
 		if (gone == 0)
 			++*ret_n;
 		else if (gone != -ENOENT && !r)
@@ -712,33 +714,34 @@ static int files_clear(const struct store *s, uint32_t kinds, choose_fn *choose,
 	free(f.at);
 	if (*ret_n) {
 		gone = claims_sync(s);
-		io_point(s->ops, POINT_MARK_GONE_SYNCED);
+		io_point(s->ops, POINT_LABEL_GONE_SYNCED);
 		r = r ? r : gone;
 	}
-	return r ? store_fail(err, r, "job %s: cannot remove marks in " STORE_CLAIMS, s->job) : 0;
+	return r ? store_fail(err, r, "job %s: cannot remove labels in " STORE_CLAIMS, s->job) : 0;
 }
 
 struct clearing {
 	const struct store_step *st;
 	const char *name;
-	const struct store_step *other; /* steps whose marks these are for sure */
+	const struct store_step *other; /* steps whose labels these are for sure */
 	uint32_t nother;
 };
 
-static bool clearing_choose(const void *arg, const struct store_mark *m)
+static bool clearing_choose(const void *arg, const struct store_label *m)
 {
 	const struct clearing *c = arg;
 
-	if (!store_mark_is(m, c->st) || (c->name && strcmp(c->name, m->name) != 0))
+	if (!store_label_is(m, c->st) || (c->name && strcmp(c->name, m->name) != 0))
 		return false;
 	for (uint32_t i = 0; i < c->nother; i++)
-		if (store_step_has_id(&c->other[i]) && store_mark_is(m, &c->other[i]))
+		if (store_step_has_id(&c->other[i]) && store_label_is(m, &c->other[i]))
 			return store_step_has_id(c->st);
 	return true;
 }
 
-int store_mark_clear(const struct store *s, const struct store_step *st, enum store_mark_kind kind,
-		     const char *name, uint32_t *ret_n, struct ckpt_err *err)
+int store_label_clear(const struct store *s, const struct store_step *st,
+		      enum store_label_kind kind, const char *name, uint32_t *ret_n,
+		      struct ckpt_err *err)
 {
 	cleanup_free struct store_step *all = NULL;
 	struct clearing c = { .st = st, .name = name };
@@ -760,14 +763,14 @@ struct forgetting {
 	const uint8_t *id;
 };
 
-static bool forgetting_choose(const void *arg, const struct store_mark *m)
+static bool forgetting_choose(const void *arg, const struct store_label *m)
 {
 	const struct forgetting *f = arg;
 
 	return m->step == f->step && memcmp(m->id8, f->id, sizeof m->id8) == 0;
 }
 
-void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16])
+void store_labels_forget(const struct store *s, uint64_t step, const uint8_t id[16])
 {
 	struct forgetting f = { .step = step, .id = id };
 	uint32_t n;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * selection.c - see selection.h. Called by verb_export.c.
+ * selection.c - see selection.h. Called by export.
  * Invariant: an averaged model has every tensor that its spec averages or copies, or there is none.
  */
-#include "ckpt/cli/selection.h"
+#include "ckpt/engine/selection.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/engine/average_seen.h"
+#include "ckpt/engine/named.h"
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdio.h>
 
 #define LISTED 8u /* components that an error names */
 
 struct choosing {
-	struct cli *c;
 	const struct checkpoint *ckpt;
 	const struct table *t; /* of it */
 	bool *take;	       /* [ntensor] */
@@ -22,7 +23,7 @@ struct choosing {
 	const char **component;
 	struct selection *x;
 	struct ckpt_errlist list;
-	struct ckpt_err err;
+	struct ckpt_err *err;
 };
 
 static bool is_averages(const char *component)
@@ -89,10 +90,10 @@ static int take_average(struct choosing *k, struct selection_of *of)
 	const struct table_average *a = of->average;
 	struct ema_spec *spec = NULL;
 	char key[TABLE_KEY_BYTES];
-	int rc = ema_spec_parse(a->schedule, &spec, &k->err);
+	int rc = ema_spec_parse(a->schedule, &spec, k->err);
 
 	if (rc == -EINVAL)
-		return ckpt_newer(&k->err,
+		return ckpt_newer(k->err,
 				  "the rules of average %s, \"%.300s\", so it is not known which "
 				  "tensors it copies (without --only export writes those that it "
 				  "averages, as %s/...)",
@@ -152,7 +153,7 @@ static int component_of_master(struct choosing *k, uint32_t i)
 static int take_glob(struct choosing *k, struct selection_of *of)
 {
 	cleanup_free uint32_t *id = NULL;
-	int rc = subject_glob(k->ckpt, of->component, &id, &of->ntensor, &k->err);
+	int rc = named_glob(k->ckpt, of->component, &id, &of->ntensor, k->err);
 
 	of->glob = true;
 	for (uint32_t i = 0; !rc && i < of->ntensor; i++)
@@ -181,41 +182,40 @@ static int take_component(struct choosing *k, struct selection_of *of)
 	return rc;
 }
 
-/* The components and tensors that the command line names. The error lists all that the step
- * lacks. */
-static int choose(struct choosing *k)
+/* The components and tensors that are named. The error lists all that the step lacks. */
+static int selection_find(struct choosing *k, const char *const *name, uint32_t n)
 {
 	struct selection *x = k->x;
 	char have[1200];
 	int rc = 0;
 
-	for (uint32_t i = 0; i < k->c->ngiven; i++) {
-		const char *value = k->c->given[i].value;
-		bool again = k->c->given[i].id != OPT_ONLY;
+	for (uint32_t i = 0; i < n; i++) {
 		struct selection_of *of;
+		bool again = false;
 
 		for (uint32_t j = 0; j < x->n && !again; j++)
-			again = !strcmp(x->of[j].component, value);
+			again = !strcmp(x->of[j].component, name[i]);
 		if (again)
 			continue;
 		if (x->n == SELECTION_MAX)
-			return ckpt_error(&k->err, -EINVAL, "--only was given more than %u times",
+			return ckpt_error(k->err, -EINVAL, "--only was given more than %u times",
 					  SELECTION_MAX);
 		of = &x->of[x->n++];
-		of->component = value;
-		if (has_component(k->t, value) || average_of(k->t, value))
+		of->component = name[i];
+		if (has_component(k->t, name[i]) || average_of(k->t, name[i]))
 			continue;
 		rc = take_glob(k, of);
 		if (rc && rc != -ENOENT)
 			return rc;
 		if (rc)
-			ckpt_errlist_add(&k->list, "--only=%s: there is no such component", value);
+			ckpt_errlist_add(&k->list, "--only=%s: there is no such component",
+					 name[i]);
 		rc = 0;
 	}
 	if (k->list.n) {
 		components_print(k->t, have, sizeof have);
 		k->list.code = -EINVAL;
-		return ckpt_errlist_end(&k->list, &k->err, "the checkpoint's components are %s",
+		return ckpt_errlist_end(&k->list, k->err, "the checkpoint's components are %s",
 					have);
 	}
 	for (uint32_t i = 0; i < x->n && !rc; i++)
@@ -223,31 +223,20 @@ static int choose(struct choosing *k)
 	k->list.code = -EMEDIUMTYPE;
 	return rc ? rc
 		  : ckpt_errlist_end(
-			    &k->list, &k->err,
+			    &k->list, k->err,
 			    "the averages are not complete, so no model can be made of them");
 }
 
-static int choose_tell(struct choosing *k, int rc)
-{
-	int code = rc == -ENOMEM && !k->err.code
-			   ? cli_fail(k->c, ckpt_error(&k->err, rc, "out of memory for --only"),
-				      &k->err, NULL)
-			   : cli_fail(k->c, rc, &k->err,
-				      rc == -EMEDIUMTYPE ? "ckptctl ema lists what the averages are"
-							 : NULL);
-
-	return code;
-}
-
-int selection_choose(struct cli *c, const struct checkpoint *k, bool *ret)
+int selection_take(const struct checkpoint *k, const char *const *name, uint32_t n, bool *ret,
+		   struct ckpt_err *err)
 {
 	struct selection x = { 0 };
-	struct choosing a = { .c = c, .ckpt = k, .t = &k->table, .take = ret, .x = &x };
-	int rc = choose(&a), code = rc ? choose_tell(&a, rc) : CLI_OK;
+	struct choosing a = { .ckpt = k, .t = &k->table, .take = ret, .x = &x, .err = err };
+	int rc = selection_find(&a, name, n);
 
 	ckpt_errlist_free(&a.list);
 	arena_free(&x.arena);
-	return code;
+	return rc;
 }
 
 /* --- the table that is left --- */
@@ -261,13 +250,13 @@ static int table_of(struct choosing *k, struct table *ret, const char **own)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < t->nmesh && !rc; i++)
-		rc = table_add_mesh(ret, &t->mesh[i], NULL, &k->err);
+		rc = table_add_mesh(ret, &t->mesh[i], NULL, k->err);
 	for (uint32_t i = 0; i < t->nlayout && !rc; i++)
-		rc = table_add_layout(ret, &t->layout[i], NULL, &k->err);
+		rc = table_add_layout(ret, &t->layout[i], NULL, k->err);
 	for (uint32_t i = 0; i < t->naverage && !rc; i++)
-		rc = table_add_average(ret, &t->average[i], NULL, &k->err);
+		rc = table_add_average(ret, &t->average[i], NULL, k->err);
 	for (uint32_t i = 0; i < t->nplace && !rc; i++)
-		rc = table_add_place(ret, &t->place[i], NULL, &k->err);
+		rc = table_add_place(ret, &t->place[i], NULL, k->err);
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		if (k->take[i]) {
 			ntensor++;
@@ -283,65 +272,60 @@ static int table_of(struct choosing *k, struct table *ret, const char **own)
 			continue;
 		if (k->component && k->component[i])
 			x.component = k->component[i];
-		rc = table_put_tensor(ret, &x, &id, &k->err);
+		rc = table_put_tensor(ret, &x, &id, k->err);
 		if (!rc && own)
 			own[id] = k->ckpt->foreign_name[i];
 		for (uint32_t p = t->first[i]; p < t->first[i + 1] && !rc; p++) {
 			struct table_piece piece = t->piece[p];
 
 			piece.tensor = id;
-			rc = table_put_piece(ret, &piece, &k->err);
+			rc = table_put_piece(ret, &piece, k->err);
 		}
 	}
-	return rc ? rc : table_seal(ret, &k->err);
+	return rc ? rc : table_seal(ret, k->err);
 }
 
-int selection_begin(struct cli *c, struct subject *s, bool as_model, struct selection *ret)
+int selection_make(const struct checkpoint *c, const char *const *name, uint32_t n, bool as_model,
+		   struct selection *ret, struct ckpt_err *err)
 {
-	const struct table *t = &s->ckpt->table;
-	struct choosing k = { .c = c, .ckpt = s->ckpt, .t = t, .x = ret };
+	const struct table *t = &c->table;
+	struct choosing k = { .ckpt = c, .t = t, .x = ret, .err = err };
 	struct table left = { 0 };
 	const char **own = NULL;
-	int rc, code = CLI_OK;
+	int rc = 0;
 
 	*ret = (struct selection){ 0 };
-	if (!c->value[OPT_ONLY])
-		return CLI_OK;
 	k.take = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.take);
 	if (as_model)
 		k.component = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *k.component);
-	rc = k.take && (k.component || !as_model) ? choose(&k) : -ENOMEM;
-	if (!rc && s->ckpt->foreign_name) {
+	if (c->foreign_name)
 		own = arena_array(&ret->arena, (size_t)t->ntensor + 1, sizeof *own);
-		rc = own ? 0 : -ENOMEM;
-	}
+	if (!k.take || (as_model && !k.component) || (c->foreign_name && !own))
+		rc = ckpt_error(err, -ENOMEM, "out of memory for %u tensors", t->ntensor);
+	if (!rc)
+		rc = selection_find(&k, name, n);
 	if (!rc)
 		rc = table_of(&k, &left, own);
 	/* Two averages of one model, both under its names. */
 	if (rc == -EALREADY)
-		rc = ckpt_error(&k.err, -EMEDIUMTYPE,
-				"%s twice: with --view export one component at a time", k.err.msg);
-	if (rc) {
-		code = choose_tell(&k, rc);
-		table_free(&left);
-	} else {
-		ret->seen = *s->ckpt;
-		ret->seen.table = left;
-		ret->seen.foreign_name = own;
-		ret->whole = s->ckpt;
-		s->ckpt = &ret->seen;
-	}
+		rc = ckpt_error(err, -EMEDIUMTYPE,
+				"%s twice: with --view export one component at a time", err->msg);
 	ckpt_errlist_free(&k.list);
-	return code;
+	if (rc) {
+		table_free(&left);
+		return rc;
+	}
+	ret->seen = *c;
+	ret->seen.table = left;
+	ret->seen.foreign_name = own;
+	return 0;
 }
 
-void selection_end(struct subject *s, struct selection *x)
+void selection_free(struct selection *x)
 {
-	if (x->whole) {
-		s->ckpt = TAKE(x->whole);
-		table_free(&x->seen.table);
-	}
+	table_free(&x->seen.table);
 	arena_free(&x->arena);
+	*x = (struct selection){ 0 };
 }
 
 /* --- names --- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mark_words.c - see mark_words.h. Invariant: a mark that does not count has no word. */
-#include "ckpt/store/mark_words.h"
+/* label_words.c - see label_words.h. Invariant: a label that does not count has no word. */
+#include "ckpt/store/label_words.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include <pwd.h>
@@ -21,7 +21,7 @@ void store_id_parse(const char *hex, uint8_t ret[16])
 	}
 }
 
-void store_mark_own_name(char ret[STORE_MARK_NAME_MAX + 1])
+void store_label_own_name(char ret[STORE_LABEL_NAME_MAX + 1])
 {
 	struct passwd *pw = getpwuid(geteuid());
 	char host[128] = "", name[65];
@@ -87,41 +87,41 @@ __attribute__((format(printf, 2, 3))) static void words_add(struct line *l, cons
 	l->len = MIN(l->len + (size_t)n, l->bytes - 1);
 }
 
-void store_mark_sentence(const struct store_step *st, const struct store_mark *mark, uint32_t n,
-			 uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes)
+void store_label_sentence(const struct store_step *st, const struct store_label *label, uint32_t n,
+			  uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes)
 {
-	static const enum store_mark_kind order[] = { MARK_BAD, MARK_TAG, MARK_HOLD, MARK_ADOPTED,
-						      MARK_VERIFIED };
+	static const enum store_label_kind order[] = { LABEL_BAD, LABEL_TAG, LABEL_HOLD,
+						       LABEL_ADOPTED, LABEL_VERIFIED };
 	struct line l = { buf, bytes, 0 };
 	bool bad = false;
-	char left[HUMAN_BYTES], name[STORE_MARK_NAME_MAX + 1];
+	char left[HUMAN_BYTES], name[STORE_LABEL_NAME_MAX + 1];
 
 	buf[0] = 0;
 	if (latest)
 		words_add(&l, "latest");
 	for (uint32_t k = 0; k < ARRAY_LEN(order); k++)
 		for (uint32_t i = 0; i < n; i++) {
-			const struct store_mark *m = &mark[i];
+			const struct store_label *m = &label[i];
 
-			if (m->kind != order[k] || !store_mark_is(m, st) ||
-			    (m->unread && (m->kind == MARK_VERIFIED || m->kind == MARK_ADOPTED)))
+			if (m->kind != order[k] || !store_label_is(m, st) ||
+			    (m->unread && (m->kind == LABEL_VERIFIED || m->kind == LABEL_ADOPTED)))
 				continue;
 			snprintf(name, sizeof name, "%s", m->name);
 			if (name_max && strlen(name) > name_max)
 				snprintf(name + name_max - 2, 3, "..");
 			switch (m->kind) {
-			case MARK_BAD:
+			case LABEL_BAD:
 				if (m->why[0] && !name_max)
 					words_add(&l, "quarantined (%s)", m->why);
 				else
 					words_add(&l, "quarantined");
 				bad = true;
 				break;
-			case MARK_TAG:
+			case LABEL_TAG:
 				words_add(&l, "tag %s", name);
 				break;
-			case MARK_HOLD:
-				if (!store_mark_counts(m, now_ns))
+			case LABEL_HOLD:
+				if (!store_label_counts(m, now_ns))
 					break;
 				if (m->until_ns)
 					words_add(&l, "held by %s (%s left)", name,
@@ -129,10 +129,10 @@ void store_mark_sentence(const struct store_step *st, const struct store_mark *m
 				else
 					words_add(&l, "held by %s", name);
 				break;
-			case MARK_ADOPTED:
+			case LABEL_ADOPTED:
 				words_add(&l, "adopted");
 				break;
-			case MARK_VERIFIED:
+			case LABEL_VERIFIED:
 				/* Once, before the damage came or was seen. */
 				if (!bad)
 					words_add(&l, "verified");
