@@ -107,7 +107,7 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo golden test test-frameworks check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo golden test test-frameworks check bench bench-frameworks bench-results tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r)) $(LIBS.$(r))))
 endif
@@ -234,7 +234,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 # draws sanitizers scale down, or that look at times, in the variant V=mutant with no mistake chosen, because the mistakes need these
 # programs anyway; RELEASED ones as people get them (V=release). test_without.sh runs those of REDUCED where features of the kernel are
 # missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
-THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client% wire%,$(UNIT)))
+THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% engine_sink daemon% client% wire%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
@@ -302,6 +302,9 @@ demo: build/.deps-build
 bench: build/.deps-bench
 	$(MAKEJ) all
 	@tests/bench/run.sh
+bench-results: build/.deps-bench build/.deps-frameworks
+	$(MAKEJ) all build/ckptbench
+	@tests/bench/record.sh
 bench-frameworks: build/.deps-frameworks
 	$(MAKEJ) all build/ckptbench
 	@tests/bench/frameworks.sh
@@ -316,7 +319,7 @@ test-frameworks: build/.deps-build
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo golden test test-frameworks check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo golden test test-frameworks check torture coverage bench bench-frameworks bench-results tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -335,6 +338,7 @@ help:
 #: make test          every test; TESTS='asan:io_queue script:tests/e2e/test_tour.sh' for some (tests/run.sh)
 #: make bench         what it costs, as ratios against what the machine can do: build/bench.json (ROWS='stall* sums_cpu': these rows)
 #: make bench-frameworks  the same beside PyTorch, which comes into build/venv (5 GB)
+#: make bench-results  rows of both, kept as a section of docs/results/README.md (tests/bench/record.sh)
 #: make test-frameworks  the Python package with real PyTorch, which comes into build/venv (5 GB); TORCH=2.4.1 for that version, SEED= for its draws
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
@@ -346,6 +350,6 @@ help:
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help wheel deps demo golden test test-frameworks bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help wheel deps demo golden test test-frameworks bench bench-frameworks bench-results tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

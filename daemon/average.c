@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#define SETTLE_ELEMENTS 65536u /* of one piece at a time: the daemon may be told to stop */
+#define SETTLE_ELEMENTS 65536u /* of one piece at a time: the daemon may have to stop */
 #define CARRY_SLACK 1e-6f      /* a corrected sum may lie so far outside of what it averages */
 
 static const struct averages *averages_of(const struct decl *d)
@@ -29,7 +29,7 @@ static bool declared_same(const struct decl *x, const struct decl *y)
 struct average_result *average_result_ref(struct average_result *x)
 {
 	if (x)
-		atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);
+		add_relaxed(&x->refs, 1);
 	return x;
 }
 
@@ -71,10 +71,10 @@ static struct average_result *result_new(const struct averages *a, uint64_t step
 }
 
 /* --- lines for MANIFEST --- */
-static const char *const gate_why[AVERAGE_GATES] = {
-	[AVERAGE_NOT_WANTED] = "CKPT_NO_EMA",
-	[AVERAGE_LOSS] = "its loss",
-	[AVERAGE_NONFINITE] = "values that are not finite",
+static const char *const gate_why[WIRE_GATES] = {
+	[WIRE_GATE_NOT_WANTED] = "CKPT_NO_EMA",
+	[WIRE_GATE_LOSS] = "its loss",
+	[WIRE_GATE_NONFINITE] = "values that are not finite",
 };
 
 /* All rows of one average. */
@@ -158,7 +158,7 @@ static struct hash128 seal_self(const struct slot_seal *x)
 	struct slot_seal y;
 
 	memcpy(&y, x, sizeof y);
-	atomic_store_explicit(&y.state, SLOT_SEAL_COMPLETE, memory_order_relaxed);
+	store_relaxed(&y.state, SLOT_SEAL_COMPLETE);
 	return hash128(&y, offsetof(struct slot_seal, self));
 }
 
@@ -182,7 +182,7 @@ static void seal_complete(const struct snap *s, uint32_t r, const struct average
 	}
 	self = seal_self(to);
 	memcpy(to->self, &self, sizeof to->self);
-	atomic_store_explicit(&to->state, SLOT_SEAL_COMPLETE, memory_order_release);
+	store_release(&to->state, SLOT_SEAL_COMPLETE);
 }
 
 static void seals_complete(const struct snap *s, const struct average_result *x)
@@ -234,7 +234,7 @@ static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 	const struct slot_seal *at = seal_at(s, r);
 	struct hash128 self;
 
-	if (atomic_load_explicit(&at->state, memory_order_acquire) != SLOT_SEAL_COMPLETE)
+	if (load_acquire(&at->state) != SLOT_SEAL_COMPLETE)
 		return false;
 	memcpy(ret, at, sizeof *ret);
 	if (ret->magic != SLOT_SEAL_MAGIC || ret->step != s->step || ret->epoch != s->epoch ||
@@ -250,7 +250,7 @@ static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 	return !memcmp(ret->self, &self, sizeof ret->self);
 }
 
-/* Do they tell of the same updates? */
+/* Are their updates the same ones? */
 static bool rows_same(const struct slot_seal *x, const struct slot_seal *y)
 {
 	return x->nrow == y->nrow && !memcmp(x->row, y->row, x->nrow * sizeof *x->row);
@@ -392,11 +392,11 @@ static void row_decide(struct averaging *x, uint32_t i)
 		return;
 	}
 	if (s->no_average) {
-		row_hold(x, i, AVERAGE_NOT_WANTED);
+		row_hold(x, i, WIRE_GATE_NOT_WANTED);
 		return;
 	}
 	if (loss_is_high(s, a->spec[row->average])) {
-		row_hold(x, i, AVERAGE_LOSS);
+		row_hold(x, i, WIRE_GATE_LOSS);
 		return;
 	}
 	if (!now->had)
@@ -455,8 +455,7 @@ static void from_say(const struct averaging *x)
 		snprintf(from, sizeof from, "goes on from step %" PRIu64, x->previous->step);
 	else if (x->base)
 		snprintf(from, sizeof from, "goes on from %s", x->base->from);
-	log_line(&s->job->d->opts.log, LOG_INFO, "average: job %s step %" PRIu64 " %s",
-		 s->job->name, s->step, from);
+	snap_log(s, LOG_INFO, "average", " %s", from);
 }
 
 struct averaging *averaging_new(struct snap *s, struct snap *before, struct average_base *base)
@@ -560,8 +559,12 @@ static void run_update(struct averaging *x, struct averaging_rank *k, const stru
 int averaging_span(struct averaging *x, uint32_t r, const struct walk_span *s)
 {
 	struct averaging_rank *k = &x->rank[r];
+	const struct daemon_opts *o = &x->snap->job->d->opts;
 	uint64_t end = s->off + s->len;
+	int rc = o->averages ? o->averages(x->snap->step, r, s) : 0;
 
+	if (rc < 0)
+		return rc;
 	for (; k->next < k->a->nrun; k->next++) {
 		const struct average_run *run = &k->a->run[k->next];
 
@@ -598,7 +601,7 @@ static int rank_again(struct averaging *x, struct averaging_rank *k, struct ckpt
 	for (uint32_t i = 0; i < k->a->nrun; i++)
 		for (uint64_t at = 0, to; at < k->a->run[i].n; at = to) {
 			to = MIN(at + SETTLE_ELEMENTS, k->a->run[i].n);
-			if (atomic_load_explicit(&d->stops, memory_order_relaxed) > 1)
+			if (load_relaxed(&d->stops) > 1)
 				return ckpt_error(err, -ECANCELED,
 						  "the averages of the step were given up");
 			run_update(x, k, &k->a->run[i], at, to, true);
@@ -624,7 +627,7 @@ static int step_drop(struct averaging *x, struct ckpt_err *err)
 			x->result->flags[i] |= x->rank[0].a->row[i].kahan ? AVERAGE_KAHAN : 0;
 		}
 		now->again = now->had;
-		row_hold(x, i, AVERAGE_NONFINITE);
+		row_hold(x, i, WIRE_GATE_NONFINITE);
 	}
 	for (uint32_t r = 0; r < x->world && rc == 0; r++)
 		if (!MUTANT(GATE_PER_RANK) || !is_finite(&x->rank[r]))
@@ -644,7 +647,7 @@ static uint32_t joint_at(const struct averaging *x, uint32_t r, uint32_t tensor,
 {
 	const struct whole *w = x->snap->whole;
 
-	return w ? w->map[2 * x->world + r][tensor] : first + tensor;
+	return w ? w->map[part_number(PART_AVERAGE, r, x->world)][tensor] : first + tensor;
 }
 
 static struct joint *joint_make(const struct averaging *x, uint32_t *ret_n)
@@ -772,10 +775,9 @@ void averaging_end(struct averaging *x, int rc)
 	if (rc == 0) {
 		s->launch->averaged = true;
 		tally->averaged++;
-		tally->gated[x->result->gate] += x->result->gate != AVERAGE_TAKEN_IN;
-		log_line(&s->job->d->opts.log, LOG_DEBUG,
-			 "passes: job %s step %" PRIu64 " has its averages%s%s", s->job->name,
-			 s->step, x->result->gate ? "; left out: " : "",
+		tally->gated[x->result->gate] += x->result->gate != WIRE_GATE_NONE;
+		snap_log(s, LOG_DEBUG, "passes", " has its averages%s%s",
+			 x->result->gate ? "; left out: " : "",
 			 x->result->gate ? gate_why[x->result->gate] : "");
 		s->average = TAKE(x->result);
 		s->averaged = true;
@@ -786,8 +788,8 @@ void averaging_end(struct averaging *x, int rc)
 	averaging_free(x);
 }
 
-/* --- what files say --- */
-static void row_say(struct table_average *to, const struct ema_state *state, uint32_t flags)
+/* --- rows of tables --- */
+void average_row_set(struct table_average *to, const struct ema_state *state, uint32_t flags)
 {
 	to->product = state->product;
 	to->updates = state->updates;
@@ -795,6 +797,17 @@ static void row_say(struct table_average *to, const struct ema_state *state, uin
 	to->since = state->since;
 	to->flags = flags;
 	memcpy(to->history, state->history, sizeof to->history);
+}
+
+struct ema_state average_row_state(const struct table_average *x)
+{
+	struct ema_state s = { .product = x->product,
+			       .updates = x->updates,
+			       .last_step = x->last_step,
+			       .since = x->since };
+
+	memcpy(s.history, x->history, sizeof s.history);
+	return s;
 }
 
 void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
@@ -805,7 +818,7 @@ void average_rows_now(const struct average_result *of, const struct decl *d, uin
 	for (uint32_t i = 0; of && a && i < n; i++)
 		for (uint32_t k = 0; k < of->nrow; k++)
 			if (row[i].rule == a->row[k].rule && !strcmp(row[i].name, a->row[k].name))
-				row_say(&row[i], &of->row[k], of->flags[k]);
+				average_row_set(&row[i], &of->row[k], of->flags[k]);
 }
 
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,

@@ -134,7 +134,7 @@ struct average_result {
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
-	/* [nrow] why the row did not take the step in, by enum average_gate; 0: it did. gate: that
+	/* [nrow] why the row did not take the step in, by enum wire_gate; 0: it did. gate: that
 	 * of the first row that did not; 0: all did */
 	uint32_t *row_gate, gate;
 	/* Of this host's elements, by row */
@@ -160,13 +160,6 @@ struct average_result {
 		char key[96], text[640];
 	} * line;
 	uint32_t nline;
-};
-enum average_gate {
-	AVERAGE_TAKEN_IN,
-	AVERAGE_NOT_WANTED, /* CKPT_NO_EMA */
-	AVERAGE_LOSS,	    /* the note `loss` is at or above gate_loss, or NaN */
-	AVERAGE_NONFINITE,  /* a source of some rank has a NaN or an infinite value */
-	AVERAGE_GATES
 };
 struct average_result *average_result_ref(struct average_result *x);
 void average_result_unref(struct average_result *x); /* NULL is fine */
@@ -195,6 +188,8 @@ void averaging_end(struct averaging *x, int rc);
  * rows' states. raw: its slot. Worker. */
 int average_part_now(const struct average_result *of, const struct decl *d, const void *raw,
 		     struct table *ret, struct ckpt_err *err);
+void average_row_set(struct table_average *to, const struct ema_state *state, uint32_t flags);
+struct ema_state average_row_state(const struct table_average *x);
 /* row[n], of a table with averages of this declaration: their states behind that step. */
 void average_rows_now(const struct average_result *of, const struct decl *d, uint32_t n,
 		      struct table_average *row);

@@ -19,7 +19,7 @@ struct averages_from {
 	struct average_base *base; /* reference; NULL: none, or there never was one */
 	bool loading;
 	bool over;	   /* nothing on disk is looked for any more */
-	bool seeded;	   /* seeds were read, or are for nobody */
+	bool seeded;	   /* seeds were read, or no row needs one */
 	uint64_t restored; /* that step was; UINT64_MAX: none */
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
@@ -65,14 +65,6 @@ void average_base_drop(struct launch *l)
 	f->over = f->seeded = true;
 }
 
-/* Lines of average_reading_say. */
-static void said_log(const struct job *j, const char *text)
-{
-	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&j->d->opts.log, LOG_NOTICE, "average: job %s: %.*s", j->name,
-			 (int)strcspn(p, "\n"), p);
-}
-
 int average_base_restored(struct launch *l, struct average_base *b, uint64_t step)
 {
 	struct averages_from *f = from_of(l);
@@ -97,7 +89,7 @@ uint64_t average_base_held(const struct launch *l)
 	return l->from ? average_base_bytes(l->from->base) : 0;
 }
 
-/* --- loading, while nobody waits but the next step's pass --- */
+/* --- loading: only the walk of the next step waits for it --- */
 struct load {
 	struct task task;
 	struct launch *l; /* reference */
@@ -147,7 +139,7 @@ static int load_from(struct load *x, const struct average_origin *s, average_mov
 	return rc;
 }
 
-/* Is it of the launch's line: one that it committed and has not gone back behind, or the one that
+/* Is it of the launch's line: one that it committed and did not leave behind, or the one that
  * it restored? */
 static bool is_of_line(const struct load *x, const struct store_step *s)
 {
@@ -210,7 +202,7 @@ static int load_from_disk(struct load *x, const struct store_step *step)
 	return rc;
 }
 
-/* Is the step itself wrong, or gone, so that an older one is to be tried? */
+/* Is the step itself wrong, or removed, so that an older one is to be tried? */
 static bool is_passed_over(int rc)
 {
 	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -ENODATA ||
@@ -230,10 +222,10 @@ static int load_newest(struct load *x)
 		rc = load_from_disk(x, &step[i]);
 		none = is_passed_over(rc);
 		if (none)
-			log_line(&x->l->job->d->opts.log, LOG_WARNING,
-				 "average: job %s: step %" PRIu64
-				 " is passed over, whose averages the job would go on with: %s",
-				 x->l->job->name, step[i].step, x->err.msg);
+			job_log(x->l->job, LOG_WARNING, "average",
+				": step %" PRIu64
+				" is passed over, whose averages the job would go on with: %s",
+				step[i].step, x->err.msg);
 	}
 	free(step);
 	return none ? -ENOENT : rc;
@@ -325,10 +317,8 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	if (!x->seeds && (x->rc == -ENOENT || is_passed_over(x->rc))) {
 		from_set(f, NULL);
 		f->seeded = true; /* it is no beginning */
-		log_line(
-			&j->d->opts.log, LOG_WARNING,
-			"average: job %s: the averages of this launch are lost, and begin anew: %s",
-			j->name,
+		job_log(j, LOG_WARNING, "average",
+			": the averages of this launch are lost, and begin anew: %s",
 			x->held ? x->err.msg
 				: "no slot in memory has them whole, and no committed step of the "
 				  "launch either");
@@ -337,22 +327,20 @@ static void load_failed(struct averages_from *f, const struct load *x)
 	f->loading = false;
 	f->again_ns = now_ns() + AGAIN_NS;
 	if (!f->said)
-		log_line(
-			&j->d->opts.log, LOG_ERROR,
-			"average: job %s: the averages to go on with cannot be read now, and it is "
+		job_log(j, LOG_ERROR, "average",
+			": the averages to go on with cannot be read now, and it is "
 			"tried again; until then no step is averaged: %s",
-			j->name, x->err.msg);
+			x->err.msg);
 	f->said = true;
 }
 
-static void load_done(struct daemon *d, struct task *t)
+static void load_done(struct task *t)
 {
 	struct load *x = (struct load *)t;
 	struct launch *l = x->l;
 	struct job *j = l->job;
 	struct averages_from *f = l->from;
 
-	(void)d;
 	if (f && f->turn == x->turn) {
 		if (x->rc == 0) {
 			from_set(f, TAKE(x->base));
@@ -363,7 +351,7 @@ static void load_done(struct daemon *d, struct task *t)
 				job_error(j, 0, x->unusable);
 			f->said = false;
 			f->again_ns = 0;
-			said_log(j, x->said);
+			job_log_lines(j, LOG_NOTICE, "average", ": ", x->said);
 		} else {
 			load_failed(f, x);
 		}
@@ -405,14 +393,14 @@ static void load_start(struct launch *l, struct load *x)
 {
 	struct averages_from *f = l->from;
 
-	x->task = (struct task){ load_run, load_done, NULL };
 	x->turn = ++f->turn;
 	f->loading = true;
 	l->refs++;
 	if (x->held)
-		daemon_task(l->job->d, &l->job->d->work, &x->task);
+		daemon_task(&l->job->d->work, &x->task, load_run, load_done);
 	else
-		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+		device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task, load_run,
+			    load_done);
 }
 
 /* --- seeds of a launch --- */
@@ -482,12 +470,11 @@ static struct average_seed *seeds_copy(const struct averages_from *f, uint32_t e
 	return ret;
 }
 
-static void check_done(struct daemon *d, struct task *t)
+static void check_done(struct task *t)
 {
 	struct load *x = (struct load *)t;
 	struct launch *l = x->l;
 
-	(void)d;
 	if (l->from && l->from->checked == x->dst[0]->epoch)
 		l->from->checking = false;
 	launch_seeds_checked(l, x->dst[0]->epoch, x->rc, x->err.msg);
@@ -506,8 +493,8 @@ bool average_seeds_check(struct launch *l)
 	const struct decl *first = l->member[0].decl;
 	struct load *x;
 
-	/* With steps to go on from, or amid the training, it may never be needed: then it may be
-	 * gone. */
+	/* If there are steps to go on from, or amid the training, a seed may never be needed. Then
+	 * its directory need not be there. */
 	if (!f || f->checked == first->epoch)
 		return false;
 	f->checked = first->epoch;
@@ -526,10 +513,10 @@ bool average_seeds_check(struct launch *l)
 		load_free(x);
 		return false;
 	}
-	x->task = (struct task){ load_run, check_done, NULL };
 	f->checking = true;
 	l->refs++;
-	device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task);
+	device_task(x->device ? x->device : l->place->device, LANE_ASK, &x->task, load_run,
+		    check_done);
 	return true;
 }
 

@@ -7,7 +7,6 @@
 #include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
-#include "ckpt/plan/reshard.h"
 #include "daemon/passes.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -75,7 +74,7 @@ struct average_base *average_base_new(struct decl *const *dst, uint32_t world)
 	return b;
 }
 
-/* All of it, or -ENOMEM: a host that has promised too much kills somebody at random. */
+/* All of it, or -ENOMEM: a host that has promised too much kills some process. */
 int average_base_memory(struct average_base *b, struct reaper *reaper, struct ckpt_err *err)
 {
 	uint64_t need = 0;
@@ -137,13 +136,8 @@ static struct average_held *held_new(uint32_t world, const struct averages *a,
 	for (uint32_t i = 0; i < a->nrow; i++) {
 		h->row[i] = (struct table_average){ .name = a->row[i].name,
 						    .schedule = a->row[i].canonical,
-						    .rule = a->row[i].rule,
-						    .product = state[i].product,
-						    .updates = state[i].updates,
-						    .last_step = state[i].last_step,
-						    .since = state[i].since,
-						    .flags = flags[i] };
-		memcpy(h->row[i].history, state[i].history, sizeof h->row[i].history);
+						    .rule = a->row[i].rule };
+		average_row_set(&h->row[i], &state[i], flags[i]);
 	}
 	return h;
 }
@@ -309,12 +303,6 @@ static bool is_carry(const struct table_tensor *t)
 	return n > m && strcmp(t->component + n - m, ".carry") == 0;
 }
 
-static bool same_shape(const struct table_tensor *a, const struct table_tensor *b)
-{
-	return a->dtype == b->dtype && a->ndim == b->ndim &&
-	       memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
-}
-
 /* Is tensor u of all there, and whose? */
 static void tensor_judge(struct average_reading *x, uint32_t u)
 {
@@ -335,7 +323,7 @@ static void tensor_judge(struct average_reading *x, uint32_t u)
 		row_lose(x, i, "the step %s %.200s", s ? "declares itself" : "lacks", name);
 		return;
 	}
-	if (!same_shape(t, s)) {
+	if (t->dtype != s->dtype || !table_shape_same(t, s)) {
 		row_lose(x, i, "%.200s has another shape there", name);
 		return;
 	}
@@ -378,9 +366,7 @@ static void row_judge(struct average_reading *x, uint32_t i)
 		return;
 	}
 	was = &x->from.row[r->src];
-	state = (struct ema_state){ .product = was->product,
-				    .last_step = was->last_step,
-				    .since = was->since };
+	state = average_row_state(was);
 	r->changed = strcmp(was->schedule, now->canonical) != 0;
 	if (was->last_step == EMA_NO_STEP)
 		row_lose(x, i, "no step was taken into it");
@@ -409,11 +395,7 @@ static void row_take(struct average_reading *x, uint32_t i)
 		*s = ema_state_copied(now, x->from.step);
 		return;
 	}
-	*s = (struct ema_state){ .product = was->product,
-				 .updates = was->updates,
-				 .last_step = was->last_step,
-				 .since = was->since };
-	memcpy(s->history, was->history, sizeof s->history);
+	*s = average_row_state(was);
 	if (r->changed) {
 		hash128_begin(&h);
 		hash128_add(&h, was->history, sizeof was->history);
@@ -643,6 +625,18 @@ void average_reading_say(const struct average_reading *x, char *ret, size_t byte
 }
 
 /* --- which parts --- */
+int parts_choose(const struct checkpoint *k, const struct table *want, uint32_t rank,
+		 const struct reshard_opts *opts, bool *needed, bool *ret_all, struct ckpt_err *err)
+{
+	struct reshard *plan = NULL;
+	int rc = reshard_open(&k->table, want, opts, &plan, err);
+
+	if (rc == 0)
+		rc = reshard_ranks(plan, rank, k->world, needed, ret_all, err);
+	reshard_close(plan);
+	return rc;
+}
+
 int average_parts_choose(struct decl *const *dst, uint32_t world, const struct checkpoint *k,
 			 bool *needed, struct ckpt_err *err)
 {
@@ -650,16 +644,9 @@ int average_parts_choose(struct decl *const *dst, uint32_t world, const struct c
 	bool all = false;
 	int rc = 0;
 
-	for (uint32_t r = 0; r < world && rc == 0 && !all; r++) {
-		struct reshard *plan = NULL;
-
-		if (!dst[r]->averages || !dst[r]->averages->made.ntensor)
-			continue;
-		rc = reshard_open(&k->table, &dst[r]->averages->made, &opts, &plan, err);
-		if (rc == 0)
-			rc = reshard_ranks(plan, r, k->world, needed, &all, err);
-		reshard_close(plan);
-	}
+	for (uint32_t r = 0; r < world && rc == 0 && !all; r++)
+		if (dst[r]->averages && dst[r]->averages->made.ntensor)
+			rc = parts_choose(k, &dst[r]->averages->made, r, &opts, needed, &all, err);
 	if (rc || all)
 		memset(needed, true, k->world);
 	return rc == -ENOMEM ? rc : 0;
@@ -727,13 +714,15 @@ static const struct table_tensor *seed_tensor(const struct seeding *x, const str
 	return s && !s->made && ema_can_average(s->dtype) ? s : NULL;
 }
 
-static bool shape_alike(const struct table_tensor *a, const struct table_tensor *b)
+/* Does the tensor's row begin with the seed? A carry has no counterpart in it. */
+static bool seed_begins(const struct seeding *x, const struct table_tensor *made)
 {
-	return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+	return !is_carry(made) && row_is_seeded(x->base, made->made - 1, x->spec);
 }
 
-/* Which rows begin as the seed's averages, and which as its weights? */
-static int seed_judge(struct seeding *x, struct ckpt_err *err)
+/* Which rows begin as the seed's averages, and which as its weights? First each is looked for among
+ * the averages; then those rows of which one is missing, among the weights. */
+static int seed_judge(struct seeding *x, bool weights, struct ckpt_err *err)
 {
 	char name[TABLE_KEY_BYTES + 32];
 
@@ -743,29 +732,19 @@ static int seed_judge(struct seeding *x, struct ckpt_err *err)
 		for (uint32_t i = 0; i < made->ntensor; i++) {
 			const struct table_tensor *t = &made->tensor[i], *s;
 
-			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec))
+			if (!seed_begins(x, t) || (weights && !x->weights[t->made - 1]))
 				continue;
-			s = seed_tensor(x, x->base->decl[r], t, false);
-			x->weights[t->made - 1] |= !s || !shape_alike(s, t);
-		}
-	}
-	for (uint32_t r = 0; r < x->world; r++) {
-		const struct table *made = &x->base->decl[r]->averages->made;
-
-		for (uint32_t i = 0; i < made->ntensor; i++) {
-			const struct table_tensor *t = &made->tensor[i], *s;
-
-			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec) ||
-			    !x->weights[t->made - 1])
+			s = seed_tensor(x, x->base->decl[r], t, weights);
+			if (s && table_shape_same(s, t))
 				continue;
-			s = seed_tensor(x, x->base->decl[r], t, true);
-			if (!s || !shape_alike(s, t))
+			if (weights)
 				return ckpt_error(err, -EINVAL,
 						  s ? "its %.300s has another shape"
 						    : "it has neither %.300s nor an average of it, "
 						      "in F32, BF16 or F16",
 						  s ? table_tensor_print(s, name, sizeof name)
 						    : t->of);
+			x->weights[t->made - 1] = true;
 		}
 	}
 	return 0;
@@ -788,7 +767,7 @@ static int seed_dst(struct seeding *x, struct ckpt_err *err)
 			struct table_tensor y = *t;
 			uint32_t id;
 
-			if (is_carry(t) || !row_is_seeded(x->base, t->made - 1, x->spec))
+			if (!seed_begins(x, t))
 				continue;
 			s = seed_tensor(x, x->base->decl[r], t, x->weights[t->made - 1]);
 			y.component = s->component;
@@ -816,7 +795,10 @@ static int seed_plan(struct seeding *x, struct ckpt_err *err)
 	int rc;
 
 	x->weights = calloc(MAX(x->base->nrow, 1u), sizeof *x->weights);
-	rc = x->weights ? seed_judge(x, err) : ckpt_error(err, -ENOMEM, "no memory for a seed");
+	rc = x->weights ? seed_judge(x, false, err)
+			: ckpt_error(err, -ENOMEM, "no memory for a seed");
+	if (rc == 0)
+		rc = seed_judge(x, true, err);
 	if (rc == 0)
 		rc = seed_dst(x, err);
 	if (rc == 0)
@@ -841,7 +823,7 @@ void average_seeds_free(struct average_seed *s)
 	}
 }
 
-/* The directory is the user's, who has opened it: nothing here is opened by a path. */
+/* The user's process has opened the directory: nothing here is opened by a path. */
 static int seed_open(const struct daemon *d, const struct average_seed *s, struct opened *ret,
 		     struct ckpt_err *err)
 {

@@ -7,6 +7,7 @@
  */
 #ifndef DAEMON_AVERAGE_READING_H
 #define DAEMON_AVERAGE_READING_H
+#include "ckpt/plan/reshard.h"
 #include "daemon/average.h"
 
 /* With no row yet, and no memory. dst: the declarations of all ranks. NULL: no memory. */
@@ -72,6 +73,11 @@ struct average_base *average_reading_base(const struct average_reading *x);
 /* Of each average from what it goes on, or why it begins anew: a line each. */
 void average_reading_say(const struct average_reading *x, char *ret, size_t bytes);
 void average_reading_free(struct average_reading *x); /* NULL is fine */
+/* Adds to needed[k->world] the ranks whose parts have what this table of one rank wants. *ret_all:
+ * layouts do not say it. */
+int parts_choose(const struct checkpoint *k, const struct table *want, uint32_t rank,
+		 const struct reshard_opts *opts, bool *needed, bool *ret_all,
+		 struct ckpt_err *err);
 /* As format_choose_fn: the ranks whose parts have what the declarations average, as far as layouts
  * say it; others stay as they are. */
 int average_parts_choose(struct decl *const *dst, uint32_t world, const struct checkpoint *k,

@@ -13,15 +13,15 @@
 // (CKPT_BOXES, nlocal 0); otherwise it is refused.
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/table/operand.h"
 #include "daemon/average.h"
 #include "formats/native/native.h"
 #include <stdio.h>
 
 #define CHUNK_BYTES (UINT64_C(1) << CHUNK_LOG2)
-#define EMA_COMPONENT "ema."
 #define EMA_CARRY ".carry"
-#define COMPONENT_BYTES (CKPT_NAME_MAX + sizeof EMA_COMPONENT + sizeof EMA_CARRY)
+#define COMPONENT_BYTES (CKPT_NAME_MAX + sizeof AVERAGES_COMPONENT + sizeof EMA_CARRY)
 
 struct build {
 	const struct table *t, *main;
@@ -132,12 +132,7 @@ static int row_add(struct build *b, uint32_t spec, uint32_t rule,
 		return 0;
 	}
 	now = ema_state_new(canonical);
-	x.product = now.product;
-	x.updates = now.updates;
-	x.last_step = now.last_step;
-	x.since = now.since;
-	memcpy(x.history, now.history, sizeof x.history);
-	x.flags = a->spec[spec]->kahan ? AVERAGE_KAHAN : 0;
+	average_row_set(&x, &now, a->spec[spec]->kahan ? AVERAGE_KAHAN : 0);
 	rc = table_add_average(&a->made, &x, NULL, b->err);
 	if (rc == 0)
 		a->row[a->nrow++] = (struct average_row){ .rule = rule,
@@ -168,18 +163,6 @@ static int rows_make_all(struct build *b)
 
 /* --- which tensors --- */
 
-/* May it be the master of something? By its own record. */
-static bool is_master(const struct table_tensor *x)
-{
-	return x->role == CKPT_MASTER && x->dtype == CKPT_F32 && x->cls != CKPT_CONST &&
-	       x->cls != CKPT_SINK && x->cls != CKPT_DERIVED && !(x->flags & TENSOR_BLOB);
-}
-
-static bool shape_same(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
-}
-
 static int masters_find(struct build *b)
 {
 	b->speaks = calloc((size_t)b->t->ntensor + 1, sizeof *b->speaks);
@@ -189,41 +172,17 @@ static int masters_find(struct build *b)
 		const struct table_tensor *x = &b->t->tensor[i];
 		uint32_t of;
 
-		if (!is_master(x))
+		if (!averages_is_master(x))
 			continue;
 		of = table_find_key(b->t, x->of);
 		if (of == TABLE_NONE || of == i) {
 			b->speaks[i] = MASTER;
-		} else if (shape_same(x, &b->t->tensor[of])) {
+		} else if (table_shape_same(x, &b->t->tensor[of])) {
 			b->speaks[i] = MASTER;
 			b->speaks[of] = SPOKEN_FOR;
 		}
 	}
 	return 0;
-}
-
-/* What rules are asked about, and its average is called. A master stands for what its `of` names,
- * whether this rank declares that or not; one that belongs to nothing stands for itself. */
-static struct ema_subject subject_of(const struct table_tensor *x, bool master,
-				     char component[CKPT_NAME_MAX + 1])
-{
-	const char *slash = master ? strchr(x->of, '/') : NULL;
-	struct ema_subject s = { .component = x->component,
-				 .name = x->name,
-				 .dtype = x->dtype,
-				 .role = x->role,
-				 .cls = x->cls,
-				 .blob = x->flags & TENSOR_BLOB };
-
-	if (master)
-		s.role = CKPT_PARAM;
-	if (slash && slash[1] && slash - x->of <= CKPT_NAME_MAX) {
-		memcpy(component, x->of, (size_t)(slash - x->of));
-		component[slash - x->of] = 0;
-		s.component = component;
-		s.name = slash + 1;
-	}
-	return s;
 }
 
 /* Does a rule that has taken nothing yet at least match this? Only tensors that rules are asked
@@ -263,15 +222,8 @@ static const char *source_name(const struct table *t, const struct average_sourc
 static int source_add(struct averages *a, const struct average_source *x, uint32_t *cap,
 		      struct ckpt_err *err)
 {
-	if (a->nsource == *cap) {
-		uint32_t n = *cap ? 2 * *cap : 1024;
-		struct average_source *more = reallocarray(a->source, n, sizeof *more);
-
-		if (!more)
-			return no_memory(err);
-		a->source = more;
-		*cap = n;
-	}
+	if (!ARRAY_GROW(a->source, a->nsource, *cap))
+		return no_memory(err);
 	a->source[a->nsource++] = *x;
 	return 0;
 }
@@ -288,8 +240,8 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 	const char *why;
 
 	if (s->source == EMA_MASTER && b->speaks[i] == SPOKEN_FOR)
-		return 0; /* rules are asked about it when its master is looked at */
-	subject = subject_of(x, master, component);
+		return 0; /* rules judge its master instead */
+	subject = averages_subject(x, master, component);
 	v = ema_spec_judge(s, &subject);
 	rules_match(s, &subject, &b->a->hit[spec]);
 	if (v.act != EMA_AVERAGE)
@@ -309,11 +261,12 @@ static int tensor_judge(struct build *b, uint32_t spec, uint32_t i, uint32_t *ca
 /* A component of its own: what a rank declares there would pass for an average. */
 static void component_check(struct build *b, const struct table_tensor *x)
 {
-	const char *name = x->component + strlen(EMA_COMPONENT);
+	const char *name = x->component + strlen(AVERAGES_COMPONENT);
 	size_t n = strlen(name), carry = strlen(EMA_CARRY);
 	char label[160];
 
-	if (x->cls == CKPT_SINK || strncmp(x->component, EMA_COMPONENT, strlen(EMA_COMPONENT)) != 0)
+	if (x->cls == CKPT_SINK ||
+	    strncmp(x->component, AVERAGES_COMPONENT, strlen(AVERAGES_COMPONENT)) != 0)
 		return;
 	if (n > carry && !strcmp(name + n - carry, EMA_CARRY))
 		n -= carry;
@@ -386,7 +339,7 @@ static void clash_say(const char *average, const char *name, const struct seen_s
 	else
 		ckpt_errlist_add(
 			list,
-			"average %s: %s of rank %u and %s of rank %u would both be " EMA_COMPONENT
+			"average %s: %s of rank %u and %s of rank %u would both be " AVERAGES_COMPONENT
 			"%s/%s: skip one of them by a rule",
 			average, p, x->rank, q, master->rank, average, name);
 }
@@ -394,15 +347,8 @@ static void clash_say(const char *average, const char *name, const struct seen_s
 static int seen_put(struct seen *x, const struct table_tensor *key, const struct seen_source *by,
 		    struct ckpt_err *err)
 {
-	if (x->key.ntensor == x->cap) {
-		uint32_t cap = x->cap ? 2 * x->cap : 1024;
-		struct seen_source *more = reallocarray(x->by, cap, sizeof *more);
-
-		if (!more)
-			return no_memory(err);
-		x->by = more;
-		x->cap = cap;
-	}
+	if (!ARRAY_GROW(x->by, x->key.ntensor, x->cap))
+		return no_memory(err);
 	x->by[x->key.ntensor] = *by;
 	return table_add_tensor(&x->key, key, NULL, err);
 }
@@ -427,7 +373,7 @@ static int names_check(struct seen *seen, struct averages *a, const struct table
 		const struct table_tensor *x = &t->tensor[s->tensor], *y;
 		uint32_t k;
 
-		snprintf(component, sizeof component, EMA_COMPONENT "%s", average);
+		snprintf(component, sizeof component, AVERAGES_COMPONENT "%s", average);
 		k = table_find(&seen->key, component, key.name, TABLE_NONE);
 		if (k == TABLE_NONE) {
 			rc = seen_put(seen, &key, &me, err);
@@ -461,7 +407,7 @@ static bool is_placed(const struct build *b, const struct average_source *s)
 	char component[COMPONENT_BYTES];
 
 	for (uint32_t carry = 0; carry < 2; carry++) {
-		snprintf(component, sizeof component, EMA_COMPONENT "%s%s",
+		snprintf(component, sizeof component, AVERAGES_COMPONENT "%s%s",
 			 b->a->name[row->average], carry ? EMA_CARRY : "");
 		if (table_find(b->main, component, name, TABLE_NONE) != TABLE_NONE)
 			return false;
@@ -534,7 +480,7 @@ static int made_tensor(struct build *b, struct item *x, bool carry)
 				  .ndim = source->ndim,
 				  .shape = source->shape };
 
-	snprintf(component, sizeof component, EMA_COMPONENT "%s%s", b->a->name[row->average],
+	snprintf(component, sizeof component, AVERAGES_COMPONENT "%s%s", b->a->name[row->average],
 		 carry ? EMA_CARRY : "");
 	return table_add_tensor(&b->a->made, &y, carry ? &x->carry : &x->made, b->err);
 }
@@ -619,9 +565,7 @@ static int by_at(const void *va, const void *vb)
 {
 	const struct average_run *a = va, *b = vb;
 
-	if (a->at != b->at)
-		return a->at < b->at ? -1 : 1;
-	return (a->src > b->src) - (a->src < b->src);
+	return a->at != b->at ? COMPARE(a->at, b->at) : COMPARE(a->src, b->src);
 }
 
 /* All averages of piece k of a source. */
@@ -681,7 +625,7 @@ static int runs_make(struct build *b)
 	return 0;
 }
 
-/* Rows and places: slots of which this is the same can be told from each other by nothing. */
+/* Rows and places: slots with equal sums are laid out alike. */
 static void declared_sum(struct averages *a)
 {
 	const struct table *t = &a->made;

@@ -19,15 +19,6 @@ static void sum_add(struct hash128_state *s, const void *p, size_t bytes)
 		hash128_add(s, p, bytes);
 }
 
-static uint64_t sum_of(const struct hash128_state *s)
-{
-	struct hash128 h = hash128_end(s);
-	uint64_t sum;
-
-	memcpy(&sum, &h, sizeof sum);
-	return sum;
-}
-
 static uint64_t mesh_sum(const struct mesh *m)
 {
 	struct hash128_state s;
@@ -37,7 +28,7 @@ static uint64_t mesh_sum(const struct mesh *m)
 		sum_add(&s, m->name[d], strlen(m->name[d]));
 	sum_add(&s, m->dim, m->ndim * sizeof *m->dim);
 	sum_add(&s, m->rank, m->nrank * sizeof *m->rank);
-	return sum_of(&s);
+	return hash_word(hash128_end(&s));
 }
 
 /* In whatever order they were declared, and wherever they lie. */
@@ -52,7 +43,7 @@ uint64_t boxes_sum(const struct table *t, uint32_t tensor)
 		hash128_begin(&s);
 		for (uint32_t d = 0; d < set->ndim; d++)
 			sum_add(&s, set->dim[d].run, set->dim[d].n * sizeof *set->dim[d].run);
-		sum += sum_of(&s);
+		sum += hash_word(hash128_end(&s));
 	}
 	return sum;
 }

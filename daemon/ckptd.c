@@ -161,7 +161,7 @@ static int exit_code(int rc)
 					       : 1;
 }
 
-/* In a session of its own and nobody's child; the first process leaves with the exit code when the
+/* In a session of its own, without a parent; the first process leaves with the exit code when the
  * second one listens or has failed. */
 static int background_enter(void)
 {
@@ -223,7 +223,7 @@ int main(int argc, char **argv)
 	(void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
 	(void)mallopt(M_TRIM_THRESHOLD, 128 << 10);
 	(void)mallopt(M_ARENA_MAX, 2);
-	umask(077); /* nobody else's, and not less than ours, whatever the caller's was */
+	umask(077); /* files are this user's alone, whatever the caller's mask was */
 	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
 		char cwd[256];
 

@@ -95,7 +95,7 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 		     uint64_t now)
 {
 	const struct shared_rank *p = m->page;
-	uint64_t marks = p ? atomic_load_explicit(&p->marks, memory_order_acquire) : 0, since;
+	uint64_t marks = p ? load_acquire(&p->marks) : 0, since;
 	struct shared_record rec;
 	enum snap_state state;
 	uint64_t seq;
@@ -112,14 +112,12 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 		return;
 	if (marks && shared_snap_read(&p->snap[marks % SHARED_SNAPS], &seq, &state, &rec) == 0)
 		to->newest = rec.step + 1;
-	to->copy_bytes = atomic_load_explicit(&p->copy_bytes, memory_order_relaxed) +
-			 atomic_load_explicit(&p->own_bytes, memory_order_relaxed);
-	to->copy_ns = atomic_load_explicit(&p->copy_ns, memory_order_relaxed) +
-		      atomic_load_explicit(&p->own_ns, memory_order_relaxed);
-	to->stall_sum_ns = atomic_load_explicit(&p->stall_sum_ns, memory_order_relaxed);
-	to->stall_max_ns = atomic_load_explicit(&p->stall_max_ns, memory_order_relaxed);
-	to->stall_last_ns = atomic_load_explicit(&p->stall_last_ns, memory_order_relaxed);
-	since = atomic_load_explicit(&p->stall_since_ns, memory_order_relaxed);
+	to->copy_bytes = load_relaxed(&p->copy_bytes) + load_relaxed(&p->own_bytes);
+	to->copy_ns = load_relaxed(&p->copy_ns) + load_relaxed(&p->own_ns);
+	to->stall_sum_ns = load_relaxed(&p->stall_sum_ns);
+	to->stall_max_ns = load_relaxed(&p->stall_max_ns);
+	to->stall_last_ns = load_relaxed(&p->stall_last_ns);
+	since = load_relaxed(&p->stall_since_ns);
 	to->measured_ns = since ? elapsed_ns(since, now) : 0;
 }
 
@@ -161,14 +159,14 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 			to->used += mem ? mem->bytes : 0;
 			to->held += mem && mem != now ? mem->bytes : 0;
 		}
-	if (l) { /* averages that are gone on from, and lie in no slot */
+	if (l) { /* averages to go on from, which lie in no slot */
 		to->used += average_base_held(l);
 		to->held += average_base_held(l);
 	}
 	to->used = MIN(to->used, to->held);
 }
 
-/* Of the slots that there are, the room that is the averages'. Of a launch whose ranks have left,
+/* Of the slots that there are, the bytes that are the averages'. Of a launch whose ranks have left,
  * of the slots that hold a step. */
 static void put_average_memory(const struct job *j, struct wire_report_job *to)
 {
@@ -252,32 +250,16 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		to->world = l->world;
 		to->nslot = l->nslot;
 		to->lost = l->nlost;
-		for (uint32_t r = 0; r < l->world; r++)
-			to->attached += l->member[r].session != NULL;
+		to->attached = launch_attached(l);
 	}
-	to->free_mib = j->room.known ? 1 + mib_of(j->room.free_bytes) : 0;
-	to->next_mib = mib_of(align_up(j->room.need_bytes, MIB));
+	to->free_mib = j->space.known ? 1 + mib_of(j->space.free_bytes) : 0;
+	to->next_mib = mib_of(align_up(j->space.need_bytes, MIB));
 	memcpy(to->skipped_by, t->skipped_by, sizeof to->skipped_by);
 	launch_skips(l, to->skipped_by);
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		to->skipped += to->skipped_by[i];
 	put_memory(j, to);
 	put_average_memory(j, to);
-}
-
-static void put_past(const struct past *p, uint32_t job, struct wire_report_step *to)
-{
-	*to = (struct wire_report_step){ .job = job,
-					 .state = p->state,
-					 .code = p->code,
-					 .step = p->step,
-					 .generation = p->generation,
-					 .trigger = p->trigger,
-					 .mark_ns = p->mark_ns,
-					 .staged_ns = p->phase_ns[0],
-					 .persisted_ns = p->phase_ns[1],
-					 .committed_ns = p->phase_ns[2] };
-	snprintf(to->text, sizeof to->text, "%s", p->text);
 }
 
 static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t generation)
@@ -288,7 +270,7 @@ static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t g
 	return NULL;
 }
 
-static const struct past *past_find(const struct job *j, const struct snap *s)
+static const struct wire_report_step *past_find(const struct job *j, const struct snap *s)
 {
 	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
 		if (j->past[i].step == s->step && j->past[i].generation == s->launch->generation)
@@ -296,22 +278,23 @@ static const struct past *past_find(const struct job *j, const struct snap *s)
 	return NULL;
 }
 
-static void put_snap(const struct job *j, const struct snap *s, uint32_t job, uint64_t now,
+static void put_snap(const struct job *j, const struct snap *s, uint64_t now,
 		     struct wire_report_step *to)
 {
-	const struct past *p = past_find(j, s),
-			  own = { .step = s->step,
-				  .generation = s->launch->generation,
-				  .mark_ns = s->mark_ns,
-				  .state = s->committed ? WIRE_COMMITTED : WIRE_STAGED };
+	const struct wire_report_step *p = past_find(j, s),
+				      own = { .step = s->step,
+					      .generation = s->launch->generation,
+					      .mark_ns = s->mark_ns,
+					      .state =
+						      s->committed ? WIRE_COMMITTED : WIRE_STAGED };
 
-	put_past(p ? p : &own, job, to);
+	*to = p ? *p : own;
 	to->trigger = MAX(to->trigger, s->trigger);
 	if (s->dropped)
 		return;
 	to->flags = WIRE_HELD | (s->no_average ? WIRE_NO_AVERAGE : 0);
-	to->total = atomic_load_explicit(&s->total, memory_order_relaxed);
-	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), to->total);
+	to->total = load_relaxed(&s->total);
+	to->written = MIN(load_relaxed(&s->written), to->total);
 	to->total = to->total ? to->total : snap_bytes(j, s);
 	switch (s->phase) {
 	case PHASE_COLLECTING:
@@ -338,7 +321,7 @@ static int by_mark(const void *a, const void *b)
 {
 	const struct wire_report_step *x = a, *y = b;
 
-	return x->mark_ns < y->mark_ns ? 1 : x->mark_ns > y->mark_ns ? -1 : 0;
+	return COMPARE(y->mark_ns, x->mark_ns);
 }
 
 /* Returns how many. */
@@ -349,21 +332,20 @@ static uint32_t put_steps(const struct job *j, uint32_t job, uint64_t now,
 
 	for (const struct snap *s = j->snaps; s; s = s->next)
 		if (s->step_known)
-			put_snap(j, s, job, now, &to[n++]);
+			put_snap(j, s, now, &to[n++]);
 	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
 		if (!snap_of(j, j->past[i].step, j->past[i].generation))
-			put_past(&j->past[i], job, &to[n++]);
+			to[n++] = j->past[i];
 	for (uint32_t i = 0; i < MIN(j->nskipped, (uint32_t)PAST_MAX); i++)
-		put_past(&j->skipped[i], job, &to[n++]);
+		to[n++] = j->skipped[i];
+	for (uint32_t i = 0; i < n; i++)
+		to[i].job = job;
 	qsort(to, n, sizeof *to, by_mark);
 	return n;
 }
 
 /* --- averages --- */
-_Static_assert((int)WIRE_GATE_NOT_WANTED == (int)AVERAGE_NOT_WANTED &&
-		       (int)WIRE_GATE_LOSS == (int)AVERAGE_LOSS &&
-		       (int)WIRE_GATE_NONFINITE == (int)AVERAGE_NONFINITE &&
-		       (int)WIRE_AVERAGE_KAHAN == (int)AVERAGE_KAHAN &&
+_Static_assert((int)WIRE_AVERAGE_KAHAN == (int)AVERAGE_KAHAN &&
 		       (int)WIRE_AVERAGE_MIXED == (int)AVERAGE_MIXED &&
 		       (int)WIRE_AVERAGE_SEEDED == (int)AVERAGE_SEEDED,
 	       "the report says them by the same numbers");
@@ -483,7 +465,7 @@ static void on_status(struct session *s)
 		return;
 	}
 	w.bytes = d->report_bytes;
-	session_reply(s, &w, WIRE_STATUS_IS, sizeof w, &d->report_fd, 1);
+	session_reply(s, &w, WIRE_STATUS_IS, &d->report_fd, 1);
 }
 
 /* --- orders --- */
@@ -496,14 +478,6 @@ static struct job *job_find(struct session *s, uint64_t id)
 	return NULL;
 }
 
-static bool job_live(const struct job *j)
-{
-	for (uint32_t r = 0; j->launch && r < j->launch->world; r++)
-		if (j->launch->member[r].session)
-			return true;
-	return false;
-}
-
 static void on_trigger(struct session *s, const struct wire_trigger *m)
 {
 	struct job *j = job_find(s, m->job);
@@ -514,7 +488,7 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		return;
 	if (s->d->drain_until) {
 		session_refuse(s, -EBUSY, "ckptd is stopping and does not accept new steps");
-	} else if (!job_live(j)) {
+	} else if (!launch_attached(j->launch)) {
 		snprintf(text, sizeof text,
 			 "no rank of job %s is attached: no process marks a step", j->name);
 		session_refuse(s, -ENOENT, text);
@@ -527,11 +501,10 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		w.number = ++j->triggers;
 		w.after = j->tally.newest;
 		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
-		if (first) /* who orders all the time does not fill the log */
-			log_line(&s->d->opts.log, LOG_NOTICE,
-				 "control: job %s: process %d orders that the next step is written",
-				 j->name, (int)s->pid);
-		session_reply(s, &w, WIRE_TRIGGERED, sizeof w, NULL, 0);
+		if (first) /* orders in a loop do not fill the log */
+			job_log(j, LOG_NOTICE, "control",
+				": process %d orders that the next step is written", (int)s->pid);
+		session_reply(s, &w, WIRE_TRIGGERED, NULL, 0);
 	}
 }
 
@@ -623,14 +596,14 @@ void control_look(struct daemon *d)
 		s->asked_ns = now_ns();
 		x->number = 0;
 		d->ndraining--;
-		session_reply(s, &w, WIRE_DRAINED, sizeof w, NULL, 0);
+		session_reply(s, &w, WIRE_DRAINED, NULL, 0);
 	}
 }
 
 /* Why a job's memory cannot be given back; false: it can. */
 static bool forget_refused(const struct job *j, bool all, char *text, size_t bytes)
 {
-	if (j->claiming || job_live(j)) {
+	if (j->claiming || launch_attached(j->launch)) {
 		snprintf(text, bytes, "ranks of job %s are attached: its memory is in use",
 			 j->name);
 		return true;
@@ -680,13 +653,12 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 			!x->committed && !x->rescued && !x->dropped && x->phase != PHASE_COLLECTING;
 		snap_release(x);
 	}
-	log_line(&s->d->opts.log, LOG_NOTICE,
-		 "control: job %s forgotten, as process %d ordered: %" PRIu64
-		 " MiB, %u steps, %u not on disk",
-		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
+	job_log(j, LOG_NOTICE, "control",
+		" forgotten, as process %d ordered: %" PRIu64 " MiB, %u steps, %u not on disk",
+		(int)s->pid, w.bytes / MIB, w.steps, w.lost);
 	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
 		job_free(j);
-	session_reply(s, &w, WIRE_FORGOTTEN, sizeof w, NULL, 0);
+	session_reply(s, &w, WIRE_FORGOTTEN, NULL, 0);
 }
 
 /* --- connections --- */

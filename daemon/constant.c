@@ -158,12 +158,10 @@ uint32_t const_part_changed(struct const_part *c, const void *raw, uint64_t step
 bool const_refusal_new(struct launch *l, const char *part, const struct ckpt_err *err)
 {
 	const char *at = strstr(err->msg, part);
-	struct hash128 h;
 	uint64_t key;
 
 	at = at ? at + strlen(part) : strerror(-err->code);
-	h = hash128(at, strlen(at));
-	memcpy(&key, &h, sizeof key);
+	key = hash_word(hash128(at, strlen(at)));
 	for (uint32_t i = 0; i < MIN(l->nrefusal, REFUSALS_MAX); i++)
 		if (l->refusal[i] == key)
 			return false;

@@ -15,7 +15,7 @@
 
 extern const char ckptd_version[]; /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
 struct daemon;
-struct pass; /* passes.h */
+struct walk_span;
 struct daemon_opts {
 	const char *socket;    /* NULL: the user's default (wire_socket_path) */
 	uint64_t idle_exit_ns; /* leave after so long without clients and work; 0: never */
@@ -26,15 +26,14 @@ struct daemon_opts {
 	/* which steps stay, of every job; none: all of them. After each commit the others are
 	 * removed, when every byte of the newest has been read back and was right */
 	struct retain_policy policy;
-	/* What each walk over a step has to make beside the sums: at most PASSES_MAX; they outlive
-	 * the daemon */
-	const struct pass *pass; /* [npass] */
-	uint32_t npass;
 	/* Of each of the two windows through which a rank's own memory is restored, at least 128
 	 * KiB; 0: 64 MiB */
 	uint64_t landing_bytes;
 	/* Tests: bytes that the host can give, as pages_available says; NULL: that */
 	uint64_t (*available)(void);
+	/* Tests: called with the bytes of rank's main part before they are averaged, by a thread for
+	 * each rank; < 0 fails the step. NULL: none */
+	int (*averages)(uint64_t step, uint32_t rank, const struct walk_span *s);
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

@@ -63,8 +63,9 @@ static int take_lock(const struct daemon *d, uint64_t wait_ns, int *ret_fd, stru
 	return 0;
 }
 
-/* What a killed daemon left is taken away; nobody else's file, and no other program's socket. */
-static int make_room(const struct daemon *d, uint64_t wait_ns, struct ckpt_err *err)
+/* Removes what a killed daemon of this user left, but no other file and no other program's socket.
+ * */
+static int old_remove(const struct daemon *d, uint64_t wait_ns, struct ckpt_err *err)
 {
 	uint64_t until = now_ns() + wait_ns;
 	struct stat st;
@@ -95,7 +96,7 @@ static int listen_on(struct daemon *d, uint64_t wait_ns, int *ret_fd, struct ckp
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	cleanup_close int fd = -1;
 	struct stat st;
-	int rc = make_room(d, wait_ns, err);
+	int rc = old_remove(d, wait_ns, err);
 
 	if (rc < 0)
 		return rc;
@@ -161,7 +162,7 @@ static int make_directory(const struct daemon *d, struct ckpt_err *err)
 	return 0;
 }
 
-/* Who has knocked at the old socket and was not heard yet is let in. */
+/* Accepts the connections that wait at the old socket. */
 static void listen_there(struct daemon *d, int fd)
 {
 	struct pollfd p = { .fd = d->listen_fd, .events = POLLIN };
@@ -175,7 +176,7 @@ static void listen_there(struct daemon *d, int fd)
 	door_watch(d);
 }
 
-/* The lock first: who does not get it has no business at the socket. */
+/* The lock first: a daemon without it leaves the socket alone. */
 static int make_again(struct daemon *d, bool locked, bool bound, struct ckpt_err *err)
 {
 	int fd = -1, rc = make_directory(d, err);

@@ -5,9 +5,9 @@
 #include "daemon/drift.h"
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/text.h"
 #include "ckpt/table/operand.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 /* Elements of a block: of a large tensor so many that there are 128 blocks or more. Fewer and
@@ -28,19 +28,11 @@ struct drift_decl {
 	struct drift_tensor t[];
 };
 
-static uint64_t word_of(struct hash128 h)
-{
-	uint64_t word;
-
-	memcpy(&word, &h, sizeof word);
-	return word;
-}
-
 static uint64_t name_hash(const struct table_tensor *x)
 {
 	char buf[TABLE_KEY_BYTES], *key = table_key(x, buf);
 
-	return word_of(hash128(key, strlen(key)));
+	return hash_word(hash128(key, strlen(key)));
 }
 
 /* Which dimensions of the mesh have replicas: bit d. */
@@ -88,7 +80,7 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 	for (uint32_t k = 0; k < m->ndim; k++)
 		at[k] = dims >> k & 1 && !MUTANT(DRIFT_SELF) ? 0 : coord[k];
 	*ret = (struct drift_tensor){ .id = name_hash(x),
-				      .group = word_of(hash128(at, sizeof at)),
+				      .group = hash_word(hash128(at, sizeof at)),
 				      .tensor = i,
 				      .slot = table_find(&d->part, x->component, x->name,
 							 TABLE_NONE) };
@@ -435,12 +427,10 @@ static int by_value(const void *va, const void *vb)
 	const struct drift_sum_of *a = va, *b = vb;
 
 	if (a->id != b->id)
-		return a->id < b->id ? -1 : 1;
+		return COMPARE(a->id, b->id);
 	if (a->group != b->group)
-		return a->group < b->group ? -1 : 1;
-	if (a->sum != b->sum)
-		return a->sum < b->sum ? -1 : 1;
-	return a->rank < b->rank ? -1 : a->rank > b->rank;
+		return COMPARE(a->group, b->group);
+	return a->sum != b->sum ? COMPARE(a->sum, b->sum) : COMPARE(a->rank, b->rank);
 }
 
 /* What one tensor's replicas have: ranks with one value follow upon each other, in their order. */
@@ -487,59 +477,43 @@ static struct value value_of_most(const struct drift_sum_of *x, uint32_t n)
 	return alone ? best : (struct value){ NULL, 0 };
 }
 
-struct line {
-	char *s;
-	size_t used, bytes;
-};
-
-__attribute__((format(printf, 2, 3))) static void line_add(struct line *l, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(l->s + l->used, l->bytes - l->used, fmt, ap);
-	va_end(ap);
-	if (n > 0)
-		l->used = MIN(l->used + (size_t)n, l->bytes - 1);
-}
-
 #define RANKS_NAMED 6u
 
 /* "0, 2, 3" */
-static void ranks_add(struct line *l, struct value v)
+static void ranks_add(struct text *l, struct value v)
 {
 	uint32_t named = v.n > RANKS_NAMED + 1 ? RANKS_NAMED : v.n;
 
 	for (uint32_t i = 0; i < named; i++)
-		line_add(l, "%s%u", i ? ", " : "", v.x[i].rank);
+		text_add(l, "%s%u", i ? ", " : "", v.x[i].rank);
 	if (named < v.n)
-		line_add(l, " and %u more", v.n - named);
+		text_add(l, " and %u more", v.n - named);
 }
 
 /* x: [n] one tensor on its replicas, by value; not all are equal. */
 static void found_print(struct comparing *c, const struct drift_sum_of *x, uint32_t n,
 			struct found *ret)
 {
-	struct line l = { ret->text, 0, sizeof ret->text - FOUND_STEPS };
+	struct text l;
 	const struct value most = value_of_most(x, n);
 	const char *between = most.n ? "minority " : "ranks ";
 	char name[100];
 
 	*ret = (struct found){ .id = x->id, .group = x->group };
+	l = text_in(ret->text, sizeof ret->text - FOUND_STEPS);
 	ret->turns[c->turn / 64] = UINT64_C(1) << c->turn % 64;
-	line_add(&l, "%s: ",
+	text_add(&l, "%s: ",
 		 table_tensor_print(&c->sums[x->rank]->decl->part.tensor[x->slot], name,
 				    sizeof name));
 	for (struct value v = value_next(x, n, 0); v.n; v = value_next(x, n, v.x->rank + 1)) {
 		if (v.x == most.x)
 			continue;
-		line_add(&l, "%s", between);
+		text_add(&l, "%s", between);
 		ranks_add(&l, v);
 		between = " | ";
 	}
 	if (most.n) {
-		line_add(&l, ", against ");
+		text_add(&l, ", against ");
 		ranks_add(&l, most);
 	}
 }
@@ -606,9 +580,8 @@ static void found_drop(struct comparing *c, struct drift *x)
 			i++;
 			continue;
 		}
-		log_line(&c->l->job->d->opts.log, LOG_NOTICE,
-			 "drift: job %s: equal again in step %" PRIu64 ": %s", c->l->job->name,
-			 c->step, x->found[i].text);
+		job_log(c->l->job, LOG_NOTICE, "drift", ": equal again in step %" PRIu64 ": %s",
+			c->step, x->found[i].text);
 		x->found[i] = x->found[--x->nfound];
 	}
 	if (!x->nfound) /* those without a name get one now */
@@ -621,7 +594,7 @@ static void page_say(struct launch *l, const char *text)
 	uint32_t n = atomic_load(&l->page->drifts);
 
 	shared_text_set(&l->page->drift[n % SHARED_DRIFTS], -EUCLEAN, text, true);
-	atomic_store_explicit(&l->page->drifts, n + 1, memory_order_release);
+	store_release(&l->page->drifts, n + 1);
 }
 
 static void found_add(struct comparing *c, struct drift *x, struct found *f)
@@ -645,10 +618,10 @@ static void found_add(struct comparing *c, struct drift *x, struct found *f)
 		return;
 	}
 	x->found[x->nfound++] = *f;
-	log_line(&c->l->job->d->opts.log, LOG_WARNING,
-		 "drift: job %s: replicas of a tensor are not equal: %s; a checkpoint has one of "
-		 "the values",
-		 c->l->job->name, f->text);
+	job_log(c->l->job, LOG_WARNING, "drift",
+		": replicas of a tensor are not equal: %s; a checkpoint has one of "
+		"the values",
+		f->text);
 	page_say(c->l, f->text);
 }
 
@@ -667,13 +640,12 @@ static void turn_back(struct launch *l, uint32_t turn)
 		l->drift->busy[turn] = false;
 }
 
-static void compare_done(struct daemon *d, struct task *t)
+static void compare_done(struct task *t)
 {
 	struct comparing *c = (struct comparing *)t;
 	struct drift *x = drift_of(c->l);
 	bool unnamed;
 
-	(void)d;
 	turn_back(c->l, c->turn);
 	if (x && c->rc == 0 && c->epoch == x->epoch && c->rev == x->rev) {
 		x->last[c->turn] = ++x->given;
@@ -711,7 +683,6 @@ static void compare_start(struct snap *s)
 		sums_drop(s);
 		return;
 	}
-	c->task = (struct task){ compare_run, compare_done, NULL };
 	c->l = s->launch;
 	c->l->refs++;
 	c->step = s->step;
@@ -722,7 +693,7 @@ static void compare_start(struct snap *s)
 	for (uint32_t r = 0; r < s->world; r++)
 		c->sums[r] = TAKE(s->rank[r].drift);
 	s->drift_turn = DRIFT_NO_TURN;
-	daemon_task(s->job->d, &s->job->d->work, &c->task);
+	daemon_task(&s->job->d->work, &c->task, compare_run, compare_done);
 }
 
 void drift_look(struct snap *s, bool last)

@@ -32,10 +32,10 @@
  * step gets the turn that was compared longest ago and that no other step under way has. A step
  * that fails gives its turn back, so 128 compared steps compare all elements.
  *
- * Who. The daemon's copier, in the same task as the copy and behind it, from the sources: they are
- * stable until the copy is COPIED, which comes afterwards. A canary that does not match, or a guard
- * that ends the copy, leaves no sums. The rank that saves an element is summed at its source like
- * the others.
+ * Which thread. The daemon's copier, in the same task as the copy and behind it, from the sources:
+ * they are stable until the copy is COPIED, which comes afterwards. A canary that does not match,
+ * or a guard that ends the copy, leaves no sums. The rank that saves an element is summed at its
+ * source like the others.
  *
  * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it,
  * so that no sum is of memory that was being changed; a torn or unguarded step proves nothing and

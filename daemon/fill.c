@@ -4,7 +4,6 @@
 // parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
-#include "ckpt/plan/reshard.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -161,9 +160,7 @@ static int blobs_get(struct restore *x)
 	head = align_up(8 + n * sizeof(struct wire_blob) + names, 64);
 	rc = blob_table(src, &t, head, &bytes, &x->err);
 	if (rc == 0)
-		rc = wire_memfd("ckptd-blobs", bytes, &x->blob_fd, &x->err);
-	if (rc == 0)
-		rc = wire_map(x->blob_fd, bytes, 0, &map, &x->err);
+		rc = wire_memfd_map("ckptd-blobs", bytes, &x->blob_fd, &map, &x->err);
 	if (rc == 0 && n)
 		rc = plan_make(src, &t, &opts, &plan, &list, &x->err);
 	if (rc == 0 && n)
@@ -196,19 +193,11 @@ static int blobs_get(struct restore *x)
 }
 
 /* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot
- * be read is passed over by this launch, and marked for nobody: it may be right for another
+ * be read is passed over by this launch, and not quarantined: it may be right for another
  * version, or be there again. */
 static bool stays_damaged(int rc)
 {
 	return rc == -EBADMSG;
-}
-
-static int files_tick(void *arg, uint64_t done)
-{
-	(void)arg;
-	(void)done;
-	worker_sign(worker_me());
-	return 0;
 }
 
 /* Of a place of the staged step: one rank's slot. */
@@ -230,7 +219,7 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 
 		return move_spread(p, (const void *const *)x->f.slot, base, &how, err);
 	}
-	rc = move_read(p, &x->f.files, base, files_tick, NULL, err);
+	rc = average_files_move((void *)(uintptr_t)&x->f.files, p, base, err);
 	*damaged |= stays_damaged(rc);
 	return rc;
 }
@@ -411,7 +400,7 @@ static void average_ends_say(struct restore *x, const char *name)
 			 n ? "\n" : "", name, x->pin.step);
 }
 
-/* Averages of the step that nobody declares any more: they may have been forgotten. */
+/* Averages of the step that no rank declares any more: they may have been forgotten. */
 static void averages_end_say(struct restore *x)
 {
 	const struct table *saved = x->f.disk.ckpt ? &x->f.disk.ckpt->table : NULL;
@@ -558,7 +547,7 @@ static bool wants_averages(const struct restore *x)
 }
 
 /* Layouts are a hint: where they do not help, all parts are needed. */
-static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+static int fill_choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
 	const struct restore *x = arg;
 	const bool peek = x->want.flags & CKPT_PEEK;
@@ -570,14 +559,8 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 
 	if (!peek)
 		choose_blobs(k, needed);
-	for (uint32_t r = 0; r < x->ndst && rc == 0 && !all && !all_of(needed, k->world); r++) {
-		struct reshard *plan = NULL;
-
-		rc = reshard_open(&k->table, &x->dst[r]->table, &opts, &plan, err);
-		if (rc == 0)
-			rc = reshard_ranks(plan, r, k->world, needed, &all, err);
-		reshard_close(plan);
-	}
+	for (uint32_t r = 0; r < x->ndst && rc == 0 && !all && !all_of(needed, k->world); r++)
+		rc = parts_choose(k, &x->dst[r]->table, r, &opts, needed, &all, err);
 	if (rc || all)
 		memset(needed, true, k->world);
 	else if (!peek)
@@ -613,7 +596,7 @@ static int files_open(struct restore *x, bool some)
 					     .path = x->pin.dir,
 					     .force = &format_native,
 					     .id = x->pin.id,
-					     .how.choose = some ? choose_parts : NULL,
+					     .how.choose = some ? fill_choose : NULL,
 					     .how.choose_arg = x };
 	int rc = no_file(engine_open(&e, &step, &f->disk, &x->err));
 

@@ -46,7 +46,7 @@ void keep_describe(struct daemon *d, const struct store *s)
 	struct io_space space;
 	struct io_probe probe;
 	struct ckpt_err err = { 0 };
-	char engine[256], how[96], room[64] = "", buf[32];
+	char engine[256], how[96], free_text[64] = "", buf[32];
 
 	if (io_queue_open(ops, d->opts.engine, MOVE_DEPTH, &q, &err) < 0)
 		snprintf(engine, sizeof engine, "%.250s", err.msg);
@@ -62,10 +62,11 @@ void keep_describe(struct daemon *d, const struct store *s)
 	else
 		snprintf(how, sizeof how, "through the page cache (O_DIRECT is refused)");
 	if (ops->space(ops->ctx, s->job_fd, &space) == 0 && space.total_bytes)
-		snprintf(room, sizeof room, ", %s free", keep_human(space.free_bytes, buf));
+		snprintf(free_text, sizeof free_text, ", %s free",
+			 keep_human(space.free_bytes, buf));
 	log_line(log, LOG_NOTICE, "store: job %s: %s; %s; %s%s%s", s->job, engine, how,
 		 probe.fs_type, probe.reserves ? "" : ", no fallocate: a full disk is met late",
-		 room);
+		 free_text);
 	if (probe.volatile_fs)
 		log_line(log, LOG_WARNING,
 			 "store: job %s is written to memory (%s): nothing survives power loss",
@@ -106,7 +107,7 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 struct pruning {
 	struct daemon *d;
 	const char *job;
-	uint32_t stops_max; /* it goes on while the daemon was told to stop so often at most */
+	uint32_t stops_max; /* it goes on until the daemon had more orders to stop than this */
 };
 
 static int verify_tick(void *arg, uint64_t done)
@@ -115,7 +116,7 @@ static int verify_tick(void *arg, uint64_t done)
 
 	(void)done;
 	worker_sign(worker_me());
-	return atomic_load_explicit(&x->d->stops, memory_order_relaxed) > x->stops_max;
+	return load_relaxed(&x->d->stops) > x->stops_max;
 }
 
 /* Every byte, and from the device where the file system lets us: what is only in the page cache is
@@ -193,16 +194,15 @@ static void prune_run(struct task *t)
 		x->rc = policy_apply(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
 }
 
-static void prune_done(struct daemon *d, struct task *t)
+static void prune_done(struct task *t)
 {
 	struct prune *x = (struct prune *)t;
 	struct job *j = x->job;
-	const struct log *log = &d->opts.log;
 	char buf[32];
 
 	j->keeping--;
 	j->pruning = false;
-	j->room.looked_ns = 0;
+	j->space.looked_ns = 0;
 	if (x->got.quarantined) {
 		char text[192];
 
@@ -211,7 +211,7 @@ static void prune_done(struct daemon *d, struct task *t)
 			"%u step%s damaged when read back, and quarantined: ckptctl ls --all says why",
 			x->got.quarantined, x->got.quarantined == 1 ? " was" : "s were");
 		job_error(j, 0, text);
-		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+		job_log(j, LOG_ERROR, "keep", ": %s", text);
 	}
 	if (x->got.faulty) {
 		char text[512];
@@ -219,23 +219,21 @@ static void prune_done(struct daemon *d, struct task *t)
 		snprintf(text, sizeof text, "%.400s: ckptctl verify --data lists every fault",
 			 x->got.fault.msg);
 		job_error(j, 0, text);
-		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+		job_log(j, LOG_ERROR, "keep", ": %s", text);
 	}
 	if (x->rc < 0)
-		log_line(log, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING,
-			 "keep: job %s: older steps stay until the next commit: %s", j->name,
-			 x->err.msg);
+		job_log(j, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING, "keep",
+			": older steps stay until the next commit: %s", x->err.msg);
 	else
-		log_line(
-			log,
+		job_log(j,
 			x->got.failed || x->got.unverified ? LOG_WARNING
 			: x->got.busy			   ? LOG_INFO
 							   : LOG_DEBUG,
-			"keep: job %s: %u steps removed, %s freed; %u stay, %u of them being read, "
+			"keep",
+			": %u steps removed, %s freed; %u stay, %u of them being read, "
 			"%u could not be removed%s",
-			j->name, x->got.removed, keep_human(x->got.freed, buf), x->got.kept,
-			x->got.busy, x->got.failed,
-			x->got.unverified ? "; no newer step is verified" : "");
+			x->got.removed, keep_human(x->got.freed, buf), x->got.kept, x->got.busy,
+			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
 	place_unref(x->place);
 	free(x);
 	if (j->prune_again) {
@@ -250,12 +248,10 @@ static void prune_start(struct job *j)
 
 	if (!x)
 		return; /* the next commit asks again */
-	*x = (struct prune){ .task = { prune_run, prune_done, NULL },
-			     .job = j,
-			     .place = place_ref(j->place) };
+	*x = (struct prune){ .job = j, .place = place_ref(j->place) };
 	j->keeping++;
 	j->pruning = true;
-	device_task(x->place->device, LANE_KEEP, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task, prune_run, prune_done);
 }
 
 void keep_after(struct job *j)
@@ -268,8 +264,8 @@ void keep_after(struct job *j)
 		prune_start(j);
 }
 
-/* --- room --- */
-/* Bytes of the steps that were set aside and that somebody could remove. */
+/* --- space --- */
+/* Bytes of the steps that were set aside and that ckptctl prune could remove. */
 static uint64_t set_aside_bytes(struct store *s)
 {
 	const struct prune_opts o = { .set_aside = true, .dry = true, .now_ns = steady_wall_ns() };
@@ -290,7 +286,7 @@ void keep_advise(struct store *s, struct ckpt_err *err)
 			 keep_human(bytes, h));
 }
 
-/* What the mildest --keep-last that makes room would free: for the sentence. */
+/* What the mildest --keep-last that makes space would free: for the sentence. */
 static void policy_advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 {
 	struct prune_result got = { 0 };
@@ -330,16 +326,16 @@ uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 	return got.freed;
 }
 
-int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
-	      struct ckpt_err *err)
+int keep_space(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
+	       struct ckpt_err *err)
 {
 	const struct io_ops *ops = d->opts.ops;
 	struct io_space now;
 	char need[32], have[32], advice[96];
 
 	for (uint64_t missing = 0, freed = 0;;) {
-		/* What says nothing, a network file system among them, says it when it is written
-		 * to; and some tell of what was removed only later: the reservation knows. */
+		/* Some file systems do not report their space, as those of a network, and some
+		 * report removed files late. There the reservation fails if a step does not fit. */
 		if (ops->space(ops->ctx, s->job_fd, &now) < 0 || !now.total_bytes ||
 		    now.free_bytes >= bytes || (missing && freed >= missing) ||
 		    MUTANT(SPACE_GUARD_OFF))
@@ -375,15 +371,14 @@ static void look_run(struct task *t)
 	x->rc = ops->space(ops->ctx, x->place->store->job_fd, &x->space);
 }
 
-static void look_done(struct daemon *d, struct task *t)
+static void look_done(struct task *t)
 {
 	struct look *x = (struct look *)t;
 	bool known = x->rc == 0 && x->space.total_bytes;
 
-	(void)d;
 	x->job->keeping--;
-	x->job->room.known = known;
-	x->job->room.free_bytes = known ? x->space.free_bytes : 0;
+	x->job->space.known = known;
+	x->job->space.free_bytes = known ? x->space.free_bytes : 0;
 	place_unref(x->place);
 	free(x);
 }
@@ -392,14 +387,12 @@ static void look_start(struct job *j, uint64_t now)
 {
 	struct look *x = calloc(1, sizeof *x);
 
-	j->room.looked_ns = now;
+	j->space.looked_ns = now;
 	if (!x)
 		return;
-	*x = (struct look){ .task = { look_run, look_done, NULL },
-			    .job = j,
-			    .place = place_ref(j->place) };
+	*x = (struct look){ .job = j, .place = place_ref(j->place) };
 	j->keeping++;
-	device_task(x->place->device, LANE_KEEP, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task, look_run, look_done);
 }
 
 void keep_tick(struct job *j, uint64_t now)
@@ -408,6 +401,6 @@ void keep_tick(struct job *j, uint64_t now)
 		launch_let_go(j->launch); /* nothing of it will be committed any more */
 	if (j->place && !j->keeping && !j->d->drain_until && j->launch &&
 	    j->launch->state != LAUNCH_ENDED &&
-	    (!j->room.looked_ns || elapsed_ns(j->room.looked_ns, now) > LOOK_NS))
+	    (!j->space.looked_ns || elapsed_ns(j->space.looked_ns, now) > LOOK_NS))
 		look_start(j, now);
 }

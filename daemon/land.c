@@ -54,9 +54,7 @@ static int landing_open(struct landing *k, uint64_t own_bytes, uint32_t npiece, 
 	for (uint32_t i = 0; i < 2 && rc == 0; i++) {
 		void *map = NULL;
 
-		rc = wire_memfd("ckptd-landing", k->bytes, &k->fd[i], err);
-		if (rc == 0)
-			rc = wire_map(k->fd[i], k->bytes, 0, &map, err);
+		rc = wire_memfd_map("ckptd-landing", k->bytes, &k->fd[i], &map, err);
 		k->map[i] = map;
 	}
 	return rc;
@@ -86,7 +84,7 @@ struct landing_window { /* a task's, while its state is FILLING */
 	uint64_t op;
 	bool in_op, same, has_next, has_last; /* same: as the row before it, of one piece */
 	struct plan_cursor cursor;
-	struct wire_row next, last; /* next found no room; last may still grow */
+	struct wire_row next, last; /* next had no space; last may still grow */
 };
 
 struct landing_source {
@@ -362,7 +360,7 @@ static bool row_grow(struct wire_row *last, const struct wire_row *r)
 	return true;
 }
 
-/* As many rows as there is room for. */
+/* As many rows as there is space for. */
 static void rows_put(const struct landing_source *s, const struct landing *k,
 		     struct landing_window *w, struct wire_row *to)
 {
@@ -445,13 +443,12 @@ static void landing_run(struct task *task)
 		fill_damaged(t->x, t->err.msg);
 }
 
-static void landing_done(struct daemon *d, struct task *task)
+static void landing_done(struct task *task)
 {
 	struct landing_task *t = (struct landing_task *)task;
 	struct restore *x = t->x;
 	struct landing_source *s = t->s;
 
-	(void)d;
 	x->tasks--;
 	s->running = false;
 	if (t->rc < 0 && x->rc == 0) {
@@ -476,18 +473,14 @@ static void window_start(struct restore *x, struct landing_source *s, struct lan
 		x->rc = ckpt_error(&x->err, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	*t = (struct landing_task){ .task = { landing_run, landing_done, NULL },
-				    .x = x,
-				    .s = s,
-				    .k = k,
-				    .window = window };
+	*t = (struct landing_task){ .x = x, .s = s, .k = k, .window = window };
 	s->state[window] = WINDOW_FILLING;
 	s->running = true;
 	x->tasks++;
 	if (x->f.disk.ckpt)
-		device_task(x->l->place->device, LANE_ASK, &t->task);
+		device_task(x->l->place->device, LANE_ASK, &t->task, landing_run, landing_done);
 	else
-		daemon_task(x->d, &x->d->work, &t->task);
+		daemon_task(&x->d->work, &t->task, landing_run, landing_done);
 }
 
 static void window_send(struct member *m, struct landing_source *s, uint32_t window)
@@ -502,7 +495,7 @@ static void window_send(struct member *m, struct landing_source *s, uint32_t win
 	k->out = true;
 	k->out_window = window;
 	k->out_ns = now_ns();
-	session_reply(m->session, &msg, WIRE_LANDED, sizeof msg, k->fd, k->sent ? 0 : 2);
+	session_reply(m->session, &msg, WIRE_LANDED, k->fd, k->sent ? 0 : 2);
 	k->sent = true;
 }
 

@@ -96,12 +96,28 @@ void launch_let_go(struct launch *l)
 		(void)close(TAKE_FD(l->step_fd));
 }
 
+static void member_release(struct member *m)
+{
+	for (uint32_t k = 0; k < m->nseg; k++)
+		segment_unref(m->seg[k]);
+	free(TAKE(m->seg));
+	m->nseg = 0;
+	m->seg_bytes = 0;
+	decl_unref(TAKE(m->decl));
+	for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
+		slotmem_unref(TAKE(m->slot[k]));
+		slotmem_unref(TAKE(m->adopt[k].mem));
+	}
+	m->touched = false;
+	m->touch_again_ns = 0;
+}
+
 void launch_unref(struct launch *l)
 {
 	if (--l->refs)
 		return;
 	launch_let_go(l);
-	restore_free_retreat(l);
+	retreat_free(&l->retreat);
 	agreed_free(l->agreed);
 	whole_unref(l->whole);
 	names_unref(l->names);
@@ -113,14 +129,7 @@ void launch_unref(struct launch *l)
 
 		landing_free(m->landing);
 		free(m->owed);
-		for (uint32_t k = 0; k < m->nseg; k++)
-			segment_unref(m->seg[k]);
-		free(m->seg);
-		decl_unref(m->decl);
-		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
-			slotmem_unref(m->slot[k]);
-			slotmem_unref(m->adopt[k].mem);
-		}
+		member_release(m);
 		if (m->page) {
 			munmap(m->page, sizeof *m->page);
 			(void)close(m->page_fd);
@@ -145,16 +154,6 @@ void launch_unref(struct launch *l)
 	}
 	place_unref(l->place);
 	free(l);
-}
-
-static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_page,
-		    struct ckpt_err *err)
-{
-	int rc = wire_memfd(name, bytes, ret_fd, err);
-
-	if (rc == 0 && (rc = wire_map(*ret_fd, bytes, 0, ret_page, err)) < 0)
-		(void)close(*ret_fd);
-	return rc;
 }
 
 static int launch_new(struct job *j, const struct wire_hello *h, uint64_t generation,
@@ -185,7 +184,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	if (rc < 0)
 		l->world = 0;
 	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch")
-		    : page_new("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
+		    : wire_memfd_map("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
 	if (rc < 0) {
 		launch_unref(l);
 		return rc;
@@ -221,6 +220,15 @@ static void launch_judge(struct launch *l, int code, const char *text)
 	if (code)
 		snprintf(l->page->trouble, sizeof l->page->trouble, "%s", text);
 	atomic_store(&l->page->refused, (uint32_t)-code);
+}
+
+/* What all ranks declare together cannot be saved. */
+static void launch_refuse(struct launch *l, int code, const char *text)
+{
+	launch_judge(l, code, text);
+	shared_event(l->page);
+	job_error(l->job, 0, text);
+	job_log(l->job, LOG_WARNING, "launch", ": %s", text);
 }
 
 void launch_fence(struct launch *l, bool for_good)
@@ -266,7 +274,7 @@ static void welcome_send(struct session *s, struct launch *l)
 	void *page;
 
 	if (!m->page) {
-		if (page_new("ckptd-rank", sizeof *m->page, &m->page_fd, &page, &err) < 0) {
+		if (wire_memfd_map("ckptd-rank", sizeof *m->page, &m->page_fd, &page, &err) < 0) {
 			session_refuse(s, err.code, err.msg);
 			session_end(s);
 			return;
@@ -291,11 +299,10 @@ static void welcome_send(struct session *s, struct launch *l)
 	s->launch = l;
 	s->member = m;
 	s->state = SESSION_ATTACHED;
-	session_reply(s, &w, WIRE_WELCOME, sizeof w, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
+	session_reply(s, &w, WIRE_WELCOME, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
 	if (l->nattached == l->world)
-		log_line(&s->d->opts.log, LOG_NOTICE,
-			 "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name,
-			 l->world, l->generation);
+		job_log(l->job, LOG_NOTICE, "launch",
+			", all %u ranks attached, generation %" PRIu64, l->world, l->generation);
 }
 
 static void refuse_and_end(struct session *s, int code, const char *text)
@@ -307,14 +314,15 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 /* --- launches that were driven out --- */
 /* Two launches that begin at once and have no numbers: the one whose rank comes last has taken
  * over, and the ranks of the other that are still on their way must not take over in turn, or both
- * would end. A launch that the present one fenced before all its ranks had come and gone stays
+ * would end. A launch that the present one fenced before all its ranks had attached and left stays
  * outdated for as long as a rank of the present one is attached. */
-static bool launch_attended(const struct launch *l)
+uint32_t launch_attached(const struct launch *l)
 {
-	for (uint32_t i = 0; i < l->world; i++)
-		if (l->member[i].session)
-			return true;
-	return false;
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; l && r < l->world; r++)
+		n += l->member[r].session != NULL;
+	return n;
 }
 
 static uint32_t outdated_at(const struct job *j, uint64_t token)
@@ -329,7 +337,7 @@ static uint32_t outdated_at(const struct job *j, uint64_t token)
 static bool launch_outdated(const struct job *j, const struct wire_hello *h)
 {
 	return !h->generation && h->launch && j->launch && h->launch != j->launch->token &&
-	       outdated_at(j, h->launch) < j->noutdated && launch_attended(j->launch);
+	       outdated_at(j, h->launch) < j->noutdated && launch_attached(j->launch);
 }
 
 /* l takes over from old. */
@@ -337,7 +345,7 @@ static void launch_outdates(struct job *j, const struct launch *l, const struct 
 {
 	uint32_t at;
 
-	if (!launch_attended(old) && old->nattached >= old->world)
+	if (!launch_attached(old) && old->nattached >= old->world)
 		j->noutdated = 0; /* it had ended by itself, and so has whatever it fenced */
 	else if (old->token && old->token != l->token) {
 		if (j->noutdated == OUTDATED_MAX) /* the oldest is forgotten */
@@ -432,7 +440,7 @@ static void claim_run(struct task *t)
 	if (c->rc == 0 && c->base) {
 		char dir[STORE_DIR_MAX];
 
-		/* where it is not there any more, nobody needs it */
+		/* if it was removed, it is not needed */
 		snprintf(dir, sizeof dir, "step-%012" PRIu64, c->base - 1);
 		(void)store_step_open(c->store, dir, &c->step_fd, &none);
 	}
@@ -463,26 +471,25 @@ static void claim_place(struct claim *c)
 	device_unref(j->device);
 	j->device = p->device;
 	j->device->refs++;
-	j->room = (struct room){ 0 };
+	j->space = (struct space){ 0 };
 }
 
-/* What memory holds for another directory than the launch's is restored by nobody: it is said how
- * it is kept. */
+/* The launch does not restore what memory holds for another directory: the log says how to keep
+ * it. */
 static void elsewhere_say(const struct job *j, const struct launch *l)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
 		if (!place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
 		    !s->dropped && !s->rescued)
-			log_line(
-				&j->d->opts.log, LOG_WARNING,
-				"launch: job %s: memory holds step %" PRIu64
+			job_log(j, LOG_WARNING, "launch",
+				": memory holds step %" PRIu64
 				", which was staged for another directory than the one that the job's "
 				"name leads to now: this launch does not restore it; ckptctl drain %s "
 				"--to DIR writes it, before this launch takes its first snapshot",
-				j->name, s->step, j->name);
+				s->step, j->name);
 }
 
-/* What its ckpt_restore will say, when there is somebody who reads it. */
+/* What its ckpt_restore will report, now, in the log. */
 static void older_say(struct job *j, const char *dir)
 {
 	char text[300];
@@ -492,11 +499,11 @@ static void older_say(struct job *j, const char *dir)
 		 ": ckpt_restore refuses it; use ckptd 0.1, or begin anew "
 		 "(ckpt_fresh sets it aside)",
 		 dir);
-	log_line(&j->d->opts.log, LOG_WARNING, "launch: job %s: %s", j->name, text);
+	job_log(j, LOG_WARNING, "launch", ": %s", text);
 	job_error(j, 0, text);
 }
 
-static void claim_done(struct daemon *d, struct task *t)
+static void claim_done(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
 	struct session *s = c->s;
@@ -548,7 +555,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		}
 	}
 	session_unbusy(s);
-	for (struct session *w = d->sessions, *next; w; w = next) {
+	for (struct session *w = j->d->sessions, *next; w; w = next) {
 		next = w->next;
 		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
 			hello_try(w);
@@ -569,8 +576,7 @@ static void launch_begin(struct session *s, struct job *j)
 		refuse_and_end(s, -ENOMEM, "no memory");
 		return;
 	}
-	*c = (struct claim){ .task = { claim_run, claim_done, NULL },
-			     .s = s,
+	*c = (struct claim){ .s = s,
 			     .job = j,
 			     .place = j->place ? place_ref(j->place) : NULL,
 			     .root_fd = s->root_fd,
@@ -584,9 +590,8 @@ static void launch_begin(struct session *s, struct job *j)
 			     .step_fd = -1,
 			     .generation = s->hello.generation };
 	j->claiming = true;
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(j->device, LANE_ASK, &c->task);
+	session_busy(s);
+	device_task(j->device, LANE_ASK, &c->task, claim_run, claim_done);
 }
 
 /* Does it come back to a directory, and is that another one than the newest launch's? */
@@ -705,7 +710,7 @@ static uint32_t slots_sure(const struct launch *l)
 	return l->third == THIRD_ASKED ? l->nslot - 1 : l->nslot;
 }
 
-/* In memory before the library hears of them: its next snapshot is not skipped. */
+/* In memory before the library maps them: its next snapshot is not skipped. */
 static int other_slots(struct declare *d)
 {
 	int rc = slots_fit(d->s->member, d->nsure, d->decl, d->memory_max, &d->err);
@@ -742,7 +747,7 @@ static bool member_adopts(const struct launch *l, const struct member *m)
 	return false;
 }
 
-/* The first declaration of an epoch, where nobody asks for a number: the others average alike. With
+/* The first declaration of an epoch, if no rank asks for a number: the others average alike. With
  * averages there is a third slot, if there is memory for it: see third_decide. */
 static void slots_count(struct launch *l, const struct decl *decl)
 {
@@ -834,7 +839,7 @@ static void declare_answer(const struct declare *c, const struct member *m)
 		fd[i] = m->slot[i]->fd;
 	if (w.nrow)
 		fd[nfd++] = m->decl->rows_fd;
-	session_reply(c->s, &w, WIRE_SEALED, sizeof w, fd, nfd);
+	session_reply(c->s, &w, WIRE_SEALED, fd, nfd);
 }
 
 static void declare_sealed(struct declare *c, struct member *m)
@@ -911,12 +916,11 @@ static void agree_run(struct task *t)
 	c->rc = agree(&c->agreed, c->decl, c->other, c->l->world, &c->err);
 }
 
-static void agree_done(struct daemon *d, struct task *t)
+static void agree_done(struct task *t)
 {
 	struct declare *c = (struct declare *)t;
 	struct launch *l = c->l;
 
-	(void)d;
 	l->agreed = TAKE(c->agreed);
 	l->agreeing = false;
 	for (uint32_t r = 0; r < l->world; r++)
@@ -947,17 +951,15 @@ static void agree_next(struct launch *l)
 		if (r != c->decl->rank && l->member[r].decl && l->member[r].decl->epoch == c->epoch)
 			c->other[r] = decl_ref(l->member[r].decl);
 	c->agreed = TAKE(l->agreed);
-	c->task = (struct task){ agree_run, agree_done, NULL };
 	l->agreeing = true;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, agree_run, agree_done);
 }
 
-static void declare_done(struct daemon *d, struct task *t)
+static void declare_done(struct task *t)
 {
 	struct declare *c = (struct declare *)t, **last = &c->l->waiting;
 	struct launch *l = c->l;
 
-	(void)d;
 	/* Of a later rev all others agree to what was compared with the rev before it. */
 	if (c->rc < 0 || c->s->closed || c->before) {
 		declare_end(c);
@@ -1001,7 +1003,6 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 		free(c);
 		return;
 	}
-	c->task = (struct task){ declare_run, declare_done, NULL };
 	c->s = s;
 	c->l = s->launch;
 	c->l->refs++;
@@ -1018,9 +1019,8 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	}
 	c->seg = s->member->seg;
 	c->nseg = s->member->nseg;
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	daemon_task(s->d, &s->d->work, &c->task);
+	session_busy(s);
+	daemon_task(&s->d->work, &c->task, declare_run, declare_done);
 }
 
 /* --- becoming ready: every declaration is there, together they cover every tensor, every slot is
@@ -1090,8 +1090,7 @@ static void third_drop(struct launch *l, const char *why)
 		l->member[r].touched = l->member[r].decl != NULL;
 	}
 	launch_lent(l);
-	log_line(&l->job->d->opts.log, LOG_NOTICE, "launch: job %s: two slots instead of three: %s",
-		 l->job->name, why);
+	job_log(l->job, LOG_NOTICE, "launch", ": two slots instead of three: %s", why);
 }
 
 /* Does a rank bring it along with a step in it? Then it was decided before. */
@@ -1147,7 +1146,6 @@ static void third_decide(struct launch *l)
 static void averages_say(const struct launch *l)
 {
 	const struct averages *a = l->member[0].decl->averages;
-	const struct log *log = &l->job->d->opts.log;
 	uint64_t bytes = 0, slot = 0, all = 0;
 
 	if (!a)
@@ -1160,18 +1158,16 @@ static void averages_say(const struct launch *l)
 		slot += averages_slot_bytes(d);
 		all += d->raw_bytes;
 	}
-	log_line(log, LOG_NOTICE,
-		 "launch: job %s: averages (%u) have %" PRIu64
-		 " elements of 4 bytes on this host: %" PRIu64 " MiB in each of %u slots, %" PRIu64
-		 " MiB of memory beside the %" PRIu64 " MiB of the snapshots",
-		 l->job->name, a->nspec, bytes / 4, div_up(slot, MIB), l->nslot,
-		 div_up(slot, MIB) * l->nslot, (all - slot) / MIB * l->nslot);
+	job_log(l->job, LOG_NOTICE, "launch",
+		": averages (%u) have %" PRIu64 " elements of 4 bytes on this host: %" PRIu64
+		" MiB in each of %u slots, %" PRIu64 " MiB of memory beside the %" PRIu64
+		" MiB of the snapshots",
+		a->nspec, bytes / 4, div_up(slot, MIB), l->nslot, div_up(slot, MIB) * l->nslot,
+		(all - slot) / MIB * l->nslot);
 	if (l->nslot < 3)
-		log_line(
-			log, LOG_NOTICE,
-			"launch: job %s: with averages and two slots every second step is averaged; "
-			"slots 3 averages each",
-			l->job->name);
+		job_log(l->job, LOG_NOTICE, "launch",
+			": with averages and two slots every second step is averaged; "
+			"slots 3 averages each");
 }
 
 static void maybe_ready(struct launch *l)
@@ -1199,14 +1195,14 @@ static void maybe_ready(struct launch *l)
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i))
 			slot_give(l, i);
-	job_settle(l->job); /* what was taken over is told before the launch is ready */
+	job_settle(l->job); /* reports what was taken over before the launch is ready */
 	atomic_store(&l->page->joined, epoch); /* before a rank may know that it is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
 	restore_try(l);
-	log_line(&l->job->d->opts.log, LOG_INFO,
-		 "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0",
-		 l->job->name, epoch, l->nslot, l->member[0].decl->raw_bytes / MIB);
+	job_log(l->job, LOG_INFO, "launch",
+		" ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", epoch, l->nslot,
+		l->member[0].decl->raw_bytes / MIB);
 	averages_say(l);
 }
 
@@ -1227,7 +1223,7 @@ static void touch_run(struct task *t)
 
 	for (uint32_t i = 0; i < c->n; i++)
 		need += c->slot[i]->touched ? 0 : c->slot[i]->bytes;
-	/* An overcommitted host kills somebody at random; not starting is better. */
+	/* An overcommitted host kills some process; not starting is better. */
 	if (need && pages_available() < need + 64 * MIB)
 		c->rc = -ENOMEM;
 	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
@@ -1238,7 +1234,7 @@ static void touch_run(struct task *t)
 			c->rc = slotmem_clean(c->slot[i], c->decl);
 }
 
-static void touch_done(struct daemon *d, struct task *t)
+static void touch_done(struct task *t)
 {
 	struct touch *c = (struct touch *)t;
 	struct launch *l = c->l;
@@ -1259,16 +1255,15 @@ static void touch_done(struct daemon *d, struct task *t)
 			"rank %u: no memory for its slots (%s); snapshots are skipped until there is",
 			c->m->rank, strerror(-c->rc));
 		job_error(l->job, 0, text);
-		log_line(
-			&d->opts.log, LOG_WARNING,
-			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
-			l->job->name, c->m->rank, strerror(-c->rc));
+		job_log(l->job, LOG_WARNING, "launch",
+			", rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
+			c->m->rank, strerror(-c->rc));
 		for (struct snap *s = l->job->snaps, *next; s; s = next) {
 			next = s->next;
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
 				snap_release(s);
 		}
-		for (struct job *j = d->jobs; j; j = j->next)
+		for (struct job *j = l->job->d->jobs; j; j = j->next)
 			spares_drop(j, TABLE_NONE);
 	}
 	for (uint32_t i = 0; i < c->n; i++)
@@ -1288,8 +1283,7 @@ static void touch_start(struct launch *l, struct member *m)
 		m->touch_again_ns = now_ns() + NS_PER_S;
 		return;
 	}
-	*c = (struct touch){ .task = { touch_run, touch_done, NULL },
-			     .l = l,
+	*c = (struct touch){ .l = l,
 			     .m = m,
 			     .epoch = m->decl->epoch,
 			     .n = slots_sure(l),
@@ -1297,7 +1291,7 @@ static void touch_start(struct launch *l, struct member *m)
 	for (uint32_t i = 0; i < c->n; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, touch_run, touch_done);
 }
 
 struct cover {
@@ -1329,7 +1323,7 @@ static bool cover_is_new(const struct cover *c)
 	return true;
 }
 
-static void cover_done(struct daemon *d, struct task *t)
+static void cover_done(struct task *t)
 {
 	struct cover *c = (struct cover *)t;
 	struct launch *l = c->l;
@@ -1339,10 +1333,7 @@ static void cover_done(struct daemon *d, struct task *t)
 	if (!all_declared(l, &epoch) || epoch != c->epoch || !cover_is_new(c)) {
 		cover_start(l);
 	} else if (c->rc < 0) {
-		launch_judge(l, c->rc, c->err.msg);
-		shared_event(l->page);
-		job_error(l->job, 0, c->err.msg);
-		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
+		launch_refuse(l, c->rc, c->err.msg);
 	} else {
 		launch_judge(l, 0, NULL);
 		l->covered_epoch = epoch;
@@ -1351,7 +1342,7 @@ static void cover_done(struct daemon *d, struct task *t)
 		agreed_free(TAKE(l->agreed));
 		names_unref(TAKE(l->names));
 		if (l == l->job->launch)
-			l->job->room.need_bytes = c->need + KEEP_SPARE;
+			l->job->space.need_bytes = c->need + KEEP_SPARE;
 		if (!average_seeds_check(l))
 			maybe_ready(l);
 	}
@@ -1369,11 +1360,7 @@ void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *
 		return; /* it was declared anew */
 	if (rc < 0) {
 		l->covered_epoch = 0;
-		launch_judge(l, rc, text);
-		shared_event(l->page);
-		job_error(l->job, 0, text);
-		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
-			 text);
+		launch_refuse(l, rc, text);
 	}
 	maybe_ready(l);
 }
@@ -1390,7 +1377,6 @@ static void cover_start(struct launch *l)
 		free(c);
 		return;
 	}
-	c->task = (struct task){ cover_run, cover_done, NULL };
 	c->l = l;
 	c->epoch = epoch;
 	c->n = l->world;
@@ -1398,35 +1384,13 @@ static void cover_start(struct launch *l)
 		c->decl[r] = decl_ref(l->member[r].decl);
 	l->covering = true;
 	l->refs++;
-	daemon_task(l->job->d, &l->job->d->work, &c->task);
+	daemon_task(&l->job->d->work, &c->task, cover_run, cover_done);
 }
 
 /* --- losing members --- */
-/* Nobody is left: what snaps and tasks need they hold themselves. */
-static void members_release(struct launch *l)
-{
-	agreed_free(TAKE(l->agreed));
-	for (uint32_t r = 0; r < l->world; r++) {
-		struct member *m = &l->member[r];
-
-		for (uint32_t k = 0; k < m->nseg; k++)
-			segment_unref(m->seg[k]);
-		free(TAKE(m->seg));
-		m->nseg = 0;
-		m->seg_bytes = 0;
-		decl_unref(TAKE(m->decl));
-		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
-			slotmem_unref(TAKE(m->slot[k]));
-			slotmem_unref(TAKE(m->adopt[k].mem));
-		}
-		m->touched = false;
-		m->touch_again_ns = 0;
-	}
-}
-
 void launch_member_gone(struct launch *l, struct member *m, bool dead)
 {
-	uint32_t attached = 0;
+	uint32_t attached;
 	char text[128];
 
 	l->nlost++;
@@ -1438,10 +1402,9 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	launch_unready(l);
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
-	for (uint32_t r = 0; r < l->world; r++)
-		attached += l->member[r].session != NULL;
-	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left",
-		 l->job->name, m->rank, dead ? "has ended" : "detached", attached, l->world);
+	attached = launch_attached(l);
+	job_log(l->job, LOG_INFO, "launch", ": rank %u %s, %u of %u left", m->rank,
+		dead ? "has ended" : "detached", attached, l->world);
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
@@ -1449,7 +1412,10 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 			l->job->trigger = 0;
 		snap_salvage(l);
 		spares_keep(l);
-		members_release(l);
+		/* What snaps and tasks need, they hold themselves. */
+		agreed_free(TAKE(l->agreed));
+		for (uint32_t r = 0; r < l->world; r++)
+			member_release(&l->member[r]);
 	}
 	job_settle(l->job);
 }
@@ -1463,7 +1429,7 @@ void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS])
 		uint64_t of[WIRE_SKIPS], sum = 0;
 
 		for (uint32_t i = 0; p && i < WIRE_SKIPS; i++)
-			sum += of[i] = atomic_load_explicit(&p->skipped[i], memory_order_relaxed);
+			sum += of[i] = load_relaxed(&p->skipped[i]);
 		if (sum <= most_sum)
 			continue;
 		memcpy(most, of, sizeof most);
@@ -1475,25 +1441,21 @@ void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS])
 
 static void skipping_log(struct launch *l)
 {
-	const struct log *log = &l->job->d->opts.log;
 	uint32_t now = 0, rank = 0;
 
 	for (uint32_t r = 0; r < l->world && !now; r++) {
 		const struct member *m = &l->member[r];
 
-		now = m->session ? atomic_load_explicit(&m->page->skipping, memory_order_relaxed)
-				 : 0;
+		now = m->session ? load_relaxed(&m->page->skipping) : 0;
 		rank = r;
 	}
 	if (!now != !l->skipping && now)
-		log_line(
-			log, LOG_WARNING,
-			"launch: job %s: more than half of the newest 32 snapshots of rank %u were "
+		job_log(l->job, LOG_WARNING, "launch",
+			": more than half of the newest 32 snapshots of rank %u were "
 			"skipped: %s",
-			l->job->name, rank, wire_skip_text(now - 1));
+			rank, wire_skip_text(now - 1));
 	else if (!now != !l->skipping)
-		log_line(log, LOG_NOTICE, "launch: job %s: snapshots are taken again",
-			 l->job->name);
+		job_log(l->job, LOG_NOTICE, "launch", ": snapshots are taken again");
 	l->skipping = now;
 }
 

@@ -11,7 +11,7 @@
 
 /* --- a list --- */
 
-/* Of a tensor only what a list tells: its layout and its pieces are not listed, and what made an
+/* Of a tensor only what a list has: its layout and its pieces are not listed, and what made an
  * average is not. */
 static int tensor_list(struct table *to, const struct table_tensor *x, struct ckpt_err *err)
 {
@@ -68,7 +68,7 @@ static void list_answer(struct session *s, const struct listed *x)
 {
 	struct wire_listed m = { .step = x->step, .bytes = x->bytes, .where = x->where };
 
-	session_reply(s, &m, WIRE_LISTED, sizeof m, &x->fd, 1);
+	session_reply(s, &m, WIRE_LISTED, &x->fd, 1);
 }
 
 /* --- what a restore did not match --- */
@@ -76,16 +76,9 @@ void list_differs(void *arg, uint32_t dst_tensor, const char *text)
 {
 	struct list_notes *n = arg;
 
-	if (n->n == n->cap) {
-		uint32_t cap = n->cap ? 2 * n->cap : 16;
-		struct list_note *p = reallocarray(n->note, cap, sizeof *p);
-
-		if (!p) {
-			n->failed = true;
-			return;
-		}
-		n->note = p;
-		n->cap = cap;
+	if (!ARRAY_GROW(n->note, n->n, n->cap)) {
+		n->failed = true;
+		return;
 	}
 	n->note[n->n] = (struct list_note){ dst_tensor, text ? strdup(text) : NULL };
 	n->failed |= text && !n->note[n->n].text;
@@ -109,7 +102,7 @@ struct verdicts {
 	struct table table;
 	struct wire_verdict *verdict; /* [table.ntensor] */
 	char *text;
-	uint64_t used, room;
+	uint64_t used, bytes;
 };
 
 /* What a text takes; "" is at 0. */
@@ -123,7 +116,7 @@ static uint32_t text_put(struct verdicts *v, const char *s)
 	uint64_t n = text_bytes(s), at = v->used;
 
 	/* 4 GiB of texts are longer than a declaration can make them */
-	if (!n || n > v->room - v->used || at > UINT32_MAX)
+	if (!n || n > v->bytes - v->used || at > UINT32_MAX)
 		return 0;
 	memcpy(v->text + at, s, n);
 	v->used += n;
@@ -155,13 +148,13 @@ static int differing_add(struct verdicts *v, const struct list_note *n, const st
 void list_unmatched(const struct list_notes *n, const struct table *src, const struct table *dst,
 		    const char *only, struct listed *ret)
 {
-	struct verdicts v = { .used = 1, .room = 1 };
+	struct verdicts v = { .used = 1, .bytes = 1 };
 	int rc = n->failed ? -ENOMEM : 0;
 
 	for (uint32_t i = 0; i < n->n; i++)
-		v.room += text_bytes(n->note[i].text);
+		v.bytes += text_bytes(n->note[i].text);
 	v.verdict = calloc((uint64_t)n->n + src->ntensor + 1, sizeof *v.verdict);
-	v.text = calloc(v.room, 1);
+	v.text = calloc(v.bytes, 1);
 	if (!v.verdict || !v.text)
 		rc = -ENOMEM;
 	for (uint32_t i = 0; i < n->n && rc == 0; i++)
@@ -215,7 +208,7 @@ static void listing_free(struct listing *x)
 	}
 	free(x->src);
 	if (x->look)
-		restore_look_end(x->look);
+		restore_free(x->look);
 	listed_free(&x->listed);
 	free(x);
 }
@@ -282,12 +275,11 @@ static void listing_run(struct task *t)
 	} while (x->rc < 0 && restore_look_pass(x->look, &x->err));
 }
 
-static void listing_done(struct daemon *d, struct task *t)
+static void listing_done(struct task *t)
 {
 	struct listing *x = (struct listing *)t;
 	struct session *s = x->s;
 
-	(void)d;
 	if (x->rc < 0)
 		session_refuse(s, x->rc, x->err.msg);
 	else
@@ -341,8 +333,6 @@ void list_ask(struct session *s, const struct wire_list *m)
 		session_refuse(s, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ listing_run, listing_done, NULL };
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(s->launch->place->device, LANE_ASK, &x->task);
+	session_busy(s);
+	device_task(s->launch->place->device, LANE_ASK, &x->task, listing_run, listing_done);
 }

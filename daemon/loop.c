@@ -46,7 +46,7 @@ struct worker *worker_me(void)
 void worker_sign(struct worker *w)
 {
 	if (w)
-		atomic_store_explicit(&w->sign_ns, now_ns(), memory_order_relaxed);
+		store_relaxed(&w->sign_ns, now_ns());
 }
 
 static void *worker_run(void *arg)
@@ -64,12 +64,13 @@ static void *worker_run(void *arg)
 	return NULL;
 }
 
-void daemon_task(struct daemon *d, struct pool *p, struct task *t)
+void daemon_task(struct pool *p, struct task *t, task_fn *run, task_fn *done)
 {
-	d->running++;
+	*t = (struct task){ run, done, NULL };
+	p->d->running++;
 	if (!queue_try_push(&p->queue, t)) {
-		t->run(t);
-		task_back(d, t);
+		run(t);
+		task_back(p->d, t);
 	}
 }
 
@@ -115,7 +116,7 @@ static void tasks_done(struct daemon *d)
 		struct task *next = t->next;
 
 		d->running--;
-		t->done(d, t);
+		t->done(t);
 		t = next;
 	}
 }

@@ -20,12 +20,12 @@ static bool refs_drop(_Atomic uint32_t *refs)
 
 struct segment *segment_ref(struct segment *s)
 {
-	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	add_relaxed(&s->refs, 1);
 	return s;
 }
 
 /* --- giving back --- */
-#define RELEASES_MAX 65536u	 /* that wait; more are done by who brings them */
+#define RELEASES_MAX 65536u	 /* that wait; further ones are released at once */
 #define RELEASE_STEP (256 * MIB) /* at once: the address space is locked as long */
 
 struct release {
@@ -98,7 +98,7 @@ void segment_unref(struct segment *s)
 
 struct slotmem *slotmem_ref(struct slotmem *s)
 {
-	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	add_relaxed(&s->refs, 1);
 	return s;
 }
 
@@ -155,7 +155,7 @@ static int by_off(const void *va, const void *vb)
 {
 	const struct extent *a = va, *b = vb;
 
-	return (a->off > b->off) - (a->off < b->off);
+	return COMPARE(a->off, b->off);
 }
 
 int slotmem_clean(struct slotmem *s, const struct decl *d)
@@ -191,13 +191,13 @@ int slotmem_clean(struct slotmem *s, const struct decl *d)
 
 struct decl *decl_ref(struct decl *d)
 {
-	atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+	add_relaxed(&d->refs, 1);
 	return d;
 }
 
 struct decl *decl_slot_ref(struct decl *d)
 {
-	atomic_fetch_add_explicit(&d->slots, 1, memory_order_relaxed);
+	add_relaxed(&d->slots, 1);
 	return d;
 }
 
@@ -442,7 +442,7 @@ static int decl_averages(struct decl *d, struct ckpt_err *err)
 	return rc;
 }
 
-/* What is copied by value lies in a segment: nobody copies it later. */
+/* What is copied by value lies in a segment, as only ckpt_snapshot copies it. */
 static int pieces_check(const struct decl *d, struct ckpt_err *err)
 {
 	const struct table *t = &d->table;
@@ -480,16 +480,12 @@ static void pieces_sum(struct hash128_state *s, const struct table *t, uint64_t 
 static uint64_t slot_sum(const struct decl *d)
 {
 	struct hash128_state s;
-	struct hash128 h;
-	uint64_t sum;
 
 	hash128_begin(&s);
 	pieces_sum(&s, &d->part, 0);
 	if (d->averages)
 		pieces_sum(&s, &d->averages->made, d->average_at);
-	h = hash128_end(&s);
-	memcpy(&sum, &h, sizeof sum);
-	return sum;
+	return hash_word(hash128_end(&s));
 }
 
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uint32_t rank,
@@ -548,7 +544,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	return 0;
 }
 
-/* Dimensions of a blob are its room. */
+/* Dimensions of a blob are its capacity. */
 static bool tensor_same(const struct table *x, const struct table *y, uint32_t i)
 {
 	const struct table_tensor *a = &x->tensor[i], *b = &y->tensor[i];
@@ -674,8 +670,8 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 	}
 	if (empty)
 		empty_leave(ret);
-	/* A blob that is shorter than its room may be the last: the raw space ends where the last
-	 * piece does. */
+	/* A blob that is shorter than its capacity may be the last: the raw space ends where the
+	 * last piece does. */
 	ret->place[0].bytes = pieces_end(ret);
 	return 0;
 }

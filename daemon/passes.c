@@ -14,29 +14,26 @@
 struct passing_part {
 	struct table table;
 	struct walk *walk;
-	struct walk_pass pass[PASSES_MAX + 1]; /* and the averages */
+	struct walk_pass pass; /* of a main part: the averages */
 	struct rider {
-		const struct pass *pass;
 		struct averaging *averaging;
-		struct pass_at at;
-	} rider[PASSES_MAX + 1];
+		uint32_t rank;
+	} rider;
 };
 
 struct passing {
 	struct task task; /* of a walk that writes nothing */
 	struct snap *snap;
-	struct snap *before; /* pinned; NULL: no pass wants it, or there is none */
-	bool behind;	     /* a pass wants the step before */
-	bool written, rescue, idle;
+	struct snap *before; /* pinned; NULL: no averages are made, or there is none */
+	bool rescue, idle;
 	bool over;	  /* passing_over has been called */
 	atomic_bool stop; /* the walk is to end: it is idle, or late */
-	const struct pass *pass[PASSES_MAX];
-	uint32_t npass, world, npart;
+	uint32_t world, npart;
 	uint32_t nwalk; /* parts that a task of its own walks */
 	void (*ahead)(void *, int, const struct ckpt_err *); /* of passing_ahead; NULL */
 	void *ahead_arg;
 	struct averaging *averaging; /* NULL: this walk makes no averages */
-	bool settled;		     /* averaging_settle has gone well */
+	bool settled;		     /* averaging_settle has succeeded */
 	/* reference: of the step; NULL: it has no averages, or they are being made */
 	struct average_result *average;
 	struct passing_part *part; /* [npart] */
@@ -81,21 +78,11 @@ bool slot_sums_match(const struct slot_sums *x, uint64_t i, const void *p)
 	return memcmp(h.b, x->mib[i].sum.b, sizeof h.b) == 0;
 }
 
-static uint32_t kind_of(const struct passing *x, uint32_t i)
-{
-	return part_kind(i, x->world);
-}
-
-static uint32_t rank_of(const struct passing *x, uint32_t i)
-{
-	return part_rank(i, x->world);
-}
-
 /* Entry of slot_sums.mib at which the part begins. */
 static uint64_t part_at(const struct passing *x, uint32_t i)
 {
-	const struct snap_rank *r = &x->snap->rank[rank_of(x, i)];
-	const uint8_t *raw = decl_part_raw(r->decl, kind_of(x, i), r->mem->base);
+	const struct snap_rank *r = &x->snap->rank[part_rank(i, x->world)];
+	const uint8_t *raw = decl_part_raw(r->decl, part_kind(i, x->world), r->mem->base);
 
 	return (uint64_t)(raw - (const uint8_t *)r->mem->base) >> MIB_LOG2;
 }
@@ -113,8 +100,8 @@ static int sums_add(struct passing *x, uint32_t i, struct slot_sums *to)
 		to->mib[at + k] = (struct slot_sum){ .sum = c[k].raw_hash, .len = c[k].raw_len };
 	for (uint32_t k = 0; k < p->table.npiece; k++)
 		fp[k] = p->table.piece[k].fp;
-	to->npiece[kind_of(x, i)] = p->table.npiece;
-	to->fp[kind_of(x, i)] = fp;
+	to->npiece[part_kind(i, x->world)] = p->table.npiece;
+	to->fp[part_kind(i, x->world)] = fp;
 	return 0;
 }
 
@@ -127,8 +114,8 @@ static bool part_ended(const struct passing *x, uint32_t i)
 static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums *from,
 		     struct slot_sums *to)
 {
-	uint32_t kind = kind_of(x, i);
-	const struct table *t = decl_part(x->snap->rank[rank_of(x, i)].decl, kind);
+	uint32_t kind = part_kind(i, x->world);
+	const struct table *t = decl_part(x->snap->rank[part_rank(i, x->world)].decl, kind);
 	uint64_t at = part_at(x, i), n;
 
 	if (!from || !from->fp[kind] || !t)
@@ -136,7 +123,7 @@ static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums
 	to->fp[kind] = malloc(MAX(t->npiece, 1u) * sizeof *to->fp[kind]);
 	if (!to->fp[kind])
 		return -ENOMEM;
-	/* A blob that is shorter than its room may have no piece. */
+	/* A blob that is shorter than its capacity may have no piece. */
 	memcpy(to->fp[kind], from->fp[kind], from->npiece[kind] * sizeof *to->fp[kind]);
 	to->npiece[kind] = from->npiece[kind];
 	n = div_up(t->place[0].bytes, UINT64_C(1) << MIB_LOG2);
@@ -149,7 +136,7 @@ static int sums_keep(const struct passing *x, uint32_t i, const struct slot_sums
 static bool sums_grow(const struct passing *x, uint32_t r)
 {
 	for (uint32_t i = r; i < x->npart; i += x->world)
-		if (part_ended(x, i) && !(x->known[r] && x->known[r]->fp[kind_of(x, i)]))
+		if (part_ended(x, i) && !(x->known[r] && x->known[r]->fp[part_kind(i, x->world)]))
 			return part_ended(x, r) || x->known[r];
 	return false;
 }
@@ -183,9 +170,9 @@ void passing_sum(struct passing *x)
 /* --- parts --- */
 bool passing_has(const struct passing *x, uint32_t i)
 {
-	uint32_t kind = kind_of(x, i);
+	uint32_t kind = part_kind(i, x->world);
 
-	return decl_part(x->snap->rank[rank_of(x, i)].decl, kind) &&
+	return decl_part(x->snap->rank[part_rank(i, x->world)].decl, kind) &&
 	       (kind != PART_AVERAGE || x->average || x->averaging);
 }
 
@@ -209,61 +196,12 @@ struct walk *passing_walk(struct passing *x, uint32_t i)
 	return x->part[i].walk;
 }
 
-bool passing_failed(const struct passing *x)
-{
-	for (uint32_t i = 0; i < x->npart; i++)
-		if (x->part[i].walk && walk_failed(x->part[i].walk))
-			return true;
-	return false;
-}
-
-/* walk_pass.span */
-static int rider_span(void *ctx, const struct walk_span *s)
-{
-	const struct rider *r = ctx;
-
-	return r->pass->span(r->pass->ctx, &r->at, s);
-}
-
 /* walk_pass.span */
 static int average_span(void *ctx, const struct walk_span *s)
 {
 	const struct rider *r = ctx;
 
-	return averaging_span(r->averaging, r->at.rank, s);
-}
-
-/* How many ride on the walk of a main part. */
-static uint32_t riders_set(struct passing *x, uint32_t i)
-{
-	struct passing_part *p = &x->part[i];
-	uint32_t r = rank_of(x, i);
-	const struct snap_rank *from = &x->snap->rank[r];
-
-	for (uint32_t k = 0; k < x->npass; k++) {
-		struct pass_at at = { .step = x->snap->step,
-				      .rank = r,
-				      .raw = decl_part_raw(from->decl, PART_MAIN,
-							   from->mem->base) };
-
-		if (x->before && r < x->before->world && x->before->rank[r].decl == from->decl) {
-			at.before =
-				decl_part_raw(from->decl, PART_MAIN, x->before->rank[r].mem->base);
-			at.before_step = x->before->step;
-		}
-		p->rider[k] = (struct rider){ x->pass[k], NULL, at };
-		p->pass[k] = (struct walk_pass){ rider_span, &p->rider[k] };
-	}
-	if (!x->averaging)
-		return x->npass;
-	p->rider[x->npass] = (struct rider){ .averaging = x->averaging, .at.rank = r };
-	p->pass[x->npass] = (struct walk_pass){ average_span, &p->rider[x->npass] };
-	return x->npass + 1;
-}
-
-static bool passing_rides(const struct passing *x)
-{
-	return x->npass || x->averaging;
+	return averaging_span(r->averaging, r->rank, s);
 }
 
 /* What an earlier walk over this slot has made, as walk_open takes it; NULL: nothing, or it does
@@ -271,12 +209,12 @@ static bool passing_rides(const struct passing *x)
 static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 {
 	struct passing_part *p = &x->part[i];
-	const struct slot_sums *from = x->known[rank_of(x, i)];
-	const uint64_t *fp = from ? from->fp[kind_of(x, i)] : NULL;
+	const struct slot_sums *from = x->known[part_rank(i, x->world)];
+	const uint64_t *fp = from ? from->fp[part_kind(i, x->world)] : NULL;
 	uint64_t n = div_up(p->table.place[0].bytes, UINT64_C(1) << MIB_LOG2), at;
 	struct chunk *c;
 
-	if (!fp || walk_derives(&p->table) || (i < x->world && passing_rides(x)))
+	if (!fp || walk_derives(&p->table) || (i < x->world && x->averaging))
 		return NULL;
 	at = part_at(x, i);
 	c = calloc(MAX(n, 1u), sizeof *c);
@@ -291,7 +229,7 @@ static struct chunk *part_known(struct passing *x, uint32_t i, uint64_t *ret_n)
 int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_err *err)
 {
 	struct passing_part *p = &x->part[i];
-	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
+	const struct snap_rank *from = &x->snap->rank[part_rank(i, x->world)];
 	struct walk_opts o = { .nhelper = nhelper, .data_off = NATIVE_DATA_OFF };
 	cleanup_free struct chunk *known = NULL;
 	int e;
@@ -299,24 +237,26 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 	if (p->walk)
 		return 0;
 	if (!p->table.nplace) {
-		e = kind_of(x, i) == PART_AVERAGE
+		e = part_kind(i, x->world) == PART_AVERAGE
 			    ? average_part_now(x->average, from->decl, from->mem->base, &p->table,
 					       err)
-			    : decl_part_now(from->decl, kind_of(x, i), from->mem->base, &p->table,
-					    err);
+			    : decl_part_now(from->decl, part_kind(i, x->world), from->mem->base,
+					    &p->table, err);
 		if (e < 0)
 			return e;
 	}
-	if (i < x->world) {
-		o.npass = riders_set(x, i);
-		o.pass = p->pass;
+	if (i < x->world && x->averaging) {
+		p->rider = (struct rider){ x->averaging, part_rank(i, x->world) };
+		p->pass = (struct walk_pass){ average_span, &p->rider };
+		o.pass = &p->pass;
+		o.npass = 1;
 	}
 	known = part_known(x, i, &o.nsum);
 	if (known) {
 		o.sum = known;
 		o.resumed = true;
 	}
-	return walk_open(&o, &p->table, rank_of(x, i), &p->walk, err);
+	return walk_open(&o, &p->table, part_rank(i, x->world), &p->walk, err);
 }
 
 uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers)
@@ -333,7 +273,7 @@ uint32_t passing_threads(uint32_t world, uint32_t *ret_helpers)
 static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passed_fn *passed,
 		     void *arg, struct ckpt_err *err)
 {
-	const struct snap_rank *from = &x->snap->rank[rank_of(x, i)];
+	const struct snap_rank *from = &x->snap->rank[part_rank(i, x->world)];
 	int e;
 
 	if (!passing_has(x, i))
@@ -341,24 +281,9 @@ static int part_walk(struct passing *x, uint32_t i, uint32_t nhelper, walk_passe
 	e = passing_open(x, i, nhelper, err);
 	if (e == 0 && !walk_ended(x->part[i].walk))
 		e = walk_raw(x->part[i].walk,
-			     decl_part_raw(from->decl, kind_of(x, i), from->mem->base), passed, arg,
-			     err);
+			     decl_part_raw(from->decl, part_kind(i, x->world), from->mem->base),
+			     passed, arg, err);
 	return e;
-}
-
-struct finish {
-	move_tick_fn *tick;
-	void *arg;
-};
-
-/* walk_passed_fn */
-static int finish_tick(void *arg, uint64_t i, const uint8_t *p)
-{
-	const struct finish *f = arg;
-
-	(void)i;
-	(void)p;
-	return f->tick(f->arg, 0) ? -ECANCELED : 0;
 }
 
 static int passing_settle(struct passing *x, struct ckpt_err *err)
@@ -372,34 +297,13 @@ static int passing_settle(struct passing *x, struct ckpt_err *err)
 	return rc;
 }
 
-int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err)
-{
-	struct finish f = { tick, arg };
-	int e = 0;
-
-	if (!x->npass || rc == -ECANCELED || passing_failed(x))
-		return x->npass ? rc : 0;
-	for (uint32_t r = 0; r < x->world && e == 0; r++)
-		e = part_walk(x, r, 0, finish_tick, &f, err);
-	return e;
-}
-
 /* --- a walk from its beginning to its end --- */
 static bool is_late(const struct snap *s)
 {
 	return s->staged_at < s->job->passed_at;
 }
 
-static bool pass_wanted(const struct pass *k, const struct snap *s, bool written, bool *behind)
-{
-	enum pass_wants how =
-		s->passed || is_late(s) ? PASS_NOT : k->wants(k->ctx, s->step, written);
-
-	*behind |= how == PASS_BEHIND;
-	return how != PASS_NOT;
-}
-
-/* Averages that a newer step's have gone past are not made any more, unless it is to be written. */
+/* Averages are not made any more after those of a newer step, unless the step is to be written. */
 static bool average_due(const struct snap *s)
 {
 	return average_wanted(s) && (!is_late(s) || s->phase != PHASE_STAGED);
@@ -407,15 +311,7 @@ static bool average_due(const struct snap *s)
 
 bool passes_wait(const struct snap *s)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
-	bool behind = false;
-
-	if (s->phase == PHASE_COLLECTING || s->dropped || s->passed || s->pass_failed)
-		return false;
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
-		if (pass_wanted(&o->pass[k], s, s->phase == PHASE_QUEUED, &behind))
-			return true;
-	return average_due(s);
+	return !s->dropped && !s->pass_failed && average_due(s);
 }
 
 /* May a walk begin beside what is going on? */
@@ -426,16 +322,8 @@ static bool walk_may(const struct job *j)
 
 bool passes_may_give_up(const struct snap *s)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
-	bool behind = false;
-
-	if (s->phase != PHASE_STAGED || s->dropped || s->passed || s->pass_failed ||
-	    !average_due(s))
-		return false;
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX); k++)
-		if (pass_wanted(&o->pass[k], s, false, &behind))
-			return false;
-	return !walk_may(s->job) || !passes_ready(s);
+	return s->phase == PHASE_STAGED && passes_wait(s) &&
+	       (!walk_may(s->job) || !passes_ready(s));
 }
 
 bool passes_ready(const struct snap *s)
@@ -481,19 +369,16 @@ static int averaging_begin(struct passing *x)
 	}
 	x->averaging = averaging_new(s, before, base);
 	average_base_unref(base);
-	x->behind = true;
 	return x->averaging ? 0 : -ENOMEM;
 }
 
-struct passing *passing_new(struct snap *s, bool written, bool rescue)
+struct passing *passing_new(struct snap *s, bool rescue)
 {
-	const struct daemon_opts *o = &s->job->d->opts;
 	struct passing *x = calloc(1, sizeof *x);
 
 	if (!x)
 		return NULL;
 	x->snap = s;
-	x->written = written;
 	x->rescue = rescue;
 	x->world = s->world;
 	x->npart = x->nwalk = PART_KINDS * s->world;
@@ -507,15 +392,12 @@ struct passing *passing_new(struct snap *s, bool written, bool rescue)
 	/* A rescue's walk goes beside another one, which may publish the step's sums meanwhile. */
 	for (uint32_t r = 0; r < s->world; r++)
 		x->known[r] = passes_sums(s, r);
-	for (uint32_t k = 0; k < MIN(o->npass, PASSES_MAX) && !rescue; k++)
-		if (pass_wanted(&o->pass[k], s, written, &x->behind))
-			x->pass[x->npass++] = &o->pass[k];
 	x->average = average_result_ref(s->average);
 	if (!rescue && averaging_begin(x) < 0) {
 		passing_free(x);
 		return NULL;
 	}
-	if (x->behind && s->job->before && s->job->before != s)
+	if (x->averaging && s->job->before && s->job->before != s)
 		x->before = s->job->before;
 	if (x->before)
 		x->before->pins++;
@@ -533,11 +415,9 @@ static void pin_move(struct snap **at, struct snap *to)
 		was->pins--;
 }
 
-/* What was made of the step is kept, or goes. */
+/* What was made of the step is kept, or dropped. */
 static int average_over(struct passing *x, int rc)
 {
-	if (!x->averaging)
-		return rc;
 	if (rc == 0 && !x->settled)
 		rc = -ECANCELED;
 	averaging_end(TAKE(x->averaging), rc);
@@ -563,19 +443,15 @@ int passing_over(struct passing *x, int rc)
 	if (x->over)
 		return 0;
 	x->over = true;
-	if (passing_rides(x)) {
-		/* who drains does not wait for guards, and one may have come since */
+	if (x->averaging) {
+		/* a daemon that drains does not wait for guards, and one may have come since */
 		if (rc == 0 && snap_guarded(s) < 0)
 			rc = -ECANCELED;
 		rc = average_over(x, rc);
-		s->passed = rc == 0;
 		s->pass_failed = rc < 0 && rc != -ECANCELED;
-		for (uint32_t k = 0; k < x->npass; k++)
-			if (x->pass[k]->end)
-				x->pass[k]->end(x->pass[k]->ctx, s->step, rc);
 		if (rc == 0)
 			j->passed_at = MAX(j->passed_at, s->staged_at);
-		if (rc == 0 && x->behind && is_newest(s))
+		if (rc == 0 && is_newest(s))
 			pin_move(&j->before, s);
 	}
 	if (x->before)
@@ -605,10 +481,8 @@ static int alone_tick(void *arg, uint64_t i, const uint8_t *p)
 	(void)i;
 	(void)p;
 	worker_sign(x->worker);
-	return atomic_load_explicit(&x->stop, memory_order_relaxed) ||
-			       atomic_load_explicit(&x->snap->job->d->stops, memory_order_relaxed) >
-				       1 ||
-			       atomic_load_explicit(&x->failed, memory_order_relaxed)
+	return load_relaxed(&x->stop) || load_relaxed(&x->snap->job->d->stops) > 1 ||
+			       load_relaxed(&x->failed)
 		       ? -ECANCELED
 		       : 0;
 }
@@ -624,7 +498,7 @@ static void *alone_parts(void *arg)
 		int none = 0, rc = 0;
 
 		/* What is made in this walk is summed when it is written, or the daemon is idle. */
-		if (kind_of(x, i) != PART_AVERAGE || x->average)
+		if (part_kind(i, x->world) != PART_AVERAGE || x->average)
 			rc = part_walk(x, i, helpers, alone_tick, x, &err);
 
 		if (rc == -ECANCELED && !err.code)
@@ -653,11 +527,10 @@ static void alone_run(struct task *t)
 		passing_sum(x);
 }
 
-static void ahead_done(struct daemon *d, struct task *t)
+static void ahead_done(struct task *t)
 {
 	struct passing *x = (struct passing *)t;
 
-	(void)d;
 	x->ahead(x->ahead_arg, atomic_load(&x->failed), &x->err);
 }
 
@@ -667,8 +540,7 @@ void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const stru
 	x->nwalk = x->world;
 	x->ahead = done;
 	x->ahead_arg = arg;
-	x->task = (struct task){ alone_run, ahead_done, NULL };
-	daemon_task(x->snap->job->d, &x->snap->job->d->work, &x->task);
+	daemon_task(&x->snap->job->d->work, &x->task, alone_run, ahead_done);
 }
 
 static bool has_sums(const struct snap *s)
@@ -680,41 +552,38 @@ static bool has_sums(const struct snap *s)
 	return true;
 }
 
-static void alone_done(struct daemon *d, struct task *t)
+static void alone_done(struct task *t)
 {
 	struct passing *x = (struct passing *)t;
 	struct snap *s = x->snap;
 	struct job *j = s->job;
 	int rc = atomic_load(&x->failed);
-	bool idle, told = rc < 0 && rc != -ECANCELED && passing_rides(x) && !s->dropped;
+	bool idle, told = rc < 0 && rc != -ECANCELED && x->averaging && !s->dropped;
 
 	s->tasks--;
 	j->passing = NULL;
-	d->busy_ns = now_ns();
+	j->d->busy_ns = now_ns();
 	if (told) {
 		snap_tell(s, OUTCOME_FAILED, rc, x->err.msg);
-		log_line(&d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " failed: %s",
-			 j->name, s->step, x->err.msg);
+		snap_log(s, LOG_ERROR, "snap", " failed: %s", x->err.msg);
 	}
 	idle = x->idle && rc == 0;
 	passing_end(x, rc);
 	if (idle && has_sums(s))
-		log_line(&d->opts.log, LOG_DEBUG,
-			 "passes: job %s step %" PRIu64 " has sums in memory", j->name, s->step);
+		snap_log(s, LOG_DEBUG, "passes", " has sums in memory");
 	job_settle(j);
 }
 
 static void alone_start(struct snap *s, bool idle)
 {
-	struct passing *x = passing_new(s, false, false);
+	struct passing *x = passing_new(s, false);
 
 	if (!x)
 		return; /* the next tick tries it again */
 	x->idle = idle;
-	x->task = (struct task){ alone_run, alone_done, NULL };
 	s->job->passing = x;
 	s->tasks++;
-	daemon_task(s->job->d, &s->job->d->work, &x->task);
+	daemon_task(&s->job->d->work, &x->task, alone_run, alone_done);
 }
 
 /* Has the daemon nothing else to do, and not had for a while? */
@@ -749,8 +618,7 @@ void passes_next(struct job *j)
 			continue;
 		guarded = snap_guarded(s);
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || MUTANT(PASS_UNGUARDED) ||
-		     (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
+		if ((guarded > 0 || (MUTANT(AVERAGE_UNGUARDED) && average_wanted(s))) &&
 		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
@@ -812,6 +680,6 @@ void passes_make_way(struct job *j)
 	struct passing *x = j->passing;
 
 	passes_interrupt(j);
-	if (x && x->averaging && !x->npass && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
+	if (x && x->averaging && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
 		atomic_store(&x->stop, true);
 }

@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * passes.h - what is made of a staged step in one walk over its slots (ckpt/move/walk.h), and which
- * steps are walked at all. Called by snap (when is a walk due?), persist (the walk of a step that
- * is written) and restore (the sums of a step in memory).
+ * steps are walked. snap asks when a walk is due; persist walks the step that it writes; restore
+ * uses the sums of a step in memory.
  *
- * Invariants: a step is walked once it is GUARDED, never before, so what a walk sees does not
- * change any more (a daemon that drains does not wait for guards: if one finds a change meanwhile,
- * the passes' end gets -ECANCELED); at most one walk of a job is seen by passes at a time, the
- * oldest step first, so a pass sees the steps in their order; and each pass sees a step once,
- * however often its files are written.
+ * Invariants: a step is walked after it is GUARDED, so its bytes do not change during the walk. (A
+ * daemon that drains does not wait for guards. If a guard finds a change meanwhile, what the walk
+ * made is dropped.) At most one walk of a job makes averages at a time, the oldest step first. The
+ * averages of a step are made once, however often its files are written.
  *
- * Averages (average.h) are a pass of every step whose declarations have some. The walk that makes
- * them does not wait for the writer of the step, but goes ahead of it: what comes next needs them
- * as the average before its own, and a directory may hang. From passing_over on the next step may
- * be walked, too. The averages of a step that is not written give way to a step that is to be.
+ * The walk that makes averages (average.h) does not wait for the writer of the step, but goes ahead
+ * of it: the next step needs them, and a directory may hang. After passing_over the next step may be
+ * walked. The averages of a step that is not written give way to a step that is.
  *
  * Which steps are walked:
- *	that are written	sums, the check of what is derived, every pass that wants them: one walk, and
- *				the writer behind it, or beside it where it makes averages
- *	that a pass wants	that pass, and sums of its main and const parts, which cost little then
- *	the newest in memory	sums, once its daemon has had nothing else to do for PASSES_IDLE_NS: else each
- *				step would pay for it. Whatever comes meanwhile ends that walk.
+ *	one that is written		sums, the check of derived tensors, averages. The writer
+ *					follows the walk, or runs beside a walk that makes averages
+ *	one that lacks its averages	averages, and sums of its main and const parts
+ *	the newest in memory		sums, after its daemon has had no other work for
+ *					PASSES_IDLE_NS. Any other work ends that walk
  */
 #ifndef DAEMON_PASSES_H
 #define DAEMON_PASSES_H
@@ -31,7 +29,6 @@
 #ifndef PASSES_IDLE_NS
 #define PASSES_IDLE_NS (2 * NS_PER_S)
 #endif
-#define PASSES_MAX 4u
 
 /* --- sums of a step in memory --- */
 
@@ -63,37 +60,10 @@ struct slot_sums *passes_sums(const struct snap *s, uint32_t r);
  * thread. */
 bool slot_sums_match(const struct slot_sums *x, uint64_t i, const void *p);
 
-/* --- passes: daemon_opts has them --- */
-enum pass_wants {
-	PASS_NOT,
-	PASS_ALONE,
-	PASS_BEHIND, /* with the slot of the step that it has seen before */
-};
-struct pass_at {
-	uint64_t step;
-	uint32_t rank;
-	const uint8_t *raw; /* of the main part, to which the span's table belongs */
-	/* The same of the newest step that was walked for a PASS_BEHIND, held until this walk has
-	 * ended; NULL: there is none, or its ranks had other declarations. */
-	const uint8_t *before;
-	uint64_t before_step;
-};
-/* A pass sees the main parts alone: what is const does not change. */
-struct pass {
-	/* Owner. The same answer as long as the step is. written: it will be, by the same walk. */
-	enum pass_wants (*wants)(void *ctx, uint64_t step, bool written);
-	/* walk_pass.span; several ranks at a time, each in a thread. < 0 fails the step. */
-	int (*span)(void *ctx, const struct pass_at *at, const struct walk_span *s);
-	/* Owner, once for each walk: rc 0, all of the step was seen; else what was made of it is
-	 * dropped, and there may be another walk over the same step. */
-	void (*end)(void *ctx, uint64_t step, int rc);
-	void *ctx;
-};
-
 /* --- a walk over the slots of a step --- */
 struct passing;
 /* Owner. NULL: no memory. rescue: beside the step's own walks, and seen by no pass. */
-struct passing *passing_new(struct snap *s, bool written, bool rescue);
+struct passing *passing_new(struct snap *s, bool rescue);
 /* Part i of [0, PART_KINDS * world), as part_kind and part_rank count them. Its table, and the walk
  * over it, are made once: a second attempt to write the part goes on with them. That of averages
  * can be opened once these are made. Any thread, one a part. */
@@ -106,15 +76,11 @@ bool passing_averages(const struct passing *x);
 const struct average_result *passing_average(const struct passing *x);
 struct table *passing_table(struct passing *x, uint32_t i);
 struct walk *passing_walk(struct passing *x, uint32_t i); /* NULL: not opened */
-/* Has a pass failed? Then the step has. */
-bool passing_failed(const struct passing *x);
 /* Owner. The main parts are walked and averages completed by a task of their own, beside the
  * writer of the step. done: the owner again; err: where rc is not 0. Until then no other thread
  * uses the main parts' tables and walks. */
 void passing_ahead(struct passing *x, void (*done)(void *arg, int rc, const struct ckpt_err *err),
 		   void *arg);
-/* What passes want although the step could not be written; rc: of the writing. Worker. */
-int passing_finish(struct passing *x, int rc, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 /* The sums, for passing_end. Worker, after the last walk; the tables may go afterwards. */
 void passing_sum(struct passing *x);
 /* Owner, once the main parts were walked: what passes made is kept or dropped; they are called;

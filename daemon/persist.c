@@ -33,7 +33,7 @@ struct part_out {
 	char name[sizeof((struct native_part *)0)->name];
 	int fd;	   /* -1: none yet, or it is finished */
 	bool data; /* of a main part: what part_file_data writes is in the file */
-	/* The part's table, for whoever writes it beside a walk; no place: not made yet */
+	/* The part's table, to write it beside a walk; no place: not made yet */
 	struct table beside;
 	uint64_t done; /* bytes that were written to it */
 	bool linked;   /* it is an older step's: there is nothing to write */
@@ -73,7 +73,7 @@ struct persist {
 	struct part_out *file;
 	struct const_state now;	   /* but for the epoch */
 	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
-	atomic_uint next;	   /* rank whose part nobody writes yet */
+	atomic_uint next;	   /* the next rank whose parts are to be written */
 	struct queue
 		written_parts; /* struct part_out: to be synced; item NULL: each writer does that */
 	atomic_int failed;     /* the first part that was lost: its result, and err */
@@ -93,37 +93,15 @@ static int persist_tick(void *arg, uint64_t done)
 
 	x->done += done;
 	worker_sign(p->worker);
-	atomic_fetch_add_explicit(p->written, done, memory_order_relaxed);
-	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
-	       atomic_load_explicit(&p->snap->left, memory_order_relaxed) ||
-	       atomic_load_explicit(&p->walk_lost, memory_order_relaxed) ||
-	       atomic_load_explicit(&p->failed, memory_order_relaxed);
-}
-
-static uint32_t rank_of(const struct persist *p, uint32_t i)
-{
-	return part_rank(i, p->world);
-}
-
-static uint32_t kind_of(const struct persist *p, uint32_t i)
-{
-	return part_kind(i, p->world);
-}
-
-static bool has_part(const struct persist *p, uint32_t i)
-{
-	return p->has[i];
-}
-
-static uint32_t part_number(const struct persist *p, uint32_t kind, uint32_t r)
-{
-	return kind * p->world + r;
+	add_relaxed(p->written, done);
+	return load_relaxed(&p->d->stops) > 1 || load_relaxed(&p->snap->left) ||
+	       load_relaxed(&p->walk_lost) || load_relaxed(&p->failed);
 }
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has
- * seen damage since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, and no
+ * damage was found since they were written. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
@@ -145,14 +123,10 @@ static int bad_labels(const struct persist *p, uint64_t *ret)
 	*ret = 0;
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		uint8_t key[8 + sizeof label->id8];
-		struct hash128 h;
-		uint64_t word;
 
 		memcpy(key, &label[i].step, 8);
 		memcpy(key + 8, label[i].id8, sizeof label->id8);
-		h = hash128(key, sizeof key);
-		memcpy(&word, &h, sizeof word);
-		*ret += word;
+		*ret += hash_word(hash128(key, sizeof key));
 	}
 	free(label);
 	return rc;
@@ -190,11 +164,11 @@ static void const_look(struct persist *p)
 	p->now = (struct const_state){ .rev = p->snap->const_rev,
 				       .damages = atomic_load(&p->d->damages) };
 	for (uint32_t r = 0; r < p->world; r++)
-		any |= has_part(p, p->world + r);
+		any |= p->has[part_number(PART_CONST, r, p->world)];
 	if (any && !p->rescue && bad_labels(p, &p->now.bad) < 0)
 		p->now.rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < p->world; r++)
-		if (has_part(p, p->world + r) && const_may_link(p, r))
+		if (p->has[part_number(PART_CONST, r, p->world)] && const_may_link(p, r))
 			const_compare(p, r);
 }
 
@@ -202,7 +176,8 @@ static void const_look(struct persist *p)
 static int const_link(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
-	struct part_out *f = &p->file[p->world + r];
+	uint32_t i = part_number(PART_CONST, r, p->world);
+	struct part_out *f = &p->file[i];
 	struct ckpt_err err = { 0 };
 	cleanup_close int fd = -1;
 	int rc;
@@ -216,11 +191,10 @@ static int const_link(struct persist *p, uint32_t r)
 	if (rc == -EXDEV) {
 		c->set = false;
 		if (const_refusal_new(p->snap->launch, c->part.name, &err))
-			log_line(&p->d->opts.log, LOG_NOTICE,
-				 "persist: job %s step %" PRIu64
+			snap_log(p->snap, LOG_NOTICE, "persist",
 				 ": the const part of rank %u is written again: %s (said once per "
 				 "launch)",
-				 p->info.job, p->info.step, r, err.msg);
+				 r, err.msg);
 		return 0;
 	}
 	if (rc < 0) {
@@ -229,27 +203,28 @@ static int const_link(struct persist *p, uint32_t r)
 	}
 	f->linked = true;
 	f->id = c->id;
-	p->part[p->world + r] = c->part;
-	memcpy(p->part[p->world + r].name, f->name, sizeof f->name);
+	p->part[i] = c->part;
+	memcpy(p->part[i].name, f->name, sizeof f->name);
 	return 0;
 }
 
-/* -ENOMEM: nobody can see whether it changes. */
+/* -ENOMEM: no later change could be found. */
 static int const_take(struct persist *p, uint32_t r)
 {
 	struct const_part *c = &p->snap->launch->constant[r];
 	const struct snap_rank *from = &p->snap->rank[r];
-	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, p->world + r), NULL, NULL);
+	uint32_t i = part_number(PART_CONST, r, p->world);
+	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, i), NULL, NULL);
 
 	const_part_free(c);
-	c->nchunk = div_up(p->part[p->world + r].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
-	c->table = *passing_table(p->passing, p->world + r);
-	*passing_table(p->passing, p->world + r) = (struct table){ 0 };
+	c->nchunk = div_up(p->part[i].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
+	c->table = *passing_table(p->passing, i);
+	*passing_table(p->passing, i) = (struct table){ 0 };
 	c->decl = decl_slot_ref(from->decl);
 	c->chunk = malloc(MAX(c->nchunk, 1u) * sizeof *c->chunk);
-	for (uint64_t i = 0; c->chunk && i < c->nchunk; i++)
-		c->chunk[i] = (struct const_chunk){ .sum = chunk[i].raw_hash,
-						    .raw_len = chunk[i].raw_len };
+	for (uint64_t k = 0; c->chunk && k < c->nchunk; k++)
+		c->chunk[k] = (struct const_chunk){ .sum = chunk[k].raw_hash,
+						    .raw_len = chunk[k].raw_len };
 	return const_part_take(c, decl_part_raw(from->decl, PART_CONST, from->mem->base),
 			       p->info.step);
 }
@@ -259,9 +234,9 @@ static void const_remember(struct persist *p)
 {
 	for (uint32_t r = 0; r < p->world; r++) {
 		struct const_part *c = &p->snap->launch->constant[r];
-		uint32_t i = p->world + r;
+		uint32_t i = part_number(PART_CONST, r, p->world);
 
-		if (!has_part(p, i) || (!p->file[i].linked && const_take(p, r) < 0))
+		if (!p->has[i] || (!p->file[i].linked && const_take(p, r) < 0))
 			continue;
 		if (!p->file[i].linked) {
 			c->part = p->part[i];
@@ -281,11 +256,11 @@ static void const_remember(struct persist *p)
 /* The parts that a main one names, which are complete. How many. */
 static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_part *ret)
 {
-	uint32_t n = 0, r = rank_of(p, i);
+	uint32_t n = 0, r = part_rank(i, p->world);
 
 	for (uint32_t kind = PART_CONST; kind < PART_KINDS && i == r; kind++)
-		if (has_part(p, part_number(p, kind, r)))
-			ret[n++] = p->part[part_number(p, kind, r)];
+		if (p->has[part_number(kind, r, p->world)])
+			ret[n++] = p->part[part_number(kind, r, p->world)];
 	return n;
 }
 
@@ -293,19 +268,19 @@ static uint32_t sources_of(const struct persist *p, uint32_t i, struct native_pa
  * were declared. */
 static const struct table *table_of(const struct persist *p, uint32_t i)
 {
-	if (kind_of(p, i) == PART_AVERAGE)
-		return decl_part(p->snap->rank[rank_of(p, i)].decl, PART_AVERAGE);
-	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA)
+	if (part_kind(i, p->world) == PART_AVERAGE)
+		return decl_part(p->snap->rank[part_rank(i, p->world)].decl, PART_AVERAGE);
+	if (part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA)
 		return &p->file[i].beside;
 	return passing_table(p->passing, i);
 }
 
 static int table_open(struct persist *p, uint32_t i, uint32_t nhelper, struct ckpt_err *err)
 {
-	const struct snap_rank *from = &p->snap->rank[rank_of(p, i)];
+	const struct snap_rank *from = &p->snap->rank[part_rank(i, p->world)];
 	struct table *t = &p->file[i].beside;
 
-	if (kind_of(p, i) != PART_MAIN || p->half != WRITE_DATA)
+	if (part_kind(i, p->world) != PART_MAIN || p->half != WRITE_DATA)
 		return passing_open(p->passing, i, nhelper, err);
 	return t->nplace ? 0 : decl_part_now(from->decl, PART_MAIN, from->mem->base, t, err);
 }
@@ -317,7 +292,7 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 	bool direct = true;
 
 	f->data = false;
-	return store_part_create(p->txn, rank_of(p, i),
+	return store_part_create(p->txn, part_rank(i, p->world),
 				 native_part_bytes_max(table_of(p, i), sources_of(p, i, source)),
 				 &direct, f->name, &f->fd, err);
 }
@@ -326,14 +301,14 @@ static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
 static int part_fill(struct persist *p, uint32_t i, const struct part_file_opts *how,
 		     const struct native_info *info, struct ckpt_err *err)
 {
-	uint32_t r = rank_of(p, i);
+	uint32_t r = part_rank(i, p->world);
 	const struct snap_rank *from = &p->snap->rank[r];
-	const void *raw = decl_part_raw(from->decl, kind_of(p, i), from->mem->base);
+	const void *raw = decl_part_raw(from->decl, part_kind(i, p->world), from->mem->base);
 	struct part_out *f = &p->file[i];
 	struct part_file_opts walked = *how;
 	int rc;
 
-	if (kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) {
+	if (part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA) {
 		rc = part_file_data(how, f->fd, raw, &f->beside, info, r, err);
 		f->data = rc == 0;
 		return rc;
@@ -358,7 +333,7 @@ static int part_put(struct persist *p, uint32_t i, struct chunk_queue **io, stru
 					    .queue = io,
 					    .tick = persist_tick,
 					    .arg = &x };
-	struct native_role role = { .kind = kind_of(p, i), .source = source };
+	struct native_role role = { .kind = part_kind(i, p->world), .source = source };
 	struct native_info info = p->info;
 	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0;
 
@@ -393,7 +368,7 @@ static bool worth_another_try(const struct persist *p, uint32_t i, int rc)
 {
 	/* A full disk, a lost claim or an order to stop does not get better by itself. Where a pass
 	 * has failed it was no disk. */
-	return rc == -EIO && ((kind_of(p, i) == PART_MAIN && p->half == WRITE_DATA) ||
+	return rc == -EIO && ((part_kind(i, p->world) == PART_MAIN && p->half == WRITE_DATA) ||
 			      !walk_failed(passing_walk(p->passing, i)));
 }
 
@@ -443,9 +418,9 @@ static void *parts_sync(void *arg)
 /* Is there such a part to be written now? */
 static bool is_written_now(const struct persist *p, uint32_t i)
 {
-	uint32_t kind = kind_of(p, i);
+	uint32_t kind = part_kind(i, p->world);
 
-	if (!has_part(p, i) || p->file[i].linked || (kind == PART_MAIN) != (p->round == ROUND_MAIN))
+	if (!p->has[i] || p->file[i].linked || (kind == PART_MAIN) != (p->round == ROUND_MAIN))
 		return false;
 	return kind == PART_MAIN || p->half != (kind == PART_CONST ? WRITE_REST : WRITE_DATA);
 }
@@ -462,7 +437,7 @@ static int rank_write(struct persist *p, uint32_t r, struct chunk_queue **io, st
 	for (uint32_t i = r; i < p->npart && rc == 0; i += p->world) {
 		if (!is_written_now(p, i))
 			continue;
-		if (kind_of(p, i) == PART_AVERAGE)
+		if (part_kind(i, p->world) == PART_AVERAGE)
 			rc = passing_open(p->passing, i, helpers, err);
 		if (rc == 0)
 			rc = part_persist(p, i, 0, io, ends && !hand_over, err);
@@ -508,7 +483,7 @@ static void parts_count(struct persist *p)
 	uint64_t total = 0, linked = 0;
 
 	for (uint32_t i = 0; i < p->npart; i++) {
-		if (!has_part(p, i))
+		if (!p->has[i])
 			continue;
 		if (p->file[i].linked)
 			linked += p->part[i].raw_bytes;
@@ -517,12 +492,13 @@ static void parts_count(struct persist *p)
 	}
 	if (p->rescue)
 		return;
-	atomic_store_explicit(&p->snap->total, total, memory_order_relaxed);
-	atomic_store_explicit(&p->snap->linked, linked, memory_order_relaxed);
+	store_relaxed(&p->snap->total, total);
+	store_relaxed(&p->snap->linked, linked);
 }
 
-/* All of the space before the first byte. Short of descriptors it gives half of them back, for who
- * attaches or restores meanwhile needs some: what was not reserved is when it is written. */
+/* All of the space before the first byte. If there are too few descriptors, half of them are given
+ * back for ranks that attach or restore meanwhile; those files are reserved when they are written.
+ * */
 static int parts_reserve(struct persist *p)
 {
 	uint32_t made = 0, helpers;
@@ -531,17 +507,17 @@ static int parts_reserve(struct persist *p)
 	(void)passing_threads(p->world, &helpers);
 	for (uint32_t i = 0; i < p->npart; i++)
 		p->file[i] = (struct part_out){ .fd = -1, .beside = p->file[i].beside };
-	for (uint32_t i = 0; i < part_number(p, PART_AVERAGE, 0) && rc == 0; i++)
-		if (has_part(p, i))
+	for (uint32_t i = 0; i < part_number(PART_AVERAGE, 0, p->world) && rc == 0; i++)
+		if (p->has[i])
 			rc = table_open(p, i, helpers, &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
-		if (has_part(p, p->world + r))
+		if (p->has[part_number(PART_CONST, r, p->world)])
 			rc = const_link(p, r);
 	if (rc < 0)
 		return rc;
 	parts_count(p);
 	for (; made < p->npart && rc == 0; made += rc == 0)
-		if (has_part(p, made) && !p->file[made].linked)
+		if (p->has[made] && !p->file[made].linked)
 			rc = part_reserve(p, made, &p->err);
 	if (rc != -EMFILE && rc != -ENFILE)
 		return rc;
@@ -638,7 +614,7 @@ static void blame_place(struct persist *p)
 }
 
 /* On disk, at most. What is linked takes none. */
-static uint64_t room_needed(const struct persist *p)
+static uint64_t space_needed(const struct persist *p)
 {
 	uint64_t bytes = KEEP_SPARE;
 
@@ -648,58 +624,43 @@ static uint64_t room_needed(const struct persist *p)
 }
 
 /* What did not fit may, after something was removed: all is written from the beginning. */
-static void room_again(struct persist *p)
+static void space_again(struct persist *p)
 {
-	/* A link that was refused needs room, too. */
-	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, room_needed(p))) {
+	/* A link that was refused needs space, too. */
+	if (p->rc == -ENOSPC && !p->rescue && keep_free(p->d, p->store, space_needed(p))) {
 		p->err = (struct ckpt_err){ 0 };
 		const_look(p);
-		atomic_store_explicit(p->written, 0, memory_order_relaxed);
+		store_relaxed(p->written, 0);
 		parts_run(p);
 	}
 	if (p->rc == -ENOSPC && !p->rescue)
 		keep_advise(p->store, &p->err);
 }
 
-/* Room first: no disk is filled to learn that a step does not fit. What the file system does not
- * tell, quotas among it, is learned when the space is reserved. */
-static void room_run(struct persist *p)
+/* Space first: no disk is filled to learn that a step does not fit. What the file system does not
+ * report, such as quotas, fails when the space is reserved. */
+static void space_run(struct persist *p)
 {
-	p->rc = keep_room(p->d, p->store, p->info.step, room_needed(p), &p->err);
+	p->rc = keep_space(p->d, p->store, p->info.step, space_needed(p), &p->err);
 	if (p->rc < 0)
 		return;
 	parts_run(p);
-	room_again(p);
-}
-
-/* move_tick_fn */
-static int finish_tick(void *arg, uint64_t done)
-{
-	struct persist *p = arg;
-
-	(void)done;
-	worker_sign(p->worker);
-	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
+	space_again(p);
 }
 
 static void write_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	struct ckpt_err err = { 0 };
 
 	const_look(p);
-	if (p->rescue) /* there nothing is removed to make room */
+	if (p->rescue) /* there nothing is removed to make space */
 		parts_run(p);
 	else
-		room_run(p);
+		space_run(p);
 	blame_place(p);
 	if (p->half == WRITE_DATA)
 		return;
-	p->passed = p->rc;
-	if (p->rc < 0)
-		p->passed = passing_finish(p->passing, p->rc, finish_tick, p, &err);
-	if (p->passed == 0)
-		passing_sum(p->passing);
+	passing_sum(p->passing);
 }
 
 /* Behind both the walk and write_run. */
@@ -710,7 +671,7 @@ static void rest_run(struct task *t)
 	p->worker = worker_me();
 	p->half = WRITE_REST;
 	parts_end(p);
-	room_again(p);
+	space_again(p);
 	blame_place(p);
 	passing_sum(p->passing);
 }
@@ -748,7 +709,7 @@ static int manifest_make(struct persist *p, const struct native_lineage *line, v
 	if (!part || !map || !map_n)
 		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
 	for (uint32_t i = 0; i < p->npart; i++) {
-		if (!has_part(p, i))
+		if (!p->has[i])
 			continue;
 		map[n] = w ? w->map[i] : NULL;
 		map_n[n] = w ? w->map_n[i] : 0;
@@ -883,8 +844,7 @@ static void derived_say(struct persist *p)
 		 table_tensor_print(&passing_table(p->passing, rank)->tensor[first->tensor], name,
 				    sizeof name),
 		 first->element, rank);
-	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
-		 p->snap->job->name, p->snap->step, text);
+	snap_log(p->snap, LOG_WARNING, "snap", ": %s", text);
 	job_error(p->snap->job, p->snap->step + 1, text);
 }
 
@@ -896,12 +856,11 @@ static void changed_say(struct persist *p)
 	if (!*p->changed || l->const_said == p->snap->epoch + 1)
 		return;
 	l->const_said = p->snap->epoch + 1;
-	log_line(&p->d->opts.log, LOG_WARNING, "snap: job %s step %" PRIu64 ": %s",
-		 p->snap->job->name, p->snap->step, p->changed);
+	snap_log(p->snap, LOG_WARNING, "snap", ": %s", p->changed);
 	job_error(p->snap->job, p->snap->step + 1, p->changed);
 }
 
-/* Pins go before the job is settled: who waits for a slot finds it. */
+/* Pins end before the job is settled, so that a mark that waits for a slot finds it. */
 static void persist_over(struct persist *p)
 {
 	struct snap *s = p->snap;
@@ -913,14 +872,13 @@ static void persist_over(struct persist *p)
 	snap_written(s, rc, err.msg);
 }
 
-static void commit_done(struct daemon *d, struct task *t)
+static void commit_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 	struct job *j = s->job;
 	bool committed = p->rc == 0, kept = committed && place_same(p->place, j->place);
 
-	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
 	p->place->away |= p->away;
 	if (committed) {
@@ -933,7 +891,7 @@ static void commit_done(struct daemon *d, struct task *t)
 		launch_let_go(s->launch);
 	}
 	if (committed && s->launch == j->launch)
-		j->room.need_bytes = room_needed(p);
+		j->space.need_bytes = space_needed(p);
 	persist_over(p);
 	if (kept)
 		keep_after(j);
@@ -955,15 +913,14 @@ static bool persist_discarded(struct persist *p)
 	return p->rc < 0;
 }
 
-static void parts_done(struct daemon *d, struct task *t)
+static void parts_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 
-	(void)d;
 	changed_say(p);
 	if (persist_discarded(p)) {
-		s->job->room.looked_ns = 0; /* what status says of it is old */
+		s->job->space.looked_ns = 0; /* what status says of it is old */
 		p->place->away |= p->away;
 		persist_over(p);
 		return;
@@ -971,8 +928,7 @@ static void parts_done(struct daemon *d, struct task *t)
 	s->phase_ns[1] = now_ns() - s->mark_ns;
 	s->durable = true;
 	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0, NULL);
-	p->task = (struct task){ commit_run, commit_done, NULL };
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, commit_run, commit_done);
 }
 
 static void data_next(struct persist *p)
@@ -981,23 +937,21 @@ static void data_next(struct persist *p)
 		return;
 	if (p->rc == 0 && p->passed < 0)
 		persist_discard(p);
-	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer heard of the walk's end */
+	if (p->rc == -ECANCELED && p->passed < 0) { /* the writer ended because the walk did */
 		p->rc = p->passed;
 		p->err = p->walk_err;
 	}
 	if (persist_discarded(p)) {
-		parts_done(p->d, &p->task);
+		parts_done(&p->task);
 		return;
 	}
-	p->task = (struct task){ rest_run, parts_done, NULL };
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, rest_run, parts_done);
 }
 
-static void data_done(struct daemon *d, struct task *t)
+static void data_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
-	(void)d;
 	p->data_over = true;
 	data_next(p);
 }
@@ -1040,7 +994,7 @@ static struct persist *persist_new(struct snap *s, struct place *place, bool res
 	p->part = calloc(p->npart, sizeof *p->part);
 	p->file = calloc(p->npart, sizeof *p->file);
 	p->has = calloc(p->npart, sizeof *p->has);
-	p->passing = passing_new(s, true, rescue);
+	p->passing = passing_new(s, rescue);
 	p->passed = -ECANCELED;
 	if (!p->passing || !p->part || !p->file || !p->has) {
 		persist_end(p);
@@ -1069,14 +1023,14 @@ void persist_start(struct snap *s)
 	}
 	s->job->writing_walked = false;
 	s->write_ns = now_ns();
-	atomic_store_explicit(&s->total, 0, memory_order_relaxed); /* until parts_count */
-	atomic_store_explicit(&s->linked, 0, memory_order_relaxed);
-	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
+	store_relaxed(&s->total, 0); /* until parts_count */
+	store_relaxed(&s->linked, 0);
+	store_relaxed(&s->written, 0);
 	p->walking = p->half == WRITE_DATA;
-	p->task = (struct task){ write_run, p->walking ? data_done : parts_done, NULL };
 	if (p->walking)
 		passing_ahead(p->passing, walk_done, p);
-	device_task(p->place->device, LANE_WRITE, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task, write_run,
+		    p->walking ? data_done : parts_done);
 }
 
 /* --- to another place: at once, for only what is guarded is rescued --- */
@@ -1089,7 +1043,7 @@ static void rescue_run(struct task *t)
 		commit_run(t);
 }
 
-static void rescue_done(struct daemon *d, struct task *t)
+static void rescue_done(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
@@ -1097,7 +1051,6 @@ static void rescue_done(struct daemon *d, struct task *t)
 	struct ckpt_err err = p->err;
 	int rc = p->rc;
 
-	(void)d;
 	persist_end(p);
 	rescue_written(s, rc, err.msg);
 }
@@ -1112,6 +1065,5 @@ void persist_rescue(struct snap *s, struct place *to)
 	}
 	p->written = &p->rescued;
 	p->info.generation = to->store->generation;
-	p->task = (struct task){ rescue_run, rescue_done, NULL };
-	device_task(to->device, LANE_WRITE, &p->task);
+	device_task(to->device, LANE_WRITE, &p->task, rescue_run, rescue_done);
 }

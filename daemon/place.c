@@ -58,20 +58,20 @@ static bool mount_is(const char *line, uint64_t id, uint64_t dev, char *ret, siz
 	return true;
 }
 
-/* What is mounted there, "" where that cannot be told. */
+/* What is mounted there; "": not known. */
 static void device_name(int fd, char *ret, size_t bytes)
 {
 	cleanup_free char *line = NULL;
 	struct statx st = { 0 };
 	uint64_t dev, ino;
-	size_t room = 0;
+	size_t capacity = 0;
 	FILE *f;
 
 	ret[0] = 0;
 	if (dir_look(fd, &dev, &ino) < 0 || !(f = fopen("/proc/self/mountinfo", "re")))
 		return;
 	(void)statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st);
-	while (getline(&line, &room, f) > 0)
+	while (getline(&line, &capacity, f) > 0)
 		if (mount_is(line, st.stx_mask & STATX_MNT_ID ? st.stx_mnt_id : 0, dev, ret, bytes))
 			break;
 	(void)fclose(f);
@@ -129,7 +129,7 @@ void device_unref(struct device *v)
 }
 
 /* Without a thread of its own it runs among the daemon's. */
-void device_task(struct device *v, enum lane lane, struct task *t)
+void device_task(struct device *v, enum lane lane, struct task *t, task_fn *run, task_fn *done)
 {
 	struct pool *p = &v->lane[lane];
 
@@ -137,7 +137,7 @@ void device_task(struct device *v, enum lane lane, struct task *t)
 		pool_stop(p);
 		(void)pool_start(v->d, p, lanes[lane].name, lanes[lane].threads);
 	}
-	daemon_task(v->d, p->nworker ? p : &v->d->work, t);
+	daemon_task(p->nworker ? p : &v->d->work, t, run, done);
 }
 
 uint64_t device_stuck_ns(const struct device *v, uint64_t now)
@@ -203,7 +203,7 @@ static void look_back_run(struct task *t)
 	x->rc = store_here(x->place->store, NULL);
 }
 
-static void look_back_done(struct daemon *d, struct task *t)
+static void look_back_done(struct task *t)
 {
 	struct look_back *x = (struct look_back *)t;
 	struct place *p = x->place;
@@ -214,7 +214,7 @@ static void look_back_done(struct daemon *d, struct task *t)
 	if (x->rc == 0 && p->away) {
 		p->away = false;
 		log_line(
-			&d->opts.log, LOG_NOTICE,
+			&p->d->opts.log, LOG_NOTICE,
 			"place: the directory of job %s is back: ckptd writes the staged step again",
 			x->job->name);
 		job_write_again(x->job, p);
@@ -232,11 +232,9 @@ void place_tick(struct job *j, uint64_t now)
 		if (!p->away || p->looking || elapsed_ns(p->looked_ns, now) < LOOK_AGAIN_NS ||
 		    !(x = calloc(1, sizeof *x)))
 			continue;
-		*x = (struct look_back){ .task = { look_back_run, look_back_done, NULL },
-					 .job = j,
-					 .place = place_ref(p) };
+		*x = (struct look_back){ .job = j, .place = place_ref(p) };
 		p->looking = true;
 		j->keeping++;
-		device_task(p->device, LANE_ASK, &x->task);
+		device_task(p->device, LANE_ASK, &x->task, look_back_run, look_back_done);
 	}
 }

@@ -87,14 +87,14 @@ static void claim_run(struct task *t)
 	x->rc = rescue_claim(x);
 }
 
-static void claim_done(struct daemon *d, struct task *t)
+static void claim_done(struct task *t)
 {
 	struct rescue *x = (struct rescue *)t;
 	struct job *j = x->job;
 
 	x->claiming = false;
 	j->keeping--;
-	if (x->rc == 0 && !(x->place = place_new(d, TAKE(x->store))))
+	if (x->rc == 0 && !(x->place = place_new(j->d, TAKE(x->store))))
 		x->rc = ckpt_error(&x->err, -ENOMEM, "no memory for another directory");
 	/* Not before: as long as the other directory hangs, it holds no slot of the trainer's. */
 	(void)job_rescue(j, x->copy, true);
@@ -108,14 +108,14 @@ static void claim_done(struct daemon *d, struct task *t)
 static int held_list(struct rescue *x)
 {
 	const struct daemon *d = x->job->d;
-	uint32_t room = 0;
+	uint32_t most = 0;
 
 	for (const struct job *j = d->jobs; j; j = j->next) {
-		room++;
+		most++;
 		for (const struct snap *s = j->snaps; s; s = s->next)
-			room++;
+			most++;
 	}
-	x->held = calloc(room, sizeof *x->held);
+	x->held = calloc(most, sizeof *x->held);
 	if (!x->held)
 		return -ENOMEM;
 	for (const struct job *j = d->jobs; j; j = j->next) {
@@ -163,10 +163,9 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct c
 		rescue_free(j); /* nothing is staged: no directory is made either */
 		return 0;
 	}
-	x->task = (struct task){ claim_run, claim_done, NULL };
 	x->claiming = true;
 	j->keeping++;
-	device_task(x->device, LANE_ASK, &x->task);
+	device_task(x->device, LANE_ASK, &x->task, claim_run, claim_done);
 	return 0;
 }
 

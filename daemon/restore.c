@@ -13,7 +13,7 @@
 
 #define CHOICES_MAX 8 /* that may be removed under the choosing hand */
 
-static void retreat_free(struct retreat *r)
+void retreat_free(struct retreat *r)
 {
 	free(r->step);
 	free(r->begun);
@@ -27,11 +27,6 @@ static struct retreat retreat_take(struct retreat *r)
 
 	*r = (struct retreat){ 0 };
 	return taken;
-}
-
-void restore_free_retreat(struct launch *l)
-{
-	retreat_free(&l->retreat);
 }
 
 static bool want_peeks(const struct wire_restore *want)
@@ -51,7 +46,7 @@ static void peek_let_go(struct launch *l)
 		(void)close(TAKE_FD(l->peek_fd));
 }
 
-static void restore_free(struct restore *x)
+void restore_free(struct restore *x)
 {
 	fill_end(x); /* before what it points into */
 	for (uint32_t i = 0; i < x->nsrc; i++) {
@@ -87,7 +82,7 @@ static void answer_one(struct member *m, const struct restore *x)
 	landing_free(TAKE(m->landing));
 	if (!s)
 		return;
-	if (out) { /* it does not listen: it hears of it when it has asked */
+	if (out) { /* its library is at work: the answer to its LAND has the error */
 		m->owed = malloc(sizeof *m->owed);
 		if (m->owed)
 			*m->owed = x->err;
@@ -98,7 +93,7 @@ static void answer_one(struct member *m, const struct restore *x)
 	} else {
 		struct wire_restored got = x->got;
 
-		session_reply(s, &got, WIRE_RESTORED, sizeof got, &x->blob_fd, 1);
+		session_reply(s, &got, WIRE_RESTORED, &x->blob_fd, 1);
 	}
 }
 
@@ -132,7 +127,7 @@ static void refuse_asked(struct launch *l, uint32_t round, int code, const char 
 	snprintf(x.err.msg, sizeof x.err.msg, "%s", text);
 	answer_all(l, &x, false);
 	peek_let_go(l);
-	restore_free_retreat(l);
+	retreat_free(&l->retreat);
 }
 
 /* --- choosing --- */
@@ -149,25 +144,32 @@ bool job_bad(const struct job *j, uint64_t step, uint32_t where)
 	return bad_at(j->bad, j->nbad, step, where) != NULL;
 }
 
-/* Remembers it. False: there is no memory to. */
-static bool job_bad_add(struct job *j, const struct restore *x)
+/* why: its lines become one. False: there is no memory to remember it. */
+static bool bad_add(struct bad **list, uint32_t *n, struct bad b, const char *why)
 {
-	struct bad *p;
+	struct bad *p = reallocarray(*list, *n + 1, sizeof *p);
 
-	if (job_bad(j, x->pin.step, x->pin.where))
-		return true;
-	p = reallocarray(j->bad, j->nbad + 1, sizeof *p);
 	if (!p)
 		return false;
-	j->bad = p;
-	p = &j->bad[j->nbad++];
-	*p = (struct bad){ .step = x->pin.step,
-			   .generation = x->mem_generation,
-			   .where = x->pin.where };
-	snprintf(p->why, sizeof p->why, "%.*s", (int)sizeof p->why - 1, x->err.msg);
-	for (char *c = p->why; *c; c++)
+	snprintf(b.why, sizeof b.why, "%.*s", (int)sizeof b.why - 1, why);
+	for (char *c = b.why; *c; c++)
 		*c = *c == '\n' ? ' ' : *c;
+	*list = p;
+	p[(*n)++] = b;
 	return true;
+}
+
+static struct bad bad_pinned(const struct restore *x)
+{
+	return (struct bad){ .step = x->pin.step,
+			     .generation = x->mem_generation,
+			     .where = x->pin.where };
+}
+
+static bool job_bad_add(struct job *j, const struct restore *x)
+{
+	return job_bad(j, x->pin.step, x->pin.where) ||
+	       bad_add(&j->bad, &j->nbad, bad_pinned(x), x->err.msg);
 }
 
 static bool is_good(const struct restore *x, const struct store_step *s)
@@ -188,7 +190,7 @@ static bool is_of_another_version(const struct store_step *s)
 	return s->state == STORE_NEWER || s->state == STORE_OLDER;
 }
 
-/* Nobody knows whether a step below it is older. */
+/* It is not known whether a step below it is older. */
 static bool is_last_word(const struct store_step *s)
 {
 	return is_of_another_version(s) && !MUTANT(NEWER_PASSED_OVER);
@@ -391,13 +393,6 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	return best;
 }
 
-static void passed_log(const struct launch *l, const struct pin *pin)
-{
-	for (const char *p = pin->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&l->job->d->opts.log, LOG_WARNING, "restore: job %s: passed over: %.*s",
-			 l->job->name, (int)strcspn(p, "\n"), p);
-}
-
 /* An error that comes after a try says what the try has left. */
 static void say_tried(struct restore *x)
 {
@@ -413,18 +408,17 @@ static void say_tried(struct restore *x)
 			 x->pin.passed);
 }
 
-static void choose_done(struct daemon *d, struct task *t)
+static void choose_done(struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
 	bool again = x->retreat.tried > 0 || x->retreat.nlack > 0;
 
-	(void)d;
 	l->restoring = false;
 	if (x->pin.npassed && !again) {
 		char first[256];
 
-		passed_log(l, &x->pin);
+		job_log_lines(l->job, LOG_WARNING, "restore", ": passed over: ", x->pin.passed);
 		snprintf(first, sizeof first, "passed over: %.*s",
 			 (int)MIN(strcspn(x->pin.passed, "\n"), (size_t)200), x->pin.passed);
 		job_error(l->job, 0, first);
@@ -449,8 +443,9 @@ static void choose_done(struct daemon *d, struct task *t)
 	restore_free(x);
 }
 
+/* mem: the step in memory that may be chosen; NULL: none. */
 static struct restore *restore_new(struct launch *l, const struct wire_restore *want,
-				   uint32_t round)
+				   uint32_t round, const struct snap *mem)
 {
 	struct restore *x = calloc(1, sizeof *x);
 	struct job *j = l->job;
@@ -473,6 +468,12 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 	x->retreat = retreat_take(&l->retreat);
 	/* what an earlier daemon has committed of this launch */
 	x->seq_unknown = l->again && !atomic_load(&l->seq);
+	if (mem) {
+		x->mem_known = true;
+		x->mem_step = mem->step;
+		x->mem_generation = mem->launch->generation;
+		x->mem_back = mem->back;
+	}
 	l->refs++;
 	return x;
 }
@@ -497,20 +498,13 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 	if (!mem && !(want->flags & CKPT_FROM_MEMORY) &&
 	    (!want_peeks(want) || MUTANT(PEEK_WAITS)) && job_writes(l->job, want->step))
 		return;
-	x = restore_new(l, want, round);
+	x = restore_new(l, want, round, mem);
 	if (!x) {
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ choose_run, choose_done, NULL };
-	if (mem) {
-		x->mem_known = true;
-		x->mem_step = mem->step;
-		x->mem_generation = mem->launch->generation;
-		x->mem_back = mem->back;
-	}
 	l->restoring = true;
-	device_task(l->place->device, LANE_ASK, &x->task);
+	device_task(l->place->device, LANE_ASK, &x->task, choose_run, choose_done);
 }
 
 /* --- filling --- */
@@ -530,20 +524,15 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	return true;
 }
 
-/* A step without what is asked for: the next older one is looked at, and nothing is said of it. */
+/* A step without what is asked for: the next older one is tried, and no report names it. */
 static bool goes_past(struct launch *l, struct restore *x)
 {
-	struct retreat *r = &x->retreat;
-	struct bad *p = reallocarray(r->lack, r->nlack + 1, sizeof *p);
+	struct bad lacks = bad_pinned(x);
 
-	if (!p)
+	lacks.lacks = true;
+	if (!bad_add(&x->retreat.lack, &x->retreat.nlack, lacks, ""))
 		return false;
-	r->lack = p;
-	p[r->nlack++] = (struct bad){ .step = x->pin.step,
-				      .generation = x->mem_generation,
-				      .where = x->pin.where,
-				      .lacks = true };
-	l->retreat = retreat_take(r);
+	l->retreat = retreat_take(&x->retreat);
 	l->pin[x->round % ROUNDS_MAX].set = false;
 	return true;
 }
@@ -567,16 +556,8 @@ static int averages_go_on(struct restore *x)
 	return rc < 0 ? ckpt_error(&x->err, rc, "no memory for the averages of the job") : 0;
 }
 
-static void averages_log(const struct restore *x)
-{
-	for (const char *p = x->averages; *p; p += strcspn(p, "\n"), p += *p == '\n')
-		log_line(&x->d->opts.log, LOG_NOTICE, "restore: job %s: %.*s", x->l->job->name,
-			 (int)strcspn(p, "\n"), p);
-}
-
 static void fill_over(struct restore *x)
 {
-	struct daemon *d = x->d;
 	struct launch *l = x->l;
 	struct job *j = l->job;
 	bool remembered = false;
@@ -602,26 +583,26 @@ static void fill_over(struct restore *x)
 			x->got.back = l->back;
 			launch_start(l, START_CLEAR);
 		}
-		log_line(&d->opts.log, LOG_NOTICE,
-			 "restore: job %s generation %" PRIu64 "%s from %s, step %" PRIu64, j->name,
-			 l->generation, want_peeks(&x->want) ? " looks at averages" : "",
-			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
-		averages_log(x);
+		job_log(j, LOG_NOTICE, "restore",
+			" generation %" PRIu64 "%s from %s, step %" PRIu64, l->generation,
+			want_peeks(&x->want) ? " looks at averages" : "",
+			x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		job_log_lines(j, LOG_NOTICE, "restore", ": ", x->averages);
 	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
 		peek_let_go(l);
 		restore_try(l);
 		restore_free(x);
 		return;
 	} else {
-		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
-			 x->pin.step, x->err.msg, x->labelled);
+		job_log(j, LOG_ERROR, "restore", " step %" PRIu64 ": %s%s", x->pin.step, x->err.msg,
+			x->labelled);
 	}
 	peek_let_go(l);
 	if (is_damage(x->rc)) {
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
 		if (!want_peeks(&x->want))
-			launch_let_go(l); /* whoever repairs it needs it alone */
+			launch_let_go(l); /* a repair needs the step unlocked */
 		remembered = !x->gone && !x->overwritten && job_bad_add(j, x);
 		if (goes_back(l, x, remembered)) {
 			restore_try(l);
@@ -642,11 +623,10 @@ void restore_landed(struct restore *x)
 	fill_over(x);
 }
 
-static void fill_done(struct daemon *d, struct task *t)
+static void fill_done(struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 
-	(void)d;
 	if (x->rc < 0 || !x->nlanding) {
 		fill_over(x);
 		return;
@@ -675,7 +655,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	}
 	if (s && !want_peeks(&l->member[0].want) && averaged_declared(l) && average_base_waits(s))
 		return; /* restore_tick comes again */
-	x = restore_new(l, &l->member[0].want, round);
+	x = restore_new(l, &l->member[0].want, round, NULL);
 	if (x) {
 		x->src = calloc(s ? s->world : 1, sizeof *x->src);
 		x->sums = calloc(s ? s->world : 1, sizeof(struct slot_sums *));
@@ -690,7 +670,6 @@ static void fill_start(struct launch *l, uint32_t round)
 		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
 	x->averaged = s && s->averaged;
@@ -704,9 +683,9 @@ static void fill_start(struct launch *l, uint32_t round)
 	l->restoring = true;
 	l->const_rev += want_changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->pin.where == 1)
-		daemon_task(x->d, &x->d->work, &x->task);
+		daemon_task(&x->d->work, &x->task, fill_run, fill_done);
 	else
-		device_task(l->place->device, LANE_ASK, &x->task);
+		device_task(l->place->device, LANE_ASK, &x->task, fill_run, fill_done);
 }
 
 static int none_there(const struct job *j, const struct wire_restore *want, struct ckpt_err *err)
@@ -734,16 +713,10 @@ struct restore *restore_look(struct launch *l, const struct wire_restore *want,
 {
 	const struct snap *mem = memory_candidate(l, want);
 	struct retreat theirs = retreat_take(&l->retreat); /* of the round that runs */
-	struct restore *x = restore_new(l, want, 0);
+	struct restore *x = restore_new(l, want, 0, mem);
 
 	l->retreat = theirs;
 	*ret_mem = mem;
-	if (x && mem) {
-		x->mem_known = true;
-		x->mem_step = mem->step;
-		x->mem_generation = mem->launch->generation;
-		x->mem_back = mem->back;
-	}
 	return x;
 }
 
@@ -762,40 +735,12 @@ int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 
 bool restore_look_pass(struct restore *x, const struct ckpt_err *why)
 {
-	struct bad *p;
-
-	if (x->want.step != CKPT_LATEST || x->pin.where != 2 || !is_damage(why->code))
-		return false;
-	p = reallocarray(x->bad, x->nbad + 1, sizeof *p);
-	if (!p)
-		return false;
-	x->bad = p;
-	p = &x->bad[x->nbad++];
-	*p = (struct bad){ .step = x->pin.step, .where = 2 };
-	snprintf(p->why, sizeof p->why, "%.*s", (int)strcspn(why->msg, "\n"), why->msg);
-	return true;
-}
-
-void restore_look_end(struct restore *x)
-{
-	restore_free(x);
+	return x->want.step == CKPT_LATEST && x->pin.where == 2 && is_damage(why->code) &&
+	       bad_add(&x->bad, &x->nbad, (struct bad){ .step = x->pin.step, .where = 2 },
+		       why->msg);
 }
 
 /* --- the round --- */
-static bool wants_agree(const struct launch *l, uint32_t round)
-{
-	const struct wire_restore *a = &l->member[0].want;
-
-	for (uint32_t r = 1; r < l->world; r++) {
-		const struct wire_restore *b = &l->member[r].want;
-
-		if (a->step != b->step || a->flags != b->flags || strcmp(a->only, b->only) != 0)
-			return false;
-	}
-	(void)round;
-	return true;
-}
-
 static bool all_asked(const struct launch *l, uint32_t round)
 {
 	uint32_t all = 0;
@@ -806,13 +751,26 @@ static bool all_asked(const struct launch *l, uint32_t round)
 	return all == l->world;
 }
 
-static void refuse_differing(struct launch *l, uint32_t round)
+/* Do all ranks ask, and for the same step? If they ask for different ones, all are refused. */
+static bool ranks_agree(struct launch *l, uint32_t round)
 {
-	refuse_asked(l, round, -EINVAL,
-		     "the ranks ask for different steps or with different flags");
+	const struct wire_restore *a = &l->member[0].want;
+	bool agree = true;
+
+	if (!all_asked(l, round))
+		return false;
+	for (uint32_t r = 1; r < l->world; r++) {
+		const struct wire_restore *b = &l->member[r].want;
+
+		agree &= a->step == b->step && a->flags == b->flags && !strcmp(a->only, b->only);
+	}
+	if (!agree)
+		refuse_asked(l, round, -EINVAL,
+			     "the ranks ask for different steps or with different flags");
+	return agree;
 }
 
-/* Whoever had this answer may train already. */
+/* A rank that had this answer may train already. */
 static void answer_none(struct launch *l, const struct wire_restore *want, uint32_t round)
 {
 	struct restore x = { .round = round, .blob_fd = -1 };
@@ -821,7 +779,7 @@ static void answer_none(struct launch *l, const struct wire_restore *want, uint3
 	if (want->step == CKPT_LATEST && !(want->flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK)) &&
 	    want_changes(want))
 		launch_start(l, START_CLEAR);
-	restore_free_retreat(l);
+	retreat_free(&l->retreat);
 	answer_all(l, &x, true);
 }
 
@@ -857,26 +815,16 @@ void restore_try(struct launch *l)
 		answer_none(l, &first->want, round);
 		return;
 	}
-	if (want_peeks(&first->want)) {
-		/* What is chosen depends on all declarations; and nobody marks then. */
-		if (!all_asked(l, round))
-			return;
-		if (!wants_agree(l, round)) {
-			refuse_differing(l, round);
-			return;
-		}
-	}
+	/* What CKPT_PEEK chooses depends on all declarations, and no rank may mark meanwhile. */
+	if (want_peeks(&first->want) && !ranks_agree(l, round))
+		return;
 	if (want_changes(&first->want) && back_marked(l) && !back_ready(l))
 		return;
 	if (!pin->set) {
 		choose_start(l, &first->want, round);
 		return;
 	}
-	if (!all_asked(l, round))
-		return;
-	if (!wants_agree(l, round))
-		refuse_differing(l, round);
-	else
+	if (ranks_agree(l, round))
 		fill_start(l, round);
 }
 

@@ -65,7 +65,7 @@ struct restore {
 	struct average_base *base;
 	bool base_taken;
 	char averages[4096];  /* average_reading_say, and those that are not declared any more */
-	bool gone;	      /* what was chosen: not damaged, and not there */
+	bool gone;	      /* the chosen step is not damaged, but was removed */
 	bool lacks;	      /* CKPT_PEEK: it is good, and has not all that is asked for */
 	bool damaged;	      /* files of a step on disk, and so for the next reader too */
 	struct listed listed; /* what did not match */

@@ -18,8 +18,8 @@
 #define HELLO_NS (5 * NS_PER_S) /* from connecting to HELLO */
 #define GARBAGE_NS (NS_PER_S)	/* from a line about garbage to the next */
 
-/* Who connects and says nothing takes descriptors from those who save: beyond new_max the one goes
- * that has been silent longest. A rank that was only slow comes again. */
+/* Connections without a message take descriptors from ranks: beyond new_max the oldest of them is
+ * closed. A rank that was only slow connects again. */
 static uint32_t sessions_count(struct daemon *d)
 {
 	struct session *silent = NULL;
@@ -36,7 +36,7 @@ static uint32_t sessions_count(struct daemon *d)
 		struct pollfd said = { .fd = silent->sock, .events = POLLIN };
 
 		if (!silent->busy && poll(&said, 1, 0) > 0 && said.revents & POLLIN)
-			session_readable(silent); /* it has spoken, and was not heard yet */
+			session_readable(silent); /* its message has come, and was not read yet */
 		else
 			session_end(silent);
 	}
@@ -57,7 +57,7 @@ void session_accept(struct daemon *d)
 		}
 		return;
 	}
-	/* The kernel's word for who connected; root may look, nobody else. */
+	/* The kernel says whose process it is. Besides this user only root may connect. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
 	    (who.uid != geteuid() && who.uid != 0 && !MUTANT(FOREIGN_UID_TRUSTED)) ||
 	    sessions_count(d) >= SESSIONS_MAX || !(s = calloc(1, sizeof *s))) {
@@ -193,6 +193,12 @@ void session_tick(struct session *s, uint64_t now)
 	}
 }
 
+void session_busy(struct session *s)
+{
+	s->busy = true;
+	daemon_unwatch(s->d, s->sock);
+}
+
 void session_unbusy(struct session *s)
 {
 	s->busy = false;
@@ -202,9 +208,9 @@ void session_unbusy(struct session *s)
 		daemon_watch(s->d, s->sock, s, EPOLLIN);
 }
 
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
-		   int nfd)
+void session_reply(struct session *s, void *msg, enum wire_type type, const int *fd, int nfd)
 {
+	uint32_t bytes = type == WIRE_REFUSE ? sizeof(struct wire_refuse) : wire_kind(type)->bytes;
 	int rc = s->closed ? 0 : wire_send(s->sock, msg, type, bytes, s->seq, fd, nfd);
 
 	if (rc < 0) {
@@ -218,7 +224,7 @@ void session_ok(struct session *s)
 {
 	struct wire_ok ok = { 0 };
 
-	session_reply(s, &ok, WIRE_OK, sizeof ok, NULL, 0);
+	session_reply(s, &ok, WIRE_OK, NULL, 0);
 }
 
 void session_refuse(struct session *s, int code, const char *text)
@@ -226,12 +232,14 @@ void session_refuse(struct session *s, int code, const char *text)
 	struct wire_refuse r = { .code = code };
 
 	snprintf(r.text, sizeof r.text, "%s", text);
-	session_reply(s, &r, WIRE_REFUSE, sizeof r, NULL, 0);
+	session_reply(s, &r, WIRE_REFUSE, NULL, 0);
 }
 
-/* Is there room for one more job, or one more launch of a known one? What a report can tell is the
- * limit: each job and each rank costs memory before anything is checked that costs its sender. */
-static bool room_for(const struct daemon *d, const struct wire_hello *m, uint64_t dev, uint64_t ino)
+/* Is there space for one more job, or one more launch of a known one? The limit is what a report
+ * can hold: each job and each rank costs memory before anything is checked that costs its sender.
+ * */
+static bool hello_fits(const struct daemon *d, const struct wire_hello *m, uint64_t dev,
+		       uint64_t ino)
 {
 	uint64_t njob = 0, nrank = 0;
 
@@ -263,7 +271,7 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 	} else if (s->d->drain_until) {
 		session_refuse(s, -ECONNREFUSED, "ckptd is stopping");
-	} else if (!room_for(s->d, m, dev, ino)) {
+	} else if (!hello_fits(s->d, m, dev, ino)) {
 		session_refuse(
 			s, -EAGAIN,
 			"ckptd has 1024 jobs or 32768 ranks, which is its maximum: end some, or start another ckptd for this store");
@@ -393,7 +401,7 @@ static void message_handle(struct session *s, const void *msg, int *fd)
 	uint32_t type = ((const struct wire_head *)msg)->type;
 
 	s->seq = ((const struct wire_head *)msg)->seq;
-	if (wire_kind(type)->who == WIRE_CONTROLLER) {
+	if (wire_kind(type)->sender == WIRE_CONTROLLER) {
 		control_request(s, msg, fd);
 		return;
 	}

@@ -10,6 +10,7 @@
 #include "daemon/average.h"
 #include "daemon/passes.h"
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 static struct snap *snap_new(struct launch *l, struct ticket t)
@@ -78,10 +79,11 @@ static void snap_unlink(struct snap *s)
 	free(s);
 }
 
-/* --- what is told --- */
-static struct past *past_of(struct past *ring, uint32_t *n, uint64_t step, uint64_t generation)
+/* --- reports --- */
+static struct wire_report_step *past_of(struct wire_report_step *ring, uint32_t *n, uint64_t step,
+					uint64_t generation)
 {
-	struct past *p;
+	struct wire_report_step *p;
 
 	for (uint32_t i = 1; i <= MIN(*n, (uint32_t)PAST_MAX); i++) {
 		p = &ring[(*n - i) % PAST_MAX];
@@ -89,8 +91,28 @@ static struct past *past_of(struct past *ring, uint32_t *n, uint64_t step, uint6
 			return p;
 	}
 	p = &ring[(*n)++ % PAST_MAX];
-	*p = (struct past){ .step = step, .generation = generation, .mark_ns = now_ns() };
+	*p = (struct wire_report_step){ .step = step,
+					.generation = generation,
+					.mark_ns = now_ns() };
 	return p;
+}
+
+void job_log(const struct job *j, int level, const char *of, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	log_line(&j->d->opts.log, level, "%s: job %s%s", of, j->name, text);
+}
+
+void job_log_lines(const struct job *j, int level, const char *of, const char *before,
+		   const char *text)
+{
+	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		job_log(j, level, of, "%s%.*s", before, (int)strcspn(p, "\n"), p);
 }
 
 void job_error(struct job *j, uint64_t step, const char *text)
@@ -158,12 +180,15 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 		[OUTCOME_COMMITTED] = WIRE_COMMITTED, [OUTCOME_TORN] = WIRE_TORN,
 		[OUTCOME_FAILED] = WIRE_FAILED,
 	};
-	struct past *p = past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
+	struct wire_report_step *p =
+		past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
 
 	p->state = state[outcome];
 	p->trigger = MAX(p->trigger, s->trigger);
 	p->mark_ns = s->mark_ns;
-	memcpy(p->phase_ns, s->phase_ns, sizeof p->phase_ns);
+	p->staged_ns = s->phase_ns[0];
+	p->persisted_ns = s->phase_ns[1];
+	p->committed_ns = s->phase_ns[2];
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
 	tally_add(s, outcome, text);
@@ -208,7 +233,7 @@ bool launch_gate_open(const struct launch *l)
 	       l == l->job->launch;
 }
 
-/* Whoever dies is seen twice: its socket ends, and later it is dead. */
+/* The end of a rank is seen twice: its socket closes, and later its process is dead. */
 static bool slot_written(const struct launch *l, uint32_t slot)
 {
 	for (uint32_t r = 0; r < l->world; r++) {
@@ -251,8 +276,6 @@ void snap_release(struct snap *s)
 
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text)
 {
-	struct daemon *d = s->job->d;
-
 	if (s->dropped)
 		return;
 	s->dropped = true;
@@ -263,12 +286,11 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 		trigger_again(s);
 	if (s->step_known) {
 		snap_tell(s, outcome, code, text);
-		log_line(&d->opts.log,
+		snap_log(s,
 			 outcome == OUTCOME_FAILED ? LOG_ERROR
 			 : s->changed		   ? LOG_WARNING
 						   : LOG_INFO,
-			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
-			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
+			 "snap", " %s: %s", outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
 	/* the other ranks need not wait for copies of no use */
 	for (uint32_t r = 0; r < s->world; r++)
@@ -385,13 +407,12 @@ static void copy_torn(struct snap *s, uint32_t r, bool changed, uint64_t at)
 
 static void copy_look(struct snap *s, uint32_t r);
 
-static void copy_done(struct daemon *d, struct task *t)
+static void copy_done(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
 	struct snap *s = c->snap;
 	struct job *j = s->job;
 
-	(void)d;
 	s->tasks--;
 	s->rank[c->r].task = false;
 	if (c->rc == 0) {
@@ -425,8 +446,7 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 		snap_fail(s, OUTCOME_TORN, -ENOENT, "ckptd has no memory for a copy");
 		return;
 	}
-	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
-			    .snap = s,
+	*c = (struct copy){ .snap = s,
 			    .r = rank,
 			    .decl = decl_ref(r->decl),
 			    .mem = slotmem_ref(r->mem),
@@ -437,7 +457,7 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 			    .changed_at = UINT64_MAX };
 	r->task = true;
 	s->tasks++;
-	daemon_task(s->job->d, &s->job->d->copy, &c->task);
+	daemon_task(&s->job->d->copy, &c->task, copy_run, copy_done);
 }
 
 /* What has become of a rank's copy: its own copier ends without a task. */
@@ -501,7 +521,7 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 static void ticket_skipped(struct launch *l, struct ticket t)
 {
 	struct job *j = l->job;
-	struct past *p = past_of(j->skipped, &j->nskipped, t.step, l->generation);
+	struct wire_report_step *p = past_of(j->skipped, &j->nskipped, t.step, l->generation);
 
 	p->state = WIRE_SKIPPED;
 	if (l == j->launch)
@@ -567,7 +587,7 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 		return true; /* overwritten by newer ones: its ticket expires */
 	s = snap_of_ticket(l, rec.ticket_seq);
 	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
-		return false; /* taken after we looked at the gate */
+		return false; /* taken after the gate was read */
 	if (!s || s->dropped || s->phase != PHASE_COLLECTING ||
 	    s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
 		shared_snap_drop(m->page, at, mark);
@@ -591,10 +611,7 @@ static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 
 	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
 	if (k->mark == 0) /* taken over: its guard knows nothing of this page's marks */
-		return atomic_load_explicit(&page->changed_step, memory_order_acquire) ==
-				       s->step + 1
-			       ? -1
-			       : 1;
+		return load_acquire(&page->changed_step) == s->step + 1 ? -1 : 1;
 	return shared_snap_guarded(page, k->mark, &rec);
 }
 
@@ -632,7 +649,7 @@ int snap_guarded(struct snap *s)
 		bool closed;
 		int guarded = rank_guarded(s, r, &closed);
 
-		/* Of one that is gone nothing more will be seen, and who stops the daemon does not
+		/* A rank that has left does not guard any more, and a daemon that stops does not
 		 * wait for guards. */
 		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
 			all = 0;
@@ -704,8 +721,7 @@ void launch_ring(struct launch *l)
 	}
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
-		uint64_t marks =
-			m->page ? atomic_load_explicit(&m->page->marks, memory_order_acquire) : 0;
+		uint64_t marks = m->page ? load_acquire(&m->page->marks) : 0;
 
 		if (marks > SHARED_SNAPS && m->marks_seen < marks - SHARED_SNAPS)
 			m->marks_seen = marks - SHARED_SNAPS;
@@ -734,14 +750,6 @@ void launch_ring(struct launch *l)
 }
 
 /* --- staged --- */
-static bool nobody_left(const struct launch *l)
-{
-	for (uint32_t r = 0; r < l->world; r++)
-		if (l->member[r].session)
-			return false;
-	return true;
-}
-
 static void snap_staged(struct snap *s)
 {
 	struct launch *l = s->launch;
@@ -749,11 +757,10 @@ static void snap_staged(struct snap *s)
 	s->phase = PHASE_STAGED;
 	s->staged_at = now_ns();
 	s->phase_ns[0] = s->staged_at - s->mark_ns;
-	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || nobody_left(l) || s->job->d->drain_until)
+	if (s->flags & (TICKET_PERSIST | TICKET_FINAL) || !launch_attached(l) ||
+	    s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
-	log_line(&s->job->d->opts.log, LOG_INFO,
-		 "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
-		 (double)s->phase_ns[0] / 1e6);
+	snap_log(s, LOG_INFO, "snap", " staged after %.1f ms", (double)s->phase_ns[0] / 1e6);
 }
 
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
@@ -774,9 +781,8 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
 	average_adopt(s);
-	log_line(&l->job->d->opts.log, LOG_NOTICE,
-		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon%s", l->job->name,
-		 step, s->averaged ? ", with its averages" : "");
+	job_log(l->job, LOG_NOTICE, "snap", " step %" PRIu64 " taken over from an earlier daemon%s",
+		step, s->averaged ? ", with its averages" : "");
 	snap_staged(s);
 	if (s->averaged) /* the steps come in their order */
 		passes_follow(s->job, s);
@@ -802,7 +808,7 @@ void gate_close(struct launch *l)
 }
 
 /* The oldest one that is guarded. One that is not does not hold up others: it is another launch's,
- * or it is dropped when its launch is looked at next. */
+ * or it is dropped at the next launch_ring. */
 static void write_next(struct job *j)
 {
 	struct snap *due = NULL;
@@ -812,8 +818,8 @@ static void write_next(struct job *j)
 		int guarded = s->phase == PHASE_QUEUED ? snap_guarded(s) : -1;
 
 		j->awaits_guard |= guarded == 0;
-		if ((guarded > 0 || (guarded == 0 && MUTANT(PASS_UNGUARDED))) && passes_ready(s) &&
-		    (!due || s->staged_at < due->staged_at))
+		if ((guarded > 0 || (guarded == 0 && MUTANT(AVERAGE_UNGUARDED))) &&
+		    passes_ready(s) && (!due || s->staged_at < due->staged_at))
 			due = s;
 	}
 	if (due && j->writing)
@@ -875,10 +881,7 @@ static void average_gone(struct snap *s)
 		return;
 	s->average_late = true;
 	s->job->average.given_up++;
-	log_line(&s->job->d->opts.log, LOG_DEBUG,
-		 "passes: job %s step %" PRIu64
-		 " has given up its averages: a newer step is staged",
-		 s->job->name, s->step);
+	snap_log(s, LOG_DEBUG, "passes", " has given up its averages: a newer step is staged");
 }
 
 void job_settle(struct job *j)
@@ -911,10 +914,9 @@ static void committed_log(const struct snap *s)
 
 	if (linked)
 		snprintf(tail, sizeof tail, ", linked %s", keep_human(linked, also));
-	log_line(&s->job->d->opts.log, LOG_NOTICE,
-		 "snap: job %s step %" PRIu64
+	snap_log(s, LOG_NOTICE, "snap",
 		 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms): wrote %s%s",
-		 s->job->name, s->step, (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6,
+		 (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6,
 		 (double)s->phase_ns[2] / 1e6, keep_human(atomic_load(&s->written), wrote), tail);
 }
 
@@ -928,8 +930,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		tell_staged(s);
 	s->phase = PHASE_STAGED;
 	if (atomic_load(&s->left)) {
-		log_line(&j->d->opts.log, LOG_NOTICE,
-			 "snap: job %s step %" PRIu64 " is left behind%s", j->name, s->step,
+		snap_log(s, LOG_NOTICE, "snap", " is left behind%s",
 			 rc == 0 ? ": it was committed, and the next commit sets it aside" : "");
 		snap_release(s);
 	} else if (rc < 0 && snap_guarded(s) < 0) {
@@ -945,14 +946,12 @@ void snap_written(struct snap *s, int rc, const char *text)
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		committed_log(s);
 	} else {
-		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits
-		 * for the step goes on. */
+		/* -ECANCELED: the daemon leaves, and the next one writes it. This comes before the
+		 * report to ranks that wait for the step. */
 		if (rc != -ECANCELED && s->launch == j->launch)
 			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
-		log_line(&j->d->opts.log, LOG_ERROR,
-			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
-			 text);
+		snap_log(s, LOG_ERROR, "snap", " could not be written: %s", text);
 		control_over(s, rc, text);
 	}
 	job_settle(j);
@@ -960,7 +959,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		restore_try(j->launch);
 }
 
-/* --- a member is gone --- */
+/* --- a member has left --- */
 static void copy_orphan(struct snap *s, struct member *m, bool dead, bool finish)
 {
 	const struct snap_rank *k = &s->rank[m->rank];

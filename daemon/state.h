@@ -39,9 +39,11 @@
 #define REWRITES_MAX 2
 
 /* --- tasks --- */
+struct task;
+typedef void task_fn(struct task *t);
 struct task {
-	void (*run)(struct task *t);			/* worker */
-	void (*done)(struct daemon *d, struct task *t); /* owner; frees the task */
+	task_fn *run;  /* in a worker */
+	task_fn *done; /* in the owner's thread, when run has returned; frees the task */
 	struct task *next;
 };
 struct worker {
@@ -82,7 +84,7 @@ struct device {
  * system. */
 struct device *device_get(struct daemon *d, int fd);
 void device_unref(struct device *v); /* the last one ends its threads; NULL is fine */
-void device_task(struct device *v, enum lane lane, struct task *t);
+void device_task(struct device *v, enum lane lane, struct task *t, task_fn *run, task_fn *done);
 /* since when its slowest task makes no progress; 0: less than a second */
 uint64_t device_stuck_ns(const struct device *v, uint64_t now);
 /* Device and inode of an open directory, without a request to the device. -ENOTDIR, ... */
@@ -247,6 +249,10 @@ static inline uint32_t part_rank(uint32_t i, uint32_t world)
 {
 	return i % world;
 }
+static inline uint32_t part_number(uint32_t kind, uint32_t rank, uint32_t world)
+{
+	return kind * world + rank;
+}
 /* The tensors of all parts as one table: made once in an epoch, used by every commit. */
 struct whole {
 	_Atomic uint32_t refs;
@@ -348,25 +354,19 @@ void session_readable(struct session *s);
 void session_end(struct session *s); /* the peer has closed, or must be disconnected */
 void session_tick(struct session *s, uint64_t now);
 void garbage_tick(struct daemon *d, uint64_t now);
+/* A task begins to work for the session, and has ended. */
+void session_busy(struct session *s);
 void session_unbusy(struct session *s);
 /* Is the process of this rank dead, or has it reported that it is done? Then no thread and no
  * device of it writes to its slots. A slot may be used again only if this is so, or if `copying` of
  * its page does not name it. */
 bool member_dead(const struct member *m);
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
-		   int nfd);
+void session_reply(struct session *s, void *msg, enum wire_type type, const int *fd, int nfd);
 void session_ok(struct session *s);
 void session_refuse(struct session *s, int code, const char *text);
 
 /* --- jobs and launches --- */
-/* The outcome of a step, for later requests. */
-#define PAST_MAX 64
-struct past {
-	uint64_t step, generation, trigger, mark_ns, phase_ns[3];
-	uint32_t state; /* enum wire_step_state */
-	int code;
-	char text[192];
-};
+#define PAST_MAX 64 /* outcomes of steps, for later requests */
 struct tally {
 	uint64_t skipped_by[WIRE_SKIPS]; /* of launches that another one has replaced */
 	uint64_t taken, torn, staged, persisted, committed, failed;
@@ -376,7 +376,7 @@ struct tally {
 	char error[512];
 };
 /* Of the file system that a store lies on. */
-struct room {
+struct space {
 	bool known;
 	uint64_t free_bytes, looked_ns;
 	uint64_t need_bytes; /* of the next step; 0: not known */
@@ -417,7 +417,7 @@ struct const_part {
 /* Of averages: steps. */
 struct average_tally {
 	uint64_t averaged; /* with averages, whether these took the step in or not */
-	/* of these: some row did not take the step in, by enum average_gate (average.h) */
+	/* of these: some row did not take the step in, by enum wire_gate */
 	uint64_t gated[4];
 	uint64_t given_up; /* without averages, because the next marks needed the slots */
 };
@@ -435,9 +435,9 @@ struct job {
 	} failing;
 	struct tally tally;
 	struct average_tally average;
-	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
-	uint32_t npast, nskipped;		       /* so far */
-	uint64_t triggers;			       /* orders so far */
+	struct wire_report_step past[PAST_MAX], skipped[PAST_MAX]; /* rings */
+	uint32_t npast, nskipped;				   /* so far */
+	uint64_t triggers;					   /* orders so far */
 	uint32_t trigger,
 		trigger_last; /* ticket flags of the one that waits (0: none), of the newest */
 	uint64_t dev, ino;
@@ -466,7 +466,7 @@ struct job {
 		char why[200];
 	} * bad;
 	uint32_t nbad;
-	struct room room;
+	struct space space;
 	struct spare *spares; /* slots of its launches that have ended (spare.c) */
 	uint32_t keeping;     /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
@@ -626,7 +626,7 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
-	_Atomic bool left;   /* the launch has gone back behind it: its outcome is not reported */
+	_Atomic bool left; /* the launch went back to an older step: its outcome is not reported */
 	uint64_t base, back; /* of the launch when it was marked */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* it was reported as staged */
@@ -642,10 +642,8 @@ struct snap {
 	enum snap_phase phase;
 	/* copies, a rescue and a walk in flight: the slot is not given back before they end */
 	uint32_t tasks;
-	uint32_t pins; /* by a pass of the step that follows it (passes.c): the same */
-	/* All passes that want it have seen it; one has failed, so it is walked again only to be
-	 * written */
-	bool passed, pass_failed;
+	uint32_t pins;	  /* by a pass of the step that follows it (passes.c): the same */
+	bool pass_failed; /* its averages could not be made: it is walked again only to be written */
 	/* rescue: it is written to another directory, now or later. rescued: it is there */
 	bool rescue, rescued;
 	bool durable;	   /* WRITING: its parts are durable; MANIFEST is not there yet */
@@ -674,7 +672,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 /* not for good: the same launch comes back to a new beginning */
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
-void launch_let_go(struct launch *l); /* of step_fd */
+uint32_t launch_attached(const struct launch *l); /* ranks; NULL: 0 */
+void launch_let_go(struct launch *l);		  /* of step_fd */
 /* rc: could the seeds of that epoch's averages be used (average.h)? */
 void launch_seeds_checked(struct launch *l, uint32_t epoch, int rc, const char *text);
 /* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
@@ -689,6 +688,14 @@ bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
 /* Reports the outcome of a step to the ranks, and keeps it for later requests. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
+/* A line of the log: "OF: job NAME" and the text; of a snap "OF: job NAME step N". */
+void job_log(const struct job *j, int level, const char *of, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define snap_log(s, level, of, fmt, ...) \
+	job_log((s)->job, level, of, " step %" PRIu64 fmt, (s)->step, ##__VA_ARGS__)
+/* The same for each line of a text; `before` stands in front of it. */
+void job_log_lines(const struct job *j, int level, const char *of, const char *before,
+		   const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
 /* The newest staged step is written, whatever its marks said, and so are the steps that were marked
@@ -770,9 +777,8 @@ int restore_look_choose(struct restore *x, const struct pin **ret, int *ret_fd,
 			struct ckpt_err *err);
 /* Worker. The chosen step cannot be read for this reason: may another one be chosen? */
 bool restore_look_pass(struct restore *x, const struct ckpt_err *why);
-void restore_look_end(struct restore *x);
-/* What retreat holds: the round is over. */
-void restore_free_retreat(struct launch *l);
+void restore_free(struct restore *x);
+void retreat_free(struct retreat *r); /* The round is over. */
 /* The launch may begin: it has restored, there are no steps (START_CLEAR), or a rank called
  * ckpt_fresh (START_FRESH). */
 void launch_start(struct launch *l, enum shared_start start);
@@ -839,8 +845,8 @@ void keep_tick(struct job *j, uint64_t now);
 void keep_after(struct job *j);
 /* Is there space for so many bytes? If not, and if there is a policy, it removes steps; else
  * -ENOSPC and a sentence. It writes nothing. Worker. */
-int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
-	      struct ckpt_err *err);
+int keep_space(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
+	       struct ckpt_err *err);
 /* Adds to the sentence of a step that does not fit: how many bytes are set aside, and what removes
  * them. Worker. */
 void keep_advise(struct store *s, struct ckpt_err *err);
@@ -906,7 +912,7 @@ static inline struct engine daemon_engine(const struct daemon *d)
 {
 	return (struct engine){ .ops = d->opts.ops, .io = d->opts.engine };
 }
-void daemon_task(struct daemon *d, struct pool *p, struct task *t);
+void daemon_task(struct pool *p, struct task *t, task_fn *run, task_fn *done);
 /* what: tagged pointer, see loop.c */
 int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events);
 void daemon_unwatch(struct daemon *d, int fd);

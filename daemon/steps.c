@@ -35,15 +35,14 @@ static void steps_run(struct task *t)
 	free(step);
 }
 
-static void steps_done(struct daemon *d, struct task *t)
+static void steps_done(struct task *t)
 {
 	struct steps *x = (struct steps *)t;
 
-	(void)d;
 	if (x->rc < 0)
 		session_refuse(x->s, x->rc, x->err.msg);
 	else
-		session_reply(x->s, &x->are, WIRE_STEPS_ARE, sizeof x->are, NULL, 0);
+		session_reply(x->s, &x->are, WIRE_STEPS_ARE, NULL, 0);
 	session_unbusy(x->s);
 	free(x);
 }
@@ -56,7 +55,6 @@ void restore_steps(struct session *s)
 		session_refuse(s, -ENOMEM, "no memory in the daemon");
 		return;
 	}
-	x->task = (struct task){ steps_run, steps_done, NULL };
 	x->s = s;
 	x->store = s->launch->place->store;
 	for (struct snap *k = s->launch->job->snaps; k && x->are.n < WIRE_STEPS_MAX; k = k->next) {
@@ -69,7 +67,6 @@ void restore_steps(struct session *s)
 			bytes += k->rank[r].decl->copy_bytes + k->rank[r].decl->own_bytes;
 		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
 	}
-	s->busy = true;
-	daemon_unwatch(s->d, s->sock);
-	device_task(s->launch->place->device, LANE_ASK, &x->task);
+	session_busy(s);
+	device_task(s->launch->place->device, LANE_ASK, &x->task, steps_run, steps_done);
 }

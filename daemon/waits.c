@@ -131,8 +131,7 @@ void waits_tick(struct launch *l, uint64_t now)
 	if (due) {
 		l->waits_ns = now;
 		memcpy(l->waits_said, text, sizeof l->waits_said);
-		log_line(&l->job->d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name,
-			 text);
+		job_log(l->job, LOG_WARNING, "launch", ": %s", text);
 	}
 	if (due || (waits ? strcmp(text, old) != 0 : code != 0))
 		shared_text_set(&l->page->waits, waits ? -ETIMEDOUT : 0, text, due);

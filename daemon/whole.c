@@ -140,7 +140,7 @@ int agree(struct agreed **a, struct decl *mine, struct decl *const *other, uint3
 /* --- are they whole? --- */
 struct whole *whole_ref(struct whole *w)
 {
-	atomic_fetch_add_explicit(&w->refs, 1, memory_order_relaxed);
+	add_relaxed(&w->refs, 1);
 	return w;
 }
 
@@ -184,7 +184,7 @@ static int part_add(struct whole *w, const struct decl *d, uint32_t kind, uint32
 	w->own[i] = true;
 	w->map_n[i] = t->ntensor;
 	rc = table_merge_tensors(&w->table, t, w->map[i], ret_list, err);
-	if (rc == 0 && !w->table.nplace) /* its name says who was the first */
+	if (rc == 0 && !w->table.nplace) /* its name is that of the first rank */
 		rc = table_add_place(&w->table, &t->place[0], NULL, err);
 	if (rc == 0 && i % w->world)
 		map_share(w, i, i - 1);
@@ -231,7 +231,7 @@ static int pieces_add(const struct whole *w, struct decl *const *decl, struct ta
 		if (rc == 0)
 			rc = slot_add(all, r, &decl[r]->part, w->map[r], 0, err);
 		if (rc == 0 && made)
-			rc = slot_add(all, r, made, w->map[PART_AVERAGE * w->world + r],
+			rc = slot_add(all, r, made, w->map[part_number(PART_AVERAGE, r, w->world)],
 				      decl[r]->average_at, err);
 	}
 	return rc < 0 ? rc : table_seal(all, err);

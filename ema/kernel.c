@@ -5,11 +5,10 @@
  * Invariant: the chosen instruction set changes speed only, never a bit of an average.
  */
 #include "ema/kernel.h"
+#include "ckpt/base/isa.h"
 #include "ckpt/base/util.h"
 #include "ema/kernel_body.h"
-#include <stdatomic.h>
 #ifdef __x86_64__
-#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -28,64 +27,13 @@ static uint32_t update_scalar(uint32_t dtype, const uint8_t *p, uint64_t n, cons
 	return ema_max_singly(dtype, p, 0, n, 0);
 }
 
-const struct ema_isa ema_isa_scalar = { "scalar", update_scalar };
-static const struct ema_isa *_Atomic chosen;
-
+const struct ema_isa ema_isa_scalar = { update_scalar };
+static const struct ema_isa *const isas[ISAS] = { [ISA_SCALAR] = &ema_isa_scalar,
 #ifdef __x86_64__
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-	       __builtin_cpu_supports("fma");
-}
-
-/* The compilers' names for features lack F16C. */
-static bool has_f16c(void)
-{
-	unsigned a, b, c, d;
-
-	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
-}
-
-static bool has_avx2(void)
-{
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-}
+						  [ISA_AVX2] = &ema_isa_avx2,
+						  [ISA_AVX512] = &ema_isa_avx512
 #endif
-
-/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
-static const struct ema_isa *isa_find(const char *name)
-{
-#ifdef __x86_64__
-	if (has_avx512() && (!name || !strcmp(name, ema_isa_avx512.name)))
-		return &ema_isa_avx512;
-	if (has_avx2() && (!name || !strcmp(name, ema_isa_avx2.name)))
-		return &ema_isa_avx2;
-#endif
-	return !name || !strcmp(name, ema_isa_scalar.name) ? &ema_isa_scalar : NULL;
-}
-
-/* Two threads that come first at once choose the same. */
-static const struct ema_isa *isa_chosen(void)
-{
-	const struct ema_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
-
-	if (__builtin_expect(!i, 0)) {
-		i = isa_find(NULL);
-		atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	}
-	return i;
-}
-
-int ema_force_isa(const char *name)
-{
-	const struct ema_isa *i = isa_find(name);
-
-	if (!i)
-		return -EOPNOTSUPP;
-	atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	return 0;
-}
+};
 
 void ema_source_health_add(struct ema_source_health *to, const struct ema_source_health *x)
 {
@@ -204,7 +152,7 @@ static void run_update(uint32_t dtype, const uint8_t *p, uint64_t at, uint64_t n
 
 	for (uint32_t k = 0; k < ntarget; k++)
 		r[k] = run_of(&t[k], at);
-	p_max = isa_chosen()->update(dtype, p, n, r, ntarget, seen);
+	p_max = isas[isa_now()]->update(dtype, p, n, r, ntarget, seen);
 	if (health && p_max >= EMA_INFINITY)
 		source_counted(dtype, p, n, health);
 	else if (health)

@@ -28,8 +28,8 @@
 
 #define EMA_TARGETS_MAX 8u /* averages in one call */
 
-/* Of the elements that were seen, added up: zero-initialised by the caller, who may go on with it
- * over many calls, and add several up. Sums are approximate: their order is not the same for all
+/* Of the elements that were seen, added up: zero-initialised by the caller, which may add more to
+ * it over many calls, and add several up. Sums are approximate: their order is not the same for all
  * instruction sets. Counts and maxima are exact. */
 struct ema_source_health {
 	uint64_t nan, inf;
@@ -57,8 +57,4 @@ struct ema_target {
 /* p: n elements of dtype CKPT_F32, CKPT_BF16 or CKPT_F16. ntarget <= EMA_TARGETS_MAX. */
 void ema_update_targets(uint32_t dtype, const void *p, uint64_t n, const struct ema_target *t,
 			uint32_t ntarget, struct ema_source_health *health);
-
-/* For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or
- * -EOPNOTSUPP. */
-int ema_force_isa(const char *isa);
 #endif

@@ -24,6 +24,14 @@ static inline floats floats_all(float x)
 	return _mm256_set1_ps(x);
 }
 
+/* What one instruction does. */
+#define floats_add _mm256_add_ps
+#define floats_sub _mm256_sub_ps
+#define floats_fma _mm256_fmadd_ps
+#define floats_fmsub _mm256_fmsub_ps
+#define words_zero _mm256_setzero_si256
+#define words_max _mm256_max_epu32
+
 static inline floats floats_load(const uint8_t *p)
 {
 	return _mm256_castsi256_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -35,26 +43,6 @@ static inline void floats_store(bool aligned, uint8_t *to, floats x)
 		_mm256_stream_si256((__m256i *)to, _mm256_castps_si256(x));
 	else
 		_mm256_storeu_si256((__m256i *)to, _mm256_castps_si256(x));
-}
-
-static inline floats floats_add(floats x, floats y)
-{
-	return _mm256_add_ps(x, y);
-}
-
-static inline floats floats_sub(floats x, floats y)
-{
-	return _mm256_sub_ps(x, y);
-}
-
-static inline floats floats_fma(floats x, floats y, floats z)
-{
-	return _mm256_fmadd_ps(x, y, z);
-}
-
-static inline floats floats_fmsub(floats x, floats y, floats z)
-{
-	return _mm256_fmsub_ps(x, y, z);
 }
 
 /* The elements of a source that lie at p. */
@@ -86,19 +74,9 @@ static inline double floats_sum(floats x)
 	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-static inline words words_zero(void)
-{
-	return _mm256_setzero_si256();
-}
-
 static inline words words_abs(floats x)
 {
 	return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
-}
-
-static inline words words_max(words x, words y)
-{
-	return _mm256_max_epu32(x, y);
 }
 
 static inline uint32_t words_greatest(words x)
@@ -112,5 +90,5 @@ static inline uint32_t words_greatest(words x)
 
 #include "ema/kernel_lanes_body.h"
 
-const struct ema_isa ema_isa_avx2 = { "avx2", update };
+const struct ema_isa ema_isa_avx2 = { update };
 #endif

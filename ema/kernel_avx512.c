@@ -14,6 +14,16 @@
 typedef __m512 floats;
 typedef __m512i words;
 
+/* What one instruction does. */
+#define floats_add _mm512_add_ps
+#define floats_sub _mm512_sub_ps
+#define floats_fma _mm512_fmadd_ps
+#define floats_fmsub _mm512_fmsub_ps
+#define words_zero _mm512_setzero_si512
+#define words_max _mm512_max_epu32
+#define words_greatest _mm512_reduce_max_epu32
+#define floats_load _mm512_loadu_ps
+
 static inline floats floats_zero(void)
 {
 	return _mm512_setzero_ps();
@@ -24,37 +34,12 @@ static inline floats floats_all(float x)
 	return _mm512_set1_ps(x);
 }
 
-static inline floats floats_load(const uint8_t *p)
-{
-	return _mm512_loadu_ps(p);
-}
-
 static inline void floats_store(bool aligned, uint8_t *to, floats x)
 {
 	if (aligned)
 		_mm512_stream_ps((float *)(void *)to, x);
 	else
 		_mm512_storeu_ps(to, x);
-}
-
-static inline floats floats_add(floats x, floats y)
-{
-	return _mm512_add_ps(x, y);
-}
-
-static inline floats floats_sub(floats x, floats y)
-{
-	return _mm512_sub_ps(x, y);
-}
-
-static inline floats floats_fma(floats x, floats y, floats z)
-{
-	return _mm512_fmadd_ps(x, y, z);
-}
-
-static inline floats floats_fmsub(floats x, floats y, floats z)
-{
-	return _mm512_fmsub_ps(x, y, z);
 }
 
 /* The elements of a source that lie at p. */
@@ -85,27 +70,12 @@ static inline double floats_sum(floats x)
 	return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
-static inline words words_zero(void)
-{
-	return _mm512_setzero_si512();
-}
-
 static inline words words_abs(floats x)
 {
 	return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
-static inline words words_max(words x, words y)
-{
-	return _mm512_max_epu32(x, y);
-}
-
-static inline uint32_t words_greatest(words x)
-{
-	return _mm512_reduce_max_epu32(x);
-}
-
 #include "ema/kernel_lanes_body.h"
 
-const struct ema_isa ema_isa_avx512 = { "avx512", update };
+const struct ema_isa ema_isa_avx512 = { update };
 #endif

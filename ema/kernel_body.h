@@ -49,7 +49,6 @@ struct ema_seen {
 };
 
 struct ema_isa {
-	const char *name;
 	/* n <= EMA_RUN_MAX elements of the source, for all targets; there is one at least. Returns
 	 * the maximum of the source, of bits as in struct ema_seen. */
 	uint32_t (*update)(uint32_t dtype, const uint8_t *p, uint64_t n, const struct ema_run *r,

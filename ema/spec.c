@@ -8,6 +8,7 @@
  */
 #include "ema/spec.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
 #include <locale.h>
@@ -48,7 +49,7 @@ static const struct preset {
 	[EMA_UNIFORM] = { "uniform", 0, 0 },
 	[EMA_ZERO] = { "zero", BIT(EMA_DECAY), BIT(EMA_DECAY) },
 };
-/* Of the warm-up: what timm and diffusers take without being told. */
+/* Of the warm-up: the defaults of timm and diffusers. */
 #define WARMUP_GAMMA 1.0
 #define WARMUP_POWER (2.0 / 3)
 
@@ -57,42 +58,19 @@ static const char *const act_name[] = {
 };
 static const char *const source_name[] = { [EMA_MASTER] = "master", [EMA_PARAM] = "param" };
 
-/* --- text that grows in a buffer --- */
-
-struct out {
-	char *s;
-	size_t room, used;
-	bool full;
-};
-
-__attribute__((format(printf, 2, 3))) static void out_add(struct out *o, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(o->s + o->used, o->room - o->used, fmt, ap);
-	va_end(ap);
-	if (n < 0 || (size_t)n >= o->room - o->used) {
-		o->full = true;
-		o->used = o->room - 1;
-		o->s[o->used] = 0;
-		return;
-	}
-	o->used += (size_t)n;
-}
-
 /* "decay, gamma and start" */
 static const char *params_text(uint32_t bits, char ret[256])
 {
-	struct out o = { ret, 256, 0, false };
+	struct text o = text_in(ret, 256);
 
-	ret[0] = 0;
 	for (uint32_t p = 0; p < P_COUNT; p++) {
 		if (!(bits & BIT(p)))
 			continue;
 		bits &= ~BIT(p);
-		out_add(&o, "%s%s", param_name[p], !bits ? "" : bits & (bits - 1) ? ", " : " and ");
+		text_add(&o, "%s%s", param_name[p],
+			 !bits		     ? ""
+			 : bits & (bits - 1) ? ", "
+					     : " and ");
 	}
 	return ret;
 }
@@ -190,7 +168,7 @@ static bool count_read(const char *s, uint64_t *ret)
 }
 
 /* The fewest digits that read back as the same. */
-static void number_add(struct out *o, double x)
+static void number_add(struct text *o, double x)
 {
 	char s[32];
 
@@ -199,7 +177,7 @@ static void number_add(struct out *o, double x)
 		if (strtod(s, NULL) == x)
 			break;
 	}
-	out_add(o, "%s", s);
+	text_add(o, "%s", s);
 }
 
 /* --- reading --- */
@@ -297,12 +275,12 @@ static const char *word_right(struct parse *p, const struct word *w)
 
 static int preset_read(struct parse *p, const struct word *w, struct ema_schedule *ret)
 {
-	char list[128] = "";
-	struct out o = { list, sizeof list, 0, false };
+	char list[128];
+	struct text o = text_in(list, sizeof list);
 
 	for (uint32_t i = 0; i < ARRAY_LEN(presets); i++) {
-		out_add(&o, "%s%s", i ? i + 1 < ARRAY_LEN(presets) ? ", " : " or " : "",
-			presets[i].name);
+		text_add(&o, "%s%s", i ? i + 1 < ARRAY_LEN(presets) ? ", " : " or " : "",
+			 presets[i].name);
 		if (w->len != strlen(presets[i].name) ||
 		    memcmp(p->text + w->at, presets[i].name, w->len) != 0)
 			continue;
@@ -566,47 +544,47 @@ void ema_spec_free(struct ema_spec *s)
 
 /* --- printing --- */
 
-static void schedule_add(struct out *o, const struct ema_schedule *x)
+static void schedule_add(struct text *o, const struct ema_schedule *x)
 {
 	uint32_t has = presets[x->preset].has;
 
 	/* Whose gamma is known needs no sigma_rel, and the other way round. */
 	if (x->preset == EMA_POWER)
 		has = x->param[EMA_SIGMA_REL] != 0 ? BIT(EMA_SIGMA_REL) : BIT(EMA_GAMMA);
-	out_add(o, "%s", presets[x->preset].name);
+	text_add(o, "%s", presets[x->preset].name);
 	for (uint32_t p = 0; p < EMA_PARAMS; p++) {
 		if (!(has & BIT(p)))
 			continue;
-		out_add(o, " %s=", param_name[p]);
+		text_add(o, " %s=", param_name[p]);
 		number_add(o, x->param[p]);
 	}
 	if (has & BIT(P_WARMUP))
-		out_add(o, " warmup=%d", x->warmup);
-	out_add(o, " start=%" PRIu64, x->start);
+		text_add(o, " warmup=%d", x->warmup);
+	text_add(o, " start=%" PRIu64, x->start);
 }
 
-static void spec_add(struct out *o, const struct ema_spec *s, bool seed)
+static void spec_add(struct text *o, const struct ema_spec *s, bool seed)
 {
 	schedule_add(o, &s->schedule);
 	if (s->has_gate) {
-		out_add(o, " gate_loss=");
+		text_add(o, " gate_loss=");
 		number_add(o, s->gate_loss);
 	}
-	out_add(o, " source=%s", source_name[s->source]);
+	text_add(o, " source=%s", source_name[s->source]);
 	if (s->seed && seed)
-		out_add(o, " seed=%s", s->seed);
+		text_add(o, " seed=%s", s->seed);
 	if (s->kahan)
-		out_add(o, " kahan");
+		text_add(o, " kahan");
 	for (uint32_t i = 0; i < s->nrule; i++) {
 		const struct ema_rule *r = &s->rule[i];
 
-		out_add(o, " %s=", r->pattern);
+		text_add(o, " %s=", r->pattern);
 		if (r->own) {
-			out_add(o, "(");
+			text_add(o, "(");
 			schedule_add(o, &r->schedule);
-			out_add(o, ")");
+			text_add(o, ")");
 		} else {
-			out_add(o, "%s", act_name[r->act]);
+			text_add(o, "%s", act_name[r->act]);
 		}
 	}
 }
@@ -624,7 +602,7 @@ int ema_spec_print(const struct ema_spec *s, uint32_t rule, char ret[EMA_SPEC_BY
 {
 	bool whole = !rule || rule == EMA_DECLARED;
 	const struct ema_schedule *own = whole ? NULL : own_schedule(s, rule);
-	struct out o = { ret, EMA_SPEC_BYTES, 0, false };
+	struct text o = text_in(ret, EMA_SPEC_BYTES);
 	struct c_numbers c;
 
 	if (!whole && !own)
@@ -636,7 +614,7 @@ int ema_spec_print(const struct ema_spec *s, uint32_t rule, char ret[EMA_SPEC_BY
 	else
 		spec_add(&o, s, rule == EMA_DECLARED);
 	c_numbers_end(&c);
-	return o.full ? -E2BIG : 0;
+	return o.len == o.bytes ? -E2BIG : 0;
 }
 
 /* --- patterns --- */
@@ -780,7 +758,7 @@ static void place_set(struct subject *x, const struct ema_rule *rule)
 
 static const char *number_text(double v, char ret[32])
 {
-	struct out o = { ret, 32, 0, false };
+	struct text o = text_in(ret, 32);
 
 	number_add(&o, v);
 	return ret;

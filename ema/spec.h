@@ -86,7 +86,7 @@ struct ema_verdict {
  * one a parameter of F32, BF16 or F16 is averaged, unless its class is const (frozen): then it is
  * copied; any other parameter and every buffer is copied; every other tensor is skipped. All other
  * roles, blobs, class sink, and components that begin with "ema." are skipped whatever rules say.
- * (A master whose parameter nobody declares stands for it: the caller asks for it as a parameter.)
+ * (A master whose parameter no rank declares stands for it: the caller asks for it as a parameter.)
  * Where a rule says `average` of what cannot be averaged (ema_can_average), the verdict is AVERAGE
  * and the caller refuses it.
  */

@@ -217,12 +217,6 @@ struct format_want {
 		nrank;	   /* by_rank: of these alone, which make no checkpoint; nrank 0: of all */
 	bool bare;	   /* no component is in any name */
 	const char *strip; /* a component whose name is left out of tensors' names; NULL: none */
-	uint32_t nitem;	   /* items with a media type, read before: FORMAT_GIVEN_MAX in all */
-	const struct format_item {
-		uint32_t tensor;
-		const void *bytes;
-		uint64_t len;
-	} * item;
 	bool (*stopped)(void *arg); /* of format_stopped; NULL: nothing ends it early */
 	void *stopped_arg;
 };
@@ -324,6 +318,8 @@ struct format {
 	/* Writing; NULL: it is read only. */
 	/* Can it say this tensor? If not, why: a few words. */
 	bool (*holds)(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
+	/* The same of an attribute; NULL: of all of them. */
+	bool (*says)(const struct checkpoint_attr *attr, char why[FORMAT_WHY]);
 	/*
 	 * target: of target_make, less what is left out. It and want outlive the sheet.
 	 * -EMEDIUMTYPE: the format cannot hold it as a whole; every reason is a line of `cannot`.

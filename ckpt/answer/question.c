@@ -8,16 +8,15 @@
 #include "ckpt/answer/question.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <jansson.h>
-#include <stdio.h>
 
 #define DIM_UNKNOWN UINT32_MAX /* ndim where there is no shape */
 
 static const char *const mesh_name[CKPT_DIMS_MAX] = { "m0",  "m1",  "m2",  "m3", "m4",	"m5",
 						      "m6",  "m7",  "m8",  "m9", "m10", "m11",
 						      "m12", "m13", "m14", "m15" };
-static const char *const reduce_name[] = { "sum", "avg", "min", "max", "product" };
 
 /* --- one placement --- */
 
@@ -625,35 +624,27 @@ void question_free(struct question *q)
 char *question_side_print(const struct question *q, const struct question_side *s, char *buf,
 			  size_t bytes)
 {
-	size_t used = 0;
+	struct text t = text_in(buf, bytes);
 
-	buf[0] = 0;
-	for (uint32_t m = 0; m < q->mesh.ndim && used < bytes; m++) {
+	for (uint32_t m = 0; m < q->mesh.ndim; m++) {
 		const struct ckpt_placement *p = &s->place[m];
-		const char *comma = m ? ", " : "";
-		int n = 0;
 
+		text_add(&t, "%s", m ? ", " : "");
 		if (p->how == CKPT_PARTIAL)
-			n = snprintf(buf + used, bytes - used, "%sP(%s)", comma,
-				     reduce_name[p->reduce]);
+			text_add(&t, "P(%s)", reduce_name(p->reduce));
 		else if (p->how != CKPT_SHARD)
-			n = snprintf(buf + used, bytes - used, "%sR", comma);
+			text_add(&t, "R");
 		else if (s->strided >> m & 1)
-			n = snprintf(buf + used, bytes - used, "%s_S(%u, %u)", comma, p->tensor_dim,
-				     p->split_factor);
+			text_add(&t, "_S(%u, %u)", p->tensor_dim, p->split_factor);
 		else
-			n = snprintf(buf + used, bytes - used, "%sS(%u)", comma, p->tensor_dim);
-		used += n < 0 ? 0 : (size_t)n;
+			text_add(&t, "S(%u)", p->tensor_dim);
 	}
 	return buf;
 }
 
 uint64_t question_rank(const struct question *q, uint32_t place, uint32_t *ret_coord)
 {
-	uint32_t at = place;
-
-	for (uint32_t d = q->mesh.ndim; d-- > 0; at /= q->mesh.dim[d])
-		ret_coord[d] = at % q->mesh.dim[d];
+	mesh_place_coord(&q->mesh, place, ret_coord);
 	return q->rank ? q->rank[place] : place;
 }
 

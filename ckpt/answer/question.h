@@ -59,7 +59,7 @@ struct question {
  */
 int question_parse(const char *text, size_t len, struct arena *a, struct question *ret,
 		   struct ckpt_err *err);
-/* What a person types: "7,5" or "[7, 5]", "dp=3,tp=2", "S(0),_S(0,2)" in any spelling of
+/* Words of the command line: "7,5" or "[7, 5]", "dp=3,tp=2", "S(0),_S(0,2)" in any spelling of
  * placement_read (or with the names of mesh dimensions as layout_parse reads it: "Shard(0)@dp"), a
  * mode or NULL. */
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *mode,

@@ -5,58 +5,24 @@
  * filled.
  */
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
-#include <stdarg.h>
 #include <stdio.h>
 
 #define MSG_BYTES sizeof(((struct ckpt_err *)0)->msg)
 
-/* A sentence under construction, in a buffer as large as the message. */
-struct text {
-	char s[MSG_BYTES];
-	size_t len;
-	bool cut;
-};
-
-static void text_vadd(struct text *t, const char *fmt, va_list ap)
-{
-	size_t room = sizeof t->s - t->len;
-	int n = vsnprintf(t->s + t->len, room, fmt, ap);
-
-	if (n < 0) {
-		t->s[t->len] = 0;
-		return;
-	}
-	if ((size_t)n < room) {
-		t->len += (size_t)n;
-		return;
-	}
-	t->len = sizeof t->s - 1;
-	t->cut = true;
-	memcpy(t->s + sizeof t->s - 4, "...", 4);
-}
-
-__attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (t->cut)
-		return;
-	va_start(ap, fmt);
-	text_vadd(t, fmt, ap);
-	va_end(ap);
-}
-
+/* A message is put together in a buffer of its own: its arguments may point into err. */
 static int text_end(const struct text *t, struct ckpt_err *err, int code)
 {
 	err->code = code;
-	memcpy(err->msg, t->s, t->len + 1);
+	strcpy(err->msg, t->buf);
 	return code;
 }
 
 int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
 {
-	struct text t = { .len = 0 };
+	char msg[MSG_BYTES];
+	struct text t = text_in(msg, sizeof msg);
 	va_list ap;
 
 	if (!err)
@@ -69,7 +35,8 @@ int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
 
 int ckpt_newer(struct ckpt_err *err, const char *fmt, ...)
 {
-	struct text t = { .len = 0 };
+	char msg[MSG_BYTES];
+	struct text t = text_in(msg, sizeof msg);
 	va_list ap;
 
 	if (!err)
@@ -84,7 +51,8 @@ int ckpt_newer(struct ckpt_err *err, const char *fmt, ...)
 
 int ckpt_error_errno(struct ckpt_err *err, int eno, const char *fmt, ...)
 {
-	struct text t = { .len = 0 };
+	char msg[MSG_BYTES];
+	struct text t = text_in(msg, sizeof msg);
 	const char *why = strerrordesc_np(eno);
 	va_list ap;
 
@@ -102,7 +70,8 @@ int ckpt_error_errno(struct ckpt_err *err, int eno, const char *fmt, ...)
 
 int ckpt_error_prefix(struct ckpt_err *err, int code, const char *fmt, ...)
 {
-	struct text t = { .len = 0 };
+	char msg[MSG_BYTES];
+	struct text t = text_in(msg, sizeof msg);
 	va_list ap;
 
 	if (!err)
@@ -161,7 +130,8 @@ void ckpt_errlist_join(struct ckpt_errlist *l, const struct ckpt_errlist *other)
 int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *fmt, ...)
 {
 	const size_t more_max = sizeof "\nand 18446744073709551615 more" - 1;
-	struct text t = { .len = 0 };
+	char msg[MSG_BYTES];
+	struct text t = text_in(msg, sizeof msg);
 	uint64_t shown = 0;
 	va_list ap;
 
@@ -177,7 +147,7 @@ int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *f
 		const char *line = l->text + at;
 		size_t len = strcspn(line, "\n");
 		size_t need = t.len + 1 + more_max;
-		size_t room = need < sizeof t.s ? sizeof t.s - 1 - need : 0;
+		size_t room = need < sizeof msg ? sizeof msg - 1 - need : 0;
 
 		/* A first line too long for its place is cut; a later one is left to the count. */
 		if (shown && len > room)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.c - chooses the instruction set once, makes the fingerprint's constants, and walks a tensor
+ * hash.c - makes the fingerprint's constants, and walks a tensor
  * block by block.
  * Invariant: the chosen instruction set changes speed only, never a bit.
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/base/hash_body.h"
+#include "ckpt/base/isa.h"
 #include "ckpt/base/util.h"
 #include <pthread.h>
-#include <stdatomic.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -19,7 +19,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 static uint32_t k_word[BLOCK];	   /* K[i] */
 static uint32_t k_pair[2 * BLOCK]; /* K[i], L[i]: the two halves of an 8-byte element */
-static const struct hash_isa *_Atomic chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static uint64_t splitmix64(uint64_t seed, uint64_t n)
@@ -29,31 +28,6 @@ static uint64_t splitmix64(uint64_t seed, uint64_t n)
 	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
 	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
 	return z ^ (z >> 31);
-}
-
-#ifdef __x86_64__
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-}
-
-static bool has_avx2(void)
-{
-	return __builtin_cpu_supports("avx2");
-}
-#endif
-
-/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
-static const struct hash_isa *isa_find(const char *name)
-{
-#ifdef __x86_64__
-	if (has_avx512() && (!name || !strcmp(name, hash_isa_avx512.name)))
-		return &hash_isa_avx512;
-	if (has_avx2() && (!name || !strcmp(name, hash_isa_avx2.name)))
-		return &hash_isa_avx2;
-#endif
-	return !name || !strcmp(name, hash_isa_scalar.name) ? &hash_isa_scalar : NULL;
 }
 
 static void constants_make(void)
@@ -66,26 +40,16 @@ static void constants_make(void)
 	}
 }
 
-/* Two threads that come first at once choose the same. */
-const struct hash_isa *hash_isa(void)
+static const struct hash_isa *hash_isa(void)
 {
-	const struct hash_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
+	static const struct hash_isa *const isas[ISAS] = { [ISA_SCALAR] = &hash_isa_scalar,
+#ifdef __x86_64__
+							   [ISA_AVX2] = &hash_isa_avx2,
+							   [ISA_AVX512] = &hash_isa_avx512
+#endif
+	};
 
-	if (__builtin_expect(!i, 0)) {
-		i = isa_find(NULL);
-		atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	}
-	return i;
-}
-
-int hash_force_isa(const char *name)
-{
-	const struct hash_isa *i = isa_find(name);
-
-	if (!i)
-		return -EOPNOTSUPP;
-	atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	return 0;
+	return isas[isa_now()];
 }
 
 /* --- XXH3-128 ---
@@ -297,9 +261,22 @@ static uint64_t sum_elements(const uint8_t *p, uint64_t n, uint32_t elem_bytes, 
 	return sum;
 }
 
+/* The sum asks for one half of a step to come, and this for the other. */
 uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t first)
 {
-	return sum_elements(p, n, elem_bytes, first, (uintptr_t)p + AHEAD);
+	const uint64_t step = STEP / elem_bytes;
+	const uint8_t *q = p;
+	uint64_t sum = 0;
+
+	for (uint64_t m; n; n -= m, first += m, q += m * elem_bytes) {
+		uintptr_t ahead = (uintptr_t)q + AHEAD;
+
+		m = MIN(n, step);
+		for (uint32_t i = 0; i < STEP / 2 && n > m; i += HASH_STRIPE)
+			hash_ask(ahead + i);
+		sum += sum_elements(q, m, elem_bytes, first, ahead + STEP / 2);
+	}
+	return sum;
 }
 
 /*

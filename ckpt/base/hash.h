@@ -33,6 +33,7 @@
 #define CKPT_BASE_HASH_H
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define FINGERPRINT_SEED_K UINT64_C(0x636b707466702d4b) /* "ckptfp-K" */
 #define FINGERPRINT_SEED_M UINT64_C(0x636b707466702d4d) /* "ckptfp-M" */
@@ -42,6 +43,14 @@ struct hash128 {
 };
 
 struct hash128 hash128(const void *p, size_t bytes);
+/* Its first eight bytes as a number, for tables in memory. */
+static inline uint64_t hash_word(struct hash128 h)
+{
+	uint64_t word;
+
+	memcpy(&word, h.b, sizeof word);
+	return word;
+}
 
 /* hash128 of bytes that are given piece by piece; memory is asked for the bytes to come. */
 struct hash128_state {
@@ -65,10 +74,4 @@ uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t fi
  * the bytes to come all the while. */
 uint64_t hash128_add_elements(struct hash128_state *s, const void *p, uint64_t n,
 			      uint32_t elem_bytes, uint64_t first);
-
-/*
- * For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or
- * -EOPNOTSUPP. All give the same bits.
- */
-int hash_force_isa(const char *isa);
 #endif

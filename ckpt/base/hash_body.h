@@ -30,12 +30,10 @@ typedef void hash_blocks_fn(uint64_t acc[8], const uint8_t *p, size_t n, uintptr
 typedef uint64_t hash_sum_fn(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead);
 
 struct hash_isa {
-	const char *name;
 	hash_blocks_fn *blocks;
 	hash_sum_fn *sum1, *sum2, *sum4;
 };
 
-const struct hash_isa *hash_isa(void); /* the one in use */
 extern const struct hash_isa hash_isa_scalar, hash_isa_avx2, hash_isa_avx512;
 extern const uint8_t hash_secret[192]; /* XXH3's default one */
 #define HASH_SCRAMBLE_AT (sizeof hash_secret - HASH_STRIPE)
@@ -82,10 +80,7 @@ static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t 
 #endif
 
 #ifdef HASH_ISA
-#define HASH_STRING_(a) #a
-#define HASH_STRING(a) HASH_STRING_(a)
 #define HASH_PASTE_(a, b) a##b
 #define HASH_PASTE(a, b) HASH_PASTE_(a, b)
-const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { HASH_STRING(HASH_ISA), blocks, sum1, sum2,
-							  sum4 };
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { blocks, sum1, sum2, sum4 };
 #endif

@@ -132,6 +132,19 @@
 	X(PUBLISHED_NAMES_NOT_SYNCED, io, "the names in a new directory are synced before the rename") \
 	X(PUBLISHED_NAME_NOT_SYNCED, io, "the directory around what was published is synced") \
 	X(PUT_NOT_SYNCED, io, "a small file is synced") \
+	X(PUBLISHED_OVER_OTHERS, io, "a file gives way only if it begins as ours do") \
+	X(PUBLISHED_OVER_LOST, io, "a file that gave way comes back when the rename fails") \
+	X(PUBLISH_STRANGERS_REMOVED, io, "a lock directory with the files of others is left alone") \
+	X(PUBLISH_UNLOCKED, io, "two runs do not write to one place") \
+	X(PUBLISH_LOCK_UNNAMED, io, "a lock on a directory that was removed meanwhile is no lock") \
+	X(PUBLISH_UNLOCKED_EARLY, io, "the journals go when the rename is durable") \
+	X(PUBLISH_NOTE_IN_PLACE, io, "a journal replaces the older one of two") \
+	X(PUBLISH_NOTE_NOT_SYNCED, io, "the name of a journal is synced") \
+	X(PUBLISH_HOME_NOT_SYNCED, io, "the directories of a run are synced before its first journal") \
+	X(PUBLISH_REMOVES_EARLIER, io, "what an earlier run wrote stays when the next one cannot begin") \
+	X(FILES_UNLIMITED, io, "of many files few have a descriptor at once") \
+	X(FILES_CLOSED_TAKEN, io, "a file that is being read stays open") \
+	X(FILES_REPLACED, io, "a file that is opened again is the one that it was") \
 	/* --- what is in files --- */ \
 	X(KEYS_UNSEEDED, base, "names that were chosen to collide do not") \
 	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
@@ -217,7 +230,6 @@
 	X(AGREED_UNCHECKED, daemon, "declarations that contradict each other are refused") \
 	X(AVERAGES_UNCOMPARED, daemon, "ranks that average otherwise are refused") \
 	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
-	X(PASS_UNGUARDED, daemon, "a step is walked when its ranks were seen to guard") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(AVERAGE_UNGUARDED, daemon, "averages are made of guarded steps") \
 	X(AVERAGE_IN_PLACE, daemon, "an average is made out of place, from the step before") \
@@ -259,6 +271,21 @@
 	/* --- conversion --- */ \
 	X(SOURCE_NOT_STAMPED, engine, "a source that changed while it was read gives nothing") \
 	X(CONVERTED_NOT_COMPARED, engine, "what was converted is compared with its source") \
+	X(CONVERTED_NOT_OPENED, engine, "what was converted is opened before it gets its name") \
+	X(COPIES_NOT_COMPARED, engine, "copies of the same elements are equal") \
+	X(CHECK_NOT_READ, engine, "with --check every byte of the result is read again") \
+	X(RESUMED_NOT_READ, engine, "what an earlier run wrote without sums is read again") \
+	X(KEPT_AFTER_FAILED_WRITE, engine, "after a failed write or sync nothing is continued") \
+	X(SOURCE_BY_METADATA, engine, "equal headers of other files are another source") \
+	X(JOURNAL_OF_ANOTHER, engine, "the conversion of another source is not continued") \
+	X(JOURNAL_SUMS_LOST, engine, "sums of a file go on where the journal has them") \
+	X(PLAIN_ERROR_IGNORED, engine, "a write that failed fails a conversion") \
+	X(PLAIN_BUFFER_EARLY, engine, "a buffer is used again when its write has ended") \
+	X(PLAIN_RUN_ACROSS, engine, "one write is of one file") \
+	X(PLAIN_NOT_DRAINED, engine, "a window is read when the writes of the one before have ended") \
+	X(PROBE_TIE_TAKEN, engine, "two formats that fit equally are refused") \
+	X(UNKNOWN_EQUAL, engine, "what has no fingerprint is not equal by it") \
+	X(UNSUMMED_IS_SUMMED, engine, "bytes without a sum are said to have none") \
 	X(JOURNAL_PARTS_TRUSTED, engine, "parts that a journal names are looked at before they are used") \
 	X(JOURNAL_BYTES_TRUSTED, move, "bytes that a journal names are read again before they are used") \
 	X(JOURNAL_BEFORE_PARTS, engine, "parts are durable before the journal names them")

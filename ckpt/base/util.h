@@ -46,6 +46,22 @@
 		taken_;           \
 	})
 
+/* For qsort: negative, 0, positive. */
+#define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
+/* The first i of [from, to) for which `before`, an expression of i, does not hold; it holds for all
+ * those before that one, and for none behind it. */
+#define SEARCH(i, from, to, before)                                \
+	({                                                         \
+		__typeof__((to) + 0) lo_ = (from), hi_ = (to);     \
+		while (lo_ < hi_) {                                \
+			__typeof__(lo_) i = lo_ + (hi_ - lo_) / 2; \
+			if (before)                                \
+				lo_ = i + 1;                       \
+			else                                       \
+				hi_ = i;                           \
+		}                                                  \
+		lo_;                                               \
+	})
 /* Is there space for one more in an array of n elements, of cap at most? It doubles, or stays as it
  * is: false, out of memory. */
 #define ARRAY_GROW(array, n, cap)                                                \

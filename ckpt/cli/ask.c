@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask.c - one question, one line. Called by prune and repair. Whatever is no clear yes is no. */
 #include "ckpt/cli/ask.h"
+#include "ckpt/base/error.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@ bool ask_can(const struct cli *c)
 	return !c->json && c->err_screen.terminal && isatty(STDIN_FILENO);
 }
 
-bool ask(struct cli *c, const char *fmt, ...)
+int ask(struct cli *c, const char *done, struct ckpt_err *err, const char *fmt, ...)
 {
 	char line[64] = "";
 	struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
@@ -37,5 +38,10 @@ bool ask(struct cli *c, const char *fmt, ...)
 	}
 	if (!n || line[n - 1] != '\n')
 		fputc('\n', c->err);
-	return !cli_stopped() && n > 1 && line[n - 1] == '\n' && (line[0] == 'y' || line[0] == 'Y');
+	if (cli_stopped())
+		return ckpt_error(err, -ECANCELED, "interrupted: nothing was %s", done);
+	if (n > 1 && line[n - 1] == '\n' && (line[0] == 'y' || line[0] == 'Y'))
+		return 0;
+	cli_say(c, STYLE_DIM, "nothing %s", done);
+	return 1;
 }

@@ -4,24 +4,17 @@
 #include "ckpt/cli/average_put.h"
 #include "ckpt/base/util.h"
 
-static void put(struct output *o, const char *key, struct cell c)
-{
-	const struct column col = { key, NULL, false, FIT_WHOLE };
-
-	output_put(o, &col, c);
-}
-
 static void put_record(struct output *o, const struct checkpoint *k, const struct table_average *a)
 {
-	put(o, "schedule", cell_text(a->schedule));
-	put(o, "updates", cell_of(CELL_NUMBER, a->updates));
-	put(o, "since_step", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
-	put(o, "last_step", cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
-	put(o, "lag_steps", cell_unless(CELL_NUMBER, averages_lag(k, a), UINT64_MAX));
-	put(o, "product", cell_real(a->product));
-	put(o, "history", cell_id(a->history));
-	put(o, "mixed", cell_of(CELL_FLAG, (a->flags & AVERAGE_MIXED) != 0));
-	put(o, "seeded", cell_of(CELL_FLAG, (a->flags & AVERAGE_SEEDED) != 0));
+	output_key(o, "schedule", cell_text(a->schedule));
+	output_key(o, "updates", cell_number(a->updates));
+	output_key(o, "since_step", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
+	output_key(o, "last_step", cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
+	output_key(o, "lag_steps", cell_unless(CELL_NUMBER, averages_lag(k, a), UINT64_MAX));
+	output_key(o, "product", cell_real(a->product));
+	output_key(o, "history", cell_id(a->history));
+	output_key(o, "mixed", cell_flag((a->flags & AVERAGE_MIXED) != 0));
+	output_key(o, "seeded", cell_flag((a->flags & AVERAGE_SEEDED) != 0));
 }
 
 /* The tensors of the step that the average copies, and how many its model should have and lacks. */
@@ -33,8 +26,8 @@ static void put_copied(struct output *o, const struct checkpoint *k, const struc
 	uint32_t made;
 
 	if (ema_spec_parse(a->schedule, &spec, NULL)) {
-		put(o, "copied", cell_none());
-		put(o, "missing_count", cell_none());
+		output_key(o, "copied", cell_none());
+		output_key(o, "missing_count", cell_none());
 		return;
 	}
 	output_list(o, "copied", NULL, 0);
@@ -46,12 +39,12 @@ static void put_copied(struct output *o, const struct checkpoint *k, const struc
 		if (part != AVERAGE_COPIED)
 			continue;
 		output_row(o);
-		put(o, "component", cell_text(x->component));
-		put(o, "name", cell_text(x->name));
+		output_key(o, "component", cell_text(x->component));
+		output_key(o, "name", cell_text(x->name));
 		output_close(o);
 	}
 	output_close(o);
-	put(o, "missing_count", cell_of(CELL_NUMBER, missing));
+	output_key(o, "missing_count", cell_number(missing));
 	ema_spec_free(spec);
 }
 
@@ -66,22 +59,22 @@ void averages_put(struct output *o, const struct checkpoint *k, const struct ave
 
 		snprintf(component, sizeof component, AVERAGES_COMPONENT "%.1000s", x[i].a->name);
 		output_row(o);
-		put(o, "name", cell_text(x[i].a->name));
-		put(o, "component", cell_text(component));
+		output_key(o, "name", cell_text(x[i].a->name));
+		output_key(o, "component", cell_text(component));
 		put_record(o, k, x[i].a);
-		put(o, "kahan", cell_of(CELL_FLAG, (x[i].a->flags & AVERAGE_KAHAN) != 0));
-		put(o, "tensor_count", cell_of(CELL_NUMBER, x[i].ntensor));
-		put(o, "copied_count", cell_unless(CELL_NUMBER, x[i].ncopied, UINT32_MAX));
-		put(o, "bytes", cell_of(CELL_BYTES, x[i].bytes));
-		put(o, "carry_bytes", cell_of(CELL_BYTES, x[i].carry_bytes));
-		put(o, "health", cell_word(x[i].health));
+		output_key(o, "kahan", cell_flag(x[i].a->flags & AVERAGE_KAHAN));
+		output_key(o, "tensor_count", cell_number(x[i].ntensor));
+		output_key(o, "copied_count", cell_unless(CELL_NUMBER, x[i].ncopied, UINT32_MAX));
+		output_key(o, "bytes", cell_bytes(x[i].bytes));
+		output_key(o, "carry_bytes", cell_bytes(x[i].carry_bytes));
+		output_key(o, "health", cell_word(x[i].health));
 		put_copied(o, k, x[i].a, component);
 		output_list(o, "rules", NULL, 0);
 		for (uint32_t r = 0; r < t->naverage; r++) {
 			if (!t->average[r].rule || strcmp(t->average[r].name, x[i].a->name) != 0)
 				continue;
 			output_row(o);
-			put(o, "rule", cell_of(CELL_NUMBER, t->average[r].rule));
+			output_key(o, "rule", cell_number(t->average[r].rule));
 			put_record(o, k, &t->average[r]);
 			output_close(o);
 		}

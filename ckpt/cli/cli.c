@@ -128,7 +128,7 @@ static bool wants_json(int argc, char **argv)
 }
 
 /* Fills c->verb (NULL: none was given), options and arguments. */
-static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
+static int line_parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
 {
 	int at = cli_options_parse(c, NULL, argc, argv, err), rest;
 
@@ -162,7 +162,7 @@ static int output_make(struct cli *c)
 }
 
 /* Status, where there is a daemon, or something wrong with it; else what to do first. */
-static int alone(struct cli *c)
+static int run_alone(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
 	struct control k;
@@ -182,7 +182,7 @@ static int alone(struct cli *c)
 	return verb_status.run(c);
 }
 
-static int dispatch(struct cli *c)
+static int verb_run(struct cli *c)
 {
 	if (c->value[OPT_VERSION])
 		return verb_version.run(c);
@@ -194,14 +194,14 @@ static int dispatch(struct cli *c)
 		return CLI_OK;
 	}
 	if (!c->verb)
-		return alone(c);
+		return run_alone(c);
 	if (strcmp(c->word, c->verb->name) && c->err_screen.terminal)
 		cli_hint(c, "%s is another word for ckptctl %s", c->word, c->verb->name);
 	return c->verb->run(c);
 }
 
 /* What was printed must have arrived. */
-static int finish(struct cli *c, int code)
+static int output_finish(struct cli *c, int code)
 {
 	struct ckpt_err err;
 	int rc;
@@ -228,7 +228,7 @@ int cli_run(int argc, char **argv, FILE *out, FILE *err)
 			 .json = wants_json(argc, argv) };
 	const char *env = getenv("CKPTD_STORE");
 	struct ckpt_err why = { 0 };
-	int rc = parse(&c, argc, argv, &why), code;
+	int rc = line_parse(&c, argc, argv, &why), code;
 
 	c.json |= c.value[OPT_JSON] != NULL;
 	c.quiet = c.value[OPT_QUIET] != NULL;
@@ -241,12 +241,12 @@ int cli_run(int argc, char **argv, FILE *out, FILE *err)
 		return CLI_NO_SPACE;
 	}
 	if (!rc)
-		code = dispatch(&c);
+		code = verb_run(&c);
 	else if (c.verb)
 		code = cli_fail(&c, rc, &why, "ckptctl %s -h", c.verb->name);
 	else
 		code = cli_fail(&c, rc, &why, "ckptctl -h");
-	code = finish(&c, code);
+	code = output_finish(&c, code);
 	c.o->ops->free(c.o);
 	return code;
 }

@@ -20,7 +20,7 @@
 #include <stdio.h>
 
 #define CLI_VERSION CKPT_VERSION
-#define CLI_GIVEN_MAX 64 /* options of one command line: more is a script gone wrong */
+#define CLI_GIVEN_MAX 64 /* options of one command line: more is a mistake in a script */
 
 /* The whole program: argv as main() gets it (it may be permuted), data to out, talk to err.
  * Returns the exit code. Reads CKPTD_STORE, NO_COLOR, TERM, COLUMNS and the locale's name from
@@ -51,7 +51,7 @@ enum cli_exit {
 };
 /* A negative errno of any room; 0 for 0 and above. -ECANCELED: 130, or 143 after SIGTERM. */
 int cli_exit(int rc);
-/* What publish (io/publish.h) says of a file that a person named with an option, for cli_exit: a
+/* What publish (io/publish.h) says of a file that an option names, for cli_exit: a
  * name that is taken is -EBUSY, a directory that does not exist -EINVAL. Others as they are. */
 static inline int cli_new_file(int rc)
 {
@@ -126,6 +126,7 @@ enum cli_option_id {
 	OPT_BAD,
 	OPT_SET_ASIDE,
 	OPT_SET_ASIDE_FOR,
+	OPT_UNFINISHED,
 	OPT_BY,
 	OPT_UNTIL,
 	OPT_WHY,
@@ -251,7 +252,7 @@ void cli_help_first(struct cli *c);
 void cli_help(struct cli *c);
 void cli_help_verb(struct cli *c, const struct cli_verb *verb);
 
-/* Tell a failure on stderr: the sentence in err (or strerror), then the next command where next
+/* Print a failure on stderr: the sentence in err (or strerror), then the next command where next
  * is not NULL. Returns the exit code of rc. */
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)
 	__attribute__((format(printf, 4, 5)));

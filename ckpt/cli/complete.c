@@ -33,7 +33,7 @@ struct complete {
 
 /* A candidate, if it begins like the word. Names come out of files: what would break the line, or
  * the terminal, is no candidate. */
-static void offer(struct complete *x, const char *text, const char *what)
+static void offer_word(struct complete *x, const char *text, const char *what)
 {
 	if (strncmp(text, x->cur, strlen(x->cur)) || x->said >= COMPLETE_MAX)
 		return;
@@ -48,7 +48,7 @@ static void offer(struct complete *x, const char *text, const char *what)
 }
 
 /* The shells hand over what was typed: without its quotes, and ~ at its beginning being HOME. */
-static const char *dequote(const char *word, char *buf)
+static const char *word_dequote(const char *word, char *buf)
 {
 	const char *home = getenv("HOME");
 	size_t n = 0;
@@ -71,7 +71,7 @@ static const char *dequote(const char *word, char *buf)
 static void offer_verbs(struct complete *x)
 {
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		offer(x, (*v)->name, (*v)->help);
+		offer_word(x, (*v)->name, (*v)->help);
 }
 
 static void offer_choices(struct complete *x, const char *choice)
@@ -82,7 +82,7 @@ static void offer_choices(struct complete *x, const char *choice)
 		size_t n = strcspn(choice, "|");
 
 		snprintf(word, sizeof word, "%.*s", (int)n, choice);
-		offer(x, word, NULL);
+		offer_word(x, word, NULL);
 		choice += n + (choice[n] == '|');
 	}
 }
@@ -93,10 +93,10 @@ static void offer_option(struct complete *x, const struct cli_option *o, const c
 
 	help = manual_option_help(o, help, words, sizeof words);
 	snprintf(word, sizeof word, "--%s", o->name);
-	offer(x, word, help);
+	offer_word(x, word, help);
 	if (o->letter && !x->cur[1]) {
 		snprintf(word, sizeof word, "-%c", o->letter);
-		offer(x, word, help);
+		offer_word(x, word, help);
 	}
 }
 
@@ -104,7 +104,7 @@ static void offer_options(struct complete *x)
 {
 	for (const struct cli_verb_option *v = x->verb ? x->verb->option : NULL;
 	     v && v->id != OPT_NONE; v++)
-		if (manual_tells(v))
+		if (manual_lists(v))
 			offer_option(x, manual_option(v->id), v->help);
 	for (uint32_t i = 0; i < cli_option_count; i++)
 		if (cli_options[i].global)
@@ -147,7 +147,7 @@ static void offer_live_job(struct complete *x, const struct wire_report *r, uint
 		twice |= k != i && !strcmp(r->job[k].name, j->name);
 	snprintf(word, sizeof word, "%s%s%s", twice ? j->store : "", twice ? "/" : "", j->name);
 	snprintf(what, sizeof what, "%u of %u ranks attached", j->attached, j->world);
-	offer(x, word, what);
+	offer_word(x, word, what);
 }
 
 /* Those that the daemon knows; where none runs, those of the store. */
@@ -158,7 +158,7 @@ static void offer_jobs(struct complete *x)
 	struct control k;
 
 	if (!daemon_ask_open(&k, &c, 1,
-			     NULL)) { /* the daemon has one second at most: a person waits */
+			     NULL)) { /* the daemon has one second at most: the shell waits */
 		if (!control_report(&k, NULL))
 			for (uint32_t i = 0; i < k.report.head->njob; i++)
 				offer_live_job(x, &k.report, i);
@@ -167,7 +167,7 @@ static void offer_jobs(struct complete *x)
 	}
 	if (!store_jobs(x->ops, x->where, job_add, &j, NULL) || j.n)
 		for (uint32_t i = 0; i < j.n; i++)
-			offer(x, j.job[i].name, NULL);
+			offer_word(x, j.job[i].name, NULL);
 	free(j.job);
 }
 
@@ -183,7 +183,7 @@ static void offer_address(struct steps *s, const char *job, const char *word, co
 	char text[CKPT_JOB_MAX + STORE_LABEL_NAME_MAX + 16];
 
 	snprintf(text, sizeof text, "%s%s%s", s->before ? "" : job, s->before ? "" : "@", word);
-	offer(s->x, text, what);
+	offer_word(s->x, text, what);
 }
 
 static void offer_step(struct steps *s, const char *job, const struct store_step *e, bool latest)
@@ -213,15 +213,12 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct steps *s = arg;
-	struct store store = {
-		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(s->x->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 	bool any = false;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL))
 		return 0;
 	offer_address(s, job, "latest", "the newest step");
@@ -247,16 +244,13 @@ struct names {
 static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	const struct names *s = arg;
-	struct store store = {
-		.ops = s->x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(s->x->ops, job, job_fd);
 	cleanup_free struct store_label *label = NULL;
 	char word[CKPT_JOB_MAX + STORE_LABEL_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_labels(&store, &label, &n, NULL))
 		return 0;
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
@@ -266,7 +260,7 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 			 s->before, label[i].name);
 		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)label[i].step,
 			 job);
-		offer(s->x, word, what);
+		offer_word(s->x, word, what);
 	}
 	return 0;
 }
@@ -283,25 +277,22 @@ static void offer_names(struct complete *x, enum store_label_kind kind, const ch
 static int notes_of(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct complete *x = arg;
-	struct store store = {
-		.ops = x->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store store = subject_store(x->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
 
 	(void)abs_path;
-	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL) == 0 && n)
 		for (uint32_t i = 0; i < step[0].nnote; i++)
-			offer(x, step[0].note[i].key, "a note");
+			offer_word(x, step[0].note[i].key, "a note");
 	return 0;
 }
 
 static void offer_sorts(struct complete *x)
 {
-	offer(x, "step", "the highest first");
-	offer(x, "age", "the newest first");
-	offer(x, "size", "the largest first");
+	offer_word(x, "step", "the highest first");
+	offer_word(x, "age", "the newest first");
+	offer_word(x, "size", "the largest first");
 	store_jobs(x->ops, x->where, notes_of, x, NULL);
 }
 
@@ -355,7 +346,7 @@ static void offer_steps(struct complete *x, bool number)
 
 static void offer_tensors(struct complete *x)
 {
-	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
+	const char *name = x->ckpt ? word_dequote(x->ckpt, x->dequoted[1]) : "latest";
 	char full[2 * CKPT_NAME_MAX + 8], shape[256], what[320];
 	uint64_t dims[CKPT_DIMS_MAX];
 	struct subject s;
@@ -375,11 +366,11 @@ static void offer_tensors(struct complete *x)
 			snprintf(full, sizeof full, "%s/%s", e->component, e->name);
 			human_shape(e->ndim, shown_shape(e, dims), shape, sizeof shape);
 			snprintf(what, sizeof what, "%s %s", dtype_name(e->dtype), shape);
-			offer(x, full, what);
-			/* A name without its component is understood too: for those who type
+			offer_word(x, full, what);
+			/* A name without its component is understood too: for what is typed
 			 * one. */
 			if (*x->cur && strncmp(full, x->cur, strlen(x->cur)))
-				offer(x, e->name, what);
+				offer_word(x, e->name, what);
 		}
 	}
 	subject_close(&s);
@@ -387,7 +378,7 @@ static void offer_tensors(struct complete *x)
 
 static void offer_components(struct complete *x)
 {
-	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
+	const char *name = x->ckpt ? word_dequote(x->ckpt, x->dequoted[1]) : "latest";
 	struct subject s;
 
 	if (!subject_find(&s, x->ops, x->where, name, NULL, NULL) &&
@@ -400,7 +391,7 @@ static void offer_components(struct complete *x)
 			for (uint32_t j = i; j-- > 0 && !known;)
 				known = !strcmp(t->tensor[j].component, t->tensor[i].component);
 			if (!known)
-				offer(x, t->tensor[i].component, NULL);
+				offer_word(x, t->tensor[i].component, NULL);
 		}
 	}
 	subject_close(&s);
@@ -531,15 +522,15 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 		}
 		if (o && o->id == OPT_STORE && value) {
 			free(store);
-			store = strdup(dequote(value, x->dequoted[0]));
+			store = strdup(word_dequote(value, x->dequoted[0]));
 			x->where = store ? store : where;
 		}
 		if (o && o->id == OPT_SOCKET && value) {
 			free(socket);
-			x->socket = socket = strdup(dequote(value, x->dequoted[0]));
+			x->socket = socket = strdup(word_dequote(value, x->dequoted[0]));
 		}
 	}
-	x->cur = dequote(word[nword - 1], x->dequoted[0]);
+	x->cur = word_dequote(word[nword - 1], x->dequoted[0]);
 	if (pending) {
 		offer_argument(x, pending);
 	} else if (!only_args && x->cur[0] == '-') {

@@ -17,7 +17,7 @@
 #define CKPT_CLI_COMPLETE_H
 #include "ckpt/cli/cli.h"
 
-#define COMPLETE_MAX 2000u /* candidates: beyond, a person types on rather than reads */
+#define COMPLETE_MAX 2000u /* candidates: a longer list is not read */
 
 /* where: the default store, unless the words name one with -C. */
 void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32_t nword,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon_ask.c - see daemon_ask.h. Invariant: a failure is printed with the command that mends
- * it. */
+/* daemon_ask.c - see daemon_ask.h. Invariant: a failure is printed with the command that helps. */
 #include "ckpt/cli/daemon_ask.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

@@ -4,6 +4,7 @@
  * raw weights never pass for averaged ones, and each tensor that is left out is named.
  */
 #include "ckpt/base/util.h"
+#include "ckpt/cli/casts.h"
 #include "ckpt/cli/export.h"
 #include "ckpt/cli/verb_convert.h"
 #include "ckpt/layout/human.h"
@@ -17,7 +18,7 @@ void export_document(struct export *r)
 	r->told = true;
 	output_line(r->c->o, "ckptd.restore/1", "summary");
 	if (!r->alone) {
-		remesh_tell(r->c, &r->to);
+		mesh_option_print(r->c, &r->to);
 		return;
 	}
 	output_list(r->c->o, "changes", NULL, 0);
@@ -234,7 +235,7 @@ static uint64_t put_result(struct export *r)
 	output_put(o, &from_memory, cell_of(CELL_FLAG, r->memory.dir[0] != 0));
 	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
-	remesh_put(r->c, &r->to);
+	mesh_option_put(r->c, &r->to);
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &dtype, cell_word(r->c->value[OPT_DTYPE]));
 	put_only(r);
@@ -278,12 +279,10 @@ int export_put(struct export *r)
 	output_end(r->c->o);
 	say_only(r);
 	say_blobs(r);
-	if (over)
-		cli_hint(r->c, "%llu elements are too large for %s and became infinite.",
-			 (unsigned long long)over, r->c->value[OPT_DTYPE]);
+	casts_tell_overflow(r->c, over);
 	if (r->nleft)
 		cli_hint(r->c, "%u of %u tensors are damaged and were left out.", r->nleft,
 			 r->to.target.ntensor);
 	convert_cannot_say(r->c, &r->cannot);
-	return r->nleft || over || r->made.ndropped ? CLI_WARNINGS : CLI_OK;
+	return r->nleft || over || r->made.ndropped || r->made.nunsaid ? CLI_WARNINGS : CLI_OK;
 }

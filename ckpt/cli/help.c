@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/manual.h"
 
 #define WIDTH 80
@@ -49,11 +50,9 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 /* What a verb is for, and other words for it: "... (check, validate)". Returns buf. */
 static const char *verb_words(const struct cli_verb *v, char *buf, size_t bytes)
 {
-	size_t n = (size_t)snprintf(buf, bytes, "%s", v->help);
-
-	for (const char *const *s = v->synonyms; s && *s && n < bytes; s++)
-		n += (size_t)snprintf(buf + n, bytes - n, "%s%s%s", s == v->synonyms ? " (" : ", ",
-				      *s, s[1] ? "" : ")");
+	snprintf(buf, bytes, "%s", v->help);
+	for (const char *const *s = v->synonyms; s && *s; s++)
+		human_add(buf, bytes, s == v->synonyms ? " (" : ", ", "%s%s", *s, s[1] ? "" : ")");
 	return buf;
 }
 
@@ -157,7 +156,7 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 	}
 	help_head(c, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
-		if (manual_tells(v))
+		if (manual_lists(v))
 			option_line(c, manual_option(v->id), v->help);
 	global_options(c);
 	help_head(c, "EXIT STATUS");

@@ -238,12 +238,12 @@ static void page_variables(FILE *f, const struct cli_verb *verb)
 {
 	page_section(f, "ENVIRONMENT");
 	for (const struct manual_variable *v = manual_variables; v->name; v++) {
-		bool told = v->id == OPT_NONE || !verb;
+		bool listed = v->id == OPT_NONE || !verb;
 
 		for (const struct cli_verb_option *o = verb ? verb->option : NULL;
 		     o && o->id != OPT_NONE; o++)
-			told |= o->id == v->id;
-		if (!told)
+			listed |= o->id == v->id;
+		if (!listed)
 			continue;
 		page_item(f, 'B', v->name);
 		roff_words(f, v->words);
@@ -311,7 +311,7 @@ static void page_of_verb(FILE *f, const struct cli_verb *verb)
 	}
 	page_section(f, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
-		if (manual_tells(v))
+		if (manual_lists(v))
 			option_item(f, manual_option(v->id), v->help);
 	fputs(".SS Options of every verb\n", f);
 	options_of_all(f);

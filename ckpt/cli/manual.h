@@ -8,13 +8,13 @@
 #define CKPT_CLI_MANUAL_H
 #include "ckpt/cli/cli.h"
 
-/* An option of a verb without a word of help is ours, not the user's: it is told nowhere. */
-static inline bool manual_tells(const struct cli_verb_option *v)
+/* An option of a verb without a word of help is not for users: no page lists it. */
+static inline bool manual_lists(const struct cli_verb_option *v)
 {
 	return v->help && *v->help;
 }
 const struct cli_option *manual_option(enum cli_option_id id);
-/* The help of an option with the arguments that it can have, where the words do not tell them
+/* The help of an option with the arguments that it can have, where the words do not name them
  * already: "...: staged, persisted or committed". Returns buf or help. */
 const char *manual_option_help(const struct cli_option *o, const char *help, char *buf,
 			       size_t bytes);

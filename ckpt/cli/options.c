@@ -2,7 +2,7 @@
 /*
  * options.c - the one table of options, and the parsing that it drives. Called by cli_run, twice:
  * before the verb and behind it.
- * Invariant: getopt_long(3) is told exactly what -h prints.
+ * Invariant: getopt_long(3) gets exactly the options that -h prints.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -76,6 +76,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_BAD, 0, "bad", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SET_ASIDE, 0, "set-aside", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SET_ASIDE_FOR, 0, "set-aside-for", "TIME", NULL, NULL, false, ARG_NONE },
+	{ OPT_UNFINISHED, 0, "unfinished", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_BY, 0, "by", "NAME", NULL, NULL, false, ARG_HOLD },
 	{ OPT_UNTIL, 0, "until", "TIME", NULL, NULL, false, ARG_NONE },
 	{ OPT_WHY, 0, "why", "TEXT", NULL, NULL, false, ARG_NONE },
@@ -144,7 +145,7 @@ static bool choice_has(const char *choice, const char *s)
 	return false;
 }
 
-/* Say why getopt stopped at `word`, and what to do instead. */
+/* The error says why getopt stopped at `word`, and what to write instead. */
 static int option_unknown(const struct cli_verb *verb, const char *word, struct ckpt_err *err)
 {
 	const char *name = word + strspn(word, "-");

@@ -58,7 +58,7 @@ static int take_other(void *arg, const char *name, enum source_kind kind)
 	rc = o->s->o.dir.open(o->s->o.dir.ctx, name, &src);
 	if (rc == -ENOENT || rc == -EACCES || rc == -EPERM || rc == -ELOOP || rc == -EISDIR ||
 	    rc == -EINVAL)
-		return 0; /* gone, somebody else's, or no file: no part of it */
+		return 0; /* removed, of another user, or no file: no part of it */
 	if (rc)
 		return rc;
 	strcpy(o->file[o->n].name, name);
@@ -83,10 +83,9 @@ static void put_row(struct output *o, const char *name, uint32_t rank, uint64_t 
 	if (a->hole_bytes)
 		human_bytes(a->hole_bytes, holes);
 	OUTPUT_ROW(o, col, cell_text(name), cell_unless(CELL_NUMBER, rank, TABLE_NONE),
-		   cell_of(CELL_BYTES, bytes), cell_of(CELL_BYTES, a->data),
-		   cell_of(CELL_BYTES, a->padding), cell_of(CELL_BYTES, a->metadata),
-		   cell_of(CELL_COUNT, a->pieces), cell_of(CELL_COUNT, a->tensors),
-		   cell_of(CELL_BYTES, raw), cell_of(CELL_BYTES, a->hole_bytes), cell_text(holes));
+		   cell_bytes(bytes), cell_bytes(a->data), cell_bytes(a->padding),
+		   cell_bytes(a->metadata), cell_count(a->pieces), cell_count(a->tensors),
+		   cell_bytes(raw), cell_bytes(a->hole_bytes), cell_text(holes));
 }
 
 static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct file_account *sum)
@@ -96,12 +95,12 @@ static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct 
 	struct output *o = c->o;
 
 	output_object(o, "total");
-	output_key(o, "file_count", cell_of(CELL_COUNT, files));
-	output_key(o, "bytes", cell_of(CELL_BYTES, bytes));
-	output_key(o, "data_bytes", cell_of(CELL_BYTES, sum->data));
-	output_key(o, "padding_bytes", cell_of(CELL_BYTES, sum->padding));
-	output_key(o, "metadata_bytes", cell_of(CELL_BYTES, sum->metadata));
-	output_key(o, "hole_bytes", cell_of(CELL_BYTES, sum->hole_bytes));
+	output_key(o, "file_count", cell_count(files));
+	output_key(o, "bytes", cell_bytes(bytes));
+	output_key(o, "data_bytes", cell_bytes(sum->data));
+	output_key(o, "padding_bytes", cell_bytes(sum->padding));
+	output_key(o, "metadata_bytes", cell_bytes(sum->metadata));
+	output_key(o, "hole_bytes", cell_bytes(sum->hole_bytes));
 	output_close(o);
 	if (sum->hole_bytes)
 		snprintf(holes, sizeof holes, "; holes, not stored: %s",

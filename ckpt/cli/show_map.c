@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * show_map.c - show --map: who holds which elements of a tensor. Called by verb_show.c.
+ * show_map.c - show --map: which rank holds which elements of a tensor. Called by verb_show.c.
  * Invariant: what is drawn are the shares that the layout declares, or, without a layout, the
  * pieces; never a mixture.
  */
@@ -30,7 +30,7 @@ struct job {
 	uint32_t *writer;
 };
 
-/* --- who holds what --- */
+/* --- which rank holds what --- */
 
 static int take_shares(struct job *j)
 {
@@ -98,7 +98,7 @@ static void put_ranks(struct output *o, const char *key, uint32_t n, const uint3
 {
 	output_list(o, key, NULL, 0);
 	for (uint32_t i = 0; i < n; i++)
-		output_key(o, "rank", cell_of(CELL_NUMBER, rank[i]));
+		output_key(o, "rank", cell_number(rank[i]));
 	output_close(o);
 }
 
@@ -110,7 +110,7 @@ static void put_shares(struct output *o, const struct job *j)
 	for (uint32_t i = 0; i < f->nshare && o->machine; i++) {
 		output_row(o);
 		put_ranks(o, "holder_ranks", f->share[i].nrank, f->share[i].rank);
-		output_key(o, "elements", cell_of(CELL_COUNT, f->share[i].set->numel));
+		output_key(o, "elements", cell_count(f->share[i].set->numel));
 		output_key(o, "index", cell_set(f->share[i].set, j->shape));
 		output_close(o);
 	}
@@ -118,30 +118,28 @@ static void put_shares(struct output *o, const struct job *j)
 }
 
 /* What stands below the drawing. */
-static char *sentence(const struct job *j, char *buf, size_t bytes)
+static char *map_caption(const struct job *j, char *buf, size_t bytes)
 {
 	const struct map_facts *f = map_facts(j->m);
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
 	uint32_t operands = operands_of(&j->k->table, j->x);
 	char ranks[64], written[64] = "written once";
-	size_t len;
 
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, 8 * j->x->elem_bytes / dtype_values(j->x->dtype), buf, bytes);
 	if (!f->numel)
 		return buf;
-	len = strlen(buf);
 	pieces = j->k->table.first[j->id + 1] - j->k->table.first[j->id];
 	if (!j->nwriter)
-		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
+		human_add(buf, bytes, "; ", "not written");
 	else
-		len += (size_t)snprintf(buf + len, bytes - len, "; %s, in %u piece%s by %s",
-					written, pieces, pieces == 1 ? "" : "s",
-					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
-	if (known < world && len < bytes)
-		snprintf(buf + len, bytes - len, "; %u of %u ranks are not in its mesh",
-			 world - known, world);
+		human_add(buf, bytes, "; ", "%s, in %u piece%s by %s", written, pieces,
+			  pieces == 1 ? "" : "s",
+			  map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
+	if (known < world)
+		human_add(buf, bytes, "; ", "%u of %u ranks are not in its mesh", world - known,
+			  world);
 	return buf;
 }
 
@@ -160,7 +158,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_key(o, "name", cell_text(x->name));
 	output_field(o, "dtype", "dtype", cell_text(dtype_name(x->dtype)));
 	output_field(o, "shape", "shape", cell_shape(x->ndim, j->shape));
-	output_field(o, "bytes", "size", cell_of(CELL_BYTES, x->numel * x->elem_bytes));
+	output_field(o, "bytes", "size", cell_bytes(x->numel * x->elem_bytes));
 	if (declared) {
 		const struct table *t = &k->table;
 
@@ -174,8 +172,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 		output_key(o, "mesh", cell_none());
 	}
 	output_key(o, "source", cell_text(declared ? "layout" : "pieces"));
-	output_key(o, "copies_min", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_min)));
-	output_key(o, "copies_max", cell_if(f->copies_known, cell_of(CELL_NUMBER, f->copies_max)));
+	output_key(o, "copies_min", cell_if(f->copies_known, cell_number(f->copies_min)));
+	output_key(o, "copies_max", cell_if(f->copies_known, cell_number(f->copies_max)));
 	put_shares(o, j);
 	put_ranks(o, "empty_ranks", f->nempty, f->empty);
 	put_ranks(o, "writer_ranks", j->nwriter, j->writer);
@@ -183,7 +181,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_close(o);
 }
 
-static int tell(struct cli *c, const struct subject *s, const struct job *j, const char *svg)
+static int map_document(struct cli *c, const struct subject *s, const struct job *j,
+			const char *svg)
 {
 	char full[NAME_BYTES], line[LINE_BYTES], title[SUBJECT_TITLE];
 	int rc = 0;
@@ -201,7 +200,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 			if (j->x->layout == TABLE_NONE)
 				cli_say(c, STYLE_PLAIN, "%s",
 					"no layout was declared: these are the pieces");
-			cli_say(c, STYLE_PLAIN, "%s", sentence(j, line, sizeof line));
+			cli_say(c, STYLE_PLAIN, "%s", map_caption(j, line, sizeof line));
 			if (svg)
 				cli_say(c, STYLE_PLAIN, "the picture is in %s", svg);
 		}
@@ -210,7 +209,7 @@ static int tell(struct cli *c, const struct subject *s, const struct job *j, con
 	return rc;
 }
 
-static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
+static int map_picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
 {
 	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
 		what[LINE_BYTES], layout[512], shape[256], words[LINE_BYTES];
@@ -230,14 +229,14 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 		 j->x->layout == TABLE_NONE
 			 ? "no layout"
 			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));
-	sentence(j, words, sizeof words);
+	map_caption(j, words, sizeof words);
 	rc = map_svg(j->m, title, line, f);
 	if (fclose(f) && !rc)
 		rc = -ENOMEM;
 	return rc ? rc : picture_write(c->ops, path, svg, len, err);
 }
 
-static int make(struct job *j)
+static int map_compute(struct job *j)
 {
 	int rc;
 
@@ -253,14 +252,14 @@ int show_map(struct cli *c, const struct subject *s, uint32_t tensor, const char
 	struct job j = { .k = s->ckpt, .x = &s->ckpt->table.tensor[tensor], .id = tensor };
 	struct ckpt_err err = { 0 };
 	const char *next = NULL;
-	int rc = make(&j);
+	int rc = map_compute(&j);
 
 	if (!rc && svg) {
-		rc = picture(c, &j, svg, &err);
+		rc = map_picture(c, &j, svg, &err);
 		next = rc ? "choose another FILE" : NULL;
 	}
 	if (!rc)
-		rc = tell(c, s, &j, svg);
+		rc = map_document(c, s, &j, svg);
 	map_free(j.m);
 	arena_free(&j.arena);
 	if (rc == -E2BIG)

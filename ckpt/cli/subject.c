@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every
+ * subject.c - from the name of a checkpoint on the command line to an open one. Called by every
  * verb that has a CKPT argument.
  * Invariant: after subject_close nothing is left open, however far the opening got.
  */
@@ -272,6 +272,18 @@ void subject_close(struct subject *s)
 	*s = (struct subject){ .ref.step_fd = -1 };
 }
 
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd)
+{
+	struct store s = { .ops = ops,
+			   .format = formats[0],
+			   .root_fd = -1,
+			   .job_fd = job_fd,
+			   .lock = PTHREAD_MUTEX_INITIALIZER };
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	return s;
+}
+
 bool subject_is_checkpoint(struct cli *c, const char *path)
 {
 	const struct engine e = { .ops = c->ops, .format = formats };
@@ -305,12 +317,12 @@ char *subject_short(const struct checkpoint *k, const char *path, char *buf)
 
 struct cell subject_step(const struct checkpoint *k)
 {
-	return k->has & HAS_STEP ? cell_of(CELL_NUMBER, k->step) : cell_none();
+	return k->has & HAS_STEP ? cell_number(k->step) : cell_none();
 }
 
 struct cell subject_world(const struct checkpoint *k)
 {
-	return k->has & HAS_STEP ? cell_of(CELL_COUNT, k->world) : cell_none();
+	return k->has & HAS_STEP ? cell_count(k->world) : cell_none();
 }
 
 struct cell subject_job(const struct checkpoint *k)
@@ -323,15 +335,4 @@ void subject_put(struct output *o, const char *path, const struct checkpoint *k)
 	output_key(o, "path", cell_text(path));
 	output_key(o, "job", subject_job(k));
 	output_key(o, "step", subject_step(k));
-}
-
-char *subject_mesh(const struct table *t, char *buf, size_t bytes)
-{
-	uint32_t best = 0;
-
-	buf[0] = 0;
-	for (uint32_t i = 1; i < t->nmesh; i++)
-		if (t->mesh[i].nrank > t->mesh[best].nrank)
-			best = i;
-	return t->nmesh ? mesh_print(&t->mesh[best], buf, bytes) : buf;
 }

@@ -10,7 +10,7 @@
 #include "formats/format.h"
 #include <limits.h>
 
-/* Who a checkpoint says that it is, where it cannot be opened. */
+/* Which step it is by its own metadata, where it cannot be opened. */
 struct subject_brief {
 	char job[CKPT_JOB_MAX + 1];
 	uint64_t step, stored_bytes;
@@ -36,6 +36,7 @@ struct subject {
  * engine_find returned. */
 int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
 		 const struct format *force, struct ckpt_err *err);
+#define FROM_HELP "the format of a CKPT that is a path, if ckptctl takes it for another"
 /* The format that --from forces; NULL: none. -EINVAL: there is no such format. */
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err);
 /* The same with a step's directory that is open already; takes step_fd. */
@@ -50,26 +51,28 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 int subject_verify(struct subject *s, const struct engine *e, const struct engine_verify *v,
 		   format_fault_fn *fault, void *arg, struct engine_verified *ret,
 		   struct ckpt_err *err);
-/* After subject_open failed: what can still be told. false: nothing. */
+/* After subject_open failed: what is still known. false: nothing. */
 bool subject_brief(const struct subject *s, struct subject_brief *ret);
 /* The next command where a store is not for this user to read. */
 #define CLI_HINT_UNSEEN \
-	"some files could not be looked at: it is not known how many bytes other steps share"
-#define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
+	"some files could not be read: it is not known how many bytes other steps share"
+#define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows its name"
 
 /* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on
  * stderr, if anything; with --json an error whose code is 0. */
 void subject_note(struct cli *c, const struct store_ref *ref);
-/* Tell that one of these failed for `name`, and what to do next. Returns the exit code. */
+/* Print that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);
 /* The same for verbs that need some of the data, as open_some of formats/format.h (all of it where
- * the format cannot). choose tells why itself when it refuses, with -ECANCELED: then -1. */
+ * the format cannot). choose prints why itself when it refuses, with -ECANCELED: then -1. */
 int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
 		     struct subject *s);
 void subject_close(struct subject *s);
+/* The directory of a job that is open, as a store: for callbacks of store_jobs. */
+struct store subject_store(const struct io_ops *ops, const char *job, int job_fd);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);
 
@@ -86,6 +89,4 @@ struct cell subject_job(const struct checkpoint *k);
 /* For programs: the members path, job and step of the open object. */
 void subject_put(struct output *o, const char *path, const struct checkpoint *k);
 
-/* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
-char *subject_mesh(const struct table *t, char *buf, size_t bytes);
 #endif

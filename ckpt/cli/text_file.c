@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text_file.c - see text_file.h. Called by remesh.c and view_file.c. Invariant: the text has one
+/* text_file.c - see text_file.h. Called by mesh_option.c and view_file.c. Invariant: the text has one
  * zero byte, its last. */
 #include "ckpt/cli/text_file.h"
 #include "ckpt/base/util.h"
 #include <fcntl.h>
 
-#define FILE_MAX (4 * MIB) /* whoever has more means something else */
+#define FILE_MAX (4 * MIB) /* a larger file is something else */
 
 int text_file_read(const char *path, const char *what, const char *form, struct arena *a,
 		   char **ret, struct ckpt_err *err)

@@ -122,7 +122,7 @@ static int carry_out(struct adopt *a, struct ckpt_err *err)
 
 /* --- telling --- */
 
-static void table(struct adopt *a)
+static void table_print(struct adopt *a)
 {
 	static const struct column col[] = {
 		{ "path", NULL, false, FIT_WHOLE },	   { "step", "STEP", true, FIT_WHOLE },
@@ -137,8 +137,8 @@ static void table(struct adopt *a)
 		const struct row *r = &a->row[i];
 
 		snprintf(path, sizeof path, "%s/%s", a->dir, r->step.dir);
-		OUTPUT_ROW(o, col, cell_text(path), cell_of(CELL_NUMBER, r->step.step),
-			   cell_word(r->step.said.job), cell_of(CELL_BYTES, r->step.bytes),
+		OUTPUT_ROW(o, col, cell_text(path), cell_number(r->step.step),
+			   cell_word(r->step.said.job), cell_bytes(r->step.bytes),
 			   cell_styled(cell_text(r->adopt ? "adopt" : "leave"),
 				       r->adopt ? STYLE_GOOD : STYLE_WARN),
 			   cell_word(r->text));
@@ -165,7 +165,7 @@ static void what_print(const struct adopt *a, char *buf, size_t bytes)
 		snprintf(buf, bytes, "%s", dir);
 }
 
-static int document(struct adopt *a, bool dry)
+static int document_print(struct adopt *a, bool dry)
 {
 	const char *job = a->whole ? a->s.job : a->home;
 	struct output *o = a->c->o;
@@ -174,13 +174,13 @@ static int document(struct adopt *a, bool dry)
 
 	if (!a->shown)
 		output_begin(o, "ckptd.adopt/1");
-	output_key(o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(o, "dry_run", cell_flag(dry));
 	output_key(o, "path", cell_text(a->dir));
 	output_key(o, "job", cell_text(job));
 	output_key(o, "directory_from", cell_if(is_moved(a), cell_text(a->home)));
-	table(a);
-	output_key(o, "adopted_count", cell_of(CELL_COUNT, a->nadopt));
-	output_key(o, "left_count", cell_of(CELL_COUNT, nleft));
+	table_print(a);
+	output_key(o, "adopted_count", cell_count(a->nadopt));
+	output_key(o, "left_count", cell_count(nleft));
 	what_print(a, what, sizeof what);
 	if (!a->nadopt && !is_moved(a))
 		cli_say(a->c, STYLE_DIM,
@@ -195,7 +195,7 @@ static int document(struct adopt *a, bool dry)
 	return nleft ? CLI_WARNINGS : CLI_OK;
 }
 
-static int tell(struct cli *c, int rc, const struct ckpt_err *err)
+static int adopt_fail(struct cli *c, int rc, const struct ckpt_err *err)
 {
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
@@ -225,7 +225,7 @@ static int job_note(void *arg, const char *job, int job_fd, const char *abs_path
 }
 
 /* A checkpoint that lies in no job's directory. */
-static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
+static int outside_fail(struct cli *c, const char *abs, struct ckpt_err *err)
 {
 	struct subject s = { .ref.step_fd = -1 };
 	struct subject_brief brief;
@@ -268,7 +268,7 @@ static int dir_open(struct adopt *a, const char *abs, size_t len, struct ckpt_er
 }
 
 /* Fills a. Returns an exit code; what fails, it has printed. */
-static int find(struct adopt *a, struct ckpt_err *err)
+static int directory_find(struct adopt *a, struct ckpt_err *err)
 {
 	struct cli *c = a->c;
 	struct jobs jobs = { .n = 0 };
@@ -280,15 +280,16 @@ static int find(struct adopt *a, struct ckpt_err *err)
 	int rc;
 
 	if (!realpath(c->arg[0], abs))
-		return tell(c, ckpt_error_errno(err, errno, "cannot open %.300s", c->arg[0]), err);
+		return adopt_fail(c, ckpt_error_errno(err, errno, "cannot open %.300s", c->arg[0]),
+				  err);
 	base = strrchr(abs, '/') + 1;
 	is_step = store_step_judge(&probe, base, &st, NULL) != -EINVAL;
 	if (is_step || subject_is_checkpoint(c, abs)) {
 		if (!is_step ||
 		    dir_open(a, abs, (size_t)(base - abs) - (base - abs > 1), err) == -EINVAL)
-			return outside(c, abs, err);
+			return outside_fail(c, abs, err);
 		rc = a->s.job_fd < 0 ? err->code : one_look(a, base, err);
-		return rc ? tell(c, rc, err) : CLI_OK;
+		return rc ? adopt_fail(c, rc, err) : CLI_OK;
 	}
 	a->whole = true;
 	rc = store_jobs(c->ops, abs, job_note, &jobs, err);
@@ -304,13 +305,13 @@ static int find(struct adopt *a, struct ckpt_err *err)
 		rc = dir_open(a, abs, strlen(abs), err);
 	if (!rc)
 		rc = job_look(a, err);
-	return rc ? tell(c, rc, err) : CLI_OK;
+	return rc ? adopt_fail(c, rc, err) : CLI_OK;
 }
 
 /* --- the verb --- */
 
 /* 0: go on; 1: it is not wanted, and that is said; -errno. */
-static int agree(struct adopt *a, struct ckpt_err *err)
+static int adopt_agree(struct adopt *a, struct ckpt_err *err)
 {
 	const char *job = a->whole ? a->s.job : a->home;
 	char what[CKPT_JOB_MAX + 64];
@@ -323,33 +324,28 @@ static int agree(struct adopt *a, struct ckpt_err *err)
 			"changed; --yes does it, -n shows it",
 			what, job);
 	output_begin(a->c->o, "ckptd.adopt/1"); /* of text: there is no JSON here */
-	table(a);
+	table_print(a);
 	a->shown = true;
-	if (ask(a->c, "Make %s belong to job %s?", what, job))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(a->c, STYLE_DIM, "nothing changed");
-	return 1;
+	return ask(a->c, "changed", err, "Make %s belong to job %s?", what, job);
 }
 
-static int adopt(struct adopt *a)
+static int adopt_steps(struct adopt *a)
 {
 	struct ckpt_err err = { 0 };
 	bool dry = a->c->value[OPT_DRY_RUN];
-	int rc = 0, code = find(a, &err);
+	int rc = 0, code = directory_find(a, &err);
 
 	if (code)
 		return code;
 	if ((a->nadopt || is_moved(a)) && !dry) {
 		if (!a->c->value[OPT_YES])
-			rc = agree(a, &err);
+			rc = adopt_agree(a, &err);
 		if (rc > 0)
 			return CLI_OK;
 		if (!rc)
 			rc = carry_out(a, &err);
 	}
-	return rc ? tell(a->c, rc, &err) : document(a, dry);
+	return rc ? adopt_fail(a->c, rc, &err) : document_print(a, dry);
 }
 
 static int adopt_run(struct cli *c)
@@ -365,7 +361,7 @@ static int adopt_run(struct cli *c)
 				 "directory");
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
 		return cli_usage(c, NULL, "--dry-run and --yes exclude each other: give one");
-	code = adopt(&a);
+	code = adopt_steps(&a);
 	if (a.s.job_fd >= 0)
 		close(a.s.job_fd);
 	free(a.row);

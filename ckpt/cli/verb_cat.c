@@ -28,7 +28,7 @@
 #define TEXT_PIECE 1024	    /* of it, cleaned at a time */
 #define SLICE_BYTES 800
 #define NEXT_BYTES (PATH_MAX + NAME_BYTES + 64)
-#define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
+#define EXIT_PIPE (128 + SIGPIPE) /* as a shell has it for a process that SIGPIPE ended */
 
 enum cat_mode { CAT_BYTES, CAT_STATS, CAT_PREVIEW, CAT_ABOUT };
 
@@ -95,8 +95,8 @@ static void ranks_print(const struct table *t, const uint32_t *id, uint32_t n, c
 	}
 }
 
-static int ambiguous(const struct table *t, const uint32_t *id, uint32_t n, const char *word,
-		     struct ckpt_err *err)
+static int tensor_ambiguous(const struct table *t, const uint32_t *id, uint32_t n, const char *word,
+			    struct ckpt_err *err)
 {
 	char list[LIST_BYTES] = "";
 	size_t len = 0;
@@ -116,7 +116,7 @@ static int ambiguous(const struct table *t, const uint32_t *id, uint32_t n, cons
 			  list);
 }
 
-static int choose(struct cat *k, const char *word, const char *rank)
+static int tensor_choose(struct cat *k, const char *word, const char *rank)
 {
 	const struct table *t = &k->s.ckpt->table;
 	cleanup_free uint32_t *id = NULL;
@@ -134,7 +134,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	next_is(k, "ckptctl cat %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
 	for (uint32_t i = 1; i < n; i++)
 		if (strcmp(t->tensor[id[i]].component, k->x->component))
-			return ambiguous(t, id, n, word, &k->err);
+			return tensor_ambiguous(t, id, n, word, &k->err);
 	if (rank && k->x->rank == TABLE_NONE)
 		return ckpt_error(
 			&k->err, -EINVAL,
@@ -164,7 +164,7 @@ static int choose(struct cat *k, const char *word, const char *rank)
 
 /* --- reading --- */
 
-/* To stdout. It bypasses stdio where it can: so that a reader who went away is no error that stdio
+/* To stdout. It bypasses stdio where it can: so that a reader that has closed the pipe is no error that stdio
  * remembers. */
 static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
 {
@@ -301,8 +301,8 @@ static void put_about(struct cat *k)
 	if (part)
 		output_head(o, "slice", cell_text(slice));
 	output_key(o, "result_shape", cell_shape(k->v.slice.nshape, k->v.slice.shape));
-	output_field(o, "elements", "elements", cell_of(CELL_COUNT, k->v.slice.numel));
-	output_field(o, "bytes", "size", cell_of(CELL_BYTES, k->v.bytes));
+	output_field(o, "elements", "elements", cell_count(k->v.slice.numel));
+	output_field(o, "bytes", "size", cell_bytes(k->v.bytes));
 }
 
 static void put_file(struct cat *k)
@@ -314,13 +314,13 @@ static void put_file(struct cat *k)
 		output_field(o, "destination", "file", cell_text(k->c->value[OPT_OUTPUT]));
 	else
 		output_key(o, "destination", cell_none());
-	output_key(o, "file_bytes", cell_if(k->to_file, cell_of(CELL_BYTES, k->file_bytes)));
+	output_key(o, "file_bytes", cell_if(k->to_file, cell_bytes(k->file_bytes)));
 	output_key(o, "npy_descr", cell_if(npy, cell_text(npy_descr(k->x->dtype))));
 	output_key(o, "npy_view", cell_if(npy, cell_word(npy_view(k->x->dtype))));
 }
 
 /* min or max: of integers all digits. */
-static struct cell extreme(const struct tally *t, uint64_t whole, double real, char *buf)
+static struct cell extreme_cell(const struct tally *t, uint64_t whole, double real, char *buf)
 {
 	uint8_t bytes[8];
 
@@ -351,22 +351,21 @@ static void put_stats(struct cat *k)
 	if (tally_magnitude(t))
 		output_head(o, "of", cell_text("the absolute values"));
 	output_key(o, "min", t->finite ? cell_real(t->min) : none);
-	output_field(o, "min_text", "min", extreme(t, t->whole_min, t->min, min));
+	output_field(o, "min_text", "min", extreme_cell(t, t->whole_min, t->min, min));
 	output_key(o, "max", t->finite ? cell_real(t->max) : none);
-	output_field(o, "max_text", "max", extreme(t, t->whole_max, t->max, max));
+	output_field(o, "max_text", "max", extreme_cell(t, t->whole_max, t->max, max));
 	output_key(o, "mean", t->finite ? cell_real((double)t->mean) : none);
 	output_head(o, "mean", mean);
 	output_key(o, "std", t->finite ? cell_real(tally_std(t)) : none);
 	output_head(o, "std", std);
-	output_key(o, "finite_count", cell_of(CELL_COUNT, t->finite));
-	output_field(o, "zero_count", "zeros", cell_of(CELL_COUNT, t->zeros));
+	output_key(o, "finite_count", cell_count(t->finite));
+	output_field(o, "zero_count", "zeros", cell_count(t->zeros));
 	output_field(o, "nan_count", "NaN",
-		     cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
 	output_field(o, "inf_count", "Inf",
-		     cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
-	output_field(
-		o, "neg_inf_count", "-Inf",
-		cell_styled(cell_of(CELL_COUNT, t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
+		     cell_styled(cell_count(t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
+	output_field(o, "neg_inf_count", "-Inf",
+		     cell_styled(cell_count(t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
 	output_close(o);
 }
 
@@ -470,8 +469,8 @@ static void text_print(struct cat *k, const uint8_t *p, size_t n)
 		fputc('\n', k->c->out);
 }
 
-/* JSON or text for a person. */
-static int text(struct cat *k)
+/* JSON or text for people. */
+static int blob_print(struct cat *k)
 {
 	uint64_t n = MIN(k->v.stored.numel, (uint64_t)TEXT_MAX), more = k->v.stored.numel - n;
 	struct arena a = { 0 };
@@ -516,7 +515,7 @@ static void hint_view(struct cat *k)
 /* --- the verb --- */
 
 /* What the options ask for; -EINVAL where they do not go together. */
-static int decide(struct cat *k)
+static int output_decide(struct cat *k)
 {
 	struct cli *c = k->c;
 	const char *file = c->value[OPT_OUTPUT];
@@ -543,7 +542,7 @@ static int decide(struct cat *k)
 	return 0;
 }
 
-static int deliver(struct cat *k)
+static int bytes_deliver(struct cat *k)
 {
 	struct cli *c = k->c;
 	bool reads = k->mode == CAT_STATS || k->to_file,
@@ -556,7 +555,7 @@ static int deliver(struct cat *k)
 		output_begin(c->o, "ckptd.cat/1");
 	if (k->mode == CAT_PREVIEW &&
 	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
-		rc = text(k);
+		rc = blob_print(k);
 	else if (k->mode == CAT_PREVIEW)
 		rc = values_preview(k);
 	else if (reads || k->mode == CAT_BYTES)
@@ -577,11 +576,11 @@ static int deliver(struct cat *k)
 	return 0;
 }
 
-static int find(struct cat *k)
+static int tensor_find(struct cat *k)
 {
 	struct cli *c = k->c;
 	char name[NAME_BYTES];
-	int rc = choose(k, c->arg[1], c->value[OPT_RANK]);
+	int rc = tensor_choose(k, c->arg[1], c->value[OPT_RANK]);
 
 	if (rc)
 		return rc;
@@ -604,18 +603,18 @@ static int find(struct cat *k)
 	return rc;
 }
 
-static int cat(struct cat *k)
+static int tensor_cat(struct cat *k)
 {
 	struct cli *c = k->c;
 	int code = subject_get(c, c->arg[0], &k->s), rc;
 
 	if (code)
 		return code;
-	rc = find(k);
+	rc = tensor_find(k);
 	if (!rc) {
 		fflush(c->out);
 		k->fd = fileno(c->out);
-		rc = deliver(k);
+		rc = bytes_deliver(k);
 	}
 	if (rc == -EPIPE)
 		return EXIT_PIPE;
@@ -641,10 +640,10 @@ static int cat_run(struct cli *c)
 			c, ckpt_error(&k.err, -EINVAL, "cat needs a checkpoint and a tensor in it"),
 			&k.err, "ckptctl cat latest TENSOR; ckptctl show %s --tensors '*'",
 			c->narg ? c->arg[0] : "latest");
-	rc = decide(&k);
+	rc = output_decide(&k);
 	if (rc)
 		return cli_fail(c, rc, &k.err, "ckptctl cat -h");
-	code = cat(&k);
+	code = tensor_cat(&k);
 	file_end(&k);
 	subject_close(&k.s);
 	return code;
@@ -656,9 +655,9 @@ const struct cli_verb verb_cat = {
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
-		 "against their checksums. If one checksum covers more than cat reads, as a slice "
-		 "of a foreign file may have it, it is not checked; verify --data checks all of "
-		 "them. A pipe or a file gets the bytes, row-major and "
+		 "against their checksums. If a checksum covers more than cat reads, "
+		 "as it may for a slice of a foreign file, cat does not check it; verify --data "
+		 "does. A pipe or a file gets the bytes, row-major and "
 		 "little-endian; a terminal gets a few values, or the text of a blob that was "
 		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "
@@ -688,8 +687,7 @@ const struct cli_verb verb_cat = {
 			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
 			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "

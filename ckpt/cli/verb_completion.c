@@ -52,10 +52,10 @@ static int completion_run(struct cli *c)
 		fputs(script, c->out);
 		return CLI_OK;
 	}
-	c->o->ops->begin(c->o, "ckptd.completion/1");
+	output_begin(c->o, "ckptd.completion/1");
 	output_key(c->o, "shell", cell_text(shell));
 	output_key(c->o, "script", cell_text(script));
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	return CLI_OK;
 }
 

@@ -18,7 +18,7 @@
 #include "formats/registry/registry.h"
 #include <stdarg.h>
 
-#define SAID_MAX 20u /* differences of a kind that a person is shown */
+#define SAID_MAX 20u /* differences of a kind that people see */
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
@@ -50,28 +50,28 @@ struct diff {
 /* --- finding --- */
 
 /* Is it a difference by what was asked for? */
-static bool counts(const struct diff *d, enum compare_kind kind)
+static bool kind_counts(const struct diff *d, enum compare_kind kind)
 {
 	return (kind != COMPARE_LAYOUT && kind != COMPARE_ROLE) || d->layouts;
 }
 
-static bool differs(const struct diff *d)
+static bool diff_found(const struct diff *d)
 {
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
-		if (k != COMPARE_UNKNOWN && d->found.count[k] && counts(d, k))
+		if (k != COMPARE_UNKNOWN && d->found.count[k] && kind_counts(d, k))
 			return true;
 	return d->layouts && (d->mesh_differs || d->parts_differ);
 }
 
 /* Nothing differs, but not all was compared. */
-static bool unknown(const struct diff *d)
+static bool diff_unknown(const struct diff *d)
 {
-	return !differs(d) && d->found.count[COMPARE_UNKNOWN];
+	return !diff_found(d) && d->found.count[COMPARE_UNKNOWN];
 }
 
-static bool equal(const struct diff *d)
+static bool diff_equal(const struct diff *d)
 {
-	return !differs(d) && !unknown(d);
+	return !diff_found(d) && !diff_unknown(d);
 }
 
 static int select_some(const struct checkpoint *k, const char *glob, bool **ret, uint32_t *ret_n,
@@ -95,7 +95,7 @@ static int select_some(const struct checkpoint *k, const char *glob, bool **ret,
 }
 
 /* What --tensors means in the two: it must mean something in one of them. */
-static int choose(struct diff *d, struct ckpt_err *err)
+static int tensors_choose(struct diff *d, struct ckpt_err *err)
 {
 	const char *glob = d->c->value[OPT_TENSORS];
 	uint32_t na = 0, nb = 0;
@@ -132,13 +132,13 @@ static int contents_read(struct diff *d, struct ckpt_err *err)
 	return rc;
 }
 
-static int find(struct diff *d)
+static int differences_find(struct diff *d)
 {
 	const struct table *a = &d->a.ckpt->table, *b = &d->b.ckpt->table;
 	char mesh_a[LINE_BYTES], mesh_b[LINE_BYTES];
 
-	d->mesh_differs = strcmp(subject_mesh(a, mesh_a, sizeof mesh_a),
-				 subject_mesh(b, mesh_b, sizeof mesh_b)) != 0;
+	d->mesh_differs = strcmp(shown_mesh(a, mesh_a, sizeof mesh_a),
+				 shown_mesh(b, mesh_b, sizeof mesh_b)) != 0;
 	d->parts_differ = d->a.ckpt->nfile != d->b.ckpt->nfile;
 	return compare_find(a, b, d->in_a, d->in_b, &d->found);
 }
@@ -154,11 +154,11 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 	subject_put(o, s->ref.path, k);
 	output_key(o, "id", cell_word(k->id));
 	output_key(o, "world_size", subject_world(k));
-	output_key(o, "mesh", cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
-	output_key(o, "part_count", cell_of(CELL_COUNT, k->nfile));
-	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
+	output_key(o, "mesh", cell_word(shown_mesh(&k->table, mesh, sizeof mesh)));
+	output_key(o, "part_count", cell_count(k->nfile));
+	output_key(o, "bytes", cell_bytes(k->stored_bytes));
 	output_key(o, "format", cell_text(s->format->name));
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->table.ntensor));
+	output_key(o, "tensor_count", cell_count(k->table.ntensor));
 	output_close(o);
 }
 
@@ -206,8 +206,8 @@ static void say_sides(struct diff *d)
 		say_row(o, "job", "%s\n%s", a->job, b->job);
 		say_row(o, "step", "%s\n%s", step_print(a, sa), step_print(b, sb));
 	}
-	say_row(o, "mesh", "%s\n%s", subject_mesh(&a->table, ma, sizeof ma),
-		subject_mesh(&b->table, mb, sizeof mb));
+	say_row(o, "mesh", "%s\n%s", shown_mesh(&a->table, ma, sizeof ma),
+		shown_mesh(&b->table, mb, sizeof mb));
 	say_row(o, "parts", "%u\n%u", a->nfile, b->nfile);
 	say_row(o, "size", "%s\n%s", human_bytes(a->stored_bytes, sa),
 		human_bytes(b->stored_bytes, sb));
@@ -244,14 +244,14 @@ static void put_values(struct output *o, const struct apart *v)
 	bool same = v->dtype_a == v->dtype_b;
 
 	output_object(o, "values");
-	output_key(o, "elements", cell_of(CELL_COUNT, v->count));
-	output_key(o, "bits_differ_count", cell_if(same, cell_of(CELL_COUNT, v->bits)));
-	output_key(o, "values_differ_count", cell_of(CELL_COUNT, v->values));
+	output_key(o, "elements", cell_count(v->count));
+	output_key(o, "bits_differ_count", cell_if(same, cell_count(v->bits)));
+	output_key(o, "values_differ_count", cell_count(v->values));
 	output_key(o, "max_abs_delta", cell_real(v->max_delta));
-	output_key(o, "nonfinite_differ_count", cell_of(CELL_COUNT, v->nonfinite));
+	output_key(o, "nonfinite_differ_count", cell_count(v->nonfinite));
 	output_key(o, "first_index", cell_if(v->has_first, cell_shape(v->ndim, v->first)));
-	output_key(o, "nan_count_a", cell_of(CELL_COUNT, v->nan_a));
-	output_key(o, "nan_count_b", cell_of(CELL_COUNT, v->nan_b));
+	output_key(o, "nan_count_a", cell_count(v->nan_a));
+	output_key(o, "nan_count_b", cell_count(v->nan_b));
 	output_close(o);
 }
 
@@ -269,7 +269,7 @@ static void put_items(struct diff *d)
 		const struct compare_item *x = &d->found.item[i];
 		const struct table_tensor *t = tensor_of(d, x);
 
-		if (!counts(d, x->kind))
+		if (!kind_counts(d, x->kind))
 			continue;
 		output_row(o);
 		output_key(o, "kind", cell_text(kinds[x->kind].key));
@@ -407,7 +407,7 @@ static void say_item(const struct diff *d, const struct compare_item *x)
 	if (only || x->kind == COMPARE_CONTENTS || x->kind == COMPARE_DTYPE)
 		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, shown_shape(t, shape)));
 	if (only)
-		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, table_tensor_bytes(t)));
+		output_put(o, &item_columns[T_SIZE], cell_bytes(table_tensor_bytes(t)));
 	if (x->pair == TABLE_NONE || x->kind == COMPARE_DTYPE || x->kind == COMPARE_OPERANDS)
 		say_two(d, x);
 	if (x->pair != TABLE_NONE)
@@ -415,7 +415,7 @@ static void say_item(const struct diff *d, const struct compare_item *x)
 	output_close(o);
 }
 
-static const char *words(const struct diff *d, enum compare_kind kind)
+static const char *kind_words(const struct diff *d, enum compare_kind kind)
 {
 	return d->found.count[kind] == 1 ? kinds[kind].one : kinds[kind].many;
 }
@@ -425,10 +425,10 @@ static void say_kind(struct diff *d, enum compare_kind kind)
 	char more[HUMAN_BYTES];
 	uint32_t said = 0;
 
-	if (!d->found.count[kind] || !counts(d, kind))
+	if (!d->found.count[kind] || !kind_counts(d, kind))
 		return;
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), words(d, kind));
+	cli_say(d->c, STYLE_STRONG, "%s %s", COUNT_TEXT(d->found.count[kind]), kind_words(d, kind));
 	output_list(d->c->o, NULL, item_columns, T_COUNT);
 	for (uint32_t i = 0; i < d->found.nitem && said < SAID_MAX; i++)
 		if (d->found.item[i].kind == kind) {
@@ -455,20 +455,16 @@ static bool lone_blobs(const struct diff *d)
 
 static void say_different(struct diff *d)
 {
-	char line[LINE_BYTES];
-	size_t len = 0;
+	char line[LINE_BYTES] = "";
 
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
-		if (d->found.count[k] && counts(d, k))
-			len += (size_t)snprintf(line + len, sizeof line - len, "%s%s %s",
-						len ? ", " : "", COUNT_TEXT(d->found.count[k]),
-						words(d, k));
+		if (d->found.count[k] && kind_counts(d, k))
+			human_add(line, sizeof line, ", ", "%s %s", COUNT_TEXT(d->found.count[k]),
+				  kind_words(d, k));
 	if (d->layouts && d->mesh_differs)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
-					len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the meshes differ");
 	if (d->layouts && d->parts_differ)
-		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
-			 len ? ", " : "");
+		human_add(line, sizeof line, ", ", "the numbers of parts differ");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
 		 COUNT_TEXT(d->found.nboth),
 		 d->found.nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
@@ -531,18 +527,18 @@ static void say_unknown(struct diff *d)
 static void say_result(struct diff *d)
 {
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
-	if (equal(d))
+	if (diff_equal(d))
 		say_equal(d);
-	else if (unknown(d))
+	else if (diff_unknown(d))
 		say_unknown(d);
 	else
 		say_different(d);
 	if (!d->layouts && d->found.count[COMPARE_LAYOUT])
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
-			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), words(d, COMPARE_LAYOUT));
-	if (equal(d))
+			COUNT_TEXT(d->found.count[COMPARE_LAYOUT]), kind_words(d, COMPARE_LAYOUT));
+	if (diff_equal(d))
 		hint_equal(d);
-	if (d->values || !differs(d))
+	if (d->values || !diff_found(d))
 		return;
 	if (d->found.count[COMPARE_OPERANDS])
 		cli_hint(d->c, "Fingerprints do not show whether the operands reduce to the same "
@@ -576,30 +572,29 @@ static void put_average(struct diff *d, const struct table_average *a,
 			const struct table_average *b)
 {
 	const struct table_average *x = a ? a : b;
-	char who[160], of_a[300], of_b[300];
+	char which[160], of_a[300], of_b[300];
 	struct output *o = d->c->o;
 
 	if (o->machine) {
 		output_row(o);
 		output_key(o, "name", cell_text(x->name));
-		output_key(o, "rule", cell_of(CELL_NUMBER, x->rule));
-		output_key(o, "in_a", cell_of(CELL_FLAG, a != NULL));
-		output_key(o, "in_b", cell_of(CELL_FLAG, b != NULL));
-		output_key(o, "same_chain",
-			   cell_if(a && b, cell_of(CELL_FLAG, averages_same_chain(a, b))));
+		output_key(o, "rule", cell_number(x->rule));
+		output_key(o, "in_a", cell_flag(a != NULL));
+		output_key(o, "in_b", cell_flag(b != NULL));
+		output_key(o, "same_chain", cell_if(a && b, cell_flag(averages_same_chain(a, b))));
 		output_close(o);
 		return;
 	}
-	average_name(x, who, sizeof who);
+	average_name(x, which, sizeof which);
 	if (!a || !b)
-		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", who);
+		cli_say(d->c, STYLE_WARN, "Only %s has the average %s.", a ? "A" : "B", which);
 	else if (strcmp(a->schedule, b->schedule) != 0)
-		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", who,
+		cli_say(d->c, STYLE_WARN, "Average %s has other schedules: %s; %s.", which,
 			a->schedule, b->schedule);
 	else if ((a->flags | b->flags) & AVERAGE_MIXED)
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has parts with different chains in %s: they cannot be compared.",
-			who,
+			which,
 			!(b->flags & AVERAGE_MIXED) ? "A"
 			: a->flags & AVERAGE_MIXED  ? "both"
 						    : "B");
@@ -607,7 +602,7 @@ static void put_average(struct diff *d, const struct table_average *a,
 		cli_say(d->c, STYLE_WARN,
 			"Average %s has different chains: A: %s (%02x%02x%02x%02x); B: %s "
 			"(%02x%02x%02x%02x).",
-			who, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
+			which, averages_chain(d->a.ckpt, a, of_a, sizeof of_a), a->history[0],
 			a->history[1], a->history[2], a->history[3],
 			averages_chain(d->b.ckpt, b, of_b, sizeof of_b), b->history[0],
 			b->history[1], b->history[2], b->history[3]);
@@ -628,26 +623,26 @@ static void put_averages(struct diff *d)
 		output_close(d->c->o);
 }
 
-static void tell(struct diff *d)
+static void diff_print(struct diff *d)
 {
 	struct output *o = d->c->o;
 	const char *glob = d->c->value[OPT_TENSORS];
 
-	output_key(o, "equal", cell_if(!unknown(d), cell_of(CELL_FLAG, equal(d))));
-	output_key(o, "layouts_compared", cell_of(CELL_FLAG, d->layouts));
-	output_key(o, "values_compared", cell_of(CELL_FLAG, d->values));
+	output_key(o, "equal", cell_if(!diff_unknown(d), cell_flag(diff_equal(d))));
+	output_key(o, "layouts_compared", cell_flag(d->layouts));
+	output_key(o, "values_compared", cell_flag(d->values));
 	output_key(o, "tensor_glob", cell_word(glob));
 	put_side(o, "a", &d->a);
 	put_side(o, "b", &d->b);
-	output_key(o, "in_both_count", cell_of(CELL_COUNT, d->found.nboth));
-	output_key(o, "in_both_bytes", cell_of(CELL_BYTES, d->found.both_bytes));
-	output_key(o, "compared_by_reading_count", cell_of(CELL_COUNT, d->found.nread));
-	output_key(o, "mesh_differs", cell_of(CELL_FLAG, d->mesh_differs));
-	output_key(o, "parts_differ", cell_of(CELL_FLAG, d->parts_differ));
+	output_key(o, "in_both_count", cell_count(d->found.nboth));
+	output_key(o, "in_both_bytes", cell_bytes(d->found.both_bytes));
+	output_key(o, "compared_by_reading_count", cell_count(d->found.nread));
+	output_key(o, "mesh_differs", cell_flag(d->mesh_differs));
+	output_key(o, "parts_differ", cell_flag(d->parts_differ));
 	output_object(o, "counts");
 	for (uint32_t k = 0; k < COMPARE_KINDS; k++)
 		output_put(o, &(struct column){ kinds[k].key, NULL, false, FIT_WHOLE },
-			   cell_of(CELL_COUNT, d->found.count[k]));
+			   cell_count(d->found.count[k]));
 	output_close(o);
 	put_items(d);
 	if (o->machine) {
@@ -663,16 +658,16 @@ static void tell(struct diff *d)
 
 /* --- the verb --- */
 
-static int diff(struct diff *d)
+static int diff_subjects(struct diff *d)
 {
 	struct ckpt_err err = { 0 };
-	int rc = choose(d, &err);
+	int rc = tensors_choose(d, &err);
 	bool reads;
 
 	if (rc)
 		return cli_fail(d->c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				d->a.ref.path);
-	rc = find(d);
+	rc = differences_find(d);
 	reads = !rc && (d->values || (d->found.count[COMPARE_UNKNOWN] && !d->no_read));
 	if (reads)
 		output_line(d->c->o, "ckptd.diff/1", "summary");
@@ -687,9 +682,9 @@ static int diff(struct diff *d)
 		ckpt_error(&err, rc, "interrupted");
 	if (rc)
 		return cli_fail(d->c, rc, &err, NULL);
-	tell(d);
+	diff_print(d);
 	output_end(d->c->o);
-	return equal(d) ? CLI_OK : unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
+	return diff_equal(d) ? CLI_OK : diff_unknown(d) ? CLI_WARNINGS : CLI_DIFFERS;
 }
 
 static int diff_run(struct cli *c)
@@ -709,7 +704,7 @@ static int diff_run(struct cli *c)
 	code = subject_get(c, c->arg[0], &d.a);
 	code = cli_worse(code, subject_get(c, c->arg[1], &d.b));
 	if (!code)
-		code = diff(&d);
+		code = diff_subjects(&d);
 	compared_free(&d.found);
 	free(d.in_a);
 	free(d.in_b);
@@ -757,8 +752,7 @@ const struct cli_verb verb_diff = {
 			{ OPT_LAYOUTS, "mesh, parts, layouts and roles count too" },
 			{ OPT_VALUES, "read what differs: how many elements, how far apart" },
 			{ OPT_NO_READ, "read no data: what has no fingerprint is not compared" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

@@ -15,7 +15,7 @@ struct doctor {
 	uint32_t n[HOST_FAIL + 1];
 };
 
-static void finding(void *arg, const struct host_finding *f)
+static void finding_print(void *arg, const struct host_finding *f)
 {
 	static const struct {
 		const char *key, *mark;
@@ -63,7 +63,7 @@ static int doctor_run(struct cli *c)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
 				NULL);
 	host_examine(&ask, f);
-	c->o->ops->begin(c->o, "ckptd.doctor/1");
+	output_begin(c->o, "ckptd.doctor/1");
 	output_key(c->o, "path", cell_text(f->path));
 	output_key(c->o, "job_bytes", cell_unless(CELL_BYTES, f->job_bytes, 0));
 	output_key(c->o, "job_bytes_from",
@@ -71,10 +71,10 @@ static int doctor_run(struct cli *c)
 			     : f->job_bytes ? "--job-size"
 					    : NULL));
 	output_list(c->o, "checks", NULL, 0);
-	host_judge(f, finding, &d);
+	host_judge(f, finding_print, &d);
 	output_close(c->o);
-	output_key(c->o, "warning_count", cell_of(CELL_NUMBER, d.n[HOST_WARN]));
-	output_key(c->o, "failure_count", cell_of(CELL_NUMBER, d.n[HOST_FAIL]));
+	output_key(c->o, "warning_count", cell_number(d.n[HOST_WARN]));
+	output_key(c->o, "failure_count", cell_number(d.n[HOST_FAIL]));
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",
@@ -87,7 +87,7 @@ static int doctor_run(struct cli *c)
 			d.n[HOST_WARN] == 1 ? "" : "s");
 	else
 		cli_say(c, STYLE_GOOD, "ckptd works here.");
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	free(f);
 	return d.n[HOST_FAIL] ? CLI_FAILED : d.n[HOST_WARN] ? CLI_WARNINGS : CLI_OK;
 }

@@ -50,8 +50,7 @@ static int jobs_drain(struct drain *d, struct ckpt_err *err)
 
 	if (rc < 0)
 		return rc;
-	rc = control_give(&d->k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &d->got,
-			  sizeof d->got, NULL, d->until, err);
+	rc = control_call(&d->k, &ask, WIRE_DRAIN, fd, &d->got, NULL, d->until, err);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(
 			err, rc,
@@ -69,8 +68,8 @@ static void drained_print(const struct drain *d)
 		output_field(d->c->o, "job", "job", cell_word(d->job));
 	if (json || to)
 		output_field(d->c->o, "directory", "to", cell_word(to));
-	output_field(d->c->o, "written_count", "written", cell_of(CELL_NUMBER, d->got.written));
-	output_field(d->c->o, "failed_count", "failed", cell_of(CELL_NUMBER, d->got.failed));
+	output_field(d->c->o, "written_count", "written", cell_number(d->got.written));
+	output_field(d->c->o, "failed_count", "failed", cell_number(d->got.failed));
 	output_end(d->c->o);
 }
 

@@ -31,12 +31,11 @@ static void put_table(struct output *o, const struct checkpoint *k, const struct
 
 		for (uint32_t b = 0; b < 4; b++)
 			snprintf(chain + 2 * b, sizeof chain - 2 * b, "%02x", a->history[b]);
-		OUTPUT_ROW(o, col, cell_text(a->name), cell_of(CELL_COUNT, a->updates),
+		OUTPUT_ROW(o, col, cell_text(a->name), cell_count(a->updates),
 			   cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX),
-			   a->last_step == UINT64_MAX ? cell_none()
-						      : cell_of(CELL_NUMBER, a->since),
-			   cell_real(a->product), cell_of(CELL_COUNT, x[i].ntensor),
-			   cell_of(CELL_BYTES, x[i].bytes + x[i].carry_bytes),
+			   a->last_step == UINT64_MAX ? cell_none() : cell_number(a->since),
+			   cell_real(a->product), cell_count(x[i].ntensor),
+			   cell_bytes(x[i].bytes + x[i].carry_bytes),
 			   x[i].mixed ? cell_styled(cell_text("mixed"), STYLE_WARN)
 				      : cell_text(chain));
 	}
@@ -99,7 +98,8 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 		cli_mark(c, STYLE_DIM, "    health: ", 4, "not known: ckptd wrote none");
 }
 
-static int tell(struct cli *c, const struct subject *s, const struct average_seen *x, uint32_t n)
+static int averages_print(struct cli *c, const struct subject *s, const struct average_seen *x,
+			  uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
 	uint64_t bytes = 0;
@@ -112,7 +112,7 @@ static int tell(struct cli *c, const struct subject *s, const struct average_see
 	}
 	output_begin(c->o, "ckptd.ema/1");
 	subject_put(c->o, s->ref.path, k);
-	output_key(c->o, "average_bytes", cell_of(CELL_BYTES, bytes));
+	output_key(c->o, "average_bytes", cell_bytes(bytes));
 	averages_put(c->o, k, x, n);
 	if (!c->json) {
 		cli_say(c, STYLE_STRONG, "%s", subject_title(k, s->ref.path, title));
@@ -150,7 +150,7 @@ static int ema_run(struct cli *c)
 					"a job has them that calls ckpt_average before ckpt_seal; "
 					"docs/AVERAGES.md describes it");
 		else
-			code = tell(c, &s, x, n);
+			code = averages_print(c, &s, x, n);
 	}
 	subject_close(&s);
 	return code;

@@ -51,8 +51,7 @@ static int job_forget(struct cli *c, struct control *k, uint32_t *ret_job, bool 
 	if (rc < 0)
 		return rc;
 	ask.job = k->report.job[*ret_job].id;
-	return control_call(k, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, ret, sizeof *ret,
-			    NULL, control_soon(k), err);
+	return control_call(k, &ask, WIRE_FORGET, -1, ret, NULL, control_soon(k), err);
 }
 
 /* Is it for a step that would be lost that the daemon refused? */
@@ -95,10 +94,9 @@ static int forget_run(struct cli *c)
 	} else {
 		output_begin(c->o, "ckptd.forget/1");
 		output_field(c->o, "job", "forgotten", cell_text(k.report.job[job].name));
-		output_field(c->o, "freed_bytes", "memory", cell_of(CELL_BYTES, got.bytes));
-		output_field(c->o, "step_count", "steps", cell_of(CELL_NUMBER, got.steps));
-		output_field(c->o, "lost_step_count", "not on disk",
-			     cell_of(CELL_NUMBER, got.lost));
+		output_field(c->o, "freed_bytes", "memory", cell_bytes(got.bytes));
+		output_field(c->o, "step_count", "steps", cell_number(got.steps));
+		output_field(c->o, "lost_step_count", "not on disk", cell_number(got.lost));
 		output_end(c->o);
 	}
 	control_close(&k);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verb_help.c - ckptctl help: what -h says, for those who ask with a word. Called by cli_run. */
+/* verb_help.c - ckptctl help: what -h prints, as a verb. Called by cli_run. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 
-static void print(struct cli *c, const struct cli_verb *verb)
+static void help_print(struct cli *c, const struct cli_verb *verb)
 {
 	if (verb)
 		cli_help_verb(c, verb);
@@ -22,7 +22,7 @@ static int print_json(struct cli *c, const struct cli_verb *verb)
 	to.out_screen.colour = false;
 	to.out = open_memstream(&text, &bytes);
 	if (to.out)
-		print(&to, verb);
+		help_print(&to, verb);
 	if (!to.out || fclose(to.out))
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory for the text"), &err, NULL);
 	output_begin(c->o, "ckptd.help/1");
@@ -42,7 +42,7 @@ static int help_run(struct cli *c)
 				"ckptctl help lists the verbs");
 	if (c->json)
 		return print_json(c, verb);
-	print(c, verb);
+	help_print(c, verb);
 	return CLI_OK;
 }
 

@@ -15,7 +15,7 @@ static void hold_print(struct cli *c, const struct store_home *m, const struct s
 	output_begin(c->o, "ckptd.hold/1");
 	output_key(c->o, "path", cell_text(ref->path));
 	output_key(c->o, "job", cell_text(m->s.job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, m->step.step));
+	output_key(c->o, "step", cell_number(m->step.step));
 	output_key(c->o, "name", cell_text(name));
 	output_key(c->o, "until", cell_unless(CELL_TIME, until, 0));
 	output_key(c->o, "why", cell_word(why));

@@ -2,7 +2,7 @@
 /*
  * verb_layout.c - ckptctl layout: which elements each rank of a layout holds, without any
  * checkpoint. Drawn, as a picture, for a program, or counted; and questions by the thousand.
- * Invariant: one place computes shares (layout_shares.c), whoever asks and however it is shown.
+ * Invariant: one place computes shares (layout_shares.c), for drawings and for lists.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -17,7 +17,7 @@
 #include <fcntl.h>
 
 #define LINE_BYTES 1024
-#define RANKS_SAID 16u	     /* more ranks than these are told together */
+#define RANKS_SAID 16u	     /* more ranks than these share a row */
 #define DRAWN_MAX (1u << 17) /* ranks of a drawing: their index sets take 64 MiB */
 
 struct job {
@@ -179,8 +179,8 @@ static void put_question(struct job *j)
 	output_field(o, "shape", "shape", cell_shape(j->q.ndim, j->q.shape));
 	output_field(o, "mesh", "mesh", cell_text(mesh_print(&j->q.mesh, line, sizeof line)));
 	output_field(o, "layout", "layout", cell_text(layout_text(j, line, sizeof line)));
-	output_key(o, "elements", cell_of(CELL_COUNT, j->shares.numel));
-	output_key(o, "rank_count", cell_of(CELL_COUNT, j->q.mesh.nrank));
+	output_key(o, "elements", cell_count(j->shares.numel));
+	output_key(o, "rank_count", cell_count(j->q.mesh.nrank));
 }
 
 static void put_counts(struct job *j)
@@ -189,17 +189,15 @@ static void put_counts(struct job *j)
 	const struct map_facts *f = j->m ? map_facts(j->m) : NULL;
 	struct output *o = j->c->o;
 
-	output_key(o, "held_elements", cell_of(CELL_COUNT, s->held));
+	output_key(o, "held_elements", cell_count(s->held));
 	output_key(o, "replication", replication_cell(j));
-	output_key(o, "elements_min", cell_of(CELL_COUNT, s->least));
-	output_key(o, "elements_max", cell_of(CELL_COUNT, s->most));
-	output_key(o, "empty_rank_count", cell_of(CELL_COUNT, s->empty));
-	output_key(o, "progression_count", cell_of(CELL_COUNT, s->progressions));
-	output_key(o, "run_count", cell_of(CELL_COUNT, s->runs));
-	output_key(o, "copies_min",
-		   cell_if(f && f->copies_known, cell_of(CELL_NUMBER, f->copies_min)));
-	output_key(o, "copies_max",
-		   cell_if(f && f->copies_known, cell_of(CELL_NUMBER, f->copies_max)));
+	output_key(o, "elements_min", cell_count(s->least));
+	output_key(o, "elements_max", cell_count(s->most));
+	output_key(o, "empty_rank_count", cell_count(s->empty));
+	output_key(o, "progression_count", cell_count(s->progressions));
+	output_key(o, "run_count", cell_count(s->runs));
+	output_key(o, "copies_min", cell_if(f && f->copies_known, cell_number(f->copies_min)));
+	output_key(o, "copies_max", cell_if(f && f->copies_known, cell_number(f->copies_max)));
 }
 
 static void say_counts(struct job *j)
@@ -208,7 +206,7 @@ static void say_counts(struct job *j)
 	char times[HUMAN_BYTES + 40] = "", line[LINE_BYTES];
 	struct output *o = j->c->o;
 
-	output_head(o, "elements", cell_of(CELL_COUNT, j->shares.numel));
+	output_head(o, "elements", cell_count(j->shares.numel));
 	if (j->shares.numel)
 		snprintf(times, sizeof times, ", %.4g times the tensor",
 			 (double)s->held / (double)j->shares.numel);
@@ -221,8 +219,8 @@ static void say_counts(struct job *j)
 		snprintf(line, sizeof line, "holds %s to %s elements", COUNT_TEXT(s->least),
 			 COUNT_TEXT(s->most));
 	if (s->empty && s->most)
-		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
-			 COUNT_TEXT(s->empty), COUNT_TEXT(j->q.mesh.nrank));
+		human_add(line, sizeof line, "; ", "%s of %s hold nothing", COUNT_TEXT(s->empty),
+			  COUNT_TEXT(j->q.mesh.nrank));
 	output_head(o, "one rank", cell_text(line));
 	output_label(o, "runs", STYLE_PLAIN,
 		     "%s over all ranks and dimensions, described by %s progression%s",
@@ -270,15 +268,15 @@ static void put_rank(struct job *j, uint32_t i, bool indexed)
 		used += (uint32_t)snprintf(at + used, sizeof at - used, "%s%s=%u", d ? "," : "",
 					   j->q.mesh.name[d], coord[d]);
 	output_row(o);
-	output_put(o, &rank_columns[COL_RANK], cell_of(CELL_NUMBER, rank));
+	output_put(o, &rank_columns[COL_RANK], cell_number(rank));
 	output_put(o, &rank_columns[COL_AT], cell_text(at));
 	output_list(o, "coord", NULL, 0);
 	for (uint32_t d = 0; d < j->q.mesh.ndim; d++)
-		output_key(o, "coord", cell_of(CELL_NUMBER, coord[d]));
+		output_key(o, "coord", cell_number(coord[d]));
 	output_close(o);
-	output_put(o, &rank_columns[COL_ELEMENTS], cell_of(CELL_COUNT, set.numel));
-	output_put(o, &rank_columns[COL_RUNS], cell_of(CELL_COUNT, runs));
-	output_put(o, &rank_columns[COL_PROGRESSIONS], cell_of(CELL_COUNT, records));
+	output_put(o, &rank_columns[COL_ELEMENTS], cell_count(set.numel));
+	output_put(o, &rank_columns[COL_RUNS], cell_count(runs));
+	output_put(o, &rank_columns[COL_PROGRESSIONS], cell_count(records));
 	output_put(o, &rank_columns[COL_INDEX], cell_if(indexed, cell_set(&set, j->q.shape)));
 	output_close(o);
 }

@@ -10,6 +10,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
+#include "ckpt/cli/leftovers.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
@@ -196,7 +197,7 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 }
 
 /* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
-static void keep(struct ls *l, struct ls_job *j)
+static void line_keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
@@ -225,15 +226,12 @@ static void keep(struct ls *l, struct ls_job *j)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
-	struct store s = {
-		.ops = l->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(l->c->ops, job, job_fd);
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
 	char home[CKPT_JOB_MAX + 1];
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan_parts(&s, true, &l->links, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
@@ -252,7 +250,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 			 "%s holds the steps of job %s: it was renamed or copied; ckptctl adopt %s "
 			 "makes it job %s's",
 			 abs_path, home, abs_path, job);
-	keep(l, &j);
+	line_keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
 		free(j.step);
@@ -357,7 +355,7 @@ static int job_rows(struct ls *l, struct ls_job *j)
 
 /* The job whose next step is the newest; what is being collected has no time yet, and is newer
  * than all. */
-static struct ls_job *newest(struct ls *l)
+static struct ls_job *job_newest(struct ls *l)
 {
 	struct ls_job *best = NULL;
 	uint64_t when = 0;
@@ -390,7 +388,7 @@ static int rows_make(struct ls *l)
 	l->row = calloc((size_t)n + 1, sizeof *l->row);
 	if (!l->row)
 		return -ENOMEM;
-	while ((j = newest(l))) {
+	while ((j = job_newest(l))) {
 		l->row[l->nrow] = j->row[j->at++];
 		l->row[l->nrow].number = l->nrow;
 		l->nrow++;
@@ -575,19 +573,19 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_row(o);
 	output_put(o, &col[COL_PATH], cell_if(row->on_disk, cell_text(path)));
 	output_put(o, &col[COL_JOB], cell_text(j->job));
-	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
+	output_put(o, &col[COL_STEP], cell_styled(cell_number(x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
 		   row->on_disk ? cell_styled(cell_text(store_state_word(x->state)),
 					      state_style(x->state))
 				: cell_styled(cell_text("staged"), STYLE_WARN));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
-	output_put(o, &col[COL_SHARED], cell_if(counted, cell_of(CELL_BYTES, shared)));
+	output_put(o, &col[COL_BYTES], cell_bytes(x->bytes));
+	output_put(o, &col[COL_SHARED], cell_if(counted, cell_bytes(shared)));
 	output_put(o, &col[COL_OWN],
-		   cell_if(counted, cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))));
-	output_put(o, &col[COL_SEQ], cell_if(known, cell_of(CELL_NUMBER, x->seq)));
+		   cell_if(counted, cell_bytes(x->bytes - MIN(shared, x->bytes))));
+	output_put(o, &col[COL_SEQ], cell_if(known, cell_number(x->seq)));
 	output_put(o, &col[COL_PARENT],
 		   cell_if(known, cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX)));
-	output_put(o, &col[COL_WORLD], cell_if(there, cell_of(CELL_COUNT, x->world)));
+	output_put(o, &col[COL_WORLD], cell_if(there, cell_count(x->world)));
 	output_put(o, &col[COL_MESH], cell_if(known, cell_text(x->mesh)));
 	output_put(o, &col[COL_FORMAT], cell_word(x->format));
 	output_put(o, &col[COL_AGE], cell_if(there, cell_of(CELL_AGE, x->wall_ns)));
@@ -602,7 +600,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 		labels_put(o, x, j->label, row->on_disk ? j->nlabel : 0, l->now_ns);
 		put_notes(o, x);
 	}
-	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
+	output_put(o, &col[COL_IN_MEMORY], cell_flag(row->memory != NULL));
 	output_put(o, &col[COL_WHY], cell_word(x->why));
 	output_close(o);
 }
@@ -629,14 +627,14 @@ static void put_staged(struct ls *l)
 				on_disk |= j->row[x].memory == m;
 			output_row(o);
 			output_put(o, &columns[COL_JOB], cell_text(j->job));
-			output_put(o, &columns[COL_STEP], cell_of(CELL_NUMBER, m->step));
+			output_put(o, &columns[COL_STEP], cell_number(m->step));
 			output_put(o, &columns[COL_GENERATION],
 				   cell_unless(CELL_NUMBER, m->generation, 0));
-			output_put(o, &columns[COL_WORLD], cell_of(CELL_COUNT, r->job[job].world));
-			output_put(o, &columns[COL_BYTES], cell_of(CELL_BYTES, m->total));
+			output_put(o, &columns[COL_WORLD], cell_count(r->job[job].world));
+			output_put(o, &columns[COL_BYTES], cell_bytes(m->total));
 			output_put(o, &columns[COL_AGE], cell_of(CELL_AGE, wall));
 			output_put(o, &columns[COL_CREATED_NS], cell_unless(CELL_NUMBER, wall, 0));
-			output_put(o, &columns[COL_ON_DISK], cell_of(CELL_FLAG, on_disk));
+			output_put(o, &columns[COL_ON_DISK], cell_flag(on_disk));
 			output_close(o);
 		}
 	}
@@ -657,7 +655,7 @@ static bool any_shared(const struct ls *l)
 	return false;
 }
 
-static void list(struct ls *l)
+static void steps_list(struct ls *l)
 {
 	struct column col[COL_COUNT];
 
@@ -683,7 +681,7 @@ static void list(struct ls *l)
 }
 
 /* What is wrong with the damaged steps that were listed. */
-static void reasons(struct ls *l)
+static void reasons_say(struct ls *l)
 {
 	char label[64];
 
@@ -732,7 +730,7 @@ static void aside_say(struct ls *l, const struct ls_job *j)
 }
 
 /* The same for programs. */
-static void asides(struct ls *l)
+static void asides_put(struct ls *l)
 {
 	struct output *o = l->c->o;
 
@@ -746,10 +744,9 @@ static void asides(struct ls *l)
 		snprintf(at, sizeof at, "%s/%s", j->path, j->aside.dir);
 		output_row(o);
 		output_key(o, "job", cell_text(j->job));
-		output_key(o, "step_count", cell_of(CELL_NUMBER, j->naside));
-		output_key(o, "bytes", cell_of(CELL_BYTES, j->aside_bytes));
-		output_key(o, "up_to",
-			   cell_if(j->aside.dir[0], cell_of(CELL_NUMBER, j->aside.step)));
+		output_key(o, "step_count", cell_number(j->naside));
+		output_key(o, "bytes", cell_bytes(j->aside_bytes));
+		output_key(o, "up_to", cell_if(j->aside.dir[0], cell_number(j->aside.step)));
 		output_key(o, "path", cell_if(j->aside.dir[0], cell_text(at)));
 		output_put(o, &columns[COL_ASIDE_AT],
 			   cell_if(j->aside.aside_ns, cell_of(CELL_TIME, j->aside.aside_ns)));
@@ -758,7 +755,7 @@ static void asides(struct ls *l)
 	output_close(o);
 }
 
-static void summary(struct ls *l, const char *where)
+static void summary_say(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES], again[HUMAN_BYTES], once[HUMAN_BYTES + 64] = "";
 
@@ -815,12 +812,13 @@ static int ls_run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
+	struct leftovers left;
 	int rc, closed = 0, none = 0;
 
 	if (!*where)
 		return cli_usage(c, NULL, "PATH is empty: a variable that is not set?");
+	leftovers_open(c, where, &left);
 	rc = store_jobs(c->ops, where, each_job, &l, &err);
-
 	if (!rc && !l.njob && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
 	if (!rc)
@@ -828,7 +826,7 @@ static int ls_run(struct cli *c)
 	if (closed && !l.njob)
 		rc = closed;
 	else if (!rc && !l.njob)
-		rc = none = store_none(c->ops, where, &err);
+		rc = none = left.n ? 0 : store_none(c->ops, where, &err);
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
@@ -850,16 +848,18 @@ static int ls_run(struct cli *c)
 	}
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
-		output_key(c->o, "stored_bytes", cell_of(CELL_BYTES, l.bytes));
-		list(&l);
+		output_key(c->o, "stored_bytes", cell_bytes(l.bytes));
+		steps_list(&l);
 		put_staged(&l);
-		asides(&l);
-		reasons(&l);
-		summary(&l, where);
+		asides_put(&l);
+		reasons_say(&l);
+		summary_say(&l, where);
+		leftovers_print(&left, NULL);
 		output_end(c->o);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);
 	}
+	leftovers_close(&left);
 	control_close(&l.k);
 	for (uint32_t i = 0; i < l.njob; i++) {
 		free(l.job[i].row);
@@ -892,6 +892,8 @@ const struct cli_verb verb_ls = {
 		"written. LOSS is the note of this name that the job gave with the step.\n"
 		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "
 		"outlives the trainer, and ckptctl export --from-memory reads it.\n"
+		"If ckptctl convert or export was killed in PATH, ls says what it has left there, how "
+		"large it is, and whether it can be continued.\n"
 		"KEY is step (the highest first), age (the newest), size (the largest), or any note "
 		"(the smallest first); -KEY is the other way round. A step without the note is last.",
 	.example =

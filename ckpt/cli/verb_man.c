@@ -16,7 +16,7 @@
 extern char **environ;
 
 /* Let man(1) show the page. false: there is none, or it cannot read from a pipe. */
-static bool shown(const char *page, size_t bytes)
+static bool page_shown(const char *page, size_t bytes)
 {
 	char man[] = "man", local[] = "-l", in[] = "-";
 	char *argv[] = { man, local, in, NULL };
@@ -50,14 +50,14 @@ static bool shown(const char *page, size_t bytes)
 				       WEXITSTATUS(status) == 127));
 }
 
-static void put(struct cli *c, const struct cli_verb *verb, const char *page)
+static void page_put(struct cli *c, const struct cli_verb *verb, const char *page)
 {
 
-	c->o->ops->begin(c->o, "ckptd.man/1");
+	output_begin(c->o, "ckptd.man/1");
 	output_key(c->o, "verb", cell_if(verb, cell_text(verb->name)));
-	output_key(c->o, "section", cell_of(CELL_NUMBER, 1));
+	output_key(c->o, "section", cell_number(1));
 	output_key(c->o, "page", cell_text(page));
-	c->o->ops->end(c->o);
+	output_end(c->o);
 }
 
 static int man_run(struct cli *c)
@@ -77,7 +77,7 @@ static int man_run(struct cli *c)
 	if (!f || fclose(f))
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory for the page"), &err, NULL);
 	if (c->json) {
-		put(c, verb, page);
+		page_put(c, verb, page);
 		return CLI_OK;
 	}
 	if (!c->out_screen.terminal) {
@@ -85,7 +85,7 @@ static int man_run(struct cli *c)
 		return CLI_OK;
 	}
 	fflush(c->out);
-	if (shown(page, bytes))
+	if (page_shown(page, bytes))
 		return CLI_OK;
 	if (verb)
 		cli_help_verb(c, verb);

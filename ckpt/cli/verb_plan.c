@@ -8,14 +8,15 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/table/shown.h"
 #include "ckpt/cli/picture.h"
 #include "ckpt/engine/load_cost.h"
 
 #define LINE_BYTES 1024
 #define TIMES_BYTES 128
-#define RANKS_SAID 16u /* more ranks than these are told as least, median and most */
+#define RANKS_SAID 16u /* of more ranks than these: least, median and most */
 
 struct planning {
 	struct cli *c;
@@ -29,7 +30,7 @@ struct planning {
 /* --- figures --- */
 
 /* x / of; CELL_NONE where there is nothing to compare with. */
-static struct cell ratio(uint64_t x, uint64_t of)
+static struct cell ratio_cell(uint64_t x, uint64_t of)
 {
 	return of ? cell_real((double)x / (double)of) : cell_none();
 }
@@ -52,7 +53,7 @@ static uint64_t most_bytes(const struct load_cost *k)
 	return most;
 }
 
-static double imbalance(const struct load_cost *k)
+static double load_imbalance(const struct load_cost *k)
 {
 	return k->held_bytes ? (double)most_bytes(k) * k->world / (double)k->held_bytes : 1;
 }
@@ -64,7 +65,7 @@ static void from_print(const struct checkpoint *k, char *buf, size_t bytes)
 {
 	size_t len;
 
-	subject_mesh(&k->table, buf, bytes);
+	shown_mesh(&k->table, buf, bytes);
 	len = strlen(buf);
 	if (k->has & HAS_STEP)
 		snprintf(buf + len, bytes - len, "%s%u rank%s", len ? ", " : "", k->world,
@@ -83,7 +84,7 @@ static void put_who(struct planning *p)
 	from_print(k, line, sizeof line);
 	output_label(o, "from", STYLE_PLAIN, "%s%s%u file%s", line, *line ? ", " : "", k->nfile,
 		     k->nfile == 1 ? "" : "s");
-	remesh_put(p->c, &p->to);
+	mesh_option_put(p->c, &p->to);
 	output_label(o, "onto", STYLE_PLAIN, "%s, %u rank%s%s%s", to, p->cost.world,
 		     p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
 }
@@ -94,16 +95,17 @@ static void put_held(struct planning *p)
 	struct output *o = p->c->o;
 	char what[64], x[TIMES_BYTES];
 
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, k->host.tensors));
-	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, k->host.bytes));
-	output_key(o, "held_bytes", cell_of(CELL_BYTES, k->held_bytes));
-	output_key(o, "replication", ratio(k->held_bytes, k->host.bytes));
+	output_key(o, "tensor_count", cell_count(k->host.tensors));
+	output_key(o, "tensor_bytes", cell_bytes(k->host.bytes));
+	output_key(o, "held_bytes", cell_bytes(k->held_bytes));
+	output_key(o, "replication", ratio_cell(k->held_bytes, k->host.bytes));
 	snprintf(what, sizeof what, "the %s of the tensors", BYTES_TEXT(k->host.bytes));
 	output_label(o, "ranks hold", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->held_bytes),
 		     times_print(k->held_bytes, k->host.bytes, what, x));
-	output_key(o, "imbalance", cell_real(imbalance(k)));
+	output_key(o, "imbalance", cell_real(load_imbalance(k)));
 	output_label(o, "imbalance", STYLE_PLAIN, "%.2f: the largest rank holds %s, the mean is %s",
-		     imbalance(k), BYTES_TEXT(most_bytes(k)), BYTES_TEXT(k->held_bytes / k->world));
+		     load_imbalance(k), BYTES_TEXT(most_bytes(k)),
+		     BYTES_TEXT(k->held_bytes / k->world));
 }
 
 /* "7 reads of 7.64 MiB on average, gaps of 1.20 MiB in them" */
@@ -124,8 +126,8 @@ static void put_read(struct planning *p)
 	struct output *o = p->c->o;
 	char x[TIMES_BYTES];
 
-	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->read_bytes));
-	output_key(o, "amplification", ratio(k->read_bytes, k->held_bytes));
+	output_key(o, "read_bytes", cell_bytes(k->read_bytes));
+	output_key(o, "amplification", ratio_cell(k->read_bytes, k->held_bytes));
 	output_label(o, "ranks read", STYLE_PLAIN, "%s in all%s", BYTES_TEXT(k->read_bytes),
 		     times_print(k->read_bytes, k->held_bytes, "what they hold", x));
 	output_label(o, "one host", STYLE_PLAIN, "reads %s%s: %s chunk%s of %s file%s",
@@ -135,12 +137,12 @@ static void put_read(struct planning *p)
 		     COUNT_TEXT(k->host.files), k->host.files == 1 ? "" : "s");
 	put_requests(o, k);
 	output_object(o, "one_reader");
-	output_key(o, "read_bytes", cell_of(CELL_BYTES, k->host.read_bytes));
-	output_key(o, "amplification", ratio(k->host.read_bytes, k->host.bytes));
-	output_key(o, "file_count", cell_of(CELL_COUNT, k->host.files));
-	output_key(o, "chunk_count", cell_of(CELL_COUNT, k->host.chunks));
-	output_key(o, "request_count", cell_of(CELL_COUNT, k->requests));
-	output_key(o, "request_bytes", cell_of(CELL_BYTES, k->request_bytes));
+	output_key(o, "read_bytes", cell_bytes(k->host.read_bytes));
+	output_key(o, "amplification", ratio_cell(k->host.read_bytes, k->host.bytes));
+	output_key(o, "file_count", cell_count(k->host.files));
+	output_key(o, "chunk_count", cell_count(k->host.chunks));
+	output_key(o, "request_count", cell_count(k->requests));
+	output_key(o, "request_bytes", cell_bytes(k->request_bytes));
 	output_close(o);
 }
 
@@ -160,8 +162,8 @@ static void put_averages(struct planning *p)
 	for (uint32_t i = 0; i < p->naverage; i++) {
 		const struct average_cost *x = &p->average[i];
 
-		OUTPUT_ROW(o, col, cell_text(x->canonical), cell_of(CELL_COUNT, x->ntensor),
-			   cell_of(CELL_BYTES, x->bytes), cell_of(CELL_BYTES, x->most));
+		OUTPUT_ROW(o, col, cell_text(x->canonical), cell_count(x->ntensor),
+			   cell_bytes(x->bytes), cell_bytes(x->most));
 	}
 	output_close(o);
 	if (p->naverage)
@@ -205,20 +207,19 @@ static const struct column rank_columns[COL_COUNT] = {
 	[COL_TENSORS] = { "tensor_count", "TENSORS", true, FIT_WHOLE },
 };
 
-static void put_row(struct output *o, struct cell who, const struct load_rank *r, double times)
+static void put_row(struct output *o, struct cell rank, const struct load_rank *r, double times)
 {
 	char text[HUMAN_BYTES] = "-";
 
 	if (times >= 0)
 		snprintf(text, sizeof text, "%.2f", times);
-	OUTPUT_ROW(o, rank_columns, who, cell_of(CELL_BYTES, r->bytes),
-		   cell_of(CELL_BYTES, r->read_bytes), times < 0 ? cell_none() : cell_real(times),
-		   cell_text(text), cell_of(CELL_COUNT, r->files), cell_of(CELL_COUNT, r->chunks),
-		   cell_of(CELL_COUNT, r->tensors));
+	OUTPUT_ROW(o, rank_columns, rank, cell_bytes(r->bytes), cell_bytes(r->read_bytes),
+		   times < 0 ? cell_none() : cell_real(times), cell_text(text),
+		   cell_count(r->files), cell_count(r->chunks), cell_count(r->tensors));
 }
 
 /* Read for each byte held; -1 of a rank that holds nothing. */
-static double amplification(const struct load_rank *r)
+static double read_amplification(const struct load_rank *r)
 {
 	return r->bytes ? (double)r->read_bytes / (double)r->bytes : -1;
 }
@@ -230,7 +231,7 @@ static int real_compare(const void *va, const void *vb)
 	return (a > b) - (a < b);
 }
 
-static double figure(const struct load_rank *r, uint32_t col)
+static double rank_figure(const struct load_rank *r, uint32_t col)
 {
 	switch (col) {
 	case COL_BYTES:
@@ -238,7 +239,7 @@ static double figure(const struct load_rank *r, uint32_t col)
 	case COL_READ:
 		return (double)r->read_bytes;
 	case COL_AMPLIFICATION:
-		return amplification(r);
+		return read_amplification(r);
 	case COL_FILES:
 		return r->files;
 	case COL_CHUNKS:
@@ -260,7 +261,7 @@ static int put_spread(struct output *o, const struct load_cost *k)
 		return -ENOMEM;
 	for (uint32_t col = COL_BYTES; col < COL_COUNT; col++) {
 		for (uint32_t i = 0; i < k->world; i++)
-			x[i] = figure(&k->rank[i], col);
+			x[i] = rank_figure(&k->rank[i], col);
 		qsort(x, k->world, sizeof *x, real_compare);
 		for (uint32_t i = 0; i < ARRAY_LEN(at); i++)
 			found[i][col] = x[at[i]];
@@ -287,7 +288,7 @@ static int put_ranks(struct planning *p)
 
 	output_list(o, "ranks", few ? rank_columns : NULL, few ? COL_COUNT : 0);
 	for (uint32_t i = 0; i < k->world && (few || o->machine); i++)
-		put_row(o, cell_of(CELL_NUMBER, i), &k->rank[i], amplification(&k->rank[i]));
+		put_row(o, cell_number(i), &k->rank[i], read_amplification(&k->rank[i]));
 	output_close(o);
 	if (few || o->machine)
 		return 0;
@@ -299,17 +300,17 @@ static int put_ranks(struct planning *p)
 static void put_flow(struct output *o, const struct flow *f)
 {
 	output_object(o, "flow");
-	output_key(o, "from_block", cell_of(CELL_COUNT, f->from_block));
-	output_key(o, "to_block", cell_of(CELL_COUNT, f->to_block));
+	output_key(o, "from_block", cell_count(f->from_block));
+	output_key(o, "to_block", cell_count(f->to_block));
 	output_list(o, "cells", NULL, 0);
 	for (uint32_t i = 0; i < f->nrow && o->machine; i++)
 		for (uint32_t j = 0; j < f->ncol; j++) {
 			if (!flow_at(f, i, j))
 				continue;
 			output_row(o);
-			output_key(o, "from", cell_of(CELL_NUMBER, i * f->from_block));
-			output_key(o, "to", cell_of(CELL_NUMBER, j * f->to_block));
-			output_key(o, "bytes", cell_of(CELL_BYTES, flow_at(f, i, j)));
+			output_key(o, "from", cell_number(i * f->from_block));
+			output_key(o, "to", cell_number(j * f->to_block));
+			output_key(o, "bytes", cell_bytes(flow_at(f, i, j)));
 			output_close(o);
 		}
 	output_close(o);
@@ -331,7 +332,7 @@ static int print_flow(struct planning *p)
 	return rc;
 }
 
-static int picture(struct planning *p, struct ckpt_err *err)
+static int flow_picture(struct planning *p, struct ckpt_err *err)
 {
 	const struct checkpoint *k = p->s->ckpt;
 	char where[SUBJECT_TITLE], title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4],
@@ -351,7 +352,7 @@ static int picture(struct planning *p, struct ckpt_err *err)
 		 p->cost.world == 1 ? "" : "s", p->c->value[OPT_LAYOUT] ? ", by " : "",
 		 p->c->value[OPT_LAYOUT] ? p->c->value[OPT_LAYOUT] : "");
 	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
-		 BYTES_TEXT(p->cost.held_bytes), imbalance(&p->cost),
+		 BYTES_TEXT(p->cost.held_bytes), load_imbalance(&p->cost),
 		 BYTES_TEXT(p->cost.read_bytes));
 	rc = flow_svg(&p->cost.flow, title, line, f);
 	if (fclose(f) && !rc)
@@ -363,7 +364,7 @@ static int picture(struct planning *p, struct ckpt_err *err)
 
 /* --- the verb --- */
 
-static int tick(void *arg, uint32_t ranks_done)
+static int plan_tick(void *arg, uint32_t ranks_done)
 {
 	(void)arg;
 	(void)ranks_done;
@@ -376,11 +377,11 @@ static int put_plan(struct planning *p)
 	struct ckpt_err err = { 0 };
 	char title[SUBJECT_TITLE];
 	struct cli *c = p->c;
-	int rc = c->value[OPT_SVG] ? picture(p, &err) : 0;
+	int rc = c->value[OPT_SVG] ? flow_picture(p, &err) : 0;
 
 	if (rc)
 		return cli_fail(c, rc, &err, "choose another FILE");
-	c->o->ops->begin(c->o, "ckptd.plan/1");
+	output_begin(c->o, "ckptd.plan/1");
 	cli_say(c, STYLE_STRONG, "loading %s", subject_title(k, p->s->ref.path, title));
 	put_who(p);
 	put_held(p);
@@ -391,15 +392,15 @@ static int put_plan(struct planning *p)
 	output_key(c->o, "svg", cell_word(c->value[OPT_SVG]));
 	if (!rc)
 		rc = print_flow(p);
-	remesh_tell(c, &p->to);
-	c->o->ops->end(c->o);
+	mesh_option_print(c, &p->to);
+	output_end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
 }
 
-static int plan(struct planning *p)
+static int subject_plan(struct planning *p)
 {
 	struct ckpt_err err = { 0 };
-	int code = remesh(p->c, p->s, &p->to), rc;
+	int code = mesh_option(p->c, p->s, &p->to), rc;
 
 	if (code)
 		return code;
@@ -408,7 +409,7 @@ static int plan(struct planning *p)
 		code = cli_fail(p->c, rc, &err, "docs/AVERAGES.md describes the specs");
 		goto out;
 	}
-	rc = load_cost(p->s->ckpt, &p->to.target, &p->cost, tick, NULL, &err);
+	rc = load_cost(p->s->ckpt, &p->to.target, &p->cost, plan_tick, NULL, &err);
 	if (rc)
 		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
 				p->s->ref.path);
@@ -428,7 +429,7 @@ static int plan_run(struct cli *c)
 	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
 
 	if (!code)
-		code = plan(&(struct planning){ .c = c, .s = &s });
+		code = subject_plan(&(struct planning){ .c = c, .s = &s });
 	subject_close(&s);
 	return code;
 }
@@ -490,8 +491,7 @@ const struct cli_verb verb_plan = {
 			{ OPT_SVG,
 			  "also draw the matrix into this file; an existing file is replaced "
 			  "only if it is such a picture" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL } },
 	.exits =
 		"0; 2 the mesh, the layout file or the spec of an average is wrong; 3 the mesh "

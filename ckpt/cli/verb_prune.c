@@ -10,6 +10,7 @@
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/full_check.h"
+#include "ckpt/cli/leftovers.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/labels.h"
@@ -29,6 +30,10 @@ struct prune {
 	struct cli *c;
 	struct retain_policy policy;
 	uint64_t free_bytes;
+	bool unfinished, steps; /* what is removed: leftovers of convert; steps */
+	struct leftovers left;
+	uint32_t left_removed;
+	uint64_t left_bytes;
 	bool bad, set_aside, dry, answered; /* answered: somebody was asked, and said no */
 
 	/* of one run over all jobs */
@@ -138,9 +143,7 @@ static int only_damage(const struct store *s, struct ckpt_err *err)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct prune *p = arg;
-	struct store s = {
-		.ops = p->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(p->c->ops, job, job_fd);
 	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
 				.bad = p->bad,
 				.set_aside = p->set_aside,
@@ -163,7 +166,6 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	if (p->free_bytes && p->sum.freed >= p->free_bytes)
 		return 0;
 	o.free_bytes = p->free_bytes ? p->free_bytes - p->sum.freed : 0;
-	snprintf(s.job, sizeof s.job, "%s", job);
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
@@ -202,6 +204,10 @@ static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
 	int rc;
 
 	rows_free(p);
+	if (!p->steps)
+		return p->left.fd < 0 ? ckpt_error_errno(err, -p->left.fd,
+							 "%.300s cannot be opened", where)
+				      : 0;
 	rc = store_jobs(p->c->ops, where, each_job, p, err);
 	if (!rc)
 		rc = store_jobs_closed(p->c->ops, where, err);
@@ -226,10 +232,9 @@ static void plan_table(struct prune *p, bool shown)
 		output_row(o);
 		output_put(o, &col[COL_PATH], cell_text(r->path));
 		output_put(o, &col[COL_JOB], cell_text(r->job));
-		output_put(o, &col[COL_STEP],
-			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
+		output_put(o, &col[COL_STEP], cell_styled(cell_number(r->step), STYLE_STRONG));
 		output_put(o, &col[COL_STATE], cell_text(store_state_word(r->state)));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
+		output_put(o, &col[COL_BYTES], cell_bytes(r->bytes));
 		output_put(o, &col[COL_DECISION],
 			   cell_styled(cell_text(r->remove ? gone : "keep"),
 				       r->remove ? STYLE_WARN : STYLE_GOOD));
@@ -245,15 +250,15 @@ static void plan_sums(struct prune *p)
 	struct output *o = p->c->o;
 	char size[HUMAN_BYTES], stay[HUMAN_BYTES];
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "kept_count", cell_of(CELL_COUNT, r->kept));
-	output_key(o, "reading_count", cell_of(CELL_COUNT, r->busy));
-	output_key(o, "failed_count", cell_of(CELL_COUNT, r->failed));
-	output_key(o, "quarantined_count", cell_of(CELL_COUNT, r->quarantined));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "kept_count", cell_count(r->kept));
+	output_key(o, "reading_count", cell_count(r->busy));
+	output_key(o, "failed_count", cell_count(r->failed));
+	output_key(o, "quarantined_count", cell_count(r->quarantined));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	human_bytes(r->freed, size);
-	if (!p->nrow && p->code)
+	if (!p->steps || (!p->nrow && p->code))
 		return;
 	if (!p->njob)
 		cli_say(p->c, STYLE_PLAIN, "There is no job yet: nothing to remove.");
@@ -309,16 +314,36 @@ static int row_verdict(struct prune *p)
 	return r->busy || r->failed ? CLI_WARNINGS : CLI_OK;
 }
 
+static void plan_leftovers(struct prune *p)
+{
+	uint64_t bytes;
+	uint32_t n = leftovers_removable(&p->left, &bytes);
+	char size[HUMAN_BYTES];
+
+	output_key(p->c->o, "unfinished_removed_count",
+		   cell_of(CELL_COUNT, p->dry && p->unfinished ? n : p->left_removed));
+	leftovers_print(&p->left, !p->unfinished	 ? NULL
+				  : p->dry		 ? "would be removed"
+				  : p->left_removed == n ? "removed"
+							 : NULL);
+	if (p->left_removed)
+		cli_say(p->c, STYLE_DIM, "freed %s of what was unfinished",
+			human_bytes(p->left_bytes, size));
+	else if (p->unfinished && !n && !p->steps)
+		cli_say(p->c, STYLE_DIM, "nothing to remove");
+}
+
 static void plan_document(struct prune *p, bool shown)
 {
 	struct output *o = p->c->o;
 	char words[600];
 
 	retain_print(&p->policy, words, sizeof words);
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
+	output_key(o, "dry_run", cell_flag(p->dry));
 	output_key(o, "policy", cell_word(words));
 	plan_table(p, shown);
 	plan_sums(p);
+	plan_leftovers(p);
 }
 
 /* --- the verb --- */
@@ -348,11 +373,14 @@ static int policy_options(struct cli *c, struct prune *p, struct ckpt_err *err)
 		rc = ckpt_error(err, -EINVAL, "--dry-run removes nothing, --yes does: give one");
 	p->bad = c->value[OPT_BAD] != NULL;
 	p->set_aside = c->value[OPT_SET_ASIDE] != NULL;
-	if (!rc && !retain_is_policy(&p->policy) && !p->free_bytes && !p->bad && !p->set_aside)
+	p->unfinished = c->value[OPT_UNFINISHED] != NULL;
+	p->steps = retain_is_policy(&p->policy) || p->free_bytes || p->bad || p->set_aside;
+	if (!rc && !p->steps && !p->unfinished)
 		rc = ckpt_error(
 			err, -EINVAL,
 			"what shall be kept? give --keep-last, --keep-every, --keep-within or "
-			"--keep-best, or --free (the oldest go), --set-aside or --bad");
+			"--keep-best, or --free (the oldest go), --set-aside, --bad or "
+			"--unfinished");
 	if (!rc && p->set_aside && c->value[OPT_SET_ASIDE_FOR])
 		rc = ckpt_error(
 			err, -EINVAL,
@@ -383,32 +411,60 @@ static int result_print(struct prune *p, int rc, const struct ckpt_err *err)
  * Look first, and ask. 0: remove; 1: there is nothing to do, or it is not wanted, and all is said;
  * -errno. What would have been done is in p->row.
  */
+/* "3 steps, 4.00 GiB, and 1 unfinished, 47 MiB"; returns how many. */
+static uint32_t removal_print(const struct prune *p, char *buf, size_t bytes)
+{
+	uint64_t left_bytes;
+	uint32_t left = p->unfinished ? leftovers_removable(&p->left, &left_bytes) : 0;
+	char size[HUMAN_BYTES];
+	size_t n = 0;
+
+	*buf = 0;
+	if (p->sum.removed)
+		n = (size_t)snprintf(buf, bytes, "%u step%s, %s%s", p->sum.removed,
+				     p->sum.removed == 1 ? "" : "s",
+				     human_bytes(p->sum.freed, size), left ? ", and " : "");
+	if (left)
+		snprintf(buf + n, bytes - n, "%u unfinished, %s", left,
+			 human_bytes(left_bytes, size));
+	return p->sum.removed + left;
+}
+
 static int removal_agree(struct prune *p, const char *where, struct ckpt_err *err)
 {
+	char what[200];
 	int rc;
 
 	p->dry = true;
 	rc = all_jobs(p, where, err);
 	p->dry = false;
-	if ((rc && !p->njob) || !p->sum.removed)
+	if ((rc && !p->njob) || !removal_print(p, what, sizeof what))
 		return rc ? rc : 1;
 	if (!ask_can(p->c))
 		return ckpt_error(err, -EINVAL,
-				  "%u step%s, %s, would be removed, and nobody can be asked here: "
+				  "%s, would be removed, and nobody can be asked here: "
 				  "nothing was removed",
-				  p->sum.removed, p->sum.removed == 1 ? "" : "s",
-				  BYTES_TEXT(p->sum.freed));
+				  what);
 	p->dry = true;
 	plan_table(p, true);
+	if (p->unfinished)
+		plan_leftovers(p);
 	p->dry = false;
-	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
-		BYTES_TEXT(p->sum.freed)))
-		return 0;
-	p->answered = true;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(p->c, STYLE_DIM, "nothing removed");
-	return 1;
+	rc = ask(p->c, "removed", err, "Remove %s?", what);
+	p->answered = rc != 0;
+	return rc;
+}
+
+/* What was agreed to. */
+static int removal_run(struct prune *p, const char *where, struct ckpt_err *err)
+{
+	struct ckpt_err left = { 0 };
+	int rc = all_jobs(p, where, err);
+
+	if (!rc && !p->dry && p->unfinished &&
+	    leftovers_remove(&p->left, &p->left_removed, &p->left_bytes, &left))
+		p->code = cli_worse(p->code, cli_fail(p->c, left.code, &left, NULL));
+	return rc;
 }
 
 static int prune_run(struct cli *c)
@@ -425,12 +481,13 @@ static int prune_run(struct cli *c)
 		return cli_usage(c, "ckptctl prune PATH, the directory of a job",
 				 "%s is a checkpoint, not a store", where);
 	output_line(c->o, "ckptd.prune/1", "summary");
+	leftovers_open(c, where, &p.left);
 	if (p.dry || c->value[OPT_YES]) {
-		rc = all_jobs(&p, where, &err);
+		rc = removal_run(&p, where, &err);
 	} else {
 		rc = removal_agree(&p, where, &err);
 		if (!rc) {
-			rc = all_jobs(&p, where, &err);
+			rc = removal_run(&p, where, &err);
 			/* They were shown: once more only what went otherwise. */
 			shown = p.sum.busy || p.sum.failed || p.sum.quarantined || p.sum.faulty;
 		}
@@ -446,6 +503,7 @@ static int prune_run(struct cli *c)
 	}
 	if (rc && (rc != -ECANCELED || p.answered))
 		code = cli_worse(code, result_print(&p, rc, &err));
+	leftovers_close(&p.left);
 	rows_free(&p);
 	return code;
 }
@@ -456,7 +514,8 @@ const struct cli_verb verb_prune = {
 	.synopsis = (const char *const[]){ "[-n | --yes] --keep-last=N... [PATH]",
 					   "[-n | --yes] --free=BYTES [PATH]",
 					   "[-n | --yes] --set-aside [PATH]",
-					   "[-n | --yes] --bad [PATH]", NULL },
+					   "[-n | --yes] --bad [PATH]",
+					   "[-n | --yes] --unfinished [PATH]", NULL },
 	.about =
 		"PATH is a store or the directory of one job in it; of a store every job is pruned "
 		"for itself. A step is kept by any of the rules given. Whatever they say, the "
@@ -470,8 +529,11 @@ const struct cli_verb verb_prune = {
 		"newest step is read and checked, unless that was done before; if it is damaged, it is "
 		"quarantined and the next older step is checked. With --free the oldest go, among those that no rule keeps (without "
 		"rules: all but the newest), until so much was freed. On a terminal it shows what it "
-		"will do and asks; elsewhere it needs --yes. ckptd does the same by itself, given "
-		"the same rules.",
+		"will do and asks; elsewhere it needs --yes. ckptd does "
+		"the same by itself, given the same rules.\n"
+		"If convert or export was killed in PATH, prune says what it has left there. Only "
+		"--unfinished removes that, also what the same command could continue, but never what "
+		"is being written.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl prune -n --keep-last=3 --keep-every=5000 runs/",
@@ -497,6 +559,8 @@ const struct cli_verb verb_prune = {
 			{ OPT_FREE, "stop when so much was freed: 500G, 2T" },
 			{ OPT_BAD, "remove damaged and quarantined steps too" },
 			{ OPT_SET_ASIDE, "remove the steps that were set aside, at once" },
+			{ OPT_UNFINISHED,
+			  "remove what convert and export left when they were killed" },
 			{ OPT_SET_ASIDE_FOR,
 			  "keep what was set aside for so long, whatever the rules "
 			  "say (default 7d): 90m, 36h, 7d, 2w" },

@@ -2,26 +2,25 @@
 /* verb_release.c - ckptctl release: a step need not be kept any more. */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/cli/labels.h"
 #include "ckpt/cli/subject.h"
 
-/* Who holds it, as a sentence's end; false: nobody. */
-static bool holders_print(const struct store_home *m, char *buf, size_t bytes)
+/* The names of its holds, as a sentence's end; false: it has none. */
+static bool holds_print(const struct store_home *m, char *buf, size_t bytes)
 {
 	cleanup_free struct store_label *label = NULL;
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
-	size_t len = 0;
 
 	buf[0] = 0;
 	if (store_labels(&m->s, &label, &n, NULL))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
 		if (label[i].kind == LABEL_HOLD && store_label_is(&label[i], &m->step) &&
-		    store_label_counts(&label[i], now) && len < bytes)
-			len += (size_t)snprintf(buf + len, bytes - len, "%s%s", len ? ", " : "",
-						label[i].name);
-	return len > 0;
+		    store_label_counts(&label[i], now))
+			human_add(buf, bytes, ", ", "%s", label[i].name);
+	return *buf;
 }
 
 static int no_hold_fail(struct cli *c, const struct store_home *m, const struct store_ref *ref,
@@ -29,14 +28,14 @@ static int no_hold_fail(struct cli *c, const struct store_home *m, const struct 
 {
 	unsigned long long step = m->step.step;
 	struct ckpt_err err;
-	char who[600];
+	char names[600];
 
-	if (!holders_print(m, who, sizeof who))
+	if (!holds_print(m, names, sizeof names))
 		return cli_fail(
 			c, ckpt_error(&err, -ENOENT, "step %llu of %s has no hold", step, m->s.job),
 			&err, "ckptctl ls %s shows the holds", m->dir);
 	ckpt_error(&err, -ENOENT, "step %llu of %s has no hold %.64s; it is held by %s", step,
-		   m->s.job, by, who);
+		   m->s.job, by, names);
 	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
 }
 
@@ -44,16 +43,16 @@ static void release_print(struct cli *c, const struct store_home *m, const struc
 			  uint32_t n)
 {
 	unsigned long long step = m->step.step;
-	char who[600];
+	char names[600];
 
 	output_begin(c->o, "ckptd.release/1");
 	output_key(c->o, "path", cell_text(ref->path));
 	output_key(c->o, "job", cell_text(m->s.job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, step));
-	output_key(c->o, "released_count", cell_of(CELL_NUMBER, n));
-	if (holders_print(m, who, sizeof who))
+	output_key(c->o, "step", cell_number(step));
+	output_key(c->o, "released_count", cell_number(n));
+	if (holds_print(m, names, sizeof names))
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
-			m->s.job, who);
+			m->s.job, names);
 	else
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is released", step, m->s.job);
 	output_end(c->o);

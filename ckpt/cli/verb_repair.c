@@ -29,18 +29,8 @@ struct repair {
 	struct row *row;
 	uint32_t nrow, cap, njob;
 	struct repair_result sum;
-	const char *job, *path; /* the one that is looked at */
+	const char *job, *path; /* the one that is in work */
 	int code;
-};
-
-enum { COL_JOB, COL_STEP, COL_BYTES, COL_ACTION, COL_TEXT, COL_PATH, COL_COUNT };
-static const struct column columns[COL_COUNT] = {
-	[COL_JOB] = { "job", "JOB", false, FIT_LAST },
-	[COL_STEP] = { "step", "STEP", true, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
-	[COL_ACTION] = { "action", "ACTION", false, FIT_WHOLE },
-	[COL_TEXT] = { "text", "WHAT", false, FIT_WRAP },
-	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
 };
 
 /* --- finding and doing --- */
@@ -84,11 +74,7 @@ static int on_verify(void *arg, const struct store_step *st, int step_fd, struct
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct repair *p = arg;
-	struct store s = { .ops = p->c->ops,
-			   .format = formats[0],
-			   .root_fd = -1,
-			   .job_fd = job_fd,
-			   .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct store s = subject_store(p->c->ops, job, job_fd);
 	struct repair_opts o = { .dry = p->dry,
 				 .abandoned = p->c->value[OPT_ABANDONED] != NULL,
 				 .dir = p->dir,
@@ -103,7 +89,6 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		rc = ckpt_error(&err, -ECANCELED, "interrupted before job %s", job);
 	else if (getrandom(&s.nonce, sizeof s.nonce, 0) != sizeof s.nonce)
 		s.nonce = (uint32_t)now_ns();
-	snprintf(s.job, sizeof s.job, "%s", job);
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
@@ -137,7 +122,7 @@ struct place {
 	struct store_home m;
 };
 
-static int look(struct repair *p, const struct place *at, struct ckpt_err *err)
+static int place_look(struct repair *p, const struct place *at, struct ckpt_err *err)
 {
 	int rc;
 
@@ -183,63 +168,57 @@ static enum cell_style action_style(const struct repair_row *r)
 	return STYLE_PLAIN;
 }
 
-static void table(struct repair *p)
+static void table_print(struct repair *p)
 {
+	const struct column col[] = {
+		{ "path", NULL, false, FIT_WHOLE },
+		{ "job", p->njob < 2 ? NULL : "JOB", false, FIT_LAST },
+		{ "step", "STEP", true, FIT_WHOLE },
+		{ "bytes", "SIZE", true, FIT_WHOLE },
+		{ "action", "ACTION", false, FIT_WHOLE },
+		{ "text", "WHAT", false, FIT_WRAP },
+	};
 	struct output *o = p->c->o;
-	struct column col[COL_COUNT];
 
-	memcpy(col, columns, sizeof col);
-	if (p->njob < 2)
-		col[COL_JOB].head = NULL;
-	output_list(o, "items", col, COL_COUNT);
+	output_list(o, "items", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < p->nrow; i++) {
 		const struct row *x = &p->row[i];
 
-		output_row(o);
-		output_put(o, &col[COL_PATH], cell_text(x->path));
-		output_put(o, &col[COL_JOB], cell_text(x->job));
-		output_put(o, &col[COL_STEP], cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->r.bytes));
-		output_put(o, &col[COL_ACTION],
-			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)));
-		output_put(o, &col[COL_TEXT], cell_text(x->r.text));
-		output_close(o);
+		OUTPUT_ROW(o, col, cell_text(x->path), cell_text(x->job),
+			   cell_unless(CELL_NUMBER, x->r.step, UINT64_MAX), cell_bytes(x->r.bytes),
+			   cell_styled(cell_text(action_word(x->r.act)), action_style(&x->r)),
+			   cell_text(x->r.text));
 	}
 	output_close(o);
 }
 
-static void sums(struct repair *p)
+static void sums_print(struct repair *p)
 {
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
-	char word[4][128], line[4 * 128] = "";
-	uint32_t n = 0;
-	size_t len = 0;
+	char line[4 * 128] = "";
 
-	output_key(o, "removed_count", cell_of(CELL_COUNT, r->removed));
-	output_key(o, "released_count", cell_of(CELL_COUNT, r->released));
-	output_key(o, "rebuilt_count", cell_of(CELL_COUNT, r->rebuilt));
-	output_key(o, "left_count", cell_of(CELL_COUNT, r->left));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, r->freed));
-	output_key(o, "shared_bytes", cell_of(CELL_BYTES, r->shared));
+	output_key(o, "removed_count", cell_count(r->removed));
+	output_key(o, "released_count", cell_count(r->released));
+	output_key(o, "rebuilt_count", cell_count(r->rebuilt));
+	output_key(o, "left_count", cell_count(r->left));
+	output_key(o, "freed_bytes", cell_bytes(r->freed));
+	output_key(o, "shared_bytes", cell_bytes(r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
 		return;
 	if (r->removed)
-		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
-			 to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
+		human_add(line, sizeof line, ", ", "%u %sremoved, which free%s %s", r->removed,
+			  to_be, p->dry ? "s" : "d", BYTES_TEXT(r->freed));
 	if (r->released)
-		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
-		snprintf(word[n++], sizeof *word, "%u %srebuilt%s", r->rebuilt, to_be, whole);
+		human_add(line, sizeof line, ", ", "%u %srebuilt%s", r->rebuilt, to_be, whole);
 	if (r->left)
-		snprintf(word[n++], sizeof *word, "%u left as %s", r->left,
-			 r->left == 1 ? "it is" : "they are");
-	for (uint32_t i = 0; i < n; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
-					word[i]);
+		human_add(line, sizeof line, ", ", "%u left as %s", r->left,
+			  r->left == 1 ? "it is" : "they are");
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 	if (r->removed && r->shared)
 		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
@@ -248,14 +227,14 @@ static void sums(struct repair *p)
 		cli_hint(p->c, CLI_HINT_UNSEEN);
 }
 
-static int document(struct repair *p)
+static int document_print(struct repair *p)
 {
 	struct output *o = p->c->o;
 	int code = p->code;
 
-	output_key(o, "dry_run", cell_of(CELL_FLAG, p->dry));
-	table(p);
-	sums(p);
+	output_key(o, "dry_run", cell_flag(p->dry));
+	table_print(p);
+	sums_print(p);
 	output_end(o);
 	for (uint32_t i = 0; i < p->nrow; i++)
 		switch (p->row[i].r.act == REPAIR_LEFT ? p->row[i].r.rc : 0) {
@@ -285,7 +264,7 @@ static int document(struct repair *p)
 
 /* --- the verb --- */
 
-static int find(struct cli *c, struct place *ret, int *ret_code)
+static int place_find(struct cli *c, struct place *ret, int *ret_code)
 {
 	struct ckpt_err err = { 0 };
 	const char *word = c->narg ? c->arg[0] : NULL;
@@ -322,13 +301,14 @@ static int find(struct cli *c, struct place *ret, int *ret_code)
 }
 
 /* 0: go on; 1: there is nothing to do, and p->row says so, or it is not wanted; -errno. */
-static int agree(struct repair *p, const struct place *at, bool *ret_answered, struct ckpt_err *err)
+static int repair_agree(struct repair *p, const struct place *at, bool *ret_answered,
+			struct ckpt_err *err)
 {
 	const struct repair_result *r = &p->sum;
 	int rc;
 
 	p->dry = true;
-	rc = look(p, at, err);
+	rc = place_look(p, at, err);
 	if ((rc && !p->njob) || r->removed + r->released + r->rebuilt == 0) {
 		p->dry = false;
 		return rc ? rc : 1;
@@ -337,21 +317,16 @@ static int agree(struct repair *p, const struct place *at, bool *ret_answered, s
 		return ckpt_error(
 			err, -EINVAL,
 			"%u director%s would be removed, %u steps released, %u rebuilt, and "
-			"nobody can be asked here: nothing was changed",
+			"ckptctl cannot ask here: nothing was changed",
 			r->removed, r->removed == 1 ? "y" : "ies", r->released, r->rebuilt);
-	table(p);
-	if (ask(p->c, "Do that?")) {
-		p->dry = false;
-		return 0;
-	}
-	*ret_answered = true;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(p->c, STYLE_DIM, "nothing changed");
-	return 1;
+	table_print(p);
+	rc = ask(p->c, "changed", err, "Do that?");
+	p->dry = rc != 0;
+	*ret_answered = rc != 0;
+	return rc;
 }
 
-static int tell(struct cli *c, int rc, const struct ckpt_err *err)
+static int repair_fail(struct cli *c, int rc, const struct ckpt_err *err)
 {
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
@@ -372,22 +347,22 @@ static int repair_run(struct cli *c)
 
 	if (p.dry && c->value[OPT_YES])
 		return cli_usage(c, NULL, "--dry-run changes nothing, --yes does: give one");
-	if (!find(c, &at, &code)) {
+	if (!place_find(c, &at, &code)) {
 		output_line(c->o, "ckptd.repair/1", "summary");
 		if (p.dry || c->value[OPT_YES]) {
-			rc = look(&p, &at, &err);
+			rc = place_look(&p, &at, &err);
 		} else {
-			rc = agree(&p, &at, &answered, &err);
+			rc = repair_agree(&p, &at, &answered, &err);
 			if (!rc)
-				rc = look(&p, &at, &err);
+				rc = place_look(&p, &at, &err);
 			rc = MIN(rc, 0);
 		}
 		if (!answered && (!rc || (p.njob && rc != -EINVAL)))
-			code = document(&p);
+			code = document_print(&p);
 		else
 			code = p.code;
 		if (rc && (rc != -ECANCELED || answered))
-			code = cli_worse(code, tell(c, rc, &err));
+			code = cli_worse(code, repair_fail(c, rc, &err));
 		rows_free(&p);
 	}
 	if (at.step)
@@ -428,7 +403,7 @@ const struct cli_verb verb_repair = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 nothing is left to repair; 2 nobody can be asked and --yes is missing, or the "
+		"0 nothing is left to repair; 2 ckptctl cannot ask and --yes is missing, or the "
 		"checkpoint lies in no store; 3 files that ckptd did not make are left in trash; 4 something "
 		"cannot be repaired; 8 another version wrote it; 10 there is no such "
 		"store or checkpoint; 11 a step is in use; 12 the store cannot be written; 130 "

@@ -111,7 +111,7 @@ static int daemon_find(struct rewind *x, struct ckpt_err *err)
 	return rc ? rc : daemon_ask(x, err);
 }
 
-/* Whoever wrote was fenced before, so that what is being written ends soon. */
+/* The writer was fenced before, so that what is being written ends soon. */
 static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 {
 	uint64_t until = now_ns() + FORGET_NS;
@@ -125,8 +125,8 @@ static int daemon_forget(struct rewind *x, struct ckpt_err *err)
 		if (rc || !x->known || !x->held)
 			return rc;
 		ask.job = x->control.report.job[x->job].id;
-		rc = control_call(&x->control, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, &got,
-				  sizeof got, NULL, control_soon(&x->control), err);
+		rc = control_call(&x->control, &ask, WIRE_FORGET, -1, &got, NULL,
+				  control_soon(&x->control), err);
 		if (rc != -EBUSY || now_ns() > until || cli_stopped())
 			break;
 		daemon_ask_pause(FORGET_NAP_NS);
@@ -165,7 +165,7 @@ static int rewind_store(struct rewind *x, bool dry, struct ckpt_err *err)
 	return rc ? rc : store_rewind(s, &o, &x->result, err);
 }
 
-static void table(struct rewind *x)
+static void table_print(struct rewind *x)
 {
 	static const struct column col[] = {
 		{ "step", "STEP", true, FIT_WHOLE },
@@ -176,29 +176,29 @@ static void table(struct rewind *x)
 
 	output_list(o, "moves", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < x->nmove; i++) {
-		OUTPUT_ROW(o, col, cell_styled(cell_of(CELL_NUMBER, x->move[i].step), STYLE_STRONG),
-			   cell_of(CELL_BYTES, x->move[i].bytes),
+		OUTPUT_ROW(o, col, cell_styled(cell_number(x->move[i].step), STYLE_STRONG),
+			   cell_bytes(x->move[i].bytes),
 			   x->move[i].back ? cell_styled(cell_text("bring-back"), STYLE_GOOD)
 					   : cell_styled(cell_text("set-aside"), STYLE_WARN));
 	}
 	output_close(o);
 }
 
-static void document(struct rewind *x, bool shown)
+static void document_print(struct rewind *x, bool shown)
 {
 	unsigned long long n = x->result.step;
 	struct output *o = x->c->o;
 	char at[4200];
 
 	snprintf(at, sizeof at, "%s/step-%012llu", x->m.dir, n);
-	output_key(o, "dry_run", cell_of(CELL_FLAG, x->dry));
+	output_key(o, "dry_run", cell_flag(x->dry));
 	output_key(o, "job", cell_text(x->m.s.job));
-	output_key(o, "step", cell_of(CELL_NUMBER, x->result.step));
+	output_key(o, "step", cell_number(x->result.step));
 	output_key(o, "path", cell_text(at));
 	if (shown || x->c->json)
-		table(x);
-	output_key(o, "lost_step_count", cell_of(CELL_NUMBER, x->nstaged));
-	output_key(o, "freed_bytes", cell_of(CELL_BYTES, x->freed));
+		table_print(x);
+	output_key(o, "lost_step_count", cell_number(x->nstaged));
+	output_key(o, "freed_bytes", cell_bytes(x->freed));
 	if (!x->nmove)
 		cli_say(x->c, STYLE_DIM, "step %llu is the newest of job %s already", n,
 			x->m.s.job);
@@ -240,7 +240,7 @@ static int staged_refuse(const struct rewind *x, struct ckpt_err *err)
 }
 
 /* 0: go on; 1: it is not wanted; -errno. */
-static int agree(struct rewind *x, struct ckpt_err *err)
+static int rewind_agree(struct rewind *x, struct ckpt_err *err)
 {
 	struct cli *c = x->c;
 
@@ -249,22 +249,17 @@ static int agree(struct rewind *x, struct ckpt_err *err)
 	if (x->nstaged)
 		return staged_refuse(x, err);
 	if (!ask_can(c))
-		return ckpt_error(
-			err, -EINVAL,
-			"%u step%s would be set aside and %u brought back, and nobody can be "
-			"asked here: nothing was changed",
-			x->result.naside, x->result.naside == 1 ? "" : "s", x->result.nback);
-	table(x);
-	if (ask(c, "Make step %llu the newest of job %s?", (unsigned long long)x->result.step,
-		x->m.s.job))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
-	cli_say(c, STYLE_DIM, "nothing changed");
-	return 1;
+		return ckpt_error(err, -EINVAL,
+				  "%u step%s would be set aside and %u brought back, and ckptctl "
+				  "cannot ask here: nothing was changed",
+				  x->result.naside, x->result.naside == 1 ? "" : "s",
+				  x->result.nback);
+	table_print(x);
+	return ask(c, "changed", err, "Make step %llu the newest of job %s?",
+		   (unsigned long long)x->result.step, x->m.s.job);
 }
 
-static int tell(struct rewind *x, int rc, const struct ckpt_err *err)
+static int rewind_fail(struct rewind *x, int rc, const struct ckpt_err *err)
 {
 	struct cli *c = x->c;
 	const char *name = c->arg[0];
@@ -278,7 +273,7 @@ static int tell(struct rewind *x, int rc, const struct ckpt_err *err)
 		return cli_fail(c, rc, err, "end the job first; ckptctl status shows it");
 	case -EBADMSG:
 		return cli_fail(c, rc, err,
-				"ckptctl repair -n says what can be mended; ckptctl ls --all, "
+				"ckptctl repair -n shows what can be repaired; ckptctl ls --all, "
 				"which steps there are");
 	case -EACCES:
 	case -EPERM:
@@ -310,15 +305,15 @@ static int step_rewind(struct rewind *x)
 	if (!rc)
 		rc = rewind_store(x, true, &err);
 	if (!rc && !x->dry && (x->nmove || x->held)) {
-		rc = agree(x, &err);
+		rc = rewind_agree(x, &err);
 		if (rc > 0)
 			return CLI_OK;
 		if (!rc)
 			rc = rewind_store(x, false, &err);
 	}
 	if (rc)
-		return tell(x, rc, &err);
-	document(x, x->dry || c->value[OPT_YES]);
+		return rewind_fail(x, rc, &err);
+	document_print(x, x->dry || c->value[OPT_YES]);
 	return CLI_OK;
 }
 
@@ -417,7 +412,7 @@ const struct cli_verb verb_rewind = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 done, or nothing to do; 2 nobody can be asked and --yes is missing, or several steps of "
+		"0 done, or nothing to do; 2 ckptctl cannot ask and --yes is missing, or several steps of "
 		"that number were set aside; 4 the step's metadata is damaged, or it is quarantined or misplaced; 5 it is still being written; "
 		"8 a newer version wrote it, or one that it may continue; 10 there is no such store or step; 11 ranks of the job are attached, a step in memory is not on "
 		"disk, or the line is being changed; 12 the store cannot be written, or the daemon is another "

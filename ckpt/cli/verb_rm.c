@@ -29,14 +29,14 @@ static void removal_document(struct cli *c, const struct store_home *m, const ch
 
 	left_print(m, left, trash, sizeof trash);
 	output_begin(c->o, "ckptd.rm/1");
-	output_key(c->o, "dry_run", cell_of(CELL_FLAG, dry));
+	output_key(c->o, "dry_run", cell_flag(dry));
 	output_key(c->o, "job", cell_text(m->s.job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, st->step));
+	output_key(c->o, "step", cell_number(st->step));
 	output_field(c->o, "state", "state", cell_text(store_state_word(st->state)));
 	output_field(c->o, "path", "path", cell_text(path));
-	output_field(c->o, "bytes", "size", cell_of(CELL_BYTES, st->bytes));
-	output_key(c->o, "freed_bytes", cell_of(CELL_BYTES, st->bytes - st->shared));
-	output_key(c->o, "shared_bytes", cell_of(CELL_BYTES, st->shared));
+	output_field(c->o, "bytes", "size", cell_bytes(st->bytes));
+	output_key(c->o, "freed_bytes", cell_bytes(st->bytes - st->shared));
+	output_key(c->o, "shared_bytes", cell_bytes(st->shared));
 	output_key(c->o, "trash", cell_word(trash));
 	cli_say(c, STYLE_DIM,
 		dry ? "step %llu would be removed: %s (dry run; nothing removed)"
@@ -70,18 +70,15 @@ static int removal_agree(struct cli *c, const struct store_step *st, struct ckpt
 	if (!ask_can(c))
 		return ckpt_error(
 			err, -EINVAL,
-			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
+			"step %llu (%s, %s) would be removed, and ckptctl cannot ask here: "
 			"nothing was removed",
 			(unsigned long long)st->step, store_state_word(st->state), size);
-	if (st->older ? ask(c, "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
-			    (unsigned long long)st->step, st->why, size)
-		      : ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
-			    store_state_word(st->state), size))
-		return 0;
-	if (cli_stopped())
-		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
-	cli_say(c, STYLE_DIM, "nothing removed");
-	return 1;
+	if (st->older)
+		return ask(c, "removed", err,
+			   "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
+			   (unsigned long long)st->step, st->why, size);
+	return ask(c, "removed", err, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
+		   store_state_word(st->state), size);
 }
 
 static int removal_print(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
@@ -139,7 +136,7 @@ static int step_remove(struct cli *c, struct store_home *m, const char *path, co
 
 	if (rc)
 		return cli_fail(c, rc, &err, LABELS_NEXT_OWNER);
-	/* What may not be is said before anybody is asked. */
+	/* A refusal comes before the question. */
 	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), &was, left, &err);
 	if (!rc && m->step.older)
 		older_say(c, &m->step);
@@ -223,7 +220,7 @@ const struct cli_verb verb_rm = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 removed, or the answer was no; 2 nobody can be asked and --yes is missing, or CKPT lies in "
+		"0 removed, or the answer was no; 2 ckptctl cannot ask and --yes is missing, or CKPT lies in "
 		"no store; 4 it is misplaced; 5 it is still being written; 8 a newer version wrote it; 10 there is no such store or checkpoint; 11 it is the "
 		"last complete step, held, tagged, or being read; 12 the store cannot be written; 130 "
 		"interrupted.",

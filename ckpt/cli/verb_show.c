@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one
- * tensor and who wrote which elements of it; its files (show_files.c), a map (show_map.c).
+ * tensor and which rank wrote which elements of it; its files (show_files.c), a map (show_map.c).
  * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a
- * person what fits a screen.
+ * terminal what fits a screen.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
@@ -44,8 +44,8 @@ static void put_meshes(struct output *o, const struct table *t)
 	for (uint32_t i = 0; uses && i < t->nmesh; i++) {
 		output_row(o);
 		output_key(o, "mesh", cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
-		output_key(o, "rank_count", cell_of(CELL_COUNT, t->mesh[i].nrank));
-		output_key(o, "tensor_count", cell_of(CELL_COUNT, uses[i]));
+		output_key(o, "rank_count", cell_count(t->mesh[i].nrank));
+		output_key(o, "tensor_count", cell_count(uses[i]));
 		output_close(o);
 	}
 	output_close(o);
@@ -54,18 +54,15 @@ static void put_meshes(struct output *o, const struct table *t)
 static void put_world(struct output *o, const struct checkpoint *k)
 {
 	const struct table *t = &k->table;
-	char mesh[LINE_BYTES], line[2 * LINE_BYTES];
-	size_t len = 0;
+	char mesh[LINE_BYTES], line[2 * LINE_BYTES] = "";
 
 	output_key(o, "world_size", subject_world(k));
-	output_key(o, "mesh", cell_word(subject_mesh(t, mesh, sizeof mesh)));
-	line[0] = 0;
-	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
-					mesh_print(&t->mesh[i], mesh, sizeof mesh));
+	output_key(o, "mesh", cell_word(shown_mesh(t, mesh, sizeof mesh)));
+	for (uint32_t i = 0; i < t->nmesh && strlen(line) < LINE_BYTES; i++)
+		human_add(line, sizeof line, "; ", "%s",
+			  mesh_print(&t->mesh[i], mesh, sizeof mesh));
 	if (k->has & HAS_STEP)
-		snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
-			 k->world == 1 ? "" : "s");
+		human_add(line, sizeof line, ", ", "%u rank%s", k->world, k->world == 1 ? "" : "s");
 	if (*line)
 		output_head(o, "mesh", cell_text(line));
 	put_meshes(o, t);
@@ -81,37 +78,29 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 		least = MIN(least, k->file[i].file_bytes);
 		most = MAX(most, k->file[i].file_bytes);
 	}
-	output_key(o, "bytes", cell_of(CELL_BYTES, k->stored_bytes));
-	human_bytes(k->stored_bytes, a);
-	if (k->nfile == 1)
-		snprintf(line, sizeof line, "%s in 1 part", a);
-	else if (k->nfile)
-		snprintf(line, sizeof line, "%s in %u parts", a, k->nfile);
+	output_key(o, "bytes", cell_bytes(k->stored_bytes));
+	snprintf(line, sizeof line, "%s in %u part%s", BYTES_TEXT(k->stored_bytes), k->nfile,
+		 k->nfile == 1 ? "" : "s");
 	if (k->nfile > 1) {
-		size_t len = strlen(line);
 		bool same = !strcmp(human_bytes(least, a), human_bytes(most, b));
 
-		snprintf(line + len, sizeof line - len, same ? " of %s" : " of %s to %s", a, b);
+		human_add(line, sizeof line, "", same ? " of %s" : " of %s to %s", a, b);
 	}
-	if (k->linked_bytes) {
-		size_t len = strlen(line);
-
-		snprintf(line + len, sizeof line - len, "; %s of it shared with older steps",
-			 human_bytes(k->linked_bytes, a));
-	}
+	if (k->linked_bytes)
+		human_add(line, sizeof line, "", "; %s of it shared with older steps",
+			  BYTES_TEXT(k->linked_bytes));
 	if (k->nfile)
 		output_head(o, "size", cell_text(line));
-	output_key(o, "linked_bytes", cell_of(CELL_BYTES, k->linked_bytes));
+	output_key(o, "linked_bytes", cell_bytes(k->linked_bytes));
 	output_list(o, "parts", NULL, 0);
 	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
 		output_row(o);
 		output_key(o, "file", cell_text(k->file[i].name));
 		output_key(o, "rank", cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
 		output_key(o, "kind", cell_text(kind[k->file[i].kind]));
-		output_key(o, "step",
-			   cell_if(k->has & HAS_STEP, cell_of(CELL_NUMBER, k->file[i].step)));
-		output_key(o, "bytes", cell_of(CELL_BYTES, k->file[i].file_bytes));
-		output_key(o, "raw_bytes", cell_of(CELL_BYTES, k->file[i].raw_bytes));
+		output_key(o, "step", cell_if(k->has & HAS_STEP, cell_number(k->file[i].step)));
+		output_key(o, "bytes", cell_bytes(k->file[i].file_bytes));
+		output_key(o, "raw_bytes", cell_bytes(k->file[i].raw_bytes));
 		output_close(o);
 	}
 	output_close(o);
@@ -123,19 +112,16 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 
 	output_object(o, "notes");
 	for (uint32_t i = 0; i < k->nnote; i++) {
-		size_t len = strlen(line);
-
 		output_key(o, k->note[i].key, cell_real(k->note[i].value));
-		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "",
-			 k->note[i].key, k->note[i].value);
+		human_add(line, sizeof line, ", ", "%.100s %.6g", k->note[i].key, k->note[i].value);
 	}
 	output_close(o);
 	if (k->nnote)
 		output_head(o, "notes", cell_text(line));
 }
 
-#define ATTRS_SHOWN 20u /* of thousands, for a person */
-/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the
+#define ATTRS_SHOWN 20u /* of thousands, for people */
+/* Where it came from, configurations, ...: a value may have many lines, of which people see the
  * first. */
 static void put_attrs(struct output *o, const struct checkpoint *k)
 {
@@ -153,7 +139,7 @@ static void put_attrs(struct output *o, const struct checkpoint *k)
 	if (k->nattr > ATTRS_SHOWN)
 		output_label(o, "", STYLE_PLAIN, "and %u more: ckptctl show --json",
 			     k->nattr - ATTRS_SHOWN);
-	output_key(o, "newer_left_out", cell_of(CELL_FLAG, k->newer));
+	output_key(o, "newer_left_out", cell_flag(k->newer));
 	if (k->newer)
 		output_head(o, "left out",
 			    cell_text("notes or attributes that a newer version wrote"));
@@ -193,8 +179,8 @@ static void put_totals(struct output *o, const struct table *t)
 
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		bytes += table_tensor_bytes(&t->tensor[i]);
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, t->ntensor));
-	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, bytes));
+	output_key(o, "tensor_count", cell_count(t->ntensor));
+	output_key(o, "tensor_bytes", cell_bytes(bytes));
 	output_label(o, "tensors", STYLE_PLAIN, "%s, %s", COUNT_TEXT(t->ntensor),
 		     BYTES_TEXT(bytes));
 }
@@ -226,11 +212,11 @@ static void put_derived(struct output *o, const struct table *t)
 	if (!any)
 		return;
 	output_object(o, "derived");
-	output_key(o, "spared_bytes", cell_of(CELL_BYTES, spared));
-	output_key(o, "stored_bytes", cell_of(CELL_BYTES, stored));
-	output_key(o, "stored_piece_count", cell_of(CELL_COUNT, pieces));
+	output_key(o, "spared_bytes", cell_bytes(spared));
+	output_key(o, "stored_bytes", cell_bytes(stored));
+	output_key(o, "stored_piece_count", cell_count(pieces));
 	output_key(o, "stored_first", cell_word(first));
-	output_key(o, "trusted_piece_count", cell_of(CELL_COUNT, trusted));
+	output_key(o, "trusted_piece_count", cell_count(trusted));
 	output_close(o);
 	human_bytes(spared, a);
 	human_bytes(stored, b);
@@ -279,10 +265,10 @@ static int put_summary(struct cli *c, const struct subject *s)
 	output_field(o, "id", "id", cell_word(k->id));
 	if (steps)
 		put_lineage(o, k);
-	output_key(o, "seq", cell_if(steps, cell_of(CELL_NUMBER, k->seq)));
+	output_key(o, "seq", cell_if(steps, cell_number(k->seq)));
 	output_key(o, "parent", cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
 	output_key(o, "parent_id", cell_word(k->parent_id));
-	output_key(o, "generation", cell_if(steps, cell_of(CELL_NUMBER, k->generation)));
+	output_key(o, "generation", cell_if(steps, cell_number(k->generation)));
 	put_world(o, k);
 	put_parts(o, k);
 	put_totals(o, &k->table);
@@ -343,8 +329,8 @@ static int put_groups(struct output *o, const struct table *t)
 			bytes += table_tensor_bytes(&t->tensor[id[i + n]]);
 		}
 		OUTPUT_ROW(o, col, cell_text(x->component), cell_text(role_name(x->role)),
-			   cell_text(dtype_name(x->dtype)), cell_of(CELL_COUNT, n),
-			   cell_of(CELL_COUNT, elements), cell_of(CELL_BYTES, bytes));
+			   cell_text(dtype_name(x->dtype)), cell_count(n), cell_count(elements),
+			   cell_bytes(bytes));
 	}
 	output_close(o);
 	return 0;
@@ -416,9 +402,9 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 			   cell_if(p->place < k->nfile,
 				   cell_unless(CELL_NUMBER, file_offset(&k->file[file], p),
 					       UINT64_MAX)));
-		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
-		output_put(o, &col[COL_STORED], cell_of(CELL_BYTES, none ? 0 : p->len));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
+		output_put(o, &col[COL_RAW], cell_number(p->off));
+		output_put(o, &col[COL_STORED], cell_bytes(none ? 0 : p->len));
+		output_put(o, &col[COL_BYTES], cell_bytes(p->set.numel * x->elem_bytes));
 		if (set)
 			output_put(o, &col[COL_INDEX], cell_set(set, shown_shape(x, buf)));
 		o->failed |= !set;
@@ -477,7 +463,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 	uint64_t shape[CKPT_DIMS_MAX];
 
-	/* Most tensors are STABLE: only the others say what they are. */
+	/* Most tensors are STABLE: only the others have their class. */
 	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ",
 		 x->cls == CKPT_STABLE ? "" : class_name(x->cls));
 	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
@@ -486,7 +472,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_FOREIGN], cell_word(foreign));
 	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
 	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, shown_shape(x, shape)));
-	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, table_tensor_bytes(x)));
+	output_put(o, &col[COL_BYTES], cell_bytes(table_tensor_bytes(x)));
 	output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
 	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
 	output_put(o, &col[COL_ROLE_CLASS], cell_text(role));
@@ -499,7 +485,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	else
 		output_put(o, &col[COL_LAYOUT],
 			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
-	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
+	output_put(o, &col[COL_PIECES], cell_count(t->first[id + 1] - t->first[id]));
 	output_put(o, &col[COL_FINGERPRINT],
 		   cell_if(x->fp_known, cell_of(CELL_FINGERPRINT, x->fp)));
 }
@@ -518,7 +504,7 @@ static void put_tensors(struct output *o, const struct checkpoint *k, const uint
 	output_close(o);
 }
 
-/* One tensor for a person: labels, then its pieces. */
+/* One tensor for people: labels, then its pieces. */
 static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 {
 	const struct checkpoint *k = s->ckpt;
@@ -544,7 +530,7 @@ static void say_tensor(struct cli *c, const struct subject *s, uint32_t id)
 
 /* --- the verb --- */
 
-static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
+static int show_tensors(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
 	char title[SUBJECT_TITLE];
@@ -601,7 +587,7 @@ static int run_tensors(struct cli *c, const struct subject *s)
 	if (rc)
 		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 				s->ref.path);
-	return show(c, s, id, n);
+	return show_tensors(c, s, id, n);
 }
 
 /* What several tensors are called that one word means. */
@@ -688,8 +674,7 @@ const struct cli_verb verb_show = {
 			{ OPT_SVG,
 			  "with --map: also draw into this file; an existing file is replaced "
 			  "only if it is such a picture" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

@@ -27,7 +27,7 @@ struct stats {
 	uint64_t bytes;
 };
 
-static double percent(uint64_t part, uint64_t whole)
+static double percent_of(uint64_t part, uint64_t whole)
 {
 	return whole ? (double)part / (double)whole * 100 : 0;
 }
@@ -41,12 +41,12 @@ static void put_sum(struct output *o, const struct column *col, const struct mod
 {
 	char part[16];
 
-	snprintf(part, sizeof part, "%.1f %%", percent(r->bytes, all));
+	snprintf(part, sizeof part, "%.1f %%", percent_of(r->bytes, all));
 	output_row(o);
 	output_put(o, &col[SUM_KEY], cell_text(r->path));
-	output_put(o, &col[SUM_TENSORS], cell_of(CELL_COUNT, r->tensors));
-	output_put(o, &col[SUM_ELEMENTS], cell_of(CELL_COUNT, r->elements));
-	output_put(o, &col[SUM_BYTES], cell_of(CELL_BYTES, r->bytes));
+	output_put(o, &col[SUM_TENSORS], cell_count(r->tensors));
+	output_put(o, &col[SUM_ELEMENTS], cell_count(r->elements));
+	output_put(o, &col[SUM_BYTES], cell_bytes(r->bytes));
 	output_put(o, &col[SUM_PART], cell_text(part));
 	output_close(o);
 }
@@ -70,7 +70,7 @@ static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 
 	if (rc)
 		return rc;
-	output_key(o, "depth", cell_of(CELL_NUMBER, depth));
+	output_key(o, "depth", cell_number(depth));
 	shown = all ? n : MIN(n, MODULES_SHOWN);
 	output_list(o, "modules", col, SUM_COUNT);
 	for (uint32_t i = 0; i < shown; i++)
@@ -182,9 +182,9 @@ static int put_spread(struct output *o, const struct stats *s, const struct rank
 		memcpy(&x[i], (const char *)&r->rank[i] + field, sizeof *x);
 	qsort(x, n, sizeof *x, u64_compare);
 	output_object(o, key);
-	output_key(o, "least_bytes", cell_of(CELL_BYTES, x[0]));
-	output_key(o, "median_bytes", cell_of(CELL_BYTES, x[n / 2]));
-	output_key(o, "most_bytes", cell_of(CELL_BYTES, x[n ? n - 1 : 0]));
+	output_key(o, "least_bytes", cell_bytes(x[0]));
+	output_key(o, "median_bytes", cell_bytes(x[n / 2]));
+	output_key(o, "most_bytes", cell_bytes(x[n ? n - 1 : 0]));
 	output_close(o);
 	for (uint32_t i = 0; i < 3; i++)
 		human_bytes(x[i == 2 ? (n ? n - 1 : 0) : i ? n / 2 : 0], a[i]);
@@ -211,14 +211,13 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 		rc = put_spread(o, s, r, offsetof(struct rank_sum, holds), "held");
 	else
 		output_key(o, "held", cell_none());
-	output_key(o, "held_bytes", cell_if(r->held_known, cell_of(CELL_BYTES, r->held)));
-	output_key(o, "replicated_bytes",
-		   cell_if(r->held_known, cell_of(CELL_BYTES, r->replicated)));
+	output_key(o, "held_bytes", cell_if(r->held_known, cell_bytes(r->held)));
+	output_key(o, "replicated_bytes", cell_if(r->held_known, cell_bytes(r->replicated)));
 	if (r->held_known)
 		output_label(o, "in memory", STYLE_PLAIN,
 			     "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
 			     BYTES_TEXT(r->held), BYTES_TEXT(r->replicated),
-			     percent(r->replicated, r->held));
+			     percent_of(r->replicated, r->held));
 	else
 		output_head(o, "in memory",
 			    cell_text(s->of.k->has & HAS_LAYOUTS
@@ -239,9 +238,9 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 
 	output_list(o, "ranks", shown ? col : NULL, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < s->of.k->world && shown; i++)
-		OUTPUT_ROW(o, col, cell_of(CELL_NUMBER, i), cell_of(CELL_BYTES, r->rank[i].wrote),
-			   cell_if(r->held_known, cell_of(CELL_BYTES, r->rank[i].holds)),
-			   cell_of(CELL_COUNT, r->rank[i].pieces));
+		OUTPUT_ROW(o, col, cell_number(i), cell_bytes(r->rank[i].wrote),
+			   cell_if(r->held_known, cell_bytes(r->rank[i].holds)),
+			   cell_count(r->rank[i].pieces));
 	output_close(o);
 }
 
@@ -251,10 +250,10 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 {
 	const bool known = !w->unknown;
 
-	output_key(o, "contents_known", cell_of(CELL_FLAG, known));
-	output_key(o, "equal_bytes", cell_if(known, cell_of(CELL_BYTES, w->equal_bytes)));
-	output_key(o, "zero_tensor_count", cell_if(known, cell_of(CELL_COUNT, w->zero_tensors)));
-	output_key(o, "zero_bytes", cell_if(known, cell_of(CELL_BYTES, w->zero_bytes)));
+	output_key(o, "contents_known", cell_flag(known));
+	output_key(o, "equal_bytes", cell_if(known, cell_bytes(w->equal_bytes)));
+	output_key(o, "zero_tensor_count", cell_if(known, cell_count(w->zero_tensors)));
+	output_key(o, "zero_bytes", cell_if(known, cell_bytes(w->zero_bytes)));
 	if (!known) {
 		output_label(o, "equal", STYLE_PLAIN,
 			     "not known: %s of %s tensors have no fingerprint",
@@ -265,7 +264,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 		output_label(o, "equal", STYLE_PLAIN,
 			     "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
 			     COUNT_TEXT(w->ngroup), w->ngroup == 1 ? "" : "s",
-			     BYTES_TEXT(w->equal_bytes), percent(w->equal_bytes, s->bytes));
+			     BYTES_TEXT(w->equal_bytes), percent_of(w->equal_bytes, s->bytes));
 	else
 		output_head(o, "equal", cell_text("no two tensors have equal contents"));
 	if (w->zero_tensors)
@@ -278,8 +277,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 
 static void put_twins(struct output *o, const struct twins *w)
 {
-	enum { COL_N, COL_BYTES, COL_EXTRA, COL_FP, COL_NAMES, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
+	static const struct column col[] = {
 		{ "tensor_count", "EQUAL", true, FIT_WHOLE },
 		{ "bytes", "SIZE", true, FIT_WHOLE },
 		{ "extra_bytes", "AGAIN", true, FIT_WHOLE },
@@ -289,7 +287,7 @@ static void put_twins(struct output *o, const struct twins *w)
 	uint32_t shown = o->machine ? w->ngroup : MIN(w->ngroup, EQUALS_SHOWN);
 	char full[NAME_BYTES], names[2 * NAME_BYTES + 32];
 
-	output_list(o, "equal_groups", col, COL_COUNT);
+	output_list(o, "equal_groups", col, ARRAY_LEN(col));
 	for (uint32_t i = 0; i < shown; i++) {
 		const struct twin *g = &w->group[i];
 		const struct table_tensor *const *x = w->x + g->first;
@@ -301,11 +299,12 @@ static void put_twins(struct output *o, const struct twins *w)
 		if (g->n > 2)
 			snprintf(names + strlen(names), 32, ", %u more", g->n - 2);
 		output_row(o);
-		output_put(o, &col[COL_N], cell_of(CELL_COUNT, g->n));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, table_tensor_bytes(x[0])));
-		output_put(o, &col[COL_EXTRA], cell_of(CELL_BYTES, g->extra));
-		output_put(o, &col[COL_FP], cell_of(CELL_FINGERPRINT, x[0]->fp));
-		output_put(o, &col[COL_NAMES], cell_text(names));
+		output_cells(o, col,
+			     (const struct cell[]){
+				     cell_count(g->n), cell_bytes(table_tensor_bytes(x[0])),
+				     cell_bytes(g->extra), cell_of(CELL_FINGERPRINT, x[0]->fp),
+				     cell_text(names) },
+			     ARRAY_LEN(col));
 		output_list(o, "tensors", NULL, 0);
 		for (uint32_t k = 0; k < g->n && o->machine; k++) {
 			output_row(o);
@@ -335,13 +334,13 @@ static int put_overhead(struct output *o, const struct stats *s)
 		padding += a[i].padding;
 		metadata += a[i].metadata;
 	}
-	output_key(o, "bytes", cell_of(CELL_BYTES, all));
-	output_key(o, "padding_bytes", cell_of(CELL_BYTES, padding));
-	output_key(o, "metadata_bytes", cell_of(CELL_BYTES, metadata));
+	output_key(o, "bytes", cell_bytes(all));
+	output_key(o, "padding_bytes", cell_bytes(padding));
+	output_key(o, "metadata_bytes", cell_bytes(metadata));
 	output_label(o, "files", STYLE_PLAIN,
 		     "%s, of which padding %s (%.1f %%), metadata %s (%.1f %%)",
-		     human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
-		     human_bytes(metadata, b[2]), percent(metadata, all));
+		     human_bytes(all, b[0]), human_bytes(padding, b[1]), percent_of(padding, all),
+		     human_bytes(metadata, b[2]), percent_of(metadata, all));
 	return 0;
 }
 
@@ -355,8 +354,8 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	output_key(o, "job", subject_job(s->of.k));
 	output_key(o, "step", subject_step(s->of.k));
 	output_key(o, "tensor_glob", cell_word(s->glob));
-	output_key(o, "tensor_count", cell_of(CELL_COUNT, s->of.n));
-	output_key(o, "tensor_bytes", cell_of(CELL_BYTES, s->bytes));
+	output_key(o, "tensor_count", cell_count(s->of.n));
+	output_key(o, "tensor_bytes", cell_bytes(s->bytes));
 	if (s->glob)
 		snprintf(of, sizeof of, " of %u", s->of.k->table.ntensor);
 	output_label(o, "tensors", STYLE_PLAIN, "%s%s, %s", COUNT_TEXT(s->of.n), of,
@@ -368,7 +367,8 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	return rc;
 }
 
-static int stats(struct cli *c, const struct subject *subject, struct stats *s, uint32_t depth)
+static int stats_print(struct cli *c, const struct subject *subject, struct stats *s,
+		       uint32_t depth)
 {
 	char title[SUBJECT_TITLE];
 	struct ranks r;
@@ -449,7 +449,7 @@ static int stats_run(struct cli *c)
 		if (rc == -ENOENT)
 			code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
 					subject.ref.path);
-		else if (rc || (rc = stats(c, &subject, &s, depth)))
+		else if (rc || (rc = stats_print(c, &subject, &s, depth)))
 			code = cli_fail(c, rc, &err, NULL);
 	}
 	arena_free(&s.of.arena);
@@ -482,8 +482,7 @@ const struct cli_verb verb_stats = {
 			{ OPT_TENSORS,
 			  "only tensors whose name, or component/name, matches; * matches "
 			  "anything" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

@@ -49,12 +49,12 @@ static struct stall job_stall(const struct wire_report *r, uint32_t job)
 	return s;
 }
 
-static double share(const struct stall *s)
+static double stall_share(const struct stall *s)
 {
 	return s->measured ? MIN((double)s->sum / (double)s->measured, 1.0) : 0;
 }
 
-static double seconds(uint64_t ns)
+static double ns_seconds(uint64_t ns)
 {
 	return (double)ns / (double)NS_PER_S;
 }
@@ -75,17 +75,17 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_BLOB] = "a blob was longer than its capacity",
 };
 
-/* Reasons that a newer ckptd knows, and those that an older one does not tell. */
+/* Reasons that a newer ckptd knows, and those that an older one does not report. */
 static uint64_t skipped_otherwise(const struct wire_report_job *j)
 {
-	uint64_t told = 0;
+	uint64_t known = 0;
 
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++) {
-		uint64_t left = j->skipped - told;
+		uint64_t left = j->skipped - known;
 
-		told += skip_name[i] ? MIN(j->skipped_by[i], left) : 0;
+		known += skip_name[i] ? MIN(j->skipped_by[i], left) : 0;
 	}
-	return j->skipped - told;
+	return j->skipped - known;
 }
 
 /* Of the steps that were marked. */
@@ -114,7 +114,8 @@ static struct pace_of_job job_pace(const struct wire_report *r, uint32_t job)
 		const struct wire_report_rank *k = &r->rank[i];
 
 		if (k->job == job && k->measured_ns && k->marks > 1)
-			p.snapshots = MAX(p.snapshots, (double)k->marks / seconds(k->measured_ns));
+			p.snapshots =
+				MAX(p.snapshots, (double)k->marks / ns_seconds(k->measured_ns));
 	}
 	for (uint32_t i = 0; i < r->head->nstep; i++) {
 		const struct wire_report_step *x = &r->step[i];
@@ -127,13 +128,13 @@ static struct pace_of_job job_pace(const struct wire_report *r, uint32_t job)
 	if (!last)
 		return p;
 	p.mark_ns = last->mark_ns;
-	s = seconds(last->mark_ns - first->mark_ns);
+	s = ns_seconds(last->mark_ns - first->mark_ns);
 	if (s > 0 && last->step > first->step)
 		p.steps = (double)(last->step - first->step) / s;
 	return p;
 }
 
-/* Something that a person must look at: the exit code is 3. */
+/* Something that needs attention: the exit code is 3. */
 static bool is_stuck(const struct wire_report_job *j)
 {
 	return j->stuck_ns > 0;
@@ -161,26 +162,14 @@ static bool any_trouble(const struct wire_report *r)
 }
 
 /* --- for programs --- */
-static void put(struct output *o, const char *key, struct cell c)
-{
-	const struct column col = { key, NULL, false, FIT_WHOLE };
-
-	output_put(o, &col, c);
-}
-
-static void put_n(struct output *o, const char *key, uint64_t n)
-{
-	put(o, key, cell_of(CELL_NUMBER, n));
-}
-
 static void put_step(struct output *o, const char *key, uint64_t one_more)
 {
-	put(o, key, one_more ? cell_of(CELL_NUMBER, one_more - 1) : cell_none());
+	output_key(o, key, one_more ? cell_number(one_more - 1) : cell_none());
 }
 
 static void put_span(struct output *o, const char *key, uint64_t ns, bool known)
 {
-	put(o, key, known ? cell_real(seconds(ns)) : cell_none());
+	output_key(o, key, known ? cell_real(ns_seconds(ns)) : cell_none());
 }
 
 static void json_ranks(struct output *o, const struct wire_report *r, uint32_t job)
@@ -192,11 +181,11 @@ static void json_ranks(struct output *o, const struct wire_report *r, uint32_t j
 		if (k->job != job)
 			continue;
 		output_row(o);
-		put_n(o, "rank", k->rank);
-		put(o, "state", cell_text(rank_name[k->state]));
-		put(o, "pid", k->pid ? cell_of(CELL_NUMBER, k->pid) : cell_none());
+		output_key(o, "rank", cell_number(k->rank));
+		output_key(o, "state", cell_text(rank_name[k->state]));
+		output_key(o, "pid", k->pid ? cell_number(k->pid) : cell_none());
 		put_step(o, "newest_step", k->newest);
-		put_n(o, "copied_bytes", k->copy_bytes);
+		output_key(o, "copied_bytes", cell_number(k->copy_bytes));
 		put_span(o, "copied_s", k->copy_ns, true);
 		put_span(o, "stall_last_s", k->stall_last_ns, k->measured_ns);
 		put_span(o, "stall_max_s", k->stall_max_ns, k->measured_ns);
@@ -216,19 +205,19 @@ static void json_steps(struct output *o, const struct wire_report *r, uint32_t j
 		if (s->job != job)
 			continue;
 		output_row(o);
-		put_n(o, "step", s->step);
-		put(o, "state", cell_text(step_name[s->state]));
-		put_n(o, "generation", s->generation);
-		put(o, "in_memory", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
-		put(o, "to_write", cell_of(CELL_FLAG, (s->flags & WIRE_TO_WRITE) != 0));
-		put(o, "marked", cell_of(CELL_TIME, control_wall(r, s->mark_ns)));
+		output_key(o, "step", cell_number(s->step));
+		output_key(o, "state", cell_text(step_name[s->state]));
+		output_key(o, "generation", cell_number(s->generation));
+		output_key(o, "in_memory", cell_flag((s->flags & WIRE_HELD) != 0));
+		output_key(o, "to_write", cell_flag((s->flags & WIRE_TO_WRITE) != 0));
+		output_key(o, "marked", cell_of(CELL_TIME, control_wall(r, s->mark_ns)));
 		put_span(o, "staged_s", s->staged_ns, s->staged_ns);
 		put_span(o, "persisted_s", s->persisted_ns, s->persisted_ns);
 		put_span(o, "committed_s", s->committed_ns, s->committed_ns);
-		put(o, "written_bytes", writing ? cell_of(CELL_NUMBER, s->written) : cell_none());
-		put(o, "total_bytes", writing ? cell_of(CELL_NUMBER, s->total) : cell_none());
+		output_key(o, "written_bytes", writing ? cell_number(s->written) : cell_none());
+		output_key(o, "total_bytes", writing ? cell_number(s->total) : cell_none());
 		put_span(o, "writing_s", s->writing_ns, writing);
-		put(o, "why", s->text[0] ? cell_text(s->text) : cell_none());
+		output_key(o, "why", s->text[0] ? cell_text(s->text) : cell_none());
 		output_close(o);
 	}
 	output_close(o);
@@ -239,7 +228,7 @@ static bool fits_known(const struct wire_report_job *j)
 	return j->free_mib && j->next_mib;
 }
 
-static bool fits(const struct wire_report_job *j)
+static bool next_fits(const struct wire_report_job *j)
 {
 	return j->free_mib - 1 >= j->next_mib;
 }
@@ -251,7 +240,7 @@ static void json_if_it_dies(struct output *o, const struct wire_report *r, uint3
 	const struct wire_report_step *s = control_staged(r, i);
 
 	output_object(o, "if_it_dies");
-	put(o, "memory_step", s ? cell_of(CELL_NUMBER, s->step) : cell_none());
+	output_key(o, "memory_step", s ? cell_number(s->step) : cell_none());
 	put_span(o, "memory_age_s", s ? elapsed_ns(s->mark_ns, r->head->now_ns) : 0, s);
 	put_step(o, "disk_step", j->last_committed);
 	put_span(o, "disk_age_s", elapsed_ns(j->last_committed_wall_ns, r->head->wall_ns),
@@ -262,21 +251,21 @@ static void json_if_it_dies(struct output *o, const struct wire_report *r, uint3
 static void json_trouble(struct output *o, const struct wire_report_job *j)
 {
 	output_object(o, "skipped");
-	put(o, "share", cell_real(skipped_share(j)));
+	output_key(o, "share", cell_real(skipped_share(j)));
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		if (skip_name[i])
-			put_n(o, skip_name[i], j->skipped_by[i]);
-	put_n(o, "otherwise", skipped_otherwise(j));
+			output_key(o, skip_name[i], cell_number(j->skipped_by[i]));
+	output_key(o, "otherwise", cell_number(skipped_otherwise(j)));
 	output_close(o);
 	output_object(o, "failing");
-	put(o, "text", cell_word(j->failing));
-	put(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
+	output_key(o, "text", cell_word(j->failing));
+	output_key(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
 	output_close(o);
 	output_object(o, "replicas");
-	put(o, "differ", cell_word(j->drift));
+	output_key(o, "differ", cell_word(j->drift));
 	output_close(o);
 	output_object(o, "device");
-	put(o, "name", cell_word(j->device));
+	output_key(o, "name", cell_word(j->device));
 	put_span(o, "stuck_s", j->stuck_ns, is_stuck(j));
 	output_close(o);
 }
@@ -291,7 +280,7 @@ static const char *const gate_name[WIRE_GATES] = {
 static void put_made(struct output *o, const struct wire_report_average *a, const char *key,
 		     uint64_t n)
 {
-	put(o, key, a->flags & WIRE_AVERAGE_MADE ? cell_of(CELL_NUMBER, n) : cell_none());
+	output_key(o, key, a->flags & WIRE_AVERAGE_MADE ? cell_number(n) : cell_none());
 }
 
 static void json_averages(struct output *o, const struct wire_report *r, uint32_t job)
@@ -299,12 +288,12 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 	const struct wire_report_job *j = &r->job[job];
 
 	output_object(o, "averaging");
-	put_n(o, "bytes", j->average_bytes);
-	put_n(o, "averaged", j->averaged);
-	put_n(o, "given_up", j->average_given_up);
-	put_n(o, "gated_not_wanted", j->average_gated[WIRE_GATE_NOT_WANTED]);
-	put_n(o, "gated_loss", j->average_gated[WIRE_GATE_LOSS]);
-	put_n(o, "gated_nonfinite", j->average_gated[WIRE_GATE_NONFINITE]);
+	output_key(o, "bytes", cell_number(j->average_bytes));
+	output_key(o, "averaged", cell_number(j->averaged));
+	output_key(o, "given_up", cell_number(j->average_given_up));
+	output_key(o, "gated_not_wanted", cell_number(j->average_gated[WIRE_GATE_NOT_WANTED]));
+	output_key(o, "gated_loss", cell_number(j->average_gated[WIRE_GATE_LOSS]));
+	output_key(o, "gated_nonfinite", cell_number(j->average_gated[WIRE_GATE_NONFINITE]));
 	output_close(o);
 	output_list(o, "averages", NULL, 0);
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
@@ -314,29 +303,30 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 		if (a->job != job)
 			continue;
 		output_row(o);
-		put(o, "name", cell_text(a->name));
-		put_n(o, "rule", a->rule);
-		put(o, "schedule", cell_text(a->schedule));
+		output_key(o, "name", cell_text(a->name));
+		output_key(o, "rule", cell_number(a->rule));
+		output_key(o, "schedule", cell_text(a->schedule));
 		put_step(o, "step", a->step);
 		put_made(o, a, "updates", a->updates);
 		put_step(o, "last_step", a->last_step);
 		put_step(o, "since_step", a->since);
 		put_made(o, a, "lag_steps", a->lag);
-		put(o, "product", made ? cell_real(a->product) : cell_none());
-		put(o, "gate", made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
-		put(o, "kahan", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_KAHAN) != 0));
-		put(o, "mixed", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_MIXED) != 0));
-		put(o, "seeded", cell_of(CELL_FLAG, (a->flags & WIRE_AVERAGE_SEEDED) != 0));
-		put(o, "worst", made && a->worst >= 0 ? cell_real(a->worst) : cell_none());
-		put(o, "worst_tensor", cell_word(a->worst_name));
+		output_key(o, "product", made ? cell_real(a->product) : cell_none());
+		output_key(o, "gate",
+			   made && a->gate ? cell_text(gate_name[a->gate]) : cell_none());
+		output_key(o, "kahan", cell_flag((a->flags & WIRE_AVERAGE_KAHAN) != 0));
+		output_key(o, "mixed", cell_flag((a->flags & WIRE_AVERAGE_MIXED) != 0));
+		output_key(o, "seeded", cell_flag((a->flags & WIRE_AVERAGE_SEEDED) != 0));
+		output_key(o, "worst", made && a->worst >= 0 ? cell_real(a->worst) : cell_none());
+		output_key(o, "worst_tensor", cell_word(a->worst_name));
 		put_made(o, a, "far_count", a->far);
 		put_made(o, a, "nan_count", a->nan);
 		put_made(o, a, "inf_count", a->inf);
 		put_made(o, a, "nan_source_count", a->nan_sources);
 		put_made(o, a, "inf_source_count", a->inf_sources);
 		put_made(o, a, "convex_broken_count", a->convex_broken);
-		put(o, "convex_broken_tensor", cell_word(a->convex_name));
-		put(o, "ill", made ? cell_of(CELL_FLAG, wire_average_is_bad(a)) : cell_none());
+		output_key(o, "convex_broken_tensor", cell_word(a->convex_name));
+		output_key(o, "ill", made ? cell_flag(wire_average_is_bad(a)) : cell_none());
 		output_close(o);
 	}
 	output_close(o);
@@ -349,58 +339,59 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	struct pace_of_job pace = job_pace(r, i);
 
 	output_row(o);
-	put(o, "job", cell_text(j->name));
-	put(o, "store", j->store[0] ? cell_text(j->store) : cell_none());
-	put(o, "launch", cell_text(launch_name[j->launch]));
-	put_n(o, "generation", j->generation);
-	put_n(o, "world_size", j->world);
-	put_n(o, "attached_count", j->attached);
-	put_n(o, "died_count", j->lost);
-	put_n(o, "slot_count", j->nslot);
+	output_key(o, "job", cell_text(j->name));
+	output_key(o, "store", j->store[0] ? cell_text(j->store) : cell_none());
+	output_key(o, "launch", cell_text(launch_name[j->launch]));
+	output_key(o, "generation", cell_number(j->generation));
+	output_key(o, "world_size", cell_number(j->world));
+	output_key(o, "attached_count", cell_number(j->attached));
+	output_key(o, "died_count", cell_number(j->lost));
+	output_key(o, "slot_count", cell_number(j->nslot));
 	put_step(o, "newest_step", j->newest);
 	put_span(o, "newest_age_s", elapsed_ns(pace.mark_ns, r->head->now_ns), pace.mark_ns);
-	put(o, "trigger_waits", cell_of(CELL_FLAG, j->trigger_waits));
+	output_key(o, "trigger_waits", cell_flag(j->trigger_waits));
 	json_if_it_dies(o, r, i);
 	output_object(o, "rate");
-	put(o, "steps_per_s", pace.steps > 0 ? cell_real(pace.steps) : cell_none());
-	put(o, "snapshots_per_s", pace.snapshots > 0 ? cell_real(pace.snapshots) : cell_none());
+	output_key(o, "steps_per_s", pace.steps > 0 ? cell_real(pace.steps) : cell_none());
+	output_key(o, "snapshots_per_s",
+		   pace.snapshots > 0 ? cell_real(pace.snapshots) : cell_none());
 	output_close(o);
 	output_object(o, "counts");
-	put_n(o, "taken", j->taken);
-	put_n(o, "skipped", j->skipped);
-	put_n(o, "torn", j->torn);
-	put_n(o, "staged", j->staged);
-	put_n(o, "persisted", j->persisted);
-	put_n(o, "committed", j->committed);
-	put_n(o, "failed", j->failed);
+	output_key(o, "taken", cell_number(j->taken));
+	output_key(o, "skipped", cell_number(j->skipped));
+	output_key(o, "torn", cell_number(j->torn));
+	output_key(o, "staged", cell_number(j->staged));
+	output_key(o, "persisted", cell_number(j->persisted));
+	output_key(o, "committed", cell_number(j->committed));
+	output_key(o, "failed", cell_number(j->failed));
 	output_close(o);
 	json_trouble(o, j);
 	output_object(o, "last_committed");
 	put_step(o, "step", j->last_committed);
-	put(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
+	output_key(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
 	put_span(o, "took_s", j->last_commit_ns, j->last_committed);
 	output_close(o);
 	output_object(o, "memory");
-	put_n(o, "used_bytes", j->used);
-	put_n(o, "resident_bytes", j->held);
-	put_n(o, "mapped_bytes", j->mapped);
+	output_key(o, "used_bytes", cell_number(j->used));
+	output_key(o, "resident_bytes", cell_number(j->held));
+	output_key(o, "mapped_bytes", cell_number(j->mapped));
 	output_close(o);
 	output_object(o, "disk");
-	put(o, "free_bytes",
-	    j->free_mib ? cell_of(CELL_NUMBER, (uint64_t)(j->free_mib - 1) * MIB) : cell_none());
-	put(o, "next_step_bytes",
-	    j->next_mib ? cell_of(CELL_NUMBER, (uint64_t)j->next_mib * MIB) : cell_none());
-	put(o, "fits", fits_known(j) ? cell_of(CELL_FLAG, fits(j)) : cell_none());
+	output_key(o, "free_bytes",
+		   j->free_mib ? cell_number((uint64_t)(j->free_mib - 1) * MIB) : cell_none());
+	output_key(o, "next_step_bytes",
+		   j->next_mib ? cell_number((uint64_t)j->next_mib * MIB) : cell_none());
+	output_key(o, "fits", fits_known(j) ? cell_flag(next_fits(j)) : cell_none());
 	output_close(o);
 	output_object(o, "stall");
 	put_span(o, "last_s", stall.last, stall.measured);
 	put_span(o, "max_s", stall.max, stall.measured);
 	put_span(o, "sum_s", stall.sum, stall.measured);
-	put(o, "share", stall.measured ? cell_real(share(&stall)) : cell_none());
+	output_key(o, "share", stall.measured ? cell_real(stall_share(&stall)) : cell_none());
 	output_close(o);
 	output_object(o, "error");
-	put(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
-	put(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
+	output_key(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
+	output_key(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
 	put_step(o, "step", j->error_step);
 	output_close(o);
 	json_averages(o, r, i);
@@ -410,17 +401,17 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 }
 
 /* r NULL: no daemon. */
-static void json(struct output *o, const struct control *k, const struct wire_report *r,
-		 const char *host)
+static void report_put(struct output *o, const struct control *k, const struct wire_report *r,
+		       const char *host)
 {
-	put(o, "running", cell_of(CELL_FLAG, r != NULL));
-	put(o, "socket", cell_text(k->socket));
-	put(o, "host", cell_text(host));
-	put(o, "version", r ? cell_text(r->head->version) : cell_none());
-	put(o, "pid", r ? cell_of(CELL_NUMBER, r->head->pid) : cell_none());
+	output_key(o, "running", cell_flag(r != NULL));
+	output_key(o, "socket", cell_text(k->socket));
+	output_key(o, "host", cell_text(host));
+	output_key(o, "version", r ? cell_text(r->head->version) : cell_none());
+	output_key(o, "pid", r ? cell_number(r->head->pid) : cell_none());
 	put_span(o, "up_s", r ? r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns) : 0, r);
-	put(o, "stopping", r ? cell_of(CELL_FLAG, r->head->draining) : cell_none());
-	put(o, "cut", r ? cell_of(CELL_FLAG, r->head->cut) : cell_none());
+	output_key(o, "stopping", r ? cell_flag(r->head->draining) : cell_none());
+	output_key(o, "cut", r ? cell_flag(r->head->cut) : cell_none());
 	output_list(o, "jobs", NULL, 0);
 	for (uint32_t i = 0; r && i < r->head->njob; i++)
 		json_job(o, r, i);
@@ -428,9 +419,9 @@ static void json(struct output *o, const struct control *k, const struct wire_re
 }
 
 /* --- for people --- */
-static void label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
+static void text_label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
-static void label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
+static void text_label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
 {
 	const struct column col = { NULL, head, false, FIT_WHOLE };
 	char line[1536];
@@ -442,7 +433,7 @@ static void label(struct cli *c, const char *head, enum cell_style style, const 
 	output_put(c->o, &col, cell_styled(cell_text(line), style));
 }
 
-static void bar(const struct cli *c, double part, char *buf)
+static void bar_print(const struct cli *c, double part, char *buf)
 {
 	uint32_t full = (uint32_t)(part * BAR);
 
@@ -455,20 +446,20 @@ static void bar(const struct cli *c, double part, char *buf)
 static void text_writing(struct cli *c, const struct wire_report_step *s, const char *head)
 {
 	double part = s->total ? (double)s->written / (double)s->total : 0;
-	double rate = s->writing_ns ? (double)s->written / seconds(s->writing_ns) : 0;
+	double rate = s->writing_ns ? (double)s->written / ns_seconds(s->writing_ns) : 0;
 	char meter[4 * BAR + 1], done[HUMAN_BYTES], all[HUMAN_BYTES], speed[HUMAN_BYTES],
 		left[HUMAN_BYTES] = "";
 
-	bar(c, part, meter);
-	label(c, head, STYLE_PLAIN, "step %llu writing %s %.0f %%", (unsigned long long)s->step,
-	      meter, 100 * part);
+	bar_print(c, part, meter);
+	text_label(c, head, STYLE_PLAIN, "step %llu writing %s %.0f %%",
+		   (unsigned long long)s->step, meter, 100 * part);
 	human_bytes(s->written, done);
 	human_bytes(s->total, all);
 	human_bytes((uint64_t)MIN(rate, 1e18), speed);
 	if (rate > 0)
 		human_span((uint64_t)MIN((double)(s->total - s->written) / rate * 1e9, 1e18), left);
-	label(c, "", STYLE_PLAIN, "%s of %s, %s/s%s%s%s", done, all, speed, *left ? ", " : "", left,
-	      *left ? " left" : "");
+	text_label(c, "", STYLE_PLAIN, "%s of %s, %s/s%s%s%s", done, all, speed, *left ? ", " : "",
+		   left, *left ? " left" : "");
 }
 
 /* What is on its way to the disk, oldest last; what is only held is no news. */
@@ -485,14 +476,15 @@ static void text_flight(struct cli *c, const struct wire_report *r, uint32_t job
 		if (s->state == WIRE_WRITING)
 			text_writing(c, s, head);
 		else if (s->state == WIRE_PERSISTED)
-			label(c, head, STYLE_PLAIN, "step %llu written, to be committed", step);
+			text_label(c, head, STYLE_PLAIN, "step %llu written, to be committed",
+				   step);
 		else if (s->state == WIRE_QUEUED)
-			label(c, head, STYLE_PLAIN, "step %llu waits to be written", step);
+			text_label(c, head, STYLE_PLAIN, "step %llu waits to be written", step);
 		else if (s->state == WIRE_MARKED)
-			label(c, head, STYLE_PLAIN, "step %llu is being copied", step);
+			text_label(c, head, STYLE_PLAIN, "step %llu is being copied", step);
 		else if (s->state == WIRE_FAILED)
-			label(c, head, STYLE_BAD, "step %llu could not be written, kept in memory",
-			      step);
+			text_label(c, head, STYLE_BAD,
+				   "step %llu could not be written, kept in memory", step);
 		else
 			continue;
 		head = "";
@@ -507,30 +499,31 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 										   : STYLE_WARN;
 
 	if (!j->world) {
-		label(c, "ranks", STYLE_WARN, "%s",
-		      j->launch == WIRE_FORMING
-			      ? "attaching; ckptd reads the launch's number from the store"
-		      : j->error[0]
-			      ? "none: the launch could not begin"
-			      : "none: the launch could not begin; the trainer's log says why");
+		text_label(
+			c, "ranks", STYLE_WARN, "%s",
+			j->launch == WIRE_FORMING
+				? "attaching; ckptd reads the launch's number from the store"
+			: j->error[0]
+				? "none: the launch could not begin"
+				: "none: the launch could not begin; the trainer's log says why");
 		return;
 	}
-	label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached, j->world,
-	      launch_name[j->launch], (unsigned long long)j->generation);
-	for (uint32_t i = 0, told = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
+	text_label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached,
+		   j->world, launch_name[j->launch], (unsigned long long)j->generation);
+	for (uint32_t i = 0, listed = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
 		const struct wire_report_rank *k = &r->rank[i];
 
-		if (k->job != job || k->state == WIRE_ATTACHED || told == 4)
+		if (k->job != job || k->state == WIRE_ATTACHED || listed == 4)
 			continue;
-		if (++told == 4)
-			label(c, "", STYLE_WARN, "and more: ckptctl status --json");
+		if (++listed == 4)
+			text_label(c, "", STYLE_WARN, "and more: ckptctl status --json");
 		else
-			label(c, "", STYLE_WARN, "rank %u: %s", k->rank, rank_name[k->state]);
+			text_label(c, "", STYLE_WARN, "rank %u: %s", k->rank, rank_name[k->state]);
 	}
 }
 
 /* "2m ago", "now" */
-static char *ago(uint64_t then, uint64_t now, char *buf)
+static char *ago_print(uint64_t then, uint64_t now, char *buf)
 {
 	human_age(then, now, buf);
 	if (strcmp(buf, "now") && strcmp(buf, "-"))
@@ -547,7 +540,7 @@ static void text_error(struct cli *c, const struct wire_report *r, const struct 
 	if (j->error_step && !strstr(j->error, "step ")) /* most say it themselves */
 		snprintf(step, sizeof step, ", step %llu", (unsigned long long)j->error_step - 1);
 	cli_mark(c, STYLE_BAD, "  last error      ", 18, "%s%s: %s",
-		 ago(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
+		 ago_print(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
 }
 
 /* "step 212, 0.4 s ago, 2.1 steps/s" */
@@ -556,21 +549,20 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 	const struct wire_report_job *j = &r->job[i];
 	struct pace_of_job p = job_pace(r, i);
 	char when[HUMAN_BYTES] = "", rate[96] = "";
-	size_t n = 0;
 
 	if (!j->newest)
 		return;
 	if (p.mark_ns) {
 		strcpy(when, ", ");
-		ago(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
+		ago_print(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
 	}
 	if (j->attached && p.steps > 0)
-		n = (size_t)snprintf(rate, sizeof rate, "; %.3g steps/s", p.steps);
+		human_add(rate, sizeof rate, "", "%.3g steps/s", p.steps);
 	if (j->attached && p.snapshots > 0)
-		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
-			 SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
-	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
-	      (unsigned long long)j->newest - 1, when, rate);
+		human_add(rate, sizeof rate, ", ", "a snapshot every %s",
+			  SPAN_TEXT((uint64_t)MIN(1e9 / p.snapshots, 1e18)));
+	text_label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s%s",
+		   (unsigned long long)j->newest - 1, when, *rate ? "; " : "", rate);
 }
 
 /* The question that everything here is for. */
@@ -583,17 +575,17 @@ static void text_if_it_dies(struct cli *c, const struct wire_report *r, uint32_t
 	if (s)
 		snprintf(memory, sizeof memory, "memory holds step %llu (%s)",
 			 (unsigned long long)s->step,
-			 ago(control_wall(r, s->mark_ns), r->head->wall_ns, a));
+			 ago_print(control_wall(r, s->mark_ns), r->head->wall_ns, a));
 	else
 		snprintf(memory, sizeof memory, "memory holds no step");
 	if (j->last_committed)
 		snprintf(disk, sizeof disk, "disk step %llu (%s)",
 			 (unsigned long long)j->last_committed - 1,
-			 ago(j->last_committed_wall_ns, r->head->wall_ns, b));
+			 ago_print(j->last_committed_wall_ns, r->head->wall_ns, b));
 	else
 		snprintf(disk, sizeof disk, "disk none since ckptd began");
-	label(c, j->attached ? "if it dies now" : "what is left",
-	      s || j->last_committed ? STYLE_STRONG : STYLE_WARN, "%s, %s", memory, disk);
+	text_label(c, j->attached ? "if it dies now" : "what is left",
+		   s || j->last_committed ? STYLE_STRONG : STYLE_WARN, "%s, %s", memory, disk);
 }
 
 #define SKIPS_MANY 0.1 /* of the snapshots: worth a second look */
@@ -606,13 +598,14 @@ static void text_skipped(struct cli *c, const struct wire_report_job *j)
 
 	if (!j->skipped)
 		return;
-	label(c, head, style, "%s of %s snapshots, %.2g %%", COUNT_TEXT(j->skipped),
-	      COUNT_TEXT(j->taken + j->skipped), 100 * skipped_share(j));
+	text_label(c, head, style, "%s of %s snapshots, %.2g %%", COUNT_TEXT(j->skipped),
+		   COUNT_TEXT(j->taken + j->skipped), 100 * skipped_share(j));
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
 		if (skip_why[i] && j->skipped_by[i])
-			label(c, "", style, "%s: %s", COUNT_TEXT(j->skipped_by[i]), skip_why[i]);
+			text_label(c, "", style, "%s: %s", COUNT_TEXT(j->skipped_by[i]),
+				   skip_why[i]);
 	if (otherwise && otherwise < j->skipped)
-		label(c, "", style, "%s: for another reason", COUNT_TEXT(otherwise));
+		text_label(c, "", style, "%s: for another reason", COUNT_TEXT(otherwise));
 }
 
 static void text_trouble(struct cli *c, const struct wire_report *r,
@@ -647,24 +640,20 @@ static const char *const gate_why[WIRE_GATES] = {
 /* What is wrong with it, for people; "": nothing that is known. */
 static void average_ill(const struct wire_report_average *a, char *buf, size_t bytes)
 {
-	size_t n = 0;
-
 	*buf = 0;
 	if (a->nan || a->inf)
-		n += (size_t)snprintf(buf, bytes, "; it has %llu NaN and %llu infinite values",
-				      (unsigned long long)a->nan, (unsigned long long)a->inf);
+		human_add(buf, bytes, "", "; it has %llu NaN and %llu infinite values",
+			  (unsigned long long)a->nan, (unsigned long long)a->inf);
 	if (a->far)
-		n += (size_t)snprintf(buf + n, bytes - n,
-				      "; %llu tensor%s too far from the weights",
-				      (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
+		human_add(buf, bytes, "", "; %llu tensor%s too far from the weights",
+			  (unsigned long long)a->far, a->far == 1 ? " is" : "s are");
 	if (a->convex_broken)
-		n += (size_t)snprintf(
-			buf + n, bytes - n,
-			"; larger than the weights ever were in %llu tensor%s (%.150s)",
-			(unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
-			a->convex_name);
+		human_add(buf, bytes, "",
+			  "; larger than the weights ever were in %llu tensor%s (%.150s)",
+			  (unsigned long long)a->convex_broken, a->convex_broken == 1 ? "" : "s",
+			  a->convex_name);
 	if (a->flags & WIRE_AVERAGE_MIXED)
-		snprintf(buf + n, bytes - n, "; its parts have different chains of updates");
+		human_add(buf, bytes, "", "; its parts have different chains of updates");
 }
 
 static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)
@@ -685,29 +674,29 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 			snprintf(worst, sizeof worst, ", %.2g from the weights at most (%.150s)",
 				 a->worst, a->worst_name);
 		if (!(a->flags & WIRE_AVERAGE_MADE))
-			label(c, head, STYLE_PLAIN, "%s: no step in memory has it", a->name);
+			text_label(c, head, STYLE_PLAIN, "%s: no step in memory has it", a->name);
 		else
-			label(c, head, *ill ? STYLE_BAD : STYLE_PLAIN,
-			      "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s", a->name,
-			      a->rule ? ", a rule" : "", (unsigned long long)a->step - 1,
-			      (unsigned long long)a->updates, a->updates == 1 ? "" : "s",
-			      (unsigned long long)a->lag, a->lag == 1 ? "" : "s", gate_why[a->gate],
-			      worst, ill);
+			text_label(c, head, *ill ? STYLE_BAD : STYLE_PLAIN,
+				   "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s",
+				   a->name, a->rule ? ", a rule" : "",
+				   (unsigned long long)a->step - 1, (unsigned long long)a->updates,
+				   a->updates == 1 ? "" : "s", (unsigned long long)a->lag,
+				   a->lag == 1 ? "" : "s", gate_why[a->gate], worst, ill);
 		head = "";
 	}
 	if (!j->average_bytes && !j->averaged)
 		return;
 	if (j->average_bytes)
-		label(c, head, STYLE_PLAIN, "%s of the slots; %s step%s averaged",
-		      BYTES_TEXT(j->average_bytes), COUNT_TEXT(j->averaged),
-		      j->averaged == 1 ? "" : "s");
+		text_label(c, head, STYLE_PLAIN, "%s of the slots; %s step%s averaged",
+			   BYTES_TEXT(j->average_bytes), COUNT_TEXT(j->averaged),
+			   j->averaged == 1 ? "" : "s");
 	else /* the job has ended, and its slots are only what keeps its newest step */
-		label(c, head, STYLE_PLAIN, "%s step%s averaged", COUNT_TEXT(j->averaged),
-		      j->averaged == 1 ? "" : "s");
+		text_label(c, head, STYLE_PLAIN, "%s step%s averaged", COUNT_TEXT(j->averaged),
+			   j->averaged == 1 ? "" : "s");
 	if (j->average_given_up)
-		label(c, "", STYLE_WARN, "%s step%s none: the next ones needed their slots",
-		      COUNT_TEXT(j->average_given_up),
-		      j->average_given_up == 1 ? " has" : "s have");
+		text_label(c, "", STYLE_WARN, "%s step%s none: the next ones needed their slots",
+			   COUNT_TEXT(j->average_given_up),
+			   j->average_given_up == 1 ? " has" : "s have");
 }
 
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
@@ -728,30 +717,35 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	text_trouble(c, r, j);
 	text_flight(c, r, i);
 	if (j->trigger_waits)
-		label(c, "ordered", STYLE_WARN,
-		      "the daemon will write the next step that is marked");
+		text_label(c, "ordered", STYLE_WARN,
+			   "the daemon will write the next step that is marked");
 	if (stall.measured && j->attached)
-		label(c, "trainer stall", STYLE_PLAIN, "%s last, %s at most, %.2g %% of the time",
-		      human_span(stall.last, a), SPAN_TEXT(stall.max), 100 * share(&stall));
+		text_label(c, "trainer stall", STYLE_PLAIN,
+			   "%s last, %s at most, %.2g %% of the time", human_span(stall.last, a),
+			   SPAN_TEXT(stall.max), 100 * stall_share(&stall));
 	if (j->held)
-		label(c, "staging memory", STYLE_PLAIN, "%s of %s in use, %u slots a rank",
-		      human_bytes(j->used, a), BYTES_TEXT(j->held), j->nslot);
+		text_label(c, "staging memory", STYLE_PLAIN, "%s of %s in use, %u slots a rank",
+			   human_bytes(j->used, a), BYTES_TEXT(j->held), j->nslot);
 	if (fits_known(j))
-		label(c, "disk", fits(j) ? STYLE_PLAIN : STYLE_BAD, "%s free, the next step %s %s",
-		      human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
-		      fits(j) ? "takes" : "needs", BYTES_TEXT((uint64_t)j->next_mib * MIB));
-	label(c, "snapshots", STYLE_PLAIN, "%s taken, %s skipped, %s torn",
-	      human_count(j->taken, a), COUNT_TEXT(j->skipped), COUNT_TEXT(j->torn));
+		text_label(c, "disk", next_fits(j) ? STYLE_PLAIN : STYLE_BAD,
+			   "%s free, the next step %s %s",
+			   human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
+			   next_fits(j) ? "takes" : "needs",
+			   BYTES_TEXT((uint64_t)j->next_mib * MIB));
+	text_label(c, "snapshots", STYLE_PLAIN, "%s taken, %s skipped, %s torn",
+		   human_count(j->taken, a), COUNT_TEXT(j->skipped), COUNT_TEXT(j->torn));
 	if (j->last_committed)
 		snprintf(took, sizeof took, ", the last in %s", SPAN_TEXT(j->last_commit_ns));
-	label(c, "", STYLE_PLAIN, "%s staged, %s failed, %s committed%s", human_count(j->staged, a),
-	      COUNT_TEXT(j->failed), COUNT_TEXT(j->committed), took);
+	text_label(c, "", STYLE_PLAIN, "%s staged, %s failed, %s committed%s",
+		   human_count(j->staged, a), COUNT_TEXT(j->failed), COUNT_TEXT(j->committed),
+		   took);
 	text_skipped(c, j);
 	text_averages(c, r, i);
 	text_error(c, r, j);
 }
 
-static void text(struct cli *c, const struct wire_report *r, const char *host, const char *why)
+static void report_say(struct cli *c, const struct wire_report *r, const char *host,
+		       const char *why)
 {
 	const char *dot = c->out_screen.unicode ? "\u25cf" : "*";
 	char up[HUMAN_BYTES];
@@ -774,7 +768,7 @@ static void text(struct cli *c, const struct wire_report *r, const char *host, c
 }
 
 /* why: there is no report. */
-static void frame(struct cli *c, const struct control *k, const char *why)
+static void frame_print(struct cli *c, const struct control *k, const char *why)
 {
 	const struct wire_report *r = k->report.head ? &k->report : NULL;
 	char host[256] = "";
@@ -785,16 +779,16 @@ static void frame(struct cli *c, const struct control *k, const char *why)
 		output_line(c->o, "ckptd.status/1", "status");
 	else
 		output_begin(c->o, "ckptd.status/1");
-	json(c->o, k, r, host);
+	report_put(c->o, k, r, host);
 	if (!c->json)
-		text(c, r, host, why);
+		report_say(c, r, host, why);
 	output_end(c->o);
 }
 
 /* --- again and again --- */
 /* Over the frame before: each line is cleared behind its end, and what is below the last. What does
  * not fit would push the top away. */
-static void paint(struct cli *c, const char *text)
+static void screen_paint(struct cli *c, const char *text)
 {
 	struct winsize size = { 0 };
 	uint32_t rows = 0, row = 0;
@@ -831,7 +825,7 @@ static char *frame_text(struct cli *c, const struct control *k, const char *why)
 		return NULL;
 	to.o = output_text_new(to.out, &c->out_screen, c->err, &c->err_screen);
 	if (to.o) {
-		frame(&to, k, why);
+		frame_print(&to, k, why);
 		to.o->ops->free(to.o);
 	}
 	fclose(to.out);
@@ -848,7 +842,7 @@ static void watch_frame(struct cli *c, const struct control *k, const char *why,
 	char *text;
 
 	if (c->json) {
-		frame(c, k, why);
+		frame_print(c, k, why);
 		fflush(c->out);
 		return;
 	}
@@ -860,14 +854,14 @@ static void watch_frame(struct cli *c, const struct control *k, const char *why,
 	free(w->last);
 	w->last = text;
 	if (w->screen)
-		paint(c, text);
+		screen_paint(c, text);
 	else
 		fprintf(c->out, "%s%s", w->first ? "" : "\n", text);
 	fflush(c->out);
 }
 
 /* Until the process is asked to stop: that is how it ends, and no failure. */
-static int watch(struct cli *c, struct control *k)
+static int watch_run(struct cli *c, struct control *k)
 {
 	struct watch w = { .screen = c->out_screen.terminal && !c->out_screen.dumb && !c->json,
 			   .first = true };
@@ -903,9 +897,9 @@ static int status_run(struct cli *c)
 	if (rc)
 		code = daemon_ask_fail(c, &k, rc, &err);
 	else if (c->value[OPT_WATCH])
-		code = watch(c, &k);
+		code = watch_run(c, &k);
 	else
-		frame(c, &k, NULL);
+		frame_print(c, &k, NULL);
 	if (!code && !c->value[OPT_WATCH] && any_trouble(&k.report))
 		code = CLI_WARNINGS;
 	control_close(&k);

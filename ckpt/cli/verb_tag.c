@@ -16,9 +16,9 @@ static void tag_print(struct cli *c, const char *path, const char *job, uint64_t
 	output_begin(o, "ckptd.tag/1");
 	output_key(o, "path", cell_text(path));
 	output_key(o, "job", cell_text(job));
-	output_key(o, "step", cell_of(CELL_NUMBER, step));
+	output_key(o, "step", cell_number(step));
 	output_key(o, "tag", cell_text(tag));
-	output_key(o, "deleted", cell_of(CELL_FLAG, deleted));
+	output_key(o, "deleted", cell_flag(deleted));
 	output_key(o, "moved_from", cell_unless(CELL_NUMBER, from, UINT64_MAX));
 	if (deleted)
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is no longer tagged %s", n, job, tag);
@@ -87,11 +87,8 @@ struct search {
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct search *f = arg;
-	struct store s = {
-		.ops = f->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(f->c->ops, job, job_fd);
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	f->njob++;
 	if (tagged_step(&s, f->tag) == UINT64_MAX)
 		return 0;
@@ -102,7 +99,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	return 0;
 }
 
-/* Where the step of a label lies; the job's directory where it has gone. */
+/* Where the step of a label lies; the job's directory where it was removed. */
 static void find_path(const struct store *s, const struct store_label *m, const char *job_path,
 		      char *ret, size_t bytes)
 {
@@ -120,7 +117,7 @@ static void find_path(const struct store *s, const struct store_label *m, const 
 /* Wherever it stands: where a move was cut short, both go. */
 static int delete_in(struct cli *c, const struct search *f, int job_fd)
 {
-	struct store s = { .ops = c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd };
+	struct store s = subject_store(c->ops, f->job, job_fd);
 	cleanup_free struct store_label *label = NULL;
 	const struct store_label *best = NULL;
 	struct ckpt_err err = { 0 };
@@ -128,7 +125,6 @@ static int delete_in(struct cli *c, const struct search *f, int job_fd)
 	char path[4096 + STORE_DIR_MAX];
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", f->job);
 	rc = store_labels(&s, &label, &n, &err);
 	for (uint32_t i = 0; !rc && i < n; i++) {
 		struct store_step st = { .step = label[i].step };
@@ -150,7 +146,7 @@ static int delete_in(struct cli *c, const struct search *f, int job_fd)
 	return CLI_OK;
 }
 
-static int delete (struct cli *c)
+static int tag_delete(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct search f = { .c = c, .tag = c->value[OPT_DELETE] };
@@ -183,7 +179,7 @@ static int tag_run(struct cli *c)
 	struct ckpt_err err = { 0 };
 
 	if (c->value[OPT_DELETE] && c->narg < 2)
-		return delete (c);
+		return tag_delete(c);
 	if (c->value[OPT_DELETE])
 		ckpt_error(&err, -EINVAL, "--delete=NAME takes at most one PATH, a store or a job");
 	else if (c->narg < 2)

@@ -31,8 +31,7 @@ static int trigger_order(struct trigger *t, struct ckpt_err *err)
 		return rc;
 	ask.job = t->job = t->k.report.job[i].id;
 	snprintf(t->name, sizeof t->name, "%s", t->k.report.job[i].name);
-	rc = control_call(&t->k, &ask, WIRE_TRIGGER, sizeof ask, WIRE_TRIGGERED, &got, sizeof got,
-			  NULL, control_soon(&t->k), err);
+	rc = control_call(&t->k, &ask, WIRE_TRIGGER, -1, &got, NULL, control_soon(&t->k), err);
 	if (rc < 0)
 		return rc;
 	t->number = got.number;
@@ -111,7 +110,7 @@ static void trigger_print(struct trigger *t, bool committed)
 
 	output_begin(c->o, "ckptd.trigger/1");
 	output_key(c->o, "job", cell_text(t->name));
-	output_key(c->o, "after_step", cell_if(t->after, cell_of(CELL_NUMBER, t->after - 1)));
+	output_key(c->o, "after_step", cell_if(t->after, cell_number(t->after - 1)));
 	output_key(c->o, "step", cell_unless(CELL_NUMBER, t->step, UINT64_MAX));
 	output_key(c->o, "state", cell_text(committed ? "committed" : "ordered"));
 	output_key(c->o, "waited_s", cell_if(committed, cell_real(waited)));

@@ -19,7 +19,7 @@
 #include <sys/random.h>
 
 #define FAULTS_MAX 10000u  /* of one checkpoint that are kept: a lost disk must not fill memory */
-#define FAULTS_SAID 50u	   /* of one checkpoint that a person is told */
+#define FAULTS_SAID 50u	   /* of one checkpoint that people see */
 #define PARTS_MAX 1000000u /* N of K/N */
 
 struct fault {
@@ -71,7 +71,7 @@ struct one {
 		LABELLED_BAD,
 		IS_BAD
 	} label;       /* IS_BAD: good, but quarantined */
-	uint64_t nodd; /* told beside its faults: bytes that nothing uses are not zero */
+	uint64_t nodd; /* printed beside its faults: bytes that nothing uses are not zero */
 	bool unproven; /* a fault of it is none of a sum: it is not known to be damaged */
 };
 
@@ -191,7 +191,7 @@ static int part_parse(const char *word, struct part *ret, struct ckpt_err *err)
 
 /* --- one checkpoint --- */
 
-static double share(uint64_t part, uint64_t all)
+static double share_of(uint64_t part, uint64_t all)
 {
 	return all ? (double)part / (double)all : 1;
 }
@@ -205,9 +205,9 @@ static void verify_begin(void *arg, const struct checkpoint *k, uint64_t bytes)
 	progress_begin(&x->progress, x->v->c, bytes, "%s", subject_short(k, x->s.ref.path, title));
 }
 
-/* Who it is: what the store called it, else its own metadata as far as they go, else the name of
+/* Which step it is: what the store called it, else its own metadata as far as they go, else the name of
  * its directory. */
-static void know(struct one *x)
+static void one_identify(struct one *x)
 {
 	const struct checkpoint *k = x->s.ckpt;
 	const char *base = strrchr(x->s.ref.path, '/');
@@ -237,7 +237,7 @@ static void know(struct one *x)
 }
 
 /* 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. */
-static int check(struct one *x, struct ckpt_err *err)
+static int one_check(struct one *x, struct ckpt_err *err)
 {
 	const struct engine e = { .ops = x->v->c->ops,
 				  .io = IO_AUTO,
@@ -256,7 +256,7 @@ static int check(struct one *x, struct ckpt_err *err)
 	rc = subject_verify(&x->s, &e, &v, on_fault, x, &x->got, err);
 	if (x->begun)
 		x->speed = progress_end(&x->progress);
-	know(x);
+	one_identify(x);
 	if (rc == -EBADMSG && !x->nfault) {
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
 		/* engine_damage calls everything so; the error knows better. */
@@ -269,16 +269,15 @@ static int check(struct one *x, struct ckpt_err *err)
 static void say_fault(struct verify *v, const struct fault *f)
 {
 	char where[2 * CKPT_NAME_MAX + 512] = "", label[64];
-	size_t n = 0;
 
 	if (*f->file)
-		n += (size_t)snprintf(where, 256, "%s", f->file);
+		human_add(where, 256, "", "%s", f->file);
 	if (*f->file && (f->offset || f->length))
-		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
+		human_add(where, sizeof where, "", ", byte %llu", (unsigned long long)f->offset);
 	if (*f->file && f->length)
-		n += (size_t)snprintf(where + n, 64, " (%s)", BYTES_TEXT(f->length));
+		human_add(where, sizeof where, "", " (%s)", BYTES_TEXT(f->length));
 	if (*f->tensor)
-		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
+		human_add(where, sizeof where, ", ", "tensor %s", f->tensor);
 	snprintf(label, sizeof label, "  %s", f->kind);
 	if (*where)
 		cli_mark(v->c, STYLE_WARN, label, 4, "  %s\n%s", where, f->text);
@@ -296,17 +295,15 @@ static uint32_t foreign_count(const struct one *x)
 static void foreign_print(const struct one *x, char *buf, size_t bytes)
 {
 	uint32_t n = foreign_count(x), shown = MIN(n, (uint32_t)CHECKPOINT_FOREIGN);
-	size_t used;
 
 	buf[0] = 0;
 	if (!n)
 		return;
-	used = (size_t)snprintf(buf, bytes, "%u foreign file%s ignored: ", n, n == 1 ? "" : "s");
-	for (uint32_t i = 0; i < shown && used < bytes; i++)
-		used += (size_t)snprintf(buf + used, bytes - used, "%s%.60s", i ? ", " : "",
-					 x->s.ckpt->foreign[i]);
-	if (n > shown && used < bytes)
-		snprintf(buf + used, bytes - used, ", ...");
+	human_add(buf, bytes, "", "%u foreign file%s ignored", n, n == 1 ? "" : "s");
+	for (uint32_t i = 0; i < shown; i++)
+		human_add(buf, bytes, i ? ", " : ": ", "%.60s", x->s.ckpt->foreign[i]);
+	if (n > shown)
+		human_add(buf, bytes, ", ", "...");
 }
 
 static void say_before(const struct one *x)
@@ -317,7 +314,7 @@ static void say_before(const struct one *x)
 			BYTES_TEXT(x->got.before_bytes));
 }
 
-/* Pieces that the writer did not compare with what they are derived of: no checksum tells whether
+/* Pieces that the writer did not compare with what they are derived of: no checksum shows whether
  * they were equal. */
 static void say_trusted(const struct one *x)
 {
@@ -343,7 +340,6 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 	char text[SHARERS_SAID * 24 + 32] = "";
 	uint64_t said[SHARERS_SAID];
 	uint32_t count = 0;
-	size_t used = 0;
 
 	for (uint32_t i = n; i-- > 0;) {
 		bool has = false;
@@ -364,19 +360,16 @@ static void say_sharers(const struct one *x, const char *file, const struct io_s
 		return;
 	}
 	for (uint32_t i = 0; i < MIN(count, (uint32_t)SHARERS_SAID); i++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu",
-					 !i		  ? ""
-					 : i + 1 == count ? " and "
-							  : ", ",
-					 (unsigned long long)said[i]);
+		human_add(text, sizeof text, i + 1 == count ? " and " : ", ", "%llu",
+			  (unsigned long long)said[i]);
 	if (count > SHARERS_SAID)
-		snprintf(text + used, sizeof text - used, " and %u more", count - SHARERS_SAID);
+		human_add(text, sizeof text, " and ", "%u more", count - SHARERS_SAID);
 	cli_say(x->v->c, STYLE_PLAIN, "  %s: steps %s share this file%s", file, text,
 		at->nlink > count ? ", and it has names elsewhere" : "");
 }
 
-/* The steps of its job are looked at only now that it is damaged; with --all each of them says so
- * itself. */
+/* The other steps of its job are scanned only if it is damaged; with --all each of them has its own
+ * lines. */
 static void say_shared(const struct one *x)
 {
 	struct verify *v = x->v;
@@ -413,7 +406,7 @@ static void say_shared(const struct one *x)
 		store_home_close(&m);
 }
 
-/* What was done, and of how many bytes nobody can say whether they are right. */
+/* What was done, and how many bytes have no checksum. */
 static void what_print(const struct one *x, char *buf, size_t bytes)
 {
 	char summed[HUMAN_BYTES], unsummed[HUMAN_BYTES];
@@ -421,7 +414,7 @@ static void what_print(const struct one *x, char *buf, size_t bytes)
 
 	if (*x->v->part.text)
 		snprintf(buf, bytes, "%.3g %% of the data",
-			 100 * share(x->got.data.bytes, x->got.data.all_bytes));
+			 100 * share_of(x->got.data.bytes, x->got.data.all_bytes));
 	else
 		snprintf(buf, bytes, "%s",
 			 !x->v->data	    ? "structure checked"
@@ -504,29 +497,26 @@ static void put_one(const struct one *x, int rc)
 	output_row(o);
 	output_key(o, "path", cell_text(x->s.ref.path));
 	output_key(o, "job", cell_word(x->job));
-	output_key(o, "step", cell_if(x->has_step, cell_of(CELL_NUMBER, x->step)));
-	output_key(o, "ok", cell_of(CELL_FLAG, !rc));
-	output_key(o, "bytes", cell_if(x->has_bytes, cell_of(CELL_BYTES, x->bytes)));
-	output_key(o, "checked_bytes", cell_of(CELL_BYTES, x->got.bytes));
+	output_key(o, "step", cell_if(x->has_step, cell_number(x->step)));
+	output_key(o, "ok", cell_flag(!rc));
+	output_key(o, "bytes", cell_if(x->has_bytes, cell_bytes(x->bytes)));
+	output_key(o, "checked_bytes", cell_bytes(x->got.bytes));
 	output_key(o, "data_read",
 		   cell_text(!x->got.data.chunks			  ? "none"
 			     : x->got.data.bytes == x->got.data.all_bytes ? "all"
 									  : "some"));
-	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.data.all_bytes)));
-	output_key(o, "checked_data_bytes", cell_of(CELL_BYTES, x->got.data.bytes));
-	output_key(o, "shared_data_bytes", cell_of(CELL_BYTES, x->got.before_bytes));
-	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.summed)));
-	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_of(CELL_BYTES, x->got.unsummed)));
-	output_key(o, "chunk_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_chunks)));
-	output_key(o, "checked_chunk_count", cell_of(CELL_NUMBER, x->got.data.chunks));
-	output_key(o, "piece_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->got.data.all_pieces)));
-	output_key(o, "checked_piece_count", cell_of(CELL_NUMBER, x->got.data.pieces));
-	output_key(o, "fault_count", cell_of(CELL_NUMBER, x->nfault));
-	output_key(o, "padding_count", cell_of(CELL_NUMBER, x->nodd));
-	output_key(o, "foreign_count",
-		   cell_if(x->s.ckpt, cell_of(CELL_NUMBER, x->s.ckpt->nforeign)));
+	output_key(o, "data_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.data.all_bytes)));
+	output_key(o, "checked_data_bytes", cell_bytes(x->got.data.bytes));
+	output_key(o, "shared_data_bytes", cell_bytes(x->got.before_bytes));
+	output_key(o, "summed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.summed)));
+	output_key(o, "unsummed_bytes", cell_if(x->s.ckpt, cell_bytes(x->got.unsummed)));
+	output_key(o, "chunk_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_chunks)));
+	output_key(o, "checked_chunk_count", cell_number(x->got.data.chunks));
+	output_key(o, "piece_count", cell_if(x->s.ckpt, cell_number(x->got.data.all_pieces)));
+	output_key(o, "checked_piece_count", cell_number(x->got.data.pieces));
+	output_key(o, "fault_count", cell_number(x->nfault));
+	output_key(o, "padding_count", cell_number(x->nodd));
+	output_key(o, "foreign_count", cell_if(x->s.ckpt, cell_number(x->s.ckpt->nforeign)));
 	output_list(o, "foreign", NULL, 0);
 	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
 		output_row(o);
@@ -541,7 +531,7 @@ static void put_one(const struct one *x, int rc)
 	output_close(o);
 }
 
-static void interrupted(struct verify *v)
+static void verify_interrupted(struct verify *v)
 {
 	struct ckpt_err err;
 
@@ -607,7 +597,7 @@ static bool is_plain(const struct one *x)
 	return !foreign_count(x) && !x->nodd && !(x->v->data && x->got.unsummed);
 }
 
-/* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
+/* Check what x->s has found, print it, and close it. why: what the store's scan found already (""
  * nothing). */
 static void verify_one(struct one *x, const char *why)
 {
@@ -616,7 +606,7 @@ static void verify_one(struct one *x, const char *why)
 	int rc;
 
 	x->first = v->nfault;
-	rc = check(x, &err);
+	rc = one_check(x, &err);
 	if (!rc && *why) {
 		on_fault(x, &(struct format_fault){ .kind = "mismatch", .text = why });
 		rc = -EBADMSG;
@@ -640,7 +630,7 @@ static void verify_one(struct one *x, const char *why)
 		put_one(x, rc);
 		say_one(x, rc);
 	} else if (rc == -ECANCELED) {
-		interrupted(v);
+		verify_interrupted(v);
 	} else {
 		if (x->at)
 			ckpt_error_prefix(&err, rc, "step %llu of %s", (unsigned long long)x->step,
@@ -651,10 +641,10 @@ static void verify_one(struct one *x, const char *why)
 }
 
 /* Asked before each checkpoint: some are left then. */
-static bool stopped(struct verify *v)
+static bool verify_stopped(struct verify *v)
 {
 	if (cli_stopped() && !v->nother++)
-		interrupted(v);
+		verify_interrupted(v);
 	return cli_stopped();
 }
 
@@ -688,19 +678,16 @@ static void verify_name(struct verify *v, const char *name)
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct verify *v = arg;
-	struct store s = {
-		.ops = v->c->ops, .format = formats[0], .root_fd = -1, .job_fd = job_fd
-	};
+	struct store s = subject_store(v->c->ops, job, job_fd);
 	cleanup_free struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
 	int rc;
 
-	snprintf(s.job, sizeof s.job, "%s", job);
 	rc = store_scan(&s, false, &step, &n, &err);
 	if (rc)
 		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
-	for (uint32_t i = 0; !rc && i < n && !stopped(v); i++) {
+	for (uint32_t i = 0; !rc && i < n && !verify_stopped(v); i++) {
 		struct one x = {
 			.v = v, .step = step[i].step, .has_step = true, .store = &s, .at = &step[i]
 		};
@@ -745,10 +732,10 @@ static void put_faults(struct verify *v)
 		output_row(o);
 		output_key(o, "kind", cell_text(f->kind));
 		output_key(o, "file", cell_word(f->file));
-		output_key(o, "offset", cell_of(CELL_NUMBER, f->offset));
-		output_key(o, "length", cell_of(CELL_NUMBER, f->length));
+		output_key(o, "offset", cell_number(f->offset));
+		output_key(o, "length", cell_number(f->length));
 		output_key(o, "tensor", cell_word(f->tensor));
-		output_key(o, "step", cell_if(f->has_step, cell_of(CELL_NUMBER, f->step)));
+		output_key(o, "step", cell_if(f->has_step, cell_number(f->step)));
 		output_key(o, "path", cell_text(f->path));
 		output_key(o, "text", cell_text(f->text));
 		output_close(o);
@@ -756,7 +743,7 @@ static void put_faults(struct verify *v)
 	output_close(o);
 }
 
-static void summary(struct verify *v)
+static void summary_say(struct verify *v)
 {
 	uint32_t n = v->ngood + v->nfaulty + v->nother;
 	char size[HUMAN_BYTES];
@@ -771,7 +758,7 @@ static void summary(struct verify *v)
 	else if (v->ngood && !v->nother && *v->part.text)
 		cli_say(v->c, STYLE_DIM,
 			"%u checkpoint%s, no fault in what was read: %.3g %% of the data (%s)", n,
-			n == 1 ? "" : "s", 100 * share(v->data_checked, v->data_bytes),
+			n == 1 ? "" : "s", 100 * share_of(v->data_checked, v->data_bytes),
 			v->part.text);
 	else if (v->ngood && !v->nother)
 		cli_say(v->c, STYLE_DIM, "%u checkpoint%s %s, %s read", n, n == 1 ? "" : "s",
@@ -801,17 +788,17 @@ static int verify_run(struct cli *c)
 				 "--all takes a store or a job, but %s is a checkpoint",
 				 c->narg ? c->arg[0] : c->where);
 	output_line(c->o, "ckptd.verify/1", "summary");
-	output_key(c->o, "data", cell_of(CELL_FLAG, v.data && !part));
+	output_key(c->o, "data", cell_flag(v.data && !part));
 	output_key(c->o, "data_subset", cell_if(part, cell_text(v.part.text)));
 	output_list(c->o, "checkpoints", NULL, 0);
 	if (c->value[OPT_ALL])
 		rc = check_store(&v, c->narg ? c->arg[0] : c->where, &err);
 	else if (!c->narg)
 		verify_name(&v, "latest");
-	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
+	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !verify_stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
-	output_key(c->o, "checked_bytes", cell_of(CELL_BYTES, v.checked_bytes));
+	output_key(c->o, "checked_bytes", cell_bytes(v.checked_bytes));
 	put_faults(&v);
 	if (rc)
 		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
@@ -819,9 +806,9 @@ static int verify_run(struct cli *c)
 							    ? "check the path; ckptctl ls"
 						    : rc == -EACCES ? CLI_NEXT_USER
 								    : NULL));
-	/* Where nothing could be looked at there is nothing to tell but the error. */
+	/* Where nothing could be checked there is nothing to print but the error. */
 	if (!v.code || v.ngood || v.nfaulty) {
-		summary(&v);
+		summary_say(&v);
 		output_end(c->o);
 	}
 	for (uint64_t i = 0; i < v.nfault; i++)
@@ -867,8 +854,7 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
-			{ OPT_FROM,
-			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
+			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

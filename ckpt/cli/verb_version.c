@@ -3,30 +3,28 @@
 #include "ckpt/base/util.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/cli/subject.h"
+#include "ckpt/layout/human.h"
 #include "formats/registry/registry.h"
 
 static int version_run(struct cli *c)
 {
 	char names[256] = "";
 
-	c->o->ops->begin(c->o, "ckptd.version/1");
+	output_begin(c->o, "ckptd.version/1");
 	output_key(c->o, "program", cell_text("ckptctl"));
 	output_key(c->o, "version", cell_text(CLI_VERSION));
 	output_list(c->o, "formats", NULL, 0);
 	for (uint32_t i = 0; formats[i]; i++) {
-		size_t len = strlen(names);
-
 		output_row(c->o);
 		output_key(c->o, "format", cell_text(formats[i]->name));
 		output_close(c->o);
-		snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", formats[i]->name);
+		human_add(names, sizeof names, ", ", "%s", formats[i]->name);
 	}
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
-	output_field(c->o, "abi", "client interface", cell_of(CELL_NUMBER, CKPT_ABI));
+	output_field(c->o, "abi", "client interface", cell_number(CKPT_ABI));
 	output_head(c->o, "formats", cell_text(names));
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	return CLI_OK;
 }
 

@@ -34,7 +34,7 @@ struct waiting {
 	char dir[PATH_MAX];	    /* the job's directory; "": not known yet */
 	char known[PATH_MAX];	    /* the same from the daemon, for which it is the job's name */
 	bool served;		    /* the daemon knows the job */
-	struct ckpt_err missing;    /* nobody does, or the daemon is silent, so far */
+	struct ckpt_err missing;    /* nothing knows it, or the daemon is silent, so far */
 };
 
 /* --- what is asked --- */
@@ -296,7 +296,7 @@ static int step_judge(const struct waiting *w, uint32_t job, struct ckpt_err *er
 				  "step %" PRIu64
 				  " of %s was not kept: the job is at step %" PRIu64,
 				  w->step, j->name, j->newest - 1);
-	/* Another launch may come to it; whoever waits for that says how long. */
+	/* Another launch may come to it: --timeout waits for that. */
 	if (!w->until && j->launch == WIRE_ENDED && !s)
 		return ckpt_error(err, -EUCLEAN,
 				  "no rank of %s is attached any more, and it did not reach step "
@@ -320,7 +320,7 @@ static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 				     w->state);
 }
 
-/* How far the job is, for whoever waits in vain. */
+/* How far the job is, for the error of a wait in vain. */
 static void job_remember(struct waiting *w, uint32_t job)
 {
 	const struct wire_report *r = &w->k.report;
@@ -370,7 +370,7 @@ static int look_store(struct waiting *w, struct ckpt_err *err)
 /* May the state still come without a word from the daemon? why: what it, or its absence, said. */
 static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 {
-	struct ckpt_err told = *err, here = { 0 };
+	struct ckpt_err said = *err, here = { 0 };
 	int rc = look_store(w, &here);
 
 	if (rc > 0)
@@ -384,21 +384,21 @@ static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 		if (why != -ENOENT)
 			w->missing = here;
 		else if (rc)
-			ckpt_error(&w->missing, why, "%s; %s", told.msg, here.msg);
+			ckpt_error(&w->missing, why, "%s; %s", said.msg, here.msg);
 		else
-			w->missing = told;
+			w->missing = said;
 		why = -ENOENT;
 		*err = w->missing;
 	} else {
 		if (why == -ETIMEDOUT)
-			w->missing = told;
-		*err = told;
+			w->missing = said;
+		*err = said;
 	}
-	/* Whoever writes the store may be on another host; what is not in the store only a daemon
+	/* The writer of the store may be on another host; what is not in the store only a daemon
 	 * knows: one that is silent or does not know the job now, or the one after the one that
 	 * did. */
-	if (w->until && (w->want == WIRE_COMMITTED || w->known[0] || told.code == -ENOENT ||
-			 told.code == -ETIMEDOUT))
+	if (w->until && (w->want == WIRE_COMMITTED || w->known[0] || said.code == -ENOENT ||
+			 said.code == -ETIMEDOUT))
 		return 0;
 	return why;
 }
@@ -427,21 +427,19 @@ static void say_position(struct waiting *w, char *buf, size_t bytes)
 {
 	uint64_t step = w->step;
 	struct ckpt_err err;
-	size_t n = 0;
 
 	if (!w->committed && w->dir[0] && store_latest(w, &err) == 0)
 		w->committed = w->step + 1;
 	w->step = step;
 	*buf = 0;
 	if (w->at)
-		n += (size_t)snprintf(buf, bytes, "; the job is at step %" PRIu64, w->at - 1);
+		human_add(buf, bytes, "", "; the job is at step %" PRIu64, w->at - 1);
 	if (w->staged)
-		n += (size_t)snprintf(buf + n, bytes - n, ", its newest staged step is %" PRIu64,
-				      w->staged - 1);
+		human_add(buf, bytes, "", ", its newest staged step is %" PRIu64, w->staged - 1);
 	if (w->committed)
-		snprintf(buf + n, bytes - n, "%s newest committed %s%" PRIu64,
-			 w->at || w->staged ? ", its" : "; the", w->staged ? "" : "step is ",
-			 w->committed - 1);
+		human_add(buf, bytes, "", "%s newest committed %s%" PRIu64,
+			  w->at || w->staged ? ", its" : "; the", w->staged ? "" : "step is ",
+			  w->committed - 1);
 }
 
 static int time_over(struct waiting *w, struct ckpt_err *err)
@@ -492,7 +490,7 @@ static void outcome_print(const struct waiting *w)
 
 	output_begin(c->o, "ckptd.wait/1");
 	output_key(c->o, "job", cell_text(w->job));
-	output_key(c->o, "step", cell_of(CELL_NUMBER, w->step));
+	output_key(c->o, "step", cell_number(w->step));
 	output_key(c->o, "state", cell_text(w->state));
 	output_key(c->o, "waited_s", cell_real((double)ns / (double)NS_PER_S));
 	if (ns < NS_PER_S)

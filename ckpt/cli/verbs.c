@@ -35,8 +35,8 @@ const struct cli_verb *cli_verb_find(const char *word)
 }
 
 /* The verb that is meant, if word is not too far from it. */
-static void nearer(const char *word, const char *name, const struct cli_verb *verb, uint32_t *best,
-		   const struct cli_verb **near)
+static void verb_nearer(const char *word, const char *name, const struct cli_verb *verb,
+			uint32_t *best, const struct cli_verb **near)
 {
 	uint32_t d = human_distance(word, name, NEAR_MAX);
 
@@ -52,9 +52,9 @@ int cli_verb_unknown(const char *word, struct ckpt_err *err)
 	uint32_t best = NEAR_MAX + 1;
 
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
-		nearer(word, (*v)->name, *v, &best, &near);
+		verb_nearer(word, (*v)->name, *v, &best, &near);
 		for (const char *const *s = (*v)->synonyms; s && *s; s++)
-			nearer(word, *s, *v, &best, &near);
+			verb_nearer(word, *s, *v, &best, &near);
 	}
 	if (near)
 		return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"; did you mean %s?",

@@ -73,7 +73,7 @@ int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err 
 	return 0;
 }
 
-int abi_room(enum abi_struct which, const void *to, struct ckpt_err *err)
+int abi_size(enum abi_struct which, const void *to, struct ckpt_err *err)
 {
 	return size_of(to) < known[which].least ? too_small(which, to, err) : 0;
 }

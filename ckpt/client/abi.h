@@ -20,7 +20,7 @@ enum abi_struct { ABI_OPTS, ABI_TENSOR, ABI_MARK, ABI_WANT, ABI_GOT, ABI_STATS }
 int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err *err);
 /* May *to, which begins with its .size, be written? 0; -EINVAL: it has no space for .size and the
  * word behind it. Asked before anything is done. */
-int abi_room(enum abi_struct which, const void *to, struct ckpt_err *err);
+int abi_size(enum abi_struct which, const void *to, struct ckpt_err *err);
 /* Write at most .size bytes of *from to *to; .size stays as it is. */
 void abi_give(enum abi_struct which, void *to, const void *from);
 /* Flags that this version does not know: -EOPNOTSUPP. field: "ckpt_opts.flags" */

@@ -29,7 +29,8 @@
 
 extern char **environ;
 
-void client_changed(ckpt *c)
+/* Wakes threads in ckpt_wait or ckpt_guard. */
+static void client_changed(ckpt *c)
 {
 	struct link *l = atomic_load(&c->link);
 
@@ -44,7 +45,7 @@ void client_changed(ckpt *c)
 
 bool beat_lost(const struct link *l, uint64_t now)
 {
-	uint64_t beat = atomic_load_explicit(&l->job->beat_ns, memory_order_relaxed);
+	uint64_t beat = load_relaxed(&l->job->beat_ns);
 
 	return now > beat && now - beat > SHARED_BEAT_DEAD_NS;
 }
@@ -109,7 +110,7 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 	}
 }
 
-/* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE:
+/* The answer to seq; older ones, for which no call waits any more, are dropped. Its length; -EPIPE:
  * the daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
 static int answer_await(ckpt *c, uint64_t until, const struct link *watch,
 			uint8_t in[WIRE_BYTES_MAX], int got[WIRE_FDS_MAX], int *ret_ngot)
@@ -174,9 +175,8 @@ static int answer_missing(ckpt *c, uint32_t type, int rc, const struct wire_head
 	return ckpt_error(err, -ECONNRESET, "the daemon on %s closed the connection", c->socket);
 }
 
-int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
-	    struct ckpt_err *err)
+int rpc_ask(ckpt *c, void *msg, enum wire_type type, int fd, uint8_t in[WIRE_BYTES_MAX],
+	    int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err)
 {
 	const struct wire_head *head = (const struct wire_head *)in;
 	const struct link *watch = type == WIRE_HELLO ? NULL : atomic_load(&c->link);
@@ -195,7 +195,7 @@ int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, in
 		}
 	}
 	if (rc == 0)
-		rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
+		rc = wire_send(c->sock, msg, type, wire_kind(type)->bytes, ++c->seq, &fd, fd >= 0);
 	if (rc == 0)
 		rc = answer_await(c, until, watch, in, ret_fd, &ngot);
 	else if (rc == -EPIPE)
@@ -214,23 +214,18 @@ int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, in
 	return head->type;
 }
 
-int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
-	     struct ckpt_err *err)
+int rpc_call(ckpt *c, void *msg, enum wire_type type, int fd, void *answer,
+	     int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
-	const struct wire_head *head = (const struct wire_head *)in;
 	int got[WIRE_FDS_MAX];
-	int rc = rpc_ask(c, msg, type, bytes, fd, nfd, in, got, wait_ns, err);
+	int rc = rpc_ask(c, msg, type, fd, in, got, wait_ns, err);
 
+	assert(!wire_kind(type)->answer[1]);
 	if (rc < 0)
 		return rc;
-	if (rc != (int)want || head->bytes != buf_bytes) {
-		wire_close_fds(got, WIRE_FDS_MAX);
-		c->answered = false;
-		return answer_missing(c, type, -EPROTO, head, err);
-	}
-	memcpy(buf, in, buf_bytes);
+	if (answer)
+		memcpy(answer, in, wire_kind((uint32_t)rc)->bytes);
 	if (ret_fd)
 		memcpy(ret_fd, got, sizeof got);
 	else
@@ -318,8 +313,8 @@ static int store_open_dir(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
-/* Ranks with a common parent are one launch. The parent's start time tells it from an older process
- * with its number. */
+/* Ranks with a common parent are one launch. The parent's start time distinguishes it from an older
+ * process with its number. */
 static uint64_t launch_token(void)
 {
 	char path[64], line[1024];
@@ -406,8 +401,7 @@ static int hello_send(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 	int fd[WIRE_FDS_MAX], rc;
 
 	snprintf(h.job, sizeof h.job, "%s", c->job);
-	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd,
-		      until - MIN(until, now), err);
+	rc = rpc_call(c, &h, WIRE_HELLO, c->store_fd, &w, fd, until - MIN(until, now), err);
 	if (rc < 0)
 		return rc;
 	rc = map_link(c, fd, err);
@@ -426,8 +420,7 @@ static int hello_send(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 void drop_socket(ckpt *c)
 {
 	if (c->sock >= 0) {
-		shutdown(c->sock,
-			 SHUT_RDWR); /* a child may hold it, too, and nobody waits for it */
+		shutdown(c->sock, SHUT_RDWR); /* a child may hold it, too */
 		(void)close(TAKE_FD(c->sock));
 	}
 	c->late = false;
@@ -566,7 +559,6 @@ static int send_segments(ckpt *c, struct ckpt_err *err)
 {
 	for (;; c->nseg_sent++) {
 		struct wire_segment m = { .id = c->nseg_sent };
-		struct wire_ok ok;
 		int fd = -1, rc;
 
 		pthread_mutex_lock(&c->mem);
@@ -577,8 +569,7 @@ static int send_segments(ckpt *c, struct ckpt_err *err)
 		pthread_mutex_unlock(&c->mem);
 		if (fd < 0)
 			return 0;
-		rc = rpc_call(c, &m, WIRE_SEGMENT, sizeof m, &fd, 1, WIRE_OK, &ok, sizeof ok, NULL,
-			      RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_SEGMENT, fd, NULL, NULL, RPC_NS, err);
 		if (rc < 0)
 			return rc;
 	}
@@ -619,7 +610,7 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 			 "client: rank %u of job %s: the library cannot check whether the state is "
 			 "changed before ckpt_guard: %s",
 			 c->rank, c->job, rc < 0 ? err->msg : why.msg);
-	/* Without the slots nobody copies the process's own memory. */
+	/* Without the slots the process's own memory cannot be copied. */
 	return sources->nspan ? rc : 0;
 }
 
@@ -651,8 +642,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	if (rc == 0 && seeds)
 		rc = seeds_send(c, seeds, err);
 	if (rc == 0 && fd >= 0)
-		rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed,
-			      sizeof sealed, got, RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_DECLARE, fd, &sealed, got, RPC_NS, err);
 	if (rc < 0 && fd >= 0 && c->answered &&
 	    (c->accepted != m.epoch || c->accepted_rev != m.rev)) {
 		pthread_mutex_lock(&c->mem);
@@ -663,8 +653,7 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc == 0 && fd >= 0) {
 		rc = sealed_take(c, &sealed, got, sources, err);
-		atomic_store_explicit(&c->nslot, MUTANT(SLOTS_AS_ASKED) ? 2 : sealed.nslot,
-				      memory_order_relaxed);
+		store_relaxed(&c->nslot, MUTANT(SLOTS_AS_ASKED) ? 2 : sealed.nslot);
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -750,7 +739,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 
 /* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which
  * it then says it to: it stores this word before it looks for the page, and the page is there
- * before this word is looked at. */
+ * before this word is read. */
 static uint64_t held_step(const ckpt *c, uint32_t slot)
 {
 	uint64_t step = atomic_load(&c->held[slot].step);
@@ -773,11 +762,9 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 					.bytes = c->slot[i].bytes,
 					.step = held_step(c, i),
 					.mark_ns = c->held[i].mark_ns };
-		struct wire_ok ok;
 
 		if (c->slot[i].bytes)
-			rc = rpc_call(c, &m, WIRE_ADOPT, sizeof m, &c->slot[i].fd, 1, WIRE_OK, &ok,
-				      sizeof ok, NULL, RPC_NS, err);
+			rc = rpc_call(c, &m, WIRE_ADOPT, c->slot[i].fd, NULL, NULL, RPC_NS, err);
 	}
 	return rc;
 }
@@ -901,7 +888,7 @@ static void declare_again(ckpt *c)
 /* A line for each tensor. The other ranks' logs have it as information. */
 static void say_drift(ckpt *c, struct link *l)
 {
-	uint32_t n = atomic_load_explicit(&l->job->drifts, memory_order_acquire);
+	uint32_t n = load_acquire(&l->job->drifts);
 	char text[SHARED_TEXT];
 
 	if (n - l->drift_said > SHARED_DRIFTS)

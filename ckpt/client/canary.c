@@ -12,7 +12,7 @@
 #define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of own memory that are read at once */
 _Static_assert(2 * CANARY_WORDS_ALL <= CANARY_SCRATCH && 2 * CANARY_WORDS_ALL <= 1024,
 	       "their bytes fit, and one call takes them");
-_Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has room for all words");
+_Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has space for all words");
 
 /* --- the map --- */
 int canary_init(struct canary *x, uint32_t check)
@@ -184,8 +184,7 @@ static void place_touch(const struct canary_map *m, const struct canary_place *p
 
 static uint32_t ring_ahead(const struct canary_ring *r)
 {
-	return atomic_load_explicit(&r->made, memory_order_acquire) -
-	       atomic_load_explicit(&r->used, memory_order_acquire);
+	return load_acquire(&r->made) - load_acquire(&r->used);
 }
 
 void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
@@ -199,7 +198,7 @@ void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
 	while (ring_ahead(&m->word) < words || ring_ahead(&m->page) < pages) {
 		bool word = ring_ahead(&m->word) < words;
 		struct canary_ring *r = word ? &m->word : &m->page;
-		uint32_t made = atomic_load_explicit(&r->made, memory_order_relaxed);
+		uint32_t made = load_relaxed(&r->made);
 
 		if (word)
 			place_draw(m, draw_byte(m, m->words++ % CANARY_WORDS, CANARY_WORDS),
@@ -210,7 +209,7 @@ void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
 		if (!word)
 			place_touch(m, &p);
 		r->at[made % CANARY_RING] = p;
-		atomic_store_explicit(&r->made, made + 1, memory_order_release);
+		store_release(&r->made, made + 1);
 	}
 }
 
@@ -223,15 +222,14 @@ static struct canary_map *map_enter(struct canary *x)
 
 static void map_leave(struct canary *x)
 {
-	atomic_store_explicit(&x->busy, 0, memory_order_release);
+	store_release(&x->busy, 0);
 }
 
 /* The next places of a ring, at most CANARY_WORDS_ALL; or the newest, used or not. The helper
  * leaves so many used ones alone. */
 static uint32_t ring_take(struct canary_ring *r, uint32_t n, struct canary_place *ret)
 {
-	uint32_t from = atomic_load_explicit(&r->used, memory_order_relaxed),
-		 made = atomic_load_explicit(&r->made, memory_order_acquire);
+	uint32_t from = load_relaxed(&r->used), made = load_acquire(&r->made);
 
 	n = MIN(n, made);
 	if (made - from < n)
@@ -240,7 +238,7 @@ static uint32_t ring_take(struct canary_ring *r, uint32_t n, struct canary_place
 		ret[i] = r->at[(from + i) % CANARY_RING];
 		__builtin_prefetch(ret[i].src);
 	}
-	atomic_store_explicit(&r->used, from + n, memory_order_release);
+	store_release(&r->used, from + n);
 	return n;
 }
 

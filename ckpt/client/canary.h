@@ -28,7 +28,7 @@
  *
  * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper calls
  * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set
- * `busy`, then load the map; whoever replaces it takes it away, then waits until nobody is busy.
+ * `busy`, then load the map; the helper takes the map away, then waits until `busy` is clear.
  * Both pairs are sequentially consistent, so one side sees the other.
  */
 #ifndef CKPT_CLIENT_CANARY_H
@@ -103,7 +103,7 @@ int canary_init(struct canary *x, uint32_t check);
 void canary_destroy(struct canary *x);
 
 /* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are
- * the caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources,
+ * the caller's, which fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, sources,
  * rng. */
 int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
 		    struct canary_map **ret);

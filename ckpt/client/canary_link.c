@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // canary_link.c - a handle's canary: what the daemon sends of the copy becomes a map, the helper
-// draws and logs. Called by those who seal, by mark.c and the helper.
+// draws and logs. Called by attach.c at each seal, by mark.c and the helper.
 // Invariant: without memory for it nothing is looked for, and nothing else changes.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
@@ -88,8 +88,8 @@ void canary_seal(struct ckpt *c)
 
 void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
 {
-	atomic_store_explicit(&c->canary.found_at, at, memory_order_relaxed);
-	atomic_store_explicit(&c->canary.found_step, step + 1, memory_order_release);
+	store_relaxed(&c->canary.found_at, at);
+	store_release(&c->canary.found_step, step + 1);
 	helper_wake(c);
 }
 
@@ -117,7 +117,7 @@ static void found_log(struct ckpt *c)
 {
 	struct canary *x = &c->canary;
 	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire),
-		 at = atomic_load_explicit(&x->found_at, memory_order_relaxed);
+		 at = load_relaxed(&x->found_at);
 	char why[CANARY_WHY];
 
 	/* The log is the trainer's code: no lock is held around it. */

@@ -196,7 +196,7 @@ static void handle_free(ckpt *c)
 }
 
 /* Without CKPT_REQUIRE a rank trains on whatever keeps it from its daemon, but for a mistake of its
- * own, and where somebody else is this rank or this job by now. */
+ * own, and where another process is this rank or this job by now. */
 static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
 {
 	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE)
@@ -438,12 +438,10 @@ int ckpt_fresh(ckpt *c)
 	if (atomic_load(&c->state) == LINK_FENCED) {
 		rc = -ESTALE;
 	} else if (atomic_load(&c->state) == LINK_UP) {
-		struct wire_fresh m = { 0 };
-		struct wire_ok ok;
+		struct wire_plain m = { 0 };
 
-		rc = rpc_call(c, &m, WIRE_FRESH, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
-			      c->wait_ns, NULL);
-		if (rc == -ECONNRESET) /* the next daemon hears it */
+		rc = rpc_call(c, &m, WIRE_FRESH, -1, NULL, NULL, c->wait_ns, NULL);
+		if (rc == -ECONNRESET) /* the next daemon gets it with HELLO */
 			rc = 0;
 	}
 	rpc_give(c);
@@ -497,8 +495,7 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret, uint32_t n)
 	if (!rpc_take(c, until))
 		return -ETIMEDOUT;
 	now = now_ns();
-	rc = rpc_call(c, &m, WIRE_STEPS, sizeof m, NULL, 0, WIRE_STEPS_ARE, &are, sizeof are, NULL,
-		      until - MIN(until, now), NULL);
+	rc = rpc_call(c, &m, WIRE_STEPS, -1, &are, NULL, until - MIN(until, now), NULL);
 	rpc_give(c);
 	if (rc < 0)
 		return rc;
@@ -654,11 +651,9 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 	helper_stop(c);
 	atomic_store(&c->stop, 0);
 	if (c->sock >= 0) {
-		struct wire_bye m = { 0 };
-		struct wire_ok ok;
+		struct wire_plain m = { 0 };
 
-		(void)rpc_call(c, &m, WIRE_BYE, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
-			       NS_PER_S, NULL);
+		(void)rpc_call(c, &m, WIRE_BYE, -1, NULL, NULL, NS_PER_S, NULL);
 	}
 	handle_free(c);
 	return rc;

@@ -124,7 +124,7 @@ static void both_copy(struct copier *x)
 		shared_futex_wake(&x->go);
 	}
 	units_copy(x);
-	/* Where it has not got a core until now, nobody waits for it. */
+	/* If it has had no core until now, the guard does not wait for it. */
 	while (both && !left_change(x, LEFT_ASKED, LEFT_NONE) &&
 	       atomic_load(&x->left) == LEFT_WORKS)
 		shared_futex_wait(&x->left, LEFT_WORKS, LOOK_NS);
@@ -167,8 +167,8 @@ static int copy_run(ckpt *c)
 	both_copy(x);
 	if (atomic_load(&x->rc) < 0 || !goes_on(x))
 		return atomic_load(&x->rc) ? atomic_load(&x->rc) : -ECANCELED;
-	atomic_fetch_add_explicit(&r->own_bytes, x->sealed->own_bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&r->own_ns, now_ns() - start, memory_order_relaxed);
+	add_relaxed(&r->own_bytes, x->sealed->own_bytes);
+	add_relaxed(&r->own_ns, now_ns() - start);
 	return 0;
 }
 

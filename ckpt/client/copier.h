@@ -7,7 +7,7 @@
  * it: each rank has CPUS / RANKS cores, where CPUS are those that the process may use, and RANKS
  * the ranks of this host if that is every core of the machine (a rank that is bound to some cores
  * has them for itself); with three or more (the trainer's thread, and two that copy) there are two.
- * It is no option: who has fewer cores gains nothing from it, and who has more loses nothing.
+ * It is no option: with fewer cores a second thread gains nothing, and with more it costs nothing.
  *
  * Between two units (sealed.h) each thread looks whether the snapshot still goes on. After a guard
  * has torn it, at most one unit more is written. Memory that is not there any more tears the

@@ -20,17 +20,7 @@
 /* The place in seg_by_base of the first segment above this address. */
 static uint32_t segments_upto(const ckpt *c, const void *ptr)
 {
-	uint32_t lo = 0, hi = c->nseg;
-
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if ((uintptr_t)c->seg[c->seg_by_base[mid]].base <= (uintptr_t)ptr)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return SEARCH(i, 0u, c->nseg, (uintptr_t)c->seg[c->seg_by_base[i]].base <= (uintptr_t)ptr);
 }
 
 /* All of it is in memory, on huge pages where there are some, before the trainer has it: a full
@@ -71,7 +61,7 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					whole);
 	}
-	/* What lies behind the bytes that were asked for is nobody's, and stays untouched. */
+	/* What lies behind the bytes that were asked for is not used, and stays untouched. */
 	rc = segment_commit(fd, base, align_up(bytes, UINT64_C(4096)), err);
 	if (rc < 0) {
 		(void)munmap(base, whole);
@@ -214,9 +204,9 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 	return 0;
 }
 
-/* room: for 3 numbers per dimension. */
+/* numbers: space for 3 per dimension. */
 static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
-		      const struct ckpt_local *l, uint64_t *room, struct part_of *ret,
+		      const struct ckpt_local *l, uint64_t *numbers, struct part_of *ret,
 		      struct ckpt_err *err)
 {
 	uint32_t elem = dtype_bytes(t->dtype);
@@ -225,9 +215,9 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 
 	*ret = (struct part_of){ .ptr = l->ptr,
 				 .ndim = t->ndim,
-				 .start = room,
-				 .extent = room + t->ndim,
-				 .stride = (int64_t *)(room + 2 * t->ndim),
+				 .start = numbers,
+				 .extent = numbers + t->ndim,
+				 .stride = (int64_t *)(numbers + 2 * t->ndim),
 				 .dense = true,
 				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
 	if (!l->start != !l->extent)
@@ -281,18 +271,18 @@ static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexs
 		       const struct ckpt_local *l, uint32_t n, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	size_t numbers = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + numbers * 8;
+	size_t count = 3 * (size_t)t->ndim, each = sizeof(struct part_of) + count * 8;
 	struct part_block *b = NULL;
-	uint64_t *room;
+	uint64_t *numbers;
 	int rc = 0;
 
 	if (n < SIZE_MAX / each - 1)
 		b = calloc(1, sizeof *b + n * each);
 	if (!b)
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	room = (uint64_t *)&b->part[n];
+	numbers = (uint64_t *)&b->part[n];
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = local_take(c, t, share, &l[i], room + i * numbers, &b->part[i], err);
+		rc = local_take(c, t, share, &l[i], numbers + i * count, &b->part[i], err);
 	if (rc == 0 && n == 0 && share->numel)
 		rc = ckpt_error(err, -EINVAL,
 				"%s/%s: this rank holds %" PRIu64
@@ -564,24 +554,6 @@ const struct declared *named_find(const ckpt *c, const char *component, size_t b
 	return d && !d->dropped ? d : NULL;
 }
 
-/* Room for one more. */
-static int tensors_reserve(struct ckpt *c, struct ckpt_err *err)
-{
-	uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
-	struct declared *all = c->tensor;
-
-	if (c->ntensor == c->cap_tensor) {
-		all = realloc(c->tensor, cap * sizeof *all);
-		if (all) {
-			c->tensor = all;
-			c->cap_tensor = cap;
-		}
-	}
-	if (!all || keymap_reserve(&c->tensor_names, &c->arena, 1) < 0)
-		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	return 0;
-}
-
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err)
 {
 	struct ckpt_tensor mine = { 0 };
@@ -595,8 +567,9 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	if (rc < 0)
 		return rc;
 	rc = tensor_check(c, &mine, err);
-	if (rc == 0)
-		rc = tensors_reserve(c, err);
+	if (rc == 0 && (!ARRAY_GROW(c->tensor, c->ntensor, c->cap_tensor) ||
+			keymap_reserve(&c->tensor_names, &c->arena, 1) < 0))
+		rc = ckpt_error(err, -ENOMEM, "no memory for a tensor");
 	if (rc < 0)
 		return rc;
 	had = named_ever(c, mine.component, strlen(mine.component), mine.name);
@@ -686,23 +659,6 @@ static struct blob *blob_find(const ckpt *c, const char *name)
 	return NULL;
 }
 
-static int blobs_reserve(ckpt *c, struct ckpt_err *err)
-{
-	uint32_t cap = c->cap_blob ? c->cap_blob * 2 : 16;
-	struct blob *all = c->blob;
-
-	if (c->nblob == c->cap_blob) {
-		all = realloc(c->blob, cap * sizeof *all);
-		if (all) {
-			c->blob = all;
-			c->cap_blob = cap;
-		}
-	}
-	if (!all || keymap_reserve(&c->blob_names, &c->arena, 1) < 0)
-		return ckpt_error(err, -ENOMEM, "no memory for a blob");
-	return 0;
-}
-
 int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err)
 {
@@ -724,9 +680,9 @@ int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uin
 				  "blob %s: how is 0x%x; this version knows CKPT_PER_RANK with one "
 				  "of CKPT_JSON, TEXT, PICKLE, TORCH and NPY",
 				  name, (unsigned)how);
-	rc = blobs_reserve(c, err);
-	if (rc < 0)
-		return rc;
+	if (!ARRAY_GROW(c->blob, c->nblob, c->cap_blob) ||
+	    keymap_reserve(&c->blob_names, &c->arena, 1) < 0)
+		return ckpt_error(err, -ENOMEM, "no memory for a blob");
 	if (blob_find(c, name))
 		return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
 	mine = arena_str(&c->arena, name);

@@ -50,8 +50,8 @@ static uint32_t records_of(const struct ema_spec *s)
 	return n;
 }
 
-static int room_check(const ckpt *c, const char *name, const struct ema_spec *s,
-		      struct ckpt_err *err)
+static int count_check(const ckpt *c, const char *name, const struct ema_spec *s,
+		       struct ckpt_err *err)
 {
 	uint32_t mine = records_of(s), n = mine;
 
@@ -90,7 +90,7 @@ static int average_add(ckpt *c, const char *name, uint32_t at, const char *text,
 	if (rc < 0)
 		(void)ckpt_error_prefix(err, rc, "average %s", name);
 	else
-		rc = room_check(c, name, x->spec, err);
+		rc = count_check(c, name, x->spec, err);
 	if (rc == 0 && !(x->declared = declared_of(x->spec)))
 		rc = ckpt_error(err, -ENOMEM, "no memory for average %s", name);
 	if (rc < 0) {
@@ -145,7 +145,7 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 
 /* --- at the seal --- */
 /* One that cannot be opened is not refused here: where the job goes on from its own averages,
- * nobody needs it. */
+ * it is not needed. */
 static void seed_open(struct average *x)
 {
 	if (!x->spec->seed || x->seed_fd >= 0)
@@ -193,7 +193,7 @@ int declare_averages_check(ckpt *c, struct ckpt_err *err)
 struct seeds *seeds_ref(struct seeds *s)
 {
 	if (s)
-		atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+		add_relaxed(&s->refs, 1);
 	return s;
 }
 
@@ -251,10 +251,8 @@ int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < s->n && rc == 0; i++) {
 		struct wire_seed m = s->at[i].message;
-		struct wire_ok ok;
 
-		rc = rpc_call(c, &m, WIRE_SEED, sizeof m, &s->at[i].fd, s->at[i].fd >= 0, WIRE_OK,
-			      &ok, sizeof ok, NULL, RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_SEED, s->at[i].fd, NULL, NULL, RPC_NS, err);
 	}
 	return rc;
 }

@@ -16,11 +16,12 @@ static uint64_t outcomes_count(const struct link *l)
 	uint64_t n = 0;
 
 	for (uint32_t i = OUTCOME_STAGED; i <= OUTCOME_FAILED; i++)
-		n += atomic_load_explicit(&l->job->count[i], memory_order_relaxed);
+		n += load_relaxed(&l->job->count[i]);
 	return n;
 }
 
-/* This rank's own guard, or its next mark, may have torn it: the daemon need not have told yet. */
+/* This rank's own guard, or its next mark, may have torn it: the daemon may not have reported it
+ * yet. */
 static bool torn_here(const struct link *l, uint64_t step)
 {
 	const struct shared_snap *s = shared_snap_newest(l->rank);
@@ -46,8 +47,7 @@ static enum outcome_state step_fate(const ckpt *c, const struct link *l, const s
 {
 	uint16_t seq = 0;
 	enum outcome_state is = shared_outcome_state(l->job, x->step - 1, &seq);
-	bool settled = atomic_load_explicit(&l->job->ready_epoch, memory_order_acquire) ==
-		       atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	bool settled = load_acquire(&l->job->ready_epoch) == load_relaxed(&c->epoch);
 
 	if (l == x->link && seq != x->ticket_seq)
 		return OUTCOME_NONE; /* of an earlier attempt at the same step */
@@ -158,5 +158,5 @@ void due_back(ckpt *c)
 	struct due *d = &c->due;
 
 	d->newest = d->asked.step = d->staged.step = 0;
-	atomic_store_explicit(&d->stage_only, 0, memory_order_relaxed);
+	store_relaxed(&d->stage_only, 0);
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle.h - what a ckpt handle holds; the files of this room share it.
+ * handle.h - what a ckpt handle holds, for the files of ckpt/client.
  *
  * Two threads use a handle: the trainer's, and the helper, which watches the daemon, declares,
  * attaches again after its death and copies the process's own memory (copier.h). `rpc` serialises
- * requests and protects what is marked (rpc); who has it may wait for the daemon for long, so the
+ * requests and protects the fields with (rpc); its holder may wait for the daemon for long, so the
  * trainer's thread takes it with a deadline, and the helper goes on copying while it waits. `mem`
- * protects what is marked (mem), which the trainer's thread alone changes; it is held for a moment
+ * protects the fields with (mem), which the trainer's thread alone changes; it is held for a moment
  * only. The pages of a connection are reached through `link`, an atomic pointer that is replaced on
  * re-attaching and never freed before detach, so that a snapshot in progress needs no lock.
  */
 #ifndef CKPT_CLIENT_HANDLE_H
 #define CKPT_CLIENT_HANDLE_H
 #include "ckpt/ckpt.h"
+#include "ckpt/base/atomic.h"
 #include "ckpt/base/log.h"
 #include "ckpt/client/canary.h"
 #include "ckpt/client/copier.h"
@@ -21,7 +22,6 @@
 #include "ckpt/table/table.h"
 #include "ema/spec.h"
 #include <pthread.h>
-#include <stdatomic.h>
 
 /* bytes before a by-value blob: its length now (le64), zeros */
 #define BLOB_HEAD 64u
@@ -73,10 +73,10 @@ struct part_of { /* one local box of a tensor, or a blob */
 	bool dense, boxed;	  /* row-major; start and extent were given */
 };
 
-/* All locals of a tensor. Who moves or drops it leaves this to the next ckpt_seal to free: until
- * then the helper may look at it. */
+/* All locals of a tensor. When it is moved or dropped, the next ckpt_seal frees this: until then
+ * the helper may read it. */
 struct part_block {
-	struct part_block *retired; /* the next one that nobody needs */
+	struct part_block *retired; /* the next one that is not used any more */
 	struct part_of part[];
 };
 
@@ -127,7 +127,7 @@ struct due {
 		uint16_t ticket_seq;
 	} asked,
 		staged; /* has a ticket to be written; was staged, to be watched until it is written */
-	uint64_t seen;		     /* outcomes of the link when they were looked at */
+	uint64_t seen;		     /* outcomes of the link when they were read */
 	_Atomic uint64_t stage_only; /* 1 + the newest step that was marked so */
 };
 
@@ -138,7 +138,7 @@ struct skips {
 	uint8_t why[SKIPS_WINDOW]; /* 1 + enum wire_skip; 0: taken */
 	struct link *link;	   /* whose page has all counters */
 	_Atomic uint32_t now;	   /* as shared_rank.skipping */
-	uint32_t said;		   /* helper: of which the log knows */
+	uint32_t said;		   /* helper: that was logged */
 };
 
 struct ckpt {
@@ -160,9 +160,9 @@ struct ckpt {
 	int store_fd;	      /* (rpc) -1: not opened yet */
 	int sock;	      /* (rpc) -1: none */
 	uint32_t seq;	      /* (rpc) */
-	bool late;	      /* (rpc) the answer to seq is still to come, and nobody wants it */
+	bool late;	      /* (rpc) the answer to seq is still to come, and is not needed */
 	bool answered;	      /* (rpc) the newest request was, be it by a refusal */
-	bool on_helper;	      /* (rpc) the helper asks: it looks after its other work meanwhile */
+	bool on_helper;	      /* (rpc) the helper has sent it, and does other work meanwhile */
 	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
 	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
 	uint64_t base, back;  /* (rpc) as wire_hello */
@@ -212,7 +212,7 @@ struct ckpt {
 	struct sources *sources; /* (mem) the newest declaration's */
 	struct seeds *seeds;	 /* (mem) the newest declaration's; NULL: it has none */
 	struct sealed *sealed;	 /* the helper's: of the newest SEALED; NULL */
-	_Atomic uint32_t need;	 /* enum snap_need: who copies what it has */
+	_Atomic uint32_t need;	 /* enum snap_need: the copiers of what it has */
 
 	/* the trainer's thread alone */
 	struct arena arena;
@@ -245,7 +245,7 @@ struct ckpt {
 	_Atomic bool fresh;		/* ckpt_fresh was called here */
 	_Atomic bool unrestored;	/* the newest ckpt_restore failed; why_lock has why */
 	/* A ckpt_restore began to write into memory, and none has succeeded since. It ends with
-	 * ckpt_fresh, too: whoever starts over has filled memory. */
+	 * ckpt_fresh, too: a program that starts over has filled memory. */
 	_Atomic bool undefined;
 	_Atomic bool waits; /* in ckpt_seal or ckpt_restore */
 	/* ckpt_snapshot has returned -EUCLEAN: the helper is to log why; it has */
@@ -253,7 +253,7 @@ struct ckpt {
 	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
 	_Atomic int32_t marked;
 	_Atomic uint32_t skipped_why;
-	/* a snapshot found a blob too long, and none has gone well since; the helper is to log
+	/* a snapshot found a blob too long, and none was taken since; the helper is to log
 	 * it */
 	_Atomic bool blob_long;
 	_Atomic bool blob_say;
@@ -274,7 +274,7 @@ struct ckpt {
 	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
-	uint64_t torn_reported;			/* mark whose tearing guard has told */
+	uint64_t torn_reported;			/* mark: ckpt_guard said that it is torn */
 	void *blobs;
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;
@@ -299,20 +299,19 @@ bool rpc_take(ckpt *c, uint64_t until);
 void rpc_give(ckpt *c);
 /* CLOCK_MONOTONIC so long from now; never before now */
 uint64_t client_until(uint64_t ns);
-/* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS and
- * LIST leave the connection as it is, and the answer is dropped when it comes; else the connection
- * is ended, and so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
-int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
-	     struct ckpt_err *err);
-/* The same of any type that may answer: which one it is, > 0; `in` holds it, and ret_fd what came
- * with it. */
-int rpc_ask(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
-	    uint8_t in[WIRE_BYTES_MAX], int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns,
-	    struct ckpt_err *err);
-/* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or whoever's sits on its
- * socket, so nothing of it is believed. verdicts: with the sections of WIRE_LIST_TRIED. only: this
+/* Sends a request, with this descriptor (-1: none), and waits for its answer, under rpc. Returns
+ * the answer's type, > 0; `in` has the message, ret_fd its descriptors. -ETIMEDOUT: no answer came
+ * in time. After STEPS and LIST the connection then stays as it is, and the answer is dropped when
+ * it comes; else the connection is ended, and so it is after -ECONNRESET and -EPROTO. Other errors
+ * are the daemon's own. */
+int rpc_ask(ckpt *c, void *msg, enum wire_type type, int fd, uint8_t in[WIRE_BYTES_MAX],
+	    int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err);
+/* The same of a request that has one type of answer, which is copied to *answer. answer and ret_fd
+ * may be NULL. 0. */
+int rpc_call(ckpt *c, void *msg, enum wire_type type, int fd, void *answer,
+	     int ret_fd[WIRE_FDS_MAX], uint64_t wait_ns, struct ckpt_err *err);
+/* What LISTED's memfd says, to fn (tensors.c): all of it is the daemon's, or another program's on
+ * its socket, so everything is checked. verdicts: with the sections of WIRE_LIST_TRIED. only: this
  * component alone; NULL: all. -EPROTO: it contradicts itself. */
 int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, const char *only,
 	      ckpt_tensor_fn *fn, void *arg, struct ckpt_err *err);
@@ -324,7 +323,6 @@ void helper_wake(ckpt *c);
 /* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and
  * why */
 int why_jump(const ckpt *c, struct ckpt_err *err);
-void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err); /* (mem) */
 /* A daemon may still write into our memory, for an answer that we no longer wait for: what is there
  * goes into new segments, at the same addresses. */

@@ -11,13 +11,12 @@
  * word. */
 static _Atomic uint64_t *last_word(ckpt *c)
 {
-	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire), *met = NULL,
-		    *oldest = l;
+	struct link *l = load_acquire(&c->link), *met = NULL, *oldest = l;
 
 	if (MUTANT(LAST_NEWEST_PAGE))
 		return l ? &l->job->last : &c->last;
 	for (; l; oldest = l, l = l->older)
-		if (atomic_load_explicit(&l->job->joined, memory_order_acquire))
+		if (load_acquire(&l->job->joined))
 			met = l;
 	return met ? &met->job->last : oldest ? &oldest->job->last : &c->last;
 }
@@ -34,7 +33,7 @@ int ckpt_last(ckpt *c, uint64_t step)
 		return -EINVAL;
 	word = last_word(c);
 	if (word != &c->last)
-		shared_last_bring(word, atomic_load_explicit(&c->last, memory_order_acquire));
+		shared_last_bring(word, load_acquire(&c->last));
 	last = shared_last_ask(word, step);
 	if (word != &c->last && !last)
 		(void)shared_last_ask(&c->last, step);
@@ -50,10 +49,10 @@ int ckpt_stop(ckpt *c)
 		return rc;
 	word = last_word(c);
 	if (word != &c->last)
-		shared_last_bring(word, atomic_load_explicit(&c->last, memory_order_acquire));
+		shared_last_bring(word, load_acquire(&c->last));
 	shared_last_stop(word);
 	if (word != &c->last) /* if all meet elsewhere later, the stop goes along */
-		shared_last_bring(&c->last, atomic_load_explicit(word, memory_order_acquire));
+		shared_last_bring(&c->last, load_acquire(word));
 	return 0;
 }
 

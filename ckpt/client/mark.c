@@ -16,42 +16,35 @@
 
 static void counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
-	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+	add_relaxed(counter, n);
 }
 
 static void stall_add(ckpt *c, uint64_t since, bool marked)
 {
-	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+	struct link *l = load_acquire(&c->link);
 	uint64_t ns = now_ns() - since, bucket = ns ? 63 - (uint64_t)__builtin_clzll(ns) : 0;
 
 	counter_add(&c->stall_ns_sum, ns);
 	counter_add(&c->stall_log2_ns[MIN(bucket, (uint64_t)ARRAY_LEN(c->stall_log2_ns) - 1)], 1);
-	if (ns > atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed))
-		atomic_store_explicit(&c->stall_ns_max, ns, memory_order_relaxed);
+	if (ns > load_relaxed(&c->stall_ns_max))
+		store_relaxed(&c->stall_ns_max, ns);
 	if (!c->measured_since)
 		c->measured_since = since;
 	c->stall_ns_last = marked ? ns : c->stall_ns_last + ns;
 	if (!l)
 		return;
-	/* for whoever watches the job from outside */
-	atomic_store_explicit(&l->rank->stall_since_ns, c->measured_since, memory_order_relaxed);
-	atomic_store_explicit(&l->rank->stall_last_ns, c->stall_ns_last, memory_order_relaxed);
-	atomic_store_explicit(&l->rank->stall_max_ns,
-			      atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed),
-			      memory_order_relaxed);
-	atomic_store_explicit(&l->rank->stall_sum_ns,
-			      atomic_load_explicit(&c->stall_ns_sum, memory_order_relaxed),
-			      memory_order_relaxed);
+	/* for ckptctl status */
+	store_relaxed(&l->rank->stall_since_ns, c->measured_since);
+	store_relaxed(&l->rank->stall_last_ns, c->stall_ns_last);
+	store_relaxed(&l->rank->stall_max_ns, load_relaxed(&c->stall_ns_max));
+	store_relaxed(&l->rank->stall_sum_ns, load_relaxed(&c->stall_ns_sum));
 }
 
 static struct link *link_up(const ckpt *c, uint64_t now)
 {
-	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+	struct link *l = load_acquire(&c->link);
 
-	return l && atomic_load_explicit(&c->state, memory_order_acquire) == LINK_UP &&
-			       !beat_lost(l, now)
-		       ? l
-		       : NULL;
+	return l && load_acquire(&c->state) == LINK_UP && !beat_lost(l, now) ? l : NULL;
 }
 
 /* --- snapshot --- */
@@ -98,14 +91,14 @@ static uint32_t ticket_flags(const struct ckpt_mark *m, uint32_t trigger, bool d
 static void jump_note(ckpt *c, int rc, uint64_t step)
 {
 	if (rc == -ERANGE)
-		atomic_store_explicit(&c->jumped_to, step + 1, memory_order_relaxed);
-	else if (atomic_load_explicit(&c->jumped_to, memory_order_relaxed))
-		atomic_store_explicit(&c->jumped_to, 0, memory_order_relaxed);
+		store_relaxed(&c->jumped_to, step + 1);
+	else if (load_relaxed(&c->jumped_to))
+		store_relaxed(&c->jumped_to, 0);
 }
 
 int why_jump(const ckpt *c, struct ckpt_err *err)
 {
-	uint64_t to = atomic_load_explicit(&c->jumped_to, memory_order_relaxed);
+	uint64_t to = load_relaxed(&c->jumped_to);
 
 	return to ? ckpt_error(err, -EINVAL,
 			       "step %" PRIu64
@@ -136,7 +129,7 @@ static void blob_refuse(ckpt *c, uint64_t step, const struct blob *b)
 static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m,
 		      bool refuse, struct ticket *ret)
 {
-	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
+	uint32_t trigger = load_relaxed(&l->job->trigger),
 		 want = refuse ? TICKET_REFUSE : ticket_flags(m, trigger, due_now(c, l)),
 		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
 	const struct ticket *spent =
@@ -181,14 +174,14 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 
 	r.step = step;
 	r.mark_ns = now;
-	r.epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
-	r.rev = atomic_load_explicit(&c->rev, memory_order_relaxed);
+	r.epoch = load_relaxed(&c->epoch);
+	r.rev = load_relaxed(&c->rev);
 	r.slot = t->slot;
 	r.flags = (uint16_t)(t->flags | flags |
 			     (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0));
 	r.target = r.zero = 0;
 	r.ticket_seq = t->seq;
-	r.unguarded = atomic_load_explicit(&c->snap_link->rank->unguarded, memory_order_relaxed);
+	r.unguarded = load_relaxed(&c->snap_link->rank->unguarded);
 	r.nnote = (uint16_t)(m ? m->nnote : 0);
 	for (uint32_t i = 0; i < r.nnote; i++) {
 		const char *key = m->note[i].key ? m->note[i].key : "";
@@ -202,16 +195,14 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 
 bool client_unclean(const ckpt *c, const struct link *l)
 {
-	uint32_t start =
-		l ? atomic_load_explicit(&l->job->start, memory_order_acquire) : START_CLEAR;
+	uint32_t start = l ? load_acquire(&l->job->start) : START_CLEAR;
 
-	/* whatever the job has, and whoever started over before */
-	if (atomic_load_explicit(&c->undefined, memory_order_relaxed))
+	/* whatever the job has, also after ckpt_fresh */
+	if (load_relaxed(&c->undefined))
 		return true;
-	if (start != START_UNASKED && !atomic_load_explicit(&c->unrestored, memory_order_relaxed))
+	if (start != START_UNASKED && !load_relaxed(&c->unrestored))
 		return false;
-	return start != START_FRESH && !atomic_load_explicit(&c->fresh, memory_order_relaxed) &&
-	       !MUTANT(START_UNCHECKED);
+	return start != START_FRESH && !load_relaxed(&c->fresh) && !MUTANT(START_UNCHECKED);
 }
 
 /* The log has it once; its line is the helper's to write. */
@@ -232,17 +223,15 @@ static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc,
 		return rc == -ECONNRESET ? WIRE_SKIP_DETACHED : WIRE_SKIP_LATE;
 	if (t->flags & TICKET_REFUSED)
 		return WIRE_SKIP_BLOB;
-	if (atomic_load_explicit(&l->job->draining, memory_order_relaxed))
+	if (load_relaxed(&l->job->draining))
 		return WIRE_SKIP_DRAINING;
-	return atomic_load_explicit(&l->job->ready_epoch, memory_order_relaxed) ==
-			       atomic_load_explicit(&c->epoch, memory_order_relaxed)
-		       ? WIRE_SKIP_FULL
-		       : WIRE_SKIP_UNREADY;
+	return load_relaxed(&l->job->ready_epoch) == load_relaxed(&c->epoch) ? WIRE_SKIP_FULL
+									     : WIRE_SKIP_UNREADY;
 }
 
 static uint32_t failing_changes(const struct link *l)
 {
-	return atomic_load_explicit(&l->job->failing.changes, memory_order_acquire);
+	return load_acquire(&l->job->failing.changes);
 }
 
 /* The step was taken. Had it become known by then that what should be written cannot be? */
@@ -251,7 +240,7 @@ static int failing_changed(struct link *l, uint32_t changes)
 	if (changes == l->failing_seen)
 		return 0;
 	l->failing_seen = changes;
-	return atomic_load_explicit(&l->job->failing.code, memory_order_acquire) ? CKPT_FAILING : 0;
+	return load_acquire(&l->job->failing.code) ? CKPT_FAILING : 0;
 }
 
 /* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
@@ -270,7 +259,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 
 	if (rc < 0)
 		return rc;
-	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
+	if (load_acquire(&c->state) == LINK_FENCED)
 		return -ESTALE;
 	if (client_unclean(c, l))
 		return unclean_refuse(c);
@@ -278,7 +267,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	due_mark(c, step);
 	if (!l)
 		return CKPT_DETACHED;
-	if (atomic_load_explicit(&l->job->fenced, memory_order_relaxed))
+	if (load_relaxed(&l->job->fenced))
 		return -ESTALE;
 	if (c->last_mark_ns)
 		c->mean_interval_ns = c->mean_interval_ns
@@ -296,14 +285,14 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	if (too_long)
 		blob_refuse(c, step, too_long);
 	else
-		atomic_store_explicit(&c->blob_long, false, memory_order_relaxed);
+		store_relaxed(&c->blob_long, false);
 	rc = ticket_get(c, l, step, m, too_long, &t);
 	if (rc != -ECONNRESET)
 		jump_note(c, rc, step);
 	if (rc == -ERANGE)
 		return -EINVAL;
 	/* SHARED_SKIP, or nonsense in the page */
-	if (rc < 0 || t.slot >= atomic_load_explicit(&c->nslot, memory_order_relaxed)) {
+	if (rc < 0 || t.slot >= load_relaxed(&c->nslot)) {
 		if (rc == 0)
 			ticket_spend(c, l, step, &t);
 		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB : skip_reason(c, l, rc, &t);
@@ -312,7 +301,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	if (t.flags & TICKET_PERSIST)
 		due_asked(c, l, step, t.seq);
 	if (m && m->flags & CKPT_STAGE_ONLY)
-		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
+		store_relaxed(&c->due.stage_only, step + 1);
 	c->last_step = step + 1;
 	c->redeclare = true; /* what was sealed is ready: another ckpt_seal is another epoch */
 	if (slot_take(c, l, &t, &s) < 0) {
@@ -323,7 +312,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	c->snapped = true;
 	c->snap_link = l;
 	changes = failing_changes(l); /* by steps before this one */
-	need = atomic_load_explicit(&c->need, memory_order_relaxed);
+	need = load_relaxed(&c->need);
 	seq = shared_snap_seq(l->rank);
 	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
 		copier_quiesce(c); /* of a snapshot that no guard followed */
@@ -335,9 +324,8 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 			shared_copying_clear(l->rank, seq);
 	}
 	record_write(c, s, step, now, &t, m, busy || too_long || over ? RECORD_NOT_COPIED : 0);
-	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
-	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
-			&low);
+	store_relaxed(&c->canary.changed_step, 0);
+	n = canary_mark(&c->canary, load_relaxed(&c->epoch), t.slot, &low);
 	shared_canary_write(s, c->canary.note, n);
 	if (!busy && !too_long && !over) {
 		shadow_copy(c, false);
@@ -386,15 +374,13 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 		return rc;
 	now = now_ns();
 	rc = snapshot_take(c, step, mark ? &mine : NULL, now, &why);
-	atomic_store_explicit(&c->marked, rc, memory_order_relaxed);
-	atomic_store_explicit(&c->skipped_why, rc == CKPT_SKIPPED ? 1 + (uint32_t)why : 0,
-			      memory_order_relaxed);
+	store_relaxed(&c->marked, rc);
+	store_relaxed(&c->skipped_why, rc == CKPT_SKIPPED ? 1 + (uint32_t)why : 0);
 	if (rc >= 0) {
 		bool skipped = rc == CKPT_SKIPPED || rc == CKPT_DETACHED;
 
 		counter_add(&c->taken, !skipped);
-		skips_count(c, atomic_load_explicit(&c->link, memory_order_acquire),
-			    skipped ? (int)why : -1);
+		skips_count(c, load_acquire(&c->link), skipped ? (int)why : -1);
 	}
 	stall_add(c, now, true);
 	return rc;
@@ -418,7 +404,7 @@ static bool copy_unfinished(const ckpt *c, const struct shared_snap *s)
 	       (c->guard == CKPT_NEVER || !shared_snap_ordered(s));
 }
 
-/* Nobody copies any more what the daemon has still to copy. */
+/* What the daemon has still to copy is not copied any more. */
 static bool copy_orphaned(const ckpt *c, const struct link *l, const struct shared_snap *s,
 			  uint64_t now)
 {
@@ -441,7 +427,7 @@ static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *
 			break;
 		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
 	}
-	atomic_store_explicit(&l->rank->waiting, 0, memory_order_relaxed);
+	store_relaxed(&l->rank->waiting, 0);
 }
 
 /* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up,
@@ -453,8 +439,7 @@ static bool guard_compare(ckpt *c)
 	uint64_t mark, at;
 
 	if (!s || shared_snap_state(s, &mark) != SNAP_COPIED ||
-	    atomic_load_explicit(&l->job->newest[CKPT_COMMITTED], memory_order_relaxed) ==
-		    s->rec.step + 1)
+	    load_relaxed(&l->job->newest[CKPT_COMMITTED]) == s->rec.step + 1)
 		canary_off(&c->canary);
 	at = canary_guard(&c->canary);
 	if (at == CANARY_SAME)
@@ -522,9 +507,8 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 
 	if (rc < 0)
 		return rc;
-	bad = mark ? mark_take(&mine, mark)
-		   : 0; /* told; but whatever is returned, it has guarded */
-	l = atomic_load_explicit(&c->link, memory_order_acquire);
+	bad = mark ? mark_take(&mine, mark) : 0; /* returned; the guard is done all the same */
+	l = load_acquire(&c->link);
 	if (!l)
 		return bad;
 	start = now_ns();
@@ -535,7 +519,7 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 
 void mark_end(ckpt *c)
 {
-	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+	struct link *l = load_acquire(&c->link);
 
 	if (!l || !c->snapped)
 		return;
@@ -567,11 +551,11 @@ static bool outcome_outdated(const struct link *l, const struct shared_outcome *
 	return is;
 }
 
-/* What is known of a step: on the present pages, or on those of a daemon that is gone (there only
+/* What is known of a step: on the present pages, or on those of a daemon that has ended (there only
  * what is final). */
 static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
 {
-	struct link *now = atomic_load_explicit(&c->link, memory_order_acquire);
+	struct link *now = load_acquire(&c->link);
 
 	for (struct link *l = now; l; l = l->older)
 		if (shared_outcome_get(l->job, step, ret) &&
@@ -584,7 +568,7 @@ static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *re
  * to take over. */
 static bool step_hopeful(const ckpt *c, uint64_t step)
 {
-	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+	struct link *l = load_acquire(&c->link);
 	bool settling = atomic_load(&c->state) == LINK_DOWN ||
 			(l && atomic_load(&l->job->ready_epoch) != atomic_load(&c->epoch));
 
@@ -602,7 +586,7 @@ static bool step_hopeful(const ckpt *c, uint64_t step)
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
 }
 
-/* Nobody has ordered that it is written. Who leaves last, or stops the daemon, does. */
+/* There is no order to write it. The last rank that leaves, or a daemon that stops, gives one. */
 static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
 {
 	if (c->persist_every == 1 || atomic_load(&c->due.stage_only) == step + 1)
@@ -618,7 +602,7 @@ static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
 			  step, c->persist_every);
 }
 
-/* Why this rank itself knows it to be torn, before the daemon has heard of it; 0: it does not. */
+/* Why this rank itself knows it to be torn, before the daemon does; 0: it does not. */
 static int torn_here(ckpt *c, struct link *l, uint64_t step, struct ckpt_err *err)
 {
 	char why[CANARY_WHY] = "ckpt_guard ended the copy, because it was late";
@@ -834,7 +818,7 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 	if (rc == 0 && !ret)
 		rc = -EINVAL;
 	if (rc == 0)
-		rc = abi_room(ABI_STATS, ret, NULL);
+		rc = abi_size(ABI_STATS, ret, NULL);
 	if (rc < 0)
 		return rc;
 	l = atomic_load(&c->link);

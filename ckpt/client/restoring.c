@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // restoring.c - ckpt_restore: the request, the windows that answer it, and from where steps count
-// on. Invariant: what a restore may overwrite is copied by nobody meanwhile; after an error other
+// on. Invariant: what a restore may overwrite is not copied meanwhile; after an error other
 // than "there is nothing", no snapshot is taken of what memory holds then.
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -27,7 +27,7 @@ static int landings_take(ckpt *c, uint8_t in[WIRE_BYTES_MAX], int fd[WIRE_FDS_MA
 		/* all ranks wait for this answer, whatever it is */
 		land.code = begun < 0 ? begun : landing_take(&k, &m, fd);
 		wire_close_fds(fd, WIRE_FDS_MAX);
-		rc = rpc_ask(c, &land, WIRE_LAND, sizeof land, NULL, 0, in, fd, wait_ns, err);
+		rc = rpc_ask(c, &land, WIRE_LAND, -1, in, fd, wait_ns, err);
 	}
 	landings_end(&k);
 	return rc;
@@ -72,7 +72,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 				  c->socket);
 	l = atomic_load(&c->link);
 	begun = link_fills(l);
-	rc = rpc_ask(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, in, fd, wait_ns, err);
+	rc = rpc_ask(c, &m, WIRE_RESTORE, -1, in, fd, wait_ns, err);
 	if (rc == WIRE_LANDED)
 		rc = landings_take(c, in, fd, wait_ns, err);
 	if (rc < 0 && !c->answered) {
@@ -244,7 +244,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		return rc;
 	rc = abi_take(ABI_WANT, &w, want, &why);
 	if (rc == 0 && ret)
-		rc = abi_room(ABI_GOT, ret, &why);
+		rc = abi_size(ABI_GOT, ret, &why);
 	if (rc == 0)
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;

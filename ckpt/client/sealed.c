@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// sealed.c - see sealed.h. Called by attach.c when SEALED has come, and by those who hold one.
+// SPDX-License-Identifier: Apache-2.0 sealed.c - see sealed.h. Called by attach.c when SEALED has
+// come, and by the copier, which holds one.
 #include "ckpt/client/sealed.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
@@ -14,7 +14,7 @@ static bool refs_drop(_Atomic uint32_t *refs)
 
 static void refs_take(_Atomic uint32_t *refs)
 {
-	atomic_fetch_add_explicit(refs, 1, memory_order_relaxed);
+	add_relaxed(refs, 1);
 }
 
 /* --- sources --- */

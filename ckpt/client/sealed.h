@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sealed.h - what one SEALED has said, for those who carry it out: the slots, mapped once for all
+ * sealed.h - the contents of one SEALED, for copier and canary: the slots, mapped once for all
  * of them, and the rows of the copy (wire.h). The canary looks at slots, the copier writes to them.
  *
  * A sealed is immutable and counted: the handle has one, a copy under way and a canary's map one
  * each. The slots are counted too, because a later rev has other rows and the same slots. So
- * nothing is unmapped while somebody may touch it.
+ * nothing is unmapped while a thread may touch it.
  *
  * What is checked here and nowhere later: every row stays in the slot; its source stays in a
  * segment, or, if the library is to copy it, in memory that this rank has declared for that tensor.

@@ -9,17 +9,14 @@ _Static_assert(WIRE_SKIPS == SHARED_SKIPS, "the page has a counter for each reas
 
 static uint64_t skipped_since_start(const ckpt *c, uint32_t why)
 {
-	return atomic_load_explicit(&c->skipped[why], memory_order_relaxed);
+	return load_relaxed(&c->skipped[why]);
 }
 
 void skips_carry(ckpt *c, struct link *l)
 {
 	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
-		atomic_store_explicit(&l->rank->skipped[i], skipped_since_start(c, i),
-				      memory_order_relaxed);
-	atomic_store_explicit(&l->rank->skipping,
-			      atomic_load_explicit(&c->skips.now, memory_order_relaxed),
-			      memory_order_relaxed);
+		store_relaxed(&l->rank->skipped[i], skipped_since_start(c, i));
+	store_relaxed(&l->rank->skipping, load_relaxed(&c->skips.now));
 }
 
 /* More than half of the window: skipping. At most a quarter: no more. */
@@ -42,14 +39,14 @@ void skips_count(ckpt *c, struct link *l, int why)
 {
 	struct skips *s = &c->skips;
 	uint8_t *at = &s->why[s->n++ % SKIPS_WINDOW], is = (uint8_t)(why + 1);
-	uint32_t was = atomic_load_explicit(&s->now, memory_order_relaxed), now = was;
+	uint32_t was = load_relaxed(&s->now), now = was;
 
 	if (why >= 0)
-		atomic_fetch_add_explicit(&c->skipped[why], 1, memory_order_relaxed);
+		add_relaxed(&c->skipped[why], 1);
 	if (*at != is) {
 		*at = is;
 		now = skips_verdict(s, was);
-		atomic_store_explicit(&s->now, now, memory_order_relaxed);
+		store_relaxed(&s->now, now);
 	}
 	if (!l)
 		return;
@@ -58,15 +55,14 @@ void skips_count(ckpt *c, struct link *l, int why)
 		skips_carry(c, l);
 	s->link = l;
 	if (why >= 0)
-		atomic_store_explicit(&l->rank->skipped[why], skipped_since_start(c, (uint32_t)why),
-				      memory_order_relaxed);
+		store_relaxed(&l->rank->skipped[why], skipped_since_start(c, (uint32_t)why));
 	if (now != was)
-		atomic_store_explicit(&l->rank->skipping, now, memory_order_relaxed);
+		store_relaxed(&l->rank->skipping, now);
 }
 
 void skips_log(ckpt *c)
 {
-	uint32_t now = atomic_load_explicit(&c->skips.now, memory_order_relaxed);
+	uint32_t now = load_relaxed(&c->skips.now);
 
 	if (now == c->skips.said)
 		return;

@@ -131,8 +131,7 @@ static int list_call(ckpt *c, uint32_t flags, uint64_t step, struct wire_listed 
 				  "no daemon is attached: the one on %s does not answer",
 				  c->socket);
 	now = now_ns();
-	rc = rpc_call(c, &m, WIRE_LIST, sizeof m, NULL, 0, WIRE_LISTED, ret, sizeof *ret, fd,
-		      until - MIN(until, now), err);
+	rc = rpc_call(c, &m, WIRE_LIST, -1, ret, fd, until - MIN(until, now), err);
 	rpc_give(c);
 	if (rc < 0)
 		return rc;

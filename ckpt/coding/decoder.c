@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decoder.c - see decoder.h. Called by move, which makes places, and by formats that read a header
- * inside of a coded item. Invariant: a decoder never gives more bytes than were announced. decoder_end refuses
- * a stream that gave fewer, and one that ended before its input.
+ * decoder.c - see decoder.h. Called by move, which makes places. Invariant: a decoder never gives more
+ * bytes than were announced. decoder_end refuses a stream that gave fewer, and one that ended
+ * before its input.
  */
 #include "ckpt/coding/decoder.h"
 #include "ckpt/base/mutant.h"
@@ -232,95 +232,5 @@ int decoder_end(struct decoder *d, struct ckpt_err *err)
 				  d->made < d->o.bytes ? "" : " and an end");
 	if (d->o.has_crc && d->crc != d->o.crc && !MUTANT(DECODED_CRC_IGNORED))
 		return ckpt_error(err, -EBADMSG, "the CRC-32 of its bytes is wrong");
-	return 0;
-}
-
-/* --- as a source --- */
-
-#define SOURCE_IN ((uint64_t)64 << 10)
-
-struct decoded {
-	const struct source *under;
-	uint64_t at, end; /* of the coded bytes */
-	uint64_t pos;	  /* of the decoded ones */
-	struct decoder *d;
-	struct decoding x;
-	uint8_t in[SOURCE_IN];
-};
-
-static int decoded_some(struct decoded *s, uint8_t *to, uint64_t len)
-{
-	s->x.out = to;
-	s->x.out_len = len;
-	for (;;) {
-		uint64_t n = MIN(s->end - s->at, SOURCE_IN);
-		int e;
-
-		if (!s->x.in_len && n) {
-			e = s->under->read(s->under->ctx, s->in, n, s->at);
-			if (e)
-				return e;
-			s->at += n;
-			s->x.in = s->in;
-			s->x.in_len = n;
-		}
-		e = decoder_take(s->d, &s->x, NULL);
-		if (e)
-			return e;
-		if (!s->x.out_len && s->pos + len < s->d->o.bytes)
-			return 0;
-		if (s->at == s->end && !s->x.in_len)
-			return s->x.out_len ? -EBADMSG : decoder_end(s->d, NULL);
-	}
-}
-
-static int decoded_read(void *ctx, void *buf, uint64_t len, uint64_t off)
-{
-	struct decoded *s = ctx;
-	uint8_t skipped[4096];
-	int e = 0;
-
-	if (off < s->pos)
-		return -ESPIPE;
-	if (off > s->d->o.bytes || len > s->d->o.bytes - off)
-		return -ENODATA;
-	while (s->pos < off && !e) {
-		uint64_t n = MIN(off - s->pos, sizeof skipped);
-
-		e = decoded_some(s, skipped, n);
-		s->pos += n;
-	}
-	if (!e && len) {
-		e = decoded_some(s, buf, len);
-		s->pos += len;
-	}
-	return e;
-}
-
-static void decoded_close(void *ctx)
-{
-	struct decoded *s = ctx;
-
-	decoder_close(s->d);
-	free(s);
-}
-
-int decoder_source(const struct source *under, uint64_t off, uint64_t len,
-		   const struct decoder_opts *opts, struct source *ret, struct ckpt_err *err)
-{
-	struct decoded *s = calloc(1, sizeof *s);
-	int e = s ? decoder_open(opts, &s->d, err)
-		  : ckpt_error(err, -ENOMEM, "out of memory for a decoder");
-
-	if (e) {
-		free(s);
-		return e;
-	}
-	s->under = under;
-	s->at = off;
-	s->end = off + len;
-	*ret = (struct source){
-		.ctx = s, .bytes = opts->bytes, .read = decoded_read, .close = decoded_close
-	};
 	return 0;
 }

@@ -9,8 +9,8 @@
 #ifndef CKPT_CODING_DECODER_H
 #define CKPT_CODING_DECODER_H
 #include "ckpt/base/error.h"
-#include "ckpt/base/source.h"
 #include <stdbool.h>
+#include <stdint.h>
 
 /*
  * SWAPPED  the bytes of each element in reverse order
@@ -49,12 +49,4 @@ struct decoding {
 int decoder_take(struct decoder *d, struct decoding *x, struct ckpt_err *err);
 /* After the last byte of input. -EBADMSG: the stream has not ended, or the CRC-32 is another. */
 int decoder_end(struct decoder *d, struct ckpt_err *err);
-
-/*
- * A source over `len` bytes from `off` on of another one, decoded: for a header inside of a coded
- * item. Reads go forward: -ESPIPE for bytes before those that were read last. What it says is not
- * compared with its CRC-32 before its last byte was read. `under` outlives it.
- */
-int decoder_source(const struct source *under, uint64_t off, uint64_t len,
-		   const struct decoder_opts *opts, struct source *ret, struct ckpt_err *err);
 #endif

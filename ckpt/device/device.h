@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.h - memory of the process that the daemon cannot read, and what copies it into a slot: the
- * host's own memory (device_host.c) and that of a GPU (device_cuda.c). The client's copier
+ * device.h - copies memory of the process that the daemon cannot read into a slot: the host's own
+ * memory (device_host.c), and that of a GPU (device_cuda.c). The client's copier
  * (ckpt/client/copier.c) is the caller.
  *
  * A copy is one list of rows, in order: device_begin, any number of device_copy, device_end.
@@ -15,8 +15,8 @@
  *                            copied; rows are carried out in the order in which they are queued, by one
  *                            caller. device_end queues, behind them, the event for which device_guard lets
  *                            the trainer's stream wait, and then a write of `target` to the word `done`
- *                            (ckpt/wire/shared.h), fenced behind the bytes of the slot. That word is how
- *                            anybody sees the end, the daemon too; nobody polls the driver.
+ *                            (ckpt/wire/shared.h), fenced behind the bytes of the slot. That word
+ *                            shows the end to all, the daemon too; the driver is not polled.
  *
  * device_progress is a read of `done`. On a failure a device writes nothing to it any more: a
  * snapshot whose copy has failed has no end.
@@ -32,8 +32,8 @@
  */
 #ifndef CKPT_DEVICE_DEVICE_H
 #define CKPT_DEVICE_DEVICE_H
+#include "ckpt/base/atomic.h"
 #include "ckpt/base/error.h"
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -40,7 +40,7 @@ static int read_own(void *to, const struct iovec *from, uint32_t n, uint64_t byt
 }
 
 /* The memory of a driver (VM_IO, VM_PFNMAP: what CUDA pins, vvar) is refused by process_vm_readv
- * with the errno of an address without memory, though who uses the address reads it: so each row
+ * with the errno of an address without memory, though the address can be used: so each row
  * that fails is tried by write_fd. */
 static int write_fd(const struct device_target *t, const uint8_t *dst, const struct iovec *from,
 		    uint32_t n)
@@ -282,7 +282,7 @@ static void host_hurry(struct device_handle *d)
 static int host_end(struct device_handle *d, _Atomic uint32_t *done, uint32_t target)
 {
 	(void)d;
-	atomic_store_explicit(done, target, memory_order_release);
+	store_release(done, target);
 	return 0;
 }
 

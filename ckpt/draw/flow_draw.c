@@ -58,15 +58,6 @@ static char *ranks_print(uint32_t block, uint32_t size, uint32_t n, char buf[sta
 	return buf;
 }
 
-static uint32_t digits(uint32_t n)
-{
-	uint32_t d = 1;
-
-	for (; n >= 10; n /= 10)
-		d++;
-	return d;
-}
-
 /* "A row is 64 old ranks, a column 32 new ones, named by the first."; "" where each is one. */
 static char *blocks_print(const struct flow *f, char buf[static LINE_BYTES])
 {
@@ -92,7 +83,7 @@ struct text {
 	bool shades;
 };
 
-static const char *shade(const struct text *t, uint32_t level)
+static const char *shade_text(const struct text *t, uint32_t level)
 {
 	static const char *const block[SHADES] = { "\u2591", "\u2592", "\u2593", "\u2588" };
 	static const char *const plain[SHADES] = { "-", "+", "*", "#" };
@@ -121,7 +112,7 @@ static void print_cell(const struct text *t, uint64_t bytes)
 	if (!bytes) {
 		print_zero(t, t->shades ? CELL_SHADE : CELL_BYTES);
 	} else if (t->shades) {
-		mark = shade(t, level_of(t, bytes));
+		mark = shade_text(t, level_of(t, bytes));
 		fprintf(t->out, "  %s%s", mark, mark);
 	} else {
 		fprintf(t->out, "%*s", CELL_BYTES, bytes_print(bytes, buf));
@@ -133,7 +124,7 @@ static void print_heads(const struct text *t)
 {
 	const struct flow *f = t->f;
 	uint32_t width = t->shades ? CELL_SHADE : CELL_BYTES;
-	uint32_t lines = digits((f->ncol - 1) * f->to_block) < width ? 1 : 2;
+	uint32_t lines = human_digits((f->ncol - 1) * f->to_block) < width ? 1 : 2;
 
 	for (uint32_t line = 0; line < lines; line++) {
 		fprintf(t->out, "%s%*s", screen_style(t->s, STYLE_STRONG), t->left, "");
@@ -175,7 +166,7 @@ static void print_legend(const struct text *t)
 
 	fprintf(t->out, "%*s", t->left, "");
 	for (uint32_t i = 0; i < SHADES; i++)
-		fprintf(t->out, " %s%s to %-5s", shade(t, i), shade(t, i),
+		fprintf(t->out, " %s%s to %-5s", shade_text(t, i), shade_text(t, i),
 			bytes_print(t->most / SHADES * (i + 1), buf));
 	fprintf(t->out, " all %s\n", bytes_print(flow_all(t->f), buf));
 }
@@ -191,7 +182,7 @@ int flow_print(const struct flow *f, FILE *out, const struct screen *s)
 	if (rc)
 		return rc;
 	t.most = flow_most(&g);
-	t.left = (int)MAX(digits((g.nrow - 1) * g.from_block), 5u);
+	t.left = (int)MAX(human_digits((g.nrow - 1) * g.from_block), 5u);
 	t.shades = (uint32_t)t.left + g.ncol * CELL_BYTES + 8 > width;
 	fputs("  ", out);
 	screen_wrap(out, "bytes that each new rank (column) needs from each old rank (row)", width,
@@ -240,7 +231,7 @@ static void draw_cell(const struct picture *p, uint32_t i, uint32_t j)
 static void draw_names(const struct picture *p)
 {
 	const struct flow *f = p->f;
-	uint32_t col = digits((f->ncol - 1) * f->to_block);
+	uint32_t col = human_digits((f->ncol - 1) * f->to_block);
 	uint32_t every = (uint32_t)(SVG_CHAR * (col + 1) / p->cell) + 1;
 
 	for (uint32_t j = 0; j < f->ncol; j += every)
@@ -306,7 +297,7 @@ static void draw_legend(const struct picture *p, double y)
 }
 
 /* What of a text fits a picture of decent width; *width grows with it. */
-static int fit(const char *text, double character, double *width)
+static int text_fit(const char *text, double character, double *width)
 {
 	size_t n = screen_prefix(text, TEXT_CHARS);
 	double w = 2 * MARGIN + character * MIN(screen_columns(text), TEXT_CHARS);
@@ -315,7 +306,7 @@ static int fit(const char *text, double character, double *width)
 	return (int)n;
 }
 
-static void draw(struct picture *p, const char *title, const char *const *line)
+static void picture_draw(struct picture *p, const char *title, const char *const *line)
 {
 	const struct flow *f = p->f;
 	char blocks[LINE_BYTES];
@@ -327,20 +318,20 @@ static void draw(struct picture *p, const char *title, const char *const *line)
 	blocks_print(f, blocks);
 	p->cell = PLOT / MAX(f->nrow, f->ncol);
 	p->cell = p->cell > CELL_MOST ? CELL_MOST : p->cell < CELL_LEAST ? CELL_LEAST : p->cell;
-	p->x = MARGIN + SVG_CHAR * (MAX(digits((f->nrow - 1) * f->from_block), 3u) + 1) + 10;
+	p->x = MARGIN + SVG_CHAR * (MAX(human_digits((f->nrow - 1) * f->from_block), 3u) + 1) + 10;
 	p->y = y + SVG_LINE * (n + 1 + (*blocks != 0)) + 2 * SVG_LINE;
 	bottom = p->y + p->cell * f->nrow + TOTAL + 2 * SVG_LINE + 10;
 	width = p->x + p->cell * f->ncol + TOTAL + 60 + MARGIN;
 	width = MAX(width, WIDTH_LEAST);
-	fit(title, TITLE_CHAR, &width);
+	text_fit(title, TITLE_CHAR, &width);
 	for (uint32_t i = 0; i < n; i++)
-		fit(line[i], SVG_CHAR, &width);
+		text_fit(line[i], SVG_CHAR, &width);
 	svg_begin(p->out, width, bottom + 14 + MARGIN, title);
-	svg_text(p->out, MARGIN, y, SVG_START, SVG_TITLE, "%.*s", fit(title, TITLE_CHAR, &width),
-		 title);
+	svg_text(p->out, MARGIN, y, SVG_START, SVG_TITLE, "%.*s",
+		 text_fit(title, TITLE_CHAR, &width), title);
 	for (; *line; line++)
 		svg_text(p->out, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%.*s",
-			 fit(*line, SVG_CHAR, &width), *line);
+			 text_fit(*line, SVG_CHAR, &width), *line);
 	svg_text(p->out, MARGIN, y += SVG_LINE, SVG_START, SVG_FAINT,
 		 "bytes that each new rank (column) needs from each old rank (row)");
 	if (*blocks)
@@ -363,7 +354,7 @@ int flow_svg(const struct flow *f, const char *title, const char *const *line, F
 	if (rc)
 		return rc;
 	p.most = flow_most(&g);
-	draw(&p, title, line);
+	picture_draw(&p, title, line);
 	flow_free(&g);
 	return 0;
 }

@@ -25,7 +25,7 @@ static void part_of(const struct layout *l, uint32_t dim, struct part *ret)
 }
 
 /*
- * At most how many pieces are looked at for one list. A strided cut of a range is one step whatever
+ * At most how many pieces one list takes one by one. A strided cut of a range is one step whatever
  * its factor; of a list, which any strided cut leaves, each piece is.
  */
 static uint64_t part_steps(const struct part *p, uint64_t extent)

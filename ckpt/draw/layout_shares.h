@@ -9,7 +9,7 @@
 #include "ckpt/layout/layout.h"
 
 #define SHARES_RECORDS_MAX (1u << 22) /* progressions of all lists together: 128 MiB */
-#define SHARES_STEPS_MAX (1u << 28)   /* pieces looked at one by one: a few seconds */
+#define SHARES_STEPS_MAX (1u << 28)   /* pieces taken one by one: a few seconds */
 
 struct shares_list {
 	struct indices x;

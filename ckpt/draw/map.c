@@ -6,46 +6,18 @@
  * not looked at, and what is left out is a span that says so.
  */
 #include "ckpt/base/strmap.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/draw/map_impl.h"
-#include <stdarg.h>
 #include <stdio.h>
 
 #define ENDS_SHOWN UINT64_C(64) /* runs at each end of a list that has too many */
 #define COPIES_CELLS_MAX (1u << 22)
 #define PATTERN_RUNS 3
 
-/* --- text that grows in a buffer --- */
-
-struct text {
-	char *buf;
-	size_t bytes, len;
-};
-
-__attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	if (t->len + 1 >= t->bytes)
-		return;
-	va_start(ap, fmt);
-	n = vsnprintf(t->buf + t->len, t->bytes - t->len, fmt, ap);
-	va_end(ap);
-	if (n < 0)
-		return;
-	if ((size_t)n < t->bytes - t->len) {
-		t->len += (size_t)n;
-		return;
-	}
-	t->len = t->bytes - 1;
-	if (t->bytes > 3)
-		memcpy(t->buf + t->bytes - 3, "..", 3);
-}
-
 /* How many ranks from rank[0] on are equally far apart. */
-static uint32_t progression(uint32_t n, const uint32_t *rank)
+static uint32_t ranks_progression(uint32_t n, const uint32_t *rank)
 {
 	uint32_t len = MIN(n, 2u);
 
@@ -56,13 +28,12 @@ static uint32_t progression(uint32_t n, const uint32_t *rank)
 
 char *map_ranks(uint32_t n, const uint32_t *rank, char *buf, size_t bytes)
 {
-	struct text t = { buf, bytes, 0 };
+	struct text t = text_in(buf, bytes);
 
-	buf[0] = 0;
 	for (uint32_t i = 0, len; i < n; i += len) {
 		const uint32_t *r = rank + i;
 
-		len = progression(n - i, r);
+		len = ranks_progression(n - i, r);
 		text_add(&t, "%sr%u", i ? "," : "", r[0]);
 		if (len < 3)
 			len = 1;
@@ -70,7 +41,7 @@ char *map_ranks(uint32_t n, const uint32_t *rank, char *buf, size_t bytes)
 			text_add(&t, "-r%u", r[len - 1]);
 		else
 			text_add(&t, ",r%u%sr%u", r[1], len > 3 ? ".." : ",", r[len - 1]);
-		if (t.len + 1 >= t.bytes)
+		if (t.len == t.bytes)
 			break;
 	}
 	return buf;
@@ -95,10 +66,9 @@ char *map_label(uint32_t n, const uint32_t *rank, uint32_t max, char *buf, size_
 
 char *map_pattern(const struct indices *x, char *buf, size_t bytes)
 {
-	struct text t = { buf, bytes, 0 };
+	struct text t = text_in(buf, bytes);
 	char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
 
-	buf[0] = 0;
 	for (uint32_t i = 0; i < x->n; i++) {
 		const struct run *r = &x->run[i];
 
@@ -140,14 +110,12 @@ static int in_compare(const void *a, const void *b)
 	const struct map_in *x = *(const struct map_in *const *)a,
 			    *y = *(const struct map_in *const *)b;
 
-	return (x->rank > y->rank) - (x->rank < y->rank);
+	return COMPARE(x->rank, y->rank);
 }
 
 static int rank_compare(const void *a, const void *b)
 {
-	const uint32_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
+	return COMPARE(*(const uint32_t *)a, *(const uint32_t *)b);
 }
 
 static uint32_t ranks_unique(uint32_t *rank, uint32_t n)
@@ -176,7 +144,7 @@ static uint32_t set_number(struct keymap *sets, const struct map_share *share, u
 	return n;
 }
 
-/* Shares and who has them. in: sorted by rank. */
+/* Shares and their ranks. in: sorted by rank. */
 static int make_shares(struct map *m, const struct map_in *const *in, uint32_t nin)
 {
 	struct map_facts *f = &m->facts;
@@ -312,9 +280,7 @@ struct cuts {
 
 static int u64_compare(const void *a, const void *b)
 {
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
+	return COMPARE(*(const uint64_t *)a, *(const uint64_t *)b);
 }
 
 static void cut_add(struct cuts *c, const struct run *r, uint64_t i)
@@ -586,35 +552,22 @@ static int spans_pick(const struct map_axis *a, uint32_t max, enum map_fit fit, 
 /* The span that index lies in. */
 static uint32_t span_at(const struct map_span *span, uint32_t n, uint64_t index)
 {
-	uint32_t lo = 0, hi = n - 1;
-
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (span[mid].stop > index)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
+	return SEARCH(i, 0u, n - 1, span[i].stop <= index);
 }
 
 /* The same run by run, for lists with fewer runs than there are spans. */
 static uint32_t spans_by_run(const struct indices *x, const struct map_span *span, uint32_t n,
 			     enum map_fit fit, uint32_t *ret)
 {
+	struct indices_cursor at = { 0 };
+	struct stretch s;
 	uint32_t k = 0;
 
-	for (uint32_t r = 0; r < x->n; r++) {
-		for (uint64_t c = 0; c < x->run[r].count; c++) {
-			uint64_t start = x->run[r].start + c * x->run[r].stride;
-
-			for (uint32_t i = span_at(span, n, start);
-			     i < n && span[i].start < start + x->run[r].len; i++)
-				if (!map_is_gap(&span[i], fit) && (!k || ret[k - 1] < i))
-					ret[k++] = i;
-		}
-	}
+	while (indices_next(x, x, &at, &s))
+		for (uint32_t i = span_at(span, n, s.index);
+		     i < n && span[i].start < s.index + s.len; i++)
+			if (!map_is_gap(&span[i], fit) && (!k || ret[k - 1] < i))
+				ret[k++] = i;
 	return k;
 }
 
@@ -792,9 +745,8 @@ static void whole_dims(const struct map *m, struct text *t)
 
 char *map_axes(const struct map *m, char *buf, size_t bytes)
 {
-	struct text t = { buf, bytes, 0 };
+	struct text t = text_in(buf, bytes);
 
-	buf[0] = 0;
 	if (m->ndim < 2)
 		return buf;
 	if (m->facts.down >= 0)
@@ -834,10 +786,9 @@ static void copies_say(const struct map_facts *f, struct text *t)
 char *map_sentence(const struct map *m, uint32_t elem_bits, char *buf, size_t bytes)
 {
 	const struct map_facts *f = &m->facts;
-	struct text t = { buf, bytes, 0 };
+	struct text t = text_in(buf, bytes);
 	char a[HUMAN_BYTES], b[HUMAN_BYTES];
 
-	buf[0] = 0;
 	if (!f->numel) {
 		text_add(&t, "it has no elements");
 		return buf;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.h - who holds which elements of a tensor, as a drawing: rows down, columns across, borders
+ * map.h - which ranks hold which elements of a tensor, drawn: rows down, columns across, borders
  * where the cuts are. The input is a shape and index sets of ranks, nothing of a checkpoint: what a
  * layout declares and what pieces say are drawn alike.
  *
@@ -15,7 +15,7 @@
 #include "ckpt/layout/layout.h"
 
 #define MAP_DIMS_MAX 64		/* dimensions of a tensor */
-#define MAP_CUTS_MAX 65536	/* runs of a dimension that are looked at one by one */
+#define MAP_CUTS_MAX 65536	/* runs of a dimension that are taken one by one */
 #define MAP_HITS_MAX (1u << 24) /* (cell, share) pairs of a drawing; more is -E2BIG */
 #define MAP_LINES 24		/* lines of a drawing without its legend */
 

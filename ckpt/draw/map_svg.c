@@ -42,8 +42,8 @@ static bool can_join(const struct map_axis *a)
 	return a->whole && a->nspan <= 2 * (uint64_t)a->nlist;
 }
 
-static int places(struct picture *p, const struct map_span *span, uint32_t n, double from,
-		  double length, double **ret)
+static int spans_place(struct picture *p, const struct map_span *span, uint32_t n, double from,
+		       double length, double **ret)
 {
 	double total = 0, at = from;
 
@@ -60,7 +60,7 @@ static int places(struct picture *p, const struct map_span *span, uint32_t n, do
 	return 0;
 }
 
-static int choose(struct picture *p)
+static int view_choose(struct picture *p)
 {
 	const struct map *m = p->m;
 	bool flat = m->facts.down < 0;
@@ -87,19 +87,12 @@ static int choose(struct picture *p)
 	p->height = flat ? PLOT_LEAST / 2 : PLOT_WIDTH * ratio;
 	if (!flat)
 		p->height = p->height < PLOT_LEAST ? PLOT_LEAST : MIN(p->height, PLOT_MOST);
-	rc = places(p, p->v.col, p->v.ncol, p->x0, p->width, &p->x);
-	return rc ? rc : places(p, p->v.row, p->v.nrow, p->y0, p->height, &p->y);
-}
-
-static uint32_t digits(uint64_t n)
-{
-	char word[24];
-
-	return (uint32_t)snprintf(word, sizeof word, "%llu", (unsigned long long)n);
+	rc = spans_place(p, p->v.col, p->v.ncol, p->x0, p->width, &p->x);
+	return rc ? rc : spans_place(p, p->v.row, p->v.nrow, p->y0, p->height, &p->y);
 }
 
 /* Indices where spans begin, as many as do not touch. */
-static void ticks(const struct picture *p)
+static void ticks_draw(const struct picture *p)
 {
 	double last = -PLOT_WIDTH, end = p->x[p->v.ncol];
 	uint32_t nc = p->v.ncol, nr = p->v.nrow;
@@ -128,7 +121,7 @@ static void ticks(const struct picture *p)
 	}
 }
 
-static void range(const struct map_axis *a, const struct map_span *s, char *buf, size_t bytes)
+static void range_print(const struct map_axis *a, const struct map_span *s, char *buf, size_t bytes)
 {
 	if (a->dim < 0)
 		snprintf(buf, bytes, "all");
@@ -138,14 +131,14 @@ static void range(const struct map_axis *a, const struct map_span *s, char *buf,
 }
 
 /* The tooltip of a block, or of what stands for several. */
-static void tip(const struct picture *p, uint32_t i, uint32_t j, uint32_t n, const uint32_t *rank,
-		char *buf, size_t bytes)
+static void tip_print(const struct picture *p, uint32_t i, uint32_t j, uint32_t n,
+		      const uint32_t *rank, char *buf, size_t bytes)
 {
 	const struct map_span *row = &p->v.row[i], *col = &p->v.col[j];
 	char ranks[300], down[80], across[80];
 
-	range(&p->m->down, row, down, sizeof down);
-	range(&p->m->across, col, across, sizeof across);
+	range_print(&p->m->down, row, down, sizeof down);
+	range_print(&p->m->across, col, across, sizeof across);
 	snprintf(buf, bytes, "%s%s%s%s%s%s",
 		 n ? map_ranks(n, rank, ranks, sizeof ranks) : "held by no rank", "; ",
 		 p->m->facts.down < 0 ? "" : down, p->m->facts.down < 0 ? "" : "; ", across,
@@ -154,7 +147,7 @@ static void tip(const struct picture *p, uint32_t i, uint32_t j, uint32_t n, con
 
 /* A cell, and the cells right of it with the same in them, as one rectangle. Returns the column
  * behind it. */
-static int cell(struct picture *p, uint32_t i, uint32_t j, uint32_t *ret_next)
+static int cell_draw(struct picture *p, uint32_t i, uint32_t j, uint32_t *ret_next)
 {
 	uint32_t nc = p->v.ncol, end = j + 1, n, colour, chars;
 	bool gap = map_is_gap(&p->v.row[i], p->fit) || map_is_gap(&p->v.col[j], p->fit);
@@ -178,13 +171,13 @@ static int cell(struct picture *p, uint32_t i, uint32_t j, uint32_t *ret_next)
 		return 0;
 	}
 	colour = n ? map_colour(p->m, p->v.share[p->v.first[i * nc + j]], SVG_COLOURS) : SVG_NONE;
-	tip(p, i, j, n, rank, text, sizeof text);
+	tip_print(p, i, j, n, rank, text, sizeof text);
 	if (end > j + 1) { /* the tooltip names the whole of it */
 		struct map_span all = { p->v.col[j].start, p->v.col[end - 1].stop, 0 }, was;
 
 		was = p->v.col[j];
 		p->v.col[j] = all;
-		tip(p, i, j, n, rank, text, sizeof text);
+		tip_print(p, i, j, n, rank, text, sizeof text);
 		p->v.col[j] = was;
 	}
 	svg_rect(p->f, x, y, w, h, colour, text);
@@ -195,18 +188,18 @@ static int cell(struct picture *p, uint32_t i, uint32_t j, uint32_t *ret_next)
 	return 0;
 }
 
-static int blocks(struct picture *p)
+static int blocks_draw(struct picture *p)
 {
 	uint32_t next;
 
 	for (uint32_t i = 0; i < p->v.nrow; i++)
 		for (uint32_t j = 0; j < p->v.ncol; j = next)
-			if (cell(p, i, j, &next))
+			if (cell_draw(p, i, j, &next))
 				return -ENOMEM;
 	return 0;
 }
 
-static bool joined(const struct picture *p)
+static bool is_joined(const struct picture *p)
 {
 	return p->fit == MAP_JOIN &&
 	       (p->m->down.nspan > p->v.nrow || p->m->across.nspan > p->v.ncol);
@@ -215,7 +208,7 @@ static bool joined(const struct picture *p)
 /* Shares with a line of their own: none where their colours are not to be seen. */
 static uint32_t legend_shares(const struct picture *p)
 {
-	return joined(p) ? 0 : MIN(p->m->facts.nshare, LEGEND_MAX);
+	return is_joined(p) ? 0 : MIN(p->m->facts.nshare, LEGEND_MAX);
 }
 
 static uint32_t legend_lines(const struct picture *p)
@@ -223,7 +216,7 @@ static uint32_t legend_lines(const struct picture *p)
 	return legend_shares(p) + (p->m->facts.nshare > LEGEND_MAX) + (p->m->facts.nempty > 0) + 2;
 }
 
-static void legend(const struct picture *p, double y)
+static void legend_draw(const struct picture *p, double y)
 {
 	const struct map_facts *f = &p->m->facts;
 	uint32_t shown = legend_shares(p);
@@ -247,7 +240,7 @@ static void legend(const struct picture *p, double y)
 			 map_ranks(f->nempty, f->empty, ranks, sizeof ranks));
 		y += SVG_LINE;
 	}
-	if (joined(p))
+	if (is_joined(p))
 		svg_text(p->f, MARGIN, y, SVG_START, SVG_FAINT,
 			 "too many blocks to draw them all: neighbours are drawn as one");
 	else if (!p->scaled && f->numel)
@@ -256,7 +249,7 @@ static void legend(const struct picture *p, double y)
 }
 
 /* What is too long loses its middle: the end of a name says more than its beginning. */
-static const char *fit(const char *text, uint32_t chars, char *buf, size_t bytes)
+static const char *text_fit(const char *text, uint32_t chars, char *buf, size_t bytes)
 {
 	char clean[TEXT_BYTES];
 	const char *end = screen_clean(text, clean, sizeof clean);
@@ -269,7 +262,7 @@ static const char *fit(const char *text, uint32_t chars, char *buf, size_t bytes
 	return buf;
 }
 
-static int draw(struct picture *p, const char *title, const char *const *line)
+static int picture_draw(struct picture *p, const char *title, const char *const *line)
 {
 	double y = MARGIN + 8, bottom;
 	char axes[300], text[TEXT_BYTES];
@@ -280,27 +273,28 @@ static int draw(struct picture *p, const char *title, const char *const *line)
 		n++;
 	map_axes(p->m, axes, sizeof axes);
 	n += axes[0] != 0;
-	p->x0 = MARGIN +
-		(p->m->facts.down < 0 ? 0 : SVG_CHAR * (double)digits(p->m->down.extent) + 10);
+	p->x0 = MARGIN + (p->m->facts.down < 0
+				  ? 0
+				  : SVG_CHAR * (double)human_digits(p->m->down.extent) + 10);
 	p->y0 = y + SVG_LINE * (double)(n + 1) + 22;
-	rc = p->m->facts.numel ? choose(p) : 0;
+	rc = p->m->facts.numel ? view_choose(p) : 0;
 	if (rc)
 		return rc;
 	bottom = p->y0 + p->height + 30;
 	svg_begin(p->f, p->x0 + PLOT_WIDTH + 2 * MARGIN,
 		  bottom + SVG_LINE * legend_lines(p) + MARGIN / 2, title);
 	svg_text(p->f, MARGIN, y, SVG_START, SVG_TITLE, "%s",
-		 fit(title, TITLE_CHARS, text, sizeof text));
+		 text_fit(title, TITLE_CHARS, text, sizeof text));
 	for (; *line; line++)
 		svg_text(p->f, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%s",
-			 fit(*line, TEXT_CHARS, text, sizeof text));
+			 text_fit(*line, TEXT_CHARS, text, sizeof text));
 	if (axes[0])
 		svg_text(p->f, MARGIN, y + SVG_LINE, SVG_START, SVG_FAINT, "%s", axes);
 	if (p->m->facts.numel) {
-		rc = blocks(p);
-		ticks(p);
+		rc = blocks_draw(p);
+		ticks_draw(p);
 	}
-	legend(p, bottom);
+	legend_draw(p, bottom);
 	svg_end(p->f);
 	return rc;
 }
@@ -308,7 +302,7 @@ static int draw(struct picture *p, const char *title, const char *const *line)
 int map_svg(const struct map *m, const char *title, const char *const *line, FILE *f)
 {
 	struct picture p = { .m = m, .f = f };
-	int rc = draw(&p, title, line);
+	int rc = picture_draw(&p, title, line);
 
 	map_view_free(&p.v);
 	return rc;

@@ -42,13 +42,6 @@ struct drawing {
 	bool has_rows; /* row indices are shown */
 };
 
-static uint32_t digits(uint64_t n)
-{
-	char buf[24];
-
-	return (uint32_t)snprintf(buf, sizeof buf, "%llu", (unsigned long long)n);
-}
-
 static bool gap_row(const struct drawing *d, uint32_t i)
 {
 	return map_is_gap(&d->v.row[i], MAP_GAP);
@@ -65,7 +58,8 @@ static bool gap_cell(const struct drawing *d, uint32_t i, uint32_t j)
 }
 
 /* Do two cells belong to one box? */
-static bool joined(const struct drawing *d, uint32_t i0, uint32_t j0, uint32_t i1, uint32_t j1)
+static bool cells_joined(const struct drawing *d, uint32_t i0, uint32_t j0, uint32_t i1,
+			 uint32_t j1)
 {
 	return !gap_cell(d, i0, j0) && !gap_cell(d, i1, j1) &&
 	       map_cell_equal(&d->v, i0 * d->v.ncol + j0, i1 * d->v.ncol + j1);
@@ -76,12 +70,12 @@ static bool border_above(const struct drawing *d, uint32_t i, uint32_t j)
 {
 	if (!i || i == d->v.nrow)
 		return true;
-	return !d->close && !joined(d, i - 1, j, i, j);
+	return !d->close && !cells_joined(d, i - 1, j, i, j);
 }
 
 static bool border_left(const struct drawing *d, uint32_t i, uint32_t j)
 {
-	return !j || j == d->v.ncol || !joined(d, i, j - 1, i, j);
+	return !j || j == d->v.ncol || !cells_joined(d, i, j - 1, i, j);
 }
 
 /* --- what fits --- */
@@ -115,7 +109,7 @@ static uint32_t label_width(const struct drawing *d)
 }
 
 /* What a span would get beyond the least, if length alone decided. */
-static double excess(const struct map_span *s, double room, double total, uint32_t least)
+static double span_excess(const struct map_span *s, double room, double total, uint32_t least)
 {
 	double want = total > 0 ? room * (double)(s->stop - s->start) / total : 0;
 
@@ -125,8 +119,8 @@ static double excess(const struct map_span *s, double room, double total, uint32
 /* Share `room` by the length of the spans, at least `least` each; gaps take their own. Equal ones
  * look equal: what cannot be shared evenly is not used. slack: how little is missing to one
  * more. */
-static void scale(const struct map_span *span, uint32_t n, uint32_t room, uint32_t least,
-		  uint32_t gap, double slack, uint32_t *ret)
+static void spans_scale(const struct map_span *span, uint32_t n, uint32_t room, uint32_t least,
+			uint32_t gap, double slack, uint32_t *ret)
 {
 	double total = 0, sum = 0, spare = room;
 
@@ -136,9 +130,10 @@ static void scale(const struct map_span *span, uint32_t n, uint32_t room, uint32
 		total += span[i].many ? 0 : (double)(span[i].stop - span[i].start);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		sum += excess(&span[i], room, total, least);
+		sum += span_excess(&span[i], room, total, least);
 	for (uint32_t i = 0; i < n && spare > 0 && sum > 0; i++)
-		ret[i] += (uint32_t)(excess(&span[i], room, total, least) / sum * spare + slack);
+		ret[i] +=
+			(uint32_t)(span_excess(&span[i], room, total, least) / sum * spare + slack);
 }
 
 /* Columns of labels in front: indices of rows. */
@@ -149,14 +144,14 @@ static uint32_t left_width(const struct drawing *d)
 	if (!d->has_rows)
 		return 1;
 	for (uint32_t i = 0; i < d->v.nrow; i++) {
-		uint32_t stop = digits(d->v.row[i].stop); /* above it start has no more */
+		uint32_t stop = human_digits(d->v.row[i].stop); /* above it start has no more */
 
-		w = MAX(w, d->close ? digits(d->v.row[i].start) + 1 + stop : stop);
+		w = MAX(w, d->close ? human_digits(d->v.row[i].start) + 1 + stop : stop);
 	}
 	return w + 2;
 }
 
-static int sizes(struct drawing *d)
+static int sizes_make(struct drawing *d)
 {
 	uint32_t n = d->v.ncol, label = label_width(d), width, room;
 
@@ -169,10 +164,10 @@ static int sizes(struct drawing *d)
 	room = width > d->left + n + 1 ? width - d->left - n - 1 : 0;
 	if (d->has_rows)
 		room = MIN(room, n * (CELL_MAX + label));
-	scale(d->v.col, n, room, label, GAP_WIDTH, 1e-6, d->width);
+	spans_scale(d->v.col, n, room, label, GAP_WIDTH, 1e-6, d->width);
 	n = d->v.nrow;
 	room = d->close || n > BOXES_MAX ? n : MIN(MAP_LINES - 3 - n, HEIGHT_MAX * n);
-	scale(d->v.row, n, d->has_rows ? room : 1, 1, 1, 0.1, d->height);
+	spans_scale(d->v.row, n, d->has_rows ? room : 1, 1, 1, 0.1, d->height);
 	return 0;
 }
 
@@ -195,7 +190,7 @@ static int try_view(struct drawing *d, uint32_t rows, uint32_t cols)
 		return rc;
 	d->close = d->v.nrow > BOXES_MAX;
 	rc = make_labels(d);
-	return rc ? rc : sizes(d);
+	return rc ? rc : sizes_make(d);
 }
 
 /* As many columns as fit. */
@@ -217,7 +212,7 @@ static int choose_view(struct drawing *d)
 
 /* --- drawing --- */
 
-static const char *junction(const struct drawing *d, bool up, bool down, bool left, bool right)
+static const char *junction_text(const struct drawing *d, bool up, bool down, bool left, bool right)
 {
 	static const char *const box[16] = {
 		" ",	  "\u2576", "\u2574", "\u2500", "\u2577", "\u250c", "\u2510", "\u252c",
@@ -230,7 +225,7 @@ static const char *junction(const struct drawing *d, bool up, bool down, bool le
 	return !k ? " " : !(k & 3) ? "|" : !(k & 12) ? "-" : "+";
 }
 
-static void pad(FILE *f, const char *s, uint32_t n)
+static void pad_print(FILE *f, const char *s, uint32_t n)
 {
 	while (n--)
 		fputs(s, f);
@@ -246,7 +241,7 @@ static void print_columns(const struct drawing *d)
 	if (d->m->facts.across < 0 || last >= LINE_BYTES)
 		return;
 	memset(line, ' ', sizeof line);
-	last_len = digits(d->v.col[d->v.ncol - 1].stop);
+	last_len = human_digits(d->v.col[d->v.ncol - 1].stop);
 	for (uint32_t j = 0; j < d->v.ncol; at += d->width[j] + 1, j++) {
 		n = (uint32_t)snprintf(word, sizeof word, "%llu",
 				       (unsigned long long)d->v.col[j].start);
@@ -276,11 +271,12 @@ static void print_border(const struct drawing *d, uint32_t i)
 	for (uint32_t j = 0; j <= nc; j++) {
 		bool right = j < nc && border_above(d, i, j);
 
-		fputs(junction(d, i && border_left(d, i - 1, j), i < nr && border_left(d, i, j),
-			       j && border_above(d, i, j - 1), right),
+		fputs(junction_text(d, i && border_left(d, i - 1, j),
+				    i < nr && border_left(d, i, j), j && border_above(d, i, j - 1),
+				    right),
 		      d->f);
 		if (j < nc)
-			pad(d->f, !right ? " " : d->s->unicode ? "\u2500" : "-", d->width[j]);
+			pad_print(d->f, !right ? " " : d->s->unicode ? "\u2500" : "-", d->width[j]);
 	}
 	fputc('\n', d->f);
 }
@@ -329,9 +325,9 @@ static void print_line(const struct drawing *d, uint32_t i, uint32_t y)
 
 	if (d->has_rows && d->close && !y)
 		fprintf(d->f, "%s%*llu:%-*llu %s", screen_style(d->s, STYLE_DIM),
-			(int)(d->left - 2 - digits(d->v.row[d->v.nrow - 1].stop)),
+			(int)(d->left - 2 - human_digits(d->v.row[d->v.nrow - 1].stop)),
 			(unsigned long long)d->v.row[i].start,
-			(int)digits(d->v.row[d->v.nrow - 1].stop),
+			(int)human_digits(d->v.row[d->v.nrow - 1].stop),
 			(unsigned long long)d->v.row[i].stop, screen_plain(d->s, STYLE_DIM));
 	else
 		fprintf(d->f, "%*s", (int)d->left, "");
@@ -363,7 +359,7 @@ static void print_boxes(const struct drawing *d)
 
 /* --- what the drawing does not say --- */
 
-static void say(const struct drawing *d, const char *text)
+static void legend_line(const struct drawing *d, const char *text)
 {
 	fputs("  ", d->f);
 	screen_wrap(d->f, text, d->s->width, 2, 4);
@@ -387,7 +383,7 @@ static void say_gap(const struct drawing *d, const char *what, const struct map_
 				 (unsigned long long)span[i].start,
 				 (unsigned long long)span[i].stop, human_count(span[i].many, x),
 				 human_count(a->nspan, y));
-		say(d, line);
+		legend_line(d, line);
 	}
 }
 
@@ -406,7 +402,7 @@ static int say_patterns(const struct drawing *d, const struct map_axis *a,
 	for (uint32_t i = 0; gap && i < a->nlist && !rc; i++) {
 		char line[LINE_BYTES], ranks[64], runs[256];
 
-		if (a->list[i]->n == 1 && a->list[i]->run[0].count == 1)
+		if (indices_is_range(a->list[i]))
 			continue;
 		if (shown == LEGEND_MAX) {
 			more++;
@@ -418,13 +414,13 @@ static int say_patterns(const struct drawing *d, const struct map_axis *a,
 			break;
 		snprintf(line, sizeof line, "%s: %s", map_ranks(nrank, rank, ranks, sizeof ranks),
 			 map_pattern(a->list[i], runs, sizeof runs));
-		say(d, line);
+		legend_line(d, line);
 	}
 	if (more) {
 		char line[64];
 
 		snprintf(line, sizeof line, "and %u more patterns", more);
-		say(d, line);
+		legend_line(d, line);
 	}
 	arena_free(&arena);
 	return rc;
@@ -450,13 +446,13 @@ static void say_abbreviations(const struct drawing *d)
 		shown++;
 		snprintf(line, sizeof line, "%s: %s (%u ranks)", l->text,
 			 map_ranks(l->nrank, l->rank, ranks, sizeof ranks), l->nrank);
-		say(d, line);
+		legend_line(d, line);
 	}
 	if (nobody)
-		say(d, "-: held by no rank");
+		legend_line(d, "-: held by no rank");
 }
 
-static int legend(const struct drawing *d)
+static int legend_print(const struct drawing *d)
 {
 	const struct map_facts *f = &d->m->facts;
 	char line[LINE_BYTES], ranks[300];
@@ -471,7 +467,7 @@ static int legend(const struct drawing *d)
 	if (f->nempty && f->numel) {
 		snprintf(line, sizeof line, "%s: empty",
 			 map_ranks(f->nempty, f->empty, ranks, sizeof ranks));
-		say(d, line);
+		legend_line(d, line);
 	}
 	return rc;
 }
@@ -485,7 +481,7 @@ int map_print(const struct map *m, FILE *f, const struct screen *s)
 		rc = choose_view(&d);
 		if (!rc) {
 			print_boxes(&d);
-			rc = legend(&d);
+			rc = legend_print(&d);
 		}
 	}
 	map_view_free(&d.v);

@@ -12,7 +12,7 @@
 /* What each picture begins with: a file that begins so may be overwritten by another one. */
 #define SVG_MARK "<!-- ckptctl: a picture that may be overwritten -->"
 #define SVG_COLOURS 8
-#define SVG_NONE SVG_COLOURS	   /* held by nobody */
+#define SVG_NONE SVG_COLOURS	   /* held by no rank */
 #define SVG_MANY (SVG_COLOURS + 1) /* left out, or several together */
 #define SVG_CHAR 6.7		   /* width of a character of a label */
 #define SVG_LINE 16.0		   /* height of a line of text */

@@ -6,6 +6,7 @@
  */
 #include "ckpt/engine/compare.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/shown.h"
@@ -84,7 +85,7 @@ static void compare_pair(struct compared *c, const struct table *s, uint32_t a,
 		item_add(c, COMPARE_OPERANDS, a, b);
 	else if (x->cls == CKPT_SINK && y->cls == CKPT_SINK)
 		; /* neither has elements that are kept */
-	else if (!x->fp_known || !y->fp_known)
+	else if ((!x->fp_known || !y->fp_known) && !MUTANT(UNKNOWN_EQUAL))
 		item_add(c, COMPARE_UNKNOWN, a, b);
 	else if (x->fp != y->fp)
 		item_add(c, COMPARE_CONTENTS, a, b);

@@ -6,6 +6,7 @@
  */
 #include "ckpt/engine/convert.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/engine/identity.h"
 #include "ckpt/engine/open.h"
@@ -129,32 +130,61 @@ static int begin_anew(struct convert *v, struct ckpt_err *err)
 	return rc ? rc : files_create(v, err);
 }
 
-static int entry_found(void *arg, const char *name, enum source_kind kind)
+struct leftover_check {
+	const struct convert *v;
+	bool found;
+	char foreign[NAME_MAX + 1]; /* "": none */
+};
+
+/* Is it one of the sheet's files, or a directory around one? Or what another conversion to the
+ * format has begun, which is no obstacle where it did nothing? */
+static bool sheet_has(const struct convert *v, const char *name, enum source_kind kind)
 {
-	(void)arg;
-	(void)name;
-	(void)kind;
+	const struct format_root *root = v->c->to->root;
+	size_t n = strlen(name);
+
+	if (kind == SOURCE_FILE && root && root->owns(name))
+		return true;
+
+	for (uint32_t i = 0; i < v->sheet->nfile; i++) {
+		const char *file = v->sheet->file[i].name;
+
+		if (!strncmp(file, name, n) && file[n] == (kind == SOURCE_DIR ? '/' : 0))
+			return true;
+	}
+	return false;
+}
+
+/* source_entry_fn */
+static int entry_check(void *arg, const char *name, enum source_kind kind)
+{
+	struct leftover_check *x = arg;
+
+	x->found = true;
+	if (sheet_has(x->v, name, kind))
+		return 0;
+	snprintf(x->foreign, sizeof x->foreign, "%s", name);
 	return 1;
 }
 
 /* Has an earlier run left any files? Where that cannot be known, it may have. */
-static bool is_begun(struct convert *v)
+static void leftover_look(const struct convert *v, struct leftover_check *ret)
 {
 	struct source f = { 0 };
 	struct source_dir d;
-	bool found;
 
+	*ret = (struct leftover_check){ .v = v, .found = true };
 	if (publish_source(v->to, &d))
-		return true;
+		return;
 	if (v->c->file) {
-		found = d.open(d.ctx, d.entry, &f) || f.bytes;
-		if (f.close)
-			f.close(f.ctx);
+		ret->found = d.open(d.ctx, d.entry, &f) || f.bytes;
+		source_close(&f);
 	} else {
-		found = d.list(d.ctx, "", entry_found, NULL) != 0;
+		ret->found = false;
+		if (d.list(d.ctx, "", entry_check, ret))
+			ret->found = true;
 	}
 	source_end(&d);
-	return found;
 }
 
 static int outside_check(void *arg, int dirfd, struct ckpt_err *err)
@@ -176,15 +206,20 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 					.allow = outside_check,
 					.arg = v };
 	int rc = publish_begin(&o, v->facts->stored_bytes + SPACE_SPARE, &v->to, err);
-	bool found;
+	struct leftover_check left;
 
 	if (rc)
 		return rc;
 	snprintf(v->facts->partial, sizeof v->facts->partial, "%s", publish_path(v->to));
 	if (v->c->once)
 		return begin_anew(v, err);
-	found = is_begun(v);
-	rc = found ? convert_take_up(v, err) : 0; /* a journal alone says nothing */
+	leftover_look(v, &left);
+	rc = left.found ? convert_take_up(v, err) : 0; /* a journal alone says nothing */
+	if (rc >= 0 && left.foreign[0])
+		rc = ckpt_error(err, -EINVAL,
+				"%s holds %s, which this conversion did not make: check it, then "
+				"remove it",
+				publish_path(v->to), left.foreign);
 	if (rc < 0) {
 		publish_end(TAKE(v->to), true); /* it is another conversion's, or cannot be read */
 		return rc;
@@ -192,7 +227,7 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 	v->facts->resumed = rc > 0;
 	if (rc > 0)
 		return 0;
-	v->facts->restarted = found;
+	v->facts->restarted = left.found;
 	return begin_anew(v, err);
 }
 
@@ -357,17 +392,7 @@ static int run_put(struct convert *v, uint32_t run, uint64_t *end, struct ckpt_e
 /* The first run of a file; they are sorted by files. */
 static uint32_t run_first(const struct sheet *s, uint32_t file)
 {
-	uint32_t low = 0, high = s->nrun;
-
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-
-		if (s->run[mid].file < file)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
+	return SEARCH(i, 0u, s->nrun, s->run[i].file < file);
 }
 
 static int file_finish(struct convert *v, uint32_t file, struct ckpt_err *err)
@@ -511,7 +536,7 @@ static bool worth_keeping(const struct convert *v, int rc)
 	if (v->saved_finished || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT ||
 	    rc == -ENOMEM)
 		return true;
-	return !v->write_failed;
+	return !v->write_failed || MUTANT(KEPT_AFTER_FAILED_WRITE);
 }
 
 static void convert_free(struct convert *v)

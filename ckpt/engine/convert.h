@@ -58,6 +58,7 @@ struct converted {
 	uint32_t nprint;    /* tensors whose fingerprints were compared with the source's */
 	uint32_t nmade;	    /* tensors of which the source has none: they were made on the way */
 	uint32_t ndropped;  /* tensors that the format cannot hold */
+	uint32_t nunsaid;   /* attributes that it cannot say */
 	uint64_t noverflow; /* elements that became infinite in a cast */
 	bool resumed;	    /* something of an earlier run is used */
 	bool restarted;	    /* an earlier run had left nothing that can be used */
@@ -68,7 +69,7 @@ struct converted {
 };
 
 /*
- * cannot: a line for each tensor that the format cannot hold, and why. -EMEDIUMTYPE: there are
+ * cannot: a line for each tensor or attribute that the format cannot hold, and why. -EMEDIUMTYPE: there are
  * such, and not drop. -EEXIST: dst is taken; -EBUSY: another run is at it; -EINVAL: dst is
  * impossible, or in a checkpoint, too little memory, or an earlier run to dst is of another
  * conversion (all differences in err); -ENOSPC;

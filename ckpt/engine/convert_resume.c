@@ -9,8 +9,6 @@
 #include "ckpt/io/io_source.h"
 #include "ckpt/layout/human.h"
 
-#define JOURNAL_BYTES_MAX GIB
-
 int convert_journal_put(struct convert *v, struct ckpt_err *err)
 {
 	cleanup_free void *bytes = NULL;
@@ -97,7 +95,8 @@ static int earlier_check(struct convert *v, const struct journal *was, struct ck
 	int rc;
 
 	words_compare(v, was, &l);
-	if (!l.n && memcmp(was->uuid, v->j.uuid, sizeof was->uuid) != 0) {
+	if (!l.n && memcmp(was->uuid, v->j.uuid, sizeof was->uuid) != 0 &&
+	    !MUTANT(JOURNAL_OF_ANOTHER)) {
 		if (v->c->src->ckpt->has & HAS_SUMS)
 			ckpt_errlist_add(&l, "with other placements (--layout)");
 		else
@@ -162,7 +161,8 @@ static int earlier_use(struct convert *v, const struct journal *was, struct ckpt
 
 	if (rc)
 		return rc;
-	memcpy(v->j.sum, was->sum, v->j.nsum * sizeof *v->j.sum);
+	if (!MUTANT(JOURNAL_SUMS_LOST))
+		memcpy(v->j.sum, was->sum, v->j.nsum * sizeof *v->j.sum);
 	v->j.mem_limit = was->mem_limit;
 	v->j.batch = v->facts->batch = was->batch;
 	v->j.first = was->first;

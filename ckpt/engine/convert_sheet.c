@@ -52,10 +52,7 @@ static int target_keep(struct convert *v, struct ckpt_errlist *cannot, struct ck
 	}
 	if (v->kept.sealed)
 		v->target = &v->kept;
-	if (!v->facts->ndropped || v->c->drop)
-		return 0;
-	return ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u tensors", v->c->to->name,
-			  v->facts->ndropped, v->target->ntensor);
+	return 0;
 }
 
 /* --- what it says of itself --- */
@@ -67,11 +64,11 @@ static bool sheet_stopped(void *arg)
 }
 
 /* The facts, and what they were converted from. */
-static int facts_make(struct convert *v, struct ckpt_err *err)
+static int facts_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	const struct checkpoint *k = v->c->want.facts, *src = v->c->src->ckpt;
 	struct checkpoint_attr *attr = arena_array(&v->arena, (size_t)k->nattr + 1, sizeof *attr);
-	char from[CKPT_JOB_MAX + 128];
+	char from[CKPT_JOB_MAX + 128], why[FORMAT_WHY];
 	uint32_t n = 0;
 
 	snprintf(from, sizeof from, "%s", src->format->name);
@@ -83,9 +80,16 @@ static int facts_make(struct convert *v, struct ckpt_err *err)
 	v->said.attr = attr;
 	if (!attr)
 		return no_memory(err);
-	for (uint32_t i = 0; i < k->nattr; i++)
-		if (strcmp(k->attr[i].key, ATTR_FROM) != 0)
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		if (!strcmp(k->attr[i].key, ATTR_FROM))
+			continue;
+		if (v->c->to->says && !v->c->to->says(&k->attr[i], why)) {
+			ckpt_errlist_add(cannot, "attribute %.200s: %s", k->attr[i].key, why);
+			v->facts->nunsaid++;
+		} else {
 			attr[n++] = k->attr[i];
+		}
+	}
 	attr[n] = (struct checkpoint_attr){ ATTR_FROM, arena_str(&v->arena, from) };
 	if (!attr[n].value)
 		return no_memory(err);
@@ -176,17 +180,11 @@ static int piece_compare(const void *va, const void *vb, void *arg)
 /* The piece of which that is a sum, of these that are sorted by place and offset; TABLE_NONE. */
 static uint32_t piece_of(const struct table *t, const uint32_t *sorted, const struct sheet_sum *sum)
 {
-	uint32_t low = 0, high = t->npiece;
+	uint32_t low = SEARCH(i, 0u, t->npiece,
+			      t->piece[sorted[i]].place < sum->file ||
+				      (t->piece[sorted[i]].place == sum->file &&
+				       t->piece[sorted[i]].off < sum->off));
 
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-		const struct table_piece *p = &t->piece[sorted[mid]];
-
-		if (p->place < sum->file || (p->place == sum->file && p->off < sum->off))
-			low = mid + 1;
-		else
-			high = mid;
-	}
 	if (low < t->npiece && t->piece[sorted[low]].place == sum->file &&
 	    t->piece[sorted[low]].off == sum->off && t->piece[sorted[low]].len == sum->len)
 		return sorted[low];
@@ -231,7 +229,13 @@ int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ck
 	v->target = v->c->target;
 	rc = target_keep(v, cannot, err);
 	if (!rc)
-		rc = facts_make(v, err);
+		rc = facts_make(v, cannot, err);
+	if (!rc && !v->c->drop && v->facts->ndropped)
+		rc = ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u tensors",
+				v->c->to->name, v->facts->ndropped, v->target->ntensor);
+	else if (!rc && !v->c->drop && v->facts->nunsaid)
+		rc = ckpt_error(err, -EMEDIUMTYPE, "%s cannot hold %u of %u attributes",
+				v->c->to->name, v->facts->nunsaid, v->c->want.facts->nattr);
 	if (!rc)
 		rc = uuids_make(v, err);
 	if (!rc)

@@ -18,6 +18,8 @@
 #include "ckpt/base/util.h"
 #include "formats/format.h"
 
+#define JOURNAL_BYTES_MAX GIB
+
 struct cj_state {
 	le64 seq, mem_limit;
 	le64 windows;	   /* of this batch that are done */

@@ -230,10 +230,9 @@ static void count_host(struct counting *c, const struct table *target)
 /* The host's chunks in few large reads, as they lie in the files. */
 static int count_requests(struct counting *c, struct ckpt_err *err)
 {
-	struct reads r;
+	struct reads r = { .n = 0 };
 	int e = 0;
 
-	reads_begin(&r, NULL, 0);
 	for (uint32_t i = 0; i < c->k->nfile; i++) {
 		const struct format_file *f = &c->k->file[i];
 
@@ -245,9 +244,8 @@ static int count_requests(struct counting *c, struct ckpt_err *err)
 					      x ? x->stored_len : f->raw_bytes);
 		}
 	}
-	if (!e)
-		e = reads_make(&r, NULL, 0);
-	c->cost->requests = r.nread;
+	reads_unite(&r);
+	c->cost->requests = r.requests;
 	c->cost->request_bytes = r.bytes;
 	reads_free(&r);
 	return e ? ckpt_error(err, e, "out of memory for the reads of %u files", c->k->nfile) : 0;

@@ -8,7 +8,7 @@
 /* What the checkpoint's own format calls a tensor; NULL: the format is the one of stores. */
 const char *named_foreign(const struct checkpoint *k, uint32_t tensor);
 
-/* The tensor for what a person typed: "component/name", a name, or what a foreign format calls it;
+/* The tensor that word means: "component/name", a name, or what a foreign format calls it;
  * ids of all that it means (per-rank blobs share one), *ret_id malloc'ed. */
 int named_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id, uint32_t *ret_n,
 		  struct ckpt_err *err);

@@ -59,7 +59,7 @@ static int format_probe(const struct engine *e, const struct source_dir *dir,
 			at += (size_t)snprintf(tried + at, sizeof tried - at, "%s%s: %s",
 					       at ? "; " : "", e->format[i]->name, looked);
 	}
-	if (second)
+	if (second && !MUTANT(PROBE_TIE_TAKEN))
 		return ckpt_error(err, -ENOTUNIQ,
 				  "%.300s fits two formats: %s and %s; --from chooses one", s->path,
 				  (*ret)->name, second->name);

@@ -130,7 +130,7 @@ static int take_average(struct choosing *k, struct selection_of *of)
 	return rc;
 }
 
-/* A master whose parameter nobody declared was averaged under its own name. */
+/* A master without a declared parameter was averaged under its own name. */
 static int component_of_master(struct choosing *k, uint32_t i)
 {
 	const char *of = k->t->tensor[i].of;

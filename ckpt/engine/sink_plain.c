@@ -78,7 +78,7 @@ static void flight_reap(struct plain *s)
 	struct io_req *r = io_reap(s->queue);
 	struct plain_flight *f = r->user;
 
-	if (r->res != (int64_t)r->len)
+	if (r->res != (int64_t)r->len && !MUTANT(PLAIN_ERROR_IGNORED))
 		write_failed(s, f->file, r->res < 0 ? r->res : -EIO, r->len, r->off);
 	if (f->buffer)
 		s->buffer[s->nbuffer++] = TAKE(f->buffer);
@@ -103,6 +103,8 @@ static void flight_submit(struct plain *s, uint32_t file, const uint8_t *p, uint
 				  .off = off,
 				  .user = f };
 	rc = io_submit(s->queue, &f->req);
+	if (buffer && MUTANT(PLAIN_BUFFER_EARLY))
+		s->buffer[s->nbuffer++] = TAKE(f->buffer);
 	assert(rc == 0); /* there are as many requests as the queue is deep */
 }
 
@@ -250,7 +252,8 @@ static int plain_take(struct sink *sink, const struct sink_bytes *b, struct ckpt
 
 	print_add(s, b);
 	sum_add(s, b);
-	if (r->len && r->file == file && r->p + r->len == b->p && r->off + r->len == b->off) {
+	if (r->len && (r->file == file || MUTANT(PLAIN_RUN_ACROSS)) && r->p + r->len == b->p &&
+	    r->off + r->len == b->off) {
 		r->len += b->len;
 		return failed(s, err);
 	}
@@ -264,7 +267,7 @@ static int plain_drain(struct sink *sink, struct ckpt_err *err)
 	struct plain *s = (struct plain *)sink;
 
 	run_write(s);
-	while (s->queue && io_in_flight(s->queue))
+	while (s->queue && io_in_flight(s->queue) && !MUTANT(PLAIN_NOT_DRAINED))
 		flight_reap(s);
 	return failed(s, err);
 }

@@ -25,7 +25,7 @@ static void sums_add(const struct format_file *f, unsigned int which, struct eng
 
 		if (!(which & (move_reads(r) ? IN_DATA : IN_OPEN)))
 			continue;
-		if (r->sum != SUM_NONE || r->kind == RANGE_ZERO)
+		if (r->sum != SUM_NONE || r->kind == RANGE_ZERO || MUTANT(UNSUMMED_IS_SUMMED))
 			ret->summed += r->len;
 		else if (r->kind != RANGE_SLACK)
 			ret->unsummed += r->len;

@@ -6,6 +6,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/host/host_facts.h"
+#include "ckpt/io/leftover.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/store/store.h"
 #include <fcntl.h>
@@ -241,6 +242,20 @@ static void examine_disk(const char *root, dev_t dev, struct host_facts *f)
 		 strrchr(link, '/') ? strrchr(link, '/') + 1 : link);
 }
 
+/* leftover_fn */
+static int leftover_count(void *arg, const struct leftover *x)
+{
+	struct host_facts *f = arg;
+
+	if (x->is == LEFTOVER_WRITTEN)
+		return 0;
+	f->nleft++;
+	f->nleft_unfinished += x->is == LEFTOVER_UNFINISHED;
+	f->left_bytes += x->bytes;
+	memcpy(f->left, x->at, sizeof f->left);
+	return 0;
+}
+
 static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
@@ -276,6 +291,7 @@ static void examine_directory(const struct host_ask *ask, struct host_facts *f)
 	examine_files(ask->ops, dir, f);
 	examine_sync(ask->ops, dir, f);
 	examine_rename(ask->ops, dir, f);
+	(void)leftovers_find(ask->ops, dir, wall_ns(), leftover_count, f);
 	if (!f->job_bytes && !f->missing && ask->format) {
 		struct newest x = { ask->format, f };
 
@@ -510,7 +526,7 @@ static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t 
 /* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
 static int daemon_answers(int s, struct host_facts *f)
 {
-	struct wire_control hello = { 0 };
+	struct wire_plain hello = { 0 };
 	struct wire_ok ok;
 	struct ucred who;
 	socklen_t len = sizeof who;
@@ -573,7 +589,7 @@ static bool oom_of(const char *root, uint32_t pid, int *ret)
 /* Who dies with whom: the ranks that are attached, beside the daemon. */
 static void examine_ranks(const char *root, int s, struct host_facts *f)
 {
-	struct wire_status ask = { 0 };
+	struct wire_plain ask = { 0 };
 	struct wire_status_is is;
 	struct wire_report r;
 	cleanup_close int fd = -1;

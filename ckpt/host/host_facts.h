@@ -50,6 +50,11 @@ struct host_facts {
 	char disk[32], write_cache[24]; /* "vda", "write back"; "": not known */
 	bool nobarrier, soft;		/* how it is mounted */
 	uint64_t free_bytes, total_bytes, free_files;
+	/* what convert and export left there (io/leftover.h) and no process writes; how much of it
+	 * can be continued; the name of one */
+	uint32_t nleft, nleft_unfinished;
+	uint64_t left_bytes;
+	char left[NAME_MAX + 1];
 	int64_t skew_ns; /* the file system's clock, less ours */
 
 	bool uring;

@@ -322,6 +322,25 @@ static void judge_space(struct judge *j)
 			    "only %llu files can be made", (unsigned long long)f->free_files);
 }
 
+static void judge_leftovers(struct judge *j)
+{
+	const struct host_facts *f = j->f;
+	char next[400], more[32] = "";
+
+	if (!f->nleft)
+		return;
+	if (f->nleft > 1)
+		snprintf(more, sizeof more, " and %u more", f->nleft - 1);
+	finding_add(
+		j, "leftovers", HOST_OK,
+		text_print(next, sizeof next,
+			   "%sckptctl prune --unfinished removes %s; ckptctl ls lists %s",
+			   f->nleft_unfinished ? "the same ckptctl convert continues it, or " : "",
+			   f->nleft == 1 ? "it" : "them", f->nleft == 1 ? "it" : "them"),
+		"%s in %.200s%s, which ckptctl left when it was interrupted or killed",
+		size_text(f->left_bytes), f->left, more);
+}
+
 /* --- the kernel --- */
 
 static void judge_kernel(struct judge *j)
@@ -632,6 +651,7 @@ void host_judge(const struct host_facts *f, void (*each)(void *arg, const struct
 		judge_file_system(&j);
 		judge_writing(&j);
 		judge_space(&j);
+		judge_leftovers(&j);
 	}
 	judge_kernel(&j);
 	judge_memory(&j);

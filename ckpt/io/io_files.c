@@ -4,6 +4,7 @@
  * Invariant: open[0..nopen) are the files that have a descriptor, and no other has one.
  */
 #include "ckpt/io/io_files.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_source.h"
 #include <fcntl.h>
@@ -14,7 +15,6 @@ struct one_file {
 	const char *name;
 	int fd;		/* -1: closed */
 	uint32_t taken; /* by how many */
-	bool buffered;	/* it refused to be opened directly */
 	bool seen;	/* dev and ino are known */
 	uint64_t dev, ino;
 	uint64_t used; /* when it was taken last, by `clock` */
@@ -71,7 +71,8 @@ static bool idle_close(struct io_files *f)
 	for (uint32_t k = 0; k < f->nopen; k++) {
 		const struct one_file *x = &f->file[f->open[k]];
 
-		if (!x->taken && (best == UINT32_MAX || x->used < f->file[f->open[best]].used))
+		if ((!x->taken || MUTANT(FILES_CLOSED_TAKEN)) &&
+		    (best == UINT32_MAX || x->used < f->file[f->open[best]].used))
 			best = k;
 	}
 	if (best == UINT32_MAX)
@@ -88,7 +89,7 @@ static int file_check(struct io_files *f, struct one_file *x, int fd)
 
 	if (io_stat(f->ops, fd, &st))
 		return 0; /* it cannot be known */
-	if (x->seen && (x->dev != st.dev || x->ino != st.ino))
+	if (x->seen && !MUTANT(FILES_REPLACED) && (x->dev != st.dev || x->ino != st.ino))
 		return -ESTALE;
 	x->seen = true;
 	x->dev = st.dev;
@@ -109,11 +110,8 @@ static int file_open(struct io_files *f, struct one_file *x)
 	if (fd < 0)
 		return fd;
 	(void)ops->close(ops->ctx, fd);
-	fd = f->direct && !x->buffered
-		     ? source_fd(ops, f->dirfd, x->name, f->flags, O_DIRECT, &bytes)
-		     : -EINVAL;
+	fd = f->direct ? source_fd(ops, f->dirfd, x->name, f->flags, O_DIRECT, &bytes) : -EINVAL;
 	if (fd == -EINVAL || fd == -EOPNOTSUPP) {
-		x->buffered = true;
 		fd = source_fd(ops, f->dirfd, x->name, f->flags, 0, &bytes);
 		if (f->direct && fd >= 0)
 			io_forget(fd);
@@ -134,7 +132,7 @@ static int file_take(struct io_files *f, uint32_t i)
 	if (fd < 0) {
 		if (!x->name)
 			return -ENOENT;
-		while (f->nopen >= f->most)
+		while (f->nopen >= f->most && !MUTANT(FILES_UNLIMITED))
 			if (!idle_close(f))
 				return -EAGAIN;
 		fd = file_open(f, x);

@@ -7,6 +7,7 @@
  */
 #include "ckpt/io/io_source.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/strmap.h"
 #include "ckpt/base/util.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -221,12 +222,6 @@ int source_make(const struct io_ops *ops, int dirfd, const char *entry, uint32_t
 	return 0;
 }
 
-void source_end(struct source_dir *d)
-{
-	free(TAKE(d->ctx));
-	d->entry = NULL;
-}
-
 static int path_fail(struct ckpt_err *err, int rc, const char *path)
 {
 	if (rc == -EINVAL)
@@ -267,9 +262,18 @@ int source_path(const struct io_ops *ops, const char *path, int *ret_fd,
 
 /* --- what was read --- */
 
+/* What tells one file from another that takes its name. */
+struct file_stamp {
+	uint64_t bytes, modified_ns, changed_ns, ino;
+};
+
 struct watch {
 	const struct source_dir *under;
 	_Atomic uint64_t sum[2], n; /* each hash is added: the order does not count */
+	struct arena arena;
+	struct strmap opened;	  /* names */
+	struct file_stamp *stamp; /* [opened.map.n], when they were opened first */
+	uint32_t cap;
 };
 
 struct watched_file {
@@ -316,12 +320,42 @@ static void watched_close(void *ctx)
 	free(f);
 }
 
+static int stamp_take(const struct io_ops *ops, int fd, uint64_t bytes, struct file_stamp *ret)
+{
+	struct io_stat st = { 0 };
+	int rc = io_stat(ops, fd, &st);
+
+	/* Copying over a file may keep its length and its time (cp -p); when it was changed nobody
+	 * can set. */
+	*ret = (struct file_stamp){ bytes, st.modified_ns, st.changed_ns, st.ino };
+	return rc == -EOPNOTSUPP ? 0 : rc;
+}
+
+static int watch_note(struct watch *w, const char *name, const struct source *src)
+{
+	const struct file_source *f = src->ctx;
+	char *copy = arena_str(&w->arena, name);
+	uint32_t n;
+	int rc = copy ? strmap_add(&w->opened, &w->arena, copy, strlen(copy), &n) : -ENOMEM;
+
+	if (rc <= 0)
+		return rc;
+	if (!ARRAY_GROW(w->stamp, n, w->cap))
+		return -ENOMEM;
+	return stamp_take(f->ops, f->fd, src->bytes, &w->stamp[n]);
+}
+
 static int watch_open(void *ctx, const char *name, struct source *ret)
 {
 	struct watch *w = ctx;
 	struct watched_file *f = malloc(sizeof *f + strlen(name) + 1);
 	int rc = f ? w->under->open(w->under->ctx, name, &f->src) : -ENOMEM;
 
+	if (!rc) {
+		rc = watch_note(w, name, &f->src);
+		if (rc)
+			f->src.close(f->src.ctx);
+	}
 	if (rc) {
 		free(f);
 		return rc;
@@ -359,21 +393,20 @@ int source_stamp(const struct source_dir *watch, const char *name)
 {
 	struct watch *w = watch->ctx;
 	const struct dir_source *d = w->under->ctx;
-	struct io_stat st = { 0 };
-	uint64_t of[4] = { 0 };
-	int fd = file_open(d->ops, d->fd, name, d->flags & SOURCE_LINKS, &of[0]), rc;
+	uint32_t n = strmap_find(&w->opened, name, strlen(name));
+	struct file_stamp x;
+	uint64_t bytes;
+	int fd = file_open(d->ops, d->fd, name, d->flags & SOURCE_LINKS, &bytes), rc;
 
 	if (fd < 0)
 		return fd;
-	rc = io_stat(d->ops, fd, &st);
+	rc = stamp_take(d->ops, fd, bytes, &x);
 	(void)d->ops->close(d->ops->ctx, fd);
-	if (rc && rc != -EOPNOTSUPP)
+	if (rc)
 		return rc;
-	of[1] = st.modified_ns;
-	/* Copying over a file may keep its length and its time (cp -p); this one nobody can set. */
-	of[2] = st.changed_ns;
-	of[3] = st.ino;
-	watch_count(w, "file", name, 0, sizeof of, of);
+	if (n != KEYMAP_NONE && memcmp(&x, &w->stamp[n], sizeof x))
+		return -ESTALE;
+	watch_count(w, "file", name, 0, sizeof x, &x);
 	return 0;
 }
 
@@ -383,4 +416,16 @@ struct hash128 source_watched(const struct source_dir *watch)
 	uint64_t all[3] = { atomic_load(&w->sum[0]), atomic_load(&w->sum[1]), atomic_load(&w->n) };
 
 	return hash128(all, sizeof all);
+}
+
+void source_end(struct source_dir *d)
+{
+	struct watch *w = d->open == watch_open ? d->ctx : NULL;
+
+	if (w) {
+		arena_free(&w->arena);
+		free(w->stamp);
+	}
+	free(TAKE(d->ctx));
+	d->entry = NULL;
 }

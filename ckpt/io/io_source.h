@@ -55,10 +55,12 @@ int source_fd(const struct io_ops *ops, int dirfd, const char *name, uint32_t fl
  * another content, length, mtime, ctime or inode gives another.
  *
  * source_watch: what is read through ret counts. under: of source_make; it and ret live until
- * source_end(ret), and no source that ret opened outlives that. Any thread. -ENOMEM.
+ * source_end(ret), and no source that ret opened outlives that. One thread opens and stamps; any
+ * thread reads. -ENOMEM.
  */
 int source_watch(const struct source_dir *under, struct source_dir *ret);
-/* Count a file's length, mtime, ctime and inode. Errors as of open. */
+/* Count a file's length, mtime, ctime and inode. Errors as of open; -ESTALE: since it was opened
+ * through the watch, it has changed, or another has its name. */
 int source_stamp(const struct source_dir *watch, const char *name);
 struct hash128 source_watched(const struct source_dir *watch);
 #endif

@@ -10,11 +10,11 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_source.h"
+#include "ckpt/io/tree.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 
-#define SUFFIX ".ckptctl"
 #define NAME_LONGEST (NAME_MAX - 32) /* what the other names add must fit */
 #define RACES_MAX 16 /* other runs that end between our open and our lock; names that are taken */
 
@@ -99,7 +99,7 @@ static int begins_otherwise(const struct publish *p)
 	(void)ops->close(ops->ctx, fd);
 	if (rc)
 		return rc == -ENODATA ? 1 : rc;
-	return memcmp(head, p->over, p->over_len) != 0;
+	return memcmp(head, p->over, p->over_len) != 0 && !MUTANT(PUBLISHED_OVER_OTHERS);
 }
 
 enum name_is { NAME_FREE, NAME_GIVES_WAY };
@@ -134,37 +134,6 @@ static int name_look(const struct publish *p, enum name_is *ret, struct ckpt_err
 
 /* --- removing --- */
 
-static int tree_empty(const struct io_ops *ops, int fd, uint32_t depth);
-
-struct removal {
-	const struct io_ops *ops;
-	int fd;
-	uint32_t depth;
-};
-
-static int entry_remove(void *arg, const char *name, unsigned char d_type)
-{
-	const struct removal *x = arg;
-	const struct io_ops *ops = x->ops;
-	int rc = d_type == DT_DIR ? -EISDIR : ops->unlink(ops->ctx, x->fd, name, false), fd;
-
-	if (rc != -EISDIR)
-		return rc == -ENOENT ? 0 : rc;
-	fd = ops->open(ops->ctx, x->fd, name, O_RDONLY | O_DIRECTORY, 0);
-	if (fd < 0)
-		return fd;
-	rc = tree_empty(ops, fd, x->depth + 1);
-	(void)ops->close(ops->ctx, fd);
-	return rc ? rc : ops->unlink(ops->ctx, x->fd, name, true);
-}
-
-static int tree_empty(const struct io_ops *ops, int fd, uint32_t depth)
-{
-	struct removal x = { .ops = ops, .fd = fd, .depth = depth };
-
-	return depth > PUBLISH_DEPTH_MAX ? -ELOOP : ops->list(ops->ctx, fd, entry_remove, &x);
-}
-
 /* Closed as well: from now on the name may be another run's lock. */
 static void lock_remove(struct publish *p)
 {
@@ -172,7 +141,7 @@ static void lock_remove(struct publish *p)
 
 	if (p->lock_fd < 0)
 		return;
-	if (!tree_empty(ops, p->lock_fd, PUBLISH_DEPTH_MAX))
+	if (!tree_empty(ops, p->lock_fd, true))
 		(void)ops->unlink(ops->ctx, p->parent_fd, p->lock_name, true);
 	(void)ops->close(ops->ctx, TAKE_FD(p->lock_fd));
 }
@@ -185,7 +154,7 @@ static void all_remove(struct publish *p)
 
 	if (!p->renamed && p->new_name[0]) {
 		if (p->new_fd >= 0)
-			rc = tree_empty(ops, p->new_fd, 0);
+			rc = tree_empty(ops, p->new_fd, false);
 		if (!rc)
 			rc = ops->unlink(ops->ctx, p->parent_fd, p->new_name, p->dir);
 	}
@@ -222,7 +191,7 @@ void publish_end(struct publish *p, bool keep)
 
 /* --- the lock --- */
 
-static void journal_name(uint32_t which, char ret[16])
+void publish_journal_name(uint32_t which, char ret[16])
 {
 	snprintf(ret, 16, "journal-%u", which);
 }
@@ -232,8 +201,8 @@ static int lock_entry_check(void *arg, const char *name, unsigned char d_type)
 	char ours[16];
 
 	for (uint32_t i = 0; i < PUBLISH_JOURNALS; i++) {
-		journal_name(i, ours);
-		if (!strcmp(name, ours) && d_type != DT_DIR)
+		publish_journal_name(i, ours);
+		if ((!strcmp(name, ours) && d_type != DT_DIR) || MUTANT(PUBLISH_STRANGERS_REMOVED))
 			return 0;
 	}
 	snprintf(arg, NAME_MAX + 1, "%s", name);
@@ -304,10 +273,10 @@ static int lock_try(struct publish *p, bool make, struct ckpt_err *err)
 					p->lock_name);
 	}
 	p->lock_fd = rc;
-	rc = ops->lock(ops->ctx, p->lock_fd, true);
+	rc = MUTANT(PUBLISH_UNLOCKED) ? 0 : ops->lock(ops->ctx, p->lock_fd, true);
 	if (rc)
 		return lock_fail(p, rc, err);
-	if (lock_is_named(p))
+	if (lock_is_named(p) || MUTANT(PUBLISH_LOCK_UNNAMED))
 		return 0;
 	(void)ops->close(ops->ctx, TAKE_FD(p->lock_fd));
 	return 1;
@@ -397,11 +366,11 @@ static int new_open(struct publish *p, struct ckpt_err *err)
 
 	for (uint32_t i = 0; rc == -EEXIST && i < RACES_MAX; i++) {
 		if (p->resume)
-			snprintf(name, sizeof name, ".%.*s" SUFFIX "-new", NAME_LONGEST,
+			snprintf(name, sizeof name, ".%.*s" PUBLISH_SUFFIX "-new", NAME_LONGEST,
 				 p->at.base);
 		else
-			snprintf(name, sizeof name, ".%.*s.%08x" SUFFIX "-new", NAME_LONGEST,
-				 p->at.base,
+			snprintf(name, sizeof name, ".%.*s.%08x" PUBLISH_SUFFIX "-new",
+				 NAME_LONGEST, p->at.base,
 				 ((uint32_t)(now_ns() >> 4) ^ (uint32_t)getpid() << 16) + i);
 		rc = new_make(p, name);
 		p->new_made = !rc;
@@ -421,54 +390,14 @@ static int new_open(struct publish *p, struct ckpt_err *err)
 	return p->dir || !p->new_made ? new_look(p, err) : 0;
 }
 
-static int size_add(void *arg, const char *name, unsigned char d_type);
-
-struct sizing {
-	const struct io_ops *ops;
-	int fd;
-	uint32_t depth;
-	uint64_t bytes;
-};
-
-static int size_of_dir(struct sizing *z, int fd)
-{
-	struct sizing in = { .ops = z->ops, .fd = fd, .depth = z->depth + 1 };
-	int rc = in.depth > PUBLISH_DEPTH_MAX ? 0 : z->ops->list(z->ops->ctx, fd, size_add, &in);
-
-	z->bytes += in.bytes;
-	return rc;
-}
-
-static int size_add(void *arg, const char *name, unsigned char d_type)
-{
-	struct sizing *z = arg;
-	const struct io_ops *ops = z->ops;
-	int fd = ops->open(ops->ctx, z->fd, name, O_RDONLY | O_NONBLOCK, 0), rc = 0;
-	uint64_t bytes;
-
-	if (fd < 0)
-		return 0;
-	if (d_type == DT_DIR)
-		rc = size_of_dir(z, fd);
-	else if (!ops->size(ops->ctx, fd, &bytes))
-		z->bytes += bytes;
-	(void)ops->close(ops->ctx, fd);
-	return rc;
-}
-
 /* Where it cannot be known, writing finds out. */
 static int room_check(struct publish *p, uint64_t room, struct ckpt_err *err)
 {
-	struct sizing z = { .ops = p->ops, .fd = p->dir ? p->new_fd : p->parent_fd };
 	struct io_space space;
 
 	if (!room || p->ops->space(p->ops->ctx, p->parent_fd, &space))
 		return 0;
-	if (p->dir)
-		(void)p->ops->list(p->ops->ctx, p->new_fd, size_add, &z);
-	else
-		(void)size_add(&z, p->new_name, 0);
-	room -= MIN(room, z.bytes);
+	room -= MIN(room, tree_entry_bytes(p->ops, p->parent_fd, p->new_name, NULL));
 	if (room <= space.free_bytes)
 		return 0;
 	return ckpt_error(
@@ -537,7 +466,7 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 	if (!rc && !p->path)
 		rc = ckpt_error(err, -ENOMEM, "no memory to write %.3000s", o->path);
 	if (!rc) {
-		snprintf(p->lock_name, sizeof p->lock_name, ".%.*s" SUFFIX, NAME_LONGEST,
+		snprintf(p->lock_name, sizeof p->lock_name, ".%.*s" PUBLISH_SUFFIX, NAME_LONGEST,
 			 p->at.base);
 		if (p->resume)
 			snprintf(p->new_name, sizeof p->new_name, "%.*s-new", NAME_MAX - 4,
@@ -549,7 +478,7 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 		return 0;
 	}
 	/* What was there stays: an earlier run left it for a later one. */
-	if (!p->new_made)
+	if (!p->new_made && !MUTANT(PUBLISH_REMOVES_EARLIER))
 		p->new_name[0] = 0;
 	if (p->resume ? p->made && p->lock_fd >= 0 : p->parent_fd >= 0)
 		all_remove(p);
@@ -635,15 +564,15 @@ int publish_note(struct publish *p, uint32_t which, const void *bytes, uint64_t 
 	assert(p->resume && which < PUBLISH_JOURNALS);
 	if (rc)
 		return rc;
-	if (p->parent_dirty)
+	if (p->parent_dirty && !MUTANT(PUBLISH_HOME_NOT_SYNCED))
 		rc = ops->sync(ops->ctx, p->parent_fd);
 	p->parent_dirty = rc != 0;
-	journal_name(which, name);
+	publish_journal_name(MUTANT(PUBLISH_NOTE_IN_PLACE) ? 0 : which, name);
 	if (!rc)
 		rc = ops->unlink(ops->ctx, p->lock_fd, name, false);
 	if (!rc || rc == -ENOENT)
 		rc = publish_put(ops, p->lock_fd, name, bytes, len);
-	if (!rc)
+	if (!rc && !MUTANT(PUBLISH_NOTE_NOT_SYNCED))
 		rc = ops->sync(ops->ctx, p->lock_fd);
 	return rc ? ckpt_error_errno(err, -rc, "%.2000s/%s/%s cannot be written", p->at.parent,
 				     p->lock_name, name)
@@ -659,7 +588,7 @@ int publish_journal(struct publish *p, uint32_t which, uint64_t max, void **ret,
 	int rc;
 
 	assert(p->resume && which < PUBLISH_JOURNALS);
-	journal_name(which, name);
+	publish_journal_name(which, name);
 	rc = source_open(p->ops, p->lock_fd, name, 0, &src);
 	if (rc == -ENOENT)
 		return rc;
@@ -759,11 +688,11 @@ int publish_clear(struct publish *p, struct ckpt_err *err)
 	int rc = 0, fd;
 
 	if (p->lock_fd >= 0)
-		rc = tree_empty(ops, p->lock_fd, PUBLISH_DEPTH_MAX);
+		rc = tree_empty(ops, p->lock_fd, true);
 	if (!rc && p->lock_fd >= 0)
 		rc = ops->sync(ops->ctx, p->lock_fd);
 	if (!rc && p->dir) {
-		rc = tree_empty(ops, p->new_fd, 0);
+		rc = tree_empty(ops, p->new_fd, false);
 	} else if (!rc) {
 		fd = ops->open(ops->ctx, p->parent_fd, p->new_name, O_RDWR | O_TRUNC, 0);
 		rc = fd < 0 ? fd : ops->close(ops->ctx, fd);
@@ -816,7 +745,7 @@ static int name_give(struct publish *p, struct ckpt_err *err)
 	if (!rc) {
 		rc = ops->rename(ops->ctx, p->parent_fd, p->new_name, p->at.base);
 		p->renamed = !rc;
-		if (rc && aside[0])
+		if (rc && aside[0] && !MUTANT(PUBLISHED_OVER_LOST))
 			(void)ops->rename(ops->ctx, p->parent_fd, aside, p->at.base);
 		else if (aside[0])
 			(void)ops->unlink(ops->ctx, p->parent_fd, aside, false);
@@ -843,6 +772,8 @@ int publish_commit(struct publish *p, struct ckpt_err *err)
 		rc = name_give(p, err);
 	if (rc)
 		return rc;
+	if (MUTANT(PUBLISH_UNLOCKED_EARLY))
+		lock_remove(p);
 	rc = MUTANT(PUBLISHED_NAME_NOT_SYNCED) ? 0 : p->ops->sync(p->ops->ctx, p->parent_fd);
 	if (rc)
 		return ckpt_error_errno(

@@ -26,6 +26,7 @@
 #include "ckpt/io/io.h"
 #include <limits.h>
 
+#define PUBLISH_SUFFIX ".ckptctl"
 #define PUBLISH_JOURNALS 2u
 #define PUBLISH_OVER_MAX 64u /* bytes of `over` */
 #define PUBLISH_DEPTH_MAX 8u /* components of a name beneath NAME */
@@ -101,6 +102,8 @@ int publish_commit(struct publish *p, struct ckpt_err *err);
  * publish_commit. NULL is fine. */
 void publish_end(struct publish *p, bool keep);
 
+/* "journal-0", "journal-1". */
+void publish_journal_name(uint32_t which, char ret[16]);
 /* A small new file: O_EXCL, mode 0600, written, synced, closed. The name is not synced. After an
  * error it may be there. */
 int publish_put(const struct io_ops *ops, int dirfd, const char *name, const void *bytes,

@@ -5,9 +5,9 @@
  * Invariant: the buffer is always zero-terminated and never overrun, whatever the numbers are.
  */
 #include "ckpt/layout/human.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #define RUNS_SHOWN \
@@ -43,6 +43,15 @@ char *human_count(uint64_t n, char *buf)
 	}
 	*to = 0;
 	return buf;
+}
+
+uint32_t human_digits(uint64_t n)
+{
+	uint32_t d = 1;
+
+	for (; n >= 10; n /= 10)
+		d++;
+	return d;
 }
 
 char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
@@ -126,82 +135,52 @@ char *human_time_utc(uint64_t wall, char *buf)
 	return buf;
 }
 
-/* Appends to a buffer and ends in ".." where it does not fit. */
-struct line {
-	char *buf;
-	size_t bytes, len;
-	bool full;
-};
-
-__attribute__((format(printf, 2, 3))) static void line_add(struct line *l, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	if (l->full)
-		return;
-	va_start(ap, fmt);
-	n = vsnprintf(l->buf + l->len, l->bytes - l->len, fmt, ap);
-	va_end(ap);
-	if (n >= 0 && (size_t)n < l->bytes - l->len) {
-		l->len += (size_t)n;
-		return;
-	}
-	l->full = true;
-	if (l->bytes > 3)
-		memcpy(l->buf + l->bytes - 3, "..", 3);
-}
-
 char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t bytes)
 {
-	struct line l = { .buf = buf, .bytes = bytes };
+	struct text t = text_in(buf, bytes);
 
-	line_add(&l, "[");
+	text_add(&t, "[");
 	for (uint32_t d = 0; d < ndim; d++)
-		line_add(&l, "%s%" PRIu64, d ? ", " : "", shape[d]);
-	line_add(&l, "]");
+		text_add(&t, "%s%" PRIu64, d ? ", " : "", shape[d]);
+	text_add(&t, "]");
 	return buf;
 }
 
-static void set_dim(struct line *l, const struct indices *x, const uint64_t *extent)
+static void set_dim(struct text *t, const struct indices *x, const uint64_t *extent)
 {
-	uint64_t runs = 0, shown = 0, last = 0;
+	uint64_t runs = indices_runs(x), shown = 0;
 
 	if (extent && x->total == *extent) {
-		line_add(l, ":");
+		text_add(t, ":");
 		return;
-	}
-	for (uint32_t i = 0; i < x->n; i++) {
-		runs += x->run[i].count;
-		last = x->run[i].start + x->run[i].stride * (x->run[i].count - 1);
 	}
 	for (uint32_t i = 0; i < x->n; i++) {
 		const struct run *r = &x->run[i];
 
 		for (uint64_t k = 0; k < r->count; k++, shown++) {
 			if (runs > RUNS_SHOWN && shown == RUNS_SHOWN - 1) {
-				line_add(l, " .. %" PRIu64 ":%" PRIu64 " (%" PRIu64 " runs)", last,
-					 last + x->run[x->n - 1].len, runs);
+				text_add(t, " .. %" PRIu64 ":%" PRIu64 " (%" PRIu64 " runs)",
+					 indices_hi(x) - x->run[x->n - 1].len, indices_hi(x), runs);
 				return;
 			}
-			line_add(l, "%s%" PRIu64 ":%" PRIu64, shown ? " " : "",
+			text_add(t, "%s%" PRIu64 ":%" PRIu64, shown ? " " : "",
 				 r->start + k * r->stride, r->start + k * r->stride + r->len);
 		}
 	}
 	if (!x->n)
-		line_add(l, "none");
+		text_add(t, "none");
 }
 
 char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes)
 {
-	struct line l = { .buf = buf, .bytes = bytes };
+	struct text t = text_in(buf, bytes);
 
-	line_add(&l, "[");
+	text_add(&t, "[");
 	for (uint32_t d = 0; d < set->ndim; d++) {
-		line_add(&l, "%s", d ? ", " : "");
-		set_dim(&l, &set->dim[d], shape ? &shape[d] : NULL);
+		text_add(&t, "%s", d ? ", " : "");
+		set_dim(&t, &set->dim[d], shape ? &shape[d] : NULL);
 	}
-	line_add(&l, "]");
+	text_add(&t, "]");
 	return buf;
 }
 
@@ -312,4 +291,19 @@ uint32_t human_distance(const char *a, const char *b, uint32_t max)
 		}
 	}
 	return row[na % 3][nb] <= max ? row[na % 3][nb] : UINT32_MAX;
+}
+
+char *human_add(char *buf, size_t bytes, const char *sep, const char *fmt, ...)
+{
+	size_t len = strlen(buf);
+	va_list ap;
+
+	if (len && len < bytes)
+		len += (size_t)snprintf(buf + len, bytes - len, "%s", sep);
+	if (len >= bytes)
+		return buf;
+	va_start(ap, fmt);
+	vsnprintf(buf + len, bytes - len, fmt, ap);
+	va_end(ap);
+	return buf;
 }

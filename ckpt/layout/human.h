@@ -10,6 +10,7 @@
 
 char *human_bytes(uint64_t bytes, char *buf); /* "512 B", "1.19 MiB", "23.4 GiB" */
 char *human_count(uint64_t n, char *buf);     /* "1,203,200" */
+uint32_t human_digits(uint64_t n);	      /* of n in decimal */
 char *human_age(uint64_t then_ns, uint64_t now_ns,
 		char *buf); /* "now", "12s", "5m", "3h", "4d", "7w", "3y"; "-" for 0 */
 char *human_span(uint64_t ns, char *buf);      /* "85 us", "1.24 s", "2m 10s", "3h 5m", "4d 2h" */
@@ -24,6 +25,11 @@ char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, si
 #define BYTES_TEXT(bytes) human_bytes(bytes, (char[HUMAN_BYTES]){ 0 })
 #define COUNT_TEXT(n) human_count(n, (char[HUMAN_BYTES]){ 0 })
 #define SPAN_TEXT(ns) human_span(ns, (char[HUMAN_BYTES]){ 0 })
+
+/* Adds to the text in buf; sep stands between the two where buf is not empty. What does not fit is
+ * cut. */
+char *human_add(char *buf, size_t bytes, const char *sep, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
 
 /* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers
  * of 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* human_moment.c - a moment that a person typed: see human.h. Called by ckptctl hold. Pure. */
+/* human_moment.c - a moment as text: see human.h. Called by ckptctl hold. Pure. */
 #include "ckpt/layout/human.h"
 #include "ckpt/base/util.h"
 #include <string.h>

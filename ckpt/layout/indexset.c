@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * indexset.c - products of index lists. Called by layout.c and by whoever plans or copies. numel is
+ * indexset.c - products of index lists. Called by layout.c, the planner and the mover. numel is
  * always the product of the totals (see layout.h for ndim 0), and 0 for every empty set.
  */
 #include "ckpt/base/util.h"
@@ -68,65 +68,6 @@ int indexset_intersect(const struct indexset *x, const struct indexset *y, struc
 	return 0;
 }
 
-/* x with one index each in the dimensions before d, n of them in d and all behind. */
-static int interval_piece(const struct indexset *x, const uint64_t *at, uint32_t d, uint64_t n,
-			  struct arena *a, struct indexset *ret)
-{
-	struct indices *dim = arena_array(a, x->ndim, sizeof *dim);
-
-	if (!dim)
-		return -ENOMEM;
-	*ret = (struct indexset){ .ndim = x->ndim, .numel = 1, .dim = dim };
-	for (uint32_t i = 0; i < x->ndim; i++) {
-		uint64_t from = i <= d ? at[i] : 0;
-		uint64_t to = i < d ? from + 1 : i == d ? from + n : x->dim[i].total;
-		int e = indices_slice(&x->dim[i], from, to, a, &dim[i]);
-
-		if (e < 0)
-			return e;
-		ret->numel *= dim[i].total;
-	}
-	return 0;
-}
-
-int indexset_interval(const struct indexset *x, uint64_t from, uint64_t to, struct arena *a,
-		      const struct indexset **ret_set, uint32_t *ret_n)
-{
-	assert(x->ndim <= CKPT_DIMS_MAX);
-	uint64_t at[CKPT_DIMS_MAX], stride[CKPT_DIMS_MAX], n;
-	uint32_t max = x->ndim > 0 ? 2 * x->ndim - 1 : 1, d;
-	struct indexset *set = arena_array(a, max, sizeof *set);
-
-	if (!set)
-		return -ENOMEM;
-	*ret_set = set;
-	*ret_n = 0;
-	to = MIN(to, x->numel);
-	if (from >= to)
-		return 0;
-	if (x->ndim == 0) {
-		set[(*ret_n)++] = *x;
-		return 0;
-	}
-	for (d = x->ndim, n = 1; d-- > 0; n *= x->dim[d].total)
-		stride[d] = n;
-	for (; from < to; from += n * stride[d]) {
-		for (uint32_t i = 0; i < x->ndim; i++)
-			at[i] = from / stride[i] % x->dim[i].total;
-		/* the outermost dimension of which whole indices follow */
-		for (d = 0; from % stride[d] != 0 || to - from < stride[d];)
-			d++;
-		n = MIN((to - from) / stride[d], x->dim[d].total - at[d]);
-		assert(*ret_n < max);
-		int e = interval_piece(x, at, d, n, a, &set[*ret_n]);
-
-		if (e < 0)
-			return e;
-		++*ret_n;
-	}
-	return 0;
-}
-
 bool indexset_equal(const struct indexset *x, const struct indexset *y)
 {
 	if (x->ndim != y->ndim || x->numel != y->numel)
@@ -149,6 +90,15 @@ bool indexset_meet(const struct indexset *x, const struct indexset *y)
 		if (!indices_meet(&x->dim[d], &y->dim[d], &first))
 			return false;
 	return true;
+}
+
+int indexset_order(const struct indexset *x, const struct indexset *y)
+{
+	int r = 0;
+
+	for (uint32_t d = 0; d < x->ndim && !r; d++)
+		r = COMPARE(indices_lo(&x->dim[d]), indices_lo(&y->dim[d]));
+	return r;
 }
 
 int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * indices.c - sorted lists of indices as progressions: ranges, slices, cuts, comparison, checking.
- * Called by layout.c, ownership.c and everyone who holds index sets. What comes out keeps the
+ * Called by layout.c, ownership.c and all code that has index sets. What comes out keeps the
  * invariants of struct indices; what comes from outside passes indices_check first.
  */
 #include "ckpt/base/error.h"
@@ -225,6 +225,21 @@ int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct i
 	for (uint32_t i = 0; i < x->n; i++)
 		run[i].start += by;
 	ret->run = run;
+	return 0;
+}
+
+int indices_scale(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret)
+{
+	struct run *run = arena_dup(a, x->run, x->n * sizeof *run);
+
+	if (!run)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < x->n; i++) {
+		run[i].start *= by;
+		run[i].len *= by;
+		run[i].stride *= by;
+	}
+	*ret = (struct indices){ .n = x->n, .total = x->total * by, .run = run };
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intersect.c - what two index lists have in common: as stretches (indices_next, for those who copy
- * bytes) and as a list (indices_intersect, for those who plan).
+ * intersect.c - what two index lists have in common: as stretches (indices_next, for copying
+ * bytes) and as a list (indices_intersect, for planning).
  *
  * Two progressions may miss each other for ever (the even and the odd numbers). Nothing here walks
  * along such a pair: the next meeting is computed as Euclid would.
@@ -12,7 +12,7 @@
 
 #define NEVER UINT64_MAX
 #define MISSES_MAX 4	 /* plain jumps in a row before computing the next meeting */
-#define PATTERN_MAX 1024 /* stretches of one common period that are looked at for its shape */
+#define PATTERN_MAX 1024 /* stretches of one common period, at most, to find its shape */
 
 typedef unsigned __int128 u128;
 
@@ -159,11 +159,6 @@ bool indices_meet(const struct indices *x, const struct indices *y, uint64_t *re
 	return true;
 }
 
-static bool is_range(const struct indices *x)
-{
-	return x->n == 1 && x->run->count == 1;
-}
-
 static struct indices_common common_range(const struct indices *x, uint64_t lo, uint64_t hi)
 {
 	uint64_t from = indices_below(x, lo), to = indices_below(x, hi);
@@ -181,9 +176,9 @@ struct indices_common indices_common(const struct indices *x, const struct indic
 
 	if (indices_apart(x, y))
 		return c;
-	if (is_range(y))
+	if (indices_is_range(y))
 		return common_range(x, indices_lo(y), indices_hi(y));
-	if (is_range(x))
+	if (indices_is_range(x))
 		return common_range(y, indices_lo(x), indices_hi(x));
 	if (indices_equal(x, y))
 		return (struct indices_common){ x->total, indices_lo(x), indices_hi(x) - 1 };

@@ -83,13 +83,6 @@ static int check_placement(const struct mesh *m, const struct ckpt_placement *p,
 	return 0;
 }
 
-static const char *reduce_name(uint32_t reduce)
-{
-	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
-
-	return name[reduce];
-}
-
 /* Operands of one element can be reduced in any order of the mesh dimensions by one operation only;
  * a sum of averages is an average of sums. */
 static bool reduce_together(uint32_t x, uint32_t y)

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define LAYOUT_RUNS_MAX 65536	    /* progressions per dimension; more is -E2BIG */
-#define LAYOUT_STEPS_MAX (1u << 24) /* runs looked at one by one for one list; more is -E2BIG */
+#define LAYOUT_STEPS_MAX (1u << 24) /* runs that one list may take one by one; more is -E2BIG */
 #define LAYOUT_RANKS_MAX (1u << 20) /* places of a mesh */
 #define LAYOUT_NAME_MAX 64	    /* bytes of the name of a mesh dimension: [A-Za-z0-9._-] */
 
@@ -82,25 +82,26 @@ int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
 
 bool layout_is_partial(const struct layout *l); /* has a PARTIAL */
-/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. For whoever is about to
+/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. Before a
  * save. */
 int layout_check_saved(const struct mesh *m, const struct layout *l, struct ckpt_err *err);
 
 /*
- * Shard order and torch's split factors say the same in two ways. place: one placement per mesh
- * dimension, n == m->ndim.
- *
- * layout_order_of: from placements in the order of the mesh, as torch prints them, whose split
- * factors say in which order the mesh dimensions cut, to plain ones in that order (and the others
- * behind them, in the mesh's). -EINVAL: they say no order. Where mesh dimensions of size 1 make
- * several orders equal: the first that torch finds.
- * layout_strided_of: the reverse, from plain ones in order of application. -EINVAL: one is strided
- * already; -EOVERFLOW: a factor above 2^32-1.
+ * Shard order and torch's split factors say the same in two ways. From placements in the order of
+ * the mesh, one per mesh dimension (place[m->ndim]), as torch prints them, whose split factors say
+ * in which order the mesh dimensions cut, to plain ones in that order (and the others behind them,
+ * in the mesh's). -EINVAL: they say no order. Where mesh dimensions of size 1 make several orders
+ * equal: the first that torch finds.
  */
 int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 		    struct ckpt_placement *ret_place, struct ckpt_err *err);
-int layout_strided_of(const struct mesh *m, const struct ckpt_placement *place,
-		      struct ckpt_placement *ret_place, struct ckpt_err *err);
+/*
+ * What cuts inside a strided shard: ret_inside[l->nplace] has a bit for each placement of l whose
+ * sizes multiply to the placement's split factor, found as torch decodes them: from the last
+ * placement of a tensor dimension to the first, each goes to the first place whose product before
+ * it is its factor. 0: it is not strided, or the factors of its tensor dimension say no order.
+ */
+void layout_inside(const struct mesh *m, const struct layout *l, uint32_t *ret_inside);
 /*
  * CKPT_TORCH_ORDER: the placements that layout_check takes with CKPT_CHUNK, in the order of the
  * mesh. A mesh dimension that none of them names replicates. Out come placements for CKPT_CHUNK, at
@@ -115,6 +116,8 @@ int layout_torch_order(const struct mesh *m, const struct ckpt_placement *place,
  * O(nrank).
  */
 bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord);
+/* The coordinate of a place: the rank there is m->rank[place]. */
+void mesh_place_coord(const struct mesh *m, uint32_t place, uint32_t *ret_coord);
 
 /*
  * "fsdp=4", "dp=2,fsdp=2": a mesh of ranks 0,1,2,... with sizes >= 1 and distinct names. -EINVAL
@@ -143,13 +146,17 @@ struct placement_text {
 /* *at moves behind it. NULL; else what must stand there, in words, and *at is at the character that
  * is wrong. */
 const char *placement_read(const char **at, struct placement_text *ret);
+const char *reduce_name(uint32_t reduce); /* "sum", ...: of enum ckpt_reduce */
+/* "Shard(0)@fsdp", as layout_parse reads it. Returns buf. */
+#define PLACEMENT_BYTES (LAYOUT_NAME_MAX + 48)
+char *placement_print(const struct mesh *m, const struct ckpt_placement *p, char *buf,
+		      size_t bytes);
 
 /*
  * "Shard(0)@fsdp, StridedShard(1, 2)@dp, Only(1)@pp, Replicate@tp" of this mesh (mesh id 0), in the
  * order of application; "Replicate" alone is all of it. A pending reduction is "Partial(sum)@tp"
  * (avg, min, max, product), with CKPT_KEEP_PARTIAL "Partial(sum, keep)@tp"; a mode other than
- * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..". What
- * table_layout_print prints is read back as the same.
+ * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..".
  * As PyTorch prints them, without @ and in any of its spellings, there is one for each mesh
  * dimension, in the order of the mesh, which is then the order of application: "(Shard(dim=0),
  * Replicate())", "[_StridedShard(0, sf=2), Shard(0)]". -EINVAL names the character (from 1) and
@@ -158,6 +165,9 @@ const char *placement_read(const char **at, struct placement_text *ret);
  */
 int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,
 		 struct ckpt_err *err);
+/* The first notation, with a Replicate for each mesh dimension that has no placement; "boxes" for
+ * mode CKPT_BOXES, which layout_parse does not read. Returns buf. */
+char *placements_print(const struct mesh *m, const struct layout *l, char *buf, size_t bytes);
 
 /*
  * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
@@ -224,6 +234,11 @@ static inline uint64_t indices_hi(const struct indices *x)
 
 	return r ? r->start + (r->count - 1) * r->stride + r->len : 0;
 }
+/* Is it one run, [indices_lo, indices_hi)? */
+static inline bool indices_is_range(const struct indices *x)
+{
+	return x->n == 1 && x->run->count == 1;
+}
 /* How many indices are below `index`: its position, if the list has it. O(records). */
 uint64_t indices_below(const struct indices *x, uint64_t index);
 /* The index at a position, which is below x->total. O(records). */
@@ -270,6 +285,27 @@ int indices_minus(const struct indices *x, const struct indices *y, struct arena
 /* The indices i + by; by may be negative, modulo 2^64, as long as no index is. */
 int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);
 
+/*
+ * A tensor in another shape, row-major. merge: two dimensions as one: the indices i * extent + j, i
+ * of outer, j of inner, whose dimension has that extent; by i, then by j.
+ *
+ * fold: one dimension as two: x in rows of so many indices, as parts, each of which has the indices
+ * i * row + j, i of outer, j of inner: its (p, q)-th is number first + p * step + q of x. -E2BIG
+ * above `max` parts.
+ */
+struct indices_rows {
+	struct indices outer, inner;
+	uint64_t first, step;
+};
+int indices_merge(const struct indices *outer, const struct indices *inner, uint64_t extent,
+		  struct arena *a, struct indices *ret);
+int indices_fold(const struct indices *x, uint64_t row, uint32_t max, struct arena *a,
+		 const struct indices_rows **ret, uint32_t *ret_n);
+
+/* Of each index i those from i * by to i * by + by - 1: what elements are of which each is `by`
+ * values. */
+int indices_scale(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);
+
 /* An untrusted list: the invariants of struct indices, all below extent, total right. -EINVAL. */
 int indices_check(const struct indices *x, uint64_t extent, struct ckpt_err *err);
 
@@ -282,13 +318,9 @@ bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all 
 /* Have they an element in common? Neither is empty, and they have the same ndim. Costs as
  * indices_meet. */
 bool indexset_meet(const struct indexset *x, const struct indexset *y);
-/*
- * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a
- * rank holds of a tensor, or of its share of it, that was flattened and cut (ZeRO, Paddle's
- * flattened_range). As at most 2 * ndim - 1 products, in ascending order; *ret_n 0: none.
- */
-int indexset_interval(const struct indexset *x, uint64_t from, uint64_t to, struct arena *a,
-		      const struct indexset **ret_set, uint32_t *ret_n);
+/* Which one's first element comes first, row-major: as qsort's comparisons return it. Neither is
+ * empty, and they have the same ndim. */
+int indexset_order(const struct indexset *x, const struct indexset *y);
 int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret); /* deep */
 
 /* -EOVERFLOW above 2^63-1, also of one dimension alone; else a zero anywhere is 0. */

@@ -5,9 +5,9 @@
  * name can be written in the text form.
  */
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/layout.h"
-#include <stdio.h>
 
 static bool name_char(char c)
 {
@@ -43,11 +43,9 @@ static int check_name(const struct mesh *m, uint32_t d, struct ckpt_err *err)
 	return 0;
 }
 
-static int compare_rank(const void *a, const void *b)
+static int rank_compare(const void *a, const void *b)
 {
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
+	return COMPARE(*(const uint32_t *)a, *(const uint32_t *)b);
 }
 
 static int check_ranks(const struct mesh *m, struct ckpt_err *err)
@@ -63,7 +61,7 @@ static int check_ranks(const struct mesh *m, struct ckpt_err *err)
 	if (!sorted)
 		return ckpt_error(err, -ENOMEM, "mesh: no memory to check its %u ranks", m->nrank);
 	memcpy(sorted, m->rank, m->nrank * sizeof *sorted);
-	qsort(sorted, m->nrank, sizeof *sorted, compare_rank);
+	qsort(sorted, m->nrank, sizeof *sorted, rank_compare);
 	for (i = 1; i < m->nrank; i++)
 		if (sorted[i - 1] == sorted[i])
 			return ckpt_error(
@@ -116,9 +114,14 @@ bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord)
 		at++;
 	if (at == m->nrank)
 		return false;
-	for (uint32_t d = m->ndim; d-- > 0; at /= m->dim[d])
-		ret_coord[d] = at % m->dim[d];
+	mesh_place_coord(m, at, ret_coord);
 	return true;
+}
+
+void mesh_place_coord(const struct mesh *m, uint32_t place, uint32_t *ret_coord)
+{
+	for (uint32_t d = m->ndim; d-- > 0; place /= m->dim[d])
+		ret_coord[d] = place % m->dim[d];
 }
 
 /* The parts of a mesh while its text is read. */
@@ -232,17 +235,9 @@ int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct 
 
 char *mesh_print(const struct mesh *m, char *buf, size_t bytes)
 {
-	size_t used = 0;
+	struct text t = text_in(buf, bytes);
 
-	assert(bytes > 0);
-	buf[0] = '\0';
-	for (uint32_t d = 0; d < m->ndim && used < bytes; d++) {
-		int n = snprintf(buf + used, bytes - used, "%s%s=%u", d > 0 ? "," : "", m->name[d],
-				 m->dim[d]);
-
-		if (n < 0)
-			break;
-		used += (size_t)n;
-	}
+	for (uint32_t d = 0; d < m->ndim; d++)
+		text_add(&t, "%s%s=%u", d > 0 ? "," : "", m->name[d], m->dim[d]);
 	return buf;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * placements.c - placements from the text that a person writes. Called for layout files and
- * questions. What table_layout_print says is read back as the same layout; whatever is read passes
- * layout_check for a tensor that has the dimensions it names.
+ * placements.c - placements from the text of layout files and questions, and as text. Invariant:
+ * what placements_print prints is read back as the same layout; whatever is read passes layout_check for
+ * a tensor that has the dimensions it names.
  */
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/layout.h"
 
@@ -79,7 +80,6 @@ static const char *read_integer(const char **at, int64_t *ret, const char **ret_
 /* "sum", "'sum'", "reduce_op=sum", "sum, keep"; nothing is sum, as in PyTorch. */
 static const char *read_reduction(const char **at, struct placement_text *ret)
 {
-	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
 	const char *quote, *empty = *at;
 	uint8_t i = 0;
 
@@ -87,10 +87,10 @@ static const char *read_reduction(const char **at, struct placement_text *ret)
 		return NULL;
 	(void)take_key(at, "reduce_op");
 	quote = text_take(at, "'") ? "'" : text_take(at, "\"") ? "\"" : NULL;
-	while (i < ARRAY_LEN(name) && !text_take(at, name[i]))
+	while (i <= CKPT_PRODUCT && !text_take(at, reduce_name(i)))
 		i++;
 	*at = behind_blanks(*at);
-	if (i == ARRAY_LEN(name))
+	if (i > CKPT_PRODUCT)
 		return "expected sum, avg, min, max or product";
 	if (quote && !text_take(at, quote))
 		return "expected the closing quotation mark";
@@ -154,6 +154,57 @@ const char *placement_read(const char **at, struct placement_text *ret)
 		want = "expected a closing parenthesis";
 	}
 	return want;
+}
+
+const char *reduce_name(uint32_t reduce)
+{
+	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
+
+	return name[reduce];
+}
+
+char *placement_print(const struct mesh *m, const struct ckpt_placement *p, char *buf, size_t bytes)
+{
+	struct text t = text_in(buf, bytes);
+
+	if (p->how == CKPT_SHARD && p->split_factor > 1)
+		text_add(&t, "StridedShard(%u, %u)", p->tensor_dim, p->split_factor);
+	else if (p->how == CKPT_SHARD)
+		text_add(&t, "Shard(%u)", p->tensor_dim);
+	else if (p->how == CKPT_ONLY)
+		text_add(&t, "Only(%u)", p->split_factor);
+	else if (p->how == CKPT_PARTIAL)
+		text_add(&t, "Partial(%s%s)", reduce_name(p->reduce),
+			 p->flags & CKPT_KEEP_PARTIAL ? ", keep" : "");
+	else
+		text_add(&t, "Replicate");
+	text_add(&t, "@%s", m->name[p->mesh_dim]);
+	return buf;
+}
+
+char *placements_print(const struct mesh *m, const struct layout *l, char *buf, size_t bytes)
+{
+	static const char *const mode[] = { "", "flat: ", "unflatten_pad: " };
+	struct text t = text_in(buf, bytes);
+	char place[PLACEMENT_BYTES];
+	const char *comma = "";
+	uint32_t named = 0; /* bit per mesh dimension */
+
+	if (l->mode == CKPT_BOXES) {
+		text_add(&t, "boxes");
+		return buf;
+	}
+	text_add(&t, "%s", mode[l->mode]);
+	for (uint32_t i = 0; i < l->nplace; i++, comma = ", ") {
+		text_add(&t, "%s%s", comma, placement_print(m, &l->place[i], place, sizeof place));
+		named |= 1u << l->place[i].mesh_dim;
+	}
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (!(named >> d & 1)) {
+			text_add(&t, "%sReplicate@%s", comma, m->name[d]);
+			comma = ", ";
+		}
+	return buf;
 }
 
 /* --- a list of them --- */

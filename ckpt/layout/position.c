@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * position.c - between an index and its number in an index list, for those who turn offsets of a
+ * position.c - between an index and its number in an index list, to turn offsets of a
  * piece into indices and back.
  * Invariant: no overflow, as every list lies below 2^63 and has passed indices_check.
  */

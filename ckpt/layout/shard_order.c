@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shard_order.c - the order in which mesh dimensions cut a tensor dimension, and torch's split
- * factors that say the same. Called by those who read what torch prints, and who write it; and by
- * the library, for CKPT_TORCH_ORDER.
+ * factors that say the same. Called for what torch prints, for CKPT_TORCH_ORDER, and where a layout
+ * goes to another mesh.
  *
  * The rule (torch 2.15): the split factor of a mesh dimension is the product of the sizes of the
  * mesh dimensions that cut the same tensor dimension earlier and stand further right in the mesh.
@@ -29,41 +29,56 @@ static int check_place(const struct mesh *m, const struct ckpt_placement *p, uin
 	return 0;
 }
 
-/* Mesh dimensions that cut one tensor dimension, the first applied first. */
+/* The numbers of placements that cut one tensor dimension, the first applied first. */
 struct order {
 	uint32_t n;
-	uint8_t mesh_dim[CKPT_DIMS_MAX];
+	uint8_t place[CKPT_DIMS_MAX];
 };
 
-static void order_insert(struct order *o, uint32_t at, uint32_t mesh_dim)
+/* Placement i goes behind as many of those that are there as make up its factor. *ret_inside: a bit
+ * for each of these. False: none do. */
+static bool order_insert(const struct mesh *m, const struct ckpt_placement *place, uint32_t i,
+			 struct order *o, uint32_t *ret_inside)
 {
-	memmove(&o->mesh_dim[at + 1], &o->mesh_dim[at], o->n - at);
-	o->mesh_dim[at] = (uint8_t)mesh_dim;
+	uint64_t product = 1, factor = MAX(place[i].split_factor, 1u);
+	uint32_t at = 0;
+
+	*ret_inside = 0;
+	for (; at < o->n && product < factor; at++) {
+		*ret_inside |= 1u << o->place[at];
+		product *= m->dim[place[o->place[at]].mesh_dim];
+	}
+	if (product != factor)
+		return false;
+	memmove(&o->place[at + 1], &o->place[at], o->n - at);
+	o->place[at] = (uint8_t)i;
 	o->n++;
+	return true;
 }
 
-/* Behind as many of those further right as make up its factor. */
-static bool order_place(const struct mesh *m, struct order *o, uint32_t mesh_dim, uint32_t factor)
+void layout_inside(const struct mesh *m, const struct layout *l, uint32_t *ret_inside)
 {
-	uint64_t product = 1;
+	struct order order[CKPT_DIMS_MAX] = { 0 }; /* of each tensor dimension */
+	uint32_t undecided = 0;			   /* bit per tensor dimension: no order */
 
-	for (uint32_t i = 0; i <= o->n; i++) {
-		if (product == MAX(factor, 1u)) {
-			order_insert(o, i, mesh_dim);
-			return true;
-		}
-		if (product > factor || i == o->n)
-			break;
-		product *= m->dim[o->mesh_dim[i]];
+	for (uint32_t i = l->nplace; i-- > 0;) {
+		uint32_t d = l->place[i].tensor_dim;
+
+		ret_inside[i] = 0;
+		if (l->place[i].how == CKPT_SHARD &&
+		    !order_insert(m, l->place, i, &order[d], &ret_inside[i]))
+			undecided |= 1u << d;
 	}
-	return false;
+	for (uint32_t i = 0; i < l->nplace; i++)
+		if (l->place[i].how != CKPT_SHARD || undecided >> l->place[i].tensor_dim & 1)
+			ret_inside[i] = 0;
 }
 
 int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 		    struct ckpt_placement *ret_place, struct ckpt_err *err)
 {
 	struct order order[CKPT_DIMS_MAX] = { 0 }; /* of each tensor dimension */
-	uint32_t n = 0;
+	uint32_t n = 0, inside;
 
 	for (uint32_t i = m->ndim; i-- > 0;) {
 		const struct ckpt_placement *p = &place[i];
@@ -78,7 +93,7 @@ int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 				"an order they must stand in the order of the mesh",
 				i, m->name[p->mesh_dim]);
 		if (p->how == CKPT_SHARD &&
-		    !order_place(m, &order[p->tensor_dim], i, p->split_factor))
+		    !order_insert(m, place, i, &order[p->tensor_dim], &inside))
 			return ckpt_error(
 				err, -EINVAL,
 				"placement %u (mesh dimension \"%s\"): its split factor %u is not the "
@@ -88,7 +103,7 @@ int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
 	}
 	for (uint32_t d = 0; d < CKPT_DIMS_MAX; d++)
 		for (uint32_t i = 0; i < order[d].n; i++) {
-			ret_place[n] = place[order[d].mesh_dim[i]];
+			ret_place[n] = place[order[d].place[i]];
 			ret_place[n++].split_factor = 0;
 		}
 	for (uint32_t i = 0; i < m->ndim; i++)
@@ -125,47 +140,5 @@ int layout_torch_order(const struct mesh *m, const struct ckpt_placement *place,
 	for (uint32_t i = 0; i < m->ndim; i++)
 		if (order[i].how != CKPT_REPLICATE)
 			ret_place[(*ret_n)++] = order[i];
-	return 0;
-}
-
-int layout_strided_of(const struct mesh *m, const struct ckpt_placement *place,
-		      struct ckpt_placement *ret_place, struct ckpt_err *err)
-{
-	uint32_t seen = 0; /* bit per mesh dimension */
-
-	for (uint32_t i = 0; i < m->ndim; i++) {
-		const struct ckpt_placement *p = &place[i];
-		int e = check_place(m, p, i, err);
-		uint64_t factor = 1;
-
-		if (e < 0)
-			return e;
-		if (seen >> p->mesh_dim & 1)
-			return ckpt_error(
-				err, -EINVAL,
-				"placement %u: mesh dimension \"%s\" is in an earlier one "
-				"already",
-				i, m->name[p->mesh_dim]);
-		seen |= 1u << p->mesh_dim;
-		ret_place[p->mesh_dim] = *p;
-		if (p->how != CKPT_SHARD)
-			continue;
-		if (p->split_factor > 1)
-			return ckpt_error(
-				err, -EINVAL,
-				"placement %u (mesh dimension \"%s\"): it is strided by %u "
-				"already; only plain ones have an order to write",
-				i, m->name[p->mesh_dim], p->split_factor);
-		for (uint32_t j = 0; j < i; j++)
-			if (place[j].how == CKPT_SHARD && place[j].tensor_dim == p->tensor_dim &&
-			    place[j].mesh_dim > p->mesh_dim &&
-			    (ckpt_mul(factor, m->dim[place[j].mesh_dim], &factor) < 0 ||
-			     factor > UINT32_MAX))
-				return ckpt_error(err, -EOVERFLOW,
-						  "placement %u (mesh dimension \"%s\"): its split "
-						  "factor would be above 2^32-1",
-						  i, m->name[p->mesh_dim]);
-		ret_place[p->mesh_dim].split_factor = factor > 1 ? (uint32_t)factor : 0;
-	}
 	return 0;
 }

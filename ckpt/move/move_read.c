@@ -125,7 +125,7 @@ static int file_cut(struct reading *k, uint32_t file)
 {
 	const struct format_file *f = &k->f->ckpt->file[file];
 	const bool *need = k->need + k->need_first[file];
-	uint64_t most = stream_block_bytes(k->f), gap = read_cost_gap(&read_cost_default);
+	uint64_t most = stream_block_bytes(k->f), gap = READ_GAP;
 	struct stream_block *b = NULL;
 
 	for (uint64_t i = 0; i < file_nchunk(f); i++) {

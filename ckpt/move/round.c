@@ -5,13 +5,10 @@
  * bit.
  */
 #include "ckpt/move/round.h"
+#include "ckpt/base/isa.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/round_body.h"
 #include <errno.h>
-#include <stdatomic.h>
-#ifdef __x86_64__
-#include <cpuid.h>
-#endif
 
 #define COUNT_BLOCK 64u /* elements that are counted one by one where one is unequal */
 
@@ -27,64 +24,13 @@ static uint64_t none_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 	return 0;
 }
 
-const struct round_isa round_isa_scalar = { "scalar", none_round, none_round, none_equal,
-					    none_equal };
-static const struct round_isa *_Atomic chosen;
-
+const struct round_isa round_isa_scalar = { none_round, none_round, none_equal, none_equal };
+static const struct round_isa *const isas[ISAS] = { [ISA_SCALAR] = &round_isa_scalar,
 #ifdef __x86_64__
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-}
-
-/* The compilers' names for features lack F16C. */
-static bool has_f16c(void)
-{
-	unsigned a, b, c, d;
-
-	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
-}
-
-static bool has_avx2(void)
-{
-	return __builtin_cpu_supports("avx2") && has_f16c();
-}
+						    [ISA_AVX2] = &round_isa_avx2,
+						    [ISA_AVX512] = &round_isa_avx512
 #endif
-
-/* The instruction set of that name, or with NULL the best; NULL when this machine lacks it. */
-static const struct round_isa *isa_find(const char *name)
-{
-#ifdef __x86_64__
-	if (has_avx512() && (!name || !strcmp(name, round_isa_avx512.name)))
-		return &round_isa_avx512;
-	if (has_avx2() && (!name || !strcmp(name, round_isa_avx2.name)))
-		return &round_isa_avx2;
-#endif
-	return !name || !strcmp(name, round_isa_scalar.name) ? &round_isa_scalar : NULL;
-}
-
-/* Two threads that come first at once choose the same. */
-static const struct round_isa *isa_chosen(void)
-{
-	const struct round_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
-
-	if (__builtin_expect(!i, 0)) {
-		i = isa_find(NULL);
-		atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	}
-	return i;
-}
-
-int round_force_isa(const char *name)
-{
-	const struct round_isa *i = isa_find(name);
-
-	if (!i)
-		return -EOPNOTSUPP;
-	atomic_store_explicit(&chosen, i, memory_order_relaxed);
-	return 0;
-}
+};
 
 bool round_known(uint32_t dtype)
 {
@@ -101,8 +47,8 @@ void round_f32(uint32_t dtype, const void *x, void *ret, uint64_t n)
 	const uint8_t *from = x;
 	uint8_t *to = ret;
 	uint64_t i = MUTANT(DERIVED_FLUSHES) ? 0
-		     : dtype == CKPT_BF16    ? isa_chosen()->bf16(from, to, n)
-					     : isa_chosen()->f16(from, to, n);
+		     : dtype == CKPT_BF16    ? isas[isa_now()]->bf16(from, to, n)
+					     : isas[isa_now()]->f16(from, to, n);
 
 	assert(round_known(dtype));
 	for (; i < n; i++) {
@@ -136,7 +82,7 @@ uint64_t round_unequal(uint32_t dtype, const void *x, const void *y, uint64_t n,
 		       uint64_t *ret_first)
 {
 	uint64_t (*equal)(const uint8_t *, const uint8_t *, uint64_t) =
-		dtype == CKPT_BF16 ? isa_chosen()->bf16_equal : isa_chosen()->f16_equal;
+		dtype == CKPT_BF16 ? isas[isa_now()]->bf16_equal : isas[isa_now()]->f16_equal;
 	const uint8_t *from = x, *have = y;
 	uint64_t sum = 0;
 

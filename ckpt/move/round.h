@@ -25,10 +25,4 @@ void round_f32(uint32_t dtype, const void *x, void *ret, uint64_t n);
  */
 uint64_t round_unequal(uint32_t dtype, const void *x, const void *y, uint64_t n,
 		       uint64_t *ret_first);
-
-/*
- * For tests: force an instruction set ("scalar", "avx2", "avx512"; NULL: the best). Returns 0 or
- * -EOPNOTSUPP. All give the same bits.
- */
-int round_force_isa(const char *isa);
 #endif

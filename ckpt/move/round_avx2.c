@@ -108,5 +108,5 @@ static uint64_t f16_equal(const uint8_t *x, const uint8_t *y, uint64_t n)
 	return i;
 }
 
-const struct round_isa round_isa_avx2 = { "avx2", bf16_round, f16_round, bf16_equal, f16_equal };
+const struct round_isa round_isa_avx2 = { bf16_round, f16_round, bf16_equal, f16_equal };
 #endif

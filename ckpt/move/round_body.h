@@ -15,7 +15,6 @@
 /* Of as many elements as fill whole vectors, from the first on; returns how many those were. equal:
  * ends early, before a vector that has an unequal element. */
 struct round_isa {
-	const char *name;
 	uint64_t (*bf16)(const uint8_t *x, uint8_t *ret, uint64_t n);
 	uint64_t (*f16)(const uint8_t *x, uint8_t *ret, uint64_t n);
 	uint64_t (*bf16_equal)(const uint8_t *x, const uint8_t *y, uint64_t n);

@@ -76,6 +76,22 @@ static inline struct cell cell_of(enum cell_kind kind, uint64_t n)
 {
 	return (struct cell){ .kind = kind, .n = n };
 }
+static inline struct cell cell_number(uint64_t n)
+{
+	return cell_of(CELL_NUMBER, n);
+}
+static inline struct cell cell_count(uint64_t n)
+{
+	return cell_of(CELL_COUNT, n);
+}
+static inline struct cell cell_bytes(uint64_t bytes)
+{
+	return cell_of(CELL_BYTES, bytes);
+}
+static inline struct cell cell_flag(bool yes)
+{
+	return cell_of(CELL_FLAG, yes);
+}
 /* CELL_NONE for a missing word: NULL or empty. */
 static inline struct cell cell_word(const char *s)
 {

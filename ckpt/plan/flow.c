@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flow.c - adds bytes up by old and new rank. Called by load_cost, and by who draws the matrix.
+ * flow.c - adds bytes up by old and new rank. Called by load_cost, and where the matrix is drawn.
  * Invariant: the sum of all cells is the sum of all that was added, however ranks are grouped.
  */
 #include "ckpt/plan/flow.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flow.h - who takes how much of what whom wrote: bytes from old ranks (rows) to new ones
- * (columns). Filled from plans as they come, a few ranks at a time, so that no plan of all ranks is
- * ever needed.
+ * flow.h - how much each rank takes of what each rank wrote: bytes from old ranks (rows) to new
+ * ones (columns). Filled from plans as they come, a few ranks at a time, so that no plan of all
+ * ranks is ever needed.
  *
  * Memory is bounded: where there are more pairs of ranks than cells, neighbouring ranks are put
  * together, equally many in each block but perhaps fewer in the last one. No byte is lost by that.

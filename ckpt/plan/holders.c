@@ -7,7 +7,7 @@
 #include "ckpt/plan/holders.h"
 #include "ckpt/base/util.h"
 
-/* Stretches that are looked at one by one before the parts of a strided cut are tried instead. */
+/* Stretches that are tried one by one before the parts of a strided cut are tried instead. */
 #define STRETCHES_MAX 256u
 /* What a record costs that is kept: so an answer takes a gigabyte at most. */
 #define RECORD_STEPS UINT64_C(8)
@@ -250,15 +250,8 @@ static int share_add(struct descent *d, const struct indices *x, uint64_t at)
 		e = indices_intersect(x, d->want, d->a, &s.part);
 	if (e < 0)
 		return e;
-	if (d->n == d->cap) {
-		uint32_t cap = d->cap ? 2 * d->cap : 16;
-		struct holders_share *p = realloc(d->share, cap * sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		d->share = p;
-		d->cap = cap;
-	}
+	if (!ARRAY_GROW(d->share, d->n, d->cap))
+		return -ENOMEM;
 	d->share[d->n++] = s;
 	return 0;
 }
@@ -509,7 +502,7 @@ int holders_find(const struct holders_kind *kind, const struct indexset *want, s
 	if (e < 0)
 		return e;
 	if (numel == 0 || (want && want->numel == 0)) {
-		ret->noperand = 0; /* nobody */
+		ret->noperand = 0; /* no rank */
 		return 0;
 	}
 	for (uint32_t d = 0; d < kind->ndim && e == 0; d++)

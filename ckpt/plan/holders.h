@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * holders.h - who owns the elements of this index set? The inverse of layout_share and
+ * holders.h - which ranks own the elements of an index set. The inverse of layout_share and
  * layout_owned: of all coordinates of a mesh just those are enumerated whose part meets the set, by
  * inverting the cuts of each tensor dimension. What an answer costs depends on how many coordinates
- * there are in it, and not on how many ranks there are. For reshard.c, and for whoever wants to
- * know all owners of a tensor without a table of them.
+ * there are in it, and not on how many ranks there are. For reshard.c, and to find
+ * all owners of a tensor without a table of them.
  *
  * An answer is a product like the index sets themselves: a list of shares per tensor dimension. It
  * is a value: it depends on (mesh, placements, shape, element size) and not on the tensor's name,
@@ -15,7 +15,7 @@
 #define CKPT_PLAN_HOLDERS_H
 #include "ckpt/layout/layout.h"
 
-/* Runs and coordinates looked at for one answer, about: a second or two. More is -E2BIG. Layouts
+/* Runs and coordinates that one answer may cost, about: a second or two. More is -E2BIG. Layouts
  * come from files; those in use take thousands. */
 #define HOLDERS_STEPS_MAX (UINT64_C(1) << 28)
 
@@ -69,11 +69,11 @@ int holders_find(const struct holders_kind *kind, const struct indexset *want, s
 enum holders_who {
 	HOLDERS_OWNERS, /* each element once, where layout_owned says: what lies in files */
 	HOLDERS_EACH,	/* all of them: what lies in the memory of ranks */
-	HOLDERS_ONE, /* of each share the replica `turn` mod R: spreads over them who reads memory */
+	HOLDERS_ONE, /* of each share the replica `turn` mod R: spreads reads of memory over them */
 };
 
 struct holder {
-	uint32_t rank, place; /* who; row-major number of the coordinate */
+	uint32_t rank, place; /* of the holder; row-major number of the coordinate */
 	uint32_t operand;     /* number of the coordinate on the PARTIAL mesh dimensions; 0 */
 	struct indexset set;  /* what it owns, or holds (EACH, ONE) */
 	struct indexset part; /* of that, what was asked for: never empty */

@@ -7,9 +7,9 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/plan/plan_match.h"
 #include "ckpt/plan/plan_reduce.h"
-#include <stdio.h>
 
 #define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
 #define SHAPE_BYTES 400 /* 16 dimensions of 20 digits */
@@ -23,18 +23,6 @@ struct making {
 	struct reducing *reducing;
 	struct ckpt_errlist *list;
 };
-
-static const char *dims_print(uint32_t ndim, const uint64_t *n, char buf[static SHAPE_BYTES])
-{
-	size_t used = 1;
-
-	strcpy(buf, "[");
-	for (uint32_t d = 0; d < ndim; d++)
-		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)n[d]);
-	strcpy(buf + used, "]");
-	return buf;
-}
 
 static bool is_wanted(const struct making *k, const struct table_tensor *x)
 {
@@ -53,10 +41,10 @@ static bool same_kind(const struct making *k, const struct table_tensor *x,
 	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
 }
 
-static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
+static int plan_pieces(struct making *k, uint32_t dst_tensor)
 {
 	uint64_t missing, first[CKPT_DIMS_MAX];
-	char at[SHAPE_BYTES];
+	char label[LABEL_BYTES], at[SHAPE_BYTES];
 
 	for (uint32_t i = k->dst->first[dst_tensor]; i < k->dst->first[dst_tensor + 1]; i++) {
 		int e = match_piece(&k->match, k->dst, i, &k->ops, &k->plan->arena, &missing,
@@ -69,10 +57,10 @@ static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
 		ckpt_errlist_add(
 			k->list,
 			"%s: %llu of the %llu elements of %s are in no piece of the checkpoint, the first is %s",
-			label, (unsigned long long)missing,
-			(unsigned long long)k->dst->piece[i].set.numel,
+			table_tensor_print(&k->dst->tensor[dst_tensor], label, sizeof label),
+			(unsigned long long)missing, (unsigned long long)k->dst->piece[i].set.numel,
 			k->dst->place[k->dst->piece[i].place].name,
-			dims_print(k->dst->piece[i].set.ndim, first, at));
+			human_shape(k->dst->piece[i].set.ndim, first, at, sizeof at));
 	}
 	return 0;
 }
@@ -84,33 +72,37 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	char label[LABEL_BYTES], want[SHAPE_BYTES], have[SHAPE_BYTES];
 	int e;
 
-	table_tensor_print(x, label, sizeof label);
 	if (src_tensor == TABLE_NONE) {
 		if (k->opts->differs)
 			k->opts->differs(k->opts->differs_arg, dst_tensor, NULL);
 		if (k->opts->lenient)
 			k->plan->nmissing++;
 		else
-			ckpt_errlist_add(k->list, "%s: not in the checkpoint", label);
+			ckpt_errlist_add(k->list, "%s: not in the checkpoint",
+					 table_tensor_print(x, label, sizeof label));
 		return 0;
 	}
 	y = &k->src->tensor[src_tensor];
 	if (!same_kind(k, x, y)) {
-		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
-				 dtype_name(x->dtype), dims_print(x->ndim, x->shape, want),
-				 dtype_name(y->dtype), dims_print(y->ndim, y->shape, have));
+		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s",
+				 table_tensor_print(x, label, sizeof label), dtype_name(x->dtype),
+				 human_shape(x->ndim, x->shape, want, sizeof want),
+				 dtype_name(y->dtype),
+				 human_shape(y->ndim, y->shape, have, sizeof have));
 		return 0;
 	}
 	k->plan->ntensor++;
 	if (k->dst->first[dst_tensor] == k->dst->first[dst_tensor + 1])
 		return 0;
-	e = reducing_tensor(k->reducing, src_tensor, dst_tensor, label, &k->ops, k->list);
+	e = reducing_tensor(k->reducing, src_tensor, dst_tensor, &k->ops, k->list);
 	if (e > 0)
 		return 0;
 	if (e == 0)
 		e = match_begin(&k->match, k->src, src_tensor);
 	if (e == 0)
-		e = plan_pieces(k, dst_tensor, label);
+		e = plan_pieces(k, dst_tensor);
+	if (e < 0)
+		table_tensor_print(x, label, sizeof label);
 	if (e == -E2BIG)
 		return ckpt_error(
 			err, e,
@@ -119,7 +111,7 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	return e < 0 ? ckpt_error(err, e, "out of memory while planning %s", label) : 0;
 }
 
-/* The same, and whoever asked hears what was said of it. */
+/* The same, and opts->differs is called with the lines that it added to the list. */
 static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err)
 {
 	struct ckpt_errlist one = { .code = k->list->code }, *all = k->list;
@@ -141,14 +133,13 @@ static int plan_told(struct making *k, uint32_t dst_tensor, struct ckpt_err *err
 static int op_compare(const void *va, const void *vb)
 {
 	const struct plan_op *a = va, *b = vb;
+	int r = COMPARE(a->src_place, b->src_place);
 
-	if (a->src_place != b->src_place)
-		return a->src_place < b->src_place ? -1 : 1;
-	if (a->src_lo != b->src_lo)
-		return a->src_lo < b->src_lo ? -1 : 1;
-	if (a->dst_piece != b->dst_piece)
-		return a->dst_piece < b->dst_piece ? -1 : 1;
-	return a->src_piece < b->src_piece ? -1 : a->src_piece > b->src_piece;
+	if (!r)
+		r = COMPARE(a->src_lo, b->src_lo);
+	if (!r)
+		r = COMPARE(a->dst_piece, b->dst_piece);
+	return r ? r : COMPARE(a->src_piece, b->src_piece);
 }
 
 int op_list_end(const struct op_list *l, struct arena *a, struct plan_op **ret_op,

@@ -9,40 +9,11 @@
 #include "ckpt/base/util.h"
 #include "ckpt/table/declared.h"
 
-struct match_span {
-	uint64_t lo, hi; /* bounds in the match's dimension */
-	uint64_t hi_max; /* of this and all spans before it */
-	uint32_t piece;
-};
-
 /* --- the source pieces of a tensor --- */
-
-static int span_compare(const void *va, const void *vb)
-{
-	const struct match_span *a = va, *b = vb;
-
-	if (a->lo != b->lo)
-		return a->lo < b->lo ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
-}
 
 static const struct indexset *piece_set(const struct match *m, uint32_t i)
 {
 	return &m->src->piece[m->first + i].set;
-}
-
-/* The first dimension along which the pieces begin at different indices: it tells most of them
- * apart. */
-static uint32_t spread_dim(const struct match *m)
-{
-	uint32_t ndim = m->n ? piece_set(m, 0)->ndim : 0;
-
-	for (uint32_t d = 0; d < ndim; d++)
-		for (uint32_t i = 1; i < m->n; i++)
-			if (indices_lo(&piece_set(m, i)->dim[d]) !=
-			    indices_lo(&piece_set(m, 0)->dim[d]))
-				return d;
-	return 0;
 }
 
 /* A pending reduction's pieces overlap, operand by operand. */
@@ -56,97 +27,55 @@ static bool all_as_declared(const struct match *m, uint32_t src_tensor)
 	return known;
 }
 
-/* Every pair whose bounds meet, as a tree of them has it, which is kept. */
-static bool disjoint_by_tree(struct match *m)
+struct disjoint {
+	const struct match *m;
+	uint32_t src_tensor;
+	uint64_t pairs;
+	bool overlap;
+};
+
+/* Interleaved pieces are very many pairs: the declaration may say it at once. */
+static bool pair_check(void *arg, uint32_t i, uint32_t k)
 {
-	const struct table_piece *piece = m->src->piece + m->first;
-	uint32_t k;
+	struct disjoint *d = arg;
 
-	for (uint32_t i = 0; i < m->n; i++) {
-		struct piece_tree_cursor at;
-
-		piece_tree_begin(&m->tree, &piece[i].set, &at);
-		while (piece_tree_next(&at, &k))
-			if (k > i && indexset_meet(&piece[i].set, &piece[k].set))
-				return false;
-	}
-	return true;
+	if (++d->pairs == DECLARED_PAIRS * (uint64_t)d->m->n &&
+	    all_as_declared(d->m, d->src_tensor))
+		return false;
+	d->overlap = indexset_meet(piece_set(d->m, i), piece_set(d->m, k));
+	return !d->overlap;
 }
 
-/*
- * The sum and, where bounds do not tell pieces apart, every pair of them. Interleaved ones are all
- * such pairs: when they have become many, the declaration may say it at once. Of what has none, a
- * tree may have fewer pairs.
- */
-static bool all_disjoint(struct match *m, uint32_t src_tensor)
+/* By their sum and, where bounds do not tell pieces apart, every pair of them. */
+static bool all_disjoint(const struct match *m, uint32_t src_tensor)
 {
-	uint64_t sum = 0, pairs = 0;
+	struct disjoint d = { .m = m, .src_tensor = src_tensor };
+	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < m->n; i++)
 		if (ckpt_add(sum, piece_set(m, i)->numel, &sum) < 0 ||
 		    sum > m->src->tensor[src_tensor].numel)
 			return false;
-	for (uint32_t i = 0; i < m->n; i++)
-		for (uint32_t j = i + 1; j < m->n && m->span[j].lo < m->span[i].hi; j++) {
-			if (++pairs == DECLARED_PAIRS * (uint64_t)m->n) {
-				if (all_as_declared(m, src_tensor))
-					return true;
-				m->has_tree = !piece_tree_make(&m->src->piece[m->first], m->n,
-							       piece_set(m, 0)->ndim, &m->tree);
-				if (m->has_tree)
-					return disjoint_by_tree(m);
-			}
-			if (indexset_meet(&m->src->piece[m->span[i].piece].set,
-					  &m->src->piece[m->span[j].piece].set))
-				return false;
-		}
-	return true;
-}
-
-static void tree_free(struct match *m)
-{
-	piece_tree_free(&m->tree);
-	m->has_tree = false;
+	piece_tree_pairs(&m->tree, pair_check, &d);
+	return !d.overlap;
 }
 
 int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)
 {
-	uint64_t hi_max = 0;
-
-	tree_free(m);
 	m->src = src;
 	m->first = src->first[src_tensor];
 	m->n = src->first[src_tensor + 1] - m->first;
-	m->dim = spread_dim(m);
-	if (m->n > m->span_cap) {
-		free(m->span);
-		m->span_cap = 0;
-		m->span = calloc(m->n, sizeof *m->span);
-		if (!m->span)
-			return -ENOMEM;
-		m->span_cap = m->n;
-	}
-	for (uint32_t i = 0; i < m->n; i++) {
-		const struct indexset *s = piece_set(m, i);
-		struct match_span *p = &m->span[i];
-
-		p->piece = m->first + i;
-		p->lo = s->ndim ? indices_lo(&s->dim[m->dim]) : 0;
-		p->hi = s->ndim ? indices_hi(&s->dim[m->dim]) : 1;
-	}
-	if (m->n > 1)
-		qsort(m->span, m->n, sizeof *m->span, span_compare);
-	for (uint32_t i = 0; i < m->n; i++)
-		m->span[i].hi_max = hi_max = MAX(hi_max, m->span[i].hi);
+	if (m->n &&
+	    piece_tree_make(&m->tree, src->piece + m->first, m->n, piece_set(m, 0)->ndim) < 0)
+		return -ENOMEM;
+	m->tree.n = m->n;
 	m->disjoint = all_disjoint(m, src_tensor);
 	return 0;
 }
 
 void match_free(struct match *m)
 {
-	free(TAKE(m->span));
-	m->span_cap = 0;
-	tree_free(m);
+	piece_tree_free(&m->tree);
 	arena_free(&m->arena);
 }
 
@@ -154,15 +83,8 @@ void match_free(struct match *m)
 
 static int op_append(struct op_list *l, const struct plan_op *op)
 {
-	if (l->n == l->cap) {
-		uint64_t cap = l->cap ? 2 * l->cap : 256;
-		struct plan_op *p = reallocarray(l->op, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		l->op = p;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->op, l->n, l->cap))
+		return -ENOMEM;
 	l->op[l->n++] = *op;
 	return 0;
 }
@@ -279,14 +201,6 @@ static int rests_take(struct match *m, struct rests *from, struct rests *to, uin
 	return 0;
 }
 
-static bool first_before(const struct indexset *x, const struct indexset *y)
-{
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (indices_lo(&x->dim[d]) != indices_lo(&y->dim[d]))
-			return indices_lo(&x->dim[d]) < indices_lo(&y->dim[d]);
-	return false;
-}
-
 static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *first)
 {
 	const struct indexset *low = &r->set[0];
@@ -294,7 +208,7 @@ static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *f
 	*ret_missing = 0;
 	for (uint32_t i = 0; i < r->n; i++) {
 		*ret_missing += r->set[i].numel;
-		if (first_before(&r->set[i], low))
+		if (indexset_order(&r->set[i], low) < 0)
 			low = &r->set[i];
 	}
 	for (uint32_t d = 0; r->n && d < low->ndim; d++)
@@ -331,54 +245,18 @@ static int piece_whittle(struct match *m, const struct table *dst, uint32_t dst_
 
 /* --- one destination piece --- */
 
-/* The first span that may reach above lo; those before all end at or below it. */
-static uint32_t spans_from(const struct match *m, uint64_t lo)
-{
-	uint32_t from = 0, to = m->n;
-
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (m->span[mid].hi_max <= lo)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
-}
-
-static int take_by_tree(struct match *m, const struct table *dst, uint32_t dst_piece,
-			struct op_list *ops, uint64_t *ret_have)
-{
-	struct piece_tree_cursor at;
-	uint32_t k;
-
-	piece_tree_begin(&m->tree, &dst->piece[dst_piece].set, &at);
-	while (piece_tree_next(&at, &k)) {
-		uint64_t numel;
-		int e = op_make(m, m->first + k, dst, dst_piece, NULL, ops, &numel);
-
-		if (e < 0)
-			return e;
-		*ret_have += numel;
-	}
-	return 0;
-}
-
 /* Of disjoint pieces. *ret_have: elements that they have. */
 static int take_all(struct match *m, const struct table *dst, uint32_t dst_piece,
 		    struct op_list *ops, uint64_t *ret_have)
 {
-	const struct indexset *want = &dst->piece[dst_piece].set;
-	uint64_t lo = want->ndim ? indices_lo(&want->dim[m->dim]) : 0;
-	uint64_t hi = want->ndim ? indices_hi(&want->dim[m->dim]) : 1;
-	uint64_t numel;
+	struct piece_tree_cursor at;
+	uint32_t k;
 
 	*ret_have = 0;
-	if (m->has_tree)
-		return take_by_tree(m, dst, dst_piece, ops, ret_have);
-	for (uint32_t i = spans_from(m, lo); i < m->n && m->span[i].lo < hi; i++) {
-		int e = op_make(m, m->span[i].piece, dst, dst_piece, NULL, ops, &numel);
+	piece_tree_begin(&m->tree, &dst->piece[dst_piece].set, &at);
+	while (piece_tree_next(&at, &k)) {
+		uint64_t numel;
+		int e = op_make(m, m->first + k, dst, dst_piece, NULL, ops, &numel);
 
 		if (e < 0)
 			return e;

@@ -15,16 +15,12 @@ struct op_list {
 	uint64_t n, cap;
 };
 
-struct match_span;
 struct match {
 	const struct table *src;
-	uint32_t first, n;	 /* the tensor's pieces in src */
-	struct match_span *span; /* [n] sorted along one dimension */
-	uint32_t span_cap, dim;
-	bool disjoint; /* no two of the pieces share an element */
-	bool has_tree; /* they are many, and no dimension tells them apart */
-	struct piece_tree tree;
-	struct arena arena; /* of one selection */
+	uint32_t first, n;	/* the tensor's pieces in src */
+	bool disjoint;		/* no two of the pieces share an element */
+	struct piece_tree tree; /* of the pieces */
+	struct arena arena;	/* of one selection */
 };
 
 int match_begin(struct match *m, const struct table *src, uint32_t src_tensor); /* -ENOMEM */

@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #define WANT_ALIGN 64
-#define HOW_BYTES (LAYOUT_NAME_MAX + 48)
 #define OPERANDS_NAMED 4 /* more that are missing are a number */
 
 /* A plan_sum in the making. Dimensions are bits of the source's mesh. */
@@ -74,29 +73,15 @@ void reducing_close(struct reducing *r)
 
 /* --- what a declaration asks for --- */
 
-static const char *how_print(const struct ckpt_placement *p, const char *mesh_dim,
-			     char buf[static HOW_BYTES])
+/* What becomes of operands does not depend on whether they are kept. NULL: nothing is placed. */
+static const char *how_print(const struct mesh *m, const struct ckpt_placement *p,
+			     uint32_t mesh_dim, char buf[static PLACEMENT_BYTES])
 {
-	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
+	struct ckpt_placement x =
+		p ? *p : (struct ckpt_placement){ .mesh_dim = (uint16_t)mesh_dim };
 
-	switch (p ? (enum ckpt_how)p->how : CKPT_REPLICATE) {
-	case CKPT_PARTIAL:
-		snprintf(buf, HOW_BYTES, "Partial(%s)@%s", reduction[p->reduce], mesh_dim);
-		break;
-	case CKPT_SHARD:
-		if (p->split_factor > 1)
-			snprintf(buf, HOW_BYTES, "StridedShard(%u, %u)@%s", p->tensor_dim,
-				 p->split_factor, mesh_dim);
-		else
-			snprintf(buf, HOW_BYTES, "Shard(%u)@%s", p->tensor_dim, mesh_dim);
-		break;
-	case CKPT_ONLY:
-		snprintf(buf, HOW_BYTES, "Only(%u)@%s", p->split_factor, mesh_dim);
-		break;
-	case CKPT_REPLICATE:
-		snprintf(buf, HOW_BYTES, "Replicate@%s", mesh_dim);
-	}
-	return buf;
+	x.flags = 0;
+	return placement_print(m, &x, buf, PLACEMENT_BYTES);
 }
 
 static uint32_t dim_of_name(const struct mesh *m, const char *name)
@@ -140,9 +125,9 @@ static void partial_take(struct reducing *r, struct group *g, const struct table
 	const char *name = to->name[p->mesh_dim], *why;
 	uint32_t d = from ? dim_of_name(from, name) : 0;
 	const struct ckpt_placement *q;
-	char have[HOW_BYTES], want[HOW_BYTES];
+	char have[PLACEMENT_BYTES], want[PLACEMENT_BYTES];
 
-	how_print(p, name, want);
+	how_print(to, p, 0, want);
 	if (!from || d == from->ndim) {
 		ckpt_errlist_add(
 			r->list,
@@ -159,7 +144,7 @@ static void partial_take(struct reducing *r, struct group *g, const struct table
 		ckpt_errlist_add(r->list,
 				 "%s: declared %s (%u), the checkpoint has %s (%u): %s; declare it "
 				 "Replicate or Shard",
-				 g->label, want, to->dim[p->mesh_dim], how_print(q, name, have),
+				 g->label, want, to->dim[p->mesh_dim], how_print(from, q, d, have),
 				 from->dim[d], why);
 		return;
 	}
@@ -195,7 +180,7 @@ static void reduction_take(const struct table *src, const struct table_tensor *x
 
 /* What the two declarations say, for all pieces. False: it was refused. */
 static bool group_init(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor,
-		       const char *label, struct group *ret)
+		       struct group *ret)
 {
 	const struct table_tensor *x = &r->p->src->tensor[src_tensor],
 				  *y = &r->p->dst->tensor[dst_tensor];
@@ -205,7 +190,7 @@ static bool group_init(struct reducing *r, uint32_t src_tensor, uint32_t dst_ten
 				      .dst_tensor = dst_tensor,
 				      .dtype = x->dtype,
 				      .to = y->dtype } };
-	snprintf(ret->label, sizeof ret->label, "%s", label);
+	table_tensor_print(y, ret->label, sizeof ret->label);
 	if (y->layout != TABLE_NONE) {
 		const struct layout *l = &r->p->dst->layout[y->layout];
 
@@ -362,15 +347,8 @@ static int piece_fixed(struct reducing *r, const struct group *g, const struct t
 
 static struct group *group_new(struct reducing *r, const struct group *like)
 {
-	if (r->n == r->cap) {
-		uint32_t cap = r->cap ? 2 * r->cap : 16;
-		struct group *p = reallocarray(r->group, cap, sizeof *p);
-
-		if (!p)
-			return NULL;
-		r->group = p;
-		r->cap = cap;
-	}
+	if (!ARRAY_GROW(r->group, r->n, r->cap))
+		return NULL;
 	r->group[r->n] = *like;
 	return &r->group[r->n++];
 }
@@ -477,7 +455,7 @@ static int operand_match(struct reducing *r, const struct group *g, uint32_t fix
 	return e;
 }
 
-int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor, const char *label,
+int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor,
 		    struct op_list *ops, struct ckpt_errlist *list)
 {
 	const struct table *src = r->p->src, *dst = r->p->dst;
@@ -489,7 +467,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 	if (x->dtype == y->dtype && !operand_dims(src, x) && !operand_dims(dst, y))
 		return 0;
 	r->list = list;
-	if (!group_init(r, src_tensor, dst_tensor, label, &g) || !has_operands(r, &g))
+	if (!group_init(r, src_tensor, dst_tensor, &g) || !has_operands(r, &g))
 		return 1;
 	e = groups_make(r, &g, first);
 	if (e > 0 && g.s.n == 1 && !g.zeros && x->dtype == y->dtype) {
@@ -499,7 +477,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 			free((void *)r->group[r->n - 1].s.piece);
 		}
 	}
-	/* -1: it is told in the list. */
+	/* -1: it is a line in the list. */
 	return e == 0 || e == -1 ? 1 : e;
 }
 
@@ -525,10 +503,9 @@ static uint64_t set_key(const struct indexset *s)
 static int wanted_compare(const void *va, const void *vb)
 {
 	const struct wanted *a = va, *b = vb;
+	int r = COMPARE(a->key, b->key);
 
-	if (a->key != b->key)
-		return a->key < b->key ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
+	return r ? r : COMPARE(a->piece, b->piece);
 }
 
 /* The distinct sets of a group's pieces into `want`. */
@@ -628,7 +605,7 @@ static int operands_check(struct reducing *r, struct plan_reduced *x)
 	return e;
 }
 
-/* What the mover will be told that it moves: operands of want, each set once. */
+/* What the mover will count as moved: operands of want, each set once. */
 static int operands_bytes(struct reducing *r, struct plan_reduced *x)
 {
 	struct op_list ops = { 0 };

@@ -71,9 +71,9 @@ int reducing_open(struct plan *p, struct reducing **ret); /* -ENOMEM */
 void reducing_close(struct reducing *r);		  /* NULL is fine */
 /*
  * 1: the tensor is one of these, and planned (what is copied after all is in ops), or refused by
- * lines in the list; 0: it is not, plan it; -ENOMEM, -E2BIG. label: its name in messages.
+ * lines in the list; 0: it is not, plan it; -ENOMEM, -E2BIG.
  */
-int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor, const char *label,
+int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor,
 		    struct op_list *ops, struct ckpt_errlist *list);
 /* Fills plan.reduced, or leaves it NULL; missing elements are lines in the list. */
 int reducing_end(struct reducing *r, struct ckpt_errlist *list, struct ckpt_err *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_rows.c - the rows of one operation, for whoever carries a plan out. Invariant: every element
+ * plan_rows.c - the rows of one operation, for the mover. Invariant: every element
  * that the operation moves is in exactly one row. Inner dimensions that both pieces hold whole and
  * dense are one stretch of bytes, so a row is as long as it can be.
  */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reshard.c - a rank's operations, from declarations. Called by whoever opens a part of a
- * checkpoint and by those who want to know what a move would cost. Invariant: for every tensor with
+ * reshard.c - a rank's operations, from declarations. Called to open a part of a
+ * checkpoint, and to estimate what a move would cost. Invariant: for every tensor with
  * a layout the parts that are handed out of each operand are the rank's share, each element once
  * (OWNERS and ONE).
  */
 #include "ckpt/plan/reshard.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/table/operand.h"
-#include <stdio.h>
 
 #define SLOTS 4096u /* remembered answers; a power of two */
 #define UNMATCHED (TABLE_NONE - 1)
@@ -17,7 +17,7 @@
 
 /* --- layouts that are alike --- */
 
-static uint64_t mix(uint64_t h, uint64_t x)
+static uint64_t hash_mix(uint64_t h, uint64_t x)
 {
 	h = (h ^ x) * UINT64_C(0xff51afd7ed558ccd);
 	return h ^ h >> 32;
@@ -25,14 +25,14 @@ static uint64_t mix(uint64_t h, uint64_t x)
 
 static uint64_t layout_mix(const struct layout *l)
 {
-	uint64_t h = mix(l->mesh, l->mode);
+	uint64_t h = hash_mix(l->mesh, l->mode);
 
 	for (uint32_t i = 0; i < l->nplace; i++) {
 		const struct ckpt_placement *p = &l->place[i];
 
-		h = mix(h, (uint64_t)p->how << 16 | p->mesh_dim);
+		h = hash_mix(h, (uint64_t)p->how << 16 | p->mesh_dim);
 		if (p->how == CKPT_SHARD)
-			h = mix(h, (uint64_t)p->tensor_dim << 32 | p->split_factor);
+			h = hash_mix(h, (uint64_t)p->tensor_dim << 32 | p->split_factor);
 	}
 	return h;
 }
@@ -41,28 +41,22 @@ static uint64_t layout_mix(const struct layout *l)
 static int layouts_group(const struct table *t, struct arena *a, uint32_t **ret_alike)
 {
 	uint32_t *alike = arena_array(a, (size_t)t->nlayout + 1, sizeof *alike);
-	uint32_t slots = 16;
-	cleanup_free uint32_t *slot = NULL;
+	struct keymap seen = { 0 };
 
-	while (slots < 2 * t->nlayout)
-		slots *= 2;
-	slot = calloc(slots, sizeof *slot); /* layout + 1 */
-	if (!alike || !slot)
+	if (!alike || keymap_reserve(&seen, a, t->nlayout) < 0)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < t->nlayout; i++) {
-		uint32_t s = (uint32_t)layout_mix(&t->layout[i]) & (slots - 1);
+		const struct layout *l = &t->layout[i];
+		uint64_t hash = layout_mix(l);
+		uint32_t at = 0, k;
 
-		for (;; s = (s + 1) & (slots - 1)) {
-			const struct layout *l = &t->layout[slot[s] - 1];
-
-			if (slot[s] && (l->mesh != t->layout[i].mesh ||
-					!holders_layout_alike(l, &t->layout[i])))
-				continue;
-			if (!slot[s])
-				slot[s] = i + 1;
-			alike[i] = slot[s] - 1;
-			break;
-		}
+		do
+			k = keymap_next(&seen, hash, &at);
+		while (k != KEYMAP_NONE &&
+		       (t->layout[k].mesh != l->mesh || !holders_layout_alike(&t->layout[k], l)));
+		if (k == KEYMAP_NONE)
+			keymap_put(&seen, hash, k = i);
+		alike[i] = k;
 	}
 	*ret_alike = alike;
 	return 0;
@@ -106,11 +100,12 @@ static bool question_equal(const struct question *x, const struct question *y)
 /* Where it is, or where it goes. */
 static const struct answer **memo_slot(struct memo *m, const struct question *q)
 {
-	uint64_t h = mix((uint64_t)q->src << 32 | q->dst, (uint64_t)q->rank << 32 | q->elem_bytes);
+	uint64_t h =
+		hash_mix((uint64_t)q->src << 32 | q->dst, (uint64_t)q->rank << 32 | q->elem_bytes);
 	uint32_t s;
 
 	for (uint32_t d = 0; d < q->ndim; d++)
-		h = mix(h, q->shape[d]);
+		h = hash_mix(h, q->shape[d]);
 	for (s = (uint32_t)h & (SLOTS - 1); m->slot[s]; s = (s + 1) & (SLOTS - 1))
 		if (question_equal(&m->slot[s]->q, q))
 			break;
@@ -182,36 +177,18 @@ struct reshard {
 	uint64_t nop, bytes;
 };
 
-static const char *shape_print(const struct table_tensor *x, char buf[static SHAPE_BYTES])
-{
-	size_t used = 1;
-
-	strcpy(buf, "[");
-	for (uint32_t d = 0; d < x->ndim; d++)
-		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)x->shape[d]);
-	strcpy(buf + used, "]");
-	return buf;
-}
-
-static bool same_key(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->rank == y->rank && !strcmp(x->name, y->name) &&
-	       !strcmp(x->component, y->component);
-}
-
 /* A target has the tensors of its source under the same numbers: most of them need no search. */
 static uint32_t find_in_src(const struct reshard *r, uint32_t i)
 {
 	const struct table_tensor *x = &r->dst->tensor[i];
 
-	if (i < r->src->ntensor && same_key(x, &r->src->tensor[i]))
+	if (i < r->src->ntensor && table_key_equal(x, &r->src->tensor[i]))
 		return i;
 	return table_find(r->src, x->component, x->name, x->rank);
 }
 
 /* UNMATCHED: a mismatch, which is in the list. */
-static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *list)
+static uint32_t tensor_match(const struct reshard *r, uint32_t i, struct ckpt_errlist *list)
 {
 	const struct table_tensor *x = &r->dst->tensor[i], *y;
 	char label[LABEL_BYTES], want[SHAPE_BYTES], have[SHAPE_BYTES];
@@ -235,8 +212,9 @@ static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *
 	if (x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape))
 		return found;
 	ckpt_errlist_add(list, "%s: declared %s, the checkpoint has %s",
-			 table_tensor_print(x, label, sizeof label), shape_print(x, want),
-			 shape_print(y, have));
+			 table_tensor_print(x, label, sizeof label),
+			 human_shape(x->ndim, x->shape, want, sizeof want),
+			 human_shape(y->ndim, y->shape, have, sizeof have));
 	return UNMATCHED;
 }
 
@@ -244,7 +222,7 @@ static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *
 static uint32_t src_of(struct reshard *r, uint32_t i, struct ckpt_errlist *list)
 {
 	if (r->src_of[i] == UNMATCHED)
-		r->src_of[i] = match(r, i, list);
+		r->src_of[i] = tensor_match(r, i, list);
 	return r->src_of[i];
 }
 
@@ -299,24 +277,6 @@ int reshard_open(const struct table *src, const struct table *dst, const struct 
 	return 0;
 }
 
-static int list_end(struct ckpt_errlist *list, struct ckpt_err *err)
-{
-	return ckpt_errlist_end(list, err, "the checkpoint does not fit what is declared");
-}
-
-int reshard_check(const struct reshard *r, struct ckpt_errlist *ret_list, struct ckpt_err *err)
-{
-	struct ckpt_errlist own = { 0 }, *list = ret_list ? ret_list : &own;
-	int e;
-
-	list->code = -EMEDIUMTYPE;
-	for (uint32_t i = 0; i < r->dst->ntensor; i++)
-		(void)match(r, i, list);
-	e = list_end(list, err);
-	ckpt_errlist_free(&own);
-	return e;
-}
-
 void reshard_close(struct reshard *r)
 {
 	if (!r)
@@ -343,7 +303,7 @@ struct stream {
 	struct ckpt_err *err;
 };
 
-static int fail(const struct stream *s, const struct table_tensor *x, int e)
+static int stream_fail(const struct stream *s, const struct table_tensor *x, int e)
 {
 	char label[LABEL_BYTES];
 
@@ -361,8 +321,8 @@ static int hand_out(struct stream *s, struct reshard_op *op)
 	return s->fn(s->arg, op);
 }
 
-/* Of a tensor without a layout: a blob is its rank's, or rank 0's; anything else is somebody's. */
-static uint32_t keeper(const struct table *t, const struct table_tensor *x)
+/* Of a tensor without a layout: a blob is its rank's, or rank 0's; all else is not known. */
+static uint32_t blob_keeper(const struct table *t, const struct table_tensor *x)
 {
 	uint32_t world = t->nmesh ? t->mesh[0].nrank : 0;
 
@@ -403,11 +363,11 @@ static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mes
 	int e = memo_find(&r->memo, &q, &f, &answer);
 
 	if (e)
-		return fail(s, x, e);
+		return stream_fail(s, x, e);
 	op.share = answer->share;
 	if (!from) {
 		op.owned = op.part = op.share;
-		op.src_rank = keeper(r->src, x);
+		op.src_rank = blob_keeper(r->src, x);
 		return op.share.numel ? hand_out(s, &op) : 0;
 	}
 	holders_begin(&answer->h, from, as->component, as->name, r->opts.who, s->rank, &cursor);
@@ -488,7 +448,7 @@ int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, st
 	int e = layouts_stream(&s);
 
 	if (!e)
-		e = list_end(&s.list, err);
+		e = ckpt_errlist_end(&s.list, err, "the checkpoint does not fit what is declared");
 	ckpt_errlist_free(&s.list);
 	return e;
 }
@@ -500,7 +460,7 @@ struct needing {
 	bool *needed, all;
 };
 
-static int need(void *arg, const struct reshard_op *op)
+static int rank_need(void *arg, const struct reshard_op *op)
 {
 	struct needing *n = arg;
 
@@ -515,52 +475,10 @@ int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed
 		  struct ckpt_err *err)
 {
 	struct needing n = { world, needed, false };
-	int e = reshard_rank(r, rank, need, &n, err);
+	int e = reshard_rank(r, rank, rank_need, &n, err);
 
 	*ret_all = n.all;
 	return e;
-}
-
-/* --- for people --- */
-
-/* "[0, 128)", "16 x [0, 4) every 64", and so on. */
-static size_t indices_print(const struct indices *x, char *buf, size_t bytes)
-{
-	const struct run *r = x->run;
-	int n;
-
-	if (x->n == 0)
-		n = snprintf(buf, bytes, "[)");
-	else if (r->count == 1)
-		n = snprintf(buf, bytes, "[%llu, %llu)%s", (unsigned long long)r->start,
-			     (unsigned long long)(r->start + r->len), x->n > 1 ? ".." : "");
-	else
-		n = snprintf(buf, bytes, "%llu x [%llu, %llu) every %llu%s",
-			     (unsigned long long)r->count, (unsigned long long)r->start,
-			     (unsigned long long)(r->start + r->len), (unsigned long long)r->stride,
-			     x->n > 1 ? ".." : "");
-	return n < 0 ? 0 : (size_t)n;
-}
-
-char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, char *buf,
-		       size_t bytes)
-{
-	size_t used;
-
-	table_tensor_print(&r->src->tensor[op->src_tensor], buf, bytes);
-	used = strlen(buf);
-	for (uint32_t d = 0; d < op->part.ndim && used < bytes; d++) {
-		used += (size_t)snprintf(buf + used, bytes - used, d ? " x " : " ");
-		if (used < bytes)
-			used += indices_print(&op->part.dim[d], buf + used, bytes - used);
-	}
-	if (used < bytes && op->src_rank == TABLE_NONE)
-		snprintf(buf + used, bytes - used, ", %llu bytes from whoever has it",
-			 (unsigned long long)op->bytes);
-	else if (used < bytes)
-		snprintf(buf + used, bytes - used, ", %llu bytes from rank %u",
-			 (unsigned long long)op->bytes, op->src_rank);
-	return buf;
 }
 
 /* --- all owners --- */

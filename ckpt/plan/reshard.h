@@ -4,12 +4,12 @@
  * here nothing is needed but what MANIFEST and a target say: meshes, layouts, tensors. For each
  * tensor that the rank holds something of, the ranks that own it are computed (holders.h) and the
  * operations handed out one by one. Its uses: which parts of a checkpoint of thousands have to be
- * opened at all (reshard_ranks), who sends what to whom between two meshes, what a move would cost.
+ * opened at all (reshard_ranks), what ranks of two meshes send each other, what a move costs.
  *
  * What a rank's plan costs depends on what the rank holds, not on the world and not on the tensors
  * of the model: tensors that live elsewhere are passed by with their layout, and tensors with equal
  * layouts and shapes are planned once. On disk the index sets of the parts are the truth and
- * layouts a hint: who reads opens the parts found here and lets plan_make say whether anything is
+ * layouts a hint: a reader opens the parts found here, and plan_make reports whether anything is
  * missing.
  *
  * One thread at a time: answers are remembered, in at most RESHARD_MEMORY_MAX bytes.
@@ -32,15 +32,11 @@ struct reshard_opts {
 struct reshard;
 
 /*
- * src, dst: sealed; only their declarations are looked at; both must outlive the result. Pending
+ * src, dst: sealed; only their declarations are read; both must outlive the result. Pending
  * reductions of dst are taken as shares. opts NULL: the defaults. -ENOMEM.
  */
 int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,
 		 struct reshard **ret, struct ckpt_err *err);
-/* Do all tensors that dst wants match? Every one that is missing or has another shape is a line in
- * the list, and then -EMEDIUMTYPE. Whether element types fit is plan_make's to say. ret_list NULL:
- * err only. */
-int reshard_check(const struct reshard *r, struct ckpt_errlist *ret_list, struct ckpt_err *err);
 void reshard_close(struct reshard *r); /* NULL is fine */
 
 struct reshard_op {
@@ -57,16 +53,14 @@ struct reshard_op {
 typedef int reshard_fn(void *arg, const struct reshard_op *op);
 
 /* All operations of one rank of the destination, layout by layout. What fn returned; -EMEDIUMTYPE:
- * all that the rank holds and that does not match, said after the others were handed out; -ENOMEM,
- * -E2BIG with the tensor. */
+ * the tensors that the rank holds and that are missing or have another shape, all of them in err,
+ * after the operations of the others (whether element types fit, plan_make checks); -ENOMEM, -E2BIG
+ * with the tensor. */
 int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err);
 /* The ranks of the source that this one needs something of: true in needed[world], which is not
  * cleared. *ret_all: some operation may need any of them. As reshard_rank. */
 int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed, bool *ret_all,
 		  struct ckpt_err *err);
-/* "model/w [0, 128) x [0, 64), 32768 bytes from rank 5": one line for people. Returns buf. */
-char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, char *buf,
-		       size_t bytes);
 
 struct reshard_stats {
 	uint64_t nop, bytes;	      /* handed out so far */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * window.c - cuts a table into windows. Called by the mover and whoever streams a checkpoint.
+ * window.c - cuts a table into windows. Called by the mover.
  * Invariant: all windows together hold every byte of every piece once; the bytes of a piece come in
  * ascending order; and where the cuts lie follows from the table and the limit alone.
  */
@@ -53,7 +53,7 @@ static int no_memory(struct ckpt_err *err)
 /* --- where the walk is --- */
 
 /* How far dimension `depth` of the tensor goes; a 0-d tensor is walked as one index. */
-static uint64_t extent(const struct windows *w)
+static uint64_t walk_extent(const struct windows *w)
 {
 	const struct table_tensor *x = &w->dst->tensor[w->tensor];
 
@@ -91,20 +91,20 @@ static void actives_find(struct windows *w)
 	}
 }
 
-static uint64_t below(const struct active *a, uint64_t index)
+static uint64_t bytes_below(const struct active *a, uint64_t index)
 {
 	return a->list ? indices_below(a->list, index) * a->unit : index * a->unit;
 }
 
-/* The most room that the indices [at, to) can take, and how many pieces have some of them. */
-static uint64_t room_for(const struct windows *w, uint64_t to, uint32_t *ret_ncut)
+/* The most space that the indices [at, to) can take, and how many pieces have some of them. */
+static uint64_t space_for(const struct windows *w, uint64_t to, uint32_t *ret_ncut)
 {
 	uint64_t sum = 0;
 
 	*ret_ncut = 0;
 	for (uint32_t i = 0; i < w->nactive; i++) {
 		const struct active *a = &w->active[i];
-		uint64_t n = below(a, to) - below(a, w->at[w->depth]);
+		uint64_t n = bytes_below(a, to) - bytes_below(a, w->at[w->depth]);
 
 		*ret_ncut += n != 0;
 		if (ckpt_add(sum, n + (n >= PAGE_CUT ? PAGE : 0), &sum) < 0)
@@ -113,30 +113,22 @@ static uint64_t room_for(const struct windows *w, uint64_t to, uint32_t *ret_ncu
 	return sum;
 }
 
-/* As many indices as there is room for: the end of them. */
-static uint64_t fit(const struct windows *w, uint64_t room)
+/* The end of as many indices as there is space for. */
+static uint64_t walk_fit(const struct windows *w, uint64_t space)
 {
-	uint64_t from = w->at[w->depth], to = extent(w);
+	uint64_t all = walk_extent(w);
 	uint32_t n;
 
-	if (room_for(w, to, &n) <= room)
-		return to;
-	while (to - from > 1) { /* [at, from) fits, [at, to) does not */
-		uint64_t mid = from + (to - from) / 2;
-
-		if (room_for(w, mid, &n) <= room)
-			from = mid;
-		else
-			to = mid;
-	}
-	return from;
+	if (space_for(w, all, &n) <= space)
+		return all;
+	return SEARCH(to, w->at[w->depth] + 1, all, space_for(w, to, &n) <= space) - 1;
 }
 
 /* To the next index that is not done; to the next tensor behind the last. */
-static void advance(struct windows *w, uint64_t to)
+static void walk_to(struct windows *w, uint64_t to)
 {
 	w->at[w->depth] = to;
-	while (w->at[w->depth] >= extent(w)) {
+	while (w->at[w->depth] >= walk_extent(w)) {
 		if (!w->depth) {
 			w->tensor++;
 			w->at[0] = 0;
@@ -180,7 +172,7 @@ static int tensor_add(struct filling *f)
 		return 0;
 	f->tensor = f->w->tensor;
 	x.layout = TABLE_NONE;
-	x.made = 0; /* a plan does not ask who made it */
+	x.made = 0; /* a plan does not depend on it */
 	return table_add_tensor(&f->ret->table, &x, &f->id, f->err);
 }
 
@@ -190,16 +182,11 @@ static int cut_add(struct filling *f, const struct active *a, uint64_t to,
 	struct table_piece p = { .tensor = f->id,
 				 .rank = f->w->dst->piece[a->piece].rank,
 				 .off = cut->buf_off };
-	struct window_cut *c = f->cut;
+	struct window_cut *c;
 	int e;
 
-	if (f->ncut == f->cap) {
-		f->cap = f->cap ? 2 * f->cap : 64;
-		c = reallocarray(c, f->cap, sizeof *c);
-		if (!c)
-			return no_memory(f->err);
-		f->cut = c;
-	}
+	if (!ARRAY_GROW(f->cut, f->ncut, f->cap))
+		return no_memory(f->err);
 	c = &f->cut[f->ncut];
 	*c = *cut;
 	e = cut_set(f->w, a, to, &f->ret->table.arena, &c->set);
@@ -212,7 +199,7 @@ static int cut_add(struct filling *f, const struct active *a, uint64_t to,
 }
 
 /* Take the indices up to `to` into the window. */
-static int take(struct filling *f, uint64_t to)
+static int indices_take(struct filling *f, uint64_t to)
 {
 	struct windows *w = f->w;
 	uint32_t elem = w->dst->tensor[w->tensor].elem_bytes;
@@ -221,7 +208,7 @@ static int take(struct filling *f, uint64_t to)
 	for (uint32_t i = 0; i < w->nactive && !e; i++) {
 		const struct active *a = &w->active[i];
 		const struct table_piece *p = &w->dst->piece[a->piece];
-		uint64_t lo = below(a, w->at[w->depth]), len = below(a, to) - lo;
+		uint64_t lo = bytes_below(a, w->at[w->depth]), len = bytes_below(a, to) - lo;
 		struct window_cut cut = { .place = p->place,
 					  .piece = a->piece,
 					  .dst_off = p->off + a->base + lo,
@@ -240,7 +227,7 @@ static int take(struct filling *f, uint64_t to)
 			e = cut_add(f, a, to, &cut);
 		f->ncut++;
 	}
-	advance(w, to);
+	walk_to(w, to);
 	return e;
 }
 
@@ -249,25 +236,25 @@ static int take(struct filling *f, uint64_t to)
  * is full. Deeper where not one index fits and the window is not yet half full, so that every
  * window but the last is.
  */
-static int step(struct filling *f)
+static int walk_step(struct filling *f)
 {
 	struct windows *w = f->w;
 	const struct table_tensor *x = &w->dst->tensor[w->tensor];
-	uint64_t at = align_up(f->end, x->elem_bytes), to, room;
+	uint64_t at = align_up(f->end, x->elem_bytes), to, space;
 	uint32_t ncut;
 	int e;
 
-	room = w->bytes_max > at ? w->bytes_max - at : 0;
+	space = w->bytes_max > at ? w->bytes_max - at : 0;
 	actives_find(w);
-	to = fit(w, room);
-	(void)room_for(w, to, &ncut);
+	to = walk_fit(w, space);
+	(void)space_for(w, to, &ncut);
 	if (f->ncut && f->ncut + ncut > CUTS_MAX)
 		return 0;
 	if (to > w->at[w->depth]) {
-		e = take(f, to);
+		e = indices_take(f, to);
 		return e < 0 ? e : 1;
 	}
-	if (f->ncut && room < w->bytes_max / 2)
+	if (f->ncut && space < w->bytes_max / 2)
 		return 0;
 	if (w->depth + 1 < x->ndim) {
 		w->at[++w->depth] = 0;
@@ -281,7 +268,7 @@ static int step(struct filling *f)
 			  x->component, x->name, (unsigned long long)w->bytes_max);
 }
 
-static int fill(struct filling *f)
+static int window_fill(struct filling *f)
 {
 	struct windows *w = f->w;
 	int e = 1;
@@ -291,7 +278,7 @@ static int fill(struct filling *f)
 			w->tensor++;
 			continue;
 		}
-		e = step(f);
+		e = walk_step(f);
 	}
 	return e < 0 ? e : 0;
 }
@@ -299,10 +286,9 @@ static int fill(struct filling *f)
 static int cut_compare(const void *va, const void *vb)
 {
 	const struct window_cut *a = va, *b = vb;
+	int r = COMPARE(a->place, b->place);
 
-	if (a->place != b->place)
-		return a->place < b->place ? -1 : 1;
-	return a->dst_off < b->dst_off ? -1 : a->dst_off > b->dst_off;
+	return r ? r : COMPARE(a->dst_off, b->dst_off);
 }
 
 static int window_make(struct filling *f)
@@ -312,7 +298,7 @@ static int window_make(struct filling *f)
 	int e = table_add_place(t, &place, NULL, f->err);
 
 	if (!e)
-		e = fill(f);
+		e = window_fill(f);
 	if (e < 0 || !f->ncut)
 		return e;
 	t->place[0].bytes = f->end;
@@ -347,7 +333,7 @@ int windows_skip(struct windows *w, uint64_t n, struct ckpt_err *err)
 	for (uint64_t i = 0; i < n && !e; i++) {
 		struct filling f = { .w = w, .id = TABLE_NONE, .err = err };
 
-		e = fill(&f);
+		e = window_fill(&f);
 		if (!f.ncut)
 			break;
 		w->number++;
@@ -385,19 +371,6 @@ int windows_open(const struct table *dst, uint64_t bytes_max, struct windows **r
 	}
 	*ret = w;
 	return 0;
-}
-
-uint64_t windows_count(const struct table *dst, uint64_t bytes_max)
-{
-	struct windows *w;
-	uint64_t n = UINT64_MAX;
-
-	if (windows_open(dst, bytes_max, &w, NULL) < 0)
-		return n;
-	if (!windows_skip(w, UINT64_MAX, NULL))
-		n = w->number;
-	windows_close(w);
-	return n;
 }
 
 void windows_close(struct windows *w)

@@ -41,7 +41,6 @@ int windows_open(const struct table *dst, uint64_t bytes_max, struct windows **r
 int windows_next(struct windows *w, struct window *ret, struct ckpt_err *err);
 /* Pass n windows by without making them. */
 int windows_skip(struct windows *w, uint64_t n, struct ckpt_err *err);
-uint64_t windows_count(const struct table *dst, uint64_t bytes_max); /* UINT64_MAX: no memory */
-void windows_close(struct windows *w);				     /* NULL is fine */
+void windows_close(struct windows *w); /* NULL is fine */
 void window_free(struct window *w);
 #endif

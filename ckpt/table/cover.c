@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is
- * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
+ * committed and after one is opened: any program may have made the pieces, so the work is bounded.
  * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Of a
  * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs
- * are found by a sweep along the dimension in which the fewest pieces overlap; where those are many
- * and no declaration says that the pieces are disjoint, by a tree of bounds.
+ * are found by a tree of bounds; if those are many, the declaration may say that the pieces are
+ * disjoint.
  */
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/table/declared.h"
 #include "ckpt/table/piece_tree.h"
 #include <stdio.h>
@@ -15,35 +17,32 @@
 /* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16
  * pieces takes a million. */
 #define STEPS_MAX ((uint64_t)1 << 30)
-/* Overlaps that are told per tensor, and steps that a table's gaps may cost to say where they
+/* Overlaps that are listed for each tensor, and steps that a table's gaps may cost to say where they
  * begin. */
-#define OVERLAPS_TOLD 4
-#define OPERANDS_TOLD 4
-#define RANKS_TOLD 8
+#define OVERLAPS_SHOWN 4
+#define OPERANDS_SHOWN 4
+#define RANKS_SHOWN 8
 #define TRIES_MAX ((uint64_t)1 << 28)
 /* Pairs of one tensor: with so many, it is not worth the time to count the others. */
 #define OVERLAPS_MAX 65536
-
-struct span {
-	uint64_t lo, hi;
-	uint32_t piece;
-}; /* [lo, hi) in the dimension of the sweep */
+#define LABEL_BYTES 160	  /* of a tensor in a message; longer names are cut */
+#define ELEMENT_BYTES 400 /* of 16 dimensions with 20 digits each */
 
 struct cover {
 	const struct table *t;
 	const struct table_tensor *x;
 	const struct table_piece *piece; /* [n] of this tensor */
 	uint32_t n;
-	struct span *span;     /* [n] */
-	uint64_t steps, tries; /* of the table so far */
-	uint64_t overlaps;
-	bool some; /* of the pieces: what is in none of them may be in others */
+	uint64_t steps, tries;	  /* of the table so far */
+	uint64_t pairs, overlaps; /* of the tensor */
+	bool some;		  /* of the pieces: what is in none of them may be in others */
 	char label[320];
 	struct ckpt_errlist *list;
-	struct rank_map ranks; /* opened when it is first needed */
+	struct piece_tree tree; /* of `piece` */
+	struct rank_map ranks;	/* opened when it is first needed */
 };
 
-/* What was not looked at is no fault of the table: the list's code says so. */
+/* What was not checked is no fault of the table: the list's code is -ENOMEM. */
 static void not_checked(struct ckpt_errlist *l, const char *what)
 {
 	ckpt_errlist_add(l, "%s: out of memory: the pieces were not checked", what);
@@ -63,96 +62,43 @@ static bool lists_meet(struct cover *c, const struct indices *x, const struct in
 /* "0-4 x 3-6": its bounds. */
 static char *set_print(const struct indexset *s, char *buf, size_t bytes)
 {
-	size_t used = 0;
+	struct text t = text_in(buf, bytes);
 
-	snprintf(buf, bytes, "[]");
-	for (uint32_t d = 0; d < s->ndim && used < bytes - 48; d++)
-		used += (size_t)snprintf(buf + used, bytes - used, "%s%llu-%llu", d ? " x " : "",
-					 (unsigned long long)indices_lo(&s->dim[d]),
-					 (unsigned long long)indices_hi(&s->dim[d]));
+	text_add(&t, "%s", s->ndim ? "" : "[]");
+	for (uint32_t d = 0; d < s->ndim; d++)
+		text_add(&t, "%s%llu-%llu", d ? " x " : "",
+			 (unsigned long long)indices_lo(&s->dim[d]),
+			 (unsigned long long)indices_hi(&s->dim[d]));
 	return buf;
 }
 
 static void pair_test(struct cover *c, const struct table_piece *p, const struct table_piece *q)
 {
 	uint64_t at[CKPT_DIMS_MAX];
-	char text[400] = "", box[2][400];
-	size_t used = 0;
+	char text[ELEMENT_BYTES], box[2][400];
 
 	c->steps++;
 	for (uint32_t d = 0; d < c->x->ndim; d++)
 		if (!lists_meet(c, &p->set.dim[d], &q->set.dim[d], &at[d]))
 			return;
-	if (++c->overlaps > OVERLAPS_TOLD)
+	if (++c->overlaps > OVERLAPS_SHOWN)
 		return;
-	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)at[d]);
+	human_shape(c->x->ndim, at, text, sizeof text);
 	if (table_is_boxes(c->t, c->x))
 		ckpt_errlist_add(c->list,
-				 "%s: element [%s] is in two pieces: in box %s of rank %u and in "
+				 "%s: element %s is in two pieces: in box %s of rank %u and in "
 				 "box %s of rank %u",
 				 c->label, text, set_print(&p->set, box[0], sizeof box[0]), p->rank,
 				 set_print(&q->set, box[1], sizeof box[1]), q->rank);
 	else
 		ckpt_errlist_add(c->list,
-				 "%s: element [%s] is in two pieces: in %s of rank %u and in %s of "
+				 "%s: element %s is in two pieces: in %s of rank %u and in %s of "
 				 "rank %u",
 				 c->label, text, c->t->place[p->place].name, p->rank,
 				 c->t->place[q->place].name, q->rank);
 }
 
-static int span_compare(const void *va, const void *vb)
-{
-	const struct span *a = va, *b = vb;
-
-	if (a->lo != b->lo)
-		return a->lo < b->lo ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
-}
-
-static void spans_fill(struct cover *c, uint32_t dim)
-{
-	for (uint32_t i = 0; i < c->n; i++) {
-		const struct indices *d = &c->piece[i].set.dim[dim];
-
-		c->span[i] = (struct span){ .lo = indices_lo(d), .hi = indices_hi(d), .piece = i };
-	}
-	qsort(c->span, c->n, sizeof *c->span, span_compare);
-}
-
-/* The first span that begins at or after hi. */
-static uint32_t spans_end(const struct cover *c, uint64_t hi)
-{
-	uint32_t from = 0, to = c->n;
-
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (c->span[mid].lo < hi)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
-}
-
-/* How many pairs a sweep along the present spans tests. */
-static uint64_t spans_pairs(const struct cover *c)
-{
-	uint64_t pairs = 0;
-
-	for (uint32_t i = 0; i < c->n; i++)
-		pairs += spans_end(c, c->span[i].hi) - i - 1;
-	return pairs;
-}
-
-static bool is_enough(const struct cover *c)
-{
-	return c->steps > STEPS_MAX || c->overlaps >= OVERLAPS_MAX;
-}
-
-static bool as_declared(struct cover *c)
+static bool is_as_declared(struct cover *c)
 {
 	uint32_t tensor = (uint32_t)(c->x - c->t->tensor);
 
@@ -160,65 +106,18 @@ static bool as_declared(struct cover *c)
 	return pieces_as_declared(c->t, tensor, c->piece, c->n, &c->ranks);
 }
 
-/* False: there is no memory for the tree. */
-static bool overlaps_by_tree(struct cover *c)
+static bool pair_check(void *arg, uint32_t i, uint32_t k)
 {
-	struct piece_tree tree;
-	uint32_t k;
+	struct cover *c = arg;
+	const struct table_piece *p = &c->piece[i], *q = &c->piece[k];
 
-	if (piece_tree_make(c->piece, c->n, c->x->ndim, &tree) < 0)
+	if (++c->pairs == DECLARED_PAIRS * (uint64_t)c->n && is_as_declared(c))
 		return false;
-	for (uint32_t i = 0; i < c->n && !is_enough(c); i++) {
-		struct piece_tree_cursor at;
-
-		piece_tree_begin(&tree, &c->piece[i].set, &at);
-		while (piece_tree_next(&at, &k) && !is_enough(c))
-			if (k > i)
-				pair_test(c, &c->piece[i], &c->piece[k]);
-			else
-				c->steps++;
-	}
-	piece_tree_free(&tree);
-	return true;
-}
-
-static void overlaps_find(struct cover *c)
-{
-	uint64_t best = UINT64_MAX;
-	uint32_t dim = 0;
-
-	for (uint32_t d = 0; d < c->x->ndim; d++) {
-		uint64_t pairs;
-
-		spans_fill(c, d);
-		pairs = spans_pairs(c);
-		if (pairs < best) {
-			best = pairs;
-			dim = d;
-		}
-	}
-	if (best > DECLARED_PAIRS * (uint64_t)c->n && c->x->ndim &&
-	    (as_declared(c) || overlaps_by_tree(c)))
-		return;
-	if (c->x->ndim && dim != c->x->ndim - 1)
-		spans_fill(c, dim);
-	for (uint32_t i = 0; i < c->n; i++) {
-		uint32_t end = c->x->ndim ? spans_end(c, c->span[i].hi) : c->n;
-
-		for (uint32_t j = i + 1; j < end; j++) {
-			const struct table_piece *p = c->piece, *q = c->piece + j;
-
-			if (c->x->ndim) {
-				p = &c->piece[c->span[i].piece];
-				q = &c->piece[c->span[j].piece];
-			} else {
-				p += i;
-			}
-			pair_test(c, p, q);
-			if (is_enough(c))
-				return;
-		}
-	}
+	if (indexset_order(&q->set, &p->set) < 0)
+		pair_test(c, q, p);
+	else
+		pair_test(c, p, q);
+	return c->steps <= STEPS_MAX && c->overlaps < OVERLAPS_MAX;
 }
 
 struct region {
@@ -294,23 +193,21 @@ static bool gap_find(struct cover *c, uint64_t *at)
 	return live != NULL;
 }
 
-/* "of rank 1", "of ranks 0, 2, 3, ..": whose the pieces are. */
+/* "of rank 1", "of ranks 0, 2, 3, ..": of the pieces. */
 static char *ranks_print(const struct cover *c, char *buf, size_t bytes)
 {
-	uint32_t told = 0, last = TABLE_NONE;
-	size_t used = 0;
+	struct text t = text_in(buf, bytes);
+	uint32_t shown = 0, last = TABLE_NONE;
 
-	*buf = 0;
-	for (uint32_t i = 0; i < c->n && used < bytes - 16; i++) {
+	for (uint32_t i = 0; i < c->n && shown <= RANKS_SHOWN; i++) {
 		if (c->piece[i].rank == last)
 			continue;
 		last = c->piece[i].rank;
-		if (told == RANKS_TOLD) {
-			snprintf(buf + used, bytes - used, ", ..");
-			break;
-		}
-		used += (size_t)snprintf(buf + used, bytes - used, "%s%u", told ? ", " : "", last);
-		told++;
+		if (shown == RANKS_SHOWN)
+			text_add(&t, ", ..");
+		else
+			text_add(&t, "%s%u", shown ? ", " : "", last);
+		shown++;
 	}
 	return buf;
 }
@@ -318,39 +215,42 @@ static char *ranks_print(const struct cover *c, char *buf, size_t bytes)
 static void gap_report(struct cover *c, uint64_t have)
 {
 	uint64_t at[CKPT_DIMS_MAX];
-	char text[400] = "", ranks[128] = "", of[160] = "";
-	size_t used = 0;
+	char text[ELEMENT_BYTES], ranks[128], of[160] = "";
 
 	if (!gap_find(c, at)) {
 		ckpt_errlist_add(c->list, "%s: its pieces hold %llu of %llu elements", c->label,
 				 (unsigned long long)have, (unsigned long long)c->x->numel);
 		return;
 	}
-	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
-					 (unsigned long long)at[d]);
 	if (c->x->layout == TABLE_NONE && c->n)
 		snprintf(of, sizeof of, ", of ranks %s,", ranks_print(c, ranks, sizeof ranks));
 	ckpt_errlist_add(
 		c->list,
-		"%s: element [%s] is in no piece; its %u pieces%s hold %llu of %llu elements",
-		c->label, text, c->n, of, (unsigned long long)have,
-		(unsigned long long)c->x->numel);
+		"%s: element %s is in no piece; its %u pieces%s hold %llu of %llu elements",
+		c->label, human_shape(c->x->ndim, at, text, sizeof text), c->n, of,
+		(unsigned long long)have, (unsigned long long)c->x->numel);
 }
 
-/* False: nobody knows. */
+/* False: it is not known whether there are any. */
 static bool overlaps_report(struct cover *c)
 {
-	overlaps_find(c);
+	if (c->n < 2)
+		return true;
+	if (piece_tree_make(&c->tree, c->piece, c->n, c->x->ndim) < 0) {
+		not_checked(c->list, c->label);
+		return false;
+	}
+	c->pairs = 0;
+	piece_tree_pairs(&c->tree, pair_check, c);
 	if (c->steps > STEPS_MAX) {
 		ckpt_errlist_add(c->list, "%s: %u pieces are too interleaved to be checked",
 				 c->label, c->n);
 		return false;
 	}
-	if (c->overlaps > OVERLAPS_TOLD)
+	if (c->overlaps > OVERLAPS_SHOWN)
 		ckpt_errlist_add(c->list, "%s: %s%llu more pairs of pieces overlap", c->label,
 				 c->overlaps < OVERLAPS_MAX ? "" : "at least ",
-				 (unsigned long long)(c->overlaps - OVERLAPS_TOLD));
+				 (unsigned long long)(c->overlaps - OVERLAPS_SHOWN));
 	return true;
 }
 
@@ -369,143 +269,106 @@ static void pieces_cover(struct cover *c)
 
 /* --- pending reductions --- */
 
-struct of_operand {
-	uint32_t operand, piece;
-};
-
-static int operand_compare(const void *va, const void *vb)
-{
-	const struct of_operand *a = va, *b = vb;
-
-	if (a->operand != b->operand)
-		return a->operand < b->operand ? -1 : 1;
-	return a->piece < b->piece ? -1 : a->piece > b->piece;
-}
-
-/* Which operand each piece holds; false: some hold none, or there is no memory: that is told. */
-static bool operands_find(struct cover *c, uint32_t dims, struct of_operand *ret)
-{
-	uint32_t mesh = c->t->layout[c->x->layout].mesh, coord[CKPT_DIMS_MAX];
-
-	for (uint32_t i = 0; i < c->n; i++) {
-		int r = c->ranks.mesh ? 0 : rank_map_open(c->t, &c->ranks);
-
-		if (!r)
-			r = rank_map_coord(&c->ranks, mesh, c->piece[i].rank, coord);
-		if (r > 0) {
-			ret[i].piece = i;
-			ret[i].operand = operand_number(&c->t->mesh[mesh], dims, coord);
-			continue;
-		}
-		if (r < 0)
-			not_checked(c->list, c->label);
-		else
-			ckpt_errlist_add(c->list,
-					 "%s: the piece in %s is of rank %u, which the mesh of its "
-					 "pending reduction does not have",
-					 c->label, c->t->place[c->piece[i].place].name,
-					 c->piece[i].rank);
-		return false;
-	}
-	qsort(ret, c->n, sizeof *ret, operand_compare);
-	return true;
-}
-
-/* The operands [from, to) have no piece. *told: lines so far. */
+/* The operands [from, to) have no piece. *shown: lines so far. */
 static void operands_missing(const struct cover *c, uint32_t dims, uint32_t from, uint32_t to,
-			     uint32_t *told)
+			     uint32_t *shown)
 {
 	const struct mesh *m = &c->t->mesh[c->t->layout[c->x->layout].mesh];
-	char at[128];
+	char label[LABEL_BYTES], at[128];
 
-	if (c->some)
-		return;
-	for (; from < to && *told < OPERANDS_TOLD; from++, ++*told)
-		ckpt_errlist_add(
-			c->list,
-			"%s: the operand of %s, one of the %u of its pending reduction, is "
-			"in no piece",
-			c->label, operand_print(m, dims, from, at, sizeof at),
-			operand_count(m, dims));
-	if (from < to && *told == OPERANDS_TOLD) {
-		ckpt_errlist_add(c->list, "%s: more operands are in no piece", c->label);
-		++*told;
-	}
+	table_tensor_print(c->x, label, sizeof label);
+	for (; !c->some && from < to && *shown <= OPERANDS_SHOWN; from++, ++*shown)
+		if (*shown < OPERANDS_SHOWN)
+			ckpt_errlist_add(c->list,
+					 "%s: the operand of %s, one of the %u of its pending "
+					 "reduction, is in no piece",
+					 label, operand_print(m, dims, from, at, sizeof at),
+					 operand_count(m, dims));
+		else
+			ckpt_errlist_add(c->list, "%s: more operands are in no piece", label);
 }
 
-static void operands_cover(struct cover *c, uint32_t dims, struct of_operand *of,
-			   struct table_piece *sorted)
+static void operands_cover(struct cover *c, uint32_t dims, const struct operand_pieces *by)
 {
 	const struct mesh *m = &c->t->mesh[c->t->layout[c->x->layout].mesh];
-	const struct table_piece *piece = c->piece;
-	uint32_t all = c->n, next = 0, told = 0, count = operand_count(m, dims);
-	char tensor[160], at[128];
+	uint32_t all = c->n, next = 0, shown = 0;
+	char at[128];
 
 	if (!c->x->numel && !all)
 		return;
-	strcpy(tensor, c->label);
-	for (uint32_t i = 0; i < all; i++)
-		sorted[i] = piece[of[i].piece];
 	for (uint32_t i = 0; i < all; i += c->n) {
-		uint32_t k = of[i].operand;
+		uint32_t k = by->operand[i];
+		size_t len;
 
-		strcpy(c->label, tensor);
-		operands_missing(c, dims, next, k, &told);
+		operands_missing(c, dims, next, k, &shown);
 		next = k + 1;
-		for (c->n = 1; i + c->n < all && of[i + c->n].operand == k;)
+		for (c->n = 1; i + c->n < all && by->operand[i + c->n] == k;)
 			c->n++;
-		c->piece = sorted + i;
-		snprintf(c->label, sizeof c->label, "%s, operand of %s", tensor,
+		c->piece = by->piece + i;
+		len = strlen(table_tensor_print(c->x, c->label, LABEL_BYTES));
+		snprintf(c->label + len, sizeof c->label - len, ", operand of %s",
 			 operand_print(m, dims, k, at, sizeof at));
 		pieces_cover(c);
 	}
-	strcpy(c->label, tensor);
-	operands_missing(c, dims, next, count, &told);
+	operands_missing(c, dims, next, operand_count(m, dims), &shown);
+}
+
+static void reduction_cover(struct cover *c, uint32_t dims)
+{
+	struct operand_pieces by = { 0 };
+	int r = c->ranks.mesh ? 0 : rank_map_open(c->t, &c->ranks);
+
+	if (!r)
+		r = operand_pieces_make(&c->ranks, c->x, c->piece, c->n, &by);
+	if (r == -ENOMEM)
+		not_checked(c->list, c->label);
+	else if (r < 0)
+		ckpt_errlist_add(c->list,
+				 "%s: the piece in %s is of rank %u, which the mesh of its pending "
+				 "reduction does not have",
+				 c->label, c->t->place[c->piece[by.lost].place].name,
+				 c->piece[by.lost].rank);
+	else
+		operands_cover(c, dims, &by);
+	operand_pieces_free(&by);
 }
 
 static void tensor_cover(struct cover *c)
 {
 	uint32_t dims = operand_dims(c->t, c->x);
-	cleanup_free struct of_operand *of = NULL;
-	cleanup_free struct table_piece *sorted = NULL;
 
-	table_tensor_print(c->x, c->label, 160);
-	if (!dims) {
+	table_tensor_print(c->x, c->label, LABEL_BYTES);
+	if (dims)
+		reduction_cover(c, dims);
+	else
 		pieces_cover(c);
-		return;
-	}
-	of = calloc((size_t)c->n + 1, sizeof *of);
-	sorted = calloc((size_t)c->n + 1, sizeof *sorted);
-	if (!of || !sorted)
-		not_checked(c->list, c->label);
-	else if (operands_find(c, dims, of))
-		operands_cover(c, dims, of, sorted);
+}
+
+/* Closes what the check has opened. */
+static void cover_end(struct cover *c)
+{
+	piece_tree_free(&c->tree);
+	rank_map_close(&c->ranks);
 }
 
 void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set,
 		  struct ckpt_errlist *ret_list)
 {
 	uint32_t n = t->first[tensor + 1] - t->first[tensor];
-	cleanup_free struct span *span = calloc((size_t)n + 1, sizeof *span);
 	struct cover c = {
 		.t = t,
 		.x = &t->tensor[tensor],
 		.piece = n ? t->piece + t->first[tensor] : NULL,
 		.n = n,
-		.span = span,
 		.list = ret_list,
 	};
 	uint64_t have = 0;
 	struct arena a = { 0 };
+	bool known;
 
 	table_tensor_print(c.x, c.label, sizeof c.label);
-	if (!span) {
-		not_checked(ret_list, c.label);
-		return;
-	}
-	bool known = overlaps_report(&c);
-
-	rank_map_close(&c.ranks);
+	known = overlaps_report(&c);
+	cover_end(&c);
 	if (!known)
 		return;
 	for (uint32_t i = 0; set->numel && !c.overlaps && i < n; i++) {
@@ -535,18 +398,9 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 
 static void cover_all(const struct table *t, bool some, struct ckpt_errlist *ret_list)
 {
-	cleanup_free struct span *span = NULL;
 	struct cover c = { .t = t, .some = some, .list = ret_list };
-	uint32_t most = 1;
 
 	assert(t->sealed);
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		most = MAX(most, t->first[i + 1] - t->first[i]);
-	c.span = span = calloc(most, sizeof *span);
-	if (!span) {
-		not_checked(ret_list, "all tensors");
-		return;
-	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		c.x = &t->tensor[i];
 		c.n = t->first[i + 1] - t->first[i];
@@ -554,7 +408,7 @@ static void cover_all(const struct table *t, bool some, struct ckpt_errlist *ret
 		if (c.x->cls != CKPT_SINK)
 			tensor_cover(&c);
 	}
-	rank_map_close(&c.ranks);
+	cover_end(&c);
 }
 
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * encode.c - tables to sections and back, as encode.h lays them down. Called by formats/native, the
- * client and the daemon. Invariant: decode believes nothing: a section is bytes that anybody may
- * have written, and every number in it is a guess until it is compared with the size of what it
+ * client and the daemon. Invariant: decode trusts nothing: any program may have written
+ * a section, and every number in it is a guess until it is compared with the size of what it
  * points into. What decode builds goes through the table's own checks as well.
  */
 #include "ckpt/table/encode.h"
@@ -19,80 +19,37 @@ _Static_assert(sizeof(struct ck_average) == 64, "ck_average");
 
 /* --- encoding: byte strings that are stored once each --- */
 
+/* In the order in which they came. */
 struct pool {
-	uint8_t *bytes;
-	uint64_t len, cap;
-	struct arena keys;
-	struct keymap map; /* of entries */
-	struct pool_entry {
-		uint64_t off, len;
-	} * entry;
-	uint32_t n, ncap;
-	uint64_t max; /* offsets are le32 */
-	bool failed;  /* -ENOMEM, or over max: asked once at the end */
+	struct strmap map; /* keys are copies in the arena */
+	struct arena arena;
+	uint64_t *off; /* [cap] by key: where its bytes begin */
+	uint32_t cap;
+	uint64_t len, max; /* offsets are le32 */
+	bool failed;	   /* -ENOMEM, or over max: checked once, at the end */
 };
 
 static void pool_free(struct pool *p)
 {
-	free(p->bytes);
-	arena_free(&p->keys);
-	free(p->entry);
-}
-
-static bool pool_grow(struct pool *p, uint64_t more)
-{
-	uint64_t cap = MAX(p->cap, (uint64_t)4096);
-	void *q;
-
-	if (more > p->max - p->len)
-		return false;
-	while (cap < p->len + more)
-		cap *= 2;
-	if (cap == p->cap)
-		return true;
-	q = realloc(p->bytes, cap);
-	if (!q)
-		return false;
-	p->bytes = q;
-	p->cap = cap;
-	return true;
-}
-
-/* Room for one more entry. */
-static bool pool_entries(struct pool *p)
-{
-	uint32_t cap = p->ncap ? 2 * p->ncap : 64;
-	void *entry;
-
-	if (keymap_reserve(&p->map, &p->keys, 1) < 0)
-		return false;
-	if (p->n < p->ncap)
-		return true;
-	entry = realloc(p->entry, cap * sizeof *p->entry);
-	if (!entry)
-		return false;
-	p->entry = entry;
-	p->ncap = cap;
-	return true;
+	arena_free(&p->arena);
+	free(p->off);
 }
 
 /* Where these bytes are: a byte offset. len >= 1. */
 static uint64_t pool_put(struct pool *p, const void *bytes, uint64_t len)
 {
-	uint64_t hash = key_hash(0, bytes, len);
+	uint32_t n = p->map.map.n, i = 0;
+	int r = p->failed ? -ENOMEM : strmap_add(&p->map, &p->arena, bytes, len, &i);
 
-	for (uint32_t at = 0, i; (i = keymap_next(&p->map, hash, &at)) != KEYMAP_NONE;)
-		if (p->entry[i].len == len && !memcmp(p->bytes + p->entry[i].off, bytes, len))
-			return p->entry[i].off;
-	if (p->failed || !pool_entries(p) || !pool_grow(p, len)) {
-		p->failed = true;
+	if (!r)
+		return p->off[i];
+	p->failed = r < 0 || len > p->max - p->len || !ARRAY_GROW(p->off, n, p->cap) ||
+		    !(p->map.key[i].bytes = arena_dup(&p->arena, bytes, len));
+	if (p->failed)
 		return 0;
-	}
-	memcpy(p->bytes + p->len, bytes, len);
-	keymap_put(&p->map, hash, p->n);
-	p->entry[p->n++] = (struct pool_entry){ .off = p->len, .len = len };
+	p->off[i] = p->len;
 	p->len += len;
-	return p->entry[p->n - 1].off;
+	return p->off[i];
 }
 
 struct enc {
@@ -368,10 +325,12 @@ static int enc_averages(struct enc *e)
 
 static int enc_pool(struct enc *e, uint32_t kind, const struct pool *p, uint32_t rec_bytes)
 {
-	void *bytes = p->failed ? NULL : arena_dup(e->a, p->bytes, p->len);
+	uint8_t *bytes = p->failed ? NULL : arena_alloc(e->a, p->len);
 
 	if (!bytes)
 		return -ENOMEM;
+	for (uint32_t i = 0; i < p->map.map.n; i++)
+		memcpy(bytes + p->off[i], p->map.key[i].bytes, p->map.key[i].len);
 	enc_section(e, kind, rec_bytes, p->len / rec_bytes, bytes);
 	return 0;
 }
@@ -452,7 +411,10 @@ struct dec {
 		uint32_t at;
 		struct indexset set;
 	} * set;
-	uint32_t nset;
+	uint32_t nset, nset_cap;
+	uint32_t nrank;			/* of all meshes so far */
+	const struct ck_tensor *tensor; /* [ntensor]; those before `ahead` are fetched already */
+	uint64_t ntensor, ahead;
 	bool is_file; /* not a declaration */
 	struct ckpt_err *err;
 };
@@ -488,7 +450,8 @@ static const char *section_name(uint32_t kind)
 }
 
 struct dec_records {
-	const void *rec;
+	const uint8_t *rec;
+	uint32_t rec_bytes;
 	uint64_t n;
 };
 
@@ -516,9 +479,23 @@ static int dec_section(struct dec *d, const struct table_section *section, uint3
 			return BAD(d, "section %s: %llu records; at most %llu are possible",
 				   section_name(kind), (unsigned long long)s->count,
 				   (unsigned long long)max);
-		*ret = (struct dec_records){ .rec = s->bytes, .n = s->count };
+		*ret = (struct dec_records){ s->bytes, rec_bytes, s->count };
 	}
 	return 0;
+}
+
+/* Each record by `one`; what: what messages call a record. */
+static int dec_each(struct dec *d, const struct dec_records *x,
+		    int (*one)(struct dec *d, const void *rec), const char *what)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < x->n; i++) {
+		r = one(d, x->rec + i * x->rec_bytes);
+		if (r < 0)
+			r = bad_record(d, r, what, i);
+	}
+	return r;
 }
 
 /* NULL: no such string, or a longer one. The empty one is at 0 and nowhere else. */
@@ -537,8 +514,9 @@ static const char *dec_string(const struct dec *d, le32 at)
 	return dec_string_of(d, at, CKPT_NAME_MAX);
 }
 
-static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_left)
+static int dec_mesh(struct dec *d, const void *at_rec)
 {
+	const struct ck_mesh *rec = at_rec;
 	uint64_t at = le32_get(rec->data_at), n;
 	const char *name[CKPT_DIMS_MAX];
 	uint32_t dim[CKPT_DIMS_MAX], id, iota = le32_get(rec->rank_is_iota), before = d->t->nmesh;
@@ -553,9 +531,9 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 	if (m.ndim > CKPT_DIMS_MAX)
 		return BAD(d, "%u dimensions", m.ndim);
 	/* Ranks 0, 1, 2, ... are a few bytes that stand for many: bounded over all meshes. */
-	if (m.nrank > *ranks_left)
+	if (m.nrank > TABLE_RANKS_MAX - d->nrank)
 		return BAD(d, "more than %u ranks in the meshes of a table", TABLE_RANKS_MAX);
-	*ranks_left -= m.nrank;
+	d->nrank += m.nrank;
 	n = 2 * (uint64_t)m.ndim + (iota ? 0 : m.nrank);
 	if (at != d->meshdata_at || n > d->nmeshdata - at)
 		return BAD(d,
@@ -581,21 +559,9 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 	return r;
 }
 
-static int dec_meshes(struct dec *d, const struct ck_mesh *rec, uint64_t n)
+static int dec_layout(struct dec *d, const void *at_rec)
 {
-	uint64_t left = TABLE_RANKS_MAX;
-	int r = 0;
-
-	for (uint64_t i = 0; !r && i < n; i++) {
-		r = dec_mesh(d, &rec[i], &left);
-		if (r < 0)
-			r = bad_record(d, r, "mesh", i);
-	}
-	return r;
-}
-
-static int dec_layout(struct dec *d, const struct ck_layout *rec)
-{
+	const struct ck_layout *rec = at_rec;
 	/* One placement per mesh dimension at most is what layout_check allows. */
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct layout l = {
@@ -639,18 +605,6 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	return r;
 }
 
-static int dec_layouts(struct dec *d, const struct ck_layout *rec, uint64_t n)
-{
-	int r = 0;
-
-	for (uint64_t i = 0; !r && i < n; i++) {
-		r = dec_layout(d, &rec[i]);
-		if (r < 0)
-			r = bad_record(d, r, "layout", i);
-	}
-	return r;
-}
-
 static bool dec_shape(const struct dec *d, le32 at, uint32_t ndim, uint64_t *ret)
 {
 	uint64_t i = le32_get(at);
@@ -662,8 +616,19 @@ static bool dec_shape(const struct dec *d, le32 at, uint32_t ndim, uint64_t *ret
 	return true;
 }
 
-static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
+#define AHEAD 8 /* tensors whose keys are looked up meanwhile */
+
+static void dec_tensor_soon(const struct dec *d, const struct ck_tensor *rec)
 {
+	const char *component = dec_string(d, rec->component), *name = dec_string(d, rec->name);
+
+	if (component && name)
+		table_find_soon(d->t, component, name, le32_get(rec->rank));
+}
+
+static int dec_tensor(struct dec *d, const void *at_rec)
+{
+	const struct ck_tensor *rec = at_rec;
 	uint64_t shape[CKPT_DIMS_MAX];
 	struct table_tensor x = {
 		.component = dec_string(d, rec->component),
@@ -685,6 +650,8 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 	uint32_t id;
 	int r;
 
+	if (d->ahead < d->ntensor)
+		dec_tensor_soon(d, &d->tensor[d->ahead++]);
 	if (!dtype_bytes(x.dtype) || x.role > CKPT_COUNTER || x.cls > CKPT_SINK ||
 	    x.media > CKPT_MEDIA_NPY || rec->flags & ~(CK_TENSOR_BLOB | CK_TENSOR_FP) ||
 	    rec->zero[0] || rec->zero[1] || rec->zero[2])
@@ -708,32 +675,6 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 			   (unsigned long long)d->t->tensor[id].numel,
 			   8 * d->t->tensor[id].elem_bytes);
 	return 0;
-}
-
-#define AHEAD 8 /* tensors whose keys are looked up meanwhile */
-
-static void dec_tensor_soon(const struct dec *d, const struct ck_tensor *rec)
-{
-	const char *component = dec_string(d, rec->component), *name = dec_string(d, rec->name);
-
-	if (component && name)
-		table_find_soon(d->t, component, name, le32_get(rec->rank));
-}
-
-static int dec_tensors(struct dec *d, const struct ck_tensor *rec, uint64_t n)
-{
-	int r = table_reserve(d->t, n, 0);
-
-	if (r < 0)
-		return ckpt_error(d->err, r, "out of memory for tensors");
-	for (uint64_t i = 0; !r && i < n; i++) {
-		if (i + AHEAD < n)
-			dec_tensor_soon(d, &rec[i + AHEAD]);
-		r = dec_tensor(d, &rec[i]);
-		if (r < 0)
-			r = bad_record(d, r, "tensor", i);
-	}
-	return r;
 }
 
 /* One dimension of a set at v[*at]. Its n says how many records of v it takes; those are there, for
@@ -792,18 +733,13 @@ static int dec_set(struct dec *d, const le64 *v, uint64_t nv, uint64_t *at, stru
 /* All sets, front to back; pieces then find theirs by where it begins. */
 static int dec_sets(struct dec *d, const le64 *v, uint64_t nv)
 {
-	uint64_t at = 0, cap = 0;
+	uint64_t at = 0;
 
 	while (at < nv) {
 		int r;
 
-		if (d->nset == cap) {
-			void *p = realloc(d->set, (cap = cap ? 2 * cap : 64) * sizeof *d->set);
-
-			if (!p)
-				return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
-			d->set = p;
-		}
+		if (!ARRAY_GROW(d->set, d->nset, d->nset_cap))
+			return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
 		d->set[d->nset].at = (uint32_t)at;
 		r = dec_set(d, v, nv, &at, &d->set[d->nset].set);
 		if (r < 0)
@@ -815,21 +751,14 @@ static int dec_sets(struct dec *d, const le64 *v, uint64_t nv)
 
 static const struct indexset *dec_set_at(const struct dec *d, uint32_t at)
 {
-	uint32_t from = 0, to = d->nset;
+	uint32_t i = SEARCH(k, 0u, d->nset, d->set[k].at < at);
 
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (d->set[mid].at < at)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from < d->nset && d->set[from].at == at ? &d->set[from].set : NULL;
+	return i < d->nset && d->set[i].at == at ? &d->set[i].set : NULL;
 }
 
-static int dec_piece(struct dec *d, const struct ck_piece *rec)
+static int dec_piece(struct dec *d, const void *at_rec)
 {
+	const struct ck_piece *rec = at_rec;
 	const struct indexset *set = dec_set_at(d, le32_get(rec->indexset));
 	struct table_piece p = {
 		.tensor = le32_get(rec->tensor),
@@ -867,58 +796,28 @@ static int dec_piece(struct dec *d, const struct ck_piece *rec)
 		return BAD(d, "it claims %llu bytes, but has %llu",
 			   (unsigned long long)le64_get(rec->raw_len),
 			   (unsigned long long)d->t->piece[d->t->npiece - 1].len);
+	if (d->t->npiece > 1 &&
+	    table_piece_order(&d->t->piece[d->t->npiece - 2], &d->t->piece[d->t->npiece - 1]) > 0)
+		return BAD(d, "it is out of order");
 	return 0;
 }
 
-static bool piece_ordered(const struct table_piece *x, const struct table_piece *y)
+static int dec_place(struct dec *d, const void *at_rec)
 {
-	if (x->tensor != y->tensor)
-		return x->tensor < y->tensor;
-	if (x->rank != y->rank)
-		return x->rank < y->rank;
-	if (x->place != y->place)
-		return x->place < y->place;
-	return x->off <= y->off;
+	const struct ck_place *rec = at_rec;
+	struct table_place p = {
+		.name = dec_string(d, rec->name),
+		.rank = le32_get(rec->rank),
+		.bytes = le64_get(rec->bytes),
+	};
+
+	return p.name ? table_add_place(d->t, &p, NULL, d->err)
+		      : BAD(d, "its name lies outside STRINGS");
 }
 
-static int dec_pieces(struct dec *d, const struct ck_piece *rec, uint64_t n)
+static int dec_average(struct dec *d, const void *at_rec)
 {
-	int r = table_reserve(d->t, 0, n);
-
-	if (r < 0)
-		return ckpt_error(d->err, r, "out of memory for pieces");
-
-	for (uint64_t i = 0; !r && i < n; i++) {
-		r = dec_piece(d, &rec[i]);
-		if (!r && i && !piece_ordered(&d->t->piece[i - 1], &d->t->piece[i]))
-			r = BAD(d, "it is out of order");
-		if (r < 0)
-			r = bad_record(d, r, "piece", i);
-	}
-	return r;
-}
-
-static int dec_places(struct dec *d, const struct ck_place *rec, uint64_t n)
-{
-	int r = 0;
-
-	for (uint64_t i = 0; !r && i < n; i++) {
-		struct table_place p = {
-			.name = dec_string(d, rec[i].name),
-			.rank = le32_get(rec[i].rank),
-			.bytes = le64_get(rec[i].bytes),
-		};
-
-		r = p.name ? table_add_place(d->t, &p, NULL, d->err)
-			   : BAD(d, "its name lies outside STRINGS");
-		if (r < 0)
-			r = bad_record(d, r, "place", i);
-	}
-	return r;
-}
-
-static int dec_average(struct dec *d, const struct ck_average *rec)
-{
+	const struct ck_average *rec = at_rec;
 	uint64_t product = le64_get(rec->product);
 	struct table_average x = {
 		.name = dec_string(d, rec->name),
@@ -944,18 +843,6 @@ static int dec_average(struct dec *d, const struct ck_average *rec)
 	r = table_add_average(d->t, &x, &id, d->err);
 	if (!r && id != before)
 		return BAD(d, "it is average %u again", id);
-	return r;
-}
-
-static int dec_averages(struct dec *d, const struct ck_average *rec, uint64_t n)
-{
-	int r = 0;
-
-	for (uint64_t i = 0; !r && i < n; i++) {
-		r = dec_average(d, &rec[i]);
-		if (r < 0)
-			r = bad_record(d, r, "average", i);
-	}
 	return r;
 }
 
@@ -985,14 +872,17 @@ static int dec_sections(struct dec *d, const struct table_section *s, uint32_t n
 			r = dec_section(d, s, n, k, known[k].rec_bytes, known[k].max, &x[k]);
 	if (r < 0)
 		return r;
-	d->string = x[CK_STRINGS].rec;
+	d->string = (const char *)x[CK_STRINGS].rec;
 	d->nstring = x[CK_STRINGS].n;
-	d->shape = x[CK_SHAPES].rec;
+	d->shape = (const le64 *)x[CK_SHAPES].rec;
 	d->nshape = x[CK_SHAPES].n;
-	d->meshdata = x[CK_MESHDATA].rec;
+	d->meshdata = (const le32 *)x[CK_MESHDATA].rec;
 	d->nmeshdata = x[CK_MESHDATA].n;
-	d->placement = x[CK_PLACEMENTS].rec;
+	d->placement = (const struct ck_placement *)x[CK_PLACEMENTS].rec;
 	d->nplacement = x[CK_PLACEMENTS].n;
+	d->tensor = (const struct ck_tensor *)x[CK_TENSORS].rec;
+	d->ntensor = x[CK_TENSORS].n;
+	d->ahead = AHEAD;
 	if (!d->nstring || d->string[0] || d->string[d->nstring - 1])
 		return BAD(d, "section STRINGS: it does not begin and end with a zero byte");
 	return 0;
@@ -1006,26 +896,30 @@ static int dec_declarations(struct dec *d, const struct dec_records *x)
 	d->string = arena_dup(&d->t->arena, d->string, d->nstring);
 	if (!d->string)
 		return ckpt_error(d->err, -ENOMEM, "out of memory for names");
-	r = dec_meshes(d, x[CK_MESHES].rec, x[CK_MESHES].n);
+	r = dec_each(d, &x[CK_MESHES], dec_mesh, "mesh");
 	if (!r)
-		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);
+		r = dec_each(d, &x[CK_LAYOUTS], dec_layout, "layout");
 	if (!r && (d->meshdata_at != d->nmeshdata || d->placement_at != d->nplacement))
 		r = BAD(d, "MESHDATA or PLACEMENTS hold more than meshes and layouts use");
 	if (!r)
-		r = dec_averages(d, x[CK_AVERAGES].rec, x[CK_AVERAGES].n);
-	return r ? r : dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
+		r = dec_each(d, &x[CK_AVERAGES], dec_average, "average");
+	if (!r && table_reserve(d->t, d->ntensor, 0) < 0)
+		r = ckpt_error(d->err, -ENOMEM, "out of memory for tensors");
+	return r ? r : dec_each(d, &x[CK_TENSORS], dec_tensor, "tensor");
 }
 
 static int dec_contents(struct dec *d, const struct dec_records *x, const struct table_place *place,
 			uint32_t nplace)
 {
-	int r = dec_places(d, x[CK_PLACES].rec, x[CK_PLACES].n);
+	int r = dec_each(d, &x[CK_PLACES], dec_place, "place");
 
 	for (uint32_t i = 0; !r && !x[CK_PLACES].n && i < nplace; i++)
 		r = table_add_place(d->t, &place[i], NULL, d->err);
 	if (!r)
-		r = dec_sets(d, x[CK_INDEXSETS].rec, x[CK_INDEXSETS].n);
-	return r ? r : dec_pieces(d, x[CK_PIECES].rec, x[CK_PIECES].n);
+		r = dec_sets(d, (const le64 *)x[CK_INDEXSETS].rec, x[CK_INDEXSETS].n);
+	if (!r && table_reserve(d->t, 0, x[CK_PIECES].n) < 0)
+		r = ckpt_error(d->err, -ENOMEM, "out of memory for pieces");
+	return r ? r : dec_each(d, &x[CK_PIECES], dec_piece, "piece");
 }
 
 /* Seals the table, or frees it and all else. */

@@ -2,7 +2,7 @@
 /*
  * encode.h - a table as sections of a container (ckpt/base/container.h): one encoding for
  * declarations on the wire, for parts and for MANIFEST. The records below are the specification;
- * docs/FORMAT.md tells the same to people. All integers little-endian.
+ * docs/FORMAT.md describes the same. All integers little-endian.
  *
  * The section's rec_bytes is the size of its record: 1 for STRINGS, 8 for SHAPES and INDEXSETS, 4
  * for MESHDATA. A missing section is an empty one; STRINGS is never missing.

@@ -2,7 +2,7 @@
 /*
  * names.h - what many tables have in common, kept once: names, shapes, index sets, and whole lists
  * of tensors, if they are the same to the byte. For the declarations of a launch, whose ranks
- * mostly say the same. Any thread; it lives as long as somebody has a reference, and so do all
+ * mostly say the same. Any thread; it lives as long as there is a reference, and so do all
  * tables that were packed with it.
  */
 #ifndef CKPT_TABLE_NAMES_H

@@ -4,8 +4,8 @@
  * Invariant: the number of an operand follows from the tensor's declaration and a rank alone.
  */
 #include "ckpt/table/operand.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
-#include <stdio.h>
 
 struct rank_at {
 	uint32_t rank, index; /* in mesh.rank */
@@ -55,23 +55,61 @@ uint32_t operand_number(const struct mesh *m, uint32_t dims, const uint32_t *coo
 char *operand_print(const struct mesh *m, uint32_t dims, uint32_t number, char *buf, size_t bytes)
 {
 	uint32_t left = operand_count(m, dims);
-	const char *sep = "";
-	size_t used = 0;
+	struct text t = text_in(buf, bytes);
 
-	assert(bytes);
-	*buf = 0;
-	for (uint32_t d = 0; d < m->ndim && used + 1 < bytes; d++) {
-		int n;
-
+	for (uint32_t d = 0; d < m->ndim; d++) {
 		if (!(dims >> d & 1))
 			continue;
 		left /= m->dim[d];
-		n = snprintf(buf + used, bytes - used, "%s%s=%u", sep, m->name[d],
-			     number / left % m->dim[d]);
-		used += n > 0 ? (size_t)n : 0;
-		sep = ", ";
+		text_add(&t, "%s%s=%u", t.len ? ", " : "", m->name[d], number / left % m->dim[d]);
 	}
 	return buf;
+}
+
+struct numbered {
+	uint32_t operand, piece;
+};
+
+static int by_operand(const void *va, const void *vb)
+{
+	const struct numbered *a = va, *b = vb;
+	int r = COMPARE(a->operand, b->operand);
+
+	return r ? r : COMPARE(a->piece, b->piece);
+}
+
+int operand_pieces_make(struct rank_map *map, const struct table_tensor *x,
+			const struct table_piece *piece, uint32_t n, struct operand_pieces *ret)
+{
+	uint32_t dims = operand_dims(map->t, x), mesh = map->t->layout[x->layout].mesh;
+	cleanup_free struct numbered *of = calloc((size_t)n + 1, sizeof *of);
+	uint32_t coord[CKPT_DIMS_MAX];
+
+	ret->piece = calloc((size_t)n + 1, sizeof *ret->piece);
+	ret->operand = calloc((size_t)n + 1, sizeof *ret->operand);
+	if (!of || !ret->piece || !ret->operand)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++) {
+		int r = rank_map_coord(map, mesh, piece[i].rank, coord);
+
+		ret->lost = i;
+		if (r <= 0)
+			return r ? r : -EINVAL;
+		of[i].piece = i;
+		of[i].operand = operand_number(&map->t->mesh[mesh], dims, coord);
+	}
+	qsort(of, n, sizeof *of, by_operand);
+	for (uint32_t i = 0; i < n; i++) {
+		ret->piece[i] = piece[of[i].piece];
+		ret->operand[i] = of[i].operand;
+	}
+	return 0;
+}
+
+void operand_pieces_free(struct operand_pieces *p)
+{
+	free(TAKE(p->piece));
+	free(TAKE(p->operand));
 }
 
 /* --- ranks to coordinates --- */
@@ -80,7 +118,7 @@ static int rank_compare(const void *va, const void *vb)
 {
 	const struct rank_at *a = va, *b = vb;
 
-	return a->rank < b->rank ? -1 : a->rank > b->rank;
+	return COMPARE(a->rank, b->rank);
 }
 
 int rank_map_open(const struct table *t, struct rank_map *ret)
@@ -117,7 +155,6 @@ int rank_map_coord(struct rank_map *map, uint32_t mesh, uint32_t rank, uint32_t 
 {
 	const struct mesh *m = &map->t->mesh[mesh];
 	const struct rank_at key = { .rank = rank }, *at;
-	uint32_t index;
 
 	if (!map->mesh[mesh])
 		map->mesh[mesh] = mesh_sort(m);
@@ -126,8 +163,6 @@ int rank_map_coord(struct rank_map *map, uint32_t mesh, uint32_t rank, uint32_t 
 	at = bsearch(&key, map->mesh[mesh], m->nrank, sizeof *at, rank_compare);
 	if (!at)
 		return 0;
-	index = at->index;
-	for (uint32_t d = m->ndim; d-- > 0; index /= m->dim[d])
-		ret_coord[d] = index % m->dim[d];
+	mesh_place_coord(m, at->index, ret_coord);
 	return 1;
 }

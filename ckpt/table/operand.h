@@ -30,4 +30,16 @@ int rank_map_open(const struct table *t, struct rank_map *ret); /* -ENOMEM */
 void rank_map_close(struct rank_map *m);			/* a zeroed one is fine */
 /* 1; 0 the mesh does not have the rank; -ENOMEM. */
 int rank_map_coord(struct rank_map *m, uint32_t mesh, uint32_t rank, uint32_t *ret_coord);
+
+/* Pieces of a tensor that has a pending reduction, sorted by the operand that each holds; those of
+ * one operand in the order in which they were given. */
+struct operand_pieces {
+	struct table_piece *piece;
+	uint32_t *operand; /* of each piece */
+	uint32_t lost;	   /* on -EINVAL: this one holds no operand */
+};
+/* -ENOMEM, -EINVAL. *ret: zeroed, and to be freed in each case. */
+int operand_pieces_make(struct rank_map *m, const struct table_tensor *x,
+			const struct table_piece *piece, uint32_t n, struct operand_pieces *ret);
+void operand_pieces_free(struct operand_pieces *p);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shown.c - see shown.h. Called by the verbs that print shapes or elements. Invariant: what is
- * shown of an element are all of its values. */
+/* shown.c - see shown.h. Called by the verbs that print shapes or elements. Invariant: all values of
+ * an element are shown. */
 #include "ckpt/table/shown.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -23,23 +23,26 @@ const struct indexset *shown_set(const struct table_tensor *x, const struct inde
 				 struct arena *a)
 {
 	uint64_t values = dtype_values(x->dtype);
-	const struct indices *last;
 	struct indexset *ret;
 	struct indices *dim;
-	struct run *run;
 
 	if (values == 1 || !set->ndim)
 		return set;
-	last = &set->dim[set->ndim - 1];
 	ret = arena_alloc(a, sizeof *ret);
 	dim = arena_dup(a, set->dim, set->ndim * sizeof *dim);
-	run = arena_array(a, (size_t)last->n + 1, sizeof *run);
-	if (!ret || !dim || !run)
+	if (!ret || !dim || indices_scale(&dim[set->ndim - 1], values, a, &dim[set->ndim - 1]) < 0)
 		return NULL;
-	for (uint32_t i = 0; i < last->n; i++)
-		run[i] = (struct run){ last->run[i].start * values, last->run[i].len * values,
-				       last->run[i].stride * values, last->run[i].count };
-	dim[set->ndim - 1] = (struct indices){ last->n, last->total * values, run };
 	*ret = (struct indexset){ .ndim = set->ndim, .numel = set->numel * values, .dim = dim };
 	return ret;
+}
+
+char *shown_mesh(const struct table *t, char *buf, size_t bytes)
+{
+	uint32_t best = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 1; i < t->nmesh; i++)
+		if (t->mesh[i].nrank > t->mesh[best].nrank)
+			best = i;
+	return t->nmesh ? mesh_print(&t->mesh[best], buf, bytes) : buf;
 }

@@ -14,4 +14,6 @@ const uint64_t *shown_shape(const struct table_tensor *x, uint64_t buf[CKPT_DIMS
 /* Elements of x as the values that they are: set itself, or one in the arena. NULL: no memory. */
 const struct indexset *shown_set(const struct table_tensor *x, const struct indexset *set,
 				 struct arena *a);
+/* The first of the meshes with most ranks; "" without one. Returns buf. */
+char *shown_mesh(const struct table *t, char *buf, size_t bytes);
 #endif

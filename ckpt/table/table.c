@@ -2,16 +2,17 @@
 /*
  * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon
  * and every verb. Invariant: whatever is in a table has been checked when it was added: ids exist,
- * sets lie inside their shapes, spans inside their places. So those who read a table need no checks
- * of their own.
+ * sets lie inside their shapes, spans inside their places. So code that reads a table needs no
+ * checks of its own.
  */
 #include "ckpt/table/table.h"
 #include "ckpt/table/names.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
+#include "ckpt/layout/human.h"
 #include "ckpt/table/operand.h"
-#include <stdarg.h>
 #include <stdio.h>
 
 enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE, CAP_AVERAGE };
@@ -76,6 +77,12 @@ static uint64_t tensor_key(const char *component, const char *name, uint32_t ran
 	return key_hash(key_hash(rank, component, strlen(component)), name, strlen(name));
 }
 
+bool table_key_equal(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->rank == y->rank && !strcmp(x->name, y->name) &&
+	       !strcmp(x->component, y->component);
+}
+
 static uint32_t tensor_find(const struct table *t, uint64_t hash, const char *component,
 			    const char *name, uint32_t rank)
 {
@@ -110,7 +117,7 @@ int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
 		r = keymap_reserve(&t->index, &t->arena, ntensor);
 	if (!r && npiece)
 		r = GROW_BY(t, CAP_PIECE, piece, npiece, npiece, TABLE_PIECES_MAX);
-	return r == -E2BIG ? 0 : r; /* whoever adds the last of them is told */
+	return r == -E2BIG ? 0 : r; /* adding the last of them fails */
 }
 
 /* --- meshes and layouts --- */
@@ -241,49 +248,31 @@ bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct t
 
 /* --- printing --- */
 
-struct out {
-	char *buf;
-	size_t bytes, used; /* used < bytes, always terminated */
-};
-
-__attribute__((format(printf, 2, 3))) static void out(struct out *o, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(o->buf + o->used, o->bytes - o->used, fmt, ap);
-	va_end(ap);
-	if (n > 0)
-		o->used = MIN(o->used + (size_t)n, o->bytes - 1);
-}
-
 /* Names come from outside and go to terminals: control characters are shown, not sent. */
-static void out_name(struct out *o, const char *s)
+static void text_add_name(struct text *t, const char *s)
 {
-	for (; *s && o->used + 1 < o->bytes; s++) {
-		uint8_t c = (uint8_t)*s;
+	while (*s) {
+		size_t n = 0;
 
-		if (c < 0x20 || c == 0x7f)
-			out(o, "\\x%02x", c);
-		else
-			o->buf[o->used++] = *s;
+		while ((uint8_t)s[n] >= 0x20 && s[n] != 0x7f)
+			n++;
+		text_add(t, "%.*s", (int)n, s);
+		s += n;
+		if (*s)
+			text_add(t, "\\x%02x", (uint8_t)*s++);
 	}
-	o->buf[o->used] = 0;
 }
 
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes)
 {
-	struct out o = { .buf = buf, .bytes = bytes };
+	struct text t = text_in(buf, bytes);
 
-	assert(bytes);
-	*buf = 0;
-	out_name(&o, x->component);
+	text_add_name(&t, x->component);
 	if (*x->component)
-		out(&o, "/");
-	out_name(&o, x->name);
+		text_add(&t, "/");
+	text_add_name(&t, x->name);
 	if (x->rank != TABLE_NONE)
-		out(&o, " of rank %u", x->rank);
+		text_add(&t, " of rank %u", x->rank);
 	return buf;
 }
 
@@ -343,75 +332,15 @@ struct piece_bytes table_piece_bytes(const struct table *t, const struct table_p
 				     .elem = t->tensor[p->tensor].elem_bytes };
 }
 
-static void out_placement(struct out *o, const struct mesh *m, const struct ckpt_placement *p)
-{
-	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
-
-	switch ((enum ckpt_how)p->how) {
-	case CKPT_REPLICATE:
-		out(o, "Replicate");
-		break;
-	case CKPT_SHARD:
-		if (p->split_factor > 1)
-			out(o, "StridedShard(%u, %u)", p->tensor_dim, p->split_factor);
-		else
-			out(o, "Shard(%u)", p->tensor_dim);
-		break;
-	case CKPT_ONLY:
-		out(o, "Only(%u)", p->split_factor);
-		break;
-	case CKPT_PARTIAL:
-		out(o, "Partial(%s%s)", reduction[p->reduce],
-		    p->flags & CKPT_KEEP_PARTIAL ? ", keep" : "");
-		break;
-	}
-	out(o, "@");
-	out_name(o, m->name[p->mesh_dim]);
-}
-
 char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size_t bytes)
 {
-	struct out o = { .buf = buf, .bytes = bytes };
-	bool named[CKPT_DIMS_MAX] = { false };
-	const struct layout *l;
-	const struct mesh *m;
-	static const char *const mode[] = { "", "flat: ", "unflatten_pad: " };
-	const char *sep = "";
+	const struct layout *l = layout == TABLE_NONE ? NULL : &t->layout[layout];
+	struct text none = text_in(buf, bytes);
 
-	assert(bytes);
-	*buf = 0;
-	if (layout == TABLE_NONE) {
-		out(&o, "-");
-		return buf;
-	}
-	l = &t->layout[layout];
-	m = &t->mesh[l->mesh];
-	if (l->mode == CKPT_BOXES) {
-		out(&o, "boxes");
-		return buf;
-	}
-	out(&o, "%s", mode[l->mode]);
-	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
-		out(&o, "%s", sep);
-		out_placement(&o, m, &l->place[i]);
-		named[l->place[i].mesh_dim] = true;
-	}
-	for (uint32_t i = 0; i < m->ndim; i++) {
-		if (named[i])
-			continue;
-		out(&o, "%sReplicate@", sep);
-		out_name(&o, m->name[i]);
-		sep = ", ";
-	}
+	if (l)
+		return placements_print(&t->mesh[l->mesh], l, buf, bytes);
+	text_add(&none, "-");
 	return buf;
-}
-
-static void out_shape(struct out *o, uint32_t ndim, const uint64_t *shape)
-{
-	out(o, "[");
-	for (uint32_t i = 0; i < ndim; i++)
-		out(o, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
-	out(o, "]");
 }
 
 /* --- tensors --- */
@@ -728,7 +657,7 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
 				  LABEL(x), (unsigned long long)p->off,
 				  (unsigned long long)at->bytes, at->name);
-	/* Of a file that is being read nobody knows yet where that is. */
+	/* Of a file that is being read it is not known yet where that is. */
 	if (p->flags && p->from && (p->len > at->bytes / 2 || p->from > at->bytes - 2 * p->len))
 		return ckpt_error(
 			err, -EINVAL,
@@ -797,19 +726,22 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
 
 /* --- sealing --- */
 
-#define COMPARE(a, b) ((a) < (b) ? -1 : (a) > (b))
-
-static int piece_compare(const void *va, const void *vb)
+int table_piece_order(const struct table_piece *a, const struct table_piece *b)
 {
-	const struct table_piece *a = va, *b = vb;
 	int r = COMPARE(a->tensor, b->tensor);
 
 	if (!r)
 		r = COMPARE(a->rank, b->rank);
 	if (!r)
 		r = COMPARE(a->place, b->place);
-	if (!r)
-		r = COMPARE(a->off, b->off);
+	return r ? r : COMPARE(a->off, b->off);
+}
+
+static int piece_compare(const void *va, const void *vb)
+{
+	const struct table_piece *a = va, *b = vb;
+	int r = table_piece_order(a, b);
+
 	return r ? r : COMPARE(a->len, b->len);
 }
 
@@ -923,7 +855,7 @@ bool table_is_boxes(const struct table *t, const struct table_tensor *x)
 }
 
 /* From 1 where it goes and 0 where it stays to new numbers. */
-static void renumber(uint32_t *to, uint32_t n)
+static void numbers_close(uint32_t *to, uint32_t n)
 {
 	uint32_t stay = 0;
 
@@ -943,8 +875,8 @@ void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *re
 	for (uint32_t i = 0; i < t->nlayout; i++)
 		if (!ret_layout[i])
 			ret_mesh[t->layout[i].mesh] = 0;
-	renumber(ret_mesh, t->nmesh);
-	renumber(ret_layout, t->nlayout);
+	numbers_close(ret_mesh, t->nmesh);
+	numbers_close(ret_layout, t->nlayout);
 }
 
 int table_boxes_forget(struct table *t)
@@ -992,7 +924,7 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 
 /* The ranks of a mesh; of a long one those around the first that is another one in the other
  * mesh. */
-static void out_ranks(struct out *o, const struct mesh *m, const struct mesh *other)
+static void add_ranks(struct text *t, const struct mesh *m, const struct mesh *other)
 {
 	uint32_t at = 0, n = MIN(m->nrank, other->nrank), from, to;
 
@@ -1000,11 +932,11 @@ static void out_ranks(struct out *o, const struct mesh *m, const struct mesh *ot
 		at++;
 	from = m->nrank <= RANKS_SHOWN || at < RANKS_SHOWN / 2 ? 0 : at - RANKS_SHOWN / 2;
 	to = MIN(m->nrank, from + RANKS_SHOWN);
-	out(o, ", ranks %s", from ? "..., " : "");
+	text_add(t, ", ranks %s", from ? "..., " : "");
 	for (uint32_t i = from; i < to; i++)
-		out(o, "%s%u", i > from ? ", " : "", m->rank[i]);
+		text_add(t, "%s%u", i > from ? ", " : "", m->rank[i]);
 	if (to < m->nrank)
-		out(o, ", ...");
+		text_add(t, ", ...");
 }
 
 static const struct mesh *mesh_of(const struct table *t, const struct table_tensor *x)
@@ -1012,24 +944,23 @@ static const struct mesh *mesh_of(const struct table *t, const struct table_tens
 	return x->layout == TABLE_NONE ? NULL : &t->mesh[t->layout[x->layout].mesh];
 }
 
-/* other: the mesh that it is told apart from; NULL: there is none. */
+/* other: the mesh that it differs from; NULL: there is none. */
 static void layout_and_mesh(const struct table *t, const struct table_tensor *x,
 			    const struct mesh *other, char *buf, size_t bytes)
 {
-	struct out o = { .buf = buf, .bytes = bytes };
+	struct text o = text_in(buf, bytes);
 	const struct mesh *m = mesh_of(t, x);
 	char layout[400], mesh[128], mesh2[128];
 
-	*buf = 0;
 	if (!m) {
-		out(&o, "boxes");
+		text_add(&o, "boxes");
 		return;
 	}
-	out(&o, "%s (mesh %s", table_layout_print(t, x->layout, layout, sizeof layout),
-	    mesh_print(m, mesh, sizeof mesh));
+	text_add(&o, "%s (mesh %s", table_layout_print(t, x->layout, layout, sizeof layout),
+		 mesh_print(m, mesh, sizeof mesh));
 	if (other && !mesh_equal(m, other) && !strcmp(mesh, mesh_print(other, mesh2, sizeof mesh2)))
-		out_ranks(&o, m, other);
-	out(&o, ")");
+		add_ranks(&o, m, other);
+	text_add(&o, ")");
 }
 
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
@@ -1043,14 +974,10 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 	if (p->dtype != q->dtype)
 		ckpt_errlist_add(ret_list, "%s: dtype %s on %s, %s on %s", label,
 				 dtype_name(p->dtype), x_who, dtype_name(q->dtype), y_who);
-	if (p->ndim != q->ndim || memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) != 0) {
-		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
-
-		out_shape(&o, p->ndim, p->shape);
-		out_shape(&u, q->ndim, q->shape);
-		ckpt_errlist_add(ret_list, "%s: shape %s on %s, %s on %s", label, a, x_who, b,
-				 y_who);
-	}
+	if (p->ndim != q->ndim || memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) != 0)
+		ckpt_errlist_add(ret_list, "%s: shape %s on %s, %s on %s", label,
+				 human_shape(p->ndim, p->shape, a, sizeof a), x_who,
+				 human_shape(q->ndim, q->shape, b, sizeof b), y_who);
 	if (p->role != q->role)
 		ckpt_errlist_add(ret_list, "%s: role %s on %s, %s on %s", label, role_name(p->role),
 				 x_who, role_name(q->role), y_who);
@@ -1071,12 +998,12 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 q->made ? "made by average" : "declared",
 				 q->made ? y->average[q->made - 1].name : "", y_who);
 	if (strcmp(p->of, q->of) != 0) {
-		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
+		struct text o = text_in(a, sizeof a), u = text_in(b, sizeof b);
 
-		out_name(&o, p->of);
-		out_name(&u, q->of);
-		ckpt_errlist_add(ret_list, "%s: of '%s' on %s, of '%s' on %s", label,
-				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
+		text_add_name(&o, p->of);
+		text_add_name(&u, q->of);
+		ckpt_errlist_add(ret_list, "%s: of '%s' on %s, of '%s' on %s", label, a, x_who, b,
+				 y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
 		layout_and_mesh(x, p, mesh_of(y, q), a, sizeof a);
@@ -1087,7 +1014,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 }
 
 /* Who speaks for a table in messages: its first place. */
-static const char *who(const struct table *t, const char *otherwise)
+static const char *place_name(const struct table *t, const char *otherwise)
 {
 	return t->nplace ? t->place[0].name : otherwise;
 }
@@ -1146,12 +1073,6 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 
-static bool is_key(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->rank == y->rank && !strcmp(x->name, y->name) &&
-	       !strcmp(x->component, y->component);
-}
-
 static int merge_tensors(struct merging *m)
 {
 	uint32_t next = 0; /* where it is if both have one order, as ranks of a job mostly have */
@@ -1162,7 +1083,7 @@ static int merge_tensors(struct merging *m)
 		int r;
 
 		*at = next;
-		if (next >= m->x->ntensor || !is_key(&m->x->tensor[next], &z))
+		if (next >= m->x->ntensor || !table_key_equal(&m->x->tensor[next], &z))
 			*at = table_find(m->x, z.component, z.name, z.rank);
 		next = *at + 1; /* 0 behind TABLE_NONE */
 		if (*at != TABLE_NONE && tensors_agree(m, &m->x->tensor[*at], &z))
@@ -1237,7 +1158,7 @@ static int merge_average(struct merging *m, const struct table_average *a, uint3
 }
 
 /* map: where y's tensors are in x then; without it its places and pieces come, too. */
-static int merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
+static int tables_merge(struct merging *m, uint32_t *map, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
@@ -1273,8 +1194,8 @@ static struct merging merging_of(struct table *x, const struct table *y,
 {
 	return (struct merging){ .x = x,
 				 .y = y,
-				 .x_who = who(x, "the first"),
-				 .y_who = who(y, "the other"),
+				 .x_who = place_name(x, "the first"),
+				 .y_who = place_name(y, "the other"),
 				 .list = ret_list,
 				 .err = err };
 }
@@ -1284,7 +1205,7 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, NULL, ret_place0);
+	return tables_merge(&m, NULL, ret_place0);
 }
 
 int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_map,
@@ -1292,7 +1213,7 @@ int table_merge_tensors(struct table *x, const struct table *y, uint32_t *ret_ma
 {
 	struct merging m = merging_of(x, y, ret_list, err);
 
-	return merge(&m, ret_map, NULL);
+	return tables_merge(&m, ret_map, NULL);
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
@@ -1307,7 +1228,7 @@ int table_join(struct table *x, const struct table *y, const char *x_who, const 
 			     .list = ret_list,
 			     .err = err };
 
-	return merge(&m, NULL, NULL);
+	return tables_merge(&m, NULL, NULL);
 }
 
 /* --- packing --- */

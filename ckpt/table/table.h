@@ -5,7 +5,7 @@
  *
  * A job's memory is a table (places: memory segments of ranks). A staged snapshot is a table
  * (places: slots). A checkpoint in any format is a table (places: files). A target mesh is a table
- * whose places are still empty. Planner, mover and verbs know tables and nothing else.
+ * whose places are still empty. Planner, mover and verbs work on tables and nothing else.
  *
  * Life: zero-initialise, add, then table_seal; a sealed table is immutable and may be shared
  * between threads. Everything lives in the table's arena and goes with table_free.
@@ -16,6 +16,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/strmap.h"
 #include "ckpt/layout/layout.h"
+#include <string.h>
 
 #define TABLE_NONE UINT32_MAX
 #define TABLE_TENSORS_MAX (1u << 20)
@@ -36,7 +37,7 @@ enum {			  /* table_piece.flags */
 	 * `of` with the same set, row-major, in the same place). off and len keep its space in the
 	 * raw space, which holds nothing; strides count elements, here as everywhere. */
        PIECE_DERIVED = 1,
-       PIECE_TRUSTED = 2, /* with DERIVED: nobody compared it in this step */
+       PIECE_TRUSTED = 2, /* with DERIVED: it was not compared in this step */
 };
 enum { AVERAGE_KAHAN = 1, AVERAGE_MIXED = 2, AVERAGE_SEEDED = 4 }; /* table_average.flags */
 
@@ -58,7 +59,7 @@ struct table_tensor {
 	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
-	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say who holds what */
+	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say what each holds */
 	uint32_t rank; /* owner of a per-rank blob; else TABLE_NONE */
 	uint32_t
 		made; /* 0: a rank declared it; n: record n - 1 of table.average says what made it */
@@ -92,7 +93,7 @@ struct table_piece {
 
 struct table_place {
 	const char *name; /* file name, "rank 3 slot 1", ... for messages */
-	uint32_t rank;	  /* whose; TABLE_NONE */
+	uint32_t rank;	  /* of its owner; TABLE_NONE */
 	uint64_t bytes;	  /* size of its raw space: pieces lie inside */
 };
 
@@ -124,6 +125,11 @@ int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
  * AVERAGE_MIXED. */
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err);
+static inline bool table_shape_same(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->ndim == y->ndim &&
+	       (!x->ndim || !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape));
+}
 /* Do two rows of one (name, rule) say the same? MIXED apart. */
 bool table_averages_equal(const struct table_average *x, const struct table_average *y);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
@@ -150,6 +156,8 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
  */
 int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
+/* As a sealed table has them: by tensor, rank, place and off. As qsort's comparisons return it. */
+int table_piece_order(const struct table_piece *a, const struct table_piece *b);
 /* An open table with the meshes, layouts and tensors of x, which is sealed, outlives it and keeps
  * them: places and pieces can be added, nothing else. */
 struct table table_borrow(const struct table *x);
@@ -169,7 +177,8 @@ void table_free(struct table *t);
  * after table_seal.
  */
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank);
-/* A hint, for whoever has many to find or to put: fetch from memory what that will need. */
+bool table_key_equal(const struct table_tensor *x, const struct table_tensor *y);
+/* A hint, where many are to be found or put: fetch from memory what that will need. */
 void table_find_soon(const struct table *t, const char *component, const char *name, uint32_t rank);
 /* "component/name", or "component/name of rank 3": what messages call a tensor. Returns buf. */
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);

@@ -5,13 +5,13 @@
  * together are the whole tensor, and a tensor comes out cut otherwise than it was only with a note.
  */
 #include "ckpt/table/target.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <fnmatch.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #define NONE UINT16_MAX /* no such dimension of a mesh */
-#define NOTE_BYTES 1024 /* of what is told of one tensor */
+#define NOTE_BYTES 1024 /* of the note of one tensor */
 #define FULL_BYTES (2 * CKPT_NAME_MAX + 2)
 #define ALIGN 64   /* of each tensor's share in a place */
 #define MEMO 4096u /* shares that are remembered; a power of two */
@@ -42,93 +42,27 @@ struct making {
 	uint32_t *last; /* [src layouts]: where its last tensor's layout is in dst, TABLE_NONE */
 	uint32_t nrule;
 	struct rule *rule;
-	target_note_fn *note;
+	target_note_fn *note_fn;
 	void *note_arg;
-	char text[NOTE_BYTES];
-	size_t used;
+	struct text note;
+	char note_text[NOTE_BYTES];
 };
 
 /* --- notes --- */
 
-__attribute__((format(printf, 2, 3))) static void say(struct making *k, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void note_add(struct making *k, const char *fmt, ...)
 {
 	va_list ap;
-	int n;
 
-	if (k->used + 3 >= sizeof k->text)
-		return;
-	if (k->used) {
-		memcpy(k->text + k->used, "; ", 3);
-		k->used += 2;
-	}
+	text_add(&k->note, "%s", k->note.len ? "; " : "");
 	va_start(ap, fmt);
-	n = vsnprintf(k->text + k->used, sizeof k->text - k->used, fmt, ap);
+	text_vadd(&k->note, fmt, ap);
 	va_end(ap);
-	if (n > 0)
-		k->used = MIN(k->used + (size_t)n, sizeof k->text - 1);
 }
-
-/* "Shard(0)@fsdp"; returns buf. */
-static const char *place_print(const struct mesh *m, const struct ckpt_placement *p, char *buf,
-			       size_t bytes)
-{
-	if (p->how == CKPT_ONLY)
-		snprintf(buf, bytes, "Only(%u)@%s", p->split_factor, m->name[p->mesh_dim]);
-	else if (p->split_factor > 1)
-		snprintf(buf, bytes, "StridedShard(%u, %u)@%s", p->tensor_dim, p->split_factor,
-			 m->name[p->mesh_dim]);
-	else
-		snprintf(buf, bytes, "Shard(%u)@%s", p->tensor_dim, m->name[p->mesh_dim]);
-	return buf;
-}
-#define PLACE_BYTES (LAYOUT_NAME_MAX + 48)
-
-/* --- what cuts inside a strided shard --- */
 
 static uint32_t factor_of(const struct ckpt_placement *p)
 {
 	return MAX(p->split_factor, 1u);
-}
-
-/*
- * Torch's decoding of strided shards to a shard order, for one tensor dimension: bits[i] are the
- * placements behind i whose product is i's factor. False where no order has these factors.
- */
-static bool decode(const struct mesh *m, const struct layout *l, uint16_t tensor_dim,
-		   uint32_t *bits)
-{
-	uint32_t order[CKPT_DIMS_MAX], n = 0;
-
-	for (uint32_t i = l->nplace; i-- > 0;) {
-		const struct ckpt_placement *p = &l->place[i];
-		uint64_t product = 1;
-		uint32_t at = 0, before = 0;
-
-		if (p->how != CKPT_SHARD || p->tensor_dim != tensor_dim)
-			continue;
-		for (; at < n && product != factor_of(p); at++) {
-			before |= 1u << order[at];
-			product *= m->dim[l->place[order[at]].mesh_dim];
-		}
-		if (product != factor_of(p))
-			return false;
-		memmove(&order[at + 1], &order[at], (n - at) * sizeof *order);
-		order[at] = i;
-		n++;
-		bits[i] = before;
-	}
-	return true;
-}
-
-static void decode_all(const struct mesh *m, const struct layout *l, uint32_t *bits)
-{
-	for (uint32_t i = 0; i < l->nplace; i++) {
-		uint32_t seen[CKPT_DIMS_MAX] = { 0 };
-
-		if (l->place[i].how == CKPT_SHARD && factor_of(&l->place[i]) > 1 &&
-		    decode(m, l, l->place[i].tensor_dim, seen))
-			bits[i] = seen[i];
-	}
 }
 
 /* --- a tensor's own placements on the new mesh --- */
@@ -140,7 +74,7 @@ static void carry_only(struct making *k, const struct mesh *old, const struct ck
 	uint32_t at = (uint32_t)((uint64_t)p->split_factor * m / n);
 
 	if (at != p->split_factor)
-		say(k, "Only(%u)@%s becomes Only(%u)", p->split_factor, k->mesh->name[to], at);
+		note_add(k, "Only(%u)@%s becomes Only(%u)", p->split_factor, k->mesh->name[to], at);
 	c->place[c->n++] =
 		(struct ckpt_placement){ .how = CKPT_ONLY, .mesh_dim = to, .split_factor = at };
 }
@@ -174,7 +108,8 @@ static void cut_alone(struct making *k, struct cut *c, const uint64_t *shape, ui
 {
 	uint32_t cutting = 0, largest = 0, n = 0, keep = (1u << c->n) - 1;
 	uint64_t product = 1;
-	char who[NOTE_BYTES / 2] = "";
+	char buf[NOTE_BYTES / 2];
+	struct text dims = text_in(buf, sizeof buf);
 
 	for (uint32_t i = 0; i < c->n; i++) {
 		const struct ckpt_placement *p = &c->place[i], *q = &c->place[largest];
@@ -187,13 +122,12 @@ static void cut_alone(struct making *k, struct cut *c, const uint64_t *shape, ui
 			largest = i;
 		cutting |= 1u << i;
 		product *= size; /* of a mesh: at most LAYOUT_RANKS_MAX */
-		snprintf(who + strlen(who), sizeof who - strlen(who), "%s%s=%u", n > 1 ? " x " : "",
-			 k->mesh->name[p->mesh_dim], size);
+		text_add(&dims, "%s%s=%u", n > 1 ? " x " : "", k->mesh->name[p->mesh_dim], size);
 	}
 	if (n < 2 || shape[tensor_dim] >= product)
 		return;
-	say(k, "dimension %u has too few elements for %s: %s cuts alone", tensor_dim, who,
-	    k->mesh->name[c->place[largest].mesh_dim]);
+	note_add(k, "dimension %u has too few elements for %s: %s cuts alone", tensor_dim, buf,
+		 k->mesh->name[c->place[largest].mesh_dim]);
 	cut_keep(c, keep & ~(cutting & ~(1u << largest)));
 }
 
@@ -201,7 +135,7 @@ static void cut_factors(struct making *k, struct cut *c)
 {
 	for (uint32_t i = 0; i < c->n; i++) {
 		struct ckpt_placement *p = &c->place[i];
-		char old[PLACE_BYTES], new[PLACE_BYTES];
+		char old[PLACEMENT_BYTES], new[PLACEMENT_BYTES];
 		uint64_t factor = 1;
 
 		if (!c->inside[i])
@@ -211,9 +145,9 @@ static void cut_factors(struct making *k, struct cut *c)
 				factor *= k->mesh->dim[c->place[j].mesh_dim];
 		if (factor == factor_of(p))
 			continue;
-		place_print(k->mesh, p, old, sizeof old);
+		placement_print(k->mesh, p, old, sizeof old);
 		p->split_factor = factor > 1 ? (uint32_t)factor : 0;
-		say(k, "%s becomes %s", old, place_print(k->mesh, p, new, sizeof new));
+		note_add(k, "%s becomes %s", old, placement_print(k->mesh, p, new, sizeof new));
 	}
 }
 
@@ -226,15 +160,8 @@ static void cut_mode(struct cut *c, uint32_t mode)
 			c->mode = mode;
 }
 
-static void say_reduced(struct making *k, const struct mesh *old, const struct ckpt_placement *p)
-{
-	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
-
-	say(k, "Partial(%s)@%s is reduced", reduction[p->reduce], old->name[p->mesh_dim]);
-}
-
 /* The placements of a tensor of the source on the new mesh; says what does not stay. */
-static void carry(struct making *k, const struct table_tensor *x, struct cut *ret)
+static void placements_carry(struct making *k, const struct table_tensor *x, struct cut *ret)
 {
 	const struct layout *l = &k->src->layout[x->layout];
 	const struct mesh *old = &k->src->mesh[l->mesh];
@@ -242,7 +169,7 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 	uint32_t bits[CKPT_DIMS_MAX] = { 0 }, keep = 0;
 	struct cut c = { .n = l->nplace };
 
-	decode_all(old, l, bits);
+	layout_inside(old, l, bits);
 	*ret = (struct cut){ 0 };
 	/* The sets hold numbers of the old list. They are renumbered when placements are removed. */
 	for (uint32_t i = 0; i < l->nplace; i++) {
@@ -250,14 +177,16 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 
 		c.place[i] = *p;
 		if (p->how == CKPT_PARTIAL)
-			say_reduced(k, old, p);
+			note_add(k, "Partial(%s)@%s is reduced", reduce_name(p->reduce),
+				 old->name[p->mesh_dim]);
 		if (p->how == CKPT_REPLICATE || p->how == CKPT_PARTIAL)
 			continue;
 		if (to[p->mesh_dim] == NONE) {
-			say(k,
-			    p->how == CKPT_ONLY ? "%s is not in the new mesh: on all ranks"
-						: "%s is not in the new mesh: it no longer cuts",
-			    old->name[p->mesh_dim]);
+			note_add(k,
+				 p->how == CKPT_ONLY
+					 ? "%s is not in the new mesh: on all ranks"
+					 : "%s is not in the new mesh: it no longer cuts",
+				 old->name[p->mesh_dim]);
 			continue;
 		}
 		keep |= 1u << i;
@@ -327,10 +256,10 @@ static bool rule_apply(struct making *k, const struct rule *r, const struct tabl
 			continue;
 		if (p->how == CKPT_SHARD && p->tensor_dim >= x->ndim) {
 			if (x->ndim)
-				say(k, "no dimension %u: replicates over %s", p->tensor_dim,
-				    k->mesh->name[p->mesh_dim]);
+				note_add(k, "no dimension %u: replicates over %s", p->tensor_dim,
+					 k->mesh->name[p->mesh_dim]);
 			else
-				say(k, "0-d: replicates over %s", k->mesh->name[p->mesh_dim]);
+				note_add(k, "0-d: replicates over %s", k->mesh->name[p->mesh_dim]);
 			left = true;
 			continue;
 		}
@@ -420,18 +349,18 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 	bool tell = false;
 	int rc;
 
-	k->used = 0;
+	k->note = text_in(k->note_text, sizeof k->note_text);
 	if (x.flags & TENSOR_BLOB)
 		return table_add_tensor(k->dst, &x, NULL, err);
 	if (r) {
-		say(k, "%s by %s", r->text->placements, r->text->where);
+		note_add(k, "%s by %s", r->text->placements, r->text->where);
 		last = &r->last;
 		tell = rule_apply(k, r, &x, &c);
 	} else if (x.layout != TABLE_NONE) {
 		last = &k->last[x.layout];
-		carry(k, &x, &c);
+		placements_carry(k, &x, &c);
 	} else {
-		say(k, TARGET_UNPLACED);
+		note_add(k, TARGET_UNPLACED);
 	}
 	tell = tell || x.layout == TABLE_NONE || !same_cuts(k, &x, &c);
 	if (!is_layout(k->dst, *last, &c)) {
@@ -448,8 +377,8 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		x.fp = 0;
 	x.layout = *last;
 	rc = table_add_tensor(k->dst, &x, NULL, err);
-	if (!rc && tell && k->note)
-		k->note(k->note_arg, id, k->text);
+	if (!rc && tell && k->note_fn)
+		k->note_fn(k->note_arg, id, k->note_text);
 	return rc;
 }
 
@@ -548,7 +477,7 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 		uint32_t nrule, struct table *ret_target, target_note_fn *note, void *arg,
 		struct ckpt_err *err)
 {
-	struct making k = { .src = src, .dst = ret_target, .note = note, .note_arg = arg };
+	struct making k = { .src = src, .dst = ret_target, .note_fn = note, .note_arg = arg };
 	struct ckpt_errlist list = { .code = -EINVAL };
 	int rc;
 
@@ -606,8 +535,8 @@ static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 	for (uint32_t d = 0; d < x->ndim; d++) {
 		if (!chunk[d])
 			return false;
-		ret_count[d] = (x->shape[d] + chunk[d] - 1) / chunk[d];
-		if ((x->shape[d] + ret_count[d] - 1) / ret_count[d] != chunk[d] ||
+		ret_count[d] = div_up(x->shape[d], chunk[d]);
+		if (div_up(x->shape[d], ret_count[d]) != chunk[d] ||
 		    ckpt_mul(cells, ret_count[d], &cells))
 			return false;
 	}
@@ -619,8 +548,8 @@ static bool grid_of(const struct table *t, uint32_t id, uint64_t *ret_count)
 		for (uint32_t d = 0; d < x->ndim; d++) {
 			const struct indices *l = &t->piece[i].set.dim[d];
 
-			if (l->n != 1 || l->run[0].count != 1 || l->run[0].start % chunk[d] ||
-			    l->total != MIN(chunk[d], x->shape[d] - l->run[0].start))
+			if (!indices_is_range(l) || indices_lo(l) % chunk[d] ||
+			    l->total != MIN(chunk[d], x->shape[d] - indices_lo(l)))
 				return false;
 		}
 	return true;
@@ -653,7 +582,8 @@ static uint32_t settle_grid(const struct settling *k, const struct table_tensor 
 }
 
 /* A tensor that has no placements, by its chunks or along dimension 0. */
-static int settle(struct settling *k, struct table *target, uint32_t id, struct ckpt_err *err)
+static int tensor_settle(struct settling *k, struct table *target, uint32_t id,
+			 struct ckpt_err *err)
 {
 	struct table_tensor *x = &target->tensor[id];
 	struct ckpt_placement place[CKPT_DIMS_MAX];
@@ -764,7 +694,7 @@ int target_settle(const struct table *src, bool grid, const struct target_rule *
 		bool by_rule = rule_for(&named, x) != NULL;
 
 		if (!by_rule && x->layout == TABLE_NONE && !(x->flags & TENSOR_BLOB))
-			rc = settle(&k, target, i, err);
+			rc = tensor_settle(&k, target, i, err);
 		if (!rc)
 			count_copies(&k, target, i, by_rule);
 	}
@@ -844,7 +774,8 @@ static int share_of(struct holding *h, const struct table_tensor *x, uint32_t n,
 	return rc;
 }
 
-static int hold(struct holding *h, uint32_t tensor, uint32_t n, uint64_t *end, struct ckpt_err *err)
+static int share_hold(struct holding *h, uint32_t tensor, uint32_t n, uint64_t *end,
+		      struct ckpt_err *err)
 {
 	const struct table_tensor *x = &h->from->tensor[tensor];
 	struct table_piece p = { .tensor = tensor, .rank = h->first + n, .place = n };
@@ -883,7 +814,7 @@ static int hold_all(struct holding *h, struct ckpt_err *err)
 		rc = table_add_tensor(h->t, &h->from->tensor[i], NULL, err);
 		for (uint32_t r = 0; r < h->n && !rc; r++)
 			if (is_held(h, &h->from->tensor[i], h->first + r))
-				rc = hold(h, i, r, &end[r], err);
+				rc = share_hold(h, i, r, &end[r], err);
 	}
 	/* How large a place is, is known when all lies in it. */
 	for (uint32_t i = 0; i < h->n && !rc; i++)
@@ -909,12 +840,8 @@ static int hold_begin(struct holding *h, struct ckpt_err *err)
 	    table_reserve(h->t, h->from->ntensor, MIN(pieces, PIECES_RESERVED)))
 		return ckpt_error(err, -ENOMEM, "out of memory for %u ranks", h->n);
 	/* The ranks of a target's mesh are 0, 1, 2, ... in the order of the coordinates. */
-	for (uint32_t i = 0; i < h->n; i++) {
-		uint32_t at = h->first + i;
-
-		for (uint32_t d = h->mesh->ndim; d-- > 0; at /= h->mesh->dim[d])
-			h->coord[(size_t)i * h->mesh->ndim + d] = at % h->mesh->dim[d];
-	}
+	for (uint32_t i = 0; i < h->n; i++)
+		mesh_place_coord(h->mesh, h->first + i, h->coord + (size_t)i * h->mesh->ndim);
 	return 0;
 }
 

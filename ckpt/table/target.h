@@ -5,7 +5,7 @@
  * Placements follow the *names* of mesh dimensions:
  *   - a dimension that both meshes name keeps its placements, on the tensor dimension they were on
  *     and in the order in which they were applied;
- *   - one that the checkpoint does not know replicates, one that is gone unshards;
+ *   - one that the checkpoint does not know replicates, one that the new mesh lacks unshards;
  *   - uneven and empty shards are taken as they come; what is cut flat or padded stays so;
  *   - where several mesh dimensions (of size 1: none) would cut one tensor dimension that has fewer
  *     elements than their product, the largest of them (of equals the first in the mesh) cuts
@@ -27,7 +27,7 @@
  * replicates. Blobs are no tensors: no rule matches them.
  *
  * Every tensor that comes out cut otherwise than it was (other SHARDs or ONLYs, by name, tensor
- * dimension, factor or coordinate), and every one that had no placements, is told with the reason.
+ * dimension, factor or coordinate), and every one without placements, gets a note with the reason.
  *
  * Per-rank blobs keep their ranks: they are data of the ranks that wrote them. Rank r of the new
  * mesh carries those of the old ranks r, r + world, r + 2 world, ...
@@ -41,7 +41,7 @@ struct target_rule {
 	const char *where; /* "layouts.txt:3", for messages */
 };
 
-/* What target_make tells of a tensor without placements that no rule names. */
+/* The note of a tensor without placements that no rule names. */
 #define TARGET_UNPLACED "it has no placements: complete on every rank"
 
 /* tensor: in src. text: what was done and why, a few words, without the tensor's name. */

@@ -14,29 +14,15 @@ static int by_first_element(const void *va, const void *vb, void *table)
 	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
 				 *b = &t->piece[*(const uint32_t *)vb];
 
-	for (uint32_t d = 0; d < a->set.ndim; d++) {
-		uint64_t x = a->set.dim[d].run[0].start, y = b->set.dim[d].run[0].start;
-
-		if (x != y)
-			return x < y ? -1 : 1;
-	}
-	return 0;
+	return indexset_order(&a->set, &b->set);
 }
 
 /* The item whose piece begins where piece k does; TABLE_NONE. */
 static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32_t n, uint32_t k)
 {
-	uint32_t from = 0, to = n;
+	uint32_t i = SEARCH(m, 0u, n, by_first_element(&item[m], &k, (void *)t) < 0);
 
-	while (from < to) {
-		uint32_t mid = from + (to - from) / 2;
-
-		if (by_first_element(&item[mid], &k, (void *)t) < 0)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
+	return i < n && !by_first_element(&item[i], &k, (void *)t) ? item[i] : TABLE_NONE;
 }
 
 /* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */

@@ -104,8 +104,7 @@ void control_close(struct control *k)
 int control_open(struct control *k, const struct control_at *at, uint64_t until,
 		 struct ckpt_err *err)
 {
-	struct wire_control hello = { 0 };
-	struct wire_ok ok;
+	struct wire_plain hello = { 0 };
 	int rc;
 
 	*k = (struct control){ .at = *at, .sock = -1, .until = until };
@@ -113,8 +112,7 @@ int control_open(struct control *k, const struct control_at *at, uint64_t until,
 	if (rc == 0)
 		rc = connect_to(k, err);
 	if (rc == 0)
-		rc = control_call(k, &hello, WIRE_CONTROL, sizeof hello, WIRE_OK, &ok, sizeof ok,
-				  NULL, control_soon(k), err);
+		rc = control_call(k, &hello, WIRE_CONTROL, -1, NULL, NULL, control_soon(k), err);
 	if (rc < 0)
 		control_close(k);
 	return rc;
@@ -146,20 +144,14 @@ static int connection_lost(const struct control *k, struct ckpt_err *err)
 	return ckpt_error(err, -ECONNRESET, "ckptd on %s closed the connection", k->socket);
 }
 
-int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
-		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err)
-{
-	return control_give(k, msg, type, bytes, -1, want, ret, ret_bytes, ret_fd, until, err);
-}
-
-int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, int fd, uint32_t want,
-		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err)
+int control_call(struct control *k, void *msg, enum wire_type type, int fd, void *answer,
+		 int *ret_fd, uint64_t until, struct ckpt_err *err)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
 	int got[WIRE_FDS_MAX], ngot = 0, rc;
 
-	rc = wire_send(k->sock, msg, type, bytes, ++k->seq, &fd, fd >= 0);
+	rc = wire_send(k->sock, msg, type, wire_kind(type)->bytes, ++k->seq, &fd, fd >= 0);
 	if (rc < 0)
 		return connection_lost(k, err);
 	rc = wait_answer(k, until, err);
@@ -181,8 +173,7 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 			"its version",
 			k->socket, head->abi, WIRE_ABI);
 	if (rc > 0 &&
-	    (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq ||
-	     (head->type != WIRE_REFUSE && (head->type != want || (uint32_t)rc != ret_bytes)))) {
+	    (wire_answer_check(type, in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq)) {
 		wire_close_fds(got, ngot);
 		rc = -EPROTO;
 	}
@@ -196,7 +187,8 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 
 		return ckpt_error(err, code == -EPROTO ? -ECONNRESET : code, "%s", said.msg);
 	}
-	memcpy(ret, in, ret_bytes);
+	if (answer)
+		memcpy(answer, in, (size_t)rc);
 	if (ret_fd)
 		*ret_fd = TAKE_FD(got[0]);
 	wire_close_fds(got, ngot);
@@ -205,11 +197,10 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 
 int control_report(struct control *k, struct ckpt_err *err)
 {
-	struct wire_status ask = { 0 };
+	struct wire_plain ask = { 0 };
 	struct wire_status_is is;
 	cleanup_close int fd = -1;
-	int rc = control_call(k, &ask, WIRE_STATUS, sizeof ask, WIRE_STATUS_IS, &is, sizeof is, &fd,
-			      control_soon(k), err);
+	int rc = control_call(k, &ask, WIRE_STATUS, -1, &is, &fd, control_soon(k), err);
 
 	report_drop(k);
 	if (rc < 0)

@@ -39,15 +39,12 @@ int control_open(struct control *k, const struct control_at *at, uint64_t until,
 void control_close(struct control *k);
 /* The deadline of an answer that takes the daemon no work. */
 uint64_t control_soon(const struct control *k);
-/* Sends one request and receives one answer of type `want` into ret. until: CLOCK_MONOTONIC; 0: no
- * limit.
+/* Sends one request, with this descriptor (-1: none), and copies its answer to *answer, the
+ * descriptor that comes with it to *ret_fd; both may be NULL. until: CLOCK_MONOTONIC; 0: no limit.
  * -ECANCELED: the process was asked to stop. After -ETIMEDOUT and -ECONNRESET the connection cannot
  * be used any more. Other errors are the daemon's own sentences. */
-int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
-		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err);
-/* The same, and passes a descriptor to the daemon; -1: none. */
-int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, int fd, uint32_t want,
-		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err);
+int control_call(struct control *k, void *msg, enum wire_type type, int fd, void *answer,
+		 int *ret_fd, uint64_t until, struct ckpt_err *err);
 /* The daemon's report of its present state, checked, in k->report until the next call or
  * control_close. */
 int control_report(struct control *k, struct ckpt_err *err);

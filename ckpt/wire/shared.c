@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 
 /* For tests/unit/test_wire_shared.c, which includes this file: where its scheduler may turn to
- * somebody else. */
+ * another thread. */
 #ifdef SHARED_POINTS
 static void (*shared_point)(void);
 #define POINT() ((void)(shared_point && (shared_point(), 0)))
@@ -65,9 +65,9 @@ static uint64_t step_near(uint64_t near, uint64_t bits)
 }
 
 /* The whole step of the newest ticket, or before the first one what the first rank asked for.
- * False: the gate has moved on. `ticketed` is never beyond the newest ticket, and whoever replaces
- * a ticket brings it up to that one first: so it is at most one ticket behind, which is less than
- * 2^35 steps. */
+ * False: the gate has moved on. `ticketed` is never beyond the newest ticket, and a rank that
+ * replaces a ticket brings it up to that one first: so it is at most one ticket behind, which is
+ * less than 2^35 steps. */
 static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64_t *ret)
 {
 	uint64_t known = 0;
@@ -76,7 +76,7 @@ static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64
 						    memory_order_acq_rel, memory_order_acquire))
 		known = asked + 1;
 	POINT();
-	if (atomic_load_explicit(&job->gate, memory_order_acquire) >> 8 != g >> 8)
+	if (load_acquire(&job->gate) >> 8 != g >> 8)
 		return false;
 	*ret = gate_ticket(g).seq ? step_near(known - 1, gate_ticket(g).step) : known - 1;
 	return true;
@@ -84,7 +84,7 @@ static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64
 
 static void gate_step_keep(struct shared_job *job, uint64_t step)
 {
-	uint64_t known = atomic_load_explicit(&job->ticketed, memory_order_relaxed);
+	uint64_t known = load_relaxed(&job->ticketed);
 
 	while (known < step + 1 && !MUTANT(STEPS_WRAP))
 		if (atomic_compare_exchange_weak_explicit(&job->ticketed, &known, step + 1,
@@ -104,7 +104,7 @@ static void past_keep(struct shared_job *job, uint64_t g)
 {
 	struct ticket t = gate_ticket(g);
 	_Atomic uint64_t *at = &job->past[t.seq % SHARED_PAST];
-	uint64_t old = atomic_load_explicit(at, memory_order_acquire);
+	uint64_t old = load_acquire(at);
 
 	if (t.seq == 0 || MUTANT(PAST_FORGOTTEN))
 		return;
@@ -121,8 +121,7 @@ static bool past_find(const struct shared_job *job, struct ticket newest, uint64
 	bool found = false;
 
 	for (uint32_t i = 0; i < SHARED_PAST; i++) {
-		struct ticket t =
-			gate_ticket(atomic_load_explicit(&job->past[i], memory_order_acquire));
+		struct ticket t = gate_ticket(load_acquire(&job->past[i]));
 
 		if (t.seq == 0 || t.step != (step & STEP_MASK) ||
 		    shared_seq_cmp(newest.seq, t.seq) > SHARED_PAST ||
@@ -145,7 +144,7 @@ static bool is_spent(const struct ticket *spent, struct ticket t)
 int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *spent, uint32_t want,
 		  bool may_wait, struct ticket *ret)
 {
-	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire), at;
+	uint64_t g = load_acquire(&job->gate), at;
 	const bool refuse = want & TICKET_REFUSE;
 
 	for (;;) {
@@ -156,7 +155,7 @@ int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *sp
 				    .slot = SHARED_SKIP };
 
 		if (!gate_step(job, g, step, &at)) {
-			g = atomic_load_explicit(&job->gate, memory_order_acquire);
+			g = load_acquire(&job->gate);
 			continue;
 		}
 		if (step > at ? step - at >= SHARED_JUMP_MAX
@@ -209,7 +208,7 @@ int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *sp
 
 void shared_gate_over(struct shared_job *job, uint32_t slot)
 {
-	struct ticket newest = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
+	struct ticket newest = gate_ticket(load_acquire(&job->gate));
 
 	if (newest.seq)
 		atomic_store_explicit(&job->over[slot % SHARED_GATE_SLOTS], gate_word(newest, 0),
@@ -225,7 +224,7 @@ bool shared_ticket_over(const struct shared_job *job, struct ticket t)
 	return over && !ticket_newer(t, gate_ticket(over)) && !MUTANT(OVER_UNCHECKED);
 }
 
-/* --- LAST: a change is tried on the value that was read until nobody else was faster --- */
+/* --- LAST: a change is tried again until no other one came between --- */
 #define LINE_SHIFT 55
 #define LINE_MASK (UINT64_C(0xff) << LINE_SHIFT)
 #define LAST_N(word) ((word) & ((UINT64_C(1) << LINE_SHIFT) - 1))
@@ -234,7 +233,7 @@ static bool last_swap(_Atomic uint64_t *last, uint64_t *was, uint64_t to)
 {
 	POINT();
 	if (MUTANT(LAST_STORED)) {
-		atomic_store_explicit(last, to, memory_order_release);
+		store_release(last, to);
 		return true;
 	}
 	return atomic_compare_exchange_weak_explicit(last, was, to, memory_order_acq_rel,
@@ -243,7 +242,7 @@ static bool last_swap(_Atomic uint64_t *last, uint64_t *was, uint64_t to)
 
 bool shared_last_ask(_Atomic uint64_t *last, uint64_t step)
 {
-	uint64_t was = atomic_load_explicit(last, memory_order_acquire);
+	uint64_t was = load_acquire(last);
 
 	while (!(was & SHARED_LAST) && LAST_N(was) < step + 1)
 		if (last_swap(last, &was, (was & LINE_MASK) | (step + 1)))
@@ -253,7 +252,7 @@ bool shared_last_ask(_Atomic uint64_t *last, uint64_t step)
 
 void shared_last_bring(_Atomic uint64_t *last, uint64_t known)
 {
-	uint64_t was = atomic_load_explicit(last, memory_order_acquire), n;
+	uint64_t was = load_acquire(last), n;
 
 	do {
 		n = MAX(LAST_N(known),
@@ -270,14 +269,12 @@ void shared_last_stop(_Atomic uint64_t *last)
 
 uint32_t shared_last_line(const _Atomic uint64_t *last)
 {
-	return (uint32_t)((atomic_load_explicit(last, memory_order_acquire) & LINE_MASK) >>
-			  LINE_SHIFT);
+	return (uint32_t)((load_acquire(last) & LINE_MASK) >> LINE_SHIFT);
 }
 
 void shared_last_anew(_Atomic uint64_t *last, uint32_t line)
 {
-	uint64_t was = atomic_load_explicit(last, memory_order_acquire),
-		 next = (uint64_t)(line + 1) << LINE_SHIFT & LINE_MASK;
+	uint64_t was = load_acquire(last), next = (uint64_t)(line + 1) << LINE_SHIFT & LINE_MASK;
 
 	while (((was & LINE_MASK) >> LINE_SHIFT == line || MUTANT(LAST_LINE_IGNORED)) &&
 	       !last_swap(last, &was, (was & SHARED_LAST) | next))
@@ -296,25 +293,25 @@ void shared_gate_take(struct shared_job *job, uint32_t slot)
 
 void shared_gate_back(struct shared_job *job, uint64_t step)
 {
-	struct ticket t = gate_ticket(atomic_load_explicit(&job->gate, memory_order_acquire));
+	struct ticket t = gate_ticket(load_acquire(&job->gate));
 
 	if (t.seq) {
 		t.step = step & STEP_MASK;
 		t.slot = SHARED_SKIP;
 		t.flags = 0;
-		atomic_store_explicit(&job->ticketed, step + 1, memory_order_release);
+		store_release(&job->ticketed, step + 1);
 	}
 	for (uint32_t i = 0; i < SHARED_PAST; i++)
-		atomic_store_explicit(&job->past[i], 0, memory_order_release);
+		store_release(&job->past[i], 0);
 	for (uint32_t i = 0; i < SHARED_GATE_SLOTS; i++)
-		atomic_store_explicit(&job->over[i], 0, memory_order_release);
-	atomic_store_explicit(&job->gate, gate_word(t, 0), memory_order_release);
+		store_release(&job->over[i], 0);
+	store_release(&job->gate, gate_word(t, 0));
 }
 
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
 			  uint32_t *ret_free)
 {
-	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
+	uint64_t g = load_acquire(&job->gate);
 	struct ticket newest = gate_ticket(g), t[SHARED_PAST + 1];
 	uint32_t n = 0;
 
@@ -324,8 +321,7 @@ uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct t
 	t[n++] = newest;
 	for (uint32_t back = 1; back <= SHARED_PAST; back++) {
 		uint16_t seq = (uint16_t)((newest.seq - back) & SEQ_MASK);
-		uint64_t p =
-			atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
+		uint64_t p = load_acquire(&job->past[seq % SHARED_PAST]);
 
 		if (seq == *seen && seq)
 			break;
@@ -340,8 +336,8 @@ uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct t
 
 /*
  * Records and outcomes are read while they may be written anew: in words, after and before a look
- * at a word that the writer changes first. Release stores and acquire loads keep that order: who
- * has read one word of the new text also sees the changed word.
+ * at a word that the writer changes first. Release stores and acquire loads keep that order: a
+ * reader that has one word of the new text also sees the changed word.
  */
 static void words_store(void *to, const void *from, size_t bytes)
 {
@@ -364,6 +360,14 @@ static void words_load(void *to, const void *from, size_t bytes)
 
 		memcpy(t + i * sizeof w, &w, sizeof w);
 	}
+}
+
+/* While ver is odd the words behind it are being changed. */
+static void words_change(_Atomic uint32_t *ver, void *to, const void *from, size_t bytes)
+{
+	atomic_fetch_add_explicit(ver, 1, memory_order_acq_rel);
+	words_store(to, from, bytes);
+	atomic_fetch_add_explicit(ver, 1, memory_order_release);
 }
 
 #define RECORD_HEAD offsetof(struct shared_record, note)
@@ -393,7 +397,7 @@ static uint32_t word_need(uint64_t w)
 
 uint64_t shared_snap_seq(const struct shared_rank *r)
 {
-	return atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+	return load_relaxed(&r->marks) + 1;
 }
 
 struct shared_snap *shared_snap_next(struct shared_rank *r)
@@ -401,11 +405,11 @@ struct shared_snap *shared_snap_next(struct shared_rank *r)
 	uint64_t n = shared_snap_seq(r);
 	struct shared_snap *s = &r->snap[n % SHARED_SNAPS];
 
-	if (word_state(atomic_load_explicit(&s->word, memory_order_acquire)) == SNAP_COPYING)
+	if (word_state(load_acquire(&s->word)) == SNAP_COPYING)
 		return NULL;
 	/* A copier of four snapshots ago, if any, loses its swap from here on. */
-	atomic_store_explicit(&s->word, word_of(n, 0, SNAP_FREE), memory_order_release);
-	atomic_store_explicit(&s->why, 0, memory_order_release);
+	store_release(&s->word, word_of(n, 0, SNAP_FREE));
+	store_release(&s->why, 0);
 	return s;
 }
 
@@ -419,7 +423,7 @@ void shared_snap_write(struct shared_snap *s, const struct shared_record *rec)
 int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_state *ret_state,
 		     struct shared_record *ret)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire), now;
+	uint64_t w = load_acquire(&s->word), now;
 
 	POINT();
 	words_load(ret, &s->rec, RECORD_HEAD);
@@ -428,7 +432,7 @@ int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_s
 	for (uint32_t i = 0; i < ret->nnote; i++)
 		words_load(&ret->note[i], &s->rec.note[i], sizeof ret->note[i]);
 	POINT();
-	now = atomic_load_explicit(&s->word, memory_order_relaxed);
+	now = load_relaxed(&s->word);
 	*ret_seq = w >> 8;
 	*ret_state = word_state(w);
 	if (MUTANT(READ_UNCHECKED))
@@ -448,12 +452,12 @@ void shared_canary_write(struct shared_snap *s, const struct shared_canary_word 
 
 int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret)
 {
-	if (atomic_load_explicit(&s->word, memory_order_acquire) >> 8 != seq)
+	if (load_acquire(&s->word) >> 8 != seq)
 		return -EAGAIN;
 	words_load(ret, &s->canary, offsetof(struct shared_canary, at));
 	ret->n = MIN(ret->n, (uint32_t)SHARED_CANARY_MAX);
 	words_load(ret->at, s->canary.at, ret->n * sizeof ret->at[0]);
-	return atomic_load_explicit(&s->word, memory_order_relaxed) >> 8 != seq ? -EAGAIN : 0;
+	return load_relaxed(&s->word) >> 8 != seq ? -EAGAIN : 0;
 }
 
 uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes)
@@ -463,7 +467,7 @@ uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, 
 		uint32_t len = SHARED_CANARY_LEN(x->at[i].off);
 
 		if (len > sizeof is || off > bytes || len > bytes - off)
-			continue; /* a client that writes nonsense harms nobody else */
+			continue; /* a client that writes nonsense harms only itself */
 		memcpy(&is, (const uint8_t *)slot + off, len);
 		if (is != x->at[i].word)
 			return off;
@@ -475,12 +479,12 @@ uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, 
 
 void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off)
 {
-	atomic_store_explicit(&s->why, seq << 48 | ((off + 1) & WHY_OFF), memory_order_release);
+	store_release(&s->why, seq << 48 | ((off + 1) & WHY_OFF));
 }
 
 bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off)
 {
-	uint64_t why = atomic_load_explicit(&s->why, memory_order_acquire);
+	uint64_t why = load_acquire(&s->why);
 
 	*ret_off = (why & WHY_OFF) - 1;
 	return why & WHY_OFF && why >> 48 == (seq & 0xffff);
@@ -491,20 +495,20 @@ void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap
 {
 	uint64_t n = shared_snap_seq(r);
 
-	atomic_store_explicit(&s->word, word_of(n, need, state), memory_order_release);
-	atomic_store_explicit(&r->marks, n, memory_order_release);
+	store_release(&s->word, word_of(n, need, state));
+	store_release(&r->marks, n);
 }
 
 struct shared_snap *shared_snap_newest(struct shared_rank *r)
 {
-	uint64_t n = atomic_load_explicit(&r->marks, memory_order_acquire);
+	uint64_t n = load_acquire(&r->marks);
 
 	return n ? &r->snap[n % SHARED_SNAPS] : NULL;
 }
 
 enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	if (ret_seq)
 		*ret_seq = w >> 8;
@@ -513,21 +517,21 @@ enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq
 
 uint32_t shared_snap_need(const struct shared_snap *s, uint64_t seq)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	return word_state(w) == SNAP_COPYING && w >> 8 == seq ? word_need(w) : 0;
 }
 
 bool shared_snap_going(const struct shared_snap *s, uint64_t seq)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	return word_state(w) == SNAP_COPYING && w >> 8 == seq;
 }
 
 bool shared_snap_ordered(const struct shared_snap *s)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	if (MUTANT(GUARD_IGNORES_DAEMON))
 		return word_state(w) == SNAP_COPYING && word_need(w) & NEED_ORDERED;
@@ -571,7 +575,7 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 			      uint32_t need, const void *slot, uint64_t bytes,
 			      uint64_t *ret_changed_at)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire), at = UINT64_MAX;
+	uint64_t w = load_acquire(&s->word), at = UINT64_MAX;
 	const uint32_t mine = need & NEED_CLIENT ? need | NEED_ORDERED : need;
 	bool looked = false;
 	uint32_t left;
@@ -581,8 +585,9 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 		if (MUTANT(MOVE_ANY_SEQ))
 			seq = w >> 8;
 		if (word_state(w) != SNAP_COPYING || w >> 8 != seq) {
-			if (at != UINT64_MAX) /* it was given up before: nobody has to hear of it */
-				atomic_store_explicit(&s->why, 0, memory_order_release);
+			if (at !=
+			    UINT64_MAX) /* it was given up before: there is nothing to report */
+				store_release(&s->why, 0);
 			return COPY_END_TORN;
 		}
 		left = MUTANT(COPIED_WITH_ONE) ? 0 : word_need(w) & ~mine;
@@ -609,7 +614,7 @@ enum copy_end shared_copy_end(struct shared_rank *r, struct shared_snap *s, uint
 static bool word_need_change(struct shared_rank *r, struct shared_snap *s, uint64_t seq,
 			     uint32_t clear, uint32_t set)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	do {
 		if (word_state(w) != SNAP_COPYING || w >> 8 != seq)
@@ -627,7 +632,7 @@ bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t se
 /* COPYING of this seq -> TORN. */
 static bool word_tear(struct shared_snap *s, uint64_t seq)
 {
-	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+	uint64_t w = load_acquire(&s->word);
 
 	do {
 		if (word_state(w) != SNAP_COPYING || w >> 8 != seq)
@@ -652,7 +657,7 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 {
 	uint32_t need = shared_snap_need(s, seq);
 	struct shared_record rec;
-	uint32_t done = atomic_load_explicit(&r->done, memory_order_acquire);
+	uint32_t done = load_acquire(&r->done);
 	enum snap_state state;
 	uint64_t is, at;
 
@@ -670,13 +675,12 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 bool shared_tear(struct shared_rank *r)
 {
 	struct shared_snap *s = shared_snap_newest(r);
-	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed);
+	uint64_t n = load_relaxed(&r->marks);
 
 	if (!s || MUTANT(TEAR_NEVER))
 		return false;
 	/* A guard has returned, though it is not COPIED: the device's reads come first. */
-	if (atomic_load_explicit(&r->guarded_mark, memory_order_acquire) == n &&
-	    !MUTANT(TEAR_AFTER_ORDERED))
+	if (load_acquire(&r->guarded_mark) == n && !MUTANT(TEAR_AFTER_ORDERED))
 		return false;
 	return word_tear(s, n);
 }
@@ -684,7 +688,7 @@ bool shared_tear(struct shared_rank *r)
 void shared_tear_lost(struct shared_rank *r)
 {
 	struct shared_snap *s = shared_snap_newest(r);
-	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed);
+	uint64_t n = load_relaxed(&r->marks);
 
 	if (s && shared_snap_need(s, n) & NEED_DAEMON)
 		shared_snap_drop(r, s, n);
@@ -700,7 +704,7 @@ void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot)
 
 void shared_copying_clear(struct shared_rank *r, uint64_t seq)
 {
-	uint64_t w = atomic_load_explicit(&r->copying, memory_order_relaxed);
+	uint64_t w = load_relaxed(&r->copying);
 
 	if (w >> 8 == seq)
 		(void)atomic_compare_exchange_strong_explicit(
@@ -716,40 +720,39 @@ bool shared_copying_has(const struct shared_rank *r, uint32_t slot)
 
 bool shared_stable(struct shared_rank *r)
 {
-	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
-	bool unguarded = marks &&
-			 atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks &&
-			 atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks;
+	uint64_t marks = load_relaxed(&r->marks);
+	bool unguarded = marks && load_relaxed(&r->guarded_mark) != marks &&
+			 load_relaxed(&r->unguarded_mark) != marks;
 
 	shared_tear(r);
 	if (unguarded && !MUTANT(UNGUARDED_TRUSTED)) {
-		atomic_store_explicit(&r->unguarded_mark, marks, memory_order_release);
+		store_release(&r->unguarded_mark, marks);
 		atomic_fetch_add_explicit(&r->unguarded, 1, memory_order_release);
 	}
 	if (!MUTANT(UPDATING_NOT_CLEARED))
-		atomic_store_explicit(&r->updating, 0, memory_order_release);
+		store_release(&r->updating, 0);
 	return unguarded;
 }
 
 static void changed_store(struct shared_rank *r, uint64_t mark)
 {
-	atomic_store_explicit(&r->changed[mark % SHARED_CHANGED], mark, memory_order_release);
+	store_release(&r->changed[mark % SHARED_CHANGED], mark);
 }
 
 void shared_update(struct shared_rank *r, bool changed)
 {
-	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
+	uint64_t marks = load_relaxed(&r->marks);
 
-	if (marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks) {
+	if (marks && load_relaxed(&r->guarded_mark) != marks) {
 		if (changed && !MUTANT(CHANGED_LATE))
 			changed_store(r, marks);
-		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
+		store_release(&r->guarded_mark, marks);
 		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
 		POINT();
 		if (changed && MUTANT(CHANGED_LATE))
 			changed_store(r, marks);
 	} else if (!marks) {
-		atomic_store_explicit(&r->guards, 1, memory_order_release);
+		store_release(&r->guards, 1);
 	}
 	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that
 	 * finds this client dead and updating still 0 may take the memory as it is. */
@@ -760,19 +763,17 @@ void shared_update(struct shared_rank *r, bool changed)
 
 bool shared_snap_changed(const struct shared_rank *r, uint64_t mark)
 {
-	return atomic_load_explicit(&r->changed[mark % SHARED_CHANGED], memory_order_acquire) ==
-	       mark;
+	return load_acquire(&r->changed[mark % SHARED_CHANGED]) == mark;
 }
 
 int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec)
 {
 	/* In this order: a guard after a snapshot that lacked one comes after that was counted. */
-	uint64_t guarded = atomic_load_explicit(&r->guarded_mark, memory_order_acquire);
-	uint64_t waited = atomic_load_explicit(&r->waited_step, memory_order_acquire);
+	uint64_t guarded = load_acquire(&r->guarded_mark);
+	uint64_t waited = load_acquire(&r->waited_step);
 
 	POINT();
-	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded ||
-	    shared_snap_changed(r, mark))
+	if (load_acquire(&r->unguarded) != rec->unguarded || shared_snap_changed(r, mark))
 		return -1;
 	return rec->flags & TICKET_FINAL || guarded >= mark || waited == rec->step + 1;
 }
@@ -783,7 +784,7 @@ bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, const struct
 
 	if (guarded)
 		return guarded > 0;
-	return atomic_load_explicit(&r->guards, memory_order_acquire) > 0 && rec->unguarded == 0;
+	return load_acquire(&r->guards) > 0 && rec->unguarded == 0;
 }
 
 void shared_event(struct shared_job *job)
@@ -794,7 +795,7 @@ void shared_event(struct shared_job *job)
 
 static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 {
-	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
+	uint32_t next = load_relaxed(&job->next_outcome);
 
 	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
 		struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
@@ -812,7 +813,7 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 	struct shared_outcome *o = outcome_of(job, step), to = {
 		.step = step, .state = (uint16_t)state, .ticket_seq = ticket_seq, .code = code
 	};
-	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
+	uint32_t next = load_relaxed(&job->next_outcome);
 	bool fresh = !o;
 
 	if (!o)
@@ -821,16 +822,14 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 	to.persisted_ns = phase_ns ? phase_ns[1] : 0;
 	to.committed_ns = phase_ns ? phase_ns[2] : 0;
 	snprintf(to.text, sizeof to.text, "%s", text ? text : "");
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-	words_store(&o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	words_change(&o->ver, &o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
 	if (fresh)
-		atomic_store_explicit(&job->next_outcome, next + 1, memory_order_release);
-	atomic_fetch_add_explicit(&job->count[state], 1, memory_order_relaxed);
+		store_release(&job->next_outcome, next + 1);
+	add_relaxed(&job->count[state], 1);
 	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
 		if (state <= OUTCOME_COMMITTED && (int)state - OUTCOME_STAGED >= s - CKPT_STAGED &&
-		    atomic_load_explicit(&job->newest[s], memory_order_relaxed) < step + 1)
-			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
+		    load_relaxed(&job->newest[s]) < step + 1)
+			store_release(&job->newest[s], step + 1);
 	shared_event(job);
 }
 
@@ -843,13 +842,11 @@ void shared_outcomes_forget(struct shared_job *job, uint64_t step)
 
 		if (o->step <= step || o->state == OUTCOME_NONE)
 			continue;
-		atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-		words_store(&o->step, &none, sizeof none);
-		atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+		words_change(&o->ver, &o->step, &none, sizeof none);
 	}
 	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
-		if (atomic_load_explicit(&job->newest[s], memory_order_relaxed) > step + 1)
-			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
+		if (load_relaxed(&job->newest[s]) > step + 1)
+			store_release(&job->newest[s], step + 1);
 	shared_event(job);
 }
 
@@ -863,25 +860,23 @@ void shared_outcome_to_write(struct shared_job *job, uint64_t step)
 		return;
 	memcpy(&word, &o->state, sizeof word);
 	memcpy((uint8_t *)&word + sizeof word - sizeof code, &code, sizeof code);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-	words_store(&o->state, &word, sizeof word);
-	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	words_change(&o->ver, &o->state, &word, sizeof word);
 }
 
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret)
 {
-	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
+	uint32_t next = load_acquire(&job->next_outcome);
 
 	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
 		const struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
 
 		for (int tries = 0; tries < 1000; tries++) {
-			uint32_t ver = atomic_load_explicit(&o->ver, memory_order_acquire);
+			uint32_t ver = load_acquire(&o->ver);
 
 			if (ver & 1)
 				continue;
 			words_load(&ret->step, &o->step, sizeof *ret - OUTCOME_HEAD);
-			if (atomic_load_explicit(&o->ver, memory_order_relaxed) != ver)
+			if (load_relaxed(&o->ver) != ver)
 				continue;
 			if (ret->step == step && ret->state != OUTCOME_NONE)
 				return true;
@@ -894,11 +889,11 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step,
 					uint16_t *ret_ticket_seq)
 {
-	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
+	uint32_t next = load_acquire(&job->next_outcome);
 
 	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
 		const struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
-		uint32_t ver = atomic_load_explicit(&o->ver, memory_order_acquire);
+		uint32_t ver = load_acquire(&o->ver);
 		uint64_t is[2];
 
 		words_load(is, &o->step, sizeof is);
@@ -906,7 +901,7 @@ enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t s
 			continue;
 		*ret_ticket_seq = (uint16_t)(is[1] >> 16);
 		/* it is being changed: the next look finds what it has become */
-		return ver & 1 || atomic_load_explicit(&o->ver, memory_order_relaxed) != ver
+		return ver & 1 || load_relaxed(&o->ver) != ver
 			       ? OUTCOME_NONE
 			       : (enum outcome_state)(uint16_t)is[1];
 	}
@@ -923,7 +918,7 @@ void shared_text_set(struct shared_text *t, int code, const char *text, bool aga
 	snprintf(to, sizeof to, "%s", text ? text : "");
 	atomic_fetch_add_explicit(&t->ver, 1, memory_order_acq_rel);
 	words_store(t->text, to, sizeof to);
-	atomic_store_explicit(&t->code, code, memory_order_release);
+	store_release(&t->code, code);
 	atomic_fetch_add_explicit(&t->ver, 1, memory_order_release);
 	if (again)
 		atomic_fetch_add_explicit(&t->changes, 1, memory_order_release);
@@ -932,15 +927,15 @@ void shared_text_set(struct shared_text *t, int code, const char *text, bool aga
 int shared_text_get(const struct shared_text *t, char ret[SHARED_TEXT])
 {
 	for (int tries = 0; tries < 1000; tries++) {
-		uint32_t ver = atomic_load_explicit(&t->ver, memory_order_acquire);
+		uint32_t ver = load_acquire(&t->ver);
 		int code;
 
 		if (ver & 1)
 			continue;
 		words_load(ret, t->text, SHARED_TEXT);
 		ret[SHARED_TEXT - 1] = 0;
-		code = atomic_load_explicit(&t->code, memory_order_acquire);
-		if (atomic_load_explicit(&t->ver, memory_order_relaxed) == ver)
+		code = load_acquire(&t->code);
+		if (load_relaxed(&t->ver) == ver)
 			return code;
 	}
 	ret[0] = 0; /* its writer was killed in the middle of it */

@@ -11,8 +11,8 @@
  * that is staged stays until a newer one is staged, whatever a mark wants.
  *
  * AGAIN: a step that was skipped or torn may be marked again, any number of times, and each rank
- * may begin to do so at another time. Therefore nobody counts attempts: a decision is known by its
- * step, its number and, if it is a skip, its round. A rank says which one of this step it has
+ * may begin to do so at another time. Therefore attempts are not counted: a decision is known by
+ * its step, its number and, if it is a skip, its round. A rank says which one of this step it has
  * *spent*: the newest that it was given, if that was a skip, or if it has published a record for
  * it. If the newest decision is another one of this step, the rank obeys it: so ranks that mark
  * together skip together. If it is the spent one, the rank decides anew. A skip after a skip is the
@@ -31,11 +31,11 @@
  *
  * Two copiers fill a slot. The daemon copies what lies in shared memory: memory of ckpt_alloc, and
  * what ckpt_snapshot itself has put there by value (VOLATILE, blobs). The library copies the rest,
- * from the process's own memory straight into the slot, or lets a device do so. need says who still
- * has to: DAEMON, CLIENT; ORDERED besides CLIENT says that all copies are queued on a device, in
- * order.
+ * from the process's own memory straight into the slot, or lets a device do so. The bits of need
+ * name the copiers that have not ended: DAEMON, CLIENT. ORDERED besides CLIENT: all copies are
+ * queued on a device, in order.
  *
- *   # | change                      | by whom, when
+ *   # | change                      | by which side, when
  *   1 | any but COPYING -> FREE(n)  | client: it takes the record for mark n
  *   2 | FREE -> COPYING(need)       | client: record, canary and by-value bytes are written; `copying` is
  *     |                             | n and the slot if need has CLIENT; then `marks`, then the bell
@@ -46,31 +46,32 @@
  *     | ORDERED                     | reached the record's `target`
  *   6 | COPYING sets ORDERED        | client: every copy, and the event that its guard waits for, is queued
  *   7 | COPYING -> TORN             | client: the guard is out of budget, the next mark comes, or the daemon
- *     |                             | is gone and need has DAEMON. Never after a guard that returned by (c)
+ *     |                             | ended and need has DAEMON. Never after a guard that returned by (c)
  *   8 | COPYING -> TORN             | client's copier: the memory is not there (EFAULT), the device failed
  *   9 | COPYING -> TORN             | daemon: another rank tore or left; this one died with CLIENT in need,
  *     |                             | or with DAEMON after its guard or without guards (UPDATING below)
  *  10 | COPYING clears CLIENT, and  | daemon: this client is dead, ORDERED is set and `done` has reached
  *     | ORDERED                     | `target`: the device has done all of it
  *
- * 4, 5 and 10: who clears the last bit of need does not clear it, but compares the canary (below)
- * and swaps for COPIED, or, where a word differs, for TORN. No other bit is left then, so nobody
- * else can. After 4, 5 and 6 the guard is woken, whatever is left: it may wait for DAEMON to go as
+ * 4, 5 and 10: the side that would clear the last bit of need compares the canary (below) instead,
+ * and swaps for COPIED, or, if a word differs, for TORN. No other bit is left then, so no other
+ * side can. After 4, 5 and 6 the guard is woken, whatever is left: it may wait for DAEMON to go as
  * much as for COPIED. After 5 and 8 the client rings the bell, for the daemon has no task that
  * would end.
  *
  * Why it holds. From 2 on the word sees only read-modify-writes. A copier's swap releases its
  * writes to the slot and its reads of the source; the next one acquires them and goes on with the
- * release sequence. So whoever reads COPIED sees every byte of the slot and comes after every read
- * of the source. COPIED and TORN exclude each other, because each is a swap from COPYING of one
- * seq. The trainer may change its state when its guard has seen (a) COPIED, or (b) TORN, its own or
- * another's, or (c) need is CLIENT|ORDERED, and its stream waits for the event: the device reads
- * the source before it does what is queued behind. Policy NEVER does not use (c). `done` is one
- * aligned word on a page of its own: a device writes it behind its copies, with a fence, so who
- * reads a value at or beyond `target` (acquire) sees what it has written. A guard that returned by
- * (c) has said so by guarded_mark, before which it tears whatever is unfinished: so a snapshot that
- * is COPYING though guarded_mark is its number is left alone, by a second guard and by the next
- * mark. It may be COPYING still when its record's turn comes again: that mark is skipped.
+ * release sequence. So a thread that reads COPIED sees every byte of the slot and comes after every
+ * read of the source. COPIED and TORN exclude each other, because each is a swap from COPYING of
+ * one seq. The trainer may change its state when its guard has seen (a) COPIED, or (b) TORN, its
+ * own or another's, or (c) need is CLIENT|ORDERED, and its stream waits for the event: the device
+ * reads the source before it does what is queued behind. Policy NEVER does not use (c). `done` is
+ * one aligned word on a page of its own: a device writes it behind its copies, with a fence, so a
+ * thread that reads a value at or beyond `target` (acquire) sees what the device wrote. A guard
+ * that returned by (c) has said so by guarded_mark, before which it tears whatever is unfinished:
+ * so a snapshot that is COPYING though guarded_mark is its number is left alone, by a second guard
+ * and by the next mark. It may be COPYING still when its record's turn comes again: that mark is
+ * skipped.
  *
  * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its
  * threads and the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored
@@ -101,7 +102,7 @@
  * slots of an earlier one does so only from processes that are dead or have said BYE.
  *
  * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while
- * COPYING(DAEMON) and updating is 0, nobody can change the memory any more and the daemon finishes
+ * COPYING(DAEMON) and updating is 0, the memory cannot change any more and the daemon finishes
  * the copy; else it is TORN. 10 needs no look at it: the device has read before it updated.
  *
  * GUARDS: what is staged must not have changed while it was copied, and only a trainer that guards
@@ -116,27 +117,27 @@
  *
  * CANARY, CHANGED: a trainer that changes its state between ckpt_snapshot and ckpt_guard is found,
  * with a probability. At the mark the client notes some words of its memory in the record, before
- * it is published. Who makes COPIED, the daemon's copier or the client's, compares them with the
- * slot first; where one differs it writes `why` and swaps for TORN instead. After COPIED, and
- * before it lets the trainer go, the guard reads the same words from memory again and compares
+ * it is published. The side that makes COPIED, the daemon's copier or the client's, compares them
+ * with the slot first; where one differs it writes `why` and swaps for TORN instead. After COPIED,
+ * and before it lets the trainer go, the guard reads the same words from memory again and compares
  * other places of memory with the slot (canary.h); where one differs the snapshot is *changed*:
  * shared_snap_guarded says -1, so it is dropped, staged or not.
  *
  * Why no change that a guard has found is missed. The guard stores changed[n], by release, before
- * guarded_mark, by release; whoever reads guarded_mark >= n, by acquire, then reads changed[n] as
- * the guard left it. A step is committed when all its ranks are guarded (or left, or died: then
- * there is no guard to find anything), so nothing that was found after the copy is committed. An
- * entry of changed[] stands for SHARED_CHANGED more snapshots; every one of them takes a slot,
- * slots are given by the daemon alone, and it looks at changed[] of all that it holds whenever it
- * looks at the marks, which is before it gives slots: so it looks before more than WIRE_SLOTS_MAX
- * new ones can have been marked.
+ * guarded_mark, by release; a thread that reads guarded_mark >= n, by acquire, then reads
+ * changed[n] as the guard left it. A step is committed when all its ranks are guarded (or left, or
+ * died: then there is no guard to find anything), so nothing that was found after the copy is
+ * committed. An entry of changed[] stands for SHARED_CHANGED more snapshots; every one of them
+ * takes a slot, slots are given by the daemon alone, and it looks at changed[] of all that it holds
+ * whenever it looks at the marks, which is before it gives slots: so it looks before more than
+ * WIRE_SLOTS_MAX new ones can have been marked.
  *
  * LAST: after which step does the whole launch stop? One word of the job page decides:
  * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step for which ckpt_last has
  * returned "not the last" to any rank, or 0 before any step; with LAST, n is 1 + the last step. The
  * word is changed by compare-and-swap only, and all changes but C keep line:
  *
- *   # | change                      | by whom, when
+ *   # | change                      | by which side, when
  *   A | n -> step + 1, if greater   | client: ckpt_last of a step; it then says "not the last"
  *   B | n -> LAST, n + 1            | client: ckpt_stop
  *   C | line, n -> line + 1, 0;     | client: its ckpt_restore succeeded, and line is what it was
@@ -163,7 +164,7 @@
 #ifndef CKPT_WIRE_SHARED_H
 #define CKPT_WIRE_SHARED_H
 #include "ckpt/ckpt.h"
-#include <stdatomic.h>
+#include "ckpt/base/atomic.h"
 #include <stdbool.h>
 
 #define SHARED_MAGIC 0x67617063u
@@ -175,7 +176,7 @@
 #define SHARED_SKIPS 8 /* as WIRE_SKIPS */
 #define SHARED_CHANGED 64
 #define SHARED_CANARY_MAX 512
-/* a daemon silent for so long counts as gone */
+/* a daemon without a beat for so long counts as ended */
 #define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
 #define SHARED_SKIP 0xf /* ticket.slot */
 /* From one ticket to the next steps grow by less than this: a ticket knows 36 bits of its step. */
@@ -199,8 +200,8 @@ enum { RECORD_NO_AVERAGE = 4 };
 enum { RECORD_NOT_COPIED = 16 };
 /* shared_ticket's want: this rank cannot copy the step, so it takes no slot. The first rank that
  * asks thereby makes the step SHARED_SKIP for all, and that ticket's flags are TICKET_REFUSED. If
- * the step has a slot already, its ticket is returned, and a record that is TORN tells the
- * daemon. */
+ * the step has a slot already, its ticket is returned, and a record that is TORN reports
+ * it to the daemon. */
 enum { TICKET_REFUSE = 4, TICKET_REFUSED = 1 };
 
 struct shared_note {
@@ -285,7 +286,7 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	/* of its ticket, so that a step that is marked once more is not taken for what became of it
 	 * before; 0: taken over from an earlier daemon */
 	uint16_t ticket_seq;
-	/* FAILED, TORN: negative errno. STAGED: 1 it is to be written, 0 nobody will write it */
+	/* FAILED, TORN: negative errno. STAGED: 1 it is to be written, 0 it will not be written */
 	int32_t code;
 	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
 	char text[512];					/* FAILED, TORN: why */
@@ -309,7 +310,7 @@ struct shared_job {
 	uint32_t magic, world;
 	/* daemon: how many slots the gate offers. It is written before ready_epoch and may be less
 	 * than the SEALED of that epoch says, if the host has no memory for the last one: then
-	 * nobody touches that slot. */
+	 * no copier of the rank touches that slot. */
 	_Atomic uint32_t nslot;
 	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
 	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only
@@ -394,13 +395,13 @@ bool shared_snap_ordered(const struct shared_snap *s);
 /* 7: tear the newest snapshot if its copy is not finished and no guard has let it go by (c). True
  * when it is torn by this call. */
 bool shared_tear(struct shared_rank *r);
-/* 7: the daemon is gone; what it still had to copy is torn. */
+/* 7: the daemon has ended; what it still had to copy is torn. */
 void shared_tear_lost(struct shared_rank *r);
 /* 6. False: it is not COPYING any more. */
 bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* `copying`. After it was set, and before anything is written to the slot: is the ticket over? */
 void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot);
-/* Unless it is a later snapshot's by now: whoever ends an earlier one may be late. */
+/* Unless it is a later snapshot's by now: the end of an earlier one may be late. */
 void shared_copying_clear(struct shared_rank *r, uint64_t seq);
 bool shared_ticket_over(const struct shared_job *job, struct ticket t);
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
@@ -423,9 +424,9 @@ void shared_last_anew(_Atomic uint64_t *last, uint32_t line);
 void shared_canary_write(struct shared_snap *s, const struct shared_canary_word *at, uint32_t n);
 
 /* --- daemon --- */
-/* A slot's free bit is set by the daemon alone and cleared by whoever takes the slot; the daemon
- * sets it again only after it has dealt with the ticket that took it, has called shared_gate_over,
- * and has then found no copier in it. */
+/* A slot's free bit is set by the daemon alone and cleared by the rank that takes the slot; the
+ * daemon sets it again only after it has dealt with the ticket that took it, has called
+ * shared_gate_over, and has then found no copier in it. */
 void shared_gate_over(struct shared_job *job, uint32_t slot);
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot);
 void shared_gate_give(struct shared_job *job, uint32_t slot);
@@ -438,8 +439,8 @@ void shared_gate_take(struct shared_job *job, uint32_t slot);
 void shared_gate_back(struct shared_job *job, uint64_t step);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
  * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A
- * ticket that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
- * snapshots are torn, and the slot it took is neither free nor in anybody's hand: it is to be given
+ * ticket that was overwritten before the daemon read it is void: no copier works for it, its ranks'
+ * snapshots are torn, and the slot that it took is neither free nor a snap's: it is to be given
  * again. */
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
 			  uint32_t *ret_free);
@@ -450,7 +451,7 @@ int shared_snap_guarded(const struct shared_rank *r, uint64_t mark,
 bool shared_snap_closed(const struct shared_rank *r, uint64_t mark,
 			const struct shared_record *rec);
 bool shared_snap_changed(const struct shared_rank *r, uint64_t mark);
-/* 10, or 9: the client is dead. finish: nobody can change the memory that the daemon still copies.
+/* 10, or 9: the client is dead. finish: the memory that the daemon still copies cannot change.
  * slot, bytes: as shared_copy_end. */
 void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t seq, bool finish,
 			const void *slot, uint64_t bytes);
@@ -459,23 +460,23 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 			const char *text);
 /* Of steps above this one nothing is known any more: their numbers come again. */
 void shared_outcomes_forget(struct shared_job *job, uint64_t step);
-/* A step that is told to be staged is to be written after all. */
+/* A step that was reported as staged is to be written after all. */
 void shared_outcome_to_write(struct shared_job *job, uint64_t step);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
-/* code 0: there is no sentence any more. again: it is to be said anew. */
+/* code 0: there is no sentence any more. again: the libraries are to log it once more. */
 void shared_text_set(struct shared_text *t, int code, const char *text, bool again);
 
 /* --- both --- */
 /* Is it still COPYING, and of this seq? Copiers ask before each piece of work. */
 bool shared_snap_going(const struct shared_snap *s, uint64_t seq);
-/* Who has still to copy for it (enum snap_need); 0 unless it is COPYING, of this seq. */
+/* The copiers that have not ended (enum snap_need); 0 unless it is COPYING, of this seq. */
 uint32_t shared_snap_need(const struct shared_snap *s, uint64_t seq);
 /* A copier has copied its last byte, and has ended all writes: 4, 5, 10. need: its bit, CLIENT also
  * for ORDERED. slot: all of it, `bytes` long, for the canary. The guard is woken. */
 enum copy_end {
 	COPY_END_WAITS, /* the other copier still copies */
 	COPY_END_COPIED,
-	COPY_END_TORN,	  /* somebody has torn it before */
+	COPY_END_TORN,	  /* it was torn before */
 	COPY_END_CHANGED, /* it is torn now, and `why` says so: state was changed since the mark */
 };
 /* ret_changed_at: offset in the slot, of CHANGED; else UINT64_MAX. */

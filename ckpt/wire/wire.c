@@ -189,10 +189,10 @@ static const struct wire_kind kinds[] = {
 	/* the directory, if it could be opened */
 	{ WIRE_SEED, WIRE_RANK, sizeof(struct wire_seed), 0, 1, { WIRE_OK }, "SEED" },
 	REQUEST(STEPS, steps, WIRE_RANK, 0, WIRE_STEPS_ARE),
-	REQUEST(BYE, bye, WIRE_RANK, 0, WIRE_OK),
-	REQUEST(FRESH, fresh, WIRE_RANK, 0, WIRE_OK),
-	REQUEST(CONTROL, control, WIRE_CONTROLLER, 0, WIRE_OK),
-	REQUEST(STATUS, status, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
+	REQUEST(BYE, plain, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(FRESH, plain, WIRE_RANK, 0, WIRE_OK),
+	REQUEST(CONTROL, plain, WIRE_CONTROLLER, 0, WIRE_OK),
+	REQUEST(STATUS, plain, WIRE_CONTROLLER, 0, WIRE_STATUS_IS),
 	REQUEST(TRIGGER, trigger, WIRE_CONTROLLER, 0, WIRE_TRIGGERED),
 	/* WIRE_TO brings a directory */
 	{ WIRE_DRAIN, WIRE_CONTROLLER, sizeof(struct wire_drain), 0, 1, { WIRE_DRAINED }, "DRAIN" },
@@ -243,7 +243,7 @@ static bool seed_fits(const struct wire_seed *s, int nfd)
 int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_kind *k = kind_check(msg, bytes, nfd);
-	bool good = k && k->who != WIRE_DAEMON;
+	bool good = k && k->sender != WIRE_DAEMON;
 
 	if (good && k->type == WIRE_DRAIN)
 		good = drain_fits(msg, nfd);
@@ -458,7 +458,7 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 }
 
 /* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:
- * this is a trainer, so the limit is looked at first. */
+ * this is a trainer, so the limit is checked first. */
 static int memfd_open(const char *name, uint64_t bytes, struct ckpt_err *err)
 {
 	struct rlimit limit;
@@ -490,6 +490,16 @@ int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *e
 		return ckpt_error_errno(err, errno, "cannot seal shared memory");
 	*ret_fd = TAKE_FD(fd);
 	return 0;
+}
+
+int wire_memfd_map(const char *name, uint64_t bytes, int *ret_fd, void **ret_ptr,
+		   struct ckpt_err *err)
+{
+	int rc = wire_memfd(name, bytes, ret_fd, err);
+
+	if (rc == 0 && (rc = wire_map(*ret_fd, bytes, 0, ret_ptr, err)) < 0)
+		(void)close(TAKE_FD(*ret_fd));
+	return rc;
 }
 
 int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,

@@ -3,9 +3,9 @@
  * wire.h - the messages between libckpt and ckptd on a SOCK_SEQPACKET socket of one user on one
  * host. This header is the specification. Integers are the host's own; both ends are on it.
  *
- * The client asks, the daemon answers once; the daemon never speaks unasked. Anything long is a
- * sealed memfd that travels as a descriptor. An unknown type or flag, a message that is too short
- * or too long, or a wrong number of descriptors ends the session (EPROTO).
+ * The client sends a request, the daemon answers it once; the daemon sends nothing else. Anything
+ * long is a sealed memfd that travels as a descriptor. An unknown type or flag, a message that is
+ * too short or too long, or a wrong number of descriptors ends the session (EPROTO).
  *
  *   HELLO + store directory            -> WELCOME + rank page, job page, doorbell   | REFUSE
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
@@ -19,8 +19,8 @@
  *   FRESH                              -> OK
  *   BYE                                -> OK
  *
- * Who only wants to look and to give orders (ckptctl) begins with CONTROL instead of HELLO; jobs
- * are named by the ids of the report:
+ * A client that is no rank (ckptctl) begins with CONTROL instead of HELLO; jobs are named by the
+ * ids of the report:
  *
  *   CONTROL                            -> OK                                        | REFUSE
  *   STATUS                             -> STATUS_IS + memfd (struct wire_report)
@@ -39,24 +39,24 @@
  * alone: no other rank seals again, and no snapshot is skipped that begins after SEALED has come.
  *
  * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of
- * type 33, int32_t code, text up to head.bytes}. Whoever gets a message with the right magic and
- * another abi answers REFUSE with -EPROTO, in that abi, and ends the session, but never answers a
- * REFUSE; a client takes a REFUSE of any abi and any length. ABI 1 closed the connection without a
- * word: a daemon that reads a HELLO and closes twice is taken for one.
+ * type 33, int32_t code, text up to head.bytes}. A process that gets a message with the right magic
+ * and another abi answers REFUSE with -EPROTO, in that abi, and ends the session, but never answers
+ * a REFUSE; a client takes a REFUSE of any abi and any length. ABI 1 closed the connection without
+ * a word: a daemon that reads a HELLO and closes twice is taken for one.
  *
  * Segments are created by the client (so that memory exists without a daemon and outlives it),
  * slots by the daemon; both ends keep the descriptors of both, so that either may die. A memfd is
  * accepted only with F_SEAL_SHRINK|F_SEAL_GROW set, a declaration with F_SEAL_WRITE too.
  *
  * After a daemon's death the client attaches to the next one with WIRE_REATTACH and the generation
- * that it had, offers its segments again, offers (ADOPT) each slot of which it knows what it holds,
+ * that it had, offers its segments again, offers (ADOPT) each slot whose contents it knows,
  * and declares. A step that every rank offers as copied, in the same slot, with the same epoch, is
  * staged again.
  *
  * A launch belongs to one directory. WELCOME says which one that is, HELLO with WIRE_REATTACH
  * brings it back, and where the job's name in the store leads to another one now (it was moved,
  * removed or replaced) the daemon refuses with -EIO and the sentence: the rank trains on detached
- * and asks again later.
+ * and tries again later.
  */
 #ifndef CKPT_WIRE_WIRE_H
 #define CKPT_WIRE_WIRE_H
@@ -111,9 +111,9 @@ enum wire_type {
  * has exactly `bytes`, and fd_min to fd_max descriptors. answer: what may answer a request, besides
  * REFUSE, which may answer each of them and has any length.
  */
-enum wire_who { WIRE_RANK = 1, WIRE_CONTROLLER, WIRE_DAEMON }; /* who sends it */
+enum wire_sender { WIRE_RANK = 1, WIRE_CONTROLLER, WIRE_DAEMON };
 struct wire_kind {
-	uint16_t type, who;
+	uint16_t type, sender;
 	uint32_t bytes;
 	uint8_t fd_min, fd_max;
 	uint16_t answer[2]; /* 0: none */
@@ -162,6 +162,11 @@ struct wire_refuse {
 };
 struct wire_ok {
 	struct wire_head head;
+};
+/* BYE, FRESH, CONTROL, STATUS */
+struct wire_plain {
+	struct wire_head head;
+	uint64_t pad;
 };
 
 /* id: the place number in declarations */
@@ -259,17 +264,17 @@ struct wire_restored {
 	struct wire_head head;
 	uint64_t step, blob_bytes;
 	/* 1 + the step on disk from which the line of this launch goes on. Of its own steps on disk
-	 * those above that one, with a sequence number up to `back`, are left behind. To be told to
-	 * a daemon that takes over. */
+	 * those above that one, with a sequence number up to `back`, are left behind. To be
+	 * reported to a daemon that takes over. */
 	uint64_t base, back;
 	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
 	char passed[512], averages[512]; /* as ckpt_got */
 };
 /*
- * RESTORE may come after snapshots. When all ranks wait in it nobody can mark: the launch goes back
- * to the restored step, the numbers above it are marked anew, and its first commit sets aside what
- * lies there.
+ * RESTORE may come after snapshots. While all ranks wait in it no rank can mark: the launch goes
+ * back to the restored step, the numbers above it are marked anew, and its first commit sets aside
+ * what lies there.
  *
  * A restore into the process's own memory. LANDED: window `window` holds nrow x wire_row at its
  * beginning (CLIENT, dst is the address, src the byte of the window), and what they carry behind
@@ -296,8 +301,8 @@ struct wire_land {
  * With WIRE_LIST_TRIED, and nothing else, it is about the step that the newest ckpt_restore of this
  * launch has compared with the declarations of all its ranks, whatever came of it: those tensors
  * alone that did not match. MISSING ones are as declared, the others as saved. Two sections more
- * say of each what and why; what matches is the daemon's word, because only the daemon knows what
- * all ranks declare.
+ * say of each what and why; the daemon decides what matches, because only it knows what all
+ * ranks declare.
  *
  *   WIRE_VERDICTS   struct wire_verdict, one for each tensor, in the order of TENSORS
  *   WIRE_TEXTS      zero-terminated strings; at offset 0 an empty one
@@ -333,24 +338,8 @@ struct wire_steps_are {
 	uint32_t n, pad;
 	struct ckpt_step step[WIRE_STEPS_MAX];
 };
-struct wire_bye {
-	struct wire_head head;
-	uint64_t pad;
-};
-struct wire_fresh {
-	struct wire_head head;
-	uint64_t pad;
-};
 
 /* --- control --- */
-struct wire_control {
-	struct wire_head head;
-	uint64_t pad;
-};
-struct wire_status {
-	struct wire_head head;
-	uint64_t pad;
-};
 struct wire_status_is {
 	struct wire_head head;
 	uint64_t bytes; /* of the memfd, which is sealed against writing too */
@@ -408,7 +397,7 @@ struct wire_forgotten {
 };
 
 /*
- * What the daemon knows, as a memfd: this head, then njob wire_report_job, nrank wire_report_rank,
+ * The daemon's state, as a memfd: this head, then njob wire_report_job, nrank wire_report_rank,
  * nstep wire_report_step, naverage wire_report_average. Times *_ns without "wall" are
  * CLOCK_MONOTONIC; 0 is never. Ranks, steps and averages are ordered by job, ranks by their number,
  * steps newest mark first, averages as the job's declarations have them.
@@ -442,7 +431,7 @@ enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
 struct wire_report_job {
 	uint64_t id;
 	char name[CKPT_JOB_MAX + 8];
-	char store[1024]; /* directory; "" where it cannot be told */
+	char store[1024]; /* directory; "" if it is not known */
 	/* of its newest launch */
 	uint64_t generation;
 	uint32_t launch; /* enum wire_launch_state */
@@ -544,7 +533,7 @@ struct wire_report_average {
 	double product, worst;			/* worst: < 0: not known */
 	char worst_name[160], convex_name[160]; /* "": none */
 };
-/* Must someone look at it? */
+/* Is it to be reported as bad? */
 bool wire_average_is_bad(const struct wire_report_average *a);
 struct wire_report {
 	const struct wire_report_head *head;
@@ -558,7 +547,7 @@ int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, st
 /* Bytes of a report with so many of each. */
 uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep, uint32_t naverage);
 
-/* Send one message with nfd descriptors. 0, -EPIPE/-ECONNRESET when the peer is gone, -EAGAIN.
+/* Send one message with nfd descriptors. 0, -EPIPE/-ECONNRESET if the peer has closed, -EAGAIN.
  * Never raises SIGPIPE. */
 int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd,
 	      int nfd);
@@ -585,13 +574,16 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd);
 /* The same of an answer, which must be one of those that a request of type `ask` may get. */
 int wire_answer_check(uint32_t ask, const void *msg, uint32_t bytes, int nfd);
 
-/* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
+/* Is this an eventfd that never blocks its writer, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
  * read_only, WRITE) sealed and exactly `bytes` long. */
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);
+/* The same, mapped. */
+int wire_memfd_map(const char *name, uint64_t bytes, int *ret_fd, void **ret_ptr,
+		   struct ckpt_err *err);
 /* A new memfd that holds these bytes and can no more be changed. */
 int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
 		  struct ckpt_err *err);

@@ -139,6 +139,16 @@ static uint32_t utf8_length(const char *text, const char *end)
 	return n + 1;
 }
 
+bool json_is_utf8(const char *text)
+{
+	const char *end = text + strlen(text);
+	uint32_t n = 1;
+
+	for (; text < end && n; text += n)
+		n = *text & 0x80 ? utf8_length(text, end) : 1;
+	return n;
+}
+
 /* at is at the opening quote; afterwards it is behind the closing one. */
 static int string_scan(struct json *j, struct json_token *ret)
 {
@@ -436,6 +446,12 @@ int json_want(struct json *j, enum json_kind kind, const char *member, struct js
 	if (rc || ret->kind == kind)
 		return rc;
 	return json_fail(j, ret, "%s must be %s", member, words[kind]);
+}
+
+void json_jump(struct json *j, uint64_t off)
+{
+	j->at = j->text + off;
+	value_end(j);
 }
 
 int json_skip(struct json *j, const struct json_token *first)

@@ -66,6 +66,9 @@ int json_next(struct json *j, struct json_token *ret);
 int json_want(struct json *j, enum json_kind kind, const char *member, struct json_token *ret);
 /* Behind the value that `first` began (of an object or array: all of it). */
 int json_skip(struct json *j, const struct json_token *first);
+/* Behind a value that ends before byte `off` of the text, in place of the value that comes next: for whoever
+ * has read it already, and changed its bytes. */
+void json_jump(struct json *j, uint64_t off);
 /* Ends the scan with this code, and "byte 12 of WHAT: <sentence>". */
 int json_refuse(struct json *j, const struct json_token *at, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
@@ -76,6 +79,8 @@ int json_refuse(struct json *j, const struct json_token *at, int code, const cha
  * maybe with zeros among them (\u0000). buf may be t->text itself. Returns how many.
  */
 uint64_t json_unescape(const struct json_token *t, char *buf);
+/* Is a text UTF-8, as strings of JSON must be? */
+bool json_is_utf8(const char *text);
 #define JSON_IS_MAX 64
 /* Does a KEY or STRING mean this text, of at most JSON_IS_MAX bytes? */
 bool json_is(const struct json_token *t, const char *text);

@@ -386,6 +386,7 @@ const struct format format_native = {
 	.probe = native_probe,
 	.open = native_open,
 	.holds = native_holds,
+	.says = native_says,
 	.sheet = native_sheet,
 	.fill = native_fill,
 	.sheet_end = native_sheet_end,

@@ -398,6 +398,14 @@ static int want_check(const struct table *target, const struct format_want *w, s
 	return 0;
 }
 
+bool native_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY])
+{
+	snprintf(why, FORMAT_WHY, "a key has 1 to %d bytes, a value at most %d",
+		 NATIVE_ATTR_KEY_MAX, NATIVE_ATTR_VALUE_MAX);
+	return *attr->key && strlen(attr->key) <= NATIVE_ATTR_KEY_MAX &&
+	       strlen(attr->value) <= NATIVE_ATTR_VALUE_MAX;
+}
+
 int native_sheet(const struct table *target, const struct format_want *want, struct sheet **ret,
 		 struct ckpt_errlist *cannot, struct ckpt_err *err)
 {

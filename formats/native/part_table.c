@@ -287,13 +287,8 @@ static int share_fails(const struct build *b, const struct table_tensor *x, int 
 /* By their first elements: not by where they lie in the memory of the rank. */
 static int by_first(const void *va, const void *vb)
 {
-	const struct indexset *a = *(const struct indexset *const *)va;
-	const struct indexset *b = *(const struct indexset *const *)vb;
-
-	for (uint32_t d = 0; d < a->ndim; d++)
-		if (a->dim[d].run[0].start != b->dim[d].run[0].start)
-			return a->dim[d].run[0].start < b->dim[d].run[0].start ? -1 : 1;
-	return 0;
+	return indexset_order(*(const struct indexset *const *)va,
+			      *(const struct indexset *const *)vb);
 }
 
 static int box_place(struct build *b, uint32_t tensor, const struct indexset *box, uint64_t *end)

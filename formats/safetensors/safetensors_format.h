@@ -7,8 +7,10 @@
  *   - a directory without: all its *.safetensors. A tensor that is in two of them is refused, unless
  *     DCP_SHARDING_INFO (torch.distributed.checkpoint) says which box of it each file has: then it is as large
  *     as its boxes reach, and a box that is there again is a copy, of which the first is read;
- *   - what ckptctl export wrote. By rank: DCP_SHARDING_INFO as above, metadata mesh and rank, and with
- *     "keys": "component/name" names that have the component in front.
+ *   - what ckptctl wrote. By rank: DCP_SHARDING_INFO as above, metadata mesh and rank, and with
+ *     "keys": "component/name" names that have the component in front. A blob is a tensor of bytes; metadata
+ *     "ckpt.blob:NAME" says what they are, and whose: "json", "pickle, rank 3". In a file that is not
+ *     this rank's (complete tensors: not rank 0's) NAME ends in "/rank-00003", which is not the blob's.
  * Directories in it are ignored: sharded/ beneath a consolidated checkpoint has the same again.
  *
  * Places: the files in the order of their names, or of the index, which is then the last. Component

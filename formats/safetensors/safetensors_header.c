@@ -23,6 +23,7 @@ struct scan {
 	struct ckpt_err *err;
 	struct extent *extent;
 	uint64_t n, cap, data_bytes, sum;
+	uint64_t meta_end; /* in the text, of what "__metadata__" is */
 	bool ascending, has_meta;
 };
 
@@ -36,7 +37,7 @@ int json_name_take(struct json *j, const struct json_token *t, char **ret)
 	if (strlen(s) == n)
 		return 0;
 	return json_refuse(j, t, -EPROTONOSUPPORT,
-			   "a name has a zero byte in it, which no name of ckptd has");
+			   "a text has a zero byte in it, which no text of ckptd has");
 }
 
 /* --- values that the format does not have, or ckptd --- */
@@ -108,13 +109,18 @@ static int offsets_read(struct scan *s, struct header_tensor *x)
 /* F4: two values in a byte, side by side in the last dimension. */
 static int shape_settle(struct scan *s, const struct json_token *at, struct header_tensor *x)
 {
-	uint64_t numel, bits, values = dtype_values(x->dtype);
+	uint64_t numel = 1, bits, values = dtype_values(x->dtype);
+	bool counted = true;
 
-	if (shape_numel(x->ndim, x->shape, &numel) ||
-	    ckpt_mul(numel, dtype_bytes(x->dtype) * 8 / values, &bits))
+	/* The reference multiplies in this order, so a 0 behind what is too large does not help. */
+	for (uint32_t d = 0; d < x->ndim && counted; d++)
+		counted = !ckpt_mul(numel, x->shape[d], &numel);
+	if (!counted || ckpt_mul(numel, dtype_bytes(x->dtype) * 8 / values, &bits))
 		return json_fail(&s->j, at,
 				 "tensor %.200s: its shape has more bytes than can be counted",
 				 x->name);
+	if (shape_numel(x->ndim, x->shape, &numel))
+		return tensor_unsupported(s, at, x->name, "a dimension has 2^63 elements or more");
 	if (bits % 8)
 		return json_fail(&s->j, at,
 				 "tensor %.200s: its %llu elements of %s end inside of a byte",
@@ -153,15 +159,8 @@ static int extent_add(struct scan *s, const struct json_token *at, const struct 
 				 "data: some overlap",
 				 x->name);
 	s->ascending &= x->begin == last;
-	if (s->n == s->cap) {
-		uint64_t cap = s->cap ? 2 * s->cap : 256;
-		void *more = realloc(s->extent, cap * sizeof *s->extent);
-
-		if (!more)
-			return ckpt_error(s->err, -ENOMEM, "out of memory for %s", s->what);
-		s->extent = more;
-		s->cap = cap;
-	}
+	if (!ARRAY_GROW(s->extent, s->n, s->cap))
+		return ckpt_error(s->err, -ENOMEM, "out of memory for %s", s->what);
 	s->extent[s->n++] = (struct extent){ x->begin, x->end };
 	return 0;
 }
@@ -225,42 +224,42 @@ static int tensor_read(struct scan *s, const struct json_token *name)
 
 /* --- metadata --- */
 
-/* give: the second time, keys and values are only passed over. */
-static int meta_read(struct scan *s, bool give)
+/* Keys and values stay where they are in the text, which is not read again here. */
+static int meta_read(struct scan *s)
 {
 	struct arena a = { 0 };
 	struct strmap seen = { 0 };
-	struct json_token t, v;
+	struct json_token t = { 0 }, v;
 	char *key, *value;
 	int rc = json_next(&s->j, &t);
 
-	if (rc || t.kind == JSON_NULL)
-		return rc;
-	if (t.kind != JSON_OBJECT)
-		return json_fail(&s->j, &t, "\"__metadata__\" must be an object");
-	while (!rc) {
+	if (!rc && t.kind != JSON_NULL && t.kind != JSON_OBJECT)
+		rc = json_fail(&s->j, &t, "\"__metadata__\" must be an object");
+	while (!rc && t.kind != JSON_NULL) {
 		rc = json_next(&s->j, &t);
 		if (rc || t.kind == JSON_OBJECT_END)
 			break;
 		rc = json_want(&s->j, JSON_STRING, "a value of \"__metadata__\"", &v);
-		if (rc || !give)
-			continue;
-		/* Copies: these bytes are read again with the tensors. */
-		key = arena_alloc(&a, t.len + 1);
-		value = arena_alloc(&a, v.len + 1);
-		rc = key && value ? 0
-				  : ckpt_error(s->err, -ENOMEM, "out of memory for %s", s->what);
+		if (!rc)
+			rc = json_name_take(&s->j, &t, &key);
+		if (!rc)
+			rc = json_name_take(&s->j, &v, &value);
+		if (!rc && seen.map.n == TABLE_TENSORS_MAX)
+			rc = json_refuse(&s->j, &t, -EPROTONOSUPPORT,
+					 "\"__metadata__\" has more than %u strings",
+					 TABLE_TENSORS_MAX);
 		if (rc)
 			break;
-		key[json_unescape(&t, key)] = 0;
-		value[json_unescape(&v, value)] = 0;
 		rc = strmap_add(&seen, &a, key, strlen(key), &(uint32_t){ 0 });
 		if (!rc)
 			rc = json_fail(&s->j, &t, "%.200s is in \"__metadata__\" twice", key);
 		else if (rc > 0)
 			rc = s->to->meta(s->to->arg, key, value);
+		else
+			rc = ckpt_error(s->err, rc, "out of memory for %s", s->what);
 	}
 	arena_free(&a);
+	s->meta_end = t.off + t.len;
 	return rc;
 }
 
@@ -270,18 +269,18 @@ static int members_read(struct scan *s, bool tensors)
 {
 	struct json_token t, v;
 	int rc = json_want(&s->j, JSON_OBJECT, "it", &t);
-	bool found = false;
 
 	while (!rc) {
 		rc = json_next(&s->j, &t);
 		if (rc || t.kind == JSON_OBJECT_END)
 			break;
 		if (json_is(&t, SAFETENSORS_METADATA)) {
-			if (tensors && s->has_meta)
+			if (!tensors)
+				return meta_read(s);
+			if (s->has_meta)
 				return json_fail(&s->j, &t, "\"__metadata__\" is there twice");
-			s->has_meta |= tensors;
-			found = true;
-			rc = meta_read(s, !tensors);
+			s->has_meta = true;
+			json_jump(&s->j, s->meta_end);
 		} else if (tensors) {
 			rc = tensor_read(s, &t);
 		} else {
@@ -289,8 +288,6 @@ static int members_read(struct scan *s, bool tensors)
 			if (!rc)
 				rc = json_skip(&s->j, &v);
 		}
-		if (!rc && found && !tensors)
-			return 0;
 	}
 	return rc ? rc : json_want(&s->j, JSON_END, "it", &t);
 }
@@ -349,6 +346,12 @@ int header_read(void *bytes, uint64_t len, uint64_t data_bytes, const char *what
 
 /* --- the index --- */
 
+static int tensors_too_many(struct json *j, const struct json_token *at)
+{
+	return json_refuse(j, at, -EPROTONOSUPPORT,
+			   "more than %u tensors, which ckptd does not open", TABLE_TENSORS_MAX);
+}
+
 static int weights_read(struct json *j, struct arena *a, struct weight_index *w, uint32_t **of,
 			uint32_t *cap, struct ckpt_err *err)
 {
@@ -371,13 +374,12 @@ static int weights_read(struct json *j, struct arena *a, struct weight_index *w,
 		rc = strmap_add(&w->tensor, a, name, strlen(name), &tensor);
 		if (!rc)
 			return json_fail(j, &t, "tensor %.200s is in weight_map twice", name);
+		if (rc > 0 && tensor == TABLE_TENSORS_MAX)
+			return tensors_too_many(j, &t);
 		if (rc > 0)
 			rc = strmap_add(&w->file, a, value, strlen(value), &file);
-		if (rc >= 0 && tensor >= *cap) {
-			*cap = *cap ? 2 * *cap : 256;
-			*of = realloc(*of, *cap * sizeof **of);
-			rc = *of ? 0 : -ENOMEM;
-		}
+		if (rc >= 0 && !ARRAY_GROW(*of, tensor, *cap))
+			rc = -ENOMEM;
 		if (rc < 0)
 			return ckpt_error(err, rc, "no memory for the index");
 		(*of)[tensor] = file;
@@ -469,8 +471,6 @@ static int shard_member(struct json *j, const struct json_token *key, struct are
 		ret->placements = text;
 		return rc;
 	}
-	if (t.kind == JSON_UINT && t.number < UINT32_MAX && json_is(key, "rank"))
-		ret->rank = (uint32_t)t.number;
 	return json_skip(j, &t);
 }
 
@@ -479,7 +479,7 @@ static int shard_read(struct json *j, struct arena *a, struct shard *ret, struct
 	struct json_token t;
 	int rc = json_want(j, JSON_OBJECT, "a tensor", &t);
 
-	*ret = (struct shard){ .rank = UINT32_MAX };
+	*ret = (struct shard){ 0 };
 	while (!rc) {
 		rc = json_next(j, &t);
 		if (rc || t.kind == JSON_OBJECT_END)
@@ -491,20 +491,16 @@ static int shard_read(struct json *j, struct arena *a, struct shard *ret, struct
 	return json_fail(j, &t, "a tensor has no saved_offsets");
 }
 
-int sharding_read(const char *text, const char *what, struct arena *a, struct sharding *ret,
+int sharding_read(char *text, const char *what, struct arena *a, struct sharding *ret,
 		  struct ckpt_err *err)
 {
-	size_t len = strlen(text);
-	char *bytes = arena_dup(a, text, len + 1), *name;
 	uint32_t cap = 0, number;
+	char *name;
 	struct json_token t;
 	struct json j;
 	int rc;
 
-	*ret = (struct sharding){ 0 };
-	if (!bytes)
-		return ckpt_error(err, -ENOMEM, "out of memory for %s", what);
-	json_begin(&j, bytes, len, what, err);
+	json_begin(&j, text, strlen(text), what, err);
 	rc = json_want(&j, JSON_OBJECT, "it", &t);
 	while (!rc) {
 		rc = json_next(&j, &t);
@@ -516,16 +512,10 @@ int sharding_read(const char *text, const char *what, struct arena *a, struct sh
 		rc = strmap_add(&ret->tensor, a, name, strlen(name), &number);
 		if (!rc)
 			return json_fail(&j, &t, "tensor %.200s is there twice", name);
-		if (rc > 0 && number >= cap) {
-			struct shard *more =
-				arena_array(a, cap ? 2 * (size_t)cap : 64, sizeof *more);
-
-			rc = more ? rc : -ENOMEM;
-			if (more && cap)
-				memcpy(more, ret->of, cap * sizeof *more);
-			ret->of = more;
-			cap = cap ? 2 * cap : 64;
-		}
+		if (rc > 0 && number == TABLE_TENSORS_MAX)
+			return tensors_too_many(&j, &t);
+		if (rc > 0 && !ARRAY_GROW(ret->of, number, cap))
+			rc = -ENOMEM;
 		if (rc < 0)
 			return ckpt_error(err, rc, "no memory for %s", what);
 		rc = shard_read(&j, a, &ret->of[number], err);

@@ -11,7 +11,10 @@
 #define SAFETENSORS_INDEX_ENDING ".safetensors.index.json"
 #define SAFETENSORS_INDEX "model.safetensors.index.json"
 #define SAFETENSORS_SHARDING "DCP_SHARDING_INFO"
-#define SAFETENSORS_VALUE_MAX 100000000u /* an index has the limit of a header */
+#define SAFETENSORS_BLOB "ckpt.blob:"	/* and the name that a blob has in the file */
+#define SAFETENSORS_BLOB_RANK ", rank " /* behind its media type, and the number, of one rank's */
+#define SAFETENSORS_ATTRS_MAX \
+	65000u /* strings that become attributes: what a program may declare */
 
 /* One entry of a header. shape in elements (of F4: bytes). */
 struct header_tensor {
@@ -21,9 +24,10 @@ struct header_tensor {
 	uint64_t begin, end; /* of the data */
 };
 
-/* Whom header_read gives what it finds; < 0 ends it. at: for json_fail. */
+/* Whom header_read gives what it finds; < 0 ends it. at: for json_fail. key and value lie in the header's
+ * bytes, and may be changed. */
 struct header_sink {
-	int (*meta)(void *arg, const char *key, const char *value);
+	int (*meta)(void *arg, char *key, char *value);
 	int (*tensor)(void *arg, const struct header_tensor *x, struct json *j,
 		      const struct json_token *at);
 	void *arg;
@@ -50,20 +54,20 @@ int weight_index_read(void *bytes, uint64_t len, const char *what, struct arena 
 
 /*
  * DCP_SHARDING_INFO: which part of its tensor each tensor of a file is. DCP has the offsets alone;
- * an export by rank also has "rank" of a blob that is one rank's, and instead of offsets, where the
- * part is no box, "placements" on the mesh of the metadata (layout_parse) and the shape of all of
- * it.
+ * an export by rank has instead of them, where the part is no box, "placements" on the mesh of the
+ * metadata (layout_parse) and the shape of all of it.
  */
 struct sharding {
 	struct strmap tensor;
 	struct shard {
-		uint32_t n, nshape, rank; /* rank: TABLE_NONE */
-		const uint64_t *at;	  /* [n] */
-		const uint64_t *shape;	  /* [nshape] */
-		const char *placements;	  /* NULL: a box from `at` on */
-	} * of;				  /* [tensor.map.n] */
+		uint32_t n, nshape;
+		const uint64_t *at;	/* [n] */
+		const uint64_t *shape;	/* [nshape] */
+		const char *placements; /* NULL: a box from `at` on */
+	} * of;				/* [tensor.map.n], the caller frees it */
 };
-int sharding_read(const char *text, const char *what, struct arena *a, struct sharding *ret,
+/* ret is empty. The text is changed: names lie in it. All else lives in a. */
+int sharding_read(char *text, const char *what, struct arena *a, struct sharding *ret,
 		  struct ckpt_err *err);
 
 /* Text that is counted where at is NULL, else written. */
@@ -81,6 +85,7 @@ void header_put_string(struct header_text *t, const char *s); /* in quotes, esca
 int json_name_take(struct json *j, const struct json_token *t, char **ret);
 
 /* Of format_safetensors. */
+bool safetensors_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY]);
 bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
 int safetensors_sheet(const struct table *target, const struct format_want *want,
 		      struct sheet **ret, struct ckpt_errlist *cannot, struct ckpt_err *err);

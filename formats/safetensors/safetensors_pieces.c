@@ -25,15 +25,9 @@ static int set_number(struct reading *r, const uint64_t *key, size_t bytes, uint
 		return 0;
 	copy = arena_dup(&r->tmp, key, bytes);
 	rc = copy ? strmap_add(&r->sets.map, &r->tmp, copy, bytes, ret) : -ENOMEM;
-	if (rc >= 0 && *ret >= r->sets.cap) {
-		uint32_t cap = r->sets.cap ? 2 * r->sets.cap : 64;
-		struct indexset *more = realloc(r->sets.set, cap * sizeof *more);
-
-		rc = more ? 0 : -ENOMEM;
-		r->sets.set = more ? more : r->sets.set;
-		r->sets.cap = more ? cap : r->sets.cap;
-	}
-	return rc < 0 ? rc : 0;
+	if (rc >= 0)
+		rc = ARRAY_GROW(r->sets.set, *ret, r->sets.cap) ? 0 : -ENOMEM;
+	return rc;
 }
 
 static int box_find(struct reading *r, const struct header_tensor *x, const uint64_t *at,
@@ -89,15 +83,15 @@ static int share_find(struct reading *r, const struct header_tensor *x, const st
 	if (!r->mesh || o->nshape != x->ndim || r->rank > UINT32_MAX)
 		return json_fail(j, tok, "tensor %.200s has placements without a mesh or a shape",
 				 x->name);
-	rc = mesh_parse(r->mesh, &r->tmp, &m, &why);
+	rc = mesh_parse(r->mesh, &r->file_tmp, &m, &why);
 	if (!rc)
-		rc = layout_parse(o->placements, &m, &r->tmp, &l, &why);
+		rc = layout_parse(o->placements, &m, &r->file_tmp, &l, &why);
 	if (!rc)
 		rc = layout_check(&m, &l, x->ndim, &why);
 	if (!rc && !mesh_coord(&m, (uint32_t)r->rank, coord))
 		rc = ckpt_error(&why, -EINVAL, "the mesh has no such rank");
 	if (!rc)
-		rc = layout_share(&m, &l, x->ndim, o->shape, coord, &r->tmp, &set);
+		rc = layout_share(&m, &l, x->ndim, o->shape, coord, &r->file_tmp, &set);
 	for (uint32_t d = 0; d < x->ndim && !rc; d++)
 		if (set.dim[d].total != x->shape[d])
 			rc = ckpt_error(&why, -EINVAL, "the share has another shape");
@@ -111,21 +105,6 @@ static int share_find(struct reading *r, const struct header_tensor *x, const st
 }
 
 /* --- one tensor of a file --- */
-
-static int last_set(struct reading *r, uint32_t id)
-{
-	if (id >= r->last_cap) {
-		uint32_t cap = MAX(2 * r->last_cap, id + 256);
-		uint32_t *more = realloc(r->last, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		r->last = more;
-		r->last_cap = cap;
-	}
-	r->last[id] = r->file;
-	return 0;
-}
 
 /* What the index says of the tensor must be so. */
 static int index_check(struct reading *r, const struct header_tensor *x, struct json *j,
@@ -142,6 +121,7 @@ static int index_check(struct reading *r, const struct header_tensor *x, struct 
 		return json_fail(
 			j, at, "tensor %.200s is in %s, but the index says that it is in %s",
 			x->name, r->name, (const char *)r->index.file.key[r->index.of[n]].bytes);
+	r->seen[n] = true;
 	return 0;
 }
 
@@ -149,7 +129,8 @@ static int index_check(struct reading *r, const struct header_tensor *x, struct 
 struct part {
 	const struct header_tensor *x;
 	const char *component, *name;
-	uint32_t rank;		   /* of a blob; TABLE_NONE */
+	bool blob;
+	uint32_t media, rank;	   /* of a blob; rank: TABLE_NONE */
 	const struct shard *shard; /* NULL: nothing is said of it */
 	const uint64_t *at;	   /* where it begins; NULL: it is all of the tensor, or a share */
 	struct json *j;
@@ -199,7 +180,8 @@ static int tensor_new(struct reading *r, const struct part *p, uint32_t *ret)
 				  .ndim = p->x->ndim,
 				  .shape = shape,
 				  .layout = TABLE_NONE,
-				  .flags = p->rank == TABLE_NONE ? 0 : TENSOR_BLOB,
+				  .flags = p->blob ? TENSOR_BLOB : 0,
+				  .media = p->media,
 				  .rank = p->rank };
 	struct ckpt_err why = { 0 };
 	int rc;
@@ -276,21 +258,48 @@ static const char *component_of(struct reading *r, const char *name)
 	return s;
 }
 
+/* "json", or "json, rank 3"? */
+static bool blob_parse(struct part *p, const char *text)
+{
+	size_t n = strcspn(text, ",");
+	const char *word;
+	char *end;
+
+	for (p->media = 0; p->media <= CKPT_MEDIA_NPY; p->media++) {
+		word = media_name(p->media);
+		if (strlen(word) == n && !strncmp(text, word, n))
+			break;
+	}
+	text += n;
+	p->rank = TABLE_NONE;
+	if (p->media > CKPT_MEDIA_NPY || !*text)
+		return p->media <= CKPT_MEDIA_NPY;
+	n = sizeof SAFETENSORS_BLOB_RANK - 1;
+	if (strncmp(text, SAFETENSORS_BLOB_RANK, n) || text[n] < '0' || text[n] > '9')
+		return false;
+	errno = 0;
+	p->rank = (uint32_t)MIN(strtoull(text + n, &end, 10), (unsigned long long)UINT32_MAX);
+	return !*end && p->rank < TABLE_RANKS_MAX;
+}
+
 /* A rank's blob in another rank's file says whose it is behind its name. */
-static int blob_take(struct part *p)
+static int blob_take(struct reading *r, struct part *p, const char *text)
 {
 	char *name = (char *)(uintptr_t)p->name, behind[32];
 	size_t n = strlen(name), m;
 
-	if (p->x->dtype != CKPT_U8 || p->x->ndim != 1 || !p->at)
+	p->blob = true;
+	if (!blob_parse(p, text))
+		return json_fail(p->j, p->tok, "tensor %.200s is said to be a blob of type %.100s",
+				 name, text);
+	if (p->x->dtype != CKPT_U8 || p->x->ndim != 1)
 		return json_fail(p->j, p->tok,
-				 "tensor %.200s is said to be a rank's blob, but it is "
-				 "no U8 of one dimension",
+				 "tensor %.200s is said to be a blob, but it is no U8 of one "
+				 "dimension",
 				 name);
-	m = (size_t)snprintf(behind, sizeof behind, "/rank-%05u", p->shard->rank);
-	if (n > m && !strcmp(name + n - m, behind))
+	m = (size_t)snprintf(behind, sizeof behind, "/rank-%05u", p->rank);
+	if (p->rank != r->rank && n > m && !strcmp(name + n - m, behind))
 		name[n - m] = 0;
-	p->rank = p->shard->rank;
 	return 0;
 }
 
@@ -298,8 +307,10 @@ static int part_make(struct reading *r, struct part *p)
 {
 	static const uint64_t zeros[CKPT_DIMS_MAX];
 	const struct header_tensor *x = p->x;
-	uint32_t n = r->sharded ? strmap_find(&r->sharding.tensor, x->name, strlen(x->name))
-				: KEYMAP_NONE;
+	size_t len = strlen(x->name);
+	uint32_t n = r->sharded ? strmap_find(&r->sharding.tensor, x->name, len) : KEYMAP_NONE;
+	uint32_t blob = strmap_find(&r->blobs.map, x->name, len);
+	int rc;
 
 	p->component = component_of(r, x->name);
 	if (!p->component)
@@ -308,8 +319,9 @@ static int part_make(struct reading *r, struct part *p)
 	p->rank = TABLE_NONE;
 	/* DCP lists all of a file's tensors but those that are complete in it. */
 	p->at = r->sharded ? zeros : NULL;
-	if (n == KEYMAP_NONE)
-		return 0;
+	rc = blob == KEYMAP_NONE ? 0 : blob_take(r, p, r->blobs.value[blob]);
+	if (rc || n == KEYMAP_NONE)
+		return rc;
 	p->shard = &r->sharding.of[n];
 	p->at = p->shard->at;
 	if (p->at ? p->shard->n != x->ndim : p->shard->nshape != x->ndim)
@@ -317,7 +329,7 @@ static int part_make(struct reading *r, struct part *p)
 			p->j, p->tok,
 			"tensor %.200s has %u dimensions, and %u offsets in " SAFETENSORS_SHARDING,
 			x->name, x->ndim, p->at ? p->shard->n : p->shard->nshape);
-	return p->shard->rank == TABLE_NONE ? 0 : blob_take(p);
+	return 0;
 }
 
 int reading_tensor(void *arg, const struct header_tensor *x, struct json *j,
@@ -336,7 +348,8 @@ int reading_tensor(void *arg, const struct header_tensor *x, struct json *j,
 	rc = id == TABLE_NONE ? tensor_new(r, &p, &id) : tensor_join(r, id, &p);
 	if (rc)
 		return rc;
-	if (last_set(r, id))
+	if (!ARRAY_GROW(r->last, id, r->last_cap))
 		return ckpt_error(r->err, -ENOMEM, "out of memory for the tensors");
+	r->last[id] = r->file;
 	return piece_add(r, id, &p);
 }

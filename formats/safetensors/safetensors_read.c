@@ -98,60 +98,78 @@ static bool is_number(const char *s, uint64_t *ret)
 	return *s >= '0' && *s <= '9' && !*end && !errno;
 }
 
-/* All but what says how the file is made. The first file's word counts. */
-static int meta_keep(struct reading *r, const char *key, const char *value)
+/* 1: the key is new; 0: it was there, and its value stays; -ENOMEM. */
+static int texts_add(struct texts *t, struct arena *a, const char *key, const char *value)
 {
-	char *k = arena_str(&r->t->arena, key), *v = arena_str(&r->t->arena, value);
 	uint32_t n;
-	int rc = k && v ? strmap_add(&r->meta, &r->tmp, k, strlen(k), &n) : -ENOMEM;
+	int rc = strmap_add(&t->map, a, key, strlen(key), &n);
 
 	if (rc <= 0)
 		return rc;
-	if (n >= r->meta_cap) {
-		uint32_t cap = r->meta_cap ? 2 * r->meta_cap : 64;
-		const char **more = realloc(r->meta_value, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		r->meta_value = more;
-		r->meta_cap = cap;
-	}
-	r->meta_value[n] = v;
-	return 0;
+	if (!ARRAY_GROW(t->value, n, t->cap))
+		return -ENOMEM;
+	t->value[n] = value;
+	return 1;
 }
 
-static int on_meta(void *arg, const char *key, const char *value)
+/* All but what says how the file is made. The first file's word counts. */
+static int meta_keep(struct reading *r, const char *key, const char *value)
+{
+	uint32_t n = strmap_find(&r->meta.map, key, strlen(key));
+	char *k, *v;
+
+	if (n != KEYMAP_NONE)
+		return 0;
+	if (r->meta.map.map.n == SAFETENSORS_ATTRS_MAX)
+		return ckpt_error(r->err, -EPROTONOSUPPORT,
+				  "%s: more than %u strings of metadata, which ckptd does not open",
+				  r->name, SAFETENSORS_ATTRS_MAX);
+	k = arena_str(&r->t->arena, key);
+	v = arena_str(&r->t->arena, value);
+	return k && v && texts_add(&r->meta, &r->tmp, k, v) > 0
+		       ? 0
+		       : ckpt_error(r->err, -ENOMEM, "no memory for the metadata");
+}
+
+static int blob_keep(struct reading *r, const char *name, const char *value)
+{
+	return texts_add(&r->blobs, &r->file_tmp, name, value) < 0
+		       ? ckpt_error(r->err, -ENOMEM, "no memory for the metadata")
+		       : 0;
+}
+
+static int on_meta(void *arg, char *key, char *value)
 {
 	struct reading *r = arg;
 	char what[400];
-	int rc;
 
 	if (!strcmp(key, "format"))
 		return 0;
+	if (!strncmp(key, SAFETENSORS_BLOB, sizeof SAFETENSORS_BLOB - 1))
+		return blob_keep(r, key + sizeof SAFETENSORS_BLOB - 1, value);
 	if (!strcmp(key, SAFETENSORS_SHARDING)) {
 		if (entry_of(r->how->dir)) /* one file is what it has */
 			return 0;
 		r->sharded = r->boxed = true;
 		snprintf(what, sizeof what, SAFETENSORS_SHARDING " of %.200s", r->name);
-		return sharding_read(value, what, &r->tmp, &r->sharding, r->err);
+		return sharding_read(value, what, &r->file_tmp, &r->sharding, r->err);
 	}
 	if (!strcmp(key, "ckptd"))
 		r->ours = true;
 	if (!strcmp(key, "mesh"))
-		r->mesh = arena_str(&r->tmp, value);
+		r->mesh = value;
 	if (!strcmp(key, "rank"))
 		is_number(value, &r->rank);
 	if (!strcmp(key, "keys"))
 		r->slashed = !strcmp(value, "component/name");
-	rc = meta_keep(r, key, value);
-	return rc < 0 ? ckpt_error(r->err, rc, "no memory for the metadata") : 0;
+	return meta_keep(r, key, value);
 }
 
 static const char *meta_of(const struct reading *r, const char *key)
 {
-	uint32_t n = strmap_find(&r->meta, key, strlen(key));
+	uint32_t n = strmap_find(&r->meta.map, key, strlen(key));
 
-	return n == KEYMAP_NONE ? NULL : r->meta_value[n];
+	return n == KEYMAP_NONE ? NULL : r->meta.value[n];
 }
 
 /* --- one file --- */
@@ -188,8 +206,8 @@ static int open_error(struct reading *r, int rc, const char *name)
 	case -ENAMETOOLONG:
 		return ckpt_error(
 			r->err, -EPROTO,
-			"%.300s is no file in the checkpoint's directory, or its name leads "
-			"out of it",
+			"\"%.300s\" is no file in the checkpoint's directory, or its name "
+			"leads out of it",
 			name);
 	default:
 		return ckpt_error_errno(r->err, -rc, "%s cannot be read", name);
@@ -248,13 +266,17 @@ static int room_make(struct reading *r, const char *head, uint64_t len)
 	const char *at = head, *end = head + len;
 	uint64_t n = 0;
 
-	while (at && n < TABLE_TENSORS_MAX) {
+	while (at && n <= TABLE_TENSORS_MAX) {
 		at = memmem(at, (size_t)(end - at), word, sizeof word - 1);
 		n += at != NULL;
 		at = at ? at + sizeof word : NULL;
 		if (at && at >= end)
 			break;
 	}
+	if (n > TABLE_TENSORS_MAX)
+		return ckpt_error(r->err, -EPROTONOSUPPORT,
+				  "%s has more than %u tensors, which ckptd does not open", r->name,
+				  TABLE_TENSORS_MAX);
 	return table_reserve(r->t, n, n) ? ckpt_error(r->err, -ENOMEM, "no memory for %llu tensors",
 						      (unsigned long long)n)
 					 : 0;
@@ -321,6 +343,11 @@ static int file_read(struct reading *r, uint32_t file)
 	else
 		rc = header_use(r, &src);
 	source_close(&src);
+	free(r->sharding.of);
+	free(r->blobs.value);
+	r->sharding = (struct sharding){ 0 };
+	r->blobs = (struct texts){ 0 };
+	arena_free(&r->file_tmp);
 	return fault_say(r, rc, f->name);
 }
 
@@ -347,15 +374,8 @@ static int foreign_add(struct checkpoint *c, const char *name)
 
 static int names_add(struct names *l, const char *name)
 {
-	if (l->n == l->cap) {
-		uint32_t cap = l->cap ? 2 * l->cap : 64;
-		const char **more = realloc(l->name, cap * sizeof *more);
-
-		if (!more)
-			return -ENOMEM;
-		l->name = more;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->name, l->n, l->cap))
+		return -ENOMEM;
 	l->name[l->n] = arena_str(&l->r->tmp, name);
 	return l->name[l->n++] ? 0 : -ENOMEM;
 }
@@ -421,6 +441,9 @@ static int index_read(struct reading *r, const char *name)
 	if (!rc)
 		rc = weight_index_read(bytes, src.bytes, name, &r->tmp, &r->index, r->err);
 	r->has_index = !rc;
+	r->seen = rc ? NULL : calloc((size_t)r->index.tensor.map.n + 1, sizeof *r->seen);
+	if (!rc && !r->seen)
+		rc = ckpt_error(r->err, -ENOMEM, "out of memory for %s", name);
 	r->c->stored_bytes += src.bytes;
 	source_close(&src);
 	return rc;
@@ -505,8 +528,7 @@ static int index_complete(struct reading *r)
 	for (uint32_t i = 0; r->has_index && i < r->index.tensor.map.n; i++) {
 		const char *name = r->index.tensor.key[i].bytes;
 
-		if (!MUTANT(SAFETENSORS_INDEX_UNREAD) &&
-		    table_find(r->t, "", name, TABLE_NONE) == TABLE_NONE)
+		if (!MUTANT(SAFETENSORS_INDEX_UNREAD) && !r->seen[i])
 			return ckpt_error(
 				r->err, -EPROTO,
 				"the index says that tensor %.200s is in %.200s, which does "
@@ -563,31 +585,47 @@ static const char *alias_key(struct reading *r, const char *key, const char *val
 	return k;
 }
 
+/* As stores name jobs: a file does not choose a path, or what a terminal does. */
+static bool is_job(const char *s)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				      "0123456789._-";
+	size_t n = strspn(s, allowed);
+
+	return n && n <= CKPT_JOB_MAX && !s[n] && *s != '.';
+}
+
+/* Which step of which job it is, if it says both; else they are attributes like others. */
 static int facts_take(struct reading *r)
 {
-	static const char *const own[] = { "ckptd", "job",  "step", "checkpoint",
-					   "mesh",  "rank", "keys", "DCP_VERSION" };
+	static const char *const own[] = { "DCP_VERSION", "ckptd", "checkpoint", "mesh",
+					   "rank",	  "keys",  "job",	 "step" };
 	struct checkpoint *c = r->c;
 	const char *job = meta_of(r, "job"), *step = meta_of(r, "step"),
 		   *tool = meta_of(r, "ckptd");
+	size_t nown = r->ours ? ARRAY_LEN(own) : 1;
+	uint64_t n;
 
-	if (r->ours && step && is_number(step, &c->step))
+	if (r->ours && step && job && is_number(step, &n) && is_job(job)) {
 		c->has |= HAS_STEP;
-	if (r->ours && job)
-		snprintf(c->job, sizeof c->job, "%s", job);
+		c->step = n;
+		strcpy(c->job, job);
+	} else if (r->ours) {
+		nown -= 2;
+	}
 	if (tool)
 		snprintf(c->tool, sizeof c->tool, "ckptctl %.50s", tool);
-	c->attr = arena_array(&r->t->arena, (size_t)r->meta.map.n + 1, sizeof *c->attr);
-	for (uint32_t i = 0; c->attr && i < r->meta.map.n; i++) {
-		const char *key = r->meta.key[i].bytes;
+	c->attr = arena_array(&r->t->arena, (size_t)r->meta.map.map.n + 1, sizeof *c->attr);
+	for (uint32_t i = 0; c->attr && i < r->meta.map.map.n; i++) {
+		const char *key = r->meta.map.key[i].bytes;
 		bool skip = false;
 
-		for (uint32_t k = 0; k < ARRAY_LEN(own); k++)
-			skip |= !strcmp(key, own[k]) && (r->ours || !strcmp(key, "DCP_VERSION"));
+		for (size_t k = 0; k < nown; k++)
+			skip |= !strcmp(key, own[k]);
 		if (skip)
 			continue;
 		c->attr[c->nattr].key =
-			alias_key(r, key, r->meta_value[i], &c->attr[c->nattr].value);
+			alias_key(r, key, r->meta.value[i], &c->attr[c->nattr].value);
 		if (!c->attr[c->nattr++].key)
 			c->attr = NULL;
 	}
@@ -650,17 +688,16 @@ static int safetensors_open(const struct format_open *how, struct checkpoint **r
 	int rc;
 
 	*ret = NULL;
-	r.c = calloc(1, sizeof *r.c);
+	r.c = checkpoint_new(&format_safetensors, 0);
 	if (!r.c)
 		return ckpt_error(err, -ENOMEM, "out of memory for a checkpoint");
 	r.t = &r.c->table;
-	r.c->format = &format_safetensors;
-	r.c->parent_step = UINT64_MAX;
 	rc = reading_run(&r);
 	arena_free(&r.tmp);
 	free(r.sets.set);
 	free(r.last);
-	free(r.meta_value);
+	free(r.meta.value);
+	free(r.seen);
 	if (rc) {
 		checkpoint_free(r.c);
 		return rc;
@@ -677,6 +714,7 @@ const struct format format_safetensors = {
 	.probe = safetensors_probe,
 	.open = safetensors_open,
 	.holds = safetensors_holds,
+	.says = safetensors_says,
 	.sheet = safetensors_sheet,
 	.fill = safetensors_fill,
 	.sheet_end = safetensors_sheet_end,

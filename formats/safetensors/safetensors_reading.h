@@ -12,6 +12,12 @@ struct sets {
 	uint32_t cap;
 };
 
+struct texts {
+	struct strmap map;
+	const char **value; /* [map.map.n] */
+	uint32_t cap;
+};
+
 struct reading {
 	const struct format_open *how;
 	struct checkpoint *c;
@@ -22,21 +28,22 @@ struct reading {
 	struct strmap components;
 	struct strmap replicas; /* (tensor, set) of each piece of tensors in several files */
 	struct weight_index index;
+	bool *seen;	       /* [index.tensor.map.n] it was in its file */
 	bool has_index, boxed; /* boxed: a file has sharding info */
 	/* of the file that is being read */
+	struct arena file_tmp;
 	const char *name;
 	uint32_t file;
 	uint64_t data_off;
 	struct sharding sharding;
+	struct texts blobs; /* SAFETENSORS_BLOB, by their names in the file */
 	bool sharded, ours, slashed;
 	const char *mesh; /* an export's; NULL */
 	uint64_t rank;
 	/* [ntensor] the file that had the tensor last */
 	uint32_t *last;
 	uint32_t last_cap;
-	struct strmap meta;
-	const char **meta_value; /* [meta.map.n] */
-	uint32_t meta_cap;
+	struct texts meta;
 };
 
 /* header_sink.tensor; arg: the reading. */

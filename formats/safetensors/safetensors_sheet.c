@@ -270,12 +270,7 @@ static void sharding_put(const struct files *f, const struct list *l, struct hea
 				header_put_number(t, x->shape[d]);
 			}
 		}
-		header_put_text(t, "]");
-		if (x->rank != TABLE_NONE) {
-			header_put_text(t, ", \"rank\": ");
-			header_put_number(t, x->rank);
-		}
-		header_put_text(t, "}");
+		header_put_text(t, "]}");
 	}
 	header_put_text(t, "}");
 }
@@ -293,15 +288,46 @@ static const char *sharding_text(const struct files *f, struct list *l)
 	return s;
 }
 
+/* What a blob's bytes are, and whose it is: the header's dtype is U8. NULL: no memory. */
+static const char *blob_text(const struct table_tensor *x, struct arena *a)
+{
+	char rank[32] = "", *s = arena_alloc(a, 64);
+
+	if (x->rank != TABLE_NONE)
+		snprintf(rank, sizeof rank, SAFETENSORS_BLOB_RANK "%u", x->rank);
+	if (s)
+		snprintf(s, 64, "%s%s", media_name(x->media), rank);
+	return s;
+}
+
+static int blobs_put(const struct files *f, struct list *l, struct safetensors_meta *m, uint32_t *n)
+{
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct table_tensor *x = &f->target->tensor[l->tensor[i]];
+		size_t bytes = sizeof SAFETENSORS_BLOB + strlen(l->x[i].name);
+		char *key = x->flags & TENSOR_BLOB ? arena_alloc(&l->a, bytes) : NULL;
+
+		if (!(x->flags & TENSOR_BLOB))
+			continue;
+		if (key)
+			snprintf(key, bytes, SAFETENSORS_BLOB "%s", l->x[i].name);
+		m[*n] = (struct safetensors_meta){ key, blob_text(x, &l->a) };
+		if (!key || !m[(*n)++].value)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 /* What the checkpoint says of itself; "format" is what transformers wants. Attributes follow. */
 static int meta_make(const struct files *f, uint32_t file, struct list *l,
 		     struct safetensors_meta **ret, uint32_t *ret_n)
 {
 	const struct checkpoint *k = f->want->facts;
-	struct safetensors_meta *m = arena_array(&l->a, (size_t)k->nattr + META_MAX, sizeof *m);
+	struct safetensors_meta *m =
+		arena_array(&l->a, (size_t)k->nattr + l->n + META_MAX, sizeof *m);
 	const char *tool = f->want->tool ? f->want->tool : "";
 	char *mesh = arena_alloc(&l->a, 1024), *number = arena_alloc(&l->a, 64);
-	uint32_t n = 0;
+	uint32_t n = 0, nown;
 
 	if (!m || !mesh || !number)
 		return -ENOMEM;
@@ -326,10 +352,13 @@ static int meta_make(const struct files *f, uint32_t file, struct list *l,
 		if (!m[n++].value)
 			return -ENOMEM;
 	}
+	nown = n;
+	if (blobs_put(f, l, m, &n))
+		return -ENOMEM;
 	for (uint32_t i = 0; i < k->nattr; i++) {
 		bool own = is_alias(k->attr[i].key);
 
-		for (uint32_t j = 0; j < n && !own; j++)
+		for (uint32_t j = 0; j < nown && !own; j++)
 			own = !strcmp(m[j].key, k->attr[i].key);
 		if (!own)
 			m[n++] = (struct safetensors_meta){ k->attr[i].key, k->attr[i].value };
@@ -412,6 +441,7 @@ static int files_cut(struct files *f)
 
 static int files_name(struct files *f)
 {
+	f->flat = f->want->by_rank && (f->want->bare || is_ambiguous(f));
 	if (f->want->by_rank)
 		f->n = f->want->nrank ? f->want->nrank : target_world(f->target);
 	else if (files_cut(f))
@@ -500,18 +530,13 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	struct table_tensor x = f->target->tensor[tensor];
 	char component[CKPT_NAME_MAX + 1];
 	struct arena a = { 0 };
-	uint32_t *origin = (uint32_t *)(uintptr_t)s->origin;
 	int rc = 0;
 
 	if (number[id] != TABLE_NONE)
 		return 0;
-	if (!f->want->by_rank) {
+	if (!f->want->by_rank)
 		x = tensor_held(f, id, component);
-		x.name = key_make(f, &x, 0, &a);
-		x.component = "";
-		x.rank = TABLE_NONE;
-		rc = x.name ? 0 : no_memory(err);
-	} else if (f->flat) {
+	if (!f->want->by_rank || f->flat) {
 		x.name = key_make(f, &x, x.rank, &a);
 		x.component = "";
 		rc = x.name ? 0 : no_memory(err);
@@ -521,15 +546,15 @@ static int tensor_add(const struct files *f, struct sheet *s, uint32_t id, uint3
 	x.of = "";
 	x.role = CKPT_OTHER;
 	x.cls = CKPT_STABLE;
-	x.made = x.media = 0;
-	x.flags = x.rank == TABLE_NONE ? 0 : TENSOR_BLOB;
+	x.made = 0;
+	x.flags &= TENSOR_BLOB;
 	x.layout = TABLE_NONE;
 	x.fp = 0;
 	x.fp_known = false;
 	if (!rc)
 		rc = table_add_tensor(&s->table, &x, &number[id], err);
 	if (!rc)
-		origin[number[id]] = tensor;
+		s->origin[number[id]] = tensor;
 	arena_free(&a);
 	return rc;
 }
@@ -570,8 +595,8 @@ static int pieces_add(const struct files *f, struct sheet *s, uint32_t file, con
 static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint32_t *number,
 		    struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
-	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[file];
-	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[file];
+	struct sheet_file *to = &s->file[file];
+	struct sheet_run *run = &s->run[file];
 	struct safetensors_head head = { 0 };
 	struct table_place place;
 	struct list l;
@@ -597,8 +622,8 @@ static int file_add(const struct files *f, struct sheet *s, uint32_t file, uint3
 
 static int index_add(struct files *f, struct sheet *s, struct ckpt_err *err)
 {
-	struct sheet_file *to = (struct sheet_file *)(uintptr_t)&s->file[f->n];
-	struct sheet_run *run = (struct sheet_run *)(uintptr_t)&s->run[f->n];
+	struct sheet_file *to = &s->file[f->n];
+	struct sheet_run *run = &s->run[f->n];
 
 	if (index_make(f, &s->table.arena))
 		return no_memory(err);
@@ -618,9 +643,6 @@ static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *can
 	struct arena *a = &s->table.arena;
 	int rc = 0;
 
-	f->flat = f->want->by_rank && (f->want->bare || is_ambiguous(f));
-	if (files_name(f))
-		return no_memory(err);
 	number = malloc(most * sizeof *number);
 	s->origin = arena_array(a, most, sizeof *s->origin);
 	s->file = arena_array(a, (size_t)f->n + 1, sizeof *s->file);
@@ -640,20 +662,23 @@ static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *can
 /* Two tensors of one name in the files: components are told apart by what stands in front. */
 static int names_check(const struct files *f, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
+	uint32_t n = f->want->by_rank ? f->target->ntensor : f->first[f->n];
+	uint64_t before = cannot->n;
 	struct strmap seen = { 0 };
 	struct arena a = { 0 };
-	uint64_t before = cannot->n;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < f->target->ntensor && rc >= 0; i++) {
-		const struct table_tensor *x = &f->target->tensor[i];
+	for (uint32_t i = 0; i < n && rc >= 0; i++) {
+		char component[CKPT_NAME_MAX + 1];
+		struct table_tensor x =
+			f->want->by_rank ? f->target->tensor[i] : tensor_held(f, i, component);
 		const char *key;
 
-		if (x->cls == CKPT_SINK)
+		if (x.cls == CKPT_SINK)
 			continue;
-		key = key_make(f, x, f->want->by_rank ? x->rank : 0, &a);
+		key = key_make(f, &x, f->want->by_rank ? x.rank : 0, &a);
 		rc = key ? strmap_add(&seen, &a, key, strlen(key), &(uint32_t){ 0 }) : -ENOMEM;
-		if (!rc && (!f->want->by_rank || x->rank == TABLE_NONE))
+		if (!rc && (!f->want->by_rank || x.rank == TABLE_NONE))
 			ckpt_errlist_add(cannot,
 					 "tensor %.300s: two or more have this name in the files",
 					 key);
@@ -678,12 +703,40 @@ bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_W
 		snprintf(why, FORMAT_WHY, "the format has no dtype %s", dtype_name(x->dtype));
 		return false;
 	}
+	if (!json_is_utf8(x->component) || !json_is_utf8(x->name)) {
+		snprintf(why, FORMAT_WHY, "its name is no UTF-8");
+		return false;
+	}
 	if (dtype_values(x->dtype) > 1 && !x->ndim) {
 		snprintf(why, FORMAT_WHY, "%s without a dimension is half a byte",
 			 dtype_name(x->dtype));
 		return false;
 	}
 	return true;
+}
+
+/* What makes no sense of this format is refused, not passed over. */
+static int want_check(const struct format_want *w, struct ckpt_err *err)
+{
+	if (w->by_rank && w->stem && w->nrank != 1)
+		return ckpt_error(err, -EINVAL,
+				  "the files of ranks are a directory, not the file %s", w->stem);
+	if (w->shard_bytes && w->by_rank)
+		return ckpt_error(err, -EINVAL,
+				  "an index of shards lists complete tensors: what a rank holds is "
+				  "one file, as large as the mesh makes it");
+	if (w->shard_bytes && w->stem)
+		return ckpt_error(err, -EINVAL,
+				  "shards are several files with an index, a directory: not the "
+				  "file %s",
+				  w->stem);
+	return 0;
+}
+
+bool safetensors_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY])
+{
+	snprintf(why, FORMAT_WHY, "it is no UTF-8");
+	return json_is_utf8(attr->key) && json_is_utf8(attr->value);
 }
 
 int safetensors_sheet(const struct table *target, const struct format_want *want,
@@ -703,10 +756,11 @@ int safetensors_sheet(const struct table *target, const struct format_want *want
 	*f = (struct files){ .target = target, .want = want };
 	s->format = &format_safetensors;
 	s->priv = f;
-	rc = want->by_rank && want->stem && want->nrank != 1
-		     ? ckpt_error(err, -EINVAL,
-				  "the files of ranks are a directory, not the file %s", want->stem)
-		     : names_check(f, cannot ? cannot : &own, err);
+	rc = want_check(want, err);
+	if (!rc && files_name(f))
+		rc = no_memory(err);
+	if (!rc)
+		rc = names_check(f, cannot ? cannot : &own, err);
 	if (!rc)
 		rc = sheet_make(f, s, cannot ? cannot : &own, err);
 	ckpt_errlist_free(&own);

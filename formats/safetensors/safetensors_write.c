@@ -73,32 +73,6 @@ void header_put_string(struct header_text *t, const char *s)
 
 /* --- what the format refuses --- */
 
-/* RFC 3629: shortest form, no surrogates, nothing above U+10FFFF. */
-static bool is_utf8(const char *text)
-{
-	const unsigned char *s = (const unsigned char *)text;
-
-	while (*s) {
-		uint32_t n = *s < 0x80 ? 0 : *s < 0xc2 ? 4 : *s < 0xe0 ? 1 : *s < 0xf0 ? 2 : 3;
-		unsigned char low = 0x80, high = 0xbf;
-
-		if (n == 4 || *s > 0xf4)
-			return false;
-		if (*s == 0xe0)
-			low = 0xa0;
-		if (*s == 0xed)
-			high = 0x9f;
-		if (*s == 0xf0)
-			low = 0x90;
-		if (*s == 0xf4)
-			high = 0x8f;
-		for (s++; n; n--, s++, low = 0x80, high = 0xbf)
-			if (*s < low || *s > high)
-				return false;
-	}
-	return true;
-}
-
 /* A name for a message: what is no printable ASCII is '?'. */
 static const char *name_shown(const char *name, char buf[SHOWN + 1])
 {
@@ -117,7 +91,7 @@ static void tensor_check(struct safetensors_tensor *x, struct ckpt_errlist *list
 	uint64_t numel;
 
 	name_shown(x->name, buf);
-	if (!is_utf8(x->name))
+	if (!json_is_utf8(x->name))
 		ckpt_errlist_add(list, "tensor %s: its name is no UTF-8", buf);
 	else if (!strcmp(x->name, SAFETENSORS_METADATA))
 		ckpt_errlist_add(list, "tensor %s: the format uses this name itself", buf);
@@ -138,6 +112,11 @@ static int by_name(const void *a, const void *b)
 					*y = *(struct safetensors_tensor *const *)b;
 
 	return strcmp(x->name, y->name);
+}
+
+static int by_key(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 static int by_place(const void *a, const void *b)
@@ -162,21 +141,23 @@ static void check_names(struct safetensors_tensor **sorted, uint32_t n, struct c
 					 name_shown(sorted[i]->name, buf));
 }
 
-static void check_meta(const struct safetensors_meta *meta, uint32_t n, struct ckpt_errlist *list)
+/* ret_key: [n]. */
+static void check_meta(const struct safetensors_meta *meta, uint32_t n, const char **ret_key,
+		       struct ckpt_errlist *list)
 {
 	char buf[SHOWN + 1];
 
 	for (uint32_t i = 0; i < n; i++) {
-		bool twice = false;
-
-		name_shown(meta[i].key, buf);
-		if (!is_utf8(meta[i].key) || !is_utf8(meta[i].value))
-			ckpt_errlist_add(list, "metadata %s: this is no UTF-8", buf);
-		for (uint32_t k = 0; k < i && !twice; k++)
-			twice = !strcmp(meta[k].key, meta[i].key);
-		if (twice)
-			ckpt_errlist_add(list, "metadata %s: the key is there twice", buf);
+		ret_key[i] = meta[i].key;
+		if (!json_is_utf8(meta[i].key) || !json_is_utf8(meta[i].value))
+			ckpt_errlist_add(list, "metadata %s: this is no UTF-8",
+					 name_shown(meta[i].key, buf));
 	}
+	qsort(ret_key, n, sizeof *ret_key, by_key);
+	for (uint32_t i = 1; i < n; i++)
+		if (!strcmp(ret_key[i - 1], ret_key[i]))
+			ckpt_errlist_add(list, "metadata %s: the key is there twice",
+					 name_shown(ret_key[i], buf));
 }
 
 /* --- the header --- */
@@ -279,11 +260,12 @@ int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safe
 		     struct ckpt_err *err)
 {
 	cleanup_free struct safetensors_tensor **sorted = calloc((size_t)n + 1, sizeof(*sorted));
+	cleanup_free const char **key = calloc((size_t)nmeta + 1, sizeof(*key));
 	struct ckpt_errlist own = { .code = -EMEDIUMTYPE }, *list = ret_list ? ret_list : &own;
 	uint64_t before = list->n;
 	int rc = 0;
 
-	if (!sorted)
+	if (!sorted || !key)
 		return ckpt_error(err, -ENOMEM, "out of memory");
 	for (uint32_t i = 0; i < n; i++) {
 		x[i].off = x[i].bytes = 0;
@@ -291,7 +273,7 @@ int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safe
 		tensor_check(&x[i], list);
 	}
 	check_names(sorted, n, list);
-	check_meta(meta, nmeta, list);
+	check_meta(meta, nmeta, key, list);
 	check_total(x, n, list);
 	if (list->n == before) {
 		qsort(sorted, n, sizeof(*sorted), by_place);

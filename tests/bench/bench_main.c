@@ -19,7 +19,7 @@
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
  *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
  *	plan WHAT [MODEL]                     what planning costs at scale (bench_plan.h)
- *	timed COMMAND...                      run it; its wall time, and the most memory that it had, on stderr
+ *	timed COMMAND...                      run it; its wall time, its processor time, and the most memory that it had, on stderr
  *
  * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
  * with the page faults of a first touch in it.
@@ -268,6 +268,11 @@ static void hash(uint64_t bytes)
 	}
 }
 
+static uint64_t timeval_ns(struct timeval t)
+{
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_usec * 1000;
+}
+
 static int timed(char **argv)
 {
 	uint64_t begin = now_ns();
@@ -279,8 +284,8 @@ static int timed(char **argv)
 		die("%s cannot be run", argv[0]);
 	if (wait4(pid, &status, 0, &use) != pid)
 		die("%s is lost", argv[0]);
-	fprintf(stderr, "wall %" PRIu64 "\nrss %" PRIu64 "\n", now_ns() - begin,
-		(uint64_t)use.ru_maxrss << 10);
+	fprintf(stderr, "wall %" PRIu64 "\ncpu %" PRIu64 "\nrss %" PRIu64 "\n", now_ns() - begin,
+		timeval_ns(use.ru_utime) + timeval_ns(use.ru_stime), (uint64_t)use.ru_maxrss << 10);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
@@ -414,13 +419,13 @@ static const struct verb {
 	int min, max; /* arguments */
 	void (*run)(char **arg, int n);
 } verbs[] = {
-	{ "stall", 7, 7, verb_stall },	   { "loop", 5, 5, verb_loop },
-	{ "drift", 6, 6, verb_drift },	   { "scale", 6, 7, verb_scale },
-	{ "life", 7, 7, verb_life },	   { "save", 4, 7, verb_save },
+	{ "stall", 7, 7, verb_stall },	  { "loop", 5, 5, verb_loop },
+	{ "drift", 6, 6, verb_drift },	  { "scale", 6, 7, verb_scale },
+	{ "life", 7, 7, verb_life },	  { "save", 4, 7, verb_save },
 	{ "restore", 6, 6, verb_export }, { "steps", 3, 3, verb_steps },
-	{ "hash", 1, 1, verb_hash },	   { "canary", 3, 3, verb_canary },
-	{ "write", 4, 4, verb_write },	   { "many", 5, 5, verb_many },
-	{ "ema", 2, 2, verb_ema },	   { "averages", 5, 5, verb_averages },
+	{ "hash", 1, 1, verb_hash },	  { "canary", 3, 3, verb_canary },
+	{ "write", 4, 4, verb_write },	  { "many", 5, 5, verb_many },
+	{ "ema", 2, 2, verb_ema },	  { "averages", 5, 5, verb_averages },
 };
 
 int main(int argc, char **argv)

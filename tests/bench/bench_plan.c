@@ -8,6 +8,7 @@
 #include "bench_job.h"
 #include "ckpt/base/util.h"
 #include "ckpt/plan/coalesce.h"
+#include "ckpt/plan/plan.h"
 #include "ckpt/plan/reshard.h"
 #include "formats/native/native.h"
 #include "tests/lib/models.h"
@@ -231,16 +232,26 @@ static int add_part_piece(void *arg, uint32_t tensor, const struct holder *h)
 	return e ? e : table_add_piece(&p->t, &x, NULL);
 }
 
-static void plan_reads(const struct plan *p, struct reads *r)
+/* Whole chunks, as they are checked whole; bytes: of each place. */
+static uint64_t plan_reads(const struct plan *p, const uint64_t *bytes, struct reads *r)
 {
+	uint64_t chunk = UINT64_C(1) << CHUNK_LOG2, needed = 0;
+
 	for (uint64_t i = 0; i < p->nop; i++) {
 		struct plan_cursor c;
 		struct plan_row row;
 
-		for (plan_rows(p, &p->op[i], &c); plan_row_next(&c, &row);)
-			if (reads_add(r, p->op[i].src_place, row.src_off, plan_row_src_bytes(&row)))
+		for (plan_rows(p, &p->op[i], &c); plan_row_next(&c, &row);) {
+			uint64_t from = row.src_off / chunk * chunk, len = plan_row_src_bytes(&row);
+			uint64_t to =
+				MIN(align_up(row.src_off + len, chunk), bytes[p->op[i].src_place]);
+
+			needed += len;
+			if (reads_add(r, p->op[i].src_place, from, to - from))
 				die("out of memory");
+		}
 	}
+	return needed;
 }
 
 /* What comes after the parts are opened, for n ranks of one host. */
@@ -251,9 +262,9 @@ static void with_pieces(const struct table *src, const struct table *dst, uint32
 	cleanup_free bool *needed = calloc(world, sizeof *needed);
 	struct parts parts = { .t = table_borrow(src), .needed = needed };
 	struct reshard *r = opened(src, dst);
-	struct reads reads;
+	struct reads reads = { .n = 0 };
 	struct ckpt_err err;
-	uint64_t ns = now_ns();
+	uint64_t ns = now_ns(), needed_bytes = 0;
 	bool all;
 
 	parts.place = calloc(world, sizeof *parts.place);
@@ -272,7 +283,6 @@ static void with_pieces(const struct table *src, const struct table *dst, uint32
 	for (uint32_t i = 0; i < world; i++)
 		nneeded += needed[i];
 	say(n > 1 ? "host_parts_needed" : "parts_needed", nneeded);
-	reads_begin(&reads, NULL, CHUNK_LOG2);
 	for (uint32_t i = 0; i < n; i++) {
 		struct table mine;
 		struct plan plan;
@@ -283,18 +293,17 @@ static void with_pieces(const struct table *src, const struct table *dst, uint32
 			die("%s", err.msg);
 		say("plan_of_pieces", now_ns() - ns);
 		ns = now_ns();
-		plan_reads(&plan, &reads);
+		needed_bytes += plan_reads(&plan, parts.bytes, &reads);
 		say("reads_added", now_ns() - ns);
 		plan_free(&plan);
 		table_free(&mine);
 	}
 	ns = now_ns();
-	if (reads_make(&reads, parts.bytes, first))
-		die("out of memory");
+	reads_unite(&reads);
 	say(n > 1 ? "host_coalesce" : "coalesce", now_ns() - ns);
-	say(n > 1 ? "host_reads" : "reads", reads.nread);
+	say(n > 1 ? "host_reads" : "reads", reads.requests);
 	say(n > 1 ? "host_read_bytes" : "read_bytes", reads.bytes);
-	say(n > 1 ? "host_needed_bytes" : "needed_bytes", reads.wanted_bytes);
+	say(n > 1 ? "host_needed_bytes" : "needed_bytes", needed_bytes);
 	reads_free(&reads);
 	table_free(&parts.t);
 	free(parts.place);

@@ -35,6 +35,11 @@ part "ema_f32 ema_foreach_lerp ema_mul_add ema_temporaries ema_diffusers" ema_to
 . tests/bench/rows_torch.sh
 torch_rows
 
+# ---- a Hugging Face directory ----
+
+. tests/bench/rows_hub.sh
+hub_rows
+
 if ! wanted rank_plan_dcp durable_save dcp_save safetensors_save dcp_async_stall dcp_async_done load dcp_load safetensors_load; then
 	bench_end
 	exit 0

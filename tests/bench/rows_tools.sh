@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# rows_tools.sh - the command's rows: lists, layouts, plans, conversion. Read by run.sh.
+# rows_tools.sh - the command's rows: lists, layouts, plans. Read by run.sh.
 # shellcheck disable=SC2034,SC2154 # set or used by who reads this
 
 tensors_part() {
@@ -62,42 +62,6 @@ plan_part() {
 	done
 }
 
-limit_mib=512
-converted() { # SOURCE PREFIX: four parts become three
-	sleep "$rest"
-	build/ckptbench timed build/ckptctl convert "$1" "$work/converted" --mesh fsdp=3 --mem-limit ${limit_mib}M --quiet \
-		2>"$tmp/timed.out" >"$tmp/convert.out" || fail "convert: $(cat "$tmp/timed.out" "$tmp/convert.out")"
-	samples "$2" <"$tmp/timed.out"
-	sample "$2_speed" "$(calc "$(du -b -c "$1"/*.part | tail -1 | cut -f1) * 1e9 / $(sed -n 's/^wall //p' "$tmp/timed.out")")"
-	rm -rf "$work/converted"
-}
-convert_one() { converted "$where" convert; }
-fio_mixed() { sample fio_mixed "$(fio_speed mixed)"; }
-convert_part() {
-	local i
-	build/ckptbench many "$work/source" 96 4 1 "$bytes"
-	step_files "$work/source" 1
-	convert_one
-	fio_mixed
-	rm "$tmp"/convert_*.n "$tmp/fio_mixed.n"
-	for ((i = 0; i < pairs; i++)); do
-		pair "$i" convert_one fio_mixed
-	done
-	row convert 0.9 higher "$(speed convert_speed)" "$(speed fio_mixed)" GB/s "$pairs"
-	over() { calc "($(median "$1") / 1048576) - $limit_mib"; } # MiB beyond the limit
-	row convert_memory 64 lower "$(over convert_rss)" 1 MiB "$pairs"
-	rm -rf "$work/source"
-}
-convert_big_part() {
-	rm -rf "$work/source"
-	build/ckptbench many "$work/source" 96 4 1 $((big_mib << 20))
-	step_files "$work/source" 1
-	converted "$where" big
-	row convert_memory_big 64 lower "$(over big_rss)" 1 MiB 1
-	row convert_growth 1.05 lower "$(calc "$(median big_rss) / 1048576")" "$(calc "$(median convert_rss) / 1048576")" MiB 1
-	rm -rf "$work/source"
-}
-
 tools_rows() {
 	local model plans=
 	part "show_200k" tensors_part
@@ -107,6 +71,4 @@ tools_rows() {
 		plans+=" ${model}_manifest ${model}_manifest_read ${model}_host_reads"
 	done
 	part "$plans" plan_part
-	part "convert convert_memory convert_memory_big convert_growth" convert_part
-	part "convert_memory_big convert_growth" convert_big_part
 }

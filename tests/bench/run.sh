@@ -17,8 +17,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 json=build/bench.json
 . tests/bench/common.sh
-for rows in snapshot average save restore scale tools; do
-	# shellcheck disable=SC1090 # the six files beside this one
+for rows in snapshot average save restore scale tools convert; do
+	# shellcheck disable=SC1090 # the seven files beside this one
 	. "tests/bench/rows_$rows.sh"
 done
 
@@ -30,4 +30,5 @@ save_rows
 restore_rows
 scale_rows
 tools_rows
+conversion_rows
 bench_end

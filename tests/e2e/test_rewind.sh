@@ -50,7 +50,7 @@ check "what it had staged is written" exits 0 "$ckptctl" drain
 check "the plan says what would move" ctl_says 0 "bring-back" rewind -n step:16
 before=$(newest)
 check "and moves nothing" [ "$(newest)" -eq "$before" ]
-check "without a yes nobody is asked here, and nothing moves" ctl_says 2 "nobody can be asked" rewind step:16
+check "where it cannot ask, and without --yes, nothing moves" ctl_says 2 "ckptctl cannot ask" rewind step:16
 check "with it the step is the newest of the line" ctl_says 0 "step 16 is the newest of job a now: " rewind --yes step:16
 check "with what is before it" line_is "${was[@]}"
 check "a second time nothing moves" ctl_says 0 "is the newest of job a already" rewind --yes step:16

@@ -70,7 +70,7 @@ const char *ask_refused(struct asker *k, void *msg, uint32_t type, uint32_t byte
 
 void ask_open(struct asker *k, const char *path)
 {
-	struct wire_control hello = { 0 };
+	struct wire_plain hello = { 0 };
 
 	*k = (struct asker){ .sock = ask_connect(path), .asked = WIRE_CONTROL };
 	MUST_BE(ask(k, &hello, WIRE_CONTROL, sizeof hello, NULL, 0), WIRE_OK);
@@ -78,7 +78,7 @@ void ask_open(struct asker *k, const char *path)
 
 void ask_open_in_a_crowd(struct asker *k, const char *path)
 {
-	struct wire_control hello = { 0 };
+	struct wire_plain hello = { 0 };
 	bool in = false;
 
 	for (int i = 0; i < 1000 && !in; i++) {
@@ -101,7 +101,7 @@ void ask_close(struct asker *k)
 
 const struct wire_report *ask_status(struct asker *k)
 {
-	struct wire_status m = { 0 };
+	struct wire_plain m = { 0 };
 	struct wire_status_is is;
 	struct ckpt_err err = { 0 };
 	struct stat st;

@@ -33,6 +33,7 @@ unset CKPTD_STORE CKPTD_SOCKET NO_COLOR COLUMNS
 export LC_ALL=C.UTF-8 TZ=UTC
 mkdir "$tmp/docs" # what the document calls docs: a text that is the same everywhere
 cp LICENSE "$tmp/docs"
+ln -s "$root/tests" "$tmp/tests" # and the golden files of Hugging Face
 ckptd --quiet 2>"$tmp/ckptd.log" &
 daemon=$!
 disown # the document's %1 is the document's own
@@ -64,7 +65,7 @@ plain() {
 		-e 's/\b[0-9a-f]{16}([0-9a-f]{16})?\b/HEX/g' \
 		-e 's/[0-9.]+ ([KMG]i?B|GB|MB|kB|B)\/s/RATE/g' \
 		-e 's/\b(now|([0-9.]+ ?(ns|us|µs|ms|s|m|h|d|w|y|min)))\b/TIME/g' \
-		-e 's/TIME( ago)?/TIME/g' \
+		-e 's/TIME( TIME)?( ago)?/TIME/g' \
 		-e 's/\b(pid|process) [0-9]+/PID/g' \
 		-e 's/\b(launch|generation) [0-9]+/\1 N/g' -e 's/\bloss [0-9.]+/loss NUMBER/' -e 's/^ +(min|max|mean|std)  *-?[0-9.e-]+$/\1 NUMBER/' \
 		-e 's/(\[256, 96\]) +[0-9,]+ +[0-9.e-]+ +\[[0-9, ]+\]$/\1 NUMBERS/' \

@@ -24,15 +24,15 @@ TEST(a_sentence_that_does_not_fit_ends_in_dots)
 	s[sizeof s - 1] = 0;
 	ckpt_error(&e, -EINVAL, "%s", s);
 	assert_int_equal(strlen(e.msg), sizeof e.msg - 1);
-	assert_string_equal(e.msg + sizeof e.msg - 5, "x...");
+	assert_string_equal(e.msg + sizeof e.msg - 4, "x..");
 	s[sizeof e.msg - 1] = 0; /* the longest that fits is not cut */
 	ckpt_error(&e, -EINVAL, "%s", s);
 	assert_string_equal(e.msg, s);
 	ckpt_error_prefix(&e, -EINVAL, "a");
 	assert_memory_equal(e.msg, "a: xx", 5);
-	assert_string_equal(e.msg + sizeof e.msg - 5, "x...");
+	assert_string_equal(e.msg + sizeof e.msg - 4, "x..");
 	ckpt_error_errno(&e, ENOSPC, "%s", s);
-	assert_string_equal(e.msg + sizeof e.msg - 5, "x...");
+	assert_string_equal(e.msg + sizeof e.msg - 4, "x..");
 }
 
 TEST(a_system_error_ends_in_its_description)

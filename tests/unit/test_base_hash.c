@@ -3,6 +3,7 @@
  * test_base_hash.c - the two sums and the bulk copy. The hash128 vectors come from python-xxhash
  * 4.1.0 (library 0.8.4), the fingerprint's from a separate program in Python.
  */
+#include "ckpt/base/isa.h"
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
 #include "tests/lib/row.h"
@@ -66,7 +67,7 @@ TEST(hash128_equals_xxh3_128_on_known_vectors)
 		    { 1048576, "e0a39e5834cb096ef55a2447d999a0f8" });
 
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
-		if (hash_force_isa(isas[s]) < 0)
+		if (isa_force(isas[s]) < 0)
 			continue;
 		for (size_t i = 0; i < ARRAY_LEN(v); i++) {
 			cleanup_free uint8_t *p = pattern(v[i].n);
@@ -78,7 +79,7 @@ TEST(hash128_equals_xxh3_128_on_known_vectors)
 			assert_string_equal(hex, v[i].hex);
 		}
 	}
-	hash_force_isa(NULL);
+	isa_force(NULL);
 }
 
 TEST(fingerprint_equals_its_specification_on_known_vectors)
@@ -118,7 +119,7 @@ TEST(fingerprint_equals_its_specification_on_known_vectors)
 		    { 16, 3000, UINT64_C(1099511627853), UINT64_C(0xb33415ca6950d6b0) });
 
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
-		if (hash_force_isa(isas[s]) < 0)
+		if (isa_force(isas[s]) < 0)
 			continue;
 		for (size_t i = 0; i < ARRAY_LEN(v); i++) {
 			cleanup_free uint8_t *p = pattern(v[i].n * v[i].elem_bytes);
@@ -129,13 +130,13 @@ TEST(fingerprint_equals_its_specification_on_known_vectors)
 					 (unsigned long long)fp);
 		}
 	}
-	hash_force_isa(NULL);
+	isa_force(NULL);
 }
 
 TEST(all_instruction_sets_give_the_same_bits)
 {
 	print_message("seed %llu\n", (unsigned long long)seed);
-	assert_int_equal(hash_force_isa("scalar"), 0);
+	assert_int_equal(isa_force("scalar"), 0);
 	for (int round = 0; round < 1500; round++) {
 		uint32_t w = 1u << rnd() % 5;
 		uint64_t n = rnd() % (round % 8 ? 300 : 20000),
@@ -148,8 +149,8 @@ TEST(all_instruction_sets_give_the_same_bits)
 		if (round % 5 == 0)
 			memset(p, 0xff, skew + n * w); /* the largest products */
 		for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
-			if (hash_force_isa(isas[s]) < 0)
-				hash_force_isa("scalar");
+			if (isa_force(isas[s]) < 0)
+				isa_force("scalar");
 			fp[s] = fingerprint(p + skew, n, w, first);
 			h[s] = hash128(p + skew, n * w);
 			if (fp[s] != fp[0] || memcmp(&h[s], &h[0], sizeof h[0]))
@@ -159,7 +160,7 @@ TEST(all_instruction_sets_give_the_same_bits)
 					(unsigned long long)first, skew);
 		}
 	}
-	hash_force_isa(NULL);
+	isa_force(NULL);
 }
 
 TEST(bytes_that_come_in_pieces_have_the_hash_of_all_and_their_elements_the_fingerprint)
@@ -173,8 +174,8 @@ TEST(bytes_that_come_in_pieces_have_the_hash_of_all_and_their_elements_the_finge
 		struct hash128_state s;
 		struct hash128 whole = hash128(p, bytes), h;
 
-		if (hash_force_isa(isas[round % 3]) < 0)
-			hash_force_isa("scalar");
+		if (isa_force(isas[round % 3]) < 0)
+			isa_force("scalar");
 		hash128_begin(&s);
 		while (at < bytes) {
 			/* Often a block, or a byte beside one. */
@@ -198,7 +199,7 @@ TEST(bytes_that_come_in_pieces_have_the_hash_of_all_and_their_elements_the_finge
 			fail_msg("round %d, %s: the hash of %zu bytes", round, isas[round % 3],
 				 bytes);
 		assert_true(sum == fingerprint(p, n, w, first));
-		hash_force_isa(NULL);
+		isa_force(NULL);
 	}
 }
 
@@ -249,14 +250,14 @@ TEST(the_fingerprint_sees_bits_places_and_blocks)
 
 TEST(only_known_instruction_sets_can_be_forced)
 {
-	assert_int_equal(hash_force_isa("mmx"), -EOPNOTSUPP);
-	assert_int_equal(hash_force_isa(""), -EOPNOTSUPP);
-	assert_int_equal(hash_force_isa("scalar"), 0);
-	assert_int_equal(hash_force_isa(NULL), 0);
+	assert_int_equal(isa_force("mmx"), -EOPNOTSUPP);
+	assert_int_equal(isa_force(""), -EOPNOTSUPP);
+	assert_int_equal(isa_force("scalar"), 0);
+	assert_int_equal(isa_force(NULL), 0);
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++)
 		print_message("%s: %s\n", isas[s],
-			      hash_force_isa(isas[s]) ? "this machine lacks it" : "tested");
-	hash_force_isa(NULL);
+			      isa_force(isas[s]) ? "this machine lacks it" : "tested");
+	isa_force(NULL);
 }
 
 TEST(copy_stream_copies_every_byte_and_no_other)

@@ -128,12 +128,12 @@ static int window_is_true(void *arg, const struct window *w, const uint8_t *buf)
 	for (uint32_t i = 0; i < w->ncut; i++) {
 		const struct table_piece *p = &x->k->table.piece[w->cut[i].piece];
 
-		/* A whole piece at a time, as the samples give them. */
-		assert_int_equal(w->cut[i].len, p->len);
+		/* The samples give a whole piece at a time. */
 		x->want = realloc(x->want, p->len);
 		sample_piece(SEED, &x->k->table, p, x->k->step, x->want);
-		assert_memory_equal(buf + w->cut[i].buf_off, x->want, p->len);
-		x->bytes += p->len;
+		assert_memory_equal(buf + w->cut[i].buf_off, x->want + (w->cut[i].dst_off - p->off),
+				    w->cut[i].len);
+		x->bytes += w->cut[i].len;
 	}
 	return 0;
 }
@@ -513,8 +513,31 @@ TEST(test_a_part_that_lost_what_was_synced_is_given_up)
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 }
 
-/* A journal that is whole, of this conversion, and wrong: its first fingerprint is another one. */
-static void fingerprint_change(const char *journal)
+/* Files of whole tensors have no checksums: what an earlier run wrote is read again. */
+TEST(test_a_file_of_whole_tensors_that_lost_what_was_synced_is_given_up)
+{
+	static const uint8_t zeros[4096];
+	const char *file;
+	int fd;
+
+	writes = &format_safetensors;
+	engine_from("fsdp=4", 10, dst, "fsdp=3");
+	interrupt();
+	file = path_of("%s/model-00001-of-%05u.safetensors", partial_of(dst), f.nfile - 1);
+	fd = open(file, O_WRONLY);
+	if (fd < 0)
+		fail_msg("there is no %s", file);
+	assert_int_equal(pwrite(fd, zeros, sizeof zeros, 64 << 10), sizeof zeros);
+	close(fd);
+	assert_int_equal(engine_run(), -EBADMSG);
+	assert_true(f.resumed);
+	assert_says(err.msg, "is not on the disk as it was written");
+	assert_nothing(dst);
+	assert_ok_err(engine_run(), &err);
+}
+
+/* A journal that is whole, of this conversion, and wrong: one of its fingerprints is another one. */
+static void fingerprint_change(const char *journal, uint32_t which)
 {
 	struct container_bytes sect[8] = { { 0 } };
 	cleanup_free void *bytes = NULL, *again = NULL;
@@ -532,8 +555,8 @@ static void fingerprint_change(const char *journal)
 	for (uint32_t i = 0; i < v.map.nsect; i++)
 		sect[i] = container_view_get(&v, v.map.sect[i].kind);
 	print = (uint8_t *)(uintptr_t)sect[v.map.nsect - 1].p;
-	if (sect[v.map.nsect - 1].len)
-		print[0] ^= 1;
+	if (sect[v.map.nsect - 1].len > 8 * which)
+		print[8 * which] ^= 1;
 	assert_int_equal(container_encode(&v.info, sect, v.map.nsect, &again, &len, &err), 0);
 	assert_int_equal(len, st.st_size);
 	assert_int_equal(pwrite(fd, again, len, 0), (ssize_t)len);
@@ -544,13 +567,30 @@ TEST(test_what_has_other_fingerprints_than_its_source_is_never_published)
 {
 	engine_from("fsdp=4", 10, dst, "fsdp=3");
 	interrupt();
-	fingerprint_change(path_of("%s/journal-0", lock_of(dst)));
-	fingerprint_change(path_of("%s/journal-1", lock_of(dst)));
+	fingerprint_change(path_of("%s/journal-0", lock_of(dst)), 0);
+	fingerprint_change(path_of("%s/journal-1", lock_of(dst)), 0);
 	assert_int_equal(engine_run(), -EBADMSG);
 	assert_true(f.resumed);
 	assert_nothing(dst);
 	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_true_checkpoint(dst, "fsdp=3", 3);
+}
+
+/* Each rank's file has all of it. The second fingerprint is that of the first tensor's second copy,
+ * which does not count for the tensor's. */
+TEST(test_copies_of_the_same_elements_have_the_same_fingerprint)
+{
+	writes = &format_safetensors;
+	engine_from("fsdp=4", 10, dst, "dp=2");
+	e.how.want.by_rank = true;
+	e.how.want.shard_bytes = 0;
+	interrupt();
+	fingerprint_change(path_of("%s/journal-0", lock_of(dst)), 1);
+	fingerprint_change(path_of("%s/journal-1", lock_of(dst)), 1);
+	assert_int_equal(engine_run(), -EBADMSG);
+	assert_true(f.resumed);
+	assert_says(err.msg, "does not have the source's fingerprint");
+	assert_nothing(dst);
 }
 
 TEST(test_another_conversion_is_not_continued)
@@ -700,6 +740,136 @@ TEST(test_a_full_disk_leaves_what_was_done)
 	assert_true(!kept && dropped > 0);
 }
 
+TEST(test_a_full_disk_leaves_what_was_done_of_whole_tensors)
+{
+	uint64_t kept = 0, dropped = 0;
+
+	writes = &format_safetensors;
+	make_whole("fsdp=4", 10, "fsdp=3");
+	disk_fills(true, &kept, &dropped);
+	assert_true(kept > 0 && dropped > 0);
+}
+
+static struct io_ops broken;
+static uint32_t nsync, bad_sync;
+
+/* Is it the sync of a file with data for which the test waits? name: for open. */
+static bool is_bad_sync(int fd, char name[64])
+{
+	char path[PATH_MAX];
+	ssize_t n;
+
+	snprintf(name, 64, "/proc/self/fd/%d", fd);
+	n = readlink(name, path, sizeof path - 1);
+	path[MAX(n, 0)] = 0;
+	return strstr(path, ".ckptctl-new/") && ++nsync == bad_sync;
+}
+
+/* What of the file is on the disk is not known. */
+static int data_sync_fails(void *ctx, int fd)
+{
+	char name[64];
+
+	return is_bad_sync(fd, name) ? -EIO : 0;
+}
+
+TEST(test_after_a_sync_that_failed_nothing_is_continued)
+{
+	uint32_t failed = 0;
+
+	make_whole("fsdp=4", 10, "fsdp=3");
+	broken = *quick_ops();
+	broken.sync = data_sync_fails;
+	for (bad_sync = 1;; bad_sync++) {
+		e.engine.ops = &broken;
+		nsync = 0;
+		if (!engine_run())
+			break;
+		assert_int_equal(err.code, -EIO);
+		assert_false(f.kept);
+		assert_nothing(dst);
+		failed++;
+	}
+	assert_true(failed > 4);
+	e.engine.ops = quick_ops();
+}
+
+/* What a disk changes of a file after it took it. */
+static int sync_and_flip(void *ctx, int fd)
+{
+	char name[64];
+	struct stat st;
+	uint8_t b;
+
+	if (!is_bad_sync(fd, name))
+		return 0;
+	fd = open(name, O_RDWR);
+	assert_true(fd >= 0 && !fstat(fd, &st) && pread(fd, &b, 1, st.st_size - 1) == 1);
+	b ^= 1;
+	assert_int_equal(pwrite(fd, &b, 1, st.st_size - 1), 1);
+	close(fd);
+	return 0;
+}
+
+TEST(test_with_check_what_the_disk_changed_is_found)
+{
+	uint32_t found = 0;
+
+	writes = &format_safetensors;
+	engine_from("fsdp=2", 1, dst, "fsdp=1");
+	e.how.check = true;
+	broken = *quick_ops();
+	broken.sync = sync_and_flip;
+	e.engine.ops = &broken;
+	for (bad_sync = 1;; bad_sync++) {
+		int rc;
+
+		nsync = 0;
+		rc = engine_run();
+		if (bad_sync > nsync)
+			break;
+		if (rc != -EBADMSG && rc != -EPROTO) /* data; the index */
+			fail_msg("file %u: %d", bad_sync, rc);
+		assert_nothing(dst);
+		found++;
+	}
+	assert_true(found > 4);
+	e.engine.ops = quick_ops();
+}
+
+static struct format liar;
+
+/* Its header calls the elements of the first tensor by another type of the same size. */
+static int fill_of_liar(const struct sheet *s, uint32_t run, const struct sheet_state *state,
+			struct arena *a, const void **ret, uint64_t *ret_len,
+			struct hash128 *ret_seal, struct ckpt_err *x)
+{
+	int rc = format_safetensors.fill(s, run, state, a, ret, ret_len, ret_seal, x);
+	uint8_t *copy, *at;
+
+	if (rc || *ret_len < 8)
+		return rc;
+	copy = arena_alloc(a, *ret_len);
+	assert_non_null(copy);
+	memcpy(copy, *ret, *ret_len);
+	at = memmem(copy, *ret_len, "\"BF16\"", 6);
+	if (at)
+		memcpy(at, "\"F16\" ", 6);
+	*ret = copy;
+	return 0;
+}
+
+TEST(test_what_its_own_format_reads_otherwise_is_never_published)
+{
+	liar = format_safetensors;
+	liar.fill = fill_of_liar;
+	writes = &liar;
+	engine_from("fsdp=2", 1, dst, "fsdp=3");
+	assert_int_equal(engine_run(), -EBADMSG);
+	assert_says(err.msg, "does not hold what the source holds");
+	assert_nothing(dst);
+}
+
 TEST(test_no_room_is_told_before_anything_is_written)
 {
 	struct io_faults faults;
@@ -764,8 +934,18 @@ TEST(test_any_failing_call_leaves_files_of_whole_tensors_away_or_whole)
 	any_call_fails();
 }
 
+static void files_limit(rlim_t n)
+{
+	struct rlimit files;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = n;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
 struct crash {
 	uint64_t n, there, resumed;
+	uint64_t written; /* of these, where all data were written before */
 };
 
 /* A state that a power loss may leave. */
@@ -782,20 +962,20 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 		print_error("it had been told that it is there\n");
 		return 1;
 	} else {
-		if (x->n % 2)
-			return 0;
 		e.how.dst = dst;
 		if (engine_run()) {
 			print_error("%s\n", err.msg);
 			return 1;
 		}
 		x->resumed += f.resumed;
+		x->written += f.resumed && f.before == f.bytes;
 	}
 	assert_true(same_files(whole, dst));
 	return 0;
 }
 
-static void power_is_lost(void)
+/* nfile: descriptors that the run has, of which it takes its batches; 0: as many as there are. */
+static void power_is_lost(rlim_t nfile)
 {
 	const char *root = hold("root");
 	struct io_faults faults;
@@ -803,13 +983,17 @@ static void power_is_lost(void)
 	struct crash x = { 0 };
 	struct io_crash_opts how = { .nrandom = 1, .ntear = 1 };
 	uint64_t states = 0;
+	struct rlimit was;
 	int fd;
 
 	rng = draw_seed(__func__);
 	how.seed = rng;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	make_source(src, "fsdp=2", 0, 5);
 	assert_int_equal(mkdir(root, 0700), 0);
 	engine_make(src, whole, "fsdp=5");
+	if (nfile)
+		e.how.want.shard_bytes = 1; /* a file for each tensor */
 	assert_int_equal(engine_run(), 0);
 	fd = open(root, O_RDONLY | O_DIRECTORY);
 	record = io_record_new(fd);
@@ -818,26 +1002,30 @@ static void power_is_lost(void)
 	e.engine.ops = &faults.ops;
 	e.engine.io = IO_INLINE;
 	e.how.dst = path_of("%s/dst", root);
+	if (nfile)
+		files_limit(nfile);
 	assert_ok_err(engine_run(), &err);
+	files_limit(was.rlim_cur);
 	io_record_promise(record, 1);
 	e.engine.ops = quick_ops();
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
-	printf("%llu states, %llu complete, %llu continued\n", (unsigned long long)states,
-	       (unsigned long long)x.there, (unsigned long long)x.resumed);
-	assert_true(x.there > 0 && x.resumed > 0 && x.there < states);
+	printf("%llu states, %llu complete, %llu continued, %llu of them with all data\n",
+	       (unsigned long long)states, (unsigned long long)x.there,
+	       (unsigned long long)x.resumed, (unsigned long long)x.written);
+	assert_true(x.there > 0 && x.resumed >= x.written && x.written > 0 && x.there < states);
 	io_record_free(record);
 	close(fd);
 }
 
 TEST(test_after_a_power_loss_it_is_whole_or_continued)
 {
-	power_is_lost();
+	power_is_lost(0);
 }
 
 TEST(test_after_a_power_loss_files_of_whole_tensors_are_there_or_continued)
 {
 	writes = &format_safetensors;
-	power_is_lost();
+	power_is_lost(38);
 }
 
 /* --- refusals --- */
@@ -977,15 +1165,6 @@ TEST(test_what_did_nothing_is_no_obstacle)
 	assert_true(WIFSIGNALED(status));
 	assert_true(exists(partial_of(dst)));
 	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=2");
-}
-
-static void files_limit(rlim_t n)
-{
-	struct rlimit files;
-
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
-	files.rlim_cur = n;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
 }
 
 TEST(test_few_descriptors_make_batches_with_the_same_bytes)
@@ -1220,6 +1399,42 @@ TEST(test_a_source_that_changes_meanwhile_gives_nothing)
 	assert_int_equal(engine_run(), -ESTALE);
 	assert_nothing(dst);
 	RUN_IS(0, "convert", src, dst);
+}
+
+/* Before it is opened for the second time, another file takes the name of the model's. */
+static uint32_t model_opens;
+
+static int replacing_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	const struct io_ops *ops = quick_ops();
+
+	if (!strcmp(name, "model.safetensors") && model_opens++ == 1) {
+		copy_file(path_of("%s/model.safetensors", src), path_of("%s/other", src));
+		assert_int_equal(
+			rename(path_of("%s/other", src), path_of("%s/model.safetensors", src)), 0);
+	}
+	return ops->open(ops->ctx, dirfd, name, flags, mode);
+}
+
+TEST(test_a_source_that_is_replaced_while_it_is_opened_is_refused)
+{
+	struct engine_subject s = { .path = src, .force = &format_safetensors };
+	struct io_ops ops = *quick_ops();
+	struct engine engine = { .ops = &ops, .io = IO_THREADS, .format = formats };
+	struct opened o;
+
+	make_foreign(src, "numpy.safetensors");
+	ops.open = replacing_open;
+	model_opens = 0;
+	s.fd = open(src, O_RDONLY | O_DIRECTORY);
+	assert_int_equal(engine_open(&engine, &s, &o, &err), -ESTALE);
+	assert_says(err.msg, "model.safetensors was changed or replaced");
+	engine_close(&o);
+	/* Now nothing replaces it. */
+	assert_ok_err(engine_open(&engine, &s, &o, &err), &err);
+	engine_close(&o);
+	close(s.fd);
+	remove_tree(src);
 }
 
 TEST(test_tensors_are_chosen_and_cast)

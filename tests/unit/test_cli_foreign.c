@@ -316,6 +316,35 @@ TEST(a_tensor_is_found_by_the_name_that_its_own_format_gives_it)
 	assert_json_has(item(j, "tensors", 0), "{'foreign_name':null}");
 }
 
+/* Each verb that takes names of tensors takes the name, component/name, and that of the format. */
+TEST(every_verb_takes_a_name_with_and_without_its_component_and_that_of_the_format)
+{
+	static const char *const called[] = { "stats.sum", "model/stats.sum", "bare:stats.sum" };
+	char bare[PATH_MAX], to[PATH_MAX], out[PATH_MAX];
+
+	snprintf(bare, sizeof bare, "%s", bare_of("named", "alpha", 10));
+
+	for (uint32_t i = 0; i < ARRAY_LEN(called); i++) {
+		const char *name = called[i];
+		json_t *j = json_run("ckptd.show/1", "show", bare, name, "--json");
+
+		snprintf(to, sizeof to, "%s/named-%u", top, i);
+		snprintf(out, sizeof out, "%s/named-out-%u", top, i);
+		assert_string_equal(string(item(j, "tensors", 0), "component"), "model");
+		j = json_run("ckptd.show/1", "show", bare, "--tensors", name, "--json");
+		assert_string_equal(string(item(j, "tensors", 0), "name"), "stats.sum");
+		RUN_IS(0, "show", bare, "--map", name);
+		RUN_IS(0, "cat", bare, name, "--stats");
+		RUN_IS(0, "stats", bare, "--tensors", name);
+		RUN_IS(0, "diff", bare, bare, "--tensors", name);
+		RUN_IS(0, "convert", bare, to, "--only", name);
+		RUN_IS(0, "show", to, "model/stats.sum");
+		RUN_IS(10, "show", to, "model/embed.weight");
+		RUN_IS(0, "export", bare, out, "--only", name);
+		RUN_IS(0, "cat", path_of("%s/model.safetensors", out), "stats.sum");
+	}
+}
+
 /* --- which format it is --- */
 
 static const char *format_of(const char *path, const char *option)

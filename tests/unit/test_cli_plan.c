@@ -123,7 +123,7 @@ static void count_chunks(struct count *c, struct load_rank *ret)
 /* How the chunks of all ranks would be read: small gaps are cheaper than one more request. */
 static void count_requests(const struct count *c, uint64_t *ret_n, uint64_t *ret_bytes)
 {
-	uint64_t gap = read_cost_gap(&read_cost_default);
+	uint64_t gap = READ_GAP;
 
 	*ret_n = *ret_bytes = 0;
 	for (uint32_t i = 0; i < c->k->nfile; i++) {
@@ -244,7 +244,7 @@ static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2,
 	struct subject s = { 0 };
 	struct ckpt_err err = { 0 };
 	struct checkpoint k;
-	uint64_t gap = read_cost_gap(&read_cost_default);
+	uint64_t gap = READ_GAP;
 	struct format_file file[RANKS_MAX];
 	struct chunk *chunk[RANKS_MAX] = { 0 };
 	const struct target_rule columns[] = { { "*.experts", "Shard(2)@tp", "f:1" },

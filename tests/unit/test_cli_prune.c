@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/full_check.h"
 #include "tests/lib/cli_rig.h"
+#include <sys/file.h>
 
 /* The document of a run that was right to end with this code. */
 static json_t *pruned(int code)
@@ -355,6 +356,59 @@ TEST(a_store_is_pruned_job_by_job)
 	assert_json(0, "ckptd.prune/1", "{'removed_count':3, 'kept_count':2}");
 	assert_string_equal(steps_of(a), "30 ");
 	assert_string_equal(steps_of(b), "20 ");
+}
+
+/* --- what convert and export left --- */
+
+TEST(what_killed_conversions_left_is_shown_and_removed_only_when_asked)
+{
+	const struct timespec old[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
+	const char *root = place("left");
+	char new[PATH_MAX], dead[PATH_MAX], lock[PATH_MAX];
+	json_t *j;
+	int held;
+
+	line(root, "run", 3);
+	snprintf(lock, sizeof lock, "%s/.dst.ckptctl", root);
+	snprintf(new, sizeof new, "%s/.dst.ckptctl-new", root);
+	snprintf(dead, sizeof dead, "%s/.model.safetensors.0123abcd.ckptctl-new", root);
+	assert_int_equal(mkdir(lock, 0700), 0);
+	spill(path_of("%s/journal-0", lock), "torn");
+	spill(new, "123456");
+	spill(dead, "123");
+	assert_int_equal(utimensat(AT_FDCWD, dead, old, 0), 0);
+	SHOWN_IS(0, "ls", root);
+	RUN("ls", root, "--json");
+	assert_json(0, "ckptd.ls/1",
+		    "{'unfinished':[{'becomes':'dst', 'state':'unfinished', 'bytes':10},"
+		    " {'becomes':'model.safetensors', 'state':'dead', 'bytes':3}]}");
+	/* A policy for steps is none for these. */
+	RUN("prune", "--yes", "--keep-last=1", root, "--json");
+	j = pruned(0);
+	assert_json_has(j, "{'removed_count':2, 'unfinished_removed_count':0}");
+	assert_int_equal(count(j, "unfinished"), 2);
+	json_decref(j);
+	assert_true(exists(new) && exists(dead) && exists(lock));
+	RUN_IS(2, "prune", "--unfinished", root);
+	assert_says(got.err, "2 unfinished, 13 B, would be removed, and nobody can be asked");
+	SHOWN_IS(0, "prune", "-n", "--unfinished", root);
+	RUN("prune", "-n", "--unfinished", root, "--json");
+	assert_json(0, "ckptd.prune/1", "{'removed_count':0, 'unfinished_removed_count':2}");
+	assert_true(exists(new) && exists(dead) && exists(lock));
+	/* One that is being written stays. */
+	held = open(lock, O_RDONLY | O_DIRECTORY);
+	assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0);
+	RUN("prune", "--yes", "--unfinished", root, "--json");
+	assert_json(0, "ckptd.prune/1", "{'removed_count':0, 'unfinished_removed_count':1}");
+	assert_true(exists(new) && !exists(dead) && exists(lock));
+	close(held);
+	RUN_IS(0, "prune", "--yes", "--unfinished", root);
+	assert_says(got.out, "freed 10 B");
+	assert_false(exists(new) || exists(lock));
+	RUN_IS(0, "prune", "--yes", "--unfinished", root);
+	assert_says(got.out, "nothing to remove");
+	assert_string_equal(steps_of(path_of("%s/run", root)), "30 ");
+	RUN_IS(10, "prune", "--yes", "--unfinished", path_of("%s/none", root));
 }
 
 TEST(free_takes_the_oldest_until_it_is_enough)

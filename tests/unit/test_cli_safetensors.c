@@ -212,6 +212,20 @@ static void is_still(const char *path, const char *truth_name)
 	json_decref(truth);
 }
 
+/* A file has no sums of its tensors; that of its header is that it was read. */
+TEST(verify_says_that_bytes_of_tensors_have_no_sums)
+{
+	static const char file[] = "tests/vectors/hf/llama_single/model.safetensors";
+	const json_t *x;
+	struct stat st;
+
+	assert_int_equal(stat(file, &st), 0);
+	RUN_IS(3, "--json", "verify", "--data", file);
+	x = item(json_kept(json_out("ckptd.verify/1")), "checkpoints", 0);
+	assert_true(number(x, "unsummed_bytes") > (uint64_t)st.st_size / 2);
+	assert_int_equal(number(x, "summed_bytes") + number(x, "unsummed_bytes"), st.st_size);
+}
+
 TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
 {
 	char dir[SCRATCH_MAX], native[400], back[400], ranks[400], again[400];
@@ -232,6 +246,141 @@ TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
 	converted_to(ranks, again, &format_safetensors, "all=1", (struct format_want){ 0 });
 	is_still(again, "tests/vectors/hf/mixtral.truth.json");
 	scratch_remove(dir);
+}
+
+/* --- names and blobs --- */
+
+static const float three[3] = { 1, 2, 3 };
+
+#define ROW3(c, n)                                                                       \
+	{                                                                                \
+		.component = c, .name = n, .dtype = CKPT_F32, .ndim = 1, .shape = { 3 }, \
+		.bytes = three                                                           \
+	}
+#define TEXT(c, n, media, text)                                                       \
+	{                                                                             \
+		.component = c, .name = n, .dtype = CKPT_U8, .ndim = 1,               \
+		.shape = { sizeof text - 1 }, .bytes = text, .role = MADE_BLOB(media) \
+	}
+
+/* The tensor of a checkpoint: what show says of it. */
+static json_t *shown_tensor(const char *path, const char *name)
+{
+	json_t *j = json_run("ckptd.show/1", "show", path, name, "--json");
+
+	assert_int_equal(count(j, "tensors"), 1);
+	return item(j, "tensors", 0);
+}
+
+static void bytes_are(const char *path, const char *name, const char *want)
+{
+	RUN_IS(CLI_OK, "cat", path, name);
+	assert_int_equal(got.out_len, strlen(want));
+	assert_memory_equal(got.out, want, got.out_len);
+}
+
+static void is_blob(const char *path, const char *name, const char *media, const char *text)
+{
+	const json_t *x = shown_tensor(path, name);
+
+	assert_string_equal(string(x, "media"), media);
+	assert_string_equal(string(x, "name"), name);
+	bytes_are(path, name, text);
+}
+
+TEST(names_and_types_of_blobs_come_back_with_strip_and_without)
+{
+	static const struct made made[] = {
+		ROW3("model", "w"),
+		TEXT("model", "config", CKPT_MEDIA_JSON, "{\"layers\": 3}"),
+		TEXT("data", "cursor", CKPT_MEDIA_TEXT, "line 7\n"),
+		TEXT("rng", "state", CKPT_MEDIA_PICKLE, "\x80\x04N."),
+		TEXT("rng", "seed", CKPT_RAW, "seed"),
+		TEXT("rng", "none", CKPT_MEDIA_NPY, ""),
+	};
+	const char *from = make_made(place("blobs"), "j", 3, made, ARRAY_LEN(made));
+	const char *const strip[] = { "rng", "model" };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(strip); i++) {
+		const char *file = path_of("%s/blobs-%u.safetensors", top, i);
+		const char *native = path_of("%s/blobs-native-%u", top, i);
+		const char *again = path_of("%s/blobs-again-%u", top, i);
+
+		RUN_IS(CLI_OK, "export", from, file, "--strip", strip[i]);
+		RUN_IS(CLI_OK, "convert", file, native);
+		RUN_IS(CLI_OK, "convert", native, again, "--to", "safetensors");
+		for (uint32_t k = 0; k < 3; k++) {
+			const char *at = k == 0 ? file : k == 1 ? native : again;
+
+			is_blob(at, i ? "config" : "model.config", "json", "{\"layers\": 3}");
+			is_blob(at, "data.cursor", "text", "line 7\n");
+			is_blob(at, i ? "rng.state" : "state", "pickle", "\x80\x04N.");
+			is_blob(at, i ? "rng.seed" : "seed", "raw", "seed");
+			is_blob(at, i ? "rng.none" : "none", "npy", "");
+			assert_json_has(shown_tensor(at, i ? "w" : "model.w"), "{'media':null}");
+		}
+		RUN_IS(CLI_OK, "diff", file, again, "--values");
+		RUN_IS(CLI_OK, "diff", file, native, "--values");
+	}
+}
+
+TEST(equal_names_of_different_components_are_refused_and_nothing_is_made)
+{
+	static const struct made made[] = { ROW3("model", "a.b"), ROW3("model.a", "b"),
+					    ROW3("", "b") };
+	const char *from = make_made(place("equal"), "j", 3, made, 2);
+	const char *three_of = make_made(place("equal3"), "j", 3, made, 3);
+	const char *file = path_of("%s/equal.safetensors", top), *ranks = place("equal-ranks");
+	const char *view = place("equal.view");
+
+	RUN_IS(CLI_MISFIT, "convert", from, file);
+	assert_says(got.err, "tensor model.a.b: two or more have this name in the files");
+	RUN_IS(CLI_MISFIT, "convert", from, file, "--drop-unsupported");
+	RUN_IS(CLI_MISFIT, "export", from, file);
+	assert_says(got.err, "tensor model.a.b: two or more");
+	assert_false(exists(file));
+	/* Files of ranks have components. */
+	RUN_IS(CLI_OK, "export", from, ranks, "--mesh", "all=1");
+	assert_string_equal(string(shown_tensor(ranks, "model/a.b"), "component"), "model");
+	assert_string_equal(string(shown_tensor(ranks, "model.a/b"), "component"), "model.a");
+	/* A component less in front makes names different, or equal. */
+	RUN_IS(CLI_OK, "export", from, file, "--strip", "model");
+	shown_tensor(file, "a.b");
+	shown_tensor(file, "model.a.b");
+	RUN_IS(CLI_MISFIT, "export", three_of, place("equal3.safetensors"), "--strip", "model.a");
+	assert_says(got.err, "tensor b: two or more");
+	/* A view gives another name, or the same to two. */
+	spill(view, "rename model/a.b -> model/c\n");
+	RUN_IS(CLI_OK, "convert", from, place("equal-view.safetensors"), "--view", view);
+	shown_tensor(place("equal-view.safetensors"), "model.c");
+	spill(view, "rename model/a.b -> x/p.q\nrename model.a/b -> x.p/q\n");
+	RUN_IS(CLI_MISFIT, "convert", from, place("equal-view2.safetensors"), "--view", view);
+	assert_says(got.err, "tensor x.p.q: two or more");
+}
+
+TEST(metadata_that_native_cannot_hold_is_listed_and_left_out_only_if_asked)
+{
+	const char *file = place("long.safetensors"), *native = place("long-native");
+	char *header = malloc(6000);
+	FILE *f = fopen(file, "we");
+	le64 len;
+
+	sprintf(header, "{\"__metadata__\":{\"short\":\"s\",\"ss_tags\":\"%*d\"}}", 5000, 7);
+	len = le64_of(strlen(header));
+	assert_int_equal(fwrite(&len, 8, 1, f), 1);
+	assert_int_equal(fputs(header, f) >= 0, 1);
+	assert_int_equal(fclose(f), 0);
+	free(header);
+	RUN_IS(CLI_MISFIT, "convert", file, native);
+	assert_says(got.err, "native cannot hold 1 of 2 attributes");
+	assert_says(got.err, "attribute ss_tags: a key has 1 to 2060 bytes, a value at most 4096");
+	assert_false(exists(native));
+	RUN_IS(CLI_WARNINGS, "convert", file, native, "--drop-unsupported");
+	assert_says(got.err, "left out: attribute ss_tags");
+	RUN_IS(CLI_OK, "show", native, "--json");
+	assert_says(got.out, "\"short\"");
+	assert_null(strstr(got.out, "ss_tags"));
+	RUN_IS(CLI_OK, "convert", file, place("long-again.safetensors"));
 }
 
 /* --- Hugging Face's cache: snapshots/REVISION/NAME is a link to ../../blobs/HASH --- */

@@ -234,42 +234,4 @@ TEST(what_zstd_frames_need_and_is_not_there_is_refused_by_name)
 	assert_non_null(strstr(err.msg, "dictionary"));
 }
 
-/* --- as a source --- */
-
-static int under_read(void *ctx, void *buf, uint64_t len, uint64_t off)
-{
-	const struct coded *c = ctx;
-
-	assert_true(off >= 7 && off - 7 + len <= c->len);
-	memcpy(buf, c->bytes + (off - 7), len);
-	return 0;
-}
-
-TEST(a_source_over_a_coded_item_reads_forward)
-{
-	uint64_t seed = draw_seed(__func__);
-
-	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-		struct source under = { .read = under_read }, s;
-		uint8_t got[20000];
-		struct coded c;
-
-		coded_make(&c, kinds[i].how, kinds[i].elem, 200000, &seed);
-		under.ctx = &c;
-		assert_ok_err(decoder_source(&under, 7, c.len, &c.o, &s, &err), &err);
-		assert_int_equal(s.bytes, c.o.bytes);
-		for (uint64_t at = 0, n; at < c.o.bytes; at += n) {
-			at = MIN(at + draw(&seed) % 30000, c.o.bytes);
-			n = MIN(draw(&seed) % sizeof got, c.o.bytes - at);
-			assert_int_equal(s.read(s.ctx, got, n, at), 0);
-			assert_memory_equal(got, c.plain + at, n);
-			if (n > 1)
-				assert_int_equal(s.read(s.ctx, got, 1, at), -ESPIPE);
-		}
-		assert_int_equal(s.read(s.ctx, got, 1, c.o.bytes), -ENODATA);
-		s.close(s.ctx);
-		coded_free(&c);
-	}
-}
-
 UNIT();

@@ -323,7 +323,7 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 {
 	struct wire_drain m = { 0 };
-	struct wire_status s = { 0 };
+	struct wire_plain s = { 0 };
 	struct asker a, b;
 
 	host_start_gated();
@@ -415,8 +415,8 @@ TEST(what_is_on_disk_is_forgotten_at_once)
 /* --- those who mean no good --- */
 TEST(requests_out_of_place_are_refused_or_end_the_connection)
 {
-	struct wire_status s = { 0 };
-	struct wire_control c = { 0 };
+	struct wire_plain s = { 0 };
+	struct wire_plain c = { 0 };
 	struct wire_steps steps = { 0 };
 	struct asker a = { 0 };
 	int fd;
@@ -441,8 +441,8 @@ TEST(requests_out_of_place_are_refused_or_end_the_connection)
 
 TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 {
-	struct wire_control c = { 0 };
-	struct wire_status s = { 0 };
+	struct wire_plain c = { 0 };
+	struct wire_plain s = { 0 };
 	struct asker a[64], more = { 0 };
 	uint32_t n = 0;
 
@@ -559,7 +559,7 @@ TEST(a_socket_is_made_in_nobody_elses_place)
 static bool answers(const char *path)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	struct wire_control c = { 0 };
+	struct wire_plain c = { 0 };
 	struct asker a = { .sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) };
 	bool yes;
 

@@ -203,8 +203,8 @@ TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 TEST(descriptors_that_nobody_asked_for_are_closed)
 {
 	struct msghdr m = { 0 };
-	struct wire_status s = { .head = ROW(.magic = WIRE_MAGIC, .abi = WIRE_ABI,
-					     .type = WIRE_STATUS, .bytes = sizeof s) };
+	struct wire_plain s = { .head = ROW(.magic = WIRE_MAGIC, .abi = WIRE_ABI,
+					    .type = WIRE_STATUS, .bytes = sizeof s) };
 	struct iovec iov = { .iov_base = &s, .iov_len = sizeof s };
 	static const int many[] = { 1, 4, 5, 17, 100, 253 };
 	union {

@@ -885,7 +885,7 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	struct wire_adopt adopt = { .slot = 7, .bytes = 4096 };
 	struct wire_restore want = { .step = CKPT_LATEST };
 	struct wire_steps steps;
-	struct wire_bye bye = { 0 };
+	struct wire_plain bye = { 0 };
 	uint8_t junk[8192] = { 1, 2, 3 };
 	struct asker a, other;
 	int store, file, fd;

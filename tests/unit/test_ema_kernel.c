@@ -4,6 +4,7 @@
  * what PyTorch, timm, diffusers and PaddleFormers answered (tests/vectors/ema/make.py), against the
  * formulas of kernel.h written once more, and against double precision.
  */
+#include "ckpt/base/isa.h"
 #include "ckpt/ckpt.h"
 #include "ema/kernel.h"
 #include "tests/lib/unit.h"
@@ -83,12 +84,12 @@ static void update(uint32_t dtype, const void *p, uint64_t n, float a, const flo
 
 #define EACH_ISA(name)                      \
 	for (uint32_t k_ = 0; k_ < 3; k_++) \
-		if ((name = isas[k_]), !ema_force_isa(name))
+		if ((name = isas[k_]), !isa_force(name))
 
 static int best_isa(void **state)
 {
 	(void)state;
-	return ema_force_isa(NULL);
+	return isa_force(NULL);
 }
 
 UNIT(.teardown = best_isa);
@@ -678,7 +679,7 @@ TEST(what_the_thread_has_set_for_its_own_floating_point_changes_nothing)
 
 TEST(an_instruction_set_that_is_unknown_is_refused)
 {
-	assert_int_equal(ema_force_isa("sse9"), -EOPNOTSUPP);
+	assert_int_equal(isa_force("sse9"), -EOPNOTSUPP);
 }
 
 /* --- health --- */

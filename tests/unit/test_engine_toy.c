@@ -29,6 +29,7 @@ static struct ckpt_err err;
 static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 32];
 static uint64_t nread, ticked, stop_at;
 static struct io_ops counting;
+static enum io_engine io_of_engine = IO_INLINE; /* others go past `counting` */
 
 static int64_t counted_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
 {
@@ -128,8 +129,9 @@ static struct engine engine_of(uint64_t mem_limit)
 {
 	counting = io_ops_posix;
 	counting.pread = counted_pread;
-	return (struct engine)ROW(.ops = &counting, .io = IO_INLINE, .format = formats,
-				  .mem_limit = mem_limit, .tick = stopping_tick);
+	return (struct engine)ROW(.ops = io_of_engine == IO_INLINE ? &counting : &io_ops_posix,
+				  .io = io_of_engine, .format = formats, .mem_limit = mem_limit,
+				  .tick = stopping_tick);
 }
 
 static int dir_open(const struct engine *e, const char *dir, struct opened *ret)
@@ -254,7 +256,7 @@ static void byte_flip(const char *dir, uint64_t from_end)
 	close(fd);
 }
 
-TEST(deflated_tensors_become_native_and_come_back_plain)
+static void there_and_back(void)
 {
 	const char *coded, *plain, *native, *back;
 	struct converted made;
@@ -281,6 +283,17 @@ TEST(deflated_tensors_become_native_and_come_back_plain)
 	assert_int_equal(sums.unsummed, 0);
 	assert_int_equal(told.n, 0);
 	scratch_remove(top);
+}
+
+TEST(deflated_tensors_become_native_and_come_back_plain)
+{
+	static const enum io_engine each[] = { IO_INLINE, IO_THREADS, IO_AUTO };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(each); i++) {
+		io_of_engine = each[i];
+		there_and_back();
+	}
+	io_of_engine = IO_INLINE;
 }
 
 TEST(a_stream_is_decoded_twice_at_most_in_a_conversion)
@@ -348,6 +361,48 @@ TEST(a_conversion_that_is_still_being_planned_can_be_stopped)
 		assert_int_equal(access(new, F_OK), -1);
 	}
 	stop_asked = 0;
+	scratch_remove(top);
+}
+
+static void stranger_put(const char *name)
+{
+	int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	assert_true(fd >= 0 && write(fd, "mine", 4) == 4);
+	close(fd);
+}
+
+/* With a journal that it could continue, and without. */
+TEST(what_lies_in_a_conversions_directory_and_is_none_of_its_files_stays)
+{
+	const char *plain, *again, *new, *mine, *lock;
+	struct converted made;
+
+	scratch_make(top);
+	plain = in_top("plain");
+	again = in_top("again");
+	new = in_top(".again.ckptctl-new");
+	mine = in_top(".again.ckptctl-new/thesis");
+	lock = in_top(".again.ckptctl");
+	toy_write(plain, 0, NULL);
+	assert_int_equal(mkdir(new, 0700), 0);
+	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
+	assert_non_null(strstr(err.msg, "holds thesis, which this conversion did not make"));
+	assert_int_equal(access(mine, F_OK), 0);
+	assert_int_equal(unlink(mine), 0);
+	stop_at = 30 << 20;
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -ECANCELED);
+	assert_true(made.kept);
+	stop_at = 0;
+	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
+	assert_int_equal(access(mine, F_OK), 0);
+	assert_int_equal(unlink(mine), 0);
+	assert_ok_err(converted(plain, again, &format_toy, "all=1", &made), &err);
+	assert_true(made.resumed);
+	assert_int_equal(access(lock, F_OK), -1);
+	assert_int_equal(access(again, F_OK), 0);
 	scratch_remove(top);
 }
 

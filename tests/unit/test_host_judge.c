@@ -206,6 +206,28 @@ TEST(what_could_be_better_is_told_though_all_is_well)
 	assert_null(judged(&f, "overcommit"));
 }
 
+TEST(what_ckptctl_left_is_said_with_its_size_and_is_no_warning)
+{
+	struct host_facts f = healthy();
+	const struct host_finding *x;
+
+	assert_null(judged(&f, "leftovers"));
+	f.nleft = 1;
+	f.left_bytes = 3 << 20;
+	strcpy(f.left, ".dst.ckptctl-new");
+	x = judged(&f, "leftovers");
+	assert_non_null(x);
+	assert_int_equal(x->level, HOST_OK);
+	assert_non_null(strstr(x->found, "3.00 MiB in .dst.ckptctl-new, which"));
+	assert_non_null(strstr(x->next, "prune --unfinished removes it"));
+	assert_null(strstr(x->next, "convert"));
+	f.nleft = 3;
+	f.nleft_unfinished = 1;
+	x = judged(&f, "leftovers");
+	assert_non_null(strstr(x->found, "and 2 more"));
+	assert_non_null(strstr(x->next, "the same ckptctl convert continues"));
+}
+
 TEST(without_a_job_size_nothing_is_held_against_it)
 {
 	struct host_facts f = healthy();

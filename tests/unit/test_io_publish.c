@@ -172,6 +172,8 @@ static int file_write(const struct publish_opts *o, struct publish *p, uint32_t 
 struct ran {
 	uint32_t from; /* the file that it began with; LOST: nothing was begun */
 	bool keep;
+	struct io_record
+		*record; /* NULL, or where what is noted is promised: files that are done */
 };
 
 static int run_with(const struct publish_opts *o, struct publish *p, struct ran *ran,
@@ -192,6 +194,8 @@ static int run_with(const struct publish_opts *o, struct publish *p, struct ran 
 		n.done = i + 1;
 		n.hash = hash128(&n, 16);
 		rc = publish_note(p, n.seq % PUBLISH_JOURNALS, &n, sizeof n, err);
+		if (!rc && ran->record)
+			io_record_promise(ran->record, n.done);
 	}
 	return rc ? rc : publish_commit(p, err);
 }
@@ -201,7 +205,7 @@ static int run(const struct publish_opts *o, struct ran *ran, struct ckpt_err *e
 	struct publish *p;
 	int rc = publish_begin(o, 1000, &p, err);
 
-	*ran = (struct ran){ .from = LOST, .keep = ran->keep };
+	ran->from = LOST;
 	if (rc) {
 		assert_null(p);
 		return rc;
@@ -247,7 +251,11 @@ static int state_of(const struct io_ops *ops, int dirfd, const char *name, bool 
 struct loss {
 	struct publish_opts o;
 	uint64_t there, continued, anew;
+	uint64_t finished, leftover; /* only the rename was left; only the lock was to be removed */
 };
+
+/* Promised when publish_commit has returned; before: the number of files that a journal has. */
+#define COMMITTED (FILES + 1)
 
 static int names_left(void *arg, const char *name, unsigned char d_type)
 {
@@ -263,8 +271,11 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *crash)
 	struct ckpt_err err = { 0 };
 	struct ran ran = { 0 };
 	int was = state_of(crash->ops, dirfd, "dst", o.dir), rc;
+	int lock = crash->ops->open(crash->ops->ctx, dirfd, ".dst.ckptctl", O_RDONLY, 0);
 
-	if (was < 0 || (crash->promise && !was))
+	if (lock >= 0)
+		(void)crash->ops->close(crash->ops->ctx, lock);
+	if (was < 0 || (crash->promise == COMMITTED && !was))
 		return 1;
 	o.ops = crash->ops;
 	o.path = "/dst";
@@ -273,8 +284,12 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *crash)
 		print_error("%d: %s\n", rc, err.msg);
 		return 2;
 	}
+	if (!was && ran.from < crash->promise)
+		return 5;
 	x->there += was == 1;
+	x->leftover += was == 1 && lock >= 0;
 	x->continued += !was && ran.from != 0 && ran.from != LOST;
+	x->finished += !was && ran.from == (o.dir ? FILES : 1);
 	x->anew += !was && !ran.from;
 	if (state_of(crash->ops, dirfd, "dst", o.dir) != 1)
 		return 3;
@@ -296,14 +311,17 @@ static void power_lose(bool dir, bool resume)
 	x.o.ops = &f.ops;
 	x.o.dir = dir;
 	x.o.resume = resume;
+	ran.record = f.record;
 	assert_ok_err(run(&x.o, &ran, &err), &err);
-	io_record_promise(f.record, 1);
+	io_record_promise(f.record, COMMITTED);
 	assert_int_equal(io_crash_states(f.record, &how, after_power_loss, &x, &states), 0);
-	print_message("%" PRIu64 " states: %" PRIu64 " there, %" PRIu64 " continued, %" PRIu64
-		      " begun anew\n",
-		      states, x.there, x.continued, x.anew);
+	print_message("%" PRIu64 " states: %" PRIu64 " there (%" PRIu64 " with the lock), %" PRIu64
+		      " continued (%" PRIu64 " finished), %" PRIu64 " begun anew\n",
+		      states, x.there, x.leftover, x.continued, x.finished, x.anew);
 	assert_true(x.there > 1 && x.anew > 10);
-	assert_int_equal(x.continued > 0, resume);
+	assert_int_equal(x.continued > x.finished, resume && dir);
+	assert_int_equal(x.finished > 0, resume);
+	assert_int_equal(x.leftover > 0, resume);
 	io_record_free(f.record);
 	assert_alone("dst");
 }
@@ -611,6 +629,36 @@ TEST(a_file_that_begins_as_asked_gives_way_and_no_other_does)
 	assert_alone("f");
 }
 
+static uint32_t nrename;
+
+static int second_rename_fails(void *ctx, int dirfd, const char *from, const char *to)
+{
+	return ++nrename == 2 ? -EIO : io_ops_posix.rename(ctx, dirfd, from, to);
+}
+
+TEST(a_file_that_gave_way_is_back_if_the_new_one_cannot_have_its_name)
+{
+	struct publish_opts o = opts_of("f");
+	struct io_ops ops = io_ops_posix;
+	struct publish *p;
+	struct ckpt_err err;
+	int fd;
+
+	file_put("f", "<svg 1");
+	ops.rename = second_rename_fails;
+	o.ops = &ops;
+	o.over = "<svg";
+	nrename = 0;
+	assert_ok_err(begun(&o, &p, &err), &err);
+	assert_ok_err(publish_file(p, "", 0, NULL, &fd, &err), &err);
+	assert_ok_err(publish_file_end(p, "", fd, 0, &err), &err);
+	assert_int_equal(publish_commit(p, &err), -EIO);
+	publish_end(p, false);
+	assert_int_equal(nrename, 3);
+	assert_true(file_is("f", "<svg 1"));
+	assert_alone("f");
+}
+
 TEST(a_name_that_is_taken_meanwhile_stays_and_so_does_what_was_written)
 {
 	struct ran ran = { 0 };
@@ -657,6 +705,35 @@ TEST(two_runs_exclude_each_other)
 	assert_ok_err(begun(&o, &p, &err), &err);
 	publish_end(p, false);
 	publish_end(NULL, true);
+	assert_alone("");
+}
+
+static uint32_t nlock;
+
+/* The run that had the lock ends just before, and removes the directory. */
+static int removed_then_locked(void *ctx, int fd, bool exclusive)
+{
+	if (!nlock++)
+		assert_int_equal(unlinkat(at, ".dst.ckptctl", AT_REMOVEDIR), 0);
+	return io_ops_posix.lock(ctx, fd, exclusive);
+}
+
+TEST(a_lock_on_a_directory_that_was_removed_meanwhile_is_none)
+{
+	struct publish_opts o = opts_of("dst");
+	struct io_ops ops = io_ops_posix;
+	struct publish *p, *second;
+	struct ckpt_err err;
+
+	ops.lock = removed_then_locked;
+	o.ops = &ops;
+	o.dir = o.resume = true;
+	nlock = 0;
+	assert_ok_err(begun(&o, &p, &err), &err);
+	assert_int_equal(nlock, 2);
+	assert_true(there(".dst.ckptctl"));
+	assert_int_equal(begun(&o, &second, &err), -EBUSY);
+	publish_end(p, false);
 	assert_alone("");
 }
 

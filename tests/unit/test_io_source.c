@@ -484,6 +484,33 @@ TEST(another_content_length_time_or_inode_is_another_source)
 	changed_ns = 0;
 }
 
+TEST(a_file_that_changed_since_it_was_opened_is_not_stamped)
+{
+	cleanup_close int fd = snap_open();
+	struct source_dir d, w;
+	struct source src;
+
+	assert_int_equal(source_make(&io_ops_posix, fd, NULL, SOURCE_LINKS, &d), 0);
+	for (uint32_t replaced = 0; replaced < 2; replaced++) {
+		assert_int_equal(source_watch(&d, &w), 0);
+		assert_int_equal(w.open(w.ctx, "plain", &src), 0);
+		src.close(src.ctx);
+		assert_int_equal(source_stamp(&w, "plain"), 0);
+		if (replaced) {
+			file_put("snap/other", "plain");
+			assert_int_equal(renameat(at, "snap/other", at, "snap/plain"), 0);
+		} else {
+			times_set("snap/plain", 9);
+		}
+		/* Also if what has the name now is opened again. */
+		assert_int_equal(w.open(w.ctx, "plain", &src), 0);
+		src.close(src.ctx);
+		assert_int_equal(source_stamp(&w, "plain"), -ESTALE);
+		source_end(&w);
+	}
+	source_end(&d);
+}
+
 TEST(a_stamp_is_of_the_file_behind_a_link)
 {
 	struct hash128 was = watched("t");

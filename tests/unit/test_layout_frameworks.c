@@ -4,6 +4,7 @@
  * elements each rank then holds. The examples of docs/LAYOUTS.md are read from there.
  */
 #include "tests/unit/test_layout_naive.h"
+#include "tests/lib/interval.h"
 #include "tests/lib/row.h"
 
 #define RANKS_MAX 16

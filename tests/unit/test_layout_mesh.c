@@ -79,7 +79,12 @@ TEST(a_mesh_is_cut_where_the_buffer_ends)
 		memset(buf, 'x', sizeof buf);
 		mesh_print(&m, buf, n);
 		assert_int_equal(strlen(buf), MIN(n - 1, strlen("dp=2,fsdp=16")));
-		assert_memory_equal(buf, "dp=2,fsdp=16", strlen(buf));
+		if (n > 3 && n <= strlen("dp=2,fsdp=16")) {
+			assert_memory_equal(buf, "dp=2,fsdp=16", n - 3);
+			assert_string_equal(buf + n - 3, "..");
+		} else {
+			assert_memory_equal(buf, "dp=2,fsdp=16", strlen(buf));
+		}
 		assert_true(buf[n] == 'x');
 	}
 }

@@ -8,6 +8,7 @@
 #include "ckpt/move/move.h"
 #include "formats/native/native.h"
 #include "tests/unit/test_layout_cases.h"
+#include "tests/lib/interval.h"
 #include "tests/lib/row.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

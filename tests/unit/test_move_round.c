@@ -5,6 +5,7 @@
  * that are equally near the even one.
  */
 #include <math.h>
+#include "ckpt/base/isa.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/move/round.h"
 #include "tests/lib/row.h"
@@ -86,7 +87,7 @@ static void check(uint32_t dtype, const uint32_t *v, uint32_t n)
 
 	memcpy(x + 1, v, 4 * (size_t)n);
 	for (uint32_t k = 0; k < 3; k++) {
-		if (round_force_isa(isas[k]) < 0)
+		if (isa_force(isas[k]) < 0)
 			continue;
 		memset(y, 0xa5, sizeof y);
 		round_f32(dtype, x + 1, y + 1, n);
@@ -104,7 +105,7 @@ static void check(uint32_t dtype, const uint32_t *v, uint32_t n)
 			assert_true(first == (nan ? 0 : 77));
 		}
 	}
-	assert_int_equal(round_force_isa(NULL), 0);
+	assert_int_equal(isa_force(NULL), 0);
 }
 
 TEST(all_numbers_of_16_bits_and_what_lies_around_them_are_rounded_to_the_nearest_even)
@@ -184,14 +185,14 @@ TEST(every_unequal_element_is_counted_and_the_first_is_named)
 			bad++;
 		}
 		for (uint32_t k = 0; k < 3; k++) {
-			if (round_force_isa(isas[k]) < 0)
+			if (isa_force(isas[k]) < 0)
 				continue;
 			first = UINT64_MAX;
 			assert_int_equal(round_unequal(dtype, v, y, n, &first), bad);
 			assert_true(first == want);
 		}
 	}
-	assert_int_equal(round_force_isa(NULL), 0);
+	assert_int_equal(isa_force(NULL), 0);
 }
 
 TEST(the_two_zeros_are_not_equal)
@@ -206,6 +207,6 @@ TEST(the_two_zeros_are_not_equal)
 
 TEST(an_instruction_set_that_is_unknown_is_refused)
 {
-	assert_int_equal(round_force_isa("sse9"), -EOPNOTSUPP);
+	assert_int_equal(isa_force("sse9"), -EOPNOTSUPP);
 	assert_true(round_known(CKPT_BF16) && round_known(CKPT_F16) && !round_known(CKPT_F32));
 }

@@ -8,6 +8,19 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 
+/* All of them, passed by. */
+static uint64_t count_windows(const struct table *dst, uint64_t bytes_max)
+{
+	struct windows *w;
+	uint64_t n = 0;
+
+	assert_int_equal(windows_open(dst, bytes_max, &w, NULL), 0);
+	for (struct window x; windows_next(w, &x, NULL) > 0; n++)
+		window_free(&x);
+	windows_close(w);
+	return n;
+}
+
 static uint64_t rng;
 
 static const struct {
@@ -202,7 +215,6 @@ static uint64_t walk(const struct table *t, uint64_t limit)
 	windows_close(ws);
 	for (uint32_t i = 0; i < t->npiece; i++)
 		assert_int_equal(done[i], t->piece[i].len);
-	assert_int_equal(windows_count(t, limit), n);
 	return n;
 }
 
@@ -305,7 +317,7 @@ TEST(test_two_hundred_thousand_tiny_tensors)
 	for (uint32_t i = 0; i < 200000; i++)
 		piece(&t, tensor(&t, i, CKPT_F32, 1, shape), i % 2, &end[i % 2], &set);
 	assert_int_equal(table_seal(&t, NULL), 0);
-	n = windows_count(&t, 64 << 20);
+	n = count_windows(&t, 64 << 20);
 	assert_in_range(n, 2, 40);
 	assert_int_equal(windows_open(&t, 64 << 20, &ws, NULL), 0);
 	for (uint64_t i = 0; i < n; i++) {

@@ -192,6 +192,9 @@ TEST(the_shape_of_f4_counts_values_of_half_a_byte)
 #define ONE(members) "{\"a\":{" members "}}"
 #define F32(shape, at) "\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" at
 #define TWO(x, y) "{\"a\":{" x "},\"b\":{" y "}}"
+#define BLOB(said, dtype, shape)                                                     \
+	"{\"__metadata__\":{\"ckpt.blob:a\":\"" said "\"},\"a\":{\"dtype\":\"" dtype \
+	"\",\"shape\":" shape ",\"data_offsets\":[0,8]}}"
 
 TEST(what_the_format_does_not_allow_is_refused)
 {
@@ -257,6 +260,19 @@ TEST(what_the_format_does_not_allow_is_refused)
 		{ ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,8]"),
 		  -EPROTONOSUPPORT, "more than 16 dimensions" },
 		{ "{\"a\\u0000b\":{" F32("[2]", "[0,8]") "}}", -EPROTONOSUPPORT, "zero byte" },
+		{ "{\"__metadata__\":{\"a\\u0000b\":\"x\"}}", -EPROTONOSUPPORT, "zero byte" },
+		{ "{\"__metadata__\":{\"a\":\"x\\u0000y\"}}", -EPROTONOSUPPORT, "zero byte" },
+		{ ONE(F32("[1099511627776,1099511627776,0]", "[0,0]")), -EPROTO, "than can be" },
+		{ ONE(F32("[9223372036854775808,0]", "[0,0]")), -EPROTONOSUPPORT, "2^63" },
+		{ BLOB("json,", "U8", "[8]"), -EPROTO, "said to be a blob of type json," },
+		{ BLOB("bson", "U8", "[8]"), -EPROTO, "said to be a blob of type bson" },
+		{ BLOB("json, rank", "U8", "[8]"), -EPROTO, "said to be a blob of type" },
+		{ BLOB("json, rank ", "U8", "[8]"), -EPROTO, "said to be a blob of type" },
+		{ BLOB("json, rank -1", "U8", "[8]"), -EPROTO, "said to be a blob of type" },
+		{ BLOB("json, rank 1x", "U8", "[8]"), -EPROTO, "said to be a blob of type" },
+		{ BLOB("json, rank 4294967297", "U8", "[8]"), -EPROTO, "said to be a blob of" },
+		{ BLOB("json", "I8", "[8]"), -EPROTO, "it is no U8 of one dimension" },
+		{ BLOB("json", "U8", "[4,2]"), -EPROTO, "it is no U8 of one dimension" },
 	};
 
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -504,6 +520,50 @@ TEST(boxes_that_overlap_or_leave_gaps_are_refused)
 	}
 }
 
+/* --- what is too much --- */
+
+static char *many(const char *before, const char *each, uint32_t n, const char *after)
+{
+	char *text = malloc(strlen(before) + (strlen(each) + 12) * (size_t)n + strlen(after) + 1);
+	char *at = stpcpy(text, before);
+
+	for (uint32_t i = 0; i < n; i++) {
+		at += sprintf(at, "%s\"%x", i ? "," : "", i);
+		at = stpcpy(at, each);
+	}
+	strcpy(at, after);
+	return text;
+}
+
+TEST(more_than_ckptd_opens_is_refused_by_what_it_is)
+{
+	static const struct {
+		const char *file, *before, *each, *after, *why;
+		uint32_t n;
+	} much[] = {
+		{ "m.safetensors", "{",
+		  "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", "}",
+		  "m.safetensors has more than 1048576 tensors", 1048577 },
+		{ "m.safetensors", "{\"__metadata__\":{", "\":\"\"", "}}",
+		  "more than 65000 strings of metadata", 65001 },
+		{ "model.safetensors.index.json", "{\"weight_map\":{", "\":\"a\"", "}}",
+		  "model.safetensors.index.json: more than 1048576 tensors", 1048577 },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(much); i++) {
+		char *text = many(much[i].before, much[i].each, much[i].n, much[i].after);
+
+		bytedir_clear(&dir);
+		faults[0] = 0;
+		if (strstr(much[i].file, ".json"))
+			bytedir_add(&dir, much[i].file, text, strlen(text));
+		else
+			bytedir_safetensors(&dir, much[i].file, text, 0);
+		refused(-EPROTONOSUPPORT, much[i].why);
+		free(text);
+	}
+}
+
 /* --- exports --- */
 
 #define RANK(rank, at)                                                                                \
@@ -528,10 +588,64 @@ TEST(an_export_by_rank_says_its_step_and_components)
 	shape_is(tensor("model", "w/x"), 1, 2, 0);
 }
 
+TEST(a_step_of_no_job_is_none)
+{
+	static const char *const said[] = { "\"step\":\"7\"",
+					    "\"job\":\"a\"",
+					    "\"job\":\"../a\",\"step\":\"7\"",
+					    "\"job\":\"..\",\"step\":\"7\"",
+					    "\"job\":\"a\\u001b[31m\",\"step\":\"7\"",
+					    "\"job\":\"\",\"step\":\"7\"",
+					    "\"job\":\"a\",\"step\":\"-7\"" };
+	char header[200], longest[CKPT_JOB_MAX + 2] = "";
+
+	for (uint32_t i = 0; i <= ARRAY_LEN(said); i++) {
+		memset(longest, 'j', CKPT_JOB_MAX + 1);
+		snprintf(header, sizeof header, "{\"__metadata__\":{\"ckptd\":\"0.2.0\",%s%s%s}}",
+			 i < ARRAY_LEN(said) ? said[i] : "\"step\":\"7\",\"job\":\"",
+			 i < ARRAY_LEN(said) ? "" : longest, i < ARRAY_LEN(said) ? "" : "\"");
+		bytedir_clear(&dir);
+		bytedir_safetensors(&dir, "m.safetensors", header, 0);
+		assert_ok_err(opened(NULL), &err);
+		assert_int_equal(k->has, 0);
+		assert_string_equal(k->job, "");
+		assert_int_equal(k->nattr, i < 2 ? 1 : 2);
+	}
+}
+
 TEST(an_export_by_rank_without_one_of_its_ranks_is_incomplete)
 {
 	bytedir_safetensors(&dir, "rank-00000.safetensors", RANK("0", "[0]"), 8);
 	refused(-EUCLEAN, "1 of the 2 ranks of mesh fsdp=2 are there");
+}
+
+TEST(blobs_say_what_they_are_and_whose)
+{
+	static const char header[] =
+		"{\"__metadata__\":{\"ckpt.blob:a\":\"json\",\"ckpt.blob:b\":\"raw, rank 0\","
+		"\"ckpt.blob:b/rank-00002\":\"pickle, rank 2\",\"ckpt.blob:gone\":\"text\",\"x\":\"y\"},"
+		"\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+		"\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]},"
+		"\"b/rank-00002\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[6,8]}}";
+	static const char index[] =
+		"{\"weight_map\":{\"a\":\"m.safetensors\",\"b\":\"m.safetensors\","
+		"\"b/rank-00002\":\"m.safetensors\"}}";
+	const struct table_tensor *x;
+
+	bytedir_safetensors(&dir, "m.safetensors", header, 8);
+	assert_ok_err(opened("m.safetensors"), &err);
+	assert_int_equal(k->table.ntensor, 3);
+	assert_int_equal(tensor("", "a")->media, CKPT_MEDIA_JSON);
+	assert_int_equal(tensor("", "a")->flags, TENSOR_BLOB);
+	x = &k->table.tensor[table_find(&k->table, "", "b", 2)];
+	assert_int_equal(x->media, CKPT_MEDIA_PICKLE);
+	assert_int_equal(x->numel, 2);
+	assert_int_not_equal(table_find(&k->table, "", "b", 0), TABLE_NONE);
+	assert_int_equal(k->nattr, 1);
+	/* An index has the names of the files. */
+	bytedir_add(&dir, "model.safetensors.index.json", index, sizeof index - 1);
+	assert_ok_err(opened(NULL), &err);
+	assert_int_equal(k->table.ntensor, 3);
 }
 
 TEST(tied_weights_of_save_model_are_aliases)

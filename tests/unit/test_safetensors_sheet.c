@@ -36,7 +36,7 @@ static const struct {
 
 static void source_make(void)
 {
-	uint64_t blob = 9;
+	uint64_t blob = 9, json = 21;
 	struct arena a = { 0 };
 	struct layout l;
 	struct mesh m;
@@ -59,10 +59,20 @@ static void source_make(void)
 				&src,
 				&(struct table_tensor)ROW(.component = "rng", .name = "state",
 							  .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+							  .media = CKPT_MEDIA_PICKLE,
 							  .layout = TABLE_NONE, .rank = r,
 							  .ndim = 1, .shape = &blob),
 				NULL, &err),
 			&err);
+	assert_ok_err(
+		table_add_tensor(&src,
+				 &(struct table_tensor)ROW(.component = "data", .name = "cursor",
+							   .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+							   .media = CKPT_MEDIA_JSON,
+							   .layout = TABLE_NONE, .rank = TABLE_NONE,
+							   .ndim = 1, .shape = &json),
+				 NULL, &err),
+		&err);
 	arena_free(&a);
 }
 
@@ -226,6 +236,10 @@ static void is_read_back(void)
 			fail_msg("there is no %s/%s", x->component, x->name);
 		y = &t->tensor[id];
 		assert_int_equal(y->dtype, x->dtype);
+		assert_int_equal(y->media, x->media);
+		assert_int_equal(y->flags, x->flags);
+		assert_int_equal(x->media, target.tensor[sheet->origin[i]].media);
+		assert_int_equal(x->rank, target.tensor[sheet->origin[i]].rank);
 		assert_int_equal(y->ndim, x->ndim);
 		assert_memory_equal(y->shape, x->shape, x->ndim * sizeof *x->shape);
 		for (uint32_t k = t->first[id]; k < t->first[id + 1]; k++) {
@@ -250,15 +264,15 @@ TEST(complete_tensors_are_one_file)
 	assert_int_equal(sheet->nfile, 1);
 	assert_string_equal(sheet->file[0].name, "model.safetensors");
 	assert_int_not_equal(table_find(&back->table, "", "model.emb/w", TABLE_NONE), TABLE_NONE);
-	assert_int_not_equal(table_find(&back->table, "", "rng.state", TABLE_NONE), TABLE_NONE);
-	assert_int_not_equal(table_find(&back->table, "", "rng.state/rank-00003", TABLE_NONE),
-			     TABLE_NONE);
+	assert_int_not_equal(table_find(&back->table, "", "rng.state", 0), TABLE_NONE);
+	assert_int_not_equal(table_find(&back->table, "", "rng.state", 3), TABLE_NONE);
+	assert_int_not_equal(table_find(&back->table, "", "data.cursor", TABLE_NONE), TABLE_NONE);
 }
 
 TEST(shards_have_an_index_and_no_more_bytes_than_allowed)
 {
 	/* A tensor that is larger has a file of its own. */
-	static const uint64_t bytes[] = { 37 * 4 * 2, 60 + 64 + 8 + 8 + 12, 5000, 4 * 9 };
+	static const uint64_t bytes[] = { 37 * 4 * 2, 60 + 64 + 8 + 8 + 12, 5000, 4 * 9 + 21 };
 
 	round_trip("all=1", (struct format_want){ .shard_bytes = 200 });
 	assert_int_equal(sheet->nfile, 5);
@@ -330,6 +344,58 @@ TEST(a_tensor_with_two_names_is_there_under_both)
 	round_trip("all=1", (struct format_want){ .strip = "model", .shard_bytes = 100 });
 	assert_int_not_equal(table_find(&back->table, "", "head", TABLE_NONE), TABLE_NONE);
 	assert_int_equal(back->table.ntensor, target.ntensor + 1);
+}
+
+TEST(a_second_name_that_a_tensor_has_is_refused_also_in_another_file)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/stage.x", "model/qkv" } };
+	uint64_t shape = 1;
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 1 };
+	assert_ok(table_add_tensor(
+		&src,
+		&(struct table_tensor)ROW(.component = "model.stage", .name = "x", .dtype = CKPT_U8,
+					  .rank = TABLE_NONE, .layout = TABLE_NONE, .ndim = 1,
+					  .shape = &shape),
+		NULL, &err));
+	assert_int_equal(sheeted("all=1", (struct format_want){ .shard_bytes = 100 }),
+			 -EMEDIUMTYPE);
+	assert_non_null(strstr(cannot.text, "tensor model.stage.x: two or more"));
+}
+
+/* A blob that is called as another rank's would be in the files. */
+TEST(a_blob_of_a_rank_that_is_named_like_one_of_another_is_read_back_as_it_is)
+{
+	uint64_t blob = 3;
+
+	for (uint32_t r = 0; r < 2; r++)
+		assert_ok(table_add_tensor(
+			&src,
+			&(struct table_tensor)ROW(.component = "rng", .name = "x/rank-00001",
+						  .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+						  .layout = TABLE_NONE, .rank = r, .ndim = 1,
+						  .shape = &blob),
+			NULL, &err));
+	round_trip("fsdp=2,tp=2", (struct format_want){ .by_rank = true });
+	assert_int_not_equal(table_find(&back->table, "rng", "x/rank-00001", 1), TABLE_NONE);
+}
+
+TEST(names_and_attributes_that_are_no_utf8_are_what_the_format_cannot_say)
+{
+	char why[FORMAT_WHY];
+
+	assert_ok(table_add_tensor(&src,
+				   &(struct table_tensor)ROW(.component = "", .name = "a\xff",
+							     .dtype = CKPT_U8, .rank = TABLE_NONE,
+							     .layout = TABLE_NONE, .ndim = 0),
+				   NULL, &err));
+	assert_ok(table_seal(&src, NULL));
+	assert_false(
+		format_safetensors.holds(&src, table_find(&src, "", "a\xff", TABLE_NONE), why));
+	assert_string_equal(why, "its name is no UTF-8");
+	assert_true(format_safetensors.says(&(struct checkpoint_attr){ "a", "\xc3\xa9" }, why));
+	assert_false(format_safetensors.says(&(struct checkpoint_attr){ "a", "\xe9" }, why));
+	assert_false(format_safetensors.says(&(struct checkpoint_attr){ "\xe9", "a" }, why));
 }
 
 TEST(what_the_format_has_no_word_for_is_said)

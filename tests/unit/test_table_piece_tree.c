@@ -42,6 +42,7 @@ static bool bounds_meet(const struct indexset *x, const struct indexset *y)
 TEST(a_tree_returns_what_a_look_at_every_piece_returns)
 {
 	uint64_t seed = draw_seed("pieces"), met = 0;
+	struct piece_tree tree = { 0 }; /* its memory is used again by the next one */
 
 	for (uint32_t round = 0; round < 300; round++) {
 		static struct table_piece piece[PIECES];
@@ -49,11 +50,10 @@ TEST(a_tree_returns_what_a_look_at_every_piece_returns)
 			 ndim = 1 + (uint32_t)draw_below(&seed, 4), found;
 		uint64_t side = 4 + draw_below(&seed, 60);
 		cleanup_arena struct arena a = { 0 };
-		struct piece_tree tree;
 
 		for (uint32_t i = 0; i < n; i++)
 			piece[i].set = random_set(ndim, side, &a, &seed);
-		assert_ok(piece_tree_make(piece, n, ndim, &tree));
+		assert_ok(piece_tree_make(&tree, piece, n, ndim));
 		for (uint32_t k = 0; k < 20; k++) {
 			struct indexset s = random_set(ndim, side, &a, &seed);
 			uint32_t times[PIECES] = { 0 };
@@ -67,8 +67,8 @@ TEST(a_tree_returns_what_a_look_at_every_piece_returns)
 				met += times[i];
 			}
 		}
-		piece_tree_free(&tree);
 	}
+	piece_tree_free(&tree);
 	assert_true(met > 1000);
 }
 
@@ -126,4 +126,60 @@ TEST(in_a_cube_of_pieces_the_one_that_lacks_and_the_one_that_is_there_twice_are_
 		assert_int_equal(twice.n, 1);
 		assert_non_null(strstr(twice.text, want));
 	}
+}
+
+struct found {
+	uint32_t n;
+	uint8_t (*times)[PIECES];
+};
+
+static bool pair_found(void *arg, uint32_t i, uint32_t k)
+{
+	struct found *f = arg;
+
+	assert_true(i < k && k < f->n);
+	f->times[i][k]++;
+	return true;
+}
+
+static bool pair_first(void *arg, uint32_t i, uint32_t k)
+{
+	(void)i;
+	(void)k;
+	++*(uint32_t *)arg;
+	return false;
+}
+
+TEST(a_tree_lists_each_pair_that_may_meet_once)
+{
+	static uint8_t times[PIECES][PIECES];
+	uint64_t seed = draw_seed("pairs"), met = 0;
+	struct piece_tree tree = { 0 };
+
+	for (uint32_t round = 0; round < 100; round++) {
+		static struct table_piece piece[PIECES];
+		uint32_t n = (uint32_t)draw_below(&seed, round % 10 ? 40 : PIECES),
+			 ndim = (uint32_t)draw_below(&seed, 4), calls = 0;
+		uint64_t side = 4 + draw_below(&seed, 60);
+		cleanup_arena struct arena a = { 0 };
+		struct found f = { n, times };
+		uint64_t here = 0;
+
+		for (uint32_t i = 0; i < n; i++)
+			piece[i].set = random_set(ndim, side, &a, &seed);
+		assert_ok(piece_tree_make(&tree, piece, n, ndim));
+		memset(times, 0, sizeof times);
+		piece_tree_pairs(&tree, pair_found, &f);
+		for (uint32_t i = 0; i < n; i++)
+			for (uint32_t k = i + 1; k < n; k++) {
+				assert_int_equal(times[i][k],
+						 bounds_meet(&piece[i].set, &piece[k].set));
+				here += times[i][k];
+			}
+		piece_tree_pairs(&tree, pair_first, &calls);
+		assert_int_equal(calls, here != 0);
+		met += here;
+	}
+	piece_tree_free(&tree);
+	assert_true(met > 1000);
 }

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_step.c - see memory_step.h. Called by verb_export.c.
+ * memory_step.c - see memory_step.h. Called by export --from-memory.
  * Invariant: of the temporary directory nothing is left, whatever happened; only a command that is
  * killed leaves it, as .ckptd-memory-XXXXXX.
  */
-#include "ckpt/cli/memory_step.h"
+#include "ckpt/host/memory_step.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/daemon_ask.h"
-#include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
-#include "formats/registry/registry.h"
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #define DROPS_MAX 50		 /* times what the daemon still writes is removed */
 #define DROP_NS (20 * NS_PER_MS) /* between them */
@@ -96,7 +94,7 @@ static bool is_passing(const struct wire_drained *got)
 }
 
 /* The job's newest staged step to the directory; returns when it is there. */
-static int step_order(struct control *k, uint64_t job, int fd, struct ckpt_err *err)
+static int step_order(const struct memory_ask *q, uint64_t job, int fd, struct ckpt_err *err)
 {
 	struct wire_drained got;
 	int rc = 0;
@@ -104,22 +102,22 @@ static int step_order(struct control *k, uint64_t job, int fd, struct ckpt_err *
 	for (uint32_t i = 0; i < TRIES_MAX; i++) {
 		struct wire_drain ask = { .flags = WIRE_TO | WIRE_COPY, .job = job };
 
-		rc = control_give(k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &got,
-				  sizeof got, NULL, 0, err);
+		rc = control_call(q->k, &ask, WIRE_DRAIN, fd, &got, NULL, 0, err);
 		if (rc || got.written)
 			return rc;
 		if (!is_passing(&got))
 			break;
-		daemon_ask_pause(TRY_NS);
+		q->pause(TRY_NS);
 	}
 	return got.failed ? ckpt_error(err, got.code, "%s", got.text) : 0; /* find says it */
 }
 
 /* A step may have been staged, or given up, meanwhile. */
-static int step_find(struct cli *c, const char *job, const struct address *a, struct memory_step *m,
+static int step_find(const struct memory_ask *q, const char *job, struct memory_step *m,
 		     struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
+	const struct address *a = &q->step;
 	char dir[PATH_MAX], name[32] = "latest";
 	int rc;
 
@@ -130,7 +128,7 @@ static int step_find(struct cli *c, const char *job, const struct address *a, st
 	if (access(dir, F_OK) < 0)
 		return ckpt_error(err, -ENOENT, "ckptd holds no staged step of job %s any more",
 				  job);
-	rc = store_resolve(c->ops, formats[0], dir, name, &ref, err);
+	rc = store_resolve(q->ops, q->format, dir, name, &ref, err);
 	if (rc == -ENOENT && a->kind == ADDRESS_STEP)
 		return ckpt_error(err, rc,
 				  "step %" PRIu64 " of job %s is in memory, but not the newest "
@@ -143,54 +141,24 @@ static int step_find(struct cli *c, const char *job, const struct address *a, st
 	return 0;
 }
 
-static int step_write(struct cli *c, struct control *k, const struct address *a, const char *beside,
-		      struct memory_step *ret, struct ckpt_err *err)
+int memory_step_write(const struct memory_ask *q, struct memory_step *ret, struct ckpt_err *err)
 {
+	const struct wire_report *r = &q->k->report;
+	char name[sizeof r->job->name];
 	cleanup_close int fd = -1;
 	uint32_t job;
-	int rc = control_report(k, err);
-
-	if (rc == 0)
-		rc = control_job(k, a->job[0] ? a->job : NULL, &job, err);
-	if (rc == 0)
-		rc = check_staged(&k->report, job, a, err);
-	if (rc == 0)
-		rc = make_dir(beside, ret, &fd, err);
-	if (rc == 0) {
-		char name[sizeof k->report.job->name];
-
-		memcpy(name, k->report.job[job].name, sizeof name);
-		rc = step_order(k, k->report.job[job].id, fd, err);
-		if (rc == 0)
-			rc = step_find(c, name, a, ret, err);
-	}
-	return rc;
-}
-
-int memory_step_get(struct cli *c, const char *name, const char *beside, struct memory_step *ret)
-{
-	struct control k = { .sock = -1 };
-	struct ckpt_err err = { 0 };
-	struct address a;
-	int rc = address_parse(name, &a, &err), code;
+	int rc = control_report(q->k, err);
 
 	*ret = (struct memory_step){ 0 };
-	if (!rc && a.kind != ADDRESS_STEP && (a.kind != ADDRESS_LATEST || a.n))
-		rc = ckpt_error(&err, -EINVAL,
-				"\"%.80s\" names no step in memory: give latest, a step's number, "
-				"or one of these behind JOB@",
-				name);
-	if (rc)
-		return cli_fail(c, rc, &err, "ckptctl export latest DIR --from-memory --mesh SPEC");
-	rc = daemon_ask_open(&k, c, 0, &err);
 	if (rc == 0)
-		rc = step_write(c, &k, &a, beside, ret, &err);
-	if (rc == -ENOENT)
-		code = cli_fail(c, rc, &err, "ckptctl status; what is on disk: ckptctl ls");
-	else if (rc == -EBUSY)
-		code = cli_fail(c, rc, &err, "this again, when that one is over");
-	else
-		code = rc ? daemon_ask_fail(c, &k, rc, &err) : CLI_OK;
-	control_close(&k);
-	return code;
+		rc = control_job(q->k, q->step.job[0] ? q->step.job : NULL, &job, err);
+	if (rc == 0)
+		rc = check_staged(r, job, &q->step, err);
+	if (rc == 0)
+		rc = make_dir(q->beside, ret, &fd, err);
+	if (rc)
+		return rc;
+	memcpy(name, r->job[job].name, sizeof name);
+	rc = step_order(q, r->job[job].id, fd, err);
+	return rc ? rc : step_find(q, name, ret, err);
 }
