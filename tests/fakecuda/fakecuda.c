@@ -1519,6 +1519,8 @@ EXPORT cuda_rc cuGetProcAddress_v2(const char *symbol, void **ret, int version, 
 	int have = driver ? atoi(driver) : 13000;
 
 	*ret = NULL;
+	if (getenv("FAKECUDA_STUB"))
+		return CUDA_STUB_LIBRARY;
 	if (ret_status)
 		*ret_status = 1; /* not found */
 	if (flags != 1)
@@ -1538,7 +1540,7 @@ EXPORT cuda_rc cuGetProcAddress_v2(const char *symbol, void **ret, int version, 
 EXPORT cuda_rc cuInit(unsigned flags);
 EXPORT cuda_rc cuInit(unsigned flags)
 {
-	return fake_cuInit(flags);
+	return getenv("FAKECUDA_STUB") ? CUDA_STUB_LIBRARY : fake_cuInit(flags);
 }
 
 /* --- what tests say --- */

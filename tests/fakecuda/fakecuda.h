@@ -16,6 +16,7 @@
  * FAKECUDA_CONNECTIONS=1 (all streams share one queue, as CUDA_DEVICE_MAX_CONNECTIONS=1 may make
  * them), FAKECUDA_SEED (delays between the operations of a queue are drawn), FAKECUDA_VERSION
  * (13000), FAKECUDA_WITHOUT=cuStreamWriteValue32,... (symbols that it does not have),
+ * FAKECUDA_STUB=1 (every call returns 34, as those of the toolkit's stub do),
  * FAKECUDA_FAIL=SYMBOL:NTH:RC[,...] (the NTH call, from 1, returns RC; NTH 0: each; RC hang: it does
  * not return). The functions below do the same from a test; they are found by dlsym.
  */
