@@ -408,8 +408,8 @@ const struct cli_verb verb_export = {
 		"as Hugging Face has them: DST is one file, if its name ends in .safetensors, or a "
 		"directory with model.safetensors, or, with --shard-size, with "
 		"model-00001-of-00003.safetensors, ... and their index. Keys are component.name; "
-		"--strip COMPONENT leaves that component's name away, as load_state_dict and "
-		"from_pretrained want it. A tensor with several names (tied weights) is there under "
+		"--strip COMPONENT leaves that component's name away. DST has all components, also the "
+		"optimizer: load_state_dict and from_pretrained want --only model. A tensor with several names (tied weights) is there under "
 		"each of them. Without --only, --layout, --keep-going and --from-memory the same command continues a run that was interrupted. "
 		"docs/JSON.md: the summary is that of ckptctl convert.\n"
 		"With --mesh, export writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
@@ -456,7 +456,7 @@ const struct cli_verb verb_export = {
 		"rank leaves out the same tensors.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl export latest model.safetensors --strip model",
+			{ "ckptctl export latest model.safetensors --only model",
 			  "the complete model in one file, under its own names" },
 			{ "ckptctl export latest out --mesh fsdp=3", "all ranks of fsdp=3" },
 			{ "ckptctl export step:90 out --mesh fsdp=1", "everything in one file" },
