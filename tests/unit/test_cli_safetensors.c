@@ -339,6 +339,7 @@ TEST(equal_names_of_different_components_are_refused_and_nothing_is_made)
 
 	RUN_IS(CLI_MISFIT, "convert", from, file);
 	assert_says(got.err, "tensor model.a.b: two or more have this name in the files");
+	assert_null(strstr(got.err, "--drop-unsupported"));
 	RUN_IS(CLI_MISFIT, "convert", from, file, "--drop-unsupported");
 	RUN_IS(CLI_MISFIT, "export", from, file);
 	assert_says(got.err, "tensor model.a.b: two or more");
