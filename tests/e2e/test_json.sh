@@ -310,7 +310,7 @@ check "plan --average" json 0 plan "$dir" --mesh fsdp=2 --average "constant deca
 check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
 check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules"
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3 --replicate dp
-check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules"
+check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 check "restore" json 0 export "$dir" "$tmp/files" --mesh dp=3 --replicate dp
 check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules"
 echo 'rename model/* -> weights/{1}' >"$tmp/names"
