@@ -247,7 +247,7 @@ static int subject_get_damaged(struct export *r)
 				"ckptctl verify %s lists every fault; without its MANIFEST nothing "
 				"can be restored",
 				r->s.ref.path);
-	return rc ? subject_tell(c, rc, &err, r->name) : CLI_OK;
+	return rc ? subject_tell_read(&r->s, c, rc, &err, r->name) : CLI_OK;
 }
 
 /* Tensors that are not whole are not on the new mesh either: as if there had been none. */
