@@ -61,6 +61,13 @@ uint32_t dtype_of_name(const char *name)
 	return 0;
 }
 
+enum dtype_kind dtype_kind(uint32_t dtype)
+{
+	if (dtype == CKPT_F16 || dtype == CKPT_BF16 || dtype == CKPT_F32 || dtype == CKPT_F64)
+		return DTYPE_FLOAT;
+	return *dtype_name(dtype) == 'F' ? DTYPE_SMALL_FLOAT : DTYPE_OTHER;
+}
+
 const char *role_name(uint32_t role)
 {
 	return role < ARRAY_LEN(roles) ? roles[role] : "?";

@@ -11,7 +11,10 @@ uint32_t dtype_bytes(uint32_t dtype); /* 1..16; 0: unknown dtype */
 uint32_t dtype_values(uint32_t dtype);
 const char *dtype_name(uint32_t dtype);	  /* "BF16"; "?" for an unknown one */
 uint32_t dtype_of_name(const char *name); /* 0: unknown */
-const char *role_name(uint32_t role);	  /* "param", "master", ... */
-const char *class_name(uint32_t cls);	  /* "stable", ... */
-const char *media_name(uint32_t media);	  /* "raw", "json", ...; "?" for an unknown one */
+/* Floats that are cast to one another (ckpt/move/cast.h), floats that are not, and all others. */
+enum dtype_kind { DTYPE_OTHER, DTYPE_FLOAT, DTYPE_SMALL_FLOAT };
+enum dtype_kind dtype_kind(uint32_t dtype);
+const char *role_name(uint32_t role);	/* "param", "master", ... */
+const char *class_name(uint32_t cls);	/* "stable", ... */
+const char *media_name(uint32_t media); /* "raw", "json", ...; "?" for an unknown one */
 #endif

@@ -8,6 +8,7 @@
 #include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/only.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/verb_convert.h"
 #include "ckpt/cli/view_file.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/move/damage.h"
@@ -30,10 +31,9 @@ struct export
 	struct subject s;
 	struct only only; /* stands below the view */
 	struct view_file view;
-	const struct format *format;  /* safetensors */
-	bool alone;		      /* without --mesh: complete tensors */
-	char mesh[CKPT_NAME_MAX + 8]; /* that they have then */
-	uint32_t dtype;		      /* 0: as they are */
+	const struct format *format;   /* safetensors */
+	bool alone;		       /* without --mesh: complete tensors */
+	char mesh[CONVERT_MESH_BYTES]; /* that they have then */
 	struct remesh to;
 	uint64_t mem_limit, shard_bytes;
 	uint32_t first, n; /* ranks */

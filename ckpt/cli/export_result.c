@@ -4,6 +4,7 @@
  * raw weights never pass for averaged ones, and each tensor that is left out is named.
  */
 #include "ckpt/base/util.h"
+#include "ckpt/cli/casts.h"
 #include "ckpt/cli/export.h"
 #include "ckpt/cli/verb_convert.h"
 #include "ckpt/layout/human.h"
@@ -278,9 +279,7 @@ int export_put(struct export *r)
 	output_end(r->c->o);
 	say_only(r);
 	say_blobs(r);
-	if (over)
-		cli_hint(r->c, "%llu elements are too large for %s and became infinite.",
-			 (unsigned long long)over, r->c->value[OPT_DTYPE]);
+	casts_tell_overflow(r->c, over);
 	if (r->nleft)
 		cli_hint(r->c, "%u of %u tensors are damaged and were left out.", r->nleft,
 			 r->to.target.ntensor);

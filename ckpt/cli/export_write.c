@@ -4,7 +4,6 @@
  * Invariant: what is there appeared by one rename; of one rank's file the directory around it goes
  * with it, if this run made it.
  */
-#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/export.h"
 #include "ckpt/engine/open.h"
@@ -18,13 +17,6 @@
 
 /* --- where it goes --- */
 
-static bool is_file_name(const struct export *r)
-{
-	size_t n = strlen(r->path), m = strlen(r->format->ending);
-
-	return n > m && !strcmp(r->path + n - m, r->format->ending);
-}
-
 int export_find(struct export *r)
 {
 	struct publish_place d;
@@ -32,7 +24,7 @@ int export_find(struct export *r)
 	struct stat st;
 	int rc = publish_split(r->path, &d, &err), n;
 
-	r->file = r->one || (r->alone && is_file_name(r));
+	r->file = r->one || (r->alone && convert_is_file(r->path, r->format));
 	n = r->one ? snprintf(r->dst, sizeof r->dst, "%s/rank-%05u%s", r->path, r->first,
 			      r->format->ending)
 		   : snprintf(r->dst, sizeof r->dst, "%s", r->path);
@@ -82,8 +74,15 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 /* Nothing of it stays, unless another run has put something there. */
 static void directory_drop(struct export *r)
 {
-	if (r->made_dir)
-		(void)r->c->ops->unlink(r->c->ops->ctx, AT_FDCWD, r->path, true);
+	const struct io_ops *ops = r->c->ops;
+	struct publish_place d;
+	cleanup_close int parent = -1;
+
+	if (!r->made_dir || publish_split(r->path, &d, NULL))
+		return;
+	parent = open(d.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (parent >= 0)
+		(void)ops->unlink(ops->ctx, parent, d.base, true);
 	r->made_dir = false;
 }
 
@@ -206,8 +205,8 @@ static int facts_make(struct export *r, struct ckpt_err *err)
 	attr = arena_array(&r->arena, (size_t)k->nattr + SELECTION_META + 1, sizeof *attr);
 	if (!attr || selection_meta(&r->only.selection, meta, &nmeta))
 		return ckpt_error(err, -ENOMEM, "out of memory for the files' metadata");
-	if (r->dtype)
-		attr[n++] = (struct checkpoint_attr){ "dtype", dtype_name(r->dtype) };
+	if (r->c->value[OPT_DTYPE])
+		attr[n++] = (struct checkpoint_attr){ "dtype", r->c->value[OPT_DTYPE] };
 	for (uint32_t i = 0; i < nmeta; i++)
 		attr[n++] = (struct checkpoint_attr){ meta[i].key, meta[i].value };
 	for (uint32_t i = 0, own = n; i < k->nattr; i++)

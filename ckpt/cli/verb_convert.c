@@ -3,18 +3,15 @@
  * verb_convert.c - ckptctl convert: a checkpoint written again, for another mesh or in another
  * format. Invariant: the destination is complete or not there, and nothing that existed is touched.
  */
-#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/cli.h"
+#include "ckpt/cli/casts.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/verb_convert.h"
-#include "ckpt/cli/view_file.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/move/cast.h"
 #include "formats/registry/registry.h"
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -31,10 +28,10 @@ struct converting {
 	struct subject s;
 	struct view_file view;
 	struct remesh to;
-	const struct format *format;  /* of what is made */
-	bool file;		      /* one file, not a directory */
-	bool alone;		      /* without --mesh: one rank */
-	char mesh[CKPT_NAME_MAX + 8]; /* that it has then */
+	const struct format *format;   /* of what is made */
+	bool file;		       /* one file, not a directory */
+	bool alone;		       /* without --mesh: one rank */
+	char mesh[CONVERT_MESH_BYTES]; /* that it has then */
 	struct publish_place place;
 	struct checkpoint said; /* what the result says of itself */
 	char options[OPTIONS_BYTES];
@@ -272,7 +269,6 @@ static int misfit(struct converting *x, const struct ckpt_errlist *cannot,
 static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 {
 	const struct converted *f = &x->made;
-	char over[HUMAN_BYTES];
 
 	if (!x->begun) {
 		output_line(x->c->o, "ckptd.convert/1", "summary");
@@ -283,9 +279,7 @@ static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 	if (x->format->root)
 		say_blobs(x);
 	convert_cannot_say(x->c, cannot);
-	if (f->noverflow)
-		cli_hint(x->c, "%s elements became infinite: they are too large for %s",
-			 human_count(f->noverflow, over), x->c->value[OPT_DTYPE]);
+	casts_tell_overflow(x->c, f->noverflow);
 	return f->ndropped || f->nunsaid || f->noverflow ? CLI_WARNINGS : CLI_OK;
 }
 
@@ -392,29 +386,55 @@ static int usage(struct converting *x, const struct ckpt_err *err, const char *n
 	return cli_fail(x->c, -EINVAL, err, next ? "%s" : NULL, next);
 }
 
-static int bytes_option(struct converting *x, enum cli_option_id id, const char *name,
-			uint64_t *ret)
+static int bytes_option(struct cli *c, enum cli_option_id id, const char *name, uint64_t *ret)
 {
-	const char *text = x->c->value[id];
+	const char *text = c->value[id];
 	struct ckpt_err err = { 0 };
 
 	if (!text || !human_parse_bytes(text, ret))
 		return CLI_OK;
 	ckpt_error(&err, -EINVAL, "--%s=%s is not a size: write 512M, 2G or a number of bytes",
 		   name, text);
-	return usage(x, &err, NULL);
+	return cli_fail(c, -EINVAL, &err, NULL);
 }
 
-static bool ends_in(const char *s, const char *ending)
+int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_bytes)
 {
-	size_t n = strlen(s), m = ending ? strlen(ending) : 0;
+	struct ckpt_err err = { 0 };
+	int code;
 
-	return m && n > m && !strcmp(s + n - m, ending);
+	*ret_mem_limit = MEM_LIMIT;
+	code = bytes_option(c, OPT_MEM_LIMIT, "mem-limit", ret_mem_limit);
+	if (!code)
+		code = bytes_option(c, OPT_SHARD_SIZE, "shard-size", ret_shard_bytes);
+	if (code || *ret_mem_limit >= CONVERT_MEM_MIN)
+		return code;
+	ckpt_error(&err, -EINVAL, "--mem-limit %s is too small; the minimum is %uM",
+		   c->value[OPT_MEM_LIMIT], CONVERT_MEM_MIN >> 20);
+	return cli_fail(c, -EINVAL, &err, NULL);
+}
+
+bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES])
+{
+	if (c->value[OPT_MESH])
+		return false;
+	snprintf(mesh, CONVERT_MESH_BYTES, "%s=1",
+		 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
+	c->value[OPT_MESH] = mesh;
+	return true;
+}
+
+bool convert_is_file(const char *path, const struct format *f)
+{
+	size_t n = strlen(path), m = f->ending ? strlen(f->ending) : 0;
+
+	return m && n > m && !strcmp(path + n - m, f->ending);
 }
 
 /* By --to, else by DST's ending, else the one that stores are made of. */
 static int format_find(struct converting *x)
 {
+	static const enum cli_option_id mesh[] = { OPT_MESH, OPT_LAYOUT, OPT_REPLICATE };
 	const char *to = x->c->value[OPT_TO_FORMAT], *dst = x->c->arg[1];
 	char known[256] = "";
 	struct ckpt_err err = { 0 };
@@ -426,7 +446,7 @@ static int format_find(struct converting *x)
 			continue;
 		snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
 			 *known ? ", " : "", f->name);
-		if (to ? !strcmp(to, f->name) : ends_in(dst, f->ending))
+		if (to ? !strcmp(to, f->name) : convert_is_file(dst, f))
 			x->format = f;
 	}
 	if (to && !x->format)
@@ -436,7 +456,18 @@ static int format_find(struct converting *x)
 			NULL);
 	if (!x->format)
 		x->format = formats[0];
-	x->file = ends_in(dst, x->format->ending);
+	x->file = convert_is_file(dst, x->format);
+	if (x->format->root)
+		return CLI_OK;
+	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
+		if (x->c->value[mesh[i]])
+			return usage(x,
+				     (ckpt_error(&err, -EINVAL,
+						 "%s holds complete tensors, which no mesh cuts",
+						 x->format->name),
+				      &err),
+				     "leave out --mesh, --layout and --replicate; ckptctl export "
+				     "--mesh writes what each rank holds");
 	return CLI_OK;
 }
 
@@ -547,61 +578,24 @@ static int only_take(struct converting *x)
 	return CLI_OK;
 }
 
-void convert_cast(uint32_t dtype, struct table *target)
-{
-	for (uint32_t i = 0; i < target->ntensor && dtype; i++) {
-		struct table_tensor *y = &target->tensor[i];
-
-		if (y->flags & TENSOR_BLOB || y->dtype == dtype || !cast_known(y->dtype, dtype))
-			continue;
-		y->dtype = dtype;
-		y->elem_bytes = (uint32_t)dtype_bytes(dtype);
-		y->fp = 0;
-		y->fp_known = false;
-	}
-}
-
 static int target_find(struct converting *x)
 {
-	const struct table *t = &x->s.ckpt->table;
+	bool casts;
 	int code;
 
-	x->alone = !x->c->value[OPT_MESH];
-	if (x->alone) {
-		snprintf(x->mesh, sizeof x->mesh, "%s=1",
-			 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
-		x->c->value[OPT_MESH] = x->mesh;
-	}
+	x->alone = convert_alone(x->c, &x->s.ckpt->table, x->mesh);
 	code = mesh_option(x->c, &x->s, &x->to);
 	if (!code)
 		code = only_take(x);
 	if (!code)
-		convert_cast(x->c->value[OPT_DTYPE] ? dtype_of_name(x->c->value[OPT_DTYPE]) : 0,
-			     &x->to.target);
+		code = casts_apply(x->c, &x->view, &x->to.target, &casts);
 	return code;
-}
-
-static int memory_find(struct converting *x)
-{
-	const char *limit = x->c->value[OPT_MEM_LIMIT];
-	struct ckpt_err err = { 0 };
-	int code;
-
-	x->mem_limit = MEM_LIMIT;
-	code = bytes_option(x, OPT_MEM_LIMIT, "mem-limit", &x->mem_limit);
-	if (code || x->mem_limit >= CONVERT_MEM_MIN)
-		return code;
-	ckpt_error(&err, -EINVAL, "--mem-limit %s is too small; the minimum is %uM", limit,
-		   CONVERT_MEM_MIN >> 20);
-	return usage(x, &err, NULL);
 }
 
 static int begin(struct converting *x)
 {
-	int code = memory_find(x);
+	int code = convert_sizes(x->c, &x->mem_limit, &x->shard_bytes);
 
-	if (!code)
-		code = bytes_option(x, OPT_SHARD_SIZE, "shard-size", &x->shard_bytes);
 	if (!code)
 		code = format_find(x);
 	if (!code)
@@ -660,7 +654,8 @@ const struct cli_verb verb_convert = {
 		"format. DST must not exist; its parent directory must. The format of DST is that of "
 		"--to, else that of its ending (as in .safetensors: one file), else native: then DST has one "
 		"part for each rank of the mesh, with what that rank owns, and keeps the blobs of ranks "
-		"that the mesh does not have. Without --mesh there is one rank. ckptctl plan -h "
+		"that the mesh does not have; other formats hold complete tensors and take no "
+		"--mesh. Without --mesh there is one rank. ckptctl plan -h "
 		"explains how tensors are cut on another mesh. What the format cannot hold is listed, "
 		"and nothing is written; with --drop-unsupported it is left out.\n"
 		"Memory is bounded: if it is too small for all files at once, convert writes "
@@ -693,7 +688,7 @@ const struct cli_verb verb_convert = {
 			VIEW_OPTION,
 			{ OPT_SHARD_SIZE,
 			  "files of at most so many bytes where tensors allow it, as "
-			  "in 5G (formats with whole tensors)" },
+			  "in 5G, and their index (DST is a directory of complete tensors)" },
 			{ OPT_STEP, "the step of DST, if SRC has none (default: 0)" },
 			{ OPT_NEW_JOB, "the job of DST, if SRC has none (default: " NO_JOB ")" },
 			{ OPT_DROP_UNSUPPORTED, "leave out what the format cannot hold" },
@@ -709,7 +704,7 @@ const struct cli_verb verb_convert = {
 		"0; 2 an option, the mesh, a layout or view file is wrong, DST exists, is inside a "
 		"checkpoint, or has the name that a store gives to another step, or another "
 		"conversion to DST was not finished; 3 tensors were left out (--drop-unsupported), or "
-		"elements became infinite (--dtype), or the mesh would hold copies that --replicate does "
+		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 SRC is damaged; 5 SRC is not committed; "
 		"7 the format cannot hold a tensor; "
 		"10 there is no such checkpoint, or DST has no parent directory; 11 another "

@@ -4,13 +4,21 @@
 #define CKPT_CLI_VERB_CONVERT_H
 #include "ckpt/base/error.h"
 #include "ckpt/cli/cli.h"
-#include "ckpt/table/table.h"
+#include "formats/format.h"
+
+#define CONVERT_MESH_BYTES (CKPT_NAME_MAX + 8)
 
 /* The verb convert, with the options of c, also those that only export offers. Returns the exit
  * code. */
 int convert_run(struct cli *c);
-/* --dtype: the tensors of the target that can be cast get this one; 0: none. */
-void convert_cast(uint32_t dtype, struct table *target);
+/* --mem-limit (without it 1 GiB; at least CONVERT_MEM_MIN) and --shard-size (0). Returns an exit
+ * code; what is wrong with them has been told. */
+int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_bytes);
+/* Without --mesh: a mesh of one rank, in which a dimension of the checkpoint's own mesh keeps its
+ * name, so that a layout file can name it. mesh: room for it. */
+bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES]);
+/* Is it the name of one file of that format? */
+bool convert_is_file(const char *path, const struct format *f);
 /* What the format cannot hold, line by line. */
 void convert_cannot_say(struct cli *c, const struct ckpt_errlist *cannot);
 #endif

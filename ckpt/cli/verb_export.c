@@ -4,80 +4,58 @@
  * or a file for each rank of a mesh, for programs that know nothing of ckptd.
  * Invariant: the destination holds what it held before, or that and all files that were asked for.
  */
-#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/casts.h"
 #include "ckpt/cli/daemon_ask.h"
 #include "ckpt/cli/export.h"
-#include "ckpt/cli/verb_convert.h"
 #include "ckpt/io/publish.h"
 #include "ckpt/layout/human.h"
-#include "ckpt/move/cast.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/reshard.h"
 #include "formats/registry/registry.h"
 
-#define MEM_LIMIT GIB /* without --mem-limit */
 #define FORMAT_NAME "safetensors"
 
-static bool is_small_float(uint32_t dtype)
-{
-	return dtype == CKPT_F8_E4M3 || dtype == CKPT_F8_E5M2 || dtype == CKPT_F8_E8M0 ||
-	       dtype == CKPT_F8_E4M3FNUZ || dtype == CKPT_F8_E5M2FNUZ || dtype == CKPT_F4;
-}
-
-/* All that --only and --dtype cannot do, before anything is written: 0, or the exit code, which has
- * been told. */
+/* Keys without components must differ: 0, or the exit code, which has been told. */
 static int check_names(struct export *r)
 {
-	struct ckpt_errlist casts = { .code = -EMEDIUMTYPE }, clashes = { .code = -EMEDIUMTYPE };
-	const struct table *t = &r->to.target;
-	char name[2 * CKPT_NAME_MAX + 64];
+	struct ckpt_errlist clashes = { .code = -EMEDIUMTYPE };
 	struct ckpt_err err = { 0 };
-	int rc = 0, code = CLI_OK;
+	int rc;
 
-	for (uint32_t i = 0; i < t->ntensor && r->dtype; i++)
-		if (t->tensor[i].cls != CKPT_SINK && is_small_float(t->tensor[i].dtype))
-			ckpt_errlist_add(&casts, "%s: %s",
-					 table_tensor_print(&t->tensor[i], name, sizeof name),
-					 dtype_name(t->tensor[i].dtype));
-	rc = ckpt_errlist_end(&casts, &err, "--dtype cannot cast elements of these dtypes");
-	if (rc)
-		code = cli_fail(r->c, rc, &err, "run this without --dtype");
-	if (!rc && r->c->value[OPT_ONLY]) {
-		rc = selection_clashes(t, &clashes, &err);
-		if (!rc)
-			rc = ckpt_errlist_end(
-				&clashes, &err,
-				"files of --only have names without components, and several tensors "
-				"would have one name");
-		if (rc)
-			code = cli_fail(r->c, rc, &err,
-					"export one component at a time, or rename tensors with "
-					"--view");
-	}
-	ckpt_errlist_free(&casts);
+	if (!r->c->value[OPT_ONLY])
+		return CLI_OK;
+	rc = selection_clashes(&r->to.target, &clashes, &err);
+	if (!rc)
+		rc = ckpt_errlist_end(
+			&clashes, &err,
+			"files of --only have names without components, and several tensors would "
+			"have one name");
 	ckpt_errlist_free(&clashes);
-	return code;
+	return rc ? cli_fail(r->c, rc, &err,
+			     "export one component at a time, or rename tensors with --view")
+		  : CLI_OK;
 }
 
 /* What can be refused before anything is written. */
 static int prepare(struct export *r)
 {
 	struct ckpt_err err = { 0 };
+	bool casts;
 	int code = export_find(r);
 
 	if (!code)
+		code = casts_apply(r->c, &r->view, &r->to.target, &casts);
+	if (!code)
 		code = check_names(r);
-	if (code)
+	if (code || !casts)
 		return code;
-	convert_cast(r->dtype, &r->to.target);
-	if (r->dtype)
-		r->overflow = calloc((size_t)r->to.target.ntensor + 1, sizeof *r->overflow);
-	return r->dtype && !r->overflow
-		       ? cli_fail(r->c,
+	r->overflow = calloc((size_t)r->to.target.ntensor + 1, sizeof *r->overflow);
+	return r->overflow
+		       ? CLI_OK
+		       : cli_fail(r->c,
 				  ckpt_error(&err, -ENOMEM, "out of memory for the tensors' list"),
-				  &err, NULL)
-		       : CLI_OK;
+				  &err, NULL);
 }
 
 /* Which ranks. */
@@ -105,55 +83,14 @@ static int take_ranks(struct export *r, struct ckpt_err *err)
 	return 0;
 }
 
-static int take_bytes(struct export *r, enum cli_option_id id, const char *name, uint64_t *ret)
-{
-	const char *s = r->c->value[id];
-	struct ckpt_err err = { 0 };
-
-	if (!s || !human_parse_bytes(s, ret))
-		return CLI_OK;
-	ckpt_error(&err, -EINVAL, "--%s=%s is not a size: write 512M, 2G or a number of bytes",
-		   name, s);
-	return cli_fail(r->c, -EINVAL, &err, NULL);
-}
-
-static int take_sizes(struct export *r)
-{
-	struct ckpt_err err = { 0 };
-	int code;
-
-	r->mem_limit = MEM_LIMIT;
-	code = take_bytes(r, OPT_MEM_LIMIT, "mem-limit", &r->mem_limit);
-	if (!code)
-		code = take_bytes(r, OPT_SHARD_SIZE, "shard-size", &r->shard_bytes);
-	if (code || r->mem_limit >= CONVERT_MEM_MIN)
-		return code;
-	ckpt_error(&err, -EINVAL, "--mem-limit %s is too small; the minimum is %uM",
-		   r->c->value[OPT_MEM_LIMIT], CONVERT_MEM_MIN >> 20);
-	return cli_fail(r->c, -EINVAL, &err, NULL);
-}
-
-/* Without --mesh complete tensors are wanted: a mesh of one rank, in which a dimension of the
- * checkpoint's own mesh keeps its name, so that a layout file can name it. */
-static void take_alone(struct export *r, const struct table *t)
-{
-	if (r->c->value[OPT_MESH])
-		return;
-	r->alone = true;
-	snprintf(r->mesh, sizeof r->mesh, "%s=1",
-		 t->nmesh && t->mesh[0].ndim ? t->mesh[0].name[0] : "rank");
-	r->c->value[OPT_MESH] = r->mesh;
-}
-
 /* The mesh and the ranks on it: 0, or the exit code, which has been told. */
 static int take_mesh(struct export *r, const struct subject *s)
 {
 	struct ckpt_err err = { 0 };
 	int code, rc;
 
-	take_alone(r, &s->ckpt->table);
+	r->alone |= convert_alone(r->c, &s->ckpt->table, r->mesh);
 	code = mesh_option(r->c, s, &r->to);
-
 	if (code)
 		return code;
 	rc = take_ranks(r, &err);
@@ -415,12 +352,6 @@ static int check_options(struct cli *c)
 		return cli_fail(
 			c, ckpt_error(&err, -EINVAL, "--rank needs --mesh: a rank of which mesh?"),
 			&err, "without --mesh and --rank export writes complete tensors");
-	if (c->value[OPT_SHARD_SIZE] && c->value[OPT_MESH])
-		return cli_fail(c,
-				ckpt_error(&err, -EINVAL,
-					   "--shard-size is for complete tensors: with --mesh each "
-					   "rank has one file"),
-				&err, NULL);
 	return CLI_OK;
 }
 
@@ -435,10 +366,9 @@ static int export_run(struct cli *c)
 		c->value[OPT_TO_FORMAT] = FORMAT_NAME;
 		return convert_run(c);
 	}
-	code = take_sizes(&r);
+	code = convert_sizes(c, &r.mem_limit, &r.shard_bytes);
 	if (code)
 		return code;
-	r.dtype = c->value[OPT_DTYPE] ? dtype_of_name(c->value[OPT_DTYPE]) : 0;
 	r.format = engine_format(&(struct engine){ .format = formats }, FORMAT_NAME);
 	r.path = c->arg[1];
 	r.name = c->arg[0];
@@ -504,12 +434,14 @@ const struct cli_verb verb_export = {
 		"With --dtype floating-point tensors (F16, BF16, F32, F64) are cast, rounded to "
 		"nearest even; all others stay. Elements that are too large become infinite: "
 		"export counts them, and exits with 3.\n"
-		"With --view export first renames, copies, drops, splits, joins and transposes "
-		"tensors, by the rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", "
-		"\"copy model/wte.weight -> lm_head.weight\", \"drop optim/*\", \"split "
-		"model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
-		"\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
-		"1,0\" (docs/LAYOUTS.md describes all rules). A tensor that is cut or joined along "
+		"With --view export first renames, copies, drops, splits, joins, transposes, "
+		"reshapes and casts tensors, by the rules of a file, one a line: \"rename "
+		"model/layers.*.wq -> blk.{1}.q\", \"copy model/wte.weight -> lm_head.weight\", "
+		"\"drop optim/*\", \"split model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q "
+		"l.{1}.k l.{1}.v\", \"stack model/experts.#.up dim 0 -> experts.up\", \"transpose "
+		"model/w dims 1,0\", \"reshape model/w 32,-1,128\", \"cast model/*norm* F32\" "
+		"(docs/LAYOUTS.md describes all rules). What a rule casts --dtype leaves alone. "
+		"A tensor that is cut or joined along "
 		"a sharded dimension is cut along dimension 0, unless --layout places it otherwise. "
 		"With --view export opens all parts. With --only the rules apply to the selected "
 		"tensors alone, and averaged tensors have the components of those that they "
@@ -565,7 +497,7 @@ const struct cli_verb verb_export = {
 	.exits =
 		"0; 2 the mesh, the layout or view file, --rank or --only is wrong, DIR is not "
 		"empty or is in a checkpoint; 3 damaged tensors were left out (--keep-going), or "
-		"elements became infinite (--dtype), or the mesh would hold copies that --replicate does "
+		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 the checkpoint is damaged; 5 it is not "
 		"committed; 7 safetensors cannot hold a tensor, --dtype cannot cast one, two would "
 		"have one name, or an average is not complete; 8 the average's rules are of a newer "

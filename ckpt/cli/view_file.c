@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view_file.c - see view_file.h. Called by verb_export.c. Invariant: the checkpoint itself and its
+/* view_file.c - see view_file.h. Called by verb_convert.c and verb_export.c. Invariant: the checkpoint itself and its
  * files' sums stay as they were; only the table that is planned from is another. */
 #include "ckpt/cli/view_file.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/text_file.h"
-#include "ckpt/table/view.h"
 
 int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 {
@@ -23,7 +22,7 @@ int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 	if (!rc)
 		rc = view_parse(text, path, &ret->arena, &view, &err);
 	if (!rc)
-		rc = view_make(&s->ckpt->table, &view, &seen, &err);
+		rc = view_make(&s->ckpt->table, &view, &seen, &ret->cast, &err);
 	if (rc)
 		return cli_fail(c, rc == -EALREADY || rc == -E2BIG ? -EINVAL : rc, &err, NULL);
 	ret->sum = hash128(text, strlen(text));

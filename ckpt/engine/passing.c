@@ -226,26 +226,79 @@ static int places_add(const struct sheet *s, const struct passage_map *m, const 
 	return rc;
 }
 
-/* The pieces of one tensor in the batch's files. */
-static int pieces_add(const struct sheet *s, uint32_t tensor, uint32_t id, uint32_t first,
-		      uint32_t n, const uint64_t *off, struct passing *ret, struct ckpt_err *err)
+/* The tensors of a sheet that are one tensor of the source, under several names. */
+struct names {
+	uint32_t *first; /* [src->ntensor] TABLE_NONE: it has none, or they have passed */
+	uint32_t *next;	 /* [ntensor] TABLE_NONE: the last */
+	uint32_t *piece; /* [npiece] room */
+};
+
+static int names_make(const struct sheet *s, const struct passage_map *m, const struct table *src,
+		      struct names *ret)
+{
+	*ret = (struct names){ .first = calloc((size_t)src->ntensor + 1, sizeof *ret->first),
+			       .next = calloc((size_t)s->table.ntensor + 1, sizeof *ret->next),
+			       .piece = calloc((size_t)s->table.npiece + 1, sizeof *ret->piece) };
+	if (!ret->first || !ret->next || !ret->piece)
+		return -ENOMEM;
+	memset(ret->first, 0xff, src->ntensor * sizeof *ret->first);
+	for (uint32_t i = 0; i < s->table.ntensor; i++) {
+		ret->next[i] = ret->first[m->from[i]];
+		ret->first[m->from[i]] = i;
+	}
+	return 0;
+}
+
+static void names_free(struct names *x)
+{
+	free(x->first);
+	free(x->next);
+	free(x->piece);
+}
+
+/* As table_seal sorts the pieces of one tensor. */
+static int sealed_compare(const void *va, const void *vb, void *arg)
+{
+	const struct table_piece *piece = arg;
+	const struct table_piece *a = &piece[*(const uint32_t *)va],
+				 *b = &piece[*(const uint32_t *)vb];
+
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	if (a->place != b->place)
+		return a->place < b->place ? -1 : 1;
+	return (a->off > b->off) - (a->off < b->off);
+}
+
+/* The pieces of one tensor of the source in the batch's files, under all its names. */
+static int pieces_add(const struct sheet *s, struct names *x, uint32_t from, uint32_t id,
+		      uint32_t first, uint32_t n, const uint64_t *off, struct passing *ret,
+		      struct ckpt_err *err)
 {
 	const struct table *t = &s->table;
+	uint32_t npiece = 0, tensor = x->first[from];
+	bool several = x->next[tensor] != TABLE_NONE;
 	int rc = 0;
 
-	for (uint32_t k = t->first[tensor]; k < t->first[tensor + 1] && !rc; k++) {
-		struct table_piece p = t->piece[k];
+	for (; tensor != TABLE_NONE; tensor = x->next[tensor])
+		for (uint32_t k = t->first[tensor]; k < t->first[tensor + 1]; k++)
+			x->piece[npiece++] = k;
+	if (several)
+		qsort_r(x->piece, npiece, sizeof *x->piece, sealed_compare, t->piece);
+	for (uint32_t i = 0; i < npiece && !rc; i++) {
+		struct table_piece p = t->piece[x->piece[i]];
 
 		if (p.place < first || p.place >= first + n)
 			continue;
-		ret->piece[ret->table.npiece] = k;
+		ret->piece[ret->table.npiece] = x->piece[i];
 		p.tensor = id;
 		p.place -= first;
-		p.off = off[k];
+		p.off = off[x->piece[i]];
 		p.fp = 0;
 		p.fp_known = false;
 		rc = table_put_piece(&ret->table, &p, err);
 	}
+	x->first[from] = TABLE_NONE;
 	return rc;
 }
 
@@ -254,22 +307,26 @@ int passing_make(const struct sheet *s, const struct passage_map *m, const struc
 {
 	const struct table *t = &s->table;
 	cleanup_free uint64_t *off = calloc((size_t)t->npiece + 1, sizeof *off);
+	struct names names = { 0 };
 	int rc;
 
 	*ret = (struct passing){ .piece = calloc((size_t)t->npiece + 1, sizeof *ret->piece) };
-	if (!off || !ret->piece)
-		return no_memory(err);
-	rc = places_add(s, m, src, first, n, off, &ret->table, err);
+	rc = off && ret->piece && !names_make(s, m, src, &names) ? 0 : no_memory(err);
+	if (!rc)
+		rc = places_add(s, m, src, first, n, off, &ret->table, err);
 	for (uint32_t i = 0; i < t->ntensor && !rc; i++) {
-		struct table_tensor x = src->tensor[m->from[m->order[i]]];
-		uint32_t id;
+		uint32_t from = m->from[m->order[i]], id;
+		struct table_tensor x = src->tensor[from];
 
+		if (names.first[from] == TABLE_NONE)
+			continue;
 		x.layout = TABLE_NONE;
 		x.made = 0;
 		rc = table_add_tensor(&ret->table, &x, &id, err);
 		if (!rc)
-			rc = pieces_add(s, m->order[i], id, first, n, off, ret, err);
+			rc = pieces_add(s, &names, from, id, first, n, off, ret, err);
 	}
+	names_free(&names);
 	return rc ? rc : table_seal(&ret->table, err);
 }
 

@@ -285,6 +285,23 @@ int indices_minus(const struct indices *x, const struct indices *y, struct arena
 /* The indices i + by; by may be negative, modulo 2^64, as long as no index is. */
 int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);
 
+/*
+ * A tensor in another shape, row-major. merge: two dimensions as one: the indices i * extent + j, i
+ * of outer, j of inner, whose dimension has that extent; by i, then by j.
+ *
+ * fold: one dimension as two: x in rows of so many indices, as parts, each of which has the indices
+ * i * row + j, i of outer, j of inner: its (p, q)-th is number first + p * step + q of x. -E2BIG
+ * above `max` parts.
+ */
+struct indices_rows {
+	struct indices outer, inner;
+	uint64_t first, step;
+};
+int indices_merge(const struct indices *outer, const struct indices *inner, uint64_t extent,
+		  struct arena *a, struct indices *ret);
+int indices_fold(const struct indices *x, uint64_t row, uint32_t max, struct arena *a,
+		 const struct indices_rows **ret, uint32_t *ret_n);
+
 /* Of each index i those from i * by to i * by + by - 1: what elements are of which each is `by`
  * values. */
 int indices_scale(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);

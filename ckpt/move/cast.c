@@ -18,14 +18,9 @@ static bool is_narrow(uint32_t dtype)
 	return dtype == CKPT_F16 || dtype == CKPT_BF16;
 }
 
-static bool is_float(uint32_t dtype)
-{
-	return is_narrow(dtype) || dtype == CKPT_F32 || dtype == CKPT_F64;
-}
-
 bool cast_known(uint32_t from, uint32_t to)
 {
-	return is_float(from) && is_float(to);
+	return dtype_kind(from) == DTYPE_FLOAT && dtype_kind(to) == DTYPE_FLOAT;
 }
 
 static double load_f64(const uint8_t *x)

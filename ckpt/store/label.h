@@ -61,7 +61,6 @@ int store_labels_of(const struct store *s, uint32_t kinds, struct store_label **
 bool store_label_is(const struct store_label *m, const struct store_step *st);
 /* False for a hold that has expired at this time. */
 bool store_label_counts(const struct store_label *m, uint64_t now_ns);
-const char *store_label_word(enum store_label_kind kind); /* "hold", ... */
 
 /* A name for a hold or a tag. -EINVAL says what is wrong. */
 int store_label_name_check(const char *name, struct ckpt_err *err);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* label_words.c - see label_words.h. Invariant: a label that does not count has no word. */
 #include "ckpt/store/label_words.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include "ckpt/layout/human.h"
 #include <pwd.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,39 +66,17 @@ const char *store_state_word(enum store_state state)
 	return "?";
 }
 
-struct line {
-	char *buf;
-	size_t bytes, len;
-};
-
-__attribute__((format(printf, 2, 3))) static void words_add(struct line *l, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	if (l->len + 3 >= l->bytes)
-		return;
-	if (l->len)
-		l->len += (size_t)snprintf(l->buf + l->len, l->bytes - l->len, ", ");
-	va_start(ap, fmt);
-	n = vsnprintf(l->buf + l->len, l->bytes - l->len, fmt, ap);
-	va_end(ap);
-	n = MAX(n, 0);
-	l->len = MIN(l->len + (size_t)n, l->bytes - 1);
-}
-
 void store_label_sentence(const struct store_step *st, const struct store_label *label, uint32_t n,
 			  uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes)
 {
 	static const enum store_label_kind order[] = { LABEL_BAD, LABEL_TAG, LABEL_HOLD,
 						       LABEL_ADOPTED, LABEL_VERIFIED };
-	struct line l = { buf, bytes, 0 };
+	struct text t = text_in(buf, bytes);
 	bool bad = false;
 	char left[HUMAN_BYTES], name[STORE_LABEL_NAME_MAX + 1];
 
-	buf[0] = 0;
 	if (latest)
-		words_add(&l, "latest");
+		text_add(&t, "%slatest", t.len ? ", " : "");
 	for (uint32_t k = 0; k < ARRAY_LEN(order); k++)
 		for (uint32_t i = 0; i < n; i++) {
 			const struct store_label *m = &label[i];
@@ -112,30 +90,31 @@ void store_label_sentence(const struct store_step *st, const struct store_label 
 			switch (m->kind) {
 			case LABEL_BAD:
 				if (m->why[0] && !name_max)
-					words_add(&l, "quarantined (%s)", m->why);
+					text_add(&t, "%squarantined (%s)", t.len ? ", " : "",
+						 m->why);
 				else
-					words_add(&l, "quarantined");
+					text_add(&t, "%squarantined", t.len ? ", " : "");
 				bad = true;
 				break;
 			case LABEL_TAG:
-				words_add(&l, "tag %s", name);
+				text_add(&t, "%stag %s", t.len ? ", " : "", name);
 				break;
 			case LABEL_HOLD:
 				if (!store_label_counts(m, now_ns))
 					break;
 				if (m->until_ns)
-					words_add(&l, "held by %s (%s left)", name,
-						  human_age(now_ns, m->until_ns, left));
+					text_add(&t, "%sheld by %s (%s left)", t.len ? ", " : "",
+						 name, human_age(now_ns, m->until_ns, left));
 				else
-					words_add(&l, "held by %s", name);
+					text_add(&t, "%sheld by %s", t.len ? ", " : "", name);
 				break;
 			case LABEL_ADOPTED:
-				words_add(&l, "adopted");
+				text_add(&t, "%sadopted", t.len ? ", " : "");
 				break;
 			case LABEL_VERIFIED:
 				/* Once, before the damage came or was seen. */
 				if (!bad)
-					words_add(&l, "verified");
+					text_add(&t, "%sverified", t.len ? ", " : "");
 				break;
 			}
 		}

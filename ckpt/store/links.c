@@ -91,7 +91,7 @@ uint64_t links_shared(const struct links *l, uint32_t first, uint32_t n)
 	return bytes;
 }
 
-static uint64_t kept(const struct link_file *f)
+static uint64_t bytes_kept(const struct link_file *f)
 {
 	return f->uses && f->uses < f->nlink ? f->bytes : 0;
 }
@@ -101,7 +101,7 @@ uint64_t links_kept(const struct links *l, uint32_t first, uint32_t n)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = first; i < first + n; i++)
-		bytes += kept(&l->file[l->use[i]]);
+		bytes += bytes_kept(&l->file[l->use[i]]);
 	return bytes;
 }
 
@@ -110,7 +110,7 @@ uint64_t links_kept_once(const struct links *l)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < l->nfile; i++)
-		bytes += kept(&l->file[i]);
+		bytes += bytes_kept(&l->file[i]);
 	return bytes;
 }
 

@@ -5,9 +5,9 @@
  * Invariant: a row that says remove has no rule that keeps it; what is not understood is kept.
  */
 #include "ckpt/store/retain.h"
+#include "ckpt/base/text.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
 
@@ -137,24 +137,6 @@ bool retain_is_policy(const struct retain_policy *p)
 	return p->keep_last || p->keep_every || p->keep_within_ns || p->nbest;
 }
 
-/* Text that grows and is cut where its room ends. */
-struct text {
-	char *at;
-	size_t bytes, used;
-};
-
-__attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = t->used < t->bytes ? vsnprintf(t->at + t->used, t->bytes - t->used, fmt, ap) : 0;
-	va_end(ap);
-	assert(n >= 0);
-	t->used = MIN(t->used + (size_t)n, t->bytes);
-}
-
 /* The largest unit that divides it. */
 static void within_print(uint64_t ns, char ret[32])
 {
@@ -168,11 +150,9 @@ static void within_print(uint64_t ns, char ret[32])
 
 void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
 {
-	struct text t = { .at = buf, .bytes = bytes };
+	struct text t = text_in(buf, bytes);
 	char within[32];
 
-	if (bytes)
-		buf[0] = 0;
 	if (p->keep_last)
 		text_add(&t, " --keep-last %" PRIu32, p->keep_last);
 	if (p->keep_every)
@@ -188,7 +168,7 @@ void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
 		within_print(p->set_aside_for_ns, within);
 		text_add(&t, " --set-aside-for %s", within);
 	}
-	if (t.used)
+	if (t.len)
 		memmove(buf, buf + 1, strlen(buf));
 }
 
@@ -416,8 +396,8 @@ static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 {
 	const struct store_step *st = &d->step[i];
-	char reason[sizeof row->reason + 2] = "";
-	struct text t = { .at = reason, .bytes = sizeof reason };
+	char reason[sizeof row->reason + 2];
+	struct text t = text_in(reason, sizeof reason);
 
 	*row = (struct retain_row){ .step = i };
 	if (st->state == STORE_COLLECTING) {
@@ -441,9 +421,9 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 		text_add(&t, st->state == STORE_DAMAGED || !store_step_has_id(st)
 				     ? ", damaged: see ckptctl repair"
 				     : ", quarantined: see ckptctl repair");
-	else if (!t.used && !retain_is_policy(d->p))
+	else if (!t.len && !retain_is_policy(d->p))
 		text_add(&t, ", no policy");
-	row->remove = !t.used;
+	row->remove = !t.len;
 	if (row->remove)
 		(void)snprintf(row->reason, sizeof row->reason, "%sno rule matches",
 			       st->state == STORE_SET_ASIDE ? "set aside, " : "");

@@ -54,7 +54,8 @@ struct retain_policy { /* all zero: none */
 int retain_parse(struct retain_policy *p, const char *option, const char *value,
 		 struct ckpt_err *err);
 bool retain_is_policy(const struct retain_policy *p);
-/* "--keep-last 3 --keep-every 5000": what retain_parse takes again; "" for none. Cut to bytes. */
+/* "--keep-last 3 --keep-every 5000": what retain_parse takes again; "" for none. Cut to bytes, of
+ * which there is one at least. */
 void retain_print(const struct retain_policy *p, char *buf, size_t bytes);
 
 struct retain_row {

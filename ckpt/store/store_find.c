@@ -331,7 +331,7 @@ static bool is_listed(const struct store_step *st)
 	return st->state != STORE_COLLECTING && st->state != STORE_SET_ASIDE;
 }
 
-static uint64_t distance(uint64_t a, uint64_t b)
+static uint64_t words_distance(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : b - a;
 }
@@ -349,7 +349,8 @@ static void nearest_print(const struct store_step *step, uint32_t n, uint64_t to
 
 		if (!is_listed(&step[i]))
 			continue;
-		for (at = have; at > 0 && distance(step[i].step, to) < distance(near[at - 1], to);
+		for (at = have;
+		     at > 0 && words_distance(step[i].step, to) < words_distance(near[at - 1], to);
 		     at--)
 			if (at < NEAREST_MAX)
 				near[at] = near[at - 1];

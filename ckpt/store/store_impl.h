@@ -118,8 +118,7 @@ uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *
 bool store_step_has_id(const struct store_step *st);
 /* It exists, and its MANIFEST does not give its place in the line: its number does. */
 bool store_step_lost(const struct store_step *st);
-/* An id is 16 bytes here and 32 hexadecimal digits in struct checkpoint. */
-void store_id_of(const char *hex, uint8_t ret[16]);
+/* The other way round: store_id_parse of label_words.h. */
 void store_id_print(const uint8_t id[16], char ret_hex[33]);
 
 /* --- whose directory (store_identity.c) --- */
@@ -137,9 +136,6 @@ int store_home_check(const struct store *s, struct ckpt_err *err);
 /* Remove the labels with exactly this step and id, whose checkpoint was removed; errors are
  * ignored. */
 void store_labels_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
-/* "2026-11-21T19:30:00Z" */
-#define STORE_TIME_BYTES 40
-void store_time_print(uint64_t ns, bool fraction, char ret[STORE_TIME_BYTES]);
 
 /* --- claims and trash (store.c) --- */
 

@@ -22,11 +22,6 @@ static const char *const words[] = {
 	[LABEL_BAD] = "bad",   [LABEL_ADOPTED] = "adopted",
 };
 
-const char *store_label_word(enum store_label_kind kind)
-{
-	return words[kind];
-}
-
 static bool is_named(enum store_label_kind kind)
 {
 	return kind == LABEL_HOLD || kind == LABEL_TAG;
@@ -62,18 +57,20 @@ int store_label_name_check(const char *name, struct ckpt_err *err)
 
 /* --- times --- */
 
-void store_time_print(uint64_t ns, bool fraction, char ret[STORE_TIME_BYTES])
+#define TIME_BYTES 40
+
+/* "2026-11-21T19:30:00Z" */
+static void time_print(uint64_t ns, bool fraction, char ret[TIME_BYTES])
 {
 	time_t s = (time_t)(ns / NS_PER_S);
 	struct tm tm;
 	size_t n;
 
 	(void)gmtime_r(&s, &tm);
-	n = strftime(ret, STORE_TIME_BYTES, "%Y-%m-%dT%H:%M:%S", &tm);
+	n = strftime(ret, TIME_BYTES, "%Y-%m-%dT%H:%M:%S", &tm);
 	if (fraction)
-		n += (size_t)snprintf(ret + n, STORE_TIME_BYTES - n, ".%09u",
-				      (unsigned)(ns % NS_PER_S));
-	(void)snprintf(ret + n, STORE_TIME_BYTES - n, "Z");
+		n += (size_t)snprintf(ret + n, TIME_BYTES - n, ".%09u", (unsigned)(ns % NS_PER_S));
+	(void)snprintf(ret + n, TIME_BYTES - n, "Z");
 }
 
 static bool digits_take(const char **p, uint32_t n, uint64_t *ret)
@@ -86,12 +83,12 @@ static bool digits_take(const char **p, uint32_t n, uint64_t *ret)
 	return true;
 }
 
-/* RFC 3339 in UTC, what store_time_print prints: what is no date prints as another one. */
+/* RFC 3339 in UTC, what time_print prints: what is no date prints as another one. */
 static bool time_parse(const char *text, uint64_t *ret)
 {
 	uint64_t year, month, day, hour, minute, second, part = 0, seconds;
 	const char *p = text;
-	char again[STORE_TIME_BYTES];
+	char again[TIME_BYTES];
 	size_t whole;
 	struct tm tm;
 
@@ -121,7 +118,7 @@ static bool time_parse(const char *text, uint64_t *ret)
 	seconds = (uint64_t)timegm(&tm);
 	if (ckpt_mul(seconds, NS_PER_S, ret))
 		return false;
-	store_time_print(*ret, false, again);
+	time_print(*ret, false, again);
 	return strncmp(text, again, whole) == 0 && ckpt_add(*ret, part, ret) == 0;
 }
 
@@ -236,15 +233,15 @@ static int content_parse(const char *text, uint64_t bytes, struct store_label *m
 
 uint32_t store_label_print(const struct store_label *m, char *ret)
 {
-	char at[STORE_TIME_BYTES];
+	char at[TIME_BYTES];
 	int n;
 
-	store_time_print(m->made_ns, true, at);
+	time_print(m->made_ns, true, at);
 	n = snprintf(ret, STORE_LABEL_BYTES_MAX, "made=%s\n", at);
 	if (m->by[0])
 		n += snprintf(ret + n, STORE_LABEL_BYTES_MAX - (size_t)n, "by=%s\n", m->by);
 	if (m->until_ns) {
-		store_time_print(m->until_ns, true, at);
+		time_print(m->until_ns, true, at);
 		n += snprintf(ret + n, STORE_LABEL_BYTES_MAX - (size_t)n, "until=%s\n", at);
 	}
 	if (m->why[0])
@@ -423,7 +420,7 @@ static int by_label(const struct store_label *x, const struct store_label *y)
 	return memcmp(x->id8, y->id8, sizeof x->id8);
 }
 
-static uint64_t lasts(const struct store_label *m)
+static uint64_t lasts_until(const struct store_label *m)
 {
 	return m->until_ns ? m->until_ns : UINT64_MAX;
 }
@@ -437,8 +434,8 @@ static int by_label_and_weight(const void *a, const void *b)
 
 	if (r)
 		return r;
-	if (x->kind == LABEL_HOLD && lasts(x) != lasts(y))
-		return lasts(x) > lasts(y) ? -1 : 1;
+	if (x->kind == LABEL_HOLD && lasts_until(x) != lasts_until(y))
+		return lasts_until(x) > lasts_until(y) ? -1 : 1;
 	if (x->made_ns != y->made_ns)
 		return x->made_ns > y->made_ns ? -1 : 1;
 	return strcmp(g->file, f->file);
@@ -502,7 +499,7 @@ bool store_label_is(const struct store_label *m, const struct store_step *st)
 
 bool store_label_counts(const struct store_label *m, uint64_t now)
 {
-	return m->kind != LABEL_HOLD || lasts(m) > now;
+	return m->kind != LABEL_HOLD || lasts_until(m) > now;
 }
 
 /* --- setting --- */

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/container.h"
+#include "ckpt/store/label_words.h"
 #include "ckpt/store/store_impl.h"
 
 /* --- one step --- */
@@ -52,16 +53,6 @@ int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret)
 	(void)s->ops->close(s->ops->ctx, z.fd);
 	*ret = z.bytes;
 	return 0;
-}
-
-void store_id_of(const char *hex, uint8_t ret[16])
-{
-	assert(strlen(hex) == 32);
-	for (uint32_t i = 0; i < 32; i++) {
-		uint8_t digit = (uint8_t)(hex[i] <= '9' ? hex[i] - '0' : (hex[i] | 32) - 'a' + 10);
-
-		ret[i / 2] = (uint8_t)(ret[i / 2] << 4 | digit);
-	}
 }
 
 void store_id_print(const uint8_t id[16], char ret_hex[33])
@@ -120,11 +111,11 @@ static void step_take(struct store_step *st, const struct checkpoint *c)
 	st->parent_step = c->parent_step;
 	st->world = c->world;
 	st->format = c->format->name;
-	store_id_of(c->id, st->id);
+	store_id_parse(c->id, st->id);
 	st->said.step = c->step;
 	(void)snprintf(st->said.job, sizeof st->said.job, "%s", c->job);
 	if (c->parent_id[0])
-		store_id_of(c->parent_id, st->said.parent_id);
+		store_id_parse(c->parent_id, st->said.parent_id);
 	st->said.rebuilt = strcmp(c->tool, STORE_REPAIR_TOOL) == 0;
 	step_notes(st, c);
 }

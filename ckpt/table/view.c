@@ -11,6 +11,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/view_parse.h"
+#include "ckpt/table/view_piece.h"
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -20,6 +21,7 @@ struct item {
 	struct table_tensor x;
 	uint32_t npiece;
 	const struct table_piece *piece; /* [npiece] their tensor numbers mean nothing */
+	struct view_cast cast;
 	bool gone;
 	bool part; /* of what the present rule joins */
 };
@@ -38,7 +40,8 @@ struct making {
 	struct keymap names;
 	struct arena names_arena;
 	const struct view_rule *rule;
-	bool hit, hit_blob;
+	bool hit, hit_blob, hit_fixed; /* fixed: what no cast changes */
+	struct view_cast *cast;	       /* [ntensor] */
 	struct ckpt_errlist *list;
 };
 
@@ -164,6 +167,10 @@ static bool rule_takes(struct making *k, const struct item *y, char name[VIEW_NA
 		k->hit_blob = true;
 		return false;
 	}
+	if (k->rule->verb == VIEW_CAST && dtype_kind(y->x.dtype) == DTYPE_OTHER) {
+		k->hit_fixed = true;
+		return false;
+	}
 	k->hit = true;
 	return true;
 }
@@ -256,129 +263,6 @@ static int layout_map(struct making *k, uint32_t id, const uint32_t *to, uint32_
 	return rc == -EINVAL ? refuse(k, "%s", why.msg) : rc;
 }
 
-/* --- pieces --- */
-
-/* A piece on the way. */
-struct shape {
-	uint32_t ndim;
-	struct indices dim[CKPT_DIMS_MAX];
-	int64_t stride[CKPT_DIMS_MAX];
-};
-
-static void shape_of(const struct table_piece *p, struct shape *ret)
-{
-	int64_t step = 1;
-
-	ret->ndim = p->set.ndim;
-	for (uint32_t d = p->set.ndim; d-- > 0;) {
-		ret->dim[d] = p->set.dim[d];
-		ret->stride[d] = p->stride ? p->stride[d] : step;
-		step *= (int64_t)p->set.dim[d].total;
-	}
-}
-
-/* Is it row-major? A single index is never stepped over: it gets the stride that lets rows be as
- * long as they can be. */
-static bool make_plain(struct shape *s)
-{
-	int64_t step = 1;
-	bool plain = true;
-
-	for (uint32_t d = s->ndim; d-- > 0;) {
-		int64_t total = (int64_t)s->dim[d].total;
-
-		if (total == 1)
-			s->stride[d] = step;
-		plain = plain && s->stride[d] == step;
-		/* Nothing that lies inside a place is behind one that is too large. */
-		if (__builtin_mul_overflow(s->stride[d], total, &step))
-			plain = false, step = 0;
-	}
-	return plain;
-}
-
-static int piece_set(struct making *k, struct shape *s, struct table_piece *ret)
-{
-	struct arena *a = &k->t->arena;
-	bool plain = make_plain(s);
-
-	ret->set = (struct indexset){ .ndim = s->ndim,
-				      .numel = 1,
-				      .dim = arena_dup(a, s->dim, s->ndim * sizeof *s->dim) };
-	ret->stride = plain ? NULL : arena_dup(a, s->stride, s->ndim * sizeof *s->stride);
-	if (!ret->set.dim || (!plain && !ret->stride))
-		return -ENOMEM;
-	for (uint32_t d = 0; d < s->ndim; d++)
-		ret->set.numel *= s->dim[d].total;
-	return 0;
-}
-
-/* The part [lo, hi) of dimension d, as [0, hi - lo). 1, or 0: the piece has none of it. */
-static int piece_cut(struct making *k, const struct table_piece *p, uint32_t elem, uint32_t d,
-		     uint64_t lo, uint64_t hi, bool drop, struct table_piece *ret)
-{
-	struct arena *a = &k->t->arena;
-	const struct indices *x = &p->set.dim[d];
-	uint64_t before = indices_below(x, lo), end = indices_below(x, hi);
-	struct shape s;
-	int rc;
-
-	if (before == end)
-		return 0;
-	shape_of(p, &s);
-	rc = indices_slice(x, before, end, a, &s.dim[d]);
-	rc = rc ? rc : indices_move(&s.dim[d], -lo, a, &s.dim[d]);
-	if (rc)
-		return rc;
-	*ret = *p;
-	ret->off += before * (uint64_t)s.stride[d] * elem;
-	if (p->flags & PIECE_DERIVED)
-		ret->from += before * (uint64_t)s.stride[d] * sizeof(float);
-	if (drop) {
-		s.ndim--;
-		memmove(&s.dim[d], &s.dim[d + 1], (s.ndim - d) * sizeof *s.dim);
-		memmove(&s.stride[d], &s.stride[d + 1], (s.ndim - d) * sizeof *s.stride);
-	}
-	rc = rc ? rc : piece_set(k, &s, ret);
-	return rc ? rc : 1;
-}
-
-/* The piece of a part whose indices of dimension d begin at `at`; insert: that is a new
- * dimension. */
-static int piece_join(struct making *k, const struct table_piece *p, uint32_t d, uint64_t at,
-		      bool insert, struct table_piece *ret)
-{
-	struct shape s;
-	int rc;
-
-	shape_of(p, &s);
-	if (insert) {
-		memmove(&s.dim[d + 1], &s.dim[d], (s.ndim - d) * sizeof *s.dim);
-		memmove(&s.stride[d + 1], &s.stride[d], (s.ndim - d) * sizeof *s.stride);
-		s.ndim++;
-		rc = indices_range(at, at + 1, &k->t->arena, &s.dim[d]);
-	} else {
-		rc = indices_move(&s.dim[d], at, &k->t->arena, &s.dim[d]);
-	}
-	*ret = *p;
-	return rc ? rc : piece_set(k, &s, ret);
-}
-
-static int piece_turn(struct making *k, const struct table_piece *p, const uint64_t *dims,
-		      struct table_piece *ret)
-{
-	struct shape old, s;
-
-	shape_of(p, &old);
-	s.ndim = old.ndim;
-	for (uint32_t d = 0; d < s.ndim; d++) {
-		s.dim[d] = old.dim[dims[d]];
-		s.stride[d] = old.stride[dims[d]];
-	}
-	*ret = *p;
-	return piece_set(k, &s, ret);
-}
-
 /* --- tensors --- */
 
 static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, struct item *y)
@@ -429,8 +313,8 @@ static int item_cut(struct making *k, const struct item *from, uint32_t d, uint6
 	rc = rc ? rc : set_shape(k, shape, n, y);
 	for (uint32_t i = 0; i < from->npiece && !rc; i++) {
 		rc = y->npiece == cap ? 0
-				      : piece_cut(k, &from->piece[i], from->x.elem_bytes, d, lo, hi,
-						  drop, &piece[y->npiece]);
+				      : view_piece_cut(&from->piece[i], from->x.elem_bytes, d, lo,
+						       hi, drop, &k->t->arena, &piece[y->npiece]);
 		if (rc == 1) {
 			y->npiece++;
 			rc = 0;
@@ -457,7 +341,13 @@ static int items_fit(struct making *k, const struct item *a, const struct item *
 	table_tensor_print(&a->x, x, sizeof x);
 	table_tensor_print(&b->x, y, sizeof y);
 	if (a->x.dtype != b->x.dtype)
-		return refuse(k, "%s and %s have different dtypes", x, y);
+		return refuse(k,
+			      "%s and %s have different dtypes: what is joined lies in one dtype "
+			      "in the checkpoint, and casts come behind",
+			      x, y);
+	if (a->cast.dtype != b->cast.dtype)
+		return refuse(k, "%s and %s are cast otherwise: cast what they are joined to", x,
+			      y);
 	if (a->x.role != b->x.role || a->x.cls != b->x.cls)
 		return refuse(k, "%s and %s have different roles or classes", x, y);
 	for (uint32_t i = 0; fits && i < a->x.ndim; i++)
@@ -486,7 +376,8 @@ static int join_pieces(struct making *k, struct item *const *part, uint32_t n, u
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n && !rc; i++) {
 		for (uint32_t j = 0; j < part[i]->npiece && !rc; j++)
-			rc = piece_join(k, &part[i]->piece[j], d, at, stack, &piece[y->npiece++]);
+			rc = view_piece_join(&part[i]->piece[j], d, at, stack, &k->t->arena,
+					     &piece[y->npiece++]);
 		at += stack ? 1 : part[i]->x.shape[d];
 	}
 	y->piece = piece;
@@ -556,11 +447,164 @@ static int item_turn(struct making *k, struct item *y)
 	rc = piece ? layout_map(k, y->x.layout, to, &y->x.layout) : -ENOMEM;
 	rc = rc ? rc : set_shape(k, shape, n, y);
 	for (uint32_t i = 0; i < y->npiece && !rc; i++)
-		rc = piece_turn(k, &y->piece[i], dims, &piece[i]);
+		rc = view_piece_turn(&y->piece[i], dims, &k->t->arena, &piece[i]);
 	y->piece = piece;
 	if (!rc && moved)
 		fp_forget(y, piece);
 	return rc;
+}
+
+/* --- other shapes --- */
+
+static char *shape_print(const struct item *y, char *buf, size_t bytes)
+{
+	size_t n = (size_t)snprintf(buf, bytes, "%s", y->x.ndim ? "" : "scalar");
+
+	for (uint32_t d = 0; d < y->x.ndim && n < bytes; d++)
+		n += (size_t)snprintf(buf + n, bytes - n, "%s%llu", d ? "," : "",
+				      (unsigned long long)(y->x.shape[d] * values_of(y, d)));
+	return buf;
+}
+
+/* The rule's shape of y, in elements, with what stands for VIEW_REST. */
+static int reshape_find(struct making *k, const struct item *y, uint64_t *ret)
+{
+	uint64_t values = dtype_values(y->x.dtype), have = y->x.numel * values, want = 1;
+	uint32_t n = k->rule->n, rest = n;
+	char was[LABEL_BYTES];
+
+	shape_print(y, was, sizeof was);
+	for (uint32_t d = 0; d < n; d++) {
+		ret[d] = k->rule->number[d];
+		if (ret[d] == VIEW_REST)
+			rest = d;
+		else if (ckpt_mul(want, ret[d], &want) < 0)
+			want = UINT64_MAX;
+	}
+	if (rest < n && (!want || have % want))
+		return refuse(k, "%s has %llu elements (%s), of which -1 in %s cannot make %s",
+			      LABEL(y), (unsigned long long)have, was, k->rule->arg,
+			      want ? "a whole number" : "one size: write it");
+	if (rest < n)
+		ret[rest] = have / want;
+	else if (want != have)
+		return refuse(k, "%s has %llu elements (%s), %s has %llu", LABEL(y),
+			      (unsigned long long)have, was, k->rule->arg,
+			      (unsigned long long)want);
+	if (values > 1 && (!n || ret[n - 1] % values))
+		return refuse(k,
+			      "%s is %s, of which a byte is %u values of the last dimension: its "
+			      "last size in %s must be a multiple of %u",
+			      LABEL(y), dtype_name(y->x.dtype), (uint32_t)values, k->rule->arg,
+			      (uint32_t)values);
+	if (n)
+		ret[n - 1] /= values;
+	return 0;
+}
+
+/* Do all placements of tensor dimension d together cut it in equal blocks, and another dimension of
+ * which it is the first, too? */
+static bool cuts_evenly(const struct making *k, const struct layout *l, uint32_t d, uint64_t was,
+			uint64_t is)
+{
+	uint64_t cuts = 1;
+
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *p = &l->place[i];
+
+		if (p->how == CKPT_SHARD && p->tensor_dim == d &&
+		    (ckpt_mul(cuts, k->t->mesh[l->mesh].dim[p->mesh_dim], &cuts) < 0 ||
+		     ckpt_mul(cuts, MAX(p->split_factor, 1u), &cuts) < 0))
+			return false;
+	}
+	return was % cuts == 0 && is % cuts == 0;
+}
+
+/* Where the dimensions of y are in the new shape: those that stay what they are, and the first of
+ * several that the layout cuts in blocks. */
+static void dims_follow(struct making *k, const struct item *y, uint32_t n, const uint64_t *shape,
+			uint32_t *ret)
+{
+	struct view_groups groups = { 0 };
+
+	for (uint32_t d = 0; d < y->x.ndim; d++)
+		ret[d] = GONE;
+	if (y->x.layout == TABLE_NONE || !y->x.numel)
+		return;
+	groups = view_groups(y->x.ndim, y->x.shape, n, shape);
+	for (uint32_t i = 0; i < groups.n; i++) {
+		const struct view_group *g = &groups.group[i];
+
+		if ((g->nwas == 1 && g->nis == 1) ||
+		    cuts_evenly(k, &k->t->layout[y->x.layout], g->was[0], y->x.shape[g->was[0]],
+				shape[g->is[0]]))
+			ret[g->was[0]] = g->is[0];
+	}
+}
+
+/* All pieces of y in the new shape. A piece that becomes one keeps its fingerprint. */
+static int reshape_pieces(struct making *k, struct item *y, uint32_t n, const uint64_t *shape)
+{
+	struct made_pieces {
+		struct table_piece *p;
+		uint64_t n, cap;
+	} m = { 0 };
+	int rc = 0;
+
+	for (uint32_t i = 0; i < y->npiece && !rc; i++) {
+		const struct table_piece *x;
+		uint32_t nx;
+
+		rc = view_piece_reshape(&y->piece[i], y->x.elem_bytes, y->x.shape, n, shape,
+					&k->t->arena, &x, &nx);
+		if (!rc && m.n + nx > TABLE_PIECES_MAX)
+			rc = -E2BIG;
+		if (!rc && m.n + nx > m.cap) {
+			struct table_piece *p;
+
+			m.cap = MAX(m.n + nx, 2 * m.cap);
+			p = reallocarray(m.p, m.cap, sizeof *p);
+			m.p = p ? p : m.p;
+			rc = p ? 0 : -ENOMEM;
+		}
+		for (uint32_t j = 0; j < nx && !rc; j++) {
+			m.p[m.n] = x[j];
+			if (nx > 1) {
+				m.p[m.n].fp = 0;
+				m.p[m.n].fp_known = false;
+			}
+			m.n++;
+		}
+	}
+	if (!rc) {
+		y->piece = arena_dup(&k->t->arena, m.p, m.n * sizeof *m.p);
+		y->npiece = (uint32_t)m.n;
+		rc = y->piece || !m.n ? 0 : -ENOMEM;
+	}
+	free(m.p);
+	return rc;
+}
+
+/* In place. */
+static int item_reshape(struct making *k, struct item *y)
+{
+	uint64_t shape[CKPT_DIMS_MAX];
+	uint32_t to[CKPT_DIMS_MAX], n = k->rule->n;
+	int rc = reshape_find(k, y, shape);
+
+	if (rc)
+		return rc;
+	dims_follow(k, y, n, shape, to);
+	rc = reshape_pieces(k, y, n, shape);
+	if (rc == -E2BIG)
+		return refuse(
+			k,
+			"%s: a piece of it would be more than %u pieces as %s, because of how "
+			"it is cut or turned; leave this rule out, convert the checkpoint, "
+			"and follow the rule on the result",
+			LABEL(y), VIEW_PIECES_MAX, k->rule->arg);
+	rc = rc ? rc : layout_map(k, y->x.layout, to, &y->x.layout);
+	return rc ? rc : set_shape(k, shape, n, y);
 }
 
 /* --- rules --- */
@@ -606,6 +650,26 @@ static void rename_of(struct making *k, struct new_name *name, uint32_t n)
 		if (hit)
 			k->all.item[i].x.of = hit->is;
 	}
+}
+
+/* reshape and cast: items stay where they are. */
+static int change_items(struct making *k)
+{
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+		struct item *y = &k->all.item[i];
+
+		if (!rule_takes(k, y, name, &m))
+			continue;
+		if (k->rule->verb == VIEW_CAST)
+			y->cast = (struct view_cast){ k->rule->dtype, k->rule->where };
+		else
+			rc = item_reshape(k, y);
+	}
+	return ends(rc) ? rc : 0;
 }
 
 /* rename, and what transpose does besides. */
@@ -769,6 +833,7 @@ static int cut_item(struct making *k, const struct item *from, const struct view
 		if (!y)
 			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
 		y->x = from->x;
+		y->cast = from->cast;
 		rc = call(k, r->dst[r->dst_numbers ? 0 : i], m, i, &from->x, &y->x);
 		rc = rc ? rc : item_cut(k, from, d, lo, hi, drop, n == 1, y);
 		lo = hi;
@@ -902,6 +967,7 @@ static int join_parts(struct making *k, const struct part *p, size_t n)
 	if (!y)
 		return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
 	y->x = part[0]->x;
+	y->cast = part[0]->cast;
 	y->x.component = p->x.component;
 	y->x.name = p->x.name;
 	return items_join(k, part, (uint32_t)n, k->rule->verb == VIEW_STACK, y);
@@ -943,7 +1009,7 @@ static int follow(struct making *k)
 {
 	int rc = 0;
 
-	k->hit = k->hit_blob = false;
+	k->hit = k->hit_blob = k->hit_fixed = false;
 	switch (k->rule->verb) {
 	case VIEW_RENAME:
 	case VIEW_TRANSPOSE:
@@ -963,10 +1029,16 @@ static int follow(struct making *k)
 	case VIEW_DROP:
 		drop_items(k);
 		break;
+	case VIEW_RESHAPE:
+	case VIEW_CAST:
+		rc = change_items(k);
+		break;
 	}
 	if (!rc && !k->hit)
 		(void)refuse(k,
-			     k->hit_blob
+			     k->hit_fixed ? "\"%.200s\" matches no floating-point tensor, and "
+					    "all others stay as they are"
+			     : k->hit_blob
 				     ? "\"%.200s\" matches blobs only, which can only be renamed "
 				       "and dropped"
 				     : "no tensor matches \"%.200s\"",
@@ -1004,6 +1076,24 @@ static int begin(struct making *k)
 	return rc ? rc : index_items(k, 0, k->all.n);
 }
 
+/* What is left of a cast that changes nothing, or cannot be, when all rules are done. */
+static void check_casts(struct making *k)
+{
+	for (uint32_t i = 0; i < k->all.n; i++) {
+		struct item *y = &k->all.item[i];
+		uint32_t from = y->x.dtype, to = y->cast.dtype;
+
+		if (y->gone || !to || to == from ||
+		    (dtype_kind(from) == DTYPE_FLOAT && dtype_kind(to) == DTYPE_FLOAT))
+			continue;
+		ckpt_errlist_add(k->list,
+				 "%s: %s is %s, which cannot become %s: F16, BF16, F32 and F64 are "
+				 "cast to one another; a later rule \"cast NAME %s\" keeps it",
+				 y->cast.where, LABEL(y), dtype_name(from), dtype_name(to),
+				 dtype_name(from));
+	}
+}
+
 static int end(struct making *k, struct ckpt_err *err)
 {
 	uint64_t ntensor = 0, npiece = 0;
@@ -1014,7 +1104,8 @@ static int end(struct making *k, struct ckpt_err *err)
 			ntensor++;
 			npiece += k->all.item[i].npiece;
 		}
-	if (table_reserve(k->t, ntensor, npiece) < 0)
+	k->cast = arena_array(&k->t->arena, ntensor + 1, sizeof *k->cast);
+	if (!k->cast || table_reserve(k->t, ntensor, npiece) < 0)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < k->all.n; i++) {
 		const struct item *y = &k->all.item[i];
@@ -1023,6 +1114,7 @@ static int end(struct making *k, struct ckpt_err *err)
 		if (y->gone)
 			continue;
 		rc = table_put_tensor(k->t, &y->x, &id, err);
+		k->cast[id] = y->cast;
 		for (uint32_t j = 0; j < y->npiece && !rc; j++) {
 			struct table_piece p = y->piece[j];
 
@@ -1043,6 +1135,8 @@ static int make(struct making *k, const struct view *v, struct ckpt_err *err)
 		k->rule = &v->rule[i];
 		rc = follow(k);
 	}
+	if (!rc && !k->list->n)
+		check_casts(k);
 	if (!rc)
 		rc = ckpt_errlist_end(k->list, err, "the view cannot be made");
 	else if (rc == -E2BIG)
@@ -1054,7 +1148,7 @@ static int make(struct making *k, const struct view *v, struct ckpt_err *err)
 }
 
 int view_make(const struct table *src, const struct view *v, struct table *ret,
-	      struct ckpt_err *err)
+	      const struct view_cast **ret_cast, struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	struct making k = { .src = src, .t = ret, .list = &list };
@@ -1065,6 +1159,7 @@ int view_make(const struct table *src, const struct view *v, struct table *ret,
 	rc = make(&k, v, err);
 	if (rc)
 		table_free(ret);
+	*ret_cast = rc ? NULL : k.cast;
 	free(k.all.item);
 	free(k.more.item);
 	arena_free(&k.names_arena);

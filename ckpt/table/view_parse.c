@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* view_parse.c - see view_parse.h. Called by view.c, and by whoever has the text of a view. */
 #include "ckpt/table/view_parse.h"
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -218,6 +219,8 @@ static const struct {
 	[VIEW_UNSTACK] = { "unstack", "unstack NAME dim 0 -> NEW NEW", true, false, true },
 	[VIEW_COPY] = { "copy", "copy NAME -> NEW", true, true, false },
 	[VIEW_DROP] = { "drop", "drop NAME", true, true, false },
+	[VIEW_RESHAPE] = { "reshape", "reshape NAME 32,-1,128", true, true, false },
+	[VIEW_CAST] = { "cast", "cast NAME BF16", true, true, false },
 };
 
 /* The pattern: counts its stars. */
@@ -275,8 +278,8 @@ static int check_template(struct line *l, const char *s, uint32_t stars, bool *r
 	return 0;
 }
 
-/* "4096,1024" at the present word. */
-static int read_numbers(struct line *l, struct view_rule *x, const char *example)
+/* "4096,1024" at the present word; rest: -1 is VIEW_REST. */
+static int read_numbers(struct line *l, struct view_rule *x, bool rest, const char *example)
 {
 	const char *p = word(l);
 	size_t room = 1;
@@ -292,10 +295,14 @@ static int read_numbers(struct line *l, struct view_rule *x, const char *example
 	for (;; p++) {
 		uint64_t n = 0;
 
-		if (!is_digit(*p))
+		if (rest && !strncmp(p, "-1", 2)) {
+			n = VIEW_REST;
+			p += 2;
+		} else if (!is_digit(*p)) {
 			return refuse(l, *word(l) ? p : place(l),
 				      "expected a number; write %s, without blanks", example);
-		for (; is_digit(*p); p++)
+		}
+		for (; n != VIEW_REST && is_digit(*p); p++)
 			if (ckpt_mul(n, 10, &n) || ckpt_add(n, (uint64_t)(*p - '0'), &n) ||
 			    n > INT64_MAX)
 				return refuse(l, p, "no tensor is so large");
@@ -352,32 +359,73 @@ static int check_sizes(struct line *l, const struct view_rule *x, const char *at
 	return 0;
 }
 
+/* "32,-1,128" or "scalar" */
+static int read_shape(struct line *l, struct view_rule *x)
+{
+	const char *at = place(l);
+	uint32_t nrest = 0;
+	int rc;
+
+	x->arg = at;
+	if (is_word(l, "scalar")) {
+		l->at++;
+		return 0;
+	}
+	rc = read_numbers(l, x, true, "a shape, as in 32,-1,128, or scalar");
+	for (uint32_t i = 0; i < x->n && !rc; i++)
+		nrest += x->number[i] == VIEW_REST;
+	if (!rc && x->n > CKPT_DIMS_MAX)
+		return refuse(l, at, "a tensor has at most %u dimensions", CKPT_DIMS_MAX);
+	if (!rc && nrest > 1)
+		return refuse(l, at, "only one size may be -1, which is what the others leave");
+	return rc;
+}
+
+static int read_dtype(struct line *l, struct view_rule *x)
+{
+	x->dtype = dtype_of_name(word(l));
+	if (!x->dtype)
+		return refuse(l, place(l), "expected a dtype: F32, BF16, F16 or F64");
+	l->at++;
+	return 0;
+}
+
 static int read_options(struct line *l, struct view_rule *x)
 {
 	const char *at;
 	int rc = verbs[x->verb].has_dim ? read_dim(l, x) : 0;
 
+	if (x->verb == VIEW_RESHAPE)
+		return read_shape(l, x);
+	if (x->verb == VIEW_CAST)
+		return read_dtype(l, x);
 	if (!rc && x->verb == VIEW_TRANSPOSE) {
 		if (!is_word(l, "dims"))
 			return refuse(l, place(l), "expected \"dims\": %s", verbs[x->verb].form);
 		l->at++;
 		at = place(l);
-		rc = read_numbers(l, x, "dims 1,0");
+		rc = read_numbers(l, x, false, "dims 1,0");
 		return rc ? rc : check_dims(l, x, at);
 	}
 	if (!rc && x->verb == VIEW_SPLIT && is_word(l, "sizes")) {
 		l->at++;
 		at = place(l);
-		rc = read_numbers(l, x, "sizes 4096,1024");
+		rc = read_numbers(l, x, false, "sizes 4096,1024");
 		return rc ? rc : check_sizes(l, x, at);
 	}
 	return rc;
 }
 
-static bool ends_names(const struct line *l)
+/* Rules that have one name and give no other. */
+static bool is_in_place(const struct view_rule *x)
 {
-	return l->at == l->nword || is_word(l, "dim") || is_word(l, "dims") ||
-	       is_word(l, "sizes") || is_word(l, "->");
+	return x->verb == VIEW_RESHAPE || x->verb == VIEW_CAST;
+}
+
+static bool ends_names(const struct line *l, const struct view_rule *x)
+{
+	return l->at == l->nword || (is_in_place(x) && x->nsrc) || is_word(l, "dim") ||
+	       is_word(l, "dims") || is_word(l, "sizes") || is_word(l, "->");
 }
 
 static int read_sources(struct line *l, struct view_rule *x, uint32_t *ret_stars)
@@ -386,10 +434,10 @@ static int read_sources(struct line *l, struct view_rule *x, uint32_t *ret_stars
 	int rc;
 
 	x->src = (const char *const *)&l->word[l->at];
-	if (ends_names(l))
+	if (ends_names(l, x))
 		return refuse(l, place(l), "a name is missing; write %s", verbs[x->verb].form);
 	rc = check_pattern(l, word(l), ret_stars, &x->src_numbers);
-	for (l->at++, x->nsrc = 1; !rc && !ends_names(l); l->at++, x->nsrc++) {
+	for (l->at++, x->nsrc = 1; !rc && !ends_names(l, x); l->at++, x->nsrc++) {
 		if (verbs[x->verb].one_src)
 			return refuse(l, place(l), "%s takes one name; write %s",
 				      verbs[x->verb].name, verbs[x->verb].form);
@@ -417,7 +465,7 @@ static int read_results(struct line *l, struct view_rule *x, uint32_t stars)
 
 	if (l->at == l->nword && x->verb == VIEW_TRANSPOSE)
 		return 0;
-	if (x->verb == VIEW_DROP)
+	if (x->verb == VIEW_DROP || is_in_place(x))
 		return l->at == l->nword ? 0
 					 : refuse(l, place(l), "expected the end of the line: %s",
 						  verbs[x->verb].form);
@@ -463,8 +511,8 @@ static int read_rule(struct line *l, struct view_rule *x)
 	if (verb == ARRAY_LEN(verbs))
 		return refuse(
 			l, place(l),
-			"\"%.40s\" is not a rule; write rename, copy, drop, transpose, split, "
-			"concat, stack or unstack",
+			"\"%.40s\" is not a rule; write rename, copy, drop, transpose, reshape, "
+			"cast, split, concat, stack or unstack",
 			word(l));
 	*x = (struct view_rule){ .verb = (enum view_verb)verb, .where = l->where };
 	l->at++;

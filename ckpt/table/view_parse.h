@@ -18,18 +18,24 @@ enum view_verb {
 	VIEW_UNSTACK,
 	VIEW_COPY,
 	VIEW_DROP,
+	VIEW_RESHAPE,
+	VIEW_CAST,
 };
+
+#define VIEW_REST UINT64_MAX /* a size of reshape that the others leave: "-1" */
 
 struct view_rule {
 	enum view_verb verb;
 	const char *where;	/* "views.txt:3" */
 	const char *const *src; /* [nsrc] the first is the pattern, the others are templates */
-	const char *const *dst; /* [ndst] templates; transpose may have none, drop has none */
+	const char *const *dst; /* [ndst] templates; transpose may have none; drop, reshape, cast */
 	uint32_t nsrc, ndst;
 	bool src_numbers, dst_numbers; /* src[0], dst[0] has a '#' */
 	int32_t dim;
-	uint32_t n;		/* dims of transpose; sizes of split, 0: equal parts */
+	uint32_t n; /* dims of transpose; sizes of split, 0: equal parts; of reshape, 0: scalar */
 	const uint64_t *number; /* [n] */
+	uint32_t dtype;		/* of cast */
+	const char *arg;	/* of reshape: the shape as it is written */
 };
 
 /* What a pattern matched. */

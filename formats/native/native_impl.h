@@ -22,9 +22,6 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 /* The order of PARTS: main ones by rank, then (writer, kind, step, group, uuid). */
 int native_part_order(const struct native_part *a, const struct native_part *b);
 
-/* Was this part written for another checkpoint than the one of this uuid? By the part's uuid. */
-bool native_part_linked(const struct native_part *p, const uint8_t checkpoint[16]);
-
 /* Does a record of SOURCES say the same as one of PARTS? */
 bool native_part_equal(const struct native_part *a, const struct native_part *b);
 

@@ -364,7 +364,8 @@ bool native_part_equal(const struct native_part *a, const struct native_part *b)
 	       a->raw_bytes == b->raw_bytes && !memcmp(a->root.b, b->root.b, sizeof a->root.b);
 }
 
-bool native_part_linked(const struct native_part *p, const uint8_t checkpoint[16])
+/* Was this part written for another checkpoint than the one of this uuid? By the part's uuid. */
+static bool part_is_linked(const struct native_part *p, const uint8_t checkpoint[16])
 {
 	const struct native_role role = { .kind = p->kind, .group = p->group };
 	struct native_info info = { .role = &role };
@@ -458,7 +459,7 @@ static int parts_unite(struct manifest *m)
 						 "part %s of rank %u has a piece of rank %u",
 						 p->name, p->rank, t->piece[k].rank);
 		/* What an average made no main part declares. */
-		if (p->kind != PART_CONST || !native_part_linked(p, m->info->uuid))
+		if (p->kind != PART_CONST || !part_is_linked(p, m->info->uuid))
 			r = table_merge(&m->made, t, NULL, &m->list, m->err);
 		else
 			r = table_join(&m->made, t, "the others", p->name, true, &m->list, m->err);

@@ -715,6 +715,24 @@ bool safetensors_holds(const struct table *t, uint32_t tensor, char why[FORMAT_W
 	return true;
 }
 
+/* What makes no sense of this format is refused, not passed over. */
+static int want_check(const struct format_want *w, struct ckpt_err *err)
+{
+	if (w->by_rank && w->stem && w->nrank != 1)
+		return ckpt_error(err, -EINVAL,
+				  "the files of ranks are a directory, not the file %s", w->stem);
+	if (w->shard_bytes && w->by_rank)
+		return ckpt_error(err, -EINVAL,
+				  "an index of shards lists complete tensors: what a rank holds is "
+				  "one file, as large as the mesh makes it");
+	if (w->shard_bytes && w->stem)
+		return ckpt_error(err, -EINVAL,
+				  "shards are several files with an index, a directory: not the "
+				  "file %s",
+				  w->stem);
+	return 0;
+}
+
 bool safetensors_says(const struct checkpoint_attr *attr, char why[FORMAT_WHY])
 {
 	snprintf(why, FORMAT_WHY, "it is no UTF-8");
@@ -738,11 +756,11 @@ int safetensors_sheet(const struct table *target, const struct format_want *want
 	*f = (struct files){ .target = target, .want = want };
 	s->format = &format_safetensors;
 	s->priv = f;
-	rc = want->by_rank && want->stem && want->nrank != 1
-		     ? ckpt_error(err, -EINVAL,
-				  "the files of ranks are a directory, not the file %s", want->stem)
-	     : files_name(f) ? no_memory(err)
-			     : names_check(f, cannot ? cannot : &own, err);
+	rc = want_check(want, err);
+	if (!rc && files_name(f))
+		rc = no_memory(err);
+	if (!rc)
+		rc = names_check(f, cannot ? cannot : &own, err);
 	if (!rc)
 		rc = sheet_make(f, s, cannot ? cannot : &own, err);
 	ckpt_errlist_free(&own);

@@ -44,6 +44,7 @@ static int kept_step(const struct store *s, const struct story *y, uint32_t i,
 		     char why[CRASH_WHY])
 {
 	static const enum store_label_kind kind[] = { LABEL_HOLD, LABEL_TAG, LABEL_BAD };
+	static const char *const word[] = { "hold", "tag", "bad" };
 	char inner[CRASH_WHY] = "";
 
 	if (y->repaired[i]) {
@@ -56,11 +57,10 @@ static int kept_step(const struct store *s, const struct story *y, uint32_t i,
 		bool there = has_label(m, nm, st, kind[k]);
 
 		if (y->labelled[i][k] == SAID_YES && !there)
-			return FAIL("step %" PRIu64 " has lost its label %s", st->step,
-				    store_label_word(kind[k]));
+			return FAIL("step %" PRIu64 " has lost its label %s", st->step, word[k]);
 		if (y->labelled[i][k] == SAID_NO && there)
 			return FAIL("step %" PRIu64 " has the label %s, which is not its", st->step,
-				    store_label_word(kind[k]));
+				    word[k]);
 	}
 	if (st->state != STORE_DAMAGED &&
 	    (st->state == STORE_QUARANTINED) != has_label(m, nm, st, LABEL_BAD))

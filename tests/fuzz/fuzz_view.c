@@ -141,6 +141,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct table src = { 0 }, t;
 	struct ckpt_err err = { 0 };
 	struct arena a = { 0 };
+	const struct view_cast *cast;
 	struct view v;
 	bool more = false, less = false;
 	int rc;
@@ -152,7 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	make_source(&src);
 	rc = view_parse(text, "v", &a, &v, &err);
 	if (!rc) {
-		rc = view_make(&src, &v, &t, &err);
+		rc = view_make(&src, &v, &t, &cast, &err);
 		assert(!rc || rc == -EINVAL || rc == -E2BIG || rc == -EALREADY);
 	}
 	if (rc) {

@@ -6,10 +6,13 @@
  */
 #include "tests/lib/cli_rig.h"
 #include <sys/resource.h>
+#include "ckpt/move/cast.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/io_faults.h"
+#include "tests/lib/row.h"
 #include "tests/lib/strict_safetensors.h"
 
 /* plain is a store like work, whose tensors safetensors can hold: a job per mesh, step 7. */
@@ -450,6 +453,78 @@ TEST(export_without_a_mesh_writes_the_complete_model)
 	remove_tree(path_of("%s/one", top));
 }
 
+static const uint8_t *bytes_of(const struct strict_file *f, const char *key, uint64_t *ret_bytes)
+{
+	const struct strict_tensor *y = strict_find(f, key);
+
+	if (!y)
+		fail_msg("there is no %s", key);
+	*ret_bytes = y->end - y->begin;
+	return f->bytes + f->data + y->begin;
+}
+
+/* A step of two tensors, of which one has three names. */
+static void make_tied(const char *dir)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/a.tied", "model/w" },
+					  { "ckpt.alias:model/z.tied", "model/w" } };
+	static const uint64_t origin[1];
+	struct ckpt_err err = { 0 };
+	struct handmade p;
+	struct table t;
+
+	handmade_begin(&p, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		uint32_t k = handmade_tensor(
+			&t,
+			&(struct handmade_tensor)ROW(.component = "model", .name = i ? "w" : "v",
+						     .dtype = CKPT_F32, .layout = TABLE_NONE,
+						     .ndim = 1, .shape = { 70 }));
+
+		handmade_piece(&t, 0, k, 4096 * i, 0, origin, (const uint64_t[]){ 70 });
+	}
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+	p.line.attr = attr;
+	p.line.nattr = 2;
+	assert_ok_err(handmade_commit(&p, &err), &err);
+	handmade_spill(&p, dir);
+	handmade_free(&p);
+}
+
+TEST(a_tensor_of_several_names_is_there_under_each_of_them)
+{
+	static const char *const name[] = { "w", "a.tied", "z.tied", "v" };
+	static const char *const more[][2] = { { "--strip", "model" },
+					       { "--dtype", "BF16" },
+					       { "--shard-size", "300" } };
+	const uint8_t *first, *p;
+	uint64_t bytes, n;
+	char tied[256];
+
+	snprintf(tied, sizeof tied, "%s/tied", top);
+	make_tied(tied);
+	for (uint32_t i = 0; i < ARRAY_LEN(more); i++) {
+		struct strict_file f[4];
+
+		RUN_IS(0, "export", tied, out, more[i][0], more[i][1]);
+		for (uint32_t k = 0; k < 4; k++) {
+			f[k] = must_load(i == 2 ? path_of("%s/model-%05u-of-00004.safetensors", out,
+							  k == 3 ? 1 : k + 2)
+						: path_of("%s/model.safetensors", out));
+			p = bytes_of(&f[k], path_of("%s%s", i ? "model." : "", name[k]), &n);
+			first = bytes_of(&f[0], i ? "model.w" : "w", &bytes);
+			assert_int_equal(bytes, 70 * (i == 1 ? 2 : 4));
+			assert_int_equal(bytes, n);
+			assert_int_equal(memcmp(first, p, n) == 0, k < 3);
+		}
+		for (uint32_t k = 0; k < 4; k++)
+			strict_free(&f[k]);
+		remove_tree(out);
+	}
+	remove_tree(tied);
+}
+
 TEST(restore_is_the_old_name_and_does_the_same)
 {
 	const char *old = path_of("%s/old", top);
@@ -495,6 +570,34 @@ TEST(options_of_complete_tensors_go_with_ranks_and_the_other_way_round)
 	assert_non_null(strict_find(&f, "embed.weight"));
 	strict_free(&f);
 	assert_int_equal(unlink(path_of("%s/m.safetensors", top)), 0);
+}
+
+/* What would say one thing and do another is refused, in both verbs. */
+TEST(shards_are_of_complete_tensors_in_a_directory)
+{
+	char file[256];
+
+	snprintf(file, sizeof file, "%s/one.safetensors", top);
+
+	RUN_IS(CLI_USAGE, "export", in, out, "--mesh", "fsdp=3", "--shard-size", "1M");
+	assert_says(got.err, "what a rank holds is one file, as large as the mesh makes it");
+	RUN_IS(CLI_USAGE, "export", in, out, "--mesh", "fsdp=3", "--rank", "1", "--shard-size",
+	       "1M");
+	assert_says(got.err, "what a rank holds is one file");
+	RUN_IS(CLI_USAGE, "export", in, file, "--shard-size", "1M");
+	assert_says(got.err, "a directory: not the file one.safetensors");
+	RUN_IS(CLI_USAGE, "export", in, file, "--only", "model", "--shard-size", "1M");
+	assert_says(got.err, "a directory: not the file one.safetensors");
+	RUN_IS(CLI_USAGE, "convert", in, file, "--mesh", "fsdp=3");
+	assert_says(got.err, "safetensors holds complete tensors, which no mesh cuts");
+	assert_says(got.err, "ckptctl export --mesh writes what each rank holds");
+	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3",
+	       "--shard-size", "1M");
+	assert_says(got.err, "which no mesh cuts");
+	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--layout", "*=Shard(0)@fsdp");
+	RUN_IS(CLI_USAGE, "convert", in, out, "--mesh", "fsdp=3", "--shard-size", "1M");
+	assert_says(got.err, "a native checkpoint has a part for each rank");
+	assert_false(exists(out) || exists(file));
 }
 
 TEST(wrong_commands_say_what_to_write)
@@ -937,16 +1040,6 @@ static const char *view_file(const char *rules)
 	return path;
 }
 
-static const uint8_t *bytes_of(const struct strict_file *f, const char *key, uint64_t *ret_bytes)
-{
-	const struct strict_tensor *y = strict_find(f, key);
-
-	if (!y)
-		fail_msg("there is no %s", key);
-	*ret_bytes = y->end - y->begin;
-	return f->bytes + f->data + y->begin;
-}
-
 /* Element g of what is called key is element number(g) of the checkpoint's model/name. */
 static void check_seen(const struct strict_file *f, const struct table *t, const char *key,
 		       const char *name, uint64_t (*of)(uint64_t g))
@@ -1058,6 +1151,80 @@ TEST(a_view_makes_one_file_of_bare_names)
 	remove_tree(out);
 	RUN_IS(0, "show", step_of(1));
 	assert_non_null(strstr(got.out, "optim")); /* there was something to drop */
+}
+
+/* Elements of f's key, which is model/name of the checkpoint as another dtype, in the same order. */
+static void check_cast(const struct strict_file *f, const struct table *t, const char *key,
+		       const char *name, uint32_t dtype)
+{
+	const struct table_tensor *x = &t->tensor[table_find(t, "model", name, TABLE_NONE)];
+	uint64_t bytes;
+	const uint8_t *p = bytes_of(f, key, &bytes);
+
+	assert_int_equal(bytes, x->numel * dtype_bytes(dtype));
+	assert_string_equal(strict_find(f, key)->dtype, dtype_name(dtype));
+	for (uint64_t g = 0; g < x->numel; g++) {
+		uint8_t truth[16], want[16];
+
+		sample_truth(SEED, x, g, STEP, truth);
+		if (dtype == x->dtype)
+			memcpy(want, truth, sizeof want);
+		else
+			cast(x->dtype, truth, dtype, want, 1);
+		if (memcmp(p + g * dtype_bytes(dtype), want, dtype_bytes(dtype)) != 0)
+			fail_msg("%s: element %llu", key, (unsigned long long)g);
+	}
+}
+
+TEST(a_view_casts_and_reshapes)
+{
+	const char *view =
+		view_file("drop optim*/*\nreshape model/layers.0.wq 7,-1,67\n"
+			  "cast    model/layers.* F64\ncast model/layers.1.wq BF16\n"
+			  "reshape model/layers.3.fused -1\ncast model/scales F8_E8M0\n");
+	const struct strict_tensor *wq;
+	struct strict_file f;
+	struct subject s;
+
+	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL, NULL), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
+	/* The complete tensors, of shards that no longer are boxes; --dtype is for the others. */
+	RUN_IS(CLI_WARNINGS, "export", step_of(1), path_of("%s/all.safetensors", top), "--view",
+	       view, "--dtype", "F32", "--strip", "model");
+	f = must_load(path_of("%s/all.safetensors", top));
+	wq = strict_find(&f, "layers.0.wq");
+	assert_true(wq && wq->ndim == 3 && wq->shape[0] == 7 && wq->shape[1] == 14);
+	check_cast(&f, &s.ckpt->table, "layers.0.wq", "layers.0.wq", CKPT_F64);
+	check_cast(&f, &s.ckpt->table, "layers.1.wq", "layers.1.wq", CKPT_BF16);
+	check_cast(&f, &s.ckpt->table, "layers.3.fused", "layers.3.fused", CKPT_F64);
+	check_cast(&f, &s.ckpt->table, "embed.weight", "embed.weight", CKPT_F32);
+	check_cast(&f, &s.ckpt->table, "scales", "scales", CKPT_F8_E8M0);
+	assert_string_equal(strict_find(&f, "mask")->dtype, "BOOL");
+	strict_free(&f);
+	assert_int_equal(unlink(path_of("%s/all.safetensors", top)), 0);
+	/* A rank's file, and every rank's of a mesh of one. */
+	RUN_IS(0, "export", step_of(1), out, "--view", view, "--mesh", "fsdp=1");
+	f = must_load(file_of(out, 0));
+	check_cast(&f, &s.ckpt->table, "model/layers.0.wq", "layers.0.wq", CKPT_F64);
+	check_cast(&f, &s.ckpt->table, "model/embed.weight", "embed.weight", CKPT_BF16);
+	strict_free(&f);
+	remove_tree(out);
+	RUN_IS(CLI_WARNINGS, "export", step_of(1), out, "--mesh", "fsdp=1", "--view",
+	       view_file("drop model/*\ncast optim/* F16"));
+	assert_says(got.err, "too large for the new dtype and became infinite");
+	remove_tree(out);
+	/* Without a rule that keeps them, 8-bit floats are in the way of --dtype. */
+	RUN_IS(CLI_MISFIT, "export", step_of(1), out, "--dtype", "F32");
+	assert_says(got.err, "model/scales: F8_E8M0");
+	assert_says(got.err, "\"cast NAME F8_E4M3\"");
+	RUN_IS(CLI_MISFIT, "convert", step_of(1), out, "--dtype", "F32");
+	RUN_IS(CLI_USAGE, "convert", step_of(1), out, "--view", view_file("\ncast model/* F32\n"));
+	assert_says(got.err, "view.txt:2: model/scales is F8_E8M0, which cannot become F32");
+	RUN_IS(CLI_USAGE, "convert", step_of(1), out, "--view",
+	       view_file("reshape model/layers.0.wq 5,-1"));
+	assert_says(got.err, "view.txt:1: model/layers.0.wq has 6566 elements");
+	assert_false(exists(out));
+	subject_close(&s);
 }
 
 TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)

@@ -155,6 +155,8 @@ TEST(a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was)
 			const struct table_tensor *x = &w->t.tensor[i];
 
 			snprintf(w->m[i].name, sizeof w->m[i].name, "%s/%s", x->component, x->name);
+			w->m[i].ndim = x->ndim;
+			memcpy(w->m[i].shape, x->shape, x->ndim * sizeof *x->shape);
 		}
 		view_of(&c, w->back, &b);
 		check_all(w, &b);
@@ -337,6 +339,85 @@ TEST(what_still_says_what_the_pieces_are_stays)
 		"model/w [4,6] Shard(1)@fsdp, Replicate@tp 0 \n");
 }
 
+TEST(a_reshape_keeps_fingerprints_and_layouts_that_are_still_true)
+{
+	static const struct given g[] = {
+		ROW(.component = "model", .name = "w", .role = CKPT_PARAM,
+		    .placements = "Shard(0)@fsdp, Replicate@tp", .ndim = 2, .shape = { 6, 4 }),
+		ROW(.component = "optim", .name = "w.m", .of = "model/w", .role = CKPT_MOMENT1,
+		    .placements = "Shard(0)@fsdp, Partial(sum, keep)@tp", .ndim = 2,
+		    .shape = { 6, 1 }),
+		{ .component = "", .name = "step", .ndim = 0 },
+		{ .component = "", .name = "none", .ndim = 2, .shape = { 0, 4 } },
+		ROW(.component = "m", .name = "q", .ndim = 2, .shape = { 6, 4 }, .dtype = CKPT_F4,
+		    .placements = "Shard(0)@fsdp, Replicate@tp"),
+	};
+
+	/* Equal blocks of the first of several dimensions: three are not cut in two. */
+	becomes(g, 1, "reshape model/w 2,3,-1",
+		"model/w [2,3,4] Shard(0)@fsdp, Replicate@tp 100 \n");
+	becomes(g, 1, "reshape model/w 3,2,4", "model/w [3,2,4] - 100 \n");
+	becomes(g, 1, "reshape model/w -1", "model/w [24] Shard(0)@fsdp, Replicate@tp 100 \n");
+	becomes(g, 1, "reshape model/w 6,1,2,2",
+		"model/w [6,1,2,2] Shard(0)@fsdp, Replicate@tp 100 \n");
+	becomes(g, 1, "transpose model/w dims 1,0\nreshape model/w 2,-1", "model/w [2,12] - 0 \n");
+	/* What the pieces are stays said. */
+	becomes(g + 1, 1, "reshape optim/* 1,3,2",
+		"optim/w.m [1,3,2] Partial(sum, keep)@tp, Replicate@fsdp 100 model/w\n");
+	becomes(g + 2, 2, "reshape step 1,1\nreshape none 7,0,2\n",
+		"step [1,1] - 100 \nnone [7,0,2] - 101 \n");
+	becomes(g + 2, 1, "reshape step -1\nreshape step scalar\n", "step [] - 100 \n");
+	becomes(g + 4, 1, "reshape m/q 3,-1", "m/q [3,8] - 100 \n");
+	becomes(g + 4, 1, "reshape m/q 6,2,4", "m/q [6,2,2] Shard(0)@fsdp, Replicate@tp 100 \n");
+}
+
+/* "name dtype line" of each tensor that is cast. */
+static void casts_to(const struct given *g, uint32_t n, const char *rules, const char *want)
+{
+	cleanup_table struct table t = { 0 }, y = { 0 };
+	cleanup_arena struct arena a = { 0 };
+	const struct view_cast *cast;
+	struct ckpt_err err = { 0 };
+	struct view v;
+	char got[1024] = "";
+
+	table_of(g, n, &t);
+	assert_ok_err(view_parse(rules, "v", &a, &v, &err), &err);
+	assert_ok_err(view_make(&t, &v, &y, &cast, &err), &err);
+	for (uint32_t i = 0; i < y.ntensor; i++)
+		if (cast[i].dtype)
+			snprintf(got + strlen(got), sizeof got - strlen(got), "%s %s %s\n",
+				 y.tensor[i].name, dtype_name(cast[i].dtype), cast[i].where);
+	assert_string_equal(got, want);
+	/* The bytes of the checkpoint are what they were. */
+	for (uint32_t i = 0; i < y.ntensor; i++)
+		if (!strcmp(y.tensor[i].name, "a"))
+			assert_int_equal(y.tensor[i].dtype, CKPT_F32);
+}
+
+TEST(a_cast_follows_a_tensor_and_the_last_one_counts)
+{
+	static const struct given g[] = {
+		ROW(.component = "m", .name = "a", .dtype = CKPT_F32, .ndim = 2, .shape = { 6, 4 }),
+		ROW(.component = "m", .name = "b", .dtype = CKPT_F32, .ndim = 2, .shape = { 6, 4 }),
+		ROW(.component = "m", .name = "ids", .dtype = CKPT_I64, .ndim = 1, .shape = { 3 }),
+		ROW(.component = "m", .name = "f8", .dtype = CKPT_F8_E4M3, .ndim = 1,
+		    .shape = { 3 }),
+		ROW(.component = "m", .name = "rng", .ndim = 1, .shape = { 4 }, .dtype = CKPT_U8,
+		    .rank = 1),
+	};
+
+	casts_to(g, 3, "cast m/* BF16", "a BF16 v:1\nb BF16 v:1\n");
+	casts_to(g, 3, "cast m/* BF16\ncast m/b F32", "a BF16 v:1\nb F32 v:2\n");
+	casts_to(g, 3, "cast m/* F16\ncast m/* F64", "a F64 v:2\nb F64 v:2\n");
+	casts_to(g, 5, "cast m/* F64\ncast m/f8 F8_E4M3", "a F64 v:1\nb F64 v:1\nf8 F8_E4M3 v:2\n");
+	casts_to(g, 4, "cast m/* F64\ndrop m/f8\ndrop m/a", "b F64 v:1\n");
+	casts_to(g, 3,
+		 "cast m/a BF16\ncopy m/a -> m/c\nrename m/a -> m/d\nreshape m/c 2,-1\n"
+		 "split m/d dim 0 -> m/e m/f\nstack m/e m/f dim 0 -> m/g",
+		 "c BF16 v:1\ng BF16 v:1\n");
+}
+
 TEST(the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers)
 {
 	struct given g[26];
@@ -411,7 +492,7 @@ TEST(the_rules_in_the_documentation_can_be_read)
 	fclose(f);
 	if (view_parse(text, path, &a, &v, &err))
 		fail_msg("%s", err.msg);
-	assert_int_equal(v.nrule, 8);
+	assert_int_equal(v.nrule, 13);
 }
 
 /* --- what is refused --- */
@@ -469,6 +550,19 @@ TEST(a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write)
 	reads_not("concat a.# b dim 0 -> c", "character 12: a name with '#' must be the only name");
 	reads_not("concat a b.# dim 0 -> c", "a '#' among several names");
 	reads_not("concat a.#.# dim 0 -> c", "a second '#'");
+	reads_not("reshape a", "character 10: expected a number; write a shape, as in 32,-1,128");
+	reads_not("reshape a 2,,3", "character 13: expected a number");
+	reads_not("reshape a 2,-3", "character 13: expected a number");
+	reads_not("reshape a -1,2,-1", "character 11: only one size may be -1");
+	reads_not("reshape a -12", "character 13: expected a ',' or a blank");
+	reads_not("reshape a 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "at most 16 dimensions");
+	reads_not("reshape a 2 -> b", "character 13: expected the end of the line: reshape NAME");
+	reads_not("reshape a b 2", "character 11: expected a number");
+	reads_not("cast", "character 5: a name is missing; write cast NAME BF16");
+	reads_not("cast a", "character 7: expected a dtype: F32, BF16, F16 or F64");
+	reads_not("cast a bfloat16", "character 8: expected a dtype");
+	reads_not("cast a BF16 F32", "character 13: expected the end of the line: cast NAME BF16");
+	reads_not("cast a.# BF16", "'#' is for the parts of concat and stack");
 	reads_not("renam a\nrename b\n", "v.txt:2: character 9");
 }
 
@@ -477,6 +571,7 @@ static void follows_not(const struct given *g, uint32_t n, const char *text, con
 	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	cleanup_table struct table t = { 0 };
+	const struct view_cast *cast;
 	struct table y;
 	struct view v;
 	int rc;
@@ -484,7 +579,7 @@ static void follows_not(const struct given *g, uint32_t n, const char *text, con
 	table_of(g, n, &t);
 	if (view_parse(text, "v.txt", &a, &v, &err))
 		fail_msg("%s", err.msg);
-	rc = view_make(&t, &v, &y, &err);
+	rc = view_make(&t, &v, &y, &cast, &err);
 	if (rc != -EINVAL || !strstr(err.msg, why))
 		fail_msg("\"%s\": want \"%s\", got %d \"%s\"", text, why, rc, err.msg);
 	assert_int_equal(y.ntensor, 0);
@@ -534,6 +629,28 @@ TEST(a_rule_that_cannot_be_followed_names_every_tensor_and_why)
 		"m/x [6,2,4] Shard(0)@fsdp, Replicate@tp 0 \n");
 	becomes(packed, 2, "concat m/q m/r dim 1 -> m/x",
 		"m/x [6,8] Shard(0)@fsdp, Replicate@tp 0 \n");
+
+	follows_not(packed, 2, "reshape m/q 2,3,8,1",
+		    "its last size in 2,3,8,1 must be a multiple");
+	follows_not(packed, 2, "reshape m/q 4,11", "m/q has 48 elements (6,8), 4,11 has 44");
+	follows_not(g, n, "\nreshape m/a 5,5", "v.txt:2: m/a has 24 elements (6,4), 5,5 has 25");
+	follows_not(g, n, "reshape m/? scalar", "m/c has 6 elements (6), scalar has 1");
+	follows_not(g, n, "reshape m/a 5,-1", "of which -1 in 5,-1 cannot make a whole number");
+	follows_not(g, n, "reshape m/z 0,-1", "of which -1 in 0,-1 cannot make one size: write it");
+	follows_not(g, n, "reshape m/a 4294967296,4294967296,4294967296", "m/a has 24 elements");
+	follows_not(g, n, "reshape m/rng 2,2", "matches blobs only");
+	follows_not(g, n, "reshape m/none 2,2", "no tensor matches \"m/none\"");
+	follows_not(g, n, "cast m/rng BF16", "matches blobs only");
+	follows_not(g, n, "cast m/none BF16", "no tensor matches");
+	follows_not(g, n, "cast m/a I32", "v.txt:1: m/a is BF16, which cannot become I32");
+	follows_not(packed, 2, "drop m/r\ncast m/* BF16\n",
+		    "v.txt:2: m/q is F4, which cannot become BF16: F16, BF16, F32 and F64 are cast "
+		    "to one another; a later rule \"cast NAME F4\" keeps it");
+	follows_not(g, n, "cast m/a F32\nconcat m/a m/e.0 dim 0 -> m/x",
+		    "m/a and m/e.0 are cast otherwise: cast what they are joined to");
+	follows_not(g, n, "cast m/a F32\nconcat m/a m/d dim 0 -> m/x",
+		    "m/a and m/d have different dtypes: what is joined lies in one dtype in the "
+		    "checkpoint, and casts come behind");
 
 	follows_not(g, n, "# x\nrename m/x* -> m/y", "v.txt:2: no tensor matches \"m/x*\"");
 	follows_not(g, n, "rename m/a -> m/b", "v.txt:1: there is already a tensor called m/b");

@@ -375,6 +375,47 @@ static inline void apply_transpose(struct world *w, struct model *m)
 	}
 }
 
+/* "2,3,4"; "scalar" */
+static inline void shape_text(uint32_t ndim, const uint64_t *shape, int rest, char *ret)
+{
+	snprintf(ret, 64, "%s", ndim ? "" : "scalar");
+	for (uint32_t d = 0; d < ndim; d++)
+		snprintf(ret + strlen(ret), 8, "%s%d", d ? "," : "",
+			 (int)d == rest ? -1 : (int)shape[d]);
+}
+
+/* The same numbers in a row, in some other shape with as many. */
+static inline void apply_reshape(struct world *w, struct model *m)
+{
+	uint64_t shape[DIMS + 3], left = numel_of(m->ndim, m->shape);
+	uint32_t n = left == 1 ? naive_below(3) : 1 + naive_below(4);
+	char is[64], was[64];
+	int rest = -1;
+
+	for (uint32_t d = 0; d < n; d++) {
+		/* A divisor of what is left; the last dimension takes all of it. */
+		shape[d] = d + 1 == n || !left ? left : 1 + naive_below((uint32_t)left);
+		while (left && left % shape[d])
+			shape[d]--;
+		left = left ? left / shape[d] : 1 + naive_below(3);
+	}
+	for (uint32_t i = n; i > 1; i--) {
+		uint32_t j = naive_below(i);
+		uint64_t o = shape[j];
+
+		shape[j] = shape[i - 1];
+		shape[i - 1] = o;
+	}
+	if (n && naive_below(2) && numel_of(n, shape))
+		rest = (int)naive_below(n);
+	shape_text(n, shape, rest, is);
+	shape_text(m->ndim, m->shape, -1, was);
+	say(w->text, "reshape %s %s\n", m->name, is);
+	say_first(w->back, "reshape %s %s\n", m->name, was);
+	m->ndim = n;
+	memcpy(m->shape, shape, sizeof shape);
+}
+
 /* The parts of dimension d that begin at the given places; drop: without it. */
 static inline void apply_cut(struct world *w, struct model *m, uint32_t d, bool drop)
 {
@@ -483,7 +524,11 @@ static inline void apply_random(struct world *w)
 	do
 		m = &w->m[naive_below(w->n)];
 	while (m->gone);
-	switch (naive_below(7)) {
+	switch (naive_below(9)) {
+	case 7:
+	case 8:
+		apply_reshape(w, m);
+		return;
 	case 0:
 		if (m->ndim && m->ndim < DIMS) {
 			apply_transpose(w, m);
@@ -494,7 +539,7 @@ static inline void apply_random(struct world *w)
 		if (m->ndim && w->n < 100) {
 			uint32_t d = naive_below(m->ndim);
 
-			if (m->shape[d]) {
+			if (m->shape[d] && m->shape[d] <= 40) {
 				apply_cut(w, m, d, false);
 				return;
 			}
@@ -504,7 +549,7 @@ static inline void apply_random(struct world *w)
 		if (m->ndim && w->n < 100) {
 			uint32_t d = naive_below(m->ndim);
 
-			if (m->shape[d]) {
+			if (m->shape[d] && m->shape[d] <= 40) {
 				apply_cut(w, m, d, true);
 				return;
 			}
@@ -542,7 +587,7 @@ static inline void view_of(const struct table *t, const char *text, struct table
 
 	if (view_parse(text, "test", &a, &v, &err))
 		fail_msg("%s\n%s", text, err.msg);
-	if (view_make(t, &v, ret, &err))
+	if (view_make(t, &v, ret, &(const struct view_cast *){ NULL }, &err))
 		fail_msg("%s\n%s", text, err.msg);
 	arena_free(&a);
 }
