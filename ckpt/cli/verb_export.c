@@ -184,7 +184,7 @@ static int subject_get_damaged(struct export *r)
 				"ckptctl verify %s lists every fault; without its MANIFEST nothing "
 				"can be restored",
 				r->s.ref.path);
-	return rc ? subject_tell(c, rc, &err, r->name) : CLI_OK;
+	return rc ? subject_tell_read(&r->s, c, rc, &err, r->name) : CLI_OK;
 }
 
 /* Damaged tensors are left out of the new mesh, as if the checkpoint did not have them. */
