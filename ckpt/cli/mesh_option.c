@@ -42,6 +42,11 @@ static int mesh_missing(struct cli *c, const struct subject *s)
 }
 
 /* What has no '=', and any name that exists, is a file. */
+static bool is_file(const char *layout)
+{
+	return !strchr(layout, '=') || !access(layout, F_OK);
+}
+
 static int ask_take(struct cli *c, struct remesh_text *text, const char **replicate,
 		    struct arena *a, struct remesh_ask *ret, struct ckpt_err *err)
 {
@@ -61,7 +66,7 @@ static int ask_take(struct cli *c, struct remesh_text *text, const char **replic
 			continue;
 		*x = (struct remesh_text){ .text = word };
 		ret->ntext++;
-		if (strchr(word, '=') && access(word, F_OK) < 0)
+		if (!is_file(word))
 			continue;
 		rc = text_file_read(word, "layout file",
 				    "one \"GLOB  PLACEMENTS\" a line, or give GLOB=PLACEMENTS", a,
@@ -202,6 +207,29 @@ static void say_changes(struct cli *c, const struct remesh *m)
 		cli_hint(c, "  and %u more kinds; --json lists them all", n - GROUPS_SAID);
 }
 
+/* Each --layout. The last file alone, as programs had it before there could be several. */
+static void layouts_put(struct cli *c)
+{
+	const char *last = NULL;
+
+	output_list(c->o, "layouts", NULL, 0);
+	for (uint32_t i = 0; i < c->ngiven; i++) {
+		const char *word = c->given[i].value;
+		bool file;
+
+		if (c->given[i].id != OPT_LAYOUT)
+			continue;
+		file = is_file(word);
+		last = file ? word : last;
+		output_row(c->o);
+		output_key(c->o, "file", cell_word(file ? word : NULL));
+		output_key(c->o, "text", cell_word(file ? NULL : word));
+		output_close(c->o);
+	}
+	output_close(c->o);
+	output_key(c->o, "layout_file", cell_word(last));
+}
+
 void mesh_option_put(struct cli *c, const struct remesh *m)
 {
 	char text[512];
@@ -209,7 +237,7 @@ void mesh_option_put(struct cli *c, const struct remesh *m)
 	output_key(c->o, "from_mesh", cell_word(shown_mesh(m->from, text, sizeof text)));
 	output_key(c->o, "mesh", cell_text(mesh_print(m->target.mesh, text, sizeof text)));
 	output_key(c->o, "world_size", cell_number(target_world(&m->target)));
-	output_key(c->o, "layout_file", cell_word(c->value[OPT_LAYOUT]));
+	layouts_put(c);
 }
 
 void mesh_option_print(struct cli *c, const struct remesh *m)

@@ -218,6 +218,17 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 	}
 }
 
+int subject_tell_read(const struct subject *s, struct cli *c, int rc, const struct ckpt_err *err,
+		      const char *name)
+{
+	/* Another program's: no ckptctl has written it. */
+	if (rc == -EPROTONOSUPPORT && s->format && !s->format->root)
+		return cli_fail(c, rc, err,
+				"nothing is known to be wrong with it; a newer ckptctl may read it "
+				"(ckptctl version)");
+	return subject_tell(c, rc, err, name);
+}
+
 int subject_from(struct cli *c, const struct format **ret, struct ckpt_err *err)
 {
 	const struct engine e = { .ops = c->ops, .format = formats };
@@ -261,7 +272,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 			"ckptctl verify %s lists every fault; ckptctl repair -n shows what can "
 			"be repaired; ckptctl ls lists the other checkpoints",
 			s->ref.path);
-	return rc ? subject_tell(c, rc, &err, name) : CLI_OK;
+	return rc ? subject_tell_read(s, c, rc, &err, name) : CLI_OK;
 }
 
 void subject_close(struct subject *s)

@@ -63,6 +63,9 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret);
 void subject_note(struct cli *c, const struct store_ref *ref);
 /* Print that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);
+/* The same of one that was found, and then could not be read. */
+int subject_tell_read(const struct subject *s, struct cli *c, int rc, const struct ckpt_err *err,
+		      const char *name);
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);

@@ -397,7 +397,15 @@ static int policy_options(struct cli *c, struct prune *p, struct ckpt_err *err)
 static int result_print(struct prune *p, int rc, const struct ckpt_err *err)
 {
 	struct cli *c = p->c;
+	uint64_t bytes;
+	uint32_t n = leftovers_removable(&p->left, &bytes);
+	char size[HUMAN_BYTES];
 
+	if ((rc == -ENOENT || rc == -ENOTDIR) && n)
+		return cli_fail(c, rc, err,
+				"convert and export left %u unfinished, %s, in it: ckptctl prune "
+				"--unfinished %s",
+				n, human_bytes(bytes, size), p->left.where);
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
 	if (rc == -EACCES || rc == -EPERM)
@@ -442,7 +450,7 @@ static int removal_agree(struct prune *p, const char *where, struct ckpt_err *er
 		return rc ? rc : 1;
 	if (!ask_can(p->c))
 		return ckpt_error(err, -EINVAL,
-				  "%s, would be removed, and nobody can be asked here: "
+				  "%s, would be removed, and ckptctl cannot ask here: "
 				  "nothing was removed",
 				  what);
 	p->dry = true;
@@ -571,7 +579,7 @@ const struct cli_verb verb_prune = {
 	.exits =
 		"0 done, or nothing to do; 1 nothing that should go could be removed (the file system "
 		"has no locks); 2 no rule was "
-		"given, or nobody can be asked and --yes is missing; 3 some of it was kept because "
+		"given, or ckptctl cannot ask and --yes is missing; 3 some of it was kept because "
 		"it is being read or could not be removed; 4 the newest was found damaged, and is "
 		"quarantined; 10 PATH does not exist, or is no store; 11 all that should go is being read; 12 the "
 		"store cannot be written; 130 interrupted.",

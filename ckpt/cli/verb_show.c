@@ -255,6 +255,8 @@ static int put_summary(struct cli *c, const struct subject *s)
 	const struct checkpoint *k = s->ckpt;
 	struct output *o = c->o;
 	const bool steps = k->has & HAS_STEP;
+	/* Commits are counted from 1; what was made of a file of another program has none. */
+	const bool line = steps && k->seq;
 	int code = CLI_OK;
 
 	output_field(o, "path", "path", cell_text(s->ref.path));
@@ -263,12 +265,12 @@ static int put_summary(struct cli *c, const struct subject *s)
 	output_field(o, "created", "created", cell_if(steps, cell_of(CELL_TIME, k->wall_ns)));
 	output_key(o, "created_ns", cell_unless(CELL_NUMBER, k->wall_ns, 0));
 	output_field(o, "id", "id", cell_word(k->id));
-	if (steps)
+	if (line)
 		put_lineage(o, k);
-	output_key(o, "seq", cell_if(steps, cell_number(k->seq)));
+	output_key(o, "seq", cell_if(line, cell_number(k->seq)));
 	output_key(o, "parent", cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
 	output_key(o, "parent_id", cell_word(k->parent_id));
-	output_key(o, "generation", cell_if(steps, cell_number(k->generation)));
+	output_key(o, "generation", cell_if(line, cell_number(k->generation)));
 	put_world(o, k);
 	put_parts(o, k);
 	put_totals(o, &k->table);

@@ -635,7 +635,8 @@ static void verify_one(struct one *x, const char *why)
 		if (x->at)
 			ckpt_error_prefix(&err, rc, "step %llu of %s", (unsigned long long)x->step,
 					  x->job);
-		v->code = cli_worse(v->code, subject_tell(v->c, rc, &err, x->s.ref.path));
+		v->code =
+			cli_worse(v->code, subject_tell_read(&x->s, v->c, rc, &err, x->s.ref.path));
 	}
 	subject_close(&x->s);
 }

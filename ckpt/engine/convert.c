@@ -132,8 +132,10 @@ static int begin_anew(struct convert *v, struct ckpt_err *err)
 
 struct leftover_check {
 	const struct convert *v;
+	const struct source_dir *dir;
+	const char *under; /* the directory that is listed */
 	bool found;
-	char foreign[NAME_MAX + 1]; /* "": none */
+	char foreign[PATH_MAX]; /* "": none */
 };
 
 /* Is it one of the sheet's files, or a directory around one? Or what another conversion to the
@@ -155,16 +157,26 @@ static bool sheet_has(const struct convert *v, const char *name, enum source_kin
 	return false;
 }
 
-/* source_entry_fn */
+/* source_entry_fn. As deep as the names of the sheet's files. */
 static int entry_check(void *arg, const char *name, enum source_kind kind)
 {
 	struct leftover_check *x = arg;
+	const char *under = x->under;
+	char path[PATH_MAX];
+	int rc;
 
 	x->found = true;
-	if (sheet_has(x->v, name, kind))
+	snprintf(path, sizeof path, "%s%s%s", under, *under ? "/" : "", name);
+	if (!sheet_has(x->v, path, kind)) {
+		memcpy(x->foreign, path, sizeof path);
+		return 1;
+	}
+	if (kind != SOURCE_DIR)
 		return 0;
-	snprintf(x->foreign, sizeof x->foreign, "%s", name);
-	return 1;
+	x->under = path;
+	rc = x->dir->list(x->dir->ctx, path, entry_check, x);
+	x->under = under;
+	return rc;
 }
 
 /* Has an earlier run left any files? Where that cannot be known, it may have. */
@@ -173,7 +185,7 @@ static void leftover_look(const struct convert *v, struct leftover_check *ret)
 	struct source f = { 0 };
 	struct source_dir d;
 
-	*ret = (struct leftover_check){ .v = v, .found = true };
+	*ret = (struct leftover_check){ .v = v, .dir = &d, .under = "", .found = true };
 	if (publish_source(v->to, &d))
 		return;
 	if (v->c->file) {
@@ -184,6 +196,7 @@ static void leftover_look(const struct convert *v, struct leftover_check *ret)
 		if (d.list(d.ctx, "", entry_check, ret))
 			ret->found = true;
 	}
+	ret->dir = NULL;
 	source_end(&d);
 }
 

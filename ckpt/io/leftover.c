@@ -130,7 +130,8 @@ static int entry_remove(const struct io_ops *ops, int dirfd, const char *name)
 	return rc ? rc : ops->unlink(ops->ctx, dirfd, name, true);
 }
 
-/* The lock goes last: another run waits for it. */
+/* The lock goes last: another run waits for it, and takes what lies without it for somebody
+ * else's; after a power loss, too. */
 int leftover_remove(const struct io_ops *ops, int dirfd, const struct leftover *x)
 {
 	int lock = -1, rc = 0;
@@ -142,8 +143,10 @@ int leftover_remove(const struct io_ops *ops, int dirfd, const struct leftover *
 	}
 	if (!rc && strcmp(x->at, x->lock) != 0)
 		rc = entry_remove(ops, dirfd, x->at);
-	if (!rc && x->lock[0])
+	if (!rc && x->lock[0]) {
+		(void)ops->sync(ops->ctx, dirfd);
 		rc = entry_remove(ops, dirfd, x->lock);
+	}
 	if (lock >= 0)
 		(void)ops->close(ops->ctx, lock);
 	return rc;

@@ -163,7 +163,7 @@ static void lock_remove(struct publish *p)
 	(void)ops->close(ops->ctx, TAKE_FD(p->lock_fd));
 }
 
-/* The new one first, so that it never lies there without the lock. */
+/* The new one first, so that it never lies there without the lock, nor after a power loss. */
 static void all_remove(struct publish *p)
 {
 	const struct io_ops *ops = p->ops;
@@ -174,6 +174,8 @@ static void all_remove(struct publish *p)
 			rc = tree_empty(ops, p->new_fd, false);
 		if (!rc)
 			rc = ops->unlink(ops->ctx, p->parent_fd, p->new_name, p->dir);
+		if (!rc && p->resume)
+			(void)ops->sync(ops->ctx, p->parent_fd);
 	}
 	if (!rc || rc == -ENOENT)
 		lock_remove(p);
@@ -356,22 +358,26 @@ static int new_make(struct publish *p, const char *name)
 	return fd < 0 ? fd : ops->close(ops->ctx, fd);
 }
 
-/* A directory, which is kept open; or the file that an earlier run left. */
+/* A directory, which is kept open; or the file that an earlier run left. An earlier run has written
+ * to it only beside its lock: if there was none, and it is not empty, it is somebody else's. */
 static int new_look(struct publish *p, struct ckpt_err *err)
 {
 	const struct io_ops *ops = p->ops;
 	int fd = p->dir ? dir_open(p, p->new_name)
 			: ops->open(ops->ctx, p->parent_fd, p->new_name, O_RDWR | O_NONBLOCK, 0);
-	uint64_t bytes;
+	uint64_t bytes = 0;
 	int rc = fd < 0 ? fd : 0;
 
 	if (!rc && p->dir) {
 		p->new_fd = fd;
+		rc = p->made && !p->new_made ? ops->list(ops->ctx, fd, entry_found, NULL) : 0;
 	} else if (!rc) {
 		rc = ops->size(ops->ctx, fd, &bytes);
 		(void)ops->close(ops->ctx, fd);
+		rc = rc ? rc : p->made && bytes;
 	}
-	if (rc == -ELOOP || rc == -ENOTDIR || rc == -EISDIR || rc == -EINVAL || rc == -ENXIO)
+	if (rc == -ELOOP || rc == -ENOTDIR || rc == -EISDIR || rc == -EINVAL || rc == -ENXIO ||
+	    rc == 1)
 		return not_ours(p, p->new_name, err);
 	return rc ? path_fail(p, rc, "opened", err) : 0;
 }

@@ -19,6 +19,8 @@
  *	all files, not renamed		   the journal says so: publish_commit
  *	renamed, the parent not synced	   as the line above, or as the line below
  *	NAME, and .NAME.ckptctl alone	   publish_begin removes the latter: -EEXIST
+ * .NAME.ckptctl-new without the lock is empty, or somebody else's: the former is made after the
+ * latter, gets its first byte behind the first journal, and is removed, and that synced, before it.
  */
 #ifndef CKPT_IO_PUBLISH_H
 #define CKPT_IO_PUBLISH_H
@@ -58,8 +60,9 @@ struct publish_opts {
 struct publish;
 /*
  * room: bytes that will be written at most, less what an earlier run has written; 0: not checked.
- * -EINVAL: the path has no name, or a file's ends in a slash, or it is a mount point, or what is not
- * ours lies where the lock or the files go; -ENOENT: there is no directory around it; -EEXIST: something has the name,
+ * -EINVAL: the path has no name, or a file's ends in a slash, or it is a mount point, or what is
+ * not ours lies where the lock or the files go (something with bytes or entries, and no lock);
+ * -ENOENT: there is no directory around it; -EEXIST: something has the name,
  * and was not changed; -EBUSY: another run has the lock; -ENOSPC; what allow said; errors of the
  * file system. After an error there is nothing to end, and nothing is left that was not there.
  */

@@ -308,11 +308,11 @@ check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements
 check "plan" json 0 plan "$dir" --mesh fsdp=2
 check "plan --average" json 0 plan "$dir" --mesh fsdp=2 --average "constant decay=.9"
 check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
-check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules"
+check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3 --replicate dp
-check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules"
+check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 check "restore" json 0 export "$dir" "$tmp/files" --mesh dp=3 --replicate dp
-check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules"
+check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 echo 'rename model/* -> weights/{1}' >"$tmp/names"
 check "restore --view" json 0 export "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
 check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp

@@ -799,7 +799,7 @@ static int sync_and_flip(void *ctx, int fd)
 {
 	char name[64];
 	struct stat st;
-	uint8_t b;
+	uint8_t b = 0;
 
 	if (!is_bad_sync(fd, name))
 		return 0;

@@ -390,7 +390,7 @@ TEST(what_killed_conversions_left_is_shown_and_removed_only_when_asked)
 	json_decref(j);
 	assert_true(exists(new) && exists(dead) && exists(lock));
 	RUN_IS(2, "prune", "--unfinished", root);
-	assert_says(got.err, "2 unfinished, 13 B, would be removed, and nobody can be asked");
+	assert_says(got.err, "2 unfinished, 13 B, would be removed, and ckptctl cannot ask");
 	SHOWN_IS(0, "prune", "-n", "--unfinished", root);
 	RUN("prune", "-n", "--unfinished", root, "--json");
 	assert_json(0, "ckptd.prune/1", "{'removed_count':0, 'unfinished_removed_count':2}");
@@ -436,6 +436,25 @@ TEST(beside_files_of_models_is_found_what_a_killed_conversion_left)
 	RUN_IS(0, "prune", "--yes", "--unfinished", root);
 	assert_says(got.out, "freed 10 B");
 	assert_true(exists(model) && !exists(new) && !exists(lock));
+}
+
+TEST(in_a_directory_that_is_no_store_what_killed_conversions_left_is_said)
+{
+	const char *root = place("models");
+	char new[PATH_MAX];
+
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(mkdir(path_of("%s/vectors", root), 0700), 0);
+	assert_int_equal(mkdir(path_of("%s/.dst.ckptctl", root), 0700), 0);
+	spill(path_of("%s/.dst.ckptctl/journal-0", root), "torn");
+	snprintf(new, sizeof new, "%s/.dst.ckptctl-new", root);
+	spill(new, "123456");
+	SHOWN_IS(10, "prune", "-n", "--keep-last=1", root);
+	RUN_IS(10, "prune", "--yes", "--keep-last=1", root);
+	assert_says(got.err, "1 unfinished, 10 B");
+	assert_true(exists(new));
+	RUN_IS(0, "prune", "--yes", "--unfinished", root);
+	assert_false(exists(new));
 }
 
 TEST(free_takes_the_oldest_until_it_is_enough)

@@ -216,14 +216,18 @@ static void is_still(const char *path, const char *truth_name)
 TEST(verify_says_that_bytes_of_tensors_have_no_sums)
 {
 	static const char file[] = "tests/vectors/hf/llama_single/model.safetensors";
-	const json_t *x;
 	struct stat st;
 
 	assert_int_equal(stat(file, &st), 0);
-	RUN_IS(3, "--json", "verify", "--data", file);
-	x = item(json_kept(json_out("ckptd.verify/1")), "checkpoints", 0);
-	assert_true(number(x, "unsummed_bytes") > (uint64_t)st.st_size / 2);
-	assert_int_equal(number(x, "summed_bytes") + number(x, "unsummed_bytes"), st.st_size);
+	for (int data = 0; data < 2; data++) { /* what the header says, and what was read */
+		const json_t *x;
+
+		RUN_IS(data ? 3 : 0, "--json", "verify", data ? "--data" : "--", file);
+		x = item(json_kept(json_out("ckptd.verify/1")), "checkpoints", 0);
+		assert_true(number(x, "unsummed_bytes") > (uint64_t)st.st_size / 2);
+		assert_int_equal(number(x, "summed_bytes") + number(x, "unsummed_bytes"),
+				 st.st_size);
+	}
 }
 
 TEST(a_hugging_face_directory_comes_back_from_native_as_it_was)
@@ -335,6 +339,7 @@ TEST(equal_names_of_different_components_are_refused_and_nothing_is_made)
 
 	RUN_IS(CLI_MISFIT, "convert", from, file);
 	assert_says(got.err, "tensor model.a.b: two or more have this name in the files");
+	assert_null(strstr(got.err, "--drop-unsupported"));
 	RUN_IS(CLI_MISFIT, "convert", from, file, "--drop-unsupported");
 	RUN_IS(CLI_MISFIT, "export", from, file);
 	assert_says(got.err, "tensor model.a.b: two or more");
@@ -381,6 +386,55 @@ TEST(metadata_that_native_cannot_hold_is_listed_and_left_out_only_if_asked)
 	assert_says(got.out, "\"short\"");
 	assert_null(strstr(got.out, "ss_tags"));
 	RUN_IS(CLI_OK, "convert", file, place("long-again.safetensors"));
+}
+
+/* A safetensors file of one tensor, 12 bytes. */
+static void file_put(const char *path, const char *dtype)
+{
+	char header[200];
+	FILE *f = fopen(path, "we");
+	le64 len;
+
+	snprintf(header, sizeof header,
+		 "{\"w\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,12]}}", dtype);
+	len = le64_of(strlen(header));
+	assert_int_equal(fwrite(&len, 8, 1, f), 1);
+	assert_int_equal(fputs(header, f) >= 0, 1);
+	assert_int_equal(fwrite(three, sizeof three, 1, f), 1);
+	assert_int_equal(fclose(f), 0);
+}
+
+TEST(what_no_launch_has_committed_has_no_lineage)
+{
+	const char *file = place("plain.safetensors"), *native = place("plain-native"),
+		   *back = place("plain-back.safetensors");
+
+	file_put(file, "F32");
+	RUN_IS(CLI_OK, "convert", file, native, "--step=7", "--job=j");
+	RUN_IS(CLI_OK, "convert", native, back);
+	for (int i = 0; i < 2; i++) {
+		RUN_IS(CLI_OK, "show", i ? back : native);
+		assert_says(got.out, "step 7 of j");
+		assert_silent(got.out, "lineage");
+		RUN("show", i ? back : native, "--json");
+		assert_json(0, "ckptd.show/1",
+			    "{'step':7, 'seq':null, 'parent':null, 'generation':null}");
+	}
+}
+
+TEST(of_a_file_that_is_not_understood_no_ckptctl_is_said_to_be_the_writer)
+{
+	const char *file = place("newer.safetensors");
+
+	file_put(file, "F99");
+	RUN_IS(CLI_NEWER, "show", file);
+	assert_says(got.err, "dtype F99 is not known");
+	assert_says(got.err, "a newer ckptctl may read it");
+	assert_silent(got.err, "that wrote it");
+	RUN_IS(CLI_NEWER, "verify", file);
+	assert_silent(got.err, "that wrote it");
+	RUN_IS(CLI_NEWER, "convert", file, place("newer-native"));
+	assert_silent(got.err, "that wrote it");
 }
 
 /* --- Hugging Face's cache: snapshots/REVISION/NAME is a link to ../../blobs/HASH --- */

@@ -372,6 +372,39 @@ static void stranger_put(const char *name)
 	close(fd);
 }
 
+/* The toy, if its file lay in a directory of its own. */
+static int nested_sheet(const struct table *target, const struct format_want *want,
+			struct sheet **ret, struct ckpt_errlist *cannot, struct ckpt_err *e)
+{
+	int rc = format_toy.sheet(target, want, ret, cannot, e);
+
+	if (!rc)
+		(*ret)->file[0].name = "in/" TOY_FILE;
+	return rc;
+}
+
+TEST(what_lies_deeper_in_a_conversions_directory_and_is_none_of_its_files_stays)
+{
+	struct format nested = format_toy;
+	const char *plain, *again, *mine;
+	struct converted made;
+
+	nested.sheet = nested_sheet;
+	scratch_make(top);
+	plain = in_top("plain");
+	again = in_top("again");
+	mine = in_top(".again.ckptctl-new/in/thesis");
+	toy_write(plain, 0, NULL);
+	assert_int_equal(mkdir(in_top(".again.ckptctl"), 0700), 0);
+	assert_int_equal(mkdir(in_top(".again.ckptctl-new"), 0700), 0);
+	assert_int_equal(mkdir(in_top(".again.ckptctl-new/in"), 0700), 0);
+	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &nested, "all=1", &made), -EINVAL);
+	assert_non_null(strstr(err.msg, "holds in/thesis, which this conversion did not make"));
+	assert_int_equal(access(mine, F_OK), 0);
+	scratch_remove(top);
+}
+
 /* With a journal that it could continue, and without. */
 TEST(what_lies_in_a_conversions_directory_and_is_none_of_its_files_stays)
 {
@@ -387,6 +420,11 @@ TEST(what_lies_in_a_conversions_directory_and_is_none_of_its_files_stays)
 	toy_write(plain, 0, NULL);
 	assert_int_equal(mkdir(new, 0700), 0);
 	stranger_put(mine);
+	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
+	assert_non_null(strstr(err.msg, ".again.ckptctl-new is not what ckptctl makes there"));
+	assert_int_equal(access(mine, F_OK), 0);
+	assert_int_equal(access(lock, F_OK), -1);
+	assert_int_equal(mkdir(lock, 0700), 0);
 	assert_int_equal(converted(plain, again, &format_toy, "all=1", &made), -EINVAL);
 	assert_non_null(strstr(err.msg, "holds thesis, which this conversion did not make"));
 	assert_int_equal(access(mine, F_OK), 0);

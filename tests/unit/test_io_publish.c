@@ -183,8 +183,13 @@ static int run_with(const struct publish_opts *o, struct publish *p, struct ran 
 	uint32_t nfile = o->dir ? FILES : 1;
 	int rc = o->resume ? note_find(p, &n, err) : 0;
 
-	if (!rc && !n.seq && o->resume)
+	/* As a caller does: before the first byte. */
+	if (!rc && !n.seq && o->resume) {
 		rc = publish_clear(p, err);
+		n.seq = 1;
+		n.hash = hash128(&n, 16);
+		rc = rc ? rc : publish_note(p, n.seq % PUBLISH_JOURNALS, &n, sizeof n, err);
+	}
 	ran->from = (uint32_t)n.done;
 	for (uint32_t i = (uint32_t)n.done; i < nfile && !rc; i++) {
 		rc = file_write(o, p, i, err);
@@ -832,6 +837,32 @@ TEST(what_is_not_ours_is_not_removed)
 	assert_alone(".dst.ckptctl-new");
 }
 
+TEST(without_a_lock_beside_it_what_is_not_empty_is_not_ours)
+{
+	struct publish_opts o = opts_of("dst");
+	struct publish *p;
+	struct ckpt_err err;
+
+	o.resume = true;
+	file_put(".dst.ckptctl-new", "mine");
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, ".dst.ckptctl-new is not what ckptctl makes there"));
+	assert_true(file_is(".dst.ckptctl-new", "mine"));
+	assert_alone(".dst.ckptctl-new");
+	file_put(".dst.ckptctl-new", ""); /* killed, or without power, before the first journal */
+	assert_ok_err(begun(&o, &p, &err), &err);
+	publish_end(p, false);
+	o.dir = true;
+	assert_int_equal(mkdirat(at, ".dst.ckptctl-new", 0700), 0);
+	file_put(".dst.ckptctl-new/thesis", "mine");
+	assert_int_equal(begun(&o, &p, &err), -EINVAL);
+	assert_true(file_is(".dst.ckptctl-new/thesis", "mine"));
+	assert_alone(".dst.ckptctl-new");
+	assert_int_equal(unlinkat(at, ".dst.ckptctl-new/thesis", 0), 0);
+	assert_ok_err(begun(&o, &p, &err), &err);
+	publish_end(p, false);
+}
+
 TEST(what_was_there_before_stays_if_it_cannot_begin)
 {
 	struct publish_opts o = opts_of("dst");
@@ -839,17 +870,25 @@ TEST(what_was_there_before_stays_if_it_cannot_begin)
 	struct ckpt_err err;
 
 	o.dir = o.resume = true;
+	assert_int_equal(mkdirat(at, ".dst.ckptctl", 0700), 0);
 	assert_int_equal(mkdirat(at, ".dst.ckptctl-new", 0700), 0);
-	file_put(".dst.ckptctl-new/thesis", "mine");
+	file_put(".dst.ckptctl-new/begun", "ours");
 	assert_int_equal(publish_begin(&o, UINT64_MAX, &p, &err), -ENOSPC);
-	assert_true(file_is(".dst.ckptctl-new/thesis", "mine"));
-	assert_alone(".dst.ckptctl-new");
+	assert_true(file_is(".dst.ckptctl-new/begun", "ours"));
+	assert_true(there(".dst.ckptctl"));
 	o = opts_of("dst2");
 	o.resume = true;
-	file_put(".dst2.ckptctl-new", "mine");
+	assert_int_equal(mkdirat(at, ".dst2.ckptctl", 0700), 0);
+	file_put(".dst2.ckptctl-new", "ours");
 	assert_int_equal(publish_begin(&o, UINT64_MAX, &p, &err), -ENOSPC);
-	assert_true(file_is(".dst2.ckptctl-new", "mine"));
-	assert_false(there(".dst2.ckptctl"));
+	assert_true(file_is(".dst2.ckptctl-new", "ours"));
+	assert_true(there(".dst2.ckptctl"));
+	o = opts_of("dst3");
+	o.resume = true;
+	file_put(".dst3.ckptctl-new", "");
+	assert_int_equal(publish_begin(&o, UINT64_MAX, &p, &err), -ENOSPC);
+	assert_true(there(".dst3.ckptctl-new"));
+	assert_false(there(".dst3.ckptctl"));
 }
 
 TEST(a_directory_that_is_missing_is_said_and_where_nothing_may_be_made_nothing_is)

@@ -489,6 +489,13 @@ TEST(decoders_are_part_of_the_memory_limit)
 	free(x.bytes);
 }
 
+/* mallinfo2 has no numbers of a sanitizer's allocator. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MEASURED false
+#else
+#define MEASURED true
+#endif
+
 static int most_allocated(void *arg, uint64_t done)
 {
 	struct mallinfo2 now = mallinfo2();
@@ -520,7 +527,8 @@ TEST(decoders_that_stay_open_are_few_also_where_nobody_sets_a_limit)
 	assert_ok_err(move_open(&x.ops, 0, &x.c, false, IO_INLINE, &f, &err), &err);
 	before = mallinfo2().uordblks + mallinfo2().hblkhd;
 	assert_ok_err(move_read(&plan, &f, &base, most_allocated, &most, &err), &err);
-	assert_true(most > before && most - before < 40 * MIB);
+	if (MEASURED)
+		assert_true(most > before && most - before < 40 * MIB);
 	for (uint64_t k = 0; k < place.bytes / 4; k++)
 		assert_int_equal(((uint32_t *)base)[k],
 				 value_at(k / (COLUMNS * WIDTH), k % (COLUMNS * WIDTH)));
