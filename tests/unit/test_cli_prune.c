@@ -414,7 +414,7 @@ TEST(what_killed_conversions_left_is_shown_and_removed_only_when_asked)
 /* Others by whom a directory of models is a checkpoint. */
 TEST(beside_files_of_models_is_found_what_a_killed_conversion_left)
 {
-	const char *root = place("models");
+	const char *root = place("weights");
 	char new[PATH_MAX], model[PATH_MAX], lock[PATH_MAX];
 	int fd;
 
