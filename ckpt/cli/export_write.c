@@ -146,10 +146,11 @@ static int on_tick(void *arg, uint64_t done)
 static void on_begun(void *arg)
 {
 	struct export *r = arg;
+	char title[SUBJECT_TITLE];
 
 	export_document(r);
-	progress_begin(&r->progress, r->c, r->made.bytes, "step %llu",
-		       (unsigned long long)r->s.ckpt->step);
+	progress_begin(&r->progress, r->c, r->made.bytes, "%s",
+		       subject_short(r->s.ckpt, r->s.ref.path, title));
 	r->begun = true;
 }
 

@@ -69,16 +69,16 @@ static void say_compared(struct converting *x)
 	const struct converted *f = &x->made;
 	char count[HUMAN_BYTES], made[HUMAN_BYTES];
 
-	if (f->nmade && !f->nprint)
+	if (f->nmade && !(x->s.ckpt->has & HAS_PRINTS))
 		cli_say(x->c, STYLE_PLAIN,
 			"The source has no fingerprints to compare: those of %s tensor%s were made on "
 			"the way.",
 			human_count(f->nmade, made), f->nmade == 1 ? "" : "s");
 	else if (f->nmade)
 		cli_say(x->c, STYLE_PLAIN,
-			"%s tensor%s compared with the source's fingerprints, %s had none.",
-			human_count(f->nprint, count), f->nprint == 1 ? " was" : "s were",
-			human_count(f->nmade, made));
+			"Fingerprints: %s as in the source, %s new (of tensors that are cast, reduced "
+			"or cut, or have none in the source).",
+			human_count(f->nprint, count), human_count(f->nmade, made));
 	else if (f->nprint > 1)
 		cli_say(x->c, STYLE_PLAIN,
 			"The fingerprints of all %s tensors are those of the source.",
@@ -104,14 +104,15 @@ static void say_made(struct converting *x, uint64_t ns)
 		cli_say(x->c, STYLE_PLAIN,
 			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
 			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->bytes, size));
+			human_bytes(f->made_bytes, size));
 	else if (x->format->root)
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
-			mesh, world, world == 1 ? "" : "s", human_bytes(f->bytes, size), speed);
+			mesh, world, world == 1 ? "" : "s", human_bytes(f->made_bytes, size),
+			speed);
 	else
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
 			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->bytes, size), speed);
+			human_bytes(f->made_bytes, size), speed);
 }
 
 static void put_result(struct converting *x)
@@ -136,7 +137,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_unknown, cell_of(CELL_NUMBER, f->nmade));
 	output_put(o, &f_dropped, cell_of(CELL_NUMBER, f->ndropped));
 	output_put(o, &f_overflow, cell_of(CELL_NUMBER, f->noverflow));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->bytes));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->made_bytes));
 	output_put(o, &f_before, cell_of(CELL_BYTES, f->before));
 	output_put(o, &f_stored, cell_of(CELL_BYTES, f->stored_bytes));
 	output_put(o, &f_seconds, cell_real((double)ns / (double)NS_PER_S));
@@ -211,9 +212,9 @@ static void say_blobs(struct converting *x)
 			old = MAX(old, t->tensor[i].rank + 1);
 	if (old > world)
 		cli_hint(x->c,
-			 "%u ranks had blobs of their own, this mesh has %u ranks. All blobs are "
-			 "kept: those of rank %u go into the part of rank %u, and so on.",
-			 old, world, world, 0u);
+			 "%u ranks had blobs of their own, and this mesh has %u. All blobs are "
+			 "kept: those of rank %u are in the part of rank 0, and so on.",
+			 old, world, world);
 }
 
 static int on_tick(void *arg, uint64_t done)
@@ -237,12 +238,13 @@ static void changes_tell(struct converting *x)
 static void on_begun(void *arg)
 {
 	struct converting *x = arg;
+	char title[SUBJECT_TITLE];
 
 	output_line(x->c->o, "ckptd.convert/1", "summary");
 	changes_tell(x);
 	say_resumed(x);
-	progress_begin(&x->progress, x->c, x->made.bytes, "step %llu",
-		       (unsigned long long)x->s.ckpt->step);
+	progress_begin(&x->progress, x->c, x->made.bytes, "%s",
+		       subject_short(x->s.ckpt, x->s.ref.path, title));
 	progress_skip(&x->progress, x->made.before);
 	x->begun = true;
 }

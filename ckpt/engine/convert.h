@@ -52,6 +52,7 @@ struct engine_convert {
 struct converted {
 	uint64_t bytes;	       /* of all tensors' elements and blobs that are read */
 	uint64_t before;       /* of them, done by an earlier run */
+	uint64_t made_bytes;   /* of the same elements and blobs as they are written: after casts */
 	uint64_t stored_bytes; /* of the files; of a dry run at most */
 	uint32_t nfile, batch; /* batch: files that are written at once */
 	uint32_t ntensor;

@@ -162,9 +162,12 @@ static void sizes_count(struct convert *v)
 	v->facts->ntensor = s->table.ntensor;
 	for (uint32_t i = 0; i < s->nfile; i++)
 		v->facts->stored_bytes += s->file[i].bytes;
-	for (uint32_t k = 0; k < s->table.npiece; k++)
-		v->facts->bytes += s->table.piece[k].set.numel *
-				   src->tensor[v->map.from[s->table.piece[k].tensor]].elem_bytes;
+	for (uint32_t k = 0; k < s->table.npiece; k++) {
+		const struct table_piece *p = &s->table.piece[k];
+
+		v->facts->bytes += p->set.numel * src->tensor[v->map.from[p->tensor]].elem_bytes;
+		v->facts->made_bytes += p->set.numel * s->table.tensor[p->tensor].elem_bytes;
+	}
 }
 
 static int piece_compare(const void *va, const void *vb, void *arg)
