@@ -19,7 +19,7 @@
 
 int export_find(struct export *r)
 {
-	struct publish_place d;
+	struct publish_path d;
 	struct ckpt_err err = { 0 };
 	struct stat st;
 	int rc = publish_split(r->path, &d, &err), n;
@@ -52,7 +52,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 {
 	const struct io_ops *ops = r->c->ops;
 	const struct engine e = { .ops = ops, .format = formats };
-	struct publish_place d;
+	struct publish_path d;
 	cleanup_close int parent = -1;
 	int rc = publish_split(r->path, &d, err);
 
@@ -75,7 +75,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 static void directory_drop(struct export *r)
 {
 	const struct io_ops *ops = r->c->ops;
-	struct publish_place d;
+	struct publish_path d;
 	cleanup_close int parent = -1;
 
 	if (!r->made_dir || publish_split(r->path, &d, NULL))

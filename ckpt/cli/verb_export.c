@@ -317,7 +317,7 @@ static int take_memory(struct export *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	struct publish_place d;
+	struct publish_path d;
 	int rc, code;
 
 	rc = publish_split(r->path, &d, &err);
