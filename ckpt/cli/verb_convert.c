@@ -32,7 +32,7 @@ struct converting {
 	bool file;		       /* one file, not a directory */
 	bool alone;		       /* without --mesh: one rank */
 	char mesh[CONVERT_MESH_BYTES]; /* that it has then */
-	struct publish_place place;
+	struct publish_path place;
 	struct checkpoint said; /* what the result says of itself */
 	char options[OPTIONS_BYTES];
 	uint64_t shard_bytes;
@@ -151,10 +151,10 @@ static void put_result(struct converting *x)
 
 static int fail_kept(struct converting *x, int rc, const struct ckpt_err *err, const char *what)
 {
-	const char *partial = x->made.partial;
-	int lock = (int)(strlen(partial) - strlen("-new"));
+	const char *unfinished = x->made.unfinished;
+	int lock = (int)(strlen(unfinished) - strlen("-new"));
 
-	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, partial, partial);
+	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, unfinished, unfinished);
 }
 
 /* Report what went wrong, and what to do. Returns the exit code. */
@@ -194,11 +194,11 @@ static void say_resumed(struct converting *x)
 
 	if (f->resumed)
 		cli_hint(x->c, "Continuing an earlier run: %s of %s are done (%s).",
-			 human_bytes(f->before, done), human_bytes(f->bytes, all), f->partial);
+			 human_bytes(f->before, done), human_bytes(f->bytes, all), f->unfinished);
 	else if (f->restarted)
 		cli_hint(x->c,
 			 "Nothing of an earlier run can be used: starting from the beginning (%s).",
-			 f->partial);
+			 f->unfinished);
 }
 
 /* Per-rank blobs belong to ranks of the old mesh: who has them now? */
@@ -348,7 +348,7 @@ static bool names_step(const char *base, uint64_t *ret_step)
 static int destination_find(struct converting *x)
 {
 	const char *dst = x->c->arg[1];
-	struct publish_place *d = &x->place;
+	struct publish_path *d = &x->place;
 	struct ckpt_err err = { 0 };
 	struct stat src, st;
 	uint64_t step = x->s.ckpt->step, named;
