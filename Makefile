@@ -129,6 +129,9 @@ CFLAGS.kernel := -ffp-contract=off
 CFLAGS.kernel_avx2 := -mavx2 -mfma -mf16c -ffp-contract=off
 CFLAGS.kernel_avx512 := $(CFLAGS.hash_avx512) -mfma -ffp-contract=off
 CFLAGS.test_ema_kernel := -ffp-contract=off
+# Where the CUDA toolkit's headers are, if they are installed: cuda_types.c compares ours with them.
+CUDA_HOME ?= /usr/local/cuda
+CFLAGS.cuda_types := -isystem $(CUDA_HOME)/include
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)
@@ -178,7 +181,7 @@ wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults cli_foreign client_daemons daemon_release move_memory native_memory wire_shared
+APART    := cli_faults cli_foreign client_daemons device_cuda device_driver daemon_release move_memory native_memory wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -215,6 +218,14 @@ endef
 $(foreach r,$(UNIT_ROOMS),$(eval $(call unit,$(r),$(filter-out $(APART),$(filter $(r)_%,$(UNIT))))))
 $(foreach u,$(APART),$(eval $(call unit,$(u),$(u))))
 $(foreach u,$(filter-out $(APART),$(UNIT)),$(eval $(call subject,$(u))))
+# A CUDA driver without a GPU (tests/fakecuda).
+FAKECUDA := $(O)/fake/libcuda.so.1
+$(FAKECUDA): $(patsubst %.c,$(O)/%.o,$(wildcard tests/fakecuda/*.c))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+CFLAGS.test_device_cuda := -DFAKECUDA='"$(FAKECUDA)"'
+CFLAGS.test_device_driver := $(CFLAGS.test_device_cuda)
+$(O)/unit/device_cuda $(O)/unit/device_driver: | $(FAKECUDA)
 # It compares its table of calls with what the library exports.
 CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
 $(O)/unit/daemon: | $(B)/libckpt.so
@@ -224,7 +235,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 # draws sanitizers scale down, or that look at times, in the variant V=mutant with no mistake chosen, because the mistakes need these
 # programs anyway; RELEASED ones as people get them (V=release). test_without.sh runs those of REDUCED where features of the kernel are
 # missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
-THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% engine_sink daemon% client% wire%,$(UNIT)))
+THREADED := $(filter-out move_subset,$(filter base_thread% device_cuda io_queue% move_% engine_sink daemon% client% wire%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \

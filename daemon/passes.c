@@ -680,6 +680,7 @@ void passes_make_way(struct job *j)
 	struct passing *x = j->passing;
 
 	passes_interrupt(j);
-	if (x && x->averaging && x->snap->phase == PHASE_STAGED && !x->snap->rescue)
-		atomic_store(&x->stop, true);
+	if (x && x->averaging && x->snap->phase == PHASE_STAGED && !x->snap->rescue &&
+	    !atomic_exchange(&x->stop, true))
+		snap_log(x->snap, LOG_DEBUG, "passes", " makes way: a step is to be written");
 }

@@ -399,14 +399,6 @@ int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt
 	return 0;
 }
 
-const struct container_sect *container_map_find(const struct container_map *m, uint32_t kind)
-{
-	for (uint32_t i = 0; i < m->nsect; i++)
-		if (m->sect[i].kind == kind)
-			return &m->sect[i];
-	return NULL;
-}
-
 int container_encode(const struct container_info *info, const struct container_bytes *sect,
 		     uint32_t nsect, void **ret_bytes, uint64_t *ret_len, struct ckpt_err *err)
 {
@@ -484,9 +476,17 @@ int container_decode(const void *bytes, uint64_t len, uint32_t want_kind,
 	return body_check(b, &ret_view->map, err);
 }
 
+static const struct container_sect *map_find(const struct container_map *m, uint32_t kind)
+{
+	for (uint32_t i = 0; i < m->nsect; i++)
+		if (m->sect[i].kind == kind)
+			return &m->sect[i];
+	return NULL;
+}
+
 struct container_bytes container_view_get(const struct container_view *v, uint32_t kind)
 {
-	const struct container_sect *s = container_map_find(&v->map, kind);
+	const struct container_sect *s = map_find(&v->map, kind);
 
 	if (!s)
 		return (struct container_bytes){ .kind = kind };
@@ -503,7 +503,7 @@ struct container_bytes container_view_get(const struct container_view *v, uint32
 int container_view_records(const struct container_view *v, uint32_t kind, uint32_t rec_bytes,
 			   const void **ret_rec, uint64_t *ret_count, struct ckpt_err *err)
 {
-	const struct container_sect *s = container_map_find(&v->map, kind);
+	const struct container_sect *s = map_find(&v->map, kind);
 
 	if (s && s->rec_bytes != rec_bytes)
 		return ckpt_newer(err,

@@ -166,7 +166,7 @@ int container_encode(const struct container_info *info, const struct container_b
  * container_check that they belong together, every section that it uses with container_sect_check,
  * and bytes read at offset off between the sections with container_gap_check. container_decode does
  * it all for a file in memory and leaves only a part's data area unread; the view points into the
- * bytes. container_map_find: NULL when there is no such section. want_kind 0: any.
+ * bytes. want_kind 0: any.
  * If container_tail_check finds that a newer version wrote the trailer, it fills the map all the
  * same; file_bytes is 0 if the map is wrong.
  */
@@ -181,7 +181,6 @@ int container_check(const struct container_info *info, const struct container_ma
 		    struct ckpt_err *err);
 int container_sect_check(const struct container_sect *s, const void *bytes, struct ckpt_err *err);
 int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt_err *err);
-const struct container_sect *container_map_find(const struct container_map *m, uint32_t kind);
 
 struct container_view {
 	struct container_info info;

@@ -220,16 +220,9 @@ struct hash128 hash128(const void *p, size_t bytes)
 static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t elem_bytes,
 			  uint32_t at, uint32_t n, uintptr_t ahead)
 {
-	switch (elem_bytes) {
-	case 1:
-		return s->sum1(p, k_word + at, n, ahead);
-	case 2:
-		return s->sum2(p, k_word + at, n, ahead);
-	case 4:
-		return s->sum4(p, k_word + at, n, ahead);
-	default:
-		return s->sum4(p, k_pair + 2 * at, 2 * n, ahead);
-	}
+	if (elem_bytes == 8)
+		return s->sum(4, p, k_pair + 2 * at, 2 * n, ahead);
+	return s->sum(elem_bytes, p, k_word + at, n, ahead);
 }
 
 /* ahead: memory is asked for half as many bytes from there on. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hash_body.h - what hash_scalar.c, hash_avx2.c and hash_avx512.c have in common: each defines
- * HASH_ISA (its name), blocks, sum1, sum2 and sum4, and includes this to become one entry of the
+ * HASH_ISA (its name), blocks_add and sum_of, and includes this again to become one entry of the
  * dispatch table in hash.c. Invariant: every function here is static, so that the linker cannot
  * give code of one instruction set to another.
  *
- * blocks(acc, p, n, ahead, lines): XXH3's main loop over n blocks of HASH_BLOCK bytes at p: 16
+ * blocks_add(acc, p, n, ahead, lines): XXH3's main loop over n blocks of HASH_BLOCK bytes at p: 16
  * stripes of 64 bytes each, then the scramble. XXH3 adds the words of a stripe with neighbours
  * exchanged; here they are added as they come, and the sum of a block is exchanged.
  *
- * sumW(p, k, n, ahead): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is
- * at most 8192. Elements of 8 bytes are pairs of 4.
+ * sum_of(bytes, p, k, n, ahead): the sum over n elements of that many bytes (1, 2 or 4) at p of
+ * k[i] * element, mod 2^64. n is at most 8192. Elements of 8 bytes are pairs of 4.
  *
  * Both ask memory for the cache lines from `ahead` on while they compute: `lines` for each block
  * (at most 16), and one for each HASH_ASK bytes of a sum. Any address may be asked for.
@@ -27,11 +27,12 @@
 
 typedef void hash_blocks_fn(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead,
 			    uint32_t lines);
-typedef uint64_t hash_sum_fn(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead);
+typedef uint64_t hash_sum_fn(uint32_t bytes, const uint8_t *p, const uint32_t *k, uint32_t n,
+			     uintptr_t ahead);
 
 struct hash_isa {
 	hash_blocks_fn *blocks;
-	hash_sum_fn *sum1, *sum2, *sum4;
+	hash_sum_fn *sum;
 };
 
 extern const struct hash_isa hash_isa_scalar, hash_isa_avx2, hash_isa_avx512;
@@ -44,35 +45,18 @@ static inline void hash_ask(uintptr_t at)
 	__builtin_prefetch((const void *)at, 0, 2);
 }
 
-/* The last few elements, and the whole where there are no wider instructions. */
-static inline uint64_t hash_tail1(const uint8_t *p, const uint32_t *k, uint32_t n)
+/* The last few elements, and the whole where there are no wider instructions. bytes is a constant
+ * in every caller. */
+static inline __attribute__((always_inline)) uint64_t hash_tail(uint32_t bytes, const uint8_t *p,
+								const uint32_t *k, uint32_t n)
 {
 	uint64_t sum = 0;
 
-	for (uint32_t i = 0; i < n; i++)
-		sum += (uint64_t)k[i] * p[i];
-	return sum;
-}
-
-static inline uint64_t hash_tail2(const uint8_t *p, const uint32_t *k, uint32_t n)
-{
-	uint64_t sum = 0;
-	uint16_t v;
-
+#pragma GCC unroll 4
 	for (uint32_t i = 0; i < n; i++) {
-		memcpy(&v, p + (size_t)2 * i, sizeof v);
-		sum += (uint64_t)k[i] * v;
-	}
-	return sum;
-}
+		uint32_t v = 0; /* little-endian: see hash.c */
 
-static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t n)
-{
-	uint64_t sum = 0;
-	uint32_t v;
-
-	for (uint32_t i = 0; i < n; i++) {
-		memcpy(&v, p + (size_t)4 * i, sizeof v);
+		memcpy(&v, p + (size_t)bytes * i, bytes);
 		sum += (uint64_t)k[i] * v;
 	}
 	return sum;
@@ -80,7 +64,15 @@ static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t 
 #endif
 
 #ifdef HASH_ISA
+static uint64_t sum_by_bytes(uint32_t bytes, const uint8_t *p, const uint32_t *k, uint32_t n,
+			     uintptr_t ahead)
+{
+	if (bytes == 1)
+		return sum_of(1, p, k, n, ahead);
+	return bytes == 2 ? sum_of(2, p, k, n, ahead) : sum_of(4, p, k, n, ahead);
+}
+
 #define HASH_PASTE_(a, b) a##b
 #define HASH_PASTE(a, b) HASH_PASTE_(a, b)
-const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { blocks, sum1, sum2, sum4 };
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { blocks_add, sum_by_bytes };
 #endif

@@ -5,7 +5,7 @@
  */
 #include "ckpt/base/hash_body.h"
 
-static uint64_t word(const uint8_t *p)
+static uint64_t word_read(const uint8_t *p)
 {
 	uint64_t w;
 
@@ -13,43 +13,32 @@ static uint64_t word(const uint8_t *p)
 	return w;
 }
 
-static void blocks(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead, uint32_t lines)
+static void blocks_add(uint64_t acc[8], const uint8_t *p, size_t n, uintptr_t ahead, uint32_t lines)
 {
 	for (; n; n--, p += HASH_BLOCK) {
 		for (uint32_t i = 0; i < lines; i++, ahead += HASH_STRIPE)
 			hash_ask(ahead);
 		for (uint32_t i = 0; i < 16; i++)
 			for (uint32_t k = 0; k < 8; k++) {
-				uint64_t d = word(p + HASH_STRIPE * i + 8 * k);
-				uint64_t x = d ^ word(hash_secret + 8 * i + 8 * k);
+				uint64_t d = word_read(p + HASH_STRIPE * i + 8 * k);
+				uint64_t x = d ^ word_read(hash_secret + 8 * i + 8 * k);
 
 				acc[k] += (x & 0xffffffff) * (x >> 32);
 				acc[k ^ 1] += d;
 			}
 		for (uint32_t k = 0; k < 8; k++) {
 			acc[k] ^= acc[k] >> 47;
-			acc[k] ^= word(hash_secret + HASH_SCRAMBLE_AT + 8 * k);
+			acc[k] ^= word_read(hash_secret + HASH_SCRAMBLE_AT + 8 * k);
 			acc[k] *= HASH_PRIME32_1;
 		}
 	}
 }
 
-static uint64_t sum1(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
+static inline __attribute__((always_inline)) uint64_t
+sum_of(uint32_t bytes, const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
 {
 	(void)ahead;
-	return hash_tail1(p, k, n);
-}
-
-static uint64_t sum2(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
-{
-	(void)ahead;
-	return hash_tail2(p, k, n);
-}
-
-static uint64_t sum4(const uint8_t *p, const uint32_t *k, uint32_t n, uintptr_t ahead)
-{
-	(void)ahead;
-	return hash_tail4(p, k, n);
+	return hash_tail(bytes, p, k, n);
 }
 
 #define HASH_ISA scalar

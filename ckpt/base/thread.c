@@ -74,7 +74,7 @@ void queue_destroy(struct queue *q)
 	free(TAKE(q->item));
 }
 
-static bool put(struct queue *q, void *item) /* with the lock held */
+static bool queue_put(struct queue *q, void *item) /* with the lock held */
 {
 	if (q->closed || q->n == q->cap)
 		return false;
@@ -84,7 +84,7 @@ static bool put(struct queue *q, void *item) /* with the lock held */
 	return true;
 }
 
-static void *take(struct queue *q) /* with the lock held */
+static void *queue_take(struct queue *q) /* with the lock held */
 {
 	void *item;
 
@@ -105,7 +105,7 @@ bool queue_push(struct queue *q, void *item)
 	pthread_mutex_lock(&q->lock);
 	while (!q->closed && q->n == q->cap)
 		pthread_cond_wait(&q->drained, &q->lock);
-	done = put(q, item);
+	done = queue_put(q, item);
 	pthread_mutex_unlock(&q->lock);
 	return done;
 }
@@ -116,7 +116,7 @@ bool queue_try_push(struct queue *q, void *item)
 
 	assert(item);
 	pthread_mutex_lock(&q->lock);
-	done = put(q, item);
+	done = queue_put(q, item);
 	pthread_mutex_unlock(&q->lock);
 	return done;
 }
@@ -128,7 +128,7 @@ void *queue_pop(struct queue *q)
 	pthread_mutex_lock(&q->lock);
 	while (!q->closed && !q->n)
 		pthread_cond_wait(&q->filled, &q->lock);
-	item = take(q);
+	item = queue_take(q);
 	pthread_mutex_unlock(&q->lock);
 	return item;
 }
@@ -138,7 +138,7 @@ void *queue_try_pop(struct queue *q)
 	void *item;
 
 	pthread_mutex_lock(&q->lock);
-	item = take(q);
+	item = queue_take(q);
 	pthread_mutex_unlock(&q->lock);
 	return item;
 }

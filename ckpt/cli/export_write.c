@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_write.c - the files of ckptctl export, which the engine writes. Called by verb_export.c.
- * Invariant: what is there appeared by one rename; of one rank's file the directory around it goes
- * with it, if this run made it.
+ * Invariant: all files appear by one rename. If one rank's file cannot be written, the directory
+ * around it is removed, if this run made it.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/export.h"
@@ -15,39 +15,31 @@
 
 #define TOOL "ckptctl " CKPT_VERSION
 
-/* --- where it goes --- */
+/* --- the destination --- */
 
 int export_find(struct export *r)
 {
 	struct publish_path d;
 	struct ckpt_err err = { 0 };
 	struct stat st;
-	int rc = publish_split(r->path, &d, &err), n;
+	int n, code;
 
 	r->file = r->one || (r->alone && convert_is_file(r->path, r->format));
 	n = r->one ? snprintf(r->dst, sizeof r->dst, "%s/rank-%05u%s", r->path, r->first,
 			      r->format->ending)
 		   : snprintf(r->dst, sizeof r->dst, "%s", r->path);
-	if (!rc && (size_t)n >= sizeof r->dst)
-		rc = ckpt_error(&err, -ENAMETOOLONG, "the path %.60s... is too long", r->path);
-	if (rc)
-		return cli_fail(r->c, rc, &err, NULL);
-	if (access(d.parent, F_OK)) {
-		rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", r->path, d.parent);
-		return rc == -ENOENT ? cli_fail(r->c, rc, &err, "mkdir -p %s, and run this again",
-						d.parent)
-				     : cli_fail(r->c, rc, &err, NULL);
+	if ((size_t)n >= sizeof r->dst) {
+		ckpt_error(&err, -ENAMETOOLONG, "the path %.60s... is too long", r->path);
+		return cli_fail(r->c, -ENAMETOOLONG, &err, NULL);
 	}
-	if (!r->file || r->one) {
-		if (stat(r->path, &st) || S_ISDIR(st.st_mode))
-			return CLI_OK;
-		ckpt_error(&err, -EINVAL, "%s is not a directory", r->path);
-		return cli_fail(r->c, -EINVAL, &err, NULL);
-	}
-	return CLI_OK;
+	code = convert_place(r->c, r->path, &d);
+	if (code || (r->file && !r->one) || stat(r->path, &st) || S_ISDIR(st.st_mode))
+		return code;
+	ckpt_error(&err, -EINVAL, "%s is not a directory", r->path);
+	return cli_fail(r->c, -EINVAL, &err, NULL);
 }
 
-/* Of one rank: the directory around its file. Of several runs with --rank one makes it. */
+/* --rank: make the directory around the file. Of several runs with --rank one makes it. */
 static int directory_make(struct export *r, struct ckpt_err *err)
 {
 	const struct io_ops *ops = r->c->ops;
@@ -71,7 +63,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 	return !rc || rc == -EEXIST ? 0 : ckpt_error_errno(err, -rc, "%s cannot be made", r->path);
 }
 
-/* Nothing of it stays, unless another run has put something there. */
+/* Remove the directory that this run made, unless another run has put a file there. */
 static void directory_drop(struct export *r)
 {
 	const struct io_ops *ops = r->c->ops;
@@ -88,23 +80,6 @@ static void directory_drop(struct export *r)
 
 /* --- the files --- */
 
-/* All reasons, however many: struct ckpt_err has room for some. */
-static int misfit(struct export *r, const struct ckpt_err *err)
-{
-	cleanup_free char *text = NULL, *next = NULL;
-	const char *reasons = r->cannot.text ? r->cannot.text : err->msg;
-
-	if (asprintf(&text, "safetensors cannot hold this checkpoint:\n%s", reasons) < 0)
-		text = NULL;
-	if (asprintf(&next,
-		     "--drop-unsupported leaves them out; ckptctl cat %s TENSOR writes one tensor "
-		     "of any dtype",
-		     r->s.ref.path) < 0)
-		next = NULL;
-	r->c->o->ops->error(r->c->o, CLI_MISFIT, text ? text : reasons, next);
-	return cli_exit(-EMEDIUMTYPE);
-}
-
 int export_fail(struct export *r, int rc, bool source, const struct ckpt_err *err)
 {
 	struct ckpt_err again = { 0 };
@@ -114,7 +89,7 @@ int export_fail(struct export *r, int rc, bool source, const struct ckpt_err *er
 				&(struct ckpt_err){ .msg = "interrupted; nothing was written" },
 				NULL);
 	if (rc == -EMEDIUMTYPE)
-		return misfit(r, err);
+		return convert_misfit(r->c, r->s.ref.path, &r->made, &r->cannot, err);
 	if (rc == -EEXIST && r->begun) {
 		ckpt_error(&again, -EBUSY, "another process made %s meanwhile: it was not changed",
 			   r->dst);
@@ -195,7 +170,7 @@ static bool has_attr(const struct checkpoint_attr *attr, uint32_t n, const char 
 	return false;
 }
 
-/* The files say of themselves what the checkpoint does, and what was selected and cast. */
+/* The files record what the checkpoint does, and what was selected and cast. */
 static int facts_make(struct export *r, struct ckpt_err *err)
 {
 	struct checkpoint *k = r->s.ckpt;
@@ -213,7 +188,7 @@ static int facts_make(struct export *r, struct ckpt_err *err)
 	for (uint32_t i = 0, own = n; i < k->nattr; i++)
 		if (!has_attr(attr, own, k->attr[i].key))
 			attr[n++] = k->attr[i];
-	if (r->c->value[OPT_FROM_MEMORY]) /* the id is that of a copy which goes when export ends */
+	if (r->c->value[OPT_FROM_MEMORY]) /* the id is that of a copy, which export removes */
 		*k->id = 0;
 	r->said = *k;
 	r->said.attr = attr;

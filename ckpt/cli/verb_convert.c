@@ -31,9 +31,10 @@ struct converting {
 	const struct format *format;   /* of what is made */
 	bool file;		       /* one file, not a directory */
 	bool alone;		       /* without --mesh: one rank */
-	char mesh[CONVERT_MESH_BYTES]; /* that it has then */
+	bool by_rank;		       /* files with what each rank of the mesh holds */
+	char mesh[CONVERT_MESH_BYTES]; /* without --mesh: the mesh of one rank */
 	struct publish_path place;
-	struct checkpoint said; /* what the result says of itself */
+	struct checkpoint said; /* step, job, ... that DST records */
 	char options[OPTIONS_BYTES];
 	uint64_t shard_bytes;
 	uint32_t nleft;	 /* tensors that --only leaves out */
@@ -92,8 +93,11 @@ static void say_made(struct converting *x, uint64_t ns)
 	const struct converted *f = &x->made;
 	uint32_t world = target_world(&x->to.target);
 	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], speed[64] = "", step[48] = "";
+	char format[600];
 
 	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
+	snprintf(format, sizeof format, "%s%s%s", x->format->name, x->by_rank ? " on " : "",
+		 x->by_rank ? mesh : "");
 	if (x->c->out_screen.terminal && x->speed > 0)
 		snprintf(speed, sizeof speed, " in %s, %.2f GB/s", human_span(ns, span),
 			 x->speed / 1e9);
@@ -103,7 +107,7 @@ static void say_made(struct converting *x, uint64_t ns)
 	if (x->c->value[OPT_DRY_RUN])
 		cli_say(x->c, STYLE_PLAIN,
 			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
-			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
+			format, f->nfile, f->nfile == 1 ? "" : "s",
 			human_bytes(f->made_bytes, size));
 	else if (x->format->root)
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
@@ -111,7 +115,7 @@ static void say_made(struct converting *x, uint64_t ns)
 			speed);
 	else
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
-			x->format->name, f->nfile, f->nfile == 1 ? "" : "s",
+			format, f->nfile, f->nfile == 1 ? "" : "s",
 			human_bytes(f->made_bytes, size), speed);
 }
 
@@ -158,7 +162,7 @@ static int fail_kept(struct converting *x, int rc, const struct ckpt_err *err, c
 }
 
 /* Report what went wrong, and what to do. Returns the exit code. */
-static int fail(struct converting *x, int rc, const struct ckpt_err *err)
+static int failure_report(struct converting *x, int rc, const struct ckpt_err *err)
 {
 	bool kept = x->made.kept;
 
@@ -201,7 +205,7 @@ static void say_resumed(struct converting *x)
 			 f->unfinished);
 }
 
-/* Per-rank blobs belong to ranks of the old mesh: who has them now? */
+/* Blobs of ranks that the new mesh does not have: which rank has them now? */
 static void say_blobs(struct converting *x)
 {
 	const struct table *t = &x->to.target;
@@ -213,8 +217,8 @@ static void say_blobs(struct converting *x)
 	if (old > world)
 		cli_hint(x->c,
 			 "%u ranks had blobs of their own, and this mesh has %u. All blobs are "
-			 "kept: those of rank %u are in the part of rank 0, and so on.",
-			 old, world, world);
+			 "kept: those of rank %u are in the %s of rank 0, and so on.",
+			 old, world, world, x->format->root ? "part" : "file");
 }
 
 static int on_tick(void *arg, uint64_t done)
@@ -224,8 +228,8 @@ static int on_tick(void *arg, uint64_t done)
 	return x->begun ? progress_tick(&x->progress, done) : cli_stopped();
 }
 
-/* Without --mesh nobody asked how tensors are placed. */
-static void changes_tell(struct converting *x)
+/* Without --mesh the command does not ask how tensors are placed: the list is empty. */
+static void changes_print(struct converting *x)
 {
 	if (!x->alone) {
 		mesh_option_print(x->c, &x->to);
@@ -241,7 +245,7 @@ static void on_begun(void *arg)
 	char title[SUBJECT_TITLE];
 
 	output_line(x->c->o, "ckptd.convert/1", "summary");
-	changes_tell(x);
+	changes_print(x);
 	say_resumed(x);
 	progress_begin(&x->progress, x->c, x->made.bytes, "%s",
 		       subject_short(x->s.ckpt, x->s.ref.path, title));
@@ -257,14 +261,21 @@ void convert_cannot_say(struct cli *c, const struct ckpt_errlist *cannot)
 	}
 }
 
-static int misfit(struct converting *x, const struct ckpt_errlist *cannot,
-		  const struct ckpt_err *err)
+int convert_misfit(struct cli *c, const char *path, const struct converted *f,
+		   const struct ckpt_errlist *cannot, const struct ckpt_err *err)
 {
-	struct ckpt_err all = { .code = -EMEDIUMTYPE };
+	cleanup_free char *text = NULL;
+	char next[PATH_MAX + 128];
 
-	ckpt_error(&all, -EMEDIUMTYPE, "%s:\n%.3000s", err->msg, cannot->text ? cannot->text : "");
-	return cli_fail(x->c, -EMEDIUMTYPE, &all,
-			"--drop-unsupported leaves them out; ckptctl convert -h lists the formats");
+	if (asprintf(&text, "%s:\n%s", err->msg, cannot->text ? cannot->text : "") < 0)
+		text = NULL;
+	snprintf(next, sizeof next,
+		 "--drop-unsupported leaves them out; ckptctl cat %s TENSOR writes one tensor of "
+		 "any dtype",
+		 path);
+	c->o->ops->error(c->o, CLI_MISFIT, text ? text : err->msg,
+			 f->ndropped || f->nunsaid ? next : NULL);
+	return cli_exit(-EMEDIUMTYPE);
 }
 
 /* What was made, and the exit code. */
@@ -274,18 +285,18 @@ static int made_say(struct converting *x, const struct ckpt_errlist *cannot)
 
 	if (!x->begun) {
 		output_line(x->c->o, "ckptd.convert/1", "summary");
-		changes_tell(x);
+		changes_print(x);
 	}
 	put_result(x);
 	output_end(x->c->o);
-	if (x->format->root)
+	if (x->format->root || x->by_rank)
 		say_blobs(x);
 	convert_cannot_say(x->c, cannot);
 	casts_tell_overflow(x->c, f->noverflow);
 	return f->ndropped || f->nunsaid || f->noverflow ? CLI_WARNINGS : CLI_OK;
 }
 
-static int convert(struct converting *x)
+static int engine_run(struct converting *x)
 {
 	struct opened src = x->s.o;
 	const struct engine e = { .ops = x->c->ops,
@@ -301,7 +312,8 @@ static int convert(struct converting *x)
 						      .tool = TOOL,
 						      .stem = x->file ? x->place.base : NULL,
 						      .shard_bytes = x->shard_bytes,
-						      .strip = x->c->value[OPT_STRIP] },
+						      .strip = x->c->value[OPT_STRIP],
+						      .by_rank = x->by_rank },
 					    .dst = x->c->arg[1],
 					    .file = x->file,
 					    .source = x->s.ckpt->has & HAS_SUMS ? x->source
@@ -322,9 +334,9 @@ static int convert(struct converting *x)
 	if (x->begun)
 		x->speed = progress_end(&x->progress);
 	if (rc == -EMEDIUMTYPE)
-		code = misfit(x, &cannot, &err);
+		code = convert_misfit(x->c, x->s.ref.path, &x->made, &cannot, &err);
 	else
-		code = rc ? fail(x, rc, &err) : made_say(x, &cannot);
+		code = rc ? failure_report(x, rc, &err) : made_say(x, &cannot);
 	ckpt_errlist_free(&cannot);
 	return code;
 }
@@ -344,25 +356,34 @@ static bool names_step(const char *base, uint64_t *ret_step)
 	return !*end && !strcmp(again, base);
 }
 
-/* Is there a directory for it, and does a store use its name for another step? */
-static int destination_find(struct converting *x)
+int convert_place(struct cli *c, const char *dst, struct publish_path *ret)
+{
+	struct ckpt_err err = { 0 };
+	int rc = publish_split(dst, ret, &err);
+
+	if (rc)
+		return cli_fail(c, rc, &err, NULL);
+	if (!access(ret->parent, F_OK))
+		return CLI_OK;
+	rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, ret->parent);
+	return rc == -ENOENT ? cli_fail(c, rc, &err, "mkdir -p %s, then run the same command again",
+					ret->parent)
+			     : cli_fail(c, rc, &err, NULL);
+}
+
+/* DST has a directory around it, is not SRC, and is not the name that a store gives to another
+ * step. */
+static int destination_check(struct converting *x)
 {
 	const char *dst = x->c->arg[1];
 	struct publish_path *d = &x->place;
 	struct ckpt_err err = { 0 };
 	struct stat src, st;
 	uint64_t step = x->s.ckpt->step, named;
-	int rc = publish_split(dst, d, &err);
+	int code = convert_place(x->c, dst, d);
 
-	if (rc)
-		return cli_fail(x->c, rc, &err, NULL);
-	if (access(d->parent, F_OK)) {
-		rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, d->parent);
-		return rc == -ENOENT
-			       ? cli_fail(x->c, rc, &err,
-					  "mkdir -p %s, then run the same command again", d->parent)
-			       : cli_fail(x->c, rc, &err, NULL);
-	}
+	if (code)
+		return code;
 	if (!stat(dst, &st) && !fstat(x->s.o.fd, &src) && st.st_dev == src.st_dev &&
 	    st.st_ino == src.st_ino)
 		return cli_fail(x->c,
@@ -383,7 +404,7 @@ static int destination_find(struct converting *x)
 
 /* --- what is asked for --- */
 
-static int usage(struct converting *x, const struct ckpt_err *err, const char *next)
+static int usage_fail(struct converting *x, const struct ckpt_err *err, const char *next)
 {
 	return cli_fail(x->c, -EINVAL, err, next ? "%s" : NULL, next);
 }
@@ -433,10 +454,29 @@ bool convert_is_file(const char *path, const struct format *f)
 	return m && n > m && !strcmp(path + n - m, f->ending);
 }
 
+/* A format without parts: files of ranks are a directory, and complete tensors are not cut. */
+static int placing_check(struct converting *x)
+{
+	struct ckpt_err err = { 0 };
+
+	if (x->by_rank && x->file) {
+		ckpt_error(&err, -EINVAL, "the files of ranks are a directory, not the file %s",
+			   x->c->arg[1]);
+		return cli_fail(x->c, -EINVAL, &err,
+				"give the name of a directory, and --to %s, or leave out --mesh",
+				x->format->name);
+	}
+	if (x->by_rank || (!x->c->value[OPT_LAYOUT] && !x->c->value[OPT_REPLICATE]))
+		return CLI_OK;
+	ckpt_error(&err, -EINVAL, "without --mesh %s holds complete tensors, which nothing cuts",
+		   x->format->name);
+	return cli_fail(x->c, -EINVAL, &err,
+			"give --mesh, too, or leave out --layout and --replicate");
+}
+
 /* By --to, else by DST's ending, else the one that stores are made of. */
 static int format_find(struct converting *x)
 {
-	static const enum cli_option_id mesh[] = { OPT_MESH, OPT_LAYOUT, OPT_REPLICATE };
 	const char *to = x->c->value[OPT_TO_FORMAT], *dst = x->c->arg[1];
 	char known[256] = "";
 	struct ckpt_err err = { 0 };
@@ -452,25 +492,15 @@ static int format_find(struct converting *x)
 			x->format = f;
 	}
 	if (to && !x->format)
-		return usage(
+		return usage_fail(
 			x,
 			(ckpt_error(&err, -EINVAL, "--to %s: convert writes %s", to, known), &err),
 			NULL);
 	if (!x->format)
 		x->format = formats[0];
 	x->file = convert_is_file(dst, x->format);
-	if (x->format->root)
-		return CLI_OK;
-	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
-		if (x->c->value[mesh[i]])
-			return usage(x,
-				     (ckpt_error(&err, -EINVAL,
-						 "%s holds complete tensors, which no mesh cuts",
-						 x->format->name),
-				      &err),
-				     "leave out --mesh, --layout and --replicate; ckptctl export "
-				     "--mesh writes what each rank holds");
-	return CLI_OK;
+	x->by_rank = !x->format->root && x->c->value[OPT_MESH];
+	return x->format->root ? CLI_OK : placing_check(x);
 }
 
 /* What else decides what is made; another run must have the same to continue this one. */
@@ -499,10 +529,13 @@ static int options_print(struct converting *x)
 	if (x->c->value[OPT_DROP_UNSUPPORTED] && n < OPTIONS_BYTES)
 		n += (size_t)snprintf(x->options + n, OPTIONS_BYTES - n, "%s--drop-unsupported",
 				      n ? " " : "");
+	if (x->by_rank &&
+	    n < OPTIONS_BYTES) /* the journal has which; without it tensors are complete */
+		n += (size_t)snprintf(x->options + n, OPTIONS_BYTES - n, "%s--mesh", n ? " " : "");
 	if (n < OPTIONS_BYTES)
 		return CLI_OK;
 	ckpt_error(&err, -EINVAL, "the options have more than %u bytes together", OPTIONS_BYTES);
-	return usage(x, &err, NULL);
+	return usage_fail(x, &err, NULL);
 }
 
 /* Step and job: the source's, or those of the command where it has none. */
@@ -522,16 +555,16 @@ static int facts_find(struct converting *x)
 			   "%s says itself that it is step %" PRIu64
 			   " of job %s: --step and --job are for sources that do not",
 			   x->s.ref.path, k->step, k->job);
-		return usage(x, &err, NULL);
+		return usage_fail(x, &err, NULL);
 	}
 	if (step)
 		n = strtoull(step, &end, 10);
 	if (step && (*end || *step < '0' || *step > '9')) {
 		ckpt_error(&err, -EINVAL, "--step=%s is not a number", step);
-		return usage(x, &err, NULL);
+		return usage_fail(x, &err, NULL);
 	}
 	if (job && store_job_check(job, &err))
-		return usage(x, &err, NULL);
+		return usage_fail(x, &err, NULL);
 	if (!step && !job && !x->format->root)
 		return CLI_OK;
 	k->has |= HAS_STEP;
@@ -594,7 +627,7 @@ static int target_find(struct converting *x)
 	return code;
 }
 
-static int begin(struct converting *x)
+static int conversion_run(struct converting *x)
 {
 	int code = convert_sizes(x->c, &x->mem_limit, &x->shard_bytes);
 
@@ -613,8 +646,8 @@ static int begin(struct converting *x)
 	if (!code)
 		code = options_print(x);
 	if (!code)
-		code = destination_find(x);
-	return code ? code : convert(x);
+		code = destination_check(x);
+	return code ? code : engine_run(x);
 }
 
 int convert_run(struct cli *c)
@@ -628,7 +661,7 @@ int convert_run(struct cli *c)
 				ckpt_error(&err, -EINVAL,
 					   "convert needs a checkpoint and what to make of it"),
 				&err, "ckptctl convert latest DST --mesh SPEC");
-	code = begin(&x);
+	code = conversion_run(&x);
 	remesh_free(&x.to);
 	view_file_end(&x.s, &x.view);
 	subject_close(&x.s);
@@ -656,9 +689,10 @@ const struct cli_verb verb_convert = {
 		"format. DST must not exist; its parent directory must. The format of DST is that of "
 		"--to, else that of its ending (as in .safetensors: one file), else native: then DST has one "
 		"part for each rank of the mesh, with what that rank owns, and keeps the blobs of ranks "
-		"that the mesh does not have; other formats hold complete tensors and take no "
-		"--mesh. Without --mesh there is one rank. ckptctl plan -h "
-		"explains how tensors are cut on another mesh. What the format cannot hold is listed, "
+		"that the mesh does not have. Without --mesh there is one rank. safetensors holds "
+		"complete tensors; with --mesh it has a file for each rank, DST/rank-00000.safetensors, "
+		"..., with all that the rank holds (ckptctl export -h describes these files). "
+		"ckptctl plan -h explains how tensors are cut on another mesh. What the format cannot hold is listed, "
 		"and nothing is written; with --drop-unsupported it is left out.\n"
 		"Memory is bounded: if it is too small for all files at once, convert writes "
 		"some of them after the others. DST appears when it is complete and on disk. "
@@ -674,6 +708,8 @@ const struct cli_verb verb_convert = {
 			  "with little memory" },
 			{ "ckptctl convert ./Llama-8B /data/llama --mesh fsdp=8 --job llama",
 			  "a Hugging Face directory, for eight ranks" },
+			{ "ckptctl convert latest out --to safetensors --mesh fsdp=8",
+			  "a safetensors file for each of eight ranks" },
 			{ "ckptctl convert latest model.safetensors --only \"model/*\" --dtype BF16",
 			  "one file of the model's tensors" },
 			{ NULL, NULL },

@@ -4,6 +4,8 @@
 #define CKPT_CLI_VERB_CONVERT_H
 #include "ckpt/base/error.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/engine/convert.h"
+#include "ckpt/io/publish.h"
 #include "formats/format.h"
 
 #define CONVERT_MESH_BYTES (CKPT_NAME_MAX + 8)
@@ -12,13 +14,20 @@
  * code. */
 int convert_run(struct cli *c);
 /* --mem-limit (without it 1 GiB; at least CONVERT_MEM_MIN) and --shard-size (0). Returns an exit
- * code; what is wrong with them has been told. */
+ * code, after an error was printed. */
 int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_bytes);
-/* Without --mesh: a mesh of one rank, in which a dimension of the checkpoint's own mesh keeps its
- * name, so that a layout file can name it. mesh: room for it. */
+/* Without --mesh: OPT_MESH becomes a mesh of one rank, in which a dimension of the checkpoint's own
+ * mesh keeps its name, so that a layout file can name it. Returns whether --mesh was missing. */
 bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES]);
 /* Is it the name of one file of that format? */
 bool convert_is_file(const char *path, const struct format *f);
-/* What the format cannot hold, line by line. */
+/* The directory around dst, and the name in it. Returns an exit code, after an error was printed:
+ * there is no such directory. Nothing is made. */
+int convert_place(struct cli *c, const char *dst, struct publish_path *ret);
+/* Print the error -EMEDIUMTYPE of engine_convert, with all that the format cannot hold. path: of the
+ * source. Returns the exit code. */
+int convert_misfit(struct cli *c, const char *path, const struct converted *f,
+		   const struct ckpt_errlist *cannot, const struct ckpt_err *err);
+/* Print what was left out because the format cannot hold it, a line each. */
 void convert_cannot_say(struct cli *c, const struct ckpt_errlist *cannot);
 #endif

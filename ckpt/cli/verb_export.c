@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_export.c - ckptctl export (restore is its old name): a checkpoint as safetensors, complete
- * or a file for each rank of a mesh, for programs that know nothing of ckptd.
+ * or a file for each rank of a mesh, for programs that do not use ckptd.
  * Invariant: the destination holds what it held before, or that and all files that were asked for.
  */
 #include "ckpt/base/util.h"
@@ -16,7 +16,7 @@
 
 #define FORMAT_NAME "safetensors"
 
-/* Keys without components must differ: 0, or the exit code, which has been told. */
+/* Keys without components must differ. Returns 0, or an exit code after the error was printed. */
 static int check_names(struct export *r)
 {
 	struct ckpt_errlist clashes = { .code = -EMEDIUMTYPE };
@@ -37,8 +37,8 @@ static int check_names(struct export *r)
 		  : CLI_OK;
 }
 
-/* What can be refused before anything is written. */
-static int prepare(struct export *r)
+/* Refuse what can be refused before anything is written. */
+static int target_prepare(struct export *r)
 {
 	struct ckpt_err err = { 0 };
 	bool casts;
@@ -58,7 +58,7 @@ static int prepare(struct export *r)
 				  &err, NULL);
 }
 
-/* Which ranks. */
+/* The ranks whose files are written: that of --rank, or all. */
 static int take_ranks(struct export *r, struct ckpt_err *err)
 {
 	const char *s = r->c->value[OPT_RANK];
@@ -83,7 +83,7 @@ static int take_ranks(struct export *r, struct ckpt_err *err)
 	return 0;
 }
 
-/* The mesh and the ranks on it: 0, or the exit code, which has been told. */
+/* The mesh and the ranks on it. Returns 0, or an exit code after the error was printed. */
 static int take_mesh(struct export *r, const struct subject *s)
 {
 	struct ckpt_err err = { 0 };
@@ -127,7 +127,7 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 	bool all = false;
 	int rc;
 
-	s.ckpt = (struct checkpoint *)k; /* only looked at; remesh lasts as long as it does */
+	s.ckpt = (struct checkpoint *)k; /* it is not changed; remesh lasts as long as it does */
 	r->refused = take_mesh(r, &s);
 	if (r->refused)
 		return -ECANCELED;
@@ -138,7 +138,7 @@ static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, str
 	if (!rc)
 		rc = reshard_ranks(plan, r->first, k->world, needed, &all, err);
 	reshard_close(plan);
-	if (rc || all) /* layouts are a hint: where they do not help, all parts are needed */
+	if (rc || all) /* layouts are a hint: if they do not help, all parts are needed */
 		memset(needed, true, k->world);
 	return rc == -ENOMEM ? rc : 0;
 }
@@ -161,7 +161,7 @@ static int is_enough(struct export *r, bool *ret, struct ckpt_err *err)
 
 /* --- what is damaged is left out --- */
 
-/* As subject_get, of what is damaged too. */
+/* As subject_get, but a damaged checkpoint is opened, too. */
 static int subject_get_damaged(struct export *r)
 {
 	struct cli *c = r->c;
@@ -187,7 +187,7 @@ static int subject_get_damaged(struct export *r)
 	return rc ? subject_tell(c, rc, &err, r->name) : CLI_OK;
 }
 
-/* Tensors that are not whole are not on the new mesh either: as if there had been none. */
+/* Damaged tensors are left out of the new mesh, as if the checkpoint did not have them. */
 static int leave_out(struct export *r)
 {
 	struct table *to = &r->to.target;
@@ -216,7 +216,7 @@ static int leave_out(struct export *r)
 			r->s.ref.path);
 }
 
-/* Read every byte, so that nothing that is damaged is written. */
+/* Read every byte, so that no damaged tensor is written. */
 static int find_damage(struct export *r)
 {
 	const struct checkpoint *k = r->only.whole   ? r->only.whole
@@ -258,7 +258,7 @@ static int subject_get_mesh(struct export *r)
 	bool enough;
 	int code, rc;
 
-	/* What a view is made of is not known before all pieces are. */
+	/* The tensors under a view are not known before all pieces are. */
 	if (c->value[OPT_RANK] && c->value[OPT_MESH] && !c->value[OPT_VIEW] && !r->keep_going) {
 		code = subject_get_some(c, r->name, choose_parts, r, &r->s);
 		if (code)
@@ -292,16 +292,16 @@ static int subject_get_mesh(struct export *r)
 	return code || !r->keep_going ? code : leave_out(r);
 }
 
-static int export(struct export *r)
+static int checkpoint_export(struct export *r)
 {
 	int code = subject_get_mesh(r);
 
 	if (code)
 		return code;
-	code = prepare(r);
+	code = target_prepare(r);
 	if (code)
 		return code;
-	/* Each rank's own run must leave out the same. */
+	/* The runs of all ranks must leave out the same tensors. */
 	code = r->keep_going && r->one ? EXPORT_AGAIN : export_write(r);
 	if (code == EXPORT_AGAIN)
 		code = find_damage(r);
@@ -312,7 +312,7 @@ static int export(struct export *r)
 	return export_put(r);
 }
 
-/* Have the daemon write it beside DIR first. What can be refused is, before it does. */
+/* Let the daemon write the step beside DIR first, after all that can be refused was checked. */
 static int take_memory(struct export *r)
 {
 	struct cli *c = r->c;
@@ -328,7 +328,7 @@ static int take_memory(struct export *r)
 	return code;
 }
 
-/* Complete tensors, as convert writes them; not what only files of ranks have. */
+/* Without the options that only export has: complete tensors, as convert writes them. */
 static bool is_complete(const struct cli *c)
 {
 	static const enum cli_option_id ranks[] = { OPT_MESH,	OPT_RANK,	 OPT_ONLY,
@@ -340,7 +340,7 @@ static bool is_complete(const struct cli *c)
 	return true;
 }
 
-/* Combinations that mean nothing. */
+/* Refuse options that have no meaning together. */
 static int check_options(struct cli *c)
 {
 	struct ckpt_err err = { 0 };
@@ -376,7 +376,7 @@ static int export_run(struct cli *c)
 	code = c->value[OPT_FROM_MEMORY] ? take_memory(&r) : CLI_OK;
 	r.keep_going = c->value[OPT_KEEP_GOING] != NULL;
 	if (!code)
-		code = export(&r);
+		code = checkpoint_export(&r);
 	ckpt_errlist_free(&r.cannot);
 	damage_free(&r.damage);
 	free(r.overflow);
@@ -409,10 +409,11 @@ const struct cli_verb verb_export = {
 		"as Hugging Face has them: DST is one file, if its name ends in .safetensors, or a "
 		"directory with model.safetensors, or, with --shard-size, with "
 		"model-00001-of-00003.safetensors, ... and their index. Keys are component.name; "
-		"--strip COMPONENT leaves out that component's name, as load_state_dict and "
-		"from_pretrained need it. A tensor with several names (tied weights) is written under "
-		"each of them. If such a run is interrupted, the same command continues it; with "
-		"--only, --layout, --keep-going or --from-memory it begins again.\n"
+		"--strip COMPONENT leaves out that component's name. DST has all components, also the "
+		"optimizer: load_state_dict and from_pretrained need --only model. A tensor with several "
+		"names (tied weights) is written under each of them. If such a run is interrupted, the "
+		"same command continues it; with --only, --layout, --keep-going or --from-memory it "
+		"begins again.\n"
 		"With --mesh, export writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
 		"DIR/rank-00001.safetensors, .... Every program that reads safetensors can load these "
 		"files. Keys are component/name, each tensor is the rank's local shard (also an "
@@ -457,7 +458,7 @@ const struct cli_verb verb_export = {
 		"rank leaves out the same tensors.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl export latest model.safetensors --strip model",
+			{ "ckptctl export latest model.safetensors --only model",
 			  "the complete model in one file, under its own names" },
 			{ "ckptctl export latest out --mesh fsdp=3", "all ranks of fsdp=3" },
 			{ "ckptctl export step:90 out --mesh fsdp=1", "everything in one file" },

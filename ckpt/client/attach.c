@@ -546,7 +546,7 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			return 0;
 		}
 		if ((rc != -EBUSY && rc != -ECONNRESET && !(rc == -ECONNREFUSED && spawned)) ||
-		    client_until(AGAIN_NS) >= until)
+		    client_until(2 * AGAIN_NS) >= until) /* the next one has time for an answer */
 			return rc;
 		usleep(AGAIN_NS / 1000);
 		rc = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.h - copies memory of the process that the daemon cannot read into a slot: the
- * host's own memory (device_host.c), later that of a GPU. The client's copier
+ * device.h - copies memory of the process that the daemon cannot read into a slot: the host's own
+ * memory (device_host.c), and that of a GPU (device_cuda.c). The client's copier
  * (ckpt/client/copier.c) is the caller.
  *
  * A copy is one list of rows, in order: device_begin, any number of device_copy, device_end.
@@ -60,7 +60,6 @@ struct device_target {
 struct device_handle;
 struct device_ops {
 	const char *name; /* for logs: "host" */
-	uint32_t caps;
 	/* number: of the device, 0 for host memory. May try what it needs; -EOPNOTSUPP and the
 	 * sentence where it does not work here at all. */
 	int (*open)(uint32_t number, struct device_handle **ret, struct ckpt_err *err);
@@ -68,21 +67,32 @@ struct device_ops {
 	/* Copies may go there from now on (a GPU registers the pages: seconds for many GiB). */
 	int (*target)(struct device_handle *d, struct device_target *t, struct ckpt_err *err);
 	void (*forget)(struct device_handle *d, struct device_target *t);
-	/* stream: the trainer's, as ckpt_mark has it; NULL for host memory. */
+	/* stream: the trainer's, as ckpt_mark has it; NULL for host memory. -EBUSY: the stream is
+	 * being captured into a graph, so nothing that it is given runs now: no snapshot can begin. */
 	int (*begin)(struct device_handle *d, void *stream);
 	int (*copy)(struct device_handle *d, const struct device_target *to,
 		    const struct device_row *row, uint32_t n, uint32_t *ret_bad);
 	int (*end)(struct device_handle *d, _Atomic uint32_t *done, uint32_t target);
+	/* -EBUSY: as of begin; the caller waits for `done` instead. */
 	int (*guard)(struct device_handle *d, void *stream);
+	/* Somebody waits for the end: copies are queued without a bound on the bytes in flight, until
+	 * the next begin. Any thread. */
+	void (*hurry)(struct device_handle *d);
 };
 struct device_handle { /* the first member of each implementation's */
 	const struct device_ops *ops;
+	uint32_t
+		caps; /* may lose DEVICE_ORDERED with a target that the device cannot write itself */
 };
 
 /* Memory of this process. Copies are the kernel's (process_vm_readv on itself; where a sandbox
  * refuses that, and for the memory of a driver, pwrite to the target's memfd), which checks each
  * page: an address without memory is -EFAULT. */
 extern const struct device_ops device_host;
+
+/* CUDA device `number`, in the process's primary context of it. Where there is no driver, no device
+ * or no such function: -ENOENT, -ENODEV, -ENOTSUP with the sentence. */
+extern const struct device_ops device_cuda;
 
 /* Has the device come so far? Both words wrap around. */
 static inline bool device_reached(uint32_t done, uint32_t target)

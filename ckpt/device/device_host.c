@@ -274,6 +274,11 @@ static int host_begin(struct device_handle *d, void *stream)
 	return stream ? -EINVAL : 0;
 }
 
+static void host_hurry(struct device_handle *d)
+{
+	(void)d;
+}
+
 static int host_end(struct device_handle *d, _Atomic uint32_t *done, uint32_t target)
 {
 	(void)d;
@@ -283,7 +288,6 @@ static int host_end(struct device_handle *d, _Atomic uint32_t *done, uint32_t ta
 
 const struct device_ops device_host = {
 	.name = "host",
-	.caps = 0,
 	.open = host_open,
 	.close = host_close,
 	.target = host_target,
@@ -292,4 +296,5 @@ const struct device_ops device_host = {
 	.copy = host_copy,
 	.end = host_end,
 	.guard = host_begin,
+	.hurry = host_hurry,
 };

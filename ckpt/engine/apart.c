@@ -57,8 +57,8 @@ static bool has_nan(const double *z)
 }
 
 /* Do the values differ? Counts what kind of difference it is. */
-static bool differ(struct apart *x, const double *a, const double *b, const uint8_t *pa,
-		   const uint8_t *pb)
+static bool values_differ(struct apart *x, const double *a, const double *b, const uint8_t *pa,
+			  const uint8_t *pb)
 {
 	double delta;
 
@@ -92,7 +92,7 @@ static void add_block(struct apart *x, const struct indexset *set, uint64_t from
 		double u[2] = { va[i * na], na == 2 ? va[i * na + 1] : 0 };
 		double v[2] = { vb[i * nb], nb == 2 ? vb[i * nb + 1] : 0 };
 		bool bits = same && memcmp(a, b, bytes_a);
-		bool value = (bits || !same) && differ(x, u, v, a, b);
+		bool value = (bits || !same) && values_differ(x, u, v, a, b);
 
 		x->nan_a += has_nan(u);
 		x->nan_b += has_nan(v);

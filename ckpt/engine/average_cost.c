@@ -18,11 +18,6 @@ struct costing {
 	struct ckpt_errlist list;
 };
 
-static bool same_shape(const struct table_tensor *x, const struct table_tensor *y)
-{
-	return x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
-}
-
 static void masters_find(struct costing *k)
 {
 	const struct table *t = k->t;
@@ -37,7 +32,7 @@ static void masters_find(struct costing *k)
 			continue;
 		if (of == TABLE_NONE || of == i)
 			k->stands[i] = true;
-		else if (same_shape(x, &t->tensor[of]))
+		else if (table_shape_same(x, &t->tensor[of]))
 			k->master[of] = i;
 	}
 }

@@ -45,19 +45,19 @@ bool element_is_integer(uint32_t dtype)
 	       dtype == CKPT_U32 || dtype == CKPT_U64;
 }
 
-static uint16_t get16(const uint8_t *p)
+static uint16_t bits16(const uint8_t *p)
 {
-	return (uint16_t)(p[0] | p[1] << 8);
+	return le16_get(*(const le16 *)p);
 }
 
-static uint32_t get32(const uint8_t *p)
+static uint32_t bits32(const uint8_t *p)
 {
-	return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+	return le32_get(*(const le32 *)p);
 }
 
-static uint64_t get64(const uint8_t *p)
+static uint64_t bits64(const uint8_t *p)
 {
-	return (uint64_t)get32(p) | (uint64_t)get32(p + 4) << 32;
+	return le64_get(*(const le64 *)p);
 }
 
 uint64_t element_integer(uint32_t dtype, const uint8_t *p)
@@ -66,16 +66,16 @@ uint64_t element_integer(uint32_t dtype, const uint8_t *p)
 	case CKPT_I8:
 		return (uint64_t)(int64_t)(int8_t)*p;
 	case CKPT_U16:
-		return get16(p);
+		return bits16(p);
 	case CKPT_I16:
-		return (uint64_t)(int64_t)(int16_t)get16(p);
+		return (uint64_t)(int64_t)(int16_t)bits16(p);
 	case CKPT_U32:
-		return get32(p);
+		return bits32(p);
 	case CKPT_I32:
-		return (uint64_t)(int64_t)(int32_t)get32(p);
+		return (uint64_t)(int64_t)(int32_t)bits32(p);
 	case CKPT_U64:
 	case CKPT_I64:
-		return get64(p);
+		return bits64(p);
 	default:
 		return *p;
 	}
@@ -161,25 +161,25 @@ void element_reals(uint32_t dtype, const uint8_t *p, uint64_t n, double *ret)
 		__attribute__((fallthrough));
 	case CKPT_F16:
 		for (uint64_t i = 0; i < n; i++)
-			ret[i] = real_f16(get16(p + 2 * i));
+			ret[i] = real_f16(bits16(p + 2 * i));
 		return;
 	case CKPT_BF16:
 		for (uint64_t i = 0; i < n; i++)
-			ret[i] = real_f32((uint32_t)get16(p + 2 * i) << 16);
+			ret[i] = real_f32((uint32_t)bits16(p + 2 * i) << 16);
 		return;
 	case CKPT_C64:
 		n *= 2;
 		__attribute__((fallthrough));
 	case CKPT_F32:
 		for (uint64_t i = 0; i < n; i++)
-			ret[i] = real_f32(get32(p + 4 * i));
+			ret[i] = real_f32(bits32(p + 4 * i));
 		return;
 	case CKPT_C128:
 		n *= 2;
 		__attribute__((fallthrough));
 	case CKPT_F64:
 		for (uint64_t i = 0; i < n; i++)
-			ret[i] = real_f64(get64(p + 8 * i));
+			ret[i] = real_f64(bits64(p + 8 * i));
 		return;
 	case CKPT_U16:
 	case CKPT_U32:

@@ -15,6 +15,16 @@ struct kind {
 	uint64_t elem_bytes; /* of all of them together */
 };
 
+static int shape_compare(const struct table_tensor *x, const struct table_tensor *y)
+{
+	if (x->ndim != y->ndim)
+		return x->ndim < y->ndim ? -1 : 1;
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (x->shape[d] != y->shape[d])
+			return x->shape[d] < y->shape[d] ? -1 : 1;
+	return 0;
+}
+
 static int kind_compare(const void *a, const void *b, void *arg)
 {
 	const struct table *t = arg;
@@ -23,12 +33,7 @@ static int kind_compare(const void *a, const void *b, void *arg)
 
 	if (x->layout != y->layout)
 		return x->layout < y->layout ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (x->shape[d] != y->shape[d])
-			return x->shape[d] < y->shape[d] ? -1 : 1;
-	return 0;
+	return shape_compare(x, y);
 }
 
 static int kinds_make(const struct chosen *s, struct kind **ret, uint32_t *ret_n)
@@ -137,12 +142,7 @@ static int content_compare(const void *a, const void *b)
 		return x->fp < y->fp ? -1 : 1;
 	if (x->dtype != y->dtype)
 		return x->dtype < y->dtype ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (x->shape[d] != y->shape[d])
-			return x->shape[d] < y->shape[d] ? -1 : 1;
-	return 0;
+	return shape_compare(x, y);
 }
 
 static int content_order(const void *a, const void *b)

@@ -26,7 +26,7 @@ struct counting {
 	struct load_cost *cost;
 };
 
-static void mark(uint64_t *bits, uint64_t from, uint64_t to)
+static void bits_mark(uint64_t *bits, uint64_t from, uint64_t to)
 {
 	for (uint64_t i = from; i < to; i++)
 		bits[i / 64] |= UINT64_C(1) << i % 64;
@@ -48,9 +48,9 @@ static void mark_made(const struct counting *c, uint32_t place, uint64_t *bits)
 {
 	uint32_t file = checkpoint_file_of(c->k, place);
 
-	mark(bits, c->first[place], c->first[place + 1]);
+	bits_mark(bits, c->first[place], c->first[place + 1]);
 	if (file != TABLE_NONE)
-		mark(bits, c->first[file], c->first[file] + 1);
+		bits_mark(bits, c->first[file], c->first[file] + 1);
 }
 
 /* Mark the chunks with bytes that the operation reads. */
@@ -69,14 +69,14 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 	}
 	f = &c->k->file[op->src_place];
 	if (!f->chunk) {
-		mark(bits, first, first + 1);
+		bits_mark(bits, first, first + 1);
 		return;
 	}
 	/* All of its bytes, or all in one chunk. */
 	if (op_src_bytes(op) == op->src_hi - op->src_lo ||
 	    op->src_lo >> f->chunk_log2 == (op->src_hi - 1) >> f->chunk_log2) {
-		mark(bits, first + (op->src_lo >> f->chunk_log2),
-		     first + ((op->src_hi - 1) >> f->chunk_log2) + 1);
+		bits_mark(bits, first + (op->src_lo >> f->chunk_log2),
+			  first + ((op->src_hi - 1) >> f->chunk_log2) + 1);
 		return;
 	}
 	plan_rows(p, op, &at);
@@ -91,7 +91,7 @@ static void mark_op(const struct counting *c, const struct plan *p, const struct
 			uint64_t off = row.src_off + i * row.src_stride;
 
 			end = ((off + len - 1) >> f->chunk_log2) + 1;
-			mark(bits, first + (off >> f->chunk_log2), first + end);
+			bits_mark(bits, first + (off >> f->chunk_log2), first + end);
 		}
 		if (ascend && plan_row_src_bytes(&row) < UINT64_C(1) << f->chunk_log2)
 			plan_rows_from(p, op, end << f->chunk_log2, &at);

@@ -101,15 +101,8 @@ static struct group *group_get(struct groups *g, const struct key *k)
 
 	if (i != KEYMAP_NONE)
 		return &g->group[i];
-	if (g->n == g->cap) {
-		uint32_t cap = g->cap ? 2 * g->cap : 64;
-
-		x = reallocarray(g->group, cap, sizeof *x);
-		if (!x)
-			return NULL;
-		g->group = x;
-		g->cap = cap;
-	}
+	if (!ARRAY_GROW(g->group, g->n, g->cap))
+		return NULL;
 	x = &g->group[g->n];
 	*x = (struct group){ .key = arena_str(g->arena, k->text) };
 	for (i = 0; i < NUMBERS_MAX; i++)

@@ -131,9 +131,7 @@ static int sources_find(const struct sheet *s, const struct table *src, const st
 
 		m->from[i] = table_find(src, y->component, y->name, y->rank);
 		x = m->from[i] == TABLE_NONE ? NULL : &src->tensor[m->from[i]];
-		if (!x || x->ndim != s->table.tensor[i].ndim ||
-		    (x->ndim &&
-		     memcmp(x->shape, s->table.tensor[i].shape, x->ndim * sizeof *x->shape) != 0))
+		if (!x || !table_shape_same(x, &s->table.tensor[i]))
 			return ckpt_error(err, -EINVAL,
 					  "%s is not what the source has under this name",
 					  table_tensor_print(y, name, sizeof name));

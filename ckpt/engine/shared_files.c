@@ -32,15 +32,8 @@ static struct shared_file *file_of(struct engine_shared *s, const struct io_ops 
 	at = strmap_find(&s->found, key, sizeof key);
 	if (at != KEYMAP_NONE)
 		return &s->file[at];
-	if (s->nfile == s->cap) {
-		uint32_t cap = s->cap ? 2 * s->cap : 16;
-		struct shared_file *p = reallocarray(s->file, cap, sizeof *p);
-
-		if (!p)
-			return NULL;
-		s->file = p;
-		s->cap = cap;
-	}
+	if (!ARRAY_GROW(s->file, s->nfile, s->cap))
+		return NULL;
 	kept = arena_dup(&s->arena, key, sizeof key);
 	rc = kept ? strmap_add(&s->found, &s->arena, kept, sizeof key, &at) : -ENOMEM;
 	if (rc != 1)
@@ -79,16 +72,9 @@ void shared_fault(struct engine_shared *s, const struct format_fault *fault)
 {
 	struct format_fault *f;
 
-	if (s->nfault == s->fault_cap) {
-		uint32_t cap = s->fault_cap ? 2 * s->fault_cap : 16;
-
-		f = reallocarray(s->fault, cap, sizeof *f);
-		if (!f) {
-			s->failed = true;
-			return;
-		}
-		s->fault = f;
-		s->fault_cap = cap;
+	if (!ARRAY_GROW(s->fault, s->nfault, s->fault_cap)) {
+		s->failed = true;
+		return;
 	}
 	f = &s->fault[s->nfault];
 	*f = *fault;

@@ -54,7 +54,7 @@ static struct plain_file *file_of(const struct plain *s, uint32_t file)
 	return &s->file[file - s->first];
 }
 
-static int failed(const struct plain *s, struct ckpt_err *err)
+static int sink_failed(const struct plain *s, struct ckpt_err *err)
 {
 	if (s->fail.code && err)
 		*err = s->fail;
@@ -255,11 +255,11 @@ static int plain_take(struct sink *sink, const struct sink_bytes *b, struct ckpt
 	if (r->len && (r->file == file || MUTANT(PLAIN_RUN_ACROSS)) && r->p + r->len == b->p &&
 	    r->off + r->len == b->off) {
 		r->len += b->len;
-		return failed(s, err);
+		return sink_failed(s, err);
 	}
 	run_write(s);
 	*r = (struct plain_run){ file, b->p, b->len, b->off };
-	return failed(s, err);
+	return sink_failed(s, err);
 }
 
 static int plain_drain(struct sink *sink, struct ckpt_err *err)
@@ -269,7 +269,7 @@ static int plain_drain(struct sink *sink, struct ckpt_err *err)
 	run_write(s);
 	while (s->queue && io_in_flight(s->queue) && !MUTANT(PLAIN_NOT_DRAINED))
 		flight_reap(s);
-	return failed(s, err);
+	return sink_failed(s, err);
 }
 
 static int plain_save(struct sink *sink, struct journal *j, struct ckpt_err *err)
@@ -305,7 +305,7 @@ static int plain_put(struct sink *sink, uint32_t file, const void *p, uint64_t l
 	struct plain *s = (struct plain *)sink;
 
 	edge_write(s, file, p, len, off);
-	return failed(s, err);
+	return sink_failed(s, err);
 }
 
 static int edge_close(struct plain *s, uint32_t file, struct ckpt_err *err)

@@ -33,7 +33,7 @@ __attribute__((format(printf, 2, 3))) static int refuse(const struct scan *s, co
 			  human_shape(s->ndim, s->shape, shape, sizeof shape));
 }
 
-static void blanks(struct scan *s)
+static void blanks_skip(struct scan *s)
 {
 	s->at += strspn(s->at, " \t");
 }
@@ -58,7 +58,7 @@ static int scan_number(struct scan *s, int64_t *ret)
 }
 
 /* The end of a range: inside [0, extent]. */
-static uint64_t cut(int64_t n, uint64_t extent)
+static uint64_t number_cut(int64_t n, uint64_t extent)
 {
 	if (n >= 0)
 		return MIN((uint64_t)n, extent);
@@ -74,7 +74,7 @@ static int scan_item(struct scan *s, uint32_t d, struct slice *ret)
 
 	if (has_from < 0)
 		return has_from;
-	blanks(s);
+	blanks_skip(s);
 	if (*s->at != ':') {
 		if (!has_from)
 			return refuse(s, "expected a range like 0:4, a \":\" or an index");
@@ -83,21 +83,21 @@ static int scan_item(struct scan *s, uint32_t d, struct slice *ret)
 			return refuse(s, "index %lld is outside of dimension %u, which has %llu",
 				      (long long)from, d, (unsigned long long)extent);
 		}
-		ret->start[d] = cut(from, extent);
+		ret->start[d] = number_cut(from, extent);
 		ret->count[d] = 1;
 		ret->single[d] = true;
 		return 0;
 	}
 	s->at++;
-	blanks(s);
+	blanks_skip(s);
 	has_to = scan_number(s, &to);
 	if (has_to < 0)
 		return has_to;
-	blanks(s);
+	blanks_skip(s);
 	if (*s->at == ':')
 		return refuse(s, "a range has no step here: write from:to");
-	ret->start[d] = has_from ? cut(from, extent) : 0;
-	stop = has_to ? cut(to, extent) : extent;
+	ret->start[d] = has_from ? number_cut(from, extent) : 0;
+	stop = has_to ? number_cut(to, extent) : extent;
 	ret->count[d] = stop > ret->start[d] ? stop - ret->start[d] : 0;
 	ret->shape[ret->nshape++] = ret->count[d];
 	return 0;
@@ -111,7 +111,7 @@ static int scan_all(struct scan *s, struct slice *ret, uint32_t *ret_n)
 		int rc;
 
 		s->at += n > 0; /* the comma */
-		blanks(s);
+		blanks_skip(s);
 		if (n == s->ndim && !s->ndim)
 			return refuse(s, "the tensor is a single value: there is nothing to slice");
 		if (n == s->ndim)
@@ -120,7 +120,7 @@ static int scan_all(struct scan *s, struct slice *ret, uint32_t *ret_n)
 		if (rc)
 			return rc;
 		n++;
-		blanks(s);
+		blanks_skip(s);
 	} while (*s->at == ',');
 	if (*s->at)
 		return refuse(s, "expected a \",\" or the end");

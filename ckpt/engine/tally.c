@@ -23,7 +23,7 @@ bool tally_magnitude(const struct tally *t)
 }
 
 /* Of n finite values. Where doubles overflow long doubles do not. */
-static void moments(const double *x, uint32_t n, long double *ret_mean, long double *ret_m2)
+static void moments_of(const double *x, uint32_t n, long double *ret_mean, long double *ret_m2)
 {
 	double sum[LANES] = { 0 }, sq[LANES] = { 0 }, mean, m2;
 	long double lmean = 0, lm2 = 0;
@@ -48,7 +48,7 @@ static void moments(const double *x, uint32_t n, long double *ret_mean, long dou
 	*ret_m2 = lm2;
 }
 
-static void merge(struct tally *t, const double *x, uint32_t n)
+static void moments_merge(struct tally *t, const double *x, uint32_t n)
 {
 	long double mean, m2, apart, all = (long double)(t->finite + n);
 	double min = x[0], max = x[0];
@@ -59,14 +59,14 @@ static void merge(struct tally *t, const double *x, uint32_t n)
 	}
 	t->min = t->finite && t->min < min ? t->min : min;
 	t->max = t->finite && t->max > max ? t->max : max;
-	moments(x, n, &mean, &m2);
+	moments_of(x, n, &mean, &m2);
 	apart = mean - t->mean;
 	t->m2 += m2 + apart * apart * ((long double)t->finite * n / all);
 	t->mean += apart * n / all;
 	t->finite += n;
 }
 
-static void whole(struct tally *t, const uint8_t *p, uint64_t n)
+static void integers_add(struct tally *t, const uint8_t *p, uint64_t n)
 {
 	uint32_t bytes = dtype_bytes(t->dtype);
 	/* With the sign's bit turned round signed numbers are in the order of unsigned ones. */
@@ -91,7 +91,7 @@ static void add_block(struct tally *t, const uint8_t *p, uint32_t n)
 	for (uint32_t i = 0; tally_magnitude(t) && i < n; i++)
 		x[i] = hypot(x[2 * i], x[2 * i + 1]);
 	if (element_is_integer(t->dtype))
-		whole(t, p, n);
+		integers_add(t, p, n);
 	for (uint32_t i = 0; i < n; i++) {
 		if (isfinite(x[i])) {
 			t->zeros += x[i] == 0;
@@ -106,7 +106,7 @@ static void add_block(struct tally *t, const uint8_t *p, uint32_t n)
 	}
 	t->count += n;
 	if (k)
-		merge(t, some, k);
+		moments_merge(t, some, k);
 }
 
 static void add_packed(struct tally *t, const uint8_t *p, uint64_t n)

@@ -228,21 +228,6 @@ int indices_move(const struct indices *x, uint64_t by, struct arena *a, struct i
 	return 0;
 }
 
-int indices_scale(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret)
-{
-	struct run *run = arena_dup(a, x->run, x->n * sizeof *run);
-
-	if (!run)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < x->n; i++) {
-		run[i].start *= by;
-		run[i].len *= by;
-		run[i].stride *= by;
-	}
-	*ret = (struct indices){ .n = x->n, .total = x->total * by, .run = run };
-	return 0;
-}
-
 /* *from: the lowest index that the record may have, and then the lowest of the next one. */
 static int check_run(const struct run *r, uint32_t i, uint64_t extent, uint64_t *from,
 		     struct ckpt_err *err)

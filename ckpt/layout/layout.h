@@ -302,10 +302,6 @@ int indices_merge(const struct indices *outer, const struct indices *inner, uint
 int indices_fold(const struct indices *x, uint64_t row, uint32_t max, struct arena *a,
 		 const struct indices_rows **ret, uint32_t *ret_n);
 
-/* Of each index i those from i * by to i * by + by - 1: what elements are of which each is `by`
- * values. */
-int indices_scale(const struct indices *x, uint64_t by, struct arena *a, struct indices *ret);
-
 /* An untrusted list: the invariants of struct indices, all below extent, total right. -EINVAL. */
 int indices_check(const struct indices *x, uint64_t extent, struct ckpt_err *err);
 

@@ -210,18 +210,10 @@ static int stream_loop(struct stream_room *r)
 
 struct stream_block *stream_block_add(struct stream *s)
 {
-	struct stream_block *b = s->block;
-
-	if (s->n == s->cap) {
-		s->cap = s->cap ? 2 * s->cap : 64;
-		b = reallocarray(b, s->cap, sizeof *b);
-		if (!b)
-			return NULL;
-		s->block = b;
-	}
-	b = &s->block[s->n++];
-	*b = (struct stream_block){ 0 };
-	return b;
+	if (!ARRAY_GROW(s->block, s->n, s->cap))
+		return NULL;
+	s->block[s->n] = (struct stream_block){ 0 };
+	return &s->block[s->n++];
 }
 
 int stream_room_open(const struct move_files *f, struct stream_room **ret, struct ckpt_err *err)

@@ -23,16 +23,9 @@ struct damage_range {
 
 static struct damage_range *range_add(struct damage *d)
 {
-	if (d->n == d->cap) {
-		uint32_t cap = d->cap ? 2 * d->cap : 16;
-		struct damage_range *p = reallocarray(d->range, cap, sizeof *p);
-
-		if (!p) {
-			d->failed = true;
-			return NULL;
-		}
-		d->range = p;
-		d->cap = cap;
+	if (!ARRAY_GROW(d->range, d->n, d->cap)) {
+		d->failed = true;
+		return NULL;
 	}
 	d->range[d->n] = (struct damage_range){ 0 };
 	return &d->range[d->n++];

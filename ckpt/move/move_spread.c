@@ -53,15 +53,8 @@ static uint32_t processor_count(void)
 static int stretches_add(struct spread *s, uint32_t place, uint64_t lo, uint64_t hi)
 {
 	for (lo = lo >> SUM_LOG2 << SUM_LOG2; lo < hi; lo += STRETCH) {
-		if (s->n == s->cap) {
-			uint64_t cap = s->cap ? 2 * s->cap : 64;
-			struct stretch_of *more = reallocarray(s->stretch, cap, sizeof *more);
-
-			if (!more)
-				return -ENOMEM;
-			s->stretch = more;
-			s->cap = cap;
-		}
+		if (!ARRAY_GROW(s->stretch, s->n, s->cap))
+			return -ENOMEM;
 		s->stretch[s->n++] = (struct stretch_of){ place, lo, MIN(lo + STRETCH, hi) };
 	}
 	return 0;

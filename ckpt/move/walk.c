@@ -452,11 +452,6 @@ const struct chunk *walk_chunks(const struct walk *w, uint64_t *ret_n, uint64_t 
 	return w->chunk;
 }
 
-struct chunk *walk_take_chunks(struct walk *w)
-{
-	return TAKE(w->chunk);
-}
-
 const struct part_derived *walk_derived(const struct walk *w)
 {
 	return &w->derived;

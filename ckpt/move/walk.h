@@ -82,7 +82,6 @@ bool walk_failed(const struct walk *w); /* a pass did: there is no use in anothe
 bool walk_ended(const struct walk *w);	/* all chunks were passed */
 /* The chunk map, as far as it is known now: walk_raw may make another one on the way. */
 const struct chunk *walk_chunks(const struct walk *w, uint64_t *ret_n, uint64_t *ret_data_end);
-struct chunk *walk_take_chunks(struct walk *w); /* malloc'ed; the walk is closed next */
 /* After walk_raw. */
 const struct part_derived *walk_derived(const struct walk *w);
 /* Chunks before this one lie in the file where they lie, whatever a walk finds to be derived. */

@@ -37,8 +37,8 @@ static bool same_kind(const struct making *k, const struct table_tensor *x,
 {
 	bool same = x->dtype == y->dtype;
 
-	return (same || (k->opts->casts && plan_casts(y->dtype, x->dtype))) && x->ndim == y->ndim &&
-	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
+	return (same || (k->opts->casts && plan_casts(y->dtype, x->dtype))) &&
+	       table_shape_same(x, y);
 }
 
 static int plan_pieces(struct making *k, uint32_t dst_tensor)

@@ -87,7 +87,7 @@ struct memo {
 	struct arena arena;
 	const struct answer *slot[SLOTS];
 	uint32_t n;
-	uint64_t nfound, nremembered;
+	uint64_t nfound; /* answers that were computed */
 };
 
 static bool question_equal(const struct question *x, const struct question *y)
@@ -141,10 +141,8 @@ static int memo_find(struct memo *m, const struct question *q, const struct fact
 	int e;
 
 	*ret = *slot;
-	if (*slot) {
-		m->nremembered++;
+	if (*slot)
 		return 0;
-	}
 	if (m->n >= SLOTS / 2 || m->arena.total_bytes > RESHARD_MEMORY_MAX) {
 		memo_clear(m);
 		slot = memo_slot(m, q);
@@ -174,7 +172,6 @@ struct reshard {
 	uint32_t *first;		 /* [dst layouts + 2]: of each layout in `order` */
 	struct rank_map ranks;		 /* of dst */
 	struct memo memo;
-	uint64_t nop, bytes;
 };
 
 /* A target has the tensors of its source under the same numbers: most of them need no search. */
@@ -209,7 +206,7 @@ static uint32_t tensor_match(const struct reshard *r, uint32_t i, struct ckpt_er
 				 table_tensor_print(x, label, sizeof label));
 		return UNMATCHED;
 	}
-	if (x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape))
+	if (table_shape_same(x, y))
 		return found;
 	ckpt_errlist_add(list, "%s: declared %s, the checkpoint has %s",
 			 table_tensor_print(x, label, sizeof label),
@@ -287,9 +284,9 @@ void reshard_close(struct reshard *r)
 	free(r);
 }
 
-struct reshard_stats reshard_stats(const struct reshard *r)
+uint64_t reshard_answers(const struct reshard *r)
 {
-	return (struct reshard_stats){ r->nop, r->bytes, r->memo.nfound, r->memo.nremembered };
+	return r->memo.nfound;
 }
 
 /* --- one rank --- */
@@ -316,8 +313,6 @@ static int stream_fail(const struct stream *s, const struct table_tensor *x, int
 static int hand_out(struct stream *s, struct reshard_op *op)
 {
 	op->bytes = op->part.numel * s->r->src->tensor[op->src_tensor].elem_bytes;
-	s->r->nop++;
-	s->r->bytes += op->bytes;
 	return s->fn(s->arg, op);
 }
 

@@ -62,11 +62,8 @@ int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, st
 int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed, bool *ret_all,
 		  struct ckpt_err *err);
 
-struct reshard_stats {
-	uint64_t nop, bytes;	      /* handed out so far */
-	uint64_t nfound, nremembered; /* answers computed, and used again */
-};
-struct reshard_stats reshard_stats(const struct reshard *r);
+/* How many answers were computed so far: each one serves all tensors that are alike. */
+uint64_t reshard_answers(const struct reshard *r);
 
 /*
  * Who owns what of every tensor of a table that has a layout, tensor after tensor: a checkpoint's

@@ -22,36 +22,6 @@ static uint32_t link_find(const struct links *l, const struct io_stat *st)
 	return KEYMAP_NONE;
 }
 
-/* Room for one file more. */
-static int files_grow(struct links *l)
-{
-	uint32_t cap = l->cap ? 2 * l->cap : 32;
-	struct link_file *file;
-
-	if (l->nfile == l->cap) {
-		file = reallocarray(l->file, cap, sizeof *file);
-		if (!file)
-			return -ENOMEM;
-		l->file = file;
-		l->cap = cap;
-	}
-	return keymap_reserve(&l->found, &l->arena, 1);
-}
-
-/* At powers of two there is no room for another one. */
-static int use_grow(struct links *l)
-{
-	uint32_t *use;
-
-	if (l->nuse & (l->nuse - 1))
-		return 0;
-	use = reallocarray(l->use, l->nuse ? 2 * (size_t)l->nuse : 1, sizeof *use);
-	if (!use)
-		return -ENOMEM;
-	l->use = use;
-	return 0;
-}
-
 int links_add(struct links *l, const struct io_stat *st)
 {
 	uint32_t at;
@@ -62,7 +32,8 @@ int links_add(struct links *l, const struct io_stat *st)
 	/* The last name of a file whose others were seen, and have gone since. */
 	if (st->nlink < 2 && at == KEYMAP_NONE)
 		return 0;
-	if (files_grow(l) || use_grow(l))
+	if (!ARRAY_GROW(l->file, l->nfile, l->cap) || !ARRAY_GROW(l->use, l->nuse, l->use_cap) ||
+	    keymap_reserve(&l->found, &l->arena, 1))
 		return -ENOMEM;
 	if (at == KEYMAP_NONE) {
 		at = l->nfile++;

@@ -24,7 +24,7 @@ struct links {
 	struct keymap found;	/* files by device and inode */
 	struct arena arena;	/* of `found` */
 	uint32_t *use;		/* [nuse] index of a file, in the order in which names were seen */
-	uint32_t nfile, cap, nuse;
+	uint32_t nfile, cap, nuse, use_cap;
 	bool unseen; /* the state of a name is unknown (store_bytes_stay), so the sums may be wrong */
 };
 

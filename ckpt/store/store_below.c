@@ -39,15 +39,8 @@ static int subdirs_add(void *arg, const char *name, unsigned char d_type)
 	}
 	if (d->n == BELOW_DIRS)
 		return 0;
-	if (d->n == d->cap) {
-		uint32_t cap = d->cap ? 2 * d->cap : 16;
-		char(*p)[256] = reallocarray(d->name, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		d->name = p;
-		d->cap = cap;
-	}
+	if (!ARRAY_GROW(d->name, d->n, d->cap))
+		return -ENOMEM;
 	memcpy(d->name[d->n++], name, strlen(name) + 1);
 	return 0;
 }

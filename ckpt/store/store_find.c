@@ -92,15 +92,8 @@ static int jobs_add(struct jobs *j, const char *name)
 {
 	if (j->n == JOBS_MAX)
 		return -E2BIG;
-	if (j->n == j->cap) {
-		uint32_t cap = j->cap ? 2 * j->cap : 16;
-		job_name *p = reallocarray(j->name, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		j->name = p;
-		j->cap = cap;
-	}
+	if (!ARRAY_GROW(j->name, j->n, j->cap))
+		return -ENOMEM;
 	memcpy(j->name[j->n++], name, strlen(name) + 1);
 	return 0;
 }

@@ -339,15 +339,8 @@ static int files_add(void *arg, const char *file, unsigned char d_type)
 		return 0;
 	if (f->n == LABELS_MAX)
 		return -E2BIG;
-	if (f->n == f->cap) {
-		uint32_t cap = f->cap ? 2 * f->cap : 16;
-		struct label_file *p = reallocarray(f->at, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		f->at = p;
-		f->cap = cap;
-	}
+	if (!ARRAY_GROW(f->at, f->n, f->cap))
+		return -ENOMEM;
 	f->at[f->n].m = m;
 	(void)snprintf(f->at[f->n++].file, LABEL_FILE_MAX, "%s", file);
 	return 0;

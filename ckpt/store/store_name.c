@@ -188,15 +188,8 @@ static int listing_add(void *arg, const char *entry, unsigned char d_type)
 		return 0;
 	if (l->n == STORE_ENTRIES_MAX)
 		return -E2BIG;
-	if (l->n == l->cap) {
-		uint32_t cap = l->cap ? 2 * l->cap : 64;
-		struct store_name *p = reallocarray(l->name, cap, sizeof *p);
-
-		if (!p)
-			return -ENOMEM;
-		l->name = p;
-		l->cap = cap;
-	}
+	if (!ARRAY_GROW(l->name, l->n, l->cap))
+		return -ENOMEM;
 	l->name[l->n++] = x;
 	return 0;
 }

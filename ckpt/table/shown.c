@@ -23,6 +23,7 @@ const struct indexset *shown_set(const struct table_tensor *x, const struct inde
 				 struct arena *a)
 {
 	uint64_t values = dtype_values(x->dtype);
+	struct indices all, *last;
 	struct indexset *ret;
 	struct indices *dim;
 
@@ -30,7 +31,10 @@ const struct indexset *shown_set(const struct table_tensor *x, const struct inde
 		return set;
 	ret = arena_alloc(a, sizeof *ret);
 	dim = arena_dup(a, set->dim, set->ndim * sizeof *dim);
-	if (!ret || !dim || indices_scale(&dim[set->ndim - 1], values, a, &dim[set->ndim - 1]) < 0)
+	if (!ret || !dim || indices_range(0, values, a, &all) < 0)
+		return NULL;
+	last = &dim[set->ndim - 1];
+	if (indices_merge(last, &all, values, a, last) < 0)
 		return NULL;
 	*ret = (struct indexset){ .ndim = set->ndim, .numel = set->numel * values, .dim = dim };
 	return ret;

@@ -305,8 +305,7 @@ uint32_t table_master(const struct table *t, const struct table_tensor *x)
 	const struct table_tensor *y = &t->tensor[m == TABLE_NONE ? 0 : m];
 
 	if (m == TABLE_NONE || y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED ||
-	    y->cls == CKPT_SINK || y->ndim != x->ndim ||
-	    memcmp(y->shape, x->shape, x->ndim * sizeof *x->shape) != 0 || operand_dims(t, x) ||
+	    y->cls == CKPT_SINK || !table_shape_same(x, y) || operand_dims(t, x) ||
 	    operand_dims(t, y))
 		return TABLE_NONE;
 	return m;

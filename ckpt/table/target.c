@@ -730,8 +730,7 @@ uint32_t target_world(const struct table *target)
 
 static bool is_alike(const struct table_tensor *x, const struct table_tensor *y)
 {
-	return x->layout == y->layout && x->ndim == y->ndim &&
-	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
+	return x->layout == y->layout && table_shape_same(x, y);
 }
 
 static struct share *memo_of(const struct holding *h, const struct table_tensor *x, uint32_t rank)

@@ -4,8 +4,8 @@
  * Invariant: whatever the rules are, an element of the result is an element of the source, at the
  * byte of the place where the source has it.
  *
- * A tensor is an item on the way: its declaration and its pieces. Rules replace items by others;
- * only at the end all that is left becomes a table.
+ * While the rules are applied, a tensor is an item: its declaration and its pieces. Rules replace items
+ * by others. At the end the items that remain become a table.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -45,7 +45,7 @@ struct making {
 	struct ckpt_errlist *list;
 };
 
-/* A line in the list; -EINVAL. */
+/* Add a line to the list of refusals. Returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int refuse(struct making *k, const char *fmt, ...)
 {
 	char why[1024];
@@ -118,8 +118,8 @@ static uint32_t item_find(const struct making *k, const struct table_tensor *x, 
 	return TABLE_NONE;
 }
 
-/* Items `first` .. are called what they are called now; all of them, and by these names alone, if
- * there is no room for so many names more. */
+/* Add the present names of the items from `first` on to the index. If it has no space for so many
+ * more, begin it anew with the present names of all items. */
 static int index_items(struct making *k, uint32_t first, uint32_t names)
 {
 	if (!k->names.slot || k->names.n + (uint64_t)names > k->names.mask / 2) {
@@ -176,8 +176,8 @@ static bool rule_takes(struct making *k, const struct item *y, char name[VIEW_NA
 }
 
 /* Give a tensor the name that the template makes of the match. */
-static int call(struct making *k, const char *template, const struct view_match *m, uint64_t number,
-		const struct table_tensor *of, struct table_tensor *ret)
+static int name_expand(struct making *k, const char *template, const struct view_match *m,
+		       uint64_t number, const struct table_tensor *of, struct table_tensor *ret)
 {
 	char name[VIEW_NAME_MAX];
 
@@ -205,7 +205,7 @@ static uint64_t values_of(const struct item *y, uint32_t d)
 	return d + 1 == y->x.ndim ? dtype_values(y->x.dtype) : 1;
 }
 
-/* Where another dimension would become the last one. */
+/* Refuse a rule after which another dimension would be the last one. */
 static int refuse_packed(struct making *k, const struct item *y)
 {
 	return refuse(k,
@@ -276,7 +276,7 @@ static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, str
 	return 0;
 }
 
-/* Elements have other row-major indices now, or nothing says that they do not. */
+/* The elements have other row-major indices now, or may have. */
 static void fp_forget(struct item *y, struct table_piece *piece)
 {
 	y->x.fp = 0;
@@ -609,8 +609,8 @@ static int item_reshape(struct making *k, struct item *y)
 
 /* --- rules --- */
 
-/* A refusal is in the list: go on, to find more. */
-static bool ends(int rc)
+/* After a refusal, which is in the list, the next items are checked, too; other errors end it. */
+static bool is_fatal(int rc)
 {
 	return rc && rc != -EINVAL;
 }
@@ -652,14 +652,14 @@ static void rename_of(struct making *k, struct new_name *name, uint32_t n)
 	}
 }
 
-/* reshape and cast: items stay where they are. */
+/* reshape and cast change an item in place. */
 static int change_items(struct making *k)
 {
 	char name[VIEW_NAME_MAX];
 	struct view_match m;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+	for (uint32_t i = 0; i < k->all.n && !is_fatal(rc); i++) {
 		struct item *y = &k->all.item[i];
 
 		if (!rule_takes(k, y, name, &m))
@@ -669,10 +669,10 @@ static int change_items(struct making *k)
 		else
 			rc = item_reshape(k, y);
 	}
-	return ends(rc) ? rc : 0;
+	return is_fatal(rc) ? rc : 0;
 }
 
-/* rename, and what transpose does besides. */
+/* rename and transpose. */
 static int rename_items(struct making *k)
 {
 	const char *dst = k->rule->ndst ? k->rule->dst[0] : NULL;
@@ -683,7 +683,7 @@ static int rename_items(struct making *k)
 	struct view_match m;
 	int rc = hit && of ? 0 : -ENOMEM;
 
-	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+	for (uint32_t i = 0; i < k->all.n && !is_fatal(rc); i++) {
 		struct item *y = &k->all.item[i];
 		const char *was = NULL;
 
@@ -693,16 +693,16 @@ static int rename_items(struct making *k)
 		if (dst && !(y->x.flags & TENSOR_BLOB))
 			was = key_keep(k, &y->x);
 		rc = k->rule->verb == VIEW_TRANSPOSE ? item_turn(k, y) : 0;
-		if (!ends(rc) && dst)
-			rc = call(k, dst, &m, 0, &y->x, &y->x);
-		if (!ends(rc) && dst && !(y->x.flags & TENSOR_BLOB)) {
+		if (!is_fatal(rc) && dst)
+			rc = name_expand(k, dst, &m, 0, &y->x, &y->x);
+		if (!is_fatal(rc) && dst && !(y->x.flags & TENSOR_BLOB)) {
 			of[nof] = (struct new_name){ was, key_keep(k, &y->x) };
 			rc = of[nof].was && of[nof].is ? rc : -ENOMEM;
 			nof++;
 		}
 	}
-	if (ends(rc) || !dst)
-		return ends(rc) ? rc : 0;
+	if (is_fatal(rc) || !dst)
+		return is_fatal(rc) ? rc : 0;
 	/* Old entries are stale now, all but those of names that came out as they were. */
 	if (index_items(k, k->all.n, nhit) < 0)
 		return -ENOMEM;
@@ -722,7 +722,7 @@ static int copy_items(struct making *k)
 	struct view_match m;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+	for (uint32_t i = 0; i < k->all.n && !is_fatal(rc); i++) {
 		struct item *y;
 
 		if (!rule_takes(k, &k->all.item[i], name, &m))
@@ -731,9 +731,9 @@ static int copy_items(struct making *k)
 		if (!y)
 			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
 		*y = k->all.item[i];
-		rc = call(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &y->x);
+		rc = name_expand(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &y->x);
 	}
-	return ends(rc) ? rc : 0;
+	return is_fatal(rc) ? rc : 0;
 }
 
 static void drop_items(struct making *k)
@@ -746,7 +746,7 @@ static void drop_items(struct making *k)
 			k->all.item[i].gone = true;
 }
 
-/* k->more behind all others. */
+/* Append the items of k->more to all others. */
 static int add_more(struct making *k)
 {
 	uint32_t first = k->all.n;
@@ -834,7 +834,7 @@ static int cut_item(struct making *k, const struct item *from, const struct view
 			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
 		y->x = from->x;
 		y->cast = from->cast;
-		rc = call(k, r->dst[r->dst_numbers ? 0 : i], m, i, &from->x, &y->x);
+		rc = name_expand(k, r->dst[r->dst_numbers ? 0 : i], m, i, &from->x, &y->x);
 		rc = rc ? rc : item_cut(k, from, d, lo, hi, drop, n == 1, y);
 		lo = hi;
 	}
@@ -847,16 +847,16 @@ static int cut_items(struct making *k)
 	struct view_match m;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+	for (uint32_t i = 0; i < k->all.n && !is_fatal(rc); i++) {
 		if (!rule_takes(k, &k->all.item[i], name, &m))
 			continue;
 		rc = cut_item(k, &k->all.item[i], &m);
 		k->all.item[i].gone = true;
 	}
-	return ends(rc) ? rc : 0;
+	return is_fatal(rc) ? rc : 0;
 }
 
-/* A part of what will be called x. */
+/* A part of the tensor that gets the name x. */
 struct part {
 	struct table_tensor x; /* component and name are set */
 	uint64_t number;
@@ -901,9 +901,9 @@ static int find_parts(struct making *k, struct part *x, const struct view_match 
 	const struct table_tensor of = k->all.item[x->item].x;
 	int rc = 0;
 
-	for (uint32_t i = 1; i < k->rule->nsrc && !ends(rc); i++) {
+	for (uint32_t i = 1; i < k->rule->nsrc && !is_fatal(rc); i++) {
 		struct item want = { .x = { .rank = TABLE_NONE } };
-		int bad = call(k, k->rule->src[i], m, 0, &of, &want.x);
+		int bad = name_expand(k, k->rule->src[i], m, 0, &of, &want.x);
 
 		if (!bad) {
 			x->number = i;
@@ -928,17 +928,17 @@ static int list_parts(struct making *k, struct parts *p)
 	struct view_match m;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+	for (uint32_t i = 0; i < k->all.n && !is_fatal(rc); i++) {
 		struct part x = { .item = i };
 
 		if (!rule_takes(k, &k->all.item[i], name, &m))
 			continue;
 		x.number = numbers ? m.number : 0;
 		x.match = numbers ? 0 : i;
-		rc = call(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &x.x);
+		rc = name_expand(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &x.x);
 		if (!rc)
 			rc = part_add(p, &x);
-		if (!ends(rc) && !numbers)
+		if (!is_fatal(rc) && !numbers)
 			rc = find_parts(k, &x, &m, p);
 	}
 	return rc;
@@ -978,7 +978,7 @@ static int join_items(struct making *k)
 	struct parts p = { 0 };
 	int rc = list_parts(k, &p);
 
-	for (size_t i = 0; i < p.n && !ends(rc); i++) {
+	for (size_t i = 0; i < p.n && !is_fatal(rc); i++) {
 		struct item *y = &k->all.item[p.part[i].item];
 
 		if (y->part)
@@ -986,11 +986,11 @@ static int join_items(struct making *k)
 		y->part = true;
 	}
 	/* Where some were not found, what is there would not be what was meant. */
-	if (k->list->n && !ends(rc))
+	if (k->list->n && !is_fatal(rc))
 		p.n = 0;
 	if (p.n)
 		qsort(p.part, p.n, sizeof *p.part, part_compare);
-	for (size_t i = 0, n; i < p.n && !ends(rc); i += n) {
+	for (size_t i = 0, n; i < p.n && !is_fatal(rc); i += n) {
 		const struct part *x = &p.part[i];
 
 		for (n = 1; i + n < p.n; n++)
@@ -1002,10 +1002,10 @@ static int join_items(struct making *k)
 	for (size_t i = 0; i < p.n; i++)
 		k->all.item[p.part[i].item].gone = true;
 	free(p.part);
-	return ends(rc) ? rc : 0;
+	return is_fatal(rc) ? rc : 0;
 }
 
-static int follow(struct making *k)
+static int rule_apply(struct making *k)
 {
 	int rc = 0;
 
@@ -1048,7 +1048,7 @@ static int follow(struct making *k)
 
 /* --- from table to table --- */
 
-static int begin(struct making *k)
+static int table_start(struct making *k)
 {
 	uint32_t id;
 	int rc = 0;
@@ -1076,7 +1076,7 @@ static int begin(struct making *k)
 	return rc ? rc : index_items(k, 0, k->all.n);
 }
 
-/* What is left of a cast that changes nothing, or cannot be, when all rules are done. */
+/* After all rules: refuse casts that are impossible. */
 static void check_casts(struct making *k)
 {
 	for (uint32_t i = 0; i < k->all.n; i++) {
@@ -1094,7 +1094,7 @@ static void check_casts(struct making *k)
 	}
 }
 
-static int end(struct making *k, struct ckpt_err *err)
+static int table_finish(struct making *k, struct ckpt_err *err)
 {
 	uint64_t ntensor = 0, npiece = 0;
 	int rc;
@@ -1127,13 +1127,13 @@ static int end(struct making *k, struct ckpt_err *err)
 	return table_seal(k->t, err);
 }
 
-static int make(struct making *k, const struct view *v, struct ckpt_err *err)
+static int rules_apply(struct making *k, const struct view *v, struct ckpt_err *err)
 {
-	int rc = begin(k);
+	int rc = table_start(k);
 
 	for (uint32_t i = 0; i < v->nrule && !rc && !k->list->n; i++) {
 		k->rule = &v->rule[i];
-		rc = follow(k);
+		rc = rule_apply(k);
 	}
 	if (!rc && !k->list->n)
 		check_casts(k);
@@ -1144,7 +1144,7 @@ static int make(struct making *k, const struct view *v, struct ckpt_err *err)
 				  k->rule ? k->rule->where : "the view");
 	else
 		return ckpt_error(err, rc, "out of memory for a view");
-	return rc ? rc : end(k, err);
+	return rc ? rc : table_finish(k, err);
 }
 
 int view_make(const struct table *src, const struct view *v, struct table *ret,
@@ -1156,7 +1156,7 @@ int view_make(const struct table *src, const struct view *v, struct table *ret,
 
 	assert(src->sealed);
 	*ret = (struct table){ 0 };
-	rc = make(&k, v, err);
+	rc = rules_apply(&k, v, err);
 	if (rc)
 		table_free(ret);
 	*ret_cast = rc ? NULL : k.cast;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view_parse.c - see view_parse.h. Called by view.c, and by whoever has the text of a view. */
+/* view_parse.c - see view_parse.h. Called by view.c, and by verbs that read the text of a view. */
 #include "ckpt/table/view_parse.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -73,7 +73,7 @@ bool view_match(const char *pattern, const char *name, struct view_match *ret)
 	}
 }
 
-static bool put(char *buf, size_t *used, const char *s, size_t n)
+static bool name_add(char *buf, size_t *used, const char *s, size_t n)
 {
 	if (n >= VIEW_NAME_MAX - *used)
 		return false;
@@ -103,16 +103,16 @@ int view_expand(const char *template, const struct view_match *m, uint64_t numbe
 	for (const char *p = template; *p && fits;) {
 		if (*p == '{') {
 			p = star_ref(p, &star);
-			fits = put(ret_name, &used, m->star[star].at, m->star[star].len);
+			fits = name_add(ret_name, &used, m->star[star].at, m->star[star].len);
 		} else if (*p == '#') {
 			char digits[24];
 			int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
 
-			fits = put(ret_name, &used, digits, (size_t)n);
+			fits = name_add(ret_name, &used, digits, (size_t)n);
 			p++;
 		} else {
 			p += *p == '\\';
-			fits = put(ret_name, &used, p++, 1);
+			fits = name_add(ret_name, &used, p++, 1);
 		}
 	}
 	ret_name[used] = 0;
@@ -146,7 +146,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(struct line *l, const ch
 	return -EINVAL;
 }
 
-static const char *word(const struct line *l)
+static const char *word_now(const struct line *l)
 {
 	return l->at < l->nword ? l->word[l->at] : "";
 }
@@ -156,8 +156,8 @@ static bool is_word(const struct line *l, const char *s)
 	return l->at < l->nword && !strcmp(l->word[l->at], s);
 }
 
-/* Where the present word begins; behind the last one, the end of the line. */
-static const char *place(const struct line *l)
+/* The start of the present word; after the last word, the end of the line. */
+static const char *word_start(const struct line *l)
 {
 	const char *last;
 
@@ -172,8 +172,8 @@ static bool is_blank(char c)
 	return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Cut in words. text ends with its line. */
-static int words(struct line *l)
+/* Cut the line into words. text ends with the line. */
+static int line_cut(struct line *l)
 {
 	size_t room = 1;
 	char *p = l->text;
@@ -281,7 +281,7 @@ static int check_template(struct line *l, const char *s, uint32_t stars, bool *r
 /* "4096,1024" at the present word; rest: -1 is VIEW_REST. */
 static int read_numbers(struct line *l, struct view_rule *x, bool rest, const char *example)
 {
-	const char *p = word(l);
+	const char *p = word_now(l);
 	size_t room = 1;
 	uint64_t *number;
 
@@ -299,7 +299,7 @@ static int read_numbers(struct line *l, struct view_rule *x, bool rest, const ch
 			n = VIEW_REST;
 			p += 2;
 		} else if (!is_digit(*p)) {
-			return refuse(l, *word(l) ? p : place(l),
+			return refuse(l, *word_now(l) ? p : word_start(l),
 				      "expected a number; write %s, without blanks", example);
 		}
 		for (; n != VIEW_REST && is_digit(*p); p++)
@@ -325,13 +325,13 @@ static int read_dim(struct line *l, struct view_rule *x)
 	long n;
 
 	if (!is_word(l, "dim"))
-		return refuse(l, place(l), "expected \"dim\": %s", verbs[x->verb].form);
+		return refuse(l, word_start(l), "expected \"dim\": %s", verbs[x->verb].form);
 	l->at++;
-	p = word(l);
+	p = word_now(l);
 	n = strtol(p, &end, 10);
 	if ((*p != '-' && !is_digit(*p)) || !is_digit(end[-1]) || *end || n >= CKPT_DIMS_MAX ||
 	    n < -CKPT_DIMS_MAX)
-		return refuse(l, place(l),
+		return refuse(l, word_start(l),
 			      "which dimension? write 0 for the first, -1 for the "
 			      "last");
 	x->dim = (int32_t)n;
@@ -362,7 +362,7 @@ static int check_sizes(struct line *l, const struct view_rule *x, const char *at
 /* "32,-1,128" or "scalar" */
 static int read_shape(struct line *l, struct view_rule *x)
 {
-	const char *at = place(l);
+	const char *at = word_start(l);
 	uint32_t nrest = 0;
 	int rc;
 
@@ -383,9 +383,9 @@ static int read_shape(struct line *l, struct view_rule *x)
 
 static int read_dtype(struct line *l, struct view_rule *x)
 {
-	x->dtype = dtype_of_name(word(l));
+	x->dtype = dtype_of_name(word_now(l));
 	if (!x->dtype)
-		return refuse(l, place(l), "expected a dtype: F32, BF16, F16 or F64");
+		return refuse(l, word_start(l), "expected a dtype: F32, BF16, F16 or F64");
 	l->at++;
 	return 0;
 }
@@ -401,15 +401,16 @@ static int read_options(struct line *l, struct view_rule *x)
 		return read_dtype(l, x);
 	if (!rc && x->verb == VIEW_TRANSPOSE) {
 		if (!is_word(l, "dims"))
-			return refuse(l, place(l), "expected \"dims\": %s", verbs[x->verb].form);
+			return refuse(l, word_start(l), "expected \"dims\": %s",
+				      verbs[x->verb].form);
 		l->at++;
-		at = place(l);
+		at = word_start(l);
 		rc = read_numbers(l, x, false, "dims 1,0");
 		return rc ? rc : check_dims(l, x, at);
 	}
 	if (!rc && x->verb == VIEW_SPLIT && is_word(l, "sizes")) {
 		l->at++;
-		at = place(l);
+		at = word_start(l);
 		rc = read_numbers(l, x, false, "sizes 4096,1024");
 		return rc ? rc : check_sizes(l, x, at);
 	}
@@ -435,19 +436,19 @@ static int read_sources(struct line *l, struct view_rule *x, uint32_t *ret_stars
 
 	x->src = (const char *const *)&l->word[l->at];
 	if (ends_names(l, x))
-		return refuse(l, place(l), "a name is missing; write %s", verbs[x->verb].form);
-	rc = check_pattern(l, word(l), ret_stars, &x->src_numbers);
+		return refuse(l, word_start(l), "a name is missing; write %s", verbs[x->verb].form);
+	rc = check_pattern(l, word_now(l), ret_stars, &x->src_numbers);
 	for (l->at++, x->nsrc = 1; !rc && !ends_names(l, x); l->at++, x->nsrc++) {
 		if (verbs[x->verb].one_src)
-			return refuse(l, place(l), "%s takes one name; write %s",
+			return refuse(l, word_start(l), "%s takes one name; write %s",
 				      verbs[x->verb].name, verbs[x->verb].form);
 		if (x->src_numbers)
-			return refuse(l, place(l),
+			return refuse(l, word_start(l),
 				      "a name with '#' must be the only name, because it means all "
 				      "parts; write ' dim' after it");
-		rc = check_template(l, word(l), *ret_stars, &number);
+		rc = check_template(l, word_now(l), *ret_stars, &number);
 		if (!rc && number)
-			return refuse(l, place(l),
+			return refuse(l, word_start(l),
 				      "a '#' among several names; write \\# for the "
 				      "character");
 	}
@@ -466,26 +467,27 @@ static int read_results(struct line *l, struct view_rule *x, uint32_t stars)
 	if (l->at == l->nword && x->verb == VIEW_TRANSPOSE)
 		return 0;
 	if (x->verb == VIEW_DROP || is_in_place(x))
-		return l->at == l->nword ? 0
-					 : refuse(l, place(l), "expected the end of the line: %s",
-						  verbs[x->verb].form);
+		return l->at == l->nword
+			       ? 0
+			       : refuse(l, word_start(l), "expected the end of the line: %s",
+					verbs[x->verb].form);
 	if (!is_word(l, "->"))
-		return refuse(l, place(l), "expected \"->\": %s", verbs[x->verb].form);
+		return refuse(l, word_start(l), "expected \"->\": %s", verbs[x->verb].form);
 	l->at++;
 	x->dst = (const char *const *)&l->word[l->at];
 	if (l->at == l->nword)
-		return refuse(l, place(l), "expected a new name after \"->\"");
+		return refuse(l, word_start(l), "expected a new name after \"->\"");
 	for (; !rc && l->at < l->nword; l->at++, x->ndst++) {
 		if (x->ndst && !parts)
-			return refuse(l, place(l), "%s makes one tensor; take this word away",
+			return refuse(l, word_start(l), "%s makes one tensor; take this word away",
 				      verbs[x->verb].name);
-		rc = check_template(l, word(l), stars, &number);
+		rc = check_template(l, word_now(l), stars, &number);
 		if (!rc && number && !parts)
-			return refuse(l, place(l),
+			return refuse(l, word_start(l),
 				      "'#' numbers the parts of split and unstack; "
 				      "write \\# for the character");
 		if (!rc && ((number && x->ndst) || (x->dst_numbers && x->ndst)))
-			return refuse(l, place(l),
+			return refuse(l, word_start(l),
 				      "a name with '#' must be the only name, because it means all "
 				      "parts");
 		x->dst_numbers = x->dst_numbers || number;
@@ -506,14 +508,14 @@ static int read_rule(struct line *l, struct view_rule *x)
 	uint32_t stars = 0, verb = 0;
 	int rc;
 
-	for (; verb < ARRAY_LEN(verbs) && strcmp(word(l), verbs[verb].name) != 0; verb++)
+	for (; verb < ARRAY_LEN(verbs) && strcmp(word_now(l), verbs[verb].name) != 0; verb++)
 		;
 	if (verb == ARRAY_LEN(verbs))
 		return refuse(
-			l, place(l),
+			l, word_start(l),
 			"\"%.40s\" is not a rule; write rename, copy, drop, transpose, reshape, "
 			"cast, split, concat, stack or unstack",
-			word(l));
+			word_now(l));
 	*x = (struct view_rule){ .verb = (enum view_verb)verb, .where = l->where };
 	l->at++;
 	rc = read_sources(l, x, &stars);
@@ -537,7 +539,7 @@ static int read_line(char *text, const char *where, uint32_t number, struct aren
 		return -ENOMEM;
 	snprintf(s, room, "%s:%u", where, number);
 	l.where = s;
-	rc = words(&l);
+	rc = line_cut(&l);
 	if (!rc)
 		rc = read_rule(&l, &rule[*nrule]);
 	*nrule += !rc;

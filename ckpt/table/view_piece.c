@@ -6,7 +6,7 @@
 #include "ckpt/table/view_piece.h"
 #include "ckpt/base/util.h"
 
-/* A piece on the way. */
+/* A piece while its shape is changed. */
 struct shape {
 	uint32_t ndim;
 	struct indices dim[CKPT_DIMS_MAX];
@@ -25,8 +25,8 @@ static void shape_of(const struct table_piece *p, struct shape *ret)
 	}
 }
 
-/* Is it row-major? A single index is never stepped over: it gets the stride that lets rows be as
- * long as they can be. */
+/* Is it row-major? The stride of a dimension of size 1 does not matter: it becomes the one that makes
+ * rows as long as possible. */
 static bool make_plain(struct shape *s)
 {
 	int64_t step = 1;
@@ -168,7 +168,7 @@ struct dim {
 	uint64_t extent;
 };
 
-/* Elements from `from` on, in the dimensions of a group as they will be. */
+/* Elements from `from` on, in the new dimensions of a group. */
 struct part {
 	uint64_t from;
 	struct dim dim[CKPT_DIMS_MAX];
@@ -199,7 +199,7 @@ static int part_add(struct parts *s)
 	return 0;
 }
 
-/* One dimension as those from d on. */
+/* Split one dimension into the new dimensions from d on. */
 static int split_dim(struct parts *s, const struct dim *x, uint64_t from, uint32_t d)
 {
 	const struct indices_rows *rows;
@@ -242,15 +242,15 @@ static int64_t stride_merged(const struct dim *outer, const struct dim *inner)
 	return row == outer->stride ? inner->stride : -1;
 }
 
-/* Into how many parts two neighbours fall as one dimension. */
+/* The number of parts that two neighbours make when they become one dimension. */
 static uint64_t merge_cost(const struct dim *outer, const struct dim *inner)
 {
 	return stride_merged(outer, inner) < 0 ? MIN(outer->list.total, inner->list.total) : 1;
 }
 
 /*
- * Dimensions as one, and that one as those that will be. Two whose steps do not fit are cut at
- * every index of the one that has fewer. At most CKPT_DIMS_MAX deep.
+ * Merge the dimensions into one, and split that one into the new dimensions. If the strides of two do
+ * not fit, they are cut at every index of the one that has fewer. At most CKPT_DIMS_MAX deep.
  */
 static int merge_dims(struct parts *s, const struct dim *x, uint32_t n, uint64_t from)
 {

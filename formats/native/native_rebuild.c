@@ -14,7 +14,7 @@ struct rebuilding {
 	struct ckpt_err *err;
 	struct native_part *part; /* [npart] */
 	struct table *table;	  /* [npart] theirs */
-	uint32_t npart, cap;
+	uint32_t npart, cap, table_cap;
 	struct container_info first; /* of the first main part: what all of them must say */
 	uint32_t nmain,
 		ntable; /* ntable: of table[], also where sources_check has thinned part[] */
@@ -203,22 +203,9 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 
 static int parts_grow(struct rebuilding *b)
 {
-	uint32_t cap = b->cap ? 2 * b->cap : 16;
-	struct native_part *part;
-	struct table *table;
-
-	if (b->npart < b->cap)
+	if (ARRAY_GROW(b->part, b->npart, b->cap) && ARRAY_GROW(b->table, b->ntable, b->table_cap))
 		return 0;
-	part = reallocarray(b->part, cap, sizeof *part);
-	if (part)
-		b->part = part;
-	table = reallocarray(b->table, cap, sizeof *table);
-	if (table)
-		b->table = table;
-	if (!part || !table)
-		return ckpt_error(b->err, -ENOMEM, "out of memory for %u parts", b->npart + 1);
-	b->cap = cap;
-	return 0;
+	return ckpt_error(b->err, -ENOMEM, "out of memory for %u parts", b->npart + 1);
 }
 
 /* What cannot be read may be a leftover that nobody needs; if it is missed, this was why. */

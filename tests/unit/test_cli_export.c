@@ -572,6 +572,50 @@ TEST(options_of_complete_tensors_go_with_ranks_and_the_other_way_round)
 	assert_int_equal(unlink(path_of("%s/m.safetensors", top)), 0);
 }
 
+/* convert's files of ranks are those that export writes, and hold what the source does. */
+static void is_converted(const char *from, const char *mesh, uint32_t world, const char *option,
+			 const char *value)
+{
+	const char *ranks = path_of("%s/ranks", top), *back = path_of("%s/back", top);
+	json_t *j;
+
+	RUN_IS(0, "export", from, out, "--mesh", mesh, option, value);
+	j = json_run("ckptd.convert/1", "convert", from, ranks, "--to", "safetensors", "--mesh",
+		     mesh, option, value, "--check", "--json");
+	assert_string_equal(string(j, "format"), "safetensors");
+	assert_string_equal(string(j, "mesh"), mesh);
+	assert_int_equal(number(j, "world_size"), world);
+	assert_int_equal(number(j, "file_count"), world);
+	for (uint32_t r = 0; r < world; r++)
+		assert_true(same_file(file_of(out, r), file_of(ranks, r)));
+	assert_false(exists(file_of(ranks, world)));
+	RUN_IS(0, "diff", from, ranks);
+	RUN_IS(0, "diff", from, ranks, "--values");
+	RUN_IS(0, "convert", ranks, back, "--mesh", "fsdp=1");
+	RUN_IS(0, "diff", from, back);
+	remove_tree(out);
+	remove_tree(ranks);
+	remove_tree(back);
+}
+
+TEST(convert_writes_what_each_rank_of_a_mesh_holds)
+{
+	is_converted(in, "fsdp=3", 3, "--mem-limit", "40M");
+	is_converted(in, "fsdp=1", 1, "--mem-limit", "1G");
+	is_converted(in, "dp=2,fsdp=2", 4, "--replicate", "dp");
+	is_converted(in, "fsdp=2,tp=2", 4, "--layout", "*=Shard(0)@fsdp, Shard(0)@tp");
+	is_converted(step_of(2), "fsdp=5", 5, "--mem-limit", "64M");
+	RUN_IS(0, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3", "-n");
+	assert_says(got.out, "safetensors on fsdp=3, 3 files");
+	assert_false(exists(out));
+	RUN_IS(0, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3");
+	assert_says(got.out, "step 7, safetensors on fsdp=3, 3 files");
+	assert_says(got.err, "4 ranks had blobs of their own, and this mesh has 3");
+	assert_says(got.err, "are in the file of rank 0");
+	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3");
+	remove_tree(out);
+}
+
 /* What would say one thing and do another is refused, in both verbs. */
 TEST(shards_are_of_complete_tensors_in_a_directory)
 {
@@ -589,12 +633,15 @@ TEST(shards_are_of_complete_tensors_in_a_directory)
 	RUN_IS(CLI_USAGE, "export", in, file, "--only", "model", "--shard-size", "1M");
 	assert_says(got.err, "a directory: not the file one.safetensors");
 	RUN_IS(CLI_USAGE, "convert", in, file, "--mesh", "fsdp=3");
-	assert_says(got.err, "safetensors holds complete tensors, which no mesh cuts");
-	assert_says(got.err, "ckptctl export --mesh writes what each rank holds");
+	assert_says(got.err, "the files of ranks are a directory, not the file /");
+	assert_says(got.err, "--to safetensors");
 	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3",
 	       "--shard-size", "1M");
-	assert_says(got.err, "which no mesh cuts");
+	assert_says(got.err, "what a rank holds is one file");
 	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--layout", "*=Shard(0)@fsdp");
+	assert_says(got.err, "without --mesh safetensors holds complete tensors");
+	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--replicate", "dp");
+	assert_says(got.err, "which nothing cuts");
 	RUN_IS(CLI_USAGE, "convert", in, out, "--mesh", "fsdp=3", "--shard-size", "1M");
 	assert_says(got.err, "a native checkpoint has a part for each rank");
 	assert_false(exists(out) || exists(file));

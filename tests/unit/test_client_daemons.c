@@ -391,10 +391,15 @@ TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 /* A daemon that dies is no other version. */
 TEST(one_that_dies_twice_has_died_twice)
 {
+	int rc = -ETIMEDOUT;
 	ckpt *c;
 
 	fake_start(DIES);
-	assert_int_equal(in_time(SHORT_NS, attach(&c, CKPT_REQUIRE, SHORT_NS, &err)), -ECONNRESET);
+	for (int tries = 0; rc == -ETIMEDOUT && tries < 20; tries++) { /* the machine may be busy */
+		atomic_store(&fake.hellos, 0);
+		rc = in_time(NS_PER_S, attach(&c, CKPT_REQUIRE, NS_PER_S, &err));
+	}
+	assert_int_equal(rc, -ECONNRESET);
 	assert_true(atomic_load(&fake.hellos) > 2);
 }
 

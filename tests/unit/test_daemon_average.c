@@ -888,11 +888,26 @@ TEST(average_parts_are_synced_several_at_a_time)
 }
 
 /* --- the slots (FLOOR C3) --- */
+/* Marks a step, and it finds a slot, soon, if it is one of those in taken; or finds none. */
+static bool mark_finds_a_slot(uint64_t step, const char *taken)
+{
+	char text[24];
+
+	snprintf(text, sizeof text, " %" PRIu64, step);
+	if (strstr(taken, text)) {
+		assert_soon(mark(step, CKPT_STAGE_ONLY) == 0);
+		return true;
+	}
+	usleep(50000); /* a slot that is released has gone back to the gate */
+	assert_int_not_equal(mark(step, CKPT_STAGE_ONLY), 0);
+	return false;
+}
+
 /* Steps 1 and 2 are marked; the walk of 2 is held. Which marks find a slot then, and which steps
  * are averaged in the end? */
 static void slots_with_a_slow_walk(uint32_t slots, const char *taken, const char *made)
 {
-	char got[64] = "", is[64] = "";
+	char is[64] = "";
 	uint64_t step;
 
 	with_hold(2);
@@ -907,13 +922,11 @@ static void slots_with_a_slow_walk(uint32_t slots, const char *taken, const char
 	for (step = 3; step <= 7; step++) {
 		char text[64];
 
-		if (mark(step, CKPT_STAGE_ONLY) != 0)
+		if (!mark_finds_a_slot(step, taken))
 			continue;
 		guard_all();
 		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
 		assert_soon(said(text));
-		snprintf(got + strlen(got), sizeof got - strlen(got), " %" PRIu64, step);
-		usleep(50000); /* what is released has gone back to the gate */
 	}
 	let_go();
 	assert_soon(is_made(2));
@@ -926,7 +939,6 @@ static void slots_with_a_slow_walk(uint32_t slots, const char *taken, const char
 			refs_step(step);
 		}
 	committed_is_ref(20);
-	assert_string_equal(got, taken);
 	assert_string_equal(is, made);
 }
 
@@ -963,7 +975,7 @@ TEST(a_step_that_is_written_does_not_wait_for_the_averages_of_one_that_is_not)
 	}
 	assert_soon(is_held());
 	assert_false(said("given up"));
-	usleep(300000); /* ckptd sees the guard of step 3, and ends the walk of step 1 */
+	assert_soon(said("step 1 makes way"));
 	let_go();
 	MUST_OF(&T.r[0], wait_one(3, CKPT_COMMITTED));
 	assert_false(is_made(1));
@@ -978,8 +990,6 @@ TEST(a_step_that_is_written_does_not_wait_for_the_averages_of_one_that_is_not)
  * a slot, and is each of these steps averaged? */
 static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
 {
-	char got[64] = "";
-
 	host_start_gated();
 	average("fast", "constant decay=.9");
 	refs_make();
@@ -992,13 +1002,11 @@ static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
 	assert_soon(is_made(2)); /* its walk does not wait for the disk */
 	refs_step(2);
 	for (uint64_t step = 3; step <= 7; step++) {
-		usleep(50000); /* what is released has gone back to the gate */
-		if (mark(step, CKPT_STAGE_ONLY) != 0)
+		if (!mark_finds_a_slot(step, taken))
 			continue;
 		guard_all();
 		assert_soon(is_made(step));
 		refs_step(step);
-		snprintf(got + strlen(got), sizeof got - strlen(got), " %" PRIu64, step);
 	}
 	gate_set(&G, false);
 	MUST_OF(&T.r[0], wait_one(2, CKPT_COMMITTED));
@@ -1007,7 +1015,6 @@ static void slots_with_a_slow_disk(uint32_t slots, const char *taken)
 	MUST_OF(&T.r[0], wait_one(20, CKPT_COMMITTED));
 	refs_step(20);
 	committed_is_ref(20);
-	assert_string_equal(got, taken);
 }
 
 TEST(of_two_slots_one_is_written_and_the_next_step_is_averaged)
@@ -1046,13 +1053,12 @@ TEST(of_four_slots_one_is_free_while_one_is_written_and_another_walked)
 	for (uint64_t step = 4; step <= 8; step++) {
 		char text[64];
 
-		MUST_BE(mark(step, CKPT_STAGE_ONLY), 0);
+		assert_soon(mark(step, CKPT_STAGE_ONLY) == 0);
 		guard_all();
 		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
 		assert_soon(said(text));
-		usleep(50000);
 	}
-	assert_true(said("step 4 has given up its averages"));
+	assert_soon(said("step 4 has given up its averages"));
 	let_go();
 	assert_soon(is_made(3) && is_made(8));
 	gate_set(&G, false);

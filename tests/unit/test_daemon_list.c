@@ -269,7 +269,7 @@ static void manifest_damage(uint64_t step, bool tensors)
 		struct ckpt_err err;
 
 		MUST_OK(container_decode(bytes, (uint64_t)n, CONTAINER_MANIFEST, &v, &err), &err);
-		at = (off_t)container_map_find(&v.map, CK_TENSORS)->off + 9;
+		at = (const uint8_t *)container_view_get(&v, CK_TENSORS).p - bytes + 9;
 	}
 	bytes[at] ^= 1;
 	MUST(pwrite(fd, &bytes[at], 1, at) == 1);

@@ -134,7 +134,7 @@ static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 		assert_int_equal(m.bytes, rank_bytes(&dst, rank, false));
 		if (!m.nop || m.nop > nop_max)
 			fail_msg("rank %u: %llu operations", rank, (unsigned long long)m.nop);
-		assert_true(reshard_stats(r).nfound <= nfound_max);
+		assert_true(reshard_answers(r) <= nfound_max);
 		reshard_close(r);
 	}
 }
