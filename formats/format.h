@@ -70,14 +70,14 @@ struct format_file {
 	 * file). */
 	uint64_t step, generation;
 	uint8_t uuid[16]; /* of this file: two with the same are one; zero: it has none */
-	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
+	bool lost;	  /* its metadata are damaged: only name and rank are known */
 	bool unread; /* its metadata were not read (format_open.choose, a summary): it has no pieces
 		      * and chunks here */
 };
 
 #define FORMAT_LOOKED 96
 #define FORMAT_WHY 160
-#define CHECKPOINT_FOREIGN 8 /* names that somebody reads; of more the number will do */
+#define CHECKPOINT_FOREIGN 8 /* names for a message; of more than these, only the number */
 
 /*
  * Place nfile + i of the table: its bytes are made of bytes [off, off + len) of an earlier place,
@@ -182,19 +182,18 @@ struct format_open {
 	const struct source_dir *dir;
 	enum format_depth depth; /* at least this much */
 	/*
-	 * For whoever looks for damage: where what all files share could be read, a checkpoint is
-	 * returned although the result is an error. Then it may be `partial`: good for move_verify,
-	 * which passes lost files by, and for tensors that damage_of (move/damage.h) says are
-	 * complete.
+	 * For a search for damage: if the metadata that all files share could be read, a checkpoint
+	 * is returned although the result is an error. Then it may be `partial`. It may be given to
+	 * move_verify, which skips lost files, and its complete tensors (damage_of, move/damage.h)
+	 * may be read.
 	 */
 	bool partial;
 	/*
 	 * Read only what is needed for some of the data. A format may read all. A file that is not
-	 * chosen is `unread`, and nothing is known of whether it is there. The pieces of the others
-	 * do not overlap. That they are enough is for plan_make to say: where it misses elements,
-	 * open all.
+	 * chosen is `unread`, and may be missing. The pieces of the others do not overlap. plan_make
+	 * finds out whether they are enough: if it misses elements, open all files.
 	 */
-	format_choose_fn *choose; /* not asked at depth NAMES */
+	format_choose_fn *choose; /* not called at depth NAMES */
 	void *choose_arg;
 	format_fault_fn *fault; /* each fault, one by one; reading goes on as far as it can */
 	void *fault_arg;
@@ -276,24 +275,24 @@ struct sheet_state {
 struct format_root {
 	const char *name; /* of that file: "MANIFEST" */
 	/*
-	 * What it alone says of the checkpoint: no tensors. Its files are listed in the order of
-	 * the checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation
+	 * The checkpoint as this file alone describes it: no tensors. Its files are listed in the
+	 * order of the checkpoint's, all `unread`, with name, length, rank, kind, group, step, generation
 	 * (an older one's: a link) and uuid. Errors as of open.
 	 */
 	int (*summary)(const struct source *root, struct checkpoint **ret, struct ckpt_err *err);
 	/*
-	 * A new one from the other files, where it is lost. facts: what it alone knew (job, step,
-	 * seq, parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN files are missing;
-	 * -EBADMSG,
-	 * -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be; what reading said; -ENOMEM.
+	 * If it is lost: makes a new one from the other files. facts: what only the lost one had
+	 * (job, step, seq, parent, notes, attributes). *ret_bytes is malloc'ed. -EUCLEAN: files are
+	 * missing; -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL: the other files do not allow it;
+	 * errors of reading; -ENOMEM.
 	 */
 	int (*rebuild)(const struct source_dir *dir, const struct checkpoint *facts,
 		       const char *tool, void **ret_bytes, uint64_t *ret_len, uint8_t ret_id[16],
 		       struct ckpt_err *err);
 	/*
 	 * Does the format make files of this name in a step's directory? The root, the others, and
-	 * what was or is to become a root (NAME.%08x, NAME.damaged-%08x). All else is somebody
-	 * else's.
+	 * files that were or will become a root (NAME.%08x, NAME.damaged-%08x). All other files are
+	 * foreign.
 	 */
 	bool (*owns)(const char *name);
 };
@@ -316,14 +315,14 @@ struct format {
 	int (*open)(const struct format_open *how, struct checkpoint **ret, struct ckpt_err *err);
 
 	/* Writing; NULL: it is read only. */
-	/* Can it say this tensor? If not, why: a few words. */
+	/* Can it hold this tensor? If not, why: a few words. */
 	bool (*holds)(const struct table *t, uint32_t tensor, char why[FORMAT_WHY]);
 	/* The same of an attribute; NULL: of all of them. */
 	bool (*says)(const struct checkpoint_attr *attr, char why[FORMAT_WHY]);
 	/*
 	 * target: of target_make, less what is left out. It and want outlive the sheet.
 	 * -EMEDIUMTYPE: the format cannot hold it as a whole; every reason is a line of `cannot`.
-	 * -ECANCELED: format_stopped said so. -ENOMEM.
+	 * -ECANCELED: format_stopped returned it. -ENOMEM.
 	 */
 	int (*sheet)(const struct table *target, const struct format_want *want, struct sheet **ret,
 		     struct ckpt_errlist *cannot, struct ckpt_err *err);
@@ -340,24 +339,24 @@ void checkpoint_free(struct checkpoint *c);
  * they are GIVEN. */
 uint32_t checkpoint_file_of(const struct checkpoint *c, uint32_t place);
 
-/* --- for those who write a format --- */
+/* --- for code of a format --- */
 
-/* An empty checkpoint of one rank, without a parent and with room for nfile files. Only
+/* An empty checkpoint of one rank, without a parent and with space for nfile files. Only
  * checkpoint_free frees it. NULL: no memory. */
 struct checkpoint *checkpoint_new(const struct format *f, uint32_t nfile);
-/* An empty sheet with room for so much; nfile, nrun and nsum are set. NULL: no memory. */
+/* An empty sheet with space for so many; nfile, nrun and nsum are set. NULL: no memory. */
 struct sheet *sheet_new(const struct format *f, uint32_t ntensor, uint32_t nfile, uint32_t nrun,
 			uint32_t nsum);
 /*
  * A tensor as most formats have it: a name, no component, no layout, and all of it row-major in one
  * place from byte `off` on. *ret_bytes: how many. -EALREADY: the name is there; -EPROTO: an
- * impossible name or shape, or more than the place has; -EPROTONOSUPPORT: a dtype that nobody
- * knows; -ENOMEM.
+ * impossible name or shape, or more than the place has; -EPROTONOSUPPORT: an unknown dtype;
+ * -ENOMEM.
  */
 int format_tensor_add(struct table *t, const char *name, uint32_t dtype, uint32_t ndim,
 		      const uint64_t *shape, uint32_t place, uint64_t off, uint64_t *ret_bytes,
 		      struct ckpt_err *err);
-/* -ECANCELED: the user has stopped it. For each file of a sheet whose making takes long. */
+/* -ECANCELED: the user has stopped it. To be called for each file of a sheet whose making takes long. */
 int format_stopped(const struct format_want *w, struct ckpt_err *err);
 /* A tensor's name in a format that has no components: "component.name", but "name" of the component
  * `strip` (NULL: none) and of "". Returns buf. */

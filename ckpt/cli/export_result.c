@@ -225,16 +225,17 @@ static uint64_t put_result(struct export *r)
 				   speed = { "bytes_per_second", NULL, false, FIT_WHOLE };
 	const struct checkpoint *k = r->s.ckpt;
 	struct output *o = r->c->o;
-	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES];
+	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES], title[SUBJECT_TITLE];
 	const char *from = r->memory.dir[0] ? " from memory" : "";
 	const char *wrote = r->c->value[OPT_DRY_RUN] ? "Would write" : "Wrote";
 	uint64_t over;
 
 	mesh_print(r->to.target.mesh, text, sizeof text);
+	subject_short(k, r->s.ref.path, title);
 	output_put(o, &path, r->memory.dir[0] ? cell_none() : cell_text(r->s.ref.path));
 	output_put(o, &from_memory, cell_of(CELL_FLAG, r->memory.dir[0] != 0));
 	output_put(o, &job, cell_word(k->job));
-	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &step, subject_step(k));
 	mesh_option_put(r->c, &r->to);
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &dtype, cell_word(r->c->value[OPT_DTYPE]));
@@ -251,20 +252,17 @@ static uint64_t put_result(struct export *r)
 	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
 	human_bytes(r->made.stored_bytes, size);
 	if (r->file && !r->one)
-		cli_say(r->c, STYLE_PLAIN, "%s %s, %s: step %llu%s.", wrote, r->path, size,
-			(unsigned long long)k->step, from);
+		cli_say(r->c, STYLE_PLAIN, "%s %s, %s: %s%s.", wrote, r->path, size, title, from);
 	else if (r->alone && r->nfile == 1)
-		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: step %llu%s.", wrote, r->path,
-			r->made_file[0].name, size, (unsigned long long)k->step, from);
+		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s.", wrote, r->path,
+			r->made_file[0].name, size, title, from);
 	else if (r->one)
-		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: step %llu%s, rank %u of %s.", wrote,
-			r->path, r->made_file[0].name, size, (unsigned long long)k->step, from,
-			r->first, text);
+		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s, rank %u of %s.", wrote, r->path,
+			r->made_file[0].name, size, title, from, r->first, text);
 	else
-		cli_say(r->c, STYLE_PLAIN, "%s %s file%s to %s, %s: step %llu%s%s%s.", wrote,
+		cli_say(r->c, STYLE_PLAIN, "%s %s file%s to %s, %s: %s%s%s%s.", wrote,
 			human_count(r->nfile, count), r->nfile == 1 ? "" : "s", r->path, size,
-			(unsigned long long)k->step, from, r->alone ? "" : " on ",
-			r->alone ? "" : text);
+			title, from, r->alone ? "" : " on ", r->alone ? "" : text);
 	if (r->c->value[OPT_DRY_RUN])
 		cli_say(r->c, STYLE_PLAIN, "Nothing was written.");
 	return over;

@@ -19,7 +19,7 @@
 
 int export_find(struct export *r)
 {
-	struct publish_place d;
+	struct publish_path d;
 	struct ckpt_err err = { 0 };
 	struct stat st;
 	int n, code;
@@ -44,7 +44,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 {
 	const struct io_ops *ops = r->c->ops;
 	const struct engine e = { .ops = ops, .format = formats };
-	struct publish_place d;
+	struct publish_path d;
 	cleanup_close int parent = -1;
 	int rc = publish_split(r->path, &d, err);
 
@@ -67,7 +67,7 @@ static int directory_make(struct export *r, struct ckpt_err *err)
 static void directory_drop(struct export *r)
 {
 	const struct io_ops *ops = r->c->ops;
-	struct publish_place d;
+	struct publish_path d;
 	cleanup_close int parent = -1;
 
 	if (!r->made_dir || publish_split(r->path, &d, NULL))
@@ -121,10 +121,11 @@ static int on_tick(void *arg, uint64_t done)
 static void on_begun(void *arg)
 {
 	struct export *r = arg;
+	char title[SUBJECT_TITLE];
 
 	export_document(r);
-	progress_begin(&r->progress, r->c, r->made.bytes, "step %llu",
-		       (unsigned long long)r->s.ckpt->step);
+	progress_begin(&r->progress, r->c, r->made.bytes, "%s",
+		       subject_short(r->s.ckpt, r->s.ref.path, title));
 	r->begun = true;
 }
 

@@ -33,7 +33,7 @@ struct converting {
 	bool alone;		       /* without --mesh: one rank */
 	bool by_rank;		       /* files with what each rank of the mesh holds */
 	char mesh[CONVERT_MESH_BYTES]; /* without --mesh: the mesh of one rank */
-	struct publish_place place;
+	struct publish_path place;
 	struct checkpoint said; /* step, job, ... that DST records */
 	char options[OPTIONS_BYTES];
 	uint64_t shard_bytes;
@@ -70,16 +70,16 @@ static void say_compared(struct converting *x)
 	const struct converted *f = &x->made;
 	char count[HUMAN_BYTES], made[HUMAN_BYTES];
 
-	if (f->nmade && !f->nprint)
+	if (f->nmade && !(x->s.ckpt->has & HAS_PRINTS))
 		cli_say(x->c, STYLE_PLAIN,
 			"The source has no fingerprints to compare: those of %s tensor%s were made on "
 			"the way.",
 			human_count(f->nmade, made), f->nmade == 1 ? "" : "s");
 	else if (f->nmade)
 		cli_say(x->c, STYLE_PLAIN,
-			"%s tensor%s compared with the source's fingerprints, %s had none.",
-			human_count(f->nprint, count), f->nprint == 1 ? " was" : "s were",
-			human_count(f->nmade, made));
+			"Fingerprints: %s as in the source, %s new (of tensors that are cast, reduced "
+			"or cut, or have none in the source).",
+			human_count(f->nprint, count), human_count(f->nmade, made));
 	else if (f->nprint > 1)
 		cli_say(x->c, STYLE_PLAIN,
 			"The fingerprints of all %s tensors are those of the source.",
@@ -140,7 +140,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_unknown, cell_of(CELL_NUMBER, f->nmade));
 	output_put(o, &f_dropped, cell_of(CELL_NUMBER, f->ndropped));
 	output_put(o, &f_overflow, cell_of(CELL_NUMBER, f->noverflow));
-	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->bytes));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->made_bytes));
 	output_put(o, &f_before, cell_of(CELL_BYTES, f->before));
 	output_put(o, &f_stored, cell_of(CELL_BYTES, f->stored_bytes));
 	output_put(o, &f_seconds, cell_real((double)ns / (double)NS_PER_S));
@@ -154,10 +154,10 @@ static void put_result(struct converting *x)
 
 static int fail_kept(struct converting *x, int rc, const struct ckpt_err *err, const char *what)
 {
-	const char *partial = x->made.partial;
-	int lock = (int)(strlen(partial) - strlen("-new"));
+	const char *unfinished = x->made.unfinished;
+	int lock = (int)(strlen(unfinished) - strlen("-new"));
 
-	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, partial, partial);
+	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, unfinished, unfinished);
 }
 
 /* Report what went wrong, and what to do. Returns the exit code. */
@@ -197,11 +197,11 @@ static void say_resumed(struct converting *x)
 
 	if (f->resumed)
 		cli_hint(x->c, "Continuing an earlier run: %s of %s are done (%s).",
-			 human_bytes(f->before, done), human_bytes(f->bytes, all), f->partial);
+			 human_bytes(f->before, done), human_bytes(f->bytes, all), f->unfinished);
 	else if (f->restarted)
 		cli_hint(x->c,
 			 "Nothing of an earlier run can be used: starting from the beginning (%s).",
-			 f->partial);
+			 f->unfinished);
 }
 
 /* Blobs of ranks that the new mesh does not have: which rank has them now? */
@@ -215,8 +215,8 @@ static void say_blobs(struct converting *x)
 			old = MAX(old, t->tensor[i].rank + 1);
 	if (old > world)
 		cli_hint(x->c,
-			 "%u ranks had blobs of their own, this mesh has %u ranks. All blobs are "
-			 "kept: those of rank %u go into the %s of rank 0, and so on.",
+			 "%u ranks had blobs of their own, and this mesh has %u. All blobs are "
+			 "kept: those of rank %u are in the %s of rank 0, and so on.",
 			 old, world, world, x->format->root ? "part" : "file");
 }
 
@@ -241,12 +241,13 @@ static void changes_print(struct converting *x)
 static void on_begun(void *arg)
 {
 	struct converting *x = arg;
+	char title[SUBJECT_TITLE];
 
 	output_line(x->c->o, "ckptd.convert/1", "summary");
 	changes_print(x);
 	say_resumed(x);
-	progress_begin(&x->progress, x->c, x->made.bytes, "step %llu",
-		       (unsigned long long)x->s.ckpt->step);
+	progress_begin(&x->progress, x->c, x->made.bytes, "%s",
+		       subject_short(x->s.ckpt, x->s.ref.path, title));
 	progress_skip(&x->progress, x->made.before);
 	x->begun = true;
 }
@@ -354,7 +355,7 @@ static bool names_step(const char *base, uint64_t *ret_step)
 	return !*end && !strcmp(again, base);
 }
 
-int convert_place(struct cli *c, const char *dst, struct publish_place *ret)
+int convert_place(struct cli *c, const char *dst, struct publish_path *ret)
 {
 	struct ckpt_err err = { 0 };
 	int rc = publish_split(dst, ret, &err);
@@ -374,7 +375,7 @@ int convert_place(struct cli *c, const char *dst, struct publish_place *ret)
 static int destination_check(struct converting *x)
 {
 	const char *dst = x->c->arg[1];
-	struct publish_place *d = &x->place;
+	struct publish_path *d = &x->place;
 	struct ckpt_err err = { 0 };
 	struct stat src, st;
 	uint64_t step = x->s.ckpt->step, named;

@@ -23,7 +23,7 @@ bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_
 bool convert_is_file(const char *path, const struct format *f);
 /* The directory around dst, and the name in it. Returns an exit code, after an error was printed:
  * there is no such directory. Nothing is made. */
-int convert_place(struct cli *c, const char *dst, struct publish_place *ret);
+int convert_place(struct cli *c, const char *dst, struct publish_path *ret);
 /* Print the error -EMEDIUMTYPE of engine_convert, with all that the format cannot hold. path: of the
  * source. Returns the exit code. */
 int convert_misfit(struct cli *c, const char *path, const struct converted *f,

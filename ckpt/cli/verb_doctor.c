@@ -96,12 +96,14 @@ const struct cli_verb verb_doctor = {
 	.name = "doctor",
 	.help = "check this machine and a directory for ckptd",
 	.synopsis = (const char *const[]){ "[--job-size=BYTES] [DIR]", NULL },
-	.about = "Checks what ckptd needs: the directory DIR (a store, or a directory that will "
-		 "become one; without DIR, the default store), its file system and its space; the "
-		 "kernel, io_uring and limits; memory for two copies of the job; the daemon and "
-		 "what may end it. Each line shows what doctor found and, if something should be "
-		 "changed, what to do. doctor makes some small scratch files in DIR, syncs them "
-		 "and removes them.",
+	.about =
+		"Checks what ckptd needs: the directory DIR (a store, or a directory that will "
+		"become one; without DIR, the default store), its file system and its space; the "
+		"kernel, io_uring and limits; memory for two copies of the job; the daemon and "
+		"what may end it. Each line shows what doctor found and, if something should be "
+		"changed, what to do. doctor also lists what ckptctl convert or export left in DIR "
+		"when it was killed. doctor makes some small scratch files in DIR, syncs them "
+		"and removes them.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl doctor /ckpt", "is this a good place?" },

@@ -227,6 +227,7 @@ static int find_damage(struct export *r)
 	struct move_verified size;
 	struct progress progress;
 	struct ckpt_err err = { 0 };
+	char title[SUBJECT_TITLE];
 	uint64_t bytes;
 	int rc;
 
@@ -239,7 +240,7 @@ static int find_damage(struct export *r)
 	rc = move_open(c->ops, r->s.ref.step_fd, k, true, IO_AUTO, &files, &err);
 	if (rc)
 		return export_fail(r, rc, true, &err);
-	progress_begin(&progress, c, size.bytes, "step %llu", (unsigned long long)k->step);
+	progress_begin(&progress, c, size.bytes, "%s", subject_short(k, r->s.ref.path, title));
 	rc = move_verify(&files, progress_tick, &progress, damage_fault, &r->damage, &bytes, &err);
 	progress_end(&progress);
 	move_close(&files);
@@ -316,7 +317,7 @@ static int take_memory(struct export *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	struct publish_place d;
+	struct publish_path d;
 	int rc, code;
 
 	rc = publish_split(r->path, &d, &err);
@@ -408,10 +409,11 @@ const struct cli_verb verb_export = {
 		"as Hugging Face has them: DST is one file, if its name ends in .safetensors, or a "
 		"directory with model.safetensors, or, with --shard-size, with "
 		"model-00001-of-00003.safetensors, ... and their index. Keys are component.name; "
-		"--strip COMPONENT leaves that component's name away. DST has all components, also the "
-		"optimizer: load_state_dict and from_pretrained want --only model. A tensor with several names (tied weights) is there under "
-		"each of them. Without --only, --layout, --keep-going and --from-memory the same command continues a run that was interrupted. "
-		"docs/JSON.md: the summary is that of ckptctl convert.\n"
+		"--strip COMPONENT leaves out that component's name. DST has all components, also the "
+		"optimizer: load_state_dict and from_pretrained need --only model. A tensor with several "
+		"names (tied weights) is written under each of them. If such a run is interrupted, the "
+		"same command continues it; with --only, --layout, --keep-going or --from-memory it "
+		"begins again.\n"
 		"With --mesh, export writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
 		"DIR/rank-00001.safetensors, .... Every program that reads safetensors can load these "
 		"files. Keys are component/name, each tensor is the rank's local shard (also an "
@@ -424,10 +426,10 @@ const struct cli_verb verb_export = {
 		"otherwise it must be empty. With --rank DIR may have other ranks' files, and export "
 		"opens only the parts that have data of that rank.\n"
 		"With --only export writes the tensors of one component, or those whose "
-		"component/name, or name, matches a pattern with *; it can be given several times. Keys are then the tensors' own names, without a component: "
+		"component/name, or name, matches a pattern with *; it can be given several times. "
+		"Keys are then the tensors' own names, without a component: "
 		"those of the model. If two tensors would have one name, export lists them and "
-		"writes nothing. With --only and without --mesh everything is in one file, "
-		"DIR/model.safetensors. --only ema.fast is the averaged model: the averaged "
+		"writes nothing. --only ema.fast is the averaged model: the averaged "
 		"tensors, and those that the average copies (buffers, frozen tensors, ...; "
 		"ckpt_average), which are the step's own. The file's metadata names the average, "
 		"its schedule, its number of updates and their last step.\n"
@@ -440,16 +442,16 @@ const struct cli_verb verb_export = {
 		"\"drop optim/*\", \"split model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q "
 		"l.{1}.k l.{1}.v\", \"stack model/experts.#.up dim 0 -> experts.up\", \"transpose "
 		"model/w dims 1,0\", \"reshape model/w 32,-1,128\", \"cast model/*norm* F32\" "
-		"(docs/LAYOUTS.md describes all rules). What a rule casts --dtype leaves alone. "
+		"(docs/LAYOUTS.md describes all rules). A tensor that a rule casts is not cast by --dtype. "
 		"A tensor that is cut or joined along "
 		"a sharded dimension is cut along dimension 0, unless --layout places it otherwise. "
 		"With --view export opens all parts. With --only the rules apply to the selected "
 		"tensors alone, and averaged tensors have the components of those that they "
-		"average: a file of rules that was written for the model serves its averages, too. "
-		"Keys are the new names without their components.\n"
+		"average: a file of rules that was written for the model serves its averages, too.\n"
 		"export checks every byte that it reads, and uses a bounded amount of memory. "
 		"The files appear when all of them are complete and on the disk; after an error "
-		"or Ctrl-C DIR is as it was.\n"
+		"or Ctrl-C DST is as it was. With --json the summary of a run without --mesh, --only, "
+		"--layout, --keep-going and --from-memory has the keys of ckptctl convert.\n"
 		"With --keep-going export leaves damaged tensors out of the files, lists them, and "
 		"exits with 3. The files have no damaged data. If the damage is in the data, export "
 		"reads the checkpoint in full to find it; with --rank it always does, so that every "

@@ -533,21 +533,21 @@ const struct cli_verb verb_prune = {
 		"being read; what is damaged or quarantined stays without --bad. Steps that were set "
 		"aside, because the job went back to an older one, stay for --set-aside-for whatever the "
 		"rules say, so that ckptctl rewind can bring them back; the time counts up to the newest "
-		"committed step at most. --set-aside removes them now. Of a step "
-		"that goes, the files that ckptd made are removed; what else lies in it stays, in a "
-		".trash-... directory that ckptctl repair lists. Before anything goes, every byte of the "
-		"newest step is read and checked, unless that was done before; if it is damaged, it is "
-		"quarantined and the next older step is checked. With --free the oldest go, among those that no rule keeps (without "
-		"rules: all but the newest), until so much was freed. On a terminal it shows what it "
-		"will do and asks; elsewhere it needs --yes. ckptd does "
-		"the same by itself, given the same rules.\n"
-		"If convert or export was killed in PATH, prune says what it has left there. Only "
+		"committed step at most. --set-aside removes them now. Of a step that is removed, "
+		"prune removes the files that ckptd made; other files in it stay, in a "
+		".trash-... directory that ckptctl repair lists. Before prune removes anything, it reads "
+		"and checks every byte of the newest step, unless that was done before; if that step is "
+		"damaged, it is quarantined and the next older step is checked. With --free prune removes "
+		"the oldest of the steps that no rule keeps (without rules: of all but the newest), until "
+		"it has freed so much. On a terminal prune shows what it will do and asks; elsewhere it "
+		"needs --yes. ckptd does the same by itself, given the same rules.\n"
+		"If convert or export was killed in PATH, prune lists what they left there. Only "
 		"--unfinished removes that, also what the same command could continue, but never what "
 		"is being written.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl prune -n --keep-last=3 --keep-every=5000 runs/",
-			  "what would go, and why" },
+			  "what would be removed, and why" },
 			{ "ckptctl prune --yes --keep-within=7d --keep-best=loss:min:3 runs/demo",
 			  "from cron" },
 			{ "ckptctl prune --free=2T", "the oldest, as many as it takes" },

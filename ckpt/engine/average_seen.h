@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * average_seen.h - the averages of the weights that a checkpoint has, for ema, show, diff and
- * restore. They are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and
+ * export. They are the records of AVERAGES (docs/FORMAT.md), the MADE tensors that name them, and
  * the attributes "ckpt.health:ema.NAME" that the daemon wrote. All of it is pure; any thread may
  * call.
  */
@@ -27,7 +27,7 @@ struct average_seen {
 
 /* As the daemon decides it (daemon/averages.c): may the tensor speak for what its `of` names? */
 bool averages_is_master(const struct table_tensor *x);
-/* What the rules of an average are asked about. master: it stands for what its `of` names, whose
+/* The subject of an average's rules. master: it stands for what its `of` names, whose
  * component is put into the buffer; a master of nothing stands for itself. */
 struct ema_subject averages_subject(const struct table_tensor *x, bool master,
 				    char component[CKPT_NAME_MAX + 1]);
@@ -53,13 +53,13 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
  * has had no update and no copy. */
 uint64_t averages_lag(const struct checkpoint *k, const struct table_average *a);
 /*
- * The daemon writes a health as sentences' ends between commas: "updates 3, lag 0, |p-e|/|e| 0.01
- * at most (model/w), far 0, NaN 0". Does it say that someone must look: NaN or infinite values,
- * elements larger than the weights ever were, tensors that are too far off? What is not known is
- * not judged.
+ * The daemon writes a health as items between commas: "updates 3, lag 0, |p-e|/|e| 0.01 at most
+ * (model/w), far 0, NaN 0". Is the average wrong: are there NaN or infinite values, elements larger
+ * than the weights ever were, tensors that are too far from the weights? A missing item counts as
+ * good.
  */
 bool averages_health_is_bad(const char *health);
-/* The number behind these words, "far"; UINT64_MAX: it does not say. */
+/* The number after this word, as in "far 0"; UINT64_MAX: the word is missing. */
 uint64_t averages_health_count(const char *health, const char *word);
 
 /* Are the chains of the two the same: schedule, updates, history? */

@@ -3,10 +3,9 @@
  * compare.h - do two checkpoints hold the same, whatever their formats, meshes and files are?
  *
  * Names, shapes, dtypes and operands are compared by the tables. Contents are compared by
- * fingerprints where both sides have one. Where one has none nothing is known until both tensors
- * are read and compared bit by bit; without that they are UNKNOWN, which is never equal.
- * compare_find is a matter of tables alone; compare_read reads. By the calling thread and those of
- * move.
+ * fingerprints if both sides have one. If one side has none, both tensors must be read and compared
+ * bit by bit; until then they are UNKNOWN, which is never equal. compare_find uses the tables alone;
+ * compare_read reads data. It uses the calling thread and those of move.
  */
 #ifndef CKPT_ENGINE_COMPARE_H
 #define CKPT_ENGINE_COMPARE_H
@@ -18,7 +17,7 @@ enum compare_kind {
 	COMPARE_ONLY_B,
 	COMPARE_SHAPE,
 	COMPARE_DTYPE,
-	COMPARE_OPERANDS, /* of a pending reduction: fingerprints say nothing of what comes of them */
+	COMPARE_OPERANDS, /* of a pending reduction: their fingerprints are not those of the result */
 	COMPARE_CONTENTS,
 	COMPARE_UNKNOWN, /* one has no fingerprint, and they were not read */
 	COMPARE_LAYOUT,

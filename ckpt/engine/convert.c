@@ -223,7 +223,7 @@ static int convert_begin(struct convert *v, struct ckpt_err *err)
 
 	if (rc)
 		return rc;
-	snprintf(v->facts->partial, sizeof v->facts->partial, "%s", publish_path(v->to));
+	snprintf(v->facts->unfinished, sizeof v->facts->unfinished, "%s", publish_path(v->to));
 	if (v->c->once)
 		return begin_anew(v, err);
 	leftover_look(v, &left);

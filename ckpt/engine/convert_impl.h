@@ -12,7 +12,7 @@ struct convert {
 	const struct engine_convert *c;
 	struct converted *facts;
 
-	/* What is made. */
+	/* The result. */
 	struct arena arena;
 	struct checkpoint said; /* want.facts with an attribute more */
 	struct format_want want;
@@ -20,8 +20,8 @@ struct convert {
 	const struct table *target;
 	struct sheet *sheet;
 	struct passage_map map;
-	uint32_t *piece_sum; /* [npiece] the sum of its bytes; TABLE_NONE. NULL: there are none */
-	uint32_t *crc;	     /* [nsum] of all files that are complete */
+	uint32_t *piece_sum; /* [npiece] the sheet_sum of its bytes; TABLE_NONE. NULL: no sums */
+	uint32_t *crc;	     /* [nsum] known for complete files */
 	uint8_t uuid[16];    /* of the journal */
 
 	/* How far it is. */
@@ -31,9 +31,9 @@ struct convert {
 	void *earlier_bytes;
 	struct sheet_done *done; /* [nfile] */
 	uint64_t saved_ns, save_took_ns;
-	uint64_t saved_bytes;	    /* that the newest journal on the disk says are done */
-	bool saved_finished;	    /* it says that all files are */
-	bool write_failed, reading; /* reading: of the source */
+	uint64_t saved_bytes;	    /* converted, according to the newest journal on the disk */
+	bool saved_finished;	    /* all files are, according to that journal */
+	bool write_failed, reading; /* reading: the source is being read */
 
 	/* The batch that is open. */
 	uint32_t first, n;
@@ -54,23 +54,23 @@ static inline bool convert_is_stopped(const struct convert *v)
 	return v->e->tick && v->e->tick(v->e->arg, 0);
 }
 
-/* Files of some ranks: no reader takes them for a checkpoint. */
+/* Only files of some ranks: no checkpoint that a format can open. */
 static inline bool convert_is_part(const struct convert *v)
 {
 	return v->want.by_rank && v->want.nrank;
 }
 
-/* convert_sheet.c: target, sheet and map of what is wanted; v->want has its uuid. */
+/* convert_sheet.c: makes target, sheet and map, and the uuid in v->want. */
 int convert_sheet_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err);
 void convert_sheet_free(struct convert *v);
 
 /* convert_resume.c: the journals of an earlier run. */
-/* 1: v->j, v->done and the fingerprints are as it left them; 0: there is nothing to continue. */
+/* 1: v->j, v->done and the fingerprints are those of its journal; 0: there is nothing to continue. */
 int convert_take_up(struct convert *v, struct ckpt_err *err);
 int convert_journal_put(struct convert *v, struct ckpt_err *err);
 
-/* convert_check.c: the fingerprints that were made against the source's, and what was made against
- * the sheet, as its own format reads it. */
+/* convert_check.c: compares the new fingerprints with the source's, and the result, as its own
+ * format reads it, with the sheet. */
 int convert_prints_check(struct convert *v, struct ckpt_err *err);
 int convert_result_check(struct convert *v, struct ckpt_err *err);
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - what is done with checkpoints of any format: open, convert, verify, compare, read
- * values. The engine knows tables and the functions of formats/format.h, and no format by name.
- * Called by the command. Nothing here prints; what takes long asks `tick`.
+ * engine.h - opens, converts, verifies and compares checkpoints of any format, and reads their
+ * values. The engine uses tables and the functions of formats/format.h, and no format by name.
+ * Called by the command. Nothing here prints; long work calls `tick`.
  */
 #ifndef CKPT_ENGINE_ENGINE_H
 #define CKPT_ENGINE_ENGINE_H

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal.h - how far a conversion is: a container (ckpt/base/container.h) that says nothing which
- * was not synced before it was written. Only the program that wrote it reads it, on the same
- * machine; a newer version that cannot read it begins anew. It knows files, chunks, sums and
- * fingerprints, and no format.
+ * journal.h - how far a conversion is: a container (ckpt/base/container.h). All that it describes was
+ * synced before it was written. Only the program that wrote it reads it, on the same machine; a
+ * newer version that cannot read it begins anew. It contains files, chunks, sums and fingerprints,
+ * and nothing of a format.
  *
- *	WHO    strings: source, from, to, mesh, tool, options
+ *	WHO    strings that identify the conversion: source, from, to, mesh, tool, options
  *	STATE  one record cj_state
  *	FILES  cj_file, in the order of the sheet's files
- *	CHUNKS cj_chunk: of each open file one for each entry of its chunk map that is done
+ *	CHUNKS cj_chunk: for each open file, one for each complete entry of its chunk map
  *	SUMS   cj_sum, in the order of the sheet's sums
- *	PRINTS le64: the fingerprints, so far, of the pieces of files that are open or done, in the
+ *	PRINTS le64: the fingerprint so far of each piece of a file that is open or done, in the
  *	       order of the sheet's table
  */
 #ifndef CKPT_ENGINE_JOURNAL_H
@@ -45,10 +45,10 @@ enum journal_file_state { JOURNAL_NONE, JOURNAL_OPEN, JOURNAL_DONE };
 struct journal_file {
 	uint32_t state;
 	/* OPEN, with chunks */
-	uint32_t fill;		  /* bytes of the next chunk that lie in the file */
+	uint32_t fill;		  /* bytes of the next chunk that the file has already */
 	struct hash128 fill_hash; /* of these */
 	uint64_t nchunk;
-	const struct chunk *chunk; /* [nchunk] their raw_hash counts, nothing else */
+	const struct chunk *chunk; /* [nchunk] only raw_hash is used */
 	/* DONE */
 	uint64_t bytes, data_end;
 	struct hash128 seal;
@@ -60,7 +60,7 @@ struct journal_sum {
 };
 
 struct journal {
-	uint8_t uuid[16]; /* of what is made: of source, target, options and tool */
+	uint8_t uuid[16]; /* a hash of source, target, options and tool */
 	uint64_t seq;
 	uint64_t mem_limit; /* windows are cut for it */
 	uint64_t windows, bytes;
@@ -75,12 +75,12 @@ struct journal {
 	struct arena arena; /* of one that was read */
 };
 
-/* t: the sheet's: place i is file i; its pieces bear the fingerprints. *ret_bytes is malloc'ed. */
+/* t: of the sheet: place i is file i, and its pieces have the fingerprints. *ret_bytes: malloc'ed. */
 int journal_encode(const struct journal *j, const struct table *t, void **ret_bytes,
 		   uint64_t *ret_len, struct ckpt_err *err);
-/* -EBADMSG: torn, damaged, no journal. Points into bytes. */
+/* -EBADMSG: torn, damaged, or no journal. *ret points into bytes. */
 int journal_decode(const void *bytes, uint64_t len, struct journal *ret, struct ckpt_err *err);
-/* Gives the pieces the fingerprints that it holds. -EBADMSG: there are not as many. */
+/* Copies its fingerprints to the pieces. -EBADMSG: there are more or fewer of them than pieces. */
 int journal_prints(const struct journal *j, struct table *t, struct ckpt_err *err);
 void journal_free(struct journal *j);
 #endif

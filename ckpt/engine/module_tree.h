@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * module_tree.h - tensors summed up by the modules that their names tell of. Used by stats.
+ * module_tree.h - tensors summed up by the modules in their names. Used by stats.
  *
  * A name's parts are separated by '.'. Parts that are numbers are layers, experts, ...: modules
  * that differ in those alone are one row, "model/layers.{0..31}.mlp". Depth 0 is the component,

@@ -25,25 +25,24 @@ struct engine_subject {
 
 /*
  * e: ops, and format unless s->force is given.
- * Errors: of the format's open; -ENOMSG: no format fits, and the sentence lists what each looked
- * for;
- * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; of
- * reading (-EACCES, ...). In any case *ret is to be closed: if s->how.partial is set, it may have a
+ * Errors: of the format's open; -ENOMSG: no format fits, and err lists what each probe read;
+ * -ENOTUNIQ: two formats fit equally; -ESTALE: it is another checkpoint than s->id; -ENOMEM; errors
+ * of reading (-EACCES, ...). The caller closes *ret also after an error: if s->how.partial is set, it may have a
  * checkpoint although the result is an error.
  */
 int engine_open(const struct engine *e, const struct engine_subject *s, struct opened *ret,
 		struct ckpt_err *err);
 void engine_close(struct opened *o);
 /*
- * May something be made in the directory dirfd? -EINVAL: it is that of src, or lies below it, or it
- * is a checkpoint as stores have them, which would be faulty with a file more; or the entry `left`
- * of dirfd, which will be written over, holds what src is read from. "": there is none. Of one file
- * that src is, the directory around it is anybody's. path: what is to be made, for the sentence. e:
- * ops and format.
+ * May a new file or directory be made in the directory dirfd? -EINVAL: it is the directory of src,
+ * or lies below it, or it is a step of a store, which would be faulty with one more file. If src is
+ * one file, its parent directory is allowed. left: the entry of dirfd that will be written over,
+ * "" if there is none. -EINVAL also: src is read from it. path: what is to be made, for the message.
+ * e: ops and format.
  */
 int engine_outside(const struct engine *e, const struct opened *src, const char *path, int dirfd,
 		   const char *left, struct ckpt_err *err);
-/* Which format is it? Errors as of engine_open. Nothing but what the probes read is read. */
+/* Which format is it? Only the probes read. Errors as of engine_open. */
 int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,
 		 struct ckpt_err *err);
 #endif

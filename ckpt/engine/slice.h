@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slice.h - "0:4,:,-1": which elements of a tensor a person wants, as numpy writes it.
+ * slice.h - "0:4,:,-1": some elements of a tensor, as in numpy.
  *
  * One item per dimension, separated by commas, blanks allowed: "a:b" is the indices [a, b) with
- * either end left out for the tensor's own, "i" is one index, whose dimension goes away from the
- * result's shape. A negative number counts from the end. Ends beyond the tensor are cut to it, an
- * index beyond it is an error. Dimensions without an item are taken whole. The step is 1.
+ * either end left out for the tensor's own, "i" is one index: the result does not have its
+ * dimension. A negative number counts from the end. Ends beyond the tensor are cut to it, an
+ * index beyond it is an error. Dimensions without an item are taken in full. The step is 1.
  */
 #ifndef CKPT_ENGINE_SLICE_H
 #define CKPT_ENGINE_SLICE_H
@@ -25,8 +25,8 @@ struct slice {
 int slice_parse(const char *text, uint32_t ndim, const uint64_t *shape, struct slice *ret,
 		struct ckpt_err *err);
 /*
- * Where an element holds several values of the last dimension (dtype_values) people count values
- * and files elements: s, which was parsed by the shape of the values, as elements. -EINVAL: it
+ * If an element has several values of the last dimension (dtype_values), slices count values, and
+ * files count elements: s, which was parsed by the shape of the values, as elements. -EINVAL: it
  * begins or ends inside of one; text is what s was parsed from.
  */
 int slice_pack(const char *text, const struct slice *s, uint32_t values, struct slice *ret,

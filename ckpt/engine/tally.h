@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tally.h - what a person asks of a tensor's values: how many, between which, around what, and how
- * many of them are no numbers. In one pass over elements in any order.
+ * tally.h - statistics of a tensor's values: count, minimum, maximum, mean, deviation, NaN and
+ * infinities. In one pass over the elements, in any order.
  *
  * min, max, mean and the (population) standard deviation are of the finite values; complex numbers
  * count by their absolute value. Blocks are summed pairwise in two passes and merged (Chan, Golub,

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify.h - is every byte of a checkpoint what was written? As far as anybody can know: bytes with
- * a sum are compared with it; of bytes without one is known that they can be read.
+ * verify.h - is every byte of a checkpoint as it was written? Bytes with a sum are compared with it;
+ * bytes without one are only read.
  */
 #ifndef CKPT_ENGINE_VERIFY_H
 #define CKPT_ENGINE_VERIFY_H
 #include "ckpt/engine/open.h"
 
-/* What is wrong with a checkpoint, as one error: -EBADMSG, but for what says nothing of it
- * (-EACCES, -ENOMEM,
- * -EPROTONOSUPPORT, -ECANCELED, ...). */
+/* A fault of a checkpoint as one error: -EBADMSG, but errors that prove no damage stay as they are
+ * (-EACCES, -ENOMEM, -EPROTONOSUPPORT, -ECANCELED, ...). */
 int engine_damage(int rc);
 
 /* Files that several checkpoints of one run share are read once: one for all of them,
@@ -23,7 +22,7 @@ struct engine_verify {
 	double percent;		      /* > 0: subset.bytes becomes so much of the data */
 	uint64_t buffer_bytes;	      /* of move_verify; 0: what is fast */
 	struct engine_shared *shared; /* NULL: every file is read */
-	/* Asked once the metadata are read, before `bytes` of data are; may be NULL. */
+	/* Called once, after the metadata are read and before `bytes` of data are; may be NULL. */
 	void (*begin)(void *arg, const struct checkpoint *k, uint64_t bytes);
 	void *arg;
 };
@@ -45,8 +44,7 @@ struct engine_verified {
  * Opens a checkpoint and reads its data, from the disk. Every fault goes to s->how.fault, and none
  * ends it: with s->how.partial the data of files that could be opened are read whatever is wrong
  * with others. 0; -EBADMSG: there are faults, or the error's code says what else is wrong;
- * -ECANCELED: e->tick said so; errors of which engine_damage says that they are none of the
- * checkpoint's; -ESTALE as of engine_open. o is to be closed in any case. ret is what was done,
+ * -ECANCELED: e->tick returned != 0; errors that engine_damage does not count as damage; -ESTALE as of engine_open. o is to be closed in any case. ret is what was done,
  * also after an error.
  */
 int engine_verify(const struct engine *e, const struct engine_subject *s,
@@ -58,7 +56,7 @@ struct engine_check {
 	const char *path;	     /* for sentences */
 	const struct format *format; /* of it */
 	uint64_t buffer_bytes;	     /* of move_verify; 0: what is fast */
-	/* Asked once its metadata are read, before the data are; may be NULL. */
+	/* Called once, after its metadata are read and before the data are; may be NULL. */
 	void (*begin)(void *arg, const struct checkpoint *k, uint64_t bytes);
 	void *arg;
 };
@@ -70,9 +68,9 @@ struct engine_checked {
  * Every byte of a step, from the disk, compared with every checksum there is, with one answer: for
  * what is deleted, released or built anew because of it. 0: all bytes of all files were read and
  * are right; -EBADMSG,
- * -EPROTO, -EUCLEAN: it is damaged, err names the first fault; -EIO: nothing was found to be wrong,
- * but something could not be read, so that nobody knows; -ECANCELED: e->tick said so; others. ret
- * may be NULL.
+ * -EPROTO, -EUCLEAN: it is damaged, err names the first fault; -EIO: no fault was found, but
+ * something could not be read, so there is no answer; -ECANCELED: e->tick returned != 0; others.
+ * ret may be NULL.
  */
 int engine_check(const struct engine *e, const struct engine_check *x, struct engine_checked *ret,
 		 struct ckpt_err *err);

@@ -5,10 +5,9 @@
  * Names out of metadata never leave the directory: "a/b" is opened beneath it, and no component but
  * the last may be a symbolic link. A name that is empty, begins or ends with '/', or has an empty
  * component, "." or ".." is -EINVAL. The last component may be a link only with SOURCE_LINKS (a
- * directory that a person typed: Hugging Face's cache is made of links), and only to a regular
- * file. What is no regular file is
- * -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be followed -ELOOP; no open waits for
- * a fifo's other end.
+ * directory of the command line: Hugging Face's cache consists of links), and only to a regular
+ * file. Other kinds of files are -EISDIR or -EINVAL (a socket: -ENXIO), a link that may not be
+ * followed -ELOOP. No open waits for the other end of a fifo.
  */
 #ifndef CKPT_IO_IO_SOURCE_H
 #define CKPT_IO_IO_SOURCE_H
@@ -26,10 +25,9 @@ enum {
 bool source_name_stays(const char *name);
 
 /*
- * Find what a person typed: links are followed. A directory: *ret_fd, and "" as the entry. A
- * regular file: the directory around it, and its name there. The caller closes *ret_fd. -ENOENT,
- * -ENOTDIR,
- * -EACCES, ...; -EINVAL: it is neither.
+ * Opens a path of the command line; follows links. If it is a directory: *ret_fd, and the entry is
+ * "". If it is a regular file: *ret_fd is its parent directory, and the entry is its name there. The
+ * caller closes *ret_fd. -ENOENT, -ENOTDIR, -EACCES, ...; -EINVAL: it is neither.
  */
 int source_path(const struct io_ops *ops, const char *path, int *ret_fd,
 		char ret_entry[NAME_MAX + 1], struct ckpt_err *err);

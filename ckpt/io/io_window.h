@@ -9,9 +9,9 @@
  * started; the window before it is waited for and dropped from the cache. So at most two windows
  * and what is in flight are dirty.
  *
- * The rule: waiting for a range tells its write errors, and tells them once: a later fsync of the
- * same descriptor would say that all is well. So a range is waited for only in the name of a
- * write request of that very descriptor, and the error is that request's result.
+ * The rule: waiting for a range reports its write errors, and reports them once: a later fsync of
+ * the same descriptor would succeed. So only a write request of that descriptor waits for a range,
+ * and the error is the result of that request.
  */
 #ifndef CKPT_IO_IO_WINDOW_H
 #define CKPT_IO_IO_WINDOW_H

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_xfer.h - one request on its way: what to ask the kernel for next, and what its answer means.
- * Used by every engine and by the whole-buffer helpers, so that short transfers have one meaning in
- * the house.
+ * io_xfer.h - one request in progress: the next system call to make, and what its result means.
+ * Used by every engine and by the whole-buffer helpers, so that short transfers mean the same
+ * everywhere.
  *
- * Rules: EINTR and EAGAIN are asked again, a bounded number of times in a row. A short transfer is
+ * Rules: EINTR and EAGAIN are repeated, a bounded number of times in a row. A short transfer is
  * continued; on an O_DIRECT file from the last offset that is as aligned as the request itself (the
- * part block is moved twice). A read that brings nothing has met the end of the file. A write that
- * brings nothing twice in a row is -ENOSPC, as the kernel says no more than that.
+ * part block is moved twice). A read that returns 0 is at the end of the file. A write that
+ * returns 0 twice in a row is -ENOSPC: the kernel gives no other reason.
  *
- * Some file systems accept O_DIRECT at open and refuse the transfer (-EINVAL, -EOPNOTSUPP), or want
- * more than IO_DIRECT_ALIGN. A transfer that is so aligned and still refused takes O_DIRECT off its
- * descriptor and is asked again through the page cache, once; what is refused there too, or was
- * not aligned, is the caller's mistake and comes back to him. All users of the descriptor are
- * buffered from then on: the kernel keeps both kinds coherent, and fsync means the same. A reader
- * wanted what the disk has: the cache forgets the file first.
+ * Some file systems accept O_DIRECT at open and refuse the transfer (-EINVAL, -EOPNOTSUPP), or need
+ * more alignment than IO_DIRECT_ALIGN. If a transfer with that alignment is refused, O_DIRECT is
+ * removed from its descriptor and the transfer is repeated through the page cache, once. If it is
+ * refused again, or was not aligned, that is the caller's mistake, and the caller gets the error.
+ * From then on all users of the descriptor are buffered: the kernel keeps both kinds coherent, and
+ * fsync means the same. Before a read, the file is dropped from the cache, so that the bytes come
+ * from the disk.
  */
 #ifndef CKPT_IO_IO_XFER_H
 #define CKPT_IO_IO_XFER_H
@@ -24,7 +25,7 @@
 #define IO_XFER_BYTES_MAX \
 	(UINT64_C(1) << 30) /* of one system call; the kernel's limit is 2 GiB - 4 KiB */
 
-#define IO_DIRECT_ALIGN 4096u /* what every direct transfer of the house has at least */
+#define IO_DIRECT_ALIGN 4096u /* the least alignment of every direct transfer */
 
 struct io_span {
 	void *buf;
@@ -35,7 +36,7 @@ struct io_xfer {
 	struct io_req *req;
 	struct io_span asked; /* by the last io_xfer_next */
 	bool direct;	 /* the descriptor was, when it began; others may have changed that since */
-	uint32_t stalls; /* writes in a row that brought nothing */
+	uint32_t stalls; /* writes in a row that returned 0 */
 	uint32_t retries; /* EINTR and EAGAIN in a row */
 };
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leftover.h - what runs of ckptctl that were killed have left in a directory, and what runs that
- * are not finished keep there (io/publish.h says how it is called). Called by ls, prune, doctor.
+ * leftover.h - what convert and export keep in a directory before they finish, and leave there if
+ * they are killed (io/publish.h has the names). Called by ls, prune, doctor.
  */
 #ifndef CKPT_IO_LEFTOVER_H
 #define CKPT_IO_LEFTOVER_H
 #include "ckpt/io/io.h"
 #include <limits.h>
 
-/* What has no lock may still be written if it changed so short a time ago. */
+/* Without a lock, a process may still be writing if the last change is not older than this. */
 #define LEFTOVER_QUIET_NS (UINT64_C(600) * 1000000000)
 
 enum leftover_is {
@@ -20,11 +20,12 @@ enum leftover_is {
 struct leftover {
 	enum leftover_is is;
 	char becomes[NAME_MAX + 1]; /* the name that it was to get */
-	char at[NAME_MAX + 1];	    /* what lies there: ".NAME.ckptctl-new", or the lock alone */
+	char at[NAME_MAX + 1];	    /* ".NAME.ckptctl-new"; if that is missing, the lock */
 	char lock[NAME_MAX + 1];    /* ".NAME.ckptctl"; "": it has none */
 	uint64_t bytes;		    /* of both */
 };
-/* Each of a directory, in no order. != 0 ends it and is returned; else what listing said. */
+/* Calls fn for each of them, in no order. If fn returns != 0, that ends it and is the result. Errors
+ * of listing the directory. */
 typedef int leftover_fn(void *arg, const struct leftover *x);
 int leftovers_find(const struct io_ops *ops, int dirfd, uint64_t now_ns, leftover_fn *fn,
 		   void *arg);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * publish.c - see publish.h. Called by the engine and by the verbs that write a file.
- * Invariant: NAME is made by one rename that replaces nothing, after every byte and every name in
- * what is renamed is synced; and only what this run, or a run before it, made beside NAME is
- * removed, under the lock where there is one.
+ * Invariant: one rename, which replaces nothing, makes NAME, after every byte and every name below it
+ * is synced. Beside NAME, only what this run or an earlier run made is removed, and under the lock if
+ * there is one.
  */
 #include "ckpt/io/publish.h"
 #include "ckpt/base/error.h"
@@ -15,12 +15,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#define NAME_LONGEST (NAME_MAX - 32) /* what the other names add must fit */
+#define NAME_LONGEST (NAME_MAX - 32) /* the names beside NAME are longer, and must fit */
 #define RACES_MAX 16 /* other runs that end between our open and our lock; names that are taken */
 
 struct publish {
 	const struct io_ops *ops;
-	struct publish_place at;
+	struct publish_path at;
 	bool dir, resume, renamed;
 	uint32_t mode;
 	char over[PUBLISH_OVER_MAX];
@@ -34,7 +34,7 @@ struct publish {
 	uint32_t ndirty;
 };
 
-int publish_split(const char *path, struct publish_place *ret, struct ckpt_err *err)
+int publish_split(const char *path, struct publish_path *ret, struct ckpt_err *err)
 {
 	size_t n = strlen(path), base;
 
@@ -414,20 +414,20 @@ static int new_open(struct publish *p, struct ckpt_err *err)
 }
 
 /* Where it cannot be known, writing finds out. */
-static int room_check(struct publish *p, uint64_t room, struct ckpt_err *err)
+static int need_check(struct publish *p, uint64_t need, struct ckpt_err *err)
 {
 	struct io_space space;
 
-	if (!room || p->ops->space(p->ops->ctx, p->parent_fd, &space))
+	if (!need || p->ops->space(p->ops->ctx, p->parent_fd, &space))
 		return 0;
-	room -= MIN(room, tree_entry_bytes(p->ops, p->parent_fd, p->new_name, NULL));
-	if (room <= space.free_bytes)
+	need -= MIN(need, tree_entry_bytes(p->ops, p->parent_fd, p->new_name, NULL));
+	if (need <= space.free_bytes)
 		return 0;
 	return ckpt_error(
 		err, -ENOSPC,
 		"%.3000s takes %llu MiB more, and %llu MiB are free there: give a place on "
 		"another file system, or remove something",
-		p->path, (unsigned long long)(room >> 20),
+		p->path, (unsigned long long)(need >> 20),
 		(unsigned long long)(space.free_bytes >> 20));
 }
 
@@ -443,7 +443,7 @@ static int parent_open(struct publish *p, struct ckpt_err *err)
 		      : 0;
 }
 
-static int publish_open(struct publish *p, const struct publish_opts *o, uint64_t room,
+static int publish_open(struct publish *p, const struct publish_opts *o, uint64_t need,
 			struct ckpt_err *err)
 {
 	enum name_is is;
@@ -462,10 +462,10 @@ static int publish_open(struct publish *p, const struct publish_opts *o, uint64_
 	}
 	if (!rc)
 		rc = new_open(p, err);
-	return rc ? rc : room_check(p, room, err);
+	return rc ? rc : need_check(p, need, err);
 }
 
-int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **ret,
+int publish_begin(const struct publish_opts *o, uint64_t need, struct publish **ret,
 		  struct ckpt_err *err)
 {
 	struct publish *p = calloc(1, sizeof *p);
@@ -494,7 +494,7 @@ int publish_begin(const struct publish_opts *o, uint64_t room, struct publish **
 		if (p->resume)
 			snprintf(p->new_name, sizeof p->new_name, "%.*s-new", NAME_MAX - 4,
 				 p->lock_name);
-		rc = publish_open(p, o, room, err);
+		rc = publish_open(p, o, need, err);
 	}
 	if (!rc) {
 		*ret = p;
@@ -659,7 +659,7 @@ static int file_fail(const struct publish *p, int rc, const char *name, const ch
 				*name ? "/" : "", name, what);
 }
 
-int publish_file(struct publish *p, const char *name, uint64_t room, bool *direct, int *ret_fd,
+int publish_file(struct publish *p, const char *name, uint64_t reserve, bool *direct, int *ret_fd,
 		 struct ckpt_err *err)
 {
 	const struct io_ops *ops = p->ops;
@@ -682,7 +682,7 @@ int publish_file(struct publish *p, const char *name, uint64_t room, bool *direc
 	}
 	if (fd < 0)
 		return file_fail(p, fd, name, "opened", err);
-	rc = room ? ops->fallocate(ops->ctx, fd, room) : 0;
+	rc = reserve ? ops->fallocate(ops->ctx, fd, reserve) : 0;
 	if (rc && rc != -EOPNOTSUPP) {
 		(void)ops->close(ops->ctx, fd);
 		return file_fail(p, rc, name, "reserved", err);

@@ -75,7 +75,7 @@ int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct li
  * number or another parent (another launch, prune, rm, rewind, adopt, convert, repair, a directory
  * that is moved in or away) changes one of these, or removes a step that no other needs. The times
  * of the directory do not count: a clock that ticks slowly would hide a change right behind our
- * own. One change stays unseen: a person replaces the content of an older step's directory under
+ * own. One change stays unseen: the content of an older step's directory is replaced under
  * the same name.
  */
 struct lineage_known {

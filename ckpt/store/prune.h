@@ -60,7 +60,7 @@ struct prune_opts {
 	struct links *links; /* NULL, or of several jobs of a store: files that steps share */
 	/* NULL: only a step with a verified label counts as verified */
 	store_verify_fn *verify;
-	/* NULL, or called at the end for each step, newest first; reason says what was done */
+	/* NULL, or called at the end for each step, newest first; reason: what was done */
 	void (*row)(void *arg, const struct store_step *st, const struct retain_row *row);
 	void *arg; /* of both */
 };
@@ -68,14 +68,14 @@ struct prune_opts {
 struct prune_result {
 	uint32_t removed, kept; /* steps; of a dry run: that would be */
 	uint32_t busy;		/* kept because they are being read */
-	uint32_t failed;	/* kept because they could not be removed: reason says why */
+	uint32_t failed;	/* kept because they could not be removed: see reason */
 	struct ckpt_err why;	/* of the first of these */
 	uint32_t quarantined;	/* found damaged by verify, by this call */
 	uint32_t faulty;       /* newest steps that lack a part or contradict themselves: no removal
 				 * relies on them, and they get no label */
 	struct ckpt_err fault; /* of the first of these */
 	char fault_dir[STORE_DIR_MAX]; /* its entry */
-	uint64_t freed;		       /* bytes of files whose last name goes */
+	uint64_t freed;		       /* bytes of files whose last name is removed */
 	uint64_t shared; /* bytes of what was removed that stay, because other names lead to them */
 	bool unseen;	 /* the state of some files is unknown: freed and shared may be wrong */
 	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry

@@ -17,7 +17,7 @@
 #define STORE_REPAIR_TOOL "ckptctl repair" /* whose MANIFEST has a new id (repair.h) */
 #define STORE_TRIES_MAX 16 /* fresh names that turn out taken: random ones never do */
 #define STORE_SWEEP_MAX 8  /* times trash is emptied before it is left to the next claim */
-#define STORE_ENTRIES_MAX (1u << 20) /* of a job directory; more is somebody's mistake */
+#define STORE_ENTRIES_MAX (1u << 20) /* of a job directory; a mistake if there are more */
 
 /* What an entry of the job directory is. Only names that we print ourselves are ours. */
 enum store_kind {

@@ -325,6 +325,9 @@ check "tag that moves" json 0 tag "$dir" best
 check "verify --data in a store" json 0 verify --data "$dir"
 check "show of what is held and tagged" json 0 show "$dir"
 check "ls of it" json 0 ls "$store"
+mkdir "$store/.big.ckptctl-new" # what a killed convert leaves
+check "ls of what a killed conversion left" json 0 ls "$store"
+check "prune --unfinished" json 0 prune --yes --unfinished "$store"
 check "prune -n" json 0 prune -n --keep-last=1 --keep-best=loss "$store"
 check "prune without a rule" json 2 prune "$store"
 check "prune without --yes" json 2 prune --keep-last=1 "$store"

@@ -1464,6 +1464,7 @@ TEST(test_a_source_that_is_replaced_while_it_is_opened_is_refused)
 TEST(test_tensors_are_chosen_and_cast)
 {
 	json_t *j;
+	uint64_t bytes;
 
 	make_source(src, "fsdp=2", 0, 5);
 	j = json_run("ckptd.convert/1", "--json", "convert", src, dst, "--only", "*wo", "-n");
@@ -1476,9 +1477,14 @@ TEST(test_tensors_are_chosen_and_cast)
 	RUN_IS(2, "convert", src, hold("none"), "--only", "*nothing*");
 	RUN_IS(2, "convert", src, hold("none"), "--to", "parchment");
 	assert_says(got.err, "convert writes native");
+	bytes = number(j, "tensor_bytes");
+	j = json_run("ckptd.convert/1", "--json", "convert", src, hold("twice"), "--dtype", "F32",
+		     "--only", "*wo");
+	assert_int_equal(number(j, "tensor_bytes"), 2 * bytes); /* of F16, which it was */
 	RUN_IS(0, "convert", src, hold("cast"), "--dtype", "F32", "--only", "*wo");
 	/* What is written, not what was read. */
 	assert_says(got.out, "1 part, 11.7 KiB");
+	assert_says(got.out, "Fingerprints: 0 as in the source, 1 new");
 	RUN_IS(0, "verify", "--data", hold("cast"));
 	/* Another dtype, and no other value. */
 	RUN_IS(6, "diff", "--values", hold("cast"), dst);

@@ -610,8 +610,8 @@ TEST(convert_writes_what_each_rank_of_a_mesh_holds)
 	assert_false(exists(out));
 	RUN_IS(0, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3");
 	assert_says(got.out, "step 7, safetensors on fsdp=3, 3 files");
-	assert_says(got.err, "4 ranks had blobs of their own, this mesh has 3");
-	assert_says(got.err, "go into the file of rank 0");
+	assert_says(got.err, "4 ranks had blobs of their own, and this mesh has 3");
+	assert_says(got.err, "are in the file of rank 0");
 	RUN_IS(CLI_USAGE, "convert", in, out, "--to", "safetensors", "--mesh", "fsdp=3");
 	remove_tree(out);
 }

@@ -288,6 +288,10 @@ TEST(what_a_format_does_not_know_is_shown_by_no_verb)
 			   "'zero_tensor_count':null, 'held_bytes':null}");
 	j = json_run("ckptd.cat/1", "cat", bare, "model/embed.weight", "--json");
 	assert_json_has(j, "{'step':null, 'job':null}");
+	j = json_run("ckptd.restore/1", "export", bare, path_of("%s/exported", work), "--only",
+		     "model/embed*", "--json");
+	assert_json_has(j, "{'step':null, 'job':null}");
+	SHOWN_IS(0, "export", bare, path_of("%s/alone", work), "--only", "model/embed*");
 	SHOWN_IS(10, "show", bare, "model/none");
 }
 

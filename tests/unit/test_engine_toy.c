@@ -354,7 +354,7 @@ TEST(a_conversion_that_is_still_being_planned_can_be_stopped)
 		assert_int_equal(converted(plain, native, &format_native, "fsdp=64", &made),
 				 -ECANCELED);
 		assert_int_equal(asked, at);
-		assert_true(!made.kept && !made.nfile && !made.partial[0]);
+		assert_true(!made.kept && !made.nfile && !made.unfinished[0]);
 		assert_non_null(strstr(err.msg, "interrupted"));
 		assert_int_equal(access(native, F_OK), -1);
 		assert_int_equal(access(lock, F_OK), -1);

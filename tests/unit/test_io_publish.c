@@ -510,7 +510,7 @@ TEST(a_path_has_a_directory_and_a_name)
 		     { "//a", "/", "a" }, { "x/y/a", "x/y", "a" }, { "../a/", "..", "a" },
 		     { "x//a", "x", "a" } };
 	static const char *const bad[] = { "", "/", "//", ".", "..", "x/..", "x/./", "../" };
-	struct publish_place at_path;
+	struct publish_path at_path;
 	struct ckpt_err err;
 	char longest[PATH_MAX + 2];
 
