@@ -562,7 +562,6 @@ TEST(rules_are_read_from_a_file)
 	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
 		     path, "--json");
 	assert_string_equal(string(j, "layout_file"), path);
-	json_decref(j);
 	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
 		     path, "--layout", "model/*=Replicate@fsdp", "--json");
 	assert_json_has(
