@@ -91,6 +91,7 @@ small_files() {
 	cat "$tmp/small"
 	[ "$status" -gt 0 ] && [ "$status" -lt 128 ] && grep -q "ulimit -f" "$tmp/small"
 }
+rm -f "$socket" # the daemon that was killed has left it, and daemon_start would take it for the new one's
 check "a daemon listens again" daemon_start
 check "a trainer under a file size limit is told, not killed" small_files
 kill -KILL "$daemon"
