@@ -32,12 +32,12 @@ static const char *hold(const char *name)
 {
 	static struct {
 		char name[16], path[128];
-	} held[16];
+	} held[64];
 	size_t i = 0;
 
-	while (held[i].name[0] && strcmp(held[i].name, name) != 0)
+	while (i < ARRAY_LEN(held) && held[i].name[0] && strcmp(held[i].name, name) != 0)
 		i++;
-	assert_true(i < ARRAY_LEN(held));
+	assert_true(i < ARRAY_LEN(held) && strlen(name) < sizeof held[i].name);
 	snprintf(held[i].name, sizeof held[i].name, "%s", name);
 	snprintf(held[i].path, sizeof held[i].path, "%s/%s", top, name);
 	return held[i].path;
