@@ -240,7 +240,7 @@ RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
 	move_subset table_view wire_shared client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
-	layout_properties safetensors_write,$(UNIT))
+	layout_properties safetensors_read safetensors_write,$(UNIT))
 RACING   := $(filter-out daemon_drift move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 

@@ -65,10 +65,10 @@ int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)
 	m->src = src;
 	m->first = src->first[src_tensor];
 	m->n = src->first[src_tensor + 1] - m->first;
+	m->tree.n = m->tree.ndim = 0; /* of a tensor without pieces, nothing of the one before */
 	if (m->n &&
 	    piece_tree_make(&m->tree, src->piece + m->first, m->n, piece_set(m, 0)->ndim) < 0)
 		return -ENOMEM;
-	m->tree.n = m->n;
 	m->disjoint = all_disjoint(m, src_tensor);
 	return 0;
 }

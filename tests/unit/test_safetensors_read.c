@@ -551,8 +551,13 @@ TEST(more_than_ckptd_opens_is_refused_by_what_it_is)
 	};
 
 	for (uint32_t i = 0; i < ARRAY_LEN(much); i++) {
-		char *text = many(much[i].before, much[i].each, much[i].n, much[i].after);
+		char *text;
 
+#ifdef __SANITIZE_ADDRESS__ /* minutes; make test runs this file without it, too */
+		if (much[i].n > 100000)
+			continue;
+#endif
+		text = many(much[i].before, much[i].each, much[i].n, much[i].after);
 		bytedir_clear(&dir);
 		faults[0] = 0;
 		if (strstr(much[i].file, ".json"))
