@@ -31,7 +31,7 @@ static const char *src, *dst, *whole;
 static const char *hold(const char *name)
 {
 	static struct {
-		char name[16], path[128];
+		char name[32], path[128];
 	} held[64];
 	size_t i = 0;
 
