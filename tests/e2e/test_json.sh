@@ -259,9 +259,9 @@ averages() {
 }
 one_more() { echo >&9 && within grep -q "more" "$tmp/averaged.out"; }
 check "a job with averages" averages
-check "status of averages" json 0 status
+check "status of averages" within json 0 status # the job that could not write is dropped within a moment
 check "one more step, which no average takes in" one_more
-check "status of averages that are behind" json 0 status
+check "status of averages that are behind" within json 0 status
 echo >&9
 exec 9>&-
 wait "$averaged"
