@@ -107,15 +107,16 @@ static void say_made(struct converting *x, uint64_t ns)
 	if (x->c->value[OPT_DRY_RUN])
 		cli_say(x->c, STYLE_PLAIN,
 			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
-			format, f->nfile, f->nfile == 1 ? "" : "s", human_bytes(f->made_bytes, size));
+			format, f->nfile, f->nfile == 1 ? "" : "s",
+			human_bytes(f->made_bytes, size));
 	else if (x->format->root)
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
 			mesh, world, world == 1 ? "" : "s", human_bytes(f->made_bytes, size),
 			speed);
 	else
 		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
-			format, f->nfile, f->nfile == 1 ? "" : "s", human_bytes(f->made_bytes, size),
-			speed);
+			format, f->nfile, f->nfile == 1 ? "" : "s",
+			human_bytes(f->made_bytes, size), speed);
 }
 
 static void put_result(struct converting *x)

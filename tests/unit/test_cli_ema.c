@@ -383,8 +383,7 @@ TEST(export_only_goes_with_mesh_rank_layout_and_view)
 	const struct strict_tensor *y;
 
 	clear();
-	RUN_IS(0, "export", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype",
-	       "BF16");
+	RUN_IS(0, "export", step, out, "--only", "ema.fast", "--mesh", "fsdp=4", "--dtype", "BF16");
 	assert_int_equal(entries(out), 4);
 	f = load(path_of("%s/rank-00003.safetensors", out));
 	y = strict_find(&f, "w");

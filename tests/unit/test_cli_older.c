@@ -41,7 +41,7 @@ TEST(steps_of_an_older_version_are_listed_as_what_they_are)
 TEST(each_verb_names_the_version_that_reads_them)
 {
 	static const char *const verbs[] = { "verify", "show", "stats", "export", "diff",
-					     "hold",   "tag",  "cat",	"rewind",  "adopt" };
+					     "hold",   "tag",  "cat",	"rewind", "adopt" };
 	const char *store = older_of("verbs"), *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
