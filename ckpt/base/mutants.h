@@ -56,8 +56,8 @@
 	X(GATE_RESET_EARLY, daemon, "a restore after snapshots begins when every rank waits in it") \
 	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
 	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
-	X(CUDA_STABLE_UNAWAITED, device, "copies of a device wait for what the trainer's stream has queued before the mark") \
-	X(CUDA_GUARD_UNAWAITED, device, "the trainer's stream waits for the copies before it updates") \
+	X(CUDA_STABLE_UNAWAITED, device, "a copy waits for what is queued before the mark") \
+	X(CUDA_GUARD_UNAWAITED, device, "the trainer's stream waits for the copies") \
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \

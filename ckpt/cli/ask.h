@@ -6,8 +6,8 @@
 
 /* Can it be asked? Not if stdin or stderr is no terminal, and not with --json. */
 bool ask_can(const struct cli *c);
-/* "... [y/N] ". 0: the answer is a line that begins with y. 1: it is another, and "nothing DONE" was
- * printed. -ECANCELED: interrupted; err says that nothing was DONE. done: "changed". */
+/* "... [y/N] ". 0: the answer is a line that begins with y. 1: it is another, and "nothing DONE"
+ * was printed. -ECANCELED: interrupted; err says that nothing was DONE. done: "changed". */
 int ask(struct cli *c, const char *done, struct ckpt_err *err, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 #endif

@@ -19,8 +19,8 @@ struct leftovers {
 };
 void leftovers_open(struct cli *c, const char *where, struct leftovers *ret);
 void leftovers_close(struct leftovers *l);
-/* The list "unfinished" of the document, and a line for each. verdict: what becomes of those that no
- * process writes, "removed"; NULL: nothing, and the line says what to do. */
+/* The list "unfinished" of the document, and a line for each. verdict: what becomes of those
+ * that no process writes, "removed"; NULL: nothing, and the line says what to do. */
 void leftovers_print(const struct leftovers *l, const char *verdict);
 /* Those that no process writes. */
 uint32_t leftovers_removable(const struct leftovers *l, uint64_t *ret_bytes);

@@ -469,7 +469,7 @@ static void cuda_free(struct cuda *x)
 		(void)cu->stream_free(x->stream);
 }
 
-/* Does the GPU write a word when it is told to? */
+/* Does cuStreamWriteValue32 work on this device? */
 static bool writes_try(struct cuda *x)
 {
 	return x->cu->stream_write &&

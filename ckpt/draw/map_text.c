@@ -144,7 +144,7 @@ static uint32_t left_width(const struct drawing *d)
 	if (!d->has_rows)
 		return 1;
 	for (uint32_t i = 0; i < d->v.nrow; i++) {
-		uint32_t stop = human_digits(d->v.row[i].stop); /* above it start has no more */
+		uint32_t stop = human_digits(d->v.row[i].stop); /* start has no more digits */
 
 		w = MAX(w, d->close ? human_digits(d->v.row[i].start) + 1 + stop : stop);
 	}

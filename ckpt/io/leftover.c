@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #define NEW PUBLISH_SUFFIX "-new"
-#define DRAWN 9 /* ".XXXXXXXX": what has no lock */
+#define DRAWN 9 /* bytes of ".1a2b3c4d", the random part of a name without a lock */
 
 struct finding {
 	const struct io_ops *ops;

@@ -3,9 +3,9 @@
  * coalesce.h - from the bytes that one or many plans need to few, large reads: what a host reads
  * when all its ranks load, each needed byte once. For estimates of what a load costs.
  *
- * The rule, which the mover's reads follow too: a request costs 200 us, and a byte what it takes at
- * 2.5 GB/s, as on a flash disk behind a file system with few threads that read. So a gap between
- * two wanted stretches is read through if its bytes cost no more than one more request.
+ * The mover's reads follow the same rule. One request costs 200 us, and bytes come at 2.5 GB/s, as
+ * on a flash disk behind a file system with few threads that read. Two stretches with a gap between
+ * them are one request if the bytes of the gap cost no more than a second request.
  */
 #ifndef CKPT_PLAN_COALESCE_H
 #define CKPT_PLAN_COALESCE_H

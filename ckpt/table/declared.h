@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * declared.h - are pieces what their ranks own by the declaration of their tensor? Then they need
- * not be compared with each other: what ranks own does not meet. To find out whether
- * pieces are disjoint, where bounds do not show it because the pieces are interleaved.
+ * declared.h - do pieces contain what their ranks own by the declaration of their tensor? Then no
+ * two of them share an element, and they need not be compared with each other. The check of a table
+ * asks this where the pieces are interleaved, so that their bounds do not show it.
  */
 #ifndef CKPT_TABLE_DECLARED_H
 #define CKPT_TABLE_DECLARED_H
 #include "ckpt/table/operand.h"
 
-#define DECLARED_PAIRS 16   /* a piece: with no more of them the declaration is not used */
+#define DECLARED_PAIRS 16   /* pairs per piece that are compared before this is asked */
 #define DECLARED_STEPS 1024 /* of a piece, at most */
 
 /*

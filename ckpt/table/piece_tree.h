@@ -38,7 +38,7 @@ int piece_tree_make(struct piece_tree *t, const struct table_piece *piece, uint3
 		    uint32_t ndim);
 void piece_tree_free(struct piece_tree *t); /* a zeroed one is fine */
 
-/* Each pair of pieces whose bounds meet, once: i < k. false: no more. */
+/* Called once for each pair of pieces whose bounds meet, i < k. Returning false ends it. */
 typedef bool piece_tree_fn(void *arg, uint32_t i, uint32_t k);
 void piece_tree_pairs(const struct piece_tree *t, piece_tree_fn *fn, void *arg);
 

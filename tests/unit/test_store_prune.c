@@ -549,7 +549,7 @@ TEST(what_the_store_did_not_make_stays)
 		(void)prune(&last1); /* sweeps */
 	}
 	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
-	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* the label of 30 is gone */
+	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* the label of 30 was removed */
 }
 
 /* --- one by its name --- */
