@@ -28,7 +28,7 @@ LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,
 
 # The rooms, lowest first, and what each may use besides itself; LINKS are rooms that the used ones need: they are linked, and
 # the room neither includes their headers nor calls them. tests/law reads these lines.
-ROOMS    := base ema wire layout table io coding json format plan native safetensors registry store move engine draw answer output host device client daemon cli
+ROOMS    := base ema wire layout table io coding json format plan redist spread native safetensors registry store move engine draw answer output host device nccl client daemon cli
 DIR.base := ckpt/base
 DIR.ema  := ema
 DIR.wire := ckpt/wire
@@ -37,6 +37,8 @@ DIR.table := ckpt/table
 DIR.io := ckpt/io
 DIR.coding := ckpt/coding
 DIR.plan := ckpt/plan
+DIR.redist := ckpt/redist
+DIR.spread := ckpt/spread
 DIR.store := ckpt/store
 DIR.format := formats
 DIR.native := formats/native
@@ -50,6 +52,7 @@ DIR.answer := ckpt/answer
 DIR.output := ckpt/output
 DIR.host := ckpt/host
 DIR.device := ckpt/device
+DIR.nccl := ckpt/nccl
 DIR.client := ckpt/client
 DIR.daemon := daemon
 DIR.cli := ckpt/cli
@@ -61,6 +64,9 @@ USES.table := layout base
 USES.io := base
 USES.coding := base
 USES.plan := table layout base
+USES.redist := plan layout base
+LINKS.redist := table
+USES.spread := plan table layout base
 USES.format := table layout base
 USES.native := format table layout base
 USES.json := base
@@ -70,15 +76,16 @@ LINKS.registry := json
 USES.store := format table layout io base
 USES.move := format plan coding io table layout base
 USES.engine := move format plan coding io table layout ema base
-USES.draw := plan table layout base
-USES.answer := draw engine move format plan coding io table layout base
+USES.draw := redist plan table layout base
+USES.answer := draw redist engine move format plan coding io table layout base
 USES.output := draw layout base
-LINKS.output := plan table
+LINKS.output := redist plan table
 USES.host := wire store format table layout io base
 USES.device := base
+USES.nccl := wire spread device plan table layout base
 USES.client := wire device table layout ema base
-USES.daemon := wire engine move store native format plan coding io table device layout ema base
-USES.cli := wire host output answer draw engine move store registry safetensors format plan coding io table layout ema base
+USES.daemon := wire engine move store native format spread plan coding io table device layout ema base
+USES.cli := wire host output answer draw redist engine move store registry safetensors format plan coding io table layout ema base
 LINKS.cli := json native
 # Libraries besides libc and pthread: the rooms named here are the only ones that include their headers. They are linked statically where their
 # archive is there, so that the programs run on machines that do not have them (`make wheel`).
@@ -86,12 +93,13 @@ static   = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1
 LIBS.io := $(call static,uring)
 LIBS.coding := $(call static,z) $(call static,zstd)
 LIBS.ema := -lm
+LIBS.draw := -lm
 LIBS.engine := -lm
 LIBS.answer := $(call static,jansson) -lm
 LIBS.output := $(call static,jansson) -lm
 LIBS.cli := -lm
 
-all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
+all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/libckpt-nccl.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
 
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 define room
@@ -132,8 +140,26 @@ CFLAGS.test_ema_kernel := -ffp-contract=off
 # Where the CUDA toolkit's headers are, if they are installed: cuda_types.c compares ours with them.
 CUDA_HOME ?= /usr/local/cuda
 CFLAGS.cuda_types := -isystem $(CUDA_HOME)/include
+CFLAGS.nccl_types := $(CFLAGS.cuda_types)
 
+# A CUDA driver without a GPU (tests/fakecuda): LD_LIBRARY_PATH=build/fakecuda.
+# `trainer --device fake` opens it beside itself.
+FAKECUDA := $(B)/fakecuda/libcuda.so.1
+$(FAKECUDA): $(patsubst %.c,$(O)/%.o,$(wildcard tests/fakecuda/*.c))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -lm
+# What ranks with GPUs load besides, for ckpt_restore over NCCL.
+$(B)/libckpt-nccl.so: $(ARCH.nccl) ckpt/nccl/libckpt-nccl.map
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libckpt-nccl.so -Wl,--version-script=ckpt/nccl/libckpt-nccl.map \
+		$(if $(filter release,$(V)),-Wl$(comma)--no-undefined) -o $@ -Wl,--whole-archive $(O)/nccl.a -Wl,--no-whole-archive $(filter-out $(O)/nccl.a,$(ARCH.nccl))
+# NCCL without GPUs (tests/fakenccl), beside it.
+FAKENCCL := $(B)/fakenccl/libnccl.so.2
+$(FAKENCCL): $(patsubst %.c,$(O)/%.o,$(wildcard tests/fakenccl/*.c))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libnccl.so.2 -o $@ $^
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
+$(O)/tests/trainer/gpu.o: tests/trainer/kernels.ptx
 $(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.cli)
@@ -145,7 +171,7 @@ $(B)/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libckpt.so.0 -Wl,--version-script=ckpt/client/libckpt.map $(if $(filter release,$(V)),-Wl$(comma)--no-undefined) \
 		-o $@ -Wl,--whole-archive $(O)/client.a -Wl,--no-whole-archive $(filter-out $(O)/client.a,$(ARCH.client))
 	$(Q)ln -sf libckpt.so $(B)/libckpt.so.0
-$(B)/trainer: $(TRAINER) $(B)/libckpt.so
+$(B)/trainer: $(TRAINER) $(B)/libckpt.so | $(FAKECUDA) $(FAKENCCL)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $(TRAINER) -L$(B) -lckpt -Wl,-rpath,'$$ORIGIN' -lm
 comma    := ,
 define newline
@@ -175,13 +201,13 @@ uninstall:
 	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh uninstall
 
 # The Python package with the library and the programs in it, for pip: build/wheel/ckptd-VERSION-py3-none-manylinux_X_Y_ARCH.whl.
-wheel: $(B)/libckpt.so $(B)/ckptd $(B)/ckptctl
+wheel: $(B)/libckpt.so $(B)/libckpt-nccl.so $(B)/ckptd $(B)/ckptctl
 	$(Q)python3 python/backend.py $(B)/wheel
 
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults cli_foreign client_daemons device_cuda device_driver daemon_release move_memory native_memory wire_shared
+APART    := cli_faults cli_foreign client_daemons daemon_cuda daemon_turned device_cuda device_driver daemon_release move_memory native_memory wire_calls wire_last wire_shared
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
@@ -196,7 +222,7 @@ $(O)/tests.a: $(TEST_LIB)
 $(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
 # The tests of a room that need a room above it, or beside it: those of the daemon have a trainer in the same process;
 # those of move and cli write parts as the daemon does (daemon/part_file.h).
-BESIDE.daemon := $(O)/client.a
+BESIDE.daemon := $(O)/client.a $(O)/nccl.a
 BESIDE.move := $(O)/daemon.a $(O)/native.a
 BESIDE.cli := $(O)/daemon.a
 BESIDE.store := $(O)/native.a
@@ -218,17 +244,25 @@ endef
 $(foreach r,$(UNIT_ROOMS),$(eval $(call unit,$(r),$(filter-out $(APART),$(filter $(r)_%,$(UNIT))))))
 $(foreach u,$(APART),$(eval $(call unit,$(u),$(u))))
 $(foreach u,$(filter-out $(APART),$(UNIT)),$(eval $(call subject,$(u))))
-# A CUDA driver without a GPU (tests/fakecuda).
-FAKECUDA := $(O)/fake/libcuda.so.1
-$(FAKECUDA): $(patsubst %.c,$(O)/%.o,$(wildcard tests/fakecuda/*.c))
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+# These tests wait more than they compute: with a sanitizer half the time to compile them is worth
+# more than their speed.
+ifneq ($(filter asan tsan,$(V)),)
+$(foreach u,$(filter-out daemon_average daemon_turned,$(filter daemon_% cli_% client_% io_%,$(UNIT))),$(eval CFLAGS.test_$(u) := -O0))
+endif
 CFLAGS.test_device_cuda := -DFAKECUDA='"$(FAKECUDA)"'
+CFLAGS.test_daemon_cuda += $(CFLAGS.test_device_cuda)
+CFLAGS.test_daemon_turned += $(CFLAGS.test_device_cuda)
 CFLAGS.test_device_driver := $(CFLAGS.test_device_cuda)
-$(O)/unit/device_cuda $(O)/unit/device_driver: | $(FAKECUDA)
+$(O)/unit/device_cuda $(O)/unit/device_driver $(O)/unit/daemon_cuda $(O)/unit/daemon_turned: | $(FAKECUDA)
+CFLAGS.test_nccl_transport := $(CFLAGS.test_device_cuda) -DFAKENCCL='"$(FAKENCCL)"'
+$(O)/unit/nccl: | $(FAKECUDA) $(FAKENCCL)
 # It compares its table of calls with what the library exports.
-CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
-$(O)/unit/daemon: | $(B)/libckpt.so
+CFLAGS.test_daemon_calls += -DLIBCKPT='"$(B)/libckpt.so"'
+$(O)/unit/daemon: | $(B)/libckpt.so $(O)/unit/libckpt-nccl.so $(FAKECUDA) $(FAKENCCL)
+$(O)/unit/libckpt-nccl.so: $(B)/libckpt-nccl.so
+	@mkdir -p $(@D)
+	$(Q)ln -sf $(abspath $<) $@
+CFLAGS.test_daemon_nccl += -DFAKECUDA='"$(FAKECUDA)"' -DFAKENCCL='"$(FAKENCCL)"'
 $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
 # `make test` runs every unit with ASan and UBSan, and those where several threads meet with TSan. Without a sanitizer it runs those whose
@@ -239,14 +273,14 @@ THREADED := $(filter-out move_subset,$(filter base_thread% device_cuda io_queue%
 RELEASED := base_hash io_ops io_queue io_xfer
 REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_export
 PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
-	move_subset table_view wire_shared client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
-	layout_properties safetensors_read safetensors_write,$(UNIT))
+	move_subset table_view wire_shared wire_last client_canary daemon_boxes daemon_faults daemon_hostile daemon_launches cli_faults native_read \
+	layout_properties redist_own safetensors_read safetensors_write,$(UNIT))
 RACING   := $(filter-out daemon_drift move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
 FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_ROOMS := cli daemon client device $(USES.cli) $(LINKS.cli)
+FUZZ_ROOMS := cli daemon client device spread $(USES.cli) $(LINKS.cli)
 FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
 $(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(O)/tests.a $(FUZZ_ROOMS:%=$(O)/%.a)
 	@mkdir -p $(@D)
@@ -314,7 +348,7 @@ tidy: build/.deps-tidy
 
 # Real torch. TORCH=2.4.1 for that version, in a venv of its own; TESTS='torch:matrix' for some.
 test-frameworks: build/.deps-build
-	$(MAKEJ) all
+	$(MAKEJ) all $(FAKECUDA) $(FAKENCCL)
 	@env -u SCALE TORCH=$(TORCH) tests/frameworks/run.sh $(if $(filter command line environment,$(origin TESTS)),$(TESTS))
 
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
@@ -333,7 +367,7 @@ clean:
 	rm -rf build
 help:
 	@sed -n 's/^#: //p' Makefile tests/*/*.mk
-#: make               build/ckptctl build/ckptd build/libckpt.so build/trainer
+#: make               build/ckptctl build/ckptd build/libckpt.so build/libckpt-nccl.so build/trainer
 #: make demo          train, kill, resume on other meshes: the whole product in a minute
 #: make check         every unit test, quickly: after each change; ROOM=store for those of one room, SCALE=1 for all their draws
 #: make test          every test; TESTS='asan:io_queue script:tests/e2e/test_tour.sh' for some (tests/run.sh)

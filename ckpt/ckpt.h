@@ -47,9 +47,9 @@
  * tensor, and the step is discarded, even if it is staged. The check misses a change of at least
  * half of a rank's state in fewer than one of a million steps, and a change of one tensor of 1 % of
  * it in two of three. If ckpt_opts.check is n, every n-th step is compared in full, which misses
- * such a tensor in fewer than one of a hundred. CKPT_CONST, CKPT_VOLATILE, CKPT_SINK, blobs, and
- * elements that another rank saves are not checked. A change after the copy that is undone before
- * the guard is not found, and does no harm.
+ * such a tensor in fewer than one of a hundred. CKPT_CONST, CKPT_VOLATILE, CKPT_SINK, blobs, memory
+ * of CUDA devices, and elements that another rank saves are not checked. A change after the copy
+ * that is undone before the guard is not found, and does no harm.
  *
  * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. If
  * the library reads a struct, a .size smaller than in ABI 2 is -EINVAL. If the struct has flags
@@ -64,7 +64,8 @@
  *	-EALREADY      declared twice, or too late in the life of the handle
  *	-ECHILD        the handle belongs to the parent process
  *	-ECONNREFUSED  no daemon listens
- *	-ECONNRESET    the daemon, or a rank, ended during the call
+ *	-ECONNRESET    the daemon, or a rank, ended during the call, or a rank's ckpt_restore has
+ *	               failed
  *	-EBUSY         the rank is attached already
  *	-ESTALE        a newer launch of the job took over
  *	-EACCES        the socket or the store belongs to another user
@@ -124,8 +125,8 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	/* no free slot, the slots are not ready yet, or a blob is longer than its capacity: nothing
-	 * was copied; continue */
+	/* no free slot, the slots are not ready yet, a blob is longer than its capacity, or a
+	 * stream of the mark is being captured into a CUDA graph: nothing was copied; continue */
 	CKPT_SKIPPED = 1,
 	/* the copy was given up: it was late, and training need not wait, or it could not be right
 	 * (ckpt_why): continue */
@@ -152,7 +153,9 @@ enum ckpt_class {
 	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has
 	 * the same shape and layout (or boxes) and may be declared later: where every element is
 	 * that rounding, no bytes are written. Where one is not, and where the master is CONST or
-	 * is held in other boxes, it is stored like STABLE */
+	 * is held in other boxes, it is stored like STABLE. On a device another 1/16 of it is
+	 * copied and compared at each snapshot: the snapshot that finds a difference is torn, and
+	 * up to 15 before it have the rounding (docs/DURABILITY.md) */
 	CKPT_DERIVED,
 	CKPT_SINK, /* only ever restored into, never saved: for averages too (ckpt_average) */
 };
@@ -265,15 +268,23 @@ enum ckpt_mode {
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
 enum ckpt_policy {
-	CKPT_BOUNDED, /* at most guard_ns; then the guard ends the copy (torn) */
-	CKPT_NEVER,   /* not at all */
+	/* at most guard_ns; then the guard ends the copy (torn). Of a CUDA device: if its stream
+	 * would have to wait for longer, as far as the library can tell from the copies so far */
+	CKPT_BOUNDED,
+	CKPT_NEVER, /* not at all */
 	/* until it is copied, but at most 60 s; not longer if the daemon has exited, or has been
 	 * silent for 5 s */
 	CKPT_FINISH,
 };
 
 /* ckpt_opts.flags */
-enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4, CKPT_KEEP_MEMORY = 8 };
+enum {
+	CKPT_REQUIRE = 1,
+	CKPT_AUTOSTART = 2,
+	CKPT_USE_ENV = 4,
+	CKPT_KEEP_MEMORY = 8,
+	CKPT_NCCL = 16,
+};
 /* ckpt_mark.flags; without one, persist_every decides */
 enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
 /* ckpt_want.flags */
@@ -284,6 +295,12 @@ enum {
 	CKPT_FROM_MEMORY = 8,
 	CKPT_EXACT = 16, /* with CKPT_LATEST: the newest step or an error, never an older one */
 	CKPT_PEEK = 32,	 /* fill CKPT_SINK tensors only, and go on where the launch is */
+	/* Refuse what is not a plain copy: see ckpt_restore. ALLOW: but for these */
+	CKPT_EXPLICIT = 64,
+	CKPT_ALLOW_RESHARD = 128,
+	CKPT_ALLOW_REDUCE = 256,
+	CKPT_ALLOW_REPLICATE = 512,
+	CKPT_ALLOW_DROP = 1024,
 };
 
 struct ckpt_opts {
@@ -306,7 +323,9 @@ struct ckpt_opts {
 	 * daemon counts, and treats ranks with a common parent process as one launch. If several
 	 * launches without a number begin at once, exactly one survives */
 	uint64_t generation;
-	/* the minimum over all ranks; ckpt_restore calls it. NULL: all ranks are on this host */
+	/* the minimum over all ranks; ckpt_restore calls it, also after an error: so if the call of
+	 * one rank fails, the others, which wait for it in ckpt_restore, get -ECONNRESET at once.
+	 * NULL: all ranks are on this host, and each of them waits up to its own deadline */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
@@ -318,8 +337,11 @@ struct ckpt_opts {
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
 	 * more snapshots */
 	uint32_t persist_every;
-	uint32_t device; /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
-	uint32_t guard;	 /* enum ckpt_policy */
+	/* 0: tensors lie in host memory. 1+n: ckpt_attach opens CUDA device n, and tensors may lie
+	 * there, on other devices of the process, and in host memory: their addresses say where.
+	 * Without a driver or this device the log says why, and host memory works as ever */
+	uint32_t device;
+	uint32_t guard; /* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
 	uint64_t guard_ns;
 	/* bytes that all slots of this rank may take, averages included; 0: no limit. Exceeding it
@@ -341,6 +363,22 @@ struct ckpt_opts {
 	 * launch. Set it if a shell or a profiler stands between each rank and what started them,
 	 * or if one parent starts the ranks again */
 	uint64_t launch;
+	/* How fast memory of devices is copied. 0: as fast as is needed to have it copied when
+	 * ckpt_guard is expected, a quarter faster; n: besides, at most n bytes per second and
+	 * device; UINT64_MAX: as fast as the link allows */
+	uint64_t copy_rate;
+	/* With this, or with CKPT_NCCL in flags, ckpt_restore reads from disk only once what
+	 * several ranks hold: each rank reads a part and sends it to the others over NCCL
+	 * (libnccl.so.2, from 2.14.3 on). Tensors in boxes and pending reductions are not divided:
+	 * each rank reads all of its own. nccl: the job's ncclComm_t, of the same ranks under the
+	 * same numbers, which nothing else uses meanwhile; if the exchange fails, the library
+	 * aborts it (ncclCommAbort) and makes its own from then on.
+	 * NULL: the library makes one for each ckpt_restore, by ckpt_opts.agree. All ranks give the
+	 * same; device and agree must be set. A ckpt_restore with CKPT_LENIENT, CKPT_PEEK or
+	 * CKPT_DRY_RUN does without NCCL. If NCCL is missing, too old, or does not come up, each
+	 * rank reads all of its memory; if a round fails, each reads what has not arrived. The log
+	 * says why */
+	void *nccl;
 };
 
 struct ckpt_placement {
@@ -355,7 +393,8 @@ struct ckpt_placement {
 
 /* Where this rank keeps its elements, or a box of them. */
 struct ckpt_local {
-	/* The daemon copies ckpt_alloc memory. Other memory is copied by threads of the library */
+	/* The daemon copies ckpt_alloc memory. Other memory is copied by threads of the library,
+	 * memory of CUDA devices by these. Managed memory is -EOPNOTSUPP */
 	void *ptr;
 	const int64_t *stride; /* [ndim] in elements; NULL: row-major over the local extents */
 	const uint64_t *start; /* [ndim] global index of the first element and */
@@ -391,15 +430,29 @@ struct ckpt_note {
 	double value;
 }; /* loss, lr, ...: shown by ckptctl show */
 
+/* A stream (CUstream, cudaStream_t) of CUDA device `device` - 1, which is 1+n as in ckpt_opts. */
+struct ckpt_stream {
+	void *stream;
+	uint32_t device, pad; /* pad: 0 */
+};
+
 struct ckpt_mark {
 	uint32_t size;
 	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step.
 	 * NO_EMA: no average of the weights takes this step in; one rank's flag is enough */
 	uint32_t flags;
-	void *stream;		      /* CUDA: the optimizer's stream; NULL for host memory */
+	/* CUDA: the stream, on device ckpt_opts.device, that changes the state; NULL: the default
+	 * stream, and for host memory. Everything that was given to it before ckpt_snapshot is in
+	 * the snapshot, and what it is given after ckpt_guard comes after the copies. ckpt_guard
+	 * without a mark, or with one that has no stream, takes those of the snapshot */
+	void *stream;
 	uint64_t groups;	      /* 0: all */
 	const struct ckpt_note *note; /* [nnote], at most 16; rank 0's are kept */
 	uint32_t nnote;
+	/* the same of further devices, at most one stream for each; those that are not named have
+	 * their default stream */
+	uint32_t nstream;
+	const struct ckpt_stream *more; /* [nstream] */
 };
 
 /* where: 1 memory, 2 disk, 3 both; complete: 1 the whole job */
@@ -412,11 +465,20 @@ struct ckpt_want {
 	uint32_t size;
 	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: not from
 	 * memory. FROM_MEMORY: not from disk. DRY_RUN: check only. EXACT: never an older step.
-	 * PEEK: see ckpt_restore */
+	 * PEEK, EXPLICIT, ALLOW: see ckpt_restore */
 	uint32_t flags;
-	uint64_t step;	      /* or CKPT_LATEST; 0 is a step, not a default */
-	const char *only;     /* restore this component only; NULL: all */
-	uint64_t deadline_ns; /* how long to wait for the other ranks; 0: 60 s */
+	uint64_t step;	  /* or CKPT_LATEST; 0 is a step, not a default */
+	const char *only; /* restore this component only; NULL: all */
+	/* How long to wait for the other ranks; 0: 60 s. Over NCCL also how long a communicator may
+	 * take to come up, and each round of the exchange: at most 10 minutes */
+	uint64_t deadline_ns;
+	/* CUDA: for each device the stream on which the state may be in use until now (NULL: its
+	 * default stream), for ckpt_opts.device too. ckpt_restore waits for these streams alone, so
+	 * a capture on another one goes on. Of a device that is not named here it waits for all
+	 * streams: if one of them is being captured into a graph, that fails (-EBUSY), and ends the
+	 * capture */
+	uint32_t nstream, pad;		/* pad: 0 */
+	const struct ckpt_stream *more; /* [nstream] */
 };
 
 struct ckpt_got {
@@ -658,7 +720,11 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * not noticed. Such a copy takes about 1.6 times the processor time of the daemon's, or 1.2 times
  * if the memory is on huge pages. A second thread copies, too, if there are at least three
  * processor cores for each rank. If the process is bound to some cores, the library counts these
- * for this rank alone. */
+ * for this rank alone.
+ * Memory of CUDA devices: the call records an event on each stream of the mark, and copies
+ * CKPT_VOLATILE tensors there by one more call for each device. It does not wait for a device. If
+ * the host is ahead of the device by more than a step, the copy of the step before may still be
+ * queued: then this one is skipped. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
 /* [fast] unless the copy is late, or ckpt_opts.check asks for a full comparison. Call it before you
@@ -714,10 +780,10 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 /* List what a restorable step holds, before anything is declared or after. It calls fn for each
  * tensor and blob, in no particular order. want is as in ckpt_restore. With CKPT_LATEST it lists
  * the step that ckpt_restore would take now; newer ones whose MANIFEST is damaged are skipped. With
- * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN and
- * deadline_ns mean nothing here. It is not collective, and it holds no step: when it returns,
- * another step may be the newest, and this one may be removed. To restore the step that was listed,
- * give ckpt_restore the .step that fn got.
+ * CKPT_FROM_DISK a step that is still being written does not count. LENIENT, DRY_RUN, EXPLICIT,
+ * ALLOW and deadline_ns mean nothing here. It is not collective, and it holds no step: when it
+ * returns, another step may be the newest, and this one may be removed. To restore the step that
+ * was listed, give ckpt_restore the .step that fn got.
  * 0; -EINVAL: fn is NULL; what fn returned, if it is less than 0; -ENOENT: no such step, or none;
  * -EUCLEAN, -EBADMSG, -EPROTONOSUPPORT as ckpt_restore; -ETIMEDOUT after ckpt_opts.wait_ns;
  * -ECONNRESET: no daemon is attached. */
@@ -762,6 +828,16 @@ int ckpt_unmatched(ckpt *c, ckpt_tensor_fn *fn, void *arg);
  * ckpt_snapshot goes on as before. If a step on disk proves damaged, it is quarantined, as by every
  * ckpt_restore.
  *
+ * With CKPT_EXPLICIT in want.flags, a step that is not restored by copying alone is -EMEDIUMTYPE,
+ * and nothing is written: the error lists each tensor and what would be done to it, with the bytes,
+ * and ckpt_unmatched lists all of them. Kinds are reshard (a rank would hold other elements than
+ * the rank of its number did, or none any more), reduce (a pending reduction is carried out),
+ * replicate (more ranks would hold an element), and drop (a tensor or an average of the step is not
+ * declared). With .only those of other components are not dropped, and with PEEK none is. A step
+ * does not say which ranks had copies of a tensor in boxes, so copies of one are a replicate.
+ * CKPT_ALLOW_RESHARD, REDUCE, REPLICATE and DROP permit a kind; without EXPLICIT they are -EINVAL.
+ * EXPLICIT does not concern tensors that the step lacks (LENIENT), or blobs.
+ *
  * -ENOENT: there is nothing to restore, and memory is as it was before; with CKPT_LATEST training
  * may start at step 0. If an earlier call had begun to write and failed - its daemon ended, say -
  * memory is undefined, and -EUCLEAN comes instead of -ENOENT, with every want but a DRY_RUN, until
@@ -783,7 +859,10 @@ int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint
 		   uint64_t *ret_len);
 
 /* The sum over the elements that this rank owns. The sum over all ranks is the fingerprint that
- * ckptctl show prints. */
+ * ckptctl show prints. CUDA: between a ckpt_snapshot that returned 0 and its ckpt_guard it waits
+ * for the streams of that snapshot alone, as ckpt_restore waits for those of ckpt_want.more. At other
+ * times no stream is known that exists for certain, and it waits for all streams of the device: if
+ * one of them is being captured into a graph, that fails (-EBUSY), and ends the capture. */
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */
@@ -804,8 +883,10 @@ uint32_t ckpt_sizeof(const char *structure);
 
 /* Detach this rank. drain_ns 0: return at once; the daemon writes the staged steps. Otherwise wait
  * at most drain_ns until the newest step is committed. In addition it takes at most a second, and
- * the time of ckpt_guard. It always frees the handle, except in a child process; and it unmaps the
- * memory from ckpt_alloc, unless CKPT_KEEP_MEMORY is set. */
+ * the time of ckpt_guard; and at most 5 s for copies of CUDA devices that the guard has let go on.
+ * It always frees the handle, except in a child process, or if a CUDA device hangs: then it returns
+ * after about 15 s, and what the device may still write to stays until the process ends. It unmaps
+ * the memory from ckpt_alloc, unless CKPT_KEEP_MEMORY is set. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);

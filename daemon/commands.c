@@ -656,6 +656,7 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 	job_log(j, LOG_NOTICE, "control",
 		" forgotten, as process %d ordered: %" PRIu64 " MiB, %u steps, %u not on disk",
 		(int)s->pid, w.bytes / MIB, w.steps, w.lost);
+	j->given_back = true;
 	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
 		job_free(j);
 	session_reply(s, &w, WIRE_FORGOTTEN, NULL, 0);

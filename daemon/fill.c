@@ -4,6 +4,7 @@
 // parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/plan/explicit.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@ static int merge_memory(struct restore *x)
 		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, x->averaged, &one, &x->err);
 		if (rc < 0)
 			break;
+		turned_mark(x->src[r].turned, x->src[r].decl, &one);
 		rc = table_merge(&x->f.memory, &one, NULL, &list, &x->err);
 		x->f.slot[r] = x->src[r].mem->base;
 		table_free(&one);
@@ -150,7 +152,7 @@ static int blobs_get(struct restore *x)
 	void *map = NULL;
 	int rc;
 
-	if (x->want.flags & CKPT_PEEK)
+	if (x->want.flags & (CKPT_PEEK | WIRE_MISSING))
 		src = &none;
 	for (uint32_t i = 0; i < src->ntensor; i++)
 		if (src->tensor[i].flags & TENSOR_BLOB) {
@@ -350,7 +352,7 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 	int rc = 0;
 
 	*ret = NULL;
-	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK) || !averages_concern(x))
+	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK | WIRE_MISSING) || !averages_concern(x))
 		return 0;
 	s.memory = !x->f.disk.ckpt;
 	if (x->f.disk.ckpt) {
@@ -389,28 +391,31 @@ static bool average_is_declared(const struct restore *x, const char *name)
 	return false;
 }
 
-static void average_ends_say(struct restore *x, const char *name)
-{
-	size_t n = strlen(x->averages);
-
-	if (!average_is_declared(x, name) && n + 2 < sizeof x->averages)
-		snprintf(x->averages + n, sizeof x->averages - n,
-			 "%saverage %s does not go on: step %" PRIu64
-			 " has it, and this job does not declare it",
-			 n ? "\n" : "", name, x->pin.step);
-}
-
-/* Averages of the step that no rank declares any more: they may have been forgotten. */
-static void averages_end_say(struct restore *x)
+/* Averages of the step that no rank declares any more. */
+static void averages_ending(struct restore *x, void (*fn)(void *arg, const char *name), void *arg)
 {
 	const struct table *saved = x->f.disk.ckpt ? &x->f.disk.ckpt->table : NULL;
 	const struct averages *held = !saved && x->nsrc ? x->src[0].decl->averages : NULL;
 
 	for (uint32_t i = 0; saved && i < saved->naverage; i++)
-		if (!saved->average[i].rule)
-			average_ends_say(x, saved->average[i].name);
+		if (!saved->average[i].rule && !average_is_declared(x, saved->average[i].name))
+			fn(arg, saved->average[i].name);
 	for (uint32_t i = 0; held && i < held->nspec; i++)
-		average_ends_say(x, held->name[i]);
+		if (!average_is_declared(x, held->name[i]))
+			fn(arg, held->name[i]);
+}
+
+/* They may have been forgotten. */
+static void average_ends_say(void *arg, const char *name)
+{
+	struct restore *x = arg;
+	size_t n = strlen(x->averages);
+
+	if (n + 2 < sizeof x->averages)
+		snprintf(x->averages + n, sizeof x->averages - n,
+			 "%saverage %s does not go on: step %" PRIu64
+			 " has it, and this job does not declare it",
+			 n ? "\n" : "", name, x->pin.step);
 }
 
 static bool notes_missing(const struct list_notes *n)
@@ -436,13 +441,103 @@ static int peek_judge(struct restore *x, int rc, const struct plan *plan,
 	return rc;
 }
 
+/* --- CKPT_EXPLICIT --- */
+
+static uint32_t explicit_allowed(const struct restore *x)
+{
+	static const struct {
+		uint32_t flag, kind;
+	} allow[] = { { CKPT_ALLOW_RESHARD, EXPLICIT_BIT(RESHARD) },
+		      { CKPT_ALLOW_REDUCE, EXPLICIT_BIT(REDUCE) },
+		      { CKPT_ALLOW_REPLICATE, EXPLICIT_BIT(REPLICATE) },
+		      { CKPT_ALLOW_DROP, EXPLICIT_BIT(DROP) } };
+	uint32_t kinds = 0;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(allow); i++)
+		kinds |= x->want.flags & allow[i].flag ? allow[i].kind : 0;
+	return kinds;
+}
+
+/* What the daemon made, averages, no rank declares: the specs say whether they go on. */
+static bool explicit_wants(void *arg, const struct table_tensor *t)
+{
+	return fill_asks(arg, t) && !t->made;
+}
+
+struct explicit_list {
+	const struct explicit_found *found;
+	struct list_notes *notes;
+	struct ckpt_errlist *list;
+};
+
+static void explicit_add(void *arg, const struct explicit_group *g, enum explicit_kind kind,
+			 const struct table_tensor *t)
+{
+	struct explicit_list *x = arg;
+	const struct table *dst = x->found->dst;
+	char line[2048];
+
+	explicit_line_print(x->found, g, kind, t, line, sizeof line);
+	ckpt_errlist_add(x->list, "%s", line);
+	if (g->dst != TABLE_NONE) /* others are unused, which ckpt_unmatched lists anyway */
+		list_differs(x->notes, (uint32_t)(t - dst->tensor), line);
+}
+
+static void explicit_add_average(void *arg, const char *name)
+{
+	ckpt_errlist_add(arg, "average %s: drop, this job does not declare it", name);
+}
+
+/* What is done besides copying, and is not allowed, becomes lines of the list. */
+static int explicit_check(struct restore *x, const struct table *dst, struct list_notes *notes,
+			  struct ckpt_errlist *list)
+{
+	const bool peek = x->want.flags & CKPT_PEEK;
+	const uint32_t allow = explicit_allowed(x);
+	const struct explicit_opts opts = { .drops = !peek, .wanted = explicit_wants, .arg = x };
+	struct explicit_found found;
+	int rc;
+
+	if (!(x->want.flags & CKPT_EXPLICIT))
+		return 0;
+	rc = explicit_find(x->f.src, dst, &opts, &found, &x->err);
+	if (rc == 0)
+		explicit_each(&found, allow, explicit_add,
+			      &(struct explicit_list){ &found, notes, list });
+	if (rc == 0 && !peek && !x->want.only[0] && !(allow & EXPLICIT_BIT(DROP)) &&
+	    !MUTANT(EXPLICIT_AVERAGE_ENDS))
+		averages_ending(x, explicit_add_average, list);
+	explicit_free(&found);
+	return rc;
+}
+
+/* Plan what all ranks want. What does not fit is in the error, and named for ckpt_unmatched. */
+static int plan_all(struct restore *x, const struct wanted *w, const struct plan_opts *opts,
+		    struct list_notes *notes, struct plan *ret)
+{
+	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	int rc = plan_make(x->f.src, &w->all, opts, ret, &list, &x->err);
+
+	if (rc == 0 || list.n) {
+		int bad = explicit_check(x, &w->all, notes, &list);
+
+		rc = bad < 0 ? bad : rc;
+		list_unmatched(notes, x->f.src, &w->all, opts->only, &x->listed);
+	}
+	if (list.n)
+		rc = ckpt_errlist_end(&list, &x->err,
+				      "step %" PRIu64 " does not fit the declarations",
+				      x->pin.step);
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
 /* Check everything, then move everything. */
 static int memory_fill(struct restore *x)
 {
 	const struct table *src = x->f.src;
 	struct wanted w;
 	struct plan plan = { 0 };
-	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 	struct list_notes notes = { 0 };
 	struct average_reading *averages = NULL;
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
@@ -454,15 +549,8 @@ static int memory_fill(struct restore *x)
 	int rc = wanted_make(x, &w);
 
 	x->averages[0] = 0;
-	if (rc == 0) {
-		rc = plan_make(src, &w.all, &opts, &plan, &list, &x->err);
-		if (rc == 0 || list.n)
-			list_unmatched(&notes, src, &w.all, opts.only, &x->listed);
-		if (list.n)
-			rc = ckpt_errlist_end(&list, &x->err,
-					      "step %" PRIu64 " does not fit the declarations",
-					      x->pin.step);
-	}
+	if (rc == 0)
+		rc = plan_all(x, &w, &opts, &notes, &plan);
 	if (rc == 0)
 		rc = move_check(&plan, &x->err);
 	x->got.ntensor = plan.ntensor;
@@ -485,15 +573,15 @@ static int memory_fill(struct restore *x)
 		/* a library whose daemon ends amid the writing must know that it had begun */
 		atomic_fetch_add(&x->l->page->fills, !peek && !MUTANT(FILL_UNTOLD));
 		atomic_thread_fence(memory_order_seq_cst);
-		rc = fill_here(x, &w, &plan);
+		if (!(x->want.flags & WIRE_MISSING)) /* which is not in segments */
+			rc = fill_here(x, &w, &plan);
 	}
 	if (rc == 0)
 		rc = blobs_get(x);
 	if (rc == 0 && writes && !peek && !opts.only)
-		averages_end_say(x);
+		averages_ending(x, average_ends_say, x);
 	average_reading_free(averages);
 	list_notes_free(&notes);
-	ckpt_errlist_free(&list);
 	plan_free(&plan);
 	wanted_free(&w);
 	return rc;

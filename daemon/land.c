@@ -7,6 +7,7 @@
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/window.h"
+#include "ckpt/spread/spread.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -90,11 +91,13 @@ struct landing_window { /* a task's, while its state is FILLING */
 struct landing_source {
 	uint32_t rank;
 	const struct decl *d;
-	struct table own;  /* of it what is restored, row-major, in one place */
-	uint32_t *piece;   /* [own.npiece] of d->table */
-	bool partial;	   /* pending reductions that stay what they are: layouts matter */
-	uint64_t filled;   /* windows so far */
-	bool running, end; /* end: there are no more */
+	struct table own;	    /* of it what is restored, row-major, in one place */
+	uint32_t *piece, piece_cap; /* [own.npiece] of d->table */
+	const struct wire_restore *want;
+	struct table missing; /* WIRE_MISSING: these parts alone */
+	bool partial;	      /* pending reductions that stay what they are: layouts matter */
+	uint64_t filled;      /* windows so far */
+	bool running, end;    /* end: none is left to fill */
 	struct windows *ws;
 	struct landing_window window[2];
 	enum window_state state[2]; /* the owner's */
@@ -117,6 +120,7 @@ void landing_source_free(struct landing_source *s)
 		window_clear(&s->window[i]);
 	windows_close(s->ws);
 	table_free(&s->own);
+	table_free(&s->missing);
 	free(s->piece);
 	free(s);
 }
@@ -131,15 +135,96 @@ static bool has_own(const struct decl *d, uint32_t tensor)
 	return false;
 }
 
+/* What a restore takes of a tensor: parts of it, or with n = ALL_OF_IT all pieces of the rank. */
+struct share {
+	uint32_t n;
+	struct indexset owned;
+	const struct table_piece *piece; /* [n]; NULL: `owned` alone */
+};
+#define ALL_OF_IT UINT32_MAX
+
+/* What the rank reads of a tensor for all that hold it. */
+static int share_owned(const struct landing_source *s, uint32_t tensor, struct arena *a,
+		       struct share *ret)
+{
+	const struct table *t = &s->d->table;
+	const struct table_tensor *x = &t->tensor[tensor], *as = table_owned_as(t, x);
+	const struct layout *l;
+	uint32_t coord[CKPT_DIMS_MAX];
+
+	if (!spread_divides(t, x))
+		return 0;
+	l = &t->layout[x->layout];
+	if (!mesh_coord(&t->mesh[l->mesh], s->rank, coord))
+		return 0;
+	ret->n = 1;
+	return layout_owned(&t->mesh[l->mesh], l, x->ndim, x->shape, coord, as->elem_bytes,
+			    as->component, as->name, a, &ret->owned);
+}
+
+static int share_make(const struct landing_source *s, uint32_t tensor, struct arena *a,
+		      struct share *ret)
+{
+	const struct table_tensor *x = &s->d->table.tensor[tensor];
+	uint32_t i;
+
+	*ret = (struct share){ .n = ALL_OF_IT };
+	if (s->want->flags & WIRE_DIVIDED)
+		return share_owned(s, tensor, a, ret);
+	if (!(s->want->flags & WIRE_MISSING) || MUTANT(MISSING_IS_ALL))
+		return 0;
+	i = table_find(&s->missing, x->component, x->name, x->rank);
+	ret->n = i == TABLE_NONE ? 0 : s->missing.first[i + 1] - s->missing.first[i];
+	ret->piece = i == TABLE_NONE ? NULL : &s->missing.piece[s->missing.first[i]];
+	return 0;
+}
+
+static const struct indexset *share_part(const struct share *x, uint32_t i)
+{
+	return x->piece ? &x->piece[i].set : &x->owned;
+}
+
+/* Of a piece of the declaration what the share has. */
+static int own_piece(struct landing_source *s, const struct share *share, uint32_t piece,
+		     uint32_t tensor, uint64_t *at, struct ckpt_err *err)
+{
+	const struct table_piece *of = &s->d->table.piece[piece];
+	int rc = 0;
+
+	for (uint32_t i = 0; i < (share->n == ALL_OF_IT ? 1 : share->n) && rc == 0; i++) {
+		struct table_piece p = *of;
+
+		if (share->n != ALL_OF_IT)
+			rc = indexset_intersect(&of->set, share_part(share, i), &s->own.arena,
+						&p.set);
+		if (rc == 0 && !ARRAY_GROW(s->piece, s->own.npiece, s->piece_cap))
+			rc = -ENOMEM;
+		if (rc < 0 || !p.set.numel)
+			continue;
+		s->piece[s->own.npiece] = piece;
+		p.tensor = tensor;
+		p.place = 0;
+		p.off = *at;
+		p.stride = NULL;
+		*at = align_up(*at + p.set.numel * s->own.tensor[tensor].elem_bytes, 16);
+		rc = table_add_piece(&s->own, &p, err);
+	}
+	return rc;
+}
+
 static int own_tensor(struct landing_source *s, uint32_t tensor, uint64_t *at, struct ckpt_err *err)
 {
 	const struct table *t = &s->d->table;
 	struct table_tensor x = t->tensor[tensor];
 	const struct layout *l = x.layout == TABLE_NONE ? NULL : &t->layout[x.layout];
+	struct share share;
 	uint32_t id, mesh;
-	int rc = 0;
+	int rc = share_make(s, tensor, &s->own.arena, &share);
 
 	x.layout = TABLE_NONE;
+	if (rc < 0)
+		return ckpt_error(err, rc, "%s/%s: its share cannot be divided", x.component,
+				  x.name);
 	if (l && layout_is_partial(l)) {
 		struct layout mine = *l;
 
@@ -151,19 +236,52 @@ static int own_tensor(struct landing_source *s, uint32_t tensor, uint64_t *at, s
 	}
 	if (rc == 0)
 		rc = table_add_tensor(&s->own, &x, &id, err);
-	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1] && rc == 0; i++) {
-		struct table_piece p = t->piece[i];
+	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1] && rc == 0; i++)
+		if (t->piece[i].place == s->d->own)
+			rc = own_piece(s, &share, i, id, at, err);
+	return rc;
+}
 
-		if (p.place != s->d->own)
-			continue;
-		s->piece[s->own.npiece] = i;
-		p.tensor = id;
-		p.place = 0;
-		p.off = *at;
-		p.stride = NULL;
-		*at = align_up(*at + p.set.numel * x.elem_bytes, 16);
-		rc = table_add_piece(&s->own, &p, err);
-	}
+/* --- what an exchange has not brought --- */
+
+static int missing_take(void *arg, const struct table_tensor *x, const struct indexset *part)
+{
+	struct table *t = arg;
+	struct table_tensor plain = *x;
+	struct table_piece p = { .rank = TABLE_NONE, .set = *part };
+	int rc = 0;
+
+	plain.layout = TABLE_NONE;
+	p.tensor = table_find(t, x->component, x->name, x->rank);
+	if (p.tensor == TABLE_NONE)
+		rc = table_add_tensor(t, &plain, &p.tensor, NULL);
+	return rc == 0 ? table_add_piece(t, &p, NULL) : rc;
+}
+
+/* As the rank itself has computed what others send it. */
+static int missing_make(struct landing_source *s, struct ckpt_err *err)
+{
+	const struct wire_restore *w = s->want;
+	const struct reshard_opts opts = { .only = w->only[0] ? w->only : NULL,
+					   .who = HOLDERS_OWNERS };
+	struct table_place place = { .name = "missing", .rank = TABLE_NONE, .bytes = INT64_MAX };
+	struct table divided;
+	struct spread *spread = NULL;
+	int rc = spread_divided(&s->d->table, &divided, err);
+
+	if (rc == 0)
+		rc = spread_open(&divided, &divided, &opts, s->rank, &spread, err);
+	if (rc == 0)
+		rc = table_add_place(&s->missing, &place, NULL, err);
+	if (rc == 0)
+		rc = spread_missing(spread, w->chunk_bytes, w->rounds, missing_take, &s->missing,
+				    err);
+	if (rc == 0)
+		rc = table_seal(&s->missing, err);
+	if (rc == -ENOMEM)
+		ckpt_error(err, rc, "no memory to restore");
+	spread_close(spread);
+	table_free(&divided);
 	return rc;
 }
 
@@ -179,13 +297,14 @@ int landing_make(struct restore *x, uint32_t r, struct landing_source **ret, str
 	if (d->own == TABLE_NONE)
 		return 0;
 	s = calloc(1, sizeof *s);
-	if (!s || !(s->piece = calloc(t->npiece + 1, sizeof *s->piece))) {
-		free(s);
+	if (!s)
 		return ckpt_error(err, -ENOMEM, "no memory to restore");
-	}
 	s->rank = r;
 	s->d = d;
-	rc = table_add_place(&s->own, &place, NULL, err);
+	s->want = &x->asked[r];
+	rc = s->want->flags & WIRE_MISSING ? missing_make(s, err) : 0;
+	if (rc == 0)
+		rc = table_add_place(&s->own, &place, NULL, err);
 	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++) {
 		const struct table_tensor *y = &t->tensor[i];
 
@@ -193,36 +312,55 @@ int landing_make(struct restore *x, uint32_t r, struct landing_source **ret, str
 		    table_find(x->f.src, y->component, y->name, y->rank) != TABLE_NONE)
 			rc = own_tensor(s, i, &at, err);
 	}
-	s->own.place[0].bytes = at;
+	if (rc == 0)
+		s->own.place[0].bytes = at;
 	if (rc == 0)
 		rc = table_seal(&s->own, err);
 	if (rc < 0 || !s->own.npiece) {
 		landing_source_free(s);
 		return rc;
 	}
+	x->landing_bytes += at;
 	*ret = s;
 	return 0;
 }
 
 /* --- filling a window: worker --- */
 
-/* Where the elements of a cut lie in the process: the address of the first of them. */
-static uint64_t cut_address(const struct table_piece *p, const struct window_cut *c, uint32_t elem,
-			    uint64_t piece_off)
-{
-	uint64_t at = p->off;
-
-	if (!p->stride)
-		return at + (c->dst_off - piece_off);
-	for (uint32_t d = 0; d < p->set.ndim; d++)
-		at += indices_below(&p->set.dim[d], indices_lo(&c->set.dim[d])) *
-		      (uint64_t)p->stride[d] * elem;
-	return at;
-}
-
 static const struct table_piece *cut_piece(const struct landing_source *s, uint32_t cut_of_own)
 {
 	return &s->d->table.piece[s->piece[cut_of_own]];
+}
+
+/* Is what a cut has row-major in memory, without gaps? Not with strides, nor if it is of a part. */
+static bool is_dense(const struct landing_source *s, uint32_t cut_of_own)
+{
+	const struct table_piece *p = cut_piece(s, cut_of_own);
+
+	return !p->stride &&
+	       (s->own.piece[cut_of_own].set.numel == p->set.numel || MUTANT(PART_AS_WHOLE));
+}
+
+/* In elements, of the whole piece. [ndim] */
+static void piece_strides(const struct table_piece *p, int64_t *ret)
+{
+	int64_t step = 1;
+
+	for (uint32_t d = p->set.ndim; d-- > 0; step *= (int64_t)p->set.dim[d].total)
+		ret[d] = p->stride ? p->stride[d] : step;
+}
+
+/* Where the elements of a cut that is not dense lie in the process: the address of the first of
+ * them. */
+static uint64_t cut_address(const struct table_piece *p, const struct window_cut *c, uint32_t elem,
+			    const int64_t *stride)
+{
+	uint64_t at = p->off;
+
+	for (uint32_t d = 0; d < p->set.ndim; d++)
+		at += indices_below(&p->set.dim[d], indices_lo(&c->set.dim[d])) *
+		      (uint64_t)stride[d] * elem;
+	return at;
 }
 
 /* A table of a window's cuts: where they lie in the window, with layouts; or, of those with
@@ -234,6 +372,7 @@ static int cuts_table(const struct landing_source *s, const struct window *w, bo
 				     .rank = TABLE_NONE,
 				     .bytes = memory ? WIRE_OWN_BYTES : w->bytes };
 	uint32_t last = TABLE_NONE, id = 0;
+	int64_t stride[CKPT_DIMS_MAX];
 	int rc = table_add_place(ret, &place, NULL, err);
 
 	for (uint32_t i = 0; i < w->ncut && rc == 0; i++) {
@@ -243,11 +382,12 @@ static int cuts_table(const struct landing_source *s, const struct window *w, bo
 		struct table_tensor x = s->own.tensor[own->tensor];
 		struct table_piece n = { .rank = own->rank, .set = c->set, .off = c->buf_off };
 
-		if (memory && !p->stride)
+		if (memory && is_dense(s, c->piece))
 			continue;
 		if (memory) {
-			n.off = cut_address(p, c, x.elem_bytes, own->off);
-			n.stride = p->stride;
+			piece_strides(p, stride);
+			n.off = cut_address(p, c, x.elem_bytes, stride);
+			n.stride = stride;
 		}
 		if (own->tensor != last && (memory || x.layout == TABLE_NONE)) {
 			x.layout = TABLE_NONE;
@@ -331,11 +471,11 @@ static bool row_next(const struct landing_source *s, struct landing_window *w, s
 		const struct window_cut *c = &w->w.cut[w->cut++];
 		const struct table_piece *p = cut_piece(s, c->piece);
 
-		if (p->stride)
+		if (!is_dense(s, c->piece))
 			continue;
 		w->same = false;
 		*ret = (struct wire_row){ .src = c->buf_off,
-					  .dst = cut_address(p, c, 0, s->own.piece[c->piece].off),
+					  .dst = p->off + (c->dst_off - s->own.piece[c->piece].off),
 					  .width = c->len,
 					  .rows = 1 };
 		return true;

@@ -86,7 +86,9 @@ bool job_forgotten(struct job *j, uint64_t now)
 		used = s->state == SESSION_WAITING;
 	if (used || !j->idle_since)
 		j->idle_since = now;
-	return elapsed_ns(j->idle_since, now) > KEEP_COMMITTED_NS;
+	if (j->snaps || (j->launch && j->launch->state != LAUNCH_ENDED))
+		j->given_back = false; /* it has begun again */
+	return !used && (j->given_back || elapsed_ns(j->idle_since, now) > KEEP_COMMITTED_NS);
 }
 
 /* --- launches --- */
@@ -772,9 +774,55 @@ static void averaged_note(struct launch *l, const struct member *m, const struct
 	}
 }
 
+static uint32_t lent_to_others(const struct launch *l, const struct member *m)
+{
+	uint32_t lent = 0;
+
+	for (uint32_t r = 0; r < l->world; r++)
+		if (r != m->rank)
+			lent |= slots_lent(l, l->member[r].slot);
+	return lent;
+}
+
+/* Is what it brings along in this slot no step, because another rank does not bring it? */
+static bool adopt_failed(const struct launch *l, const struct member *m, uint32_t slot)
+{
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct adopt *a = &l->member[r].adopt[slot];
+
+		if (r != m->rank && l->member[r].decl &&
+		    (!a->bytes_held || a->step != m->adopt[slot].step))
+			return true;
+	}
+	return false;
+}
+
+/* One slot at least can be marked into at once on all ranks. If those that m brings along are the
+ * last of them, it gets memory for one anew. lent: to the others. */
+static int slot_free_up(struct launch *l, struct member *m, struct slotmem **slot, uint32_t lent,
+			struct ckpt_err *err)
+{
+	uint32_t all = (1u << l->nslot) - 1, mine = slots_lent(l, slot) & ~lent;
+	uint64_t bytes;
+
+	if (!mine || lent == all || (lent | mine) != all)
+		return 0;
+	for (uint32_t i = 0; i < l->nslot; i++) {
+		if (!(mine >> i & 1) || !adopt_failed(l, m, i))
+			continue;
+		m->adopt[i].step = UINT64_MAX;
+		m->adopt[i].bytes_held = false;
+		bytes = slot[i]->bytes;
+		slotmem_unref(TAKE(slot[i]));
+		return slotmem_new(&l->job->d->reaper, bytes, &slot[i], err);
+	}
+	return 0;
+}
+
 static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
 {
 	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
+	uint32_t lent, at;
 	int rc;
 
 	slots_count(l, decl);
@@ -784,11 +832,11 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	averaged_note(l, m, decl);
 	for (uint32_t i = l->nslot; i < WIRE_SLOTS_MAX; i++)
 		slotmem_unref(TAKE(m->adopt[i].mem));
-	/* From the last slot on those that hold a step of the launch before, and one at least that
-	 * holds none: so the ranks' are the same ones. */
-	for (uint32_t i = l->nslot; i-- > 1 && !member_adopts(l, m);)
-		if (!(slot[i] = spare_take(l, m, decl, true)))
-			break;
+	/* Those that hold a step of the launch before */
+	lent = lent_to_others(l, m);
+	while (!member_adopts(l, m) && (at = spare_at(l, lent, slot)) != TABLE_NONE &&
+	       (slot[at] = spare_take(l, m, decl, true)))
+		;
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
 		if (!slot[i] && !member_adopts(l, m))
 			slot[i] = spare_take(l, m, decl, false);
@@ -798,11 +846,9 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		struct adopt *a = &m->adopt[i];
 
 		if (a->mem && a->mem->bytes == decl->raw_bytes &&
-		    (a->step == UINT64_MAX || a->epoch == decl->epoch)) {
+		    (a->step == UINT64_MAX ? spare_brought(l, m->rank, a->mem, decl)
+					   : a->epoch == decl->epoch)) {
 			slot[i] = TAKE(a->mem);
-			/* What holds no step may hold one of other declarations: see
-			 * slotmem_clean. */
-			slot[i]->dirty = a->step == UINT64_MAX;
 			a->bytes_held = true;
 		} else {
 			a->step = UINT64_MAX;
@@ -812,6 +858,8 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
+	if (rc == 0)
+		rc = slot_free_up(l, m, slot, lent, err);
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		struct slotmem *old = rc == 0 ? m->slot[i] : slot[i];
 
@@ -1062,11 +1110,13 @@ static void adopt_staged(struct launch *l)
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
 		uint32_t flags = a->flags;
 
+		all = all && turned_fits(a->turn, a->rev, l->member[0].decl);
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
 			all = MUTANT(ADOPTED_FROM_ONE) ||
-			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
+			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held &&
+			       turned_fits(b->turn, b->rev, l->member[r].decl));
 			flags |= b->flags & RECORD_NO_AVERAGE;
 		}
 		if (all)
@@ -1076,6 +1126,32 @@ static void adopt_staged(struct launch *l)
 	for (uint32_t r = 0; r < l->world; r++)
 		for (uint32_t i = 0; i < l->nslot; i++)
 			l->member[r].adopt[i] = (struct adopt){ .step = UINT64_MAX };
+}
+
+/* Do all ranks that have declared bring the same step along in this slot? */
+static bool slot_brings(const struct launch *l, uint32_t i)
+{
+	uint64_t step = UINT64_MAX;
+
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct adopt *a = &l->member[r].adopt[i];
+
+		if (!l->member[r].decl)
+			continue;
+		if (!a->bytes_held || a->step == UINT64_MAX ||
+		    (step != UINT64_MAX && a->step != step))
+			return false;
+		step = a->step;
+	}
+	return step != UINT64_MAX;
+}
+
+bool launch_brings(const struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot && l->state == LAUNCH_FORMING; i++)
+		if (slot_brings(l, i))
+			return true;
+	return false;
 }
 
 /* --- the third slot (slots 0, with averages) --- */

@@ -206,6 +206,7 @@ void decl_slot_unref(struct decl *d)
 	if (!d || !refs_drop(&d->slots))
 		return;
 	averages_free(d->averages);
+	turns_free(d->turns);
 	free(d->attributes);
 	table_free(&d->constant);
 	table_free(&d->main);
@@ -235,7 +236,7 @@ void decl_unref(struct decl *d)
 static int decl_rows(struct decl *d, struct ckpt_err *err)
 {
 	cleanup_free struct wire_row *row = NULL;
-	int rc = rows_make(&d->copy, d->own, &row, &d->nrow, err);
+	int rc = rows_make(&d->copy, d->own, d->turns, &row, &d->nrow, err);
 
 	if (rc == 0 && d->nrow)
 		return wire_memfd_of("ckptd-rows", row, d->nrow * sizeof *row, &d->rows_fd, err);
@@ -284,7 +285,9 @@ static int decl_attributes(struct decl *d, const struct container_bytes *b, stru
 	return 0;
 }
 
-static int decl_decode(const void *bytes, uint64_t len, struct decl *d, struct ckpt_err *err)
+/* *ret_devices: its section WIRE_DEVICES, in bytes; it may be empty. */
+static int decl_decode(const void *bytes, uint64_t len, struct decl *d,
+		       struct container_bytes *ret_devices, struct ckpt_err *err)
 {
 	struct container_view v;
 	struct table_section s[CONTAINER_SECT_MAX];
@@ -297,6 +300,8 @@ static int decl_decode(const void *bytes, uint64_t len, struct decl *d, struct c
 
 		if (b.kind == WIRE_ATTRIBUTES && b.len && (rc = decl_attributes(d, &b, err)) < 0)
 			return rc;
+		if (b.kind == WIRE_DEVICES)
+			*ret_devices = b;
 		s[i] = (struct table_section){ .kind = b.kind,
 					       .rec_bytes = b.rec_bytes,
 					       .len = b.len,
@@ -442,7 +447,8 @@ static int decl_averages(struct decl *d, struct ckpt_err *err)
 	return rc;
 }
 
-/* What is copied by value lies in a segment, as only ckpt_snapshot copies it. */
+/* A blob lies in a segment: only ckpt_snapshot copies it. (What else is copied by value may lie on
+ * a device of the process, from where the library copies it.) */
 static int pieces_check(const struct decl *d, struct ckpt_err *err)
 {
 	const struct table *t = &d->table;
@@ -457,12 +463,10 @@ static int pieces_check(const struct decl *d, struct ckpt_err *err)
 		if (t->piece[i].flags)
 			return ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
 					  d->rank);
-		if (t->piece[i].place == d->own &&
-		    (x->cls == CKPT_VOLATILE || x->flags & TENSOR_BLOB))
+		if (t->piece[i].place == d->own && x->flags & TENSOR_BLOB)
 			return ckpt_error(err, -EPROTO,
-					  "rank %u declares memory of its own for %s/%s, which is "
-					  "copied by value",
-					  d->rank, x->component, x->name);
+					  "rank %u declares memory of its own for blob %s", d->rank,
+					  x->name);
 	}
 	return 0;
 }
@@ -494,6 +498,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 {
 	struct decl *d = calloc(1, sizeof *d);
 	struct ckpt_errlist list = { .code = -EINVAL };
+	struct container_bytes devices = { 0 };
 	int rc = d ? 0 : ckpt_error(err, -ENOMEM, "no memory for a declaration");
 
 	if (rc < 0)
@@ -504,7 +509,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	d->epoch = epoch;
 	d->rev = rev;
 	d->rank = rank;
-	rc = decl_decode(bytes, len, d, err);
+	rc = decl_decode(bytes, len, d, &devices, err);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
@@ -517,6 +522,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0)
 		rc = decl_averages(d, err);
+	if (rc == 0 && devices.len)
+		rc = turns_make(d, devices.p, devices.len, err);
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 

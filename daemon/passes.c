@@ -244,6 +244,8 @@ int passing_open(struct passing *x, uint32_t i, uint32_t nhelper, struct ckpt_er
 					    &p->table, err);
 		if (e < 0)
 			return e;
+		if (part_kind(i, x->world) == PART_MAIN)
+			turned_mark(from->turned, from->decl, &p->table);
 	}
 	if (i < x->world && x->averaging) {
 		p->rider = (struct rider){ x->averaging, part_rank(i, x->world) };

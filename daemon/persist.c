@@ -76,6 +76,7 @@ struct persist {
 	atomic_uint next;	   /* the next rank whose parts are to be written */
 	struct queue
 		written_parts; /* struct part_out: to be synced; item NULL: each writer does that */
+	bool few_files;	       /* there are too few descriptors for all parts at once */
 	atomic_int failed;     /* the first part that was lost: its result, and err */
 	int rc, passed;	       /* passed: of the walk alone */
 	struct ckpt_err err;
@@ -497,8 +498,8 @@ static void parts_count(struct persist *p)
 }
 
 /* All of the space before the first byte. If there are too few descriptors, half of them are given
- * back for ranks that attach or restore meanwhile; those files are reserved when they are written.
- * */
+ * back for ranks that attach or restore meanwhile; those files are reserved when they are written,
+ * and none waits for its sync while another one is written. */
 static int parts_reserve(struct persist *p)
 {
 	uint32_t made = 0, helpers;
@@ -522,6 +523,7 @@ static int parts_reserve(struct persist *p)
 	if (rc != -EMFILE && rc != -ENFILE)
 		return rc;
 	parts_drop(p, made / 2);
+	p->few_files = true;
 	p->err = (struct ckpt_err){ 0 };
 	return 0;
 }
@@ -534,7 +536,7 @@ static int parts_threads(struct persist *p)
 	struct chunk_queue *own = NULL, **io = p->worker ? &p->worker->io : &own;
 
 	p->written_parts = (struct queue){ 0 };
-	if (p->world > 1 && (p->round == ROUND_SOURCES || p->half != WRITE_DATA) &&
+	if (p->world > 1 && !p->few_files && (p->round == ROUND_SOURCES || p->half != WRITE_DATA) &&
 	    queue_init(&p->written_parts, p->npart) == 0)
 		while (nsync < MIN(p->world, SYNCERS_MAX) &&
 		       thread_start(&syncer[nsync], "ckptd-sync", true, parts_sync, p) == 0)

@@ -8,6 +8,7 @@
 // step that was skipped.
 #include "daemon/restore.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/spread/spread.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -53,12 +54,14 @@ void restore_free(struct restore *x)
 		slot_sums_unref(x->sums[i]);
 		decl_slot_unref(x->src[i].decl);
 		slotmem_unref(x->src[i].mem);
+		turned_unref(x->src[i].turned);
 	}
 	for (uint32_t i = 0; i < x->ndst; i++)
 		decl_unref(x->dst[i]);
 	free(x->src);
 	free(x->sums);
 	free(x->dst);
+	free(x->asked);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
 	if (x->pin_fd >= 0)
@@ -587,6 +590,16 @@ static void fill_over(struct restore *x)
 			" generation %" PRIu64 "%s from %s, step %" PRIu64, l->generation,
 			want_peeks(&x->want) ? " looks at averages" : "",
 			x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		if (x->want.flags & WIRE_DIVIDED)
+			job_log(j, LOG_INFO, "restore",
+				" step %" PRIu64 ": ranks send each other what they hold together; "
+				"each has got its part: %" PRIu64 " MiB in all",
+				x->pin.step, x->landing_bytes / MIB);
+		if (x->want.flags & WIRE_MISSING)
+			job_log(j, LOG_INFO, "restore",
+				" step %" PRIu64 ": each rank has got what an exchange did not "
+				"bring: %" PRIu64 " KiB in all",
+				x->pin.step, x->landing_bytes / KIB);
 		job_log_lines(j, LOG_NOTICE, "restore", ": ", x->averages);
 	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
 		peek_let_go(l);
@@ -660,9 +673,10 @@ static void fill_start(struct launch *l, uint32_t round)
 		x->src = calloc(s ? s->world : 1, sizeof *x->src);
 		x->sums = calloc(s ? s->world : 1, sizeof(struct slot_sums *));
 		x->dst = calloc(l->world, sizeof *x->dst);
+		x->asked = calloc(l->world, sizeof *x->asked);
 		x->landing = calloc(l->world, sizeof(struct landing_source *));
 	}
-	if (!x || !x->src || !x->sums || !x->dst || !x->landing ||
+	if (!x || !x->src || !x->sums || !x->dst || !x->asked || !x->landing ||
 	    (s && !want_peeks(&x->want) && averaged_declared(l) &&
 	     average_held_newest(s, &x->held) < 0)) {
 		if (x)
@@ -676,12 +690,17 @@ static void fill_start(struct launch *l, uint32_t round)
 	for (uint32_t r = 0; s && r < s->world; r++) {
 		x->sums[r] = passes_sums(s, r);
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),
-							.mem = slotmem_ref(s->rank[r].mem) };
+							.mem = slotmem_ref(s->rank[r].mem),
+							.turned = turned_ref(s->rank[r].turned) };
 	}
-	for (uint32_t r = 0; r < l->world; r++)
+	for (uint32_t r = 0; r < l->world; r++) {
+		x->asked[r] = l->member[r].want;
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
+	}
 	l->restoring = true;
 	l->const_rev += want_changes(&x->want) && !MUTANT(CONST_OVER_RESTORE);
+	if (want_changes(&x->want))
+		turns_restart(l);
 	if (x->pin.where == 1)
 		daemon_task(&x->d->work, &x->task, fill_run, fill_done);
 	else
@@ -783,6 +802,12 @@ static void answer_none(struct launch *l, const struct wire_restore *want, uint3
 	answer_all(l, &x, true);
 }
 
+/* Until then it is not known which step is the newest, or that there is none. */
+static bool waits_for_ranks(const struct launch *l, const struct wire_restore *want)
+{
+	return launch_brings(l) && !(want->flags & CKPT_FROM_DISK) && !MUTANT(RESTORE_BEFORE_ADOPT);
+}
+
 void restore_try(struct launch *l)
 {
 	struct member *first = NULL;
@@ -821,7 +846,8 @@ void restore_try(struct launch *l)
 	if (want_changes(&first->want) && back_marked(l) && !back_ready(l))
 		return;
 	if (!pin->set) {
-		choose_start(l, &first->want, round);
+		if (!waits_for_ranks(l, &first->want))
+			choose_start(l, &first->want, round);
 		return;
 	}
 	if (ranks_agree(l, round))
@@ -836,6 +862,41 @@ static bool rank_missing(const struct launch *l)
 	return false;
 }
 
+/* A rank whose call of this restore has failed, and which waits for this one in the agreement of
+ * the ranks: it does not call again before. NULL: there is none. */
+static const struct member *rank_failed(const struct launch *l, const struct member *m)
+{
+	uint32_t mine = m->page ? atomic_load(&m->page->agreements) >> 1 : 0;
+
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *k = &l->member[r];
+		uint32_t its = !k->asked && k->page ? atomic_load(&k->page->agreements) : 0;
+
+		if (its & 1 && its >> 1 == mine + 1)
+			return k;
+	}
+	return NULL;
+}
+
+/* Those that wait for a rank whose call has failed get an answer. */
+static void refuse_deserted(struct launch *l)
+{
+	const struct member *m = NULL, *failed = NULL;
+	char text[160];
+
+	for (uint32_t r = 0; r < l->world && !failed; r++) {
+		m = &l->member[r];
+		failed = m->asked ? rank_failed(l, m) : NULL;
+	}
+	if (!failed)
+		return;
+	snprintf(text, sizeof text,
+		 "ckpt_restore has failed on rank %u, which waits for the others in "
+		 "ckpt_opts.agree: call ckpt_restore again on all ranks",
+		 failed->rank);
+	refuse_asked(l, m->round, -ECONNRESET, text);
+}
+
 void restore_tick(struct launch *l, uint64_t now)
 {
 	char text[512];
@@ -843,6 +904,8 @@ void restore_tick(struct launch *l, uint64_t now)
 
 	if (l->filling)
 		landing_late(l->filling, now);
+	if (!l->restoring)
+		refuse_deserted(l);
 	for (uint32_t r = 0; r < l->world; r++) {
 		const struct member *m = &l->member[r];
 		uint64_t wait = m->want.deadline_ns ? m->want.deadline_ns : RESTORE_NS;
@@ -850,8 +913,9 @@ void restore_tick(struct launch *l, uint64_t now)
 		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
 		n = snprintf(text, sizeof text, "waited %.1f s for %s", (double)wait / 1e9,
-			     rank_missing(l)
-				     ? "other ranks to call ckpt_restore; missing:"
+			     rank_missing(l) ? "other ranks to call ckpt_restore; missing:"
+			     : waits_for_ranks(l, &m->want)
+				     ? "the steps that ranks bring along from an earlier daemon"
 				     : "the step that is being written; call ckpt_restore again");
 		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 32; k++)
 			if (!l->member[k].asked)
@@ -861,6 +925,15 @@ void restore_tick(struct launch *l, uint64_t now)
 		return;
 	}
 	restore_try(l);
+}
+
+static bool missing_fits(const struct wire_restore *m)
+{
+	const uint32_t never =
+		WIRE_DIVIDED | CKPT_LENIENT | CKPT_DRY_RUN | CKPT_PEEK; /* no exchange */
+
+	return !(m->flags & never) && m->step != CKPT_LATEST &&
+	       m->chunk_bytes >= SPREAD_CHUNK_MIN && m->chunk_bytes <= SPREAD_CHUNK_MAX;
 }
 
 void restore_ask(struct session *s, const struct wire_restore *m)
@@ -876,6 +949,10 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 		session_refuse(s, -E2BIG,
 			       "this rank has called ckpt_restore 64 times more often than another "
 			       "one, which is the maximum: call it on all ranks");
+		return;
+	}
+	if (m->flags & WIRE_MISSING && !missing_fits(m)) {
+		session_refuse(s, -EPROTO, "what an exchange has not brought makes no sense");
 		return;
 	}
 	free(TAKE(me->owed)); /* it does not ask for it any more */

@@ -50,12 +50,14 @@ struct restore {
 	struct retreat retreat; /* the launch's, while it is chosen or moved */
 	/* moving */
 	uint32_t nsrc, ndst;
-	struct snap_rank *src;	 /* [nsrc] references: the staged slots */
-	struct slot_sums **sums; /* [nsrc] references; NULL: that slot was not summed */
-	struct decl **dst;	 /* [ndst] references */
+	struct snap_rank *src;	    /* [nsrc] references: the staged slots */
+	struct slot_sums **sums;    /* [nsrc] references; NULL: that slot was not summed */
+	struct decl **dst;	    /* [ndst] references */
+	struct wire_restore *asked; /* [ndst] what differs by rank is what each has got already */
 	struct filling f;
 	struct landing_source **landing; /* [ndst] NULL: the rank has no memory of its own */
 	uint32_t nlanding, tasks;	 /* tasks: of windows, that run */
+	uint64_t landing_bytes;		 /* that go through them */
 	struct wire_restored got;
 	int blob_fd;
 	bool averaged; /* the step in memory: its slots have its averages */

@@ -10,6 +10,7 @@
 #define ROWS_SPARE 16384u
 
 struct rows {
+	const struct turns *turns;
 	struct wire_row *row; /* NULL: they are counted, no more */
 	uint32_t n, max;
 	uint64_t seen, own;  /* own: of the process's own memory; seen: of the others */
@@ -193,6 +194,7 @@ static void op_put(struct rows *x, const struct plan *p, const struct plan_op *o
 	b.row.flags = (op->src_place == own ? WIRE_ROW_CLIENT : 0u) |
 		      (t->cls == CKPT_CONST ? WIRE_ROW_CONST : 0u) |
 		      (t->cls == CKPT_DERIVED ? WIRE_ROW_DERIVED : 0u) |
+		      (turns_has(x->turns, src->tensor) ? WIRE_ROW_TURNS : 0u) |
 		      (t->cls == CKPT_VOLATILE || t->flags & TENSOR_BLOB ? WIRE_ROW_VALUE : 0u);
 	b.row.src = (op->src_place == own ? 0 : (uint64_t)op->src_place << 48) | src->off;
 	b.row.dst = dst->off;
@@ -232,10 +234,10 @@ static int too_many(const struct rows *x, const struct plan *p, struct ckpt_err 
 		x->own, ROWS_OWN_MAX);
 }
 
-int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_t *ret_n,
-	      struct ckpt_err *err)
+int rows_make(const struct plan *p, uint32_t own, const struct turns *turns, struct wire_row **ret,
+	      uint32_t *ret_n, struct ckpt_err *err)
 {
-	struct rows x = { .keep_below = UINT64_MAX };
+	struct rows x = { .turns = turns, .keep_below = UINT64_MAX };
 
 	plan_put(&x, p, own);
 	*ret = NULL;

@@ -350,7 +350,8 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	struct ckpt_err err = { 0 };
 	struct adopt *a;
 
-	if (m->slot >= (l->slots ? l->slots : WIRE_SLOTS_MAX) || s->member->decl) {
+	if (m->slot >= (l->slots ? l->slots : WIRE_SLOTS_MAX) || s->member->decl ||
+	    m->nwhole > WIRE_WHOLE_MAX) {
 		session_refuse(s, -EPROTO,
 			       "there is no such slot, or it comes after the declaration");
 		return;
@@ -365,6 +366,10 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	a->mark_ns = m->mark_ns;
 	a->epoch = m->epoch;
 	a->flags = m->flags;
+	a->rev = m->rev;
+	a->turn = m->turn;
+	a->nwhole = m->nwhole;
+	memcpy(a->whole, m->whole, sizeof a->whole);
 	session_ok(s);
 }
 

@@ -69,6 +69,7 @@ static void snap_unlink(struct snap *s)
 		decl_slot_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
 		slot_sums_unref(s->rank[r].sums);
+		turned_unref(s->rank[r].turned);
 	}
 	if (s->job->before == s)
 		s->job->before = NULL;
@@ -358,7 +359,7 @@ static void copy_run(struct task *t)
 	c->ns = now_ns() - start;
 }
 
-static void snap_check(struct snap *s);
+static void launch_check(struct launch *l);
 
 /* Found by the copier, or by the guard. Once for a snap: of the first rank. */
 static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool known, uint64_t at)
@@ -429,7 +430,7 @@ static void copy_done(struct task *t)
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
 	free(c);
-	snap_check(s);
+	launch_check(s->launch);
 	job_settle(j);
 	if (j->launch && j->launch->awaits)
 		restore_try(j->launch);
@@ -481,10 +482,30 @@ static void copy_look(struct snap *s, uint32_t r)
 		else
 			shared_snap_drop(page, rec, k->mark);
 	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
-		k->copy = COPY_DONE;
+		if (s->dropped || !turned_compare(s, r))
+			k->copy = COPY_DONE;
 	} else { /* or its record is another one's already */
 		copy_torn(s, r, false, 0);
 	}
+}
+
+void snap_compared(struct snap *s, uint32_t r, const char *why)
+{
+	struct job *j = s->job;
+
+	s->tasks--;
+	s->rank[r].task = false;
+	s->rank[r].copy = *why ? COPY_TORN : COPY_DONE;
+	if (*why && !s->dropped) {
+		s->changed =
+			true; /* a warning: the trainer has changed it otherwise than it says */
+		job_error(j, s->step + 1, why);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, why);
+	}
+	launch_check(s->launch);
+	job_settle(j);
+	if (j->launch && j->launch->awaits)
+		restore_try(j->launch);
 }
 
 /* A record of this rank belongs to the snap. */
@@ -506,6 +527,12 @@ static void copy_take(struct snap *s, struct member *m, struct shared_snap *rec,
 	r->not_copied = is->flags & RECORD_NOT_COPIED;
 	r->decl = decl_slot_ref(m->decl);
 	r->mem = slotmem_ref(m->slot[s->slot]);
+	if (turned_take(s, m->rank, is) < 0) {
+		shared_snap_drop(m->page, rec, mark);
+		r->copy = COPY_TORN;
+		snap_fail(s, OUTCOME_TORN, -ENOENT, "ckptd has no memory for a copy");
+		return;
+	}
 	copy_look(s, m->rank);
 }
 
@@ -666,13 +693,24 @@ static void snap_give_up(struct snap *s)
 	snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 }
 
-/* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
-static void snap_check(struct snap *s)
+/* Until it is staged: a later step may be compared while this one waits for another rank. */
+static void turns_check(struct snap *s)
+{
+	char text[256];
+
+	for (uint32_t r = 0; r < s->world && !s->dropped; r++)
+		if (turned_outdated(s, r, text, sizeof text) && !MUTANT(TURN_OUTDATED_STAGED)) {
+			s->changed = true;
+			job_error(s->job, s->step + 1, text);
+			snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		}
+}
+
+/* Is it complete? What is not to be used is dropped. */
+static bool snap_complete(struct snap *s)
 {
 	bool whole = true;
 
-	if (s->phase != PHASE_COLLECTING)
-		return;
 	for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
 		const struct member *m = &s->launch->member[r];
 		bool closed = false;
@@ -693,10 +731,53 @@ static void snap_check(struct snap *s)
 			}
 		}
 	}
+	if (whole)
+		turns_check(s);
+	return whole && !s->dropped;
+}
+
+/* Is every rank's copy whole and trusted? Then it is staged, or waits behind an older step: one that
+ * was staged behind a newer one would not be written, and what is found in it may be in the newer one,
+ * too (turns_check). May free s, and no other snap. True: what is newer has to wait. */
+static bool snap_check(struct snap *s, bool behind)
+{
+	bool marked = true;
+
+	if (snap_complete(s)) {
+		if (!behind)
+			snap_staged(s);
+		return behind;
+	}
+	/* A rank that has marked a newer step does not mark this one any more. */
+	for (uint32_t r = 0; r < s->world; r++)
+		marked = marked && s->rank[r].copy != COPY_NONE;
+	behind = behind || s->tasks || (marked && !s->dropped);
 	if (s->dropped && s->tasks == 0)
 		snap_release(s);
-	else if (!s->dropped && whole)
-		snap_staged(s);
+	return behind;
+}
+
+static struct snap *collecting(const struct launch *l, uint32_t nth)
+{
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (s->launch == l && s->phase == PHASE_COLLECTING && nth-- == 0)
+			return s;
+	return NULL;
+}
+
+/* From the oldest step to the newest: the list has the newest first. Copies begin in this order, and
+ * several may have ended, in any, when the owner looks. */
+static void launch_check(struct launch *l)
+{
+	bool behind = false;
+	uint32_t n = 0;
+
+	l->refs++; /* the last snap that is released may hold the last reference */
+	while (collecting(l, n))
+		n++;
+	while (n-- > 0)
+		behind = snap_check(collecting(l, n), behind);
+	launch_unref(l);
 }
 
 void launch_ring(struct launch *l)
@@ -744,8 +825,8 @@ void launch_ring(struct launch *l)
 			    l->member[r].left)
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 		}
-		snap_check(s);
 	}
+	launch_check(l);
 	launch_unref(l);
 }
 
@@ -776,10 +857,17 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->mark_ns = mark_ns;
 	s->no_average = flags & RECORD_NO_AVERAGE;
 	s->const_rev = CONST_REV_NONE;
-	for (uint32_t r = 0; r < l->world; r++)
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct adopt *a = &l->member[r].adopt[slot];
+
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
 						 .decl = decl_slot_ref(l->member[r].decl),
 						 .mem = slotmem_ref(l->member[r].slot[slot]) };
+		if (turned_make(a->turn, a->whole, a->nwhole, &s->rank[r].turned) < 0) {
+			snap_unlink(s);
+			return;
+		}
+	}
 	average_adopt(s);
 	job_log(l->job, LOG_NOTICE, "snap", " step %" PRIu64 " taken over from an earlier daemon%s",
 		step, s->averaged ? ", with its averages" : "");
@@ -989,9 +1077,9 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 				snap_fail(s, OUTCOME_TORN, -ENOENT,
 					  "a rank ended or detached before it marked this step");
 			copy_orphan(s, m, dead, finish);
-			snap_check(s);
 		}
 	}
+	launch_check(l);
 }
 
 /* What is staged and newest is to be written, whatever its marks said: of this launch or place, or

@@ -45,6 +45,15 @@ static bool spare_follows(const struct launch *l, const struct snap *s)
 	return place_same(s->launch->place, l->place) && !s->rescue;
 }
 
+bool spare_brought(const struct launch *l, uint32_t rank, struct slotmem *mem, const struct decl *d)
+{
+	const struct snap *s = held_by(l->job, l, mem);
+
+	mem->dirty = !s; /* it may have held a step of other declarations: see slotmem_clean */
+	return !s || (spare_follows(l, s) && rank < s->world && s->rank[rank].decl &&
+		      s->rank[rank].decl->slot_sum == d->slot_sum);
+}
+
 void spares_keep(struct launch *l)
 {
 	struct job *j = l->job;
@@ -110,15 +119,38 @@ void spares_tick(struct job *j, uint64_t now)
 			at = &(*at)->next;
 }
 
+uint32_t slots_lent(const struct launch *l, struct slotmem *const *slot)
+{
+	uint32_t lent = 0;
+
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (slot[i] && held_by(l->job, l, slot[i]))
+			lent |= 1u << i;
+	return lent;
+}
+
+uint32_t spare_at(const struct launch *l, uint32_t lent, struct slotmem *const *slot)
+{
+	uint32_t best = TABLE_NONE, left = 0;
+
+	for (uint32_t i = 0; i < l->nslot; i++) {
+		if (slot[i])
+			continue;
+		if (lent >> i & 1)
+			return i;
+		best = i;
+		left++;
+	}
+	return left > 1 ? best : TABLE_NONE;
+}
+
 void launch_lent(struct launch *l)
 {
 	uint32_t before = l->lent;
 
 	l->lent = 0;
 	for (uint32_t r = 0; r < l->world && !MUTANT(SLOT_TAKEN_WHILE_HELD); r++)
-		for (uint32_t i = 0; i < l->nslot; i++)
-			if (l->member[r].slot[i] && held_by(l->job, l, l->member[r].slot[i]))
-				l->lent |= 1u << i;
+		l->lent |= slots_lent(l, l->member[r].slot);
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if ((before & ~l->lent) >> i & 1 && !snap_in_slot(l, i))
 			slot_give(l, i);

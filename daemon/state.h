@@ -28,6 +28,7 @@
 #include "ckpt/table/names.h"
 #include "daemon/daemon.h"
 #include "daemon/drift.h"
+#include "daemon/turned.h"
 
 #define COPY_THREADS_MAX 4
 #define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
@@ -184,6 +185,7 @@ struct decl {
 	uint32_t nrow;
 	uint32_t nseg;
 	struct drift_decl *drift; /* drift.c's */
+	struct turns *turns;	  /* turned.c's; as long as the slot's description */
 	struct segment **seg;	  /* [nseg] references held */
 	const void **base;	  /* [table.nplace]; NULL: the process's own memory */
 	/* Tensors in boxes on a mesh that has the rank, which `table` does not keep (boxes.c) */
@@ -278,8 +280,8 @@ void boxes_compare(struct decl *const *decl, uint32_t n, const struct table *all
  * the others at most WIRE_ROWS_MAX. -ENOMEM; -E2BIG: those from `own` would be more than
  * ROWS_OWN_MAX: the sentence names the tensor that has the most. Worker. */
 #define ROWS_OWN_MAX (1u << 24) /* 1 GiB of rows */
-int rows_make(const struct plan *p, uint32_t own, struct wire_row **ret, uint32_t *ret_n,
-	      struct ckpt_err *err);
+int rows_make(const struct plan *p, uint32_t own, const struct turns *turns, struct wire_row **ret,
+	      uint32_t *ret_n, struct ckpt_err *err);
 /* A number for the elements that this rank's pieces of a tensor are, wherever they lie. */
 uint64_t boxes_sum(const struct table *t, uint32_t tensor);
 /* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
@@ -458,6 +460,7 @@ struct job {
 	bool awaits_guard;
 	uint64_t passed_at; /* staged_at of the newest step that passes have seen */
 	uint64_t idle_since;
+	bool given_back; /* by FORGET, while a task still held it: freed as soon as none does */
 	/* found damaged since the newest claim: restores of this place skip them */
 	struct bad {
 		uint64_t step, generation; /* generation: of one in memory */
@@ -478,7 +481,8 @@ struct job {
 struct adopt {
 	struct slotmem *mem;
 	uint64_t step, mark_ns;
-	uint32_t epoch, flags;
+	uint32_t epoch, rev, flags;
+	uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX]; /* as wire_adopt */
 	bool bytes_held;
 };
 /* The two windows of a rank's ckpt_restore (land.c). */
@@ -620,6 +624,7 @@ struct snap_rank {
 	struct decl *decl;
 	struct slotmem *mem;
 	struct slot_sums *sums; /* reference; NULL: no walk has made any (passes.h) */
+	struct turned *turned;	/* reference; NULL: all of it was copied (turned.h) */
 };
 struct snap {
 	struct launch *launch; /* reference */
@@ -666,6 +671,8 @@ struct snap {
 
 void hello_try(struct session *s); /* join or begin a launch */
 void launch_declare(struct session *s, const struct wire_declare *m, int fd);
+/* Ranks have come with a step of an earlier daemon, which is staged when all have declared. */
+bool launch_brings(const struct launch *l);
 void launch_ring(struct launch *l); /* after the doorbell, or by the clock: reads every page */
 void launch_tick(struct launch *l, uint64_t now);
 void launch_member_gone(struct launch *l, struct member *m, bool dead);
@@ -714,6 +721,8 @@ void job_trigger(struct job *j, uint32_t ticket_flags);
 /* torn, failed or dropped */
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text);
 void snap_release(struct snap *s);
+/* Rank r's copy was compared (turned.h). why: it is not to be staged; "": it may be. May free s. */
+void snap_compared(struct snap *s, uint32_t r, const char *why);
 /* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
 /* May the launch's slots be handed out at all? */
@@ -819,8 +828,20 @@ void spares_keep(struct launch *l);
  */
 struct slotmem *spare_take(const struct launch *l, const struct member *m, const struct decl *d,
 			   bool held);
+/*
+ * May l have this memory, which the rank brings along without a step? Not if this very daemon has a
+ * step of an older launch in it, with pieces in other places: that cannot be cleaned.
+ */
+bool spare_brought(const struct launch *l, uint32_t rank, struct slotmem *mem,
+		   const struct decl *d);
 void spares_drop(struct job *j, uint32_t rank); /* TABLE_NONE: of every rank */
 void spares_tick(struct job *j, uint64_t now);
+/* Bits: which of these slots of a rank of l still hold a step of an older launch? */
+uint32_t slots_lent(const struct launch *l, struct slotmem *const *slot);
+/* Where a rank that has these slots so far is to have one that holds such a step, if `lent` are
+ * those of the other ranks: with one of them, or else the last one; TABLE_NONE: not the only one
+ * that is free on all ranks. */
+uint32_t spare_at(const struct launch *l, uint32_t lent, struct slotmem *const *slot);
 /* Finds the slots of the launch that still hold a step of an older one, and gives the others to the
  * gate. */
 void launch_lent(struct launch *l);

@@ -111,6 +111,7 @@ install_all() { # BUILD OUT
 	put 755 "$build/libckpt.so" "$LIBDIR/libckpt.so.$version"
 	link "libckpt.so.$version" "$LIBDIR/libckpt.so.$major"
 	link "libckpt.so.$major" "$LIBDIR/libckpt.so"
+	put 755 "$build/libckpt-nccl.so" "$LIBDIR/libckpt-nccl.so"
 	put 644 ckpt/ckpt.h "$INCLUDEDIR/ckpt.h"
 	pc_file >"$list.pc"
 	put 644 "$list.pc" "$LIBDIR/pkgconfig/ckpt.pc"

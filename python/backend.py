@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the wheel of ckptd: the package, and libckpt.so, ckptd and ckptctl inside it. A build backend (PEP 517 and
-660).
+"""Makes the wheel of ckptd: the package, and libckpt.so, libckpt-nccl.so, ckptd and ckptctl inside it. A build backend
+(PEP 517 and 660).
 
 Called by pip (`pip install ./python`, also with -e), and by `make wheel` as `python3 python/backend.py DIRECTORY`.
 Standard library only, Python >= 3.9.
@@ -25,7 +25,7 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 BUILD = os.path.join(ROOT, "build")
-PROGRAMS = ("libckpt.so", "ckptd", "ckptctl")
+PROGRAMS = ("libckpt.so", "libckpt-nccl.so", "ckptd", "ckptctl")
 GLIBC = re.compile(r"^(libc|libm|libpthread|libdl|librt|ld-linux[a-z0-9_-]*)\.so\.\d+$")
 MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64le", 22: "s390x"}
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of each file in the wheel: the bytes do not depend on the clock

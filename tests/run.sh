@@ -15,12 +15,14 @@
 # failed case, as is a file that it leaves there.
 # At the end: the slowest ten, what was skipped and why, what failed. The last line is always
 # "N passed, N failed, N skipped". Exit status 1 when anything failed, 2 when another run uses this tree.
-# TEST_SECONDS (300) limits each program, TEST_JOBS (two more than there are processors, for some tests
+# TSan sees races, whatever is drawn, so its programs have SCALE=4; and so have those of asan: that
+# run as plain: too.
+# TEST_SECONDS (600) limits each program, TEST_JOBS (two more than there are processors, for some tests
 # wait) how many run at once.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 jobs=${TEST_JOBS:-$(($(nproc) + 2))}
-limit=${TEST_SECONDS:-300}
+limit=${TEST_SECONDS:-600}
 logs=$PWD/build/test
 
 mkdir -p "$logs" || exit 1
@@ -94,12 +96,13 @@ command_of() { # TEST: sets cmd
 
 # Runs in the background: the program in a group of its own, its log, its status.
 run_one() { # TEST LOG DIR
-	local status=0 cmd
+	local status=0 cmd scale=${SCALE:-1}
 	command_of "$1"
+	case $1 in tsan:*) [ "$scale" -ge 4 ] || scale=4 ;; asan:*) [[ " ${tests[*]} " != *" plain:${1#*:} "* || $scale -ge 4 ]] || scale=4 ;; esac
 	mkdir -p "$3"
 	local TIMEFORMAT='%R %U %S' # of the group below; what it prints goes to the log
 	{
-		time TMPDIR=$3 CMOCKA_MESSAGE_OUTPUT=TAP FUZZ_CRASHES=$logs UBSAN_OPTIONS=print_stacktrace=1 \
+		time SCALE=$scale TMPDIR=$3 CMOCKA_MESSAGE_OUTPUT=TAP FUZZ_CRASHES=$logs UBSAN_OPTIONS=print_stacktrace=1 \
 			timeout -k 5 "$limit" "${cmd[@]}" >"$2" 2>&1 </dev/null || status=$?
 	} 2>"$2.status"
 	reap "$3" >"$2.left"

@@ -8,6 +8,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/answer/answer_reduce.h"
+#include "ckpt/answer/answer_steps.h"
 #include "ckpt/draw/layout_shares.h"
 #include "ckpt/draw/screen.h"
 
@@ -67,17 +68,31 @@ void answer_numbers(struct answer *a, uint32_t n, const uint64_t *x)
 	answer_char(a, ']');
 }
 
-void answer_refuse(struct answer *a, const char *why)
+/* A line of it, as what stands in a JSON string. */
+static void put_clean(struct answer *a, const char *line)
 {
 	char clean[sizeof((struct ckpt_err *)0)->msg];
 
-	a->errors++;
-	screen_clean(why, clean, sizeof clean);
-	answer_text(a, "{\"error\":\"");
+	screen_clean(line, clean, sizeof clean);
 	for (const char *p = clean; *p; p++) {
 		if (*p == '"' || *p == '\\')
 			answer_char(a, '\\');
 		answer_char(a, *p);
+	}
+}
+
+void answer_refuse(struct answer *a, const char *why)
+{
+	char line[sizeof((struct ckpt_err *)0)->msg];
+
+	a->errors++;
+	answer_text(a, "{\"error\":\"");
+	for (size_t len; *why; why += len + (why[len] == '\n')) {
+		len = strcspn(why, "\n");
+		snprintf(line, sizeof line, "%.*s", (int)len, why);
+		put_clean(a, line);
+		if (why[len])
+			answer_text(a, "\\n");
 	}
 	answer_text(a, "\"}\n");
 }
@@ -227,6 +242,8 @@ void answer_line(struct answer *a, const char *line, size_t len)
 		rc = answer_shares(a, &q, &arena, &err);
 	else if (!rc && q.kind == ASK_REDUCE)
 		rc = answer_reduction(a, &q, &arena, &err);
+	else if (!rc && q.kind == ASK_STEPS)
+		rc = answer_steps(a, &q, &arena, &err);
 	else if (!rc)
 		answer_order(a, &q);
 	if (rc)

@@ -12,7 +12,8 @@
  *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: the factors
  *			give no order
  *	locals		{"result":[[..],..],"result_shapes":[[..],..]}: of each rank in ascending rank
- *	refused		{"error":"why"}
+ *	steps		of a redistribution: answer_steps.h
+ *	refused		{"error":"why"}; several mistakes are a line each
  */
 #ifndef CKPT_ANSWER_H
 #define CKPT_ANSWER_H

@@ -8,6 +8,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/answer/answer.h"
+#include "ckpt/io/io_input.h"
 
 #define READ_BYTES ((size_t)1 << 20)
 
@@ -86,8 +87,6 @@ static int batch_run(struct batch *b, struct ckpt_err *err)
 		ssize_t n;
 
 		answer_complete(b);
-		if (b->stopped())
-			return -ECANCELED;
 		if (ferror(b->a->out))
 			return 0;
 		if (make_room(b))
@@ -95,11 +94,11 @@ static int batch_run(struct batch *b, struct ckpt_err *err)
 					  b->to);
 		answer_flush(b->a);
 		fflush(b->a->out);
-		n = read(b->fd, b->buf + b->to, b->cap - b->to);
-		if (n < 0 && errno == EINTR)
-			continue;
+		n = io_input_read(b->fd, b->buf + b->to, b->cap - b->to, b->stopped);
+		if (n == -ECANCELED)
+			return -ECANCELED;
 		if (n < 0)
-			return ckpt_error_errno(err, errno, "questions cannot be read");
+			return ckpt_error_errno(err, (int)-n, "questions cannot be read");
 		if (!n)
 			break;
 		b->to += (size_t)n;

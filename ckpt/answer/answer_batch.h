@@ -16,7 +16,7 @@ struct ckpt_err;
 
 #define BATCH_LINE_MAX (16u << 20) /* bytes; a question of 2^20 ranks has 8 MiB */
 
-/* 0; -ECANCELED if stopped() returned true, which is asked between lines; -ENOMEM; the errors of
- * read(2). If an answer cannot be written, ferror(out) says so. */
+/* 0; -ECANCELED if stopped() returned true, which is asked between lines and while none comes;
+ * -ENOMEM; the errors of read(2). If an answer cannot be written, ferror(out) says so. */
 int answer_batch(int fd, FILE *out, bool counts, bool (*stopped)(void), struct ckpt_err *err);
 #endif

@@ -5,7 +5,7 @@
  * Invariant: a question that was accepted has passed layout_check, has at most LAYOUT_RANKS_MAX
  * ranks, and a shape whose number of elements fits 63 bits.
  */
-#include "ckpt/answer/question.h"
+#include "ckpt/answer/question_read.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/text.h"
@@ -68,8 +68,8 @@ static int settle_dim(int64_t d, uint32_t ndim, struct ckpt_placement *p, struct
 	return 0;
 }
 
-static int read_placement(const char *text, size_t len, const struct question *q, uint32_t ndim,
-			  uint32_t mesh_dim, struct question_side *s, struct ckpt_err *err)
+int question_placement(const char *text, size_t len, const struct question *q, uint32_t ndim,
+		       uint32_t mesh_dim, struct question_side *s, struct ckpt_err *err)
 {
 	struct ckpt_placement *p = &s->place[mesh_dim];
 	const char *at = text, *end = text + len;
@@ -94,16 +94,15 @@ static int read_placement(const char *text, size_t len, const struct question *q
 
 /* --- from JSON --- */
 
-static const json_t *question_field(const json_t *o, const char *key)
+const json_t *question_field(const json_t *o, const char *key)
 {
 	const json_t *v = json_object_get(o, key);
 
 	return json_is_null(v) ? NULL : v;
 }
 
-/* An array of integers of at least `least`; at most max of them. */
-static int read_numbers(const json_t *o, const char *key, json_int_t least, uint32_t max,
-			uint64_t *ret, uint32_t *ret_n, struct ckpt_err *err)
+int question_numbers(const json_t *o, const char *key, json_int_t least, uint32_t max,
+		     uint64_t *ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	const json_t *v = question_field(o, key);
 	size_t n = json_array_size(v);
@@ -138,15 +137,22 @@ static int check_shape(const struct question *q, struct ckpt_err *err)
 	return 0;
 }
 
+int question_shape(struct question *q, struct ckpt_err *err)
+{
+	int rc = question_numbers(q->json, "shape", 0, CKPT_DIMS_MAX, q->shape, &q->ndim, err);
+
+	return rc ? rc : check_shape(q, err);
+}
+
 static int too_many_ranks(struct ckpt_err *err)
 {
 	return ckpt_error(err, -EINVAL, "the mesh has more than %u ranks", LAYOUT_RANKS_MAX);
 }
 
-static int read_mesh(struct question *q, struct ckpt_err *err)
+int question_mesh(struct question *q, struct ckpt_err *err)
 {
 	uint64_t dim[CKPT_DIMS_MAX], ranks = 1;
-	int rc = read_numbers(q->json, "mesh", 1, CKPT_DIMS_MAX, dim, &q->mesh.ndim, err);
+	int rc = question_numbers(q->json, "mesh", 1, CKPT_DIMS_MAX, dim, &q->mesh.ndim, err);
 
 	if (rc)
 		return rc;
@@ -179,8 +185,8 @@ static int read_placements(const struct question *q, const char *key, uint32_t n
 
 		if (!json_is_string(x))
 			return ckpt_error(err, -EINVAL, "\"%s\"[%u] is not a string", key, d);
-		rc = read_placement(json_string_value(x), json_string_length(x), q, ndim, d, s,
-				    err);
+		rc = question_placement(json_string_value(x), json_string_length(x), q, ndim, d, s,
+					err);
 		if (rc)
 			ckpt_error_prefix(err, rc, "\"%s\"[%u]", key, d);
 	}
@@ -216,7 +222,7 @@ static int sort_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 	return 0;
 }
 
-static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
+int question_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 {
 	uint64_t *rank;
 	uint32_t n = 0;
@@ -227,7 +233,7 @@ static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 	rank = arena_array(a, q->mesh.nrank, sizeof *rank);
 	if (!rank)
 		return -ENOMEM;
-	rc = read_numbers(q->json, "ranks", 0, q->mesh.nrank, rank, &n, err);
+	rc = question_numbers(q->json, "ranks", 0, q->mesh.nrank, rank, &n, err);
 	if (!rc && n != q->mesh.nrank)
 		rc = ckpt_error(err, -EINVAL, "\"ranks\" has %u elements, but the mesh %u places",
 				n, q->mesh.nrank);
@@ -237,73 +243,86 @@ static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 
 /* --- in which order, and how --- */
 
-static int bad_order(struct ckpt_err *err)
+static int bad_order(const char *key, struct ckpt_err *err)
 {
 	return ckpt_error(err, -EINVAL,
-			  "\"order\" must be [[TENSOR_DIM, [MESH_DIM, ..]], ..] with integers, no "
-			  "list empty");
+			  "\"%s\" must be [[TENSOR_DIM, [MESH_DIM, ..]], ..] with integers, no "
+			  "list empty",
+			  key);
 }
 
+/* What an order makes of one side. */
+struct order_reading {
+	const char *key;
+	uint32_t mesh_ndim;
+	const struct question_side *side;
+	struct ckpt_placement *place; /* in order of application */
+	uint32_t n, seen;	      /* seen: bit per mesh dimension */
+};
+
 /* One entry: the mesh dimensions that cut a tensor dimension, put behind the others. */
-static int read_order_entry(struct question *q, const json_t *entry, json_int_t above,
-			    uint32_t *seen, struct ckpt_err *err)
+static int read_order_entry(struct order_reading *r, const json_t *entry, json_int_t above,
+			    struct ckpt_err *err)
 {
 	const json_t *dim = json_array_get(entry, 0), *list = json_array_get(entry, 1);
 
 	if (json_array_size(entry) != 2 || !json_is_integer(dim) || !json_array_size(list))
-		return bad_order(err);
+		return bad_order(r->key, err);
 	if (json_integer_value(dim) <= above)
-		return ckpt_error(err, -EINVAL,
-				  "\"order\": tensor dimensions must ascend, from 0 on");
+		return ckpt_error(err, -EINVAL, "\"%s\": tensor dimensions must ascend, from 0 on",
+				  r->key);
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *x = json_array_get(list, i);
 		json_int_t m = json_integer_value(x);
 		const struct ckpt_placement *p;
 
 		if (!json_is_integer(x))
-			return bad_order(err);
-		if (m < 0 || m >= q->mesh.ndim)
-			return ckpt_error(err, -EINVAL,
-					  "\"order\": there is no mesh dimension %lld",
-					  (long long)m);
-		p = &q->src.place[m];
+			return bad_order(r->key, err);
+		if (m < 0 || m >= r->mesh_ndim)
+			return ckpt_error(err, -EINVAL, "\"%s\": there is no mesh dimension %lld",
+					  r->key, (long long)m);
+		p = &r->side->place[m];
 		if (p->how != CKPT_SHARD || p->tensor_dim != json_integer_value(dim))
 			return ckpt_error(err, -EINVAL,
-					  "\"order\": mesh dimension %lld does not shard tensor "
+					  "\"%s\": mesh dimension %lld does not shard tensor "
 					  "dimension %lld",
-					  (long long)m, (long long)json_integer_value(dim));
-		if (*seen >> m & 1)
-			return ckpt_error(err, -EINVAL,
-					  "\"order\": mesh dimension %lld appears twice",
-					  (long long)m);
-		*seen |= 1u << m;
-		q->place[q->layout.nplace++] = *p;
+					  r->key, (long long)m, (long long)json_integer_value(dim));
+		if (r->seen >> m & 1)
+			return ckpt_error(err, -EINVAL, "\"%s\": mesh dimension %lld appears twice",
+					  r->key, (long long)m);
+		r->seen |= 1u << m;
+		r->place[r->n++] = *p;
 	}
 	return 0;
 }
 
-static int read_order(struct question *q, const json_t *order, struct ckpt_err *err)
+int question_order(const struct question *q, const json_t *order, const char *key,
+		   const struct question_side *side, struct ckpt_placement *ret_place,
+		   struct ckpt_err *err)
 {
+	struct order_reading r = {
+		.key = key, .mesh_ndim = q->mesh.ndim, .side = side, .place = ret_place
+	};
 	json_int_t above = -1;
-	uint32_t seen = 0;
 	int rc = 0;
 
 	if (!json_is_array(order))
-		return bad_order(err);
+		return bad_order(key, err);
 	for (size_t i = 0; i < json_array_size(order) && !rc; i++) {
 		const json_t *entry = json_array_get(order, i);
 
-		rc = read_order_entry(q, entry, above, &seen, err);
+		rc = read_order_entry(&r, entry, above, err);
 		above = json_integer_value(json_array_get(entry, 0));
 	}
 	for (uint32_t m = 0; m < q->mesh.ndim && !rc; m++) {
-		if (seen >> m & 1)
+		if (r.seen >> m & 1)
 			continue;
-		if (q->src.place[m].how == CKPT_SHARD)
+		if (side->place[m].how == CKPT_SHARD)
 			rc = ckpt_error(err, -EINVAL,
-					"\"order\" leaves out mesh dimension %u, which shards", m);
+					"\"%s\" leaves out mesh dimension %u, which shards", key,
+					m);
 		else
-			q->place[q->layout.nplace++] = q->src.place[m];
+			ret_place[r.n++] = side->place[m];
 	}
 	return rc;
 }
@@ -342,7 +361,8 @@ static int layout_settle(struct question *q, const json_t *order, enum mode mode
 		rc = layout_order_of(&q->mesh, q->src.place, q->place, err);
 		q->layout.nplace = q->mesh.ndim;
 	} else if (order) {
-		rc = read_order(q, order, err);
+		rc = question_order(q, order, "order", &q->src, q->place, err);
+		q->layout.nplace = q->mesh.ndim;
 	} else {
 		memcpy(q->place, q->src.place, sizeof q->place);
 		q->layout.nplace = q->mesh.ndim;
@@ -357,7 +377,7 @@ static int read_shares(struct question *q, struct arena *a, struct ckpt_err *err
 	int rc = read_placements(q, "placements", q->ndim, &q->src, err);
 
 	if (!rc)
-		rc = read_ranks(q, a, err);
+		rc = question_ranks(q, a, err);
 	if (!rc && word)
 		rc = mode_of(json_string_value(word), &mode, err);
 	return rc ? rc : layout_settle(q, question_field(q->json, "order"), mode, err);
@@ -417,14 +437,15 @@ static int read_reduce(struct question *q, struct ckpt_err *err)
 
 static int read_fields(struct question *q, struct arena *a, struct ckpt_err *err)
 {
-	int rc = read_mesh(q, err);
+	int rc;
 
+	if (q->kind == ASK_STEPS)
+		return question_steps(q, a, err);
+	rc = question_mesh(q, err);
 	if (!rc && q->kind == ASK_ORDER)
 		return read_placements(q, "strided", DIM_UNKNOWN, &q->src, err);
 	if (!rc)
-		rc = read_numbers(q->json, "shape", 0, CKPT_DIMS_MAX, q->shape, &q->ndim, err);
-	if (!rc)
-		rc = check_shape(q, err);
+		rc = question_shape(q, err);
 	if (rc)
 		return rc;
 	return q->kind == ASK_REDUCE ? read_reduce(q, err) : read_shares(q, a, err);
@@ -437,7 +458,7 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 	int rc;
 
 	*ret = (struct question){ 0 };
-	ret->json = json_loadb(text, len, 0, &why);
+	ret->json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
 	if (!ret->json)
 		return ckpt_error(err, -EINVAL, "not JSON, at byte %d: %s", why.position, why.text);
 	if (!json_is_object(ret->json))
@@ -447,6 +468,8 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 	else if (question_field(ret->json, "locals") && question_field(ret->json, "src") &&
 		 question_field(ret->json, "dst"))
 		ret->kind = ASK_REDUCE;
+	else if (question_field(ret->json, "dst") && question_field(ret->json, "devices_per_host"))
+		ret->kind = ASK_STEPS;
 	else if (question_field(ret->json, "placements"))
 		ret->kind = ASK_SHARES;
 	else
@@ -454,7 +477,8 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 			err, -EINVAL,
 			"the question asks nothing: \"placements\" asks for the elements of each "
 			"rank, \"strided\" for a shard order, \"locals\" with \"src\" and "
-			"\"dst\" for a redistribution");
+			"\"dst\" for the values after a redistribution, \"devices_per_host\" with "
+			"\"src\" and \"dst\" for its steps");
 	rc = read_fields(ret, a, err);
 	if (rc && !err->msg[0])
 		ckpt_error(err, rc, "out of memory");
@@ -468,7 +492,7 @@ static const char *text_skip(const char *s, const char *what)
 	return s + strspn(s, what);
 }
 
-/* One that is too large is as large as can be: check_shape refuses it. */
+/* One that is too large is as large as can be: question_shape refuses it. */
 static bool take_size(const char **at, uint64_t *ret)
 {
 	const char *from = *at;
@@ -543,7 +567,7 @@ static int placements_of_words(struct question *q, const char *text, struct ckpt
 		size_t len = placement_bytes(at, close);
 
 		if (n < q->mesh.ndim)
-			rc = read_placement(at, len, q, q->ndim, n, &q->src, err);
+			rc = question_placement(at, len, q, q->ndim, n, &q->src, err);
 		n++;
 		at = text_skip(at + len, " ");
 		if (*at == ',')
@@ -596,6 +620,17 @@ static bool is_all_replicated(const char *text)
 	return !strncmp(text, "Replicate", 9) && !*text_skip(text + 9, " ()");
 }
 
+int question_shape_of_words(const char *text, uint32_t *ret_ndim,
+			    uint64_t ret_shape[static CKPT_DIMS_MAX], struct ckpt_err *err)
+{
+	struct question q = { 0 };
+	int rc = shape_of_words(&q, text, err);
+
+	*ret_ndim = q.ndim;
+	memcpy(ret_shape, q.shape, sizeof q.shape);
+	return rc;
+}
+
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *word,
 		      struct arena *a, struct question *ret, struct ckpt_err *err)
 {
@@ -626,19 +661,11 @@ char *question_side_print(const struct question *q, const struct question_side *
 {
 	struct text t = text_in(buf, bytes);
 
-	for (uint32_t m = 0; m < q->mesh.ndim; m++) {
-		const struct ckpt_placement *p = &s->place[m];
+	char one[REDIST_PLACEMENT_BYTES];
 
-		text_add(&t, "%s", m ? ", " : "");
-		if (p->how == CKPT_PARTIAL)
-			text_add(&t, "P(%s)", reduce_name(p->reduce));
-		else if (p->how != CKPT_SHARD)
-			text_add(&t, "R");
-		else if (s->strided >> m & 1)
-			text_add(&t, "_S(%u, %u)", p->tensor_dim, p->split_factor);
-		else
-			text_add(&t, "S(%u)", p->tensor_dim);
-	}
+	for (uint32_t m = 0; m < q->mesh.ndim; m++)
+		text_add(&t, "%s%s", m ? ", " : "",
+			 redist_placement_print(&s->place[m], one, sizeof one));
 	return buf;
 }
 

@@ -9,23 +9,28 @@
  *	{"mesh":[3,2],"strided":["_S(0, 2)","S(0)"]}
  *	{"shape":[4],"mesh":[2],"dtype":"float32","src":["P(sum)"],"dst":["R"],
  *	 "locals":[[1,2,3,4],[5,6,7,8]]}
+ *	{"shape":[30,7],"mesh":[2,2],"dtype":"bfloat16","devices_per_host":8,"src":["S(1)","R"],
+ *	 "src_order":[[1,[0]]]?,"dst":["R","S(0)"],"dst_order":[..]?,"planner":"graph"?}
  *
  * Placements are one per mesh dimension, as DTensor prints them: S(d), _S(d, f), R, P(op) with op
  * sum, avg, min, max or product; a negative d counts from the end. mesh has the sizes; ranks is the
  * rank at each coordinate, the last one running fastest. order says in which order mesh dimensions
- * cut: [[tensor dimension, [mesh dimensions]]], all that shard, each under its own. mode is how:
+ * cut: [[tensor dimension, [mesh dimensions]]], all that shard, each under its own. planner is
+ * greedy or graph; without it, the one that PyTorch takes by itself. mode is how:
  * literal (the default; _S as it stands), order (the split factors say the order, nothing else),
  * flat and unflatten_pad (enum ckpt_mode).
  */
 #ifndef CKPT_ANSWER_QUESTION_H
 #define CKPT_ANSWER_QUESTION_H
 #include "ckpt/layout/layout.h"
+#include "ckpt/redist/redistribute.h"
 
 struct json_t;
 
 enum question_kind {
 	ASK_ORDER,  /* "strided": which order do these split factors say? */
 	ASK_REDUCE, /* "locals", "src", "dst": what do the ranks have after that redistribution? */
+	ASK_STEPS,  /* "dst", "devices_per_host": by which collectives, at which price? */
 	ASK_SHARES, /* "placements": which elements does each rank hold? */
 };
 
@@ -47,9 +52,14 @@ struct question {
 	const uint32_t *ascending; /* [mesh.nrank] places by rank; NULL: they ascend as they are */
 	struct layout layout;	   /* ASK_SHARES: as it cuts, in order of application; checked */
 	struct ckpt_placement place[CKPT_DIMS_MAX];
-	struct question_side src, dst; /* ASK_ORDER: src; ASK_REDUCE: both */
+	struct question_side src, dst; /* ASK_ORDER: src; ASK_REDUCE, ASK_STEPS: both */
 	uint32_t dtype;		       /* ASK_REDUCE */
-	const struct json_t *locals;   /* ASK_REDUCE: an array, one element a rank */
+	/* ASK_STEPS: checked (redist_check), of these layouts in order of application */
+	struct redist_problem problem;
+	struct layout from, to;
+	enum redist_planner planner;
+	uint32_t devices_per_host;
+	const struct json_t *locals; /* ASK_REDUCE: an array, one element a rank */
 	struct json_t *json;
 };
 
@@ -64,6 +74,9 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
  * mode or NULL. */
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *mode,
 		      struct arena *a, struct question *ret, struct ckpt_err *err);
+/* The shape alone. */
+int question_shape_of_words(const char *text, uint32_t *ret_ndim,
+			    uint64_t ret_shape[static CKPT_DIMS_MAX], struct ckpt_err *err);
 void question_free(struct question *q);
 
 /* "S(0), _S(0, 2), R", in the order of the mesh. Returns buf. */

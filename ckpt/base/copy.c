@@ -11,7 +11,8 @@
 
 #define LINE 64
 
-__attribute__((target("avx2"))) static void copy_avx2(uint8_t *d, const uint8_t *s, size_t n)
+/* Without the fence behind it. */
+__attribute__((target("avx2"))) static void line_avx2(uint8_t *d, const uint8_t *s, size_t n)
 {
 	size_t head = (size_t)(-(uintptr_t)d % LINE);
 
@@ -27,7 +28,6 @@ __attribute__((target("avx2"))) static void copy_avx2(uint8_t *d, const uint8_t 
 		for (int i = 0; i < 8; i++)
 			_mm256_stream_si256((__m256i *)(d + 32 * i), v[i]);
 	}
-	_mm_sfence();
 	memcpy(d, s, n);
 }
 #endif
@@ -36,9 +36,29 @@ void *copy_stream(void *dst, const void *src, size_t n)
 {
 #ifdef __x86_64__
 	if (n >= COPY_STREAM_MIN && __builtin_cpu_supports("avx2")) {
-		copy_avx2(dst, src, n);
+		line_avx2(dst, src, n);
+		_mm_sfence();
 		return dst;
 	}
 #endif
 	return memcpy(dst, src, n);
+}
+
+void copy_lines(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+		size_t lines)
+{
+	uint8_t *d = dst;
+	const uint8_t *s = src;
+
+#ifdef __x86_64__
+	if (width >= COPY_LINE_MIN && width * lines >= COPY_LINES_MIN &&
+	    __builtin_cpu_supports("avx2")) {
+		for (; lines > 0; lines--, d += dst_pitch, s += src_pitch)
+			line_avx2(d, s, width);
+		_mm_sfence();
+		return;
+	}
+#endif
+	for (; lines > 0; lines--, d += dst_pitch, s += src_pitch)
+		memcpy(d, s, width);
 }

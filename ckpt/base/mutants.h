@@ -11,6 +11,36 @@
 /* One line each, which tests/mutants reads. */
 /* clang-format off */
 #define MUTANTS(X) \
+	/* --- what redistributions cost --- */ \
+	X(RING_WITHOUT_LATENCY, redist, "each hop around a ring has its latency") \
+	X(EXCHANGE_ONE_REPLICA, redist, "of replicas, that with the receiver's coordinates sends") \
+	X(DIRECT_LEFT_OUT, redist, "the direct exchange competes with all sequences") \
+	/* --- changes that nobody asked for --- */ \
+	X(EXPLICIT_TRUSTS_LAYOUT, plan, "a piece that is not where its layout says is a reshard") \
+	X(EXPLICIT_AVERAGE_ENDS, daemon, "an average that no rank declares any more is a drop") \
+	X(EXPLICIT_NO_REDUCE, plan, "a reduction that nobody asked for is found") \
+	/* --- what ranks send each other --- */ \
+	X(SENDS_UNOWNED, plan, "of small replicas the one that a name chooses sends") \
+	X(SENDER_NOT_ITSELF, plan, "a rank takes from itself what it has") \
+	X(SENDER_ALWAYS_FIRST, plan, "replicas share the work of sending") \
+	X(SCHEDULE_KIND_ONCE, plan, "a schedule carries each of the tensors that are alike") \
+	X(SCHEDULE_FEW_ROUNDS, plan, "no rank sends or receives more than a round allows") \
+	X(SCHEDULE_NO_PHASE, plan, "short streams are spread over the rounds") \
+	X(SPREAD_UNSORTED, spread, "what goes from rank to rank has one order on both sides") \
+	X(SPREAD_NOT_ABORTED, spread, "a rank that cannot go on ends the exchange for all") \
+	X(SPREAD_ELEMENT_SPLIT, spread, "no element goes in two rounds") \
+	X(SPREAD_NOT_TAKEN, spread, "shared memory stays until the other rank has copied it") \
+	X(SPREAD_ANY_MESSAGE, spread, "bytes go to memory only behind the expected header") \
+	X(SPREAD_ONE_WINDOW, spread, "what goes beside a round has windows of its own") \
+	X(NCCL_COPY_UNORDERED, nccl, "windows are full before NCCL sends, and empty after") \
+	X(NCCL_NOT_ALL, nccl, "all ranks have a communicator, or none goes on") \
+	X(SHARE_NOT_READ, client, "after a failed exchange each rank reads what it lacks") \
+	X(MISSING_IS_ALL, daemon, "after a failed exchange no rank reads what has arrived") \
+	X(MISSING_TOO_LITTLE, nccl, "a round that failed has not arrived") \
+	X(PART_AS_WHOLE, daemon, "a part of a tensor lands where it lies in the whole") \
+	/* --- redistributions drawn --- */ \
+	X(ARROW_TO_NEIGHBOUR, draw, "the ranks of a group differ in the step's mesh dimension") \
+	X(ARROW_OF_REPLICAS, draw, "of replicas one sends") \
 	/* --- the last step --- */ \
 	X(LAST_STORED, wire, "a rank that goes on is seen by one that stops at the same time") \
 	X(LAST_TOO_SOON, wire, "the last step is one after which no rank goes on") \
@@ -51,6 +81,7 @@
 	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
 	X(LANDING_WRITTEN_EARLY, daemon, "a window is the library's until its LAND comes") \
 	X(LANDING_FAULT_IGNORED, daemon, "memory that cannot be written fails a restore") \
+	X(LANDING_LEFT_QUEUED, device, "a landing that fails has ended on the device") \
 	X(LANDING_ANYWHERE, client, "what is landed goes to declared memory alone") \
 	X(SLOT_SUM_IGNORED, move, "a staged step whose sums are wrong is not restored") \
 	X(GATE_RESET_EARLY, daemon, "a restore after snapshots begins when every rank waits in it") \
@@ -58,6 +89,13 @@
 	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
 	X(CUDA_STABLE_UNAWAITED, device, "a copy waits for what is queued before the mark") \
 	X(CUDA_GUARD_UNAWAITED, device, "the trainer's stream waits for the copies") \
+	X(WINDOW_OF_HOST, client, "a bounded guard estimates with the device's time") \
+	X(SETTLE_UNAWAITED, device, "a restore waits for the streams that it is given") \
+	X(END_TOO_SOON, client, "a copy has ended when its devices have come to its own end") \
+	X(FOLLOWS_ITSELF, client, "copies of a device come after the streams of all devices") \
+	X(ORDERED_BEFORE_QUEUED, client, "ORDERED is set when all copies are queued") \
+	X(STREAM_NOT_HELD, client, "a guard that returns early has the streams wait") \
+	X(VOLATILE_NOT_MOVED, client, "VOLATILE state of a device is that of the mark") \
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
@@ -190,6 +228,7 @@
 	X(TEAR_AFTER_ORDERED, client, "what a guard has let go is torn by no later one") \
 	X(OVER_UNCHECKED, client, "a rank that is late does not write to a slot that was given away") \
 	X(SLOT_BEFORE_COPYING, daemon, "a slot is given when no copier of a rank writes to it") \
+	X(COPYING_OF_ALL_SLOTS, client, "the end of a copy says nothing of other slots") \
 	X(DEAD_BY_SOCKET, daemon, "who has lost its socket is not dead yet") \
 	X(SLOTS_AS_ASKED, client, "SEALED says how many slots a rank has") \
 	X(SEED_LOST, daemon, "a daemon's death before the first average loses no seed") \
@@ -242,10 +281,16 @@
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
 	X(ADOPTED_FROM_ONE, daemon, "a step is taken over when every rank brings it along") \
+	X(RESTORE_BEFORE_ADOPT, daemon, "a restore waits for the steps that ranks bring along") \
 	X(SPACE_GUARD_OFF, daemon, "a step that does not fit is known before its first byte") \
 	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
 	X(NOT_READ_BACK, engine, "the newest step is read back before older ones go") \
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
+	X(TURN_READ_AS_WHOLE, daemon, "bytes that a turn did not copy are read by nobody") \
+	X(TURN_OUTDATED_STAGED, daemon, "no step is staged with a turn known to be unequal") \
+	X(TURN_OFFERED_UNCOMPARED, client, "no other daemon takes a step with an unequal turn") \
+	X(TURN_UNCOMPARED, daemon, "each turn is compared before its step is staged") \
+	X(TURNS_OVER_RESTORE, daemon, "after a restore derived tensors are compared whole first") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	X(ALLOC_UNTOUCHED, client, "memory of ckpt_alloc is there before anybody writes to it") \
 	X(FILL_UNTOLD, daemon, "the library knows that a restore which failed had begun to write") \
@@ -288,6 +333,12 @@
 	X(UNSUMMED_IS_SUMMED, engine, "bytes without a sum are said to have none") \
 	X(JOURNAL_PARTS_TRUSTED, engine, "parts that a journal names are looked at before they are used") \
 	X(JOURNAL_BYTES_TRUSTED, move, "bytes that a journal names are read again before they are used") \
+	X(REDIST_FIRST_WAY, redist, "a cheaper way to a state replaces the first one") \
+	X(REDIST_ANY_CUT, redist, "only the last cut of a tensor dimension is undone") \
+	X(REDIST_NESTED, redist, "the greedy pass gathers before it cuts inside other cuts") \
+	X(REDIST_BOUND_OWN, redist, "the bound of a ring leaves out what a member holds already") \
+	X(REDIST_BOUND_UNCUT, redist, "the bound allows for cuts that a dimension has already") \
+	X(REDIST_TWINS_IN_DST, redist, "tensor dimensions that dst cuts are not like others") \
 	X(JOURNAL_BEFORE_PARTS, engine, "parts are durable before the journal names them")
 /* clang-format on */
 #endif

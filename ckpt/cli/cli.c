@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/cli.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/daemon_ask.h"
 #include <stdarg.h>
@@ -50,6 +51,28 @@ int cli_worse(int a, int b)
 		if (a == order[i] || b == order[i])
 			return order[i];
 	return a && (a != CLI_WARNINGS || !b) ? a : b;
+}
+
+char *cli_word(const char *name, char *buf, size_t bytes)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+				    "@%+=:,./_-~^";
+	struct text t = text_in(buf, bytes);
+
+	if (*name && *name != '~' && !name[strspn(name, plain)]) {
+		text_add(&t, "%s", name);
+		return buf;
+	}
+	text_add(&t, "'");
+	for (const char *p = name, *end; *p; p = end) {
+		end = p + strcspn(p, "'");
+		text_add(&t, "%.*s", (int)(end - p), p);
+		if (*end)
+			text_add(&t, "'\\''");
+		end += *end == '\'';
+	}
+	text_add(&t, "'");
+	return buf;
 }
 
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)

@@ -88,6 +88,8 @@ enum cli_option_id {
 	OPT_SVG,
 	OPT_DEPTH,
 	OPT_LAYOUTS,
+	OPT_LINKS,
+	OPT_LINKS_FILE,
 	OPT_VALUES,
 	OPT_NO_READ,
 	OPT_SLICE,
@@ -103,6 +105,7 @@ enum cli_option_id {
 	OPT_DTYPE,
 	OPT_AVERAGE,
 	OPT_MEM_LIMIT,
+	OPT_ROUND,
 	OPT_WATCH,
 	OPT_JOB,
 	OPT_STATE,
@@ -146,6 +149,11 @@ enum cli_option_id {
 	OPT_DROP_UNSUPPORTED,
 	OPT_CHECK,
 	OPT_STRIP,
+	OPT_EXPLICIT,
+	OPT_ALLOW,
+	OPT_STEPS,
+	OPT_ANY_DTYPE,
+	OPT_EXPLAIN,
 	OPT_COUNT,
 };
 
@@ -256,6 +264,11 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb);
  * is not NULL. Returns the exit code of rc. */
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)
 	__attribute__((format(printf, 4, 5)));
+/* A name of a command to copy, as a shell takes it for one word: in single quotes where it has
+ * blanks or what shells replace. Returns buf; what does not fit is cut. CLI_WORD: as BYTES_TEXT. */
+char *cli_word(const char *name, char *buf, size_t bytes);
+#define CLI_WORD_BYTES 5000u /* PATH_MAX, and some quotes */
+#define CLI_WORD(name) cli_word(name, (char[CLI_WORD_BYTES]){ 0 }, CLI_WORD_BYTES)
 /* The same for a command that is wrong: -EINVAL. next NULL: the verb's help. */
 int cli_usage(struct cli *c, const char *next, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));

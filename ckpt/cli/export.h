@@ -3,6 +3,7 @@
 #ifndef CKPT_CLI_EXPORT_H
 #define CKPT_CLI_EXPORT_H
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/explicit_option.h"
 #include "ckpt/cli/from_memory.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/mesh_option.h"
@@ -35,6 +36,9 @@ struct export
 	bool alone;		       /* without --mesh: complete tensors */
 	char mesh[CONVERT_MESH_BYTES]; /* that they have then */
 	struct remesh to;
+	struct explicit_option explicit;
+	struct links links_read;
+	const struct links *links; /* NULL: no --links */
 	uint64_t mem_limit, shard_bytes;
 	uint32_t first, n; /* ranks */
 	bool one;	   /* --rank */
@@ -61,7 +65,7 @@ struct export
 	bool *left; /* [ntensor] that are damaged, and left out */
 };
 
-/* export_write.c. Each returns an exit code, and what went wrong has been told. */
+/* export_write.c. Each returns an exit code, after the error was printed. */
 /* Is there a directory for it? Nothing is made. */
 int export_find(struct export *r);
 /* All files, or EXPORT_AGAIN. */

@@ -265,6 +265,7 @@ static uint64_t put_result(struct export *r)
 			title, from, r->alone ? "" : " on ", r->alone ? "" : text);
 	if (r->c->value[OPT_DRY_RUN])
 		cli_say(r->c, STYLE_PLAIN, "Nothing was written.");
+	explicit_option_put(r->c, &r->to, &r->explicit, r->mem_limit, CONVERT_PEAK);
 	return over;
 }
 

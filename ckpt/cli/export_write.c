@@ -107,7 +107,7 @@ int export_fail(struct export *r, int rc, bool source, const struct ckpt_err *er
 			r->c, -EBADMSG, err,
 			"ckptctl verify --data %s lists every fault; ckptctl ls lists the other "
 			"checkpoints",
-			r->s.ref.path);
+			CLI_WORD(r->s.ref.path));
 	return cli_fail(r->c, rc, err, NULL);
 }
 

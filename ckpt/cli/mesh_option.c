@@ -16,11 +16,11 @@
 /* The command as it was given, with a mesh that the checkpoint knows. */
 static int mesh_fail(struct cli *c, const struct subject *s, int rc, const struct ckpt_err *err)
 {
-	char own[512], words[1024] = "";
+	char own[512], words[2 * CLI_WORD_BYTES] = "";
 
 	shown_mesh(&s->ckpt->table, own, sizeof own);
 	for (uint32_t i = 0; i < c->narg; i++)
-		human_add(words, sizeof words, " ", "%s", c->arg[i]);
+		human_add(words, sizeof words, " ", "%s", CLI_WORD(c->arg[i]));
 	return cli_fail(c, rc, err, "ckptctl %s %s%s--mesh %s", c->verb->name, words,
 			*words ? " " : "", *own ? own : "fsdp=4");
 }
@@ -54,7 +54,8 @@ static int ask_take(struct cli *c, struct remesh_text *text, const char **replic
 
 	*ret = (struct remesh_ask){ .mesh = c->value[OPT_MESH],
 				    .text = text,
-				    .replicate = replicate };
+				    .replicate = replicate,
+				    .placed = c->value[OPT_EXPLICIT] || c->value[OPT_EXPLAIN] };
 	for (uint32_t i = 0; i < c->ngiven && !rc; i++) {
 		const char *word = c->given[i].value;
 		struct remesh_text *x = &text[ret->ntext];
@@ -93,7 +94,8 @@ int mesh_option(struct cli *c, const struct subject *s, struct remesh *ret)
 	if (!rc)
 		rc = remesh_make(s->ckpt, &ask, ret, &err);
 	arena_free(&a);
-	if (!rc && !ret->copies)
+	/* --explicit lists them, with all else that nobody asked for. */
+	if (!rc && (!ret->copies || c->value[OPT_EXPLICIT]))
 		return CLI_OK;
 	if (ret->mesh_wrong) {
 		rc = mesh_fail(c, s, rc, &err);

@@ -24,9 +24,8 @@ void mesh_option_put(struct cli *c, const struct remesh *m);
 void mesh_option_print(struct cli *c, const struct remesh *m);
 
 /* What stands for OPT_MESH and OPT_LAYOUT in a verb's own options. */
-#define REMESH_OPTIONS                                                                        \
-	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4" }, \
-		REMESH_LAYOUT
+#define REMESH_OPTIONS \
+	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4" }, REMESH_LAYOUT
 #define REMESH_LAYOUT                                                                                 \
 	{ OPT_LAYOUT,                                                                                 \
 	  "placements that differ: \"GLOB=PLACEMENTS\", as in \"model/embed.*=Shard(1)@fsdp\", or a " \

@@ -38,6 +38,8 @@ const struct cli_option cli_options[] = {
 	{ OPT_SVG, 0, "svg", "FILE", NULL, NULL, false, ARG_FILE },
 	{ OPT_DEPTH, 0, "depth", "N", NULL, NULL, false, ARG_NONE },
 	{ OPT_LAYOUTS, 0, "layouts", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_LINKS, 0, "links", "FILE|PRESET", NULL, NULL, false, ARG_FILE },
+	{ OPT_LINKS_FILE, 0, "links", "FILE", NULL, NULL, false, ARG_FILE },
 	{ OPT_VALUES, 0, "values", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_NO_READ, 0, "no-read", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_SLICE, 0, "slice", "RANGES", NULL, NULL, false, ARG_NONE },
@@ -53,6 +55,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_DTYPE, 0, "dtype", "DTYPE", "F32|BF16|F16", NULL, false, ARG_NONE },
 	{ OPT_AVERAGE, 0, "average", "SPEC", NULL, NULL, false, ARG_NONE },
 	{ OPT_MEM_LIMIT, 0, "mem-limit", "BYTES", NULL, NULL, false, ARG_NONE },
+	{ OPT_ROUND, 0, "round", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_WATCH, 'w', "watch", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_JOB, 'J', "job", "JOB", NULL, NULL, false, ARG_JOB },
 	{ OPT_STATE, 0, "state", "STATE", "staged|persisted|committed", NULL, false, ARG_NONE },
@@ -97,6 +100,11 @@ const struct cli_option cli_options[] = {
 	{ OPT_DROP_UNSUPPORTED, 0, "drop-unsupported", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_STRIP, 0, "strip", "COMPONENT", NULL, NULL, false, ARG_NONE },
 	{ OPT_CHECK, 0, "check", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_EXPLICIT, 0, "explicit", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_ALLOW, 0, "allow", "KINDS", NULL, NULL, false, ARG_NONE },
+	{ OPT_STEPS, 0, "steps", "STATES", NULL, NULL, false, ARG_NONE },
+	{ OPT_ANY_DTYPE, 0, "dtype", "DTYPE", NULL, NULL, false, ARG_NONE },
+	{ OPT_EXPLAIN, 0, "explain", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 

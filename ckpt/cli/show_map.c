@@ -214,13 +214,11 @@ static int map_picture(struct cli *c, const struct job *j, const char *path, str
 	char full[NAME_BYTES], where[SUBJECT_TITLE], title[NAME_BYTES + SUBJECT_TITLE],
 		what[LINE_BYTES], layout[512], shape[256], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
-	cleanup_free char *svg = NULL;
-	size_t len = 0;
-	FILE *f = open_memstream(&svg, &len);
-	int rc;
+	struct picture svg;
+	int rc = picture_begin(&svg, err);
 
-	if (!f)
-		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
+	if (rc)
+		return rc;
 	snprintf(title, sizeof title, "%s in %s", table_tensor_print(j->x, full, sizeof full),
 		 subject_title(j->k, "this checkpoint", where));
 	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
@@ -230,10 +228,7 @@ static int map_picture(struct cli *c, const struct job *j, const char *path, str
 			 ? "no layout"
 			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));
 	map_caption(j, words, sizeof words);
-	rc = map_svg(j->m, title, line, f);
-	if (fclose(f) && !rc)
-		rc = -ENOMEM;
-	return rc ? rc : picture_write(c->ops, path, svg, len, err);
+	return picture_end(&svg, map_svg(j->m, title, line, svg.out), c->ops, path, err);
 }
 
 static int map_compute(struct job *j)

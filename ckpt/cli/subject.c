@@ -155,7 +155,8 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 	bool path = address_parse(name, &a, NULL) || a.kind == ADDRESS_PATH;
 
 	if (strchr(a.job, '/'))
-		return cli_fail(c, rc, err, "check the path before the @: ckptctl ls %s", a.job);
+		return cli_fail(c, rc, err, "check the path before the @: ckptctl ls %s",
+				CLI_WORD(a.job));
 	if (path && (strchr(name, '/') || !access(name, F_OK)))
 		return cli_fail(c, rc, err,
 				"check the path; ckptctl ls STORE lists a store's checkpoints");
@@ -163,8 +164,8 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 		return cli_fail(c, rc, err, "check -C PATH and CKPTD_STORE");
 	if (subject_is_checkpoint(c, c->where))
 		return cli_fail(c, rc, err, "ckptctl %s %s: this directory is itself a checkpoint",
-				c->verb->name, c->where);
-	return cli_fail(c, rc, err, "ckptctl ls %s", c->where);
+				c->verb->name, CLI_WORD(c->where));
+	return cli_fail(c, rc, err, "ckptctl ls %s", CLI_WORD(c->where));
 }
 
 void subject_note(struct cli *c, const struct store_ref *ref)
@@ -190,7 +191,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 	case -ENOTUNIQ:
 		if (!address_parse(name, &a, NULL) && a.kind == ADDRESS_PATH)
 			return cli_fail(c, rc, err, "ckptctl %s --from FORMAT %s", c->verb->name,
-					name);
+					CLI_WORD(name));
 		return cli_fail(c, rc, err, "ckptctl %s JOB@%s", c->verb->name, name);
 	case -EUCLEAN:
 		if (!strncmp(name, "latest", 6))
@@ -198,7 +199,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 				c, rc, err,
 				"ckptctl ls --all %s shows what is wrong; ckptctl repair -n %s "
 				"shows what can be repaired",
-				c->where, c->where);
+				CLI_WORD(c->where), CLI_WORD(c->where));
 		return cli_fail(c, rc, err, "wait for it, or use latest: ckptctl %s latest",
 				c->verb->name);
 	case -EACCES:
@@ -271,7 +272,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 			c, rc, &err,
 			"ckptctl verify %s lists every fault; ckptctl repair -n shows what can "
 			"be repaired; ckptctl ls lists the other checkpoints",
-			s->ref.path);
+			CLI_WORD(s->ref.path));
 	return rc ? subject_tell_read(s, c, rc, &err, name) : CLI_OK;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/casts.h"
+#include "ckpt/cli/explicit_option.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/mesh_option.h"
 #include "ckpt/cli/subject.h"
@@ -28,6 +29,9 @@ struct converting {
 	struct subject s;
 	struct view_file view;
 	struct remesh to;
+	struct explicit_option explicit;
+	struct links links_read;
+	const struct links *links;     /* NULL: no --links */
 	const struct format *format;   /* of what is made */
 	bool file;		       /* one file, not a directory */
 	bool alone;		       /* without --mesh: one rank */
@@ -148,6 +152,7 @@ static void put_result(struct converting *x)
 	output_put(o, &f_speed, cell_of(CELL_NUMBER, (uint64_t)x->speed));
 	say_made(x, ns);
 	say_compared(x);
+	explicit_option_put(x->c, &x->to, &x->explicit, x->mem_limit, CONVERT_PEAK);
 }
 
 /* What an earlier run had done, and how to give up. */
@@ -156,9 +161,11 @@ static void put_result(struct converting *x)
 static int fail_kept(struct converting *x, int rc, const struct ckpt_err *err, const char *what)
 {
 	const char *unfinished = x->made.unfinished;
-	int lock = (int)(strlen(unfinished) - strlen("-new"));
+	char lock[sizeof x->made.unfinished];
 
-	return cli_fail(x->c, rc, err, "%s: rm -r %.*s %s", what, lock, unfinished, unfinished);
+	snprintf(lock, sizeof lock, "%.*s", (int)(strlen(unfinished) - strlen("-new")), unfinished);
+	return cli_fail(x->c, rc, err, "%s: rm -r %s %s", what, CLI_WORD(lock),
+			CLI_WORD(unfinished));
 }
 
 /* Report what went wrong, and what to do. Returns the exit code. */
@@ -180,7 +187,7 @@ static int failure_report(struct converting *x, int rc, const struct ckpt_err *e
 		return cli_fail(x->c, -EBADMSG, err,
 				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
 				"checkpoints",
-				x->s.ref.path);
+				CLI_WORD(x->s.ref.path));
 	if (kept && rc == -EEXIST)
 		return fail_kept(
 			x, -EINVAL, err,
@@ -265,14 +272,14 @@ int convert_misfit(struct cli *c, const char *path, const struct converted *f,
 		   const struct ckpt_errlist *cannot, const struct ckpt_err *err)
 {
 	cleanup_free char *text = NULL;
-	char next[PATH_MAX + 128];
+	char next[CLI_WORD_BYTES + 128];
 
 	if (asprintf(&text, "%s:\n%s", err->msg, cannot->text ? cannot->text : "") < 0)
 		text = NULL;
 	snprintf(next, sizeof next,
 		 "--drop-unsupported leaves them out; ckptctl cat %s TENSOR writes one tensor of "
 		 "any dtype",
-		 path);
+		 CLI_WORD(path));
 	c->o->ops->error(c->o, CLI_MISFIT, text ? text : err->msg,
 			 f->ndropped || f->nunsaid ? next : NULL);
 	return cli_exit(-EMEDIUMTYPE);
@@ -367,7 +374,7 @@ int convert_place(struct cli *c, const char *dst, struct publish_path *ret)
 		return CLI_OK;
 	rc = ckpt_error_errno(&err, errno, "%s cannot be made in %s", dst, ret->parent);
 	return rc == -ENOENT ? cli_fail(c, rc, &err, "mkdir -p %s, then run the same command again",
-					ret->parent)
+					CLI_WORD(ret->parent))
 			     : cli_fail(c, rc, &err, NULL);
 }
 
@@ -557,10 +564,10 @@ static int facts_find(struct converting *x)
 			   x->s.ref.path, k->step, k->job);
 		return usage_fail(x, &err, NULL);
 	}
-	if (step)
+	if (step) /* UINT64_MAX if it is too large, and that is no step */
 		n = strtoull(step, &end, 10);
-	if (step && (*end || *step < '0' || *step > '9')) {
-		ckpt_error(&err, -EINVAL, "--step=%s is not a number", step);
+	if (step && (*end || *step < '0' || *step > '9' || n == UINT64_MAX)) {
+		ckpt_error(&err, -EINVAL, "--step=%.100s is not a number below 2^64 - 1", step);
 		return usage_fail(x, &err, NULL);
 	}
 	if (job && store_job_check(job, &err))
@@ -624,6 +631,8 @@ static int target_find(struct converting *x)
 		code = only_take(x);
 	if (!code)
 		code = casts_apply(x->c, &x->view, &x->to.target, &casts);
+	if (!code)
+		code = explicit_option(x->c, &x->to, x->links, &x->explicit);
 	return code;
 }
 
@@ -631,6 +640,8 @@ static int conversion_run(struct converting *x)
 {
 	int code = convert_sizes(x->c, &x->mem_limit, &x->shard_bytes);
 
+	if (!code)
+		code = explicit_links(x->c, &x->links_read, &x->links);
 	if (!code)
 		code = format_find(x);
 	if (!code)
@@ -662,6 +673,7 @@ int convert_run(struct cli *c)
 					   "convert needs a checkpoint and what to make of it"),
 				&err, "ckptctl convert latest DST --mesh SPEC");
 	code = conversion_run(&x);
+	explicit_option_end(&x.explicit);
 	remesh_free(&x.to);
 	view_file_end(&x.s, &x.view);
 	subject_close(&x.s);
@@ -676,7 +688,7 @@ const struct cli_verb verb_convert = {
 			"SRC DST [--from=FORMAT] [--to=FORMAT] [--mesh=SPEC] [--layout=RULE|FILE]... [--replicate=DIMS] "
 			"[--only=GLOB]... [--dtype=DTYPE] [--view=FILE] "
 			"[--shard-size=BYTES] [--step=N] [--job=NAME] "
-			"[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES]",
+			"[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES] " EXPLICIT_LINKS_SYNOPSIS,
 			NULL },
 	.about =
 		"Makes DST, a checkpoint with the same tensors. No daemon is needed. Step, job, notes, "
@@ -699,7 +711,7 @@ const struct cli_verb verb_convert = {
 		"Until then convert collects everything in .DST.ckptctl-new beside it. After "
 		"Ctrl-C, a kill or a full disk, the same command continues from there, and "
 		"nothing else has changed. If SRC changes meanwhile, nothing is made of it. To give up, "
-		"remove .DST.ckptctl-new and .DST.ckptctl.",
+		"remove .DST.ckptctl-new and .DST.ckptctl.\n" EXPLICIT_ABOUT("convert"),
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },
@@ -710,6 +722,8 @@ const struct cli_verb verb_convert = {
 			  "a Hugging Face directory, for eight ranks" },
 			{ "ckptctl convert latest out --to safetensors --mesh fsdp=8",
 			  "a safetensors file for each of eight ranks" },
+			{ "ckptctl convert latest /data/on8 --mesh fsdp=8 --explicit --allow reshard",
+			  "refuse all but new shards" },
 			{ "ckptctl convert latest model.safetensors --only \"model/*\" --dtype BF16",
 			  "one file of the model's tensors" },
 			{ NULL, NULL },
@@ -731,6 +745,8 @@ const struct cli_verb verb_convert = {
 			{ OPT_NEW_JOB, "the job of DST, if SRC has none (default: " NO_JOB ")" },
 			{ OPT_DROP_UNSUPPORTED, "leave out what the format cannot hold" },
 			{ OPT_CHECK, "read every byte of the result again before it appears" },
+			EXPLICIT_OPTIONS,
+			EXPLICIT_LINKS_OPTION,
 			{ OPT_DRY_RUN, "only print what would be made" },
 			{ OPT_MEM_LIMIT,
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
@@ -744,9 +760,10 @@ const struct cli_verb verb_convert = {
 		"conversion to DST was not finished; 3 tensors were left out (--drop-unsupported), or "
 		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 SRC is damaged; 5 SRC is not committed; "
-		"7 the format cannot hold a tensor; "
+		"7 the format cannot hold a tensor, or nobody asked for a change (--explicit); "
 		"10 there is no such checkpoint, or DST has no parent directory; 11 another "
-		"convert to DST is running, or SRC has changed; 12 no permission; 13 no space; 130, "
+		"convert to DST is running, or SRC has changed; 12 no permission; 13 no space, "
+		"or --mem-limit is too small for what SRC has compressed; 130, "
 		"143 interrupted: run it again.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,

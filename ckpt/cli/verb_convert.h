@@ -8,6 +8,7 @@
 #include "ckpt/io/publish.h"
 #include "formats/format.h"
 
+#define CONVERT_PEAK "which --mem-limit bounds" /* of explicit_option_put */
 #define CONVERT_MESH_BYTES (CKPT_NAME_MAX + 8)
 
 /* The verb convert, with the options of c, also those that only export offers. Returns the exit

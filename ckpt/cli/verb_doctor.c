@@ -5,6 +5,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/daemon_ask.h"
+#include "ckpt/cli/doctor_links.h"
 #include "ckpt/host/host_facts.h"
 #include "formats/registry/registry.h"
 
@@ -48,6 +49,7 @@ static int doctor_run(struct cli *c)
 				.path = c->narg ? c->arg[0] : c->where,
 				.socket = c->value[OPT_SOCKET] };
 	struct doctor d = { .c = c };
+	struct host_links links;
 	struct host_facts *f;
 	struct ckpt_err err;
 	const char *env = getenv("CKPTD_SOCKET");
@@ -63,6 +65,14 @@ static int doctor_run(struct cli *c)
 		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
 				NULL);
 	host_examine(&ask, f);
+	if (c->value[OPT_LINKS_FILE]) {
+		int code = doctor_links_write(c, f->missing ? f->parent : f->path, &links);
+
+		if (code) {
+			free(f);
+			return code;
+		}
+	}
 	output_begin(c->o, "ckptd.doctor/1");
 	output_key(c->o, "path", cell_text(f->path));
 	output_key(c->o, "job_bytes", cell_unless(CELL_BYTES, f->job_bytes, 0));
@@ -75,6 +85,7 @@ static int doctor_run(struct cli *c)
 	output_close(c->o);
 	output_key(c->o, "warning_count", cell_number(d.n[HOST_WARN]));
 	output_key(c->o, "failure_count", cell_number(d.n[HOST_FAIL]));
+	doctor_links_put(c, c->value[OPT_LINKS_FILE] ? &links : NULL);
 	if (f->job_guessed)
 		cli_say(c, STYLE_DIM,
 			"A job of %s, as the newest step here; for another size: --job-size.",
@@ -95,7 +106,7 @@ static int doctor_run(struct cli *c)
 const struct cli_verb verb_doctor = {
 	.name = "doctor",
 	.help = "check this machine and a directory for ckptd",
-	.synopsis = (const char *const[]){ "[--job-size=BYTES] [DIR]", NULL },
+	.synopsis = (const char *const[]){ "[--job-size=BYTES] [--links=FILE] [DIR]", NULL },
 	.about =
 		"Checks what ckptd needs: the directory DIR (a store, or a directory that will "
 		"become one; without DIR, the default store), its file system and its space; the "
@@ -103,11 +114,16 @@ const struct cli_verb verb_doctor = {
 		"what may end it. Each line shows what doctor found and, if something should be "
 		"changed, what to do. doctor also lists what ckptctl convert or export left in DIR "
 		"when it was killed. doctor makes some small scratch files in DIR, syncs them "
-		"and removes them.",
+		"and removes them.\n"
+		"With --links doctor also measures what messages cost on this host: a copy in "
+		"memory, messages between two processes through a socket, and writing 64 MiB to "
+		"DIR. It writes them into FILE, for --links of plan. It measures no links to other "
+		"hosts and none between GPUs; FILE says what is missing.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl doctor /ckpt", "is this a good place?" },
 			{ "ckptctl doctor /ckpt --job-size=1.2T", "and is it large enough?" },
+			{ "ckptctl doctor --links links.txt /ckpt", "what do messages cost here?" },
 			{ "ckptctl doctor --json | jq .failure_count", "in the prologue of a job" },
 			{ NULL, NULL },
 		},
@@ -116,11 +132,15 @@ const struct cli_verb verb_doctor = {
 			{ OPT_JOB_SIZE,
 			  "the bytes of one checkpoint (1.2T, 149G); the default is the size of "
 			  "the newest step in DIR" },
+			{ OPT_LINKS_FILE,
+			  "also measure what messages cost, and write that into this file; an "
+			  "existing file is replaced only if doctor wrote it" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 ckptd works here; 1 something must be changed first; 2 the command line is "
-		 "wrong; 3 it works, with warnings.",
+		 "wrong; 3 it works, with warnings; 11 --links names a file that doctor did not "
+		 "write.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = doctor_run,

@@ -48,6 +48,8 @@ static int target_prepare(struct export *r)
 		code = casts_apply(r->c, &r->view, &r->to.target, &casts);
 	if (!code)
 		code = check_names(r);
+	if (!code)
+		code = explicit_option(r->c, &r->to, r->links, &r->explicit);
 	if (code || !casts)
 		return code;
 	r->overflow = calloc((size_t)r->to.target.ntensor + 1, sizeof *r->overflow);
@@ -183,7 +185,7 @@ static int subject_get_damaged(struct export *r)
 		return cli_fail(c, rc, &err,
 				"ckptctl verify %s lists every fault; without its MANIFEST nothing "
 				"can be restored",
-				r->s.ref.path);
+				CLI_WORD(r->s.ref.path));
 	return rc ? subject_tell_read(&r->s, c, rc, &err, r->name) : CLI_OK;
 }
 
@@ -213,7 +215,7 @@ static int leave_out(struct export *r)
 	ckpt_error(&err, -EBADMSG, "each of the %u tensors is damaged: nothing can be restored",
 		   r->nleft);
 	return cli_fail(r->c, -EBADMSG, &err, "ckptctl verify --data %s lists every fault",
-			r->s.ref.path);
+			CLI_WORD(r->s.ref.path));
 }
 
 /* Read every byte, so that no damaged tensor is written. */
@@ -368,6 +370,8 @@ static int export_run(struct cli *c)
 		return convert_run(c);
 	}
 	code = convert_sizes(c, &r.mem_limit, &r.shard_bytes);
+	if (!code)
+		code = explicit_links(c, &r.links_read, &r.links);
 	if (code)
 		return code;
 	r.format = engine_format(&(struct engine){ .format = formats }, FORMAT_NAME);
@@ -382,6 +386,7 @@ static int export_run(struct cli *c)
 	free(r.overflow);
 	free(r.made_file);
 	free(r.left);
+	explicit_option_end(&r.explicit);
 	remesh_free(&r.to);
 	view_file_end(&r.s, &r.view);
 	only_end(&r.s, &r.only);
@@ -399,10 +404,10 @@ const struct cli_verb verb_export = {
 		(const char *const[]){
 			"CKPT DST [--from=FORMAT] [--only=COMPONENT]... [--strip=COMPONENT] [--dtype=DTYPE] "
 			"[--view=FILE] [--shard-size=BYTES] [--mem-limit=BYTES] [--keep-going] "
-			"[--from-memory] [--drop-unsupported] [-n]",
+			"[--from-memory] [--drop-unsupported] [-n] " EXPLICIT_LINKS_SYNOPSIS,
 			"CKPT DIR --mesh=SPEC [--from=FORMAT] [--rank=R] [--layout=RULE|FILE]... [--replicate=DIMS] [--only=COMPONENT]... "
 			"[--strip=COMPONENT] [--dtype=DTYPE] [--view=FILE] [--mem-limit=BYTES] "
-			"[--keep-going] [--from-memory] [--drop-unsupported] [-n]",
+			"[--keep-going] [--from-memory] [--drop-unsupported] [-n] " EXPLICIT_LINKS_SYNOPSIS,
 			NULL },
 	.about =
 		"Without --mesh, export writes the complete tensors, "
@@ -455,7 +460,7 @@ const struct cli_verb verb_export = {
 		"With --keep-going export leaves damaged tensors out of the files, lists them, and "
 		"exits with 3. The files have no damaged data. If the damage is in the data, export "
 		"reads the checkpoint in full to find it; with --rank it always does, so that every "
-		"rank leaves out the same tensors.",
+		"rank leaves out the same tensors.\n" EXPLICIT_ABOUT("export"),
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl export latest model.safetensors --only model",
@@ -491,6 +496,8 @@ const struct cli_verb verb_export = {
 			  "split complete tensors into files of at most so many bytes" },
 			{ OPT_DROP_UNSUPPORTED, "leave out what safetensors cannot hold" },
 			{ OPT_DRY_RUN, "only print what would be made" },
+			EXPLICIT_OPTIONS,
+			EXPLICIT_LINKS_OPTION,
 			{ OPT_KEEP_GOING, "leave out and list the tensors that are damaged" },
 			{ OPT_FROM,
 			  "the format of a CKPT that is a path, if ckptctl takes it for another" },
@@ -502,10 +509,12 @@ const struct cli_verb verb_export = {
 		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 the checkpoint is damaged; 5 it is not "
 		"committed; 7 safetensors cannot hold a tensor, --dtype cannot cast one, two would "
-		"have one name, or an average is not complete; 8 the average's rules are of a newer "
-		"version; 10 there is no such store or checkpoint, or none in "
-		"memory; 11 another export "
-		"writes to DIR; 12 no permission; 13 no space; 14 no daemon (--from-memory); 15 it does not "
+		"have one name, an average is not complete, or nobody asked for a change "
+		"(--explicit); 8 the average's rules are of a newer version; 10 there is no such "
+		"store or checkpoint, or none in memory; 11 another export "
+		"writes to DIR; 12 no permission; 13 no space, "
+		"or --mem-limit is too small for what CKPT has compressed; 14 no daemon "
+		"(--from-memory); 15 it does not "
 		"answer; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,

@@ -12,6 +12,7 @@
 #include "ckpt/answer/question.h"
 #include "ckpt/draw/layout_shares.h"
 #include "ckpt/draw/map.h"
+#include "ckpt/io/io_input.h"
 #include "ckpt/cli/picture.h"
 #include "ckpt/table/table.h"
 #include <fcntl.h>
@@ -125,22 +126,17 @@ static int picture_make(struct job *j, const char *path, struct ckpt_err *err)
 {
 	char title[LINE_BYTES], shape[256], mesh[256], layout[LINE_BYTES], words[LINE_BYTES];
 	const char *line[] = { layout, words, NULL };
-	cleanup_free char *svg = NULL;
-	size_t len = 0;
-	FILE *f = open_memstream(&svg, &len);
-	int rc;
+	struct picture svg;
+	int rc = picture_begin(&svg, err);
 
-	if (!f)
-		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
+	if (rc)
+		return rc;
 	snprintf(title, sizeof title, "%s over %s",
 		 human_shape(j->q.ndim, j->q.shape, shape, sizeof shape),
 		 j->q.mesh.ndim ? mesh_print(&j->q.mesh, mesh, sizeof mesh) : "one rank");
 	layout_text(j, layout, sizeof layout);
 	map_sentence(j->m, 0, words, sizeof words);
-	rc = map_svg(j->m, title, line, f);
-	if (fclose(f) && !rc)
-		rc = -ENOMEM;
-	return rc ? rc : picture_write(j->c->ops, path, svg, len, err);
+	return picture_end(&svg, map_svg(j->m, title, line, svg.out), j->c->ops, path, err);
 }
 
 static int map_draw(struct job *j)
@@ -361,9 +357,9 @@ static int run_batch(struct cli *c)
 	int rc;
 
 	if (path) {
-		file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+		file = io_input_open(path);
 		if (file < 0)
-			return cli_fail(c, ckpt_error_errno(&err, errno, "%s", path), &err, NULL);
+			return cli_fail(c, ckpt_error_errno(&err, -file, "%s", path), &err, NULL);
 	} else if (isatty(STDIN_FILENO)) {
 		cli_hint(c, "reading questions, one JSON object a line; Ctrl-D ends");
 	}
@@ -408,7 +404,13 @@ const struct cli_verb verb_layout = {
 		 "place of \"placements\" asks which order its split factors mean: {\"decoded\": "
 		 "[[0, [1, 0]]]}, or null. One with \"dtype\", \"src\" and \"dst\" (placements) "
 		 "and \"locals\" (the values of each rank) asks for the values of each rank after "
-		 "pending reductions are carried out: {\"result\": .., \"result_shapes\": ..}. If "
+		 "pending reductions are carried out: {\"result\": .., \"result_shapes\": ..}. One "
+		 "with \"shape\", \"dtype\", \"devices_per_host\", \"src\" and \"dst\" asks "
+		 "by which collectives src becomes dst, and what PyTorch believes that this "
+		 "costs: {\"us\": .., \"trace\": \"S(0)R->RR\", \"steps\": ..}, by \"planner\" "
+		 "\"greedy\" or \"graph\", or else by the one that PyTorch takes; "
+		 "\"src_order\" and \"dst_order\" are orders; \"own\" is the cheapest plan by "
+		 "the price of real links. If "
 		 "a question is refused, its answer is {\"error\": \"why\"}, and the next line "
 		 "follows.",
 	.example =

@@ -54,10 +54,10 @@ struct ls {
 	struct control k;   /* with a report while a daemon answers */
 	struct ls_row *row; /* of all jobs, as they are listed */
 	uint32_t nrow, nshown;
-	struct links links; /* of all jobs: parts that have several names */
-	uint64_t repeated;  /* of bytes: counted before, for another step */
-	bool any_memory;    /* a step is in memory and not in the store */
-	const char *note;   /* the note that has a column; NULL: none */
+	struct file_links links; /* of all jobs: parts that have several names */
+	uint64_t repeated;	 /* of bytes: counted before, for another step */
+	bool any_memory;	 /* a step is in memory and not in the store */
+	const char *note;	 /* the note that has a column; NULL: none */
 };
 
 enum {
@@ -182,7 +182,7 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 
 		if (st->state != STORE_COMMITTED)
 			continue;
-		again = MIN(links_repeated(&l->links, st->link_first, st->nlink), st->bytes);
+		again = MIN(file_links_repeated(&l->links, st->link_first, st->nlink), st->bytes);
 		l->bytes += st->bytes - again;
 		l->repeated += again;
 	}
@@ -190,9 +190,10 @@ static void bytes_count(struct ls *l, struct ls_job *j)
 		const struct store_step *st = &j->step[i];
 
 		if (st->state == STORE_SET_ASIDE)
-			j->aside_bytes += st->bytes -
-					  MIN(links_repeated(&l->links, st->link_first, st->nlink),
-					      st->bytes);
+			j->aside_bytes +=
+				st->bytes -
+				MIN(file_links_repeated(&l->links, st->link_first, st->nlink),
+				    st->bytes);
 	}
 }
 
@@ -566,7 +567,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	     there = known || !row->on_disk, /* in memory: what the daemon knows of it */
 		counted =
 			row->on_disk && x->state != STORE_COLLECTING; /* its parts were looked at */
-	uint64_t shared = counted ? links_shared(&l->links, x->link_first, x->nlink) : 0;
+	uint64_t shared = counted ? file_links_shared(&l->links, x->link_first, x->nlink) : 0;
 	char path[4096 + STORE_DIR_MAX], note[1024];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
@@ -650,7 +651,7 @@ static bool any_shared(const struct ls *l)
 {
 	for (uint32_t i = 0; i < l->nrow; i++)
 		if (l->row[i].on_disk &&
-		    links_shared(&l->links, l->row[i].step->link_first, l->row[i].step->nlink))
+		    file_links_shared(&l->links, l->row[i].step->link_first, l->row[i].step->nlink))
 			return true;
 	return false;
 }
@@ -870,7 +871,7 @@ static int ls_run(struct cli *c)
 	}
 	free(l.job);
 	free(l.row);
-	links_free(&l.links);
+	file_links_free(&l.links);
 	return l.code;
 }
 

@@ -6,12 +6,16 @@
 #include "ckpt/base/util.h"
 #include "ckpt/engine/average_cost.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/explicit_option.h"
 #include "ckpt/draw/flow_draw.h"
 #include "ckpt/layout/human.h"
+#include "ckpt/cli/links_option.h"
 #include "ckpt/cli/mesh_option.h"
+#include "ckpt/cli/plan_exchange.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/shown.h"
 #include "ckpt/cli/picture.h"
+#include "ckpt/cli/plan_steps.h"
 #include "ckpt/engine/load_cost.h"
 
 #define LINE_BYTES 1024
@@ -22,7 +26,9 @@ struct planning {
 	struct cli *c;
 	const struct subject *s;
 	struct remesh to;
+	struct explicit_option explicit;
 	struct load_cost cost;
+	struct plan_exchange exchange;
 	uint32_t naverage;
 	struct average_cost average[CLI_GIVEN_MAX];
 };
@@ -338,13 +344,11 @@ static int flow_picture(struct planning *p, struct ckpt_err *err)
 	char where[SUBJECT_TITLE], title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4],
 		what[LINE_BYTES], words[LINE_BYTES];
 	const char *line[] = { what, words, NULL };
-	cleanup_free char *svg = NULL;
-	size_t len = 0;
-	FILE *f = open_memstream(&svg, &len);
-	int rc;
+	struct picture svg;
+	int rc = picture_begin(&svg, err);
 
-	if (!f)
-		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
+	if (rc)
+		return rc;
 	from_print(k, from, sizeof from);
 	mesh_print(p->to.target.mesh, to, sizeof to);
 	snprintf(title, sizeof title, "loading %s", subject_title(k, p->s->ref.path, where));
@@ -354,12 +358,8 @@ static int flow_picture(struct planning *p, struct ckpt_err *err)
 	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
 		 BYTES_TEXT(p->cost.held_bytes), load_imbalance(&p->cost),
 		 BYTES_TEXT(p->cost.read_bytes));
-	rc = flow_svg(&p->cost.flow, title, line, f);
-	if (fclose(f) && !rc)
-		rc = -ENOMEM;
-	if (rc)
-		return ckpt_error(err, rc, "out of memory for the picture");
-	return picture_write(p->c->ops, p->c->value[OPT_SVG], svg, len, err);
+	return picture_end(&svg, flow_svg(&p->cost.flow, p->exchange.rounds, title, line, svg.out),
+			   p->c->ops, p->c->value[OPT_SVG], err);
 }
 
 /* --- the verb --- */
@@ -386,12 +386,17 @@ static int put_plan(struct planning *p)
 	put_who(p);
 	put_held(p);
 	put_read(p);
+	plan_exchange_put(c, &p->exchange);
 	rc = put_ranks(p);
 	put_averages(p);
 	put_flow(c->o, &p->cost.flow);
 	output_key(c->o, "svg", cell_word(c->value[OPT_SVG]));
 	if (!rc)
 		rc = print_flow(p);
+	if (!rc)
+		plan_exchange_print(c, &p->exchange);
+	explicit_option_put(c, &p->to, &p->explicit, most_bytes(&p->cost),
+			    "which the largest rank holds");
 	mesh_option_print(c, &p->to);
 	output_end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
@@ -409,16 +414,27 @@ static int subject_plan(struct planning *p)
 		code = cli_fail(p->c, rc, &err, "docs/AVERAGES.md describes the specs");
 		goto out;
 	}
+	code = plan_exchange_take(p->c, &p->exchange);
+	if (!code)
+		code = explicit_option(p->c, &p->to, p->exchange.asked ? &p->exchange.links : NULL,
+				       &p->explicit);
+	if (code)
+		goto out;
+	code = plan_exchange_find(p->c, &p->s->ckpt->table, &p->to.target, &p->exchange);
+	if (code)
+		goto out;
 	rc = load_cost(p->s->ckpt, &p->to.target, &p->cost, plan_tick, NULL, &err);
 	if (rc)
 		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
-				p->s->ref.path);
+				CLI_WORD(p->s->ref.path));
 	else
 		code = put_plan(p);
 	load_cost_free(&p->cost);
 out:
 	for (uint32_t i = 0; i < p->naverage; i++)
 		free(p->average[i].canonical);
+	plan_exchange_free(&p->exchange);
+	explicit_option_end(&p->explicit);
 	remesh_free(&p->to);
 	return code;
 }
@@ -426,8 +442,11 @@ out:
 static int plan_run(struct cli *c)
 {
 	struct subject s;
-	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
+	int code = plan_steps_check(c);
 
+	if (code || c->value[OPT_STEPS])
+		return code ? code : plan_steps_run(c);
+	code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
 	if (!code)
 		code = subject_plan(&(struct planning){ .c = c, .s = &s });
 	subject_close(&s);
@@ -439,7 +458,10 @@ const struct cli_verb verb_plan = {
 	.help = "the cost of loading a checkpoint onto another mesh",
 	.synopsis =
 		(const char *const[]){
-			"[CKPT] --mesh=SPEC [--layout=RULE|FILE]... [--replicate=DIMS] [--average=SPEC]... [--svg=FILE]",
+			"[CKPT] --mesh=SPEC [--layout=RULE|FILE]... [--replicate=DIMS] "
+			"[--average=SPEC]... [--links=FILE|PRESET [--round=BYTES]] [--svg=FILE] " EXPLICIT_SYNOPSIS,
+			"--steps=STATES --mesh=SPEC --shape=SHAPE [--dtype=DTYPE] "
+			"[--links=FILE|PRESET] [--mem-limit=BYTES] [--explain] [--svg=FILE]",
 			NULL },
 	.about =
 		"Prints for every rank of a mesh how many bytes it would hold, and how many it "
@@ -449,25 +471,45 @@ const struct cli_verb verb_plan = {
 		"large reads. plan reads only metadata and writes no checkpoint.\n"
 		"The matrix shows how many bytes each new rank (column) needs from each old rank "
 		"(row), which saved them. If there are many ranks, a cell stands for several "
-		"neighbours. --svg also draws the matrix, for a bug report.\n"
+		"neighbours. --svg also draws the matrix, for a bug report; with --links the "
+		"rounds below it.\n"
 		"Placements follow the names of mesh dimensions. If both meshes have a "
 		"dimension, it cuts what it cut before, whatever its new size is. If a dimension "
-		"is new and nothing says how it cuts most of the tensors, its ranks would hold copies: "
-		"then plan, convert and export only print what the copies would cost, and what "
-		"to write instead; with --replicate they make them. If the new mesh does not have a "
-		"dimension, that dimension cuts nothing any more. Shards may be uneven or empty. "
-		"If several mesh dimensions would cut one dimension of a tensor that has too few "
-		"elements for them, only the largest cuts it. plan lists the tensors whose cuts "
-		"change, with the reason.\n"
+		"is new and nothing says how it cuts most of the tensors, its ranks would hold "
+		"copies: then plan, convert and export only print what the copies would cost, and "
+		"what to write instead; with --replicate they make them. If the new mesh does not "
+		"have a dimension, that dimension cuts nothing any more. Shards may be uneven or "
+		"empty. If several mesh dimensions would cut one dimension of a tensor that has "
+		"too few elements for them, only the largest cuts it. plan lists the tensors whose "
+		"cuts change, with the reason.\n"
 		"With --average plan also prints how much memory an average of the weights with "
 		"this spec (ckpt_average, docs/AVERAGES.md) would take on the mesh, in each slot.\n"
-		"A tensor without placements is cut as its chunks are, if they are those of torch.chunk, "
-		"else along its dimension 0 over the largest dimension of the mesh that it fills.\n"
+		"With --links plan also prints how long an exchange takes in which the ranks that "
+		"saved the checkpoint, if they still hold it, send it to the ranks of the mesh. "
+		"They send each byte once, from a replica on the same host if there is one, in "
+		"rounds; in a round a rank sends at most 64 MiB (--round), and receives at most as "
+		"much. A round takes as long as its slowest link. Which ranks share a host follows "
+		"from their numbers. The last drawing shows how busy each link is in each round.\n"
+		"A tensor without placements is cut as its chunks are, if they are those of "
+		"torch.chunk, else along its dimension 0 over the largest dimension of the mesh "
+		"that it fills.\n"
 		"--layout overrides these rules. Each rule is a name, or a glob over "
 		"component/name, and placements in the order in which they apply: "
 		"Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
-		"Replicate@mesh. The first rule that matches counts; in a FILE '#' begins a comment. CKPT "
-		"is latest (the default), latest~1, 12000, JOB@latest, or a path.",
+		"Replicate@mesh. The first rule that matches counts; in a FILE '#' begins a "
+		"comment. CKPT is latest (the default), latest~1, 12000, JOB@latest, or a path.\n"
+		"--steps needs no checkpoint: it prints the cheapest steps, over --links, from one "
+		"layout of a tensor to another one on the same mesh, and draws them: what each "
+		"rank holds before and after each step, and what ranks send each other. "
+		"STATES is \"S(0)[1]S(0)[0]R -> RS(1)S(0)\": a placement for each mesh dimension, "
+		"as PyTorch writes them, and in brackets the order in which several of them cut "
+		"one dimension of the tensor. SPEC may then be sizes alone, as in 2,2,2. plan "
+		"compares the cheapest sequence of collectives (graph), PyTorch's greedy pass "
+		"(greedy), and one exchange in which each rank sends what others need (direct); "
+		"pytorch is what PyTorch does by itself. --explain prints why the others "
+		"lost.\n" EXPLICIT_ABOUT(
+			"plan") " plan itself casts nothing and leaves nothing out: convert -n "
+				"prints what convert would do, and has the options for that.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },
@@ -479,8 +521,14 @@ const struct cli_verb verb_plan = {
 			{ "ckptctl plan --mesh tp=4 --layout \"*.weight=Shard(1)@tp\" --replicate tp",
 			  "one rule; what it does not name is on every rank" },
 			{ "ckptctl plan --mesh dp=2,fsdp=4 --replicate dp", "two copies" },
+			{ "ckptctl plan --mesh fsdp=6 --explain",
+			  "what happens to which tensors, and why" },
 			{ "ckptctl plan --mesh fsdp=6 --svg flow.svg",
 			  "draw which rank needs whose bytes" },
+			{ "ckptctl plan --mesh fsdp=6 --links h100",
+			  "how long it takes ranks to exchange it" },
+			{ "ckptctl plan --steps 'S(0)R -> RS(1)' --mesh 2,2 --shape 17,5",
+			  "the cheapest way from one layout to another, drawn" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -489,16 +537,30 @@ const struct cli_verb verb_plan = {
 			{ OPT_AVERAGE,
 			  "also the memory of an average with this spec; can be repeated" },
 			{ OPT_SVG,
-			  "also draw the matrix into this file; an existing file is replaced "
-			  "only if it is such a picture" },
+			  "also draw the matrix, or the steps, into this file; an existing file "
+			  "is replaced only if it is such a picture" },
+			{ OPT_STEPS, "from which state to which: \"SRC -> DST\"" },
+			{ OPT_SHAPE, "with --steps: sizes of the tensor's dimensions" },
+			{ OPT_ANY_DTYPE, "with --steps: of the tensor; the default is BF16" },
+			{ OPT_LINKS, LINKS_HELP
+			  "; without --steps, plan then also prints what an exchange between ranks "
+			  "takes" },
+			{ OPT_ROUND,
+			  "with --links: what a rank sends and receives in a round at most; the "
+			  "default is 64M" },
+			{ OPT_MEM_LIMIT,
+			  "with --steps: use no state and no step for which a rank needs more "
+			  "memory" },
+			EXPLICIT_OPTIONS,
 			{ OPT_FROM, FROM_HELP },
 			{ OPT_NONE, NULL } },
-	.exits =
-		"0; 2 the mesh, the layout file or the spec of an average is wrong; 3 the mesh "
-		"would hold copies that --replicate does not name; 4 its metadata is damaged; 5 it is "
-		"not committed; 7 it lacks what the mesh needs; 10 there is no such store or "
-		"checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
-		"read.",
+	.exits = "0; 2 the mesh, the layout file, the spec of an average or what --steps asks is "
+		 "wrong; 3 the mesh would hold copies that --replicate does not name; 4 its "
+		 "metadata is damaged; 5 it is not committed; 7 it lacks what the mesh needs, or "
+		 "nobody asked for a change (--explicit); 10 there is no such store or "
+		 "checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
+		 "read; 13 --mem-limit is too small for every plan, or there is no space for the "
+		 "picture.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = plan_run,

@@ -40,9 +40,9 @@ struct prune {
 	struct row *row;
 	uint32_t nrow, cap, njob;
 	struct prune_result sum;
-	struct links links;	/* files that steps share, of all jobs */
-	const char *job, *path; /* the one that is looked at */
-	struct ckpt_err damage; /* the first that was found */
+	struct file_links links; /* files that steps share, of all jobs */
+	const char *job, *path;	 /* the one that is looked at */
+	struct ckpt_err damage;	 /* the first that was found */
 	struct ckpt_err
 		fault; /* the first newest step that is not whole, and no sum of it is wrong */
 	char fault_path[4096 + STORE_DIR_MAX];
@@ -70,7 +70,7 @@ static void rows_free(struct prune *p)
 	}
 	free(TAKE(p->row));
 	p->nrow = p->cap = p->njob = 0;
-	links_free(&p->links);
+	file_links_free(&p->links);
 	p->sum = (struct prune_result){ 0 };
 }
 
@@ -185,7 +185,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		snprintf(p->fault_path, sizeof p->fault_path, "%s/%s", abs_path, r.fault_dir);
 	}
 	p->sum.freed += r.freed;
-	p->sum.shared = links_kept_once(&p->links);
+	p->sum.shared = file_links_kept_once(&p->links);
 	p->sum.unseen |= r.unseen;
 	p->sum.unverified |= r.unverified;
 	if (rc == -ECANCELED)

@@ -65,6 +65,7 @@ static const char *const skip_name[WIRE_SKIPS] = {
 	[WIRE_SKIP_FULL] = "full",	   [WIRE_SKIP_UNREADY] = "unready",
 	[WIRE_SKIP_LATE] = "late",	   [WIRE_SKIP_COPYING] = "copying",
 	[WIRE_SKIP_DRAINING] = "draining", [WIRE_SKIP_BLOB] = "blob",
+	[WIRE_SKIP_DEVICE] = "gpu",
 };
 static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_FULL] = "every slot was in use",
@@ -73,6 +74,7 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_COPYING] = "the copy before had not ended",
 	[WIRE_SKIP_DRAINING] = "ckptd was stopping",
 	[WIRE_SKIP_BLOB] = "a blob was longer than its capacity",
+	[WIRE_SKIP_DEVICE] = "a stream was being captured, or a device has failed",
 };
 
 /* Reasons that a newer ckptd knows, and those that an older one does not report. */

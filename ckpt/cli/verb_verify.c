@@ -325,7 +325,7 @@ static void say_trusted(const struct one *x)
 		n += (t->piece[i].flags & PIECE_TRUSTED) != 0;
 	if (n)
 		cli_say(x->v->c, STYLE_DIM,
-			"  %llu piece%s of derived tensors: not compared with the master in this step",
+			"  %llu piece%s of derived tensors: not all compared with the master in this step",
 			(unsigned long long)n, n == 1 ? "" : "s");
 }
 
@@ -335,7 +335,7 @@ enum { SHARERS_SAID = 4 }; /* steps of a file, and files */
 
 /* "steps 10, 20 and 40 share this file", of a file that was seen with them. */
 static void say_sharers(const struct one *x, const char *file, const struct io_stat *at,
-			const struct links *links, const struct store_step *step, uint32_t n)
+			const struct file_links *links, const struct store_step *step, uint32_t n)
 {
 	char text[SHARERS_SAID * 24 + 32] = "";
 	uint64_t said[SHARERS_SAID];
@@ -375,7 +375,7 @@ static void say_shared(const struct one *x)
 	struct verify *v = x->v;
 	uint64_t end = MIN(v->nfault, x->first + FAULTS_SAID);
 	cleanup_free struct store_step *step = NULL;
-	struct links links = { 0 };
+	struct file_links links = { 0 };
 	struct ckpt_err err = { 0 };
 	struct store_home m = { .s.job_fd = -1 };
 	bool looked = false;
@@ -401,7 +401,7 @@ static void say_shared(const struct one *x)
 		say_sharers(x, file, &st, &links, step, n);
 		nfile++;
 	}
-	links_free(&links);
+	file_links_free(&links);
 	if (looked)
 		store_home_close(&m);
 }

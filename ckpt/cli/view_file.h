@@ -19,8 +19,8 @@ struct view_file {
 
 /*
  * Where there is --view: from here on s->ckpt is the checkpoint as it is seen through it. Returns
- * an exit code; what went wrong has been told (2: the file must be mended). Call view_file_end
- * before subject_close in any case; ret may be zeroed.
+ * an exit code, after the error was printed (2: the file must be mended). Call view_file_end before
+ * subject_close in any case; ret may be zeroed.
  */
 int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret);
 void view_file_end(struct subject *s, struct view_file *v);

@@ -33,6 +33,7 @@ static const struct {
 	{ "ckpt_local", sizeof(struct ckpt_local) },
 	{ "ckpt_note", sizeof(struct ckpt_note) },
 	{ "ckpt_step", sizeof(struct ckpt_step) },
+	{ "ckpt_stream", sizeof(struct ckpt_stream) },
 	{ "ckpt_tensor_info", sizeof(struct ckpt_tensor_info) },
 };
 

@@ -6,6 +6,7 @@
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/wire/turns.h"
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,6 +23,7 @@
 
 #include "ckpt/base/thread.h"
 
+#define STOP_S 5 /* a device's driver that keeps the helper for longer hangs */
 #define PATH_BYTES 4096
 #define CONNECT_LOOK_NS (10 * NS_PER_MS) /* how often a full backlog is tried again */
 #define AUTOSTART_IDLE_S "600"		 /* ckpt.h says so, and README and ckptd(8) */
@@ -91,7 +93,7 @@ static void wait_a_moment(ckpt *c, int sock, short events, uint64_t ns)
 	if (poll(p, 2, (int)(MIN(ns, NS_PER_S) / NS_PER_MS) + 1) <= 0 || !p[1].revents)
 		return;
 	if (read(c->wake, &n, sizeof n) == sizeof n)
-		copier_help(c);
+		copier_finish(c);
 }
 
 /* watch: the pages of the daemon that is to answer; NULL before they came. */
@@ -367,6 +369,7 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	skips_carry(c, l);
 	l->older = atomic_load(&c->link);
 	atomic_store(&c->link, l);
+	agreements_carry(c);
 	return 0;
 }
 
@@ -583,7 +586,7 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 	cleanup_free uint64_t *bytes = NULL;
 	struct sealed *s = NULL;
 	struct ckpt_err why = { 0 };
-	uint32_t nseg;
+	uint32_t nseg, which = 0;
 	int rc = 0, unseen;
 
 	pthread_mutex_lock(&c->mem);
@@ -592,13 +595,16 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 	for (uint32_t i = 0; bytes && i < nseg; i++)
 		bytes[i] = c->seg[i].bytes;
 	pthread_mutex_unlock(&c->mem);
-	rc = bytes ? sealed_make(m, fd, c->sealed, sources, c->copier.device, bytes, nseg, &s, err)
+	rc = bytes ? sealed_make(m, fd, c->sealed, sources, bytes, nseg, &s, err)
 		   : ckpt_error(err, -ENOMEM, "no memory for the slots");
 	sealed_unref(c->sealed);
 	c->sealed = s;
 	atomic_store(&c->need, !s || s->others || !s->own_bytes
 				       ? NEED_DAEMON | (s && s->own_bytes ? NEED_CLIENT : 0)
 				       : NEED_CLIENT);
+	for (uint32_t i = 0; s && i < s->nqueue; i++)
+		which |= 1u << s->queue[i].device;
+	atomic_store(&c->which, which);
 	pthread_mutex_lock(&c->mem);
 	unseen = atomic_load(&c->epoch) == m->epoch && atomic_load(&c->rev) == m->rev
 			 ? canary_sealed(c, s, &why)
@@ -614,6 +620,13 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 	return sources->nspan ? rc : 0;
 }
 
+static bool same_memory(int a, int b)
+{
+	struct stat x, y;
+
+	return b >= 0 && fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_ino == y.st_ino;
+}
+
 static int send_declaration(ckpt *c, struct ckpt_err *err)
 {
 	struct wire_declare m = { 0 };
@@ -624,6 +637,10 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	int got[WIRE_FDS_MAX], rc;
 
 	pthread_mutex_lock(&c->mem);
+	if (c->nseg_sent < c->nseg) { /* sealed anew since: it may name memory that was not sent */
+		pthread_mutex_unlock(&c->mem);
+		return 0;
+	}
 	m.epoch = atomic_load(&c->epoch);
 	m.rev = atomic_load(&c->rev);
 	m.bytes = c->decl_bytes;
@@ -657,6 +674,8 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 		if (sealed.nrow)
 			(void)close(TAKE_FD(got[sealed.nslot]));
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
+			if (c->slot[i].bytes && !same_memory(c->slot[i].fd, got[i]))
+				atomic_store(&c->held[i].step, UINT64_MAX);
 			if (c->slot[i].bytes)
 				(void)close(c->slot[i].fd);
 			c->slot[i] = (struct slot){ got[i], got[i] >= 0 ? sealed.slot_bytes : 0 };
@@ -707,6 +726,16 @@ static int declare_all(ckpt *c, struct ckpt_err *err)
 	return rc;
 }
 
+/* Which bytes of derived tensors are those of the step (turns.h). */
+static void turn_remember(struct held *x, const struct shared_rank *page,
+			  const struct shared_record *r)
+{
+	x->turn = r->turn;
+	x->nwhole = MIN(r->nwhole, WIRE_WHOLE_MAX);
+	for (uint32_t i = 0; i < x->nwhole; i++)
+		x->whole[i] = load_relaxed(&page->whole[i]);
+}
+
 /* What the slots hold as far as this rank knows, from the pages of the connection that ended. */
 static void remember_slots(ckpt *c, const struct link *l)
 {
@@ -727,10 +756,14 @@ static void remember_slots(ckpt *c, const struct link *l)
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
 				(r.rev >= c->slots_rev || MUTANT(SLOTS_OF_OLD_REV)) &&
 				shared_snap_closed(l->rank, mark, &r) &&
+				(turn_compared(l->rank, mark, r.turn) ||
+				 MUTANT(TURN_OFFERED_UNCOMPARED)) &&
 				!link_left(l, mark, r.step);
 			c->held[i].mark_ns = r.mark_ns;
 			c->held[i].epoch = r.epoch;
+			c->held[i].rev = r.rev;
 			c->held[i].flags = r.flags;
+			turn_remember(&c->held[i], l->rank, &r);
 			atomic_store(&c->held[i].step, whole ? r.step : UINT64_MAX);
 		}
 	}
@@ -759,10 +792,14 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 		struct wire_adopt m = { .slot = i,
 					.epoch = c->held[i].epoch,
 					.flags = c->held[i].flags,
+					.rev = c->held[i].rev,
 					.bytes = c->slot[i].bytes,
 					.step = held_step(c, i),
-					.mark_ns = c->held[i].mark_ns };
+					.mark_ns = c->held[i].mark_ns,
+					.turn = c->held[i].turn,
+					.nwhole = c->held[i].nwhole };
 
+		memcpy(m.whole, c->held[i].whole, sizeof m.whole);
 		if (c->slot[i].bytes)
 			rc = rpc_call(c, &m, WIRE_ADOPT, c->slot[i].fd, NULL, NULL, RPC_NS, err);
 	}
@@ -958,8 +995,10 @@ static void *helper_run(void *arg)
 		struct pollfd p[2] = { { .fd = c->wake, .events = POLLIN },
 				       { .fd = up ? c->sock : -1, .events = POLLRDHUP } };
 		uint64_t n;
+		bool lost;
 		int rc = poll(p, 2,
-			      up				      ? 1000
+			      copier_looks(c)			      ? 0
+			      : up				      ? 1000
 			      : atomic_load(&c->state) == LINK_FENCED ? 1000
 								      : (int)(backoff / NS_PER_MS));
 
@@ -974,13 +1013,18 @@ static void *helper_run(void *arg)
 		canary_help(c);
 		skips_log(c);
 		say_what_is_new(c);
-		if (up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
+		lost = up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL);
+		/* What was copied by then is known, and no copy goes on. */
+		if (lost || (up && to_declare(c)))
+			copier_finish(c);
+		if (lost)
 			link_lost(c);
 		else if (up && to_declare(c))
 			declare_again(c);
 		else if (!up && atomic_load(&c->state) == LINK_DOWN && rc == 0)
 			try_again(c, &backoff);
 	}
+	copier_finish(c);
 	return NULL;
 }
 
@@ -1000,12 +1044,23 @@ int helper_start(ckpt *c, struct ckpt_err *err)
 	return rc < 0 ? ckpt_error_errno(err, -rc, "cannot start the helper thread") : 0;
 }
 
-void helper_stop(ckpt *c)
+bool helper_stop(ckpt *c)
 {
-	if (!c->helper_runs)
-		return;
+	struct timespec until;
+
+	if (!c->helper_runs || atomic_load(&c->copier.queued.stuck))
+		return !atomic_load(&c->copier.queued.stuck);
 	atomic_store(&c->stop, 1);
+	queued_stir(&c->copier.queued);
 	helper_wake(c);
-	pthread_join(c->helper, NULL);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += STOP_S;
+	if (!load_relaxed(&c->devices.open)) {
+		pthread_join(c->helper, NULL);
+	} else if (pthread_timedjoin_np(c->helper, NULL, &until) != 0) {
+		pthread_detach(c->helper);
+		atomic_store(&c->copier.queued.stuck, true);
+	}
 	c->helper_runs = false;
+	return !atomic_load(&c->copier.queued.stuck);
 }

@@ -63,7 +63,8 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 		const struct wire_row *r = &m->row[i];
 
 		rc = wire_row_check(r, segment_bytes, m->nsegment, m->slot_bytes);
-		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE) || i % every)
+		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE) || i % every ||
+		    (m->on && m->on[i]))
 			continue;
 		bytes += r->width * r->rows;
 		m->live[m->nlive] = i;

@@ -11,12 +11,12 @@
  * everything.
  *
  * Places are drawn among all that this rank saves and that can change (not CONST, VOLATILE, blobs;
- * SINKs are not saved), every byte with the same probability, but one in each CANARY_WORDS-th of
- * it: the product of the probabilities to miss a change is greatest when the change is spread
- * evenly (the arithmetic mean is not below the geometric one). So a change of the fraction f is
- * missed by n words with at most (1 - f)^n: 2^-32 of a half, 0.72 of 1 %, and 0.006 of 1 % by
- * CANARY_WORDS_ALL. Half a state that is changed in a regular pattern is no exception, for the
- * place inside of a part is random.
+ * SINKs are not saved; not what lies on a device, which the host cannot read), every byte with the
+ * same probability, but one in each CANARY_WORDS-th of it: the product of the probabilities to miss
+ * a change is greatest when the change is spread evenly (the arithmetic mean is not below the
+ * geometric one). So a change of the fraction f is missed by n words with at most (1 - f)^n: 2^-32
+ * of a half, 0.72 of 1 %, and 0.006 of 1 % by CANARY_WORDS_ALL. Half a state that is changed in a
+ * regular pattern is no exception, for the place inside of a part is random.
  *
  * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is
  * used once; where the helper has not come by in time, the newest are used again. Snapshot and
@@ -67,6 +67,7 @@ struct canary_map {
 	const uint8_t *slot[WIRE_SLOTS_MAX];
 	uint64_t slot_bytes;
 	const struct wire_row *row;
+	const uint8_t *on; /* as sealed.on: what lies on a device is not looked at */
 	uint8_t **segment; /* [nsegment] */
 	const struct sources *sources;
 	struct sealed *sealed;	    /* a reference: the slots and rows are its; NULL in a test */

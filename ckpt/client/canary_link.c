@@ -28,6 +28,7 @@ static int map_of(struct ckpt *c, struct sealed *s, struct canary_map **ret, str
 				    .nsegment = c->nseg,
 				    .slot_bytes = s->slot_bytes,
 				    .row = s->row,
+				    .on = s->on,
 				    .sources = s->sources };
 	cleanup_free uint8_t **base = calloc(c->nseg + 1, sizeof(uint8_t *));
 	cleanup_free uint64_t *bytes = calloc(c->nseg + 1, sizeof *bytes);

@@ -9,6 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/client/nccl_share.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,10 +75,12 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 				  o->guard);
 	if (o->pad)
 		return ckpt_error(err, -EOPNOTSUPP, "ckpt_opts.pad must be 0");
-	if (o->device)
+	if (o->device > SHARED_DEVICES)
 		return ckpt_error(
-			err, -EOPNOTSUPP,
-			"this version does not support CUDA devices: use device 0 and host memory");
+			err, -EINVAL,
+			"device is %u: it is 0 for host memory, or 1 + the number of a CUDA "
+			"device, at most %d",
+			o->device, SHARED_DEVICES);
 	return 0;
 }
 
@@ -142,18 +145,38 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->memory_max = o->memory_max;
 	c->agree = o->agree;
 	c->agree_ctx = o->agree_ctx;
+	rc = nccl_share_options(c, o, err);
+	if (rc < 0)
+		return rc;
 	c->wait_ns = o->wait_ns ? o->wait_ns : HELLO_NS;
 	c->log = (struct log){ o->log, o->log_ctx, LOG_DEBUG };
 	c->canary.check = o->check;
+	c->copier.queued.limit = o->copy_rate;
 	return 0;
 }
 
+/* Handles that could not be freed, so that they are seen to be in use. */
+static _Atomic(ckpt *) kept;
+
 static void handle_free(ckpt *c)
 {
-	helper_stop(c);
+	if (!helper_stop(c)) {
+		/* A device may still write to what this would free. */
+		log_line(
+			&c->log, LOG_ERROR,
+			"client: rank %u of job %s: a CUDA device does not end its copies: what they "
+			"use stays in memory until this process ends",
+			c->rank, c->job);
+		c->kept = atomic_exchange(&kept, c);
+		return;
+	}
 	canary_destroy(&c->canary);
 	sealed_unref(c->sealed);
+	for (struct link *l = atomic_load(&c->link); l; l = l->older)
+		if (l->done_device)
+			l->done_device->ops->forget(l->done_device, &l->done);
 	copier_close(c);
+	devices_close(c);
 	sources_unref(c->sources);
 	seeds_unref(c->seeds);
 	declare_averages_free(c);
@@ -222,7 +245,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	rc = abi_take(ABI_OPTS, &o, opts, err);
 	if (rc == 0)
 		rc = abi_flags("ckpt_opts.flags", o.flags,
-			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY,
+			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY |
+				       CKPT_NCCL,
 			       err);
 	if (rc < 0)
 		return rc;
@@ -246,6 +270,8 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 		if (rc == 0)
 			rc = helper_start(c, err);
 	}
+	if (rc == 0)
+		devices_open(c, o.device);
 	if (rc < 0) {
 		handle_free(c);
 		return rc;
@@ -285,6 +311,8 @@ static int seal_begin(ckpt *c, bool rev, struct ckpt_err *err)
 	pthread_mutex_lock(&c->mem);
 	canary_undeclare(c);
 	rc = declare_encode(c, err);
+	if (rc < 0 && !rev) /* what is copied by value is listed by the next one that succeeds */
+		c->dirty = true;
 	if (rc == 0 && rev) {
 		atomic_fetch_add(&c->rev, 1);
 	} else if (rc == 0) {
@@ -350,10 +378,9 @@ static int seal_state(ckpt *c, const struct link *l, struct ckpt_err *err)
 	if (refused)
 		return ckpt_error(err, -(int)refused, "%.*s", (int)sizeof l->job->trouble - 1,
 				  l->job->trouble);
-	return atomic_load(&l->job->ready_epoch) == epoch ||
-			       (atomic_load(&l->job->joined) >= epoch && !MUTANT(SEAL_MISSED))
-		       ? 0
-		       : 1;
+	if (atomic_load(&l->job->ready_epoch) != epoch)
+		return atomic_load(&l->job->joined) >= epoch && !MUTANT(SEAL_MISSED) ? 0 : 1;
+	return copier_ready(c) ? 0 : 1;
 }
 
 /* Asked again, a seal that is not ready goes on waiting; any other one begins a new epoch. */
@@ -372,8 +399,8 @@ static int seal_unready(ckpt *c, const struct link *l, struct ckpt_err *err)
 	else
 		(void)ckpt_error(
 			err, -ETIMEDOUT,
-			"job %s: not every rank has called ckpt_seal, or the slots are not in memory yet",
-			c->job);
+			"job %s: not every rank has called ckpt_seal, or the slots are not in memory yet%s",
+			c->job, c->which ? ", or not pinned for the devices" : "");
 	return CKPT_SKIPPED;
 }
 
@@ -395,7 +422,8 @@ static int seal_wait(ckpt *c, uint64_t until, struct ckpt_err *err)
 		now = now_ns();
 		if (now >= until || !c->helper_runs)
 			return seal_unready(c, l, err);
-		if (l && declared_now(c))
+		if (l && declared_now(c) &&
+		    atomic_load(&l->job->ready_epoch) != atomic_load(&c->epoch))
 			shared_futex_wait(&l->job->event, seen, MIN(until - now, 100 * NS_PER_MS));
 		else
 			shared_futex_wait(&c->changed, changed, MIN(until - now, 100 * NS_PER_MS));
@@ -553,9 +581,10 @@ static const struct declared *owned_as(const ckpt *c, const struct declared *d)
 }
 
 /* Of a local: what is in it and owned. */
-static int local_sum(const struct declared *d, const struct part_of *p,
+static int local_sum(const ckpt *c, const struct declared *d, const struct part_of *p,
 		     const struct indexset *owned, struct arena *a, uint64_t *sum)
 {
+	cleanup_free uint8_t *copy = NULL;
 	struct owned_walk w = {
 		.d = d, .owned = owned, .base = p->ptr, .p = p, .elem = dtype_bytes(d->t.dtype)
 	};
@@ -569,6 +598,17 @@ static int local_sum(const struct declared *d, const struct part_of *p,
 			rc = indices_range(p->start[i], p->start[i] + p->extent[i], a, &w.box[i]);
 		else
 			w.box[i] = d->share.dim[i];
+		if (rc < 0)
+			return rc;
+	}
+	if (p->device) {
+		struct device_handle *dev = devices_handle(c, p->device - 1);
+		int rc;
+
+		w.base = copy = malloc(p->span);
+		rc = copy ? devices_settle_state(c, p->device - 1) : -ENOMEM;
+		if (rc == 0)
+			rc = dev->ops->fetch(dev, (uintptr_t)p->ptr, p->span, copy);
 		if (rc < 0)
 			return rc;
 	}
@@ -594,7 +634,7 @@ static int shares_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 	rc = layout_owned(m, &l, d->t.ndim, d->t.shape, coord, dtype_bytes(as->t.dtype),
 			  as->t.component, as->t.name, &a, &owned);
 	for (uint32_t k = 0; rc == 0 && k < d->nlocal; k++)
-		rc = local_sum(d, &d->local[k], &owned, &a, sum);
+		rc = local_sum(c, d, &d->local[k], &owned, &a, sum);
 	arena_free(&a);
 	return rc;
 }
@@ -619,7 +659,7 @@ static int boxes_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
 			rc = layout_owned_box(m, &box, d->t.shape, coord, dtype_bytes(as->t.dtype),
 					      as->t.component, as->t.name, &a, &owned);
 		if (rc == 0)
-			rc = local_sum(d, p, &owned, &a, sum);
+			rc = local_sum(c, d, p, &owned, &a, sum);
 		arena_free(&a);
 	}
 	return rc;
@@ -640,6 +680,7 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 int ckpt_detach(ckpt *c, uint64_t drain_ns)
 {
 	int rc = client_alive(c);
+	bool ended;
 
 	if (rc < 0)
 		return rc;
@@ -648,9 +689,10 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 	canary_off(&c->canary);	   /* its memory may have been given back */
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */
 	copier_quiesce(c);
-	helper_stop(c);
-	atomic_store(&c->stop, 0);
-	if (c->sock >= 0) {
+	ended = helper_stop(c);
+	if (ended)
+		atomic_store(&c->stop, 0);
+	if (ended && c->sock >= 0) {
 		struct wire_plain m = { 0 };
 
 		(void)rpc_call(c, &m, WIRE_BYE, -1, NULL, NULL, NS_PER_S, NULL);

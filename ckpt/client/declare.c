@@ -205,6 +205,21 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 }
 
 /* numbers: space for 3 per dimension. */
+/* The daemon reads segments, the library what is the process's own. */
+static int place_take(ckpt *c, const struct ckpt_tensor *t, struct part_of *p, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	if (segment_find(c, p->ptr, p->span, &p->seg, &p->off) && !p->shadow)
+		return 0;
+	if (p->bytes)
+		rc = devices_find(c, p->ptr, p->span, &p->device, err);
+	if (rc < 0)
+		return ckpt_error_prefix(err, rc, "%s/%s", t->component, t->name);
+	p->own = !p->shadow || p->device;
+	return 0;
+}
+
 static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
 		      const struct ckpt_local *l, uint64_t *numbers, struct part_of *ret,
 		      struct ckpt_err *err)
@@ -262,9 +277,8 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 				  "%s/%s: no memory of a process reaches from %p so far as its "
 				  "strides say",
 				  t->component, t->name, l->ptr);
-	ret->own = !ret->shadow && !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
 	ret->span = span;
-	return 0;
+	return place_take(c, t, ret, err);
 }
 
 static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
@@ -839,7 +853,7 @@ static int by_value_list(ckpt *c, struct ckpt_err *err)
 		if (d->dropped || d->t.cls != CKPT_VOLATILE)
 			continue;
 		for (uint32_t k = 0; k < d->nlocal; k++)
-			if (d->local[k].bytes)
+			if (d->local[k].bytes && !d->local[k].device)
 				c->by_value[c->nby_value++] =
 					(struct by_value){ &d->local[k], dtype_bytes(d->t.dtype) };
 	}
@@ -859,15 +873,19 @@ static int shadow_grow(ckpt *c, uint64_t bytes, struct ckpt_err *err)
 static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 {
 	uint64_t bytes = 0;
-	int rc;
+	int rc = 0;
 
 	c->own = 0;
-	for (uint32_t i = 0; i < c->ntensor; i++)
+	devices_scratch_begin(c);
+	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
 		for (uint32_t k = 0; !c->tensor[i].dropped && k < c->tensor[i].nlocal; k++) {
 			struct part_of *p = &c->tensor[i].local[k];
 
 			c->own += p->own && p->bytes;
-			if (!p->shadow)
+			if (p->shadow && p->device && rc == 0)
+				rc = devices_scratch_add(c, p, dtype_bytes(c->tensor[i].t.dtype),
+							 err);
+			if (!p->shadow || p->device)
 				continue;
 			p->off = bytes;
 			bytes = align_up(bytes + p->bytes, 64);
@@ -876,7 +894,10 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 		c->blob[i].off = bytes;
 		bytes = align_up(bytes + BLOB_HEAD + c->blob[i].cap, 64);
 	}
-	rc = shadow_grow(c, bytes, err);
+	if (rc == 0)
+		rc = devices_scratch_end(c, err);
+	if (rc == 0)
+		rc = shadow_grow(c, bytes, err);
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
 		for (uint32_t k = 0; !c->tensor[i].dropped && k < c->tensor[i].nlocal; k++)
 			if (c->tensor[i].local[k].shadow)
@@ -896,7 +917,7 @@ static int add_locals(ckpt *c, struct table *t, const struct declared *d, uint32
 					     .rank = c->rank,
 					     .place = p->own ? c->nseg : p->seg,
 					     .set = d->share,
-					     .off = p->own ? (uintptr_t)p->ptr : p->off,
+					     .off = p->own ? part_address(c, p) : p->off,
 					     .stride = p->dense || p->shadow ? NULL : p->stride };
 
 		if (p->boxed)
@@ -1017,6 +1038,13 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	return rc == 0 ? derived_check(t, err) : rc;
 }
 
+struct source_span span_copied(const ckpt *c, const struct part_of *p)
+{
+	uint64_t from = p->own ? part_address(c, p) : (uintptr_t)p->ptr;
+
+	return (struct source_span){ from, from + (p->shadow ? p->bytes : p->span), p->device };
+}
+
 /* What sealed.c needs of the declarations, which change while the helper works. In the order in
  * which add_tensors goes. */
 static int sources_make(ckpt *c, struct ckpt_err *err)
@@ -1042,19 +1070,39 @@ static int sources_make(ckpt *c, struct ckpt_err *err)
 
 		if (t->dropped)
 			continue;
-		*x = (struct source_name){ t->t.component, t->t.name, nspan, 0 };
+		*x = (struct source_name){ t->t.component, t->t.name, nspan, 0, t->nlocal };
 		s->nname++;
 		for (uint32_t k = 0; k < t->nlocal; k++) {
-			uint64_t from = (uintptr_t)t->local[k].ptr;
+			const struct part_of *p = &t->local[k];
 
-			if (t->local[k].own && t->local[k].bytes)
-				s->span[nspan + x->nspan++] =
-					(struct source_span){ from, from + t->local[k].span };
+			if (p->own && p->bytes)
+				s->span[nspan + x->nspan++] = span_copied(c, p);
+			x->on_devices &= !p->bytes || (p->own && p->device);
 		}
 		x->nspan = sources_merge(s->span + nspan, x->nspan);
 		nspan += x->nspan;
 	}
 	s->nspan = nspan;
+	return 0;
+}
+
+/* A byte for each tensor, if any lies on devices. */
+static int devices_section(const struct sources *s, struct arena *a, struct container_bytes *b,
+			   uint32_t *n, struct ckpt_err *err)
+{
+	uint8_t *on = NULL;
+
+	for (uint32_t i = 0; i < s->nname; i++) {
+		if (!s->name[i].on_devices)
+			continue;
+		if (!on && !(on = arena_alloc(a, s->nname)))
+			return ckpt_error(err, -ENOMEM, "no memory for the declarations");
+		on[i] = 1;
+	}
+	if (on)
+		b[(*n)++] = (struct container_bytes){
+			.kind = WIRE_DEVICES, .rec_bytes = 1, .p = on, .len = s->nname
+		};
 	return 0;
 }
 
@@ -1064,7 +1112,7 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 				       .writer = c->rank,
 				       .generation = c->generation };
 	struct table_section s[TABLE_SECTIONS_MAX];
-	struct container_bytes b[TABLE_SECTIONS_MAX + 1],
+	struct container_bytes b[TABLE_SECTIONS_MAX + 2],
 		attrs = { .kind = WIRE_ATTRIBUTES, .rec_bytes = 1 };
 	struct table t = { 0 };
 	struct arena a = { 0 };
@@ -1093,6 +1141,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 		rc = declare_attrs_section(c, &a, &attrs.p, &attrs.len, err);
 	if (rc == 0 && attrs.len)
 		b[n++] = attrs;
+	if (rc == 0)
+		rc = devices_section(c->sources, &a, b, &n, err);
 	if (rc == 0 && getrandom(info.uuid, sizeof info.uuid, GRND_NONBLOCK) < 0)
 		info.uuid[0] = 1;
 	if (rc == 0)

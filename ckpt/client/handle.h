@@ -17,6 +17,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/client/canary.h"
 #include "ckpt/client/copier.h"
+#include "ckpt/client/devices.h"
 #include "ckpt/wire/shared.h"
 #include "ckpt/wire/wire.h"
 #include "ckpt/table/table.h"
@@ -48,8 +49,14 @@ struct link {
 	/* marks up to this one, of steps above that one, were left behind by a restore */
 	_Atomic uint64_t left_mark, left_step;
 	uint32_t failing_seen; /* changes that ckpt_snapshot has returned */
+	/* (why_lock) [n % SHARED_SNAPS] is n: a guard has let snapshot n go by (c); it was counted
+	 * as torn */
+	uint64_t let_go[SHARED_SNAPS], torn[SHARED_SNAPS];
 	/* the helper's: changes that it has logged */
 	uint32_t failing_said, waits_said, drift_said;
+	/* the helper's: the page of rank->done as a target of devices, and which one knows it */
+	struct device_target done;
+	struct device_handle *done_device;
 	struct link *older;
 };
 
@@ -66,6 +73,9 @@ struct part_of { /* one local box of a tensor, or a blob */
 	uint64_t off; /* in the segment */
 	bool shadow;  /* copied by value: the daemon sees a copy at seg, off */
 	bool own;     /* the process's own memory: the library alone reads and writes it */
+	/* 0: host memory; 1 + the number of the device that has it. A shadow of it is own, too: it
+	 * lies at off of the device's scratch */
+	uint32_t device;
 	uint32_t ndim;
 	uint64_t bytes, span; /* bytes: dense; span: from the first to the last, by the strides */
 	uint64_t *start, *extent; /* [ndim] */
@@ -142,6 +152,7 @@ struct skips {
 };
 
 struct ckpt {
+	struct ckpt *kept; /* the next one that could not be freed */
 	char *job, *store;
 	char socket[108];    /* "": the user's default, not found yet */
 	bool socket_default; /* (rpc) it is looked for at each try */
@@ -152,6 +163,12 @@ struct ckpt {
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
+	struct {
+		bool on;
+		uint32_t device; /* number of the CUDA device */
+		void *comm;	 /* the caller's; NULL: one is made */
+		uint64_t staging_bytes;
+	} nccl; /* nccl_share.c's */
 	struct log log;
 	uint64_t wait_ns; /* for ckpt_attach and ckpt_steps */
 	uint32_t *alive;  /* a page that fork empties */
@@ -172,11 +189,13 @@ struct ckpt {
 		uint64_t bytes;
 	} slot[WIRE_SLOTS_MAX]; /* (rpc) */
 	/* What the slots hold, carried over a daemon's death: kept until this rank marks into the
-	 * slot again (step is UINT64_MAX from then on) or declares anew. Other fields: (rpc). */
+	 * slot again or gets other memory for it (step is UINT64_MAX from then on) or declares
+	 * anew. Other fields: (rpc). */
 	struct held {
 		_Atomic uint64_t step;
 		uint64_t mark_ns;
-		uint32_t epoch, flags;
+		uint32_t epoch, rev, flags;
+		uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX]; /* as wire_adopt */
 	} held[WIRE_SLOTS_MAX];
 	uint32_t nseg_sent; /* (rpc) */
 	uint32_t accepted,
@@ -209,10 +228,13 @@ struct ckpt {
 	int wake; /* eventfd: the helper is to look */
 	_Atomic uint32_t stop;
 	struct copier copier;
+	struct devices devices;
 	struct sources *sources; /* (mem) the newest declaration's */
 	struct seeds *seeds;	 /* (mem) the newest declaration's; NULL: it has none */
 	struct sealed *sealed;	 /* the helper's: of the newest SEALED; NULL */
 	_Atomic uint32_t need;	 /* enum snap_need: the copiers of what it has */
+	_Atomic uint32_t which;	 /* devices that copy of it: as shared_record.devices */
+	uint32_t turns[2];	 /* of the newest snapshots: as shared_record.turn */
 
 	/* the trainer's thread alone */
 	struct arena arena;
@@ -258,6 +280,7 @@ struct ckpt {
 	_Atomic bool blob_long;
 	_Atomic bool blob_say;
 	pthread_mutex_t why_lock; /* protects: */
+	uint32_t agreements;	  /* as shared_rank.agreements; stored in the page under it, too */
 	char unrestored_why[SHARED_TEXT];
 	char blob_why[SHARED_TEXT]; /* of the newest snapshot that a blob was too long for */
 	uint32_t shadow;	    /* segment of copies; UINT32_MAX none */
@@ -273,6 +296,7 @@ struct ckpt {
 	struct skips skips;
 	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
+	uint64_t windowed_mark_ns;		/* the mark whose guard has been measured */
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
 	uint64_t torn_reported;			/* mark: ckpt_guard said that it is torn */
 	void *blobs;
@@ -281,7 +305,8 @@ struct ckpt {
 
 	/* as shared_job.last (LAST in shared.h): what ckpt_last has returned to this rank */
 	_Atomic uint64_t last;
-	/* counters, written by the trainer's thread, read by ckpt_stats from any */
+	/* counters, written by the trainer's thread (torn: under why_lock, also by the helper),
+	 * read by ckpt_stats from any */
 	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
 		reattached, stall_log2_ns[40];
 };
@@ -318,7 +343,8 @@ int list_each(const void *bytes, uint64_t len, bool verdicts, uint64_t step, con
 int connect_first(ckpt *c, struct ckpt_err *err);
 void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
-void helper_stop(ckpt *c);
+/* False: it does not end, because a device's driver hangs: what it uses must stay. */
+bool helper_stop(ckpt *c);
 void helper_wake(ckpt *c);
 /* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and
  * why */
@@ -353,6 +379,11 @@ void due_back(ckpt *c);
 void skips_count(ckpt *c, struct link *l, int why);
 /* The counters go along to a new daemon's page, before the trainer sees it. */
 void skips_carry(ckpt *c, struct link *l);
+/* A copy has ended. If its guard let it go and it is torn, it is counted here (mark.c). Any
+ * thread. */
+void torn_behind(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t mark);
+/* The newest page has the rank's number of agreements (restoring.c). */
+void agreements_carry(ckpt *c);
 void skips_log(ckpt *c); /* helper: once for each change */
 
 /* The tensor of this name that is declared and not dropped; NULL. The component has so many
@@ -385,7 +416,14 @@ void seeds_unref(struct seeds *s);	  /* the same */
 int seeds_send(ckpt *c, struct seeds *s, struct ckpt_err *err);
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);
-/* What is copied by value, without the blobs: to the shadow, or (out) from it. */
+/* The address that a part of own memory is copied from: of a shadow it is in the scratch. */
+static inline uint64_t part_address(const ckpt *c, const struct part_of *p)
+{
+	return p->shadow ? c->devices.scratch[p->device - 1].at + p->off : (uintptr_t)p->ptr;
+}
+/* What the library copies of a part of own memory, or lands there. */
+struct source_span span_copied(const ckpt *c, const struct part_of *p);
+/* What is copied by value in host memory, without the blobs: to the shadow, or (out) from it. */
 void shadow_copy(ckpt *c, bool out);
 /* How long the blobs are now, read once for this snapshot. One that is longer than its capacity;
  * NULL. */

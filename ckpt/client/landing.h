@@ -11,6 +11,10 @@ struct landings {
 	struct source_span *span; /* [nspan] declared memory, merged: nothing is landed outside */
 	uint32_t nspan;
 	int fd[2]; /* of the windows; -1: none yet */
+	/* the same, mapped and known to devices, from the first row on that is one's */
+	struct device_target window[2];
+	struct device_handle *device; /* that knows them; NULL: none yet */
+	const ckpt *c;
 };
 struct ckpt_err;
 

@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/wire/turns.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -57,7 +58,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 
 	if (step >= CKPT_LATEST - 1 ||
 	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) ||
-	    (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
+	    (m && (m->groups || m->nnote > SHARED_NOTES)))
 		return -EINVAL;
 	if (step >= c->last_step)
 		return 0;
@@ -167,6 +168,28 @@ static int slot_take(ckpt *c, struct link *l, const struct ticket *t, struct sha
 	return 0;
 }
 
+/* Derived tensors on devices: which turn is copied of them, and of how many of whole[] all. */
+static void turn_choose(const ckpt *c, const struct ticket *t, struct shared_record *r)
+{
+	const struct shared_rank *page = c->snap_link->rank;
+
+	r->turn = TURN_WHOLE;
+	r->nwhole = 0;
+	if (!r->devices || t->flags & TICKET_FINAL ||
+	    !turns_allowed(page, r->epoch, r->rev, &r->nwhole))
+		return;
+	r->turn = 1 + turns_next(page, c->turns);
+}
+
+/* It is copied now: the next snapshots take other ones. */
+static void turn_note(ckpt *c, uint32_t turn)
+{
+	if (turn == TURN_WHOLE)
+		return;
+	c->turns[1] = c->turns[0];
+	c->turns[0] = turn;
+}
+
 static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now,
 			 const struct ticket *t, const struct ckpt_mark *m, uint32_t flags)
 {
@@ -179,7 +202,9 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	r.slot = t->slot;
 	r.flags = (uint16_t)(t->flags | flags |
 			     (m && m->flags & CKPT_NO_EMA ? RECORD_NO_AVERAGE : 0));
-	r.target = r.zero = 0;
+	r.target = (uint32_t)shared_snap_seq(c->snap_link->rank);
+	r.devices = load_relaxed(&c->which);
+	turn_choose(c, t, &r);
 	r.ticket_seq = t->seq;
 	r.unguarded = load_relaxed(&c->snap_link->rank->unguarded);
 	r.nnote = (uint16_t)(m ? m->nnote : 0);
@@ -252,13 +277,16 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	struct shared_snap *s;
 	struct ticket t;
 	const struct blob *too_long;
-	bool busy, low, over = false;
+	bool busy, low, refuse, none, over = false;
 	uint32_t n, changes, need;
 	uint64_t seq;
-	int rc = mark_check(c, l, step, m);
+	int rc = mark_check(c, l, step, m), device;
 
 	if (rc < 0)
 		return rc;
+	device = devices_check(c, m);
+	if (device == -EINVAL)
+		return -EINVAL;
 	if (load_acquire(&c->state) == LINK_FENCED)
 		return -ESTALE;
 	if (client_unclean(c, l))
@@ -286,7 +314,8 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 		blob_refuse(c, step, too_long);
 	else
 		store_relaxed(&c->blob_long, false);
-	rc = ticket_get(c, l, step, m, too_long, &t);
+	refuse = too_long || device < 0;
+	rc = ticket_get(c, l, step, m, refuse, &t);
 	if (rc != -ECONNRESET)
 		jump_note(c, rc, step);
 	if (rc == -ERANGE)
@@ -295,7 +324,9 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	if (rc < 0 || t.slot >= load_relaxed(&c->nslot)) {
 		if (rc == 0)
 			ticket_spend(c, l, step, &t);
-		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB : skip_reason(c, l, rc, &t);
+		*ret_why = rc == 0 && too_long ? WIRE_SKIP_BLOB
+			   : rc == 0 && refuse ? WIRE_SKIP_DEVICE
+					       : skip_reason(c, l, rc, &t);
 		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
 	}
 	if (t.flags & TICKET_PERSIST)
@@ -304,6 +335,10 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 		store_relaxed(&c->due.stage_only, step + 1);
 	c->last_step = step + 1;
 	c->redeclare = true; /* what was sealed is ready: another ckpt_seal is another epoch */
+	need = load_relaxed(&c->need);
+	/* Of a snapshot that no guard followed; or that one has let go, which is waited for. */
+	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
+		copier_quiesce(c);
 	if (slot_take(c, l, &t, &s) < 0) {
 		*ret_why = WIRE_SKIP_COPYING;
 		return CKPT_SKIPPED;
@@ -312,32 +347,37 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	c->snapped = true;
 	c->snap_link = l;
 	changes = failing_changes(l); /* by steps before this one */
-	need = load_relaxed(&c->need);
 	seq = shared_snap_seq(l->rank);
-	if (need & NEED_CLIENT && t.flags & TICKET_FINAL)
-		copier_quiesce(c); /* of a snapshot that no guard followed */
-	busy = need & NEED_CLIENT && !copier_idle(c);
-	if (need & NEED_CLIENT && !busy && !too_long) {
+	busy = need & NEED_CLIENT && copier_full(c);
+	if (need & NEED_CLIENT && !busy && !refuse) {
 		shared_copying_set(l->rank, seq, t.slot);
 		over = shared_ticket_over(l->job, t);
-		if (over)
+		if (!over)
+			device = devices_begin(c);
+		refuse = device < 0;
+		if (over || refuse)
 			shared_copying_clear(l->rank, seq);
 	}
-	record_write(c, s, step, now, &t, m, busy || too_long || over ? RECORD_NOT_COPIED : 0);
+	none = busy || refuse || over;
+	record_write(c, s, step, now, &t, m, none ? RECORD_NOT_COPIED : 0);
 	store_relaxed(&c->canary.changed_step, 0);
 	n = canary_mark(&c->canary, load_relaxed(&c->epoch), t.slot, &low);
 	shared_canary_write(s, c->canary.note, n);
-	if (!busy && !too_long && !over) {
+	if (!none) {
 		shadow_copy(c, false);
 		blobs_by_value(c);
 	}
-	if (busy || too_long || over) {
+	if (none) {
 		shared_snap_publish(l->rank, s, SNAP_TORN, 0);
 		(void)shared_snap_state(s, &c->torn_reported); /* it is skipped: no guard tore it */
 		canary_off(&c->canary);
-		*ret_why = too_long ? WIRE_SKIP_BLOB : over ? WIRE_SKIP_LATE : WIRE_SKIP_COPYING;
+		*ret_why = too_long ? WIRE_SKIP_BLOB
+			   : refuse ? WIRE_SKIP_DEVICE
+			   : over   ? WIRE_SKIP_LATE
+				    : WIRE_SKIP_COPYING;
 		rc = CKPT_SKIPPED;
 	} else {
+		turn_note(c, s->rec.turn);
 		shared_snap_publish(l->rank, s, SNAP_COPYING, need);
 		if (need & NEED_CLIENT)
 			copier_ask(c, l, s, seq, t.slot);
@@ -358,7 +398,8 @@ static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
 	if (rc == 0)
 		rc = abi_flags("ckpt_mark.flags", ret->flags,
 			       CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL, NULL);
-	return rc == 0 && ret->nnote && !ret->note ? -EINVAL : rc;
+	return rc == 0 && ((ret->nnote && !ret->note) || (ret->nstream && !ret->more)) ? -EINVAL
+										       : rc;
 }
 
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
@@ -396,12 +437,17 @@ static uint64_t guard_budget(const ckpt *c)
 	return c->guard_ns ? c->guard_ns : MAX(GUARD_MIN_NS, c->mean_interval_ns / 200);
 }
 
-/* Must the trainer wait for its copy? Not for one that a device does before whatever is queued
- * behind it. */
-static bool copy_unfinished(const ckpt *c, const struct shared_snap *s)
+/* May the copy be unfinished when the guard returns, because devices do it before whatever is
+ * queued behind it? */
+static bool copy_let_go(const ckpt *c, const struct shared_snap *s)
 {
-	return shared_snap_state(s, NULL) == SNAP_COPYING &&
-	       (c->guard == CKPT_NEVER || !shared_snap_ordered(s));
+	return c->guard != CKPT_NEVER && shared_snap_ordered(s);
+}
+
+/* What a guard waits for: the end, or (let_go) that devices go on by themselves. */
+static bool copy_unfinished(const ckpt *c, const struct shared_snap *s, bool let_go)
+{
+	return shared_snap_state(s, NULL) == SNAP_COPYING && !(let_go && copy_let_go(c, s));
 }
 
 /* What the daemon has still to copy is not copied any more. */
@@ -414,20 +460,127 @@ static bool copy_orphaned(const ckpt *c, const struct link *l, const struct shar
 	return link_up(c, now) != l && shared_snap_need(s, seq) & NEED_DAEMON;
 }
 
-static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, uint64_t until)
+static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, bool let_go,
+		       uint64_t until)
 {
 	uint64_t now;
 
-	while (copy_unfinished(c, s) && (now = now_ns()) < until) {
+	while (copy_unfinished(c, s, let_go) && (now = now_ns()) < until) {
 		uint32_t seen;
 
 		atomic_store_explicit(&l->rank->waiting, 1, memory_order_seq_cst);
 		seen = atomic_load_explicit(&l->rank->wake, memory_order_seq_cst);
-		if (!copy_unfinished(c, s) || copy_orphaned(c, l, s, now))
+		if (!copy_unfinished(c, s, let_go) || copy_orphaned(c, l, s, now))
 			break;
 		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
 	}
 	store_relaxed(&l->rank->waiting, 0);
+}
+
+/* Has a guard let the newest snapshot go on, by (c)? It is COPYING. */
+static bool guard_again(const struct link *l)
+{
+	return load_relaxed(&l->rank->guarded_mark) == load_relaxed(&l->rank->marks);
+}
+
+/* Devices go on by themselves, and the trainer's streams wait for them, by (c), if that is not for
+ * longer than the guard may. */
+static bool guard_order(ckpt *c, const struct link *l, const struct shared_snap *s,
+			const struct ckpt_mark *m, uint64_t until)
+{
+	uint64_t now = now_ns(), stall = queued_stall_ns(&c->copier.queued, copier_news(c), now);
+
+	if (!copy_let_go(c, s))
+		return false;
+	if (shared_snap_done(l->rank, &s->rec))
+		return true;
+	if (c->guard == CKPT_BOUNDED && !guard_again(l) && stall > until - MIN(until, now))
+		return false;
+	return MUTANT(STREAM_NOT_HELD) || devices_guard(c, m, s->rec.devices) == 0;
+}
+
+/* From the mark to this guard, which it is the first of: how long devices have for the copy. */
+static void window_note(ckpt *c, const struct shared_snap *s, const struct ckpt_mark *m,
+			uint64_t now)
+{
+	if (!load_relaxed(&c->which) || c->windowed_mark_ns == c->last_mark_ns)
+		return;
+	c->windowed_mark_ns = c->last_mark_ns;
+	if (MUTANT(WINDOW_OF_HOST) || shared_snap_state(s, NULL) != SNAP_COPYING ||
+	    !copier_guarded(c, m, s->rec.devices))
+		queued_window(&c->copier.queued, now - c->last_mark_ns);
+}
+
+/* True: the snapshot goes on after the guard. */
+static bool guard_copy(ckpt *c, struct link *l, struct shared_snap *s, const struct ckpt_mark *m,
+		       uint64_t until)
+{
+	uint64_t now = now_ns(), stall = queued_stall_ns(&c->copier.queued, copier_news(c), now);
+
+	if (!s)
+		return false;
+	window_note(c, s, m, now);
+	if (!copy_unfinished(c, s, false))
+		return false;
+	/* It names no other streams, and those of the snapshot may have ended by now. */
+	if (guard_again(l) && !(m && (m->stream || m->nstream)))
+		return true;
+	/* What will be given up is not queued: a device would have to copy all of it. */
+	if (c->guard == CKPT_BOUNDED && !guard_again(l) && stall != UINT64_MAX &&
+	    stall > until - MIN(until, now))
+		return false;
+	if (c->guard != CKPT_NEVER)
+		queued_hurry(&c->copier.queued, copier_news(c));
+	guard_wait(l, c, s, true, until);
+	if (guard_order(c, l, s, m, until))
+		return true;
+	guard_wait(l, c, s, false, until);
+	if (guard_again(l)) /* a stream that it names cannot wait: shared_tear would leave it */
+		shared_snap_drop(l->rank, s, load_relaxed(&l->rank->marks));
+	return false;
+}
+
+/* (why_lock) Once. */
+static void torn_count(ckpt *c, struct link *l, uint64_t mark)
+{
+	uint64_t *counted = &l->torn[mark % SHARED_SNAPS];
+
+	if (*counted == mark)
+		return;
+	*counted = mark;
+	counter_add(&c->torn, 1);
+}
+
+static void torn_found(ckpt *c, struct link *l, uint64_t mark)
+{
+	pthread_mutex_lock(&c->why_lock);
+	torn_count(c, l, mark);
+	pthread_mutex_unlock(&c->why_lock);
+}
+
+void torn_behind(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t mark)
+{
+	uint64_t now;
+
+	pthread_mutex_lock(&c->why_lock);
+	if (l->let_go[mark % SHARED_SNAPS] == mark && shared_snap_state(s, &now) == SNAP_TORN &&
+	    now == mark)
+		torn_count(c, l, mark);
+	pthread_mutex_unlock(&c->why_lock);
+}
+
+/* From here on nobody but torn_behind sees whether the snapshot is torn. False: it is already. */
+static bool guard_lets_go(ckpt *c, struct link *l, const struct shared_snap *s)
+{
+	uint64_t mark;
+	bool goes_on;
+
+	pthread_mutex_lock(&c->why_lock);
+	goes_on = shared_snap_state(s, &mark) != SNAP_TORN;
+	if (goes_on)
+		l->let_go[mark % SHARED_SNAPS] = mark;
+	pthread_mutex_unlock(&c->why_lock);
+	return goes_on;
 }
 
 /* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up,
@@ -465,31 +618,30 @@ static void guard_changed(ckpt *c)
 		return; /* full: it is awake */
 }
 
-static int link_guard(ckpt *c, struct link *l, uint64_t until)
+static int link_guard(ckpt *c, struct link *l, const struct ckpt_mark *m, uint64_t until)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
 	uint64_t mark, at;
 	bool changed;
 	int rc = 0;
 
-	if (s && copy_unfinished(c, s))
-		guard_wait(l, c, s, until);
 	/* (c): its device reads the state before it does what is queued from here on */
-	if (!s || c->guard == CKPT_NEVER || !shared_snap_ordered(s))
+	if (!guard_copy(c, l, s, m, until) || !guard_lets_go(c, l, s))
 		shared_tear(l->rank);
+	c->devices.marked = false;
 	if (c->snap_link && c->snap_link != l)
 		/* its daemon may live, and we attached to another */
 		shared_tear(c->snap_link->rank);
 	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
 		c->torn_reported = mark;
-		counter_add(&c->torn, 1);
+		torn_found(c, l, mark);
 		rc = CKPT_TORN;
 		if (shared_why_get(s, mark, &at)) /* by the daemon's copier */
 			canary_found(c, s->rec.step, at);
 	}
 	changed = guard_compare(c);
 	if (changed) {
-		counter_add(&c->torn, 1);
+		torn_found(c, c->snap_link, load_relaxed(&c->snap_link->rank->marks));
 		rc = CKPT_TORN;
 	}
 	shared_update(l->rank, changed && l == c->snap_link);
@@ -512,7 +664,7 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 	if (!l)
 		return bad;
 	start = now_ns();
-	rc = link_guard(c, l, start + guard_budget(c));
+	rc = link_guard(c, l, bad || !mark ? NULL : &mine, start + guard_budget(c));
 	stall_add(c, start, false);
 	return bad ? bad : rc;
 }
@@ -523,7 +675,7 @@ void mark_end(ckpt *c)
 
 	if (!l || !c->snapped)
 		return;
-	(void)link_guard(c, l, 0);
+	(void)link_guard(c, l, NULL, 0);
 	copier_quiesce(c);
 	canary_off(&c->canary);
 }

@@ -7,6 +7,7 @@
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/client/landing.h"
+#include "ckpt/client/nccl_share.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -49,12 +50,15 @@ static bool want_changes(const struct ckpt_want *w)
 	return !(w->flags & (CKPT_DRY_RUN | CKPT_PEEK));
 }
 
-static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored *r,
+/* WIRE_DIVIDED: the rank's own part, of what several ranks hold. lacks: after that, of the step
+ * that *r says, what has not arrived. */
+static int restore_call(ckpt *c, const struct ckpt_want *w, uint32_t divided,
+			const struct nccl_done *lacks, struct wire_restored *r,
 			struct ckpt_err *err)
 {
-	struct wire_restore m = { .flags = w->flags,
+	struct wire_restore m = { .flags = w->flags | divided,
 				  .epoch = atomic_load(&c->epoch),
-				  .step = w->step,
+				  .step = lacks ? r->step : w->step,
 				  .deadline_ns = w->deadline_ns };
 	uint64_t others_ns = w->deadline_ns ? w->deadline_ns : RPC_NS,
 		 wait_ns = others_ns + RESTORE_MAX_NS < others_ns ? UINT64_MAX
@@ -65,6 +69,11 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 	uint32_t begun;
 	void *blobs;
 
+	if (lacks) {
+		m.flags |= WIRE_MISSING;
+		m.chunk_bytes = lacks->chunk_bytes;
+		m.rounds = lacks->rounds;
+	}
 	snprintf(m.only, sizeof m.only, "%s", w->only ? w->only : "");
 	if (!rpc_take(c, client_until(others_ns)))
 		return ckpt_error(err, -ETIMEDOUT,
@@ -95,8 +104,8 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		rc = wire_map(fd[0], r->blob_bytes, 0, &blobs, err);
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
-	if (rc == 0 && want_peeks(w) &&
-	    !MUTANT(PEEK_BLOBS_TAKEN)) { /* those of the restored step stay */
+	if (rc == 0 && (lacks || (want_peeks(w) && !MUTANT(PEEK_BLOBS_TAKEN)))) {
+		/* those of the restored step stay */
 		munmap(blobs, r->blob_bytes);
 	} else if (rc == 0) {
 		if (c->blobs)
@@ -114,14 +123,40 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 	return rc;
 }
 
+void agreements_carry(ckpt *c)
+{
+	struct link *l;
+
+	pthread_mutex_lock(&c->why_lock);
+	l = atomic_load(&c->link);
+	if (l)
+		atomic_store(&l->rank->agreements, c->agreements);
+	pthread_mutex_unlock(&c->why_lock);
+}
+
+static void agreements_set(ckpt *c, uint32_t agreements)
+{
+	pthread_mutex_lock(&c->why_lock);
+	c->agreements = agreements;
+	pthread_mutex_unlock(&c->why_lock);
+	agreements_carry(c);
+}
+
 /* Every rank must have got the step, or none may use it. */
 static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 {
 	uint64_t mine = rc == 0 ? step + 1 : 0, all = mine;
+	uint32_t now;
+	int failed;
 
 	if (!c->agree)
 		return rc;
-	if (c->agree(c->agree_ctx, mine, &all) != 0)
+	/* The daemon sees it before this rank waits: the others may be waiting for it there. */
+	now = (c->agreements | 1) + 1;
+	agreements_set(c, now + (rc < 0));
+	failed = c->agree(c->agree_ctx, mine, &all);
+	agreements_set(c, now);
+	if (failed)
 		return ckpt_error(err, -ECONNRESET,
 				  "ckpt_opts.agree failed: start all ranks again");
 	if (rc == 0 && all != mine)
@@ -132,15 +167,54 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 	return rc;
 }
 
+/* What a failed exchange has not brought, of the step of which the rest is here. */
+static int restore_lacking(ckpt *c, const struct ckpt_want *w, const struct nccl_done *done,
+			   const struct wire_restored *r, struct ckpt_err *err)
+{
+	struct wire_restored rest = { .step = r->step };
+	int rc = restore_call(c, w, 0, done, &rest, err);
+
+	if (rc == 0 && (rest.where != r->where || strcmp(rest.id, r->id) != 0))
+		rc = ckpt_error(err, -ESTALE, "step %" PRIu64 " is another one now", r->step);
+	return agree_on(c, rc, r->step, err);
+}
+
+/* What ranks hold together is read once and goes from rank to rank; if that fails, each of them
+ * reads what it lacks; if that cannot be read, all that it holds, maybe of an older step. Every
+ * rank does the same. */
+static int restore_together(ckpt *c, const struct ckpt_want *w, struct nccl_share *s,
+			    struct wire_restored *r, struct ckpt_err *err)
+{
+	struct ckpt_err why = { 0 };
+	struct nccl_done done;
+	int rc = agree_on(c, restore_call(c, w, WIRE_DIVIDED, NULL, r, err), r->step, err);
+
+	if (rc < 0 || nccl_share_run(c, s, w->only, &done, &why) == 0 || MUTANT(SHARE_NOT_READ))
+		return rc;
+	if (restore_lacking(c, w, &done, r, &why) == 0)
+		return 0;
+	log_line(&c->log, LOG_WARNING,
+		 "client: job %s: what has not arrived of step %" PRIu64
+		 " cannot be read, each rank reads all of its memory: %s",
+		 c->job, r->step, why.msg);
+	*r = (struct wire_restored){ 0 };
+	return agree_on(c, restore_call(c, w, 0, NULL, r, err), r->step, err);
+}
+
+#define ALLOWS (CKPT_ALLOW_RESHARD | CKPT_ALLOW_REDUCE | CKPT_ALLOW_REPLICATE | CKPT_ALLOW_DROP)
+
 static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err *err)
 {
 	int rc = abi_flags("ckpt_want.flags", w->flags,
 			   CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY |
-				   CKPT_EXACT | CKPT_PEEK,
+				   CKPT_EXACT | CKPT_PEEK | CKPT_EXPLICIT | ALLOWS,
 			   err);
 
 	if (rc < 0)
 		return rc;
+	if (w->pad || (w->nstream && !w->more))
+		return ckpt_error(err, -EINVAL,
+				  "ckpt_want has nstream without .more, or .pad is not 0");
 	if ((w->flags & CKPT_FROM_DISK && w->flags & CKPT_FROM_MEMORY) ||
 	    (w->only && strnlen(w->only, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX))
 		return ckpt_error(
@@ -151,6 +225,11 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 			err, -EINVAL,
 			"ckpt_want has CKPT_PEEK, which does not combine with CKPT_LENIENT "
 			"and CKPT_EXACT");
+	if (w->flags & ALLOWS && !(w->flags & CKPT_EXPLICIT))
+		return ckpt_error(
+			err, -EINVAL,
+			"ckpt_want has CKPT_ALLOW_.. without CKPT_EXPLICIT, without which "
+			"everything is allowed");
 	if (!c->sealed_once || c->dirty || c->moved)
 		return ckpt_error(err, -EINVAL, "call ckpt_seal before ckpt_restore");
 	return 0;
@@ -231,12 +310,24 @@ static void line_back(ckpt *c, uint64_t step)
 			atomic_store(&c->held[i].step, UINT64_MAX);
 }
 
+/* Nothing of the trainer's reads or writes memory of devices any more, and what is copied by value
+ * there stays if it is not restored. */
+static int memory_ready(ckpt *c, const struct ckpt_want *w, struct ckpt_err *err)
+{
+	int rc = w->flags & CKPT_DRY_RUN ? 0 : devices_settle(c, w, err);
+
+	if (rc == 0 && want_changes(w) && devices_by_value(c, false) < 0)
+		rc = ckpt_error(err, -EIO, "a CUDA device has failed: end this process");
+	return rc;
+}
+
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, struct ckpt_err *err)
 {
 	struct ckpt_want w = { 0 };
 	struct wire_restored r = { 0 };
 	struct ckpt_err why = { 0 };
 	int rc = client_check(c, err);
+	struct nccl_share *share;
 	uint32_t line = 0;
 	bool asked;
 
@@ -248,6 +339,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	if (rc == 0)
 		rc = want_check(c, &w, &why);
 	asked = rc == 0;
+	share = nccl_share_open(c, &w, asked);
 	if (asked) {
 		if (want_changes(&w)) {
 			line = last_line(c);
@@ -255,10 +347,16 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 			shadow_copy(c, false); /* what is not restored stays */
 		}
 		atomic_store(&c->waits, true);
-		rc = restore_call(c, &w, &r, &why);
+		rc = memory_ready(c, &w, &why);
+		if (rc == 0)
+			rc = share ? restore_together(c, &w, share, &r, &why)
+				   : restore_call(c, &w, 0, NULL, &r, &why);
 		atomic_store(&c->waits, false);
 	}
-	rc = nothing_judge(c, &w, agree_on(c, rc, r.step, &why), &why);
+	if (!share)
+		rc = agree_on(c, rc, r.step, &why);
+	nccl_share_close(share);
+	rc = nothing_judge(c, &w, rc, &why);
 	if (asked || !c->snapped) /* a wrong call does not stop a launch that trains */
 		start_judge(c, &w, rc, &why);
 	if (rc < 0) {
@@ -271,6 +369,14 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	passed_say(c, &r, want_peeks(&w) ? "read" : "restored");
 	if (want_changes(&w)) {
 		shadow_copy(c, true);
+		if (devices_by_value(c, true) < 0) {
+			atomic_store(&c->undefined, true);
+			atomic_store(&c->unrestored, true);
+			return ckpt_error(err, -EIO,
+					  "step %" PRIu64 " is read, and a CUDA device has failed: "
+					  "end this process",
+					  r.step);
+		}
 		last_anew(c, line);
 		line_back(c, r.step);
 		taken_say(c, &w, &r);

@@ -24,17 +24,20 @@ struct sources {
 	struct source_name {
 		const char *component, *name;
 		uint32_t first, nspan;
+		bool on_devices; /* all of it */
 	} * name;
 	struct source_span { /* of each tensor ascending and apart */
 		uint64_t from, to;
+		uint32_t device; /* 0: in host memory; 1 + the number of the device */
 	} * span;
 };
 struct sources *sources_ref(struct sources *s);
 void sources_unref(struct sources *s); /* NULL is fine */
-/* Sorts spans, and makes one of those that touch. Returns how many are left. */
+/* Sorts spans, and makes one of those that touch, on one device. Returns how many are left. */
 uint32_t sources_merge(struct source_span *span, uint32_t n);
-/* Does one of them, merged, have all of [from, to)? */
-bool sources_in(const struct source_span *span, uint32_t n, uint64_t from, uint64_t to);
+/* The one of them, merged, that has all of [from, to); NULL: there is none. */
+const struct source_span *sources_in(const struct source_span *span, uint32_t n, uint64_t from,
+				     uint64_t to);
 
 /* Rows are copied in units of about this many bytes: between two of them the copier looks whether
  * the snapshot still goes on. A row counts as SEALED_ROW_COST bytes more, because a call of its own
@@ -45,8 +48,7 @@ bool sources_in(const struct source_span *span, uint32_t n, uint64_t from, uint6
 struct sealed_slot {
 	_Atomic uint32_t refs;
 	uint64_t dev, ino;
-	const struct device_ops *ops; /* that know it as a target; NULL: none */
-	struct device_handle *device;
+	struct device_handle *device; /* that knows it as a target; NULL: none does */
 	struct device_target at;
 	uint64_t prepared; /* the helper's: so much of it is mapped for writing */
 };
@@ -67,7 +69,17 @@ struct sealed {
 	uint64_t own_end;   /* they lie before this byte of the slot; averages behind it */
 	uint32_t others;    /* rows that the daemon copies */
 	uint32_t nunit;
-	struct sealed_at *unit; /* [nunit + 1] */
+	struct sealed_at *unit; /* [nunit + 1] of host memory */
+	uint8_t *on;		/* [nrow] as source_span.device; NULL: all are in host memory */
+	/* [nrow] the copier's: in snapshots with a turn it is copied in turns; NULL: none is */
+	bool *in_turns;
+	uint32_t nwhole; /* the copier's: so many of whole[] (turns.h) are not any more */
+	uint32_t nqueue;
+	struct sealed_queue { /* the rows of a device */
+		uint32_t device, nrow;
+		uint32_t *row; /* [nrow] */
+		uint64_t bytes;
+	} * queue; /* [nqueue] */
 };
 
 /* Maps what SEALED brought: fd[0..nslot) slots, then the rows if there are any; they stay the
@@ -75,9 +87,10 @@ struct sealed {
  * before: may be NULL; slots that it has are shared. segment_bytes: of the rank's segments.
  * -EPROTO: a row leaves its bounds; -ENOMEM, ... */
 int sealed_make(const struct wire_sealed *m, const int *fd, const struct sealed *before,
-		struct sources *sources, struct device_handle *device,
-		const uint64_t *segment_bytes, uint32_t nsegment, struct sealed **ret,
-		struct ckpt_err *err);
+		struct sources *sources, const uint64_t *segment_bytes, uint32_t nsegment,
+		struct sealed **ret, struct ckpt_err *err);
+/* Devices may copy to this slot from now on. */
+int sealed_slot_register(struct sealed_slot *s, struct device_handle *device, struct ckpt_err *err);
 struct sealed *sealed_ref(struct sealed *s);
 void sealed_unref(struct sealed *s); /* NULL is fine */
 
@@ -86,4 +99,21 @@ void sealed_unref(struct sealed *s); /* NULL is fine */
  * it was before. */
 bool sealed_next(const struct sealed *s, uint32_t slot, struct sealed_at *at,
 		 const struct sealed_at *end, struct device_row *ret);
+/* Of the rows of a device, what a snapshot copies into this slot. turn: as shared_record.turn. */
+struct sealed_some {
+	const struct sealed_queue *rows;
+	uint32_t slot, turn;
+};
+/* The next piece, of at most `most` bytes (or one byte more than none). at->row: an index of
+ * x->rows->row. False: it is at the end. */
+bool sealed_queue_next(const struct sealed *s, const struct sealed_some *x, struct sealed_at *at,
+		       uint64_t most, struct device_row *ret);
+uint64_t sealed_queue_bytes(const struct sealed *s, const struct sealed_some *x);
+/* The first n tensors of whole[] are copied whole from now on. n never shrinks. Copier. */
+void sealed_whole(struct sealed *s, const _Atomic uint32_t *whole, uint32_t n);
+/* Does the library copy this row, from host memory? */
+static inline bool sealed_host_row(const struct sealed *s, uint32_t row)
+{
+	return s->row[row].flags & WIRE_ROW_CLIENT && !(s->on && s->on[row]);
+}
 #endif

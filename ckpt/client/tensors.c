@@ -165,7 +165,8 @@ int ckpt_tensors(ckpt *c, const struct ckpt_want *want, ckpt_tensor_fn *fn, void
 	if (rc == 0)
 		rc = abi_flags("ckpt_want.flags", w.flags,
 			       CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY |
-				       CKPT_EXACT,
+				       CKPT_EXACT | CKPT_EXPLICIT | CKPT_ALLOW_RESHARD |
+				       CKPT_ALLOW_REDUCE | CKPT_ALLOW_REPLICATE | CKPT_ALLOW_DROP,
 			       err);
 	if (rc < 0)
 		return rc;

@@ -2,7 +2,9 @@
 // cuda_driver.c - see cuda_driver.h. Called by device_cuda.c.
 // Invariant: the library is opened once and never closed: other code of the process may use it too.
 #include "ckpt/device/cuda_driver.h"
+#include "ckpt/base/atomic.h"
 #include <dlfcn.h>
+#include <link.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -18,6 +20,7 @@ typedef cuda_rc get_proc_12(const char *symbol, void **ret, int version, uint64_
 
 static struct driver {
 	struct cuda_calls calls;
+	_Atomic bool open;
 	int rc;
 	struct ckpt_err err; /* if rc < 0 */
 } driver;
@@ -109,6 +112,7 @@ static int driver_find(struct ckpt_err *err)
 static void driver_once(void)
 {
 	driver.rc = driver_find(&driver.err);
+	atomic_store(&driver.open, driver.rc == 0);
 }
 
 const struct cuda_calls *cuda_driver(int *ret_rc, struct ckpt_err *err)
@@ -120,6 +124,45 @@ const struct cuda_calls *cuda_driver(int *ret_rc, struct ckpt_err *err)
 	if (driver.rc < 0 && err)
 		*err = driver.err;
 	return driver.rc < 0 ? NULL : &driver.calls;
+}
+
+static int first_object(struct dl_phdr_info *info, size_t bytes, void *ret)
+{
+	(void)bytes;
+	*(uint64_t *)ret = info->dlpi_adds;
+	return 1;
+}
+
+/* How often this process has loaded a library so far. */
+static uint64_t libraries_loaded(void)
+{
+	uint64_t n = 0;
+
+	(void)dl_iterate_phdr(first_object, &n);
+	return n;
+}
+
+const struct cuda_calls *cuda_driver_loaded(void)
+{
+	static _Thread_local struct cuda_calls some;
+	static _Atomic uint64_t without; /* 1 + how many libraries, and it was none of them */
+	uint64_t n;
+	void *lib, *fn;
+
+	if (atomic_load(&driver.open))
+		return &driver.calls;
+	n = libraries_loaded();
+	if (atomic_load(&without) == n + 1) /* a look for it would search the file system */
+		return NULL;
+	lib = dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+	if (!lib) {
+		atomic_store(&without, n + 1);
+		return NULL;
+	}
+	fn = dlsym(lib, "cuPointerGetAttributes");
+	memcpy(&some.pointer_attrs, &fn, sizeof fn);
+	(void)dlclose(lib); /* who uses it holds it */
+	return fn ? &some : NULL;
 }
 
 const char *cuda_error_name(const struct cuda_calls *cu, cuda_rc rc, char buf[32])

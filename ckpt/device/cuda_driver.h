@@ -114,6 +114,7 @@ struct cuda_uuid { /* CUuuid */
 	X(ctx_current, cuCtxGetCurrent, 4000, 1, (cuda_ctx * ret))                                \
 	X(ctx_set, cuCtxSetCurrent, 4000, 1, (cuda_ctx c))                                        \
 	X(ctx_device, cuCtxGetDevice, 2000, 1, (cuda_device * ret))                               \
+	X(ctx_sync, cuCtxSynchronize, 2000, 1, (void))                                            \
 	X(capture_mode, cuThreadExchangeStreamCaptureMode, 10010, 1, (unsigned *mode))            \
 	X(stream_new, cuStreamCreateWithPriority, 5050, 1,                                        \
 	  (cuda_stream * ret, unsigned flags, int priority))                                      \
@@ -165,6 +166,9 @@ struct cuda_calls {
  * -ENOENT no libcuda.so.1, -ENODEV a driver without a device, -ENOTSUP too old a driver or the
  * toolkit's stub. Calls cuInit. Any thread. */
 const struct cuda_calls *cuda_driver(int *ret_rc, struct ckpt_err *err);
+/* What can be asked of a driver that this process has in use, without opening one, and without
+ * cuInit: pointer_attrs alone, unless cuda_driver has succeeded. NULL: there is none. */
+const struct cuda_calls *cuda_driver_loaded(void);
 /* "CUDA_ERROR_INVALID_CONTEXT", or "CUDA error 201". */
 const char *cuda_error_name(const struct cuda_calls *cu, cuda_rc rc, char buf[32]);
 #endif

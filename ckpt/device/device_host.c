@@ -257,44 +257,9 @@ static void host_close(struct device_handle *d)
 	free(d);
 }
 
-static int host_target(struct device_handle *d, struct device_target *t, struct ckpt_err *err)
-{
-	(void)d, (void)t, (void)err;
-	return 0;
-}
-
-static void host_forget(struct device_handle *d, struct device_target *t)
-{
-	(void)d, (void)t;
-}
-
-static int host_begin(struct device_handle *d, void *stream)
-{
-	(void)d;
-	return stream ? -EINVAL : 0;
-}
-
-static void host_hurry(struct device_handle *d)
-{
-	(void)d;
-}
-
-static int host_end(struct device_handle *d, _Atomic uint32_t *done, uint32_t target)
-{
-	(void)d;
-	store_release(done, target);
-	return 0;
-}
-
 const struct device_ops device_host = {
 	.name = "host",
 	.open = host_open,
 	.close = host_close,
-	.target = host_target,
-	.forget = host_forget,
-	.begin = host_begin,
 	.copy = host_copy,
-	.end = host_end,
-	.guard = host_begin,
-	.hurry = host_hurry,
 };

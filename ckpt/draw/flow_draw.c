@@ -12,7 +12,6 @@
 #define WIDTH 80u    /* where the screen has none */
 #define CELL_BYTES 5 /* columns: "999M" and a blank */
 #define CELL_SHADE 4
-#define SHADES 4u
 
 #define SVG_SIDE 64u
 #define MARGIN 24.0
@@ -83,25 +82,10 @@ struct text {
 	bool shades;
 };
 
-static const char *shade_text(const struct text *t, uint32_t level)
-{
-	static const char *const block[SHADES] = { "\u2591", "\u2592", "\u2593", "\u2588" };
-	static const char *const plain[SHADES] = { "-", "+", "*", "#" };
-
-	return t->s->unicode ? block[level] : plain[level];
-}
-
-static uint32_t level_of(const struct text *t, uint64_t bytes)
-{
-	uint32_t level = (uint32_t)(share_of(bytes, t->most) * SHADES);
-
-	return MIN(level, SHADES - 1);
-}
-
 static void print_zero(const struct text *t, int width)
 {
 	fprintf(t->out, "%*s%s%s%s", width - 1, "", screen_style(t->s, STYLE_DIM),
-		t->s->unicode ? "\u00b7" : ".", screen_plain(t->s, STYLE_DIM));
+		screen_shade(t->s, 0), screen_plain(t->s, STYLE_DIM));
 }
 
 static void print_cell(const struct text *t, uint64_t bytes)
@@ -112,7 +96,7 @@ static void print_cell(const struct text *t, uint64_t bytes)
 	if (!bytes) {
 		print_zero(t, t->shades ? CELL_SHADE : CELL_BYTES);
 	} else if (t->shades) {
-		mark = shade_text(t, level_of(t, bytes));
+		mark = screen_shade(t->s, share_of(bytes, t->most));
 		fprintf(t->out, "  %s%s", mark, mark);
 	} else {
 		fprintf(t->out, "%*s", CELL_BYTES, bytes_print(bytes, buf));
@@ -165,9 +149,12 @@ static void print_legend(const struct text *t)
 	char buf[HUMAN_BYTES];
 
 	fprintf(t->out, "%*s", t->left, "");
-	for (uint32_t i = 0; i < SHADES; i++)
-		fprintf(t->out, " %s%s to %-5s", shade_text(t, i), shade_text(t, i),
-			bytes_print(t->most / SHADES * (i + 1), buf));
+	for (uint32_t i = 0; i < SCREEN_SHADES; i++) {
+		const char *mark = screen_shade(t->s, (i + 0.5) / SCREEN_SHADES);
+
+		fprintf(t->out, " %s%s to %-5s", mark, mark,
+			bytes_print(t->most / SCREEN_SHADES * (i + 1), buf));
+	}
 	fprintf(t->out, " all %s\n", bytes_print(flow_all(t->f), buf));
 }
 
@@ -206,6 +193,7 @@ int flow_print(const struct flow *f, FILE *out, const struct screen *s)
 
 struct picture {
 	const struct flow *f;
+	const struct rounds *rounds; /* NULL: none */
 	FILE *out;
 	uint64_t most;
 	double x, y, cell; /* of the matrix; a cell's side */
@@ -326,7 +314,10 @@ static void picture_draw(struct picture *p, const char *title, const char *const
 	text_fit(title, TITLE_CHAR, &width);
 	for (uint32_t i = 0; i < n; i++)
 		text_fit(line[i], SVG_CHAR, &width);
-	svg_begin(p->out, width, bottom + 14 + MARGIN, title);
+	if (p->rounds)
+		width = MAX(width, ROUNDS_SVG_WIDTH);
+	svg_begin(p->out, width,
+		  bottom + 14 + MARGIN + (p->rounds ? rounds_svg_height(p->rounds) : 0), title);
 	svg_text(p->out, MARGIN, y, SVG_START, SVG_TITLE, "%.*s",
 		 text_fit(title, TITLE_CHAR, &width), title);
 	for (; *line; line++)
@@ -342,13 +333,16 @@ static void picture_draw(struct picture *p, const char *title, const char *const
 			draw_cell(p, i, j);
 	draw_totals(p);
 	draw_legend(p, bottom);
+	if (p->rounds)
+		rounds_svg(p->rounds, p->out, bottom + 14);
 	svg_end(p->out);
 }
 
-int flow_svg(const struct flow *f, const char *title, const char *const *line, FILE *out)
+int flow_svg(const struct flow *f, const struct rounds *rounds, const char *title,
+	     const char *const *line, FILE *out)
 {
 	struct flow g;
-	struct picture p = { .f = &g, .out = out };
+	struct picture p = { .f = &g, .rounds = rounds, .out = out };
 	int rc = flow_group(f, SVG_SIDE, SVG_SIDE, &g);
 
 	if (rc)

@@ -6,12 +6,14 @@
  */
 #ifndef CKPT_DRAW_FLOW_DRAW_H
 #define CKPT_DRAW_FLOW_DRAW_H
-#include "ckpt/draw/screen.h"
+#include "ckpt/draw/rounds_draw.h"
 #include "ckpt/plan/flow.h"
 #include <stdio.h>
 
 /* Bytes where they fit the screen (80 columns, where it has no width), else shades. -ENOMEM. */
 int flow_print(const struct flow *f, FILE *out, const struct screen *s);
-/* A heat map with totals and a legend. line: below the title, NULL ends. -ENOMEM. */
-int flow_svg(const struct flow *f, const char *title, const char *const *line, FILE *out);
+/* A heat map with totals and a legend, and below it the rounds that bring these bytes (NULL: none).
+ * line: below the title, NULL ends. -ENOMEM. */
+int flow_svg(const struct flow *f, const struct rounds *rounds, const char *title,
+	     const char *const *line, FILE *out);
 #endif

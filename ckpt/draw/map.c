@@ -7,7 +7,7 @@
  */
 #include "ckpt/base/strmap.h"
 #include "ckpt/base/text.h"
-#include "ckpt/base/util.h"
+#include "ckpt/base/unique.h"
 #include "ckpt/layout/human.h"
 #include "ckpt/draw/map_impl.h"
 #include <stdio.h>
@@ -120,13 +120,7 @@ static int rank_compare(const void *a, const void *b)
 
 static uint32_t ranks_unique(uint32_t *rank, uint32_t n)
 {
-	uint32_t m = 0;
-
-	qsort(rank, n, sizeof *rank, rank_compare);
-	for (uint32_t i = 0; i < n; i++)
-		if (!m || rank[m - 1] != rank[i])
-			rank[m++] = rank[i];
-	return m;
+	return sort_unique(rank, n, sizeof *rank, rank_compare);
 }
 
 /* The number of the share with this set; n: there is none, and now it is n. */

@@ -20,9 +20,6 @@
 #define LEGEND_MAX 12u
 #define LINE_BYTES 512
 
-/* ANSI 256-colour backgrounds near those of Okabe and Ito, all with black on them. */
-static const uint8_t palette[] = { 117, 214, 36, 227, 175, 74, 209, 250 };
-
 struct label {
 	char text[LABEL_BYTES];
 	bool is_short;
@@ -212,19 +209,6 @@ static int choose_view(struct drawing *d)
 
 /* --- drawing --- */
 
-static const char *junction_text(const struct drawing *d, bool up, bool down, bool left, bool right)
-{
-	static const char *const box[16] = {
-		" ",	  "\u2576", "\u2574", "\u2500", "\u2577", "\u250c", "\u2510", "\u252c",
-		"\u2575", "\u2514", "\u2518", "\u2534", "\u2502", "\u251c", "\u2524", "\u253c",
-	};
-	uint32_t k = (uint32_t)up << 3 | (uint32_t)down << 2 | (uint32_t)left << 1 | right;
-
-	if (d->s->unicode)
-		return box[k];
-	return !k ? " " : !(k & 3) ? "|" : !(k & 12) ? "-" : "+";
-}
-
 static void pad_print(FILE *f, const char *s, uint32_t n)
 {
 	while (n--)
@@ -271,9 +255,9 @@ static void print_border(const struct drawing *d, uint32_t i)
 	for (uint32_t j = 0; j <= nc; j++) {
 		bool right = j < nc && border_above(d, i, j);
 
-		fputs(junction_text(d, i && border_left(d, i - 1, j),
-				    i < nr && border_left(d, i, j), j && border_above(d, i, j - 1),
-				    right),
+		fputs(screen_junction(d->s, i && border_left(d, i - 1, j),
+				      i < nr && border_left(d, i, j),
+				      j && border_above(d, i, j - 1), right),
 		      d->f);
 		if (j < nc)
 			pad_print(d->f, !right ? " " : d->s->unicode ? "\u2500" : "-", d->width[j]);
@@ -296,7 +280,7 @@ static void print_cell(const struct drawing *d, uint32_t i, uint32_t j, uint32_t
 	const struct label *l = &d->label[i * d->v.ncol + j];
 	const char *text = "", *on = "", *off = "";
 	uint32_t len, first = d->v.first[i * d->v.ncol + j];
-	char colour[32];
+	char colour[SCREEN_COLOUR_BYTES];
 
 	if (gap_cell(d, i, j))
 		text = !d->s->unicode			 ? ".."
@@ -310,10 +294,8 @@ static void print_cell(const struct drawing *d, uint32_t i, uint32_t j, uint32_t
 		len = 0;
 	}
 	if (d->s->colour && l->nrank) {
-		snprintf(colour, sizeof colour, "\033[30;48;5;%um",
-			 palette[map_colour(d->m, d->v.share[first], ARRAY_LEN(palette))]);
-		on = colour;
-		off = "\033[0m";
+		on = screen_on(d->s, map_colour(d->m, d->v.share[first], SCREEN_COLOURS), colour);
+		off = screen_plain(d->s, STYLE_STRONG);
 	}
 	fprintf(d->f, "%s%*s%s%*s%s", on, (int)((width - len) / 2), "", text,
 		(int)(width - len - (width - len) / 2), "", off);

@@ -85,6 +85,50 @@ const char *screen_plain(const struct screen *s, enum cell_style style)
 	return s->colour && style != STYLE_PLAIN ? "\033[0m" : "";
 }
 
+/* Of the 256 of a terminal those near the colours of Okabe and Ito, all with black on them. */
+static const uint8_t palette[SCREEN_COLOURS] = { 117, 214, 36, 227, 175, 74, 209, 250 };
+
+const char *screen_on(const struct screen *s, uint32_t colour, char buf[static SCREEN_COLOUR_BYTES])
+{
+	*buf = 0;
+	if (s->colour)
+		snprintf(buf, SCREEN_COLOUR_BYTES, "\033[30;48;5;%um", palette[colour]);
+	return buf;
+}
+
+const char *screen_in(const struct screen *s, uint32_t colour, char buf[static SCREEN_COLOUR_BYTES])
+{
+	*buf = 0;
+	if (s->colour)
+		snprintf(buf, SCREEN_COLOUR_BYTES, "\033[38;5;%um", palette[colour]);
+	return buf;
+}
+
+const char *screen_shade(const struct screen *s, double share)
+{
+	static const char *const block[SCREEN_SHADES] = { "\u2591", "\u2592", "\u2593", "\u2588" };
+	static const char *const plain[SCREEN_SHADES] = { "-", "+", "*", "#" };
+	uint32_t level = share > 0 ? (uint32_t)(share * SCREEN_SHADES) : 0;
+
+	if (share <= 0)
+		return s->unicode ? "\u00b7" : ".";
+	level = MIN(level, SCREEN_SHADES - 1);
+	return s->unicode ? block[level] : plain[level];
+}
+
+const char *screen_junction(const struct screen *s, bool up, bool down, bool left, bool right)
+{
+	static const char *const box[16] = {
+		" ",	  "\u2576", "\u2574", "\u2500", "\u2577", "\u250c", "\u2510", "\u252c",
+		"\u2575", "\u2514", "\u2518", "\u2534", "\u2502", "\u251c", "\u2524", "\u253c",
+	};
+	uint32_t k = (uint32_t)up << 3 | (uint32_t)down << 2 | (uint32_t)left << 1 | right;
+
+	if (s->unicode)
+		return box[k];
+	return !k ? " " : !(k & 3) ? "|" : !(k & 12) ? "-" : "+";
+}
+
 /* The character at s and its bytes; 0 bytes: it is no UTF-8. */
 static uint32_t utf8_decode(const char *s, uint32_t *ret)
 {

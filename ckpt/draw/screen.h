@@ -27,6 +27,20 @@ void screen_probe(FILE *f, const char *color, bool ascii, struct screen *ret_scr
 const char *screen_style(const struct screen *s, enum cell_style style);
 const char *screen_plain(const struct screen *s, enum cell_style style);
 
+/* The colours that drawings tell things apart by, near those of svg.h: black on one of them, or
+ * text in it. buf, which is "" without colour; screen_plain of STYLE_STRONG ends it. */
+#define SCREEN_COLOURS 8u
+#define SCREEN_COLOUR_BYTES 32
+const char *screen_on(const struct screen *s, uint32_t colour,
+		      char buf[static SCREEN_COLOUR_BYTES]);
+const char *screen_in(const struct screen *s, uint32_t colour,
+		      char buf[static SCREEN_COLOUR_BYTES]);
+/* One character, as dark as a share (0 .. 1) of the strongest: nothing, up to a quarter, ... */
+#define SCREEN_SHADES 4u
+const char *screen_shade(const struct screen *s, double share);
+/* Where lines of a drawing meet: has it one upwards, downwards, to the left, to the right? */
+const char *screen_junction(const struct screen *s, bool up, bool down, bool left, bool right);
+
 /* Columns that UTF-8 text takes: one per character, two of wide ones, none of what is put on top of
  * the character before. */
 uint32_t screen_columns(const char *text);

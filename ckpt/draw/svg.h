@@ -2,7 +2,8 @@
 /*
  * svg.h - pictures for bug reports: one self-contained SVG file, readable on light and on dark
  * pages, in colours that the colour-blind tell apart (Okabe and Ito). Texts are cleaned and escaped
- * here; coordinates are pixels. Used by maps and flow_draw.
+ * here; coordinates are pixels. Used by maps, flow_draw and
+ * steps_draw.
  */
 #ifndef CKPT_DRAW_SVG_H
 #define CKPT_DRAW_SVG_H
@@ -24,6 +25,12 @@ void svg_begin(FILE *f, double width, double height, const char *title);
 /* colour: below SVG_COLOURS, SVG_NONE, SVG_MANY. tip: shown where the mouse stands; NULL: none. */
 void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
 	      const char *tip);
+/* The same for a block of which a share (0 .. 1) is in this colour; 0: an outline. */
+void svg_part(FILE *f, double x, double y, double width, double height, uint32_t colour,
+	      double share);
+/* An arrow whose tip is at x1, y1; thick: the width of its line. */
+void svg_arrow(FILE *f, double x0, double y0, double x1, double y1, double thick, uint32_t colour,
+	       const char *tip);
 /* A cell of a heat map: share (0 .. 1) of the strongest; 0 is empty. Its text's ink:
  * svg_shade_ink. */
 void svg_shade(FILE *f, double x, double y, double width, double height, double share,

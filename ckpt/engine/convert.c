@@ -60,7 +60,7 @@ static int memory_check(const struct convert *v, struct ckpt_err *err)
 	if (v->e->mem_limit >= least)
 		return 0;
 	return ckpt_error(
-		err, -EINVAL,
+		err, -ENOMEM,
 		"a memory limit of %s is too small for tensors that are compressed in this "
 		"way: --mem-limit %lluM, or more",
 		human_bytes(v->e->mem_limit, has), (unsigned long long)div_up(least, MIB));

@@ -72,10 +72,11 @@ struct converted {
 /*
  * cannot: one line for each tensor or attribute that the format cannot hold, with the reason.
  * -EMEDIUMTYPE: there are such lines, and `drop` is not set. -EEXIST: dst exists; -EBUSY: another
- * run writes to it; -EINVAL: dst is impossible, or in a checkpoint, or mem_limit is too small, or an
- * earlier run to dst was another conversion (err has all differences); -ENOSPC; -ESTALE: the source
- * has changed meanwhile, and nothing is kept; -EBADMSG: damage in the source, or a fingerprint that
- * differs; -ECANCELED: tick returned != 0. After an error there is nothing at dst.
+ * run writes to it; -EINVAL: dst is impossible, or in a checkpoint, or an earlier run to dst was
+ * another conversion (err has all differences); -ENOMEM: also if mem_limit has no room for the
+ * decoders of the source, with the least that has; -ENOSPC; -ESTALE: the source has changed
+ * meanwhile, and nothing is kept; -EBADMSG: damage in the source, or a fingerprint that differs;
+ * -ECANCELED: tick returned != 0. After an error there is nothing at dst.
  */
 int engine_convert(const struct engine *e, const struct engine_convert *c, struct converted *ret,
 		   struct ckpt_errlist *cannot, struct ckpt_err *err);

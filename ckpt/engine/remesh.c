@@ -294,12 +294,19 @@ void remesh_refuse(const struct remesh *m, const char *spec, struct ckpt_err *er
 		to->name[first], dims);
 }
 
+static int placed_make(struct remesh *m, const struct rules *f, struct ckpt_err *err)
+{
+	m->placed = arena_array(&m->arena, (size_t)m->from->ntensor + 1, sizeof *m->placed);
+	if (!m->placed)
+		return ckpt_error(err, -ENOMEM, "out of memory for %u tensors", m->from->ntensor);
+	return target_placed(m->from, m->target.mesh, f->rule, f->nrule, m->placed, err);
+}
+
 int remesh_make(const struct checkpoint *k, const struct remesh_ask *q, struct remesh *ret,
 		struct ckpt_err *err)
 {
 	struct notes notes = { .m = ret };
 	struct rules f = { 0 };
-	uint32_t allowed = 0;
 	int rc = 0;
 
 	*ret = (struct remesh){ .from = &k->table };
@@ -311,15 +318,18 @@ int remesh_make(const struct checkpoint *k, const struct remesh_ask *q, struct r
 				 err);
 	ret->mesh_wrong = rc == -EINVAL && !q->ntext;
 	if (!rc)
-		rc = replicate_parse(q, ret->target.mesh, &allowed, err);
+		rc = replicate_parse(q, ret->target.mesh, &ret->replicate, err);
 	/* Pieces that were not opened would be missed in a grid. */
 	if (!rc)
 		rc = target_settle(ret->from, !(k->has & HAS_LAYOUTS), f.rule, f.nrule,
 				   &ret->target, &ret->settled, err);
 	if (!rc && notes.failed)
 		rc = ckpt_error(err, -ENOMEM, "out of memory for the notes on %s", q->mesh);
+	if (!rc && q->placed)
+		rc = placed_make(ret, &f, err);
 	free(f.rule);
-	ret->copies = (ret->settled.nlost ? ret->settled.fresh : ret->settled.uncut) & ~allowed;
+	ret->copies =
+		(ret->settled.nlost ? ret->settled.fresh : ret->settled.uncut) & ~ret->replicate;
 	return rc;
 }
 

@@ -30,6 +30,7 @@ struct remesh_ask {
 	uint32_t ntext, nreplicate;
 	const struct remesh_text *text;
 	const char *const *replicate; /* dimensions that may hold copies: "dp,tp" */
+	bool placed;		      /* make remesh.placed */
 };
 
 struct remesh_note {
@@ -41,8 +42,10 @@ struct remesh {
 	const struct table *from; /* the checkpoint's */
 	struct table target;	  /* as target_make made it */
 	struct target_settled settled;
-	uint32_t copies; /* bit per dimension that would hold copies and is not allowed to */
-	bool mesh_wrong; /* after an error: it is the mesh that cannot be read */
+	uint32_t copies;    /* bit per dimension that would hold copies and is not allowed to */
+	uint32_t replicate; /* those that ask.replicate names */
+	uint8_t *placed;    /* of each tensor enum target_placed; NULL: nobody asked */
+	bool mesh_wrong;    /* after an error: it is the mesh that cannot be read */
 	uint32_t nnote;
 	struct remesh_note *note; /* in the order of the tensors */
 	struct arena arena;

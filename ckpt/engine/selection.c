@@ -215,8 +215,12 @@ static int selection_find(struct choosing *k, const char *const *name, uint32_t 
 	if (k->list.n) {
 		components_print(k->t, have, sizeof have);
 		k->list.code = -EINVAL;
-		return ckpt_errlist_end(&k->list, k->err, "the checkpoint's components are %s",
-					have);
+		return ckpt_errlist_end(
+			&k->list, k->err,
+			strcmp(have, "\"\"") != 0
+				? "the checkpoint's components are %s"
+				: "the checkpoint's tensors have no components (%s)",
+			have);
 	}
 	for (uint32_t i = 0; i < x->n && !rc; i++)
 		rc = take_component(k, &x->of[i]);

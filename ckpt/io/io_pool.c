@@ -3,7 +3,7 @@
  * io_pool.c - the engine without io_uring: threads that carry one transfer each through the table,
  * at equal speed for blocks of megabytes. Also what the sanitizers and fault tests see through. A
  * transfer belongs to the owner, then through `asked` to one thread, then through `done` to the
- * owner again.
+ * owner again. A thread is started when more transfers are in flight than there are threads.
  */
 #include "ckpt/io/io_engine.h"
 #include <stdio.h>
@@ -16,7 +16,7 @@ struct pool {
 	const struct io_ops *ops;
 	struct queue asked, done;
 	pthread_t thread[POOL_THREADS_MAX];
-	uint32_t nthread;
+	uint32_t nthread, nthread_max; /* of the owner */
 };
 
 static void *pool_run(void *arg)
@@ -31,12 +31,27 @@ static void *pool_run(void *arg)
 	return NULL;
 }
 
+static int pool_grow(struct pool *p)
+{
+	char name[16];
+	int rc;
+
+	(void)snprintf(name, sizeof(name), "ckpt-io-%u", p->nthread);
+	rc = thread_start(&p->thread[p->nthread], name, true, pool_run, p);
+	if (rc == 0)
+		p->nthread++;
+	return rc;
+}
+
 static bool pool_start(struct io_queue *q, struct io_xfer *x)
 {
 	struct pool *p = q->state;
 	bool pushed = queue_push(&p->asked, x);
 
 	assert(pushed);
+	/* One that cannot be started now is missed, and nothing else is. */
+	if (q->in_flight > p->nthread && p->nthread < p->nthread_max && pool_grow(p))
+		p->nthread_max = p->nthread;
 	return false;
 }
 
@@ -79,9 +94,7 @@ static int queues_init(struct pool *p, uint32_t depth)
 
 int io_pool_open(struct io_queue *q)
 {
-	uint32_t want = MIN(q->depth, (uint32_t)POOL_THREADS_MAX);
 	struct pool *p = calloc(1, sizeof(*p));
-	char name[16];
 	int rc = p ? queues_init(p, q->depth) : -ENOMEM;
 
 	if (rc) {
@@ -91,21 +104,15 @@ int io_pool_open(struct io_queue *q)
 	}
 	p->ops = q->ops;
 	q->state = p;
-	for (; p->nthread < want; p->nthread++) {
-		(void)snprintf(name, sizeof(name), "ckpt-io-%u", p->nthread);
-		rc = thread_start(&p->thread[p->nthread], name, true, pool_run, p);
-		if (rc)
-			break;
-	}
-	if (p->nthread == 0) {
+	p->nthread_max = MIN(q->depth, (uint32_t)POOL_THREADS_MAX);
+	rc = pool_grow(p);
+	if (rc) {
 		io_why(q, "threads: none could be started: %s", strerror(-rc));
 		pool_close(q);
 		return rc;
 	}
 	q->engine = &pool_ops;
 	q->kind = IO_THREADS;
-	io_why(q, "threads (%u)", p->nthread);
-	if (p->nthread < want)
-		io_why(q, ", %u were wanted: %s", want, strerror(-rc));
+	io_why(q, "threads (%u)", p->nthread_max);
 	return 0;
 }

@@ -114,6 +114,13 @@ char *human_span(uint64_t ns, char *buf)
 	return buf;
 }
 
+char *human_us(double us, char *buf)
+{
+	double ns = us * 1e3;
+
+	return human_span(ns < (double)UINT64_MAX ? (uint64_t)(ns + .5) : UINT64_MAX, buf);
+}
+
 char *human_time(uint64_t wall, char *buf)
 {
 	time_t t = (time_t)(wall / NS_PER_S);

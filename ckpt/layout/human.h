@@ -14,6 +14,7 @@ uint32_t human_digits(uint64_t n);	      /* of n in decimal */
 char *human_age(uint64_t then_ns, uint64_t now_ns,
 		char *buf); /* "now", "12s", "5m", "3h", "4d", "7w", "3y"; "-" for 0 */
 char *human_span(uint64_t ns, char *buf);      /* "85 us", "1.24 s", "2m 10s", "3h 5m", "4d 2h" */
+char *human_us(double us, char *buf);	       /* the same of a price; no fraction of a ns */
 char *human_time(uint64_t wall_ns, char *buf); /* local: "2026-11-02 10:11:12 CET" */
 char *human_time_utc(uint64_t wall_ns, char *buf); /* RFC 3339: "2026-11-02T10:11:12Z" */
 char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
@@ -25,6 +26,7 @@ char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, si
 #define BYTES_TEXT(bytes) human_bytes(bytes, (char[HUMAN_BYTES]){ 0 })
 #define COUNT_TEXT(n) human_count(n, (char[HUMAN_BYTES]){ 0 })
 #define SPAN_TEXT(ns) human_span(ns, (char[HUMAN_BYTES]){ 0 })
+#define US_TEXT(us) human_us(us, (char[HUMAN_BYTES]){ 0 })
 
 /* Adds to the text in buf; sep stands between the two where buf is not empty. What does not fit is
  * cut. */

@@ -215,6 +215,20 @@ int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 int layout_owned_box(const struct mesh *m, const struct indexset *box, const uint64_t *shape,
 		     const uint32_t *coord, uint32_t elem_bytes, const char *component,
 		     const char *name, struct arena *a, struct indexset *ret_set);
+/*
+ * The rule in two steps, for many tensors that differ by their names only: ret_set is what the
+ * coordinate owns if it owns anything, and *ret whether the name decides that.
+ */
+struct layout_replica {
+	uint32_t n, i; /* of n replicas of the share the coordinate is number i */
+	bool named;    /* the share belongs whole to one of them, which the name chooses */
+};
+int layout_owned_unnamed(const struct mesh *m, const struct layout *l, uint32_t ndim,
+			 const uint64_t *shape, const uint32_t *coord, uint32_t elem_bytes,
+			 struct arena *a, struct indexset *ret_set, struct layout_replica *ret);
+/* set: ret_set; not empty. */
+bool layout_replica_owns(const struct layout_replica *r, const struct indexset *set,
+			 const uint64_t *shape, const char *component, const char *name);
 /* The rule's h, of a share whose first element has this row-major index. */
 uint64_t layout_owner_hash(const char *component, const char *name, uint64_t first);
 

@@ -72,48 +72,81 @@ static uint32_t cut_dim(const struct indexset *x, uint32_t replicas, uint32_t el
 	return d;
 }
 
-/* From a share to what replica i of n owns of it. dim is that of the share, to be changed. */
-static int replica_owns(uint32_t n, uint32_t i, const uint64_t *shape, uint32_t elem_bytes,
+/* From a share to what replica r->i of r->n owns of it, if a name does not decide. dim is that of
+ * the share, to be changed. */
+static int replica_cut(struct layout_replica *r, uint32_t elem_bytes, struct arena *a,
+		       struct indices *dim, struct indexset *share)
+{
+	uint32_t d, n = r->n, i = r->i;
+	uint64_t w, x;
+	struct indices mine;
+	int e;
+
+	r->named = false;
+	if (share->numel == 0 || n == 1)
+		return 0;
+	d = cut_dim(share, n, elem_bytes);
+	r->named = d == share->ndim;
+	if (r->named)
+		return 0;
+	w = dim[d].total / n;
+	x = dim[d].total % n;
+	e = indices_slice(&dim[d], i * w + MIN(i, x), (i + 1) * w + MIN(i + 1, x), a, &mine);
+	if (e < 0)
+		return e;
+	share->numel = share->numel / dim[d].total * mine.total;
+	dim[d] = mine;
+	return 0;
+}
+
+bool layout_replica_owns(const struct layout_replica *r, const struct indexset *set,
+			 const uint64_t *shape, const char *component, const char *name)
+{
+	return !r->named ||
+	       layout_owner_hash(component, name, first_index(set, shape)) % r->n == r->i;
+}
+
+/* The same with the name. */
+static int replica_owns(struct layout_replica *r, const uint64_t *shape, uint32_t elem_bytes,
 			const char *component, const char *name, struct arena *a,
 			struct indices *dim, struct indexset *share)
 {
-	uint32_t d;
+	int e = replica_cut(r, elem_bytes, a, dim, share);
 
-	if (share->numel > 0) {
-		if (n == 1)
-			return 0;
-		d = cut_dim(share, n, elem_bytes);
-		if (d < share->ndim) {
-			uint64_t w = dim[d].total / n, x = dim[d].total % n;
-			struct indices mine;
-			int e = indices_slice(&dim[d], i * w + MIN(i, x),
-					      (i + 1) * w + MIN(i + 1, x), a, &mine);
-
-			if (e < 0)
-				return e;
-			share->numel = share->numel / dim[d].total * mine.total;
-			dim[d] = mine;
-			return 0;
-		}
-		if (layout_owner_hash(component, name, first_index(share, shape)) % n == i)
-			return 0;
+	if (e < 0)
+		return e;
+	if (share->numel == 0 || !layout_replica_owns(r, share, shape, component, name)) {
+		share->numel = 0;
+		memset(dim, 0, share->ndim * sizeof *dim);
 	}
-	share->numel = 0;
-	memset(dim, 0, share->ndim * sizeof *dim);
 	return 0;
+}
+
+int layout_owned_unnamed(const struct mesh *m, const struct layout *l, uint32_t ndim,
+			 const uint64_t *shape, const uint32_t *coord, uint32_t elem_bytes,
+			 struct arena *a, struct indexset *ret_set, struct layout_replica *ret)
+{
+	int e = layout_share(m, l, ndim, shape, coord, a, ret_set);
+
+	if (e < 0)
+		return e;
+	count_replicas(m, l, coord, &ret->n, &ret->i);
+	return replica_cut(ret, elem_bytes, a,
+			   (struct indices *)ret_set->dim, /* made by layout_share just now */
+			   ret_set);
 }
 
 int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
 		 const char *name, struct arena *a, struct indexset *ret_set)
 {
-	uint32_t n, i;
+	struct layout_replica r;
 	int e = layout_share(m, l, ndim, shape, coord, a, ret_set);
 
 	if (e < 0)
 		return e;
-	count_replicas(m, l, coord, &n, &i);
-	return replica_owns(n, i, shape, elem_bytes, component, name, a,
+	count_replicas(m, l, coord, &r.n, &r.i);
+	return replica_owns(&r, shape, elem_bytes, component, name, a,
 			    (struct indices *)ret_set->dim, /* made by layout_share just now */
 			    ret_set);
 }
@@ -124,13 +157,13 @@ int layout_owned_box(const struct mesh *m, const struct indexset *box, const uin
 {
 	static const struct layout replicate;
 	struct indices *dim = arena_array(a, MAX(box->ndim, 1u), sizeof *dim);
-	uint32_t n, i;
+	struct layout_replica r;
 
 	if (!dim)
 		return -ENOMEM;
 	for (uint32_t d = 0; d < box->ndim; d++)
 		dim[d] = box->dim[d];
 	*ret_set = (struct indexset){ .ndim = box->ndim, .numel = box->numel, .dim = dim };
-	count_replicas(m, &replicate, coord, &n, &i);
-	return replica_owns(n, i, shape, elem_bytes, component, name, a, dim, ret_set);
+	count_replicas(m, &replicate, coord, &r.n, &r.i);
+	return replica_owns(&r, shape, elem_bytes, component, name, a, dim, ret_set);
 }

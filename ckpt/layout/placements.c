@@ -147,7 +147,7 @@ const char *placement_read(const char **at, struct placement_text *ret)
 		return "expected '(' and the reduction, sum, avg, min, max or product";
 	} else {
 		return "expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
-		       "Partial(OPERATION) or Replicate";
+		       "Partial(OPERATION) or Replicate; in short S(DIM), P(OPERATION) or R";
 	}
 	if (!want && !text_take(at, ")")) {
 		*at = behind_blanks(*at);

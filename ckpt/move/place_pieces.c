@@ -262,9 +262,8 @@ bool piece_splits(const struct table *t, const struct table_piece *piece)
 	return !piece->stride && b.off % b.elem == 0;
 }
 
-/* Elements number [from, to) of a piece that is derived; at p are those that are rounded. */
-static uint64_t fingerprint_rounded(const struct table *t, const struct table_piece *piece,
-				    uint64_t from, uint64_t to, const uint8_t *p)
+uint64_t piece_fingerprint_rounded(const struct table *t, const struct table_piece *piece,
+				   uint64_t from, uint64_t to, const uint8_t *p)
 {
 	uint32_t dtype = t->tensor[piece->tensor].dtype;
 	uint16_t narrow[ROUND_BLOCK];
@@ -289,7 +288,7 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 		return 0;
 	from = (from - b.off) / b.elem;
 	to = (to - b.off) / b.elem;
-	return piece->flags & PIECE_DERIVED ? fingerprint_rounded(t, piece, from, to, p)
+	return piece->flags & PIECE_DERIVED ? piece_fingerprint_rounded(t, piece, from, to, p)
 					    : piece_fingerprint(t, piece, from, to, p);
 }
 

@@ -37,6 +37,9 @@ char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t l
 uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
 			   uint64_t to, const void *p);
 
+/* The same of a piece that is the rounding of the F32 elements at p. */
+uint64_t piece_fingerprint_rounded(const struct table *t, const struct table_piece *piece,
+				   uint64_t from, uint64_t to, const uint8_t *p);
 /*
  * The part of the piece's fingerprint that lies in raw bytes [lo, hi) of its place; window: the
  * bytes at lo. Elements must not straddle the bounds: piece_splits says whether all chunk bounds

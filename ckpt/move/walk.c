@@ -19,6 +19,7 @@
 /* A piece that is perhaps the rounding of another one. */
 struct derivative {
 	uint32_t master, piece; /* of t */
+	bool trusted;		/* it is not compared */
 	uint64_t unequal, fp;
 };
 
@@ -37,7 +38,8 @@ struct walk {
 	struct derivative
 		*derivative; /* [nderivative] sorted by master; NULL: not looked for yet */
 	uint32_t nderivative;
-	bool decided; /* they were compared to the end */
+	uint32_t ntrusted; /* pieces that are to be derived without being compared */
+	bool decided;	   /* they were compared to the end */
 	struct part_derived derived;
 	struct ckpt_err fail; /* its code is 0 while nothing has failed */
 };
@@ -57,19 +59,18 @@ static int by_master(const void *va, const void *vb)
  * The pieces that may be derived: those behind all of whose masters' bytes the first of their own
  * chunks begins. In a raw space as a format lays it out that is all of them.
  */
-static int derivatives_find(struct walk *w)
+static int derivatives_list(struct walk *w)
 {
 	const struct table *t = w->t;
 	cleanup_free uint32_t *twin = calloc((size_t)t->npiece + 1, sizeof *twin);
+	uint32_t trusted = 0;
 
 	w->derived_at = w->nchunk;
 	w->derivative = calloc((size_t)t->npiece + 1, sizeof *w->derivative);
-	if (!w->derivative || !twin || table_twins(t, twin) < 0) {
-		free(TAKE(w->derivative));
+	if (!w->derivative || !twin || table_twins(t, twin) < 0)
 		return -ENOMEM;
-	}
 	if (w->passed) /* sums were given: what came before them was compared with nothing */
-		return 0;
+		return w->ntrusted ? -EINVAL : 0;
 	for (uint32_t i = 0; i < t->npiece; i++)
 		if (twin[i] != TABLE_NONE)
 			w->derived_at = MIN(w->derived_at, t->piece[i].off >> CHUNK_LOG2);
@@ -78,10 +79,30 @@ static int derivatives_find(struct walk *w)
 
 		if (m && m->off + m->len <= w->derived_at << CHUNK_LOG2)
 			w->derivative[w->nderivative++] =
-				(struct derivative){ .master = twin[i], .piece = i };
+				(struct derivative){ .master = twin[i],
+						     .piece = i,
+						     .trusted = t->piece[i].flags & PIECE_TRUSTED };
 	}
+	for (uint32_t k = 0; k < w->nderivative; k++)
+		trusted += w->derivative[k].trusted;
+	if (trusted < w->ntrusted)
+		return -EINVAL;
 	qsort(w->derivative, w->nderivative, sizeof *w->derivative, by_master);
 	return 0;
+}
+
+static int derivatives_find(struct walk *w, struct ckpt_err *err)
+{
+	int e = derivatives_list(w);
+
+	if (e == 0)
+		return 0;
+	free(TAKE(w->derivative));
+	w->nderivative = 0;
+	return ckpt_error(err, e,
+			  e == -ENOMEM ? "%s: out of memory for what is derived in it"
+				       : "%s: a piece without bytes has no master before it",
+			  w->t->place[0].name);
 }
 
 static uint32_t derivatives_of(const struct walk *w, uint32_t master)
@@ -114,6 +135,10 @@ static void derivative_compare(struct walk *w, struct derivative *d, uint64_t fr
 		uint64_t first = 0, unequal = 0;
 
 		n = MIN(to - from, COMPARE_STEP);
+		if (d->trusted) {
+			d->fp += piece_fingerprint_rounded(w->t, x, from, from + n, p);
+			continue;
+		}
 		for (uint32_t i = 0; i < n * ROUND_TO_BYTES; i += 64) /* of the step to come */
 			__builtin_prefetch((const void *)((uintptr_t)have + n * ROUND_TO_BYTES + i),
 					   0, 2);
@@ -156,7 +181,7 @@ static int derived_decide(struct walk *w, struct ckpt_err *err)
 			w->derived.elements += d->unequal;
 			continue;
 		}
-		x->flags = PIECE_DERIVED;
+		x->flags = PIECE_DERIVED | (d->trusted ? PIECE_TRUSTED : 0);
 		x->from = w->t->piece[d->master].off;
 		x->fp = d->fp;
 		w->derived.pieces++;
@@ -251,6 +276,9 @@ int walk_chunk(struct walk *w, uint64_t i, const uint8_t *p, struct ckpt_err *er
 	if (!w->fail.code && i >= w->passed && i != chunk_from(w, w->passed))
 		return ckpt_error(err, -EINVAL, "%s: its chunk %llu is not what follows",
 				  w->t->place[0].name, (unsigned long long)i);
+	if (w->ntrusted && !w->decided)
+		return ckpt_error(err, -EINVAL, "%s: its pieces without bytes are not found yet",
+				  w->t->place[0].name);
 	(void)walk_next(w, i, p);
 	return walk_result(w, err);
 }
@@ -412,8 +440,8 @@ int walk_raw(struct walk *w, const void *raw, walk_passed_fn *passed, void *arg,
 	if (w->fail.code)
 		return walk_result(w, err);
 	w->raw = raw;
-	if (!w->derivative && derivatives_find(w) < 0)
-		return ckpt_error(err, -ENOMEM, "out of memory for what is derived in a part");
+	if (!w->derivative && (e = derivatives_find(w, err)) < 0)
+		return e;
 	if (w->nhelper && !w->npass && !w->nderivative && w->passed < w->nchunk)
 		n = team_begin(&team, w, raw, helper);
 	if (n) {
@@ -480,7 +508,9 @@ static int walk_begin(struct walk *w, const struct walk_opts *o, struct ckpt_err
 	int e;
 
 	for (uint32_t i = 0; i < w->t->npiece; i++) /* an earlier walk may have set them */
-		w->t->piece[i].flags = 0;
+		w->t->piece[i].flags &= PIECE_TRUSTED;
+	for (uint32_t i = 0; i < w->t->npiece; i++)
+		w->ntrusted += w->t->piece[i].flags != 0;
 	e = chunk_map_make(w->t, w->data_off, &w->chunk, &w->nchunk, &w->data_end, err);
 	if (e < 0)
 		return e;

@@ -54,8 +54,10 @@ struct walk_opts {
 
 /*
  * t: of a part, one place; it must outlive the walk, which sets the fingerprints of its pieces, and
- * PIECE_DERIVED where all of a derived tensor is the rounding of its master. -EINVAL: a piece is
- * not row-major, or has elements across a chunk's bound. -EBADMSG: nsum is too high.
+ * PIECE_DERIVED where all of a derived tensor is the rounding of its master. A piece that comes
+ * with PIECE_TRUSTED is not compared, and its own bytes are not read: it becomes derived in any
+ * case. -EINVAL: a piece is not row-major, or has elements across a chunk's bound. -EBADMSG: nsum
+ * is too high.
  */
 struct walk;
 int walk_open(const struct walk_opts *opts, struct table *t, uint32_t rank, struct walk **ret,

@@ -373,6 +373,44 @@ static int shares_find(const struct holders_kind *k, uint32_t tensor_dim,
 	return e;
 }
 
+/* What the coordinate's cuts of a tensor dimension add to its place. */
+static uint64_t coord_at(const struct holders_kind *k, uint32_t tensor_dim, const uint32_t *coord)
+{
+	uint32_t stride[CKPT_DIMS_MAX];
+	uint64_t at = 0;
+
+	strides_of(k->mesh, stride);
+	for (uint32_t i = 0; i < k->layout->nplace; i++) {
+		const struct ckpt_placement *p = &k->layout->place[i];
+
+		if (p->how == CKPT_SHARD && p->tensor_dim == tensor_dim)
+			at += (uint64_t)coord[p->mesh_dim] * stride[p->mesh_dim];
+	}
+	return at;
+}
+
+int holders_along(const struct holders_kind *kind, uint32_t tensor_dim, const struct indices *want,
+		  const uint32_t *coord, uint64_t *ret_before, uint64_t *ret_part)
+{
+	struct indices dim[CKPT_DIMS_MAX];
+	struct indexset set = { .ndim = kind->ndim, .numel = 1, .dim = dim };
+	struct holders h = { .kind = *kind };
+	struct arena a = { 0 };
+	uint64_t at = coord_at(kind, tensor_dim, coord), steps = 0;
+	uint32_t i = 0;
+	int e;
+
+	dim[tensor_dim] = *want;
+	e = shares_find(kind, tensor_dim, &set, &a, &steps, &h);
+	*ret_before = 0;
+	while (e == 0 && i < h.nshare[tensor_dim] && h.share[tensor_dim][i].at != at)
+		*ret_before += h.share[tensor_dim][i++].part.total;
+	assert(e < 0 || i < h.nshare[tensor_dim]);
+	*ret_part = e < 0 ? 0 : h.share[tensor_dim][i].part.total;
+	arena_free(&a);
+	return e;
+}
+
 /* --- what replicas divide --- */
 
 static int slices_make(struct holders_share *s, uint32_t replicas, const struct indices *want,

@@ -65,6 +65,14 @@ struct holders {
 int holders_find(const struct holders_kind *kind, const struct indexset *want, struct arena *a,
 		 struct holders *ret);
 
+/*
+ * Along one tensor dimension alone: how many indices of `want` the coordinate's share has
+ * (*ret_part), and how many those have that come before it in the order of an answer. Some share of
+ * the coordinate must meet `want`. -ENOMEM, -E2BIG.
+ */
+int holders_along(const struct holders_kind *kind, uint32_t tensor_dim, const struct indices *want,
+		  const uint32_t *coord, uint64_t *ret_before, uint64_t *ret_part);
+
 /* Who of the replicas of a share. */
 enum holders_who {
 	HOLDERS_OWNERS, /* each element once, where layout_owned says: what lies in files */

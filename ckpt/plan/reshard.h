@@ -4,7 +4,8 @@
  * here nothing is needed but what MANIFEST and a target say: meshes, layouts, tensors. For each
  * tensor that the rank holds something of, the ranks that own it are computed (holders.h) and the
  * operations handed out one by one. Its uses: which parts of a checkpoint of thousands have to be
- * opened at all (reshard_ranks), what ranks of two meshes send each other, what a move costs.
+ * opened at all (reshard_ranks), what ranks of two meshes send each other (reshard_rank says what
+ * one receives, reshard_sends what one sends), what a move costs.
  *
  * What a rank's plan costs depends on what the rank holds, not on the world and not on the tensors
  * of the model: tensors that live elsewhere are passed by with their layout, and tensors with equal
@@ -26,7 +27,12 @@ struct reshard_opts {
 	bool sinks;	  /* CKPT_SINKs of dst only */
 	bool lenient;	  /* tensors that the source lacks are left out */
 	bool blobs;	  /* also bytes given by value: a rank's own, and those of all ranks */
-	enum holders_who who;
+	/* Tensors of src without a layout come from its pieces, each of which its rank has, and
+	 * which have each element once: what a view leaves of tensors that it cut or joined where
+	 * ranks cut them. */
+	bool pieces;
+	enum holders_who who; /* HOLDERS_ONE: as sender.h says */
+	uint32_t per_host;    /* HOLDERS_ONE: ranks n * per_host .. share a host; 0: not known */
 };
 
 struct reshard;
@@ -43,9 +49,10 @@ struct reshard_op {
 	uint32_t src_tensor, dst_tensor;
 	/* Who has it; TABLE_NONE: the layout does not say (a tensor without one), any rank may. */
 	uint32_t src_rank;
-	uint32_t operand; /* of a pending reduction: all of them are handed out */
+	uint32_t dst_rank; /* who needs it */
+	uint32_t operand;  /* of a pending reduction: all of them are handed out */
 	uint64_t bytes;
-	struct indexset share; /* what the rank holds of the tensor */
+	struct indexset share; /* what dst_rank holds of the tensor */
 	struct indexset owned; /* what src_rank has of it, and what goes from one to the other; */
 	struct indexset part;  /* with src_rank TABLE_NONE both are the share */
 };
@@ -57,6 +64,27 @@ typedef int reshard_fn(void *arg, const struct reshard_op *op);
  * after the operations of the others (whether element types fit, plan_make checks); -ENOMEM, -E2BIG
  * with the tensor. */
 int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err);
+/*
+ * The other side: all operations whose src_rank is this rank of the source, by dst tensor in
+ * reshard_rank's order. Both sides agree on every operation, and on the order of those between two
+ * ranks. Operations that any rank may serve (src_rank TABLE_NONE) are nobody's; the ranks of a dst
+ * tensor without a layout are those of dst's first mesh, or rank 0 if dst has no mesh.
+ *
+ * The cost depends on what the rank owns and sends, as that of reshard_rank on what the rank holds;
+ * only HOLDERS_ONE looks at every rank that needs some of the share, and `pieces` at all pieces of
+ * tensors without a layout. Results as reshard_rank's, but
+ * for tensors that the source does not have: their receivers report them.
+ */
+int reshard_sends(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg,
+		  struct ckpt_err *err);
+/* The same two of these tensors of dst alone. */
+int reshard_rank_some(struct reshard *r, uint32_t rank, const uint32_t *dst_tensor, uint32_t n,
+		      reshard_fn *fn, void *arg, struct ckpt_err *err);
+int reshard_sends_some(struct reshard *r, uint32_t rank, const uint32_t *dst_tensor, uint32_t n,
+		       reshard_fn *fn, void *arg, struct ckpt_err *err);
+/* The tensor of src that this one of dst is taken from; TABLE_NONE: none is asked for, or it does
+ * not fit, which is a line in the list. */
+uint32_t reshard_source(struct reshard *r, uint32_t dst_tensor, struct ckpt_errlist *list);
 /* The ranks of the source that this one needs something of: true in needed[world], which is not
  * cleared. *ret_all: some operation may need any of them. As reshard_rank. */
 int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed, bool *ret_all,

@@ -16,7 +16,7 @@
 struct names_seen {
 	const struct store *s;
 	int fd;
-	struct links *links;
+	struct file_links *links;
 };
 
 static int name_see(void *arg, const char *name, unsigned char d_type)
@@ -26,11 +26,11 @@ static int name_see(void *arg, const char *name, unsigned char d_type)
 
 	if (store_is_ours(x->s, name, d_type))
 		x->links->unseen |= io_stat_at(x->s->ops, x->fd, name, &st) != 0 ||
-				    links_add(x->links, &st) != 0;
+				    file_links_add(x->links, &st) != 0;
 	return 0;
 }
 
-uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
+uint64_t store_bytes_stay(const struct store *s, const char *dir, struct file_links *links,
 			  uint32_t *ret_first)
 {
 	struct names_seen x = { .s = s, .links = links };
@@ -43,7 +43,7 @@ uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *
 	}
 	links->unseen |= s->ops->list(s->ops->ctx, x.fd, name_see, &x) != 0;
 	(void)s->ops->close(s->ops->ctx, x.fd);
-	return links_kept(links, *ret_first, links->nuse - *ret_first);
+	return file_links_kept(links, *ret_first, links->nuse - *ret_first);
 }
 
 /* --- one step --- */
@@ -239,7 +239,7 @@ struct pruning {
 	uint32_t n, nlabel;
 	uint32_t newest; /* n: none */
 	struct keeper keeper;
-	struct links *links, own;
+	struct file_links *links, own;
 };
 
 __attribute__((format(printf, 3, 4))) static void row_keep(struct pruning *p, uint32_t i,
@@ -485,7 +485,7 @@ static void row_remove(struct pruning *p, uint32_t i)
 				       "; what is not ckptd's stays in %s", left);
 		return;
 	}
-	links_cut(p->links, first);
+	file_links_cut(p->links, first);
 	p->ret->busy += r == -EAGAIN;
 	p->ret->failed += r != -EAGAIN && r != -ENOENT;
 	if (!p->ret->why.code && r != -EAGAIN && r != -ENOENT)
@@ -527,7 +527,7 @@ static int steps_prune(struct pruning *p)
 		return r;
 	remove_some(p, true);
 	remove_some(p, false);
-	p->ret->shared = links_kept_once(p->links);
+	p->ret->shared = file_links_kept_once(p->links);
 	p->ret->unseen = p->links->unseen;
 	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
 	for (uint32_t i = 0; i < p->n; i++) {
@@ -558,7 +558,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	if (!r)
 		r = steps_prune(&p);
 	keeper_release(s, &p.keeper);
-	links_free(&p.own);
+	file_links_free(&p.own);
 	free(p.row);
 	free(p.label);
 	free(p.step);
@@ -668,7 +668,7 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		 struct store_step *ret, char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
 {
 	struct removing x = { .keeper = { .fd = -1, .now_ns = now_ns } };
-	struct links links = { 0 };
+	struct file_links links = { 0 };
 	uint32_t first;
 	int r = store_scan(s, true, &x.step, &x.n, err);
 
@@ -690,7 +690,7 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		ret->shared_unseen = links.unseen;
 	if (!r)
 		r = remove_found(s, &x, dry, now_ns, ret_left, err);
-	links_free(&links);
+	file_links_free(&links);
 	keeper_release(s, &x.keeper);
 	free(x.label);
 	free(x.step);

@@ -57,7 +57,7 @@ struct prune_opts {
 	uint64_t now_ns; /* wall_ns() */
 	uint64_t
 		free_bytes; /* != 0: enough when so many were freed, oldest first; the rest is kept */
-	struct links *links; /* NULL, or of several jobs of a store: files that steps share */
+	struct file_links *links; /* NULL, or of several jobs of a store: files that steps share */
 	/* NULL: only a step with a verified label counts as verified */
 	store_verify_fn *verify;
 	/* NULL, or called at the end for each step, newest first; reason: what was done */

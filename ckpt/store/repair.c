@@ -118,7 +118,7 @@ static int leftovers_sweep(struct repairing *x)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct leftover *l = NULL;
-	struct links links = { 0 };
+	struct file_links links = { 0 };
 	struct store_claimed top;
 	uint32_t n, first;
 	int r = store_claim_highest(x->s, &top, x->err);
@@ -145,9 +145,9 @@ static int leftovers_sweep(struct repairing *x)
 		r = leftovers_remove(x, l, n);
 	for (uint32_t i = 0; !r && i < n; i++)
 		leftover_report(x, &l[i]);
-	x->ret->shared = links_kept_once(&links);
+	x->ret->shared = file_links_kept_once(&links);
 	x->ret->unseen = links.unseen;
-	links_free(&links);
+	file_links_free(&links);
 	return r;
 }
 

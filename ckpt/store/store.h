@@ -37,7 +37,7 @@
 #include <pthread.h>
 #include "ckpt/base/source.h"
 #include "ckpt/io/io_source.h"
-#include "ckpt/store/links.h"
+#include "ckpt/store/file_links.h"
 #include "formats/format.h"
 
 #define STORE_DIR_MAX 80 /* bytes of an entry of the job directory, with its zero */
@@ -178,8 +178,8 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
  * set aside. It stands in its place, and its seq and id are known. links: NULL, or a set that
  * collects the parts with several names; several scans may share it.
  */
-int store_scan_parts(const struct store *s, bool all, struct links *links, struct store_step **ret,
-		     uint32_t *ret_n, struct ckpt_err *err);
+int store_scan_parts(const struct store *s, bool all, struct file_links *links,
+		     struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err);
 /* Does the job have steps of any state that are not set aside? True if the listing fails. Costs one
  * listing. */
 bool store_has_steps(const struct store *s);

@@ -112,7 +112,7 @@ const char *store_step_fault(const struct store_step *st);
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Adds the names of its files that removal would unlink to links, from *ret_first on. Returns how
  * many of its bytes stay after these names and all others in links are removed. */
-uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
+uint64_t store_bytes_stay(const struct store *s, const char *dir, struct file_links *links,
 			  uint32_t *ret_first);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);

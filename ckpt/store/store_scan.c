@@ -138,10 +138,10 @@ static void step_why(struct store_step *st, const char *msg)
 /* Are its parts there, and as long as they must be? */
 struct parts_check {
 	const struct store *s;
-	int fd;		     /* of the step's directory */
-	char why[200];	     /* the first fault; "": none */
-	bool lacks;	     /* it is that a part is missing, or no regular file */
-	struct links *links; /* NULL */
+	int fd;			  /* of the step's directory */
+	char why[200];		  /* the first fault; "": none */
+	bool lacks;		  /* it is that a part is missing, or no regular file */
+	struct file_links *links; /* NULL */
 	bool no_memory;
 };
 
@@ -160,7 +160,7 @@ static void part_look(struct parts_check *x, const struct format_file *part)
 			       "part %s has %" PRIu64 " bytes; %s says %" PRIu64, name, st.bytes,
 			       store_root(x->s), part->file_bytes);
 	else if (!r && x->links)
-		x->no_memory |= links_add(x->links, &st) != 0;
+		x->no_memory |= file_links_add(x->links, &st) != 0;
 	x->lacks = x->why[0] && r; /* what cannot be looked at is nothing that is known */
 }
 
@@ -197,7 +197,7 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 
 	st->older = false;
 	if (parts && parts->links) {
-		links_cut(parts->links, st->link_first);
+		file_links_cut(parts->links, st->link_first);
 		parts->no_memory = false;
 	}
 	(void)snprintf(path, sizeof path, "%s/%s", st->dir, root);
@@ -253,7 +253,7 @@ static uint64_t step_aside_ns(const struct store *s, const struct store_name *na
 
 /* 0; 1: it has gone meanwhile; -errno: cannot go on. */
 static int step_read(const struct store *s, const struct store_name *name, bool parts,
-		     struct links *links, struct store_step *st)
+		     struct file_links *links, struct store_step *st)
 {
 	struct parts_check check = { .s = s, .links = links };
 	uint64_t there;
@@ -524,7 +524,7 @@ static struct store_step *steps_pack(struct store_step *step, uint32_t n)
 	return ret;
 }
 
-static int steps_scan(const struct store *s, bool all, bool parts, struct links *links,
+static int steps_scan(const struct store *s, bool all, bool parts, struct file_links *links,
 		      struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;
@@ -546,7 +546,7 @@ static int steps_scan(const struct store *s, bool all, bool parts, struct links 
 	for (uint32_t i = 0; r >= 0 && i < nfound; i++) {
 		r = step_read(s, &found[i], parts, links, &step[n]);
 		if (r && links)
-			links_cut(links, step[n].link_first);
+			file_links_cut(links, step[n].link_first);
 		n += r == 0;
 		if (r < 0)
 			r = store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
@@ -575,8 +575,8 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	return steps_scan(s, all, false, NULL, ret, ret_n, err);
 }
 
-int store_scan_parts(const struct store *s, bool all, struct links *links, struct store_step **ret,
-		     uint32_t *ret_n, struct ckpt_err *err)
+int store_scan_parts(const struct store *s, bool all, struct file_links *links,
+		     struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	return steps_scan(s, all, true, links, ret, ret_n, err);
 }

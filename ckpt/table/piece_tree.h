@@ -43,7 +43,8 @@ typedef bool piece_tree_fn(void *arg, uint32_t i, uint32_t k);
 void piece_tree_pairs(const struct piece_tree *t, piece_tree_fn *fn, void *arg);
 
 /* piece_tree_next returns, one by one, the pieces whose bounds meet those of the set, always in the
- * same order. The set must not be empty. *ret: index of the piece; false: there are no more. */
+ * same order. The set must not be empty. *ret: index of the piece; false: all have been
+ * returned. */
 void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
 		      struct piece_tree_cursor *ret);
 bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret);

@@ -490,6 +490,29 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 	return rc;
 }
 
+static enum target_placed rule_places(const struct rule *r, const struct table_tensor *x)
+{
+	for (uint32_t i = 0; r && i < r->layout.nplace; i++)
+		if (r->layout.place[i].how == CKPT_SHARD &&
+		    r->layout.place[i].tensor_dim >= x->ndim)
+			return TARGET_PLACED_IN_PART;
+	return r ? TARGET_PLACED : TARGET_FREE;
+}
+
+int target_placed(const struct table *src, const struct mesh *m, const struct target_rule *rule,
+		  uint32_t nrule, uint8_t *ret, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct making k = { .src = src, .mesh = m };
+	int rc = parse_rules(&k, rule, nrule, &list, err);
+
+	for (uint32_t i = 0; i < src->ntensor && !rc; i++)
+		ret[i] = (uint8_t)rule_places(rule_for(&k, &src->tensor[i]), &src->tensor[i]);
+	ckpt_errlist_free(&list);
+	arena_free(&k.arena);
+	return rc;
+}
+
 /* --- without placements --- */
 
 struct settling {

@@ -85,6 +85,13 @@ int target_settle(const struct table *src, bool grid, const struct target_rule *
 		  uint32_t nrule, struct table *target, struct target_settled *ret,
 		  struct ckpt_err *err);
 
+/* Which tensors the rules place, ret[src->ntensor]. IN_PART: a Shard of the rule is along a
+ * dimension that the tensor does not have. Rules and mesh are those of target_make, which has taken
+ * them. -ENOMEM. */
+enum target_placed { TARGET_FREE, TARGET_PLACED, TARGET_PLACED_IN_PART };
+int target_placed(const struct table *src, const struct mesh *m, const struct target_rule *rule,
+		  uint32_t nrule, uint8_t *ret, struct ckpt_err *err);
+
 /*
  * What a rank of it holds: the same tensors (same numbers) and one place, "rank R", in which the
  * rank's shares, and the blobs that it carries, lie row-major one behind the other, each on a

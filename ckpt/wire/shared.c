@@ -538,6 +538,14 @@ bool shared_snap_ordered(const struct shared_snap *s)
 	return word_state(w) == SNAP_COPYING && word_need(w) == (NEED_CLIENT | NEED_ORDERED);
 }
 
+bool shared_snap_done(const struct shared_rank *r, const struct shared_record *rec)
+{
+	for (uint32_t left = rec->devices; left; left &= left - 1)
+		if ((int32_t)(load_acquire(&r->done[__builtin_ctz(left)]) - rec->target) < 0)
+			return false;
+	return rec->devices;
+}
+
 /* From the word that was seen, or, where that is outdated, not: then *w is what it is now. */
 static bool word_swap(struct shared_snap *s, uint64_t *w, uint32_t need, enum snap_state state)
 {
@@ -657,7 +665,6 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 {
 	uint32_t need = shared_snap_need(s, seq);
 	struct shared_record rec;
-	uint32_t done = load_acquire(&r->done);
 	enum snap_state state;
 	uint64_t is, at;
 
@@ -665,7 +672,7 @@ void shared_snap_orphan(struct shared_rank *r, struct shared_snap *s, uint64_t s
 		shared_snap_drop(r, s, seq);
 	} else if (need & NEED_CLIENT) {
 		if (need & NEED_ORDERED && shared_snap_read(s, &is, &state, &rec) == 0 &&
-		    is == seq && (int32_t)(done - rec.target) >= 0)
+		    is == seq && shared_snap_done(r, &rec))
 			shared_copy_end(r, s, seq, NEED_CLIENT, slot, bytes, &at);
 		else
 			shared_snap_drop(r, s, seq);
@@ -694,28 +701,27 @@ void shared_tear_lost(struct shared_rank *r)
 		shared_snap_drop(r, s, n);
 }
 
-/* `copying`: seq << 8 | slot << 4 | 1. */
 void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot)
 {
-	atomic_store_explicit(&r->copying, seq << 8 | (uint64_t)(slot & 15) << 4 | 1,
-			      memory_order_seq_cst);
+	atomic_store_explicit(&r->copying[slot % SHARED_GATE_SLOTS], seq, memory_order_seq_cst);
 	POINT();
 }
 
 void shared_copying_clear(struct shared_rank *r, uint64_t seq)
 {
-	uint64_t w = load_relaxed(&r->copying);
+	for (uint32_t i = 0; i < SHARED_GATE_SLOTS; i++) {
+		uint64_t w = load_relaxed(&r->copying[i]);
 
-	if (w >> 8 == seq)
-		(void)atomic_compare_exchange_strong_explicit(
-			&r->copying, &w, 0, memory_order_release, memory_order_relaxed);
+		if (w == seq || (w && MUTANT(COPYING_OF_ALL_SLOTS)))
+			(void)atomic_compare_exchange_strong_explicit(
+				&r->copying[i], &w, 0, memory_order_release, memory_order_relaxed);
+	}
 }
 
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot)
 {
-	uint64_t w = atomic_load_explicit(&r->copying, memory_order_seq_cst);
-
-	return w & 1 && (w >> 4 & 15) == slot && !MUTANT(SLOT_BEFORE_COPYING);
+	return atomic_load_explicit(&r->copying[slot % SHARED_GATE_SLOTS], memory_order_seq_cst) &&
+	       !MUTANT(SLOT_BEFORE_COPYING);
 }
 
 bool shared_stable(struct shared_rank *r)

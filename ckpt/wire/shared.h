@@ -33,25 +33,26 @@
  * what ckpt_snapshot itself has put there by value (VOLATILE, blobs). The library copies the rest,
  * from the process's own memory straight into the slot, or lets a device do so. The bits of need
  * name the copiers that have not ended: DAEMON, CLIENT. ORDERED besides CLIENT: all copies are
- * queued on a device, in order.
+ * queued on devices, in order.
  *
  *   # | change                      | by which side, when
  *   1 | any but COPYING -> FREE(n)  | client: it takes the record for mark n
- *   2 | FREE -> COPYING(need)       | client: record, canary and by-value bytes are written; `copying` is
- *     |                             | n and the slot if need has CLIENT; then `marks`, then the bell
- *   3 | FREE -> TORN                | client: a slot was taken, but its own copier still has the one before,
- *     |                             | or a blob is too long, or the ticket is over (below)
+ *   2 | FREE -> COPYING(need)       | client: record, canary and by-value bytes are written; `copying`
+ *     |                             | of the slot is n if need has CLIENT; then `marks`, then the bell
+ *   3 | FREE -> TORN                | client: a slot was taken, but its own copier has too many still, or
+ *     |                             | a blob is too long, or the ticket is over (below)
  *   4 | COPYING clears DAEMON       | daemon's copier: its last byte is copied
- *   5 | COPYING clears CLIENT, and  | client's copier: its last byte is copied; of a device: `done` has
- *     | ORDERED                     | reached the record's `target`
+ *   5 | COPYING clears CLIENT, and  | client's copier: its last byte is copied; of devices: all words
+ *     | ORDERED                     | of `done` that the record names have reached its `target`
  *   6 | COPYING sets ORDERED        | client: every copy, and the event that its guard waits for, is queued
  *   7 | COPYING -> TORN             | client: the guard is out of budget, the next mark comes, or the daemon
- *     |                             | ended and need has DAEMON. Never after a guard that returned by (c)
+ *     |                             | ended and need has DAEMON. After a guard that returned by (c) only
+ *     |                             | if a later one names a stream that cannot wait
  *   8 | COPYING -> TORN             | client's copier: the memory is not there (EFAULT), the device failed
  *   9 | COPYING -> TORN             | daemon: another rank tore or left; this one died with CLIENT in need,
  *     |                             | or with DAEMON after its guard or without guards (UPDATING below)
  *  10 | COPYING clears CLIENT, and  | daemon: this client is dead, ORDERED is set and `done` has reached
- *     | ORDERED                     | `target`: the device has done all of it
+ *     | ORDERED                     | `target`, as in 5: the devices have done all of it
  *
  * 4, 5 and 10: the side that would clear the last bit of need compares the canary (below) instead,
  * and swaps for COPIED, or, if a word differs, for TORN. No other bit is left then, so no other
@@ -65,24 +66,25 @@
  * read of the source. COPIED and TORN exclude each other, because each is a swap from COPYING of
  * one seq. The trainer may change its state when its guard has seen (a) COPIED, or (b) TORN, its
  * own or another's, or (c) need is CLIENT|ORDERED, and its stream waits for the event: the device
- * reads the source before it does what is queued behind. Policy NEVER does not use (c). `done` is
- * one aligned word on a page of its own: a device writes it behind its copies, with a fence, so a
- * thread that reads a value at or beyond `target` (acquire) sees what the device wrote. A guard
- * that returned by (c) has said so by guarded_mark, before which it tears whatever is unfinished:
- * so a snapshot that is COPYING though guarded_mark is its number is left alone, by a second guard
- * and by the next mark. It may be COPYING still when its record's turn comes again: that mark is
+ * reads the source before it does what is queued behind. Policy NEVER does not use (c). `done` has
+ * one aligned word for each device, on a page of their own: a device writes its word behind its
+ * copies, with a fence, so a thread that reads a value at or beyond `target` (acquire) sees what
+ * that device wrote. A guard that returned by (c) has said so by guarded_mark, before which it
+ * tears whatever is unfinished: so a snapshot that is COPYING though guarded_mark is its number is
+ * left alone, by a second guard whose streams wait too, and by the next marks, whose own copies the
+ * devices do behind it. It may be COPYING still when its record's turn comes again: that mark is
  * skipped.
  *
- * COPYING (rank page): the word `copying` is the snapshot whose slot the client's copier, all its
- * threads and the device together, may still write: seq << 8 | slot << 4 | 1, or 0. It is stored
+ * COPYING (rank page): for each slot the word `copying` is the snapshot for which the client's
+ * copier, all its threads and the devices together, may still write to it, or 0. It is stored
  * before 2, and set to 0 (release) when the last write has ended: inside 5, before the swap, so
  * that a trainer which sees COPIED does not find its own copier busy; else when the copier has
- * stopped, and then the bell is rung. Only its own snapshot's: the trainer may have marked the next
- * one by then. After a guard has torn a snapshot a thread may go on for at most one piece of work
- * (1 MiB), for it looks at the word before each; a device does all that was queued, and until then
- * `copying` stays.
+ * stopped, and then the bell is rung. Only its own snapshot's, and no other slot's: the trainer may
+ * have marked others by then. After a guard has torn a snapshot a thread may go on for at most one
+ * piece of work (1 MiB), for it looks at the word before each; a device does all that was queued,
+ * and until then `copying` stays.
  *
- * A slot goes back to the gate only when no rank's `copying` names it, or the *process* of that
+ * A slot goes back to the gate only when no rank's `copying` of it is set, or the *process* of that
  * rank is dead, which its pidfd says: a socket may end while a copier still runs.
  *
  * OVER (job page). A rank may be late: it has its ticket, and before it stores `copying` the daemon
@@ -97,7 +99,7 @@
  * this step, at least every second of which has a slot. Each of these is torn for want of that
  * rank's record, so even then nothing that is staged lies in the slot.
  *
- * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` is
+ * LINKS. A client that attaches again brings its slots along (ADOPT) to a page whose `copying` are
  * 0: it sends none before its own copier has ended, and no BYE either. A launch that takes over
  * slots of an earlier one does so only from processes that are dead or have said BYE.
  *
@@ -174,7 +176,9 @@
 #define SHARED_OUTCOMES 64
 #define SHARED_NOTES 16
 #define SHARED_SKIPS 8 /* as WIRE_SKIPS */
+#define SHARED_DEVICES 32
 #define SHARED_CHANGED 64
+#define SHARED_WHOLE 256u /* as WIRE_WHOLE_MAX */
 #define SHARED_CANARY_MAX 512
 /* a daemon without a beat for so long counts as ended */
 #define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
@@ -212,7 +216,10 @@ struct shared_record { /* what a rank says of a snapshot */
 	uint64_t step, mark_ns;
 	uint32_t epoch, rev; /* of the declaration whose rows are copied */
 	uint16_t slot, flags, ticket_seq, nnote;
-	uint32_t target, zero; /* ORDERED: the device is done when (int32_t)(done - target) >= 0 */
+	/* ORDERED: the devices n whose bits 1 << n are set copy; each is done when
+	 * (int32_t)(done[n] - target) >= 0 */
+	uint32_t target, devices;
+	uint32_t turn, nwhole; /* of derived tensors: see turns.h */
 	uint64_t unguarded;    /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
@@ -253,9 +260,9 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t changed[SHARED_CHANGED];
 	/* 1 + step: the same of a snapshot that was marked in the page of an earlier daemon */
 	_Atomic uint64_t changed_step;
-	_Atomic uint64_t copying;	      /* see COPYING above */
-	_Atomic uint64_t copy_bytes, copy_ns; /* daemon */
-	_Atomic uint64_t own_bytes, own_ns;   /* the client's copier */
+	_Atomic uint64_t copying[SHARED_GATE_SLOTS]; /* see COPYING above */
+	_Atomic uint64_t copy_bytes, copy_ns;	     /* daemon */
+	_Atomic uint64_t own_bytes, own_ns;	     /* the client's copier */
 	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
 	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
 	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
@@ -264,9 +271,21 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t skipped[SHARED_SKIPS];
 	/* 1 + the commonest reason: of the newest 32 snapshots more than half were skipped, and not
 	 * yet three quarters taken since; 0: not so */
-	_Atomic uint32_t skipping, zero;
+	_Atomic uint32_t skipping;
+	/* How many agreements of ckpt_restore (ckpt_opts.agree) this rank has begun, twice, and 1
+	 * more while it is in one after its own call has failed. So if this is odd, and of one
+	 * agreement more than that of a rank that still waits in ckpt_restore, each of the two waits
+	 * for the other. Of a process that took the place of another nothing is known from this: it
+	 * has begun fewer, and waits up to its deadline. */
+	_Atomic uint32_t agreements;
+	/* daemon: derived tensors of devices; see turns.h */
+	_Atomic uint64_t turns, turn_order;
+	_Atomic uint32_t whole[SHARED_WHOLE];
+	/* [n % SHARED_SNAPS] is n: the turn of snapshot n was compared and is equal */
+	_Atomic uint64_t compared[SHARED_SNAPS];
 	struct shared_snap snap[SHARED_SNAPS];
-	_Alignas(4096) _Atomic uint32_t done; /* a device; alone on its page, which is registered */
+	/* the devices; alone on their page, which is registered */
+	_Alignas(4096) _Atomic uint32_t done[SHARED_DEVICES];
 };
 
 enum outcome_state {
@@ -390,6 +409,8 @@ enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq
  * -EAGAIN: it is not published, or was written anew meanwhile. Any thread of either side. */
 int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_state *ret_state,
 		     struct shared_record *ret);
+/* Have the devices of this record done all of it? */
+bool shared_snap_done(const struct shared_rank *r, const struct shared_record *rec);
 /* May the trainer go on though the copy has not ended, by (c)? */
 bool shared_snap_ordered(const struct shared_snap *s);
 /* 7: tear the newest snapshot if its copy is not finished and no guard has let it go by (c). True
@@ -401,7 +422,7 @@ void shared_tear_lost(struct shared_rank *r);
 bool shared_snap_order(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* `copying`. After it was set, and before anything is written to the slot: is the ticket over? */
 void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot);
-/* Unless it is a later snapshot's by now: the end of an earlier one may be late. */
+/* Of whatever slot it has, unless that is a later snapshot's by now: the end may be late. */
 void shared_copying_clear(struct shared_rank *r, uint64_t seq);
 bool shared_ticket_over(const struct shared_job *job, struct ticket t);
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say

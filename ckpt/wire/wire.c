@@ -310,8 +310,9 @@ int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint
 const char *wire_skip_text(uint32_t reason)
 {
 	static const char *const text[WIRE_SKIPS] = {
-		[WIRE_SKIP_FULL] = "every slot holds a step that is being written, or the newest "
-				   "one: raise persist_every or slots, or use a faster store",
+		[WIRE_SKIP_FULL] =
+			"every slot holds a step that is being copied or written, or the "
+			"newest one: raise persist_every or slots, or use a faster store",
 		[WIRE_SKIP_UNREADY] =
 			"the slots are not in memory yet, or not every rank has called "
 			"ckpt_seal after the newest declaration",
@@ -323,7 +324,10 @@ const char *wire_skip_text(uint32_t reason)
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 		[WIRE_SKIP_BLOB] =
 			"a blob of a rank was longer than its capacity: that rank's ckpt_why "
-			"names it; use ckpt_blob_resize there",
+			"names it; use ckpt_blob_resize there (or a device of that rank could not "
+			"be copied from)",
+		[WIRE_SKIP_DEVICE] = "its stream was being captured into a CUDA graph, or its CUDA "
+				     "device has failed",
 	};
 
 	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is unknown";

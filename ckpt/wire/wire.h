@@ -64,9 +64,13 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 7: the job page has a word for the last step, and says which replicas have drifted apart;
+/* 10: `copying` is a word of each slot
+ * 9: CKPT_EXPLICIT
+ * 8: a restore of what an exchange has not brought; derived tensors of devices are copied in turns
+ * (turns.h)
+ * 7: the job page has a word for the last step, and says which replicas have drifted apart;
  * declarations have attributes; CKPT_PEEK */
-#define WIRE_ABI 7
+#define WIRE_ABI 10
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -178,11 +182,14 @@ struct wire_segment {
 
 /* Slot `slot` holds this rank's part of `step`, copied whole under `epoch`, marked with `flags`; or
  * (step UINT64_MAX) nothing of use. The rank brings every slot that its newest SEALED has given it.
- * slot: below HELLO's nslot; if that is 0, below WIRE_SLOTS_MAX. */
+ * slot: below HELLO's nslot; if that is 0, below WIRE_SLOTS_MAX. turn, whole[0..nwhole): as the
+ * record said (turns.h); such a slot is of use only under the rev whose rows were copied. */
+#define WIRE_WHOLE_MAX 256u /* as SHARED_WHOLE */
 struct wire_adopt {
 	struct wire_head head;
-	uint32_t slot, epoch, flags, pad;
+	uint32_t slot, epoch, flags, rev;
 	uint64_t bytes, step, mark_ns;
+	uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX];
 };
 
 /*
@@ -205,9 +212,10 @@ struct wire_seed {
  * i, and the one behind the last segment, if there is one, the process's own memory: WIRE_OWN_BYTES
  * long, its offsets are addresses. Its section AVERAGES has one record for each ckpt_average, in
  * the order of their names: rule 0, the canonical spec (ema/spec.h), and no updates. The
- * declaration of rank 0 may have the section WIRE_ATTRIBUTES (attributes.h). rev: 0 in each epoch's
- * first declaration. */
-enum { WIRE_ATTRIBUTES = 1026 };
+ * declaration of rank 0 may have the section WIRE_ATTRIBUTES (attributes.h). WIRE_DEVICES, where
+ * any tensor lies on devices: a byte for each tensor, 1 where all of it does, but none for the
+ * blobs, which are the last ones. rev: 0 in each epoch's first declaration. */
+enum { WIRE_ATTRIBUTES = 1026, WIRE_DEVICES };
 #define WIRE_OWN_BYTES (UINT64_C(1) << 48)
 struct wire_declare {
 	struct wire_head head;
@@ -239,7 +247,8 @@ enum {
 	WIRE_ROW_CLIENT = 1, /* of the process's own memory: the library copies it */
 	WIRE_ROW_CONST = 2,
 	WIRE_ROW_DERIVED = 4,
-	WIRE_ROW_VALUE = 8, /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
+	WIRE_ROW_VALUE = 8,  /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
+	WIRE_ROW_TURNS = 16, /* with CLIENT: of a derived tensor on devices: see turns.h */
 };
 struct wire_row {
 	uint32_t tensor, flags; /* tensor: its number in the declaration */
@@ -254,10 +263,18 @@ struct wire_row {
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes);
 
+/* With the flags of ckpt_want: of what several ranks hold and divide (ckpt/spread/spread.h), each
+ * gets its own part. The ranks send it on. */
+#define WIRE_DIVIDED (UINT32_C(1) << 31)
+/* After that: the exchange has failed, and each rank gets what it lacks of the same step, and
+ * nothing else: what the rounds behind the first `rounds` carry to it, in windows of chunk_bytes
+ * (spread_missing). The step is given by its number. */
+#define WIRE_MISSING (UINT32_C(1) << 30)
 struct wire_restore {
 	struct wire_head head;
 	uint32_t flags, epoch;
 	uint64_t step, deadline_ns;
+	uint64_t chunk_bytes, rounds; /* MISSING; else 0 */
 	char only[CKPT_NAME_MAX + 8];
 };
 struct wire_restored {
@@ -416,13 +433,16 @@ struct wire_report_head {
 };
 /* Why a step was skipped. */
 enum wire_skip {
-	WIRE_SKIP_FULL,	    /* every slot holds a step that is being written, or the newest one */
+	WIRE_SKIP_FULL,	    /* every slot holds a step on its way, or the newest one */
 	WIRE_SKIP_UNREADY,  /* slots or declarations are not ready */
 	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
 	WIRE_SKIP_COPYING,  /* the library still copied memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
 	WIRE_SKIP_DETACHED, /* no daemon was attached */
-	WIRE_SKIP_BLOB,	    /* a blob of a rank was longer than its capacity */
+	/* a blob of a rank was longer than its capacity; or another rank refused, for whichever
+	 * reason */
+	WIRE_SKIP_BLOB,
+	WIRE_SKIP_DEVICE, /* a stream was being captured into a graph, or a device has failed */
 	WIRE_SKIPS = 8,
 };
 /* What that means and what to do, as the end of a sentence. */

@@ -8,7 +8,7 @@
  *
  * A rank has a main part, and one of averages if it owns something of one. The parts of averages
  * come first, because a main part names the other parts of its rank by the hashes of what they
- * hold. The last file is MANIFEST. A SINK is in no file.
+ * hold. The last file is MANIFEST. A SINK is in no file, nor an average whose tensors all are.
  */
 #include "formats/native/native_impl.h"
 #include "ckpt/base/mutant.h"
@@ -30,7 +30,8 @@ struct part_of {
 };
 
 struct parts {
-	const struct table *target;
+	const struct table *target; /* the caller's, or the one below */
+	struct table trimmed;	    /* without averages of which no tensor is left; or empty */
 	const struct format_want *want;
 	struct native_info info;
 	uint32_t npart;
@@ -178,7 +179,49 @@ static int own_table(const struct parts *p, uint32_t part, struct table *ret, st
 
 /* --- which parts there are --- */
 
-/* The MADE tensors, and the target without them. */
+/* Which records have a tensor; those of one average belong together. */
+static uint32_t averages_left(const struct table *t, bool left[])
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		for (uint32_t k = 0; k < t->naverage; k++)
+			left[k] |=
+				t->tensor[i].cls != CKPT_SINK && t->tensor[i].made &&
+				!strcmp(t->average[t->tensor[i].made - 1].name, t->average[k].name);
+	for (uint32_t k = 0; k < t->naverage; k++)
+		n += left[k];
+	return n;
+}
+
+static int averages_trim(struct parts *p, struct ckpt_err *err)
+{
+	const struct table *t = p->target;
+	cleanup_free bool *left = calloc((size_t)t->naverage + 1, sizeof *left);
+	cleanup_free uint32_t *record = calloc((size_t)t->naverage + 1, sizeof *record);
+	struct table *to = &p->trimmed;
+
+	if (!left || !record)
+		return no_memory(err);
+	if (averages_left(t, left) == t->naverage)
+		return 0;
+	if (table_twin(t, to))
+		return no_memory(err);
+	to->naverage = 0;
+	for (uint32_t k = 0; k < t->naverage; k++) {
+		if (!left[k])
+			continue;
+		to->average[to->naverage] = t->average[k];
+		record[k] = ++to->naverage;
+	}
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].made)
+			to->tensor[i].made = record[t->tensor[i].made - 1];
+	p->target = to;
+	return 0;
+}
+
+/* The MADE tensors that the target holds, and the target without them. */
 static int made_find(struct parts *p, const uint32_t *order, struct ckpt_err *err)
 {
 	const struct table *t = p->target;
@@ -187,7 +230,7 @@ static int made_find(struct parts *p, const uint32_t *order, struct ckpt_err *er
 	if (!p->made)
 		return no_memory(err);
 	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (t->tensor[order[i]].made)
+		if (t->tensor[order[i]].made && t->tensor[order[i]].cls != CKPT_SINK)
 			p->made[p->nmade++] = order[i];
 	if (p->nmade && table_twin(t, &p->plain))
 		return no_memory(err);
@@ -359,18 +402,22 @@ static int files_make(struct sheet *s, struct memo *memo, struct ckpt_err *err)
 static int sheet_fill_in(struct sheet *s, struct ckpt_err *err)
 {
 	struct parts *p = s->priv;
-	const struct table *t = p->target;
-	cleanup_free uint32_t *order = calloc((size_t)t->ntensor + 1, sizeof *order);
+	uint32_t ntensor = p->target->ntensor;
+	cleanup_free uint32_t *order = calloc((size_t)ntensor + 1, sizeof *order);
 	cleanup_free struct memo *memo = calloc(1, sizeof *memo);
 	int r;
 
-	if (!order || !memo || native_raw_order(t, order))
+	if (!order || !memo)
 		return no_memory(err);
-	r = made_find(p, order, err);
+	r = averages_trim(p, err);
+	if (!r && native_raw_order(p->target, order))
+		r = no_memory(err);
+	if (!r)
+		r = made_find(p, order, err);
 	if (!r)
 		r = parts_list(p, err);
 	if (!r)
-		r = tensors_add(s, t, order, err);
+		r = tensors_add(s, p->target, order, err);
 	if (!r)
 		r = files_make(s, memo, err);
 	return r ? r : table_seal(&s->table, err);
@@ -448,6 +495,7 @@ void native_sheet_end(struct sheet *s)
 	struct parts *p = s->priv;
 
 	table_free(&p->plain);
+	table_free(&p->trimmed);
 	free(p->of);
 	free(p->made);
 	free(p);

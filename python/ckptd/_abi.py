@@ -108,6 +108,7 @@ CKPT_REQUIRE: Final = 1
 CKPT_AUTOSTART: Final = 2
 CKPT_USE_ENV: Final = 4
 CKPT_KEEP_MEMORY: Final = 8
+CKPT_NCCL: Final = 16
 # ckpt_mark.flags
 CKPT_PERSIST: Final = 1
 CKPT_STAGE_ONLY: Final = 2
@@ -120,6 +121,11 @@ CKPT_DRY_RUN: Final = 4
 CKPT_FROM_MEMORY: Final = 8
 CKPT_EXACT: Final = 16
 CKPT_PEEK: Final = 32
+CKPT_EXPLICIT: Final = 64
+CKPT_ALLOW_RESHARD: Final = 128
+CKPT_ALLOW_REDUCE: Final = 256
+CKPT_ALLOW_REPLICATE: Final = 512
+CKPT_ALLOW_DROP: Final = 1024
 # enum ckpt_what
 CKPT_SAVED: Final = 0
 CKPT_MISSING: Final = 1
@@ -184,6 +190,8 @@ class ckpt_opts(ctypes.Structure):
         ("pad", c_uint32),
         ("wait_ns", c_uint64),
         ("launch", c_uint64),
+        ("copy_rate", c_uint64),
+        ("nccl", c_void_p),
     ]
 
 
@@ -232,6 +240,10 @@ class ckpt_note(ctypes.Structure):
     _fields_ = [("key", c_char_p), ("value", c_double)]
 
 
+class ckpt_stream(ctypes.Structure):
+    _fields_ = [("stream", c_void_p), ("device", c_uint32), ("pad", c_uint32)]
+
+
 class ckpt_mark(ctypes.Structure):
     _fields_ = [
         ("size", c_uint32),
@@ -240,6 +252,8 @@ class ckpt_mark(ctypes.Structure):
         ("groups", c_uint64),
         ("note", POINTER(ckpt_note)),
         ("nnote", c_uint32),
+        ("nstream", c_uint32),
+        ("more", POINTER(ckpt_stream)),
     ]
 
 
@@ -254,6 +268,9 @@ class ckpt_want(ctypes.Structure):
         ("step", c_uint64),
         ("only", c_char_p),
         ("deadline_ns", c_uint64),
+        ("nstream", c_uint32),
+        ("pad", c_uint32),
+        ("more", POINTER(ckpt_stream)),
     ]
 
 
@@ -331,6 +348,7 @@ STRUCTURES: Final = (
     ckpt_local,
     ckpt_tensor,
     ckpt_note,
+    ckpt_stream,
     ckpt_mark,
     ckpt_step,
     ckpt_want,

@@ -9,13 +9,21 @@ from __future__ import annotations
 import errno
 import operator
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from itertools import chain
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _lib, errors
+from . import _cuda, _lib, errors
+from ._memory import meta_device
 
 GUARDS = {"bounded": _lib.CKPT_BOUNDED, "never": _lib.CKPT_NEVER, "finish": _lib.CKPT_FINISH}
 STATES = {"staged": _lib.CKPT_STAGED, "persisted": _lib.CKPT_PERSISTED, "committed": _lib.CKPT_COMMITTED}
 SOURCES = {"any": 0, "memory": _lib.CKPT_FROM_MEMORY, "disk": _lib.CKPT_FROM_DISK}
+ALLOWS = {
+    "reshard": _lib.CKPT_ALLOW_RESHARD,
+    "reduce": _lib.CKPT_ALLOW_REDUCE,
+    "replicate": _lib.CKPT_ALLOW_REPLICATE,
+    "drop": _lib.CKPT_ALLOW_DROP,
+}
 TORCH_MIN = (2, 4)
 NAMED = 8  # names in a sentence; further ones are counted
 
@@ -25,6 +33,16 @@ def one_of(what: str, given: Any, known: Mapping[str, int]) -> int:
     if not isinstance(given, str) or given not in known:
         raise ValueError("%s is %r: it must be one of %s" % (what, given, ", ".join(map(repr, known))))
     return known[given]
+
+
+def explicit_flags(explicit: bool, allow: Iterable[str]) -> int:
+    """restore's explicit= and allow=; TypeError, ValueError."""
+    if isinstance(allow, str):
+        raise TypeError("allow is %r: it must be a list, as in [%r]" % (allow, allow))
+    flags = sum({one_of("allow", kind, ALLOWS) for kind in allow})
+    if flags and not explicit:
+        raise ValueError("allow is %r: without explicit=True everything is allowed" % (allow,))
+    return flags | (_lib.CKPT_EXPLICIT if explicit else 0)
 
 
 def number(what: str, given: Any, least: int) -> int:
@@ -119,25 +137,27 @@ def state_of(optims: Iterable[Any]) -> Iterable[Tuple[str, Any]]:
                     yield "%s of %s" % (key, type(o).__name__), value
 
 
-def refuse_devices(modules: Iterable[Any], optims: List[Any]) -> None:
-    """NotSupported, with names, if a tensor is neither in host memory nor on the meta device."""
+def devices_of(modules: Sequence[Any], optims: Sequence[Any]) -> _cuda.Devices:
+    """The first CUDA device of the state. NotSupported, with names, if a tensor is on a device that the library cannot
+    read."""
     far: Dict[str, List[str]] = {}
-    for m in modules:
-        for kind in (m.named_parameters(), m.named_buffers()):
-            for name, t in kind:
-                far.setdefault(t.device.type, []).append(name)
-    for name, t in state_of(optims):
-        far.setdefault(t.device.type, []).append(name)
-    for device in ("cpu", "meta"):
-        far.pop(device, None)
+    found: List[Optional[int]] = []
+    tensors = [kind for m in modules for kind in (m.named_parameters(), m.named_buffers())]
+    for name, t in chain(*tensors, state_of(optims)):
+        why = _cuda.refused(t)
+        if why is not None:
+            far.setdefault(why, []).append(name)
+        else:
+            found.append(_cuda.index_of(t))
     if far:
-        text = "; ".join("%s: %s" % (device, names(found)) for device, found in sorted(far.items()))
+        text = "; ".join("%s: %s" % (device, names(some)) for device, some in sorted(far.items()))
         raise errors.error(
             "attach",
             errno.EOPNOTSUPP,
-            "this version saves state in host memory only, and these tensors are elsewhere (%s): "
+            "this version saves state in host memory and on CUDA devices, and these tensors are elsewhere (%s): "
             "move the model to the CPU, or use FSDP2 with CPUOffloadPolicy" % text,
         )
+    return _cuda.Devices(next((i for i in chain(found, map(meta_device, modules)) if i is not None), None))
 
 
 def loss_of(loss: Any) -> Optional[float]:

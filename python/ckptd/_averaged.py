@@ -108,7 +108,7 @@ class Average:
         with torch.no_grad():
             for e, sink in zip(self._of, self.entries):
                 for at, average in zip(now[e.key].layout.parts, sink.layout.parts):
-                    self._raw.append((at.local, at.local.clone()))
+                    self._raw.append((at.local, at.local.to("cpu", copy=True)))
                     at.local.copy_(average.local)
         self._give_back()
 

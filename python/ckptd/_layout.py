@@ -13,7 +13,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _abi, _mesh
+from . import _abi, _cuda, _mesh
 from ._types import Layout, Mesh, Part, Placement
 
 if TYPE_CHECKING:
@@ -118,8 +118,9 @@ def plain_check(tensor: "torch.Tensor") -> None:
         raise Unsupported("it is quantized (%s): save int_repr() and the scales as tensors of their own" % tensor.dtype)
     if tensor.is_meta:
         raise Unsupported("it is on the meta device and has no memory: call to_empty(), and initialise it, first")
-    if tensor.device.type != "cpu":
-        raise Unsupported("it is on %s: this version saves tensors in host memory only" % tensor.device)
+    why = _cuda.refused(tensor)
+    if why is not None:
+        raise Unsupported("it is on %s (%s): move it to the CPU, or to a CUDA device" % (tensor.device, why))
     if tensor.is_conj():
         raise Unsupported("its memory holds the conjugates of its values: assign tensor.resolve_conj() in its place")
     if tensor.is_neg():

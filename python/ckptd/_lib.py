@@ -33,7 +33,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from . import errors
 from ._abi import *
 from ._load import library, load
-from ._types import Entry, Mesh, Part
+from ._types import Devices, Entry, Mesh, Part
 from ._values import *
 
 log = logging.getLogger("ckptd")
@@ -76,6 +76,7 @@ class Handle:
         self._blobs: Dict[str, Blob] = {}
         self._memory: Dict[int, Tuple[Any, ...]] = {}  # tensors' memory, by id
         self._left: List[Any] = []  # memory that a copy may still read: until the next guard
+        self.devices: Optional[Devices] = None  # of the tensors; None: all of them are in host memory
         self._last_step: Optional[int] = None
         self._waits_for = ""
         self._err = ckpt_err()
@@ -83,6 +84,9 @@ class Handle:
         self._notes = (ckpt_note * NOTES_MAX)()
         self._mark.note = ctypes.cast(self._notes, POINTER(ckpt_note))
         self._mark_at = ctypes.addressof(self._mark)
+        self._before = ckpt_mark(size=ctypes.sizeof(ckpt_mark))  # what guard gives
+        self._before_at = ctypes.addressof(self._before)
+        self._streams = (ckpt_stream * 1)()  # those of further devices, in both
         self._note_keys: Dict[str, bytes] = {}
         self._snapshot = lib.ckpt_snapshot
         self._guard = lib.ckpt_guard
@@ -106,6 +110,8 @@ class Handle:
         guard_seconds: float = 0.0,
         memory_max: int = 0,
         check: int = 0,
+        device: int = 0,
+        copy_rate: int = 0,
         timeout: float = 0.0,
         flags: int = CKPT_AUTOSTART | CKPT_USE_ENV | CKPT_KEEP_MEMORY,
         agree: Optional[Callable[[int], int]] = None,
@@ -119,7 +125,8 @@ class Handle:
         NotSupported, NoRoom.
         """
         _in_32_bits(rank=rank, world=world, slots=slots, persist_every=persist_every, guard=guard, check=check)
-        _in_64_bits(generation=generation, launch=launch, memory_max=memory_max)
+        _in_32_bits(device=device)
+        _in_64_bits(generation=generation, launch=launch, memory_max=memory_max, copy_rate=copy_rate)
         self = cls(lib or library())
         self._log_fn = LOG_FN(_log_to(self._queue))
         self._agree_fn = AGREE_FN(_agree_by(agree)) if agree else AGREE_FN()
@@ -135,6 +142,7 @@ class Handle:
             agree=self._agree_fn,
             slots=slots,
             persist_every=persist_every,
+            device=device,
             guard=guard,
             guard_ns=to_ns(guard_seconds),
             memory_max=memory_max,
@@ -142,6 +150,7 @@ class Handle:
             check=check,
             wait_ns=to_ns(timeout),
             launch=launch,
+            copy_rate=copy_rate,
         )
         handle = c_void_p()
         rc = self._lib.ckpt_attach(byref(opts), byref(handle), byref(self._err))
@@ -252,7 +261,7 @@ class Handle:
         t, _keep = to_tensor(entry, self.mesh(entry.layout.mesh))
         number = c_uint32()
         self._call("tensor_add", byref(t), byref(number))
-        self._memory[number.value] = tuple(part.local for part in entry.layout.parts)
+        self._memory[number.value] = held_of(entry.layout.parts)
         entry.id = number.value
         return entry.id
 
@@ -261,7 +270,7 @@ class Handle:
         local, n, _keep = to_locals(parts)
         self._call("tensor_move", number, local if n else None, n)
         self._left.append(self._memory.get(number))
-        self._memory[number] = tuple(part.local for part in parts)
+        self._memory[number] = held_of(parts)
 
     def tensor_drop(self, number: int) -> None:
         """The tensor is no longer saved or restored (ckpt_tensor_drop). Then seal, on all ranks."""
@@ -319,7 +328,7 @@ class Handle:
             raise errors.error("snapshot", errno.EINVAL, "step %d must be 0 to 2^64 - 1" % step)
         c = self._enter()
         try:
-            mark = self._mark_set(flags, notes) if flags or notes else None
+            mark = self._mark_set(flags, notes) if flags or notes or self.devices else None
             rc: int = self._snapshot(c, step, mark)
             if rc == 0 or rc == CKPT_FAILING:
                 self._last_step = step
@@ -343,7 +352,21 @@ class Handle:
             note.key, note.value = raw, value
             n += 1
         self._mark.nnote = n
+        self._streams_set(self._mark)
         return self._mark_at
+
+    def _streams_set(self, mark: ckpt_mark) -> None:
+        """The streams that change the state: of the device that was opened, and of the others."""
+        streams = self.devices.streams() if self.devices is not None else ()
+        if len(streams) > len(self._streams) + 1:
+            self._streams = (ckpt_stream * (len(streams) - 1))()
+        for i, (index, stream) in enumerate(streams):
+            if i == 0:
+                mark.stream = stream
+            else:
+                self._streams[i - 1].stream, self._streams[i - 1].device = stream, 1 + index
+        mark.nstream = max(len(streams) - 1, 0)
+        mark.more = self._streams
 
     def _raise_why(self, call: str, rc: int) -> None:
         """The library's sentence, if ckpt_why has one for this very code."""
@@ -354,14 +377,27 @@ class Handle:
         """The state is about to change (ckpt_guard). 0 or CKPT_TORN."""
         c = self._enter()
         try:
-            rc: int = self._guard(c, None)
+            mark = None
+            if self.devices is not None:
+                self._streams_set(self._before)
+                mark = self._before_at
+            rc: int = self._guard(c, mark)
             if self._left:
-                self._left.clear()
+                self._left_free()
             if rc < 0:
                 raise errors.error("guard", rc, _say("guard", rc))
             return rc
         finally:
             self._one.release()
+
+    def _left_free(self) -> None:
+        """Free memory that tensors have left. A copy on a device may be under way when guard returns: the streams that
+        guard was given wait for it, and another stream that reuses the memory would not."""
+        if self.devices is not None:
+            if self.devices.capturing():
+                return
+            self.devices.settle()
+        self._left.clear()
 
     def last(self, step: int) -> bool:
         """Is this step, which begins now, the last one on all ranks, because a rank called stop (ckpt_last)?"""
@@ -443,6 +479,9 @@ class Handle:
         NotRestorable, Damaged, NotMapped, TimedOut, InvalidCall.
         """
         want = to_want(step, flags, only, timeout)
+        at = self.devices.streams() if self.devices is not None else ()
+        streams = (ckpt_stream * len(at))(*(ckpt_stream(stream=s, device=1 + index) for index, s in at))
+        want.nstream, want.more = len(at), streams
         got = ckpt_got(size=ctypes.sizeof(ckpt_got))
         self._call("restore", byref(want), byref(got))
         return Got(

@@ -22,10 +22,10 @@ use count tells whether a tensor is missing. Then the storage stays where it is,
 collector knows are named. So no alias is ever left behind.
 
 **What stays where it is** ("foreign", the library copies it through a thread): memory that torch cannot resize,
-because numpy, safetensors, a file or another owner has it too; memory shared with other processes; device memory;
-sparse tensors and unknown subclasses; memory of another run that is still attached in this process. A tensor that was
-given away through DLPack cannot be recognised: its consumer keeps a pointer to memory that is freed here. Export
-after attach, not before.
+because numpy, safetensors, a file or another owner has it too; memory shared with other processes;
+sparse tensors and unknown subclasses; memory of another run that is still attached in this process. Memory of CUDA
+devices stays, too, and is not listed: the library copies it from there (`_cuda`). A tensor that was given away through
+DLPack cannot be recognised: its consumer keeps a pointer to memory that is freed here. Export after attach, not before.
 
 **How much.** ckpt_alloc makes all of its memory resident. One request for everything would double the memory of the
 process, so `move_in` asks in pieces of at most the largest storage, 64 MiB, or a 64th of all, whichever is largest,
@@ -49,6 +49,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from typing import Union
+
+from . import _cuda
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +113,7 @@ class _Store:
         self.names: List[str] = []
         self.aliases: List["torch.Tensor"] = []
         self.pinned = False
+        self.on_device = False
 
 
 # All memory that any arena of this process has asked for. It is never unmapped (CKPT_KEEP_MEMORY), and stays listed.
@@ -153,8 +156,9 @@ class Arena:
     def move_in(self, tensors: "Iterable[Union[torch.Tensor, Tuple[str, torch.Tensor]]]") -> List[Foreign]:
         """Move every storage under these tensors into the arena, and return what stays where it is.
 
-        A tensor may come with its name, which only the log uses. What is in the arena already is left alone. Gradients
-        are not moved. If `alloc` raises an error, the rest stays where it is, with that reason. Errors: none.
+        A tensor may come with its name, which only the log uses. What is in the arena already, or on a CUDA device, is
+        left alone. Gradients are not moved. If `alloc` raises an error, the rest stays where it is, with that reason.
+        Errors: none.
         """
         import torch
 
@@ -162,7 +166,7 @@ class Arena:
         refused: List[Tuple[_Store, str]] = []
         movable: List[_Store] = []
         for store in stores:
-            if store.nbytes == 0 or (store.storage.device.type == "cpu" and self.holds(store.storage.data_ptr())):
+            if store.nbytes == 0 or store.on_device or self.holds(store.storage.data_ptr()):
                 continue
             reason = _why_not(store.storage)
             if reason is None:
@@ -351,6 +355,7 @@ def _gather(tensors: "Iterable[Union[torch.Tensor, Tuple[str, torch.Tensor]]]") 
                 _log.warning("%s stays where it is: it has no storage (%s)", name or _looks(plain), why)
                 continue
             store = stores.setdefault(storage._cdata, _Store(storage))
+            store.on_device = _cuda.index_of(plain) is not None
             label = name or _looks(plain)
             if label not in store.names:
                 store.names.append(label)
@@ -512,10 +517,27 @@ def _say(stays: Sequence[Foreign]) -> None:
 # --- the meta device ---
 
 
+def meta_device(model: "torch.nn.Module") -> Optional[int]:
+    """The CUDA device where tensors of this model that are on the meta device belong; None: in host memory, or there
+    are none. It is that of FSDP2, unless FSDP2 offloads to the CPU; that of the mesh of DTensors; or where the model
+    has its other tensors."""
+    tensors = [t for kind in (model.parameters(), model.buffers()) for t in kind]
+    metas = [t for t in tensors if t.is_meta]
+    if not metas or any(getattr(param, "offload_to_cpu", False) for param in fsdp_params(model)):
+        return None
+    for tensor in metas:
+        if getattr(getattr(getattr(tensor, "_spec", None), "mesh", None), "device_type", None) == "cuda":
+            import torch
+
+            return torch.cuda.current_device()
+    return next((i for i in map(_cuda.index_of, tensors) if i is not None), None)
+
+
 def materialise(
     model: "Union[torch.nn.Module, Sequence[torch.nn.Module]]", arena: Optional[Arena] = None
 ) -> Materialised:
-    """Give every parameter and buffer on the meta device its memory, straight in the arena, filled with zeros.
+    """Give every parameter and buffer on the meta device its memory, straight in the arena, filled with zeros. If they
+    belong on a CUDA device (meta_device), they get memory of that device instead.
 
     The peak is 1.0 times what this rank holds. Parameters stay the same objects (torch.utils.swap_tensors), so an
     optimizer that was made before keeps them, ties stay ties, and attributes stay. FSDP2's padded shards are made
@@ -541,7 +563,7 @@ def materialise(
         plan.add(str(param._module_info.param_name), param._sharded_param_data)
         plan.add(str(param._module_info.param_name), param.sharded_param)
     pinned = any(getattr(param, "pin_memory", False) for param in sharded)
-    plan.allocate(arena, pinned)
+    plan.allocate(arena, pinned, next((d for d in map(meta_device, models) if d is not None), None))
     done: Dict[int, "torch.Tensor"] = {}
     for slot in slots:
         if id(slot.tensor) not in done:
@@ -602,16 +624,18 @@ class _MetaPlan:
             if not any(plain is known for known in group):
                 group.append(plain)
 
-    def allocate(self, arena: Optional[Arena], pinned: bool) -> None:
-        """One request for all of it."""
+    def allocate(self, arena: Optional[Arena], pinned: bool, index: Optional[int]) -> None:
+        """One request for all of it. index: of a CUDA device; None: host memory."""
         import torch
 
         sizes = {key: self._need(group) for key, group in self._groups.items()}
         self.nbytes = sum(sizes.values())
-        if arena is not None:
+        if arena is not None and index is None:
             arena.reserve(sum(_up(size, ALIGN) for size in sizes.values()), pinned)
         for key, size in sizes.items():
-            if arena is not None:
+            if index is not None:
+                self._storages[key] = torch.zeros(size, dtype=torch.uint8, device="cuda:%d" % index).untyped_storage()
+            elif arena is not None:
                 self._storages[key] = arena.storage(size, pinned)
             else:
                 self._storages[key] = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned).untyped_storage()
@@ -624,7 +648,7 @@ class _MetaPlan:
         offset, stride = plain.storage_offset(), plain.stride()
         if len(self._groups[key]) == 1:
             offset, stride = 0, torch.empty_like(plain).stride()
-        new = torch.empty(0, dtype=plain.dtype)
+        new = torch.empty(0, dtype=plain.dtype, device=self._storages[key].device)
         with torch.no_grad():
             new.set_(self._storages[key], offset, plain.size(), stride)
         return new

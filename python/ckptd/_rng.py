@@ -10,9 +10,9 @@ import hashlib
 import logging
 import random
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from . import _codec
+from . import _codec, _cuda
 
 log = logging.getLogger("ckptd")
 
@@ -41,13 +41,6 @@ def _python_put(saved: Any) -> None:
     random.setstate((saved["version"], _unpack(saved["words"]), saved["gauss"]))
 
 
-def _torch_cuda() -> Any:
-    """torch.cuda, if this process uses it."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
-
-
 def _tracker_states() -> Optional[Dict[Any, Any]]:
     """The states that DTensor's tracker keeps: torch 2.4 to 2.8 had its own ("parallel-rng"); later ones use the
     device's.
@@ -73,7 +66,7 @@ class Rng:
     def state_dict(self) -> Dict[str, Any]:
         """The states now, about 10 kB. numpy, torch and CUDA are in it if the program has imported or used them."""
         out: Dict[str, Any] = {"python": _python_get()}
-        numpy, torch, cuda = sys.modules.get("numpy"), sys.modules.get("torch"), _torch_cuda()
+        numpy, torch, cuda = sys.modules.get("numpy"), sys.modules.get("torch"), _cuda.used()
         if numpy is not None and hasattr(numpy, "random"):
             out["numpy"] = numpy.random.get_state()
         if torch is not None and hasattr(torch, "default_generator"):
@@ -86,15 +79,19 @@ class Rng:
         return out
 
     def load_state_dict(self, saved: Dict[str, Any]) -> Optional[str]:
-        """Put the states back. Returns a sentence that names generators which this process does not have, or None."""
-        left = []
+        """Put the states back. Returns a sentence about generators that this process does not have, or None."""
+        left, said = [], []
         for name, state in saved.items():
             put = _PUT.get(name)
-            if put is None or not put(state):
+            done = put(state) if put is not None else False
+            if isinstance(done, str):
+                said.append(done)
+            elif not done:
                 left.append(name)
-        if not left:
-            return None
-        return "the random state of %s was saved, and is not in use here: it was not restored" % ", ".join(left)
+        if left:
+            text = "the random state of %s was saved, and is not in use here: it was not restored"
+            said.append(text % ", ".join(left))
+        return "; ".join(said) or None
 
     def derive(self, old: Sequence[Dict[str, Any]], rank: int) -> Dict[str, Any]:
         """The state of a rank that the old job did not have. old: the states of its ranks, in order."""
@@ -147,9 +144,9 @@ def _put_torch(state: Any) -> bool:
     return True
 
 
-def _put_cuda(state: Any) -> bool:
+def _put_cuda(state: Any) -> Union[bool, str]:
     """What was the state of the current device is that of the current device again: local ranks may have been
-    exchanged.
+    exchanged. If there are more or fewer devices now, this alone is restored, and the sentence says so.
     """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
@@ -160,10 +157,17 @@ def _put_cuda(state: Any) -> bool:
         for device in range(cuda.device_count()):
             cuda.default_generators[device].manual_seed((seed + device) & 0xFFFFFFFFFFFFFFFF)
         return True
-    for device, one in enumerate(state["states"][: cuda.device_count()]):
-        cuda.set_rng_state(one, device)
+    before, now = len(state["states"]), cuda.device_count()
+    if before == now:
+        for device, one in enumerate(state["states"]):
+            cuda.set_rng_state(one, device)
     cuda.set_rng_state(state["states"][state["device"]], cuda.current_device())
-    return True
+    if before == now:
+        return True
+    return (
+        "the random states of %d CUDA devices were saved, and this process has %d: that of the current device was "
+        "restored, and no other" % (before, now)
+    )
 
 
 def _put_dtensor(state: Any) -> bool:
@@ -174,7 +178,7 @@ def _put_dtensor(state: Any) -> bool:
     return True
 
 
-_PUT: Dict[str, Callable[[Any], bool]] = {
+_PUT: Dict[str, Callable[[Any], Union[bool, str]]] = {
     "python": _put_python,
     "numpy": _put_numpy,
     "torch": _put_torch,

@@ -9,11 +9,12 @@ declaration up to date.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _arguments, _lib, _state, errors
+from . import _arguments, _cuda, _lib, _state, errors
 from ._memory import Arena, materialise, tensors_of
 from ._outcome import warn
 from ._session import Session, aliases_of
@@ -36,9 +37,11 @@ class Training:
         masters: Optional[Mapping[Any, Any]],
         memory: str,
         where: Tuple[Any, Optional[str]],
-        ranks: Optional[Sequence[int]] = None,
+        ranks: Optional[Sequence[int]],
+        devices: _cuda.Devices,
     ) -> None:
-        """where: the store and the job, to look for steps if there is no daemon. ranks: as attach was given them."""
+        """where: the store and the job, to look for steps if there is no daemon. ranks: as attach was given them.
+        devices: those that the handle was attached with."""
         self.session = Session(handle)
         self.modules = _arguments.modules_of(model)
         self.optims = _state.optimizers_of(optim)
@@ -50,6 +53,9 @@ class Training:
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
         self._store, self._job = where
         self._ranks = ranks
+        self.devices = devices
+        if devices:
+            handle.devices = devices
         self._watch: Optional[Watch] = None
         self._aliased: List[str] = []
         self._said: Dict[Kind, bool] = {}
@@ -137,12 +143,32 @@ class Training:
         self._follow_entries(step)
 
     def _follow_entries(self, step: int) -> None:
+        indices = self._devices_now()
         self.session.follow(self.state.entries)
+        self.devices.learn(indices)
         self.session.attributes(aliases_of(self.state.entries))
         if self._watch is None:
             self._watch = Watch(self.state.entries, modules=self.modules, optimizers=self.optims, step=step)
         else:
             self._watch.renew(self.state.entries, step)
+
+    def _devices_now(self) -> Iterable[int]:
+        """The devices that the state is on. InvalidCall: it has left host memory since attach opened no device."""
+        found: Dict[int, str] = {}
+        for entry in self.state.entries:
+            for part in entry.layout.parts:
+                index = _cuda.index_of(part.local)
+                if index is not None:
+                    found.setdefault(index, entry.key)
+        if found and not self.devices:
+            index, name = next(iter(found.items()))
+            raise errors.error(
+                "tensor_move",
+                errno.EINVAL,
+                "%s is on cuda:%d, and when this run was attached all of the state was in host memory: detach, and "
+                "attach after the model was moved" % (name, index),
+            )
+        return found
 
     def restored(self, step: int) -> None:
         """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this

@@ -9,10 +9,23 @@ them, `_watch` looks whether they are still where they were, `run` declares them
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, MutableMapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, MutableMapping, Optional, Protocol, Sequence, Tuple
 
 if TYPE_CHECKING:
     import torch
+
+
+class Devices(Protocol):
+    """The devices of a run: `_cuda.Devices`."""
+
+    def streams(self) -> Sequence[Tuple[int, int]]:
+        """Number and current stream of each device; the first one is ckpt_opts.device - 1."""
+
+    def capturing(self) -> bool:
+        """Is a CUDA graph being captured?"""
+
+    def settle(self) -> None:
+        """Wait until the devices have done everything that they were given."""
 
 
 @dataclasses.dataclass(frozen=True)

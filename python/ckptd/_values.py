@@ -203,6 +203,12 @@ def to_locals(parts: Iterable[Part]) -> Tuple[Any, int, List[Any]]:
     return array, len(held), keep
 
 
+def held_of(parts: Iterable[Part]) -> Tuple[Any, ...]:
+    """What keeps the parts' memory. On a device that is another view of it: `p.data = ...` takes it from the parameter,
+    and the caching allocator would give it to others while a copy reads it."""
+    return tuple(part.local.detach() if getattr(part.local, "is_cuda", False) else part.local for part in parts)
+
+
 def to_tensor(entry: Entry, mesh: int) -> Tuple[ckpt_tensor, List[Any]]:
     """struct ckpt_tensor of an entry, and what must outlive the call."""
     layout = entry.layout

@@ -399,7 +399,7 @@ class Watch:
             return change(Kind.GONE, None, f"is a {type(there).__name__} now, no tensor")
         plain = _plain(there)
         now = _Seen.of(plain)
-        if plain.numel() and plain.device.type == "cpu":
+        if plain.numel() and plain.device.type in ("cpu", "cuda"):
             nbytes = plain.untyped_storage().nbytes()
             if nbytes == 0 or plain.untyped_storage().data_ptr() == 0:
                 return change(Kind.FREED, there, "has no memory: its storage was freed")

@@ -38,7 +38,7 @@ class ForkedError(CkptdError):
 
 
 class NoDaemon(CkptdError):
-    """No daemon listens, or it ended during the call (ECONNREFUSED, ECONNRESET)."""
+    """No daemon listens; it, or a rank, ended during the call; or restore has failed on another rank (ECONNREFUSED, ECONNRESET)."""
 
 
 class AlreadyAttached(CkptdError):

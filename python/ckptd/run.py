@@ -19,14 +19,15 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _arguments, _averaged, _lib, _state, errors
+from . import _arguments, _averaged, _cuda, _lib, _state, errors
 from ._blobs import Blobs, extras_of
 from ._extra import ExtraError
 from ._launch import launch
 from ._outcome import Outcomes, warn
 from ._signals import Signals
+from ._together import together
 from ._training import Training, reshard
 
 log = logging.getLogger("ckptd")
@@ -71,6 +72,7 @@ class _Step:
 
     def __enter__(self) -> "_Step":
         self._run._enter(self._step, self)
+        self._loss, self._notes = self._run._fetch(self._loss, self._notes)
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -96,11 +98,13 @@ class Run:
         every: int,
         timeout: float,
         averages: Mapping[str, str],
+        agree: Optional[Callable[[int], int]],
     ) -> None:
         """For attach only."""
         self._handle, self._training, self._outcomes = handle, training, outcomes
         self._session = training.session
         self._every, self._timeout, self._specs = every, timeout, dict(averages)
+        self._agree = agree  # where restores are over NCCL
         self._blobs: Optional[Blobs] = None  # until _begin
         self._inside: Optional[int] = None  # the step that the program is in
         self._entered: Any = None  # a weak reference to what step() returned for it
@@ -109,6 +113,7 @@ class Run:
         self._newest = -1  # the step that the state is of: left without an exception, or restored
         self._due = -1  # the newest step that a snapshot was wanted of
         self._notes: Mapping[str, float] = {}  # of the newest step
+        self._given: Optional[Tuple[Any, Any]] = None  # loss and notes, while nobody needs their values
         self._taken = -1  # the newest step that the library took
         self._restored = False  # restore was called, and did not fail
         self._restored_step = -1
@@ -132,7 +137,14 @@ class Run:
     # ---- restore ----
 
     def restore(
-        self, step: Optional[int] = None, *, source: str = "any", strict: bool = True, exact: bool = False
+        self,
+        step: Optional[int] = None,
+        *,
+        source: str = "any",
+        strict: bool = True,
+        exact: bool = False,
+        explicit: bool = False,
+        allow: Iterable[str] = (),
     ) -> Restored:
         """Fill model, optimizers and extras from a checkpoint, whatever mesh wrote it. All ranks call it alike.
 
@@ -142,11 +154,18 @@ class Run:
 
         strict=True: NotFitting lists tensors and extras that the checkpoint or the program lacks, before anything is
         written. strict=False: they are in .missing and .unused of the result. What both have in different shapes or
-        types is NotFitting always. NotRestorable, Damaged, NothingToRestore (a step that was asked for), NoDaemon,
+        types is NotFitting always.
+
+        explicit=True: NotFitting also lists, before anything is written, what would be more than copying: "reshard" (a
+        rank gets other elements than it had), "reduce" (of a Partial), "replicate" (more ranks hold an element), "drop"
+        (the program lacks a tensor or an average). allow=["reshard"] permits these kinds.
+
+        NotRestorable, Damaged, NothingToRestore (a step that was asked for), NoDaemon,
         TimedOut.
         """
         self._outside("restore")
         flags = _arguments.one_of("source", source, _arguments.SOURCES) | (_lib.CKPT_EXACT if exact else 0)
+        kinds = _arguments.explicit_flags(explicit, allow)
         if step is not None:
             step = _arguments.number("step", step, 0)
         self._averages_drop()
@@ -155,8 +174,8 @@ class Run:
         try:
             self._training.fit(step, flags)
             self._seal(self._timeout)
-            missing, unused = self._compare(step, flags, strict)
-            got = self._handle.restore(step, flags | _lib.CKPT_LENIENT, timeout=self._timeout)
+            missing, unused = self._compare(step, flags | kinds, strict)
+            got = self._fill(step, flags | kinds, missing)
         except BaseException as e:
             with contextlib.suppress(errors.CkptdError):
                 self._training.unfit()
@@ -174,6 +193,12 @@ class Run:
         self._restored = True
         where = {1: "memory", 2: "disk"}.get(got.where, "")
         return Restored.of(got.step, missing=missing, unused=unused, passed=got.passed, where=where)
+
+    def _fill(self, step: Optional[int], flags: int, missing: Sequence[str]) -> _lib.Got:
+        """Where no rank lacks anything, the restore need not be lenient, and so it may be over NCCL."""
+        if self._agree is None or not self._agree(int(not missing)):
+            flags |= _lib.CKPT_LENIENT
+        return self._handle.restore(step, flags, timeout=self._timeout)
 
     def _nothing(self) -> Restored:
         self._restored = True
@@ -260,10 +285,23 @@ class Run:
         self._inside = None
         log.debug("step %d was ended by an exception: no snapshot is taken of it", step)
 
+    def _fetch(self, loss: Any, notes: Optional[Mapping[str, Any]]) -> Tuple[Any, Optional[Mapping[str, Any]]]:
+        """Loss and notes; the copies of those that are on a device have begun."""
+        if not self._training.devices or self._training.devices.capturing():
+            return loss, notes
+        return _cuda.fetch(loss), {key: _cuda.fetch(value) for key, value in (notes or {}).items()}
+
     def _leave(self, step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
-        self._inside, self._newest, self._notes = None, step, {}
-        # The library keeps rank 0's only; the loss of another rank is not even waited for.
-        self._notes = _arguments.notes_of(loss, notes) if self._handle.rank == 0 else {}
+        self._inside = None
+        if self._training.devices.capturing():
+            self._captured(step)
+            return
+        self._newest, self._notes = step, {}
+        # The library keeps rank 0's only. In host memory those of another rank are not even looked at. On a device all
+        # ranks wait for them: one that runs further ahead would mark steps before the copy of the last one has ended.
+        self._given = (loss, notes) if self._handle.rank == 0 or self._training.devices else None
+        if not self._training.devices:
+            self._notes_now()
         if not (self._last or persist or step % self._every == 0):
             return
         flags = _lib.CKPT_FINAL if self._last else 0
@@ -273,10 +311,25 @@ class Run:
         if self._last:
             self._end(step)
 
+    def _notes_now(self) -> Mapping[str, float]:
+        """The notes of the newest step. What is on a device is waited for at a mark only."""
+        given, self._given = self._given, None
+        if given is not None:
+            self._notes = _arguments.notes_of(*given)
+        return self._notes
+
+    def _captured(self, step: int) -> None:
+        """The step was captured into a CUDA graph, and not made: all ranks skip it, and it can be entered again."""
+        assert self._blobs is not None
+        with contextlib.suppress(errors.CkptdError), self._blobs.refused():
+            self._handle.snapshot(step)
+        self._outcomes.passing("skipped", step, _cuda.CAPTURED)
+
     def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
         first = self._due < 0
         self._due = step
+        notes = self._notes_now()
         assert self._blobs is not None
         try:
             problem = self._follow(step)
@@ -288,7 +341,9 @@ class Run:
             self._collect(step)
             if not self._session.ready:
                 self._seal_again()
-            rc = self._handle.snapshot(step, flags, self._notes)
+            if flags & _lib.CKPT_FINAL:
+                self._training.devices.settle()  # the copy of the step before ends there, and makes room for this one
+            rc = self._handle.snapshot(step, flags, notes)
         except errors.NotRestorable as e:
             if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
@@ -581,6 +636,8 @@ def attach(
     socket: Optional[str] = None,
     memory_max: int = 0,
     check: int = 0,
+    copy_rate: int = 0,
+    nccl: bool = False,
     timeout: float = 60.0,
 ) -> Run:
     """Attach this rank's training state to the daemon. All ranks call it, after the model is sharded, before the first
@@ -597,11 +654,14 @@ def attach(
     "never", "finish". rank, world, generation: None: from the launcher's environment. ranks: those that hold the plain
     tensors of this rank, all alike, itself among them: the ranks of its pipeline stage. None: the stage that the mesh
     of DTensors has, or all ranks. memory_max: bytes that the copies may take; 0: no limit. check: ckpt_opts.check.
+    copy_rate: bytes per second that are copied out of a GPU; 0 spreads the copies over the time of a step, 2**64 - 1
+    is as fast as they go. nccl: restore reads once what several ranks hold on CUDA devices, and spreads it over NCCL;
+    the ranks are those of torch.distributed, and all of them say so.
     timeout: seconds to wait for the other ranks.
 
     TypeError, ValueError: an argument, or state that cannot be saved (UnsupportedState lists it). NotSupported: state
-    that is not in host memory. AlreadyAttached, Superseded. Whatever fails, the model stays usable, and nothing is
-    attached.
+    that is neither in host memory nor on a CUDA device. AlreadyAttached, Superseded. Whatever fails, the model stays
+    usable, and nothing is attached.
     """
     if not isinstance(averages or {}, Mapping):
         raise TypeError("averages is a %s: it must be a dict, name -> spec" % type(averages).__name__)
@@ -609,7 +669,7 @@ def attach(
     _arguments.one_of("memory", memory, {"alloc": 0, "foreign": 1})
     every, persist_every = _arguments.number("every", every, 1), _arguments.number("persist_every", persist_every, 1)
     modules, optims = _arguments.modules_of(model), _state.optimizers_of(optim)
-    _arguments.refuse_devices(modules, optims)
+    devices = _arguments.devices_of(modules, optims)
     for what in (*modules, *optims):
         if what in _attached:
             text = "this %s is attached already, as rank %d of job %s: detach that run first" % (
@@ -618,14 +678,17 @@ def attach(
     place = launch(rank, world)
     ranks = _arguments.ranks_of(ranks, place.rank, place.world)
     flags = _lib.CKPT_AUTOSTART | _lib.CKPT_USE_ENV | _lib.CKPT_KEEP_MEMORY | (_lib.CKPT_REQUIRE if strict else 0)
+    agree = together(place.rank, place.world, bool(devices), timeout) if nccl else None
+    flags |= _lib.CKPT_NCCL if agree else 0
     handle = _lib.Handle.attach(
         store=store, job=job, rank=place.rank, world=place.world, socket=socket, generation=generation or 0,
         launch=place.token, slots=slots,
         persist_every=persist_every, guard=how, memory_max=memory_max, check=check, timeout=min(timeout, 20.0), flags=flags,
+        device=devices.option, copy_rate=copy_rate, agree=agree,
     )  # fmt: skip
     try:
-        training = Training(handle, model, optim, masters, memory, (store, job), ranks)
-        run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {})
+        training = Training(handle, model, optim, masters, memory, (store, job), ranks, devices)
+        run = Run(handle, training, Outcomes(strict), every=every, timeout=timeout, averages=averages or {}, agree=agree)
         run._begin(extra)
     except BaseException:
         with contextlib.suppress(errors.CkptdError):

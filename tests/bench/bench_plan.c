@@ -9,9 +9,12 @@
 #include "ckpt/base/util.h"
 #include "ckpt/plan/coalesce.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/plan/reshard.h"
+#include "ckpt/redist/redistribute.h"
+#include "ckpt/plan/plan_schedule.h"
 #include "formats/native/native.h"
 #include "tests/lib/models.h"
+#include "tests/lib/onto.h"
+#include "tests/lib/row.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -359,6 +362,301 @@ static void rank_plans(const char *model)
 	table_free(&dst);
 }
 
+/* ---- the schedule of one rank ---- */
+
+#define LAYOUTS 200u
+#define ALIKE 187000u
+
+/* One of 200 layouts of a tensor with three dimensions: which of them each mesh dimension cuts (the
+ * first may replicate), in which order, and how finely. */
+static uint32_t varied_layout(struct table *t, const struct mesh *m, uint32_t number)
+{
+	struct ckpt_placement p[CKPT_DIMS_MAX];
+	struct layout l = { .place = p };
+	struct ckpt_err err;
+	uint32_t id, digits = number / 8;
+
+	for (uint32_t i = 0; i < m->ndim; i++) {
+		uint32_t d = number % 2 ? i : m->ndim - 1 - i;
+		uint32_t to = d == 0 ? digits % 4 : digits / 4 / (d == 1 ? 1 : 3) % 3;
+
+		if (to < 3)
+			p[l.nplace++] =
+				(struct ckpt_placement){ .how = CKPT_SHARD,
+							 .mesh_dim = (uint16_t)d,
+							 .tensor_dim = (uint16_t)to,
+							 .split_factor = 1 + number / 2 % 4 };
+	}
+	if (table_add_layout(t, &l, &id, &err))
+		die("%s", err.msg);
+	return id;
+}
+
+static void varied_table(const char *spec, uint32_t from, struct table *ret)
+{
+	struct arena a = { 0 };
+	uint32_t layout[LAYOUTS];
+	struct ckpt_err err;
+	struct mesh m;
+	char name[64];
+	int e;
+
+	*ret = (struct table){ 0 };
+	e = mesh_parse(spec, &a, &m, &err);
+	if (!e)
+		e = table_add_mesh(ret, &m, NULL, &err);
+	for (uint32_t i = 0; i < LAYOUTS && !e; i++)
+		layout[i] = varied_layout(ret, &m, from + i);
+	for (uint32_t i = 0; i < ALIKE && !e; i++) {
+		uint64_t shape[] = { 2048, 2048, 64 };
+		struct table_tensor x =
+			ROW(.component = "model", .name = name, .of = "", .dtype = CKPT_BF16,
+			    .cls = CKPT_STABLE, .layout = layout[i % LAYOUTS], .rank = TABLE_NONE,
+			    .ndim = 3, .shape = shape);
+
+		snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.weight", i / 1000,
+			 i % 1000);
+		e = table_add_tensor(ret, &x, NULL, &err);
+	}
+	if (e || table_seal(ret, &err))
+		die("%s", err.msg);
+	arena_free(&a);
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+/* What the rank sends and receives is what it has to. */
+static void part_check(const struct table *dst, const struct schedule_part *p)
+{
+	struct table mine;
+	uint64_t held = 0;
+
+	if (p->rank >= model_world(dst))
+		return;
+	rank_table(dst, p->rank, &mine);
+	for (uint32_t i = 0; i < mine.npiece; i++)
+		held += mine.piece[i].len;
+	if (p->in_bytes + p->self_bytes != held)
+		die("rank %u gets %" PRIu64 " of %" PRIu64 " bytes", p->rank,
+		    p->in_bytes + p->self_bytes, held);
+	table_free(&mine);
+}
+
+static void rank_schedules(const char *model)
+{
+	struct schedule_opts opts = { .who = HOLDERS_ONE, .links = links_preset(LINKS_DEFAULT) };
+	struct schedule_part part[SAMPLED];
+	struct table src, dst;
+	uint32_t world;
+
+	if (!strcmp(model, "layouts")) {
+		varied_table("dp=2,fsdp=128,tp=8", 0, &src);
+		varied_table("dp=4,fsdp=64,tp=8", 7, &dst);
+	} else {
+		model_get(model, false, &src);
+		model_get(model, true, &dst);
+	}
+	world = MAX(model_world(&src), model_world(&dst));
+	say("ranks", world);
+	say("resident_before", resident_bytes());
+	for (uint32_t i = 0; i < SAMPLED; i++) {
+		uint32_t rank = (uint32_t)((uint64_t)i * (world - 1) / (SAMPLED - 1));
+		struct schedule *s;
+		struct ckpt_err err;
+		uint64_t t0 = now_ns(), cpu = cpu_ns(), t1;
+
+		if (schedule_open(&src, &dst, &opts, &s, &err))
+			die("%s", err.msg);
+		t1 = now_ns();
+		if (schedule_part(s, rank, &part[i], &err))
+			die("%s", err.msg);
+		say("schedule", now_ns() - t0);
+		say("schedule_cpu", cpu_ns() - cpu);
+		say("schedule_open", t1 - t0);
+		say("schedule_rounds", schedule_rounds(s)->n);
+		say("schedule_peers", part[i].nout + part[i].nin);
+		schedule_close(s);
+	}
+	say("resident", resident_bytes());
+	for (uint32_t i = 0; i < SAMPLED; i++) {
+		if (i % (SAMPLED / 2) == 0)
+			part_check(&dst, &part[i]);
+		schedule_part_free(&part[i]);
+	}
+	table_free(&src);
+	table_free(&dst);
+}
+
+/* ---- how long schedules take ---- */
+
+static void takes(void)
+{
+	const struct links *links = links_preset(LINKS_DEFAULT);
+	struct schedule_opts opts = { .who = HOLDERS_ONE, .links = links };
+
+	for (uint32_t i = 0; i < ONTO_CASES; i++) {
+		struct table src, dst;
+		struct schedule_total t;
+		struct schedule *s;
+		struct ckpt_err err;
+
+		if (onto_make(&onto_case[i], false, &src, &err) ||
+		    onto_make(&onto_case[i], true, &dst, &err) ||
+		    schedule_open(&src, &dst, &opts, &s, &err) ||
+		    schedule_total(s, links, NULL, NULL, &t, &err))
+			die("%s: %s", onto_case[i].name, err.msg);
+		printf("%s_ppm %.0f\n", onto_case[i].name, t.us / t.bound_us * 1e6);
+		schedule_total_free(&t);
+		schedule_close(s);
+		table_free(&src);
+		table_free(&dst);
+	}
+}
+
+/* ---- the steps of a redistribution ---- */
+
+static uint64_t redist_ns(const struct redist_problem *p, enum redist_planner planner,
+			  const struct redist_model *m, struct arena *a, struct redist_steps *ret)
+{
+	struct ckpt_err err;
+	uint64_t ns = now_ns();
+
+	if (redist_plan(p, planner, m, a, ret, &err))
+		die("%s", err.msg);
+	return now_ns() - ns;
+}
+
+/* One thread that waits for nothing: its processor time. */
+static uint64_t search_ns(const struct redist_problem *p, const struct redist_model *m)
+{
+	struct arena a = { 0 };
+	struct redist_steps steps;
+	uint64_t ns = cpu_ns();
+
+	(void)redist_ns(p, REDIST_GRAPH, m, &a, &steps);
+	ns = cpu_ns() - ns;
+	if (!steps.n)
+		die("a redistribution takes steps");
+	arena_free(&a);
+	return ns;
+}
+
+/* Four mesh dimensions, eight tensor dimensions: the pair that takes longest, in each round. */
+static void steps(void)
+{
+	static const char *const pair[][2] = {
+		{ "S(0)S(1)S(2)S(3)", "S(3)S(2)S(1)S(0)" },
+		{ "S(0)S(1)S(2)S(3)", "S(4)S(5)S(6)S(7)" },
+		{ "S(7)S(6)S(5)S(4)", "RRRS(0)" },
+		{ "S(0)[0]S(0)[1]S(0)[2]S(0)[3]", "S(0)[3]S(0)[2]S(0)[1]S(0)[0]" },
+		{ "P(sum)P(sum)P(sum)P(sum)", "RRRR" },
+		{ "_S(0, 2)_S(0, 2)_S(0, 2)_S(0, 2)", "_S(7, 4)_S(6, 4)_S(5, 4)_S(4, 4)" },
+	};
+	static const uint64_t shape[] = { 64, 64, 64, 64, 64, 64, 64, 64 };
+	struct redist_model torch = redist_torch(HOST_RANKS),
+			    own = redist_links(links_preset(LINKS_DEFAULT));
+	struct arena a = { 0 };
+	struct ckpt_err err;
+	struct mesh m;
+
+	if (mesh_parse("a=4,b=4,c=4,d=4", &a, &m, &err))
+		die("%s", err.msg);
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		uint64_t most = 0, most_own = 0;
+
+		for (size_t i = 0; i < ARRAY_LEN(pair); i++) {
+			struct layout src, dst;
+			struct redist_problem p = { .mesh = &m,
+						    .ndim = ARRAY_LEN(shape),
+						    .elem_bytes = 2,
+						    .shape = shape,
+						    .src = &src,
+						    .dst = &dst };
+
+			if (redist_state_parse(pair[i][0], &m, p.ndim, &a, &src, &err) ||
+			    redist_state_parse(pair[i][1], &m, p.ndim, &a, &dst, &err))
+				die("%s", err.msg);
+			most = MAX(most, search_ns(&p, &torch));
+			most_own = MAX(most_own, search_ns(&p, &own));
+		}
+		say("steps", most);
+		say("own", most_own);
+	}
+	arena_free(&a);
+}
+
+/* "4,2": their number. */
+static uint32_t numbers(const char *text, uint64_t ret[CKPT_DIMS_MAX])
+{
+	uint32_t n = 0;
+	char *end;
+
+	do {
+		if (n == CKPT_DIMS_MAX)
+			die("more than %d dimensions", CKPT_DIMS_MAX);
+		ret[n++] = strtoull(text, &end, 10);
+		text = end + 1;
+	} while (*end == ',');
+	return n;
+}
+
+static void pair_answer(const char *mesh, const char *shape, const char *src, const char *dst,
+			const char *planner)
+{
+	uint64_t dim[CKPT_DIMS_MAX], sizes[CKPT_DIMS_MAX];
+	uint32_t ndim = numbers(mesh, dim);
+	struct redist_model torch = redist_torch(HOST_RANKS);
+	struct arena a = { 0 };
+	struct layout from, to;
+	struct ckpt_err err;
+	struct mesh m;
+	struct redist_problem p = { .mesh = &m,
+				    .ndim = numbers(shape, sizes),
+				    .elem_bytes = 4,
+				    .shape = sizes,
+				    .src = &from,
+				    .dst = &to };
+	struct redist_steps steps;
+	char spec[256] = "", placement[2][REDIST_PLACEMENT_BYTES];
+	uint64_t ns;
+
+	for (uint32_t i = 0; i < ndim; i++)
+		snprintf(spec + strlen(spec), sizeof spec - strlen(spec), "%sm%u=%" PRIu64,
+			 i ? "," : "", i, dim[i]);
+	if (mesh_parse(spec, &a, &m, &err) ||
+	    redist_state_parse(src, &m, p.ndim, &a, &from, &err) ||
+	    redist_state_parse(dst, &m, p.ndim, &a, &to, &err))
+		die("%s", err.msg);
+	ns = redist_ns(&p, !strcmp(planner, "graph") ? REDIST_GRAPH : REDIST_GREEDY, &torch, &a,
+		       &steps);
+	printf("%" PRIu64, ns);
+	for (uint32_t i = 0; i < steps.n; i++)
+		printf(" %u:%s>%s", steps.step[i].mesh_dim,
+		       redist_placement_print(&steps.step[i].from, placement[0],
+					      sizeof placement[0]),
+		       redist_placement_print(&steps.step[i].to, placement[1],
+					      sizeof placement[1]));
+	putchar('\n');
+	arena_free(&a);
+}
+
+/* Lines "MESH SHAPE SRC DST PLANNER", each answered by "NS STEP..". */
+static void pairs(void)
+{
+	char mesh[64], shape[64], src[256], dst[256], planner[16];
+
+	while (scanf("%63s %63s %255s %255s %15s", mesh, shape, src, dst, planner) == 5) {
+		pair_answer(mesh, shape, src, dst, planner);
+		fflush(stdout);
+	}
+}
+
 /* ---- MANIFEST ---- */
 
 struct file {
@@ -495,6 +793,14 @@ bool bench_plan(const char *what, const char *model)
 		owners(model);
 	else if (!strcmp(what, "rank") && model)
 		rank_plans(model);
+	else if (!strcmp(what, "schedule") && model)
+		rank_schedules(model);
+	else if (!strcmp(what, "take") && !model)
+		takes();
+	else if (!strcmp(what, "steps") && !model)
+		steps();
+	else if (!strcmp(what, "pairs") && !model)
+		pairs();
 	else if (!strcmp(what, "manifest") && model)
 		manifest(model);
 	else if (!strcmp(what, "list") && model)

@@ -7,6 +7,14 @@
  *	owners MODEL	who owns what of all tensors, for all ranks
  *	rank MODEL	one rank's plan from declarations; then, with the pieces of the parts that are
  *			needed, plan_make's, and the reads of that rank and of a host of 8
+ *	schedule MODEL	one rank's part of an exchange between the two meshes of the model, from the
+ *			declarations of all ranks; "layouts": 187,000 tensors in 200 layouts
+ *	take		how long schedules take over what their busiest link needs
+ *			(tests/lib/onto.h)
+ *	steps		the search for the steps of a redistribution, of pairs that have it see many
+ *			states: in PyTorch's model, and in our own
+ *	pairs		the planners of PyTorch, for the pairs of layouts that stdin names
+ *			(redist_torch.py)
  *	manifest MODEL	size of a MANIFEST, and what reading it costs
  */
 #ifndef TESTS_BENCH_PLAN_H

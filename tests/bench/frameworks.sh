@@ -40,6 +40,19 @@ torch_rows
 . tests/bench/rows_hub.sh
 hub_rows
 
+# ---- the steps of a redistribution ----
+
+redist_part() {
+	local planner
+	"$python" -W ignore tests/bench/redist_torch.py build/ckptbench 200 1 >"$tmp/redist.out" || fail "redist_torch.py"
+	samples redist <"$tmp/redist.out"
+	for planner in graph greedy; do
+		row "redist_$planner" null lower "$(median "redist_ratio_$planner")" 1 - "$(count "redist_ratio_$planner")"
+		echo "# medians: $(calc "$(median "redist_ours_$planner") / 1e3") us, PyTorch's planner $(calc "$(median "redist_torch_$planner") / 1e3") us"
+	done
+}
+part "redist_graph redist_greedy" redist_part
+
 if ! wanted rank_plan_dcp durable_save dcp_save safetensors_save dcp_async_stall dcp_async_done load dcp_load safetensors_load; then
 	bench_end
 	exit 0

@@ -110,6 +110,22 @@ lists_part() {
 	rm -rf "$work/many"
 }
 
+# What looking for changes adds to a plan, where all tensors are alike.
+explicit_part() {
+	local i step
+	build/ckptbench many "$work/many" 100000 4 1 0
+	step=$(echo "$work"/many/*/step-*)
+	for ((i = 0; i < 5; i++)); do
+		build/ckptbench timed build/ckptctl plan "$step" --mesh fsdp=3 2>"$tmp/timed.out" >"$tmp/plan.out"
+		samples planned <"$tmp/timed.out"
+		build/ckptbench timed build/ckptctl plan "$step" --mesh fsdp=3 --explicit --allow reshard 2>"$tmp/timed.out" >"$tmp/plan.out"
+		samples explicit <"$tmp/timed.out"
+	done
+	grep -q "READ/HELD" "$tmp/plan.out" || fail "plan: $(cat "$tmp/timed.out" "$tmp/plan.out")"
+	row explicit_100k 1.3 lower "$(calc "$(median explicit_cpu) / 1e9")" "$(calc "$(median planned_cpu) / 1e9")" s 5
+	rm -rf "$work/many"
+}
+
 conversion_rows() {
 	local name list=
 	for name in convert to_hub from_hub; do
@@ -118,5 +134,6 @@ conversion_rows() {
 	part "$list convert_growth" convert_part
 	part "convert_memory_big convert_growth" convert_big_part
 	part ls_100k lists_part
+	part explicit_100k explicit_part
 	part "show_header show_header_json show_header_memory show_header_data" headers_part
 }

@@ -15,6 +15,22 @@ tensors_part() {
 	rm -rf "$work/tensors"
 }
 
+# Two tensors go from their first dimension to their second one, and back to the first: half of all
+# bytes change their rank.
+exchange_part() {
+	local how moved side=$((mib < 256 ? 2048 : 8192))
+	MAKEFLAGS='' make -s --no-print-directory build/exchange
+	printf '{"shape":[%d,%d],"mesh":[2],"placements":["S(%d)"]}\n' "$side" "$side" 0 "$side" "$side" 1 >"$tmp/exchanged"
+	for how in share copy; do
+		TMPDIR=$work build/exchange --layouts --"$how" --elements $((side * side)) --round 4194304 --pairs 21 "$tmp/exchanged" >"$tmp/exchange.out" ||
+			fail "exchange: $(cat "$tmp/exchange.out")"
+		awk '/^pair/ { print "exchange", $4; print "memcpy", $7 }' "$tmp/exchange.out" >"$tmp/pairs"
+		samples "$how" <"$tmp/pairs"
+		moved=$(awk '/^[0-9]* bytes; / { print $1 / 1e6 }' "$tmp/exchange.out")
+		row "exchange_$how" "$([ "$how" = share ] && echo 0.5 || echo null)" higher "$(calc "$moved / $(median "${how}_exchange")")" \
+			"$(calc "$moved / $(median "${how}_memcpy")")" GB/s 21
+	done
+}
 layout_part() {
 	local i name
 	for name in literal strided order fsdp ranks modes errors strided_order partial; do
@@ -62,13 +78,77 @@ plan_part() {
 	done
 }
 
+schedule_part() {
+	local i model
+	for model in moe layouts; do
+		for ((i = 0; i < 3; i++)); do
+			build/ckptbench plan schedule "$model" >"$tmp/plan.out" || fail "plan schedule $model"
+			samples "$model" <"$tmp/plan.out"
+		done
+		# One thread that waits for nothing: what it takes is its processor time, whatever
+		# else the machine does.
+		row "schedule_$model" 50 lower "$(calc "$(median "${model}_schedule_cpu") / 1e6")" 1 ms "$(count "${model}_schedule")"
+		row "schedule_${model}_wall" null lower "$(calc "$(median "${model}_schedule") / 1e6")" 1 ms "$(count "${model}_schedule")"
+		row "schedule_${model}_mem" 64 lower "$(calc "($(median "${model}_resident") - $(median "${model}_resident_before")) / 1048576")" 1 MiB 3
+	done
+}
+take_part() { # what schedules of all ranks take, in the model, over what their busiest link needs
+	local name
+	build/ckptbench plan take >"$tmp/take.out" || fail "plan take"
+	samples take <"$tmp/take.out"
+	for name in fsdp64_tp8 ep2048_ep256 hsdp_fsdp pp_mesh; do
+		row "take_$name" 1.15 lower "$(calc "$(median "take_${name}_ppm") / 1e6")" 1 x 1
+	done
+}
+
+steps_of_many_part() { # one tensor on 2,048 ranks: a search, an exchange of all with all, PyTorch's plan; the whole command
+	local i
+	for ((i = 0; i < 5; i++)); do
+		build/ckptbench timed build/ckptctl plan --steps 'S(0)[0]S(0)[1]R -> RS(1)S(0)' --mesh 64,8,4 --shape 16384,16384,8 \
+			--dtype bf16 --links h100 --json 2>"$tmp/timed.out" >"$tmp/steps"
+		samples steps <"$tmp/timed.out"
+	done
+	grep -q '"planner":"direct","us":[0-9]' "$tmp/steps" || fail "plan --steps: $(cat "$tmp/steps")"
+	row steps_2048 0.5 lower "$(calc "$(median steps_wall) / 1e9")" 1 s 5
+}
+
+wide_part() { # few tensors, on more ranks than there are elements in some of them
+	local i step
+	build/ckptbench many "$work/wide" 20 4 1 0
+	step=$(echo "$work"/wide/*/step-*)
+	for ((i = 0; i < 5; i++)); do
+		build/ckptbench timed build/ckptctl plan "$step" --mesh fsdp=100000 --links h100 2>"$tmp/timed.out" >"$tmp/plan.out"
+		samples wide <"$tmp/timed.out"
+	done
+	grep -q "what its busiest link needs" "$tmp/plan.out" || fail "plan --links: $(cat "$tmp/timed.out" "$tmp/plan.out")"
+	row plan_wide 1 lower "$(calc "$(median wide_cpu) / 1e9")" 1 s 5
+	rm -rf "$work/wide"
+}
+
+steps_part() {
+	build/ckptbench plan steps >"$tmp/steps.out" || fail "plan steps"
+	samples redist <"$tmp/steps.out"
+	row redist_steps 5 lower "$(calc "$(median redist_steps) / 1e6")" 1 ms "$(count redist_steps)"
+	row redist_own 5 lower "$(calc "$(median redist_own) / 1e6")" 1 ms "$(count redist_own)"
+}
+
 tools_rows() {
 	local model plans=
 	part "show_200k" tensors_part
 	part "layout_100k layout_million layout_million_mem" layout_part
+	part "exchange_share exchange_copy" exchange_part
 	for model in llama405b moe; do
 		plans+=" ${model}_owners ${model}_owner ${model}_owners_mem ${model}_rank ${model}_rank_op"
 		plans+=" ${model}_manifest ${model}_manifest_read ${model}_host_reads"
 	done
 	part "$plans" plan_part
+	plans=
+	for model in moe layouts; do
+		plans+=" schedule_$model schedule_${model}_wall schedule_${model}_mem"
+	done
+	part "$plans" schedule_part
+	part "redist_steps redist_own" steps_part
+	part "take_fsdp64_tp8 take_ep2048_ep256 take_hsdp_fsdp take_pp_mesh" take_part
+	part "steps_2048" steps_of_many_part
+	part "plan_wide" wide_part
 }

@@ -21,7 +21,7 @@ check "it installs, whatever the umask" under_umask 077 make_quiet install
 
 everything_is_there() {
 	local f verb
-	for f in bin/ckptctl bin/ckptd include/ckpt.h lib/pkgconfig/ckpt.pc lib/libckpt.so lib/libckpt.so.0 share/man/man1/ckptctl.1 \
+	for f in bin/ckptctl bin/ckptd include/ckpt.h lib/pkgconfig/ckpt.pc lib/libckpt.so lib/libckpt.so.0 lib/libckpt-nccl.so share/man/man1/ckptctl.1 \
 		share/man/man8/ckptd.8 share/man/man3/ckpt.3 share/man/man3/ckpt_attach.3 share/doc/ckptd/README.md \
 		share/bash-completion/completions/ckptctl share/zsh/site-functions/_ckptctl share/fish/vendor_completions.d/ckptctl.fish; do
 		[ -s "$at/$f" ] || { echo "$f is not there, or empty"; return 1; }
@@ -48,7 +48,7 @@ check "everybody may read it" readable_by_all
 
 no_path_of_this_machine() {
 	local f
-	for f in bin/ckptctl bin/ckptd lib/libckpt.so; do
+	for f in bin/ckptctl bin/ckptd lib/libckpt.so lib/libckpt-nccl.so; do
 		! grep -qaF "$root" "$at/$f" || { echo "$f holds the path of the sources"; return 1; }
 		! readelf -d "$at/$f" | grep -E 'R(UN)?PATH' || { echo "$f has a run path"; return 1; }
 	done

@@ -3,6 +3,8 @@
 # demo.sh - the whole product in a minute: train, kill, resume on other meshes, compare. Called by `make demo`.
 # Exit status 0 only if every loss is, bit for bit, that of a run that was never interrupted.
 # Everything lies in build/demo, which is removed at the start and left at the end. BUILD names another build directory.
+# DEVICE=cuda, or fake, puts the state of the killed jobs on a GPU (trainer --help); the job that is
+# compared with stays on the host.
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
@@ -10,7 +12,9 @@ demo=build/demo
 store=$demo/store
 steps=80 every=4 kill_after=29
 average='constant decay=.95' # what it keeps is mostly of the last 20 steps
-model=(--params 4M --seed 7 --steps "$steps")
+params=4M
+[[ ${DEVICE:-} != fake* ]] || params=200K # its kernels are interpreted
+model=(--params "$params" --seed 7 --steps "$steps")
 [ -d /usr/share/common-licenses ] || model+=(--text docs) # any text will do
 
 bold='' dim='' green='' red='' plain=''
@@ -61,6 +65,7 @@ train() { # NAME MESH OPTION...
 
 snapshots() { # NAME: sets options, of a run that ckptd looks after
 	options=(--snapshot-every "$every" --guard finish --root "$store" --job "$1" --socket "$socket" --print-stats "$demo/$1.stats")
+	[ -z "${DEVICE:-}" ] || options+=(--device "$DEVICE")
 	[ "$1" != demo-a ] || options+=(--average "fast=$average")
 }
 
@@ -167,6 +172,7 @@ rm -rf $demo && mkdir -p $demo
 begin=$SECONDS
 say 'ckptd' "4 processes on $(nproc) cores train a byte-level language model on the texts of licenses."
 say '' "Three jobs are killed and resumed: from the memory of ckptd, on another mesh, and from disk."
+[ -z "${DEVICE:-}" ] || say '' "Their state lies on a GPU: trainer --device $DEVICE."
 echo
 say 'ref' "Train $steps steps without interruption and without ckptd. Every loss of the other jobs must equal the loss of this run, bit for bit."
 train reference fsdp=4 --no-checkpoint >$demo/reference.out 2>&1 || die "$(cat $demo/reference.out)"

@@ -12,7 +12,7 @@
 	ckptctl=$build/ckptctl
 	store=$tmp/store
 	socket=$tmp/s
-	limit_s=20 # of every wait
+	limit_s=60 # of every wait: a busy machine may take a while
 	params=60K # of the model that jobs train
 }
 
@@ -105,8 +105,37 @@ losses_undisturbed() { # LAST
 		"$tmp/calm" "$tmp/losses"
 }
 
+# Fills the file system of DIR, but for less than a step of 60K parameters takes (1012 KiB) and more than a launch does.
+nearly_full() { # DIR
+	local i=0
+	while head -c 100K /dev/zero >"$1/fill.$i" 2>/dev/null; do i=$((i + 1)); done
+	[ "$i" -gt 6 ] || { echo "$1 has room for $i times 100 KiB only"; return 1; }
+	for ((i -= 6; ; i++)); do rm "$1/fill.$i" 2>/dev/null || break; done
+	sync -f "$1" # btrfs counts what was removed from then on
+}
+
 # skip REASON SENTENCE
 skip() {
 	tap_n=$((tap_n + 1))
 	echo "ok $tap_n - $2 # SKIP $1"
+}
+
+# check_assembles PTX ARCH...: ptxas, if there is one, takes the kernels for each of these that it has.
+check_assembles() {
+	local what="the toolkit's assembler takes the kernels"
+	if ptxas=$(command -v ptxas || command -v "${CUDA_HOME:-/usr/local/cuda}/bin/ptxas"); then
+		check "$what" assembles "$@"
+	else
+		skip "there is no ptxas" "$what"
+	fi
+}
+assembles() {
+	local ptx=$1 arch n=0
+	shift
+	for arch; do
+		"$ptxas" --help | grep -q "'$arch'" || continue
+		"$ptxas" -arch="$arch" -o "$tmp/cubin" "$ptx" || return 1
+		n=$((n + 1))
+	done
+	[ $n -gt 0 ]
 }

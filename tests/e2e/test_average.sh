@@ -59,6 +59,7 @@ converted_the_same() {
 }
 kill_daemon() {
 	kill -KILL "$daemon" && { wait "$daemon" 2>/dev/null || true; }
+	rm -f "$socket" # which the next one makes anew
 }
 
 check "a daemon listens" daemon_start

@@ -42,8 +42,12 @@ stop_daemon() {
 
 # --- ten steps, three of which stay ---
 check "a daemon that keeps three steps listens" daemon_start --keep-last 3 --verbose
-check "a job with a frozen base trains" lora --mesh fsdp=2 --steps 100 --step-ms 20
-check "three steps stay" within steps_are "100 90 80 "
+check "a job with a frozen base trains" lora --mesh fsdp=2 --steps 100 --step-ms 60
+three_stay() { # which ones are before the last depends on how fast the disk is
+	read -ra stay <<<"$(steps)"
+	[ "${#stay[@]}" -eq 3 ] && [ "${stay[0]}" -eq 100 ]
+}
+check "three steps stay" within three_stay
 check "each rank's base is there once" [ "$(bases)" -eq 2 ]
 check "three names lead to it" [ "$(links_of 100)" -eq 3 ]
 check "every byte of all steps is right" all_good
@@ -53,24 +57,24 @@ check "three steps take less than one and a half of one" [ "$(used)" -lt $((3 * 
 check "show says how much of it is shared" says "shared with older steps" "$tmp/show.out"
 
 # --- a MANIFEST that is lost ---
-rm "$(step_dir 90)/MANIFEST"
+rm "$(step_dir "${stay[1]}")/MANIFEST"
 check "repair makes a lost MANIFEST again, of parts that are linked too" "$ckptctl" repair --yes "$store/a"
-check "which names them" exits 0 "$ckptctl" verify --data "$(step_dir 90)"
+check "which names them" exits 0 "$ckptctl" verify --data "$(step_dir "${stay[1]}")"
 
 # --- another launch, another mesh ---
 base=$(base_of 100)
-check "another mesh goes on from it" lora --mesh fsdp=3 --steps 130 --step-ms 20 --resume disk
+check "another mesh goes on from it" lora --mesh fsdp=3 --steps 130 --step-ms 60 --resume disk
 check "and writes its base once again" [ "$(base_of 130)" != "$base" ]
 check "its steps share that" [ "$(links_of 130)" -eq 3 ]
 bases_are() { # N
 	[ "$(bases)" -eq "$1" ]
 }
 check "the older one has gone with its last step" within bases_are 3
-check "replicas do not write it twice" lora --mesh dp=2,fsdp=2 --steps 160 --step-ms 20 --resume disk
+check "replicas do not write it twice" lora --mesh dp=2,fsdp=2 --steps 160 --step-ms 60 --resume disk
 check "every byte is right" all_good
 
 # --- removal by hand ---
-check "rm removes a step" "$ckptctl" rm --yes "$(step_dir 150)"
+check "rm removes a step" "$ckptctl" rm --yes "$(step_dir "$(steps | cut -d" " -f2)")"
 check "and no byte of the others" all_good
 check "prune leaves the newest" "$ckptctl" prune --yes --keep-last 1 "$store/a"
 check "which has its base" all_good
@@ -84,15 +88,24 @@ check "and holds the same" exits 0 "$ckptctl" diff "$(step_dir 160)" "$tmp/conve
 # --- to another file system, where nothing can be linked ---
 if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d "$tmp")" ]; then
 	open=$(mktemp -d /dev/shm/ckptd-const.XXXXXX)
-	lora_start --mesh fsdp=2 --steps 100000 --step-ms 20 --resume disk --persist-every 1000000
+	lora_start --mesh fsdp=2 --steps 100000 --step-ms 60 --resume disk --persist-every 1000000
 	check "a job stages steps that are not to be written" within trained_beyond 60
 	check "drain --to writes one elsewhere" "$ckptctl" drain a --to "$open" --socket "$socket"
-	check "with a base of its own" [ "$(bases "$open")" -eq 2 ]
+	own_bases() { # of two ranks; and of a second step, if one was staged meanwhile
+		[ "$(bases "$open")" -eq $((2 * $(find "$open/a" -maxdepth 1 -name 'step-*' | wc -l))) ]
+	}
+	check "with a base of its own" own_bases
 	check "every byte of which is right" exits 0 "$ckptctl" verify --data --all "$open"
 	job_kill
 fi
 
 # --- deaths ---
+daemon_dies() { # its job stands still, or it would start another one that has no policy
+	kill -STOP -- "-$job"
+	kill -KILL "$daemon"
+	wait "$daemon" 2>/dev/null || true
+	rm -f "$socket" # which the next one makes anew
+}
 died=0
 for how in trainer daemon both daemon trainer both; do
 	before=$(newest)
@@ -102,23 +115,22 @@ for how in trainer daemon both daemon trainer both; do
 	case $how in
 	trainer) job_kill ;;
 	daemon)
-		kill -KILL "$daemon"
-		wait "$daemon" 2>/dev/null || true
+		daemon_dies
 		daemon_start --keep-last 3 --verbose
+		kill -CONT -- "-$job"
 		within committed_after "$(newest)" || died=1
 		job_kill
 		;;
 	both)
-		kill -KILL "$daemon"
+		daemon_dies
 		job_kill
-		wait "$daemon" 2>/dev/null || true
 		daemon_start --keep-last 3 --verbose
 		;;
 	esac
 	all_good >"$tmp/good.out" 2>&1 || { died=1; sed 's/^/# /' "$tmp/good.out"; }
 done
 check "six deaths of daemon, trainer and both leave steps that are right" [ "$died" -eq 0 ]
-check "the job goes on from them" lora --mesh fsdp=2 --steps "$(($(newest) + 40))" --step-ms 20 --resume latest
+check "the job goes on from them" lora --mesh fsdp=2 --steps "$(($(newest) + 40))" --step-ms 60 --resume latest
 check "no more bases stay than steps do" [ "$(bases)" -le 6 ]
 
 # --- a flipped bit in the shared file ---
@@ -130,7 +142,7 @@ printf '\x55' | dd of="$file" bs=1 seek=70000 conv=notrunc status=none
 touch -d "$time" "$file"
 check "verify finds them all damaged" exits 4 "$ckptctl" verify --data --all "$store"
 check "a job finds nothing to go on from" exits 5 lora --mesh fsdp=2 --steps "$((last + 10))" --resume disk
-check "started anew it writes a new base" lora --mesh fsdp=2 --steps 30 --step-ms 20
+check "started anew it writes a new base" lora --mesh fsdp=2 --steps 30 --step-ms 60
 check "which is right" exits 0 "$ckptctl" verify --data "$(step_dir 30)"
 check "the daemon ends well" stop_daemon
 tap_end

@@ -55,7 +55,7 @@ check "wait where nothing was ever written ends with 10" ctl_says 10 "$store" wa
 check "a daemon listens" daemon_start
 check "ckptctl alone is status now" ctl_says 0 "No job has attached yet" --
 check "nobody can be triggered" ctl_says 10 "has no job" trigger
-job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5
+job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5 --guard finish
 check "its ranks are seen" within field_is attached_count 2
 check "and its steps" within field_above newest_step 3
 check "status says so in words" ctl_says 0 "2 of 2 attached" status
@@ -105,7 +105,7 @@ check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
 check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
 check "forget needs a name" ctl_says 2 "needs the job's name" forget
 other_start() { # JOB
-	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --socket "$socket" --step-ms 5 \
+	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --socket "$socket" --step-ms 5 --guard finish \
 		--snapshot-every 2 --wait-ready >/dev/null 2>&1 &
 	other=$!
 }
@@ -178,27 +178,35 @@ timed() { # MS COMMAND...: no longer than that
 }
 check "completion says nothing, and not late" timed 2900 exits 0 "$ckptctl" completion complete -- trigger --job ''
 kill -CONT "$daemon"
+# Meanwhile the trainer stands still: it would start a daemon, in which a wait may find no job yet.
+daemon_dies() {
+	kill -STOP -- "-$job"
+	kill -KILL "$daemon"
+	wait "$daemon" 2>/dev/null || true
+	rm -f "$socket" # which the next one makes anew
+}
 # The wait lives through the death of one daemon and the birth of the next, which the trainer attaches to.
 survived() {
 	local pid
 	"$ckptctl" wait 99998 --job "$store/a" --timeout 3s >"$tmp/out" 2>"$tmp/err" &
 	pid=$!
-	kill -KILL "$daemon"
-	wait "$daemon" 2>/dev/null || true
+	daemon_dies
 	daemon_start --quiet
+	kill -CONT -- "-$job"
 	within field_is attached_count 2 || return 1
 	exits 15 wait "$pid" || return 1
 	says "is not committed yet" "$tmp/err"
 }
 check "a wait with a time outlives the daemon" survived
 gone_without_time() {
-	local pid
+	local pid status=0
 	"$ckptctl" wait 99998 --job "$store/a" -C "$store" >"$tmp/out" 2>"$tmp/err" &
 	pid=$!
-	kill -KILL "$daemon"
-	wait "$daemon" 2>/dev/null || true
-	exits 14 wait "$pid" || return 1
+	daemon_dies
+	exits 14 wait "$pid" || status=1
 	daemon_start --quiet
+	kill -CONT -- "-$job"
+	return "$status"
 }
 check "a wait without a time ends with 14 when the daemon dies" gone_without_time
 check "the job is attached again" within field_is attached_count 2

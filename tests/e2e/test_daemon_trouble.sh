@@ -42,7 +42,7 @@ job_kill
 
 # ---- killed, and found again ----
 rm -rf "$store" "$tmp/losses"
-job_start --mesh fsdp=2 --steps 150 --step-ms 20 --snapshot-every 5
+job_start --mesh fsdp=2 --steps 150 --step-ms 40 --snapshot-every 5 # so that it does not end before the daemon is killed
 check "a job starts a daemon of its own" within committed_after 0
 old=$(daemons)
 kill -KILL "$old"

@@ -60,55 +60,58 @@ all_kept() { # FILE: every step in it is listed
 	[ -z "$(comm -23 "$1" <(steps_listed))" ]
 }
 
-scenario() { # FILESYSTEM
-	local fs=$1 fitted=0 why
+scenario() { # FILESYSTEM [OPTION OF THE TRAINER...]
+	local fs=$1 fitted=0 why on=("${@:2}") name=$1${2:+, $*}
 	if ! "${fs}_make" >"$tmp/made" 2>&1; then
-		skip "$(tail -1 "$tmp/made")" "$fs: a full disk"
+		skip "$(tail -1 "$tmp/made")" "$name: a full disk"
 		rm -f "$tmp/image"
 		return
 	fi
 	store=$disk/v/store
 	rm -f "$tmp/losses" "$socket"
-	check "$fs: a daemon listens" daemon_start
-	job_start --mesh fsdp=2 --steps 200 --snapshot-every 5 --step-ms 4
-	check "$fs: a job whose last step does not fit ends with 13" job_ends 13
-	check "$fs: it has trained to the end" [ "$(lines "$tmp/losses")" -eq 200 ]
-	check "$fs: it has said that a step could not be written" says "could not be written" "$tmp/job.err"
-	check "$fs: by what ckpt_snapshot returned, once" [ "$(grep -c "a snapshot could not be written" "$tmp/job.err")" -eq 1 ]
-	check "$fs: and why" said_full "$tmp/job.err"
+	check "$name: a daemon listens" daemon_start
+	job_start "${on[@]}" --mesh fsdp=2 --steps 20 --snapshot-every 5
+	check "$name: a job whose steps fit ends well" job_ends 0
+	check "$name: then there is no room for another one" nearly_full "$disk/v"
+	job_start "${on[@]}" --mesh fsdp=2 --steps 200 --snapshot-every 5 --step-ms 4 --resume latest
+	check "$name: a job whose last step does not fit ends with 13" job_ends 13
+	check "$name: it has trained to the end" [ "$(lines "$tmp/losses")" -eq 200 ]
+	check "$name: it has said that a step could not be written" says "could not be written" "$tmp/job.err"
+	check "$name: by what ckpt_snapshot returned, once" [ "$(grep -c "a snapshot could not be written" "$tmp/job.err")" -eq 1 ]
+	check "$name: and why" said_full "$tmp/job.err"
 	fitted=$(newest)
-	check "$fs: the steps that fitted are there" [ "$fitted" -gt 0 ]
-	check "$fs: and whole" exits 0 "$ckptctl" verify --data --all "$store"
-	check "$fs: nothing half-written is left" [ -z "$(half_written)" ]
+	check "$name: the steps that fitted are there" [ "$fitted" -eq 20 ]
+	check "$name: and whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$name: nothing half-written is left" [ -z "$(half_written)" ]
 	steps_listed >"$tmp/before"
 
 	# The command, on what little is left: nothing of 8 MiB fits.
 	head -c 16M /dev/zero >"$disk/v/rest" 2>/dev/null || true
 	why=$(used)
-	check "$fs: convert is told" is_told "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
-	check "$fs: and leaves no checkpoint" [ ! -e "$disk/v/converted" ]
-	check "$fs: restore is told" is_told "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
-	check "$fs: and leaves no file" [ -z "$(ls -A "$disk/v/restored" 2>/dev/null)" ]
-	check "$fs: the space has come back" [ "$(used)" -le $((why + 64)) ]
+	check "$name: convert is told" is_told "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
+	check "$name: and leaves no checkpoint" [ ! -e "$disk/v/converted" ]
+	check "$name: restore is told" is_told "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
+	check "$name: and leaves no file" [ -z "$(ls -A "$disk/v/restored" 2>/dev/null)" ]
+	check "$name: the space has come back" [ "$(used)" -le $((why + 64)) ]
 	if "$ckptctl" hold -h >/dev/null 2>&1; then # a mark is a few bytes: it is there, or it is told that it is not
 		held() { works "$ckptctl" -C "$store" hold latest --by=full || is_told "$ckptctl" -C "$store" hold latest --by=full; }
-		check "$fs: hold holds, or is told" held
+		check "$name: hold holds, or is told" held
 	fi
-	check "$fs: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
-	check "$fs: all are there" all_kept "$tmp/before"
-	rm "$disk/v/rest"
+	check "$name: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$name: all are there" all_kept "$tmp/before"
+	rm "$disk/v/rest" "$disk/v"/fill.*
 
 	"${fs}_room"
-	job_start --mesh fsdp=3 --steps 220 --snapshot-every 5 --step-ms 4 --resume latest
-	check "$fs: with room again the job goes on to its end" job_ends 0
-	check "$fs: from memory, where its last step still was" says "resumed from memory, step 200" "$tmp/job.out"
-	check "$fs: and commits" [ "$(newest)" -eq 220 ]
-	check "$fs: no older step was given up for it" all_kept "$tmp/before"
-	check "$fs: convert works" works "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
-	check "$fs: restore works" works "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
-	check "$fs: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
-	check "$fs: so is the converted one" exits 0 "$ckptctl" verify --data "$disk/v/converted"
-	check "$fs: all losses are those of an undisturbed run" losses_undisturbed 220
+	job_start "${on[@]}" --mesh fsdp=3 --steps 220 --snapshot-every 5 --step-ms 4 --resume latest
+	check "$name: with room again the job goes on to its end" job_ends 0
+	check "$name: from memory, where its last step still was" says "resumed from memory, step 200" "$tmp/job.out"
+	check "$name: and commits" [ "$(newest)" -eq 220 ]
+	check "$name: no older step was given up for it" all_kept "$tmp/before"
+	check "$name: convert works" works "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
+	check "$name: restore works" works "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
+	check "$name: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$name: so is the converted one" exits 0 "$ckptctl" verify --data "$disk/v/converted"
+	check "$name: all losses are those of an undisturbed run" losses_undisturbed 220
 	kill -KILL "$daemon"
 	wait "$daemon" 2>/dev/null || true
 	umount -l "$disk"
@@ -118,4 +121,5 @@ scenario() { # FILESYSTEM
 for fs in tmpfs ext4 btrfs; do
 	scenario "$fs"
 done
+scenario tmpfs --device fake # the state of a trainer on a GPU
 tap_end

@@ -119,7 +119,7 @@ has_schema() { # every verb has a heading
 check "an error is JSON" json 14 status
 check "a daemon listens" daemon_start
 check "status without a job" json 0 status
-job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5
+job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5 --guard finish
 check "a job trains" within field_above attached_count 1
 check "and has steps" within field_above newest_step 3
 check "status" json 0 status
@@ -307,12 +307,14 @@ check "layout" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1
 check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --summary
 check "plan" json 0 plan "$dir" --mesh fsdp=2
 check "plan --average" json 0 plan "$dir" --mesh fsdp=2 --average "constant decay=.9"
+check "plan --links" json 0 plan "$dir" --mesh dp=3 --replicate dp --links h100 --round 4K
 check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
-check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
+check "plan --steps" json 0 plan --steps '_S(0, 2)R -> S(0)S(1)' --mesh 2,3 --shape 17,5 --explain --mem-limit 1G --svg "$tmp/steps.svg"
+check "plan --layout" json 0 plan "$dir" --mesh dp=3 --replicate dp --explain --links h100 --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3 --replicate dp
-check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
+check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --replicate dp --explain --links h100 --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 check "restore" json 0 export "$dir" "$tmp/files" --mesh dp=3 --replicate dp
-check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
+check "restore --rank" json 0 export "$dir" "$tmp/file" --mesh dp=3 --replicate dp --rank 1 --explain --links h100 --layout "$tmp/rules" --layout 'model/*=Shard(0)@dp'
 echo 'rename model/* -> weights/{1}' >"$tmp/names"
 check "restore --view" json 0 export "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
 check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3 --replicate dp
@@ -356,6 +358,7 @@ check "adopt" json 3 adopt --yes "$tmp/moved"
 check "ls of what was adopted" json 0 ls "$tmp/moved"
 check "show of what was adopted" json 0 show "$tmp/moved/$(basename "$dir")"
 check "doctor" on_any_machine doctor --job-size=1M "$tmp"
+check "doctor, with what messages cost" on_any_machine doctor --links="$tmp/links.txt" "$tmp"
 check "doctor of a store" on_any_machine doctor "$store"
 check "doctor of nothing" on_any_machine doctor "$tmp/none"
 check "completion" json 0 completion bash

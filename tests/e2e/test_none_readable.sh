@@ -8,7 +8,7 @@ set -eu
 . "$(dirname "$0")/ckptd_tap.sh"
 refused() { # the job has ended with an error, and has trained nothing
 	local status=0
-	limit_s=40 job_ends 0 >/dev/null || status=$?
+	job_ends 0 >/dev/null || status=$?
 	cat "$tmp/job.out" "$tmp/job.err"
 	[ "$status" -ne 0 ] && [ ! -s "$tmp/losses" ] && ! grep -q "starts at step 0" "$tmp/job.out"
 }

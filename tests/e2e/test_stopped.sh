@@ -74,19 +74,20 @@ kill -KILL "$first"
 # ---- a rank, beside another job ----
 rm -f "$tmp/losses"
 params=60K
-job_start --job b --mesh fsdp=2 --steps 300 --step-ms 4 --snapshot-every 3
-other_job=$job
 b_committed() { listed b 300; }
 setsid "$trainer" --params "$params" --root "$store" --job c --socket "$socket" --mesh fsdp=2 --steps 1000000 --step-ms 2 --snapshot-every 1 \
 	>"$tmp/c.out" 2>"$tmp/c.err" &
 job=$! # which tidy_up ends
+stopped_job=$job
 c_newest() { "$ckptctl" ls --json "$store/c" 2>/dev/null | grep -o '"step":[0-9]*,"state":"committed"' | head -1 | grep -o '[0-9]*' || echo 0; }
 c_beyond() { [ "$(c_newest)" -gt "$1" ]; }
-check "another job commits steps, very often" within c_beyond 0
+check "a job commits steps, very often" within c_beyond 0
 read -ra ranks <"/proc/$job/task/$job/children" || true
 kill -STOP "${ranks[1]}"
-trained=$(lines "$tmp/losses")
-check "with one of its ranks stopped, the first job trains on" within trained_beyond $((trained + 20))
+job_start --job b --mesh fsdp=2 --steps 300 --step-ms 4 --snapshot-every 3
+other_job=$job
+job=$stopped_job
+check "with one of its ranks stopped, another job trains" within trained_beyond 20
 check "and has its last step committed" within b_committed
 check "what there is of the stopped job is whole" all_whole
 before=$(c_newest)
@@ -97,10 +98,22 @@ kill -STOP "${ranks[0]}" "${ranks[1]}"
 kill -KILL -- "-$job"
 wait "$job" 2>/dev/null || true
 job=$other_job
-check "the first job has ended with 0" job_ends 0
+check "the other job has ended with 0" job_ends 0
 check "all its losses are those of an undisturbed run" losses_right 300
 job_start --job c --mesh fsdp=3 --steps $((before + 100)) --resume latest
 check "the stopped job, killed as it stood, is resumed by other ranks" job_ends 0
 check "not from before its newest commit" resumed_beyond "$before"
+check "every step is whole" all_whole
+
+# ---- the daemon, while a job goes back to an earlier step ----
+rm -f "$tmp/losses"
+job_start --job d --mesh fsdp=2 --steps 1000000 --step-ms 4 --snapshot-every 1 --go-back-every 2
+check "a job goes back to its newest step, again and again" within grep -q 'went back from step [0-9]' "$tmp/job.out"
+kill -STOP "$daemon"
+check "its daemon is stopped, until the job takes it for dead" within grep -q 'the daemon has exited' "$tmp/job.err"
+kill -CONT "$daemon"
+at=$(lines "$tmp/losses")
+check "when the daemon continues, the job goes back, blobs included, and trains on" within trained_beyond $((at + 20))
+job_kill
 check "every step is whole" all_whole
 tap_end

@@ -8,7 +8,9 @@
  * What is as in CUDA: order within a stream; events, which a wait takes as they were last recorded;
  * the legacy stream (NULL), which waits for every blocking stream and makes them wait;
  * non-blocking streams; contexts of threads; registered host memory, addressed alike on both sides;
- * capture of streams into graphs with its three modes; errors that stay once a kernel has failed.
+ * capture of streams into graphs with its three modes; kernels of PTX text (ptx.h); errors that
+ * stay once a kernel has failed; memory that another process opens by a handle (CUDA IPC), and
+ * keeps when its owner dies.
  * What is stricter: a copy to host memory that is not registered is carried out as the driver does
  * it, while the caller waits, and counted as a violation.
  *
@@ -17,6 +19,8 @@
  * them), FAKECUDA_SEED (delays between the operations of a queue are drawn), FAKECUDA_VERSION
  * (13000), FAKECUDA_WITHOUT=cuStreamWriteValue32,... (symbols that it does not have),
  * FAKECUDA_STUB=1 (every call returns 34, as those of the toolkit's stub do),
+ * FAKECUDA_ORPHANS (what becomes of memory that is open by CUDA IPC when its owner is dead: unset,
+ * it stays; reused: copies out of it bring other bytes; lost: they fail, and so does the context),
  * FAKECUDA_FAIL=SYMBOL:NTH:RC[,...] (the NTH call, from 1, returns RC; NTH 0: each; RC hang: it does
  * not return). The functions below do the same from a test; they are found by dlsym.
  */
@@ -33,6 +37,11 @@ typedef void fakecuda_kernel_fn(void *const *param, unsigned blocks, unsigned th
 struct fakecuda {			/* dlsym(lib, "fakecuda") points to one */
 	void (*bandwidth)(double gbps); /* 0: without limit */
 	void (*seed)(uint64_t seed);	/* 0: no delays */
+	/* Copies between host and device, kernels and host functions that are queued from now on do
+	 * not start before release(), which has those that do not wait for each other run in this
+	 * order: so what tears with one order of the threads tears at each run, on each machine. */
+	void (*hold)(void);
+	void (*release)(bool kernels_first); /* false: copies first */
 	/* nth: from the next call on, 1 is that one, 0 all; rc FAKECUDA_HANG: it returns after
 	 * unhang() */
 	void (*fault)(const char *symbol, unsigned nth, cuda_rc rc);
@@ -47,9 +56,11 @@ struct fakecuda {			/* dlsym(lib, "fakecuda") points to one */
 	uint64_t (*violations)(void);
 	uint64_t (*registered)(void); /* bytes now */
 	uint64_t (*queued)(void);     /* operations that have not ended */
+	uint64_t (*copied)(void);     /* bytes of all copies so far, as they were asked for */
 	/* Where the host may touch device memory, and wait for nothing; NULL: it is none. */
 	void *(*alias)(cuda_ptr p);
-	/* The names that cuModuleGetFunction finds. bytes: [n] of the parameters. */
+	/* A kernel that cuModuleGetFunction finds by this name, in whatever module; those of PTX
+	 * text need none (ptx.h). bytes: [n] of the parameters. */
 	void (*kernel)(const char *name, fakecuda_kernel_fn *fn, unsigned n, const size_t *bytes);
 };
 #endif

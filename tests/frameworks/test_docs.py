@@ -26,6 +26,7 @@ EXPECTED = {
         "torchrun --standalone --nproc-per-node 4 fsdp2.py": [["started at 0 and committed 10"]],
         "torchrun --standalone --nproc-per-node 3 fsdp2.py": [["started at 10 and committed 20"]],
         "ckptctl show latest -C ckpts/fsdp2": [["fsdp=3", "model/0.weight|model"]],
+        "python gpu.py": [["started at 0 and committed 20 on (cpu|cuda)"], ["started at 20 and committed 40 on (cpu|cuda)"]],
         "python larger.py": [["head.weight", r"step 40 without \['model/head.bias', 'model/head.weight'"]],
         "python stop.py": [[r"\b[56]\b"], [r"\b(10|11|12)\b"]],
         "python average.py": [["the average of step 30 differs by 0?[.1-9]"]],

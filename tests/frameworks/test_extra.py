@@ -549,12 +549,12 @@ class Random(unittest.TestCase):
         class Cuda:
             """Two devices. The device's name is its generator."""
 
-            def __init__(self, current):
+            def __init__(self, current, count=2):
                 self.current = current
-                self.default_generators = [torch.Generator().manual_seed(d) for d in (10, 20)]
+                self.default_generators = [torch.Generator().manual_seed(d) for d in (10, 20, 30)[:count]]
 
             is_available = is_initialized = staticmethod(lambda: True)
-            device_count = staticmethod(lambda: 2)
+            device_count = lambda self: len(self.default_generators)  # noqa: E731
             current_device = lambda self: self.current  # noqa: E731
             get_rng_state_all = lambda self: [g.get_state() for g in self.default_generators]  # noqa: E731
             set_rng_state = lambda self, s, d: self.default_generators[d].set_state(s)  # noqa: E731
@@ -574,6 +574,12 @@ class Random(unittest.TestCase):
             self.assertEqual(torch.cuda.draw()[0], expected[1])
             load([step], 3, 4, {"rng": rng()})
             self.assertNotIn(torch.cuda.draw()[0], expected)
+            for count in (1, 3):
+                torch.cuda = Cuda(0, count)
+                other = Cuda(0, count).draw()[1:]
+                notes = load([step], 0, 1, {"rng": rng()}).notes
+                self.assertEqual(torch.cuda.draw(), [expected[1]] + other)
+                self.assertIn("of 2 CUDA devices were saved, and this process has %d" % count, "".join(notes))
         finally:
             torch.cuda = real
 

@@ -57,7 +57,7 @@ class Oracle(ranks.Case):
         if key not in self.made:
             store = f"{self.directory}/store-{len(self.made)}"
             command = [ranks.BUILD + "/trainer", "--mesh", mesh, "--steps", "20", "--params", "60K", "--root", store]
-            command += ["--job", "demo", "--socket", self.directory + "/s", *options]
+            command += ["--job", "demo", "--socket", self.directory + "/s", "--guard", "finish", *options]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(done.returncode, 0, done.stdout)
             self.made[key] = store

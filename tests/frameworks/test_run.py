@@ -126,6 +126,13 @@ class One(ranks.Case):
         self.addCleanup(run.detach)
         return run
 
+    def begun(self, optimizer="adamw", **options):
+        job = self.job()
+        model, optim = make(optimizer)
+        run = self.attach(job, model, optim, **options)
+        run.restore()
+        return job, run, model, optim
+
     def setUp(self):
         warnings.simplefilter("always")
         self.addCleanup(warnings.resetwarnings)
@@ -166,10 +173,7 @@ class Resume(One):
         self.assertEqual(bits(train_on, optim_on), bits(model, optim))
 
     def test_going_back_to_an_older_step(self):
-        job = self.job()
-        model, optim = make()
-        run = self.attach(job, model, optim)
-        run.restore()
+        job, run, model, optim = self.begun()
         train(run, model, optim, 1, 2)
         run.wait()
         at_2 = bits(model, optim)
@@ -192,10 +196,7 @@ class Resume(One):
         self.assertEqual(bits(model, optim), before)
 
     def test_a_model_on_the_meta_device_is_filled(self):
-        job = self.job()
-        model, optim = make()
-        run = self.attach(job, model, optim)
-        run.restore()
+        job, run, model, optim = self.begun()
         train(run, model, optim, 1, 2)
         run.wait()
         run.detach()
@@ -243,11 +244,40 @@ class Resume(One):
         self.assertEqual(bits(other)["first.weight"], bits(model)["first.weight"])
         self.assertEqual(mine, {"y": 2})
 
+    def test_explicit_lists_what_is_more_than_copying_and_allow_permits_it_by_kind(self):
+        job, run, model, optim = self.begun()
+        train(run, model, optim, 1, 1)
+        run.wait()
+        run.detach()
+        same, same_optim = make(seed=5)
+        run = self.attach(job, same, same_optim)
+        self.assertEqual(run.restore(explicit=True), 1)  # it is only copied
+        self.assertEqual(bits(same, same_optim), bits(model, optim))
+        run.detach()
+        less, _ = make(seed=5)
+        less.second.register_parameter("bias", None)
+        run = self.attach(job, less, torch.optim.AdamW(less.parameters(), lr=1e-2))
+        before = bits(less)
+        for allow in ((), ["reshard", "replicate", "reduce"]):
+            with self.assertRaises(errors.NotFitting) as caught:
+                run.restore(strict=False, explicit=True, allow=allow)
+            self.assertIn("model/second.bias: drop, ", str(caught.exception))
+            self.assertNotIn("first.weight", str(caught.exception))
+            self.assertEqual(bits(less), before)
+        for wrong in ("reshard", 7):
+            with self.assertRaises(TypeError):
+                run.restore(explicit=True, allow=wrong)
+        with self.assertRaisesRegex(ValueError, "allow is 'cut'.*'reshard'.*'drop'"):
+            run.restore(explicit=True, allow=["cut"])
+        with self.assertRaisesRegex(ValueError, "without explicit=True"):
+            run.restore(allow=["drop"])
+        start = run.restore(strict=False, explicit=True, allow=["drop"])
+        self.assertEqual(start, 1)
+        self.assertIn("model/second.bias", start.unused)
+        self.assertEqual(bits(less)["first.weight"], bits(model)["first.weight"])
+
     def test_another_shape_is_refused_always(self):
-        job = self.job()
-        model, optim = make()
-        run = self.attach(job, model, optim)
-        run.restore()
+        job, run, model, optim = self.begun()
         train(run, model, optim, 1, 1)
         run.wait()
         run.detach()
@@ -260,10 +290,7 @@ class Resume(One):
         self.assertEqual(bits(wide, wide_optim), before)
 
     def test_a_program_that_forgets_restore_hears_of_it_at_its_first_step(self):
-        job = self.job()
-        model, optim = make()
-        run = self.attach(job, model, optim)
-        run.restore()
+        job, run, model, optim = self.begun()
         train(run, model, optim, 1, 1)
         run.wait()
         run.detach()
@@ -372,13 +399,6 @@ class StateInContainers(One):
 
 
 class Steps(One):
-    def begun(self, optimizer="adamw", **options):
-        job = self.job()
-        model, optim = make(optimizer)
-        run = self.attach(job, model, optim, **options)
-        run.restore()
-        return job, run, model, optim
-
     def test_momentum_that_the_first_step_makes_is_in_the_first_step(self):
         job, run, model, optim = self.begun("sgd")
         train(run, model, optim, 1, 1)
@@ -512,13 +532,6 @@ class Steps(One):
 
 
 class Hazards(One):
-    def begun(self, optimizer="adamw", **options):
-        job = self.job()
-        model, optim = make(optimizer)
-        run = self.attach(job, model, optim, **options)
-        run.restore()
-        return job, run, model, optim
-
     def resumed(self, job, run, **options):
         """The bits that a new run finds."""
         run.wait()
@@ -749,14 +762,14 @@ class Hazards(One):
         with self.assertRaisesRegex(ValueError, "'staged', 'persisted', 'committed'"):
             run.wait("saved")
 
-    def test_state_on_a_device_is_refused_by_name_before_anything_is_changed(self):
+    def test_state_on_another_kind_of_device_is_refused_by_name_before_anything_is_changed(self):
         class Far(Net):
             def named_parameters(self, *args, **kwargs):
                 yield from super().named_parameters(*args, **kwargs)
-                yield "far.weight", unittest.mock.Mock(device=torch.device("cuda", 0))
+                yield "far.weight", unittest.mock.Mock(device=torch.device("xpu", 0))
 
         job = self.job()
-        with self.assertRaisesRegex(errors.NotSupported, "host memory only(.|\n)*cuda: far.weight"):
+        with self.assertRaisesRegex(errors.NotSupported, "on CUDA devices, and(.|\n)*of type xpu: far.weight[^,]"):
             self.attach(job, Far())
 
     def test_without_a_daemon_training_goes_on_with_one_warning_and_saving_begins_when_there_is_one(self):

@@ -2,7 +2,7 @@
 /*
  * fuzz_question.c - one line of ckptctl layout --batch: any bytes are answered with one line of
  * JSON, an error, or what the kind of the question asks for; ranks hold what is inside the shape,
- * sorted and merged, and as many elements as the placements say.
+ * sorted and merged, and as many elements as the placements say; steps have the price of all.
  */
 #include "tests/fuzz/fuzz.h"
 #include "ckpt/answer/answer.h"
@@ -11,6 +11,8 @@
 #define BYTES_MAX 2048
 #define RANKS_MAX 256u /* larger meshes take long, and have nothing new */
 #define RUNS_MAX 10000u
+#define STEPS_RANKS_MAX 64u
+#define DIMS_MAX 6 /* of mesh and tensor together, where steps are searched */
 
 /* Indices of one dimension. */
 static uint64_t check_runs(const json_t *runs, uint64_t extent)
@@ -59,6 +61,27 @@ static void check_shares(const struct question *q, const json_t *answer)
 	assert(held == want);
 }
 
+/* The trace has a state more than there are steps, and prices add up. */
+static void check_steps(const struct question *q, const json_t *answer)
+{
+	const json_t *steps = json_object_get(answer, "steps");
+	const char *at = json_string_value(json_object_get(answer, "trace"));
+	double us = 0;
+	size_t arrows = 0;
+
+	for (size_t i = 0; i < json_array_size(steps); i++) {
+		const json_t *step = json_array_get(steps, i);
+
+		assert(json_is_null(json_object_get(step, "mesh_dim")) ||
+		       json_integer_value(json_object_get(step, "mesh_dim")) < q->mesh.ndim);
+		us += json_number_value(json_object_get(step, "us"));
+	}
+	assert(us >= 0 && us == json_number_value(json_object_get(answer, "us")));
+	for (const char *p = at; p && (p = strstr(p, "->")); p += 2)
+		arrows++;
+	assert(!at || arrows == json_array_size(steps));
+}
+
 static void check_line(const struct question *q, const char *text, size_t len)
 {
 	json_t *answer;
@@ -73,6 +96,10 @@ static void check_line(const struct question *q, const char *text, size_t len)
 		assert(json_string_length(json_object_get(answer, "error")));
 	} else if (json_object_get(answer, "decoded")) {
 		assert(q && q->kind == ASK_ORDER);
+	} else if (json_object_get(answer, "steps")) {
+		assert(q && q->kind == ASK_STEPS);
+		check_steps(q, answer);
+		check_steps(q, json_object_get(answer, "own"));
 	} else {
 		assert(q && q->kind == ASK_REDUCE);
 		assert(json_array_size(json_object_get(answer, "result")) == q->mesh.nrank);
@@ -81,11 +108,13 @@ static void check_line(const struct question *q, const char *text, size_t len)
 	json_decref(answer);
 }
 
-/* Whether the answer would have many runs for its split factors alone. */
+/* Not, if the answer would have many runs for its split factors alone, or a search many states. */
 static bool is_small(const struct question *q)
 {
 	uint64_t runs = q->mesh.nrank;
 
+	if (q->kind == ASK_STEPS)
+		return q->mesh.nrank <= STEPS_RANKS_MAX && q->mesh.ndim + q->ndim <= DIMS_MAX;
 	for (uint32_t i = 0; i < q->layout.nplace && runs <= RUNS_MAX; i++)
 		runs *= MAX(q->layout.place[i].split_factor, 1u);
 	return q->mesh.nrank <= RANKS_MAX && runs <= RUNS_MAX;

@@ -53,7 +53,7 @@ static void rows(const uint8_t *data, size_t size)
 /* A row that a daemon lands: all its lines lie in one span, and in the window. */
 static void landed(const uint8_t *data, size_t size)
 {
-	const struct source_span span[] = { { 4096, 8192 }, { 1 << 20, 1 << 21 } };
+	const struct source_span span[] = { { 4096, 8192, 0 }, { 1 << 20, 1 << 21, 0 } };
 	struct wire_row r;
 
 	for (; size >= sizeof r; data += sizeof r, size -= sizeof r) {

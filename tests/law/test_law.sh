@@ -96,41 +96,50 @@ users() { # TREE
 # The Python package is a user, too: of ours it loads libckpt.so and runs the programs; beyond itself it imports the
 # standard library, and torch with what torch brings, inside of functions.
 python_imports() { # TREE
-	(cd "$1" && grep -E '^python/ckptd/.*\.py$' "$tmp/files" | while read -r f; do
-		[ ! -f "$f" ] || python3 - "$f" <<-'END'
-			import ast, sys
-			path = sys.argv[1]
-			known = getattr(sys, "stdlib_module_names", ())
-			tree = ast.parse(open(path, encoding="utf-8").read())
-			top = set()
-			def outer(nodes):
-			    for n in nodes:
-			        if isinstance(n, (ast.Import, ast.ImportFrom)):
-			            top.add(n)
-			        elif isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test):
-			            outer(n.orelse)
-			        elif not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
-			            outer(ast.iter_child_nodes(n))
-			outer(tree.body)
-			for n in ast.walk(tree):
-			    if isinstance(n, ast.ImportFrom) and n.level:
-			        continue
-			    for name in [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module] if isinstance(n, ast.ImportFrom) else []:
-			        root = name.split(".")[0]
-			        if root in ("torch", "numpy", "torchdata"):
-			            if n in top and path not in ("python/ckptd/dcp.py",):
-			                print(f"{path}:{n.lineno} imports {name} when it is imported itself")
-			        elif root != "ckptd" and known and root not in known:
-			            print(f"{path}:{n.lineno} imports {name}, which is not of the standard library")
-			    if isinstance(n, ast.Attribute) and n.attr in ("PyDLL", "pythonapi"):
-			        print(f"{path}:{n.lineno} uses {n.attr}, which holds the GIL")
-			    if isinstance(n, ast.Name) and n.id == "print" or isinstance(n, ast.Attribute) and n.attr in ("fsync", "fdatasync"):
-			        print(f"{path}:{n.lineno} calls {getattr(n, 'id', getattr(n, 'attr', ''))}")
-			    if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "CDLL" and path != "python/ckptd/_load.py":
-			        if not (n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value is None): # None: libc
-			            print(f"{path}:{n.lineno} loads a library: only _load.py does")
-		END
-	done)
+	(cd "$1" && grep -E '^python/ckptd/.*\.py$' "$tmp/files" | xargs python3 -c '
+import ast, os, sys
+
+known = getattr(sys, "stdlib_module_names", ())
+
+
+def outside(tree):
+    """The imports that run when the module is imported."""
+    top = set()
+
+    def outer(nodes):
+        for n in nodes:
+            if isinstance(n, (ast.Import, ast.ImportFrom)):
+                top.add(n)
+            elif isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test):
+                outer(n.orelse)
+            elif not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                outer(ast.iter_child_nodes(n))
+
+    outer(tree.body)
+    return top
+
+
+for path in filter(os.path.isfile, sys.argv[1:]):
+    tree = ast.parse(open(path, encoding="utf-8").read())
+    top = outside(tree)
+    for n in ast.walk(tree):
+        if isinstance(n, ast.ImportFrom) and n.level:
+            continue
+        for name in [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module] if isinstance(n, ast.ImportFrom) else []:
+            root = name.split(".")[0]
+            if root in ("torch", "numpy", "torchdata"):
+                if n in top and path not in ("python/ckptd/dcp.py",):
+                    print(f"{path}:{n.lineno} imports {name} when it is imported itself")
+            elif root != "ckptd" and known and root not in known:
+                print(f"{path}:{n.lineno} imports {name}, which is not of the standard library")
+        if isinstance(n, ast.Attribute) and n.attr in ("PyDLL", "pythonapi"):
+            print(f"{path}:{n.lineno} uses {n.attr}, which holds the GIL")
+        if isinstance(n, ast.Name) and n.id == "print" or isinstance(n, ast.Attribute) and n.attr in ("fsync", "fdatasync"):
+            print(path, n.lineno, "calls " + getattr(n, "id", getattr(n, "attr", "")), sep=":")
+        if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "CDLL" and path != "python/ckptd/_load.py":
+            if not (n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value is None):  # None: libc
+                print(f"{path}:{n.lineno} loads a library: only _load.py does")
+')
 }
 
 # ---- archives: who really calls whom, whatever was included ----
@@ -184,10 +193,9 @@ exports() { # LIBRARY TREE
 # ---- text rules ----
 
 spdx() { # TREE
-	local f
-	grep -E '\.(c|h|sh|py|mk|map)$|^Makefile$|^\.ci/|^tests/tidy$' "$tmp/files" | while read -r f; do
-		head -n 3 "$1/$f" | grep -q 'SPDX-License-Identifier: Apache-2\.0' || echo "$f: no SPDX line at its top"
-	done
+	(cd "$1" && grep -E '\.(c|h|sh|py|mk|map)$|^Makefile$|^\.ci/|^tests/tidy$' "$tmp/files" |
+		xargs awk 'FNR <= 3 && /SPDX-License-Identifier: Apache-2\.0/ { has[FILENAME] }
+			END { for (i = 1; i < ARGC; i++) if (!(ARGV[i] in has)) print ARGV[i] ": no SPDX line at its top" }')
 }
 unique_names() { # FILE-LIST
 	grep -E '\.[ch]$' "$1" | sed 's,.*/,,' | sort | uniq -d | sed 's/^/more than one file is called /'

@@ -312,10 +312,8 @@ void host_damage(const struct host *h, const char *job, uint64_t step)
 }
 
 /* --- the gate --- */
-static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+void gate_pass(struct gate *g)
 {
-	struct gate *g = ctx;
-
 	pthread_mutex_lock(&g->lock);
 	g->waiting++;
 	pthread_cond_broadcast(&g->changed);
@@ -323,6 +321,11 @@ static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 		pthread_cond_wait(&g->changed, &g->lock);
 	g->waiting--;
 	pthread_mutex_unlock(&g->lock);
+}
+
+static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	gate_pass(ctx);
 	return io_ops_posix.pwrite(io_ops_posix.ctx, fd, buf, len, off);
 }
 
@@ -342,6 +345,21 @@ void host_start_gated(void)
 {
 	gate_make(&G);
 	host_start(&H, &G.ops);
+}
+
+static void gate_line(void *text, int level, const char *line)
+{
+	said_line(&daemon_said, level, line);
+	if (strstr(line, text))
+		gate_pass(&G);
+}
+
+void host_start_gated_at(const char *text)
+{
+	gate_make(&G);
+	H.opts.log.sink = gate_line;
+	H.opts.log.ctx = (void *)(uintptr_t)text;
+	host_start(&H, NULL);
 }
 
 void gate_set(struct gate *g, bool closed)

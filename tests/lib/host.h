@@ -94,8 +94,12 @@ struct gate {
 };
 void gate_make(struct gate *g);
 void gate_set(struct gate *g, bool closed);
+void gate_pass(struct gate *g); /* waits while it is closed */
 extern struct gate G;
-void host_start_gated(void);		  /* H, with G, which is open */
+void host_start_gated(void); /* H, with G, which is open */
+/* H with G, which is open: where its thread logs a line with this text, it passes G. What it finds
+ * when it goes on has happened meanwhile, all of it. */
+void host_start_gated_at(const char *text);
 pthread_t gate_open_soon(struct gate *g); /* when another one is likely to wait for that */
 void gate_await(struct gate *g);	  /* until somebody waits at it */
 

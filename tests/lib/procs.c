@@ -224,7 +224,9 @@ static int agree(void *ctx, uint64_t mine, uint64_t *ret_min)
 	*ret_min = mine;
 	if (send(l->sock, &a, sizeof a, MSG_NOSIGNAL) < 0)
 		return -1;
-	while (ckpt_stats(l->c, &s) == 0 && s.reattached == 0 && now_ns() < until)
+	while ((atomic_load(&faults->meeting) ||
+		(ckpt_stats(l->c, &s) == 0 && s.reattached == 0)) &&
+	       now_ns() < until)
 		usleep(1000);
 	return s.reattached ? 0 : -1;
 }

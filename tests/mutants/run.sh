@@ -106,8 +106,8 @@ hold() { # NAME TEST
 		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null &
 	pid=$!
 	running[$pid]=1
-	while kill -0 $pid 2>/dev/null; do
-		[ -n "$1" ] && grep -aq '^not ok' "$log" && kill -KILL -- -$pid 2>/dev/null && break
+	while [ -n "$1" ] && kill -0 $pid 2>/dev/null; do # to its end without a mistake
+		grep -aq '^not ok' "$log" && kill -KILL -- -$pid 2>/dev/null && break
 		sleep 0.05
 	done
 	wait $pid 2>/dev/null || status=$?

@@ -91,7 +91,7 @@ class Calls(Case):
         whole = Memory(h.alloc(4 * 24), 24, (6, 1))
         h.tensor_add(entry("w", whole, (4, 6)))
         h.seal(LIMIT)
-        h.restore()
+        h.restore(flags=_lib.CKPT_EXPLICIT)  # the rank has what it wrote
         self.assertEqual(whole.read(), [0, 1, 4, 5, 6, 7, 2, 3, 8, 9, 10, 11]
                          + [12, 14, 16, 18, 20, 22, 13, 15, 17, 19, 21, 23])  # fmt: skip
 
@@ -267,6 +267,22 @@ class Calls(Case):
         self.assertEqual(h.restore(flags=_lib.CKPT_PEEK, only="ema.fast").step, 2)
         self.assertEqual((seen.read()[0], w.read()[0]), (2.0, 9.0))
         self.assertEqual(step(h, 3), 0)
+
+    def test_what_is_more_than_copying_is_refused_where_it_was_asked(self):
+        h, w = self.job()
+        h.average("fast", "constant decay=.5")
+        self.assertEqual(h.seal(LIMIT), 0)
+        step(h, 1, _lib.CKPT_FINAL)
+        h.detach()
+        h, w = self.job()
+        self.assertEqual(h.seal(LIMIT), 0)
+        w.write([9.0] * 1000)
+        with self.assertRaisesRegex(errors.NotFitting, "average fast: drop"):
+            h.restore(flags=_lib.CKPT_EXPLICIT)
+        self.assertEqual(w.read()[0], 9.0)
+        self.assertEqual(h.restore(flags=_lib.CKPT_EXPLICIT | _lib.CKPT_ALLOW_DROP).step, 1)
+        with self.assertRaises(errors.InvalidCall):
+            h.restore(flags=_lib.CKPT_ALLOW_DROP)
 
     def test_averages_are_declared_and_mistakes_are_named(self):
         h, _ = self.job()

@@ -24,6 +24,7 @@ TYPES = {
     "const struct ckpt_placement *": ctypes.POINTER(_abi.ckpt_placement),
     "const struct ckpt_local *": ctypes.POINTER(_abi.ckpt_local),
     "const struct ckpt_note *": ctypes.POINTER(_abi.ckpt_note),
+    "const struct ckpt_stream *": ctypes.POINTER(_abi.ckpt_stream),
 }
 FUNCTIONS = {"agree": _abi.AGREE_FN, "log": _abi.LOG_FN}
 

@@ -119,14 +119,14 @@ class Wheel(Case):
         package = {"ckptd/" + n for n in os.listdir(os.path.join(PACKAGE, "ckptd")) if n.endswith(".py")}
         info = "ckptd-%s.dist-info/" % _lib.CKPT_VERSION
         self.assertTrue(package | {"ckptd/py.typed", info + "LICENSE", info + "METADATA"} <= names, names)
-        for name in ("libckpt.so", "ckptd", "ckptctl"):
+        for name in ("libckpt.so", "libckpt-nccl.so", "ckptd", "ckptctl"):
             self.assertEqual(modes["ckptd/_programs/" + name], 0o755)
         self.assertFalse([n for n in names if n.startswith("/") or ".." in n or "pycache" in n])
 
     @unittest.skipUnless(shutil.which("ldd"), "there is no ldd")
     def test_its_programs_need_libc_and_libm_and_nothing_else(self):
         at = self.unpacked()
-        for name in ("libckpt.so", "ckptd", "ckptctl"):
+        for name in ("libckpt.so", "libckpt-nccl.so", "ckptd", "ckptctl"):
             path = os.path.join(at, "ckptd", "_programs", name)
             os.chmod(path, 0o755)
             lines = self.run_quietly("ldd", path).split("\n")
@@ -140,7 +140,7 @@ class Wheel(Case):
     def test_its_tag_has_the_glibc_that_its_programs_need(self):
         at = self.unpacked()
         newest = (0, 0)
-        for name in ("libckpt.so", "ckptd", "ckptctl"):
+        for name in ("libckpt.so", "libckpt-nccl.so", "ckptd", "ckptctl"):
             table = self.run_quietly(
                 "readelf", "--version-info", "--wide", os.path.join(at, "ckptd", "_programs", name)
             )

@@ -11,4 +11,7 @@ storm: all build/average_check
 	tests/storm/storm.sh $(SEED) $(KILLS)
 	tests/storm/storm.sh $(SEED) $(KILLS) --daemon
 	tests/storm/storm.sh $(SEED) $(KILLS) --stop
-#: make storm         50 SIGKILLs at random instants, 50 with the daemon among the victims, 50 with standstills; SEED= KILLS=
+	tests/storm/storm.sh $(SEED) $(KILLS) --device
+	tests/storm/storm.sh $(SEED) $(KILLS) --daemon --device
+	tests/storm/storm.sh $(SEED) $(KILLS) --stop --device
+#: make storm         50 SIGKILLs at random instants, 50 with the daemon among the victims, 50 with standstills; all on a GPU, too; SEED= KILLS=

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# storm.sh SEED KILLS [--daemon | --stop] - SIGKILLs at random instants against a training job that is resumed
-# each time, on another mesh; with --daemon the daemon is among the victims; with --stop, too, and before it
-# dies whoever it is (the daemon, a rank, all ranks) stands still for a while (SIGSTOP), goes on or does not.
-# Between kills and in mid-training the job's directory is moved away, swapped with another one, replaced by an
-# empty one or by a link, and comes back; or it is removed, and what the daemon has staged is rescued elsewhere.
-# Prints TAP. After each kill:
+# storm.sh SEED KILLS [--daemon | --stop] [--device] - SIGKILLs at random instants against a
+# training job that is resumed each time, on another mesh; with --daemon the daemon is among the
+# victims; with --stop, too, and before it dies whoever it is (the daemon, a rank, all ranks) stands
+# still for a while (SIGSTOP), goes on or does not. Between kills and in mid-training the job's
+# directory is moved away, swapped with another one, replaced by an empty one or by a link, and
+# comes back; or it is removed, and what the daemon has staged is rescued elsewhere. Prints TAP.
+# After each kill:
 #
 #   every step that ckptctl ls lists verifies, to the last byte;
 #   no step that was once listed, or that a daemon called committed, is missing, but where the job went back
@@ -18,15 +19,28 @@
 # bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
 # The state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run: ckptd copies the one,
 # the library the other, and either dies in the middle of it. Every second run goes back in mid-training, again and again.
-# Every second storm (by seed and kind) keeps two averages. The average of each step that is committed at the end is then,
-# bit for bit, what average_check computes from the weights of the undisturbed run, along the chain of steps that the step
-# says; and it has begun where the job began, since all who resumed went on.
+# With --device most runs have their state on the GPU of tests/fakecuda, on one device or two, all
+# of it or every second parameter, changed by kernels on a stream of theirs or on the legacy stream;
+# copies take up to some steps, so kills fall into them; what forward counts is VOLATILE, and in
+# every second storm the BF16 parameters are DERIVED; every second run restores over NCCL (that of
+# tests/fakenccl). The run that nobody disturbs is on the host.
+# Every second storm (by seed and kind) keeps two averages. The average of each step that is
+# committed at the end is then, bit for bit, what average_check computes from the weights of the
+# undisturbed run, along the chain of steps that the step says; and it has begun where the job
+# began, since all who resumed went on.
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
-[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon | --stop]" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon | --stop] [--device]" >&2; exit 2; }
 RANDOM=$1
-seed=$1 kills=$2 victims=${3:-}
+seed=$1 kills=$2 victims='' on_device=''
+for word in "${@:3}"; do
+	case $word in
+	--daemon | --stop) victims=$word ;;
+	--device) on_device=$word ;;
+	*) echo "storm.sh: '$word': --daemon, --stop or --device is needed" >&2; exit 2 ;;
+	esac
+done
 build=$(cd "$(dirname "$0")/../../build" && pwd) || exit 1
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/storm.XXXXXX") || exit 1
 store=$tmp/store socket=$tmp/s job=storm losses=$tmp/losses
@@ -42,6 +56,11 @@ if [ $(((seed + one) % 2)) -eq 1 ]; then # the short storms of make test have se
 	averages=([fast]='constant decay=.99 kahan' [slow]='power sigma_rel=.10')
 fi
 frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy takes as long as a step, so that kills meet it
+as=() # what every run declares
+if [ -n "$on_device" ]; then
+	as=(--counters)
+	[ $((RANDOM % 2)) -eq 0 ] || as+=(--derived)
+fi
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
 meshes=(fsdp=4 fsdp=3 'dp=2,fsdp=2' fsdp=2 fsdp=1 'fsdp=2,dp=2' dp=3 dp=2)
@@ -64,7 +83,7 @@ cleanup() {
 	else
 		# A test runner removes its temporary directories: this one is wanted.
 		local kept="$build/storm-$seed-$$"
-		mv "$tmp" "$kept" && echo "# kept: $kept (store, losses, logs), seed $seed: tests/storm/storm.sh $seed $kills $victims"
+		mv "$tmp" "$kept" && echo "# kept: $kept (store, losses, logs), seed $seed: tests/storm/storm.sh $seed $kills $victims $on_device"
 	fi
 }
 trap cleanup EXIT
@@ -122,6 +141,14 @@ hear() {
 			said[$step]=1
 			unset "doomed[$step]" "fated[$step]"
 		done < <(tail -n "+$((${heard[$log]:-0} + 1))" "$log")
+	done
+}
+
+# What daemons have said of another directory in the job's place: nothing of it is the job's.
+overhear() {
+	local log
+	for log in "$tmp/daemon.log" "$socket.log"; do
+		[ ! -e "$log" ] || heard[$log]=$(wc -l <"$log")
 	done
 }
 
@@ -184,6 +211,21 @@ goes_back() { # FROM
 
 # ---- the job ----
 
+# Sets device, the options, and device_env. Of four runs of a storm with --device one is on the
+# host.
+choose_device() {
+	device=() device_env=()
+	[ -n "$on_device" ] && ! one_in 4 || return 0
+	pick fake fake fake:0,1
+	device=(--device "$picked")
+	pick own legacy
+	device+=(--stream "$picked")
+	pick 0 .05 .1 .4 # GB/s: the state that changes is .4 MB
+	device_env=("FAKECUDA_GBPS=$picked")
+	one_in 2 || device+=(--nccl)
+	one_in 2 || device_env+=("FAKECUDA_SEED=$((RANDOM + 1))")
+}
+
 launch() { # RESUME STEPS OPTION...: in a process group of its own
 	local resume=$1 steps=$2 back=() more=() name
 	shift 2
@@ -192,12 +234,14 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	[ -n "$misplaced" ] || ! one_in 2 || back=(--go-back-every $((RANDOM % 12 + 2)))
 	pick alloc own mixed
 	memory=$picked
-	pick never bounded finish
 	for name in "${!averages[@]}"; do
 		more+=(--average "$name=${averages[$name]}")
 	done
-	setsid "$build/trainer" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
-		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
+	choose_device
+	pick never bounded finish
+	policy=$picked
+	setsid env "${device_env[@]}" "$build/trainer" "${as[@]}" "${device[@]}" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
+		--persist-every $((RANDOM % 3 + 1)) --guard "$policy" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
 		--losses "$losses" "${back[@]}" "${more[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
 }
@@ -273,7 +317,8 @@ kill_daemon() {
 	[ ${#daemon_pids[@]} -eq 0 ] || kill -KILL "${daemon_pids[@]}" 2>/dev/null
 }
 
-# After the daemon's death training goes on, and a step later than all listed ones is committed.
+# After the daemon's death training goes on, and a step later than all listed ones is committed; or
+# copies are torn by guards.
 goes_on() {
 	local before=${newest:--1} lines i
 	lines=$(wc -l <"$losses")
@@ -284,7 +329,9 @@ goes_on() {
 		sleep 0.05
 	done
 	why="no step after $before was committed in $wait_s s"
-	return 1
+	# A guard that does not wait gives up what a busy machine has not copied in time: then
+	# training alone has gone on.
+	[ "$policy" != finish ] && [ "$(wc -l <"$losses")" -gt "$lines" ] && tail -n 1 "$socket.log" | grep -q 'guard ended the copy'
 }
 
 resumed_from() { # sets from: the step, or nothing
@@ -295,7 +342,19 @@ resumed_from() { # sets from: the step, or nothing
 
 away='' # where the job's directory is; '': in its place
 names_in() { # DIRECTORY: all but what was begun, which is the daemon's to clear away
-	(cd "$1" && find . -mindepth 1 -maxdepth 2 ! -path './.tmp-*' ! -path './.trash-*' | sort)
+	(cd "$1" && find . -mindepth 1 -maxdepth 2 ! -path './.tmp-*' ! -path './.trash-*' 2>/dev/null | sort)
+}
+
+# What the daemon was about to do when the directory went, it still does there.
+names_settle() { # DIRECTORY; sets had
+	local i now
+	had=$(names_in "$1")
+	for ((i = 0; i < 50; i++)); do
+		nap 40
+		now=$(names_in "$1")
+		[ "$now" != "$had" ] || return 0
+		had=$now
+	done
 }
 
 take_away() { # moved | empty | link | swapped; sets away, had
@@ -307,7 +366,7 @@ take_away() { # moved | empty | link | swapped; sets away, had
 	link) ln -s "$tmp/away" "$store/$job" ;;
 	swapped) mv "$tmp/other" "$store/$job" ;;
 	esac
-	had=$(names_in "$away")
+	names_settle "$away"
 }
 
 # Adds to why; 0 when nothing was written to what was away.
@@ -346,7 +405,7 @@ settled() { # the daemon, if one lives, has written what it has
 
 # Another directory has the job's name for one launch: a copy, of which the last step is missing.
 visit() {
-	local there kept step
+	local there
 	settled
 	hear
 	listed | sort -n >"$tmp/listed"
@@ -361,12 +420,7 @@ visit() {
 	kill_job
 	resumed_from
 	settled
-	kept=${!said[*]}
-	hear # what was committed there is not the job's
-	said=()
-	for step in $kept; do
-		said[$step]=1
-	done
+	overhear
 	bring_back swapped || return 1
 	[ "${from:-}" = "$there" ] && return
 	why+="in another directory it went on from ${from:-nothing}, and $there is the newest there"$'\n'
@@ -423,7 +477,7 @@ averages_are_right() { # NAME
 
 # ---- the storm ----
 
-echo "# storm: seed $seed, $kills kills $victims"
+echo "# storm: seed $seed, $kills kills $victims $on_device"
 if [ -z "$victims" ]; then
 	"$build/ckptd" --socket "$socket" 2>"$tmp/daemon.log" &
 	disown
@@ -516,7 +570,7 @@ while [ "$n" -lt "$kills" ]; do
 	inspect || good=1
 	cp "$tmp/err" "$tmp/err.$n"
 	cp "$tmp/out" "$tmp/out.$n"
-	tap "$good" "kill $n: $mesh, resume $resume${from:+ (step $from)}, $how${misplaced:+, directory $misplaced}: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
+	tap "$good" "kill $n: $mesh${device[1]:+, ${device[1]}, ${device[3]} stream${device[4]:+, NCCL}, ${device_env[0]#*=} GB/s}, resume $resume${from:+ (step $from)}, $how${misplaced:+, directory $misplaced}: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
 	[ "$failures" -eq 0 ] || break
 done
 
@@ -527,7 +581,7 @@ if [ "$failures" -eq 0 ]; then
 	mesh=fsdp=2
 	misplaced=''
 	launch latest "$last"
-	collect
+	wait_s=300 collect # a run whose guards tore every copy may have left it many steps
 	why="status $status: $(tail -5 "$tmp/err")"
 	tap "$status" "left alone, the job resumes and commits its last step, $last"
 	why=''

@@ -21,7 +21,7 @@ usual() {
 		mutants         2    every planted mistake, and the test that finds it
 		without         ?    every unit program where features of the kernel are missing
 		power           S    power cuts on ext4 and XFS under the real daemon, as root
-		storm           S    kills, kills of the daemon too, standstills
+		storm           S    kills, kills of the daemon too, standstills, and all that on a GPU
 		fuzz            S    libFuzzer on everything that a peer can send or a file can contain
 	END
 }
@@ -159,6 +159,7 @@ for r in "${rigs[@]}"; do
 		rig storm '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1))
 		rig storm-daemon '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1)) --daemon
 		rig storm-stop '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1)) --stop
+		rig storm-device '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1)) --daemon --device
 		;;
 	fuzz) rig fuzz '^ok' fuzz ;;
 	*)

@@ -124,18 +124,23 @@ done 3<"$doc"
 # The picture that README shows is the one that the document's command draws.
 if [ -n "$write" ]; then
 	cp "$tmp/plan.svg" "$root/docs/demo-plan.svg"
+	cp "$tmp/steps.svg" "$root/docs/steps.svg"
 	cp "$tmp/new.md" "$doc"
 	echo "$n commands, written to docs/TOUR.md"
 	exit 0
 fi
-n=$((n + 1))
-if cmp "$tmp/plan.svg" "$root/docs/demo-plan.svg" >"$tmp/diff" 2>&1; then
-	echo "ok $n - docs/demo-plan.svg is the picture of the demo's plan"
-else
-	echo "not ok $n - docs/demo-plan.svg is the picture of the demo's plan"
-	sed 's/^/# /' "$tmp/diff"
-	failed=$((failed + 1))
-fi
+picture() { # NAME-HERE NAME-IN-DOCS SENTENCE
+	n=$((n + 1))
+	if cmp "$tmp/$1" "$root/docs/$2" >"$tmp/diff" 2>&1; then
+		echo "ok $n - docs/$2 is $3"
+	else
+		echo "not ok $n - docs/$2 is $3"
+		sed 's/^/# /' "$tmp/diff"
+		failed=$((failed + 1))
+	fi
+}
+picture plan.svg demo-plan.svg "the picture of the demo's plan"
+picture steps.svg steps.svg "the picture of the tour's steps"
 # The commands that README shows work as they stand there, on this store; those for PyTorch are for tests/frameworks/test_docs.py. A difference (6) and a warning (3) are answers.
 while IFS= read -r line <&3; do
 	n=$((n + 1)) code=0

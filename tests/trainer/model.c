@@ -392,31 +392,44 @@ void model_grad(const struct model_shape *s, uint32_t tensor, const struct model
 	}
 }
 
-WIDE static void adamw(struct model_part *p, uint64_t n, float rate, float decay, float unbias1,
-		       float unbias2)
+WIDE static void adamw(struct model_part *p, uint64_t n, const struct model_adam *a)
 {
-	const float keep1 = (float)ADAM_BETA1, keep2 = (float)ADAM_BETA2;
 	float *restrict w = p->master, *restrict m = p->moment1, *restrict v = p->moment2;
 	const float *restrict g = p->grad;
 	uint16_t *restrict param = p->param;
 
 	for (uint64_t i = 0; i < n; i++) {
-		m[i] = keep1 * m[i] + (1.0f - keep1) * g[i];
-		v[i] = keep2 * v[i] + (1.0f - keep2) * (g[i] * g[i]);
-		w[i] -= rate * (m[i] * unbias1 / (sqrtf(v[i] * unbias2) + ADAM_EPS) + decay * w[i]);
+		m[i] = a->keep1 * m[i] + a->gain1 * g[i];
+		v[i] = a->keep2 * v[i] + a->gain2 * (g[i] * g[i]);
+		w[i] -= a->rate *
+			(m[i] * a->unbias1 / (sqrtf(v[i] * a->unbias2) + a->eps) + a->decay * w[i]);
 		param[i] = bf16_of(w[i]);
 	}
 }
 
+struct model_adam model_adam_at(const struct model_shape *s, uint32_t tensor, uint64_t step)
+{
+	double rate = 0.05 / sqrt((double)s->hidden + 400), warm = (double)step / WARM_UP_STEPS;
+	const float keep1 = (float)ADAM_BETA1, keep2 = (float)ADAM_BETA2;
+
+	return (struct model_adam){
+		.keep1 = keep1,
+		.gain1 = 1.0f - keep1,
+		.keep2 = keep2,
+		.gain2 = 1.0f - keep2,
+		.unbias1 = (float)(1 / (1 - pow(ADAM_BETA1, (double)step))),
+		.unbias2 = (float)(1 / (1 - pow(ADAM_BETA2, (double)step))),
+		.eps = ADAM_EPS,
+		.rate = (float)(rate * (warm < 1 ? warm : 1)),
+		.decay = s->tensor[tensor].ndim > 1 ? ADAM_DECAY : 0,
+	};
+}
+
 void model_update(const struct model_shape *s, uint32_t tensor, uint64_t step, struct model_part *p)
 {
-	/* The rate is a function of the step alone: a resumed run needs no schedule of its own. */
-	double rate = 0.05 / sqrt((double)s->hidden + 400), warm = (double)step / WARM_UP_STEPS;
+	struct model_adam a = model_adam_at(s, tensor, step);
 
-	adamw(p, p->rows * p->cols, (float)(rate * (warm < 1 ? warm : 1)),
-	      s->tensor[tensor].ndim > 1 ? ADAM_DECAY : 0,
-	      (float)(1 / (1 - pow(ADAM_BETA1, (double)step))),
-	      (float)(1 / (1 - pow(ADAM_BETA2, (double)step))));
+	adamw(p, p->rows * p->cols, &a);
 }
 
 uint64_t model_wrong_rows(const struct model_part *p)

@@ -96,6 +96,13 @@ double model_loss(const struct model_batch *b);
 void model_grad(const struct model_shape *s, uint32_t tensor, const struct model_batch *b,
 		struct model_part *p);
 
+/* The numbers of an AdamW step. The rate is a function of the step alone: a resumed run needs no
+ * schedule of its own. */
+struct model_adam {
+	float keep1, gain1, keep2, gain2, unbias1, unbias2, eps, rate, decay;
+};
+struct model_adam model_adam_at(const struct model_shape *s, uint32_t tensor, uint64_t step);
+
 /* AdamW: step counts from 1. Changes masters, moments and parameters. */
 void model_update(const struct model_shape *s, uint32_t tensor, uint64_t step,
 		  struct model_part *p);

@@ -8,8 +8,10 @@
  */
 #include "train.h"
 #include "ckpt/ckpt.h"
+#include "gpu.h"
 #include "train_stats.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,6 +31,10 @@
 #define RETRY_MS 50
 #define RNG_WORDS 4
 #define ALIGN 64
+#define COUNTS_MIN 32 /* of the first parameter; of each further one 8 more */
+#define COUNTS_MAX (COUNTS_MIN + 8 * MODEL_TENSORS)
+#define TIMES 5		 /* a copy of the state is timed: the best counts */
+#define PITCH_MORE 3	 /* elements between two rows of a moment on a device */
 #define FROZEN_COLS 1024 /* of BF16 */
 #define FROZEN_WORDS (FROZEN_COLS / 4)
 
@@ -42,11 +48,21 @@ struct rank {
 	/* Of boxes a part is one column: element `first` of the tensor and so many after it. */
 	struct model_part part[MODEL_TENSORS];
 	struct model_part grad[MODEL_TENSORS]; /* the rows that have them: only .grad is set */
-	uint16_t *gathered;		       /* shared */
-	struct model_batch batch;	       /* shared */
+	/* The gradients of as many steps as the host may be ahead, and one; those of grads_at are
+	 * set */
+	uint64_t grads, grads_at;
+	uint16_t *gathered;	  /* shared */
+	struct model_batch batch; /* shared */
 	/* --frozen: this rank's rows of base.weight, a function of (seed, global index) */
 	uint64_t frozen_first, frozen_rows, frozen_all;
 	uint64_t *frozen;
+	/* --device: addresses of what lies on the GPU that gpu_of names; its part[] and frozen are
+	 * then in one memory of the host, which holds one parameter at a time (pull, push) */
+	struct gpu *gpu[GPUS_MAX];
+	struct gpu_part device[MODEL_TENSORS];
+	struct ckpt_stream more[GPUS_MAX]; /* of the newest mark */
+	uint64_t device_frozen, device_bytes;
+	uint64_t count[MODEL_TENSORS][COUNTS_MAX]; /* of forward; on the host, or what was pulled */
 	void *state
 		[2]; /* where the parts' tensors lie, all but the gradients: of ckpt_alloc; own */
 	uint64_t state_bytes[2];
@@ -178,8 +194,37 @@ static bool in_own(const struct rank *k, uint32_t i)
 	return k->args->memory == MEMORY_OWN || (k->args->memory == MEMORY_MIXED && i % 2);
 }
 
-/* Lays the parts out one after the other in each block; called without blocks to learn the
- * sizes. */
+/* The GPU that the t-th parameter lies on, or NULL; MODEL_TENSORS stands for the base. */
+static struct gpu *gpu_of(const struct rank *k, uint32_t t)
+{
+	bool mixed = k->args->memory == MEMORY_MIXED;
+
+	if (!k->args->ngpu || (mixed && t % 2))
+		return NULL;
+	return k->gpu[(mixed ? t / 2 : t) % k->args->ngpu];
+}
+
+static void gpu_must(struct rank *k, const struct gpu *g, int r)
+{
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", gpu_why(g));
+}
+
+static uint64_t counts_of(const struct rank *k, uint32_t t)
+{
+	return k->args->counters ? COUNTS_MIN + 8 * t : 0;
+}
+
+static void part_at(struct model_part *p, void *const tensor[4])
+{
+	p->param = tensor[0];
+	p->master = tensor[1];
+	p->moment1 = tensor[2];
+	p->moment2 = tensor[3];
+}
+
+/* Lays the parts of the host out one after the other in each block; called without blocks to learn
+ * the sizes. */
 static void lay_out(struct rank *k, void *const base[2])
 {
 	uint64_t at[2] = { 0 };
@@ -190,20 +235,20 @@ static void lay_out(struct rank *k, void *const base[2])
 		uint64_t n = p->rows * p->cols;
 		void *tensor[4];
 
-		for (uint32_t i = 0; i < 4; i++) {
+		for (uint32_t i = 0; i < 4 && !gpu_of(k, t); i++) {
 			own = in_own(k, t + i);
 			tensor[i] = base ? (char *)base[own] + at[own] : NULL;
 			at[own] += n * (i ? sizeof(float) : sizeof(uint16_t));
 			at[own] = (at[own] + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
 		}
-		p->param = tensor[0];
-		p->master = tensor[1];
-		p->moment1 = tensor[2];
-		p->moment2 = tensor[3];
+		if (!gpu_of(k, t))
+			part_at(p, tensor);
 	}
 	own = in_own(k, 0);
-	k->frozen = base ? (uint64_t *)(void *)((char *)base[own] + at[own]) : NULL;
-	at[own] += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+	if (!gpu_of(k, MODEL_TENSORS)) {
+		k->frozen = base ? (uint64_t *)(void *)((char *)base[own] + at[own]) : NULL;
+		at[own] += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+	}
 	memcpy(k->state_bytes, at, sizeof at);
 }
 
@@ -217,6 +262,161 @@ static void *map_or_fail(struct rank *k, uint64_t bytes)
 			   "for the model: %s; use a smaller --params",
 			   bytes, strerror(errno));
 	return p;
+}
+
+/* The number of the i-th device of this rank. */
+static uint32_t gpu_number(const struct rank *k, uint32_t i)
+{
+	return k->args->gpu[(k->ranks->me + i) % k->args->ngpu];
+}
+
+/* A file that lies beside the trainer. */
+static void find_beside(char path[4096], const char *name)
+{
+	ssize_t n = readlink("/proc/self/exe", path, 4096 - 64);
+	char *slash;
+
+	path[n < 0 ? 0 : n] = 0;
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, name);
+}
+
+static void open_gpus(struct rank *k)
+{
+	const struct train_args *a = k->args;
+	char fake[4096], nccl[4096];
+
+	if (a->fake_gpu && a->ngpu) { /* it has as many devices as are asked for */
+		uint32_t most = 0;
+		char count[16];
+
+		for (uint32_t i = 0; i < a->ngpu; i++)
+			most = a->gpu[i] > most ? a->gpu[i] : most;
+		snprintf(count, sizeof count, "%u", most + 1);
+		setenv("FAKECUDA_DEVICES", count, 0);
+	}
+	find_beside(fake, "fakecuda/libcuda.so.1");
+	for (uint32_t i = 0; i < a->ngpu; i++) {
+		struct gpu **g = &k->gpu[i];
+
+		gpu_must(
+			k, *g,
+			gpu_open(a->fake_gpu ? fake : NULL, gpu_number(k, i), a->legacy_stream, g));
+	}
+	find_beside(nccl, "fakenccl/libnccl.so.2");
+	/* ckptd's library asks for libnccl.so.2, and gets this one, if it is there */
+	if (a->fake_gpu && a->nccl)
+		(void)dlopen(nccl, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* Each tensor of the parameter is an allocation, and begins where few alignments hold. */
+static void device_allocate(struct rank *k, uint32_t t)
+{
+	struct gpu *g = gpu_of(k, t);
+	const struct model_part *p = &k->part[t];
+	struct gpu_part *d = &k->device[t];
+	bool pitched = k->args->layout == LAYOUT_SHARDS && k->shape->tensor[t].ndim > 1;
+	uint64_t n = p->rows * p->cols, skew = (2 * t + 1) * sizeof(float);
+
+	*d = (struct gpu_part){
+		.rows = p->rows,
+		.cols = p->cols,
+		.pitch = pitched ? p->cols + PITCH_MORE : p->cols,
+		.ncount = counts_of(k, t),
+	};
+	gpu_must(k, g, gpu_alloc(g, n * sizeof(uint16_t), skew / 2, &d->param));
+	gpu_must(k, g, gpu_alloc(g, n * sizeof(float), skew, &d->master));
+	gpu_must(k, g, gpu_alloc(g, p->rows * d->pitch * sizeof(float), skew, &d->moment1));
+	gpu_must(k, g, gpu_alloc(g, p->rows * d->pitch * sizeof(float), 3 * skew, &d->moment2));
+	gpu_must(k, g, gpu_alloc(g, n * sizeof(float), 0, &d->grad));
+	gpu_must(k, g, gpu_alloc(g, d->ncount * sizeof *k->count[t], 2 * skew, &d->count));
+	k->device_bytes += n * (sizeof(uint16_t) + 3 * sizeof(float));
+}
+
+/* Memory of the host for one parameter at a time. */
+static void device_allocate_all(struct rank *k)
+{
+	uint64_t frozen = k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen, most = 0;
+	struct gpu *g = gpu_of(k, MODEL_TENSORS);
+	char *mem;
+
+	if (!g)
+		return;
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		most = k->part[t].rows * k->part[t].cols > most ? k->part[t].rows * k->part[t].cols
+								: most;
+	most = (most * sizeof(float) + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+	mem = map_or_fail(k, (4 * most > frozen ? 4 * most : frozen) + ALIGN);
+	gpu_must(k, g, gpu_pin(g, mem, (4 * most > frozen ? 4 * most : frozen) + ALIGN));
+	gpu_must(k, g, gpu_pin(g, k->gathered, gathered_bytes(k->shape)));
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		if (!gpu_of(k, t))
+			continue;
+		part_at(&k->part[t],
+			(void *[4]){ mem, mem + most, mem + 2 * most, mem + 3 * most });
+		device_allocate(k, t);
+	}
+	k->frozen = (uint64_t *)(void *)mem;
+	gpu_must(k, g, gpu_alloc(g, frozen, ALIGN, &k->device_frozen));
+	k->device_bytes += frozen;
+}
+
+typedef int carry_fn(struct gpu *g, void *host, uint64_t device, uint64_t pitch, uint64_t row_bytes,
+		     uint64_t rows);
+
+static int carry_up(struct gpu *g, void *host, uint64_t device, uint64_t pitch, uint64_t row_bytes,
+		    uint64_t rows)
+{
+	return gpu_put(g, device, pitch, host, row_bytes, rows);
+}
+
+/* All of a parameter's state between the device and part[]; nothing for one that is on the host. */
+static void carry(struct rank *k, uint32_t t, carry_fn *fn)
+{
+	const struct gpu_part *d = &k->device[t];
+	const struct model_part *p = &k->part[t];
+	struct gpu *g = gpu_of(k, t);
+	uint64_t row = p->cols * sizeof(float), pitch = d->pitch * sizeof(float);
+
+	if (!g)
+		return;
+	gpu_must(k, g, fn(g, p->param, d->param, row / 2, row / 2, p->rows));
+	gpu_must(k, g, fn(g, p->master, d->master, row, row, p->rows));
+	gpu_must(k, g, fn(g, p->moment1, d->moment1, pitch, row, p->rows));
+	gpu_must(k, g, fn(g, p->moment2, d->moment2, pitch, row, p->rows));
+	if (d->ncount) {
+		uint64_t bytes = d->ncount * sizeof *k->count[t];
+
+		gpu_must(k, g, fn(g, k->count[t], d->count, bytes, bytes, 1));
+	}
+	gpu_must(k, g, gpu_sync(g));
+}
+
+static void pull(struct rank *k, uint32_t t)
+{
+	carry(k, t, gpu_get);
+}
+
+static void push(struct rank *k, uint32_t t)
+{
+	carry(k, t, carry_up);
+}
+
+static void carry_frozen(struct rank *k, carry_fn *fn)
+{
+	struct gpu *g = gpu_of(k, MODEL_TENSORS);
+	uint64_t bytes = k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+
+	if (!g || !bytes)
+		return;
+	gpu_must(k, g, fn(g, k->frozen, k->device_frozen, bytes, bytes, 1));
+	gpu_must(k, g, gpu_sync(g));
+}
+
+static void sync_gpus(struct rank *k)
+{
+	for (uint32_t i = 0; i < k->args->ngpu; i++)
+		gpu_must(k, k->gpu[i], gpu_sync(k->gpu[i]));
 }
 
 static void allocate(struct rank *k)
@@ -237,6 +437,7 @@ static void allocate(struct rank *k)
 	}
 	cut_frozen(k);
 	lay_out(k, NULL);
+	k->grads = grads;
 	k->state[1] = map_or_fail(k, k->state_bytes[1] + ALIGN); /* each may be empty */
 	if (!k->ckpt)
 		k->state[0] = map_or_fail(k, k->state_bytes[0] + ALIGN);
@@ -244,7 +445,8 @@ static void allocate(struct rank *k)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	lay_out(k, k->state);
 
-	float *grad = map_or_fail(k, grads * sizeof *grad + ALIGN);
+	uint64_t grads_bytes = grads * (k->args->ahead + 1) * sizeof(float) + ALIGN;
+	float *grads_at = map_or_fail(k, grads_bytes), *grad = grads_at;
 
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		struct model_part *p = &k->part[t], *g = &k->grad[t];
@@ -253,8 +455,11 @@ static void allocate(struct rank *k)
 		p->grad = grad + (p->first * p->cols - g->first * g->cols);
 		grad += g->rows * g->cols;
 	}
+	if (k->args->ngpu)
+		gpu_must(k, k->gpu[0], gpu_pin(k->gpu[0], grads_at, grads_bytes));
 	k->gathered = k->ranks->shared;
 	model_batch_at(k->shape, (char *)k->ranks->shared + gathered_bytes(k->shape), &k->batch);
+	device_allocate_all(k);
 }
 
 /* ---- ckptd: attach and declare ---- */
@@ -263,7 +468,8 @@ static void on_log(void *ctx, int level, const char *line)
 {
 	const struct rank *k = ctx;
 
-	if (level <= (k->ranks->me == 0 ? 4 : 3)) /* warnings once, errors from everyone */
+	/* Errors of every rank, warnings of rank 0. Level 5 says what came over NCCL. */
+	if (level <= (k->ranks->me ? 3 : k->args->nccl ? 5 : 4))
 		fprintf(stderr, "trainer: rank %u: %s\n", k->ranks->me, line);
 }
 
@@ -273,7 +479,7 @@ static void attach(struct rank *k)
 	struct ckpt_err e = { 0 };
 	struct ckpt_opts o = {
 		.size = sizeof o,
-		.flags = CKPT_REQUIRE | CKPT_AUTOSTART,
+		.flags = CKPT_REQUIRE | CKPT_AUTOSTART | (a->nccl ? CKPT_NCCL : 0u),
 		.job = a->job,
 		.store = a->root,
 		.socket = a->socket,
@@ -282,6 +488,8 @@ static void attach(struct rank *k)
 		.agree = ranks_agree,
 		.agree_ctx = k->ranks,
 		.persist_every = a->persist_every,
+		.device = a->ngpu ? 1 + gpu_number(k, 0) : 0,
+		.copy_rate = a->copy_rate,
 		.guard = a->guard,
 		.log = on_log,
 		.log_ctx = k,
@@ -369,11 +577,12 @@ static void declare_one(struct rank *k, struct ckpt_tensor *d)
 }
 
 /* Dimension 0 is cut by fsdp; dp is not named: it replicates. */
-static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, void *ptr)
+static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, void *ptr,
+			const int64_t *stride)
 {
 	int fsdp = train_args_dim(k->args, "fsdp");
 	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
-	struct ckpt_local local = { .ptr = ptr };
+	struct ckpt_local local = { .ptr = ptr, .stride = stride };
 
 	if (fsdp > 0)
 		shard.mesh_dim = (uint16_t)fsdp;
@@ -385,7 +594,7 @@ static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, vo
 }
 
 static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
-			   const char *suffix, void *ptr)
+			   const char *suffix, void *ptr, const int64_t *stride)
 {
 	const struct model_tensor *t = &k->shape->tensor[tensor];
 	char name[64], of[80];
@@ -415,7 +624,58 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 		declare_one(k, &d);
 		return;
 	}
-	declare_cut(k, &d, k->part[tensor].rows, ptr);
+	declare_cut(k, &d, k->part[tensor].rows, ptr, stride);
+}
+
+static void *address(uint64_t at)
+{
+	return (void *)(uintptr_t)at; /* of a device: nothing here reads it */
+}
+
+static void declare_parameter(struct rank *k, uint32_t t, uint32_t mesh)
+{
+	const struct model_part *p = &k->part[t];
+	const struct gpu_part *d = &k->device[t];
+	const int64_t strides[2] = { (int64_t)d->pitch, 1 };
+	bool pitched = d->pitch != d->cols;
+	void *at[4] = { p->param, p->master, p->moment1, p->moment2 };
+
+	if (gpu_of(k, t)) {
+		at[0] = address(d->param);
+		at[1] = address(d->master);
+		at[2] = address(d->moment1);
+		at[3] = address(d->moment2);
+	}
+	declare_tensor(k, t, mesh, CKPT_PARAM, "", at[0], NULL);
+	declare_tensor(k, t, mesh, CKPT_MASTER, ".master", at[1], NULL);
+	declare_tensor(k, t, mesh, CKPT_MOMENT1, ".exp_avg", at[2], pitched ? strides : NULL);
+	declare_tensor(k, t, mesh, CKPT_MOMENT2, ".exp_avg_sq", at[3], pitched ? strides : NULL);
+}
+
+/* Each rank counts the same. */
+static void declare_counts(struct rank *k, uint32_t t, uint32_t mesh)
+{
+	uint64_t n = counts_of(k, t);
+	char name[64];
+	struct ckpt_local local = {
+		.ptr = gpu_of(k, t) ? address(k->device[t].count) : k->count[t],
+	};
+	struct ckpt_tensor d = {
+		.cls = CKPT_VOLATILE,
+		.role = CKPT_COUNTER,
+		.dtype = CKPT_U64,
+		.component = "forward",
+		.name = name,
+		.ndim = 1,
+		.mesh = mesh,
+		.shape = &n,
+		.nlocal = 1,
+		.local = &local,
+	};
+
+	snprintf(name, sizeof name, "%s.count", k->shape->tensor[t].name);
+	if (n)
+		declare_one(k, &d);
 }
 
 static void declare_frozen(struct rank *k, uint32_t mesh)
@@ -433,7 +693,8 @@ static void declare_frozen(struct rank *k, uint32_t mesh)
 	};
 
 	if (k->frozen_all)
-		declare_cut(k, &d, k->frozen_rows, k->frozen);
+		declare_cut(k, &d, k->frozen_rows,
+			    gpu_of(k, MODEL_TENSORS) ? address(k->device_frozen) : k->frozen, NULL);
 }
 
 static void declare(struct rank *k)
@@ -447,10 +708,8 @@ static void declare(struct rank *k)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	held_alike = k->args->layout == LAYOUT_BOXES ? replicas_mesh(k) : mesh;
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		declare_tensor(k, t, held_alike, CKPT_PARAM, "", k->part[t].param);
-		declare_tensor(k, t, held_alike, CKPT_MASTER, ".master", k->part[t].master);
-		declare_tensor(k, t, held_alike, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
-		declare_tensor(k, t, held_alike, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
+		declare_parameter(k, t, held_alike);
+		declare_counts(k, t, mesh);
 	}
 	declare_frozen(k, mesh);
 	k->cursor_bytes = sizeof k->cursor;
@@ -476,9 +735,10 @@ static void declare_averages(struct rank *k)
 	}
 }
 
+/* No daemon has answered: this one, or the next one, may do so later. */
 static int gone(int r)
 {
-	return r == -ECONNRESET || r == -ECONNREFUSED;
+	return r == -ECONNRESET || r == -ECONNREFUSED || r == -ETIMEDOUT;
 }
 
 /* Returns when snapshots can be taken; without --wait-ready also when that takes too long. */
@@ -596,8 +856,19 @@ static void check_restored(struct rank *k)
 			"older one",
 			k->got.step, k->args->job, old_rank);
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		uint64_t wrong = model_wrong_rows(&k->part[t]);
+		uint64_t wrong;
 
+		pull(k, t);
+		for (uint64_t i = 0; i < counts_of(k, t); i++)
+			if (k->count[t][i] != k->got.step * (2 * i + 1))
+				ranks_fail(k->ranks, EXIT_DAMAGED,
+					   "step %" PRIu64 " of job %s: count %" PRIu64
+					   " of %s is %" PRIu64 ", and %" PRIu64
+					   " at that step; run ckptctl verify --data on "
+					   "it and resume from an older one",
+					   k->got.step, k->args->job, i, k->shape->tensor[t].name,
+					   k->count[t][i], k->got.step * (2 * i + 1));
+		wrong = model_wrong_rows(&k->part[t]);
 		if (wrong)
 			ranks_fail(
 				k->ranks, EXIT_DAMAGED,
@@ -608,6 +879,7 @@ static void check_restored(struct rank *k)
 				k->got.step, k->args->job, wrong, k->part[t].rows,
 				k->shape->tensor[t].name, k->part[t].first);
 	}
+	carry_frozen(k, gpu_get);
 	if (wrong_frozen_rows(k))
 		ranks_fail(k->ranks, EXIT_DAMAGED,
 			   "step %" PRIu64 " of job %s: %" PRIu64 " of the %" PRIu64
@@ -632,16 +904,21 @@ static uint32_t speaker(const int64_t *all, uint32_t world)
 	return first;
 }
 
-/* What all ranks got from a collective call: the same, or a rank with an error ends the job. */
+/* What all ranks got from a collective call: the same, or a rank with an error ends the job. Where
+ * the daemon was gone before all had their answer, it was gone for all. */
 static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 {
 	const int64_t *all = ranks_share(k->ranks, gone(r) ? -ECONNRESET : r);
-	int same = 1;
+	int same = 1, answered = 1;
 
-	for (uint32_t i = 0; i < k->ranks->world; i++)
+	for (uint32_t i = 0; i < k->ranks->world; i++) {
 		same &= all[i] == all[k->ranks->me];
+		answered &= all[i] == 0 || all[i] == -ECONNRESET;
+	}
 	if (same)
 		return r;
+	if (answered)
+		return -ECONNRESET;
 	if (speaker(all, k->ranks->world) != k->ranks->me)
 		ranks_yield();
 	ranks_fail(k->ranks, exit_code_of(r), "%s", e->msg);
@@ -704,9 +981,13 @@ static int restore(struct rank *k)
 /* The state of step 0. */
 static void begin_anew(struct rank *k)
 {
-	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		model_init(k->shape, t, k->args->seed, &k->part[t]);
+		memset(k->count[t], 0, sizeof k->count[t]);
+		push(k, t);
+	}
 	fill_frozen(k);
+	carry_frozen(k, carry_up);
 }
 
 /* Brings the state to where training starts, and returns that step. */
@@ -789,28 +1070,69 @@ static void gather(struct rank *k)
 {
 	for (uint32_t t = 0; t < MODEL_TENSORS && k->copy == 0; t++) {
 		const struct model_part *p = &k->part[t];
+		uint16_t *to = k->gathered + k->shape->tensor[t].at + p->first * p->cols;
+		uint64_t bytes = p->rows * p->cols * sizeof *p->param;
+		struct gpu *g = gpu_of(k, t);
 
-		if (p->rows)
-			memcpy(k->gathered + k->shape->tensor[t].at + p->first * p->cols, p->param,
-			       p->rows * p->cols * sizeof *p->param);
+		if (bytes && g)
+			gpu_must(k, g, gpu_get(g, to, k->device[t].param, bytes, bytes, 1));
+		else if (bytes)
+			memcpy(to, p->param, bytes);
 	}
+	sync_gpus(k);
 	ranks_barrier(k->ranks);
+}
+
+/* A device may still read those of the steps before. */
+static void grads_turn(struct rank *k, uint64_t step)
+{
+	uint64_t to = step % (k->args->ahead + 1);
+
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		k->part[t].grad += (int64_t)(to - k->grads_at) * (int64_t)k->grads;
+		k->grad[t].grad += (int64_t)(to - k->grads_at) * (int64_t)k->grads;
+	}
+	k->grads_at = to;
 }
 
 static void forward_backward(struct rank *k, uint64_t step)
 {
+	grads_turn(k, step);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		struct gpu *g = gpu_of(k, t);
+		uint64_t take = g == k->gpu[0] && t == 0 ? k->args->step_ms * MS : 0;
+
+		if (g)
+			gpu_must(k, g, gpu_forward(g, &k->device[t], take));
+		for (uint64_t i = 0; !g && i < counts_of(k, t); i++)
+			k->count[t][i] += 2 * i + 1;
+	}
 	for (uint32_t i = k->ranks->me; i < MODEL_MICRO; i += k->ranks->world)
 		model_micro(k->shape, k->gathered, k->corpus, k->args->seed, step, i, &k->batch);
 	ranks_barrier(k->ranks);
-	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		uint64_t bytes = k->part[t].rows * k->part[t].cols * sizeof(float);
+		struct gpu *g = gpu_of(k, t);
+
 		model_grad(k->shape, t, &k->batch, &k->grad[t]);
+		if (g && bytes)
+			gpu_must(k, g,
+				 gpu_put(g, k->device[t].grad, bytes, k->part[t].grad, bytes, 1));
+	}
 	k->loss = model_loss(&k->batch);
 }
 
 static void optimizer(struct rank *k, uint64_t step)
 {
-	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
-		model_update(k->shape, t, step, &k->part[t]);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		struct model_adam a = model_adam_at(k->shape, t, step);
+		struct gpu *g = gpu_of(k, t);
+
+		if (g)
+			gpu_must(k, g, gpu_update(g, &k->device[t], &a));
+		else
+			model_update(k->shape, t, step, &k->part[t]);
+	}
 	cursor_at(k, step, &k->cursor);
 	rng_at(k, k->ranks->me, step, k->rng);
 }
@@ -824,6 +1146,7 @@ static void write_masters(struct rank *k, uint64_t step)
 		const struct model_part *p = &k->part[t];
 		size_t bytes = p->rows * p->cols * sizeof *p->master;
 
+		pull(k, t);
 		if (pwrite(k->masters, p->master, bytes,
 			   (off_t)((at + p->first * p->cols) * sizeof *p->master)) !=
 		    (ssize_t)bytes)
@@ -834,10 +1157,29 @@ static void write_masters(struct rank *k, uint64_t step)
 	}
 }
 
+/* With the streams that change the state. */
+static struct ckpt_mark mark_of(struct rank *k)
+{
+	struct ckpt_mark mark = { .size = sizeof mark };
+	const struct train_args *a = k->args;
+
+	if (!a->ngpu || a->mistake == MISTAKE_STREAM)
+		return mark;
+	mark.stream = gpu_stream(k->gpu[0]);
+	for (uint32_t i = 1; i < a->ngpu; i++)
+		k->more[mark.nstream++] = (struct ckpt_stream){
+			.stream = gpu_stream(k->gpu[i]),
+			.device = 1 + gpu_number(k, i),
+		};
+	mark.more = k->more;
+	return mark;
+}
+
 static void guard(struct rank *k)
 {
+	struct ckpt_mark mark = mark_of(k);
 	uint64_t preempted = preempted_times(), t = now_ns();
-	int r = ckpt_guard(k->ckpt, NULL);
+	int r = ckpt_guard(k->ckpt, &mark);
 	uint64_t ns = now_ns() - t;
 
 	train_stats_guard(&k->stats, r, ns, preempted_times() - preempted);
@@ -846,7 +1188,12 @@ static void guard(struct rank *k)
 static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
 {
 	struct ckpt_note note = { .key = "loss", .value = k->loss };
-	struct ckpt_mark mark = { .size = sizeof mark, .flags = flags, .note = &note, .nnote = 1 };
+	struct ckpt_mark mark = mark_of(k);
+
+	mark.flags = flags;
+	mark.note = &note;
+	mark.nnote = 1;
+
 	uint64_t preempted = preempted_times(), t = now_ns();
 	int r = ckpt_snapshot(k->ckpt, step, &mark);
 	uint64_t ns = now_ns() - t;
@@ -996,14 +1343,26 @@ static void tell_end(struct rank *k, uint64_t steps_run, uint64_t ns)
 
 static void prepare_stats(struct rank *k)
 {
-	const int64_t *bytes =
-		ranks_share(k->ranks, (int64_t)(k->state_bytes[0] + k->state_bytes[1]));
+	const int64_t *bytes = ranks_share(
+		k->ranks, (int64_t)(k->state_bytes[0] + k->state_bytes[1] + k->device_bytes));
+	uint64_t device_ns = 0;
 
 	for (uint32_t i = 0; i < k->ranks->world; i++)
 		k->stats.job_state_bytes += (uint64_t)bytes[i];
 	k->stats.on = k->args->print_stats && k->ranks->me == 0;
 	if (k->stats.on)
 		train_stats_memcpy(&k->stats, k->state, k->state_bytes);
+	for (int i = 0; k->stats.on && k->args->ngpu && i < TIMES; i++) {
+		uint64_t begin = now_ns(), ns;
+
+		for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+			pull(k, t);
+		carry_frozen(k, gpu_get);
+		ns = now_ns() - begin;
+		device_ns = i == 0 || ns < device_ns ? ns : device_ns;
+	}
+	k->stats.memcpy_ns += device_ns;
+	k->stats.state_bytes += k->device_bytes;
 	ranks_barrier(k->ranks); /* the copy was alone on the machine */
 }
 
@@ -1013,11 +1372,13 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 {
 	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
 	struct ckpt_got first = k->got;
+
 	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
 	struct ckpt_err e = { 0 };
 	bool cut_off = false;
 	int r;
 
+	sync_gpus(k);
 	for (;;) {
 		k->got.size = sizeof k->got;
 		r = ckpt_restore(k->ckpt, &want, &k->got, &e);
@@ -1049,6 +1410,7 @@ static void train(struct rank *k, uint64_t from)
 {
 	const struct train_args *a = k->args;
 	uint64_t begin = now_ns(), back = from + 1; /* the newest step that was gone back at */
+	bool anew = true;
 
 	for (uint64_t step = from + 1; step <= a->steps; step++) {
 		uint64_t end = now_ns() + a->step_ms * MS;
@@ -1056,17 +1418,25 @@ static void train(struct rank *k, uint64_t from)
 		if (k->ckpt && a->go_back_every && step % a->go_back_every == 0 && step > back) {
 			back = step;
 			step = go_back(k, step - 1);
+			anew = true;
 			continue;
 		}
 
-		gather(k);
+		if (anew || step % (a->ahead + 1) == 0)
+			gather(k);
+		else
+			ranks_barrier(k->ranks);
+		anew = false;
 		forward_backward(k, step);
 		append_loss(k, step);
-		if (left_until(end) > 0)
+		if (left_until(end) > 0 && !(a->ngpu && a->ahead)) /* its device takes as long */
 			nap(left_until(end));
-		if (k->ckpt)
+		if (k->ckpt && k->args->mistake != MISTAKE_NO_GUARD &&
+		    k->args->mistake != MISTAKE_LATE_GUARD)
 			guard(k);
 		optimizer(k, step);
+		if (k->ckpt && k->args->mistake == MISTAKE_LATE_GUARD)
+			guard(k);
 		write_masters(k, step);
 		if (k->ckpt && step == a->steps) {
 			finish(k, step);
@@ -1093,6 +1463,7 @@ int train_rank(struct ranks *r, void *arg)
 	locate(&k);
 	open_losses(&k);
 	open_masters(&k);
+	open_gpus(&k);
 	if (!k.args->no_checkpoint)
 		attach(&k);
 	allocate(&k);

@@ -44,6 +44,20 @@ static const char usage[] =
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --memory WHERE         the state lies in memory of ckpt_alloc (alloc), of the trainer's own (own), or\n"
 	"                         every second tensor there (mixed) (alloc)\n"
+	"  --device WHICH         the state lies on a GPU and is changed by kernels there: cuda, cuda:1, cuda:0,1 (then\n"
+	"                         parameters take turns); fake is the driver without a GPU that lies in fakecuda/ beside\n"
+	"                         the trainer; losses and checkpoints have the bits of those of the host. With --memory\n"
+	"                         mixed every second parameter stays on the host\n"
+	"  --stream WHICH         of the kernels: own (one that the trainer makes) or legacy (the default stream) (own)\n"
+	"  --ahead N              the host waits for the devices in every (N+1)-th step alone, and forward reads the parameters\n"
+	"                         of the step before that: so it is up to N steps ahead of them (0)\n"
+	"  --copy-rate N          ckptd copies at most N bytes per second out of a GPU (no bound but the time until the next step)\n"
+	"  --nccl                 with --device: what several ranks hold is read once, and goes on to the others over NCCL, each\n"
+	"                         time that the state is restored. Rank 0 begins with the first device, rank 1 with the second:\n"
+	"                         NCCL needs as many devices as ranks. fake: NCCL without GPUs lies in fakenccl/\n"
+	"  --mistake WHICH        with --device: no-guard, late-guard (behind the optimizer's kernels), or stream (ckptd is\n"
+	"                         told another one): what a trainer may do wrong, so that tests see it found, or snapshots torn\n"
+	"  --counters             declare what forward counts on each parameter as CKPT_VOLATILE\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
 	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
@@ -69,6 +83,13 @@ enum {
 	OPT_WAIT_READY,
 	OPT_LAYOUT,
 	OPT_MEMORY,
+	OPT_DEVICE,
+	OPT_STREAM,
+	OPT_AHEAD,
+	OPT_COPY_RATE,
+	OPT_NCCL,
+	OPT_MISTAKE,
+	OPT_COUNTERS,
 	OPT_DERIVED,
 	OPT_GO_BACK_EVERY,
 	OPT_STEP_MS,
@@ -98,6 +119,13 @@ static const struct option option[] = {
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "memory", required_argument, NULL, OPT_MEMORY },
+	{ "device", required_argument, NULL, OPT_DEVICE },
+	{ "stream", required_argument, NULL, OPT_STREAM },
+	{ "ahead", required_argument, NULL, OPT_AHEAD },
+	{ "copy-rate", required_argument, NULL, OPT_COPY_RATE },
+	{ "nccl", no_argument, NULL, OPT_NCCL },
+	{ "mistake", required_argument, NULL, OPT_MISTAKE },
+	{ "counters", no_argument, NULL, OPT_COUNTERS },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
 	{ "go-back-every", required_argument, NULL, OPT_GO_BACK_EVERY },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
@@ -246,6 +274,50 @@ static int parse_guard(const char *s, uint32_t *ret)
 	return refuse("--guard '%s': bounded, never or finish is needed", s);
 }
 
+/* cuda, fake, cuda:1, fake:0,1 */
+static int parse_device(const char *s, struct train_args *a)
+{
+	const char *at = strchr(s, ':');
+	size_t n = at ? (size_t)(at - s) : strlen(s);
+	uint64_t number;
+
+	a->fake_gpu = n == 4 && !strncmp(s, "fake", 4);
+	if (!a->fake_gpu && (n != 4 || strncmp(s, "cuda", 4)))
+		return refuse("--device '%s': cuda, fake, or one of them with numbers, as in "
+			      "cuda:1 or fake:0,1, is needed",
+			      s);
+	a->ngpu = 0;
+	do {
+		number = 0;
+		if (at && (!(at = parse_digits(at + 1, &number)) || (*at && *at != ',') ||
+			   number > INT32_MAX))
+			return refuse("--device '%s': a device has a number, as in cuda:1 or "
+				      "cuda:0,1",
+				      s);
+		if (a->ngpu == GPUS_MAX)
+			return refuse("--device '%s': there are more than %d devices", s, GPUS_MAX);
+		for (uint32_t i = 0; i < a->ngpu; i++)
+			if (a->gpu[i] == number)
+				return refuse("--device '%s': device %u is named twice", s,
+					      a->gpu[i]);
+		a->gpu[a->ngpu++] = (uint32_t)number;
+	} while (at && *at);
+	return 0;
+}
+
+static int parse_mistake(const char *s, enum mistake *ret)
+{
+	static const char *const name[] = { "", "no-guard", "late-guard", "stream" };
+
+	for (uint32_t i = 1; i < sizeof name / sizeof *name; i++) {
+		if (!strcmp(s, name[i])) {
+			*ret = (enum mistake)i;
+			return 0;
+		}
+	}
+	return refuse("--mistake '%s': no-guard, late-guard or stream is needed", s);
+}
+
 static int parse_average(char *s, struct train_args *a)
 {
 	char *spec = strchr(s, '=');
@@ -317,6 +389,27 @@ static int parse_option(int opt, char *value, struct train_args *a)
 			    : value[0] == 'o' ? MEMORY_OWN
 					      : MEMORY_MIXED;
 		return 0;
+	case OPT_DEVICE:
+		return parse_device(value, a);
+	case OPT_STREAM:
+		if (strcmp(value, "own") && strcmp(value, "legacy"))
+			return refuse("--stream '%s': own or legacy is needed", value);
+		a->legacy_stream = value[0] == 'l';
+		return 0;
+	case OPT_AHEAD:
+		r = parse_number("ahead", value, 0, AHEAD_MAX, &n);
+		a->ahead = r ? 0 : (uint32_t)n;
+		return r;
+	case OPT_COPY_RATE:
+		return parse_number("copy-rate", value, 1, UINT64_MAX, &a->copy_rate);
+	case OPT_NCCL:
+		a->nccl = true;
+		return 0;
+	case OPT_MISTAKE:
+		return parse_mistake(value, &a->mistake);
+	case OPT_COUNTERS:
+		a->counters = true;
+		return 0;
 	case OPT_DERIVED:
 		a->derived = true;
 		return 0;
@@ -380,6 +473,18 @@ int train_args_parse(int argc, char **argv, struct train_args *ret_args)
 		return refuse("--root is missing: name the store, or train with --no-checkpoint");
 	if (!a.no_checkpoint && (!a.job || !*a.job))
 		return refuse("--job is missing: name the job inside the store");
+	if (!a.ngpu && (a.legacy_stream || a.mistake || a.copy_rate || a.nccl))
+		return refuse("--stream, --copy-rate, --nccl and --mistake need --device");
+	if (a.no_checkpoint && a.nccl)
+		return refuse("--nccl and --no-checkpoint contradict each other: nothing is "
+			      "restored");
+	if (a.ahead && a.masters)
+		return refuse(
+			"--ahead and --masters contradict each other: the host waits for what "
+			"it writes there");
+	if (a.legacy_stream && a.mistake == MISTAKE_STREAM)
+		return refuse("--mistake stream needs --stream own: it tells ckptd of the default "
+			      "stream");
 	if (a.no_checkpoint && a.naverage)
 		return refuse("--average and --no-checkpoint contradict each other: it is ckptd "
 			      "that keeps averages");

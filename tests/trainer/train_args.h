@@ -8,6 +8,8 @@
  */
 #ifndef TRAINER_ARGS_H
 #define TRAINER_ARGS_H
+#include "gpu.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,6 +21,15 @@
 enum state_layout { LAYOUT_SHARDS, LAYOUT_BOXES };
 /* Where the state lies: memory of ckpt_alloc, the trainer's own, or every second tensor there. */
 enum state_memory { MEMORY_ALLOC, MEMORY_OWN, MEMORY_MIXED };
+#define AHEAD_MAX 16
+
+/* The mistakes that a trainer on a GPU can make; the tests see what comes of them. */
+enum mistake {
+	MISTAKE_NONE,
+	MISTAKE_NO_GUARD,   /* ckpt_guard is not called */
+	MISTAKE_LATE_GUARD, /* ckpt_guard is called behind the optimizer's kernels */
+	MISTAKE_STREAM,	    /* the mark names another stream than that of the kernels */
+};
 enum resume { RESUME_NONE, RESUME_LATEST, RESUME_MEMORY, RESUME_DISK, RESUME_STEP };
 
 struct train_args {
@@ -40,7 +51,17 @@ struct train_args {
 	const char *text;
 	enum state_layout layout;
 	enum state_memory memory;
-	bool derived; /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
+	/* The devices that the state lies on, from parameter to parameter, beginning with another
+	 * one on each rank; ngpu 0: host memory. With MEMORY_MIXED every second parameter lies in
+	 * host memory, too. */
+	uint32_t gpu[GPUS_MAX], ngpu;
+	bool fake_gpu, legacy_stream;
+	bool nccl; /* restores go over NCCL */
+	enum mistake mistake;
+	uint32_t ahead;	    /* steps that the host may be ahead of its devices */
+	uint64_t copy_rate; /* as ckpt_opts has it */
+	bool counters;	    /* what forward counts is declared as CKPT_VOLATILE */
+	bool derived;	    /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
 	uint64_t go_back_every; /* in steps; 0: never */
 	uint64_t step_ms;	/* a step takes at least so long */
 	uint32_t guard;		/* enum ckpt_policy */

@@ -9,7 +9,8 @@
  *
  *	restore_ns                  what ckpt_restore took on the slowest rank; 0: nothing restored
  *	steps, snapshots_asked      steps run; snapshots asked for, the final one included
- *	state_bytes, memcpy_ns      this rank's state, and the best single-thread copy of it
+ *	state_bytes, memcpy_ns      this rank's state, and the best single-thread copy of it (of
+ *	                            what lies on a GPU: the best copy to pinned memory, tensor by tensor)
  *	job_state_bytes             of all ranks together
  *	stall_ns                    [ns, one per sample]
  *	stall_preempted             samples during which the kernel gave the rank's core to another

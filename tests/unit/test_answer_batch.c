@@ -151,8 +151,9 @@ TEST(every_line_has_one_answer_whatever_it_is)
 				    "{\"mesh\":[2],\"strided\":[\"S(0)\"]}\n"
 				    "[1]\n"
 				    "{\"a\":\0}\n"
+				    "{\"mesh\":[2],\"mesh\":[3],\"strided\":[\"S(0)\"]}\n"
 				    "{\"mesh\":[2],\"strided\":[\"_S(0, 2)\"]}"; /* and no end */
-	static const char want[] = "eedeen";
+	static const char want[] = "eedeeen";
 	const char *at = batch(lines, sizeof lines - 1, false);
 
 	for (size_t i = 0; want[i]; i++) {
@@ -273,6 +274,23 @@ TEST(a_batch_that_is_stopped_ends_between_two_lines)
 	fclose(out);
 	close(fd);
 	assert_string_equal(answers, "{\"decoded\":[[0,[0]]]}\n");
+}
+
+/* A terminal, say, or a FIFO whose writer waits, too. */
+TEST(a_batch_that_is_stopped_while_no_line_comes_ends)
+{
+	struct ckpt_err err = { 0 };
+	size_t len = 0;
+	FILE *out = open_memstream(&answers, &len);
+	int fd[2];
+
+	assert_int_equal(pipe(fd), 0);
+	asked = 0;
+	assert_int_equal(answer_batch(fd[0], out, false, at_second, &err), -ECANCELED);
+	fclose(out);
+	close(fd[0]);
+	close(fd[1]);
+	assert_string_equal(answers, "");
 }
 
 UNIT(.teardown = answers_free);

@@ -288,3 +288,38 @@ TEST(copy_stream_copies_every_byte_and_no_other)
 			assert_int_equal(dst[i], 0xa5);
 	}
 }
+
+/* Between the lines nothing is written. */
+TEST(copy_lines_copies_every_line_and_nothing_between)
+{
+	static const struct {
+		size_t width, lines;
+	} of[] = { { 0, 3 },
+		   { 5, 0 },
+		   { 7, 9 },
+		   { COPY_LINE_MIN - 1, 40 },
+		   { COPY_LINE_MIN, COPY_LINES_MIN / COPY_LINE_MIN },
+		   { COPY_LINE_MIN + 77, 40 },
+		   { COPY_LINES_MIN, 1 },
+		   { COPY_LINES_MIN + 3, 2 } };
+	const size_t cap = 4 * COPY_LINES_MIN;
+	cleanup_free uint8_t *src = noise(cap), *dst = malloc(cap);
+
+	assert_non_null(dst);
+	for (size_t round = 0; round < 80; round++) {
+		size_t width = of[round % ARRAY_LEN(of)].width;
+		size_t lines = of[round % ARRAY_LEN(of)].lines, s = rnd() % 130, d = rnd() % 130;
+		size_t from = width + rnd() % 200, to = width + rnd() % 200;
+
+		memset(dst, 0xa5, cap);
+		copy_lines(dst + d, to, src + s, from, width, lines);
+		for (size_t i = 0; i < lines; i++)
+			assert_int_equal(memcmp(dst + d + i * to, src + s + i * from, width), 0);
+		for (size_t i = 0; i < cap; i++) {
+			bool in = i >= d && to > 0 && (i - d) / to < lines && (i - d) % to < width;
+
+			if (!in && dst[i] != 0xa5)
+				fail_msg("round %zu: byte %zu is written", round, i);
+		}
+	}
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_doctor.c - ckptctl doctor: its screen, its JSON and its exit code. */
 #include "ckpt/host/host_facts.h"
+#include "ckpt/plan/links.h"
 #include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/listener.h"
@@ -75,6 +76,68 @@ TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 	assert_says(got.out, "FAIL  directory");
 	RUN_IS(2, "doctor", dir, "--job-size=many");
 	RUN_IS(2, "doctor", dir, dir);
+}
+
+static int parse_file(const char *path, const char *more, struct links *ret, struct ckpt_err *err)
+{
+	char text[8192];
+	size_t n;
+	FILE *f = fopen(path, "r");
+
+	assert_non_null(f);
+	n = fread(text, 1, sizeof text / 2, f);
+	fclose(f);
+	strcpy(text + n, more);
+	return links_parse(path, text, strlen(text), ret, err);
+}
+
+/* What one host cannot measure is no line of the file, and everything else is. */
+TEST(what_messages_cost_here_is_measured_and_nothing_is_invented)
+{
+	static const char *const measured[] = { "memory", "host", "disk" };
+	const char *file = place("links.txt");
+	struct ckpt_err err = { 0 };
+	struct links l;
+	cleanup_free char *text = NULL;
+	json_t *j, *x, *tiers;
+	uint32_t n = 0;
+	size_t i, bytes;
+
+	RUN("doctor", top, "--json", "--links", file);
+	j = json_out("ckptd.doctor/1");
+	assert_string_equal(string(json_object_get(j, "link_costs"), "file"), file);
+	tiers = json_object_get(json_object_get(j, "link_costs"), "tiers");
+	assert_int_equal(json_array_size(tiers), LINKS_TIERS);
+	json_array_foreach(tiers, i, x)
+	{
+		bool known = json_is_null(json_object_get(x, "missing"));
+
+		assert_string_equal(string(x, "tier"), links_tier_name((enum links_tier)i));
+		assert_int_equal(json_is_null(json_object_get(x, "latency_s")), !known);
+		assert_int_equal(json_is_null(json_object_get(x, "bytes_per_second")), !known);
+		if (known)
+			assert_string_equal(string(x, "tier"), measured[n++]);
+	}
+	assert_int_equal(n, ARRAY_LEN(measured));
+	json_decref(j);
+	text = file_bytes(file, &bytes);
+	assert_null(strstr(text, "e+0"));   /* 4.03e+03us, which is 4.03ms, */
+	assert_null(strstr(text, " 0.00")); /* and 0.000569us, 0.569ns */
+	assert_int_equal(parse_file(file, "", &l, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "per_host is missing"));
+	assert_non_null(strstr(err.msg, "switch is missing"));
+	assert_non_null(strstr(err.msg, "network is missing"));
+	assert_null(strstr(err.msg, "line "));
+	assert_null(strstr(err.msg, "disk is missing"));
+	assert_int_equal(parse_file(file, "per_host 8\nswitch as cpu\nnetwork as cpu\n", &l, &err),
+			 0);
+	/* It replaces its own file, and no other one. */
+	RUN("doctor", top, "--links", file);
+	assert_says(got.out, "one host cannot measure links to others");
+	assert_int_not_equal(got.code, 11);
+	assert_int_equal(unlink(file), 0);
+	copy_file("tests/cli/layout_refused.jsonl", file);
+	RUN_IS(11, "doctor", top, "--links", file);
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -880,6 +880,50 @@ TEST(convert_takes_averages_to_another_mesh_with_their_chains)
 	}
 }
 
+/* What --only leaves out has no part, be it the average or the model. */
+TEST(convert_only_leaves_averages_out)
+{
+	static const char *const only[] = { "model/*", "ema.*", "*" };
+	const char *step = make("convert_only", &(struct odd){ .seeded = true, .try = 14 });
+
+	for (uint32_t i = 0; i < ARRAY_LEN(only); i++) {
+		const char *to = path_of("%s/only-%u", top, i);
+
+		RUN_IS(0, "convert", step, to, "--mesh", "fsdp=2", "--only", only[i]);
+		RUN_IS(0, "verify", to, "--data");
+		assert_int_equal(average_parts(to) > 0, i > 0);
+		assert_int_equal(RUN("show", to, "--tensors", "ema.*"), i ? 0 : CLI_MISSING);
+		assert_int_equal(RUN("show", to, "--tensors", "model/*"), i != 1 ? 0 : CLI_MISSING);
+	}
+}
+
+/* Its record goes with the last of its tensors. */
+TEST(an_average_of_which_nothing_is_converted_is_not_in_the_result)
+{
+	const char *step = make("convert_one", &(struct odd){ .seeded = true, .try = 14 });
+	const char *to = place("one"), *back = place("one_on_two");
+	const char *drop = path_of("%s/drop", top);
+
+	RUN_IS(0, "convert", step, to, "--mesh", "fsdp=2", "--only", "model/*");
+	RUN_IS(CLI_MISSING, "ema", to);
+	RUN_IS(0, "verify", to, "--data");
+	remove_tree(to);
+	RUN_IS(0, "convert", step, to, "--mesh", "fsdp=2", "--only", "model/*", "--only",
+	       "ema.slow/*");
+	RUN_IS(0, "ema", to, "--json");
+	assert_json(0, "ckptd.ema/1", "{'averages': [{'name': 'slow', 'kahan': true}]}");
+	assert_int_equal(count(json_kept(json_out("ckptd.ema/1")), "averages"), 1);
+	RUN_IS(0, "verify", to, "--data");
+	RUN_IS(0, "convert", to, back, "--mesh", "fsdp=3");
+	RUN_IS(0, "diff", to, back, "--values");
+	remove_tree(to);
+	spill(drop, "drop ema.slow/*\ndrop ema.slow.carry/*\n");
+	RUN_IS(0, "convert", step, to, "--mesh", "fsdp=2", "--view", drop);
+	RUN_IS(0, "ema", to, "--json");
+	assert_json(0, "ckptd.ema/1", "{'averages': [{'name': 'fast', 'updates': 3}]}");
+	assert_int_equal(count(json_kept(json_out("ckptd.ema/1")), "averages"), 1);
+}
+
 TEST(repair_makes_the_manifest_of_averages_anew)
 {
 	const char *job = line(place("mend"), "demo", 1), *step;

@@ -126,6 +126,37 @@ TEST(what_is_converted_holds_what_comes_of_the_operands)
 	RUN_IS(0, "diff", plain, path_of("%s/small", top));
 }
 
+/* The command has refused a reduction, and nothing else. */
+static void is_refused(const char *to)
+{
+	assert_says(got.err, ": reduce, ");
+	assert_says(got.err, "--allow reduce permits");
+	assert_false(exists(to));
+}
+
+/* Nobody asked for it, unless a rule says what a tensor is to be; on the same mesh as on
+ * another. */
+TEST(a_reduction_that_nobody_asked_for_is_refused_with_its_price)
+{
+	static const char *const mesh[] = { "dp=2,fsdp=2", "fsdp=2" };
+	static const char rest[] = "reshard,cast,replicate,drop,cut";
+	const char *to = path_of("%s/explicit", top);
+
+	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++) {
+		RUN_IS(7, "convert", pending, to, "--mesh", mesh[i], "--explicit", "--allow", rest);
+		is_refused(to);
+		RUN_IS(7, "export", pending, to, "--mesh", mesh[i], "--explicit", "--allow", rest,
+		       "--drop-unsupported");
+		is_refused(to);
+		RUN_IS(7, "plan", pending, "--mesh", mesh[i], "--explicit", "--allow", rest);
+		is_refused(to);
+	}
+	RUN_IS(0, "convert", pending, to, "--mesh", "fsdp=2", "--explicit", "--allow",
+	       "reduce,reshard");
+	RUN_IS(0, "diff", plain, to);
+	remove_tree(to);
+}
+
 static uint64_t data_of(const char *path, uint8_t *ret, uint64_t cap)
 {
 	int fd = open(path, O_RDONLY);

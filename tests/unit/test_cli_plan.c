@@ -333,6 +333,52 @@ TEST(a_program_gets_every_rank_and_every_figure)
 	assert_json_has(j, "{'svg':null, 'layout_file':null}");
 }
 
+TEST(with_links_an_exchange_between_the_ranks_of_both_meshes_is_planned)
+{
+	const json_t *x, *round, *better;
+	uint64_t sum = 0, rounds = 0;
+	char bytes[32];
+	json_t *j;
+	double us;
+
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links", "h100");
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links", "h100", "--round",
+		 "128K");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links",
+		     "h100", "--round", "128K", "--json");
+	x = member(j, "exchange", JSON_OBJECT);
+	round = member(x, "tiers", JSON_ARRAY);
+	assert_int_equal(json_array_size(round), 4);
+	for (size_t i = 0; i < 4; i++)
+		sum += number(json_array_get(round, i), "bytes");
+	round = member(x, "rounds", JSON_ARRAY);
+	assert_true(json_array_size(round) > 5);
+	for (size_t i = 0; i < json_array_size(round); i++)
+		rounds += number(json_array_get(round, i), "bytes");
+	assert_int_equal(sum, rounds);
+	/* All but the blobs, which are no rank's to divide. */
+	assert_true(sum > number(j, "held_bytes") / 2 && sum <= number(j, "held_bytes"));
+	assert_true(number(x, "most_received_bytes") > 0);
+	assert_true(real(x, "us") >= real(x, "bound_us") && real(x, "bound_us") > 0);
+	assert_true(real(x, "us") > 1.15 * real(x, "bound_us"));
+	better = member(x, "better", JSON_OBJECT);
+	assert_true(real(better, "us") <= 1.15 * real(x, "bound_us"));
+	assert_true(number(better, "round_count") < json_array_size(round));
+	snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)number(better, "round_bytes"));
+	us = real(better, "us");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links",
+		     "h100", "--round", bytes, "--json");
+	assert_true(real(member(j, "exchange", JSON_OBJECT), "us") == us);
+	assert_json_has(j, "{'exchange': {'better': null}}");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json");
+	assert_json_has(j, "{'exchange': null}");
+	SHOWN_IS(2, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links",
+		 "no-such-machine");
+	SHOWN_IS(2, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--links", "h100", "--round",
+		 "12");
+	SHOWN_IS(2, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--round", "1M");
+}
+
 TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
 {
 	json_t *j;
@@ -636,14 +682,36 @@ TEST(a_checkpoint_that_lacks_elements_does_not_fit)
 	subject_close(&s);
 }
 
+/* The store has a tensor without elements, "model/nothing": what no rank holds is not unknown. */
+TEST(a_tensor_without_elements_is_not_left_out_of_an_exchange)
+{
+	const char *file = place("empty.safetensors");
+
+	RUN_IS(0, "-C", alpha, "convert", "latest", file, "--only", "model/nothing");
+	RUN_IS(0, "plan", file, "--mesh", "x=2", "--links", "h100");
+	assert_says(got.out, "nothing goes from rank to rank");
+	assert_null(strstr(got.out, "does not say"));
+}
+
+TEST(an_exchange_in_which_nothing_is_sent_is_not_drawn)
+{
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=4", "--links", "h100");
+	assert_says(got.out, "0 streams");
+	assert_null(strstr(got.out, "how busy links are"));
+}
+
 TEST(an_interrupt_ends_it)
 {
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
 	RUN_IS(CLI_INTERRUPTED, "-C", alpha, "plan", "latest", "--mesh", "fsdp=200");
+	assert_string_equal(got.out, "");
+	RUN_IS(CLI_INTERRUPTED, "-C", alpha, "plan", "latest", "--mesh", "fsdp=200", "--links",
+	       "h100");
 	cli_stops = 0;
 	cli_stop_signal = 0;
 	assert_string_equal(got.out, "");
+	assert_string_equal(got.err, "ckptctl: stopped\n");
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

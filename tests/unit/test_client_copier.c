@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_client_copier.c - what the library's copier is given (ckpt/client/sealed.h): units that are
- * all of its rows, each byte once, and none much longer than a MiB; rows of a wrong daemon, which
- * would make it read or write elsewhere, are refused; slots that a later rev keeps are mapped once;
+ * all of its rows, each byte once, and none much longer than a MiB; of a device's rows that are
+ * copied in turns, each byte in its turn; rows of a wrong daemon, which would make it read or write
+ * elsewhere, are refused; slots that a later rev keeps are mapped once;
  * how many threads copy.
  */
 #include "ckpt/client/handle.h"
+#include "ckpt/wire/turns.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
@@ -43,8 +45,8 @@ static struct sources *declared(uint64_t from, uint64_t to)
 			       .nspan = 1,
 			       .name = calloc(1, sizeof *s->name),
 			       .span = calloc(1, sizeof *s->span) };
-	s->name[0] = (struct source_name){ "model", "w", 0, 1 };
-	s->span[0] = (struct source_span){ (uintptr_t)memory + from, (uintptr_t)memory + to };
+	s->name[0] = (struct source_name){ "model", "w", 0, 1, false };
+	s->span[0] = (struct source_span){ (uintptr_t)memory + from, (uintptr_t)memory + to, 0 };
 	return s;
 }
 
@@ -57,7 +59,7 @@ static int sealed_of(const struct wire_row *row, uint32_t nrow, int slot_fd,
 	int fd[2] = { slot_fd, -1 }, rc;
 
 	assert_ok_err(wire_memfd_of("rows", row, nrow * sizeof *row, &fd[1], &err), &err);
-	rc = sealed_make(&m, fd, before, sources, dev, segment, 1, ret, &err);
+	rc = sealed_make(&m, fd, before, sources, segment, 1, ret, &err);
 	(void)close(fd[1]);
 	return rc;
 }
@@ -116,7 +118,7 @@ TEST(units_are_all_rows_each_byte_once_and_none_is_long)
 	uint8_t *image = malloc(SLOT), *times = malloc(SLOT);
 	struct sources *sources = declared(0, SLOT);
 
-	for (uint32_t round = 0; round < 12; round++) {
+	for (uint32_t round = 0; round < unit_scaled(12); round++) {
 		struct sealed *s;
 		uint64_t bytes = 0;
 		uint32_t n, others;
@@ -162,6 +164,135 @@ TEST(units_are_all_rows_each_byte_once_and_none_is_long)
 	free(times);
 }
 
+/* --- in turns --- */
+
+/* Rows on a device, ascending in the slot: some in turns, all with gaps between their lines, or
+ * none. */
+static uint32_t device_rows_draw(struct wire_row *row)
+{
+	uint64_t at = draw_below(&seed, 5000);
+	uint32_t n = 0;
+
+	while (n < ROWS && at + (1 << 20) < SLOT) {
+		uint64_t room = MIN(SLOT - at, SLOT / 2),
+			 width = 1 + draw_below(&seed, draw_below(&seed, 2) ? 3000 : room / 2),
+			 rows, pitch = width + draw_below(&seed, 3) * draw_below(&seed, 700000);
+
+		rows = draw_below(&seed, 3) || pitch >= room ? 1
+							     : 1 + draw_below(&seed, room / pitch);
+		row[n++] =
+			(struct wire_row)ROW(.flags = WIRE_ROW_CLIENT | WIRE_ROW_DERIVED |
+						      (draw_below(&seed, 4) ? WIRE_ROW_TURNS : 0u),
+					     .src = (uintptr_t)memory, .dst = at, .width = width,
+					     .rows = rows, .src_pitch = rows > 1 ? width : 0,
+					     .dst_pitch = pitch);
+		at += (rows - 1) * pitch + width + draw_below(&seed, 2000);
+	}
+	return n;
+}
+
+/* All that a snapshot with this turn copies: bytes of rows in turns. *ret_rest: of other rows. */
+static uint64_t turn_check(const struct sealed *s, uint32_t turn, uint64_t *ret_rest)
+{
+	const struct sealed_some some = { s->queue, 0, 1 + turn };
+	struct sealed_at at = { 0 }, was = { 0 };
+	uint64_t bytes = 0, end = 0;
+	struct device_row r;
+
+	*ret_rest = 0;
+	while (sealed_queue_next(s, &some, &at, 1 + draw_below(&seed, 3 << 20), &r)) {
+		uint64_t off = (uint64_t)(r.dst - s->slot[0]->at.base);
+		const struct wire_row *of;
+
+		while (was.row < at.row &&
+		       s->row[was.row].dst +
+				       (s->row[was.row].rows - 1) * s->row[was.row].dst_pitch +
+				       s->row[was.row].width <=
+			       off)
+			was.row++;
+		of = &s->row[was.row];
+		assert_true(off >=
+			    end); /* rows ascend, and so do their pieces: no byte comes twice */
+		end = off + (r.rows - 1) * r.dst_pitch + r.width;
+		for (uint64_t line = 0; line < r.rows; line++) {
+			uint64_t b = off + line * r.dst_pitch,
+				 k = (b - of->dst) / MAX(of->dst_pitch, of->width),
+				 in = b - of->dst - k * of->dst_pitch;
+
+			assert_true(k < of->rows && in + r.width <= of->width);
+			assert_int_equal(r.src + line * r.src_pitch,
+					 of->src + k * of->src_pitch + in);
+			assert_true(!s->in_turns[was.row] ||
+				    (b / TURN_BYTES % TURNS == turn &&
+				     b / TURN_BYTES == (b + r.width - 1) / TURN_BYTES));
+		}
+		*(s->in_turns[was.row] ? &bytes : ret_rest) += r.width * r.rows;
+	}
+	assert_int_equal(bytes + *ret_rest, sealed_queue_bytes(s, &some));
+	return bytes;
+}
+
+TEST(sixteen_turns_are_each_byte_once_and_other_rows_are_whole_in_each)
+{
+	struct wire_row row[ROWS];
+
+	for (uint32_t round = 0; round < unit_scaled(60); round++) {
+		struct sources *sources = declared(0, SLOT);
+		uint64_t turned = 0, whole = 0, sum = 0, rest;
+		struct sealed *s;
+		uint32_t n;
+		int fd = slot_new();
+
+		sources->span[0].device = 1;
+		n = device_rows_draw(row);
+		row[0].flags |= WIRE_ROW_TURNS;
+		assert_ok_err(sealed_of(row, n, fd, NULL, sources, &s), &err);
+		(void)close(fd);
+		for (uint32_t i = 0; i < n; i++)
+			*(row[i].flags & WIRE_ROW_TURNS ? &turned : &whole) +=
+				row[i].width * row[i].rows;
+		for (uint32_t turn = 0; turn < TURNS; turn++) {
+			sum += turn_check(s, turn, &rest);
+			assert_int_equal(rest, whole);
+		}
+		assert_int_equal(sum, turned);
+		assert_int_equal(sealed_queue_bytes(s, &(struct sealed_some){ s->queue, 0, 0 }),
+				 turned + whole);
+		/* Of a tensor in whole[] nothing goes in turns. */
+		sealed_whole(s, (_Atomic uint32_t[]){ 0 }, 1);
+		assert_int_equal(turn_check(s, 3, &rest), 0);
+		assert_int_equal(rest, turned + whole);
+		sealed_unref(s);
+		sources_unref(sources);
+	}
+}
+
+TEST(rows_that_cannot_go_in_turns_are_refused)
+{
+	const struct wire_row good =
+		ROW(.flags = WIRE_ROW_CLIENT | WIRE_ROW_DERIVED | WIRE_ROW_TURNS,
+		    .src = (uintptr_t)memory, .width = 8, .rows = 4, .src_pitch = 16,
+		    .dst_pitch = 8);
+	struct wire_row bad[] = { good, good, good };
+	struct sources *sources = declared(0, SLOT);
+	struct sealed *s;
+	int fd = slot_new();
+
+	for (uint32_t device = 0; device < 2; device++) {
+		sources->span[0].device = device;
+		assert_int_equal(sealed_of(&good, 1, fd, NULL, sources, &s), device ? 0 : -EPROTO);
+		if (device)
+			sealed_unref(s);
+	}
+	bad[0].flags &= ~(uint32_t)WIRE_ROW_DERIVED;
+	bad[1].dst_pitch = 7;
+	bad[2].dst_pitch = 0;
+	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(sealed_of(&bad[i], 1, fd, NULL, sources, &s), -EPROTO);
+	(void)close(fd);
+	sources_unref(sources);
+}
+
 TEST(rows_of_a_wrong_daemon_are_refused)
 {
 	const uint64_t m = (uintptr_t)memory;
@@ -193,7 +324,9 @@ TEST(rows_of_a_wrong_daemon_are_refused)
 
 TEST(spans_of_one_tensor_that_touch_are_one)
 {
-	struct source_span x[] = { { 30, 40 }, { 0, 10 }, { 10, 20 }, { 35, 50 }, { 36, 37 } };
+	struct source_span x[] = {
+		{ 30, 40, 0 }, { 0, 10, 0 }, { 10, 20, 0 }, { 35, 50, 0 }, { 36, 37, 0 }
+	};
 
 	assert_int_equal(sources_merge(x, ARRAY_LEN(x)), 2);
 	assert_true(x[0].from == 0 && x[0].to == 20 && x[1].from == 30 && x[1].to == 50);

@@ -32,7 +32,7 @@ static int setup(void **state)
 	fd[1] = dup(fd[0]);
 	page = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_true(page != MAP_FAILED);
-	span = (struct source_span){ (uintptr_t)page + 100, (uintptr_t)page + 3 * 4096 - 100 };
+	span = (struct source_span){ (uintptr_t)page + 100, (uintptr_t)page + 3 * 4096 - 100, 0 };
 	k = (struct landings){ .span = &span, .nspan = 1, .fd = { -1, -1 } };
 	assert_int_equal(landing_take(&k, &m, fd), 0); /* which takes them */
 	assert_int_equal(fd[0], -1);

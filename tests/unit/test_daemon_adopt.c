@@ -66,4 +66,55 @@ TEST(a_step_that_is_marked_until_it_is_taken_is_taken_after_a_restart)
 	assert_disk("1 1000");
 }
 
+/* Both ranks restore the newest step, at once. Which one it was. */
+static uint64_t restore_newest(void)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		bid(&R[i], (struct order){ .verb = RESTORE, .step = CKPT_LATEST });
+	for (uint32_t i = 0; i < 2; i++)
+		good(&R[i], hear(&R[i]));
+	assert_int_equal(R[0].last.got.step, R[1].last.got.step);
+	return R[0].last.got.step;
+}
+
+/* "Nothing to restore" would mean that the trainer starts at step 0. on_disk: or it would go back
+ * to an older step. */
+static void restore_early(bool on_disk)
+{
+	const uint64_t soon = NS_PER_S / 4;
+	int rc, tries = 0;
+
+	procs_start(R, 2, finishing);
+	if (on_disk)
+		train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train_staged(R, 2, 2, 2);
+	fill(R, 2, 77);
+	stop(R[1].pid);
+	kill_9(D);
+	D = daemon_start();
+	assert_soon(reattached(R, 1, 1));
+	do /* a daemon that is busy has not answered by then */
+		rc = tell(&R[0],
+			  (struct order){ .verb = RESTORE, .step = CKPT_LATEST, .ns = soon });
+	while (rc == -ETIMEDOUT && !strstr(R[0].last.text, "rank 1") && ++tries < 100);
+	assert_int_equal(rc, -ETIMEDOUT);
+	assert_non_null(strstr(R[0].last.text, "rank 1"));
+	go_on(R[1].pid);
+	assert_soon(reattached(R, 2, 1));
+	assert_int_equal(restore_newest(), 2);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_true(holds_all(&R[i], 2));
+	all_leave(R, 2, D);
+}
+
+TEST(a_restore_does_not_say_that_there_is_nothing_while_ranks_bring_a_step_along)
+{
+	restore_early(false);
+}
+
+TEST(a_restore_takes_no_older_step_while_ranks_bring_a_newer_one_along)
+{
+	restore_early(true);
+}
+
 UNIT(.setup = procs_setup, .teardown = procs_teardown);

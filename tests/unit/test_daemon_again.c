@@ -137,7 +137,7 @@ static void writing_script(struct rank *k)
 		gate_await(&G);
 	rank_meet(k);
 	must_go_back(k, 1, 0, 1, 0, 2); /* while step 3 is written */
-	MUST_BE(ckpt_wait(k->c, 3, CKPT_STAGED, SEC / 50, &k->err), -ENOENT);
+	MUST_BE(ckpt_wait(k->c, 3, CKPT_STAGED, PATIENCE, &k->err), -ENOENT);
 	must_train(k, 2, 1, CKPT_PERSIST, CKPT_STAGED);
 	must_guard(k);
 	rank_meet(k);

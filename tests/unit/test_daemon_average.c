@@ -91,7 +91,13 @@ static struct team {
 	float bad;
 } T;
 
-static float part_of(uint64_t x)
+/*
+ * What is computed for comparison, for each element of each step: no other thread has it, and
+ * ThreadSanitizer takes half of the program's time for it.
+ */
+#define OWN __attribute__((no_sanitize("thread")))
+
+OWN static float part_of(uint64_t x)
 {
 	x *= 0x9e3779b97f4a7c15;
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
@@ -100,7 +106,7 @@ static float part_of(uint64_t x)
 }
 
 /* Of an element before it is stored: the master of W is W. */
-static float value(uint32_t spec, uint64_t g, uint64_t step)
+OWN static float value(uint32_t spec, uint64_t g, uint64_t step)
 {
 	uint64_t of = spec == W && step != T.unequal ? MASTER_W : spec;
 
@@ -108,7 +114,7 @@ static float value(uint32_t spec, uint64_t g, uint64_t step)
 	       (part_of(of << 40 ^ g) + .05f * part_of(of << 40 ^ g ^ (step + 1) << 20));
 }
 
-static uint16_t bf16_of(float x)
+OWN static uint16_t bf16_of(float x)
 {
 	uint32_t b;
 
@@ -116,7 +122,7 @@ static uint16_t bf16_of(float x)
 	return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
-static float f32_of_bf16(uint16_t x)
+OWN static float f32_of_bf16(uint16_t x)
 {
 	uint32_t b = (uint32_t)x << 16;
 	float f;
@@ -125,7 +131,7 @@ static float f32_of_bf16(uint16_t x)
 	return f;
 }
 
-static uint16_t f16_of(float x)
+OWN static uint16_t f16_of(float x)
 {
 	uint32_t bits;
 
@@ -134,7 +140,7 @@ static uint16_t f16_of(float x)
 }
 
 /* Of a finite one. */
-static float f32_of_f16(uint16_t h)
+OWN static float f32_of_f16(uint16_t h)
 {
 	int exponent = h >> 10 & 31;
 	float x = ldexpf((float)((h & 1023) | (exponent ? 1024 : 0)), MAX(exponent, 1) - 25);
@@ -143,7 +149,7 @@ static float f32_of_f16(uint16_t h)
 }
 
 /* As the averages see it. */
-static float stored(uint32_t spec, uint64_t g, uint64_t step)
+OWN static float stored(uint32_t spec, uint64_t g, uint64_t step)
 {
 	float x = value(spec, g, step);
 
@@ -162,7 +168,7 @@ static void put(uint32_t dtype, uint8_t *p, float x)
 		memcpy(p, &h, sizeof h);
 }
 
-static uint64_t columns(uint32_t spec)
+OWN static uint64_t columns(uint32_t spec)
 {
 	return specs[spec].n[1];
 }
@@ -324,7 +330,7 @@ struct ref {
 };
 static struct ref X[AVERAGES_MAX];
 
-static uint64_t numel(uint32_t s)
+OWN static uint64_t numel(uint32_t s)
 {
 	return specs[s].n[0] * columns(s);
 }
@@ -357,7 +363,7 @@ static void refs_free(void)
 	}
 }
 
-static void update(float *e, float *c, float p, const struct ema_update *u, bool kahan)
+OWN static void update(float *e, float *c, float p, const struct ema_update *u, bool kahan)
 {
 	if (u->copy || u->a == 1) {
 		*e = p;
@@ -372,7 +378,7 @@ static void update(float *e, float *c, float p, const struct ema_update *u, bool
 	}
 }
 
-static void ref_step(struct ref *x, uint64_t step)
+OWN static void ref_step(struct ref *x, uint64_t step)
 {
 	struct ema_update u = ema_schedule_update(&x->spec->schedule, &x->state, step);
 
@@ -588,6 +594,7 @@ static int teardown(void **state)
 /* --- the cases --- */
 static void same_as_the_reference(uint32_t world)
 {
+	const uint64_t last = unit_scaled(9) < 9 ? 6 : 9;
 	uint64_t all[4];
 
 	host_start(&H, NULL);
@@ -604,7 +611,7 @@ static void same_as_the_reference(uint32_t world)
 	refs_make();
 	T.unequal = 6;
 	team_open(world, 3);
-	for (uint64_t step = 1; step <= 9; step++) {
+	for (uint64_t step = 1; step <= last; step++) {
 		if (step == 5)
 			continue; /* nobody marks it: the true distance counts */
 		refs_step(step);
@@ -615,7 +622,8 @@ static void same_as_the_reference(uint32_t world)
 		commit(step);
 		committed_is_ref(step);
 	}
-	assert_int_equal(host_committed(&H, JOB, all, 4), 3); /* every byte of each is right */
+	assert_int_equal(host_committed(&H, JOB, all, 4),
+			 last / 3); /* every byte of each is right */
 	assert_true(said("derived tensors are not the rounding of their masters"));
 }
 
@@ -771,6 +779,17 @@ TEST(averages_of_a_step_go_if_its_guard_finds_a_change)
 	assert_true(is_made(1) && !is_made(2));
 }
 
+/* A daemon that has nothing else to do sums what is staged: when it has done so for another job,
+ * all that it began before has ended. */
+static void await_idle(uint64_t step)
+{
+	char text[64];
+
+	stage(&K, step, CKPT_STAGE_ONLY);
+	snprintf(text, sizeof text, "job other step %" PRIu64 " has sums in memory", step);
+	assert_soon(said(text));
+}
+
 /* Not before its guard: until then the step may turn out to be torn. */
 TEST(averages_are_made_of_guarded_steps_alone)
 {
@@ -780,14 +799,15 @@ TEST(averages_are_made_of_guarded_steps_alone)
 	average("fast", "constant decay=.9");
 	refs_make();
 	team_open(1, 3);
+	open_one(&K, "other", "fsdp=1");
 	stage_only(1, 0);
 	for (uint64_t step = 2; step <= 3; step++) {
 		char text[64];
 
 		MUST_BE(mark(step, flags[step - 2]), 0);
 		snprintf(text, sizeof text, "step %" PRIu64 " staged", step);
-		assert_soon(said(text));
-		usleep(100000); /* who does not wait has begun by now */
+		assert_soon(said(text)); /* who waits for no guard begins, and has ended then: */
+		await_idle(step);
 		assert_false(is_made(step));
 		guard_all();
 		assert_soon(is_made(step));
@@ -1084,12 +1104,13 @@ TEST(of_four_slots_one_is_free_while_one_is_written_and_another_walked)
 TEST(as_many_averages_as_there_can_be_are_committed)
 {
 	static char name[TABLE_AVERAGES_MAX][EMA_NAME_BYTES];
+	const uint32_t n = (uint32_t)unit_scaled(TABLE_AVERAGES_MAX);
 
 	_Static_assert(TABLE_AVERAGES_MAX == AVERAGES_MAX, "all of them");
 	host_start(&H, NULL);
-	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		memset(name[i], 'n', sizeof name[i] - 1);
-		snprintf(name[i] + sizeof name[i] - 3, 3, "%02u", i);
+		snprintf(name[i] + sizeof name[i] - 3, 3, "%02u", i % 100);
 		average(name[i], "constant decay=.9");
 	}
 	refs_make();
@@ -1099,7 +1120,7 @@ TEST(as_many_averages_as_there_can_be_are_committed)
 		commit(step);
 		committed_is_ref(step);
 	}
-	for (uint32_t i = 0; i < TABLE_AVERAGES_MAX; i += 21) {
+	for (uint32_t i = 0; i < n; i += 21) {
 		char text[1024];
 
 		assert_non_null(strstr(attr_of(2, name[i], text), "updates 1, lag 0"));

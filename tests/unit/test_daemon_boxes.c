@@ -351,7 +351,7 @@ TEST(random_boxes_come_back_in_other_random_boxes_and_in_layouts)
 	uint64_t seed = draw_seed("boxes");
 
 	host_start(&H, NULL);
-	for (uint32_t round = 0; round < 12; round++) {
+	for (uint32_t round = 0; round < unit_scaled(12); round++) {
 		struct job_of_boxes j = { .step = round + 1 };
 		char job[16];
 		uint32_t from = (uint32_t)draw_below(&seed, 4), to = (uint32_t)draw_below(&seed, 4);

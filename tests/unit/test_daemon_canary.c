@@ -144,7 +144,7 @@ TEST(both_logs_name_what_was_changed)
 	must_guard(&K); /* told once */
 	rank_close(&K, 0);
 	MUST_BE(said_times(&library, "changed model"), 1);
-	MUST_BE(said_times(&daemon_said, "changed model"), 1);
+	assert_soon(said_times(&daemon_said, "changed model") == 1);
 }
 
 /* A log like that of a binding: its line needs a lock that the training thread may hold. */

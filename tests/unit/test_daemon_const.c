@@ -319,22 +319,21 @@ TEST(a_const_tensor_that_changes_is_written_again_and_said_once_per_epoch)
 	save_with(&K, 4, OTHER);
 	assert_linked(3, 1);
 	assert_fresh(4);
-	assert_int_equal(said_times(&daemon_said,
-				    WARNING "model/table of rank 0 was last seen right in step 3,"),
-			 1);
+	assert_soon(said_times(&daemon_said, WARNING
+			       "model/table of rank 0 was last seen right in step 3,") == 1);
 	assert_non_null(strstr(H.d->jobs->tally.error, WARNING "model/table"));
 	assert_int_equal(H.d->jobs->tally.error_step, 4 + 1);
 	save_with(&K, 5, OTHER);
 	assert_linked(5, 4);
 	save_with(&K, 6, 0);
 	assert_fresh(6);
-	assert_int_equal(said_times(&daemon_said, WARNING), 1);
+	assert_soon(said_times(&daemon_said, WARNING) == 1);
 	MUST_OF(&K, rank_tensor_declare(&K, RANK_SPECS - 1));
 	must_seal(&K);
 	save_with(&K, 7, 0);
 	save_with(&K, 8, OTHER);
 	assert_fresh(8);
-	assert_int_equal(said_times(&daemon_said, WARNING), 2);
+	assert_soon(said_times(&daemon_said, WARNING) == 2);
 	go_on(&K, 5, CKPT_FROM_DISK | CKPT_LENIENT);
 	assert_true(table_is(&K, OTHER));
 	go_on(&K, 6, CKPT_FROM_DISK | CKPT_LENIENT);
@@ -354,7 +353,7 @@ TEST(a_step_that_fails_does_not_forget_that_it_has_changed)
 	assert_int_equal(rank_wait(&K, 2, CKPT_COMMITTED), -ENOSPC);
 	io_faults_count(&disk, IO_ON_ANY);
 	must_guard(&K);
-	assert_int_equal(said_times(&daemon_said, WARNING), 1);
+	assert_soon(said_times(&daemon_said, WARNING) == 1);
 	save_with(&K, 3, OTHER);
 	assert_fresh(3);
 	go_on(&K, 3, CKPT_FROM_DISK);
@@ -397,7 +396,7 @@ TEST(one_byte_that_changes_is_seen_before_the_part_has_had_as_many_steps_as_mib)
 		assert_fresh(step - 1);
 		assert_true(step - 1 - since <= FROZEN_MIB + 2);
 	}
-	assert_int_equal(said_times(&daemon_said, WARNING "frozen/w of rank 0 was last seen"), 1);
+	assert_soon(said_times(&daemon_said, WARNING "frozen/w of rank 0 was last seen") == 1);
 	assert_all_whole((uint32_t)(step - 2));
 }
 
@@ -470,9 +469,13 @@ TEST(a_flipped_bit_in_a_shared_part_damages_each_step_that_names_it_and_no_later
 	rank_close(&K, 0);
 	K = (struct rank){ 0 };
 	rank_open(&K, &P, 0);
-	for (uint64_t step = 2; step <= 4; step++)
-		if (host_has(&H, "job", step))
-			assert_int_equal(rank_restore(&K, step, CKPT_FROM_DISK), -EBADMSG);
+	for (uint64_t step = 2; step <= 4; step++) {
+		bool there = host_has(&H, "job", step);
+		int rc = there ? rank_restore(&K, step, CKPT_FROM_DISK) : -EBADMSG;
+
+		/* The policy may remove it meanwhile. */
+		assert_true(rc == -EBADMSG || (rc == -ENOENT && !host_has(&H, "job", step)));
+	}
 	rank_clear(&K);
 	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
 	assert_int_equal(K.got.step, 5);
@@ -498,7 +501,7 @@ TEST(where_the_file_system_refuses_links_each_step_writes_it)
 	io_faults_count(&disk, IO_ON_ANY);
 	save_with(&K, ++step, 0);
 	assert_linked(step, step - 1);
-	assert_int_equal(said_times(&daemon_said, "is written again: "), ARRAY_LEN(refusal));
+	assert_soon(said_times(&daemon_said, "is written again: ") == ARRAY_LEN(refusal));
 	assert_all_whole((uint32_t)step);
 }
 

@@ -154,7 +154,7 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 	ask_until(said_times(&library_said, "taken again") == 1);
 	ask_until(said_times(&daemon_said, "taken again") == 1);
 	assert_int_equal(said_times(&library_said, "more than half"), 1);
-	assert_int_equal(said_times(&daemon_said, "more than half"), 1);
+	assert_soon(said_times(&daemon_said, "more than half") == 1);
 	ask_close(&A);
 
 	/* Without a daemon they are counted too, and the next one hears of all. */
@@ -246,15 +246,16 @@ TEST(a_torn_step_passes_its_order_on)
 {
 	struct wire_triggered t;
 
-	host_start(&H, NULL);
-	open_one(&K, "torn", "fsdp=1", .persist_every = 1000);
+	host_start_gated_at("step 2 staged");
+	open_one(&K, "torn", "fsdp=1", .persist_every = 1000, .slots = 3);
 	ask_open(&A, H.socket);
 	stage(&K, 1, 0);
 	assert_int_equal(ask_trigger(&A, "torn", 0, &t), WIRE_TRIGGERED);
+	gate_set(&G, true);
 	assert_int_equal(ckpt_snapshot(K.c, 2, NULL), 0);
-	must_wait(&K, 2, CKPT_STAGED);
-	ask_until(!ask_job(&A, "torn")->trigger_waits); /* step 2 has it */
-	(void)ckpt_snapshot(K.c, 3, NULL);		/* without a guard: step 2 is not trusted */
+	gate_await(&G); /* step 2 has the order; the next mark comes before it is torn */
+	assert_int_equal(ckpt_snapshot(K.c, 3, NULL), 0); /* without a guard: 2 is not trusted */
+	gate_set(&G, false);
 	ask_until(ask_job(&A, "torn")->trigger_waits);
 	assert_int_equal(ask_step(&A, 2)->state, WIRE_TORN);
 	must_guard(&K);

@@ -13,7 +13,9 @@
 #include "tests/lib/row.h"
 #include <dirent.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+#define STEP 131
+#elif defined(__SANITIZE_ADDRESS__)
 #define STEP 67
 #else
 #define STEP 29

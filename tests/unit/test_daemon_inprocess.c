@@ -7,6 +7,7 @@
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
+#include "ckpt/store/points.h"
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -23,18 +24,21 @@ static void train_to_nine(struct rank *k)
 	step_to(k, 9, CKPT_FINAL, CKPT_COMMITTED);
 }
 
-static void resume_from_nine(struct rank *k)
+static void resume_from(struct rank *k, uint64_t step, uint32_t flags)
 {
-	const uint32_t flags = *(const uint32_t *)k->arg;
-
 	rank_clear(k);
 	must_restore(k, CKPT_LATEST, flags);
-	MUST_BE(k->got.step, 9);
+	MUST_BE(k->got.step, step);
 	MUST_BE(k->got.where, flags == CKPT_FROM_DISK ? 2 : 1);
 	MUST_BE(k->got.nmissing, 0);
 	MUST(k->got.ntensor >= 12);
-	MUST(rank_check(k, 9));
-	MUST(rank_check_blobs(k, 9, k->got.world_saved));
+	MUST(rank_check(k, step));
+	MUST(rank_check_blobs(k, step, k->got.world_saved));
+}
+
+static void resume_from_nine(struct rank *k)
+{
+	resume_from(k, 9, *(const uint32_t *)k->arg);
 }
 
 TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
@@ -131,7 +135,7 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 	gate_await(&G);
 	step_to(&K, 2, 0, CKPT_STAGED);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
-	assert_int_equal(ckpt_wait(K.c, 3, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 3, CKPT_STAGED, PATIENCE, &K.err), -ENOENT);
 	assert_int_equal(ckpt_wait(K.c, 2, CKPT_COMMITTED, SEC / 20, &K.err), -ETIMEDOUT);
 	t = gate_open_soon(&G);
 	step_to(&K, 4, CKPT_FINAL, CKPT_COMMITTED);
@@ -141,6 +145,36 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 	rank_close(&K, 0);
 	assert_int_equal(host_committed(&H, "slots", step, 8), 3);
 	assert_true(step[0] == 4 && step[1] == 2 && step[2] == 1);
+}
+
+static void wait_where_it_is_visible(void *gate, const char *name)
+{
+	if (strcmp(name, POINT_COMMIT_RENAMED) == 0)
+		gate_pass(gate);
+}
+
+TEST(a_step_is_told_committed_after_its_last_sync)
+{
+	static struct io_faults f;
+	uint64_t told;
+	int rc;
+
+	gate_make(&G);
+	io_faults_init(&f, &host_ops);
+	f.on_point = wait_where_it_is_visible;
+	f.on_point_arg = &G;
+	host_start(&H, &f.ops);
+	open_one(&K, "told", "fsdp=1");
+	gate_set(&G, true);
+	step_to(&K, 1, 0, CKPT_PERSISTED);
+	gate_await(&G);
+	rc = ckpt_wait(K.c, 1, CKPT_COMMITTED, SEC / 20, &K.err);
+	told = rank_stats(&K).committed;
+	gate_set(&G, false);
+	assert_int_equal(rc, -ETIMEDOUT);
+	assert_int_equal(told, 0);
+	must_wait(&K, 1, CKPT_COMMITTED);
+	rank_close(&K, 0);
 }
 
 /* A guard can tear what is only marked: so what was confirmed as staged is not given up for it. */
@@ -168,45 +202,58 @@ TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 	assert_true(step[0] == 5 && step[1] == 1);
 }
 
+#define TORN_TRIES 100000
+
+/* Until a guard of rank 1 has torn a copy: on a busy machine the copy may end before the guard. No
+ * rank begins a step before both have seen whether there is another one. */
 static void torn_script(struct rank *k)
 {
-	uint32_t torn = 0;
+	_Atomic uint32_t *torn = k->arg;
+	uint64_t step = 0, taken = 0;
 
 	rank_fill(k, 1);
-	for (uint64_t step = 1; step <= 6; step++) {
-		int rc = ckpt_snapshot(k->c, step, NULL);
+	for (bool more = true; more; rank_meet(k)) {
+		int rc = ckpt_snapshot(k->c, ++step, NULL);
 
 		MUST(rc == 0 || rc == CKPT_SKIPPED);
-		if (rc == 0 && k->rank == 1 &&
-		    ckpt_guard(k->c, NULL) == CKPT_TORN) { /* at once: the copy cannot have ended */
-			torn++;
+		MUST(step < TORN_TRIES);
+		if (rc == 0)
+			taken = step;
+		if (ckpt_guard(k->c, NULL) == CKPT_TORN && k->rank == 1) {
 			rank_fill(k, step + 1);
-			MUST(ckpt_wait(k->c, step, CKPT_STAGED, 10 * SEC, &k->err) == -ENOENT);
+			MUST(ckpt_wait(k->c, step, CKPT_STAGED, PATIENCE, &k->err) == -ENOENT);
 			MUST(strstr(k->err.msg, "torn") || strstr(k->err.msg, "skipped"));
-		} else {
-			(void)ckpt_guard(k->c, NULL);
-			rank_fill(k, step + 1);
+			(*torn)++;
 		}
+		rank_fill(k, step + 1);
+		if (rc == CKPT_SKIPPED && taken) /* there is a slot again */
+			(void)ckpt_wait(k->c, taken, CKPT_COMMITTED, 10 * SEC, &k->err);
 		rank_meet(k);
+		more = *torn == 0;
 	}
-	MUST(torn > 0 || k->rank == 0);
-	MUST(rank_stats(k).torn >= torn);
-	step_to(k, 9, CKPT_FINAL, CKPT_COMMITTED);
+	MUST(rank_stats(k).torn >= (k->rank == 1 ? *torn : 0));
+	step_to(k, TORN_TRIES, CKPT_FINAL, CKPT_COMMITTED);
+}
+
+static void resume_from_torn(struct rank *k)
+{
+	resume_from(k, TORN_TRIES, CKPT_FROM_DISK);
 }
 
 TEST(a_copy_that_a_guard_gave_up_is_never_written)
 {
 	struct plan_of_job p = plan("torn", "fsdp=2", .rows = 20000);
-	uint32_t disk = CKPT_FROM_DISK;
 
 	p.guard = CKPT_NEVER;
 	host_start(&H, NULL);
 	for (int shared = 0; shared < 2;
 	     shared++) { /* what is given up is the library's copy, or the daemon's */
+		_Atomic uint32_t torn = 0;
+
 		p.job = shared ? "torn" : "torn-private";
 		p.shared_only = shared;
-		launch(&p, torn_script, NULL);
-		launch(&p, resume_from_nine, &disk);
+		launch(&p, torn_script, &torn);
+		launch(&p, resume_from_torn, NULL);
 		host_committed(&H, p.job, NULL, 0);
 	}
 }
@@ -225,7 +272,7 @@ TEST(who_does_not_guard_is_not_written)
 		rc = ckpt_snapshot(K.c, step, NULL);
 		assert_true(rc == 0 || rc == CKPT_SKIPPED);
 	}
-	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, 5 * SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, PATIENCE, &K.err), -ENOENT);
 	rank_fill(&K, 6);
 	assert_ok(ckpt_snapshot(
 		K.c, 6,
@@ -273,7 +320,7 @@ TEST(steps_grow_and_flags_are_known)
 	m.note = note;
 	m.nnote = 17;
 	assert_int_equal(ckpt_snapshot(K.c, 6, &m), -EINVAL);
-	assert_int_equal(ckpt_wait(K.c, 99, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 99, CKPT_STAGED, PATIENCE, &K.err), -ENOENT);
 	assert_int_equal(ckpt_wait(K.c, 5, 7, SEC, &K.err), -EINVAL);
 	assert_int_equal(ckpt_average(K.c, "fast", "x", &K.err), -EINVAL);
 	must_step(&K, 6, CKPT_PERSIST);
@@ -426,7 +473,7 @@ TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 	host_start(&H, NULL);
 	must_attach(&K, &p, 0);
 	must_declare(&K);
-	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
+	assert_int_equal(rank_seal(&K, PATIENCE), -ENOMEM);
 	assert_non_null(strstr(K.err.msg, "memory_max"));
 	assert_int_equal(rank_step(&K, 1, 0), CKPT_SKIPPED);
 }
@@ -480,8 +527,10 @@ static void tardy_script(struct rank *k)
 	rank_meet(k);
 	if (k->rank != 1) {
 		MUST_BE(rank_step(k, 20, 0), -EUCLEAN); /* nobody has asked for step 9 */
-		MUST_BE(rank_want(k, &w), -ETIMEDOUT);
-		MUST(strstr(k->err.msg, "rank 1 (never sealed)") && !strstr(k->err.msg, "rank 0"));
+		must_soon(rank_want(k, &w) ==
+				  -ETIMEDOUT && /* has the daemon heard of the others? */
+			  strstr(k->err.msg, "rank 1 (never sealed)") &&
+			  !strstr(k->err.msg, "rank 0"));
 	}
 	rank_meet(k);
 	if (k->rank == 1)
@@ -797,7 +846,7 @@ TEST(a_newer_launch_fences_the_older)
 	rank_open(&new, &p, 0);
 	assert_int_equal(rank_step(&old, 3, 0), -ESTALE);
 	must_guard(&old);
-	assert_int_equal(rank_seal(&old, SEC), -ESTALE);
+	assert_int_equal(rank_seal(&old, PATIENCE), -ESTALE);
 	p.generation = 6;
 	assert_int_equal(rank_attach(&late, &p, 0), -ESTALE);
 	assert_null(late.c);
@@ -1027,7 +1076,7 @@ static void adopt_script(struct rank *k)
 			step++;
 		MUST(now_ns() < until);
 	} while (!atomic_load(&back) || rc != CKPT_DETACHED);
-	MUST(detached > 0 && worst < 2 * SEC);
+	MUST(detached > 0 && worst < 10 * SEC);
 	rank_meet(k);
 	if (k->rank == 0)
 		host_start(&H, NULL);

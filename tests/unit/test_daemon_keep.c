@@ -233,7 +233,7 @@ TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why)
 	assert_disk("5 10 11 12");
 	assert_soon(said_times(&daemon_said, "step 9 removed: ") == 1);
 	assert_int_equal(said_times(&daemon_said, "step 10 removed: "), 0);
-	assert_true(said_times(&daemon_said, "read back and verified") >= 1);
+	assert_soon(said_times(&daemon_said, "read back and verified") >= 1);
 }
 
 TEST(without_a_policy_nothing_is_removed)
@@ -328,9 +328,10 @@ TEST(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer)
 	assert_soon(said_times(&daemon_said, "keep: job job: ") == 1);
 	calls = save_and_fail(&K, 2, 0, 0, false);
 	/* what stays goes with a later one, so there are never fewer calls than this */
-	for (uint64_t n = 1; n <= calls; n++)
+	for (uint64_t n = 1; n <= calls; n += (calls / unit_scaled(calls)) | 1)
 		save_and_fail(&K, step++, n, err[n % ARRAY_LEN(err)], n % 3 == 0);
-	print_message("each of %" PRIu64 " calls of a pruning failed once\n", calls);
+	print_message("of %" PRIu64 " calls of a pruning %" PRIu64 " failed once\n", calls,
+		      step - 3);
 	assert_true(calls > 20);
 	commit(&K, step);
 	snprintf(newest, sizeof newest, "%" PRIu64, step);
@@ -386,7 +387,7 @@ TEST(room_is_made_by_the_policy)
 	start(3, 0);
 	go_on(&K);
 	commit(&K, 6);
-	assert_true(said_times(&daemon_said, "step 1 removed: ") == 1);
+	assert_soon(said_times(&daemon_said, "step 1 removed: ") == 1);
 	assert_disk("4 5 6");
 	rank_close(&K, 0);
 	host_stop(&H);
@@ -523,14 +524,22 @@ TEST(what_the_reservation_refuses_is_not_begun)
 	ranks_close(k, 2);
 }
 
+static void slow_sync(void *unused, uint32_t classes)
+{
+	(void)unused;
+	if (classes & IO_ON_SYNC)
+		usleep(60000);
+}
+
 /* A step of many ranks does not take the last descriptor from who attaches or restores
- * meanwhile. */
+ * meanwhile, however long its files wait for their syncs. */
 TEST(short_of_descriptors_half_of_them_stay_free)
 {
 	enum { N = 24, FEW = 20 };
 	static struct rank k[N];
 
 	P.mesh = "fsdp=24";
+	disk.of_others.on_call = slow_sync;
 	start(0, 0);
 	ranks_open(k, N, &P);
 	atomic_store(&disk.parts_max, FEW);
@@ -579,7 +588,7 @@ TEST(damage_is_remembered_by_the_next_daemon)
 	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
 	assert_int_equal(K.got.step, 1);
 	assert_true(rank_check(&K, 1));
-	assert_int_equal(said_times(&daemon_said, "passed over: step 2: quarantined: "), 1);
+	assert_soon(said_times(&daemon_said, "passed over: step 2: quarantined: ") == 1);
 	assert_true(K.got.npassed == 1 && strncmp(K.got.passed, "step 2: quarantined: ", 21) == 0);
 }
 
@@ -686,7 +695,7 @@ TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little)
 
 	start(0, 0);
 	rank_open(&K, &P, 0);
-	assert_int_equal(said_times(&daemon_said, "store: job job: threads ("), 1);
+	assert_soon(said_times(&daemon_said, "store: job job: threads (") == 1);
 	began = now_ns();
 	for (uint32_t i = 0; i < 200; i++) {
 		int sock = ask_connect(H.socket);
@@ -704,7 +713,7 @@ TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little)
 	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, true);
 	start(0, 0);
 	rank_open(&K, &P, 0);
-	assert_int_equal(said_times(&daemon_said, "no fallocate: a full disk is met late"), 1);
+	assert_soon(said_times(&daemon_said, "no fallocate: a full disk is met late") == 1);
 	rank_close(&K, 0);
 	host_stop(&H);
 

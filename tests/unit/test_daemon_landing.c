@@ -10,6 +10,7 @@
 #include "tests/lib/host.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/client/landing.h"
+#include "ckpt/spread/spread.h"
 #include "ckpt/wire/shared.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
@@ -193,7 +194,7 @@ static void raw_open(struct raw *r, const char *job, uint32_t rank, uint32_t wor
 	r->to = (struct landings){ .span = calloc(1, sizeof *r->to.span),
 				   .nspan = 1,
 				   .fd = { -1, -1 } };
-	*r->to.span = (struct source_span){ (uintptr_t)r->mem, (uintptr_t)r->mem + r->bytes };
+	*r->to.span = (struct source_span){ (uintptr_t)r->mem, (uintptr_t)r->mem + r->bytes, 0 };
 	r->want = (struct wire_restore){ .epoch = 1, .step = CKPT_LATEST };
 }
 
@@ -420,6 +421,41 @@ TEST(a_land_that_nobody_asked_for_is_refused)
 	raw_restore_all(R, 1);
 	assert_int_equal(R[0].type, WIRE_RESTORED);
 	ask_refused(&R[0].a, &land, WIRE_LAND, sizeof land, -EPROTO);
+	raw_close(&R[0]);
+}
+
+/* What an exchange between ranks has not brought (WIRE_MISSING): of tensors that they do not divide
+ * that is nothing. */
+TEST(a_restore_of_what_is_missing_must_make_sense_and_writes_nothing_else)
+{
+	const struct wire_restore good = { .flags = WIRE_MISSING,
+					   .epoch = 1,
+					   .step = 1,
+					   .chunk_bytes = SPREAD_CHUNK_MIN,
+					   .rounds = UINT64_MAX };
+	struct wire_restore bad[] = { good, good, good, good, good, good };
+
+	bad[0].step = CKPT_LATEST;
+	bad[1].chunk_bytes--;
+	bad[2].chunk_bytes = SPREAD_CHUNK_MAX + 1;
+	bad[3].flags |= WIRE_DIVIDED;
+	bad[4].flags |= CKPT_LENIENT;
+	bad[5].flags |= CKPT_PEEK;
+	start();
+	save_steps_of("own", 1, 1, TENSORS);
+	raw_open(&R[0], "own", 0, 1, TENSORS);
+	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++)
+		ask_refused(&R[0].a, &bad[i], WIRE_RESTORE, sizeof bad[i], -EPROTO);
+	for (uint64_t rounds = 0; rounds < 2; rounds++) {
+		R[0].want = good;
+		R[0].want.rounds *= rounds;
+		raw_restore_all(R, 1);
+		assert_int_equal(R[0].type, WIRE_RESTORED);
+		must_hold(&R[0], TENSORS, 0, 0, 0);
+	}
+	R[0].want = (struct wire_restore){ .epoch = 1, .step = 1 };
+	raw_restore_all(R, 1);
+	must_hold(&R[0], TENSORS, 0, TENSORS, 1);
 	raw_close(&R[0]);
 }
 

@@ -476,8 +476,8 @@ TEST(a_request_with_flags_of_a_later_version_is_refused)
 
 	saves(&p, 1, 1);
 	looks(&K, &p);
-	MUST(rpc_take(K.c, now_ns() + SEC));
-	assert_int_equal(rpc_call(K.c, &m, WIRE_LIST, -1, &r, NULL, SEC, &K.err), -EPROTO);
+	MUST(rpc_take(K.c, now_ns() + PATIENCE));
+	assert_int_equal(rpc_call(K.c, &m, WIRE_LIST, -1, &r, NULL, PATIENCE, &K.err), -EPROTO);
 	rpc_give(K.c);
 	must_list(&K, 1, 0, &x); /* the connection is as it was */
 	assert_int_equal(list_each("", 0, false, 1, NULL, count, &n, &K.err), -EBADMSG);

@@ -361,7 +361,7 @@ TEST(while_its_own_copier_is_busy_a_step_is_skipped_for_that_reason)
 	open_ranks(&t, 1, "busy", 1, 0);
 	step_all(&t, 1, 1);
 	committed(&t, 1);
-	atomic_store(&t.c->copier.busy, 1);
+	atomic_store(&t.c->copier.busy, COPIER_ASKED);
 	assert_int_equal(mark(&t, 2), CKPT_SKIPPED);
 	assert_int_equal(ckpt_why(t.c, &t.err), -ENOENT);
 	assert_non_null(strstr(t.err.msg, wire_skip_text(WIRE_SKIP_COPYING)));

@@ -194,6 +194,23 @@ static void load_nine(struct rank *k)
 	held_free(&h);
 }
 
+static void reduce_nothing(struct rank *k)
+{
+	const struct wish *w = k->arg;
+	struct state h;
+
+	open_all(k, &h, false);
+	MUST_BE(rank_restore(k, CKPT_LATEST, w->flags), -EMEDIUMTYPE);
+	MUST(strstr(k->err.msg, "state/grad: reduce, ") &&
+	     strstr(k->err.msg, "state/mean: reduce, "));
+	MUST(!strstr(k->err.msg, "state/weight"));
+	for (uint64_t i = 0; i < ROWS * COLS * 4; i++)
+		MUST_BE(h.mem[GRAD][i], 0x5a);
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
 TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 {
 	static const enum io_engine engines[] = { IO_THREADS, IO_AUTO };
@@ -216,8 +233,11 @@ TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 
 				team(&q, load_nine, &w);
 			}
+			w.flags |= CKPT_EXPLICIT; /* nothing is done but copying */
 			w.pending = true;
 			team(&p, load_nine, &w);
+			w.pending = false;
+			team(&p, reduce_nothing, &w);
 		}
 		host_stop(&H);
 	}

@@ -219,6 +219,39 @@ TEST(a_look_at_an_average_changes_nothing_else)
 	team_of(plan("four", "fsdp=4", .slots = 4, .fresh = true), go_on_script, &p);
 }
 
+static void explicit_script(struct rank *k)
+{
+	struct mine *m = &mine_of[k->rank];
+
+	open_rank(k);
+	MUST_BE(peek(k, CKPT_LATEST, CKPT_EXPLICIT), -EMEDIUMTYPE);
+	MUST(strstr(k->err.msg, "ema.fast/w: reshard, Shard(0)@fsdp on fsdp=2 -> "));
+	MUST(!strstr(k->err.msg, "model/w") && !strstr(k->err.msg, "drop"));
+	for (uint32_t i = 0; i < m->n * sizeof *m->sink; i++)
+		MUST(((uint8_t *)m->sink)[i] == 0xee);
+	rank_meet(k);
+	must_peek(k, CKPT_LATEST, CKPT_EXPLICIT | CKPT_ALLOW_RESHARD, 2, 0, 2);
+	train(k, 3, CKPT_PERSIST, CKPT_COMMITTED);
+	must_peek(k, CKPT_LATEST, CKPT_EXPLICIT, 3, 0, 3); /* this mesh has saved it */
+	close_rank(k);
+}
+
+static void two_steps_script(struct rank *k)
+{
+	open_rank(k);
+	train(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(k, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	close_rank(k);
+}
+
+TEST(an_explicit_look_is_refused_if_the_average_is_cut_otherwise_and_no_other_tensor_matters)
+{
+	struct peeking p = { .average = ZERO }, again = { .average = ZERO, .restore = true };
+
+	team_of(plan("explicit", "fsdp=2"), two_steps_script, &p);
+	team_of(plan("explicit", "fsdp=4"), explicit_script, &again);
+}
+
 /* Each step is looked at as soon as it is marked: whichever is found is whole. */
 static void in_flight_script(struct rank *k)
 {

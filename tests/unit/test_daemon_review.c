@@ -7,7 +7,7 @@
 #include "tests/lib/procs.h"
 
 /* What a stopped daemon may cost: its beat is missed after 5 s. */
-#define STOPPED_NS (7 * NS_PER_S)
+#define STOPPED_NS (25 * NS_PER_S)
 
 /* --- memory of the trainer --- */
 TEST(memory_that_a_restore_is_not_asked_for_stays)

@@ -60,7 +60,7 @@ static uint32_t rows_of(const struct table *from, const struct table *to, uint64
 		src[i] = (uint8_t)draw(&seed);
 	assert_int_equal(plan_make(from, to, NULL, &p, NULL, &e), 0);
 	assert_int_equal(move_copy(&p, (const void *[]){ src }, (void *[]){ want }, NULL, NULL), 0);
-	assert_int_equal(rows_make(&p, TABLE_NONE, &row, &n, &e), 0);
+	assert_int_equal(rows_make(&p, TABLE_NONE, NULL, &row, &n, &e), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		assert_int_equal(wire_row_check(&row[i], segment, 1, bytes), 0);
 		for (uint64_t line = 0; line < row[i].rows; line++)

@@ -156,7 +156,7 @@ TEST(averages_count_against_memory_max)
 	rank_open(&K, &plain, 0); /* without averages it fits */
 	rank_close(&K, 0);
 	open_averaged(&K, &p, 0);
-	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
+	assert_int_equal(rank_seal(&K, PATIENCE), -ENOMEM);
 	assert_non_null(strstr(K.err.msg, "2 slots of rank 0 need"));
 	assert_non_null(strstr(K.err.msg, "of them for averages"));
 	rank_close(&K, 0);

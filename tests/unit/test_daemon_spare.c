@@ -5,6 +5,7 @@
  * no byte of what it held before comes into a file.
  */
 #include "formats/native/native.h"
+#include "ckpt/client/handle.h"
 #include "tests/lib/procs.h"
 #include <inttypes.h>
 
@@ -254,3 +255,165 @@ TEST(no_byte_of_older_declarations_comes_into_a_file_of_the_next_daemon)
 }
 
 UNIT(.setup = procs_setup, .teardown = procs_teardown);
+
+/* The library's connections to the daemon end, as if it had not answered in time. */
+static void connections_cut(void)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un at = { .sun_family = AF_UNSPEC };
+		socklen_t n = sizeof at;
+
+		if (getpeername(fd, (struct sockaddr *)&at, &n) == 0 && at.sun_family == AF_UNIX &&
+		    n > offsetof(struct sockaddr_un, sun_path) && !strcmp(at.sun_path, H.socket))
+			(void)shutdown(fd, SHUT_RDWR);
+	}
+}
+
+/* While its daemon stands still, the rank drops its last tensor, and declares it again if `again`.
+ * It comes back to the same daemon. */
+static void come_back(bool again)
+{
+	uint64_t before = rank_stats(&K).reattached;
+	const struct rank_tensor last = K.t[--K.ntensor];
+
+	stop(D);
+	connections_cut();
+	assert_int_equal(ckpt_tensor_drop(K.c, (uint32_t)last.id), 0);
+	if (again)
+		MUST_OF(&K, rank_tensor_declare(&K, last.spec));
+	assert_int_equal(rank_seal(&K, 0), CKPT_SKIPPED);
+	go_on(D);
+	must_reattach(&K, before + 1);
+	must_seal(&K);
+}
+
+TEST(a_slot_that_is_brought_back_keeps_the_step_of_the_launch_before)
+{
+	struct plan_of_job p = plan("back", "fsdp=1");
+	uint64_t before;
+
+	p.extra = true;
+	rank_open(&K, &p, 0);
+	save(&K, 1);
+	stage(&K, 2, CKPT_STAGE_ONLY);
+	before = slots();
+	come_back(true);
+	assert_int_equal(slots(), before);
+	rank_clear(&K);
+	must_restore(&K, 2, CKPT_FROM_MEMORY);
+	assert_true(rank_check(&K, 2) && rank_check_blobs(&K, 2, 1));
+	for (uint32_t step = 3; step < 7; step++)
+		save(&K, step);
+	rank_close(&K, PATIENCE);
+}
+
+/* Its gaps lie elsewhere. */
+TEST(a_slot_that_is_brought_back_with_other_declarations_keeps_its_step_too)
+{
+	struct plan_of_job p = plan("other", "fsdp=1");
+	uint64_t before;
+
+	p.extra = true;
+	rank_open(&K, &p, 0);
+	save(&K, 1);
+	save(&K, 2);
+	stage(&K, 3, CKPT_STAGE_ONLY);
+	before = slots();
+	come_back(false);
+	assert_true(slots() > before && slots() < 2 * before);
+	rank_clear(&K);
+	must_restore(&K, 3, CKPT_FROM_MEMORY);
+	assert_true(rank_check(&K, 3) && rank_check_blobs(&K, 3, 1));
+	for (uint32_t step = 4; step < 8; step++) {
+		save(&K, step);
+		no_bytes_of_others("other", step);
+	}
+	rank_close(&K, PATIENCE);
+}
+
+/* --- ranks that bring their slots back, and ranks that are new, in one launch --- */
+static _Atomic bool keeps_away;
+
+/* The helper of a rank that has lost its daemon does nothing more before it may. */
+static void log_of_loser(void *rank, int level, const char *line)
+{
+	(void)rank;
+	(void)level;
+	while (strstr(line, "the daemon has exited") && atomic_load(&keeps_away))
+		usleep(1000);
+}
+
+/* Marked again while the slot of the step before is not released yet. */
+static void stage_both(struct rank *k, uint64_t step)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		must_soon(rank_step(&k[i], step, CKPT_STAGE_ONLY) == 0);
+	for (uint32_t i = 0; i < 2; i++)
+		must_wait(&k[i], step, CKPT_STAGED);
+	ranks_guard(k, 2);
+}
+
+static void *restore_one(void *rank)
+{
+	struct rank *k = rank;
+
+	rank_clear(k);
+	must_restore(k, 1, CKPT_FROM_MEMORY);
+	MUST(rank_check(k, 1));
+	return NULL;
+}
+
+/* The first rank leaves, and the second one has lost its daemon, which then has a launch that has
+ * ended: with slots of a rank that has left. A first rank that is new gets those, and the second
+ * one brings its own along. first: the new one declares before the other does. */
+static void come_together(const char *job, bool first)
+{
+	struct plan_of_job p = plan(job, "fsdp=2", .generation = 5, .fresh = true, .slots = 2,
+				    .log = log_of_loser);
+	struct rank k[2] = { 0 };
+	struct link *old;
+	pthread_t other;
+	int rc;
+
+	ranks_open(k, 2, &p);
+	stage_both(k, 1);
+	old = atomic_load(&k[1].c->link);
+	atomic_store(&keeps_away, true);
+	rank_close(&k[0], 0);
+	connections_cut();
+	assert_soon(segments() == 0); /* the launch has ended */
+	assert_int_equal(atomic_load(&k[1].c->held[0].step), 1);
+	if (first)
+		pthread_mutex_lock(&k[1].c->mem); /* it attaches, and does not declare */
+	atomic_store(&keeps_away, false);
+	assert_soon(atomic_load(&k[1].c->link) != old);
+	if (!first)
+		must_reattach(&k[1], 1);
+	must_attach(&k[0], &p, 0);
+	must_declare(&k[0]);
+	rc = rank_seal(&k[0], 0);
+	assert_true(rc == CKPT_SKIPPED || (rc == 0 && !first));
+	assert_soon(atomic_load(&k[0].c->declared) == 1);
+	if (first)
+		pthread_mutex_unlock(&k[1].c->mem);
+	must_reattach(&k[1], 1);
+	if (rc) /* else it would declare anew */
+		must_seal(&k[0]);
+	assert_int_equal(atomic_load(&k[1].c->held[0].step), first ? UINT64_MAX : 1);
+	assert_int_equal(pthread_create(&other, NULL, restore_one, &k[1]), 0);
+	(void)restore_one(&k[0]);
+	assert_int_equal(pthread_join(other, NULL), 0);
+	for (uint64_t step = 2; step < 7; step++)
+		stage_both(k, step);
+	ranks_close(k, 2);
+}
+
+TEST(a_new_rank_is_lent_the_slots_that_others_bring_back_with_a_step)
+{
+	come_together("behind", false);
+}
+
+TEST(a_rank_that_would_bring_back_the_last_free_slot_gets_another_one)
+{
+	come_together("ahead", true);
+}

@@ -26,15 +26,11 @@ static int open_all(void)
 	if (target.fd < 0 || ftruncate(target.fd, BYTES) < 0)
 		return -1;
 	target.base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, target.fd, 0);
-	return target.base == MAP_FAILED || device_host.open(0, &dev, &err) < 0 ||
-			       device_host.target(dev, &target, &err) < 0
-		       ? -1
-		       : 0;
+	return target.base == MAP_FAILED || device_host.open(0, &dev, &err) < 0 ? -1 : 0;
 }
 
 static void close_all(void)
 {
-	device_host.forget(dev, &target);
 	device_host.close(dev);
 	munmap(target.base, BYTES);
 	(void)close(target.fd);
@@ -298,14 +294,7 @@ TEST(where_process_vm_readv_is_refused_it_is_the_same)
 
 TEST(the_end_is_a_word)
 {
-	_Atomic uint32_t done = UINT32_MAX;
-
 	assert_true(device_reached(UINT32_MAX, UINT32_MAX) && device_reached(1, UINT32_MAX));
 	assert_false(device_reached(UINT32_MAX, 1));
-	assert_int_equal(device_host.begin(dev, NULL), 0);
-	assert_int_equal(device_host.end(dev, &done, 2), 0);
-	assert_true(device_reached(done, 2));
-	assert_int_equal(device_host.guard(dev, NULL), 0);
-	assert_int_equal(device_host.begin(dev, &done), -EINVAL); /* it has no streams */
 }
 UNIT(.setup = setup, .teardown = teardown);

@@ -27,7 +27,7 @@
 static const struct format *const formats[] = { &format_native, &format_toy, NULL };
 static struct ckpt_err err;
 static char top[SCRATCH_MAX], path[8][SCRATCH_MAX + 32];
-static uint64_t nread, ticked, stop_at;
+static uint64_t nread, ticked, stop_at, limit = 64 << 20;
 static struct io_ops counting;
 static enum io_engine io_of_engine = IO_INLINE; /* others go past `counting` */
 
@@ -153,7 +153,7 @@ static void dir_close(struct opened *o)
 static int converted(const char *from, const char *to, const struct format *format,
 		     const char *mesh, struct converted *ret)
 {
-	struct engine e = engine_of(64 << 20);
+	struct engine e = engine_of(limit);
 	struct ckpt_errlist cannot = { .code = -EMEDIUMTYPE };
 	struct engine_convert c = { .to = format, .dst = to, .source = from, .options = "" };
 	struct checkpoint said;
@@ -294,6 +294,26 @@ TEST(deflated_tensors_become_native_and_come_back_plain)
 		there_and_back();
 	}
 	io_of_engine = IO_INLINE;
+}
+
+TEST(a_limit_without_room_for_a_decoder_is_too_little_memory)
+{
+	const char *coded, *made, *least;
+	struct converted c;
+
+	scratch_make(top);
+	coded = in_top("coded");
+	made = in_top("made");
+	toy_write(coded, 1, NULL);
+	limit = CONVERT_MEM_MIN;
+	assert_int_equal(converted(coded, made, &format_native, "fsdp=2", &c), -ENOMEM);
+	assert_true(access(made, F_OK) != 0);
+	least = strstr(err.msg, "--mem-limit ");
+	assert_non_null(least);
+	limit = strtoull(least + strlen("--mem-limit "), NULL, 10) << 20;
+	assert_ok_err(converted(coded, made, &format_native, "fsdp=2", &c), &err);
+	limit = 64 << 20;
+	scratch_remove(top);
 }
 
 TEST(a_stream_is_decoded_twice_at_most_in_a_conversion)

@@ -131,6 +131,17 @@ TEST(spans_are_told_in_two_numbers_at_most)
 		assert_string_equal(human_span(t[i].ns, buf), t[i].s);
 }
 
+TEST(a_price_is_a_span)
+{
+	char buf[HUMAN_BYTES];
+
+	assert_string_equal(human_us(0, buf), "0 ns");
+	assert_string_equal(human_us(.6, buf), "600 ns");
+	assert_string_equal(human_us(14.4, buf), "14.4 us");
+	assert_string_equal(human_us(4.2e9, buf), "1h 10m");
+	assert_string_equal(human_us(1e40, buf), human_span(UINT64_MAX, (char[HUMAN_BYTES]){ 0 }));
+}
+
 TEST(sizes_have_three_digits_and_a_unit)
 {
 	static const struct {

@@ -675,6 +675,88 @@ TEST(a_part_that_is_written_again_is_the_same_part)
 	state_free(&s);
 }
 
+/* Of what is the rounding nothing was copied: bytes of another step lie there. */
+static uint32_t pieces_trust(struct ranks *j)
+{
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < j->world; r++)
+		for (uint32_t i = 0; i < j->part[r].npiece; i++) {
+			struct table_piece *p = &j->part[r].piece[i];
+
+			if (!(p->flags & PIECE_DERIVED))
+				continue;
+			p->flags = PIECE_TRUSTED;
+			memset(j->raw[r] + p->off, 0xa5, p->len);
+			n++;
+		}
+	return n;
+}
+
+TEST(a_piece_that_is_trusted_is_the_rounding_whatever_its_bytes_are)
+{
+	uint64_t rng = draw_seed(__func__);
+
+	for (uint32_t i = 0; i < FEWER(6); i++) {
+		struct checkpoint *c;
+		struct state s;
+		struct ranks j;
+		uint32_t n, trusted = 0;
+
+		state_make(&s, draw(&rng));
+		state_spoil(&s, (uint32_t)(draw(&rng) % PAIRS));
+		saved(&j, &s, meshes[draw(&rng) % ARRAY_LEN(meshes)]);
+		disk_clear(&D);
+		n = pieces_trust(&j);
+		ranks_write(&j, &D);
+		c = disk_open(&D);
+		for (uint32_t k = 0; k < c->table.npiece; k++) {
+			uint32_t flags = c->table.piece[k].flags;
+
+			assert_true(flags == 0 || flags == (PIECE_DERIVED | PIECE_TRUSTED));
+			trusted += flags != 0;
+		}
+		assert_int_equal(trusted, n);
+		prints_check(&s, c);
+		assert_int_equal(verify(c, NULL, NULL), 0);
+		restore(c, &s, meshes[draw(&rng) % ARRAY_LEN(meshes)], 0);
+		checkpoint_free(c);
+		ranks_free(&j);
+		state_free(&s);
+		disk_clear(&D);
+	}
+}
+
+/* Never a step with bytes that nobody has copied. */
+TEST(a_piece_that_is_trusted_and_has_no_master_is_not_written)
+{
+	const struct part_file_opts how = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	struct native_info info = disk_info;
+	struct native_part part = { .name = "w0000-00000001-000.part" };
+	struct ckpt_err err = { 0 };
+	struct state s;
+	struct ranks j;
+	uint32_t i = 0;
+	int fd;
+
+	state_make(&s, draw_seed(__func__));
+	saved(&j, &s, "fsdp=2");
+	disk_clear(&D);
+	info.world = j.world;
+	while (j.part[0].tensor[j.part[0].piece[i].tensor].cls != CKPT_STABLE)
+		i++;
+	j.part[0].piece[i].flags = PIECE_TRUSTED;
+	fd = openat(D.fd, part.name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(part_file_write(&how, fd, j.raw[0], &j.part[0], &info, 0, &part, &err),
+			 -EINVAL);
+	assert_non_null(strstr(err.msg, "a piece without bytes has no master before it"));
+	close(fd);
+	ranks_free(&j);
+	state_free(&s);
+	disk_clear(&D);
+}
+
 /* fd's bytes; malloc'ed. */
 static uint8_t *file_read(int fd, uint64_t *ret_n)
 {

@@ -7,6 +7,7 @@
 #define CKPT_TEST_PLAN_KINDS_H
 #include "tests/unit/test_layout_naive.h"
 #include "ckpt/plan/holders.h"
+#include "ckpt/table/table.h"
 
 #define RANKS_MAX 256
 
@@ -66,6 +67,26 @@ static inline void random_place(struct random_kind *c, uint32_t mesh_dim, uint32
 		return; /* replicates, unsaid */
 	}
 	c->place[c->layout.nplace++] = p;
+}
+
+/* On the mesh of c, into a table of declarations. partials: it may have pending reductions. */
+static inline uint32_t random_layout(struct table *t, struct random_kind *c, uint32_t ndim,
+				     bool partials)
+{
+	uint32_t order[4] = { 0, 1, 2, 3 }, id;
+	struct ckpt_err err = { 0 };
+
+	c->layout = (struct layout){ .mode = naive_below(3), .place = c->place };
+	shuffle(order, c->mesh.ndim);
+	for (uint32_t i = 0; i < c->mesh.ndim; i++) {
+		random_place(c, order[i], ndim);
+		if (!partials && c->layout.nplace &&
+		    c->place[c->layout.nplace - 1].how == CKPT_PARTIAL)
+			c->layout.nplace--;
+	}
+	if (table_add_layout(t, &c->layout, &id, &err))
+		fail_msg("%s", err.msg);
+	return id;
 }
 
 static inline void coord_of(const struct mesh *m, uint32_t place, uint32_t *ret)

@@ -4,6 +4,7 @@
  * with random meshes and layouts on both sides.
  */
 #include "tests/unit/test_plan_kinds.h"
+#include "tests/unit/test_layout_lines.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/reshard.h"
@@ -19,22 +20,7 @@ struct job {
 	uint32_t world[2];
 };
 
-static uint32_t add_layout(struct table *t, struct random_kind *c, uint32_t mesh, uint32_t ndim)
-{
-	uint32_t order[4] = { 0, 1, 2, 3 }, id;
-	struct ckpt_err err = { 0 };
-
-	c->layout = (struct layout){ .mesh = mesh, .mode = naive_below(3), .place = c->place };
-	shuffle(order, c->mesh.ndim);
-	for (uint32_t i = 0; i < c->mesh.ndim; i++) {
-		random_place(c, order[i], ndim);
-		if (c->layout.nplace && c->place[c->layout.nplace - 1].how == CKPT_PARTIAL)
-			c->layout.nplace--;
-	}
-	if (table_add_layout(t, &c->layout, &id, &err))
-		fail_msg("%s", err.msg);
-	return id;
-}
+static bool partials; /* layouts with pending reductions are drawn, too */
 
 static void add_tensor(struct job *j, uint32_t i)
 {
@@ -60,9 +46,10 @@ static void add_tensor(struct job *j, uint32_t i)
 		x.dtype = last->dtype;
 		memcpy(shape, last->shape, ndim * sizeof *shape);
 	}
-	x.layout = add_layout(&j->src, &j->side[0], 0, ndim);
+	x.layout = random_layout(&j->src, &j->side[0], ndim, partials);
 	assert_int_equal(table_add_tensor(&j->src, &x, NULL, NULL), 0);
-	x.layout = naive_below(8) ? add_layout(&j->dst, &j->side[1], 0, ndim) : TABLE_NONE;
+	x.layout =
+		naive_below(8) ? random_layout(&j->dst, &j->side[1], ndim, partials) : TABLE_NONE;
 	assert_int_equal(table_add_tensor(&j->dst, &x, NULL, NULL), 0);
 }
 
@@ -91,7 +78,26 @@ static void add_pieces(struct job *j)
 	assert_int_equal(table_seal(&j->pieces, NULL), 0);
 }
 
-static void make_job(struct job *j)
+/* Bytes of a rank and of all ranks, and a tensor without a layout. */
+static void add_loose(struct table *t)
+{
+	uint64_t shape[] = { 24 };
+	struct table_tensor x =
+		ROW(.component = "", .of = "", .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+		    .layout = TABLE_NONE, .ndim = 1, .shape = shape);
+
+	x.name = "rng";
+	for (x.rank = 0; x.rank < 3; x.rank++)
+		assert_ok(table_add_tensor(t, &x, NULL, NULL));
+	x.rank = TABLE_NONE;
+	x.name = "cursor";
+	assert_ok(table_add_tensor(t, &x, NULL, NULL));
+	x.flags = 0;
+	x.name = "loose";
+	assert_ok(table_add_tensor(t, &x, NULL, NULL));
+}
+
+static void make_tables(struct job *j)
 {
 	*j = (struct job){ 0 };
 	for (int s = 0; s < 2; s++) {
@@ -101,6 +107,11 @@ static void make_job(struct job *j)
 	}
 	for (uint32_t i = 0; i < TENSORS; i++)
 		add_tensor(j, i);
+}
+
+static void make_job(struct job *j)
+{
+	make_tables(j);
 	assert_int_equal(table_seal(&j->src, NULL), 0);
 	assert_int_equal(table_seal(&j->dst, NULL), 0);
 	add_pieces(j);
@@ -404,4 +415,353 @@ TEST(blobs_and_tensors_without_a_layout_come_from_who_has_them)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(from[i], 0);
 	reshard_close(r);
+}
+
+/* --- both sides --- */
+
+/* All operations between two tables, as one side has them: of each pair of ranks in its order. */
+struct both {
+	struct arena arena;
+	struct reshard_op *op;
+	uint32_t n, cap, nowhere;
+};
+
+static struct indexset set_keep(struct arena *a, const struct indexset *x)
+{
+	struct indices *dim = arena_array(a, x->ndim + 1, sizeof *dim);
+	struct indexset ret = *x;
+
+	assert_non_null(dim);
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		struct run *run = arena_array(a, x->dim[d].n + 1, sizeof *run);
+
+		assert_non_null(run);
+		for (uint32_t i = 0; i < x->dim[d].n; i++)
+			run[i] = x->dim[d].run[i];
+		dim[d] = x->dim[d];
+		dim[d].run = run;
+	}
+	ret.dim = dim;
+	return ret;
+}
+
+static int op_keep(void *arg, const struct reshard_op *op)
+{
+	struct both *b = arg;
+	struct reshard_op *x;
+
+	if (op->src_rank == TABLE_NONE) {
+		b->nowhere++;
+		return 0;
+	}
+	assert_true(ARRAY_GROW(b->op, b->n, b->cap));
+	x = &b->op[b->n++];
+	*x = *op;
+	x->share = set_keep(&b->arena, &op->share);
+	x->owned = set_keep(&b->arena, &op->owned);
+	x->part = set_keep(&b->arena, &op->part);
+	return 0;
+}
+
+static void both_free(struct both *b)
+{
+	arena_free(&b->arena);
+	free(b->op);
+}
+
+/* qsort is no stable sort: by pair, and then by where it stood. */
+struct stood {
+	uint64_t pair;
+	uint32_t at;
+};
+
+static int by_pair(const void *x, const void *y)
+{
+	const struct stood *a = x, *b = y;
+
+	return a->pair != b->pair ? COMPARE(a->pair, b->pair) : COMPARE(a->at, b->at);
+}
+
+static struct stood *pairs_sort(const struct both *b)
+{
+	struct stood *s = calloc(b->n + 1, sizeof *s);
+
+	assert_non_null(s);
+	for (uint32_t i = 0; i < b->n; i++)
+		s[i] = (struct stood){ (uint64_t)b->op[i].src_rank << 32 | b->op[i].dst_rank, i };
+	qsort(s, b->n, sizeof *s, by_pair);
+	return s;
+}
+
+static void both_equal(const char *id, const struct both *sent, const struct both *got)
+{
+	cleanup_free struct stood *s = pairs_sort(sent), *g = pairs_sort(got);
+
+	if (sent->n != got->n)
+		fail_msg("%s: %u sent, %u expected", id, sent->n, got->n);
+	for (uint32_t i = 0; i < sent->n; i++) {
+		const struct reshard_op *x = &sent->op[s[i].at], *y = &got->op[g[i].at];
+
+		if (s[i].pair != g[i].pair || x->dst_tensor != y->dst_tensor ||
+		    x->src_tensor != y->src_tensor || x->operand != y->operand ||
+		    x->bytes != y->bytes || !indexset_equal(&x->share, &y->share) ||
+		    !indexset_equal(&x->owned, &y->owned) || !indexset_equal(&x->part, &y->part))
+			fail_msg("%s: from rank %u to rank %u: tensor %u of %llu bytes is sent, "
+				 "rank %u expects tensor %u of %llu bytes from rank %u",
+				 id, x->src_rank, x->dst_rank, x->dst_tensor,
+				 (unsigned long long)x->bytes, y->dst_rank, y->dst_tensor,
+				 (unsigned long long)y->bytes, y->src_rank);
+	}
+}
+
+static uint32_t both_sides(const char *id, const struct table *src, const struct table *dst,
+			   const struct reshard_opts *opts)
+{
+	struct both sent = { 0 }, got = { 0 };
+	const struct mesh *from = &src->mesh[0], *to = &dst->mesh[0];
+	struct ckpt_err err = { 0 };
+	struct reshard *r;
+	uint32_t n;
+
+	assert_ok_err(reshard_open(src, dst, opts, &r, &err), &err);
+	for (uint32_t i = 0; i < from->nrank; i++)
+		assert_ok_err(reshard_sends(r, from->rank[i], op_keep, &sent, &err), &err);
+	for (uint32_t i = 0; i < to->nrank; i++)
+		assert_ok_err(reshard_rank(r, to->rank[i], op_keep, &got, &err), &err);
+	assert_int_equal(sent.nowhere, 0);
+	/* A blob's keeper is a number below the ranks of the mesh, which need not be in it. */
+	n = 0;
+	for (uint32_t i = 0; i < got.n; i++) {
+		uint32_t coord[CKPT_DIMS_MAX];
+
+		if (mesh_coord(from, got.op[i].src_rank, coord))
+			got.op[n++] = got.op[i];
+		else
+			assert_true(opts->blobs);
+	}
+	got.n = n;
+	both_equal(id, &sent, &got);
+	n = sent.n;
+	both_free(&sent);
+	both_free(&got);
+	reshard_close(r);
+	return n;
+}
+
+TEST(what_ranks_send_is_what_ranks_expect)
+{
+	uint32_t n = 0;
+
+	naive_seed(__func__);
+	partials = true;
+	for (uint64_t i = 0; i < unit_scaled(600); i++) {
+		struct reshard_opts opts = { .who = i % 3,
+					     .lenient = true,
+					     .per_host = naive_below(2) ? naive_below(5) : 0,
+					     .only = naive_below(6) ? NULL : "optim" };
+		struct job j;
+
+		make_tables(&j);
+		opts.blobs = !opts.only && naive_below(2);
+		add_loose(&j.src);
+		add_loose(&j.dst);
+		assert_ok(table_seal(&j.src, NULL));
+		assert_ok(table_seal(&j.dst, NULL));
+		n += both_sides("random", &j.src, &j.dst, &opts);
+		table_free(&j.src);
+		table_free(&j.dst);
+	}
+	partials = false;
+	printf("%u operations\n", n);
+	assert_true(n > unit_scaled(600) * 16); /* of each pair */
+}
+
+/* --- which replica sends --- */
+
+/* Does the rank hold all of this set of the tensor? */
+static bool holds(const struct table *t, uint32_t tensor, uint32_t rank, const struct indexset *set)
+{
+	const struct table_tensor *x = &t->tensor[tensor];
+	const struct layout *l = &t->layout[x->layout];
+	cleanup_arena struct arena a = { 0 };
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct indexset has;
+
+	if (!mesh_coord(&t->mesh[l->mesh], rank, coord))
+		return false;
+	assert_ok(layout_share(&t->mesh[l->mesh], l, x->ndim, x->shape, coord, &a, &has));
+	return indexset_equal(&has, set);
+}
+
+/* How many ranks hold the set; of what the operations take of it: all, the most from one rank, the
+ * largest part. */
+struct share_loads {
+	uint32_t replicas;
+	uint64_t all, most, part;
+};
+
+static struct share_loads share_loads(const struct table *src, const struct both *b, uint32_t at)
+{
+	const struct reshard_op *x = &b->op[at];
+	const struct mesh *m = &src->mesh[0];
+	struct share_loads l = { 0 };
+	uint64_t of[600] = { 0 };
+
+	for (uint32_t i = 0; i < m->nrank; i++)
+		l.replicas += holds(src, x->src_tensor, m->rank[i], &x->owned);
+	for (uint32_t i = 0; i < b->n; i++) {
+		const struct reshard_op *y = &b->op[i];
+
+		if (y->dst_tensor != x->dst_tensor || !indexset_equal(&y->owned, &x->owned))
+			continue;
+		l.all += y->part.numel;
+		l.part = MAX(l.part, y->part.numel);
+		if (y->src_rank != y->dst_rank)
+			of[y->src_rank] += y->part.numel;
+		l.most = MAX(l.most, of[y->src_rank]);
+	}
+	return l;
+}
+
+TEST(a_rank_takes_from_itself_what_it_has_and_replicas_share_the_rest)
+{
+	struct reshard_opts opts = { .who = HOLDERS_ONE };
+	uint64_t shared = 0, itself = 0;
+
+	naive_seed(__func__);
+	for (uint64_t i = 0; i < unit_scaled(200); i++) {
+		struct both got = { 0 };
+		struct reshard *r;
+		struct job j;
+
+		make_tables(&j);
+		assert_ok(table_seal(&j.src, NULL));
+		assert_ok(table_seal(&j.dst, NULL));
+		assert_ok(reshard_open(&j.src, &j.dst, &opts, &r, NULL));
+		for (uint32_t k = 0; k < j.dst.mesh[0].nrank; k++)
+			assert_ok(reshard_rank(r, j.dst.mesh[0].rank[k], op_keep, &got, NULL));
+		for (uint32_t k = 0; k < got.n; k += 1 + naive_below(20)) {
+			const struct reshard_op *x = &got.op[k];
+			bool own = holds(&j.src, x->src_tensor, x->dst_rank, &x->owned);
+			struct share_loads l = share_loads(&j.src, &got, k);
+
+			if (own)
+				assert_int_equal(x->src_rank, x->dst_rank);
+			if (l.most > l.all / l.replicas + 1 + l.part)
+				fail_msg(
+					"%llu of %llu elements, in parts of %llu, come from one of "
+					"%u replicas",
+					(unsigned long long)l.most, (unsigned long long)l.all,
+					(unsigned long long)l.part, l.replicas);
+			itself += own;
+			shared += l.replicas > 1 && l.all > 2 * l.part;
+		}
+		both_free(&got);
+		reshard_close(r);
+		free_job(&j);
+	}
+	printf("%llu takes from the rank itself, %llu of shares that replicas divide\n",
+	       (unsigned long long)itself, (unsigned long long)shared);
+	assert_true(itself > unit_scaled(200) / 8 && shared > unit_scaled(200) / 4);
+}
+
+/* A tensor, its layout taken from one line and its shape perhaps from another. */
+static bool line_table(const struct vector *v, uint32_t mode, uint32_t ndim, const uint64_t *shape,
+		       struct table *ret)
+{
+	struct layout l = v->layout;
+	struct table_tensor x =
+		ROW(.component = "model", .name = "layers.3.w", .of = "", .dtype = CKPT_F32,
+		    .cls = CKPT_STABLE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
+
+	*ret = (struct table){ 0 };
+	l.mode = mode;
+	if (mesh_check(&v->mesh, NULL) || layout_check(&v->mesh, &l, ndim, NULL))
+		return false;
+	if (table_add_mesh(ret, &v->mesh, &l.mesh, NULL) ||
+	    table_add_layout(ret, &l, &x.layout, NULL))
+		return false;
+	assert_ok(table_add_tensor(ret, &x, NULL, NULL));
+	x.component = "optim";
+	x.name = "layers.3.w.moment";
+	assert_ok(table_add_tensor(ret, &x, NULL, NULL));
+	assert_ok(table_seal(ret, NULL));
+	return true;
+}
+
+static struct vector line[2];
+
+/* From each line to the one before it and back, with the shape of the first. */
+static uint32_t lines_both(const char *name, uint32_t mode, uint32_t *ret_n)
+{
+	cleanup_free char *text = NULL;
+	struct reshard_opts opts = { .who = HOLDERS_OWNERS };
+	FILE *f = open_vectors(name);
+	uint32_t n = 0, nop = 0;
+	size_t cap = 0;
+
+	for (bool first = true; getline(&text, &cap, f) > 0; n++) {
+		struct vector *v = &line[n % 2], *w = &line[(n + 1) % 2];
+		char id[64];
+
+		if (*text == '#') {
+			n--;
+			continue;
+		}
+		read_vector(v, text);
+		snprintf(id, sizeof id, "%s", v->id);
+		for (int k = 0; k < 2 && !first; k++) {
+			cleanup_table struct table src = { 0 }, dst = { 0 };
+
+			if (line_table(k ? w : v, mode, v->ndim, v->shape, &src) &&
+			    line_table(k ? v : w, mode, v->ndim, v->shape, &dst)) {
+				nop += both_sides(id, &src, &dst, &opts);
+				++*ret_n;
+				opts.who = (opts.who + 1) % 3;
+			}
+		}
+		first = false;
+	}
+	fclose(f);
+	return nop;
+}
+
+TEST(both_sides_agree_on_every_layout_that_was_asked_of_torch)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(vector_files); i++) {
+		uint32_t pairs = 0,
+			 nop = lines_both(vector_files[i].name, vector_files[i].mode, &pairs);
+
+		printf("%s: %u pairs of layouts, %u operations\n", vector_files[i].name, pairs,
+		       nop);
+		assert_true(pairs > 20 && nop > pairs);
+	}
+}
+
+TEST(what_a_rank_sends_ends_where_the_callback_ends_it)
+{
+	cleanup_table struct table src = { 0 }, dst = { 0 };
+	struct ckpt_err err = { 0 };
+	struct reshard *r;
+	int n = 0;
+
+	plain(&src, "fsdp=4", 100, 64);
+	plain(&dst, "fsdp=16", 101, 64);
+	assert_ok(table_seal(&src, NULL));
+	assert_ok(table_seal(&dst, NULL));
+	assert_ok(reshard_open(&src, &dst, NULL, &r, NULL));
+	assert_int_equal(reshard_sends(r, 1, stop, &n, NULL), 77);
+	assert_ok(reshard_sends(r, 1, stop, &n, NULL)); /* w100 is not its to report */
+	assert_int_equal(n, 3 + 100 * 4);
+	assert_int_equal(reshard_answers(r), 1);
+	assert_ok(reshard_sends(r, 99, stop, &n, NULL)); /* no such rank owns nothing */
+	assert_int_equal(n, 3 + 100 * 4);
+	reshard_close(r);
+	table_free(&dst);
+	plain(&dst, "fsdp=4", 3, 65);
+	assert_ok(table_seal(&dst, NULL));
+	assert_ok(reshard_open(&src, &dst, NULL, &r, NULL));
+	assert_int_equal(reshard_sends(r, 0, stop, &n, &err), -EMEDIUMTYPE);
+	reshard_close(r);
+	assert_non_null(strstr(err.msg, "model/w2: declared [65, 8], the checkpoint has [64, 8]"));
 }

@@ -150,3 +150,69 @@ TEST(one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds)
 	naive_seed(__func__);
 	check_rank(MODEL_MOE, 9000, 40);
 }
+
+/* What goes from one rank to another: the same on both sides. */
+struct between {
+	uint32_t src_rank, dst_rank; /* TABLE_NONE: the first one, but for the rank itself */
+	struct moved moved, all;
+	uint64_t hash;
+};
+
+static int count_between(void *arg, const struct reshard_op *op)
+{
+	struct between *b = arg;
+
+	count_moved(&b->all, op);
+	if (b->dst_rank == TABLE_NONE && op->dst_rank != op->src_rank)
+		b->dst_rank = op->dst_rank;
+	if (op->src_rank == b->src_rank && op->dst_rank == b->dst_rank) {
+		count_moved(&b->moved, op);
+		b->hash = b->hash * 31 + op->dst_tensor * 7 + op->bytes;
+	}
+	return 0;
+}
+
+static void check_sender(enum model which, uint64_t nop_max, uint64_t nfound_max)
+{
+	cleanup_table struct table src = { 0 }, dst = { 0 };
+
+	get(which, false, &src);
+	get(which, true, &dst);
+	for (int i = 0; i < 5; i++) {
+		struct between out = { .src_rank = naive_below(model_world(&src)),
+				       .dst_rank = TABLE_NONE },
+			       in;
+		unsigned long long answers;
+		struct reshard *r;
+
+		assert_ok(reshard_open(&src, &dst, NULL, &r, NULL));
+		assert_ok(reshard_sends(r, out.src_rank, count_between, &out, NULL));
+		if (!out.all.nop || out.all.nop > nop_max)
+			fail_msg("rank %u: %llu operations", out.src_rank,
+				 (unsigned long long)out.all.nop);
+		answers = reshard_answers(r);
+		if (answers > nfound_max)
+			fail_msg("%llu answers", answers);
+		assert_true(out.all.bytes >= rank_bytes(&src, out.src_rank, true));
+		in = (struct between){ .src_rank = out.src_rank, .dst_rank = out.dst_rank };
+		assert_ok(reshard_rank(r, out.dst_rank, count_between, &in, NULL));
+		assert_true(in.moved.nop > 0 && in.moved.nop == out.moved.nop);
+		assert_int_equal(in.moved.bytes, out.moved.bytes);
+		assert_int_equal(in.hash, out.hash);
+		printf("rank %u: %llu operations, %llu answers\n", out.src_rank,
+		       (unsigned long long)out.all.nop, answers);
+		reshard_close(r);
+	}
+}
+
+TEST(what_one_rank_of_405b_sends_costs_what_the_rank_owns)
+{
+	naive_seed(__func__);
+	check_sender(MODEL_LLAMA405B, 2 * 4548, 20);
+}
+
+TEST(what_one_rank_of_187000_tensors_sends_costs_what_the_rank_owns)
+{
+	naive_seed(__func__);
+	check_sender(MODEL_MOE, 20000, 40);
+}

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_links.c - files that several steps share count once: in a set, in a scan, when steps
  * are removed, and in what dead launches left. */
-#include "ckpt/store/links.h"
+#include "ckpt/store/file_links.h"
 #include "ckpt/store/prune.h"
 #include "ckpt/store/repair.h"
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
 #include "formats/native/native.h"
 
-static struct links links;
+static struct file_links links;
 
 static int setup(void **state)
 {
-	links = (struct links){ 0 };
+	links = (struct file_links){ 0 };
 	return job_make(state);
 }
 
 static int teardown(void **state)
 {
-	links_free(&links);
+	file_links_free(&links);
 	return job_remove(state);
 }
 
@@ -26,7 +26,7 @@ static void add(uint64_t dev, uint64_t ino, uint32_t nlink, uint64_t bytes)
 {
 	const struct io_stat st = { .dev = dev, .ino = ino, .nlink = nlink, .bytes = bytes };
 
-	assert_int_equal(links_add(&links, &st), 0);
+	assert_int_equal(file_links_add(&links, &st), 0);
 }
 
 TEST(a_file_is_in_the_set_once_and_one_with_one_name_is_not)
@@ -38,15 +38,15 @@ TEST(a_file_is_in_the_set_once_and_one_with_one_name_is_not)
 	add(2, 7, 2, 10);
 	add(1, 7, 3, 100);
 	assert_true(links.nfile == 2 && links.nuse == 3);
-	assert_int_equal(links_shared(&links, 0, 2), 100);
-	assert_int_equal(links_kept(&links, 0, 2), 110);
-	assert_int_equal(links_kept_once(&links), 110);
-	assert_int_equal(links_repeated(&links, 0, 2), 0);
-	assert_int_equal(links_repeated(&links, 2, 1), 100);
+	assert_int_equal(file_links_shared(&links, 0, 2), 100);
+	assert_int_equal(file_links_kept(&links, 0, 2), 110);
+	assert_int_equal(file_links_kept_once(&links), 110);
+	assert_int_equal(file_links_repeated(&links, 0, 2), 0);
+	assert_int_equal(file_links_repeated(&links, 2, 1), 100);
 	add(2, 7, 1, 10); /* its other name was seen, and has gone */
-	assert_int_equal(links_kept_once(&links), 100);
-	links_cut(&links, 0);
-	assert_true(links.nuse == 0 && links_kept_once(&links) == 0);
+	assert_int_equal(file_links_kept_once(&links), 100);
+	file_links_cut(&links, 0);
+	assert_true(links.nuse == 0 && file_links_kept_once(&links) == 0);
 }
 
 TEST(ten_thousand_files_are_found_again)
@@ -55,9 +55,9 @@ TEST(ten_thousand_files_are_found_again)
 		for (uint64_t i = 1; i <= 10000; i++)
 			add(i & 3, i << 12, 2, 1);
 	assert_int_equal(links.nfile, 10000);
-	assert_int_equal(links_shared(&links, 0, 20000), 20000);
-	assert_int_equal(links_repeated(&links, 0, 20000), 10000);
-	assert_int_equal(links_kept_once(&links), 0);
+	assert_int_equal(file_links_shared(&links, 0, 20000), 20000);
+	assert_int_equal(file_links_repeated(&links, 0, 20000), 10000);
+	assert_int_equal(file_links_kept_once(&links), 0);
 }
 
 /* --- steps: 10, 20 and 30 have one base, 40 has one of its own --- */
@@ -82,7 +82,7 @@ static int verify(void *arg, const struct store_step *st, int step_fd, struct ck
 	return 0;
 }
 
-static struct prune_result prune(uint32_t last, bool dry, struct links *by)
+static struct prune_result prune(uint32_t last, bool dry, struct file_links *by)
 {
 	const struct retain_policy p = { .keep_last = last };
 	const struct prune_opts o = {
@@ -196,15 +196,16 @@ TEST(a_scan_knows_the_parts_that_steps_share)
 	assert_int_equal(system(command), 0);
 	copy.job_fd = dir_open(place.fd, "copy");
 	assert_int_equal(store_scan_parts(s, true, &links, &st, &n, &err), 0);
-	assert_int_equal(links_shared(&links, st[0].link_first, st[0].nlink), 0); /* not seen yet */
+	assert_int_equal(file_links_shared(&links, st[0].link_first, st[0].nlink),
+			 0); /* not seen yet */
 	assert_int_equal(store_scan_parts(&copy, true, &links, &other, &m, &err), 0);
 	assert_true(n == 2 && m == 2 && st[0].step == 20 && other[0].step == 20);
 	assert_true(st[0].nlink == 1 && other[0].nlink == 1 && st[1].nlink == 2);
-	assert_int_equal(links_shared(&links, st[0].link_first, 1), saved[1].file[0].len);
-	assert_int_equal(links_shared(&links, st[1].link_first, 2),
+	assert_int_equal(file_links_shared(&links, st[0].link_first, 1), saved[1].file[0].len);
+	assert_int_equal(file_links_shared(&links, st[1].link_first, 2),
 			 saved[0].file[0].len + saved[0].file[1].len);
-	assert_int_equal(links_repeated(&links, st[0].link_first, 1), 0);
-	assert_int_equal(links_repeated(&links, other[0].link_first, 1), saved[1].file[0].len);
+	assert_int_equal(file_links_repeated(&links, st[0].link_first, 1), 0);
+	assert_int_equal(file_links_repeated(&links, other[0].link_first, 1), saved[1].file[0].len);
 	(void)close(copy.job_fd);
 }
 

@@ -98,7 +98,7 @@ TEST(interleaved_tensors_of_thousands_of_ranks_are_covered)
 		table_cover(&t, &list);
 		printf("%.1f ms\n", (double)(now_ns() - t0) / 1e6);
 		assert_int_equal(list.n, 0);
-		assert_true(now_ns() - t0 < 5 * NS_PER_S);
+		assert_true(now_ns() - t0 < 30 * NS_PER_S);
 		table_free(&t);
 	}
 }

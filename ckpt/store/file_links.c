@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * links.c - see links.h. Invariant: uses of a file is how often its index stands in use[0..nuse).
+ * file_links.c - see file_links.h. Invariant: uses of a file is how often its index stands in
+ * use[0..nuse).
  */
-#include "ckpt/store/links.h"
+#include "ckpt/store/file_links.h"
 #include <stdlib.h>
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -12,7 +13,7 @@ static uint64_t link_key(const struct io_stat *st)
 	return key_hash(st->dev, &st->ino, sizeof st->ino);
 }
 
-static uint32_t link_find(const struct links *l, const struct io_stat *st)
+static uint32_t link_find(const struct file_links *l, const struct io_stat *st)
 {
 	uint64_t hash = link_key(st);
 
@@ -22,7 +23,7 @@ static uint32_t link_find(const struct links *l, const struct io_stat *st)
 	return KEYMAP_NONE;
 }
 
-int links_add(struct links *l, const struct io_stat *st)
+int file_links_add(struct file_links *l, const struct io_stat *st)
 {
 	uint32_t at;
 
@@ -47,13 +48,13 @@ int links_add(struct links *l, const struct io_stat *st)
 	return 0;
 }
 
-void links_cut(struct links *l, uint32_t first)
+void file_links_cut(struct file_links *l, uint32_t first)
 {
 	while (l->nuse > first)
 		l->file[l->use[--l->nuse]].uses--;
 }
 
-uint64_t links_shared(const struct links *l, uint32_t first, uint32_t n)
+uint64_t file_links_shared(const struct file_links *l, uint32_t first, uint32_t n)
 {
 	uint64_t bytes = 0;
 
@@ -67,7 +68,7 @@ static uint64_t bytes_kept(const struct link_file *f)
 	return f->uses && f->uses < f->nlink ? f->bytes : 0;
 }
 
-uint64_t links_kept(const struct links *l, uint32_t first, uint32_t n)
+uint64_t file_links_kept(const struct file_links *l, uint32_t first, uint32_t n)
 {
 	uint64_t bytes = 0;
 
@@ -76,7 +77,7 @@ uint64_t links_kept(const struct links *l, uint32_t first, uint32_t n)
 	return bytes;
 }
 
-uint64_t links_kept_once(const struct links *l)
+uint64_t file_links_kept_once(const struct file_links *l)
 {
 	uint64_t bytes = 0;
 
@@ -85,7 +86,7 @@ uint64_t links_kept_once(const struct links *l)
 	return bytes;
 }
 
-uint64_t links_repeated(struct links *l, uint32_t first, uint32_t n)
+uint64_t file_links_repeated(struct file_links *l, uint32_t first, uint32_t n)
 {
 	uint64_t bytes = 0;
 
@@ -98,10 +99,10 @@ uint64_t links_repeated(struct links *l, uint32_t first, uint32_t n)
 	return bytes;
 }
 
-void links_free(struct links *l)
+void file_links_free(struct file_links *l)
 {
 	free(TAKE(l->file));
 	arena_free(&l->arena);
 	free(TAKE(l->use));
-	*l = (struct links){ 0 };
+	*l = (struct file_links){ 0 };
 }
