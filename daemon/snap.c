@@ -259,8 +259,10 @@ void slot_give(struct launch *l, uint32_t slot)
 	shared_event(l->page);
 }
 
+static void tell_staged(struct snap *s);
+
 /* What a rescue reads stays until that ends: job_settle comes again. */
-void snap_release(struct snap *s)
+static void release(struct snap *s, bool tell)
 {
 	struct launch *l = s->launch;
 
@@ -272,7 +274,14 @@ void snap_release(struct snap *s)
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
 	if (s->epoch == l->epoch)
 		slot_give(l, s->slot);
+	if (tell)
+		tell_staged(s); /* the next mark finds a slot */
 	snap_unlink(s);
+}
+
+void snap_release(struct snap *s)
+{
+	release(s, false);
 }
 
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text)
@@ -923,7 +932,7 @@ static void write_next(struct job *j)
 
 static void tell_staged(struct snap *s)
 {
-	if (s->phase == PHASE_COLLECTING || s->told || atomic_load(&s->left))
+	if (s->phase == PHASE_COLLECTING || s->told || s->dropped || atomic_load(&s->left))
 		return;
 	s->told = true;
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
@@ -984,7 +993,7 @@ void job_settle(struct job *j)
 		if (s->phase != PHASE_STAGED || !is_superseded(s, now))
 			continue;
 		average_gone(s);
-		snap_release(s);
+		release(s, true); /* several may have been staged since the last look */
 	}
 	if (j->launch && j->launch->lent)
 		launch_lent(j->launch);

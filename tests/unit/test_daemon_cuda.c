@@ -506,7 +506,8 @@ TEST(a_copy_has_not_ended_before_the_device_has_come_to_its_end)
 }
 
 /* While the daemon does something else. */
-TEST(steps_that_have_been_copied_when_the_daemon_looks_are_written_in_their_order)
+/* Three steps have been copied when the daemon looks; each of them reaches `state`. */
+static void steps_are_found_copied(uint32_t flags, int state)
 {
 	struct trainer t;
 
@@ -523,17 +524,27 @@ TEST(steps_that_have_been_copied_when_the_daemon_looks_are_written_in_their_orde
 	gate_await(&G);
 	for (uint32_t step = 1; step <= 3; step++) {
 		update_queue(&t, step, false);
-		MUST_BE(mark(&t, step, CKPT_PERSIST), 0);
+		MUST_BE(mark(&t, step, flags), 0);
 		MUST_BE(ckpt_guard(t.c, NULL), 0);
 	}
 	assert_soon(copier_idle(t.c));
 	gate_set(&G, false);
 	for (uint32_t step = 1; step <= 3; step++)
-		MUST_OF(&t, ckpt_wait(t.c, step, CKPT_COMMITTED, PATIENCE, &t.err));
+		MUST_OF(&t, ckpt_wait(t.c, step, state, PATIENCE, &t.err));
 	MUST_BE(ckpt_detach(t.c, 0), 0);
 	rank_close(&K, 0);
 	memory_free(&t);
 	host_stop(&H);
+}
+
+TEST(steps_that_have_been_copied_when_the_daemon_looks_are_written_in_their_order)
+{
+	steps_are_found_copied(CKPT_PERSIST, CKPT_COMMITTED);
+}
+
+TEST(steps_that_are_staged_at_once_are_all_told)
+{
+	steps_are_found_copied(CKPT_STAGE_ONLY, CKPT_STAGED);
 }
 
 static _Atomic uint32_t passed; /* steps that the device has done */

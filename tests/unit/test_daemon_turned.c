@@ -452,6 +452,7 @@ TEST(a_step_that_is_marked_before_a_tensor_is_found_unequal_has_all_of_it_or_is_
 			second = ckpt_wait(t.c, step + 1, CKPT_STAGED, PATIENCE, &t.err);
 		}
 		if (first < 0 && second == 0) {
+			assert_non_null(strstr(t.err.msg, "is not the rounding of its master"));
 			restore(&t, step - 1, CKPT_FROM_MEMORY);
 			assert_int_equal(state_wrong(&t, step - 2, t.bad, NULL), 0);
 		}
