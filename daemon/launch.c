@@ -1271,7 +1271,8 @@ static void maybe_ready(struct launch *l)
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i))
 			slot_give(l, i);
-	job_settle(l->job); /* reports what was taken over before the launch is ready */
+	job_settle(l->job);	 /* reports what was taken over before the launch is ready */
+	waits_tick(l, now_ns()); /* what it waited for is no reason for what is skipped later */
 	atomic_store(&l->page->joined, epoch); /* before a rank may know that it is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);

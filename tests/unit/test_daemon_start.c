@@ -4,6 +4,7 @@
  * keeps a launch from starting over beside steps that nobody asked for, which ranks are waited for;
  * and what a trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
  */
+#include "ckpt/client/handle.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
@@ -352,6 +353,25 @@ TEST(who_waits_for_a_rank_hears_which_one_after_5_s)
 		pthread_join(t[i], NULL);
 	assert_soon(said_times(&daemon_said, "job seals: " TO_ATTACH) == 1);
 	assert_soon(said_times(&daemon_said, "job asks: " TO_ASK) == 1);
+}
+
+/* It is no reason for what comes later. */
+TEST(who_was_waited_for_is_forgotten_when_all_are_ready)
+{
+	struct plan_of_job p = job("fsdp=2");
+	struct rank late;
+	char text[SHARED_TEXT];
+
+	must_attach(&K, &p, 0);
+	must_declare(&K);
+	MUST_BE(rank_seal(&K, 0), CKPT_SKIPPED);
+	assert_soon(shared_text_get(&atomic_load(&K.c->link)->job->waits, text) < 0);
+	must_attach(&late, &p, 1);
+	must_declare(&late);
+	must_seal(&late);
+	assert_int_equal(shared_text_get(&atomic_load(&K.c->link)->job->waits, text), 0);
+	rank_close(&late, 0);
+	rank_close(&K, 0);
 }
 
 /* --- when nothing can be written --- */
