@@ -745,9 +745,9 @@ static bool snap_complete(struct snap *s)
 	return whole && !s->dropped;
 }
 
-/* Is every rank's copy whole and trusted? Then it is staged, or waits behind an older step: one that
- * was staged behind a newer one would not be written, and what is found in it may be in the newer one,
- * too (turns_check). May free s, and no other snap. True: what is newer has to wait. */
+/* Is every rank's copy whole and trusted? Then it is staged, or waits behind an older step: one
+ * that was staged behind a newer one would not be written, and what is found in it may be in the
+ * newer one, too (turns_check). May free s, and no other snap. True: what is newer has to wait. */
 static bool snap_check(struct snap *s, bool behind)
 {
 	bool marked = true;
@@ -774,8 +774,8 @@ static struct snap *collecting(const struct launch *l, uint32_t nth)
 	return NULL;
 }
 
-/* From the oldest step to the newest: the list has the newest first. Copies begin in this order, and
- * several may have ended, in any, when the owner looks. */
+/* From the oldest step to the newest: the list has the newest first. Copies begin in this order,
+ * and several may have ended, in any, when the owner looks. */
 static void launch_check(struct launch *l)
 {
 	bool behind = false;
