@@ -75,12 +75,15 @@ nap() { # MILLISECONDS
 
 # ---- one life: sets why and fails when the job does not even start ----
 
+# A trainer that came before it listens would start one of its own, which outlives both.
+listens() { "$ckptctl" status -S "$socket" >"$tmp/status" 2>&1; }
+
 launch() { # LAST_STEP
 	: >"$log"
 	rm -f "$socket"
 	LD_PRELOAD=$preload NOSYNC=$lie "$ckptd" --socket "$socket" --engine "$engine" 2>>"$log" &
 	daemon=$!
-	within [ -S "$socket" ] || { why="no daemon listens"; return 1; }
+	within listens || { why="no daemon listens: $(cat "$tmp/status")"; return 1; }
 	setsid "$trainer" --mesh "fsdp=$((RANDOM % 2 + 1))" --steps "$1" --params "$params" --snapshot-every $((RANDOM % 4 + 1)) \
 		--step-ms 4 --guard never --root "$at/store" --job a --socket "$socket" --resume latest --losses "$losses" \
 		>"$tmp/job.out" 2>"$tmp/job.err" &
