@@ -135,8 +135,9 @@ static int kind_count(struct schedule *s, const struct kind *k)
 {
 	uint64_t hash = kind_hash(s, k);
 	uint32_t at = 0, i = KEYMAP_NONE;
+	bool alone = is_alone(s, k);
 
-	if (!is_alone(s, k))
+	if (!alone)
 		while ((i = keymap_next(&s->seen, hash, &at)) != KEYMAP_NONE)
 			if (kind_is(s, &s->kind[i], k))
 				break;
@@ -144,9 +145,11 @@ static int kind_count(struct schedule *s, const struct kind *k)
 		s->kind[i].count += !MUTANT(SCHEDULE_KIND_ONCE);
 		return 0;
 	}
-	if (!ARRAY_GROW(s->kind, s->nkind, s->cap) || keymap_reserve(&s->seen, &s->arena, 1) < 0)
+	if (!ARRAY_GROW(s->kind, s->nkind, s->cap) ||
+	    (!alone && keymap_reserve(&s->seen, &s->arena, 1) < 0))
 		return -ENOMEM;
-	keymap_put(&s->seen, hash, s->nkind);
+	if (!alone) /* else all with this hash would be in one row, and each walk past them */
+		keymap_put(&s->seen, hash, s->nkind);
 	s->kind[s->nkind++] = *k;
 	return 0;
 }
