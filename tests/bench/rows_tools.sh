@@ -125,6 +125,20 @@ wide_part() { # few tensors, on more ranks than there are elements in some of th
 	rm -rf "$work/wide"
 }
 
+apart_part() { # tensors without placements: an exchange has each of them apart
+	local i n
+	for n in 25000 100000; do
+		python3 tests/bench/hub_write.py "$work/apart" "$n" 1 $((n * 64)) hole || fail "hub_write.py"
+		for ((i = 0; i < 5; i++)); do
+			build/ckptbench timed build/ckptctl plan "$work/apart" --mesh fsdp=4 --links h100 2>"$tmp/timed.out" >"$tmp/plan.out"
+			samples "apart_$n" <"$tmp/timed.out"
+		done
+		grep -q "host r0 sends" "$tmp/plan.out" || fail "plan --links: $(cat "$tmp/timed.out" "$tmp/plan.out")"
+		rm -rf "$work/apart"
+	done
+	row plan_apart 6 lower "$(calc "$(median apart_100000_cpu) / 1e9")" "$(calc "$(median apart_25000_cpu) / 1e9")" s 5
+}
+
 steps_part() {
 	build/ckptbench plan steps >"$tmp/steps.out" || fail "plan steps"
 	samples redist <"$tmp/steps.out"
@@ -151,4 +165,5 @@ tools_rows() {
 	part "take_fsdp64_tp8 take_ep2048_ep256 take_hsdp_fsdp take_pp_mesh" take_part
 	part "steps_2048" steps_of_many_part
 	part "plan_wide" wide_part
+	part "plan_apart" apart_part
 }
