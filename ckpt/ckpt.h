@@ -860,9 +860,10 @@ int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint
 
 /* The sum over the elements that this rank owns. The sum over all ranks is the fingerprint that
  * ckptctl show prints. CUDA: between a ckpt_snapshot that returned 0 and its ckpt_guard it waits
- * for the streams of that snapshot alone, as ckpt_restore waits for those of ckpt_want.more. At other
- * times no stream is known that exists for certain, and it waits for all streams of the device: if
- * one of them is being captured into a graph, that fails (-EBUSY), and ends the capture. */
+ * for the streams of that snapshot alone, as ckpt_restore waits for those of ckpt_want.more. At
+ * other times no stream is known that exists for certain, and it waits for all streams of the
+ * device: if one of them is being captured into a graph, that fails (-EBUSY), and ends the
+ * capture. */
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */

@@ -459,8 +459,8 @@ TEST(who_ends_an_earlier_copy_leaves_the_next_ones_copying_alone)
 	free(r);
 }
 
-/* When the daemon is gone, copies that the library makes by itself go on. No mark takes the place of
- * a copy that its guard has left to the device. */
+/* The library's own copies go on when the daemon is gone. A guard may leave a copy to the device:
+ * until that copy ends, no mark takes its record. */
 TEST(a_copy_is_torn_by_nobody_whom_it_does_not_need)
 {
 	struct shared_rank *r = rank_new();
