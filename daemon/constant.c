@@ -73,6 +73,7 @@ static void words_take(struct const_part *c, const uint8_t *raw)
 void const_part_free(struct const_part *c)
 {
 	table_free(&c->table);
+	const_file_free(&c->file);
 	decl_slot_unref(TAKE(c->decl));
 	free(TAKE(c->chunk));
 	free(TAKE(c->word));

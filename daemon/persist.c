@@ -13,6 +13,7 @@
 // second one runs when both have ended: it writes the average parts, and the rest of the main ones.
 #include "daemon/passes.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/base/text.h"
 #include "ckpt/wire/attributes.h"
 #include "daemon/average.h"
 #include "daemon/part_file.h"
@@ -73,6 +74,7 @@ struct persist {
 	struct part_out *file;
 	struct const_state now;	   /* but for the epoch */
 	char changed[SHARED_TEXT]; /* const tensors are not what was written; "": no */
+	char rotten[SHARED_TEXT];  /* the same of the file that steps share */
 	atomic_uint next;	   /* the next rank whose parts are to be written */
 	struct queue
 		written_parts; /* struct part_out: to be synced; item NULL: each writer does that */
@@ -101,36 +103,17 @@ static int persist_tick(void *arg, uint64_t done)
 
 /* --- const parts: written once, then linked --- */
 
-/* As far as is known before the link is tried: its bytes are those of this snap, and no
- * damage was found since they were written. */
+/* As far as is known before the link is tried: its bytes are those of this snap, no damage was
+ * found since they were written, and not too many steps have the file. */
 static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
 
-	return !p->rescue && c->set &&
+	return !p->rescue && c->set && const_file_may_share(&c->file, now_ns()) &&
 	       (c->state.epoch == p->snap->epoch || MUTANT(CONST_OTHER_EPOCH)) &&
 	       c->state.rev == p->now.rev && p->now.rev != CONST_REV_NONE &&
 	       ((c->state.damages == p->now.damages && c->state.bad == p->now.bad) ||
 		MUTANT(CONST_DAMAGED_LINKED));
-}
-
-/* A sum over the bad labels of all steps: any program may have set one. */
-static int bad_labels(const struct persist *p, uint64_t *ret)
-{
-	struct store_label *label = NULL;
-	uint32_t n = 0;
-	int rc = store_labels_of(p->store, 1u << LABEL_BAD, &label, &n, NULL);
-
-	*ret = 0;
-	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		uint8_t key[8 + sizeof label->id8];
-
-		memcpy(key, &label[i].step, 8);
-		memcpy(key + 8, label[i].id8, sizeof label->id8);
-		*ret += hash_word(hash128(key, sizeof key));
-	}
-	free(label);
-	return rc;
 }
 
 /* It is not what the older steps have: what the trainer has now is right, and is written. */
@@ -157,6 +140,93 @@ static void const_compare(struct persist *p, uint32_t r)
 			table_tensor_print(&c->table.tensor[tensor], name, sizeof name), r, right);
 }
 
+/* What lies there: the tensor of that byte, or what else the bytes are. */
+static void rot_place(const struct const_part *c, const struct const_rot *rot, char ret[200])
+{
+	char name[160];
+	uint32_t i = 0;
+
+	while (i < c->table.npiece && (rot->raw < c->table.piece[i].off ||
+				       rot->raw >= c->table.piece[i].off + c->table.piece[i].len))
+		i++;
+	if (rot->chunk == TABLE_NONE)
+		snprintf(ret, 200, "%s", rot->off ? "its sections" : "its header");
+	else if (i == c->table.npiece)
+		snprintf(ret, 200, "between its tensors");
+	else
+		snprintf(ret, 200, "%s",
+			 table_tensor_print(&c->table.tensor[c->table.piece[i].tensor], name,
+					    sizeof name));
+}
+
+/* The file is another one now than that which was written. Its steps are labelled when there is a
+ * newer one; but what cannot be read now may be right. */
+static void rot_say(struct persist *p, uint32_t r, const struct const_rot *rot)
+{
+	struct const_part *c = &p->snap->launch->constant[r];
+	const struct const_file *f = &c->file;
+	char place[200], what_is[96], text[SHARED_TEXT];
+	struct text what = text_in(what_is, sizeof what_is), t = text_in(text, sizeof text), why;
+
+	rot_place(c, rot, place);
+	if (rot->code == -EBADMSG)
+		text_add(&what, "is not what was written");
+	else
+		text_add(&what, "cannot be read (%s)",
+			 rot->code == -ENODATA ? "the file is cut short" : strerror(-rot->code));
+	text_add(&t,
+		 "damaged file of frozen weights: byte %" PRIu64 " of %s/%s (%s, rank %" PRIu32
+		 ") %s; ",
+		 rot->off, c->dir, c->part.name, place, r, what_is);
+	text_add(&t,
+		 rot->never ? "no commit has read it since step %" PRIu64 " wrote it"
+			    : "the commit of step %" PRIu64 " read it right",
+		 rot->right);
+	text_add(&t,
+		 "; %" PRIu32 " steps have the file, from %" PRIu64 " to %" PRIu64
+		 "; it is written again from memory: check the disk",
+		 f->nstep, f->step[0].step, f->step[f->nstep - 1].step);
+	snap_log(p->snap, LOG_ERROR, "persist", ": %s", text);
+	if (!*p->rotten)
+		memcpy(p->rotten, text, sizeof text);
+	if (rot->code != -EBADMSG && rot->code != -ENODATA)
+		return;
+	c->lost = (struct const_lost){ .n = f->nstep };
+	memcpy(c->lost.step, f->step, f->nstep * sizeof *f->step);
+	why = text_in(c->lost.why, sizeof c->lost.why);
+	text_add(&why, "%s: byte %" PRIu64 " (%.60s) %s, found by step %" PRIu64, c->part.name,
+		 rot->off, place, what_is, p->info.step);
+}
+
+/* The next bytes of the file, from the disk. */
+static void const_read(struct persist *p, uint32_t r)
+{
+	struct launch *l = p->snap->launch;
+	struct const_part *c = &l->constant[r];
+	const struct snap_rank *from = &p->snap->rank[r];
+	cleanup_close int fd = -1;
+	struct const_rot rot;
+	int rc;
+
+	if (store_step_open(p->store, c->dir, &fd, NULL) < 0)
+		return; /* const_link has the reason */
+	rc = const_file_read(&c->file, p->d->opts.ops, fd, c->part.name, &c->id,
+			     decl_part_raw(from->decl, PART_CONST, from->mem->base), p->info.step,
+			     &rot);
+	worker_sign(worker_me());
+	if (rc == -EBADMSG) {
+		rot_say(p, r, &rot);
+		c->set = false;
+	}
+	if (c->file.cached && !l->cached_said) {
+		l->cached_said = true;
+		snap_log(p->snap, LOG_NOTICE, "persist",
+			 ": its file system refuses O_DIRECT, so parts that steps share are read "
+			 "back through the page cache, which is asked to forget them before; where "
+			 "it does not, damage of the disk below it is not seen");
+	}
+}
+
 /* Marks that cannot be read may say anything: then all is written. */
 static void const_look(struct persist *p)
 {
@@ -166,11 +236,14 @@ static void const_look(struct persist *p)
 				       .damages = atomic_load(&p->d->damages) };
 	for (uint32_t r = 0; r < p->world; r++)
 		any |= p->has[part_number(PART_CONST, r, p->world)];
-	if (any && !p->rescue && bad_labels(p, &p->now.bad) < 0)
+	if (any && !p->rescue && const_bad_sum(p->store, &p->now.bad) < 0)
 		p->now.rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < p->world; r++)
 		if (p->has[part_number(PART_CONST, r, p->world)] && const_may_link(p, r))
 			const_compare(p, r);
+	for (uint32_t r = 0; r < p->world; r++)
+		if (p->has[part_number(PART_CONST, r, p->world)] && const_may_link(p, r))
+			const_read(p, r);
 }
 
 /* 0: linked, or it is to be written. */
@@ -215,7 +288,11 @@ static int const_take(struct persist *p, uint32_t r)
 	struct const_part *c = &p->snap->launch->constant[r];
 	const struct snap_rank *from = &p->snap->rank[r];
 	uint32_t i = part_number(PART_CONST, r, p->world);
-	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, i), NULL, NULL);
+	const struct native_role role = { .kind = PART_CONST };
+	struct native_info info = p->info;
+	uint64_t nchunk, data_end;
+	const struct chunk *chunk = walk_chunks(passing_walk(p->passing, i), &nchunk, &data_end);
+	int rc;
 
 	const_part_free(c);
 	c->nchunk = div_up(p->part[i].raw_bytes, UINT64_C(1) << CHUNK_LOG2);
@@ -226,12 +303,15 @@ static int const_take(struct persist *p, uint32_t r)
 	for (uint64_t k = 0; c->chunk && k < c->nchunk; k++)
 		c->chunk[k] = (struct const_chunk){ .sum = chunk[k].raw_hash,
 						    .raw_len = chunk[k].raw_len };
-	return const_part_take(c, decl_part_raw(from->decl, PART_CONST, from->mem->base),
-			       p->info.step);
+	info.role = &role;
+	rc = const_file_take(&c->file, &info, r, &c->table, chunk, nchunk, data_end, &p->part[i]);
+	return rc < 0 ? rc
+		      : const_part_take(c, decl_part_raw(from->decl, PART_CONST, from->mem->base),
+					p->info.step);
 }
 
 /* The step is committed: the next one finds them there. */
-static void const_remember(struct persist *p)
+static void const_remember(struct persist *p, const uint8_t id[16])
 {
 	for (uint32_t r = 0; r < p->world; r++) {
 		struct const_part *c = &p->snap->launch->constant[r];
@@ -248,7 +328,43 @@ static void const_remember(struct persist *p)
 		}
 		memcpy(c->part.name, p->file[i].name, sizeof c->part.name);
 		store_name_step(p->info.step, c->dir);
+		const_file_shared(&c->file, p->info.step, id);
 		c->set = true;
+	}
+}
+
+/* The steps of a file that was found damaged: a newer step is committed, so latest has one. */
+static void const_quarantine(struct persist *p, const uint8_t id[16])
+{
+	struct const_step good = { .step = p->info.step };
+	struct launch *l = p->snap->launch;
+
+	memcpy(good.id, id, sizeof good.id);
+	for (uint32_t r = 0; r < p->world; r++) {
+		struct const_lost lost = l->constant[r].lost;
+		struct ckpt_err err;
+		uint64_t sum;
+		uint32_t n;
+		int rc;
+
+		if (!lost.n)
+			continue;
+		rc = const_lost_label(p->store, &l->constant[r].lost, &good, &n, &sum, &err);
+		for (uint32_t k = 0; k < p->world; k++) /* which are no news */
+			l->constant[k].state.bad += sum;
+		if (n)
+			snap_log(p->snap, LOG_WARNING, "persist",
+				 ": %" PRIu32 " steps from %" PRIu64 " to %" PRIu64
+				 " have the damaged file of rank %" PRIu32
+				 " and are quarantined: latest passes them over; a restore of one "
+				 "of them takes its frozen weights from step %" PRIu64
+				 ", which is held for that (ckptctl release lets it go)",
+				 n, lost.step[0].step, lost.step[lost.n - 1].step, r, p->info.step);
+		if (rc < 0)
+			snap_log(p->snap, LOG_WARNING, "persist",
+				 ": not all steps that have the damaged file of rank %" PRIu32
+				 " could be labelled: %s",
+				 r, err.msg);
 	}
 }
 
@@ -788,7 +904,8 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && !p->rescue) {
 		p->seq = at.seq;
 		lineage_committed(p->store, &ask, &at, id, known);
-		const_remember(p);
+		const_remember(p, id);
+		const_quarantine(p, id);
 	}
 }
 
@@ -850,11 +967,14 @@ static void derived_say(struct persist *p)
 	job_error(p->snap->job, p->snap->step + 1, text);
 }
 
-/* Const tensors that have changed: said once per epoch, whatever becomes of the step. */
+/* Const tensors that have changed, or a file that has: whatever becomes of the step. The former is
+ * said once per epoch. */
 static void changed_say(struct persist *p)
 {
 	struct launch *l = p->snap->launch;
 
+	if (*p->rotten)
+		job_error(p->snap->job, p->snap->step + 1, p->rotten);
 	if (!*p->changed || l->const_said == p->snap->epoch + 1)
 		return;
 	l->const_said = p->snap->epoch + 1;

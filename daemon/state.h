@@ -26,6 +26,7 @@
 #include "ckpt/store/label.h"
 #include "ckpt/store/prune.h"
 #include "ckpt/table/names.h"
+#include "daemon/const_file.h"
 #include "daemon/daemon.h"
 #include "daemon/drift.h"
 #include "daemon/turned.h"
@@ -413,7 +414,9 @@ struct const_part {
 		uint32_t piece, len;
 	} * word;
 	uint32_t nword;
-	uint64_t words_right; /* as right */
+	uint64_t words_right;	/* as right */
+	struct const_file file; /* what is read of the file itself, and how many steps have it */
+	struct const_lost lost; /* the steps of the one before, if that was found damaged */
 };
 
 /* Of averages: steps. */
@@ -608,6 +611,7 @@ struct launch {
 	/* Hashes of the reasons for refused links that were logged. The io threads' */
 	uint64_t refusal[REFUSALS_MAX];
 	uint32_t nrefusal;
+	bool cached_said; /* that shared files are read through the page cache. The same */
 	uint32_t
 		derived_said; /* 1 + the epoch whose unequal derived tensors the log has; 0: none */
 };

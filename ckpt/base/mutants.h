@@ -98,6 +98,8 @@
 	X(VOLATILE_NOT_MOVED, client, "VOLATILE state of a device is that of the mark") \
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
+	X(CONST_NEVER_READ, daemon, "each commit that links a const part reads some of its file") \
+	X(CONST_SHARED_FOR_EVER, daemon, "so many steps share one const part, and no more") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \

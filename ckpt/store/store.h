@@ -260,6 +260,8 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 struct store_part_id {
 	uint64_t dev, ino, bytes, modified_ns;
 };
+/* Is the open file that one? */
+bool store_part_is(const struct io_ops *ops, int fd, const struct store_part_id *id);
 
 /* Truncate to the true length, sync, close. After an error the file is dead and unlinked: create
  * another one from memory, and do not use this one again. It closes fd in any case. ret_id: NULL,

@@ -203,6 +203,15 @@ static void part_identify(const struct io_ops *ops, int fd, struct store_part_id
 					       .modified_ns = st.modified_ns };
 }
 
+bool store_part_is(const struct io_ops *ops, int fd, const struct store_part_id *id)
+{
+	struct store_part_id now;
+
+	part_identify(ops, fd, &now);
+	return now.dev == id->dev && now.ino == id->ino && now.bytes == id->bytes &&
+	       now.modified_ns == id->modified_ns;
+}
+
 int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes,
 		      struct store_part_id *ret_id, struct ckpt_err *err)
 {
@@ -247,16 +256,14 @@ static bool link_is_refused(int r)
 static int link_compare(struct store_txn *x, const char *name, const struct store_part_id *id)
 {
 	const struct io_ops *ops = x->s->ops;
-	struct store_part_id now;
 	int fd = ops->open(ops->ctx, x->fd, name, O_RDONLY, 0);
+	bool same;
 
 	if (fd < 0)
 		return fd;
-	part_identify(ops, fd, &now);
+	same = store_part_is(ops, fd, id);
 	(void)ops->close(ops->ctx, fd);
-	return (now.dev == id->dev && now.ino == id->ino && now.bytes == id->bytes &&
-		now.modified_ns == id->modified_ns) ||
-	       MUTANT(LINK_NOT_COMPARED);
+	return same || MUTANT(LINK_NOT_COMPARED);
 }
 
 int store_part_link(struct store_txn *x, uint32_t writer, int dirfd, const char *name,

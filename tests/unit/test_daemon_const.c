@@ -5,21 +5,11 @@
  * library and the daemon in one process; the only const tensor of the job is "table", which one
  * rank writes.
  */
-#include "ckpt/client/handle.h"
 #include "ckpt/store/label.h"
-#include "ckpt/store/store.h"
-#include "daemon/state.h"
-#include "tests/lib/host.h"
-#include "tests/lib/row.h"
-#include "tests/lib/unit.h"
-#include "formats/native/native.h"
-#include <inttypes.h>
-
-#define OTHER 0x5a
+#include "tests/unit/test_daemon_const_rig.h"
 
 static struct io_faults disk;
 static _Atomic uint64_t free_bytes; /* that its file system says it has; 0: it says nothing */
-static struct plan_of_job P;
 
 static int d_space(void *ctx, int fd, struct io_space *ret)
 {
@@ -48,131 +38,6 @@ static void start(void)
 static void start_faulty(void)
 {
 	host_start(&H, &disk.ops);
-}
-
-/* --- what the trainer has --- */
-static bool other_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
-{
-	const uint8_t *with = arg;
-
-	rank_fill_one(t, p, g, &(uint64_t){ 0 });
-	for (uint32_t i = 0; i < t->elem; i++)
-		p[i] ^= *with;
-	return true;
-}
-
-static bool is_other_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
-{
-	uint8_t want[16], *at = p;
-
-	(void)other_one(t, want, g, arg);
-	return memcmp(at, want, t->elem) == 0;
-}
-
-/* The values of the const tensor: as the rig has them, xor with. */
-static void table_set(struct rank *k, uint8_t with)
-{
-	(void)rank_each(&k->t[rank_tensor_find(k, "table")], other_one, &with);
-}
-
-static bool table_is(struct rank *k, uint8_t with)
-{
-	return rank_each(&k->t[rank_tensor_find(k, "table")], is_other_one, &with);
-}
-
-static int try_mark(struct rank *k, uint64_t step, uint8_t with)
-{
-	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_PERSIST };
-
-	must_guard(k);
-	rank_fill(k, step);
-	table_set(k, with);
-	return ckpt_snapshot(k->c, step, &m);
-}
-
-static void mark_with(struct rank *k, uint64_t step, uint8_t with)
-{
-	must_soon(rank_took(try_mark(k, step, with)));
-}
-
-static void save_with(struct rank *k, uint64_t step, uint8_t with)
-{
-	mark_with(k, step, with);
-	must_wait(k, step, CKPT_COMMITTED);
-	must_guard(k);
-}
-
-/* A new launch of the job, with this step. */
-static void go_on(struct rank *k, uint64_t step, uint32_t flags)
-{
-	rank_close(k, 0);
-	*k = (struct rank){ 0 };
-	rank_open(k, &P, 0);
-	rank_clear(k);
-	must_restore(k, step, flags);
-}
-
-/* --- what lies on the disk --- */
-struct seen {
-	uint32_t n;    /* const parts */
-	uint64_t step; /* for which the first one was written */
-	uint64_t ino, links, bytes;
-	char name[40];
-};
-
-/* Of a committed step, every byte of which is right. */
-static struct seen seen_in(uint64_t step)
-{
-	struct checkpoint *c = host_open(&H, "job", step);
-	cleanup_close int fd = host_step_fd(&H, "job", step);
-	struct seen ret = { 0 };
-	uint64_t linked = 0;
-
-	for (uint32_t i = 0; i < c->nfile; i++) {
-		const struct format_file *f = &c->file[i];
-		struct stat st;
-
-		MUST((f->kind == PART_CONST) == (i >= c->world));
-		linked += f->step != step ? f->file_bytes : 0;
-		if (f->kind != PART_CONST)
-			continue;
-		MUST(fstatat(fd, f->name, &st, 0) == 0);
-		if (ret.n++)
-			continue;
-		ret.step = f->step;
-		ret.ino = st.st_ino;
-		ret.links = st.st_nlink;
-		ret.bytes = (uint64_t)st.st_size;
-		snprintf(ret.name, sizeof ret.name, "%s", f->name);
-	}
-	MUST_BE(c->linked_bytes, linked);
-	checkpoint_free(c);
-	return ret;
-}
-
-static void assert_linked(uint64_t step, uint64_t from)
-{
-	struct seen a = seen_in(step), b = seen_in(from);
-
-	assert_true(a.n == 1 && b.n == 1);
-	assert_int_equal(a.step, b.step);
-	assert_int_equal(a.ino, b.ino);
-	assert_true(a.links > 1);
-}
-
-static void assert_fresh(uint64_t step)
-{
-	struct seen a = seen_in(step);
-
-	assert_int_equal(a.n, 1);
-	assert_int_equal(a.step, step);
-}
-
-static void assert_all_whole(uint32_t n)
-{
-	uint64_t step[64];
-
-	assert_int_equal(host_committed(&H, "job", step, 64), n);
 }
 
 /* --- written once --- */
@@ -255,15 +120,6 @@ TEST(a_new_epoch_writes_it_again)
 	assert_linked(4, 3);
 	go_on(&K, 4, CKPT_FROM_DISK | CKPT_LENIENT);
 	assert_true(table_is(&K, 0));
-}
-
-/* As a library may that does not refuse it: the daemon does not. */
-static void restore_late(struct rank *k, uint64_t step, uint32_t flags)
-{
-	canary_off(&k->c->canary); /* the memory is to change */
-	k->c->snapped = false;
-	must_restore(k, step, flags);
-	k->c->snapped = true;
 }
 
 TEST(a_restore_writes_it_again)
@@ -360,29 +216,16 @@ TEST(a_step_that_fails_does_not_forget_that_it_has_changed)
 	assert_true(table_is(&K, OTHER));
 }
 
-#define FROZEN_MIB 5u
-
 /* A byte of many: the words may miss it, but its MiB has its turn. */
 TEST(one_byte_that_changes_is_seen_before_the_part_has_had_as_many_steps_as_mib)
 {
 	static const uint64_t bytes = FROZEN_MIB * MIB;
-	static const struct ckpt_placement whole = { .how = CKPT_REPLICATE };
-	struct ckpt_local local = { 0 };
-	struct ckpt_tensor t = ROW(.size = sizeof t, .cls = CKPT_CONST, .dtype = CKPT_U8,
-				   .component = "frozen", .name = "w", .ndim = 1, .shape = &bytes,
-				   .nplace = 1, .place = &whole, .nlocal = 1, .local = &local);
 	uint64_t step = 2, since;
 	uint8_t *p;
 
 	start();
 	rank_open(&K, &P, 0);
-	MUST_OF(&K, ckpt_alloc(K.c, bytes, &local.ptr, &K.err));
-	t.mesh = K.mesh_id;
-	MUST_OF(&K, ckpt_tensor_add(K.c, &t, NULL, &K.err));
-	must_seal(&K);
-	p = local.ptr;
-	for (uint64_t i = 0; i < bytes; i++)
-		p[i] = (uint8_t)(i * 2654435761u >> 13);
+	p = frozen_declare(&K, bytes);
 	for (uint64_t at = 0; at < bytes; at += bytes / 4 + 7) {
 		save_with(&K, step++, 0);
 		save_with(&K, step++, 0);
@@ -401,24 +244,6 @@ TEST(one_byte_that_changes_is_seen_before_the_part_has_had_as_many_steps_as_mib)
 }
 
 /* --- damage --- */
-static void damage(uint64_t step)
-{
-	struct seen s = seen_in(step);
-	cleanup_close int dir = host_step_fd(&H, "job", step), fd = -1;
-	struct timespec times[2];
-	struct stat st;
-	uint8_t b = 0;
-
-	fd = openat(dir, s.name, O_RDWR | O_CLOEXEC);
-	MUST(fd >= 0 && fstat(fd, &st) == 0 && pread(fd, &b, 1, 4096 + 10) == 1);
-	b ^= 1;
-	MUST(pwrite(fd, &b, 1, 4096 + 10) == 1);
-	/* a device that forgets changes no time */
-	times[0] = st.st_atim;
-	times[1] = st.st_mtim;
-	MUST(futimens(fd, times) == 0);
-}
-
 /* As ckptctl verify does. */
 static void quarantine(uint64_t step)
 {
@@ -449,37 +274,6 @@ TEST(a_bad_mark_of_any_program_writes_it_again)
 	assert_fresh(4);
 	save_with(&K, 5, 0); /* once */
 	assert_linked(5, 4);
-}
-
-TEST(a_flipped_bit_in_a_shared_part_damages_each_step_that_names_it_and_no_later_one)
-{
-	H.opts.policy.keep_last = 2;
-	start();
-	rank_open(&K, &P, 0);
-	for (uint64_t step = 1; step <= 3; step++)
-		save_with(&K, step, 0);
-	assert_soon(said_times(&daemon_said, "step 1 removed") == 1);
-	assert_linked(3, 2);
-	damage(2);
-	save_with(&K, 4, 0); /* the same file; a check behind the commit finds it */
-	assert_soon(said_times(&daemon_said, "and quarantined") == 1);
-	save_with(&K, 5, 0);
-	assert_fresh(5);
-	assert_soon(said_times(&daemon_said, "step 5 read back and verified") == 1);
-	rank_close(&K, 0);
-	K = (struct rank){ 0 };
-	rank_open(&K, &P, 0);
-	for (uint64_t step = 2; step <= 4; step++) {
-		bool there = host_has(&H, "job", step);
-		int rc = there ? rank_restore(&K, step, CKPT_FROM_DISK) : -EBADMSG;
-
-		/* The policy may remove it meanwhile. */
-		assert_true(rc == -EBADMSG || (rc == -ENOENT && !host_has(&H, "job", step)));
-	}
-	rank_clear(&K);
-	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
-	assert_int_equal(K.got.step, 5);
-	assert_true(rank_check(&K, 5));
 }
 
 /* --- links that are refused --- */
