@@ -97,8 +97,9 @@ int const_file_read(struct const_file *f, const struct io_ops *ops, int dirfd, c
 /* A sum over the bad labels of all steps of the job: any program may have set one. */
 int const_bad_sum(const struct store *s, uint64_t *ret);
 /*
- * Quarantines the steps, those that are still there, and holds `good`, which is committed. *ret_n: how many have a bad label now that had none; *ret_sum: what these add to
- * const_bad_sum. They are forgotten whatever the result. The first error.
+ * Quarantines the steps, those that are still there, and holds `good`, which is committed. *ret_n:
+ * how many have a bad label now that had none; *ret_sum: what these add to const_bad_sum. The list
+ * is forgotten whatever the result. The first error.
  */
 int const_lost_label(const struct store *s, struct const_lost *x, const struct const_step *good,
 		     uint32_t *ret_n, uint64_t *ret_sum, struct ckpt_err *err);

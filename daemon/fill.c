@@ -3,6 +3,7 @@
 // workers. Invariants: all declarations are checked before the first byte is written; only the
 // parts are opened that have something of what is wanted.
 #include "daemon/restore.h"
+#include "daemon/mending.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/plan/explicit.h"
 #include <inttypes.h>
@@ -215,7 +216,7 @@ int fill_move(const struct restore *x, const struct plan *p, void *const *base, 
 {
 	int rc;
 
-	if (!x->f.disk.ckpt) {
+	if (!x->f.disk) {
 		const struct move_spread how = { .right = mib_is_right,
 						 .arg = (void *)(uintptr_t)x };
 
@@ -354,11 +355,11 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 	*ret = NULL;
 	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK | WIRE_MISSING) || !averages_concern(x))
 		return 0;
-	s.memory = !x->f.disk.ckpt;
-	if (x->f.disk.ckpt) {
-		s.nrow = x->f.disk.ckpt->table.naverage;
-		s.row = x->f.disk.ckpt->table.average;
-		s.some = lacks_parts(x->f.disk.ckpt);
+	s.memory = !x->f.disk;
+	if (x->f.disk) {
+		s.nrow = x->f.disk->table.naverage;
+		s.row = x->f.disk->table.average;
+		s.some = lacks_parts(x->f.disk);
 	} else if (x->held) {
 		rc = average_held_open(x->held, &s, &x->err);
 	}
@@ -368,11 +369,11 @@ static int averages_plan(struct restore *x, struct average_reading **ret)
 
 static int averages_move(struct restore *x, struct average_reading *r)
 {
-	int rc = average_reading_move(
-		r, &x->d->reaper, x->f.disk.ckpt ? average_files_move : average_held_move,
-		x->f.disk.ckpt ? (void *)&x->f.files : (void *)x->held, &x->err);
+	int rc = average_reading_move(r, &x->d->reaper,
+				      x->f.disk ? average_files_move : average_held_move,
+				      x->f.disk ? (void *)&x->f.files : (void *)x->held, &x->err);
 
-	if (x->f.disk.ckpt)
+	if (x->f.disk)
 		x->damaged |= stays_damaged(rc);
 	if (rc == 0) {
 		x->base = average_reading_base(r);
@@ -394,7 +395,7 @@ static bool average_is_declared(const struct restore *x, const char *name)
 /* Averages of the step that no rank declares any more. */
 static void averages_ending(struct restore *x, void (*fn)(void *arg, const char *name), void *arg)
 {
-	const struct table *saved = x->f.disk.ckpt ? &x->f.disk.ckpt->table : NULL;
+	const struct table *saved = x->f.disk ? &x->f.disk->table : NULL;
 	const struct averages *held = !saved && x->nsrc ? x->src[0].decl->averages : NULL;
 
 	for (uint32_t i = 0; saved && i < saved->naverage; i++)
@@ -663,7 +664,8 @@ static void files_close(struct filling *f)
 	if (f->files_open)
 		move_close(&f->files);
 	f->files_open = false;
-	engine_close(&f->disk);
+	f->disk = NULL;
+	mend_close(&f->mended);
 }
 
 /* What stands in the place of a file and is none (a directory, a link, a pipe): the file is
@@ -676,6 +678,14 @@ static int no_file(int rc)
 	return none ? -EUCLEAN : rc;
 }
 
+static bool has_const(const struct table *t)
+{
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].cls == CKPT_CONST)
+			return true;
+	return false;
+}
+
 static int files_open(struct restore *x, bool some)
 {
 	struct filling *f = &x->f;
@@ -686,17 +696,20 @@ static int files_open(struct restore *x, bool some)
 					     .id = x->pin.id,
 					     .how.choose = some ? fill_choose : NULL,
 					     .how.choose_arg = x };
-	int rc = no_file(engine_open(&e, &step, &f->disk, &x->err));
+	int rc = x->retreat.mend ? mending_open(x->store, &e, &step, &f->mended, &x->err)
+				 : engine_open(&e, &step, &f->mended.base, &x->err);
 
+	rc = no_file(rc);
 	x->damaged = stays_damaged(rc);
 	if (rc == 0)
-		rc = move_open(x->d->opts.ops, f->step_fd, f->disk.ckpt, true, x->d->opts.engine,
-			       &f->files, &x->err);
+		rc = mend_files(&e, &f->mended, &f->files, &x->err);
 	f->files_open = rc == 0;
 	if (rc == 0) {
-		f->src = &f->disk.ckpt->table;
-		x->got.world_saved = f->disk.ckpt->world;
-		snprintf(x->got.id, sizeof x->got.id, "%s", f->disk.ckpt->id);
+		f->disk = f->mended.base.ckpt;
+		f->src = &f->disk->table;
+		f->lacks_const = !has_const(f->src);
+		x->got.world_saved = f->disk->world;
+		snprintf(x->got.id, sizeof x->got.id, "%s", f->disk->id);
 	}
 	return rc;
 }
@@ -720,7 +733,7 @@ static int fill_from_disk(struct restore *x)
 	if (rc == 0)
 		rc = memory_fill(x);
 	if (rc == -EMEDIUMTYPE &&
-	    lacks_parts(f->disk.ckpt)) { /* the hint was wrong, or it does not fit */
+	    lacks_parts(f->disk)) { /* the hint was wrong, or it does not fit */
 		files_close(f);
 		listed_free(&x->listed);
 		x->err = (struct ckpt_err){ 0 };
@@ -736,7 +749,8 @@ static int fill_from_disk(struct restore *x)
 void fill_damaged(struct restore *x, const char *why)
 {
 	atomic_fetch_add(&x->d->damages, 1);
-	keep_quarantine(x->store, x->pin.dir, why, x->labelled, sizeof x->labelled);
+	if (!mends_next(x))
+		keep_quarantine(x->store, x->pin.dir, why, x->labelled, sizeof x->labelled);
 }
 
 void fill_end(struct restore *x)

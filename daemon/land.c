@@ -617,7 +617,7 @@ static void window_start(struct restore *x, struct landing_source *s, struct lan
 	s->state[window] = WINDOW_FILLING;
 	s->running = true;
 	x->tasks++;
-	if (x->f.disk.ckpt)
+	if (x->f.disk)
 		device_task(x->l->place->device, LANE_ASK, &t->task, landing_run, landing_done);
 	else
 		daemon_task(&x->d->work, &t->task, landing_run, landing_done);

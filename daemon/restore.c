@@ -518,6 +518,7 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	    !(x->gone ? ++x->retreat.removed < CHOICES_MAX : remembered))
 		return false;
 	x->retreat.tried++;
+	x->retreat.mend = false;
 	if (x->gone)
 		free(TAKE(x->retreat.step));
 	l->retreat = retreat_take(&x->retreat);
@@ -525,6 +526,39 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	for (uint32_t r = 0; r < l->world; r++)
 		l->member[r].asked_ns = now_ns();
 	return true;
+}
+
+/* The same step again, while all ranks wait: with what is damaged of its const tensors from another
+ * one. */
+static bool goes_mending(struct launch *l, struct restore *x)
+{
+	if (!mends_next(x) || x->gone || x->overwritten || MUTANT(MEND_NEVER))
+		return false;
+	job_log(l->job, LOG_WARNING, "restore",
+		" step %" PRIu64 ": %s; its const tensors are sought in other steps", x->pin.step,
+		x->err.msg);
+	l->retreat = retreat_take(&x->retreat);
+	l->retreat.mend = true;
+	for (uint32_t r = 0; r < l->world; r++)
+		l->member[r].asked_ns = now_ns();
+	return true;
+}
+
+/* What was mended, and stays damaged on the disk. */
+static void mended_say(struct restore *x)
+{
+	char text[600];
+
+	if (!x->f.mended.ndonor)
+		return;
+	snprintf(
+		text, sizeof text,
+		"a file of its const tensors is damaged: %s, where each byte was read and has step "
+		"%" PRIu64 "'s fingerprints; ckptctl verify --data step:%" PRIu64
+		" lists the damage, and the next step writes them anew",
+		x->f.mended.said, x->pin.step, x->pin.step);
+	job_log(x->l->job, LOG_WARNING, "restore", " step %" PRIu64 ": %s", x->pin.step, text);
+	job_error(x->l->job, x->pin.step + 1, text);
 }
 
 /* A step without what is asked for: the next older one is tried, and no report names it. */
@@ -590,6 +624,7 @@ static void fill_over(struct restore *x)
 			" generation %" PRIu64 "%s from %s, step %" PRIu64, l->generation,
 			want_peeks(&x->want) ? " looks at averages" : "",
 			x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		mended_say(x);
 		if (x->want.flags & WIRE_DIVIDED)
 			job_log(j, LOG_INFO, "restore",
 				" step %" PRIu64 ": ranks send each other what they hold together; "
@@ -603,6 +638,10 @@ static void fill_over(struct restore *x)
 		job_log_lines(j, LOG_NOTICE, "restore", ": ", x->averages);
 	} else if (x->lacks && !MUTANT(PEEK_STOPS) && goes_past(l, x)) {
 		peek_let_go(l);
+		restore_try(l);
+		restore_free(x);
+		return;
+	} else if (is_damage(x->rc) && goes_mending(l, x)) {
 		restore_try(l);
 		restore_free(x);
 		return;

@@ -12,6 +12,7 @@
  */
 #ifndef DAEMON_RESTORE_H
 #define DAEMON_RESTORE_H
+#include "ckpt/engine/mend.h"
 #include "daemon/average_reading.h"
 #include "daemon/passes.h"
 #include "daemon/state.h"
@@ -23,7 +24,9 @@
 struct filling {
 	struct store *store;
 	int step_fd;
-	struct opened disk; /* ckpt NULL: from memory */
+	struct mended mended;
+	const struct checkpoint *disk; /* NULL: from memory */
+	bool lacks_const; /* it was opened, and has no const tensors: nothing can be mended */
 	struct move_files files;
 	bool files_open;
 	struct table memory; /* of the staged slots */
@@ -83,6 +86,12 @@ static inline bool is_damage(int rc)
 	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
 }
 
+/* Damage was found. Is the same step to be tried again, with its const tensors from others? */
+static inline bool mends_next(const struct restore *x)
+{
+	return x->pin.where == 2 && !x->retreat.mend && !x->f.lacks_const;
+}
+
 /* --- filling --- */
 /* Check all, then write what lies in segments, and make what the windows need. Worker. */
 void fill_run(struct task *t);
@@ -90,7 +99,8 @@ void fill_run(struct task *t);
  * thread. */
 int fill_move(const struct restore *x, const struct plan *p, void *const *base, bool *damaged,
 	      struct ckpt_err *err);
-/* The files of the step are damaged: a label records it for later readers. Worker. */
+/* The files of the step are damaged: a label records it for later readers, unless the step is to be
+ * mended. Worker. */
 void fill_damaged(struct restore *x, const char *why);
 void fill_end(struct restore *x);
 /* A trainer that gets -ENOENT starts at step 0. So if a step was found and was set aside or

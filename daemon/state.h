@@ -575,6 +575,7 @@ struct launch {
 	 * been removed; what is on disk; the wanted tensors that a tried step may have been written
 	 * into. */
 	struct retreat {
+		bool mend; /* the pinned step was damaged: its const tensors may be another's (mend.h) */
 		uint32_t tried, removed, nstep, nbegun, nlack;
 		struct store_step *step;
 		bool *begun;

@@ -98,6 +98,8 @@
 	X(VOLATILE_NOT_MOVED, client, "VOLATILE state of a device is that of the mark") \
 	X(FAULT_IGNORED, client, "a snapshot of unmapped memory is torn") \
 	X(CONST_CHANGE_UNSEEN, daemon, "const tensors that have changed are written again") \
+	X(MEND_NEVER, daemon, "a damaged const tensor is sought in other steps") \
+	X(MENDED_WITH_ANY, engine, "a const tensor is taken from another step if it has its fingerprint") \
 	X(CONST_NEVER_READ, daemon, "each commit that links a const part reads some of its file") \
 	X(CONST_SHARED_FOR_EVER, daemon, "so many steps share one const part, and no more") \
 	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \

@@ -128,7 +128,9 @@ int engine_open(const struct engine *e, const struct engine_subject *s, struct o
 		ret->ckpt->links = s->flags & SOURCE_LINKS;
 	if (!r && ret->ckpt->has & HAS_SUMS)
 		r = identity_make(ret, NULL, err);
-	return r ? r : id_check(s, ret->ckpt, err);
+	if (ret->ckpt && id_check(s, ret->ckpt, err))
+		return -ESTALE; /* also of one that is partial */
+	return r;
 }
 
 int engine_probe(const struct engine *e, const struct engine_subject *s, const struct format **ret,

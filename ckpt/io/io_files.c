@@ -13,6 +13,7 @@
 
 struct one_file {
 	const char *name;
+	int dirfd;	/* where it lies */
 	int fd;		/* -1: closed */
 	uint32_t taken; /* by how many */
 	bool seen;	/* dev and ino are known */
@@ -22,7 +23,6 @@ struct one_file {
 
 struct io_files {
 	const struct io_ops *ops;
-	int dirfd;
 	uint32_t flags, n;
 	bool direct;
 	pthread_mutex_t lock; /* protects all below */
@@ -50,17 +50,23 @@ int io_files_make(const struct io_ops *ops, int dirfd, const char *const *name, 
 	if (!f)
 		return -ENOMEM;
 	f->ops = ops;
-	f->dirfd = dirfd;
 	f->flags = flags & SOURCE_LINKS;
 	f->direct = direct;
 	f->n = n;
 	f->most = most_of_process();
 	for (uint32_t i = 0; i < n; i++) {
 		f->file[i].name = name[i];
+		f->file[i].dirfd = dirfd;
 		f->file[i].fd = -1;
 	}
 	(void)pthread_mutex_init(&f->lock, NULL);
 	return 0;
+}
+
+void io_files_in(struct io_files *f, uint32_t i, int dirfd)
+{
+	assert(i < f->n && f->file[i].fd < 0 && !f->file[i].seen);
+	f->file[i].dirfd = dirfd;
 }
 
 /* Close the file of those that nobody has that was used longest ago. false: all are taken. */
@@ -105,14 +111,14 @@ static int file_open(struct io_files *f, struct one_file *x)
 {
 	const struct io_ops *ops = f->ops;
 	uint64_t bytes;
-	int fd = source_fd(ops, f->dirfd, x->name, f->flags, O_NONBLOCK, &bytes), rc;
+	int fd = source_fd(ops, x->dirfd, x->name, f->flags, O_NONBLOCK, &bytes), rc;
 
 	if (fd < 0)
 		return fd;
 	(void)ops->close(ops->ctx, fd);
-	fd = f->direct ? source_fd(ops, f->dirfd, x->name, f->flags, O_DIRECT, &bytes) : -EINVAL;
+	fd = f->direct ? source_fd(ops, x->dirfd, x->name, f->flags, O_DIRECT, &bytes) : -EINVAL;
 	if (fd == -EINVAL || fd == -EOPNOTSUPP) {
-		fd = source_fd(ops, f->dirfd, x->name, f->flags, 0, &bytes);
+		fd = source_fd(ops, x->dirfd, x->name, f->flags, 0, &bytes);
 		if (f->direct && fd >= 0)
 			io_forget(fd);
 	}

@@ -838,6 +838,18 @@ void table_reopen(struct table *t)
 	t->sealed = false;
 }
 
+void table_reopen_without(struct table *t, const bool *tensor)
+{
+	uint32_t n = 0;
+
+	assert(t->sealed && !t->borrows);
+	for (uint32_t i = 0; i < t->npiece; i++)
+		if (!tensor[t->piece[i].tensor])
+			t->piece[n++] = t->piece[i];
+	t->npiece = n;
+	t->sealed = false;
+}
+
 void table_free(struct table *t)
 {
 	arena_free(&t->arena);

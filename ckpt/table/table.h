@@ -170,6 +170,9 @@ struct table table_borrow(const struct table *x);
 int table_twin(const struct table *x, struct table *ret);
 /* A sealed table without pieces is open again for some: MANIFEST's, which the parts bring. */
 void table_reopen(struct table *t);
+/* A sealed table is open again, without the pieces of these tensors ([ntensor]): others may be added
+ * for them. */
+void table_reopen_without(struct table *t, const bool *tensor);
 void table_free(struct table *t);
 
 /*

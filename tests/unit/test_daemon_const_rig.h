@@ -174,7 +174,8 @@ static inline uint8_t *frozen_declare(struct rank *k, const uint64_t bytes)
 	return p;
 }
 
-static inline void damage(uint64_t step)
+/* A bit of the file that the step has, on the disk and in the page cache. */
+static inline void damage(uint64_t step, uint64_t at)
 {
 	struct seen s = seen_in(step);
 	cleanup_close int dir = host_step_fd(&H, "job", step), fd = -1;
@@ -183,9 +184,9 @@ static inline void damage(uint64_t step)
 	uint8_t b = 0;
 
 	fd = openat(dir, s.name, O_RDWR | O_CLOEXEC);
-	MUST(fd >= 0 && fstat(fd, &st) == 0 && pread(fd, &b, 1, 4096 + 10) == 1);
+	MUST(fd >= 0 && fstat(fd, &st) == 0 && pread(fd, &b, 1, (off_t)at) == 1);
 	b ^= 1;
-	MUST(pwrite(fd, &b, 1, 4096 + 10) == 1);
+	MUST(pwrite(fd, &b, 1, (off_t)at) == 1);
 	/* a device that forgets changes no time */
 	times[0] = st.st_atim;
 	times[1] = st.st_mtim;

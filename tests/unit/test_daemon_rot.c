@@ -391,4 +391,133 @@ TEST(no_more_than_64_steps_share_a_file_and_none_a_file_that_is_a_day_old)
 	assert_linked(step, step - 1);
 }
 
+/* --- (c) what is damaged is taken from another step --- */
+
+static void launch_next(void)
+{
+	if (K.c)
+		rank_close(&K, 0);
+	K = (struct rank){ 0 };
+	rank_open(&K, &P, 0);
+	rank_clear(&K);
+}
+
+/* Two launches, each with const parts of its own: steps 1, 2 and 3, 4. */
+static void two_launches(uint8_t first, uint8_t second)
+{
+	for (uint64_t step = 1; step <= 3; step += 2) {
+		launch_next();
+		if (step > 1)
+			must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
+		save_with(&K, step, step > 1 ? second : first);
+		save_with(&K, step + 1, step > 1 ? second : first);
+		assert_fresh(step);
+		assert_linked(step + 1, step);
+	}
+}
+
+enum harm { BYTE_OF_DATA, HEADER, SECTIONS, TRAILER, CUT_SHORT, MISSING, HARMS };
+
+static void harm(enum harm how, uint64_t step)
+{
+	struct seen s = seen_in(step);
+	cleanup_close int dir = host_step_fd(&H, "job", step), fd = openat(dir, s.name, O_RDWR);
+	const uint64_t at[] = { [BYTE_OF_DATA] = NATIVE_DATA_OFF + 10,
+				[HEADER] = 100,
+				[SECTIONS] = 2 * NATIVE_DATA_OFF + 5,
+				[TRAILER] = s.bytes - 77 };
+
+	MUST(fd >= 0);
+	if (how == CUT_SHORT)
+		MUST(ftruncate(fd, (off_t)(s.bytes / 2)) == 0);
+	else if (how == MISSING)
+		MUST(unlinkat(dir, s.name, 0) == 0);
+	else
+		damage(step, at[how]);
+}
+
+TEST(a_damaged_const_tensor_is_restored_from_another_launchs_step)
+{
+	start();
+	for (uint32_t i = 0; i < 2 * HARMS; i++) {
+		P.shared_only = i & 1;
+		two_launches(0, 0);
+		harm(i / 2, 4);
+		launch_next();
+		said_forget(&daemon_said);
+		must_restore(&K, i % 4 < 2 ? CKPT_LATEST : 4, CKPT_FROM_DISK);
+		assert_int_equal(K.got.step, 4);
+		assert_true(rank_check(&K, 4) && table_is(&K, 0));
+		/* The file that step 4 lacks has another name in step 3. */
+		assert_soon(said_times(&daemon_said, i / 2 == MISSING
+							     ? "model/table from step 3, "
+							     : "model/table from step 2, ") == 1);
+		/* It is the newest one still, and what follows is right. */
+		save_with(&K, 5, 0);
+		assert_fresh(5);
+		assert_string_equal(host_steps(&H, "job"), "1 2 3 4 5");
+		rank_close(&K, 0);
+		K = (struct rank){ 0 };
+		host_stop(&H);
+		MUST(scratch_remove(H.store) == 0);
+		start();
+	}
+}
+
+TEST(another_value_is_never_taken)
+{
+	start();
+	two_launches(OTHER, 0);
+	damage(4, NATIVE_DATA_OFF + 10);
+	launch_next();
+	assert_int_equal(rank_restore(&K, 4, CKPT_FROM_DISK), -EBADMSG);
+	rank_clear(&K);
+	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
+	assert_int_equal(K.got.step, 2);
+	assert_true(table_is(&K, OTHER));
+}
+
+TEST(damage_elsewhere_is_damage)
+{
+	start();
+	two_launches(0, 0);
+	damage(4, NATIVE_DATA_OFF + 10);
+	host_damage(&H, "job", 4); /* the first main part */
+	launch_next();
+	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
+	assert_int_equal(K.got.step, 3); /* it has the damaged file, too */
+	assert_true(rank_check(&K, 3) && table_is(&K, 0));
+	assert_string_equal(host_steps(&H, "job"), "1 2 3 q4");
+}
+
+/* What hangs on a rotten file is named as damaged, stays, and can be had. */
+TEST(quarantined_steps_of_a_rotten_file_load_from_the_part_that_was_written_anew)
+{
+	uint64_t step = 2;
+
+	H.opts.policy.keep_last = 1;
+	start();
+	rank_open(&K, &P, 0);
+	save_with(&K, 1, 0);
+	mark_with(&K, step++, 0);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	must_guard(&K);
+	assert_soon(said_times(&daemon_said, "step 1 removed") == 1);
+	damage(2, NATIVE_DATA_OFF + 10);
+	save_with(&K, 3, 0);
+	assert_fresh(3);
+	for (step = 4; step <= 6; step++)
+		save_with(&K, step, 0);
+	/* 4 and 5 go by the policy; 3 is held, for it may have the only good file */
+	assert_soon(!strcmp(host_steps(&H, "job"), "q2 3 6"));
+	for (uint64_t which = 2; which <= 6; which += which == 2 ? 1 : 3) {
+		launch_next();
+		must_restore(&K, which, CKPT_FROM_DISK);
+		assert_true(rank_check(&K, which) && table_is(&K, 0));
+	}
+	launch_next();
+	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
+	assert_int_equal(K.got.step, 6);
+}
+
 UNIT(.setup = setup, .teardown = host_teardown);
