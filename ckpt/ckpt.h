@@ -143,12 +143,14 @@ enum ckpt_state { CKPT_STAGED = 1, CKPT_PERSISTED, CKPT_COMMITTED };
 enum ckpt_class {
 	CKPT_STABLE,   /* changes only between ckpt_guard and ckpt_snapshot */
 	CKPT_VOLATILE, /* small, may change at any time: copied by value inside ckpt_snapshot */
-	/* the same bytes from ckpt_seal or ckpt_restore on: written once, then linked by the later
-	 * steps. If they change all the same, the daemon warns once per ckpt_seal and writes them
-	 * anew. At each step it compares with what it wrote: 512 words of the rank's const bytes, a
-	 * word of each of its const tensors (of 512, if there are more), and one MiB, in turn. It
-	 * misses a change of 1 % of the bytes in fewer than one of a hundred steps, and any change
-	 * for at most as many steps as there are MiB; until then steps have the older value */
+	/* the same bytes from ckpt_seal or ckpt_restore on: written once in 64 steps or 24 hours,
+	 * and linked by the steps between. At each step the daemon reads a MiB of the linked file
+	 * from the disk, and writes the tensors anew from memory if it has rotted. If they change
+	 * all the same, the daemon warns once per ckpt_seal and writes them anew. At each step it
+	 * compares with what it wrote: 512 words of the rank's const bytes, a word of each of its
+	 * const tensors (of 512, if there are more), and one MiB, in turn. It misses a change of 1 %
+	 * of the bytes in fewer than one of a hundred steps, and any change for at most as many
+	 * steps as there are MiB; until then steps have the older value */
 	CKPT_CONST,
 	/* the BF16 or F16 rounding (to nearest even) of the FP32 tensor that .of names, which has
 	 * the same shape and layout (or boxes) and may be declared later: where every element is

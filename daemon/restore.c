@@ -569,6 +569,7 @@ static bool goes_past(struct launch *l, struct restore *x)
 	lacks.lacks = true;
 	if (!bad_add(&x->retreat.lack, &x->retreat.nlack, lacks, ""))
 		return false;
+	x->retreat.mend = false;
 	l->retreat = retreat_take(&x->retreat);
 	l->pin[x->round % ROUNDS_MAX].set = false;
 	return true;

@@ -133,13 +133,14 @@ check "six deaths of daemon, trainer and both leave steps that are right" [ "$di
 check "the job goes on from them" lora --mesh fsdp=2 --steps "$(($(newest) + 40))" --step-ms 60 --resume latest
 check "no more bases stay than steps do" [ "$(bases)" -le 6 ]
 
-# --- a flipped bit in the shared file ---
+# --- a flipped bit in each shared file: where one is right, a restore takes the base from there (daemon_rot) ---
 last=$(newest)
-file=$(find "$(step_dir "$last")" -name 'w0000-*.part' -size +512k)
 check "the newest steps share it" [ "$(links_of "$last")" -gt 1 ]
-time=$(stat -c %y "$file")
-printf '\x55' | dd of="$file" bs=1 seek=70000 conv=notrunc status=none
-touch -d "$time" "$file"
+find "$store/a" -name 'w0000-*.part' -size +512k -printf '%i %p\n' | sort -u -k1,1 | while read -r _ file; do
+	time=$(stat -c %y "$file")
+	printf '\x55' | dd of="$file" bs=1 seek=70000 conv=notrunc status=none
+	touch -d "$time" "$file"
+done
 check "verify finds them all damaged" exits 4 "$ckptctl" verify --data --all "$store"
 check "a job finds nothing to go on from" exits 5 lora --mesh fsdp=2 --steps "$((last + 10))" --resume disk
 check "started anew it writes a new base" lora --mesh fsdp=2 --steps 30 --step-ms 60

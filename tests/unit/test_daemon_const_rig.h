@@ -154,6 +154,11 @@ static inline void restore_late(struct rank *k, uint64_t step, uint32_t flags)
 	k->c->snapped = true;
 }
 
+static inline uint8_t frozen_byte(uint64_t i)
+{
+	return (uint8_t)(i * 2654435761u >> 13);
+}
+
 /* One more const tensor of so many bytes, frozen/w, sealed. Returns its memory. */
 static inline uint8_t *frozen_declare(struct rank *k, const uint64_t bytes)
 {
@@ -170,7 +175,7 @@ static inline uint8_t *frozen_declare(struct rank *k, const uint64_t bytes)
 	must_seal(k);
 	p = local.ptr;
 	for (uint64_t i = 0; i < bytes; i++)
-		p[i] = (uint8_t)(i * 2654435761u >> 13);
+		p[i] = frozen_byte(i);
 	return p;
 }
 

@@ -123,6 +123,16 @@ static void watch(uint64_t ino)
 	(void)pthread_mutex_unlock(&disk.lock);
 }
 
+static uint32_t reads_seen(void)
+{
+	uint32_t n;
+
+	(void)pthread_mutex_lock(&disk.lock);
+	n = disk.nseen;
+	(void)pthread_mutex_unlock(&disk.lock);
+	return n;
+}
+
 static int setup(void **state)
 {
 	(void)host_setup(state);
@@ -142,9 +152,25 @@ static void start(void)
 	host_start(&H, &disk.ops);
 }
 
-static struct const_part *constant(void)
+/* A copy of the daemon's, as it stays until the next step when the log has said that this one is
+ * committed; its units are the daemon's. */
+static struct const_file const_file_of(uint64_t step)
 {
-	return &H.d->jobs->launch->constant[0];
+	struct const_file f;
+	char said[64];
+
+	snprintf(said, sizeof said, " step %" PRIu64 " committed (", step);
+	assert_soon(said_times(&daemon_said, said) >= 1);
+	f = H.d->jobs->launch->constant[0].file;
+	(void)reads_seen(); /* which the next step's reads come after */
+	return f;
+}
+
+static uint32_t rotation(uint64_t step)
+{
+	const struct const_file f = const_file_of(step);
+
+	return const_file_rotation(&f);
 }
 
 /* Steps from *step on, until one has a file of its own; at most `most` of them. */
@@ -165,13 +191,15 @@ static void save_until_fresh(uint64_t *step, uint64_t most)
 
 static uint64_t tail_at(const struct seen *s)
 {
-	const struct const_file *f = &constant()->file;
-	uint32_t i = f->nunit;
+	const struct const_file f = const_file_of(s->step);
+	uint32_t i = f.nunit;
+	uint64_t off;
 
-	(void)s;
-	while (i > 1 && f->unit[i - 1].chunk == TABLE_NONE)
+	while (i > 1 && f.unit[i - 1].chunk == TABLE_NONE)
 		i--;
-	return f->unit[i].off;
+	off = f.unit[i].off;
+	(void)reads_seen();
+	return off;
 }
 
 static uint64_t head_from(const struct seen *s)
@@ -232,7 +260,7 @@ TEST(a_byte_that_rots_below_the_page_cache_is_found_and_named_within_one_rotatio
 			save_with(&K, step++, 0);
 		at = from + draw_below(&rng, areas[i].to(&s) - from);
 		rot(step - 1, at, 0);
-		save_until_fresh(&step, const_file_rotation(&constant()->file));
+		save_until_fresh(&step, rotation(step - 1));
 		snprintf(said, sizeof said, SAID "%" PRIu64 " of step-%012" PRIu64, at, step - 2);
 		/* A byte of a chunk; of what else there is, where the hash begins. */
 		if (i != 1)
@@ -247,6 +275,7 @@ TEST(a_byte_that_rots_below_the_page_cache_is_found_and_named_within_one_rotatio
 		heal();
 		/* The steps that have it are named as damaged; the newest one is not. */
 		assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), step - 2);
+		(void)rotation(step - 1);
 		assert_int_equal(H.d->jobs->tally.error_step, step);
 		/* and that is no news which makes another file */
 		save_with(&K, step++, 0);
@@ -267,7 +296,7 @@ TEST(one_rotation_reads_every_byte_of_the_file_and_one_mib_a_commit)
 	(void)frozen_declare(&K, FROZEN_MIB * MIB + 12345);
 	save_with(&K, 1, 0);
 	s = seen_in(1);
-	n = const_file_rotation(&constant()->file);
+	n = rotation(1);
 	assert_true(n >= s.bytes / MIB && n <= s.bytes / MIB + 4);
 	for (uint32_t round = 0; round < 2; round++) {
 		watch(s.ino);
@@ -275,13 +304,16 @@ TEST(one_rotation_reads_every_byte_of_the_file_and_one_mib_a_commit)
 		for (uint32_t i = 0; i < n; i++) {
 			uint64_t bytes = 0;
 
-			before = disk.nseen;
+			uint32_t seen;
+
+			before = reads_seen();
 			save_with(&K, step++, 0);
-			for (uint32_t k = before; k < disk.nseen; k++) {
+			seen = reads_seen();
+			for (uint32_t k = before; k < seen; k++) {
 				memset(read + disk.seen[k].off, 1, disk.seen[k].len);
 				bytes += disk.seen[k].len;
 			}
-			assert_true(disk.nseen > before && bytes <= MIB);
+			assert_true(seen > before && bytes <= MIB);
 		}
 		for (uint64_t i = 0; i < s.bytes; i++)
 			assert_true(read[i]);
@@ -305,12 +337,12 @@ TEST(where_o_direct_is_refused_the_page_cache_has_forgotten_what_is_read)
 	watch(s.ino);
 	for (; step < 5; step++)
 		save_with(&K, step, 0);
-	assert_true(disk.nseen >= 3);
-	for (uint32_t i = 0; i < disk.nseen; i++)
+	assert_true(reads_seen() >= 3);
+	for (uint32_t i = reads_seen(); i-- > 0;)
 		assert_int_equal(disk.seen[i].cached, 0);
 	assert_soon(said_times(&daemon_said, "its file system refuses O_DIRECT, so") == 1);
 	rot(step - 1, NATIVE_DATA_OFF + 3 * MIB + 77, 0);
-	save_until_fresh(&step, const_file_rotation(&constant()->file));
+	save_until_fresh(&step, rotation(step - 1));
 }
 
 TEST(a_file_that_cannot_be_read_is_written_again_and_its_steps_may_be_right)
@@ -374,6 +406,7 @@ TEST(a_job_that_goes_back_meanwhile_gets_no_label_on_its_new_steps)
 TEST(no_more_than_64_steps_share_a_file_and_none_a_file_that_is_a_day_old)
 {
 	uint64_t step = 1;
+	struct const_file f;
 
 	start();
 	rank_open(&K, &P, 0);
@@ -382,13 +415,11 @@ TEST(no_more_than_64_steps_share_a_file_and_none_a_file_that_is_a_day_old)
 	for (uint64_t i = 1; i < step; i++)
 		assert_int_equal(seen_in(i).step, (i - 1) / CONST_STEPS_MAX * CONST_STEPS_MAX + 1);
 	assert_int_equal(seen_in(1).links, CONST_STEPS_MAX);
-	must_guard(&K);
-	assert_true(constant()->file.old_ns > now_ns() + CONST_AGE_NS / 2);
-	constant()->file.old_ns = now_ns();
-	save_with(&K, step, 0);
-	assert_fresh(step);
-	save_with(&K, ++step, 0);
-	assert_linked(step, step - 1);
+	f = const_file_of(step - 1);
+	assert_true(f.old_ns > now_ns() + CONST_AGE_NS / 2 && f.old_ns <= now_ns() + CONST_AGE_NS);
+	f.nstep = 1;
+	assert_true(const_file_may_share(&f, f.old_ns - 1));
+	assert_false(const_file_may_share(&f, f.old_ns));
 }
 
 /* --- (c) what is damaged is taken from another step --- */
@@ -462,6 +493,48 @@ TEST(a_damaged_const_tensor_is_restored_from_another_launchs_step)
 		MUST(scratch_remove(H.store) == 0);
 		start();
 	}
+}
+
+static void frozen_save(struct rank *k)
+{
+	uint64_t step = *(const uint64_t *)k->arg;
+
+	(void)frozen_declare(k, FROZEN_MIB * MIB);
+	if (step > 1)
+		must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
+	save(k, step);
+	save(k, step + 1);
+}
+
+static void frozen_check(struct rank *k)
+{
+	uint64_t step = *(const uint64_t *)k->arg, bytes = FROZEN_MIB * MIB;
+	uint8_t *p = frozen_declare(k, bytes);
+
+	rank_clear(k);
+	memset(p, 0, bytes);
+	must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
+	MUST_BE(k->got.step, step);
+	MUST(rank_check(k, step));
+	for (uint64_t i = 0; i < bytes; i++)
+		MUST(p[i] == frozen_byte(i));
+}
+
+/* Each rank writes another share of it, on each mesh. */
+TEST(it_is_taken_from_a_step_of_another_mesh_by_the_ranks_of_a_third)
+{
+	start();
+	P.shared_only = true;
+	P.mesh = "fsdp=2";
+	launch(&P, frozen_save, &(uint64_t){ 1 });
+	P.mesh = "fsdp=3";
+	launch(&P, frozen_save, &(uint64_t){ 3 });
+	assert_int_equal(seen_in(4).n, 3);
+	damage(4, NATIVE_DATA_OFF + 10);       /* of the table */
+	damage(4, NATIVE_DATA_OFF + 4096 + 9); /* of frozen/w */
+	P.mesh = "fsdp=4";
+	launch(&P, frozen_check, &(uint64_t){ 4 });
+	assert_soon(said_times(&daemon_said, "model/table and 1 more from step 2, ") == 1);
 }
 
 TEST(another_value_is_never_taken)
