@@ -71,6 +71,7 @@
 	X(CONVERTED_WITHOUT_CHAIN, native, "a converted average keeps its chain") \
 	X(CHAINS_ALL_ALIKE, cli, "diff says when two averages took in different steps") \
 	/* --- commit, recovery, fencing --- */ \
+	X(OUTSIDE_BY_NAME, store, "nothing but steps is made in a job's directory, by whatever path") \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
 	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
@@ -316,6 +317,9 @@
 	X(SAFETENSORS_HOLES, safetensors, "every byte between the first tensor and the last is in exactly one") \
 	X(SAFETENSORS_TAIL, safetensors, "no byte is behind the last tensor") \
 	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
+	X(EXPORT_COMPARES_ONCE, cli, "of two exports of ranks at once one sees the other's file") \
+	X(ORIGINS_NOT_COMPARED, safetensors, "files of two checkpoints are never joined") \
+	X(ORIGIN_NONE_FITS_ALL, safetensors, "a file that names no checkpoint is not joined with one that does") \
 	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \
 	/* --- conversion --- */ \
 	X(SOURCE_NOT_STAMPED, engine, "a source that changed while it was read gives nothing") \

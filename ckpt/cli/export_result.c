@@ -278,6 +278,7 @@ int export_put(struct export *r)
 	output_end(r->c->o);
 	say_only(r);
 	say_blobs(r);
+	export_others_say(r);
 	casts_tell_overflow(r->c, over);
 	if (r->nleft)
 		cli_hint(r->c, "%u of %u tensors are damaged and were left out.", r->nleft,

@@ -32,7 +32,7 @@ int export_find(struct export *r)
 		ckpt_error(&err, -ENAMETOOLONG, "the path %.60s... is too long", r->path);
 		return cli_fail(r->c, -ENAMETOOLONG, &err, NULL);
 	}
-	code = convert_place(r->c, r->path, &d);
+	code = convert_place(r->c, r->path, UINT64_MAX, &d);
 	if (code || (r->file && !r->one) || stat(r->path, &st) || S_ISDIR(st.st_mode))
 		return code;
 	ckpt_error(&err, -EINVAL, "%s is not a directory", r->path);
@@ -88,6 +88,8 @@ int export_fail(struct export *r, int rc, bool source, const struct ckpt_err *er
 		return cli_fail(r->c, rc,
 				&(struct ckpt_err){ .msg = "interrupted; nothing was written" },
 				NULL);
+	if (r->beside.mixed)
+		return export_mixed(r, err);
 	if (rc == -EMEDIUMTYPE)
 		return convert_misfit(r->c, r->s.ref.path, &r->made, &r->cannot, err);
 	if (rc == -EEXIST && r->begun) {
@@ -141,14 +143,15 @@ static uint32_t blobs_carried(const struct export *r, uint32_t rank)
 	return n;
 }
 
-static void on_planned(void *arg, const struct sheet *s)
+static int on_planned(void *arg, const struct sheet *s, struct ckpt_err *err)
 {
 	struct export *r = arg;
 
 	free(r->made_file);
 	r->made_file = calloc(s->nfile, sizeof *r->made_file);
-	r->no_memory = !r->made_file;
-	r->nfile = r->no_memory ? 0 : s->nfile;
+	if (!r->made_file)
+		return ckpt_error(err, -ENOMEM, "out of memory for a list of files");
+	r->nfile = s->nfile;
 	for (uint32_t i = 0; i < r->nfile; i++) {
 		struct export_file *f = &r->made_file[i];
 
@@ -160,6 +163,14 @@ static void on_planned(void *arg, const struct sheet *s)
 	}
 	for (uint32_t i = 0; i < s->nrun && r->nfile; i++)
 		r->made_file[s->run[i].file].data_bytes -= s->run[i].len;
+	return r->one ? export_beside(r, s, err) : 0;
+}
+
+static int on_ready(void *arg, struct ckpt_err *err)
+{
+	struct export *r = arg;
+
+	return r->one ? export_beside_again(r, err) : 0;
 }
 
 static bool has_attr(const struct checkpoint_attr *attr, uint32_t n, const char *key)
@@ -176,13 +187,19 @@ static int facts_make(struct export *r, struct ckpt_err *err)
 	struct checkpoint *k = r->s.ckpt;
 	struct selection_meta meta[SELECTION_META];
 	struct checkpoint_attr *attr;
+	char *sum = arena_alloc(&r->arena, 17);
 	uint32_t nmeta, n = 0;
 
-	attr = arena_array(&r->arena, (size_t)k->nattr + SELECTION_META + 1, sizeof *attr);
-	if (!attr || selection_meta(&r->only.selection, meta, &nmeta))
+	attr = arena_array(&r->arena, (size_t)k->nattr + SELECTION_META + 2, sizeof *attr);
+	if (!sum || !attr || selection_meta(&r->only.selection, meta, &nmeta))
 		return ckpt_error(err, -ENOMEM, "out of memory for the files' metadata");
 	if (r->c->value[OPT_DTYPE])
 		attr[n++] = (struct checkpoint_attr){ "dtype", r->c->value[OPT_DTYPE] };
+	/* Files of ranks that were made with other rules do not fit together. */
+	snprintf(sum, 17, "%016llx",
+		 (unsigned long long)le64_get(*(const le64 *)(const void *)r->view.sum.b));
+	if (r->c->value[OPT_VIEW] && !r->alone)
+		attr[n++] = (struct checkpoint_attr){ "view", sum };
 	for (uint32_t i = 0; i < nmeta; i++)
 		attr[n++] = (struct checkpoint_attr){ meta[i].key, meta[i].value };
 	for (uint32_t i = 0, own = n; i < k->nattr; i++)
@@ -227,6 +244,7 @@ static int engine_run(struct export *r, struct ckpt_err *err)
 					    .drop = r->c->value[OPT_DROP_UNSUPPORTED],
 					    .overflow = r->overflow,
 					    .planned = on_planned,
+					    .ready = on_ready,
 					    .begun = on_begun,
 					    .begun_arg = r };
 	int rc = facts_make(r, err);
@@ -240,8 +258,7 @@ static int engine_run(struct export *r, struct ckpt_err *err)
 	rc = engine_convert(&e, &how, &r->made, &r->cannot, err);
 	if (r->begun)
 		r->speed = progress_end(&r->progress);
-	return !rc && r->no_memory ? ckpt_error(err, -ENOMEM, "out of memory for a list of files")
-				   : rc;
+	return rc;
 }
 
 int export_write(struct export *r)

@@ -350,24 +350,13 @@ static int engine_run(struct converting *x)
 
 /* --- before --- */
 
-/* Stores call a step's directory so. */
-static bool names_step(const char *base, uint64_t *ret_step)
-{
-	char again[STORE_DIR_MAX];
-	char *end;
-
-	if (strncmp(base, "step-", 5) != 0 || base[5] < '0' || base[5] > '9')
-		return false;
-	*ret_step = strtoull(base + 5, &end, 10);
-	store_name_step(*ret_step, again);
-	return !*end && !strcmp(again, base);
-}
-
-int convert_place(struct cli *c, const char *dst, struct publish_path *ret)
+int convert_place(struct cli *c, const char *dst, uint64_t own_step, struct publish_path *ret)
 {
 	struct ckpt_err err = { 0 };
 	int rc = publish_split(dst, ret, &err);
 
+	if (!rc)
+		rc = store_outside(c->ops, dst, own_step, &err);
 	if (rc)
 		return cli_fail(c, rc, &err, NULL);
 	if (!access(ret->parent, F_OK))
@@ -378,16 +367,15 @@ int convert_place(struct cli *c, const char *dst, struct publish_path *ret)
 			     : cli_fail(c, rc, &err, NULL);
 }
 
-/* DST has a directory around it, is not SRC, and is not the name that a store gives to another
- * step. */
+/* DST has a directory around it, is not SRC, and is neither in a job's directory nor what a store
+ * calls another step. */
 static int destination_check(struct converting *x)
 {
 	const char *dst = x->c->arg[1];
 	struct publish_path *d = &x->place;
 	struct ckpt_err err = { 0 };
 	struct stat src, st;
-	uint64_t step = x->s.ckpt->step, named;
-	int code = convert_place(x->c, dst, d);
+	int code = convert_place(x->c, dst, x->format->root ? x->said.step : UINT64_MAX, d);
 
 	if (code)
 		return code;
@@ -399,14 +387,7 @@ static int destination_check(struct converting *x)
 					   "exist yet",
 					   dst),
 				&err, NULL);
-	if (!names_step(d->base, &named) || named == step)
-		return CLI_OK;
-	return cli_fail(x->c,
-			ckpt_error(&err, -EINVAL,
-				   "%s is what a store calls its step %" PRIu64
-				   ", and this is step %" PRIu64 ": give another name",
-				   dst, named, step),
-			&err, NULL);
+	return CLI_OK;
 }
 
 /* --- what is asked for --- */

@@ -22,9 +22,10 @@ int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_by
 bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES]);
 /* Is it the name of one file of that format? */
 bool convert_is_file(const char *path, const struct format *f);
-/* The directory around dst, and the name in it. Returns an exit code, after an error was printed:
- * there is no such directory. Nothing is made. */
-int convert_place(struct cli *c, const char *dst, struct publish_path *ret);
+/* The directory around dst, and the name in it: of whatever is made of a checkpoint, in any format.
+ * own_step: of store_outside. Returns an exit code, after an error was printed: there is no such
+ * directory, or nothing may be made there. Nothing is made. */
+int convert_place(struct cli *c, const char *dst, uint64_t own_step, struct publish_path *ret);
 /* Print the error -EMEDIUMTYPE of engine_convert, with all that the format cannot hold. path: of the
  * source. Returns the exit code. */
 int convert_misfit(struct cli *c, const char *path, const struct converted *f,

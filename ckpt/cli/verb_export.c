@@ -318,13 +318,11 @@ static int checkpoint_export(struct export *r)
 static int take_memory(struct export *r)
 {
 	struct cli *c = r->c;
-	struct ckpt_err err = { 0 };
 	struct publish_path d;
-	int rc, code;
+	int code = convert_place(c, r->path, UINT64_MAX, &d);
 
-	rc = publish_split(r->path, &d, &err);
-	if (rc)
-		return cli_fail(c, rc, &err, NULL);
+	if (code)
+		return code;
 	code = from_memory(c, c->arg[0], d.parent, &r->memory);
 	r->name = r->memory.path;
 	return code;
@@ -382,6 +380,7 @@ static int export_run(struct cli *c)
 	if (!code)
 		code = checkpoint_export(&r);
 	ckpt_errlist_free(&r.cannot);
+	export_beside_end(&r);
 	damage_free(&r.damage);
 	free(r.overflow);
 	free(r.made_file);

@@ -537,6 +537,8 @@ static int convert_run(struct convert *v, struct ckpt_err *err)
 		rc = convert_result_check(v, err);
 	if (!rc && v->c->once && convert_is_stopped(v))
 		rc = ckpt_error(err, -ECANCELED, "interrupted");
+	if (!rc && v->c->ready)
+		rc = v->c->ready(v->c->begun_arg, err);
 	return rc ? rc : publish_commit(v->to, err);
 }
 
@@ -577,7 +579,7 @@ int engine_convert(const struct engine *e, const struct engine_convert *c, struc
 	if (!rc)
 		rc = journal_make(&v, err);
 	if (!rc && c->planned)
-		c->planned(c->begun_arg, v.sheet);
+		rc = c->planned(c->begun_arg, v.sheet, err);
 	if (!rc && !c->dry) {
 		rc = convert_begin(&v, err);
 		if (!rc && c->begun)

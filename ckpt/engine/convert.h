@@ -41,8 +41,11 @@ struct engine_convert {
 	bool check;	     /* read every byte of the result again */
 	bool once;	     /* without a journal: no other run can continue */
 	uint64_t *overflow;  /* [target->ntensor], zero: elements that became infinite; NULL: no */
-	/* Called with the sheet before anything is written. May be NULL. */
-	void (*planned)(void *arg, const struct sheet *s);
+	/* Called with the sheet before anything is written, also if nothing will be. A result < 0
+	 * ends it, and err has the reason. May be NULL. */
+	int (*planned)(void *arg, const struct sheet *s, struct ckpt_err *err);
+	/* Called when all files are complete, right before they appear. As planned. */
+	int (*ready)(void *arg, struct ckpt_err *err);
 	/* Called once, when *ret has what an earlier run has done. May be NULL. */
 	void (*begun)(void *arg);
 	void *begun_arg;
@@ -76,7 +79,7 @@ struct converted {
  * another conversion (err has all differences); -ENOMEM: also if mem_limit has no room for the
  * decoders of the source, with the least that has; -ENOSPC; -ESTALE: the source has changed
  * meanwhile, and nothing is kept; -EBADMSG: damage in the source, or a fingerprint that differs;
- * -ECANCELED: tick returned != 0. After an error there is nothing at dst.
+ * -ECANCELED: tick returned != 0; what planned and ready return. After an error there is nothing at dst.
  */
 int engine_convert(const struct engine *e, const struct engine_convert *c, struct converted *ret,
 		   struct ckpt_errlist *cannot, struct ckpt_err *err);

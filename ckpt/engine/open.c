@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
+#include "ckpt/io/io_above.h"
 
 #define TRIED_BYTES 600 /* what the formats looked for, in one sentence */
 
@@ -148,28 +149,26 @@ int engine_probe(const struct engine *e, const struct engine_subject *s, const s
 
 /* --- where nothing is made --- */
 
+struct inside {
+	const struct io_ops *ops;
+	const struct io_stat *top;
+};
+
+static int top_is(void *arg, int fd)
+{
+	const struct inside *x = arg;
+	struct io_stat st;
+
+	return !io_stat(x->ops, fd, &st) && st.dev == x->top->dev && st.ino == x->top->ino;
+}
+
 /* Is dirfd the directory `top`, or below it? What cannot be found out is no reason to refuse:
  * making something there says why. */
 static bool is_inside(const struct io_ops *ops, int dirfd, const struct io_stat *top)
 {
-	int at = io_open_path(ops, dirfd, ".", O_RDONLY | O_DIRECTORY);
-	struct io_stat st, last = { 0 };
-	bool inside = false;
+	struct inside x = { ops, top };
 
-	for (uint32_t i = 0; at >= 0 && i < PATH_MAX && !io_stat(ops, at, &st); i++) {
-		int up;
-
-		inside = st.dev == top->dev && st.ino == top->ino;
-		if (inside || (i && st.dev == last.dev && st.ino == last.ino))
-			break;
-		last = st;
-		up = io_open_path(ops, at, "..", O_RDONLY | O_DIRECTORY);
-		(void)ops->close(ops->ctx, at);
-		at = up;
-	}
-	if (at >= 0)
-		(void)ops->close(ops->ctx, at);
-	return inside;
+	return io_above(ops, dirfd, top_is, &x);
 }
 
 /* Of the format of stores. A directory with files of another format is anybody's: its parent may be

@@ -341,6 +341,16 @@ int store_resolve_aside(const struct io_ops *ops, const struct format *format, c
 int store_resolve_any(const struct io_ops *ops, const struct format *format, const char *where,
 		      const char *name, struct store_ref *ret, struct ckpt_err *err);
 
+/*
+ * May something be made at this path, which is no step that its job commits? -EINVAL: no. It is in
+ * the directory of a job, which has steps and labels and nothing else: links and relative paths are
+ * followed, and of a directory that exists all that is around it counts. Or stores call a step so
+ * (step-N, .old-.., .tmp-.., .trash-..), wherever it is: the job into whose directory it comes
+ * would set it aside, or read it. own_step: step-N with this N is allowed (a copy of that step);
+ * UINT64_MAX: none is. What cannot be found out is no reason to refuse.
+ */
+int store_outside(const struct io_ops *ops, const char *path, uint64_t own_step,
+		  struct ckpt_err *err);
 /* No format knows what is at a path: -ENOENT with a sentence if it is a job's directory, else 0. */
 int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 

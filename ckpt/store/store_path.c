@@ -8,6 +8,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include "ckpt/base/mutant.h"
+#include "ckpt/io/io_above.h"
+#include "ckpt/io/publish.h"
 #include "ckpt/store/store_impl.h"
 
 static const char *path_base(const char *abs)
@@ -107,4 +110,81 @@ int store_path_job(const struct io_ops *ops, const char *path, struct ckpt_err *
 		"%.200s is a job's directory, not a checkpoint: give one of its steps, or "
 		"\"latest -C %.200s\"",
 		path, path);
+}
+
+/* --- where nothing else is made --- */
+
+static int name_outside(const char *path, const char *base, uint64_t own_step, struct ckpt_err *err)
+{
+	struct store_name x;
+
+	store_name_parse(base, &x);
+	if (x.kind == STORE_FOREIGN || (x.kind == STORE_STEP && x.step == own_step))
+		return 0;
+	if (x.kind != STORE_STEP)
+		return ckpt_error(
+			err, -EINVAL,
+			"%.1000s is what a store calls a step that is %s: give another name", path,
+			x.kind == STORE_OLD   ? "set aside"
+			: x.kind == STORE_TMP ? "being written"
+					      : "being deleted");
+	if (own_step == UINT64_MAX)
+		return ckpt_error(err, -EINVAL,
+				  "%.1000s is what a store calls its step %" PRIu64
+				  ", and what is to be made is none: give another name",
+				  path, x.step);
+	return ckpt_error(err, -EINVAL,
+			  "%.1000s is what a store calls its step %" PRIu64
+			  ", and this is step %" PRIu64 ": give another name",
+			  path, x.step, own_step);
+}
+
+struct above {
+	const struct io_ops *ops;
+	char job[PATH_MAX];
+};
+
+/* Every launch of a job has its claim there. */
+static int job_above(void *arg, int fd)
+{
+	struct above *a = arg;
+	int claims = a->ops->open(a->ops->ctx, fd, STORE_CLAIMS, O_PATH | O_DIRECTORY, 0);
+
+	char real[PATH_MAX];
+
+	if (claims < 0)
+		return 0;
+	(void)a->ops->close(a->ops->ctx, claims);
+	if (io_path(a->ops, fd, real, sizeof real) || !realpath(real, a->job))
+		a->job[0] = 0;
+	return 1;
+}
+
+int store_outside(const struct io_ops *ops, const char *path, uint64_t own_step,
+		  struct ckpt_err *err)
+{
+	struct publish_path d;
+	struct above a = { .ops = ops };
+	char real[PATH_MAX];
+	int rc = publish_split(path, &d, err), fd;
+
+	if (!rc)
+		rc = name_outside(path, d.base, own_step, err);
+	if (rc || MUTANT(OUTSIDE_BY_NAME))
+		return rc;
+	fd = io_open_path(ops, AT_FDCWD, path, O_PATH | O_DIRECTORY);
+	if (fd >= 0 && !io_path(ops, fd, real, sizeof real))
+		rc = name_outside(path, path_base(real), own_step, err);
+	if (fd < 0)
+		fd = io_open_path(ops, AT_FDCWD, d.parent, O_PATH | O_DIRECTORY);
+	if (fd < 0)
+		return rc;
+	if (!rc && io_above(ops, fd, job_above, &a))
+		rc = ckpt_error(
+			err, -EINVAL,
+			"%.1000s is in the directory of a job%s%.1000s: ckptd keeps its steps "
+			"there, and nothing else belongs there: give a path outside of it",
+			path, a.job[0] ? ", " : "", a.job);
+	(void)ops->close(ops->ctx, fd);
+	return rc;
 }

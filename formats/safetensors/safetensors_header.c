@@ -344,6 +344,49 @@ int header_read(void *bytes, uint64_t len, uint64_t data_bytes, const char *what
 	return rc;
 }
 
+int header_meta(void *bytes, uint64_t len, const char *what, const struct header_sink *to,
+		struct ckpt_err *err)
+{
+	struct ckpt_err own;
+	struct scan s = { .what = what, .to = to, .err = err ? err : &own };
+
+	json_begin(&s.j, bytes, len, what, s.err);
+	return members_read(&s, false);
+}
+
+int header_load(const struct source *src, const char *name, void **ret, uint64_t *ret_len,
+		struct ckpt_err *err)
+{
+	uint64_t len;
+	le64 first;
+	int rc;
+
+	if (src->bytes < sizeof first)
+		return ckpt_error(err, -EBADMSG, "%s has %llu bytes: a header begins with 8 bytes",
+				  name, (unsigned long long)src->bytes);
+	rc = src->read(src->ctx, &first, sizeof first, 0);
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", name);
+	len = le64_get(first);
+	if (len > SAFETENSORS_HEADER_MAX && !MUTANT(SAFETENSORS_HEADER_HUGE))
+		return ckpt_error(
+			err, -EPROTO,
+			"%s: its first bytes say that the header has %llu bytes; the format "
+			"allows %u",
+			name, (unsigned long long)len, SAFETENSORS_HEADER_MAX);
+	if (len > src->bytes - sizeof first)
+		return ckpt_error(err, -EBADMSG,
+				  "%s: its header has %llu bytes, the file %llu: it is cut, or no "
+				  "safetensors file",
+				  name, (unsigned long long)len, (unsigned long long)src->bytes);
+	*ret = malloc(len + 1);
+	if (!*ret)
+		return ckpt_error(err, -ENOMEM, "out of memory for the header of %s", name);
+	rc = src->read(src->ctx, *ret, len, sizeof first);
+	*ret_len = len;
+	return rc < 0 ? ckpt_error_errno(err, -rc, "%s cannot be read", name) : 0;
+}
+
 /* --- the index --- */
 
 static int tensors_too_many(struct json *j, const struct json_token *at)

@@ -13,6 +13,8 @@
 #define SAFETENSORS_SHARDING "DCP_SHARDING_INFO"
 #define SAFETENSORS_BLOB "ckpt.blob:"	/* and the name that a blob has in the file */
 #define SAFETENSORS_BLOB_RANK ", rank " /* behind its media type, and the number, of one rank's */
+#define SAFETENSORS_OURS "ckptd"	/* in every file that ckptctl writes: its version */
+#define SAFETENSORS_RANK "rank"		/* of an export by rank */
 #define SAFETENSORS_ATTRS_MAX \
 	65000u /* strings that become attributes: what a program may declare */
 
@@ -42,6 +44,14 @@ struct header_sink {
  */
 int header_read(void *bytes, uint64_t len, uint64_t data_bytes, const char *what,
 		const struct header_sink *to, struct ckpt_err *err);
+
+/* The same of "__metadata__" alone: what lies behind it is not read. to->tensor may be NULL. */
+int header_meta(void *bytes, uint64_t len, const char *what, const struct header_sink *to,
+		struct ckpt_err *err);
+/* The JSON text of a file, malloc'ed. -EBADMSG: the file is cut; -EPROTO: too long a header; what
+ * reading said; -ENOMEM. */
+int header_load(const struct source *src, const char *name, void **ret, uint64_t *ret_len,
+		struct ckpt_err *err);
 
 /* The weight_map of an index: tensor number i of `tensor` is in file of[i] of `file`. */
 struct weight_index {

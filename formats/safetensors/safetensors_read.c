@@ -10,7 +10,8 @@
 #include "ckpt/base/util.h"
 #include <stdio.h>
 
-#define PROBE_FILES 8 /* of a directory: so many headers are looked at */
+#define ORIGINS_MAX 32u /* different checkpoints that a message tells apart */
+#define PROBE_FILES 8	/* of a directory: so many headers are looked at */
 
 static bool ends_in(const char *s, const char *end)
 {
@@ -143,6 +144,8 @@ static int on_meta(void *arg, char *key, char *value)
 	struct reading *r = arg;
 	char what[400];
 
+	if (safetensors_origin_note(&r->origin[r->file], &r->tmp, key, value))
+		return ckpt_error(r->err, -ENOMEM, "no memory for the metadata");
 	if (!strcmp(key, "format"))
 		return 0;
 	if (!strncmp(key, SAFETENSORS_BLOB, sizeof SAFETENSORS_BLOB - 1))
@@ -154,11 +157,11 @@ static int on_meta(void *arg, char *key, char *value)
 		snprintf(what, sizeof what, SAFETENSORS_SHARDING " of %.200s", r->name);
 		return sharding_read(value, what, &r->file_tmp, &r->sharding, r->err);
 	}
-	if (!strcmp(key, "ckptd"))
+	if (!strcmp(key, SAFETENSORS_OURS))
 		r->ours = true;
 	if (!strcmp(key, "mesh"))
 		r->mesh = value;
-	if (!strcmp(key, "rank"))
+	if (!strcmp(key, SAFETENSORS_RANK))
 		is_number(value, &r->rank);
 	if (!strcmp(key, "keys"))
 		r->slashed = !strcmp(value, "component/name");
@@ -226,39 +229,6 @@ static uint32_t rank_of(const char *name)
 	return sscanf(name, "rank-%5u.", &n) == 1 ? n : 0;
 }
 
-static int header_get(struct reading *r, const struct source *src, void **ret, uint64_t *ret_len)
-{
-	uint64_t len;
-	le64 first;
-	int rc;
-
-	if (src->bytes < sizeof first)
-		return ckpt_error(r->err, -EBADMSG,
-				  "%s has %llu bytes: a header begins with 8 bytes", r->name,
-				  (unsigned long long)src->bytes);
-	rc = src->read(src->ctx, &first, sizeof first, 0);
-	if (rc < 0)
-		return ckpt_error_errno(r->err, -rc, "%s cannot be read", r->name);
-	len = le64_get(first);
-	if (len > SAFETENSORS_HEADER_MAX && !MUTANT(SAFETENSORS_HEADER_HUGE))
-		return ckpt_error(
-			r->err, -EPROTO,
-			"%s: its first bytes say that the header has %llu bytes; the format "
-			"allows %u",
-			r->name, (unsigned long long)len, SAFETENSORS_HEADER_MAX);
-	if (len > src->bytes - sizeof first)
-		return ckpt_error(r->err, -EBADMSG,
-				  "%s: its header has %llu bytes, the file %llu: it is cut, or no "
-				  "safetensors file",
-				  r->name, (unsigned long long)len, (unsigned long long)src->bytes);
-	*ret = malloc(len + 1);
-	if (!*ret)
-		return ckpt_error(r->err, -ENOMEM, "out of memory for the header of %s", r->name);
-	rc = src->read(src->ctx, *ret, len, sizeof first);
-	*ret_len = len;
-	return rc < 0 ? ckpt_error_errno(r->err, -rc, "%s cannot be read", r->name) : 0;
-}
-
 /* So that arrays are not copied while they grow. */
 static int room_make(struct reading *r, const char *head, uint64_t len)
 {
@@ -305,7 +275,7 @@ static int header_use(struct reading *r, const struct source *src)
 	cleanup_free void *head = NULL;
 	char what[400];
 	uint64_t len = 0;
-	int rc = header_get(r, src, &head, &len);
+	int rc = header_load(src, r->name, &head, &len, r->err);
 
 	if (rc)
 		return rc;
@@ -321,6 +291,7 @@ static int header_use(struct reading *r, const struct source *src)
 	snprintf(what, sizeof what, "the header of %.300s", r->name);
 	if (!rc)
 		rc = header_read(head, len, src->bytes - r->data_off, what, &to, r->err);
+	r->origin[r->file].known = !rc;
 	return rc ? rc : ranges_make(r, f);
 }
 
@@ -349,6 +320,92 @@ static int file_read(struct reading *r, uint32_t file)
 	r->blobs = (struct texts){ 0 };
 	arena_free(&r->file_tmp);
 	return fault_say(r, rc, f->name);
+}
+
+/* --- of which checkpoint each file is --- */
+
+/* Of a file whose tensors are not read any more, because another one has a mistake. */
+static void origin_look(struct reading *r, uint32_t file)
+{
+	const char *name = r->c->file[file].name;
+	struct source src = { 0 };
+
+	if (r->how->dir->open(r->how->dir->ctx, name, &src))
+		return;
+	(void)safetensors_origin_read(&src, name, &r->tmp, &r->origin[file], NULL);
+	source_close(&src);
+}
+
+/* Files that say the same, by the first of them. */
+struct origin_group {
+	uint32_t first, n, nshown;
+	char names[400]; /* "a, b" of the first ones */
+};
+
+static void group_add(struct origin_group *g, const char *name)
+{
+	size_t n = strlen(g->names);
+
+	if (g->n++ && (g->nshown < g->n - 1 || n + strlen(name) + 3 > sizeof g->names))
+		return;
+	g->nshown++;
+	snprintf(g->names + n, sizeof g->names - n, "%s%s", n ? ", " : "", name);
+}
+
+/* Each group is a line, each file a fault. */
+static int origins_refuse(const struct reading *r, const struct origin_group *g, uint32_t ngroup,
+			  uint32_t nfile)
+{
+	struct ckpt_errlist list = { .code = -EPROTO };
+	char said[ORIGIN_TEXT], text[ORIGIN_TEXT + 100], more[40];
+	int rc;
+
+	for (uint32_t i = 0; i < nfile && r->how->fault; i++) {
+		struct format_fault f = {
+			.kind = "mismatch", .file = r->c->file[i].name, .tensor = "", .text = text
+		};
+
+		snprintf(text, sizeof text,
+			 "other files here are of another checkpoint; this one: %s",
+			 safetensors_origin_print(&r->origin[i], said));
+		if (r->origin[i].known)
+			r->how->fault(r->how->fault_arg, &f);
+	}
+	for (uint32_t i = 0; i < ngroup; i++) {
+		snprintf(more, sizeof more, " and %u more", g[i].n - g[i].nshown);
+		ckpt_errlist_add(&list, "%s%s: %s", g[i].names, g[i].n > g[i].nshown ? more : "",
+				 safetensors_origin_print(&r->origin[g[i].first], said));
+	}
+	rc = ckpt_errlist_end(&list, r->err,
+			      "these files are of different checkpoints, which are never joined "
+			      "(name one of them to read it alone)");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* rc: what reading found; a mixture explains it better. */
+static int origins_check(struct reading *r, uint32_t n, int rc)
+{
+	struct origin_group group[ORIGINS_MAX] = { 0 };
+	uint32_t ngroup = 0, k;
+
+	if (rc == -ENOMEM || rc == -ECANCELED || MUTANT(ORIGINS_NOT_COMPARED))
+		return rc;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct safetensors_origin *o = &r->origin[i];
+
+		if (!o->known)
+			continue;
+		for (k = 0; k < ngroup; k++)
+			if (safetensors_origin_fits(o, &r->origin[group[k].first], r->has_index))
+				break;
+		if (k == ORIGINS_MAX) /* the last line of all that are refused */
+			k--;
+		ngroup += k == ngroup;
+		group[k].first = group[k].n ? group[k].first : i;
+		group_add(&group[k], r->c->file[i].name);
+	}
+	return ngroup > 1 ? origins_refuse(r, group, ngroup, n) : rc;
 }
 
 /* --- which files --- */
@@ -510,6 +567,9 @@ static int files_make(struct reading *r, const struct names *l)
 				  n);
 	r->c->file = arena_array(a, n, sizeof *r->c->file);
 	r->c->nfile = n;
+	r->origin = arena_array(&r->tmp, n, sizeof *r->origin);
+	if (!r->origin)
+		return ckpt_error(r->err, -ENOMEM, "no memory for %u files", n);
 	for (uint32_t i = 0; i < n && r->c->file; i++) {
 		const char *name = arena_str(a, i < l->n ? l->name[i] : l->index);
 
@@ -658,8 +718,13 @@ static int reading_run(struct reading *r)
 		qsort(l.name, l.n, sizeof *l.name, name_compare);
 	if (!rc)
 		rc = files_make(r, &l);
-	for (uint32_t i = 0; !rc && i < l.n; i++)
-		rc = file_read(r, i);
+	for (uint32_t i = 0; i < l.n && r->origin && r->c->file; i++) {
+		if (!rc)
+			rc = file_read(r, i);
+		if (rc)
+			origin_look(r, i);
+	}
+	rc = origins_check(r, r->origin ? l.n : 0, rc);
 	if (!rc && l.index)
 		rc = index_place(r, l.index);
 	free(l.name);

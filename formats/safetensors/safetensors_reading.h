@@ -4,6 +4,7 @@
 #define CKPT_SAFETENSORS_READING_H
 #include "formats/safetensors/safetensors_format.h"
 #include "formats/safetensors/safetensors_impl.h"
+#include "formats/safetensors/safetensors_origin.h"
 
 /* A set of elements that several pieces have: its bounds are the key. */
 struct sets {
@@ -28,8 +29,9 @@ struct reading {
 	struct strmap components;
 	struct strmap replicas; /* (tensor, set) of each piece of tensors in several files */
 	struct weight_index index;
-	bool *seen;	       /* [index.tensor.map.n] it was in its file */
-	bool has_index, boxed; /* boxed: a file has sharding info */
+	bool *seen;			   /* [index.tensor.map.n] it was in its file */
+	bool has_index, boxed;		   /* boxed: a file has sharding info */
+	struct safetensors_origin *origin; /* [c->nfile] */
 	/* of the file that is being read */
 	struct arena file_tmp;
 	const char *name;

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/cli_rig.h"
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include "ckpt/move/cast.h"
 #include "ckpt/engine/convert.h"
 #include "ckpt/cli/subject.h"
@@ -320,7 +321,8 @@ TEST(rank_writes_one_file_beside_what_is_there)
 	assert_int_equal(entries(out), 2);
 	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
-	SHOWN_IS(CLI_USAGE, "export", in, out, "--mesh", "fsdp=4", "--rank", "0");
+	SHOWN_IS(CLI_MISFIT, "export", in, out, "--mesh", "fsdp=4", "--rank", "0");
+	SHOWN_IS(CLI_USAGE, "export", in, out, "--mesh", "fsdp=3", "--rank", "0");
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(entries(out), 2);
 	remove_tree(out);
@@ -944,6 +946,267 @@ TEST(of_two_that_make_the_directory_one_is_told_that_it_lost)
 	assert_true(exists(path_of("%s/mine", out)));
 	assert_int_equal(entries(out), 1);
 	remove_tree(out);
+}
+
+/* --- files of two checkpoints --- */
+
+/* A job with the steps 20 and 32, whose latest moves. Returns its directory. */
+static const char *make_moving(void)
+{
+	declare = declare_plain;
+	make_step(plain, &(struct how){ "moving", "fsdp=2", 20, 1, UINT64_MAX, UINT64_MAX, false });
+	make_step(plain, &(struct how){ "moving", "fsdp=2", 32, 2, 20, 20, false });
+	declare = NULL;
+	return path_of("%s/moving", plain);
+}
+
+/* DIR has the file of rank 0 of step 20, and whatever is asked for is refused before it is there. */
+static void is_refused(const char *name, const char *mesh, const char *option, const char *value)
+{
+	RUN_IS(CLI_MISFIT, "export", "-C", path_of("%s/moving", plain), name, out, "--mesh", mesh,
+	       "--rank", "1", option, value);
+	assert_says(got.err, "has files of another checkpoint or mesh");
+	assert_says(got.err, "rank-00000.safetensors: ");
+	assert_int_equal(entries(out), 1);
+}
+
+TEST(no_rank_is_written_beside_files_of_another_checkpoint_or_mesh)
+{
+	const char *job = make_moving();
+	cleanup_free char *view = strdup(path_of("%s/view", top));
+	FILE *f;
+
+	RUN_IS(0, "export", "-C", job, "step:20", out, "--mesh", "fsdp=2", "--rank", "0");
+	assert_null(strstr(got.err, "other ranks"));
+	SHOWN_IS(CLI_MISFIT, "export", "-C", job, "latest", out, "--mesh", "fsdp=2", "--rank", "1");
+	is_refused("latest", "fsdp=2", "--mem-limit", "1G");
+	assert_says(got.err, "ckptctl export step:20 ");
+	is_refused("moving@latest", "fsdp=2", "--mem-limit", "1G");
+	assert_says(got.err, "ckptctl export moving@20 ");
+	is_refused("32", "fsdp=2", "--mem-limit", "1G");
+	assert_says(got.err, "give another DIR");
+	assert_null(strstr(got.err, "ckptctl export"));
+	is_refused("20", "fsdp=3", "--mem-limit", "1G");
+	is_refused("20", "fsdp=2", "--only", "model");
+	spill(view, "rename model/embed.weight -> model/e\n");
+	is_refused("20", "fsdp=2", "--view", view);
+	RUN_IS(CLI_MISFIT, "export", "-C", job, "latest", out, "--mesh", "fsdp=2", "--rank", "1",
+	       "-n");
+	/* What no ckptctl wrote, or what nobody can read, is another checkpoint's, too. */
+	f = fopen(path_of("%s/other.safetensors", out), "w");
+	fwrite("\2\0\0\0\0\0\0\0{}", 1, 10, f);
+	fclose(f);
+	RUN_IS(CLI_MISFIT, "export", "-C", job, "20", out, "--mesh", "fsdp=2", "--rank", "1");
+	assert_says(got.err, "other.safetensors: no checkpoint: ckptctl did not write it");
+	spill(path_of("%s/other.safetensors", out), "x");
+	RUN_IS(CLI_MISFIT, "export", "-C", job, "20", out, "--mesh", "fsdp=2", "--rank", "1");
+	assert_says(got.err, "other.safetensors: ");
+	unlink(path_of("%s/other.safetensors", out));
+	spill(path_of("%s/README", out), "x");
+	SHOWN_IS(0, "export", "-C", job, "step:20", out, "--mesh", "fsdp=2", "--rank", "1");
+	unlink(path_of("%s/README", out));
+	RUN_IS(CLI_WARNINGS, "verify", "--data", out);
+	remove_tree(out);
+	SHOWN_IS(0, "export", "-C", job, "latest", out, "--mesh", "fsdp=2", "--rank", "0");
+	remove_tree(out);
+	remove_tree(path_of("%s/moving", plain));
+}
+
+/* The case: files of a moving latest, as an older ckptctl left them. */
+TEST(no_verb_opens_files_of_two_steps)
+{
+	static const char *const verbs[][4] = {
+		{ "show" },   { "verify" }, { "verify", "--data" },	    { "stats" },
+		{ "cat" },    { "ema" },    { "plan", "--mesh", "fsdp=1" }, { "convert" },
+		{ "export" }, { "diff" },
+	};
+	const char *job = make_moving(), *other = path_of("%s/other", top);
+
+	RUN_IS(0, "export", "-C", job, "20", out, "--mesh", "fsdp=2", "--rank", "0");
+	RUN_IS(0, "export", "-C", job, "32", other, "--mesh", "fsdp=2", "--rank", "1");
+	copy_file(file_of(other, 1), file_of(out, 1));
+	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+		const char *v = verbs[i][0], *more = verbs[i][1] ? verbs[i][1] : "--ascii";
+		const char *to = path_of("%s/made", top);
+
+		if (!strcmp(v, "convert") || !strcmp(v, "export") || !strcmp(v, "diff"))
+			RUN_IS(CLI_CORRUPT, v, out, !strcmp(v, "diff") ? other : to);
+		else if (!strcmp(v, "cat"))
+			RUN_IS(CLI_CORRUPT, v, out, "model/embed.weight");
+		else if (verbs[i][2])
+			RUN_IS(CLI_CORRUPT, v, out, more, verbs[i][2]);
+		else
+			RUN_IS(CLI_CORRUPT, v, out, more);
+		assert_says(path_of("%.3000s%.3000s", got.out, got.err), "step 20");
+		assert_says(path_of("%.3000s%.3000s", got.out, got.err), "step 32");
+		assert_false(exists(to));
+	}
+	SHOWN_IS(CLI_CORRUPT, "verify", out);
+	SHOWN_IS(CLI_CORRUPT, "convert", out, path_of("%s/made", top), "--mesh", "fsdp=2");
+	RUN_IS(CLI_CORRUPT, "export", out, path_of("%s/made", top), "--mesh", "fsdp=2",
+	       "--keep-going");
+	assert_false(exists(path_of("%s/made", top)));
+	remove_tree(out);
+	remove_tree(other);
+	remove_tree(path_of("%s/moving", plain));
+}
+
+/* Another run's file comes between our look and our rename: under the lock it is seen. */
+static int lock_and_lose(void *ctx, int fd, bool exclusive)
+{
+	if (exclusive && !exists(file_of(out, 0)))
+		copy_file(path_of("%s/other/rank-00000.safetensors", top), file_of(out, 0));
+	return io_ops_posix.lock(ctx, fd, exclusive);
+}
+
+static int lock_refused(void *ctx, int fd, bool exclusive)
+{
+	(void)ctx;
+	(void)fd;
+	(void)exclusive;
+	return -EOPNOTSUPP;
+}
+
+static int rank_ops(const struct io_ops *ops, const char *name)
+{
+	const char *words[] = { name, out, NULL };
+	const struct verb_option options[] = { { OPT_MESH, "fsdp=2" },
+					       { OPT_RANK, "1" },
+					       { OPT_NONE, NULL } };
+
+	return run_verb(ops, &verb_export, words, options);
+}
+
+TEST(of_two_exports_of_ranks_at_once_one_sees_the_others_file)
+{
+	const char *job = make_moving(), *step = path_of("%s/moving/step-%012d", plain, 32);
+
+	RUN_IS(0, "export", "-C", job, "20", path_of("%s/other", top), "--mesh", "fsdp=2", "--rank",
+	       "0");
+	racing = io_ops_posix;
+	racing.lock = lock_and_lose;
+	assert_int_equal(rank_ops(&racing, step), CLI_MISFIT);
+	assert_says(got.err, "rank-00000.safetensors: ");
+	assert_int_equal(entries(out), 1);
+	remove_tree(out);
+	/* Of one step they are friends; and a file system without locks is one, too. */
+	assert_int_equal(rank_ops(&racing, path_of("%s/moving/step-%012d", plain, 20)), 0);
+	assert_int_equal(entries(out), 2);
+	remove_tree(out);
+	racing.lock = lock_refused;
+	assert_int_equal(rank_ops(&racing, step), 0);
+	remove_tree(out);
+	remove_tree(path_of("%s/other", top));
+	remove_tree(path_of("%s/moving", plain));
+}
+
+/* Eight processes at a time, half of them of step 20, half of step 32. */
+TEST(ranks_that_are_exported_at_once_are_of_one_step)
+{
+	const char *job = make_moving();
+	uint32_t rounds = 6, mixed = 0;
+
+	for (uint32_t i = 0; i < rounds; i++) {
+		char rank[8];
+		uint32_t good[2] = { 0 };
+		pid_t pid[8];
+
+		for (uint32_t k = 0; k < ARRAY_LEN(pid); k++) {
+			pid[k] = fork();
+			if (pid[k])
+				continue;
+			snprintf(rank, sizeof rank, "%u", k / 2);
+			_exit(RUN("export", "-C", job, (k + i) % 2 ? "20" : "32", out, "--mesh",
+				  "fsdp=4", "--rank", rank));
+		}
+		for (uint32_t k = 0; k < ARRAY_LEN(pid); k++) {
+			int status;
+
+			assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
+			assert_true(WIFEXITED(status));
+			good[(k + i) % 2] += WEXITSTATUS(status) == 0;
+			assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == CLI_MISFIT);
+		}
+		if (good[0] && good[1])
+			mixed++;
+		assert_int_equal(entries(out), good[0] + good[1]);
+		remove_tree(out);
+	}
+	assert_int_equal(mixed, 0);
+	remove_tree(path_of("%s/moving", plain));
+}
+
+/* --- where no export is made --- */
+
+TEST(no_export_is_made_in_a_jobs_directory_or_named_as_its_steps)
+{
+	static const char *const name[] = { "step-000000000077", "step-000000000007",
+					    ".old-000000000007-s3",
+					    ".tmp-000000000007-g00000001-00000000",
+					    ".trash-00000001" };
+	static const char *const how[][2] = { { "--mesh", "fsdp=2" },
+					      { "--only", "model" },
+					      { "--strip", "model" },
+					      { "--view", "" } };
+	const char *job = path_of("%s/job0", plain), *link = path_of("%s/link", top);
+	char dst[5][PATH_MAX];
+
+	snprintf(dst[0], PATH_MAX, "%s/made", job);
+	snprintf(dst[1], PATH_MAX, "%s/mine/made/", job);
+	snprintf(dst[2], PATH_MAX, "%s/../job0/made", job);
+	snprintf(dst[3], PATH_MAX, "%s/made", link);
+	snprintf(dst[4], PATH_MAX, "%s/in.safetensors", link);
+	spill(path_of("%s/none.view", top), "");
+	(void)mkdir(path_of("%s/.ckptd", job), 0700);
+	assert_int_equal(mkdir(path_of("%s/mine", job), 0700), 0);
+	assert_int_equal(symlink(path_of("%s/mine", job), link), 0);
+	for (size_t i = 0; i < ARRAY_LEN(dst); i++)
+		for (size_t k = 0; k < ARRAY_LEN(how); k++) {
+			const char *value = *how[k][1] ? how[k][1] : path_of("%s/none.view", top);
+
+			RUN_IS(CLI_USAGE, "export", in, dst[i], how[k][0], value);
+			assert_says(got.err, "is in the directory of a job");
+			RUN_IS(CLI_USAGE, "convert", in, dst[i], "--to", "safetensors");
+			RUN_IS(CLI_USAGE, "convert", in, dst[i], "--to", "native");
+			assert_says(got.err, "is in the directory of a job");
+			assert_false(exists(dst[i]));
+		}
+	/* One rank's file in a directory that is there: the job's own, or one in it, or a link to it. */
+	RUN_IS(CLI_USAGE, "export", in, job, "--mesh", "fsdp=2", "--rank", "0");
+	RUN_IS(CLI_USAGE, "export", in, link, "--mesh", "fsdp=2", "--rank", "0");
+	SHOWN_IS(CLI_USAGE, "export", in, path_of("%s/mine/", job), "--mesh", "fsdp=2", "--rank",
+		 "0");
+	RUN_IS(CLI_USAGE, "export", "latest", path_of("%s/mine/x", job), "--mesh", "fsdp=2",
+	       "--from-memory");
+	assert_int_equal(entries(path_of("%s/mine", job)), 0);
+	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+		const char *to = path_of("%s/%s", top, name[i]);
+
+		RUN_IS(CLI_USAGE, "export", in, to, "--mesh", "fsdp=2");
+		assert_says(got.err, "is what a store calls");
+		RUN_IS(CLI_USAGE, "export", in, path_of("%s/", to), "--only", "model");
+		RUN_IS(CLI_USAGE, "convert", in, to, "--to", "safetensors");
+		assert_false(exists(to));
+		/* The directory of one rank, by its name or by a link. */
+		assert_int_equal(mkdir(to, 0700), 0);
+		RUN_IS(CLI_USAGE, "export", in, to, "--mesh", "fsdp=2", "--rank", "0");
+		assert_int_equal(unlink(link), 0);
+		assert_int_equal(symlink(to, link), 0);
+		RUN_IS(CLI_USAGE, "export", in, link, "--mesh", "fsdp=2", "--rank", "0");
+		assert_says(got.err, "is what a store calls");
+		assert_int_equal(entries(to), 0);
+		assert_int_equal(rmdir(to), 0);
+	}
+	SHOWN_IS(CLI_USAGE, "export", in, path_of("%s/%s", top, name[0]), "--mesh", "fsdp=2");
+	/* A copy of the step may have its name elsewhere. */
+	RUN_IS(0, "convert", in, path_of("%s/%s", top, name[1]), "--mesh", "fsdp=2");
+	remove_tree(path_of("%s/%s", top, name[1]));
+	/* Beside the job, in its store, there is room. */
+	RUN_IS(0, "export", in, path_of("%s/beside", plain), "--mesh", "fsdp=2");
+	remove_tree(path_of("%s/beside", plain));
+	unlink(link);
+	remove_tree(path_of("%s/mine", job));
+	remove_tree(path_of("%s/.ckptd", job));
 }
 
 TEST(a_full_disk_is_13_and_leaves_nothing)

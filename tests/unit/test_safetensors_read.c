@@ -624,6 +624,136 @@ TEST(an_export_by_rank_without_one_of_its_ranks_is_incomplete)
 	refused(-EUCLEAN, "1 of the 2 ranks of mesh fsdp=2 are there");
 }
 
+/* --- of which checkpoint --- */
+
+/* A rank's file of two; what else it says of its origin. */
+static void rank_add(uint32_t rank, const char *mark, uint32_t at)
+{
+	char header[1000], name[64];
+
+	snprintf(header, sizeof header,
+		 "{\"__metadata__\":{%s\"rank\":\"%u\",\"DCP_SHARDING_INFO\":\"{" AT(
+			 "model/w", "[%u]") "}\"},\"model/w\":{" F32("[2]", "[0,8]") "}}",
+		 mark, rank, at);
+	snprintf(name, sizeof name, "rank-%05u.safetensors", rank);
+	bytedir_safetensors(&dir, name, header, 8);
+}
+
+#define MARK(id, job, step, mesh, more)                                                      \
+	"\"ckptd\":\"0.2.0\",\"checkpoint\":\"" id "\",\"job\":\"" job "\",\"step\":\"" step \
+	"\",\"mesh\":\"" mesh "\",\"keys\":\"component/name\"," more
+
+TEST(files_of_two_checkpoints_are_never_joined_and_each_says_which)
+{
+	static const struct {
+		const char *second, *says;
+		uint32_t at;
+	} other[] = {
+		{ MARK("bb", "demo", "20", "fsdp=2", ""), "checkpoint bb, job demo, step 20", 2 },
+		{ MARK("aa", "dem", "20", "fsdp=2", ""), "job dem, step 20", 2 },
+		{ MARK("aa", "demo", "32", "fsdp=2", ""), "step 32", 2 },
+		/* its boxes overlap or leave a gap, too: that is not what is wrong */
+		{ MARK("aa", "demo", "20", "fsdp=4", ""), "step 20, mesh fsdp=4", 1 },
+		{ MARK("aa", "demo", "20", "fsdp=4", ""), "step 20, mesh fsdp=4", 3 },
+		{ MARK("aa", "demo", "20", "fsdp=2", "\"only\":\"ema.fast\","), "--only ema.fast",
+		  2 },
+		{ MARK("aa", "demo", "20", "fsdp=2", "\"dtype\":\"BF16\","), "--dtype BF16", 2 },
+		{ MARK("aa", "demo", "20", "fsdp=2", "\"view\":\"01\","), "--view", 2 },
+		/* an older ckptctl, memory, or no ckptctl at all: half of the files say less */
+		{ "\"ckptd\":\"0.1.0\",\"job\":\"demo\",\"step\":\"20\",\"mesh\":\"fsdp=2\","
+		  "\"keys\":\"component/name\",",
+		  ": job demo, step 20, mesh fsdp=2", 2 },
+		{ "\"ckptd\":\"0.1.0\",", "no step and no id", 2 },
+		{ "\"step\":\"20\",", "ckptctl did not write it", 2 },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(other); i++) {
+		bytedir_clear(&dir);
+		faults[0] = 0;
+		rank_add(0, MARK("aa", "demo", "20", "fsdp=2", ""), 0);
+		rank_add(1, other[i].second, other[i].at);
+		refused(-EPROTO, "never joined");
+		assert_non_null(strstr(err.msg,
+				       "\nrank-00000.safetensors: checkpoint aa, job demo, "
+				       "step 20, mesh fsdp=2\nrank-00001.safetensors: "));
+		assert_non_null(strstr(err.msg, other[i].says));
+		assert_non_null(strstr(faults, "mismatch rank-00000.safetensors\n"
+					       "mismatch rank-00001.safetensors\n"));
+		/* Alone each is what it has. */
+		assert_ok_err(opened("rank-00000.safetensors"), &err);
+		assert_ok_err(opened("rank-00001.safetensors"), &err);
+	}
+}
+
+TEST(files_of_one_checkpoint_may_be_of_different_programs)
+{
+	rank_add(0, MARK("aa", "demo", "20", "fsdp=2", ""), 0);
+	rank_add(1,
+		 "\"checkpoint\":\"aa\",\"job\":\"demo\",\"step\":\"20\",\"mesh\":\"fsdp=2\","
+		 "\"keys\":\"component/name\",\"ckptd\":\"0.9.9\",\"note\":\"x\",",
+		 2);
+	assert_ok_err(opened(NULL), &err);
+	assert_int_equal(k->step, 20);
+	/* Those of a version that wrote no id. */
+	bytedir_clear(&dir);
+	bytedir_safetensors(&dir, "rank-00000.safetensors", RANK("0", "[0]"), 8);
+	bytedir_safetensors(&dir, "rank-00001.safetensors", RANK("1", "[2]"), 8);
+	assert_ok_err(opened(NULL), &err);
+}
+
+static void shard_add(const char *name, const char *tensor, const char *mark)
+{
+	char header[1000];
+
+	snprintf(header, sizeof header, "{\"__metadata__\":{%s},\"%s\":{" F32("[2]", "[0,8]") "}}",
+		 mark, tensor);
+	bytedir_safetensors(&dir, name, header, 8);
+}
+
+#define SHARD_OF(id, more) \
+	"\"ckptd\":\"0.2.0\",\"checkpoint\":\"" id "\",\"job\":\"d\",\"step\":\"2\"" more
+
+TEST(shards_of_two_checkpoints_are_never_joined_with_an_index_or_without)
+{
+	static const struct {
+		const char *second;
+		bool alone, indexed; /* are they refused? */
+	} other[] = {
+		{ SHARD_OF("aa", ""), false, false },
+		{ SHARD_OF("bb", ""), true, true },
+		{ "\"format\":\"pt\"", true, true },
+		/* Two exports of one step in one directory; of one run they would say the same. */
+		{ SHARD_OF("aa", ",\"only\":\"optim\""), false, true },
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
+		for (uint32_t index = 0; index < 2; index++) {
+			bytedir_clear(&dir);
+			shard_add("x.safetensors", "a", SHARD_OF("aa", ""));
+			shard_add("y.safetensors", "b", other[i].second);
+			if (index)
+				index_is("\"a\":\"x.safetensors\",\"b\":\"y.safetensors\"");
+			if (index ? other[i].indexed : other[i].alone)
+				refused(-EPROTO, "never joined");
+			else
+				assert_ok_err(opened(NULL), &err);
+		}
+}
+
+TEST(of_many_files_the_one_that_is_another_checkpoints_is_named)
+{
+	bytedir_clear(&dir);
+	for (uint32_t i = 0; i < 40; i++)
+		rank_add(i,
+			 i == 37 ? MARK("bb", "demo", "32", "fsdp=40", "")
+				 : MARK("aa", "demo", "20", "fsdp=40", ""),
+			 2 * i);
+	refused(-EPROTO, "rank-00001.safetensors, ");
+	assert_non_null(strstr(err.msg, "more: checkpoint aa"));
+	assert_non_null(strstr(err.msg, "\nrank-00037.safetensors: checkpoint bb"));
+	assert_null(strstr(faults, "malformed"));
+}
+
 TEST(blobs_say_what_they_are_and_whose)
 {
 	static const char header[] =
