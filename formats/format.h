@@ -201,6 +201,16 @@ struct format_open {
 
 /* --- writing --- */
 
+/*
+ * A tensor with several names (attribute ckpt.alias:KEY, docs/FORMAT.md), where a format can store it
+ * once and name it twice.
+ *   AS_SAID  once, if its second name has no component: a file said so, which stored it once; else a
+ *	      job declared it, whose program asks for each of the names: a copy under each
+ *   ONCE     each is stored once
+ *   COPY     each is stored under all of its names
+ */
+enum format_tied { TIED_AS_SAID, TIED_ONCE, TIED_COPY };
+
 /* What a conversion is to write, beside the table. */
 struct format_want {
 	const struct checkpoint
@@ -213,8 +223,9 @@ struct format_want {
 	uint64_t shard_bytes; /* of a file at most, where tensors allow it; 0: no limit */
 	bool by_rank; /* a file of each rank's shares; else each element once, in whole tensors */
 	uint32_t rank_first,
-		nrank;	   /* by_rank: of these alone, which make no checkpoint; nrank 0: of all */
-	bool bare;	   /* no component is in any name */
+		nrank; /* by_rank: of these alone, which make no checkpoint; nrank 0: of all */
+	bool bare;     /* no component is in any name */
+	enum format_tied tied;
 	const char *strip; /* a component whose name is left out of tensors' names; NULL: none */
 	bool (*stopped)(void *arg); /* of format_stopped; NULL: nothing ends it early */
 	void *stopped_arg;

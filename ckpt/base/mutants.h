@@ -318,6 +318,8 @@
 	X(SAFETENSORS_TAIL, safetensors, "no byte is behind the last tensor") \
 	X(SAFETENSORS_HEADER_HUGE, safetensors, "a header has at most 100,000,000 bytes") \
 	X(EXPORT_COMPARES_ONCE, cli, "of two exports of ranks at once one sees the other's file") \
+	X(TIED_ALWAYS_COPIED, safetensors, "a tensor that a file stored once under two names is stored once again") \
+	X(ATTRIBUTE_READS_AS_TIE, safetensors, "an attribute with a tensor's name as value is no tie") \
 	X(ORIGINS_NOT_COMPARED, safetensors, "files of two checkpoints are never joined") \
 	X(ORIGIN_NONE_FITS_ALL, safetensors, "a file that names no checkpoint is not joined with one that does") \
 	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \

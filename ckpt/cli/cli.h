@@ -154,6 +154,7 @@ enum cli_option_id {
 	OPT_STEPS,
 	OPT_ANY_DTYPE,
 	OPT_EXPLAIN,
+	OPT_TIED,
 	OPT_COUNT,
 };
 

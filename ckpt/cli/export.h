@@ -53,6 +53,7 @@ struct export
 	struct links links_read;
 	const struct links *links; /* NULL: no --links */
 	uint64_t mem_limit, shard_bytes;
+	enum format_tied tied;
 	uint32_t first, n; /* ranks */
 	bool one;	   /* --rank */
 	int refused;	   /* the exit code, told while the parts were chosen */

@@ -232,6 +232,7 @@ static int engine_run(struct export *r, struct ckpt_err *err)
 								      : NULL,
 						      .shard_bytes = r->shard_bytes,
 						      .strip = r->c->value[OPT_STRIP],
+						      .tied = r->tied,
 						      .by_rank = !r->alone,
 						      .rank_first = r->first,
 						      .nrank = r->one ? 1 : 0,

@@ -105,6 +105,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_STEPS, 0, "steps", "STATES", NULL, NULL, false, ARG_NONE },
 	{ OPT_ANY_DTYPE, 0, "dtype", "DTYPE", NULL, NULL, false, ARG_NONE },
 	{ OPT_EXPLAIN, 0, "explain", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_TIED, 0, "tied", "HOW", "once|copy", NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 

@@ -41,6 +41,7 @@ struct converting {
 	struct checkpoint said; /* step, job, ... that DST records */
 	char options[OPTIONS_BYTES];
 	uint64_t shard_bytes;
+	enum format_tied tied;
 	uint32_t nleft;	 /* tensors that --only leaves out */
 	char source[64]; /* "id ..." */
 	struct converted made;
@@ -320,6 +321,7 @@ static int engine_run(struct converting *x)
 						      .stem = x->file ? x->place.base : NULL,
 						      .shard_bytes = x->shard_bytes,
 						      .strip = x->c->value[OPT_STRIP],
+						      .tied = x->tied,
 						      .by_rank = x->by_rank },
 					    .dst = x->c->arg[1],
 					    .file = x->file,
@@ -425,6 +427,26 @@ int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_by
 	return cli_fail(c, -EINVAL, &err, NULL);
 }
 
+int convert_tied(struct cli *c, const struct format *f, bool by_rank, enum format_tied *ret)
+{
+	const char *how = c->value[OPT_TIED];
+	struct ckpt_err err = { 0 };
+
+	*ret = !how ? TIED_AS_SAID : !strcmp(how, "once") ? TIED_ONCE : TIED_COPY;
+	if (how && f->root)
+		ckpt_error(&err, -EINVAL,
+			   "--tied is for DST in other formats: %s stores each tensor once "
+			   "and keeps all of its names",
+			   f->name);
+	else if (*ret == TIED_COPY && by_rank)
+		ckpt_error(&err, -EINVAL,
+			   "--tied copy is for complete tensors: the files of ranks hold each "
+			   "tensor once, and say its other names");
+	else
+		return CLI_OK;
+	return cli_fail(c, -EINVAL, &err, NULL);
+}
+
 bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES])
 {
 	if (c->value[OPT_MESH])
@@ -468,6 +490,7 @@ static int format_find(struct converting *x)
 	const char *to = x->c->value[OPT_TO_FORMAT], *dst = x->c->arg[1];
 	char known[256] = "";
 	struct ckpt_err err = { 0 };
+	int code;
 
 	for (uint32_t i = 0; formats[i]; i++) {
 		const struct format *f = formats[i];
@@ -488,7 +511,8 @@ static int format_find(struct converting *x)
 		x->format = formats[0];
 	x->file = convert_is_file(dst, x->format);
 	x->by_rank = !x->format->root && x->c->value[OPT_MESH];
-	return x->format->root ? CLI_OK : placing_check(x);
+	code = convert_tied(x->c, x->format, x->by_rank, &x->tied);
+	return code || x->format->root ? code : placing_check(x);
 }
 
 /* What else decides what is made; another run must have the same to continue this one. */
@@ -499,7 +523,8 @@ static int options_print(struct converting *x)
 		const char *name;
 	} word[] = {
 		{ OPT_ONLY_GLOB, "only" }, { OPT_DTYPE, "dtype" },	     { OPT_STEP, "step" },
-		{ OPT_NEW_JOB, "job" },	   { OPT_SHARD_SIZE, "shard-size" }, { OPT_STRIP, "strip" }
+		{ OPT_NEW_JOB, "job" },	   { OPT_SHARD_SIZE, "shard-size" }, { OPT_STRIP, "strip" },
+		{ OPT_TIED, "tied" },
 	};
 	size_t n = 0;
 	struct ckpt_err err = { 0 };
@@ -668,7 +693,7 @@ const struct cli_verb verb_convert = {
 		(const char *const[]){
 			"SRC DST [--from=FORMAT] [--to=FORMAT] [--mesh=SPEC] [--layout=RULE|FILE]... [--replicate=DIMS] "
 			"[--only=GLOB]... [--dtype=DTYPE] [--view=FILE] "
-			"[--shard-size=BYTES] [--step=N] [--job=NAME] "
+			"[--shard-size=BYTES] [--tied=HOW] [--step=N] [--job=NAME] "
 			"[--drop-unsupported] [--check] [-n] [--mem-limit=BYTES] " EXPLICIT_LINKS_SYNOPSIS,
 			NULL },
 	.about =
@@ -684,7 +709,7 @@ const struct cli_verb verb_convert = {
 		"part for each rank of the mesh, with what that rank owns, and keeps the blobs of ranks "
 		"that the mesh does not have. Without --mesh there is one rank. safetensors holds "
 		"complete tensors; with --mesh it has a file for each rank, DST/rank-00000.safetensors, "
-		"..., with all that the rank holds (ckptctl export -h describes these files). "
+		"..., with all that the rank holds (ckptctl export -h describes these files, and --tied). "
 		"ckptctl plan -h explains how tensors are cut on another mesh. What the format cannot hold is listed, "
 		"and nothing is written; with --drop-unsupported it is left out.\n"
 		"Memory is bounded: if it is too small for all files at once, convert writes "
@@ -722,6 +747,7 @@ const struct cli_verb verb_convert = {
 			{ OPT_SHARD_SIZE,
 			  "files of at most so many bytes where tensors allow it, as "
 			  "in 5G, and their index (DST is a directory of complete tensors)" },
+			{ OPT_TIED, CONVERT_TIED_HELP " (DST is safetensors)" },
 			{ OPT_STEP, "the step of DST, if SRC has none (default: 0)" },
 			{ OPT_NEW_JOB, "the job of DST, if SRC has none (default: " NO_JOB ")" },
 			{ OPT_DROP_UNSUPPORTED, "leave out what the format cannot hold" },
@@ -737,7 +763,7 @@ const struct cli_verb verb_convert = {
 		},
 	.exits =
 		"0; 2 an option, the mesh, a layout or view file is wrong, DST exists, is inside a "
-		"checkpoint, or has the name that a store gives to another step, or another "
+		"checkpoint or the directory of a job, or has the name that a store gives to another step, or another "
 		"conversion to DST was not finished; 3 tensors were left out (--drop-unsupported), or "
 		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 SRC is damaged; 5 SRC is not committed; "

@@ -17,6 +17,10 @@ int convert_run(struct cli *c);
 /* --mem-limit (without it 1 GiB; at least CONVERT_MEM_MIN) and --shard-size (0). Returns an exit
  * code, after an error was printed. */
 int convert_sizes(struct cli *c, uint64_t *ret_mem_limit, uint64_t *ret_shard_bytes);
+/* --tied, where tensors of that format have it; by_rank: its files are those of ranks. Returns an exit
+ * code, after an error was printed. */
+int convert_tied(struct cli *c, const struct format *f, bool by_rank, enum format_tied *ret);
+#define CONVERT_TIED_HELP "tensors with several names: once, or copy, under each name"
 /* Without --mesh: OPT_MESH becomes a mesh of one rank, in which a dimension of the checkpoint's own
  * mesh keeps its name, so that a layout file can name it. Returns whether --mesh was missing. */
 bool convert_alone(struct cli *c, const struct table *t, char mesh[CONVERT_MESH_BYTES]);

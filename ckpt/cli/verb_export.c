@@ -375,7 +375,9 @@ static int export_run(struct cli *c)
 	r.format = engine_format(&(struct engine){ .format = formats }, FORMAT_NAME);
 	r.path = c->arg[1];
 	r.name = c->arg[0];
-	code = c->value[OPT_FROM_MEMORY] ? take_memory(&r) : CLI_OK;
+	code = convert_tied(c, r.format, c->value[OPT_MESH] != NULL, &r.tied);
+	if (!code && c->value[OPT_FROM_MEMORY])
+		code = take_memory(&r);
 	r.keep_going = c->value[OPT_KEEP_GOING] != NULL;
 	if (!code)
 		code = checkpoint_export(&r);
@@ -402,7 +404,7 @@ const struct cli_verb verb_export = {
 	.synopsis =
 		(const char *const[]){
 			"CKPT DST [--from=FORMAT] [--only=COMPONENT]... [--strip=COMPONENT] [--dtype=DTYPE] "
-			"[--view=FILE] [--shard-size=BYTES] [--mem-limit=BYTES] [--keep-going] "
+			"[--view=FILE] [--shard-size=BYTES] [--tied=HOW] [--mem-limit=BYTES] [--keep-going] "
 			"[--from-memory] [--drop-unsupported] [-n] " EXPLICIT_LINKS_SYNOPSIS,
 			"CKPT DIR --mesh=SPEC [--from=FORMAT] [--rank=R] [--layout=RULE|FILE]... [--replicate=DIMS] [--only=COMPONENT]... "
 			"[--strip=COMPONENT] [--dtype=DTYPE] [--view=FILE] [--mem-limit=BYTES] "
@@ -414,8 +416,11 @@ const struct cli_verb verb_export = {
 		"directory with model.safetensors, or, with --shard-size, with "
 		"model-00001-of-00003.safetensors, ... and their index. Keys are component.name; "
 		"--strip COMPONENT leaves out that component's name. DST has all components, also the "
-		"optimizer: load_state_dict and from_pretrained need --only model. A tensor with several "
-		"names (tied weights) is written under each of them. If such a run is interrupted, the "
+		"optimizer: load_state_dict and from_pretrained need --only model. If a tensor has several "
+		"names (tied weights), each name that a job declared gets a copy, for "
+		"load_state_dict; names that a safetensors file had in its metadata stay there, and the "
+		"tensor is stored once, for safetensors.torch.load_model. --tied once or --tied copy does "
+		"the one or the other with all of them. If such a run is interrupted, the "
 		"same command continues it; with --only, --layout, --keep-going or --from-memory it "
 		"begins again.\n"
 		"With --mesh, export writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
@@ -427,8 +432,11 @@ const struct cli_verb verb_export = {
 		"component/name/rank-00007. The files' metadata has job, step, mesh and rank.\n"
 		"ckptctl plan -h describes how tensors are cut on the new mesh. CKPT is latest, "
 		"latest~1, 12000, JOB@latest, or a path. If DIR does not exist, export makes it; "
-		"otherwise it must be empty. With --rank DIR may have other ranks' files, and export "
-		"opens only the parts that have data of that rank.\n"
+		"otherwise it must be empty. With --rank DIR may have other ranks' files of the same "
+		"checkpoint and mesh, and export opens only the parts that have data of that rank. Name the "
+		"step then, as in step:90: latest becomes another one while a job runs. Files of ranks that are "
+		"of two checkpoints are refused by every verb. Second names of tensors are in the files' "
+		"metadata.\n"
 		"With --only export writes the tensors of one component, or those whose "
 		"component/name, or name, matches a pattern with *; it can be given several times. "
 		"Keys are then the tensors' own names, without a component: "
@@ -474,7 +482,7 @@ const struct cli_verb verb_export = {
 			  "the newest step of job demo in the memory of ckptd" },
 			{ "ckptctl export latest out --only ema.fast --dtype BF16",
 			  "the averaged model in one file, under the model's names" },
-			{ "ckptctl export latest out --mesh fsdp=16 --rank 5",
+			{ "ckptctl export step:90 out --mesh fsdp=16 --rank 5",
 			  "one rank's file, on its own host" },
 			{ NULL, NULL },
 		},
@@ -493,6 +501,7 @@ const struct cli_verb verb_export = {
 			{ OPT_STRIP, "leave this component's name out of the keys" },
 			{ OPT_SHARD_SIZE,
 			  "split complete tensors into files of at most so many bytes" },
+			{ OPT_TIED, CONVERT_TIED_HELP },
 			{ OPT_DROP_UNSUPPORTED, "leave out what safetensors cannot hold" },
 			{ OPT_DRY_RUN, "only print what would be made" },
 			EXPLICIT_OPTIONS,
@@ -504,10 +513,10 @@ const struct cli_verb verb_export = {
 		},
 	.exits =
 		"0; 2 the mesh, the layout or view file, --rank or --only is wrong, DIR is not "
-		"empty or is in a checkpoint; 3 damaged tensors were left out (--keep-going), or "
+		"empty, is in a checkpoint or the directory of a job, or has the name that a store gives to a step; 3 damaged tensors were left out (--keep-going), or "
 		"elements became infinite (--dtype, --view), or the mesh would hold copies that --replicate does "
 		"not name, and nothing is written; 4 the checkpoint is damaged; 5 it is not "
-		"committed; 7 safetensors cannot hold a tensor, --dtype cannot cast one, two would "
+		"committed; 7 DIR has files of another checkpoint or mesh (--rank), safetensors cannot hold a tensor, --dtype cannot cast one, two would "
 		"have one name, an average is not complete, or nobody asked for a change "
 		"(--explicit); 8 the average's rules are of a newer version; 10 there is no such "
 		"store or checkpoint, or none in memory; 11 another export "

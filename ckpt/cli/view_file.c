@@ -5,6 +5,29 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/text_file.h"
 
+#define ALIAS "ckpt.alias:" /* docs/FORMAT.md */
+
+/* A second name stays with its tensor's first one: rules rename tensors, and no attributes. */
+static void say_lost_names(struct cli *c, const struct checkpoint *k, const struct table *seen)
+{
+	const size_t head = sizeof ALIAS - 1;
+
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		const struct checkpoint_attr *x = &k->attr[i];
+
+		if (strncmp(x->key, ALIAS, head) != 0 ||
+		    table_find_key(&k->table, x->value) == TABLE_NONE ||
+		    table_find_key(seen, x->value) != TABLE_NONE ||
+		    table_find_key(seen, x->key + head) != TABLE_NONE)
+			continue;
+		cli_hint(
+			c,
+			"%s was one more name of %s, which the view does not have: it is left out. A "
+			"rule \"copy %s -> NEW\" in front of the others keeps it.",
+			x->key + head, x->value, x->value);
+	}
+}
+
 int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 {
 	const char *path = c->value[OPT_VIEW];
@@ -31,6 +54,7 @@ int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret)
 	ret->seen.foreign_name = NULL; /* its tensors are called as the view says */
 	ret->whole = s->ckpt;
 	s->ckpt = &ret->seen;
+	say_lost_names(c, ret->whole, &ret->seen.table);
 	return CLI_OK;
 }
 

@@ -15,6 +15,7 @@
 #define SAFETENSORS_BLOB_RANK ", rank " /* behind its media type, and the number, of one rank's */
 #define SAFETENSORS_OURS "ckptd"	/* in every file that ckptctl writes: its version */
 #define SAFETENSORS_RANK "rank"		/* of an export by rank */
+#define SAFETENSORS_ATTR "ckpt.attr:"	/* and the key of an attribute that would read as a tie */
 #define SAFETENSORS_ATTRS_MAX \
 	65000u /* strings that become attributes: what a program may declare */
 

@@ -164,7 +164,7 @@ static int on_meta(void *arg, char *key, char *value)
 	if (!strcmp(key, SAFETENSORS_RANK))
 		is_number(value, &r->rank);
 	if (!strcmp(key, "keys"))
-		r->slashed = !strcmp(value, "component/name");
+		r->prefixed |= r->slashed = !strcmp(value, "component/name");
 	return meta_keep(r, key, value);
 }
 
@@ -625,24 +625,44 @@ static int attr_compare(const void *va, const void *vb)
 	return strcmp(x->key, y->key);
 }
 
+/* "component/name" of files of ranks, and the name alone of others. */
+static bool is_tensor(const struct reading *r, const char *text)
+{
+	const char *slash = r->prefixed ? strchr(text, '/') : NULL;
+	char component[CKPT_NAME_MAX + 1];
+
+	if (!slash || slash - text > CKPT_NAME_MAX)
+		return table_find(r->t, "", text, TABLE_NONE) != TABLE_NONE;
+	snprintf(component, sizeof component, "%.*s", (int)(slash - text), text);
+	return table_find(r->t, component, slash + 1, TABLE_NONE) != TABLE_NONE;
+}
+
+/* The same as a key of docs/FORMAT.md, behind `head`. NULL: no memory. */
+static const char *tensor_key(struct reading *r, const char *head, const char *text)
+{
+	size_t bytes = strlen(head) + strlen(text) + 2;
+	char *key = arena_alloc(&r->t->arena, bytes);
+
+	if (key)
+		snprintf(key, bytes, "%s%s%s", head, r->prefixed && strchr(text, '/') ? "" : "/",
+			 text);
+	return key;
+}
+
 /* save_model's way to say that two names are one tensor: a key that is no tensor, with a tensor's
  * name. */
 static const char *alias_key(struct reading *r, const char *key, const char *value,
 			     const char **ret_value)
 {
-	bool alias = table_find(r->t, "", key, TABLE_NONE) == TABLE_NONE &&
-		     table_find(r->t, "", value, TABLE_NONE) != TABLE_NONE;
-	size_t bytes = strlen(key) + sizeof SAFETENSORS_ALIAS + 1;
-	char *k = alias ? arena_alloc(&r->t->arena, bytes) : NULL;
-	char *v = alias ? arena_alloc(&r->t->arena, strlen(value) + 2) : NULL;
+	const size_t escape = sizeof SAFETENSORS_ATTR - 1;
 
 	*ret_value = value;
-	if (!alias || !k || !v)
-		return alias ? NULL : key;
-	snprintf(k, bytes, SAFETENSORS_ALIAS "/%s", key);
-	snprintf(v, strlen(value) + 2, "/%s", value);
-	*ret_value = v;
-	return k;
+	if (r->ours && !strncmp(key, SAFETENSORS_ATTR, escape))
+		return key + escape;
+	if (is_tensor(r, key) || !is_tensor(r, value))
+		return key;
+	*ret_value = tensor_key(r, "", value);
+	return *ret_value ? tensor_key(r, SAFETENSORS_ALIAS, key) : NULL;
 }
 
 /* As stores name jobs: a file does not choose a path, or what a terminal does. */

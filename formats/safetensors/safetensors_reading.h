@@ -40,6 +40,7 @@ struct reading {
 	struct sharding sharding;
 	struct texts blobs; /* SAFETENSORS_BLOB, by their names in the file */
 	bool sharded, ours, slashed;
+	bool prefixed;	  /* a file has names with components in front */
 	const char *mesh; /* an export's; NULL */
 	uint64_t rank;
 	/* [ntensor] the file that had the tensor last */

@@ -10,6 +10,7 @@
  * index, under component.name.
  */
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/table/target.h"
 #include "formats/safetensors/safetensors_format.h"
@@ -28,6 +29,13 @@ struct files {
 	 * of another name that the tensor has; NULL: it is under its own */
 	uint32_t *order, *first;
 	const char **alias;
+	struct tie {
+		const char *alias, *key; /* component/name of the second name, and of the tensor */
+		uint32_t tensor, file;	 /* file: which says it; TABLE_NONE: each */
+	} * tie;			 /* that are stored once */
+	uint32_t ntie;
+	struct arena arena;
+	struct strmap names, seconds; /* in the files: of all tensors, and of ties */
 	char (*name)[NAME_BYTES];
 	bool flat;	   /* by rank: no reader can tell the keys' components from their names */
 	const char *index; /* NULL: none */
@@ -102,6 +110,11 @@ static const char *key_make(const struct files *f, const struct table_tensor *x,
 	return s;
 }
 
+static bool has_name(const struct files *f, const char *key)
+{
+	return strmap_find(&f->names, key, strlen(key)) != KEYMAP_NONE;
+}
+
 static int whole_set(const struct table_tensor *x, struct arena *a, struct indexset *ret)
 {
 	static const uint64_t zeros[CKPT_DIMS_MAX];
@@ -109,20 +122,26 @@ static int whole_set(const struct table_tensor *x, struct arena *a, struct index
 	return indexset_box(x->ndim, zeros, x->shape, a, ret);
 }
 
-/* The tensor number i of `order`, under the name that it has there. */
-static struct table_tensor tensor_held(const struct files *f, uint32_t i,
-				       char component[CKPT_NAME_MAX + 1])
+/* A tensor under another name, component/name; NULL: under its own. */
+static struct table_tensor tensor_called(const struct files *f, uint32_t tensor, const char *alias,
+					 char component[CKPT_NAME_MAX + 1])
 {
-	struct table_tensor x = f->target->tensor[f->order[i]];
-	const char *slash = f->alias[i] ? strchr(f->alias[i], '/') : NULL;
+	struct table_tensor x = f->target->tensor[tensor];
+	const char *slash = alias ? strchr(alias, '/') : NULL;
 
 	if (slash) {
-		snprintf(component, CKPT_NAME_MAX + 1, "%.*s", (int)(slash - f->alias[i]),
-			 f->alias[i]);
+		snprintf(component, CKPT_NAME_MAX + 1, "%.*s", (int)(slash - alias), alias);
 		x.component = component;
 		x.name = slash + 1;
 	}
 	return x;
+}
+
+/* The tensor number i of `order`, under the name that it has there. */
+static struct table_tensor tensor_held(const struct files *f, uint32_t i,
+				       char component[CKPT_NAME_MAX + 1])
+{
+	return tensor_called(f, f->order[i], f->alias[i], component);
 }
 
 static int complete_list(const struct files *f, uint32_t file, struct list *l)
@@ -318,13 +337,37 @@ static int blobs_put(const struct files *f, struct list *l, struct safetensors_m
 	return 0;
 }
 
+/* Second names of tensors that are stored once, as save_model has them. */
+static void ties_put(const struct files *f, uint32_t file, struct safetensors_meta *m, uint32_t *n)
+{
+	for (uint32_t i = 0; i < f->ntie; i++)
+		if (f->tie[i].file == TABLE_NONE || f->tie[i].file == file)
+			m[(*n)++] = (struct safetensors_meta){ f->tie[i].alias, f->tie[i].key };
+}
+
+/* Would a reader take this attribute for a tie, or is a tie called so? Then its key says that it is
+ * none. NULL: no memory. */
+static const char *attr_key(const struct files *f, struct list *l, const struct checkpoint_attr *x)
+{
+	size_t bytes = sizeof SAFETENSORS_ATTR + strlen(x->key);
+	char *key;
+
+	if (strmap_find(&f->seconds, x->key, strlen(x->key)) == KEYMAP_NONE &&
+	    (!has_name(f, x->value) || has_name(f, x->key) || MUTANT(ATTRIBUTE_READS_AS_TIE)))
+		return x->key;
+	key = arena_alloc(&l->a, bytes);
+	if (key)
+		snprintf(key, bytes, SAFETENSORS_ATTR "%s", x->key);
+	return key;
+}
+
 /* What the checkpoint says of itself; "format" is what transformers wants. Attributes follow. */
 static int meta_make(const struct files *f, uint32_t file, struct list *l,
 		     struct safetensors_meta **ret, uint32_t *ret_n)
 {
 	const struct checkpoint *k = f->want->facts;
 	struct safetensors_meta *m =
-		arena_array(&l->a, (size_t)k->nattr + l->n + META_MAX, sizeof *m);
+		arena_array(&l->a, (size_t)k->nattr + f->ntie + l->n + META_MAX, sizeof *m);
 	const char *tool = f->want->tool ? f->want->tool : "";
 	char *mesh = arena_alloc(&l->a, 1024), *number = arena_alloc(&l->a, 64);
 	uint32_t n = 0, nown;
@@ -355,13 +398,17 @@ static int meta_make(const struct files *f, uint32_t file, struct list *l,
 	nown = n;
 	if (blobs_put(f, l, m, &n))
 		return -ENOMEM;
+	ties_put(f, file, m, &n);
 	for (uint32_t i = 0; i < k->nattr; i++) {
 		bool own = is_alias(k->attr[i].key);
 
 		for (uint32_t j = 0; j < nown && !own; j++)
 			own = !strcmp(m[j].key, k->attr[i].key);
-		if (!own)
-			m[n++] = (struct safetensors_meta){ k->attr[i].key, k->attr[i].value };
+		if (own)
+			continue;
+		m[n] = (struct safetensors_meta){ attr_key(f, l, &k->attr[i]), k->attr[i].value };
+		if (!m[n++].key)
+			return -ENOMEM;
 	}
 	*ret = m;
 	*ret_n = n;
@@ -412,8 +459,73 @@ static void file_cut(struct files *f, uint32_t *n, uint64_t *bytes, uint32_t ten
 	*bytes += more;
 }
 
-/* Complete tensors, in the target's order, and then those that have a second name under it:
- * load_state_dict and from_pretrained ask for every name. */
+/* The words of meta_make: a tensor's second name that is one of them is no metadata. */
+static bool is_own_word(const char *key)
+{
+	static const char *const own[] = { "format",	 "ckptd",      "job",
+					   "step",	 "checkpoint", "mesh",
+					   "rank",	 "keys",       SAFETENSORS_SHARDING,
+					   "DCP_VERSION" };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(own); i++)
+		if (!strcmp(key, own[i]))
+			return true;
+	return !strncmp(key, "ckpt.", 5);
+}
+
+static bool is_once(const struct files *f, const char *alias)
+{
+	if (f->want->by_rank)
+		return true;
+	switch (f->want->tied) {
+	case TIED_ONCE:
+		return true;
+	case TIED_COPY:
+		return false;
+	case TIED_AS_SAID:
+		break;
+	}
+	return *alias == '/' && !MUTANT(TIED_ALWAYS_COPIED);
+}
+
+/* 1: it is one; 0: it is to be a copy; -ENOMEM. */
+static int tie_add(struct files *f, uint32_t tensor, const char *alias)
+{
+	char component[CKPT_NAME_MAX + 1];
+	struct table_tensor x = tensor_called(f, tensor, alias, component);
+	struct tie *t = &f->tie[f->ntie];
+
+	if (!is_once(f, alias))
+		return 0;
+	*t = (struct tie){ .tensor = tensor, .file = TABLE_NONE };
+	t->alias = key_make(f, &x, x.rank, &f->arena);
+	t->key = key_make(f, &f->target->tensor[tensor], x.rank, &f->arena);
+	if (!t->alias || !t->key)
+		return -ENOMEM;
+	if (is_own_word(t->alias))
+		return f->want->by_rank; /* there nothing is copied: the name is left out */
+	f->flat |= f->want->by_rank && (!*x.component || is_bare(f, &x)) && strchr(x.name, '/');
+	f->ntie++;
+	return 1;
+}
+
+/* Which file has the tensor of each tie: it says so. */
+static int ties_place(struct files *f)
+{
+	cleanup_free uint32_t *file = calloc((size_t)f->target->ntensor + 1, sizeof *file);
+
+	for (uint32_t i = 0, at = 0; file && i < f->first[f->n]; i++) {
+		at += i == f->first[at + 1];
+		if (!f->alias[i])
+			file[f->order[i]] = at;
+	}
+	for (uint32_t i = 0; file && i < f->ntie; i++)
+		f->tie[i].file = file[f->tie[i].tensor];
+	return file ? 0 : -ENOMEM;
+}
+
+/* Complete tensors, in the target's order, and then those that have a second name under it, where
+ * load_state_dict and from_pretrained are to find it. */
 static int files_cut(struct files *f)
 {
 	const struct checkpoint *k = f->want->facts;
@@ -424,28 +536,35 @@ static int files_cut(struct files *f)
 	f->order = calloc(most + 1, sizeof *f->order);
 	f->alias = calloc(most + 1, sizeof *f->alias);
 	f->first = calloc(most + 2, sizeof *f->first);
-	if (!f->order || !f->first || !f->alias)
+	f->tie = calloc((size_t)k->nattr + 1, sizeof *f->tie);
+	if (!f->order || !f->first || !f->alias || !f->tie)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < f->target->ntensor; i++)
-		if (f->target->tensor[i].cls != CKPT_SINK)
+		if (f->target->tensor[i].cls != CKPT_SINK && !f->want->by_rank)
 			file_cut(f, &n, &bytes, i, NULL);
 	for (uint32_t i = 0; i < k->nattr; i++) {
+		const char *alias = k->attr[i].key + sizeof SAFETENSORS_ALIAS - 1;
 		uint32_t of = alias_of(f, &k->attr[i]);
+		int rc = of == TABLE_NONE ? 1 : tie_add(f, of, alias);
 
-		if (of != TABLE_NONE)
-			file_cut(f, &n, &bytes, of, k->attr[i].key + sizeof SAFETENSORS_ALIAS - 1);
+		if (rc < 0)
+			return rc;
+		if (!rc)
+			file_cut(f, &n, &bytes, of, alias);
 	}
+	if (f->want->by_rank)
+		return 0;
 	f->first[++f->n] = n;
-	return 0;
+	return ties_place(f);
 }
 
 static int files_name(struct files *f)
 {
 	f->flat = f->want->by_rank && (f->want->bare || is_ambiguous(f));
+	if (files_cut(f))
+		return -ENOMEM;
 	if (f->want->by_rank)
 		f->n = f->want->nrank ? f->want->nrank : target_world(f->target);
-	else if (files_cut(f))
-		return -ENOMEM;
 	f->name = calloc(f->n, sizeof *f->name);
 	for (uint32_t i = 0; i < f->n && f->name; i++)
 		if (f->want->by_rank)
@@ -659,31 +778,44 @@ static int sheet_make(struct files *f, struct sheet *s, struct ckpt_errlist *can
 	return rc ? rc : table_seal(&s->table, err);
 }
 
-/* Two tensors of one name in the files: components are told apart by what stands in front. */
-static int names_check(const struct files *f, struct ckpt_errlist *cannot, struct ckpt_err *err)
+static int name_check(struct files *f, const char *key, bool repeats, struct ckpt_errlist *cannot)
+{
+	int rc = key ? strmap_add(&f->names, &f->arena, key, strlen(key), &(uint32_t){ 0 })
+		     : -ENOMEM;
+
+	if (!rc && !repeats)
+		ckpt_errlist_add(cannot, "tensor %.300s: two or more have this name in the files",
+				 key);
+	return rc;
+}
+
+/* Two tensors of one name in the files: components are told apart by what stands in front. A second
+ * name that is stored once is a name, too, but none that a reader finds a tensor under. */
+static int names_check(struct files *f, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	uint32_t n = f->want->by_rank ? f->target->ntensor : f->first[f->n];
 	uint64_t before = cannot->n;
-	struct strmap seen = { 0 };
-	struct arena a = { 0 };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n && rc >= 0; i++) {
 		char component[CKPT_NAME_MAX + 1];
 		struct table_tensor x =
 			f->want->by_rank ? f->target->tensor[i] : tensor_held(f, i, component);
-		const char *key;
 
 		if (x.cls == CKPT_SINK)
 			continue;
-		key = key_make(f, &x, f->want->by_rank ? x.rank : 0, &a);
-		rc = key ? strmap_add(&seen, &a, key, strlen(key), &(uint32_t){ 0 }) : -ENOMEM;
-		if (!rc && (!f->want->by_rank || x.rank == TABLE_NONE))
+		rc = name_check(f, key_make(f, &x, f->want->by_rank ? x.rank : 0, &f->arena),
+				f->want->by_rank && x.rank != TABLE_NONE, cannot);
+	}
+	for (uint32_t i = 0; i < f->ntie && rc >= 0; i++) {
+		const char *key = f->tie[i].alias;
+
+		rc = strmap_add(&f->seconds, &f->arena, key, strlen(key), &(uint32_t){ 0 });
+		if (rc >= 0 && (!rc || has_name(f, key)))
 			ckpt_errlist_add(cannot,
 					 "tensor %.300s: two or more have this name in the files",
 					 key);
 	}
-	arena_free(&a);
 	if (rc < 0)
 		return no_memory(err);
 	return cannot->n == before
@@ -775,6 +907,8 @@ void safetensors_sheet_end(struct sheet *s)
 {
 	struct files *f = s->priv;
 
+	arena_free(&f->arena);
+	free(f->tie);
 	free(f->order);
 	free(f->alias);
 	free(f->first);

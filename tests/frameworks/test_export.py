@@ -65,6 +65,106 @@ def train(rank, family, path):
         torch.save(state, path)
 
 
+class Tied(torch.nn.Module):
+    """Two names of one tensor, and a third in a module of its own."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.wte = torch.nn.Embedding(24, 8)
+        self.body = torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 24, bias=False)
+        self.tail = torch.nn.ModuleDict({"head": torch.nn.Linear(8, 24, bias=False)})
+        self.head.weight = self.tail["head"].weight = self.wte.weight
+
+
+class SaveModel(ranks.Case):
+    """What safetensors.torch.save_model wrote, by every way through ckptctl, for load_model."""
+
+    def setUp(self):
+        from safetensors.torch import save_model
+
+        self.job_of_files = self.job("files")
+        self.model = Tied(3)
+        save_model(self.model, self.path("m.safetensors"), metadata={"note": "kept"})
+
+    def path(self, name):
+        return os.path.join(self.job_of_files.dir, name)
+
+    def ctl(self, *words):
+        self.job_of_files.ctl(*words)
+
+    def names(self, path):
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as f:
+            return sorted(f.keys()), f.metadata()
+
+    def loaded(self, path):
+        """It is taken by load_model, strictly and not, and is the model that was saved."""
+        from safetensors.torch import load_model
+
+        for strict in (True, False):
+            model = Tied(4)
+            self.assertEqual(load_model(model, path, strict=strict), (set(), []), path)
+            for name, tensor in self.model.state_dict().items():
+                self.assertTrue(torch.equal(model.state_dict()[name], tensor), f"{path}: {name}")
+
+    def test_load_model_takes_what_comes_out_again(self):
+        self.ctl("convert", self.path("m.safetensors"), self.path("native"))
+        self.ctl("convert", self.path("native"), self.path("moved"), "--mesh", "fsdp=3", "--layout", "*=Shard(0)@fsdp")
+        ways = {
+            "same.safetensors": ("convert", "m.safetensors"),
+            "export.safetensors": ("export", "native"),
+            "convert.safetensors": ("convert", "native"),
+            "only.safetensors": ("export", "moved", "--only", "*"),
+            "once.safetensors": ("export", "moved", "--tied", "once"),
+        }
+        want = self.names(self.path("m.safetensors"))
+        self.loaded(self.path("m.safetensors"))
+        for out, (verb, source, *options) in ways.items():
+            with self.subTest(out=out):
+                self.ctl(verb, self.path(source), self.path(out), *options)
+                keys, meta = self.names(self.path(out))
+                self.assertEqual(keys, want[0])
+                self.assertEqual({k: meta.get(k) for k in want[1]}, want[1])
+                self.loaded(self.path(out))
+
+    def test_files_of_ranks_keep_the_names(self):
+        self.ctl("export", self.path("m.safetensors"), self.path("r"), "--mesh", "fsdp=2", "--layout", "*=Shard(0)@fsdp")
+        self.ctl("convert", self.path("r"), self.path("again.safetensors"))
+        self.loaded(self.path("again.safetensors"))
+
+    def test_copies_are_for_load_state_dict(self):
+        from safetensors.torch import load_file, load_model
+
+        self.ctl("convert", self.path("m.safetensors"), self.path("c.safetensors"), "--tied", "copy")
+        state = load_file(self.path("c.safetensors"))
+        self.assertEqual(sorted(state), sorted(self.model.state_dict()))
+        Tied(4).load_state_dict(state, strict=True)
+        with self.assertRaisesRegex(RuntimeError, "Unexpected key"):  # so the default matters
+            load_model(Tied(4), self.path("c.safetensors"))
+
+    def test_shards_hold_each_tensor_once(self):
+        from safetensors.torch import load_file
+
+        self.ctl("export", self.path("m.safetensors"), self.path("shards"), "--shard-size", "500")
+        with open(os.path.join(self.path("shards"), "model.safetensors.index.json")) as f:
+            index = json.load(f)["weight_map"]
+        keys, meta = self.names(self.path("m.safetensors"))
+        self.assertEqual(sorted(index), keys)
+        state, ties = {}, {}
+        for name in set(index.values()):
+            path = os.path.join(self.path("shards"), name)
+            held, said = self.names(path)
+            state |= load_file(path)
+            ties |= {k: v for k, v in said.items() if v in held}
+        self.assertEqual(ties, {k: v for k, v in meta.items() if v in keys})
+        self.assertEqual(sorted(set(self.model.state_dict()) - set(state)), sorted(ties))
+        for name, tensor in state.items():
+            self.assertTrue(torch.equal(tensor, self.model.state_dict()[name]), name)
+
+
 @unittest.skipIf(why, why)
 class Export(ranks.Case):
     def setUp(self):
@@ -109,6 +209,19 @@ class Export(ranks.Case):
                 plain.load_state_dict(state, strict=True)
                 self.same(plain.state_dict(), want, family)
                 self.assertIs(plain.get_output_embeddings().weight, plain.get_input_embeddings().weight)
+
+    @fsdp2_on_cpu
+    def test_load_model_takes_tied_weights_of_a_job_that_are_stored_once(self):
+        from safetensors.torch import load_model
+
+        for family in ("gpt2", "tied"):
+            with self.subTest(family=family):
+                out, want = self.export(family, "once.safetensors", "--tied", "once")
+                for strict in (True, False):
+                    model = make(family)
+                    missing, unexpected = load_model(model, out, strict=strict)
+                    self.assertFalse(missing or unexpected, family)
+                    self.same(model.state_dict(), want, family)
 
     @fsdp2_on_cpu
     def test_from_pretrained_takes_shards_with_their_index(self):

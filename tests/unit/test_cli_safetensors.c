@@ -17,6 +17,7 @@
 #include "formats/registry/registry.h"
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/sha256.h"
+#include "tests/lib/strict_safetensors.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
@@ -402,6 +403,75 @@ static void file_put(const char *path, const char *dtype)
 	assert_int_equal(fputs(header, f) >= 0, 1);
 	assert_int_equal(fwrite(three, sizeof three, 1, f), 1);
 	assert_int_equal(fclose(f), 0);
+}
+
+/* --- tied weights of save_model --- */
+
+static void tie_is(const char *dst, const char *alias, const char *kept)
+{
+	struct strict_file f;
+	const char *said;
+	char why[200];
+
+	if (!strict_load(dst, &f, why))
+		fail_msg("%s: %s", dst, why);
+	said = strict_meta(&f, alias);
+	if (kept ? !said || strcmp(said, kept) != 0 : said != NULL)
+		fail_msg("%s is said to be %s, not %s", alias, said, kept);
+	assert_int_equal(strict_find(&f, alias) != NULL, !kept);
+	strict_free(&f);
+}
+
+TEST(a_tie_of_save_model_comes_through_every_way_as_it_was)
+{
+	const char *file = "tests/vectors/safetensors/model_tied.safetensors",
+		   *native = place("tied"), *a = place("tied-a.safetensors"),
+		   *b = place("tied-b.safetensors"), *c = place("tied-c.safetensors"),
+		   *d = place("tied-d.safetensors"), *e = place("tied-e.safetensors"),
+		   *f = place("tied-f.safetensors"), *ranks = place("tied-ranks"),
+		   *view = place("tied.view");
+	static const char alias[] = "tok_embeddings.weight", kept[] = "output.weight";
+
+	tie_is(file, alias, kept);
+	RUN_IS(0, "convert", file, native);
+	RUN_IS(0, "convert", native, a);
+	RUN_IS(0, "export", native, b, "--only", "*");
+	RUN_IS(0, "export", file, c, "--tied", "once");
+	tie_is(a, alias, kept);
+	tie_is(b, alias, kept);
+	tie_is(c, alias, kept);
+	RUN_IS(0, "diff", file, a, "--values");
+	RUN_IS(0, "convert", native, d, "--tied", "copy");
+	tie_is(d, alias, NULL);
+	RUN_IS(0, "export", native, ranks, "--mesh", "fsdp=2", "--layout", "*=Shard(0)@fsdp");
+	RUN_IS(0, "convert", ranks, e);
+	tie_is(e, alias, kept);
+	/* Without the tensor there is no tie; a view that renames it says so. */
+	RUN_IS(0, "export", native, f, "--only", "layers.*");
+	RUN("show", f, "--json");
+	assert_silent(got.out, alias);
+	assert_silent(got.out, kept);
+	spill(view, "rename output.weight -> out\n");
+	SHOWN_IS(0, "convert", native, place("tied-g.safetensors"), "--view", view);
+	RUN("show", place("tied-g.safetensors"), "--json");
+	assert_silent(got.out, alias);
+	spill(view, "copy output.weight -> tok_embeddings.weight\nrename output.weight -> out\n");
+	RUN_IS(0, "convert", native, place("tied-h.safetensors"), "--view", view);
+	assert_silent(got.err, "left out");
+	tie_is(place("tied-h.safetensors"), alias, NULL);
+}
+
+TEST(tied_is_refused_where_it_says_nothing)
+{
+	const char *file = "tests/vectors/safetensors/model_tied.safetensors",
+		   *to = place("tied-not");
+
+	SHOWN_IS(CLI_USAGE, "convert", file, to, "--tied", "once");
+	SHOWN_IS(CLI_USAGE, "export", file, to, "--mesh", "fsdp=2", "--tied", "copy");
+	RUN_IS(CLI_USAGE, "convert", file, to, "--to", "safetensors", "--mesh", "fsdp=2", "--tied",
+	       "copy");
+	RUN_IS(CLI_USAGE, "export", file, to, "--tied", "twice");
+	assert_false(exists(to));
 }
 
 TEST(what_no_launch_has_committed_has_no_lineage)

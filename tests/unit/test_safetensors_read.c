@@ -798,6 +798,25 @@ TEST(tied_weights_of_save_model_are_aliases)
 	assert_int_equal(k->has, 0);
 }
 
+/* A value that names a tensor under a key that does not: nothing else is a tie. */
+TEST(what_is_no_tie_is_an_attribute)
+{
+	bytedir_safetensors(
+		&dir, "m.safetensors",
+		"{\"__metadata__\":{\"a\":\"b\",\"b\":\"b\",\"x\":\"y\",\"y\":\"x\",\"far\":\"near\","
+		"\"near\":\"a\",\"ckpt.attr:q\":\"a\",\"none\":\"\"},\"a\":{" F32(
+			"[1]", "[0,4]") "},\"b\":{" F32("[1]", "[4,8]") "}}",
+		8);
+	assert_ok_err(opened(NULL), &err);
+	assert_int_equal(k->nattr, 8);
+	for (uint32_t i = 0, ties = 0; i < k->nattr; i++) {
+		ties += !strncmp(k->attr[i].key, "ckpt.alias:", 11);
+		if (i == k->nattr - 1)
+			assert_int_equal(ties,
+					 2); /* near, and what no ckptctl wrote: ckpt.attr:q */
+	}
+}
+
 TEST(the_probe_reads_magic)
 {
 	assert_int_equal(probed(NULL), 0);

@@ -346,6 +346,159 @@ TEST(a_tensor_with_two_names_is_there_under_both)
 	assert_int_equal(back->table.ntensor, target.ntensor + 1);
 }
 
+/* --- ties: stored once --- */
+
+static const char *attr_of(const char *key)
+{
+	for (uint32_t i = 0; i < back->nattr; i++)
+		if (!strcmp(back->attr[i].key, key))
+			return back->attr[i].value;
+	return NULL;
+}
+
+static const char *meta_of(uint32_t file, const char *key)
+{
+	static char text[300];
+	struct strict_file f;
+	const char *value;
+	char why[200];
+
+	if (!strict_parse(dir.file[file].bytes, dir.file[file].len, &f, why))
+		fail_msg("%s: %s", dir.file[file].name, why);
+	value = strict_meta(&f, key);
+	snprintf(text, sizeof text, "%s", value ? value : "");
+	strict_free(&f);
+	return value ? text : NULL;
+}
+
+TEST(what_a_file_stored_once_stays_once_and_what_a_job_declared_is_a_copy)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:/twin/x", "/bits" },
+					  { "ckpt.alias:model/head", "model/qkv" } };
+	static const struct {
+		enum format_tied tied;
+		bool foreign, declared; /* is it a copy? */
+	} how[] = { { TIED_AS_SAID, false, true },
+		    { TIED_ONCE, false, false },
+		    { TIED_COPY, true, true } };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(how); i++) {
+		if (i) {
+			teardown(NULL);
+			setup(NULL);
+		}
+		facts = (struct checkpoint){ .attr = attr, .nattr = 2 };
+		round_trip("all=1", (struct format_want){ .tied = how[i].tied });
+		assert_int_equal(back->table.ntensor,
+				 target.ntensor + how[i].foreign + how[i].declared);
+		assert_int_equal(table_find(&back->table, "", "twin/x", TABLE_NONE) != TABLE_NONE,
+				 how[i].foreign);
+		assert_int_equal(table_find(&back->table, "", "model.head", TABLE_NONE) !=
+					 TABLE_NONE,
+				 how[i].declared);
+		assert_int_equal(attr_of("ckpt.alias:/twin/x") != NULL, !how[i].foreign);
+		if (!how[i].foreign)
+			assert_string_equal(meta_of(0, "twin/x"), "bits");
+		if (!how[i].declared)
+			assert_string_equal(attr_of("ckpt.alias:/model.head"), "/model.qkv");
+	}
+}
+
+TEST(of_shards_the_one_with_the_tensor_says_its_other_name)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:/a", "/bits" },
+					  { "ckpt.alias:/b", "/bits" } };
+	uint32_t said = 0;
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 2 };
+	round_trip("all=1", (struct format_want){ .shard_bytes = 200 });
+	assert_int_equal(back->table.ntensor, target.ntensor);
+	assert_string_equal(attr_of("ckpt.alias:/a"), "/bits");
+	assert_string_equal(attr_of("ckpt.alias:/b"), "/bits");
+	for (uint32_t i = 0; i < dir.n - 1; i++) {
+		struct source_dir d = bytedir_source(&dir, dir.file[i].name);
+		struct checkpoint *k;
+
+		assert_ok(format_safetensors.open(&(struct format_open){ .dir = &d }, &k, NULL));
+		assert_int_equal(meta_of(i, "a") != NULL,
+				 table_find(&k->table, "", "bits", TABLE_NONE) != TABLE_NONE);
+		said += meta_of(i, "a") != NULL;
+		checkpoint_free(k);
+	}
+	assert_int_equal(said, 1);
+}
+
+TEST(files_of_ranks_hold_each_tensor_once_and_say_its_names_as_they_were)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:/twin", "/bits" },
+					  { "ckpt.alias:model/head", "model/qkv" } };
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 2 };
+	round_trip("fsdp=2,tp=2", (struct format_want){ .by_rank = true });
+	assert_int_equal(back->table.ntensor, target.ntensor);
+	assert_string_equal(attr_of("ckpt.alias:/twin"), "/bits");
+	assert_string_equal(attr_of("ckpt.alias:model/head"), "model/qkv");
+	for (uint32_t i = 0; i < 4; i++)
+		assert_string_equal(meta_of(i, "model/head"), "model/qkv");
+}
+
+/* Its name reads as if it had a component. */
+TEST(a_second_name_with_a_slash_and_no_component_comes_back_from_files_of_ranks)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:/twin/x", "/bits" } };
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 1 };
+	assert_ok_err(sheeted("fsdp=2,tp=2", (struct format_want){ .by_rank = true }), &err);
+	files_write();
+	headers_are_strict();
+	is_read_back();
+	assert_string_equal(meta_of(0, "keys"), "name");
+	assert_string_equal(attr_of("ckpt.alias:/twin/x"), "/bits");
+}
+
+TEST(ties_that_are_none_are_left_as_what_they_are)
+{
+	struct checkpoint_attr attr[] = {
+		{ "best", "bits" },		     /* a program's own */
+		{ "ckpt.alias:/bits", "/f4 \"x\"" }, /* a tensor is called so */
+		{ "ckpt.alias:/gone", "/dropped" },  /* no such tensor: --only, a view */
+		{ "ckpt.alias:/loop", "/pool" },     /* a cycle of names */
+		{ "ckpt.alias:/pool", "/loop" },
+		{ "ckpt.alias:/step", "/bits" }, /* one of our words: a copy */
+		{ "ckpt.alias:/tied", "/bits" },
+		{ "tied", "strongly" }, /* and an attribute of that name */
+	};
+
+	facts = (struct checkpoint){
+		.attr = attr, .nattr = ARRAY_LEN(attr), .has = HAS_STEP, .step = 3, .job = "j"
+	};
+	round_trip("all=1", (struct format_want){ 0 });
+	assert_int_equal(back->step, 3);
+	assert_string_equal(attr_of("best"), "bits");
+	assert_null(attr_of("ckpt.alias:/best"));
+	assert_string_equal(attr_of("tied"), "strongly");
+	assert_string_equal(attr_of("ckpt.alias:/tied"), "/bits");
+	assert_int_not_equal(table_find(&back->table, "", "step", TABLE_NONE), TABLE_NONE);
+	assert_int_equal(back->table.ntensor, target.ntensor + 1);
+	assert_int_equal(back->nattr, 3);
+}
+
+TEST(a_second_name_that_is_stored_once_and_a_tensor_has_is_refused)
+{
+	struct checkpoint_attr attr[] = { { "ckpt.alias:model/stage.x", "model/qkv" } };
+	uint64_t shape = 1;
+
+	facts = (struct checkpoint){ .attr = attr, .nattr = 1 };
+	assert_ok(table_add_tensor(
+		&src,
+		&(struct table_tensor)ROW(.component = "model.stage", .name = "x", .dtype = CKPT_U8,
+					  .rank = TABLE_NONE, .layout = TABLE_NONE, .ndim = 1,
+					  .shape = &shape),
+		NULL, &err));
+	assert_int_equal(sheeted("all=1", (struct format_want){ .tied = TIED_ONCE }), -EMEDIUMTYPE);
+	assert_non_null(strstr(cannot.text, "tensor model.stage.x: two or more"));
+}
+
 TEST(a_second_name_that_a_tensor_has_is_refused_also_in_another_file)
 {
 	struct checkpoint_attr attr[] = { { "ckpt.alias:model/stage.x", "model/qkv" } };
