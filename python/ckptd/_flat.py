@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from . import _layout
+from . import _layout, _mesh
 from ._types import Layout, Mesh, Part
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def _flat_of(fsdp: Any, handle: Any, rank: int) -> Flat:
         )
     inter = getattr(fsdp, "_inter_node_pg", None)
     row = [int(r) for r in dist.get_process_group_ranks(inter)] if inter is not None else [rank]
+    columns = _columns(getattr(fsdp, "_device_mesh", None) if inter is not None else None, column, row, rank)
+    alike = Mesh(("replica",), (len(row),), tuple(ranks[column.index(rank)] for ranks in columns))
     ends = _offsets(flat)
     turned = [n for n, dense in zip(flat._fqns, getattr(flat, "_contiguities", ())) if not dense]
     if turned:
@@ -133,15 +135,29 @@ def _flat_of(fsdp: Any, handle: Any, rank: int) -> Flat:
             every = Mesh(("replica",), (len(column),), tuple(column))
             pieces.append(Piece(name, shape, begin, 0, numel, every, every))
             continue
-        holders = [r for i, r in enumerate(column) if begin < (i + 1) * size and end > i * size]
-        ranks = tuple(r + other - rank for other in row for r in holders)
+        holders = [i for i in range(len(column)) if begin < (i + 1) * size and end > i * size]
+        ranks = tuple(ranks[i] for ranks in columns for i in holders)
         mesh = Mesh(("replica", "shard"), (len(row), len(holders)), ranks)
-        alike = Mesh(("replica",), (len(row),), tuple(row))
         first = info.intra_param_start_idx if info.in_shard else 0
         last = info.intra_param_end_idx + 1 if info.in_shard else 0
         pieces.append(Piece(name, shape, info.offset_in_shard or 0, first, last, alike, mesh))
     original = getattr(flat, "_params", None)
     return Flat(flat, handle._fully_sharded_module, pieces, list(original) if original else None, _shared(flat))
+
+
+def _columns(device_mesh: Any, column: List[int], row: List[int], rank: int) -> List[List[int]]:
+    """The ranks of each replica, in the order of their shards. column: of our own; row: of our group of replicas.
+
+    Without a mesh, torch gives each node the same number of ranks, one after the other. Unsupported: nothing says in
+    which order the ranks of a replica have the shards.
+    """
+    if device_mesh is None:
+        return [[r + other - rank for r in column] for other in row]
+    try:
+        mesh = _mesh.in_group_order(device_mesh, _mesh.alone(device_mesh), (1,)).mesh
+    except ValueError as e:
+        raise _layout.Unsupported(str(e)) from None
+    return _mesh.rows(mesh, 1)
 
 
 def _offsets(flat: Any) -> List[Tuple[int, int]]:

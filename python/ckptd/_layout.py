@@ -101,6 +101,17 @@ def is_dtensor(tensor: Any) -> bool:
     return found is not None and isinstance(tensor, found)
 
 
+def out_of_order(tensor: Any) -> bool:
+    """Is this a DTensor whose shards are not where its mesh has the ranks (`_mesh`)? DCP looks for them there."""
+    if not is_dtensor(tensor):
+        return False
+    mesh, cutting = tensor._spec.mesh, tuple(d for d, p in enumerate(tensor.placements) if not p.is_replicate())
+    try:
+        return _mesh.lift(mesh, cutting).mesh != _mesh.lift(mesh).mesh
+    except ValueError:
+        return True
+
+
 # --- what memory a tensor has ---
 
 
@@ -192,7 +203,8 @@ def same_cut(a: Layout, b: Layout) -> bool:
 
 
 class _Cut(NamedTuple):
-    """One mesh dimension that cuts: in the tensor's mesh at `at`, of `size` ranks, of which this one has `coord`."""
+    """One mesh dimension that cuts: in the tensor's mesh at `at`, of `size` ranks, of which this one is number `coord`.
+    """
 
     at: int
     size: int
@@ -204,8 +216,9 @@ class _Cut(NamedTuple):
 def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     shape = tuple(int(n) for n in tensor.shape)
     spec = tensor._spec
+    cuts = _cuts(spec.placements, spec.mesh.shape, len(shape))
     try:
-        lifted = _mesh.lift(spec.mesh)
+        lifted = _mesh.lift(spec.mesh, tuple(c.at for c in cuts))
     except ValueError as e:
         raise Unsupported(str(e)) from None
     mesh = lifted.mesh
@@ -213,12 +226,12 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
         raise Unsupported("its mesh has rank %d, but the job has %d ranks" % (lifted.rank_max, world))
     local = tensor._local_tensor
     coord = lifted.coordinate(rank)
-    here = tuple(coord[d] if coord is not None and d is not None else 0 for d in lifted.dims)
-    cuts = _cuts(spec.placements, spec.mesh.shape, here, len(shape))
+    here = [coord[d] if coord is not None and d is not None else 0 for d in lifted.dims]
+    cuts = [c._replace(coord=here[c.at]) for c in cuts]
     if _is_fsdp_of_2_4():
         cuts = _with_factors(cuts)
     if hasattr(local, "local_shards") and hasattr(local, "local_offsets"):
-        return _describe_shards(local, shape, mesh, {lifted.dims[c.at] for c in cuts}, coord)
+        return _describe_shards(local, shape, (mesh, _mesh.lift(spec.mesh).mesh), {lifted.dims[c.at] for c in cuts}, rank)
     mode, cuts = _reading(spec, cuts, shape, tuple(local.shape) if coord is not None else None)
     placements = tuple(
         Placement(SHARD, at, c.dim, c.factor if c.factor > 1 else 0)
@@ -230,8 +243,10 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     return Layout(shape, mode, mesh, placements, parts)
 
 
-def _cuts(placements: Sequence[Any], sizes: Sequence[int], coord: Sequence[int], ndim: int) -> List[_Cut]:
-    """The placements that cut, in the order of the mesh. Unsupported: a placement that cannot be declared."""
+def _cuts(placements: Sequence[Any], sizes: Sequence[int], ndim: int) -> List[_Cut]:
+    """The placements that cut, in the order of the mesh, each with coordinate 0. Unsupported: a placement that cannot
+    be declared.
+    """
     cuts = []
     for at, p in enumerate(placements):
         kind = type(p).__name__
@@ -248,7 +263,7 @@ def _cuts(placements: Sequence[Any], sizes: Sequence[int], coord: Sequence[int],
         factor = int(getattr(p, "split_factor", 1))
         if not 0 <= dim < ndim or factor < 1:
             raise Unsupported("its placement %s does not fit a tensor of %d dimensions" % (p, ndim))
-        cuts.append(_Cut(at, int(sizes[at]), coord[at], dim, factor))
+        cuts.append(_Cut(at, int(sizes[at]), 0, dim, factor))
     return cuts
 
 
@@ -361,10 +376,18 @@ def _fits(expected: Tuple[int, ...], local: Optional[Tuple[int, ...]]) -> bool:
 
 def _shape_check(expected: Tuple[int, ...], local: Optional[Tuple[int, ...]], spec: Any) -> None:
     if not _fits(expected, local):
+        cutting = tuple(d for d, p in enumerate(spec.placements) if not p.is_replicate())
+        if _mesh.lift(spec.mesh, cutting).mesh != _mesh.lift(spec.mesh).mesh:
+            why = (
+                "the process groups have the ranks %s of this mesh in another order, and distribute_tensor cuts uneven "
+                "shards wrongly there: make the mesh with ranks that ascend along each dimension"
+                % spec.mesh.mesh.flatten().tolist()[: _mesh.RANKS_SHOWN]
+            )
+        else:
+            why = "if it was made with from_local, and its shards are uneven, give from_local the shape and stride"
         raise Unsupported(
-            "its local tensor has shape %s, but %s on a mesh of %s means %s here: if it was made with from_local, and "
-            "its shards are uneven, give from_local the shape and stride"
-            % (local, tuple(spec.placements), tuple(spec.mesh.shape), expected)
+            "its local tensor has shape %s, but %s on a mesh of %s means %s here: %s"
+            % (local, tuple(spec.placements), tuple(spec.mesh.shape), expected, why)
         )
 
 
@@ -380,23 +403,35 @@ def _box(local: "torch.Tensor", start: Sequence[int]) -> Part:
     return Part(local, tuple(int(n) for n in start), tuple(local.shape))
 
 
-def _describe_shards(
-    local: Any, shape: Tuple[int, ...], mesh: Mesh, cutting: Any, coord: Optional[Tuple[int, ...]]
-) -> Layout:
-    """A DTensor of several local shards (LocalShardsWrapper): boxes, which the ranks of replicated dimensions share."""
-    if coord is None:
+def _describe_shards(local: Any, shape: Tuple[int, ...], meshes: Tuple[Mesh, Mesh], cutting: Any, rank: int) -> Layout:
+    """A DTensor of several local shards (LocalShardsWrapper): boxes, which the ranks of replicated dimensions share.
+
+    meshes: with the ranks in the order of their groups, and as they are. Nobody knows by which of the two the shards
+    were given out.
+    """
+    alike, same = (_alike(mesh, cutting, rank) for mesh in meshes)
+    if alike is None:
         return boxes(shape, None, ())
+    if alike != same:
+        raise Unsupported(
+            "by the order of process groups the ranks %s have these shards, and by their places in its mesh the ranks "
+            "%s: make the mesh with ranks that ascend along each dimension" % (alike, same)
+        )
     parts = []
     for shard, start in zip(local.local_shards(), local.local_offsets()):
         plain_check(shard)
         if shard.numel():
             parts.append(_box(shard, start))
-    alike = []
-    for i, rank in enumerate(mesh.ranks):
-        other = _mesh.unravel(i, mesh.sizes)
-        if all(other[d] == coord[d] for d in range(len(coord)) if d in cutting):
-            alike.append(rank)
     return boxes(shape, Mesh(("replica",), (len(alike),), tuple(alike)), parts)
+
+
+def _alike(mesh: Mesh, cutting: Any, rank: int) -> Optional[List[int]]:
+    """The ranks, ascending, that have the coordinates of this one in these dimensions; None: it is not in the mesh."""
+    coord = _mesh.coordinate(mesh, rank)
+    if coord is None:
+        return None
+    each = ((other, _mesh.unravel(i, mesh.sizes)) for i, other in enumerate(mesh.ranks))
+    return sorted(other for other, at in each if all(at[d] == coord[d] for d in cutting if d is not None))
 
 
 def checkpointable(memory: Any, tensor: Any) -> Layout:

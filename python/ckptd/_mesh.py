@@ -5,11 +5,18 @@ torch gives each rank of a job its own submesh: mesh["fsdp"] of an (fsdp, tp) me
 coordinate. A checkpoint needs one mesh that all ranks declare alike. So a submesh is lifted to the mesh that it was cut
 from: along the dimensions that it lacks the tensor is replicated, because each of the sibling submeshes holds it.
 
-Everything here is computed from the arrays of ranks, which every torch from 2.4 on has. No process group is used.
+Which shard a rank has is its number in the process group of the mesh dimension that cuts: collectives know nothing
+else. A process group sorts its ranks, unless the mesh was made with preserve_rank_order, so in DeviceMesh("cpu", [3, 1,
+0, 2]) rank 0 has the first shard. Therefore in_group_order() moves the ranks of a mesh, along the dimensions that cut a
+tensor, to the places that are their numbers. A rank learns only the groups that it is in. Of the others it assumes that
+they were made by the same rule; ranks that assume different things declare different meshes, and ckpt_seal refuses.
+
+The arrays of ranks, and the ranks of process groups, are all that is looked at. Nothing is sent.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -43,28 +50,35 @@ def world_mesh(ranks: Sequence[int]) -> Mesh:
     return Mesh(("rank",), (len(ranks),), tuple(ranks))
 
 
-_lifted: Dict[int, Tuple["weakref.ref[Any]", Lifted]] = {}
+_lifted: Dict[int, Tuple["weakref.ref[Any]", Dict[Tuple[int, ...], Lifted]]] = {}
 
 
-def lift(device_mesh: Any) -> Lifted:
-    """The mesh on which a tensor of this torch DeviceMesh is declared. The answer is kept as long as the mesh lives.
+def lift(device_mesh: Any, cutting: Tuple[int, ...] = ()) -> Lifted:
+    """The mesh on which a tensor is declared that these dimensions of a torch DeviceMesh cut, ascending. The answer is
+    kept as long as the mesh lives.
 
-    ValueError: the submesh is no regular part of its root mesh.
+    ValueError: the submesh is no regular part of its root mesh; or in_group_order() has no answer.
     """
     key = id(device_mesh)
-    known = _lifted.get(key)
-    if known is not None and known[0]() is device_mesh:
-        return known[1]
-    root = root_of(device_mesh)
-    sub_mesh = _mesh_of(device_mesh)
-    got = _identity(sub_mesh) if root is device_mesh else lift_ranks(sub_mesh, _mesh_of(root))
+    if key not in _lifted or _lifted[key][0]() is not device_mesh:
 
-    def forget(ref: Any, key: int = key) -> None:
-        if key in _lifted and _lifted[key][0] is ref:
-            del _lifted[key]
+        def forget(ref: Any, key: int = key) -> None:
+            if key in _lifted and _lifted[key][0] is ref:
+                del _lifted[key]
 
-    _lifted[key] = (weakref.ref(device_mesh, forget), got)
-    return got
+        _lifted[key] = (weakref.ref(device_mesh, forget), {})
+    answers = _lifted[key][1]
+    if () not in answers:
+        root = root_of(device_mesh)
+        answers[()] = alone(device_mesh) if root is device_mesh else lift_ranks(_mesh_of(device_mesh), _mesh_of(root))
+    if cutting not in answers:
+        answers[cutting] = in_group_order(device_mesh, answers[()], cutting)
+    return answers[cutting]
+
+
+def alone(device_mesh: Any) -> Lifted:
+    """This mesh itself, not lifted."""
+    return _identity(_mesh_of(device_mesh))
 
 
 def root_of(device_mesh: Any) -> Any:
@@ -87,6 +101,114 @@ def _mesh_of(device_mesh: Any) -> Mesh:
     sizes = tuple(int(n) for n in array.shape)
     names = getattr(device_mesh, "mesh_dim_names", None) or tuple("dim%d" % i for i in range(len(sizes)))
     return Mesh(tuple(str(n) for n in names), sizes, tuple(array.flatten().tolist()))
+
+
+# --- the order of ranks ---
+
+
+def in_group_order(device_mesh: Any, placed: Lifted, cutting: Sequence[int]) -> Lifted:
+    """`placed`, which device_mesh was lifted to, with the ranks where their numbers in process groups say: along those
+    dimensions of device_mesh that cut a tensor.
+
+    Along other dimensions the ranks stay, so each replica of HSDP may have an order of its own. If several dimensions
+    cut, each of them must reorder all of its rows alike. Otherwise torch's collectives join shards of different rows,
+    and two ranks may have the same shard. ValueError, with the ranks: they do not; or nothing says in which order the
+    groups have their ranks.
+    """
+    mesh = placed.mesh
+    groups = {m: _groups(device_mesh, d, mesh, m) for d, m in enumerate(placed.dims) if d in cutting and m is not None}
+    if all(groups[m] == rows(mesh, m) for m in groups):
+        return placed
+    number = {m: {rank: i for row in groups[m] for i, rank in enumerate(row)} for m in groups}
+    strides, ranks = strides_of(mesh.sizes), list(mesh.ranks)
+    moves: Dict[Tuple[Any, ...], int] = {}
+    for i, rank in enumerate(mesh.ranks):
+        to = list(unravel(i, mesh.sizes))
+        row = tuple(c for d, c in enumerate(to) if d not in groups)
+        for m in groups:
+            if moves.setdefault((row, m, to[m]), number[m][rank]) != number[m][rank]:
+                raise ValueError(_no_permutation(mesh, groups))
+            to[m] = number[m][rank]
+        ranks[sum(c * stride for c, stride in zip(to, strides))] = rank
+    return _found(dataclasses.replace(mesh, ranks=tuple(ranks)), placed.dims)
+
+
+def rows(mesh: Mesh, m: int) -> List[List[int]]:
+    """The ranks along dimension m, for each coordinate of the other dimensions."""
+    stride, n = strides_of(mesh.sizes)[m], mesh.sizes[m]
+    return [list(mesh.ranks[i : i + n * stride : stride]) for i in range(len(mesh.ranks)) if i // stride % n == 0]
+
+
+def _groups(device_mesh: Any, d: int, mesh: Mesh, m: int) -> List[List[int]]:
+    """rows() of a dimension, which is d of device_mesh, each in the order of its process group. ValueError: see
+    in_group_order.
+    """
+    each, own = rows(mesh, m), group_of(device_mesh, d)
+    if own is None:
+        if all(row == sorted(row) for row in each):
+            return each
+        if device_mesh.get_coordinate() is not None:
+            raise ValueError(_unknown_order(mesh, m, "this process has no process group of it"))
+        kept = _keeps_order(device_mesh)
+    elif len(each) == 1 and sorted(own) == sorted(each[0]):
+        return [own]
+    else:
+        mine = next((row for row in each if sorted(row) == sorted(own)), None)
+        if own not in (mine, sorted(mine or ())):
+            raise ValueError(_unknown_order(mesh, m, "its process group has the ranks %s" % own[:RANKS_SHOWN]))
+        kept = _keeps_order(device_mesh) if own == mine == sorted(own) else own == mine
+    return [row if kept else sorted(row) for row in each]
+
+
+def group_of(device_mesh: Any, d: int) -> Optional[List[int]]:
+    """The ranks of this process's group along a dimension, in the order of their numbers; None: it has none."""
+    import torch.distributed as dist
+
+    try:
+        group = device_mesh.get_group(d)
+        return None if group is None else [int(rank) for rank in dist.get_process_group_ranks(group)]
+    except Exception:  # of another kind in each version of torch
+        return None
+
+
+def _keeps_order(device_mesh: Any) -> bool:
+    """Do process groups that this rank is not in keep the order of the mesh?"""
+    import torch
+
+    known = getattr(device_mesh, "_preserve_rank_order", None)
+    if known is None or known:
+        return bool(known)
+    # Torch that knows preserve_rank_order makes the groups of a default group that is bound to a device by split_group,
+    # which always keeps the order.
+    from torch.distributed.distributed_c10d import _get_default_group
+
+    return getattr(_get_default_group(), "bound_device_id", None) is not None and torch.accelerator.is_available()
+
+
+RANKS_SHOWN = 64
+_ASCENDING = "make it of ranks that ascend along each dimension, or with preserve_rank_order=True if this torch has that"
+
+
+def _no_permutation(mesh: Mesh, groups: Dict[int, List[List[int]]]) -> str:
+    orders = ["%s has %s" % (mesh.names[m], ", ".join(map(str, groups[m][:RANKS_SHOWN]))) for m in sorted(groups)]
+    return (
+        "the process groups of its mesh %s of ranks %s have their ranks in an order that is no permutation of the mesh "
+        "(%s): torch joins shards of different rows there; %s"
+        % (_shown(mesh), list(mesh.ranks[:RANKS_SHOWN]), "; ".join(orders), _ASCENDING)
+    )
+
+
+def _unknown_order(mesh: Mesh, m: int, why: str) -> str:
+    return "nothing says in which order the ranks %s of the mesh %s have the shards along %s: %s; %s" % (
+        list(mesh.ranks[:RANKS_SHOWN]),
+        _shown(mesh),
+        mesh.names[m],
+        why,
+        _ASCENDING,
+    )
+
+
+# --- lifting ---
 
 
 def _identity(mesh: Mesh) -> Lifted:

@@ -298,14 +298,16 @@ class Reader(StorageReader):
 
 def _own_reading(items: List[_planner.ReadItem], planner: _planner.LoadPlanner) -> Dict[str, torch.Tensor]:
     """DTensors for which DCP's plan is not followed: of FSDP2 over tensor parallelism it takes a wrong box if rows are
-    uneven.
+    uneven, and of a mesh with ranks out of order another rank's.
     """
     state = getattr(planner, "state_dict", None)
     found: Dict[str, torch.Tensor] = {}
     for item in items:
-        target = state.get(item.dest_index.fqn) if isinstance(state, dict) else None
-        placements = getattr(target, "placements", ())
-        if isinstance(target, torch.Tensor) and any(type(p).__name__ == "_StridedShard" for p in placements):
+        target: Any = state.get(item.dest_index.fqn) if isinstance(state, dict) else None
+        if not _layout.is_dtensor(target):
+            continue
+        strided = any(type(p).__name__ == "_StridedShard" for p in target.placements)
+        if strided or _layout.out_of_order(target):
             found[item.dest_index.fqn] = target
     return found
 
@@ -618,6 +620,7 @@ class Writer(StorageWriter):
         """DCP: store what the plan says, on every rank; it returns when the step is committed."""
         if self.step is None or not isinstance(plan.storage_data, _Place):
             raise error("save", errno.EINVAL, "DCP called write_data before it had planned the save")
+        _check_order(planner)
         session = self._session(plan.storage_data)
         items, data, loose = [], [], []
         results = []
@@ -670,6 +673,16 @@ class Writer(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """DCP: does it end in a step's number?"""
         return re.search(r"\d+/*$", os.fspath(checkpoint_id)) is not None
+
+
+def _check_order(planner: _planner.SavePlanner) -> None:
+    """Refuse, on every rank alike, tensors that DCP would save with the rows of one rank in the place of another's."""
+    state = getattr(planner, "state_dict", None)
+    names = sorted(fqn for fqn, t in (state or {}).items() if _layout.out_of_order(t))
+    if names:
+        text = f"{', '.join(names[:16])}{', ...' if len(names) > 16 else ''}: the ranks of the mesh are not in the order"
+        text += " of its process groups, and DCP would store the rows in the order of the mesh: save with ckptd.attach,"
+        raise error("save", errno.EOPNOTSUPP, text + " or make the mesh with preserve_rank_order=True")
 
 
 def _item_of(item: _planner.WriteItem, value: torch.Tensor) -> _Item:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What describe() says of a tensor is what its local tensor holds, and what libckpt makes of it (ckptctl layout)."""
 
+import contextlib
 import itertools
 import re
 import unittest
+from unittest import mock
 
 from one_process import ROOT, as_rank, ckptctl_says, numel_of, torch  # first: it sets the path
 
@@ -144,17 +146,24 @@ class Held(unittest.TestCase):
 
         self.check_job(8, make)
 
-    @since(2, 5, "two cuts of one dimension are taken for those of FSDP2")
-    def test_permuted_and_partial_meshes(self):
-        def make(rank):
-            permuted = DeviceMesh("cpu", [[3, 1], [0, 2]], mesh_dim_names=("a", "b"))
-            tensors = [distribute_tensor(arange((5, 3)), permuted, [Shard(0), Shard(0)], src_data_rank=None)]
-            some = DeviceMesh("cpu", [4, 1, 2], mesh_dim_names=("some",))
-            tensors.append(distribute_tensor(arange((5, 3)), some, [Shard(0)], src_data_rank=None))
-            return tensors
+    def test_a_shard_is_the_number_in_the_process_group_on_permuted_meshes(self):
+        """fully_shard cuts by that number. Real ranks: test_mesh_order.py."""
 
-        layouts = self.check_job(5, make)
-        self.assertEqual(layouts[1].mesh.ranks, (4, 1, 2))
+        def make(rank):
+            one = DeviceMesh("cpu", [3, 1, 0, 2], mesh_dim_names=("fsdp",))
+            two = DeviceMesh("cpu", [[3, 1], [0, 2]], mesh_dim_names=("dp", "fsdp"))
+            return sharded([(5, 3), (4,)], one) + sharded([(5, 3), (4,)], two)
+
+        layouts = self.check_job(4, make)
+        self.assertEqual(layouts[0].mesh.ranks, (0, 1, 2, 3))
+        self.assertEqual(layouts[2].mesh.ranks, (1, 3, 0, 2))
+
+    def test_a_mesh_of_some_ranks(self):
+        def make(rank):
+            some = DeviceMesh("cpu", [1, 2, 4], mesh_dim_names=("some",))
+            return [distribute_tensor(arange((5, 3)), some, [Shard(0)], src_data_rank=None)]
+
+        self.assertEqual(self.check_job(5, make)[0].mesh.ranks, (1, 2, 4))
 
     @since(2, 5, "FSDP2 refuses HSDP over TP")
     def test_mesh_dimensions_of_size_one(self):
@@ -295,6 +304,29 @@ class Held(unittest.TestCase):
             large = distribute_tensor(torch.zeros(4), mesh["a"], [Shard(0)], src_data_rank=None)
             self.refused(large, "the job has 1", world=1)
 
+    def test_orders_of_ranks_that_are_no_permutation_or_that_nothing_says(self):
+        with as_rank(0, 4):
+            mesh = DeviceMesh("cpu", [[3, 1], [0, 2]], mesh_dim_names=("a", "b"))
+            both = DTensor.from_local(torch.zeros(1, 2), mesh, [Shard(0), Shard(1)], run_check=False)
+            self.refused(both, "a has [0, 3], [1, 2]; b has [1, 3], [0, 2]", world=4)
+            self.refused(both, "ranks [3, 1, 0, 2]", world=4)
+            for ranks, fine in (([[0, 1], [2, 3]], True), ([[0, 1], [3, 2]], False)):
+                alone = DeviceMesh("cpu", ranks, mesh_dim_names=("a", "b"), _init_backend=False)
+                t = DTensor.from_local(torch.zeros(1, 2), alone, [Replicate(), Shard(1)], run_check=False)
+                if fine:
+                    self.assertEqual(_layout.describe(t, rank=0, world=4).mesh.ranks, (0, 1, 2, 3))
+                else:
+                    self.refused(t, "this process has no process group of it", world=4)
+
+    def test_groups_that_the_mesh_does_not_have_are_refused(self):
+        with as_rank(0, 4):
+            mesh = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("a", "b"))
+            t = DTensor.from_local(torch.zeros(1, 2), mesh, [Replicate(), Shard(1)], run_check=False)
+            for group in ([0, 2], [0, 1, 2]):
+                _mesh._lifted.clear()
+                with mock.patch.object(_mesh, "group_of", lambda mesh, d: group):
+                    self.refused(t, "its process group has the ranks %s" % group, world=4)
+
     def test_a_subclass_that_says_nothing_is_refused_and_one_without_dispatch_is_a_tensor(self):
         class Wrapped(torch.Tensor):
             @classmethod
@@ -386,6 +418,36 @@ class Boxes(unittest.TestCase):
             self.assertEqual(layout.mesh.ranks, (1, 3))
             self.assertEqual([(p.start, p.extent) for p in layout.parts], [((0, 0), (3, 2)), ((0, 6), (3, 2))])
             self.assertEqual(layout.parts[1].local.data_ptr(), shards[1].data_ptr())
+
+
+class Groups(unittest.TestCase):
+    """Of groups that this rank is not in: what it assumes, by arrays alone."""
+
+    def ordered(self, own, kept=None, bound=False, ranks=(0, 1, 3, 2), member=True):
+        mesh = Mesh(("a", "b"), (2, 2), ranks)
+        torch_mesh = mock.Mock(get_coordinate=lambda: (0, 0) if member else None, spec=["get_coordinate"])
+        if kept is not None:
+            torch_mesh._preserve_rank_order = kept
+        default = mock.Mock(bound_device_id=torch.device("cpu") if bound else None)
+        with contextlib.ExitStack() as patches:
+            patches.enter_context(mock.patch.object(_mesh, "group_of", lambda mesh, d: own))
+            c10d = "torch.distributed.distributed_c10d._get_default_group"
+            patches.enter_context(mock.patch(c10d, lambda: default))
+            patches.enter_context(mock.patch("torch.accelerator.is_available", lambda: bound, create=True))
+            return _mesh.in_group_order(torch_mesh, _mesh._identity(mesh), (1,)).mesh.ranks
+
+    def test_the_own_group_says_it(self):
+        self.assertEqual(self.ordered([2, 3]), (0, 1, 2, 3))
+        self.assertEqual(self.ordered([3, 2]), (0, 1, 3, 2))
+        self.assertEqual(self.ordered([2, 3], kept=True), (0, 1, 2, 3))
+
+    def test_where_it_does_not_the_mesh_and_its_torch_do(self):
+        for own, member in (([0, 1], True), (None, False)):
+            self.assertEqual(self.ordered(own, member=member), (0, 1, 2, 3))
+            self.assertEqual(self.ordered(own, member=member, kept=False), (0, 1, 2, 3))
+            self.assertEqual(self.ordered(own, member=member, kept=True), (0, 1, 3, 2))
+            self.assertEqual(self.ordered(own, member=member, kept=False, bound=True), (0, 1, 3, 2))
+            self.assertEqual(self.ordered(own, member=member, bound=True), (0, 1, 2, 3))
 
 
 class Lifting(unittest.TestCase):
