@@ -8,7 +8,7 @@ from one_process import as_rank, numel_of, torch  # first: it sets the path
 
 import torch.nn as nn
 from ckptd import _layout, _optim, _state
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
 from torch_names import since
@@ -136,6 +136,23 @@ class Fsdp1(unittest.TestCase):
             step = held["optim/%s.step" % name]
             self.assertEqual({r % 3 for r in holders}, {r - 3 for r in holders if r > 2})
             self.assertEqual((set(step), set(step[min(step)].mesh.ranks)), (holders, holders))
+
+    def test_hybrid_shard_on_meshes_with_ranks_in_another_order(self):
+        """A shard is its number in the process group, which sorts: here each replica has an order of its own."""
+        for array, alike in (([[3, 1], [0, 2]], (3, 2)), ([[0, 3], [1, 2]], (3, 2)), ([[2, 3], [1, 0]], (3, 1))):
+
+            def wrap(net):
+                mesh = DeviceMesh("cpu", array, mesh_dim_names=("replicate", "shard"))
+                hybrid = ShardingStrategy.HYBRID_SHARD
+                return FSDP(net, device_mesh=mesh, sharding_strategy=hybrid, use_orig_params=True, device_id=CPU)
+
+            with self.subTest(mesh=array):
+                held = self.check_job(4, wrap)
+                self.assertEqual(held["model/c"][3].mesh.ranks, alike)
+                for name in SHAPES:
+                    holders = {r for r, one in held["model/" + name].items() if one.parts}
+                    for layout in held["optim/%s.step" % name].values():
+                        self.assertEqual(set(layout.mesh.ranks), holders)
 
     def test_state_that_a_checkpoint_has(self):
         """SGD's momentum, which _init_group does not make: flat like the parameter."""

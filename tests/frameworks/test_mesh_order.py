@@ -110,7 +110,8 @@ def refusal(module, rank):
 
 def torch_can(module, rank, whole):
     """Does full_tensor() give what was distributed, on all ranks? A mesh that mixes shards aborts uneven ones."""
-    return all(agreed(rank, all(torch.equal(p.full_tensor().detach(), whole) for p in module.parameters() if member(p))))
+    got = [p.full_tensor().detach() for p in module.parameters() if member(p)]  # all of them, on each rank: collectives
+    return all(agreed(rank, all(torch.equal(value, whole) for value in got)))
 
 
 def member(p):
@@ -218,6 +219,21 @@ def unlike(rank):
     return "attached"
 
 
+def gradient(rank, array):
+    """Of a sum whose gradients are known and alike on all ranks: is the one that HSDP reduces right, on all ranks?"""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch_names import fully_shard
+
+    class Sum(Holder):
+        def forward(self, factors):
+            return (self.p0 * factors).sum()
+
+    whole = values((8, 4), 0)
+    net = fully_shard(Sum([whole]), mesh=DeviceMesh("cpu", array, mesh_dim_names=("r", "s")))
+    net(whole).backward()
+    return torch_can(net, rank, whole), torch.equal(net.p0.grad.full_tensor(), whole)
+
+
 def with_dcp(rank):
     """Save a model on a permuted mesh with ckptd.dcp.Writer, and load what attach has stored into one."""
     import ckptd.dcp
@@ -302,6 +318,12 @@ class MeshOrder(ranks.Case):
                 self.assertEqual(refused, {})
                 found = {int(key.partition("/m")[2][0]) for key in differing(self.stored(job), whole)}
                 self.assertEqual(found, set(meshes) if wrong else set(), mistake)
+
+    def test_hsdp_reduces_other_rows_where_replicas_have_orders_of_their_own(self):
+        """So says docs/PYTORCH.md. Each rank's parameters are what full_tensor() gives, so ckptd saves them."""
+        for array, right in (([[3, 1], [0, 2]], False), ([[0, 1], [3, 2]], False), ([[3, 1], [2, 0]], True)):
+            for parameters, gradients in self.job(daemon=False).run(4, gradient, array):
+                self.assertEqual((parameters, gradients), (True, right), array)
 
     @since(2, 15, "new_group sorts ranks")
     def test_ranks_that_assume_different_orders_do_not_attach(self):
