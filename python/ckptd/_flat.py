@@ -118,7 +118,7 @@ def _flat_of(fsdp: Any, handle: Any, rank: int) -> Flat:
     inter = getattr(fsdp, "_inter_node_pg", None)
     row = [int(r) for r in dist.get_process_group_ranks(inter)] if inter is not None else [rank]
     columns = _columns(getattr(fsdp, "_device_mesh", None) if inter is not None else None, column, row, rank)
-    alike = Mesh(("replica",), (len(row),), tuple(ranks[column.index(rank)] for ranks in columns))
+    alike = Mesh(("replica",), (len(row),), tuple(ranks[handle.process_group.rank()] for ranks in columns))
     ends = _offsets(flat)
     turned = [n for n, dense in zip(flat._fqns, getattr(flat, "_contiguities", ())) if not dense]
     if turned:

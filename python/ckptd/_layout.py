@@ -231,8 +231,10 @@ def _describe_dtensor(tensor: Any, rank: int, world: int) -> Layout:
     if _is_fsdp_of_2_4():
         cuts = _with_factors(cuts)
     if hasattr(local, "local_shards") and hasattr(local, "local_offsets"):
-        return _describe_shards(local, shape, (mesh, _mesh.lift(spec.mesh).mesh), {lifted.dims[c.at] for c in cuts}, rank)
+        cutting = {lifted.dims[c.at] for c in cuts}
+        return _describe_shards(local, shape, (mesh, _mesh.lift(spec.mesh).mesh), cutting, rank)
     mode, cuts = _reading(spec, cuts, shape, tuple(local.shape) if coord is not None else None)
+    _joined_check(spec, lifted, cuts)
     placements = tuple(
         Placement(SHARD, at, c.dim, c.factor if c.factor > 1 else 0)
         for c, at in ((c, lifted.dims[c.at]) for c in cuts)
@@ -265,6 +267,27 @@ def _cuts(placements: Sequence[Any], sizes: Sequence[int], ndim: int) -> List[_C
             raise Unsupported("its placement %s does not fit a tensor of %d dimensions" % (p, ndim))
         cuts.append(_Cut(at, int(sizes[at]), 0, dim, factor))
     return cuts
+
+
+def _joined_check(spec: Any, lifted: _mesh.Lifted, cuts: Sequence[_Cut]) -> None:
+    """Unsupported: a flattened mesh joins mesh dimensions that cut one tensor dimension, and numbers the ranks in
+    another order than they do. full_tensor() gathers by the flattened mesh, distribute_tensor has cut by the others.
+    """
+    joined = {d: {lifted.dims[c.at] for c in cuts if c.dim == d and c.factor == 1} for d in {c.dim for c in cuts}}
+    if all(len(at) < 2 for at in joined.values()):
+        return
+    for name, flat in getattr(_mesh.root_of(spec.mesh), "_flatten_mapping", {}).items():
+        group = _mesh.group_of(flat, 0) or []
+        coords = [coord for coord in map(lifted.coordinate, group) if coord is not None]
+        if len(coords) < len(group):
+            continue
+        differ = {d for d, of in enumerate(zip(*coords)) if len(set(of)) > 1}
+        if coords != sorted(coords) and any(differ <= at for at in joined.values()):
+            raise Unsupported(
+                "the process group of the flattened mesh %s has the ranks %s, and by the mesh dimensions from which it "
+                "was made they hold its shards in the order %s: make the mesh with ranks that ascend, or do without "
+                "the flattened one" % (name, group[: _mesh.RANKS_SHOWN], [r for _, r in sorted(zip(coords, group))])
+            )
 
 
 def _is_fsdp_of_2_4() -> bool:

@@ -186,7 +186,7 @@ def _keeps_order(device_mesh: Any) -> bool:
 
 
 RANKS_SHOWN = 64
-_ASCENDING = "make it of ranks that ascend along each dimension, or with preserve_rank_order=True if this torch has that"
+_ASCENDING = "make it with ranks that ascend along each dimension, or with preserve_rank_order=True"
 
 
 def _no_permutation(mesh: Mesh, groups: Dict[int, List[List[int]]]) -> str:

@@ -680,9 +680,10 @@ def _check_order(planner: _planner.SavePlanner) -> None:
     state = getattr(planner, "state_dict", None)
     names = sorted(fqn for fqn, t in (state or {}).items() if _layout.out_of_order(t))
     if names:
-        text = f"{', '.join(names[:16])}{', ...' if len(names) > 16 else ''}: the ranks of the mesh are not in the order"
-        text += " of its process groups, and DCP would store the rows in the order of the mesh: save with ckptd.attach,"
-        raise error("save", errno.EOPNOTSUPP, text + " or make the mesh with preserve_rank_order=True")
+        text = ", ".join(names[:16]) + (", ..." if len(names) > 16 else "")
+        text += ": the ranks of the mesh are not in the order of its process groups, and DCP would store the rows in the"
+        text += " order of the mesh: save with ckptd.attach, or make the mesh with preserve_rank_order=True"
+        raise error("save", errno.EOPNOTSUPP, text)
 
 
 def _item_of(item: _planner.WriteItem, value: torch.Tensor) -> _Item:

@@ -318,6 +318,24 @@ class Held(unittest.TestCase):
                 else:
                     self.refused(t, "this process has no process group of it", world=4)
 
+    @since(2, 15, "full_tensor() does not gather by flattened meshes")
+    def test_a_flattened_mesh_that_numbers_ranks_otherwise(self):
+        for array, fine in (([[0, 2], [1, 3]], False), ([[3, 1], [2, 0]], False), ([[3, 2], [1, 0]], True)):
+            for joined in (False, True):
+                with as_rank(0, 4):
+                    mesh = DeviceMesh("cpu", array, mesh_dim_names=("a", "b"))
+                    if joined:
+                        mesh._flatten("both")
+                    t, other = (
+                        DTensor.from_local(torch.zeros(1, 2), mesh, [Shard(0), Shard(d)], run_check=False)
+                        for d in (0, 1)
+                    )
+                    _layout.describe(other, rank=0, world=4)
+                    if fine or not joined:
+                        _layout.describe(t, rank=0, world=4)
+                    else:
+                        self.refused(t, "both has the ranks [0, 1, 2, 3]", world=4)
+
     def test_groups_that_the_mesh_does_not_have_are_refused(self):
         with as_rank(0, 4):
             mesh = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("a", "b"))
