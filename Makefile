@@ -297,7 +297,7 @@ MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),
 
 units: $(UNIT:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
-objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(O)/tests/storm/average_check.o $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(RIG.store) $(RIG.cli) $(OWN_LIBC) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
+objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(O)/tests/storm/storm_check.o $(O)/tests/storm/step_files.o $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(RIG.store) $(RIG.cli) $(OWN_LIBC) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/python/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))

@@ -3,11 +3,11 @@
 SEED     ?= $(shell date +%s)
 KILLS    ?= 50
 .PHONY: storm
-build/average_check: build/obj/release/tests/storm/average_check.o build/obj/release/tests/trainer/model.o build/obj/release/tests/trainer/corpus.o build/obj/release/ema.a build/obj/release/base.a
-	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $^ $(LIBS.ema) $(LIBS.base) -lm
-CFLAGS.average_check := -ffp-contract=off
-rigs: build/average_check
-storm: all build/average_check
+build/storm_check: $(patsubst %,build/obj/release/tests/%.o,storm/storm_check storm/step_files trainer/model trainer/events trainer/corpus trainer/train_args) build/obj/release/base.a
+	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $^ $(LIBS.base) -lm
+CFLAGS.storm_check := -ffp-contract=off
+rigs: build/storm_check
+storm: all build/storm_check
 	tests/storm/storm.sh $(SEED) $(KILLS)
 	tests/storm/storm.sh $(SEED) $(KILLS) --daemon
 	tests/storm/storm.sh $(SEED) $(KILLS) --stop

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# storm.sh SEED KILLS [--daemon | --stop] [--device] - SIGKILLs at random instants against a
+# storm.sh SEED KILLS [--daemon | --stop] [--device] [--threads] - SIGKILLs at random instants against a
 # training job that is resumed each time, on another mesh; with --daemon the daemon is among the
 # victims; with --stop, too, and before it dies whoever it is (the daemon, a rank, all ranks) stands
 # still for a while (SIGSTOP), goes on or does not. Between kills and in mid-training the job's
@@ -15,51 +15,75 @@
 #   a directory that was taken away is as it was, whoever was writing, and so is an empty one in its place;
 #   a job that is given another directory goes on from the newest step in that one.
 #
-# At the end the job runs to its last step, and every line of losses that any of the runs wrote is, bit for
-# bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
-# The state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run: ckptd copies the one,
-# the library the other, and either dies in the middle of it. Every second run goes back in mid-training, again and again.
+# At the end the job runs to its last step. Then, and each time that its directory is given up, storm_check
+# compares every step in it, also those that were set aside, with a run that nobody disturbed and that has
+# nothing to do with ckptd: every element of every tensor, of the averages and of the blobs, and every line
+# of losses, bit for bit. Last, a run commits a few steps with one wrong bit each, in a tensor of each kind,
+# and storm_check must find exactly these. On failure the store, the logs and the seed are kept and named.
+#
+# All at once: the state lies in memory of ckpt_alloc, in the trainer's own, or in both, from run to run:
+# ckptd copies the one, the library the other, and either dies in the middle of it; in most runs it moves to
+# other memory every few steps, and what it leaves is overwritten or unmapped. Tensors are cut in rows or in
+# boxes. The BF16 parameters are DERIVED in every second run. The base is CONST, or is trained, frozen and
+# trained again, each for some steps. What forward counts is VOLATILE. Every few steps some of the state is
+# NaN or infinite. Every second run goes back in mid-training, again and again, to the newest step or to an
+# older one, and from there to the newest or on. Three averages are kept. Each must have begun where the job
+# began, since all who resumed went on.
 # With --device most runs have their state on the GPU of tests/fakecuda, on one device or two, all
 # of it or every second parameter, changed by kernels on a stream of theirs or on the legacy stream;
-# copies take up to some steps, so kills fall into them; what forward counts is VOLATILE, and in
-# every second storm the BF16 parameters are DERIVED; every second run restores over NCCL (that of
-# tests/fakenccl). The run that nobody disturbs is on the host.
-# Every second storm (by seed and kind) keeps two averages. The average of each step that is
-# committed at the end is then, bit for bit, what average_check computes from the weights of the
-# undisturbed run, along the chain of steps that the step says; and it has begun where the job
-# began, since all who resumed went on.
+# copies take up to some steps, so kills fall into them; every second run restores over NCCL (that of
+# tests/fakenccl). With --threads ckptd writes by threads instead of io_uring, into which sanitizers do not
+# see. BUILD says where the programs are (build), as in BUILD=build/asan after make V=asan all; a report of
+# a sanitizer is a failure.
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
-[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon | --stop] [--device]" >&2; exit 2; }
-RANDOM=$1
-seed=$1 kills=$2 victims='' on_device=''
+[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon | --stop] [--device] [--threads]" >&2; exit 2; }
+RANDOM=$(cksum <<<"$1 ${*:3}" | cut -d' ' -f1)
+again="tests/storm/storm.sh $*"
+seed=$1 kills=$2 victims='' on_device='' threads=''
 for word in "${@:3}"; do
 	case $word in
 	--daemon | --stop) victims=$word ;;
 	--device) on_device=$word ;;
-	*) echo "storm.sh: '$word': --daemon, --stop or --device is needed" >&2; exit 2 ;;
+	--threads) threads=$word ;;
+	*) echo "storm.sh: '$word': --daemon, --stop, --device or --threads is needed" >&2; exit 2 ;;
 	esac
 done
-build=$(cd "$(dirname "$0")/../../build" && pwd) || exit 1
+here=$(cd "$(dirname "$0")/../../build" && pwd) || exit 1
+build=$(cd "${BUILD:-$here}" && pwd) || exit 1
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/storm.XXXXXX") || exit 1
 store=$tmp/store socket=$tmp/s job=storm losses=$tmp/losses
 mkdir "$store"
 : >"$losses"
-params=30000
-declare -A averages=()
-case $victims in
-'') one=1 ;;
-*) one=0 ;;
+# Not in a subshell: its RANDOM would not be ours. All set $picked.
+one_in() { # N: true once in so many times
+	[ $((RANDOM % $1)) -eq 0 ]
+}
+pick() { # WORD...
+	local i=$((RANDOM % $# + 1))
+	picked=${!i}
+}
+
+# What all runs have, and storm_check is told.
+nan_every=$((RANDOM % 3 * 2 + 7))
+as=(--params 30000 --counters --nan-every "$nan_every" --average 'fast=constant decay=.99 kahan base.*=copy')
+case $((RANDOM % 3)) in
+0) as+=(--average 'b=power gamma=6.94 base.*=copy') ;;
+1) as+=(--average 'b=timm decay=.999 warmup=1 base.*=copy *.bias=(constant decay=.9) kind.*=skip') ;;
+2) as+=(--average 'b=uniform base.*=copy') ;;
 esac
-if [ $(((seed + one) % 2)) -eq 1 ]; then # the short storms of make test have seed 1: those with --daemon and --stop
-	averages=([fast]='constant decay=.99 kahan' [slow]='power sigma_rel=.10')
-fi
-frozen=$((RANDOM % 2 * 97)) # percent: every second storm has a state whose copy takes as long as a step, so that kills meet it
-as=() # what every run declares
-if [ -n "$on_device" ]; then
-	as=(--counters)
-	[ $((RANDOM % 2)) -eq 0 ] || as+=(--derived)
+case $((RANDOM % 3)) in
+0) as+=(--average 'c=diffusers decay=.99 gate_loss=4.5 base.*=copy emb*=(uniform)') ;;
+1) as+=(--average 'c=zero decay=.98 source=param base.*=skip fc2.*=copy') ;;
+2) as+=(--average 'c=halflife fraction=.2 kahan base.*=copy') ;;
+esac
+thaw_every=0
+if one_in 6; then # a state whose copy takes as long as a step, so that kills meet it
+	as+=(--frozen 97)
+else
+	thaw_every=$((RANDOM % 3 * 4 + 10))
+	as+=(--frozen 50 --thaw-every "$thaw_every")
 fi
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
@@ -82,8 +106,8 @@ cleanup() {
 		rm -rf "$tmp"
 	else
 		# A test runner removes its temporary directories: this one is wanted.
-		local kept="$build/storm-$seed-$$"
-		mv "$tmp" "$kept" && echo "# kept: $kept (store, losses, logs), seed $seed: tests/storm/storm.sh $seed $kills $victims $on_device"
+		local kept="$here/storm-$seed-$$"
+		mv "$tmp" "$kept" && echo "# kept: $kept (store, losses, logs), seed $seed: $again"
 	fi
 }
 trap cleanup EXIT
@@ -98,15 +122,6 @@ tap() { # RESULT SENTENCE: a failure is told with what $why says
 		sed 's/^/# /' <<<"$why"
 		failures=$((failures + 1))
 	fi
-}
-
-# Not in a subshell: its RANDOM would not be ours. All set $picked.
-one_in() { # N: true once in so many times
-	[ $((RANDOM % $1)) -eq 0 ]
-}
-pick() { # WORD...
-	local i=$((RANDOM % $# + 1))
-	picked=${!i}
 }
 
 nap() { # MILLISECONDS
@@ -195,8 +210,9 @@ inspect() {
 	return $bad
 }
 
-# A run restored step FROM: when it commits, later steps that were there before may be set aside.
-goes_back() { # FROM
+# A run restored step FROM, and none below it: when it commits, later steps may be set aside: those that were
+# there before, or, with OFTEN, also those that it made.
+goes_back() { # FROM [OFTEN]
 	local step
 	went_back=$1
 	fated=()
@@ -204,8 +220,8 @@ goes_back() { # FROM
 		fated[$step]=${doomed[$step]}
 	done
 	doomed=()
-	for step in "${!seen[@]}"; do
-		[ "$step" -le "$1" ] || doomed[$step]=${seen[$step]}
+	for step in "${!seen[@]}" ${2:+"${!said[@]}"}; do
+		[ "$step" -le "$1" ] || doomed[$step]=${seen[$step]:-its}
 	done
 }
 
@@ -227,22 +243,26 @@ choose_device() {
 }
 
 launch() { # RESUME STEPS OPTION...: in a process group of its own
-	local resume=$1 steps=$2 back=() more=() name
+	local resume=$1 steps=$2 more=() prefix=()
 	shift 2
 	: >"$tmp/out"
 	# In mid-training it restores the newest step; not where the directory is taken away, for then there may be none.
-	[ -n "$misplaced" ] || ! one_in 2 || back=(--go-back-every $((RANDOM % 12 + 2)))
+	[ -n "$misplaced" ] || ! one_in 2 || more=(--go-back-every $((RANDOM % 12 + 2)))
+	[ ${#more[@]} -eq 0 ] || ! one_in 2 || more+=(--go-back-to older)
+	! one_in 2 || more+=(--derived)
+	one_in 3 || more+=(--move-every $((RANDOM % 7 + 1)))
+	pick shards shards boxes
+	more+=(--layout "$picked")
 	pick alloc own mixed
-	memory=$picked
-	for name in "${!averages[@]}"; do
-		more+=(--average "$name=${averages[$name]}")
-	done
+	more+=(--memory "$picked")
 	choose_device
+	[ -z "$threads" ] || prefix=("$here/without" io_uring --) # for a daemon that the library starts
 	pick never bounded finish
 	policy=$picked
-	setsid env "${device_env[@]}" "$build/trainer" "${as[@]}" "${device[@]}" --frozen "$frozen" --memory "$memory" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
+	setsid env "${device_env[@]}" "${prefix[@]}" "$build/trainer" "${as[@]}" "${device[@]}" --mesh "$mesh" --steps "$steps" --step-ms "$step_ms" \
+		--snapshot-every $((RANDOM % 5 + 1)) \
 		--persist-every $((RANDOM % 3 + 1)) --guard "$policy" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
-		--losses "$losses" "${back[@]}" "${more[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
+		--losses "$losses" "${more[@]}" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
 }
 
@@ -334,8 +354,10 @@ goes_on() {
 	[ "$policy" != finish ] && [ "$(wc -l <"$losses")" -gt "$lines" ] && tail -n 1 "$socket.log" | grep -q 'guard ended the copy'
 }
 
-resumed_from() { # sets from: the step, or nothing
+# Sets from: the step, or nothing; older: the lowest that it went back to, where it did not want the newest.
+resumed_from() {
 	from=$(sed -n 's/^trainer: resumed from [a-z]*, step \([0-9]*\),.*/\1/p' "$tmp/out")
+	older=$(sed -n 's/^trainer: went back from .* to older step \([0-9]*\)$/\1/p' "$tmp/out" | sort -n | head -1)
 }
 
 # ---- the directory ----
@@ -421,6 +443,7 @@ visit() {
 	resumed_from
 	settled
 	overhear
+	all_is_right "$store" "$job" || { bring_back swapped; return 1; }
 	bring_back swapped || return 1
 	[ "${from:-}" = "$there" ] && return
 	why+="in another directory it went on from ${from:-nothing}, and $there is the newest there"$'\n'
@@ -440,46 +463,53 @@ removed() {
 	esac
 	[ "$rc" -eq 0 ] || why+="what was staged was not rescued ($rc): $(cat "$tmp/drain")"$'\n'
 	hear
+	all_is_right "$tmp" gone || rc=98
+	edges_past=$(edges | wc -l)
 	rm -rf "$tmp/gone"
 	seen=() said=() doomed=() fated=()
 	newest='' floor=''
 	return $rc
 }
 
-# ---- averages ----
+# ---- what the steps hold ----
 
 edges() { # prints "STEP FROM" of all averages that a daemon has begun, by the time of the log lines
 	sed -n "s/ .* average: job $job step \([0-9]*\) goes on from step \([0-9]*\).*/ \1 \2/p" "$tmp"/daemon.log "$socket.log" |
 		sort -s -k1,1 | cut -d' ' -f2-
 }
+edges_past=0 # of those that a job began whose directory is gone
 
-average_rows() { # NAME: of each committed step a line for average_check
-	local name=$1 step path state
-	mkdir -p "$tmp/models"
-	while read -r step _ path; do
-		state=$("$build/ckptctl" ema --json "$path" | tr '{' '\n' |
-			sed -n 's/^"name":"'"$name"'",.*"updates":\([0-9]*\),"since_step":\([0-9]*\),"last_step":\([0-9]*\),.*"history":"\([0-9a-f]*\)".*/\2 \1 \3 \4/p')
-		"$build/ckptctl" restore -q "$path" "$tmp/models/$name-$step" --only "ema.$name" >"$tmp/restore" 2>&1 || cat "$tmp/restore" >&2
-		echo "$step ${state:-no state} $tmp/models/$name-$step/model.safetensors"
-	done <"$tmp/listed"
+# Of a directory of a job. Adds to why; sets summary: what was compared.
+all_is_right() { # ROOT JOB [OPTION...]
+	local out rc=0
+	[ -s "$losses" ] || return 0
+	last=$(awk '$1 > m { m = $1 } END { print m + 0 }' "$losses")
+	edges | tail -n "+$((edges_past + 1))" >"$tmp/edges"
+	out=$("$here/storm_check" "$tmp/edges" --root "$1" --job "$2" --mesh fsdp=1 --steps "$last" "${as[@]}" "${@:3}" 2>&1) || rc=1
+	summary=${out##*$'\n'}
+	[ "$rc" -eq 0 ] || why+=$out$'\n'
+	return $rc
 }
 
-# Adds to why; 0 when all are those of the undisturbed run.
-averages_are_right() { # NAME
-	local rc=0 since
-	average_rows "$1" >"$tmp/rows.$1"
-	why=$("$build/average_check" "$tmp/masters" "$params" "${averages[$1]}" "$tmp/edges" <"$tmp/rows.$1" 2>&1) || rc=1
-	[[ ${why##*$'\n'} == "$(wc -l <"$tmp/listed") steps, 0 wrong" ]] || rc=1
-	since=$(cut -d' ' -f2 "$tmp/rows.$1" | sort -nu | tr '\n' ' ')
-	[[ $since != *' '*' '* ]] || { why+=$'\n'"it began anew: at steps $since" && rc=1; }
-	return $rc
+# Is what storm_check has said in why what --wrong did? One wrong bit in each of these; averages keep the last two.
+bites() {
+	local found want
+	found=$(sed -n 's/^\(step [0-9]*: .*\): element.*/\1/p' <<<"$why" | sort)
+	want="step $((end + 1)): optim/emb.weight.exp_avg_sq
+step $((end + 2)): base/base.weight
+step $((end + 3)): model/out.bias
+step $((end + 4)): model/fc1.weight
+step $((end + 4)): optim/fc1.weight.master"
+	[ "$(grep -v ': ema\.' <<<"$found")" = "$want" ] &&
+		[ "$(grep -cE "^step ($((end + 4))|$((end + 5))): ema.fast/fc1.weight$" <<<"$found")" -eq 2 ] &&
+		! grep ': ema\.' <<<"$found" | grep -qvE "^step ($((end + 3))|$((end + 4))|$((end + 5))): ema\.[a-z.]*/(out.bias|fc1.weight)$"
 }
 
 # ---- the storm ----
 
-echo "# storm: seed $seed, $kills kills $victims $on_device"
+echo "# storm: seed $seed, $kills kills $victims $on_device $threads, trainer ${as[*]}"
 if [ -z "$victims" ]; then
-	"$build/ckptd" --socket "$socket" 2>"$tmp/daemon.log" &
+	"$build/ckptd" ${threads:+--engine threads} --socket "$socket" 2>"$tmp/daemon.log" &
 	disown
 fi
 newest='' floor=''
@@ -566,18 +596,26 @@ while [ "$n" -lt "$kills" ]; do
 		why+="--resume latest went back to step $from, and $least was committed"$'\n'
 		good=1
 	fi
-	[ -z "$from" ] || goes_back "$from"
+	hear
+	lowest=$(printf '%s\n' $from $older | sort -n | head -1)
+	[ -z "$lowest" ] || goes_back "$lowest" "${older:+often}"
 	inspect || good=1
 	cp "$tmp/err" "$tmp/err.$n"
 	cp "$tmp/out" "$tmp/out.$n"
-	tap "$good" "kill $n: $mesh${device[1]:+, ${device[1]}, ${device[3]} stream${device[4]:+, NCCL}, ${device_env[0]#*=} GB/s}, resume $resume${from:+ (step $from)}, $how${misplaced:+, directory $misplaced}: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
+	tap "$good" "kill $n: $mesh${device[1]:+, ${device[1]}, ${device[3]} stream${device[4]:+, NCCL}, ${device_env[0]#*=} GB/s}, resume $resume${from:+ (step $from)}${older:+, back to $older}, $how${misplaced:+, directory $misplaced}: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
 	[ "$failures" -eq 0 ] || break
 done
 
 # ---- calm ----
 
 if [ "$failures" -eq 0 ]; then
+	# A step of NaNs, behind which the base stays as it is for a while.
 	last=$(awk '$1 > m { m = $1 } END { print m + 10 }' "$losses")
+	while [ $((last % nan_every)) -ne 0 ] ||
+		{ [ "$thaw_every" -ne 0 ] && [ $(((last + 1) / thaw_every % 2 + (last + 5) / thaw_every % 2)) -ne 0 ]; }; do
+		last=$((last + 1))
+	done
+	end=$last
 	mesh=fsdp=2
 	misplaced=''
 	launch latest "$last"
@@ -590,24 +628,22 @@ if [ "$failures" -eq 0 ]; then
 	why="the newest is ${newest:-none}"
 	[ "$newest" = "$last" ]
 	tap $? "the last step is the newest"
-	masters=()
-	[ ${#averages[@]} -eq 0 ] || masters=(--masters "$tmp/masters")
-	why=$("$build/trainer" --no-checkpoint --mesh fsdp=1 --steps "$last" --params "$params" --losses "$tmp/calm" "${masters[@]}" 2>&1)
-	tap $? "a run that nobody disturbs trains to step $last"
-	why=$(awk 'NR == FNR { calm[$1] = $0; next }
-		$0 != calm[$1] { print "step " $1 ": " $0 ", undisturbed " calm[$1]; n++ }
-		{ have[$1] = 1 }
-		END {
-			for (s in calm) if (!(s in have)) { print "step " s " has no loss"; n++ }
-			exit n > 0
-		}' "$tmp/calm" "$losses")
-	tap $? "all $(wc -l <"$losses") losses of $kills interrupted runs are those of the undisturbed run, bit for bit"
-	listed | sort -n >"$tmp/listed"
-	edges >"$tmp/edges"
-	for name in "${!averages[@]}"; do
-		averages_are_right "$name"
-		tap $? "the average $name of all $(wc -l <"$tmp/listed") steps is that of the undisturbed run, bit for bit: along $(wc -l <"$tmp/edges") updates"
-	done
+	why=''
+	all_is_right "$store" "$job" --losses "$losses"
+	tap $? "it is all as in a run that nobody disturbs, bit for bit: $summary"
+	mesh=dp=2,fsdp=2
+	on_device=''
+	launch latest "$((end + 5))" --go-back-every 1000000 --layout shards --memory mixed --move-every 3 --guard finish --derived --wrong
+	wait_s=300 collect
+	why="status $status: $(tail -5 "$tmp/err")"
+	tap "$status" "a run commits four steps with a wrong bit each, and a right one"
+	why=''
+	all_is_right "$store" "$job"
+	bites
+	tap $? "these bits are found, and what the averages have of them, and nothing else"
+	why=$(grep -asE 'Sanitizer|runtime error' "$tmp"/err* "$tmp/daemon.log" "$socket.log")
+	[ -z "$why" ]
+	tap $? "no sanitizer has reported anything"
 fi
 echo "1..$tap_n"
 [ "$failures" -eq 0 ]

@@ -440,7 +440,7 @@ uint64_t model_wrong_rows(const struct model_part *p)
 		int differs = 0;
 
 		for (uint64_t i = r * p->cols; i < (r + 1) * p->cols; i++)
-			differs |= p->param[i] != bf16_of(p->master[i]);
+			differs |= isfinite(p->master[i]) && p->param[i] != bf16_of(p->master[i]);
 		wrong += (uint64_t)differs;
 	}
 	return wrong;

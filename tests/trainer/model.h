@@ -107,6 +107,7 @@ struct model_adam model_adam_at(const struct model_shape *s, uint32_t tensor, ui
 void model_update(const struct model_shape *s, uint32_t tensor, uint64_t step,
 		  struct model_part *p);
 
-/* Rows of which the parameter is not the rounding of the master: 0 unless a restore went wrong. */
+/* Rows of which a parameter is not the rounding of its master, if that is finite: 0 unless a
+ * restore went wrong. */
 uint64_t model_wrong_rows(const struct model_part *p);
 #endif

@@ -8,6 +8,7 @@
  */
 #include "train.h"
 #include "ckpt/ckpt.h"
+#include "events.h"
 #include "gpu.h"
 #include "train_stats.h"
 
@@ -29,21 +30,20 @@
 #define FINAL_WAIT (120 * SEC) /* for the last step to be committed */
 #define FINAL_SLICE (2 * SEC)  /* between two looks at how the other ranks fare */
 #define RETRY_MS 50
-#define RNG_WORDS 4
 #define ALIGN 64
-#define COUNTS_MIN 32 /* of the first parameter; of each further one 8 more */
-#define COUNTS_MAX (COUNTS_MIN + 8 * MODEL_TENSORS)
-#define TIMES 5		 /* a copy of the state is timed: the best counts */
-#define PITCH_MORE 3	 /* elements between two rows of a moment on a device */
-#define FROZEN_COLS 1024 /* of BF16 */
-#define FROZEN_WORDS (FROZEN_COLS / 4)
+#define TIMES 5	     /* a copy of the state is timed: the best counts */
+#define PITCH_MORE 3 /* elements between two rows of a moment on a device */
+#define OLDER_MAX 8  /* --go-back-to older: it is one of so many of the newest steps */
+#define WRONG_STEPS 5
+#define DECLARED_MAX (5 * MODEL_TENSORS + 1)
 
 struct rank {
 	const struct train_args *args;
 	const struct corpus *corpus;
 	const struct model_shape *shape;
 	struct ranks *ranks;
-	ckpt *ckpt;		      /* NULL with --no-checkpoint */
+	ckpt *ckpt; /* NULL with --no-checkpoint */
+	struct events events;
 	uint32_t shard, shards, copy; /* coordinates on fsdp and dp */
 	/* Of boxes a part is one column: element `first` of the tensor and so many after it. */
 	struct model_part part[MODEL_TENSORS];
@@ -53,19 +53,28 @@ struct rank {
 	uint64_t grads, grads_at;
 	uint16_t *gathered;	  /* shared */
 	struct model_batch batch; /* shared */
-	/* --frozen: this rank's rows of base.weight, a function of (seed, global index) */
+	/* --frozen: this rank's rows of base.weight */
 	uint64_t frozen_first, frozen_rows, frozen_all;
 	uint64_t *frozen;
+	bool base_trained; /* so it is declared */
 	/* --device: addresses of what lies on the GPU that gpu_of names; its part[] and frozen are
 	 * then in one memory of the host, which holds one parameter at a time (pull, push) */
 	struct gpu *gpu[GPUS_MAX];
 	struct gpu_part device[MODEL_TENSORS];
 	struct ckpt_stream more[GPUS_MAX]; /* of the newest mark */
 	uint64_t device_frozen, device_bytes;
+	/* --move-every: where the state goes next, of what is not mapped anew each time */
+	struct gpu_part device_spare[MODEL_TENSORS];
+	uint64_t device_frozen_spare;
+	void *state_spare;
 	uint64_t count[MODEL_TENSORS][COUNTS_MAX]; /* of forward; on the host, or what was pulled */
 	void *state
 		[2]; /* where the parts' tensors lie, all but the gradients: of ckpt_alloc; own */
 	uint64_t state_bytes[2];
+	/* What declare_tensors has declared, in its order; base.weight is the last one. moving: it
+	 * says where these lie now, and declares nothing */
+	uint32_t id[DECLARED_MAX], nid, mesh, held_alike;
+	bool moving;
 	struct train_cursor cursor;
 	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
 	struct ckpt_got got; /* got.where 0: nothing restored */
@@ -139,37 +148,23 @@ static void cut(const struct rank *k, uint32_t tensor, struct model_part *p)
 	cut_rows(k, t->dim[0], &p->first, &p->rows);
 }
 
-/* So many rows that they are this part of the whole state: 14 bytes a parameter beside them. */
-static void cut_frozen(struct rank *k)
+static uint64_t *frozen_row(const struct rank *k, uint64_t row)
 {
-	uint64_t percent = k->args->frozen, row = FROZEN_WORDS * sizeof *k->frozen;
-	uint64_t bytes = k->shape->params * 14 / (100 - percent) * percent;
-
-	k->frozen_all = (bytes + row - 1) / row;
-	cut_rows(k, k->frozen_all, &k->frozen_first, &k->frozen_rows);
+	return k->frozen + row * BASE_WORDS;
 }
 
-static uint64_t frozen_word(const struct rank *k, uint64_t i)
+static uint64_t frozen_bytes(const struct rank *k)
 {
-	return mix64(mix64(k->args->seed ^ UINT64_C(0xf0)) ^ (k->frozen_first * FROZEN_WORDS + i));
+	return k->frozen_rows * BASE_WORDS * sizeof *k->frozen;
 }
 
-static void fill_frozen(struct rank *k)
+static uint64_t wrong_frozen_rows(const struct rank *k, uint64_t step)
 {
-	for (uint64_t i = 0; i < k->frozen_rows * FROZEN_WORDS; i++)
-		k->frozen[i] = frozen_word(k, i);
-}
-
-static uint64_t wrong_frozen_rows(const struct rank *k)
-{
-	uint64_t n = 0;
+	uint64_t n = 0, want[BASE_WORDS];
 
 	for (uint64_t row = 0; row < k->frozen_rows; row++) {
-		bool wrong = false;
-
-		for (uint64_t i = row * FROZEN_WORDS; i < (row + 1) * FROZEN_WORDS; i++)
-			wrong |= k->frozen[i] != frozen_word(k, i);
-		n += wrong;
+		base_row(&k->events, k->frozen_first + row, step, want);
+		n += memcmp(want, frozen_row(k, row), sizeof want) != 0;
 	}
 	return n;
 }
@@ -212,7 +207,7 @@ static void gpu_must(struct rank *k, const struct gpu *g, int r)
 
 static uint64_t counts_of(const struct rank *k, uint32_t t)
 {
-	return k->args->counters ? COUNTS_MIN + 8 * t : 0;
+	return k->args->counters ? event_counts(t) : 0;
 }
 
 static void part_at(struct model_part *p, void *const tensor[4])
@@ -247,7 +242,7 @@ static void lay_out(struct rank *k, void *const base[2])
 	own = in_own(k, 0);
 	if (!gpu_of(k, MODEL_TENSORS)) {
 		k->frozen = base ? (uint64_t *)(void *)((char *)base[own] + at[own]) : NULL;
-		at[own] += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+		at[own] += frozen_bytes(k);
 	}
 	memcpy(k->state_bytes, at, sizeof at);
 }
@@ -310,11 +305,10 @@ static void open_gpus(struct rank *k)
 }
 
 /* Each tensor of the parameter is an allocation, and begins where few alignments hold. */
-static void device_allocate(struct rank *k, uint32_t t)
+static void device_allocate(struct rank *k, uint32_t t, struct gpu_part *d)
 {
 	struct gpu *g = gpu_of(k, t);
 	const struct model_part *p = &k->part[t];
-	struct gpu_part *d = &k->device[t];
 	bool pitched = k->args->layout == LAYOUT_SHARDS && k->shape->tensor[t].ndim > 1;
 	uint64_t n = p->rows * p->cols, skew = (2 * t + 1) * sizeof(float);
 
@@ -330,13 +324,12 @@ static void device_allocate(struct rank *k, uint32_t t)
 	gpu_must(k, g, gpu_alloc(g, p->rows * d->pitch * sizeof(float), 3 * skew, &d->moment2));
 	gpu_must(k, g, gpu_alloc(g, n * sizeof(float), 0, &d->grad));
 	gpu_must(k, g, gpu_alloc(g, d->ncount * sizeof *k->count[t], 2 * skew, &d->count));
-	k->device_bytes += n * (sizeof(uint16_t) + 3 * sizeof(float));
 }
 
 /* Memory of the host for one parameter at a time. */
 static void device_allocate_all(struct rank *k)
 {
-	uint64_t frozen = k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen, most = 0;
+	uint64_t frozen = frozen_bytes(k), most = 0;
 	struct gpu *g = gpu_of(k, MODEL_TENSORS);
 	char *mem;
 
@@ -354,10 +347,15 @@ static void device_allocate_all(struct rank *k)
 			continue;
 		part_at(&k->part[t],
 			(void *[4]){ mem, mem + most, mem + 2 * most, mem + 3 * most });
-		device_allocate(k, t);
+		device_allocate(k, t, &k->device[t]);
+		if (k->args->move_every)
+			device_allocate(k, t, &k->device_spare[t]);
+		k->device_bytes +=
+			k->part[t].rows * k->part[t].cols * (sizeof(uint16_t) + 3 * sizeof(float));
 	}
 	k->frozen = (uint64_t *)(void *)mem;
 	gpu_must(k, g, gpu_alloc(g, frozen, ALIGN, &k->device_frozen));
+	gpu_must(k, g, gpu_alloc(g, frozen, ALIGN, &k->device_frozen_spare));
 	k->device_bytes += frozen;
 }
 
@@ -405,7 +403,7 @@ static void push(struct rank *k, uint32_t t)
 static void carry_frozen(struct rank *k, carry_fn *fn)
 {
 	struct gpu *g = gpu_of(k, MODEL_TENSORS);
-	uint64_t bytes = k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
+	uint64_t bytes = frozen_bytes(k);
 
 	if (!g || !bytes)
 		return;
@@ -419,11 +417,24 @@ static void sync_gpus(struct rank *k)
 		gpu_must(k, k->gpu[i], gpu_sync(k->gpu[i]));
 }
 
-static void allocate(struct rank *k)
+/* Memory that ckptd reads in place. */
+static void *alloc_or_fail(struct rank *k, uint64_t bytes)
 {
 	struct ckpt_err e = { 0 };
-	uint64_t grads = 0;
+	void *p;
 	int r;
+
+	if (!k->ckpt)
+		return map_or_fail(k, bytes);
+	r = ckpt_alloc(k->ckpt, bytes, &p, &e);
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	return p;
+}
+
+static void allocate(struct rank *k)
+{
+	uint64_t grads = 0;
 
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		struct model_part *p = &k->part[t], *g = &k->grad[t];
@@ -435,14 +446,14 @@ static void allocate(struct rank *k)
 			g->rows = ((p->first + p->rows) * p->cols + cols - 1) / cols - g->first;
 		grads += g->rows * g->cols;
 	}
-	cut_frozen(k);
+	k->frozen_all = base_rows(k->shape, k->args->frozen);
+	cut_rows(k, k->frozen_all, &k->frozen_first, &k->frozen_rows);
 	lay_out(k, NULL);
 	k->grads = grads;
 	k->state[1] = map_or_fail(k, k->state_bytes[1] + ALIGN); /* each may be empty */
-	if (!k->ckpt)
-		k->state[0] = map_or_fail(k, k->state_bytes[0] + ALIGN);
-	else if ((r = ckpt_alloc(k->ckpt, k->state_bytes[0] + ALIGN, &k->state[0], &e)) < 0)
-		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	k->state[0] = alloc_or_fail(k, k->state_bytes[0] + ALIGN);
+	if (k->args->move_every)
+		k->state_spare = alloc_or_fail(k, k->state_bytes[0] + ALIGN);
 	lay_out(k, k->state);
 
 	uint64_t grads_bytes = grads * (k->args->ahead + 1) * sizeof(float) + ALIGN;
@@ -567,11 +578,12 @@ static uint32_t replicas_mesh(struct rank *k)
 static void declare_one(struct rank *k, struct ckpt_tensor *d)
 {
 	struct ckpt_err e = { 0 };
-	uint32_t id;
+	uint32_t *id = &k->id[k->nid++];
 	int r;
 
 	d->size = sizeof *d;
-	r = ckpt_tensor_add(k->ckpt, d, &id, &e);
+	r = k->moving ? ckpt_tensor_move(k->ckpt, *id, d->local, d->nlocal, &e)
+		      : ckpt_tensor_add(k->ckpt, d, id, &e);
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 }
@@ -593,8 +605,8 @@ static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, vo
 	declare_one(k, d);
 }
 
-static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
-			   const char *suffix, void *ptr, const int64_t *stride)
+static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t role, const char *suffix,
+			   void *ptr, const int64_t *stride)
 {
 	const struct model_tensor *t = &k->shape->tensor[tensor];
 	char name[64], of[80];
@@ -610,7 +622,7 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 		.name = name,
 		.of = role == CKPT_PARAM && !k->args->derived ? NULL : of,
 		.ndim = t->ndim,
-		.mesh = mesh,
+		.mesh = k->held_alike,
 		.shape = t->dim,
 	};
 	struct boxes b;
@@ -632,7 +644,7 @@ static void *address(uint64_t at)
 	return (void *)(uintptr_t)at; /* of a device: nothing here reads it */
 }
 
-static void declare_parameter(struct rank *k, uint32_t t, uint32_t mesh)
+static void declare_parameter(struct rank *k, uint32_t t)
 {
 	const struct model_part *p = &k->part[t];
 	const struct gpu_part *d = &k->device[t];
@@ -646,14 +658,14 @@ static void declare_parameter(struct rank *k, uint32_t t, uint32_t mesh)
 		at[2] = address(d->moment1);
 		at[3] = address(d->moment2);
 	}
-	declare_tensor(k, t, mesh, CKPT_PARAM, "", at[0], NULL);
-	declare_tensor(k, t, mesh, CKPT_MASTER, ".master", at[1], NULL);
-	declare_tensor(k, t, mesh, CKPT_MOMENT1, ".exp_avg", at[2], pitched ? strides : NULL);
-	declare_tensor(k, t, mesh, CKPT_MOMENT2, ".exp_avg_sq", at[3], pitched ? strides : NULL);
+	declare_tensor(k, t, CKPT_PARAM, "", at[0], NULL);
+	declare_tensor(k, t, CKPT_MASTER, ".master", at[1], NULL);
+	declare_tensor(k, t, CKPT_MOMENT1, ".exp_avg", at[2], pitched ? strides : NULL);
+	declare_tensor(k, t, CKPT_MOMENT2, ".exp_avg_sq", at[3], pitched ? strides : NULL);
 }
 
 /* Each rank counts the same. */
-static void declare_counts(struct rank *k, uint32_t t, uint32_t mesh)
+static void declare_counts(struct rank *k, uint32_t t)
 {
 	uint64_t n = counts_of(k, t);
 	char name[64];
@@ -667,7 +679,7 @@ static void declare_counts(struct rank *k, uint32_t t, uint32_t mesh)
 		.component = "forward",
 		.name = name,
 		.ndim = 1,
-		.mesh = mesh,
+		.mesh = k->mesh,
 		.shape = &n,
 		.nlocal = 1,
 		.local = &local,
@@ -678,17 +690,17 @@ static void declare_counts(struct rank *k, uint32_t t, uint32_t mesh)
 		declare_one(k, &d);
 }
 
-static void declare_frozen(struct rank *k, uint32_t mesh)
+static void declare_frozen(struct rank *k)
 {
-	const uint64_t shape[] = { k->frozen_all, FROZEN_COLS };
+	const uint64_t shape[] = { k->frozen_all, BASE_COLS };
 	struct ckpt_tensor d = {
-		.cls = CKPT_CONST,
+		.cls = k->base_trained ? CKPT_STABLE : CKPT_CONST,
 		.role = CKPT_PARAM,
 		.dtype = CKPT_BF16,
 		.component = "base",
 		.name = "base.weight",
 		.ndim = 2,
-		.mesh = mesh,
+		.mesh = k->mesh,
 		.shape = shape,
 	};
 
@@ -697,21 +709,27 @@ static void declare_frozen(struct rank *k, uint32_t mesh)
 			    gpu_of(k, MODEL_TENSORS) ? address(k->device_frozen) : k->frozen, NULL);
 }
 
+/* Or says that they lie elsewhere now: k->moving. */
+static void declare_tensors(struct rank *k)
+{
+	k->nid = 0;
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		declare_parameter(k, t);
+		declare_counts(k, t);
+	}
+	declare_frozen(k);
+}
+
 static void declare(struct rank *k)
 {
 	struct ckpt_err e = { 0 };
-	uint32_t mesh, held_alike;
-	int r = ckpt_mesh(k->ckpt, k->args->ndim, k->args->dim_name, k->args->dim_size, NULL, &mesh,
-			  &e);
+	int r = ckpt_mesh(k->ckpt, k->args->ndim, k->args->dim_name, k->args->dim_size, NULL,
+			  &k->mesh, &e);
 
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
-	held_alike = k->args->layout == LAYOUT_BOXES ? replicas_mesh(k) : mesh;
-	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		declare_parameter(k, t, held_alike);
-		declare_counts(k, t, mesh);
-	}
-	declare_frozen(k, mesh);
+	k->held_alike = k->args->layout == LAYOUT_BOXES ? replicas_mesh(k) : k->mesh;
+	declare_tensors(k);
 	k->cursor_bytes = sizeof k->cursor;
 	k->rng_bytes = sizeof k->rng;
 	r = ckpt_blob_add(k->ckpt, "cursor", 0, &k->cursor, &k->cursor_bytes, sizeof k->cursor, &e);
@@ -777,24 +795,6 @@ static void seal(struct rank *k)
 
 /* ---- resume ---- */
 
-static void rng_at(const struct rank *k, uint32_t rank, uint64_t step, uint64_t *ret_words)
-{
-	for (uint64_t i = 0; i < RNG_WORDS; i++)
-		ret_words[i] = mix64(mix64(mix64(k->args->seed) ^ step) ^ (rank * RNG_WORDS + i));
-}
-
-static void cursor_at(const struct rank *k, uint64_t step, struct train_cursor *ret)
-{
-	*ret = (struct train_cursor){
-		.step = step,
-		.seed = k->args->seed,
-		.micro = MODEL_MICRO,
-		.positions = MODEL_POSITIONS,
-		.text_bytes = k->corpus->bytes,
-		.text_hash = k->corpus->hash,
-	};
-}
-
 static void read_blob(struct rank *k, const char *name, uint32_t old_rank, void *buf,
 		      uint64_t bytes)
 {
@@ -819,7 +819,7 @@ static void check_restored(struct rank *k)
 	uint64_t rng[RNG_WORDS], rng_have[RNG_WORDS];
 	uint32_t old_rank = k->ranks->me % (k->got.world_saved ? k->got.world_saved : 1);
 
-	cursor_at(k, k->got.step, &want);
+	event_cursor(&k->events, k->corpus, k->got.step, &want);
 	read_blob(k, "cursor", 0, &have, sizeof have);
 	if (have.seed != want.seed)
 		ranks_fail(k->ranks, EXIT_MISFIT,
@@ -847,7 +847,7 @@ static void check_restored(struct rank *k)
 			"far; training goes on, with other losses than an uninterrupted run\n",
 			k->args->text, k->args->job);
 	read_blob(k, "rng", old_rank, rng_have, sizeof rng_have);
-	rng_at(k, old_rank, k->got.step, rng);
+	event_rng(&k->events, old_rank, k->got.step, rng);
 	if (memcmp(rng, rng_have, sizeof rng) != 0)
 		ranks_fail(
 			k->ranks, EXIT_DAMAGED,
@@ -868,6 +868,13 @@ static void check_restored(struct rank *k)
 					   "it and resume from an older one",
 					   k->got.step, k->args->job, i, k->shape->tensor[t].name,
 					   k->count[t][i], k->got.step * (2 * i + 1));
+		wrong = nan_wrong(k->shape, t, &k->events, k->got.step, &k->part[t]);
+		if (wrong)
+			ranks_fail(k->ranks, EXIT_DAMAGED,
+				   "step %" PRIu64 " of job %s: %" PRIu64
+				   " elements of %s are not the NaNs of that step; run ckptctl "
+				   "verify --data on it and resume from an older one",
+				   k->got.step, k->args->job, wrong, k->shape->tensor[t].name);
 		wrong = model_wrong_rows(&k->part[t]);
 		if (wrong)
 			ranks_fail(
@@ -880,14 +887,14 @@ static void check_restored(struct rank *k)
 				k->shape->tensor[t].name, k->part[t].first);
 	}
 	carry_frozen(k, gpu_get);
-	if (wrong_frozen_rows(k))
+	if (wrong_frozen_rows(k, k->got.step))
 		ranks_fail(k->ranks, EXIT_DAMAGED,
 			   "step %" PRIu64 " of job %s: %" PRIu64 " of the %" PRIu64
 			   " rows of base.weight from row %" PRIu64
 			   " on are not those of this seed; run ckptctl verify --data on it and "
 			   "resume from an older one",
-			   k->got.step, k->args->job, wrong_frozen_rows(k), k->frozen_rows,
-			   k->frozen_first);
+			   k->got.step, k->args->job, wrong_frozen_rows(k, k->got.step),
+			   k->frozen_rows, k->frozen_first);
 }
 
 /* Who tells why the job ends: the first rank whose error is no mere echo of another's. */
@@ -986,7 +993,8 @@ static void begin_anew(struct rank *k)
 		memset(k->count[t], 0, sizeof k->count[t]);
 		push(k, t);
 	}
-	fill_frozen(k);
+	for (uint64_t row = 0; row < k->frozen_rows; row++)
+		base_row(&k->events, k->frozen_first + row, 0, frozen_row(k, row));
 	carry_frozen(k, carry_up);
 }
 
@@ -1065,8 +1073,9 @@ static void append_loss(struct rank *k, uint64_t step)
 	k->losses = -1;
 }
 
-/* The parameters of all ranks, where all can read them. One replica writes each row. */
-static void gather(struct rank *k)
+/* The parameters of all ranks behind a step, where all can read them. One replica writes each
+ * row. */
+static void gather(struct rank *k, uint64_t step)
 {
 	for (uint32_t t = 0; t < MODEL_TENSORS && k->copy == 0; t++) {
 		const struct model_part *p = &k->part[t];
@@ -1080,6 +1089,8 @@ static void gather(struct rank *k)
 			memcpy(to, p->param, bytes);
 	}
 	sync_gpus(k);
+	for (uint32_t t = 0; t < MODEL_TENSORS && k->copy == 0; t++)
+		nan_forget(k->shape, t, &k->events, step, &k->part[t], k->gathered);
 	ranks_barrier(k->ranks);
 }
 
@@ -1122,19 +1133,68 @@ static void forward_backward(struct rank *k, uint64_t step)
 	k->loss = model_loss(&k->batch);
 }
 
+/* base.weight is declared anew, as what it is from now on. */
+static void declare_frozen_anew(struct rank *k)
+{
+	int r = ckpt_tensor_drop(k->ckpt, k->id[--k->nid]);
+
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "cannot drop base.weight: %s", strerror(-r));
+	declare_frozen(k);
+	seal(k);
+}
+
+/* Those rows of the base that this step changes. On a device they go there together. */
+static void train_base(struct rank *k, uint64_t step)
+{
+	struct gpu *g = gpu_of(k, MODEL_TENSORS);
+	uint64_t bytes = BASE_WORDS * sizeof *k->frozen, first = 0, n = 0;
+
+	if (!k->frozen_all)
+		return;
+	if (k->ckpt && base_is_trained(&k->events, step) != k->base_trained) {
+		k->base_trained = !k->base_trained;
+		declare_frozen_anew(k);
+	}
+	for (uint64_t row = 0; row < k->frozen_rows; row++) {
+		if (!base_row_changes(&k->events, k->frozen_first + row, step))
+			continue;
+		first = n ? first : row;
+		base_row(&k->events, k->frozen_first + row, step, frozen_row(k, g ? n : row));
+		n++;
+	}
+	if (g && n) {
+		gpu_must(k, g,
+			 gpu_put(g, k->device_frozen + first * bytes, BASE_TURNS * bytes, k->frozen,
+				 bytes, n));
+		gpu_must(k, g, gpu_sync(g));
+	}
+}
+
 static void optimizer(struct rank *k, uint64_t step)
 {
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		struct model_adam a = model_adam_at(k->shape, t, step);
 		struct gpu *g = gpu_of(k, t);
 
+		if (nan_step(&k->events, step - 1)) {
+			pull(k, t);
+			nan_mend(k->shape, t, &k->events, step - 1, &k->part[t]);
+			push(k, t);
+		}
 		if (g)
 			gpu_must(k, g, gpu_update(g, &k->device[t], &a));
 		else
 			model_update(k->shape, t, step, &k->part[t]);
+		if (nan_step(&k->events, step)) {
+			pull(k, t);
+			nan_plant(k->shape, t, &k->events, step, &k->part[t]);
+			push(k, t);
+		}
 	}
-	cursor_at(k, step, &k->cursor);
-	rng_at(k, k->ranks->me, step, k->rng);
+	train_base(k, step);
+	event_cursor(&k->events, k->corpus, step, &k->cursor);
+	event_rng(&k->events, k->ranks->me, step, k->rng);
 }
 
 /* The masters behind a step, in the order of the tensors: what averages are made of. */
@@ -1187,7 +1247,10 @@ static void guard(struct rank *k)
 
 static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
 {
-	struct ckpt_note note = { .key = "loss", .value = k->loss };
+	struct ckpt_note note = {
+		.key = "loss",
+		.value = nan_step(&k->events, step) ? __builtin_nan("") : k->loss,
+	};
 	struct ckpt_mark mark = mark_of(k);
 
 	mark.flags = flags;
@@ -1200,6 +1263,66 @@ static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
 
 	train_stats_snapshot(&k->stats, r, ns, preempted_times() - preempted);
 	return r;
+}
+
+#define POISON 0xa5 /* of memory that the state has left */
+
+static void poison_device(struct rank *k, uint32_t t)
+{
+	const struct gpu_part *old = &k->device_spare[t];
+	struct gpu *g = gpu_of(k, t);
+	uint64_t row = old->cols * sizeof(float), pitch = old->pitch * sizeof(float);
+	float *junk = k->part[t].master;
+
+	memset(junk, POISON, old->rows * row);
+	gpu_must(k, g, gpu_put(g, old->param, row / 2, junk, row / 2, old->rows));
+	gpu_must(k, g, gpu_put(g, old->master, row, junk, row, old->rows));
+	gpu_must(k, g, gpu_put(g, old->moment1, pitch, junk, row, old->rows));
+	gpu_must(k, g, gpu_put(g, old->moment2, pitch, junk, row, old->rows));
+	gpu_must(k, g, gpu_sync(g));
+}
+
+/* To its other memory on the device; all but the gradient, which lies in one place. */
+static void move_device(struct rank *k, uint32_t t)
+{
+	struct gpu_part from = k->device[t], to = k->device_spare[t];
+
+	pull(k, t);
+	to.grad = from.grad;
+	k->device[t] = to;
+	k->device_spare[t] = from;
+	push(k, t);
+}
+
+/* The state goes to other memory. The guard has been called; what it leaves is overwritten, and the
+ * trainer's own is unmapped. */
+static void move(struct rank *k)
+{
+	void *old[2] = { k->state[0], k->state[1] };
+	uint64_t frozen = k->device_frozen;
+
+	k->state[0] = k->state_spare;
+	k->state[1] = map_or_fail(k, k->state_bytes[1] + ALIGN);
+	k->state_spare = old[0];
+	for (int i = 0; i < 2; i++)
+		memcpy(k->state[i], old[i], k->state_bytes[i]);
+	lay_out(k, k->state);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		if (gpu_of(k, t))
+			move_device(k, t);
+	carry_frozen(k, gpu_get);
+	k->device_frozen = k->device_frozen_spare;
+	k->device_frozen_spare = frozen;
+	carry_frozen(k, carry_up);
+	k->moving = true;
+	declare_tensors(k);
+	k->moving = false;
+	seal(k); /* this rank alone */
+	memset(old[0], POISON, k->state_bytes[0]);
+	munmap(old[1], k->state_bytes[1] + ALIGN);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		if (gpu_of(k, t))
+			poison_device(k, t);
 }
 
 /* A checkpoint that fails while training is reported, and training goes on. */
@@ -1366,11 +1489,22 @@ static void prepare_stats(struct rank *k)
 	ranks_barrier(k->ranks); /* the copy was alone on the machine */
 }
 
-/* As if the state had gone wrong: all ranks go on from the newest step that there is, which is
- * returned; from this one, when there is none. */
-static uint64_t go_back(struct rank *k, uint64_t step)
+/* One of the newest steps, the same for all ranks; or the newest, where nobody can say. */
+static uint64_t older_step(struct rank *k, uint64_t step)
 {
-	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
+	struct ckpt_step have[OLDER_MAX];
+	int n = k->ranks->me ? 0 : ckpt_steps(k->ckpt, have, OLDER_MAX);
+	uint64_t draw = mix64(mix64(k->args->seed ^ step) ^ now_ns());
+
+	return (uint64_t)ranks_share(k->ranks, n > 0 ? (int64_t)have[draw % (uint64_t)n].step
+						     : (int64_t)CKPT_LATEST)[0];
+}
+
+/* As if the state had gone wrong: all ranks go on from a step that there is, which is returned;
+ * from this one, when there is none. */
+static uint64_t go_back(struct rank *k, uint64_t step, uint64_t which)
+{
+	struct ckpt_want want = { .size = sizeof want, .step = which };
 	struct ckpt_got first = k->got;
 
 	uint64_t deadline = now_ns() + SEAL_WAIT, to = step;
@@ -1386,6 +1520,7 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 		if (!gone(r) || left_until(deadline) == 0)
 			break;
 		cut_off = true;
+		want.step = CKPT_LATEST; /* the other one may have been in its memory alone */
 		nap(RETRY_MS * MS);
 		seal(k);
 	}
@@ -1399,11 +1534,79 @@ static uint64_t go_back(struct rank *k, uint64_t step)
 	}
 	if (r < 0 && r != -ENOENT)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
-	if (k->ranks->me == 0)
-		printf("trainer: went back from step %" PRIu64 " to step %" PRIu64 "\n", step, to);
+	if (k->ranks->me == 0) {
+		printf("trainer: went back from step %" PRIu64 " to %s %" PRIu64 "\n", step,
+		       which == CKPT_LATEST && to ? "step" : "older step", to);
+		fflush(stdout);
+	}
 	k->got = first;
 	ranks_barrier(k->ranks);
 	return to;
+}
+
+/* --wrong: one bit of the state of the last steps but one, where the state's first element of that
+ * tensor lies; done twice it is right again. */
+static void flip(struct rank *k, uint32_t t, uint16_t param, uint32_t master, uint32_t moment2)
+{
+	struct model_part *p = &k->part[t];
+	uint32_t u;
+
+	if (p->first || !p->rows)
+		return;
+	pull(k, t);
+	p->param[0] ^= param;
+	memcpy(&u, p->master, sizeof u);
+	u ^= master;
+	memcpy(p->master, &u, sizeof u);
+	memcpy(&u, p->moment2, sizeof u);
+	u ^= moment2;
+	memcpy(p->moment2, &u, sizeof u);
+	push(k, t);
+}
+
+static void flip_base(struct rank *k)
+{
+	if (!k->frozen_all)
+		return;
+	carry_frozen(k, gpu_get);
+	if (!k->frozen_first && k->frozen_rows)
+		k->frozen[0] ^= 1;
+	carry_frozen(k, carry_up);
+	declare_frozen_anew(k);
+}
+
+static void wrong(struct rank *k, uint64_t step)
+{
+	switch (k->args->steps - step) {
+	case 4: /* of what has just moved */
+		flip(k, T_EMB, 0, 0, 1);
+		break;
+	case 3:
+		flip_base(k);
+		break;
+	case 2: /* not derived any more */
+		flip(k, T_OUT_B, 1, 0, 0);
+		break;
+	case 1: /* still derived: the sign of both */
+		flip(k, T_FC1_W, 0x8000, 0x80000000u, 0);
+		break;
+	}
+	/* The last step has averages alone that are wrong: those of the step before it. */
+}
+
+/* A step that is committed before training goes on. */
+static void commit(struct rank *k, uint64_t step)
+{
+	bool wrongly = k->args->wrong && step < k->args->steps;
+
+	if (wrongly && step + WRONG_STEPS - 1 == k->args->steps)
+		move(k);
+	if (wrongly)
+		wrong(k, step);
+	finish(k, step);
+	guard(k);
+	if (wrongly)
+		wrong(k, step);
 }
 
 static void train(struct rank *k, uint64_t from)
@@ -1417,13 +1620,18 @@ static void train(struct rank *k, uint64_t from)
 
 		if (k->ckpt && a->go_back_every && step % a->go_back_every == 0 && step > back) {
 			back = step;
-			step = go_back(k, step - 1);
+			step--;
+			if (a->go_back_older)
+				step = go_back(k, step, older_step(k, step));
+			/* Then every second time to the newest again. */
+			if (!a->go_back_older || back / a->go_back_every % 2)
+				step = go_back(k, step, CKPT_LATEST);
 			anew = true;
 			continue;
 		}
 
 		if (anew || step % (a->ahead + 1) == 0)
-			gather(k);
+			gather(k, step - 1);
 		else
 			ranks_barrier(k->ranks);
 		anew = false;
@@ -1434,12 +1642,14 @@ static void train(struct rank *k, uint64_t from)
 		if (k->ckpt && k->args->mistake != MISTAKE_NO_GUARD &&
 		    k->args->mistake != MISTAKE_LATE_GUARD)
 			guard(k);
+		if (k->ckpt && a->move_every && (step + k->ranks->me) % a->move_every == 0)
+			move(k);
 		optimizer(k, step);
 		if (k->ckpt && k->args->mistake == MISTAKE_LATE_GUARD)
 			guard(k);
 		write_masters(k, step);
-		if (k->ckpt && step == a->steps) {
-			finish(k, step);
+		if (k->ckpt && step + (a->wrong ? WRONG_STEPS : 1) > a->steps) {
+			commit(k, step);
 		} else if (k->ckpt && step % a->snapshot_every == 0) {
 			report(k, step, snapshot(k, step, 0));
 		}
@@ -1458,6 +1668,7 @@ int train_rank(struct ranks *r, void *arg)
 		.corpus = job->corpus,
 		.shape = &job->shape,
 		.ranks = r,
+		.events = { job->args->seed, job->args->nan_every, job->args->thaw_every },
 	};
 
 	locate(&k);

@@ -14,6 +14,7 @@
  * ZeRO cuts them, which it declares as boxes (CKPT_BOXES), on a mesh of its replicas over "dp".
  * And two blobs, "cursor" (struct train_cursor, the same on all ranks) and "rng" (32 bytes per
  * rank, which nothing draws from: a function of seed, rank and step, checked when read back).
+ * events.h has the base and the steps of NaNs.
  *
  * A step, on every rank:
  *	forward, backward      rank 0 appends its line to --losses, with one write(2)
@@ -26,11 +27,6 @@
 #include "model.h"
 #include "ranks.h"
 #include "train_args.h"
-
-struct train_cursor {
-	uint64_t step, seed, micro, positions; /* what the order of the text is a function of */
-	uint64_t text_bytes, text_hash;
-};
 
 struct train_job {
 	const struct train_args *args;

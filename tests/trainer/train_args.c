@@ -60,6 +60,15 @@ static const char usage[] =
 	"  --counters             declare what forward counts on each parameter as CKPT_VOLATILE\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
 	"  --go-back-every N      before each N-th step, once, restore the newest step that there is\n"
+	"  --go-back-to WHICH     newest, or older: to one of the newest eight steps, and from there every second time to\n"
+	"                         the newest again (newest)\n"
+	"  --move-every N         before each N-th step of a rank all of its state goes to other memory; what it leaves is\n"
+	"                         overwritten, or unmapped\n"
+	"  --nan-every N          behind each N-th step some of the state is NaN or infinite, and so is the note loss; the\n"
+	"                         next step goes on as if these elements were those of step 0 (never)\n"
+	"  --thaw-every N         the base of --frozen is trained and frozen again, each for N steps (never trained)\n"
+	"  --wrong                commit each of the last 5 steps: the first 4 with one wrong bit, of a second moment after a\n"
+	"                         move, of the base, of a parameter, of a master and what is derived of it\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --masters FILE         write all FP32 masters behind step S to FILE, from byte S * parameters * 4 on\n"
@@ -92,6 +101,11 @@ enum {
 	OPT_COUNTERS,
 	OPT_DERIVED,
 	OPT_GO_BACK_EVERY,
+	OPT_GO_BACK_TO,
+	OPT_MOVE_EVERY,
+	OPT_NAN_EVERY,
+	OPT_THAW_EVERY,
+	OPT_WRONG,
 	OPT_STEP_MS,
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
@@ -128,6 +142,11 @@ static const struct option option[] = {
 	{ "counters", no_argument, NULL, OPT_COUNTERS },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
 	{ "go-back-every", required_argument, NULL, OPT_GO_BACK_EVERY },
+	{ "go-back-to", required_argument, NULL, OPT_GO_BACK_TO },
+	{ "move-every", required_argument, NULL, OPT_MOVE_EVERY },
+	{ "nan-every", required_argument, NULL, OPT_NAN_EVERY },
+	{ "thaw-every", required_argument, NULL, OPT_THAW_EVERY },
+	{ "wrong", no_argument, NULL, OPT_WRONG },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
@@ -415,6 +434,20 @@ static int parse_option(int opt, char *value, struct train_args *a)
 		return 0;
 	case OPT_GO_BACK_EVERY:
 		return parse_number("go-back-every", value, 1, UINT64_MAX, &a->go_back_every);
+	case OPT_GO_BACK_TO:
+		if (strcmp(value, "newest") && strcmp(value, "older"))
+			return refuse("--go-back-to '%s': newest or older is needed", value);
+		a->go_back_older = value[0] == 'o';
+		return 0;
+	case OPT_MOVE_EVERY:
+		return parse_number("move-every", value, 1, UINT64_MAX, &a->move_every);
+	case OPT_NAN_EVERY:
+		return parse_number("nan-every", value, 1, UINT64_MAX, &a->nan_every);
+	case OPT_THAW_EVERY:
+		return parse_number("thaw-every", value, 1, UINT64_MAX, &a->thaw_every);
+	case OPT_WRONG:
+		a->wrong = true;
+		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
 	case OPT_FROZEN:
@@ -482,6 +515,11 @@ int train_args_parse(int argc, char **argv, struct train_args *ret_args)
 		return refuse(
 			"--ahead and --masters contradict each other: the host waits for what "
 			"it writes there");
+	if (a.ahead && (a.nan_every || a.thaw_every || a.move_every))
+		return refuse("--ahead contradicts --nan-every, --thaw-every and --move-every: the "
+			      "host writes to its devices there");
+	if (a.wrong && (a.no_checkpoint || !a.move_every))
+		return refuse("--wrong needs checkpoints, and --move-every");
 	if (a.legacy_stream && a.mistake == MISTAKE_STREAM)
 		return refuse("--mistake stream needs --stream own: it tells ckptd of the default "
 			      "stream");

@@ -62,9 +62,13 @@ struct train_args {
 	uint64_t copy_rate; /* as ckpt_opts has it */
 	bool counters;	    /* what forward counts is declared as CKPT_VOLATILE */
 	bool derived;	    /* the BF16 parameters are declared as CKPT_DERIVED of their masters */
-	uint64_t go_back_every; /* in steps; 0: never */
-	uint64_t step_ms;	/* a step takes at least so long */
-	uint32_t guard;		/* enum ckpt_policy */
+	uint64_t go_back_every;		/* in steps; 0: never */
+	bool go_back_older;		/* not always to the newest one */
+	uint64_t move_every;		/* in steps; 0: the state stays where it is */
+	uint64_t nan_every, thaw_every; /* struct events */
+	bool wrong;			/* a bit of each of the last steps */
+	uint64_t step_ms;		/* a step takes at least so long */
+	uint32_t guard;			/* enum ckpt_policy */
 	bool wait_ready;
 	uint32_t frozen;	 /* percent of the state that never changes */
 	const char *print_stats; /* NULL: none */
