@@ -616,13 +616,23 @@ enum average_base_is average_base_get(struct launch *l, struct average_base **re
 	return AVERAGE_BASE_READY;
 }
 
-/* The first step of the new declarations goes on from it. */
+/* The first step of the new declarations goes on from it. While ranks seal, nobody knows yet
+ * whether these have averages. */
 bool average_base_keeps(const struct snap *s)
 {
 	const struct launch *l = s->launch;
 
-	return s->averaged && l == l->job->launch && s->epoch != l->epoch &&
-	       l->state == LAUNCH_READY && l->member[0].decl && l->member[0].decl->averages;
+	if (!s->averaged || l != l->job->launch)
+		return false;
+	switch (l->state) {
+	case LAUNCH_FORMING:
+		return true;
+	case LAUNCH_READY:
+		return s->epoch != l->epoch && l->member[0].decl && l->member[0].decl->averages;
+	case LAUNCH_ENDED:
+		break;
+	}
+	return false;
 }
 
 bool average_base_waits(struct snap *s)

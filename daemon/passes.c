@@ -641,11 +641,19 @@ bool passes_older_wait(const struct snap *s)
 	return false;
 }
 
+/* A step of other declarations goes on from its averages (average_base_get). */
+static bool continues(const struct snap *s, const struct snap *before)
+{
+	const struct decl *d = s->rank[0].decl;
+
+	return s->epoch == before->epoch || (before->averaged && d && d->averages);
+}
+
 /* Will a step of its launch still be walked, or come, that goes on from it? */
 static bool before_needed(const struct snap *before)
 {
 	for (const struct snap *s = before->job->snaps; s; s = s->next)
-		if (s != before && s->launch == before->launch && s->epoch == before->epoch &&
+		if (s != before && s->launch == before->launch && continues(s, before) &&
 		    !s->dropped && (s->phase == PHASE_COLLECTING || passes_wait(s)))
 			return true;
 	return false;

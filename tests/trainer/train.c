@@ -912,19 +912,21 @@ static uint32_t speaker(const int64_t *all, uint32_t world)
 }
 
 /* What all ranks got from a collective call: the same, or a rank with an error ends the job. Where
- * the daemon was gone before all had their answer, it was gone for all. */
+ * the daemon was gone before all had their answer, it was gone for all: those that had theirs may
+ * have learned from the others (-EBADMSG) that it does not count. */
 static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 {
 	const int64_t *all = ranks_share(k->ranks, gone(r) ? -ECONNRESET : r);
-	int same = 1, answered = 1;
+	int same = 1, answered = 1, reset = 0;
 
 	for (uint32_t i = 0; i < k->ranks->world; i++) {
 		same &= all[i] == all[k->ranks->me];
-		answered &= all[i] == 0 || all[i] == -ECONNRESET;
+		reset |= all[i] == -ECONNRESET;
+		answered &= all[i] == 0 || all[i] == -ECONNRESET || all[i] == -EBADMSG;
 	}
 	if (same)
 		return r;
-	if (answered)
+	if (answered && reset)
 		return -ECONNRESET;
 	if (speaker(all, k->ranks->world) != k->ranks->me)
 		ranks_yield();

@@ -429,6 +429,68 @@ TEST(a_new_seal_before_the_first_step_goes_on_from_what_was_restored)
 	assert_spec(6, "slow", SLOW, &c);
 }
 
+/* Steps 4 and 5 are staged, and 6 for other declarations, before the walk over 4 has ended: they are
+ * averaged when the launch is further already. */
+static void seals_ahead_of_the_walks(struct rank *k)
+{
+	rank_meet(k);
+	if (k->rank == 0)
+		gate_set(&G, true);
+	rank_meet(k);
+	must_mark(k, 4, 0, CKPT_PERSIST, CKPT_STAGED);
+	rank_meet(k);
+	must_mark(k, 5, 0, CKPT_PERSIST, CKPT_STAGED);
+	rank_meet(k);
+	MUST_OF(k, ckpt_attr(k->c, "declared", "anew", &k->err));
+	must_seal(k);
+	rank_meet(k);
+	must_mark(k, 6, 0, CKPT_PERSIST, CKPT_STAGED);
+	rank_meet(k);
+}
+
+static void assert_unbroken(uint64_t to)
+{
+	struct chain c = { 0 };
+
+	assert_soon(host_has(&H, JOB, to));
+	chain_steps(&c, 1, to);
+	assert_both(to, &c);
+}
+
+TEST(a_launch_that_has_ended_before_its_new_seal_was_averaged_has_lost_no_average)
+{
+	host_start_gated();
+	run("fsdp=2",
+	    &(struct flow){
+		    .average = BOTH, .from = 1, .to = 3, .amid = seals_ahead_of_the_walks });
+	gate_set(&G, false);
+	assert_unbroken(6);
+}
+
+static void seals_ahead_and_again(struct rank *k)
+{
+	seals_ahead_of_the_walks(k);
+	if (k->rank == 0) { /* the others have not sealed yet */
+		MUST_OF(k, ckpt_attr(k->c, "declared", "once more", &k->err));
+		MUST_BE(rank_seal(k, 0), CKPT_SKIPPED);
+		gate_set(&G, false);
+		MUST_OF(k, ckpt_wait(k->c, 6, CKPT_COMMITTED, PATIENCE, &k->err));
+	}
+	rank_meet(k);
+	must_seal(k);
+	rank_meet(k);
+	must_mark(k, 7, 0, CKPT_PERSIST, CKPT_COMMITTED);
+}
+
+TEST(a_launch_that_seals_while_the_steps_before_are_averaged_loses_no_average)
+{
+	host_start_gated();
+	run("fsdp=2",
+	    &(struct flow){ .average = BOTH, .from = 1, .to = 3, .amid = seals_ahead_and_again });
+	assert_unbroken(6);
+	assert_unbroken(7);
+}
+
 /* --- for evaluation --- */
 static void averages_are_restored(bool forgets)
 {
