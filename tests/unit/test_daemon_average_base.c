@@ -82,6 +82,33 @@ TEST(a_new_daemon_goes_on_from_slots_that_are_sealed)
 	assert_both(6, &c);
 }
 
+/* On each rank alone, behind the steps that are sealed. */
+static void moves_and_dies(struct rank *k)
+{
+	struct mine *m = &mine_of[k->rank];
+	struct ckpt_local local = { 0 };
+
+	must_mark(k, 3, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	must_mark(k, 4, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	MUST_OF(k, ckpt_alloc(k->c, 4ul * m->n[MASTER], &local.ptr, &k->err));
+	m->mem[MASTER] = local.ptr;
+	MUST_OF(k, ckpt_tensor_move(k->c, m->id[MASTER], &local, 1, &k->err));
+	must_seal(k);
+	daemon_dies(k);
+}
+
+TEST(a_new_daemon_goes_on_from_slots_that_were_sealed_before_memory_moved)
+{
+	struct chain c = { 0 };
+
+	host_start(&H, NULL);
+	run("fsdp=2",
+	    &(struct flow){ .average = BOTH, .from = 1, .to = 2, .amid = moves_and_dies });
+	chain_steps(&c, 1, 6);
+	assert_both(6, &c);
+	assert_int_equal(said_times(&daemon_said, "are lost, and begin anew"), 0);
+}
+
 TEST(steps_that_were_never_written_count_for_a_new_daemon)
 {
 	struct chain c = { 0 };

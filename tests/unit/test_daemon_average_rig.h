@@ -161,7 +161,7 @@ struct flow {
 
 struct mine { /* of a rank: what it has declared */
 	uint8_t *mem[TENSORS];
-	uint32_t n[TENSORS];
+	uint32_t n[TENSORS], id[TENSORS];
 	uint64_t first[TENSORS];
 };
 static struct mine mine_of[8];
@@ -191,7 +191,7 @@ static void tensor_declare(struct rank *k, uint32_t i)
 	m->first[i] = sharded ? (uint64_t)(k->rank % shards(k)) * m->n[i] : 0;
 	MUST_OF(k, ckpt_alloc(k->c, (uint64_t)m->n[i] * elem, (void **)&m->mem[i], &k->err));
 	local = (struct ckpt_local){ .ptr = m->mem[i] };
-	MUST_OF(k, ckpt_tensor_add(k->c, &t, NULL, &k->err));
+	MUST_OF(k, ckpt_tensor_add(k->c, &t, &m->id[i], &k->err));
 }
 
 static void put(const struct mine *m, uint32_t t, uint32_t i, float f)
