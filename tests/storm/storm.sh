@@ -177,6 +177,7 @@ inspect() {
 	while read -r step seq _; do
 		[ -n "$step" ] || continue
 		now[$step]=$seq
+		[ "${doomed[$step]:-}" != its ] || doomed[$step]=$seq
 		[ "${doomed[$step]:-$seq}" = "$seq" ] || unset "doomed[$step]"
 		[ "${fated[$step]:-$seq}" = "$seq" ] || unset "fated[$step]"
 		[ "${newest:--1}" -ge "$step" ] || newest=$step

@@ -63,6 +63,7 @@ struct spec {
 	uint32_t nrow, nrule;
 	bool of_param, kahan, has_gate;
 	double gate;
+	uint64_t unbegun; /* a step into which nothing had been taken so far; 0: there is none */
 };
 
 struct state { /* of an average: what a record of AVERAGES says */
@@ -707,7 +708,7 @@ static uint32_t row_is_right(const struct found *f, struct step_files *s, uint32
 	if (a &&
 	    a->since ==
 		    NO_STEP) /* a step of NaNs was its first: it stands there until another one is taken in */
-		none = weights(x, f->step);
+		none = weights(x, k.spec[spec].unbegun = f->step);
 	else if (a)
 		node = average_at(f, spec, a);
 	if (a && !node.e && !none)
@@ -747,20 +748,38 @@ static void averages_are_right(const struct found *f)
 	step_close(&s);
 }
 
+/* May that average begin anew at that step? If its decay leaves nothing of what was before; or if it
+ * had not begun before the job went back: each step so far was one of NaNs, or had too high a loss. */
+static bool may_begin(uint32_t spec, uint32_t row, uint64_t step)
+{
+	for (size_t i = 0; i < k.nedge; i++) {
+		struct state before = { .last = k.edge[i].from, .since = k.edge[i].from };
+
+		if (k.edge[i].step == step && share(&k.spec[spec].row[row], &before, step) >= 1)
+			return true;
+	}
+	return k.spec[spec].unbegun && k.spec[spec].unbegun < step;
+}
+
 /* A job that always went on has averages that began once. */
 static void averages_began_once(void)
 {
-	for (size_t i = 0; i < k.nnode; i++)
-		for (size_t j = 0; j < i; j++)
-			if (k.node[i].spec == k.node[j].spec && k.node[i].row == k.node[j].row &&
-			    k.node[i].state.since != k.node[j].state.since) {
-				printf("ema.%s began anew: at step %" PRIu64 " and at step %" PRIu64
-				       "\n",
-				       k.spec[k.node[i].spec].name, k.node[j].state.since,
-				       k.node[i].state.since);
-				k.wrong++;
-				return;
-			}
+	for (size_t i = 0; i < k.nnode; i++) {
+		const struct node *x = &k.node[i];
+
+		for (size_t j = 0; j < i; j++) {
+			const struct node *y = &k.node[j];
+			uint64_t a = x->state.since, b = y->state.since, later = a > b ? a : b;
+
+			if (x->spec != y->spec || x->row != y->row || a == b ||
+			    may_begin(x->spec, x->row, later))
+				continue;
+			printf("ema.%s began anew: at step %" PRIu64 " and at step %" PRIu64 "\n",
+			       k.spec[x->spec].name, b, a);
+			k.wrong++;
+			return;
+		}
+	}
 }
 
 /* ---- the undisturbed run ---- */

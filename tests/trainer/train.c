@@ -913,7 +913,7 @@ static uint32_t speaker(const int64_t *all, uint32_t world)
 
 /* What all ranks got from a collective call: the same, or a rank with an error ends the job. Where
  * the daemon was gone before all had their answer, it was gone for all: those that had theirs may
- * have learned from the others (-EBADMSG) that it does not count. */
+ * have learned from the others (-EBADMSG) that it does not count, or that there was nothing. */
 static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 {
 	const int64_t *all = ranks_share(k->ranks, gone(r) ? -ECONNRESET : r);
@@ -922,7 +922,8 @@ static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 	for (uint32_t i = 0; i < k->ranks->world; i++) {
 		same &= all[i] == all[k->ranks->me];
 		reset |= all[i] == -ECONNRESET;
-		answered &= all[i] == 0 || all[i] == -ECONNRESET || all[i] == -EBADMSG;
+		answered &= all[i] == 0 || all[i] == -ECONNRESET || all[i] == -EBADMSG ||
+			    all[i] == -ENOENT;
 	}
 	if (same)
 		return r;
