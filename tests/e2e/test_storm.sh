@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A short storm of kills, without and with the daemon among the victims, and with standstills, on
-# the host and on the GPU of tests/fakecuda; `make storm` is the whole one.
+# the host and on the GPU of tests/fakecuda; `make storm` is the whole one. storm.sh says what all of them have and compare.
 set -u
 seed=${SEED:-1}
 status=0

@@ -82,6 +82,18 @@ masters() { # whatever the mesh
 	cmp "$tmp/masters.fsdp=1" "$tmp/masters.fsdp=3" && cmp "$tmp/masters.fsdp=1" "$tmp/masters.dp=2,fsdp=2"
 }
 check "masters of each step are the same on all meshes" masters
+events() { # steps of NaNs, and a base that is trained now and then, whatever the mesh and the layout
+	local mesh
+	for mesh in fsdp=1 fsdp=3 dp=2,fsdp=2; do
+		"$trainer" --mesh "$mesh" "${run[@]}" --steps 30 --nan-every 7 --thaw-every 5 --frozen 50 --losses "$tmp/events.$mesh" || return 1
+	done
+	"$trainer" --mesh fsdp=2 "${run[@]}" --steps 30 --nan-every 7 --layout boxes --losses "$tmp/events.boxes" || return 1
+	cmp "$tmp/events.fsdp=1" "$tmp/events.fsdp=3" && cmp "$tmp/events.fsdp=1" "$tmp/events.dp=2,fsdp=2" && cmp "$tmp/events.fsdp=1" "$tmp/events.boxes"
+}
+check "so are losses with steps of NaNs" events
+check "a step to go back to of another name" refused 2 --go-back-to "${one[@]}" --steps 3 --go-back-to first
+check "NaNs from a host that is ahead" refused 2 --nan-every "${one[@]}" --steps 3 --device fake --ahead 2 --nan-every 2
+check "wrong bits without moves" refused 2 --move-every --mesh fsdp=1 --steps 3 --root "$tmp/s" --job a --wrong
 check "a model that is missing" refused 10 "$tmp/none" --evaluate "$tmp/none"
 check "a model that is no safetensors file" refused 10 "$tmp/text/link" --evaluate "$tmp/text/link"
 check "a loss that cannot be written does not end training" \

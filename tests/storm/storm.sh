@@ -226,6 +226,12 @@ goes_back() { # FROM [OFTEN]
 	done
 }
 
+went_anywhere() { # where resumed_from says
+	local lowest
+	lowest=$(printf '%s\n' "$from" "$older" | grep . | sort -n | head -1)
+	[ -z "$lowest" ] || goes_back "$lowest" "${older:+often}"
+}
+
 # ---- the job ----
 
 # Sets device, the options, and device_env. Of four runs of a storm with --device one is on the
@@ -598,8 +604,7 @@ while [ "$n" -lt "$kills" ]; do
 		good=1
 	fi
 	hear
-	lowest=$(printf '%s\n' $from $older | sort -n | head -1)
-	[ -z "$lowest" ] || goes_back "$lowest" "${older:+often}"
+	went_anywhere
 	inspect || good=1
 	cp "$tmp/err" "$tmp/err.$n"
 	cp "$tmp/out" "$tmp/out.$n"
@@ -624,6 +629,9 @@ if [ "$failures" -eq 0 ]; then
 	why="status $status: $(tail -5 "$tmp/err")"
 	tap "$status" "left alone, the job resumes and commits its last step, $last"
 	why=''
+	resumed_from
+	hear
+	went_anywhere
 	inspect
 	tap $? "every step that was ever committed is listed and verifies"
 	why="the newest is ${newest:-none}"
