@@ -239,7 +239,7 @@ static bool seal_read(const struct snap *s, uint32_t r, struct slot_seal *ret)
 	memcpy(ret, at, sizeof *ret);
 	/* Not its rev: the rank's memory may lie elsewhere since, the slot's bytes do not. */
 	if (ret->magic != SLOT_SEAL_MAGIC || ret->step != s->step || ret->epoch != s->epoch ||
-	    ret->nrow != d->averages->nrow)
+	    ret->nrow != d->averages->nrow || (MUTANT(SEAL_OF_REV) && ret->rev != d->rev))
 		return false;
 	if (memcmp(ret->declared, d->averages->declared, sizeof ret->declared) != 0 &&
 	    !MUTANT(CHAIN_UNCHECKED))

@@ -626,7 +626,7 @@ bool average_base_keeps(const struct snap *s)
 		return false;
 	switch (l->state) {
 	case LAUNCH_FORMING:
-		return true;
+		return !MUTANT(BASE_LET_GO);
 	case LAUNCH_READY:
 		return s->epoch != l->epoch && l->member[0].decl && l->member[0].decl->averages;
 	case LAUNCH_ENDED:

@@ -309,6 +309,8 @@
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \
 	X(BASE_STALE, daemon, "an average goes on from the newest averaged step") \
+	X(BASE_LET_GO, daemon, "the averages of the step before stay while ranks seal") \
+	X(SEAL_OF_REV, daemon, "the averages of a slot outlive a move of memory") \
 	X(STATE_NOT_RESTORED, daemon, "an average goes on with its history and its product") \
 	/* --- formats of others --- */ \
 	X(JSON_DEEP, json, "JSON is read to a limited depth") \

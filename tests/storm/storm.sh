@@ -480,9 +480,16 @@ removed() {
 
 # ---- what the steps hold ----
 
-edges() { # prints "STEP FROM" of all averages that a daemon has begun, by the time of the log lines
-	sed -n "s/ .* average: job $job step \([0-9]*\) goes on from step \([0-9]*\).*/ \1 \2/p" "$tmp"/daemon.log "$socket.log" |
-		sort -s -k1,1 | cut -d' ' -f2-
+# Prints "STEP FROM" of all averages that a daemon has begun, by the time of the log lines. "STEP STEP": they had to begin anew,
+# because the daemon died while the directory was away, with averages in memory alone, and the next one says so.
+edges() {
+	cat "$tmp/daemon.log" "$socket.log" 2>"$tmp/absent" | sort -s -k1,1 | grep -aF "job $job" | awk '
+		/ all [0-9]* ranks attached, generation / { if ($NF != launch) away = 0; launch = $NF }
+		/ could not be written: the directory of job / { away = 1 }
+		/ are lost, and begin anew/ { lost = away }
+		/ average: job .* step [0-9]* goes on from step / { for (i = 1; i < NF; i++) if ($i == "step") { print $(i + 1), from(i); break } }
+		/ average: job .* step [0-9]* begins anew/ && lost { for (i = 1; i < NF; i++) if ($i == "step") print $(i + 1), $(i + 1); lost = 0 }
+		function from(i) { while ($(++i) != "step"); return $(i + 1) }'
 }
 edges_past=0 # of those that a job began whose directory is gone
 

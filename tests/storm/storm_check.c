@@ -16,7 +16,7 @@
  *
  * --losses: a file that all runs have appended to; each line must be right, and no step missing.
  * EDGES: lines "STEP FROM", one for each time that a daemon made the averages of STEP from those of
- * FROM, the oldest first: a chain takes them in this order, which leaves few chains to try. Of
+ * FROM, the oldest first (STEP is FROM: they had to begin anew): a chain takes them in this order, which leaves few chains to try. Of
  * ckptd there is nothing in this program but hash128.
  *
  * Exit status: 0 all are equal; 1 with a line for each tensor that is not; 2 it cannot be said.
@@ -419,7 +419,7 @@ static uint8_t *ways(const struct spec *s, uint64_t to, uint64_t updates)
 			const struct edge *e = &k.down[i];
 			uint8_t *from = &way[n * row + e->from];
 
-			if (e->step > to)
+			if (e->step > to || e->step == e->from)
 				continue;
 			if (may_hold(s, e->step))
 				*from |= way[n * row + e->step];
@@ -453,7 +453,7 @@ static int find(const struct goal *g, uint64_t at, struct state s, int depth, si
 	for (size_t i = first; i < k.nedge && n < 0; i++) {
 		uint64_t step = k.edge[i].step;
 
-		if (k.edge[i].from != at || step > g->to)
+		if (k.edge[i].from != at || step > g->to || step == at)
 			continue;
 		if (left && may_take(step)) {
 			g->path[depth] = step;
@@ -748,14 +748,17 @@ static void averages_are_right(const struct found *f)
 	step_close(&s);
 }
 
-/* May that average begin anew at that step? If its decay leaves nothing of what was before; or if it
- * had not begun before the job went back: each step so far was one of NaNs, or had too high a loss. */
+/* May that average begin anew at that step? If EDGES says that it had to; if its decay leaves nothing
+ * of what was before; or if it had not begun before the job went back: each step so far was one of NaNs, or had too high a loss. */
 static bool may_begin(uint32_t spec, uint32_t row, uint64_t step)
 {
 	for (size_t i = 0; i < k.nedge; i++) {
 		struct state before = { .last = k.edge[i].from, .since = k.edge[i].from };
 
-		if (k.edge[i].step == step && share(&k.spec[spec].row[row], &before, step) >= 1)
+		if (k.edge[i].step == step && k.edge[i].from == step)
+			return true;
+		if (k.edge[i].step == step && step > before.last &&
+		    share(&k.spec[spec].row[row], &before, step) >= 1)
 			return true;
 	}
 	return k.spec[spec].unbegun && k.spec[spec].unbegun < step;
@@ -904,7 +907,7 @@ static void edges_read(const char *path)
 	if (!f)
 		die(path, strerror(errno));
 	while (fscanf(f, "%" SCNu64 " %" SCNu64, &e.step, &e.from) == 2) {
-		if (e.step > k.args.steps || e.from >= e.step)
+		if (e.step > k.args.steps || e.from > e.step)
 			continue;
 		k.edge = grown(k.edge, k.nedge, sizeof e);
 		k.edge[k.nedge++] = e;
