@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import AlreadyAttached as AlreadyAttached
     from .errors import CkptdError as CkptdError
     from .errors import Damaged as Damaged
+    from .errors import ExtraError as ExtraError
     from .errors import ForkedError as ForkedError
     from .errors import NoDaemon as NoDaemon
     from .errors import NotFitting as NotFitting
@@ -57,6 +58,7 @@ _WHERE: Dict[str, str] = {
     "CkptdError": "errors",
     "AlreadyAttached": "errors",
     "Damaged": "errors",
+    "ExtraError": "errors",
     "ForkedError": "errors",
     "NoDaemon": "errors",
     "NotFitting": "errors",

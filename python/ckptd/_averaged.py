@@ -113,13 +113,14 @@ class Average:
         self._give_back()
 
     def leave(self) -> None:
-        """Put the weights back, bit for bit."""
+        """Put the weights back, bit for bit. If an exception ends it, another call goes on with the rest."""
         import torch
 
         with torch.no_grad():
             while self._raw:
-                at, raw = self._raw.pop()
+                at, raw = self._raw[-1]
                 at.copy_(raw)
+                self._raw.pop()
 
     def _give_back(self) -> None:
         if self._memory is not None:

@@ -47,13 +47,14 @@ class Blobs:
     def declare(self, mesh: Optional[Mesh]) -> None:
         """Declare all, and read every object once, so that each blob has the room that it needs. ExtraError."""
         self.extras.declare(self._handle)
-        self.extras.collect()
+        self.extras.collect(self.session.changed)
         about = self._handle.blob_add("ckptd", ABOUT_ROOM, _lib.CKPT_JSON)
         about.write(json.dumps(self._about(mesh), sort_keys=True).encode()[:ABOUT_ROOM])
         self._mine = self._handle.blob_add("ckptd.rank", MINE_ROOM, _lib.CKPT_PER_RANK | _lib.CKPT_JSON)
         self._mine.write(
             json.dumps({"rank": self._handle.rank, "pid": os.getpid(), "host": platform.node()}).encode()[:MINE_ROOM]
         )
+        self._mine_length = self._mine.length.value
         self.session.changed()
 
     @contextlib.contextmanager
@@ -63,12 +64,11 @@ class Blobs:
 
         If this rank did not mark it at all, the others would keep their copies of it until the end of the launch.
         """
-        length = self._mine.length.value
-        self._mine.length.value = self._mine.cap + 1
         try:
+            self._mine.length.value = self._mine.cap + 1
             yield
         finally:
-            self._mine.length.value = length
+            self._mine.length.value = self._mine_length
 
     def _about(self, mesh: Optional[Mesh]) -> Dict[str, Any]:
         import torch
@@ -87,5 +87,5 @@ class Blobs:
 
         ExtraError: one cannot be read; its blob makes the library skip the next snapshot on all ranks alike.
         """
-        if self.extras.collect():
-            self.session.changed()
+        self._mine.length.value = self._mine_length  # should an exception (Ctrl-C) have ended `refused` at its end
+        self.extras.collect(self.session.changed)

@@ -2,8 +2,8 @@
 """What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random
 numbers, param_groups.
 
-`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `load` around a restore.
-The bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict
+`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `decode` before a restore,
+and `Decoded.load` after it. The bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict
 starts its workers.
 
 On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world
@@ -13,6 +13,7 @@ saved. Random numbers are the exception, see `Rng`.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import sys
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
@@ -20,27 +21,12 @@ from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional,
 from . import _codec, _lib, _nested, errors
 from ._lib import Blob, Got, Handle
 from ._rng import Rng, generator_item
+from .errors import ExtraError
 
 CAP_MIN = 16 << 10  # bytes: a scheduler has 300, the random generators 10,000
 READ_NOT = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 
 Read = Callable[[str, int], Optional[bytes]]
-
-
-class ExtraError(RuntimeError):
-    """The state_dict or load_state_dict of an object failed, or its state has no encoding. `name` is the extra's."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(why)
-        self.name = name
-
-
-@dataclasses.dataclass
-class Loaded:
-    """missing: extras that the step does not have; they are as they were. notes: sentences for one warning."""
-
-    missing: List[str]
-    notes: List[str]
 
 
 def fill(blob: Blob, e: _codec.Encoded) -> bool:
@@ -68,6 +54,7 @@ class Item:
     get: Callable[[], Any]
     put: Callable[[Any], Optional[str]]  # returns a sentence for the user, or None
     rng: Optional[Rng] = None
+    check: Callable[[Any], None] = lambda saved: None  # raises what put would raise, as far as it is known; changes nothing
 
 
 def _restore_in_place(at: Any, saved: Any) -> Any:
@@ -93,14 +80,16 @@ def _restore_in_place(at: Any, saved: Any) -> Any:
 
 
 def _dict_item(name: str, at: Any) -> Item:
-    def put(saved: Any) -> Optional[str]:
+    def check(saved: Any) -> None:
         if not isinstance(saved, type(at)):
             raise TypeError("the step has a %s for it" % type(saved).__name__)
+
+    def put(saved: Any) -> Optional[str]:
         if _restore_in_place(at, saved) is not at:
             raise TypeError("a %s cannot be restored in place" % type(at).__name__)
         return None
 
-    return Item(name, lambda: at, put)
+    return Item(name, lambda: at, put, check=check)
 
 
 def _stateful_item(name: str, at: Any) -> Item:
@@ -114,13 +103,13 @@ def _stateful_item(name: str, at: Any) -> Item:
             at.state_dict()
         return "%s: %s" % (name, said) if isinstance(at, OptimGroups) and said else None
 
-    return Item(name, at.state_dict, put)
+    return Item(name, at.state_dict, put, check=at.check if isinstance(at, OptimGroups) else lambda saved: None)
 
 
 def make_item(name: str, at: Any) -> Item:
     """How to read and write an object that the user gave. TypeError: it is of no kind that is known."""
     if isinstance(at, Rng):
-        return Item(name, at.state_dict, lambda saved: at.load_state_dict(saved), at)
+        return Item(name, at.state_dict, lambda saved: at.load_state_dict(saved), at, at.check)
     if callable(getattr(at, "state_dict", None)) and callable(getattr(at, "load_state_dict", None)):
         return _stateful_item(name, at)
     if isinstance(at, (dict, list)):
@@ -134,7 +123,8 @@ def make_item(name: str, at: Any) -> Item:
         return Item(name, at[0], put)
     of_generator = generator_item(at)
     if of_generator:
-        return Item(name, *of_generator)
+        get, set_state, check = of_generator
+        return Item(name, get, set_state, check=check)
     raise TypeError(
         "%s is a %s: it must have state_dict() and load_state_dict(), or be a dict or list (restored in place), a "
         "random generator, or a pair of functions: one that returns the state, one that takes it"
@@ -208,12 +198,15 @@ class OptimGroups:
         ]
         return {"groups": groups, **({"state": state} if state else {}), **({"shared": shared} if shared else {})}
 
+    def check(self, saved: Any) -> None:
+        """ValueError: the optimizer has other groups than the step."""
+        have, groups = len(self.optim.param_groups), len(saved["groups"])
+        if groups != have:
+            raise ValueError("the step has %d param_groups, and the optimizer %d" % (groups, have))
+
     def load_state_dict(self, saved: Any) -> Optional[str]:
         """Returns a sentence about state of parameters that this optimizer does not have, or None."""
         groups = saved["groups"]
-        if len(groups) != len(self.optim.param_groups):
-            have = len(self.optim.param_groups)
-            raise ValueError("the step has %d param_groups, and the optimizer %d" % (len(groups), have))
         for at, was in zip(self.optim.param_groups, groups):
             for k, v in was.items():
                 if k not in READ_NOT:
@@ -261,8 +254,46 @@ def _like(at: Any, saved: Any) -> Any:
 
 
 # --- all of them ---
+def _error(item: Item, text: str) -> ExtraError:
+    error = ExtraError(errno.EINVAL, "%s: %s" % (item.name, text))
+    error.name = item.name
+    return error
+
+
 def _failure(item: Item, what: str, e: Exception) -> ExtraError:
-    return ExtraError(item.name, "%s: its state cannot be %s: %s: %s" % (item.name, what, type(e).__name__, e))
+    return _error(item, "its state cannot be %s: %s: %s" % (what, type(e).__name__, e))
+
+
+class Decoded:
+    """What each object will get of one step. No object was touched yet.
+
+    missing: extras that the step does not have; they stay as they are. notes: sentences for one warning.
+    """
+
+    def __init__(self) -> None:
+        self.missing: List[str] = []
+        self.notes: List[str] = []
+        self.todo: List[Tuple[Item, Any]] = []
+
+    def load(self) -> None:
+        """Give every object its state. ExtraError: an object raised; the objects after it were not touched."""
+        for i, (item, saved) in enumerate(self.todo):
+            try:
+                note = item.put(saved)
+            except Exception as e:
+                failed = _failure(item, "restored", e)
+                failed.loaded = tuple(done.name for done, _ in self.todo[:i])
+                failed.untried = tuple(rest.name for rest, _ in self.todo[i + 1 :])
+                raise failed from e
+            if note:
+                self.notes.append(note)
+        self.todo = []
+
+    def warn(self, step: int) -> None:
+        """One UserWarning says what is not as it was."""
+        notes = ["%s was not saved, and stays as it is" % name for name in self.missing] + self.notes
+        if notes:
+            warnings.warn("step %d: %s" % (step, "; ".join(notes)), UserWarning, stacklevel=3)
 
 
 class Extras:
@@ -288,16 +319,15 @@ class Extras:
             self.items.append(make_item("extra." + name, at))
         self.blobs: List[Blob] = []
         self._handle: Optional[Handle] = None
-        self._grown = False  # a blob has got more room, and no collect has said so yet
 
     def declare(self, handle: Handle) -> None:
         """Declare a blob for each object. No object is called. Then seal."""
         self._handle = handle
         self.blobs = [handle.blob_add(i.name, CAP_MIN, _lib.CKPT_PER_RANK | _lib.CKPT_JSON) for i in self.items]
 
-    def collect(self) -> bool:
-        """Read the state of every object into its blob. True: a blob has grown and got more room: seal, on this rank
-        alone.
+    def collect(self, grows: Callable[[], None] = lambda: None) -> None:
+        """Read the state of every object into its blob. grows: called before a blob gets more room: then seal, on this
+        rank alone.
 
         ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
         is then longer than its capacity: if the step is marked all the same, the library skips it on all ranks, and never
@@ -308,8 +338,8 @@ class Extras:
         for item, blob in zip(self.items, self.blobs):
             try:
                 if fill(blob, _codec.encode_parts(item.get(), allow_pickle=self.allow_pickle)):
+                    grows()
                     self._handle.blob_resize(item.name, room_for(blob.length.value, blob.room))
-                    self._grown = True
             except Exception as e:
                 blob.length.value = blob.cap + 1
                 if failed is None:
@@ -317,8 +347,6 @@ class Extras:
                     failed.__cause__ = e
         if failed:
             raise failed
-        grown, self._grown = self._grown, False
-        return grown
 
     def unmatched(self, handle: Handle, step: int) -> Tuple[List[str], List[str]]:
         """(blobs that the step lacks, blobs of extras that the program lacks), as "blob/extra.NAME"."""
@@ -329,8 +357,8 @@ class Extras:
             ["blob/" + n for n in sorted(have - set(mine)) if n.startswith("extra.") or n.endswith(".groups")],
         )
 
-    def load(self, handle: Handle, got: Got) -> None:
-        """Give every object its state of the restored step. One UserWarning says what is not as it was. ExtraError."""
+    def decode(self, handle: Handle, got: Got) -> Decoded:
+        """The extras of the step that was restored, or only compared (CKPT_DRY_RUN). ExtraError, as decode_from."""
 
         def read(name: str, old_rank: int) -> Optional[bytes]:
             try:
@@ -338,20 +366,14 @@ class Extras:
             except errors.NothingToRestore:
                 return None
 
-        loaded = self.load_from(read, got.world_saved, handle.rank, handle.world)
-        notes = ["%s was not saved, and stays as it is" % name for name in loaded.missing] + loaded.notes
-        if notes:
-            warnings.warn("step %d: %s" % (got.step, "; ".join(notes)), UserWarning, stacklevel=3)
+        return self.decode_from(read, got.world_saved, handle.rank, handle.world)
 
-    def load_from(self, read: Read, old_world: int, rank: int, world: int) -> Loaded:
-        """Give every object its state of the restored step.
+    def decode_from(self, read: Read, old_world: int, rank: int, world: int) -> Decoded:
+        """read(name, old_rank): the blob's bytes, or None if the step has no such blob.
 
-        read(name, old_rank): the blob's bytes, or None if the step has no such blob. All blobs are decoded before the
-        first object is touched. ExtraError: one is damaged or needs pickle (then no object was touched), or a
-        load_state_dict failed.
+        ExtraError: a blob is damaged or needs pickle, or it is known that the object will not take what it says.
         """
-        out = Loaded([], [])
-        todo: List[Tuple[Item, Any]] = []
+        out = Decoded()
         moved: List[str] = []
         for item in self.items:
             whose = rank if rank < old_world else rank % old_world
@@ -365,15 +387,12 @@ class Extras:
                 saved = item.rng.derive(all_old, rank)
             elif item.rng is None and old_world != world and self._differs(read, item, raw, whose, old_world):
                 moved.append(item.name)
-            todo.append((item, saved))
-        todo.sort(key=lambda t: t[0].rng is not None)  # the others may draw random numbers
-        for item, saved in todo:
             try:
-                note = item.put(saved)
+                item.check(saved)
             except Exception as e:
                 raise _failure(item, "restored", e) from e
-            if note:
-                out.notes.append(note)
+            out.todo.append((item, saved))
+        out.todo.sort(key=lambda t: t[0].rng is not None)  # the others may draw random numbers
         if moved:
             out.notes.append(
                 "%d ranks saved the step and %d restore it: of %s, which the ranks did not have alike, rank %d got "
@@ -382,7 +401,7 @@ class Extras:
             )
         return out
 
-    def _decode(self, item: Item, raw: bytes, out: Loaded) -> Any:
+    def _decode(self, item: Item, raw: bytes, out: Decoded) -> Any:
         def warn(text: str) -> None:
             note = "%s: %s: the value stays as it was written" % (item.name, text)
             if note not in out.notes:
@@ -391,7 +410,7 @@ class Extras:
         try:
             return _codec.decode(raw, allow_pickle=self.allow_pickle, warn=warn)
         except Exception as e:  # unpickling may raise any
-            raise ExtraError(item.name, "%s: its bytes cannot be read: %s" % (item.name, e)) from e
+            raise _error(item, "its bytes cannot be read: %s" % e) from e
 
     @staticmethod
     def _differs(read: Read, item: Item, mine: bytes, whose: int, old_world: int) -> bool:

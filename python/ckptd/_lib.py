@@ -329,9 +329,10 @@ class Handle:
         c = self._enter()
         try:
             mark = self._mark_set(flags, notes) if flags or notes or self.devices else None
+            before, self._last_step = self._last_step, step  # first: an exception (Ctrl-C) may follow the call
             rc: int = self._snapshot(c, step, mark)
-            if rc == 0 or rc == CKPT_FAILING:
-                self._last_step = step
+            if rc != 0 and rc != CKPT_FAILING:
+                self._last_step = before
             if rc < 0:
                 self._raise_why("snapshot", rc)
             return rc

@@ -37,8 +37,8 @@ def _python_get() -> Any:
     return {"version": version, "words": _pack(words), "gauss": gauss}
 
 
-def _python_put(saved: Any) -> None:
-    random.setstate((saved["version"], _unpack(saved["words"]), saved["gauss"]))
+def _python_put(saved: Any, at: Any = random) -> None:
+    at.setstate((saved["version"], _unpack(saved["words"]), saved["gauss"]))
 
 
 def _tracker_states() -> Optional[Dict[Any, Any]]:
@@ -92,6 +92,12 @@ class Rng:
             text = "the random state of %s was saved, and is not in use here: it was not restored"
             said.append(text % ", ".join(left))
         return "; ".join(said) or None
+
+    def check(self, saved: Dict[str, Any]) -> None:
+        """Raise what load_state_dict would raise, as far as it can be known without the generators themselves."""
+        for name, state in saved.items():
+            if name in _TRIALS and _seed(state) is None:
+                _TRIALS[name](state)
 
     def derive(self, old: Sequence[Dict[str, Any]], rank: int) -> Dict[str, Any]:
         """The state of a rank that the old job did not have. old: the states of its ranks, in order."""
@@ -187,25 +193,51 @@ _PUT: Dict[str, Callable[[Any], Union[bool, str]]] = {
 }
 
 
+def _try_numpy(state: Any) -> None:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.RandomState().set_state(state)
+
+
+def _try_torch(state: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "Generator"):
+        torch.Generator().set_state(state)
+
+
+# The same with generators that nobody uses.
+_TRIALS: Dict[str, Callable[[Any], None]] = {
+    "python": lambda state: _python_put(state, random.Random()),
+    "numpy": _try_numpy,
+    "torch": _try_torch,
+}
+
+
 def rng() -> Rng:
     """The random generators of this process, for `attach(..., extra={"rng": ckptd.rng()})`. See Rng."""
     return Rng()
 
 
-def generator_item(at: Any) -> Optional[Tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """(get, put) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else
-    None."""
+_Put = Callable[[Any], None]
+
+
+def generator_item(at: Any) -> Optional[Tuple[Callable[[], Any], _Put, _Put]]:
+    """(get, put, check) of a random generator object that the user made: random.Random, numpy's, torch.Generator; else
+    None. check: raises what put would raise; it puts the state into another generator of the kind."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(at, random.Random):
-        return at.getstate, at.setstate
+        return at.getstate, at.setstate, lambda state: random.Random().setstate(state)
     if torch is not None and isinstance(at, torch.Generator):
-        return at.get_state, at.set_state
+        return at.get_state, at.set_state, lambda state: torch.Generator(at.device).set_state(state) and None
     if numpy is not None and isinstance(at, numpy.random.RandomState):
-        return at.get_state, at.set_state
+        return at.get_state, at.set_state, lambda state: numpy.random.RandomState().set_state(state)
     if numpy is not None and isinstance(at, numpy.random.Generator):
 
         def put(state: Any) -> None:
             at.bit_generator.state = state
 
-        return lambda: at.bit_generator.state, put
+        def check(state: Any) -> None:
+            type(at.bit_generator)().state = state
+
+        return lambda: at.bit_generator.state, put, check
     return None

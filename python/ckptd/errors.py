@@ -100,6 +100,20 @@ class Detached(CkptdError, RuntimeError):
     """The handle was detached, by this thread or by another one during the call (ESHUTDOWN)."""
 
 
+class ExtraError(CkptdError):
+    """The state of an extra cannot be saved, or not be restored (EINVAL). The text says what was restored and what not.
+
+    name: the extra, as the step has it: "extra.sched". restored: None: nothing was changed. Otherwise what Run.restore
+    would have returned: the tensors are those of that step, and so are the extras in `loaded`; the object `name` may
+    have taken half of its state; those in `untried` are as they were.
+    """
+
+    name: str = ""
+    restored: Optional[int] = None
+    loaded: Tuple[str, ...] = ()
+    untried: Tuple[str, ...] = ()
+
+
 class LibraryMissing(CkptdError):
     """libckpt.so, ckptd or ckptctl was not found. The text lists where it was looked for (ELIBACC)."""
 

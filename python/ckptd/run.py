@@ -14,18 +14,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import gc
 import logging
 import os
 import threading
 import time
+import types
 import weakref
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _arguments, _averaged, _cuda, _lib, _state, errors
 from ._blobs import Blobs, extras_of
-from ._extra import ExtraError
+from ._extra import Decoded
 from ._launch import launch
 from ._outcome import Outcomes, warn
+from ._progress import Progress
 from ._signals import Signals
 from ._together import together
 from ._training import Training, reshard
@@ -40,6 +43,9 @@ RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `tim
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
 
 
+_Names = Tuple[str, ...]
+
+
 class Restored(int):
     """The step that Run.restore restored; 0 if there was nothing (then where is "nothing").
 
@@ -48,8 +54,8 @@ class Restored(int):
     a line. where: "memory", "disk" or "nothing".
     """
 
-    missing: Tuple[str, ...] = ()
-    unused: Tuple[str, ...] = ()
+    missing: _Names = ()
+    unused: _Names = ()
     passed: str = ""
     where: str = "nothing"
 
@@ -71,15 +77,22 @@ class _Step:
         self._run, self._step, self._loss, self._notes, self._persist = run, step, loss, notes, persist
 
     def __enter__(self) -> "_Step":
-        self._run._enter(self._step, self)
+        wanted = self._run._enter(self._step, self._persist)
         self._loss, self._notes = self._run._fetch(self._loss, self._notes)
+        self._run._progress.enter(self._step, wanted, weakref.ref(self))  # the last thing: until then nothing changes
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is None:
             self._run._leave(self._step, self._loss, self._notes, self._persist)
         else:
-            self._run._abandon(self._step)
+            self._run._give_up()
+
+    def has_ended(self) -> bool:
+        """Did an exception (Ctrl-C) end the block before __exit__ did anything? Then the frame of that call is left, in
+        a traceback."""
+        code = type(self).__exit__.__code__
+        return any(isinstance(x, types.FrameType) and x.f_code is code for x in gc.get_referrers(self))
 
 
 class Run:
@@ -106,19 +119,15 @@ class Run:
         self._every, self._timeout, self._specs = every, timeout, dict(averages)
         self._agree = agree  # where restores are over NCCL
         self._blobs: Optional[Blobs] = None  # until _begin
-        self._inside: Optional[int] = None  # the step that the program is in
-        self._entered: Any = None  # a weak reference to what step() returned for it
+        self._progress = Progress()
         self._thread = threading.get_ident()  # of the newest step
         self._last = False  # it is the last one
-        self._newest = -1  # the step that the state is of: left without an exception, or restored
-        self._due = -1  # the newest step that a snapshot was wanted of
         self._notes: Mapping[str, float] = {}  # of the newest step
         self._given: Optional[Tuple[Any, Any]] = None  # loss and notes, while nobody needs their values
-        self._taken = -1  # the newest step that the library took
         self._restored = False  # restore was called, and did not fail
-        self._restored_step = -1
         self._wait_said = False
         self._averaging = ""  # the average that is in the model
+        self._lent: Optional[_averaged.Average] = None  # it has weights of the model, which must go back
         self._averages: Dict[str, _averaged.Average] = {}
         self._signals: Optional[Signals] = None
 
@@ -160,6 +169,11 @@ class Run:
         rank gets other elements than it had), "reduce" (of a Partial), "replicate" (more ranks hold an element), "drop"
         (the program lacks a tensor or an average). allow=["reshard"] permits these kinds.
 
+        Extras are decoded before anything is written, and checked as far as their kind permits: ExtraError, and nothing
+        has changed. Other ranks then wait `timeout` seconds for this one. If an object's load_state_dict raises all the
+        same, ExtraError says what is restored and what is not; the state is unfinished (step), and the next step may be
+        entered.
+
         NotRestorable, Damaged, NothingToRestore (a step that was asked for), NoDaemon,
         TimedOut.
         """
@@ -171,34 +185,79 @@ class Run:
         self._averages_drop()
         if not self._ready(flags):
             return self._nothing()
-        try:
-            self._training.fit(step, flags)
-            self._seal(self._timeout)
-            missing, unused = self._compare(step, flags | kinds, strict)
-            got = self._fill(step, flags | kinds, missing)
-        except BaseException as e:
-            with contextlib.suppress(errors.CkptdError):
-                self._training.unfit()
-            if step is None and isinstance(e, errors.NothingToRestore):
-                return self._nothing()
-            raise
-        if got.npassed:  # another step than the one that was compared
-            missing, unused = self._unmatched(got.step)
-            self._judge(missing, unused, strict, "step %d is restored, because newer ones are damaged, and " % got.step)
-        assert self._blobs is not None
-        self._blobs.extras.load(self._handle, got)
-        self._training.restored(got.step)
-        self._newest = self._restored_step = got.step
-        self._due = self._taken = -1
-        self._restored = True
+        filled = self._fill(step, flags | kinds, strict)
+        if filled is None:
+            return self._nothing()
+        extras, got, missing, unused = filled
         where = {1: "memory", 2: "disk"}.get(got.where, "")
-        return Restored.of(got.step, missing=missing, unused=unused, passed=got.passed, where=where)
+        restored = Restored.of(got.step, missing=missing, unused=unused, passed=got.passed, where=where)
+        self._progress.filled(got.step)
+        self._restored = True
+        try:
+            extras.load()
+        except errors.ExtraError as e:
+            raise _half_restored(e, restored) from e.__cause__
+        finally:
+            self._training.restored(got.step)
+        self._progress.restored()
+        extras.warn(got.step)
+        return restored
 
-    def _fill(self, step: Optional[int], flags: int, missing: Sequence[str]) -> _lib.Got:
-        """Where no rank lacks anything, the restore need not be lenient, and so it may be over NCCL."""
+    def _fill(self, step: Optional[int], flags: int, strict: bool) -> Optional[Tuple[Decoded, _lib.Got, _Names, _Names]]:
+        """Compare a step, decode its extras, and only then fill the tensors. None: there is nothing to restore.
+
+        If the newest step proves damaged while it is read, the next older one is compared, decoded and filled. All ranks
+        take the same turns: what the library finds of a step, it says on all of them.
+        """
+        assert self._blobs is not None
+        tried: Dict[Tuple[int, int], errors.CkptdError] = {}  # by step and place
+        while True:
+            try:
+                self._training.fit(step, flags)
+                self._seal(self._timeout)
+                dry, missing, unused = self._compare(step, flags, strict)
+                extras = self._blobs.extras.decode(self._handle, dry)
+            except (errors.NothingToRestore, errors.NotRestorable) as e:
+                self._unfit()
+                if tried:
+                    raise _all_damaged(e, tried) from e
+                if step is None and isinstance(e, errors.NothingToRestore):
+                    return None
+                raise
+            except BaseException:
+                self._unfit()
+                raise
+            try:
+                got = self._fill_tensors(dry, flags, missing)
+            except (errors.Damaged, errors.NothingToRestore) as e:
+                self._unfit()
+                if step is not None or flags & _lib.CKPT_EXACT or (dry.step, dry.where) in tried:
+                    raise
+                tried[dry.step, dry.where] = e
+                log.warning("step %d cannot be restored, and the next older one is tried: %s", dry.step, e)
+                continue
+            except BaseException:
+                self._unfit()
+                raise
+            if (got.where, got.id) != (dry.where, dry.id):  # another one took its place meanwhile
+                extras = self._blobs.extras.decode(self._handle, got)
+            return extras, dataclasses.replace(got, passed=dry.passed), missing, unused
+
+    def _fill_tensors(self, dry: _lib.Got, flags: int, missing: _Names) -> _lib.Got:
+        """Fill the tensors of the step that was compared, and of no other. Where no rank lacks anything, the restore
+        need not be lenient, and so it may be over NCCL."""
         if self._agree is None or not self._agree(int(not missing)):
             flags |= _lib.CKPT_LENIENT
-        return self._handle.restore(step, flags, timeout=self._timeout)
+        self._progress.disturb(dry.step, "step %d is unfinished, because a restore of it has not ended" % dry.step)
+        try:
+            return self._handle.restore(dry.step, flags, timeout=self._timeout)
+        except errors.NothingToRestore:
+            self._progress.undo()  # then nothing has changed
+            raise
+
+    def _unfit(self) -> None:
+        with contextlib.suppress(errors.CkptdError):
+            self._training.unfit()
 
     def _nothing(self) -> Restored:
         self._restored = True
@@ -225,14 +284,14 @@ class Run:
             % self._session.why,
         )
 
-    def _compare(self, step: Optional[int], flags: int, strict: bool) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
+    def _compare(self, step: Optional[int], flags: int, strict: bool) -> Tuple[_lib.Got, _Names, _Names]:
         """What checkpoint and program do not have both, by a restore that only checks. NotFitting, NothingToRestore."""
         dry = self._handle.restore(step, flags | _lib.CKPT_DRY_RUN | _lib.CKPT_LENIENT, timeout=self._timeout)
         missing, unused = self._unmatched(dry.step)
         self._judge(missing, unused, strict, "step %d: " % dry.step)
-        return missing, unused
+        return dry, missing, unused
 
-    def _unmatched(self, step: int) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
+    def _unmatched(self, step: int) -> Tuple[_Names, _Names]:
         assert self._blobs is not None
         found = [t for t in self._handle.unmatched() if not t.blob]
         missing = {t.key for t in found if t.what == _lib.CKPT_MISSING}
@@ -267,23 +326,40 @@ class Run:
         """
         return _Step(self, _arguments.number("step", step, 0), loss, notes, persist)
 
-    def _enter(self, step: int, entered: _Step) -> None:
+    def _enter(self, step: int, persist: Optional[bool]) -> bool:
+        """The block of this step is about to begin. Is a snapshot of it wanted?"""
         self._outside("step")
-        if step <= self._newest:
+        if step <= self._progress.finished:
             raise ValueError(
-                "step %d was entered after step %d: steps must grow (restore goes back)" % (step, self._newest)
+                "step %d was entered after step %d: steps must grow (restore goes back)"
+                % (step, self._progress.finished)
             )
         self._say_notices()
-        if self._handle.guard() == _lib.CKPT_TORN:
-            self._outcomes.passing("torn", self._due, str(self._error(errno.ENOENT, "")))
+        self._guard()
         self._thread = threading.get_ident()
         self._last = bool(self._handle.last(step))
-        self._inside, self._entered = step, weakref.ref(entered)
+        return bool(self._last or persist or step % self._every == 0)
 
-    def _abandon(self, step: int) -> None:
-        """An exception ended the step: the state may be half of it, so no snapshot is taken."""
-        self._inside = None
+    def _guard(self) -> None:
+        """The state is about to change, or to be marked anew."""
+        taken = self._progress.taken
+        if self._handle.guard() == _lib.CKPT_TORN:
+            self._progress.came_to_nothing(taken)
+            self._outcomes.passing("torn", taken, str(self._error(errno.ENOENT, "")))
+
+    def _give_up(self) -> None:
+        """An exception ended the block: the state may be half of the step, so no snapshot is taken of it."""
+        step, wanted = self._progress.inside, self._progress.give_up()
+        assert step is not None
         log.debug("step %d was ended by an exception: no snapshot is taken of it", step)
+        if wanted:
+            self._refuse(step)
+
+    def _refuse(self, step: int) -> None:
+        """This rank has no state for the step: the others, which may have marked it, give it up too, and wait no longer."""
+        assert self._blobs is not None
+        with contextlib.suppress(errors.CkptdError), self._blobs.refused():
+            self._handle.snapshot(step)
 
     def _fetch(self, loss: Any, notes: Optional[Mapping[str, Any]]) -> Tuple[Any, Optional[Mapping[str, Any]]]:
         """Loss and notes; the copies of those that are on a device have begun."""
@@ -292,17 +368,17 @@ class Run:
         return _cuda.fetch(loss), {key: _cuda.fetch(value) for key, value in (notes or {}).items()}
 
     def _leave(self, step: int, loss: Any, notes: Optional[Mapping[str, Any]], persist: Optional[bool]) -> None:
-        self._inside = None
         if self._training.devices.capturing():
             self._captured(step)
             return
-        self._newest, self._notes = step, {}
+        self._progress.leave()  # the first thing: whatever fails from here on, the state is whole
+        self._notes = {}
         # The library keeps rank 0's only. In host memory those of another rank are not even looked at. On a device all
         # ranks wait for them: one that runs further ahead would mark steps before the copy of the last one has ended.
         self._given = (loss, notes) if self._handle.rank == 0 or self._training.devices else None
         if not self._training.devices:
             self._notes_now()
-        if not (self._last or persist or step % self._every == 0):
+        if self._progress.due != step:
             return
         flags = _lib.CKPT_FINAL if self._last else 0
         if persist is not None and not self._last:
@@ -320,15 +396,13 @@ class Run:
 
     def _captured(self, step: int) -> None:
         """The step was captured into a CUDA graph, and not made: all ranks skip it, and it can be entered again."""
-        assert self._blobs is not None
-        with contextlib.suppress(errors.CkptdError), self._blobs.refused():
-            self._handle.snapshot(step)
+        self._progress.undo()
+        self._refuse(step)
         self._outcomes.passing("skipped", step, _cuda.CAPTURED)
 
     def _snapshot(self, step: int, flags: int) -> bool:
         """Mark the state as that of this step. False: nothing was taken, which has been counted and said."""
-        first = self._due < 0
-        self._due = step
+        first = not any(self._outcomes.count.values())
         notes = self._notes_now()
         assert self._blobs is not None
         try:
@@ -338,19 +412,26 @@ class Run:
                     self._handle.snapshot(step, flags)
                 self._outcomes.unsaved("unmarked", step, errors.error("snapshot", errno.EFAULT, problem))
                 return False
-            self._collect(step)
+            failed = self._collect()
             if not self._session.ready:
                 self._seal_again()
             if flags & _lib.CKPT_FINAL:
                 self._training.devices.settle()  # the copy of the step before ends there, and makes room for this one
+            self._progress.marking()
             rc = self._handle.snapshot(step, flags, notes)
         except errors.NotRestorable as e:
+            self._progress.came_to_nothing(step)
             if first and not self._restored:  # the program should hear of it at its first step, not after a week
                 raise
             self._outcomes.unsaved("refused", step, e)
             return False
         except errors.CkptdError as e:
+            self._progress.came_to_nothing(step)
             self._outcomes.unsaved("refused", step, e)
+            return False
+        if failed is not None:
+            self._progress.came_to_nothing(step)
+            self._outcomes.unsaved("extra", step, failed)
             return False
         return self._judge_mark(step, rc)
 
@@ -365,15 +446,14 @@ class Run:
             log.debug("the training state cannot be collected", exc_info=True)
             return "the training state cannot be collected: %s: %s\nNo rank saves this step" % (type(e).__name__, e)
 
-    def _collect(self, step: int) -> None:
-        """The extras for this snapshot. One that fails makes the library skip the step on all ranks alike."""
+    def _collect(self) -> Optional[errors.ExtraError]:
+        """The extras for this snapshot. What it returns makes the library skip the step on all ranks alike."""
         assert self._blobs is not None
         try:
             self._blobs.collect()
-        except ExtraError as e:
-            if self._outcomes.strict:
-                raise
-            self._outcomes.unsaved("extra", step, errors.error("snapshot", errno.EINVAL, str(e)))
+        except errors.ExtraError as e:
+            return e
+        return None
 
     def _seal_again(self) -> None:
         """Something was declared since. If the others did not come in time once, a step waits no longer for them."""
@@ -385,11 +465,12 @@ class Run:
 
     def _judge_mark(self, step: int, rc: int) -> bool:
         if rc in (0, _lib.CKPT_FAILING):
-            self._taken = step
+            self._progress.marked()
             self._outcomes.taken(step)
             if rc == _lib.CKPT_FAILING:
                 self._outcomes.unsaved("failing", step, self._error(errno.EIO, "steps cannot be written"))
             return True
+        self._progress.came_to_nothing(step)
         if rc == _lib.CKPT_DETACHED:
             self._outcomes.unsaved("detached", step, self._error(errno.ECONNREFUSED, "no daemon is attached"))
         else:
@@ -404,7 +485,7 @@ class Run:
         """The job was told to stop, and this step is its last one: wait until it is committed, and raise Preempted."""
         left = self._signals.left() if self._signals is not None else WITHIN
         committed = False
-        if self._taken == step:
+        if self._progress.taken == step:
             try:
                 self._handle.wait(step, _lib.CKPT_COMMITTED, left)
                 committed = True
@@ -422,12 +503,16 @@ class Run:
 
     def _outside(self, call: str) -> None:
         """Raise if this call cannot be made now."""
-        if self._inside is not None and self._entered() is None:  # Ctrl-C came between our entry and the block
-            self._abandon(self._inside)
-        if self._inside is not None:
-            raise RuntimeError("%s was called inside of step %d: leave the step first" % (call, self._inside))
+        inside = self._progress.inside
+        if inside is not None:
+            block = self._progress.block
+            if block is not None and not block.has_ended():
+                raise RuntimeError("%s was called inside of step %d: leave the step first" % (call, inside))
+            self._give_up()
         if self._averaging:
             raise RuntimeError("%s was called while the average %r is in the model" % (call, self._averaging))
+        if self._lent is not None:
+            self._take_back(self._lent)
         if not self._handle.attached:
             self._handle.guard()  # raises what is wrong: Detached, ForkedError
 
@@ -446,52 +531,82 @@ class Run:
         if threading.get_ident() != self._thread:
             return self._wait_beside(wanted, timeout)
         self._outside("wait")
-        if self._due < 0:
-            return max(self._newest, 0)
+        progress = self._progress
+        if progress.due < 0:
+            return max(progress.finished, 0)
+        self._settle()
         until = time.monotonic() + timeout
         while True:
+            if progress.taken != progress.due and not progress.unfinished:
+                self._take_again()
+            step = progress.taken
+            if step < 0:
+                return self._committed()
             try:
-                if self._taken != self._due:
-                    self._take_again()
-                self._handle.wait(self._due, wanted, max(until - time.monotonic(), 0.0))
-                return self._due
+                self._handle.wait(step, wanted, max(until - time.monotonic(), 0.0))
+                return step
             except errors.NotSaved as e:
                 if e.errno != errno.ENOENT or time.monotonic() > until:
                     raise
-                if wanted != _lib.CKPT_STAGED and self._is_staged():
-                    log.info("step %d stays in memory until the job ends (persist_every): %s", self._due, e)
-                    return self._handle.stats().last_committed_step
-                self._taken = -1
+                if wanted != _lib.CKPT_STAGED and self._is_staged(step):
+                    log.info("step %d stays in memory until the job ends (persist_every): %s", step, e)
+                    return self._committed()
+                progress.came_to_nothing(step)
 
     def _wait_beside(self, wanted: int, timeout: float) -> int:
         """wait in another thread than that of the steps, which may change the state at any time: nothing is marked
         here."""
-        step = self._taken
+        step = self._progress.taken
         if step < 0:
-            return max(self._newest, 0)
+            return max(self._progress.finished, 0)
         self._handle.wait(step, wanted, timeout)
         return step
+
+    def _settle(self) -> None:
+        """Did the library take the newest step? An exception (Ctrl-C) may have come just before its call, or after."""
+        step = self._progress.taken
+        if not self._progress.doubtful:
+            return
+        try:
+            self._handle.wait(step, _lib.CKPT_STAGED, 0.0)
+        except errors.TimedOut:
+            pass
+        except errors.CkptdError:
+            self._progress.came_to_nothing(step)
+            return
+        self._progress.marked()
+        self._outcomes.taken(step)
+
+    def _committed(self) -> int:
+        """The newest committed step, as far as this launch knows; 0 if there is none."""
+        restored, step = self._progress.restored_step, self._handle.stats().last_committed_step
+        return step if restored < step <= self._progress.finished else max(restored, 0)
 
     def _take_again(self) -> None:
         """The newest snapshot came to nothing: take it once more, if the state is still of its step. NotSaved,
         NoDaemon."""
-        step = self._due
-        if self._newest != step:
+        step = self._progress.due
+        if self._progress.step != step:
             text = "step %d was not saved (%s), and the state is of step %d now" % (
                 step,
                 self._error(errno.ENOENT, ""),
-                self._newest,
+                self._progress.finished,
             )
             raise errors.error("wait", errno.EIO, text)
-        self._handle.guard()
         log.info("the snapshot of step %d came to nothing, and is taken again", step)
+        self._take(step)
+
+    def _take(self, step: int) -> None:
+        """Mark the state, which is of this step, and wait for memory to copy it to. NotSaved, NoDaemon."""
+        self._progress.want()
+        self._guard()
         if not self._snapshot(step, _lib.CKPT_FINAL):
             why = self._error(errno.EIO, "the snapshot was not taken")
             raise why if why.errno != errno.ENOENT else errors.error("wait", errno.EIO, str(why))
 
-    def _is_staged(self) -> bool:
+    def _is_staged(self, step: int) -> bool:
         try:
-            self._handle.wait(self._due, _lib.CKPT_STAGED, 0.0)
+            self._handle.wait(step, _lib.CKPT_STAGED, 0.0)
             return True
         except errors.CkptdError:
             return False
@@ -499,18 +614,20 @@ class Run:
     def save(self, wait: bool = True, timeout: float = WAIT_MAX) -> int:
         """Save the state as it is now, whatever every= and persist_every= say; return its step. All ranks call it.
 
-        wait: until it is committed. ValueError: no step was left yet. NotSaved: its snapshot was taken before, and
-        persist_every keeps it in memory. TimedOut, NoDaemon.
+        wait: until it is committed. ValueError: no step was left yet. NotSaved: the state is unfinished (step); or it
+        could not be taken; or it was taken before, and persist_every keeps it in memory. TimedOut, NoDaemon.
         """
         self._outside("save")
-        step = self._newest
-        if step < 0:
+        if self._progress.unfinished:
+            raise self._progress.refusal()
+        step = self._progress.step
+        if step is None:
             raise ValueError("save was called before the first step: there is no step number to save the state under")
-        if step == self._restored_step:
+        if step == self._progress.restored_step:
             return step
-        if self._taken != step:
-            self._handle.guard()
-            self._snapshot(step, _lib.CKPT_FINAL)
+        self._settle()
+        if self._progress.taken != step:
+            self._take(step)
         if wait and self.wait("committed", timeout) != step:
             text = "step %d is in memory only, because of persist_every: use run.step(..., persist=True)" % step
             raise errors.error("wait", errno.ENOENT, text)
@@ -530,20 +647,28 @@ class Run:
         if name not in self._specs:
             raise KeyError("no average %r: attach was given %s" % (name, _arguments.names(self._specs) or "none"))
         average = self._average(name)
-        if self._taken >= 0:  # its copy need not be given up
+        if self._progress.taken >= 0:  # its copy need not be given up
             with contextlib.suppress(errors.CkptdError):
-                self._handle.wait(self._taken, _lib.CKPT_STAGED, self._timeout)
-        self._handle.guard()
+                self._handle.wait(self._progress.taken, _lib.CKPT_STAGED, self._timeout)
+        self._guard()
         got = self._handle.restore(None, _lib.CKPT_PEEK, average.component, timeout=self._timeout)
         reshard(self._training.modules)
+        self._progress.disturb(self._progress.finished, "the average %r is in the place of some weights" % name)
+        self._lent = average
         try:
             average.enter(self._training.state.entries)
             self._averaging = name
             yield got.step
         finally:
             self._averaging = ""
-            reshard(self._training.modules)  # what was gathered are averages
-            average.leave()
+            self._take_back(average)
+
+    def _take_back(self, average: _averaged.Average) -> None:
+        """Put the weights back that an average has. If an exception (Ctrl-C) comes, the next call goes on with it."""
+        reshard(self._training.modules)  # what was gathered are averages
+        average.leave()
+        self._lent = None
+        self._progress.undo()
 
     def _average(self, name: str) -> _averaged.Average:
         """The average, declared and sealed on all ranks."""
@@ -612,6 +737,31 @@ class Run:
 
     def __exit__(self, *_: Any) -> None:
         self.detach()
+
+
+def _all_damaged(last: errors.CkptdError, tried: Mapping[Tuple[int, int], errors.CkptdError]) -> errors.CkptdError:
+    lines = ["step %d: %s" % (step, e) for (step, _), e in tried.items()]
+    text = "%s\nmemory is undefined, because steps were tried that cannot be restored:\n%s" % (last, "\n".join(lines))
+    return errors.error("restore", errno.EBADMSG, text)
+
+
+def _half_restored(e: errors.ExtraError, restored: Restored) -> errors.ExtraError:
+    """What is restored, and what is not, as one who has to go on needs it."""
+    said = errors.ExtraError(
+        errno.EINVAL,
+        "%s\nThe tensors of step %d are restored. Of the extras, %s; %s may have taken half of its state; %s. Restore "
+        "again, or put right what is not restored and enter step %d or a later one: until that has ended, nothing is saved"
+        % (
+            e,
+            restored,
+            "restored: " + ", ".join(e.loaded) if e.loaded else "none is restored",
+            e.name,
+            "as before: " + ", ".join(e.untried) if e.untried else "there are no others",
+            restored + 1,
+        ),
+    )
+    said.name, said.restored, said.loaded, said.untried = e.name, restored, e.loaded, e.untried
+    return said
 
 
 def attach(

@@ -468,7 +468,9 @@ class Steps(One):
         with self.assertLogs("ckptd", "WARNING") as logs, warnings.catch_warnings(record=True):
             for step in range(1, 6):
                 update(model, optim, step)
-                run._newest, run._notes = step, {"loss": step / 2}
+                run._progress.enter(step, True, None)
+                run._progress.leave()
+                run._notes = {"loss": step / 2}
                 run._snapshot(step, 0)
         self.assertTrue(any("skipped" in line for line in logs.output), logs.output)
         job.daemon.send_signal(signal.SIGCONT)
@@ -862,7 +864,8 @@ class Hazards(One):
         job, run, model, optim = self.begun()
         train(run, model, optim, 1, 1)
         run.wait()
-        run._due, run._taken, run._newest = 2, 1, 2  # step 2 was skipped
+        run._progress.enter(2, True, None)
+        run._progress.leave()  # as if step 2 had been skipped
         got = []
         with run.step(3):
             thread = threading.Thread(
