@@ -4,7 +4,7 @@
 `run` makes a Session of a handle and gives it lists of entries (`_state`). The session compares a new list with what is
 declared, and makes the fewest calls: a tensor that lies elsewhere is moved, which concerns this rank alone; one that is
 new, gone, or cut in another way is added or dropped, which all ranks must do alike. Invariant: `entries` is what the
-library has.
+library has. That a seal is due is noted before a call, not after it: an exception (Ctrl-C) may come in between.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class Session:
     def add(self, entries: Iterable[Entry]) -> None:
         """Declare tensors. The library's exception names the first that it refuses."""
         for entry in entries:
+            self.changed()
             self.handle.tensor_add(entry)
             self.entries[entry.key] = entry
             self._places[entry.key] = place_of(entry)
             self._cuts[entry.key] = cut_of(entry)
-            self.changed()
 
     def drop(self, keys: Iterable[str]) -> None:
         """The tensors are no longer saved or restored."""
         for key in list(keys):
-            self.handle.tensor_drop(self.entries.pop(key).id)
-            del self._places[key], self._cuts[key]
             self.changed()
+            self.handle.tensor_drop(self.entries[key].id)
+            del self.entries[key], self._places[key], self._cuts[key]
 
     def follow(self, entries: Sequence[Entry], within: Optional[Sequence[str]] = None) -> Changes:
         """Make `entries` what is declared. within: only these components are compared; None: all.
@@ -125,25 +125,25 @@ class Session:
         place = place_of(entry)
         if place == self._places[key]:
             return False
+        self.changed()
         self.handle.tensor_move(entry.id, entry.layout.parts)
         self._places[key] = place
-        self.ready = False
         return True
 
     def attributes(self, wanted: Mapping[str, str]) -> None:
         """Make these the attributes that are declared."""
         for key in [k for k in self._attributes if k not in wanted]:
+            self.changed()
             self.handle.attr(key, None)
             del self._attributes[key]
-            self.changed()
         for key, value in wanted.items():
             if self._attributes.get(key) != value:
+                self.changed()
                 self.handle.attr(key, value)
                 self._attributes[key] = value
-                self.changed()
 
     def changed(self) -> None:
-        """Something was declared: seal again."""
+        """Something is about to be declared: seal again."""
         self.ready = False
 
     # ---- sealing ----

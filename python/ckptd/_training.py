@@ -57,6 +57,7 @@ class Training:
         if devices:
             handle.devices = devices
         self._watch: Optional[Watch] = None
+        self._following = False  # a change was found, and the declaration does not follow it yet
         self._aliased: List[str] = []
         self._said: Dict[Kind, bool] = {}
         self._before_fit: Optional[List[Dict[Any, Any]]] = None  # what the optimizers' states had
@@ -143,6 +144,7 @@ class Training:
         self._follow_entries(step)
 
     def _follow_entries(self, step: int) -> None:
+        self._following = True
         indices = self._devices_now()
         self.session.follow(self.state.entries)
         self.devices.learn(indices)
@@ -151,6 +153,7 @@ class Training:
             self._watch = Watch(self.state.entries, modules=self.modules, optimizers=self.optims, step=step)
         else:
             self._watch.renew(self.state.entries, step)
+        self._following = False
 
     def _devices_now(self) -> Iterable[int]:
         """The devices that the state is on. InvalidCall: it has left host memory since attach opened no device."""
@@ -182,14 +185,15 @@ class Training:
         """Bring the declaration up to date. Returns why no snapshot may be taken of this step, or None."""
         assert self._watch is not None
         changes = self._watch.check(step)
-        if not changes:
+        if not changes and not self._following:
             return None
         problem = self._unreadable([c for c in changes if c.kind in _UNREADABLE], step)
         if problem:
             return problem
         stale = self._stale(changes)
-        if not all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
-            problem = self._collect_again(any(c.kind is Kind.NEW for c in changes))
+        again, self._following = self._following, True  # an exception (Ctrl-C) had come in between
+        if again or not all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+            problem = self._collect_again(again or any(c.kind is Kind.NEW for c in changes))
             if problem:
                 return problem
         self._follow_entries(step)
