@@ -2,9 +2,9 @@
 """What a training program has besides tensors, as one blob per rank each: schedulers, loaders, scalers, random
 numbers, param_groups.
 
-`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `decode` before a restore,
-and `Decoded.load` after it. The bytes are those of `_codec`. Nothing of an object is called before the first `collect`: a data loader's state_dict
-starts its workers.
+`run` calls `declare` before the first seal, `collect` before each snapshot, `unmatched` and `decode` before tensors are
+filled, `Decoded.load` after that. The bytes are those of `_codec`. Nothing of an object is called before the first
+`collect`: a data loader's state_dict starts its workers.
 
 On another number of ranks: rank r gets what old rank r saved, or, if there were fewer, what old rank r % old_world
 saved. Random numbers are the exception, see `Rng`.
@@ -54,7 +54,7 @@ class Item:
     get: Callable[[], Any]
     put: Callable[[Any], Optional[str]]  # returns a sentence for the user, or None
     rng: Optional[Rng] = None
-    check: Callable[[Any], None] = lambda saved: None  # raises what put would raise, as far as it is known; changes nothing
+    check: Callable[[Any], None] = lambda saved: None  # raises what put would, as far as can be known; changes nothing
 
 
 def _restore_in_place(at: Any, saved: Any) -> Any:
@@ -330,8 +330,8 @@ class Extras:
         rank alone.
 
         ExtraError: an object's state_dict failed, or its state has no encoding; the other objects were read. The blob
-        is then longer than its capacity: if the step is marked all the same, the library skips it on all ranks, and never
-        saves the object's state of the step before.
+        is then longer than its capacity: if the step is marked all the same, the library skips it on all ranks, and
+        never saves the object's state of the step before.
         """
         assert self._handle is not None
         failed: Optional[ExtraError] = None

@@ -10,7 +10,7 @@ handle. The fast calls (snapshot, guard, last) allocate no structure. After a fo
 
 Threads: one at a time per handle; a second one gets WrongThread. wait, stats, why, stop and notices may be called
 beside any other call. A call that waits can be interrupted (Ctrl-C) within WAIT_SLICE seconds. Only restore cannot:
-all ranks do it together.
+all ranks do it together. If a signal comes while restore writes to the log, ctypes drops what its handler raises.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Progress:
         self._now = self._now._replace(due=self._now.step)
 
     def marking(self) -> None:
-        """The library is about to take the state: it counts as taken, in case that an exception comes before `marked`."""
+        """The library is about to take the state: it counts as taken, should an exception come before `marked`."""
         now = self._now
         marks = (*(m for m in now.marks if m != now.step), now.step)[-MARKS_MAX:]
         self._now = now._replace(marks=marks, doubtful=True)

@@ -203,11 +203,13 @@ class Run:
         extras.warn(got.step)
         return restored
 
-    def _fill(self, step: Optional[int], flags: int, strict: bool) -> Optional[Tuple[Decoded, _lib.Got, _Names, _Names]]:
+    def _fill(
+        self, step: Optional[int], flags: int, strict: bool
+    ) -> Optional[Tuple[Decoded, _lib.Got, _Names, _Names]]:
         """Compare a step, decode its extras, and only then fill the tensors. None: there is nothing to restore.
 
-        If the newest step proves damaged while it is read, the next older one is compared, decoded and filled. All ranks
-        take the same turns: what the library finds of a step, it says on all of them.
+        If the newest step proves damaged while it is read, the next older one is compared, decoded and filled. All
+        ranks take the same turns: what the library finds of a step, it says on all of them.
         """
         assert self._blobs is not None
         tried: Dict[Tuple[int, int], errors.CkptdError] = {}  # by step and place
@@ -320,7 +322,10 @@ class Run:
         step: the number that the state has afterwards; it must grow. loss, notes: numbers, or tensors of one element,
         that `ckptctl show` prints; averages may use the loss. persist: True writes this step to the store, False keeps
         it in memory only, None leaves it to persist_every. On entry it waits for the copy of the step before, if that
-        is late (guard=). On exit the snapshot is taken, in microseconds; after an exception it is not.
+        is late (guard=). On exit the snapshot is taken, in microseconds.
+
+        An exception that ends the block leaves the state unfinished: nothing marks it until a block ends without one,
+        or a restore succeeds. An exception of the exit itself (strict=True) comes after the state was finished.
 
         Preempted: the job was told to stop (on_signal); this step was its last one.
         """
@@ -352,11 +357,12 @@ class Run:
         step, wanted = self._progress.inside, self._progress.give_up()
         assert step is not None
         log.debug("step %d was ended by an exception: no snapshot is taken of it", step)
-        if wanted:
+        if wanted and self.world > 1:
+            log.warning("step %d was ended by an exception on rank %d: no rank saves it", step, self.rank)
             self._refuse(step)
 
     def _refuse(self, step: int) -> None:
-        """This rank has no state for the step: the others, which may have marked it, give it up too, and wait no longer."""
+        """This rank has no state for the step: the others, which may have marked it, give their copies of it up."""
         assert self._blobs is not None
         with contextlib.suppress(errors.CkptdError), self._blobs.refused():
             self._handle.snapshot(step)
@@ -523,7 +529,9 @@ class Run:
         none.
 
         All ranks call it, and change nothing until it returns. If that snapshot was skipped or torn, it is taken again,
-        of the state as it is, if that is still of the same step. If persist_every keeps it in memory, the newest
+        of the state as it is, if that is still of the same step; if the state is unfinished (step), it waits for the
+        newest step that was taken. If another rank is unfinished, so that the step cannot be taken, it raises within
+        about a minute after that rank has ended, or after `timeout`. If persist_every keeps it in memory, the newest
         committed step is returned: the daemon writes what is staged when the job ends. timeout: seconds. TimedOut,
         NotSaved, NoDaemon.
         """
@@ -750,7 +758,7 @@ def _half_restored(e: errors.ExtraError, restored: Restored) -> errors.ExtraErro
     said = errors.ExtraError(
         errno.EINVAL,
         "%s\nThe tensors of step %d are restored. Of the extras, %s; %s may have taken half of its state; %s. Restore "
-        "again, or put right what is not restored and enter step %d or a later one: until that has ended, nothing is saved"
+        "again, or put right what is not restored and enter step %d or a later one: until then nothing is saved"
         % (
             e,
             restored,

@@ -14,7 +14,7 @@ import ranks
 import torch
 
 import ckptd
-from ckptd import _lib, _nested, errors
+from ckptd import _codec, _lib, _nested, errors
 
 SECONDS = 60.0  # of what hangs
 
@@ -300,6 +300,173 @@ class Resume(One):
         run.fresh()
         train(run, model, optim, 3, 3)
         self.assertEqual(run.wait(), 3)
+
+
+class Object:
+    """An extra: its state is a number. fails: its load_state_dict raises once."""
+
+    def __init__(self, n=0, fails=False):
+        self.n, self.fails = n, fails
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("no such key")
+        self.n = state["n"]
+
+
+class Extras(One):
+    """What restore does with objects that will not take what was saved of them."""
+
+    def saved(self, **extra):
+        """A job whose steps 1 and 2 are committed; the bits of both."""
+        job = self.job()
+        model, optim = make()
+        run = self.attach(job, model, optim, extra=extra)
+        run.restore()
+        kept = {}
+        for step in (1, 2):
+            train(run, model, optim, step, step)
+            kept[step] = bits(model, optim)
+            run.wait()
+        run.detach()
+        return job, kept
+
+    def test_what_is_known_to_fail_is_found_before_a_byte_of_the_model_changes(self):
+        job, kept = self.saved(a=Object(5), b={"x": 1}, rng=ckptd.rng())
+
+        def undecodable(*args, **kwargs):
+            raise ValueError("not a class that this program has")
+
+        for what, said in (
+            ("bytes", "extra.a: its bytes cannot be read: not a class"),
+            ("another type", "extra.b: its state cannot be restored: TypeError: the step has a dict"),
+            ("random numbers", "extra.rng: its state cannot be restored: (TypeError|ValueError|RuntimeError)"),
+        ):
+            with self.subTest(what):
+                model, optim = make(seed=3)
+                a, b = Object(7), [1] if what == "another type" else {"x": 9}
+                run = self.attach(job, model, optim, extra={"a": a, "b": b, "rng": ckptd.rng()})
+                before = bits(model, optim)
+                decode = _codec.decode
+
+                def broken(raw, **kwargs):
+                    if what == "bytes" and raw.startswith(b'{"n"'):
+                        undecodable()
+                    value = decode(raw, **kwargs)
+                    if what == "random numbers" and isinstance(value, dict) and "torch" in value:
+                        value["torch"] = value["torch"][:7]
+                    return value
+
+                with unittest.mock.patch.object(_codec, "decode", broken):
+                    with self.assertRaisesRegex(ckptd.ExtraError, said) as caught:
+                        run.restore()
+                self.assertIsNone(caught.exception.restored)
+                self.assertEqual(bits(model, optim), before)
+                self.assertEqual((a.n, b), (7, [1] if what == "another type" else {"x": 9}))
+                if what != "another type":
+                    self.assertEqual(run.restore(), 2)
+                    self.assertEqual((bits(model, optim), a.n, b), (kept[2], 5, {"x": 1}))
+                run.detach()
+
+    def test_another_number_of_param_groups_is_found_before_a_byte_of_the_model_changes(self):
+        job, _ = self.saved()
+        model, _ = make(seed=3)
+        first, rest = list(model.parameters())[:1], list(model.parameters())[1:]
+        optim = torch.optim.AdamW([{"params": first}, {"params": rest}])
+        run = self.attach(job, model, optim)
+        before = bits(model, optim)
+        with self.assertRaisesRegex(ckptd.ExtraError, "1 param_groups, and the optimizer 2"):
+            run.restore()
+        self.assertEqual(bits(model, optim), before)
+
+    def test_an_object_that_raises_says_what_is_restored_and_what_not_and_the_next_step_is_not_refused(self):
+        job, kept = self.saved(a=Object(5), b=Object(6), c=Object(7))
+        model, optim = make(seed=3)
+        a, b, c = Object(), Object(fails=True), Object()
+        run = self.attach(job, model, optim, extra={"a": a, "b": b, "c": c})
+        with self.assertRaises(ckptd.ExtraError) as caught:
+            run.restore()
+        e = caught.exception
+        self.assertIsInstance(e, ckptd.CkptdError)
+        self.assertEqual((e.name, e.restored, e.restored.where), ("extra.b", 2, "memory"))
+        self.assertEqual((set(e.loaded), e.untried), ({"optim.groups", "extra.a"}, ("extra.c",)))
+        self.assertRegex(str(e), "RuntimeError: no such key(.|\n)*step 2 are restored(.|\n)*as before: extra.c")
+        self.assertEqual((a.n, b.n, c.n), (5, 0, 0))
+        self.assertEqual(bits(model, optim), kept[2])
+        with self.assertRaisesRegex(errors.NotSaved, "not all of its extras are restored"):
+            run.save()
+        self.assertEqual(run.wait(), 2)
+        train(run, model, optim, 3, 3)
+        self.assertEqual(run.wait(), 3)
+        self.assertEqual(run.restore(), 3)
+        b.fails = True  # back from step 5 to step 3: the steps count on from there
+        train(run, model, optim, 4, 5)
+        run.wait()
+        with self.assertRaises(ckptd.ExtraError):
+            run.restore(3)
+        train(run, model, optim, 4, 4)
+        self.assertEqual(run.wait(), 4)
+
+    def damage(self, job, step, where):
+        """Invert a byte of these bytes of a step on disk."""
+        path = os.path.join(job.store, job.name, "step-%012d" % step)
+        for name in os.listdir(path):
+            with open(os.path.join(path, name), "r+b") as f:
+                at = f.read().find(where)
+                if at >= 0:
+                    f.seek(at)
+                    f.write(bytes([where[0] ^ 1]))
+                    return
+        self.fail("step %d does not have these bytes" % step)
+
+    def test_if_the_newest_step_is_damaged_tensors_and_extras_are_those_of_the_next_older_one(self):
+        for where in ("tensors", "extras", "both"):
+            with self.subTest(where):
+                job = self.job()
+                model, optim = make()
+                at = Object()
+                run = self.attach(job, model, optim, extra={"at": at})
+                run.restore()
+                kept = {}
+                for step in (1, 2, 3):
+                    at.n = 1000 + step
+                    train(run, model, optim, step, step)
+                    kept[step] = bits(model, optim)
+                    run.wait()
+                run.detach()
+                job.daemon_kill()
+                job.daemon_start()
+                if where != "extras":
+                    self.damage(job, 3, kept[3]["first.weight"])
+                if where != "tensors":
+                    self.damage(job, 3 if where == "extras" else 2, b'"n": %d' % (1003 if where == "extras" else 1002))
+                model, optim = make(seed=3)
+                at = Object()
+                run = self.attach(job, model, optim, extra={"at": at})
+                start = run.restore()
+                left = 1 if where == "both" else 2
+                self.assertEqual((start, at.n, start.where), (left, 1000 + left, "disk"))
+                self.assertEqual(bits(model, optim), kept[left])
+                self.assertEqual(len(start.passed.splitlines()), 3 - left, start.passed)
+                train(run, model, optim, left + 1, left + 1)
+                self.assertEqual(run.wait(), left + 1)
+
+    def test_if_every_step_is_damaged_it_is_an_error_and_the_state_unfinished(self):
+        job, kept = self.saved()
+        job.daemon_kill()
+        job.daemon_start()
+        for step in (1, 2):
+            self.damage(job, step, kept[step]["first.weight"])
+        model, optim = make(seed=3)
+        run = self.attach(job, model, optim)
+        with self.assertRaisesRegex(errors.Damaged, "memory is undefined(.|\n)*step 2(.|\n)*step 1"):
+            run.restore()
+        with self.assertRaises(errors.NotSaved):
+            run.save()
 
 
 class Boxes(torch.optim.Optimizer):

@@ -4,6 +4,7 @@
 The matrix of meshes is in test_matrix.py, preemption in test_preempt.py.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import warnings
 
 import ranks
 import torch
+import torch.distributed as dist
 from torch_names import fsdp2_on_cpu
 
 
@@ -189,6 +191,23 @@ def restored(rank):
     return int(start), state(model, optim)
 
 
+def one_raises(rank, bad, last):
+    """Rank 1 leaves these steps by an exception; the others finish them. Nobody waits for the others in a step."""
+    model = net()
+    optim = torch.optim.AdamW(model.parameters(), lr=0.05)
+    run = rank.attach(model, optim, guard="finish", strict=False)
+    run.restore()
+    for step in range(1, last + 1):
+        with contextlib.suppress(ArithmeticError), run.step(step):
+            update(model, optim, step)
+            if rank.rank == 1 and step in bad:
+                raise ArithmeticError
+        dist.barrier()
+    committed = run.wait(timeout=ranks.LIMIT)
+    run.detach()
+    return committed
+
+
 def stage(s):
     torch.manual_seed(s)
     return torch.nn.Linear(5 + s, 3)
@@ -262,6 +281,12 @@ class Ranks(ranks.Case):
         for said in self.job().run(2, stages_without_ranks):
             self.assertIn("model/stage", said)
             self.assertIn("InvalidCall", said)
+
+    def test_a_step_that_an_exception_has_ended_on_one_rank_is_saved_by_none_and_later_ones_are(self):
+        job = self.job()
+        self.assertEqual(job.run(2, one_raises, [2, 3, 5], 6), [6, 6])
+        listed = json.loads(job.ctl("ls", "--json", os.path.join(job.store, job.name)))["checkpoints"]
+        self.assertFalse({c["step"] for c in listed} & {2, 3, 5})
 
     @fsdp2_on_cpu
     def test_momentum_that_the_first_step_makes_is_saved_with_it_and_found_again_on_other_meshes(self):

@@ -372,8 +372,10 @@ def storm(rank, times, seed):
     run.wait()
     at = os.path.join(rank.store, rank.job)
     step = 1
-    sender = subprocess.Popen([sys.executable, "-c", SENDER % os.getpid()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", SENDER % os.getpid()]
+    sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for _ in range(times):
+        torch.set_grad_enabled(True)  # torch.no_grad leaves it off if it is interrupted
         step = max(run._progress.finished, step - draw.randrange(2))
         calls, after = [draw.random() for _ in range(10_000)], 0
         try:
