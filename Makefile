@@ -252,8 +252,10 @@ endif
 CFLAGS.test_device_cuda := -DFAKECUDA='"$(FAKECUDA)"'
 CFLAGS.test_daemon_cuda += $(CFLAGS.test_device_cuda)
 CFLAGS.test_daemon_turned += $(CFLAGS.test_device_cuda)
+CFLAGS.test_daemon_drift += $(CFLAGS.test_device_cuda)
+CFLAGS.test_daemon_replicas += $(CFLAGS.test_device_cuda)
 CFLAGS.test_device_driver := $(CFLAGS.test_device_cuda)
-$(O)/unit/device_cuda $(O)/unit/device_driver $(O)/unit/daemon_cuda $(O)/unit/daemon_turned: | $(FAKECUDA)
+$(O)/unit/device_cuda $(O)/unit/device_driver $(O)/unit/daemon_cuda $(O)/unit/daemon_turned $(O)/unit/daemon_replicas: | $(FAKECUDA)
 CFLAGS.test_nccl_transport := $(CFLAGS.test_device_cuda) -DFAKENCCL='"$(FAKENCCL)"'
 $(O)/unit/nccl: | $(FAKECUDA) $(FAKENCCL)
 # It compares its table of calls with what the library exports.

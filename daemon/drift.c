@@ -25,6 +25,9 @@ struct drift_tensor {
 struct drift_decl {
 	uint32_t n, nlarge;		 /* the first nlarge have more than one block */
 	uint32_t first[DRIFT_TURNS + 1]; /* the others, by turn: [first[k], first[k + 1]) */
+	bool mapped, brought;		 /* has pieces in segments; in the process's own memory */
+	uint32_t nrow;			 /* of these, in all turns; */
+	uint64_t bytes;			 /* and their bytes, at most in one turn */
 	struct drift_tensor t[];
 };
 
@@ -49,16 +52,6 @@ static uint32_t replica_dims(const struct mesh *m, const struct layout *l)
 	return dims;
 }
 
-static bool is_mapped(const struct decl *d, uint32_t tensor)
-{
-	const struct table *t = &d->table;
-
-	for (uint32_t p = t->first[tensor]; p < t->first[tensor + 1]; p++)
-		if (!d->base[t->piece[p].place])
-			return false;
-	return t->first[tensor] < t->first[tensor + 1];
-}
-
 /* False: it is not compared. */
 static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *ret)
 {
@@ -70,7 +63,7 @@ static bool tensor_take(const struct decl *d, uint32_t i, struct drift_tensor *r
 
 	if (x->flags & TENSOR_BLOB || x->layout == TABLE_NONE || x->cls == CKPT_VOLATILE ||
 	    x->cls == CKPT_SINK || x->role == CKPT_BUFFER || operand_dims(t, x) || !x->numel ||
-	    !is_mapped(d, i))
+	    t->first[i] == t->first[i + 1])
 		return false;
 	l = &t->layout[x->layout];
 	m = &t->mesh[l->mesh];
@@ -107,6 +100,266 @@ static uint32_t turn_of(const struct drift_tensor *x)
 	return (uint32_t)(x->id % DRIFT_TURNS);
 }
 
+/* The first block of the turn; it may be behind the last one. */
+static uint64_t block_first(const struct drift_tensor *t, uint32_t turn)
+{
+	return (turn + DRIFT_TURNS - t->id % DRIFT_TURNS) % DRIFT_TURNS;
+}
+
+/* --- the elements of a turn --- */
+struct walk {
+	const struct table_tensor *x;
+	const struct table_piece *p;
+	uint64_t below[CKPT_DIMS_MAX];	/* elements of the tensor for an index of each dimension */
+	uint64_t stride[CKPT_DIMS_MAX]; /* elements in memory for a position */
+	uint32_t flat;			/* the last dimension that is walked */
+	uint64_t lo, hi;		/* numbers of the block's elements */
+	uint64_t bytes;			/* since `stop` was asked */
+
+	/* n elements whose numbers follow upon each other from `number` on, and which do in memory,
+	 * too: from byte `at` of their place on */
+	void (*run)(struct walk *w, uint64_t number, uint64_t at, uint64_t n);
+	bool brought; /* the pieces of the process's own memory are walked; else the others */
+	const uint8_t *from; /* of the place; brought: what is next in the slot */
+	uint64_t sum;
+	struct row_list *rows;
+};
+
+static void walk_run(struct walk *w, uint64_t number, uint64_t off, uint64_t n)
+{
+	uint64_t skip = w->lo > number ? w->lo - number : 0;
+	uint32_t elem = w->x->elem_bytes;
+
+	n = MIN(n, w->hi - number);
+	if (skip >= n)
+		return;
+	w->run(w, number + skip, w->p->off + (off + skip) * elem, n - skip);
+	w->bytes += (n - skip) * elem;
+}
+
+/* How many of the indices from position pos on are consecutive; of `most` at least so many as are
+ * told. */
+static uint64_t stretch_at(const struct indices *x, uint64_t pos, uint64_t most)
+{
+	uint64_t index = indices_at(x, pos);
+
+	while (most > 1 && indices_at(x, pos + most - 1) - index != most - 1)
+		most /= 2;
+	return most;
+}
+
+/* The piece's elements with numbers in [lo, hi), from those on whose first d indices make `first`,
+ * which is below hi. off: in memory, in elements. */
+static void block_walk(struct walk *w, uint32_t d, uint64_t first, uint64_t off)
+{
+	const struct indices *x = d < w->p->set.ndim ? &w->p->set.dim[d] : NULL;
+	uint64_t unit, from, end, run;
+
+	if (!x) {
+		walk_run(w, first, off, 1);
+		return;
+	}
+	unit = w->below[d];
+	from = indices_below(x, w->lo > first ? (w->lo - first) / unit : 0);
+	end = indices_below(x, div_up(w->hi - first, unit));
+	for (uint64_t pos = from; pos < end; pos += run) {
+		uint64_t number = first + indices_at(x, pos) * unit;
+
+		run = 1;
+		if (d < w->flat) {
+			block_walk(w, d + 1, number, off + pos * w->stride[d]);
+			continue;
+		}
+		if (w->stride[d] == unit)
+			run = stretch_at(x, pos, end - pos);
+		walk_run(w, number, off + pos * w->stride[d], run * unit);
+	}
+}
+
+static bool is_whole(const struct indices *x, uint64_t n)
+{
+	return x->total == n;
+}
+
+static void piece_begin(struct walk *w, const struct table_piece *p)
+{
+	uint64_t below = 1, stride = 1;
+
+	w->p = p;
+	for (uint32_t d = p->set.ndim; d-- > 0;) {
+		w->below[d] = below;
+		w->stride[d] = p->stride ? (uint64_t)p->stride[d] : stride;
+		below *= w->x->shape[d];
+		stride *= p->set.dim[d].total;
+	}
+	/* Dimensions that are there whole, one behind the other in memory, are walked as one. */
+	w->flat = p->set.ndim ? p->set.ndim - 1 : 0;
+	while (w->flat && is_whole(&p->set.dim[w->flat], w->x->shape[w->flat]) &&
+	       w->stride[w->flat] == w->below[w->flat])
+		w->flat--;
+}
+
+/* Below and above all numbers of the piece's elements. */
+static void piece_bounds(const struct walk *w, uint64_t *ret_lo, uint64_t *ret_hi)
+{
+	*ret_lo = 0;
+	*ret_hi = 1;
+	for (uint32_t d = 0; d < w->p->set.ndim; d++) {
+		*ret_lo += indices_lo(&w->p->set.dim[d]) * w->below[d];
+		*ret_hi += (indices_hi(&w->p->set.dim[d]) - 1) * w->below[d];
+	}
+}
+
+/* All of a tensor that is in the turn. False: it was ended. */
+static bool tensor_walk(const struct decl *d, const struct drift_tensor *t, uint32_t turn,
+			int (*stop)(void *arg), void *arg, struct walk *w)
+{
+	const struct table *table = &d->table;
+	uint64_t first, nblock;
+	uint32_t log2;
+
+	w->x = &table->tensor[t->tensor];
+	first = block_first(t, turn);
+	nblock = blocks_of(w->x);
+	log2 = block_log2(w->x);
+	if (first >= nblock)
+		return true;
+	for (uint32_t p = table->first[t->tensor]; p < table->first[t->tensor + 1]; p++) {
+		const uint8_t *base = d->base[table->piece[p].place];
+		uint64_t lo, hi, b;
+
+		if (w->brought == (base != NULL))
+			continue;
+		if (!w->brought)
+			w->from = base;
+		piece_begin(w, &table->piece[p]);
+		piece_bounds(w, &lo, &hi);
+		b = lo >> log2;
+		b += (first + DRIFT_TURNS - b % DRIFT_TURNS) % DRIFT_TURNS;
+		for (; b < nblock && b << log2 < hi; b += DRIFT_TURNS) {
+			w->lo = b << log2;
+			w->hi = MIN(w->x->numel, (b + 1) << log2);
+			block_walk(w, 0, 0, 0);
+			if (stop && w->bytes >= STOP_BYTES && (w->bytes = 0, stop(arg)))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* --- what the library is to bring: rows (wire.h, REPLICA) --- */
+/* In the order in which drift_sum_brought reads them. */
+struct row_list {
+	struct wire_row *row; /* NULL: they are counted, no more */
+	uint32_t n;
+	uint64_t bytes; /* of the turn, so far */
+	uint64_t at;	/* where the turn begins in the slot */
+	bool open;	/* `last` may become longer */
+	struct wire_row last;
+};
+
+static void row_close(struct row_list *l)
+{
+	if (!l->open)
+		return;
+	l->open = false;
+	if (l->row)
+		l->row[l->n] = l->last;
+	l->n++;
+}
+
+/* What follows upon the last row in memory, or lies as far behind its last line as each line does
+ * behind the one before it, belongs to it. */
+static bool row_extend(struct wire_row *r, uint64_t at, uint64_t width)
+{
+	if (r->rows == 1 && at == r->src + r->width) {
+		r->width += width;
+		return true;
+	}
+	if (width != r->width || at <= r->src ||
+	    (r->rows > 1 && at != r->src + r->rows * r->src_pitch))
+		return false;
+	if (r->rows == 1) {
+		r->src_pitch = at - r->src;
+		r->dst_pitch = width;
+	}
+	r->rows++;
+	return true;
+}
+
+static void run_row(struct walk *w, uint64_t number, uint64_t at, uint64_t n)
+{
+	struct row_list *l = w->rows;
+	uint64_t width = n * w->x->elem_bytes;
+
+	(void)number;
+	if (!l->open || !row_extend(&l->last, at, width)) {
+		row_close(l);
+		l->last.src = at;
+		l->last.dst = l->at + l->bytes;
+		l->last.width = width;
+		l->last.rows = 1;
+		l->last.src_pitch = l->last.dst_pitch = 0;
+		l->open = true;
+	}
+	l->bytes += width;
+}
+
+/* One tensor's in one turn. */
+static void tensor_rows(const struct decl *d, const struct drift_tensor *t, uint32_t turn,
+			struct row_list *l)
+{
+	struct walk w = { .run = run_row, .brought = true, .rows = l };
+
+	l->last = (struct wire_row){ .tensor = t->tensor,
+				     .flags = WIRE_ROW_CLIENT | WIRE_ROW_REPLICA,
+				     .turn = turn };
+	(void)tensor_walk(d, t, turn, NULL, NULL, &w);
+	row_close(l);
+}
+
+/* How many rows a tensor has in all turns; adds its bytes to those of each. */
+static uint32_t tensor_count(const struct decl *d, const struct drift_tensor *t,
+			     uint64_t bytes[DRIFT_TURNS])
+{
+	uint64_t nblock = MIN(blocks_of(&d->table.tensor[t->tensor]), (uint64_t)DRIFT_TURNS);
+	struct row_list l = { 0 };
+
+	for (uint64_t b = 0; b < nblock && l.n <= WIRE_ROWS_MAX; b++) {
+		uint32_t turn = (uint32_t)((b + t->id) % DRIFT_TURNS);
+
+		l.bytes = 0;
+		tensor_rows(d, t, turn, &l);
+		bytes[turn] += l.bytes;
+	}
+	return l.n;
+}
+
+/* Tensors in memory of so many short strides that their rows would be too many are left out. */
+static void brought_count(const struct decl *d, struct drift_tensor *t, uint32_t *n,
+			  struct drift_decl *ret)
+{
+	uint64_t bytes[DRIFT_TURNS] = { 0 }, before[DRIFT_TURNS];
+	uint32_t k = 0;
+
+	for (uint32_t i = 0; i < *n; i++) {
+		uint32_t rows;
+
+		memcpy(before, bytes, sizeof bytes);
+		rows = d->own == TABLE_NONE ? 0 : tensor_count(d, &t[i], bytes);
+		if (ret->nrow + rows > WIRE_ROWS_MAX) {
+			memcpy(bytes, before, sizeof bytes);
+			continue;
+		}
+		ret->nrow += rows;
+		t[k++] = t[i];
+	}
+	*n = k;
+	for (uint32_t i = 0; i < DRIFT_TURNS; i++)
+		ret->bytes = MAX(ret->bytes, bytes[i]);
+}
+
+/* --- of a declaration --- */
 /* The large ones in front, the others by turns. */
 static void decl_sort(const struct decl *d, const struct drift_tensor *from, struct drift_decl *to)
 {
@@ -128,27 +381,76 @@ static void decl_sort(const struct decl *d, const struct drift_tensor *from, str
 			to->t[at[turn_of(&from[i])]++] = from[i];
 }
 
+/* Which of the two kinds of memory have its tensors? */
+static void kinds_look(const struct decl *d, struct drift_decl *x)
+{
+	const struct table *t = &d->table;
+
+	for (uint32_t i = 0; i < x->n; i++)
+		for (uint32_t p = t->first[x->t[i].tensor]; p < t->first[x->t[i].tensor + 1]; p++)
+			*(d->base[t->piece[p].place] ? &x->mapped : &x->brought) = true;
+}
+
 int drift_decl_make(struct decl *d, struct ckpt_err *err)
 {
 	cleanup_free struct drift_tensor *t = calloc((size_t)d->table.ntensor + 1, sizeof *t);
+	struct drift_decl count = { 0 };
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; t && i < d->table.ntensor; i++)
 		n += tensor_take(d, i, &t[n]);
+	if (t)
+		brought_count(d, t, &n, &count);
 	if (t && n)
 		d->drift = calloc(1, sizeof *d->drift + n * sizeof *t);
 	if (!t || (n && !d->drift))
 		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (!n)
 		return 0;
+	*d->drift = count;
 	d->drift->n = n;
 	decl_sort(d, t, d->drift);
+	kinds_look(d, d->drift);
 	return 0;
 }
 
 void drift_decl_free(struct drift_decl *x)
 {
 	free(x);
+}
+
+/* The tensors that have blocks in a turn, and some that may have none. */
+static uint32_t turn_tensors(const struct drift_decl *x, uint32_t turn)
+{
+	return x ? x->nlarge + x->first[turn + 1] - x->first[turn] : 0;
+}
+
+static const struct drift_tensor *turn_tensor(const struct drift_decl *x, uint32_t turn, uint32_t i)
+{
+	return &x->t[i < x->nlarge ? i : x->first[turn] + i - x->nlarge];
+}
+
+uint32_t drift_nrow(const struct drift_decl *x)
+{
+	return x ? x->nrow : 0;
+}
+
+uint64_t drift_bytes(const struct drift_decl *x)
+{
+	return x ? x->bytes : 0;
+}
+
+void drift_rows(const struct decl *d, struct wire_row *ret)
+{
+	const struct drift_decl *x = d->drift;
+	struct row_list l = { .row = ret, .at = d->replicas_at };
+
+	for (uint32_t turn = 0; turn < DRIFT_TURNS; turn++) {
+		l.bytes = 0;
+		for (uint32_t i = 0; i < turn_tensors(x, turn); i++)
+			tensor_rows(d, turn_tensor(x, turn, i), turn, &l);
+	}
+	assert(l.n == x->nrow);
 }
 
 /* --- sums --- */
@@ -162,140 +464,23 @@ struct drift_sums {
 	struct drift_sum_of of[];
 };
 
-struct summing {
-	const struct table_tensor *x;
-	const struct table_piece *p;
-	const uint8_t *base;		/* of the place */
-	uint64_t below[CKPT_DIMS_MAX];	/* elements of the tensor for an index of each dimension */
-	uint64_t stride[CKPT_DIMS_MAX]; /* elements in memory for a position */
-	uint32_t flat;			/* the last dimension that is walked */
-	uint64_t lo, hi;		/* numbers of the block's elements */
-	uint64_t sum, bytes;
-};
-
-/* Elements whose numbers follow upon each other, and which do in memory, too. */
-static void sum_run(struct summing *w, uint64_t number, uint64_t off, uint64_t n)
+static void run_sum(struct walk *w, uint64_t number, uint64_t at, uint64_t n)
 {
-	uint64_t skip = w->lo > number ? w->lo - number : 0;
-	uint32_t elem = w->x->elem_bytes;
-
-	n = MIN(n, w->hi - number);
-	if (skip >= n)
-		return;
-	w->sum += fingerprint(w->base + w->p->off + (off + skip) * elem, n - skip, elem,
-			      number + skip);
-	w->bytes += (n - skip) * elem;
+	w->sum += fingerprint(w->from + at, n, w->x->elem_bytes, number);
 }
 
-/* How many of the indices from position pos on are consecutive; of `most` at least so many as are
- * told. */
-static uint64_t stretch_at(const struct indices *x, uint64_t pos, uint64_t most)
+static void run_sum_brought(struct walk *w, uint64_t number, uint64_t at, uint64_t n)
 {
-	uint64_t index = indices_at(x, pos);
-
-	while (most > 1 && indices_at(x, pos + most - 1) - index != most - 1)
-		most /= 2;
-	return most;
+	(void)at;
+	w->sum += fingerprint(w->from, n, w->x->elem_bytes, number);
+	w->from += n * w->x->elem_bytes;
 }
 
-/* The piece's elements with numbers in [lo, hi), from those on whose first d indices make `first`,
- * which is below hi. off: in memory, in elements. */
-static void sum_walk(struct summing *w, uint32_t d, uint64_t first, uint64_t off)
-{
-	const struct indices *x = d < w->p->set.ndim ? &w->p->set.dim[d] : NULL;
-	uint64_t unit, from, end, run;
-
-	if (!x) {
-		sum_run(w, first, off, 1);
-		return;
-	}
-	unit = w->below[d];
-	from = indices_below(x, w->lo > first ? (w->lo - first) / unit : 0);
-	end = indices_below(x, div_up(w->hi - first, unit));
-	for (uint64_t pos = from; pos < end; pos += run) {
-		uint64_t number = first + indices_at(x, pos) * unit;
-
-		run = 1;
-		if (d < w->flat) {
-			sum_walk(w, d + 1, number, off + pos * w->stride[d]);
-			continue;
-		}
-		if (w->stride[d] == unit)
-			run = stretch_at(x, pos, end - pos);
-		sum_run(w, number, off + pos * w->stride[d], run * unit);
-	}
-}
-
-static bool is_whole(const struct indices *x, uint64_t n)
-{
-	return x->total == n;
-}
-
-static void piece_begin(struct summing *w, const struct table_piece *p)
-{
-	uint64_t below = 1, stride = 1;
-
-	w->p = p;
-	for (uint32_t d = p->set.ndim; d-- > 0;) {
-		w->below[d] = below;
-		w->stride[d] = p->stride ? (uint64_t)p->stride[d] : stride;
-		below *= w->x->shape[d];
-		stride *= p->set.dim[d].total;
-	}
-	/* Dimensions that are there whole, one behind the other in memory, are walked as one. */
-	w->flat = p->set.ndim ? p->set.ndim - 1 : 0;
-	while (w->flat && is_whole(&p->set.dim[w->flat], w->x->shape[w->flat]) &&
-	       w->stride[w->flat] == w->below[w->flat])
-		w->flat--;
-}
-
-/* Below and above all numbers of the piece's elements. */
-static void piece_bounds(const struct summing *w, uint64_t *ret_lo, uint64_t *ret_hi)
-{
-	*ret_lo = 0;
-	*ret_hi = 1;
-	for (uint32_t d = 0; d < w->p->set.ndim; d++) {
-		*ret_lo += indices_lo(&w->p->set.dim[d]) * w->below[d];
-		*ret_hi += (indices_hi(&w->p->set.dim[d]) - 1) * w->below[d];
-	}
-}
-
-/* False: it was ended. */
-static bool tensor_sum(const struct decl *d, const struct drift_tensor *t, uint32_t turn,
-		       int (*stop)(void *arg), void *arg, uint64_t *ret, bool *ret_any)
-{
-	const struct table *table = &d->table;
-	struct summing w = { .x = &table->tensor[t->tensor] };
-	/* the first block of the turn */
-	uint64_t first = (turn + DRIFT_TURNS - t->id % DRIFT_TURNS) % DRIFT_TURNS,
-		 nblock = blocks_of(w.x);
-	uint32_t log2 = block_log2(w.x);
-
-	*ret_any = first < nblock;
-	for (uint32_t p = table->first[t->tensor]; p < table->first[t->tensor + 1]; p++) {
-		uint64_t lo, hi, b;
-
-		w.base = d->base[table->piece[p].place];
-		piece_begin(&w, &table->piece[p]);
-		piece_bounds(&w, &lo, &hi);
-		b = lo >> log2;
-		b += (first + DRIFT_TURNS - b % DRIFT_TURNS) % DRIFT_TURNS;
-		for (; b < nblock && b << log2 < hi; b += DRIFT_TURNS) {
-			w.lo = b << log2;
-			w.hi = MIN(w.x->numel, (b + 1) << log2);
-			sum_walk(&w, 0, 0, 0);
-			if (w.bytes >= STOP_BYTES && (w.bytes = 0, stop(arg)))
-				return false;
-		}
-	}
-	*ret = w.sum;
-	return true;
-}
-
-struct drift_sums *drift_sum(struct decl *d, uint32_t turn, int (*stop)(void *arg), void *arg)
+/* A sum of each tensor that has blocks in the turn: 0 so far. */
+static struct drift_sums *sums_new(struct decl *d, uint32_t turn)
 {
 	const struct drift_decl *x = d->drift;
-	uint32_t n = x ? x->nlarge + x->first[turn + 1] - x->first[turn] : 0;
+	uint32_t n = turn_tensors(x, turn);
 	struct drift_sums *s = calloc(1, sizeof *s + n * sizeof *s->of);
 
 	if (!s)
@@ -303,21 +488,69 @@ struct drift_sums *drift_sum(struct decl *d, uint32_t turn, int (*stop)(void *ar
 	s->decl = decl_slot_ref(d);
 	s->turn = turn;
 	for (uint32_t i = 0; i < n; i++) {
-		const struct drift_tensor *t =
-			&x->t[i < x->nlarge ? i : x->first[turn] + i - x->nlarge];
-		struct drift_sum_of *to = &s->of[s->n];
-		bool any;
+		const struct drift_tensor *t = turn_tensor(x, turn, i);
 
-		if (!tensor_sum(d, t, turn, stop, arg, &to->sum, &any)) {
-			drift_sums_free(s);
-			return NULL;
-		}
-		to->id = t->id;
-		to->group = t->group;
-		to->slot = t->slot;
-		to->rank = d->rank;
-		s->n += any;
+		if (block_first(t, turn) < blocks_of(&d->table.tensor[t->tensor]))
+			s->of[s->n++] = (struct drift_sum_of){
+				.id = t->id, .group = t->group, .slot = t->slot, .rank = d->rank
+			};
 	}
+	return s;
+}
+
+/* To the sums of s what w walks. False: it was ended. */
+static bool sums_add(struct decl *d, struct drift_sums *s, int (*stop)(void *arg), void *arg,
+		     struct walk *w)
+{
+	const struct drift_decl *x = d->drift;
+	uint32_t k = 0;
+
+	for (uint32_t i = 0; i < turn_tensors(x, s->turn); i++) {
+		const struct drift_tensor *t = turn_tensor(x, s->turn, i);
+
+		if (block_first(t, s->turn) >= blocks_of(&d->table.tensor[t->tensor]))
+			continue;
+		w->sum = 0;
+		if (!tensor_walk(d, t, s->turn, stop, arg, w))
+			return false;
+		s->of[k++].sum += w->sum;
+	}
+	return true;
+}
+
+struct drift_sums *drift_sum(struct decl *d, uint32_t turn, int (*stop)(void *arg), void *arg)
+{
+	struct drift_sums *s = sums_new(d, turn);
+	struct walk w = { .run = run_sum };
+
+	if (s && !sums_add(d, s, stop, arg, &w))
+		drift_sums_free(TAKE(s));
+	return s;
+}
+
+enum drift_rest drift_rest(const struct decl *d, const struct drift_sums *x,
+			   const struct shared_rank *r, uint64_t mark, uint32_t turn)
+{
+	const struct drift_decl *of = d->drift;
+
+	if (of && of->mapped && !x)
+		return DRIFT_LOST;
+	if (!of || !of->brought)
+		return x ? DRIFT_COMPLETE : DRIFT_TO_SUM;
+	return MUTANT(DRIFT_NOT_BROUGHT) || shared_replicas_of(r, mark) == 1 + turn ? DRIFT_TO_SUM
+										    : DRIFT_LOST;
+}
+
+struct drift_sums *drift_sum_brought(struct decl *d, uint32_t turn, const void *slot,
+				     struct drift_sums *x)
+{
+	struct drift_sums *s = x ? x : sums_new(d, turn);
+	struct walk w = { .run = run_sum_brought,
+			  .brought = true,
+			  .from = (const uint8_t *)slot + d->replicas_at };
+
+	if (s)
+		(void)sums_add(d, s, NULL, NULL, &w);
 	return s;
 }
 
@@ -341,6 +574,8 @@ struct drift {
 	uint64_t given;		    /* turns so far */
 	uint64_t last[DRIFT_TURNS]; /* given when it was given last and compared; 0: never */
 	bool busy[DRIFT_TURNS];
+	/* 1 + that of the next step in each slot; 0: it has none */
+	uint32_t next[WIRE_SLOTS_MAX];
 	uint64_t equal[DRIFT_TURNS]; /* 1 + the newest step that it was equal in, but for `found` */
 	pthread_mutex_t lock;	     /* protects what is below against drift_text */
 	uint32_t nfound;
@@ -380,17 +615,27 @@ void drift_free(struct drift *x)
 	free(x);
 }
 
-uint32_t drift_turn(struct launch *l)
+void drift_give(struct launch *l, uint32_t slot)
 {
 	struct drift *x = l->world > 1 ? drift_of(l) : NULL;
 	uint32_t best = DRIFT_NO_TURN;
 
-	for (uint32_t k = 0; x && k < DRIFT_TURNS; k++)
+	if (!x || x->next[slot])
+		return;
+	for (uint32_t k = 0; k < DRIFT_TURNS; k++)
 		if (!x->busy[k] && (best == DRIFT_NO_TURN || x->last[k] < x->last[best]))
 			best = k;
 	if (best != DRIFT_NO_TURN)
 		x->busy[best] = true;
-	return best;
+	x->next[slot] = best == DRIFT_NO_TURN ? 0 : 1 + best;
+	shared_replicas_set(l->page, slot, x->next[slot]);
+}
+
+uint32_t drift_turn(struct launch *l, uint32_t slot)
+{
+	struct drift *x = l->world > 1 ? drift_of(l) : NULL;
+
+	return x && x->next[slot] ? TAKE(x->next[slot]) - 1 : DRIFT_NO_TURN;
 }
 
 void drift_text(const struct launch *l, char *buf, uint32_t bytes)

@@ -15,12 +15,8 @@
  *	role BUFFER	frameworks let them differ: running statistics of a data parallel job are each rank's own,
  *			and a warning that is always there is no warning
  *	boxes		(CKPT_BOXES) a declaration says which ranks hold them, and the daemon forgets it
- *	own memory	which the daemon does not map: the rank is not compared in the tensors that it has there.
- *			To compare it, too, SEALED would bring the library the turn's ranges of each such tensor,
- *			also of what the rank does not own (its copy rows are of owned elements alone); its copier
- *			would sum them before the record is COPIED, through the kernel as it copies, and leave
- *			{turn, sums} in a memfd of the rank, of a record's number; the turn would be in the record, and
- *			copy_look would take the sums with the copy. Nothing of that is there
+ *	short strides	tensors in memory which the daemon does not map, in so many stretches that their
+ *			rows would be more than WIRE_ROWS_MAX: this rank is not compared in them
  * CONST and DERIVED tensors are compared like all others.
  *
  * When. Elements are numbered row-major in the whole tensor. Block b is 2^15 of them, and up to
@@ -29,13 +25,24 @@
  * same ones, and in 128 turns each is taken once. So all of a tensor of one block is summed once in
  * 128 turns, as many such tensors in each turn. The sum is the fingerprint (ckpt/base/hash.h) of
  * the rank's elements in these blocks: additive, so it does not depend on the memory they lie in. A
- * step gets the turn that was compared longest ago and that no other step under way has. A step
- * that fails gives its turn back, so 128 compared steps compare all elements.
+ * slot gets the turn of its next step before the gate gets the slot: the turn that was compared
+ * longest ago and that no other step under way has. The job page has it (shared.h, REPLICAS), so
+ * every rank reads the same one. A step that fails gives its turn back, so 128 compared steps
+ * compare all elements.
  *
- * Which thread. The daemon's copier, in the same task as the copy and behind it, from the sources:
- * they are stable until the copy is COPIED, which comes afterwards. A canary that does not match,
- * or a guard that ends the copy, leaves no sums. The rank that saves an element is summed at its
- * source like the others.
+ * Which thread. What lies in segments the daemon's copier sums at its source, in the same task as
+ * the copy and behind it: the sources are stable until the copy is COPIED, which comes afterwards.
+ * A canary that does not match, or a guard that ends the copy, leaves no sums. The rank that saves
+ * an element is summed at its source like the others.
+ *
+ * Memory which the daemon does not map, of the host or of a device, the library brings. SEALED has
+ * rows (wire.h, REPLICA) of each turn's elements, also of those that the rank does not save. With
+ * each copy the library copies the rows of the slot's turn to a place of their own in the slot, and
+ * says so (shared.h, REPLICAS). They are part of the copy: they come before its end, in the order
+ * of the device, and a guard waits for them. When the record is COPIED, a task of the daemon's
+ * copier sums them in the slot, by the same walk. If the library could not bring all of them, the
+ * step has no sums of this rank. It costs 1/128 of the rank's replicas, read once in each snapshot,
+ * and memory for them in each slot, for a turn.
  *
  * What it proves. A step is compared when it is STAGED and every rank is seen to have GUARDED it,
  * so that no sum is of memory that was being changed; a torn or unguarded step proves nothing and
@@ -57,7 +64,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define DRIFT_TURNS 128u
+#include "ckpt/wire/wire.h"
+
+#define DRIFT_TURNS WIRE_REPLICA_TURNS
 #define DRIFT_NO_TURN UINT32_MAX
 #define DRIFT_NAMED 16u
 #define DRIFT_ATTR "ckpt.health:replicas"
@@ -67,22 +76,39 @@ struct ckpt_err;
 struct decl;
 struct snap;
 struct launch;
+struct shared_rank;
+struct wire_row;
 struct drift;	   /* of a launch */
 struct drift_decl; /* of a declaration: what can be compared, and when; NULL: nothing */
 struct drift_sums; /* of one rank in one step */
 
-/* Of a declaration that is planned. -ENOMEM. Worker. */
+/* Of a declaration whose slot is laid out but for what the library brings. -ENOMEM. Worker. */
 int drift_decl_make(struct decl *d, struct ckpt_err *err);
 void drift_decl_free(struct drift_decl *x); /* NULL is fine */
+/* What the library is to bring: so many rows, in all turns; of so many bytes, at most in one turn,
+ * which lie in the slot from decl.replicas_at on. x may be NULL. */
+uint32_t drift_nrow(const struct drift_decl *x);
+uint64_t drift_bytes(const struct drift_decl *x);
+void drift_rows(const struct decl *d, struct wire_row *ret);
 
 /* Of what the rank holds in its segments now. stop: asked every MiB or so: != 0 ends it. NULL: it
  * was ended, or there is no memory for it. Copier. */
 struct drift_sums *drift_sum(struct decl *d, uint32_t turn, int (*stop)(void *arg), void *arg);
+/* Rank's snapshot `mark` is COPIED, and x are its sums so far (NULL: there are none). LOST: it is
+ * not compared. TO_SUM: drift_sum_brought is to be called. */
+enum drift_rest { DRIFT_COMPLETE, DRIFT_TO_SUM, DRIFT_LOST };
+enum drift_rest drift_rest(const struct decl *d, const struct drift_sums *x,
+			   const struct shared_rank *r, uint64_t mark, uint32_t turn);
+/* Adds what the library has brought to the slot. Takes x. NULL: there is no memory. Copier. */
+struct drift_sums *drift_sum_brought(struct decl *d, uint32_t turn, const void *slot,
+				     struct drift_sums *x);
 void drift_sums_free(struct drift_sums *x); /* NULL is fine */
 
 /* --- owner --- */
-/* For a step that begins; DRIFT_NO_TURN: none (then nothing is summed). */
-uint32_t drift_turn(struct launch *l);
+/* The gate is about to get this slot: its next step has a turn, which the job page says. */
+void drift_give(struct launch *l, uint32_t slot);
+/* For a step that begins in it; DRIFT_NO_TURN: none (then nothing is summed). */
+uint32_t drift_turn(struct launch *l, uint32_t slot);
 /* Is it time to compare a step's sums? Takes them from it then. Called whenever a rank may have
  * guarded, and (last) before it is freed. */
 void drift_look(struct snap *s, bool last);

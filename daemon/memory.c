@@ -237,7 +237,17 @@ static int decl_rows(struct decl *d, struct ckpt_err *err)
 {
 	cleanup_free struct wire_row *row = NULL;
 	int rc = rows_make(&d->copy, d->own, d->turns, &row, &d->nrow, err);
+	uint32_t n = drift_nrow(d->drift);
+	struct wire_row *all =
+		rc == 0 && n ? realloc(row, (d->nrow + (size_t)n) * sizeof *row) : NULL;
 
+	if (rc == 0 && n && !all)
+		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	if (all) {
+		row = all;
+		drift_rows(d, row + d->nrow);
+		d->nrow += n;
+	}
 	if (rc == 0 && d->nrow)
 		return wire_memfd_of("ckptd-rows", row, d->nrow * sizeof *row, &d->rows_fd, err);
 	return rc;
@@ -433,13 +443,15 @@ static int decl_pack(struct decl *d)
 	return rc;
 }
 
-/* Behind its tables are packed: the averages point into them. */
+/* Behind its tables are packed: the averages point into them. What the library brings of replicas
+ * lies between the tensors and the averages. */
 static int decl_averages(struct decl *d, struct ckpt_err *err)
 {
 	int rc = averages_make(&d->table, decl_part(d, PART_MAIN), d->rank, d->names, &d->averages,
 			       err);
 
-	d->average_at = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
+	d->replicas_at = align_up(d->part.place[0].bytes, 4096);
+	d->average_at = align_up(MAX(d->replicas_at + drift_bytes(d->drift), UINT64_C(1)), 2 * MIB);
 	d->raw_bytes = d->average_at;
 	if (rc == 0 && d->averages)
 		d->raw_bytes =
@@ -521,6 +533,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 	if (rc == 0 && decl_pack(d) < 0)
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0)
+		rc = drift_decl_make(d, err);
+	if (rc == 0)
 		rc = decl_averages(d, err);
 	if (rc == 0 && devices.len)
 		rc = turns_make(d, devices.p, devices.len, err);
@@ -540,11 +554,6 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rev, uin
 		return rc;
 	}
 	decl_leave_own(d);
-	rc = drift_decl_make(d, err);
-	if (rc < 0) {
-		decl_unref(d);
-		return rc;
-	}
 	d->slot_sum = slot_sum(d);
 	d->copy_bytes = d->copy.bytes;
 	*ret = d;

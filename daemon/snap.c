@@ -32,7 +32,7 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .const_rev = l->const_rev,
 			    .base = l->base,
 			    .back = l->back,
-			    .drift_turn = drift_turn(l),
+			    .drift_turn = drift_turn(l, t.slot),
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -255,6 +255,7 @@ void slot_give(struct launch *l, uint32_t slot)
 	if (slot_written(l, slot))
 		return; /* ring_tickets comes again */
 	average_seals_open(l, slot);
+	drift_give(l, slot);
 	shared_gate_give(l->page, slot);
 	shared_event(l->page);
 }
@@ -323,6 +324,7 @@ struct copy {
 	uint64_t mark, ns;
 	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
 	uint32_t turn;
+	bool brought; /* the copy is complete: what it has brought of replicas is summed */
 	struct drift_sums *drift;
 	int rc; /* 0: all that the daemon has to copy is copied */
 };
@@ -346,6 +348,10 @@ static void copy_run(struct task *t)
 	uint64_t start = now_ns();
 	void *to = c->mem->base;
 
+	if (c->brought) {
+		c->drift = drift_sum_brought(c->decl, c->turn, to, TAKE(c->drift));
+		return;
+	}
 	c->rc = copy_tick(c, 0) ? -ECANCELED
 				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
 	if (c->rc == 0 && c->turn != DRIFT_NO_TURN)
@@ -427,7 +433,8 @@ static void copy_done(struct task *t)
 	s->rank[c->r].task = false;
 	if (c->rc == 0) {
 		s->rank[c->r].drift = TAKE(c->drift);
-		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
+		if (!c->brought)
+			atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
 		copy_look(s, c->r);
 	} else if (MUTANT(TORN_STAGED)) {
@@ -445,11 +452,15 @@ static void copy_done(struct task *t)
 		restore_try(j->launch);
 }
 
-static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
+static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec, bool brought)
 {
 	struct snap_rank *r = &s->rank[rank];
 	struct copy *c = calloc(1, sizeof *c);
 
+	if (!c && brought) { /* without sums it is not compared */
+		drift_sums_free(TAKE(r->drift));
+		return;
+	}
 	if (!c) {
 		shared_snap_drop(s->launch->member[rank].page, rec, r->mark);
 		r->copy = COPY_TORN;
@@ -464,10 +475,32 @@ static void copy_start(struct snap *s, uint32_t rank, struct shared_snap *rec)
 			    .rec = rec,
 			    .mark = r->mark,
 			    .turn = s->drift_turn,
+			    .brought = brought,
+			    .drift = brought ? TAKE(r->drift) : NULL,
 			    .changed_at = UINT64_MAX };
 	r->task = true;
 	s->tasks++;
 	daemon_task(&s->job->d->copy, &c->task, copy_run, copy_done);
+}
+
+/* Rank r's copy is complete. True: a task sums what it has brought of replicas. Of a rank that has
+ * declared its memory anew meanwhile nothing is compared. */
+static bool sums_start(struct snap *s, uint32_t r, struct shared_snap *rec)
+{
+	struct snap_rank *k = &s->rank[r];
+	const struct member *m = &s->launch->member[r];
+	enum drift_rest rest = DRIFT_LOST;
+
+	if (k->summed || s->dropped || s->drift_turn == DRIFT_NO_TURN)
+		return false;
+	k->summed = true;
+	if (m->decl == k->decl)
+		rest = drift_rest(k->decl, k->drift, m->page, k->mark, s->drift_turn);
+	if (rest == DRIFT_TO_SUM)
+		copy_start(s, r, rec, true);
+	else if (rest == DRIFT_LOST)
+		drift_sums_free(TAKE(k->drift));
+	return k->task;
 }
 
 /* What has become of a rank's copy: its own copier ends without a task. */
@@ -487,11 +520,11 @@ static void copy_look(struct snap *s, uint32_t r)
 			return;
 		/* where a client sets the bit later, the memory may not be ours any more */
 		if (s->launch->member[r].decl == k->decl)
-			copy_start(s, r, rec);
+			copy_start(s, r, rec, false);
 		else
 			shared_snap_drop(page, rec, k->mark);
 	} else if (MUTANT(TORN_STAGED) || (seq == k->mark && state == SNAP_COPIED)) {
-		if (s->dropped || !turned_compare(s, r))
+		if (!sums_start(s, r, rec) && (s->dropped || !turned_compare(s, r)))
 			k->copy = COPY_DONE;
 	} else { /* or its record is another one's already */
 		copy_torn(s, r, false, 0);

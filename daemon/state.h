@@ -172,6 +172,8 @@ struct decl {
 	 * nothing that is const. */
 	struct table main, constant;
 	uint64_t const_at;
+	/* What the library brings of replicas (drift.h); it may be empty */
+	uint64_t replicas_at;
 	/* NULL: it declares none. Their raw space is at average_at, a multiple of 2 MiB; the slot's
 	 * last page, of its raw_bytes, is its seal (average.h) */
 	struct averages *averages;
@@ -623,6 +625,7 @@ struct snap_rank {
 	/* QUEUED: it has marked, and a task of ours, its own copier, or both, still copy */
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
 	bool task, not_copied;	  /* not_copied: as RECORD_NOT_COPIED */
+	bool summed;		  /* what the library has brought of replicas is in drift */
 	uint64_t mark;		  /* 0: taken over from an earlier daemon */
 	uint64_t unguarded;	  /* of its record */
 	struct drift_sums *drift; /* NULL: none, or taken */

@@ -305,6 +305,7 @@
 	X(DRIFT_UNCOMPARED, daemon, "replicas that differ are found") \
 	X(DRIFT_GROUPS_MIXED, daemon, "only ranks with the same elements are compared") \
 	X(DRIFT_SELF, daemon, "the ranks of a replicated dimension are replicas") \
+	X(DRIFT_NOT_BROUGHT, daemon, "of replicas only what the library has brought is compared") \
 	X(DRIFT_UNGUARDED, daemon, "what was not guarded is not compared") \
 	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	X(BASE_OF_OTHER_STEP, daemon, "averages go on from the step that was restored") \

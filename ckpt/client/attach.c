@@ -599,9 +599,9 @@ static int sealed_take(ckpt *c, const struct wire_sealed *m, const int *fd, stru
 		   : ckpt_error(err, -ENOMEM, "no memory for the slots");
 	sealed_unref(c->sealed);
 	c->sealed = s;
-	atomic_store(&c->need, !s || s->others || !s->own_bytes
-				       ? NEED_DAEMON | (s && s->own_bytes ? NEED_CLIENT : 0)
-				       : NEED_CLIENT);
+	/* In segments the daemon may compare what it does not copy. */
+	atomic_store(&c->need, (!s || s->others || !s->own_bytes || nseg ? NEED_DAEMON : 0) |
+				       (s && sealed_copies(s) ? NEED_CLIENT : 0));
 	for (uint32_t i = 0; s && i < s->nqueue; i++)
 		which |= 1u << s->queue[i].device;
 	atomic_store(&c->which, which);

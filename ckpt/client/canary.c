@@ -63,8 +63,8 @@ int canary_map_make(const struct canary_map *parts, const uint64_t *segment_byte
 		const struct wire_row *r = &m->row[i];
 
 		rc = wire_row_check(r, segment_bytes, m->nsegment, m->slot_bytes);
-		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE) || i % every ||
-		    (m->on && m->on[i]))
+		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE | WIRE_ROW_REPLICA) ||
+		    i % every || (m->on && m->on[i]))
 			continue;
 		bytes += r->width * r->rows;
 		m->live[m->nlive] = i;
@@ -98,7 +98,8 @@ const struct source_name *canary_name_at(const struct canary_map *m, uint64_t of
 		const struct wire_row *r = &m->row[i];
 		uint64_t in = off - r->dst, line = r->rows > 1 ? r->dst_pitch : r->width;
 
-		if (off >= r->dst && in < (r->rows - 1) * line + r->width && in % line < r->width)
+		if (!(r->flags & WIRE_ROW_REPLICA) && off >= r->dst &&
+		    in < (r->rows - 1) * line + r->width && in % line < r->width)
 			return r->tensor < m->sources->nname ? &m->sources->name[r->tensor] : NULL;
 	}
 	return NULL;

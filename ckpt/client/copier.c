@@ -7,6 +7,7 @@
 #include "ckpt/base/thread.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
+#include "ckpt/wire/turns.h"
 #include <inttypes.h>
 #include <sched.h>
 
@@ -189,6 +190,8 @@ static int devices_run(ckpt *c, struct copier_request *a)
 	return queued_run(c, &(struct queued_copy){ .sealed = a->sealed,
 						    .slot = a->slot,
 						    .turn = a->turn,
+						    .replicas = a->lost ? 0 : a->replicas,
+						    .lost = &a->lost,
 						    .rank = a->link->rank,
 						    .snap = a->snap,
 						    .seq = a->seq,
@@ -199,6 +202,24 @@ static int devices_run(ckpt *c, struct copier_request *a)
 						    .nend = &a->nend,
 						    .number = c->copier.begun + 1,
 						    .course = &a->course });
+}
+
+/* Of host memory. What is not there is no fault of the snapshot, but is not compared. */
+static int replicas_copy(struct copier *x, struct copier_request *a)
+{
+	const struct sealed *s = a->sealed;
+	const struct sealed_some some = { &s->replicas, a->slot, TURN_WHOLE, a->replicas };
+	struct sealed_at at = { 0 };
+	struct device_row row;
+	uint32_t bad;
+
+	while (a->replicas && !a->lost && sealed_queue_next(s, &some, &at, SEALED_UNIT, &row)) {
+		if (!goes_on(x))
+			return -ECANCELED;
+		a->lost = x->host->ops->copy(x->host, &s->slot[a->slot]->at, &row, 1, &bad) < 0;
+		a->bytes += row.width * row.rows;
+	}
+	return 0;
 }
 
 static int copy_run(ckpt *c, struct copier_request *a)
@@ -220,8 +241,9 @@ static int copy_run(ckpt *c, struct copier_request *a)
 	if (atomic_load(&x->rc) < 0 || !goes_on(x))
 		return atomic_load(&x->rc) ? atomic_load(&x->rc) : -ECANCELED;
 	a->bytes = s->own_bytes;
-	if (!s->nqueue)
-		return 0;
+	rc = replicas_copy(x, a);
+	if (rc < 0 || !s->nqueue)
+		return rc;
 	sealed_whole(s, r->whole, a->nwhole);
 	rc = devices_run(c, a);
 	for (uint32_t i = 0; i < s->nqueue; i++)
@@ -235,6 +257,7 @@ static void request_begin(ckpt *c, struct copier_request *a)
 	a->begun_ns = now_ns();
 	a->sealed = NULL;
 	a->nend = 0;
+	a->lost = !a->replicas;
 	a->course = (struct queued_course){ .looked_ns = a->begun_ns };
 	a->rc = copy_run(c, a);
 	a->at = atomic_load(&c->copier.at);
@@ -252,6 +275,8 @@ static void request_end(ckpt *c, struct copier_request *a)
 	if (a->rc == 0) {
 		const struct sealed_slot *slot = a->sealed->slot[a->slot];
 
+		if (!a->lost)
+			shared_replicas_brought(r, a->seq, a->replicas);
 		add_relaxed(&r->own_bytes, a->bytes);
 		add_relaxed(&r->own_ns, now - MAX(a->begun_ns, x->ended_ns));
 		(void)shared_copy_end(r, a->snap, a->seq, NEED_CLIENT, slot->at.base,
@@ -422,7 +447,8 @@ bool copier_full(const ckpt *c)
 	return atomic_load(&c->copier.busy) >= COPIER_ASKED;
 }
 
-void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot)
+void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot,
+		uint32_t replicas)
 {
 	struct copier *x = &c->copier;
 	struct copier_request *a = &x->of[load_relaxed(&x->asked) % COPIER_ASKED];
@@ -435,6 +461,7 @@ void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, ui
 	a->rev = atomic_load(&c->rev);
 	a->turn = s->rec.turn;
 	a->nwhole = s->rec.nwhole;
+	a->replicas = replicas <= WIRE_REPLICA_TURNS ? replicas : 0;
 	queued_begin(&a->news);
 	(void)atomic_fetch_add(&x->busy, 1);
 	(void)atomic_fetch_add(&x->asked, 1);

@@ -43,12 +43,14 @@ struct copier_request {
 	uint64_t seq;
 	uint32_t slot, epoch, rev;
 	uint32_t turn, nwhole; /* as the record says */
+	uint32_t replicas;     /* as of struct sealed_some */
 	struct queued_news news;
 	/* the helper's: what its devices still write to (NULL: it never came so far), and how it
 	 * went */
 	struct sealed *sealed;
 	uint32_t end[SHARED_DEVICES], nend;
 	struct queued_course course;
+	bool lost; /* of replicas not all is there */
 	int rc;
 	uint64_t at, begun_ns, bytes; /* at: of -EFAULT, where in the slot */
 };
@@ -90,8 +92,10 @@ void copier_close(struct ckpt *c);
 bool copier_idle(const struct ckpt *c);
 /* No more can be asked for until one has ended. */
 bool copier_full(const struct ckpt *c);
-/* Copy for this record, which is published; the helper is to be woken. */
-void copier_ask(struct ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot);
+/* Copy for this record, which is published; the helper is to be woken. replicas: as
+ * shared_replicas_turn said. */
+void copier_ask(struct ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, uint32_t slot,
+		uint32_t replicas);
 /* Of the newest request. */
 struct queued_news *copier_news(struct ckpt *c);
 /* Has its guard the device say when it comes there? m: as of devices_guard. */

@@ -65,7 +65,7 @@ int landing_row_check(const struct wire_row *r, const struct source_span *span, 
 	uint64_t src_end, dst_end;
 
 	/* no byte of a window is landed twice: so a row takes no longer than the window */
-	if (!r->rows || !r->width || r->zero || r->flags != WIRE_ROW_CLIENT ||
+	if (!r->rows || !r->width || r->turn || r->flags != WIRE_ROW_CLIENT ||
 	    (r->rows > 1 && r->src_pitch < r->width) ||
 	    lines_end(r->src, r, r->src_pitch, &src_end) < 0 || src_end > bytes ||
 	    lines_end(r->dst, r, r->dst_pitch, &dst_end) < 0)

@@ -278,7 +278,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	struct ticket t;
 	const struct blob *too_long;
 	bool busy, low, refuse, none, over = false;
-	uint32_t n, changes, need;
+	uint32_t n, changes, need, replicas = 0;
 	uint64_t seq;
 	int rc = mark_check(c, l, step, m), device;
 
@@ -351,6 +351,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 	busy = need & NEED_CLIENT && copier_full(c);
 	if (need & NEED_CLIENT && !busy && !refuse) {
 		shared_copying_set(l->rank, seq, t.slot);
+		replicas = shared_replicas_turn(l->job, t.slot);
 		over = shared_ticket_over(l->job, t);
 		if (!over)
 			device = devices_begin(c);
@@ -380,7 +381,7 @@ static int snapshot_take(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint
 		turn_note(c, s->rec.turn);
 		shared_snap_publish(l->rank, s, SNAP_COPYING, need);
 		if (need & NEED_CLIENT)
-			copier_ask(c, l, s, seq, t.slot);
+			copier_ask(c, l, s, seq, t.slot, replicas);
 	}
 	if (low && !atomic_exchange(&c->canary.wanted, 1))
 		helper_wake(c);

@@ -127,8 +127,9 @@ struct batch {
 	uint64_t bytes;
 };
 
+/* ret_bad: of an error: where in the slot. */
 static int batch_give(ckpt *c, const struct queued_copy *q, struct queued_device *d,
-		      struct batch *b)
+		      struct batch *b, uint64_t *ret_bad)
 {
 	const struct device_target *slot = &q->sealed->slot[q->slot]->at;
 	uint32_t bad = 0;
@@ -138,7 +139,7 @@ static int batch_give(ckpt *c, const struct queued_copy *q, struct queued_device
 		return 0;
 	rc = d->device->ops->copy(d->device, slot, b->row, b->n, &bad);
 	if (rc < 0) {
-		atomic_store(q->bad_at, (uint64_t)(b->row[bad].dst - slot->base));
+		*ret_bad = (uint64_t)(b->row[bad].dst - slot->base);
 		return rc;
 	}
 	d->given += b->bytes;
@@ -151,19 +152,55 @@ static int batch_give(ckpt *c, const struct queued_copy *q, struct queued_device
 	return 0;
 }
 
+static struct sealed_some some_of(const struct queued_copy *q, const struct queued_device *d,
+				  uint32_t replicas)
+{
+	return (struct sealed_some){ d->rows, q->slot, q->turn, replicas };
+}
+
+static void batch_fill(const struct queued_copy *q, const struct sealed_some *some, uint64_t most,
+		       struct sealed_at *at, struct batch *b)
+{
+	while (b->n < BATCH && b->bytes < most &&
+	       sealed_queue_next(q->sealed, some, at, most - b->bytes, &b->row[b->n])) {
+		b->bytes += b->row[b->n].width * b->row[b->n].rows;
+		b->n++;
+	}
+}
+
+/* Those of the state are queued. A source that is not there is no fault of the snapshot. */
+static int replicas_give(ckpt *c, const struct queued_copy *q, struct queued_device *d,
+			 uint64_t most)
+{
+	const struct sealed_some some = some_of(q, d, q->replicas);
+	struct batch b = { .n = 0 };
+	uint64_t bad;
+	int rc;
+
+	batch_fill(q, &some, most, &d->replica, &b);
+	rc = batch_give(c, q, d, &b, &bad);
+	if (rc == -EFAULT) {
+		*q->lost = true;
+		d->given = d->bytes;
+		return 1;
+	}
+	return rc < 0 ? rc : b.n > 0;
+}
+
 /* The next call's rows: 1: there were some. */
 static int device_give(ckpt *c, const struct queued_copy *q, struct queued_device *d, uint64_t most)
 {
-	const struct sealed_some some = { d->rows, q->slot, q->turn };
+	const struct sealed_some some = some_of(q, d, 0);
 	struct batch b = { .n = 0 };
+	uint64_t bad = 0;
 	int rc;
 
-	while (b.n < BATCH && b.bytes < most &&
-	       sealed_queue_next(q->sealed, &some, &d->at, most - b.bytes, &b.row[b.n])) {
-		b.bytes += b.row[b.n].width * b.row[b.n].rows;
-		b.n++;
-	}
-	rc = batch_give(c, q, d, &b);
+	batch_fill(q, &some, most, &d->at, &b);
+	if (!b.n && q->replicas)
+		return replicas_give(c, q, d, most);
+	rc = batch_give(c, q, d, &b, &bad);
+	if (rc < 0)
+		atomic_store(q->bad_at, bad);
 	return rc < 0 ? rc : b.n > 0;
 }
 
@@ -335,6 +372,14 @@ static int all_end(ckpt *c, const struct queued_copy *q, bool ordered)
 	return first;
 }
 
+static uint64_t device_bytes(const struct queued_copy *q, const struct queued_device *d)
+{
+	const struct sealed_some some = some_of(q, d, 0), replicas = some_of(q, d, q->replicas);
+
+	return sealed_queue_bytes(q->sealed, &some) +
+	       (q->replicas ? sealed_queue_bytes(q->sealed, &replicas) : 0);
+}
+
 static int all_take(ckpt *c, const struct queued_copy *q)
 {
 	struct queued *x = &c->copier.queued;
@@ -356,9 +401,8 @@ static int all_take(ckpt *c, const struct queued_copy *q)
 	for (uint32_t i = 0; i < x->n; i++) {
 		x->of[i].device = devices_handle(c, s->queue[i].device);
 		x->of[i].rows = &s->queue[i];
-		x->of[i].at = (struct sealed_at){ 0 };
-		x->of[i].bytes = sealed_queue_bytes(
-			s, &(struct sealed_some){ &s->queue[i], q->slot, q->turn });
+		x->of[i].at = x->of[i].replica = (struct sealed_at){ 0 };
+		x->of[i].bytes = device_bytes(q, &x->of[i]);
 		x->bytes += x->of[i].bytes;
 		x->of[i].given = x->of[i].taken = 0;
 		x->of[i].ncall = 0;

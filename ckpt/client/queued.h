@@ -44,8 +44,8 @@ struct ckpt;
 struct queued_device {
 	struct device_handle *device;
 	const struct sealed_queue *rows;
-	struct sealed_at at;	      /* its row is an index of rows->row */
-	uint64_t bytes;		      /* of the snapshot */
+	struct sealed_at at, replica; /* their rows are indices of rows->row */
+	uint64_t bytes;		      /* of the snapshot, with those of replicas */
 	uint64_t given, taken, first; /* first: bytes of the first call */
 	uint64_t moved_ns, looked_ns; /* it went on, or had nothing to do; we looked */
 	uint64_t upto[QUEUED_CALLS];  /* [n % CALLS] bytes that were given with the first n calls */
@@ -93,13 +93,14 @@ struct queued {
 /* What a copy is for. */
 struct queued_copy {
 	const struct sealed *sealed;
-	uint32_t slot, turn; /* turn: as shared_record.turn */
+	uint32_t slot, turn, replicas; /* as of struct sealed_some */
 	struct shared_rank *rank;
 	struct shared_snap *snap;
 	uint64_t seq;
 	const struct device_target *done; /* the page of `done` */
 	struct queued_news *news;
 	_Atomic uint64_t *bad_at; /* of -EFAULT: where in the slot */
+	bool *lost;		  /* not all of the replicas could be queued */
 	uint32_t *end;		  /* [SHARED_DEVICES] of each queue: for queued_ended */
 	uint32_t *nend;		  /* so many of them have one */
 	uint32_t number;

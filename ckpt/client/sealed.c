@@ -300,8 +300,13 @@ static bool turn_seek(const struct wire_row *r, uint32_t turn, struct sealed_at 
 bool sealed_queue_next(const struct sealed *s, const struct sealed_some *x, struct sealed_at *at,
 		       uint64_t most, struct device_row *ret)
 {
-	while (at->row < x->rows->nrow) {
-		uint32_t i = x->rows->row[at->row];
+	const struct sealed_queue *q = x->rows;
+	uint32_t begin = x->replicas ? q->first[x->replicas - 1] : 0,
+		 end = x->replicas ? q->first[x->replicas] : q->nrow;
+
+	at->row = MAX(at->row, begin);
+	while (at->row < end) {
+		uint32_t i = q->row[at->row];
 		const struct wire_row *r = &s->row[i];
 		uint64_t last = r->rows, bytes = MAX(most, UINT64_C(1));
 
@@ -320,7 +325,7 @@ uint64_t sealed_queue_bytes(const struct sealed *s, const struct sealed_some *x)
 	struct device_row row;
 	uint64_t bytes = 0;
 
-	if (x->turn == TURN_WHOLE || !s->in_turns)
+	if (!x->replicas && (x->turn == TURN_WHOLE || !s->in_turns))
 		return x->rows->bytes;
 	while (sealed_queue_next(s, x, &at, UINT64_MAX, &row))
 		bytes += row.width * row.rows;
@@ -366,7 +371,8 @@ static int row_check(struct sealed *s, uint32_t i, const uint64_t *segment_bytes
 		s->others++;
 		return 0;
 	}
-	s->own_bytes += r->width * r->rows;
+	if (!sealed_replica(s, i))
+		s->own_bytes += r->width * r->rows;
 	s->own_end = MAX(s->own_end, r->dst + (r->rows - 1) * r->dst_pitch + r->width);
 	from = sources_have(s->sources, r->tensor, r->src,
 			    r->src + (r->rows - 1) * (r->rows > 1 ? r->src_pitch : 0) + r->width);
@@ -382,17 +388,48 @@ static int row_check(struct sealed *s, uint32_t i, const uint64_t *segment_bytes
 	return r->flags & WIRE_ROW_TURNS ? turns_check(s, i, from->device, err) : 0;
 }
 
-/* The rows of each device, in their order. */
+/* Row i: as source_span.device. */
+static uint32_t device_of(const struct sealed *s, uint32_t i)
+{
+	return s->on ? s->on[i] : 0;
+}
+
+/* Those of replicas come last, by turn: first[0] counts them, and first[k + 1] those of turn k. */
+static void queue_put(const struct sealed *s, struct sealed_queue *q, uint32_t i)
+{
+	const struct wire_row *r = &s->row[i];
+
+	if (sealed_replica(s, i)) {
+		q->row[q->nrow + q->first[0]++] = i;
+		q->first[r->turn + 1]++;
+	} else {
+		q->row[q->nrow++] = i;
+		q->bytes += r->width * r->rows;
+	}
+}
+
+static void queue_end(struct sealed_queue *q)
+{
+	q->first[0] = q->nrow;
+	for (uint32_t k = 0; k < WIRE_REPLICA_TURNS; k++)
+		q->first[k + 1] += q->first[k];
+}
+
+/* The rows of each device, and those of replicas in host memory, in their order. */
 static int queues_make(struct sealed *s)
 {
 	uint32_t n[UINT8_MAX + 1] = { 0 }, of[UINT8_MAX + 1], k = 0;
 
 	for (uint32_t i = 0; i < s->nrow; i++)
-		n[s->on[i]]++;
+		n[device_of(s, i)] += device_of(s, i) || sealed_replica(s, i);
 	for (uint32_t d = 1; d <= UINT8_MAX; d++)
 		s->nqueue += n[d] > 0;
-	s->queue = calloc(s->nqueue, sizeof *s->queue);
-	for (uint32_t d = 1; d <= UINT8_MAX && s->queue; d++) {
+	s->queue = calloc((size_t)s->nqueue + 1, sizeof *s->queue);
+	if (n[0])
+		s->replicas.row = calloc(n[0], sizeof *s->replicas.row);
+	if (!s->queue || (n[0] && !s->replicas.row))
+		return -ENOMEM;
+	for (uint32_t d = 1; d <= UINT8_MAX; d++) {
 		if (!n[d])
 			continue;
 		of[d] = k;
@@ -401,15 +438,26 @@ static int queues_make(struct sealed *s)
 		if (!s->queue[k++].row)
 			return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < s->nrow && s->queue; i++) {
-		struct sealed_queue *q = s->on[i] ? &s->queue[of[s->on[i]]] : NULL;
+	for (uint32_t i = 0; i < s->nrow; i++)
+		if (device_of(s, i))
+			queue_put(s, &s->queue[of[device_of(s, i)]], i);
+		else if (sealed_replica(s, i))
+			queue_put(s, &s->replicas, i);
+	for (uint32_t i = 0; i < s->nqueue; i++)
+		queue_end(&s->queue[i]);
+	queue_end(&s->replicas);
+	return 0;
+}
 
-		if (!q)
-			continue;
-		q->row[q->nrow++] = i;
-		q->bytes += s->row[i].width * s->row[i].rows;
-	}
-	return s->queue ? 0 : -ENOMEM;
+/* Those of replicas come last, by turn. */
+static int replicas_check(const struct sealed *s, struct ckpt_err *err)
+{
+	for (uint32_t i = 1; i < s->nrow; i++)
+		if (sealed_replica(s, i - 1) &&
+		    (!sealed_replica(s, i) || s->row[i].turn < s->row[i - 1].turn))
+			return ckpt_error(err, -EPROTO,
+					  "the daemon sent rows of replicas in no order");
+	return 0;
 }
 
 static int rows_take(struct sealed *s, int fd, const uint64_t *segment_bytes, uint32_t nsegment,
@@ -427,7 +475,9 @@ static int rows_take(struct sealed *s, int fd, const uint64_t *segment_bytes, ui
 	for (uint32_t i = 0; i < s->nrow && rc == 0; i++)
 		rc = row_check(s, i, segment_bytes, nsegment, err);
 	s->own_end = MIN(align_up(s->own_end, PAGES_HUGE), s->slot_bytes);
-	if (rc == 0 && s->on)
+	if (rc == 0)
+		rc = replicas_check(s, err);
+	if (rc == 0 && (s->on || (s->nrow && sealed_replica(s, s->nrow - 1))))
 		rc = queues_make(s);
 	return rc == 0 ? units_make(s) : rc;
 }
@@ -480,6 +530,7 @@ void sealed_unref(struct sealed *s)
 	for (uint32_t i = 0; i < s->nqueue && s->queue; i++)
 		free(s->queue[i].row);
 	free(s->queue);
+	free(s->replicas.row);
 	free(s->on);
 	free(s->in_turns);
 	free(s->unit);

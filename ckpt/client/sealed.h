@@ -77,9 +77,13 @@ struct sealed {
 	uint32_t nqueue;
 	struct sealed_queue { /* the rows of a device */
 		uint32_t device, nrow;
-		uint32_t *row; /* [nrow] */
-		uint64_t bytes;
-	} * queue; /* [nqueue] */
+		/* [nrow], and behind them those of replicas: of turn k [first[k], first[k + 1]) */
+		uint32_t *row;
+		uint32_t first[WIRE_REPLICA_TURNS + 1];
+		uint64_t bytes; /* without those of replicas */
+	} * queue;		/* [nqueue] */
+	/* The rows of replicas in host memory: nrow is 0 */
+	struct sealed_queue replicas;
 };
 
 /* Maps what SEALED brought: fd[0..nslot) slots, then the rows if there are any; they stay the
@@ -99,21 +103,33 @@ void sealed_unref(struct sealed *s); /* NULL is fine */
  * it was before. */
 bool sealed_next(const struct sealed *s, uint32_t slot, struct sealed_at *at,
 		 const struct sealed_at *end, struct device_row *ret);
-/* Of the rows of a device, what a snapshot copies into this slot. turn: as shared_record.turn. */
+/* Of the rows of a device, what a snapshot copies into this slot. turn: as shared_record.turn.
+ * replicas: 1 + their turn; 0: none are copied. */
 struct sealed_some {
 	const struct sealed_queue *rows;
-	uint32_t slot, turn;
+	uint32_t slot, turn, replicas;
 };
 /* The next piece, of at most `most` bytes (or one byte more than none). at->row: an index of
- * x->rows->row. False: it is at the end. */
+ * x->rows->row; from nrow on they are replicas. False: it is at the end. */
 bool sealed_queue_next(const struct sealed *s, const struct sealed_some *x, struct sealed_at *at,
 		       uint64_t most, struct device_row *ret);
 uint64_t sealed_queue_bytes(const struct sealed *s, const struct sealed_some *x);
 /* The first n tensors of whole[] are copied whole from now on. n never shrinks. Copier. */
 void sealed_whole(struct sealed *s, const _Atomic uint32_t *whole, uint32_t n);
-/* Does the library copy this row, from host memory? */
+/* Is it brought with some snapshots, to be compared, and none of what is saved? */
+static inline bool sealed_replica(const struct sealed *s, uint32_t row)
+{
+	return s->row[row].flags & WIRE_ROW_REPLICA;
+}
+/* Does the library copy this row, from host memory, with each snapshot? */
 static inline bool sealed_host_row(const struct sealed *s, uint32_t row)
 {
-	return s->row[row].flags & WIRE_ROW_CLIENT && !(s->on && s->on[row]);
+	return s->row[row].flags & WIRE_ROW_CLIENT && !sealed_replica(s, row) &&
+	       !(s->on && s->on[row]);
+}
+/* Has the library anything to copy? */
+static inline bool sealed_copies(const struct sealed *s)
+{
+	return s->own_bytes || s->nqueue || s->replicas.row;
 }
 #endif

@@ -134,6 +134,17 @@
  * whenever it looks at the marks, which is before it gives slots: so it looks before more than
  * WIRE_SLOTS_MAX new ones can have been marked.
  *
+ * REPLICAS: the daemon compares replicas, in turns (daemon/drift.h), and the library brings it those
+ * bytes of them that it cannot read itself. All ranks take the same turn of a step: 1 + turn is in
+ * the job page, at the slot of the step; 0: no turn. The daemon stores it before it gives the slot,
+ * and changes it only before it gives the slot again, so the order of OVER holds for it: a rank
+ * reads it between its store of `copying` and its look at over[slot], and if the slot was given
+ * anew by then, the ticket is over. If the library has copied all WIRE_ROW_REPLICA rows of the
+ * turn, it stores `n << 8 | 1 + turn` in replicas[n % SHARED_SNAPS] of its page, before its bit is
+ * cleared by 5; so the daemon that reads COPIED reads it, and all these bytes in the slot. By 10
+ * they are not known to be there. If a source of them is not there any more, the word is not
+ * stored, and the snapshot goes on.
+ *
  * LAST: after which step does the whole launch stop? One word of the job page decides:
  * `LAST << 63 | line << 55 | n`. Without LAST, n is 1 + the highest step for which ckpt_last has
  * returned "not the last" to any rank, or 0 before any step; with LAST, n is 1 + the last step. The
@@ -283,6 +294,7 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint32_t whole[SHARED_WHOLE];
 	/* [n % SHARED_SNAPS] is n: the turn of snapshot n was compared and is equal */
 	_Atomic uint64_t compared[SHARED_SNAPS];
+	_Atomic uint64_t replicas[SHARED_SNAPS]; /* see REPLICAS above */
 	struct shared_snap snap[SHARED_SNAPS];
 	/* the devices; alone on their page, which is registered */
 	_Alignas(4096) _Atomic uint32_t done[SHARED_DEVICES];
@@ -374,6 +386,8 @@ struct shared_job {
 	 * rank has begun the next one waits no longer. */
 	_Atomic uint32_t joined;
 	_Atomic uint64_t last; /* clients: see LAST above */
+	/* daemon: by slot, 1 + turn of replicas; see REPLICAS above */
+	_Atomic uint32_t replicas[SHARED_GATE_SLOTS];
 };
 
 struct ticket {
@@ -425,6 +439,16 @@ void shared_copying_set(struct shared_rank *r, uint64_t seq, uint32_t slot);
 /* Of whatever slot it has, unless that is a later snapshot's by now: the end may be late. */
 void shared_copying_clear(struct shared_rank *r, uint64_t seq);
 bool shared_ticket_over(const struct shared_job *job, struct ticket t);
+/* 1 + the turn of replicas of the step in this slot; 0: it has none. Between the two above. */
+static inline uint32_t shared_replicas_turn(const struct shared_job *job, uint32_t slot)
+{
+	return load_acquire(&job->replicas[slot % SHARED_GATE_SLOTS]);
+}
+/* All of that turn is in the slot of snapshot seq. */
+static inline void shared_replicas_brought(struct shared_rank *r, uint64_t seq, uint32_t turn)
+{
+	store_release(&r->replicas[seq % SHARED_SNAPS], seq << 8 | turn);
+}
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
  * that the state is stable. True: the older one is now counted as unguarded. */
 bool shared_stable(struct shared_rank *r);
@@ -451,6 +475,18 @@ void shared_canary_write(struct shared_snap *s, const struct shared_canary_word 
 void shared_gate_over(struct shared_job *job, uint32_t slot);
 bool shared_copying_has(const struct shared_rank *r, uint32_t slot);
 void shared_gate_give(struct shared_job *job, uint32_t slot);
+/* 1 + the turn of its next step, before the slot is given. */
+static inline void shared_replicas_set(struct shared_job *job, uint32_t slot, uint32_t turn)
+{
+	store_release(&job->replicas[slot % SHARED_GATE_SLOTS], turn);
+}
+/* As shared_replicas_turn: what the library has brought of this snapshot; 0: not all of a turn. */
+static inline uint32_t shared_replicas_of(const struct shared_rank *r, uint64_t seq)
+{
+	uint64_t word = load_acquire(&r->replicas[seq % SHARED_SNAPS]);
+
+	return word >> 8 == seq ? (uint32_t)(word & 0xff) : 0;
+}
 void shared_gate_take(struct shared_job *job, uint32_t slot);
 /*
  * All ranks have been given step `step` again, none of them is in ckpt_snapshot, and none will be

@@ -293,13 +293,20 @@ static bool row_inside(uint64_t at, const struct wire_row *r, uint64_t pitch, ui
 	       ckpt_add(end, r->width, &end) == 0 && end <= bytes;
 }
 
+static bool turn_check(const struct wire_row *r)
+{
+	return r->flags & WIRE_ROW_REPLICA ? r->flags == (WIRE_ROW_CLIENT | WIRE_ROW_REPLICA) &&
+						     r->turn < WIRE_REPLICA_TURNS
+					   : r->turn == 0;
+}
+
 int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
 		   uint64_t slot_bytes)
 {
 	bool own = r->flags & WIRE_ROW_CLIENT;
 	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
 
-	return r->rows && r->width && (own || segment < nsegment) && r->zero == 0 &&
+	return r->rows && r->width && (own || segment < nsegment) && turn_check(r) &&
 			       row_inside(own ? r->src : WIRE_ROW_OFF(r->src), r, r->src_pitch,
 					  own ? WIRE_OWN_BYTES : segment_bytes[segment]) &&
 			       row_inside(r->dst, r, r->dst_pitch, slot_bytes)

@@ -64,13 +64,14 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 10: `copying` is a word of each slot
+/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h)
+ * 10: `copying` is a word of each slot
  * 9: CKPT_EXPLICIT
  * 8: a restore of what an exchange has not brought; derived tensors of devices are copied in turns
  * (turns.h)
  * 7: the job page has a word for the last step, and says which replicas have drifted apart;
  * declarations have attributes; CKPT_PEEK */
-#define WIRE_ABI 10
+#define WIRE_ABI 11
 #define WIRE_BYTES_MAX 8192u
 #define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
@@ -237,23 +238,28 @@ struct wire_sealed {
 /*
  * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both
  * sides, from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by
- * dst_pitch. Together they are all that this rank has to save, each byte once. Rows of CLIENT are
- * complete. Where the others would be more than WIRE_ROWS_MAX (tensors in memory of many short
+ * dst_pitch. Without those of REPLICA they are all that this rank has to save, each byte once. Rows
+ * of CLIENT are complete. Where the others would be more than WIRE_ROWS_MAX (tensors in memory of many short
  * strides), they are a random part of them, by number: the daemon copies by its own plan, and the
- * library only looks at some.
+ * library only looks at some. Rows of REPLICA come last, by turn: with each snapshot the library
+ * copies those of its turn (REPLICAS in shared.h), which lie behind each other in the slot, apart
+ * from all that is saved.
  */
+#define WIRE_REPLICA_TURNS 128u
 #define WIRE_ROWS_MAX (1u << 20) /* 64 MiB */
 enum {
 	WIRE_ROW_CLIENT = 1, /* of the process's own memory: the library copies it */
 	WIRE_ROW_CONST = 2,
 	WIRE_ROW_DERIVED = 4,
-	WIRE_ROW_VALUE = 8,  /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
-	WIRE_ROW_TURNS = 16, /* with CLIENT: of a derived tensor on devices: see turns.h */
+	WIRE_ROW_VALUE = 8,    /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
+	WIRE_ROW_TURNS = 16,   /* with CLIENT: of a derived tensor on devices: see turns.h */
+	WIRE_ROW_REPLICA = 32, /* with CLIENT and nothing else */
 };
 struct wire_row {
 	uint32_t tensor, flags; /* tensor: its number in the declaration */
 	uint64_t src;		/* segment << 48 | offset in it; CLIENT: the address */
-	uint64_t dst, width, rows, src_pitch, dst_pitch, zero;
+	uint64_t dst, width, rows, src_pitch, dst_pitch;
+	uint64_t turn; /* of REPLICA, below WIRE_REPLICA_TURNS; else 0 */
 };
 #define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
 #define WIRE_ROW_OFF(src) ((src) & ((UINT64_C(1) << 48) - 1))

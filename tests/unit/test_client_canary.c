@@ -418,7 +418,7 @@ TEST(rows_that_leave_their_memory_are_refused)
 	for (uint32_t i = 0; i < 12; i++) {
 		struct wire_row r = good;
 		uint64_t *const word[] = { &r.src, &r.dst,	 &r.width,     &r.rows,
-					   &r.src, &r.src_pitch, &r.dst_pitch, &r.zero };
+					   &r.src, &r.src_pitch, &r.dst_pitch, &r.turn };
 		static const uint64_t by[] = { 1, 1, 1, 1, UINT64_C(1) << 48, 1, 1, 1 };
 
 		if (i < 8)

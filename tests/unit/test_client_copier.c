@@ -194,7 +194,7 @@ static uint32_t device_rows_draw(struct wire_row *row)
 /* All that a snapshot with this turn copies: bytes of rows in turns. *ret_rest: of other rows. */
 static uint64_t turn_check(const struct sealed *s, uint32_t turn, uint64_t *ret_rest)
 {
-	const struct sealed_some some = { s->queue, 0, 1 + turn };
+	const struct sealed_some some = { s->queue, 0, 1 + turn, 0 };
 	struct sealed_at at = { 0 }, was = { 0 };
 	uint64_t bytes = 0, end = 0;
 	struct device_row r;
@@ -256,7 +256,7 @@ TEST(sixteen_turns_are_each_byte_once_and_other_rows_are_whole_in_each)
 			assert_int_equal(rest, whole);
 		}
 		assert_int_equal(sum, turned);
-		assert_int_equal(sealed_queue_bytes(s, &(struct sealed_some){ s->queue, 0, 0 }),
+		assert_int_equal(sealed_queue_bytes(s, &(struct sealed_some){ s->queue, 0, 0, 0 }),
 				 turned + whole);
 		/* Of a tensor in whole[] nothing goes in turns. */
 		sealed_whole(s, (_Atomic uint32_t[]){ 0 }, 1);
