@@ -275,7 +275,7 @@ enum ckpt_policy {
 	CKPT_BOUNDED,
 	CKPT_NEVER, /* not at all */
 	/* until it is copied, but at most 60 s; not longer if the daemon has exited, or has been
-	 * silent for 5 s */
+	 * silent for 5 s. So it is also if an average says `every` (ckpt_average) */
 	CKPT_FINISH,
 };
 
@@ -331,7 +331,7 @@ struct ckpt_opts {
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
-	 * memory for it. With 2, averages take in every second step only. When a job starts again
+	 * memory for it. With 2, averages take in every second step only, but for `every` (ckpt_average). When a job starts again
 	 * soon after it was killed, one of them still holds its newest step, until the first step
 	 * of this launch is staged. */
 	uint32_t slots;
@@ -512,6 +512,16 @@ struct ckpt_stats {
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
 	/* of the last step that reached the state, from its first mark */
 	uint64_t staged_ns, persisted_ns, committed_ns;
+	/* Averages (ckpt_average): how many steps have been taken in since the average was copied or
+	 * seeded, and how many of those that were marked have been left out, because a snapshot was
+	 * skipped or torn, or ckptd was late. Steps that a rule of the job keeps out (gate_loss,
+	 * CKPT_NO_EMA, values that are not finite) are in neither. Both go on after a restore. They
+	 * are those of the newest step that has its averages; if the job has several, of the one
+	 * that has left out the largest share. More than 1 %: opts.log of rank 0 says so, once */
+	uint64_t average_taken, average_left_out;
+	/* if an average says `every`: calls of ckpt_guard and ckpt_snapshot that have waited for a
+	 * copy or for averages, and for how long, which is in stall_ns_sum, too */
+	uint64_t average_waits, average_wait_ns;
 };
 
 /* What ckpt_tensors and ckpt_unmatched list: a tensor, or a blob, whose component is "blob". All of
@@ -630,7 +640,7 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	           the parameter's master. master, as without this word: the master, which each rank
  *	           declares that declares the parameter (CKPT_BOXES with nlocal 0 where it holds
  *	           none of it). param: the parameter
- *	gate_loss=X  a step is left out if its note "loss" is X or more, or not a number
+ *	gate_loss=X  a step is kept out if its note "loss" is X or more, or not a number
  *	seed=PATH  the directory of a step, from whose average of this name, or else from whose
  *	           weights, the average begins if the job has none yet. ckpt_seal opens PATH; a
  *	           relative one begins at the working directory of the process. Once the job has
@@ -639,6 +649,12 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  *	           logs say so
  *	kahan      sum with a correction term. It is advised, and the log says so, if decay is more
  *	           than .99999, because updates are then lost to rounding
+ *	every      no guarded step is left out because averages are late. Whatever ckpt_opts.guard
+ *	           says, ckpt_guard waits for its copy, and then until the next ckpt_snapshot has a
+ *	           slot; a ckpt_snapshot without a guard before it waits for a slot. Each wait ends
+ *	           after 60 s, and if the daemon exits, stops, or is silent for 5 s; then the step
+ *	           is left out, and the calls wait no more until a guard finds its copy complete
+ *	           and a slot free. One average with this word is enough for all of the job
  * Then rules, of which the first that matches a parameter counts. PATTERN may have * (any
  * characters) and ? (one). It is compared with the tensor's name, or, if it has a '/', with
  * COMPONENT/NAME.
@@ -651,12 +667,14 @@ int ckpt_blob_resize(ckpt *c, const char *name, uint64_t cap, struct ckpt_err *e
  * parameter no rank declares counts as that parameter, with the name that is in .of. What is copied
  * is stored once, as the step's own tensor.
  *
- * A step is also left out if a rank has marked it with CKPT_NO_EMA, or if an averaged tensor has a
- * value that is not finite. It then has the average of the step before it.
+ * A step is also kept out if a rank has marked it with CKPT_NO_EMA, or if an averaged tensor has a
+ * value that is not finite. It then has the average of the step before it. A step that was marked,
+ * and is neither taken in nor kept out, is left out: it was skipped or torn, or its averages were
+ * late. ckpt_stats, `ckptctl ema` and attributes of the step count these.
  *
  * Memory: an average takes, in each slot of a rank, 4 bytes for each averaged element that the rank
  * saves, or 8 with kahan. ckpt_opts.memory_max includes it, and the log says it at ckpt_seal. With
- * 2 slots only every second step is averaged (ckpt_opts.slots).
+ * 2 slots and without `every` only every second step is averaged (ckpt_opts.slots).
  *
  * spec NULL removes the average. To change one, remove it and declare it anew. After each of these
  * calls, call ckpt_seal on all ranks. Averages of the same names go on; one with another schedule
@@ -706,7 +724,7 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * number. A step that was skipped or torn may be marked again, by each rank as often as it likes:
  * it is taken when a slot is free and all ranks mark it. 0, CKPT_SKIPPED, CKPT_DETACHED,
  * CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With CKPT_FINAL it waits up to
- * 60 s for a slot.
+ * 60 s for a slot, and so it does with `every` (ckpt_average) if no guard has done so.
  * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
  * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
  * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after
@@ -729,7 +747,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * queued: then this one is skipped. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
-/* [fast] unless the copy is late, or ckpt_opts.check asks for a full comparison. Call it before you
+/* [fast] unless the copy is late, ckpt_opts.check asks for a full comparison, or an average says
+ * `every` (ckpt_average): then it waits up to 60 s. Call it before you
  * modify the state or unmap its memory. When it has returned, with any result, you may modify the
  * state. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);

@@ -6,6 +6,7 @@
 // only when every rank's averages of the step are final; during the walk ranks share nothing.
 #include "daemon/average.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/engine/average_seen.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ void average_result_unref(struct average_result *x)
 	whole_unref(x->whole);
 	free(x->row);
 	free(x->flags);
+	free(x->left_out);
 	free(x->row_gate);
 	free(x->health);
 	free(x->running_max);
@@ -47,21 +49,23 @@ void average_result_unref(struct average_result *x)
 	free(x);
 }
 
-static struct average_result *result_new(const struct averages *a, uint64_t step)
+static struct average_result *result_new(const struct averages *a, const struct snap *of)
 {
 	struct average_result *x = calloc(1, sizeof *x);
 
 	if (!x)
 		return NULL;
 	x->refs = 1;
-	x->step = step;
+	x->step = of->step;
+	x->marked = of->marked;
 	x->nrow = a->nrow;
 	x->row = calloc(a->nrow, sizeof *x->row);
 	x->flags = calloc(a->nrow, sizeof *x->flags);
 	x->row_gate = calloc(a->nrow, sizeof *x->row_gate);
 	x->health = calloc(a->nrow, sizeof *x->health);
-	x->line = calloc(MAX(a->nspec, 1u), sizeof *x->line);
-	if (!x->row || !x->flags || !x->row_gate || !x->health || !x->line) {
+	x->left_out = calloc(a->nrow, sizeof *x->left_out);
+	x->line = calloc((size_t)a->nspec + a->nrow + 1, sizeof *x->line);
+	if (!x->row || !x->flags || !x->left_out || !x->row_gate || !x->health || !x->line) {
 		average_result_unref(x);
 		return NULL;
 	}
@@ -118,14 +122,46 @@ static void line_make(struct average_result *x, const struct averages *a, uint32
 			      all.convex_broken, all.convex_name);
 	if (gate)
 		(void)snprintf(to->text + n, sizeof to->text - (size_t)n,
-			       ", this step left out: %s", gate_why[gate]);
+			       ", this step kept out: %s", gate_why[gate]);
+}
+
+uint32_t average_left_out_add(uint32_t was, uint64_t n)
+{
+	uint64_t now = (was & ~AVERAGE_AT_LEAST) + MIN(n, (uint64_t)AVERAGE_AT_LEAST);
+
+	return (was & AVERAGE_AT_LEAST) | (uint32_t)MIN(now, (uint64_t)AVERAGE_AT_LEAST - 1);
+}
+
+static struct average_missed row_missed(const struct average_result *x, uint32_t i)
+{
+	uint32_t n = x->left_out[i] & ~AVERAGE_AT_LEAST;
+
+	return (struct average_missed){ .known = x->row[i].last_step != EMA_NO_STEP,
+					.least = x->left_out[i] & AVERAGE_AT_LEAST,
+					.left_out = n,
+					.of = x->row[i].updates + n };
 }
 
 static void lines_make(struct average_result *x, const struct averages *a)
 {
+	struct average_line *to;
+
 	for (uint32_t i = 0; i < a->nspec; i++)
 		line_make(x, a, i);
 	x->nline = a->nspec;
+	for (uint32_t i = 0; i < a->nrow; i++) {
+		const struct average_missed m = row_missed(x, i);
+
+		if (!m.known)
+			continue;
+		to = &x->line[x->nline++];
+		averages_missed_key(a->name[a->row[i].average], a->row[i].rule, to->key,
+				    sizeof to->key);
+		(void)averages_missed_print(&m, to->text, sizeof to->text);
+	}
+	to = &x->line[x->nline++];
+	(void)snprintf(to->key, sizeof to->key, AVERAGES_MARKED);
+	(void)snprintf(to->text, sizeof to->text, "%" PRIu64, x->marked);
 }
 
 uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max)
@@ -179,6 +215,7 @@ static void seal_complete(const struct snap *s, uint32_t r, const struct average
 	for (uint32_t i = 0; i < x->nrow; i++) {
 		to->row[i].state = x->row[i];
 		to->row[i].flags = x->flags[i];
+		to->row[i].left_out = x->left_out[i];
 	}
 	self = seal_self(to);
 	memcpy(to->self, &self, sizeof to->self);
@@ -223,7 +260,7 @@ static bool row_is_right(const struct slot_seal_row *x, uint64_t step)
 {
 	const uint32_t flags = AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED;
 
-	return !(x->flags & ~flags) && !x->zero && ema_state_possible(&x->state, step);
+	return !(x->flags & ~flags) && ema_state_possible(&x->state, step);
 }
 
 /* Rank r's seal, as it is now: the ranks have the page, too, and may write to it. False: it is not
@@ -257,6 +294,22 @@ static bool rows_same(const struct slot_seal *x, const struct slot_seal *y)
 	return x->nrow == y->nrow && !memcmp(x->row, y->row, x->nrow * sizeof *x->row);
 }
 
+/* For ckpt_stats: of the row that has left out the largest share. */
+static void left_out_publish(const struct launch *l, const struct average_result *x)
+{
+	struct average_missed worst = { 0 };
+
+	for (uint32_t i = 0; i < x->nrow; i++) {
+		const struct average_missed m = row_missed(x, i);
+
+		if (m.known && (!worst.of || (double)m.left_out * (double)worst.of >
+						     (double)worst.left_out * (double)m.of))
+			worst = m;
+	}
+	atomic_store(&l->page->average_taken, worst.of - worst.left_out);
+	atomic_store(&l->page->average_left_out, worst.left_out);
+}
+
 void average_adopt(struct snap *s)
 {
 	const struct averages *a = averages_of(s->rank[0].decl);
@@ -269,18 +322,20 @@ void average_adopt(struct snap *s)
 		if (!averages_of(s->rank[r].decl) || !seal_read(s, r, &seal) ||
 		    !rows_same(&seal, &first))
 			return;
-	x = result_new(a, s->step);
+	x = result_new(a, s);
 	if (!x)
 		return;
 	for (uint32_t i = 0; i < x->nrow; i++) {
 		x->row[i] = first.row[i].state;
 		x->flags[i] = first.row[i].flags;
+		x->left_out[i] = first.row[i].left_out;
 		x->health[i].lag =
 			x->row[i].last_step < s->step ? s->step - x->row[i].last_step : 0;
 	}
 	lines_make(x, a);
 	s->average = x;
 	s->averaged = true;
+	left_out_publish(s->launch, x);
 }
 
 /* --- one step's update --- */
@@ -300,6 +355,7 @@ struct averaging {
 	struct average_result *result;
 	struct average_result *previous; /* reference: of the snap before; NULL: there is none */
 	struct average_base *base;	 /* reference; NULL */
+	uint64_t missed; /* steps that were marked since the predecessor, and are not averaged */
 	uint32_t world, nrow;
 	struct row_now {
 		struct ema_update update;
@@ -309,6 +365,16 @@ struct averaging {
 	} row[TABLE_AVERAGES_MAX];
 	struct averaging_rank *rank; /* [world] */
 };
+
+bool average_every(const struct snap *s)
+{
+	const struct averages *a = averages_of(s->rank[0].decl);
+
+	for (uint32_t i = 0; a && i < a->nspec; i++)
+		if (a->spec[i]->every)
+			return elapsed_ns(s->staged_at, now_ns()) < EVERY_MAX_NS;
+	return false;
+}
 
 bool average_wanted(const struct snap *s)
 {
@@ -347,6 +413,21 @@ static bool loss_is_high(const struct snap *s, const struct ema_spec *spec)
 	return false;
 }
 
+static uint32_t left_out_before(const struct averaging *x, uint32_t i)
+{
+	return x->previous ? x->previous->left_out[i] : x->base ? x->base->left_out[i] : 0;
+}
+
+static uint64_t missed_since(const struct averaging *x)
+{
+	const struct average_result *was = x->previous;
+	uint64_t before = was ? was->marked : x->base ? x->base->marked : x->snap->marked;
+
+	return x->snap->marked > before + 1 && !MUTANT(LEFT_OUT_UNCOUNTED)
+		       ? x->snap->marked - before - 1
+		       : 0;
+}
+
 /* What a row becomes that does not take the step in. Without a predecessor the copy stands for it,
  * and the next step begins anew. */
 static void row_hold(struct averaging *x, uint32_t i, uint32_t gate)
@@ -358,6 +439,7 @@ static void row_hold(struct averaging *x, uint32_t i, uint32_t gate)
 	to->row_gate[i] = gate;
 	to->gate = to->gate ? to->gate : gate;
 	now->hold = now->had;
+	to->left_out[i] = now->had ? average_left_out_add(left_out_before(x, i), x->missed) : 0;
 	if (!now->had) {
 		now->update = (struct ema_update){ .copy = true, .a = 1 };
 		to->row[i] = ema_state_new(row->canonical);
@@ -406,6 +488,8 @@ static void row_decide(struct averaging *x, uint32_t i)
 	to->row[i] = ema_state_after(&was, &now->update, row->canonical, s->step);
 	if (now->update.copy)
 		to->flags[i] &= AVERAGE_KAHAN;
+	else
+		to->left_out[i] = average_left_out_add(left_out_before(x, i), x->missed);
 }
 
 static const uint8_t *rank_before(const struct averaging *x, const struct snap *before, uint32_t r)
@@ -477,12 +561,13 @@ struct averaging *averaging_new(struct snap *s, struct snap *before, struct aver
 	for (uint32_t r = 0; r < s->world && made; r++)
 		made = rank_begin(x, before, r);
 	if (made)
-		made = (x->result = result_new(x->rank[0].a, s->step)) != NULL;
+		made = (x->result = result_new(x->rank[0].a, s)) != NULL;
 	if (!made) {
 		averaging_free(x);
 		return NULL;
 	}
 	x->nrow = x->result->nrow;
+	x->missed = missed_since(x);
 	for (uint32_t i = 0; i < x->nrow; i++)
 		row_decide(x, i);
 	for (uint32_t r = 0; r < s->world; r++)
@@ -777,8 +862,10 @@ void averaging_end(struct averaging *x, int rc)
 		s->launch->averaged = true;
 		tally->averaged++;
 		tally->gated[x->result->gate] += x->result->gate != WIRE_GATE_NONE;
+		tally->left_out += x->missed;
+		left_out_publish(s->launch, x->result);
 		snap_log(s, LOG_DEBUG, "passes", " has its averages%s%s",
-			 x->result->gate ? "; left out: " : "",
+			 x->result->gate ? "; kept out: " : "",
 			 x->result->gate ? gate_why[x->result->gate] : "");
 		s->average = TAKE(x->result);
 		s->averaged = true;

@@ -102,7 +102,7 @@ uint64_t averages_slot_bytes(const struct decl *d);
 
 /* --- the slot's last page: at decl.raw_bytes - SLOT_SEAL_BYTES --- */
 #define SLOT_SEAL_BYTES 4096u
-#define SLOT_SEAL_MAGIC 0x6c616573u /* "seal" */
+#define SLOT_SEAL_MAGIC 0x326c6173u /* "sal2" */
 enum slot_seal_state { SLOT_SEAL_OPEN, SLOT_SEAL_COMPLETE };
 /*
  * Which step's averages the slot holds: for a daemon that takes the slot over after another one's
@@ -119,7 +119,7 @@ struct slot_seal {
 				 places of all pieces: of other declarations it is open */
 	struct slot_seal_row {
 		struct ema_state state;
-		uint32_t flags, zero; /* AVERAGE_* */
+		uint32_t flags, left_out; /* AVERAGE_*; as average_result */
 	} row[TABLE_AVERAGES_MAX];
 	uint8_t self[16]; /* hash128 of everything before it, with state COMPLETE */
 };
@@ -127,13 +127,24 @@ _Static_assert(sizeof(struct slot_seal) <= SLOT_SEAL_BYTES, "a page");
 
 /* --- of a step (average.c) --- */
 
+/*
+ * How many steps an average has left out since its copy or seed: marked by the trainer, and neither
+ * taken in nor kept out by a gate (docs/AVERAGES.md). A record of the trainer says how many steps
+ * were marked so far, so what came to nothing between two averaged steps is known by subtraction,
+ * whatever became of it. AT_LEAST: it goes on from a step whose writer did not count, and these are
+ * those since then.
+ */
+#define AVERAGE_AT_LEAST (UINT32_C(1) << 31)
+uint32_t average_left_out_add(uint32_t was, uint64_t n);
+
 /* The result of a step's averages once they are made: the snap's, one reference. */
 struct average_result {
 	_Atomic uint32_t refs;
-	uint64_t step;
+	uint64_t step, marked; /* marked: as snap.marked */
 	uint32_t nrow;
 	struct ema_state *row; /* [nrow] */
 	uint32_t *flags;       /* [nrow] AVERAGE_MIXED, SEEDED, KAHAN */
+	uint32_t *left_out;    /* [nrow] */
 	/* [nrow] why the row did not take the step in, by enum wire_gate; 0: it did. gate: that
 	 * of the first row that did not; 0: all did */
 	uint32_t *row_gate, gate;
@@ -155,7 +166,8 @@ struct average_result {
 	float *running_max;
 	uint32_t nrunning;
 	struct whole *whole;
-	/* One for each average, with its storage: for MANIFEST */
+	/* One for each average, with its storage, one for each row, and one for the step: for
+	 * MANIFEST */
 	struct average_line {
 		char key[96], text[640];
 	} * line;
@@ -167,6 +179,10 @@ void average_result_unref(struct average_result *x); /* NULL is fine */
 /* The update of one step, from the walk's beginning to its end. passes.c owns it. */
 struct averaging;
 struct average_base;
+/* Does an average of the step say `every`? It gives its averages up only when it has waited for
+ * them for EVERY_MAX_NS, which is as long as a guard waits. Owner. */
+bool average_every(const struct snap *s);
+#define EVERY_MAX_NS (60 * NS_PER_S)
 /* Does this step want averages, and has none? Owner. */
 bool average_wanted(const struct snap *s);
 /* Can the step go on from the averages of that one? It is averaged, older, of the same launch and
@@ -201,8 +217,9 @@ void average_adopt(struct snap *s);
 bool average_slot_used(const struct slotmem *m);
 /* The slot is to hold another step: whatever seal it has is open. Owner. */
 void average_seals_open(const struct launch *l, uint32_t slot);
-/* Attribute lines for MANIFEST: key "ckpt.health:ema.NAME"; they live as long as x. How many; x may
- * be NULL. Any thread. */
+/* Attribute lines for MANIFEST: what was measured, and what averages have left out
+ * (ckpt/engine/average_seen.h); they live as long as x. How many; x may be NULL. Any thread. */
+#define AVERAGE_ATTRS_MAX (2 * TABLE_AVERAGES_MAX + 1)
 uint32_t average_attrs(const struct average_result *x, struct checkpoint_attr *ret, uint32_t max);
 
 /* --- what it goes on from (average_base.c) --- */
@@ -214,7 +231,8 @@ struct average_base {
 	struct decl **decl;    /* [world] decl_slot_ref: the places are theirs */
 	struct ema_state *row; /* [nrow] last_step EMA_NO_STEP: not there, it begins anew */
 	uint32_t *flags;       /* [nrow] */
-	uint64_t step;	       /* the step that it was read from */
+	uint32_t *left_out;    /* [nrow] as average_result */
+	uint64_t step, marked; /* the step that it was read from; as snap.marked */
 	char from[160];	       /* "step 100 on disk", "the weights of /ckpts/a/step-7" */
 };
 struct average_base *average_base_ref(struct average_base *b);
@@ -230,8 +248,9 @@ void average_base_drop(struct launch *l);
 /* The launch is freed. */
 void average_base_forget(struct launch *l);
 /* It has restored that step, and these are its averages: a reference, taken; NULL: they begin anew.
- * What the passes have pinned does not count any more. -ENOMEM. Owner. */
-int average_base_restored(struct launch *l, struct average_base *b, uint64_t step);
+ * What the passes have pinned does not count any more. marked: what its ranks count on from.
+ * -ENOMEM. Owner. */
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step, uint64_t marked);
 /*
  * Seeds that the session has brought for this declaration: they are the launch's. When all ranks
  * have declared, and there is nothing that the launch may continue from, they are checked: true: a

@@ -21,6 +21,7 @@ struct averages_from {
 	bool over;	   /* nothing on disk is looked for any more */
 	bool seeded;	   /* seeds were read, or no row needs one */
 	uint64_t restored; /* that step was; UINT64_MAX: none */
+	uint64_t marked;   /* of it, as snap.marked */
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
 	bool said;	   /* that it has failed */
@@ -65,7 +66,7 @@ void average_base_drop(struct launch *l)
 	f->over = f->seeded = true;
 }
 
-int average_base_restored(struct launch *l, struct average_base *b, uint64_t step)
+int average_base_restored(struct launch *l, struct average_base *b, uint64_t step, uint64_t marked)
 {
 	struct averages_from *f = from_of(l);
 
@@ -80,6 +81,7 @@ int average_base_restored(struct launch *l, struct average_base *b, uint64_t ste
 	from_set(f, b);
 	f->seeded = false;
 	f->restored = step;
+	f->marked = marked;
 	passes_follow(l->job, NULL);
 	return 0;
 }
@@ -103,6 +105,7 @@ struct load {
 	struct average_seed *seeds; /* these are read; NULL: none */
 	bool check;		    /* could they be? */
 	uint64_t step;		    /* where what is seeded goes on; of the step that was read */
+	uint64_t marked;	    /* of that step */
 	struct device *device;	    /* of the seeds: a reference; NULL: none could be opened */
 	struct average_base *base;
 	char said[4096];
@@ -174,15 +177,12 @@ static int load_step(struct load *x, int fd, bool some, const struct store_step 
 	if (rc == 0)
 		rc = move_open(o->ops, fd, disk.ckpt, true, o->engine, &files, &x->err);
 	if (rc == 0) {
-		const struct table *saved = &disk.ckpt->table;
-		const struct average_origin s = { .table = saved,
-						  .nrow = saved->naverage,
-						  .row = saved->average,
-						  .step = disk.ckpt->step,
-						  .some = some };
+		struct average_origin s = average_origin_of(disk.ckpt);
 
+		s.some = some;
 		rc = load_from(x, &s, average_files_move, &files);
-		x->step = disk.ckpt->step;
+		x->step = s.step;
+		x->marked = s.marked;
 		move_close(&files);
 	}
 	engine_close(&disk);
@@ -252,10 +252,12 @@ static int load_seeds(struct load *x)
 	const struct daemon *d = x->l->job->d;
 	int rc = 0;
 
-	if (!x->base)
+	if (!x->base) {
 		x->base = average_base_new(x->dst, x->world);
-	if (!x->base)
-		return ckpt_error(&x->err, -ENOMEM, "no memory for averages");
+		if (!x->base)
+			return ckpt_error(&x->err, -ENOMEM, "no memory for averages");
+		x->base->marked = x->marked;
+	}
 	if (!x->check)
 		rc = average_base_memory(x->base, &x->l->job->d->reaper, &x->err);
 	for (const struct average_seed *s = x->seeds; s && rc == 0; s = s->next) {
@@ -346,7 +348,10 @@ static void load_done(struct task *t)
 			from_set(f, TAKE(x->base));
 			/* What the restored step lacks has a seed until something is averaged. */
 			f->seeded = x->seeds || (!x->held && l->averaged);
-			f->restored = x->seeds ? f->restored : x->held ? x->held->step : x->step;
+			if (!x->seeds) {
+				f->restored = x->held ? x->held->step : x->step;
+				f->marked = x->held ? x->held->marked : x->marked;
+			}
 			if (x->unusable[0])
 				job_error(j, 0, x->unusable);
 			f->said = false;
@@ -590,6 +595,7 @@ static struct load *load_needed(struct launch *l, const struct snap *due, bool *
 	load_seeds_set(x, seeds);
 	x->base = f->base ? average_base_ref(f->base) : NULL;
 	x->step = f->base ? f->base->step : f->restored != UINT64_MAX ? f->restored : due->step;
+	x->marked = f->restored != UINT64_MAX ? f->marked : due->marked;
 	return x;
 }
 

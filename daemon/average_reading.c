@@ -4,6 +4,7 @@
 // and checked like weights, or not at all; if one cannot continue, it begins anew, and a line gives
 // the reason.
 #include "daemon/average_reading.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
@@ -33,6 +34,7 @@ void average_base_unref(struct average_base *b)
 	free(b->decl);
 	free(b->row);
 	free(b->flags);
+	free(b->left_out);
 	free(b);
 }
 
@@ -61,7 +63,8 @@ struct average_base *average_base_new(struct decl *const *dst, uint32_t world)
 	b->decl = calloc(world, sizeof(struct decl *));
 	b->row = calloc(MAX(a->nrow, 1u), sizeof *b->row);
 	b->flags = calloc(MAX(a->nrow, 1u), sizeof *b->flags);
-	if (!b->mem || !b->decl || !b->row || !b->flags) {
+	b->left_out = calloc(MAX(a->nrow, 1u), sizeof *b->left_out);
+	if (!b->mem || !b->decl || !b->row || !b->flags || !b->left_out) {
 		average_base_unref(b);
 		return NULL;
 	}
@@ -118,7 +121,8 @@ void average_held_free(struct average_held *h)
 }
 
 static struct average_held *held_new(uint32_t world, const struct averages *a,
-				     const struct ema_state *state, const uint32_t *flags)
+				     const struct ema_state *state, const uint32_t *flags,
+				     const uint32_t *left_out)
 {
 	struct average_held *h = calloc(1, sizeof *h);
 
@@ -138,6 +142,7 @@ static struct average_held *held_new(uint32_t world, const struct averages *a,
 						    .schedule = a->row[i].canonical,
 						    .rule = a->row[i].rule };
 		average_row_set(&h->row[i], &state[i], flags[i]);
+		h->left_out[i] = left_out[i];
 	}
 	return h;
 }
@@ -149,15 +154,17 @@ struct average_held *average_held_of(const struct snap *s)
 	struct average_held *h;
 
 	assert(s->averaged && a && of && a->nrow == of->nrow);
-	h = held_new(s->world, of, a->row, a->flags);
+	h = held_new(s->world, of, a->row, a->flags, a->left_out);
 	for (uint32_t r = 0; h && r < s->world; r++) {
 		h->rank[r].decl = decl_slot_ref(s->rank[r].decl);
 		h->rank[r].mem = slotmem_ref(s->rank[r].mem);
 		h->rank[r].sums = passes_sums(s, r);
 		h->rank[r].at = s->rank[r].decl->average_at;
 	}
-	if (h)
+	if (h) {
 		h->step = s->step;
+		h->marked = s->marked;
+	}
 	return h;
 }
 
@@ -175,14 +182,17 @@ int average_held_newest(const struct snap *s, struct average_held **ret)
 
 struct average_held *average_held_of_base(const struct average_base *b)
 {
-	struct average_held *h = held_new(b->world, b->decl[0]->averages, b->row, b->flags);
+	struct average_held *h =
+		held_new(b->world, b->decl[0]->averages, b->row, b->flags, b->left_out);
 
 	for (uint32_t r = 0; h && r < b->world; r++) {
 		h->rank[r].decl = decl_slot_ref(b->decl[r]);
 		h->rank[r].mem = b->mem[r] ? slotmem_ref(b->mem[r]) : NULL;
 	}
-	if (h)
+	if (h) {
 		h->step = b->step;
+		h->marked = b->marked;
+	}
 	return h;
 }
 
@@ -201,10 +211,30 @@ int average_held_open(struct average_held *h, struct average_origin *ret, struct
 	if (list.n)
 		rc = ckpt_errlist_end(&list, err, "the averages in memory are inconsistent");
 	ckpt_errlist_free(&list);
-	*ret = (struct average_origin){
-		.table = &h->table, .nrow = h->nrow, .row = h->row, .step = h->step, .memory = true
-	};
+	*ret = (struct average_origin){ .table = &h->table,
+					.nrow = h->nrow,
+					.row = h->row,
+					.step = h->step,
+					.marked = h->marked,
+					.memory = true };
+	memcpy(ret->left_out, h->left_out, sizeof ret->left_out);
 	return rc;
+}
+
+struct average_origin average_origin_of(const struct checkpoint *k)
+{
+	struct average_origin o = { .table = &k->table,
+				    .nrow = k->table.naverage,
+				    .row = k->table.average,
+				    .step = k->step,
+				    .marked = averages_marked(k) };
+	struct average_missed m[TABLE_AVERAGES_MAX];
+
+	averages_missed_all(k, m);
+	for (uint32_t i = 0; i < MIN(o.nrow, TABLE_AVERAGES_MAX); i++)
+		o.left_out[i] = average_left_out_add(
+			m[i].known && !m[i].least ? 0 : AVERAGE_AT_LEAST, m[i].left_out);
+	return o;
 }
 
 /* Of a place: one rank's averages, which begin at a whole MiB of its slot. */
@@ -396,6 +426,7 @@ static void row_take(struct average_reading *x, uint32_t i)
 		return;
 	}
 	*s = average_row_state(was);
+	x->base->left_out[i] = MUTANT(LEFT_OUT_NOT_RESTORED) ? 0 : x->from.left_out[r->src];
 	if (r->changed) {
 		hash128_begin(&h);
 		hash128_add(&h, was->history, sizeof was->history);
@@ -535,6 +566,7 @@ int average_reading_plan(struct decl *const *dst, uint32_t world, const struct a
 		rc = all_make(x, err);
 	if (rc == 0) {
 		x->base->step = from->step;
+		x->base->marked = from->marked;
 		snprintf(x->base->from, sizeof x->base->from, "step %" PRIu64 " %s", from->step,
 			 from->memory ? "in memory" : "on disk");
 		for (uint32_t i = 0; i < x->base->nrow; i++)

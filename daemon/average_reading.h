@@ -20,15 +20,18 @@ uint64_t average_base_bytes(const struct average_base *b); /* of that; b may be 
 struct average_origin {
 	const struct table *table; /* sealed; the MADE tensors with their pieces among others */
 	uint32_t nrow;
-	const struct table_average *row; /* [nrow] the states behind the step */
-	uint64_t step;
-	bool memory; /* for messages */
-	bool some;   /* parts were not opened: elements that are not found may be in them */
+	const struct table_average *row;       /* [nrow] the states behind the step */
+	uint32_t left_out[TABLE_AVERAGES_MAX]; /* [nrow] as average_result */
+	uint64_t step, marked;		       /* marked: as snap.marked */
+	bool memory;			       /* for messages */
+	bool some; /* parts were not opened: elements that are not found may be in them */
 };
+/* Of a step on disk: its rows, and what its attributes say of them. */
+struct average_origin average_origin_of(const struct checkpoint *k);
 /* Averages in memory, those of a snap's slots or of a base: references to all that they need. */
 struct average_held {
-	uint32_t n, nrow;
-	uint64_t step;
+	uint32_t n, nrow, left_out[TABLE_AVERAGES_MAX];
+	uint64_t step, marked;
 	struct average_held_rank {
 		struct decl *decl; /* decl_slot_ref */
 		struct slotmem *mem;

@@ -119,6 +119,8 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 	to->stall_last_ns = load_relaxed(&p->stall_last_ns);
 	since = load_relaxed(&p->stall_since_ns);
 	to->measured_ns = since ? elapsed_ns(since, now) : 0;
+	to->every_waits = load_relaxed(&p->every_waits);
+	to->every_wait_ns = load_relaxed(&p->every_wait_ns);
 }
 
 /* A rank's slot that holds the step; NULL: none any more. */
@@ -187,6 +189,7 @@ static void put_average_memory(const struct job *j, struct wire_report_job *to)
 		}
 	to->averaged = j->average.averaged;
 	to->average_given_up = j->average.given_up;
+	to->average_left_out = j->average.left_out;
 	_Static_assert(sizeof to->average_gated == sizeof j->average.gated, "enum wire_gate");
 	memcpy(to->average_gated, j->average.gated, sizeof to->average_gated);
 }
@@ -365,6 +368,8 @@ static void put_average(const struct average_row *row, const struct average_resu
 	const struct average_row_health *h = &x->health[i];
 
 	to->flags |= x->flags[i] | WIRE_AVERAGE_MADE;
+	to->flags |= x->left_out[i] & AVERAGE_AT_LEAST ? WIRE_AVERAGE_AT_LEAST : 0;
+	to->left_out = x->left_out[i] & ~AVERAGE_AT_LEAST;
 	to->gate = x->row_gate[i];
 	to->step = x->step + 1;
 	to->updates = s->updates;

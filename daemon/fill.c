@@ -5,6 +5,7 @@
 #include "daemon/restore.h"
 #include "daemon/mending.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/engine/average_seen.h"
 #include "ckpt/plan/explicit.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -349,16 +350,14 @@ static bool lacks_parts(const struct checkpoint *c);
 /* What the step's averages are planned onto: before the first byte of weights is written. */
 static int averages_plan(struct restore *x, struct average_reading **ret)
 {
-	struct average_origin s = { .table = x->f.src, .step = x->pin.step };
+	struct average_origin s = { .table = x->f.src, .step = x->pin.step, .memory = true };
 	int rc = 0;
 
 	*ret = NULL;
 	if (x->want.flags & (CKPT_DRY_RUN | CKPT_PEEK | WIRE_MISSING) || !averages_concern(x))
 		return 0;
-	s.memory = !x->f.disk;
 	if (x->f.disk) {
-		s.nrow = x->f.disk->table.naverage;
-		s.row = x->f.disk->table.average;
+		s = average_origin_of(x->f.disk);
 		s.some = lacks_parts(x->f.disk);
 	} else if (x->held) {
 		rc = average_held_open(x->held, &s, &x->err);
@@ -709,6 +708,7 @@ static int files_open(struct restore *x, bool some)
 		f->src = &f->disk->table;
 		f->lacks_const = !has_const(f->src);
 		x->got.world_saved = f->disk->world;
+		x->got.marked = averages_marked(f->disk);
 		snprintf(x->got.id, sizeof x->got.id, "%s", f->disk->id);
 	}
 	return rc;

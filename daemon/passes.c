@@ -325,6 +325,7 @@ static bool walk_may(const struct job *j)
 bool passes_may_give_up(const struct snap *s)
 {
 	return s->phase == PHASE_STAGED && passes_wait(s) &&
+	       (!average_every(s) || MUTANT(EVERY_GIVEN_UP)) &&
 	       (!walk_may(s->job) || !passes_ready(s));
 }
 
@@ -634,9 +635,10 @@ void passes_next(struct job *j)
 bool passes_older_wait(const struct snap *s)
 {
 	for (struct snap *k = s->job->snaps; k; k = k->next)
-		if (k != s && k->rescue && k->phase == PHASE_STAGED && k->launch == s->launch &&
+		if (k != s && k->phase == PHASE_STAGED && k->launch == s->launch &&
 		    k->staged_at < s->staged_at && passes_wait(k) && average_due(k) &&
-		    passes_ready(k) && snap_guarded(k) > 0)
+		    (k->rescue || (average_every(k) && !MUTANT(EVERY_OUTRUN))) && passes_ready(k) &&
+		    snap_guarded(k) > 0)
 			return true;
 	return false;
 }
@@ -691,6 +693,6 @@ void passes_make_way(struct job *j)
 
 	passes_interrupt(j);
 	if (x && x->averaging && x->snap->phase == PHASE_STAGED && !x->snap->rescue &&
-	    !atomic_exchange(&x->stop, true))
+	    !average_every(x->snap) && !atomic_exchange(&x->stop, true))
 		snap_log(x->snap, LOG_DEBUG, "passes", " makes way: a step is to be written");
 }

@@ -11,7 +11,8 @@
  *
  * The walk that makes averages (average.h) does not wait for the writer of the step, but goes ahead
  * of it: the next step needs them, and a directory may hang. After passing_over the next step may be
- * walked. The averages of a step that is not written give way to a step that is.
+ * walked. The averages of a step that is not written give way to a step that is, unless an average
+ * says `every`: then the older step is walked first, and it is not released before.
  *
  * Which steps are walked:
  *	one that is written		sums, the check of derived tensors, averages. The writer
@@ -99,8 +100,8 @@ bool passes_wait(const struct snap *s);
 bool passes_may_give_up(const struct snap *s);
 /* What its averages go on from is there, or it wants none. */
 bool passes_ready(const struct snap *s);
-/* An older step of its launch is to be rescued, so its averages are to be made first, and can
- * be. */
+/* An older step of its launch is to be rescued, or an average of it says `every`, so its averages
+ * are to be made first, and can be. */
 bool passes_older_wait(const struct snap *s);
 /* A walk that writes nothing is begun, if one is due. */
 void passes_next(struct job *j);

@@ -850,7 +850,7 @@ static struct checkpoint_attr *attrs_make(struct persist *p, const char *health,
 {
 	const struct decl *d = p->snap->rank[0].decl;
 	struct checkpoint_attr *attr =
-		calloc((size_t)d->nattribute + TABLE_AVERAGES_MAX + 1, sizeof *attr);
+		calloc((size_t)d->nattribute + AVERAGE_ATTRS_MAX + 1, sizeof *attr);
 	uint64_t at = 0;
 	uint32_t n = 0;
 
@@ -858,7 +858,7 @@ static struct checkpoint_attr *attrs_make(struct persist *p, const char *health,
 				       &attr[n].value))
 		n++;
 	if (attr)
-		n += average_attrs(passing_average(p->passing), attr + n, TABLE_AVERAGES_MAX);
+		n += average_attrs(passing_average(p->passing), attr + n, AVERAGE_ATTRS_MAX);
 	if (attr && health[0])
 		attr[n++] = (struct checkpoint_attr){ DRIFT_ATTR, health };
 	*ret_n = n;

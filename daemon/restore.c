@@ -587,7 +587,7 @@ static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 /* What the launch's next step finds. */
 static int averages_go_on(struct restore *x)
 {
-	int rc = average_base_restored(x->l, TAKE(x->base), x->pin.step);
+	int rc = average_base_restored(x->l, TAKE(x->base), x->pin.step, x->got.marked);
 
 	snprintf(x->got.averages, sizeof x->got.averages, "%.*s", (int)sizeof x->got.averages - 1,
 		 x->averages);
@@ -727,6 +727,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->pin = *pin;
 	x->mem_generation = s ? s->launch->generation : 0;
 	x->averaged = s && s->averaged;
+	x->got.marked = s ? s->marked : 0;
 	for (uint32_t r = 0; s && r < s->world; r++) {
 		x->sums[r] = passes_sums(s, r);
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_slot_ref(s->rank[r].decl),

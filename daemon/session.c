@@ -364,6 +364,7 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	}
 	a->step = m->step;
 	a->mark_ns = m->mark_ns;
+	a->marked = m->marked;
 	a->epoch = m->epoch;
 	a->flags = m->flags;
 	a->rev = m->rev;

@@ -636,6 +636,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 	s->no_average |= rec->flags & RECORD_NO_AVERAGE;
 	if (r != 0)
 		return;
+	s->marked = rec->marked;
 	s->nnote = rec->nnote;
 	for (uint32_t i = 0; i < s->nnote; i++) {
 		snprintf(s->note_key[i], sizeof s->note_key[i], "%.47s", rec->note[i].key);
@@ -897,6 +898,7 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->step = step;
 	s->step_known = true;
 	s->mark_ns = mark_ns;
+	s->marked = l->member[0].adopt[slot].marked;
 	s->no_average = flags & RECORD_NO_AVERAGE;
 	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++) {

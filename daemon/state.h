@@ -427,6 +427,7 @@ struct average_tally {
 	/* of these: some row did not take the step in, by enum wire_gate */
 	uint64_t gated[4];
 	uint64_t given_up; /* without averages, because the next marks needed the slots */
+	uint64_t left_out; /* marked, and averages went on without them */
 };
 
 #define REFUSALS_MAX 16u
@@ -485,7 +486,7 @@ struct job {
 /* bytes_held: mem became the slot */
 struct adopt {
 	struct slotmem *mem;
-	uint64_t step, mark_ns;
+	uint64_t step, mark_ns, marked;
 	uint32_t epoch, rev, flags;
 	uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX]; /* as wire_adopt */
 	bool bytes_held;
@@ -641,6 +642,7 @@ struct snap {
 	bool step_known, dropped, committed;
 	_Atomic bool left; /* the launch went back to an older step: its outcome is not reported */
 	uint64_t base, back; /* of the launch when it was marked */
+	uint64_t marked;     /* as rank 0's record says */
 	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
 	bool told;	     /* it was reported as staged */
 	bool no_average;     /* CKPT_NO_EMA of any rank */

@@ -8,6 +8,7 @@
  */
 #include "ema/spec.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/text.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
@@ -371,7 +372,7 @@ static int param_read(struct parse *p, struct word *w, struct ema_schedule *sche
 			      : word_error(
 					p, w,
 					"is not known: here stands PARAM=VALUE (%s has %s), kahan, "
-					"or a rule PATTERN=average, =copy, =skip or =(PRESET "
+					"every, or a rule PATTERN=average, =copy, =skip or =(PRESET "
 					"PARAM=VALUE ...)",
 					preset->name, params_text(has, list));
 	if (inside && BIT(param) & WHOLE_BITS)
@@ -460,6 +461,14 @@ static int rule_read(struct parse *p, const struct word *w)
 	return 1;
 }
 
+/* What a word without a value sets; NULL: it is none. */
+static bool *flag_of(const struct parse *p, const struct word *w)
+{
+	if (w->len == 5 && !memcmp(p->text + w->at, "kahan", 5))
+		return &p->spec->kahan;
+	return w->len == 5 && !memcmp(p->text + w->at, "every", 5) ? &p->spec->every : NULL;
+}
+
 static int spec_read(struct parse *p, size_t len)
 {
 	struct ema_spec *spec = p->spec;
@@ -475,13 +484,15 @@ static int spec_read(struct parse *p, size_t len)
 	if (rc > 0)
 		rc = preset_read(p, &first, &spec->schedule);
 	while (!rc && (rc = word_next(p, &at, len, false, &w)) > 0) {
-		rc = rule_read(p, &w);
+		bool *flag = flag_of(p, &w);
+
+		rc = flag ? 0 : rule_read(p, &w);
 		if (rc > 0) {
 			rc = 0;
-		} else if (!rc && w.len == 5 && !memcmp(p->text + w.at, "kahan", 5)) {
-			if (spec->kahan)
+		} else if (flag) {
+			if (*flag)
 				rc = word_error(p, &w, "stands there a second time");
-			spec->kahan = true;
+			*flag = true;
 		} else if (!rc) {
 			rc = param_read(p, &w, &spec->schedule, false, &given);
 		}
@@ -563,7 +574,7 @@ static void schedule_add(struct text *o, const struct ema_schedule *x)
 	text_add(o, " start=%" PRIu64, x->start);
 }
 
-static void spec_add(struct text *o, const struct ema_spec *s, bool seed)
+static void spec_add(struct text *o, const struct ema_spec *s, bool declared)
 {
 	schedule_add(o, &s->schedule);
 	if (s->has_gate) {
@@ -571,8 +582,10 @@ static void spec_add(struct text *o, const struct ema_spec *s, bool seed)
 		number_add(o, s->gate_loss);
 	}
 	text_add(o, " source=%s", source_name[s->source]);
-	if (s->seed && seed)
+	if (s->seed && declared)
 		text_add(o, " seed=%s", s->seed);
+	if (s->every && (declared || MUTANT(EVERY_IN_HISTORY)))
+		text_add(o, " every");
 	if (s->kahan)
 		text_add(o, " kahan");
 	for (uint32_t i = 0; i < s->nrule; i++) {

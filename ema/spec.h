@@ -13,9 +13,10 @@
  * make the same of every step exactly when their canonical forms are equal. It is what files keep
  * (docs/FORMAT.md, AVERAGES), so it never changes for a spec of today.
  *
- * The canonical form has no seed: that says where an average begins, and nothing of how it goes on.
- * So a job may leave it out, or name another place, and its averages have the same history. Ranks
- * must agree on the seed too: what they declare is the form with `seed` before kahan.
+ * The canonical form has neither seed nor every: they say where an average begins, and that the
+ * trainer waits for it, and nothing of how it goes on. So a job may leave them out, or name another
+ * seed, and its averages have the same history. Ranks must agree on these words too: what they
+ * declare is the form with `seed` and `every` before kahan.
  */
 #ifndef EMA_SPEC_H
 #define EMA_SPEC_H
@@ -43,8 +44,9 @@ struct ema_spec {
 	struct ema_schedule schedule;
 	enum ema_source source; /* default EMA_MASTER */
 	bool kahan;
+	bool every;	  /* ckpt_guard waits for averages, so that no guarded step misses them */
 	bool has_gate;	  /* gate_loss was given */
-	double gate_loss; /* a step whose note `loss` is this, above it, or NaN is left out */
+	double gate_loss; /* a step whose note `loss` is this, above it, or NaN is kept out */
 	const char *seed; /* NULL, or what `seed=` says */
 	uint32_t nrule;
 	struct ema_rule *rule; /* [nrule] the first one that matches counts */
@@ -64,7 +66,7 @@ void ema_spec_check(const struct ema_spec *s, const char *name, struct ckpt_errl
 /* What is allowed and not advised, a line each: decay > .99999 without kahan. */
 void ema_spec_advise(const struct ema_spec *s, const char *name, struct ckpt_errlist *list);
 
-/* The canonical form; rule 0: of the whole; EMA_DECLARED: of the whole, with its seed; n: of the
+/* The canonical form; rule 0: of the whole; EMA_DECLARED: of the whole, with seed and every; n: of the
  * n-th rule that has a schedule of its own (counted from 1), of that schedule alone. -ENOENT: there
  * is no such one. -ENOMEM; -E2BIG, which what ema_spec_parse has read never is. */
 #define EMA_DECLARED UINT32_MAX

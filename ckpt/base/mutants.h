@@ -62,6 +62,7 @@
 	X(EMA_HELD_UPDATED, ema, "an average that is held keeps its bits") \
 	X(EMA_FLUSHES, ema, "small numbers are kept whatever the thread does with its own") \
 	X(EMA_DISTANCE_ONE, ema, "an average makes up for the steps that it missed") \
+	X(EVERY_IN_HISTORY, ema, "an average that waits has the history of one that does not") \
 	X(EMA_HISTORY_UNCHAINED, ema, "the history of an average has every step that was applied") \
 	X(EMA_START_IGNORED, ema, "up to start= an average is copied") \
 	X(EMA_SUMS_OVERFLOW, ema, "the sums of the health are right for any numbers") \
@@ -276,6 +277,12 @@
 	X(AVERAGES_OF_REPLICAS, daemon, "of what several ranks hold one makes the average") \
 	X(PREDECESSOR_UNPINNED, daemon, "the step before stays as long as a pass reads it") \
 	X(AVERAGE_UNGUARDED, daemon, "averages are made of guarded steps") \
+	X(LEFT_OUT_UNCOUNTED, daemon, "what was marked and not averaged is counted") \
+	X(LEFT_OUT_NOT_RESTORED, daemon, "the count of left-out steps goes on after a restore") \
+	X(LEFT_OUT_CRIED, client, "the log names left-out steps above one of a hundred only") \
+	X(EVERY_GIVEN_UP, daemon, "with every no step gives up its averages for a slot") \
+	X(EVERY_OUTRUN, daemon, "with every the older step is averaged before a newer one is written") \
+	X(EVERY_NOT_AWAITED, client, "with every the guard waits until the next mark has a slot") \
 	X(AVERAGE_IN_PLACE, daemon, "an average is made out of place, from the step before") \
 	X(GATE_PER_RANK, daemon, "a step that is not finite is left out by all ranks") \
 	X(SEAL_MISSED, client, "ckpt_seal returns when its epoch was ready, whoever has begun the next") \

@@ -4,13 +4,16 @@
 #include "ckpt/cli/average_put.h"
 #include "ckpt/base/util.h"
 
-static void put_record(struct output *o, const struct checkpoint *k, const struct table_average *a)
+static void put_record(struct output *o, const struct checkpoint *k, const struct table_average *a,
+		       const struct average_missed *m)
 {
 	output_key(o, "schedule", cell_text(a->schedule));
 	output_key(o, "updates", cell_number(a->updates));
 	output_key(o, "since_step", cell_unless(CELL_NUMBER, a->since, UINT64_MAX));
 	output_key(o, "last_step", cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX));
 	output_key(o, "lag_steps", cell_unless(CELL_NUMBER, averages_lag(k, a), UINT64_MAX));
+	output_key(o, "left_out_count", cell_if(m->known, cell_number(m->left_out)));
+	output_key(o, "left_out_complete", cell_if(m->known, cell_flag(!m->least)));
 	output_key(o, "product", cell_real(a->product));
 	output_key(o, "history", cell_id(a->history));
 	output_key(o, "mixed", cell_flag((a->flags & AVERAGE_MIXED) != 0));
@@ -51,8 +54,10 @@ static void put_copied(struct output *o, const struct checkpoint *k, const struc
 void averages_put(struct output *o, const struct checkpoint *k, const struct average_seen *x,
 		  uint32_t n)
 {
+	struct average_missed missed[TABLE_AVERAGES_MAX];
 	char component[CKPT_NAME_MAX + 8];
 
+	averages_missed_all(k, missed);
 	output_list(o, "averages", NULL, 0);
 	for (uint32_t i = 0; i < n && o->machine; i++) {
 		const struct table *t = &k->table;
@@ -61,7 +66,7 @@ void averages_put(struct output *o, const struct checkpoint *k, const struct ave
 		output_row(o);
 		output_key(o, "name", cell_text(x[i].a->name));
 		output_key(o, "component", cell_text(component));
-		put_record(o, k, x[i].a);
+		put_record(o, k, x[i].a, &x[i].missed);
 		output_key(o, "kahan", cell_flag(x[i].a->flags & AVERAGE_KAHAN));
 		output_key(o, "tensor_count", cell_number(x[i].ntensor));
 		output_key(o, "copied_count", cell_unless(CELL_NUMBER, x[i].ncopied, UINT32_MAX));
@@ -75,7 +80,7 @@ void averages_put(struct output *o, const struct checkpoint *k, const struct ave
 				continue;
 			output_row(o);
 			output_key(o, "rule", cell_number(t->average[r].rule));
-			put_record(o, k, &t->average[r]);
+			put_record(o, k, &t->average[r], &missed[MIN(r, TABLE_AVERAGES_MAX - 1)]);
 			output_close(o);
 		}
 		output_close(o);

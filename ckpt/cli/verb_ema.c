@@ -13,14 +13,24 @@
 
 #define LINE_BYTES 1024
 
+static struct cell left_out(const struct average_seen *x)
+{
+	struct cell n = cell_count(x->missed.left_out);
+
+	if (!x->missed.known)
+		return cell_none();
+	return averages_missed_many(&x->missed) ? cell_styled(n, STYLE_WARN) : n;
+}
+
 static void put_table(struct output *o, const struct checkpoint *k, const struct average_seen *x,
 		      uint32_t n)
 {
 	static const struct column col[] = {
-		{ NULL, "AVERAGE", false, FIT_LAST },	{ NULL, "UPDATES", true, FIT_WHOLE },
-		{ NULL, "LAST STEP", true, FIT_WHOLE }, { NULL, "SINCE", true, FIT_WHOLE },
-		{ NULL, "PRODUCT", true, FIT_DROP },	{ NULL, "TENSORS", true, FIT_WHOLE },
-		{ NULL, "SIZE", true, FIT_WHOLE },	{ NULL, "CHAIN", false, FIT_DROP },
+		{ NULL, "AVERAGE", false, FIT_LAST },  { NULL, "UPDATES", true, FIT_WHOLE },
+		{ NULL, "LEFT OUT", true, FIT_WHOLE }, { NULL, "LAST STEP", true, FIT_WHOLE },
+		{ NULL, "SINCE", true, FIT_WHOLE },    { NULL, "PRODUCT", true, FIT_DROP },
+		{ NULL, "TENSORS", true, FIT_WHOLE },  { NULL, "SIZE", true, FIT_WHOLE },
+		{ NULL, "CHAIN", false, FIT_DROP },
 	};
 
 	(void)k;
@@ -31,7 +41,7 @@ static void put_table(struct output *o, const struct checkpoint *k, const struct
 
 		for (uint32_t b = 0; b < 4; b++)
 			snprintf(chain + 2 * b, sizeof chain - 2 * b, "%02x", a->history[b]);
-		OUTPUT_ROW(o, col, cell_text(a->name), cell_count(a->updates),
+		OUTPUT_ROW(o, col, cell_text(a->name), cell_count(a->updates), left_out(&x[i]),
 			   cell_unless(CELL_NUMBER, a->last_step, UINT64_MAX),
 			   a->last_step == UINT64_MAX ? cell_none() : cell_number(a->since),
 			   cell_real(a->product), cell_count(x[i].ntensor),
@@ -40,6 +50,24 @@ static void put_table(struct output *o, const struct checkpoint *k, const struct
 				      : cell_text(chain));
 	}
 	output_close(o);
+}
+
+static void say_left_out(struct cli *c, const struct average_missed *m)
+{
+	char counts[80];
+
+	if (!m->known)
+		cli_mark(c, STYLE_DIM, "", 4,
+			 "    how many steps it left out is not known: ckptd did not count them.");
+	else if (m->left_out)
+		cli_mark(
+			c, averages_missed_many(m) ? STYLE_WARN : STYLE_PLAIN, "    left out: ", 4,
+			"%s steps that were marked (%.2g %%), because they were skipped or torn, or ckptd was late.",
+			averages_missed_print(m, counts, sizeof counts),
+			100. * (double)m->left_out / (double)m->of);
+	else if (m->least)
+		cli_mark(c, STYLE_DIM, "", 4,
+			 "    how many steps it left out is known of the newer ones only: none.");
 }
 
 static void say_rules(struct cli *c, const struct checkpoint *k, const struct average_seen *x)
@@ -66,6 +94,7 @@ static void say_average(struct cli *c, const struct checkpoint *k, const struct 
 
 	cli_mark(c, STYLE_STRONG, a->name, 4, ": %s", a->schedule);
 	cli_mark(c, STYLE_PLAIN, "", 4, "    %s.", averages_chain(k, a, line, sizeof line));
+	say_left_out(c, &x->missed);
 	if (averages_lag(k, a) && averages_lag(k, a) != UINT64_MAX)
 		cli_mark(
 			c, STYLE_PLAIN, "", 4,
@@ -166,7 +195,10 @@ const struct cli_verb verb_ema = {
 		"schedules, which steps they have taken in, and their health. CKPT is latest (the "
 		"default), latest~1, step:12000, or a path.\n"
 		"UPDATES counts the steps that were taken in since step SINCE, where the average was "
-		"copied from the weights, or seeded. PRODUCT is the product of all decays: the share "
+		"copied from the weights, or seeded. LEFT OUT counts the steps that the trainer marked "
+		"since then, and that are not in the average because they were skipped or torn, or "
+		"ckptd was late; steps that a gate keeps out, or CKPT_NO_EMA, count in neither. "
+		"PRODUCT is the product of all decays: the share "
 		"that those first weights still have. CHAIN identifies the series of updates: two "
 		"averages with one schedule and one chain took in the same steps, in the same order. "
 		"\"mixed\" means that parts of the average have different chains.\n"

@@ -235,14 +235,18 @@ static void put_derived(struct output *o, const struct table *t)
 static void put_averages(struct output *o, const struct checkpoint *k)
 {
 	cleanup_free struct average_seen *x = NULL;
-	char chain[300];
+	char chain[300], left[128];
 	uint32_t n = 0;
 
 	o->failed |= averages_see(k, &x, &n) != 0;
 	averages_put(o, k, x, n);
 	for (uint32_t i = 0; i < n; i++)
-		output_label(o, i ? "" : "averages", STYLE_PLAIN, "%.60s: %s%s%s", x[i].a->name,
+		output_label(o, i ? "" : "averages", STYLE_PLAIN, "%.60s: %s%s%s%s%s", x[i].a->name,
 			     averages_chain(k, x[i].a, chain, sizeof chain),
+			     x[i].missed.left_out ? "; left out: " : "",
+			     x[i].missed.left_out
+				     ? averages_missed_print(&x[i].missed, left, sizeof left)
+				     : "",
 			     x[i].mixed ? "; " AVERAGES_MIXED_TEXT : "",
 			     averages_health_is_bad(x[i].health)
 				     ? "; its health is bad: ckptctl ema"

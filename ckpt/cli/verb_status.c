@@ -192,6 +192,8 @@ static void json_ranks(struct output *o, const struct wire_report *r, uint32_t j
 		put_span(o, "stall_last_s", k->stall_last_ns, k->measured_ns);
 		put_span(o, "stall_max_s", k->stall_max_ns, k->measured_ns);
 		put_span(o, "stall_sum_s", k->stall_sum_ns, k->measured_ns);
+		output_key(o, "average_waits", cell_number(k->every_waits));
+		put_span(o, "average_wait_s", k->every_wait_ns, k->measured_ns);
 		output_close(o);
 	}
 	output_close(o);
@@ -293,6 +295,7 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 	output_key(o, "bytes", cell_number(j->average_bytes));
 	output_key(o, "averaged", cell_number(j->averaged));
 	output_key(o, "given_up", cell_number(j->average_given_up));
+	output_key(o, "left_out_count", cell_number(j->average_left_out));
 	output_key(o, "gated_not_wanted", cell_number(j->average_gated[WIRE_GATE_NOT_WANTED]));
 	output_key(o, "gated_loss", cell_number(j->average_gated[WIRE_GATE_LOSS]));
 	output_key(o, "gated_nonfinite", cell_number(j->average_gated[WIRE_GATE_NONFINITE]));
@@ -310,6 +313,9 @@ static void json_averages(struct output *o, const struct wire_report *r, uint32_
 		output_key(o, "schedule", cell_text(a->schedule));
 		put_step(o, "step", a->step);
 		put_made(o, a, "updates", a->updates);
+		put_made(o, a, "left_out_count", a->left_out);
+		output_key(o, "left_out_complete",
+			   made ? cell_flag(!(a->flags & WIRE_AVERAGE_AT_LEAST)) : cell_none());
 		put_step(o, "last_step", a->last_step);
 		put_step(o, "since_step", a->since);
 		put_made(o, a, "lag_steps", a->lag);
@@ -634,9 +640,9 @@ static void text_trouble(struct cli *c, const struct wire_report *r,
 
 static const char *const gate_why[WIRE_GATES] = {
 	[WIRE_GATE_NONE] = "",
-	[WIRE_GATE_NOT_WANTED] = ", left out: CKPT_NO_EMA",
-	[WIRE_GATE_LOSS] = ", left out: its loss",
-	[WIRE_GATE_NONFINITE] = ", left out: NaN or infinite weights",
+	[WIRE_GATE_NOT_WANTED] = ", kept out: CKPT_NO_EMA",
+	[WIRE_GATE_LOSS] = ", kept out: its loss",
+	[WIRE_GATE_NONFINITE] = ", kept out: NaN or infinite weights",
 };
 
 /* What is wrong with it, for people; "": nothing that is known. */
@@ -658,11 +664,32 @@ static void average_ill(const struct wire_report_average *a, char *buf, size_t b
 		human_add(buf, bytes, "", "; its parts have different chains of updates");
 }
 
+static bool left_out_many(const struct wire_report_average *a)
+{
+	return a->left_out > (a->left_out + a->updates) / 100;
+}
+
+/* `every`: of the rank that has waited for the longest time. */
+static void text_every(struct cli *c, const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_rank *most = NULL;
+
+	for (uint32_t i = 0; i < r->head->nrank; i++)
+		if (r->rank[i].job == job &&
+		    (!most || r->rank[i].every_wait_ns > most->every_wait_ns))
+			most = &r->rank[i];
+	if (most && most->every_waits)
+		text_label(c, "", STYLE_PLAIN,
+			   "the trainer has waited for them %s time%s, %s in all",
+			   COUNT_TEXT(most->every_waits), most->every_waits == 1 ? "" : "s",
+			   SPAN_TEXT(most->every_wait_ns));
+}
+
 static void text_averages(struct cli *c, const struct wire_report *r, uint32_t job)
 {
 	const struct wire_report_job *j = &r->job[job];
 	const char *head = "averages";
-	char ill[1024], worst[240];
+	char ill[1024], worst[240], left[64];
 
 	for (uint32_t i = 0; i < r->head->naverage; i++) {
 		const struct wire_report_average *a = &r->average[i];
@@ -671,18 +698,25 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 		if (a->job != job || (a->rule && !wire_average_is_bad(a)))
 			continue;
 		average_ill(a, ill, sizeof ill);
-		*worst = 0;
+		*worst = *left = 0;
+		if (a->left_out)
+			snprintf(left, sizeof left, ", %s%llu left out",
+				 a->flags & WIRE_AVERAGE_AT_LEAST ? "at least " : "",
+				 (unsigned long long)a->left_out);
 		if (a->worst >= 0)
 			snprintf(worst, sizeof worst, ", %.2g from the weights at most (%.150s)",
 				 a->worst, a->worst_name);
 		if (!(a->flags & WIRE_AVERAGE_MADE))
 			text_label(c, head, STYLE_PLAIN, "%s: no step in memory has it", a->name);
 		else
-			text_label(c, head, *ill ? STYLE_BAD : STYLE_PLAIN,
-				   "%s%s: step %llu, %llu update%s, %llu step%s behind%s%s%s",
+			text_label(c, head,
+				   *ill		      ? STYLE_BAD
+				   : left_out_many(a) ? STYLE_WARN
+						      : STYLE_PLAIN,
+				   "%s%s: step %llu, %llu update%s%s, %llu step%s behind%s%s%s",
 				   a->name, a->rule ? ", a rule" : "",
 				   (unsigned long long)a->step - 1, (unsigned long long)a->updates,
-				   a->updates == 1 ? "" : "s", (unsigned long long)a->lag,
+				   a->updates == 1 ? "" : "s", left, (unsigned long long)a->lag,
 				   a->lag == 1 ? "" : "s", gate_why[a->gate], worst, ill);
 		head = "";
 	}
@@ -699,6 +733,7 @@ static void text_averages(struct cli *c, const struct wire_report *r, uint32_t j
 		text_label(c, "", STYLE_WARN, "%s step%s none: the next ones needed their slots",
 			   COUNT_TEXT(j->average_given_up),
 			   j->average_given_up == 1 ? " has" : "s have");
+	text_every(c, r, job);
 }
 
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)

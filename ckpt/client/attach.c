@@ -760,6 +760,7 @@ static void remember_slots(ckpt *c, const struct link *l)
 				 MUTANT(TURN_OFFERED_UNCOMPARED)) &&
 				!link_left(l, mark, r.step);
 			c->held[i].mark_ns = r.mark_ns;
+			c->held[i].marked = r.marked;
 			c->held[i].epoch = r.epoch;
 			c->held[i].rev = r.rev;
 			c->held[i].flags = r.flags;
@@ -796,6 +797,7 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 					.bytes = c->slot[i].bytes,
 					.step = held_step(c, i),
 					.mark_ns = c->held[i].mark_ns,
+					.marked = c->held[i].marked,
 					.turn = c->held[i].turn,
 					.nwhole = c->held[i].nwhole };
 
@@ -922,6 +924,22 @@ static void declare_again(ckpt *c)
 			 err.msg);
 }
 
+/* Once, of one rank: the averages are the same on all. */
+static void say_left_out(ckpt *c, struct link *l)
+{
+	uint64_t left = atomic_load(&l->job->average_left_out),
+		 of = left + atomic_load(&l->job->average_taken);
+
+	if (c->rank != 0 || c->left_out_said || (left <= of / 100 && !MUTANT(LEFT_OUT_CRIED)))
+		return;
+	c->left_out_said = true;
+	log_line(&c->log, LOG_WARNING,
+		 "client: job %s: averages of the weights have left out %" PRIu64 " of %" PRIu64
+		 " steps (%.1f %%): snapshots were skipped or torn, or ckptd was late; with the "
+		 "word `every` in the spec of an average ckpt_guard waits instead",
+		 c->job, left, of, 100. * (double)left / (double)of);
+}
+
 /* A line for each tensor. The other ranks' logs have it as information. */
 static void say_drift(ckpt *c, struct link *l)
 {
@@ -971,6 +989,7 @@ static void say_what_is_new(ckpt *c)
 			log_line(&c->log, LOG_WARNING, "client: job %s: %s", c->job, text);
 	}
 	say_drift(c, l);
+	say_left_out(c, l);
 	n = atomic_load(&l->job->failing.changes);
 	if (n == l->failing_said)
 		return;

@@ -138,6 +138,7 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->nslot = o->slots;
 	c->persist_every = o->persist_every ? o->persist_every : 1;
 	c->guard = o->guard;
+	c->every.max_ns = FINISH_MAX_NS;
 	c->generation = o->generation;
 	c->generation_given = o->generation != 0;
 	c->launch = o->launch;
@@ -686,7 +687,8 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		return rc;
 	if (drain_ns && c->snapped)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
-	canary_off(&c->canary);	   /* its memory may have been given back */
+	canary_off(&c->canary); /* its memory may have been given back */
+	c->every.last = true;
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */
 	copier_quiesce(c);
 	ended = helper_stop(c);

@@ -262,11 +262,13 @@ int declare_averages_add(ckpt *c, struct table *t, struct ckpt_err *err)
 {
 	int rc = seeds_make(c, err);
 
+	c->every.on = false;
 	for (uint32_t i = 0; i < c->naverage && rc == 0; i++) {
 		const struct table_average x = { .name = c->average[i]->name,
 						 .schedule = c->average[i]->declared,
 						 .last_step = EMA_NO_STEP };
 
+		c->every.on |= c->average[i]->spec->every;
 		rc = table_add_average(t, &x, NULL, err);
 	}
 	return rc;

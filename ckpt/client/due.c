@@ -116,8 +116,10 @@ static void settle_staged(ckpt *c, struct link *l)
 
 void due_mark(ckpt *c, uint64_t step)
 {
-	if (step + 1 != c->due.newest) /* else the same once more */
+	if (step + 1 != c->due.newest) { /* else the same once more */
 		c->due.marks++;
+		c->due.marked++;
+	}
 	c->due.newest = step + 1;
 }
 
@@ -153,10 +155,11 @@ void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq)
 	d->asked = (struct due_step){ step + 1, d->marks, l, ticket_seq };
 }
 
-void due_back(ckpt *c)
+void due_back(ckpt *c, uint64_t marked)
 {
 	struct due *d = &c->due;
 
+	d->marked = marked;
 	d->newest = d->asked.step = d->staged.step = 0;
 	store_relaxed(&d->stage_only, 0);
 }

@@ -127,6 +127,7 @@ struct blob {
 /* When the next mark is to be written: due.c's. */
 struct due {
 	uint64_t marks;	   /* snapshots so far, each step once */
+	uint64_t marked;   /* as shared_record.marked: from a restored step on */
 	uint64_t newest;   /* 1 + step of the newest of them */
 	uint64_t paid;	   /* marks at the newest one that was staged to be written */
 	uint64_t again;	   /* one is owed from so many marks on; 0: none */
@@ -193,7 +194,7 @@ struct ckpt {
 	 * anew. Other fields: (rpc). */
 	struct held {
 		_Atomic uint64_t step;
-		uint64_t mark_ns;
+		uint64_t mark_ns, marked;
 		uint32_t epoch, rev, flags;
 		uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX]; /* as wire_adopt */
 	} held[WIRE_SLOTS_MAX];
@@ -294,6 +295,15 @@ struct ckpt {
 	struct link *snap_link; /* of the newest snapshot */
 	struct due due;
 	struct skips skips;
+	struct every {
+		uint64_t max_ns; /* of one wait: FINISH_MAX_NS; a test is less patient */
+		bool on;	 /* an average that was sealed says `every` */
+		bool late; /* a wait was in vain, and since then no guard has found what it waits for */
+		bool waited;			 /* the present call has */
+		bool last;			 /* no mark follows: the handle ends */
+		_Atomic uint64_t waits, wait_ns; /* as ckpt_stats.average_waits */
+	} every;				 /* mark.c's */
+	bool left_out_said;			 /* helper */
 	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t windowed_mark_ns;		/* the mark whose guard has been measured */
@@ -372,8 +382,8 @@ void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
 /* The state is about to be overwritten by a restore: the newest snapshot ends as by a guard that
  * waits for nothing, and no other is looked after any more. */
 void mark_end(ckpt *c);
-/* Steps that were marked are behind us: their numbers come again. */
-void due_back(ckpt *c);
+/* Steps that were marked are behind us: their numbers come again. marked: as in WIRE_RESTORED. */
+void due_back(ckpt *c, uint64_t marked);
 
 /* A snapshot was taken (why < 0), or skipped for that reason. l: may be NULL. */
 void skips_count(ckpt *c, struct link *l, int why);

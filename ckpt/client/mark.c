@@ -48,6 +48,44 @@ static struct link *link_up(const ckpt *c, uint64_t now)
 	return l && load_acquire(&c->state) == LINK_UP && !beat_lost(l, now) ? l : NULL;
 }
 
+/* --- every: no guarded step is to miss its averages --- */
+/* A guard, or a mark, waits as long as ckpt_opts.guard FINISH does. If that was in vain it waits no
+ * more until a guard finds its copy whole and a slot for the next mark: what hangs is to cost the
+ * trainer one such wait, not one for each step. */
+static bool every_waits(const ckpt *c)
+{
+	return c->every.on && !c->every.late;
+}
+
+/* Will slots come, if it waits for one? */
+static bool every_hopes(const ckpt *c, const struct link *l)
+{
+	return every_waits(c) && !load_relaxed(&l->job->draining) &&
+	       load_relaxed(&l->job->ready_epoch) == load_relaxed(&c->epoch);
+}
+
+static uint32_t guard_policy(const ckpt *c)
+{
+	return every_waits(c) ? CKPT_FINISH : c->guard;
+}
+
+/* The call has ended, which began then. */
+static void every_count(ckpt *c, uint64_t since)
+{
+	struct link *l = load_acquire(&c->link);
+	bool waited = c->every.waited;
+
+	c->every.waited = false;
+	if (!c->every.on || !waited)
+		return;
+	counter_add(&c->every.waits, 1);
+	counter_add(&c->every.wait_ns, now_ns() - since);
+	if (!l)
+		return;
+	store_relaxed(&l->rank->every_waits, load_relaxed(&c->every.waits));
+	store_relaxed(&l->rank->every_wait_ns, load_relaxed(&c->every.wait_ns));
+}
+
 /* --- snapshot --- */
 static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m)
 {
@@ -135,14 +173,18 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		 waits = refuse ? 0 : (want | trigger) & TICKET_FINAL;
 	const struct ticket *spent =
 		l == c->spent_link && step + 1 == c->spent_step ? &c->spent : NULL;
-	uint64_t until = now_ns() + FINISH_MAX_NS;
+	uint64_t until = now_ns() + (waits ? FINISH_MAX_NS : c->every.max_ns);
 
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
-		int rc = shared_ticket(l->job, step, spent, want, waits && now_ns() < until, ret);
+		bool may_wait = (waits || (every_hopes(c, l) && !refuse)) && now_ns() < until;
+		int rc = shared_ticket(l->job, step, spent, want, may_wait, ret);
 
-		if (rc != -EAGAIN)
+		if (rc != -EAGAIN) {
+			c->every.late |= c->every.waited && now_ns() >= until;
 			return rc;
+		}
+		c->every.waited = true;
 		shared_futex_wait(&l->job->event, seen, LOOK_NS);
 		if (link_up(c, now_ns()) != l)
 			return -ECONNRESET;
@@ -207,6 +249,7 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	turn_choose(c, t, &r);
 	r.ticket_seq = t->seq;
 	r.unguarded = load_relaxed(&c->snap_link->rank->unguarded);
+	r.marked = c->due.marked;
 	r.nnote = (uint16_t)(m ? m->nnote : 0);
 	for (uint32_t i = 0; i < r.nnote; i++) {
 		const char *key = m->note[i].key ? m->note[i].key : "";
@@ -425,12 +468,15 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 		skips_count(c, load_acquire(&c->link), skipped ? (int)why : -1);
 	}
 	stall_add(c, now, true);
+	every_count(c, now);
 	return rc;
 }
 
 /* --- guard --- */
 static uint64_t guard_budget(const ckpt *c)
 {
+	if (every_waits(c))
+		return c->every.max_ns;
 	if (c->guard == CKPT_NEVER)
 		return 0;
 	if (c->guard == CKPT_FINISH)
@@ -442,7 +488,7 @@ static uint64_t guard_budget(const ckpt *c)
  * queued behind it? */
 static bool copy_let_go(const ckpt *c, const struct shared_snap *s)
 {
-	return c->guard != CKPT_NEVER && shared_snap_ordered(s);
+	return guard_policy(c) != CKPT_NEVER && shared_snap_ordered(s);
 }
 
 /* What a guard waits for: the end, or (let_go) that devices go on by themselves. */
@@ -461,7 +507,7 @@ static bool copy_orphaned(const ckpt *c, const struct link *l, const struct shar
 	return link_up(c, now) != l && shared_snap_need(s, seq) & NEED_DAEMON;
 }
 
-static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *s, bool let_go,
+static void guard_wait(struct link *l, ckpt *c, const struct shared_snap *s, bool let_go,
 		       uint64_t until)
 {
 	uint64_t now;
@@ -473,6 +519,7 @@ static void guard_wait(struct link *l, const ckpt *c, const struct shared_snap *
 		seen = atomic_load_explicit(&l->rank->wake, memory_order_seq_cst);
 		if (!copy_unfinished(c, s, let_go) || copy_orphaned(c, l, s, now))
 			break;
+		c->every.waited = true;
 		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
 	}
 	store_relaxed(&l->rank->waiting, 0);
@@ -495,7 +542,7 @@ static bool guard_order(ckpt *c, const struct link *l, const struct shared_snap 
 		return false;
 	if (shared_snap_done(l->rank, &s->rec))
 		return true;
-	if (c->guard == CKPT_BOUNDED && !guard_again(l) && stall > until - MIN(until, now))
+	if (guard_policy(c) == CKPT_BOUNDED && !guard_again(l) && stall > until - MIN(until, now))
 		return false;
 	return MUTANT(STREAM_NOT_HELD) || devices_guard(c, m, s->rec.devices) == 0;
 }
@@ -527,10 +574,10 @@ static bool guard_copy(ckpt *c, struct link *l, struct shared_snap *s, const str
 	if (guard_again(l) && !(m && (m->stream || m->nstream)))
 		return true;
 	/* What will be given up is not queued: a device would have to copy all of it. */
-	if (c->guard == CKPT_BOUNDED && !guard_again(l) && stall != UINT64_MAX &&
+	if (guard_policy(c) == CKPT_BOUNDED && !guard_again(l) && stall != UINT64_MAX &&
 	    stall > until - MIN(until, now))
 		return false;
-	if (c->guard != CKPT_NEVER)
+	if (guard_policy(c) != CKPT_NEVER)
 		queued_hurry(&c->copier.queued, copier_news(c));
 	guard_wait(l, c, s, true, until);
 	if (guard_order(c, l, s, m, until))
@@ -651,11 +698,36 @@ static int link_guard(ckpt *c, struct link *l, const struct ckpt_mark *m, uint64
 	return rc;
 }
 
+/* Until the next mark has a slot: so the averages of the steps before are made, for a slot that
+ * waits for them is not given up. The daemon may make those of this step, too, for it is guarded by
+ * now. */
+static void every_await(ckpt *c, struct link *l, uint64_t until)
+{
+	const struct shared_snap *s = shared_snap_newest(l->rank);
+	uint64_t step = c->due.newest - 1, now = now_ns();
+
+	if (!c->every.on || !c->due.newest || !s || s->rec.flags & TICKET_FINAL || c->every.last ||
+	    MUTANT(EVERY_NOT_AWAITED))
+		return;
+	while (every_hopes(c, l) && now < until && shared_gate_full(l->job, step) &&
+	       link_up(c, now) == l) {
+		uint32_t seen = atomic_load(&l->job->event);
+
+		if (!shared_gate_full(l->job, step))
+			break;
+		c->every.waited = true;
+		shared_futex_wait(&l->job->event, seen, MIN(until - now, LOOK_NS));
+		now = now_ns();
+	}
+	c->every.late = shared_gate_full(l->job, step) ||
+			(shared_snap_state(s, NULL) == SNAP_TORN && now >= until);
+}
+
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 {
 	struct ckpt_mark mine;
 	struct link *l;
-	uint64_t start;
+	uint64_t start, until;
 	int rc = client_alive(c), bad;
 
 	if (rc < 0)
@@ -665,8 +737,11 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 	if (!l)
 		return bad;
 	start = now_ns();
-	rc = link_guard(c, l, bad || !mark ? NULL : &mine, start + guard_budget(c));
+	until = start + guard_budget(c);
+	rc = link_guard(c, l, bad || !mark ? NULL : &mine, until);
+	every_await(c, l, until);
 	stall_add(c, start, false);
+	every_count(c, start);
 	return bad ? bad : rc;
 }
 
@@ -996,6 +1071,12 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		s.copy_ns += atomic_load(&k->rank->own_ns);
 		s.last_committed_step =
 			MAX(s.last_committed_step, atomic_load(&k->job->newest[CKPT_COMMITTED]));
+	}
+	s.average_waits = load_relaxed(&c->every.waits);
+	s.average_wait_ns = load_relaxed(&c->every.wait_ns);
+	for (struct link *k = l; k && !s.average_taken && !s.average_left_out; k = k->older) {
+		s.average_left_out = atomic_load(&k->job->average_left_out);
+		s.average_taken = atomic_load(&k->job->average_taken);
 	}
 	if (s.last_committed_step)
 		s.last_committed_step--;

@@ -289,7 +289,7 @@ static void taken_say(ckpt *c, const struct ckpt_want *w, const struct wire_rest
 }
 
 /* Steps count on from this one, whatever was marked before. */
-static void line_back(ckpt *c, uint64_t step)
+static void line_back(ckpt *c, uint64_t step, uint64_t marked)
 {
 	struct link *l = atomic_load(&c->link);
 
@@ -303,7 +303,7 @@ static void line_back(ckpt *c, uint64_t step)
 	c->spent_step = 0;
 	c->last_mark_ns = 0;
 	atomic_store(&c->jumped_to, 0);
-	due_back(c);
+	due_back(c, marked);
 	/* A daemon that takes over is not offered what lies above it. */
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		if (atomic_load(&c->held[i].step) > step)
@@ -378,7 +378,7 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 					  r.step);
 		}
 		last_anew(c, line);
-		line_back(c, r.step);
+		line_back(c, r.step, r.marked);
 		taken_say(c, &w, &r);
 	}
 	if (ret) {

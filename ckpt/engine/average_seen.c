@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average_seen.c - see average_seen.h. Called by verb_ema.c, verb_show.c and verb_diff.c.
+ * average_seen.c - see average_seen.h. Called by verb_ema.c, verb_show.c and verb_diff.c, and by the
+ * daemon, which writes the attributes and goes on from them.
  * Invariant: what is not written in the checkpoint is none, never 0.
  */
 #include "ckpt/engine/average_seen.h"
@@ -126,6 +127,7 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
 {
 	const struct table *t = &k->table;
 	struct average_seen *x = calloc((size_t)t->naverage + 1, sizeof *x);
+	struct average_missed missed[TABLE_AVERAGES_MAX];
 	size_t head = strlen(AVERAGES_HEALTH);
 	uint32_t n = 0;
 
@@ -133,9 +135,13 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
 	*ret_n = 0;
 	if (!x)
 		return -ENOMEM;
+	averages_missed_all(k, missed);
 	for (uint32_t i = 0; i < t->naverage; i++)
 		if (!t->average[i].rule)
-			x[n++] = (struct average_seen){ .a = &t->average[i] };
+			x[n++] = (struct average_seen){
+				.a = &t->average[i],
+				.missed = missed[MIN(i, TABLE_AVERAGES_MAX - 1)]
+			};
 	qsort(x, n, sizeof *x, seen_compare);
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		struct average_seen *of = seen_of(x, n, t->average[i].name);
@@ -157,6 +163,70 @@ int averages_see(const struct checkpoint *k, struct average_seen **ret, uint32_t
 	for (uint32_t i = 0; i < n; i++)
 		count_copied(k, &x[i]);
 	*ret_n = n;
+	return 0;
+}
+
+/* --- what was left out --- */
+void averages_missed_key(const char *name, uint32_t rule, char *buf, size_t bytes)
+{
+	if (rule)
+		snprintf(buf, bytes, AVERAGES_LEFT_OUT "%s/%" PRIu32, name, rule);
+	else
+		snprintf(buf, bytes, AVERAGES_LEFT_OUT "%s", name);
+}
+
+char *averages_missed_print(const struct average_missed *m, char *buf, size_t bytes)
+{
+	snprintf(buf, bytes, "%s%" PRIu64 " of %" PRIu64, m->least ? "at least " : "", m->left_out,
+		 m->of);
+	return buf;
+}
+
+bool averages_missed_many(const struct average_missed *m)
+{
+	return m->known && m->left_out > m->of / 100;
+}
+
+/* It is read only if it is what averages_missed_print would say of this record. */
+static struct average_missed missed_read(const struct table_average *a, const char *text)
+{
+	static const char least[] = "at least ";
+	struct average_missed m = { .known = true };
+	char again[80];
+
+	m.least = !strncmp(text, least, sizeof least - 1);
+	m.left_out = strtoull(text + (m.least ? sizeof least - 1 : 0), NULL, 10);
+	if (m.left_out > UINT32_MAX || ckpt_add(a->updates, m.left_out, &m.of) ||
+	    strcmp(averages_missed_print(&m, again, sizeof again), text) != 0)
+		return (struct average_missed){ 0 };
+	return m;
+}
+
+void averages_missed_all(const struct checkpoint *k, struct average_missed ret[TABLE_AVERAGES_MAX])
+{
+	const size_t head = strlen(AVERAGES_LEFT_OUT);
+	uint32_t n = MIN(k->table.naverage, TABLE_AVERAGES_MAX);
+	char key[CKPT_NAME_MAX + 64];
+
+	memset(ret, 0, TABLE_AVERAGES_MAX * sizeof *ret);
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		if (strncmp(k->attr[i].key, AVERAGES_LEFT_OUT, head) != 0)
+			continue;
+		for (uint32_t a = 0; a < n; a++) {
+			const struct table_average *x = &k->table.average[a];
+
+			averages_missed_key(x->name, x->rule, key, sizeof key);
+			if (!strcmp(key, k->attr[i].key))
+				ret[a] = missed_read(x, k->attr[i].value);
+		}
+	}
+}
+
+uint64_t averages_marked(const struct checkpoint *k)
+{
+	for (uint32_t i = 0; i < k->nattr; i++)
+		if (!strcmp(k->attr[i].key, AVERAGES_MARKED))
+			return strtoull(k->attr[i].value, NULL, 10);
 	return 0;
 }
 

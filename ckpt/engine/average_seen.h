@@ -12,6 +12,17 @@
 
 #define AVERAGES_HEALTH "ckpt.health:ema." /* of an attribute; the name of the average follows */
 #define AVERAGES_COMPONENT "ema."
+/* The same: behind the name of a rule's average comes "/RULE". What averages_missed_print says. */
+#define AVERAGES_LEFT_OUT "ckpt.left_out:ema."
+/* How many steps the trainer had marked in this line of steps, the checkpoint's among them. */
+#define AVERAGES_MARKED "ckpt.marked"
+
+/* Steps that an average has left out since its copy or seed, of those that it should have. */
+struct average_missed {
+	bool known; /* false: the writer did not say so, or contradicts its record */
+	bool least; /* the writer of an older step did not count: these are those since then */
+	uint64_t left_out, of; /* of: those, and its updates */
+};
 
 /* One average: its record of rule 0, and what there is of it. */
 struct average_seen {
@@ -23,6 +34,7 @@ struct average_seen {
 	 * schedule cannot be read (a newer version's) */
 	uint32_t ncopied;
 	const char *health; /* the attribute's value; NULL: there is none */
+	struct average_missed missed;
 };
 
 /* As the daemon decides it (daemon/averages.c): may the tensor speak for what its `of` names? */
@@ -62,6 +74,14 @@ bool averages_health_is_bad(const char *health);
 /* The number after this word, as in "far 0"; UINT64_MAX: the word is missing. */
 uint64_t averages_health_count(const char *health, const char *word);
 
+/* Of each record of k's table. */
+void averages_missed_all(const struct checkpoint *k, struct average_missed ret[TABLE_AVERAGES_MAX]);
+/* More than one of 100: the library and ckptctl warn. */
+bool averages_missed_many(const struct average_missed *m);
+/* "2 of 99", "at least 2 of 99"; returns buf. */
+char *averages_missed_print(const struct average_missed *m, char *buf, size_t bytes);
+void averages_missed_key(const char *name, uint32_t rule, char *buf, size_t bytes);
+uint64_t averages_marked(const struct checkpoint *k); /* 0: it does not say so */
 /* Are the chains of the two the same: schedule, updates, history? */
 bool averages_same_chain(const struct table_average *a, const struct table_average *b);
 

@@ -206,6 +206,15 @@ int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *sp
 	}
 }
 
+bool shared_gate_full(const struct shared_job *job, uint64_t step)
+{
+	uint64_t g = load_acquire(&job->gate);
+	struct ticket newest = gate_ticket(g);
+	struct ticket mine = { .step = step & STEP_MASK, .seq = newest.seq };
+
+	return !gate_free(g) && !(newest.seq && ticket_newer(newest, mine));
+}
+
 void shared_gate_over(struct shared_job *job, uint32_t slot)
 {
 	struct ticket newest = gate_ticket(load_acquire(&job->gate));

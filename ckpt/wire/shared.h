@@ -232,6 +232,9 @@ struct shared_record { /* what a rank says of a snapshot */
 	uint32_t target, devices;
 	uint32_t turn, nwhole; /* of derived tensors: see turns.h */
 	uint64_t unguarded;    /* that this rank had counted when it marked this one */
+	/* steps that this rank has marked so far, this one among them, each once, whatever became
+	 * of them; after a restore it counts on from the number of the restored step */
+	uint64_t marked;
 	struct shared_note note[SHARED_NOTES];
 };
 /* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top
@@ -277,6 +280,7 @@ struct shared_rank { /* written by the client unless said otherwise */
 	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
 	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
 	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
+	_Atomic uint64_t every_waits, every_wait_ns; /* as ckpt_stats.average_waits */
 	/* by enum wire_skip: snapshots that were skipped since the handle was attached, also by way
 	 * of an earlier daemon */
 	_Atomic uint64_t skipped[SHARED_SKIPS];
@@ -388,6 +392,9 @@ struct shared_job {
 	_Atomic uint64_t last; /* clients: see LAST above */
 	/* daemon: by slot, 1 + turn of replicas; see REPLICAS above */
 	_Atomic uint32_t replicas[SHARED_GATE_SLOTS];
+	/* daemon: of the newest step that has averages: the average that has left out the largest
+	 * share, as ckpt_stats says it. taken is stored first, and read last */
+	_Atomic uint64_t average_taken, average_left_out;
 };
 
 struct ticket {
@@ -407,6 +414,9 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
  * slot return -EAGAIN. */
 int shared_ticket(struct shared_job *job, uint64_t step, const struct ticket *spent, uint32_t want,
 		  bool may_wait, struct ticket *ret);
+/* Would a mark of the step behind this one find no slot now? Not if a rank has a ticket of a later
+ * step than this one already: that decides for all of them. */
+bool shared_gate_full(const struct shared_job *job, uint64_t step);
 /* The next snap record, no longer anybody else's; to be written, then published: COPYING with a
  * need, or TORN with none. NULL: its last snapshot, which a guard has let go by (c), is still being
  * copied. */

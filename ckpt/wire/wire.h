@@ -64,7 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h)
+/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h); how many steps were
+ *     marked is in records, ADOPT and RESTORED; averages say what they left out
  * 10: `copying` is a word of each slot
  * 9: CKPT_EXPLICIT
  * 8: a restore of what an exchange has not brought; derived tensors of devices are copied in turns
@@ -189,7 +190,7 @@ struct wire_segment {
 struct wire_adopt {
 	struct wire_head head;
 	uint32_t slot, epoch, flags, rev;
-	uint64_t bytes, step, mark_ns;
+	uint64_t bytes, step, mark_ns, marked; /* marked: as the record said */
 	uint32_t turn, nwhole, whole[WIRE_WHOLE_MAX];
 };
 
@@ -290,6 +291,7 @@ struct wire_restored {
 	 * those above that one, with a sequence number up to `back`, are left behind. To be
 	 * reported to a daemon that takes over. */
 	uint64_t base, back;
+	uint64_t marked; /* as the step's record said: the rank counts on from there */
 	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
 	char passed[512], averages[512]; /* as ckpt_got */
@@ -494,8 +496,9 @@ struct wire_report_job {
 	char drift[512];
 	/* Averages of the weights: bytes of all slots that are theirs; steps since the daemon began
 	 * that have theirs, that were given up because the next marks needed the slots, and, by
-	 * enum wire_gate, that an average did not take in */
-	uint64_t average_bytes, averaged, average_given_up, average_gated[4];
+	 * enum wire_gate, that an average did not take in; left_out: those that averages went on
+	 * without, whatever kept them from it (docs/AVERAGES.md) */
+	uint64_t average_bytes, averaged, average_given_up, average_left_out, average_gated[4];
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {
@@ -506,6 +509,7 @@ struct wire_report_rank {
 	/* time that ckpt_snapshot and ckpt_guard took: in all, at most, since its newest mark; how
 	 * long the library has measured */
 	uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, measured_ns;
+	uint64_t every_waits, every_wait_ns; /* as ckpt_stats.average_waits */
 };
 enum wire_step_state {
 	WIRE_MARKED, /* being copied */
@@ -542,6 +546,7 @@ enum {
 	WIRE_AVERAGE_KAHAN = 1,
 	WIRE_AVERAGE_MIXED = 2,
 	WIRE_AVERAGE_SEEDED = 4,
+	WIRE_AVERAGE_AT_LEAST = 128, /* left_out: its first writer did not count */
 	WIRE_AVERAGE_MADE = 256
 };
 /* An average of a job, or one of its rules with a schedule of its own. Of this host's elements. */
@@ -552,6 +557,7 @@ struct wire_report_average {
 	char schedule[512];			/* canonical; cut where it is longer */
 	uint64_t step;				/* 1 + that step */
 	uint64_t updates, last_step, since;	/* last_step, since: 1 + step; 0: none */
+	uint64_t left_out;			/* marked steps since `since` that it has not */
 	uint64_t lag;				/* steps since the newest update */
 	uint64_t nan, inf;			/* values in it */
 	uint64_t nan_sources, inf_sources;	/* in the weights */

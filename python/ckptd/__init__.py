@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._reader import open as open
     from ._view import view as view
     from .errors import AlreadyAttached as AlreadyAttached
+    from .errors import AveragesLeftOut as AveragesLeftOut
     from .errors import CkptdError as CkptdError
     from .errors import Damaged as Damaged
     from .errors import ExtraError as ExtraError
@@ -57,6 +58,7 @@ _WHERE: Dict[str, str] = {
     "view": "_view",
     "CkptdError": "errors",
     "AlreadyAttached": "errors",
+    "AveragesLeftOut": "errors",
     "Damaged": "errors",
     "ExtraError": "errors",
     "ForkedError": "errors",

@@ -313,6 +313,10 @@ class ckpt_stats(ctypes.Structure):
         ("staged_ns", c_uint64),
         ("persisted_ns", c_uint64),
         ("committed_ns", c_uint64),
+        ("average_taken", c_uint64),
+        ("average_left_out", c_uint64),
+        ("average_waits", c_uint64),
+        ("average_wait_ns", c_uint64),
     ]
 
 

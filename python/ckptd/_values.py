@@ -95,6 +95,10 @@ class Stats:
     staged_ns: int
     persisted_ns: int
     committed_ns: int
+    average_taken: int
+    average_left_out: int
+    average_waits: int
+    average_wait_ns: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,6 +144,10 @@ class ReplicasDrifted(UserWarning):
     """Ranks that should hold the same elements of a tensor hold different ones."""
 
 
+class AveragesLeftOut(UserWarning):
+    """Averages of the weights have left out more than 1 % of the steps: the same run may end with other averages."""
+
+
 class NotSaving(UserWarning):
     """Training continues, and at the moment its steps are not saved."""
 

@@ -38,6 +38,7 @@ log = logging.getLogger("ckptd")
 WAIT_MAX = 3600.0  # seconds: how long wait and save wait unless they are told otherwise
 WITHIN = 25.0  # seconds from a signal to SIGKILL, unless on_signal is told otherwise: torchrun leaves 30
 DRIFTED = "have drifted apart"  # in the library's line about replicas that are not equal
+LEFT_OUT = "averages of the weights have left out"  # in that about steps that averages lack
 RETRY = 0.05  # seconds that a step waits for a seal which was not ready in `timeout` before
 
 _attached: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()  # modules and optimizers
@@ -506,6 +507,8 @@ class Run:
         for notice in self._handle.notices():
             if DRIFTED in notice.text:
                 warn(errors.ReplicasDrifted, notice.text)
+            if LEFT_OUT in notice.text:
+                warn(errors.AveragesLeftOut, notice.text)
 
     def _outside(self, call: str) -> None:
         """Raise if this call cannot be made now."""

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import unittest
 import unittest.mock
 import warnings
@@ -1146,6 +1147,43 @@ class Averages(One):
             self.assertEqual(step, 7)
         with self.assertRaisesRegex(KeyError, "slow"), run.averaged("slow"):
             pass
+
+    def test_steps_that_an_average_leaves_out_are_counted_and_warned_of_once(self):
+        job = self.job()
+        model = torch.nn.Linear(4096, 2048, bias=False)  # a copy takes longer than a guard that does not wait
+        run = self.attach(job, model, averages={"fast": "constant decay=.9"}, guard="never", slots=3)
+        run.restore()
+        until = time.monotonic() + SECONDS
+        kind = ckptd.AveragesLeftOut
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            step = 0
+            while time.monotonic() < until and not any(w.category is kind for w in said):
+                for step in range(step + 1, step + 4):  # the third one is waited for
+                    with run.step(step), torch.no_grad():
+                        model.weight.add_(1)
+                self.assertEqual(run.wait(), step)
+            for step in range(step + 1, step + 30):
+                with run.step(step), torch.no_grad():
+                    model.weight.add_(1)
+        self.assertEqual(len([w for w in said if w.category is kind]), 1)
+        stats = run.stats()
+        self.assertGreater(stats["average_left_out"] * 100, stats["average_left_out"] + stats["average_taken"])
+        self.assertEqual(stats["average_waits"], 0)
+
+    def test_with_every_no_step_is_left_out(self):
+        job = self.job()
+        model = torch.nn.Linear(4096, 2048, bias=False)
+        run = self.attach(job, model, averages={"fast": "constant decay=.9 every"}, guard="never", slots=3)
+        run.restore()
+        for step in range(1, 21):
+            with run.step(step), torch.no_grad():
+                model.weight.add_(1)
+        self.assertEqual(run.wait(), 20)
+        stats = run.stats()
+        self.assertEqual((stats["average_taken"], stats["average_left_out"]), (19, 0))
+        self.assertEqual((stats["torn"], stats["skipped"]), (0, 0))
+        self.assertGreater(stats["average_waits"], 0)
 
     def test_no_step_has_the_average_yet(self):
         job = self.job()

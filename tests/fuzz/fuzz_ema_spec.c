@@ -64,7 +64,7 @@ static void check_spec(const struct ema_spec *s)
 	assert(!ema_spec_parse(one, &again, NULL));
 	assert(!ema_spec_print(again, EMA_DECLARED, two) && !strcmp(one, two));
 	assert(!ema_spec_print(s, 0, one) && strlen(one) <= strlen(two));
-	assert(again->nrule == s->nrule && again->kahan == s->kahan);
+	assert(again->nrule == s->nrule && again->kahan == s->kahan && again->every == s->every);
 	ema_spec_free(again);
 	ema_spec_check(s, "fast", &wrong);
 	ema_spec_advise(s, "fast", &advice);

@@ -19,6 +19,7 @@ usual() {
 		daemon-faults   1    a fault at every call that the daemon makes
 		command-faults  2    a fault at every call that the command makes
 		mutants         2    every planted mistake, and the test that finds it
+		pairs           1    20 pairs of runs under load, whose averages are to be equal
 		without         ?    every unit program where features of the kernel are missing
 		power           S    power cuts on ext4 and XFS under the real daemon, as root
 		storm           S    kills, kills of the daemon too, standstills, on a GPU, and with a sanitizer
@@ -153,6 +154,7 @@ for r in "${rigs[@]}"; do
 	command-faults) FAULT_STEP=1 rig command-faults 'injections' run_unit cli_faults ;;
 	# Sockets lie in its directories, whose names must be short: no TMPDIR here either.
 	mutants) MUTANT_JOBS=$jobs rig mutants 'mistakes' env -u TMPDIR tests/mutants/run.sh --tap ALL ;;
+	pairs) EVERY_PAIRS=20 rig pairs '^#' run_unit daemon_every ;;
 	without) UNITS=$unit ALL=1 rig without '^#' tests/e2e/test_without.sh ;;
 	power) rig power '^#' tests/power/power.sh "$seed" $((seconds / 20 + 1)) ext4 xfs ;;
 	storm)

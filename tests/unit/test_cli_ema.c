@@ -27,6 +27,7 @@ struct odd {
 	const char *schedule; /* in its place, as it stands in the file */
 	const char *health;   /* of fast */
 	const char *health_of_slow;
+	const char *left_out, *left_out_of_slow;
 	uint64_t step, last_step; /* 0: 30 */
 	uint32_t try;
 	bool mixed, no_b, clash, f8, f64, large, seeded, none;
@@ -198,10 +199,11 @@ static void add_main(struct handmade *p, uint32_t rank, const struct odd *x)
 /* A step of two ranks. */
 static void make_at(const char *dir, const struct odd *x)
 {
-	const struct checkpoint_attr attr[] = {
+	struct checkpoint_attr attr[4] = {
 		{ AVERAGES_HEALTH "fast", x->health ? x->health : GOOD_HEALTH },
 		{ AVERAGES_HEALTH "slow", x->health_of_slow },
 	};
+	uint32_t nattr = x->health_of_slow ? 2 : 1;
 	struct ckpt_err err = { 0 };
 	struct handmade p;
 
@@ -211,7 +213,12 @@ static void make_at(const char *dir, const struct odd *x)
 	for (uint32_t r = 0; r < 2; r++)
 		add_main(&p, r, x);
 	p.line.attr = attr;
-	p.line.nattr = x->health_of_slow ? 2 : 1;
+	if (x->left_out)
+		attr[nattr++] = (struct checkpoint_attr){ AVERAGES_LEFT_OUT "fast", x->left_out };
+	if (x->left_out_of_slow)
+		attr[nattr++] =
+			(struct checkpoint_attr){ AVERAGES_LEFT_OUT "slow", x->left_out_of_slow };
+	p.line.nattr = nattr;
 	if (handmade_commit(&p, &err))
 		fail_msg("%s", err.msg);
 	handmade_spill(&p, dir);
@@ -631,6 +638,51 @@ TEST(ema_says_what_is_wrong)
 	RUN_IS(10, "ema", none, "--json");
 	assert_json_error(10);
 	RUN_IS(10, "ema", path_of("%s/nowhere", top));
+}
+
+TEST(ema_and_show_say_what_was_left_out)
+{
+	const char *step = make("left", &(struct odd){ .updates = 97,
+						       .left_out = "2 of 99",
+						       .left_out_of_slow = "at least 0 of 3",
+						       .try = 12 });
+
+	SHOWN_IS(0, "ema", step);
+	RUN_IS(0, "ema", step);
+	assert_says(got.out, "left out: 2 of 99 steps");
+	assert_says(got.out, "known of the newer ones only");
+	RUN_IS(0, "ema", step, "--json");
+	assert_json(0, "ckptd.ema/1",
+		    "{'averages': [{'name': 'fast', 'updates': 97, 'left_out_count': 2, "
+		    "'left_out_complete': true}, "
+		    "{'name': 'slow', 'left_out_count': 0, 'left_out_complete': false}]}");
+	RUN_IS(0, "show", step);
+	assert_says(got.out, "left out: 2 of 99");
+}
+
+/* What contradicts the record, or is no such text, is not known, and never 0. */
+TEST(what_was_left_out_is_believed_only_if_it_fits_the_record)
+{
+	static const char *const text[] = { "2 of 98",
+					    "-1 of 96",
+					    "2",
+					    "",
+					    " 2 of 99",
+					    "2 of 99 ",
+					    "99999999999999999999 of 99",
+					    "at least 2 of 97" };
+
+	for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+		const char *step =
+			make(path_of("odd%zu", i), &(struct odd){ .updates = 97,
+								  .left_out = text[i],
+								  .try = 13 + (uint32_t)i });
+
+		RUN_IS(0, "ema", step, "--json");
+		assert_json(0, "ckptd.ema/1",
+			    "{'averages': [{'name': 'fast', 'left_out_count': null, "
+			    "'left_out_complete': null}, {}]}");
+	}
 }
 
 TEST(a_health_is_bad_only_where_it_says_so)

@@ -674,7 +674,7 @@ TEST(a_step_that_is_gated_keeps_what_the_step_before_had)
 			ref_step(&X[1], step);
 		committed_is_ref(step);
 	}
-	assert_true(said("step 4 has its averages; left out: CKPT_NO_EMA"));
+	assert_true(said("step 4 has its averages; kept out: CKPT_NO_EMA"));
 }
 
 TEST(a_value_that_is_not_finite_in_one_rank_drops_the_step_in_all)
@@ -697,8 +697,8 @@ TEST(a_value_that_is_not_finite_in_one_rank_drops_the_step_in_all)
 		committed_is_ref(step);
 	}
 	assert_non_null(strstr(attr_of(5, "fast", text), "lag 1"));
-	assert_non_null(strstr(text, "left out: values that are not finite"));
-	assert_null(strstr(attr_of(6, "fast", text), "left out"));
+	assert_non_null(strstr(text, "kept out: values that are not finite"));
+	assert_null(strstr(attr_of(6, "fast", text), "kept out"));
 }
 
 /* Nothing is before it: the copy is made, and the next step begins anew. */

@@ -165,6 +165,7 @@ struct mine { /* of a rank: what it has declared */
 	uint64_t first[TENSORS];
 };
 static struct mine mine_of[8];
+static bool own_memory; /* malloc's, which the case frees: the library copies it */
 
 static uint32_t shards(const struct rank *k)
 {
@@ -189,7 +190,11 @@ static void tensor_declare(struct rank *k, uint32_t i)
 
 	m->n[i] = sharded ? model[i].n / shards(k) : model[i].n;
 	m->first[i] = sharded ? (uint64_t)(k->rank % shards(k)) * m->n[i] : 0;
-	MUST_OF(k, ckpt_alloc(k->c, (uint64_t)m->n[i] * elem, (void **)&m->mem[i], &k->err));
+	if (own_memory)
+		MUST((m->mem[i] = calloc(m->n[i], elem)) != NULL);
+	else
+		MUST_OF(k,
+			ckpt_alloc(k->c, (uint64_t)m->n[i] * elem, (void **)&m->mem[i], &k->err));
 	local = (struct ckpt_local){ .ptr = m->mem[i] };
 	MUST_OF(k, ckpt_tensor_add(k->c, &t, &m->id[i], &k->err));
 }
@@ -358,7 +363,7 @@ static void run_of(const char *job, const char *mesh, struct flow *f)
 	team_of(plan(job, mesh, .slots = 4), flow_run, f);
 }
 
-static void run(const char *mesh, struct flow *f)
+static inline void run(const char *mesh, struct flow *f)
 {
 	run_of(JOB, mesh, f);
 }

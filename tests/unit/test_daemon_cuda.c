@@ -1287,6 +1287,62 @@ static uint64_t copy_calls(void)
 	       fake->calls("cuMemcpy2DAsync");
 }
 
+/* Steps whose copies are late, with a guard that waits for none of them. Returns how many were torn
+ * or skipped. */
+static uint32_t averaged_late(const char *spec, struct ckpt_stats *ret)
+{
+	const uint64_t one = 1;
+	const struct ckpt_local local = { .start = (const uint64_t[]){ 0 }, .extent = &one };
+	struct ckpt_tensor x = ROW(.size = sizeof x, .dtype = CKPT_F32, .role = CKPT_PARAM,
+				   .component = "model", .name = "p", .ndim = 1, .shape = &one,
+				   .mesh = CKPT_ALONE, .mode = CKPT_BOXES, .nlocal = 1);
+	struct ckpt_local at = local;
+	struct trainer t;
+	uint32_t lost = 0;
+
+	calm();
+	memory_make(&t, 1);
+	slots = 3;
+	attach(&t, spec, CKPT_NEVER, 0, UINT64_MAX);
+	tensors_add(&t);
+	at.ptr = t.host + 16;
+	x.local = &at;
+	MUST_OF(&t, ckpt_tensor_add(t.c, &x, NULL, &t.err));
+	MUST_OF(&t, ckpt_average(t.c, "fast", *spec == 'e' ? "uniform every" : "uniform", &t.err));
+	MUST_OF(&t, ckpt_seal(t.c, PATIENCE, &t.err));
+	fake->bandwidth(.01);
+	update_queue(&t, 1, false);
+	for (uint32_t step = 1; step <= 12; step++) {
+		lost += mark(&t, step, step == 12 ? CKPT_FINAL : CKPT_STAGE_ONLY) != 0;
+		lost += ckpt_guard(t.c, NULL) != 0;
+		update_queue(&t, step + 1, false);
+	}
+	(void)ckpt_wait(t.c, 12, CKPT_COMMITTED, PATIENCE, &t.err);
+	*ret = (struct ckpt_stats){ .size = sizeof *ret };
+	MUST_BE(ckpt_stats(t.c, ret), 0);
+	sync_all(&t);
+	job_end(&t);
+	return lost;
+}
+
+TEST(with_every_the_guard_waits_for_devices_too)
+{
+	struct ckpt_stats s;
+
+	assert_int_equal(averaged_late("every", &s), 0);
+	assert_int_equal(s.average_taken, 11);
+	assert_int_equal(s.average_left_out, 0);
+	assert_true(s.average_waits > 0);
+}
+
+TEST(and_without_it_their_copies_are_torn)
+{
+	struct ckpt_stats s;
+
+	assert_true(averaged_late("plain", &s) > 0);
+	assert_int_equal(s.average_waits, 0);
+}
+
 /* A driver call that never returns keeps the helper, and nothing else. */
 TEST(a_driver_that_hangs_keeps_nobody)
 {

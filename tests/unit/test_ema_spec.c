@@ -66,6 +66,17 @@ TEST(the_canonical_form_has_a_seed_where_ranks_declare_it_and_not_in_files)
 	assert_prints("uniform a=skip", EMA_DECLARED, "uniform start=0 source=master a=skip");
 }
 
+/* So an average that waits has the history of one that does not, and files that older programs
+ * read. */
+TEST(every_is_what_ranks_declare_and_not_in_files)
+{
+	assert_prints("zero every decay=.9 kahan seed=/a", EMA_DECLARED,
+		      "zero decay=0.9 start=0 source=master seed=/a every kahan");
+	assert_prints("zero every decay=.9 kahan", 0, "zero decay=0.9 start=0 source=master kahan");
+	assert_prints("uniform every=skip", EMA_DECLARED,
+		      "uniform start=0 source=master every=skip");
+}
+
 TEST(rules_are_printed_in_their_order_and_their_schedules_alone)
 {
 	static const char text[] = "uniform *.bias=copy start=7 kahan a/b=(constant decay=.5) "
@@ -111,6 +122,7 @@ static void assert_same(const struct ema_spec *a, const struct ema_spec *b)
 	assert_same_schedule(&a->schedule, &b->schedule);
 	assert_int_equal(a->source, b->source);
 	assert_int_equal(a->kahan, b->kahan);
+	assert_int_equal(a->every, b->every);
 	assert_int_equal(a->has_gate, b->has_gate);
 	assert_memory_equal(&a->gate_loss, &b->gate_loss, sizeof a->gate_loss);
 	assert_int_equal(!a->seed, !b->seed);
@@ -271,6 +283,8 @@ static void draw_spec(struct text *t)
 	if (below(t, 2))
 		add(t, " kahan");
 	if (below(t, 2))
+		add(t, " every");
+	if (below(t, 2))
 		add(t, " seed=/a/%u=b(c)", below(t, 100));
 	if (below(t, 2))
 		add_blanks(t);
@@ -404,7 +418,7 @@ static void assert_refused(const char *text, const char *why)
 #define ONE_OF "one of constant, timm, diffusers, halflife, power, uniform or zero"
 #define STANDS_CONSTANT                                                                     \
 	"here stands PARAM=VALUE (constant has decay, start, gate_loss, source and seed), " \
-	"kahan, or a rule PATTERN=average, =copy, =skip or =(PRESET PARAM=VALUE ...)"
+	"kahan, every, or a rule PATTERN=average, =copy, =skip or =(PRESET PARAM=VALUE ...)"
 
 TEST(what_begins_with_no_schedule_is_refused)
 {
@@ -478,6 +492,7 @@ TEST(a_word_that_is_said_twice_is_refused)
 	assert_refused("constant decay=.9 decay=.9",
 		       WORD(3, "decay=.9", 19) "sets decay a second time");
 	assert_refused("uniform kahan kahan", WORD(3, "kahan", 15) "stands there a second time");
+	assert_refused("uniform every every", WORD(3, "every", 15) "stands there a second time");
 	assert_refused("uniform seed=a seed=b", WORD(3, "seed=b", 16) "sets seed a second time");
 	assert_refused("uniform w=(constant decay=.9 decay=.8)",
 		       WORD(2, "decay=.8", 30) "sets decay a second time");
@@ -532,7 +547,7 @@ TEST(parentheses_are_closed_and_not_nested)
 	assert_refused("uniform w=)",
 		       WORD(2, "w=)", 9) "is not known: here stands PARAM=VALUE "
 					 "(uniform has start, gate_loss, source and "
-					 "seed), kahan, or a rule PATTERN=average, "
+					 "seed), kahan, every, or a rule PATTERN=average, "
 					 "=copy, =skip or =(PRESET PARAM=VALUE ...)");
 	assert_refused("uniform =(uniform)",
 		       WORD(2, "=(uniform)", 9) "has no pattern before its \"=\"");
