@@ -64,8 +64,8 @@
 #include <stdbool.h>
 
 #define WIRE_MAGIC 0x64706b63u
-/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h); how many steps were
- *     marked is in records, ADOPT and RESTORED; averages say what they left out
+/* 11: the library brings the daemon what it compares of replicas (REPLICAS in shared.h);
+ * how many steps were marked is in records, ADOPT and RESTORED; averages say what they left out
  * 10: `copying` is a word of each slot
  * 9: CKPT_EXPLICIT
  * 8: a restore of what an exchange has not brought; derived tensors of devices are copied in turns
