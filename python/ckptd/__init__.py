@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from .errors import ReplicasDrifted as ReplicasDrifted
     from .errors import StateMoved as StateMoved
     from .errors import Superseded as Superseded
+    from .errors import UnattachedOptimizer as UnattachedOptimizer
+    from .errors import UnguardedUpdate as UnguardedUpdate
     from .errors import VersionMismatch as VersionMismatch
     from .run import Restored as Restored
     from .run import Run as Run
@@ -73,6 +75,8 @@ _WHERE: Dict[str, str] = {
     "ReplicasDrifted": "errors",
     "StateMoved": "errors",
     "Superseded": "errors",
+    "UnattachedOptimizer": "errors",
+    "UnguardedUpdate": "errors",
     "VersionMismatch": "errors",
 }
 

@@ -145,8 +145,12 @@ class OptimGroups:
     """
 
     def __init__(self, optim: Any, names: Optional[Mapping[Any, str]] = None) -> None:
-        self.optim = optim
         self.names = {} if names is None else names
+        self.take(optim)
+
+    def take(self, optim: Any) -> None:
+        """From now on it is this one."""
+        self.optim = optim
         self.known = -1  # len(optim.state) when `loose` was made
         self.loose: List[Tuple[str, MutableMapping[Any, Any], Any]] = []
         self.next = 0
@@ -312,13 +316,20 @@ class Extras:
         allow_pickle: bool = True,
     ) -> None:
         self.allow_pickle = allow_pickle
-        self.items = [_stateful_item(c + ".groups", OptimGroups(o, names)) for c, o in (optims or {}).items()]
+        self.optims = {c: OptimGroups(o, names) for c, o in (optims or {}).items()}
+        self.items = [_stateful_item(c + ".groups", groups) for c, groups in self.optims.items()]
         for name, at in (objects or {}).items():
             if not isinstance(name, str) or not name:
                 raise TypeError("extra: a name is %r and should be a string" % (name,))
             self.items.append(make_item("extra." + name, at))
         self.blobs: List[Blob] = []
         self._handle: Optional[Handle] = None
+
+    def replace_optimizer(self, old: Any, new: Any) -> None:
+        """From now on the blob of `old` has the settings of `new`."""
+        for groups in self.optims.values():
+            if groups.optim is old:
+                groups.take(new)
 
     def declare(self, handle: Handle) -> None:
         """Declare a blob for each object. No object is called. Then seal."""

@@ -41,7 +41,7 @@ def create_state(optim: Any) -> int:
     optimizer needs. State that _init_group leaves to the step itself (SGD's momentum) is not made. Raises what
     _init_group raises (a fused optimizer with parameters of a type that it cannot update, for example).
     """
-    inner = _inner(optim)
+    inner = inner_optimizer(optim)
     init = _init_group_of(inner)
     if init is None:
         return 0
@@ -51,7 +51,7 @@ def create_state(optim: Any) -> int:
     return made
 
 
-def _inner(optim: Any) -> Any:
+def inner_optimizer(optim: Any) -> Any:
     """The optimizer that has the state: inside ZeroRedundancyOptimizer, or inside a wrapper such as accelerate's."""
     name = type(optim).__name__
     for wrapper, attribute in (("ZeroRedundancyOptimizer", "optim"), ("AcceleratedOptimizer", "optimizer")):
@@ -140,7 +140,7 @@ def create_state_like(
     parameter is a plain tensor. State of FSDP1's flat parameters is flat, too. Returns one sentence for each tensor
     that cannot be made, with its name.
     """
-    inner = _inner(optim)
+    inner = inner_optimizer(optim)
     wanted: Dict[str, List[_Wanted]] = {}
     problems: List[str] = []
     for t in saved:

@@ -18,6 +18,7 @@ from . import errors
 
 log = logging.getLogger("ckptd")
 
+_WARNED = {"outside": errors.UnguardedUpdate, "unattached": errors.UnattachedOptimizer}
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -43,6 +44,8 @@ class Outcomes:
             "refused": 0,
             "unmarked": 0,
             "extra": 0,
+            "outside": 0,
+            "unattached": 0,
         }
         self._said: Set[str] = set()
         self._unsaved_since: Optional[int] = None
@@ -74,8 +77,8 @@ class Outcomes:
         )
 
     def unsaved(self, kind: str, step: int, error: errors.CkptdError) -> None:
-        """detached, refused, failing, unmarked, extra: steps are not saved until something changes. strict: raises
-        error."""
+        """detached, refused, failing, unmarked, extra, outside, unattached: steps are not saved until something changes.
+        strict: raises error."""
         self.count[kind] += 1
         if kind in ("detached", "refused") and self._unsaved_since is None:
             self._unsaved_since = step
@@ -87,4 +90,4 @@ class Outcomes:
             return
         self._said.add(kind)
         log.warning("%s", text)
-        warn(errors.NotSaving, text)
+        warn(_WARNED.get(kind, errors.NotSaving), text)

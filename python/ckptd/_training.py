@@ -14,7 +14,8 @@ import logging
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _arguments, _cuda, _lib, _state, errors
+from . import _abi, _arguments, _cuda, _lib, _optim, _state, errors
+from ._heard import Heard
 from ._memory import Arena, materialise, tensors_of
 from ._outcome import warn
 from ._session import Session, aliases_of
@@ -48,6 +49,7 @@ class Training:
         self.components = _state.components_of(self.optims)
         self.state = _state.State()
         self.names: Dict[Any, str] = {}  # of parameters, without the component
+        self.saved: List[Any] = []  # optimizers whose state is an extra
         self.materialised = False
         self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
@@ -56,6 +58,7 @@ class Training:
         self.devices = devices
         if devices:
             handle.devices = devices
+        self.heard = Heard(devices.capturing)
         self._watch: Optional[Watch] = None
         self._following = False  # a change was found, and the declaration does not follow it yet
         self._aliased: List[str] = []
@@ -70,6 +73,28 @@ class Training:
         for optim in self.optims:
             _state.create_state(optim)
         self._declare(0)
+
+    def replace_optimizer(self, old: Any, new: Any, step: int) -> None:
+        """The state of `new` is declared in the place of that of `old`. After an exception nothing has changed."""
+        was = self.optims
+        at = next((i for i, optim in enumerate(was) if optim is old), None)
+        if at is None:
+            text = "this %s is not attached: attached are %s" % (
+                type(old).__name__, _arguments.names(type(optim).__name__ for optim in was) or "no optimizers")  # fmt: skip
+            raise errors.error("replace_optimizer", errno.EINVAL, text)
+        (new,) = _state.optimizers_of([new])
+        optims = [*was[:at], new, *was[at + 1 :]]
+        if _state.components_of(optims) != self.components:
+            text = "the state of other optimizers would have other names than it has now: detach, and attach them all anew"
+            raise errors.error("replace_optimizer", errno.EINVAL, text)
+        _state.create_state(new)
+        self.optims = optims
+        try:
+            self._declare(step)
+        except BaseException:
+            self.optims = was
+            self._declare(step)
+            raise
 
     def fit(self, step: Optional[int], flags: int) -> None:
         """Make the optimizer state that only the checkpoint knows, and declare it. NothingToRestore, NoDaemon,
@@ -118,6 +143,16 @@ class Training:
         self.state = state
         self.names.clear()
         self.names.update({p: about.name for p, about in state.parameters.items()})
+        self._learn()
+
+    def _learn(self) -> None:
+        """What there is to hear. A master is a parameter of its optimizer, too."""
+        names = {p: "model/" + name for p, name in self.names.items()}
+        for entry in self.state.entries:
+            if entry.role in (_abi.CKPT_PARAM, _abi.CKPT_MASTER):
+                names.setdefault(entry.home.value, entry.key)
+        inside = (of(optim) for optim in self.optims for of in (_state.local_optimizer, _optim.inner_optimizer))
+        self.heard.learn([*self.optims, *inside], self.saved, names)
 
     def mesh(self) -> Optional[Mesh]:
         """The largest mesh that a tensor is on."""
@@ -152,7 +187,7 @@ class Training:
         if self._watch is None:
             self._watch = Watch(self.state.entries, modules=self.modules, optimizers=self.optims, step=step)
         else:
-            self._watch.renew(self.state.entries, step)
+            self._watch.renew(self.state.entries, step, self.optims)
         self._following = False
 
     def _devices_now(self) -> Iterable[int]:
@@ -177,6 +212,7 @@ class Training:
         """A restore has filled the state, and the extras are loaded: what the program holds now is right as of this
         step."""
         self._before_fit = None
+        self.heard.restored()
         self._declare(step)
 
     # ---- before each snapshot ----
@@ -192,7 +228,9 @@ class Training:
             return problem
         stale = self._stale(changes)
         again, self._following = self._following, True  # an exception (Ctrl-C) had come in between
-        if again or not all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+        if not again and all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+            self._learn()
+        else:
             problem = self._collect_again(again or any(c.kind is Kind.NEW for c in changes))
             if problem:
                 return problem
@@ -240,7 +278,9 @@ class Training:
         ]
         if not old:
             return ""
-        return ". The optimizer still updates the old tensors of %s: make the optimizer anew" % _arguments.names(old)
+        return ". The optimizer still updates the old tensors of %s: make the optimizer anew, and call run.replace_optimizer" % (
+            _arguments.names(old)
+        )
 
     def _unreadable(self, changes: Sequence[Change], step: int) -> Optional[str]:
         """What to say of storages that were freed, resized or aliased. Aliased ones are declared anew at the second

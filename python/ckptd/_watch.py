@@ -291,13 +291,14 @@ class Watch:
         self._optimizers = list(optimizers)
         self._registered = False  # a module has registered something, or a change is not dealt with
         self._gathered: Optional[Dict[int, Any]] = None  # FSDP2's gathered parameters, by the id of the sharded one
-        self._params: Optional[Set[int]] = None  # ids of what the optimizers update
         self._ids: Set[int] = set()
         self._hooks = _hooks(self) if self._modules else []
         self.renew(entries, step)
 
-    def renew(self, entries: "Sequence[Entry]", step: int) -> None:
-        """From now on these entries, as they are now, are right."""
+    def renew(self, entries: "Sequence[Entry]", step: int, optimizers: Optional[Iterable[Any]] = None) -> None:
+        """From now on these entries, as they are now, are right. optimizers: those that hold them now; None: the same."""
+        if optimizers is not None:
+            self._optimizers = list(optimizers)
         count = max(1, -(-len(entries) // TURN))
         size = -(-len(entries) // count)
         self._turns = [_Turn(entries[i * size : (i + 1) * size], step) for i in range(count)]
@@ -316,7 +317,7 @@ class Watch:
     def check(self, step: int, full: bool = False) -> List[Change]:
         """What has changed, in the order of the entries; NEW at the end. full: compare all entries, in every
         respect."""
-        self._gathered = self._params = None  # made again when they are needed
+        self._gathered = None  # made again when it is needed
         whole = full or self._registered
         moved = not self._structure.right(0 if whole else self._next, 1 if whole else len(self._turns))
         everything = whole or moved or not self._sentinels.right_places()
@@ -417,8 +418,7 @@ class Watch:
         if spec is not turn.specs[i] and spec != turn.specs[i]:
             return change(Kind.RESHAPED, there, "is another DTensor: its mesh, placements or global shape differ")
         if there is not value:
-            stale = " The optimizer still updates the old one." if self._optimized(value) else ""
-            return change(Kind.REPLACED, there, f"is another object than the one that was declared.{stale}")
+            return change(Kind.REPLACED, there, "is another object than the one that was declared")
         if not same_object:
             return change(Kind.REPLACED, there, "has other memory than the one that was declared")
         if now.stride != seen.stride:
@@ -431,12 +431,6 @@ class Watch:
             params = [param for module in self._modules for param in fsdp_params(module)]
             self._gathered = {id(param.sharded_param): getattr(param, "_unsharded_param", None) for param in params}
         return there is not None and self._gathered.get(id(value)) is there
-
-    def _optimized(self, value: "torch.Tensor") -> bool:
-        if self._params is None:
-            groups = [group for optim in self._optimizers for group in optim.param_groups]
-            self._params = {id(param) for group in groups for param in group["params"]}
-        return id(value) in self._params
 
 
 def _hooks(watch: Watch) -> List[Any]:

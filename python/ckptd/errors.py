@@ -152,6 +152,14 @@ class NotSaving(UserWarning):
     """Training continues, and at the moment its steps are not saved."""
 
 
+class UnguardedUpdate(NotSaving):
+    """An optimizer updated the state outside of `with run.step`: the step that follows is not saved."""
+
+
+class UnattachedOptimizer(NotSaving):
+    """An optimizer that attach was not given updates the parameters: no step is saved until it is attached."""
+
+
 _BY_CODE: Dict[int, Type[CkptdError]] = {
     _errno.EINVAL: InvalidCall,
     _errno.EOPNOTSUPP: NotSupported,

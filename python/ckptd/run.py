@@ -134,6 +134,9 @@ class Run:
 
     def _begin(self, extra: Optional[Mapping[str, Any]]) -> None:
         """Declare everything, and seal. What fails here is an exception of attach."""
+        self._training.heard.guard = self._guard
+        self._training.heard.inside = lambda: self._progress.inside is not None
+        self._training.saved = [at for at in (extra or {}).values() if hasattr(at, "param_groups")]
         self._training.begin()
         self._blobs = Blobs(self._session, extras_of(extra, self._training))
         self._blobs.declare(self._training.mesh())
@@ -343,6 +346,7 @@ class Run:
         self._say_notices()
         self._guard()
         self._thread = threading.get_ident()
+        self._training.heard.enter()
         self._last = bool(self._handle.last(step))
         return bool(self._last or persist or step % self._every == 0)
 
@@ -379,6 +383,7 @@ class Run:
             self._captured(step)
             return
         self._progress.leave()  # the first thing: whatever fails from here on, the state is whole
+        self._training.heard.leave()
         self._notes = {}
         # The library keeps rank 0's only. In host memory those of another rank are not even looked at. On a device all
         # ranks wait for them: one that runs further ahead would mark steps before the copy of the last one has ended.
@@ -414,10 +419,12 @@ class Run:
         assert self._blobs is not None
         try:
             problem = self._follow(step)
-            if problem:
+            if problem is not None:
                 with self._blobs.refused():
                     self._handle.snapshot(step, flags)
-                self._outcomes.unsaved("unmarked", step, errors.error("snapshot", errno.EFAULT, problem))
+                kind, why = problem
+                code = errno.EFAULT if kind == "unmarked" else errno.EINVAL
+                self._outcomes.unsaved(kind, step, errors.error("snapshot", code, why))
                 return False
             failed = self._collect()
             if not self._session.ready:
@@ -442,16 +449,18 @@ class Run:
             return False
         return self._judge_mark(step, rc)
 
-    def _follow(self, step: int) -> Optional[str]:
-        """Why no snapshot may be taken of this step. What the program has made of its state must not end the
-        training."""
+    def _follow(self, step: int) -> Optional[Tuple[str, str]]:
+        """Why no snapshot may be taken of this step: its kind, and a sentence. What the program has made of its state must
+        not end the training."""
         try:
-            return self._training.follow(step)
+            problem = self._training.follow(step)
+            return ("unmarked", problem) if problem else self._training.heard.problem(step)
         except errors.CkptdError:
             raise
         except Exception as e:
             log.debug("the training state cannot be collected", exc_info=True)
-            return "the training state cannot be collected: %s: %s\nNo rank saves this step" % (type(e).__name__, e)
+            text = "the training state cannot be collected: %s: %s\nNo rank saves this step" % (type(e).__name__, e)
+            return "unmarked", text
 
     def _collect(self) -> Optional[errors.ExtraError]:
         """The extras for this snapshot. What it returns makes the library skip the step on all ranks alike."""
@@ -524,6 +533,13 @@ class Run:
             self._take_back(self._lent)
         if not self._handle.attached:
             self._handle.guard()  # raises what is wrong: Detached, ForkedError
+        self._disown()
+
+    def _disown(self) -> None:
+        """If an optimizer has changed the state and no guard could be called: what is marked is never written."""
+        if self._training.heard.unguarded:
+            self._refuse(self._progress.finished + 1)  # a mark without a guard before it
+            self._training.heard.unguarded = False
 
     # ---- waiting ----
 
@@ -644,6 +660,30 @@ class Run:
             raise errors.error("wait", errno.ENOENT, text)
         return step
 
+    # ---- optimizers ----
+
+    def replace_optimizer(self, old: Any, new: Any) -> None:
+        """From now on the state of the optimizer `new` is saved and restored, and that of `old` no longer. All ranks call
+        it alike, outside of a step.
+
+        old: one that attach was given. new: another one, of parameters of the model; what it has not made of its state is
+        made. An object of `extra` that has `old` in it, as a scheduler has, must be given `new` by the program.
+
+        InvalidCall: old is not attached; or the state of other optimizers would get other names. TypeError: new is no
+        optimizer, or has parameters that are not of the model (UnsupportedState lists them). AlreadyAttached: new is.
+        Whatever fails, nothing has changed.
+        """
+        self._outside("replace_optimizer")
+        if new in _attached:
+            text = "this %s is attached already" % type(new).__name__
+            raise errors.error("replace_optimizer", errno.EBUSY, text)
+        self._training.replace_optimizer(old, new, self._progress.finished)
+        assert self._blobs is not None
+        self._blobs.extras.replace_optimizer(old, new)
+        _attached.pop(old, None)
+        _attached[new] = self
+        self._seal(self._timeout)
+
     # ---- averages ----
 
     @contextlib.contextmanager
@@ -735,6 +775,8 @@ class Run:
         """
         if self._signals is not None:
             self._signals.remove()
+        self._training.heard.close()
+        self._disown()
         for what, run in list(_attached.items()):
             if run is self:
                 del _attached[what]

@@ -100,7 +100,6 @@ class Hazards(unittest.TestCase):
         self.model.load_state_dict(copy.deepcopy(self.model.state_dict()), assign=True)
         changes = self.found(Kind.REPLACED, *self.model_names())
         self.assertIs(changes[0].value, self.model.a.weight)
-        self.assertIn("The optimizer still updates the old one", changes[0].detail)
 
     def test_load_state_dict_with_assign_of_one_layer(self):
         self.model.b.load_state_dict(copy.deepcopy(self.model.b.state_dict()), assign=True)
