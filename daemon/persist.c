@@ -109,7 +109,9 @@ static bool const_may_link(const struct persist *p, uint32_t r)
 {
 	const struct const_part *c = &p->snap->launch->constant[r];
 
+	/* A rank that has declared its tensors again, where they lie now, may have changed them. */
 	return !p->rescue && c->set && const_file_may_share(&c->file, now_ns()) &&
+	       (c->decl == p->snap->rank[r].decl || MUTANT(CONST_OTHER_DECLARATION)) &&
 	       (c->state.epoch == p->snap->epoch || MUTANT(CONST_OTHER_EPOCH)) &&
 	       c->state.rev == p->now.rev && p->now.rev != CONST_REV_NONE &&
 	       ((c->state.damages == p->now.damages && c->state.bad == p->now.bad) ||

@@ -34,11 +34,19 @@ def is_averaged(entry: Entry, rules: Sequence[Tuple[str, str]]) -> bool:
     """Does the daemon average this tensor? As ckpt_average says it: the first rule that matches, else parameters."""
     if entry.dtype not in _FLOATS or entry.role not in (_lib.CKPT_PARAM, _lib.CKPT_BUFFER, _lib.CKPT_OTHER):
         return False
+    what = rule_of(entry, rules)
+    if what is not None:
+        return what == "average" or what.startswith("(")
+    return entry.role == _lib.CKPT_PARAM and entry.cls != _lib.CKPT_CONST
+
+
+def rule_of(entry: Entry, rules: Sequence[Tuple[str, str]]) -> Optional[str]:
+    """What the first rule says that matches this tensor; None: none does."""
     for pattern, what in rules:
         literal = pattern.replace("[", "[[]")
         if fnmatch.fnmatchcase(entry.key if "/" in pattern else entry.name, literal):
-            return what == "average" or what.startswith("(")
-    return entry.role == _lib.CKPT_PARAM
+            return what
+    return None
 
 
 class Average:

@@ -77,6 +77,8 @@ class State:
     # modules with a get_extra_state() of their own: (name, module)
     extra_states: List[Tuple[str, Any]] = dataclasses.field(default_factory=list)
     parameters: Dict["torch.Tensor", Parameter] = dataclasses.field(default_factory=dict)
+    # tensors that a buffer shares its memory with: COMPONENT/NAME
+    aliased_buffers: List[str] = dataclasses.field(default_factory=list)
 
     def check(self) -> None:
         """Raise UnsupportedState if there are problems."""
@@ -104,7 +106,7 @@ def collect(
     ranks: that hold this rank's plain tensors alike (a pipeline stage); None: those of the stage that the model's
     DTensors name, or the whole world.
 
-    Parameters are STABLE, also frozen ones. Persistent buffers are VOLATILE. Optimizer state is STABLE. A BF16 or F16
+    Parameters are STABLE, also frozen ones (those that _frozen names are made CONST afterwards). Persistent buffers are VOLATILE. Optimizer state is STABLE. A BF16 or F16
     parameter with an F32 master of the same cut is DERIVED of it.
     """
     collecting = gc.isenabled()
@@ -231,6 +233,8 @@ class _Collector:
         for name, b in module._buffers.items():
             if b is not None and name not in skipped:
                 self._tensor("model", prefix + name, b, BUFFER, VOLATILE, Home(module._buffers, name, b))
+                if "model/" + prefix + name in self.state.aliases:
+                    self.state.aliased_buffers.append(self.state.aliases["model/" + prefix + name])
         if getattr(kind, "get_extra_state", None) is not _module_extra_state():
             self.state.extra_states.append((prefix[:-1], module))
 

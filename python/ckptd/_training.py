@@ -12,9 +12,9 @@ import dataclasses
 import errno
 import logging
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _abi, _arguments, _cuda, _lib, _optim, _state, errors
+from . import _abi, _arguments, _averaged, _cuda, _frozen, _lib, _optim, _state, errors
 from ._heard import Heard
 from ._memory import Arena, materialise, tensors_of
 from ._outcome import warn
@@ -50,6 +50,9 @@ class Training:
         self.state = _state.State()
         self.names: Dict[Any, str] = {}  # of parameters, without the component
         self.saved: List[Any] = []  # optimizers whose state is an extra
+        self.averages: Sequence[str] = ()  # their specs
+        self._const: AbstractSet[str] = frozenset()  # keys of frozen parameters
+        self._frozen: Optional[_frozen.Frozen] = None
         self.materialised = False
         self._handle, self._model, self._masters = handle, model, masters
         self._arena = Arena(handle.alloc) if memory == "alloc" else None
@@ -72,7 +75,13 @@ class Training:
             self.materialised = True
         for optim in self.optims:
             _state.create_state(optim)
+        self._freeze()
         self._declare(0)
+
+    def _freeze(self) -> None:
+        """Which parameters are constant from now on. All ranks do this alike."""
+        self._collect()
+        self._const = _frozen.names(self.state, self.optims, [_averaged.rules_of(spec) for spec in self.averages])
 
     def replace_optimizer(self, old: Any, new: Any, step: int) -> None:
         """The state of `new` is declared in the place of that of `old`. After an exception nothing has changed."""
@@ -88,11 +97,12 @@ class Training:
             text = "the state of other optimizers would have other names than it has now: detach, and attach them all anew"
             raise errors.error("replace_optimizer", errno.EINVAL, text)
         _state.create_state(new)
-        self.optims = optims
+        const, self.optims = self._const, optims
         try:
+            self._freeze()
             self._declare(step)
         except BaseException:
-            self.optims = was
+            self._const, self.optims = const, was
             self._declare(step)
             raise
 
@@ -140,6 +150,9 @@ class Training:
             ranks=self._ranks,
         )
         state.check()
+        for entry in state.entries:
+            if entry.key in self._const and entry.cls == _abi.CKPT_STABLE:
+                entry.cls = _abi.CKPT_CONST
         self.state = state
         self.names.clear()
         self.names.update({p: about.name for p, about in state.parameters.items()})
@@ -181,14 +194,23 @@ class Training:
     def _follow_entries(self, step: int) -> None:
         self._following = True
         indices = self._devices_now()
+        self._renew()
         self.session.follow(self.state.entries)
         self.devices.learn(indices)
         self.session.attributes(aliases_of(self.state.entries))
+        self._frozen = _frozen.Frozen(self.state, self.optims)
         if self._watch is None:
             self._watch = Watch(self.state.entries, modules=self.modules, optimizers=self.optims, step=step)
         else:
             self._watch.renew(self.state.entries, step, self.optims)
         self._following = False
+
+    def _renew(self) -> None:
+        """Constant parameters that the program has changed are written anew."""
+        for entry in self._frozen.changed() if self._frozen is not None else ():
+            self.session.renew(entry)
+        if self._frozen is not None:
+            self._frozen.renewed()
 
     def _devices_now(self) -> Iterable[int]:
         """The devices that the state is on. InvalidCall: it has left host memory since attach opened no device."""
@@ -219,16 +241,18 @@ class Training:
 
     def follow(self, step: int) -> Optional[str]:
         """Bring the declaration up to date. Returns why no snapshot may be taken of this step, or None."""
-        assert self._watch is not None
-        changes = self._watch.check(step)
-        if not changes and not self._following:
+        assert self._watch is not None and self._frozen is not None
+        self._renew()
+        changes, thawed = self._watch.check(step), self._frozen.thawed()
+        if not changes and not thawed and not self._following:
             return None
         problem = self._unreadable([c for c in changes if c.kind in _UNREADABLE], step)
         if problem:
             return problem
         stale = self._stale(changes)
         again, self._following = self._following, True  # an exception (Ctrl-C) had come in between
-        if not again and all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
+        self._const -= {entry.key for entry in thawed}
+        if not again and not thawed and all(c.kind is Kind.REPLACED and self._replace(c) for c in changes):
             self._learn()
         else:
             problem = self._collect_again(again or any(c.kind is Kind.NEW for c in changes))

@@ -136,6 +136,7 @@ class Run:
         """Declare everything, and seal. What fails here is an exception of attach."""
         self._training.heard.guard = self._guard
         self._training.heard.inside = lambda: self._progress.inside is not None
+        self._training.averages = list(self._specs.values())
         self._training.saved = [at for at in (extra or {}).values() if hasattr(at, "param_groups")]
         self._training.begin()
         self._blobs = Blobs(self._session, extras_of(extra, self._training))

@@ -122,6 +122,26 @@ TEST(a_new_epoch_writes_it_again)
 	assert_true(table_is(&K, 0));
 }
 
+TEST(a_rank_that_moves_a_tensor_writes_it_again)
+{
+	struct ckpt_local same = { 0 };
+	int i;
+
+	start();
+	rank_open(&K, &P, 0);
+	save_with(&K, 1, 0);
+	save_with(&K, 2, 0);
+	i = rank_tensor_find(&K, "w");
+	same.ptr = K.t[i].ptr[0]; /* to where it is */
+	MUST_OF(&K, ckpt_tensor_move(K.c, K.t[i].id, &same, 1, &K.err));
+	must_seal(&K);
+	save_with(&K, 3, 0);
+	save_with(&K, 4, 0);
+	assert_linked(2, 1);
+	assert_fresh(3);
+	assert_linked(4, 3);
+}
+
 TEST(a_restore_writes_it_again)
 {
 	start();
