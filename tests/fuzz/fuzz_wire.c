@@ -61,7 +61,7 @@ static void landed(const uint8_t *data, size_t size)
 
 		memcpy(&r, data, sizeof r);
 		r.flags = WIRE_ROW_CLIENT;
-		r.zero = 0;
+		r.turn = 0;
 		if (landing_row_check(&r, span, 2, 1 << 20) < 0)
 			continue;
 		lines = r.rows - 1;
