@@ -143,7 +143,7 @@ for mask in 000 022 077 777; do
 		daemon_start --quiet 2>/dev/null || return 1
 		[ "$mask" != 777 ] || umask 022 # the daemon's alone
 		train m 4 && train m 8 --resume latest && train m 8 --resume step:4 && stop
-		"$ckptctl" convert "$store/m/step-000000000008" "$store/m/step-000000000009.x" --mesh fsdp=3 >"$tmp/out"
+		"$ckptctl" convert "$store/m/step-000000000008" "$store/converted" --mesh fsdp=3 >"$tmp/out"
 	}
 	check "umask $mask: a job runs" masked
 	check "umask $mask: nothing in its store is for others" private "$tmp/masked"

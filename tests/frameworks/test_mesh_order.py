@@ -123,9 +123,19 @@ def member(p):
 
 
 def lost(module, rank, whole):
-    """Are there elements that no rank has?"""
-    held = agreed(rank, [set(p.to_local().flatten().tolist()) for p in module.parameters()])
-    return any(set(whole.flatten().tolist()) - set().union(*each) for each in zip(*held))
+    """Are there elements that no rank of a replica has?"""
+    held = agreed(rank, [(replica(p), set(p.to_local().flatten().tolist())) for p in module.parameters() if member(p)])
+    found = {}
+    for each in held:
+        for i, (of, have) in enumerate(each):
+            found.setdefault((i, of), set()).update(have)
+    return any(set(whole.flatten().tolist()) - have for have in found.values())
+
+
+def replica(p):
+    """Which replica of it this rank has a shard of: the mesh, and where the rank is along what it does not cut."""
+    at = zip(p.device_mesh.get_coordinate(), p.placements)
+    return tuple(p.device_mesh.mesh.flatten().tolist()), tuple(-1 if how.is_shard() else c for c, how in at)
 
 
 def model_of(rank, draws):
