@@ -252,7 +252,6 @@ endif
 CFLAGS.test_device_cuda := -DFAKECUDA='"$(FAKECUDA)"'
 CFLAGS.test_daemon_cuda += $(CFLAGS.test_device_cuda)
 CFLAGS.test_daemon_turned += $(CFLAGS.test_device_cuda)
-CFLAGS.test_daemon_drift += $(CFLAGS.test_device_cuda)
 CFLAGS.test_daemon_replicas += $(CFLAGS.test_device_cuda)
 CFLAGS.test_device_driver := $(CFLAGS.test_device_cuda)
 $(O)/unit/device_cuda $(O)/unit/device_driver $(O)/unit/daemon_cuda $(O)/unit/daemon_turned $(O)/unit/daemon_replicas: | $(FAKECUDA)

@@ -83,6 +83,7 @@ static struct job J;
 enum { FRESH = 1 }; /* of job_open */
 /* What memory the ranks of the next job have, in turn: ''s'', ''o'' or ''d''. */
 static const char *kinds = "s";
+static const char *driver; /* file of the driver without a GPU: if a rank has a device */
 
 static inline enum kind kind_of(uint32_t rank)
 {
@@ -97,7 +98,7 @@ static inline void driver_open(void)
 	cuda_ctx ctx;
 
 	if (!cu)
-		cu = fakecuda_open(FAKECUDA, "1", &fake);
+		cu = fakecuda_open(driver, "1", &fake);
 	MUST(cu);
 	MUST_BE(cu->primary_retain(&ctx, 0), 0);
 	MUST_BE(cu->ctx_set(ctx), 0);
