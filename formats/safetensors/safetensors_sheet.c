@@ -345,14 +345,15 @@ static void ties_put(const struct files *f, uint32_t file, struct safetensors_me
 			m[(*n)++] = (struct safetensors_meta){ f->tie[i].alias, f->tie[i].key };
 }
 
-/* Would a reader take this attribute for a tie, or is a tie called so? Then its key says that it is
- * none. NULL: no memory. */
+/* Would a reader take this attribute for a tie, is a tie called so, or does its own key begin like
+ * that? Then its key in the file says that it is an attribute. NULL: no memory. */
 static const char *attr_key(const struct files *f, struct list *l, const struct checkpoint_attr *x)
 {
 	size_t bytes = sizeof SAFETENSORS_ATTR + strlen(x->key);
 	char *key;
 
-	if (strmap_find(&f->seconds, x->key, strlen(x->key)) == KEYMAP_NONE &&
+	if (strncmp(x->key, SAFETENSORS_ATTR, sizeof SAFETENSORS_ATTR - 1) != 0 &&
+	    strmap_find(&f->seconds, x->key, strlen(x->key)) == KEYMAP_NONE &&
 	    (!has_name(f, x->value) || has_name(f, x->key) || MUTANT(ATTRIBUTE_READS_AS_TIE)))
 		return x->key;
 	key = arena_alloc(&l->a, bytes);

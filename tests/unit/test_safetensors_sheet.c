@@ -466,7 +466,8 @@ TEST(ties_that_are_none_are_left_as_what_they_are)
 		{ "ckpt.alias:/pool", "/loop" },
 		{ "ckpt.alias:/step", "/bits" }, /* one of our words: a copy */
 		{ "ckpt.alias:/tied", "/bits" },
-		{ "tied", "strongly" }, /* and an attribute of that name */
+		{ "ckpt.attr:best", "worst" }, /* as another program's file has it */
+		{ "tied", "strongly" },	       /* and an attribute of that name */
 	};
 
 	facts = (struct checkpoint){
@@ -477,10 +478,11 @@ TEST(ties_that_are_none_are_left_as_what_they_are)
 	assert_string_equal(attr_of("best"), "bits");
 	assert_null(attr_of("ckpt.alias:/best"));
 	assert_string_equal(attr_of("tied"), "strongly");
+	assert_string_equal(attr_of("ckpt.attr:best"), "worst");
 	assert_string_equal(attr_of("ckpt.alias:/tied"), "/bits");
 	assert_int_not_equal(table_find(&back->table, "", "step", TABLE_NONE), TABLE_NONE);
 	assert_int_equal(back->table.ntensor, target.ntensor + 1);
-	assert_int_equal(back->nattr, 3);
+	assert_int_equal(back->nattr, 4);
 }
 
 TEST(a_second_name_that_is_stored_once_and_a_tensor_has_is_refused)
