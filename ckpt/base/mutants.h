@@ -331,6 +331,7 @@
 	X(EXPORT_COMPARES_ONCE, cli, "of two exports of ranks at once one sees the other's file") \
 	X(TIED_ALWAYS_COPIED, safetensors, "a tensor that a file stored once under two names is stored once again") \
 	X(ATTRIBUTE_READS_AS_TIE, safetensors, "an attribute with a tensor's name as value is no tie") \
+	X(RANKS_SOURCE_UNSAID, engine, "files of ranks of two models without an id are never joined") \
 	X(ORIGINS_NOT_COMPARED, safetensors, "files of two checkpoints are never joined") \
 	X(ORIGIN_NONE_FITS_ALL, safetensors, "a file that names no checkpoint is not joined with one that does") \
 	X(SAFETENSORS_INDEX_UNREAD, safetensors, "an index and its files name the same tensors") \

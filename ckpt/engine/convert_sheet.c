@@ -4,12 +4,14 @@
  * sheet, and the numbers that name it. Called by convert.c. Invariant: equal sources, targets and
  * wishes give equal uuids, and so equal files.
  */
+#include "ckpt/base/mutant.h"
 #include "ckpt/engine/convert_impl.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/table/encode.h"
 #include <stdio.h>
 
-#define ATTR_FROM "ckpt.from" /* what it was converted from */
+#define ATTR_FROM "ckpt.from"	  /* what it was converted from */
+#define ATTR_SOURCE "ckpt.source" /* in files of ranks: which source, of one without an id */
 #define WISHES 8u
 
 static int no_memory(struct ckpt_err *err)
@@ -67,8 +69,10 @@ static bool sheet_stopped(void *arg)
 static int facts_make(struct convert *v, struct ckpt_errlist *cannot, struct ckpt_err *err)
 {
 	const struct checkpoint *k = v->c->want.facts, *src = v->c->src->ckpt;
-	struct checkpoint_attr *attr = arena_array(&v->arena, (size_t)k->nattr + 1, sizeof *attr);
-	char from[CKPT_JOB_MAX + 128], why[FORMAT_WHY];
+	struct checkpoint_attr *attr = arena_array(&v->arena, (size_t)k->nattr + 2, sizeof *attr);
+	const uint8_t *is = v->c->src->identity.b;
+	char from[CKPT_JOB_MAX + 128], source[2 * sizeof v->c->src->identity.b + 1],
+		why[FORMAT_WHY];
 	uint32_t n = 0;
 
 	snprintf(from, sizeof from, "%s", src->format->name);
@@ -81,7 +85,7 @@ static int facts_make(struct convert *v, struct ckpt_errlist *cannot, struct ckp
 	if (!attr)
 		return no_memory(err);
 	for (uint32_t i = 0; i < k->nattr; i++) {
-		if (!strcmp(k->attr[i].key, ATTR_FROM))
+		if (!strcmp(k->attr[i].key, ATTR_FROM) || !strcmp(k->attr[i].key, ATTR_SOURCE))
 			continue;
 		if (v->c->to->says && !v->c->to->says(&k->attr[i], why)) {
 			ckpt_errlist_add(cannot, "attribute %.200s: %s", k->attr[i].key, why);
@@ -91,9 +95,17 @@ static int facts_make(struct convert *v, struct ckpt_errlist *cannot, struct ckp
 		}
 	}
 	attr[n] = (struct checkpoint_attr){ ATTR_FROM, arena_str(&v->arena, from) };
-	if (!attr[n].value)
+	if (!attr[n++].value)
 		return no_memory(err);
-	v->said.nattr = n + 1;
+	/* Files of ranks come from several runs, and nothing else tells apart what these have read. */
+	for (uint32_t i = 0; i < sizeof v->c->src->identity.b; i++)
+		(void)snprintf(source + (size_t)2 * i, 3, "%02x", is[i]);
+	if (v->c->want.by_rank && !(src->has & HAS_SUMS) && !MUTANT(RANKS_SOURCE_UNSAID)) {
+		attr[n] = (struct checkpoint_attr){ ATTR_SOURCE, arena_str(&v->arena, source) };
+		if (!attr[n++].value)
+			return no_memory(err);
+	}
+	v->said.nattr = n;
 	v->want = v->c->want;
 	v->want.facts = &v->said;
 	v->want.stopped = sheet_stopped;

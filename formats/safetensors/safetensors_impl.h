@@ -11,11 +11,12 @@
 #define SAFETENSORS_INDEX_ENDING ".safetensors.index.json"
 #define SAFETENSORS_INDEX "model.safetensors.index.json"
 #define SAFETENSORS_SHARDING "DCP_SHARDING_INFO"
-#define SAFETENSORS_BLOB "ckpt.blob:"	/* and the name that a blob has in the file */
-#define SAFETENSORS_BLOB_RANK ", rank " /* behind its media type, and the number, of one rank's */
-#define SAFETENSORS_OURS "ckptd"	/* in every file that ckptctl writes: its version */
-#define SAFETENSORS_RANK "rank"		/* of an export by rank */
-#define SAFETENSORS_ATTR "ckpt.attr:"	/* and the key of an attribute that would read as a tie */
+#define SAFETENSORS_BLOB "ckpt.blob:"	 /* and the name that a blob has in the file */
+#define SAFETENSORS_BLOB_RANK ", rank "	 /* behind its media type, and the number, of one rank's */
+#define SAFETENSORS_OURS "ckptd"	 /* in every file that ckptctl writes: its version */
+#define SAFETENSORS_RANK "rank"		 /* of an export by rank */
+#define SAFETENSORS_SOURCE "ckpt.source" /* of an export by rank whose source has no id */
+#define SAFETENSORS_ATTR "ckpt.attr:"	 /* and the key of an attribute that would read as a tie */
 #define SAFETENSORS_ATTRS_MAX \
 	65000u /* strings that become attributes: what a program may declare */
 

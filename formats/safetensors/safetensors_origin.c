@@ -16,6 +16,7 @@ static const struct {
 	[ORIGIN_JOB] = { "job", "job " },
 	[ORIGIN_STEP] = { "step", "step " },
 	[ORIGIN_MESH] = { "mesh", "mesh " },
+	[ORIGIN_SOURCE] = { SAFETENSORS_SOURCE, "source files with the sum " },
 	[ORIGIN_KEYS] = { "keys", "keys " },
 	[ORIGIN_ONLY] = { "only", "--only " },
 	[ORIGIN_DTYPE] = { "dtype", "--dtype " },

@@ -6,7 +6,7 @@
  * and export adds no file to it.
  *
  * Two files fit together if neither has a mark (another program made them, which says nothing), or
- * both have one and say the same checkpoint, job, step and mesh; and if they come from one run, or
+ * both have one and say the same checkpoint, job, step, mesh and source; and if they come from one run, or
  * from runs that write a file each (they are of ranks, or in one index), also the same of all other
  * words. A word that one of them lacks is a difference.
  *
@@ -24,6 +24,7 @@ enum origin_word {
 	ORIGIN_JOB,
 	ORIGIN_STEP,
 	ORIGIN_MESH, /* of files of ranks */
+	ORIGIN_SOURCE, /* of those whose source has no id: a hash of its files' names, lengths and times */
 	ORIGIN_KEYS,
 	ORIGIN_ONLY,
 	ORIGIN_DTYPE,

@@ -678,8 +678,9 @@ static bool is_job(const char *s)
 /* Which step of which job it is, if it says both; else they are attributes like others. */
 static int facts_take(struct reading *r)
 {
-	static const char *const own[] = { "DCP_VERSION", "ckptd", "checkpoint", "mesh",
-					   "rank",	  "keys",  "job",	 "step" };
+	static const char *const own[] = { "DCP_VERSION", "ckptd", "checkpoint",       "mesh",
+					   "rank",	  "keys",  SAFETENSORS_SOURCE, "job",
+					   "step" };
 	struct checkpoint *c = r->c;
 	const char *job = meta_of(r, "job"), *step = meta_of(r, "step"),
 		   *tool = meta_of(r, "ckptd");

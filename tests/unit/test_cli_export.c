@@ -1051,6 +1051,61 @@ TEST(no_verb_opens_files_of_two_steps)
 	remove_tree(path_of("%s/moving", plain));
 }
 
+/* A model that no ckptctl wrote: eight equal bytes. */
+static void make_foreign(const char *dir, char byte)
+{
+	static const char header[] =
+		"{\"w\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}";
+	const uint64_t len = sizeof header - 1; /* this machine is little-endian */
+	FILE *f;
+
+	assert_int_equal(mkdir(dir, 0700), 0);
+	f = fopen(path_of("%s/model.safetensors", dir), "w");
+	assert_non_null(f);
+	fwrite(&len, sizeof len, 1, f);
+	fputs(header, f);
+	for (uint32_t i = 0; i < 8; i++)
+		fputc(byte, f);
+	fclose(f);
+}
+
+/* These have no id, no job and no step: what tells them apart are the files themselves. */
+TEST(ranks_of_two_models_without_an_id_are_never_joined)
+{
+	const char *one = path_of("%s/one", top), *two = path_of("%s/two", top);
+	const char *ranks = path_of("%s/ranks", top), *link = path_of("%s/link", top);
+
+	make_foreign(one, 'A');
+	make_foreign(two, 'B');
+	RUN_IS(0, "export", one, out, "--mesh", "fsdp=2", "--layout", "*=Shard(0)@fsdp", "--rank",
+	       "0");
+	RUN_IS(CLI_MISFIT, "export", two, out, "--mesh", "fsdp=2", "--layout", "*=Shard(0)@fsdp",
+	       "--rank", "1");
+	assert_says(got.err, "has files of another checkpoint or mesh");
+	assert_says(got.err, "source files with the sum ");
+	assert_int_equal(entries(out), 1);
+	/* Put there by other means, no verb opens them; convert says the same as export. */
+	RUN_IS(0, "convert", two, ranks, "--to", "safetensors", "--mesh", "fsdp=2", "--layout",
+	       "*=Shard(0)@fsdp");
+	copy_file(file_of(ranks, 1), file_of(out, 1));
+	RUN_IS(CLI_CORRUPT, "verify", out);
+	RUN_IS(CLI_CORRUPT, "convert", out, path_of("%s/made", top));
+	assert_false(exists(path_of("%s/made", top)));
+	assert_int_equal(unlink(file_of(out, 1)), 0);
+	/* The same model by another path is the same. What is made of the files does not say it. */
+	assert_int_equal(symlink(one, link), 0);
+	RUN_IS(0, "export", path_of("%s/", link), out, "--mesh", "fsdp=2", "--layout",
+	       "*=Shard(0)@fsdp", "--rank", "1");
+	RUN_IS(CLI_WARNINGS, "verify", "--data", out);
+	RUN_IS(0, "show", out);
+	assert_null(strstr(got.out, "ckpt.source"));
+	unlink(link);
+	remove_tree(ranks);
+	remove_tree(one);
+	remove_tree(two);
+	remove_tree(out);
+}
+
 /* Another run's file comes between our look and our rename: under the lock it is seen. */
 static int lock_and_lose(void *ctx, int fd, bool exclusive)
 {
