@@ -35,7 +35,7 @@ static int other_look(struct looking *l, const char *name)
 	if (rc == -ENOENT)
 		return 0;
 	if (rc)
-		ckpt_error_errno(&why, -rc, "it cannot be read");
+		ckpt_error_errno(&why, -rc, "%.300s cannot be read", name);
 	else
 		rc = safetensors_origin_read(&src, name, &b->arena, &o, &why);
 	source_close(&src);
@@ -45,8 +45,10 @@ static int other_look(struct looking *l, const char *name)
 		return 0;
 	if (!rc && !b->other_step && o.ours)
 		b->other_step = o.word[ORIGIN_STEP];
-	ckpt_errlist_add(&l->list, "%s: %s", name,
-			 rc ? why.msg : safetensors_origin_print(&o, said));
+	if (rc) /* which names the file */
+		ckpt_errlist_add(&l->list, "%s", why.msg);
+	else
+		ckpt_errlist_add(&l->list, "%s: %s", name, safetensors_origin_print(&o, said));
 	return 0;
 }
 

@@ -1000,7 +1000,7 @@ TEST(no_rank_is_written_beside_files_of_another_checkpoint_or_mesh)
 	assert_says(got.err, "other.safetensors: no checkpoint: ckptctl did not write it");
 	spill(path_of("%s/other.safetensors", out), "x");
 	RUN_IS(CLI_MISFIT, "export", "-C", job, "20", out, "--mesh", "fsdp=2", "--rank", "1");
-	assert_says(got.err, "other.safetensors: ");
+	assert_says(got.err, "\n  other.safetensors has 1 bytes");
 	unlink(path_of("%s/other.safetensors", out));
 	spill(path_of("%s/README", out), "x");
 	SHOWN_IS(0, "export", "-C", job, "step:20", out, "--mesh", "fsdp=2", "--rank", "1");
