@@ -228,8 +228,10 @@ static uint64_t put_result(struct export *r)
 	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES], title[SUBJECT_TITLE];
 	const char *from = r->memory.dir[0] ? " from memory" : "";
 	const char *wrote = r->c->value[OPT_DRY_RUN] ? "Would write" : "Wrote";
+	char dst[PATH_MAX];
 	uint64_t over;
 
+	screen_clean(r->path, dst, sizeof dst);
 	mesh_print(r->to.target.mesh, text, sizeof text);
 	subject_short(k, r->s.ref.path, title);
 	output_put(o, &path, r->memory.dir[0] ? cell_none() : cell_text(r->s.ref.path));
@@ -252,17 +254,17 @@ static uint64_t put_result(struct export *r)
 	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
 	human_bytes(r->made.stored_bytes, size);
 	if (r->file && !r->one)
-		cli_say(r->c, STYLE_PLAIN, "%s %s, %s: %s%s.", wrote, r->path, size, title, from);
+		cli_say(r->c, STYLE_PLAIN, "%s %s, %s: %s%s.", wrote, dst, size, title, from);
 	else if (r->alone && r->nfile == 1)
-		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s.", wrote, r->path,
-			r->made_file[0].name, size, title, from);
+		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s.", wrote, dst, r->made_file[0].name,
+			size, title, from);
 	else if (r->one)
-		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s, rank %u of %s.", wrote, r->path,
+		cli_say(r->c, STYLE_PLAIN, "%s %s/%s, %s: %s%s, rank %u of %s.", wrote, dst,
 			r->made_file[0].name, size, title, from, r->first, text);
 	else
 		cli_say(r->c, STYLE_PLAIN, "%s %s file%s to %s, %s: %s%s%s%s.", wrote,
-			human_count(r->nfile, count), r->nfile == 1 ? "" : "s", r->path, size,
-			title, from, r->alone ? "" : " on ", r->alone ? "" : text);
+			human_count(r->nfile, count), r->nfile == 1 ? "" : "s", dst, size, title,
+			from, r->alone ? "" : " on ", r->alone ? "" : text);
 	if (r->c->value[OPT_DRY_RUN])
 		cli_say(r->c, STYLE_PLAIN, "Nothing was written.");
 	explicit_option_put(r->c, &r->to, &r->explicit, r->mem_limit, CONVERT_PEAK);

@@ -98,8 +98,9 @@ static void say_made(struct converting *x, uint64_t ns)
 	const struct converted *f = &x->made;
 	uint32_t world = target_world(&x->to.target);
 	char mesh[512], size[HUMAN_BYTES], span[HUMAN_BYTES], speed[64] = "", step[48] = "";
-	char format[600];
+	char format[600], dst[PATH_MAX];
 
+	screen_clean(x->c->arg[1], dst, sizeof dst);
 	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
 	snprintf(format, sizeof format, "%s%s%s", x->format->name, x->by_rank ? " on " : "",
 		 x->by_rank ? mesh : "");
@@ -111,17 +112,15 @@ static void say_made(struct converting *x, uint64_t ns)
 			 x->format->root ? " on " : ", ");
 	if (x->c->value[OPT_DRY_RUN])
 		cli_say(x->c, STYLE_PLAIN,
-			"Would write %s: %s, %u file%s, %s. Nothing was written.", x->c->arg[1],
-			format, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->made_bytes, size));
+			"Would write %s: %s, %u file%s, %s. Nothing was written.", dst, format,
+			f->nfile, f->nfile == 1 ? "" : "s", human_bytes(f->made_bytes, size));
 	else if (x->format->root)
-		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", x->c->arg[1], step,
-			mesh, world, world == 1 ? "" : "s", human_bytes(f->made_bytes, size),
-			speed);
+		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u part%s, %s%s.", dst, step, mesh,
+			world, world == 1 ? "" : "s", human_bytes(f->made_bytes, size), speed);
 	else
-		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", x->c->arg[1], step,
-			format, f->nfile, f->nfile == 1 ? "" : "s",
-			human_bytes(f->made_bytes, size), speed);
+		cli_say(x->c, STYLE_PLAIN, "Wrote %s: %s%s, %u file%s, %s%s.", dst, step, format,
+			f->nfile, f->nfile == 1 ? "" : "s", human_bytes(f->made_bytes, size),
+			speed);
 }
 
 static void put_result(struct converting *x)

@@ -1012,7 +1012,7 @@ TEST(no_rank_is_written_beside_files_of_another_checkpoint_or_mesh)
 	remove_tree(path_of("%s/moving", plain));
 }
 
-/* The case: files of a moving latest, as an older ckptctl left them. */
+/* Files of a moving latest, as an older ckptctl left them. */
 TEST(no_verb_opens_files_of_two_steps)
 {
 	static const char *const verbs[][4] = {
@@ -1192,6 +1192,19 @@ TEST(ranks_that_are_exported_at_once_are_of_one_step)
 }
 
 /* --- where no export is made --- */
+
+TEST(a_line_break_in_a_path_makes_no_line)
+{
+	const char *dst = path_of("%s/a\nWrote b", top), *all = path_of("%s/c\nd", top);
+
+	RUN_IS(0, "export", in, dst, "--only", "model");
+	assert_says(got.out, "/a?Wrote b");
+	assert_null(strstr(got.out, "\nWrote b"));
+	RUN_IS(0, "convert", in, all, "--mesh", "fsdp=2");
+	assert_says(got.out, "/c?d: step 7");
+	remove_tree(dst);
+	remove_tree(all);
+}
 
 TEST(no_export_is_made_in_a_jobs_directory_or_named_as_its_steps)
 {
