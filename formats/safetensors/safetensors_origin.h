@@ -6,9 +6,10 @@
  * and export adds no file to it.
  *
  * Two files fit together if neither has a mark (another program made them, which says nothing), or
- * both have one and say the same checkpoint, job, step, mesh and source; and if they come from one run, or
- * from runs that write a file each (they are of ranks, or in one index), also the same of all other
- * words. A word that one of them lacks is a difference.
+ * both have one and say the same checkpoint, job, step, mesh and source; and if they come from one
+ * run, or from runs that write a file each (they are of ranks, or in one index), also the same of
+ * all other words. A word that one of them lacks is a difference. The source of a copy of a model
+ * is another one: that refuses files that would fit, and never takes some that do not.
  *
  * Called by the reader of the format, and by ckptctl export. Pure but for reading; any thread.
  */
