@@ -331,9 +331,9 @@ struct ckpt_opts {
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	/* Host copies per rank, 2..4; 0: 2, or 3 if averages are declared and the host has the
-	 * memory for it. With 2, averages take in every second step only, but for `every` (ckpt_average). When a job starts again
-	 * soon after it was killed, one of them still holds its newest step, until the first step
-	 * of this launch is staged. */
+	 * memory for it. With 2, averages take in every second step only, but for `every`
+	 * (ckpt_average). When a job starts again soon after it was killed, one of them still
+	 * holds its newest step, until the first step of this launch is staged. */
 	uint32_t slots;
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
 	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n

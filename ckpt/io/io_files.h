@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_files.h - descriptors of many files, for reading: those of one directory, but for io_files_in. A file is opened when
- * it is first taken; at most IO_FILES_MAX are open at once, or a quarter of what this process may
+ * io_files.h - descriptors of many files, for reading: those of one directory, but for
+ * io_files_in. A file is opened when it is first taken; at most IO_FILES_MAX are open at once, or a quarter of what this process may
  * have. Where the kernel refuses another one (EMFILE), fewer are open: then the file that was used
  * longest ago, and is not taken, is closed. Any thread.
  */

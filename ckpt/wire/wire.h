@@ -240,8 +240,8 @@ struct wire_sealed {
  * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both
  * sides, from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by
  * dst_pitch. Without those of REPLICA they are all that this rank has to save, each byte once. Rows
- * of CLIENT are complete. Where the others would be more than WIRE_ROWS_MAX (tensors in memory of many short
- * strides), they are a random part of them, by number: the daemon copies by its own plan, and the
+ * of CLIENT are complete. Where the others would be more than WIRE_ROWS_MAX (tensors in memory of
+ * many short strides), they are a random part of them, by number: the daemon copies by its own plan, and the
  * library only looks at some. Rows of REPLICA come last, by turn: with each snapshot the library
  * copies those of its turn (REPLICAS in shared.h), which lie behind each other in the slot, apart
  * from all that is saved.

@@ -106,8 +106,8 @@ def collect(
     ranks: that hold this rank's plain tensors alike (a pipeline stage); None: those of the stage that the model's
     DTensors name, or the whole world.
 
-    Parameters are STABLE, also frozen ones (those that _frozen names are made CONST afterwards). Persistent buffers are VOLATILE. Optimizer state is STABLE. A BF16 or F16
-    parameter with an F32 master of the same cut is DERIVED of it.
+    Parameters are STABLE, also frozen ones (those that _frozen names are made CONST afterwards). Persistent buffers are
+    VOLATILE. Optimizer state is STABLE. A BF16 or F16 parameter with an F32 master of the same cut is DERIVED of it.
     """
     collecting = gc.isenabled()
     gc.disable()  # it would walk over the entries again and again while they become more: half of the time
