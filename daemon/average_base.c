@@ -25,6 +25,8 @@ struct averages_from {
 	uint32_t turn;	   /* of what is loaded: what an earlier one brings is of no use */
 	uint64_t again_ns; /* a try has failed: when to try again; 0: at once */
 	bool said;	   /* that it has failed */
+	bool useless;	   /* what is in memory has nothing for the declarations of useless_epoch */
+	uint32_t useless_epoch;
 	struct average_seed *seeds;
 	bool checking; /* a task looks at the seeds of the declarations: checked is their epoch then */
 	uint32_t checked;
@@ -360,6 +362,10 @@ static void load_done(struct task *t)
 		} else {
 			load_failed(f, x);
 		}
+		if (x->held && !f->base && !f->again_ns) { /* or it would be read for ever */
+			f->useless = true;
+			f->useless_epoch = x->dst[0]->epoch;
+		}
 	}
 	load_free(x);
 	job_settle(j);
@@ -566,7 +572,8 @@ static bool base_is_for(const struct average_base *b, const struct snap *due)
 static struct load *load_needed(struct launch *l, const struct snap *due, bool *ret_over)
 {
 	const struct averages_from *f = l->from;
-	const struct snap *before = step_before(l, due);
+	const struct snap *before =
+		f->useless && f->useless_epoch == due->epoch ? NULL : step_before(l, due);
 	struct average_seed *seeds = NULL;
 	struct load *x;
 
