@@ -53,7 +53,7 @@ class Average:
     """The tensors of one average, and memory for them, of which none is used until enter() and after leave()."""
 
     def __init__(self, name: str, spec: str, entries: Sequence[Entry]) -> None:
-        self.name, self.component = name, "ema." + name
+        self.name, self.spec, self.component = name, spec, "ema." + name
         rules = rules_of(spec)
         self._of = [e for e in entries if is_averaged(e, rules)]
         self._memory: Optional[mmap.mmap] = None
@@ -96,9 +96,10 @@ class Average:
         session.drop([e.key for e in self.entries if e.key in session.entries])
 
     def stale(self, entries: Sequence[Entry]) -> bool:
-        """Has the model other tensors, or other memory, than when this was made?"""
+        """Has the model other tensors than when this was made, or is something averaged that was not?"""
         now = {e.key: e for e in entries}
-        return any(
+        averaged = {e.key for e in entries if is_averaged(e, rules_of(self.spec))}
+        return averaged != {e.key for e in self._of} or any(
             (
                 [p.local.shape for p in now[e.key].layout.parts] != [p.local.shape for p in e.layout.parts]
                 if e.key in now

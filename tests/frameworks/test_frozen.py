@@ -197,6 +197,24 @@ class Frozen(test_run.One):
                 self.assertEqual(classes(self.shown(job, 5))["model/base.5.weight"], "stable")
                 run.detach()
 
+    def test_an_average_begins_anew_when_something_is_unfrozen_and_steps_go_on(self):
+        job, run, model, optim = self.begun(averages={"fast": "constant decay=.9"}, slots=3)
+        self.train(run, model, optim, 1, 2)
+        with run.averaged("fast"):
+            pass
+        model.base[0].requires_grad_(True)
+        optim.add_param_group({"params": list(model.base[0].parameters())})
+        for step in (3, 4, 5):
+            with run.step(step):
+                update(model, optim)
+            self.assertEqual(run.wait(timeout=60), step)
+        raw = bits(model)
+        with run.averaged("fast") as step:
+            self.assertEqual(step, 5)
+            for name in ("base.0.weight", "adapter.0.weight"):
+                self.assertTrue(bits(model)[name] != raw[name], name)
+        self.assertTrue(bits(model) == raw)
+
     def test_what_may_change_is_never_constant(self):
         job = self.job()
         model, optim = tuned()
