@@ -14,7 +14,7 @@ leave them. `class Frozen` is asked before each snapshot:
 from __future__ import annotations
 
 import operator
-from typing import Any, FrozenSet, Iterable, List, Sequence, Set, Tuple
+from typing import Any, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
 
 from . import _abi
 from ._averaged import rule_of
@@ -72,13 +72,14 @@ class Frozen:
             self._lengths = lengths
         return [self.entries[i] for i in sorted(found)]
 
-    def changed(self) -> List[Entry]:
-        """Parameters that were changed before the newest call, and after the newest one that `renewed` followed."""
+    def changed(self) -> Optional[Entry]:
+        """One of the parameters that were changed before the newest call, and after the newest one that `renewed`
+        followed."""
         self._seen = list(map(_version, self._tensors))
         if self._seen == self._versions:
-            return []
-        found = {i for i, was, now in zip(self._tensors_of, self._versions, self._seen) if was != now}
-        return [self.entries[i] for i in sorted(found)]
+            return None
+        at = next(i for i, (was, now) in enumerate(zip(self._versions, self._seen)) if was != now)
+        return self.entries[self._tensors_of[at]]
 
     def renewed(self) -> None:
         """What `changed` has returned is declared anew."""

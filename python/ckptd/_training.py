@@ -206,10 +206,10 @@ class Training:
         self._following = False
 
     def _renew(self) -> None:
-        """Constant parameters that the program has changed are written anew."""
-        for entry in self._frozen.changed() if self._frozen is not None else ():
-            self.session.renew(entry)
-        if self._frozen is not None:
+        """If the program has changed constant parameters, this rank's are written anew: one move is enough for all."""
+        changed = self._frozen.changed() if self._frozen is not None else None
+        if changed is not None and self._frozen is not None:
+            self.session.renew(changed)
             self._frozen.renewed()
 
     def _devices_now(self) -> Iterable[int]:
