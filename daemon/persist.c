@@ -112,7 +112,6 @@ static bool const_may_link(const struct persist *p, uint32_t r)
 	/* A rank that has declared its tensors again, where they lie now, may have changed them. */
 	return !p->rescue && c->set && const_file_may_share(&c->file, now_ns()) &&
 	       (c->decl == p->snap->rank[r].decl || MUTANT(CONST_OTHER_DECLARATION)) &&
-	       (c->state.epoch == p->snap->epoch || MUTANT(CONST_OTHER_EPOCH)) &&
 	       c->state.rev == p->now.rev && p->now.rev != CONST_REV_NONE &&
 	       ((c->state.damages == p->now.damages && c->state.bad == p->now.bad) ||
 		MUTANT(CONST_DAMAGED_LINKED));
@@ -326,7 +325,6 @@ static void const_remember(struct persist *p, const uint8_t id[16])
 			c->part.table = &c->table;
 			c->id = p->file[i].id;
 			c->state = p->now;
-			c->state.epoch = p->snap->epoch;
 		}
 		memcpy(c->part.name, p->file[i].name, sizeof c->part.name);
 		store_name_step(p->info.step, c->dir);

@@ -395,9 +395,9 @@ struct const_part {
 	/* If one of these values changes, the part may be outdated or damaged, and the next step
 	 * writes it again. */
 	struct const_state {
-		uint32_t epoch, rev; /* the declaration's; as snap.const_rev */
-		uint32_t damages;    /* as daemon.damages */
-		uint64_t bad;	     /* sum over the job's bad labels */
+		uint32_t rev;	  /* as snap.const_rev */
+		uint32_t damages; /* as daemon.damages */
+		uint64_t bad;	  /* sum over the job's bad labels */
 	} state;
 	char dir[STORE_DIR_MAX]; /* of that step */
 	struct store_part_id id;

@@ -81,7 +81,6 @@
 	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(CONST_OTHER_DECLARATION, daemon, "a const part is linked only by what declares it alike") \
-	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
 	X(LANDING_WRITTEN_EARLY, daemon, "a window is the library's until its LAND comes") \
 	X(LANDING_FAULT_IGNORED, daemon, "memory that cannot be written fails a restore") \
 	X(LANDING_LEFT_QUEUED, device, "a landing that fails has ended on the device") \
