@@ -298,7 +298,9 @@ struct ckpt {
 	struct every {
 		uint64_t max_ns; /* of one wait: FINISH_MAX_NS; a test is less patient */
 		bool on;	 /* an average that was sealed says `every` */
-		bool late; /* a wait was in vain, and since then no guard has found what it waits for */
+		/* a wait for this daemon was in vain, and since then no guard has found what it
+		 * waits for; NULL: none */
+		const struct link *late;
 		bool waited;			 /* the present call has */
 		bool last;			 /* no mark follows: the handle ends */
 		_Atomic uint64_t waits, wait_ns; /* as ckpt_stats.average_waits */

@@ -50,18 +50,23 @@ static struct link *link_up(const ckpt *c, uint64_t now)
 
 /* --- every: no guarded step is to miss its averages --- */
 /* A guard, or a mark, waits as long as ckpt_opts.guard FINISH does. If that was in vain it waits no
- * more until a guard finds its copy whole and a slot for the next mark: what hangs is to cost the
- * trainer one such wait, not one for each step. */
+ * more for this daemon until a guard finds its copy whole and a slot for the next mark: what hangs is
+ * to cost the trainer one such wait, not one for each step. */
 static bool every_waits(const ckpt *c)
 {
-	return c->every.on && !c->every.late;
+	return c->every.on && (!c->every.late || c->every.late != load_acquire(&c->link));
 }
 
-/* Will slots come, if it waits for one? */
+/* Is there a slot to come, for a call that waits for one? */
+static bool slots_come(const ckpt *c, const struct link *l)
+{
+	return !load_relaxed(&l->job->draining) &&
+	       load_relaxed(&l->job->ready_epoch) == load_relaxed(&c->epoch);
+}
+
 static bool every_hopes(const ckpt *c, const struct link *l)
 {
-	return every_waits(c) && !load_relaxed(&l->job->draining) &&
-	       load_relaxed(&l->job->ready_epoch) == load_relaxed(&c->epoch);
+	return every_waits(c) && slots_come(c, l);
 }
 
 static uint32_t guard_policy(const ckpt *c)
@@ -181,7 +186,8 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		int rc = shared_ticket(l->job, step, spent, want, may_wait, ret);
 
 		if (rc != -EAGAIN) {
-			c->every.late |= c->every.waited && now_ns() >= until;
+			if (c->every.waited && now_ns() >= until)
+				c->every.late = l;
 			return rc;
 		}
 		c->every.waited = true;
@@ -714,6 +720,7 @@ static void every_await(ckpt *c, struct link *l, uint64_t until)
 {
 	const struct shared_snap *s = shared_snap_newest(l->rank);
 	uint64_t step = c->due.newest - 1, now = now_ns();
+	bool in_vain;
 
 	if (!c->every.on || !c->due.newest || !s || s->rec.flags & TICKET_FINAL || c->every.last ||
 	    MUTANT(EVERY_NOT_AWAITED))
@@ -728,8 +735,10 @@ static void every_await(ckpt *c, struct link *l, uint64_t until)
 		shared_futex_wait(&l->job->event, seen, MIN(until - now, LOOK_NS));
 		now = now_ns();
 	}
-	c->every.late = shared_gate_full(l->job, step) ||
-			(shared_snap_state(s, NULL) == SNAP_TORN && now >= until);
+	in_vain = shared_gate_full(l->job, step) ||
+		  (shared_snap_state(s, NULL) == SNAP_TORN && now >= until);
+	if (slots_come(c, l))
+		c->every.late = in_vain ? l : NULL;
 }
 
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)

@@ -421,6 +421,51 @@ TEST(a_walk_that_hangs_costs_one_wait_and_the_steps_are_counted)
 	assert_counts(&s, &x.stats, x.to);
 }
 
+/* Its guard would end every copy, if it did not wait. */
+static void taken_over_run(struct rank *k)
+{
+	struct ran *x = k->arg;
+	struct flow f = { .average = { { "fast", x->spec } } };
+	uint64_t s = 1, end;
+	int rc;
+
+	flow_open(k, &f);
+	MUST_OF(k, rank_seal(k, PATIENCE));
+	k->c->every.max_ns = 200 * NS_PER_MS;
+	must_mark(k, s++, 0, CKPT_STAGE_ONLY, CKPT_STAGED);
+	must_soon(is_sealed(k, 1));
+	atomic_store(&L.hold, true);
+	do { /* until a wait was in vain */
+		must_guard(k);
+		model_fill(k, s, 0);
+		rc = ckpt_snapshot(k->c, s++, NULL);
+		MUST(rc == 0 || rc == CKPT_SKIPPED);
+	} while (rc == 0);
+	atomic_store(&L.hold, false);
+	host_kill(&H);
+	host_start_slow();
+	must_reattach(k, 1);
+	k->c->every.max_ns = FINISH_MAX_NS;
+	must_guard(k);
+	must_soon(!shared_gate_full(k->c->link->job, s - 1));
+	for (end = s + 20; s <= end; s++) {
+		model_fill(k, s, 0);
+		MUST_BE(ckpt_snapshot(k->c, s, NULL), 0);
+		must_guard(k);
+	}
+	must_soon(is_sealed(k, s - 1));
+	rank_close(k, 0);
+}
+
+TEST(a_daemon_that_takes_over_is_waited_for_though_the_one_before_hung)
+{
+	struct ran x = { .spec = EVERY };
+
+	host_start_slow();
+	team_of(plan(JOB, "fsdp=1", .slots = 3, .guard = CKPT_NEVER, .persist_every = 1000),
+		taken_over_run, &x);
+}
+
 /* Steps 3, which is not to be written, and 4, which is, are staged while 2 is walked. */
 static void outrun_run(struct rank *k)
 {
