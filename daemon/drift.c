@@ -573,9 +573,10 @@ struct drift {
 	uint32_t epoch, rev;	    /* of the memory that all this is about */
 	uint64_t given;		    /* turns so far */
 	uint64_t last[DRIFT_TURNS]; /* given when it was given last and compared; 0: never */
-	bool busy[DRIFT_TURNS];
-	/* 1 + that of the next step in each slot; 0: it has none */
+	bool busy[DRIFT_TURNS];	    /* a step under way has it */
+	/* 1 + that of the next step in each slot; 0: it has none. since: `given` of then */
 	uint32_t next[WIRE_SLOTS_MAX];
+	uint64_t since[WIRE_SLOTS_MAX];
 	uint64_t equal[DRIFT_TURNS]; /* 1 + the newest step that it was equal in, but for `found` */
 	pthread_mutex_t lock;	     /* protects what is below against drift_text */
 	uint32_t nfound;
@@ -615,6 +616,16 @@ void drift_free(struct drift *x)
 	free(x);
 }
 
+/* Is it the next one of a slot? The gate gives the lowest slot that is free, so another one may wait
+ * for ever: what has waited for long is for all slots. */
+static bool turn_waits(const struct drift *x, uint32_t turn)
+{
+	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
+		if (x->next[i] == 1 + turn && x->given - x->since[i] < DRIFT_TURNS / 2)
+			return true;
+	return false;
+}
+
 void drift_give(struct launch *l, uint32_t slot)
 {
 	struct drift *x = l->world > 1 ? drift_of(l) : NULL;
@@ -623,10 +634,10 @@ void drift_give(struct launch *l, uint32_t slot)
 	if (!x || x->next[slot])
 		return;
 	for (uint32_t k = 0; k < DRIFT_TURNS; k++)
-		if (!x->busy[k] && (best == DRIFT_NO_TURN || x->last[k] < x->last[best]))
+		if (!x->busy[k] && !turn_waits(x, k) &&
+		    (best == DRIFT_NO_TURN || x->last[k] < x->last[best]))
 			best = k;
-	if (best != DRIFT_NO_TURN)
-		x->busy[best] = true;
+	x->since[slot] = x->given;
 	x->next[slot] = best == DRIFT_NO_TURN ? 0 : 1 + best;
 	shared_replicas_set(l->page, slot, x->next[slot]);
 }
@@ -634,8 +645,13 @@ void drift_give(struct launch *l, uint32_t slot)
 uint32_t drift_turn(struct launch *l, uint32_t slot)
 {
 	struct drift *x = l->world > 1 ? drift_of(l) : NULL;
+	uint32_t turn;
 
-	return x && x->next[slot] ? TAKE(x->next[slot]) - 1 : DRIFT_NO_TURN;
+	if (!x || !x->next[slot])
+		return DRIFT_NO_TURN;
+	turn = TAKE(x->next[slot]) - 1;
+	x->busy[turn] = true;
+	return turn;
 }
 
 void drift_text(const struct launch *l, char *buf, uint32_t bytes)

@@ -27,8 +27,9 @@
  * the rank's elements in these blocks: additive, so it does not depend on the memory they lie in. A
  * slot gets the turn of its next step before the gate gets the slot: the turn that was compared
  * longest ago and that no other step under way has. The job page has it (shared.h, REPLICAS), so
- * every rank reads the same one. A step that fails gives its turn back, so 128 compared steps
- * compare all elements.
+ * every rank reads the same one. A step that fails gives its turn back, and a slot that is not used
+ * keeps its turn from the others for 64 compared steps only. So 128 compared steps compare all
+ * elements, but for one step more each time that such a slot is used after all.
  *
  * Which thread. What lies in segments the daemon's copier sums at its source, in the same task as
  * the copy and behind it: the sources are stable until the copy is COPIED, which comes afterwards.

@@ -5,6 +5,7 @@
  * on all kinds of meshes nothing is said. CKPT_TEST_LOG=1 shows the logs.
  */
 #include "tests/unit/test_daemon_drift_rig.h"
+#include "ckpt/client/handle.h"
 
 TEST(of_two_replicas_it_is_said_that_they_differ)
 {
@@ -163,6 +164,28 @@ static void mark_by(struct one *k, uint64_t step)
 /* Of a step that rank 1 does not guard nobody knows whether its memory was held still while it was
  * summed. Here the replicas differ in that step alone: whoever compares it finds them, for a tensor
  * of 22 blocks has one in these turns. */
+/* The gate gives the lowest slot that is free: two of them are enough here. */
+TEST(slots_that_are_never_used_keep_no_turn_from_the_others)
+{
+	bool had[DRIFT_TURNS + 1] = { false };
+	uint32_t n = 0;
+
+	slots = WIRE_SLOTS_MAX;
+	job_open(&J, "dp=2", FRESH);
+	for (uint32_t i = 0; i < 2 * ALL; i++) {
+		const struct link *l = J.k[0].c->link;
+		uint32_t turn;
+
+		job_steps(&J, 1);
+		turn = shared_replicas_turn(l->job, shared_snap_newest(l->rank)->rec.slot);
+		n += turn && !had[turn];
+		had[turn] = true;
+	}
+	job_close(&J);
+	slots = 0;
+	assert_int_equal(n, DRIFT_TURNS);
+}
+
 TEST(a_step_that_was_not_guarded_is_not_compared)
 {
 	for (uint32_t before = 0; before < 12; before += 4) {

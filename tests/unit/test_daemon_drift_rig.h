@@ -84,6 +84,7 @@ enum { FRESH = 1 }; /* of job_open */
 /* What memory the ranks of the next job have, in turn: ''s'', ''o'' or ''d''. */
 static const char *kinds = "s";
 static const char *driver; /* file of the driver without a GPU: if a rank has a device */
+static uint32_t slots;	   /* the same of ckpt_opts.slots */
 
 static inline enum kind kind_of(uint32_t rank)
 {
@@ -232,7 +233,7 @@ static inline void job_open(struct job *j, const char *mesh, uint32_t flags)
 		struct ckpt_opts o =
 			ROW(.size = sizeof o, .flags = CKPT_REQUIRE, .job = JOB, .store = H.store,
 			    .socket = H.socket, .rank = r, .world = j->world, .guard = CKPT_FINISH,
-			    .persist_every = 1000000);
+			    .persist_every = 1000000, .slots = slots);
 		struct ckpt_local local;
 		struct ckpt_tensor t = ROW(.size = sizeof t, .cls = CKPT_VOLATILE, .dtype = CKPT_U8,
 					   .component = "model", .name = "rng", .ndim = 1,
