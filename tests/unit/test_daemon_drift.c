@@ -181,7 +181,6 @@ TEST(slots_that_are_never_used_keep_no_turn_from_the_others)
 		n += turn && !had[turn];
 		had[turn] = true;
 	}
-	job_close(&J);
 	slots = 0;
 	assert_int_equal(n, DRIFT_TURNS);
 }
