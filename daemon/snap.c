@@ -503,7 +503,8 @@ static bool sums_start(struct snap *s, uint32_t r, struct shared_snap *rec)
 	return k->task;
 }
 
-/* What has become of a rank's copy: its own copier ends without a task. */
+/* What has become of a rank's copy: its own copier ends without a task. A daemon that ends starts
+ * none. */
 static void copy_look(struct snap *s, uint32_t r)
 {
 	struct snap_rank *k = &s->rank[r];
@@ -512,7 +513,7 @@ static void copy_look(struct snap *s, uint32_t r)
 	enum snap_state state;
 	uint64_t seq;
 
-	if (k->copy != COPY_QUEUED || k->task)
+	if (k->copy != COPY_QUEUED || k->task || atomic_load(&s->job->d->stops) >= 1000)
 		return;
 	state = shared_snap_state(rec, &seq);
 	if (seq == k->mark && state == SNAP_COPYING) {

@@ -241,6 +241,22 @@ TEST(a_replica_whose_memory_is_gone_is_not_compared_and_costs_no_step)
 	gone_in("d");
 }
 
+/* It dies with copies under way, whose results still come in. */
+TEST(a_daemon_that_ends_begins_no_sum)
+{
+	kinds = "so";
+	job_open(&J, "dp=4", FRESH);
+	for (uint32_t i = 1; i <= 40; i++) {
+		job_mark(&J, CKPT_STAGE_ONLY);
+		host_kill(&H);
+		host_start(&H, NULL);
+		for (uint32_t r = 0; r < J.world; r++) {
+			assert_soon(stats_of(&J.k[r]).reattached >= i);
+			MUST(ckpt_guard(J.k[r].c, NULL) >= 0);
+		}
+	}
+}
+
 /* What a snapshot reads besides what it saves. */
 TEST(a_snapshot_brings_a_turn_of_the_replicas_and_no_more)
 {
