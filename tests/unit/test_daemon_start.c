@@ -60,8 +60,8 @@ TEST(one_restore_goes_back_over_all_damaged_steps_on_all_ranks)
 	launch(&p, goes_back_script, NULL);
 	assert_int_equal(said_times(&library_said, "step 2 is restored; passed over: step 4: "), 1);
 	assert_int_equal(said_times(&library_said, "step 2 is restored; passed over: step 3: "), 1);
-	assert_soon(said_times(&daemon_said, "restore: job " JOB " step 4: ") == 1);
-	assert_soon(said_times(&daemon_said, "restore: job " JOB " step 3: ") == 1);
+	assert_soon(said_times(&daemon_said, "passes it over until ckptctl repair step:4 ") == 1);
+	assert_soon(said_times(&daemon_said, "passes it over until ckptctl repair step:3 ") == 1);
 	assert_int_equal(host_count(&H, JOB, STORE_SET_ASIDE), 2);
 	assert_true(host_has(&H, JOB, 5) && host_has(&H, JOB, 2) && host_has(&H, JOB, 1));
 }
