@@ -10,11 +10,9 @@
 #include "ckpt/wire/turns.h"
 #include <inttypes.h>
 #include <sched.h>
-#include <sys/mman.h>
 
 #define BATCH 64			    /* rows of one call */
 enum { LEFT_NONE, LEFT_ASKED, LEFT_WORKS }; /* copier.left */
-#define WITNESS_BYTES (COPIER_ASKED * sizeof(struct queued_witness))
 #define RANK_CORES 3
 #define PREPARE_STEP (16 * MIB)
 #define LOOK_NS (100 * NS_PER_MS)
@@ -166,18 +164,6 @@ static int devices_register(ckpt *c, struct link *l, struct sealed_slot *slot, s
 	return rc == 0 ? sealed_slot_register(slot, d, err) : rc;
 }
 
-/* Without memory that is pinned, every word would be waited for: then there are none. */
-static uint32_t words_register(ckpt *c, const struct copier_request *a)
-{
-	struct copier *x = &c->copier;
-	struct device_handle *d = devices_handle(c, a->sealed->queue[0].device);
-	struct ckpt_err none;
-
-	if (x->witness && !x->words_device && d->ops->target(d, &x->words, &none) == 0)
-		x->words_device = d;
-	return x->words_device && x->words.direct ? a->nword : 0;
-}
-
 static void indirect_say(ckpt *c, const struct sealed_slot *slot)
 {
 	if (slot->at.direct || c->copier.indirect_said)
@@ -190,18 +176,12 @@ static void indirect_say(ckpt *c, const struct sealed_slot *slot)
 		 c->rank, c->job);
 }
 
-static struct queued_witness *witness_of(const struct copier *x, const struct copier_request *a)
-{
-	return x->witness ? &x->witness[a - x->of] : NULL;
-}
-
 static int devices_run(ckpt *c, struct copier_request *a)
 {
 	struct copier *x = &c->copier;
 	struct ckpt_err err;
 	int rc = devices_register(c, a->link, a->sealed->slot[a->slot], &err);
 
-	a->nword = rc == 0 ? words_register(c, a) : 0;
 	if (rc < 0) {
 		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
@@ -212,10 +192,6 @@ static int devices_run(ckpt *c, struct copier_request *a)
 						    .turn = a->turn,
 						    .replicas = a->lost ? 0 : a->replicas,
 						    .lost = &a->lost,
-						    .word = a->word,
-						    .nword = a->nword,
-						    .target = &x->words,
-						    .witness = witness_of(x, a),
 						    .rank = a->link->rank,
 						    .snap = a->snap,
 						    .seq = a->seq,
@@ -287,25 +263,6 @@ static void request_begin(ckpt *c, struct copier_request *a)
 	a->at = atomic_load(&c->copier.at);
 }
 
-/* Does the slot hold what devices had before the copies and behind them? If not, a kernel changed
- * the state meanwhile; unless the snapshot was torn before, for then the trainer might do so. */
-static bool words_changed(const struct copier *x, struct copier_request *a)
-{
-	const struct queued_witness *w = witness_of(x, a);
-
-	for (uint32_t i = 0; i < a->nword && !MUTANT(CANARY_FAR_IGNORED); i++) {
-		const uint8_t *copy = a->sealed->slot[a->slot]->at.base + a->word[i].dst;
-		uint32_t len = a->word[i].len;
-
-		if ((memcmp(&w->before[i], copy, len) == 0 || MUTANT(CANARY_FAR_UNREAD)) &&
-		    (memcmp(&w->behind[i], copy, len) == 0 || MUTANT(CANARY_FAR_ONCE)))
-			continue;
-		a->at = a->word[i].dst;
-		return shared_snap_going(a->snap, a->seq);
-	}
-	return false;
-}
-
 static void request_end(ckpt *c, struct copier_request *a)
 {
 	struct copier *x = &c->copier;
@@ -315,10 +272,7 @@ static void request_end(ckpt *c, struct copier_request *a)
 
 	if (x->queued.news == &a->news)
 		x->queued.news = NULL;
-	if (a->rc == 0 && words_changed(x, a)) {
-		shared_why_set(a->snap, a->seq, a->at);
-		shared_snap_drop(r, a->snap, a->seq);
-	} else if (a->rc == 0) {
+	if (a->rc == 0) {
 		const struct sealed_slot *slot = a->sealed->slot[a->slot];
 
 		if (!a->lost)
@@ -507,9 +461,6 @@ void copier_ask(ckpt *c, struct link *l, struct shared_snap *s, uint64_t seq, ui
 	a->rev = atomic_load(&c->rev);
 	a->turn = s->rec.turn;
 	a->nwhole = s->rec.nwhole;
-	/* What the declarations before had may be freed. */
-	a->nword = c->canary.far_rev == a->rev ? c->canary.nfar : 0;
-	memcpy(a->word, c->canary.far, a->nword * sizeof a->word[0]);
 	a->replicas = replicas <= WIRE_REPLICA_TURNS ? replicas : 0;
 	queued_begin(&a->news);
 	(void)atomic_fetch_add(&x->busy, 1);
@@ -560,14 +511,7 @@ int copier_open(ckpt *c, struct ckpt_err *err)
 {
 	struct copier *x = &c->copier;
 	int rc = device_host.open(0, &x->host, err);
-	/* Shared: devices write to it, so a fork must not give the parent another page. */
-	void *p = mmap(NULL, WITNESS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		       0);
 
-	x->witness = p == MAP_FAILED ? NULL : p;
-	x->words = (struct device_target){ .base = (uint8_t *)x->witness,
-					   .bytes = WITNESS_BYTES,
-					   .fd = -1 };
 	if (rc == 0 && threads_here(c) > 1) /* without it one thread copies */
 		x->runs = thread_start(&x->second, "ckpt-copier", true, second_run, x) == 0;
 	return rc;
@@ -585,11 +529,6 @@ void copier_close(ckpt *c)
 	}
 	x->runs = false;
 	free(TAKE(x->queued.of));
-	if (x->words_device)
-		x->words_device->ops->forget(x->words_device, &x->words);
-	x->words_device = NULL;
-	if (x->witness)
-		(void)munmap(TAKE(x->witness), WITNESS_BYTES);
 	if (x->host)
 		x->host->ops->close(TAKE(x->host));
 }

@@ -42,10 +42,6 @@ struct fakecuda {			/* dlsym(lib, "fakecuda") points to one */
 	 * order: so what tears with one order of the threads tears at each run, on each machine. */
 	void (*hold)(void);
 	void (*release)(bool kernels_first); /* false: copies first */
-	/* After so many bytes more, copies between host and device stand still, each where it is,
-	 * until pause(0). One of them does now. */
-	void (*pause)(uint64_t bytes);
-	bool (*paused)(void);
 	/* nth: from the next call on, 1 is that one, 0 all; rc FAKECUDA_HANG: it returns after
 	 * unhang() */
 	void (*fault)(const char *symbol, unsigned nth, cuda_rc rc);

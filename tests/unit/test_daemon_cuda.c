@@ -238,7 +238,6 @@ static void calm(void)
 	fake->bandwidth(0);
 	fake->seed(0);
 	fake->release(false);
-	fake->pause(0);
 	fake->register_limit(0);
 	fake->sticky(0, 0);
 	fake->sticky(1, 0);
@@ -341,90 +340,6 @@ TEST(the_update_behind_the_guard_comes_after_the_copy)
 	MUST_OF(&t, ckpt_wait(t.c, 1, CKPT_COMMITTED, PATIENCE, &t.err));
 	*t.host = 2;
 	assert_true(holds(&t, 2));
-	it_comes_back(&t, 1, CKPT_FROM_DISK);
-	job_end(&t);
-}
-
-/* A kernel that is queued before the guard changes what it changes when the copies have brought so
- * many bytes: the step is torn, and whoever asks is told why, once. */
-static void late_kernel(struct trainer *t, uint64_t brought, void (*change)(struct trainer *))
-{
-	struct ckpt_stats s = { .size = sizeof s };
-	uint64_t torn;
-
-	MUST_BE(ckpt_stats(t->c, &s), 0);
-	torn = s.torn;
-	said_forget(&said);
-	update_queue(t, 1, false);
-	sync_all(t);
-	fake->pause(brought);
-	MUST_BE(mark(t, 1, CKPT_PERSIST), 0);
-	assert_soon(fake->paused());
-	change(t);
-	sync_all(t);
-	*t->host = 1; /* the host's is as it was */
-	assert_int_equal(ckpt_guard(t->c, NULL), 0);
-	fake->pause(0);
-	assert_int_equal(ckpt_wait(t->c, 1, CKPT_COMMITTED, PATIENCE, &t->err), -ENOENT);
-	assert_non_null(strstr(t->err.msg, "rank 0 changed model/"));
-	assert_non_null(strstr(t->err.msg, "after ckpt_snapshot and before ckpt_guard"));
-	assert_soon(said_times(&said, "step 1 is torn: rank 0 changed model/") == 1);
-	assert_int_equal(ckpt_guard(t->c, NULL), CKPT_TORN); /* it is not counted, or said, again */
-	MUST_BE(ckpt_stats(t->c, &s), 0);
-	assert_int_equal(s.torn, torn + 1);
-	assert_int_equal(s.committed, 0);
-	job_end(t);
-	assert_int_equal(said_times(&said, "is torn: rank 0 changed"), 1);
-}
-
-static void weights_change(struct trainer *t)
-{
-	memset(fake->alias(t->w[0]), 0x77, BYTES);
-}
-
-static void moment_changes(struct trainer *t)
-{
-	memset(fake->alias(t->m[0]), 0x77, BYTES);
-}
-
-static void all_changes(struct trainer *t)
-{
-	update_queue(t, 2, false);
-}
-
-#define TENSOR ((uint64_t)ROWS * COLS * 4)
-
-/* What is copied already, what is still to be copied, and both. Of two devices each may be anywhere
- * in its copy; but one is, for together they have brought little more than one has. */
-TEST(a_kernel_that_changes_a_state_while_it_is_copied_tears_it)
-{
-	struct trainer t;
-
-	job_begin(&t, 1, "late", CKPT_FINISH, 0, UINT64_MAX);
-	late_kernel(&t, TENSOR * 3 / 2, weights_change);
-	host_start(&H, NULL);
-	job_begin(&t, 1, "late", CKPT_FINISH, 0, UINT64_MAX);
-	late_kernel(&t, TENSOR / 2, moment_changes);
-	host_start(&H, NULL);
-	job_begin(&t, 2, "late", CKPT_FINISH, 0, UINT64_MAX);
-	late_kernel(&t, 2 * TENSOR + 4096, all_changes);
-}
-
-/* It is queued before the guard, too, and comes behind the copies. */
-TEST(a_kernel_that_changes_a_state_behind_its_copy_does_no_harm)
-{
-	struct trainer t;
-
-	job_begin(&t, 2, "behind", CKPT_FINISH, 0, UINT64_MAX);
-	update_queue(&t, 1, false);
-	sync_all(&t);
-	fake->hold();
-	MUST_BE(mark(&t, 1, CKPT_PERSIST), 0);
-	update_queue(&t, 2, false);
-	*t.host = 1;
-	assert_int_equal(ckpt_guard(t.c, NULL), 0);
-	fake->release(false);
-	MUST_OF(&t, ckpt_wait(t.c, 1, CKPT_COMMITTED, PATIENCE, &t.err));
 	it_comes_back(&t, 1, CKPT_FROM_DISK);
 	job_end(&t);
 }
